@@ -1,0 +1,85 @@
+# s2s: GNU make, pkg-config, C11. `make` builds bin/; `make setup` installs what packages.txt names.
+# Knobs: SANITIZE=1 (ASan + UBSan), DEBUG=1, MARCH=native, WERROR=1, V=1, PREFIX, DESTDIR, BUILD.
+
+CC ?= gcc
+MARCH ?= native
+PREFIX ?= /usr/local
+V ?= 0
+VARIANT := $(if $(SANITIZE),sanitize,$(if $(DEBUG),debug,release))
+BUILD ?= build/$(VARIANT)
+BIN := $(if $(filter release,$(VARIANT)),bin,$(BUILD)/bin)
+Q := $(if $(filter 1,$(V)),,@)
+say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' $(1) $(2))
+
+PKGS := sndfile soxr libarchive libzstd jansson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc ompi-c
+# targets that need no compiler do not ask pkg-config
+ifneq ($(filter-out setup clean,$(or $(MAKECMDGOALS),all)),)
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+GEMM_LIB := $(if $(wildcard /usr/include/dnnl.h /usr/include/*/dnnl.h),dnnl,openblas)
+endif
+
+WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wno-unused-parameter
+OPT := $(if $(SANITIZE),-O1 -g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer,$(if $(DEBUG),-Og -g3,-O3 -g))
+CFLAGS_ALL := -std=gnu11 -D_GNU_SOURCE -I. $(PKG_CFLAGS) $(WARN) $(if $(WERROR),-Werror) $(OPT) -march=$(MARCH) -fopenmp -pthread \
+	-ffp-contract=fast -fno-math-errno -fno-trapping-math $(CFLAGS)
+LDFLAGS_ALL := $(OPT) -fopenmp -pthread -Wl,--as-needed $(LDFLAGS)
+LIBS := $(PKG_LIBS) -l$(GEMM_LIB) -lm -ldl
+comma := ,
+
+# one file chooses the GEMM: kernels/cpu/gemm_dnnl.c or kernels/cpu/gemm_openblas.c
+GEMM_SKIP := kernels/cpu/gemm_$(if $(filter dnnl,$(GEMM_LIB)),openblas,dnnl).c
+LIB_SRC := $(filter-out $(GEMM_SKIP),$(wildcard lib/*/*.c kernels/*.c kernels/cpu/*.c))
+LIB := $(BUILD)/libs2s.a
+PROGRAM_SRC := $(wildcard tools/*/s2s-*.c)
+PROGRAMS := $(addprefix $(BIN)/,$(notdir $(basename $(PROGRAM_SRC))))
+UNIT_SRC := $(wildcard tests/unit/*/*_test.c)
+UNITS := $(UNIT_SRC:%.c=$(BUILD)/%)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+BENCH_SRC := $(wildcard tests/bench/*_bench.c)
+obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
+
+.PHONY: all setup units fuzzers benches clean FORCE
+.SECONDARY:
+all: $(PROGRAMS)
+
+$(BUILD)/%.o: %.c
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+
+$(LIB): $(call obj,$(LIB_SRC))
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+# a program is its main file, the other files of its folder, and the library
+define program
+$(BIN)/$(notdir $(basename $(1))): $(call obj,$(1) $(filter-out tools/%/s2s-%.c,$(filter-out $(wildcard $(dir $(1))s2s-*.c),$(wildcard $(dir $(1))*.c)))) $(LIB)
+	$$(call say,LD,$$@)
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$(LIBS)
+endef
+$(foreach src,$(PROGRAM_SRC),$(eval $(call program,$(src))))
+
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS) -lcmocka
+$(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+# the plain driver replays a corpus; `make fuzz` builds the same targets with libFuzzer
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+
+units: $(UNITS)
+fuzzers: $(FUZZ_SRC:%.c=$(BUILD)/%)
+benches: $(BENCH_SRC:%.c=$(BUILD)/%)
+
+setup:
+	@tests/setup.sh
+
+clean:
+	rm -rf build bin/s2s-*
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,0 +1,21 @@
+/* The room's door: errors, memory, numbers, dtypes, logging, progress, threads, and what every program does alike. */
+#ifndef S2S_BASE_H
+#define S2S_BASE_H
+
+/* calls that cannot be used safely do not compile; system headers that mention them come first */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "lib/base/dtype.h"
+#include "lib/base/error.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/num.h"
+#include "lib/base/progress.h"
+#include "lib/base/threads.h"
+
+#pragma GCC poison strcpy strcat sprintf strtok atoi atof gmtime localtime
+
+#endif

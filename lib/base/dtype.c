@@ -1,0 +1,65 @@
+#include "lib/base/dtype.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtype_table[] = {
+    {"none", 0},
+#define X(name, size) {#name, size},
+    S2S_DTYPE_MAP(X)
+#undef X
+};
+
+#define N_DTYPES (sizeof dtype_table / sizeof *dtype_table)
+
+size_t s2s_dtype_size(enum s2s_dtype dtype)
+{
+    return (size_t)dtype < N_DTYPES ? dtype_table[dtype].size : 0;
+}
+
+const char *s2s_dtype_name(enum s2s_dtype dtype)
+{
+    return (size_t)dtype < N_DTYPES ? dtype_table[dtype].name : "none";
+}
+
+enum s2s_dtype s2s_dtype_parse(const char *name)
+{
+    for (size_t i = 1; i < N_DTYPES; i++)
+        if (!strcmp(name, dtype_table[i].name))
+            return (enum s2s_dtype)i;
+    return S2S_DTYPE_NONE;
+}
+
+float s2s_bf16_to_f32(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return x;
+}
+
+uint16_t s2s_f32_to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((bits >> 16) | 0x40u); /* a quiet NaN, never rounded to infinity */
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float s2s_f16_to_f32(uint16_t bits)
+{
+    _Float16 half;
+    memcpy(&half, &bits, sizeof half);
+    return (float)half;
+}
+
+uint16_t s2s_f32_to_f16(float x)
+{
+    _Float16 half = (_Float16)x;
+    uint16_t bits;
+    memcpy(&bits, &half, sizeof bits);
+    return bits;
+}

@@ -1,0 +1,120 @@
+#include "lib/base/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *text;
+    int exit_status;
+} errc_table[] = {
+    {"OK", "no error", 0},
+#define X(name, status, text) {#name, text, status},
+    S2S_ERRC_MAP(X)
+#undef X
+};
+
+static size_t errc_idx(int code)
+{
+    size_t idx = code > 0 ? 0 : (size_t)-(long)code;
+    return idx < sizeof errc_table / sizeof *errc_table ? idx : sizeof errc_table;
+}
+
+const char *s2s_errc_name(int code)
+{
+    size_t idx = errc_idx(code);
+    return idx < sizeof errc_table ? errc_table[idx].name : "UNKNOWN";
+}
+
+const char *s2s_errc_text(int code)
+{
+    size_t idx = errc_idx(code);
+    return idx < sizeof errc_table ? errc_table[idx].text : "unknown error";
+}
+
+int s2s_errc_exit_status(int code)
+{
+    size_t idx = errc_idx(code);
+    return idx < sizeof errc_table ? errc_table[idx].exit_status : 1;
+}
+
+int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
+{
+    if (!err)
+        return code;
+    va_list ap;
+    va_start(ap, fmt);
+    err->code = code;
+    err->hint[0] = 0;
+    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int s2s_error_errno(struct s2s_error *err, int code, const char *fmt, ...)
+{
+    int saved = errno;
+    if (!err)
+        return code;
+    va_list ap;
+    va_start(ap, fmt);
+    err->code = code;
+    err->hint[0] = 0;
+    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    va_end(ap);
+    size_t len = strlen(err->text);
+    snprintf(err->text + len, sizeof err->text - len, ": %s", strerror(saved));
+    return code;
+}
+
+int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
+{
+    if (!err)
+        return rc;
+    char context[sizeof err->text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(context, sizeof context - 2, fmt, ap);
+    va_end(ap);
+    size_t context_len = strlen(context);
+    context[context_len++] = ':';
+    context[context_len++] = ' ';
+    /* the end of the old text is what gets lost when both do not fit */
+    size_t room = sizeof err->text - 1 - context_len;
+    size_t len = strnlen(err->text, room);
+    memmove(err->text + context_len, err->text, len);
+    memcpy(err->text, context, context_len);
+    err->text[context_len + len] = 0;
+    return rc;
+}
+
+int s2s_error_hint(struct s2s_error *err, int rc, const char *fmt, ...)
+{
+    if (!err || err->hint[0])
+        return rc;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err->hint, sizeof err->hint, fmt, ap);
+    va_end(ap);
+    return rc;
+}
+
+void s2s_error_clear(struct s2s_error *err)
+{
+    if (!err)
+        return;
+    err->code = 0;
+    err->text[0] = err->hint[0] = 0;
+}
+
+void s2s_bug(const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+    fprintf(stderr, "BUG at %s:%d: ", file, line);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    abort();
+}

@@ -1,0 +1,89 @@
+#include "lib/base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *program_name = "s2s";
+static int rank_shown = -1;
+static int default_level = S2S_LOG_WARN;
+
+static int level_by_name(const char *name, size_t len)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    for (int i = 0; i < 4; i++)
+        if (strlen(names[i]) == len && !strncmp(name, names[i], len))
+            return i;
+    return -1;
+}
+
+void s2s_log_set_verbosity(int verbosity)
+{
+    default_level = S2S_LOG_WARN + verbosity;
+    if (default_level < S2S_LOG_ERROR)
+        default_level = S2S_LOG_ERROR;
+    if (default_level > S2S_LOG_DEBUG)
+        default_level = S2S_LOG_DEBUG;
+}
+
+void s2s_log_init(const char *program, int verbosity)
+{
+    program_name = program;
+    s2s_log_set_verbosity(verbosity);
+}
+
+void s2s_log_set_rank(int world_rank)
+{
+    rank_shown = world_rank;
+}
+
+const char *s2s_log_program(void)
+{
+    return program_name;
+}
+
+/* The level that holds for a room: the last matching word of S2S_LOG, else that of -v and -q. */
+static int level_of(const char *room)
+{
+    int level = default_level;
+    const char *word = getenv("S2S_LOG");
+    while (word && *word) {
+        size_t len = strcspn(word, ",");
+        const char *eq = memchr(word, '=', len);
+        size_t name_len = eq ? (size_t)(eq - word) : 0;
+        int named = level_by_name(eq ? eq + 1 : word, eq ? len - name_len - 1 : len);
+        if (named >= 0 && (!eq ? named > level : strlen(room) == name_len && !strncmp(word, room, name_len)))
+            level = named;
+        word += len + (word[len] == ',');
+    }
+    return level;
+}
+
+bool s2s_log_on(enum s2s_log_level level, const char *room)
+{
+    return (int)level <= level_of(room ? room : "");
+}
+
+void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
+{
+    static const char *const words[] = {"", "warning: ", "", ""};
+    char line[2048];
+    if (!s2s_log_on(level, room))
+        return;
+    int len = rank_shown >= 0 ? snprintf(line, sizeof line, "%s[%d]", program_name, rank_shown)
+                              : snprintf(line, sizeof line, "%s", program_name);
+    len += snprintf(line + len, sizeof line - (size_t)len, "%s%s: %s", room && *room ? " " : "", room ? room : "", words[level]);
+    va_list ap;
+    va_start(ap, fmt);
+    int body = vsnprintf(line + len, sizeof line - (size_t)len - 1, fmt, ap);
+    va_end(ap);
+    len += body < 0 ? 0 : body;
+    if (len > (int)sizeof line - 2)
+        len = (int)sizeof line - 2;
+    line[len++] = '\n';
+    /* one write, so that lines of several ranks do not mix; a lost message is no reason to fail */
+    if (write(STDERR_FILENO, line, (size_t)len) < 0)
+        return;
+}

@@ -1,0 +1,158 @@
+#include "lib/base/mem.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+
+static _Noreturn void out_of_memory(size_t n, size_t size_bytes)
+{
+    fprintf(stderr, "out of memory: %zu x %zu bytes; free some memory or use smaller batches\n", n, size_bytes);
+    exit(1);
+}
+
+void *s2s_xmalloc(size_t len_bytes)
+{
+    void *ptr = malloc(len_bytes ? len_bytes : 1);
+    if (!ptr)
+        out_of_memory(1, len_bytes);
+    return ptr;
+}
+
+void *s2s_xcalloc(size_t n, size_t size_bytes)
+{
+    void *ptr = calloc(n ? n : 1, size_bytes ? size_bytes : 1);
+    if (!ptr)
+        out_of_memory(n, size_bytes);
+    return ptr;
+}
+
+void *s2s_xrealloc(void *ptr, size_t n, size_t size_bytes)
+{
+    size_t total;
+    if (__builtin_mul_overflow(n, size_bytes, &total))
+        out_of_memory(n, size_bytes);
+    void *grown = realloc(ptr, total ? total : 1);
+    if (!grown)
+        out_of_memory(n, size_bytes);
+    return grown;
+}
+
+char *s2s_xstrdup(const char *s)
+{
+    return s2s_xstrndup(s, strlen(s));
+}
+
+char *s2s_xstrndup(const char *s, size_t len)
+{
+    len = strnlen(s, len);
+    char *copy = s2s_xmalloc(len + 1);
+    memcpy(copy, s, len);
+    copy[len] = 0;
+    return copy;
+}
+
+char *s2s_xasprintf(const char *fmt, ...)
+{
+    char *text;
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        out_of_memory(1, strlen(fmt));
+    va_end(ap);
+    return text;
+}
+
+void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_error *err)
+{
+    size_t total;
+    void *ptr = NULL;
+    if (!__builtin_mul_overflow(n, size_bytes, &total))
+        ptr = calloc(1, total ? total : 1);
+    if (!ptr)
+        s2s_error_set(err, S2S_E_NOMEM, "cannot allocate %zu x %zu bytes for %s", n, size_bytes, what);
+    return ptr;
+}
+
+void *s2s_xalloc_aligned(size_t len_bytes)
+{
+    size_t rounded = (len_bytes + 63) / 64 * 64;
+    void *ptr = rounded >= len_bytes ? aligned_alloc(64, rounded ? rounded : 64) : NULL;
+    if (!ptr)
+        out_of_memory(1, len_bytes);
+    return ptr;
+}
+
+void s2s_grow(void *ptr_to_array, size_t n, size_t *cap, size_t elem_bytes)
+{
+    if (n < *cap)
+        return;
+    void *array;
+    memcpy(&array, ptr_to_array, sizeof array);
+    *cap = *cap ? *cap * 2 : 16;
+    array = s2s_xrealloc(array, *cap, elem_bytes);
+    memcpy(ptr_to_array, &array, sizeof array);
+}
+
+void s2s_buf_reserve(struct s2s_buf *buf, size_t extra_bytes)
+{
+    size_t need;
+    if (__builtin_add_overflow(buf->len, extra_bytes, &need) || need == SIZE_MAX)
+        out_of_memory(1, extra_bytes);
+    if (need + 1 <= buf->cap)
+        return;
+    size_t cap = buf->cap ? buf->cap : 64;
+    while (cap < need + 1)
+        cap = cap > SIZE_MAX / 2 ? need + 1 : cap * 2;
+    buf->data = s2s_xrealloc(buf->data, cap, 1);
+    buf->cap = cap;
+}
+
+void s2s_buf_add(struct s2s_buf *buf, const void *bytes, size_t len)
+{
+    s2s_buf_reserve(buf, len);
+    if (len)
+        memcpy(buf->data + buf->len, bytes, len);
+    buf->len += len;
+    buf->data[buf->len] = 0;
+}
+
+void s2s_buf_puts(struct s2s_buf *buf, const char *s)
+{
+    s2s_buf_add(buf, s, strlen(s));
+}
+
+void s2s_buf_putc(struct s2s_buf *buf, char c)
+{
+    s2s_buf_add(buf, &c, 1);
+}
+
+void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int len = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (len < 0)
+        S2S_BUG("bad format %s", fmt);
+    s2s_buf_reserve(buf, (size_t)len);
+    va_start(ap, fmt);
+    vsnprintf(buf->data + buf->len, (size_t)len + 1, fmt, ap);
+    va_end(ap);
+    buf->len += (size_t)len;
+}
+
+void s2s_buf_clear(struct s2s_buf *buf)
+{
+    buf->len = 0;
+    if (buf->data)
+        buf->data[0] = 0;
+}
+
+void s2s_buf_release(struct s2s_buf *buf)
+{
+    free(buf->data);
+    *buf = (struct s2s_buf)S2S_BUF_INIT;
+}

@@ -1,0 +1,327 @@
+#include "lib/base/tool.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/error.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/num.h"
+#include "lib/base/threads.h"
+
+enum { KEY_VERSION = 0x7f00, KEY_JSON, KEY_SEED };
+
+/* options of the last parse, for provenance */
+static struct {
+    char *name, *value; /* long name; value or NULL */
+} *parsed_args;
+static size_t n_parsed, cap_parsed;
+
+static const struct argp *tool_argp;
+static const char *tool_name = "s2s";
+
+void s2s_tool_begin(const char *name, int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    tool_name = name;
+    argp_err_exit_status = 2;
+    signal(SIGPIPE, SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
+    s2s_log_init(name, 0);
+}
+
+static const struct argp_option *find_option(const struct argp_option *options, int key)
+{
+    for (const struct argp_option *o = options; o && (o->name || o->key || o->doc); o++)
+        if (o->key == key && o->name && !(o->flags & OPTION_ALIAS))
+            return o;
+    return NULL;
+}
+
+static void record(const char *name, const char *value)
+{
+    s2s_grow(&parsed_args, n_parsed, &cap_parsed, sizeof *parsed_args);
+    parsed_args[n_parsed].name = s2s_xstrdup(name);
+    parsed_args[n_parsed++].value = value ? s2s_xstrdup(value) : NULL;
+}
+
+static void forget_parsed(void)
+{
+    for (size_t i = 0; i < n_parsed; i++) {
+        free(parsed_args[i].name);
+        free(parsed_args[i].value);
+    }
+    n_parsed = 0;
+}
+
+static const struct argp_option common_options[] = {
+    {NULL, 0, NULL, 0, "Shared options:", 90},
+    {"output", 'o', "OUT", 0, "Write to OUT (- is stdout)", 90},
+    {"jobs", 'j', "N", 0, "Threads (default: the cores this process may use, over the ranks on the node)", 90},
+    {"seed", KEY_SEED, "N", 0, "Seed of everything random (default 0)", 90},
+    {"json", KEY_JSON, NULL, 0, "Machine-readable result on stdout", 90},
+    {"verbose", 'v', NULL, 0, "Say more (repeat for more)", 90},
+    {"quiet", 'q', NULL, 0, "Say only errors", 90},
+    {"help", 'h', NULL, 0, "Show this help and exit", 91},
+    {"version", KEY_VERSION, NULL, 0, "Show the version and exit", 91},
+    {0},
+};
+
+/* Ranks of this launch on this node, as Open MPI, MPICH, Intel MPI and Slurm say it; 1 without a launcher. */
+static int ranks_on_node(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        int n = text ? (int)strtol(text, NULL, 10) : 0;
+        if (n > 0)
+            return n;
+    }
+    return 1;
+}
+
+static error_t parse_common(int key, char *arg, struct argp_state *state)
+{
+    struct s2s_common *common = state->input;
+    switch (key) {
+    case 'o':
+        common->out = arg;
+        return 0;
+    case 'j':
+        common->jobs = (int)s2s_arg_i64(state, "jobs", arg, 1, 4096);
+        return 0;
+    case KEY_SEED:
+        common->seed = s2s_arg_i64(state, "seed", arg, 0, INT64_MAX);
+        record("seed", arg);
+        return 0;
+    case KEY_JSON:
+        common->json = true;
+        return 0;
+    case 'v':
+        common->verbosity++;
+        s2s_log_set_verbosity(common->verbosity);
+        return 0;
+    case 'q':
+        common->verbosity = -1;
+        s2s_log_set_verbosity(-1);
+        return 0;
+    case 'h':
+        argp_state_help(state, stdout, ARGP_HELP_LONG | ARGP_HELP_DOC | ARGP_HELP_USAGE);
+        exit(fflush(stdout) ? 1 : 0);
+    case KEY_VERSION:
+        printf("%s " S2S_VERSION "\n", tool_name);
+        exit(fflush(stdout) ? 1 : 0);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp common_argp = {.options = common_options, .parser = parse_common};
+
+/* Stands before the tool's own parser, to note what was given. */
+static error_t parse_noting(int key, char *arg, struct argp_state *state)
+{
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = state->input;
+        if (!tool_argp->children && !tool_argp->parser)
+            return 0;
+    }
+    error_t rc = tool_argp->parser ? tool_argp->parser(key, arg, state) : ARGP_ERR_UNKNOWN;
+    const struct argp_option *option = rc == 0 ? find_option(tool_argp->options, key) : NULL;
+    if (option)
+        record(option->name, arg);
+    return key == ARGP_KEY_INIT && rc == ARGP_ERR_UNKNOWN ? 0 : rc;
+}
+
+void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
+{
+    struct s2s_common *common = input;
+    const struct argp_child children[] = {{&common_argp, 0, NULL, 90}, {0}};
+    struct argp whole = *argp;
+    whole.parser = parse_noting;
+    whole.children = children;
+    tool_argp = argp;
+    forget_parsed();
+    /* argp names the program after argv[0]: the tool's own name, with the subcommand behind it */
+    char *saved = argv[0];
+    const char *base = strrchr(saved, '/');
+    base = base ? base + 1 : saved;
+    char *title = strncmp(base, tool_name, strlen(tool_name)) == 0 || !strncmp(base, "lt-", 3)
+                      ? s2s_xstrdup(tool_name)
+                      : s2s_xasprintf("%s %s", tool_name, base);
+    argv[0] = title;
+    program_invocation_short_name = program_invocation_name = title;
+    argp_parse(&whole, argc, argv, ARGP_NO_HELP, NULL, input);
+    argv[0] = saved;
+    program_invocation_short_name = program_invocation_name = (char *)tool_name;
+    free(title);
+    if (common->jobs == 0) {
+        common->jobs = s2s_n_cores() / ranks_on_node();
+        common->jobs = common->jobs > 0 ? common->jobs : 1;
+    }
+}
+
+/* Levenshtein distance; names of commands are short. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t len_a = strlen(a), len_b = strlen(b), row[64];
+    if (len_b >= 63)
+        return 64;
+    for (size_t j = 0; j <= len_b; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= len_a; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= len_b; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            size_t best = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = best < change ? best : change;
+        }
+    }
+    return row[len_b];
+}
+
+static int usage_error(const char *given, const struct s2s_command *commands)
+{
+    const struct s2s_command *nearest = NULL;
+    size_t best = 4;
+    for (const struct s2s_command *c = commands; given && c->name; c++)
+        if (distance(given, c->name) < best) {
+            best = distance(given, c->name);
+            nearest = c;
+        }
+    if (!given)
+        fprintf(stderr, "%s: a command is missing\n", tool_name);
+    else if (nearest)
+        fprintf(stderr, "%s: unknown command '%s'; did you mean '%s'?\n", tool_name, given, nearest->name);
+    else
+        fprintf(stderr, "%s: unknown command '%s'\n", tool_name, given);
+    fprintf(stderr, "Try '%s --help' for the list of commands.\n", tool_name);
+    exit(2);
+}
+
+int s2s_tool_run(const struct s2s_command *commands, const char *purpose, const char *epilogue, int argc, char **argv,
+                 struct s2s_error *err)
+{
+    const char *given = argc > 1 ? argv[1] : NULL;
+    if (given && (!strcmp(given, "-h") || !strcmp(given, "--help"))) {
+        printf("Usage: %s COMMAND [OPTION...] [INPUT...]\n%s\n\n", tool_name, purpose);
+        for (const struct s2s_command *c = commands; c->name; c++)
+            printf("  %-12s %s\n", c->name, c->purpose);
+        printf("\n'%s COMMAND --help' shows the options of a command.\n%s%s\n", tool_name, *epilogue ? "\n" : "", epilogue);
+        exit(fflush(stdout) ? 1 : 0);
+    }
+    if (given && !strcmp(given, "--version")) {
+        printf("%s " S2S_VERSION "\n", tool_name);
+        exit(fflush(stdout) ? 1 : 0);
+    }
+    for (const struct s2s_command *c = commands; given && c->name; c++)
+        if (!strcmp(given, c->name))
+            return c->run(argc - 1, argv + 1, err);
+    return usage_error(given, commands);
+}
+
+int64_t s2s_arg_i64(struct argp_state *state, const char *option, const char *text, int64_t min, int64_t max)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    int64_t value = 0;
+    if (s2s_parse_i64(&value, text, min, max, &err) < 0)
+        argp_error(state, "--%s: %s", option, err.text);
+    return value;
+}
+
+double s2s_arg_f64(struct argp_state *state, const char *option, const char *text, double min, double max)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    double value = 0;
+    if (s2s_parse_f64(&value, text, min, max, &err) < 0)
+        argp_error(state, "--%s: %s", option, err.text);
+    return value;
+}
+
+int s2s_arg_choice(struct argp_state *state, const char *option, const char *text, const char *const *choices)
+{
+    struct s2s_buf all = S2S_BUF_INIT;
+    for (int i = 0; choices[i]; i++) {
+        if (!strcmp(choices[i], text)) {
+            s2s_buf_release(&all);
+            return i;
+        }
+        s2s_buf_printf(&all, "%s%s", i ? ", " : "", choices[i]);
+    }
+    argp_error(state, "--%s: '%s' is none of %s", option, text, all.data);
+    s2s_buf_release(&all);
+    return 0;
+}
+
+int s2s_tool_end(int rc, struct s2s_error *err)
+{
+    int status = rc < 0 ? s2s_errc_exit_status(rc) : rc;
+    if (rc < 0) {
+        /* fputs through stderr, not the log: an error is shown whatever the level */
+        if (err && err->text[0])
+            fprintf(stderr, "%s: %s%s%s\n", tool_name, err->text, err->hint[0] ? "; " : "", err->hint);
+        else
+            fprintf(stderr, "%s: %s\n", tool_name, s2s_errc_text(rc));
+    }
+    int bad = ferror(stdout);
+    if (fclose(stdout) != 0 && errno != EBADF)
+        bad = 1;
+    if (bad) {
+        fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name, strerror(errno));
+        status = status ? status : 1;
+    }
+    forget_parsed();
+    free(parsed_args);
+    parsed_args = NULL;
+    cap_parsed = 0;
+    return status;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const size_t i = *(const size_t *)a, j = *(const size_t *)b;
+    int order = strcmp(parsed_args[i].name, parsed_args[j].name);
+    return order ? order : (i > j) - (i < j);
+}
+
+static int action_of(const struct s2s_args_rule *rules, const char *name)
+{
+    for (; rules && rules->option; rules++)
+        if (!strcmp(rules->option, name))
+            return (int)rules->action;
+    return 0;
+}
+
+char **s2s_tool_args(const struct s2s_args_rule *rules, size_t *n)
+{
+    size_t *order = s2s_xcalloc(n_parsed, sizeof *order), n_args = 0;
+    char **args = s2s_xcalloc(n_parsed + 1, sizeof *args);
+    for (size_t i = 0; i < n_parsed; i++)
+        order[i] = i;
+    qsort(order, n_parsed, sizeof *order, by_name);
+    for (size_t i = 0; i < n_parsed; i++) {
+        const char *name = parsed_args[order[i]].name, *value = parsed_args[order[i]].value;
+        int action = action_of(rules, name);
+        if (action == S2S_ARGS_DROP)
+            continue;
+        const char *slash = value && action == S2S_ARGS_FILE ? strrchr(value, '/') : NULL;
+        args[n_args++] = value ? s2s_xasprintf("--%s=%s", name, slash ? slash + 1 : value) : s2s_xasprintf("--%s", name);
+    }
+    free(order);
+    *n = n_args;
+    return args;
+}
+
+int s2s_tool_check_stdout(struct s2s_error *err)
+{
+    if (!isatty(STDOUT_FILENO))
+        return 0;
+    s2s_error_set(err, S2S_E_ARG, "binary output would go to the terminal");
+    return s2s_error_hint(err, S2S_E_ARG, "name a file with -o, or pipe it");
+}

@@ -1,0 +1,196 @@
+/* lib/base: numbers, errors, ordered threads, provenance of arguments. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/base/base.h"
+#include "lib/base/tool.h"
+
+static void numbers_are_read_whole_or_refused(void **state)
+{
+    int64_t i = -1;
+    double x = -1;
+    assert_int_equal(s2s_parse_i64(&i, "42", 0, 100, NULL), 0);
+    assert_int_equal(i, 42);
+    const char *bad_ints[] = {"", " 1", "1 ", "0x10", "1.0", "1e3", "--1", "101", "99999999999999999999", "abc"};
+    for (size_t k = 0; k < sizeof bad_ints / sizeof *bad_ints; k++)
+        assert_int_equal(s2s_parse_i64(&i, bad_ints[k], 0, 100, NULL), S2S_E_ARG);
+    assert_int_equal(s2s_parse_f64(&x, "1e-3", 0, 1, NULL), 0);
+    assert_true(fabs(x - 1e-3) < 1e-18);
+    const char *bad_floats[] = {"", "nan", "inf", "0x1p3", "1.5x", "1e999", "2"};
+    for (size_t k = 0; k < sizeof bad_floats / sizeof *bad_floats; k++)
+        assert_int_equal(s2s_parse_f64(&x, bad_floats[k], 0, 1, NULL), S2S_E_ARG);
+    struct {
+        const char *text;
+        int64_t size;
+    } sizes[] = {{"0", 0}, {"512", 512}, {"8k", 8000}, {"1.5M", 1500000}, {"2Gi", INT64_C(2) << 30}, {"4KiB", 4096}};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        assert_int_equal(s2s_parse_size(&i, sizes[k].text, NULL), 0);
+        assert_int_equal(i, sizes[k].size);
+    }
+    assert_int_equal(s2s_parse_size(&i, "1.5", NULL), S2S_E_ARG);
+    assert_int_equal(s2s_parse_size(&i, "-1", NULL), S2S_E_ARG);
+    assert_int_equal(s2s_parse_size(&i, "8kk", NULL), S2S_E_ARG);
+    assert_int_equal(s2s_parse_seconds(&x, "1.5h", NULL), 0);
+    assert_true(x == 5400);
+    assert_int_equal(s2s_parse_seconds(&x, "5y", NULL), S2S_E_ARG);
+}
+
+static void errors_gain_context_in_front_and_keep_the_first_hint(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    int rc = s2s_error_set(&err, S2S_E_SHAPE, "cu_seqlens[3] = %d", 512);
+    rc = s2s_error_hint(&err, rc, "first");
+    rc = s2s_error_hint(&err, rc, "second");
+    rc = s2s_error_add(&err, s2s_error_add(&err, rc, "record %d", 17), "packs.s2s");
+    assert_int_equal(rc, S2S_E_SHAPE);
+    assert_string_equal(err.text, "packs.s2s: record 17: cu_seqlens[3] = 512");
+    assert_string_equal(err.hint, "first");
+    char longer[4000];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    for (int i = 0; i < 3; i++)
+        s2s_error_add(&err, rc, "%s", longer);
+    assert_true(strlen(err.text) < sizeof err.text);
+    assert_int_equal(s2s_error_set(NULL, S2S_E_IO, "x"), S2S_E_IO);
+    assert_int_equal(s2s_errc_exit_status(S2S_E_OPEN), 2);
+    assert_int_equal(s2s_errc_exit_status(S2S_E_IO), 1);
+    assert_string_equal(s2s_errc_name(S2S_E_TRUNCATED), "TRUNCATED");
+}
+
+struct squares {
+    int next, end, fail_at, n_out, n_dropped, n_ok;
+    int values[1000];
+};
+
+static int squares_source(void *ctx, void **item, struct s2s_error *err)
+{
+    struct squares *s = ctx;
+    if (s->next == s->end)
+        return 0;
+    s->values[s->next] = s->next;
+    *item = &s->values[s->next++];
+    return 1;
+}
+
+static int squares_work(void *ctx, void *item, int worker, struct s2s_error *err)
+{
+    struct squares *s = ctx;
+    int *value = item;
+    if (*value >= s->fail_at)
+        return s2s_error_set(err, S2S_E_RANGE, "item %d", *value);
+    *value *= *value;
+    return 0;
+}
+
+static int squares_sink(void *ctx, void *item, struct s2s_error *err)
+{
+    struct squares *s = ctx;
+    s->n_ok += *(int *)item == s->n_out * s->n_out;
+    s->n_out++;
+    return 0;
+}
+
+static void squares_drop(void *ctx, void *item)
+{
+    ((struct squares *)ctx)->n_dropped++;
+}
+
+static void ordered_threads_keep_the_order_of_the_source(void **state)
+{
+    for (int n_threads = 1; n_threads <= 8; n_threads *= 2) {
+        struct squares s = {.end = 1000, .fail_at = 1000};
+        struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
+        struct s2s_error err = S2S_ERROR_INIT;
+        assert_int_equal(s2s_ordered_run(&stages, n_threads, 0, &err), 0);
+        assert_int_equal(s.n_out, 1000);
+        assert_int_equal(s.n_ok, 1000);
+    }
+}
+
+static void ordered_threads_report_the_first_failure_in_order(void **state)
+{
+    for (int n_threads = 1; n_threads <= 8; n_threads *= 2) {
+        struct squares s = {.end = 1000, .fail_at = 137};
+        struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
+        struct s2s_error err = S2S_ERROR_INIT;
+        assert_int_equal(s2s_ordered_run(&stages, n_threads, 0, &err), S2S_E_RANGE);
+        assert_string_equal(err.text, "item 137");
+        assert_int_equal(s.n_out, 137);
+        assert_int_equal(s.n_out + s.n_dropped, s.next);
+    }
+}
+
+static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state)
+{
+    assert_int_equal(s2s_f32_to_bf16(1.0f), 0x3f80);
+    assert_int_equal(s2s_f32_to_bf16(1.00390625f), 0x3f80);  /* halfway, to even */
+    assert_int_equal(s2s_f32_to_bf16(1.01171875f), 0x3f82);  /* halfway, to even */
+    assert_true(isnan(s2s_bf16_to_f32(s2s_f32_to_bf16(NAN))));
+    assert_true(isinf(s2s_bf16_to_f32(s2s_f32_to_bf16(3.4e38f))));
+}
+
+struct tool_input {
+    struct s2s_common common;
+    const char *tokenizer;
+    int64_t tokens;
+};
+
+static error_t parse_tool(int key, char *arg, struct argp_state *state)
+{
+    struct tool_input *input = state->input;
+    switch (key) {
+    case 't':
+        input->tokens = s2s_arg_i64(state, "tokens", arg, 1, 1 << 20);
+        return 0;
+    case 'k':
+        input->tokenizer = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void provenance_keeps_only_what_can_change_a_byte(void **state)
+{
+    static const struct argp_option options[] = {{"tokens", 't', "N", 0, "", 0}, {"tokenizer", 'k', "F", 0, "", 0}, {0}};
+    static const struct argp argp = {.options = options, .parser = parse_tool};
+    static const struct s2s_args_rule rules[] = {{"tokenizer", S2S_ARGS_FILE}, {0}};
+    char *argv[] = {"s2s-x", "-t", "9", "-j", "4", "--seed=3", "--tokenizer", "/a/b/tok.json", "-o", "out", "in", NULL};
+    struct tool_input input = {.common = S2S_COMMON_DEFAULT};
+    s2s_tool_begin("s2s-x", 11, argv);
+    s2s_tool_parse(&argp, 11, argv, &input);
+    assert_int_equal(input.tokens, 9);
+    assert_int_equal(input.common.jobs, 4);
+    assert_int_equal(input.common.seed, 3);
+    assert_string_equal(input.common.out, "out");
+    size_t n;
+    char **args = s2s_tool_args(rules, &n);
+    assert_int_equal(n, 3);
+    assert_string_equal(args[0], "--seed=3");
+    assert_string_equal(args[1], "--tokenizer=tok.json");
+    assert_string_equal(args[2], "--tokens=9");
+    for (size_t i = 0; i < n; i++)
+        free(args[i]);
+    free(args);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_read_whole_or_refused),
+        cmocka_unit_test(errors_gain_context_in_front_and_keep_the_first_hint),
+        cmocka_unit_test(ordered_threads_keep_the_order_of_the_source),
+        cmocka_unit_test(ordered_threads_report_the_first_failure_in_order),
+        cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
+        cmocka_unit_test(provenance_keeps_only_what_can_change_a_byte),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

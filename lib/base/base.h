@@ -1,4 +1,5 @@
-/* The room's door: errors, memory, numbers, dtypes, logging, progress, threads, and what every program does alike. */
+/* The room's door: errors, memory, numbers, dtypes, logging, progress, threads, and what every
+ * program does alike. */
 #ifndef S2S_BASE_H
 #define S2S_BASE_H
 

@@ -5,10 +5,9 @@
 static const struct {
     const char *name;
     size_t size;
-} dtype_table[] = {
-    {"none", 0},
+} dtype_table[] = {{"none", 0},
 #define X(name, size) {#name, size},
-    S2S_DTYPE_MAP(X)
+                   S2S_DTYPE_MAP(X)
 #undef X
 };
 

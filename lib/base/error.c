@@ -8,16 +8,15 @@
 static const struct {
     const char *name, *text;
     int exit_status;
-} errc_table[] = {
-    {"OK", "no error", 0},
+} errc_table[] = {{"OK", "no error", 0},
 #define X(name, status, text) {#name, text, status},
-    S2S_ERRC_MAP(X)
+                  S2S_ERRC_MAP(X)
 #undef X
 };
 
 static size_t errc_idx(int code)
 {
-    size_t idx = code > 0 ? 0 : (size_t)-(long)code;
+    size_t idx = code > 0 ? 0 : (size_t) - (long)code;
     return idx < sizeof errc_table / sizeof *errc_table ? idx : sizeof errc_table;
 }
 

@@ -1,6 +1,7 @@
 /*
- * Errors that somebody outside can cause (bytes, options, disk, network, another rank). A function that can fail returns 0 or
- * more on success and a negative enum s2s_errc otherwise, after filling the caller's struct s2s_error. The library never prints.
+ * Errors that somebody outside can cause (bytes, options, disk, network, another rank). A function
+ * that can fail returns 0 or more on success and a negative enum s2s_errc otherwise, after filling
+ * the caller's struct s2s_error. The library never prints.
  */
 #ifndef S2S_BASE_ERROR_H
 #define S2S_BASE_ERROR_H
@@ -8,22 +9,22 @@
 #include <stdarg.h>
 
 /* name, exit status of a tool that ends with it, meaning */
-#define S2S_ERRC_MAP(X)                                                                          \
-    X(ARG, 2, "bad argument")                                                                    \
-    X(OPEN, 2, "cannot open")                                                                    \
-    X(IO, 1, "read or write failed")                                                             \
-    X(FORMAT, 1, "bad format")                                                                   \
-    X(TRUNCATED, 1, "truncated")                                                                 \
-    X(DIGEST, 1, "digest differs")                                                               \
-    X(VERSION, 1, "unknown version")                                                             \
-    X(RANGE, 1, "value out of range")                                                            \
-    X(SHAPE, 1, "wrong shape")                                                                   \
-    X(DTYPE, 1, "wrong dtype")                                                                   \
-    X(UNSUPPORTED, 1, "not supported")                                                           \
-    X(NOTFOUND, 1, "not found")                                                                  \
-    X(COMM, 1, "communication failed")                                                           \
-    X(NOMEM, 1, "out of memory")                                                                 \
-    X(RULE, 1, "refused by a rule")                                                              \
+#define S2S_ERRC_MAP(X) \
+    X(ARG, 2, "bad argument") \
+    X(OPEN, 2, "cannot open") \
+    X(IO, 1, "read or write failed") \
+    X(FORMAT, 1, "bad format") \
+    X(TRUNCATED, 1, "truncated") \
+    X(DIGEST, 1, "digest differs") \
+    X(VERSION, 1, "unknown version") \
+    X(RANGE, 1, "value out of range") \
+    X(SHAPE, 1, "wrong shape") \
+    X(DTYPE, 1, "wrong dtype") \
+    X(UNSUPPORTED, 1, "not supported") \
+    X(NOTFOUND, 1, "not found") \
+    X(COMM, 1, "communication failed") \
+    X(NOMEM, 1, "out of memory") \
+    X(RULE, 1, "refused by a rule") \
     X(INTERRUPTED, 1, "interrupted")
 
 enum s2s_errc_index {
@@ -39,16 +40,21 @@ enum s2s_errc {
 #undef X
 };
 
-/* One failure: what (innermost text), where (contexts put in front by the layers above) and how to mend it. */
+/* One failure: what (innermost text), where (contexts put in front by the layers above) and how to
+ * mend it. */
 struct s2s_error {
     int code;        /* 0 or an enum s2s_errc */
     char text[1400]; /* "path: record 17: cu_seqlens[3] = 512 is less than cu_seqlens[2] = 768" */
     char hint[500];  /* what the user can do; empty when nobody knows */
 };
 
-#define S2S_ERROR_INIT {0, "", ""}
+#define S2S_ERROR_INIT \
+    { \
+        0, "", "" \
+    }
 
-/* Fills err (which may be NULL) with code and text, forgetting what it held; returns code, so that `return s2s_error_set(...)`. */
+/* Fills err (which may be NULL) with code and text, forgetting what it held; returns code, so that
+ * `return s2s_error_set(...)`. */
 int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -56,7 +62,8 @@ int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
 int s2s_error_errno(struct s2s_error *err, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "context: " before the text that is there; returns rc unchanged. Each layer adds what it knows (path, rank, step) once. */
+/* Puts "context: " before the text that is there; returns rc unchanged. Each layer adds what it
+ * knows (path, rank, step) once. */
 int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

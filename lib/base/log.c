@@ -54,7 +54,8 @@ static int level_of(const char *room)
         const char *eq = memchr(word, '=', len);
         size_t name_len = eq ? (size_t)(eq - word) : 0;
         int named = level_by_name(eq ? eq + 1 : word, eq ? len - name_len - 1 : len);
-        if (named >= 0 && (!eq ? named > level : strlen(room) == name_len && !strncmp(word, room, name_len)))
+        if (named >= 0 &&
+            (!eq ? named > level : strlen(room) == name_len && !strncmp(word, room, name_len)))
             level = named;
         word += len + (word[len] == ',');
     }
@@ -74,7 +75,8 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
         return;
     int len = rank_shown >= 0 ? snprintf(line, sizeof line, "%s[%d]", program_name, rank_shown)
                               : snprintf(line, sizeof line, "%s", program_name);
-    len += snprintf(line + len, sizeof line - (size_t)len, "%s%s: %s", room && *room ? " " : "", room ? room : "", words[level]);
+    len += snprintf(line + len, sizeof line - (size_t)len, "%s%s: %s", room && *room ? " " : "",
+                    room ? room : "", words[level]);
     va_list ap;
     va_start(ap, fmt);
     int body = vsnprintf(line + len, sizeof line - (size_t)len - 1, fmt, ap);

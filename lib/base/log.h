@@ -1,7 +1,8 @@
 /*
- * Messages for the person who runs a tool, on stderr, one write a line: "s2s-train[3] stream: text". Levels mean: warn = the
- * result may surprise, info = once a run or a file, debug = once a record or a step. S2S_LOG=warn|info|debug, refined by room as
- * "warn,stream=debug". The level is warn by default; -v is info, -vv debug, -q only errors.
+ * Messages for the person who runs a tool, on stderr, one write a line: "s2s-train[3] stream:
+ * text". Levels mean: warn = the result may surprise, info = once a run or a file, debug = once a
+ * record or a step. S2S_LOG=warn|info|debug, refined by room as "warn,stream=debug". The level is
+ * warn by default; -v is info, -vv debug, -q only errors.
  */
 #ifndef S2S_BASE_LOG_H
 #define S2S_BASE_LOG_H
@@ -10,7 +11,8 @@
 
 enum s2s_log_level { S2S_LOG_ERROR, S2S_LOG_WARN, S2S_LOG_INFO, S2S_LOG_DEBUG };
 
-/* Sets program name (kept), the rank to show (-1: none) and the level; reads S2S_LOG. Called by lib/base/tool. */
+/* Sets program name (kept), the rank to show (-1: none) and the level; reads S2S_LOG. Called by
+ * lib/base/tool. */
 void s2s_log_init(const char *program, int verbosity);
 void s2s_log_set_verbosity(int verbosity); /* -1 quiet, 0 warn, 1 info, 2 debug; S2S_LOG refines */
 void s2s_log_set_rank(int world_rank);     /* from then on "program[rank]" */
@@ -22,7 +24,7 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
 
 #define s2s_warn(room, ...) s2s_log(S2S_LOG_WARN, room, __VA_ARGS__)
 #define s2s_info(room, ...) s2s_log(S2S_LOG_INFO, room, __VA_ARGS__)
-#define s2s_debug(room, ...)                                                                     \
+#define s2s_debug(room, ...) \
     (s2s_log_on(S2S_LOG_DEBUG, room) ? s2s_log(S2S_LOG_DEBUG, room, __VA_ARGS__) : (void)0)
 
 #endif

@@ -9,7 +9,8 @@
 
 static _Noreturn void out_of_memory(size_t n, size_t size_bytes)
 {
-    fprintf(stderr, "out of memory: %zu x %zu bytes; free some memory or use smaller batches\n", n, size_bytes);
+    fprintf(stderr, "out of memory: %zu x %zu bytes; free some memory or use smaller batches\n", n,
+            size_bytes);
     exit(1);
 }
 
@@ -72,7 +73,8 @@ void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_e
     if (!__builtin_mul_overflow(n, size_bytes, &total))
         ptr = calloc(1, total ? total : 1);
     if (!ptr)
-        s2s_error_set(err, S2S_E_NOMEM, "cannot allocate %zu x %zu bytes for %s", n, size_bytes, what);
+        s2s_error_set(err, S2S_E_NOMEM, "cannot allocate %zu x %zu bytes for %s", n, size_bytes,
+                      what);
     return ptr;
 }
 

@@ -1,6 +1,7 @@
 /*
- * Memory. s2s_x* are for sizes our code chose: they end the program with a message when memory is out. A size read from a file
- * is first held against the bytes that remain and then allocated with s2s_try_alloc, which can fail.
+ * Memory. s2s_x* are for sizes our code chose: they end the program with a message when memory is
+ * out. A size read from a file is first held against the bytes that remain and then allocated with
+ * s2s_try_alloc, which can fail.
  */
 #ifndef S2S_BASE_MEM_H
 #define S2S_BASE_MEM_H
@@ -16,30 +17,38 @@ void *s2s_xcalloc(size_t n, size_t size_bytes) __attribute__((malloc, returns_no
 void *s2s_xrealloc(void *ptr, size_t n, size_t size_bytes) __attribute__((returns_nonnull));
 char *s2s_xstrdup(const char *s) __attribute__((malloc, returns_nonnull));
 char *s2s_xstrndup(const char *s, size_t len) __attribute__((malloc, returns_nonnull));
-char *s2s_xasprintf(const char *fmt, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
+char *s2s_xasprintf(const char *fmt, ...)
+    __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
-/* n * size_bytes, zeroed, or NULL with err filled (NOMEM, names `what`). Gives: free with free(). */
+/* n * size_bytes, zeroed, or NULL with err filled (NOMEM, names `what`). Gives: free with free().
+ */
 void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_error *err);
 
 /* 64-byte aligned, not zeroed; ends the program when memory is out. Gives: free with free(). */
 void *s2s_xalloc_aligned(size_t len_bytes) __attribute__((malloc, returns_nonnull));
 
-/* Makes room for one more element of an array that doubles: `s2s_grow(&v, n, &cap, sizeof *v)` before v[n++] = x. */
+/* Makes room for one more element of an array that doubles: `s2s_grow(&v, n, &cap, sizeof *v)`
+ * before v[n++] = x. */
 void s2s_grow(void *ptr_to_array, size_t n, size_t *cap, size_t elem_bytes);
 
-/* A growing byte string; data[len] is always 0 once anything was added, so it serves as text too. */
+/* A growing byte string; data[len] is always 0 once anything was added, so it serves as text too.
+ */
 struct s2s_buf {
     char *data;
     size_t len, cap;
 };
 
-#define S2S_BUF_INIT {NULL, 0, 0}
+#define S2S_BUF_INIT \
+    { \
+        NULL, 0, 0 \
+    }
 
 void s2s_buf_reserve(struct s2s_buf *buf, size_t extra_bytes);
 void s2s_buf_add(struct s2s_buf *buf, const void *bytes, size_t len);
 void s2s_buf_puts(struct s2s_buf *buf, const char *s);
 void s2s_buf_putc(struct s2s_buf *buf, char c);
-void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 void s2s_buf_clear(struct s2s_buf *buf);   /* empties, keeps the memory */
 void s2s_buf_release(struct s2s_buf *buf); /* frees the memory */
 

@@ -12,22 +12,26 @@ int s2s_parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, stru
 {
     char *end;
     errno = 0;
-    if (!isdigit((unsigned char)text[0]) && !((text[0] == '-' || text[0] == '+') && isdigit((unsigned char)text[1])))
+    if (!isdigit((unsigned char)text[0]) &&
+        !((text[0] == '-' || text[0] == '+') && isdigit((unsigned char)text[1])))
         return s2s_error_set(err, S2S_E_ARG, "'%s' is not an integer", text);
     long long value = strtoll(text, &end, 10);
     if (*end)
         return s2s_error_set(err, S2S_E_ARG, "'%s' is not an integer", text);
     if (errno == ERANGE || value < min || value > max)
-        return s2s_error_set(err, S2S_E_ARG, "%s is not in [%lld, %lld]", text, (long long)min, (long long)max);
+        return s2s_error_set(err, S2S_E_ARG, "%s is not in [%lld, %lld]", text, (long long)min,
+                             (long long)max);
     *out = value;
     return 0;
 }
 
-/* A finite number at the start of text; *end is left behind it. Hexadecimal, inf and nan are not numbers here. */
+/* A finite number at the start of text; *end is left behind it. Hexadecimal, inf and nan are not
+ * numbers here. */
 static int parse_prefix(double *out, const char *text, const char **end, struct s2s_error *err)
 {
     const char *digits = text + (text[0] == '-' || text[0] == '+');
-    int leads = isdigit((unsigned char)digits[0]) || (digits[0] == '.' && isdigit((unsigned char)digits[1]));
+    int leads = isdigit((unsigned char)digits[0]) ||
+                (digits[0] == '.' && isdigit((unsigned char)digits[1]));
     char *stop = NULL;
     if (!leads || (digits[0] == '0' && (digits[1] == 'x' || digits[1] == 'X')))
         return s2s_error_set(err, S2S_E_ARG, "'%s' is not a number", text);
@@ -71,7 +75,8 @@ int s2s_parse_size(int64_t *out, const char *text, struct s2s_error *err)
     end += *end == 'B';
     value *= factor;
     if (*end)
-        return s2s_error_set(err, S2S_E_ARG, "'%s' is not a size (such as 512, 8k, 1.5M, 2Gi)", text);
+        return s2s_error_set(err, S2S_E_ARG, "'%s' is not a size (such as 512, 8k, 1.5M, 2Gi)",
+                             text);
     if (value < 0 || value > 9e18 || value != floor(value))
         return s2s_error_set(err, S2S_E_ARG, "%s is not a whole number of at least 0", text);
     *out = (int64_t)value;

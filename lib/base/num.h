@@ -1,4 +1,5 @@
-/* The one strict way to read numbers: the whole string, a range, the units that are named; everything else is refused. */
+/* The one strict way to read numbers: the whole string, a range, the units that are named;
+ * everything else is refused. */
 #ifndef S2S_BASE_NUM_H
 #define S2S_BASE_NUM_H
 
@@ -10,7 +11,8 @@ struct s2s_error;
 int s2s_parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, struct s2s_error *err);
 /* Finite decimal number in [min, max]. */
 int s2s_parse_f64(double *out, const char *text, double min, double max, struct s2s_error *err);
-/* Bytes or counts with an optional unit: 512, 8k, 1.5M, 2G, 1T (1000s) or 8Ki, 2Gi (1024s); a trailing B is allowed. */
+/* Bytes or counts with an optional unit: 512, 8k, 1.5M, 2G, 1T (1000s) or 8Ki, 2Gi (1024s); a
+ * trailing B is allowed. */
 int s2s_parse_size(int64_t *out, const char *text, struct s2s_error *err);
 /* Seconds with an optional unit: 90, 90s, 15m, 1.5h, 250ms. */
 int s2s_parse_seconds(double *out, const char *text, struct s2s_error *err);

@@ -1,6 +1,7 @@
 /*
- * A progress line on stderr: done, rate, time left. Redrawn in place when stderr is a terminal; otherwise a plain line every 10 s
- * and only with -v. Silent with -q or S2S_NO_PROGRESS=1. Safe from any thread.
+ * A progress line on stderr: done, rate, time left. Redrawn in place when stderr is a terminal;
+ * otherwise a plain line every 10 s and only with -v. Silent with -q or S2S_NO_PROGRESS=1. Safe
+ * from any thread.
  */
 #ifndef S2S_BASE_PROGRESS_H
 #define S2S_BASE_PROGRESS_H
@@ -15,10 +16,12 @@ struct s2s_progress {
     int drawn;      /* columns of the line on the terminal */
 };
 
-void s2s_progress_begin(struct s2s_progress *progress, const char *label, const char *unit, int64_t total);
+void s2s_progress_begin(struct s2s_progress *progress, const char *label, const char *unit,
+                        int64_t total);
 void s2s_progress_add(struct s2s_progress *progress, int64_t n);
 /* Sets the note and shows it with the next redraw. */
-void s2s_progress_note(struct s2s_progress *progress, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void s2s_progress_note(struct s2s_progress *progress, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 void s2s_progress_end(struct s2s_progress *progress); /* removes the line */
 
 double s2s_now_s(void); /* monotonic clock, seconds */

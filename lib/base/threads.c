@@ -28,7 +28,8 @@ struct slot {
     struct s2s_error err;
 };
 
-/* A ring of slots: the source fills at `filled`, workers take at `taken`, the sink empties at `drained`. */
+/* A ring of slots: the source fills at `filled`, workers take at `taken`, the sink empties at
+ * `drained`. */
 struct ring {
     const struct s2s_ordered *stages;
     pthread_mutex_t lock;
@@ -69,7 +70,8 @@ static int fill(struct ring *ring, struct s2s_error *err)
         int rc = ring->stages->source(ring->stages->ctx, &item, err);
         pthread_mutex_lock(&ring->lock);
         if (rc > 0) {
-            ring->slots[ring->filled % ring->size] = (struct slot){.state = SLOT_READY, .item = item};
+            ring->slots[ring->filled % ring->size] =
+                (struct slot){.state = SLOT_READY, .item = item};
             ring->filled++;
         } else {
             ring->ended = true;
@@ -88,7 +90,8 @@ static void drop_item(const struct s2s_ordered *stages, void *item)
         stages->drop(stages->ctx, item);
 }
 
-/* Waits for the oldest item and hands it to the sink, or drops it when something has failed before it. */
+/* Waits for the oldest item and hands it to the sink, or drops it when something has failed before
+ * it. */
 static int drain_one(struct ring *ring, bool failed, struct s2s_error *err)
 {
     pthread_mutex_lock(&ring->lock);
@@ -123,7 +126,8 @@ static int run_serially(const struct s2s_ordered *stages, struct s2s_error *err)
     return rc;
 }
 
-int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, size_t window, struct s2s_error *err)
+int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, size_t window,
+                    struct s2s_error *err)
 {
     if (n_threads <= 1)
         return run_serially(stages, err);
@@ -134,7 +138,8 @@ int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, size_t wind
     pthread_t *threads = s2s_xcalloc((size_t)n_threads, sizeof *threads);
     int n_started = 0, rc = 0, source_rc = 0;
     struct s2s_error source_err = S2S_ERROR_INIT;
-    while (n_started < n_threads && pthread_create(&threads[n_started], NULL, worker_main, &ring) == 0)
+    while (n_started < n_threads &&
+           pthread_create(&threads[n_started], NULL, worker_main, &ring) == 0)
         n_started++;
     if (n_started == 0) {
         rc = s2s_error_set(err, S2S_E_NOMEM, "cannot start a thread");
@@ -186,14 +191,16 @@ static void *range_main(void *arg)
     return NULL;
 }
 
-void s2s_parallel_for(size_t n, int n_threads, void (*fn)(void *ctx, size_t i, int worker), void *ctx)
+void s2s_parallel_for(size_t n, int n_threads, void (*fn)(void *ctx, size_t i, int worker),
+                      void *ctx)
 {
     struct range range = {.n = n, .fn = fn, .ctx = ctx};
     size_t n_helpers = n_threads > 1 ? (size_t)n_threads - 1 : 0, n_started = 0;
     if (n_helpers >= n)
         n_helpers = n ? n - 1 : 0;
     pthread_t *threads = s2s_xcalloc(n_helpers, sizeof *threads);
-    while (n_started < n_helpers && pthread_create(&threads[n_started], NULL, range_main, &range) == 0)
+    while (n_started < n_helpers &&
+           pthread_create(&threads[n_started], NULL, range_main, &range) == 0)
         n_started++;
     range_main(&range); /* the caller works too, and alone if no thread could be had */
     for (size_t i = 0; i < n_started; i++)

@@ -10,15 +10,18 @@ struct s2s_error;
 int s2s_n_cores(void);
 
 /*
- * A pipeline of three stages. source and sink are called by one thread at a time and in order; work runs on n_threads threads.
- * Order of the sink is the order of the source, whatever the threads, so output never depends on n_threads.
+ * A pipeline of three stages. source and sink are called by one thread at a time and in order; work
+ * runs on n_threads threads. Order of the sink is the order of the source, whatever the threads, so
+ * output never depends on n_threads.
  *
  *   source  gives the next item: 1 and *item set, 0 at the end, negative on error
  *   work    turns an item into what the sink takes, in place; worker is in [0, n_threads)
  *   sink    consumes it; called in order
- *   drop    frees an item that will not reach the sink, because something failed; NULL: nothing to free
+ *   drop    frees an item that will not reach the sink, because something failed; NULL: nothing to
+ * free
  *
- * The first failure in the order of the items is the one that is returned; items before it have reached the sink.
+ * The first failure in the order of the items is the one that is returned; items before it have
+ * reached the sink.
  */
 struct s2s_ordered {
     int (*source)(void *ctx, void **item, struct s2s_error *err);
@@ -28,10 +31,14 @@ struct s2s_ordered {
     void *ctx;
 };
 
-/* Runs to the end of the source. At most `window` items (0: 4 a thread) are alive at once. n_threads 1 uses no thread at all. */
-int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, size_t window, struct s2s_error *err);
+/* Runs to the end of the source. At most `window` items (0: 4 a thread) are alive at once.
+ * n_threads 1 uses no thread at all. */
+int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, size_t window,
+                    struct s2s_error *err);
 
-/* Calls fn(ctx, i, worker) for every i in [0, n) on n_threads threads, in any order; returns when all are done. */
-void s2s_parallel_for(size_t n, int n_threads, void (*fn)(void *ctx, size_t i, int worker), void *ctx);
+/* Calls fn(ctx, i, worker) for every i in [0, n) on n_threads threads, in any order; returns when
+ * all are done. */
+void s2s_parallel_for(size_t n, int n_threads, void (*fn)(void *ctx, size_t i, int worker),
+                      void *ctx);
 
 #endif

@@ -18,7 +18,7 @@ enum { KEY_VERSION = 0x7f00, KEY_JSON, KEY_SEED };
 /* options of the last parse, for provenance */
 static struct {
     char *name, *value; /* long name; value or NULL */
-} *parsed_args;
+} * parsed_args;
 static size_t n_parsed, cap_parsed;
 
 static const struct argp *tool_argp;
@@ -30,7 +30,8 @@ void s2s_tool_begin(const char *name, int argc, char **argv)
     (void)argv;
     tool_name = name;
     argp_err_exit_status = 2;
-    signal(SIGPIPE, SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
+    signal(SIGPIPE,
+           SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
     s2s_log_init(name, 0);
 }
 
@@ -61,7 +62,8 @@ static void forget_parsed(void)
 static const struct argp_option common_options[] = {
     {NULL, 0, NULL, 0, "Shared options:", 90},
     {"output", 'o', "OUT", 0, "Write to OUT (- is stdout)", 90},
-    {"jobs", 'j', "N", 0, "Threads (default: the cores this process may use, over the ranks on the node)", 90},
+    {"jobs", 'j', "N", 0,
+     "Threads (default: the cores this process may use, over the ranks on the node)", 90},
     {"seed", KEY_SEED, "N", 0, "Seed of everything random (default 0)", 90},
     {"json", KEY_JSON, NULL, 0, "Machine-readable result on stdout", 90},
     {"verbose", 'v', NULL, 0, "Say more (repeat for more)", 90},
@@ -71,10 +73,12 @@ static const struct argp_option common_options[] = {
     {0},
 };
 
-/* Ranks of this launch on this node, as Open MPI, MPICH, Intel MPI and Slurm say it; 1 without a launcher. */
+/* Ranks of this launch on this node, as Open MPI, MPICH, Intel MPI and Slurm say it; 1 without a
+ * launcher. */
 static int ranks_on_node(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_STEP_TASKS_PER_NODE"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *text = getenv(names[i]);
         int n = text ? (int)strtol(text, NULL, 10) : 0;
@@ -198,22 +202,24 @@ static int usage_error(const char *given, const struct s2s_command *commands)
     if (!given)
         fprintf(stderr, "%s: a command is missing\n", tool_name);
     else if (nearest)
-        fprintf(stderr, "%s: unknown command '%s'; did you mean '%s'?\n", tool_name, given, nearest->name);
+        fprintf(stderr, "%s: unknown command '%s'; did you mean '%s'?\n", tool_name, given,
+                nearest->name);
     else
         fprintf(stderr, "%s: unknown command '%s'\n", tool_name, given);
     fprintf(stderr, "Try '%s --help' for the list of commands.\n", tool_name);
     exit(2);
 }
 
-int s2s_tool_run(const struct s2s_command *commands, const char *purpose, const char *epilogue, int argc, char **argv,
-                 struct s2s_error *err)
+int s2s_tool_run(const struct s2s_command *commands, const char *purpose, const char *epilogue,
+                 int argc, char **argv, struct s2s_error *err)
 {
     const char *given = argc > 1 ? argv[1] : NULL;
     if (given && (!strcmp(given, "-h") || !strcmp(given, "--help"))) {
         printf("Usage: %s COMMAND [OPTION...] [INPUT...]\n%s\n\n", tool_name, purpose);
         for (const struct s2s_command *c = commands; c->name; c++)
             printf("  %-12s %s\n", c->name, c->purpose);
-        printf("\n'%s COMMAND --help' shows the options of a command.\n%s%s\n", tool_name, *epilogue ? "\n" : "", epilogue);
+        printf("\n'%s COMMAND --help' shows the options of a command.\n%s%s\n", tool_name,
+               *epilogue ? "\n" : "", epilogue);
         exit(fflush(stdout) ? 1 : 0);
     }
     if (given && !strcmp(given, "--version")) {
@@ -226,7 +232,8 @@ int s2s_tool_run(const struct s2s_command *commands, const char *purpose, const 
     return usage_error(given, commands);
 }
 
-int64_t s2s_arg_i64(struct argp_state *state, const char *option, const char *text, int64_t min, int64_t max)
+int64_t s2s_arg_i64(struct argp_state *state, const char *option, const char *text, int64_t min,
+                    int64_t max)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     int64_t value = 0;
@@ -235,7 +242,8 @@ int64_t s2s_arg_i64(struct argp_state *state, const char *option, const char *te
     return value;
 }
 
-double s2s_arg_f64(struct argp_state *state, const char *option, const char *text, double min, double max)
+double s2s_arg_f64(struct argp_state *state, const char *option, const char *text, double min,
+                   double max)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     double value = 0;
@@ -244,7 +252,8 @@ double s2s_arg_f64(struct argp_state *state, const char *option, const char *tex
     return value;
 }
 
-int s2s_arg_choice(struct argp_state *state, const char *option, const char *text, const char *const *choices)
+int s2s_arg_choice(struct argp_state *state, const char *option, const char *text,
+                   const char *const *choices)
 {
     struct s2s_buf all = S2S_BUF_INIT;
     for (int i = 0; choices[i]; i++) {
@@ -265,7 +274,8 @@ int s2s_tool_end(int rc, struct s2s_error *err)
     if (rc < 0) {
         /* fputs through stderr, not the log: an error is shown whatever the level */
         if (err && err->text[0])
-            fprintf(stderr, "%s: %s%s%s\n", tool_name, err->text, err->hint[0] ? "; " : "", err->hint);
+            fprintf(stderr, "%s: %s%s%s\n", tool_name, err->text, err->hint[0] ? "; " : "",
+                    err->hint);
         else
             fprintf(stderr, "%s: %s\n", tool_name, s2s_errc_text(rc));
     }
@@ -311,7 +321,8 @@ char **s2s_tool_args(const struct s2s_args_rule *rules, size_t *n)
         if (action == S2S_ARGS_DROP)
             continue;
         const char *slash = value && action == S2S_ARGS_FILE ? strrchr(value, '/') : NULL;
-        args[n_args++] = value ? s2s_xasprintf("--%s=%s", name, slash ? slash + 1 : value) : s2s_xasprintf("--%s", name);
+        args[n_args++] = value ? s2s_xasprintf("--%s=%s", name, slash ? slash + 1 : value)
+                               : s2s_xasprintf("--%s", name);
     }
     free(order);
     *n = n_args;

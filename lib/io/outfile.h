@@ -1,6 +1,7 @@
 /*
- * Files that appear whole or not at all: written beside their final name, synced, renamed. A program that is killed or fails leaves
- * nothing under the final name; SIGINT and SIGTERM remove the temporary file too.
+ * Files that appear whole or not at all: written beside their final name, synced, renamed. A
+ * program that is killed or fails leaves nothing under the final name; SIGINT and SIGTERM remove
+ * the temporary file too.
  */
 #ifndef S2S_IO_OUTFILE_H
 #define S2S_IO_OUTFILE_H
@@ -13,12 +14,16 @@ struct s2s_outfile;
 
 /* Opens path for writing; "-" or NULL is stdout. */
 int s2s_outfile_open(struct s2s_outfile **out, const char *path, struct s2s_error *err);
-/* Appends len bytes. Every short write, EINTR and full disk is handled or reported (IO: path, bytes wanted, reason). */
-int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len, struct s2s_error *err);
-/* Pushes out what is buffered; a no-op cost where nothing is. For filters, after each record of a pipe. */
+/* Appends len bytes. Every short write, EINTR and full disk is handled or reported (IO: path, bytes
+ * wanted, reason). */
+int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len,
+                      struct s2s_error *err);
+/* Pushes out what is buffered; a no-op cost where nothing is. For filters, after each record of a
+ * pipe. */
 int s2s_outfile_flush(struct s2s_outfile *out, struct s2s_error *err);
 int64_t s2s_outfile_offset(const struct s2s_outfile *out); /* bytes written so far */
-/* Flush, fsync, close, rename: the file exists from here on. Frees out, also on failure (then nothing appears). */
+/* Flush, fsync, close, rename: the file exists from here on. Frees out, also on failure (then
+ * nothing appears). */
 int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err);
 /* Removes what was written. Frees out; NULL is a no-op. */
 void s2s_outfile_abort(struct s2s_outfile *out);

@@ -1,8 +1,9 @@
 /*
- * safetensors files and byte strings (Hugging Face): u64 header length, JSON, data without gaps. The reader maps the file and
- * refuses what the library refuses (offsets that overlap, leave holes, leave the file, products that overflow, duplicate names).
- * The writer is canonical: tensors in the order of their names, metadata keys sorted, JSON padded with spaces to 8 bytes, no gaps:
- * equal content is equal bytes.
+ * safetensors files and byte strings (Hugging Face): u64 header length, JSON, data without gaps.
+ * The reader maps the file and refuses what the library refuses (offsets that overlap, leave holes,
+ * leave the file, products that overflow, duplicate names). The writer is canonical: tensors in the
+ * order of their names, metadata keys sorted, JSON padded with spaces to 8 bytes, no gaps: equal
+ * content is equal bytes.
  */
 #ifndef S2S_IO_SAFETENSORS_H
 #define S2S_IO_SAFETENSORS_H
@@ -31,7 +32,8 @@ struct s2s_st_meta {
     const char *key, *value;
 };
 
-/* A parsed file. tensors are in the order of their names, meta in the order of their keys; all lent until _close/_release. */
+/* A parsed file. tensors are in the order of their names, meta in the order of their keys; all lent
+ * until _close/_release. */
 struct s2s_safetensors {
     struct s2s_st_tensor *tensors;
     size_t n_tensors;
@@ -40,27 +42,32 @@ struct s2s_safetensors {
     void *internal;
 };
 
-/* Parses bytes (borrowed until _release) or maps a file. FORMAT, TRUNCATED, OPEN; nothing to release on failure. */
-int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t len, struct s2s_error *err);
+/* Parses bytes (borrowed until _release) or maps a file. FORMAT, TRUNCATED, OPEN; nothing to
+ * release on failure. */
+int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t len,
+                          struct s2s_error *err);
 int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err);
 void s2s_safetensors_release(struct s2s_safetensors *st); /* also unmaps */
 
 /* By name, or NULL. */
-const struct s2s_st_tensor *s2s_safetensors_find(const struct s2s_safetensors *st, const char *name);
+const struct s2s_st_tensor *s2s_safetensors_find(const struct s2s_safetensors *st,
+                                                 const char *name);
 const char *s2s_safetensors_meta(const struct s2s_safetensors *st, const char *key);
 
 int64_t s2s_st_numel(const struct s2s_st_tensor *tensor);
 
 /*
- * The header (u64 and JSON) of a canonical file holding these tensors, which are sorted in place by name; data follows in that order.
- * Gives: free *header. SHAPE when len_bytes does not fit the shape; FORMAT for a name twice.
+ * The header (u64 and JSON) of a canonical file holding these tensors, which are sorted in place by
+ * name; data follows in that order. Gives: free *header. SHAPE when len_bytes does not fit the
+ * shape; FORMAT for a name twice.
  */
-int s2s_safetensors_header(char **header, size_t *header_len, struct s2s_st_tensor *tensors, size_t n_tensors,
-                           struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err);
+int s2s_safetensors_header(char **header, size_t *header_len, struct s2s_st_tensor *tensors,
+                           size_t n_tensors, struct s2s_st_meta *meta, size_t n_meta,
+                           struct s2s_error *err);
 /* Writes a whole canonical file. tensors and meta are sorted in place. */
-int s2s_safetensors_write(struct s2s_outfile *out, struct s2s_st_tensor *tensors, size_t n_tensors, struct s2s_st_meta *meta,
-                          size_t n_meta, struct s2s_error *err);
-int s2s_safetensors_save(const char *path, struct s2s_st_tensor *tensors, size_t n_tensors, struct s2s_st_meta *meta,
-                         size_t n_meta, struct s2s_error *err);
+int s2s_safetensors_write(struct s2s_outfile *out, struct s2s_st_tensor *tensors, size_t n_tensors,
+                          struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err);
+int s2s_safetensors_save(const char *path, struct s2s_st_tensor *tensors, size_t n_tensors,
+                         struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err);
 
 #endif

@@ -59,7 +59,8 @@ int main(int argc, char **argv)
     int bad = 0;
     for (int i = 1; i < argc; i++) {
         struct stat st;
-        bad |= stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode) ? replay_folder(argv[i]) : replay_file(argv[i]);
+        bad |= stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode) ? replay_folder(argv[i])
+                                                              : replay_file(argv[i]);
     }
     printf("%d inputs\n", n_inputs);
     return bad || n_inputs == 0;

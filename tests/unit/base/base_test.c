@@ -17,7 +17,8 @@ static void numbers_are_read_whole_or_refused(void **state)
     double x = -1;
     assert_int_equal(s2s_parse_i64(&i, "42", 0, 100, NULL), 0);
     assert_int_equal(i, 42);
-    const char *bad_ints[] = {"", " 1", "1 ", "0x10", "1.0", "1e3", "--1", "101", "99999999999999999999", "abc"};
+    const char *bad_ints[] = {
+        "", " 1", "1 ", "0x10", "1.0", "1e3", "--1", "101", "99999999999999999999", "abc"};
     for (size_t k = 0; k < sizeof bad_ints / sizeof *bad_ints; k++)
         assert_int_equal(s2s_parse_i64(&i, bad_ints[k], 0, 100, NULL), S2S_E_ARG);
     assert_int_equal(s2s_parse_f64(&x, "1e-3", 0, 1, NULL), 0);
@@ -28,7 +29,9 @@ static void numbers_are_read_whole_or_refused(void **state)
     struct {
         const char *text;
         int64_t size;
-    } sizes[] = {{"0", 0}, {"512", 512}, {"8k", 8000}, {"1.5M", 1500000}, {"2Gi", INT64_C(2) << 30}, {"4KiB", 4096}};
+    } sizes[] = {
+        {"0", 0},      {"512", 512}, {"8k", 8000}, {"1.5M", 1500000}, {"2Gi", INT64_C(2) << 30},
+        {"4KiB", 4096}};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         assert_int_equal(s2s_parse_size(&i, sizes[k].text, NULL), 0);
         assert_int_equal(i, sizes[k].size);
@@ -129,8 +132,8 @@ static void ordered_threads_report_the_first_failure_in_order(void **state)
 static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state)
 {
     assert_int_equal(s2s_f32_to_bf16(1.0f), 0x3f80);
-    assert_int_equal(s2s_f32_to_bf16(1.00390625f), 0x3f80);  /* halfway, to even */
-    assert_int_equal(s2s_f32_to_bf16(1.01171875f), 0x3f82);  /* halfway, to even */
+    assert_int_equal(s2s_f32_to_bf16(1.00390625f), 0x3f80); /* halfway, to even */
+    assert_int_equal(s2s_f32_to_bf16(1.01171875f), 0x3f82); /* halfway, to even */
     assert_true(isnan(s2s_bf16_to_f32(s2s_f32_to_bf16(NAN))));
     assert_true(isinf(s2s_bf16_to_f32(s2s_f32_to_bf16(3.4e38f))));
 }
@@ -160,10 +163,12 @@ static error_t parse_tool(int key, char *arg, struct argp_state *state)
 
 static void provenance_keeps_only_what_can_change_a_byte(void **state)
 {
-    static const struct argp_option options[] = {{"tokens", 't', "N", 0, "", 0}, {"tokenizer", 'k', "F", 0, "", 0}, {0}};
+    static const struct argp_option options[] = {
+        {"tokens", 't', "N", 0, "", 0}, {"tokenizer", 'k', "F", 0, "", 0}, {0}};
     static const struct argp argp = {.options = options, .parser = parse_tool};
     static const struct s2s_args_rule rules[] = {{"tokenizer", S2S_ARGS_FILE}, {0}};
-    char *argv[] = {"s2s-x", "-t", "9", "-j", "4", "--seed=3", "--tokenizer", "/a/b/tok.json", "-o", "out", "in", NULL};
+    char *argv[] = {"s2s-x",         "-t", "9",   "-j", "4", "--seed=3", "--tokenizer",
+                    "/a/b/tok.json", "-o", "out", "in", NULL};
     struct tool_input input = {.common = S2S_COMMON_DEFAULT};
     s2s_tool_begin("s2s-x", 11, argv);
     s2s_tool_parse(&argp, 11, argv, &input);

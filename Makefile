@@ -82,4 +82,51 @@ setup:
 clean:
 	rm -rf build bin/s2s-*
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+
+# ---- what people type ----
+# what other scripts of the tree link with
+print-libs:
+	@echo $(LIBS)
+
+.PHONY: print-libs demo test test-long bench fuzz check-style install uninstall man
+
+test: setup
+	@$(MAKE) --no-print-directory all units fuzzers man
+	@BUILD=$(BUILD) S2S_BIN=$(CURDIR)/$(BIN) tests/run.sh
+
+# everything, under the sanitizers too, and against the peers' own libraries where PYTHON has them
+test-long: setup
+	@tests/long.sh
+
+demo: setup
+	@$(MAKE) --no-print-directory all
+	@demo/run.sh
+
+bench: setup
+	@$(MAKE) --no-print-directory all benches
+	@BUILD=$(BUILD) S2S_BIN=$(CURDIR)/$(BIN) tests/bench/run.sh
+
+# libFuzzer on every target, FUZZ_RUNS inputs each (needs clang)
+fuzz: setup
+	@tests/fuzz/run.sh $(FUZZ_RUNS)
+
+check-style:
+	@tests/style.sh
+
+MAN := $(patsubst doc/man/%.scd,$(BUILD)/man/%,$(wildcard doc/man/*.scd))
+man: $(MAN)
+$(BUILD)/man/%: doc/man/%.scd
+	$(Q)mkdir -p $(@D)
+	$(Q)scdoc < $< > $@
+
+install: all man
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -m 755 bin/s2s $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	for page in $(MAN); do install -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; done
+
+uninstall:
+	cd $(DESTDIR)$(PREFIX)/bin && rm -f s2s $(notdir $(PROGRAMS))
+	for page in $(notdir $(MAN)); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page; done
+
+-include $(shell find $(BUILD) -name "*.d" 2>/dev/null)

@@ -1,0 +1,34 @@
+#!/bin/bash
+# What a machine can check of the house style. Prints what it finds; silent and 0 when there is nothing.
+set -u
+cd "$(dirname "$0")/.."
+bad=0
+complain() {
+    [ -n "$2" ] || return 0
+    printf '%s\n%s\n\n' "$1" "$2"
+    bad=1
+}
+c_files=$(git ls-files '*.c' '*.h')
+
+complain 'calls that cannot be used safely:' \
+    "$(git grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|atoi|atof|strtok)\(' -- '*.c' '*.h')"
+complain 'the library prints or exits (only lib/base may):' \
+    "$(git grep -nE '(^|[^a-z_])(exit|printf|perror|puts|fputs)\(' -- 'lib/*.c' 'kernels/*.c' | grep -vE '^lib/base/|[^:]*:[0-9]+: *(\*|//)')"
+complain 'includes of .c files:' "$(git grep -nE '#include ".*\.c"' -- '*.c' '*.h')"
+complain 'unfinished work:' "$(git grep -nE '\b(TODO|FIXME|XXX|HACK)\b' -- '*.c' '*.h' '*.sh' '*.bats' Makefile | grep -v '^tests/style.sh')"
+complain 'trailing white space or tabs in C:' "$(git grep -nE '[[:space:]]+$|	' -- '*.c' '*.h')"
+complain 'files past 1000 lines:' "$(for f in $c_files; do n=$(wc -l <"$f"); [ "$n" -le 1000 ] || echo "$f: $n lines"; done)"
+complain 'a lib file includes a tool:' "$(git grep -nE '#include "tools/' -- 'lib/*' 'kernels/*')"
+complain 'kernels know a layer above them:' "$(git grep -nE '#include "lib/' -- 'kernels/*' | grep -v '"lib/base/')"
+# external functions are s2s_<room>_<verb> or, shared inside a room, <room>_<verb>; main and the fuzz entry are others'
+lib=build/release/libs2s.a
+if [ -e "$lib" ] && command -v nm >/dev/null; then
+    rooms=$(ls -d lib/*/ kernels/ kernels/*/ | xargs -n1 basename | paste -sd'|')
+    complain 'external names without s2s_ or the name of a room:' \
+        "$(nm -g --defined-only "$lib" 2>/dev/null | awk '$2 ~ /[TDBR]/ {print $3}' | sort -u | grep -vE "^(s2s_|($rooms)_)" | grep -vE '^(__|_)')"
+fi
+if command -v clang-format >/dev/null; then
+    complain 'not as clang-format writes it (run: clang-format -i FILE):' \
+        "$(for f in $c_files; do clang-format --dry-run -Werror "$f" >/dev/null 2>&1 || echo "$f"; done)"
+fi
+exit $bad

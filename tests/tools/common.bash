@@ -1,0 +1,75 @@
+# What every tool test starts with: `load common`. A fresh folder, the built programs first in PATH, one thread a rank.
+
+setup() {
+    ROOT=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+    export ROOT
+    # the system's own python3 behind the programs: it is the one that packages.txt gives numpy
+    export PATH="${S2S_BIN:-$ROOT/bin}:/usr/bin:$PATH"
+    export OMP_NUM_THREADS=1 S2S_NO_PROGRESS=1 LC_ALL=C.UTF-8
+    # ranks share two cores here: give the processor away while waiting, and run as root where CI does
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+    export OMPI_MCA_btl_vader_single_copy_mechanism=none
+    # MPI keeps memory to the end; the library's own leaks are found by the unit tests
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
+    cd "$BATS_TEST_TMPDIR" || return 1
+    if declare -F setup_tool >/dev/null; then setup_tool; fi
+}
+
+# mpirun_n N COMMAND...: N ranks on whatever cores there are
+mpirun_n() {
+    local n=$1
+    shift
+    mpirun --oversubscribe --bind-to none -n "$n" "$@"
+}
+
+# exits STATUS COMMAND...: runs it (stdout and stderr in $output) and demands the exit status
+exits() {
+    local want=$1
+    shift
+    run "$@"
+    if [ "$status" -ne "$want" ]; then
+        printf 'expected exit %s, got %s from: %s\n%s\n' "$want" "$status" "$*" "$output" >&2
+        return 1
+    fi
+}
+
+# says TEXT: $output of the last `run` or `exits` holds TEXT
+says() {
+    case "$output" in
+    *"$1"*) return 0 ;;
+    esac
+    printf 'expected to see: %s\ngot: %s\n' "$1" "$output" >&2
+    return 1
+}
+
+# same FILE FILE: equal bytes
+same() {
+    cmp "$1" "$2"
+}
+
+# flip FILE OFFSET [BIT]: one bit of a file
+flip() {
+    python3 - "$1" "$2" "${3:-0}" <<'PY'
+import sys
+path, offset, bit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with open(path, "r+b") as f:
+    f.seek(offset)
+    byte = f.read(1)[0]
+    f.seek(offset)
+    f.write(bytes([byte ^ (1 << bit)]))
+PY
+}
+
+# no_litter FOLDER NAME...: the folder holds these names and nothing else (no temporary files, no half outputs)
+no_litter() {
+    local folder=$1
+    shift
+    local got want
+    got=$(ls -A "$folder" | sort)
+    want=$(printf '%s\n' "$@" | sed '/^$/d' | sort)
+    [ "$got" = "$want" ] || {
+        printf 'expected only [%s], found [%s]\n' "$want" "$got" >&2
+        return 1
+    }
+}

@@ -1,0 +1,346 @@
+#include "lib/io/outfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+/* A write is as large as a pipe takes at once without waking the reader too often (measured: 64 KiB
+ * writes into the default pipe lose up to two thirds of the speed). */
+enum { WRITE_BYTES = 256 * 1024, PIPE_BYTES = 1024 * 1024, MAX_TEMPS = 4096 };
+
+/* How much may wait for the disk before writeback is asked for, so that the fsync at the end finds
+ * little left to do. */
+enum { WRITEBACK_BYTES = 32 << 20 };
+
+struct s2s_outfile {
+    char *path;        /* as given, for messages */
+    char *target;      /* what the temporary file is renamed to; NULL: written in place */
+    char *temp;        /* NULL when written in place */
+    int fd;            /* STDOUT_FILENO is never closed here: lib/base/tool does that */
+    int slot;          /* in temps[] */
+    char *buf;         /* WRITE_BYTES */
+    size_t fill;       /* bytes in buf */
+    int64_t offset;    /* bytes taken, buffered ones included */
+    int64_t synced;    /* bytes of the file for which writeback was asked */
+    bool is_temp_file; /* a regular file of ours */
+};
+
+/* ---- temporary files that a signal or exit() must remove ---- */
+
+static char *volatile temps[MAX_TEMPS];
+static volatile pid_t temps_owner;
+static pthread_mutex_t temps_lock = PTHREAD_MUTEX_INITIALIZER;
+static const int fatal_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+
+/* Only what a signal handler may do: unlink. A forked child must not remove its parent's files. */
+static void remove_temps(void)
+{
+    if (getpid() != temps_owner)
+        return;
+    for (int i = 0; i < MAX_TEMPS; i++)
+        if (temps[i])
+            unlink(temps[i]);
+}
+
+static void on_fatal_signal(int sig)
+{
+    remove_temps();
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* Leaves alone what somebody already handles: such a program ends through its own clean-up. */
+static void install_handlers(void)
+{
+    for (size_t i = 0; i < sizeof fatal_signals / sizeof *fatal_signals; i++) {
+        struct sigaction now;
+        if (sigaction(fatal_signals[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) {
+            struct sigaction act = {.sa_handler = on_fatal_signal};
+            sigfillset(&act.sa_mask);
+            sigaction(fatal_signals[i], &act, NULL);
+        }
+    }
+}
+
+static int register_temp(char *temp)
+{
+    int slot = -1;
+    pthread_mutex_lock(&temps_lock);
+    if (temps_owner != getpid()) {
+        if (temps_owner == 0)
+            atexit(remove_temps);
+        for (int i = 0; i < MAX_TEMPS; i++)
+            temps[i] = NULL; /* those of a parent */
+        temps_owner = getpid();
+    }
+    install_handlers();
+    for (int i = 0; i < MAX_TEMPS && slot < 0; i++)
+        if (!temps[i])
+            temps[slot = i] = temp;
+    pthread_mutex_unlock(&temps_lock);
+    return slot;
+}
+
+static void unregister_temp(int slot)
+{
+    if (slot < 0)
+        return;
+    pthread_mutex_lock(&temps_lock);
+    temps[slot] = NULL;
+    pthread_mutex_unlock(&temps_lock);
+}
+
+/* ---- opening ---- */
+
+static void outfile_free(struct s2s_outfile *out)
+{
+    unregister_temp(out->slot);
+    free(out->path);
+    free(out->target);
+    free(out->temp);
+    free(out->buf);
+    free(out);
+}
+
+/* Makes the temporary file beside its target: rename works only within one file system. */
+static int open_temp(struct s2s_outfile *out, struct s2s_error *err)
+{
+    const char *slash = strrchr(out->target, '/');
+    const char *base = slash ? slash + 1 : out->target;
+    int dir_len = (int)(base - out->target);
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        /* the name may be as long as the file system allows: only its head goes into ours */
+        char *temp = s2s_xasprintf("%.*s.%.180s.%ld-%d.tmp", dir_len, out->target, base,
+                                   (long)getpid(), attempt);
+        out->slot = register_temp(temp);
+        if (out->slot < 0) {
+            free(temp);
+            return s2s_error_set(err, S2S_E_IO, "%s: more than %d files open for writing",
+                                 out->path, MAX_TEMPS);
+        }
+        out->fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (out->fd >= 0) {
+            out->temp = temp;
+            out->is_temp_file = true;
+            return 0;
+        }
+        int saved = errno;
+        unregister_temp(out->slot);
+        out->slot = -1;
+        free(temp);
+        errno = saved;
+        if (errno != EEXIST && errno != EINTR)
+            break;
+    }
+    return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", out->path);
+}
+
+static int open_path(struct s2s_outfile *out, struct s2s_error *err)
+{
+    struct stat st;
+    if (stat(out->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        if (S_ISDIR(st.st_mode))
+            return s2s_error_set(err, S2S_E_IO, "%s: is a folder, not a file", out->path);
+        /* devices and named pipes are written in place */
+        do
+            out->fd = open(out->path, O_WRONLY | O_CLOEXEC);
+        while (out->fd < 0 && errno == EINTR);
+        return out->fd < 0
+                   ? s2s_error_errno(err, S2S_E_IO, "%s: cannot open for writing", out->path)
+                   : 0;
+    }
+    /* a link keeps pointing at the file that is replaced */
+    char resolved[PATH_MAX];
+    out->target = s2s_xstrdup(realpath(out->path, resolved) ? resolved : out->path);
+    return open_temp(out, err);
+}
+
+int s2s_outfile_open(struct s2s_outfile **result, const char *path, struct s2s_error *err)
+{
+    bool is_stdout = !path || !strcmp(path, "-");
+    struct s2s_outfile *out = s2s_xcalloc(1, sizeof *out);
+    out->slot = -1;
+    out->fd = STDOUT_FILENO;
+    out->path = s2s_xstrdup(is_stdout ? "stdout" : path);
+    if (!is_stdout) {
+        int rc = open_path(out, err);
+        if (rc < 0) {
+            outfile_free(out);
+            return rc;
+        }
+    } else {
+        fflush(stdout);
+    }
+    if (!out->is_temp_file)
+        (void)fcntl(out->fd, F_SETPIPE_SZ, PIPE_BYTES); /* fails where it is no pipe: no matter */
+    out->buf = s2s_xalloc_aligned(WRITE_BYTES);
+    *result = out;
+    return 0;
+}
+
+/* ---- writing ---- */
+
+/* A reader that left early ends us as it would end cat: quietly, with the status of SIGPIPE. */
+static void die_of_sigpipe(void)
+{
+    remove_temps();
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
+static int write_all(struct s2s_outfile *out, const char *bytes, size_t len, struct s2s_error *err)
+{
+    size_t done = 0;
+    while (done < len) {
+        size_t want = len - done;
+        /* a pipe takes pieces of its own size best; a file takes all at once */
+        if (!out->is_temp_file && want > WRITE_BYTES)
+            want = WRITE_BYTES;
+        ssize_t n = write(out->fd, bytes + done, want);
+        if (n > 0) {
+            done += (size_t)n;
+        } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
+            if (n == 0)
+                errno = ENOSPC; /* POSIX leaves 0 for a non-empty write open; nothing was taken */
+            if (errno == EPIPE)
+                die_of_sigpipe();
+            return s2s_error_errno(
+                err, S2S_E_IO, "%s: cannot write %zu bytes at offset %lld (%zu were written)",
+                out->path, len, (long long)(out->offset - (int64_t)out->fill), done);
+        }
+    }
+    return 0;
+}
+
+/* Asks the kernel to start writing what is complete, without waiting for it. */
+static void start_writeback(struct s2s_outfile *out, int64_t written)
+{
+    if (!out->is_temp_file || written - out->synced < WRITEBACK_BYTES)
+        return;
+    (void)sync_file_range(out->fd, out->synced, written - out->synced, SYNC_FILE_RANGE_WRITE);
+    out->synced = written;
+}
+
+int s2s_outfile_flush(struct s2s_outfile *out, struct s2s_error *err)
+{
+    if (out->fill == 0)
+        return 0;
+    int rc = write_all(out, out->buf, out->fill, err);
+    out->fill = 0;
+    start_writeback(out, out->offset);
+    return rc;
+}
+
+int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len, struct s2s_error *err)
+{
+    const char *p = bytes;
+    while (len > 0) {
+        if (out->fill == 0 && len >= WRITE_BYTES) {
+            size_t whole = len / WRITE_BYTES * WRITE_BYTES;
+            int rc = write_all(out, p, whole, err);
+            if (rc < 0)
+                return rc;
+            out->offset += (int64_t)whole;
+            start_writeback(out, out->offset);
+            p += whole;
+            len -= whole;
+            continue;
+        }
+        size_t n = WRITE_BYTES - out->fill < len ? WRITE_BYTES - out->fill : len;
+        memcpy(out->buf + out->fill, p, n);
+        out->fill += n;
+        out->offset += (int64_t)n;
+        p += n;
+        len -= n;
+        if (out->fill == WRITE_BYTES) {
+            int rc = s2s_outfile_flush(out, err);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+int64_t s2s_outfile_offset(const struct s2s_outfile *out)
+{
+    return out->offset;
+}
+
+/* ---- the end ---- */
+
+/* Some file systems and all pipes have no fsync; that is no failed write. */
+static int sync_fd(int fd)
+{
+    int rc;
+    do
+        rc = fsync(fd);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS ? -1 : 0;
+}
+
+/* The rename itself must reach the disk, or a crash could bring the old name back. */
+static int sync_folder_of(const char *target)
+{
+    const char *slash = strrchr(target, '/');
+    char *folder = slash == target
+                       ? s2s_xstrdup("/")
+                       : s2s_xstrndup(slash ? target : ".", slash ? (size_t)(slash - target) : 1);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(folder);
+    if (fd < 0)
+        return 0; /* a folder that may be written but not read */
+    int rc = sync_fd(fd), saved = errno;
+    close(fd);
+    errno = saved;
+    return rc;
+}
+
+int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
+{
+    int rc = s2s_outfile_flush(out, err);
+    if (rc == 0 && out->is_temp_file && sync_fd(out->fd) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot sync %lld bytes", out->path,
+                             (long long)out->offset);
+    if (out->fd != STDOUT_FILENO) {
+        int bad = close(out->fd);
+        out->fd = -1;
+        if (bad && rc == 0 && errno != EINTR)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot close", out->path);
+    }
+    if (rc == 0 && out->temp) {
+        if (rename(out->temp, out->target) < 0) {
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot rename %s", out->path, out->temp);
+        } else {
+            unregister_temp(out->slot);
+            out->slot = -1;
+            if (sync_folder_of(out->target) < 0)
+                rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot sync its folder", out->path);
+        }
+    }
+    if (rc < 0)
+        s2s_outfile_abort(out);
+    else
+        outfile_free(out);
+    return rc;
+}
+
+void s2s_outfile_abort(struct s2s_outfile *out)
+{
+    if (!out)
+        return;
+    if (out->fd >= 0 && out->fd != STDOUT_FILENO)
+        close(out->fd);
+    if (out->temp && out->slot >= 0)
+        unlink(out->temp);
+    outfile_free(out);
+}

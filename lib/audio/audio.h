@@ -1,0 +1,88 @@
+/*
+ * Decoding and resampling: anything that libsndfile reads (WAV, FLAC, Ogg Vorbis, Opus, MP3, AIFF,
+ * AU, SPHERE, ...) to one channel of fp32 samples in [-1, 1).
+ *
+ * Strict where libsndfile is lenient: a file whose header promises more than there is, an Ogg page
+ * with a wrong checksum or a missing last page, an MP3 cut inside a frame, a decoder that stops
+ * early, and samples that are NaN or infinite are errors. What a codec prints is kept off stderr.
+ * All functions are safe from any thread.
+ */
+#ifndef S2S_AUDIO_AUDIO_H
+#define S2S_AUDIO_AUDIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct s2s_error;
+
+/* What a file says about itself. */
+struct s2s_audio_info {
+    int rate_hz;
+    int n_channels;
+    int64_t n_samples; /* a channel */
+    bool int16;        /* stored with at most 16 bits: mono samples are k / 32768 exactly */
+};
+
+/* One channel of sound. Release with s2s_audio_release. */
+struct s2s_audio {
+    float *data; /* [n_samples] */
+    size_t n_samples;
+    int rate_hz;
+    bool int16;               /* every sample is k / 32768: nothing was mixed or resampled */
+    struct s2s_audio_info in; /* the file before offset, mixing and resampling */
+    char xxh3[33];            /* of the encoded bytes, hex; empty unless asked for */
+};
+
+#define S2S_AUDIO_INIT \
+    { \
+        .data = NULL \
+    }
+
+struct s2s_audio_options {
+    double offset_s;   /* start in the file */
+    double duration_s; /* 0: to the end */
+    int rate_hz;       /* resample to this; 0: as the file is */
+    int channel;       /* -1: the mean of all channels (what Lhotse's and NeMo's downmix do); else
+                          from 0 */
+    /* the asked range may end this much behind the file's end (manifests round); then what is there
+     * is given */
+    double tolerance_s;
+    bool digest; /* fill xxh3 */
+};
+
+#define S2S_AUDIO_OPTIONS_DEFAULT \
+    { \
+        .channel = -1, .tolerance_s = 0.025 \
+    }
+
+/*
+ * Decode a file, or the bytes of one (borrowed). opt NULL: the defaults. OPEN, FORMAT (no known
+ * kind; not finite), TRUNCATED (says what was promised and what is there; also a range behind the
+ * end), RANGE (no such channel, no sample at all).
+ */
+int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
+                          const struct s2s_audio_options *opt, struct s2s_error *err);
+int s2s_audio_decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
+                           const struct s2s_audio_options *opt, struct s2s_error *err);
+void s2s_audio_release(struct s2s_audio *audio);
+
+/* Header only. The checks of the container that need no decoding are made. */
+int s2s_audio_info_file(struct s2s_audio_info *info, const char *path, struct s2s_error *err);
+int s2s_audio_info_bytes(struct s2s_audio_info *info, const void *bytes, size_t len,
+                         struct s2s_error *err);
+
+/* Samples of a time: round(seconds * rate, 8 decimals), then half up (Lhotse). */
+int64_t s2s_audio_n_samples(double seconds, int rate_hz);
+/* Samples after resampling n: n * to / from, half up. */
+int64_t s2s_audio_n_resampled(int64_t n, int from_hz, int to_hz);
+
+/* libsoxr, quality HQ. out [s2s_audio_n_resampled(n, from_hz, to_hz)]. */
+int s2s_audio_resample(float *out, const float *in, size_t n, int from_hz, int to_hz,
+                       struct s2s_error *err);
+
+/* k / 32768 to k and back; the first rounds to nearest and clips. */
+void s2s_audio_to_s16(int16_t *out, const float *in, size_t n);
+void s2s_audio_from_s16(float *out, const int16_t *in, size_t n);
+
+#endif

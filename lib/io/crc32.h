@@ -1,0 +1,12 @@
+/* CRC-32 as zip, gzip and PNG use it (polynomial 0xEDB88320, reflected). Not crc32c. */
+#ifndef S2S_IO_CRC32_H
+#define S2S_IO_CRC32_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Continues crc (0 at the start) over len bytes. Carry-less multiplication where the CPU has it:
+ * faster than memory; otherwise eight table look-ups a step. Safe from any thread. */
+uint32_t s2s_crc32(uint32_t crc, const void *bytes, size_t len);
+
+#endif

@@ -1,0 +1,303 @@
+#include "lib/io/zip.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/io/crc32.h"
+
+enum {
+    LOCAL_LEN = 30,
+    CENTRAL_LEN = 46,
+    END_LEN = 22,
+    END64_LEN = 56,
+    LOCATOR_LEN = 20,
+    MAX_MEMBERS = 65536,
+    MAX_DIRECTORY = 64 << 20, /* bytes of the central directory */
+};
+
+static uint32_t le16(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8;
+}
+
+static uint32_t le32(const unsigned char *p)
+{
+    return le16(p) | le16(p + 2) << 16;
+}
+
+static uint64_t le64(const unsigned char *p)
+{
+    return le32(p) | (uint64_t)le32(p + 4) << 32;
+}
+
+int s2s_zip_read(const struct s2s_zip *zip, void *out, int64_t pos, size_t len,
+                 struct s2s_error *err)
+{
+    const struct s2s_zip_source *source = &zip->source;
+    if (pos < 0 || pos > source->len_bytes || len > (uint64_t)(source->len_bytes - pos))
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "%zu bytes at %lld are past the end of the archive (%lld bytes)", len,
+                             (long long)pos, (long long)source->len_bytes);
+    if (source->bytes) {
+        memcpy(out, (const char *)source->bytes + source->begin + pos, len);
+        return 0;
+    }
+    for (size_t done = 0; done < len;) {
+        ssize_t n =
+            pread(source->fd, (char *)out + done, len - done, source->begin + pos + (int64_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return s2s_error_errno(err, S2S_E_IO, "read at %lld", (long long)source->begin + pos);
+        if (n == 0)
+            return s2s_error_set(err, S2S_E_TRUNCATED, "file ends at %lld, inside the archive",
+                                 (long long)(source->begin + pos) + (long long)done);
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+/* where the central directory lies */
+struct directory {
+    uint64_t pos, len, n;
+};
+
+static int find_directory(const struct s2s_zip *zip, struct directory *dir, struct s2s_error *err)
+{
+    unsigned char tail[END_LEN + LOCATOR_LEN + END64_LEN];
+    int64_t len = zip->source.len_bytes;
+    if (len < END_LEN)
+        return s2s_error_set(err, S2S_E_TRUNCATED, "%lld bytes are too few for a zip archive",
+                             (long long)len);
+    size_t tail_len = len < (int64_t)sizeof tail ? (size_t)len : sizeof tail;
+    int rc = s2s_zip_read(zip, tail, len - (int64_t)tail_len, tail_len, err);
+    if (rc < 0)
+        return rc;
+    const unsigned char *end = tail + tail_len - END_LEN;
+    if (memcmp(end, "PK\5\6", 4) != 0)
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "no zip end record at %lld: truncated, or not an archive",
+                             (long long)len - END_LEN);
+    if (le16(end + 4) || le16(end + 6) || le16(end + 8) != le16(end + 10))
+        return s2s_error_set(err, S2S_E_FORMAT, "zip archive of several disks");
+    *dir = (struct directory){le32(end + 16), le32(end + 12), le16(end + 10)};
+    int64_t limit = len - END_LEN;
+    if (tail_len >= END_LEN + LOCATOR_LEN && memcmp(end - LOCATOR_LEN, "PK\6\7", 4) == 0) {
+        uint64_t pos64 = le64(end - LOCATOR_LEN + 8);
+        if (tail_len < sizeof tail || pos64 != (uint64_t)(len - (int64_t)sizeof tail) ||
+            memcmp(tail, "PK\6\6", 4) != 0)
+            return s2s_error_set(err, S2S_E_FORMAT, "zip64 locator names %llu, no record is there",
+                                 (unsigned long long)pos64);
+        *dir = (struct directory){le64(tail + 48), le64(tail + 40), le64(tail + 32)};
+        limit = len - (int64_t)sizeof tail;
+    }
+    if (dir->pos > (uint64_t)limit || dir->len != (uint64_t)limit - dir->pos)
+        return s2s_error_set(
+            err, S2S_E_FORMAT, "zip directory of %llu bytes at %llu does not end at %lld",
+            (unsigned long long)dir->len, (unsigned long long)dir->pos, (long long)limit);
+    if (dir->n > MAX_MEMBERS || dir->n * CENTRAL_LEN > dir->len || dir->len > MAX_DIRECTORY)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip directory of %llu bytes claims %llu members",
+                             (unsigned long long)dir->len, (unsigned long long)dir->n);
+    return 0;
+}
+
+/* sizes and position that did not fit 32 bits stand in the extra field 1, in this order */
+static int read_zip64_extra(const unsigned char *extra, size_t len, uint64_t *value[3])
+{
+    for (size_t at = 0; at + 4 <= len;) {
+        size_t id = le16(extra + at), size = le16(extra + at + 2);
+        at += 4;
+        if (size > len - at)
+            return -1;
+        if (id == 1) {
+            for (int i = 0; i < 3; i++) {
+                if (*value[i] != UINT32_MAX)
+                    continue;
+                if (size < 8)
+                    return -1;
+                *value[i] = le64(extra + at);
+                at += 8;
+                size -= 8;
+            }
+            return 0;
+        }
+        at += size;
+    }
+    return *value[0] == UINT32_MAX || *value[1] == UINT32_MAX || *value[2] == UINT32_MAX ? -1 : 0;
+}
+
+/* one entry of the directory; *used is its length. The name is copied to *names and moves it on. */
+static int read_entry(struct s2s_zip_member *member, const unsigned char *p, size_t left,
+                      size_t *used, char **names, struct s2s_error *err)
+{
+    if (left < CENTRAL_LEN || memcmp(p, "PK\1\2", 4) != 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "bad zip directory entry");
+    uint32_t flags = le16(p + 8), method = le16(p + 10);
+    size_t name_len = le16(p + 28), extra_len = le16(p + 30), comment_len = le16(p + 32);
+    if (name_len + extra_len + comment_len > left - CENTRAL_LEN)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip directory entry leaves the directory");
+    uint64_t len = le32(p + 24), packed = le32(p + 20), header = le32(p + 42);
+    if (read_zip64_extra(p + CENTRAL_LEN + name_len, extra_len,
+                         (uint64_t *[]){&len, &packed, &header}) < 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "bad zip64 field");
+    memcpy(*names, p + CENTRAL_LEN, name_len);
+    (*names)[name_len] = 0;
+    *member = (struct s2s_zip_member){
+        .name = *names, .header = (int64_t)header, .len_bytes = (int64_t)len, .crc = le32(p + 16)};
+    if (name_len == 0 || strlen(*names) != name_len)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip member name is empty or holds a zero byte");
+    *names += name_len + 1;
+    *used = CENTRAL_LEN + name_len + extra_len + comment_len;
+    if (flags & 0x41)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "zip member %s is encrypted", member->name);
+    if (method != 0 || packed != len)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "zip member %s is compressed (method %u, %llu bytes of %llu); only "
+                             "stored members are read",
+                             member->name, method, (unsigned long long)packed,
+                             (unsigned long long)len);
+    if (header > INT64_MAX / 2 || len > INT64_MAX / 2)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip member %s lies outside the archive",
+                             member->name);
+    return 0;
+}
+
+static int read_local_header(const struct s2s_zip *zip, struct s2s_zip_member *member, int64_t end,
+                             struct s2s_error *err)
+{
+    unsigned char local[LOCAL_LEN];
+    if (member->header > end - LOCAL_LEN)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip member %s lies outside the archive",
+                             member->name);
+    int rc = s2s_zip_read(zip, local, member->header, sizeof local, err);
+    if (rc < 0)
+        return rc;
+    if (memcmp(local, "PK\3\4", 4) != 0 || le16(local + 8) != 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip member %s: no local header at %lld",
+                             member->name, (long long)member->header);
+    member->pos = member->header + LOCAL_LEN + le16(local + 26) + le16(local + 28);
+    if (member->pos > end || member->len_bytes > end - member->pos)
+        return s2s_error_set(err, S2S_E_FORMAT,
+                             "zip member %s (%lld bytes at %lld) leaves the archive", member->name,
+                             (long long)member->len_bytes, (long long)member->pos);
+    return 0;
+}
+
+static int by_header(const void *a, const void *b)
+{
+    int64_t x = ((const struct s2s_zip_member *)a)->header;
+    int64_t y = ((const struct s2s_zip_member *)b)->header;
+    return (x > y) - (x < y);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* no two members share bytes, no two share a name */
+static int check_members(struct s2s_zip *zip, struct s2s_error *err)
+{
+    struct s2s_zip_member *m = zip->members;
+    size_t n = zip->n_members;
+    qsort(m, n, sizeof *m, by_header);
+    for (size_t i = 1; i < n; i++)
+        if (m[i - 1].pos + m[i - 1].len_bytes > m[i].header)
+            return s2s_error_set(err, S2S_E_FORMAT, "zip members %s and %s overlap", m[i - 1].name,
+                                 m[i].name);
+    const char **names = s2s_xmalloc(n * sizeof *names);
+    for (size_t i = 0; i < n; i++)
+        names[i] = m[i].name;
+    qsort(names, n, sizeof *names, by_name);
+    int rc = 0;
+    for (size_t i = 1; i < n && rc == 0; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            rc = s2s_error_set(err, S2S_E_FORMAT, "zip member %s is there twice", names[i]);
+    free(names);
+    return rc;
+}
+
+static int read_members(struct s2s_zip *zip, const unsigned char *bytes,
+                        const struct directory *dir, struct s2s_error *err)
+{
+    char *names = zip->internal;
+    size_t at = 0;
+    for (; zip->n_members < dir->n; zip->n_members++) {
+        struct s2s_zip_member *member = &zip->members[zip->n_members];
+        size_t used = 0;
+        int rc = read_entry(member, bytes + at, dir->len - at, &used, &names, err);
+        if (rc < 0 || (rc = read_local_header(zip, member, (int64_t)dir->pos, err)) < 0)
+            return rc;
+        at += used;
+    }
+    if (at != dir->len)
+        return s2s_error_set(err, S2S_E_FORMAT, "%llu bytes behind the last zip directory entry",
+                             (unsigned long long)(dir->len - at));
+    return check_members(zip, err);
+}
+
+int s2s_zip_open(struct s2s_zip *zip, const struct s2s_zip_source *source, struct s2s_error *err)
+{
+    struct directory dir = {0, 0, 0};
+    *zip = (struct s2s_zip){.source = *source};
+    int rc = find_directory(zip, &dir, err);
+    if (rc < 0)
+        return rc;
+    unsigned char *bytes = s2s_try_calloc(dir.len + 1, 1, "the zip directory", err);
+    zip->members = s2s_try_calloc(dir.n + 1, sizeof *zip->members, "the zip members", err);
+    /* each entry has 46 bytes beside its name, so the names and their zeros fit */
+    zip->internal = s2s_try_calloc(dir.len + 1, 1, "the zip names", err);
+    if (!bytes || !zip->members || !zip->internal)
+        rc = S2S_E_NOMEM;
+    if (rc == 0)
+        rc = s2s_zip_read(zip, bytes, (int64_t)dir.pos, dir.len, err);
+    if (rc == 0)
+        rc = read_members(zip, bytes, &dir, err);
+    free(bytes);
+    if (rc < 0)
+        s2s_zip_release(zip);
+    return rc;
+}
+
+void s2s_zip_release(struct s2s_zip *zip)
+{
+    if (!zip)
+        return;
+    free(zip->members);
+    free(zip->internal);
+    *zip = (struct s2s_zip){.n_members = 0};
+}
+
+const struct s2s_zip_member *s2s_zip_find(const struct s2s_zip *zip, const char *name)
+{
+    for (size_t i = 0; i < zip->n_members; i++) {
+        const char *slash = strchr(zip->members[i].name, '/');
+        if (slash && strcmp(slash + 1, name) == 0)
+            return &zip->members[i];
+    }
+    return NULL;
+}
+
+int s2s_zip_read_member(const struct s2s_zip *zip, const struct s2s_zip_member *member,
+                        int64_t max_len, char **bytes, struct s2s_error *err)
+{
+    *bytes = NULL;
+    if (member->len_bytes > max_len)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip member %s has %lld bytes, at most %lld are ok",
+                             member->name, (long long)member->len_bytes, (long long)max_len);
+    size_t len = (size_t)member->len_bytes;
+    char *data = s2s_try_calloc(len + 1, 1, member->name, err);
+    int rc = data ? s2s_zip_read(zip, data, member->pos, len, err) : S2S_E_NOMEM;
+    uint32_t crc = rc == 0 ? s2s_crc32(0, data, len) : 0;
+    if (rc == 0 && member->crc != 0 && crc != member->crc)
+        rc =
+            s2s_error_set(err, S2S_E_DIGEST, "zip member %s: CRC-32 is %08x, the archive says %08x",
+                          member->name, crc, member->crc);
+    if (rc < 0) {
+        free(data);
+        return rc;
+    }
+    *bytes = data;
+    return 0;
+}

@@ -1,0 +1,117 @@
+#include "lib/ckpt/ckpt_internal.h"
+
+int64_t ckpt_box_numel(const int64_t *size, int n_dims)
+{
+    int64_t numel = 1;
+    bool empty = false;
+    for (int d = 0; d < n_dims; d++) {
+        if (size[d] < 0)
+            return -1;
+        empty |= size[d] == 0;
+    }
+    for (int d = 0; d < n_dims && !empty; d++)
+        if (__builtin_mul_overflow(numel, size[d], &numel))
+            return -1;
+    return empty ? 0 : numel;
+}
+
+const char *ckpt_shape_text(char text[200], const int64_t *shape, int n_dims)
+{
+    int at = snprintf(text, 200, "[");
+    for (int d = 0; d < n_dims && at < 190; d++)
+        at += snprintf(text + at, (size_t)(200 - at), "%s%lld", d ? ", " : "", (long long)shape[d]);
+    if (at < 199)
+        snprintf(text + at, (size_t)(200 - at), "]");
+    return text;
+}
+
+static bool boxes_meet(const struct ckpt_box *a, const struct ckpt_box *b, int n_dims)
+{
+    for (int d = 0; d < n_dims; d++)
+        if (a->offset[d] >= b->offset[d] + b->size[d] || b->offset[d] >= a->offset[d] + a->size[d])
+            return false;
+    return true;
+}
+
+static int by_axis(const void *a, const void *b, void *axis)
+{
+    int d = *(int *)axis;
+    int64_t x = ((const struct ckpt_box *)a)->offset[d];
+    int64_t y = ((const struct ckpt_box *)b)->offset[d];
+    return (x > y) - (x < y);
+}
+
+/* the axis on which the boxes differ most, so that few are neighbours there */
+static int sweep_axis(struct ckpt_box *boxes, size_t n, int n_dims)
+{
+    int best = 0;
+    size_t most = 0;
+    for (int d = 0; d < n_dims; d++) {
+        size_t distinct = 1;
+        qsort_r(boxes, n, sizeof *boxes, by_axis, &d);
+        for (size_t i = 1; i < n; i++)
+            distinct += boxes[i].offset[d] != boxes[i - 1].offset[d];
+        if (distinct > most) {
+            most = distinct;
+            best = d;
+        }
+    }
+    return best;
+}
+
+static int find_overlap(const char *name, struct ckpt_box *boxes, size_t n, int n_dims,
+                        struct s2s_error *err)
+{
+    int axis = n_dims > 1 ? sweep_axis(boxes, n, n_dims) : 0;
+    qsort_r(boxes, n, sizeof *boxes, by_axis, &axis);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i + 1; j < n; j++) {
+            if (boxes[j].offset[axis] >= boxes[i].offset[axis] + boxes[i].size[axis])
+                break;
+            if (boxes_meet(&boxes[i], &boxes[j], n_dims)) {
+                char a[200], b[200];
+                return s2s_error_set(err, S2S_E_SHAPE, "%s: chunks at %s and %s overlap", name,
+                                     ckpt_shape_text(a, boxes[i].offset, n_dims),
+                                     ckpt_shape_text(b, boxes[j].offset, n_dims));
+            }
+        }
+    return 0;
+}
+
+int ckpt_boxes_tile(const char *name, const int64_t *shape, int n_dims, struct ckpt_box *boxes,
+                    size_t n, struct s2s_error *err)
+{
+    char a[200], b[200], c[200];
+    int64_t numel = ckpt_box_numel(shape, n_dims);
+    uint64_t covered = 0; /* may wrap only when boxes overlap, which is found first */
+    size_t kept = 0;
+    if (numel < 0)
+        return s2s_error_set(err, S2S_E_SHAPE, "%s: absurd shape %s", name,
+                             ckpt_shape_text(a, shape, n_dims));
+    for (size_t i = 0; i < n; i++) {
+        const struct ckpt_box box = boxes[i];
+        int64_t part = ckpt_box_numel(box.size, n_dims);
+        bool outside = part < 0;
+        for (int d = 0; d < n_dims && !outside; d++)
+            outside = box.offset[d] < 0 || box.offset[d] > shape[d] ||
+                      box.size[d] > shape[d] - box.offset[d];
+        if (outside)
+            return s2s_error_set(err, S2S_E_SHAPE, "%s: chunk %s at %s leaves the tensor %s", name,
+                                 ckpt_shape_text(a, box.size, n_dims),
+                                 ckpt_shape_text(b, box.offset, n_dims),
+                                 ckpt_shape_text(c, shape, n_dims));
+        if (part)
+            boxes[kept++] = box;
+        covered += (uint64_t)part;
+    }
+    if (n_dims == 0 && kept > 1)
+        return s2s_error_set(err, S2S_E_SHAPE, "%s: a scalar stored %zu times", name, kept);
+    int rc = n_dims ? find_overlap(name, boxes, kept, n_dims, err) : 0;
+    if (rc == 0 && covered != (uint64_t)numel)
+        rc = s2s_error_set(err, S2S_E_SHAPE,
+                           "%s: chunks cover %lld of %lld elements of %s: parts of the tensor are "
+                           "missing",
+                           name, (long long)covered, (long long)numel,
+                           ckpt_shape_text(a, shape, n_dims));
+    return rc;
+}

@@ -1,0 +1,100 @@
+/*
+ * The room's door for reading: checkpoints of whatever format. A checkpoint is a set of named
+ * tensors, each cut into boxes (chunks) that lie somewhere in its files, of byte objects, and of a
+ * small common state. Opening reads names and shapes only; data is read box by box, so memory does
+ * not grow with the checkpoint. Nothing in a file is ever executed (lib/ckpt/pickle.h).
+ *
+ * Formats, found from the bytes (doc/CHECKPOINT.md):
+ *   torch_dist   Megatron-Core: .metadata, *.distcp, common.pt, metadata.json (what s2s-train
+ * writes) dcp          torch.distributed.checkpoint: .metadata, *.distcp dcp_hf       the same with
+ * Hugging Face storage (safetensors files with sharding info) hf           Hugging Face folder of
+ * safetensors, single or with index; also a composite of parts hf_bin       Hugging Face folder of
+ * pytorch_model*.bin safetensors  one file torch        one torch.save file (zip) torch_legacy one
+ * torch.save file of before 1.6 mp_rank      Megatron's folder per model-parallel rank
+ */
+#ifndef S2S_CKPT_H
+#define S2S_CKPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lib/base/dtype.h"
+#include "lib/io/safetensors.h"
+
+struct s2s_error;
+struct s2s_ckpt;
+
+struct s2s_ckpt_tensor {
+    const char *name;
+    enum s2s_dtype dtype;
+    int n_dims;
+    const int64_t *shape; /* [n_dims], of the whole tensor */
+    size_t n_chunks;
+    /* NULL, or the shape before Megatron-Core flattened it (n_orig_dims): stored is [grid...,
+     * local] */
+    const int64_t *orig_shape;
+    int n_orig_dims;
+    struct ckpt_chunk *chunks; /* lib/ckpt only */
+};
+
+/* Something stored that is no tensor (extra state, random states, plain values). */
+struct s2s_ckpt_object {
+    const char *name;
+    int64_t len_bytes; /* as stored; -1: it has no bytes of its own (inside a torch.save file) */
+    const char *file;  /* NULL when it has no bytes of its own */
+    int64_t pos;
+    json_t *value; /* NULL, or the value where it came with the names */
+};
+
+/*
+ * Opens a file, a checkpoint's folder, or the folder above it with
+ * latest_checkpointed_iteration.txt. OPEN when it is not there; FORMAT, TRUNCATED, UNSUPPORTED
+ * (named formats that are not read) otherwise. Every tensor's chunks are checked to cover it
+ * exactly.
+ */
+int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err);
+void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
+
+const char *s2s_ckpt_format(const struct s2s_ckpt *ckpt); /* "torch_dist" */
+const char *s2s_ckpt_path(const struct s2s_ckpt *ckpt);   /* of the folder or file that is read */
+int64_t s2s_ckpt_iteration(const struct s2s_ckpt *ckpt);  /* -1: not known */
+
+/* All tensors and objects in the order of their names; lent until close. */
+const struct s2s_ckpt_tensor *s2s_ckpt_tensors(const struct s2s_ckpt *ckpt, size_t *n);
+const struct s2s_ckpt_object *s2s_ckpt_objects(const struct s2s_ckpt *ckpt, size_t *n);
+/* By name, or NULL. */
+const struct s2s_ckpt_tensor *s2s_ckpt_find(const struct s2s_ckpt *ckpt, const char *name);
+int64_t s2s_ckpt_numel(const struct s2s_ckpt_tensor *tensor);
+
+/*
+ * The common state (common.pt, or the values of a torch.save file) as JSON, lent until close; NULL
+ * when there is none. Tuples are arrays, a Namespace or record is an object, bytes and classes that
+ * are not data are strings.
+ */
+const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt);
+
+/*
+ * Reads the box [begin, begin + size) of a tensor, row-major, into out (numel(size) elements).
+ * begin NULL: zeros; size NULL: to the end. Safe from several threads on different checkpoints.
+ */
+int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, const int64_t *begin,
+                  const int64_t *size, void *out, struct s2s_error *err);
+
+/*
+ * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with
+ * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found.
+ * What is there and was not wanted goes, one name a line, to *extra (may be NULL; gives: free).
+ */
+struct s2s_ckpt_want {
+    const char *name;
+    enum s2s_dtype dtype;
+    int n_dims;
+    const int64_t *shape;
+};
+int s2s_ckpt_check(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *wants, size_t n,
+                   char **extra, struct s2s_error *err);
+
+#endif

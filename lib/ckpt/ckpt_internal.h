@@ -1,0 +1,91 @@
+/* What the files of this room share. */
+#ifndef CKPT_INTERNAL_H
+#define CKPT_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <jansson.h>
+
+#include "lib/base/base.h"
+
+/* ---- files ---- */
+
+/* An output file of a folder that is not visible yet: plain buffered appends. */
+struct ckpt_file {
+    char *path;
+    int fd;
+    int64_t pos;
+    struct s2s_buf buf;
+};
+
+int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err);
+int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struct s2s_error *err);
+int ckpt_file_flush(struct ckpt_file *file, struct s2s_error *err);
+/* Flush, fsync, close. Releases file, also on failure. */
+int ckpt_file_close(struct ckpt_file *file, struct s2s_error *err);
+void ckpt_file_discard(struct ckpt_file *file);
+/* A whole small file. */
+int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
+                  struct s2s_error *err);
+
+int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, struct s2s_error *err);
+/* A whole file of at most max_len bytes. Gives: free *bytes; a zero byte follows. */
+int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,
+               struct s2s_error *err);
+int ckpt_sync_dir(const char *dir, struct s2s_error *err);
+/* Removes a folder and all in it; links are removed, not followed. Missing is fine. */
+int ckpt_remove_tree(const char *path, struct s2s_error *err);
+/* One plain component: not empty, ".", "..", no slash, backslash or control character. */
+bool ckpt_name_is_plain(const char *name, size_t len);
+
+/* ---- pickles, written (protocol 2) ---- */
+
+/* Remembers globals and shared objects so that they are written once. */
+struct ckpt_emitter {
+    struct s2s_buf buf;
+    char **memo;
+    size_t n_memo, cap_memo;
+};
+
+void ckpt_emit_begin(struct ckpt_emitter *out);
+void ckpt_emit_end(struct ckpt_emitter *out); /* STOP; buf holds the pickle */
+void ckpt_emit_release(struct ckpt_emitter *out);
+void ckpt_emit_op(struct ckpt_emitter *out, const char *ops); /* opcodes as they are */
+void ckpt_emit_int(struct ckpt_emitter *out, int64_t value);
+void ckpt_emit_str(struct ckpt_emitter *out, const char *s);
+/* "module name", written once, then fetched from the memo */
+void ckpt_emit_global(struct ckpt_emitter *out, const char *module, const char *name);
+/* true: the object with this key was fetched from the memo; false: the caller writes it now and
+ * then calls ckpt_emit_remember with the same key. */
+bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key);
+void ckpt_emit_remember(struct ckpt_emitter *out, const char *key);
+void ckpt_emit_ints(struct ckpt_emitter *out, const int64_t *v, int n); /* a tuple */
+void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value);
+/* key of a dict as argparse.Namespace */
+void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
+
+/* ---- dtypes as torch spells them ---- */
+
+const char *ckpt_torch_dtype(enum s2s_dtype dtype);   /* "bfloat16" */
+const char *ckpt_torch_storage(enum s2s_dtype dtype); /* "BFloat16Storage", NULL: only untyped */
+enum s2s_dtype ckpt_dtype_of_torch(const char *name, size_t len);   /* NONE when unknown */
+enum s2s_dtype ckpt_dtype_of_storage(const char *name, size_t len); /* NONE when unknown */
+
+/* ---- boxes ---- */
+
+/* Elements of a box; -1 on overflow or a negative size. */
+int64_t ckpt_box_numel(const int64_t *size, int n_dims);
+
+struct ckpt_box {
+    const int64_t *offset, *size;
+};
+/* 0 when the boxes tile `shape` exactly; else SHAPE naming the hole, overlap or box outside. */
+int ckpt_boxes_tile(const char *name, const int64_t *shape, int n_dims, struct ckpt_box *boxes,
+                    size_t n, struct s2s_error *err);
+/* "[2, 3]" into text; returns text */
+const char *ckpt_shape_text(char text[200], const int64_t *shape, int n_dims);
+
+#endif

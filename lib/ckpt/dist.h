@@ -1,0 +1,98 @@
+/*
+ * The room's door for writing torch_dist checkpoints: folders that torch.distributed.checkpoint and
+ * Megatron-Core load, and that s2s_ckpt_open reads.
+ *
+ *   ROOT/latest_checkpointed_iteration.txt     "1000", replaced last
+ *   ROOT/iter_0001000/                         appears by rename, complete
+ *        __R_0.distcp .metadata common.pt metadata.json
+ *
+ * Who does what, with several ranks (this room knows no communicator; the caller's calls in
+ * between are marked):
+ *
+ *   rank 0    s2s_dist_begin(root, iteration)          makes ROOT/iter_0001000.tmp
+ *   all       [barrier; agree that it went well]
+ *   all       s2s_dist_open(&w, root, iteration, rank)
+ *             s2s_dist_write_tensor / _fill / s2s_dist_write_object ...
+ *             s2s_dist_close(w, &items)                file synced; what it holds, as bytes
+ *   all       [gather items on rank 0; agree]
+ *   rank 0    s2s_dist_commit(root, iteration, items, n_ranks, common)
+ *   all       [agree]; on any failure rank 0 calls s2s_dist_abort(root, iteration)
+ *
+ * Each chunk of a tensor is written by exactly one rank; commit checks that the chunks cover every
+ * tensor exactly and that ranks agree on its shape and dtype. Equal content gives equal bytes.
+ */
+#ifndef S2S_CKPT_DIST_H
+#define S2S_CKPT_DIST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lib/base/dtype.h"
+#include "lib/base/mem.h"
+
+struct s2s_error;
+struct s2s_dist_writer;
+
+/* Rank 0: makes root if needed, removes what killed saves left there (iter_*.tmp), and makes the
+ * folder that the ranks write into. */
+int s2s_dist_begin(const char *root, int64_t iteration, struct s2s_error *err);
+/* Rank 0, after a failure: removes that folder. */
+void s2s_dist_abort(const char *root, int64_t iteration);
+
+/* Opens this rank's file in the folder that s2s_dist_begin made. */
+int s2s_dist_open(struct s2s_dist_writer **out, const char *root, int64_t iteration, int rank,
+                  struct s2s_error *err);
+/* The same in any folder that exists (s2s_dist_finish completes it). */
+int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
+                      struct s2s_error *err);
+
+/* One box of one tensor. offset NULL: zeros; size NULL: the whole tensor. All borrowed. */
+struct s2s_dist_chunk {
+    const char *name;
+    enum s2s_dtype dtype;
+    int n_dims;
+    const int64_t *shape, *offset, *size;
+};
+
+/* data: the box, row-major and contiguous. Written without another copy of it. */
+int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                          const void *data, struct s2s_error *err);
+/* The same with data that is made on the way (cast, gathered, read from a device): fill puts the
+ * next len bytes of the box (a multiple of the element) into buf, called until it is whole. */
+typedef int s2s_dist_fill(void *ctx, void *buf, size_t len, struct s2s_error *err);
+int s2s_dist_write_fill(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                        s2s_dist_fill *fill, void *ctx, struct s2s_error *err);
+/* A byte object whose value is this JSON (a dict, list, number, ...); name as Megatron-Core spells
+ * it, "rng_state/shard_0.0_1.1" (a key, offsets, shape), the value then wrapped in a list. */
+int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
+                          struct s2s_error *err);
+/* A byte object that is stored bytes already (a torch.save zip): copied. */
+int s2s_dist_write_bytes(struct s2s_dist_writer *writer, const char *name, s2s_dist_fill *fill,
+                         void *ctx, int64_t len_bytes, struct s2s_error *err);
+
+int64_t s2s_dist_written(const struct s2s_dist_writer *writer); /* bytes so far */
+
+/* Syncs and closes the file (a rank that wrote nothing leaves none); what it holds is appended to
+ * items, to be gathered. Frees writer, also on failure. */
+int s2s_dist_close(struct s2s_dist_writer *writer, struct s2s_buf *items, struct s2s_error *err);
+void s2s_dist_discard(struct s2s_dist_writer *writer); /* closes, keeps nothing; NULL is a no-op */
+
+/*
+ * Rank 0: writes common.pt (common: a JSON object, borrowed; its "args" becomes a Namespace),
+ * .metadata and, last, metadata.json into dir, all synced. items: those of every rank. SHAPE or
+ * DTYPE when chunks leave holes, overlap or disagree: names the tensor.
+ */
+int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
+                    const json_t *common, struct s2s_error *err);
+/* The same in the folder of s2s_dist_begin; then renames it to its final name (replacing a
+ * checkpoint of the same iteration) and the tracker. From here on the checkpoint exists. */
+int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                    size_t n_ranks, const json_t *common, struct s2s_error *err);
+
+/* Removes all but the newest `keep` checkpoints of root (keep >= 1), never the one the tracker
+ * names. */
+int s2s_dist_prune(const char *root, int keep, struct s2s_error *err);
+
+#endif

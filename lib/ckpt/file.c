@@ -1,0 +1,191 @@
+#include "lib/ckpt/ckpt_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FILE_BUFFER = 256 << 10 };
+
+int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err)
+{
+    *file = (struct ckpt_file){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    if (file->fd < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot create", path);
+    file->path = s2s_xstrdup(path);
+    return 0;
+}
+
+static int write_all(struct ckpt_file *file, const char *bytes, size_t len, struct s2s_error *err)
+{
+    while (len) {
+        ssize_t n = write(file->fd, bytes, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return s2s_error_errno(err, S2S_E_IO, "%s: write of %zu bytes", file->path, len);
+        bytes += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+int ckpt_file_flush(struct ckpt_file *file, struct s2s_error *err)
+{
+    int rc = write_all(file, file->buf.data, file->buf.len, err);
+    s2s_buf_clear(&file->buf);
+    return rc;
+}
+
+int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struct s2s_error *err)
+{
+    int rc = 0;
+    file->pos += (int64_t)len;
+    if (file->buf.len + len > FILE_BUFFER && (rc = ckpt_file_flush(file, err)) < 0)
+        return rc;
+    if (len > FILE_BUFFER / 2)
+        return write_all(file, bytes, len, err);
+    s2s_buf_add(&file->buf, bytes, len);
+    return 0;
+}
+
+int ckpt_file_close(struct ckpt_file *file, struct s2s_error *err)
+{
+    int rc = ckpt_file_flush(file, err);
+    if (rc == 0 && fsync(file->fd) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: sync", file->path);
+    if (close(file->fd) < 0 && rc == 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: close", file->path);
+    file->fd = -1;
+    ckpt_file_discard(file);
+    return rc;
+}
+
+void ckpt_file_discard(struct ckpt_file *file)
+{
+    if (file->path && file->fd >= 0)
+        close(file->fd);
+    free(file->path);
+    s2s_buf_release(&file->buf);
+    *file = (struct ckpt_file){.fd = -1};
+}
+
+int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
+                  struct s2s_error *err)
+{
+    struct ckpt_file file;
+    char *path = s2s_xasprintf("%s/%s", dir, name);
+    int rc = ckpt_file_create(&file, path, err);
+    free(path);
+    if (rc < 0)
+        return rc;
+    rc = ckpt_file_write(&file, bytes, len, err);
+    if (rc < 0) {
+        ckpt_file_discard(&file);
+        return rc;
+    }
+    return ckpt_file_close(&file, err);
+}
+
+int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, struct s2s_error *err)
+{
+    for (size_t done = 0; done < len;) {
+        ssize_t n = pread(fd, (char *)out + done, len - done, pos + (int64_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return s2s_error_errno(err, S2S_E_IO, "%s: read at %lld", path, (long long)pos);
+        if (n == 0)
+            return s2s_error_set(err, S2S_E_TRUNCATED, "%s: ends at %lld, %zu bytes too early",
+                                 path, (long long)pos + (long long)done, len - done);
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,
+               struct s2s_error *err)
+{
+    struct stat st;
+    *bytes = NULL;
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", name);
+    int rc = 0;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a plain file", name);
+    else if (st.st_size > max_len)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: has %lld bytes, at most %lld are expected", name,
+                           (long long)st.st_size, (long long)max_len);
+    else if (!(*bytes = s2s_try_calloc((size_t)st.st_size + 1, 1, name, err)))
+        rc = S2S_E_NOMEM;
+    else
+        rc = ckpt_pread(fd, *bytes, (size_t)st.st_size, 0, name, err);
+    close(fd);
+    if (rc < 0) {
+        free(*bytes);
+        *bytes = NULL;
+        return rc;
+    }
+    *len = (size_t)st.st_size;
+    return 0;
+}
+
+int ckpt_sync_dir(const char *dir, struct s2s_error *err)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = 0;
+    /* some file systems have no sync of folders: EINVAL is not a failure */
+    if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: sync of the folder", dir);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int remove_entries(int fd, struct s2s_error *err)
+{
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        close(fd);
+        return s2s_error_errno(err, S2S_E_IO, "open folder");
+    }
+    int rc = 0;
+    for (struct dirent *entry; rc == 0 && (entry = readdir(dir)) != NULL;) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+            continue;
+        if (unlinkat(dirfd(dir), name, 0) == 0)
+            continue;
+        int sub = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (sub >= 0)
+            rc = remove_entries(sub, err);
+        if (rc == 0 && unlinkat(dirfd(dir), name, AT_REMOVEDIR) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "remove %s", name);
+    }
+    closedir(dir);
+    return rc;
+}
+
+int ckpt_remove_tree(const char *path, struct s2s_error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    int rc = fd < 0 ? s2s_error_errno(err, S2S_E_IO, "open") : remove_entries(fd, err);
+    if (rc == 0 && rmdir(path) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "remove");
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
+}
+
+bool ckpt_name_is_plain(const char *name, size_t len)
+{
+    if (len == 0 || len > 255 || (len == 1 && name[0] == '.') ||
+        (len == 2 && name[0] == '.' && name[1] == '.'))
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (name[i] == '/' || name[i] == '\\' || (unsigned char)name[i] < 0x20 || name[i] == 0x7F)
+            return false;
+    return true;
+}

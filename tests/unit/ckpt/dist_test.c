@@ -1,0 +1,187 @@
+/* Checkpoints as several ranks write them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/dist.h"
+
+struct fixture {
+    char root[64];
+};
+
+static int make_root(void **state)
+{
+    struct fixture *f = s2s_xcalloc(1, sizeof *f);
+    snprintf(f->root, sizeof f->root, "/tmp/s2s-ckpt-test-XXXXXX");
+    *state = f;
+    return mkdtemp(f->root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    struct fixture *f = *state;
+    int rc = getenv("S2S_KEEP") ? 0 : ckpt_remove_tree(f->root, NULL);
+    if (getenv("S2S_KEEP"))
+        fprintf(stderr, "kept %s\n", f->root);
+    free(f);
+    return rc;
+}
+
+static int fill_count(void *ctx, void *buf, size_t len, struct s2s_error *err)
+{
+    int64_t *next = ctx;
+    for (size_t i = 0; i < len / 8; i++)
+        ((int64_t *)buf)[i] = (*next)++;
+    return 0;
+}
+
+/* rank r of 2 writes rows [3r, 3r+3) of w; rank 0 also a scalar and an object */
+static void write_rank(const char *root, int64_t iteration, int rank, int64_t rows,
+                       struct s2s_buf *items)
+{
+    struct s2s_dist_writer *w = NULL;
+    struct s2s_error err = S2S_ERROR_INIT;
+    float data[12];
+    for (int i = 0; i < 12; i++)
+        data[i] = (float)(rank * 12 + i);
+    assert_int_equal(s2s_dist_open(&w, root, iteration, rank, &err), 0);
+    struct s2s_dist_chunk chunk = {.name = "w",
+                                   .dtype = S2S_F32,
+                                   .n_dims = 2,
+                                   .shape = (int64_t[]){6, 4},
+                                   .offset = (int64_t[]){3 * rank, 0},
+                                   .size = (int64_t[]){rows, 4}};
+    assert_int_equal(s2s_dist_write_tensor(w, &chunk, data, &err), 0);
+    if (rank == 0) {
+        int64_t next = 100;
+        struct s2s_dist_chunk big = {
+            .name = "big", .dtype = S2S_I64, .n_dims = 1, .shape = (int64_t[]){70000}};
+        struct s2s_dist_chunk scalar = {.name = "step", .dtype = S2S_BF16, .n_dims = 0};
+        json_t *rng = json_pack("{s:[i,f], s:s, s:n, s:b}", "a", 1, 2.5, "b", "x", "c", "d", 1);
+        assert_int_equal(s2s_dist_write_fill(w, &big, fill_count, &next, &err), 0);
+        assert_int_equal(s2s_dist_write_tensor(w, &scalar, "\x80\x3f", &err), 0);
+        assert_int_equal(s2s_dist_write_object(w, "rng_state/shard_0_1", rng, &err), 0);
+        json_decref(rng);
+    }
+    assert_int_equal(s2s_dist_close(w, items, &err), 0);
+}
+
+static int save(const char *root, int64_t iteration, int64_t rows, struct s2s_error *err)
+{
+    struct s2s_buf items[2] = {S2S_BUF_INIT, S2S_BUF_INIT};
+    json_t *common =
+        json_pack("{s:i, s:f, s:{s:i, s:I}}", "iteration", (int)iteration, "checkpoint_version",
+                  3.0, "args", "hidden_size", 16, "seed", (json_int_t)1 << 40);
+    assert_int_equal(s2s_dist_begin(root, iteration, err), 0);
+    write_rank(root, iteration, 0, 3, &items[0]);
+    write_rank(root, iteration, 1, rows, &items[1]);
+    int rc = s2s_dist_commit(root, iteration, items, 2, common, err);
+    if (rc < 0)
+        s2s_dist_abort(root, iteration);
+    json_decref(common);
+    s2s_buf_release(&items[0]);
+    s2s_buf_release(&items[1]);
+    return rc;
+}
+
+static bool exists(const char *root, const char *name)
+{
+    char path[256];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    return stat(path, &st) == 0;
+}
+
+static void commit_makes_the_folder_and_the_tracker(void **state)
+{
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (save(f->root, 7, 3, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_true(exists(f->root, "iter_0000007/.metadata"));
+    assert_true(exists(f->root, "iter_0000007/common.pt"));
+    assert_true(exists(f->root, "iter_0000007/metadata.json"));
+    assert_true(exists(f->root, "latest_checkpointed_iteration.txt"));
+    assert_false(exists(f->root, "iter_0000007.tmp"));
+    /* the same iteration again replaces it */
+    assert_int_equal(save(f->root, 7, 3, &err), 0);
+    assert_false(exists(f->root, "iter_0000007.tmp"));
+    assert_false(exists(f->root, "iter_0000007.old"));
+}
+
+static void commit_refuses_a_hole_and_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    assert_int_equal(save(f->root, 8, 2, &err), S2S_E_SHAPE);
+    assert_non_null(strstr(err.text, "w: chunks cover 20 of 24"));
+    assert_false(exists(f->root, "iter_0000008.tmp"));
+    assert_false(exists(f->root, "iter_0000008"));
+    assert_false(exists(f->root, "latest_checkpointed_iteration.txt"));
+}
+
+static void begin_removes_what_killed_saves_left(void **state)
+{
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_buf items = S2S_BUF_INIT;
+    assert_int_equal(s2s_dist_begin(f->root, 1, &err), 0);
+    write_rank(f->root, 1, 0, 3, &items);
+    assert_int_equal(s2s_dist_begin(f->root, 2, &err), 0);
+    assert_false(exists(f->root, "iter_0000001.tmp"));
+    assert_true(exists(f->root, "iter_0000002.tmp"));
+    s2s_dist_abort(f->root, 2);
+    s2s_buf_release(&items);
+}
+
+static void prune_keeps_the_newest(void **state)
+{
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    for (int64_t i = 1; i <= 3; i++)
+        assert_int_equal(save(f->root, i, 3, &err), 0);
+    assert_int_equal(s2s_dist_prune(f->root, 2, &err), 0);
+    assert_false(exists(f->root, "iter_0000001"));
+    assert_true(exists(f->root, "iter_0000002"));
+    assert_true(exists(f->root, "iter_0000003"));
+}
+
+static void writer_refuses_a_box_outside_its_tensor(void **state)
+{
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_dist_writer *w = NULL;
+    struct s2s_dist_chunk chunk = {.name = "w",
+                                   .dtype = S2S_F32,
+                                   .n_dims = 1,
+                                   .shape = (int64_t[]){4},
+                                   .offset = (int64_t[]){2},
+                                   .size = (int64_t[]){3}};
+    assert_int_equal(s2s_dist_open_dir(&w, f->root, 0, &err), 0);
+    assert_int_equal(s2s_dist_write_tensor(w, &chunk, "", &err), S2S_E_SHAPE);
+    s2s_dist_discard(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(commit_makes_the_folder_and_the_tracker, make_root,
+                                        remove_root),
+        cmocka_unit_test_setup_teardown(commit_refuses_a_hole_and_leaves_nothing, make_root,
+                                        remove_root),
+        cmocka_unit_test_setup_teardown(begin_removes_what_killed_saves_left, make_root,
+                                        remove_root),
+        cmocka_unit_test_setup_teardown(prune_keeps_the_newest, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,
+                                        remove_root),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -19,6 +19,9 @@ struct s2s_error;
 struct s2s_stream;
 struct s2s_stream_writer;
 
+/* The newest version of the format that is read, and the one that is written. */
+enum { S2S_STREAM_VERSION = 1 };
+
 enum s2s_kind { S2S_KIND_AUDIO, S2S_KIND_PACK, S2S_KIND_EMBED, S2S_KIND_CPSHARD, S2S_KIND_DUPLEX };
 const char *s2s_kind_name(enum s2s_kind kind);
 

@@ -1,0 +1,231 @@
+/*
+ * Attention of packed sequences, per (sequence, head, block of queries):
+ *   S = scale Q K^T,  P = exp(S - lse),  O = P V
+ * and backward, with P computed again from the saved log-sum-exp (Dao et al. 2022):
+ *   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dQ = scale dS K,  dK = scale dS^T Q
+ *
+ * Each block reads only the keys that it may see, so a causal sequence costs half a square, and
+ * padding between sequences nothing. The products are the library's; a block of scores stays in the
+ * second-level cache.
+ */
+#include <omp.h>
+
+#include "kernels/cpu/cpu.h"
+
+enum { Q_BLOCK = 64 };
+
+struct block {
+    int64_t q0, n_q; /* rows of q */
+    int64_t k0, n_k; /* rows of k and v that the block sees */
+    int64_t shift;   /* query i of the block sees keys up to i + shift, within the n_k */
+};
+
+/* Block `idx` of sequence s; false when the sequence has fewer. */
+static bool find_block(struct block *blk, const struct s2s_k_attention *args, int64_t s,
+                       int64_t idx)
+{
+    int64_t q0 = args->cu_q[s], len_q = args->cu_q[s + 1] - q0;
+    int64_t k0 = args->cu_k[s], len_k = args->cu_k[s + 1] - k0, at = idx * Q_BLOCK;
+    if (at >= len_q)
+        return false;
+    blk->q0 = q0 + at;
+    blk->n_q = len_q - at < Q_BLOCK ? len_q - at : Q_BLOCK;
+    blk->k0 = k0;
+    blk->shift = at + len_k - len_q;
+    blk->n_k = args->causal ? blk->shift + blk->n_q : len_k;
+    return true;
+}
+
+/* Keys that row i of the block sees; none when a cache is shorter than its queries. */
+static int64_t visible(const struct s2s_k_attention *args, const struct block *blk, int64_t i)
+{
+    if (!args->causal)
+        return blk->n_k;
+    int64_t n = blk->shift + i + 1;
+    return n > 0 ? n : 0;
+}
+
+static int64_t score_stride(const struct s2s_k_attention *args)
+{
+    return cpu_ceil_div(args->max_k, 16) * 16;
+}
+
+static float *head_of(const struct s2s_mat *mat, int64_t row, int64_t head, int64_t dim)
+{
+    return cpu_row(mat, row) + head * dim;
+}
+
+size_t cpu_attention_workspace(const struct s2s_k_attention *args)
+{
+    return (size_t)omp_get_max_threads() * (size_t)(Q_BLOCK * score_stride(args)) * sizeof(float);
+}
+
+/* z = exp(z - max) over the n visible of `cols` scores, zeros behind; gives the sum and the max */
+static float softmax_row(float *z, int64_t n, int64_t cols, float *max_out)
+{
+    float max = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : max)
+    for (int64_t j = 0; j < n; j++)
+        max = z[j] > max ? z[j] : max;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        float e = cpu_exp(z[j] - max);
+        z[j] = e;
+        sum += e;
+    }
+    memset(z + n, 0, (size_t)(cols - n) * sizeof *z);
+    *max_out = max;
+    return sum;
+}
+
+static void forward_block(const struct s2s_k_attention *args, const struct block *blk, int64_t head,
+                          float *scores)
+{
+    const int64_t dim = args->dim, kv = head / (args->n_heads / args->n_kv_heads);
+    const int64_t stride = score_stride(args);
+    float *o = head_of(&args->o, blk->q0, head, dim), inverse[Q_BLOCK];
+    if (blk->n_k > 0)
+        cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, args->scale,
+                  head_of(&args->q, blk->q0, head, dim), args->q.stride,
+                  head_of(&args->k, blk->k0, kv, dim), args->k.stride, 0, scores, stride);
+    for (int64_t i = 0; i < blk->n_q; i++) {
+        float max, sum = softmax_row(scores + i * stride, visible(args, blk, i),
+                                     blk->n_k > 0 ? blk->n_k : 0, &max);
+        inverse[i] = sum > 0 ? 1.0f / sum : 0;
+        if (args->lse)
+            args->lse[(blk->q0 + i) * args->n_heads + head] = sum > 0 ? max + logf(sum) : INFINITY;
+    }
+    if (blk->n_k > 0)
+        cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, 1, scores, stride,
+                  head_of(&args->v, blk->k0, kv, dim), args->v.stride, 0, o, args->o.stride);
+    for (int64_t i = 0; i < blk->n_q; i++) {
+        float *row = o + i * args->o.stride;
+#pragma omp simd
+        for (int64_t d = 0; d < dim; d++)
+            row[d] = blk->n_k > 0 ? row[d] * inverse[i] : 0;
+    }
+}
+
+void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args)
+{
+    const int64_t n_blocks = cpu_ceil_div(args->max_q, Q_BLOCK);
+    const int64_t per_thread = Q_BLOCK * score_stride(args);
+    const bool parallel = args->n_seqs * args->n_heads * args->max_q * args->max_k > 4096;
+#pragma omp parallel if (parallel)
+    {
+        float *scores = (float *)args->workspace + omp_get_thread_num() * per_thread;
+        omp_set_num_threads(1); /* see gemm.c */
+/* the last blocks see most keys: long work first */
+#pragma omp for collapse(3) schedule(dynamic, 1)
+        for (int64_t back = 0; back < n_blocks; back++)
+            for (int64_t s = 0; s < args->n_seqs; s++)
+                for (int64_t head = 0; head < args->n_heads; head++) {
+                    struct block blk;
+                    if (find_block(&blk, args, s, n_blocks - 1 - back))
+                        forward_block(args, &blk, head, scores);
+                }
+    }
+}
+
+/* ---- backward ---- */
+
+size_t cpu_attention_backward_workspace(const struct s2s_k_attention_backward *args)
+{
+    return 2 * cpu_attention_workspace(&args->forward);
+}
+
+/* p = exp(scores - lse), dp = p (dp - delta); rows of the block, zeros where nothing is visible */
+static void backward_scores(const struct s2s_k_attention_backward *args, const struct block *blk,
+                            int64_t head, float *p, float *dp)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const int64_t stride = score_stride(f);
+    for (int64_t i = 0; i < blk->n_q; i++) {
+        const float *o = head_of(&f->o, blk->q0 + i, head, f->dim);
+        const float *d_o = head_of(&args->d_o, blk->q0 + i, head, f->dim);
+        float lse = f->lse[(blk->q0 + i) * f->n_heads + head], delta = 0;
+#pragma omp simd reduction(+ : delta)
+        for (int64_t d = 0; d < f->dim; d++)
+            delta += d_o[d] * o[d];
+        int64_t n = visible(f, blk, i);
+        float *pi = p + i * stride, *dpi = dp + i * stride;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            float e = cpu_exp(pi[j] - lse);
+            pi[j] = e;
+            dpi[j] = e * (dpi[j] - delta);
+        }
+        memset(pi + n, 0, (size_t)(blk->n_k - n) * sizeof *pi);
+        memset(dpi + n, 0, (size_t)(blk->n_k - n) * sizeof *dpi);
+    }
+}
+
+/* One block of queries: writes its dq, adds to dk and dv of the keys that it sees. */
+static void backward_block(const struct s2s_k_attention_backward *args, const struct block *blk,
+                           int64_t head, float *p, float *dp)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const int64_t dim = f->dim, kv = head / (f->n_heads / f->n_kv_heads), stride = score_stride(f);
+    const float *q = head_of(&f->q, blk->q0, head, dim), *k = head_of(&f->k, blk->k0, kv, dim);
+    const float *v = head_of(&f->v, blk->k0, kv, dim);
+    const float *d_o = head_of(&args->d_o, blk->q0, head, dim);
+    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, f->scale, q, f->q.stride, k, f->k.stride, 0, p,
+              stride);
+    cpu_sgemm(false, true, blk->n_q, blk->n_k, dim, 1, d_o, args->d_o.stride, v, f->v.stride, 0, dp,
+              stride);
+    backward_scores(args, blk, head, p, dp);
+    if (args->dv.data)
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, 1, p, stride, d_o, args->d_o.stride, 1,
+                  head_of(&args->dv, blk->k0, kv, dim), args->dv.stride);
+    if (args->dk.data)
+        cpu_sgemm(true, false, blk->n_k, dim, blk->n_q, f->scale, dp, stride, q, f->q.stride, 1,
+                  head_of(&args->dk, blk->k0, kv, dim), args->dk.stride);
+    if (args->dq.data)
+        cpu_sgemm(false, false, blk->n_q, dim, blk->n_k, f->scale, dp, stride, k, f->k.stride,
+                  args->accumulate_dq ? 1 : 0, head_of(&args->dq, blk->q0, head, dim),
+                  args->dq.stride);
+}
+
+static void zero_rows(const struct s2s_mat *mat, int64_t begin, int64_t end, int64_t head,
+                      int64_t dim)
+{
+    for (int64_t r = begin; mat->data && r < end; r++)
+        memset(head_of(mat, r, head, dim), 0, (size_t)dim * sizeof(float));
+}
+
+/* One kv head of one sequence with all query heads of its group, in order. */
+static void backward_head(const struct s2s_k_attention_backward *args, int64_t s, int64_t kv,
+                          float *p, float *dp)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const int64_t group = f->n_heads / f->n_kv_heads;
+    if (!args->accumulate_dk)
+        zero_rows(&args->dk, f->cu_k[s], f->cu_k[s + 1], kv, f->dim);
+    if (!args->accumulate_dv)
+        zero_rows(&args->dv, f->cu_k[s], f->cu_k[s + 1], kv, f->dim);
+    for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
+        struct block blk;
+        for (int64_t b = 0; find_block(&blk, f, s, b); b++) {
+            if (blk.n_k > 0)
+                backward_block(args, &blk, head, p, dp);
+            else if (!args->accumulate_dq)
+                zero_rows(&args->dq, blk.q0, blk.q0 + blk.n_q, head, f->dim);
+        }
+    }
+}
+
+void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const int64_t per_thread = Q_BLOCK * score_stride(f);
+    const bool parallel = f->n_seqs * f->n_heads * f->max_q * f->max_k > 4096;
+#pragma omp parallel if (parallel)
+    {
+        float *p = (float *)args->workspace + 2 * omp_get_thread_num() * per_thread;
+        omp_set_num_threads(1); /* see gemm.c */
+#pragma omp for collapse(2) schedule(dynamic, 1)
+        for (int64_t s = 0; s < f->n_seqs; s++)
+            for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
+                backward_head(args, s, kv, p, p + per_thread);
+    }
+}

@@ -1,0 +1,102 @@
+/* What the files of the CPU table share. Every function is one entry of struct s2s_kernels. */
+#ifndef S2S_KERNELS_CPU_H
+#define S2S_KERNELS_CPU_H
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+/* Below this many elements a parallel region costs more than it gains. */
+enum { CPU_PARALLEL_MIN = 16384 };
+/* Rows that one partial sum covers: a reduction over rows is blocks of this, then their sum. */
+enum { CPU_ROW_BLOCK = 64 };
+
+static inline float *cpu_row(const struct s2s_mat *mat, int64_t row)
+{
+    return (float *)mat->data + row * mat->stride;
+}
+
+static inline int64_t cpu_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/*
+ * exp in fp32, about 2 ulp, written so that a loop over it becomes vector code. Range reduction by
+ * ln 2 in two parts, a polynomial of degree 6 (Cephes' coefficients), the exponent added to the
+ * bits. Underflows to 0 below -87.3, saturates at 88.
+ */
+static inline float cpu_exp(float x)
+{
+    float clamped = x < -87.3f ? -87.3f : (x > 88.0f ? 88.0f : x);
+    float shifted = clamped * 1.44269504f + 12582912.0f; /* rounds to an integer in the low bits */
+    float n = shifted - 12582912.0f;
+    float r = clamped - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits = (int32_t)n * (1 << 23);
+    union {
+        float f;
+        int32_t i;
+    } u = {.f = p};
+    u.i += bits;
+    float y = x < -87.3f ? 0.0f : u.f;
+    return x != x ? x : y;
+}
+
+static inline float cpu_sigmoid(float x)
+{
+    return 1.0f / (1.0f + cpu_exp(-x));
+}
+
+static inline float cpu_tanh(float x)
+{
+    return 1.0f - 2.0f / (1.0f + cpu_exp(2.0f * x));
+}
+
+/*
+ * One thread's product, row-major, no parallelism of its own inside an OpenMP region:
+ * c[m,n] = alpha op(a) op(b) + beta c. From gemm_dnnl.c or gemm_openblas.c.
+ */
+void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+               const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+               int64_t ldc);
+
+/* out[cols] (+)= the sum of n_partials vectors, in order */
+void cpu_add_partials(float *out, const float *partial, int64_t n_partials, int64_t cols,
+                      bool accumulate);
+
+void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args);
+void cpu_axpby(struct s2s_queue *queue, const struct s2s_k_axpby *args);
+void cpu_colsum(struct s2s_queue *queue, const struct s2s_k_colsum *args);
+void cpu_embedding(struct s2s_queue *queue, const struct s2s_k_embedding *args);
+void cpu_embedding_backward(struct s2s_queue *queue, const struct s2s_k_embedding *args);
+void cpu_gather_rows(struct s2s_queue *queue, const struct s2s_k_rows *args);
+void cpu_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args);
+void cpu_rmsnorm(struct s2s_queue *queue, const struct s2s_k_rmsnorm *args);
+void cpu_rmsnorm_backward(struct s2s_queue *queue, const struct s2s_k_rmsnorm_backward *args);
+void cpu_rope_table(struct s2s_queue *queue, const struct s2s_k_rope_table *args);
+void cpu_rope(struct s2s_queue *queue, const struct s2s_k_rope *args);
+void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args);
+void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args);
+void cpu_glu(struct s2s_queue *queue, const struct s2s_k_glu *args);
+void cpu_glu_backward(struct s2s_queue *queue, const struct s2s_k_glu_backward *args);
+void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy *args);
+void cpu_sqdist(struct s2s_queue *queue, const struct s2s_k_sqdist *args);
+void cpu_reduce(struct s2s_queue *queue, const struct s2s_k_reduce *args);
+void cpu_adamw(struct s2s_queue *queue, const struct s2s_k_adamw *args);
+
+size_t cpu_colsum_workspace(const struct s2s_k_colsum *args);
+size_t cpu_rmsnorm_backward_workspace(const struct s2s_k_rmsnorm_backward *args);
+size_t cpu_attention_workspace(const struct s2s_k_attention *args);
+size_t cpu_attention_backward_workspace(const struct s2s_k_attention_backward *args);
+size_t cpu_reduce_workspace(const struct s2s_k_reduce *args);
+
+#endif

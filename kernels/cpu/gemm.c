@@ -1,0 +1,79 @@
+/*
+ * c = alpha op(a) op(b) + bias | + c, cut into blocks of c whose size depends on the shape alone,
+ * each computed by one thread with the whole of k. So every element is summed in one order whatever
+ * the number of threads.
+ */
+#include <omp.h>
+
+#include "kernels/cpu/cpu.h"
+
+/* Side lengths of a block. A block reads (mb + nb) k and computes mb nb k: the longer its sides,
+ * the less the library spends on packing; but there should be enough blocks for the cores. */
+static void choose_blocks(int64_t m, int64_t n, int64_t *mb, int64_t *nb)
+{
+    *mb = m < 512 ? m : cpu_ceil_div(m, cpu_ceil_div(m, 512));
+    *nb = n < 1024 ? n : cpu_ceil_div(n, cpu_ceil_div(n, 1024));
+    /* at least some sixteen blocks, but none with a side below 64 */
+    while (cpu_ceil_div(m, *mb) * cpu_ceil_div(n, *nb) < 16 && (*mb > 127 || *nb > 127)) {
+        if (*nb >= *mb)
+            *nb = cpu_ceil_div(*nb, 2);
+        else
+            *mb = cpu_ceil_div(*mb, 2);
+    }
+    /* whole vectors and register tiles */
+    *mb = cpu_ceil_div(*mb, 16) * 16;
+    *nb = cpu_ceil_div(*nb, 16) * 16;
+}
+
+static void start_rows(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+{
+    const float *bias = g->bias;
+    for (int64_t i = m0; i < m1; i++) {
+        float *c = cpu_row(&g->c, i);
+        if (bias)
+            memcpy(c + n0, bias + n0, (size_t)(n1 - n0) * sizeof *c);
+        else
+            memset(c + n0, 0, (size_t)(n1 - n0) * sizeof *c);
+    }
+}
+
+static void one_block(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
+{
+    const float *a = g->a.data, *b = g->b.data;
+    float *c = cpu_row(&g->c, m0) + n0;
+    if (g->k == 0 || g->bias) {
+        if (!g->accumulate)
+            start_rows(g, m0, m1, n0, n1);
+        if (g->k == 0)
+            return;
+    }
+    a += g->trans_a ? m0 : m0 * g->a.stride;
+    b += g->trans_b ? n0 * g->b.stride : n0;
+    float beta = g->accumulate || g->bias ? 1.0f : 0.0f;
+    cpu_sgemm(g->trans_a, g->trans_b, m1 - m0, n1 - n0, g->k, g->alpha, a, g->a.stride, b,
+              g->b.stride, beta, c, g->c.stride);
+}
+
+void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
+{
+    const struct s2s_k_gemm *g = args;
+    if (g->m == 0 || g->n == 0)
+        return;
+    int64_t mb, nb;
+    choose_blocks(g->m, g->n, &mb, &nb);
+    int64_t n_m = cpu_ceil_div(g->m, mb), n_n = cpu_ceil_div(g->n, nb);
+    bool parallel = n_m * n_n > 1 && g->m * g->n * g->k > 64 * 64 * 64;
+#pragma omp parallel if (parallel)
+    {
+        /* also for a team of one: otherwise the library starts threads of its own, and sums in an
+         * order that depends on their number */
+        omp_set_num_threads(1);
+#pragma omp for collapse(2) schedule(dynamic, 1)
+        for (int64_t i = 0; i < n_m; i++)
+            for (int64_t j = 0; j < n_n; j++) {
+                int64_t m1 = (i + 1) * mb < g->m ? (i + 1) * mb : g->m;
+                int64_t n1 = (j + 1) * nb < g->n ? (j + 1) * nb : g->n;
+                one_block(g, i * mb, m1, j * nb, n1);
+            }
+    }
+}

@@ -1,0 +1,22 @@
+/* The dense product of one thread, by a CBLAS (where oneDNN is absent). */
+#include <cblas.h>
+
+#include "kernels/cpu/cpu.h"
+
+/* OpenBLAS' own switch: our threads divide the work, in blocks that do not depend on their number
+ */
+void openblas_set_num_threads(int n);
+
+void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+               const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+               int64_t ldc)
+{
+    static _Thread_local bool ready;
+    if (!ready) {
+        openblas_set_num_threads(1);
+        ready = true;
+    }
+    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
+                trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+                (int)ldb, beta, c, (int)ldc);
+}

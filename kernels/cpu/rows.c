@@ -1,0 +1,33 @@
+/* Gather and scatter of whole rows; indices differ from each other, so any order is the same. */
+#include "kernels/cpu/cpu.h"
+
+static void put_row(float *dst, const float *src, int64_t cols, bool accumulate)
+{
+    if (accumulate)
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++)
+            dst[i] += src[i];
+    else
+        memcpy(dst, src, (size_t)cols * sizeof *dst);
+}
+
+void cpu_gather_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
+{
+#pragma omp parallel for schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < args->n; i++) {
+        float *dst = cpu_row(&args->dst, i);
+        if (args->idx[i] >= 0)
+            put_row(dst, cpu_row(&args->src, args->idx[i]), args->cols, args->accumulate);
+        else if (!args->accumulate)
+            memset(dst, 0, (size_t)args->cols * sizeof *dst);
+    }
+}
+
+void cpu_scatter_rows(struct s2s_queue *queue, const struct s2s_k_rows *args)
+{
+#pragma omp parallel for schedule(static) if (args->n * args->cols > CPU_PARALLEL_MIN)
+    for (int64_t i = 0; i < args->n; i++)
+        if (args->idx[i] >= 0)
+            put_row(cpu_row(&args->dst, args->idx[i]), cpu_row(&args->src, i), args->cols,
+                    args->accumulate);
+}

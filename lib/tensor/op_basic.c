@@ -1,0 +1,195 @@
+/* Linear maps, sums, rows. */
+#include <stddef.h>
+
+#include "lib/tensor/tensor_internal.h"
+
+void tensor_check(const struct s2s_tape *tape, const char *op, const struct s2s_tensor *tensor,
+                  int64_t rows, int64_t cols)
+{
+    int64_t r = s2s_tensor_rows(tensor), c = s2s_tensor_cols(tensor);
+    if (tensor->dtype != S2S_F32)
+        S2S_BUG("%s: %s: a %s tensor where F32 is implemented", tape->layer, op,
+                s2s_dtype_name(tensor->dtype));
+    if ((rows >= 0 && r != rows) || (cols >= 0 && c != cols))
+        S2S_BUG("%s: %s: a tensor of [%lld, %lld] where [%lld, %lld] belongs", tape->layer, op,
+                (long long)r, (long long)c, (long long)rows, (long long)cols);
+}
+
+void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x, float beta,
+                  const struct s2s_tensor *y)
+{
+    tensor_k(tape)->axpby(tensor_queue(tape), &(struct s2s_k_axpby){.x = s2s_tensor_mat(x),
+                                                                    .y = s2s_tensor_mat(y),
+                                                                    .rows = s2s_tensor_rows(x),
+                                                                    .cols = s2s_tensor_cols(x),
+                                                                    .alpha = alpha,
+                                                                    .beta = beta});
+}
+
+void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
+                bool accumulate)
+{
+    struct s2s_k_reduce args = {
+        .x = x, .out = scalar->data, .n = n, .what = S2S_REDUCE_SUM, .accumulate = accumulate};
+    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->reduce_workspace(&args));
+    tensor_k(tape)->reduce(tensor_queue(tape), &args);
+}
+
+/* ---- linear ---- */
+
+static void linear_backward_bias(struct s2s_tape *tape, struct s2s_tensor *b,
+                                 const struct s2s_tensor *dy)
+{
+    bool accumulate;
+    struct s2s_tensor *db = s2s_tape_grad(tape, b, &accumulate);
+    if (!db)
+        return;
+    struct s2s_k_colsum args = {.x = s2s_tensor_mat(dy),
+                                .out = db->data,
+                                .rows = s2s_tensor_rows(dy),
+                                .cols = s2s_tensor_cols(dy),
+                                .accumulate = accumulate};
+    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->colsum_workspace(&args));
+    tensor_k(tape)->colsum(tensor_queue(tape), &args);
+    s2s_tape_scratch_end(tape);
+}
+
+static void linear_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    struct s2s_tensor *x = node->in[0], *w = node->in[1], *b = node->in[2];
+    const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
+    int64_t t = s2s_tensor_rows(x), in = s2s_tensor_cols(x), out = s2s_tensor_cols(dy);
+    bool accumulate;
+    struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
+    if (dx)
+        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(dy),
+                                                                      .b = s2s_tensor_mat(w),
+                                                                      .c = s2s_tensor_mat(dx),
+                                                                      .m = t,
+                                                                      .n = in,
+                                                                      .k = out,
+                                                                      .alpha = 1,
+                                                                      .accumulate = accumulate});
+    struct s2s_tensor *dw = s2s_tape_grad(tape, w, &accumulate);
+    if (dw)
+        tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(dy),
+                                                                      .b = s2s_tensor_mat(x),
+                                                                      .c = s2s_tensor_mat(dw),
+                                                                      .m = out,
+                                                                      .n = in,
+                                                                      .k = t,
+                                                                      .trans_a = true,
+                                                                      .alpha = 1,
+                                                                      .accumulate = accumulate});
+    linear_backward_bias(tape, b, dy);
+}
+
+struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                                 struct s2s_tensor *b)
+{
+    int64_t t = s2s_tensor_rows(x), in = s2s_tensor_cols(x), out = s2s_tensor_rows(w);
+    tensor_check(tape, "linear", x, -1, -1);
+    tensor_check(tape, "linear", w, -1, in);
+    if (b)
+        tensor_check(tape, "linear", b, 1, out);
+    struct s2s_tensor *y = s2s_tape_matrix(tape, t, out);
+    tensor_k(tape)->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = s2s_tensor_mat(x),
+                                                                  .b = s2s_tensor_mat(w),
+                                                                  .c = s2s_tensor_mat(y),
+                                                                  .bias = b ? b->data : NULL,
+                                                                  .m = t,
+                                                                  .n = out,
+                                                                  .k = in,
+                                                                  .trans_b = true,
+                                                                  .alpha = 1});
+    struct s2s_tensor *ins[] = {x, w, b};
+    if (s2s_tape_needs(tape, 3, ins))
+        s2s_tape_push(tape, "linear", linear_backward, 3, ins, 1, &y);
+    return y;
+}
+
+/* ---- sums ---- */
+
+struct sum_saved {
+    float alpha, beta;
+};
+
+static void sum_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct sum_saved *saved = node->saved;
+    const float factor[2] = {saved->alpha, saved->beta};
+    const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
+    for (int i = 0; i < node->n_in; i++) {
+        bool accumulate;
+        struct s2s_tensor *dx = s2s_tape_grad(tape, node->in[i], &accumulate);
+        if (dx)
+            tensor_axpby(tape, factor[i], dy, accumulate ? 1 : 0, dx);
+    }
+}
+
+struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_tensor *a,
+                                float beta, struct s2s_tensor *b)
+{
+    tensor_check(tape, "sum", a, -1, -1);
+    struct s2s_tensor *y = s2s_tape_tensor(tape, S2S_F32, a->n_dims, a->shape);
+    tensor_axpby(tape, alpha, a, 0, y);
+    struct s2s_tensor *ins[] = {a, b};
+    if (b) {
+        tensor_check(tape, "sum", b, s2s_tensor_rows(a), s2s_tensor_cols(a));
+        tensor_axpby(tape, beta, b, 1, y);
+    }
+    if (s2s_tape_needs(tape, 2, ins)) {
+        struct sum_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+        *saved = (struct sum_saved){alpha, beta};
+        s2s_tape_push(tape, "sum", sum_backward, b ? 2 : 1, ins, 1, &y)->saved = saved;
+    }
+    return y;
+}
+
+struct s2s_tensor *s2s_op_add(struct s2s_tape *tape, struct s2s_tensor *a, struct s2s_tensor *b)
+{
+    return s2s_op_axpby(tape, 1, a, 1, b);
+}
+
+struct s2s_tensor *s2s_op_scale(struct s2s_tape *tape, float alpha, struct s2s_tensor *x)
+{
+    return s2s_op_axpby(tape, alpha, x, 0, NULL);
+}
+
+/* ---- act(gate) up ---- */
+
+static void glu_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    struct s2s_k_glu_backward args = {.gate = s2s_tensor_mat(node->in[0]),
+                                      .up = s2s_tensor_mat(node->in[1]),
+                                      .dy = s2s_tensor_mat(s2s_tape_out_grad(node->out[0])),
+                                      .rows = s2s_tensor_rows(node->in[0]),
+                                      .cols = s2s_tensor_cols(node->in[0]),
+                                      .act = *(enum s2s_act *)node->saved};
+    args.dgate = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dgate));
+    args.dup = s2s_tensor_mat(s2s_tape_grad(tape, node->in[1], &args.accumulate_dup));
+    tensor_k(tape)->glu_backward(tensor_queue(tape), &args);
+}
+
+struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, struct s2s_tensor *up,
+                              enum s2s_act act)
+{
+    int64_t rows = s2s_tensor_rows(gate), cols = s2s_tensor_cols(gate);
+    tensor_check(tape, "glu", gate, -1, -1);
+    if (up)
+        tensor_check(tape, "glu", up, rows, cols);
+    struct s2s_tensor *y = s2s_tape_tensor(tape, S2S_F32, gate->n_dims, gate->shape);
+    tensor_k(tape)->glu(tensor_queue(tape), &(struct s2s_k_glu){.gate = s2s_tensor_mat(gate),
+                                                                .up = s2s_tensor_mat(up),
+                                                                .y = s2s_tensor_mat(y),
+                                                                .rows = rows,
+                                                                .cols = cols,
+                                                                .act = act});
+    struct s2s_tensor *ins[] = {gate, up};
+    if (s2s_tape_needs(tape, 2, ins)) {
+        enum s2s_act *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+        *saved = act;
+        s2s_tape_push(tape, "glu", glu_backward, 2, ins, 1, &y)->saved = saved;
+    }
+    return y;
+}

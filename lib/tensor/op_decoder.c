@@ -1,0 +1,237 @@
+/* What attention blocks are made of: norms, rotary positions, attention of packed sequences. */
+#include <math.h>
+
+#include "lib/tensor/tensor_internal.h"
+
+/* ---- rms norm ---- */
+
+struct rmsnorm_saved {
+    float *rstd;
+    float gain_offset;
+};
+
+/* node: in x, residual (or NULL), gain; out y, sum (only with a residual) */
+static void rmsnorm_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    const struct rmsnorm_saved *saved = node->saved;
+    struct s2s_tensor *x = node->in[0], *residual = node->in[1], *gain = node->in[2];
+    struct s2s_tensor *h = residual ? node->out[1] : x;
+    const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
+    const struct s2s_tensor *dsum = residual ? s2s_tape_out_grad(h) : NULL;
+    struct s2s_k_rmsnorm_backward args = {.h = s2s_tensor_mat(h),
+                                          .dy = s2s_tensor_mat(dy),
+                                          .dsum = s2s_tensor_mat(dsum),
+                                          .gain = gain->data,
+                                          .rstd = saved->rstd,
+                                          .rows = s2s_tensor_rows(h),
+                                          .cols = s2s_tensor_cols(h),
+                                          .gain_offset = saved->gain_offset};
+    if (dsum && residual->needs_grad && s2s_tape_grad_steal(residual, h)) {
+        /* the residual's gradient is that of the sum plus the norm's: in place */
+        args.dx = args.dsum;
+        args.dresidual = s2s_tensor_mat(s2s_tape_grad(tape, x, &args.accumulate_dresidual));
+    } else {
+        args.dx = s2s_tensor_mat(s2s_tape_grad(tape, x, &args.accumulate_dx));
+        args.dresidual = s2s_tensor_mat(s2s_tape_grad(tape, residual, &args.accumulate_dresidual));
+    }
+    bool accumulate = true;
+    struct s2s_tensor *dgain = s2s_tape_grad(tape, gain, &accumulate);
+    if (dgain) {
+        args.dgain = dgain->data;
+        if (!accumulate)
+            tensor_k(tape)->zero(tensor_queue(tape), dgain->data,
+                                 (size_t)args.cols * sizeof(float));
+    }
+    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->rmsnorm_backward_workspace(&args));
+    tensor_k(tape)->rmsnorm_backward(tensor_queue(tape), &args);
+    s2s_tape_scratch_end(tape);
+}
+
+static struct s2s_tensor *norm_rows(struct s2s_tape *tape, struct s2s_tensor **sum,
+                                    struct s2s_tensor *x, struct s2s_tensor *residual,
+                                    struct s2s_tensor *gain, float eps, float gain_offset)
+{
+    int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
+    tensor_check(tape, "rmsnorm", x, -1, -1);
+    tensor_check(tape, "rmsnorm", gain, 1, cols);
+    struct s2s_tensor *out[2] = {s2s_tape_tensor(tape, S2S_F32, x->n_dims, x->shape)};
+    struct s2s_tensor *ins[] = {x, residual, gain};
+    bool record = s2s_tape_needs(tape, 3, ins);
+    if (residual) {
+        tensor_check(tape, "rmsnorm", residual, rows, cols);
+        out[1] = s2s_tape_tensor(tape, S2S_F32, x->n_dims, x->shape);
+    }
+    struct s2s_k_rmsnorm args = {.x = s2s_tensor_mat(x),
+                                 .residual = s2s_tensor_mat(residual),
+                                 .sum = s2s_tensor_mat(out[1]),
+                                 .y = s2s_tensor_mat(out[0]),
+                                 .gain = gain->data,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .eps = eps,
+                                 .gain_offset = gain_offset};
+    if (record)
+        args.rstd = s2s_tape_tensor(tape, S2S_F32, 1, &rows)->data;
+    tensor_k(tape)->rmsnorm(tensor_queue(tape), &args);
+    if (record) {
+        struct rmsnorm_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+        *saved = (struct rmsnorm_saved){args.rstd, gain_offset};
+        s2s_tape_push(tape, "rmsnorm", rmsnorm_backward, 3, ins, residual ? 2 : 1, out)->saved =
+            saved;
+    }
+    if (sum)
+        *sum = out[1];
+    return out[0];
+}
+
+struct s2s_tensor *s2s_op_rmsnorm(struct s2s_tape *tape, struct s2s_tensor *x,
+                                  struct s2s_tensor *gain, float eps, float gain_offset)
+{
+    return norm_rows(tape, NULL, x, NULL, gain, eps, gain_offset);
+}
+
+struct s2s_tensor *s2s_op_add_rmsnorm(struct s2s_tape *tape, struct s2s_tensor **sum,
+                                      struct s2s_tensor *x, struct s2s_tensor *residual,
+                                      struct s2s_tensor *gain, float eps, float gain_offset)
+{
+    return norm_rows(tape, sum, x, residual, gain, eps, gain_offset);
+}
+
+/* ---- rotary positions ---- */
+
+struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *positions,
+                                     const double *inv_freq, int64_t dim)
+{
+    int64_t n = s2s_tensor_numel(positions), half = dim / 2;
+    struct s2s_tensor *table = s2s_tape_matrix(tape, n, dim);
+    struct s2s_tensor *freq = s2s_tape_upload(tape, S2S_F64, 1, &half, inv_freq);
+    tensor_k(tape)->rope_table(tensor_queue(tape),
+                               &(struct s2s_k_rope_table){.positions = positions->data,
+                                                          .inv_freq = freq->data,
+                                                          .table = table->data,
+                                                          .n = n,
+                                                          .dim = dim});
+    return table;
+}
+
+struct rope_saved {
+    const float *table;
+    int64_t n_heads, dim;
+};
+
+static struct s2s_k_rope rope_args(const struct rope_saved *saved, struct s2s_mat x,
+                                   struct s2s_mat y, int64_t n)
+{
+    return (struct s2s_k_rope){.x = x,
+                               .y = y,
+                               .table = saved->table,
+                               .n = n,
+                               .n_heads = saved->n_heads,
+                               .dim = saved->dim};
+}
+
+static void rope_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    struct s2s_tensor *x = node->in[0];
+    struct s2s_mat dy = s2s_tensor_mat(s2s_tape_out_grad(node->out[0])), dx = dy;
+    bool accumulate = false;
+    if (!s2s_tape_grad_steal(x, node->out[0]))
+        dx = s2s_tensor_mat(s2s_tape_grad(tape, x, &accumulate));
+    struct s2s_k_rope args = rope_args(node->saved, dy, dx, s2s_tensor_rows(node->out[0]));
+    args.inverse = true;
+    args.accumulate = accumulate;
+    tensor_k(tape)->rope(tensor_queue(tape), &args);
+}
+
+struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
+                               struct s2s_tensor *table, int64_t n_heads)
+{
+    int64_t dim = s2s_tensor_cols(table), n = s2s_tensor_rows(table);
+    if (s2s_tensor_numel(x) != n * n_heads * dim || x->row_stride != s2s_tensor_cols(x))
+        S2S_BUG("%s: rope of a tensor that is not [%lld, %lld * %lld]", tape->layer, (long long)n,
+                (long long)n_heads, (long long)dim);
+    bool record = s2s_tape_needs(tape, 1, &x);
+    struct rope_saved *saved = s2s_tape_host_alloc(tape, sizeof *saved);
+    *saved = (struct rope_saved){table->data, n_heads, dim};
+    struct s2s_tensor *y = s2s_tape_host_alloc(tape, sizeof *y);
+    *y = (struct s2s_tensor){.dtype = S2S_F32,
+                             .n_dims = 2,
+                             .shape = {n, n_heads * dim},
+                             .row_stride = n_heads * dim,
+                             .data = x->data,
+                             .device = x->device};
+    struct s2s_k_rope args = rope_args(saved, s2s_tensor_mat(y), s2s_tensor_mat(y), n);
+    tensor_k(tape)->rope(tensor_queue(tape), &args);
+    x->consumed = true;
+    if (record)
+        s2s_tape_push(tape, "rope", rope_backward, 1, &x, 1, &y)->saved = saved;
+    return y;
+}
+
+/* ---- attention ---- */
+
+struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, int64_t n_seqs)
+{
+    struct s2s_seqs seqs = {.n_seqs = n_seqs};
+    for (int64_t i = 0; i < n_seqs; i++) {
+        int64_t len = cu_seqlens[i + 1] - cu_seqlens[i];
+        if (len > seqs.max_seqlen)
+            seqs.max_seqlen = len;
+    }
+    seqs.cu_seqlens = s2s_tape_upload_i32(tape, cu_seqlens, n_seqs + 1);
+    return seqs;
+}
+
+/* node: in q, k, v; saved the arguments of the forward */
+static void attention_backward(struct s2s_tape *tape, struct s2s_node *node)
+{
+    struct s2s_k_attention_backward args = {.forward = *(struct s2s_k_attention *)node->saved};
+    args.d_o = s2s_tensor_mat(s2s_tape_out_grad(node->out[0]));
+    args.dq = s2s_tensor_mat(s2s_tape_grad(tape, node->in[0], &args.accumulate_dq));
+    args.dk = s2s_tensor_mat(s2s_tape_grad(tape, node->in[1], &args.accumulate_dk));
+    args.dv = s2s_tensor_mat(s2s_tape_grad(tape, node->in[2], &args.accumulate_dv));
+    args.workspace = s2s_tape_scratch(tape, tensor_k(tape)->attention_backward_workspace(&args));
+    tensor_k(tape)->attention_backward(tensor_queue(tape), &args);
+    s2s_tape_scratch_end(tape);
+}
+
+struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
+                                    struct s2s_tensor *k, struct s2s_tensor *v,
+                                    const struct s2s_seqs *seqs, const struct s2s_seqs *kseqs,
+                                    const struct s2s_attention_shape *shape)
+{
+    int64_t t = s2s_tensor_rows(q), width = shape->n_heads * shape->dim;
+    tensor_check(tape, "attention", q, -1, width);
+    tensor_check(tape, "attention", k, -1, shape->n_kv_heads * shape->dim);
+    tensor_check(tape, "attention", v, s2s_tensor_rows(k), shape->n_kv_heads * shape->dim);
+    if (!kseqs)
+        kseqs = seqs;
+    struct s2s_tensor *o = s2s_tape_matrix(tape, t, width);
+    struct s2s_tensor *ins[] = {q, k, v};
+    bool record = s2s_tape_needs(tape, 3, ins);
+    struct s2s_k_attention *args = s2s_tape_host_alloc(tape, sizeof *args);
+    *args = (struct s2s_k_attention){.q = s2s_tensor_mat(q),
+                                     .k = s2s_tensor_mat(k),
+                                     .v = s2s_tensor_mat(v),
+                                     .o = s2s_tensor_mat(o),
+                                     .cu_q = seqs->cu_seqlens->data,
+                                     .cu_k = kseqs->cu_seqlens->data,
+                                     .n_seqs = seqs->n_seqs,
+                                     .n_heads = shape->n_heads,
+                                     .n_kv_heads = shape->n_kv_heads,
+                                     .dim = shape->dim,
+                                     .max_q = seqs->max_seqlen,
+                                     .max_k = kseqs->max_seqlen,
+                                     .scale = shape->scale,
+                                     .causal = shape->causal};
+    if (shape->scale == 0)
+        args->scale = 1.0f / sqrtf((float)shape->dim);
+    if (record)
+        args->lse = s2s_tape_matrix(tape, t, shape->n_heads)->data;
+    args->workspace = s2s_tape_scratch(tape, tensor_k(tape)->attention_workspace(args));
+    tensor_k(tape)->attention(tensor_queue(tape), args);
+    s2s_tape_scratch_end(tape);
+    if (record)
+        s2s_tape_push(tape, "attention", attention_backward, 3, ins, 1, &o)->saved = args;
+    return o;
+}

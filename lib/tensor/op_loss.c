@@ -1,0 +1,177 @@
+/* Losses: sums, whose gradient is told its seed when they are recorded. */
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
+#include "lib/tensor/tensor_internal.h"
+
+/* Bytes of logits that exist at a time: about the third-level cache, and enough rows for the
+ * products with the output matrix not to wait for memory. */
+enum { LOGITS_BYTES = 32 << 20, LOGITS_MIN_ROWS = 64 };
+
+static struct s2s_tensor *new_scalar(struct s2s_tape *tape)
+{
+    struct s2s_tensor *t = s2s_tape_tensor(tape, S2S_F64, 0, NULL);
+    tensor_k(tape)->zero(tensor_queue(tape), t->data, sizeof(double));
+    return t;
+}
+
+/* The rows that carry a label, and their labels, on the tape. */
+struct labelled {
+    int64_t n;
+    struct s2s_tensor *idx, *labels;
+};
+
+static struct labelled find_labelled(struct s2s_tape *tape, const int32_t *labels, int64_t t,
+                                     int64_t vocab)
+{
+    struct labelled found = {0};
+    int32_t *host = s2s_xmalloc((size_t)(2 * t + 1) * sizeof *host), *kept = host + t;
+    for (int64_t i = 0; i < t; i++)
+        if (labels[i] >= 0) {
+            if (labels[i] >= vocab)
+                S2S_BUG("%s: label %d of %lld classes", tape->layer, labels[i], (long long)vocab);
+            host[found.n] = (int32_t)i;
+            kept[found.n++] = labels[i];
+        }
+    found.idx = s2s_tape_upload_i32(tape, host, found.n);
+    found.labels = s2s_tape_upload_i32(tape, kept, found.n);
+    free(host);
+    return found;
+}
+
+static struct s2s_mat rows_from(const struct s2s_tensor *t, int64_t row)
+{
+    struct s2s_mat mat = s2s_tensor_mat(t);
+    mat.data = (float *)mat.data + row * mat.stride;
+    return mat;
+}
+
+/* Logits, loss and (where wanted) gradients of rows [begin, begin + n) of x. */
+static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                       int64_t begin, int64_t n, struct s2s_mat logits,
+                       struct s2s_k_cross_entropy *args, struct s2s_tensor *dx,
+                       struct s2s_tensor *dw, bool accumulate_dw)
+{
+    const struct s2s_kernels *k = tensor_k(tape);
+    int64_t vocab = s2s_tensor_rows(w), width = s2s_tensor_cols(w);
+    k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = rows_from(x, begin),
+                                                     .b = s2s_tensor_mat(w),
+                                                     .c = logits,
+                                                     .m = n,
+                                                     .n = vocab,
+                                                     .k = width,
+                                                     .trans_b = true,
+                                                     .alpha = 1});
+    args->rows = n;
+    k->cross_entropy(tensor_queue(tape), args);
+    if (dx)
+        k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = logits,
+                                                         .b = s2s_tensor_mat(w),
+                                                         .c = rows_from(dx, begin),
+                                                         .m = n,
+                                                         .n = width,
+                                                         .k = vocab,
+                                                         .alpha = 1});
+    if (dw)
+        k->gemm(tensor_queue(tape), &(struct s2s_k_gemm){.a = logits,
+                                                         .b = rows_from(x, begin),
+                                                         .c = s2s_tensor_mat(dw),
+                                                         .m = vocab,
+                                                         .n = width,
+                                                         .k = n,
+                                                         .trans_a = true,
+                                                         .alpha = 1,
+                                                         .accumulate = accumulate_dw});
+}
+
+/* Over all rows of x, slice by slice; dx, dw NULL where not wanted. */
+static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s_tensor *x,
+                      struct s2s_tensor *w, const struct s2s_tensor *labels, double seed,
+                      struct s2s_tensor *dx, struct s2s_tensor *dw, bool accumulate_dw)
+{
+    int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w);
+    int64_t rows = LOGITS_BYTES / (int64_t)sizeof(float) / vocab;
+    if (rows < LOGITS_MIN_ROWS)
+        rows = LOGITS_MIN_ROWS;
+    if (rows > n)
+        rows = n;
+    /* slices of equal size */
+    int64_t n_slices = (n + rows - 1) / rows;
+    rows = (n + n_slices - 1) / n_slices;
+    struct s2s_mat logits = {s2s_tape_scratch(tape, (size_t)(rows * vocab) * sizeof(float)), vocab,
+                             S2S_F32};
+    float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
+    for (int64_t begin = 0; begin < n; begin += rows) {
+        struct s2s_k_cross_entropy args = {.logits = logits,
+                                           .labels = (const int32_t *)labels->data + begin,
+                                           .loss = losses + begin,
+                                           .cols = vocab,
+                                           .grad_scale = (float)seed,
+                                           .gradient = dx || dw};
+        xent_slice(tape, x, w, begin, n - begin < rows ? n - begin : rows, logits, &args, dx, dw,
+                   accumulate_dw || begin > 0);
+    }
+    tensor_sum(tape, loss, losses, n, false);
+    s2s_tape_scratch_end(tape);
+}
+
+struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *x,
+                                      struct s2s_tensor *w, const int32_t *labels, double seed)
+{
+    int64_t t = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
+    tensor_check(tape, "cross entropy", x, -1, -1);
+    tensor_check(tape, "cross entropy", w, -1, width);
+    struct s2s_tensor *loss = new_scalar(tape), *ins[] = {x, w};
+    bool record = s2s_tape_needs(tape, 2, ins);
+    struct labelled found = find_labelled(tape, labels, t, s2s_tensor_rows(w));
+    if (found.n == 0)
+        return loss;
+    /* a rectangle of the labelled rows; x itself when that is all of them */
+    struct s2s_tensor *rows = x;
+    struct s2s_k_rows move = {.idx = found.idx->data, .n = found.n, .cols = width};
+    if (found.n < t) {
+        rows = s2s_tape_matrix(tape, found.n, width);
+        move.dst = s2s_tensor_mat(rows);
+        move.src = s2s_tensor_mat(x);
+        tensor_k(tape)->gather_rows(tensor_queue(tape), &move);
+    }
+    struct s2s_tensor *drows = NULL, *dw = NULL;
+    bool accumulate_dw = false, accumulate_dx = false;
+    if (record) {
+        drows = x->needs_grad ? s2s_tape_matrix(tape, found.n, width) : NULL;
+        dw = s2s_tape_grad(tape, w, &accumulate_dw);
+    }
+    xent_rows(tape, loss, rows, w, found.labels, seed, drows, dw, accumulate_dw);
+    if (!drows)
+        return loss;
+    struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate_dx);
+    if (!accumulate_dx)
+        tensor_k(tape)->zero(tensor_queue(tape), dx->data,
+                             (size_t)s2s_tensor_numel(dx) * sizeof(float));
+    move.dst = s2s_tensor_mat(dx);
+    move.src = s2s_tensor_mat(drows);
+    move.accumulate = true;
+    tensor_k(tape)->scatter_rows(tensor_queue(tape), &move);
+    return loss;
+}
+
+struct s2s_tensor *s2s_op_sqdist(struct s2s_tape *tape, struct s2s_tensor *x,
+                                 struct s2s_tensor *target, double seed)
+{
+    int64_t rows = s2s_tensor_rows(x), cols = s2s_tensor_cols(x);
+    tensor_check(tape, "squared distance", x, -1, -1);
+    tensor_check(tape, "squared distance", target, rows, cols);
+    struct s2s_tensor *loss = new_scalar(tape);
+    struct s2s_k_sqdist args = {.x = s2s_tensor_mat(x),
+                                .target = s2s_tensor_mat(target),
+                                .loss = s2s_tape_scratch(tape, (size_t)rows * sizeof(float)),
+                                .rows = rows,
+                                .cols = cols,
+                                .grad_scale = (float)seed};
+    if (s2s_tape_needs(tape, 1, &x))
+        args.dx = s2s_tensor_mat(s2s_tape_grad(tape, x, &args.accumulate));
+    tensor_k(tape)->sqdist(tensor_queue(tape), &args);
+    tensor_sum(tape, loss, args.loss, rows, false);
+    s2s_tape_scratch_end(tape);
+    return loss;
+}

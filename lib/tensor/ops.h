@@ -1,0 +1,96 @@
+/*
+ * The operations of the tape. Each allocates its output on the tape, runs kernels, and is recorded
+ * when an input needs a gradient. Shapes in brackets; T is the number of packed tokens. Parameters
+ * are given as their tensors (param->tensor).
+ */
+#ifndef S2S_TENSOR_OPS_H
+#define S2S_TENSOR_OPS_H
+
+#include "kernels/kernels.h"
+#include "lib/tensor/tensor.h"
+
+/* y [T, out] = x [T, in] w^T + b; w [out, in], b [out] or NULL. */
+struct s2s_tensor *s2s_op_linear(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                                 struct s2s_tensor *b);
+
+/* y = a + b, equal shapes. */
+struct s2s_tensor *s2s_op_add(struct s2s_tape *tape, struct s2s_tensor *a, struct s2s_tensor *b);
+/* y = alpha a + beta b (half-step residuals). */
+struct s2s_tensor *s2s_op_axpby(struct s2s_tape *tape, float alpha, struct s2s_tensor *a,
+                                float beta, struct s2s_tensor *b);
+/* y = alpha x */
+struct s2s_tensor *s2s_op_scale(struct s2s_tape *tape, float alpha, struct s2s_tensor *x);
+
+/*
+ * Rows of a table times `scale`: y [n, cols] of ids I32 [n]. A negative id is a zero row without
+ * gradient (pad slots). The row skip_id (-1: none) gets no gradient: Hugging Face's padding_idx.
+ */
+struct s2s_tensor *s2s_op_embedding(struct s2s_tape *tape, struct s2s_tensor *table,
+                                    struct s2s_tensor *ids, float scale, int32_t skip_id);
+
+/* y [n, cols] = x[idx[i]], idx I32 [n], differing from each other; negative: a zero row. */
+struct s2s_tensor *s2s_op_gather_rows(struct s2s_tape *tape, struct s2s_tensor *x,
+                                      struct s2s_tensor *idx);
+/*
+ * x with rows replaced: y[idx[i]] = rows[i], other rows those of x. idx I32 [n], differing from
+ * each other, negative: dropped. Takes over the memory of x, which nobody may read afterwards.
+ */
+struct s2s_tensor *s2s_op_splice_rows(struct s2s_tape *tape, struct s2s_tensor *x,
+                                      struct s2s_tensor *rows, struct s2s_tensor *idx);
+
+/*
+ * RMS norm of rows: y = (gain + gain_offset) x / sqrt(mean(x^2) + eps); gain [cols].
+ * With a residual the sum h = x + residual is normed, and given back in *sum (the new residual).
+ */
+struct s2s_tensor *s2s_op_rmsnorm(struct s2s_tape *tape, struct s2s_tensor *x,
+                                  struct s2s_tensor *gain, float eps, float gain_offset);
+struct s2s_tensor *s2s_op_add_rmsnorm(struct s2s_tape *tape, struct s2s_tensor **sum,
+                                      struct s2s_tensor *x, struct s2s_tensor *residual,
+                                      struct s2s_tensor *gain, float eps, float gain_offset);
+
+/* Cosines and sines [T, dim] of positions (I32 [T]) times inv_freq (host, [dim / 2]). */
+struct s2s_tensor *s2s_op_rope_table(struct s2s_tape *tape, struct s2s_tensor *positions,
+                                     const double *inv_freq, int64_t dim);
+/* Rotates every head of x [T, n_heads * dim]. Takes over the memory of x. */
+struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
+                               struct s2s_tensor *table, int64_t n_heads);
+
+/* Where sequences begin: on the device for kernels, sizes on the host for choosing grids. */
+struct s2s_seqs {
+    struct s2s_tensor *cu_seqlens; /* I32 [n_seqs + 1] */
+    int64_t n_seqs, max_seqlen;
+};
+/* Uploads bounds (host int32 [n_seqs + 1]); their longest is max_seqlen. */
+struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, int64_t n_seqs);
+
+struct s2s_attention_shape {
+    int64_t n_heads, n_kv_heads, dim;
+    float scale; /* 0: 1/sqrt(dim) */
+    bool causal;
+};
+/* o [T, n_heads * dim] of q [T, n_heads * dim], k, v [K, n_kv_heads * dim]. kseqs NULL: the same
+ * sequences; else keys have bounds of their own (a cache) and the last query sees the last key. */
+struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
+                                    struct s2s_tensor *k, struct s2s_tensor *v,
+                                    const struct s2s_seqs *seqs, const struct s2s_seqs *kseqs,
+                                    const struct s2s_attention_shape *shape);
+
+/* y = act(gate) * up; up NULL: act(gate). */
+struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, struct s2s_tensor *up,
+                              enum s2s_act act);
+
+/*
+ * Cross entropy of the logits x w^T, summed over the rows whose label is not negative: a F64
+ * scalar. labels are host int32 [T] (borrowed for the call). Logits exist for a slice of rows at a
+ * time; rows without label cost nothing. On a recording tape the gradients, times `seed`, are
+ * computed in this same pass (those of w are added to its bucket at once), so call it only when
+ * s2s_tape_backward follows.
+ */
+struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *x,
+                                      struct s2s_tensor *w, const int32_t *labels, double seed);
+
+/* 0.5 sum (x - target)^2 as a F64 scalar, gradient times `seed`; target has the shape of x. */
+struct s2s_tensor *s2s_op_sqdist(struct s2s_tape *tape, struct s2s_tensor *x,
+                                 struct s2s_tensor *target, double seed);
+
+#endif

@@ -1,0 +1,30 @@
+/* Shared by the files of operations. */
+#ifndef S2S_TENSOR_INTERNAL_H
+#define S2S_TENSOR_INTERNAL_H
+
+#include "lib/base/error.h"
+#include "lib/tensor/ops.h"
+
+/* The table and queue of a tape, for calls: tensor_k(tape)->gemm(tensor_queue(tape), &args). */
+static inline const struct s2s_kernels *tensor_k(const struct s2s_tape *tape)
+{
+    return tape->device->kernels;
+}
+
+static inline struct s2s_queue *tensor_queue(struct s2s_tape *tape)
+{
+    return &tape->device->queue;
+}
+
+/* Ends the program unless the tensor is F32 with `cols` columns (-1: any): our mistake, with the
+ * layer's name. */
+void tensor_check(const struct s2s_tape *tape, const char *op, const struct s2s_tensor *tensor,
+                  int64_t rows, int64_t cols);
+/* y (+)= alpha x, equal shapes */
+void tensor_axpby(struct s2s_tape *tape, float alpha, const struct s2s_tensor *x, float beta,
+                  const struct s2s_tensor *y);
+/* Sum of a device vector into a F64 scalar of the tape, added when accumulate. */
+void tensor_sum(struct s2s_tape *tape, struct s2s_tensor *scalar, const float *x, int64_t n,
+                bool accumulate);
+
+#endif

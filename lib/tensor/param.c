@@ -187,7 +187,7 @@ void s2s_param_init(struct s2s_param *param, uint64_t seed)
     float *host = s2s_xmalloc((size_t)(param->numel ? param->numel : 1) * sizeof *host);
     for (int64_t begin = 0; begin < param->numel; begin += run) {
         int64_t first = global_index(param, begin);
-        #pragma omp parallel for schedule(static) if (run > PIECE)
+#pragma omp parallel for schedule(static) if (run > PIECE)
         for (int64_t at = 0; at < run; at += PIECE)
             init_run(param, key, host + begin + at, run - at < PIECE ? run - at : PIECE,
                      first + at);

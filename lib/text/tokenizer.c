@@ -1,0 +1,532 @@
+#include "lib/text/tokenizer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "lib/io/digest.h"
+#include "lib/text/text_internal.h"
+
+void s2s_ids_add(struct s2s_ids *ids, int32_t id)
+{
+    if (ids->len == ids->cap)
+        s2s_grow(&ids->data, ids->len, &ids->cap, sizeof *ids->data);
+    ids->data[ids->len++] = id;
+}
+
+void s2s_ids_clear(struct s2s_ids *ids)
+{
+    ids->len = 0;
+}
+
+void s2s_ids_release(struct s2s_ids *ids)
+{
+    free(ids->data);
+    *ids = (struct s2s_ids)S2S_IDS_INIT;
+}
+
+/* ---- what one encoding thread borrows ---- */
+
+struct text_worker {
+    struct text_worker *next;
+    struct text_split_work split;
+    struct text_bpe_work *bpe;
+    struct text_spans raw, normalized; /* of added tokens: alternating text and token */
+    struct s2s_ids raw_ids, normalized_ids;
+    struct s2s_buf text;
+};
+
+struct text_pool {
+    pthread_mutex_t lock;
+    struct text_worker *free;
+};
+
+static struct text_worker *borrow_worker(struct text_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    struct text_worker *worker = pool->free;
+    if (worker)
+        pool->free = worker->next;
+    pthread_mutex_unlock(&pool->lock);
+    if (!worker) {
+        worker = s2s_xcalloc(1, sizeof *worker);
+        worker->split.matcher = text_matcher_new();
+        worker->bpe = text_bpe_work_new();
+    }
+    return worker;
+}
+
+static void return_worker(struct text_pool *pool, struct text_worker *worker)
+{
+    pthread_mutex_lock(&pool->lock);
+    worker->next = pool->free;
+    pool->free = worker;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void worker_free(struct text_worker *worker)
+{
+    text_matcher_free(worker->split.matcher);
+    text_bpe_work_free(worker->bpe);
+    free(worker->split.pieces.data);
+    free(worker->split.next.data);
+    free(worker->split.matches.data);
+    free(worker->split.is_match);
+    s2s_buf_release(&worker->split.text);
+    free(worker->raw.data);
+    free(worker->normalized.data);
+    s2s_ids_release(&worker->raw_ids);
+    s2s_ids_release(&worker->normalized_ids);
+    s2s_buf_release(&worker->text);
+    free(worker);
+}
+
+/* ---- life ---- */
+
+static struct s2s_tokenizer *tokenizer_new(void)
+{
+    struct s2s_tokenizer *tok = s2s_xcalloc(1, sizeof *tok);
+    tok->raw_trie = text_trie_new();
+    tok->normalized_trie = text_trie_new();
+    tok->bos = tok->eos = tok->pad = -1;
+    tok->pool = s2s_xcalloc(1, sizeof *tok->pool);
+    pthread_mutex_init(&tok->pool->lock, NULL);
+    return tok;
+}
+
+void s2s_tokenizer_free(struct s2s_tokenizer *tok)
+{
+    if (!tok)
+        return;
+    for (int32_t i = 0; i < tok->n_tokens; i++) {
+        free(tok->tokens[i].content);
+        free(tok->tokens[i].bytes);
+    }
+    free(tok->tokens);
+    text_bpe_free(tok->bpe);
+    text_splits_release(&tok->splits);
+    for (size_t i = 0; i < tok->n_added; i++)
+        free(tok->added[i].content);
+    free(tok->added);
+    text_trie_free(tok->raw_trie);
+    text_trie_free(tok->normalized_trie);
+    for (size_t i = 0; i < tok->n_post; i++)
+        s2s_ids_release(&tok->post[i].ids);
+    free(tok->post);
+    for (struct text_worker *worker = tok->pool->free, *next; worker; worker = next) {
+        next = worker->next;
+        worker_free(worker);
+    }
+    pthread_mutex_destroy(&tok->pool->lock);
+    free(tok->pool);
+    free(tok);
+}
+
+/* The first of the names that is a token. */
+static int32_t first_of(const struct s2s_tokenizer *tok, const char *const *names, size_t n)
+{
+    int32_t id = -1;
+    for (size_t i = 0; i < n && id < 0; i++)
+        id = s2s_tokenizer_id(tok, names[i]);
+    return id;
+}
+
+static void guess_roles(struct s2s_tokenizer *tok)
+{
+    static const char *const bos[] = {"<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>",
+                                      "<|bos|>"};
+    static const char *const eos[] = {"</s>",  "<|end_of_text|>", "<|endoftext|>",
+                                      "<eos>", "<|eos|>",         "<|im_end|>"};
+    static const char *const pad[] = {"<pad>", "<|pad|>", "[PAD]", "<|finetune_right_pad_id|>",
+                                      "<|endoftext|>"};
+    tok->bos = first_of(tok, bos, sizeof bos / sizeof *bos);
+    tok->eos = first_of(tok, eos, sizeof eos / sizeof *eos);
+    tok->pad = first_of(tok, pad, sizeof pad / sizeof *pad);
+}
+
+int s2s_tokenizer_parse(struct s2s_tokenizer **out, const char *json, size_t len,
+                        struct s2s_error *err)
+{
+    struct s2s_tokenizer *tok = tokenizer_new();
+    int rc = text_tokenizer_load(tok, json, len, err);
+    if (rc < 0) {
+        s2s_tokenizer_free(tok);
+        return rc;
+    }
+    s2s_xxh3_128_hex(tok->digest, json, len);
+    guess_roles(tok);
+    *out = tok;
+    return 0;
+}
+
+static int read_file(struct s2s_buf *out, const char *path, struct s2s_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+    struct stat st;
+    ssize_t n = -1;
+    if (fstat(fd, &st) == 0 && st.st_size > 0)
+        s2s_buf_reserve(out, (size_t)st.st_size);
+    do {
+        s2s_buf_reserve(out, 64 << 10);
+        n = read(fd, out->data + out->len, out->cap - out->len);
+        if (n > 0)
+            out->len += (size_t)n;
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s", path) : 0;
+    close(fd);
+    return rc;
+}
+
+/* "bos_token": "<s>", or {"content": "<s>", ..}, or null. */
+static void set_role(struct s2s_tokenizer *tok, const json_t *config, const char *key, int32_t *id)
+{
+    const json_t *value = json_object_get(config, key);
+    if (json_is_object(value))
+        value = json_object_get(value, "content");
+    if (json_is_null(value))
+        *id = -1;
+    else if (json_is_string(value))
+        *id = s2s_tokenizer_id(tok, json_string_value(value));
+}
+
+/* tokenizer_config.json beside tokenizer.json, where it is. */
+static int read_roles(struct s2s_tokenizer *tok, const char *path, struct s2s_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *beside =
+        s2s_xasprintf("%.*stokenizer_config.json", slash ? (int)(slash - path + 1) : 0, path);
+    json_error_t at;
+    int rc = 0;
+    if (access(beside, R_OK) == 0) {
+        json_t *config = json_load_file(beside, 0, &at);
+        if (config) {
+            set_role(tok, config, "bos_token", &tok->bos);
+            set_role(tok, config, "eos_token", &tok->eos);
+            set_role(tok, config, "pad_token", &tok->pad);
+        } else {
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", beside, at.line, at.text);
+        }
+        json_decref(config);
+    }
+    free(beside);
+    return rc;
+}
+
+int s2s_tokenizer_open(struct s2s_tokenizer **out, const char *path, struct s2s_error *err)
+{
+    struct s2s_buf json = S2S_BUF_INIT;
+    struct s2s_tokenizer *tok = NULL;
+    int rc = read_file(&json, path, err);
+    if (rc == 0) {
+        rc = s2s_tokenizer_parse(&tok, json.data ? json.data : "", json.len, err);
+        if (rc < 0)
+            s2s_error_add(err, rc, "%s", path);
+    }
+    s2s_buf_release(&json);
+    if (rc == 0)
+        rc = read_roles(tok, path, err);
+    if (rc < 0) {
+        s2s_tokenizer_free(tok);
+        return rc;
+    }
+    *out = tok;
+    return 0;
+}
+
+/* ---- added tokens ---- */
+
+/* A character of a word, as Rust's regex crate has \w. */
+static bool is_word(uint32_t cp)
+{
+    return text_is_alphanumeric(cp) || cp == 0x200c || cp == 0x200d;
+}
+
+static size_t space_at_start(const char *text, size_t len)
+{
+    size_t i = 0;
+    for (size_t n; i < len && text_is_space(text_utf8_get(text + i, &n)); i += n)
+        ;
+    return i;
+}
+
+/* Start of the white space that text ends with. */
+static size_t space_at_end(const char *text, size_t len)
+{
+    size_t end = len, n;
+    while (end > 0) {
+        size_t begin = end - 1;
+        while ((text[begin] & 0xc0) == 0x80)
+            begin--;
+        if (!text_is_space(text_utf8_get(text + begin, &n)))
+            break;
+        end = begin;
+    }
+    return end;
+}
+
+static bool word_around(const char *text, size_t len, struct text_span match)
+{
+    size_t n, before = match.begin;
+    if (match.end < len && is_word(text_utf8_get(text + match.end, &n)))
+        return true;
+    if (before == 0)
+        return false;
+    do
+        before--;
+    while ((text[before] & 0xc0) == 0x80);
+    return is_word(text_utf8_get(text + before, &n));
+}
+
+/*
+ * Cuts text at added tokens: spans with the token's id, or -1 for text. Follows find_matches of HF
+ * tokenizers: a token's own white space joins it, and matches never start before the last one's
+ * end.
+ */
+static void cut_added(const struct s2s_tokenizer *tok, const struct text_trie *trie,
+                      struct text_spans *spans, struct s2s_ids *ids, const char *text, size_t len)
+{
+    size_t from = 0, done = 0;
+    int32_t index;
+    struct text_span match;
+    spans->len = ids->len = 0;
+    while ((index = text_trie_find(trie, &match, text, len, from)) >= 0) {
+        const struct text_added *added = &tok->added[index];
+        from = match.end;
+        if (added->single_word && word_around(text, len, match))
+            continue;
+        if (added->lstrip) {
+            match.begin = space_at_end(text, match.begin);
+            if (match.begin < done)
+                match.begin = done;
+        }
+        if (added->rstrip)
+            match.end += space_at_start(text + match.end, len - match.end);
+        if (done < match.begin) {
+            text_spans_add(spans, done, match.begin);
+            s2s_ids_add(ids, -1);
+        }
+        text_spans_add(spans, match.begin, match.end);
+        s2s_ids_add(ids, added->id);
+        done = match.end;
+    }
+    if (done < len) {
+        text_spans_add(spans, done, len);
+        s2s_ids_add(ids, -1);
+    }
+}
+
+/* ---- encoding ---- */
+
+static int encode_plain(const struct s2s_tokenizer *tok, struct text_worker *worker,
+                        struct s2s_ids *ids, const char *text, size_t len, struct s2s_error *err)
+{
+    int rc = text_split_run(&tok->splits, &worker->split, text, len, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < worker->split.pieces.len; i++) {
+        struct text_span piece = worker->split.pieces.data[i];
+        text_bpe_encode(tok->bpe, worker->bpe, ids, worker->split.text.data + piece.begin,
+                        piece.end - piece.begin);
+    }
+    return 0;
+}
+
+/* A stretch without raw added tokens: normalise, cut at normalised added tokens. */
+static int encode_stretch(const struct s2s_tokenizer *tok, struct text_worker *worker,
+                          struct s2s_ids *ids, const char *text, size_t len, struct s2s_error *err)
+{
+    int rc = 0;
+    if (tok->nfc) {
+        s2s_buf_clear(&worker->text);
+        if ((rc = text_add_nfc(&worker->text, text, len, err)) < 0)
+            return rc;
+        text = worker->text.data;
+        len = worker->text.len;
+    }
+    cut_added(tok, tok->normalized_trie, &worker->normalized, &worker->normalized_ids, text, len);
+    for (size_t i = 0; i < worker->normalized.len && rc == 0; i++) {
+        struct text_span span = worker->normalized.data[i];
+        if (worker->normalized_ids.data[i] >= 0)
+            s2s_ids_add(ids, worker->normalized_ids.data[i]);
+        else
+            rc = encode_plain(tok, worker, ids, text + span.begin, span.end - span.begin, err);
+    }
+    return rc;
+}
+
+static int encode_text(const struct s2s_tokenizer *tok, struct text_worker *worker,
+                       struct s2s_ids *ids, const char *text, size_t len, struct s2s_error *err)
+{
+    int rc = 0;
+    cut_added(tok, tok->raw_trie, &worker->raw, &worker->raw_ids, text, len);
+    for (size_t i = 0; i < worker->raw.len && rc == 0; i++) {
+        struct text_span span = worker->raw.data[i];
+        if (worker->raw_ids.data[i] >= 0)
+            s2s_ids_add(ids, worker->raw_ids.data[i]);
+        else
+            rc = encode_stretch(tok, worker, ids, text + span.begin, span.end - span.begin, err);
+    }
+    return rc;
+}
+
+int s2s_tokenizer_encode(const struct s2s_tokenizer *tok, struct s2s_ids *ids, const char *text,
+                         size_t len, bool special, struct s2s_error *err)
+{
+    size_t bad = text_utf8_check(text, len);
+    if (bad < len)
+        return s2s_error_set(err, S2S_E_FORMAT, "byte %zu of the text (0x%02x) is not UTF-8", bad,
+                             (unsigned char)text[bad]);
+    struct text_worker *worker = borrow_worker(tok->pool);
+    int rc = 0;
+    if (!tok->post)
+        rc = encode_text(tok, worker, ids, text, len, err);
+    for (size_t i = 0; i < tok->n_post && rc == 0; i++) {
+        const struct text_post_piece *piece = &tok->post[i];
+        if (piece->is_text)
+            rc = encode_text(tok, worker, ids, text, len, err);
+        else if (special)
+            for (size_t k = 0; k < piece->ids.len; k++)
+                s2s_ids_add(ids, piece->ids.data[k]);
+    }
+    return_worker(tok->pool, worker);
+    return rc;
+}
+
+int s2s_tokenizer_decode(const struct s2s_tokenizer *tok, struct s2s_buf *out, const int32_t *ids,
+                         size_t n_ids, bool skip_special, struct s2s_error *err)
+{
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    int rc = 0;
+    for (size_t i = 0; i < n_ids && rc == 0; i++) {
+        int32_t id = ids[i];
+        if (id < 0 || id >= tok->n_tokens || !tok->tokens[id].content)
+            rc = s2s_error_set(err, S2S_E_RANGE, "token %zu: no token has the id %d", i, id);
+        else if (!(skip_special && tok->tokens[id].special))
+            s2s_buf_add(&bytes, tok->tokens[id].bytes, tok->tokens[id].bytes_len);
+    }
+    if (rc == 0)
+        text_utf8_add_lossy(out, bytes.data, bytes.len);
+    s2s_buf_release(&bytes);
+    return rc;
+}
+
+/* ---- tokens ---- */
+
+int32_t s2s_tokenizer_id(const struct s2s_tokenizer *tok, const char *token)
+{
+    size_t len = strlen(token);
+    for (int32_t id = 0; id < tok->n_tokens; id++)
+        if (tok->tokens[id].content && tok->tokens[id].content_len == len &&
+            !memcmp(tok->tokens[id].content, token, len))
+            return id;
+    return -1;
+}
+
+const char *s2s_tokenizer_token(const struct s2s_tokenizer *tok, int32_t id, size_t *len)
+{
+    if (id < 0 || id >= tok->n_tokens || !tok->tokens[id].content)
+        return NULL;
+    if (len)
+        *len = tok->tokens[id].content_len;
+    return tok->tokens[id].content;
+}
+
+bool s2s_tokenizer_is_special(const struct s2s_tokenizer *tok, int32_t id)
+{
+    return id >= 0 && id < tok->n_tokens && tok->tokens[id].special;
+}
+
+int32_t s2s_tokenizer_size(const struct s2s_tokenizer *tok)
+{
+    return tok->n_tokens;
+}
+
+int32_t s2s_tokenizer_bos(const struct s2s_tokenizer *tok)
+{
+    return tok->bos;
+}
+
+int32_t s2s_tokenizer_eos(const struct s2s_tokenizer *tok)
+{
+    return tok->eos;
+}
+
+int32_t s2s_tokenizer_pad(const struct s2s_tokenizer *tok)
+{
+    return tok->pad;
+}
+
+const char *s2s_tokenizer_digest(const struct s2s_tokenizer *tok)
+{
+    return tok->digest;
+}
+
+void text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char *content,
+                              size_t len, bool special)
+{
+    if (id >= tok->n_tokens) {
+        size_t old = tok->tokens_cap;
+        if ((size_t)id >= tok->tokens_cap) {
+            tok->tokens_cap = (size_t)id + (size_t)id / 2 + 64;
+            tok->tokens = s2s_xrealloc(tok->tokens, tok->tokens_cap, sizeof *tok->tokens);
+            memset(tok->tokens + old, 0, (tok->tokens_cap - old) * sizeof *tok->tokens);
+        }
+        tok->n_tokens = id + 1;
+    }
+    struct text_token *token = &tok->tokens[id];
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    /* a token with characters that stand for no byte decodes to itself */
+    if (!text_bytes_of_token(&bytes, content, len))
+        s2s_buf_add(&bytes, content, len);
+    struct text_token old = *token; /* content may be what it holds */
+    *token = (struct text_token){s2s_xstrndup(content, len), len, bytes.data, bytes.len, special};
+    free(old.content);
+    free(old.bytes);
+}
+
+int text_tokenizer_add(struct s2s_tokenizer *tok, const struct text_added *added,
+                       struct s2s_error *err)
+{
+    struct s2s_buf key = S2S_BUF_INIT;
+    int rc = 0;
+    if (tok->nfc && added->normalized)
+        rc = text_add_nfc(&key, added->content, added->len, err);
+    else
+        s2s_buf_add(&key, added->content, added->len);
+    if (rc == 0) {
+        s2s_grow(&tok->added, tok->n_added, &tok->added_cap, sizeof *tok->added);
+        text_trie_add(added->normalized ? tok->normalized_trie : tok->raw_trie, key.data, key.len,
+                      (int32_t)tok->n_added);
+        tok->added[tok->n_added] = *added;
+        tok->added[tok->n_added++].content = s2s_xstrndup(added->content, added->len);
+        text_tokenizer_set_token(tok, added->id, added->content, added->len, added->special);
+    }
+    s2s_buf_release(&key);
+    return rc;
+}
+
+int32_t s2s_tokenizer_add_special(struct s2s_tokenizer *tok, const char *token,
+                                  struct s2s_error *err)
+{
+    size_t len = strlen(token);
+    if (len == 0 || text_utf8_check(token, len) < len)
+        return s2s_error_set(err, S2S_E_ARG, "a special token must be text, and not empty");
+    int32_t id = s2s_tokenizer_id(tok, token);
+    if (id >= 0 && tok->tokens[id].special)
+        return id;
+    struct text_added added = {(char *)(uintptr_t)token,
+                               len,
+                               id >= 0 ? id : tok->n_tokens,
+                               false,
+                               false,
+                               false,
+                               false,
+                               true};
+    int rc = text_tokenizer_add(tok, &added, err);
+    return rc < 0 ? rc : added.id;
+}

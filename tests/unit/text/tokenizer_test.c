@@ -1,0 +1,281 @@
+/* lib/text/tokenizer against what HF tokenizers gave (tests/oracle/tokenizer_*), and its refusals.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "lib/base/base.h"
+#include "lib/text/tokenizer.h"
+
+static struct s2s_tokenizer *open_fixture(const char *name)
+{
+    struct s2s_tokenizer *tok = NULL;
+    struct s2s_error err = S2S_ERROR_INIT;
+    char *path = s2s_xasprintf("tests/oracle/%s/tokenizer.json", name);
+    if (s2s_tokenizer_open(&tok, path, &err) < 0)
+        fail_msg("%s", err.text);
+    free(path);
+    return tok;
+}
+
+static void check_ids(const struct s2s_tokenizer *tok, const json_t *text, const json_t *want,
+                      bool special)
+{
+    struct s2s_ids ids = S2S_IDS_INIT;
+    assert_int_equal(s2s_tokenizer_encode(tok, &ids, json_string_value(text),
+                                          json_string_length(text), special, NULL),
+                     0);
+    assert_int_equal(ids.len, json_array_size(want));
+    for (size_t i = 0; i < ids.len; i++)
+        assert_int_equal(ids.data[i], json_integer_value(json_array_get(want, i)));
+    s2s_ids_release(&ids);
+}
+
+static void check_text(const struct s2s_tokenizer *tok, const json_t *ids, const json_t *want,
+                       bool skip_special)
+{
+    struct s2s_ids list = S2S_IDS_INIT;
+    struct s2s_buf out = S2S_BUF_INIT;
+    size_t i;
+    json_t *id;
+    json_array_foreach(ids, i, id) s2s_ids_add(&list, (int32_t)json_integer_value(id));
+    assert_int_equal(s2s_tokenizer_decode(tok, &out, list.data, list.len, skip_special, NULL), 0);
+    assert_int_equal(out.len, json_string_length(want));
+    if (out.len)
+        assert_memory_equal(out.data, json_string_value(want), out.len);
+    s2s_ids_release(&list);
+    s2s_buf_release(&out);
+}
+
+/* Every text of tests/oracle/NAME/FILE: ids with and without special tokens, decoded both ways. */
+static void check_strings(const char *name, const char *file)
+{
+    struct s2s_tokenizer *tok = open_fixture(name);
+    char *path = s2s_xasprintf("tests/oracle/%s/%s", name, file);
+    json_t *strings = json_load_file(path, JSON_ALLOW_NUL, NULL);
+    assert_true(json_array_size(strings) >= 100);
+    size_t i;
+    json_t *item;
+    json_array_foreach(strings, i, item)
+    {
+        const json_t *text = json_object_get(item, "text");
+        const json_t *ids = json_object_get(item, "ids");
+        const json_t *plain = json_object_get(item, "ids_no_special");
+        check_ids(tok, text, ids, true);
+        if (plain)
+            check_ids(tok, text, plain, false);
+        if (json_object_get(item, "decoded"))
+            check_text(tok, plain, json_object_get(item, "decoded"), false);
+        if (json_object_get(item, "decoded_skip_special"))
+            check_text(tok, ids, json_object_get(item, "decoded_skip_special"), true);
+    }
+    json_decref(strings);
+    free(path);
+    s2s_tokenizer_free(tok);
+}
+
+static void llama3_ids_and_texts_are_those_of_hf(void **state)
+{
+    check_strings("tokenizer_bytelevel_llama3", "strings.json");
+}
+
+static void qwen_ids_and_texts_are_those_of_hf(void **state)
+{
+    check_strings("tokenizer_bytelevel_qwen", "strings.json");
+}
+
+static void roles_are_found_and_a_tag_gets_the_next_id(void **state)
+{
+    struct s2s_tokenizer *tok = open_fixture("tokenizer_bytelevel_llama3");
+    assert_int_equal(s2s_tokenizer_bos(tok), 1500);
+    assert_int_equal(s2s_tokenizer_eos(tok), 1501);
+    assert_int_equal(s2s_tokenizer_size(tok), 1506);
+    assert_int_equal(s2s_tokenizer_id(tok, "<|audio|>"), 1505);
+    assert_int_equal(s2s_tokenizer_id(tok, "<|nothing|>"), -1);
+    assert_true(s2s_tokenizer_is_special(tok, 1505));
+    assert_int_equal(s2s_tokenizer_add_special(tok, "<|audio|>", NULL), 1505);
+    assert_int_equal(s2s_tokenizer_add_special(tok, "<clip>", NULL), 1506);
+    assert_int_equal(s2s_tokenizer_add_special(tok, "", NULL), S2S_E_ARG);
+    struct s2s_ids ids = S2S_IDS_INIT;
+    assert_int_equal(s2s_tokenizer_encode(tok, &ids, "<clip><clip>", 12, false, NULL), 0);
+    assert_int_equal(ids.len, 2);
+    assert_int_equal(ids.data[1], 1506);
+    assert_string_equal(s2s_tokenizer_token(tok, 1506, NULL), "<clip>");
+    s2s_ids_release(&ids);
+    s2s_tokenizer_free(tok);
+}
+
+static void bytes_that_are_not_utf8_are_refused_with_their_place(void **state)
+{
+    struct s2s_tokenizer *tok = open_fixture("tokenizer_bytelevel_qwen");
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_ids ids = S2S_IDS_INIT;
+    const char *bad[] = {"abc\xff",     "abc\xc0\x80", "abc\xed\xa0\x80", "abc\xf4\x90\x80\x80",
+                         "abc\xe2\x82", "abc\x80"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(s2s_tokenizer_encode(tok, &ids, bad[i], strlen(bad[i]), true, &err),
+                         S2S_E_FORMAT);
+        assert_non_null(strstr(err.text, "byte 3"));
+    }
+    /* ids that are no UTF-8 together decode to U+FFFD, one for each maximal part */
+    int32_t id = s2s_tokenizer_id(tok, "\xc3\xa2"); /* the alphabet's sign for byte 0xe2 */
+    int32_t pair[] = {id, id};
+    struct s2s_buf out = S2S_BUF_INIT;
+    assert_int_equal(s2s_tokenizer_decode(tok, &out, pair, 2, false, NULL), 0);
+    assert_string_equal(out.data, "\xef\xbf\xbd\xef\xbf\xbd");
+    pair[1] = 99999;
+    assert_int_equal(s2s_tokenizer_decode(tok, &out, pair, 2, false, &err), S2S_E_RANGE);
+    assert_non_null(strstr(err.text, "99999"));
+    s2s_buf_release(&out);
+    s2s_ids_release(&ids);
+    s2s_tokenizer_free(tok);
+}
+
+/* A small tokenizer around the given parts. */
+static int parse_with(struct s2s_tokenizer **tok, const char *normalizer, const char *pre,
+                      const char *model, const char *post, const char *decoder, const char *added,
+                      struct s2s_error *err)
+{
+    char *json =
+        s2s_xasprintf("{\"added_tokens\":[%s],\"normalizer\":%s,\"pre_tokenizer\":%s,\"model\":%s,"
+                      "\"post_processor\":%s,\"decoder\":%s}",
+                      added, normalizer, pre, model, post, decoder);
+    int rc = s2s_tokenizer_parse(tok, json, strlen(json), err);
+    free(json);
+    return rc;
+}
+
+#define PRE "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
+#define MODEL \
+    "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"abc\":4},\"merges\":[[\"a\"," \
+    "\"b\"],\"ab c\"]}"
+#define DECODER "{\"type\":\"ByteLevel\"}"
+
+static void other_kinds_are_refused_by_name(void **state)
+{
+    static const struct {
+        const char *normalizer, *pre, *model, *post, *decoder, *added, *says;
+    } cases[] = {
+        {"null", PRE, "{\"type\":\"Unigram\",\"vocab\":[]}", "null", DECODER, "", "Unigram"},
+        {"null", PRE, "{\"type\":\"WordPiece\",\"vocab\":{}}", "null", DECODER, "", "WordPiece"},
+        {"null", PRE, "{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}",
+         "null", DECODER, "", "byte_fallback"},
+        {"{\"type\":\"NFKC\"}", PRE, MODEL, "null", DECODER, "", "NFKC"},
+        {"null", "null", MODEL, "null", DECODER, "", "no ByteLevel"},
+        {"null", "{\"type\":\"Metaspace\"}", MODEL, "null", DECODER, "", "Metaspace"},
+        {"null", PRE, MODEL, "{\"type\":\"BertProcessing\"}", DECODER, "", "BertProcessing"},
+        {"null", PRE, MODEL, "null", "{\"type\":\"WordPiece\"}", "", "decoder"},
+        {"null", PRE, MODEL, "null", DECODER, "{\"id\":99999999,\"content\":\"x\"}", "99999999"},
+        {"null", PRE, MODEL, "null", DECODER, "{\"id\":3,\"content\":\"x\"}", "id 3 belongs"},
+        {"null", PRE, "{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}", "null",
+         DECODER, "", "merges[0]"},
+        {"null", PRE, "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}", "null",
+         DECODER, "", "two tokens"},
+        {"null", PRE, "{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}", "null", DECODER, "",
+         "id -1"},
+        {"null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}",
+         MODEL, "null", DECODER, "", "pattern ("},
+        {"null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\b\"},\"behavior\":\"Isolated\"}",
+         MODEL, "null", DECODER, "", "not supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_tokenizer *tok = NULL;
+        struct s2s_error err = S2S_ERROR_INIT;
+        int rc = parse_with(&tok, cases[i].normalizer, cases[i].pre, cases[i].model, cases[i].post,
+                            cases[i].decoder, cases[i].added, &err);
+        assert_true(rc < 0);
+        if (!strstr(err.text, cases[i].says))
+            fail_msg("case %zu: '%s' does not say '%s'", i, err.text, cases[i].says);
+    }
+}
+
+static size_t count_ids(const struct s2s_tokenizer *tok, const char *text, int32_t want_first)
+{
+    struct s2s_ids ids = S2S_IDS_INIT;
+    assert_int_equal(s2s_tokenizer_encode(tok, &ids, text, strlen(text), false, NULL), 0);
+    size_t n = ids.len;
+    if (n)
+        assert_int_equal(ids.data[0], want_first);
+    s2s_ids_release(&ids);
+    return n;
+}
+
+static void merges_go_by_rank_and_long_words_end(void **state)
+{
+    struct s2s_tokenizer *tok = NULL;
+    assert_int_equal(parse_with(&tok, "null", PRE, MODEL, "null", DECODER, "", NULL), 0);
+    assert_int_equal(count_ids(tok, "abcabcab", 4), 3);
+    assert_int_equal(count_ids(tok, "bca", 1), 3);
+    assert_int_equal(count_ids(tok, "", 0), 0);
+    assert_int_equal(count_ids(tok, "xyz", 0), 0); /* bytes without a token vanish, as upstream */
+    size_t n = 300000;
+    char *text = s2s_xmalloc(n + 1);
+    for (size_t i = 0; i < n; i++)
+        text[i] = "abc"[i % 3];
+    text[n] = 0;
+    assert_int_equal(count_ids(tok, text, 4), n / 3); /* one word: must not take n * n */
+    free(text);
+    s2s_tokenizer_free(tok);
+}
+
+struct job {
+    const struct s2s_tokenizer *tok;
+    const json_t *strings;
+    int n_bad;
+};
+
+static void *encode_all(void *arg)
+{
+    struct job *job = arg;
+    struct s2s_ids ids = S2S_IDS_INIT;
+    for (size_t i = 0; i < json_array_size(job->strings); i++) {
+        const json_t *item = json_array_get(job->strings, i);
+        const json_t *text = json_object_get(item, "text"), *want = json_object_get(item, "ids");
+        s2s_ids_clear(&ids);
+        s2s_tokenizer_encode(job->tok, &ids, json_string_value(text), json_string_length(text),
+                             true, NULL);
+        job->n_bad += ids.len != json_array_size(want);
+        for (size_t k = 0; k < ids.len; k++)
+            job->n_bad += ids.data[k] != json_integer_value(json_array_get(want, k));
+    }
+    s2s_ids_release(&ids);
+    return NULL;
+}
+
+static void threads_share_one_tokenizer(void **state)
+{
+    struct s2s_tokenizer *tok = open_fixture("tokenizer_bytelevel_qwen");
+    json_t *strings =
+        json_load_file("tests/oracle/tokenizer_bytelevel_qwen/strings.json", JSON_ALLOW_NUL, NULL);
+    pthread_t threads[4];
+    struct job jobs[4];
+    for (int i = 0; i < 4; i++) {
+        jobs[i] = (struct job){tok, strings, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_all, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(jobs[i].n_bad, 0);
+    }
+    json_decref(strings);
+    s2s_tokenizer_free(tok);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama3_ids_and_texts_are_those_of_hf),
+        cmocka_unit_test(qwen_ids_and_texts_are_those_of_hf),
+        cmocka_unit_test(roles_are_found_and_a_tag_gets_the_next_id),
+        cmocka_unit_test(bytes_that_are_not_utf8_are_refused_with_their_place),
+        cmocka_unit_test(other_kinds_are_refused_by_name),
+        cmocka_unit_test(merges_go_by_rank_and_long_words_end),
+        cmocka_unit_test(threads_share_one_tokenizer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -100,6 +100,8 @@ static int take_member(struct s2s_stream *in, struct member *m, const char *name
     if ((rc = parse_header(m, head, head_len, name, err)) < 0)
         return rc;
     m->offset = stream_source_offset(in->src);
+    if ((m->is_end && (rc = stream_source_need_border(in->src, -(int64_t)head_len, err)) < 0))
+        return rc;
     rc = stream_source_take(in->src, m->size + s2s_tar_padding(m->size), &m->bytes, err);
     return rc < 0 ? rc : check_padding(m, err);
 }
@@ -123,7 +125,7 @@ static int read_header(struct s2s_stream *in, struct s2s_error *err)
     in->first_offset = stream_source_offset(in->src);
     if ((rc = s2s_schema_compile(&in->schema, in->header, err)) < 0)
         return rc;
-    return stream_source_need_border(in->src, err);
+    return stream_source_need_border(in->src, 0, err);
 }
 
 /* ---- the end ---- */
@@ -321,7 +323,7 @@ int64_t s2s_stream_n_records(struct s2s_stream *in, struct s2s_error *err)
 {
     if (in->has_end)
         return in->end.n_records;
-    if (stream_source_size(in->src) < 0) {
+    if (!stream_source_is_file(in->src)) {
         int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                                "%s: a pipe has no random access: its end comes last", in->path);
         return s2s_error_hint(err, rc, "save it to a file first");

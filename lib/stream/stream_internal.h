@@ -37,6 +37,7 @@ int stream_source_take_or_end(struct stream_source *src, uint64_t len, const uns
                               struct s2s_error *err);
 int64_t stream_source_offset(const struct stream_source *src); /* bytes taken */
 
+bool stream_source_is_file(const struct stream_source *src);
 /* Random access: only where stream_source_size is not negative. Does not move the offset. */
 int64_t stream_source_size(const struct stream_source *src);
 int stream_source_at(struct stream_source *src, int64_t offset, uint64_t len,
@@ -45,9 +46,9 @@ void stream_source_seek(struct stream_source *src, int64_t offset);
 /* Where the last frame begins; -1 when nothing is compressed. */
 int64_t stream_source_last_frame(const struct stream_source *src);
 
-/* In compressed streams a frame must begin at this offset (before header, first record and end);
- * FORMAT otherwise. Always 0 for plain ones. */
-int stream_source_need_border(struct stream_source *src, struct s2s_error *err);
+/* In compressed streams a frame must begin `delta` bytes from here (behind the header, before the
+ * end); FORMAT otherwise. Always 0 for plain ones. */
+int stream_source_need_border(struct stream_source *src, int64_t delta, struct s2s_error *err);
 /* After the tar's two zero blocks: nothing follows but what belongs to a compressed stream, and
  * that agrees with the frames. */
 int stream_source_finish(struct stream_source *src, struct s2s_error *err);

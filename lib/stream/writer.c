@@ -8,11 +8,15 @@
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"
+#include "lib/io/zstdseek.h"
 #include "lib/stream/schema.h"
 #include "lib/stream/stream_internal.h"
 
 /* A block is hashed and written while it is in the cache. */
 enum { BLOCK_BYTES = 256 * 1024 };
+
+/* A frame is ended by the member that fills it: a reader of one record decodes little more. */
+enum { FRAME_BYTES = 2 << 20, DEFAULT_LEVEL = 3 };
 
 /* A record waits for the next one no longer than this. */
 #define FLUSH_SECONDS 0.010
@@ -20,6 +24,9 @@ enum { BLOCK_BYTES = 256 * 1024 };
 struct s2s_stream_writer {
     char *path;
     struct s2s_outfile *out;
+    struct s2s_zstd_writer *zstd; /* NULL: plain */
+    struct s2s_buf frame;         /* members of the frame that is being filled */
+    int64_t offset;               /* bytes of the tar so far */
     struct s2s_schema schema;
     struct stream_end end;
     struct s2s_digest *digest; /* of the record that is being written */
@@ -32,7 +39,17 @@ struct s2s_stream_writer {
 
 static int put(struct s2s_stream_writer *w, const void *bytes, size_t len, struct s2s_error *err)
 {
-    return s2s_outfile_write(w->out, bytes, len, err);
+    w->offset += (int64_t)len;
+    if (!w->zstd)
+        return s2s_outfile_write(w->out, bytes, len, err);
+    s2s_buf_add(&w->frame, bytes, len);
+    return 0;
+}
+
+/* Ends the frame. Where frames end depends on sizes alone, never on time or threads. */
+static int end_frame(struct s2s_stream_writer *w, struct s2s_error *err)
+{
+    return w->zstd && w->frame.len ? s2s_zstd_writer_add(w->zstd, &w->frame, err) : 0;
 }
 
 static int begin_member(struct s2s_stream_writer *w, const char *name, uint64_t size,
@@ -123,6 +140,12 @@ static int put_header(struct s2s_stream_writer *w, const json_t *full, struct s2
     return rc;
 }
 
+static int level_by_name(const char *path)
+{
+    size_t len = path ? strlen(path) : 0;
+    return len > 4 && !strcmp(path + len - 4, ".zst") ? DEFAULT_LEVEL : 0;
+}
+
 int s2s_stream_create(struct s2s_stream_writer **result, const char *path, const json_t *header,
                       const json_t *parent, char *const *args, size_t n_args,
                       const struct s2s_stream_options *options, struct s2s_error *err)
@@ -139,7 +162,13 @@ int s2s_stream_create(struct s2s_stream_writer **result, const char *path, const
     }
     if ((rc = s2s_outfile_open(&w->out, path, err)) < 0)
         goto out;
+    int level = options && options->zstd_level ? options->zstd_level : level_by_name(path);
+    if (level > 0)
+        w->zstd =
+            s2s_zstd_writer_new(w->out, level, options && options->jobs > 1 ? options->jobs : 1);
     rc = put_header(w, full, err);
+    if (rc == 0)
+        rc = end_frame(w, err);
     if (rc == 0)
         rc = s2s_outfile_flush(w->out, err); /* readers down a pipe can begin */
     w->flushed_s = s2s_now_s();
@@ -167,6 +196,8 @@ static int end_record(struct s2s_stream_writer *w, int64_t offset, uint64_t size
     w->last_digest = s2s_digest_value(w->digest);
     stream_end_add(&w->end, (uint64_t)offset, size, w->last_digest);
     int rc = end_member(w, size, err);
+    if (w->zstd)
+        return rc == 0 && w->frame.len >= FRAME_BYTES ? end_frame(w, err) : rc;
     double now_s = s2s_now_s();
     if (rc == 0 && now_s - w->flushed_s > FLUSH_SECONDS) {
         rc = s2s_outfile_flush(w->out, err);
@@ -197,7 +228,7 @@ int s2s_stream_write(struct s2s_stream_writer *w, struct s2s_st_tensor *tensors,
     stream_record_name(name, w->end.n_records);
     s2s_digest_reset(w->digest);
     rc = begin_member(w, name, size, err);
-    int64_t offset = s2s_outfile_offset(w->out);
+    int64_t offset = w->offset;
     if (rc == 0)
         rc = put_hashed(w, header, header_len, err);
     for (size_t i = 0; rc == 0 && i < n_tensors; i++)
@@ -220,7 +251,7 @@ int s2s_stream_write_bytes(struct s2s_stream_writer *w, const void *bytes, size_
     stream_record_name(name, w->end.n_records);
     s2s_digest_reset(w->digest);
     rc = begin_member(w, name, len, err);
-    int64_t offset = s2s_outfile_offset(w->out);
+    int64_t offset = w->offset;
     if (rc == 0)
         rc = put_hashed(w, bytes, len, err);
     return rc < 0 ? rc : end_record(w, offset, len, err);
@@ -235,6 +266,8 @@ uint64_t s2s_stream_last_digest(const struct s2s_stream_writer *w)
 
 static void writer_free(struct s2s_stream_writer *w)
 {
+    s2s_zstd_writer_free(w->zstd);
+    s2s_buf_release(&w->frame);
     s2s_schema_release(&w->schema);
     stream_end_release(&w->end);
     s2s_digest_free(w->digest);
@@ -247,11 +280,17 @@ static int put_end(struct s2s_stream_writer *w, struct s2s_error *err)
     static const char zeros[S2S_TAR_TAIL];
     char *bytes = NULL;
     size_t len = 0;
-    int rc = stream_end_build(&bytes, &len, &w->end, err);
+    int rc = end_frame(w, err);
+    if (rc == 0)
+        rc = stream_end_build(&bytes, &len, &w->end, err);
     if (rc == 0)
         rc = put_member(w, STREAM_END_NAME, bytes, len, err);
     if (rc == 0)
         rc = put(w, zeros, S2S_TAR_TAIL, err);
+    if (rc == 0)
+        rc = end_frame(w, err);
+    if (rc == 0 && w->zstd)
+        rc = s2s_zstd_writer_finish(w->zstd, err);
     free(bytes);
     return rc;
 }

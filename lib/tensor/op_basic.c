@@ -120,8 +120,13 @@ static void sum_backward(struct s2s_tape *tape, struct s2s_node *node)
     const float factor[2] = {saved->alpha, saved->beta};
     const struct s2s_tensor *dy = s2s_tape_out_grad(node->out[0]);
     for (int i = 0; i < node->n_in; i++) {
+        struct s2s_tensor *x = node->in[i];
+        /* the last reader of dy may keep it as it is */
+        if (i == node->n_in - 1 && factor[i] == 1 && x->needs_grad &&
+            s2s_tape_grad_steal(x, node->out[0]))
+            return;
         bool accumulate;
-        struct s2s_tensor *dx = s2s_tape_grad(tape, node->in[i], &accumulate);
+        struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate);
         if (dx)
             tensor_axpby(tape, factor[i], dy, accumulate ? 1 : 0, dx);
     }

@@ -344,14 +344,17 @@ struct s2s_tensor *s2s_tape_segment(struct s2s_tape *tape,
                                                              struct s2s_tensor *const *),
                                     void *ctx, int n_in, struct s2s_tensor *const *in)
 {
-    struct s2s_tape *child = child_tape(tape, false);
+    /* the child records what the parent would, only to learn whether a backward is needed:
+     * parameters that fn uses are not among its inputs */
+    struct s2s_tape *child = child_tape(tape, tape->recording);
     s2s_tape_layer(child, "%s", tape->layer);
     struct s2s_tensor *y = fn(child, ctx, in);
+    bool needed = y->needs_grad;
     struct s2s_tensor *out = s2s_tape_tensor(tape, y->dtype, y->n_dims, y->shape);
     copy_tensor(tape, y, s2s_tensor_mat(out), false);
+    child->first = child->last = NULL;
     s2s_tape_reset(child);
-    if (tape->recording) {
-        /* parameters that fn uses are not among the inputs, so it is recorded whatever they need */
+    if (needed) {
         struct segment *seg = s2s_tape_host_alloc(tape, sizeof *seg);
         *seg = (struct segment){fn, ctx};
         s2s_tape_push(tape, "segment", segment_backward, n_in, in, 1, &out)->saved = seg;

@@ -1,0 +1,365 @@
+/*
+ * Dense decoders of the Llama type: Llama, Qwen2, Qwen3, Gemma 1.
+ *   h += attn(norm1(h)); h += mlp(norm2(h)); final norm; logits with the output layer, or with the
+ *   embedding when the two are tied
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+#include "lib/conf/conf.h"
+#include "lib/model/model_internal.h"
+#include "lib/nn/decoder.h"
+
+enum family { LLAMA, QWEN2, QWEN3, GEMMA };
+
+struct config {
+    enum family family;
+    int64_t vocab, width, inner, n_layers, n_heads, n_kv_heads, head_dim, pad;
+    double eps, init_std;
+    bool tied, qkv_bias, o_bias, mlp_bias;
+    enum s2s_act act;
+};
+
+struct layer {
+    struct s2s_nn_rmsnorm norm1, norm2;
+    struct s2s_nn_attention attention;
+    struct s2s_nn_mlp mlp;
+};
+
+struct llama {
+    struct config config;
+    double *inv_freq; /* [head_dim / 2] */
+    struct s2s_param *embed, *head;
+    struct layer *layers;
+    struct s2s_nn_rmsnorm norm;
+};
+
+static const char *const model_types[] = {"llama", "qwen2", "qwen3", "gemma", NULL};
+
+/* ---- config.json ---- */
+
+static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    enum { BIG = 1 << 30 };
+    int rc;
+    if ((rc = s2s_conf_get_i64(&c->vocab, conf, "vocab_size", 1, BIG, err)) < 0 ||
+        (rc = s2s_conf_get_i64(&c->width, conf, "hidden_size", 1, BIG, err)) < 0 ||
+        (rc = s2s_conf_get_i64(&c->inner, conf, "intermediate_size", 1, BIG, err)) < 0 ||
+        (rc = s2s_conf_get_i64(&c->n_layers, conf, "num_hidden_layers", 0, 100000, err)) < 0 ||
+        (rc = s2s_conf_get_i64(&c->n_heads, conf, "num_attention_heads", 1, 100000, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->n_kv_heads, conf, "num_key_value_heads", 1, 100000,
+                                  c->n_heads, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->head_dim, conf, "head_dim", 1, BIG, c->width / c->n_heads,
+                                  err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->pad, conf, "pad_token_id", -1, BIG, -1, err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&c->init_std, conf, "initializer_range", 0.02, err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&c->eps, conf, "rms_norm_eps", 1e-6, err)) < 0)
+        return rc;
+    if (c->n_heads % c->n_kv_heads)
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "num_key_value_heads"),
+                              "%lld attention heads cannot share %lld key-value heads",
+                              (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (c->head_dim % 2)
+        return s2s_conf_error(err, S2S_E_RANGE, conf, "head_dim is %lld; rotation needs it even",
+                              (long long)c->head_dim);
+    return 0;
+}
+
+static int read_act(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    static const char *const names[] = {"silu", "gelu_pytorch_tanh", "gelu_new", "gelu", "relu",
+                                        NULL};
+    static const enum s2s_act acts[] = {S2S_ACT_SILU, S2S_ACT_GELU_TANH, S2S_ACT_GELU_TANH,
+                                        S2S_ACT_GELU, S2S_ACT_RELU};
+    int choice;
+    /* published Gemma files say "gelu" and mean the tanh form; the library corrects them so */
+    if (c->family == GEMMA) {
+        c->act = S2S_ACT_GELU_TANH;
+        return 0;
+    }
+    int rc = s2s_conf_get_choice_or(&choice, conf, "hidden_act", names, 0, err);
+    if (rc == 0)
+        c->act = acts[choice];
+    return rc;
+}
+
+static int read_switches(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    bool sliding, attention_bias;
+    int rc;
+    if ((rc = s2s_conf_get_bool_or(&c->tied, conf, "tie_word_embeddings", c->family == GEMMA,
+                                   err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&attention_bias, conf, "attention_bias", false, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&c->mlp_bias, conf, "mlp_bias", false, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&sliding, conf, "use_sliding_window", false, err)) < 0)
+        return rc;
+    c->qkv_bias = c->family == QWEN2 || attention_bias;
+    c->o_bias = c->family != QWEN2 && attention_bias;
+    if (sliding)
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "use_sliding_window"),
+                              "attention in a sliding window is not implemented");
+    return read_act(c, conf, err);
+}
+
+/* Llama 3's scaling: long wavelengths are slowed by `factor`, short ones stay, between them a ramp.
+ */
+static int scale_llama3(double *inv_freq, int64_t half, const struct s2s_conf *rope,
+                        struct s2s_error *err)
+{
+    double factor, low, high, original;
+    int rc;
+    if ((rc = s2s_conf_get_f64(&factor, rope, "factor", err)) < 0 ||
+        (rc = s2s_conf_get_f64(&low, rope, "low_freq_factor", err)) < 0 ||
+        (rc = s2s_conf_get_f64(&high, rope, "high_freq_factor", err)) < 0 ||
+        (rc = s2s_conf_get_f64(&original, rope, "original_max_position_embeddings", err)) < 0)
+        return rc;
+    for (int64_t i = 0; i < half; i++) {
+        double w = inv_freq[i], wavelength = 2 * M_PI / w;
+        if (wavelength > original / low) {
+            inv_freq[i] = w / factor;
+        } else if (wavelength >= original / high) {
+            double s = (original / wavelength - low) / (high - low);
+            inv_freq[i] = (1 - s) * w / factor + s * w;
+        }
+    }
+    return 0;
+}
+
+static int read_rope(struct llama *m, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    static const char *const types[] = {"default", "linear", "llama3", NULL};
+    const int64_t dim = m->config.head_dim;
+    const struct s2s_conf *rope;
+    double theta, factor = 1, partial;
+    int type = 0, rc = s2s_conf_get_map(&rope, conf, "rope_parameters", err);
+    if (rc == 0 && !rope)
+        rc = s2s_conf_get_map(&rope, conf, "rope_scaling", err);
+    if (rc < 0)
+        return rc;
+    if (rope && !s2s_conf_is_unset(rope, "rope_theta"))
+        rc = s2s_conf_get_f64(&theta, rope, "rope_theta", err);
+    else
+        rc = s2s_conf_get_f64_or(&theta, conf, "rope_theta", 10000.0, err);
+    if (rc < 0 || (rc = s2s_conf_get_f64_or(&partial, conf, "partial_rotary_factor", 1.0, err)) < 0)
+        return rc;
+    if (partial != 1.0)
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "partial_rotary_factor"),
+                              "rotating a part of each head is not implemented");
+    for (int64_t i = 0; i < dim / 2; i++)
+        m->inv_freq[i] = pow(theta, -2.0 * (double)i / (double)dim);
+    if (!rope)
+        return 0;
+    const char *key = s2s_conf_is_unset(rope, "rope_type") ? "type" : "rope_type";
+    if ((rc = s2s_conf_get_choice_or(&type, rope, key, types, 0, err)) < 0)
+        return rc;
+    if (type == 2)
+        return scale_llama3(m->inv_freq, dim / 2, rope, err);
+    if (type == 1 && (rc = s2s_conf_get_f64(&factor, rope, "factor", err)) < 0)
+        return rc;
+    for (int64_t i = 0; i < dim / 2; i++)
+        m->inv_freq[i] /= factor;
+    return 0;
+}
+
+static int read_config(struct llama *m, const struct s2s_conf *conf, struct s2s_error *err)
+{
+    int family;
+    int rc = s2s_conf_get_choice(&family, conf, "model_type", model_types, err);
+    if (rc < 0)
+        return rc;
+    m->config.family = (enum family)family;
+    if ((rc = read_sizes(&m->config, conf, err)) < 0 ||
+        (rc = read_switches(&m->config, conf, err)) < 0)
+        return rc;
+    m->inv_freq = s2s_xcalloc((size_t)m->config.head_dim / 2, sizeof *m->inv_freq);
+    return read_rope(m, conf, err);
+}
+
+/* ---- parameters ---- */
+
+static void build_layer(struct s2s_model *model, struct llama *m, int idx)
+{
+    const struct config *c = &m->config;
+    struct layer *layer = &m->layers[idx];
+    const double offset = c->family == GEMMA ? 1 : 0;
+    char *place = s2s_xasprintf("%smodel.layers.%d", model->prefix, idx);
+    char *attention = s2s_xasprintf("%s.self_attn", place);
+    char *mlp = s2s_xasprintf("%s.mlp", place);
+    struct s2s_nn_ctx ctx = {model->params, model->par, place, c->init_std};
+    s2s_nn_rmsnorm_init(&layer->norm1, &ctx, "input_layernorm", c->width, c->eps, offset);
+    ctx.place = attention;
+    s2s_nn_attention_init(&layer->attention, &ctx,
+                          &(struct s2s_nn_attention_options){.width = c->width,
+                                                             .layer_idx = idx,
+                                                             .qkv_bias = c->qkv_bias,
+                                                             .o_bias = c->o_bias,
+                                                             .qk_norm = c->family == QWEN3,
+                                                             .eps = c->eps,
+                                                             .shape = {.n_heads = c->n_heads,
+                                                                       .n_kv_heads = c->n_kv_heads,
+                                                                       .dim = c->head_dim,
+                                                                       .causal = true}});
+    ctx.place = place;
+    s2s_nn_rmsnorm_init(&layer->norm2, &ctx, "post_attention_layernorm", c->width, c->eps, offset);
+    ctx.place = mlp;
+    s2s_nn_mlp_init(&layer->mlp, &ctx, c->width, c->inner, c->act, c->mlp_bias);
+    free(mlp);
+    free(attention);
+    free(place);
+}
+
+static int llama_build(struct s2s_model *model, struct s2s_error *err)
+{
+    struct llama *m = model->impl = s2s_xcalloc(1, sizeof *m);
+    struct config *c = &m->config;
+    int rc = read_config(m, model->conf, err);
+    if (rc < 0)
+        return rc;
+    model->vocab_size = c->vocab;
+    model->hidden_size = c->width;
+    model->pad_token_id = (int32_t)c->pad;
+    struct s2s_param_spec table = {
+        .n_dims = 2, .shape = {c->vocab, c->width}, .init = {S2S_INIT_NORMAL, c->init_std}};
+    m->embed = s2s_model_add(model, &table, "model.embed_tokens.weight");
+    m->layers = s2s_xcalloc((size_t)c->n_layers + 1, sizeof *m->layers);
+    for (int i = 0; i < c->n_layers; i++)
+        build_layer(model, m, i);
+    char *place = s2s_xasprintf("%smodel", model->prefix);
+    struct s2s_nn_ctx ctx = {model->params, model->par, place, c->init_std};
+    s2s_nn_rmsnorm_init(&m->norm, &ctx, "norm", c->width, c->eps, c->family == GEMMA ? 1 : 0);
+    free(place);
+    m->head = c->tied ? m->embed : s2s_model_add(model, &table, "lm_head.weight");
+    return 0;
+}
+
+static void llama_free(void *impl)
+{
+    struct llama *m = impl;
+    free(m->inv_freq);
+    free(m->layers);
+    free(m);
+}
+
+/* ---- forward ---- */
+
+/* Slot ids for the look-up: -1 in pad slots and where audio will stand. */
+static struct s2s_tensor *lookup_ids(struct s2s_tape *tape, const struct s2s_batch *batch)
+{
+    int32_t *ids = s2s_xmalloc((size_t)(batch->n_tokens + 1) * sizeof *ids);
+    memcpy(ids, batch->input_ids, (size_t)batch->n_tokens * sizeof *ids);
+    for (int64_t s = 0; batch->seq_lens && s < batch->n_seqs; s++)
+        for (int64_t i = batch->cu_seqlens[s] + batch->seq_lens[s]; i < batch->cu_seqlens[s + 1];
+             i++)
+            ids[i] = -1;
+    for (int64_t k = 0; batch->audio_slot && k < batch->n_clips; k++)
+        for (int64_t i = 0; i < batch->audio_frames[k]; i++)
+            ids[batch->audio_slot[k] + i] = -1;
+    struct s2s_tensor *t = s2s_tape_upload_i32(tape, ids, batch->n_tokens);
+    free(ids);
+    return t;
+}
+
+struct layer_ctx {
+    const struct layer *layer;
+    const struct s2s_nn_batch *batch;
+};
+
+static struct s2s_tensor *run_layer(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in)
+{
+    const struct layer_ctx *c = ctx;
+    const struct layer *layer = c->layer;
+    const char *place = tape->layer;
+    struct s2s_tensor *h = in[0];
+    s2s_tape_layer(tape, "%s.self_attn", place);
+    struct s2s_tensor *x = s2s_nn_rmsnorm(tape, &layer->norm1, h);
+    x = s2s_nn_attention(tape, &layer->attention, x, c->batch);
+    s2s_tape_layer(tape, "%s.mlp", place);
+    x = s2s_nn_add_rmsnorm(tape, &layer->norm2, &h, x);
+    x = s2s_nn_mlp(tape, &layer->mlp, x);
+    tape->layer = place;
+    return s2s_op_add(tape, h, x);
+}
+
+static void run_head(struct llama *m, struct s2s_tape *tape, const struct s2s_batch *batch,
+                     struct s2s_forward *fwd)
+{
+    struct s2s_tensor *y = fwd->output, *w = m->head->tensor;
+    if (batch->labels)
+        fwd->loss = s2s_op_linear_xent(tape, y, w, batch->labels, fwd->seed);
+    if (!fwd->want_logits && !fwd->want_last)
+        return;
+    /* for the eye only: no gradient goes this way */
+    bool recording = tape->recording;
+    tape->recording = false;
+    if (fwd->want_last) {
+        int32_t last = (int32_t)batch->n_tokens - 1;
+        y = s2s_op_gather_rows(tape, y, s2s_tape_upload_i32(tape, &last, 1));
+    }
+    fwd->logits = s2s_op_linear(tape, y, w, NULL);
+    tape->recording = recording;
+}
+
+static int llama_forward_embeds(struct s2s_model *model, struct s2s_tape *tape,
+                                struct s2s_tensor *embeds, const struct s2s_batch *batch,
+                                struct s2s_forward *fwd, struct s2s_error *err)
+{
+    struct llama *m = model->impl;
+    const int n = (int)m->config.n_layers;
+    struct s2s_nn_batch *shared = s2s_tape_host_alloc(tape, sizeof *shared);
+    struct s2s_tensor *positions = s2s_tape_upload_i32(tape, batch->position_ids, batch->n_tokens);
+    shared->seqs = s2s_op_seqs(tape, batch->cu_seqlens, batch->n_seqs);
+    shared->rope = s2s_op_rope_table(tape, positions, m->inv_freq, m->config.head_dim);
+    shared->cache = fwd->cache;
+    fwd->hidden = s2s_tape_host_alloc(tape, (size_t)(n + 1) * sizeof *fwd->hidden);
+    fwd->n_hidden = n + 1;
+    struct s2s_tensor *h = fwd->inputs_embeds = fwd->hidden[0] = embeds;
+    for (int i = 0; i < n; i++) {
+        struct layer_ctx *ctx = s2s_tape_host_alloc(tape, sizeof *ctx);
+        *ctx = (struct layer_ctx){&m->layers[i], shared};
+        s2s_tape_layer(tape, "%smodel.layers.%d", model->prefix, i);
+        /* without recording a segment gives the layer's memory back */
+        h = fwd->recompute || !tape->recording ? s2s_tape_segment(tape, run_layer, ctx, 1, &h)
+                                               : run_layer(tape, ctx, &h);
+        fwd->hidden[i + 1] = h;
+    }
+    s2s_tape_layer(tape, "%smodel.norm", model->prefix);
+    fwd->output = fwd->hidden[n] = s2s_nn_rmsnorm(tape, &m->norm, h);
+    s2s_tape_layer(tape, "%slm_head", model->prefix);
+    run_head(m, tape, batch, fwd);
+    if (fwd->cache)
+        fwd->cache->len += batch->n_tokens;
+    return 0;
+}
+
+static struct s2s_tensor *llama_embed(struct s2s_model *model, struct s2s_tape *tape,
+                                      const struct s2s_batch *batch)
+{
+    struct llama *m = model->impl;
+    float scale = m->config.family == GEMMA ? sqrtf((float)m->config.width) : 1;
+    s2s_tape_layer(tape, "%smodel.embed_tokens", model->prefix);
+    return s2s_op_embedding(tape, m->embed->tensor, lookup_ids(tape, batch), scale,
+                            model->pad_token_id);
+}
+
+static int llama_forward(struct s2s_model *model, struct s2s_tape *tape,
+                         const struct s2s_batch *batch, struct s2s_forward *fwd,
+                         struct s2s_error *err)
+{
+    if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
+        return s2s_error_set(err, S2S_E_ARG,
+                             "a decoder needs input_ids, position_ids and cu_seqlens");
+    struct s2s_tensor *embeds = llama_embed(model, tape, batch);
+    return llama_forward_embeds(model, tape, embeds, batch, fwd, err);
+}
+
+const struct s2s_model_kind s2s_model_llama = {
+    .model_types = model_types,
+    .build = llama_build,
+    .embed = llama_embed,
+    .forward = llama_forward,
+    .forward_embeds = llama_forward_embeds,
+    .free_impl = llama_free,
+};

@@ -1,0 +1,173 @@
+/* Weights of a Hugging Face directory: one file, or shards with an index. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/base/error.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/conf/conf.h"
+#include "lib/io/safetensors.h"
+#include "lib/model/model_internal.h"
+
+/* The open files of a directory. */
+struct weights {
+    struct s2s_safetensors *files;
+    char **paths;
+    size_t n, cap, cap_paths;
+};
+
+static int open_file(struct weights *w, const char *dir, const char *name, struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s/%s", dir, name);
+    for (size_t i = 0; i < w->n; i++)
+        if (strcmp(w->paths[i], path) == 0) {
+            free(path);
+            return 0;
+        }
+    s2s_grow(&w->files, w->n, &w->cap, sizeof *w->files);
+    s2s_grow(&w->paths, w->n, &w->cap_paths, sizeof *w->paths);
+    int rc = s2s_safetensors_open(&w->files[w->n], path, err);
+    if (rc < 0) {
+        free(path);
+        return rc;
+    }
+    w->paths[w->n++] = path;
+    return 0;
+}
+
+static void close_files(struct weights *w)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        s2s_safetensors_release(&w->files[i]);
+        free(w->paths[i]);
+    }
+    free(w->files);
+    free(w->paths);
+}
+
+static int open_shards(struct weights *w, const char *dir, const char *index_path,
+                       struct s2s_error *err)
+{
+    struct s2s_conf *index = NULL;
+    const struct s2s_conf *map;
+    const char *name;
+    int rc = s2s_conf_read(&index, index_path, S2S_CONF_JSON, err);
+    if (rc < 0)
+        return rc;
+    rc = s2s_conf_get_map(&map, index, "weight_map", err);
+    if (rc == 0 && !map)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no weight_map", index_path);
+    for (size_t i = 0; rc == 0 && i < map->n_items; i++) {
+        if ((rc = s2s_conf_as_str(&name, map->items[i], err)) < 0)
+            break;
+        if (strchr(name, '/'))
+            rc = s2s_conf_error(err, S2S_E_FORMAT, map->items[i], "a shard outside the directory");
+        else
+            rc = open_file(w, dir, name, err);
+    }
+    s2s_conf_free(index);
+    return rc;
+}
+
+static int open_dir(struct weights *w, const char *dir, struct s2s_error *err)
+{
+    struct stat st;
+    char *index = s2s_xasprintf("%s/model.safetensors.index.json", dir);
+    int rc = stat(index, &st) == 0 ? open_shards(w, dir, index, err)
+                                   : open_file(w, dir, "model.safetensors", err);
+    free(index);
+    return rc;
+}
+
+static const struct s2s_st_tensor *find(const struct weights *w, const char *name, size_t *file)
+{
+    for (*file = 0; *file < w->n; ++*file) {
+        const struct s2s_st_tensor *t = s2s_safetensors_find(&w->files[*file], name);
+        if (t)
+            return t;
+    }
+    return NULL;
+}
+
+static bool is_float(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F32 || dtype == S2S_BF16 || dtype == S2S_F16 || dtype == S2S_F64;
+}
+
+static int set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err)
+{
+    bool same = t->n_dims == param->n_dims;
+    for (int i = 0; same && i < t->n_dims; i++)
+        same = t->shape[i] == param->shape[i];
+    if (!same) {
+        struct s2s_buf want = S2S_BUF_INIT, have = S2S_BUF_INIT;
+        for (int i = 0; i < param->n_dims; i++)
+            s2s_buf_printf(&want, "%s%lld", i ? ", " : "", (long long)param->shape[i]);
+        for (int i = 0; i < t->n_dims; i++)
+            s2s_buf_printf(&have, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+        int rc = s2s_error_set(err, S2S_E_SHAPE, "%s is [%s]; the config asks for [%s]", t->name,
+                               have.data ? have.data : "", want.data ? want.data : "");
+        s2s_buf_release(&want);
+        s2s_buf_release(&have);
+        return rc;
+    }
+    if (!is_float(t->dtype))
+        return s2s_error_set(err, S2S_E_DTYPE, "%s is %s; expected F32, BF16, F16 or F64", t->name,
+                             s2s_dtype_name(t->dtype));
+    s2s_param_set(param, t->data, t->dtype);
+    return 0;
+}
+
+/* Tensors that no parameter wants, in one line. */
+static void warn_extra(const struct s2s_model *model, const struct weights *w, const char *dir)
+{
+    struct s2s_buf names = S2S_BUF_INIT;
+    size_t n = 0;
+    for (size_t f = 0; f < w->n; f++)
+        for (size_t i = 0; i < w->files[f].n_tensors; i++) {
+            char *full = s2s_xasprintf("%s%s", model->prefix, w->files[f].tensors[i].name);
+            if (!s2s_params_find(model->params, full) && n++ < 10)
+                s2s_buf_printf(&names, " %s", w->files[f].tensors[i].name);
+            free(full);
+        }
+    if (n)
+        s2s_warn("model", "%s: %zu tensors are not used:%s%s", dir, n, names.data,
+                 n > 10 ? " .." : "");
+    s2s_buf_release(&names);
+}
+
+int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *err)
+{
+    struct weights w = {0};
+    struct s2s_buf missing = S2S_BUF_INIT;
+    size_t n_missing = 0, file;
+    int rc = open_dir(&w, dir, err);
+    for (size_t i = 0; rc == 0 && i < model->params->n; i++) {
+        struct s2s_param *param = model->params->list[i];
+        const char *name = s2s_model_local_name(model, param);
+        if (!name)
+            continue;
+        const struct s2s_st_tensor *t = find(&w, name, &file);
+        if (t) {
+            if ((rc = set_param(param, t, err)) < 0)
+                s2s_error_add(err, rc, "%s", w.paths[file]);
+        } else if (param->flags & S2S_PARAM_OPTIONAL) {
+            s2s_param_init(param, 0);
+        } else {
+            n_missing++;
+            s2s_buf_printf(&missing, " %s", name);
+        }
+    }
+    if (rc == 0 && n_missing)
+        rc = s2s_error_hint(err,
+                            s2s_error_set(err, S2S_E_NOTFOUND, "%s: %zu tensors are absent:%s", dir,
+                                          n_missing, missing.data),
+                            "check that config.json belongs to these weights");
+    if (rc == 0)
+        warn_extra(model, &w, dir);
+    s2s_buf_release(&missing);
+    close_files(&w);
+    return rc;
+}

@@ -1,0 +1,127 @@
+#include "lib/model/model.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+#include "lib/conf/conf.h"
+#include "lib/model/model_internal.h"
+
+static const struct s2s_model_kind *const kinds[] = {&s2s_model_llama};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static const struct s2s_model_kind *find_kind(const char *model_type)
+{
+    for (size_t i = 0; i < N_KINDS; i++)
+        for (const char *const *name = kinds[i]->model_types; *name; name++)
+            if (strcmp(*name, model_type) == 0)
+                return kinds[i];
+    return NULL;
+}
+
+static int unknown_kind(const struct s2s_conf *conf, const char *model_type, struct s2s_error *err)
+{
+    struct s2s_buf known = S2S_BUF_INIT;
+    for (size_t i = 0; i < N_KINDS; i++)
+        for (const char *const *name = kinds[i]->model_types; *name; name++)
+            s2s_buf_printf(&known, "%s%s", known.len ? ", " : "", *name);
+    int rc = s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "model_type"),
+                            "model_type \"%s\" is not known here", model_type);
+    s2s_error_hint(err, rc, "known are: %s", known.data);
+    s2s_buf_release(&known);
+    return rc;
+}
+
+int s2s_model_open(struct s2s_model **out, struct s2s_device *device, const struct s2s_par *par,
+                   const char *dir, const struct s2s_model_options *options, struct s2s_error *err)
+{
+    static const struct s2s_model_options no_options = {0};
+    static const struct s2s_par alone = {0};
+    const char *model_type;
+    *out = NULL;
+    if (!options)
+        options = &no_options;
+    struct s2s_model *model = s2s_xcalloc(1, sizeof *model);
+    model->par = par ? par : &alone;
+    model->dir = dir ? s2s_xstrdup(dir) : NULL;
+    model->prefix = s2s_xstrdup(options->prefix ? options->prefix : "");
+    model->config_path =
+        options->config ? s2s_xstrdup(options->config) : s2s_xasprintf("%s/config.json", dir);
+    model->options = *options;
+    model->pad_token_id = -1;
+    int rc = s2s_conf_read(&model->conf, model->config_path, S2S_CONF_AUTO, err);
+    if (rc < 0)
+        goto out;
+    if ((rc = s2s_conf_get_str(&model_type, model->conf, "model_type", err)) < 0)
+        goto out;
+    if (!(model->kind = find_kind(model_type))) {
+        rc = unknown_kind(model->conf, model_type, err);
+        goto out;
+    }
+    model->owns_params = !options->params;
+    model->params = options->params ? options->params : s2s_params_new(device);
+    rc = model->kind->build(model, err);
+out:
+    if (rc < 0) {
+        s2s_model_free(model);
+        return rc;
+    }
+    *out = model;
+    return 0;
+}
+
+void s2s_model_free(struct s2s_model *model)
+{
+    if (!model)
+        return;
+    if (model->kind && model->impl)
+        model->kind->free_impl(model->impl);
+    if (model->owns_params)
+        s2s_params_free(model->params);
+    s2s_conf_free(model->conf);
+    free(model->config_path);
+    free(model->prefix);
+    free(model->dir);
+    free(model);
+}
+
+int s2s_model_load(struct s2s_model *model, struct s2s_error *err)
+{
+    if (!model->dir)
+        S2S_BUG("%s: a model without a directory has no weights to load", model->config_path);
+    if (model->kind->load)
+        return model->kind->load(model, err);
+    return model_load_dir(model, model->dir, err);
+}
+
+int s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
+                      struct s2s_forward *fwd, struct s2s_error *err)
+{
+    int rc = s2s_batch_check(batch, model->vocab_size, err);
+    return rc < 0 ? rc : model->kind->forward(model, tape, batch, fwd, err);
+}
+
+const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param)
+{
+    size_t len = strlen(model->prefix);
+    return strncmp(param->name, model->prefix, len) == 0 ? param->name + len : NULL;
+}
+
+struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_spec *spec,
+                                const char *fmt, ...)
+{
+    char name[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    char *full = s2s_xasprintf("%s%s", model->prefix, name);
+    struct s2s_param_spec named = *spec;
+    named.name = full;
+    struct s2s_param *param = s2s_params_add(model->params, &named);
+    free(full);
+    return param;
+}

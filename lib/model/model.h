@@ -1,0 +1,152 @@
+/*
+ * What every model offers: config.json -> parameters -> forward. A model is forward code over the
+ * tape; whatever needs its parameters reads the registry (lib/tensor/param.h).
+ *
+ *     struct s2s_model *model;
+ *     s2s_model_open(&model, device, par, "llm/", &options, err);   // builds, registers parameters
+ *     s2s_params_finish(model->params);
+ *     s2s_model_load(model, err);                                   // or s2s_params_init(seed)
+ *     struct s2s_forward fwd = {.seed = 1.0 / n_tokens_global};
+ *     s2s_model_forward(model, tape, &batch, &fwd, err);
+ *     s2s_tape_backward(tape);
+ *
+ * A kind of model is one struct s2s_model_kind in the table of lib/model/model.c.
+ */
+#ifndef S2S_MODEL_H
+#define S2S_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/tensor/ops.h"
+#include "lib/tensor/param.h"
+#include "lib/tensor/tensor.h"
+
+struct s2s_conf;
+struct s2s_error;
+struct s2s_kv_cache; /* lib/nn/decoder.h */
+struct s2s_model;
+
+/*
+ * One microbatch in host memory, all borrowed for the call. T slots, B sequences, K clips in slot
+ * order. What a model does not need may be NULL (a bare encoder: all tokens; text only: all clips).
+ */
+struct s2s_batch {
+    int64_t n_tokens, n_seqs;    /* T, B */
+    const int32_t *input_ids;    /* [T]; in audio slots the placeholder, which is not looked up */
+    const int32_t *labels;       /* [T] already shifted, negative: no loss; NULL: no loss wanted */
+    const int32_t *position_ids; /* [T], restart in every sequence */
+    const int32_t *cu_seqlens;   /* [B + 1] bounds of the slots (of the padded lengths) */
+    const int32_t *seq_lens;     /* [B] real lengths; slots behind them are padding, embedding 0;
+                                    NULL: no padding */
+    int64_t max_seqlen;          /* longest difference of cu_seqlens */
+
+    int64_t n_clips;             /* K */
+    const int32_t *audio_slot;   /* [K] first slot of each clip */
+    const int32_t *audio_frames; /* [K] slots it fills */
+    const float *mel;            /* [cu_mel[K], n_mels] valid mel frames, clip after clip */
+    const int64_t *cu_mel;       /* [K + 1] */
+    int64_t n_mels;
+    const float *audio_embeds; /* instead of mel: [sum of audio_frames, embed_dim] */
+    int64_t embed_dim;         /* the LLM's width (projected already) or the encoder's */
+    const float *target;       /* bare encoder: [frames, width]; loss 0.5 |y - target|^2 */
+};
+
+/* What is asked of a forward pass, and what came out: tensors of the tape. */
+struct s2s_forward {
+    double seed;      /* factor of the loss in the gradient: 1/N of the global batch */
+    bool want_logits; /* all of [T, V]; otherwise they never exist as a whole */
+    bool want_hidden; /* the output of every layer */
+    bool want_embeds; /* the projected audio and the spliced input embeddings */
+    bool recompute;   /* keep only each layer's input; run the layer again in the backward */
+    bool want_last;   /* logits of the last slot alone, [1, V] (generation) */
+    struct s2s_kv_cache *cache; /* NULL, or what one sequence has seen so far: the batch continues
+                                   it, and its keys and values are added */
+
+    struct s2s_tensor *loss;    /* F64 scalar, a sum over the labels; NULL without labels */
+    struct s2s_tensor *logits;  /* [T, V] */
+    struct s2s_tensor *output;  /* [T, H] after the final norm; a bare encoder's output */
+    struct s2s_tensor **hidden; /* [n_hidden]: input embeddings, then each layer (the last one
+                                   after the final norm, as Hugging Face counts) */
+    int n_hidden;
+    struct s2s_tensor *audio_embeds;  /* [sum of audio_frames, H] as put into the slots */
+    struct s2s_tensor *inputs_embeds; /* [T, H] */
+    int32_t *cu_frames;               /* host [n_clips + 1]: encoder output rows of each clip */
+};
+
+struct s2s_model_kind {
+    const char *const *model_types; /* NULL-ended: "model_type" of config.json */
+    /* Reads the config, adds the parameters. model->kind, params, prefix, par, conf are set. */
+    int (*build)(struct s2s_model *model, struct s2s_error *err);
+    int (*forward)(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
+                   struct s2s_forward *fwd, struct s2s_error *err);
+    /* Embeddings of the ids [T, H], zero rows in pad slots and audio slots; NULL: none. */
+    struct s2s_tensor *(*embed)(struct s2s_model *model, struct s2s_tape *tape,
+                                const struct s2s_batch *batch);
+    /* Takes input embeddings [T, H] instead of ids (a composite's LLM); NULL: has no such door. */
+    int (*forward_embeds)(struct s2s_model *model, struct s2s_tape *tape, struct s2s_tensor *embeds,
+                          const struct s2s_batch *batch, struct s2s_forward *fwd,
+                          struct s2s_error *err);
+    /* Loads weights; NULL: model.safetensors of the directory, names as registered. */
+    int (*load)(struct s2s_model *model, struct s2s_error *err);
+    void (*free_impl)(void *impl);
+};
+
+/* How a model is built beside its config. */
+struct s2s_model_options {
+    const char *prefix;        /* NULL: "" */
+    const char *config;        /* this config file instead of DIR/config.json */
+    struct s2s_params *params; /* add to this registry; NULL: a new one, owned by the model */
+    bool batch_norm_batch;     /* encoders: statistics of the batch instead of frozen ones */
+};
+
+struct s2s_model {
+    const struct s2s_model_kind *kind;
+    struct s2s_params *params; /* shared with the composite it is a part of */
+    const struct s2s_par *par; /* kept */
+    char *dir;                 /* the directory it came from; NULL when only a config did */
+    char *prefix;              /* of its parameters' names in the registry: "" or "llm." */
+    struct s2s_conf *conf;     /* its config.json */
+    char *config_path;
+    struct s2s_model_options options; /* its strings are not kept */
+    bool owns_params;
+    int64_t vocab_size, hidden_size; /* 0 where it has none */
+    int32_t pad_token_id;            /* -1: none */
+    void *impl;                      /* the kind's own */
+};
+
+/*
+ * Builds the model of dir (config.json there, or options->config with dir NULL): its parameters are
+ * registered, not yet allocated. UNSUPPORTED names the model_type and those that are known. Gives:
+ * s2s_model_free.
+ */
+int s2s_model_open(struct s2s_model **model, struct s2s_device *device, const struct s2s_par *par,
+                   const char *dir, const struct s2s_model_options *options, struct s2s_error *err);
+void s2s_model_free(struct s2s_model *model); /* NULL is a no-op */
+
+/* Weights of the directory into the finished registry. NOTFOUND lists every tensor that is absent;
+ * tensors that nobody wants are a warning. */
+int s2s_model_load(struct s2s_model *model, struct s2s_error *err);
+
+int s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
+                      struct s2s_forward *fwd, struct s2s_error *err);
+
+/* The name a parameter has in this model's own directory: without the prefix. */
+const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param);
+
+/* ---- for kinds ---- */
+
+/* Adds a parameter "prefix" + name; name is a format. Flags and init of spec count. */
+struct s2s_param *s2s_model_add(struct s2s_model *model, const struct s2s_param_spec *spec,
+                                const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Number of labels that count (not negative). */
+int64_t s2s_batch_n_labels(const struct s2s_batch *batch);
+/* Checks lengths, bounds and ids against each other and vocab_size (0: no ids). */
+int s2s_batch_check(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
+
+/* The table's entries; a new kind is declared here and listed in model.c. */
+extern const struct s2s_model_kind s2s_model_llama; /* llama, qwen2, qwen3, gemma */
+
+#endif

@@ -1,0 +1,11 @@
+/* Shared by the files of lib/model. */
+#ifndef S2S_MODEL_INTERNAL_H
+#define S2S_MODEL_INTERNAL_H
+
+#include "lib/model/model.h"
+
+/* Parameters of the model that are in the directory's model.safetensors (or the shards of
+ * model.safetensors.index.json), under their names without the prefix. */
+int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *err);
+
+#endif

@@ -1,0 +1,189 @@
+#include "lib/nn/decoder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+
+static struct s2s_param *add(const struct s2s_nn_ctx *ctx, const char *name, const char *part,
+                             struct s2s_param_spec spec)
+{
+    char *full = *ctx->place ? s2s_xasprintf("%s.%s.%s", ctx->place, name, part)
+                             : s2s_xasprintf("%s.%s", name, part);
+    spec.name = full;
+    struct s2s_param *param = s2s_params_add(ctx->params, &spec);
+    free(full);
+    return param;
+}
+
+/* ---- linear, norm ---- */
+
+void s2s_nn_linear_init(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
+                        int64_t out, int64_t in, bool bias)
+{
+    *layer = (struct s2s_nn_linear){0};
+    layer->w = add(ctx, name, "weight",
+                   (struct s2s_param_spec){
+                       .n_dims = 2, .shape = {out, in}, .init = {S2S_INIT_NORMAL, ctx->init_std}});
+    if (bias)
+        layer->b = add(ctx, name, "bias", (struct s2s_param_spec){.n_dims = 1, .shape = {out}});
+}
+
+struct s2s_tensor *s2s_nn_linear(struct s2s_tape *tape, const struct s2s_nn_linear *layer,
+                                 struct s2s_tensor *x)
+{
+    return s2s_op_linear(tape, x, layer->w->tensor, layer->b ? layer->b->tensor : NULL);
+}
+
+void s2s_nn_rmsnorm_init(struct s2s_nn_rmsnorm *layer, const struct s2s_nn_ctx *ctx,
+                         const char *name, int64_t size, double eps, double offset)
+{
+    layer->gain = add(ctx, name, "weight",
+                      (struct s2s_param_spec){
+                          .n_dims = 1, .shape = {size}, .init = {S2S_INIT_CONSTANT, 1 - offset}});
+    layer->eps = (float)eps;
+    layer->offset = (float)offset;
+}
+
+struct s2s_tensor *s2s_nn_rmsnorm(struct s2s_tape *tape, const struct s2s_nn_rmsnorm *layer,
+                                  struct s2s_tensor *x)
+{
+    return s2s_op_rmsnorm(tape, x, layer->gain->tensor, layer->eps, layer->offset);
+}
+
+struct s2s_tensor *s2s_nn_add_rmsnorm(struct s2s_tape *tape, const struct s2s_nn_rmsnorm *layer,
+                                      struct s2s_tensor **h, struct s2s_tensor *x)
+{
+    return s2s_op_add_rmsnorm(tape, h, x, *h, layer->gain->tensor, layer->eps, layer->offset);
+}
+
+/* ---- cache ---- */
+
+struct s2s_kv_cache *s2s_kv_cache_new(struct s2s_device *device, int n_layers, int64_t width,
+                                      int64_t cap)
+{
+    struct s2s_kv_cache *cache = s2s_xcalloc(1, sizeof *cache);
+    *cache =
+        (struct s2s_kv_cache){.device = device, .n_layers = n_layers, .width = width, .cap = cap};
+    cache->k = s2s_xcalloc((size_t)n_layers, sizeof *cache->k);
+    cache->v = s2s_xcalloc((size_t)n_layers, sizeof *cache->v);
+    for (int i = 0; i < n_layers; i++) {
+        size_t bytes = (size_t)(cap * width) * sizeof(float);
+        cache->k[i] = device->kernels->alloc(bytes);
+        cache->v[i] = device->kernels->alloc(bytes);
+        if (!cache->k[i] || !cache->v[i])
+            S2S_BUG("out of device memory: a cache of %zu bytes a layer", 2 * bytes);
+    }
+    return cache;
+}
+
+void s2s_kv_cache_free(struct s2s_kv_cache *cache)
+{
+    if (!cache)
+        return;
+    for (int i = 0; i < cache->n_layers; i++) {
+        cache->device->kernels->free(cache->k[i]);
+        cache->device->kernels->free(cache->v[i]);
+    }
+    free(cache->k);
+    free(cache->v);
+    free(cache);
+}
+
+/* Adds the rows of x behind the cache's rows; gives a tensor over all of them. */
+static struct s2s_tensor *extend(struct s2s_tape *tape, const struct s2s_kv_cache *cache,
+                                 float *rows, const struct s2s_tensor *x)
+{
+    int64_t n = s2s_tensor_rows(x);
+    if (cache->len + n > cache->cap)
+        S2S_BUG("%s: a cache of %lld rows is full", tape->layer, (long long)cache->cap);
+    struct s2s_tensor *all = s2s_tape_host_alloc(tape, sizeof *all);
+    *all = (struct s2s_tensor){.dtype = S2S_F32,
+                               .n_dims = 2,
+                               .shape = {cache->len + n, cache->width},
+                               .row_stride = cache->width,
+                               .data = rows,
+                               .device = tape->device};
+    struct s2s_mat dst = {rows + cache->len * cache->width, cache->width, S2S_F32};
+    tape->device->kernels->axpby(
+        &tape->device->queue,
+        &(struct s2s_k_axpby){
+            .x = s2s_tensor_mat(x), .y = dst, .rows = n, .cols = cache->width, .alpha = 1});
+    return all;
+}
+
+/* ---- attention ---- */
+
+void s2s_nn_attention_init(struct s2s_nn_attention *layer, const struct s2s_nn_ctx *ctx,
+                           const struct s2s_nn_attention_options *options)
+{
+    const struct s2s_attention_shape *shape = &options->shape;
+    int64_t q_size = shape->n_heads * shape->dim, kv_size = shape->n_kv_heads * shape->dim;
+    *layer = (struct s2s_nn_attention){
+        .shape = *shape, .qk_norm = options->qk_norm, .layer_idx = options->layer_idx};
+    s2s_nn_linear_init(&layer->q, ctx, "q_proj", q_size, options->width, options->qkv_bias);
+    s2s_nn_linear_init(&layer->k, ctx, "k_proj", kv_size, options->width, options->qkv_bias);
+    s2s_nn_linear_init(&layer->v, ctx, "v_proj", kv_size, options->width, options->qkv_bias);
+    s2s_nn_linear_init(&layer->o, ctx, "o_proj", options->width, q_size, options->o_bias);
+    if (!options->qk_norm)
+        return;
+    s2s_nn_rmsnorm_init(&layer->q_norm, ctx, "q_norm", shape->dim, options->eps, 0);
+    s2s_nn_rmsnorm_init(&layer->k_norm, ctx, "k_norm", shape->dim, options->eps, 0);
+}
+
+/* Projection, norm of each head, rotation: one of q and k. */
+static struct s2s_tensor *project(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
+                                  const struct s2s_nn_linear *linear,
+                                  const struct s2s_nn_rmsnorm *norm, int64_t n_heads,
+                                  struct s2s_tensor *x, const struct s2s_nn_batch *batch)
+{
+    struct s2s_tensor *y = s2s_nn_linear(tape, linear, x);
+    int64_t t = s2s_tensor_rows(y), dim = layer->shape.dim;
+    if (layer->qk_norm) {
+        y = s2s_tape_view(tape, y, 2, (int64_t[]){t * n_heads, dim});
+        y = s2s_nn_rmsnorm(tape, norm, y);
+        y = batch->rope ? y : s2s_tape_view(tape, y, 2, (int64_t[]){t, n_heads * dim});
+    }
+    return batch->rope ? s2s_op_rope(tape, y, batch->rope, n_heads) : y;
+}
+
+struct s2s_tensor *s2s_nn_attention(struct s2s_tape *tape, const struct s2s_nn_attention *layer,
+                                    struct s2s_tensor *x, const struct s2s_nn_batch *batch)
+{
+    const struct s2s_attention_shape *shape = &layer->shape;
+    struct s2s_tensor *q =
+        project(tape, layer, &layer->q, &layer->q_norm, shape->n_heads, x, batch);
+    struct s2s_tensor *k =
+        project(tape, layer, &layer->k, &layer->k_norm, shape->n_kv_heads, x, batch);
+    struct s2s_tensor *v = s2s_nn_linear(tape, &layer->v, x);
+    struct s2s_seqs seen = batch->seqs;
+    if (batch->cache) {
+        struct s2s_kv_cache *cache = batch->cache;
+        int32_t bounds[2] = {0, (int32_t)(cache->len + s2s_tensor_rows(k))};
+        k = extend(tape, cache, cache->k[layer->layer_idx], k);
+        v = extend(tape, cache, cache->v[layer->layer_idx], v);
+        seen = s2s_op_seqs(tape, bounds, 1);
+    }
+    struct s2s_tensor *o = s2s_op_attention(tape, q, k, v, &batch->seqs, &seen, shape);
+    return s2s_nn_linear(tape, &layer->o, o);
+}
+
+/* ---- mlp ---- */
+
+void s2s_nn_mlp_init(struct s2s_nn_mlp *layer, const struct s2s_nn_ctx *ctx, int64_t width,
+                     int64_t inner, enum s2s_act act, bool bias)
+{
+    s2s_nn_linear_init(&layer->gate, ctx, "gate_proj", inner, width, bias);
+    s2s_nn_linear_init(&layer->up, ctx, "up_proj", inner, width, bias);
+    s2s_nn_linear_init(&layer->down, ctx, "down_proj", width, inner, bias);
+    layer->act = act;
+}
+
+struct s2s_tensor *s2s_nn_mlp(struct s2s_tape *tape, const struct s2s_nn_mlp *layer,
+                              struct s2s_tensor *x)
+{
+    struct s2s_tensor *gate = s2s_nn_linear(tape, &layer->gate, x);
+    struct s2s_tensor *up = s2s_nn_linear(tape, &layer->up, x);
+    return s2s_nn_linear(tape, &layer->down, s2s_op_glu(tape, gate, up, layer->act));
+}

@@ -82,7 +82,8 @@ int s2s_prompt_render(const struct s2s_prompt *prompt, struct s2s_rendered *out,
                       const struct s2s_turn *turns, size_t n_turns, bool generate,
                       struct s2s_error *err);
 
-/* The usual training row: a user turn (context, may be NULL, then a clip) and the answer. */
+/* The usual row of a transcript: a system turn (NULL: none), a user turn (context, may be NULL,
+ * then one clip) and the answer; answer NULL: up to where the model is to speak. */
 int s2s_prompt_render_asr(const struct s2s_prompt *prompt, struct s2s_rendered *out,
                           const char *system, const char *context, const char *answer,
                           struct s2s_error *err);

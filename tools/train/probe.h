@@ -1,0 +1,60 @@
+/*
+ * s2s-train probe: numbers of a model for comparison with another framework. probe.c owns the
+ * command line, the step and the output file; what an input file means and which activations go to
+ * the output is a family's business (probe_decoder.c).
+ */
+#ifndef S2S_TRAIN_PROBE_H
+#define S2S_TRAIN_PROBE_H
+
+#include "lib/io/safetensors.h"
+#include "lib/model/model.h"
+
+struct s2s_error;
+
+enum probe_layout { PROBE_PACKED, PROBE_BSHD };
+
+struct probe;
+
+struct probe_family {
+    bool (*matches)(const struct s2s_model *model);
+    /* inputs -> probe->batch (host memory from probe_alloc), probe->n_labels, what is wanted of the
+     * forward pass. Called once. */
+    int (*prepare)(struct probe *probe, struct s2s_error *err);
+    /* Adds the activations of the first forward pass to the output. */
+    int (*collect)(struct probe *probe, const struct s2s_forward *fwd, struct s2s_error *err);
+};
+
+struct probe {
+    enum probe_layout layout;
+    int multiple; /* utterances are rounded up to a multiple of this */
+    struct s2s_device *device;
+    struct s2s_model *model;
+    struct s2s_safetensors inputs;
+    const struct probe_family *family;
+    struct s2s_batch batch;
+    struct s2s_forward wanted; /* want_* and seed of every forward pass */
+    double loss_scale;         /* the loss that is written: the sum times this */
+    struct s2s_arena host;     /* of probe_alloc */
+    struct s2s_st_tensor *out; /* what will be written */
+    size_t n_out, cap_out;
+    void *state; /* the family's own, from probe_alloc */
+};
+
+extern const struct probe_family probe_decoder;
+
+/* Zeroed host memory until the probe's end. */
+void *probe_alloc(struct probe *probe, size_t bytes);
+/* An input tensor of this dtype (F32; I32 takes I64 too) as a copy; NOTFOUND and DTYPE name it.
+ * shape may be NULL. */
+int probe_input_f32(struct probe *probe, const float **data, const int64_t **shape,
+                    const char *name, int n_dims, struct s2s_error *err);
+int probe_input_i32(struct probe *probe, const int32_t **data, const int64_t **shape,
+                    const char *name, int n_dims, struct s2s_error *err);
+bool probe_has_input(const struct probe *probe, const char *name);
+/* Adds an output tensor; name is copied, data must live until the probe's end (probe_alloc). */
+void probe_add(struct probe *probe, const char *name, enum s2s_dtype dtype, int n_dims,
+               const int64_t *shape, const void *data);
+
+int train_probe(int argc, char **argv, struct s2s_error *err);
+
+#endif

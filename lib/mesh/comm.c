@@ -1,0 +1,236 @@
+/* Communicators: the one interface. Each call is counted, watched and handed to the backend. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/mesh/mesh_internal.h"
+
+struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
+                               int n, int rank)
+{
+    struct s2s_comm *comm = s2s_xcalloc(1, sizeof *comm);
+    comm->mesh = mesh;
+    comm->name = s2s_xstrdup(name);
+    comm->size = n;
+    comm->rank = rank;
+    comm->world_ranks = s2s_xcalloc((size_t)n, sizeof *comm->world_ranks);
+    memcpy(comm->world_ranks, world_ranks, (size_t)n * sizeof *world_ranks);
+    comm->backend = n > 1 ? mesh->backend : &mesh_backend_self;
+    comm->backend->split(comm, world_ranks, n);
+    return comm;
+}
+
+void mesh_comm_free(struct s2s_comm *comm)
+{
+    if (!comm)
+        return;
+    comm->backend->free(comm);
+    free(comm->groups);
+    free(comm->scratch);
+    free(comm->world_ranks);
+    free(comm->name);
+    free(comm);
+}
+
+void *mesh_scratch(struct s2s_comm *comm, size_t bytes)
+{
+    if (comm->scratch_bytes < bytes) {
+        free(comm->scratch);
+        comm->scratch = s2s_xalloc_aligned(bytes);
+        comm->scratch_bytes = bytes;
+    }
+    return comm->scratch;
+}
+
+int s2s_comm_size(const struct s2s_comm *comm)
+{
+    return comm->size;
+}
+
+int s2s_comm_rank(const struct s2s_comm *comm)
+{
+    return comm->rank;
+}
+
+const char *s2s_comm_name(const struct s2s_comm *comm)
+{
+    return comm->name;
+}
+
+int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm)
+{
+    return comm->sent_bytes;
+}
+
+static int64_t bytes_of(int64_t n, enum s2s_dtype dtype)
+{
+    if (n < 0)
+        S2S_BUG("a collective of %lld elements", (long long)n);
+    return n * (int64_t)s2s_dtype_size(dtype);
+}
+
+void s2s_comm_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
+                         enum s2s_group_op op)
+{
+    const int64_t len = bytes_of(n, dtype);
+    if (comm->size == 1 || len == 0)
+        return;
+    mesh_enter(comm, "all_reduce", len);
+    comm->backend->all_reduce(comm, buf, n, dtype, op);
+    mesh_leave(comm);
+    comm->sent_bytes += 2 * len * (comm->size - 1) / comm->size;
+}
+
+static void gather_bytes(struct s2s_comm *comm, char *recv, const char *send, const int64_t *len)
+{
+    int64_t at = 0;
+    for (int r = 0; r < comm->rank; r++)
+        at += len[r];
+    if (send != recv + at && len[comm->rank] > 0)
+        memmove(recv + at, send, (size_t)len[comm->rank]);
+    if (comm->size == 1)
+        return;
+    mesh_enter(comm, "all_gather", len[comm->rank]);
+    comm->backend->all_gather(comm, recv, recv + at, len);
+    mesh_leave(comm);
+    comm->sent_bytes += len[comm->rank] * (comm->size - 1);
+}
+
+void s2s_comm_all_gather(struct s2s_comm *comm, void *recv, const void *send, int64_t n,
+                         enum s2s_dtype dtype)
+{
+    int64_t *len = s2s_xcalloc((size_t)comm->size, sizeof *len);
+    for (int r = 0; r < comm->size; r++)
+        len[r] = bytes_of(n, dtype);
+    gather_bytes(comm, recv, send, len);
+    free(len);
+}
+
+void s2s_comm_all_gatherv(struct s2s_comm *comm, void *recv, const void *send,
+                          const int64_t *counts, enum s2s_dtype dtype)
+{
+    int64_t *len = s2s_xcalloc((size_t)comm->size, sizeof *len);
+    for (int r = 0; r < comm->size; r++)
+        len[r] = bytes_of(counts[r], dtype);
+    gather_bytes(comm, recv, send, len);
+    free(len);
+}
+
+void s2s_comm_reduce_scatter(struct s2s_comm *comm, void *recv, const void *send,
+                             const int64_t *counts, enum s2s_dtype dtype)
+{
+    if (comm->size == 1) {
+        memmove(recv, send, (size_t)bytes_of(counts[0], dtype));
+        return;
+    }
+    int64_t others = 0;
+    for (int r = 0; r < comm->size; r++)
+        others += r == comm->rank ? 0 : bytes_of(counts[r], dtype);
+    mesh_enter(comm, "reduce_scatter", others);
+    comm->backend->reduce_scatter(comm, recv, send, counts, dtype);
+    mesh_leave(comm);
+    comm->sent_bytes += others;
+}
+
+void s2s_comm_broadcast(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype, int root)
+{
+    const int64_t len = bytes_of(n, dtype);
+    if (comm->size == 1 || len == 0)
+        return;
+    mesh_enter(comm, "broadcast", len);
+    comm->backend->broadcast(comm, buf, len, root);
+    mesh_leave(comm);
+    comm->sent_bytes += comm->rank == root ? len * (comm->size - 1) : 0;
+}
+
+void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_counts,
+                         const void *send, const int64_t *send_counts, enum s2s_dtype dtype)
+{
+    if (comm->size == 1) {
+        memmove(recv, send, (size_t)bytes_of(send_counts[0], dtype));
+        return;
+    }
+    int64_t *len = s2s_xcalloc(2 * (size_t)comm->size, sizeof *len), others = 0;
+    for (int r = 0; r < comm->size; r++) {
+        len[r] = bytes_of(recv_counts[r], dtype);
+        len[comm->size + r] = bytes_of(send_counts[r], dtype);
+        others += r == comm->rank ? 0 : len[comm->size + r];
+    }
+    mesh_enter(comm, "all_to_all", others);
+    comm->backend->all_to_all(comm, recv, len, send, len + comm->size);
+    mesh_leave(comm);
+    comm->sent_bytes += others;
+    free(len);
+}
+
+void s2s_comm_send(struct s2s_comm *comm, const void *buf, int64_t n, enum s2s_dtype dtype, int to)
+{
+    const int64_t len = bytes_of(n, dtype);
+    mesh_enter(comm, "send", len);
+    comm->backend->send(comm, buf, len, to);
+    mesh_leave(comm);
+    comm->sent_bytes += len;
+}
+
+void s2s_comm_recv(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype, int from)
+{
+    const int64_t len = bytes_of(n, dtype);
+    mesh_enter(comm, "receive", len);
+    comm->backend->recv(comm, buf, len, from);
+    mesh_leave(comm);
+}
+
+void s2s_comm_barrier(struct s2s_comm *comm)
+{
+    if (comm->size == 1)
+        return;
+    mesh_enter(comm, "barrier", 0);
+    comm->backend->barrier(comm);
+    mesh_leave(comm);
+}
+
+/* ---- the table that lib/tensor calls ---- */
+
+static void group_all_reduce(const struct s2s_group *group, void *buf, int64_t n,
+                             enum s2s_dtype dtype, enum s2s_group_op op)
+{
+    s2s_comm_all_reduce(group->impl, buf, n, dtype, op);
+}
+
+static void group_all_gather(const struct s2s_group *group, void *recv, const void *send, int64_t n,
+                             enum s2s_dtype dtype)
+{
+    s2s_comm_all_gather(group->impl, recv, send, n, dtype);
+}
+
+static void group_reduce_scatter(const struct s2s_group *group, void *recv, const void *send,
+                                 int64_t n, enum s2s_dtype dtype)
+{
+    int64_t *counts = s2s_xcalloc((size_t)group->size, sizeof *counts);
+    for (int r = 0; r < group->size; r++)
+        counts[r] = n;
+    s2s_comm_reduce_scatter(group->impl, recv, send, counts, dtype);
+    free(counts);
+}
+
+static void group_all_to_all(const struct s2s_group *group, void *recv, const int64_t *recv_counts,
+                             const void *send, const int64_t *send_counts, enum s2s_dtype dtype)
+{
+    s2s_comm_all_to_all(group->impl, recv, recv_counts, send, send_counts, dtype);
+}
+
+static const struct s2s_group_ops group_ops = {
+    .all_reduce = group_all_reduce,
+    .all_gather = group_all_gather,
+    .reduce_scatter = group_reduce_scatter,
+    .all_to_all = group_all_to_all,
+};
+
+const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis)
+{
+    if (!comm->groups) {
+        comm->groups = s2s_xcalloc(1, sizeof *comm->groups);
+        *comm->groups = (struct s2s_group){
+            .axis = axis, .size = comm->size, .rank = comm->rank, .ops = &group_ops, .impl = comm};
+    }
+    return comm->groups;
+}

@@ -1,0 +1,166 @@
+/* Grids: which ranks form the groups along an axis (Megatron's orthogonal rank groups). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/mesh/mesh_internal.h"
+
+static const char *const axis_names[S2S_MESH_AXES] = {"tp", "cp", "ep", "dp", "pp"};
+
+const char *s2s_mesh_axis_name(enum s2s_mesh_axis axis)
+{
+    return axis_names[axis];
+}
+
+/* The axes of an order string, innermost first. */
+static int parse_order(int order[S2S_MESH_AXES], const char *text, struct s2s_error *err)
+{
+    unsigned seen = 0;
+    const char *at = text;
+    for (int i = 0; i < S2S_MESH_AXES; i++) {
+        int axis = 0;
+        size_t len = strcspn(at, "-");
+        while (axis < S2S_MESH_AXES && !(len == 2 && strncmp(at, axis_names[axis], len) == 0))
+            axis++;
+        if (axis == S2S_MESH_AXES || (seen & S2S_MESH_BIT(axis)))
+            return s2s_error_set(err, S2S_E_ARG,
+                                 "order '%s' does not name each of tp, cp, ep, dp, pp once", text);
+        seen |= S2S_MESH_BIT(axis);
+        order[i] = axis;
+        at += len + (at[len] == '-');
+    }
+    if (*at)
+        return s2s_error_set(err, S2S_E_ARG, "order '%s' names more than five axes", text);
+    return 0;
+}
+
+/* Ranks of the box, and the distance in ranks between neighbours along each axis. */
+static int strides_of(int64_t stride[S2S_MESH_AXES], int64_t *n_ranks, int order[S2S_MESH_AXES],
+                      const struct s2s_grid_spec *spec, struct s2s_error *err)
+{
+    int rc = parse_order(order, spec->order, err);
+    if (rc < 0)
+        return rc;
+    *n_ranks = 1;
+    for (int i = 0; i < S2S_MESH_AXES; i++) {
+        if (spec->size[order[i]] < 1)
+            return s2s_error_set(err, S2S_E_ARG, "grid %s: %s is %d, expected at least 1",
+                                 spec->name, axis_names[order[i]], spec->size[order[i]]);
+        stride[order[i]] = *n_ranks;
+        *n_ranks *= spec->size[order[i]];
+        if (*n_ranks > INT32_MAX)
+            return s2s_error_set(err, S2S_E_RANGE, "grid %s has too many ranks", spec->name);
+    }
+    return 0;
+}
+
+/* Rank offset of index i among the axes in mask, the innermost counting fastest. */
+static int64_t offset_of(int64_t i, const struct s2s_grid_spec *spec, const int *order,
+                         const int64_t *stride, unsigned mask)
+{
+    int64_t offset = 0;
+    for (int k = 0; k < S2S_MESH_AXES; k++) {
+        int axis = order[k];
+        if (!(mask & S2S_MESH_BIT(axis)))
+            continue;
+        offset += i % spec->size[axis] * stride[axis];
+        i /= spec->size[axis];
+    }
+    return offset;
+}
+
+int s2s_grid_groups(int **ranks, int *n_groups, int *group_size, const struct s2s_grid_spec *spec,
+                    unsigned mask, struct s2s_error *err)
+{
+    int order[S2S_MESH_AXES];
+    int64_t stride[S2S_MESH_AXES], n_ranks;
+    int rc = strides_of(stride, &n_ranks, order, spec, err);
+    if (rc < 0)
+        return rc;
+    *group_size = 1;
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
+        if (mask & S2S_MESH_BIT(axis))
+            *group_size *= spec->size[axis];
+    *n_groups = (int)(n_ranks / *group_size);
+    *ranks = s2s_xcalloc((size_t)n_ranks, sizeof **ranks);
+    for (int g = 0; g < *n_groups; g++)
+        for (int i = 0; i < *group_size; i++)
+            (*ranks)[g * *group_size + i] =
+                spec->first_rank + (int)(offset_of(g, spec, order, stride, ~mask) +
+                                         offset_of(i, spec, order, stride, mask));
+    return 0;
+}
+
+int s2s_mesh_add_grid(struct s2s_grid **out, struct s2s_mesh *mesh,
+                      const struct s2s_grid_spec *spec, struct s2s_error *err)
+{
+    int order[S2S_MESH_AXES];
+    int64_t stride[S2S_MESH_AXES], n_ranks;
+    int rc = strides_of(stride, &n_ranks, order, spec, err);
+    if (rc < 0)
+        return rc;
+    if (spec->first_rank < 0 || spec->first_rank + n_ranks > mesh->size)
+        return s2s_error_set(err, S2S_E_RANGE, "grid %s needs ranks %d to %lld, started were %d",
+                             spec->name, spec->first_rank,
+                             (long long)(spec->first_rank + n_ranks - 1), mesh->size);
+    struct s2s_grid *grid = s2s_xcalloc(1, sizeof *grid);
+    grid->mesh = mesh;
+    grid->spec = *spec;
+    grid->spec.name = s2s_xstrdup(spec->name);
+    grid->spec.order = s2s_xstrdup(spec->order);
+    int64_t at = mesh->rank - spec->first_rank;
+    grid->member = at >= 0 && at < n_ranks;
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
+        grid->coord[axis] = grid->member ? (int)(at / stride[axis] % spec->size[axis]) : -1;
+    s2s_grow(&mesh->grids, mesh->n_grids, &mesh->cap_grids, sizeof *mesh->grids);
+    mesh->grids[mesh->n_grids++] = grid;
+    *out = grid;
+    return 0;
+}
+
+const struct s2s_grid_spec *s2s_grid_spec(const struct s2s_grid *grid)
+{
+    return &grid->spec;
+}
+
+int s2s_grid_has_rank(const struct s2s_grid *grid, int world_rank)
+{
+    int n = 1;
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
+        n *= grid->spec.size[axis];
+    return world_rank >= grid->spec.first_rank && world_rank < grid->spec.first_rank + n;
+}
+
+int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_mesh_axis axis)
+{
+    return grid->coord[axis];
+}
+
+struct s2s_comm *s2s_grid_comm(struct s2s_grid *grid, unsigned mask)
+{
+    mask &= (1u << S2S_MESH_AXES) - 1;
+    if (!grid->member)
+        return NULL;
+    if (grid->comms[mask])
+        return grid->comms[mask];
+    int *ranks = NULL, n_groups, size, mine = -1, group = 0;
+    if (s2s_grid_groups(&ranks, &n_groups, &size, &grid->spec, mask, NULL) < 0)
+        S2S_BUG("grid %s was checked when it was added", grid->spec.name);
+    for (int i = 0; i < n_groups * size; i++)
+        if (ranks[i] == grid->mesh->rank) {
+            mine = i % size;
+            group = i / size;
+        }
+    struct s2s_buf name = S2S_BUF_INIT;
+    s2s_buf_printf(&name, "%s/", grid->spec.name);
+    const size_t bare = name.len;
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
+        if (mask & S2S_MESH_BIT(axis))
+            s2s_buf_printf(&name, "%s%s", name.len > bare ? "-" : "", axis_names[axis]);
+    struct s2s_comm *comm = mesh_comm_new(grid->mesh, name.data, ranks + group * size, size, mine);
+    s2s_buf_release(&name);
+    free(ranks);
+    s2s_grow(&grid->mesh->comms, grid->mesh->n_comms, &grid->mesh->cap_comms,
+             sizeof *grid->mesh->comms);
+    grid->mesh->comms[grid->mesh->n_comms++] = comm;
+    return grid->comms[mask] = comm;
+}

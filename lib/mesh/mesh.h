@@ -1,0 +1,159 @@
+/*
+ * Who runs with whom: the ranks of a launch, grids of named axes over them, and communicators with
+ * collectives on raw host memory. One process without a launcher is the mesh of size 1 and goes
+ * the same way.
+ *
+ *     struct s2s_mesh *mesh;
+ *     s2s_mesh_open(&mesh, NULL, err);
+ *     struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
+ *     spec.size[S2S_MESH_DP] = s2s_mesh_size(mesh);
+ *     struct s2s_grid *grid;
+ *     s2s_mesh_add_grid(&grid, mesh, &spec, err);
+ *     struct s2s_comm *dp = s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP));
+ *     s2s_comm_all_reduce(dp, grads, n, S2S_F32, S2S_GROUP_SUM);
+ *     rc = s2s_mesh_all_ok(mesh, rc, err);
+ *
+ * Failures. What a rank can say before it hurts others goes through s2s_mesh_all_ok and becomes
+ * everybody's answer. A collective itself returns nothing: when it fails, or does not complete
+ * within the time limit, the rank says which operation of which step it was in and who is missing,
+ * and takes the job down. Nothing hangs.
+ *
+ * Sums are added in the order of the ranks, F32 and halves in double: the same bytes for a given
+ * number of ranks, whatever the MPI library. All calls come from one thread of the process.
+ */
+#ifndef S2S_MESH_H
+#define S2S_MESH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/dtype.h"
+#include "lib/tensor/par.h"
+
+struct s2s_error;
+struct s2s_mesh;
+struct s2s_grid;
+struct s2s_comm;
+
+struct s2s_mesh_options {
+    double timeout_s; /* of one collective; 0: the default */
+};
+
+#define S2S_MESH_TIMEOUT_S 600.0
+
+/*
+ * Collective over the launch. A launcher is seen in the environment (mpirun, srun with PMI or
+ * PMIx); without one, or with one rank, MPI is not touched. options NULL: the defaults. COMM when
+ * MPI cannot start or srun started several tasks that do not know of each other.
+ */
+int s2s_mesh_open(struct s2s_mesh **mesh, const struct s2s_mesh_options *options,
+                  struct s2s_error *err);
+/* Collective: nobody's process ends before all are here. NULL is a no-op. */
+void s2s_mesh_close(struct s2s_mesh *mesh);
+
+int s2s_mesh_size(const struct s2s_mesh *mesh);
+int s2s_mesh_rank(const struct s2s_mesh *mesh);
+struct s2s_comm *s2s_mesh_world(struct s2s_mesh *mesh); /* all ranks; lent */
+void s2s_mesh_set_timeout(struct s2s_mesh *mesh, double timeout_s);
+
+/* Where this rank is, for messages: "step 12: reduce gradients". step -1: none. phase is kept. */
+void s2s_mesh_note(struct s2s_mesh *mesh, int64_t step, const char *phase);
+
+/*
+ * Collective over all ranks: everybody's answer is the failure of the lowest rank that failed, its
+ * text behind "[rank r]: " (with one rank: rc and err as they are). Returns 0 when all succeeded.
+ */
+int s2s_mesh_all_ok(struct s2s_mesh *mesh, int rc, struct s2s_error *err);
+
+/* Says what is in err, with rank, step and phase, and takes the job down with its exit status. */
+_Noreturn void s2s_mesh_fail(struct s2s_mesh *mesh, const struct s2s_error *err);
+
+/* ---- grids ---- */
+
+/* In a grid of experts the axis tp is Megatron's etp, and cp is 1. */
+enum s2s_mesh_axis {
+    S2S_MESH_TP,
+    S2S_MESH_CP,
+    S2S_MESH_EP,
+    S2S_MESH_DP,
+    S2S_MESH_PP,
+    S2S_MESH_AXES
+};
+
+#define S2S_MESH_BIT(axis) (1u << (axis))
+
+/* A box of axes over ranks first_rank .. first_rank + product - 1. `order` names all five axes from
+ * the one whose neighbours are consecutive ranks outwards, as Megatron's order string. */
+struct s2s_grid_spec {
+    const char *name; /* "main"; copied */
+    int first_rank;
+    int size[S2S_MESH_AXES];
+    const char *order;
+};
+
+#define S2S_GRID_SPEC_INIT \
+    { \
+        "main", 0, {1, 1, 1, 1, 1}, "tp-cp-ep-dp-pp" \
+    }
+
+const char *s2s_mesh_axis_name(enum s2s_mesh_axis axis); /* "tp" */
+
+/*
+ * The groups along the axes in `mask` (bits), as Megatron counts them: pure arithmetic. Ranks of
+ * group i stand at (*ranks)[i * *group_size]. Gives: free *ranks. ARG for a bad order string or
+ * size.
+ */
+int s2s_grid_groups(int **ranks, int *n_groups, int *group_size, const struct s2s_grid_spec *spec,
+                    unsigned mask, struct s2s_error *err);
+
+/* Adds a grid; the same call on every rank of the launch. RANGE when it does not fit the launch;
+ * ARG as above. Lent until s2s_mesh_close. */
+int s2s_mesh_add_grid(struct s2s_grid **grid, struct s2s_mesh *mesh,
+                      const struct s2s_grid_spec *spec, struct s2s_error *err);
+const struct s2s_grid_spec *s2s_grid_spec(const struct s2s_grid *grid);
+int s2s_grid_has_rank(const struct s2s_grid *grid, int world_rank);
+/* Position of this rank along an axis; -1 when it is not in the grid. */
+int s2s_grid_coord(const struct s2s_grid *grid, enum s2s_mesh_axis axis);
+/*
+ * The communicator of this rank's group along the axes in mask, such as
+ * S2S_MESH_BIT(S2S_MESH_DP) | S2S_MESH_BIT(S2S_MESH_CP). The first call is collective over that
+ * group; later ones give the same. NULL when this rank is not in the grid. Lent.
+ */
+struct s2s_comm *s2s_grid_comm(struct s2s_grid *grid, unsigned mask);
+
+/* ---- communicators ---- */
+
+int s2s_comm_size(const struct s2s_comm *comm);
+int s2s_comm_rank(const struct s2s_comm *comm);
+const char *s2s_comm_name(const struct s2s_comm *comm); /* "main/dp" */
+/* Bytes this rank handed to others, as the collectives' formulas count them. */
+int64_t s2s_comm_sent_bytes(const struct s2s_comm *comm);
+
+/* As lib/tensor wants it; lent until the mesh is closed. axis is kept. */
+const struct s2s_group *s2s_comm_group(struct s2s_comm *comm, const char *axis);
+
+/* Collective over comm, in the same order on all its ranks. Counts are elements. */
+
+/* In place. F64 F32 F16 BF16 I64 I32 U8; done in pieces that stay in the cache. */
+void s2s_comm_all_reduce(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
+                         enum s2s_group_op op);
+/* recv [size * n]; send may be its place in recv */
+void s2s_comm_all_gather(struct s2s_comm *comm, void *recv, const void *send, int64_t n,
+                         enum s2s_dtype dtype);
+/* counts [size], the same on all ranks; parts stand one after the other in recv */
+void s2s_comm_all_gatherv(struct s2s_comm *comm, void *recv, const void *send,
+                          const int64_t *counts, enum s2s_dtype dtype);
+/* send [sum of counts], recv [counts[rank]]: the sum of everybody's part for this rank */
+void s2s_comm_reduce_scatter(struct s2s_comm *comm, void *recv, const void *send,
+                             const int64_t *counts, enum s2s_dtype dtype);
+void s2s_comm_broadcast(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
+                        int root);
+/* counts [size] each way; parts one after the other */
+void s2s_comm_all_to_all(struct s2s_comm *comm, void *recv, const int64_t *recv_counts,
+                         const void *send, const int64_t *send_counts, enum s2s_dtype dtype);
+/* Sending waits until the receiver took it. */
+void s2s_comm_send(struct s2s_comm *comm, const void *buf, int64_t n, enum s2s_dtype dtype, int to);
+void s2s_comm_recv(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype, int from);
+void s2s_comm_barrier(struct s2s_comm *comm);
+
+#endif

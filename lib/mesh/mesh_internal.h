@@ -1,0 +1,130 @@
+/* What the files of this room share. */
+#ifndef MESH_INTERNAL_H
+#define MESH_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "lib/base/base.h"
+#include "lib/mesh/mesh.h"
+
+struct mesh_slot;
+
+/*
+ * What a backend offers: bytes, already checked, sizes above 1. A second backend is a second table.
+ * Failures end the job by mesh_fail_op.
+ */
+struct mesh_backend {
+    const char *name;
+    void (*all_reduce)(struct s2s_comm *comm, void *buf, int64_t n, enum s2s_dtype dtype,
+                       enum s2s_group_op op);
+    void (*all_gather)(struct s2s_comm *comm, char *recv, const char *send,
+                       const int64_t *len_bytes);
+    void (*reduce_scatter)(struct s2s_comm *comm, char *recv, const char *send,
+                           const int64_t *counts, enum s2s_dtype dtype);
+    void (*broadcast)(struct s2s_comm *comm, char *buf, int64_t len_bytes, int root);
+    void (*all_to_all)(struct s2s_comm *comm, char *recv, const int64_t *recv_bytes,
+                       const char *send, const int64_t *send_bytes);
+    void (*send)(struct s2s_comm *comm, const char *buf, int64_t len_bytes, int to);
+    void (*recv)(struct s2s_comm *comm, char *buf, int64_t len_bytes, int from);
+    void (*barrier)(struct s2s_comm *comm);
+    /* a communicator of these world ranks, called by all of them; sets impl */
+    void (*split)(struct s2s_comm *comm, const int *world_ranks, int n);
+    void (*free)(struct s2s_comm *comm);
+    void (*abort)(int status) __attribute__((noreturn));
+    void (*finalize)(struct s2s_mesh *mesh);
+};
+
+extern const struct mesh_backend mesh_backend_self;
+extern const struct mesh_backend mesh_backend_mpi;
+
+struct s2s_comm {
+    struct s2s_mesh *mesh;
+    const struct mesh_backend *backend;
+    char *name;
+    int size, rank;
+    int *world_ranks; /* [size] */
+    void *impl;
+    char *scratch;
+    size_t scratch_bytes;
+    int64_t sent_bytes;
+    struct s2s_group *groups; /* handed to lib/tensor */
+};
+
+struct s2s_grid {
+    struct s2s_mesh *mesh;
+    struct s2s_grid_spec spec;
+    int coord[S2S_MESH_AXES];
+    bool member;
+    struct s2s_comm *comms[1 << S2S_MESH_AXES];
+};
+
+/* What a rank shows to the others on its node, in shared memory. */
+struct mesh_slot {
+    _Atomic int64_t beat_ms;  /* monotonic clock, renewed by the watch thread */
+    _Atomic uint64_t entered; /* collectives entered and left so far, all communicators */
+    _Atomic uint64_t left;
+    _Atomic int64_t step;
+    _Atomic uint64_t pid_space; /* which process ids count */
+    _Atomic int pid, world_rank;
+    _Atomic int done; /* ended on purpose */
+    char phase[40], op[96];
+};
+
+/* The thread that looks at the clock while the others wait. */
+struct mesh_watch {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool running, stop;
+    double timeout_s;
+    /* of the collective in progress, under lock */
+    const struct s2s_comm *comm;
+    double since_s;
+    const char *op;
+    int64_t len_bytes;
+    struct mesh_slot *slots, *mine; /* [n_slots] of this node, or one of our own */
+    int n_slots;
+    struct mesh_slot own;
+};
+
+struct s2s_mesh {
+    const struct mesh_backend *backend;
+    int size, rank;
+    struct s2s_comm *world;
+    struct s2s_grid **grids;
+    size_t n_grids, cap_grids;
+    struct s2s_comm **comms; /* all but world, to be freed */
+    size_t n_comms, cap_comms;
+    struct mesh_watch watch;
+    int64_t step;
+    const char *phase;
+    void *impl;
+};
+
+/* Starts MPI: sets backend, size, rank, world and the node's slots. */
+int mesh_mpi_start(struct s2s_mesh *mesh, struct s2s_error *err);
+struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
+                               int n, int rank);
+void mesh_comm_free(struct s2s_comm *comm);
+void *mesh_scratch(struct s2s_comm *comm, size_t bytes);
+
+/* dst[i] = parts[0][i] op parts[1][i] op ..; parts stand `stride` elements apart; dst may be one of
+ * them. */
+void mesh_combine(void *dst, const void *parts, int n_parts, int64_t stride, int64_t n,
+                  enum s2s_dtype dtype, enum s2s_group_op op);
+
+/* A failure inside a collective: says where and ends the job. */
+_Noreturn void mesh_fail_op(const struct s2s_comm *comm, const char *op, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+_Noreturn void mesh_fail_text(struct s2s_mesh *mesh, const char *text, const char *hint,
+                              int status);
+
+void mesh_watch_start(struct s2s_mesh *mesh);
+void mesh_watch_stop(struct s2s_mesh *mesh);
+void mesh_watch_note(struct s2s_mesh *mesh);
+void mesh_enter(struct s2s_comm *comm, const char *op, int64_t len_bytes);
+void mesh_leave(struct s2s_comm *comm);
+
+#endif

@@ -83,10 +83,28 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt);
 int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, const int64_t *begin,
                   const int64_t *size, void *out, struct s2s_error *err);
 
+/* The same box as a row-major run of bytes, in pieces of at most 1 MiB (one reused buffer). Whole
+ * tensors are also checked against the CRC-32 of torch's archives (DIGEST). */
+typedef int s2s_ckpt_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err);
+int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                    const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
+                    struct s2s_error *err);
+/* The same for a tensor with an orig_shape, whole and in that shape: stored as [g0, g1, ..,
+ * l0*l1*..], it is [g0*l0, g1*l1, ..]. */
+int s2s_ckpt_stream_orig(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                         s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err);
+/* The stored bytes of an object (len_bytes of them). */
+int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
+                           s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err);
+/* Reads what of the tensor's storages was not read in order yet and compares the CRC-32 of all. */
+int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                           struct s2s_error *err);
+
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with
- * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found.
- * What is there and was not wanted goes, one name a line, to *extra (may be NULL; gives: free).
+ * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found (in
+ * the error while they are few, in the log otherwise). What is there and was not wanted goes, one
+ * name a line, to *extra (may be NULL; gives: free).
  */
 struct s2s_ckpt_want {
     const char *name;

@@ -1,0 +1,167 @@
+/* What is wanted against what is there. */
+#include "lib/ckpt/ckpt.h"
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+
+enum { MAX_NAME = 256 };
+
+/* Levenshtein distance, given up above `most` */
+static int distance(const char *a, const char *b, int most)
+{
+    int row[MAX_NAME + 1], a_len = (int)strlen(a), b_len = (int)strlen(b);
+    if (a_len > MAX_NAME || b_len > MAX_NAME || abs(a_len - b_len) > most)
+        return most + 1;
+    for (int j = 0; j <= b_len; j++)
+        row[j] = j;
+    for (int i = 1; i <= a_len; i++) {
+        int diagonal = row[0], best = row[0] = i;
+        for (int j = 1; j <= b_len; j++) {
+            int cost = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < cost)
+                cost = row[j] + 1;
+            if (row[j - 1] + 1 < cost)
+                cost = row[j - 1] + 1;
+            row[j] = cost;
+            best = cost < best ? cost : best;
+        }
+        if (best > most)
+            return most + 1;
+    }
+    return row[b_len];
+}
+
+/* the name found that is nearest, NULL when none is near; exact tails ("x.weight" for
+ * "module.x.weight") are nearer than edits */
+static const char *nearest(const struct s2s_ckpt *ckpt, const char *name)
+{
+    size_t n, len = strlen(name);
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    const char *found = NULL;
+    int best = (int)len / 3 + 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t other_len = strlen(tensors[i].name);
+        const char *longer = other_len > len ? tensors[i].name : name;
+        const char *tail = other_len > len ? name : tensors[i].name;
+        size_t skip = (size_t)labs((long)other_len - (long)len);
+        if (strcmp(longer + skip, tail) == 0 && strchr(tail, '.') && best > 0) {
+            best = 0;
+            found = tensors[i].name;
+        }
+        int d = best > 0 ? distance(name, tensors[i].name, best - 1) : 1;
+        if (d < best) {
+            best = d;
+            found = tensors[i].name;
+        }
+    }
+    return found;
+}
+
+static bool same_shape(const struct s2s_ckpt_want *want, const struct s2s_ckpt_tensor *t)
+{
+    return want->n_dims < 0 ||
+           (want->n_dims == t->n_dims &&
+            (t->n_dims == 0 ||
+             memcmp(want->shape, t->shape, (size_t)t->n_dims * sizeof *t->shape) == 0));
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static char *list_extra(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *wants, size_t n)
+{
+    size_t n_tensors;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n_tensors);
+    const char **names = s2s_xmalloc(n * sizeof *names);
+    struct s2s_buf extra = S2S_BUF_INIT;
+    for (size_t i = 0; i < n; i++)
+        names[i] = wants[i].name;
+    if (n)
+        qsort(names, n, sizeof *names, by_name);
+    s2s_buf_reserve(&extra, 1);
+    extra.data[0] = 0;
+    for (size_t i = 0; i < n_tensors; i++)
+        if (!n || !bsearch(&tensors[i].name, names, n, sizeof *names, by_name))
+            s2s_buf_printf(&extra, "%s\n", tensors[i].name);
+    free(names);
+    return extra.data;
+}
+
+/* an error's text is short, so a long list goes to the log, line by line */
+enum { SHORT_LIST = 8 };
+
+struct list {
+    struct s2s_buf text; /* lines, each "\n  name ..." */
+    size_t n;
+};
+
+static void list_note(struct list *list, const char *line)
+{
+    if (list->n == SHORT_LIST) {
+        for (char *at = list->text.data, *end; at && *at; at = end) {
+            end = strchr(at + 1, '\n');
+            s2s_log(S2S_LOG_ERROR, "ckpt", "%.*s", (int)(end ? end - at - 3 : (long)strlen(at) - 3),
+                    at + 3);
+        }
+        s2s_buf_clear(&list->text);
+    }
+    if (list->n >= SHORT_LIST)
+        s2s_log(S2S_LOG_ERROR, "ckpt", "%s", line);
+    else
+        s2s_buf_printf(&list->text, "\n  %s", line);
+    list->n++;
+}
+
+static const char *list_text(const struct list *list)
+{
+    return list->n > SHORT_LIST ? " listed above" : list->text.data ? list->text.data : "";
+}
+
+static void check_one(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *want,
+                      struct list *absent, struct list *wrong)
+{
+    struct s2s_buf line = S2S_BUF_INIT;
+    char a[200], b[200];
+    const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, want->name);
+    s2s_buf_puts(&line, want->name);
+    if (!t) {
+        /* the search looks at every name: not for thousands of them */
+        const char *near = absent->n < 100 ? nearest(ckpt, want->name) : NULL;
+        if (near)
+            s2s_buf_printf(&line, " (nearest: %s)", near);
+        list_note(absent, line.data);
+    } else if (!same_shape(want, t) || (want->dtype && want->dtype != t->dtype)) {
+        s2s_buf_printf(&line, ": %s %s, wanted %s %s", s2s_dtype_name(t->dtype),
+                       ckpt_shape_text(a, t->shape, t->n_dims),
+                       want->dtype ? s2s_dtype_name(want->dtype) : "any dtype",
+                       want->n_dims < 0 ? "any shape"
+                                        : ckpt_shape_text(b, want->shape, want->n_dims));
+        list_note(wrong, line.data);
+    }
+    s2s_buf_release(&line);
+}
+
+int s2s_ckpt_check(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *wants, size_t n,
+                   char **extra, struct s2s_error *err)
+{
+    struct list absent = {.n = 0}, wrong = {.n = 0};
+    for (size_t i = 0; i < n; i++)
+        check_one(ckpt, &wants[i], &absent, &wrong);
+    int rc = 0;
+    if (absent.n)
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent (%zu):%s%s%s",
+                           s2s_ckpt_path(ckpt), absent.n, list_text(&absent),
+                           wrong.n ? "\nof another shape or dtype:" : "",
+                           wrong.n ? list_text(&wrong) : "");
+    else if (wrong.n)
+        rc = s2s_error_set(err, S2S_E_SHAPE, "%s: of another shape or dtype (%zu):%s",
+                           s2s_ckpt_path(ckpt), wrong.n, list_text(&wrong));
+    if (extra)
+        *extra = list_extra(ckpt, wants, n);
+    s2s_buf_release(&absent.text);
+    s2s_buf_release(&wrong.text);
+    return rc;
+}

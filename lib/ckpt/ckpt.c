@@ -1,0 +1,248 @@
+#include "lib/ckpt/model.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/io/utf8.h"
+
+enum { BLOCK = 64 << 10, MAX_OPEN = 200 };
+
+struct block {
+    struct block *next;
+    size_t used, cap;
+    _Alignas(16) char data[];
+};
+
+void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len)
+{
+    struct block *block = ckpt->arena;
+    len = (len + 15) / 16 * 16;
+    if (!block || block->cap - block->used < len) {
+        size_t cap = len > BLOCK / 4 ? len : BLOCK;
+        block = s2s_xmalloc(sizeof *block + cap);
+        *block = (struct block){.next = ckpt->arena, .cap = cap};
+        ckpt->arena = block;
+    }
+    void *ptr = block->data + block->used;
+    block->used += len;
+    return ptr;
+}
+
+char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len)
+{
+    char *copy = ckpt_arena(ckpt, len + 1);
+    memcpy(copy, s, len);
+    copy[len] = 0;
+    return copy;
+}
+
+int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n)
+{
+    int64_t *copy = ckpt_arena(ckpt, (size_t)n * sizeof *v);
+    if (n)
+        memcpy(copy, v, (size_t)n * sizeof *v);
+    return copy;
+}
+
+/* ---- files ---- */
+
+int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
+{
+    struct stat st;
+    for (size_t i = ckpt->n_files; i-- > 0;)
+        if (strcmp(ckpt->files[i].name, name) == 0)
+            return (int)i;
+    if (fstatat(ckpt->dir_fd, name, &st, ckpt->no_links ? AT_SYMLINK_NOFOLLOW : 0) < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", name);
+    if (!S_ISREG(st.st_mode))
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: %s", name,
+                             S_ISLNK(st.st_mode) ? "a link, which this format never has: refused"
+                                                 : "not a plain file");
+    s2s_grow(&ckpt->files, ckpt->n_files, &ckpt->cap_files, sizeof *ckpt->files);
+    ckpt->files[ckpt->n_files] = (struct ckpt_source_file){s2s_xstrdup(name), -1, st.st_size};
+    return (int)ckpt->n_files++;
+}
+
+int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
+{
+    struct ckpt_source_file *f = &ckpt->files[file];
+    if (f->fd >= 0)
+        return f->fd;
+    for (size_t i = 0; ckpt->n_open >= MAX_OPEN && i < ckpt->n_files; i++)
+        if (ckpt->files[i].fd >= 0) {
+            close(ckpt->files[i].fd);
+            ckpt->files[i].fd = -1;
+            ckpt->n_open--;
+        }
+    f->fd = openat(ckpt->dir_fd, f->name, O_RDONLY | O_CLOEXEC | (ckpt->no_links ? O_NOFOLLOW : 0));
+    if (f->fd < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", f->name);
+    ckpt->n_open++;
+    return f->fd;
+}
+
+void s2s_ckpt_close(struct s2s_ckpt *ckpt)
+{
+    if (!ckpt)
+        return;
+    for (size_t i = 0; i < ckpt->n_files; i++) {
+        if (ckpt->files[i].fd >= 0)
+            close(ckpt->files[i].fd);
+        free(ckpt->files[i].name);
+    }
+    for (size_t i = 0; i < ckpt->n_objects; i++)
+        json_decref(ckpt->objects[i].value);
+    for (struct block *block = ckpt->arena, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    if (ckpt->dir_fd >= 0)
+        close(ckpt->dir_fd);
+    json_decref(ckpt->common);
+    free(ckpt->files);
+    free(ckpt->tensors);
+    free(ckpt->objects);
+    free(ckpt->path);
+    free(ckpt->scratch);
+    free(ckpt->piece);
+    free(ckpt);
+}
+
+/* ---- what is in it ---- */
+
+static int check_name(const char *name, size_t len, struct s2s_error *err)
+{
+    if (memchr(name, 0, len) || !s2s_utf8_valid(name, len))
+        return s2s_error_set(err, S2S_E_FORMAT, "a name of %zu bytes is not UTF-8 text", len);
+    return 0;
+}
+
+int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
+                    size_t len, struct s2s_error *err)
+{
+    int rc = check_name(name, len, err);
+    if (rc < 0)
+        return rc;
+    s2s_grow(&ckpt->tensors, ckpt->n_tensors, &ckpt->cap_tensors, sizeof *ckpt->tensors);
+    *tensor = &ckpt->tensors[ckpt->n_tensors++];
+    **tensor = (struct s2s_ckpt_tensor){.name = ckpt_arena_text(ckpt, name, len)};
+    return 0;
+}
+
+int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,
+                    size_t len, struct s2s_error *err)
+{
+    int rc = check_name(name, len, err);
+    if (rc < 0)
+        return rc;
+    s2s_grow(&ckpt->objects, ckpt->n_objects, &ckpt->cap_objects, sizeof *ckpt->objects);
+    *object = &ckpt->objects[ckpt->n_objects++];
+    **object = (struct s2s_ckpt_object){.name = ckpt_arena_text(ckpt, name, len), .len_bytes = -1};
+    return 0;
+}
+
+static int by_tensor_name(const void *a, const void *b)
+{
+    return strcmp(((const struct s2s_ckpt_tensor *)a)->name,
+                  ((const struct s2s_ckpt_tensor *)b)->name);
+}
+
+static int by_object_name(const void *a, const void *b)
+{
+    return strcmp(((const struct s2s_ckpt_object *)a)->name,
+                  ((const struct s2s_ckpt_object *)b)->name);
+}
+
+static int check_tiles(const struct s2s_ckpt_tensor *tensor, struct s2s_error *err)
+{
+    struct ckpt_box one, *boxes = &one;
+    if (tensor->n_chunks > 1)
+        boxes = s2s_xmalloc(tensor->n_chunks * sizeof *boxes);
+    for (size_t i = 0; i < tensor->n_chunks; i++)
+        boxes[i] = (struct ckpt_box){tensor->chunks[i].offset, tensor->chunks[i].size};
+    int rc =
+        ckpt_boxes_tile(tensor->name, tensor->shape, tensor->n_dims, boxes, tensor->n_chunks, err);
+    if (boxes != &one)
+        free(boxes);
+    return rc;
+}
+
+int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int64_t bytes;
+    if (ckpt->n_tensors)
+        qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, by_tensor_name);
+    if (ckpt->n_objects)
+        qsort(ckpt->objects, ckpt->n_objects, sizeof *ckpt->objects, by_object_name);
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        if (i && strcmp(t[-1].name, t->name) == 0)
+            return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is there twice", t->name);
+        int rc = check_tiles(t, err);
+        if (rc < 0)
+            return rc;
+        if (__builtin_mul_overflow(s2s_ckpt_numel(t), (int64_t)s2s_dtype_size(t->dtype), &bytes))
+            return s2s_error_set(err, S2S_E_SHAPE, "%s: absurd size", t->name);
+    }
+    for (size_t i = 1; i < ckpt->n_objects; i++)
+        if (strcmp(ckpt->objects[i - 1].name, ckpt->objects[i].name) == 0)
+            return s2s_error_set(err, S2S_E_FORMAT, "object %s is there twice",
+                                 ckpt->objects[i].name);
+    return 0;
+}
+
+const char *s2s_ckpt_format(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->format;
+}
+
+const char *s2s_ckpt_path(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->path;
+}
+
+int64_t s2s_ckpt_iteration(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->iteration;
+}
+
+const struct s2s_ckpt_tensor *s2s_ckpt_tensors(const struct s2s_ckpt *ckpt, size_t *n)
+{
+    *n = ckpt->n_tensors;
+    return ckpt->tensors;
+}
+
+const struct s2s_ckpt_object *s2s_ckpt_objects(const struct s2s_ckpt *ckpt, size_t *n)
+{
+    *n = ckpt->n_objects;
+    return ckpt->objects;
+}
+
+const struct s2s_ckpt_tensor *s2s_ckpt_find(const struct s2s_ckpt *ckpt, const char *name)
+{
+    struct s2s_ckpt_tensor key = {.name = name};
+    return ckpt->n_tensors
+               ? bsearch(&key, ckpt->tensors, ckpt->n_tensors, sizeof key, by_tensor_name)
+               : NULL;
+}
+
+struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char *name)
+{
+    struct s2s_ckpt_object key = {.name = name};
+    return ckpt->n_objects
+               ? bsearch(&key, ckpt->objects, ckpt->n_objects, sizeof key, by_object_name)
+               : NULL;
+}
+
+int64_t s2s_ckpt_numel(const struct s2s_ckpt_tensor *tensor)
+{
+    return ckpt_box_numel(tensor->shape, tensor->n_dims);
+}
+
+const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->common;
+}

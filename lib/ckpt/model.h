@@ -1,0 +1,139 @@
+/*
+ * The one model of a checkpoint that every format is read into: files, tensors cut into chunks,
+ * objects. The readers (read_*.c) fill it; ckpt.c serves it.
+ */
+#ifndef CKPT_MODEL_H
+#define CKPT_MODEL_H
+
+#include "lib/ckpt/ckpt.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/pickle.h"
+#include "lib/io/zip.h"
+
+/* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize. */
+struct ckpt_chunk {
+    const int64_t *offset, *size; /* [n_dims] */
+    const int64_t *stride;        /* [n_dims], in elements; NULL: contiguous */
+    int file;                     /* index in files */
+    bool located;                 /* data, stride and store are known */
+    bool checked;                 /* the store's CRC-32 was compared and is right */
+    bool has_crc;
+    int64_t item_pos, item_len;   /* a torch archive in the file; item_len 0: there is none */
+    int64_t data;                 /* position of element 0 in the file */
+    int64_t store_pos, store_len; /* the storage in which it lies */
+    uint32_t crc, crc_so_far;     /* of the storage; of what was read of it in order */
+    int64_t crc_pos;              /* how much that is */
+};
+
+struct ckpt_source_file {
+    char *name; /* relative to the folder; a path for single files */
+    int fd;     /* -1: not open now */
+    int64_t len_bytes;
+};
+
+struct s2s_ckpt {
+    const char *format;
+    char *path; /* of the folder or file */
+    int dir_fd; /* of the folder; AT_FDCWD for a single file */
+    int64_t iteration;
+    struct ckpt_source_file *files;
+    size_t n_files, cap_files, n_open;
+    struct s2s_ckpt_tensor *tensors;
+    size_t n_tensors, cap_tensors;
+    struct s2s_ckpt_object *objects;
+    size_t n_objects, cap_objects;
+    json_t *common;
+    void *arena;           /* names, shapes, boxes */
+    void *scratch, *piece; /* CKPT_SCRATCH bytes each: of s2s_ckpt_read, of s2s_ckpt_stream */
+    bool no_links;         /* files of this format are never links: refuse them */
+};
+
+enum { CKPT_SCRATCH = 1 << 20 };
+
+/* Memory that lives as long as the checkpoint. */
+void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);
+char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len);
+int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n);
+
+/* Index of a file, added (and its size taken) when it is new: a linear search from the last one.
+ * OPEN when it is not there. */
+int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err);
+/* A descriptor, opened when needed (few stay open); valid until the next call. */
+int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err);
+
+/* Adds an empty tensor or object; lent until the next. name is copied. FORMAT: not UTF-8. */
+int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
+                    size_t len, struct s2s_error *err);
+int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,
+                    size_t len, struct s2s_error *err);
+/* Sorts; refuses names that are there twice; checks that chunks tile. Every reader ends with it. */
+int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err);
+
+/* By name, or NULL (sorted: after ckpt_seal). */
+struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char *name);
+
+/* Finds where a chunk's data lies, if that is not known yet. */
+int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                struct ckpt_chunk *chunk, struct s2s_error *err);
+
+/* ---- torch archives (torch_zip.c) ---- */
+
+/* A tensor inside an archive: a view of one storage. */
+struct ckpt_view {
+    enum s2s_dtype dtype;
+    int n_dims;
+    int64_t size[S2S_MAX_DIMS], stride[S2S_MAX_DIMS];
+    int64_t offset;  /* elements, in the storage */
+    const char *key; /* of the storage, not zero-ended */
+    size_t key_len;
+    int64_t store_numel; /* elements of the storage */
+    int64_t store_len;   /* bytes */
+};
+
+/* What a storage's id says: key, numel, bytes, dtype (NONE: untyped). */
+int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, struct s2s_error *err);
+/* 1: node is a tensor and view describes it (bounds checked against its storage); 0: it is none. */
+int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
+/* Opens the archive of a span of a file and parses its data.pkl. Gives: *pickle_bytes, zip, pickle.
+ */
+struct ckpt_archive {
+    struct s2s_zip zip;
+    struct ckpt_pickle pickle;
+    char *bytes;
+};
+int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
+                      enum ckpt_pickle_mode mode, struct s2s_error *err);
+void ckpt_archive_release(struct ckpt_archive *archive);
+/* The storage of a view: its member; checks the length. */
+int ckpt_archive_storage(const struct ckpt_archive *archive, const struct ckpt_view *view,
+                         const struct s2s_zip_member **member, struct s2s_error *err);
+
+/* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */
+
+int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
+int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* One safetensors file; every name gets the prefix. */
+int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
+                          struct s2s_error *err);
+/* A folder of them, single or with index; `folder` is "" or "llm/". */
+int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
+                 struct s2s_error *err);
+/* Files whose boxes are in their headers (torch.distributed.checkpoint with HF storage). */
+int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err);
+
+/*
+ * One torch.save file (zip or legacy, told by its bytes), or a span of a file. Its tree is
+ * flattened with "." between keys; names get the prefix. model_only: of a Megatron rank file only
+ * `model` (model0, ..) gives tensors and objects, the rest goes to common under the prefix.
+ */
+struct ckpt_torch_source {
+    const char *file, *prefix;
+    int64_t begin, len_bytes; /* len_bytes -1: the whole file */
+    bool model_only;
+};
+int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *source,
+                    struct s2s_error *err);
+int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err);
+int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
+
+#endif

@@ -1,0 +1,245 @@
+/* Which format is it? The first test that holds decides. */
+#include "lib/ckpt/model.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+static const char TRACKER[] = "latest_checkpointed_iteration.txt";
+
+static bool has(const struct s2s_ckpt *ckpt, const char *name)
+{
+    return faccessat(ckpt->dir_fd, name, F_OK, 0) == 0;
+}
+
+/* the first name of the folder that starts and ends so; gives, NULL when there is none */
+static char *find_name(const struct s2s_ckpt *ckpt, const char *prefix, const char *suffix)
+{
+    int fd = openat(ckpt->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    char *found = NULL;
+    for (struct dirent *entry; dir && !found && (entry = readdir(dir)) != NULL;) {
+        const char *name = entry->d_name;
+        size_t len = strlen(name), suffix_len = strlen(suffix);
+        if (strncmp(name, prefix, strlen(prefix)) == 0 && len > suffix_len &&
+            strcmp(name + len - suffix_len, suffix) == 0)
+            found = s2s_xstrdup(name);
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static bool has_like(const struct s2s_ckpt *ckpt, const char *prefix, const char *suffix)
+{
+    char *name = find_name(ckpt, prefix, suffix);
+    free(name);
+    return name != NULL;
+}
+
+/* goes into a folder below */
+static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
+{
+    int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", name);
+    char *path = s2s_xasprintf("%s/%s", ckpt->path, name);
+    close(ckpt->dir_fd);
+    free(ckpt->path);
+    ckpt->dir_fd = fd;
+    ckpt->path = path;
+    return 0;
+}
+
+static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    char *text, name[40];
+    size_t len;
+    int rc = ckpt_slurp(ckpt->dir_fd, TRACKER, 64, &text, &len, err);
+    if (rc < 0)
+        return rc;
+    while (len && strchr(" \r\n\t", text[len - 1]))
+        text[--len] = 0;
+    if (strcmp(text, "release") == 0)
+        snprintf(name, sizeof name, "release");
+    else if ((rc = s2s_parse_i64(&ckpt->iteration, text, 0, INT64_MAX, err)) == 0)
+        snprintf(name, sizeof name, "iter_%07lld", (long long)ckpt->iteration);
+    free(text);
+    if (rc == 0)
+        rc = enter(ckpt, name, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", TRACKER) : 0;
+}
+
+/* "sharded_backend" of metadata.json into text; empty when there is none */
+static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *err)
+{
+    char *bytes;
+    size_t len;
+    text[0] = 0;
+    if (!has(ckpt, "metadata.json"))
+        return 0;
+    int rc = ckpt_slurp(ckpt->dir_fd, "metadata.json", 1 << 20, &bytes, &len, err);
+    if (rc < 0)
+        return rc;
+    json_error_t at;
+    json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES, &at);
+    const char *backend = json_string_value(json_object_get(root, "sharded_backend"));
+    if (!root)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "metadata.json:%d: %s", at.line, at.text);
+    else if (backend)
+        snprintf(text, 64, "%s", backend);
+    json_decref(root);
+    free(bytes);
+    return rc;
+}
+
+static int refuse_format(struct s2s_error *err, const char *what, const char *hint)
+{
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s", what);
+    return s2s_error_hint(err, rc, "%s", hint);
+}
+
+static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = ckpt_read_hf(ckpt, "encoder/", "encoder.", err);
+    if (rc == 0)
+        rc = ckpt_read_hf(ckpt, "llm/", "llm.", err);
+    if (rc == 0 && has(ckpt, "projection.safetensors"))
+        rc = ckpt_read_safetensors(ckpt, "projection.safetensors", "", err);
+    return rc;
+}
+
+/* does any header hold the boxes of torch.distributed.checkpoint? */
+static bool is_dcp_hf(struct s2s_ckpt *ckpt)
+{
+    struct s2s_safetensors st;
+    char *name = find_name(ckpt, "", ".safetensors");
+    char *path = name ? s2s_xasprintf("%s/%s", ckpt->path, name) : NULL;
+    bool found = false;
+    if (path && s2s_safetensors_open(&st, path, NULL) == 0) {
+        found = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
+        s2s_safetensors_release(&st);
+    }
+    free(name);
+    free(path);
+    return found;
+}
+
+static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s2s_error *err)
+{
+    ckpt->format = strcmp(backend, "torch_dist") == 0 ? "torch_dist" : "dcp";
+    ckpt->no_links = true;
+    if (*backend && strcmp(backend, "torch_dist") != 0 && strcmp(backend, "fsdp_dtensor") != 0 &&
+        strcmp(backend, "torch_dcp") != 0)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "metadata.json: sharded_backend \"%s\"",
+                             backend);
+    int rc = ckpt_read_dcp(ckpt, err);
+    if (rc == 0)
+        rc = ckpt_seal(ckpt, err);
+    return rc < 0 ? rc : ckpt_read_common(ckpt, err);
+}
+
+static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    char backend[64];
+    int rc = has(ckpt, TRACKER) ? follow_tracker(ckpt, err) : 0;
+    /* NeMo puts one more level */
+    if (rc == 0 && !has(ckpt, ".metadata") &&
+        faccessat(ckpt->dir_fd, "weights/.metadata", F_OK, 0) == 0)
+        rc = enter(ckpt, "weights", err);
+    if (rc == 0)
+        rc = read_backend(ckpt, backend, err);
+    if (rc < 0)
+        return rc;
+    if (strcmp(backend, "zarr") == 0)
+        return refuse_format(err, "a zarr checkpoint (Megatron-Core before 0.15)",
+                             "load and save it with Megatron-Core 0.14 as torch_dist");
+    if (has(ckpt, ".metadata"))
+        return read_distributed(ckpt, backend, err);
+    if (has_like(ckpt, "__", ".metadata"))
+        return refuse_format(err, "one metadata file a rank (saved without collectives)",
+                             "merge them with torch.distributed.checkpoint first");
+    if (has_like(ckpt, "", ".distcp"))
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "an unfinished save: there is .distcp data and no .metadata");
+    if (has_like(ckpt, "mp_rank_", "")) {
+        ckpt->format = "mp_rank";
+        return ckpt_read_mp_rank(ckpt, err);
+    }
+    if (has(ckpt, "encoder") && has(ckpt, "llm")) {
+        ckpt->format = "hf";
+        return read_composite(ckpt, err);
+    }
+    if (has_like(ckpt, "", ".safetensors")) {
+        bool boxes = is_dcp_hf(ckpt);
+        ckpt->format = boxes ? "dcp_hf" : "hf";
+        return boxes ? ckpt_read_dcp_hf(ckpt, err) : ckpt_read_hf(ckpt, "", "", err);
+    }
+    if (has_like(ckpt, "pytorch_model", ".bin")) {
+        ckpt->format = "hf_bin";
+        return ckpt_read_hf_bin(ckpt, err);
+    }
+    return s2s_error_set(err, S2S_E_FORMAT, "no checkpoint that is known here");
+}
+
+static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
+{
+    unsigned char head[16] = {0};
+    int file = ckpt_add_file(ckpt, path, err);
+    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    if (fd < 0)
+        return fd;
+    int64_t len = ckpt->files[file].len_bytes;
+    int rc = ckpt_pread(fd, head, len < 16 ? (size_t)len : 16, 0, path, err);
+    if (rc < 0)
+        return rc;
+    struct ckpt_torch_source source = {.file = path, .prefix = "", .len_bytes = -1};
+    if (len > 8 && head[8] == '{') {
+        ckpt->format = "safetensors";
+        return ckpt_read_safetensors(ckpt, path, "", err);
+    }
+    if (memcmp(head, "PK\3\4", 4) == 0 || (head[0] == 0x80 && head[2] == 0x8a)) {
+        ckpt->format = head[0] == 'P' ? "torch" : "torch_legacy";
+        return ckpt_read_torch(ckpt, &source, err);
+    }
+    return s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
+                         "%s: neither safetensors nor a torch.save file", path);
+}
+
+int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = s2s_xcalloc(1, sizeof *ckpt);
+    struct stat st;
+    size_t len = strlen(path);
+    ckpt->dir_fd = AT_FDCWD;
+    ckpt->iteration = -1;
+    ckpt->format = "";
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    ckpt->path = s2s_xstrndup(path, len);
+    int rc = 0;
+    if (stat(path, &st) < 0) {
+        rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+    } else if (!S_ISDIR(st.st_mode)) {
+        rc = read_single(ckpt, path, err);
+    } else if ((ckpt->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
+        rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+    } else {
+        rc = read_folder(ckpt, err);
+        if (rc < 0)
+            s2s_error_add(err, rc, "%s", ckpt->path);
+    }
+    bool sealed = strcmp(ckpt->format, "dcp") == 0 || strcmp(ckpt->format, "torch_dist") == 0;
+    if (rc == 0 && !sealed && (rc = ckpt_seal(ckpt, err)) < 0)
+        s2s_error_add(err, rc, "%s", ckpt->path);
+    if (rc < 0) {
+        s2s_ckpt_close(ckpt);
+        return rc;
+    }
+    *out = ckpt;
+    return 0;
+}

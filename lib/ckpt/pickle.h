@@ -1,0 +1,95 @@
+/*
+ * Pickles, read as data. A small machine runs the opcodes and builds a tree of plain nodes; it
+ * never calls, imports or constructs anything. What a pickle would call (REDUCE, NEWOBJ, BUILD)
+ * becomes a record node that names it. Classes outside a short list are refused, or kept as opaque
+ * records where a checkpoint's common state needs them; classes that only an attack needs are
+ * always refused. Iterative, linear in the bytes, and bounded. Source: Lib/pickletools.py of
+ * CPython (opcodes of protocols 0 to 5).
+ */
+#ifndef CKPT_PICKLE_H
+#define CKPT_PICKLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+struct s2s_error;
+
+enum ckpt_kind {
+    CKPT_NONE,
+    CKPT_BOOL,
+    CKPT_INT,
+    CKPT_BIGINT, /* above 64 bits: text holds little-endian two's complement */
+    CKPT_FLOAT,
+    CKPT_STR, /* UTF-8, may hold zero bytes */
+    CKPT_BYTES,
+    CKPT_LIST,
+    CKPT_TUPLE,
+    CKPT_SET,
+    CKPT_DICT,   /* items: key, value, key, value, ... ; n is twice the pairs */
+    CKPT_GLOBAL, /* text: "module\nname", n: length of the module's name */
+    CKPT_RECORD, /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
+    CKPT_PERSID, /* items: the id */
+};
+
+struct ckpt_node {
+    uint8_t kind; /* enum ckpt_kind */
+    bool opaque;  /* of a global outside the list, and of a record of such a one */
+    uint32_t n, cap;
+    union {
+        int64_t i; /* BOOL, INT */
+        double f;
+        const char *text; /* not zero-ended */
+        struct ckpt_node **items;
+    };
+    size_t len;    /* of text */
+    size_t offset; /* of the opcode that made it */
+};
+
+enum ckpt_pickle_mode {
+    CKPT_STRICT, /* unknown classes are refused: .metadata, items */
+    CKPT_OPEN,   /* unknown classes become opaque nodes: common state, torch.save files */
+};
+
+struct ckpt_pickle {
+    struct ckpt_node *root;
+    size_t len;                 /* bytes of the pickle, its STOP included */
+    size_t n_opaque;            /* opaque classes met */
+    const char *opaque_name;    /* the first of them, "module.name"; NULL */
+    struct ckpt_node **persids; /* every storage that the pickle names, in its order */
+    size_t n_persids;
+    void *arena;
+};
+
+/*
+ * Runs the pickle that starts at bytes (borrowed until release: strings point into it). What
+ * follows its STOP is left alone (len says where it ended). FORMAT, TRUNCATED or UNSUPPORTED name
+ * the opcode or class and the byte offset. Nothing to release on failure.
+ */
+int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
+                      enum ckpt_pickle_mode mode, struct s2s_error *err);
+void ckpt_pickle_release(struct ckpt_pickle *pickle);
+
+/* True for a global, or a record of one, with this module and name. */
+bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name);
+/* The same whatever the module. */
+bool ckpt_is_named(const struct ckpt_node *node, const char *name);
+bool ckpt_str_is(const struct ckpt_node *node, const char *s);
+/* Value of a string key: of a dict, or of a record's state when that is a dict. NULL when absent.
+ */
+const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key);
+/* An int node's value; false for others. */
+bool ckpt_get_int(const struct ckpt_node *node, int64_t *value);
+/* A tuple or list of n <= max ints; -1 otherwise. */
+int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max);
+
+/*
+ * The tree as JSON: tuples and sets as arrays, a Namespace or record with a dict as object, bytes
+ * and classes as text. Tensors and what is too deep (1000) or too large (max_nodes) as text. Gives
+ * a reference.
+ */
+json_t *ckpt_node_json(const struct ckpt_node *node, size_t max_nodes);
+
+#endif

@@ -1,0 +1,364 @@
+/* torch.save files: zip archives, and the five pickles of before torch 1.6. */
+#include "lib/ckpt/model.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+enum { MAX_LEAVES = 1 << 22, MAX_DEPTH = 1000, MAX_COMMON_NODES = 1 << 20 };
+
+static const unsigned char LEGACY_MAGIC[] = {0x80, 2,    0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                             0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
+
+/* where the storages of a file lie */
+struct store {
+    const char *key;
+    size_t key_len;
+    int64_t pos, len;
+    uint32_t crc;
+};
+
+struct walk {
+    struct s2s_ckpt *ckpt;
+    int file;
+    struct store *stores; /* sorted by key */
+    size_t n_stores, n_leaves;
+    struct s2s_buf name;
+    struct s2s_error *err;
+};
+
+static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct store *x = a, *y = b;
+    return compare_keys(x->key, x->key_len, y->key, y->key_len);
+}
+
+static int add_view(struct walk *w, const struct ckpt_view *view)
+{
+    struct s2s_ckpt *ckpt = w->ckpt;
+    struct s2s_ckpt_tensor *tensor;
+    struct store key = {.key = view->key, .key_len = view->key_len};
+    const struct store *store =
+        w->n_stores ? bsearch(&key, w->stores, w->n_stores, sizeof key, by_key) : NULL;
+    if (!store)
+        return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
+                             (int)(view->key_len < 40 ? view->key_len : 40), view->key);
+    if (store->len != view->store_len)
+        return s2s_error_set(w->err, S2S_E_FORMAT,
+                             "storage %.*s has %lld bytes, its tensor says %lld",
+                             (int)(view->key_len < 40 ? view->key_len : 40), view->key,
+                             (long long)store->len, (long long)view->store_len);
+    int rc = ckpt_add_tensor(ckpt, &tensor, w->name.data, w->name.len, w->err);
+    if (rc < 0)
+        return rc;
+    int64_t zeros[S2S_MAX_DIMS] = {0};
+    tensor->dtype = view->dtype;
+    tensor->n_dims = view->n_dims;
+    tensor->shape = ckpt_arena_ints(ckpt, view->size, view->n_dims);
+    tensor->n_chunks = 1;
+    tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
+    *tensor->chunks = (struct ckpt_chunk){
+        .offset = ckpt_arena_ints(ckpt, zeros, view->n_dims),
+        .size = tensor->shape,
+        .stride = ckpt_arena_ints(ckpt, view->stride, view->n_dims),
+        .file = w->file,
+        .located = true,
+        .has_crc = store->crc != 0,
+        .crc = store->crc,
+        .store_pos = store->pos,
+        .store_len = store->len,
+        .data = store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype)};
+    return 0;
+}
+
+static int add_value(struct walk *w, const struct ckpt_node *node)
+{
+    struct s2s_ckpt_object *object;
+    int rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
+                             w->name.len ? w->name.len : 5, w->err);
+    if (rc == 0)
+        object->value = ckpt_node_json(node, MAX_COMMON_NODES);
+    return rc;
+}
+
+static int walk_node(struct walk *w, const struct ckpt_node *node, int depth);
+
+static int walk_child(struct walk *w, const struct ckpt_node *key, int64_t index,
+                      const struct ckpt_node *node, int depth)
+{
+    size_t len = w->name.len;
+    if (len && w->name.data[len - 1] != '/')
+        s2s_buf_putc(&w->name, '.');
+    if (key && key->kind == CKPT_STR)
+        s2s_buf_add(&w->name, key->text, key->len);
+    else if (!key || key->kind == CKPT_INT)
+        s2s_buf_printf(&w->name, "%lld", (long long)(key ? key->i : index));
+    else
+        return s2s_error_set(w->err, S2S_E_UNSUPPORTED,
+                             "dict key at byte %zu is neither text nor integer", key->offset);
+    int rc = walk_node(w, node, depth + 1);
+    w->name.len = len;
+    w->name.data[len] = 0;
+    return rc;
+}
+
+static int walk_node(struct walk *w, const struct ckpt_node *node, int depth)
+{
+    struct ckpt_view view;
+    if (++w->n_leaves > MAX_LEAVES || depth > MAX_DEPTH)
+        return s2s_error_set(w->err, S2S_E_FORMAT, "pickle of more than %d values or %d levels",
+                             MAX_LEAVES, MAX_DEPTH);
+    int rc = ckpt_view_of(node, &view, w->err);
+    if (rc)
+        return rc < 0 ? s2s_error_add(w->err, rc, "%s", w->name.len ? w->name.data : "tensor")
+                      : add_view(w, &view);
+    if (ckpt_is(node, "argparse", "Namespace") && node->items[2] &&
+        node->items[2]->kind == CKPT_DICT)
+        node = node->items[2];
+    if (node->kind == CKPT_DICT) {
+        for (uint32_t i = 0; rc == 0 && i < node->n; i += 2)
+            rc = walk_child(w, node->items[i], 0, node->items[i + 1], depth);
+        return rc;
+    }
+    if (node->kind == CKPT_LIST || node->kind == CKPT_TUPLE) {
+        for (uint32_t i = 0; rc == 0 && i < node->n; i++)
+            rc = walk_child(w, NULL, i, node->items[i], depth);
+        return rc;
+    }
+    return add_value(w, node);
+}
+
+/* a Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run */
+static int walk_rank(struct walk *w, const struct ckpt_node *root)
+{
+    json_t *rest = json_object();
+    int rc = 0;
+    if (root->kind != CKPT_DICT)
+        rc = s2s_error_set(w->err, S2S_E_FORMAT, "a Megatron rank file is a dict, this is not");
+    for (uint32_t i = 0; rc == 0 && i < root->n; i += 2) {
+        const struct ckpt_node *key = root->items[i], *value = root->items[i + 1];
+        if (key->kind != CKPT_STR)
+            continue;
+        char *name = s2s_xstrndup(key->text, key->len);
+        size_t digits = strncmp(name, "model", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
+        if (strcmp(name, "model") == 0)
+            rc = walk_node(w, value, 0);
+        else if (digits && name[5 + digits] == 0)
+            rc = walk_child(w, key, 0, value, 0);
+        else
+            json_object_set_new(rest, name, ckpt_node_json(value, MAX_COMMON_NODES));
+        free(name);
+    }
+    if (!w->ckpt->common)
+        w->ckpt->common = json_object();
+    char *rank = s2s_xstrdup(w->name.len ? w->name.data : "");
+    if (*rank && rank[strlen(rank) - 1] == '/')
+        rank[strlen(rank) - 1] = 0;
+    json_object_set_new(w->ckpt->common, rank, rest);
+    free(rank);
+    return rc;
+}
+
+static int walk_root(struct walk *w, const struct ckpt_node *root,
+                     const struct ckpt_torch_source *source)
+{
+    s2s_buf_puts(&w->name, source->prefix);
+    if (source->model_only)
+        return walk_rank(w, root);
+    struct ckpt_view view;
+    int rc = ckpt_view_of(root, &view, w->err);
+    if (rc > 0)
+        s2s_buf_puts(&w->name, "tensor"); /* a file that is one tensor */
+    return rc < 0 ? rc : walk_node(w, root, 0);
+}
+
+static int read_zip(struct walk *w, const struct ckpt_torch_source *source, int fd, int64_t len)
+{
+    struct ckpt_archive archive;
+    struct s2s_zip_source span = {.fd = fd, .begin = source->begin, .len_bytes = len};
+    int rc = ckpt_archive_open(&archive, &span, CKPT_OPEN, w->err);
+    if (rc < 0)
+        return rc;
+    w->stores = s2s_xcalloc(archive.zip.n_members + 1, sizeof *w->stores);
+    for (size_t i = 0; i < archive.zip.n_members; i++) {
+        const struct s2s_zip_member *m = &archive.zip.members[i];
+        const char *slash = strchr(m->name, '/');
+        if (slash && strncmp(slash, "/data/", 6) == 0)
+            w->stores[w->n_stores++] = (struct store){slash + 6, strlen(slash + 6),
+                                                      source->begin + m->pos, m->len_bytes, m->crc};
+    }
+    qsort(w->stores, w->n_stores, sizeof *w->stores, by_key);
+    rc = walk_root(w, archive.pickle.root, source);
+    if (rc == 0 && archive.pickle.n_opaque)
+        s2s_warn("ckpt", "%s: %zu classes that are no data are kept as names (%s%s)", source->file,
+                 archive.pickle.n_opaque, archive.pickle.opaque_name,
+                 archive.pickle.n_opaque > 1 ? ", ..." : "");
+    ckpt_archive_release(&archive);
+    return rc;
+}
+
+/* a pickle of the legacy header; *at moves behind it */
+static int next_pickle(struct walk *w, struct ckpt_pickle *pickle, const unsigned char *bytes,
+                       int64_t len, int64_t *at)
+{
+    int rc = ckpt_pickle_parse(pickle, bytes + *at, (size_t)(len - *at), CKPT_OPEN, w->err);
+    if (rc < 0)
+        return s2s_error_add(w->err, rc, "at %lld", (long long)*at);
+    *at += (int64_t)pickle->len;
+    return 0;
+}
+
+/* the storages follow the pickles in the order of the key list, each behind its element count */
+static int find_stores(struct walk *w, const struct ckpt_pickle *object,
+                       const struct ckpt_node *keys, const unsigned char *bytes, int64_t len,
+                       int64_t at, int64_t base)
+{
+    struct store *known = s2s_xcalloc(object->n_persids + 1, sizeof *known);
+    int64_t *itemsize = s2s_xcalloc(object->n_persids + 1, sizeof *itemsize);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < object->n_persids; i++) {
+        struct ckpt_view view;
+        rc = ckpt_storage_of(object->persids[i], &view, w->err);
+        if (rc == 0)
+            known[i] = (struct store){view.key, view.key_len, -1, view.store_len, 0};
+        if (rc == 0)
+            itemsize[i] = view.dtype ? (int64_t)s2s_dtype_size(view.dtype) : 1;
+    }
+    if (rc == 0 && keys->kind != CKPT_LIST)
+        rc = s2s_error_set(w->err, S2S_E_FORMAT, "no list of storages");
+    w->stores = s2s_xcalloc(rc == 0 ? keys->n + 1 : 1, sizeof *w->stores);
+    for (uint32_t k = 0; rc == 0 && k < keys->n; k++) {
+        const struct ckpt_node *key = keys->items[k];
+        size_t i = 0;
+        while (i < object->n_persids && !(key->kind == CKPT_STR && key->len == known[i].key_len &&
+                                          memcmp(key->text, known[i].key, key->len) == 0))
+            i++;
+        int64_t numel, size = 0;
+        if (i == object->n_persids) {
+            rc = s2s_error_set(w->err, S2S_E_FORMAT, "storage that no tensor names");
+        } else if (len - at < 8) {
+            rc = s2s_error_set(w->err, S2S_E_TRUNCATED, "file ends before storage %u of %u", k,
+                               keys->n);
+        } else {
+            memcpy(&numel, bytes + at, 8);
+            at += 8;
+            if (numel < 0 || __builtin_mul_overflow(numel, itemsize[i], &size) || size > len - at)
+                rc = s2s_error_set(w->err, S2S_E_TRUNCATED,
+                                   "storage of %lld elements at %lld leaves the file",
+                                   (long long)numel, (long long)at);
+            else
+                w->stores[w->n_stores++] =
+                    (struct store){known[i].key, known[i].key_len, base + at, size, 0};
+            at += rc == 0 ? size : 0;
+        }
+    }
+    if (rc == 0 && at != len)
+        rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
+                           (long long)(len - at));
+    qsort(w->stores, w->n_stores, sizeof *w->stores, by_key);
+    free(known);
+    free(itemsize);
+    return rc;
+}
+
+static int read_legacy_bytes(struct walk *w, const struct ckpt_torch_source *source,
+                             const unsigned char *bytes, int64_t len)
+{
+    struct ckpt_pickle header[3] = {{.root = NULL}, {.root = NULL}, {.root = NULL}};
+    struct ckpt_pickle object = {.root = NULL}, keys = {.root = NULL};
+    int64_t at = 0, protocol;
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < 3; i++)
+        rc = next_pickle(w, &header[i], bytes, len, &at);
+    if (rc == 0 && (!ckpt_get_int(header[1].root, &protocol) || protocol != 1001))
+        rc = s2s_error_set(w->err, S2S_E_VERSION, "legacy torch file of an unknown protocol");
+    const struct ckpt_node *little = rc == 0 ? ckpt_get(header[2].root, "little_endian") : NULL;
+    if (rc == 0 && (!little || little->kind != CKPT_BOOL || !little->i))
+        rc =
+            s2s_error_set(w->err, S2S_E_UNSUPPORTED, "legacy torch file that is not little-endian");
+    if (rc == 0)
+        rc = next_pickle(w, &object, bytes, len, &at);
+    if (rc == 0)
+        rc = next_pickle(w, &keys, bytes, len, &at);
+    if (rc == 0)
+        rc = find_stores(w, &object, keys.root, bytes, len, at, source->begin);
+    if (rc == 0)
+        rc = walk_root(w, object.root, source);
+    for (int i = 0; i < 3; i++)
+        ckpt_pickle_release(&header[i]);
+    ckpt_pickle_release(&object);
+    ckpt_pickle_release(&keys);
+    return rc;
+}
+
+/* mapped: only the pickles' pages are touched */
+static int read_legacy(struct walk *w, const struct ckpt_torch_source *source, int fd, int64_t len)
+{
+    int64_t skip = source->begin % sysconf(_SC_PAGESIZE);
+    size_t map_len = (size_t)(len + skip);
+    char *map = mmap(NULL, map_len, PROT_READ, MAP_PRIVATE, fd, source->begin - skip);
+    if (map == MAP_FAILED)
+        return s2s_error_errno(w->err, S2S_E_IO, "map");
+    int rc = read_legacy_bytes(w, source, (const unsigned char *)map + skip, len);
+    munmap(map, map_len);
+    return rc;
+}
+
+int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *source,
+                    struct s2s_error *err)
+{
+    struct walk w = {.ckpt = ckpt, .err = err};
+    unsigned char head[sizeof LEGACY_MAGIC] = {0};
+    w.file = ckpt_add_file(ckpt, source->file, err);
+    int fd = w.file < 0 ? w.file : ckpt_file_fd(ckpt, w.file, err);
+    if (fd < 0)
+        return fd;
+    int64_t len = source->len_bytes;
+    if (len < 0)
+        len = ckpt->files[w.file].len_bytes - source->begin;
+    int rc = len < (int64_t)sizeof head
+                 ? s2s_error_set(err, S2S_E_TRUNCATED, "%lld bytes are too few", (long long)len)
+                 : ckpt_pread(fd, head, sizeof head, source->begin, source->file, err);
+    if (rc == 0 && memcmp(head, "PK\3\4", 4) == 0)
+        rc = read_zip(&w, source, fd, len);
+    else if (rc == 0 && memcmp(head, LEGACY_MAGIC, sizeof head) == 0)
+        rc = read_legacy(&w, source, fd, len);
+    else if (rc == 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "neither a zip archive nor a legacy torch file");
+    free(w.stores);
+    s2s_buf_release(&w.name);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", source->file) : 0;
+}
+
+/* mp_rank_00, mp_rank_00_001, ..: one file a model-parallel rank */
+int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct dirent **entries;
+    int n = scandirat(ckpt->dir_fd, ".", &entries, NULL, alphasort), rc = 0;
+    if (n < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "list folder");
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        if (rc == 0 && strncmp(name, "mp_rank_", 8) == 0) {
+            char *file = s2s_xasprintf("%s/model_optim_rng.pt", name);
+            char *prefix = s2s_xasprintf("%s/", name);
+            struct ckpt_torch_source source = {
+                .file = file, .prefix = prefix, .len_bytes = -1, .model_only = true};
+            rc = ckpt_read_torch(ckpt, &source, err);
+            free(file);
+            free(prefix);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return rc;
+}

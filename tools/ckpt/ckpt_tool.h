@@ -1,0 +1,18 @@
+/* What the commands of s2s-ckpt share. */
+#ifndef CKPT_TOOL_H
+#define CKPT_TOOL_H
+
+#include "lib/base/base.h"
+#include "lib/base/tool.h"
+#include "lib/ckpt/ckpt.h"
+
+int ckpt_ls(int argc, char **argv, struct s2s_error *err);
+
+/* "1.7 GB" into text; returns text */
+const char *ckpt_bytes_text(char text[32], int64_t bytes);
+/* "[2, 3]" */
+void ckpt_print_shape(const int64_t *shape, int n_dims);
+/* A JSON string with its quotes, on stdout. */
+void ckpt_print_json_text(const char *text);
+
+#endif

@@ -1,0 +1,212 @@
+/* s2s-ckpt ls */
+#include <openssl/evp.h>
+
+#include "tools/ckpt/ckpt_tool.h"
+
+struct options {
+    struct s2s_common common;
+    bool sha256;
+    const char *path;
+};
+
+enum { KEY_SHA256 = 0x100 };
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct options *opt = state->input;
+    switch (key) {
+    case KEY_SHA256:
+        opt->sha256 = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (opt->path)
+            argp_error(state, "one PATH, please: '%s' is too many", arg);
+        opt->path = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "PATH is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option options[] = {
+    {"sha256", KEY_SHA256, NULL, 0,
+     "Also the SHA-256 of each tensor's row-major little-endian bytes at its global shape", 1},
+    {0},
+};
+
+static const struct argp argp = {options,
+                                 parse,
+                                 "PATH",
+                                 "List every tensor and byte object of a checkpoint: a file, a "
+                                 "checkpoint's folder, or the folder "
+                                 "above it.\vExamples:\n"
+                                 "  s2s-ckpt ls checkpoints/\n"
+                                 "  s2s-ckpt ls --json --sha256 model.safetensors\n\n"
+                                 "See also: s2s-ckpt(1)",
+                                 NULL,
+                                 NULL,
+                                 NULL};
+
+static int sha_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    EVP_DigestUpdate(ctx, bytes, len);
+    return 0;
+}
+
+static void finish_hex(EVP_MD_CTX *md, char hex[65])
+{
+    unsigned char sum[32];
+    EVP_DigestFinal_ex(md, sum, NULL);
+    for (int i = 0; i < 32; i++)
+        snprintf(hex + 2 * i, 3, "%02x", sum[i]);
+}
+
+struct listing {
+    const struct options *opt;
+    struct s2s_ckpt *ckpt;
+    EVP_MD_CTX *md;
+    int64_t bytes;
+    bool first;
+};
+
+static int digest_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, char hex[65],
+                         struct s2s_error *err)
+{
+    EVP_DigestInit_ex(l->md, EVP_sha256(), NULL);
+    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, sha_sink, l->md, err);
+    if (rc == 0)
+        finish_hex(l->md, hex);
+    return rc;
+}
+
+static int digest_object(struct listing *l, const struct s2s_ckpt_object *o, char hex[65],
+                         struct s2s_error *err)
+{
+    EVP_DigestInit_ex(l->md, EVP_sha256(), NULL);
+    int rc = s2s_ckpt_stream_object(l->ckpt, o, sha_sink, l->md, err);
+    if (rc == 0)
+        finish_hex(l->md, hex);
+    return rc;
+}
+
+static void begin_entry(struct listing *l)
+{
+    printf(l->first ? "\n    " : ",\n    ");
+    l->first = false;
+}
+
+static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struct s2s_error *err)
+{
+    char hex[65] = "", orig[65] = "";
+    int64_t bytes = s2s_ckpt_numel(t) * (int64_t)s2s_dtype_size(t->dtype);
+    int rc = l->opt->sha256 ? digest_tensor(l, t, hex, err) : 0;
+    if (rc == 0 && l->opt->sha256 && t->orig_shape) {
+        EVP_DigestInit_ex(l->md, EVP_sha256(), NULL);
+        rc = s2s_ckpt_stream_orig(l->ckpt, t, sha_sink, l->md, err);
+        if (rc == 0)
+            finish_hex(l->md, orig);
+    }
+    if (rc < 0)
+        return rc;
+    l->bytes += bytes;
+    if (!l->opt->common.json) {
+        printf("%s\t%s\t", t->name, s2s_dtype_name(t->dtype));
+        ckpt_print_shape(t->shape, t->n_dims);
+        printf("\t%lld%s%s\n", (long long)bytes, *hex ? "\t" : "", hex);
+        return 0;
+    }
+    begin_entry(l);
+    printf("{\"name\": ");
+    ckpt_print_json_text(t->name);
+    printf(", \"dtype\": \"%s\", \"shape\": ", s2s_dtype_name(t->dtype));
+    ckpt_print_shape(t->shape, t->n_dims);
+    printf(", \"bytes\": %lld, \"n_chunks\": %zu", (long long)bytes, t->n_chunks);
+    if (*hex)
+        printf(", \"sha256\": \"%s\"", hex);
+    if (t->orig_shape) {
+        printf(", \"orig_shape\": ");
+        ckpt_print_shape(t->orig_shape, t->n_orig_dims);
+    }
+    if (*orig)
+        printf(", \"orig_sha256\": \"%s\"", orig);
+    putchar('}');
+    return 0;
+}
+
+static int list_object(struct listing *l, const struct s2s_ckpt_object *o, struct s2s_error *err)
+{
+    char hex[65] = "";
+    int rc = l->opt->sha256 && o->file ? digest_object(l, o, hex, err) : 0;
+    if (rc < 0)
+        return rc;
+    if (!l->opt->common.json) {
+        printf("%s\tobject\t-\t%lld%s%s\n", o->name,
+               (long long)(o->len_bytes < 0 ? 0 : o->len_bytes), *hex ? "\t" : "", hex);
+        return 0;
+    }
+    begin_entry(l);
+    printf("{\"name\": ");
+    ckpt_print_json_text(o->name);
+    if (o->len_bytes >= 0)
+        printf(", \"bytes\": %lld", (long long)o->len_bytes);
+    if (*hex)
+        printf(", \"sha256\": \"%s\"", hex);
+    if (o->value) {
+        char *value = json_dumps(o->value, JSON_ENCODE_ANY | JSON_COMPACT);
+        printf(", \"value\": %s", value ? value : "null");
+        free(value);
+    }
+    putchar('}');
+    return 0;
+}
+
+static void begin_json(const struct listing *l)
+{
+    printf("{\n  \"format\": \"%s\",\n  \"path\": ", s2s_ckpt_format(l->ckpt));
+    ckpt_print_json_text(s2s_ckpt_path(l->ckpt));
+    if (s2s_ckpt_iteration(l->ckpt) >= 0)
+        printf(",\n  \"iteration\": %lld", (long long)s2s_ckpt_iteration(l->ckpt));
+    printf(",\n  \"tensors\": [");
+}
+
+static int list(struct listing *l, struct s2s_error *err)
+{
+    size_t n_tensors, n_objects;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(l->ckpt, &n_tensors);
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(l->ckpt, &n_objects);
+    bool json = l->opt->common.json;
+    char text[32];
+    int rc = 0;
+    if (json)
+        begin_json(l);
+    l->first = true;
+    for (size_t i = 0; i < n_tensors && rc == 0; i++)
+        rc = list_tensor(l, &tensors[i], err);
+    if (json)
+        printf("%s],\n  \"objects\": [", l->first ? "" : "\n  ");
+    l->first = true;
+    for (size_t i = 0; i < n_objects && rc == 0; i++)
+        rc = list_object(l, &objects[i], err);
+    if (json && rc == 0)
+        printf("%s]\n}\n", l->first ? "" : "\n  ");
+    if (rc == 0)
+        s2s_info("ls", "%s: %s, %zu tensors of %s, %zu objects", s2s_ckpt_path(l->ckpt),
+                 s2s_ckpt_format(l->ckpt), n_tensors, ckpt_bytes_text(text, l->bytes), n_objects);
+    return rc;
+}
+
+int ckpt_ls(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    struct listing l = {.opt = &opt, .md = EVP_MD_CTX_new()};
+    int rc = s2s_ckpt_open(&l.ckpt, opt.path, err);
+    if (rc == 0)
+        rc = list(&l, err);
+    s2s_ckpt_close(l.ckpt);
+    EVP_MD_CTX_free(l.md);
+    return rc;
+}

@@ -1,0 +1,29 @@
+#include "tools/ckpt/ckpt_tool.h"
+
+const char *ckpt_bytes_text(char text[32], int64_t bytes)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    double value = (double)bytes;
+    int unit = 0;
+    for (; value >= 1000 && unit < 5; unit++)
+        value /= 1000;
+    snprintf(text, 32, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
+    return text;
+}
+
+void ckpt_print_shape(const int64_t *shape, int n_dims)
+{
+    putchar('[');
+    for (int d = 0; d < n_dims; d++)
+        printf("%s%lld", d ? ", " : "", (long long)shape[d]);
+    putchar(']');
+}
+
+void ckpt_print_json_text(const char *text)
+{
+    json_t *string = json_string(text);
+    char *dumped = json_dumps(string, JSON_ENCODE_ANY | JSON_COMPACT);
+    fputs(dumped ? dumped : "\"\"", stdout);
+    free(dumped);
+    json_decref(string);
+}

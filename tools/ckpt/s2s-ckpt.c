@@ -1,0 +1,22 @@
+/* s2s-ckpt: look at, verify and convert checkpoints of any format. */
+#include "tools/ckpt/ckpt_tool.h"
+
+static const struct s2s_command commands[] = {
+    {"ls", ckpt_ls, "every tensor: name, dtype, shape, bytes; any format, detected"},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    s2s_tool_begin("s2s-ckpt", argc, argv);
+    int rc = s2s_tool_run(commands,
+                          "Checkpoints: torch_dist (Megatron, NeMo), torch.distributed.checkpoint, "
+                          "Hugging Face, torch.save. No Python, no GPU, memory that does not grow "
+                          "with the checkpoint; nothing in a file is ever executed.",
+                          "Examples:\n"
+                          "  s2s-ckpt ls checkpoints/\n\n"
+                          "See also: s2s-ckpt(1)",
+                          argc, argv, &err);
+    return s2s_tool_end(rc, &err);
+}

@@ -1,0 +1,30 @@
+/* Inside lib/audio. */
+#ifndef S2S_AUDIO_INTERNAL_H
+#define S2S_AUDIO_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/base.h"
+
+/* What the container says about the bytes of a file, found without decoding. */
+struct audio_container {
+    const char *kind;      /* "WAV", "AIFF", "AU", "Ogg", "FLAC", "MP3", "other" */
+    int64_t n_samples;     /* promised, a channel; -1: not said */
+    const int16_t *pcm;    /* WAV of 16-bit samples: where they lie (may be unaligned); else NULL */
+    int rate_hz, channels; /* with pcm */
+};
+
+/*
+ * Checks that the file is whole: sizes of chunks against bytes there are, checksums and last page
+ * of Ogg, whole frames of MP3. TRUNCATED (says what was promised and what is there), FORMAT.
+ */
+int audio_container_check(struct audio_container *container, const unsigned char *bytes, size_t len,
+                          struct s2s_error *err);
+
+/* Between these two, what codecs of this thread print to stderr is dropped. */
+void audio_quiet_begin(void);
+void audio_quiet_end(void);
+
+#endif

@@ -1,0 +1,388 @@
+#include "lib/audio/audio.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sndfile.h>
+
+#include "lib/audio/audio_internal.h"
+#include "lib/io/digest.h"
+
+enum { CHUNK = 16384 }; /* values decoded at a time */
+
+int64_t s2s_audio_n_samples(double seconds, int rate_hz)
+{
+    /* Python's round to 8 decimals is exact on the decimal expansion, and so is printf's */
+    char text[64];
+    snprintf(text, sizeof text, "%.8f", seconds * rate_hz);
+    return (int64_t)floor(strtod(text, NULL) + 0.5);
+}
+
+void s2s_audio_to_s16(int16_t *out, const float *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x = rintf(in[i] * 32768.0f);
+        x = x > 32767.0f ? 32767.0f : x;
+        x = x < -32768.0f ? -32768.0f : x;
+        out[i] = (int16_t)x;
+    }
+}
+
+void s2s_audio_from_s16(float *out, const int16_t *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)in[i] * (1.0f / 32768.0f);
+}
+
+void s2s_audio_release(struct s2s_audio *audio)
+{
+    free(audio->data);
+    *audio = (struct s2s_audio)S2S_AUDIO_INIT;
+}
+
+/* ---- libsndfile over bytes ---- */
+
+struct memory_file {
+    const unsigned char *bytes;
+    sf_count_t len, at;
+};
+
+static sf_count_t memory_len(void *ctx)
+{
+    return ((struct memory_file *)ctx)->len;
+}
+
+static sf_count_t memory_seek(sf_count_t offset, int whence, void *ctx)
+{
+    struct memory_file *file = ctx;
+    sf_count_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? file->at : file->len;
+    if (offset < -base || offset > file->len - base)
+        return -1;
+    return file->at = base + offset;
+}
+
+static sf_count_t memory_read(void *to, sf_count_t n, void *ctx)
+{
+    struct memory_file *file = ctx;
+    if (n > file->len - file->at)
+        n = file->len - file->at;
+    memcpy(to, file->bytes + file->at, (size_t)n);
+    file->at += n;
+    return n;
+}
+
+static sf_count_t memory_write(const void *from, sf_count_t n, void *ctx)
+{
+    return 0;
+}
+
+static sf_count_t memory_tell(void *ctx)
+{
+    return ((struct memory_file *)ctx)->at;
+}
+
+/* A file being read: either libsndfile's, or samples of a WAV as they lie there. */
+struct reader {
+    struct audio_container container;
+    struct memory_file memory;
+    SNDFILE *snd;
+    struct s2s_audio_info info;
+    int64_t at; /* of the direct samples */
+};
+
+static bool is_int16(int format)
+{
+    int sub = format & SF_FORMAT_SUBMASK;
+    return sub == SF_FORMAT_PCM_16 || sub == SF_FORMAT_PCM_S8 || sub == SF_FORMAT_PCM_U8;
+}
+
+static int open_snd(struct reader *reader, struct s2s_error *err)
+{
+    static SF_VIRTUAL_IO calls = {memory_len, memory_seek, memory_read, memory_write, memory_tell};
+    SF_INFO info = {0};
+    reader->snd = sf_open_virtual(&calls, SFM_READ, &info, &reader->memory);
+    if (!reader->snd)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: not a sound file that can be read: %s",
+                             reader->container.kind, sf_strerror(NULL));
+    reader->info =
+        (struct s2s_audio_info){info.samplerate, info.channels, info.frames, is_int16(info.format)};
+    int64_t promised = reader->container.n_samples;
+    if (promised > info.frames)
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "%s: the header promises %lld samples, %lld are there",
+                             reader->container.kind, (long long)promised, (long long)info.frames);
+    if (info.samplerate <= 0 || info.channels <= 0 || info.frames < 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: %d Hz, %d channels", reader->container.kind,
+                             info.samplerate, info.channels);
+    return 0;
+}
+
+static void reader_close(struct reader *reader)
+{
+    if (reader->snd)
+        sf_close(reader->snd);
+    reader->snd = NULL;
+}
+
+static int reader_open(struct reader *reader, const void *bytes, size_t len, struct s2s_error *err)
+{
+    *reader = (struct reader){.memory = {bytes, (sf_count_t)len, 0}};
+    int rc = audio_container_check(&reader->container, bytes, len, err);
+    if (rc < 0)
+        return rc;
+    if (reader->container.pcm && reader->container.rate_hz > 0) {
+        reader->info =
+            (struct s2s_audio_info){reader->container.rate_hz, reader->container.channels,
+                                    reader->container.n_samples, true};
+        return 0;
+    }
+    rc = open_snd(reader, err);
+    if (rc < 0)
+        reader_close(reader);
+    return rc;
+}
+
+static int reader_seek(struct reader *reader, int64_t sample, struct s2s_error *err)
+{
+    reader->at = sample;
+    if (reader->snd && sample > 0 && sf_seek(reader->snd, sample, SEEK_SET) != sample)
+        return s2s_error_set(err, S2S_E_FORMAT, "cannot go to sample %lld: %s", (long long)sample,
+                             sf_strerror(reader->snd));
+    return 0;
+}
+
+/* Up to n samples of all channels, interleaved, into out or (16-bit files) out16. */
+static int64_t reader_read(struct reader *reader, float *out, int16_t *out16, int64_t n)
+{
+    if (reader->snd)
+        return reader->info.int16 ? sf_readf_short(reader->snd, out16, n)
+                                  : sf_readf_float(reader->snd, out, n);
+    int64_t left = reader->info.n_samples - reader->at;
+    size_t block = sizeof *out16 * (size_t)reader->info.n_channels;
+    n = n < left ? n : left;
+    memcpy(out16, (const char *)reader->container.pcm + (size_t)reader->at * block,
+           (size_t)n * block);
+    reader->at += n;
+    return n;
+}
+
+/* ---- channels ---- */
+
+static void mix_down(float *out, const float *in, int64_t n, int n_channels, int channel)
+{
+    for (int64_t i = 0; i < n; i++, in += n_channels) {
+        float sum = in[0];
+        for (int c = 1; c < n_channels; c++)
+            sum += in[c];
+        out[i] = channel >= 0 ? in[channel] : sum / (float)n_channels;
+    }
+}
+
+static int check_finite(const float *x, size_t n, struct s2s_error *err)
+{
+    float sum = 0; /* x - x is 0 for what is finite, else NaN */
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] - x[i];
+    if (sum == 0)
+        return 0;
+    size_t i = 0;
+    while (isfinite(x[i]))
+        i++;
+    return s2s_error_set(err, S2S_E_FORMAT, "sample %zu is %s", i,
+                         isnan(x[i]) ? "NaN" : "infinite");
+}
+
+/* Reads up to n_wanted samples (known: that many are promised) into one channel. */
+static int read_channel(struct reader *reader, struct s2s_audio *out, int64_t n_wanted, int channel,
+                        struct s2s_error *err)
+{
+    int n_channels = reader->info.n_channels;
+    int64_t step = CHUNK / n_channels > 0 ? CHUNK / n_channels : 1;
+    float *wide = s2s_xmalloc((size_t)(step * n_channels) * sizeof *wide);
+    int16_t *wide16 = s2s_xmalloc((size_t)(step * n_channels) * sizeof *wide16);
+    int rc = 0;
+    size_t cap = 0;
+    while ((int64_t)out->n_samples < n_wanted) {
+        int64_t left = n_wanted - (int64_t)out->n_samples;
+        int64_t n = reader_read(reader, wide, wide16, left < step ? left : step);
+        if (n <= 0)
+            break;
+        if (out->n_samples + (size_t)n > cap) {
+            /* the promised size is not believed before samples come */
+            cap = 2 * cap + (size_t)step;
+            cap = cap > (size_t)n_wanted ? (size_t)n_wanted : cap;
+            out->data = s2s_xrealloc(out->data, cap, sizeof *out->data);
+        }
+        float *to = out->data + out->n_samples;
+        if (reader->info.int16 && n_channels == 1) {
+            s2s_audio_from_s16(to, wide16, (size_t)n);
+        } else {
+            if (reader->info.int16)
+                s2s_audio_from_s16(wide, wide16, (size_t)(n * n_channels));
+            mix_down(to, wide, n, n_channels, channel);
+        }
+        out->n_samples += (size_t)n;
+    }
+    if ((int64_t)out->n_samples < n_wanted)
+        rc = s2s_error_set(err, S2S_E_TRUNCATED, "%s: the decoder gave %zu samples of %lld%s%s",
+                           reader->container.kind, out->n_samples, (long long)n_wanted,
+                           reader->snd && sf_error(reader->snd) ? ": " : "",
+                           reader->snd && sf_error(reader->snd) ? sf_strerror(reader->snd) : "");
+    if (rc == 0 && !reader->info.int16)
+        rc = check_finite(out->data, out->n_samples, err);
+    free(wide);
+    free(wide16);
+    return rc;
+}
+
+/* ---- the asked range ---- */
+
+static int find_range(const struct reader *reader, const struct s2s_audio_options *opt,
+                      int64_t *begin, int64_t *n, struct s2s_error *err)
+{
+    int64_t total = reader->info.n_samples;
+    int rate = reader->info.rate_hz;
+    if (!(opt->offset_s >= 0) || !(opt->duration_s >= 0) || opt->offset_s > 1e9 ||
+        opt->duration_s > 1e9)
+        return s2s_error_set(err, S2S_E_RANGE, "offset %g s, duration %g s", opt->offset_s,
+                             opt->duration_s);
+    *begin = s2s_audio_n_samples(opt->offset_s, rate);
+    *n = opt->duration_s > 0 ? s2s_audio_n_samples(opt->duration_s, rate) : total - *begin;
+    int64_t missing = *begin + *n - total;
+    if (total == 0)
+        return s2s_error_set(err, S2S_E_RANGE, "%s: no sample in the file", reader->container.kind);
+    if (*begin >= total || missing > (int64_t)(opt->tolerance_s * rate + 0.5))
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "wanted are %g s from %g s on, the file ends at %g s",
+                             (double)(*n > 0 ? *n : 0) / rate, opt->offset_s, (double)total / rate);
+    if (missing > 0)
+        *n -= missing;
+    return *n > 0 ? 0 : s2s_error_set(err, S2S_E_RANGE, "no sample in the asked range");
+}
+
+static int resample(struct s2s_audio *audio, int rate_hz, struct s2s_error *err)
+{
+    int64_t n = s2s_audio_n_resampled((int64_t)audio->n_samples, audio->rate_hz, rate_hz);
+    float *out = s2s_xmalloc((size_t)(n > 0 ? n : 1) * sizeof *out);
+    int rc = s2s_audio_resample(out, audio->data, audio->n_samples, audio->rate_hz, rate_hz, err);
+    free(audio->data);
+    audio->data = out;
+    audio->n_samples = (size_t)n;
+    audio->rate_hz = rate_hz;
+    return rc;
+}
+
+static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s_audio_options *opt,
+                  struct s2s_error *err)
+{
+    int64_t begin = 0, n = 0;
+    out->in = reader->info;
+    out->rate_hz = reader->info.rate_hz;
+    if (opt->channel >= reader->info.n_channels)
+        return s2s_error_set(err, S2S_E_RANGE, "channel %d of %d", opt->channel,
+                             reader->info.n_channels);
+    int rc = find_range(reader, opt, &begin, &n, err);
+    if (rc == 0)
+        rc = reader_seek(reader, begin, err);
+    if (rc == 0)
+        rc = read_channel(reader, out, n, opt->channel, err);
+    out->int16 = reader->info.int16 && (reader->info.n_channels == 1 || opt->channel >= 0);
+    if (rc == 0 && opt->rate_hz > 0 && opt->rate_hz != out->rate_hz) {
+        rc = resample(out, opt->rate_hz, err);
+        out->int16 = false;
+    }
+    return rc;
+}
+
+int s2s_audio_decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
+                           const struct s2s_audio_options *opt, struct s2s_error *err)
+{
+    static const struct s2s_audio_options defaults = S2S_AUDIO_OPTIONS_DEFAULT;
+    struct reader reader;
+    *out = (struct s2s_audio)S2S_AUDIO_INIT;
+    opt = opt ? opt : &defaults;
+    audio_quiet_begin();
+    int rc = reader_open(&reader, bytes, len, err);
+    if (rc == 0) {
+        rc = decode(out, &reader, opt, err);
+        reader_close(&reader);
+    }
+    audio_quiet_end();
+    if (rc < 0)
+        s2s_audio_release(out);
+    else if (opt->digest)
+        s2s_xxh3_128_hex(out->xxh3, bytes, len);
+    return rc;
+}
+
+int s2s_audio_info_bytes(struct s2s_audio_info *info, const void *bytes, size_t len,
+                         struct s2s_error *err)
+{
+    struct reader reader;
+    audio_quiet_begin();
+    int rc = reader_open(&reader, bytes, len, err);
+    if (rc == 0) {
+        *info = reader.info;
+        reader_close(&reader);
+    }
+    audio_quiet_end();
+    return rc;
+}
+
+/* ---- files ---- */
+
+static int map_file(const void **bytes, size_t *len, const char *path, struct s2s_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "cannot open");
+    int rc = fstat(fd, &st) < 0 ? s2s_error_errno(err, S2S_E_OPEN, "cannot open") : 0;
+    *len = rc == 0 ? (size_t)st.st_size : 0;
+    *bytes = "";
+    if (rc == 0 && !S_ISREG(st.st_mode))
+        rc = s2s_error_set(err, S2S_E_OPEN, "not a regular file");
+    if (rc == 0 && *len > 0) {
+        void *map = mmap(NULL, *len, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+        *bytes = map;
+        if (map == MAP_FAILED)
+            rc = s2s_error_errno(err, S2S_E_IO, "cannot map %zu bytes", *len);
+    }
+    close(fd);
+    return rc;
+}
+
+static void unmap_file(const void *bytes, size_t len)
+{
+    if (len > 0)
+        munmap((void *)(uintptr_t)bytes, len);
+}
+
+int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
+                          const struct s2s_audio_options *opt, struct s2s_error *err)
+{
+    const void *bytes = NULL;
+    size_t len = 0;
+    *out = (struct s2s_audio)S2S_AUDIO_INIT;
+    int rc = map_file(&bytes, &len, path, err);
+    if (rc == 0) {
+        rc = s2s_audio_decode_bytes(out, bytes, len, opt, err);
+        unmap_file(bytes, len);
+    }
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
+}
+
+int s2s_audio_info_file(struct s2s_audio_info *info, const char *path, struct s2s_error *err)
+{
+    const void *bytes = NULL;
+    size_t len = 0;
+    int rc = map_file(&bytes, &len, path, err);
+    if (rc == 0) {
+        rc = s2s_audio_info_bytes(info, bytes, len, err);
+        unmap_file(bytes, len);
+    }
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
+}

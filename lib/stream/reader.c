@@ -20,7 +20,8 @@ struct s2s_stream {
     struct s2s_safetensors st; /* of the record that is lent */
     int64_t first_offset;      /* of the first member behind the header */
     int64_t next_idx;
-    bool has_end, done;
+    struct s2s_buf header_bytes;
+    bool has_end, done, broken;
 };
 
 void stream_record_name(char name[STREAM_NAME_BYTES], int64_t idx)
@@ -122,6 +123,7 @@ static int read_header(struct s2s_stream *in, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_FORMAT, "line %d, column %d: %s", at.line, at.column,
                              at.text);
     s2s_xxh3_128_hex(in->header_digest, m.bytes, m.size);
+    s2s_buf_add(&in->header_bytes, m.bytes, m.size);
     in->first_offset = stream_source_offset(in->src);
     if ((rc = s2s_schema_compile(&in->schema, in->header, err)) < 0)
         return rc;
@@ -276,7 +278,11 @@ int s2s_stream_next(struct s2s_stream *in, struct s2s_record *rec, struct s2s_er
     if (in->done)
         return 0;
     int64_t at = stream_source_offset(in->src);
+    if (in->broken)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: cannot be read on at offset %lld", in->path,
+                             (long long)at);
     stream_record_name(name, in->next_idx);
+    in->broken = true; /* unless a whole member is there */
     int rc = take_member(in, &m, name, err);
     if (rc == 0 && m.is_end) {
         rc = take_end(in, &m, err);
@@ -284,15 +290,22 @@ int s2s_stream_next(struct s2s_stream *in, struct s2s_record *rec, struct s2s_er
                                       (long long)at)
                       : 0;
     }
-    if (rc == 0)
-        rc = lend_record(in, rec, &m, in->next_idx, err);
-    if (rc < 0)
-        return s2s_error_add(err, rc, "%s: record %lld at offset %lld", in->path,
-                             (long long)in->next_idx, (long long)at);
-    if (!in->has_end)
-        stream_end_add(&in->seen, (uint64_t)m.offset, m.size, rec->xxh3);
-    in->next_idx++;
-    return 1;
+    int64_t idx = in->next_idx;
+    if (rc == 0) {
+        in->broken = false;
+        in->next_idx++;
+        rc = lend_record(in, rec, &m, idx, err);
+        if (!in->has_end)
+            stream_end_add(&in->seen, (uint64_t)m.offset, m.size, rec->xxh3);
+    }
+    return rc < 0 ? s2s_error_add(err, rc, "%s: record %lld at offset %lld", in->path,
+                                  (long long)idx, (long long)at)
+                  : 1;
+}
+
+bool s2s_stream_is_broken(const struct s2s_stream *in)
+{
+    return in->broken;
 }
 
 /* Without a good end: reading on to the fault says where it is. Returns the number of records if
@@ -397,6 +410,7 @@ void s2s_stream_close(struct s2s_stream *in)
     stream_end_release(&in->end);
     stream_end_release(&in->seen);
     stream_source_close(in->src);
+    s2s_buf_release(&in->header_bytes);
     json_decref(in->header);
     free(in->path);
     free(in);
@@ -405,6 +419,12 @@ void s2s_stream_close(struct s2s_stream *in)
 const json_t *s2s_stream_header(const struct s2s_stream *in)
 {
     return in->header;
+}
+
+const char *s2s_stream_header_bytes(const struct s2s_stream *in, size_t *len)
+{
+    *len = in->header_bytes.len;
+    return in->header_bytes.data;
 }
 
 enum s2s_kind s2s_stream_kind(const struct s2s_stream *in)

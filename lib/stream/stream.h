@@ -39,9 +39,14 @@ struct s2s_record {
 
 /* "-" is stdin. Plain or .zst is detected from the bytes. Reads and checks the header. */
 int s2s_stream_open(struct s2s_stream **in, const char *path, struct s2s_error *err);
-/* 1: rec is the next record (checked against the schema); 0: the end was there and agrees with all
- * that came before it. */
+/*
+ * 1: rec is the next record (checked against the schema); 0: the end was there and agrees with all
+ * that came before it. A file's record is held against its digest at once, a pipe's at the end.
+ * After a failure the next call goes on behind the bad record if that can be found, else it fails
+ * again (s2s_stream_is_broken).
+ */
 int s2s_stream_next(struct s2s_stream *in, struct s2s_record *rec, struct s2s_error *err);
+bool s2s_stream_is_broken(const struct s2s_stream *in);
 /* Random access (files only): the number of records, from the end; and one record by its number.
  * UNSUPPORTED on a pipe. */
 int64_t s2s_stream_n_records(struct s2s_stream *in, struct s2s_error *err);
@@ -50,6 +55,8 @@ int s2s_stream_read_at(struct s2s_stream *in, int64_t idx, struct s2s_record *re
 void s2s_stream_close(struct s2s_stream *in);
 
 const json_t *s2s_stream_header(const struct s2s_stream *in); /* lent */
+/* header.json as it stands in the stream; lent until _close. */
+const char *s2s_stream_header_bytes(const struct s2s_stream *in, size_t *len);
 enum s2s_kind s2s_stream_kind(const struct s2s_stream *in);
 /* XXH3-128 of header.json, 32 hex digits. */
 const char *s2s_stream_header_digest(const struct s2s_stream *in);
@@ -77,6 +84,14 @@ struct s2s_stream_options {
 int s2s_stream_create(struct s2s_stream_writer **out, const char *path, const json_t *header,
                       const json_t *parent, char *const *args, size_t n_args,
                       const struct s2s_stream_options *options, struct s2s_error *err);
+/* As s2s_stream_create, for an exact copy of `from` (a checked, perhaps recompressed cat): its
+ * header as it is, no step of provenance added. Ends with s2s_stream_commit_copy. */
+int s2s_stream_create_copy(struct s2s_stream_writer **out, const char *path,
+                           const struct s2s_stream *from, const struct s2s_stream_options *options,
+                           struct s2s_error *err);
+/* As s2s_stream_commit, once `from` was read to its end. */
+int s2s_stream_commit_copy(struct s2s_stream_writer *out, const struct s2s_stream *from,
+                           struct s2s_error *err);
 /* Appends a record; tensors and meta are sorted in place, borrowed. Checked against the schema: a
  * wrong record is our bug or bad input. */
 int s2s_stream_write(struct s2s_stream_writer *out, struct s2s_st_tensor *tensors, size_t n_tensors,

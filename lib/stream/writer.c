@@ -125,19 +125,15 @@ static json_t *make_header(struct s2s_stream_writer *w, const json_t *header, co
     return full;
 }
 
-static int put_header(struct s2s_stream_writer *w, const json_t *full, struct s2s_error *err)
+static int put_header(struct s2s_stream_writer *w, const void *bytes, size_t len,
+                      struct s2s_error *err)
 {
-    char *text = json_dumps(full, JSON_COMPACT | JSON_SORT_KEYS);
-    if (!text)
-        return s2s_error_set(err, S2S_E_FORMAT, "header.json cannot be written as JSON");
-    struct s2s_buf json = S2S_BUF_INIT;
-    s2s_buf_puts(&json, text);
-    s2s_buf_putc(&json, '\n');
-    free(text);
-    s2s_xxh3_128_hex(w->end.header_digest, json.data, json.len);
-    int rc = put_member(w, STREAM_HEADER_NAME, json.data, json.len, err);
-    s2s_buf_release(&json);
-    return rc;
+    s2s_xxh3_128_hex(w->end.header_digest, bytes, len);
+    int rc = put_member(w, STREAM_HEADER_NAME, bytes, len, err);
+    if (rc == 0)
+        rc = end_frame(w, err);
+    w->flushed_s = s2s_now_s();
+    return rc < 0 ? rc : s2s_outfile_flush(w->out, err); /* readers down a pipe can begin */
 }
 
 static int level_by_name(const char *path)
@@ -146,34 +142,69 @@ static int level_by_name(const char *path)
     return len > 4 && !strcmp(path + len - 4, ".zst") ? DEFAULT_LEVEL : 0;
 }
 
+static struct s2s_stream_writer *writer_new(const char *path)
+{
+    struct s2s_stream_writer *w = s2s_xcalloc(1, sizeof *w);
+    w->path = s2s_xstrdup(path && strcmp(path, "-") ? path : "stdout");
+    w->digest = s2s_digest_new(64);
+    return w;
+}
+
+static int open_output(struct s2s_stream_writer *w, const char *path,
+                       const struct s2s_stream_options *options, struct s2s_error *err)
+{
+    int rc = s2s_outfile_open(&w->out, path, err);
+    int level = options && options->zstd_level ? options->zstd_level : level_by_name(path);
+    if (rc == 0 && level > 0)
+        w->zstd =
+            s2s_zstd_writer_new(w->out, level, options && options->jobs > 1 ? options->jobs : 1);
+    return rc;
+}
+
 int s2s_stream_create(struct s2s_stream_writer **result, const char *path, const json_t *header,
                       const json_t *parent, char *const *args, size_t n_args,
                       const struct s2s_stream_options *options, struct s2s_error *err)
 {
-    struct s2s_stream_writer *w = s2s_xcalloc(1, sizeof *w);
-    int rc = -1;
-    w->path = s2s_xstrdup(path && strcmp(path, "-") ? path : "stdout");
-    w->digest = s2s_digest_new(64);
+    struct s2s_error own = S2S_ERROR_INIT;
+    struct s2s_stream_writer *w = writer_new(path);
+    int rc;
+    err = err ? err : &own;
     json_t *full = make_header(w, header, parent, args, n_args, err);
-    if (!full) {
-        rc = err ? err->code : S2S_E_FORMAT;
-        s2s_error_add(err, rc, "%s", w->path);
-        goto out;
+    char *text = full ? json_dumps(full, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    if (!full)
+        rc = s2s_error_add(err, err->code, "%s", w->path);
+    else if (!text)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: header.json cannot be written as JSON", w->path);
+    else
+        rc = open_output(w, path, options, err);
+    if (rc == 0) {
+        struct s2s_buf json = S2S_BUF_INIT;
+        s2s_buf_puts(&json, text);
+        s2s_buf_putc(&json, '\n');
+        rc = put_header(w, json.data, json.len, err);
+        s2s_buf_release(&json);
     }
-    if ((rc = s2s_outfile_open(&w->out, path, err)) < 0)
-        goto out;
-    int level = options && options->zstd_level ? options->zstd_level : level_by_name(path);
-    if (level > 0)
-        w->zstd =
-            s2s_zstd_writer_new(w->out, level, options && options->jobs > 1 ? options->jobs : 1);
-    rc = put_header(w, full, err);
-    if (rc == 0)
-        rc = end_frame(w, err);
-    if (rc == 0)
-        rc = s2s_outfile_flush(w->out, err); /* readers down a pipe can begin */
-    w->flushed_s = s2s_now_s();
-out:
+    free(text);
     json_decref(full);
+    if (rc < 0)
+        s2s_stream_abort(w);
+    else
+        *result = w;
+    return rc;
+}
+
+int s2s_stream_create_copy(struct s2s_stream_writer **result, const char *path,
+                           const struct s2s_stream *from, const struct s2s_stream_options *options,
+                           struct s2s_error *err)
+{
+    struct s2s_stream_writer *w = writer_new(path);
+    size_t len;
+    const char *bytes = s2s_stream_header_bytes(from, &len);
+    int rc = s2s_schema_compile(&w->schema, s2s_stream_header(from), err);
+    if (rc == 0)
+        rc = open_output(w, path, options, err);
+    if (rc == 0)
+        rc = put_header(w, bytes, len, err);
     if (rc < 0)
         s2s_stream_abort(w);
     else
@@ -295,6 +326,19 @@ static int put_end(struct s2s_stream_writer *w, struct s2s_error *err)
     return rc;
 }
 
+static int commit(struct s2s_stream_writer *w, struct s2s_error *err)
+{
+    int rc = put_end(w, err);
+    struct s2s_outfile *out = w->out;
+    w->out = NULL;
+    if (rc == 0)
+        rc = s2s_outfile_commit(out, err);
+    else
+        s2s_outfile_abort(out);
+    writer_free(w);
+    return rc;
+}
+
 int s2s_stream_commit(struct s2s_stream_writer *w, const json_t *parent_inputs,
                       char *const *input_digests, size_t n_inputs, struct s2s_error *err)
 {
@@ -305,15 +349,17 @@ int s2s_stream_commit(struct s2s_stream_writer *w, const json_t *parent_inputs,
     json_array_append_new(w->end.inputs, step);
     if (json_array_size(w->end.inputs) != w->n_steps)
         S2S_BUG("%zu steps have %zu entries of inputs", w->n_steps, json_array_size(w->end.inputs));
-    int rc = put_end(w, err);
-    struct s2s_outfile *out = w->out;
-    w->out = NULL;
-    if (rc == 0)
-        rc = s2s_outfile_commit(out, err);
-    else
-        s2s_outfile_abort(out);
-    writer_free(w);
-    return rc;
+    return commit(w, err);
+}
+
+int s2s_stream_commit_copy(struct s2s_stream_writer *w, const struct s2s_stream *from,
+                           struct s2s_error *err)
+{
+    const json_t *inputs = s2s_stream_inputs(from);
+    if (!inputs)
+        S2S_BUG("a copy is ended before its source");
+    w->end.inputs = json_deep_copy(inputs);
+    return commit(w, err);
 }
 
 void s2s_stream_abort(struct s2s_stream_writer *w)

@@ -1,0 +1,278 @@
+/*
+ * A training step (forward, backward, AdamW) of a decoder on packed utterances: real tokens a second,
+ * and the share of this machine's own fp32 product speed, measured in the same run.
+ *
+ *   train_bench [SHAPE] [STEPS]     SHAPE is llama50 (default) or llama125
+ *
+ * Lengths are those of speech data: half a second to 30 s at 12.5 frames a second, and the text.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <omp.h>
+
+#include "lib/base/base.h"
+#include "lib/base/rng.h"
+#include "lib/model/model.h"
+
+enum { VOCAB = 32000 };
+
+static const struct shape {
+    const char *name;
+    int width, layers, heads, inner, tokens;
+} shapes[] = {{"llama50", 512, 10, 8, 1536, 2048}, {"llama125", 768, 12, 12, 2560, 900}};
+
+static double cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* ---- the machine ---- */
+
+/* GFLOP/s of the best of some products whose operands fit the cache. */
+static double product_speed(struct s2s_device *device)
+{
+    const int64_t m = 1024, n = 1024, k = 512;
+    float *a = s2s_xalloc_aligned((size_t)(m * k) * 4), *b = s2s_xalloc_aligned((size_t)(n * k) * 4);
+    float *c = s2s_xalloc_aligned((size_t)(m * n) * 4);
+    s2s_rng_fill_normal(a, (size_t)(m * k), 1, 0, 0, 1);
+    s2s_rng_fill_normal(b, (size_t)(n * k), 2, 0, 0, 1);
+    struct s2s_k_gemm args = {{a, k, S2S_F32}, {b, k, S2S_F32}, {c, n, S2S_F32}, NULL, m, n, k,
+                              false, true, false, 1};
+    double best = 1e30;
+    for (int i = 0; i < 30; i++) {
+        double start = s2s_now_s();
+        device->kernels->gemm(&device->queue, &args);
+        double t = s2s_now_s() - start;
+        best = t < best ? t : best;
+    }
+    free(a);
+    free(b);
+    free(c);
+    return 2e-9 * (double)(m * n * k) / best;
+}
+
+/* ---- the batch ---- */
+
+static double duration_s(uint64_t i)
+{
+    double kind = s2s_rng_uniform_f64(1, i), z;
+    float normal;
+    s2s_rng_fill_normal(&normal, 1, 2, i, 0, 1);
+    z = normal;
+    double d = kind < .25  ? exp(.5 + .5 * z)
+               : kind < .7 ? exp(1.8 + .6 * z)
+                           : 14 + 2.5 * z;
+    return d < .5 ? .5 : (d > 30 ? 30 : d);
+}
+
+/* Utterances until the next would not fit; fills cu. Gives their number. */
+static int64_t draw(int32_t *cu, int64_t max_tokens, uint64_t *at)
+{
+    int64_t n = 0;
+    for (cu[0] = 0;; n++) {
+        double d = duration_s(*at);
+        int64_t len = (int64_t)(ceil(d * 12.5) +
+                                ceil(d * 3.6 * (.7 + .6 * s2s_rng_uniform_f64(3, *at))) + 16);
+        if (cu[n] + len > max_tokens)
+            return n;
+        cu[n + 1] = (int32_t)(cu[n] + len);
+        ++*at;
+    }
+}
+
+struct pack {
+    int32_t *ids, *labels, *positions, *cu;
+};
+
+static void fill(struct s2s_batch *b, struct pack *p, int64_t max_tokens, uint64_t *at)
+{
+    *b = (struct s2s_batch){.input_ids = p->ids,
+                            .labels = p->labels,
+                            .position_ids = p->positions,
+                            .cu_seqlens = p->cu};
+    b->n_seqs = draw(p->cu, max_tokens, at);
+    b->n_tokens = p->cu[b->n_seqs];
+    for (int64_t s = 0; s < b->n_seqs; s++)
+        for (int64_t i = p->cu[s]; i < p->cu[s + 1]; i++) {
+            p->positions[i] = (int32_t)(i - p->cu[s]);
+            p->ids[i] = (int32_t)s2s_rng_below(4 + *at, (uint64_t)i, VOCAB);
+            p->labels[i] = i + 1 < p->cu[s + 1]
+                               ? (int32_t)s2s_rng_below(4 + *at, (uint64_t)i + 1, VOCAB)
+                               : -100;
+            if (p->cu[s + 1] - p->cu[s] > b->max_seqlen)
+                b->max_seqlen = p->cu[s + 1] - p->cu[s];
+        }
+}
+
+/* Multiplications and additions of a step that the mathematics asks for: six a weight and token
+ * (labelled ones in the output layer), and attention over half a square. */
+static double step_flops(const struct shape *s, const struct s2s_batch *b)
+{
+    double weights = (double)s->layers * (4.0 * s->width * s->width + 3.0 * s->width * s->inner);
+    double flops = 6 * weights * (double)b->n_tokens +
+                   6.0 * VOCAB * s->width * (double)s2s_batch_n_labels(b);
+    for (int64_t i = 0; i < b->n_seqs; i++) {
+        double len = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
+        flops += 12.0 * s->layers * s->width * len * len / 2;
+    }
+    return flops;
+}
+
+/* ---- the run ---- */
+
+struct bench {
+    struct s2s_device *device;
+    struct s2s_model *model;
+    struct s2s_tape *tape;
+    float *m, *v;
+};
+
+static double times[4]; /* forward, backward, optimizer, all */
+
+static int step(struct bench *b, const struct s2s_batch *batch, int t, struct s2s_error *err)
+{
+    struct s2s_params *params = b->model->params;
+    struct s2s_forward fwd = {.seed = 1.0 / (double)s2s_batch_n_labels(batch)};
+    double t0 = s2s_now_s();
+    s2s_tape_reset(b->tape);
+    s2s_params_zero_grads(params);
+    int rc = s2s_model_forward(b->model, b->tape, batch, &fwd, err);
+    if (rc < 0)
+        return rc;
+    double t1 = s2s_now_s();
+    s2s_tape_backward(b->tape);
+    double t2 = s2s_now_s();
+    b->device->kernels->adamw(&b->device->queue, &(struct s2s_k_adamw){.p = params->values,
+                                                                       .m = b->m,
+                                                                       .v = b->v,
+                                                                       .grad = params->grads,
+                                                                       .n = params->n_trained,
+                                                                       .t = t,
+                                                                       .lr = 1e-4,
+                                                                       .beta1 = .9,
+                                                                       .beta2 = .95,
+                                                                       .eps = 1e-8,
+                                                                       .grad_scale = 1});
+    double t3 = s2s_now_s();
+    times[0] += t1 - t0;
+    times[1] += t2 - t1;
+    times[2] += t3 - t2;
+    return s2s_device_sync(b->device, err);
+}
+
+static int open_model(struct bench *b, const struct shape *s, struct s2s_error *err)
+{
+    char path[] = "/tmp/train_bench.XXXXXX.json";
+    int fd = mkstemps(path, 5);
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s", path);
+    dprintf(fd,
+            "{\"model_type\": \"llama\", \"vocab_size\": %d, \"hidden_size\": %d, "
+            "\"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"intermediate_size\": %d, "
+            "\"tie_word_embeddings\": true}",
+            VOCAB, s->width, s->layers, s->heads, s->inner);
+    close(fd);
+    struct s2s_model_options options = {.config = path};
+    int rc = s2s_model_open(&b->model, b->device, NULL, NULL, &options, err);
+    unlink(path);
+    if (rc < 0)
+        return rc;
+    struct s2s_params *params = b->model->params;
+    s2s_params_finish(params);
+    s2s_params_init(params, 1);
+    b->tape = s2s_tape_new(b->device, true);
+    b->m = s2s_xcalloc((size_t)params->n_trained, sizeof *b->m);
+    b->v = s2s_xcalloc((size_t)params->n_trained, sizeof *b->v);
+    return 0;
+}
+
+static int run(const struct shape *s, int n_steps, struct s2s_error *err)
+{
+    struct bench b = {0};
+    struct s2s_batch batch;
+    size_t n = (size_t)s->tokens;
+    struct pack pack = {s2s_xcalloc(n, 4), s2s_xcalloc(n, 4), s2s_xcalloc(n, 4),
+                        s2s_xcalloc(n + 1, 4)};
+    double *rates = s2s_xcalloc((size_t)n_steps, sizeof *rates);
+    double flops = 0, wall = 0, cpu = 0, tokens = 0;
+    uint64_t at = 0;
+    int rc = s2s_device_open(&b.device, "cpu", err);
+    if (rc < 0 || (rc = open_model(&b, s, err)) < 0)
+        goto out;
+    double peak = product_speed(b.device);
+    for (int i = -1; i < n_steps; i++) {
+        fill(&batch, &pack, s->tokens, &at);
+        if (i == 0)
+            memset(times, 0, sizeof times);
+        double start = s2s_now_s(), start_cpu = cpu_s();
+        if ((rc = step(&b, &batch, i + 2, err)) < 0)
+            goto out;
+        if (i < 0)
+            continue; /* first touch of all memory */
+        double t = s2s_now_s() - start;
+        wall += t;
+        cpu += cpu_s() - start_cpu;
+        flops += step_flops(s, &batch);
+        tokens += (double)batch.n_tokens;
+        rates[i] = (double)batch.n_tokens / t;
+    }
+    double again = product_speed(b.device);
+    peak = again > peak ? again : peak;
+    qsort(rates, (size_t)n_steps, sizeof *rates, compare);
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    printf("train %s params=%.1fM threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
+           "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f forward_s=%.2f backward_s=%.2f "
+           "adamw_s=%.3f tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
+           s->name, (double)b.model->params->n_trained / 1e6, omp_get_max_threads(),
+           rates[n_steps / 2], rates[n_steps - 1], tokens / cpu, 1e-9 * flops / wall, peak,
+           1e-9 * flops / wall / peak, 1e-9 * flops / cpu / (peak / omp_get_max_threads()),
+           times[0] / n_steps, times[1] / n_steps, times[2] / n_steps, tokens / n_steps,
+           (double)s2s_tape_peak_bytes(b.tape) / 1048576, (double)use.ru_maxrss / 1024);
+out:
+    s2s_tape_free(b.tape);
+    s2s_model_free(b.model);
+    s2s_device_close(b.device);
+    free(b.m);
+    free(b.v);
+    free(rates);
+    free(pack.ids);
+    free(pack.labels);
+    free(pack.positions);
+    free(pack.cu);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    const char *name = argc > 1 ? argv[1] : "llama50";
+    int64_t n_steps = 4;
+    if (argc > 2 && s2s_parse_i64(&n_steps, argv[2], 1, 1000, &err) < 0) {
+        fprintf(stderr, "train_bench: %s\n", err.text);
+        return 2;
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (strcmp(shapes[i].name, name) == 0) {
+            if (run(&shapes[i], (int)n_steps, &err) == 0)
+                return 0;
+            fprintf(stderr, "train_bench: %s\n", err.text);
+            return 1;
+        }
+    fprintf(stderr, "train_bench: no shape %s\n", name);
+    return 2;
+}

@@ -355,11 +355,19 @@ static int llama_forward(struct s2s_model *model, struct s2s_tape *tape,
     return llama_forward_embeds(model, tape, embeds, batch, fwd, err);
 }
 
+static struct s2s_kv_cache *llama_new_cache(struct s2s_model *model, int64_t cap)
+{
+    const struct config *c = &((struct llama *)model->impl)->config;
+    return s2s_kv_cache_new(model->params->device, (int)c->n_layers, c->n_kv_heads * c->head_dim,
+                            cap);
+}
+
 const struct s2s_model_kind s2s_model_llama = {
     .model_types = model_types,
     .build = llama_build,
     .embed = llama_embed,
     .forward = llama_forward,
     .forward_embeds = llama_forward_embeds,
+    .new_cache = llama_new_cache,
     .free_impl = llama_free,
 };

@@ -88,6 +88,8 @@ struct s2s_model_kind {
     int (*forward_embeds)(struct s2s_model *model, struct s2s_tape *tape, struct s2s_tensor *embeds,
                           const struct s2s_batch *batch, struct s2s_forward *fwd,
                           struct s2s_error *err);
+    /* Room for cap tokens of one sequence; NULL: this kind cannot generate. */
+    struct s2s_kv_cache *(*new_cache)(struct s2s_model *model, int64_t cap);
     /* Loads weights; NULL: model.safetensors of the directory, names as registered. */
     int (*load)(struct s2s_model *model, struct s2s_error *err);
     void (*free_impl)(void *impl);

@@ -47,7 +47,8 @@ void s2s_tape_reset(struct s2s_tape *tape)
     /* after a backward only leaves still hold one; without a backward (an error) any may */
     for (struct s2s_node *node = tape->last; node; node = node->prev) {
         for (int i = 0; i < node->n_in; i++)
-            drop_grad(node->in[i]);
+            if (node->activations & 1u << i)
+                drop_grad(node->in[i]);
         for (int i = 0; i < node->n_out; i++)
             drop_grad(node->out[i]);
     }
@@ -171,8 +172,11 @@ struct s2s_node *s2s_tape_push(struct s2s_tape *tape, const char *op,
     node->backward = backward;
     node->n_in = n_in;
     node->n_out = n_out;
-    for (int i = 0; i < n_in; i++)
+    for (int i = 0; i < n_in; i++) {
         node->in[i] = in[i];
+        if (in[i] && !in[i]->param)
+            node->activations |= 1u << i;
+    }
     for (int i = 0; i < n_out; i++) {
         node->out[i] = out[i];
         out[i]->needs_grad = true;

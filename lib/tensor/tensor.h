@@ -73,6 +73,7 @@ struct s2s_node {
     void (*backward)(struct s2s_tape *tape, struct s2s_node *node);
     struct s2s_tensor *in[S2S_NODE_INPUTS], *out[S2S_NODE_OUTPUTS];
     int n_in, n_out;
+    unsigned activations; /* bit i: in[i] is no parameter (which may be gone before the tape) */
     void *saved; /* from s2s_tape_host_alloc */
     struct s2s_node *prev, *next;
 };

@@ -1,6 +1,6 @@
 /*
- * A training step (forward, backward, AdamW) of a decoder on packed utterances: real tokens a second,
- * and the share of this machine's own fp32 product speed, measured in the same run.
+ * A training step (forward, backward, AdamW) of a decoder on packed utterances: real tokens a
+ * second, and the share of this machine's own fp32 product speed, measured in the same run.
  *
  *   train_bench [SHAPE] [STEPS]     SHAPE is llama50 (default) or llama125
  *
@@ -46,12 +46,13 @@ static int compare(const void *a, const void *b)
 static double product_speed(struct s2s_device *device)
 {
     const int64_t m = 1024, n = 1024, k = 512;
-    float *a = s2s_xalloc_aligned((size_t)(m * k) * 4), *b = s2s_xalloc_aligned((size_t)(n * k) * 4);
+    float *a = s2s_xalloc_aligned((size_t)(m * k) * 4),
+          *b = s2s_xalloc_aligned((size_t)(n * k) * 4);
     float *c = s2s_xalloc_aligned((size_t)(m * n) * 4);
     s2s_rng_fill_normal(a, (size_t)(m * k), 1, 0, 0, 1);
     s2s_rng_fill_normal(b, (size_t)(n * k), 2, 0, 0, 1);
-    struct s2s_k_gemm args = {{a, k, S2S_F32}, {b, k, S2S_F32}, {c, n, S2S_F32}, NULL, m, n, k,
-                              false, true, false, 1};
+    struct s2s_k_gemm args = {
+        {a, k, S2S_F32}, {b, k, S2S_F32}, {c, n, S2S_F32}, NULL, m, n, k, false, true, false, 1};
     double best = 1e30;
     for (int i = 0; i < 30; i++) {
         double start = s2s_now_s();
@@ -73,9 +74,7 @@ static double duration_s(uint64_t i)
     float normal;
     s2s_rng_fill_normal(&normal, 1, 2, i, 0, 1);
     z = normal;
-    double d = kind < .25  ? exp(.5 + .5 * z)
-               : kind < .7 ? exp(1.8 + .6 * z)
-                           : 14 + 2.5 * z;
+    double d = kind < .25 ? exp(.5 + .5 * z) : kind < .7 ? exp(1.8 + .6 * z) : 14 + 2.5 * z;
     return d < .5 ? .5 : (d > 30 ? 30 : d);
 }
 
@@ -123,8 +122,8 @@ static void fill(struct s2s_batch *b, struct pack *p, int64_t max_tokens, uint64
 static double step_flops(const struct shape *s, const struct s2s_batch *b)
 {
     double weights = (double)s->layers * (4.0 * s->width * s->width + 3.0 * s->width * s->inner);
-    double flops = 6 * weights * (double)b->n_tokens +
-                   6.0 * VOCAB * s->width * (double)s2s_batch_n_labels(b);
+    double flops =
+        6 * weights * (double)b->n_tokens + 6.0 * VOCAB * s->width * (double)s2s_batch_n_labels(b);
     for (int64_t i = 0; i < b->n_seqs; i++) {
         double len = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
         flops += 12.0 * s->layers * s->width * len * len / 2;
@@ -235,14 +234,15 @@ static int run(const struct shape *s, int n_steps, struct s2s_error *err)
     qsort(rates, (size_t)n_steps, sizeof *rates, compare);
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
-    printf("train %s params=%.1fM threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
-           "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f forward_s=%.2f backward_s=%.2f "
-           "adamw_s=%.3f tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
-           s->name, (double)b.model->params->n_trained / 1e6, omp_get_max_threads(),
-           rates[n_steps / 2], rates[n_steps - 1], tokens / cpu, 1e-9 * flops / wall, peak,
-           1e-9 * flops / wall / peak, 1e-9 * flops / cpu / (peak / omp_get_max_threads()),
-           times[0] / n_steps, times[1] / n_steps, times[2] / n_steps, tokens / n_steps,
-           (double)s2s_tape_peak_bytes(b.tape) / 1048576, (double)use.ru_maxrss / 1024);
+    printf(
+        "train %s params=%.1fM threads=%d tok/s median=%.0f best=%.0f per_cpu_s=%.0f "
+        "gflops=%.0f product_gflops=%.0f share=%.2f cpu_share=%.2f forward_s=%.2f backward_s=%.2f "
+        "adamw_s=%.3f tokens_per_step=%.0f tape_MiB=%.0f peakRSS_MiB=%.0f\n",
+        s->name, (double)b.model->params->n_trained / 1e6, omp_get_max_threads(),
+        rates[n_steps / 2], rates[n_steps - 1], tokens / cpu, 1e-9 * flops / wall, peak,
+        1e-9 * flops / wall / peak, 1e-9 * flops / cpu / (peak / omp_get_max_threads()),
+        times[0] / n_steps, times[1] / n_steps, times[2] / n_steps, tokens / n_steps,
+        (double)s2s_tape_peak_bytes(b.tape) / 1048576, (double)use.ru_maxrss / 1024);
 out:
     s2s_tape_free(b.tape);
     s2s_model_free(b.model);

@@ -1,0 +1,278 @@
+/* Decoders: recomputation, freezing, caches and initial values leave the numbers what they are. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <omp.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+#include "lib/model/generate.h"
+#include "lib/nn/decoder.h"
+
+static const char config_text[] =
+    "{\"model_type\": \"qwen3\", \"vocab_size\": 37, \"hidden_size\": 24, \"head_dim\": 8,"
+    " \"intermediate_size\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"initializer_range\": 0.3, \"tie_word_embeddings\": true}";
+
+static struct s2s_device *device;
+static char config_path[] = "/tmp/llama_test.XXXXXX.json";
+
+/* two utterances of 5 and 4 slots, the last slot of the second one padding */
+static const int32_t ids[] = {3, 7, 30, 2, 9, 11, 4, 36, 0};
+static const int32_t labels[] = {7, 30, -100, 9, -100, 4, 36, -100, -100};
+static const int32_t positions[] = {0, 1, 2, 3, 4, 0, 1, 2, 3};
+static const int32_t cu[] = {0, 5, 9}, lens[] = {5, 3};
+static const struct s2s_batch batch = {.n_tokens = 9,
+                                       .n_seqs = 2,
+                                       .input_ids = ids,
+                                       .labels = labels,
+                                       .position_ids = positions,
+                                       .cu_seqlens = cu,
+                                       .seq_lens = lens,
+                                       .max_seqlen = 5};
+
+static struct s2s_model *open_model(const char *freeze)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_model *model;
+    struct s2s_model_options options = {.config = config_path, .prefix = "llm."};
+    if (s2s_model_open(&model, device, NULL, NULL, &options, &err) < 0)
+        fail_msg("%s", err.text);
+    if (freeze)
+        s2s_params_freeze(model->params, freeze);
+    s2s_params_finish(model->params);
+    s2s_params_init(model->params, 5);
+    return model;
+}
+
+/* One forward and backward; gives the loss. */
+static double run(struct s2s_model *model, struct s2s_tape *tape, bool recompute)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_forward fwd = {.seed = 0.2, .recompute = recompute};
+    s2s_tape_reset(tape);
+    s2s_params_zero_grads(model->params);
+    if (s2s_model_forward(model, tape, &batch, &fwd, &err) < 0)
+        fail_msg("%s", err.text);
+    s2s_tape_backward(tape);
+    return s2s_tensor_scalar(fwd.loss);
+}
+
+static float *copy_grads(const struct s2s_model *model, const char *prefix, size_t *n)
+{
+    float *all = NULL;
+    *n = 0;
+    for (size_t i = 0; i < model->params->n; i++) {
+        const struct s2s_param *p = model->params->list[i];
+        if (strncmp(p->name, prefix, strlen(prefix)) != 0)
+            continue;
+        all = s2s_xrealloc(all, *n + (size_t)p->numel, sizeof *all);
+        s2s_param_get_grad(p, all + *n);
+        *n += (size_t)p->numel;
+    }
+    return all;
+}
+
+static void recomputed_layers_give_the_same_bytes(void **state)
+{
+    struct s2s_model *model = open_model(NULL);
+    struct s2s_tape *tape = s2s_tape_new(device, true);
+    size_t n;
+    double loss = run(model, tape, false);
+    float *plain = copy_grads(model, "", &n);
+    assert_true(run(model, tape, true) == loss);
+    float *again = copy_grads(model, "", &n);
+    assert_memory_equal(plain, again, n * sizeof *plain);
+    free(plain);
+    free(again);
+    s2s_tape_free(tape);
+    s2s_model_free(model);
+}
+
+static void threads_do_not_change_a_byte(void **state)
+{
+    struct s2s_model *model = open_model(NULL);
+    struct s2s_tape *tape = s2s_tape_new(device, true);
+    size_t n;
+    omp_set_num_threads(1);
+    double loss = run(model, tape, false);
+    float *one = copy_grads(model, "", &n);
+    omp_set_num_threads(4);
+    assert_true(run(model, tape, false) == loss);
+    float *four = copy_grads(model, "", &n);
+    assert_memory_equal(one, four, n * sizeof *one);
+    free(one);
+    free(four);
+    s2s_tape_free(tape);
+    s2s_model_free(model);
+}
+
+static size_t count_nodes(const struct s2s_tape *tape)
+{
+    size_t n = 0;
+    for (const struct s2s_node *node = tape->first; node; node = node->next)
+        n++;
+    return n;
+}
+
+static void a_frozen_part_records_nothing_before_what_is_trained(void **state)
+{
+    static const struct {
+        const char *frozen;
+        bool records; /* something trained is left */
+    } cases[] = {{"llm.model.embed_tokens", true}, {"llm.model.layers", true}, {"llm.", false}};
+    struct s2s_tape *tape = s2s_tape_new(device, true);
+    struct s2s_model *model = open_model(NULL);
+    double loss = run(model, tape, false);
+    size_t nodes = count_nodes(tape);
+    s2s_model_free(model);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model = open_model(cases[i].frozen);
+        for (int recompute = 0; recompute < 2; recompute++) {
+            assert_true(run(model, tape, recompute) == loss);
+            size_t n = count_nodes(tape);
+            if (i == 0)
+                assert_true(n == (recompute ? 3 : nodes - 1)); /* no look-up of ids */
+            else
+                assert_true(cases[i].records == (n > 0));
+        }
+        s2s_model_free(model);
+    }
+    s2s_tape_free(tape);
+}
+
+static void generation_with_a_cache_agrees_with_whole_passes(void **state)
+{
+    enum { PROMPT = 5, NEW = 6 };
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_model *model = open_model(NULL);
+    int32_t bounds[2] = {0, PROMPT}, seq[PROMPT + NEW], places[PROMPT + NEW], *out;
+    size_t n_out;
+    struct s2s_batch prompt = {.n_tokens = PROMPT,
+                               .n_seqs = 1,
+                               .input_ids = ids,
+                               .position_ids = positions,
+                               .cu_seqlens = bounds,
+                               .max_seqlen = PROMPT};
+    struct s2s_generate_options options = {.max_new_tokens = NEW};
+    assert_int_equal(s2s_generate(&out, &n_out, model, &prompt, &options, &err), 0);
+    assert_int_equal(n_out, NEW);
+    struct s2s_tape *tape = s2s_tape_new(device, false);
+    float logits[37];
+    memcpy(seq, ids, sizeof(int32_t) * PROMPT);
+    for (int i = 0; i < PROMPT + NEW; i++)
+        places[i] = i;
+    for (int i = 0; i < NEW; i++) {
+        struct s2s_forward fwd = {.want_last = true};
+        int best = 0;
+        bounds[1] = PROMPT + i;
+        prompt.n_tokens = prompt.max_seqlen = PROMPT + i;
+        prompt.input_ids = seq;
+        prompt.position_ids = places;
+        s2s_tape_reset(tape);
+        assert_int_equal(s2s_model_forward(model, tape, &prompt, &fwd, &err), 0);
+        s2s_tensor_read(fwd.logits, logits);
+        for (int j = 1; j < 37; j++)
+            best = logits[j] > logits[best] ? j : best;
+        assert_int_equal(out[i], best);
+        seq[PROMPT + i] = best;
+    }
+    /* a stop token ends it and is not given */
+    free(out);
+    bounds[1] = PROMPT;
+    prompt.n_tokens = prompt.max_seqlen = PROMPT;
+    options.stop_ids = &seq[PROMPT + 2];
+    options.n_stop_ids = 1;
+    assert_int_equal(s2s_generate(&out, &n_out, model, &prompt, &options, &err), 0);
+    assert_true(n_out <= 2);
+    free(out);
+    s2s_tape_free(tape);
+    s2s_model_free(model);
+}
+
+static void the_first_bad_operation_is_named(void **state)
+{
+    struct s2s_model *model = open_model(NULL);
+    struct s2s_tape *tape = s2s_tape_new(device, true);
+    struct s2s_nonfinite where;
+    run(model, tape, false);
+    assert_false(s2s_tape_find_nonfinite(tape, &where));
+    assert_null(s2s_params_find_nonfinite(model->params, true));
+    struct s2s_param *gate =
+        s2s_params_find(model->params, "llm.model.layers.1.mlp.gate_proj.weight");
+    float *values = s2s_xcalloc((size_t)gate->numel, sizeof *values);
+    values[3] = NAN;
+    s2s_param_set(gate, values, S2S_F32);
+    run(model, tape, false);
+    assert_true(s2s_tape_find_nonfinite(tape, &where));
+    assert_string_equal(where.layer, "llm.model.layers.1.mlp");
+    assert_string_equal(where.op, "linear");
+    assert_int_equal(where.count, 9);
+    assert_non_null(s2s_params_find_nonfinite(model->params, true));
+    assert_ptr_equal(s2s_params_find_nonfinite(model->params, false), gate);
+    free(values);
+    s2s_tape_free(tape);
+    s2s_model_free(model);
+}
+
+static void bad_batches_are_refused(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    int32_t bad_ids[9], bad_cu[] = {0, 6, 8};
+    struct s2s_batch b = batch;
+    memcpy(bad_ids, ids, sizeof bad_ids);
+    bad_ids[4] = 37;
+    b.input_ids = bad_ids;
+    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_RANGE);
+    assert_non_null(strstr(err.text, "input_ids[4] = 37"));
+    b = batch;
+    b.cu_seqlens = bad_cu;
+    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_SHAPE);
+    b = batch;
+    b.max_seqlen = 6;
+    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_RANGE);
+    const int32_t slot[] = {0, 2}, frames[] = {3, 1};
+    b = batch;
+    b.n_clips = 2;
+    b.audio_slot = slot;
+    b.audio_frames = frames;
+    assert_int_equal(s2s_batch_check(&b, 37, &err), S2S_E_RANGE);
+    assert_int_equal(s2s_batch_check(&batch, 37, &err), 0);
+}
+
+static int set_up(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    int fd = mkstemps(config_path, 5);
+    if (fd < 0 || write(fd, config_text, strlen(config_text)) < 0)
+        return -1;
+    close(fd);
+    return s2s_device_open(&device, "cpu", &err);
+}
+
+static int tear_down(void **state)
+{
+    unlink(config_path);
+    s2s_device_close(device);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recomputed_layers_give_the_same_bytes),
+        cmocka_unit_test(threads_do_not_change_a_byte),
+        cmocka_unit_test(a_frozen_part_records_nothing_before_what_is_trained),
+        cmocka_unit_test(generation_with_a_cache_agrees_with_whole_passes),
+        cmocka_unit_test(the_first_bad_operation_is_named),
+        cmocka_unit_test(bad_batches_are_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -75,6 +75,7 @@ struct s2s_conf {
     size_t cap_items;
     uint32_t *index;
     size_t index_size;
+    int mark;
 };
 
 /* A key that stands twice in one map: the later one counts, as for PyYAML. */
@@ -103,6 +104,8 @@ int s2s_conf_read(struct s2s_conf **out, const char *path, enum s2s_conf_format 
 int s2s_conf_parse(struct s2s_conf **out, const char *text, size_t len_bytes, const char *name,
                    enum s2s_conf_format format, struct s2s_error *err);
 void s2s_conf_free(struct s2s_conf *root);
+/* A tree of its own, with the places of the original. Gives: s2s_conf_free. */
+struct s2s_conf *s2s_conf_copy(const struct s2s_conf *conf);
 
 /* An empty map, for trees that a program builds; origin and name as in struct s2s_conf_source. */
 struct s2s_conf *s2s_conf_new(enum s2s_conf_origin origin, const char *name);
@@ -211,6 +214,44 @@ int s2s_conf_override(struct s2s_conf *root, const char *assignment, struct s2s_
 bool s2s_conf_remove(struct s2s_conf *root, const char *path);
 /* Maps are merged deeply, everything else of `over` replaces what root has. */
 int s2s_conf_merge(struct s2s_conf *root, const struct s2s_conf *over, struct s2s_error *err);
+
+/* ---- interpolation ---- */
+
+enum s2s_conf_fault_kind {
+    S2S_CONF_FAULT_MISSING,  /* ${a.b} names nothing */
+    S2S_CONF_FAULT_CYCLE,    /* it leads back to itself */
+    S2S_CONF_FAULT_RESOLVER, /* ${name:..} of a name nobody registers */
+    S2S_CONF_FAULT_SYNTAX,
+    S2S_CONF_FAULT_ENV,   /* the variable is not given and has no default: not known */
+    S2S_CONF_FAULT_VALUE, /* a resolver got arguments it cannot work on */
+};
+
+struct s2s_conf_fault {
+    enum s2s_conf_fault_kind kind;
+    const struct s2s_conf *node;
+    char text[160]; /* "'a.b' names nothing" */
+};
+
+struct s2s_conf_faults {
+    struct s2s_conf_fault *items; /* free() */
+    size_t n, cap;
+};
+
+enum s2s_conf_interpolation {
+    S2S_CONF_OMEGACONF,   /* ${a.b}, ${.x}, ${..x}, ${a.${b}}, ${mul:a,b}, ${oc.env:VAR,default} */
+    S2S_CONF_ENVIRONMENT, /* ${VAR}, ${VAR,default}, $VAR, ${oc.env:VAR}: Automodel */
+};
+
+/*
+ * Replaces the interpolations of all strings: one that is the whole string keeps its target's type
+ * (maps and lists are copied), inside text it becomes text. Resolvers: oc.env, env, add, sum, mul,
+ * multiply, div, max. What cannot be resolved stays as it is, and each reason is a fault; values
+ * that only a running program could compute (${now:..}, ${hydra:..}, oc.select, ..) stay without a
+ * fault, as does what refers to them or to ???. env: "NAME=VALUE", NULL-ended, or NULL. The
+ * process's own environment is not looked at.
+ */
+void s2s_conf_resolve(struct s2s_conf *root, enum s2s_conf_interpolation how,
+                      const char *const *env, struct s2s_conf_faults *faults);
 
 /* ---- writing ---- */
 

@@ -209,6 +209,16 @@ struct s2s_conf *conf_copy(struct conf_arena *arena, const struct s2s_conf *node
     return copy;
 }
 
+struct s2s_conf *s2s_conf_copy(const struct s2s_conf *conf)
+{
+    struct conf_arena *arena = conf_arena_new(conf->arena->max_nodes);
+    struct s2s_conf *copy = conf_copy(arena, conf);
+    if (!copy)
+        S2S_BUG("a config of more values than its limit");
+    copy->key = NULL;
+    return copy;
+}
+
 void s2s_conf_free(struct s2s_conf *root)
 {
     if (root)

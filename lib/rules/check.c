@@ -1,0 +1,531 @@
+#include "lib/rules/rules_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+
+static const struct s2s_rule *const tables[] = {
+    rules_wld,   rules_bat, rules_tp,  rules_cp,  rules_thd, rules_pp,
+    rules_model, rules_run, rules_slm, rules_trn, rules_cfg,
+};
+
+/* The second name of a pair is the one that is reported. */
+static const char *const aliases[][2] = {
+    {"S2S-WLD-011", "S2S-AM-006"},
+    {"S2S-PP-014", "S2S-SLM-008"},
+};
+
+const struct s2s_rule *const *s2s_rules(size_t *n)
+{
+    static const struct s2s_rule *all[512];
+    static size_t n_all;
+    if (!n_all)
+        for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+            for (const struct s2s_rule *rule = tables[t]; rule->id; rule++) {
+                if (n_all == sizeof all / sizeof *all)
+                    S2S_BUG("more than %zu rules", n_all);
+                all[n_all++] = rule;
+            }
+    *n = n_all;
+    return all;
+}
+
+const struct s2s_rule *s2s_rule_by_id(const char *id)
+{
+    size_t n = 0;
+    const struct s2s_rule *const *all = s2s_rules(&n);
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (!strcmp(aliases[i][0], id))
+            id = aliases[i][1];
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(all[i]->id, id))
+            return all[i];
+    return NULL;
+}
+
+const char *s2s_severity_name(enum s2s_severity severity)
+{
+    static const char *const names[] = {"info", "warning", "error"};
+    return names[severity];
+}
+
+bool s2s_rule_uses(const struct s2s_rule *rule, const char *name)
+{
+    char used[64];
+    for (const char *at = rule->when; at && (at = rules_next_name(at, used));)
+        if (!strcmp(used, name))
+            return true;
+    return false;
+}
+
+/* ---- reading ---- */
+
+static void find_duplicates(struct rules_check *check)
+{
+    size_t n = 0;
+    const struct s2s_conf_duplicate *d = s2s_conf_duplicates(check->conf, &n);
+    for (size_t i = 0; i < n; i++) {
+        struct s2s_conf at = {.place = d[i].second};
+        rules_find(check, "S2S-CFG-003", &at, false, "remove one of them",
+                   "'%s' stands here again; it was set in line %d, and the later one counts",
+                   d[i].key, d[i].first.line);
+    }
+}
+
+static void find_faults(struct rules_check *check)
+{
+    struct s2s_conf_faults faults = {0};
+    bool automodel = check->report->dialect == S2S_DIALECT_AM;
+    s2s_conf_resolve(check->conf, automodel ? S2S_CONF_ENVIRONMENT : S2S_CONF_OMEGACONF,
+                     check->opt->env, &faults);
+    for (size_t i = 0; i < faults.n; i++) {
+        const struct s2s_conf_fault *f = &faults.items[i];
+        bool env = f->kind == S2S_CONF_FAULT_ENV;
+        rules_find(check, env ? "S2S-CFG-013" : "S2S-CFG-002", f->node, false,
+                   env ? "give a default, or say its value with --env" : "mend the reference", "%s",
+                   f->text);
+        if (env && check->opt->launch)
+            check->report->findings[check->report->n_findings - 1].severity = S2S_SEVERITY_ERROR;
+    }
+    free(faults.items);
+}
+
+/* ??? anywhere, once the launch is near; 1e-5 where PyYAML would keep text */
+static void find_markers(struct rules_check *check, const struct s2s_conf *node)
+{
+    if (node->kind == S2S_CONF_STRING && !strcmp(node->text, "???") && check->opt->launch) {
+        rules_find(check, "S2S-CFG-005", node, false, "set it", "??? must be replaced by a value");
+        check->report->findings[check->report->n_findings - 1].severity = S2S_SEVERITY_ERROR;
+    }
+    for (size_t i = 0; i < node->n_items; i++)
+        find_markers(check, node->items[i]);
+}
+
+/* ??? in a name that rules use */
+static void find_needed_markers(struct rules_check *check)
+{
+    for (size_t i = 0; i < check->facts.n && !check->opt->launch; i++) {
+        const struct s2s_conf *node = check->facts.items[i].node;
+        if (node && node->kind == S2S_CONF_STRING && !strcmp(node->text, "???"))
+            rules_find(check, "S2S-CFG-005", node, false, "set it",
+                       "??? must be replaced by a value");
+    }
+}
+
+/* "key=value": a common name goes to the dialect's key for it, anything else is a key itself.
+ * Names are resolved after a first lowering told what they are. */
+static int apply_set(struct rules_check *check, const char *set)
+{
+    const char *equals = strchr(set, '=');
+    if (!equals || equals == set) {
+        s2s_error_set(check->err, S2S_E_ARG, "--set: '%s' is not key=value", set);
+        return s2s_error_hint(check->err, S2S_E_ARG, "as in --set tp=4");
+    }
+    char *name = s2s_xstrndup(set, (size_t)(equals - set));
+    const struct rules_fact *fact = rules_fact_find(&check->facts, name);
+    char *assignment = fact && fact->key && !s2s_conf_find(check->conf, name)
+                           ? s2s_xasprintf("%s%s", fact->key, equals)
+                           : s2s_xstrdup(set);
+    free(name);
+    int rc = s2s_conf_override(check->conf, assignment, check->err);
+    free(assignment);
+    return rc < 0 ? s2s_error_add(check->err, rc, "--set") : 0;
+}
+
+static int lower(struct rules_check *check)
+{
+    rules_lower_common(check);
+    return check->report->dialect == S2S_DIALECT_SLM ? rules_lower_slm(check)
+                                                     : rules_lower_s2s(check);
+}
+
+static void forget_findings(struct s2s_report *report)
+{
+    for (size_t i = 0; i < report->n_findings; i++) {
+        free(report->findings[i].message);
+        free(report->findings[i].fix);
+        free(report->findings[i].key);
+    }
+    report->n_findings = 0;
+}
+
+static int apply_sets(struct rules_check *check)
+{
+    if (!check->opt->sets || !*check->opt->sets)
+        return 0;
+    int rc = lower(check); /* for the keys of common names */
+    for (const char *const *set = check->opt->sets; rc >= 0 && *set; set++)
+        rc = apply_set(check, *set);
+    forget_findings(check->report);
+    rules_facts_release(&check->facts);
+    return rc;
+}
+
+/* ---- evaluating ---- */
+
+static bool fired(const struct s2s_report *report, const char *prefix, size_t len)
+{
+    for (size_t i = 0; i < report->n_findings; i++)
+        if (!strncmp(report->findings[i].rule->id, prefix, len))
+            return true;
+    return false;
+}
+
+static bool is_consequence(const struct s2s_report *report, const char *after)
+{
+    while (after && *after) {
+        size_t len = strcspn(after, " ");
+        if (fired(report, after, len))
+            return true;
+        after += len;
+        after += strspn(after, " ");
+    }
+    return false;
+}
+
+/* The first of the names that was written in a file; else one given on the command line. */
+static const struct rules_fact *place_of(const struct rules_facts *facts, const char *at)
+{
+    const struct rules_fact *other = NULL;
+    while (at && *at) {
+        char name[64];
+        size_t len = strcspn(at, " ");
+        snprintf(name, sizeof name, "%.*s", (int)len, at);
+        const struct rules_fact *fact = rules_fact_find(facts, name);
+        if (fact && fact->node)
+            return fact;
+        if (fact && fact->key && !other)
+            other = fact;
+        at += len;
+        at += strspn(at, " ");
+    }
+    return other;
+}
+
+static void report_rule(struct rules_check *check, const struct s2s_rule *rule)
+{
+    struct s2s_report *report = check->report;
+    const struct rules_fact *fact = place_of(&check->facts, rule->at);
+    struct s2s_finding found = {.rule = rule, .severity = rule->severity};
+    struct s2s_buf message = S2S_BUF_INIT, fix = S2S_BUF_INIT;
+    rules_format(&message, &check->facts, rule->message);
+    rules_format(&fix, &check->facts, rule->fix);
+    struct rules_value worse =
+        rule->error_when ? rules_eval(&check->facts, rule->error_when, NULL) : rules_bool(false);
+    if (worse.type == RULES_BOOL && worse.b)
+        found.severity = S2S_SEVERITY_ERROR;
+    found.message = message.data ? message.data : s2s_xstrdup("");
+    found.fix = fix.data ? fix.data : s2s_xstrdup("");
+    found.key = s2s_xstrdup(fact && fact->key ? fact->key : "");
+    if (fact && fact->node)
+        found.place = fact->node->place;
+    s2s_grow(&report->findings, report->n_findings, &report->cap_findings,
+             sizeof *report->findings);
+    report->findings[report->n_findings++] = found;
+}
+
+static void evaluate(struct rules_check *check, const struct s2s_rule *rule)
+{
+    struct s2s_report *report = check->report;
+    const char *unknown = NULL;
+    struct rules_value v = rules_eval(&check->facts, rule->when, &unknown);
+    if (v.type == RULES_UNKNOWN && !unknown)
+        return; /* computed from what is not given: the rule is about something else */
+    if (v.type == RULES_UNKNOWN) {
+        s2s_grow(&report->skipped, report->n_skipped, &report->cap_skipped,
+                 sizeof *report->skipped);
+        report->skipped[report->n_skipped++] = (struct s2s_skipped){rule, s2s_xstrdup(unknown)};
+        return;
+    }
+    if (v.type == RULES_BOOL && v.b && !is_consequence(report, rule->after))
+        report_rule(check, rule);
+}
+
+static void evaluate_all(struct rules_check *check)
+{
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (const struct s2s_rule *rule = tables[t]; rule->id; rule++)
+            if (rule->when && (rule->dialects & check->report->dialect))
+                evaluate(check, rule);
+}
+
+/* ---- suppression ---- */
+
+struct suppression {
+    const struct s2s_conf_source *source;
+    int line, column;       /* of the comment */
+    bool whole_file, alone; /* alone: nothing but the comment in its line */
+    const char *ids;
+    size_t ids_len;
+    bool used;
+};
+
+/* "S2S-CP-001,S2S-WLD": ids or prefixes, up to a blank */
+static bool names_rule(const struct suppression *s, const char *id)
+{
+    const char *at = s->ids, *end = s->ids + s->ids_len;
+    while (at < end) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        size_t len = (size_t)((comma ? comma : end) - at);
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)len, at);
+        const struct s2s_rule *rule = s2s_rule_by_id(name);
+        if (len && (rule ? !strcmp(rule->id, id) : !strncmp(id, name, len)))
+            return true;
+        at += len + 1;
+    }
+    return false;
+}
+
+/* A comment "# s2s-check: ignore[-file][ =]IDS [reason]" in a line; false if there is none. */
+static bool read_suppression(struct suppression *out, const char *line, size_t len)
+{
+    static const char mark[] = "s2s-check:", word[] = "ignore";
+    const char *end = line + len, *hash = line, *at = NULL;
+    while (!at && (hash = memchr(hash, '#', (size_t)(end - hash)))) {
+        const char *s = ++hash;
+        while (s < end && *s == ' ')
+            s++;
+        if ((size_t)(end - s) > sizeof mark && !memcmp(s, mark, sizeof mark - 1))
+            at = s + sizeof mark - 1;
+    }
+    while (at && at < end && *at == ' ')
+        at++;
+    if (!at || (size_t)(end - at) < sizeof word || memcmp(at, word, sizeof word - 1))
+        return false;
+    at += sizeof word - 1;
+    out->whole_file = end - at > 5 && !memcmp(at, "-file", 5);
+    at += out->whole_file ? 5 : 0;
+    while (at < end && (*at == ' ' || *at == '='))
+        at++;
+    out->ids = at;
+    while (at < end && *at != ' ' && *at != '\t')
+        at++;
+    out->ids_len = (size_t)(at - out->ids);
+    out->column = (int)(hash - line);
+    out->alone = strspn(line, " \t") + 1 == (size_t)(hash - line);
+    return out->ids_len > 0;
+}
+
+static bool silences(const struct suppression *s, const struct s2s_finding *f)
+{
+    int line = f->place.line;
+    bool here =
+        f->place.source == s->source && (s->line == line || (s->alone && s->line == line - 1));
+    return (s->whole_file || here) && names_rule(s, f->rule->id);
+}
+
+static void drop_silenced(struct s2s_report *report, struct suppression *list, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < report->n_findings; i++) {
+        bool silenced = false;
+        for (size_t k = 0; k < n; k++)
+            if (silences(&list[k], &report->findings[i]))
+                silenced = list[k].used = true;
+        if (!silenced) {
+            report->findings[kept++] = report->findings[i];
+            continue;
+        }
+        report->n_suppressed++;
+        free(report->findings[i].message);
+        free(report->findings[i].fix);
+        free(report->findings[i].key);
+    }
+    report->n_findings = kept;
+}
+
+static void suppress(struct rules_check *check)
+{
+    const struct s2s_conf_source *source = check->conf->place.source;
+    struct suppression *list = NULL;
+    size_t n = 0, cap = 0;
+    if (!source || !source->text || !strstr(source->text, "s2s-check:"))
+        return;
+    const char *at = source->text, *end = at + source->len_bytes;
+    for (int line = 1; at < end; line++) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        size_t len = (size_t)((stop ? stop : end) - at);
+        struct suppression s = {.source = source, .line = line};
+        if (read_suppression(&s, at, len)) {
+            s2s_grow(&list, n, &cap, sizeof *list);
+            list[n++] = s;
+        }
+        at += len + 1;
+    }
+    drop_silenced(check->report, list, n);
+    for (size_t i = 0; i < n; i++)
+        if (!list[i].used) {
+            struct s2s_conf node = {.place = {source, list[i].line, list[i].column}};
+            rules_find(check, "S2S-CFG-015", &node, false, "remove the comment",
+                       "no finding of %.*s here to silence", (int)list[i].ids_len, list[i].ids);
+        }
+    free(list);
+}
+
+/* ---- the whole ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const struct s2s_finding *x = a, *y = b;
+    const char *name_x = x->place.source ? x->place.source->name : "";
+    const char *name_y = y->place.source ? y->place.source->name : "";
+    int order = strcmp(name_x, name_y);
+    order = order ? order : (x->place.line > y->place.line) - (x->place.line < y->place.line);
+    order =
+        order ? order : (x->place.column > y->place.column) - (x->place.column < y->place.column);
+    return order ? order : strcmp(x->rule->id, y->rule->id);
+}
+
+static bool same_finding(const struct s2s_finding *a, const struct s2s_finding *b)
+{
+    return by_place(a, b) == 0 && a->place.line && !strcmp(a->message, b->message);
+}
+
+static void finish(struct s2s_report *report)
+{
+    size_t kept = 0;
+    if (report->n_findings)
+        qsort(report->findings, report->n_findings, sizeof *report->findings, by_place);
+    for (size_t i = 0; i < report->n_findings; i++) {
+        struct s2s_finding *f = &report->findings[i];
+        if (kept && same_finding(f, &report->findings[kept - 1])) {
+            free(f->message);
+            free(f->fix);
+            free(f->key);
+            continue;
+        }
+        report->findings[kept++] = *f;
+        report->n_errors += f->severity == S2S_SEVERITY_ERROR;
+        report->n_warnings += f->severity == S2S_SEVERITY_WARNING;
+        report->n_infos += f->severity == S2S_SEVERITY_INFO;
+    }
+    report->n_findings = kept;
+}
+
+/* Common names as a tree that --resolve can print: value, dialect key and origin. */
+static void keep_resolved(struct rules_check *check)
+{
+    struct s2s_conf *out = s2s_conf_new(S2S_CONF_FROM_DERIVED, "derived");
+    for (size_t i = 0; i < check->facts.n; i++) {
+        const struct rules_fact *fact = &check->facts.items[i];
+        struct s2s_buf text = S2S_BUF_INIT;
+        bool other = fact->origin == S2S_CONF_FROM_DEFAULT;
+        if (fact->node) {
+            s2s_conf_set(out, fact->name, fact->node, NULL);
+        } else if (fact->value.type != RULES_LIST) {
+            const char *quote = fact->value.type == RULES_TEXT ? "'" : "";
+            s2s_buf_puts(&text, quote);
+            if (fact->value.type == RULES_UNKNOWN)
+                s2s_buf_puts(&text, "'?'");
+            else if (fact->value.type != RULES_NULL)
+                rules_value_add(&text, fact->value);
+            s2s_buf_puts(&text, quote);
+            s2s_conf_set_text(out, fact->name, text.data ? text.data : "",
+                              other ? S2S_CONF_FROM_DEFAULT : S2S_CONF_FROM_DERIVED,
+                              other ? "default" : "derived", NULL);
+        }
+        s2s_buf_release(&text);
+    }
+    check->report->resolved = out;
+}
+
+static int check_dialect(struct s2s_report *report, const struct s2s_rules_options *opt,
+                         struct s2s_error *err)
+{
+    enum s2s_dialect found = opt->dialect ? opt->dialect : s2s_dialect_detect(report->conf);
+    report->dialect = found;
+    if (found == S2S_DIALECT_S2S || found == S2S_DIALECT_SLM)
+        return 0;
+    if (found)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: no rules for a config of kind %s (%s)",
+                             report->path, s2s_dialect_name(found), s2s_dialect_title(found));
+    s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: not a config that is known here", report->path);
+    return s2s_error_hint(err, S2S_E_UNSUPPORTED, "say which one it is with --dialect");
+}
+
+int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char *path,
+                    const struct s2s_rules_options *opt, struct s2s_error *err)
+{
+    static const struct s2s_rules_options none = {0};
+    opt = opt ? opt : &none;
+    *report = (struct s2s_report)S2S_REPORT_INIT;
+    report->path = s2s_xstrdup(path);
+    report->conf = conf;
+    int rc = check_dialect(report, opt, err);
+    if (rc < 0)
+        return rc;
+    struct rules_check check = {.opt = opt, .conf = conf, .report = report, .err = err};
+    rc = apply_sets(&check);
+    if (rc >= 0) {
+        find_duplicates(&check);
+        if (report->dialect != S2S_DIALECT_S2S)
+            find_faults(&check);
+        rc = lower(&check);
+    }
+    if (rc >= 0) {
+        find_markers(&check, conf);
+        find_needed_markers(&check);
+        evaluate_all(&check);
+        suppress(&check);
+        finish(report);
+        const struct rules_fact *world = rules_fact_find(&check.facts, "world");
+        report->world_size = world->value.type == RULES_INT ? world->value.i : 0;
+        if (opt->resolve)
+            keep_resolved(&check);
+    }
+    rules_facts_release(&check.facts);
+    return rc;
+}
+
+void s2s_report_release(struct s2s_report *report)
+{
+    if (!report)
+        return;
+    forget_findings(report);
+    for (size_t i = 0; i < report->n_skipped; i++)
+        free(report->skipped[i].unknown);
+    free(report->findings);
+    free(report->skipped);
+    free(report->path);
+    s2s_conf_free(report->resolved);
+    s2s_conf_free(report->conf);
+    *report = (struct s2s_report)S2S_REPORT_INIT;
+}
+
+/* err names the first error and how many more there are */
+static int refuse(const struct s2s_report *report, struct s2s_error *err)
+{
+    const struct s2s_finding *first = NULL;
+    for (size_t i = 0; i < report->n_findings && !first; i++)
+        if (report->findings[i].severity == S2S_SEVERITY_ERROR)
+            first = &report->findings[i];
+    if (!first)
+        return 0;
+    struct s2s_buf place = S2S_BUF_INIT;
+    s2s_conf_add_place(&place, &first->place);
+    s2s_error_set(err, S2S_E_RULE, "%s: %s [%s]", place.len ? place.data : report->path,
+                  first->message, first->rule->id);
+    s2s_buf_release(&place);
+    if (report->n_errors > 1)
+        return s2s_error_hint(err, S2S_E_RULE, "%s (and %zu more: s2s-check shows all)", first->fix,
+                              report->n_errors - 1);
+    return s2s_error_hint(err, S2S_E_RULE, "%s", first->fix);
+}
+
+int s2s_rules_check_recipe(const struct s2s_conf *conf, int64_t world_size,
+                           struct s2s_report *report, struct s2s_error *err)
+{
+    struct s2s_rules_options opt = {.dialect = S2S_DIALECT_S2S, .world_size = world_size};
+    struct s2s_report own = S2S_REPORT_INIT;
+    struct s2s_report *r = report ? report : &own;
+    struct s2s_conf *copy = s2s_conf_copy(conf);
+    const char *path = conf->place.source ? conf->place.source->name : "recipe";
+    int rc = s2s_rules_check(r, copy, path, &opt, err);
+    if (rc >= 0)
+        rc = refuse(r, err);
+    s2s_report_release(&own);
+    return rc;
+}

@@ -1,0 +1,95 @@
+#include "lib/rules/rules_internal.h"
+
+#include <string.h>
+
+static const struct {
+    enum s2s_dialect dialect;
+    const char *name, *title;
+} dialects[] = {
+    {S2S_DIALECT_S2S, "s2s", "s2s-train recipe"},
+    {S2S_DIALECT_SLM, "slm", "NeMo speechlm2 YAML"},
+    {S2S_DIALECT_RL, "rl", "NeMo-RL YAML"},
+    {S2S_DIALECT_AM, "am", "Automodel recipe"},
+    {S2S_DIALECT_MLM, "mlm", "Megatron-LM arguments"},
+    {S2S_DIALECT_HET, "het", "heterogeneous MIMO of Megatron-LM"},
+};
+
+enum { N_DIALECTS = sizeof dialects / sizeof *dialects };
+
+const char *s2s_dialect_name(enum s2s_dialect dialect)
+{
+    for (int i = 0; i < N_DIALECTS; i++)
+        if (dialects[i].dialect == dialect)
+            return dialects[i].name;
+    return NULL;
+}
+
+const char *s2s_dialect_title(enum s2s_dialect dialect)
+{
+    for (int i = 0; i < N_DIALECTS; i++)
+        if (dialects[i].dialect == dialect)
+            return dialects[i].title;
+    return NULL;
+}
+
+enum s2s_dialect s2s_dialect_by_name(const char *name)
+{
+    for (int i = 0; i < N_DIALECTS; i++)
+        if (!strcmp(dialects[i].name, name))
+            return dialects[i].dialect;
+    return S2S_DIALECT_NONE;
+}
+
+static bool has(const struct s2s_conf *conf, const char *path)
+{
+    return s2s_conf_find(conf, path) != NULL;
+}
+
+static bool is_slm(const struct s2s_conf *c)
+{
+    return has(c, "model") && has(c, "trainer") && has(c, "data") &&
+           (has(c, "model.pretrained_llm") || has(c, "model.perception") ||
+            has(c, "trainer.strategy._target_"));
+}
+
+/* policy, student or teacher with a backend of NeMo-RL */
+static bool is_rl(const struct s2s_conf *c)
+{
+    static const char *const sections[] = {"policy", "student", "teacher"};
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        const struct s2s_conf *section = s2s_conf_key(c, sections[i]);
+        if (section &&
+            (s2s_conf_key(section, "megatron_cfg") || s2s_conf_key(section, "dtensor_cfg")))
+            return true;
+    }
+    return false;
+}
+
+static bool is_am(const struct s2s_conf *c)
+{
+    const struct s2s_conf *target = s2s_conf_find(c, "model._target_");
+    return (has(c, "distributed") || has(c, "recipe")) &&
+           (has(c, "step_scheduler") ||
+            (target && target->text && !strncmp(target->text, "nemo_automodel", 14)));
+}
+
+static bool is_mlm(const struct s2s_conf *c)
+{
+    return has(c, "MODEL_ARGS") || has(c, "BASE_MODEL_ARGS") ||
+           (has(c, "language_model") && has(c, "model_parallel"));
+}
+
+static bool is_s2s(const struct s2s_conf *c)
+{
+    return has(c, "model") && has(c, "optimizer") && (has(c, "train") || has(c, "data.train"));
+}
+
+enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf)
+{
+    return is_slm(conf)   ? S2S_DIALECT_SLM
+           : is_rl(conf)  ? S2S_DIALECT_RL
+           : is_am(conf)  ? S2S_DIALECT_AM
+           : is_mlm(conf) ? S2S_DIALECT_MLM
+           : is_s2s(conf) ? S2S_DIALECT_S2S
+                          : S2S_DIALECT_NONE;
+}

@@ -1,0 +1,225 @@
+/* Recipes of s2s-train (doc/RECIPE.md): their names, and every key they may have. */
+#include "lib/rules/rules_internal.h"
+
+#include <string.h>
+
+static const struct rules_map map[] = {
+    {"tp", "mesh.tp", "size", "1"},
+    {"cp", "mesh.cp", "size", "1"},
+    {"pp", "mesh.pp", "size", "1"},
+    {"ep", "mesh.ep", "size", "1"},
+    {"dp_cfg", "mesh.dp", "size", ""},
+    {"mbs", "train.packs_per_microbatch", "int", "1"},
+    {"gbs", "train.packs_per_step", "int", "1"},
+    {"steps", "train.steps", "int", "?"},
+    {"max_seconds", "train.max_seconds", "number", "0"},
+    {"eval_every", "train.eval_every", "int", "0"},
+    {"log_every", "train.log_every", "int", "10"},
+    {"optimizer", "optimizer.name", "text", "adamw"},
+    {"lr", "optimizer.lr", "number", "?"},
+    {"eps", "optimizer.eps", "number", "1e-8"},
+    {"weight_decay", "optimizer.weight_decay", "number", "0"},
+    {"clip_norm", "optimizer.clip_norm", "number", "0"},
+    {"betas", "optimizer.betas", "list", ""},
+    {"schedule", "schedule.name", "text", "constant"},
+    {"warmup", "schedule.warmup_steps", "int", "0"},
+    {"decay", "schedule.decay_steps", "int", ""},
+    {"wsd", "schedule.wsd_steps", "int", ""},
+    {"wsd_style", "schedule.wsd_style", "text", ""},
+    {"min_lr", "schedule.min_lr", "number", "0"},
+    {"model_path", "model.path", "text", ""},
+    {"encoder_path", "model.encoder.path", "text", ""},
+    {"encoder_config", "model.encoder.config", "any", ""},
+    {"llm_path", "model.llm.path", "text", ""},
+    {"llm_config", "model.llm.config", "any", ""},
+    {"freeze_encoder", "model.encoder.freeze", "bool", "false"},
+    {"freeze_projection", "model.projection.freeze", "bool", "false"},
+    {"freeze_llm", "model.llm.freeze", "bool", "false"},
+    {"batch_norm", "model.encoder.batch_norm", "text", "frozen"},
+    {"train_data", "data.train", "any", ""},
+    {"shuffle", "data.shuffle", "bool", ""},
+    {"ckpt_every", "checkpoint.every", "int", "0"},
+    {"ckpt_keep", "checkpoint.keep", "int", "1"},
+    {"resume", "checkpoint.resume", "bool", "true"},
+    {"freq_masks", "train.spec_augment.freq_masks", "int", "0"},
+    {"freq_width", "train.spec_augment.freq_width", "number", "0"},
+    {"time_masks", "train.spec_augment.time_masks", "int", "0"},
+    {"time_width", "train.spec_augment.time_width", "number", "0"},
+    {"seed", "seed", "int", "0"},
+    {0},
+};
+
+/* Every key of a recipe; below one that ends in .* anything goes. */
+static const char *const keys[] = {
+    "run",
+    "seed",
+    "model.path",
+    "model.encoder.path",
+    "model.encoder.config.*",
+    "model.encoder.freeze",
+    "model.encoder.batch_norm",
+    "model.projection.path",
+    "model.projection.freeze",
+    "model.llm.path",
+    "model.llm.config.*",
+    "model.llm.freeze",
+    "model.placeholder_id",
+    "data.train.*",
+    "data.eval.*",
+    "data.tokenizer",
+    "data.shuffle",
+    "data.features.*",
+    "mesh.dp",
+    "mesh.tp",
+    "mesh.cp",
+    "mesh.pp",
+    "mesh.ep",
+    "optimizer.name",
+    "optimizer.lr",
+    "optimizer.betas.*",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+    "schedule.name",
+    "schedule.warmup_steps",
+    "schedule.decay_steps",
+    "schedule.min_lr",
+    "schedule.wsd_steps",
+    "schedule.wsd_style",
+    "train.steps",
+    "train.max_seconds",
+    "train.packs_per_step",
+    "train.packs_per_microbatch",
+    "train.eval_every",
+    "train.log_every",
+    "train.spec_augment.freq_masks",
+    "train.spec_augment.freq_width",
+    "train.spec_augment.time_masks",
+    "train.spec_augment.time_width",
+    "checkpoint.every",
+    "checkpoint.keep",
+    "checkpoint.resume",
+    NULL,
+};
+
+enum match { NO_KEY, LEAF, INNER, OPEN_ENDED };
+
+static enum match match_key(const char *path)
+{
+    size_t len = strlen(path);
+    for (const char *const *k = keys; *k; k++) {
+        size_t key_len = strlen(*k);
+        bool open = key_len > 2 && !strcmp(*k + key_len - 2, ".*");
+        if (open && key_len - 2 == len && !strncmp(*k, path, len))
+            return OPEN_ENDED;
+        if (!strcmp(*k, path))
+            return LEAF;
+        if (key_len > len && !strncmp(*k, path, len) && (*k)[len] == '.')
+            return INNER;
+    }
+    return NO_KEY;
+}
+
+/* The names that may stand where `path` ends, for "did you mean". */
+static void unknown_key(struct rules_check *check, const struct s2s_conf *node, const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    size_t prefix = dot ? (size_t)(dot - path) + 1 : 0;
+    const char *names[64];
+    size_t n = 0;
+    for (const char *const *k = keys; *k && n + 1 < 64; k++) {
+        if (strncmp(*k, path, prefix) != 0)
+            continue;
+        char *name = s2s_xstrndup(*k + prefix, strcspn(*k + prefix, "."));
+        names[n++] = rules_keep(&check->facts, name);
+    }
+    names[n] = NULL;
+    const char *nearest = s2s_conf_nearest(path + prefix, names);
+    struct s2s_buf fix = S2S_BUF_INIT;
+    if (nearest)
+        s2s_buf_printf(&fix, "did you mean '%s'?", nearest);
+    else
+        s2s_buf_puts(&fix, "remove it; doc/RECIPE.md lists the keys");
+    rules_find(check, "S2S-TRN-001", node, true, fix.data, "unknown key '%s'", node->key);
+    s2s_buf_release(&fix);
+}
+
+static void check_keys(struct rules_check *check, const struct s2s_conf *map_node)
+{
+    for (size_t i = 0; i < map_node->n_items; i++) {
+        const struct s2s_conf *item = map_node->items[i];
+        struct s2s_buf path = S2S_BUF_INIT;
+        s2s_conf_add_path(&path, item);
+        enum match m = match_key(path.data);
+        if (m == NO_KEY)
+            unknown_key(check, item, path.data);
+        else if (m == INNER && item->kind == S2S_CONF_MAP)
+            check_keys(check, item);
+        else if (m == INNER && item->kind != S2S_CONF_NULL)
+            rules_find(check, "S2S-CFG-004", item, false, "", "expected a map, found %s",
+                       s2s_conf_kind_name(item->kind));
+        else if (m == LEAF && (item->kind == S2S_CONF_MAP || item->kind == S2S_CONF_LIST))
+            rules_find(check, "S2S-CFG-004", item, false, "", "expected one value, found %s",
+                       s2s_conf_kind_name(item->kind));
+        s2s_buf_release(&path);
+    }
+}
+
+/* data.train: a stream or a list of streams; "-" is a pipe. */
+static void lower_data(struct rules_check *check)
+{
+    const struct s2s_conf *train = s2s_conf_find(check->conf, "data.train");
+    int64_t n = 0, n_pipes = 0;
+    if (train && train->kind == S2S_CONF_LIST)
+        for (size_t i = 0; i < train->n_items; i++, n++)
+            n_pipes += train->items[i]->text && !strcmp(train->items[i]->text, "-");
+    else if (train && train->text && train->kind != S2S_CONF_NULL) {
+        n = 1;
+        n_pipes = !strcmp(train->text, "-");
+    }
+    rules_fact_set(&check->facts, "n_train", rules_int(n));
+    rules_fact_set(&check->facts, "n_train_pipes", rules_int(n_pipes));
+    rules_fact_set(&check->facts, "n_eval",
+                   rules_int((int64_t)(s2s_conf_find(check->conf, "data.eval")
+                                           ? s2s_conf_find(check->conf, "data.eval")->n_items
+                                           : 0)));
+}
+
+/* A beta outside [0, 1) or another number of betas than two. */
+static void lower_betas(struct rules_check *check)
+{
+    const struct s2s_conf *betas = s2s_conf_find(check->conf, "optimizer.betas");
+    bool bad = false;
+    if (betas && betas->kind == S2S_CONF_LIST) {
+        bad = betas->n_items != 2;
+        for (size_t i = 0; i < betas->n_items; i++) {
+            double beta = -1;
+            bad |= s2s_conf_as_f64(&beta, betas->items[i], NULL) < 0 || !(beta >= 0 && beta < 1);
+        }
+    }
+    rules_fact_set(&check->facts, "betas_bad", rules_bool(bad));
+}
+
+int rules_lower_s2s(struct rules_check *check)
+{
+    static const struct rules_derived derived[] = {
+        /* without a launcher the sizes that are written down are the world */
+        {"world", "if(world_given == null, if(dp_cfg == null, unknown, dp_cfg*tp*cp*pp), "
+                  "world_given)"},
+        {"dp", "world / (tp*cp*pp)"},
+        {"gtp", "1"},
+        {"etp", "1"},
+        {"gpus_per_node", "if(gpus_given == null, unknown, gpus_given)"},
+        {"strategy", "null"},
+        {"decay_end", "if(decay == null, steps, decay)"},
+        {"model_parts",
+         "set(encoder_path) or set(encoder_config) or set(llm_path) or set(llm_config)"},
+        {0},
+    };
+    check_keys(check, check->conf);
+    rules_lower_map(check, map);
+    lower_data(check);
+    lower_betas(check);
+    rules_lower_derived(check, derived);
+    return 0;
+}

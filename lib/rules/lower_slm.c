@@ -1,0 +1,239 @@
+/* NeMo speechlm2: SALM, SALMAutomodel, duplex and streaming models trained with Lightning. */
+#include "lib/rules/rules_internal.h"
+
+#include <string.h>
+
+#include "lib/base/num.h"
+
+#define STRATEGY "trainer.strategy."
+
+static const struct rules_map map[] = {
+    {"strategy_target", STRATEGY "_target_", "text", ""},
+    {"devices", "trainer.devices", "any", "?"},
+    {"nodes", "trainer.num_nodes", "size", "1"},
+    {"tp", STRATEGY "tp_size " STRATEGY "tensor_parallel_size", "size", "1"},
+    {"cp", STRATEGY "cp_size", "size", "1"},
+    {"pp", STRATEGY "pp_size", "size", "1"},
+    {"ep", STRATEGY "ep_size", "size", "1"},
+    {"dp_cfg", STRATEGY "dp_size " STRATEGY "data_parallel_size", "size", ""},
+    {"dp_replicate", STRATEGY "dp_replicate_size", "size", ""},
+    {"sp", STRATEGY "distributed_config.sequence_parallel", "bool", "false"},
+    {"moe_config", STRATEGY "moe_config", "any", ""},
+    {"find_unused", STRATEGY "find_unused_parameters", "bool", "false"},
+    {"ckpt_sharded", STRATEGY "save_distributed_checkpoint", "bool", "true"},
+    {"recompute_llm", STRATEGY "activation_checkpointing_llm", "bool", "false"},
+    {"timeout_minutes", STRATEGY "timeout_minutes", "number", ""},
+    {"use_automodel", "model.use_nemo_automodel", "bool", "false"},
+    {"packed", "model.packed_sequences", "bool", "false"},
+    {"attn", "model.automodel_backend.attn", "text", "te"},
+    {"backend", "model.automodel_backend", "any", ""},
+    {"experts_backend", "model.automodel_backend.experts", "text", ""},
+    {"dispatcher", "model.automodel_backend.dispatcher", "text", ""},
+    {"rope_fusion", "model.automodel_backend.rope_fusion", "bool", ""},
+    {"enable_deepep", "model.automodel_backend.enable_deepep", "any", ""},
+    {"llm", "model.pretrained_llm", "text", ""},
+    {"freeze", "model.freeze_params", "list", ""},
+    {"prevent_freeze", "model.prevent_freeze_params", "list", ""},
+    {"lora", "model.lora", "any", ""},
+    {"lora_r", "model.lora.r", "any", ""},
+    {"lora_lora_alpha", "model.lora.lora_alpha", "any", ""},
+    {"lora_dim", "model.lora.dim", "any", ""},
+    {"lora_alpha", "model.lora.alpha", "any", ""},
+    {"mtp", "model.mtp.enabled", "bool", "false"},
+    {"mtp_mode", "model.mtp.training_mode", "text", "joint"},
+    {"dflash", "model.dflash.enabled", "bool", "false"},
+    {"pe_encoder", "model.pe_encoder_path", "text", ""},
+    {"output_dim", "model.perception.output_dim", "int", ""},
+    {"rote_dim", "model.rote.dim", "int", ""},
+    {"foreach", "model.optimizer.foreach", "bool", "false"},
+    {"lr", "model.optimizer.lr", "number", "?"},
+    {"min_lr", "model.lr_scheduler.min_lr", "number", "0"},
+    {"warmup", "model.lr_scheduler.warmup_steps", "int", "0"},
+    {"decay", "model.lr_scheduler.max_steps", "int", ""},
+    {"steps", "trainer.max_steps", "int", ""},
+    {"precision", "trainer.precision", "text", ""},
+    {"nmb", "trainer.accumulate_grad_batches", "int", "1"},
+    {"dist_sampler", "trainer.use_distributed_sampler", "bool", "true"},
+    {"limit_train", "trainer.limit_train_batches", "number", ""},
+    {"val_check", "trainer.val_check_interval", "number", ""},
+    {"mbs", "data.train_ds.batch_size", "int", ""},
+    {"seq", "data.train_ds.batch_tokens data.train_ds.max_tokens", "int", "?"},
+    {"batch_tokens", "data.train_ds.batch_tokens", "number", ""},
+    {"batch_duration", "data.train_ds.batch_duration", "number", ""},
+    {"bucket_batch_size", "data.train_ds.bucket_batch_size", "list", ""},
+    {"bucket_bins", "data.train_ds.bucket_duration_bins", "list", ""},
+    {"num_buckets", "data.train_ds.num_buckets", "int", ""},
+    {"use_bucketing", "data.train_ds.use_bucketing", "bool", "false"},
+    {"shard_seed", "data.train_ds.shard_seed", "any", ""},
+    {"train_token_duration", "data.train_ds.token_equivalent_duration", "number", ""},
+    {"val_token_duration", "data.validation_ds.token_equivalent_duration", "number", ""},
+    {"train_ds", "data.train_ds", "any", ""},
+    {"val_ds", "data.validation_ds", "any", ""},
+    {"val_datasets", "data.validation_ds.datasets", "any", ""},
+    {"source_rate", "data.source_sample_rate", "int", ""},
+    {"target_rate", "data.target_sample_rate", "int", ""},
+    {"train_rate", "data.train_ds.sample_rate", "int", ""},
+    {"frame_length", "data.frame_length", "number", ""},
+    {"resume", "exp_manager.resume_if_exists", "bool", "false"},
+    {0},
+};
+
+/* Sizes that only the language model's own config knows. */
+static const struct rules_map model_map[] = {
+    {"heads", "num_attention_heads", "int", "?"},
+    {"kv_heads", "num_key_value_heads num_attention_heads", "int", "?"},
+    {"hidden", "hidden_size", "int", "?"},
+    {"layers", "num_hidden_layers", "int", "?"},
+    {"ffn", "intermediate_size", "int", "?"},
+    {"vocab", "vocab_size", "int", "?"},
+    {"head_dim", "head_dim", "int", "?"},
+    {"experts", "n_routed_experts num_experts num_local_experts", "int", "?"},
+    {"topk", "num_experts_per_tok", "int", "?"},
+    {"mamba_heads", "mamba_num_heads", "int", "?"},
+    {"mamba_groups", "n_groups mamba_n_groups", "int", "?"},
+    {0},
+};
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t len = strlen(text), end_len = strlen(end);
+    return len >= end_len && !strcmp(text + len - end_len, end);
+}
+
+static bool present(const struct rules_check *check, const char *path)
+{
+    return s2s_conf_find(check->conf, path) != NULL;
+}
+
+/* automodel, model_parallel, ddp, other: by the class's name */
+static void lower_strategy(struct rules_check *check)
+{
+    struct rules_value target = rules_fact_find(&check->facts, "strategy_target")->value;
+    struct rules_value strategy = rules_unknown();
+    if (target.type == RULES_TEXT)
+        strategy = rules_text(ends_with(target.s, ".AutomodelParallelStrategy") ? "automodel"
+                              : ends_with(target.s, ".ModelParallelStrategy")   ? "model_parallel"
+                              : ends_with(target.s, ".DDPStrategy")             ? "ddp"
+                                                                                : "other");
+    else if (target.type == RULES_NULL) /* `strategy: ddp`, or none */
+        strategy = rules_text("other");
+    rules_fact_set(&check->facts, "strategy", strategy);
+}
+
+/* Which model class the training script of such a config builds: the file does not say. */
+static void lower_class(struct rules_check *check)
+{
+    struct rules_value automodel = rules_fact_find(&check->facts, "use_automodel")->value;
+    bool streaming = present(check, "model.blank_token") || present(check, "model.chunk_size");
+    bool duplex = present(check, "model.pretrained_audio_codec") ||
+                  present(check, "data.target_sample_rate") ||
+                  present(check, "model.audio_loss_weight") ||
+                  present(check, "model.speech_generation");
+    /* the key is missing, but the rest of the file is written for the Automodel backend: that is
+     * S2S-SLM-002, and what it means is still SALMAutomodel */
+    struct rules_value strategy = rules_fact_find(&check->facts, "strategy")->value;
+    bool automodel_like =
+        !present(check, "model.use_nemo_automodel") &&
+        ((strategy.type == RULES_TEXT && !strcmp(strategy.s, "automodel")) ||
+         (!present(check, STRATEGY "_target_") && present(check, "model.automodel_backend")));
+    bool on = (automodel.type == RULES_BOOL && automodel.b) || automodel_like;
+    const char *name = streaming ? "streaming" : duplex ? "duplex" : on ? "salm_automodel" : "salm";
+    rules_fact_set(&check->facts, "model_class",
+                   automodel.type == RULES_UNKNOWN && !streaming && !duplex ? rules_unknown()
+                                                                            : rules_text(name));
+}
+
+static void lower_world(struct rules_check *check)
+{
+    struct rules_fact *devices = rules_fact_find(&check->facts, "devices");
+    struct rules_value v = devices->value;
+    struct rules_value given = rules_fact_find(&check->facts, "gpus_given")->value;
+    /* devices: 8, "8", [0, 1], -1 or auto: all GPUs of the node */
+    if (v.type == RULES_LIST)
+        v = rules_int((int64_t)v.list->n_items);
+    else if (v.type == RULES_TEXT) {
+        int64_t n = 0;
+        v = s2s_parse_i64(&n, v.s, 1, INT32_MAX, NULL) == 0 ? rules_int(n) : rules_unknown();
+    }
+    if (v.type != RULES_INT || v.i < 1)
+        v = given.type == RULES_INT ? given : rules_unknown();
+    rules_fact_set(&check->facts, "gpus_per_node", v);
+}
+
+static bool list_has(struct rules_value list, const char *const *texts)
+{
+    for (size_t i = 0; list.type == RULES_LIST && i < list.list->n_items; i++)
+        for (int k = 0; texts[k]; k++)
+            if (list.list->items[i]->text && !strcmp(list.list->items[i]->text, texts[k]))
+                return true;
+    return false;
+}
+
+/* Regular expressions of freeze_params that are plainly about everything, or about all of a part */
+static void lower_freeze(struct rules_check *check)
+{
+    static const char *const everything[] = {".*", ".+", "^.*$", "^.+$", "^.*", "^.+", NULL};
+    static const char *const all_llm[] = {"^llm\\..+$", "^llm\\..*$", "^llm", NULL};
+    static const char *const all_perception[] = {"^perception\\..+$", "^perception\\..*$",
+                                                 "^perception", NULL};
+    struct rules_value freeze = rules_fact_find(&check->facts, "freeze")->value;
+    struct rules_value keep = rules_fact_find(&check->facts, "prevent_freeze")->value;
+    bool kept = keep.type == RULES_LIST && keep.list->n_items;
+    bool no_path = list_has(freeze, all_llm) && list_has(freeze, all_perception) && !kept &&
+                   !present(check, "model.lora");
+    rules_fact_set(&check->facts, "all_frozen", rules_bool(list_has(freeze, everything) && !kept));
+    rules_fact_set(&check->facts, "no_gradient_path", rules_bool(no_path));
+}
+
+/* Facts that are a comparison too odd for an expression. */
+static void lower_rest(struct rules_check *check)
+{
+    struct rules_value seed = rules_fact_find(&check->facts, "shard_seed")->value;
+    struct rules_value llm = rules_fact_find(&check->facts, "llm")->value;
+    const char *name = llm.type == RULES_TEXT ? llm.s : "";
+    /* dense models that transformers builds; mixtures of experts are named after active weights */
+    bool plain = !strncmp(name, "TinyLlama/", 10) ||
+                 (!strncmp(name, "Qwen/Qwen3-", 11) && !strstr(name, "B-A"));
+    rules_fact_set(&check->facts, "shard_seed_fixed", rules_bool(seed.type == RULES_INT));
+    rules_fact_set(&check->facts, "plain_hf_llm", rules_bool(plain));
+    rules_fact_set(&check->facts, "train_ds_own_sampler",
+                   rules_bool(present(check, "data.train_ds.multi_config") ||
+                              present(check, "data.train_ds.sampler")));
+}
+
+static void lower_model_config(struct rules_check *check)
+{
+    static const struct s2s_conf none = {.kind = S2S_CONF_MAP};
+    struct s2s_conf *recipe = check->conf;
+    /* the facts' places are those of config.json */
+    check->conf = (struct s2s_conf *)(check->opt->model_config ? check->opt->model_config : &none);
+    rules_lower_map(check, model_map);
+    bool linear = false;
+    const struct s2s_conf *types = s2s_conf_find(check->conf, "layer_types");
+    for (size_t i = 0; types && i < types->n_items; i++)
+        linear |= types->items[i]->text && !strcmp(types->items[i]->text, "linear_attention");
+    rules_fact_set(&check->facts, "linear_attention",
+                   check->opt->model_config ? rules_bool(linear) : rules_unknown());
+    check->conf = recipe;
+}
+
+int rules_lower_slm(struct rules_check *check)
+{
+    static const struct rules_derived derived[] = {
+        {"world", "if(world_given == null, gpus_per_node * nodes, world_given)"},
+        {"dp", "world / (tp*cp*pp)"},
+        {"gbs", "mbs*dp*nmb"},
+        {"gtp", "1"},
+        {"etp", "1"},
+        {0},
+    };
+    rules_lower_map(check, map);
+    lower_model_config(check);
+    lower_strategy(check);
+    lower_class(check);
+    lower_world(check);
+    lower_freeze(check);
+    lower_rest(check);
+    rules_lower_derived(check, derived);
+    return 0;
+}

@@ -1,0 +1,130 @@
+/*
+ * Rules over training configs: what would fail, turn into NaN, hang or waste GPUs once launched,
+ * found without launching. A config of one of several dialects is lowered to common names (tp, cp,
+ * packed, ..); each rule is one entry of a table with a condition over those names. Values may be
+ * unknown (an unset environment variable, ???, a size only the launcher knows): a rule fires only
+ * when its condition is definitely true, otherwise it is counted as not evaluated.
+ */
+#ifndef S2S_RULES_RULES_H
+#define S2S_RULES_RULES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/mem.h"
+#include "lib/conf/conf.h"
+
+struct s2s_error;
+
+enum s2s_severity { S2S_SEVERITY_INFO, S2S_SEVERITY_WARNING, S2S_SEVERITY_ERROR };
+const char *s2s_severity_name(enum s2s_severity severity); /* "info", "warning", "error" */
+
+enum s2s_dialect {
+    S2S_DIALECT_NONE = 0,
+    S2S_DIALECT_S2S = 1 << 0, /* recipes of s2s-train */
+    S2S_DIALECT_SLM = 1 << 1, /* NeMo speechlm2 YAML */
+    S2S_DIALECT_RL = 1 << 2,  /* NeMo-RL YAML */
+    S2S_DIALECT_AM = 1 << 3,  /* Automodel recipes */
+    S2S_DIALECT_MLM = 1 << 4, /* Megatron-LM arguments: YAML, launch scripts, command lines */
+    S2S_DIALECT_HET = 1 << 5, /* heterogeneous MIMO training of Megatron-LM */
+    S2S_DIALECT_ALL = (1 << 6) - 1,
+};
+const char *s2s_dialect_name(enum s2s_dialect dialect);  /* "slm"; NULL if none */
+const char *s2s_dialect_title(enum s2s_dialect dialect); /* "NeMo speechlm2 YAML" */
+enum s2s_dialect s2s_dialect_by_name(const char *name);  /* NONE if unknown */
+/* By the keys of a config. NONE: nobody's. */
+enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf);
+
+/* One rule: everything that --explain, --list and the manual say about it. */
+struct s2s_rule {
+    const char *id;
+    unsigned dialects; /* bits of enum s2s_dialect */
+    enum s2s_severity severity;
+    const char *when;       /* condition over common names; NULL: found while reading */
+    const char *error_when; /* the severity is error if this holds too; or NULL */
+    const char *at;         /* the names whose place a finding may show, first one that has one */
+    const char *message;    /* a template: {expression}, {@name} is the dialect's key */
+    const char *fix;        /* a template */
+    const char *why;
+    const char *source;
+    const char *after; /* ids or prefixes of ids: if one of them fired, this is a consequence */
+};
+
+/* All rules, ordered as in the manual. */
+const struct s2s_rule *const *s2s_rules(size_t *n);
+/* By id or by an alias of it; NULL. */
+const struct s2s_rule *s2s_rule_by_id(const char *id);
+/* Whether the rule's condition looks at a common name. */
+bool s2s_rule_uses(const struct s2s_rule *rule, const char *name);
+
+struct s2s_rules_options {
+    enum s2s_dialect dialect; /* NONE: detect */
+    int64_t world_size;       /* 0: not known */
+    int64_t gpus_per_node;    /* 0: not known */
+    const char *device;       /* "h100", ..; NULL */
+    int sm_major, sm_minor;   /* 0: by device, or unknown */
+    int cudnn;                /* 91801 for 9.18.1; 0: not known */
+    const char *const *env;   /* "NAME=VALUE", NULL-ended; or NULL */
+    const char *const *sets;  /* "key=value": common names or the dialect's keys; or NULL */
+    const struct s2s_conf *model_config; /* HF config.json of the language model; or NULL */
+    bool launch;                         /* what must be known at launch and is not, is an error */
+    bool resolve;                        /* fill report->resolved */
+};
+
+struct s2s_finding {
+    const struct s2s_rule *rule;
+    enum s2s_severity severity;
+    char *message, *fix;         /* fix may be "" */
+    char *key;                   /* the dialect's key; "" if none */
+    struct s2s_conf_place place; /* source NULL: the file as a whole */
+};
+
+struct s2s_skipped {
+    const struct s2s_rule *rule;
+    char *unknown; /* the name whose value is not known */
+};
+
+/* What was found in one config. The places point into the config, which must live as long. */
+struct s2s_report {
+    char *path;
+    enum s2s_dialect dialect;
+    int64_t world_size;           /* 0: not known */
+    struct s2s_finding *findings; /* by file, line, column, id */
+    size_t n_findings, cap_findings;
+    struct s2s_skipped *skipped;
+    size_t n_skipped, cap_skipped;
+    size_t n_errors, n_warnings, n_infos, n_suppressed;
+    struct s2s_conf *resolved; /* what --resolve shows: common names with their origins */
+    struct s2s_conf *conf;     /* the config after interpolation and overrides, owned */
+};
+
+#define S2S_REPORT_INIT \
+    { \
+        0 \
+    }
+
+/*
+ * Checks a config; opt may be NULL. Takes conf (the report owns it from here on, also on failure).
+ * Returns 0 whatever was found, or ARG (an override, an option), UNSUPPORTED (no dialect fits).
+ */
+int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char *path,
+                    const struct s2s_rules_options *opt, struct s2s_error *err);
+void s2s_report_release(struct s2s_report *report);
+
+/*
+ * For s2s-train: the recipe (borrowed) as it will run on world_size ranks (0: not known yet). RULE
+ * if a rule of severity error fired: err names the first with its place and says how many more.
+ * The report (may be NULL) gets everything.
+ */
+int s2s_rules_check_recipe(const struct s2s_conf *conf, int64_t world_size,
+                           struct s2s_report *report, struct s2s_error *err);
+
+/* ---- writing ---- */
+
+/* As a compiler would: "file:line:column: severity: message [ID]", the line with a caret, the fix.
+ */
+void s2s_report_text(struct s2s_buf *buf, const struct s2s_report *report, bool color,
+                     bool show_skipped);
+
+#endif

@@ -1,0 +1,142 @@
+/* What the files of lib/rules share. */
+#ifndef S2S_RULES_INTERNAL_H
+#define S2S_RULES_INTERNAL_H
+
+#include "lib/rules/rules.h"
+
+/* ---- values and names (facts.c) ---- */
+
+enum rules_type {
+    RULES_UNKNOWN, /* cannot be known from here */
+    RULES_NULL,    /* not given and without a default, or given as null */
+    RULES_BOOL,
+    RULES_INT,
+    RULES_FLOAT,
+    RULES_TEXT,
+    RULES_LIST,
+};
+
+struct rules_value {
+    enum rules_type type;
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        const char *s;
+        const struct s2s_conf *list;
+    };
+};
+
+/* A common name in one config. */
+struct rules_fact {
+    const char *name;
+    struct rules_value value;
+    const struct s2s_conf *node; /* where it was given; NULL: default or derived */
+    const char *key;             /* the dialect's key, or NULL */
+    enum s2s_conf_origin origin;
+};
+
+struct rules_facts {
+    struct rules_fact *items;
+    size_t n, cap;
+    uint32_t *index;
+    size_t index_size;
+    char **strings; /* what values point at and nobody else owns */
+    size_t n_strings, cap_strings;
+    const char *const *env;
+};
+
+void rules_facts_release(struct rules_facts *facts);
+struct rules_fact *rules_fact_find(const struct rules_facts *facts, const char *name);
+/* The fact of that name, made if new (then UNKNOWN). name is kept. */
+struct rules_fact *rules_fact_make(struct rules_facts *facts, const char *name);
+/* Derived values: of default origin, without a place. */
+void rules_fact_set(struct rules_facts *facts, const char *name, struct rules_value value);
+char *rules_keep(struct rules_facts *facts, char *taken);
+
+static inline struct rules_value rules_int(int64_t i)
+{
+    return (struct rules_value){RULES_INT, {.i = i}};
+}
+static inline struct rules_value rules_bool(bool b)
+{
+    return (struct rules_value){RULES_BOOL, {.b = b}};
+}
+static inline struct rules_value rules_text(const char *s)
+{
+    return (struct rules_value){RULES_TEXT, {.s = s}};
+}
+static inline struct rules_value rules_null(void)
+{
+    return (struct rules_value){RULES_NULL, {0}};
+}
+static inline struct rules_value rules_unknown(void)
+{
+    return (struct rules_value){RULES_UNKNOWN, {0}};
+}
+/* The value of a node: unresolved interpolations, ??? and maps are UNKNOWN. */
+struct rules_value rules_value_of(const struct s2s_conf *node);
+void rules_value_add(struct s2s_buf *buf, struct rules_value value); /* as text for messages */
+
+/* ---- expressions (expr.c) ---- */
+
+/*
+ * Evaluates `text` over the facts with three-valued logic. *unknown (may be NULL) is left at the
+ * first name whose value was needed and unknown. An expression that does not parse, or uses a name
+ * that no fact has, is our bug.
+ */
+struct rules_value rules_eval(const struct rules_facts *facts, const char *text,
+                              const char **unknown);
+/* Fills a template; see struct s2s_rule. */
+void rules_format(struct s2s_buf *buf, const struct rules_facts *facts, const char *text);
+/* The next name used in an expression, copied to name[64]; NULL at the end. For checks of the
+ * table. */
+const char *rules_next_name(const char *text, char *name);
+
+/* ---- lowering ---- */
+
+/* How one common name is found in a dialect. */
+struct rules_map {
+    const char *name;
+    const char *keys;  /* dialect keys, blank-separated; the first that is set counts */
+    const char *type;  /* size, int, number, bool, text, any: a wrong one is S2S-CFG-004 */
+    const char *other; /* value if unset, as YAML; "?" unknown, "" null */
+};
+
+/* A name computed from others. */
+struct rules_derived {
+    const char *name, *expression;
+};
+
+/* A config on its way through the rules. */
+struct rules_check {
+    const struct s2s_rules_options *opt;
+    struct s2s_conf *conf;
+    struct rules_facts facts;
+    struct s2s_report *report;
+    struct s2s_error *err;
+};
+
+void rules_lower_map(struct rules_check *check, const struct rules_map *map);
+void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived);
+int rules_lower_s2s(struct rules_check *check);
+int rules_lower_slm(struct rules_check *check);
+/* Names that every dialect has: world_size and device facts of the options. */
+void rules_lower_common(struct rules_check *check);
+/* sm as 10*major+minor and what follows from the device; unknown without --device or --sm */
+void rules_lower_device(struct rules_check *check);
+
+/* A finding made while reading; node may be NULL; at_key shows the key instead of the value. */
+void rules_find(struct rules_check *check, const char *id, const struct s2s_conf *node, bool at_key,
+                const char *fix, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+/* ---- tables ---- */
+
+#define RULES_END \
+    { \
+        .id = NULL \
+    }
+extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
+    rules_pp[], rules_model[], rules_run[], rules_slm[], rules_trn[], rules_cfg[];
+
+#endif

@@ -1,0 +1,47 @@
+/* What the files of s2s-check share. */
+#ifndef S2S_TOOLS_CHECK_H
+#define S2S_TOOLS_CHECK_H
+
+#include "lib/base/tool.h"
+#include "lib/rules/rules.h"
+
+enum check_format { CHECK_TEXT, CHECK_JSON, CHECK_SARIF, CHECK_GITHUB, CHECK_JUNIT };
+
+struct check_options {
+    struct s2s_common common;
+    struct s2s_rules_options rules;
+    enum check_format format;
+    bool strict, show_skipped, list;
+    const char *explain, *model_config;
+    const char **inputs, **sets, **env; /* NULL-ended, or NULL */
+    size_t n_inputs, cap_inputs, n_sets, cap_sets, n_env, cap_env;
+    int64_t *worlds; /* --world-size; more than one is a table */
+    size_t n_worlds, cap_worlds;
+};
+
+/* A file with what was found in it, or why it could not be read. */
+struct check_file {
+    char *path;
+    struct s2s_report report;
+    char *failure;                   /* NULL: it was checked */
+    struct s2s_conf_place failed_at; /* line 0 if unknown */
+};
+
+/* "64", "8,16,24" or "8..1024", ends the program on anything else */
+void check_parse_worlds(struct argp_state *state, struct check_options *opt, const char *arg);
+/* Returns the exit status, or a negative code with err filled. */
+int check_run(const struct check_options *opt, struct s2s_error *err);
+
+/* One document about all files (JSON, SARIF, JUnit) or lines (GitHub). */
+void check_format_json(struct s2s_buf *buf, const struct check_file *files, size_t n);
+void check_format_sarif(struct s2s_buf *buf, const struct check_file *files, size_t n);
+void check_format_github(struct s2s_buf *buf, const struct check_file *files, size_t n);
+void check_format_junit(struct s2s_buf *buf, const struct check_file *files, size_t n);
+
+/* Documentation out of the rule table. */
+void check_explain(struct s2s_buf *buf, const struct s2s_rule *rule);
+void check_list(struct s2s_buf *buf, bool json);
+
+void check_add_json(struct s2s_buf *buf, const char *text); /* quoted and escaped */
+
+#endif

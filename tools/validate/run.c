@@ -1,0 +1,409 @@
+#include "tools/validate/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/error.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/num.h"
+#include "lib/io/outfile.h"
+
+enum { MAX_WORLDS = 100000 };
+
+static void add_world(struct check_options *opt, int64_t world)
+{
+    s2s_grow(&opt->worlds, opt->n_worlds, &opt->cap_worlds, sizeof *opt->worlds);
+    opt->worlds[opt->n_worlds++] = world;
+}
+
+void check_parse_worlds(struct argp_state *state, struct check_options *opt, const char *arg)
+{
+    char *text = s2s_xstrdup(arg), *rest = text;
+    const char *dots = strstr(arg, "..");
+    opt->n_worlds = 0;
+    if (dots) {
+        text[dots - arg] = 0;
+        int64_t first = s2s_arg_i64(state, "world-size", text, 1, INT32_MAX);
+        int64_t last = s2s_arg_i64(state, "world-size", dots + 2, first, INT32_MAX);
+        if (last - first >= MAX_WORLDS)
+            argp_error(state, "--world-size: more than %d sizes", MAX_WORLDS);
+        for (int64_t w = first; w <= last; w++)
+            add_world(opt, w);
+    } else {
+        for (char *one; (one = strsep(&rest, ",")) != NULL;)
+            add_world(opt, s2s_arg_i64(state, "world-size", one, 1, INT32_MAX));
+    }
+    free(text);
+}
+
+/* ---- inputs ---- */
+
+struct paths {
+    char **items;
+    size_t n, cap;
+};
+
+static void add_path(struct paths *paths, char *taken)
+{
+    s2s_grow(&paths->items, paths->n, &paths->cap, sizeof *paths->items);
+    paths->items[paths->n++] = taken;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_config(const char *name)
+{
+    static const char *const ends[] = {".yaml", ".yml", ".json"};
+    size_t len = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (len > strlen(ends[i]) && !strcmp(name + len - strlen(ends[i]), ends[i]))
+            return true;
+    return false;
+}
+
+/* The configs in a folder and below, sorted; hidden ones are passed over. */
+static int add_folder(struct paths *paths, const char *folder, int depth, struct s2s_error *err)
+{
+    struct paths found = {0};
+    DIR *dir = opendir(folder);
+    int rc = 0;
+    if (!dir)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", folder);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (entry->d_name[0] != '.')
+            add_path(&found,
+                     s2s_xasprintf("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/",
+                                   entry->d_name));
+    closedir(dir);
+    if (found.n)
+        qsort(found.items, found.n, sizeof *found.items, by_text);
+    for (size_t i = 0; i < found.n; i++) {
+        struct stat st;
+        bool there = stat(found.items[i], &st) == 0;
+        if (rc >= 0 && there && S_ISDIR(st.st_mode) && depth < 64)
+            rc = add_folder(paths, found.items[i], depth + 1, err);
+        if (there && S_ISREG(st.st_mode) && is_config(found.items[i]))
+            add_path(paths, found.items[i]);
+        else
+            free(found.items[i]);
+    }
+    free(found.items);
+    return rc;
+}
+
+static void release_paths(struct paths *paths)
+{
+    for (size_t i = 0; i < paths->n; i++)
+        free(paths->items[i]);
+    free(paths->items);
+}
+
+/* ---- checking ---- */
+
+/* "path:line:column: why" taken apart: the place goes to failed_at, the rest stays */
+static void take_failure(struct check_file *file, const char *text)
+{
+    const char *why = text;
+    size_t len = strlen(file->path);
+    int line = 0, column = 0, used = 0;
+    if (!strncmp(text, file->path, len) && text[len] == ':')
+        why = text + len;
+    else if (!strncmp(text, "stdin", 5))
+        why = text + 5;
+    if (sscanf(why, ":%d:%d: %n", &line, &column, &used) == 2 && used) {
+        file->failed_at.line = line;
+        file->failed_at.column = column;
+        why += used;
+    } else {
+        why += strspn(why, ": ");
+    }
+    file->failure = s2s_xstrdup(why);
+}
+
+static void keep_failure(struct check_file *file, const struct s2s_error *err)
+{
+    take_failure(file, err->text);
+    if (err->hint[0]) {
+        char *both = s2s_xasprintf("%s; %s", file->failure, err->hint);
+        free(file->failure);
+        file->failure = both;
+    }
+}
+
+static const char *shown_path(const char *path)
+{
+    return strcmp(path, "-") != 0 ? path : "stdin";
+}
+
+static void check_file(struct check_file *file, const struct s2s_rules_options *rules)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_conf *conf = NULL;
+    int rc = s2s_conf_read(&conf, file->path, S2S_CONF_AUTO, &err);
+    if (rc >= 0)
+        rc = s2s_rules_check(&file->report, conf, shown_path(file->path), rules, &err);
+    if (rc < 0)
+        keep_failure(file, &err);
+}
+
+static void release_file(struct check_file *file)
+{
+    s2s_report_release(&file->report);
+    free(file->path);
+    free(file->failure);
+}
+
+struct files {
+    struct check_file *items;
+    size_t n, cap;
+};
+
+static void release_files(struct files *files)
+{
+    for (size_t i = 0; i < files->n; i++)
+        release_file(&files->items[i]);
+    free(files->items);
+}
+
+/* The file at every world size of the table; it is read once. */
+static void check_worlds(struct files *files, const char *path, const struct check_options *opt)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_conf *conf = NULL;
+    int rc = s2s_conf_read(&conf, path, S2S_CONF_AUTO, &err);
+    for (size_t i = 0; i < opt->n_worlds; i++) {
+        struct s2s_rules_options rules = opt->rules;
+        s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
+        struct check_file *file = &files->items[files->n++];
+        *file = (struct check_file){.path = s2s_xstrdup(path)};
+        rules.world_size = opt->worlds[i];
+        if (rc >= 0)
+            rc =
+                s2s_rules_check(&file->report, s2s_conf_copy(conf), shown_path(path), &rules, &err);
+        if (rc < 0) {
+            keep_failure(file, &err);
+            break;
+        }
+    }
+    s2s_conf_free(conf);
+}
+
+static int collect(struct files *files, const struct check_options *opt, struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < opt->n_inputs && rc >= 0; i++) {
+        struct paths paths = {0};
+        struct stat st;
+        bool folder = strcmp(opt->inputs[i], "-") != 0 && stat(opt->inputs[i], &st) == 0 &&
+                      S_ISDIR(st.st_mode);
+        if (folder)
+            rc = add_folder(&paths, opt->inputs[i], 0, err);
+        else
+            add_path(&paths, s2s_xstrdup(opt->inputs[i]));
+        for (size_t k = 0; k < paths.n; k++) {
+            if (opt->n_worlds > 1) {
+                check_worlds(files, paths.items[k], opt);
+                continue;
+            }
+            struct check_file file = {.path = s2s_xstrdup(paths.items[k])};
+            check_file(&file, &opt->rules);
+            /* a folder holds much that is no config of a dialect: that is no failure there */
+            if (folder && file.failure && !file.failed_at.line && !file.report.dialect) {
+                release_file(&file);
+                continue;
+            }
+            s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
+            files->items[files->n++] = file;
+        }
+        release_paths(&paths);
+    }
+    return rc;
+}
+
+static int exit_status(const struct check_file *files, size_t n, bool strict)
+{
+    int status = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_report *r = &files[i].report;
+        if (files[i].failure)
+            return 2;
+        if (r->n_errors || (strict && r->n_warnings))
+            status = 1;
+    }
+    return status;
+}
+
+/* ---- output ---- */
+
+static void format_text(struct s2s_buf *buf, const struct check_file *files, size_t n,
+                        const struct check_options *opt)
+{
+    bool color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    size_t n_errors = 0, n_warnings = 0, n_skipped = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_errors += files[i].report.n_errors;
+        n_warnings += files[i].report.n_warnings;
+        n_skipped += files[i].report.n_skipped;
+        if (!files[i].failure)
+            s2s_report_text(buf, &files[i].report, color, opt->show_skipped);
+        if (opt->rules.resolve && files[i].report.resolved)
+            s2s_conf_dump(buf, files[i].report.resolved, true);
+    }
+    if (opt->common.verbosity > 0 || n_errors + n_warnings > 0)
+        s2s_buf_printf(buf, "%zu file%s: %zu error%s, %zu warning%s; %zu rules not evaluated%s\n",
+                       n, n == 1 ? "" : "s", n_errors, n_errors == 1 ? "" : "s", n_warnings,
+                       n_warnings == 1 ? "" : "s", n_skipped,
+                       n_skipped && !opt->show_skipped ? " (--show-skipped)" : "");
+}
+
+/* Files that could not be read go to stderr whatever the format. */
+static void say_failures(const struct check_file *files, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_conf_place *at = &files[i].failed_at;
+        const char *path = strcmp(files[i].path, "-") != 0 ? files[i].path : "stdin";
+        if (files[i].failure && at->line)
+            fprintf(stderr, "s2s-check: %s:%d:%d: %s\n", path, at->line, at->column,
+                    files[i].failure);
+        else if (files[i].failure)
+            fprintf(stderr, "s2s-check: %s: %s\n", path, files[i].failure);
+    }
+}
+
+static int write_out(const struct check_options *opt, const struct s2s_buf *buf,
+                     struct s2s_error *err)
+{
+    struct s2s_outfile *out = NULL;
+    int rc = s2s_outfile_open(&out, opt->common.out, err);
+    if (rc < 0)
+        return rc;
+    rc = s2s_outfile_write(out, buf->data ? buf->data : "", buf->len, err);
+    if (rc < 0) {
+        s2s_outfile_abort(out);
+        return rc;
+    }
+    return s2s_outfile_commit(out, err);
+}
+
+/* The first error that has to do with the number of ranks, or with anything else. */
+static const struct s2s_finding *first_error(const struct s2s_report *report, bool about_world)
+{
+    for (size_t i = 0; i < report->n_findings; i++) {
+        const struct s2s_finding *f = &report->findings[i];
+        bool about = s2s_rule_uses(f->rule, "world") || s2s_rule_uses(f->rule, "dp") ||
+                     s2s_rule_uses(f->rule, "gbs");
+        if (f->severity == S2S_SEVERITY_ERROR && about == about_world)
+            return f;
+    }
+    return NULL;
+}
+
+/* Legal or not at each world size, with the rule that says so; what is wrong at any size follows
+ * once. */
+static void format_worlds(struct s2s_buf *buf, const struct files *files)
+{
+    const struct check_file *last = NULL;
+    for (size_t i = 0; i < files->n; i++) {
+        const struct check_file *file = &files->items[i];
+        const struct s2s_finding *f = first_error(&file->report, true);
+        if (file->failure)
+            continue;
+        if (!last || strcmp(last->path, file->path) != 0)
+            s2s_buf_printf(buf, "%s\n   ranks  legal  rule\n", file->path);
+        last = file;
+        s2s_buf_printf(buf, "%8lld  %s", (long long)file->report.world_size, f ? "no" : "yes");
+        if (f)
+            s2s_buf_printf(buf, "     %-11s  %s", f->rule->id, f->message);
+        s2s_buf_putc(buf, '\n');
+        const struct s2s_finding *other = first_error(&file->report, false);
+        bool end = i + 1 == files->n || strcmp(files->items[i + 1].path, file->path) != 0;
+        if (other && end)
+            s2s_buf_printf(buf, "at any size: %s [%s]\n", other->message, other->rule->id);
+    }
+}
+
+static int run_documentation(const struct check_options *opt, struct s2s_error *err)
+{
+    struct s2s_buf buf = S2S_BUF_INIT;
+    if (opt->explain) {
+        const struct s2s_rule *rule = s2s_rule_by_id(opt->explain);
+        if (!rule) {
+            s2s_error_set(err, S2S_E_ARG, "--explain: no rule '%s'", opt->explain);
+            return s2s_error_hint(err, S2S_E_ARG, "--list names them all");
+        }
+        check_explain(&buf, rule);
+    } else {
+        check_list(&buf, opt->format == CHECK_JSON);
+    }
+    int rc = write_out(opt, &buf, err);
+    s2s_buf_release(&buf);
+    return rc;
+}
+
+static void format_all(struct s2s_buf *buf, const struct files *files,
+                       const struct check_options *opt)
+{
+    switch (opt->format) {
+    case CHECK_JSON:
+        check_format_json(buf, files->items, files->n);
+        break;
+    case CHECK_SARIF:
+        check_format_sarif(buf, files->items, files->n);
+        break;
+    case CHECK_GITHUB:
+        check_format_github(buf, files->items, files->n);
+        break;
+    case CHECK_JUNIT:
+        check_format_junit(buf, files->items, files->n);
+        break;
+    default:
+        if (opt->n_worlds > 1)
+            format_worlds(buf, files);
+        else
+            format_text(buf, files->items, files->n, opt);
+    }
+}
+
+static int run_files(const struct check_options *opt, struct s2s_error *err)
+{
+    struct files files = {0};
+    struct s2s_buf buf = S2S_BUF_INIT;
+    int rc = collect(&files, opt, err);
+    if (rc >= 0) {
+        say_failures(files.items, files.n);
+        format_all(&buf, &files, opt);
+        rc = write_out(opt, &buf, err);
+    }
+    rc = rc < 0 ? rc : exit_status(files.items, files.n, opt->strict);
+    release_files(&files);
+    s2s_buf_release(&buf);
+    return rc;
+}
+
+int check_run(const struct check_options *opt, struct s2s_error *err)
+{
+    struct check_options own = *opt;
+    struct s2s_conf *model = NULL;
+    if (opt->list || opt->explain)
+        return run_documentation(opt, err);
+    if (opt->model_config) {
+        int rc = s2s_conf_read(&model, opt->model_config, S2S_CONF_JSON, err);
+        if (rc < 0)
+            return rc == S2S_E_OPEN ? rc : s2s_error_add(err, S2S_E_OPEN, "--model-config");
+        own.rules.model_config = model;
+    }
+    if (opt->n_worlds == 1)
+        own.rules.world_size = opt->worlds[0];
+    int rc = run_files(&own, err);
+    s2s_conf_free(model);
+    return rc;
+}

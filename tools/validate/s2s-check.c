@@ -1,0 +1,187 @@
+/* s2s-check: rules over training configs. */
+#include "tools/validate/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/log.h"
+#include "lib/base/mem.h"
+#include "lib/base/num.h"
+
+enum {
+    KEY_DIALECT = 0x100,
+    KEY_SET,
+    KEY_WORLD,
+    KEY_GPUS,
+    KEY_ENV,
+    KEY_DEVICE,
+    KEY_SM,
+    KEY_CUDNN,
+    KEY_MODEL,
+    KEY_STRICT,
+    KEY_SKIPPED,
+    KEY_LAUNCH,
+    KEY_FORMAT,
+    KEY_EXPLAIN,
+    KEY_LIST,
+    KEY_RESOLVE,
+};
+
+static const struct argp_option options[] = {
+    {"dialect", KEY_DIALECT, "NAME", 0,
+     "The config is s2s (s2s-train recipe) or slm (NeMo speechlm2); default: by its keys", 1},
+    {"set", KEY_SET, "KEY=VALUE", 0,
+     "Check as if this were set: a key of the config, or a common name such as tp (repeatable)", 1},
+    {"model-config", KEY_MODEL, "FILE", 0,
+     "config.json of the language model: heads, experts, hidden size", 1},
+    {"world-size", KEY_WORLD, "N", 0,
+     "Ranks of the launch; 8,16,24 or 8..1024 prints a table of which are legal", 2},
+    {"gpus-per-node", KEY_GPUS, "N", 0, "GPUs of a node", 2},
+    {"env", KEY_ENV, "NAME=VALUE", 0, "Environment of the launch (repeatable)", 2},
+    {"device", KEY_DEVICE, "NAME", 0, "h100, h200, a100, b200, gb200, rtx5090, ..", 2},
+    {"sm", KEY_SM, "X.Y", 0, "Compute capability of the GPU, such as 9.0", 2},
+    {"cudnn", KEY_CUDNN, "X.Y.Z", 0, "Version of cuDNN, such as 9.18.1", 2},
+    {"launch", KEY_LAUNCH, NULL, 0, "What must be known at launch and is not, is an error", 2},
+    {"strict", KEY_STRICT, NULL, 0, "Warnings fail too (exit status 1)", 3},
+    {"show-skipped", KEY_SKIPPED, NULL, 0, "List rules that could not be evaluated, and why", 3},
+    {"format", KEY_FORMAT, "NAME", 0, "text (default), json, sarif, github or junit", 3},
+    {"explain", KEY_EXPLAIN, "ID", 0, "Print what a rule means and how to mend it", 4},
+    {"list", KEY_LIST, NULL, 0, "Print all rules", 4},
+    {"resolve", KEY_RESOLVE, NULL, 0,
+     "Print the config in common names, each with where it came from", 4},
+    {0},
+};
+
+static const char doc[] =
+    "Says what would fail, turn into NaN, hang or waste GPUs before a training config is launched."
+    "\v"
+    "Examples:\n"
+    "  s2s-check recipe.yaml\n"
+    "  s2s-check --world-size 16 --device h100 --env NVTE_FUSED_ATTN=0 conf/\n"
+    "  s2s-check --set cp=2 --format github salm.yaml\n"
+    "\n"
+    "A comment `# s2s-check: ignore S2S-CP-001 reason` on or above a line silences a rule there.\n"
+    "Exit status: 0 nothing of severity error, 1 a rule fired, 2 a file could not be read.\n"
+    "See also: s2s-train(1)";
+
+static void add(const char ***list, size_t *n, size_t *cap, const char *text)
+{
+    s2s_grow(list, *n + 1, cap, sizeof **list);
+    (*list)[(*n)++] = text;
+    (*list)[*n] = NULL;
+}
+
+/* "9.0" */
+static void parse_sm(struct argp_state *state, struct check_options *opt, const char *arg)
+{
+    int major = 0, minor = 0, used = 0;
+    if (sscanf(arg, "%2d.%1d%n", &major, &minor, &used) != 2 || arg[used] || major < 1 || minor < 0)
+        argp_error(state, "--sm: '%s' is no compute capability such as 9.0", arg);
+    opt->rules.sm_major = major;
+    opt->rules.sm_minor = minor;
+}
+
+/* "9.18.1" becomes 91801 */
+static void parse_cudnn(struct argp_state *state, struct check_options *opt, const char *arg)
+{
+    int v[3] = {0}, used = 0;
+    if (sscanf(arg, "%2d.%2d%n.%2d%n", &v[0], &v[1], &used, &v[2], &used) < 2 || arg[used])
+        argp_error(state, "--cudnn: '%s' is no version such as 9.18.1", arg);
+    opt->rules.cudnn = 10000 * v[0] + 100 * v[1] + v[2];
+}
+
+static void check_assignment(struct argp_state *state, const char *option, const char *arg)
+{
+    if (!strchr(arg, '=') || arg[0] == '=')
+        argp_error(state, "--%s: '%s' is not NAME=VALUE", option, arg);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    static const char *const formats[] = {"text", "json", "sarif", "github", "junit", NULL};
+    struct check_options *opt = state->input;
+    switch (key) {
+    case KEY_DIALECT:
+        opt->rules.dialect = s2s_dialect_by_name(arg);
+        if (!opt->rules.dialect)
+            argp_error(state, "--dialect: '%s' is none of s2s, slm, rl, am, mlm, het", arg);
+        return 0;
+    case KEY_SET:
+        check_assignment(state, "set", arg);
+        add(&opt->sets, &opt->n_sets, &opt->cap_sets, arg);
+        return 0;
+    case KEY_ENV:
+        check_assignment(state, "env", arg);
+        add(&opt->env, &opt->n_env, &opt->cap_env, arg);
+        return 0;
+    case KEY_WORLD:
+        check_parse_worlds(state, opt, arg);
+        return 0;
+    case KEY_GPUS:
+        opt->rules.gpus_per_node = s2s_arg_i64(state, "gpus-per-node", arg, 1, 1 << 20);
+        return 0;
+    case KEY_DEVICE:
+        opt->rules.device = arg;
+        return 0;
+    case KEY_SM:
+        parse_sm(state, opt, arg);
+        return 0;
+    case KEY_CUDNN:
+        parse_cudnn(state, opt, arg);
+        return 0;
+    case KEY_MODEL:
+        opt->model_config = arg;
+        return 0;
+    case KEY_STRICT:
+        opt->strict = true;
+        return 0;
+    case KEY_SKIPPED:
+        opt->show_skipped = true;
+        return 0;
+    case KEY_LAUNCH:
+        opt->rules.launch = true;
+        return 0;
+    case KEY_FORMAT:
+        opt->format = (enum check_format)s2s_arg_choice(state, "format", arg, formats);
+        return 0;
+    case KEY_EXPLAIN:
+        opt->explain = arg;
+        return 0;
+    case KEY_LIST:
+        opt->list = true;
+        return 0;
+    case KEY_RESOLVE:
+        opt->rules.resolve = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        add(&opt->inputs, &opt->n_inputs, &opt->cap_inputs, arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!opt->n_inputs && !opt->list && !opt->explain)
+            argp_error(state, "no input: name files or folders, or - for stdin");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {options, parse, "FILE...", doc, NULL, NULL, NULL};
+    struct check_options opt = {.common = S2S_COMMON_DEFAULT};
+    struct s2s_error err = S2S_ERROR_INIT;
+    s2s_tool_begin("s2s-check", argc, argv);
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    if (opt.common.json)
+        opt.format = CHECK_JSON;
+    opt.rules.sets = opt.sets;
+    opt.rules.env = opt.env;
+    int rc = check_run(&opt, &err);
+    free(opt.sets);
+    free(opt.env);
+    free(opt.inputs);
+    free(opt.worlds);
+    return s2s_tool_end(rc, &err);
+}

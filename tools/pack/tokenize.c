@@ -1,0 +1,300 @@
+#include "tools/pack/tokenize.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include "lib/base/base.h"
+#include "lib/base/tool.h"
+#include "lib/io/outfile.h"
+#include "lib/text/tokenizer.h"
+
+struct options {
+    struct s2s_common common;
+    const char *tokenizer, *input;
+    bool decode, no_special;
+};
+
+enum { KEY_TOKENIZER = 0x100, KEY_DECODE, KEY_NO_SPECIAL };
+
+static const struct argp_option option_table[] = {
+    {"tokenizer", KEY_TOKENIZER, "FILE", 0, "tokenizer.json of a byte-level BPE tokenizer", 1},
+    {"decode", KEY_DECODE, NULL, 0, "From lines of ids to lines of text", 1},
+    {"no-special", KEY_NO_SPECIAL, NULL, 0,
+     "Leave out the special tokens that the post-processor adds; with --decode leave out all "
+     "special tokens",
+     1},
+    {0},
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct options *opt = state->input;
+    switch (key) {
+    case KEY_TOKENIZER:
+        opt->tokenizer = arg;
+        return 0;
+    case KEY_DECODE:
+        opt->decode = true;
+        return 0;
+    case KEY_NO_SPECIAL:
+        opt->no_special = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (opt->input)
+            argp_error(state, "one input at most, found '%s' behind '%s'", arg, opt->input);
+        opt->input = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!opt->tokenizer)
+            argp_error(state, "--tokenizer is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp tokenize_argp = {
+    .options = option_table,
+    .parser = parse_option,
+    .args_doc = "[FILE]",
+    .doc = "Lines of text to lines of token ids, or back with --decode."
+           "\vWithout FILE, or with -, lines are read from stdin. With --json a line of text is a "
+           "JSON string and a line of ids is {\"ids\": [..]}.\n\n"
+           "Examples:\n"
+           "  echo 'hello world' | s2s-pack tokenize --tokenizer tokenizer.json\n"
+           "  echo '1 42 7' | s2s-pack tokenize --tokenizer tokenizer.json --decode\n\n"
+           "Exit status: 0 done, 1 a line is bad or a write failed, 2 bad command line or an input "
+           "that cannot be opened.\n"
+           "See also: s2s-pack(1)",
+};
+
+/* ---- one line ---- */
+
+static void add_ids(struct s2s_buf *out, const struct s2s_ids *ids, bool json)
+{
+    if (json)
+        s2s_buf_puts(out, "{\"ids\": [");
+    for (size_t i = 0; i < ids->len; i++)
+        s2s_buf_printf(out, "%s%d", i == 0 ? "" : json ? ", " : " ", ids->data[i]);
+    s2s_buf_puts(out, json ? "]}\n" : "\n");
+}
+
+static int encode_line(const struct options *opt, const struct s2s_tokenizer *tok,
+                       struct s2s_buf *out, struct s2s_ids *ids, const char *line, size_t len,
+                       struct s2s_error *err)
+{
+    json_t *text = NULL;
+    json_error_t at;
+    if (opt->common.json) {
+        text = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &at);
+        if (!json_is_string(text)) {
+            int rc = s2s_error_set(err, S2S_E_FORMAT, "not a JSON string%s%s", text ? "" : ": ",
+                                   text ? "" : at.text);
+            json_decref(text);
+            return rc;
+        }
+        line = json_string_value(text);
+        len = json_string_length(text);
+    }
+    int rc = s2s_tokenizer_encode(tok, ids, line, len, !opt->no_special, err);
+    if (rc == 0)
+        add_ids(out, ids, opt->common.json);
+    json_decref(text);
+    return rc;
+}
+
+static int parse_ids_json(struct s2s_ids *ids, const char *line, size_t len, struct s2s_error *err)
+{
+    json_error_t at;
+    json_t *root = json_loadb(line, len, 0, &at), *item;
+    const json_t *list = json_is_object(root) ? json_object_get(root, "ids") : root;
+    size_t i;
+    int rc = json_is_array(list) ? 0 : s2s_error_set(err, S2S_E_FORMAT, "not {\"ids\": [..]}");
+    json_array_foreach(list, i, item)
+    {
+        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (id < 0 || id > INT32_MAX) {
+            rc = s2s_error_set(err, S2S_E_FORMAT, "id %zu is not an integer from 0 on", i);
+            break;
+        }
+        s2s_ids_add(ids, (int32_t)id);
+    }
+    json_decref(root);
+    return rc;
+}
+
+static int parse_ids(struct s2s_ids *ids, char *line, struct s2s_error *err)
+{
+    char *rest = line;
+    for (char *word; (word = strsep(&rest, " \t\r"));) {
+        int64_t id;
+        if (!*word)
+            continue;
+        int rc = s2s_parse_i64(&id, word, 0, INT32_MAX, err);
+        if (rc < 0) {
+            err->code = S2S_E_FORMAT; /* the input is bad, not the command line */
+            return S2S_E_FORMAT;
+        }
+        s2s_ids_add(ids, (int32_t)id);
+    }
+    return 0;
+}
+
+static int decode_line(const struct options *opt, const struct s2s_tokenizer *tok,
+                       struct s2s_buf *out, struct s2s_ids *ids, char *line, size_t len,
+                       struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    int rc = opt->common.json ? parse_ids_json(ids, line, len, err) : parse_ids(ids, line, err);
+    if (rc == 0)
+        rc = s2s_tokenizer_decode(tok, &text, ids->data, ids->len, opt->no_special, err);
+    if (rc == 0 && !opt->common.json && text.len && memchr(text.data, '\n', text.len)) {
+        rc = s2s_error_set(err, S2S_E_FORMAT, "the text holds a line feed");
+        s2s_error_hint(err, rc, "use --json");
+    }
+    if (rc == 0 && opt->common.json) {
+        json_t *string = json_stringn_nocheck(text.data ? text.data : "", text.len);
+        char *dump = json_dumps(string, JSON_ENCODE_ANY);
+        s2s_buf_puts(out, dump);
+        s2s_buf_putc(out, '\n');
+        free(dump);
+        json_decref(string);
+    } else if (rc == 0) {
+        s2s_buf_add(out, text.data, text.len);
+        s2s_buf_putc(out, '\n');
+    }
+    s2s_buf_release(&text);
+    return rc;
+}
+
+/* ---- batches of lines, so that threads have something to chew on ---- */
+
+enum { BATCH_LINES = 512, BATCH_BYTES = 1 << 20 };
+
+struct batch {
+    struct s2s_buf in, out; /* in: lines, each ended by a NUL of ours */
+    size_t *lens;
+    size_t n_lines, cap;
+    int64_t first_line;
+};
+
+struct job {
+    const struct options *opt;
+    const struct s2s_tokenizer *tok;
+    FILE *file;
+    char *line;
+    size_t line_cap;
+    int64_t n_lines;
+    struct s2s_outfile *out;
+};
+
+static void batch_free(struct batch *batch)
+{
+    s2s_buf_release(&batch->in);
+    s2s_buf_release(&batch->out);
+    free(batch->lens);
+    free(batch);
+}
+
+static int read_batch(void *ctx, void **item, struct s2s_error *err)
+{
+    struct job *job = ctx;
+    struct batch *batch = s2s_xcalloc(1, sizeof *batch);
+    ssize_t len = 0;
+    batch->first_line = job->n_lines + 1;
+    while (batch->n_lines < BATCH_LINES && batch->in.len < BATCH_BYTES &&
+           (len = getline(&job->line, &job->line_cap, job->file)) >= 0) {
+        if (len > 0 && job->line[len - 1] == '\n')
+            len--;
+        s2s_grow(&batch->lens, batch->n_lines, &batch->cap, sizeof *batch->lens);
+        batch->lens[batch->n_lines++] = (size_t)len;
+        s2s_buf_add(&batch->in, job->line, (size_t)len);
+        s2s_buf_putc(&batch->in, 0);
+        job->n_lines++;
+    }
+    if (ferror(job->file)) {
+        batch_free(batch);
+        return s2s_error_errno(err, S2S_E_IO, "line %lld", (long long)job->n_lines + 1);
+    }
+    if (batch->n_lines == 0) {
+        batch_free(batch);
+        return 0;
+    }
+    *item = batch;
+    return 1;
+}
+
+static int work_batch(void *ctx, void *item, int worker, struct s2s_error *err)
+{
+    struct job *job = ctx;
+    struct batch *batch = item;
+    struct s2s_ids ids = S2S_IDS_INIT;
+    char *line = batch->in.data;
+    int rc = 0;
+    for (size_t i = 0; i < batch->n_lines && rc == 0; i++) {
+        s2s_ids_clear(&ids);
+        rc = job->opt->decode
+                 ? decode_line(job->opt, job->tok, &batch->out, &ids, line, batch->lens[i], err)
+                 : encode_line(job->opt, job->tok, &batch->out, &ids, line, batch->lens[i], err);
+        if (rc < 0)
+            s2s_error_add(err, rc, "line %lld", (long long)(batch->first_line + (int64_t)i));
+        line += batch->lens[i] + 1;
+    }
+    s2s_ids_release(&ids);
+    return rc;
+}
+
+static int write_batch(void *ctx, void *item, struct s2s_error *err)
+{
+    struct job *job = ctx;
+    struct batch *batch = item;
+    int rc = s2s_outfile_write(job->out, batch->out.data, batch->out.len, err);
+    if (rc == 0)
+        rc = s2s_outfile_flush(job->out, err);
+    batch_free(batch);
+    return rc;
+}
+
+static void drop_batch(void *ctx, void *item)
+{
+    batch_free(item);
+}
+
+static int run(struct job *job, struct s2s_error *err)
+{
+    const struct s2s_ordered stages = {read_batch, work_batch, write_batch, drop_batch, job};
+    int rc = s2s_outfile_open(&job->out, job->opt->common.out, err);
+    if (rc < 0)
+        return rc;
+    const char *name = job->opt->input && strcmp(job->opt->input, "-") ? job->opt->input : "stdin";
+    rc = s2s_ordered_run(&stages, job->opt->common.jobs, 0, err);
+    free(job->line);
+    if (rc < 0) {
+        s2s_outfile_abort(job->out);
+        return s2s_error_add(err, rc, "%s", name);
+    }
+    return s2s_outfile_commit(job->out, err);
+}
+
+int pack_tokenize(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    struct s2s_tokenizer *tok = NULL;
+    s2s_tool_parse(&tokenize_argp, argc, argv, &opt);
+    struct job job = {.opt = &opt, .file = stdin};
+    if (opt.input && strcmp(opt.input, "-")) {
+        job.file = fopen(opt.input, "rbe");
+        if (!job.file)
+            return s2s_error_errno(err, S2S_E_OPEN, "%s", opt.input);
+    }
+    int rc = s2s_tokenizer_open(&tok, opt.tokenizer, err);
+    job.tok = tok;
+    if (rc == 0)
+        rc = run(&job, err);
+    s2s_tokenizer_free(tok);
+    if (job.file != stdin)
+        fclose(job.file);
+    return rc;
+}

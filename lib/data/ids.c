@@ -1,0 +1,150 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/data/manifest.h"
+
+void s2s_ids_row_release(struct s2s_ids_row *row)
+{
+    free(row->id);
+    free(row->text);
+    free(row->ids);
+    free(row->loss_mask);
+    free(row->pos);
+    free(row->frames);
+    *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
+}
+
+static int parse_input_ids(struct s2s_ids_row *row, const json_t *object, struct s2s_error *err)
+{
+    const json_t *list = json_object_get(object, "input_ids");
+    if (!json_is_array(list))
+        return s2s_error_set(err, S2S_E_FORMAT, "'input_ids' is missing or no list");
+    row->n_ids = json_array_size(list);
+    row->ids = s2s_xcalloc(row->n_ids + 1, sizeof *row->ids);
+    for (size_t i = 0; i < row->n_ids; i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id))
+            return s2s_error_set(err, S2S_E_FORMAT, "input_ids[%zu] is no whole number", i);
+        json_int_t value = json_integer_value(id);
+        if (value < 0 || value > INT32_MAX)
+            return s2s_error_set(err, S2S_E_RANGE, "input_ids[%zu] = %lld, 0 to %d expected", i,
+                                 (long long)value, INT32_MAX);
+        row->ids[i] = (int32_t)value;
+    }
+    return 0;
+}
+
+static int parse_loss_mask(struct s2s_ids_row *row, const json_t *object, struct s2s_error *err)
+{
+    const json_t *list = json_object_get(object, "loss_mask");
+    if (!list || json_is_null(list))
+        return 0;
+    if (!json_is_array(list))
+        return s2s_error_set(err, S2S_E_FORMAT, "'loss_mask' is no list");
+    if (json_array_size(list) != row->n_ids)
+        return s2s_error_set(err, S2S_E_SHAPE, "loss_mask has %zu entries, input_ids %zu",
+                             json_array_size(list), row->n_ids);
+    row->loss_mask = s2s_xcalloc(row->n_ids + 1, 1);
+    for (size_t i = 0; i < row->n_ids; i++) {
+        const json_t *bit = json_array_get(list, i);
+        if (!json_is_boolean(bit) &&
+            !(json_is_integer(bit) &&
+              (json_int_t)(json_integer_value(bit) & 1) == json_integer_value(bit)))
+            return s2s_error_set(err, S2S_E_FORMAT, "loss_mask[%zu] is not 0 or 1", i);
+        row->loss_mask[i] = json_is_true(bit) || json_integer_value(bit) == 1;
+    }
+    return 0;
+}
+
+struct clip {
+    int64_t pos;
+    int32_t frames;
+};
+
+static int by_pos(const void *a, const void *b)
+{
+    const struct clip *x = a, *y = b;
+    return x->pos < y->pos ? -1 : x->pos > y->pos;
+}
+
+static int parse_clip(struct clip *clip, const json_t *entry, size_t k, struct s2s_error *err)
+{
+    const json_t *pos = json_object_get(entry, "pos"), *frames = json_object_get(entry, "frames");
+    if (!json_is_integer(pos) || !json_is_integer(frames))
+        return s2s_error_set(err, S2S_E_FORMAT, "audio[%zu] lacks a whole number 'pos' or 'frames'",
+                             k);
+    if (json_integer_value(frames) < 0 || json_integer_value(frames) > INT32_MAX)
+        return s2s_error_set(err, S2S_E_RANGE, "audio[%zu].frames = %lld, 0 to %d expected", k,
+                             (long long)json_integer_value(frames), INT32_MAX);
+    clip->pos = json_integer_value(pos);
+    clip->frames = (int32_t)json_integer_value(frames);
+    return 0;
+}
+
+static int parse_audio(struct s2s_ids_row *row, const json_t *object, struct s2s_error *err)
+{
+    const json_t *list = json_object_get(object, "audio");
+    if (!list || json_is_null(list))
+        return 0;
+    if (!json_is_array(list))
+        return s2s_error_set(err, S2S_E_FORMAT, "'audio' is no list");
+    const size_t n = json_array_size(list);
+    struct clip *clips = s2s_xcalloc(n + 1, sizeof *clips);
+    int rc = 0;
+    for (size_t k = 0; rc == 0 && k < n; k++)
+        rc = parse_clip(&clips[k], json_array_get(list, k), k, err);
+    if (rc == 0) {
+        qsort(clips, n, sizeof *clips, by_pos);
+        row->n_clips = n;
+        row->pos = s2s_xcalloc(n + 1, sizeof *row->pos);
+        row->frames = s2s_xcalloc(n + 1, sizeof *row->frames);
+        for (size_t k = 0; k < n; k++) {
+            row->pos[k] = clips[k].pos;
+            row->frames[k] = clips[k].frames;
+        }
+    }
+    free(clips);
+    return rc;
+}
+
+static int parse_texts(struct s2s_ids_row *row, const json_t *object, int64_t number,
+                       struct s2s_error *err)
+{
+    const json_t *id = json_object_get(object, "id"), *text = json_object_get(object, "text");
+    if (id && !json_is_string(id) && !json_is_integer(id) && !json_is_null(id))
+        return s2s_error_set(err, S2S_E_FORMAT, "'id' is no string");
+    if (text && !json_is_string(text) && !json_is_null(text))
+        return s2s_error_set(err, S2S_E_FORMAT, "'text' is no string");
+    if (json_is_string(id))
+        row->id = s2s_xstrdup(json_string_value(id));
+    else
+        row->id = s2s_xasprintf("%lld", json_is_integer(id) ? (long long)json_integer_value(id)
+                                                            : (long long)number);
+    row->text = json_is_string(text) ? s2s_xstrdup(json_string_value(text)) : NULL;
+    return 0;
+}
+
+int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, struct s2s_error *err)
+{
+    json_error_t at;
+    *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
+    json_t *object = json_loadb(line->text, line->len, 0, &at);
+    int rc = 0;
+    if (!object)
+        return s2s_error_set(err, S2S_E_FORMAT, "column %d: %s", at.column, at.text);
+    if (!json_is_object(object))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "not a JSON object");
+    if (rc == 0)
+        rc = parse_texts(row, object, line->number, err);
+    if (rc == 0)
+        rc = parse_input_ids(row, object, err);
+    if (rc == 0)
+        rc = parse_loss_mask(row, object, err);
+    if (rc == 0)
+        rc = parse_audio(row, object, err);
+    if (rc < 0)
+        s2s_ids_row_release(row);
+    json_decref(object);
+    return rc;
+}

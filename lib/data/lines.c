@@ -1,0 +1,147 @@
+#include "lib/data/lines.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+enum { COPY_BYTES = 1 << 16 };
+
+static int write_all(int fd, const char *bytes, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(fd, bytes, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        bytes += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Copies what cannot be mapped to a file without a name; returns its descriptor. */
+static int spool(int from, const char *path, struct s2s_error *err)
+{
+    const char *folder = getenv("TMPDIR");
+    char *name = s2s_xasprintf("%s/s2s-lines-XXXXXX", folder && *folder ? folder : "/tmp");
+    int fd = mkstemp(name);
+    if (fd < 0) {
+        int rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make a temporary file %s", path, name);
+        free(name);
+        return rc;
+    }
+    unlink(name);
+    free(name);
+    char *block = s2s_xmalloc(COPY_BYTES);
+    int rc = 0;
+    for (;;) {
+        ssize_t n = read(from, block, COPY_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot read", path);
+        if (n <= 0)
+            break;
+        if (write_all(fd, block, (size_t)n) < 0) {
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot copy to a temporary file", path);
+            break;
+        }
+    }
+    free(block);
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return rc;
+}
+
+static int map(struct s2s_lines *lines, int fd, struct s2s_error *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s", lines->path);
+    if (st.st_size == 0)
+        return 0;
+    void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED)
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot map", lines->path);
+    lines->data = data;
+    lines->len = (size_t)st.st_size;
+    return 0;
+}
+
+int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *err)
+{
+    const bool is_stdin = !strcmp(path, "-");
+    struct stat st;
+    *lines = (struct s2s_lines)S2S_LINES_INIT;
+    int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        rc = s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", is_stdin ? "stdin" : path);
+    } else if (S_ISDIR(st.st_mode)) {
+        rc = s2s_error_set(err, S2S_E_OPEN, "%s: is a folder", path);
+    } else {
+        lines->path = s2s_xstrdup(is_stdin ? "stdin" : path);
+        /* stdin that is a file may have been read from already: it is taken from where it stands */
+        if (!S_ISREG(st.st_mode) || (is_stdin && lseek(fd, 0, SEEK_CUR) != 0)) {
+            int copy = spool(fd, lines->path, err);
+            close(fd);
+            fd = copy;
+        }
+        rc = fd < 0 ? fd : map(lines, fd, err);
+    }
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0)
+        s2s_lines_close(lines);
+    return rc;
+}
+
+void s2s_lines_close(struct s2s_lines *lines)
+{
+    if (lines->data)
+        munmap((void *)lines->data, lines->len);
+    free(lines->path);
+    *lines = (struct s2s_lines)S2S_LINES_INIT;
+}
+
+struct s2s_line s2s_lines_at(const struct s2s_lines *lines, size_t begin, int64_t number)
+{
+    const char *text = lines->data + begin, *end = memchr(text, '\n', lines->len - begin);
+    size_t len = end ? (size_t)(end - text) : lines->len - begin;
+    if (len > 0 && text[len - 1] == '\r')
+        len--;
+    return (struct s2s_line){.text = text, .len = len, .begin = begin, .number = number};
+}
+
+static bool is_blank(const struct s2s_line *line)
+{
+    for (size_t i = 0; i < line->len; i++)
+        if (!memchr(" \t\r\f\v", line->text[i], 5))
+            return false;
+    return true;
+}
+
+bool s2s_lines_next(const struct s2s_lines *lines, struct s2s_line *line)
+{
+    do {
+        size_t at = 0;
+        if (line->number > 0) {
+            const char *from = line->text + line->len;
+            const char *end = memchr(from, '\n', lines->len - (size_t)(from - lines->data));
+            if (!end)
+                return false;
+            at = (size_t)(end - lines->data) + 1;
+        }
+        if (at >= lines->len)
+            return false;
+        *line = s2s_lines_at(lines, at, line->number + 1);
+    } while (is_blank(line));
+    return true;
+}

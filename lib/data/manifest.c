@@ -1,0 +1,326 @@
+#include "lib/data/manifest.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+int s2s_data_line_error(int rc, const struct s2s_lines *lines, const struct s2s_line *line,
+                        struct s2s_error *err)
+{
+    return s2s_error_add(err, rc, "%s:%lld", lines->path, (long long)line->number);
+}
+
+void s2s_sample_release(struct s2s_sample *sample)
+{
+    free(sample->id);
+    free(sample->source);
+    free(sample->path);
+    free(sample->text);
+    free(sample->lang);
+    free(sample->speaker);
+    json_decref(sample->custom);
+    *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
+}
+
+/* ---- JSON ---- */
+
+static json_t *load_object(const struct s2s_line *line, struct s2s_error *err)
+{
+    json_error_t at;
+    json_t *object = json_loadb(line->text, line->len, 0, &at);
+    if (!object) {
+        s2s_error_set(err, S2S_E_FORMAT, "column %d: %s", at.column, at.text);
+    } else if (!json_is_object(object)) {
+        s2s_error_set(err, S2S_E_FORMAT, "not a JSON object");
+        json_decref(object);
+        object = NULL;
+    }
+    return object;
+}
+
+/* An absent key and null are the same: *out stays as it is. */
+static int get_string(char **out, const json_t *object, const char *key, struct s2s_error *err)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!value || json_is_null(value))
+        return 0;
+    if (!json_is_string(value))
+        return s2s_error_set(err, S2S_E_FORMAT, "'%s' is no string", key);
+    free(*out);
+    *out = s2s_xstrdup(json_string_value(value));
+    return 1;
+}
+
+static int get_number(double *out, const json_t *object, const char *key, double min,
+                      struct s2s_error *err)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!value || json_is_null(value))
+        return 0;
+    if (!json_is_number(value) || !(json_number_value(value) >= min) ||
+        !isfinite(json_number_value(value)))
+        return s2s_error_set(err, S2S_E_FORMAT, "'%s' is no number of at least %g", key, min);
+    *out = json_number_value(value);
+    return 1;
+}
+
+static int get_int(int *out, const json_t *object, const char *key, int min, struct s2s_error *err)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!value || json_is_null(value))
+        return 0;
+    json_int_t number = json_is_real(value) &&
+                                json_real_value(value) == trunc(json_real_value(value)) &&
+                                fabs(json_real_value(value)) < 1e9
+                            ? (json_int_t)json_real_value(value)
+                            : json_integer_value(value);
+    if (!json_is_number(value) || (json_is_real(value) && number != json_real_value(value)) ||
+        number < min || number > INT32_MAX)
+        return s2s_error_set(err, S2S_E_FORMAT, "'%s' is no whole number of at least %d", key, min);
+    *out = (int)number;
+    return 1;
+}
+
+/* Python's truth of a value. */
+static bool is_truthy(const json_t *value)
+{
+    if (!value)
+        return false;
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return json_object_size(value) > 0;
+    case JSON_ARRAY:
+        return json_array_size(value) > 0;
+    case JSON_STRING:
+        return json_string_length(value) > 0;
+    case JSON_INTEGER:
+        return json_integer_value(value) != 0;
+    case JSON_REAL:
+        return json_real_value(value) != 0;
+    case JSON_TRUE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* ---- files ---- */
+
+/* A relative name means the file beside the manifest, if there is one, else the name as given. */
+static char *resolve(const char *source, const char *manifest)
+{
+    const char *slash = manifest ? strrchr(manifest, '/') : NULL;
+    if (source[0] != '/' && slash) {
+        char *beside = s2s_xasprintf("%.*s/%s", (int)(slash - manifest), manifest, source);
+        if (access(beside, F_OK) == 0)
+            return beside;
+        free(beside);
+    }
+    return s2s_xstrdup(source);
+}
+
+/* The last part of a path without its last suffix, as pathlib's stem. */
+static char *stem_of(const char *path)
+{
+    size_t len = strlen(path);
+    while (len > 0 && path[len - 1] == '/')
+        len--;
+    size_t begin = len;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    for (size_t at = len; at-- > begin + 1;)
+        if (path[at] == '.' && at + 1 < len) {
+            len = at;
+            break;
+        } else if (path[at] == '.') {
+            break;
+        }
+    return s2s_xstrndup(path + begin, len - begin);
+}
+
+/* ---- NeMo ---- */
+
+static int nemo_audio(struct s2s_sample *s, const json_t *object, struct s2s_error *err)
+{
+    double offset_s = 0;
+    int rc = get_string(&s->source, object, "audio_filepath", err);
+    if (rc >= 0 && (rc == 0 || !*s->source))
+        return s2s_error_set(err, S2S_E_FORMAT, "'audio_filepath' is missing");
+    if (rc >= 0)
+        rc = get_number(&s->duration_s, object, "duration", 0, err);
+    if (rc == 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "'duration' is missing");
+    if (rc > 0)
+        rc = get_int(&s->rate_hz, object, "sampling_rate", 1, err);
+    if (rc >= 0)
+        rc = get_number(&offset_s, object, "offset", 0, err);
+    if (rc < 0)
+        return rc;
+    s->id = stem_of(s->source);
+    if (rc > 0) {
+        s->has_range = true;
+        s->offset_s = offset_s;
+        char *id = s2s_xasprintf("%s-%06.0f-%06.0f", s->id, nearbyint(offset_s * 1e2),
+                                 nearbyint(s->duration_s * 1e2));
+        free(s->id);
+        s->id = id;
+    }
+    return 0;
+}
+
+/* Text and language of the line, or of an entry of its alt_text. */
+static int nemo_text(struct s2s_sample *s, const json_t *object, int variant,
+                     const struct s2s_manifest_options *opt, struct s2s_error *err)
+{
+    const char *text_key = opt->text_field ? opt->text_field : "text";
+    const char *lang_key = opt->lang_field ? opt->lang_field : "lang";
+    json_t *alt = json_object_get(object, "alt_text");
+    if (alt && !json_is_null(alt) && !json_is_object(alt))
+        return s2s_error_set(err, S2S_E_FORMAT, "'alt_text' is no map");
+    const int n_variants = 1 + (int)json_object_size(alt);
+    if (variant >= n_variants)
+        return s2s_error_set(err, S2S_E_RANGE, "'alt_text' has no entry %d", variant);
+    if (variant > 0) {
+        void *iter = json_object_iter(alt);
+        for (int i = 1; i < variant; i++)
+            iter = json_object_iter_next(alt, iter);
+        object = json_object_iter_value(iter);
+        if (!json_is_object(object))
+            return s2s_error_set(err, S2S_E_FORMAT, "'alt_text.%s' is no map",
+                                 json_object_iter_key(iter));
+        text_key = "text";
+        lang_key = "lang";
+    }
+    int rc = get_string(&s->text, object, text_key, err);
+    if (rc >= 0)
+        rc = get_string(&s->lang, object, lang_key, err);
+    return rc < 0 ? rc : n_variants;
+}
+
+static void nemo_custom(struct s2s_sample *s, const json_t *object,
+                        const struct s2s_manifest_options *opt)
+{
+    static const char *const known[] = {"audio_filepath", "duration", "offset",
+                                        "sampling_rate",  "_skipme",  "alt_text"};
+    s->custom = json_copy((json_t *)object);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        json_object_del(s->custom, known[i]);
+    json_object_del(s->custom, opt->text_field ? opt->text_field : "text");
+    json_object_del(s->custom, opt->lang_field ? opt->lang_field : "lang");
+    if (json_object_size(s->custom) == 0) {
+        json_decref(s->custom);
+        s->custom = NULL;
+    }
+}
+
+int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, int variant,
+                        const struct s2s_manifest_options *opt, struct s2s_error *err)
+{
+    *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
+    json_t *object = load_object(line, err);
+    if (!object)
+        return S2S_E_FORMAT;
+    int rc = 0;
+    if (is_truthy(json_object_get(object, "_skipme")))
+        goto out;
+    rc = nemo_audio(sample, object, err);
+    if (rc == 0)
+        rc = nemo_text(sample, object, variant, opt, err);
+    if (rc < 0)
+        goto out;
+    nemo_custom(sample, object, opt);
+    sample->path = resolve(sample->source, opt->path);
+out:
+    json_decref(object);
+    if (rc < 0)
+        s2s_sample_release(sample);
+    return rc;
+}
+
+/* ---- Lhotse ---- */
+
+static int cut_supervision(struct s2s_sample *s, const json_t *cut, struct s2s_error *err)
+{
+    const json_t *list = json_object_get(cut, "supervisions");
+    if (!list || json_is_null(list) || (json_is_array(list) && json_array_size(list) == 0))
+        return 0;
+    if (!json_is_array(list))
+        return s2s_error_set(err, S2S_E_FORMAT, "'supervisions' is no list");
+    if (json_array_size(list) > 1) {
+        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%zu supervisions, at most one expected",
+                               json_array_size(list));
+        return s2s_error_hint(err, rc, "cut it up with cuts.trim_to_supervisions()");
+    }
+    const json_t *one = json_array_get(list, 0);
+    if (!json_is_object(one))
+        return s2s_error_set(err, S2S_E_FORMAT, "'supervisions[0]' is no map");
+    int rc = get_string(&s->text, one, "text", err);
+    if (rc >= 0)
+        rc = get_string(&s->lang, one, "language", err);
+    return rc < 0 ? rc : get_string(&s->speaker, one, "speaker", err);
+}
+
+static int cut_recording(struct s2s_sample *s, const json_t *cut, struct s2s_error *err)
+{
+    const json_t *recording = json_object_get(cut, "recording");
+    const json_t *sources = json_object_get(recording, "sources");
+    if (!json_is_object(recording))
+        return s2s_error_set(err, S2S_E_FORMAT, "'recording' is missing");
+    if (!json_is_array(sources) || json_array_size(sources) != 1)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "the recording has %zu sources, one expected",
+                             json_array_size(sources));
+    const json_t *source = json_array_get(sources, 0);
+    const char *type = json_string_value(json_object_get(source, "type"));
+    if (!type || strcmp(type, "file") != 0)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "the recording's source is of type '%s', 'file' expected",
+                             type ? type : "");
+    int rc = get_string(&s->source, source, "source", err);
+    if (rc >= 0 && (rc == 0 || !*s->source))
+        return s2s_error_set(err, S2S_E_FORMAT, "'recording.sources[0].source' is missing");
+    return rc < 0 ? rc : get_int(&s->rate_hz, recording, "sampling_rate", 1, err);
+}
+
+static int cut_fields(struct s2s_sample *s, const json_t *cut, struct s2s_error *err)
+{
+    const char *type = json_string_value(json_object_get(cut, "type"));
+    if (type && strcmp(type, "MonoCut") != 0)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "a cut of type '%s', MonoCut expected", type);
+    int rc = get_string(&s->id, cut, "id", err);
+    if (rc == 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "'id' is missing");
+    if (rc > 0)
+        rc = get_number(&s->offset_s, cut, "start", 0, err);
+    if (rc >= 0)
+        rc = get_number(&s->duration_s, cut, "duration", 0, err);
+    if (rc == 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "'duration' is missing");
+    if (rc > 0)
+        rc = get_int(&s->channel, cut, "channel", 0, err);
+    if (rc >= 0)
+        rc = cut_recording(s, cut, err);
+    s->has_range = true;
+    return rc < 0 ? rc : cut_supervision(s, cut, err);
+}
+
+int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
+                       const struct s2s_manifest_options *opt, struct s2s_error *err)
+{
+    *sample = (struct s2s_sample)S2S_SAMPLE_INIT;
+    json_t *cut = load_object(line, err);
+    if (!cut)
+        return S2S_E_FORMAT;
+    int rc = cut_fields(sample, cut, err);
+    if (rc < 0) {
+        s2s_sample_release(sample);
+    } else {
+        const json_t *custom = json_object_get(cut, "custom");
+        sample->custom = json_is_object(custom) ? json_copy((json_t *)custom) : NULL;
+        sample->path = resolve(sample->source, opt->path);
+    }
+    json_decref(cut);
+    return rc < 0 ? rc : 1;
+}

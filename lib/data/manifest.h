@@ -1,0 +1,95 @@
+/*
+ * One line of a manifest as a sample. All parsers name what is wrong with the line; the caller adds
+ * file and line number (s2s_data_line_error).
+ */
+#ifndef S2S_DATA_MANIFEST_H
+#define S2S_DATA_MANIFEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lib/data/lines.h"
+
+struct s2s_error;
+
+/* A recorded utterance. Strings that are not known are NULL. Release with s2s_sample_release. */
+struct s2s_sample {
+    char *id;
+    char *source; /* file name as the manifest spells it */
+    char *path;   /* where it is */
+    /* The part of the file: with has_range `duration_s` seconds from offset_s on, else all of it */
+    bool has_range;
+    double offset_s;
+    double duration_s; /* what the manifest says of the part; 0: nothing */
+    int rate_hz;       /* what the manifest says; 0: nothing */
+    int channel;       /* -1: all of them, mixed */
+    char *text, *lang, *speaker;
+    json_t *custom; /* object with the keys that nobody here knows; NULL: none */
+};
+
+#define S2S_SAMPLE_INIT \
+    { \
+        .channel = -1 \
+    }
+
+void s2s_sample_release(struct s2s_sample *sample);
+
+struct s2s_manifest_options {
+    const char *path;       /* of the manifest; relative file names are looked up beside it first */
+    const char *text_field; /* NULL: "text" */
+    const char *lang_field; /* NULL: "lang" */
+};
+
+/*
+ * A line of a NeMo manifest: audio_filepath, duration, offset, text, lang, sampling_rate, _skipme,
+ * alt_text; other keys go to `custom`. `variant` 0 is the line itself, 1 .. n the entries of its
+ * alt_text in their order, whose text and lang replace the line's.
+ *
+ * Returns the number of variants (1 + entries of alt_text), or 0 when the line is to be skipped;
+ * then sample holds nothing. FORMAT names the key; RANGE for a variant that is not there.
+ *
+ * The id is the file's name without folders and suffix; where the line has an offset,
+ * "-OOOOOO-DDDDDD" follows: offset and duration in hundredths of a second, as NeMo names its cuts.
+ */
+int s2s_data_parse_nemo(struct s2s_sample *sample, const struct s2s_line *line, int variant,
+                        const struct s2s_manifest_options *opt, struct s2s_error *err);
+
+/*
+ * A line of a Lhotse CutSet: a MonoCut with one recording of one file source. Its text, language
+ * and speaker are those of its supervision. Returns 1; FORMAT, UNSUPPORTED (other cuts and sources;
+ * several supervisions).
+ */
+int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
+                       const struct s2s_manifest_options *opt, struct s2s_error *err);
+
+/* A row that is tokenized already. */
+struct s2s_ids_row {
+    char *id;           /* the line's number where it has none */
+    char *text;         /* NULL: not known */
+    int32_t *ids;       /* [n_ids] */
+    uint8_t *loss_mask; /* [n_ids]; NULL: all ones */
+    size_t n_ids;
+    int64_t *pos; /* [n_clips], of the placeholders, ascending */
+    int32_t *frames;
+    size_t n_clips;
+};
+
+#define S2S_IDS_ROW_INIT \
+    { \
+        .id = NULL \
+    }
+
+/* {"id": "a", "input_ids": [..], "loss_mask": [0,1,..], "audio": [{"pos": 3, "frames": 17}]}.
+ * FORMAT, RANGE (an id that does not fit 32 bits), SHAPE (lengths differ). Whether pos is right is
+ * for the layout to say. */
+int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, struct s2s_error *err);
+void s2s_ids_row_release(struct s2s_ids_row *row);
+
+/* Puts "file:line" before an error of a line; returns rc. */
+int s2s_data_line_error(int rc, const struct s2s_lines *lines, const struct s2s_line *line,
+                        struct s2s_error *err);
+
+#endif

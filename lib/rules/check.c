@@ -129,7 +129,8 @@ static int apply_set(struct rules_check *check, const char *set)
                            ? s2s_xasprintf("%s%s", fact->key, equals)
                            : s2s_xstrdup(set);
     free(name);
-    int rc = s2s_conf_override(check->conf, assignment, check->err);
+    int rc = s2s_conf_override(fact && fact->of_model ? check->model : check->conf, assignment,
+                               check->err);
     free(assignment);
     return rc < 0 ? s2s_error_add(check->err, rc, "--set") : 0;
 }
@@ -413,6 +414,8 @@ static void keep_resolved(struct rules_check *check)
         const struct rules_fact *fact = &check->facts.items[i];
         struct s2s_buf text = S2S_BUF_INIT;
         bool other = fact->origin == S2S_CONF_FROM_DEFAULT;
+        if (fact->node && fact->node->kind == S2S_CONF_MAP)
+            continue;
         if (fact->node) {
             s2s_conf_set(out, fact->name, fact->node, NULL);
         } else if (fact->value.type != RULES_LIST) {
@@ -457,7 +460,10 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
     int rc = check_dialect(report, opt, err);
     if (rc < 0)
         return rc;
-    struct rules_check check = {.opt = opt, .conf = conf, .report = report, .err = err};
+    report->model = opt->model_config ? s2s_conf_copy(opt->model_config)
+                                      : s2s_conf_new(S2S_CONF_FROM_DEFAULT, "default");
+    struct rules_check check = {
+        .opt = opt, .conf = conf, .model = report->model, .report = report, .err = err};
     rc = apply_sets(&check);
     if (rc >= 0) {
         find_duplicates(&check);
@@ -491,6 +497,7 @@ void s2s_report_release(struct s2s_report *report)
     free(report->skipped);
     free(report->path);
     s2s_conf_free(report->resolved);
+    s2s_conf_free(report->model);
     s2s_conf_free(report->conf);
     *report = (struct s2s_report)S2S_REPORT_INIT;
 }

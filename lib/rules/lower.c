@@ -109,6 +109,38 @@ void rules_lower_map(struct rules_check *check, const struct rules_map *map)
     }
 }
 
+/* Sizes that only the language model's own config knows. */
+static const struct rules_map model_map[] = {
+    {"heads", "num_attention_heads", "int", "?"},
+    {"kv_heads", "num_key_value_heads num_attention_heads", "int", "?"},
+    {"hidden", "hidden_size", "int", "?"},
+    {"layers", "num_hidden_layers", "int", "?"},
+    {"ffn", "intermediate_size", "int", "?"},
+    {"vocab", "vocab_size", "int", "?"},
+    {"head_dim", "head_dim", "int", "?"},
+    {"experts", "n_routed_experts num_experts num_local_experts", "int", "?"},
+    {"topk", "num_experts_per_tok", "int", "?"},
+    {"mamba_heads", "mamba_num_heads", "int", "?"},
+    {"mamba_groups", "n_groups mamba_n_groups", "int", "?"},
+    {0},
+};
+
+void rules_lower_model(struct rules_check *check)
+{
+    struct s2s_conf *config = check->conf;
+    const struct s2s_conf *types = s2s_conf_find(check->model, "layer_types");
+    bool linear = false;
+    check->conf = check->model;
+    rules_lower_map(check, model_map);
+    check->conf = config;
+    for (const struct rules_map *m = model_map; m->name; m++)
+        rules_fact_find(&check->facts, m->name)->of_model = true;
+    for (size_t i = 0; types && i < types->n_items; i++)
+        linear |= types->items[i]->text && !strcmp(types->items[i]->text, "linear_attention");
+    rules_fact_set(&check->facts, "linear_attention",
+                   check->opt->model_config ? rules_bool(linear) : rules_unknown());
+}
+
 void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived)
 {
     for (; derived->name; derived++) {

@@ -78,22 +78,6 @@ static const struct rules_map map[] = {
     {0},
 };
 
-/* Sizes that only the language model's own config knows. */
-static const struct rules_map model_map[] = {
-    {"heads", "num_attention_heads", "int", "?"},
-    {"kv_heads", "num_key_value_heads num_attention_heads", "int", "?"},
-    {"hidden", "hidden_size", "int", "?"},
-    {"layers", "num_hidden_layers", "int", "?"},
-    {"ffn", "intermediate_size", "int", "?"},
-    {"vocab", "vocab_size", "int", "?"},
-    {"head_dim", "head_dim", "int", "?"},
-    {"experts", "n_routed_experts num_experts num_local_experts", "int", "?"},
-    {"topk", "num_experts_per_tok", "int", "?"},
-    {"mamba_heads", "mamba_num_heads", "int", "?"},
-    {"mamba_groups", "n_groups mamba_n_groups", "int", "?"},
-    {0},
-};
-
 static bool ends_with(const char *text, const char *end)
 {
     size_t len = strlen(text), end_len = strlen(end);
@@ -201,22 +185,6 @@ static void lower_rest(struct rules_check *check)
                               present(check, "data.train_ds.sampler")));
 }
 
-static void lower_model_config(struct rules_check *check)
-{
-    static const struct s2s_conf none = {.kind = S2S_CONF_MAP};
-    struct s2s_conf *recipe = check->conf;
-    /* the facts' places are those of config.json */
-    check->conf = (struct s2s_conf *)(check->opt->model_config ? check->opt->model_config : &none);
-    rules_lower_map(check, model_map);
-    bool linear = false;
-    const struct s2s_conf *types = s2s_conf_find(check->conf, "layer_types");
-    for (size_t i = 0; types && i < types->n_items; i++)
-        linear |= types->items[i]->text && !strcmp(types->items[i]->text, "linear_attention");
-    rules_fact_set(&check->facts, "linear_attention",
-                   check->opt->model_config ? rules_bool(linear) : rules_unknown());
-    check->conf = recipe;
-}
-
 int rules_lower_slm(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
@@ -228,7 +196,7 @@ int rules_lower_slm(struct rules_check *check)
         {0},
     };
     rules_lower_map(check, map);
-    lower_model_config(check);
+    rules_lower_model(check);
     lower_strategy(check);
     lower_class(check);
     lower_world(check);

@@ -97,6 +97,7 @@ struct s2s_report {
     size_t n_errors, n_warnings, n_infos, n_suppressed;
     struct s2s_conf *resolved; /* what --resolve shows: common names with their origins */
     struct s2s_conf *conf;     /* the config after interpolation and overrides, owned */
+    struct s2s_conf *model;    /* a copy of the language model's config.json */
 };
 
 #define S2S_REPORT_INIT \

@@ -34,6 +34,7 @@ struct rules_fact {
     const struct s2s_conf *node; /* where it was given; NULL: default or derived */
     const char *key;             /* the dialect's key, or NULL */
     enum s2s_conf_origin origin;
+    bool of_model; /* its key is one of the language model's config.json */
 };
 
 struct rules_facts {
@@ -112,12 +113,14 @@ struct rules_derived {
 struct rules_check {
     const struct s2s_rules_options *opt;
     struct s2s_conf *conf;
+    struct s2s_conf *model; /* config.json of the language model, empty if there is none */
     struct rules_facts facts;
     struct s2s_report *report;
     struct s2s_error *err;
 };
 
 void rules_lower_map(struct rules_check *check, const struct rules_map *map);
+void rules_lower_model(struct rules_check *check); /* sizes of the language model */
 void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived);
 int rules_lower_s2s(struct rules_check *check);
 int rules_lower_slm(struct rules_check *check);

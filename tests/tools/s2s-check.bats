@@ -1,0 +1,220 @@
+load common
+
+setup_tool() {
+    cp "$ROOT/tests/oracle/rules/s2s.yaml" good.yaml
+    sed 's/packs_per_step: 8/packs_per_step: 7/; s/keep: 2/keep: 0/' good.yaml >bad.yaml
+    cp "$ROOT/tests/oracle/rules/slm.yaml" slm.yaml
+}
+
+@test "help, version, unknown option, no input" {
+    exits 0 s2s-check --help
+    says "Exit status: 0 nothing of severity error"
+    exits 0 s2s-check -h
+    exits 0 s2s-check --version
+    says "s2s-check 0."
+    exits 2 s2s-check --nonsense good.yaml
+    exits 2 s2s-check
+    says "no input"
+    exits 2 s2s-check --format prose good.yaml
+    says "none of text, json, sarif, github, junit"
+    exits 2 s2s-check --world-size 8..4 good.yaml
+    exits 2 s2s-check --set tp good.yaml
+    exits 2 s2s-check --sm nine good.yaml
+    exits 2 s2s-check --dialect latin good.yaml
+}
+
+@test "a clean recipe is silent and exits 0" {
+    exits 0 s2s-check good.yaml
+    [ -z "$output" ]
+    exits 0 s2s-check -v good.yaml
+    says "1 file: 0 errors, 0 warnings"
+}
+
+@test "a finding names file, line, column, rule, the line with a caret, and the fix" {
+    exits 1 s2s-check --world-size 2 bad.yaml
+    cat >want <<'EOF'
+bad.yaml:17:19: error: train.packs_per_step 7 is not a multiple of train.packs_per_microbatch * dp = 2 * 2: 7 % 4 = 3 [S2S-BAT-001]
+   17 |   packs_per_step: 7
+      |                   ^
+      = fix: use 4 or 8
+bad.yaml:22:32: error: checkpoint.keep 0 [S2S-TRN-014]
+   22 | checkpoint: {every: 500, keep: 0, resume: true}
+      |                                ^
+      = fix: use at least 1
+EOF
+    s2s-check --world-size 2 bad.yaml | head -8 >got || true
+    diff got want
+    says "2 errors, 0 warnings"
+}
+
+@test "an absent or unreadable file is 2, and the others are still checked" {
+    exits 2 s2s-check absent.yaml
+    says "absent.yaml: cannot open"
+    printf 'a: [1,\nb: 2\n' >broken.yaml
+    exits 2 s2s-check broken.yaml bad.yaml
+    says "s2s-check: broken.yaml:3:1: "
+    says "S2S-TRN-014"
+    head -c 100 /dev/urandom >noise.yaml
+    exits 2 s2s-check noise.yaml
+    printf 'x: 1\n' >other.yaml
+    exits 2 s2s-check other.yaml
+    says "not a config that is known here; say which one it is with --dialect"
+}
+
+@test "alias bombs, deep nesting, huge and binary files end with one message" {
+    python3 - <<'EOF'
+lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+lines += [f"a{i}: &a{i} [" + ", ".join([f"*a{i-1}"] * 10) + "]" for i in range(1, 9)]
+open("bomb.yaml", "w").write("\n".join(lines))
+open("deep.yaml", "w").write("[" * 100000)
+open("binary.yaml", "wb").write(bytes(range(256)))
+EOF
+    truncate -s 100M huge.yaml
+    for f in bomb deep binary huge; do
+        exits 2 timeout 5 s2s-check $f.yaml
+        [ "${#lines[@]}" -eq 1 ]
+        says "s2s-check: $f.yaml"
+    done
+}
+
+@test "stdin and stdout" {
+    exits 1 s2s-check - <bad.yaml
+    says "stdin:22:32: error"
+    s2s-check --json -o out.json bad.yaml || [ $? -eq 1 ]
+    jq -e '.errors == 1' out.json
+    exits 1 bash -c 's2s-check bad.yaml >/dev/full'
+    says "No space left"
+    exits 1 s2s-check -o /dev/full bad.yaml
+    bash -c 's2s-check --list | head -n 1' >first
+    [ "$(wc -l <first)" -eq 1 ]
+}
+
+@test "folders are searched for configs, and only configs count" {
+    mkdir -p conf/deep conf/.hidden
+    cp good.yaml conf/deep/a.yaml
+    cp bad.yaml conf/.hidden/b.yaml
+    echo 'x: 1' >conf/other.yaml
+    echo '[' >conf/readme.txt
+    exits 0 s2s-check -v conf
+    says "1 file:"
+    cp bad.yaml conf/c.yml
+    exits 1 s2s-check conf
+    says "conf/c.yml:22:32"
+}
+
+@test "JSON says what the text says" {
+    exits 1 s2s-check --format json --world-size 2 bad.yaml good.yaml
+    echo "$output" | jq -e '.errors == 2 and .warnings == 0 and (.files | length) == 2'
+    echo "$output" | jq -e '.files[0] | .path == "bad.yaml" and .dialect == "s2s" and .world_size == 2'
+    echo "$output" | jq -e '.files[0].findings[0] | .rule == "S2S-BAT-001" and .severity == "error" and .line == 17
+        and .column == 19 and .key == "train.packs_per_step" and .fix == "use 4 or 8"'
+    echo "$output" | jq -e '.files[1].findings == [] and (.files[1].skipped | type) == "number"'
+    exits 1 s2s-check --json bad.yaml
+    echo "$output" | jq -e '.files[0].world_size == null'
+    exits 2 s2s-check --json absent.yaml
+    [[ "$output" == *'"rule": "S2S-CFG-001"'* ]]
+}
+
+@test "SARIF, GitHub and JUnit are well formed" {
+    s2s-check --format sarif bad.yaml >o.sarif || [ $? -eq 1 ]
+    jq -e '.version == "2.1.0" and (.runs[0].results | length) == 1' o.sarif
+    jq -e '.runs[0] as $r | $r.results | all($r.tool.driver.rules[.ruleIndex].id == .ruleId)' o.sarif
+    jq -e '.runs[0].results[0].locations[0].physicalLocation.region == {startLine: 22, startColumn: 32}' o.sarif
+    jq -e '[.runs[0].tool.driver.rules[].id] | (unique | length) == length' o.sarif
+    exits 1 s2s-check --format github bad.yaml
+    says "::error file=bad.yaml,line=22,col=32,title=S2S-TRN-014::checkpoint.keep 0; fix: use at least 1"
+    s2s-check --format junit bad.yaml good.yaml >o.xml || [ $? -eq 1 ]
+    python3 - <<'EOF'
+import xml.etree.ElementTree as tree
+suite = tree.parse("o.xml").getroot()
+assert suite.attrib == {"name": "s2s-check", "tests": "2", "failures": "1", "errors": "0"}, suite.attrib
+assert suite[0][0].attrib["type"] == "S2S-TRN-014"
+EOF
+}
+
+@test "--set asks what if, by common names and by keys" {
+    exits 1 s2s-check --set tp=2 --world-size 2 good.yaml
+    says "S2S-TRN-005"
+    exits 0 s2s-check --set checkpoint.keep=2 bad.yaml
+    exits 1 s2s-check --set cp=2 slm.yaml
+    says "command line: error: cp_size 2 without packed sequences"
+}
+
+@test "packed sequences depend on the device and the environment" {
+    exits 1 s2s-check --set packed=true --device rtx5090 slm.yaml
+    says "S2S-THD-002"
+    exits 1 s2s-check --set packed=true --sm 12.0 slm.yaml
+    exits 0 s2s-check --set packed=true --device h100 slm.yaml
+    says "S2S-THD-003"
+    exits 1 s2s-check --strict --set packed=true --device h100 slm.yaml
+    exits 0 s2s-check --strict --set packed=true --sm 12.0 --env NVTE_FUSED_ATTN=0 slm.yaml
+}
+
+@test "--world-size lists which sizes are legal" {
+    exits 1 s2s-check --world-size 1..6 good.yaml
+    says "       4  yes"
+    says "       3  no     S2S-BAT-001"
+    exits 0 s2s-check --world-size 1,2,4 good.yaml
+    exits 1 s2s-check --json --world-size 2,3 good.yaml
+    echo "$output" | jq -e '[.files[] | [.world_size, (.findings | length)]] == [[2, 0], [3, 1]]'
+    exits 1 s2s-check --world-size 2,3 - <good.yaml
+    says "       3  no"
+}
+
+@test "--resolve shows common names and where they come from" {
+    exits 0 s2s-check --resolve slm.yaml
+    says "ep: 8  # slm.yaml:24:14"
+    says "decay: 1000"
+    says "packed: false  # default"
+    says "dp: 16  # derived"
+}
+
+@test "--explain and --list come from the table" {
+    exits 0 s2s-check --explain S2S-CP-002
+    says "when      cp > 1 and not packed"
+    says "validate_parallelism_compatibility"
+    exits 0 s2s-check --explain S2S-PP-014
+    says "S2S-SLM-008 (error)"
+    exits 2 s2s-check --explain S2S-NO-1
+    exits 0 s2s-check --list
+    says "S2S-WLD-001  error    s2s,slm"
+    s2s-check --list --json | jq -e 'length > 90 and all(.why != "" and .source != "")'
+}
+
+@test "comments silence rules where they stand" {
+    sed 's/^checkpoint:.*/&   # s2s-check: ignore S2S-TRN-014 for now/' bad.yaml >quiet.yaml
+    exits 0 s2s-check quiet.yaml
+    sed 's/^checkpoint:/# s2s-check: ignore S2S-TRN\n&/' bad.yaml >quiet.yaml
+    exits 0 s2s-check quiet.yaml
+    (echo '# s2s-check: ignore-file S2S-TRN-014'; cat bad.yaml) >quiet.yaml
+    exits 0 s2s-check quiet.yaml
+    sed 's/^checkpoint:.*/&   # s2s-check: ignore S2S-CP-001/' bad.yaml >quiet.yaml
+    exits 1 s2s-check quiet.yaml
+    says "S2S-CFG-015"
+}
+
+@test "unknown keys of a recipe are errors with the nearest name" {
+    sed 's/weight_decay/weigth_decay/' good.yaml >typo.yaml
+    exits 1 s2s-check typo.yaml
+    says "typo.yaml:13:71: error: unknown key 'weigth_decay' [S2S-TRN-001]"
+    says "fix: did you mean 'weight_decay'?"
+}
+
+@test "a duplicate key is a warning with the first place" {
+    (cat good.yaml; echo 'seed: 2') >twice.yaml
+    exits 0 s2s-check twice.yaml
+    says "twice.yaml:23:1: warning: 'seed' stands here again; it was set in line 2"
+}
+
+@test "a killed run leaves no output, MPI and oneDNN are not linked" {
+    mkfifo pipe
+    mkdir empty
+    s2s-check --json -o empty/out.json - <pipe &
+    pid=$!
+    exec 9>pipe
+    kill -TERM $pid
+    wait $pid || true
+    exec 9>&-
+    no_litter empty ""
+    ! ldd "$(command -v s2s-check)" | grep -E 'mpi|dnnl|openblas'
+}

@@ -242,6 +242,19 @@ static size_t mp3_frame(const unsigned char *p)
     return (size_t)(scale * bps / hz + (int)padding);
 }
 
+/* Bytes from the first frame on that its Xing or Info tag promises; 0 when it has none. */
+static size_t mp3_promised(const unsigned char *frame, size_t len)
+{
+    bool mpeg_1 = (frame[1] >> 3 & 3) == 3, mono = frame[3] >> 6 == 3;
+    size_t at = 4 + (size_t)(mpeg_1 ? (mono ? 17 : 32) : (mono ? 9 : 17));
+    if (len < at + 16 || (memcmp(frame + at, "Xing", 4) && memcmp(frame + at, "Info", 4)))
+        return 0;
+    uint32_t flags = be32(frame + at + 4);
+    if (!(flags & 2))
+        return 0;
+    return be32(frame + at + 8 + (flags & 1 ? 4 : 0));
+}
+
 /* Tags behind the frames: ID3v1, Lyrics3 and APE, or zeros. */
 static int is_mp3_tail(const unsigned char *p, size_t len)
 {
@@ -266,8 +279,11 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
         return truncated(err, "MP3", "the ID3 tag", at, len);
     while (len - at >= 4) {
         size_t size = mp3_frame(bytes + at);
-        if (size == 0)
+        if (size < 4)
             break;
+        size_t promised = n_frames == 0 ? mp3_promised(bytes + at, len - at) : 0;
+        if (promised > len - at)
+            return truncated(err, "MP3", "its first frame", promised, len - at);
         if (size > len - at)
             return truncated(err, "MP3", "the last frame", size, len - at);
         at += size;

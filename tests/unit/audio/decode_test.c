@@ -1,0 +1,322 @@
+/* lib/audio: decoding of every container, and that what is cut, flipped or odd is refused. */
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <sndfile.h>
+
+#include "lib/audio/audio.h"
+#include "lib/base/base.h"
+#include "lib/io/digest.h"
+
+enum { RATE = 16000, N = 12000 };
+
+struct bytes {
+    unsigned char *data;
+    size_t len;
+};
+
+static int16_t speech[2 * N];
+
+static int make_speech(void **state)
+{
+    float noise[2 * N];
+    s2s_rng_fill_normal(noise, 2 * N, 9, 0, 0, 1);
+    for (int i = 0; i < 2 * N; i++)
+        speech[i] = (int16_t)(3000 * sin(i * 0.05) + 300 * (double)noise[i]);
+    return 0;
+}
+
+/* N samples of speech in the given libsndfile format. */
+static struct bytes encode(int format, int n_channels, int rate_hz)
+{
+    char path[] = "/tmp/decode_test.XXXXXX";
+    close(mkstemp(path));
+    SF_INFO info = {.samplerate = rate_hz, .channels = n_channels, .format = format};
+    SNDFILE *file = sf_open(path, SFM_WRITE, &info);
+    assert_non_null(file);
+    sf_command(file, SFC_SET_SCALE_INT_FLOAT_WRITE, NULL, SF_TRUE);
+    assert_int_equal(sf_writef_short(file, speech, N), N);
+    sf_close(file);
+    struct bytes bytes = {s2s_xmalloc(1 << 20), 0};
+    FILE *in = fopen(path, "rb");
+    bytes.len = fread(bytes.data, 1, 1 << 20, in);
+    fclose(in);
+    unlink(path);
+    return bytes;
+}
+
+static int decode(struct s2s_audio *out, struct bytes bytes, struct s2s_error *err)
+{
+    /* exactly as large as the input, so that ASan sees a read past it */
+    unsigned char *copy = s2s_xmalloc(bytes.len + !bytes.len);
+    memcpy(copy, bytes.data, bytes.len);
+    int rc = s2s_audio_decode_bytes(out, copy, bytes.len, NULL, err);
+    free(copy);
+    return rc;
+}
+
+static const struct {
+    const char *name;
+    int format, rate_hz;
+    double error; /* largest of the codec; 0: exact */
+    bool flips_seen;
+} formats[] = {
+    {"wav", SF_FORMAT_WAV | SF_FORMAT_PCM_16, RATE, 0, false},
+    {"wav float", SF_FORMAT_WAV | SF_FORMAT_FLOAT, RATE, 0, false},
+    {"wav 24", SF_FORMAT_WAV | SF_FORMAT_PCM_24, RATE, 0, false},
+    {"wav ulaw", SF_FORMAT_WAV | SF_FORMAT_ULAW, RATE, 0.01, false},
+    {"wavex", SF_FORMAT_WAVEX | SF_FORMAT_PCM_16, RATE, 0, false},
+    {"rf64", SF_FORMAT_RF64 | SF_FORMAT_PCM_16, RATE, 0, false},
+    {"aiff", SF_FORMAT_AIFF | SF_FORMAT_PCM_16, RATE, 0, false},
+    {"au", SF_FORMAT_AU | SF_FORMAT_PCM_16, RATE, 0, false},
+    {"flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16, RATE, 0, true},
+    {"vorbis", SF_FORMAT_OGG | SF_FORMAT_VORBIS, RATE, 0.1, true},
+    {"opus", SF_FORMAT_OGG | SF_FORMAT_OPUS, RATE, 0.1, true},
+    {"mp3", SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, RATE, 0.2, false},
+};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
+static void every_container_decodes_to_what_went_in(void **state)
+{
+    for (int f = 0; f < N_FORMATS; f++) {
+        struct bytes bytes = encode(formats[f].format, 1, formats[f].rate_hz);
+        struct s2s_audio audio;
+        struct s2s_audio_info info;
+        struct s2s_error err = S2S_ERROR_INIT;
+        if (decode(&audio, bytes, &err) < 0)
+            fail_msg("%s: %s", formats[f].name, err.text);
+        assert_int_equal(audio.rate_hz, RATE);
+        if (formats[f].error == 0)
+            assert_int_equal(audio.n_samples, N);
+        assert_true(audio.n_samples >= N);
+        double worst = 0;
+        for (int i = 200; i < N - 200; i++)
+            worst = fmax(worst, fabs((double)audio.data[i] - speech[i] / 32768.0));
+        if (!(worst <= formats[f].error))
+            fail_msg("%s: %g", formats[f].name, worst);
+        assert_int_equal(s2s_audio_info_bytes(&info, bytes.data, bytes.len, NULL), 0);
+        assert_int_equal(info.n_samples, audio.n_samples);
+        assert_int_equal(info.n_channels, 1);
+        s2s_audio_release(&audio);
+        free(bytes.data);
+    }
+}
+
+static void a_cut_file_is_refused_wherever_it_is_cut(void **state)
+{
+    for (int f = 0; f < N_FORMATS; f++) {
+        struct bytes bytes = encode(formats[f].format, 1, formats[f].rate_hz);
+        size_t step = bytes.len / 90 + 1;
+        for (size_t len = 0; len < bytes.len; len += len + step < bytes.len - 3 ? step : 1) {
+            struct s2s_audio audio;
+            struct s2s_error err = S2S_ERROR_INIT;
+            /* the last byte of a WAV's odd padding or of a FLAC's end may carry nothing */
+            if (decode(&audio, (struct bytes){bytes.data, len}, &err) == 0)
+                fail_msg("%s: %zu of %zu bytes decode", formats[f].name, len, bytes.len);
+            assert_true(err.text[0] != 0);
+        }
+        free(bytes.data);
+    }
+}
+
+static void a_flipped_bit_is_seen_where_the_format_has_checksums(void **state)
+{
+    for (int f = 0; f < N_FORMATS; f++) {
+        if (!formats[f].flips_seen)
+            continue;
+        struct bytes bytes = encode(formats[f].format, 1, formats[f].rate_hz);
+        int n_seen = 0;
+        for (int k = 0; k < 64; k++) {
+            struct s2s_audio audio;
+            size_t at = (size_t)(s2s_rng_below(f, k, bytes.len * 9 / 10) + bytes.len / 20);
+            bytes.data[at] ^= 1 << k % 8;
+            if (decode(&audio, bytes, NULL) < 0)
+                n_seen++;
+            else
+                s2s_audio_release(&audio);
+            bytes.data[at] ^= 1 << k % 8;
+        }
+        if (n_seen != 64)
+            fail_msg("%s: %d of 64 seen", formats[f].name, n_seen);
+        free(bytes.data);
+    }
+}
+
+static void ranges_channels_and_digests_are_as_asked(void **state)
+{
+    struct bytes bytes = encode(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 2, RATE);
+    struct s2s_audio_options opt = S2S_AUDIO_OPTIONS_DEFAULT;
+    struct s2s_audio audio;
+    struct s2s_error err = S2S_ERROR_INIT;
+    char hex[33];
+    opt.offset_s = 0.1;
+    opt.duration_s = 0.25;
+    opt.digest = true;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, NULL), 0);
+    assert_int_equal(audio.n_samples, 4000);
+    assert_false(audio.int16);
+    for (int i = 0; i < 4000; i++)
+        assert_true(audio.data[i] ==
+                    ((float)speech[2 * (1600 + i)] + (float)speech[2 * (1600 + i) + 1]) / 65536.0f);
+    s2s_xxh3_128_hex(hex, bytes.data, bytes.len);
+    assert_string_equal(audio.xxh3, hex);
+    s2s_audio_release(&audio);
+    opt.channel = 1;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, NULL), 0);
+    assert_true(audio.int16);
+    for (int i = 0; i < 4000; i++)
+        assert_true(audio.data[i] == (float)speech[2 * (1600 + i) + 1] / 32768.0f);
+    s2s_audio_release(&audio);
+    opt.channel = 2;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, &err),
+                     S2S_E_RANGE);
+    opt.channel = 0;
+    opt.offset_s = 0.5;
+    opt.duration_s = 0.26; /* the file has 0.75 s: 10 ms too few are within the tolerance */
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, NULL), 0);
+    assert_int_equal(audio.n_samples, 4000);
+    s2s_audio_release(&audio);
+    opt.duration_s = 0.3;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, &err),
+                     S2S_E_TRUNCATED);
+    assert_non_null(strstr(err.text, "ends at 0.75 s"));
+    opt.offset_s = 0.75;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, &err),
+                     S2S_E_TRUNCATED);
+    free(bytes.data);
+}
+
+static void odd_files_are_errors_that_say_why(void **state)
+{
+    struct s2s_audio audio;
+    struct s2s_error err = S2S_ERROR_INIT;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, "", 0, NULL, &err), S2S_E_TRUNCATED);
+    assert_non_null(strstr(err.text, "empty"));
+    assert_int_equal(s2s_audio_decode_bytes(&audio, "no sound at all", 15, NULL, &err),
+                     S2S_E_FORMAT);
+    assert_int_equal(s2s_audio_decode_file(&audio, "/nowhere/x.wav", NULL, &err), S2S_E_OPEN);
+    assert_non_null(strstr(err.text, "/nowhere/x.wav"));
+    assert_int_equal(s2s_audio_decode_file(&audio, "/tmp", NULL, &err), S2S_E_OPEN);
+    struct bytes bytes = encode(SF_FORMAT_WAV | SF_FORMAT_FLOAT, 1, RATE);
+    float bad = NAN;
+    memcpy(bytes.data + bytes.len - 400, &bad, sizeof bad);
+    assert_int_equal(decode(&audio, bytes, &err), S2S_E_FORMAT);
+    assert_non_null(strstr(err.text, "sample 11900 is NaN"));
+    free(bytes.data);
+    /* a header alone, as written for no sample */
+    bytes = encode(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1, RATE);
+    memset(bytes.data + 40, 0, 4);
+    bytes.data[4] = 36;
+    bytes.data[5] = bytes.data[6] = bytes.data[7] = 0;
+    bytes.len = 44;
+    assert_int_equal(decode(&audio, bytes, &err), S2S_E_RANGE);
+    free(bytes.data);
+}
+
+static void a_wav_from_a_pipe_goes_to_the_end_of_the_file(void **state)
+{
+    struct bytes bytes = encode(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1, RATE);
+    struct s2s_audio audio;
+    memset(bytes.data + 4, 0xff, 4);
+    memset(bytes.data + 40, 0xff, 4);
+    assert_int_equal(decode(&audio, bytes, NULL), 0);
+    assert_int_equal(audio.n_samples, N);
+    s2s_audio_release(&audio);
+    free(bytes.data);
+}
+
+static void sample_counts_round_half_up(void **state)
+{
+    assert_int_equal(s2s_audio_n_samples(1.0, 16000), 16000);
+    assert_int_equal(s2s_audio_n_samples(0.00003125, 16000), 1);  /* 0.5 */
+    assert_int_equal(s2s_audio_n_samples(0.000031249, 16000), 0); /* 0.499984 */
+    assert_int_equal(s2s_audio_n_samples(0.00015625, 16000), 3);  /* 2.5 */
+    assert_int_equal(s2s_audio_n_samples(16.04, 22050), 353682);
+    assert_int_equal(s2s_audio_n_resampled(44100, 44100, 16000), 16000);
+    assert_int_equal(s2s_audio_n_resampled(1, 8000, 16000), 2);
+    assert_int_equal(s2s_audio_n_resampled(1, 16000, 8000), 1); /* 0.5 */
+    assert_int_equal(s2s_audio_n_resampled(3, 16000, 8000), 2);
+}
+
+static void a_tone_survives_resampling(void **state)
+{
+    enum { FROM = 44100, LEN = 44100 };
+    float *in = s2s_xmalloc(LEN * sizeof *in), *out = s2s_xmalloc(RATE * sizeof *out);
+    for (int i = 0; i < LEN; i++)
+        in[i] = (float)(0.5 * sin(2 * M_PI * 1000 * i / FROM));
+    assert_int_equal(s2s_audio_resample(out, in, LEN, FROM, RATE, NULL), 0);
+    for (int i = 200; i < RATE - 200; i++)
+        assert_true(fabs((double)out[i] - 0.5 * sin(2 * M_PI * 1000 * i / RATE)) < 1e-4);
+    assert_int_equal(s2s_audio_resample(out, in, 10, 0, RATE, NULL), S2S_E_RANGE);
+    free(in);
+    free(out);
+    struct bytes bytes = encode(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1, 8000);
+    struct s2s_audio_options opt = S2S_AUDIO_OPTIONS_DEFAULT;
+    struct s2s_audio audio;
+    opt.rate_hz = 16000;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, NULL), 0);
+    assert_int_equal(audio.n_samples, 2 * N);
+    assert_int_equal(audio.rate_hz, 16000);
+    assert_int_equal(audio.in.rate_hz, 8000);
+    s2s_audio_release(&audio);
+    free(bytes.data);
+}
+
+static void sixteen_bits_go_round_and_clip(void **state)
+{
+    int16_t in[] = {-32768, -1, 0, 1, 32767}, out[5];
+    float x[5], loud[] = {1.5f, -1.5f, 0.5f / 32768, 1.5f / 32768, 1};
+    s2s_audio_from_s16(x, in, 5);
+    s2s_audio_to_s16(out, x, 5);
+    assert_memory_equal(in, out, sizeof in);
+    s2s_audio_to_s16(out, loud, 5);
+    const int16_t want[] = {32767, -32768, 0, 2, 32767};
+    assert_memory_equal(out, want, sizeof want);
+}
+
+/* What a codec says on stderr does not come through; what others say does. */
+static void codecs_are_silent(void **state)
+{
+    struct bytes bytes = encode(SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 1, RATE);
+    char path[] = "/tmp/decode_test.XXXXXX", text[256] = "";
+    int fd = mkstemp(path), saved = dup(STDERR_FILENO);
+    dup2(fd, STDERR_FILENO);
+    for (size_t at = 300; at < bytes.len; at += 97) {
+        struct s2s_audio audio;
+        bytes.data[at] ^= 0x5a;
+        if (decode(&audio, bytes, NULL) == 0)
+            s2s_audio_release(&audio);
+    }
+    fprintf(stderr, "ours");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    lseek(fd, 0, SEEK_SET);
+    assert_int_equal(read(fd, text, sizeof text - 1), 4);
+    assert_string_equal(text, "ours");
+    close(fd);
+    unlink(path);
+    free(bytes.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_container_decodes_to_what_went_in),
+        cmocka_unit_test(a_cut_file_is_refused_wherever_it_is_cut),
+        cmocka_unit_test(a_flipped_bit_is_seen_where_the_format_has_checksums),
+        cmocka_unit_test(ranges_channels_and_digests_are_as_asked),
+        cmocka_unit_test(odd_files_are_errors_that_say_why),
+        cmocka_unit_test(a_wav_from_a_pipe_goes_to_the_end_of_the_file),
+        cmocka_unit_test(sample_counts_round_half_up),
+        cmocka_unit_test(a_tone_survives_resampling),
+        cmocka_unit_test(sixteen_bits_go_round_and_clip),
+        cmocka_unit_test(codecs_are_silent),
+    };
+    return cmocka_run_group_tests(tests, make_speech, NULL);
+}

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Decoders of tests/oracle/models against the transformers library at hand.
+
+check_decoders.py               recompute every decoder's expected values in fp32 and fp64, compare the stored ones, run
+                                s2s-train probe and compare it with both. Exit 77 without torch, transformers.
+check_decoders.py --write DIR   write expected.safetensors and expected.json of one directory
+"""
+import contextlib
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM
+except ImportError as e:
+    print(e)
+    sys.exit(77)
+
+OPTIMIZER = {"optimizer": "AdamW (decoupled)", "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1,
+             "lr": [0.001, 0.0008, 0.0005],
+             "no_decay": "parameters with one dimension or whose name ends in .bias"}
+
+
+@contextlib.contextmanager
+def casts_to(dtype):
+    """The library casts to fp32 inside norms and softmax; in an fp64 run those must be fp64 too."""
+    single, to_float = torch.float32, torch.Tensor.float
+    if dtype == torch.float64:
+        torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
+    torch.set_default_dtype(dtype)
+    yield
+    torch.float32, torch.Tensor.float = single, to_float
+    torch.set_default_dtype(single)
+
+
+def compute(path, dtype, optimizer):
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").train().to(dtype)
+    with casts_to(dtype):
+        rotary = model.model.rotary_emb
+        model.model.rotary_emb = type(rotary)(config=model.config)
+        return run(model, path, dtype, optimizer)
+
+
+def run(model, path, dtype, optimizer):
+    """Everything an expected.safetensors holds, and the norm of the first gradient."""
+    inputs = load_file(os.path.join(path, "inputs.safetensors"))
+    params = dict(model.named_parameters())
+    decay = [p for n, p in params.items() if p.ndim >= 2 and not n.endswith(".bias")]
+    plain = [p for n, p in params.items() if not (p.ndim >= 2 and not n.endswith(".bias"))]
+    opt = torch.optim.AdamW([{"params": decay, "weight_decay": optimizer["weight_decay"]}, {"params": plain, "weight_decay": 0.0}],
+                            lr=1.0, betas=tuple(optimizer["betas"]), eps=optimizer["eps"])
+    out, norm0 = {}, 0.0
+    for step, lr in enumerate(optimizer["lr"]):
+        opt.zero_grad()
+        got = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], output_hidden_states=True,
+                    use_cache=False)
+        logits = got.logits[:, :-1]
+        target = inputs["labels"][:, 1:]
+        keep = target != -100
+        loss = torch.nn.functional.cross_entropy(logits[keep].to(dtype), target[keep])
+        loss.backward()
+        norm = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in params.values())).item()
+        if step == 0:
+            norm0 = norm
+            out = {"hidden/%d" % i: h for i, h in enumerate(got.hidden_states)}
+            out.update(logits=got.logits, loss=loss.reshape(1))
+            out.update({"grad/" + n: p.grad.clone() for n, p in params.items()})
+        limit = optimizer.get("max_norm") or norm / 2
+        optimizer.setdefault("max_norm", limit)
+        for p in params.values():
+            p.grad.mul_(min(1.0, limit / (norm + 1e-6)))
+        for group in opt.param_groups:
+            group["lr"] = lr
+        opt.step()
+    out.update({"param3/" + n: p.detach().clone() for n, p in params.items()})
+    return {n: t.detach().contiguous() for n, t in out.items()}, norm0
+
+
+def difference(a, b, mask):
+    a, b = a.double(), b.double()
+    if a.ndim >= 3 and a.shape[:2] == mask.shape:
+        a, b = a[mask], b[mask]
+    return (a - b).abs().max().item(), b.abs().max().item()
+
+
+def write(path):
+    optimizer = dict(OPTIMIZER)
+    single, _ = compute(path, torch.float32, optimizer)
+    double, _ = compute(path, torch.float64, optimizer)
+    mask = load_file(os.path.join(path, "inputs.safetensors"))["attention_mask"].bool()
+    table = {}
+    for name in single:
+        noise, largest = difference(single[name], double[name], mask)
+        table[name] = {"max_abs": largest, "f32_minus_f64": noise, "atol": max(20 * noise, 1e-6 * largest)}
+    save_file(single, os.path.join(path, "expected.safetensors"))
+    with open(os.path.join(path, "expected.json"), "w") as f:
+        json.dump({"optimizer": optimizer, "tolerance": table}, f, indent=1)
+        f.write("\n")
+
+
+def check(path):
+    """Number of tensors that differ."""
+    with open(os.path.join(path, "expected.json")) as f:
+        expected = json.load(f)
+    mask = load_file(os.path.join(path, "inputs.safetensors"))["attention_mask"].bool()
+    stored = load_file(os.path.join(path, "expected.safetensors"))
+    with tempfile.TemporaryDirectory() as tmp:
+        out = os.path.join(tmp, "out.safetensors")
+        subprocess.run([os.path.join(ROOT, "bin", "s2s-train"), "probe", "--model", path, "--inputs", path + "/inputs.safetensors",
+                        "--out", out, "--grads", "--steps", "3", "--optimizer", path + "/expected.json"], check=True)
+        probe = load_file(out)
+    bad = 0
+    for dtype in (torch.float32, torch.float64):
+        fresh, _ = compute(path, dtype, dict(expected["optimizer"]))
+        for what, tensors in (("stored", stored), ("probe", probe)):
+            worst = 0.0
+            for name, limit in expected["tolerance"].items():
+                share = difference(tensors[name], fresh[name], mask)[0] / limit["atol"]
+                worst = max(worst, share)
+                bad += not share <= 1
+            print("%-20s %-6s against %s: worst %.2f of its tolerance" % (os.path.basename(path), what, dtype, worst))
+    return bad
+
+
+def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "--write":
+        write(sys.argv[2])
+        return 0
+    bad = 0
+    for config in sorted(glob.glob(os.path.join(HERE, "*", "config.json"))):
+        with open(config) as f:
+            if json.load(f).get("model_type") in ("llama", "qwen2", "qwen3", "gemma"):
+                bad += check(os.path.dirname(config))
+    print("%d tensors differ" % bad)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+# s2s-train probe: the numbers of decoders are transformers' numbers, whatever the layout.
+load common
+
+setup_tool() {
+    M=$ROOT/tests/oracle/models
+}
+
+# probe MODEL OUT [OPTION...]
+probe() {
+    local model=$1 out=$2
+    shift 2
+    s2s-train probe --model "$M/$model" --inputs "$M/$model/inputs.safetensors" --out "$out" "$@"
+}
+
+# against MODEL OUT [OPTION...]: every tensor of the model's table, within its tolerance
+against() {
+    local model=$1 out=$2
+    shift 2
+    python3 "$ROOT/tests/oracle/compare.py" "$out" "$M/$model/expected.safetensors" "$M/$model/expected.json" \
+        --mask "$M/$model/inputs.safetensors" "$@"
+}
+
+for_each_decoder() {
+    local model
+    for model in llama_gqa_untied llama_gqa_tied qwen2 qwen3 gemma1; do
+        "$@" "$model" || return 1
+    done
+}
+
+three_steps() {
+    local model=$1
+    shift
+    probe "$model" "$model.out" --grads --steps 3 --optimizer "$M/$model/expected.json" "$@"
+    against "$model" "$model.out"
+}
+
+@test "probe help, version" {
+    exits 0 s2s-train probe --help
+    says "--multiple"
+    exits 0 s2s-train probe --version
+    says "s2s-train"
+}
+
+@test "probe refuses an unknown option, a missing one, an unknown layout" {
+    exits 2 s2s-train probe --frobnicate
+    says "frobnicate"
+    exits 2 s2s-train probe --model "$M/qwen2"
+    says "--inputs"
+    exits 2 probe qwen2 out --layout diagonal
+    says "packed"
+    exits 2 probe qwen2 out --steps 2
+    says "--optimizer"
+}
+
+@test "probe says which input is absent" {
+    exits 2 s2s-train probe --model "$M/none" --inputs x --out y
+    says "none/config.json"
+    exits 2 s2s-train probe --model "$M/qwen2" --inputs absent.safetensors --out y
+    says "absent.safetensors"
+    no_litter . ""
+}
+
+@test "decoders: activations, loss, gradients, three AdamW steps (packed)" {
+    one() { three_steps "$1"; }
+    for_each_decoder one
+}
+
+@test "decoders: the same as padded rows" {
+    one() { three_steps "$1" --layout bshd; }
+    for_each_decoder one
+}
+
+@test "decoders: the same with utterances rounded up" {
+    one() { three_steps "$1" --multiple 8; }
+    for_each_decoder one
+}
+
+@test "the comparison fails where a tensor is missing or differs" {
+    probe qwen2 out
+    run against qwen2 out
+    [ "$status" -eq 1 ]
+    says "absent from the output"
+    against qwen2 out --only hidden --only logits --only loss
+    probe qwen2 rows --layout bshd
+    flip rows 2003 6
+    exits 1 against qwen2 rows --only hidden --only logits --only loss
+}
+
+@test "threads do not change a byte" {
+    for jobs in 1 2 8; do
+        OMP_NUM_THREADS=8 probe llama_gqa_tied "out$jobs" -j "$jobs" --grads --steps 3 --optimizer "$M/llama_gqa_tied/expected.json"
+    done
+    same out1 out2
+    same out1 out8
+}
+
+@test "left padding is stripped when packed and refused as rows" {
+    python3 - "$M/qwen2/inputs.safetensors" left.safetensors <<'PY'
+import json, struct, sys
+import numpy as np
+data = open(sys.argv[1], "rb").read()
+(size,) = struct.unpack("<Q", data[:8])
+head = json.loads(data[8:8 + size])
+out, parts, at = {}, [], 0
+arrays = {}
+for name, t in head.items():
+    if name != "__metadata__":
+        b, e = t["data_offsets"]
+        arrays[name] = np.frombuffer(data[8 + size + b:8 + size + e], "<i8").reshape(t["shape"])
+mask = arrays["attention_mask"]
+for name, a in arrays.items():
+    a = a.copy()
+    for row, n in enumerate(mask.sum(1)):
+        a[row] = np.roll(a[row], a.shape[1] - n)
+    out[name] = {"dtype": "I64", "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
+    at += a.nbytes
+    parts.append(a.tobytes())
+text = json.dumps(out).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+PY
+    s2s-train probe --model "$M/qwen2" --inputs left.safetensors --out out --grads
+    against qwen2 out --only loss --only grad/
+    exits 1 s2s-train probe --model "$M/qwen2" --inputs left.safetensors --out bad --layout bshd
+    says "not padded on the right"
+    [ ! -e bad ]
+}
+
+@test "weights that do not fit are refused by name" {
+    mkdir model
+    cp "$M/qwen2/config.json" "$M/qwen2/model.safetensors" model/
+    sed -i 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 4/' model/config.json
+    exits 1 s2s-train probe --model model --inputs "$M/qwen2/inputs.safetensors" --out out
+    says "tensors are absent"
+    says "model.layers.2.self_attn.q_proj.bias"
+    cp "$M/qwen2/config.json" model/
+    sed -i 's/"intermediate_size": [0-9]*/"intermediate_size": 8/' model/config.json
+    exits 1 s2s-train probe --model model --inputs "$M/qwen2/inputs.safetensors" --out out
+    says "mlp.gate_proj.weight is ["
+    sed -i 's/"model_type": "qwen2"/"model_type": "mystery"/' model/config.json
+    exits 1 s2s-train probe --model model --inputs "$M/qwen2/inputs.safetensors" --out out
+    says "mystery"
+    says "config.json:"
+    [ ! -e out ]
+}
+
+@test "truncated weights, truncated inputs, a full disk" {
+    mkdir model
+    cp "$M/qwen2/config.json" model/
+    head -c 100000 "$M/qwen2/model.safetensors" >model/model.safetensors
+    exits 1 s2s-train probe --model model --inputs "$M/qwen2/inputs.safetensors" --out out
+    says "model/model.safetensors"
+    head -c 900 "$M/qwen2/inputs.safetensors" >short.safetensors
+    exits 1 s2s-train probe --model "$M/qwen2" --inputs short.safetensors --out out
+    says "short.safetensors"
+    [ ! -e out ]
+    run bash -c 's2s-train probe --model "$1" --inputs "$1/inputs.safetensors" -o - >/dev/full' _ "$M/qwen2"
+    [ "$status" -eq 1 ]
+    probe qwen2 out
+    s2s-train probe --model "$M/qwen2" --inputs "$M/qwen2/inputs.safetensors" -o - >piped
+    same out piped
+}
+
+@test "weights in shards with an index" {
+    mkdir sharded
+    cp "$M/qwen2/config.json" sharded/
+    python3 - "$M/qwen2/model.safetensors" sharded <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+(size,) = struct.unpack("<Q", data[:8])
+head = json.loads(data[8:8 + size])
+head.pop("__metadata__", None)
+names, index = sorted(head), {}
+for part in range(2):
+    shard, out, at, raw = "model-%d.safetensors" % part, {}, 0, b""
+    for name in names[part::2]:
+        b, e = head[name]["data_offsets"]
+        out[name] = dict(head[name], data_offsets=[at, at + e - b])
+        at += e - b
+        raw += data[8 + size + b:8 + size + e]
+        index[name] = shard
+    text = json.dumps(out).encode()
+    open(sys.argv[2] + "/" + shard, "wb").write(struct.pack("<Q", len(text)) + text + raw)
+json.dump({"weight_map": index}, open(sys.argv[2] + "/model.safetensors.index.json", "w"))
+PY
+    s2s-train probe --model sharded --inputs "$M/qwen2/inputs.safetensors" --out out
+    probe qwen2 whole
+    same out whole
+    rm sharded/model-1.safetensors
+    exits 2 s2s-train probe --model sharded --inputs "$M/qwen2/inputs.safetensors" --out out
+    says "model-1.safetensors"
+}
+
+@test "killed in the middle leaves no file" {
+    s2s-train probe --model "$M/qwen2" --inputs "$M/qwen2/inputs.safetensors" --out out --steps 1000000 \
+        --optimizer "$M/qwen2/expected.json" &
+    pid=$!
+    sleep 0.4
+    kill -TERM $pid
+    wait $pid || true
+    no_litter . ""
+}

@@ -1,6 +1,5 @@
 #include "tools/train/probe.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
 #include "lib/conf/conf.h"
+#include "lib/optim/optim.h"
 
 /* Families in the order they are asked. */
 static const struct probe_family *const families[] = {&probe_decoder};
@@ -123,77 +123,51 @@ static void add_params(struct probe *p, const char *prefix, bool gradient)
 
 /* ---- optimizer ---- */
 
+/* The object `optimizer` of an expected.json: options, and the learning rate of each step. */
 struct optimizer {
-    double betas[2], eps, weight_decay, max_norm;
-    double *lr; /* [n_lr], of step i: lr[min(i, n_lr - 1)] */
+    struct s2s_adamw_options options;
+    double *lr; /* [n_lr]; the last one also serves the steps after it */
     size_t n_lr;
-    float *m, *v;
 };
 
-static int read_optimizer(struct optimizer *o, const char *path, struct s2s_error *err)
+static int read_lr(struct optimizer *o, const struct s2s_conf *conf, struct s2s_error *err)
 {
-    struct s2s_conf *root = NULL;
-    const struct s2s_conf *conf, *list;
-    int rc = s2s_conf_read(&root, path, S2S_CONF_JSON, err);
-    if (rc < 0)
-        return rc;
-    conf = s2s_conf_find(root, "optimizer");
-    conf = conf && conf->kind == S2S_CONF_MAP ? conf : root;
-    if ((rc = s2s_conf_get_f64_or(&o->betas[0], conf, "betas.0", 0.9, err)) < 0 ||
-        (rc = s2s_conf_get_f64_or(&o->betas[1], conf, "betas.1", 0.95, err)) < 0 ||
-        (rc = s2s_conf_get_f64_or(&o->eps, conf, "eps", 1e-8, err)) < 0 ||
-        (rc = s2s_conf_get_f64_or(&o->weight_decay, conf, "weight_decay", 0, err)) < 0 ||
-        (rc = s2s_conf_get_f64_or(&o->max_norm, conf, "max_norm", 0, err)) < 0)
-        goto out;
     const struct s2s_conf *lr = s2s_conf_find(conf, "lr");
     bool many = lr && lr->kind == S2S_CONF_LIST && lr->n_items > 0;
     o->n_lr = many ? lr->n_items : 1;
     o->lr = s2s_xcalloc(o->n_lr, sizeof *o->lr);
-    if (many)
-        rc = s2s_conf_get_list(&list, conf, "lr", err);
-    else
-        rc = s2s_conf_get_f64(&o->lr[0], conf, "lr", err);
-    for (size_t i = 0; many && rc == 0 && i < o->n_lr; i++)
-        rc = s2s_conf_as_f64(&o->lr[i], list->items[i], err);
-out:
+    if (!many)
+        return s2s_conf_get_f64(&o->lr[0], conf, "lr", err);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < o->n_lr; i++)
+        rc = s2s_conf_as_f64(&o->lr[i], lr->items[i], err);
+    return rc;
+}
+
+static int read_optimizer(struct optimizer *o, const char *path, struct s2s_error *err)
+{
+    struct s2s_conf *root = NULL;
+    struct s2s_adamw_options *opt = &o->options;
+    int rc = s2s_conf_read(&root, path, S2S_CONF_JSON, err);
+    if (rc < 0)
+        return rc;
+    const struct s2s_conf *conf = s2s_conf_find(root, "optimizer");
+    conf = conf && conf->kind == S2S_CONF_MAP ? conf : root;
+    if ((rc = s2s_conf_get_f64_or(&opt->beta1, conf, "betas.0", 0.9, err)) == 0 &&
+        (rc = s2s_conf_get_f64_or(&opt->beta2, conf, "betas.1", 0.95, err)) == 0 &&
+        (rc = s2s_conf_get_f64_or(&opt->eps, conf, "eps", 1e-8, err)) == 0 &&
+        (rc = s2s_conf_get_f64_or(&opt->weight_decay, conf, "weight_decay", 0, err)) == 0 &&
+        (rc = s2s_conf_get_f64_or(&opt->clip_norm, conf, "max_norm", 0, err)) == 0)
+        rc = read_lr(o, conf, err);
     s2s_conf_free(root);
     return rc;
 }
 
-/* One AdamW step in double on the host: the reference for what a trained run does on the device. */
-static void update(struct probe *p, struct optimizer *o, int step)
+static void update(struct s2s_optim *optim, const struct optimizer *o, int step)
 {
-    struct s2s_params *params = p->model->params;
-    double lr = o->lr[(size_t)step < o->n_lr ? (size_t)step : o->n_lr - 1], norm = 0;
-    size_t n = (size_t)params->n_trained;
-    if (!o->m) {
-        o->m = s2s_xcalloc(n + 1, sizeof *o->m);
-        o->v = s2s_xcalloc(n + 1, sizeof *o->v);
-    }
-    for (size_t i = 0; i < n; i++)
-        norm += (double)params->grads[i] * params->grads[i];
-    norm = sqrt(norm);
-    double factor =
-        o->max_norm > 0 && o->max_norm / (norm + 1e-6) < 1 ? o->max_norm / (norm + 1e-6) : 1;
-    for (size_t i = 0; i < params->n; i++) {
-        struct s2s_param *param = params->list[i];
-        if (!param->trained)
-            continue;
-        params->device->kernels->adamw(
-            &params->device->queue,
-            &(struct s2s_k_adamw){.p = params->values + param->offset,
-                                  .m = o->m + param->offset,
-                                  .v = o->v + param->offset,
-                                  .grad = params->grads + param->offset,
-                                  .n = param->numel,
-                                  .t = step + 1,
-                                  .lr = lr,
-                                  .beta1 = o->betas[0],
-                                  .beta2 = o->betas[1],
-                                  .eps = o->eps,
-                                  .weight_decay = s2s_param_decays(param) ? o->weight_decay : 0,
-                                  .grad_scale = factor});
-    }
+    double lr = o->lr[(size_t)step < o->n_lr ? (size_t)step : o->n_lr - 1];
+    double factor = s2s_optim_clip_factor(optim, s2s_optim_grad_norm(optim));
+    s2s_optim_step(optim, lr, o->options.weight_decay, factor);
 }
 
 /* ---- command line ---- */
@@ -326,14 +300,17 @@ static int run_steps(struct probe *p, const struct probe_options *opt, struct s2
 {
     struct optimizer optimizer = {0};
     struct s2s_tape *tape = s2s_tape_new(p->device, opt->grads || opt->steps);
+    struct s2s_optim *optim = NULL;
     int rc = opt->steps ? read_optimizer(&optimizer, opt->optimizer, err) : 0;
+    if (rc == 0 && opt->steps)
+        optim = s2s_optim_new(p->model->params, &optimizer.options);
     for (int step = 0; rc == 0 && step < (opt->steps ? opt->steps : 1); step++) {
         if ((rc = run_step(p, tape, step == 0, err)) < 0)
             break;
         if (step == 0 && opt->grads)
             add_params(p, "grad", true);
-        if (opt->steps)
-            update(p, &optimizer, step);
+        if (optim)
+            update(optim, &optimizer, step);
     }
     if (rc == 0 && opt->steps) {
         char prefix[32];
@@ -341,8 +318,7 @@ static int run_steps(struct probe *p, const struct probe_options *opt, struct s2
         add_params(p, prefix, false);
     }
     free(optimizer.lr);
-    free(optimizer.m);
-    free(optimizer.v);
+    s2s_optim_free(optim);
     s2s_tape_free(tape);
     return rc;
 }

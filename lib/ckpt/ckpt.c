@@ -56,7 +56,8 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
         if (strcmp(ckpt->files[i].name, name) == 0)
             return (int)i;
     if (fstatat(ckpt->dir_fd, name, &st, ckpt->no_links ? AT_SYMLINK_NOFOLLOW : 0) < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s", name);
+        return errno == ENOENT ? s2s_error_set(err, S2S_E_NOTFOUND, "%s is missing", name)
+                               : s2s_error_errno(err, S2S_E_OPEN, "%s", name);
     if (!S_ISREG(st.st_mode))
         return s2s_error_set(err, S2S_E_FORMAT, "%s: %s", name,
                              S_ISLNK(st.st_mode) ? "a link, which this format never has: refused"

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_files.h"
 
 /* ---- files ---- */
 
@@ -36,8 +37,6 @@ int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, str
 int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,
                struct s2s_error *err);
 int ckpt_sync_dir(const char *dir, struct s2s_error *err);
-/* Removes a folder and all in it; links are removed, not followed. Missing is fine. */
-int ckpt_remove_tree(const char *path, struct s2s_error *err);
 /* One plain component: not empty, ".", "..", no slash, backslash or control character. */
 bool ckpt_name_is_plain(const char *name, size_t len);
 
@@ -66,6 +65,10 @@ void ckpt_emit_ints(struct ckpt_emitter *out, const int64_t *v, int n); /* a tup
 void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value);
 /* key of a dict as argparse.Namespace */
 void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
+
+/* s2s_dist_commit with the bytes of common.pt as they are. */
+int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                     size_t n_ranks, const struct s2s_buf *common, struct s2s_error *err);
 
 /* ---- dtypes as torch spells them ---- */
 

@@ -20,6 +20,8 @@ struct s2s_dist_writer {
     struct ckpt_items items;
     char *name; /* of the file in its folder */
     void *piece;
+    struct s2s_zip_writer *zip; /* of the tensor that is being written */
+    int64_t left;               /* bytes of it that are to come */
 };
 
 int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
@@ -118,27 +120,8 @@ static struct ckpt_item *add_item(struct s2s_dist_writer *writer, const char *na
     return item;
 }
 
-/* the storage, from memory or made piece by piece */
-static int write_storage(struct s2s_dist_writer *writer, struct s2s_zip_writer *zip,
-                         const char *data, s2s_dist_fill *fill, void *ctx, int64_t len,
-                         struct s2s_error *err)
-{
-    int rc = s2s_zip_begin(zip, "archive/data/0", ALIGN, err);
-    if (fill && !writer->piece)
-        writer->piece = s2s_xalloc_aligned(PIECE);
-    for (int64_t done = 0; rc == 0 && done < len;) {
-        size_t n = len - done < PIECE ? (size_t)(len - done) : PIECE;
-        if (fill)
-            rc = fill(ctx, writer->piece, n, err);
-        if (rc == 0)
-            rc = s2s_zip_write(zip, fill ? writer->piece : data + done, n, err);
-        done += (int64_t)n;
-    }
-    return rc < 0 ? rc : s2s_zip_end(zip, err);
-}
-
-static int write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
-                        const void *data, s2s_dist_fill *fill, void *ctx, struct s2s_error *err)
+int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                          struct s2s_error *err)
 {
     int rc = check_chunk(chunk, err);
     if (rc < 0)
@@ -152,21 +135,75 @@ static int write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_ch
         item->size[d] = chunk->size ? chunk->size[d] : chunk->shape[d];
     }
     int64_t numel = ckpt_box_numel(item->size, item->n_dims);
+    writer->left = numel * (int64_t)s2s_dtype_size(item->dtype);
+    writer->zip = s2s_zip_writer_new(file_sink, writer);
     struct s2s_buf pickle = S2S_BUF_INIT;
-    struct s2s_zip_writer *zip = s2s_zip_writer_new(file_sink, writer);
     tensor_pickle(&pickle, item, numel);
-    rc = s2s_zip_add(zip, "archive/data.pkl", ALIGN, pickle.data, pickle.len, err);
+    rc = s2s_zip_add(writer->zip, "archive/data.pkl", ALIGN, pickle.data, pickle.len, err);
     if (rc == 0)
-        rc = s2s_zip_add(zip, "archive/byteorder", ALIGN, "little", 6, err);
+        rc = s2s_zip_add(writer->zip, "archive/byteorder", ALIGN, "little", 6, err);
     if (rc == 0)
-        rc = write_storage(writer, zip, data, fill, ctx,
-                           numel * (int64_t)s2s_dtype_size(item->dtype), err);
-    if (rc == 0)
-        rc = s2s_zip_add(zip, "archive/version", ALIGN, "3\n", 2, err);
-    if (rc == 0)
-        rc = s2s_zip_finish(zip, &item->len, err);
-    s2s_zip_writer_free(zip);
+        rc = s2s_zip_begin(writer->zip, "archive/data/0", ALIGN, err);
     s2s_buf_release(&pickle);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
+}
+
+void s2s_dist_begin_bytes(struct s2s_dist_writer *writer, const char *name)
+{
+    add_item(writer, name);
+}
+
+int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
+                  struct s2s_error *err)
+{
+    if (!writer->zip)
+        return ckpt_file_write(&writer->file, bytes, len, err);
+    writer->left -= (int64_t)len;
+    return s2s_zip_write(writer->zip, bytes, len, err);
+}
+
+int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
+{
+    struct ckpt_item *item = &writer->items.v[writer->items.n - 1];
+    if (!writer->zip) {
+        item->len = writer->file.pos - item->pos;
+        return 0;
+    }
+    int rc = 0;
+    if (writer->left)
+        rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %lld bytes %s than its box has", item->name,
+                           (long long)llabs((long long)writer->left),
+                           writer->left > 0 ? "less" : "more");
+    if (rc == 0)
+        rc = s2s_zip_end(writer->zip, err);
+    if (rc == 0)
+        rc = s2s_zip_add(writer->zip, "archive/version", ALIGN, "3\n", 2, err);
+    if (rc == 0)
+        rc = s2s_zip_finish(writer->zip, &item->len, err);
+    s2s_zip_writer_free(writer->zip);
+    writer->zip = NULL;
+    return rc;
+}
+
+/* from memory, or made piece by piece */
+static int write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                        const char *data, s2s_dist_fill *fill, void *ctx, struct s2s_error *err)
+{
+    int rc = s2s_dist_begin_tensor(writer, chunk, err);
+    if (rc < 0)
+        return rc;
+    if (fill && !writer->piece)
+        writer->piece = s2s_xalloc_aligned(PIECE);
+    for (int64_t done = 0, len = writer->left; rc == 0 && done < len;) {
+        size_t n = len - done < PIECE ? (size_t)(len - done) : PIECE;
+        if (fill)
+            rc = fill(ctx, writer->piece, n, err);
+        if (rc == 0)
+            rc = s2s_dist_data(writer, fill ? writer->piece : data + done, n, err);
+        done += (int64_t)n;
+    }
+    if (rc == 0)
+        rc = s2s_dist_end(writer, err);
     return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
 }
 
@@ -213,24 +250,6 @@ int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, cons
     return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
 }
 
-int s2s_dist_write_bytes(struct s2s_dist_writer *writer, const char *name, s2s_dist_fill *fill,
-                         void *ctx, int64_t len_bytes, struct s2s_error *err)
-{
-    struct ckpt_item *item = add_item(writer, name);
-    int rc = 0;
-    item->len = len_bytes;
-    if (!writer->piece)
-        writer->piece = s2s_xalloc_aligned(PIECE);
-    for (int64_t done = 0; rc == 0 && done < len_bytes;) {
-        size_t n = len_bytes - done < PIECE ? (size_t)(len_bytes - done) : PIECE;
-        rc = fill(ctx, writer->piece, n, err);
-        if (rc == 0)
-            rc = ckpt_file_write(&writer->file, writer->piece, n, err);
-        done += (int64_t)n;
-    }
-    return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
-}
-
 int64_t s2s_dist_written(const struct s2s_dist_writer *writer)
 {
     return writer->file.pos;
@@ -242,6 +261,7 @@ void s2s_dist_discard(struct s2s_dist_writer *writer)
         return;
     ckpt_file_discard(&writer->file);
     ckpt_items_release(&writer->items);
+    s2s_zip_writer_free(writer->zip);
     free(writer->name);
     free(writer->piece);
     free(writer);
@@ -268,10 +288,10 @@ static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return 0;
 }
 
-static int write_common(const char *dir, const json_t *common, struct s2s_error *err)
+/* the bytes of common.pt */
+static void make_common(struct s2s_buf *file, const json_t *common)
 {
     struct ckpt_emitter out;
-    struct s2s_buf file = S2S_BUF_INIT;
     const char *key;
     json_t *value;
     int64_t len;
@@ -287,20 +307,17 @@ static int write_common(const char *dir, const json_t *common, struct s2s_error 
     }
     ckpt_emit_op(&out, "u");
     ckpt_emit_end(&out);
-    int rc = write_pickle_zip(buf_sink, &file, &out.buf, &len, err);
-    if (rc == 0)
-        rc = ckpt_file_put(dir, "common.pt", file.data, file.len, err);
-    s2s_buf_release(&file);
+    if (write_pickle_zip(buf_sink, file, &out.buf, &len, NULL) < 0)
+        S2S_BUG("a write to memory failed");
     ckpt_emit_release(&out);
-    return rc;
 }
 
 static const char METADATA_JSON[] =
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}";
 
-int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
-                    const json_t *common, struct s2s_error *err)
+static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
+                  const struct s2s_buf *common, struct s2s_error *err)
 {
     struct ckpt_items all = {.n = 0};
     struct s2s_buf metadata = S2S_BUF_INIT;
@@ -310,7 +327,7 @@ int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks
     if (rc == 0)
         rc = ckpt_items_check(&all, err);
     if (rc == 0)
-        rc = write_common(dir, common, err);
+        rc = ckpt_file_put(dir, "common.pt", common->data, common->len, err);
     if (rc == 0) {
         ckpt_items_metadata(&all, &metadata);
         rc = ckpt_file_put(dir, ".metadata", metadata.data, metadata.len, err);
@@ -322,6 +339,16 @@ int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks
         rc = ckpt_sync_dir(dir, err);
     s2s_buf_release(&metadata);
     ckpt_items_release(&all);
+    return rc;
+}
+
+int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
+                    const json_t *common, struct s2s_error *err)
+{
+    struct s2s_buf file = S2S_BUF_INIT;
+    make_common(&file, common);
+    int rc = finish(dir, items, n_ranks, &file, err);
+    s2s_buf_release(&file);
     return rc;
 }
 
@@ -369,7 +396,7 @@ static int clean_root(const char *root, struct s2s_error *err)
     int rc = list_iterations(root, ".tmp", &names, &n, err);
     for (size_t i = 0; i < n; i++) {
         if (rc == 0)
-            rc = ckpt_remove_tree(names[i], err);
+            rc = s2s_ckpt_remove_tree(names[i], err);
         free(names[i]);
     }
     free(names);
@@ -378,7 +405,7 @@ static int clean_root(const char *root, struct s2s_error *err)
     for (size_t i = 0; i < n; i++) {
         char *name = s2s_xstrndup(names[i], strlen(names[i]) - strlen(".old"));
         if (rc == 0 && access(name, F_OK) == 0)
-            rc = ckpt_remove_tree(names[i], err);
+            rc = s2s_ckpt_remove_tree(names[i], err);
         else if (rc == 0 && rename(names[i], name) < 0)
             rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", names[i]);
         free(name);
@@ -423,7 +450,7 @@ void s2s_dist_abort(const char *root, int64_t iteration)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     char *dir = tmp_dir(root, iteration);
-    if (ckpt_remove_tree(dir, &err) < 0)
+    if (s2s_ckpt_remove_tree(dir, &err) < 0)
         s2s_warn("ckpt", "%s", err.text);
     free(dir);
 }
@@ -455,7 +482,7 @@ static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
     if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_NOREPLACE) == 0)
         return 0;
     if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
-        return ckpt_remove_tree(tmp, err);
+        return s2s_ckpt_remove_tree(tmp, err);
     char *old = s2s_xasprintf("%s.old", dir);
     int rc = 0;
     if (rename(dir, old) < 0 && errno != ENOENT)
@@ -463,17 +490,17 @@ static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
     else if (rename(tmp, dir) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", tmp);
     else
-        rc = ckpt_remove_tree(old, err);
+        rc = s2s_ckpt_remove_tree(old, err);
     free(old);
     return rc;
 }
 
-int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                    size_t n_ranks, const json_t *common, struct s2s_error *err)
+int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                     size_t n_ranks, const struct s2s_buf *common, struct s2s_error *err)
 {
     char *tmp = tmp_dir(root, iteration);
     char *dir = s2s_xasprintf("%s/iter_%07" PRId64, root, iteration);
-    int rc = s2s_dist_finish(tmp, items, n_ranks, common, err);
+    int rc = finish(tmp, items, n_ranks, common, err);
     if (rc == 0)
         rc = rename_dir(tmp, dir, err);
     if (rc == 0)
@@ -482,6 +509,16 @@ int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *i
         rc = replace_tracker(root, iteration, err);
     free(tmp);
     free(dir);
+    return rc;
+}
+
+int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                    size_t n_ranks, const json_t *common, struct s2s_error *err)
+{
+    struct s2s_buf file = S2S_BUF_INIT;
+    make_common(&file, common);
+    int rc = ckpt_dist_commit(root, iteration, items, n_ranks, &file, err);
+    s2s_buf_release(&file);
     return rc;
 }
 
@@ -507,7 +544,7 @@ int s2s_dist_prune(const char *root, int keep, struct s2s_error *err)
     for (size_t i = 0; i < n; i++) {
         const char *base = strrchr(names[i], '/') + 1;
         if (rc == 0 && i + (size_t)keep < n && iteration_of(base, "") != latest)
-            rc = ckpt_remove_tree(names[i], err);
+            rc = s2s_ckpt_remove_tree(names[i], err);
         free(names[i]);
     }
     if (fd >= 0)

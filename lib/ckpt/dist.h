@@ -68,9 +68,15 @@ int s2s_dist_write_fill(struct s2s_dist_writer *writer, const struct s2s_dist_ch
  * it, "rng_state/shard_0.0_1.1" (a key, offsets, shape), the value then wrapped in a list. */
 int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
                           struct s2s_error *err);
-/* A byte object that is stored bytes already (a torch.save zip): copied. */
-int s2s_dist_write_bytes(struct s2s_dist_writer *writer, const char *name, s2s_dist_fill *fill,
-                         void *ctx, int64_t len_bytes, struct s2s_error *err);
+/* The same step by step, for data that is pushed: a tensor's box, or the stored bytes of an object
+ * (a torch.save archive); then its data in order, then the end (SHAPE when it was too much or too
+ * little). */
+int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                          struct s2s_error *err);
+void s2s_dist_begin_bytes(struct s2s_dist_writer *writer, const char *name);
+int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
+                  struct s2s_error *err);
+int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err);
 
 int64_t s2s_dist_written(const struct s2s_dist_writer *writer); /* bytes so far */
 

@@ -168,7 +168,7 @@ static int remove_entries(int fd, struct s2s_error *err)
     return rc;
 }
 
-int ckpt_remove_tree(const char *path, struct s2s_error *err)
+int s2s_ckpt_remove_tree(const char *path, struct s2s_error *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
@@ -177,6 +177,19 @@ int ckpt_remove_tree(const char *path, struct s2s_error *err)
     if (rc == 0 && rmdir(path) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "remove");
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
+}
+
+int s2s_ckpt_rename_tree(const char *from, const char *to, struct s2s_error *err)
+{
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) < 0 &&
+        (errno != EINVAL || rename(from, to) < 0))
+        return s2s_error_errno(err, S2S_E_IO, "%s: rename to %s", from, to);
+    const char *slash = strrchr(to, '/');
+    char *above =
+        slash ? s2s_xstrndup(to, slash == to ? 1 : (size_t)(slash - to)) : s2s_xstrdup(".");
+    int rc = ckpt_sync_dir(above, err);
+    free(above);
+    return rc;
 }
 
 bool ckpt_name_is_plain(const char *name, size_t len)

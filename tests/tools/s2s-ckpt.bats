@@ -66,3 +66,177 @@ listed() {
 @test "ls of a full disk fails" {
     exits 1 bash -c "s2s-ckpt ls '$DATA/hf_sharded' >/dev/full"
 }
+
+converted() {
+    exits 0 s2s-ckpt convert -q --to hf "$DATA/$1" out
+    run python3 "$ROOT/tests/oracle/ckpt/compare_hf.py" s2s-ckpt out "$DATA/$1.hf.json"
+    [ "$status" -eq 0 ] || { echo "$output" >&2; return 1; }
+}
+
+digests() {
+    s2s-ckpt ls --json --sha256 "$1" | python3 -c 'import json,sys
+for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])'
+}
+
+@test "convert to hf: a Nemotron-H of four ranks, optimizer and padding left out" {
+    converted mcore016_hybrid_tp2pp2ep2
+}
+
+@test "convert to hf: a VLM with stacked vision layers" {
+    converted mcore015_vlm_tp2
+}
+
+@test "convert to torch_dist and to safetensors keeps every tensor bit for bit, whatever the input" {
+    for name in mini_writer mcore016_gated_pp2dp2_dpreshardable mcore012_torch24_flattened_tp2 dcp_plain dcp_fsdp2 dcp_hf \
+        hf_sharded zip.pt legacy.pt pytorch_model.bin mp_rank; do
+        rm -rf out out.safetensors
+        exits 0 s2s-ckpt convert -q --to torch_dist "$DATA/$name" out
+        exits 0 s2s-ckpt convert -q --to safetensors "$DATA/$name" out.safetensors
+        digests "$DATA/$name" >want
+        digests out >dist
+        digests out.safetensors >single
+        same want dist
+        same want single
+    done
+}
+
+@test "convert to hf cuts shards, writes their index, takes the small files along" {
+    exits 0 s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" out
+    [ "$(ls out/*.safetensors | wc -l)" -gt 2 ]
+    for shard in out/*.safetensors; do [ "$(stat -c %s "$shard")" -lt 6000 ]; done
+    same out/config.json "$DATA/hf_sharded/config.json"
+    digests "$DATA/hf_sharded" >want
+    digests out >got
+    same want got
+    python3 -c 'import json
+index = json.load(open("out/model.safetensors.index.json"))
+assert index["metadata"]["total_size"] == sum(t["bytes"] for t in json.load(open("/dev/stdin"))["tensors"])' < <(s2s-ckpt ls --json out)
+    exits 0 s2s-ckpt convert -q --to hf out whole
+    no_litter whole config.json model.safetensors
+}
+
+@test "convert --dtype casts floating tensors and follows in config.json" {
+    exits 0 s2s-ckpt convert -q --to hf --dtype f32 "$DATA/hf_sharded" out
+    [ "$(s2s-ckpt ls out | cut -f2 | sort -u)" = F32 ]
+    grep -q '"float32"' out/config.json
+    exits 0 s2s-ckpt convert -q --to hf --dtype bf16 out back
+    digests "$DATA/hf_sharded" >want
+    digests back >got
+    same want got
+}
+
+@test "convert is whole or nothing: a damaged input leaves nothing" {
+    cp -r "$DATA/mini_writer" in
+    # a byte of tensor data: found by its CRC-32
+    flip in/iter_0000042/__0_0.distcp 1700
+    for to in hf torch_dist safetensors; do
+        exits 1 s2s-ckpt convert --to $to in out
+        no_litter . in
+    done
+    exits 1 s2s-ckpt convert --to safetensors in - >/dev/null
+    exits 1 s2s-ckpt convert --to hf "$DATA/hf_sharded" /dev/full/out
+    exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" in
+    says "is there already"
+}
+
+@test "convert --strict fails on what would be left out, and lists it" {
+    cp -r "$DATA/mini_writer" in
+    exits 0 s2s-ckpt convert --strict -q --to hf "$DATA/hf_sharded" out
+    exits 2 s2s-ckpt convert --to nonsense in x
+    exits 2 s2s-ckpt convert --to hf in
+    exits 1 s2s-ckpt convert --from mp_rank --to hf in x
+    says "is torch_dist, not mp_rank"
+}
+
+@test "convert names what a layer lacks" {
+    exits 1 s2s-ckpt convert --to hf "$DATA/mcore012_torch24_flattened_tp2" out
+    says "how many heads"
+    says "--config"
+    echo '{"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 4}' >config.json
+    exits 1 s2s-ckpt convert --config config.json --to hf "$DATA/mcore012_torch24_flattened_tp2" out
+    says "wanted but absent"
+    says "model.layers.1.self_attn.o_proj.weight (of decoder.layers.1.self_attention.linear_proj.weight)"
+    no_litter . config.json
+}
+
+@test "convert to stdout is a safetensors file" {
+    s2s-ckpt convert -q --to safetensors "$DATA/dcp_hf" - >out.safetensors
+    digests "$DATA/dcp_hf" >want
+    digests out.safetensors >got
+    same want got
+}
+
+@test "a .distcp that is cut, missing or a link is named" {
+    cp -r "$DATA/mini_writer" in
+    truncate -s 1000 in/iter_0000042/__0_0.distcp
+    exits 1 s2s-ckpt ls in
+    says "__0_0.distcp has 1000 bytes"
+    says "truncated"
+    rm in/iter_0000042/__0_0.distcp
+    exits 1 s2s-ckpt ls in
+    says "__0_0.distcp is missing"
+    ln -s /etc/passwd in/iter_0000042/__0_0.distcp
+    exits 1 s2s-ckpt ls in
+    says "a link"
+}
+
+@test "a save that did not finish is called so" {
+    cp -r "$DATA/mini_writer/iter_0000042" in
+    rm in/.metadata in/metadata.json
+    exits 1 s2s-ckpt ls in
+    says "unfinished save"
+}
+
+@test "hostile names and classes are refused, nothing is run" {
+    cp -r "$DATA/mini_writer/iter_0000042" in
+    python3 - <<'PY'
+path = "in/.metadata"
+data = open(path, "rb").read()
+open("traversal", "wb").write(data.replace(b"__0_0.distcp", b"../../passwd"))
+open("system", "wb").write(b"cposix\nsystem\n(X\x0b\0\0\0touch ownedtR.")
+open("unknown", "wb").write(b"\x80\x02cmymodule\nThing\n)R.")
+PY
+    cp traversal in/.metadata
+    exits 1 s2s-ckpt ls in
+    says "../../passwd"
+    says "refused"
+    cp system in/.metadata
+    exits 1 s2s-ckpt ls in
+    says "hostile: it wants to call posix.system"
+    [ ! -e owned ]
+    cp unknown in/.metadata
+    exits 1 s2s-ckpt ls in
+    says "class mymodule.Thing is not known"
+    says "byte 2"
+}
+
+@test "zarr, unknown folders and empty files are named" {
+    mkdir zarr empty
+    echo '{"sharded_backend": "zarr", "sharded_backend_version": 1}' >zarr/metadata.json
+    exits 1 s2s-ckpt ls zarr
+    says "zarr"
+    exits 1 s2s-ckpt ls empty
+    : >nothing
+    exits 1 s2s-ckpt ls nothing
+}
+
+@test "a conversion that is killed leaves nothing under the final name" {
+    head -c 60000000 /dev/zero >zeros
+    python3 - <<'PY'
+import json, struct
+n = 60000000
+header = json.dumps({"w": {"dtype": "U8", "shape": [n], "data_offsets": [0, n]}}).encode()
+open("big.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + open("zeros", "rb").read())
+PY
+    for signal in TERM KILL; do
+        s2s-ckpt convert -q --to torch_dist big.safetensors out &
+        sleep 0.01
+        kill -$signal $! || true
+        wait $! || true
+        # either it was done already, or nothing is there
+        [ ! -e out ] || exits 0 s2s-ckpt ls out
+        rm -rf out
+    done
+    rm -rf out.s2s-partial
+    no_litter . big.safetensors zeros
+}

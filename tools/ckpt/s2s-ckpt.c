@@ -3,6 +3,7 @@
 
 static const struct s2s_command commands[] = {
     {"ls", ckpt_ls, "every tensor: name, dtype, shape, bytes; any format, detected"},
+    {"convert", ckpt_convert, "to Hugging Face, torch_dist or one safetensors file"},
     {NULL, NULL, NULL},
 };
 
@@ -15,7 +16,8 @@ int main(int argc, char **argv)
                           "Hugging Face, torch.save. No Python, no GPU, memory that does not grow "
                           "with the checkpoint; nothing in a file is ever executed.",
                           "Examples:\n"
-                          "  s2s-ckpt ls checkpoints/\n\n"
+                          "  s2s-ckpt ls checkpoints/\n"
+                          "  s2s-ckpt convert --to hf checkpoints/ model/\n\n"
                           "See also: s2s-ckpt(1)",
                           argc, argv, &err);
     return s2s_tool_end(rc, &err);

@@ -28,7 +28,7 @@ static int make_root(void **state)
 static int remove_root(void **state)
 {
     struct fixture *f = *state;
-    int rc = getenv("S2S_KEEP") ? 0 : ckpt_remove_tree(f->root, NULL);
+    int rc = getenv("S2S_KEEP") ? 0 : s2s_ckpt_remove_tree(f->root, NULL);
     if (getenv("S2S_KEEP"))
         fprintf(stderr, "kept %s\n", f->root);
     free(f);

@@ -1,0 +1,100 @@
+/*
+ * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c, or a file
+ * of the user's), one line a rule:
+ *
+ *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [?]
+ *
+ * {N} is the layer's number, {E} the expert's, {a,b} a list. Transforms, all in terms of rows:
+ *     copy     the same tensor (lists on both sides pair up)
+ *     vocab    the same, but rows past the vocabulary are padding
+ *     qkv      rows by group (its q heads, k, v) <-> three tensors q, k, v
+ *     heads    rows by head (q, k, v) <-> one tensor of all q, all k, all v
+ *     split    equal row ranges <-> that many tensors
+ *     concat   several tensors <-> one, rows behind each other
+ *     experts  entry E of axis 0 <-> one tensor an expert (with a list: split as well)
+ * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
+ * may be absent. Other lines: family NAME                 begins a map detect NAME.. [!NAME..]
+ * names that a source of this family has, or has not include FAMILY M-PREFIX H-PREFIX section NAME
+ * rules up to the next section hold for layers that have this tensor drop NAME known, and not
+ * wanted on the other side
+ * "#" begins a comment.
+ */
+#ifndef CKPT_MAP_H
+#define CKPT_MAP_H
+
+#include "lib/ckpt/plan.h"
+
+struct ckpt_map_request {
+    struct s2s_ckpt *ckpt;
+    const char *name; /* a family, a file, or NULL: found from the names */
+    const json_t *config;
+    bool keep_vocab_padding;
+};
+
+struct ckpt_map_result {
+    const char *family; /* lent by the tables, or "file" */
+    const char **unused;
+    size_t n_unused, cap_unused;
+    size_t n_optimizer;
+};
+
+/* Are these Megatron's names? */
+bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
+/* Fills plan with Hugging Face targets. NOTFOUND lists what a layer needs and the source lacks. */
+int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
+                   struct ckpt_map_result *result, struct s2s_error *err);
+
+/* ---- the table ---- */
+
+enum ckpt_transform {
+    CKPT_MAP_COPY,
+    CKPT_MAP_VOCAB,
+    CKPT_MAP_QKV,
+    CKPT_MAP_HEADS,
+    CKPT_MAP_SPLIT,
+    CKPT_MAP_CONCAT,
+    CKPT_MAP_EXPERTS,
+    CKPT_MAP_DROP,
+};
+
+struct ckpt_rule {
+    char *megatron, *hf; /* with {N}, {E} and at most one list */
+    enum ckpt_transform transform;
+    bool optional;
+    int section; /* index in sections; -1: holds for the whole model */
+    int group;   /* index in stacks: which stack of layers; -1: none */
+};
+
+struct ckpt_map {
+    const char *family;
+    struct ckpt_rule *rules;
+    size_t n_rules, cap_rules;
+    char **sections;
+    size_t n_sections, cap_sections;
+    char **stacks; /* patterns up to "{N}": layers are numbered within a stack */
+    size_t n_stacks, cap_stacks;
+};
+
+extern const char *const ckpt_map_tables; /* all families that are built in */
+
+/* Reads one family of a text. NOTFOUND, FORMAT (line). */
+int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *family,
+                   struct s2s_error *err);
+void ckpt_map_release(struct ckpt_map *map);
+/* The names of the families of a text and their detect lines, one after the other: false at the
+ * end. *at starts at 0. */
+bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char detect[512]);
+
+/* What a pattern's holes are in a name. */
+struct ckpt_match {
+    int64_t layer, expert; /* -1: no such hole, or (layer) on axis 0 */
+    int item;              /* of the list; -1: none */
+    bool stacked;          /* ".{N}" is missing: layers are axis 0 */
+};
+bool ckpt_map_match(const char *pattern, const char *name, struct ckpt_match *match);
+/* The pattern with its holes filled. Gives: free. */
+char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match);
+/* Items of the pattern's list; 0: it has none. */
+int ckpt_map_items(const char *pattern);
+
+#endif

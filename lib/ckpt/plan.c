@@ -1,0 +1,273 @@
+#include "lib/ckpt/plan.h"
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+
+struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char *name,
+                                          enum s2s_dtype dtype, int n_dims, const int64_t *shape)
+{
+    s2s_grow(&plan->targets, plan->n_targets, &plan->cap_targets, sizeof *plan->targets);
+    struct s2s_ckpt_target *target = &plan->targets[plan->n_targets++];
+    *target = (struct s2s_ckpt_target){.name = s2s_xstrdup(name), .dtype = dtype, .n_dims = n_dims};
+    for (int d = 0; d < n_dims; d++)
+        target->shape[d] = shape[d];
+    return target;
+}
+
+void s2s_ckpt_plan_piece(struct s2s_ckpt_target *target, const struct s2s_ckpt_tensor *source,
+                         const int64_t *begin, const int64_t *size)
+{
+    s2s_grow(&target->pieces, target->n_pieces, &target->cap_pieces, sizeof *target->pieces);
+    struct s2s_ckpt_piece *piece = &target->pieces[target->n_pieces++];
+    *piece = (struct s2s_ckpt_piece){.source = source};
+    for (int d = 0; source && d < source->n_dims; d++) {
+        piece->begin[d] = begin ? begin[d] : 0;
+        piece->size[d] = size ? size[d] : source->shape[d] - piece->begin[d];
+    }
+    if (!source)
+        piece->size[0] = *size;
+}
+
+struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
+                                           const struct s2s_ckpt_tensor *source)
+{
+    struct s2s_ckpt_target *target =
+        s2s_ckpt_plan_add(plan, name, source->dtype, source->n_dims, source->shape);
+    s2s_ckpt_plan_piece(target, source, NULL, NULL);
+    return target;
+}
+
+static bool is_float(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
+}
+
+void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (is_float(plan->targets[i].dtype))
+            plan->targets[i].dtype = dtype;
+}
+
+int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target)
+{
+    return ckpt_box_numel(target->shape, target->n_dims) * (int64_t)s2s_dtype_size(target->dtype);
+}
+
+/* text, with runs of digits compared as numbers */
+static int compare_natural(const char *a, const char *b)
+{
+    while (*a && *b) {
+        size_t n = strspn(a, "0123456789"), m = strspn(b, "0123456789");
+        if (n && m) {
+            while (n > 1 && *a == '0')
+                a++, n--;
+            while (m > 1 && *b == '0')
+                b++, m--;
+            int order = n != m ? (n > m) - (n < m) : memcmp(a, b, n);
+            if (order)
+                return order;
+            a += n;
+            b += m;
+        } else if (*a != *b) {
+            return (unsigned char)*a < (unsigned char)*b ? -1 : 1;
+        } else {
+            a++;
+            b++;
+        }
+    }
+    return (*a != 0) - (*b != 0);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct s2s_ckpt_target *x = a, *y = b;
+    int order = compare_natural(x->name, y->name);
+    return order ? order : strcmp(x->name, y->name);
+}
+
+static int check_target(const struct s2s_ckpt_target *target, struct s2s_error *err)
+{
+    char text[200];
+    int64_t numel = ckpt_box_numel(target->shape, target->n_dims), filled = 0;
+    for (size_t i = 0; i < target->n_pieces; i++) {
+        const struct s2s_ckpt_piece *piece = &target->pieces[i];
+        filled += ckpt_box_numel(piece->size, piece->source ? piece->source->n_dims : 1);
+        if (piece->source && piece->source->dtype != target->dtype &&
+            !(is_float(piece->source->dtype) && is_float(target->dtype)))
+            return s2s_error_set(err, S2S_E_DTYPE, "%s: %s cannot be made of %s", target->name,
+                                 s2s_dtype_name(target->dtype),
+                                 s2s_dtype_name(piece->source->dtype));
+    }
+    if (filled != numel)
+        return s2s_error_set(err, S2S_E_SHAPE, "%s: %lld values for shape %s", target->name,
+                             (long long)filled,
+                             ckpt_shape_text(text, target->shape, target->n_dims));
+    return 0;
+}
+
+int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    if (plan->n_targets)
+        qsort(plan->targets, plan->n_targets, sizeof *plan->targets, by_name);
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        if (i && strcmp(plan->targets[i - 1].name, plan->targets[i].name) == 0)
+            return s2s_error_set(err, S2S_E_FORMAT, "%s would be written twice",
+                                 plan->targets[i].name);
+        int rc = check_target(&plan->targets[i], err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        free(plan->targets[i].name);
+        free(plan->targets[i].pieces);
+    }
+    free(plan->targets);
+    *plan = (struct s2s_ckpt_plan){.source = NULL};
+}
+
+/* ---- streaming ---- */
+
+/* elements that are cast at once: the result stays in the cache */
+enum { CAST_ELEMENTS = 16 << 10 };
+
+struct stream {
+    const struct s2s_ckpt_write *how;
+    enum s2s_dtype from, to;
+    s2s_ckpt_sink *sink;
+    void *ctx;
+};
+
+static double load(const char *from, enum s2s_dtype dtype, size_t i)
+{
+    uint16_t half;
+    float single;
+    double value;
+    switch (dtype) {
+    case S2S_F64:
+        memcpy(&value, from + 8 * i, 8);
+        return value;
+    case S2S_F32:
+        memcpy(&single, from + 4 * i, 4);
+        return (double)single;
+    case S2S_F16:
+        memcpy(&half, from + 2 * i, 2);
+        return (double)s2s_f16_to_f32(half);
+    default:
+        memcpy(&half, from + 2 * i, 2);
+        return (double)s2s_bf16_to_f32(half);
+    }
+}
+
+static void store(char *to, enum s2s_dtype dtype, size_t i, double value)
+{
+    float single = (float)value;
+    uint16_t half;
+    switch (dtype) {
+    case S2S_F64:
+        memcpy(to + 8 * i, &value, 8);
+        return;
+    case S2S_F32:
+        memcpy(to + 4 * i, &single, 4);
+        return;
+    case S2S_F16:
+        half = s2s_f32_to_f16(single);
+        memcpy(to + 2 * i, &half, 2);
+        return;
+    default:
+        half = s2s_f32_to_bf16(single);
+        memcpy(to + 2 * i, &half, 2);
+    }
+}
+
+/* the two casts that whole models go through are loops that the compiler makes vectors of */
+static void cast_block(char *to, enum s2s_dtype to_dtype, const char *from,
+                       enum s2s_dtype from_dtype, size_t n)
+{
+    if (from_dtype == S2S_BF16 && to_dtype == S2S_F32) {
+        for (size_t i = 0; i < n; i++) {
+            uint16_t half;
+            memcpy(&half, from + 2 * i, 2);
+            uint32_t bits = (uint32_t)half << 16;
+            memcpy(to + 4 * i, &bits, 4);
+        }
+    } else if (from_dtype == S2S_F32 && to_dtype == S2S_BF16) {
+        for (size_t i = 0; i < n; i++) {
+            float single;
+            memcpy(&single, from + 4 * i, 4);
+            uint16_t half = s2s_f32_to_bf16(single);
+            memcpy(to + 2 * i, &half, 2);
+        }
+    } else {
+        for (size_t i = 0; i < n; i++)
+            store(to, to_dtype, i, load(from, from_dtype, i));
+    }
+}
+
+static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct stream *s = ctx;
+    int rc = 0;
+    if (s->how->stop && *s->how->stop)
+        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted; nothing was left behind");
+    if (s->how->progress)
+        s->how->progress(s->how->ctx, (int64_t)len);
+    if (s->from == s->to)
+        return s->sink(s->ctx, bytes, len, err);
+    _Alignas(64) char cast[CAST_ELEMENTS * 8];
+    size_t from = s2s_dtype_size(s->from), to = s2s_dtype_size(s->to), n = len / from;
+    for (size_t done = 0; done < n && rc == 0; done += CAST_ELEMENTS) {
+        size_t now = n - done < CAST_ELEMENTS ? n - done : CAST_ELEMENTS;
+        cast_block(cast, s->to, (const char *)bytes + done * from, s->from, now);
+        rc = s->sink(s->ctx, cast, now * to, err);
+    }
+    return rc;
+}
+
+static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
+{
+    static const char zeros[64 << 10];
+    int rc = 0;
+    for (int64_t done = 0; done < len && rc == 0; done += (int64_t)sizeof zeros) {
+        int64_t left = len - done;
+        rc =
+            s->sink(s->ctx, zeros, left < (int64_t)sizeof zeros ? (size_t)left : sizeof zeros, err);
+    }
+    return rc;
+}
+
+int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
+                           const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
+                           struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < target->n_pieces && rc == 0; i++) {
+        const struct s2s_ckpt_piece *piece = &target->pieces[i];
+        struct stream s = {.how = how, .to = target->dtype, .sink = sink, .ctx = ctx};
+        if (!piece->source) {
+            rc = stream_zeros(&s, piece->size[0] * (int64_t)s2s_dtype_size(target->dtype), err);
+            continue;
+        }
+        s.from = piece->source->dtype;
+        rc = s2s_ckpt_stream(plan->source, piece->source, piece->begin, piece->size, stream_sink,
+                             &s, err);
+    }
+    return rc;
+}
+
+int s2s_ckpt_plan_verify(struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        for (size_t k = 0; k < plan->targets[i].n_pieces; k++) {
+            const struct s2s_ckpt_tensor *source = plan->targets[i].pieces[k].source;
+            int rc = source ? s2s_ckpt_verify_tensor(plan->source, source, err) : 0;
+            if (rc < 0)
+                return rc;
+        }
+    return 0;
+}

@@ -1,0 +1,75 @@
+/*
+ * What a conversion writes: target tensors, each the row-major concatenation of boxes of source
+ * tensors (every split, merge and stacking between the families is of that form), cast on the way.
+ * All shapes and dtypes are known, and checked, before a byte is written.
+ */
+#ifndef CKPT_PLAN_H
+#define CKPT_PLAN_H
+
+#include "lib/ckpt/ckpt.h"
+
+struct s2s_outfile;
+
+/* A box of a source tensor, or zeros (source NULL: numel of size). */
+struct s2s_ckpt_piece {
+    const struct s2s_ckpt_tensor *source;
+    int64_t begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
+};
+
+struct s2s_ckpt_target {
+    char *name;
+    enum s2s_dtype dtype; /* as it is written */
+    int n_dims;
+    int64_t shape[S2S_MAX_DIMS];
+    struct s2s_ckpt_piece *pieces;
+    size_t n_pieces, cap_pieces;
+};
+
+struct s2s_ckpt_plan {
+    struct s2s_ckpt *source;
+    struct s2s_ckpt_target *targets;
+    size_t n_targets, cap_targets;
+};
+
+/* Adds a target without pieces; lent until the next. */
+struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char *name,
+                                          enum s2s_dtype dtype, int n_dims, const int64_t *shape);
+/* Adds a box to a target. begin NULL: zeros; size NULL: to the end. */
+void s2s_ckpt_plan_piece(struct s2s_ckpt_target *target, const struct s2s_ckpt_tensor *source,
+                         const int64_t *begin, const int64_t *size);
+/* A target that is a whole source tensor under another name. */
+struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
+                                           const struct s2s_ckpt_tensor *source);
+/* Floating targets (F64 F32 F16 BF16) get this dtype; others stay. */
+void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype);
+/* Sorts by name, numbers by value ("layers.2" before "layers.10"); refuses a name twice, and pieces
+ * that do not fill their target or cannot be cast to it. */
+int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err);
+int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target);
+void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan);
+
+/* ---- carrying it out ---- */
+
+struct s2s_ckpt_write {
+    int64_t max_shard_bytes; /* of a file of weights; 0: one file */
+    void (*progress)(void *ctx, int64_t bytes);
+    void *ctx;
+    volatile int *stop; /* not 0: give up (INTERRUPTED) */
+};
+
+/* Streams one target. */
+int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
+                           const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
+                           struct s2s_error *err);
+/* Compares the CRC-32 of every source storage that the streams did not read in order. */
+int s2s_ckpt_plan_verify(struct s2s_ckpt_plan *plan, struct s2s_error *err);
+
+/* One safetensors file of targets [begin, end); aligned, so tensors of wide types come first. */
+int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
+                               struct s2s_outfile *out, const struct s2s_ckpt_write *how,
+                               struct s2s_error *err);
+/* model.safetensors, or shards and their index, in a folder that exists. */
+int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
+                      struct s2s_error *err);
+
+#endif

@@ -1,0 +1,379 @@
+#include "lib/ckpt/to_hf.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/map.h"
+#include "lib/ckpt/model.h"
+#include "lib/io/outfile.h"
+
+enum { MAX_SIDE_FILE = 256 << 20 };
+
+static bool starts(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+static bool ends(const char *s, const char *suffix)
+{
+    size_t len = strlen(s), n = strlen(suffix);
+    return len >= n && strcmp(s + len - n, suffix) == 0;
+}
+
+static void add_unused(struct s2s_hf_output *out, const char *name)
+{
+    s2s_grow(&out->unused, out->n_unused, &out->cap_unused, sizeof *out->unused);
+    out->unused[out->n_unused++] = s2s_xstrdup(name);
+}
+
+static void add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len)
+{
+    for (size_t i = 0; i < out->n_files; i++)
+        if (strcmp(out->files[i].path, path) == 0)
+            return;
+    s2s_grow(&out->files, out->n_files, &out->cap_files, sizeof *out->files);
+    char *copy = s2s_xmalloc(len + 1);
+    memcpy(copy, bytes, len);
+    copy[len] = 0;
+    out->files[out->n_files++] = (struct s2s_hf_file){s2s_xstrdup(path), copy, len};
+}
+
+static bool is_optimizer(const char *name)
+{
+    return starts(name, "optimizer.") || starts(name, "optim.");
+}
+
+static bool is_composite(const struct s2s_ckpt *ckpt)
+{
+    bool llm = false, encoder = false;
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        llm |= starts(ckpt->tensors[i].name, "llm.");
+        encoder |= starts(ckpt->tensors[i].name, "encoder.");
+    }
+    return llm && encoder;
+}
+
+/* ---- small files ---- */
+
+/* config.json of each part and other texts that s2s-train keeps in the common state */
+static int files_of_common(struct s2s_hf_output *out, const json_t *common, struct s2s_error *err)
+{
+    static const struct {
+        const char *key, *path;
+    } configs[] = {{"config/model", "config.json"},
+                   {"config/composite", "config.json"},
+                   {"config/encoder", "encoder/config.json"},
+                   {"config/llm", "llm/config.json"}};
+    const char *key;
+    json_t *value;
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        value = json_object_get(common, configs[i].key);
+        if (json_is_string(value))
+            add_file(out, configs[i].path, json_string_value(value), json_string_length(value));
+    }
+    json_object_foreach((json_t *)common, key, value)
+    {
+        if (!starts(key, "file/") || !json_is_string(value))
+            continue;
+        const char *path = key + strlen("file/"), *slash = strchr(path, '/');
+        /* one folder at most, and a plain name in it */
+        const char *name = slash ? slash + 1 : path;
+        if (!ckpt_name_is_plain(name, strlen(name)) ||
+            (slash && !starts(path, "encoder/") && !starts(path, "llm/")))
+            return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
+                                 path);
+        add_file(out, path, json_string_value(value), json_string_length(value));
+    }
+    return 0;
+}
+
+/* text that goes with a model: configuration, tokenizer, code, licence; no weights, no index */
+static bool is_side_file(const char *name)
+{
+    static const char *const suffixes[] = {".json", ".jinja", ".txt",   ".model",    ".py",
+                                           ".md",   ".yaml",  ".jsonl", ".tiktoken", ".spm"};
+    if (name[0] == '.' || ends(name, ".index.json") || strcmp(name, "metadata.json") == 0)
+        return false;
+    if (starts(name, "LICENSE") || starts(name, "NOTICE"))
+        return true;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (ends(name, suffixes[i]))
+            return true;
+    return false;
+}
+
+static int files_of_folder(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                           const char *folder, struct s2s_error *err)
+{
+    int fd = openat(ckpt->dir_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct dirent **entries;
+    if (fd < 0)
+        return 0;
+    int n = scandirat(fd, ".", &entries, NULL, alphasort), rc = 0;
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        struct stat st;
+        char *bytes;
+        size_t len;
+        if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
+            S_ISREG(st.st_mode)) {
+            rc = ckpt_slurp(fd, name, MAX_SIDE_FILE, &bytes, &len, err);
+            char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
+            if (rc == 0)
+                add_file(out, path, bytes, len);
+            free(path);
+            free(bytes);
+        }
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+    close(fd);
+    return rc;
+}
+
+static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                           struct s2s_error *err)
+{
+    static const char *const folders[] = {"", "encoder", "llm"};
+    int rc = 0;
+    if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") == 0)
+        return 0;
+    for (int i = 0; i < 3 && rc == 0; i++)
+        rc = files_of_folder(out, ckpt, folders[i], err);
+    return rc;
+}
+
+int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct s2s_hf_output out = {.family = ""};
+    *common = json_pack("{s:I, s:f}", "iteration",
+                        (json_int_t)(ckpt->iteration < 0 ? 0 : ckpt->iteration),
+                        "checkpoint_version", 3.0);
+    int rc = files_of_source(&out, ckpt, err);
+    for (size_t i = 0; i < out.n_files && rc == 0; i++) {
+        const struct s2s_hf_file *file = &out.files[i];
+        json_t *text = json_stringn(file->bytes, file->len);
+        char *key = strcmp(file->path, "config.json") == 0
+                        ? s2s_xstrdup(is_composite(ckpt) ? "config/composite" : "config/model")
+                    : strcmp(file->path, "encoder/config.json") == 0 ? s2s_xstrdup("config/encoder")
+                    : strcmp(file->path, "llm/config.json") == 0
+                        ? s2s_xstrdup("config/llm")
+                        : s2s_xasprintf("file/%s", file->path);
+        if (text)
+            json_object_set_new(*common, key, text);
+        else
+            s2s_warn("ckpt", "%s: is not text, left out", file->path);
+        free(key);
+    }
+    s2s_hf_release(&out);
+    if (rc < 0)
+        json_decref(*common);
+    return rc;
+}
+
+/* config.json says which dtype the weights have: it must follow a cast */
+static void set_config_dtype(struct s2s_hf_output *out, enum s2s_dtype dtype)
+{
+    for (size_t i = 0; i < out->n_files; i++) {
+        struct s2s_hf_file *file = &out->files[i];
+        json_t *root = ends(file->path, "config.json") &&
+                               (strlen(file->path) == 11 || ends(file->path, "/config.json"))
+                           ? json_loadb(file->bytes, file->len, 0, NULL)
+                           : NULL;
+        static const char *const keys[] = {"dtype", "torch_dtype"};
+        bool changed = false;
+        for (int k = 0; k < 2; k++)
+            if (json_is_string(json_object_get(root, keys[k]))) {
+                json_object_set_new(root, keys[k], json_string(ckpt_torch_dtype(dtype)));
+                changed = true;
+            }
+        if (changed) {
+            free(file->bytes);
+            file->bytes = json_dumps(root, JSON_INDENT(2));
+            file->len = strlen(file->bytes);
+        }
+        json_decref(root);
+    }
+}
+
+/* ---- which names ---- */
+
+static struct s2s_hf_part *add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                                    const char *folder, const char *file)
+{
+    struct s2s_hf_part *part = &out->parts[out->n_parts++];
+    *part = (struct s2s_hf_part){.folder = folder, .file = file, .plan = {.source = ckpt}};
+    return part;
+}
+
+static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
+{
+    struct s2s_hf_part *encoder = add_part(out, ckpt, "encoder", NULL);
+    struct s2s_hf_part *llm = add_part(out, ckpt, "llm", NULL);
+    struct s2s_hf_part *proj = add_part(out, ckpt, "", "projection.safetensors");
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        if (starts(t->name, "encoder."))
+            s2s_ckpt_plan_copy(&encoder->plan, t->name + strlen("encoder."), t);
+        else if (starts(t->name, "llm."))
+            s2s_ckpt_plan_copy(&llm->plan, t->name + strlen("llm."), t);
+        else if (starts(t->name, "proj."))
+            s2s_ckpt_plan_copy(&proj->plan, t->name, t);
+        else if (is_optimizer(t->name))
+            out->n_optimizer++;
+        else
+            add_unused(out, t->name);
+    }
+    if (proj->plan.n_targets == 0)
+        out->n_parts--;
+}
+
+/* torch.distributed.checkpoint of {"model": .., "optim": ..}: the model's names have one "model."
+ * more than Hugging Face's */
+static const char *wrapping_prefix(const struct s2s_ckpt *ckpt)
+{
+    bool optimizer = false, doubled = false, outside = false;
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const char *name = ckpt->tensors[i].name;
+        if (is_optimizer(name))
+            optimizer = true;
+        else if (starts(name, "model.model.") || starts(name, "model.lm_head."))
+            doubled = true;
+        else if (!starts(name, "model."))
+            outside = true;
+    }
+    return !outside && (doubled || (optimizer && strcmp(ckpt->format, "dcp") == 0)) ? "model." : "";
+}
+
+static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
+{
+    struct s2s_hf_part *part = add_part(out, ckpt, "", NULL);
+    const char *prefix = wrapping_prefix(ckpt);
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        if (is_optimizer(t->name))
+            out->n_optimizer++;
+        else
+            s2s_ckpt_plan_copy(&part->plan, t->name + strlen(prefix), t);
+    }
+}
+
+static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                       const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    struct s2s_hf_part *part = add_part(out, ckpt, "", NULL);
+    struct ckpt_map_request request = {.ckpt = ckpt,
+                                       .name = options->map,
+                                       .config = options->config,
+                                       .keep_vocab_padding = options->keep_vocab_padding};
+    struct ckpt_map_result result = {.n_unused = 0};
+    int rc = ckpt_map_to_hf(&part->plan, &request, &result, err);
+    for (size_t i = 0; i < result.n_unused; i++)
+        add_unused(out, result.unused[i]);
+    free(result.unused);
+    out->n_optimizer += result.n_optimizer;
+    out->family = result.family;
+    return rc;
+}
+
+int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                   const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    *out = (struct s2s_hf_output){.family = ""};
+    int rc = 0;
+    if (options->map || ckpt_map_wanted(ckpt))
+        rc = plan_mapped(out, ckpt, options, err);
+    else if (is_composite(ckpt))
+        plan_composite(out, ckpt);
+    else
+        plan_plain(out, ckpt);
+    if (rc == 0 && options->config_text)
+        add_file(out, "config.json", options->config_text, strlen(options->config_text));
+    if (rc == 0 && ckpt->common)
+        rc = files_of_common(out, ckpt->common, err);
+    if (rc == 0)
+        rc = files_of_source(out, ckpt, err);
+    size_t n = 0;
+    for (size_t i = 0; i < out->n_parts && rc == 0; i++) {
+        if (options->dtype)
+            s2s_ckpt_plan_cast(&out->parts[i].plan, options->dtype);
+        rc = s2s_ckpt_plan_seal(&out->parts[i].plan, err);
+        n += out->parts[i].plan.n_targets;
+    }
+    if (rc == 0 && n == 0)
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s holds no weights", ckpt->path);
+    if (rc == 0 && options->dtype)
+        set_config_dtype(out, options->dtype);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static int write_part(struct s2s_hf_part *part, const char *dir, const struct s2s_ckpt_write *how,
+                      struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s%s%s", dir, *part->folder ? "/" : "", part->folder);
+    int rc = 0;
+    if (*part->folder && mkdir(path, 0777) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", path);
+    if (rc == 0 && !part->file)
+        rc = s2s_ckpt_write_hf(&part->plan, path, how, err);
+    if (rc == 0 && part->file) {
+        char *name = s2s_xasprintf("%s/%s", path, part->file);
+        struct s2s_outfile *file = NULL;
+        rc = s2s_outfile_open(&file, name, err);
+        if (rc == 0)
+            rc = s2s_ckpt_write_safetensors(&part->plan, 0, part->plan.n_targets, file, how, err);
+        if (rc == 0)
+            rc = s2s_outfile_commit(file, err);
+        else
+            s2s_outfile_abort(file);
+        free(name);
+    }
+    if (rc == 0)
+        rc = s2s_ckpt_plan_verify(&part->plan, err);
+    if (rc == 0)
+        rc = ckpt_sync_dir(path, err);
+    free(path);
+    return rc;
+}
+
+int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
+                 struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < out->n_parts && rc == 0; i++)
+        rc = write_part(&out->parts[i], dir, how, err);
+    for (size_t i = 0; i < out->n_files && rc == 0; i++) {
+        const char *slash = strchr(out->files[i].path, '/');
+        char *folder = slash ? s2s_xasprintf("%s/%.*s", dir, (int)(slash - out->files[i].path),
+                                             out->files[i].path)
+                             : s2s_xstrdup(dir);
+        struct stat st;
+        /* files of a part that has no weights here are left out with it */
+        if (stat(folder, &st) == 0)
+            rc =
+                ckpt_file_put(dir, out->files[i].path, out->files[i].bytes, out->files[i].len, err);
+        free(folder);
+    }
+    return rc < 0 ? rc : ckpt_sync_dir(dir, err);
+}
+
+void s2s_hf_release(struct s2s_hf_output *out)
+{
+    for (size_t i = 0; i < out->n_parts; i++)
+        s2s_ckpt_plan_release(&out->parts[i].plan);
+    for (size_t i = 0; i < out->n_files; i++) {
+        free(out->files[i].path);
+        free(out->files[i].bytes);
+    }
+    for (size_t i = 0; i < out->n_unused; i++)
+        free(out->unused[i]);
+    free(out->files);
+    free(out->unused);
+    *out = (struct s2s_hf_output){.family = ""};
+}

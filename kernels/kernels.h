@@ -153,7 +153,14 @@ struct s2s_k_attention_backward {
     void *workspace; /* attention_backward_workspace bytes */
 };
 
-enum s2s_act { S2S_ACT_SILU, S2S_ACT_GELU_TANH, S2S_ACT_GELU, S2S_ACT_RELU, S2S_ACT_RELU2 };
+enum s2s_act {
+    S2S_ACT_SILU,
+    S2S_ACT_GELU_TANH,
+    S2S_ACT_GELU,
+    S2S_ACT_RELU,
+    S2S_ACT_RELU2,
+    S2S_ACT_SIGMOID
+};
 
 /* y = act(gate) * up; up.data NULL: y = act(gate) */
 struct s2s_k_glu {
@@ -190,6 +197,154 @@ struct s2s_k_sqdist {
     float *loss;                  /* out [rows] */
     int64_t rows, cols;
     float grad_scale;
+    bool accumulate;
+};
+
+/* ---- speech encoders: packed clips, clip s has rows cu[s]..cu[s+1] ---- */
+
+/*
+ * 3x3 convolution with stride 2 of packed images, one filter a channel, zeros around each image:
+ *   y[t, f, c] = act(bias[c] + sum_ij w[c, i, j] x[2t-1+i, 2f-1+j, c])
+ * A clip of n rows becomes (n + 1) / 2 rows, the width likewise. one_input: x has a single channel
+ * that all filters see.
+ */
+struct s2s_k_conv2d {
+    const float *x;                /* [n_in, in_width, channels or 1] */
+    float *y;                      /* [n_out, (in_width + 1) / 2, channels] */
+    const float *w;                /* [channels, 3, 3] */
+    const float *bias;             /* [channels] or NULL */
+    const int32_t *cu_in, *cu_out; /* [n_seqs + 1] */
+    int64_t n_seqs, n_in, n_out, in_width, channels;
+    bool one_input, relu;
+    void *workspace; /* conv2d_workspace bytes */
+};
+
+/* Adds to dw, dbias (either NULL: not wanted); stores or adds dx (NULL: not wanted). Reads y of the
+ * forward where relu. */
+struct s2s_k_conv2d_backward {
+    struct s2s_k_conv2d forward;
+    const float *dy;
+    float *dx, *dw, *dbias;
+    bool accumulate_dx;
+    void *workspace; /* conv2d_backward_workspace bytes */
+};
+
+/* y[t, c] = bias[c] + sum_k w[c, k] x[t - (width - 1) / 2 + k, c] inside each clip, zeros around */
+struct s2s_k_dwconv {
+    struct s2s_mat x, y; /* [n, channels] */
+    const float *w;      /* [channels, width], width odd */
+    const float *bias;   /* [channels] or NULL */
+    const int32_t *cu;   /* [n_seqs + 1] */
+    int64_t n_seqs, n, channels, width;
+    void *workspace; /* dwconv_workspace bytes */
+};
+
+/* Adds to dw, dbias (NULL: not wanted); stores or adds dx (data NULL: not wanted). */
+struct s2s_k_dwconv_backward {
+    struct s2s_k_dwconv forward;
+    struct s2s_mat dy, dx;
+    float *dw, *dbias;
+    bool accumulate_dx;
+    void *workspace; /* dwconv_backward_workspace bytes */
+};
+
+/*
+ * Layer norm with an optional sum in front:  h = residual + alpha x;
+ *   y = gain (h - mean) rstd + bias,  rstd = 1/sqrt(variance + eps), population variance.
+ * Without residual h is x (alpha 1) and `sum` is not written. sum may be residual.
+ */
+struct s2s_k_layernorm {
+    struct s2s_mat x, residual, sum, y; /* [rows, cols]; residual.data may be NULL */
+    const float *gain, *bias;           /* [cols] */
+    float *stats;                       /* out [rows, 2]: mean, rstd; NULL: not wanted */
+    int64_t rows, cols;
+    float alpha, eps;
+};
+
+/*
+ * xhat = (h - mean) rstd, u = gain dy;  dh = dsum + rstd (u - mean(u) - xhat mean(u xhat)), goes to
+ * dresidual and, times alpha, to dx (either NULL: not wanted). dgain += sum dy xhat, dbias += sum
+ * dy (NULL: not wanted).
+ */
+struct s2s_k_layernorm_backward {
+    struct s2s_mat h, dy, dsum;   /* dy.data or dsum.data may be NULL */
+    struct s2s_mat dx, dresidual; /* dresidual may be dsum */
+    const float *gain, *stats;
+    float *dgain, *dbias;
+    int64_t rows, cols;
+    float alpha;
+    bool accumulate_dx, accumulate_dresidual;
+    void *workspace; /* layernorm_backward_workspace bytes */
+};
+
+/* mean and biased variance of each column */
+struct s2s_k_column_stats {
+    struct s2s_mat x;
+    float *mean, *var; /* out [cols] */
+    int64_t rows, cols;
+    void *workspace; /* column_stats_workspace bytes */
+};
+
+/* y = act(gain (x - mean) / sqrt(var + eps) + bias), act silu or none; y may be x */
+struct s2s_k_batchnorm {
+    struct s2s_mat x, y;
+    const float *mean, *var, *gain, *bias; /* [cols] */
+    int64_t rows, cols;
+    float eps;
+    bool silu;
+};
+
+/*
+ * With dz = dy act', xhat = (x - mean) rstd: dbias += sum dz, dgain += sum dz xhat (NULL: not
+ * wanted); dx = gain rstd dz, and with from_batch (mean and var are those of x) minus
+ * gain rstd (mean(dz) + xhat mean(dz xhat)).
+ */
+struct s2s_k_batchnorm_backward {
+    struct s2s_k_batchnorm forward;
+    struct s2s_mat dy, dx; /* dx.data NULL: not wanted; dx may be dy */
+    float *dgain, *dbias;
+    bool from_batch, accumulate_dx;
+    void *workspace; /* batchnorm_backward_workspace bytes */
+};
+
+/* table[i] of the relative position r = n-1-i, i in [0, 2n-1): sin(r w_0), cos(r w_0), sin(r
+ * w_1).., w_m = 10000^(-2m/dim); angles in double */
+struct s2s_k_relpos_table {
+    float *table; /* [2n - 1, dim] */
+    int64_t n, dim;
+};
+
+/*
+ * Attention with relative positions inside each clip, every query sees every key of it:
+ *   S_ij = scale ((q_i + u) . k_j + (q_i + v) . p_{i-j}),  o = softmax(S) value
+ * p holds the projected table of max_seqlen: row max_seqlen - 1 - i + j is that of i - j.
+ */
+struct s2s_k_relattention {
+    struct s2s_mat q, k, value, o; /* [n, n_heads * dim] */
+    struct s2s_mat p;              /* [2 max_seqlen - 1, n_heads * dim] */
+    const float *u, *v;            /* [n_heads, dim] */
+    float *lse;                    /* [n, n_heads]; NULL: not wanted */
+    const int32_t *cu;             /* [n_seqs + 1] */
+    int64_t n_seqs, n_heads, dim, max_seqlen;
+    float scale;
+    void *workspace; /* relattention_workspace bytes */
+};
+
+/* Reads what the forward read and wrote, and dO; stores or adds dq dk dvalue dp, adds to du, dv.
+ * Any may be NULL. */
+struct s2s_k_relattention_backward {
+    struct s2s_k_relattention forward;
+    struct s2s_mat d_o, dq, dk, dvalue, dp;
+    float *du, *dv;
+    bool accumulate_dq, accumulate_dk, accumulate_dvalue, accumulate_dp;
+    void *workspace; /* relattention_backward_workspace bytes */
+};
+
+/* y[r] (+)= the transpose of x[r], [a, b] -> [b, a], for each of `rows` */
+struct s2s_k_transpose {
+    const float *x;
+    float *y;
+    int64_t rows, a, b;
     bool accumulate;
 };
 
@@ -247,6 +402,22 @@ struct s2s_kernels {
                                const struct s2s_k_attention_backward *args);
     void (*glu)(struct s2s_queue *queue, const struct s2s_k_glu *args);
     void (*glu_backward)(struct s2s_queue *queue, const struct s2s_k_glu_backward *args);
+    void (*conv2d)(struct s2s_queue *queue, const struct s2s_k_conv2d *args);
+    void (*conv2d_backward)(struct s2s_queue *queue, const struct s2s_k_conv2d_backward *args);
+    void (*dwconv)(struct s2s_queue *queue, const struct s2s_k_dwconv *args);
+    void (*dwconv_backward)(struct s2s_queue *queue, const struct s2s_k_dwconv_backward *args);
+    void (*layernorm)(struct s2s_queue *queue, const struct s2s_k_layernorm *args);
+    void (*layernorm_backward)(struct s2s_queue *queue,
+                               const struct s2s_k_layernorm_backward *args);
+    void (*column_stats)(struct s2s_queue *queue, const struct s2s_k_column_stats *args);
+    void (*batchnorm)(struct s2s_queue *queue, const struct s2s_k_batchnorm *args);
+    void (*batchnorm_backward)(struct s2s_queue *queue,
+                               const struct s2s_k_batchnorm_backward *args);
+    void (*relpos_table)(struct s2s_queue *queue, const struct s2s_k_relpos_table *args);
+    void (*relattention)(struct s2s_queue *queue, const struct s2s_k_relattention *args);
+    void (*relattention_backward)(struct s2s_queue *queue,
+                                  const struct s2s_k_relattention_backward *args);
+    void (*transpose)(struct s2s_queue *queue, const struct s2s_k_transpose *args);
     void (*cross_entropy)(struct s2s_queue *queue, const struct s2s_k_cross_entropy *args);
     void (*sqdist)(struct s2s_queue *queue, const struct s2s_k_sqdist *args);
     void (*reduce)(struct s2s_queue *queue, const struct s2s_k_reduce *args);
@@ -257,6 +428,15 @@ struct s2s_kernels {
     size_t (*rmsnorm_backward_workspace)(const struct s2s_k_rmsnorm_backward *args);
     size_t (*attention_workspace)(const struct s2s_k_attention *args);
     size_t (*attention_backward_workspace)(const struct s2s_k_attention_backward *args);
+    size_t (*conv2d_workspace)(const struct s2s_k_conv2d *args);
+    size_t (*conv2d_backward_workspace)(const struct s2s_k_conv2d_backward *args);
+    size_t (*dwconv_workspace)(const struct s2s_k_dwconv *args);
+    size_t (*dwconv_backward_workspace)(const struct s2s_k_dwconv_backward *args);
+    size_t (*layernorm_backward_workspace)(const struct s2s_k_layernorm_backward *args);
+    size_t (*column_stats_workspace)(const struct s2s_k_column_stats *args);
+    size_t (*batchnorm_backward_workspace)(const struct s2s_k_batchnorm_backward *args);
+    size_t (*relattention_workspace)(const struct s2s_k_relattention *args);
+    size_t (*relattention_backward_workspace)(const struct s2s_k_relattention_backward *args);
     size_t (*reduce_workspace)(const struct s2s_k_reduce *args);
 };
 

@@ -69,6 +69,20 @@ void cpu_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, floa
                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                int64_t ldc);
 
+/* The sequence that holds packed row `row`, which must be one of them. */
+static inline int64_t cpu_find_seq(const int32_t *cu, int64_t n_seqs, int64_t row)
+{
+    int64_t lo = 0, hi = n_seqs - 1;
+    while (lo < hi) {
+        int64_t mid = (lo + hi + 1) / 2;
+        if (cu[mid] <= row)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
 /* out[cols] (+)= the sum of n_partials vectors, in order */
 void cpu_add_partials(float *out, const float *partial, int64_t n_partials, int64_t cols,
                       bool accumulate);
@@ -88,6 +102,20 @@ void cpu_attention(struct s2s_queue *queue, const struct s2s_k_attention *args);
 void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args);
 void cpu_glu(struct s2s_queue *queue, const struct s2s_k_glu *args);
 void cpu_glu_backward(struct s2s_queue *queue, const struct s2s_k_glu_backward *args);
+void cpu_conv2d(struct s2s_queue *queue, const struct s2s_k_conv2d *args);
+void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_backward *args);
+void cpu_dwconv(struct s2s_queue *queue, const struct s2s_k_dwconv *args);
+void cpu_dwconv_backward(struct s2s_queue *queue, const struct s2s_k_dwconv_backward *args);
+void cpu_layernorm(struct s2s_queue *queue, const struct s2s_k_layernorm *args);
+void cpu_layernorm_backward(struct s2s_queue *queue, const struct s2s_k_layernorm_backward *args);
+void cpu_column_stats(struct s2s_queue *queue, const struct s2s_k_column_stats *args);
+void cpu_batchnorm(struct s2s_queue *queue, const struct s2s_k_batchnorm *args);
+void cpu_batchnorm_backward(struct s2s_queue *queue, const struct s2s_k_batchnorm_backward *args);
+void cpu_relpos_table(struct s2s_queue *queue, const struct s2s_k_relpos_table *args);
+void cpu_relattention(struct s2s_queue *queue, const struct s2s_k_relattention *args);
+void cpu_relattention_backward(struct s2s_queue *queue,
+                               const struct s2s_k_relattention_backward *args);
+void cpu_transpose(struct s2s_queue *queue, const struct s2s_k_transpose *args);
 void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy *args);
 void cpu_sqdist(struct s2s_queue *queue, const struct s2s_k_sqdist *args);
 void cpu_reduce(struct s2s_queue *queue, const struct s2s_k_reduce *args);
@@ -97,6 +125,15 @@ size_t cpu_colsum_workspace(const struct s2s_k_colsum *args);
 size_t cpu_rmsnorm_backward_workspace(const struct s2s_k_rmsnorm_backward *args);
 size_t cpu_attention_workspace(const struct s2s_k_attention *args);
 size_t cpu_attention_backward_workspace(const struct s2s_k_attention_backward *args);
+size_t cpu_conv2d_workspace(const struct s2s_k_conv2d *args);
+size_t cpu_conv2d_backward_workspace(const struct s2s_k_conv2d_backward *args);
+size_t cpu_dwconv_workspace(const struct s2s_k_dwconv *args);
+size_t cpu_dwconv_backward_workspace(const struct s2s_k_dwconv_backward *args);
+size_t cpu_layernorm_backward_workspace(const struct s2s_k_layernorm_backward *args);
+size_t cpu_column_stats_workspace(const struct s2s_k_column_stats *args);
+size_t cpu_batchnorm_backward_workspace(const struct s2s_k_batchnorm_backward *args);
+size_t cpu_relattention_workspace(const struct s2s_k_relattention *args);
+size_t cpu_relattention_backward_workspace(const struct s2s_k_relattention_backward *args);
 size_t cpu_reduce_workspace(const struct s2s_k_reduce *args);
 
 #endif

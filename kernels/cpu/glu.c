@@ -17,6 +17,8 @@ static inline float act_value(enum s2s_act act, float z)
         return z > 0 ? z : 0;
     case S2S_ACT_RELU2:
         return z > 0 ? z * z : 0;
+    case S2S_ACT_SIGMOID:
+        return cpu_sigmoid(z);
     }
     return 0;
 }
@@ -38,6 +40,9 @@ static inline float act_slope(enum s2s_act act, float z)
         return z > 0 ? 1 : 0;
     case S2S_ACT_RELU2:
         return z > 0 ? 2 * z : 0;
+    case S2S_ACT_SIGMOID:
+        s = cpu_sigmoid(z);
+        return s * (1.0f - s);
     }
     return 0;
 }
@@ -80,6 +85,9 @@ void cpu_glu(struct s2s_queue *queue, const struct s2s_k_glu *args)
             break;
         case S2S_ACT_RELU2:
             forward_row(S2S_ACT_RELU2, gate, up, y, cols);
+            break;
+        case S2S_ACT_SIGMOID:
+            forward_row(S2S_ACT_SIGMOID, gate, up, y, cols);
             break;
         }
     }
@@ -143,6 +151,9 @@ void cpu_glu_backward(struct s2s_queue *queue, const struct s2s_k_glu_backward *
             break;
         case S2S_ACT_RELU2:
             backward_row(S2S_ACT_RELU2, args, r);
+            break;
+        case S2S_ACT_SIGMOID:
+            backward_row(S2S_ACT_SIGMOID, args, r);
             break;
         }
 }

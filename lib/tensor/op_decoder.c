@@ -172,7 +172,7 @@ struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
 
 struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, int64_t n_seqs)
 {
-    struct s2s_seqs seqs = {.n_seqs = n_seqs};
+    struct s2s_seqs seqs = {.n_seqs = n_seqs, .n_rows = cu_seqlens[n_seqs]};
     for (int64_t i = 0; i < n_seqs; i++) {
         int64_t len = cu_seqlens[i + 1] - cu_seqlens[i];
         if (len > seqs.max_seqlen)

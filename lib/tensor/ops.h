@@ -58,7 +58,7 @@ struct s2s_tensor *s2s_op_rope(struct s2s_tape *tape, struct s2s_tensor *x,
 /* Where sequences begin: on the device for kernels, sizes on the host for choosing grids. */
 struct s2s_seqs {
     struct s2s_tensor *cu_seqlens; /* I32 [n_seqs + 1] */
-    int64_t n_seqs, max_seqlen;
+    int64_t n_seqs, max_seqlen, n_rows;
 };
 /* Uploads bounds (host int32 [n_seqs + 1]); their longest is max_seqlen. */
 struct s2s_seqs s2s_op_seqs(struct s2s_tape *tape, const int32_t *cu_seqlens, int64_t n_seqs);
@@ -78,6 +78,63 @@ struct s2s_tensor *s2s_op_attention(struct s2s_tape *tape, struct s2s_tensor *q,
 /* y = act(gate) * up; up NULL: act(gate). */
 struct s2s_tensor *s2s_op_glu(struct s2s_tape *tape, struct s2s_tensor *gate, struct s2s_tensor *up,
                               enum s2s_act act);
+
+/* ---- speech encoders: packed clips, channels last ---- */
+
+/*
+ * 3x3 convolution with stride 2 of packed images x [n, width, C or 1] (3 dimensions), zeros around:
+ * [n', (width + 1) / 2, C], where a clip of n rows has (n + 1) / 2. w [C, 1, 3, 3], b [C] or NULL.
+ */
+struct s2s_tensor *s2s_op_conv2d(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                                 struct s2s_tensor *b, const struct s2s_seqs *in,
+                                 const struct s2s_seqs *out, bool relu);
+/* Depthwise convolution over the rows of each sequence, zeros around; x [T, C], w [C, 1, width]
+ * with width odd, b [C] or NULL. */
+struct s2s_tensor *s2s_op_dwconv(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_tensor *w,
+                                 struct s2s_tensor *b, const struct s2s_seqs *seqs);
+
+/* Layer norm of rows; gain, bias [cols]. With a residual h = residual + alpha x is normed, and
+ * given back in *sum. */
+struct s2s_tensor *s2s_op_layernorm(struct s2s_tape *tape, struct s2s_tensor *x,
+                                    struct s2s_tensor *gain, struct s2s_tensor *bias, float eps);
+struct s2s_tensor *s2s_op_add_layernorm(struct s2s_tape *tape, struct s2s_tensor **sum,
+                                        struct s2s_tensor *x, float alpha,
+                                        struct s2s_tensor *residual, struct s2s_tensor *gain,
+                                        struct s2s_tensor *bias, float eps);
+
+/*
+ * Batch norm of the columns of x [T, C] and silu. With `batch` the statistics are those of x, and
+ * the backward pass moves the running ones: mean = (1 - momentum) mean + momentum mean(x), var
+ * likewise with the unbiased variance; so once a step, however often the forward runs. Without it
+ * the running ones are used. All four vectors [C].
+ */
+struct s2s_batchnorm {
+    struct s2s_tensor *gain, *bias, *running_mean, *running_var;
+    float eps, momentum;
+    bool batch;
+};
+struct s2s_tensor *s2s_op_batchnorm_silu(struct s2s_tape *tape, struct s2s_tensor *x,
+                                         const struct s2s_batchnorm *norm);
+
+/* y [T, C] = x[:, 0..C) * sigmoid(x[:, C..2C)) */
+struct s2s_tensor *s2s_op_glu_halves(struct s2s_tape *tape, struct s2s_tensor *x);
+
+/* Sines and cosines of the relative positions n-1 .. -(n-1), interleaved: [2n - 1, dim]. */
+struct s2s_tensor *s2s_op_relpos_table(struct s2s_tape *tape, int64_t n, int64_t dim);
+/*
+ * Attention with relative positions in each sequence (struct s2s_k_relattention): q, k, value
+ * [T, n_heads * dim], p [2 max_seqlen - 1, n_heads * dim] the projected table of the longest
+ * sequence, u, v [n_heads, dim].
+ */
+struct s2s_relattention_inputs {
+    struct s2s_tensor *q, *k, *value, *p, *u, *v;
+};
+struct s2s_tensor *s2s_op_relattention(struct s2s_tape *tape,
+                                       const struct s2s_relattention_inputs *in,
+                                       const struct s2s_seqs *seqs);
+
+/* x [T, a, b] -> [T, b * a], every row transposed. */
+struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x);
 
 /*
  * Cross entropy of the logits x w^T, summed over the rows whose label is not negative: a F64

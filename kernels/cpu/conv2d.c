@@ -1,0 +1,260 @@
+/*
+ * 3x3 convolution with stride 2 of packed images, channels last:
+ *   y[t, f, c] = act(b[c] + sum_ij w[c, i, j] x[2t-1+i, 2f-1+j, c])
+ *
+ * Work is cut into blocks of packed output (backward to the input: input) rows; a row knows its
+ * clip's borders, so clips of any length stand end to end. The loops run over channels, one image
+ * row of three taps a pass: all in the first-level cache. Weights are first laid out [tap][c].
+ */
+#include "kernels/cpu/cpu.h"
+
+enum { TAPS = 9, BLOCK = 64 };
+
+/* Where a row block begins, and the clip of its current row. */
+struct place {
+    int64_t seq, in_begin, in_end, out_begin, out_end;
+};
+
+static void enter_seq(struct place *at, const struct s2s_k_conv2d *c, int64_t seq)
+{
+    *at = (struct place){seq, c->cu_in[seq], c->cu_in[seq + 1], c->cu_out[seq], c->cu_out[seq + 1]};
+}
+
+static int64_t out_width(const struct s2s_k_conv2d *c)
+{
+    return (c->in_width + 1) / 2;
+}
+
+static int64_t in_channels(const struct s2s_k_conv2d *c)
+{
+    return c->one_input ? 1 : c->channels;
+}
+
+/* Weights [TAPS][channels], then a row of zeros that stands for what is outside an image. */
+static size_t table_floats(const struct s2s_k_conv2d *c)
+{
+    return (size_t)((TAPS + 1) * c->channels);
+}
+
+static void lay_out_weights(float *table, const struct s2s_k_conv2d *c)
+{
+    for (int64_t ch = 0; ch < c->channels; ch++)
+        for (int k = 0; k < TAPS; k++)
+            table[k * c->channels + ch] = c->w[ch * TAPS + k];
+    memset(table + TAPS * c->channels, 0, (size_t)c->channels * sizeof *table);
+}
+
+size_t cpu_conv2d_workspace(const struct s2s_k_conv2d *args)
+{
+    return table_floats(args) * sizeof(float);
+}
+
+/* The pixel (row, f) of the input, or zeros beyond the borders of its clip. */
+static const float *pixel(const struct s2s_k_conv2d *c, const struct place *at, int64_t row,
+                          int64_t f, const float *zeros)
+{
+    if (row < at->in_begin || row >= at->in_end || f < 0 || f >= c->in_width)
+        return zeros;
+    return c->x + (row * c->in_width + f) * in_channels(c);
+}
+
+/* y += the three taps of one image row */
+static void add_taps(float *restrict y, const float *restrict w, const float *const x[3],
+                     int64_t channels, bool one_input)
+{
+    const float *restrict w1 = w + channels, *restrict w2 = w1 + channels;
+    const float *x0 = x[0], *x1 = x[1], *x2 = x[2];
+    if (one_input) {
+        float a = *x0, b = *x1, c = *x2;
+#pragma omp simd
+        for (int64_t i = 0; i < channels; i++)
+            y[i] += w[i] * a + w1[i] * b + w2[i] * c;
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < channels; i++)
+        y[i] += w[i] * x0[i] + w1[i] * x1[i] + w2[i] * x2[i];
+}
+
+static void forward_row(const struct s2s_k_conv2d *c, const struct place *at, int64_t row,
+                        const float *table)
+{
+    const int64_t width = out_width(c), channels = c->channels;
+    const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
+    const float *zeros = table + TAPS * channels;
+    for (int64_t f = 0; f < width; f++) {
+        float *y = c->y + (row * width + f) * channels;
+        memcpy(y, c->bias ? c->bias : zeros, (size_t)channels * sizeof *y);
+        for (int i = 0; i < 3; i++) {
+            const float *x[3];
+            for (int j = 0; j < 3; j++)
+                x[j] = pixel(c, at, in_row + i, 2 * f - 1 + j, zeros);
+            add_taps(y, table + 3 * i * channels, x, channels, c->one_input);
+        }
+        if (!c->relu)
+            continue;
+#pragma omp simd
+        for (int64_t i = 0; i < channels; i++)
+            y[i] = y[i] > 0 ? y[i] : 0;
+    }
+}
+
+void cpu_conv2d(struct s2s_queue *queue, const struct s2s_k_conv2d *args)
+{
+    float *table = args->workspace;
+    const int64_t n_blocks = cpu_ceil_div(args->n_out, BLOCK / 8);
+    lay_out_weights(table, args);
+#pragma omp parallel for schedule(static) if (args->n_out * args->channels > 1024)
+    for (int64_t b = 0; b < n_blocks; b++) {
+        int64_t begin = b * (BLOCK / 8), end = begin + BLOCK / 8;
+        struct place at;
+        enter_seq(&at, args, cpu_find_seq(args->cu_out, args->n_seqs, begin));
+        for (int64_t row = begin; row < end && row < args->n_out; row++) {
+            while (row >= at.out_end)
+                enter_seq(&at, args, at.seq + 1);
+            forward_row(args, &at, row, table);
+        }
+    }
+}
+
+/* ---- backward ---- */
+
+size_t cpu_conv2d_backward_workspace(const struct s2s_k_conv2d_backward *args)
+{
+    const struct s2s_k_conv2d *c = &args->forward;
+    /* per block: taps, bias, and the masked gradient of a pixel */
+    size_t blocks = (size_t)cpu_ceil_div(c->n_out, BLOCK), each = (size_t)(TAPS + 2);
+    return (table_floats(c) + (blocks * each + TAPS + 1) * (size_t)c->channels) * sizeof(float);
+}
+
+/* The gradient in front of the ReLU. */
+static void mask_gradient(float *restrict dz, const struct s2s_k_conv2d_backward *args, int64_t at)
+{
+    const float *dy = args->dy + at, *y = args->forward.y + at;
+    const int64_t channels = args->forward.channels;
+    if (!args->forward.relu) {
+        memcpy(dz, dy, (size_t)channels * sizeof *dz);
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < channels; i++)
+        dz[i] = y[i] > 0 ? dy[i] : 0;
+}
+
+/* sum [TAPS + 1][channels] += dz times its taps, and dz itself */
+static void weights_row(const struct s2s_k_conv2d_backward *args, const struct place *at,
+                        int64_t row, float *restrict sum, float *restrict dz, const float *zeros)
+{
+    const struct s2s_k_conv2d *c = &args->forward;
+    const int64_t width = out_width(c), channels = c->channels;
+    const int64_t in_row = at->in_begin + 2 * (row - at->out_begin) - 1;
+    for (int64_t f = 0; f < width; f++) {
+        mask_gradient(dz, args, (row * width + f) * channels);
+        for (int k = 0; k < TAPS; k++) {
+            const float *x = pixel(c, at, in_row + k / 3, 2 * f - 1 + k % 3, zeros);
+            float *restrict out = sum + k * channels;
+            if (x == zeros)
+                continue;
+            if (c->one_input) {
+                float a = *x;
+#pragma omp simd
+                for (int64_t i = 0; i < channels; i++)
+                    out[i] += dz[i] * a;
+            } else {
+#pragma omp simd
+                for (int64_t i = 0; i < channels; i++)
+                    out[i] += dz[i] * x[i];
+            }
+        }
+        float *restrict bias = sum + TAPS * channels;
+#pragma omp simd
+        for (int64_t i = 0; i < channels; i++)
+            bias[i] += dz[i];
+    }
+}
+
+static void backward_weights(const struct s2s_k_conv2d_backward *args, const float *zeros,
+                             float *partial)
+{
+    const struct s2s_k_conv2d *c = &args->forward;
+    const int64_t channels = c->channels, n_blocks = cpu_ceil_div(c->n_out, BLOCK);
+    const int64_t each = (TAPS + 1) * channels;
+    float *scratch = partial + n_blocks * each; /* [n_blocks][channels] */
+#pragma omp parallel for schedule(static) if (c->n_out * channels > 1024)
+    for (int64_t b = 0; b < n_blocks; b++) {
+        float *sum = partial + b * each;
+        struct place at;
+        memset(sum, 0, (size_t)each * sizeof *sum);
+        enter_seq(&at, c, cpu_find_seq(c->cu_out, c->n_seqs, b * BLOCK));
+        for (int64_t row = b * BLOCK; row < (b + 1) * BLOCK && row < c->n_out; row++) {
+            while (row >= at.out_end)
+                enter_seq(&at, c, at.seq + 1);
+            weights_row(args, &at, row, sum, scratch + b * channels, zeros);
+        }
+    }
+    float *total = scratch + n_blocks * channels;
+    cpu_add_partials(total, partial, n_blocks, each, false);
+    for (int64_t ch = 0; args->dw && ch < channels; ch++)
+        for (int k = 0; k < TAPS; k++)
+            args->dw[ch * TAPS + k] += total[k * channels + ch];
+    for (int64_t ch = 0; args->dbias && ch < channels; ch++)
+        args->dbias[ch] += total[TAPS * channels + ch];
+}
+
+/* dx of one input pixel: the output pixels that saw it */
+static void input_pixel(const struct s2s_k_conv2d_backward *args, const struct place *at,
+                        int64_t row, int64_t f, const float *table)
+{
+    const struct s2s_k_conv2d *c = &args->forward;
+    const int64_t width = out_width(c), channels = c->channels, in = in_channels(c);
+    float *dx = args->dx + (row * c->in_width + f) * in;
+    float one = 0;
+    if (!args->accumulate_dx)
+        memset(dx, 0, (size_t)in * sizeof *dx);
+    for (int k = 0; k < TAPS; k++) {
+        int64_t t2 = row - at->in_begin + 1 - k / 3, f2 = f + 1 - k % 3;
+        int64_t t = at->out_begin + t2 / 2;
+        if (t2 < 0 || t2 % 2 || f2 < 0 || f2 % 2 || t >= at->out_end || f2 / 2 >= width)
+            continue;
+        int64_t place = (t * width + f2 / 2) * channels;
+        const float *dy = args->dy + place, *y = c->y + place, *w = table + k * channels;
+        if (c->one_input) {
+#pragma omp simd reduction(+ : one)
+            for (int64_t i = 0; i < channels; i++)
+                one += c->relu && !(y[i] > 0) ? 0 : w[i] * dy[i];
+        } else if (c->relu) {
+#pragma omp simd
+            for (int64_t i = 0; i < channels; i++)
+                dx[i] += y[i] > 0 ? w[i] * dy[i] : 0;
+        } else {
+#pragma omp simd
+            for (int64_t i = 0; i < channels; i++)
+                dx[i] += w[i] * dy[i];
+        }
+    }
+    if (c->one_input)
+        *dx += one;
+}
+
+void cpu_conv2d_backward(struct s2s_queue *queue, const struct s2s_k_conv2d_backward *args)
+{
+    const struct s2s_k_conv2d *c = &args->forward;
+    float *table = args->workspace;
+    lay_out_weights(table, c);
+    if (args->dw || args->dbias)
+        backward_weights(args, table + TAPS * c->channels, table + table_floats(c));
+    if (!args->dx)
+        return;
+    const int64_t n_blocks = cpu_ceil_div(c->n_in, BLOCK / 8);
+#pragma omp parallel for schedule(static) if (c->n_in * c->channels > 1024)
+    for (int64_t b = 0; b < n_blocks; b++) {
+        struct place at;
+        enter_seq(&at, c, cpu_find_seq(c->cu_in, c->n_seqs, b * (BLOCK / 8)));
+        for (int64_t row = b * (BLOCK / 8); row < (b + 1) * (BLOCK / 8) && row < c->n_in; row++) {
+            while (row >= at.in_end)
+                enter_seq(&at, c, at.seq + 1);
+            for (int64_t f = 0; f < c->in_width; f++)
+                input_pixel(args, &at, row, f, table);
+        }
+    }
+}

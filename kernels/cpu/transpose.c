@@ -1,0 +1,24 @@
+/* y[r] (+)= transpose of x[r], [a, b] -> [b, a], in tiles of 16 x 16 (a cache line each way). */
+#include "kernels/cpu/cpu.h"
+
+enum { TILE = 16 };
+
+static void transpose_tile(const float *x, float *y, int64_t a, int64_t b, int64_t i0, int64_t j0,
+                           bool accumulate)
+{
+    const int64_t i1 = i0 + TILE < a ? i0 + TILE : a, j1 = j0 + TILE < b ? j0 + TILE : b;
+    for (int64_t j = j0; j < j1; j++)
+        for (int64_t i = i0; i < i1; i++)
+            y[j * a + i] = x[i * b + j] + (accumulate ? y[j * a + i] : 0);
+}
+
+void cpu_transpose(struct s2s_queue *queue, const struct s2s_k_transpose *args)
+{
+    const int64_t a = args->a, b = args->b;
+#pragma omp parallel for schedule(static) if (args->rows * a * b > CPU_PARALLEL_MIN)
+    for (int64_t r = 0; r < args->rows; r++)
+        for (int64_t i = 0; i < a; i += TILE)
+            for (int64_t j = 0; j < b; j += TILE)
+                transpose_tile(args->x + r * a * b, args->y + r * a * b, a, b, i, j,
+                               args->accumulate);
+}

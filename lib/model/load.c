@@ -96,7 +96,7 @@ static bool is_float(enum s2s_dtype dtype)
     return dtype == S2S_F32 || dtype == S2S_BF16 || dtype == S2S_F16 || dtype == S2S_F64;
 }
 
-static int set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err)
+int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err)
 {
     bool same = t->n_dims == param->n_dims;
     for (int i = 0; same && i < t->n_dims; i++)
@@ -120,6 +120,14 @@ static int set_param(struct s2s_param *param, const struct s2s_st_tensor *t, str
     return 0;
 }
 
+/* Counters of batch norm, which nothing depends on. */
+static bool is_counter(const char *name)
+{
+    static const char end[] = ".num_batches_tracked";
+    size_t len = strlen(name), n = sizeof end - 1;
+    return len > n && strcmp(name + len - n, end) == 0;
+}
+
 /* Tensors that no parameter wants, in one line. */
 static void warn_extra(const struct s2s_model *model, const struct weights *w, const char *dir)
 {
@@ -128,7 +136,8 @@ static void warn_extra(const struct s2s_model *model, const struct weights *w, c
     for (size_t f = 0; f < w->n; f++)
         for (size_t i = 0; i < w->files[f].n_tensors; i++) {
             char *full = s2s_xasprintf("%s%s", model->prefix, w->files[f].tensors[i].name);
-            if (!s2s_params_find(model->params, full) && n++ < 10)
+            if (!s2s_params_find(model->params, full) && !is_counter(w->files[f].tensors[i].name) &&
+                n++ < 10)
                 s2s_buf_printf(&names, " %s", w->files[f].tensors[i].name);
             free(full);
         }
@@ -151,7 +160,7 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
             continue;
         const struct s2s_st_tensor *t = find(&w, name, &file);
         if (t) {
-            if ((rc = set_param(param, t, err)) < 0)
+            if ((rc = model_set_param(param, t, err)) < 0)
                 s2s_error_add(err, rc, "%s", w.paths[file]);
         } else if (param->flags & S2S_PARAM_OPTIONAL) {
             s2s_param_init(param, 0);

@@ -10,7 +10,8 @@
 #include "lib/conf/conf.h"
 #include "lib/model/model_internal.h"
 
-static const struct s2s_model_kind *const kinds[] = {&s2s_model_llama};
+static const struct s2s_model_kind *const kinds[] = {&s2s_model_llama, &s2s_model_fastconformer,
+                                                     &s2s_model_salm};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const struct s2s_model_kind *find_kind(const char *model_type)
@@ -35,6 +36,23 @@ static int unknown_kind(const struct s2s_conf *conf, const char *model_type, str
     return rc;
 }
 
+/* From a file, or a copy of the keys that were given. */
+static int read_config(struct s2s_model *model, const struct s2s_model_options *options,
+                       struct s2s_error *err)
+{
+    if (options->conf) {
+        struct s2s_buf place = S2S_BUF_INIT;
+        s2s_conf_add_place(&place, &options->conf->place);
+        model->config_path = s2s_xstrdup(place.data ? place.data : "config");
+        s2s_buf_release(&place);
+        model->conf = s2s_conf_new(S2S_CONF_FROM_DERIVED, model->config_path);
+        return s2s_conf_merge(model->conf, options->conf, err);
+    }
+    model->config_path = options->config ? s2s_xstrdup(options->config)
+                                         : s2s_xasprintf("%s/config.json", model->dir);
+    return s2s_conf_read(&model->conf, model->config_path, S2S_CONF_AUTO, err);
+}
+
 int s2s_model_open(struct s2s_model **out, struct s2s_device *device, const struct s2s_par *par,
                    const char *dir, const struct s2s_model_options *options, struct s2s_error *err)
 {
@@ -48,11 +66,9 @@ int s2s_model_open(struct s2s_model **out, struct s2s_device *device, const stru
     model->par = par ? par : &alone;
     model->dir = dir ? s2s_xstrdup(dir) : NULL;
     model->prefix = s2s_xstrdup(options->prefix ? options->prefix : "");
-    model->config_path =
-        options->config ? s2s_xstrdup(options->config) : s2s_xasprintf("%s/config.json", dir);
     model->options = *options;
     model->pad_token_id = -1;
-    int rc = s2s_conf_read(&model->conf, model->config_path, S2S_CONF_AUTO, err);
+    int rc = read_config(model, options, err);
     if (rc < 0)
         goto out;
     if ((rc = s2s_conf_get_str(&model_type, model->conf, "model_type", err)) < 0)
@@ -102,6 +118,11 @@ int s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape, const stru
 {
     int rc = s2s_batch_check(batch, model->vocab_size, err);
     return rc < 0 ? rc : model->kind->forward(model, tape, batch, fwd, err);
+}
+
+int64_t s2s_model_frames(const struct s2s_model *model, int64_t n_mel)
+{
+    return model->kind->frames ? model->kind->frames(model, n_mel) : 0;
 }
 
 const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param)

@@ -48,9 +48,19 @@ struct s2s_batch {
     const float *mel;            /* [cu_mel[K], n_mels] valid mel frames, clip after clip */
     const int64_t *cu_mel;       /* [K + 1] */
     int64_t n_mels;
+    int64_t padded_mel; /* 0, or the mel frames that clips of a padded batch have: statistics of
+                           batch norm then count the padding */
     const float *audio_embeds; /* instead of mel: [sum of audio_frames, embed_dim] */
     int64_t embed_dim;         /* the LLM's width (projected already) or the encoder's */
     const float *target;       /* bare encoder: [frames, width]; loss 0.5 |y - target|^2 */
+};
+
+/* What a look into an encoder finds; tensors of the tape. */
+struct s2s_encoder_trace {
+    struct s2s_tensor *mel;         /* [mel frames, n_mels, 1], a leaf whose gradient is wanted */
+    struct s2s_tensor *subsampling; /* [frames, D] before the input scale */
+    struct s2s_tensor *positions;   /* [2 max - 1, D] */
+    struct s2s_tensor *ff1, *attention, *conv, *ff2; /* of the first layer, before the residual */
 };
 
 /* What is asked of a forward pass, and what came out: tensors of the tape. */
@@ -63,6 +73,7 @@ struct s2s_forward {
     bool want_last;   /* logits of the last slot alone, [1, V] (generation) */
     struct s2s_kv_cache *cache; /* NULL, or what one sequence has seen so far: the batch continues
                                    it, and its keys and values are added */
+    struct s2s_encoder_trace *trace; /* NULL, or to be filled in */
 
     struct s2s_tensor *loss;    /* F64 scalar, a sum over the labels; NULL without labels */
     struct s2s_tensor *logits;  /* [T, V] */
@@ -90,6 +101,8 @@ struct s2s_model_kind {
                           struct s2s_error *err);
     /* Room for cap tokens of one sequence; NULL: this kind cannot generate. */
     struct s2s_kv_cache *(*new_cache)(struct s2s_model *model, int64_t cap);
+    /* Frames of n mel frames; NULL: no encoder. */
+    int64_t (*frames)(const struct s2s_model *model, int64_t n_mel);
     /* Loads weights; NULL: model.safetensors of the directory, names as registered. */
     int (*load)(struct s2s_model *model, struct s2s_error *err);
     void (*free_impl)(void *impl);
@@ -97,10 +110,11 @@ struct s2s_model_kind {
 
 /* How a model is built beside its config. */
 struct s2s_model_options {
-    const char *prefix;        /* NULL: "" */
-    const char *config;        /* this config file instead of DIR/config.json */
-    struct s2s_params *params; /* add to this registry; NULL: a new one, owned by the model */
-    bool batch_norm_batch;     /* encoders: statistics of the batch instead of frozen ones */
+    const char *prefix;          /* NULL: "" */
+    const char *config;          /* this config file instead of DIR/config.json */
+    const struct s2s_conf *conf; /* or these keys; borrowed */
+    struct s2s_params *params;   /* add to this registry; NULL: a new one, owned by the model */
+    bool batch_norm_batch;       /* encoders: statistics of the batch instead of frozen ones */
 };
 
 struct s2s_model {
@@ -114,6 +128,7 @@ struct s2s_model {
     struct s2s_model_options options; /* its strings are not kept */
     bool owns_params;
     int64_t vocab_size, hidden_size; /* 0 where it has none */
+    int64_t n_mels;                  /* of what an encoder reads; 0: none */
     int32_t pad_token_id;            /* -1: none */
     void *impl;                      /* the kind's own */
 };
@@ -137,6 +152,9 @@ int s2s_model_forward(struct s2s_model *model, struct s2s_tape *tape, const stru
 /* The name a parameter has in this model's own directory: without the prefix. */
 const char *s2s_model_local_name(const struct s2s_model *model, const struct s2s_param *param);
 
+/* Frames that an encoder makes of n mel frames. */
+int64_t s2s_model_frames(const struct s2s_model *model, int64_t n_mel);
+
 /* ---- for kinds ---- */
 
 /* Adds a parameter "prefix" + name; name is a format. Flags and init of spec count. */
@@ -149,6 +167,8 @@ int64_t s2s_batch_n_labels(const struct s2s_batch *batch);
 int s2s_batch_check(const struct s2s_batch *batch, int64_t vocab_size, struct s2s_error *err);
 
 /* The table's entries; a new kind is declared here and listed in model.c. */
-extern const struct s2s_model_kind s2s_model_llama; /* llama, qwen2, qwen3, gemma */
+extern const struct s2s_model_kind s2s_model_llama;         /* llama, qwen2, qwen3, gemma */
+extern const struct s2s_model_kind s2s_model_fastconformer; /* parakeet_encoder */
+extern const struct s2s_model_kind s2s_model_salm; /* encoder, projection, LLM: lib/model/salm.h */
 
 #endif

@@ -2,10 +2,13 @@
 #ifndef S2S_MODEL_INTERNAL_H
 #define S2S_MODEL_INTERNAL_H
 
+#include "lib/io/safetensors.h"
 #include "lib/model/model.h"
 
 /* Parameters of the model that are in the directory's model.safetensors (or the shards of
  * model.safetensors.index.json), under their names without the prefix. */
 int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *err);
+/* One tensor of a file; SHAPE and DTYPE name it. */
+int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
 
 #endif

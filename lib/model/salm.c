@@ -1,0 +1,314 @@
+#include "lib/model/salm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+#include "lib/conf/conf.h"
+#include "lib/io/safetensors.h"
+#include "lib/model/model_internal.h"
+
+struct salm {
+    struct s2s_model *encoder, *llm;
+    struct s2s_param *w, *b; /* projection */
+    char *projection;        /* its file, or NULL */
+};
+
+static const char *const model_types[] = {"salm", NULL};
+
+struct s2s_model *s2s_salm_encoder(const struct s2s_model *model)
+{
+    return ((const struct salm *)model->impl)->encoder;
+}
+
+struct s2s_model *s2s_salm_llm(const struct s2s_model *model)
+{
+    return ((const struct salm *)model->impl)->llm;
+}
+
+/* ---- building ---- */
+
+static int open_part(struct s2s_model **part, struct s2s_model *model, const char *name,
+                     const struct s2s_salm_part *from, bool batch_norm_batch, struct s2s_error *err)
+{
+    char *prefix = s2s_xasprintf("%s%s.", model->prefix, name);
+    struct s2s_model_options options = {.prefix = prefix,
+                                        .config = from->config,
+                                        .conf = from->conf,
+                                        .params = model->params,
+                                        .batch_norm_batch = batch_norm_batch};
+    int rc = s2s_model_open(part, model->params->device, model->par, from->dir, &options, err);
+    free(prefix);
+    return rc;
+}
+
+/* Opens the parts and adds the projection; *model has params, par and prefix. */
+static int build_parts(struct s2s_model *model, const struct s2s_salm_parts *parts, bool bias,
+                       struct s2s_error *err)
+{
+    struct salm *m = model->impl = s2s_xcalloc(1, sizeof *m);
+    m->projection = parts->projection ? s2s_xstrdup(parts->projection) : NULL;
+    int rc =
+        open_part(&m->encoder, model, "encoder", &parts->encoder, parts->batch_norm_batch, err);
+    if (rc < 0 || (rc = open_part(&m->llm, model, "llm", &parts->llm, false, err)) < 0)
+        return rc;
+    if (m->encoder->n_mels == 0)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no speech encoder",
+                             m->encoder->config_path);
+    if (!m->llm->kind->forward_embeds || !m->llm->kind->embed)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no language model that takes audio",
+                             m->llm->config_path);
+    int64_t out = m->llm->hidden_size, in = m->encoder->hidden_size;
+    struct s2s_init init = {S2S_INIT_UNIFORM, 1.0 / sqrt((double)in)};
+    m->w = s2s_model_add(model,
+                         &(struct s2s_param_spec){.n_dims = 2, .shape = {out, in}, .init = init},
+                         "proj.weight");
+    if (bias)
+        m->b = s2s_model_add(model,
+                             &(struct s2s_param_spec){.n_dims = 1, .shape = {out}, .init = init},
+                             "proj.bias");
+    model->vocab_size = m->llm->vocab_size;
+    model->hidden_size = m->llm->hidden_size;
+    model->n_mels = m->encoder->n_mels;
+    model->pad_token_id = m->llm->pad_token_id;
+    return 0;
+}
+
+/* Where a part of the composite stands: beside the config. */
+static int part_path(char **path, const struct s2s_model *model, const char *key, const char *other,
+                     struct s2s_error *err)
+{
+    const char *name;
+    int rc = s2s_conf_get_str_or(&name, model->conf, key, other, err);
+    if (rc == 0)
+        *path = *name == '/' || !model->dir ? s2s_xstrdup(name)
+                                            : s2s_xasprintf("%s/%s", model->dir, name);
+    return rc;
+}
+
+static int check_projection(const struct s2s_model *model, struct s2s_error *err)
+{
+    const struct salm *m = model->impl;
+    const struct {
+        const char *key;
+        int64_t size;
+    } sides[] = {{"projection.in", m->encoder->hidden_size},
+                 {"projection.out", m->llm->hidden_size}};
+    for (int i = 0; i < 2; i++) {
+        int64_t value;
+        int rc =
+            s2s_conf_get_i64_or(&value, model->conf, sides[i].key, 1, 1 << 30, sides[i].size, err);
+        if (rc < 0)
+            return rc;
+        if (value != sides[i].size)
+            return s2s_conf_error(err, S2S_E_SHAPE, s2s_conf_find(model->conf, sides[i].key),
+                                  "%lld, but that part is %lld wide", (long long)value,
+                                  (long long)sides[i].size);
+    }
+    return 0;
+}
+
+static int salm_build(struct s2s_model *model, struct s2s_error *err)
+{
+    struct s2s_salm_parts parts = {.batch_norm_batch = model->options.batch_norm_batch};
+    char *encoder = NULL, *llm = NULL;
+    char *projection = model->dir ? s2s_xasprintf("%s/projection.safetensors", model->dir) : NULL;
+    bool bias;
+    int rc = part_path(&encoder, model, "encoder", "encoder", err);
+    if (rc < 0 || (rc = part_path(&llm, model, "llm", "llm", err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&bias, model->conf, "projection.bias", true, err)) < 0)
+        goto out;
+    parts.encoder.dir = encoder;
+    parts.llm.dir = llm;
+    parts.projection = projection;
+    rc = build_parts(model, &parts, bias, err);
+    if (rc == 0)
+        rc = check_projection(model, err);
+out:
+    free(encoder);
+    free(llm);
+    free(projection);
+    return rc;
+}
+
+int s2s_salm_open(struct s2s_model **out, struct s2s_device *device, const struct s2s_par *par,
+                  const struct s2s_salm_parts *parts, struct s2s_error *err)
+{
+    static const struct s2s_par alone = {0};
+    struct s2s_model *model = s2s_xcalloc(1, sizeof *model);
+    model->kind = &s2s_model_salm;
+    model->par = par ? par : &alone;
+    model->prefix = s2s_xstrdup("");
+    model->conf = s2s_conf_new(S2S_CONF_FROM_DEFAULT, "composite");
+    model->config_path = s2s_xstrdup("composite");
+    model->owns_params = true;
+    model->params = s2s_params_new(device);
+    int rc = build_parts(model, parts, true, err);
+    if (rc < 0) {
+        s2s_model_free(model);
+        model = NULL;
+    }
+    *out = model;
+    return rc;
+}
+
+static void salm_free(void *impl)
+{
+    struct salm *m = impl;
+    s2s_model_free(m->encoder);
+    s2s_model_free(m->llm);
+    free(m->projection);
+    free(m);
+}
+
+/* ---- weights ---- */
+
+static int load_projection(const struct salm *m, struct s2s_error *err)
+{
+    struct s2s_safetensors st;
+    struct s2s_param *params[] = {m->w, m->b};
+    static const char *const names[] = {"proj.weight", "proj.bias"};
+    int rc = s2s_safetensors_open(&st, m->projection, err);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; rc == 0 && i < 2 && params[i]; i++) {
+        const struct s2s_st_tensor *t = s2s_safetensors_find(&st, names[i]);
+        rc = t ? model_set_param(params[i], t, err)
+               : s2s_error_set(err, S2S_E_NOTFOUND, "no tensor %s", names[i]);
+    }
+    s2s_safetensors_release(&st);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", m->projection) : 0;
+}
+
+static int salm_load(struct s2s_model *model, struct s2s_error *err)
+{
+    const struct salm *m = model->impl;
+    int rc = 0;
+    if (m->encoder->dir && (rc = s2s_model_load(m->encoder, err)) < 0)
+        return rc;
+    if (m->llm->dir && (rc = s2s_model_load(m->llm, err)) < 0)
+        return rc;
+    return m->projection ? load_projection(m, err) : 0;
+}
+
+/* ---- forward ---- */
+
+static int64_t salm_frames(const struct s2s_model *model, int64_t n_mel)
+{
+    return s2s_model_frames(s2s_salm_encoder(model), n_mel);
+}
+
+/* Frames of the encoder against slots of the pack, before anything runs. */
+static int check_frames(const struct s2s_model *model, const struct s2s_batch *batch,
+                        struct s2s_error *err)
+{
+    for (int64_t k = 0; batch->cu_mel && k < batch->n_clips; k++) {
+        int64_t n = salm_frames(model, batch->cu_mel[k + 1] - batch->cu_mel[k]);
+        if (n != batch->audio_frames[k])
+            return s2s_error_hint(
+                err,
+                s2s_error_set(err, S2S_E_SHAPE,
+                              "clip %lld has %d slots; the encoder makes %lld frames of its %lld "
+                              "mel frames",
+                              (long long)k, batch->audio_frames[k], (long long)n,
+                              (long long)(batch->cu_mel[k + 1] - batch->cu_mel[k])),
+                "pack with the encoder's own --encoder-frames");
+    }
+    return 0;
+}
+
+static int64_t total_frames(const struct s2s_batch *batch)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < batch->n_clips; k++)
+        n += batch->audio_frames[k];
+    return n;
+}
+
+/* Encoder output of the clips, or what the stream brought along: [frames, D or H]. */
+static int audio_features(struct s2s_model *model, struct s2s_tape *tape,
+                          const struct s2s_batch *batch, struct s2s_forward *fwd,
+                          struct s2s_tensor **out, struct s2s_error *err)
+{
+    struct s2s_model *encoder = s2s_salm_encoder(model);
+    if (batch->audio_embeds) {
+        int64_t shape[] = {total_frames(batch), batch->embed_dim};
+        *out = s2s_tape_upload(tape, S2S_F32, 2, shape, batch->audio_embeds);
+        return 0;
+    }
+    if (!batch->mel)
+        return s2s_error_set(err, S2S_E_ARG, "%lld clips without features or embeddings",
+                             (long long)batch->n_clips);
+    struct s2s_batch clips = {.n_clips = batch->n_clips,
+                              .mel = batch->mel,
+                              .cu_mel = batch->cu_mel,
+                              .n_mels = batch->n_mels,
+                              .padded_mel = batch->padded_mel};
+    struct s2s_forward inner = {.recompute = fwd->recompute, .trace = fwd->trace};
+    int rc = s2s_model_forward(encoder, tape, &clips, &inner, err);
+    fwd->cu_frames = inner.cu_frames;
+    *out = inner.output;
+    return rc;
+}
+
+/* The audio in the LLM's width, and the slots it goes to. */
+static int project(struct s2s_model *model, struct s2s_tape *tape, const struct s2s_batch *batch,
+                   struct s2s_forward *fwd, struct s2s_tensor **slots, struct s2s_error *err)
+{
+    struct salm *m = model->impl;
+    struct s2s_tensor *x;
+    int rc = audio_features(model, tape, batch, fwd, &x, err);
+    if (rc < 0)
+        return rc;
+    const bool projected = batch->audio_embeds && batch->embed_dim == m->llm->hidden_size &&
+                           m->encoder->hidden_size != m->llm->hidden_size;
+    s2s_tape_layer(tape, "%sproj", model->prefix);
+    if (!projected && s2s_tensor_cols(x) != m->encoder->hidden_size)
+        return s2s_error_set(err, S2S_E_SHAPE,
+                             "embeddings are %lld wide; the encoder is %lld, the LLM %lld",
+                             (long long)s2s_tensor_cols(x), (long long)m->encoder->hidden_size,
+                             (long long)m->llm->hidden_size);
+    fwd->audio_embeds =
+        projected ? x : s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
+    int64_t n = total_frames(batch), at = 0;
+    int32_t *idx = s2s_xmalloc((size_t)(n + 1) * sizeof *idx);
+    for (int64_t k = 0; k < batch->n_clips; k++)
+        for (int32_t i = 0; i < batch->audio_frames[k]; i++)
+            idx[at++] = batch->audio_slot[k] + i;
+    *slots = s2s_tape_upload_i32(tape, idx, n);
+    free(idx);
+    return 0;
+}
+
+static int salm_forward(struct s2s_model *model, struct s2s_tape *tape,
+                        const struct s2s_batch *batch, struct s2s_forward *fwd,
+                        struct s2s_error *err)
+{
+    struct salm *m = model->impl;
+    struct s2s_tensor *slots = NULL;
+    if (!batch->input_ids || !batch->position_ids || !batch->cu_seqlens)
+        return s2s_error_set(err, S2S_E_ARG,
+                             "a speech LLM needs input_ids, position_ids and cu_seqlens");
+    int rc = check_frames(model, batch, err);
+    if (rc < 0)
+        return rc;
+    struct s2s_tensor *embeds = m->llm->kind->embed(m->llm, tape, batch);
+    if (batch->n_clips > 0 && total_frames(batch) > 0) {
+        if ((rc = project(model, tape, batch, fwd, &slots, err)) < 0)
+            return rc;
+        s2s_tape_layer(tape, "%ssplice", model->prefix);
+        embeds = s2s_op_splice_rows(tape, embeds, fwd->audio_embeds, slots);
+    }
+    return m->llm->kind->forward_embeds(m->llm, tape, embeds, batch, fwd, err);
+}
+
+const struct s2s_model_kind s2s_model_salm = {
+    .model_types = model_types,
+    .build = salm_build,
+    .forward = salm_forward,
+    .frames = salm_frames,
+    .load = salm_load,
+    .free_impl = salm_free,
+};

@@ -1,0 +1,39 @@
+/*
+ * The speech LLM: encoder -> projection -> embeddings of the audio slots -> LLM -> cross entropy on
+ * text. A composite directory holds config.json (model_type "salm", where the parts are), encoder/,
+ * llm/ and projection.safetensors; or the parts are named one by one. Parameters are called
+ * encoder.*, proj.weight, proj.bias and llm.*: s2s_params_freeze(params, "encoder.") freezes a
+ * part.
+ *
+ *     s2s_salm_open(&model, device, par, &parts, err);
+ *     s2s_params_freeze(model->params, "llm.");       // if asked for
+ *     s2s_params_finish(model->params);
+ *     s2s_params_init(model->params, seed);           // parts that have no weights
+ *     s2s_model_load(model, err);                     // parts that have a directory
+ */
+#ifndef S2S_MODEL_SALM_H
+#define S2S_MODEL_SALM_H
+
+#include "lib/model/model.h"
+
+/* A directory with weights, or a config (file or keys) whose values s2s_params_init sets. */
+struct s2s_salm_part {
+    const char *dir, *config;
+    const struct s2s_conf *conf;
+};
+
+struct s2s_salm_parts {
+    struct s2s_salm_part encoder, llm;
+    const char *projection; /* projection.safetensors, or NULL: initialised */
+    bool batch_norm_batch;  /* of the encoder */
+};
+
+/* Strings and trees of parts are not kept. Errors as s2s_model_open. Gives: s2s_model_free. */
+int s2s_salm_open(struct s2s_model **model, struct s2s_device *device, const struct s2s_par *par,
+                  const struct s2s_salm_parts *parts, struct s2s_error *err);
+
+/* The parts of a salm model (kind s2s_model_salm); lent. */
+struct s2s_model *s2s_salm_encoder(const struct s2s_model *model);
+struct s2s_model *s2s_salm_llm(const struct s2s_model *model);
+
+#endif

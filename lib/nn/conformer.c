@@ -1,0 +1,305 @@
+#include "lib/nn/conformer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+#include "lib/base/mem.h"
+
+static const float NORM_EPS = 1e-5f, BATCH_MOMENTUM = 0.1f;
+
+/* "PLACE.name" */
+static struct s2s_param *add(const struct s2s_nn_ctx *ctx, struct s2s_param_spec spec,
+                             const char *name)
+{
+    char *full = s2s_xasprintf("%s.%s", ctx->place, name);
+    spec.name = full;
+    struct s2s_param *param = s2s_params_add(ctx->params, &spec);
+    free(full);
+    return param;
+}
+
+static struct s2s_init fan_in(int64_t n)
+{
+    return (struct s2s_init){S2S_INIT_UNIFORM, 1.0 / sqrt((double)n)};
+}
+
+/* "name.weight" of this shape and, where asked, "name.bias" [shape[0]] */
+static void add_weight(struct s2s_param **w, struct s2s_param **b, const struct s2s_nn_ctx *ctx,
+                       const char *name, struct s2s_param_spec spec, bool bias)
+{
+    int64_t n = 1;
+    for (int i = 1; i < spec.n_dims; i++)
+        n *= spec.shape[i];
+    spec.init = fan_in(n);
+    char *part = s2s_xasprintf("%s.weight", name);
+    *w = add(ctx, spec, part);
+    free(part);
+    *b = NULL;
+    if (!bias)
+        return;
+    part = s2s_xasprintf("%s.bias", name);
+    *b = add(ctx, (struct s2s_param_spec){.n_dims = 1, .shape = {spec.shape[0]}, .init = spec.init},
+             part);
+    free(part);
+}
+
+static void add_linear(struct s2s_nn_linear *layer, const struct s2s_nn_ctx *ctx, const char *name,
+                       int64_t out, int64_t in, bool bias)
+{
+    add_weight(&layer->w, &layer->b, ctx, name,
+               (struct s2s_param_spec){.n_dims = 2, .shape = {out, in}}, bias);
+}
+
+static struct s2s_tensor *value_of(const struct s2s_param *param)
+{
+    return param ? param->tensor : NULL;
+}
+
+/* A 1 x 1 convolution is a linear map: its weights as a matrix. */
+static struct s2s_tensor *pointwise(struct s2s_tape *tape, struct s2s_tensor *x,
+                                    const struct s2s_param *w, const struct s2s_param *b)
+{
+    int64_t shape[] = {w->shape[0], w->shape[1]};
+    return s2s_op_linear(tape, x, s2s_tape_view(tape, w->tensor, 2, shape), value_of(b));
+}
+
+/* ---- subsampling ---- */
+
+void s2s_nn_subsampling_init(struct s2s_nn_subsampling *layer, const struct s2s_nn_ctx *ctx,
+                             int n_stages, int64_t n_mels, int64_t channels, int64_t width)
+{
+    *layer =
+        (struct s2s_nn_subsampling){.n_stages = n_stages, .n_mels = n_mels, .channels = channels};
+    int idx = 0; /* as numbered by torch's list, activations counted */
+    char name[32];
+    int64_t n_rows = n_mels;
+    for (int i = 0; i < n_stages; i++) {
+        snprintf(name, sizeof name, "layers.%d", idx);
+        add_weight(&layer->conv_w[i], &layer->conv_b[i], ctx, name,
+                   (struct s2s_param_spec){.n_dims = 4, .shape = {channels, 1, 3, 3}}, true);
+        if (i > 0) {
+            snprintf(name, sizeof name, "layers.%d", ++idx);
+            add_weight(&layer->point_w[i], &layer->point_b[i], ctx, name,
+                       (struct s2s_param_spec){.n_dims = 4, .shape = {channels, channels, 1, 1}},
+                       true);
+        }
+        idx += 2;
+        n_rows = (n_rows + 1) / 2;
+    }
+    add_linear(&layer->linear, ctx, "linear", width, channels * n_rows, true);
+}
+
+int64_t s2s_nn_subsampling_frames(const struct s2s_nn_subsampling *layer, int64_t n_mel)
+{
+    for (int i = 0; i < layer->n_stages; i++)
+        n_mel = (n_mel + 1) / 2;
+    return n_mel;
+}
+
+/* Bounds of the clips after so many stages. */
+static struct s2s_seqs stage_seqs(struct s2s_tape *tape, const int64_t *cu_mel, int64_t n_clips,
+                                  int stages, int32_t *cu)
+{
+    cu[0] = 0;
+    for (int64_t k = 0; k < n_clips; k++) {
+        int64_t n = cu_mel[k + 1] - cu_mel[k];
+        for (int i = 0; i < stages; i++)
+            n = (n + 1) / 2;
+        cu[k + 1] = cu[k] + (int32_t)n;
+    }
+    return s2s_op_seqs(tape, cu, n_clips);
+}
+
+struct s2s_tensor *s2s_nn_subsampling(struct s2s_tape *tape, const struct s2s_nn_subsampling *layer,
+                                      struct s2s_tensor *mel, const int64_t *cu_mel,
+                                      int64_t n_clips, int32_t **cu_frames)
+{
+    int32_t *cu = s2s_tape_host_alloc(tape, (size_t)(n_clips + 1) * sizeof *cu);
+    struct s2s_seqs in = stage_seqs(tape, cu_mel, n_clips, 0, cu);
+    struct s2s_tensor *x = mel;
+    for (int i = 0; i < layer->n_stages; i++) {
+        struct s2s_seqs out = stage_seqs(tape, cu_mel, n_clips, i + 1, cu);
+        x = s2s_op_conv2d(tape, x, value_of(layer->conv_w[i]), value_of(layer->conv_b[i]), &in,
+                          &out, i == 0);
+        in = out;
+        if (i == 0)
+            continue;
+        int64_t shape[] = {x->shape[0], x->shape[1], x->shape[2]};
+        int64_t flat[] = {shape[0] * shape[1], shape[2]};
+        x = pointwise(tape, s2s_tape_view(tape, x, 2, flat), layer->point_w[i], layer->point_b[i]);
+        x = s2s_op_glu(tape, x, NULL, S2S_ACT_RELU);
+        x = s2s_tape_view(tape, x, 3, shape);
+    }
+    *cu_frames = cu;
+    /* the file's linear map reads channel by channel */
+    return s2s_nn_linear(tape, &layer->linear, s2s_op_transpose(tape, x));
+}
+
+/* ---- Conformer block ---- */
+
+static void add_layernorm(struct s2s_nn_layernorm *norm, const struct s2s_nn_ctx *ctx,
+                          const char *name, int64_t size)
+{
+    struct s2s_param_spec spec = {.n_dims = 1, .shape = {size}, .init = {S2S_INIT_CONSTANT, 1}};
+    char *part = s2s_xasprintf("%s.weight", name);
+    norm->gain = add(ctx, spec, part);
+    free(part);
+    spec.init = (struct s2s_init){S2S_INIT_ZERO, 0};
+    part = s2s_xasprintf("%s.bias", name);
+    norm->bias = add(ctx, spec, part);
+    free(part);
+}
+
+static void add_attention(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
+                          const struct s2s_nn_conformer_options *o)
+{
+    struct s2s_param_spec bias = {.n_dims = 2, .shape = {o->n_heads, o->width / o->n_heads}};
+    layer->u = add(ctx, bias, "self_attn.bias_u");
+    layer->v = add(ctx, bias, "self_attn.bias_v");
+    add_linear(&layer->q, ctx, "self_attn.q_proj", o->width, o->width, o->attention_bias);
+    add_linear(&layer->k, ctx, "self_attn.k_proj", o->width, o->width, o->attention_bias);
+    add_linear(&layer->value, ctx, "self_attn.v_proj", o->width, o->width, o->attention_bias);
+    add_linear(&layer->o, ctx, "self_attn.o_proj", o->width, o->width, o->attention_bias);
+    add_linear(&layer->relative_k, ctx, "self_attn.relative_k_proj", o->width, o->width, false);
+}
+
+static void add_convolution(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
+                            const struct s2s_nn_conformer_options *o)
+{
+    const int64_t d = o->width;
+    add_weight(&layer->point1_w, &layer->point1_b, ctx, "conv.pointwise_conv1",
+               (struct s2s_param_spec){.n_dims = 3, .shape = {2 * d, d, 1}}, o->convolution_bias);
+    add_weight(&layer->depth_w, &layer->depth_b, ctx, "conv.depthwise_conv",
+               (struct s2s_param_spec){.n_dims = 3, .shape = {d, 1, o->kernel_size}},
+               o->convolution_bias);
+    struct s2s_param_spec ones = {.n_dims = 1, .shape = {d}, .init = {S2S_INIT_CONSTANT, 1}};
+    struct s2s_param_spec zeros = {.n_dims = 1, .shape = {d}};
+    layer->bn_gain = add(ctx, ones, "conv.norm.weight");
+    layer->bn_bias = add(ctx, zeros, "conv.norm.bias");
+    ones.flags = zeros.flags = S2S_PARAM_BUFFER;
+    layer->bn_mean = add(ctx, zeros, "conv.norm.running_mean");
+    layer->bn_var = add(ctx, ones, "conv.norm.running_var");
+    add_weight(&layer->point2_w, &layer->point2_b, ctx, "conv.pointwise_conv2",
+               (struct s2s_param_spec){.n_dims = 3, .shape = {d, d, 1}}, o->convolution_bias);
+}
+
+void s2s_nn_conformer_init(struct s2s_nn_conformer *layer, const struct s2s_nn_ctx *ctx,
+                           const struct s2s_nn_conformer_options *o)
+{
+    const bool bias = o->attention_bias;
+    add_linear(&layer->ff1[0], ctx, "feed_forward1.linear1", o->inner, o->width, bias);
+    add_linear(&layer->ff1[1], ctx, "feed_forward1.linear2", o->width, o->inner, bias);
+    add_attention(layer, ctx, o);
+    add_convolution(layer, ctx, o);
+    add_linear(&layer->ff2[0], ctx, "feed_forward2.linear1", o->inner, o->width, bias);
+    add_linear(&layer->ff2[1], ctx, "feed_forward2.linear2", o->width, o->inner, bias);
+    add_layernorm(&layer->norm_ff1, ctx, "norm_feed_forward1", o->width);
+    add_layernorm(&layer->norm_attention, ctx, "norm_self_att", o->width);
+    add_layernorm(&layer->norm_conv, ctx, "norm_conv", o->width);
+    add_layernorm(&layer->norm_ff2, ctx, "norm_feed_forward2", o->width);
+    add_layernorm(&layer->norm_out, ctx, "norm_out", o->width);
+}
+
+void s2s_nn_clips_pad(struct s2s_tape *tape, struct s2s_nn_clips *clips, const int32_t *cu_frames,
+                      int64_t padded_frames)
+{
+    const int64_t n_clips = clips->seqs.n_seqs, n = n_clips * padded_frames;
+    const int64_t n_rows = clips->seqs.n_rows;
+    int32_t *to = s2s_xmalloc((size_t)(n + 1) * sizeof *to);
+    int32_t *from = s2s_xmalloc((size_t)(n_rows + 1) * sizeof *from);
+    int32_t *cu = s2s_xmalloc((size_t)(n_clips + 1) * sizeof *cu);
+    for (int64_t k = 0; k <= n_clips; k++)
+        cu[k] = (int32_t)(k * padded_frames);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = -1;
+    for (int64_t k = 0; k < n_clips; k++)
+        for (int32_t row = cu_frames[k]; row < cu_frames[k + 1]; row++) {
+            from[row] = cu[k] + row - cu_frames[k];
+            to[from[row]] = row;
+        }
+    clips->to_padded = s2s_tape_upload_i32(tape, to, n);
+    clips->from_padded = s2s_tape_upload_i32(tape, from, n_rows);
+    clips->padded = s2s_op_seqs(tape, cu, n_clips);
+    free(to);
+    free(from);
+    free(cu);
+}
+
+static struct s2s_tensor *feed_forward(struct s2s_tape *tape, const struct s2s_nn_linear ff[2],
+                                       struct s2s_tensor *x)
+{
+    x = s2s_op_glu(tape, s2s_nn_linear(tape, &ff[0], x), NULL, S2S_ACT_SILU);
+    return s2s_nn_linear(tape, &ff[1], x);
+}
+
+static struct s2s_tensor *attend(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
+                                 struct s2s_tensor *x, const struct s2s_nn_clips *clips)
+{
+    struct s2s_relattention_inputs in = {
+        .q = s2s_nn_linear(tape, &layer->q, x),
+        .k = s2s_nn_linear(tape, &layer->k, x),
+        .value = s2s_nn_linear(tape, &layer->value, x),
+        .p = s2s_nn_linear(tape, &layer->relative_k, clips->positions),
+        .u = layer->u->tensor,
+        .v = layer->v->tensor,
+    };
+    return s2s_nn_linear(tape, &layer->o, s2s_op_relattention(tape, &in, &clips->seqs));
+}
+
+static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
+                                   struct s2s_tensor *x, const struct s2s_nn_clips *clips)
+{
+    struct s2s_batchnorm norm = {.gain = layer->bn_gain->tensor,
+                                 .bias = layer->bn_bias->tensor,
+                                 .running_mean = layer->bn_mean->tensor,
+                                 .running_var = layer->bn_var->tensor,
+                                 .eps = NORM_EPS,
+                                 .momentum = BATCH_MOMENTUM,
+                                 .batch = clips->batch_stats};
+    x = s2s_op_glu_halves(tape, pointwise(tape, x, layer->point1_w, layer->point1_b));
+    if (clips->to_padded)
+        x = s2s_op_gather_rows(tape, x, clips->to_padded);
+    x = s2s_op_dwconv(tape, x, layer->depth_w->tensor, value_of(layer->depth_b),
+                      clips->to_padded ? &clips->padded : &clips->seqs);
+    x = s2s_op_batchnorm_silu(tape, x, &norm);
+    if (clips->to_padded)
+        x = s2s_op_gather_rows(tape, x, clips->from_padded);
+    return pointwise(tape, x, layer->point2_w, layer->point2_b);
+}
+
+/* *h += alpha x, normed */
+static struct s2s_tensor *add_norm(struct s2s_tape *tape, const struct s2s_nn_layernorm *norm,
+                                   struct s2s_tensor **h, float alpha, struct s2s_tensor *x)
+{
+    return s2s_op_add_layernorm(tape, h, x, alpha, *h, norm->gain->tensor, norm->bias->tensor,
+                                NORM_EPS);
+}
+
+struct s2s_tensor *s2s_nn_conformer(struct s2s_tape *tape, const struct s2s_nn_conformer *layer,
+                                    struct s2s_tensor *h, const struct s2s_nn_clips *clips,
+                                    struct s2s_nn_conformer_parts *parts)
+{
+    struct s2s_nn_conformer_parts out;
+    const char *place = tape->layer;
+    s2s_tape_layer(tape, "%s.feed_forward1", place);
+    struct s2s_tensor *x = s2s_op_layernorm(tape, h, layer->norm_ff1.gain->tensor,
+                                            layer->norm_ff1.bias->tensor, NORM_EPS);
+    out.ff1 = feed_forward(tape, layer->ff1, x);
+    x = add_norm(tape, &layer->norm_attention, &h, 0.5f, out.ff1);
+    s2s_tape_layer(tape, "%s.self_attn", place);
+    out.attention = attend(tape, layer, x, clips);
+    x = add_norm(tape, &layer->norm_conv, &h, 1, out.attention);
+    s2s_tape_layer(tape, "%s.conv", place);
+    out.conv = convolve(tape, layer, x, clips);
+    x = add_norm(tape, &layer->norm_ff2, &h, 1, out.conv);
+    s2s_tape_layer(tape, "%s.feed_forward2", place);
+    out.ff2 = feed_forward(tape, layer->ff2, x);
+    x = add_norm(tape, &layer->norm_out, &h, 0.5f, out.ff2);
+    tape->layer = place;
+    if (parts)
+        *parts = out;
+    return x;
+}

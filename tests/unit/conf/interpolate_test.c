@@ -72,8 +72,8 @@ static void faults_are_told_apart_and_unknowns_are_none(void **state)
     check("{a: '${mul:x,2}'}", "{\"a\": \"${mul:x,2}\"}", S2S_CONF_FAULT_VALUE);
     check("{a: '${b'}", "{\"a\": \"${b\"}", S2S_CONF_FAULT_SYNTAX);
     check("{a: '${oc.env:GONE}'}", "{\"a\": \"${oc.env:GONE}\"}", S2S_CONF_FAULT_ENV);
-    check("{a: '${now:%Y}', b: '${a}', c: '?" "?" "?', d: '${c}', e: 'x${d}'}",
-          "{\"a\": \"${now:%Y}\", \"b\": \"${a}\", \"c\": \"?" "?" "?\", \"d\": \"${c}\", \"e\": "
+    check("{a: '${now:%Y}', b: '${a}', c: '\?\?\?', d: '${c}', e: 'x${d}'}",
+          "{\"a\": \"${now:%Y}\", \"b\": \"${a}\", \"c\": \"\?\?\?\", \"d\": \"${c}\", \"e\": "
           "\"x${d}\"}",
           -1);
 }

@@ -7,14 +7,15 @@
 #include "lib/base/error.h"
 
 static const struct s2s_rule *const tables[] = {
-    rules_wld,   rules_bat, rules_tp,  rules_cp,  rules_thd, rules_pp,
-    rules_model, rules_run, rules_slm, rules_trn, rules_cfg,
+    rules_wld,   rules_bat, rules_tp,  rules_cp, rules_thd, rules_pp,
+    rules_model, rules_run, rules_slm, rules_rl, rules_trn, rules_cfg,
 };
 
 /* The second name of a pair is the one that is reported. */
 static const char *const aliases[][2] = {
-    {"S2S-WLD-011", "S2S-AM-006"},
-    {"S2S-PP-014", "S2S-SLM-008"},
+    {"S2S-WLD-011", "S2S-AM-006"}, {"S2S-PP-014", "S2S-SLM-008"}, {"S2S-TP-011", "S2S-RL-009"},
+    {"S2S-CP-024", "S2S-RL-007"},  {"S2S-THD-008", "S2S-RL-008"}, {"S2S-THD-014", "S2S-RL-025"},
+    {"S2S-THD-015", "S2S-RL-026"}, {"S2S-OPT-022", "S2S-RL-016"},
 };
 
 const struct s2s_rule *const *s2s_rules(size_t *n)
@@ -138,28 +139,35 @@ static int apply_set(struct rules_check *check, const char *set)
 static int lower(struct rules_check *check)
 {
     rules_lower_common(check);
-    return check->report->dialect == S2S_DIALECT_SLM ? rules_lower_slm(check)
-                                                     : rules_lower_s2s(check);
+    switch (check->report->dialect) {
+    case S2S_DIALECT_SLM:
+        return rules_lower_slm(check);
+    case S2S_DIALECT_RL:
+        return rules_lower_rl(check);
+    default:
+        return rules_lower_s2s(check);
+    }
 }
 
-static void forget_findings(struct s2s_report *report)
+static void forget_findings(struct s2s_report *report, size_t from)
 {
-    for (size_t i = 0; i < report->n_findings; i++) {
+    for (size_t i = from; i < report->n_findings; i++) {
         free(report->findings[i].message);
         free(report->findings[i].fix);
         free(report->findings[i].key);
     }
-    report->n_findings = 0;
+    report->n_findings = from;
 }
 
 static int apply_sets(struct rules_check *check)
 {
     if (!check->opt->sets || !*check->opt->sets)
         return 0;
+    size_t n_before = check->report->n_findings;
     int rc = lower(check); /* for the keys of common names */
     for (const char *const *set = check->opt->sets; rc >= 0 && *set; set++)
         rc = apply_set(check, *set);
-    forget_findings(check->report);
+    forget_findings(check->report, n_before);
     rules_facts_release(&check->facts);
     return rc;
 }
@@ -440,13 +448,21 @@ static int check_dialect(struct s2s_report *report, const struct s2s_rules_optio
 {
     enum s2s_dialect found = opt->dialect ? opt->dialect : s2s_dialect_detect(report->conf);
     report->dialect = found;
-    if (found == S2S_DIALECT_S2S || found == S2S_DIALECT_SLM)
+    if (found & (S2S_DIALECT_S2S | S2S_DIALECT_SLM | S2S_DIALECT_RL))
         return 0;
     if (found)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: no rules for a config of kind %s (%s)",
                              report->path, s2s_dialect_name(found), s2s_dialect_title(found));
     s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: not a config that is known here", report->path);
     return s2s_error_hint(err, S2S_E_UNSUPPORTED, "say which one it is with --dialect");
+}
+
+/* `defaults` is NeMo-RL's unless another dialect was asked for */
+static bool has_parents(const struct s2s_conf *conf, const struct s2s_rules_options *opt)
+{
+    return s2s_conf_key(conf, "defaults") &&
+           (opt->dialect == S2S_DIALECT_RL ||
+            (!opt->dialect && s2s_dialect_detect(conf) != S2S_DIALECT_SLM));
 }
 
 int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char *path,
@@ -457,14 +473,17 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
     *report = (struct s2s_report)S2S_REPORT_INIT;
     report->path = s2s_xstrdup(path);
     report->conf = conf;
-    int rc = check_dialect(report, opt, err);
-    if (rc < 0)
-        return rc;
     report->model = opt->model_config ? s2s_conf_copy(opt->model_config)
                                       : s2s_conf_new(S2S_CONF_FROM_DEFAULT, "default");
     struct rules_check check = {
         .opt = opt, .conf = conf, .model = report->model, .report = report, .err = err};
-    rc = apply_sets(&check);
+    /* the keys that tell a dialect may stand in a parent */
+    int rc = has_parents(conf, opt) ? rules_inherit(&check, path) : 0;
+    conf = check.conf;
+    if (rc >= 0)
+        rc = check_dialect(report, opt, err);
+    if (rc >= 0)
+        rc = apply_sets(&check);
     if (rc >= 0) {
         find_duplicates(&check);
         if (report->dialect != S2S_DIALECT_S2S)
@@ -490,7 +509,7 @@ void s2s_report_release(struct s2s_report *report)
 {
     if (!report)
         return;
-    forget_findings(report);
+    forget_findings(report, 0);
     for (size_t i = 0; i < report->n_skipped; i++)
         free(report->skipped[i].unknown);
     free(report->findings);
@@ -498,6 +517,7 @@ void s2s_report_release(struct s2s_report *report)
     free(report->path);
     s2s_conf_free(report->resolved);
     s2s_conf_free(report->model);
+    s2s_conf_free(report->raw);
     s2s_conf_free(report->conf);
     *report = (struct s2s_report)S2S_REPORT_INIT;
 }

@@ -16,7 +16,10 @@ static const struct s2s_conf *find_any(struct rules_check *check, const char *ke
     *key = NULL;
     while (*keys) {
         size_t len = strcspn(keys, " ");
-        char *one = rules_keep(&check->facts, s2s_xstrndup(keys, len));
+        char *one = rules_keep(&check->facts,
+                               keys[0] == '@'
+                                   ? s2s_xasprintf("%s%.*s", check->section, (int)len - 1, keys + 1)
+                                   : s2s_xstrndup(keys, len));
         const struct s2s_conf *node = s2s_conf_find(check->conf, one);
         if (node && node->kind != S2S_CONF_NULL) {
             *key = one;
@@ -103,7 +106,7 @@ void rules_lower_map(struct rules_check *check, const struct rules_map *map)
             struct rules_value v = typed(check, node, map->type);
             rules_fact_find(&check->facts, map->name)->value = v;
         } else {
-            fact->value = fallback(check, map->other);
+            fact->value = check->incomplete ? rules_unknown() : fallback(check, map->other);
             fact->origin = S2S_CONF_FROM_DEFAULT;
         }
     }

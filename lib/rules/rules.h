@@ -98,6 +98,7 @@ struct s2s_report {
     struct s2s_conf *resolved; /* what --resolve shows: common names with their origins */
     struct s2s_conf *conf;     /* the config after interpolation and overrides, owned */
     struct s2s_conf *model;    /* a copy of the language model's config.json */
+    struct s2s_conf *raw;      /* the config as it was read, if it has parents */
 };
 
 #define S2S_REPORT_INIT \

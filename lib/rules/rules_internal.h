@@ -117,6 +117,8 @@ struct rules_check {
     struct rules_facts facts;
     struct s2s_report *report;
     struct s2s_error *err;
+    const char *section; /* what '@' stands for in the keys of a map */
+    bool incomplete;     /* a parent is missing: what is not set is not known */
 };
 
 void rules_lower_map(struct rules_check *check, const struct rules_map *map);
@@ -124,6 +126,10 @@ void rules_lower_model(struct rules_check *check); /* sizes of the language mode
 void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived);
 int rules_lower_s2s(struct rules_check *check);
 int rules_lower_slm(struct rules_check *check);
+int rules_lower_rl(struct rules_check *check);
+/* Replaces check->conf by itself with its parents (`defaults`); path is where it was read from.
+ * FORMAT for a parent that cannot be parsed or a circle. */
+int rules_inherit(struct rules_check *check, const char *path);
 /* Names that every dialect has: world_size and device facts of the options. */
 void rules_lower_common(struct rules_check *check);
 /* sm as 10*major+minor and what follows from the device; unknown without --device or --sm */
@@ -140,6 +146,6 @@ void rules_find(struct rules_check *check, const char *id, const struct s2s_conf
         .id = NULL \
     }
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
-    rules_pp[], rules_model[], rules_run[], rules_slm[], rules_trn[], rules_cfg[];
+    rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_trn[], rules_cfg[];
 
 #endif

@@ -567,6 +567,15 @@ const struct s2s_rule rules_cfg[] = {
         .source = "OmegaConf",
     },
     {
+        .id = "S2S-CFG-006",
+        .dialects = S2S_DIALECT_RL,
+        .severity = ERROR,
+        .message = "a parent that is not there",
+        .fix = "mend the path, or check the file where its parents are",
+        .why = "The config cannot be composed; what its parents say is not known.",
+        .source = "nemo_rl/utils/config.py:load_config_with_inheritance",
+    },
+    {
         .id = "S2S-CFG-009",
         .dialects = SLM | S2S_DIALECT_MLM,
         .severity = INFO,

@@ -3,6 +3,7 @@
 
 #define S2S S2S_DIALECT_S2S
 #define SLM S2S_DIALECT_SLM
+#define RL S2S_DIALECT_RL
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
 #define INFO S2S_SEVERITY_INFO
@@ -22,6 +23,52 @@ const struct s2s_rule rules_tp[] = {
             "Sequence parallelism splits over the tensor-parallel group; with one rank in it there "
             "is nothing to split, and it is switched off.",
         .source = "megatron/training/arguments.py:validate_args",
+    },
+    {
+        .id = "S2S-TP-001",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "sp and tp == 1",
+        .at = "sp",
+        .message = "sequence parallelism is on, but tp is 1",
+        .fix = "remove {@sp}, or use tp > 1",
+        .why =
+            "Sequence parallelism splits over the tensor-parallel group; with one rank in it there "
+            "is nothing to split, and it is switched off.",
+        .source = "nemo_rl/models/automodel/setup.py; megatron/training/arguments.py:validate_args",
+    },
+    {
+        .id = "S2S-TP-002",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "tp > 1 and tp not divides heads",
+        .at = "tp",
+        .message = "tp {tp} does not divide the {heads} attention heads",
+        .fix = "use a tp among {divisors(heads)}",
+        .why = "Attention is split by heads.",
+        .source = "megatron TransformerConfig; nemo_rl/models/dtensor/parallelize.py",
+    },
+    {
+        .id = "S2S-TP-003",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and tp > 1 and tp not divides kv_heads and kv_heads not divides tp",
+        .at = "tp",
+        .message = "tp {tp} and {kv_heads} key-value heads: neither divides the other",
+        .fix = "use a tp among {divisors(kv_heads)}",
+        .why = "Key-value heads are split or repeated evenly over tensor-parallel ranks.",
+        .source = "megatron TransformerConfig",
+    },
+    {
+        .id = "S2S-TP-006",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "dt and not meg and tp > 1 and tp not divides kv_heads",
+        .at = "tp",
+        .message = "tp {tp} does not divide the {kv_heads} key-value heads",
+        .fix = "use a tp among {divisors(kv_heads)}",
+        .why = "The DTensor plans do not repeat key-value heads.",
+        .source = "nemo_automodel parallelizer.py:validate_tp_mesh",
     },
     {
         .id = "S2S-TP-002",
@@ -114,6 +161,28 @@ const struct s2s_rule rules_cp[] = {
     },
     {
         .id = "S2S-CP-003",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and cp > 1 and attn in ('unfused', 'local')",
+        .at = "attn cp",
+        .message = "cp {cp} with attention backend {attn}",
+        .fix = "use flash, fused or auto",
+        .why = "Context parallelism is implemented in the flash and fused backends only.",
+        .source = "transformer_engine get_attention_backend",
+    },
+    {
+        .id = "S2S-CP-004",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and cp > 1 and precision == 'float32'",
+        .at = "precision cp",
+        .message = "cp {cp} with precision float32",
+        .fix = "use bfloat16",
+        .why = "Flash and fused attention take 16-bit inputs.",
+        .source = "transformer_engine get_attention_backend",
+    },
+    {
+        .id = "S2S-CP-003",
         .dialects = SLM,
         .severity = ERROR,
         .when = "cp > 1 and attn == 'te' and env('NVTE_FLASH_ATTN') == '0' and "
@@ -182,6 +251,29 @@ const struct s2s_rule rules_cp[] = {
 };
 
 const struct s2s_rule rules_thd[] = {
+    {
+        .id = "S2S-THD-005",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and packed and nvte_fused == '0' and known(sm) and sm != 90",
+        .at = "nvte_fused packed",
+        .message = "packed sequences with padding between them, fused attention off and no "
+                   "FlashAttention 3: no backend is left",
+        .fix = "allow fused attention",
+        .why = "Flash 2 and unfused attention do not take padding between packed sequences.",
+        .source = "transformer_engine get_attention_backend, THD filter",
+    },
+    {
+        .id = "S2S-THD-010",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "meg and packed and shard > 1 and pack_tokens % shard != 0",
+        .at = "pack_tokens",
+        .message = "train_mb_tokens {pack_tokens} is not a multiple of {shard}",
+        .fix = "use {near(pack_tokens, shard)}",
+        .why = "The last bin is padded up in every step.",
+        .source = "nemo_rl/models/megatron/data.py",
+    },
     {
         .id = "S2S-THD-001",
         .dialects = SLM,
@@ -280,6 +372,42 @@ const struct s2s_rule rules_thd[] = {
 };
 
 const struct s2s_rule rules_pp[] = {
+    {
+        .id = "S2S-PP-001",
+        .dialects = RL,
+        .severity = ERROR,
+        .when =
+            "meg and pp > 1 and first_layers == null and last_layers == null and pp not divides "
+            "layers and vpp == null",
+        .at = "pp",
+        .message = "pp {pp} does not divide the {layers} layers",
+        .fix = "use a pp among {divisors(layers)}, or say how many layers the first and last stage "
+               "take",
+        .why = "Layers are spread evenly over stages unless told otherwise.",
+        .source = "megatron/training/arguments.py:validate_args",
+    },
+    {
+        .id = "S2S-PP-003",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and (first_layers < 1 or last_layers < 1)",
+        .at = "first_layers last_layers",
+        .message = "the first stage has {first_layers} layers, the last {last_layers}",
+        .fix = "give each at least one layer",
+        .why = "An empty stage cannot be built.",
+        .source = "megatron TransformerConfig",
+    },
+    {
+        .id = "S2S-PP-010",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "meg and pp == 1 and (first_layers != null or last_layers != null)",
+        .at = "first_layers last_layers",
+        .message = "layers of the first or last stage are given, but pp is 1",
+        .fix = "remove them",
+        .why = "They are ignored.",
+        .source = "nemo_rl/models/megatron/setup.py",
+    },
     {
         .id = "S2S-SLM-008",
         .dialects = SLM,

@@ -3,6 +3,7 @@
 
 #define S2S S2S_DIALECT_S2S
 #define SLM S2S_DIALECT_SLM
+#define RL S2S_DIALECT_RL
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
 #define INFO S2S_SEVERITY_INFO
@@ -54,6 +55,61 @@ const struct s2s_rule rules_model[] = {
         .fix = "use an ep among {divisors(experts)}",
         .why = "Every expert-parallel rank holds the same number of experts.",
         .source = "nemo_automodel/components/moe/parallelizer.py",
+    },
+    {
+        .id = "S2S-MOE-001",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "ep > 1 and ep not divides experts",
+        .at = "ep",
+        .message = "ep {ep} does not divide the {experts} experts",
+        .fix = "use an ep among {divisors(experts)}",
+        .why = "Every expert-parallel rank holds the same number of experts.",
+        .source = "megatron/core/transformer/moe/moe_layer.py",
+    },
+    {
+        .id = "S2S-MOE-003",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and experts > 1 and tp > 1 and not sp",
+        .at = "sp tp",
+        .message = "a mixture of experts with tp {tp} and no sequence parallelism",
+        .fix = "set {@sp}: true",
+        .why = "The MoE layer refuses to train tensor parallel without sequence parallelism.",
+        .source = "megatron/core/transformer/moe/moe_layer.py:MoELayer.forward",
+    },
+    {
+        .id = "S2S-MOE-011",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and deepep and dispatcher not in (null, 'flex')",
+        .at = "deepep dispatcher",
+        .message = "DeepEP with dispatcher {dispatcher}",
+        .fix = "use moe_token_dispatcher_type: flex",
+        .why = "DeepEP is a backend of the flex dispatcher.",
+        .source = "megatron TransformerConfig",
+    },
+    {
+        .id = "S2S-PRC-001",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and opt_bf16 and opt_fp16",
+        .at = "opt_fp16 opt_bf16",
+        .message = "bf16 and fp16 are both on",
+        .fix = "keep one",
+        .why = "Training has one 16-bit type.",
+        .source = "megatron TransformerConfig",
+    },
+    {
+        .id = "S2S-REC-003",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and recompute and recompute_granularity not in (null, 'full', 'selective')",
+        .at = "recompute_granularity",
+        .message = "recompute_granularity '{recompute_granularity}' is neither full nor selective",
+        .fix = "use full or selective",
+        .why = "Other words are refused.",
+        .source = "megatron TransformerConfig",
     },
     {
         .id = "S2S-MOE-028",
@@ -140,7 +196,7 @@ const struct s2s_rule rules_run[] = {
     },
     {
         .id = "S2S-SCH-004",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | RL,
         .severity = ERROR,
         .when = "min_lr > lr or min_lr < 0",
         .at = "min_lr lr",
@@ -162,7 +218,7 @@ const struct s2s_rule rules_run[] = {
     },
     {
         .id = "S2S-SCH-006",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | RL,
         .severity = ERROR,
         .when = "decay > 0 and warmup >= decay",
         .at = "warmup decay",
@@ -256,6 +312,18 @@ const struct s2s_rule rules_run[] = {
         .fix = "use one of {divisors(dp)}",
         .why = "Hybrid sharding cuts the data-parallel ranks into equal groups.",
         .source = "nemo_automodel/components/distributed/mesh_utils.py",
+        .after = "S2S-WLD",
+    },
+    {
+        .id = "S2S-AM-006",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "dt and not meg and v2 and dp_replicate > 1 and dp_replicate not divides dp",
+        .at = "dp_replicate",
+        .message = "dp_replicate_size {dp_replicate} does not divide dp {dp}",
+        .fix = "use one of {divisors(dp)}",
+        .why = "Hybrid sharding cuts the data-parallel ranks into equal groups.",
+        .source = "nemo_rl/models/automodel/setup.py:setup_distributed",
         .after = "S2S-WLD",
     },
     {

@@ -3,6 +3,7 @@
 
 #define S2S S2S_DIALECT_S2S
 #define SLM S2S_DIALECT_SLM
+#define RL S2S_DIALECT_RL
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
 #define INFO S2S_SEVERITY_INFO
@@ -10,7 +11,7 @@
 const struct s2s_rule rules_wld[] = {
     {
         .id = "S2S-WLD-001",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | RL,
         .severity = ERROR,
         .when = "world >= tp*cp*pp*gtp and tp*cp*pp*gtp not divides world",
         .at = "tp cp pp world_given nodes devices",
@@ -24,7 +25,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-002",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | RL,
         .severity = ERROR,
         .when = "world < tp*cp*pp*gtp",
         .at = "tp cp pp world_given nodes devices",
@@ -33,6 +34,19 @@ const struct s2s_rule rules_wld[] = {
         .why =
             "Not even one replica of the model fits the ranks: the data-parallel size would be 0.",
         .source = "nemo_rl/models/policy/lm_policy.py:Policy.__init__",
+    },
+    {
+        .id = "S2S-WLD-003",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and ep*etp > 1 and etp*ep*pp not divides world",
+        .at = "ep etp pp",
+        .message =
+            "etp*ep*pp = {etp}*{ep}*{pp} = {etp*ep*pp} does not divide the world size {world}",
+        .fix = "use a smaller ep or etp, or {near(world, etp*ep*pp)} ranks",
+        .why = "Experts have a grid of their own over the same ranks.",
+        .source = "megatron/core/parallel_state.py:initialize_model_parallel",
+        .after = "S2S-WLD-001 S2S-WLD-002",
     },
     {
         .id = "S2S-WLD-004",
@@ -89,7 +103,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-008",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | RL,
         .severity = WARNING,
         .when = "tp > gpus_per_node",
         .at = "tp",
@@ -101,7 +115,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-009",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | RL,
         .severity = WARNING,
         .when = "tp < gpus_per_node and gpus_per_node % tp != 0",
         .at = "tp",
@@ -130,6 +144,20 @@ const struct s2s_rule rules_wld[] = {
 
 const struct s2s_rule rules_bat[] = {
     {
+        .id = "S2S-BAT-010",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "pp > 1 and not packed and nmb < pp",
+        .at = "pp gbs",
+        .message =
+            "{nmb} microbatches for {pp} pipeline stages: the pipeline never fills, {bubble} % "
+            "of the time is bubble",
+        .fix = "use at least {2*pp} microbatches",
+        .why = "1F1B keeps (pp-1)/(nmb+pp-1) of each rank's time idle.",
+        .source = "megatron/core/pipeline_parallel/schedules.py",
+        .after = "S2S-WLD S2S-BAT-002 S2S-BAT-003",
+    },
+    {
         .id = "S2S-BAT-001",
         .dialects = S2S,
         .severity = ERROR,
@@ -146,7 +174,7 @@ const struct s2s_rule rules_bat[] = {
     },
     {
         .id = "S2S-BAT-004",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | RL,
         .severity = ERROR,
         .when = "mbs < 1 or gbs < 1",
         .at = "mbs gbs",

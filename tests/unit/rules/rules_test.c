@@ -23,6 +23,7 @@ struct given {
     char *text;
     const char *sets[MAX_OPTIONS], *env[MAX_OPTIONS];
     size_t n_sets, n_env;
+    const char *file; /* another than the dialect's base */
     struct s2s_rules_options opt;
     struct s2s_conf *model;
 };
@@ -53,6 +54,8 @@ static void read_token(struct given *g, char *token)
         g->opt.device = value;
     else if (option(g, token, "env", &value))
         g->env[g->n_env++] = value;
+    else if (option(g, token, "path", &value))
+        g->file = value;
     else if (option(g, token, "sm", &value))
         g->opt.sm_major = (int)strtol(value, NULL, 10);
     else if (option(g, token, "model", &value)) {
@@ -78,7 +81,7 @@ static void check(struct s2s_report *report, const char *dialect, const char *op
             read_token(&g, token);
     g.opt.sets = g.sets;
     g.opt.env = g.env;
-    char *path = s2s_xasprintf(FOLDER "%s.yaml", dialect);
+    char *path = s2s_xasprintf(FOLDER "%s.yaml", g.file ? g.file : dialect);
     if (s2s_conf_read(&conf, path, S2S_CONF_AUTO, &err) < 0 ||
         s2s_rules_check(report, conf, path, &g.opt, &err) < 0)
         fail_msg("%s: %s", options, err.text);
@@ -106,7 +109,7 @@ static void say(const struct s2s_report *report)
 
 static void the_bases_fire_nothing(void **state)
 {
-    static const char *const dialects[] = {"s2s", "slm"};
+    static const char *const dialects[] = {"s2s", "slm", "rl"};
     for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
         struct s2s_report report = S2S_REPORT_INIT;
         check(&report, dialects[i], "@");
@@ -244,6 +247,27 @@ static void unknown_values_fire_nothing_and_are_told(void **state)
     s2s_report_release(&report);
 }
 
+/* rl.yaml takes most from its parent; a place names the file that set the value */
+static void inherited_values_keep_their_places(void **state)
+{
+    struct s2s_report report = S2S_REPORT_INIT;
+    bool found = false;
+    check(&report, "rl", "lbs=8 tp=4 policy.generation.vllm_cfg.pipeline_parallel_size=2");
+    s2s_report_release(&report);
+    check(&report, "rl", "gbs=384 policy.make_sequence_length_divisible_by=1 dynamic=true");
+    for (size_t i = 0; i < report.n_findings; i++) {
+        const struct s2s_finding *f = &report.findings[i];
+        if (!strcmp(f->rule->id, "S2S-RL-003")) {
+            found = true;
+            assert_string_equal(f->place.source->name, FOLDER "rl_parent.yaml");
+            assert_int_equal(f->place.line, 19);
+        }
+    }
+    assert_true(found);
+    assert_int_equal(report.world_size, 16);
+    s2s_report_release(&report);
+}
+
 static void a_cause_silences_its_consequences(void **state)
 {
     struct s2s_report report = S2S_REPORT_INIT;
@@ -306,6 +330,7 @@ int main(void)
         cmocka_unit_test(every_rule_says_why_and_how_to_mend_it),
         cmocka_unit_test(packing_and_cp_have_the_truth_table),
         cmocka_unit_test(unknown_values_fire_nothing_and_are_told),
+        cmocka_unit_test(inherited_values_keep_their_places),
         cmocka_unit_test(a_cause_silences_its_consequences),
         cmocka_unit_test(a_recipe_is_refused_with_place_and_count),
         cmocka_unit_test(comments_silence_rules_and_useless_ones_are_told),

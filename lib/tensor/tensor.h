@@ -74,7 +74,7 @@ struct s2s_node {
     struct s2s_tensor *in[S2S_NODE_INPUTS], *out[S2S_NODE_OUTPUTS];
     int n_in, n_out;
     unsigned activations; /* bit i: in[i] is no parameter (which may be gone before the tape) */
-    void *saved; /* from s2s_tape_host_alloc */
+    void *saved;          /* from s2s_tape_host_alloc */
     struct s2s_node *prev, *next;
 };
 

@@ -8,6 +8,8 @@
  * tokenizers is translated, what would silently differ is refused:
  *   \s \S  White_Space (PCRE2 counts U+180E too); \w \W  Alphabetic, marks, Nd, Pc
  *   ^ $    match at every line; \uHHHH; the rest as in PCRE2 with UTF and UCP
+ *   \p{L}  and other categories: with the characters that are new to PCRE2. They make the pattern
+ *          slow and are rare, so it is compiled twice, and the text is looked at first.
  */
 #define SPACE \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
@@ -20,8 +22,7 @@
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 
 struct text_pattern {
-    pcre2_code *code;
-    bool jit;
+    pcre2_code *code, *with_new; /* for text without and with new characters */
 };
 
 struct text_matcher {
@@ -36,9 +37,41 @@ static int refuse(struct s2s_error *err, const char *regex, size_t len, size_t a
                          (int)(len < 200 ? len : 200), regex, what, at + 1);
 }
 
+/* What is new in a category, as items of a class. */
+static void add_new_characters(struct s2s_buf *out, const char *name, size_t name_len)
+{
+    for (size_t k = 0; k < text_n_new_characters; k++) {
+        const struct text_range *range = &text_new_characters[k];
+        if (name_len <= 2 && !strncmp(range->category, name, name_len))
+            s2s_buf_printf(out, "\\x{%x}-\\x{%x}", range->first, range->last);
+    }
+}
+
+/* \p{NAME} or \P{NAME} at regex[i]; returns the bytes it takes, 0 when it is not supported. */
+static size_t translate_property(struct s2s_buf *out, const char *regex, size_t len, size_t i,
+                                 bool in_class, bool with_new)
+{
+    const char *open = regex + i + 2, *close;
+    bool negated = regex[i + 1] == 'P';
+    if (i + 3 >= len || *open != '{' || open[1] == '^' || (negated && in_class))
+        return 0;
+    close = memchr(open, '}', len - i - 2);
+    if (!close)
+        return 0;
+    if (!in_class)
+        s2s_buf_puts(out, negated ? "[^" : "[");
+    s2s_buf_puts(out, "\\p");
+    s2s_buf_add(out, open, (size_t)(close - open) + 1);
+    if (with_new)
+        add_new_characters(out, open + 1, (size_t)(close - open) - 1);
+    if (!in_class)
+        s2s_buf_putc(out, ']');
+    return (size_t)(close - regex) - i + 1;
+}
+
 /* One escape at regex[i]; returns the bytes it takes, 0 when it is not supported. */
 static size_t translate_escape(struct s2s_buf *out, const char *regex, size_t len, size_t i,
-                               bool in_class)
+                               bool in_class, bool with_new)
 {
     char c = i + 1 < len ? regex[i + 1] : 0;
     switch (c) {
@@ -64,7 +97,9 @@ static size_t translate_escape(struct s2s_buf *out, const char *regex, size_t le
         return 6;
     }
     case 'p':
-    case 'P': {
+    case 'P':
+        return translate_property(out, regex, len, i, in_class, with_new);
+    case 'x': {
         const char *close =
             i + 2 < len && regex[i + 2] == '{' ? memchr(regex + i, '}', len - i) : NULL;
         size_t n = close ? (size_t)(close - regex) - i + 1 : 0;
@@ -105,13 +140,14 @@ static bool group_is_known(const char *regex, size_t len, size_t i)
     return false;
 }
 
-static int translate(struct s2s_buf *out, const char *regex, size_t len, struct s2s_error *err)
+static int translate(struct s2s_buf *out, const char *regex, size_t len, bool with_new,
+                     struct s2s_error *err)
 {
     bool in_class = false;
     for (size_t i = 0; i < len;) {
         char c = regex[i];
         if (c == '\\') {
-            size_t n = translate_escape(out, regex, len, i, in_class);
+            size_t n = translate_escape(out, regex, len, i, in_class, with_new);
             if (n == 0)
                 return refuse(err, regex, len, i, "escape not supported");
             i += n;
@@ -138,34 +174,45 @@ static int translate(struct s2s_buf *out, const char *regex, size_t len, struct 
     return 0;
 }
 
-int text_pattern_compile(struct text_pattern **pattern, const char *regex, size_t len,
-                         struct s2s_error *err)
+static int compile(pcre2_code **code, const char *regex, size_t len, bool with_new,
+                   struct s2s_error *err)
 {
     struct s2s_buf translated = S2S_BUF_INIT;
-    int code = 0;
+    int failed = 0;
     PCRE2_SIZE at = 0;
-    int rc = translate(&translated, regex, len, err);
-    if (rc < 0)
-        goto out;
-    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    pcre2_code *compiled = pcre2_compile(
-        (PCRE2_SPTR)(translated.data ? translated.data : ""), translated.len,
-        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at, context);
-    pcre2_compile_context_free(context);
-    if (!compiled) {
-        char message[200] = "";
-        pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-        rc = s2s_error_set(err, S2S_E_FORMAT, "pattern %.*s: %s", (int)(len < 200 ? len : 200),
-                           regex, message);
-        goto out;
+    int rc = translate(&translated, regex, len, with_new, err);
+    if (rc == 0) {
+        pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+        pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+        *code = pcre2_compile((PCRE2_SPTR)(translated.data ? translated.data : ""), translated.len,
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                              &failed, &at, context);
+        pcre2_compile_context_free(context);
+        if (*code) {
+            pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* without it, matching is slower */
+        } else {
+            char message[200] = "";
+            pcre2_get_error_message(failed, (PCRE2_UCHAR *)message, sizeof message);
+            rc = s2s_error_set(err, S2S_E_FORMAT, "pattern %.*s: %s", (int)(len < 200 ? len : 200),
+                               regex, message);
+        }
     }
-    *pattern = s2s_xcalloc(1, sizeof **pattern);
-    (*pattern)->code = compiled;
-    (*pattern)->jit = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
-out:
     s2s_buf_release(&translated);
-    return rc < 0 ? rc : 0;
+    return rc;
+}
+
+int text_pattern_compile(struct text_pattern **out, const char *regex, size_t len,
+                         struct s2s_error *err)
+{
+    struct text_pattern *pattern = s2s_xcalloc(1, sizeof *pattern);
+    int rc = compile(&pattern->code, regex, len, false, err);
+    if (rc == 0)
+        rc = compile(&pattern->with_new, regex, len, true, err);
+    if (rc < 0)
+        text_pattern_free(pattern);
+    else
+        *out = pattern;
+    return rc;
 }
 
 void text_pattern_free(struct text_pattern *pattern)
@@ -173,6 +220,7 @@ void text_pattern_free(struct text_pattern *pattern)
     if (!pattern)
         return;
     pcre2_code_free(pattern->code);
+    pcre2_code_free(pattern->with_new);
     free(pattern);
 }
 
@@ -198,12 +246,11 @@ void text_matcher_free(struct text_matcher *matcher)
 
 int text_pattern_find(const struct text_pattern *pattern, struct text_matcher *matcher,
                       struct text_span *match, const char *text, size_t len, size_t from,
-                      struct s2s_error *err)
+                      bool has_new, struct s2s_error *err)
 {
-    int rc = pattern->jit ? pcre2_jit_match(pattern->code, (PCRE2_SPTR)text, len, from, 0,
-                                            matcher->data, matcher->context)
-                          : pcre2_match(pattern->code, (PCRE2_SPTR)text, len, from,
-                                        PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
+    const pcre2_code *code = has_new ? pattern->with_new : pattern->code;
+    int rc = pcre2_match(code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, matcher->data,
+                         matcher->context);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
     if (rc < 0) {

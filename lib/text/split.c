@@ -22,7 +22,8 @@ static int find_all(const struct text_split *split, struct text_split_work *work
     work->matches.len = 0;
     while (from <= len) {
         struct text_span match;
-        int found = text_pattern_find(split->pattern, work->matcher, &match, text, len, from, err);
+        int found = text_pattern_find(split->pattern, work->matcher, &match, text, len, from,
+                                      work->has_new, err);
         if (found < 0)
             return found;
         if (!found)
@@ -93,6 +94,8 @@ int text_split_run(const struct text_splits *splits, struct text_split_work *wor
 {
     s2s_buf_clear(&work->text);
     s2s_buf_add(&work->text, text, len);
+    work->has_new =
+        text_find_in_ranges(text, len, text_new_characters, text_n_new_characters) < len;
     work->pieces.len = 0;
     if (len > 0)
         text_spans_add(&work->pieces, 0, len);

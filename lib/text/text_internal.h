@@ -38,6 +38,22 @@ bool text_is_alphanumeric(uint32_t cp); /* Alphabetic, a mark, Nd or Pc: a word'
 /* Appends the NFC form. 0, or NOMEM. */
 int text_add_nfc(struct s2s_buf *out, const char *text, size_t len, struct s2s_error *err);
 
+/* Code points first..last of a general category, as two letters, or one for all that begin so. */
+struct text_range {
+    uint32_t first, last;
+    char category[3];
+};
+
+/* Sorted tables of where HF tokenizers know another Unicode than the libraries here: characters
+ * that their patterns know and PCRE2 may not; digits that only their Digits knows; characters that
+ * came after their NFC, for which those are whole and stay where they are. */
+extern const struct text_range text_new_characters[], text_new_digits[], text_not_in_nfc[];
+extern const size_t text_n_new_characters, text_n_new_digits, text_n_not_in_nfc;
+
+bool text_in_ranges(uint32_t cp, const struct text_range *ranges, size_t n);
+/* Offset of the first character of text that is in the ranges; len when none is. */
+size_t text_find_in_ranges(const char *text, size_t len, const struct text_range *ranges, size_t n);
+
 /* ---- patterns: Oniguruma's syntax (as HF tokenizers use it), matched by PCRE2 ---- */
 
 struct text_pattern;
@@ -48,10 +64,11 @@ int text_pattern_compile(struct text_pattern **pattern, const char *regex, size_
 void text_pattern_free(struct text_pattern *pattern);
 struct text_matcher *text_matcher_new(void);
 void text_matcher_free(struct text_matcher *matcher);
-/* Next match in text [len] at or behind `from`. 1 found, 0 none, negative on error. */
+/* Next match in text [len] at or behind `from`. has_new: the text holds text_new_characters. 1
+ * found, 0 none, negative on error. */
 int text_pattern_find(const struct text_pattern *pattern, struct text_matcher *matcher,
                       struct text_span *match, const char *text, size_t len, size_t from,
-                      struct s2s_error *err);
+                      bool has_new, struct s2s_error *err);
 
 /* ---- pre-tokenizers ---- */
 
@@ -81,6 +98,7 @@ struct text_split_work {
     bool *is_match; /* of matches */
     size_t is_match_cap;
     struct s2s_buf text; /* the piece, and copies that begin with a space */
+    bool has_new;        /* it holds text_new_characters */
     struct text_matcher *matcher;
 };
 

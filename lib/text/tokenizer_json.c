@@ -136,7 +136,16 @@ static int load_digits(struct s2s_tokenizer *tok, const json_t *part, struct s2s
     struct text_split *split = add_split(tok);
     int rc = get_bool(&individual, part, "individual_digits", false, err);
     split->behavior = individual ? TEXT_SPLIT_ISOLATED : TEXT_SPLIT_CONTIGUOUS;
-    return rc < 0 ? rc : text_pattern_compile(&split->pattern, "\\p{N}", 5, err);
+    struct s2s_buf regex = S2S_BUF_INIT;
+    s2s_buf_puts(&regex, "[\\p{N}");
+    for (size_t i = 0; i < text_n_new_digits; i++)
+        s2s_buf_printf(&regex, "\\x{%x}-\\x{%x}", text_new_digits[i].first,
+                       text_new_digits[i].last);
+    s2s_buf_putc(&regex, ']');
+    if (rc == 0)
+        rc = text_pattern_compile(&split->pattern, regex.data, regex.len, err);
+    s2s_buf_release(&regex);
+    return rc;
 }
 
 static int load_pre_tokenizer(struct s2s_tokenizer *tok, const json_t *part, bool *byte_level,

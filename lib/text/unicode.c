@@ -98,6 +98,46 @@ bool text_is_space(uint32_t cp)
            cp == 0x205f || cp == 0x3000;
 }
 
+bool text_in_ranges(uint32_t cp, const struct text_range *ranges, size_t n)
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (cp > ranges[middle].last)
+            low = middle + 1;
+        else if (cp < ranges[middle].first)
+            high = middle;
+        else
+            return true;
+    }
+    return false;
+}
+
+size_t text_find_in_ranges(const char *text, size_t len, const struct text_range *ranges, size_t n)
+{
+    for (size_t i = 0, n_bytes; i < len; i += n_bytes) {
+        i += ascii_run(text + i, len - i);
+        if (i == len)
+            break;
+        if (text_in_ranges(text_utf8_get(text + i, &n_bytes), ranges, n))
+            return i;
+    }
+    return len;
+}
+
+static int add_composed(struct s2s_buf *out, const char *text, size_t len, struct s2s_error *err)
+{
+    utf8proc_uint8_t *composed = NULL;
+    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)len,
+                                      &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (n < 0)
+        return s2s_error_set(err, n == UTF8PROC_ERROR_NOMEM ? S2S_E_NOMEM : S2S_E_FORMAT,
+                             "composing (NFC): %s", utf8proc_errmsg(n));
+    s2s_buf_add(out, (const char *)composed, (size_t)n);
+    free(composed);
+    return 0;
+}
+
 int text_add_nfc(struct s2s_buf *out, const char *text, size_t len, struct s2s_error *err)
 {
     /* below U+0300 nothing combines: such text is its own NFC */
@@ -108,14 +148,19 @@ int text_add_nfc(struct s2s_buf *out, const char *text, size_t len, struct s2s_e
         s2s_buf_add(out, text, len);
         return 0;
     }
-    utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)len,
-                                      &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (n < 0)
-        return s2s_error_set(err, n == UTF8PROC_ERROR_NOMEM ? S2S_E_NOMEM : S2S_E_FORMAT,
-                             "composing (NFC): %s", utf8proc_errmsg(n));
-    s2s_buf_add(out, (const char *)composed, (size_t)n);
-    free(composed);
+    /* what is too new for the library's NFC is a wall between the parts before and behind */
+    for (i = 0; i < len;) {
+        size_t n = text_find_in_ranges(text + i, len - i, text_not_in_nfc, text_n_not_in_nfc);
+        int rc = n > 0 ? add_composed(out, text + i, n, err) : 0;
+        if (rc < 0)
+            return rc;
+        i += n;
+        if (i < len) {
+            text_utf8_get(text + i, &n);
+            s2s_buf_add(out, text + i, n);
+            i += n;
+        }
+    }
     return 0;
 }
 
@@ -175,6 +220,10 @@ bool text_is_alphanumeric(uint32_t cp)
     case UTF8PROC_CATEGORY_PC:
         return true;
     default:
+        for (size_t i = 0; i < text_n_new_characters; i++)
+            if (cp >= text_new_characters[i].first && cp <= text_new_characters[i].last)
+                return strchr("LM", text_new_characters[i].category[0]) ||
+                       !strcmp(text_new_characters[i].category, "Nd");
         /* Other_Alphabetic outside letters and marks: circled and squared Latin letters */
         return (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
                (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);

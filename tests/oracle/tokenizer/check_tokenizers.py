@@ -130,7 +130,7 @@ def main():
         total += len(lines)
         differences += len(bad)
         print(f"{name}: {len(lines)} lines, {len(bad)} differences")
-        for i in bad[:5]:
+        for i in bad[:3]:
             print("   ", ascii(lines[i]), theirs[i], ours[i]["ids"])
         if golden and name == "qwen added flags":
             with open(golden, "w") as g:

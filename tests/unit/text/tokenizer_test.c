@@ -89,6 +89,12 @@ static void qwen_ids_and_texts_are_those_of_hf(void **state)
     check_strings("tokenizer_bytelevel_qwen", "strings.json");
 }
 
+/* Added tokens with every flag among characters of every block (check_tokenizers.py --golden). */
+static void flags_of_added_tokens_are_those_of_hf(void **state)
+{
+    check_strings("tokenizer", "strings.json");
+}
+
 static void roles_are_found_and_a_tag_gets_the_next_id(void **state)
 {
     struct s2s_tokenizer *tok = open_fixture("tokenizer_bytelevel_llama3");
@@ -271,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama3_ids_and_texts_are_those_of_hf),
         cmocka_unit_test(qwen_ids_and_texts_are_those_of_hf),
+        cmocka_unit_test(flags_of_added_tokens_are_those_of_hf),
         cmocka_unit_test(roles_are_found_and_a_tag_gets_the_next_id),
         cmocka_unit_test(bytes_that_are_not_utf8_are_refused_with_their_place),
         cmocka_unit_test(other_kinds_are_refused_by_name),

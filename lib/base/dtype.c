@@ -50,15 +50,39 @@ uint16_t s2s_f32_to_bf16(float x)
 
 float s2s_f16_to_f32(uint16_t bits)
 {
-    _Float16 half;
-    memcpy(&half, &bits, sizeof half);
-    return (float)half;
+    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, exponent = bits >> 10 & 0x1fu;
+    uint32_t fraction = bits & 0x3ffu, wide;
+    if (exponent == 31) {
+        wide = sign | 0x7f800000u | fraction << 13;
+    } else if (exponent) {
+        wide = sign | (exponent + 112) << 23 | fraction << 13;
+    } else {
+        /* subnormal: fraction * 2^-24, exact in fp32 */
+        float x = (float)fraction * 0x1p-24f;
+        memcpy(&wide, &x, sizeof wide);
+        wide |= sign;
+    }
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return x;
 }
 
 uint16_t s2s_f32_to_f16(float x)
 {
-    _Float16 half = (_Float16)x;
-    uint16_t bits;
-    memcpy(&bits, &half, sizeof bits);
-    return bits;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | magnitude >> 13); /* NaN, quiet */
+    if (magnitude >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00u); /* 65520 and more round to infinity */
+    if (magnitude >= 0x38800000u)
+        return (uint16_t)(sign |
+                          (((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - 0x1c000u));
+    /* subnormal: adding 0.5 lets the addition itself round to multiples of 2^-24 */
+    float shifted;
+    memcpy(&shifted, &magnitude, sizeof shifted);
+    shifted += 0.5f;
+    memcpy(&bits, &shifted, sizeof bits);
+    return (uint16_t)(sign | (bits - 0x3f000000u));
 }

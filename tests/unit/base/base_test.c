@@ -138,6 +138,38 @@ static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state)
     assert_true(isinf(s2s_bf16_to_f32(s2s_f32_to_bf16(3.4e38f))));
 }
 
+/* every one of the 65,536 halves, and the floats around each, against the compiler's own type */
+static void f16_agrees_with_the_compiler(void **state)
+{
+#ifdef __FLT16_MAX__
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        uint16_t half_bits = (uint16_t)bits, back;
+        _Float16 half;
+        memcpy(&half, &half_bits, sizeof half);
+        float x = s2s_f16_to_f32(half_bits), want = (float)half;
+        if (isnan(want)) {
+            assert_true(isnan(x));
+            assert_true(isnan(s2s_f16_to_f32(s2s_f32_to_f16(x))));
+            continue;
+        }
+        assert_memory_equal(&x, &want, sizeof x);
+        for (int step = -4096; step <= 4096; step += 4096 / 2) {
+            uint32_t wide;
+            memcpy(&wide, &want, sizeof wide);
+            wide += (uint32_t)step;
+            float near;
+            memcpy(&near, &wide, sizeof near);
+            _Float16 rounded = (_Float16)near;
+            memcpy(&back, &rounded, sizeof back);
+            if (!isnan(near))
+                assert_int_equal(s2s_f32_to_f16(near), back);
+        }
+    }
+#else
+    skip();
+#endif
+}
+
 struct tool_input {
     struct s2s_common common;
     const char *tokenizer;
@@ -195,6 +227,7 @@ int main(void)
         cmocka_unit_test(ordered_threads_keep_the_order_of_the_source),
         cmocka_unit_test(ordered_threads_report_the_first_failure_in_order),
         cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
+        cmocka_unit_test(f16_agrees_with_the_compiler),
         cmocka_unit_test(provenance_keeps_only_what_can_change_a_byte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

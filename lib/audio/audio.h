@@ -72,6 +72,13 @@ int s2s_audio_info_file(struct s2s_audio_info *info, const char *path, struct s2
 int s2s_audio_info_bytes(struct s2s_audio_info *info, const void *bytes, size_t len,
                          struct s2s_error *err);
 
+/*
+ * The number of samples that decoding a file that says `info` of itself with opt will give, without
+ * decoding it. RANGE, TRUNCATED as the decoder.
+ */
+int s2s_audio_measure(int64_t *n_samples, const struct s2s_audio_info *info,
+                      const struct s2s_audio_options *opt, struct s2s_error *err);
+
 /* Samples of a time: round(seconds * rate, 8 decimals), then half up (Lhotse). */
 int64_t s2s_audio_n_samples(double seconds, int rate_hz);
 /* Samples after resampling n: n * to / from, half up. */

@@ -240,11 +240,11 @@ static int read_channel(struct reader *reader, struct s2s_audio *out, int64_t n_
 
 /* ---- the asked range ---- */
 
-static int find_range(const struct reader *reader, const struct s2s_audio_options *opt,
+static int find_range(const struct s2s_audio_info *info, const struct s2s_audio_options *opt,
                       int64_t *begin, int64_t *n, struct s2s_error *err)
 {
-    int64_t total = reader->info.n_samples;
-    int rate = reader->info.rate_hz;
+    int64_t total = info->n_samples;
+    int rate = info->rate_hz;
     if (!(opt->offset_s >= 0) || !(opt->duration_s >= 0) || opt->offset_s > 1e9 ||
         opt->duration_s > 1e9)
         return s2s_error_set(err, S2S_E_RANGE, "offset %g s, duration %g s", opt->offset_s,
@@ -253,7 +253,7 @@ static int find_range(const struct reader *reader, const struct s2s_audio_option
     *n = opt->duration_s > 0 ? s2s_audio_n_samples(opt->duration_s, rate) : total - *begin;
     int64_t missing = *begin + *n - total;
     if (total == 0)
-        return s2s_error_set(err, S2S_E_RANGE, "%s: no sample in the file", reader->container.kind);
+        return s2s_error_set(err, S2S_E_RANGE, "no sample in the file");
     if (*begin >= total || missing > (int64_t)(opt->tolerance_s * rate + 0.5))
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "wanted are %g s from %g s on, the file ends at %g s",
@@ -261,6 +261,16 @@ static int find_range(const struct reader *reader, const struct s2s_audio_option
     if (missing > 0)
         *n -= missing;
     return *n > 0 ? 0 : s2s_error_set(err, S2S_E_RANGE, "no sample in the asked range");
+}
+
+int s2s_audio_measure(int64_t *n_samples, const struct s2s_audio_info *info,
+                      const struct s2s_audio_options *opt, struct s2s_error *err)
+{
+    int64_t begin = 0, n = 0;
+    int rc = find_range(info, opt, &begin, &n, err);
+    if (rc == 0)
+        *n_samples = opt->rate_hz > 0 ? s2s_audio_n_resampled(n, info->rate_hz, opt->rate_hz) : n;
+    return rc;
 }
 
 static int resample(struct s2s_audio *audio, int rate_hz, struct s2s_error *err)
@@ -284,7 +294,7 @@ static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s
     if (opt->channel >= reader->info.n_channels)
         return s2s_error_set(err, S2S_E_RANGE, "channel %d of %d", opt->channel,
                              reader->info.n_channels);
-    int rc = find_range(reader, opt, &begin, &n, err);
+    int rc = find_range(&reader->info, opt, &begin, &n, err);
     if (rc == 0)
         rc = reader_seek(reader, begin, err);
     if (rc == 0)
@@ -334,7 +344,9 @@ int s2s_audio_info_bytes(struct s2s_audio_info *info, const void *bytes, size_t 
 
 /* ---- files ---- */
 
-static int map_file(const void **bytes, size_t *len, const char *path, struct s2s_error *err)
+/* populate: all of it will be read; else the pages that are touched. */
+static int map_file(const void **bytes, size_t *len, const char *path, bool populate,
+                    struct s2s_error *err)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -346,7 +358,7 @@ static int map_file(const void **bytes, size_t *len, const char *path, struct s2
     if (rc == 0 && !S_ISREG(st.st_mode))
         rc = s2s_error_set(err, S2S_E_OPEN, "not a regular file");
     if (rc == 0 && *len > 0) {
-        void *map = mmap(NULL, *len, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+        void *map = mmap(NULL, *len, PROT_READ, MAP_PRIVATE | (populate ? MAP_POPULATE : 0), fd, 0);
         *bytes = map;
         if (map == MAP_FAILED)
             rc = s2s_error_errno(err, S2S_E_IO, "cannot map %zu bytes", *len);
@@ -367,7 +379,7 @@ int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
     const void *bytes = NULL;
     size_t len = 0;
     *out = (struct s2s_audio)S2S_AUDIO_INIT;
-    int rc = map_file(&bytes, &len, path, err);
+    int rc = map_file(&bytes, &len, path, true, err);
     if (rc == 0) {
         rc = s2s_audio_decode_bytes(out, bytes, len, opt, err);
         unmap_file(bytes, len);
@@ -379,7 +391,7 @@ int s2s_audio_info_file(struct s2s_audio_info *info, const char *path, struct s2
 {
     const void *bytes = NULL;
     size_t len = 0;
-    int rc = map_file(&bytes, &len, path, err);
+    int rc = map_file(&bytes, &len, path, false, err);
     if (rc == 0) {
         rc = s2s_audio_info_bytes(info, bytes, len, err);
         unmap_file(bytes, len);

@@ -7,5 +7,6 @@
 
 #include "lib/data/lines.h"
 #include "lib/data/manifest.h"
+#include "lib/data/order.h"
 
 #endif

@@ -10,8 +10,7 @@ void s2s_ids_row_release(struct s2s_ids_row *row)
     free(row->text);
     free(row->ids);
     free(row->loss_mask);
-    free(row->pos);
-    free(row->frames);
+    free(row->clips);
     *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
 }
 
@@ -57,18 +56,14 @@ static int parse_loss_mask(struct s2s_ids_row *row, const json_t *object, struct
     return 0;
 }
 
-struct clip {
-    int64_t pos;
-    int32_t frames;
-};
-
 static int by_pos(const void *a, const void *b)
 {
-    const struct clip *x = a, *y = b;
+    const struct s2s_thd_clip *x = a, *y = b;
     return x->pos < y->pos ? -1 : x->pos > y->pos;
 }
 
-static int parse_clip(struct clip *clip, const json_t *entry, size_t k, struct s2s_error *err)
+static int parse_clip(struct s2s_thd_clip *clip, const json_t *entry, size_t k,
+                      struct s2s_error *err)
 {
     const json_t *pos = json_object_get(entry, "pos"), *frames = json_object_get(entry, "frames");
     if (!json_is_integer(pos) || !json_is_integer(frames))
@@ -89,23 +84,15 @@ static int parse_audio(struct s2s_ids_row *row, const json_t *object, struct s2s
         return 0;
     if (!json_is_array(list))
         return s2s_error_set(err, S2S_E_FORMAT, "'audio' is no list");
-    const size_t n = json_array_size(list);
-    struct clip *clips = s2s_xcalloc(n + 1, sizeof *clips);
-    int rc = 0;
-    for (size_t k = 0; rc == 0 && k < n; k++)
-        rc = parse_clip(&clips[k], json_array_get(list, k), k, err);
-    if (rc == 0) {
-        qsort(clips, n, sizeof *clips, by_pos);
-        row->n_clips = n;
-        row->pos = s2s_xcalloc(n + 1, sizeof *row->pos);
-        row->frames = s2s_xcalloc(n + 1, sizeof *row->frames);
-        for (size_t k = 0; k < n; k++) {
-            row->pos[k] = clips[k].pos;
-            row->frames[k] = clips[k].frames;
-        }
+    row->n_clips = json_array_size(list);
+    row->clips = s2s_xcalloc(row->n_clips + 1, sizeof *row->clips);
+    for (size_t k = 0; k < row->n_clips; k++) {
+        int rc = parse_clip(&row->clips[k], json_array_get(list, k), k, err);
+        if (rc < 0)
+            return rc;
     }
-    free(clips);
-    return rc;
+    qsort(row->clips, row->n_clips, sizeof *row->clips, by_pos);
+    return 0;
 }
 
 static int parse_texts(struct s2s_ids_row *row, const json_t *object, int64_t number,

@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "lib/data/lines.h"
+#include "lib/thd/salm.h"
 
 struct s2s_error;
 
@@ -72,8 +73,7 @@ struct s2s_ids_row {
     int32_t *ids;       /* [n_ids] */
     uint8_t *loss_mask; /* [n_ids]; NULL: all ones */
     size_t n_ids;
-    int64_t *pos; /* [n_clips], of the placeholders, ascending */
-    int32_t *frames;
+    struct s2s_thd_clip *clips; /* [n_clips], pos ascending */
     size_t n_clips;
 };
 

@@ -1,0 +1,299 @@
+#include "tools/pack/pack.h"
+
+#include "lib/io/digest.h"
+#include "tools/pack/plan.h"
+#include "tools/pack/record.h"
+#include "tools/pack/report.h"
+
+/* ---- the header ---- */
+
+static const char *const too_long_names[] = {"fail", "truncate", "skip"};
+static const char *const audio_names[] = {"none", "path", "pcm", "flac", "mel"};
+
+static json_t *features_json(const struct s2s_mel_config *c)
+{
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:f}", "kind", "log_mel", "n_mels", c->n_mels,
+                     "n_fft", c->n_fft, "win", c->win, "hop", c->hop, "preemphasis",
+                     (double)c->preemphasis);
+}
+
+static json_t *config_json(const struct pack_loader *loader, const struct pack_plan *plan,
+                           const struct pack_options *opt)
+{
+    json_t *config =
+        json_pack("{s:i, s:i, s:b, s:i, s:I, s:I}", "cp", opt->cp_size, "tp", opt->tp_size,
+                  "strict_sp", opt->strict_sp, "pad_id", loader->salm.pad_id, "seed",
+                  (json_int_t)opt->common.seed, "epochs", (json_int_t)opt->epochs);
+    if (opt->batch_size > 0) {
+        json_object_set_new(config, "batch_size", json_integer(opt->batch_size));
+    } else {
+        json_object_set_new(config, "tokens", json_integer(plan->capacity));
+        json_object_set_new(config, "algorithm",
+                            json_string(s2s_thd_bin_algorithms[opt->algorithm]));
+        json_object_set_new(config, "too_long", json_string(too_long_names[opt->too_long]));
+    }
+    if (loader->kind == PACK_INPUT_IDS)
+        return config;
+    json_object_set_new(config, "audio_id", json_integer(loader->salm.audio_id));
+    json_object_set_new(config, "tokenizer", json_string(s2s_tokenizer_digest(loader->tok)));
+    json_object_set_new(config, "prompt", json_string(s2s_prompt_digest(loader->prompt)));
+    json_object_set_new(config, "prompt_name", json_string(s2s_prompt_name(loader->prompt)));
+    json_object_set_new(config, "sampling_rate", json_integer(loader->mel_config.rate_hz));
+    json_object_set_new(config, "encoder_frames",
+                        json_pack("{s:i, s:i}", "hop", loader->hop, "factor", loader->factor));
+    if (loader->audio == S2S_AUDIO_MEL)
+        json_object_set_new(config, "features", features_json(&loader->mel_config));
+    return config;
+}
+
+static json_t *header_json(const struct pack_loader *loader, const struct pack_plan *plan,
+                           const struct pack_options *opt)
+{
+    json_t *header =
+        json_pack("{s:s, s:s, s:s, s:o}", "kind", "pack", "layout", "salm", "audio",
+                  audio_names[loader->audio], "config", config_json(loader, plan, opt));
+    if (loader->audio == S2S_AUDIO_PCM)
+        json_object_set_new(header, "schema",
+                            json_pack("{s:{s:s, s:[s]}}", "audio_pcm", "dtype",
+                                      plan->exact16 ? "I16" : "F32", "shape", "n"));
+    if (loader->audio == S2S_AUDIO_MEL)
+        json_object_set_new(header, "schema",
+                            json_pack("{s:{s:s, s:[s, i]}}", "audio_mel", "dtype", "F32", "shape",
+                                      "n", loader->mel_config.n_mels));
+    return header;
+}
+
+static int create(struct s2s_stream_writer **out, const struct pack_loader *loader,
+                  const struct pack_plan *plan, const struct pack_options *opt,
+                  struct s2s_error *err)
+{
+    static const struct s2s_args_rule rules[] = {
+        {"manifest", S2S_ARGS_DROP}, {"cuts", S2S_ARGS_DROP},
+        {"ids", S2S_ARGS_DROP},      {"report", S2S_ARGS_DROP},
+        {"plan", S2S_ARGS_DROP},     {"tokenizer", S2S_ARGS_FILE},
+        {"prompt", S2S_ARGS_FILE},   {"encoder-frames", S2S_ARGS_FILE},
+        {NULL, S2S_ARGS_DROP},
+    };
+    const struct s2s_stream_options how = {.jobs = opt->common.jobs};
+    size_t n_args = 0;
+    char **args = s2s_tool_args(rules, &n_args);
+    json_t *header = header_json(loader, plan, opt);
+    int rc = s2s_stream_create(out, opt->common.out, header, NULL, args, n_args, &how, err);
+    json_decref(header);
+    for (size_t i = 0; i < n_args; i++)
+        free(args[i]);
+    free(args);
+    return rc;
+}
+
+/* ---- packs ---- */
+
+struct job {
+    size_t idx;
+    struct pack_record record;
+    size_t n_rows, n_items;
+    int64_t n_audio_samples;
+    struct pack_bad *bad; /* [n_bad], with --bad skip */
+    size_t n_bad, cap_bad;
+};
+
+struct packer {
+    struct pack_plan *plan;
+    const struct pack_loader *loader;
+    const struct pack_options *opt;
+    struct s2s_mel_work **work;    /* one a thread, or NULL */
+    struct s2s_stream_writer *out; /* NULL: only the layout is wanted */
+    struct pack_totals *totals;
+    size_t next;
+    struct s2s_progress progress;
+};
+
+static int next_job(void *ctx, void **item, struct s2s_error *err)
+{
+    struct packer *packer = ctx;
+    if (packer->next == packer->plan->n_packs)
+        return 0;
+    struct job *job = s2s_xcalloc(1, sizeof *job);
+    job->idx = packer->next++;
+    *item = job;
+    return 1;
+}
+
+static void drop_job(void *ctx, void *item)
+{
+    struct job *job = item;
+    pack_record_release(&job->record);
+    for (size_t i = 0; i < job->n_bad; i++) {
+        free(job->bad[i].id);
+        free(job->bad[i].text);
+    }
+    free(job->bad);
+    free(job);
+}
+
+static int load_row(struct pack_row *row, const struct pack_loader *loader,
+                    const struct pack_item *item, int64_t capacity, bool decode,
+                    struct s2s_error *err)
+{
+    const struct s2s_lines *lines = &loader->inputs[item->input];
+    const struct s2s_line line = s2s_lines_at(lines, item->begin, item->line);
+    int rc = pack_row_load(row, loader, item->input, &line, item->variant, err);
+    if (rc == 0) /* the file has changed since the plan was made */
+        rc = s2s_data_line_error(s2s_error_set(err, S2S_E_FORMAT, "is not what was planned"), lines,
+                                 &line, err);
+    if (rc < 0)
+        return rc;
+    if (item->truncated)
+        s2s_salm_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &loader->salm, capacity);
+    if (!decode || row->thd.n_clips == 0)
+        return 0;
+    rc = pack_row_decode(row, loader, err);
+    if (rc < 0) {
+        s2s_data_line_error(rc, lines, &line, err);
+        pack_row_release(row);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static void note_bad(struct job *job, const struct s2s_error *err)
+{
+    s2s_grow(&job->bad, job->n_bad, &job->cap_bad, sizeof *job->bad);
+    job->bad[job->n_bad++] = (struct pack_bad){NULL, s2s_xstrdup(err->text)};
+}
+
+static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
+{
+    const struct packer *packer = ctx;
+    const struct pack_plan *plan = packer->plan;
+    struct job *job = ptr;
+    const uint32_t *members = plan->members + plan->begin[job->idx];
+    struct s2s_mel_work *work = packer->work ? packer->work[worker] : NULL;
+    int rc = 0;
+    job->n_items = plan->begin[job->idx + 1] - plan->begin[job->idx];
+    struct pack_row *rows = s2s_xcalloc(job->n_items, sizeof *rows);
+    for (size_t i = 0; i < job->n_items; i++) {
+        const struct pack_item *item = &plan->items[members[i]];
+        rc = load_row(&rows[job->n_rows], packer->loader, item, plan->capacity, packer->out != NULL,
+                      err);
+        if (rc < 0 && !packer->opt->skip_bad)
+            break;
+        if (rc < 0)
+            note_bad(job, err);
+        else
+            job->n_audio_samples += rows[job->n_rows++].thd.n_clips > 0 ? item->n_samples : 0;
+        rc = 0;
+    }
+    if (rc == 0 && job->n_rows > 0)
+        rc = pack_record_make(&job->record, rows, job->n_rows, packer->loader, plan->exact16, work,
+                              err);
+    for (size_t i = 0; i < job->n_rows; i++)
+        pack_row_release(&rows[i]);
+    free(rows);
+    return rc;
+}
+
+static void add_totals(struct pack_totals *t, const struct job *job)
+{
+    const struct s2s_salm_pack *p = &job->record.pack;
+    int32_t longest = 0;
+    for (size_t i = 0; i < p->n_seqs; i++)
+        longest = p->seq_lens[i] > longest ? p->seq_lens[i] : longest;
+    t->n_samples += (int64_t)p->n_seqs;
+    t->n_packs++;
+    t->n_tokens += p->num_tokens;
+    t->n_slots += (int64_t)p->n_slots;
+    t->n_padded_batch_slots += (int64_t)p->n_seqs * longest;
+    t->n_audio_samples += job->n_audio_samples;
+    s2s_salm_counts_add(&t->counts, &p->counts);
+}
+
+static int write_pack(void *ctx, void *ptr, struct s2s_error *err)
+{
+    struct packer *packer = ctx;
+    struct job *job = ptr;
+    struct pack_record *r = &job->record;
+    int rc = 0;
+    for (size_t i = 0; i < job->n_bad; i++) {
+        struct s2s_error bad = S2S_ERROR_INIT;
+        s2s_error_set(&bad, S2S_E_FORMAT, "%s", job->bad[i].text);
+        pack_plan_bad(packer->plan, job->bad[i].id, &bad);
+    }
+    if (job->n_rows > 0) {
+        add_totals(packer->totals, job);
+        if (packer->out)
+            rc = s2s_stream_write(packer->out, r->tensors, r->n_tensors, r->meta, r->n_meta, err);
+    }
+    s2s_progress_add(&packer->progress, (int64_t)job->n_items);
+    drop_job(ctx, job);
+    return rc;
+}
+
+static int run_packs(struct packer *packer, struct s2s_error *err)
+{
+    const struct s2s_ordered stages = {
+        .source = next_job, .work = make_pack, .sink = write_pack, .drop = drop_job, .ctx = packer};
+    const int jobs = packer->opt->common.jobs;
+    const struct pack_plan *plan = packer->plan;
+    if (packer->loader->mel && packer->out) {
+        packer->work = s2s_xcalloc((size_t)jobs, sizeof *packer->work);
+        for (int i = 0; i < jobs; i++)
+            packer->work[i] = s2s_mel_work_new(packer->loader->mel);
+    }
+    s2s_progress_begin(&packer->progress, packer->out ? "packing" : "laying out", "samples",
+                       (int64_t)plan->begin[plan->n_packs]);
+    int rc = s2s_ordered_run(&stages, jobs, 0, err);
+    s2s_progress_end(&packer->progress);
+    for (int i = 0; packer->work && i < jobs; i++)
+        s2s_mel_work_free(packer->work[i]);
+    free(packer->work);
+    if (rc == 0 && packer->totals->n_packs == 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "E_EMPTY_BATCH: all samples are bad");
+    return rc;
+}
+
+static int commit(struct s2s_stream_writer *out, const struct pack_loader *loader,
+                  struct s2s_error *err)
+{
+    char **digests = s2s_xcalloc(loader->n_inputs + 1, sizeof *digests);
+    for (size_t i = 0; i < loader->n_inputs; i++) {
+        digests[i] = s2s_xmalloc(33);
+        s2s_xxh3_128_hex(digests[i], loader->inputs[i].data, loader->inputs[i].len);
+    }
+    int rc = s2s_stream_commit(out, NULL, digests, loader->n_inputs, err);
+    for (size_t i = 0; i < loader->n_inputs; i++)
+        free(digests[i]);
+    free(digests);
+    return rc;
+}
+
+int pack_run(const struct pack_options *opt, struct s2s_error *err)
+{
+    struct pack_loader loader;
+    struct pack_plan plan = {.n_items = 0};
+    struct pack_totals totals = {.n_packs = 0};
+    struct packer packer = {.plan = &plan, .loader = &loader, .opt = opt, .totals = &totals};
+    const double start_s = s2s_now_s();
+    int rc = pack_loader_open(&loader, opt, err);
+    if (rc < 0)
+        return rc;
+    if (!opt->plan && (!opt->common.out || !strcmp(opt->common.out, "-")))
+        rc = s2s_tool_check_stdout(err);
+    if (rc == 0)
+        rc = pack_plan_make(&plan, &loader, opt, err);
+    totals.plan_s = s2s_now_s() - start_s;
+    if (rc == 0 && !opt->plan)
+        rc = create(&packer.out, &loader, &plan, opt, err);
+    if (rc == 0)
+        rc = run_packs(&packer, err);
+    if (rc == 0 && packer.out) {
+        rc = commit(packer.out, &loader, err);
+        packer.out = NULL;
+    }
+    totals.pack_s = s2s_now_s() - start_s - totals.plan_s;
+    if (rc == 0)
+        rc = pack_report(&totals, &plan, &loader, opt, err);
+    s2s_stream_abort(packer.out);
+    pack_plan_release(&plan);
+    pack_loader_close(&loader);
+    return rc;
+}

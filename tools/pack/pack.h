@@ -1,0 +1,44 @@
+/* The work of s2s-pack: plan (lengths, order, bins), then pack after pack to the stream. */
+#ifndef TOOLS_PACK_PACK_H
+#define TOOLS_PACK_PACK_H
+
+#include "lib/base/base.h"
+#include "lib/base/tool.h"
+#include "lib/stream/schema.h"
+#include "lib/thd/thd.h"
+
+enum pack_input { PACK_INPUT_NONE, PACK_INPUT_MANIFEST, PACK_INPUT_CUTS, PACK_INPUT_IDS };
+enum pack_too_long { PACK_TOO_LONG_FAIL, PACK_TOO_LONG_TRUNCATE, PACK_TOO_LONG_SKIP };
+
+struct pack_options {
+    struct s2s_common common;
+    enum pack_input kind;
+    const char **inputs; /* [n_inputs] */
+    size_t n_inputs, cap_inputs;
+    const char *tokenizer, *prompt;
+    int64_t max_tokens, batch_size; /* one of them is 0 */
+    enum pack_too_long too_long;
+    bool skip_bad, plan, strict_sp;
+    const char *report;
+    enum s2s_bin_algorithm algorithm;
+    int cp_size, tp_size;
+    int64_t min_bins, bins_multiple;
+    int64_t pad_id;             /* -1: the tokenizer's */
+    int audio;                  /* enum s2s_audio_form, -1: pcm, none with ids */
+    const char *encoder_frames; /* HOP,FACTOR or a folder or file; NULL: 160,8 */
+    int64_t split_idx, split_n; /* every split_n-th sample, from split_idx */
+    int64_t shuffle, epochs;
+};
+
+#define PACK_OPTIONS_DEFAULT \
+    { \
+        .common = S2S_COMMON_DEFAULT, .algorithm = S2S_BINS_FFD, .cp_size = 1, .tp_size = 1, \
+        .bins_multiple = 1, .pad_id = -1, .audio = -1, .split_n = 1, .epochs = 1 \
+    }
+
+int pack_run(const struct pack_options *opt, struct s2s_error *err);
+
+/* `s2s-pack bins`, with its own command line. */
+int pack_bins(int argc, char **argv, struct s2s_error *err);
+
+#endif

@@ -1,0 +1,355 @@
+#include "tools/pack/plan.h"
+
+#include "lib/data/data.h"
+
+enum { LINES_A_BATCH = 32 };
+
+void pack_plan_release(struct pack_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_bad; i++) {
+        free(plan->bad[i].id);
+        free(plan->bad[i].text);
+    }
+    free(plan->bad);
+    free(plan->items);
+    free(plan->members);
+    free(plan->begin);
+    *plan = (struct pack_plan){.n_items = 0};
+}
+
+void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_error *err)
+{
+    s2s_warn("pack", "left out: %s", err->text);
+    s2s_grow(&plan->bad, plan->n_bad, &plan->cap_bad, sizeof *plan->bad);
+    plan->bad[plan->n_bad++] =
+        (struct pack_bad){id ? s2s_xstrdup(id) : NULL, s2s_xstrdup(err->text)};
+}
+
+/* ---- lengths: batches of lines are measured on threads and taken in order ---- */
+
+/* What a line became: samples, or why it is none. */
+struct measured {
+    struct pack_item item;
+    enum { MEASURED_ITEM, MEASURED_MARKED, MEASURED_BAD, MEASURED_TOO_LONG } what;
+    bool longer;
+    char *id;
+    struct s2s_error *err; /* of MEASURED_BAD and MEASURED_TOO_LONG */
+};
+
+struct batch {
+    uint32_t input;
+    struct s2s_line lines[LINES_A_BATCH];
+    size_t n_lines;
+    struct measured *out;
+    size_t n_out, cap_out;
+};
+
+struct survey {
+    struct pack_plan *plan;
+    const struct pack_loader *loader;
+    const struct pack_options *opt;
+    uint32_t input; /* the reading place */
+    struct s2s_line line;
+    struct s2s_progress progress;
+};
+
+static int next_batch(void *ctx, void **item, struct s2s_error *err)
+{
+    struct survey *survey = ctx;
+    struct batch *batch = s2s_xcalloc(1, sizeof *batch);
+    while (batch->n_lines == 0 && survey->input < survey->loader->n_inputs) {
+        const struct s2s_lines *lines = &survey->loader->inputs[survey->input];
+        batch->input = survey->input;
+        while (batch->n_lines < LINES_A_BATCH && s2s_lines_next(lines, &survey->line))
+            batch->lines[batch->n_lines++] = survey->line;
+        if (batch->n_lines < LINES_A_BATCH) { /* the end of this input */
+            survey->input++;
+            survey->line = (struct s2s_line){.number = 0};
+        }
+    }
+    if (batch->n_lines == 0) {
+        free(batch);
+        return 0;
+    }
+    *item = batch;
+    return 1;
+}
+
+static void drop_batch(void *ctx, void *item)
+{
+    struct batch *batch = item;
+    for (size_t i = 0; i < batch->n_out; i++) {
+        free(batch->out[i].id);
+        free(batch->out[i].err);
+    }
+    free(batch->out);
+    free(batch);
+}
+
+static struct measured *add_measured(struct batch *batch)
+{
+    s2s_grow(&batch->out, batch->n_out, &batch->cap_out, sizeof *batch->out);
+    struct measured *m = &batch->out[batch->n_out++];
+    memset(m, 0, sizeof *m);
+    return m;
+}
+
+static void set_error(struct measured *m, const struct s2s_error *err, const char *id)
+{
+    m->err = s2s_xmalloc(sizeof *m->err);
+    *m->err = *err;
+    m->id = id ? s2s_xstrdup(id) : NULL;
+}
+
+/* Cuts a row that is longer than a pack. False when that leaves nothing, or is not wanted. */
+static bool truncate_row(struct measured *m, const struct survey *survey, struct pack_row *row)
+{
+    struct s2s_error ignored = S2S_ERROR_INIT;
+    struct s2s_salm_shape shape;
+    if (survey->opt->too_long != PACK_TOO_LONG_TRUNCATE)
+        return false;
+    s2s_salm_truncate(&row->thd.n_ids, &row->thd.n_clips, &row->thd, &survey->loader->salm,
+                      survey->plan->capacity);
+    if (row->thd.n_ids == 0 ||
+        s2s_salm_measure(&shape, &row->thd, &survey->loader->salm, &ignored) < 0)
+        return false;
+    m->item.truncated = true;
+    m->item.len_padded = (int32_t)shape.len_padded;
+    if (row->thd.n_clips == 0)
+        m->item.n_samples = 0;
+    return true;
+}
+
+static void measure_row(struct measured *m, const struct survey *survey, struct pack_row *row,
+                        const struct s2s_line *line)
+{
+    const int64_t capacity = survey->plan->capacity;
+    const struct s2s_lines *lines = &survey->loader->inputs[m->item.input];
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_salm_shape shape;
+    int rc = s2s_salm_measure(&shape, &row->thd, &survey->loader->salm, &err);
+    if (rc < 0) {
+        s2s_data_line_error(rc, lines, line, &err);
+        m->what = MEASURED_BAD;
+        set_error(m, &err, row->thd.id);
+        return;
+    }
+    m->item.len_padded = (int32_t)shape.len_padded;
+    m->item.n_samples = row->n_samples;
+    m->item.exact16 = row->info.int16 && row->info.rate_hz == survey->loader->mel_config.rate_hz &&
+                      (row->info.n_channels == 1 || row->sample.channel >= 0);
+    m->longer = row->info.rate_hz > 0 && !row->sample.has_range && row->sample.duration_s > 0 &&
+                (double)row->info.n_samples / row->info.rate_hz > row->sample.duration_s + 0.1;
+    if (capacity == 0 || shape.len_padded <= capacity || truncate_row(m, survey, row))
+        return;
+    s2s_error_set(&err, S2S_E_RANGE,
+                  "utterance '%s' needs %lld slots (%lld of its own), a pack has %lld", row->thd.id,
+                  (long long)shape.len_padded, (long long)shape.len, (long long)capacity);
+    s2s_error_hint(&err, S2S_E_RANGE, "raise --tokens, or choose --too-long truncate or skip");
+    s2s_data_line_error(S2S_E_RANGE, lines, line, &err);
+    m->what = MEASURED_TOO_LONG;
+    set_error(m, &err, row->thd.id);
+}
+
+/* All variants of a line. */
+static void measure_line(struct batch *batch, const struct survey *survey,
+                         const struct s2s_line *line)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    int n_variants = 1;
+    for (int variant = 0; variant < n_variants; variant++) {
+        struct pack_row row;
+        struct measured *m = add_measured(batch);
+        m->item.begin = line->begin;
+        m->item.line = line->number;
+        m->item.input = batch->input;
+        m->item.variant = variant;
+        int n = pack_row_load(&row, survey->loader, batch->input, line, variant, &err);
+        if (n <= 0) {
+            m->what = n == 0 ? MEASURED_MARKED : MEASURED_BAD;
+            if (n < 0)
+                set_error(m, &err, NULL);
+            return;
+        }
+        n_variants = n;
+        measure_row(m, survey, &row, line);
+        pack_row_release(&row);
+    }
+}
+
+static int measure_batch(void *ctx, void *item, int worker, struct s2s_error *err)
+{
+    struct batch *batch = item;
+    for (size_t i = 0; i < batch->n_lines; i++)
+        measure_line(batch, ctx, &batch->lines[i]);
+    return 0;
+}
+
+static int take(struct survey *survey, struct measured *m, struct s2s_error *err)
+{
+    struct pack_plan *plan = survey->plan;
+    const bool is_too_long = m->what == MEASURED_TOO_LONG;
+    plan->n_read += m->what != MEASURED_MARKED;
+    plan->n_marked += m->what == MEASURED_MARKED;
+    if (m->what == MEASURED_ITEM) {
+        plan->n_truncated += m->item.truncated;
+        plan->n_longer += m->longer;
+        s2s_grow(&plan->items, plan->n_items, &plan->cap_items, sizeof *plan->items);
+        plan->items[plan->n_items++] = m->item;
+    } else if (m->what != MEASURED_MARKED) {
+        if (is_too_long ? survey->opt->too_long == PACK_TOO_LONG_FAIL : !survey->opt->skip_bad) {
+            *err = *m->err;
+            return err->code;
+        }
+        plan->n_too_long += is_too_long;
+        if (!is_too_long)
+            pack_plan_bad(plan, m->id, m->err);
+    }
+    return 0;
+}
+
+static int take_batch(void *ctx, void *item, struct s2s_error *err)
+{
+    struct survey *survey = ctx;
+    struct batch *batch = item;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < batch->n_out; i++)
+        rc = take(survey, &batch->out[i], err);
+    s2s_progress_add(&survey->progress, (int64_t)batch->n_out);
+    drop_batch(ctx, batch);
+    return rc;
+}
+
+static int survey_lengths(struct pack_plan *plan, const struct pack_loader *loader,
+                          const struct pack_options *opt, struct s2s_error *err)
+{
+    struct survey survey = {.plan = plan, .loader = loader, .opt = opt};
+    const struct s2s_ordered stages = {.source = next_batch,
+                                       .work = measure_batch,
+                                       .sink = take_batch,
+                                       .drop = drop_batch,
+                                       .ctx = &survey};
+    s2s_progress_begin(&survey.progress, "measuring", "samples", 0);
+    int rc = s2s_ordered_run(&stages, opt->common.jobs, 0, err);
+    s2s_progress_end(&survey.progress);
+    if (rc == 0 && plan->n_items > UINT32_MAX / 2)
+        rc = s2s_error_set(err, S2S_E_RANGE, "%zu samples are too many", plan->n_items);
+    return rc;
+}
+
+/* ---- order and bins ---- */
+
+/* Every split_n-th sample. */
+static uint32_t *select_items(const struct pack_plan *plan, const struct pack_options *opt,
+                              size_t *n)
+{
+    uint32_t *selected = s2s_xmalloc((plan->n_items + 1) * sizeof *selected);
+    *n = 0;
+    for (size_t i = (size_t)opt->split_idx; i < plan->n_items; i += (size_t)opt->split_n)
+        selected[(*n)++] = (uint32_t)i;
+    return selected;
+}
+
+static int bins_of(struct s2s_bins *bins, const struct pack_plan *plan, const uint32_t *order,
+                   size_t n, const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
+{
+    struct s2s_bins_options how = S2S_BINS_OPTIONS_DEFAULT;
+    int32_t *lens = s2s_xmalloc((n + 1) * sizeof *lens);
+    for (size_t i = 0; i < n; i++)
+        lens[i] = plan->items[order[i]].len_padded;
+    how.algorithm = opt->algorithm;
+    how.capacity = plan->capacity;
+    how.min_bins = opt->min_bins;
+    how.bins_multiple = opt->bins_multiple;
+    how.seed = (uint64_t)(opt->common.seed + epoch);
+    int rc = s2s_thd_bins(bins, lens, n, &how, err);
+    free(lens);
+    return rc;
+}
+
+/* Every batch_size samples in order. */
+static void batches_of(struct s2s_bins *bins, size_t n, size_t batch_size)
+{
+    bins->n_items = n;
+    bins->n_bins = (n + batch_size - 1) / batch_size;
+    bins->items = s2s_xmalloc((n + 1) * sizeof *bins->items);
+    bins->begin = s2s_xcalloc(bins->n_bins + 1, sizeof *bins->begin);
+    for (size_t i = 0; i < n; i++)
+        bins->items[i] = (uint32_t)i;
+    for (size_t b = 0; b <= bins->n_bins; b++)
+        bins->begin[b] = b * batch_size < n ? b * batch_size : n;
+}
+
+static int add_epoch(struct pack_plan *plan, const uint32_t *selected, size_t n,
+                     const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
+{
+    struct s2s_bins bins = S2S_BINS_INIT;
+    uint32_t *order = s2s_xmalloc((n + 1) * sizeof *order);
+    int rc = 0;
+    memcpy(order, selected, n * sizeof *order);
+    s2s_data_shuffle(order, n, (size_t)opt->shuffle, (uint64_t)(opt->common.seed + epoch));
+    if (opt->batch_size > 0)
+        batches_of(&bins, n, (size_t)opt->batch_size);
+    else
+        rc = bins_of(&bins, plan, order, n, opt, epoch, err);
+    if (rc == 0) {
+        const size_t base = plan->begin ? plan->begin[plan->n_packs] : 0;
+        plan->members = s2s_xrealloc(plan->members, base + n + 1, sizeof *plan->members);
+        plan->begin =
+            s2s_xrealloc(plan->begin, plan->n_packs + bins.n_bins + 1, sizeof *plan->begin);
+        for (size_t i = 0; i < n; i++)
+            plan->members[base + i] = order[bins.items[i]];
+        for (size_t b = 0; b <= bins.n_bins; b++)
+            plan->begin[plan->n_packs + b] = base + bins.begin[b];
+        plan->n_packs += bins.n_bins;
+    }
+    s2s_bins_release(&bins);
+    free(order);
+    return rc;
+}
+
+/* Slots a pack may have; what is planned with must be possible to keep to. */
+static int set_capacity(struct pack_plan *plan, const struct pack_loader *loader,
+                        const struct pack_options *opt, struct s2s_error *err)
+{
+    if (opt->batch_size > 0)
+        return 0;
+    plan->capacity = s2s_salm_capacity(opt->max_tokens, &loader->salm);
+    if (plan->capacity == 0)
+        return s2s_error_set(
+            err, S2S_E_ARG, "--tokens %lld is less than the multiple that --cp %d and --tp %d need",
+            (long long)opt->max_tokens, opt->cp_size, opt->tp_size);
+    if (plan->capacity != opt->max_tokens)
+        s2s_warn("pack",
+                 "--tokens %lld is lowered to %lld, a multiple of what --cp %d and --tp %d "
+                 "need",
+                 (long long)opt->max_tokens, (long long)plan->capacity, opt->cp_size, opt->tp_size);
+    return 0;
+}
+
+int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
+                   const struct pack_options *opt, struct s2s_error *err)
+{
+    *plan = (struct pack_plan){.exact16 = true};
+    uint32_t *selected = NULL;
+    size_t n = 0;
+    int rc = set_capacity(plan, loader, opt, err);
+    if (rc == 0)
+        rc = survey_lengths(plan, loader, opt, err);
+    if (rc == 0) {
+        selected = select_items(plan, opt, &n);
+        if (n == 0)
+            rc = s2s_error_set(err, S2S_E_FORMAT,
+                               "E_EMPTY_BATCH: there is no sample to pack (%lld read, %zu bad, "
+                               "%lld too long)",
+                               (long long)plan->n_read, plan->n_bad, (long long)plan->n_too_long);
+    }
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        plan->exact16 = plan->exact16 && plan->items[selected[i]].exact16;
+    for (int64_t epoch = 0; rc == 0 && epoch < opt->epochs; epoch++)
+        rc = add_epoch(plan, selected, n, opt, epoch, err);
+    free(selected);
+    if (rc < 0)
+        pack_plan_release(plan);
+    return rc;
+}

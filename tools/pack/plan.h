@@ -1,0 +1,37 @@
+/* The plan: every sample's length, then which samples share a pack, without decoding anything. */
+#ifndef TOOLS_PACK_PLAN_H
+#define TOOLS_PACK_PLAN_H
+
+#include <pthread.h>
+
+#include "tools/pack/row.h"
+
+/* A sample that is left out, and why. */
+struct pack_bad {
+    char *id;   /* NULL: not known */
+    char *text; /* "file:line: reason" */
+};
+
+struct pack_plan {
+    struct pack_item *items; /* samples in input order */
+    size_t n_items, cap_items;
+    uint32_t *members; /* indices of items, pack after pack */
+    size_t *begin;     /* [n_packs + 1] */
+    size_t n_packs;
+    int64_t capacity; /* of a pack, 0 with --batch-size */
+    struct pack_bad *bad;
+    size_t n_bad, cap_bad;
+    int64_t n_read, n_marked; /* samples; those marked _skipme */
+    int64_t n_truncated, n_too_long,
+        n_longer; /* n_longer: the file is longer than the manifest says */
+    bool exact16; /* of all samples in packs */
+};
+
+int pack_plan_make(struct pack_plan *plan, const struct pack_loader *loader,
+                   const struct pack_options *opt, struct s2s_error *err);
+void pack_plan_release(struct pack_plan *plan);
+
+/* Notes a bad sample (--bad skip); err is its reason. */
+void pack_plan_bad(struct pack_plan *plan, const char *id, const struct s2s_error *err);
+
+#endif

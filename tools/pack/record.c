@@ -1,0 +1,176 @@
+#include "tools/pack/record.h"
+
+/* ---- tensors ---- */
+
+static void add_tensor(struct pack_record *r, const char *name, enum s2s_dtype dtype,
+                       const void *data, int n_dims, int64_t rows, int64_t width)
+{
+    struct s2s_st_tensor *t = &r->tensors[r->n_tensors++];
+    *t = (struct s2s_st_tensor){
+        .name = name, .dtype = dtype, .n_dims = n_dims, .shape = {rows, width}, .data = data};
+    t->len_bytes =
+        s2s_dtype_size(dtype) * (size_t)(n_dims > 0 ? rows : 1) * (size_t)(n_dims > 1 ? width : 1);
+}
+
+static void add_i32(struct pack_record *r, const char *name, const int32_t *data, size_t n)
+{
+    add_tensor(r, name, S2S_I32, data, 1, (int64_t)n, 0);
+}
+
+static void add_layout(struct pack_record *r)
+{
+    const struct s2s_salm_pack *p = &r->pack;
+    r->num_examples = (int64_t)p->n_seqs;
+    add_i32(r, "input_ids", p->input_ids, p->n_slots);
+    add_i32(r, "labels", p->labels, p->n_slots);
+    add_i32(r, "position_ids", p->position_ids, p->n_slots);
+    add_i32(r, "seq_lens", p->seq_lens, p->n_seqs);
+    add_i32(r, "seq_lens_padded", p->seq_lens_padded, p->n_seqs);
+    add_i32(r, "cu_seqlens", p->cu_seqlens, p->n_seqs + 1);
+    add_i32(r, "audio_slot", p->audio_slot, p->n_clips);
+    add_i32(r, "audio_frames", p->audio_frames, p->n_clips);
+    add_tensor(r, "max_seqlen", S2S_I32, &p->max_seqlen, 0, 0, 0);
+    add_tensor(r, "num_tokens", S2S_I64, &p->num_tokens, 0, 0, 0);
+    add_tensor(r, "num_examples", S2S_I64, &r->num_examples, 0, 0, 0);
+}
+
+/* ---- clips: a row has one, or none where it was truncated ---- */
+
+static void add_pcm(struct pack_record *r, const struct pack_row *rows, size_t n_rows, bool exact16)
+{
+    const size_t elem_bytes = exact16 ? sizeof(int16_t) : sizeof(float);
+    const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
+    char *to = r->audio = s2s_xmalloc(n * elem_bytes + 1);
+    for (size_t i = 0; i < n_rows; i++) {
+        if (rows[i].thd.n_clips == 0)
+            continue;
+        if (exact16)
+            s2s_audio_to_s16((int16_t *)to, rows[i].audio.data, rows[i].audio.n_samples);
+        else
+            memcpy(to, rows[i].audio.data, rows[i].audio.n_samples * elem_bytes);
+        to += rows[i].audio.n_samples * elem_bytes;
+    }
+    add_tensor(r, "audio_pcm", exact16 ? S2S_I16 : S2S_F32, r->audio, 1, (int64_t)n, 0);
+    add_tensor(r, "audio_cu_samples", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
+}
+
+static void add_mel(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
+                    const struct s2s_mel *mel, struct s2s_mel_work *work)
+{
+    const int n_mels = s2s_mel_config(mel)->n_mels;
+    const size_t n = (size_t)r->cu_audio[r->pack.n_clips];
+    float *to = r->audio = s2s_xmalloc((n * (size_t)n_mels + 1) * sizeof *to);
+    for (size_t i = 0; i < n_rows; i++)
+        if (rows[i].thd.n_clips > 0) {
+            const struct s2s_audio *audio = &rows[i].audio;
+            s2s_mel_compute(mel, work, to, audio->data, audio->n_samples);
+            to += s2s_mel_frames(mel, audio->n_samples) * n_mels;
+        }
+    add_tensor(r, "audio_mel", S2S_F32, r->audio, 2, (int64_t)n, n_mels);
+    add_tensor(r, "audio_cu_mel", S2S_I64, r->cu_audio, 1, (int64_t)r->pack.n_clips + 1, 0);
+}
+
+static void add_audio(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
+                      const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work)
+{
+    const bool is_mel = loader->audio == S2S_AUDIO_MEL;
+    size_t k = 0;
+    if (!is_mel && loader->audio != S2S_AUDIO_PCM)
+        return;
+    r->cu_audio = s2s_xcalloc(r->pack.n_clips + 1, sizeof *r->cu_audio);
+    for (size_t i = 0; i < n_rows; i++)
+        if (rows[i].thd.n_clips > 0) {
+            int64_t n = (int64_t)rows[i].audio.n_samples;
+            n = is_mel ? s2s_mel_frames(loader->mel, (size_t)n) : n;
+            r->cu_audio[k + 1] = r->cu_audio[k] + n;
+            k++;
+        }
+    if (is_mel)
+        add_mel(r, rows, n_rows, loader->mel, work);
+    else
+        add_pcm(r, rows, n_rows, exact16);
+}
+
+/* ---- metadata ---- */
+
+static void add_meta(struct pack_record *r, const char *key, json_t *list)
+{
+    char *text = json_dumps(list, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    json_decref(list);
+    if (!text)
+        S2S_BUG("'%s' cannot be written as JSON", key);
+    r->meta_text[r->n_meta] = text;
+    r->meta[r->n_meta++] = (struct s2s_st_meta){key, text};
+}
+
+/* Where a clip's sound is from: by the name of the manifest, for `path` by one that can be opened.
+ */
+static json_t *describe_clip(const struct pack_row *row, const struct pack_loader *loader)
+{
+    const struct s2s_sample *s = &row->sample;
+    json_t *clip = json_object();
+    double duration_s =
+        s->has_range ? s->duration_s : (double)row->info.n_samples / row->info.rate_hz;
+    json_object_set_new(clip, "source",
+                        json_string(loader->audio == S2S_AUDIO_PATH ? s->path : s->source));
+    json_object_set_new(clip, "offset", json_real(s->offset_s));
+    json_object_set_new(clip, "duration", json_real(duration_s));
+    if (row->xxh3[0])
+        json_object_set_new(clip, "xxh3", json_string(row->xxh3));
+    return clip;
+}
+
+static void add_metadata(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
+                         const struct pack_loader *loader)
+{
+    json_t *ids = json_array(), *texts = json_array(), *clips = json_array();
+    bool has_text = false;
+    for (size_t i = 0; i < n_rows; i++) {
+        const char *text = pack_row_text(&rows[i]);
+        json_array_append_new(ids, json_string(rows[i].thd.id));
+        json_array_append_new(texts, text ? json_string(text) : json_null());
+        has_text = has_text || text;
+        if (rows[i].sample.path && rows[i].thd.n_clips > 0)
+            json_array_append_new(clips, describe_clip(&rows[i], loader));
+    }
+    add_meta(r, "ids", ids);
+    if (has_text)
+        add_meta(r, "texts", texts);
+    else
+        json_decref(texts);
+    if (loader->kind != PACK_INPUT_IDS)
+        add_meta(r, "audio", clips);
+    else
+        json_decref(clips);
+    r->meta[r->n_meta++] = (struct s2s_st_meta){"qkv_format", "thd"};
+}
+
+/* ---- the record ---- */
+
+int pack_record_make(struct pack_record *r, const struct pack_row *rows, size_t n_rows,
+                     const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work,
+                     struct s2s_error *err)
+{
+    *r = (struct pack_record){.n_tensors = 0};
+    struct s2s_thd_row *thd = s2s_xcalloc(n_rows + 1, sizeof *thd);
+    for (size_t i = 0; i < n_rows; i++)
+        thd[i] = rows[i].thd;
+    int rc = s2s_salm_pack(&r->pack, thd, n_rows, &loader->salm, err);
+    free(thd);
+    if (rc < 0)
+        return rc;
+    add_layout(r);
+    add_audio(r, rows, n_rows, loader, exact16, work);
+    add_metadata(r, rows, n_rows, loader);
+    return 0;
+}
+
+void pack_record_release(struct pack_record *r)
+{
+    s2s_salm_pack_release(&r->pack);
+    free(r->cu_audio);
+    free(r->audio);
+    for (size_t i = 0; i < r->n_meta; i++)
+        free(r->meta_text[i]);
+    *r = (struct pack_record){.n_tensors = 0};
+}

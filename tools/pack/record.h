@@ -1,0 +1,29 @@
+/* One pack as a record of the stream. */
+#ifndef TOOLS_PACK_RECORD_H
+#define TOOLS_PACK_RECORD_H
+
+#include "lib/stream/stream.h"
+#include "tools/pack/row.h"
+
+enum { RECORD_MAX_TENSORS = 16, RECORD_MAX_META = 4 };
+
+struct pack_record {
+    struct s2s_salm_pack pack;
+    int64_t *cu_audio; /* [n_clips + 1] */
+    void *audio;       /* samples or features of all clips */
+    int64_t num_examples;
+    struct s2s_st_tensor tensors[RECORD_MAX_TENSORS];
+    size_t n_tensors;
+    struct s2s_st_meta meta[RECORD_MAX_META];
+    char *meta_text[RECORD_MAX_META];
+    size_t n_meta;
+};
+
+/* Lays out rows [n_rows] (decoded) as a record; exact16: pcm is I16. work is this thread's for mel,
+ * else NULL. Release with pack_record_release, also after a failure. */
+int pack_record_make(struct pack_record *record, const struct pack_row *rows, size_t n_rows,
+                     const struct pack_loader *loader, bool exact16, struct s2s_mel_work *work,
+                     struct s2s_error *err);
+void pack_record_release(struct pack_record *record);
+
+#endif

@@ -1,0 +1,145 @@
+#include "tools/pack/report.h"
+
+#include <sys/resource.h>
+
+#include "lib/io/outfile.h"
+
+static double share(int64_t part, int64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+/* Slots that there are: packs times capacity, or what the packs take. */
+static int64_t slots_of(const struct pack_totals *t, const struct pack_plan *plan)
+{
+    return plan->capacity > 0 ? t->n_packs * plan->capacity : t->n_slots;
+}
+
+static double hours_of(const struct pack_totals *t, const struct pack_loader *loader)
+{
+    return (double)t->n_audio_samples / loader->mel_config.rate_hz / 3600;
+}
+
+static json_t *report_json(const struct pack_totals *t, const struct pack_plan *plan,
+                           const struct pack_loader *loader)
+{
+    json_t *skipped = json_array(), *report = json_object();
+    for (size_t i = 0; i < plan->n_bad; i++)
+        json_array_append_new(
+            skipped, json_pack("{s:s?, s:s}", "id", plan->bad[i].id, "reason", plan->bad[i].text));
+    json_object_set_new(report, "samples", json_integer(t->n_samples));
+    json_object_set_new(report, "samples_read", json_integer(plan->n_read));
+    json_object_set_new(report, "packs", json_integer(t->n_packs));
+    json_object_set_new(report, "tokens", json_integer(plan->capacity));
+    json_object_set_new(report, "real_tokens", json_integer(t->n_tokens));
+    json_object_set_new(report, "padding_tokens", json_integer(t->n_slots - t->n_tokens));
+    json_object_set_new(report, "padded_batch_tokens", json_integer(t->n_padded_batch_slots));
+    json_object_set_new(report, "fill", json_real(share(t->n_tokens, slots_of(t, plan))));
+    json_object_set_new(report, "hours", json_real(hours_of(t, loader)));
+    json_object_set_new(report, "skipped", skipped);
+    json_object_set_new(report, "marked_skipme", json_integer(plan->n_marked));
+    json_object_set_new(report, "too_long",
+                        json_pack("{s:I, s:I}", "skipped", (json_int_t)plan->n_too_long,
+                                  "truncated", (json_int_t)plan->n_truncated));
+    json_object_set_new(report, "warnings",
+                        json_pack("{s:I, s:I, s:I, s:I, s:I}", "first_token_supervised",
+                                  (json_int_t)t->counts.first_supervised, "pad_id_labels_dropped",
+                                  (json_int_t)t->counts.pad_labels, "pad_id_leading_stripped",
+                                  (json_int_t)t->counts.pad_stripped, "sp_misaligned_packs",
+                                  (json_int_t)t->counts.sp_misaligned, "longer_than_manifest",
+                                  (json_int_t)plan->n_longer));
+    json_object_set_new(report, "seconds",
+                        json_pack("{s:f, s:f}", "plan", t->plan_s, "pack", t->pack_s));
+    return report;
+}
+
+/* Each kind of surprise once, with its number. */
+static void warn_counts(const struct pack_totals *t, const struct pack_plan *plan,
+                        const struct pack_options *opt)
+{
+    const struct s2s_salm_counts *c = &t->counts;
+    if (c->first_supervised)
+        s2s_warn("pack",
+                 "%lld utterances begin with a token to be predicted: a padded batch would train "
+                 "padding to predict it, a packed one does not",
+                 (long long)c->first_supervised);
+    if (c->pad_labels || c->pad_stripped)
+        s2s_warn(
+            "pack",
+            "%lld tokens to be predicted are the padding's id and got no label, %lld more were "
+            "stripped from the left; choose a --pad-id that is no eos or unk",
+            (long long)c->pad_labels, (long long)c->pad_stripped);
+    if (c->sp_misaligned)
+        s2s_warn(
+            "pack",
+            "%lld packs have T / cp that is no multiple of tp = %d, which sequence parallelism "
+            "needs: --strict-sp makes it one",
+            (long long)c->sp_misaligned, opt->tp_size);
+    if (plan->n_longer)
+        s2s_warn("pack", "%lld files are longer than their manifest says; all of each is used",
+                 (long long)plan->n_longer);
+}
+
+static void say_last_line(const struct pack_totals *t, const struct pack_plan *plan,
+                          const struct pack_loader *loader)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    fprintf(stderr,
+            "s2s-pack: %lld samples (%.2f h) in %lld packs, %lld tokens, fill %.2f %%; padding "
+            "%.2f %%, as padded batches %.2f %%; %zu bad, %lld too long, %lld truncated; %.1f s, "
+            "%ld MiB\n",
+            (long long)t->n_samples, hours_of(t, loader), (long long)t->n_packs,
+            (long long)t->n_tokens, 100 * share(t->n_tokens, slots_of(t, plan)),
+            100 * share(t->n_slots - t->n_tokens, t->n_slots),
+            100 * share(t->n_padded_batch_slots - t->n_tokens, t->n_padded_batch_slots),
+            plan->n_bad, (long long)plan->n_too_long, (long long)plan->n_truncated,
+            t->plan_s + t->pack_s, usage.ru_maxrss / 1024);
+}
+
+static void print_text(const struct pack_totals *t, const struct pack_plan *plan,
+                       const struct pack_loader *loader)
+{
+    printf("samples\t%lld\npacks\t%lld\nreal_tokens\t%lld\npadding_tokens\t%lld\n"
+           "padded_batch_tokens\t%lld\nfill\t%.6f\nhours\t%.4f\nskipped\t%zu\ntoo_long\t%lld\n"
+           "truncated\t%lld\n",
+           (long long)t->n_samples, (long long)t->n_packs, (long long)t->n_tokens,
+           (long long)(t->n_slots - t->n_tokens), (long long)t->n_padded_batch_slots,
+           share(t->n_tokens, slots_of(t, plan)), hours_of(t, loader), plan->n_bad,
+           (long long)plan->n_too_long, (long long)plan->n_truncated);
+}
+
+static int save(const char *path, const char *text, struct s2s_error *err)
+{
+    struct s2s_outfile *out = NULL;
+    int rc = s2s_outfile_open(&out, path, err);
+    if (rc < 0)
+        return rc;
+    rc = s2s_outfile_write(out, text, strlen(text), err);
+    if (rc == 0)
+        rc = s2s_outfile_write(out, "\n", 1, err);
+    if (rc == 0)
+        return s2s_outfile_commit(out, err);
+    s2s_outfile_abort(out);
+    return rc;
+}
+
+int pack_report(const struct pack_totals *t, const struct pack_plan *plan,
+                const struct pack_loader *loader, const struct pack_options *opt,
+                struct s2s_error *err)
+{
+    json_t *report = report_json(t, plan, loader);
+    char *text = json_dumps(report, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    const bool stdout_is_free = opt->plan || (opt->common.out && strcmp(opt->common.out, "-") != 0);
+    int rc = opt->report ? save(opt->report, text, err) : 0;
+    if (rc == 0 && opt->common.json && stdout_is_free)
+        puts(text);
+    else if (rc == 0 && opt->plan)
+        print_text(t, plan, loader);
+    warn_counts(t, plan, opt);
+    if (rc == 0 && opt->common.verbosity >= 0)
+        say_last_line(t, plan, loader);
+    free(text);
+    json_decref(report);
+    return rc;
+}

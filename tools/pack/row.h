@@ -1,0 +1,67 @@
+/* One sample as a row of the layout: read from its line, tokenized, its audio measured and decoded.
+ */
+#ifndef TOOLS_PACK_ROW_H
+#define TOOLS_PACK_ROW_H
+
+#include "lib/audio/audio.h"
+#include "lib/audio/mel.h"
+#include "lib/data/data.h"
+#include "lib/text/prompt.h"
+#include "tools/pack/pack.h"
+
+/* What all rows share. Not changed once it is open, so any thread may load rows with it. */
+struct pack_loader {
+    enum pack_input kind;
+    struct s2s_lines *inputs; /* [n_inputs] */
+    size_t n_inputs;
+    struct s2s_tokenizer *tok; /* NULL with ids */
+    struct s2s_prompt *prompt;
+    struct s2s_salm_options salm;
+    enum s2s_audio_form audio;
+    struct s2s_mel_config mel_config;
+    struct s2s_mel *mel;
+    int hop, factor; /* samples a mel frame, mel frames an encoder frame */
+};
+
+int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
+                     struct s2s_error *err);
+void pack_loader_close(struct pack_loader *loader);
+
+/* Where a sample comes from and what the plan found of it. */
+struct pack_item {
+    size_t begin; /* of its line */
+    int64_t line;
+    uint32_t input;
+    int32_t variant;
+    int32_t len_padded;      /* slots, truncated if so */
+    bool truncated, exact16; /* exact16: 16-bit samples say all of its audio */
+    int64_t n_samples;       /* of its audio, at the rate of the features */
+};
+
+/* A loaded sample. */
+struct pack_row {
+    struct s2s_thd_row thd; /* borrows from the rest */
+    struct s2s_ids_row ids; /* with ids */
+    struct s2s_sample sample;
+    struct s2s_rendered rendered;
+    struct s2s_thd_clip clip;
+    struct s2s_audio_options range;
+    struct s2s_audio_info info;
+    int64_t n_samples;
+    struct s2s_audio audio; /* after pack_row_decode */
+    char xxh3[33];          /* of the encoded bytes; empty: not read */
+};
+
+/* Reads a line and measures its audio from the file's header. Returns the number of variants of the
+ * line, 0 when it is to be skipped (then there is nothing to release). Errors name file and line.
+ */
+int pack_row_load(struct pack_row *row, const struct pack_loader *loader, uint32_t input,
+                  const struct s2s_line *line, int variant, struct s2s_error *err);
+/* Decodes and resamples its audio, and demands as many samples as were measured. */
+int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, struct s2s_error *err);
+void pack_row_release(struct pack_row *row);
+
+/* The text of the sample, or NULL. */
+const char *pack_row_text(const struct pack_row *row);
+
+#endif

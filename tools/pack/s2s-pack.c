@@ -1,0 +1,267 @@
+/* s2s-pack: samples to packs. */
+#include "tools/pack/pack.h"
+#include "tools/pack/tokenize.h"
+
+enum {
+    KEY_MANIFEST = 0x100,
+    KEY_CUTS,
+    KEY_IDS,
+    KEY_TOKENIZER,
+    KEY_PROMPT,
+    KEY_LAYOUT,
+    KEY_TOKENS,
+    KEY_BATCH_SIZE,
+    KEY_TOO_LONG,
+    KEY_BAD,
+    KEY_REPORT,
+    KEY_PLAN,
+    KEY_ALGORITHM,
+    KEY_CP,
+    KEY_TP,
+    KEY_STRICT_SP,
+    KEY_MIN_BINS,
+    KEY_BINS_MULTIPLE,
+    KEY_PAD_ID,
+    KEY_AUDIO,
+    KEY_ENCODER_FRAMES,
+    KEY_SPLIT,
+    KEY_SHUFFLE,
+    KEY_EPOCHS
+};
+
+static const struct argp_option option_table[] = {
+    {NULL, 0, NULL, 0, "Samples (one kind; - is stdin; more files may follow):", 1},
+    {"manifest", KEY_MANIFEST, "F", 0,
+     "NeMo JSONL manifest: audio_filepath, duration, text, offset", 1},
+    {"cuts", KEY_CUTS, "F", 0, "Lhotse cuts (JSONL): MonoCuts with file sources", 1},
+    {"ids", KEY_IDS, "F", 0,
+     "Tokenized rows (JSONL): id, input_ids, loss_mask, audio [{pos, frames}]", 1},
+    {"split", KEY_SPLIT, "R/N", 0, "Every N-th sample only, from sample R (0 to N-1) on", 1},
+    {"shuffle", KEY_SHUFFLE, "N", 0, "Shuffle through a buffer of N samples", 1},
+    {"epochs", KEY_EPOCHS, "N", 0,
+     "All samples N times, each time in an order and packs of its own "
+     "(default 1)",
+     1},
+    {"bad", KEY_BAD, "fail|skip", 0, "What to do with a sample that cannot be read (default fail)",
+     1},
+    {NULL, 0, NULL, 0, "Text and audio:", 2},
+    {"tokenizer", KEY_TOKENIZER, "F", 0, "tokenizer.json (byte-level BPE)", 2},
+    {"prompt", KEY_PROMPT, "NAME|F", 0,
+     "Prompt format: plain (default), llama3, qwen, ... or a JSON file", 2},
+    {"audio", KEY_AUDIO, "FORM", 0,
+     "none, path, pcm or mel (default pcm; none with --ids). pcm is I16 where that says all, else "
+     "F32",
+     2},
+    {"encoder-frames", KEY_ENCODER_FRAMES, "HOP,FACTOR|DIR", 0,
+     "Samples a mel frame at 16 kHz, mel frames an encoder frame (default 160,8), or an encoder's "
+     "folder or config",
+     2},
+    {"pad-id", KEY_PAD_ID, "ID", 0,
+     "Id of pad slots (default: the tokenizer's pad, else unk, else 0)", 2},
+    {NULL, 0, NULL, 0, "Packs:", 3},
+    {"tokens", KEY_TOKENS, "N", 0, "Slots of a pack", 3},
+    {"batch-size", KEY_BATCH_SIZE, "N", 0, "Every N samples in order are a pack, instead", 3},
+    {"too-long", KEY_TOO_LONG, "fail|truncate|skip", 0,
+     "What to do with a sample longer than a pack (default fail)", 3},
+    {"algorithm", KEY_ALGORITHM, "NAME", 0, "concatenative, ffd (default), ff_shuffle or mffd", 3},
+    {"layout", KEY_LAYOUT, "NAME", 0, "salm (default)", 3},
+    {"cp", KEY_CP, "N", 0, "Context-parallel ranks: lengths are multiples of 2 N (default 1)", 3},
+    {"tp", KEY_TP, "N", 0, "Tensor-parallel ranks: T is a multiple of N (default 1)", 3},
+    {"strict-sp", KEY_STRICT_SP, NULL, 0,
+     "T / cp is a multiple of tp too, as sequence parallelism needs", 3},
+    {"min-bins", KEY_MIN_BINS, "N", 0, "At least N packs an epoch", 3},
+    {"bins-multiple", KEY_BINS_MULTIPLE, "N", 0, "A multiple of N packs an epoch", 3},
+    {"plan", KEY_PLAN, NULL, 0, "Do all but decode and write; print the efficiency", 3},
+    {"report", KEY_REPORT, "F.json", 0, "Write what was done, skipped and warned of", 3},
+    {0},
+};
+
+static void set_input(struct argp_state *state, enum pack_input kind, const char *path)
+{
+    struct pack_options *opt = state->input;
+    if (opt->kind != PACK_INPUT_NONE && opt->kind != kind)
+        argp_error(state, "only one of --manifest, --cuts and --ids");
+    opt->kind = kind;
+    s2s_grow(&opt->inputs, opt->n_inputs, &opt->cap_inputs, sizeof *opt->inputs);
+    opt->inputs[opt->n_inputs++] = path;
+}
+
+static void parse_split(struct argp_state *state, const char *arg)
+{
+    struct pack_options *opt = state->input;
+    long long idx, n;
+    int end = 0;
+    if (sscanf(arg, "%lld/%lld%n", &idx, &n, &end) != 2 || arg[end] || n < 1 || idx < 0 || idx >= n)
+        argp_error(state, "--split %s: R/N with 0 <= R < N expected", arg);
+    opt->split_idx = idx;
+    opt->split_n = n;
+}
+
+static int parse_audio(struct argp_state *state, const char *arg)
+{
+    static const char *const names[] = {"none", "path", "pcm", "mel", NULL};
+    static const int forms[] = {S2S_AUDIO_NONE, S2S_AUDIO_PATH, S2S_AUDIO_PCM, S2S_AUDIO_MEL};
+    return forms[s2s_arg_choice(state, "audio", arg, names)];
+}
+
+static void check_options(struct argp_state *state)
+{
+    const struct pack_options *opt = state->input;
+    if (opt->kind == PACK_INPUT_NONE)
+        argp_error(state, "one of --manifest, --cuts and --ids is needed");
+    if (opt->kind != PACK_INPUT_IDS && !opt->tokenizer)
+        argp_error(state, "--tokenizer is missing");
+    if (opt->kind == PACK_INPUT_IDS &&
+        (opt->tokenizer || opt->prompt || opt->encoder_frames || opt->audio > S2S_AUDIO_NONE))
+        argp_error(state, "--ids takes no --tokenizer, --prompt, --encoder-frames or --audio");
+    if (!opt->max_tokens == !opt->batch_size)
+        argp_error(state, "either --tokens or --batch-size is needed");
+    if (opt->batch_size && (opt->min_bins || opt->bins_multiple > 1))
+        argp_error(state, "--min-bins and --bins-multiple go with --tokens");
+}
+
+/* Options that take a word of a list. */
+static error_t parse_choice(int key, char *arg, struct argp_state *state)
+{
+    static const char *const layouts[] = {"salm", NULL}, *const bad[] = {"fail", "skip", NULL};
+    static const char *const too_long[] = {"fail", "truncate", "skip", NULL};
+    struct pack_options *opt = state->input;
+    switch (key) {
+    case KEY_LAYOUT:
+        s2s_arg_choice(state, "layout", arg, layouts);
+        return 0;
+    case KEY_BAD:
+        opt->skip_bad = s2s_arg_choice(state, "bad", arg, bad) == 1;
+        return 0;
+    case KEY_TOO_LONG:
+        opt->too_long = (enum pack_too_long)s2s_arg_choice(state, "too-long", arg, too_long);
+        return 0;
+    case KEY_ALGORITHM:
+        opt->algorithm =
+            (enum s2s_bin_algorithm)s2s_arg_choice(state, "algorithm", arg, s2s_thd_bin_algorithms);
+        return 0;
+    case KEY_AUDIO:
+        opt->audio = parse_audio(state, arg);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Options that take a number. */
+static error_t parse_number(int key, char *arg, struct argp_state *state)
+{
+    struct pack_options *opt = state->input;
+    switch (key) {
+    case KEY_TOKENS:
+        opt->max_tokens = s2s_arg_i64(state, "tokens", arg, 1, INT32_MAX);
+        return 0;
+    case KEY_BATCH_SIZE:
+        opt->batch_size = s2s_arg_i64(state, "batch-size", arg, 1, INT32_MAX);
+        return 0;
+    case KEY_CP:
+        opt->cp_size = (int)s2s_arg_i64(state, "cp", arg, 1, 1 << 20);
+        return 0;
+    case KEY_TP:
+        opt->tp_size = (int)s2s_arg_i64(state, "tp", arg, 1, 1 << 20);
+        return 0;
+    case KEY_MIN_BINS:
+        opt->min_bins = s2s_arg_i64(state, "min-bins", arg, 0, INT32_MAX);
+        return 0;
+    case KEY_BINS_MULTIPLE:
+        opt->bins_multiple = s2s_arg_i64(state, "bins-multiple", arg, 1, INT32_MAX);
+        return 0;
+    case KEY_PAD_ID:
+        opt->pad_id = s2s_arg_i64(state, "pad-id", arg, 0, INT32_MAX);
+        return 0;
+    case KEY_SHUFFLE:
+        opt->shuffle = s2s_arg_i64(state, "shuffle", arg, 0, INT32_MAX);
+        return 0;
+    case KEY_EPOCHS:
+        opt->epochs = s2s_arg_i64(state, "epochs", arg, 1, 1 << 20);
+        return 0;
+    default:
+        return parse_choice(key, arg, state);
+    }
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct pack_options *opt = state->input;
+    switch (key) {
+    case KEY_MANIFEST:
+        set_input(state, PACK_INPUT_MANIFEST, arg);
+        return 0;
+    case KEY_CUTS:
+        set_input(state, PACK_INPUT_CUTS, arg);
+        return 0;
+    case KEY_IDS:
+        set_input(state, PACK_INPUT_IDS, arg);
+        return 0;
+    case KEY_TOKENIZER:
+        opt->tokenizer = arg;
+        return 0;
+    case KEY_PROMPT:
+        opt->prompt = arg;
+        return 0;
+    case KEY_REPORT:
+        opt->report = arg;
+        return 0;
+    case KEY_PLAN:
+        opt->plan = true;
+        return 0;
+    case KEY_STRICT_SP:
+        opt->strict_sp = true;
+        return 0;
+    case KEY_ENCODER_FRAMES:
+        opt->encoder_frames = arg;
+        return 0;
+    case KEY_SPLIT:
+        parse_split(state, arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (opt->kind == PACK_INPUT_NONE)
+            argp_error(state, "'%s': name inputs with --manifest, --cuts or --ids", arg);
+        set_input(state, opt->kind, arg);
+        return 0;
+    case ARGP_KEY_END:
+        check_options(state);
+        return 0;
+    default:
+        return parse_number(key, arg, state);
+    }
+}
+
+static const struct argp pack_argp = {
+    .options = option_table,
+    .parser = parse_option,
+    .args_doc = "[INPUT...]\nbins --tokens N [OPTION...] [LENGTHS.txt]\n"
+                "tokenize --tokenizer F [OPTION...] [FILE]",
+    .doc =
+        "Tokenize, measure and pack samples into THD rows without padding between them, as a "
+        "stream."
+        "\vExamples:\n"
+        "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 -o train.s2s\n"
+        "  s2s-pack --ids rows.jsonl --tokens 4096 --cp 2 | s2s-shard ls -\n"
+        "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 --plan\n\n"
+        "bins packs bare lengths, tokenize turns lines into ids; each has its own --help.\n\n"
+        "Exit status: 0 done, 1 a sample is bad or a write failed, 2 bad command line or an input "
+        "that cannot be opened.\n"
+        "See also: s2s-shard(1), s2s-cpshard(1), s2s-encode(1)",
+};
+
+int main(int argc, char **argv)
+{
+    struct pack_options opt = PACK_OPTIONS_DEFAULT;
+    struct s2s_error err = S2S_ERROR_INIT;
+
+    s2s_tool_begin("s2s-pack", argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "bins"))
+        return s2s_tool_end(pack_bins(argc - 1, argv + 1, &err), &err);
+    if (argc > 1 && !strcmp(argv[1], "tokenize"))
+        return s2s_tool_end(pack_tokenize(argc - 1, argv + 1, &err), &err);
+    s2s_tool_parse(&pack_argp, argc, argv, &opt);
+    int rc = pack_run(&opt, &err);
+    free(opt.inputs);
+    return s2s_tool_end(rc, &err);
+}

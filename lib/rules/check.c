@@ -7,15 +7,15 @@
 #include "lib/base/error.h"
 
 static const struct s2s_rule *const tables[] = {
-    rules_wld,   rules_bat, rules_tp,  rules_cp, rules_thd, rules_pp,
-    rules_model, rules_run, rules_slm, rules_rl, rules_trn, rules_cfg,
+    rules_wld, rules_bat, rules_tp, rules_cp, rules_thd, rules_pp,  rules_model,
+    rules_run, rules_slm, rules_rl, rules_am, rules_trn, rules_cfg,
 };
 
 /* The second name of a pair is the one that is reported. */
 static const char *const aliases[][2] = {
     {"S2S-WLD-011", "S2S-AM-006"}, {"S2S-PP-014", "S2S-SLM-008"}, {"S2S-TP-011", "S2S-RL-009"},
     {"S2S-CP-024", "S2S-RL-007"},  {"S2S-THD-008", "S2S-RL-008"}, {"S2S-THD-014", "S2S-RL-025"},
-    {"S2S-THD-015", "S2S-RL-026"}, {"S2S-OPT-022", "S2S-RL-016"},
+    {"S2S-THD-015", "S2S-RL-026"}, {"S2S-OPT-022", "S2S-RL-016"}, {"S2S-REC-010", "S2S-AM-012"},
 };
 
 const struct s2s_rule *const *s2s_rules(size_t *n)
@@ -144,6 +144,8 @@ static int lower(struct rules_check *check)
         return rules_lower_slm(check);
     case S2S_DIALECT_RL:
         return rules_lower_rl(check);
+    case S2S_DIALECT_AM:
+        return rules_lower_am(check);
     default:
         return rules_lower_s2s(check);
     }
@@ -448,7 +450,7 @@ static int check_dialect(struct s2s_report *report, const struct s2s_rules_optio
 {
     enum s2s_dialect found = opt->dialect ? opt->dialect : s2s_dialect_detect(report->conf);
     report->dialect = found;
-    if (found & (S2S_DIALECT_S2S | S2S_DIALECT_SLM | S2S_DIALECT_RL))
+    if (found & (S2S_DIALECT_S2S | S2S_DIALECT_SLM | S2S_DIALECT_RL | S2S_DIALECT_AM))
         return 0;
     if (found)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: no rules for a config of kind %s (%s)",

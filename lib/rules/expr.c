@@ -510,7 +510,7 @@ void rules_format(struct s2s_buf *buf, const struct rules_facts *facts, const ch
         if (!close)
             S2S_BUG("rule message '%s': a brace is open", text);
         s2s_buf_add(buf, text, (size_t)(open - text));
-        if (open > text && open[-1] == '$') { /* ${..} of a config, not ours */
+        if (close == open + 1 || (open > text && open[-1] == '$')) { /* {} and ${..} of a config */
             s2s_buf_add(buf, open, (size_t)(close + 1 - open));
             text = close + 1;
             continue;

@@ -127,6 +127,7 @@ void rules_lower_derived(struct rules_check *check, const struct rules_derived *
 int rules_lower_s2s(struct rules_check *check);
 int rules_lower_slm(struct rules_check *check);
 int rules_lower_rl(struct rules_check *check);
+int rules_lower_am(struct rules_check *check);
 /* Replaces check->conf by itself with its parents (`defaults`); path is where it was read from.
  * FORMAT for a parent that cannot be parsed or a circle. */
 int rules_inherit(struct rules_check *check, const char *path);
@@ -146,6 +147,7 @@ void rules_find(struct rules_check *check, const char *id, const struct s2s_conf
         .id = NULL \
     }
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
-    rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_trn[], rules_cfg[];
+    rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_trn[],
+    rules_cfg[];
 
 #endif

@@ -3,6 +3,7 @@
 
 #define S2S S2S_DIALECT_S2S
 #define SLM S2S_DIALECT_SLM
+#define AM S2S_DIALECT_AM
 #define RL S2S_DIALECT_RL
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
@@ -26,7 +27,7 @@ const struct s2s_rule rules_tp[] = {
     },
     {
         .id = "S2S-TP-001",
-        .dialects = RL,
+        .dialects = RL | AM,
         .severity = WARNING,
         .when = "sp and tp == 1",
         .at = "sp",
@@ -39,7 +40,7 @@ const struct s2s_rule rules_tp[] = {
     },
     {
         .id = "S2S-TP-002",
-        .dialects = RL,
+        .dialects = RL | AM,
         .severity = ERROR,
         .when = "tp > 1 and tp not divides heads",
         .at = "tp",

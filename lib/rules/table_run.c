@@ -3,6 +3,7 @@
 
 #define S2S S2S_DIALECT_S2S
 #define SLM S2S_DIALECT_SLM
+#define AM S2S_DIALECT_AM
 #define RL S2S_DIALECT_RL
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
@@ -58,7 +59,7 @@ const struct s2s_rule rules_model[] = {
     },
     {
         .id = "S2S-MOE-001",
-        .dialects = RL,
+        .dialects = RL | AM,
         .severity = ERROR,
         .when = "ep > 1 and ep not divides experts",
         .at = "ep",
@@ -113,7 +114,7 @@ const struct s2s_rule rules_model[] = {
     },
     {
         .id = "S2S-MOE-028",
-        .dialects = SLM,
+        .dialects = SLM | AM,
         .severity = WARNING,
         .when = "experts_backend in ('te', 'gmm') and dispatcher == 'torch'",
         .at = "experts_backend dispatcher",
@@ -124,7 +125,7 @@ const struct s2s_rule rules_model[] = {
     },
     {
         .id = "S2S-MOE-029",
-        .dialects = SLM,
+        .dialects = SLM | AM,
         .severity = WARNING,
         .when = "set(enable_deepep)",
         .at = "enable_deepep",
@@ -135,7 +136,7 @@ const struct s2s_rule rules_model[] = {
     },
     {
         .id = "S2S-MOE-030",
-        .dialects = SLM,
+        .dialects = SLM | AM,
         .severity = WARNING,
         .when = "dispatcher == 'deepep' and not nvlink",
         .at = "dispatcher",
@@ -146,7 +147,7 @@ const struct s2s_rule rules_model[] = {
     },
     {
         .id = "S2S-MOE-031",
-        .dialects = SLM,
+        .dialects = SLM | AM,
         .severity = WARNING,
         .when = "set(moe_config) and ep <= 1",
         .at = "moe_config",
@@ -196,7 +197,7 @@ const struct s2s_rule rules_run[] = {
     },
     {
         .id = "S2S-SCH-004",
-        .dialects = S2S | SLM | RL,
+        .dialects = S2S | SLM | RL | AM,
         .severity = ERROR,
         .when = "min_lr > lr or min_lr < 0",
         .at = "min_lr lr",
@@ -218,7 +219,7 @@ const struct s2s_rule rules_run[] = {
     },
     {
         .id = "S2S-SCH-006",
-        .dialects = S2S | SLM | RL,
+        .dialects = S2S | SLM | RL | AM,
         .severity = ERROR,
         .when = "decay > 0 and warmup >= decay",
         .at = "warmup decay",
@@ -244,7 +245,7 @@ const struct s2s_rule rules_run[] = {
     },
     {
         .id = "S2S-SCH-008",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | AM,
         .severity = INFO,
         .when = "steps > 0 and decay > 0 and (decay*10 < steps or decay > 10*steps)",
         .at = "decay",

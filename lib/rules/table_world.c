@@ -3,6 +3,7 @@
 
 #define S2S S2S_DIALECT_S2S
 #define SLM S2S_DIALECT_SLM
+#define AM S2S_DIALECT_AM
 #define RL S2S_DIALECT_RL
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
@@ -11,7 +12,7 @@
 const struct s2s_rule rules_wld[] = {
     {
         .id = "S2S-WLD-001",
-        .dialects = S2S | SLM | RL,
+        .dialects = S2S | SLM | RL | AM,
         .severity = ERROR,
         .when = "world >= tp*cp*pp*gtp and tp*cp*pp*gtp not divides world",
         .at = "tp cp pp world_given nodes devices",
@@ -25,7 +26,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-002",
-        .dialects = S2S | SLM | RL,
+        .dialects = S2S | SLM | RL | AM,
         .severity = ERROR,
         .when = "world < tp*cp*pp*gtp",
         .at = "tp cp pp world_given nodes devices",
@@ -50,7 +51,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-004",
-        .dialects = SLM,
+        .dialects = SLM | AM,
         .severity = ERROR,
         .when = "ep > 1 and ep not divides dp*cp*tp",
         .at = "ep",
@@ -64,7 +65,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-005",
-        .dialects = S2S | SLM,
+        .dialects = S2S | SLM | AM,
         .severity = ERROR,
         .when = "dp_cfg*tp*cp*pp != world and not (strategy == 'model_parallel')",
         .at = "dp_cfg",
@@ -103,7 +104,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-008",
-        .dialects = S2S | SLM | RL,
+        .dialects = S2S | SLM | RL | AM,
         .severity = WARNING,
         .when = "tp > gpus_per_node",
         .at = "tp",
@@ -115,7 +116,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-009",
-        .dialects = S2S | SLM | RL,
+        .dialects = S2S | SLM | RL | AM,
         .severity = WARNING,
         .when = "tp < gpus_per_node and gpus_per_node % tp != 0",
         .at = "tp",
@@ -174,7 +175,7 @@ const struct s2s_rule rules_bat[] = {
     },
     {
         .id = "S2S-BAT-004",
-        .dialects = S2S | SLM | RL,
+        .dialects = S2S | SLM | RL | AM,
         .severity = ERROR,
         .when = "mbs < 1 or gbs < 1",
         .at = "mbs gbs",

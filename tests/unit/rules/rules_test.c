@@ -109,7 +109,7 @@ static void say(const struct s2s_report *report)
 
 static void the_bases_fire_nothing(void **state)
 {
-    static const char *const dialects[] = {"s2s", "slm", "rl"};
+    static const char *const dialects[] = {"s2s", "slm", "rl", "am"};
     for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
         struct s2s_report report = S2S_REPORT_INIT;
         check(&report, dialects[i], "@");

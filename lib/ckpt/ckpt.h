@@ -100,6 +100,15 @@ int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
 int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                            struct s2s_error *err);
 
+/* After s2s_ckpt_verify_tensor: did every box of it have a CRC-32 to compare? */
+bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor);
+/* Opens a stored object's archive, checks its CRC-32s and that its pickle is understood. */
+int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
+                           struct s2s_error *err);
+/* Compares the files of the folder with its manifests (s2s-manifest.json, integrity.json); *n_files
+ * is how many were compared. */
+int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err);
+
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with
  * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found (in

@@ -20,15 +20,18 @@ struct ckpt_file {
     int fd;
     int64_t pos;
     struct s2s_buf buf;
+    struct s2s_digest *digest; /* XXH3-128 of what was written */
 };
 
 int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err);
 int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struct s2s_error *err);
 int ckpt_file_flush(struct ckpt_file *file, struct s2s_error *err);
-/* Flush, fsync, close. Releases file, also on failure. */
-int ckpt_file_close(struct ckpt_file *file, struct s2s_error *err);
+/* Flush, fsync, close; digest (may be NULL) gets the XXH3-128. Releases file, also on failure. */
+int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err);
 void ckpt_file_discard(struct ckpt_file *file);
-/* A whole small file. */
+/* A whole small file; noted in manifest unless that is NULL. */
+int ckpt_file_put_noted(const char *dir, const char *name, const void *bytes, size_t len,
+                        json_t *manifest, struct s2s_error *err);
 int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
                   struct s2s_error *err);
 
@@ -69,6 +72,12 @@ void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
 /* s2s_dist_commit with the bytes of common.pt as they are. */
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
                      size_t n_ranks, const struct s2s_buf *common, struct s2s_error *err);
+
+/* One safetensors file of a folder, noted in how->manifest. */
+struct s2s_ckpt_plan;
+struct s2s_ckpt_write;
+int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *dir,
+                    const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err);
 
 /* ---- dtypes as torch spells them ---- */
 

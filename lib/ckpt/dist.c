@@ -10,6 +10,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/items.h"
+#include "lib/ckpt/manifest.h"
 #include "lib/io/zip.h"
 
 /* data is checksummed and written in pieces that stay in the cache in between */
@@ -270,10 +271,16 @@ void s2s_dist_discard(struct s2s_dist_writer *writer)
 int s2s_dist_close(struct s2s_dist_writer *writer, struct s2s_buf *items, struct s2s_error *err)
 {
     int rc = 0;
+    int64_t len = writer->file.pos;
+    char digest[33];
     if (writer->items.n == 0 && unlink(writer->file.path) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: remove", writer->file.path);
-    else if (writer->items.n)
-        rc = ckpt_file_close(&writer->file, err);
+    else if (writer->items.n && (rc = ckpt_file_close(&writer->file, digest, err)) == 0) {
+        struct ckpt_item *item = ckpt_items_add(&writer->items);
+        item->name = s2s_xasprintf("%s%s", CKPT_ITEM_DIGEST, digest);
+        item->file = s2s_xstrdup(writer->name);
+        item->len = len;
+    }
     if (rc == 0)
         ckpt_items_pack(&writer->items, items);
     s2s_dist_discard(writer);
@@ -321,22 +328,27 @@ static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
 {
     struct ckpt_items all = {.n = 0};
     struct s2s_buf metadata = S2S_BUF_INIT;
+    json_t *manifest = json_object();
     int rc = 0;
     for (size_t i = 0; i < n_ranks && rc == 0; i++)
         rc = ckpt_items_unpack(&all, &items[i], err);
+    ckpt_items_take_digests(&all, manifest);
     if (rc == 0)
         rc = ckpt_items_check(&all, err);
     if (rc == 0)
-        rc = ckpt_file_put(dir, "common.pt", common->data, common->len, err);
+        rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
     if (rc == 0) {
         ckpt_items_metadata(&all, &metadata);
-        rc = ckpt_file_put(dir, ".metadata", metadata.data, metadata.len, err);
+        rc = ckpt_file_put_noted(dir, ".metadata", metadata.data, metadata.len, manifest, err);
     }
+    if (rc == 0)
+        rc = ckpt_manifest_write(dir, manifest, err);
     /* its presence says that the rest is there */
     if (rc == 0 && (rc = ckpt_sync_dir(dir, err)) == 0)
         rc = ckpt_file_put(dir, "metadata.json", METADATA_JSON, strlen(METADATA_JSON), err);
     if (rc == 0)
         rc = ckpt_sync_dir(dir, err);
+    json_decref(manifest);
     s2s_buf_release(&metadata);
     ckpt_items_release(&all);
     return rc;

@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/ckpt/manifest.h"
+#include "lib/io/digest.h"
+
 enum { FILE_BUFFER = 256 << 10 };
 
 int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err)
@@ -14,6 +17,7 @@ int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error 
     if (file->fd < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s: cannot create", path);
     file->path = s2s_xstrdup(path);
+    file->digest = s2s_digest_new(128);
     return 0;
 }
 
@@ -42,6 +46,7 @@ int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struc
 {
     int rc = 0;
     file->pos += (int64_t)len;
+    s2s_digest_update(file->digest, bytes, len);
     if (file->buf.len + len > FILE_BUFFER && (rc = ckpt_file_flush(file, err)) < 0)
         return rc;
     if (len > FILE_BUFFER / 2)
@@ -50,7 +55,7 @@ int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struc
     return 0;
 }
 
-int ckpt_file_close(struct ckpt_file *file, struct s2s_error *err)
+int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err)
 {
     int rc = ckpt_file_flush(file, err);
     if (rc == 0 && fsync(file->fd) < 0)
@@ -58,6 +63,8 @@ int ckpt_file_close(struct ckpt_file *file, struct s2s_error *err)
     if (close(file->fd) < 0 && rc == 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: close", file->path);
     file->fd = -1;
+    if (digest)
+        s2s_digest_hex(file->digest, digest);
     ckpt_file_discard(file);
     return rc;
 }
@@ -68,14 +75,15 @@ void ckpt_file_discard(struct ckpt_file *file)
         close(file->fd);
     free(file->path);
     s2s_buf_release(&file->buf);
+    s2s_digest_free(file->digest);
     *file = (struct ckpt_file){.fd = -1};
 }
 
-int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
-                  struct s2s_error *err)
+int ckpt_file_put_noted(const char *dir, const char *name, const void *bytes, size_t len,
+                        json_t *manifest, struct s2s_error *err)
 {
     struct ckpt_file file;
-    char *path = s2s_xasprintf("%s/%s", dir, name);
+    char digest[33], *path = s2s_xasprintf("%s/%s", dir, name);
     int rc = ckpt_file_create(&file, path, err);
     free(path);
     if (rc < 0)
@@ -85,7 +93,16 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
         ckpt_file_discard(&file);
         return rc;
     }
-    return ckpt_file_close(&file, err);
+    rc = ckpt_file_close(&file, digest, err);
+    if (rc == 0 && manifest)
+        ckpt_manifest_add(manifest, name, (int64_t)len, digest);
+    return rc;
+}
+
+int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
+                  struct s2s_error *err)
+{
+    return ckpt_file_put_noted(dir, name, bytes, len, NULL, err);
 }
 
 int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, struct s2s_error *err)

@@ -1,6 +1,7 @@
 #include "lib/ckpt/items.h"
 
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/manifest.h"
 
 struct ckpt_item *ckpt_items_add(struct ckpt_items *items)
 {
@@ -102,6 +103,22 @@ int ckpt_items_unpack(struct ckpt_items *items, const struct s2s_buf *in, struct
                 return s2s_error_set(err, S2S_E_FORMAT, "a rank's list of items is damaged");
     }
     return 0;
+}
+
+void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest)
+{
+    size_t kept = 0, prefix = strlen(CKPT_ITEM_DIGEST);
+    for (size_t i = 0; i < items->n; i++) {
+        struct ckpt_item *item = &items->v[i];
+        if (strncmp(item->name, CKPT_ITEM_DIGEST, prefix) != 0) {
+            items->v[kept++] = *item;
+            continue;
+        }
+        ckpt_manifest_add(manifest, item->file, item->len, item->name + prefix);
+        free(item->name);
+        free(item->file);
+    }
+    items->n = kept;
 }
 
 /* ---- checks ---- */

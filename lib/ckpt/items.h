@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "lib/base/base.h"
 #include "lib/io/safetensors.h"
 
@@ -16,6 +18,9 @@ struct ckpt_item {
     char *file;       /* plain name in the checkpoint's folder */
     int64_t pos, len; /* of the stored archive in it */
 };
+
+/* The digest of a rank's file travels as an item of this name: the hex digits follow. */
+#define CKPT_ITEM_DIGEST "\x01xxh3:"
 
 struct ckpt_items {
     struct ckpt_item *v;
@@ -31,6 +36,8 @@ int ckpt_items_unpack(struct ckpt_items *items, const struct s2s_buf *in, struct
 
 /* Sorts by name, then offset; checks that items of one name agree and tile it. */
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err);
+/* Takes the digests out of the list, into a manifest. */
+void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest);
 /* The .metadata pickle of sorted items. */
 void ckpt_items_metadata(const struct ckpt_items *items, struct s2s_buf *out);
 

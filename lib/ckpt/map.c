@@ -557,18 +557,17 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
                        .plan = plan,
                        .args = json_object_get(s2s_ckpt_common(request->ckpt), "args"),
                        .err = err};
-    static char family[64];
     char *file = NULL;
     e.n_sources = list_sources(&e.sources, request->ckpt, &result->n_optimizer);
-    int rc = find_map(&e, &file, family, err);
-    if (rc == 0 && (rc = ckpt_map_parse(&e.map, file ? file : ckpt_map_tables, family, err)) < 0 &&
+    int rc = find_map(&e, &file, result->family, err);
+    if (rc == 0 &&
+        (rc = ckpt_map_parse(&e.map, file ? file : ckpt_map_tables, result->family, err)) < 0 &&
         file)
         s2s_error_add(err, rc, "%s", request->name);
     if (rc == 0) {
         rc = run(&e, result);
         ckpt_map_release(&e.map);
     }
-    result->family = family;
     free(file);
     free_sources(e.sources, e.n_sources);
     return rc;

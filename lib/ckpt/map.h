@@ -32,7 +32,7 @@ struct ckpt_map_request {
 };
 
 struct ckpt_map_result {
-    const char *family; /* lent by the tables, or "file" */
+    char family[64];
     const char **unused;
     size_t n_unused, cap_unused;
     size_t n_optimizer;

@@ -5,7 +5,7 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_WORDS = 16, MAX_INCLUDE = 8 };
+enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256 };
 
 /* splits a line at white space; returns the words */
 static int split_words(char *line, char *words[MAX_WORDS])
@@ -73,7 +73,7 @@ static int find_transform(const char *word)
 struct parser {
     struct ckpt_map *map;
     const char *text;
-    int depth;
+    int depth, n_families; /* of includes: how deep, how many in all */
     struct s2s_error *err;
 };
 
@@ -207,8 +207,9 @@ static int parse_family(struct parser *p, const char *family, const char *m_pref
     char *line, *words[MAX_WORDS];
     bool inside = false, found = false;
     int section = -1, rc = 0, line_no = 0;
-    if (++p->depth > MAX_INCLUDE)
-        return s2s_error_set(p->err, S2S_E_FORMAT, "includes more than %d deep", MAX_INCLUDE);
+    if (++p->depth > MAX_INCLUDE || ++p->n_families > MAX_FAMILIES)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "includes more than %d deep, or more than %d",
+                             MAX_INCLUDE, MAX_FAMILIES);
     for (size_t at = 0; rc == 0 && (line = next_line(p->text, &at)) != NULL;) {
         int n = split_words(line, words);
         line_no++;

@@ -55,6 +55,7 @@ struct s2s_ckpt_write {
     void (*progress)(void *ctx, int64_t bytes);
     void *ctx;
     volatile int *stop; /* not 0: give up (INTERRUPTED) */
+    json_t *manifest;   /* NULL, or where the files of a folder are noted (lib/ckpt/manifest.h) */
 };
 
 /* Streams one target. */

@@ -1,7 +1,10 @@
 /* Boxes of tensors, from wherever their chunks lie. */
 #include "lib/ckpt/model.h"
 
+#include <unistd.h>
+
 #include "lib/base/base.h"
+#include "lib/ckpt/manifest.h"
 #include "lib/io/crc32.h"
 
 /* A box of a chunk on its way to memory: extent, source strides and target strides by axis, in
@@ -336,4 +339,53 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
             return s2s_error_add(err, rc, "%s", tensor->name);
     }
     return 0;
+}
+
+bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
+{
+    for (size_t i = 0; i < tensor->n_chunks; i++)
+        if (!tensor->chunks[i].has_crc && tensor->chunks[i].store_len > 0)
+            return false;
+    return true;
+}
+
+int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
+                           struct s2s_error *err)
+{
+    struct ckpt_archive archive;
+    char *bytes;
+    if (!object->file)
+        return 0;
+    int file = ckpt_add_file(ckpt, object->file, err);
+    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    if (fd < 0)
+        return fd;
+    struct s2s_zip_source source = {.fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};
+    int rc = ckpt_archive_open(&archive, &source, CKPT_OPEN, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", object->name);
+    for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++) {
+        rc = s2s_zip_read_member(&archive.zip, &archive.zip.members[i], object->len_bytes, &bytes,
+                                 err);
+        free(bytes);
+    }
+    ckpt_archive_release(&archive);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", object->name) : 0;
+}
+
+int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)
+{
+    /* parts of a composite have manifests of their own */
+    static const char *const folders[] = {"", "/encoder", "/llm"};
+    int rc = 0;
+    *n_files = 0;
+    for (int i = 0; i < 3 && rc == 0 && ckpt->dir_fd >= 0; i++) {
+        char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
+        size_t n = 0;
+        if (i == 0 || access(path, F_OK) == 0)
+            rc = ckpt_manifest_verify(path, &n, err);
+        *n_files += n;
+        free(path);
+    }
+    return rc;
 }

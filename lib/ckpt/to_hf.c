@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/manifest.h"
 #include "lib/ckpt/map.h"
 #include "lib/ckpt/model.h"
-#include "lib/io/outfile.h"
 
 enum { MAX_SIDE_FILE = 256 << 20 };
 
@@ -95,7 +95,8 @@ static bool is_side_file(const char *name)
 {
     static const char *const suffixes[] = {".json", ".jinja", ".txt",   ".model",    ".py",
                                            ".md",   ".yaml",  ".jsonl", ".tiktoken", ".spm"};
-    if (name[0] == '.' || ends(name, ".index.json") || strcmp(name, "metadata.json") == 0)
+    if (name[0] == '.' || ends(name, ".index.json") || strcmp(name, "metadata.json") == 0 ||
+        strcmp(name, CKPT_MANIFEST) == 0 || strcmp(name, "integrity.json") == 0)
         return false;
     if (starts(name, "LICENSE") || starts(name, "NOTICE"))
         return true;
@@ -149,7 +150,7 @@ static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
 
 int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    struct s2s_hf_output out = {.family = ""};
+    struct s2s_hf_output out = {.n_parts = 0};
     *common = json_pack("{s:I, s:f}", "iteration",
                         (json_int_t)(ckpt->iteration < 0 ? 0 : ckpt->iteration),
                         "checkpoint_version", 3.0);
@@ -276,14 +277,14 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         add_unused(out, result.unused[i]);
     free(result.unused);
     out->n_optimizer += result.n_optimizer;
-    out->family = result.family;
+    snprintf(out->family, sizeof out->family, "%s", result.family);
     return rc;
 }
 
 int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    *out = (struct s2s_hf_output){.family = ""};
+    *out = (struct s2s_hf_output){.n_parts = 0};
     int rc = 0;
     if (options->map || ckpt_map_wanted(ckpt))
         rc = plan_mapped(out, ckpt, options, err);
@@ -313,31 +314,29 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 
 /* ---- writing ---- */
 
-static int write_part(struct s2s_hf_part *part, const char *dir, const struct s2s_ckpt_write *how,
+static int write_part(struct s2s_hf_part *part, const char *dir, struct s2s_ckpt_write how,
                       struct s2s_error *err)
 {
     char *path = s2s_xasprintf("%s%s%s", dir, *part->folder ? "/" : "", part->folder);
     int rc = 0;
+    json_t *manifest = how.manifest;
+    /* a part in a folder of its own is a model of its own, with its own manifest */
+    if (*part->folder)
+        how.manifest = json_object();
     if (*part->folder && mkdir(path, 0777) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", path);
     if (rc == 0 && !part->file)
-        rc = s2s_ckpt_write_hf(&part->plan, path, how, err);
-    if (rc == 0 && part->file) {
-        char *name = s2s_xasprintf("%s/%s", path, part->file);
-        struct s2s_outfile *file = NULL;
-        rc = s2s_outfile_open(&file, name, err);
-        if (rc == 0)
-            rc = s2s_ckpt_write_safetensors(&part->plan, 0, part->plan.n_targets, file, how, err);
-        if (rc == 0)
-            rc = s2s_outfile_commit(file, err);
-        else
-            s2s_outfile_abort(file);
-        free(name);
-    }
+        rc = s2s_ckpt_write_hf(&part->plan, path, &how, err);
+    if (rc == 0 && part->file)
+        rc = ckpt_write_file(&part->plan, 0, part->plan.n_targets, path, part->file, &how, err);
     if (rc == 0)
         rc = s2s_ckpt_plan_verify(&part->plan, err);
+    if (rc == 0 && *part->folder)
+        rc = ckpt_manifest_write(path, how.manifest, err);
     if (rc == 0)
         rc = ckpt_sync_dir(path, err);
+    if (how.manifest != manifest)
+        json_decref(how.manifest);
     free(path);
     return rc;
 }
@@ -345,9 +344,11 @@ static int write_part(struct s2s_hf_part *part, const char *dir, const struct s2
 int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
                  struct s2s_error *err)
 {
+    struct s2s_ckpt_write noted = *how;
     int rc = 0;
+    noted.manifest = json_object();
     for (size_t i = 0; i < out->n_parts && rc == 0; i++)
-        rc = write_part(&out->parts[i], dir, how, err);
+        rc = write_part(&out->parts[i], dir, noted, err);
     for (size_t i = 0; i < out->n_files && rc == 0; i++) {
         const char *slash = strchr(out->files[i].path, '/');
         char *folder = slash ? s2s_xasprintf("%s/%.*s", dir, (int)(slash - out->files[i].path),
@@ -356,10 +357,13 @@ int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ck
         struct stat st;
         /* files of a part that has no weights here are left out with it */
         if (stat(folder, &st) == 0)
-            rc =
-                ckpt_file_put(dir, out->files[i].path, out->files[i].bytes, out->files[i].len, err);
+            rc = ckpt_file_put_noted(dir, out->files[i].path, out->files[i].bytes,
+                                     out->files[i].len, slash ? NULL : noted.manifest, err);
         free(folder);
     }
+    if (rc == 0)
+        rc = ckpt_manifest_write(dir, noted.manifest, err);
+    json_decref(noted.manifest);
     return rc < 0 ? rc : ckpt_sync_dir(dir, err);
 }
 
@@ -375,5 +379,5 @@ void s2s_hf_release(struct s2s_hf_output *out)
         free(out->unused[i]);
     free(out->files);
     free(out->unused);
-    *out = (struct s2s_hf_output){.family = ""};
+    *out = (struct s2s_hf_output){.n_parts = 0};
 }

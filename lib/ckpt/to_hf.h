@@ -29,7 +29,7 @@ struct s2s_hf_output {
     char **unused; /* tensors of the source that go nowhere, optimizer and random states aside */
     size_t n_unused, cap_unused;
     size_t n_optimizer; /* tensors of the optimizer that were left out */
-    const char *family; /* of the name map; "" when names were Hugging Face's already */
+    char family[64];    /* of the name map; "" when names were Hugging Face's already */
 };
 
 struct s2s_hf_options {

@@ -3,6 +3,8 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/manifest.h"
+#include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 
 static void add_json_text(struct s2s_buf *out, const char *text)
@@ -50,14 +52,21 @@ static void make_header(struct s2s_buf *out, struct s2s_ckpt_target *const *targ
         out->data[i] = (char)(len >> 8 * i & 0xFF);
 }
 
+struct sink {
+    struct s2s_outfile *out;
+    struct s2s_digest *digest; /* NULL: nobody wants it */
+};
+
 static int out_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
-    return s2s_outfile_write(ctx, bytes, len, err);
+    struct sink *sink = ctx;
+    if (sink->digest)
+        s2s_digest_update(sink->digest, bytes, len);
+    return s2s_outfile_write(sink->out, bytes, len, err);
 }
 
-int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
-                               struct s2s_outfile *out, const struct s2s_ckpt_write *how,
-                               struct s2s_error *err)
+static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, struct sink *sink,
+                         const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     size_t n = end - begin;
     struct s2s_ckpt_target **order = s2s_xmalloc(n * sizeof *order);
@@ -67,27 +76,44 @@ int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t 
     if (n)
         qsort(order, n, sizeof *order, by_width);
     make_header(&header, order, n);
-    int rc = s2s_outfile_write(out, header.data, header.len, err);
+    int rc = out_sink(sink, header.data, header.len, err);
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = s2s_ckpt_target_stream(plan, order[i], how, out_sink, out, err);
+        rc = s2s_ckpt_target_stream(plan, order[i], how, out_sink, sink, err);
     s2s_buf_release(&header);
     free(order);
     return rc;
 }
 
-static int write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *dir,
-                      const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
+int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
+                               struct s2s_outfile *out, const struct s2s_ckpt_write *how,
+                               struct s2s_error *err)
 {
-    struct s2s_outfile *out = NULL;
-    char *path = s2s_xasprintf("%s/%s", dir, name);
-    int rc = s2s_outfile_open(&out, path, err);
+    struct sink sink = {.out = out};
+    return write_targets(plan, begin, end, &sink, how, err);
+}
+
+int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *dir,
+                    const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    struct sink sink = {.out = NULL};
+    char *path = s2s_xasprintf("%s/%s", dir, name), digest[33];
+    int rc = s2s_outfile_open(&sink.out, path, err);
     free(path);
     if (rc < 0)
         return rc;
-    rc = s2s_ckpt_write_safetensors(plan, begin, end, out, how, err);
+    if (how->manifest)
+        sink.digest = s2s_digest_new(128);
+    rc = write_targets(plan, begin, end, &sink, how, err);
+    int64_t len = s2s_outfile_offset(sink.out);
     if (rc == 0)
-        return s2s_outfile_commit(out, err);
-    s2s_outfile_abort(out);
+        rc = s2s_outfile_commit(sink.out, err);
+    else
+        s2s_outfile_abort(sink.out);
+    if (rc == 0 && sink.digest) {
+        s2s_digest_hex(sink.digest, digest);
+        ckpt_manifest_add(how->manifest, name, len, digest);
+    }
+    s2s_digest_free(sink.digest);
     return rc;
 }
 
@@ -115,7 +141,7 @@ int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct 
     for (size_t i = 0; i < plan->n_targets; n_shards++)
         i = shard_end(plan, i, how->max_shard_bytes);
     if (n_shards <= 1)
-        return write_file(plan, 0, plan->n_targets, dir, "model.safetensors", how, err);
+        return ckpt_write_file(plan, 0, plan->n_targets, dir, "model.safetensors", how, err);
     for (size_t i = 0; i < plan->n_targets; i++)
         total += s2s_ckpt_target_bytes(&plan->targets[i]);
     s2s_buf_printf(&index,
@@ -126,7 +152,7 @@ int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct 
         char name[64];
         end = shard_end(plan, begin, how->max_shard_bytes);
         snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", ++shard, n_shards);
-        rc = write_file(plan, begin, end, dir, name, how, err);
+        rc = ckpt_write_file(plan, begin, end, dir, name, how, err);
         for (size_t i = begin; i < end; i++) {
             s2s_buf_puts(&index, i ? ",\n    " : "\n    ");
             add_json_text(&index, plan->targets[i].name);
@@ -135,7 +161,8 @@ int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct 
     }
     s2s_buf_puts(&index, "\n  }\n}\n");
     if (rc == 0)
-        rc = ckpt_file_put(dir, "model.safetensors.index.json", index.data, index.len, err);
+        rc = ckpt_file_put_noted(dir, "model.safetensors.index.json", index.data, index.len,
+                                 how->manifest, err);
     s2s_buf_release(&index);
     return rc;
 }

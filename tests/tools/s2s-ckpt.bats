@@ -112,7 +112,7 @@ for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t["shape"
 index = json.load(open("out/model.safetensors.index.json"))
 assert index["metadata"]["total_size"] == sum(t["bytes"] for t in json.load(open("/dev/stdin"))["tensors"])' < <(s2s-ckpt ls --json out)
     exits 0 s2s-ckpt convert -q --to hf out whole
-    no_litter whole config.json model.safetensors
+    no_litter whole config.json model.safetensors s2s-manifest.json
 }
 
 @test "convert --dtype casts floating tensors and follows in config.json" {
@@ -239,4 +239,50 @@ PY
     done
     rm -rf out.s2s-partial
     no_litter . big.safetensors zeros
+}
+
+@test "verify passes every fixture and what convert writes" {
+    for expected in "$DATA"/*.expected.json; do
+        exits 0 s2s-ckpt verify "${expected%.expected.json}"
+        says "complete and consistent"
+    done
+    for to in hf torch_dist; do
+        exits 0 s2s-ckpt convert -q --to $to "$DATA/hf_sharded" $to
+        exits 0 s2s-ckpt verify $to
+        says "as the manifest says"
+    done
+    exits 0 s2s-ckpt verify --json hf
+    echo "$output" | python3 -c 'import json,sys; assert json.load(sys.stdin)["ok"] is True'
+}
+
+@test "verify finds a flipped byte anywhere in what convert writes" {
+    s2s-ckpt convert -q --to torch_dist "$DATA/mini_writer" in
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" hf
+    for file in in/iter_0000042/__0_0.distcp in/iter_0000042/.metadata in/iter_0000042/common.pt hf/model.safetensors; do
+        cp $file kept
+        for at in 11 300 777; do
+            [ "$at" -lt "$(stat -c %s $file)" ] || continue
+            flip $file $at 3
+            run s2s-ckpt verify "${file%%/*}"
+            [ "$status" -eq 1 ] || { echo "$file at $at: exit $status: $output" >&2; return 1; }
+            cp kept $file
+        done
+        exits 0 s2s-ckpt verify "${file%%/*}"
+    done
+}
+
+@test "verify finds holes and overlaps between boxes" {
+    cp -r "$DATA/mini_writer/iter_0000042" in
+    python3 - <<'PY'
+data = open("in/.metadata", "rb").read()
+# the first chunk of [6, 4] has sizes (3, 4): say (2, 4), then (4, 4)
+at = data.index(b"sizes") + data[data.index(b"sizes"):].index(b"((K\x03K\x04t") + 3
+for value, name in ((2, "hole"), (4, "overlap"), (200, "outside")):
+    open(name, "wb").write(data[:at] + bytes([value]) + data[at + 1:])
+PY
+    for name in hole overlap outside; do
+        cp $name in/.metadata
+        exits 1 s2s-ckpt verify in
+        says "decoder.layers.0.mlp.linear_fc1.weight"
+    done
 }

@@ -7,6 +7,7 @@
 #include "lib/ckpt/ckpt.h"
 
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
+int ckpt_verify(int argc, char **argv, struct s2s_error *err);
 int ckpt_convert(int argc, char **argv, struct s2s_error *err);
 
 /* "1.7 GB" into text; returns text */

@@ -1,0 +1,102 @@
+/* s2s-ckpt verify */
+#include "tools/ckpt/ckpt_tool.h"
+
+struct options {
+    struct s2s_common common;
+    const char *path;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct options *opt = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (opt->path)
+            argp_error(state, "one PATH, please: '%s' is too many", arg);
+        opt->path = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "PATH is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    NULL,
+    parse,
+    "PATH",
+    "Read all of a checkpoint and check it: every file is there, boxes cover each tensor exactly, "
+    "headers and metadata agree, CRC-32s and manifests (s2s-manifest.json, integrity.json) are "
+    "right, "
+    "and no pickle wants more than data. Exit status 1 at the first fault.\vExamples:\n"
+    "  s2s-ckpt verify checkpoints/\n\n"
+    "See also: s2s-ckpt(1)",
+    NULL,
+    NULL,
+    NULL};
+
+struct counts {
+    size_t n_tensors, n_objects, n_files, n_unchecked;
+    int64_t bytes;
+};
+
+static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_error *err)
+{
+    struct s2s_progress progress;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &counts->n_tensors);
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &counts->n_objects);
+    int rc = 0;
+    s2s_progress_begin(&progress, "verifying", "tensors", (int64_t)counts->n_tensors);
+    for (size_t i = 0; i < counts->n_tensors && rc == 0; i++) {
+        rc = s2s_ckpt_verify_tensor(ckpt, &tensors[i], err);
+        counts->bytes += s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype);
+        counts->n_unchecked += !s2s_ckpt_has_crc(&tensors[i]);
+        s2s_progress_add(&progress, 1);
+    }
+    for (size_t i = 0; i < counts->n_objects && rc == 0; i++)
+        rc = s2s_ckpt_verify_object(ckpt, &objects[i], err);
+    if (rc == 0)
+        rc = s2s_ckpt_verify_manifest(ckpt, &counts->n_files, err);
+    s2s_progress_end(&progress);
+    return rc;
+}
+
+static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
+                   const struct counts *counts)
+{
+    char bytes[32];
+    if (opt->common.json) {
+        printf("{\"ok\": true, \"format\": \"%s\", \"path\": ", s2s_ckpt_format(ckpt));
+        ckpt_print_json_text(s2s_ckpt_path(ckpt));
+        printf(", \"tensors\": %zu, \"bytes\": %lld, \"objects\": %zu, \"manifest_files\": %zu, "
+               "\"tensors_without_checksum\": %zu}\n",
+               counts->n_tensors, (long long)counts->bytes, counts->n_objects, counts->n_files,
+               counts->n_unchecked);
+        return;
+    }
+    printf("%s: %s, %zu tensors, %s, %zu objects: complete and consistent", s2s_ckpt_path(ckpt),
+           s2s_ckpt_format(ckpt), counts->n_tensors, ckpt_bytes_text(bytes, counts->bytes),
+           counts->n_objects);
+    if (counts->n_files)
+        printf("; %zu files as the manifest says", counts->n_files);
+    else if (counts->n_unchecked)
+        printf("; %zu tensors have no checksum to compare", counts->n_unchecked);
+    putchar('\n');
+}
+
+int ckpt_verify(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    struct counts counts = {.bytes = 0};
+    struct s2s_ckpt *ckpt = NULL;
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    int rc = s2s_ckpt_open(&ckpt, opt.path, err);
+    if (rc == 0)
+        rc = verify_all(ckpt, &counts, err);
+    if (rc == 0)
+        report(&opt, ckpt, &counts);
+    s2s_ckpt_close(ckpt);
+    return rc;
+}

@@ -34,10 +34,23 @@ static int check_bounds(const struct s2s_batch *b, struct s2s_error *err)
     return 0;
 }
 
+/* May the slot hold any id? The placeholder of audio is not looked up and may be new. *clip is the
+ * first clip that does not end before the slot. */
+static bool is_audio_slot(const struct s2s_batch *b, int64_t slot, int64_t *clip)
+{
+    if (!b->audio_slot)
+        return false;
+    while (*clip < b->n_clips && b->audio_slot[*clip] + b->audio_frames[*clip] <= slot)
+        ++*clip;
+    return *clip < b->n_clips && b->audio_slot[*clip] <= slot;
+}
+
 static int check_ids(const struct s2s_batch *b, int64_t vocab, struct s2s_error *err)
 {
+    int64_t clip = 0;
     for (int64_t i = 0; i < b->n_tokens; i++) {
-        if (b->input_ids && (b->input_ids[i] < 0 || b->input_ids[i] >= vocab))
+        bool audio = is_audio_slot(b, i, &clip);
+        if (b->input_ids && !audio && (b->input_ids[i] < 0 || b->input_ids[i] >= vocab))
             return s2s_error_set(err, S2S_E_RANGE, "input_ids[%lld] = %d; the vocabulary has %lld",
                                  (long long)i, b->input_ids[i], (long long)vocab);
         if (b->labels && b->labels[i] >= vocab)
@@ -75,7 +88,7 @@ int s2s_batch_check(const struct s2s_batch *batch, int64_t vocab_size, struct s2
     int rc = 0;
     if (batch->cu_seqlens && (rc = check_bounds(batch, err)) < 0)
         return rc;
-    if (vocab_size > 0 && (rc = check_ids(batch, vocab_size, err)) < 0)
+    if ((rc = check_clips(batch, err)) < 0)
         return rc;
-    return check_clips(batch, err);
+    return vocab_size > 0 ? check_ids(batch, vocab_size, err) : 0;
 }

@@ -4,8 +4,9 @@
 compare.py GOT REFERENCE EXPECTED_JSON [--mask INPUTS] [--only PREFIX]... [--skip PREFIX]...
 
 EXPECTED_JSON has a table "tolerance": name -> {"atol": ..}. Every name of that table (those that
---only and --skip leave) must be in both files, or the comparison fails. With --mask, rows of
-[B, S, ..] activations where attention_mask of INPUTS is 0 are not compared. Needs numpy only.
+--only and --skip leave) must be in both files, or the comparison fails. Rows of [B, S, ..]
+activations are not compared where a mask [B, S] is 0: with --mask the attention_mask of INPUTS,
+and output_mask, bshd/attention_mask of REFERENCE where it has them. Needs numpy only.
 """
 import argparse
 import json
@@ -56,7 +57,8 @@ def main():
     got, ref = read(args.got), read(args.reference)
     with open(args.expected) as f:
         table = json.load(f)["tolerance"]
-    mask = read(args.mask)["attention_mask"].astype(bool) if args.mask else None
+    masks = [read(args.mask)["attention_mask"]] if args.mask else []
+    masks += [ref[name] for name in ("output_mask", "bshd/attention_mask") if name in ref]
     names = [n for n in table if wanted(n, args)]
     bad, worst = [], (0.0, "")
     for name in names:
@@ -67,8 +69,9 @@ def main():
         if a.shape != b.shape:
             bad.append("%s: shape %s, expected %s" % (name, a.shape, b.shape))
             continue
-        if mask is not None and a.ndim >= 3 and a.shape[:2] == mask.shape:
-            a, b = a[mask], b[mask]
+        for mask in masks:
+            if a.ndim >= 3 and a.shape[:2] == mask.shape:
+                a, b = a[mask.astype(bool)], b[mask.astype(bool)]
         if not np.isfinite(a).all():
             bad.append("%s: not finite" % name)
             continue

@@ -12,7 +12,7 @@
 #include "lib/optim/optim.h"
 
 /* Families in the order they are asked. */
-static const struct probe_family *const families[] = {&probe_decoder};
+static const struct probe_family *const families[] = {&probe_salm, &probe_encoder, &probe_decoder};
 
 /* ---- inputs and outputs ---- */
 
@@ -176,7 +176,7 @@ struct probe_options {
     struct s2s_common common;
     const char *model, *inputs, *out, *optimizer;
     bool grads;
-    int steps, layout, multiple;
+    int steps, layout, multiple, batch_norm;
 };
 
 enum {
@@ -187,7 +187,8 @@ enum {
     KEY_STEPS,
     KEY_OPTIMIZER,
     KEY_LAYOUT,
-    KEY_MULTIPLE
+    KEY_MULTIPLE,
+    KEY_BATCH_NORM
 };
 
 static const struct argp_option argp_options[] = {
@@ -202,12 +203,17 @@ static const struct argp_option argp_options[] = {
      0},
     {"layout", KEY_LAYOUT, "packed|bshd", 0, "How the batch is run (default packed)", 0},
     {"multiple", KEY_MULTIPLE, "N", 0, "Round each utterance up to a multiple of N (default 1)", 0},
+    {"batch-norm", KEY_BATCH_NORM, "frozen|batch", 0,
+     "Batch norm of encoders by running statistics, or by those of the batch, padding counted "
+     "(default frozen)",
+     0},
     {0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const layouts[] = {"packed", "bshd", NULL};
+    static const char *const norms[] = {"frozen", "batch", NULL};
     struct probe_options *opt = state->input;
     switch (key) {
     case KEY_MODEL:
@@ -233,6 +239,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_MULTIPLE:
         opt->multiple = (int)s2s_arg_i64(state, "multiple", arg, 1, 65536);
+        return 0;
+    case KEY_BATCH_NORM:
+        opt->batch_norm = s2s_arg_choice(state, "batch-norm", arg, norms);
         return 0;
     case ARGP_KEY_END:
         if (!opt->out)
@@ -277,8 +286,10 @@ static int choose_family(struct probe *p, struct s2s_error *err)
 static int run_step(struct probe *p, struct s2s_tape *tape, bool first, struct s2s_error *err)
 {
     struct s2s_forward fwd = p->wanted;
-    if (!first)
+    if (!first) {
         fwd.want_logits = fwd.want_hidden = false;
+        fwd.trace = NULL;
+    }
     s2s_tape_reset(tape);
     s2s_params_zero_grads(p->model->params);
     int rc = s2s_model_forward(p->model, tape, &p->batch, &fwd, err);
@@ -293,13 +304,15 @@ static int run_step(struct probe *p, struct s2s_tape *tape, bool first, struct s
     }
     if (tape->recording)
         s2s_tape_backward(tape);
+    if (first && tape->recording && p->family->collect_after)
+        p->family->collect_after(p, &fwd);
     return s2s_device_sync(p->device, err);
 }
 
 static int run_steps(struct probe *p, const struct probe_options *opt, struct s2s_error *err)
 {
     struct optimizer optimizer = {0};
-    struct s2s_tape *tape = s2s_tape_new(p->device, opt->grads || opt->steps);
+    struct s2s_tape *tape = s2s_tape_new(p->device, opt->grads || opt->steps || opt->batch_norm);
     struct s2s_optim *optim = NULL;
     int rc = opt->steps ? read_optimizer(&optimizer, opt->optimizer, err) : 0;
     if (rc == 0 && opt->steps)
@@ -325,8 +338,10 @@ static int run_steps(struct probe *p, const struct probe_options *opt, struct s2
 
 static int run(struct probe *p, const struct probe_options *opt, struct s2s_error *err)
 {
+    const struct s2s_model_options options = {.batch_norm_batch = p->batch_norm_batch};
     int rc = s2s_device_open(&p->device, "cpu", err);
-    if (rc < 0 || (rc = s2s_model_open(&p->model, p->device, NULL, opt->model, NULL, err)) < 0 ||
+    if (rc < 0 ||
+        (rc = s2s_model_open(&p->model, p->device, NULL, opt->model, &options, err)) < 0 ||
         (rc = choose_family(p, err)) < 0)
         return rc;
     s2s_params_finish(p->model->params);
@@ -343,7 +358,9 @@ int train_probe(int argc, char **argv, struct s2s_error *err)
     struct probe_options opt = {.common = S2S_COMMON_DEFAULT, .multiple = 1};
     s2s_tool_parse(&probe_argp, argc, argv, &opt);
     omp_set_num_threads(opt.common.jobs);
-    struct probe p = {.layout = (enum probe_layout)opt.layout, .multiple = opt.multiple};
+    struct probe p = {.layout = (enum probe_layout)opt.layout,
+                      .batch_norm_batch = opt.batch_norm,
+                      .multiple = opt.multiple};
     s2s_arena_init(&p.host, NULL, 1 << 20);
     int rc = run(&p, &opt, err);
     free(p.out);

@@ -22,10 +22,13 @@ struct probe_family {
     int (*prepare)(struct probe *probe, struct s2s_error *err);
     /* Adds the activations of the first forward pass to the output. */
     int (*collect)(struct probe *probe, const struct s2s_forward *fwd, struct s2s_error *err);
+    /* After the first backward pass: what else it left behind. NULL: nothing. */
+    void (*collect_after)(struct probe *probe, const struct s2s_forward *fwd);
 };
 
 struct probe {
     enum probe_layout layout;
+    bool batch_norm_batch;
     int multiple; /* utterances are rounded up to a multiple of this */
     struct s2s_device *device;
     struct s2s_model *model;
@@ -40,7 +43,7 @@ struct probe {
     void *state; /* the family's own, from probe_alloc */
 };
 
-extern const struct probe_family probe_decoder;
+extern const struct probe_family probe_decoder, probe_encoder, probe_salm;
 
 /* Zeroed host memory until the probe's end. */
 void *probe_alloc(struct probe *probe, size_t bytes);
@@ -50,6 +53,9 @@ int probe_input_f32(struct probe *probe, const float **data, const int64_t **sha
                     const char *name, int n_dims, struct s2s_error *err);
 int probe_input_i32(struct probe *probe, const int32_t **data, const int64_t **shape,
                     const char *name, int n_dims, struct s2s_error *err);
+/* Features of a padded batch, input_features [B, L, n_mels] and a mask [B, L] of valid frames (the
+ * first so many of each row): mel, cu_mel, n_mels, n_clips and padded_mel of the batch. */
+int probe_input_mel(struct probe *probe, const char *mask_name, struct s2s_error *err);
 bool probe_has_input(const struct probe *probe, const char *name);
 /* Adds an output tensor; name is copied, data must live until the probe's end (probe_alloc). */
 void probe_add(struct probe *probe, const char *name, enum s2s_dtype dtype, int n_dims,

@@ -164,4 +164,4 @@ static int decoder_collect(struct probe *p, const struct s2s_forward *fwd, struc
     return 0;
 }
 
-const struct probe_family probe_decoder = {decoder_matches, decoder_prepare, decoder_collect};
+const struct probe_family probe_decoder = {decoder_matches, decoder_prepare, decoder_collect, NULL};

@@ -1,0 +1,103 @@
+# s2s-train probe: the numbers of speech encoders and of the speech LLM are transformers' numbers.
+load common
+
+setup_tool() {
+    M=$ROOT/tests/oracle/models
+}
+
+# three_steps MODEL OUT [OPTION...]: activations, loss, gradients, three AdamW steps
+three_steps() {
+    local model=$1 out=$2
+    shift 2
+    s2s-train probe --model "$M/$model" --inputs "$M/$model/inputs.safetensors" --out "$out" --grads --steps 3 \
+        --optimizer "$M/$model/expected.json" "$@"
+}
+
+# against MODEL OUT [OPTION...]: every tensor of the model's table, within its tolerance
+against() {
+    local model=$1 out=$2
+    shift 2
+    python3 "$ROOT/tests/oracle/compare.py" "$out" "$M/$model/expected.safetensors" "$M/$model/expected.json" "$@"
+}
+
+# exactly MODEL OUT PREFIX: integer tensors of that prefix are equal
+exactly() {
+    python3 - "$ROOT" "$2" "$M/$1/expected.safetensors" "$3" <<'PY'
+import sys
+sys.path.insert(0, sys.argv[1] + "/tests/oracle")
+from compare import read
+got, want = read(sys.argv[2]), read(sys.argv[3])
+names = [n for n in want if n.startswith(sys.argv[4]) and want[n].dtype.kind == "i"]
+assert names
+for n in names:
+    assert got[n].dtype == want[n].dtype and got[n].tolist() == want[n].tolist(), n
+PY
+}
+
+@test "encoder: activations, loss, gradients also of the features, three steps" {
+    three_steps parakeet_encoder out
+    against parakeet_encoder out --mask "$M/parakeet_encoder/inputs.safetensors"
+    exactly parakeet_encoder out output_mask
+}
+
+@test "encoder with the statistics of a padded batch, and what the running ones become" {
+    three_steps parakeet_encoder_train out --batch-norm batch
+    against parakeet_encoder_train out --mask "$M/parakeet_encoder_train/inputs.safetensors"
+    three_steps parakeet_encoder_train frozen
+    exits 1 against parakeet_encoder_train frozen --only loss
+}
+
+@test "speech LLM: packed, rounded up, and as rows" {
+    three_steps salm_llama packed
+    against salm_llama packed --skip packed4/ --skip bshd/
+    exactly salm_llama packed packed/
+    three_steps salm_llama packed4 --multiple 4
+    against salm_llama packed4 --skip packed/ --skip bshd/
+    exactly salm_llama packed4 packed4/
+    three_steps salm_llama bshd --layout bshd
+    against salm_llama bshd --skip packed/ --skip packed4/
+    exactly salm_llama bshd bshd/
+}
+
+@test "threads do not change a byte" {
+    local jobs
+    for jobs in 1 2 8; do
+        OMP_NUM_THREADS=8 three_steps salm_llama "salm$jobs" -j "$jobs"
+        OMP_NUM_THREADS=8 three_steps parakeet_encoder_train "train$jobs" -j "$jobs" --batch-norm batch
+    done
+    same salm1 salm2
+    same salm1 salm8
+    same train1 train2
+    same train1 train8
+}
+
+@test "a config that the equations do not cover is refused by its key" {
+    mkdir model
+    cp "$M/parakeet_encoder/"{config.json,model.safetensors} model/
+    local change
+    for change in 's/"conv_kernel_size": 9/"conv_kernel_size": 8/' 's/"subsampling_factor": 8/"subsampling_factor": 6/' \
+        's/"subsampling_conv_stride": 2/"subsampling_conv_stride": 3/' 's/"num_attention_heads": 4/"num_attention_heads": 5/'; do
+        sed "$change" "$M/parakeet_encoder/config.json" >model/config.json
+        exits 1 s2s-train probe --model model --inputs "$M/parakeet_encoder/inputs.safetensors" --out out
+        says "config.json:"
+        [ ! -e out ]
+    done
+}
+
+@test "an encoder for another number of mel bins says both" {
+    exits 1 s2s-train probe --model "$M/parakeet_encoder" --inputs "$M/parakeet_encoder_train/inputs.safetensors" --out out
+    says "128"
+    says "80"
+}
+
+@test "a composite whose projection does not fit is refused" {
+    cp -r "$M/salm_llama" model
+    sed -i 's/"in": 24/"in": 25/' model/config.json
+    exits 1 s2s-train probe --model model --inputs "$M/salm_llama/inputs.safetensors" --out out
+    says "projection.in"
+    cp "$M/salm_llama/config.json" model/
+    rm model/projection.safetensors
+    exits 2 s2s-train probe --model model --inputs "$M/salm_llama/inputs.safetensors" --out out
+    says "projection.safetensors"
+    [ ! -e out ]
+}

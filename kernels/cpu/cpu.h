@@ -29,7 +29,8 @@ static inline int64_t cpu_ceil_div(int64_t a, int64_t b)
  */
 static inline float cpu_exp(float x)
 {
-    float clamped = x < -87.3f ? -87.3f : (x > 88.0f ? 88.0f : x);
+    /* written so that a NaN is clamped too: it has no integer part */
+    float clamped = x > -87.3f ? (x < 88.0f ? x : 88.0f) : -87.3f;
     float shifted = clamped * 1.44269504f + 12582912.0f; /* rounds to an integer in the low bits */
     float n = shifted - 12582912.0f;
     float r = clamped - n * 0.693359375f;

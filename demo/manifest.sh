@@ -3,7 +3,7 @@
 #
 # Speech: recorded by Allison Smith for the Asterisk PBX, CC-BY-SA-3.0; Debian packages asterisk-core-sounds-en-wav (8 kHz wav) and
 # asterisk-core-sounds-en (the transcripts, "name: text" a line). Prompts whose transcript describes a sound ("[tones]") are left out. The text
-# is lower-cased to letters, apostrophes and spaces. About one prompt in ten is held out, chosen by a checksum of its name; a
+# is lower-cased to letters, apostrophes and spaces; digits, * and # become words, each on its own. About one prompt in ten is held out, chosen by a checksum of its name; a
 # prompt whose text another one has too stays in the training set, so that nothing held out was read before.
 set -eu
 out=$1
@@ -29,8 +29,12 @@ fi
 # 16-bit mono at 8 kHz behind a header of 44 bytes: 16,000 bytes a second
 find "$sounds" -name '*.wav' -printf '%P %s\n' >"$work/sizes"
 awk -v sounds="$sounds" -v out="$out" '
-    function clean(text) {
+    function clean(text,    digit) {
         text = tolower(text)
+        gsub(/\*/, " star ", text)
+        gsub(/#/, " pound ", text)
+        for (digit = 0; digit <= 9; digit++)
+            gsub(digit, " " spoken[digit + 1] " ", text)
         gsub(/[^a-z\047 ]+/, " ", text)
         gsub(/  +/, " ", text)
         gsub(/^ | $/, "", text)
@@ -42,6 +46,7 @@ awk -v sounds="$sounds" -v out="$out" '
             sum = (sum * 31 + index(alphabet, substr(name, i, 1))) % 65521
         return sum
     }
+    BEGIN { split("zero one two three four five six seven eight nine", spoken, " ") }
     BEGIN { alphabet = "abcdefghijklmnopqrstuvwxyz0123456789-_/ABCDEFGHIJKLMNOPQRSTUVWXYZ." }
     FILENAME ~ /sizes$/ { size[$1] = $2; next }
     /^[A-Za-z0-9_\/.-]+: / && !/[[(<]/ {

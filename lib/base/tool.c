@@ -159,7 +159,11 @@ void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
                       : s2s_xasprintf("%s %s", tool_name, base);
     argv[0] = title;
     program_invocation_short_name = program_invocation_name = title;
-    argp_parse(&whole, argc, argv, ARGP_NO_HELP, NULL, input);
+    error_t failed = argp_parse(&whole, argc, argv, ARGP_NO_HELP, NULL, input);
+    if (failed) { /* bad options have ended the program already */
+        fprintf(stderr, "%s: cannot read the command line: %s\n", tool_name, strerror(failed));
+        exit(1);
+    }
     argv[0] = saved;
     program_invocation_short_name = program_invocation_name = (char *)tool_name;
     free(title);

@@ -284,8 +284,8 @@ int s2s_stream_next(struct s2s_stream *in, struct s2s_record *rec, struct s2s_er
     stream_record_name(name, in->next_idx);
     in->broken = true; /* unless a whole member is there */
     int rc = take_member(in, &m, name, err);
-    if (rc == 0 && m.is_end) {
-        rc = take_end(in, &m, err);
+    if (m.is_end) {
+        rc = rc < 0 ? rc : take_end(in, &m, err);
         return rc < 0 ? s2s_error_add(err, rc, "%s: " STREAM_END_NAME " at offset %lld", in->path,
                                       (long long)at)
                       : 0;
@@ -318,11 +318,11 @@ static int64_t count_records(struct s2s_stream *in, struct s2s_error *err)
         int64_t at = stream_source_offset(in->src);
         stream_record_name(name, in->next_idx);
         int rc = take_member(in, &m, name, err);
-        if (rc < 0)
+        if (rc < 0 && !m.is_end)
             return s2s_error_add(err, rc, "%s: record %lld at offset %lld", in->path,
                                  (long long)in->next_idx, (long long)at);
         if (m.is_end) {
-            rc = take_end(in, &m, err);
+            rc = rc < 0 ? rc : take_end(in, &m, err);
             return rc < 0 ? s2s_error_add(err, rc, "%s: " STREAM_END_NAME " at offset %lld",
                                           in->path, (long long)at)
                           : in->end.n_records;
@@ -386,6 +386,7 @@ int s2s_stream_read_at(struct s2s_stream *in, int64_t idx, struct s2s_record *re
 
 int s2s_stream_open(struct s2s_stream **result, const char *path, struct s2s_error *err)
 {
+    stream_init_json();
     struct s2s_stream *in = s2s_xcalloc(1, sizeof *in);
     in->path = s2s_xstrdup(strcmp(path, "-") ? path : "stdin");
     int rc = stream_source_open(&in->src, path, err);

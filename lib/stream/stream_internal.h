@@ -5,8 +5,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <jansson.h>
+
+#include "lib/base/mem.h"
 
 struct s2s_error;
 
@@ -17,6 +20,13 @@ struct s2s_error;
 #define STREAM_MAX_HEADER_BYTES ((uint64_t)64 << 20)
 
 enum { STREAM_NAME_BYTES = 64 };
+/* A tree that is cut short for lack of memory must not pass for a whole one: from here on jansson's
+ * memory ends the program as our own does. */
+static inline void stream_init_json(void)
+{
+    json_set_alloc_funcs(s2s_xmalloc, free);
+}
+
 /* "00000017.safetensors" */
 void stream_record_name(char name[STREAM_NAME_BYTES], int64_t idx);
 

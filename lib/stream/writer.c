@@ -144,6 +144,7 @@ static int level_by_name(const char *path)
 
 static struct s2s_stream_writer *writer_new(const char *path)
 {
+    stream_init_json();
     struct s2s_stream_writer *w = s2s_xcalloc(1, sizeof *w);
     w->path = s2s_xstrdup(path && strcmp(path, "-") ? path : "stdout");
     w->digest = s2s_digest_new(64);

@@ -372,6 +372,8 @@ int shard_verify(int argc, char **argv, struct s2s_error *err)
         {0}};
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
     int first = 0;
+    int64_t n_faults = 0;
+    size_t n_bad = 0;
     shard_parse(
         &opt, options,
         "Checks digests, counts, schema and end of every record; exit status 1 at the first "
@@ -387,6 +389,8 @@ int shard_verify(int argc, char **argv, struct s2s_error *err)
             first = rc;
             *err = one;
         }
+        n_faults += v.n_faults;
+        n_bad += rc < 0;
         if (rc < 0 && !opt.keep_going && opt.common.json)
             json_array_append_new(v.faults, json_string(one.text));
         if (opt.common.json && i)
@@ -396,6 +400,9 @@ int shard_verify(int argc, char **argv, struct s2s_error *err)
     }
     if (opt.common.json)
         fputs("]}\n", stdout);
+    if (first < 0 && opt.keep_going)
+        s2s_error_set(err, first, "%" PRId64 " faults in %zu of %zu streams", n_faults, n_bad,
+                      opt.n_inputs);
     shard_options_release(&opt);
     return first;
 }

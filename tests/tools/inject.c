@@ -1,0 +1,133 @@
+/*
+ * A library to preload that makes the n-th call of one function fail:
+ *
+ *   S2S_INJECT=CALL:N:HOW LD_PRELOAD=inject.so program ...
+ *
+ * CALL is write, read, fsync, rename, open (for writing), close or malloc (with calloc and
+ * realloc). HOW is the name of an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes) or
+ * KILL. When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can
+ * count up until nothing fails any more.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern void *__libc_malloc(size_t);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+
+enum how { NONE, FAIL, SHORT };
+
+static char wanted[16];
+static long countdown;
+static int error_number, is_short, is_kill;
+static atomic_long n_calls;
+
+__attribute__((constructor)) static void read_environment(void)
+{
+    static const struct {
+        const char *name;
+        int number;
+    } errors[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT},
+                  {"EINTR", EINTR},   {"EACCES", EACCES}, {"ENOMEM", ENOMEM}};
+    const char *text = getenv("S2S_INJECT");
+    char how[16] = "";
+    long n = 0;
+    if (!text || sscanf(text, "%15[^:]:%ld:%15s", wanted, &n, how) != 3) {
+        wanted[0] = 0;
+        return;
+    }
+    is_short = !strcmp(how, "SHORT");
+    is_kill = !strcmp(how, "KILL");
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (!strcmp(errors[i].name, how))
+            error_number = errors[i].number;
+    countdown = n; /* last: from here on calls count */
+}
+
+static enum how reached(const char *call)
+{
+    if (countdown == 0 || strcmp(call, wanted) != 0 ||
+        atomic_fetch_add(&n_calls, 1) + 1 != countdown)
+        return NONE;
+    const char *mark = getenv("S2S_INJECT_MARK");
+    if (mark) {
+        long fd = syscall(SYS_openat, AT_FDCWD, mark, O_WRONLY | O_CREAT, 0666);
+        if (fd >= 0)
+            syscall(SYS_close, fd);
+    }
+    if (is_kill)
+        raise(SIGKILL);
+    errno = error_number;
+    return is_short ? SHORT : FAIL;
+}
+
+ssize_t write(int fd, const void *bytes, size_t len)
+{
+    enum how how = fd == STDERR_FILENO ? NONE : reached("write");
+    if (how == FAIL)
+        return -1;
+    return syscall(SYS_write, fd, bytes, how == SHORT ? (len + 1) / 2 : len);
+}
+
+ssize_t read(int fd, void *bytes, size_t len)
+{
+    enum how how = reached("read");
+    if (how == FAIL)
+        return -1;
+    return syscall(SYS_read, fd, bytes, how == SHORT ? (len + 1) / 2 : len);
+}
+
+int fsync(int fd)
+{
+    return reached("fsync") ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+int close(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    int rc = (int)syscall(SYS_close, fd);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+        return rc; /* nothing is lost with it */
+    return reached("close") ? -1 : rc;
+}
+
+int rename(const char *from, const char *to)
+{
+    return reached("rename") ? -1 : (int)syscall(SYS_rename, from, to);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    int mode = va_arg(ap, int);
+    va_end(ap);
+    if ((flags & O_ACCMODE) != O_RDONLY && reached("open"))
+        return -1;
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+void *malloc(size_t len)
+{
+    return reached("malloc") ? NULL : __libc_malloc(len);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return reached("malloc") ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *ptr, size_t len)
+{
+    return reached("malloc") ? NULL : __libc_realloc(ptr, len);
+}

@@ -1,0 +1,327 @@
+# s2s-shard: the common rules of every tool, each command, damaged inputs, faults.
+load common
+load inject
+
+setup_file() { inject_build; }
+
+setup_tool() {
+    good=$ROOT/tests/oracle/stream/good
+    bad=$ROOT/tests/oracle/stream/bad
+    cp "$good/pack.s2s" a.s2s
+}
+
+# big FILE RECORDS: a stream of many records, larger than any buffer
+big() {
+    s2s-shard cat a.s2s a.s2s a.s2s a.s2s -o four.s2s
+    local list=() i
+    for ((i = 0; i < $2; i += 8)); do list+=(four.s2s); done
+    s2s-shard cat "${list[@]}" -o "$1"
+    rm four.s2s
+}
+
+@test "help, version, unknown option and command" {
+    exits 0 s2s-shard --help
+    says "ls"
+    exits 0 s2s-shard --version
+    says "s2s-shard "
+    for command in ls head view verify stats cat split shuffle; do
+        exits 0 s2s-shard $command --help
+        says "Usage: s2s-shard $command"
+        exits 2 s2s-shard $command --no-such-option a.s2s
+    done
+    exits 2 s2s-shard
+    exits 2 s2s-shard vew a.s2s
+    says "view"
+}
+
+@test "an input that is not there exits 2, a folder too" {
+    for command in ls head view verify stats cat shuffle; do
+        exits 2 s2s-shard $command no-such.s2s -o /dev/null
+        says "no-such.s2s"
+        exits 2 s2s-shard $command . -o /dev/null
+    done
+}
+
+@test "a cut input exits 1 and names the record" {
+    head -c 5000 a.s2s >cut.s2s
+    for command in ls view verify stats cat; do
+        exits 1 s2s-shard $command cut.s2s -o /dev/null
+        says "cut.s2s: record 1"
+        run bash -c "s2s-shard $command - -o /dev/null <<<\"\" "
+        [ "$status" -eq 1 ]
+        run bash -c "cat cut.s2s | s2s-shard $command - -o /dev/null"
+        [ "$status" -eq 1 ]
+        says "record 1"
+    done
+    exits 1 s2s-shard verify --quick cut.s2s
+    exits 1 s2s-shard head cut.s2s
+}
+
+@test "a flipped byte exits 1 and names record and offset" {
+    flip a.s2s 5000
+    for command in ls view verify stats cat shuffle; do
+        exits 1 s2s-shard $command a.s2s -o /dev/null
+        says "record 1 at offset"
+    done
+    run bash -c "cat a.s2s | s2s-shard verify -"
+    [ "$status" -eq 1 ]
+    says "record 1 at offset"
+}
+
+@test "the corpus: good streams are read as reader.py reads them, bad ones refused for their reason" {
+    exits 0 python3 "$ROOT/tests/oracle/stream/check_corpus.py" "$(command -v s2s-shard)"
+}
+
+@test "stdin and stdout are - and the default when they are no terminals" {
+    s2s-shard cat a.s2s >b.s2s
+    same a.s2s b.s2s
+    s2s-shard cat <a.s2s -o - | cat >b.s2s
+    same a.s2s b.s2s
+    cat a.s2s | s2s-shard cat - >b.s2s
+    same a.s2s b.s2s
+    s2s-shard ls - <a.s2s >one
+    cat a.s2s | s2s-shard ls >two
+    same one two
+}
+
+@test "binary output to a terminal is refused" {
+    command -v script >/dev/null || skip "no script(1)"
+    run script -qec "s2s-shard cat a.s2s" /dev/null
+    says "terminal"
+}
+
+@test "a full disk is a failure" {
+    for command in "cat a.s2s" "shuffle a.s2s" "ls a.s2s" "head a.s2s" "view a.s2s" "stats a.s2s" "verify a.s2s"; do
+        run bash -c "s2s-shard $command >/dev/full"
+        [ "$status" -eq 1 ]
+        says "No space left"
+    done
+    exits 1 s2s-shard cat a.s2s -o /dev/full
+    says "/dev/full"
+}
+
+@test "a reader that leaves early is no noise" {
+    big big.s2s 2000
+    run bash -c "s2s-shard view big.s2s 2>noise | head -c 100 >/dev/null; echo \${PIPESTATUS[0]}"
+    [ "$output" = 141 ]
+    run bash -c "s2s-shard cat big.s2s 2>>noise | head -c 100 >/dev/null; echo \${PIPESTATUS[0]}"
+    [ "$output" = 141 ]
+    [ ! -s noise ]
+}
+
+@test "threads change no byte" {
+    big big.s2s 4000
+    s2s-shard cat -j1 big.s2s -o one.s2s.zst
+    s2s-shard cat -j8 big.s2s -o eight.s2s.zst
+    same one.s2s.zst eight.s2s.zst
+    zstd -dcq one.s2s.zst | cmp - big.s2s
+    s2s-shard cat one.s2s.zst | cmp - big.s2s
+}
+
+@test "killed in the middle leaves no file" {
+    mkfifo in.fifo
+    for signal in TERM INT; do
+        # a background program would have SIGINT ignored
+        timeout 20 env --default-signal=INT s2s-shard cat in.fifo -o out.s2s 3>&- &
+        pid=$!
+        exec 8>in.fifo
+        head -c 5000 a.s2s >&8
+        for i in $(seq 100); do
+            [ -e "$(echo .out.s2s*.tmp)" ] && break
+            sleep 0.05
+        done
+        [ -e "$(echo .out.s2s*.tmp)" ]
+        kill -$signal $pid # timeout passes it on
+        wait $pid || true
+        exec 8>&-
+        [ ! -e out.s2s ]
+        [ -z "$(ls -A | grep tmp || true)" ]
+    done
+}
+
+@test "an output that exists is replaced whole or stays as it was; a link stays a link" {
+    echo old >out.s2s
+    head -c 5000 a.s2s >cut.s2s
+    exits 1 s2s-shard cat cut.s2s -o out.s2s
+    [ "$(cat out.s2s)" = old ]
+    ln -s out.s2s link.s2s
+    s2s-shard cat a.s2s -o link.s2s
+    [ -L link.s2s ]
+    same out.s2s a.s2s
+    exits 1 s2s-shard cat a.s2s -o no/such/folder.s2s
+    exits 1 s2s-shard cat a.s2s -o .
+}
+
+@test "ls and head say what is there" {
+    exits 0 s2s-shard ls a.s2s
+    [ "${#lines[@]}" -eq 2 ]
+    says "tokens 16"
+    s2s-shard ls --json a.s2s | jq -e '.files[0].records | length == 2 and .[1].index == 1 and .[0].slots == 20' >/dev/null
+    exits 0 s2s-shard head a.s2s
+    says "make_corpus"
+    s2s-shard head --json a.s2s | jq -e '.kind == "pack" and .records == 2 and .schema.labels.dtype == "I32"' >/dev/null
+    # the offsets are true
+    s2s-shard ls --json a.s2s | jq -r '.files[0].records[1] | "\(.offset) \(.size)"' | {
+        read -r offset size
+        tail -c +$((offset + 1)) a.s2s | head -c "$size" >record
+    }
+    tar -xOf a.s2s 00000001.safetensors | cmp - record
+}
+
+@test "view prints what is stored" {
+    s2s-shard view --json --record 1 --tensor seq_lens a.s2s >v.json
+    jq -e '.kind == "pack" and (.records | length) == 1 and .records[0].index == 1' v.json >/dev/null
+    jq -e '.records[0].tensors == {"seq_lens": {"dtype": "I32", "shape": [2], "data": [11, 5]}}' v.json >/dev/null
+    s2s-shard view --json a.s2s | jq -e '.records[0].tensors.max_seqlen == {"dtype": "I32", "shape": [], "data": [12]}' >/dev/null
+    s2s-shard view --json "$good/embed_f32.s2s" |
+        jq -e '.records[0].tensors.audio_embeds.data[0:3] == ["Infinity", "-Infinity", "NaN"]' >/dev/null
+    cat a.s2s | s2s-shard view --record 1 --json - >piped.json
+    s2s-shard view --record 1 --json a.s2s | cmp - piped.json
+    exits 1 s2s-shard view --record 2 a.s2s
+    says "record 2"
+    exits 1 s2s-shard view --tensor nothing a.s2s
+    exits 0 s2s-shard view a.s2s
+    says "seq_lens I32 [2]: 11, 5"
+}
+
+@test "verify: quick sees the end, -k goes on behind a fault" {
+    exits 0 s2s-shard verify a.s2s "$good/pack.s2s.zst"
+    cp a.s2s bad.s2s
+    flip bad.s2s 3000
+    exits 0 s2s-shard verify --quick bad.s2s
+    exits 1 s2s-shard verify bad.s2s
+    flip bad.s2s 5000
+    exits 1 s2s-shard verify -k bad.s2s a.s2s
+    says "record 0"
+    says "record 1"
+    says "a.s2s: good"
+    says "2 faults in 1 of 2 streams"
+    run bash -c "s2s-shard verify -k --json bad.s2s a.s2s 2>/dev/null"
+    [ "$status" -eq 1 ]
+    echo "$output" | jq -e '.files[0].ok == false and (.files[0].faults | length) == 2 and .files[1].ok' >/dev/null
+}
+
+@test "stats counts, and draws" {
+    s2s-shard stats --json a.s2s | jq -e '.records == 2 and .tokens == 32 and .slots == 40 and .fill == 0.8 and .clips == 6' >/dev/null
+    exits 0 s2s-shard stats "$good/audio.s2s"
+    says "500 samples"
+    s2s-shard stats --plot p.svg a.s2s >/dev/null
+    head -c 100 p.svg | grep -q '<?xml'
+    grep -q '</svg>' p.svg
+    s2s-shard stats --plot p.png a.s2s >/dev/null
+    [ "$(head -c 4 p.png | tail -c 3)" = PNG ]
+    exits 2 s2s-shard stats --plot p.gif a.s2s
+    [ ! -e p.gif ]
+}
+
+@test "cat of several streams renumbers the records and tells where they are from" {
+    s2s-shard cat a.s2s "$good/pack.s2s.zst" -o all.s2s
+    exits 0 s2s-shard verify all.s2s
+    s2s-shard head --json all.s2s | jq -e '.records == 4 and (.provenance | length) == 2 and (.inputs[1] | length) == 2' >/dev/null
+    # a pipe gives the same bytes as a file
+    cat a.s2s | s2s-shard cat - "$good/pack.s2s.zst" >piped.s2s
+    same all.s2s piped.s2s
+    exits 1 s2s-shard cat a.s2s "$good/rl.s2s" -o no.s2s
+    says "differs"
+    [ ! -e no.s2s ]
+}
+
+@test "split and cat: all records, each once" {
+    big big.s2s 16
+    s2s-shard split --parts 3 -o 'part%02d.s2s' big.s2s
+    s2s-shard verify -q part00.s2s part01.s2s part02.s2s
+    [ "$(s2s-shard head --json part00.s2s | jq .records)" -eq 6 ]
+    s2s-shard ls --json part0?.s2s | jq -r '.files[].records[].xxh3' | sort >split.txt
+    s2s-shard ls --json big.s2s | jq -r '.files[].records[].xxh3' | sort >whole.txt
+    same split.txt whole.txt
+    cat big.s2s | s2s-shard split --records 10 -o 'run%d.s2s' -
+    [ "$(s2s-shard head --json run1.s2s | jq .records)" -eq 6 ]
+    exits 2 s2s-shard split --parts 3 -o nopercent.s2s big.s2s
+    exits 2 s2s-shard split -o 'x%d' big.s2s
+    flip big.s2s 20000
+    exits 1 s2s-shard split --parts 2 -o 'bad%d.s2s' big.s2s
+    [ -z "$(ls bad?.s2s 2>/dev/null)" ]
+}
+
+@test "shuffle: all records, each once, as the seed says, from files and pipes" {
+    big big.s2s 40
+    s2s-shard shuffle --seed 3 big.s2s -o one.s2s
+    s2s-shard shuffle --seed 3 - <big.s2s -o two.s2s
+    cat big.s2s | s2s-shard shuffle --seed 3 -o three.s2s
+    s2s-shard shuffle --seed 4 big.s2s -o four.s2s
+    same one.s2s two.s2s
+    same one.s2s three.s2s
+    ! cmp -s one.s2s four.s2s
+    s2s-shard ls --json one.s2s | jq -r '.files[].records[].xxh3' | sort >shuffled.txt
+    s2s-shard ls --json big.s2s | jq -r '.files[].records[].xxh3' | sort >whole.txt
+    same shuffled.txt whole.txt
+}
+
+@test "tar, zstd and tar --zstd read our streams" {
+    s2s-shard cat a.s2s -o a.s2s.zst
+    [ "$(tar -tf a.s2s | wc -l)" -eq 4 ]
+    [ "$(tar --zstd -tf a.s2s.zst | wc -l)" -eq 4 ]
+    zstd -dcq a.s2s.zst | cmp - a.s2s
+}
+
+@test "a cut anywhere is refused by verify --quick" {
+    size=$(stat -c %s a.s2s)
+    for ((at = size - 1; at > 0; at -= 97)); do
+        head -c $at a.s2s >cut.s2s
+        exits 1 s2s-shard verify --quick cut.s2s
+    done
+}
+
+@test "every failing write, sync, rename and open is a failure with a message, and leaves nothing" {
+    inject_or_skip
+    big big.s2s 600 # several writes
+    for how in ENOSPC EIO EDQUOT; do
+        for call in write fsync rename open close; do
+            every_fault $call $how out.s2s s2s-shard cat big.s2s -o out.s2s
+        done
+    done
+    every_fault write ENOSPC out.s2s.zst s2s-shard cat -j1 big.s2s -o out.s2s.zst
+}
+
+@test "short and interrupted calls change nothing" {
+    inject_or_skip
+    big big.s2s 600
+    every_fault write SHORT out.s2s s2s-shard cat big.s2s -o out.s2s
+    every_fault write EINTR out.s2s s2s-shard cat big.s2s -o out.s2s
+    every_fault fsync EINTR out.s2s s2s-shard cat big.s2s -o out.s2s
+    every_fault read SHORT out.s2s bash -c 'cat big.s2s | s2s-shard cat - -o out.s2s'
+    every_fault read EINTR out.s2s bash -c 'cat <big.s2s | s2s-shard cat - -o out.s2s'
+}
+
+@test "killed at any write, sync or rename: the old file, the new file or none" {
+    inject_or_skip
+    big big.s2s 600
+    for call in write fsync rename; do
+        every_fault $call KILL out.s2s s2s-shard cat big.s2s -o out.s2s
+    done
+}
+
+@test "long: no allocation that fails crashes or succeeds silently" {
+    inject_or_skip
+    for command in "cat a.s2s a.s2s -o out.s2s" "view --json a.s2s" "verify $good/pack.s2s.zst"; do
+        for ((n = 1; n <= 5000; n++)); do
+            with_fault malloc:$n:ENOMEM s2s-shard $command
+            [ $fired = 1 ] || break
+            if [ "$status" -ne 1 ] && [ "$status" -ne 0 ]; then
+                echo "malloc $n: exit $status: $output" >&2
+                return 1
+            fi
+            if [ "$status" -eq 0 ] && [ -e out.s2s ]; then s2s-shard verify -q out.s2s; fi
+            rm -f out.s2s
+        done
+        [ "$n" -gt 10 ]
+    done
+}
+
+@test "the manual has every option" {
+    for command in ls head view verify stats cat split shuffle; do
+        s2s-shard $command --help | grep -oE '^ +(-[a-zA-Z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+' | while read -r option; do
+            grep -q -- "$option" "$ROOT/doc/man/s2s-shard.1.scd" || { echo "$option of $command" >&2; false; }
+        done
+    done
+}

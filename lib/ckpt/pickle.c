@@ -891,7 +891,13 @@ int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err)
 {
     *pickle = (struct ckpt_pickle){.root = NULL};
-    struct machine m = {.bytes = bytes, .len = len, .mode = mode, .out = pickle, .err = err};
+    struct machine m = {.bytes = bytes,
+                        .len = len,
+                        .mode = mode,
+                        .out = pickle,
+                        .err = err,
+                        .stack = s2s_xmalloc(64 * sizeof *m.stack),
+                        .cap_stack = 64};
     int rc = run_all(&m);
     free(m.stack);
     free(m.marks);

@@ -21,7 +21,7 @@ struct s2s_adamw_options {
 
 #define S2S_ADAMW_OPTIONS_DEFAULT \
     { \
-        1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0 \
+        1e-3, 0.9, 0.95, 1e-8, 0, 0 \
     }
 
 /* The section `optimizer` of a recipe (may be NULL); RANGE names what is out of range. */

@@ -1,17 +1,38 @@
-/* s2s-train: a table of subcommands. */
+/* s2s-train: a recipe, or one of the commands. */
+#include <string.h>
+
 #include "lib/base/error.h"
 #include "lib/base/tool.h"
+#include "tools/train/commands.h"
 #include "tools/train/probe.h"
 
 static const struct s2s_command commands[] = {
+    {"eval", train_eval, "Loss, token accuracy and word error rate of data sets"},
+    {"generate", train_generate, "Text for a sound and a prompt"},
+    {"lr", train_lr, "The learning rate of each step"},
+    {"plot", train_plot, "The loss of a run as a picture"},
     {"probe", train_probe, "Numbers of a model for comparison with another framework"},
     {0},
 };
+
+/* Whatever is no command is the recipe to train. */
+static int run(int argc, char **argv, struct s2s_error *err)
+{
+    for (const struct s2s_command *c = commands; argc > 1 && c->name; c++)
+        if (strcmp(argv[1], c->name) == 0)
+            return c->run(argc - 1, argv + 1, err);
+    return train_train(argc, argv, err);
+}
 
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     s2s_tool_begin("s2s-train", argc, argv);
-    return s2s_tool_end(
-        s2s_tool_run(commands, "Train speech language models.", "", argc, argv, &err), &err);
+    int rc = run(argc, argv, &err);
+    /* one rank speaks for all, before any of them ends */
+    if (train_mesh && s2s_mesh_rank(train_mesh) > 0 && rc < 0)
+        rc = s2s_errc_exit_status(rc);
+    int status = s2s_tool_end(rc, &err);
+    s2s_mesh_close(train_mesh);
+    return status;
 }

@@ -1,0 +1,359 @@
+/* Loss, token accuracy and word error rate of a data set. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "lib/base/base.h"
+#include "lib/model/generate.h"
+#include "lib/text/metrics.h"
+#include "lib/text/tokenizer.h"
+#include "lib/train/feed_internal.h"
+#include "lib/train/trainer.h"
+
+enum { SITE_DERANGE = 0x646572616e };
+
+double s2s_eval_loss(const struct s2s_eval_result *r)
+{
+    return r->n_labels > 0 ? r->loss_sum / (double)r->n_labels : 0;
+}
+
+double s2s_eval_accuracy(const struct s2s_eval_result *r)
+{
+    return r->n_labels > 0 ? (double)r->n_right / (double)r->n_labels : 0;
+}
+
+double s2s_eval_wer(const struct s2s_eval_result *r)
+{
+    return r->n_words > 0 ? (double)r->n_word_errors / (double)r->n_words : -1;
+}
+
+/* What one evaluation carries along. */
+struct evaluation {
+    struct s2s_bundle *bundle;
+    const struct s2s_eval_options *options;
+    struct s2s_tape *tape;
+    struct s2s_eval_result result;
+    struct s2s_edits edits;
+    float *logits; /* a copy on the host */
+    size_t cap;
+};
+
+/* ---- loss and accuracy of a pack ---- */
+
+static void count_right(struct evaluation *e, const struct s2s_batch *b,
+                        const struct s2s_tensor *logits)
+{
+    const int64_t v = s2s_tensor_cols(logits), n = s2s_tensor_numel(logits);
+    if ((size_t)n > e->cap) {
+        e->cap = (size_t)n;
+        e->logits = s2s_xrealloc(e->logits, e->cap, sizeof *e->logits);
+    }
+    s2s_tensor_read(logits, e->logits);
+    for (int64_t t = 0; t < b->n_tokens; t++) {
+        if (b->labels[t] < 0)
+            continue;
+        const float *row = e->logits + t * v;
+        int64_t best = 0;
+        for (int64_t i = 1; i < v; i++)
+            best = row[i] > row[best] ? i : best;
+        e->result.n_right += best == b->labels[t];
+    }
+}
+
+static int score(struct evaluation *e, const struct s2s_pack *pack, struct s2s_error *err)
+{
+    struct s2s_forward fwd = {.want_logits = true};
+    s2s_tape_reset(e->tape);
+    int rc = s2s_model_forward(e->bundle->model, e->tape, &pack->batch, &fwd, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", pack->place);
+    e->result.loss_sum += s2s_tensor_scalar(fwd.loss);
+    e->result.n_labels += pack->n_labels;
+    e->result.n_utterances += pack->batch.n_seqs;
+    count_right(e, &pack->batch, fwd.logits);
+    return 0;
+}
+
+/* ---- text of an utterance ---- */
+
+/* The part before the first token to be predicted. Returns its length; 0: nothing is predicted. */
+static int64_t prompt_of(struct s2s_batch *prompt, int32_t bounds[2], const struct s2s_batch *u)
+{
+    int64_t n = 0;
+    while (n < u->n_tokens && u->labels[n] < 0)
+        n++;
+    if (n++ == u->n_tokens)
+        return 0;
+    *prompt = *u;
+    bounds[0] = 0;
+    bounds[1] = (int32_t)n;
+    prompt->n_tokens = prompt->max_seqlen = n;
+    prompt->cu_seqlens = bounds;
+    prompt->seq_lens = bounds + 1;
+    prompt->labels = NULL;
+    prompt->n_clips = 0;
+    while (prompt->n_clips < u->n_clips &&
+           u->audio_slot[prompt->n_clips] + u->audio_frames[prompt->n_clips] <= n)
+        prompt->n_clips++;
+    return n;
+}
+
+/* The first run of labels: what the model should say, and the token that ends it. */
+static void reference_of(struct s2s_ids *ids, int32_t *stop, const struct s2s_batch *u,
+                         const struct s2s_tokenizer *tok)
+{
+    int64_t t = 0;
+    while (t < u->n_tokens && u->labels[t] < 0)
+        t++;
+    for (; t < u->n_tokens && u->labels[t] >= 0; t++)
+        s2s_ids_add(ids, u->labels[t]);
+    *stop = -1;
+    if (ids->len > 0 && s2s_tokenizer_is_special(tok, ids->data[ids->len - 1]))
+        *stop = ids->data[--ids->len];
+}
+
+static int compare(struct evaluation *e, const struct s2s_ids *ref, const int32_t *got,
+                   size_t n_got, const char *text, struct s2s_error *err)
+{
+    static const struct s2s_text_norm as_it_is = {.lower = false};
+    const struct s2s_tokenizer *tok = e->options->tokenizer;
+    struct s2s_buf want = S2S_BUF_INIT, have = S2S_BUF_INIT;
+    int rc = 0;
+    s2s_buf_puts(&want, text ? text : "");
+    s2s_buf_puts(&have, "");
+    if (!text)
+        rc = s2s_tokenizer_decode(tok, &want, ref->data, ref->len, true, err);
+    if (rc == 0)
+        rc = s2s_tokenizer_decode(tok, &have, got, n_got, true, err);
+    if (rc == 0)
+        rc = s2s_edits_add(&e->edits, S2S_WORDS, want.data, want.len, have.data, have.len,
+                           &as_it_is, err);
+    if (rc == 0)
+        s2s_debug("train", "'%s' heard as '%s'", want.data, have.data);
+    s2s_buf_release(&want);
+    s2s_buf_release(&have);
+    return rc;
+}
+
+static int transcribe(struct evaluation *e, const struct s2s_pack *utterance, const char *text,
+                      struct s2s_error *err)
+{
+    struct s2s_batch prompt;
+    struct s2s_ids ref = S2S_IDS_INIT;
+    int32_t bounds[2], stops[2], *got = NULL;
+    size_t n_got = 0;
+    int rc = 0;
+    if (prompt_of(&prompt, bounds, &utterance->batch) > 0) {
+        reference_of(&ref, &stops[0], &utterance->batch, e->options->tokenizer);
+        stops[1] = s2s_tokenizer_eos(e->options->tokenizer);
+        /* twice the reference is enough to show that the model does not end */
+        int64_t limit = 2 * (int64_t)ref.len + 10;
+        struct s2s_generate_options opt = {.max_new_tokens = limit < e->options->max_new_tokens
+                                                                 ? limit
+                                                                 : e->options->max_new_tokens,
+                                           .stop_ids = stops,
+                                           .n_stop_ids = 2};
+        rc = s2s_generate(&got, &n_got, e->bundle->model, &prompt, &opt, err);
+        if (rc == 0)
+            rc = compare(e, &ref, got, n_got, text, err);
+    }
+    free(got);
+    s2s_ids_release(&ref);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", utterance->place) : 0;
+}
+
+/* ---- a pack as it is ---- */
+
+static int transcribe_pack(struct evaluation *e, const struct s2s_pack *pack, struct s2s_error *err)
+{
+    json_t *texts = pack->texts ? json_loads(pack->texts, 0, NULL) : NULL;
+    int rc = 0;
+    for (int64_t s = 0; rc == 0 && s < pack->batch.n_seqs; s++) {
+        struct s2s_pack *u = s2s_pack_utterance(pack, s, NULL);
+        rc = transcribe(e, u, json_string_value(json_array_get(texts, (size_t)s)), err);
+        s2s_pack_free(u);
+    }
+    json_decref(texts);
+    return rc;
+}
+
+static int read_pack(struct s2s_pack **pack, struct train_streams *streams,
+                     struct s2s_pack_reader *reader, int64_t idx, struct s2s_error *err)
+{
+    struct s2s_record rec;
+    const struct s2s_schema *schema;
+    char place[512];
+    int rc = train_streams_read(streams, idx, &rec, &schema, place, err);
+    return rc < 0 ? rc : s2s_pack_read(pack, reader, schema, &rec.st, place, 0, err);
+}
+
+static int evaluate_packs(struct evaluation *e, struct train_streams *streams,
+                          struct s2s_pack_reader *reader, int rank, int size, struct s2s_error *err)
+{
+    int rc = 0;
+    for (int64_t i = rank; rc == 0 && i < train_streams_n_records(streams); i += size) {
+        struct s2s_pack *pack = NULL;
+        if ((rc = read_pack(&pack, streams, reader, i, err)) == 0)
+            rc = score(e, pack, err);
+        if (rc == 0 && e->options->text)
+            rc = transcribe_pack(e, pack, err);
+        s2s_pack_free(pack);
+    }
+    return rc;
+}
+
+/* ---- every utterance with the sound of another ---- */
+
+struct heard {
+    struct s2s_pack **own; /* utterances */
+    char **texts;          /* or NULL */
+    size_t n, cap, cap_texts;
+    int64_t most_tokens; /* of a pack */
+};
+
+static int collect(struct heard *all, struct train_streams *streams, struct s2s_pack_reader *reader,
+                   struct s2s_error *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; rc == 0 && i < train_streams_n_records(streams); i++) {
+        struct s2s_pack *pack = NULL;
+        if ((rc = read_pack(&pack, streams, reader, i, err)) < 0)
+            break;
+        json_t *texts = pack->texts ? json_loads(pack->texts, 0, NULL) : NULL;
+        if (pack->batch.n_tokens > all->most_tokens)
+            all->most_tokens = pack->batch.n_tokens;
+        for (int64_t s = 0; s < pack->batch.n_seqs; s++) {
+            struct s2s_pack *u = s2s_pack_utterance(pack, s, NULL);
+            if (u->batch.n_clips == 0) {
+                s2s_pack_free(u);
+                continue;
+            }
+            const char *text = json_string_value(json_array_get(texts, (size_t)s));
+            s2s_grow(&all->own, all->n, &all->cap, sizeof *all->own);
+            s2s_grow(&all->texts, all->n, &all->cap_texts, sizeof *all->texts);
+            all->texts[all->n] = text ? s2s_xstrdup(text) : NULL;
+            all->own[all->n++] = u;
+        }
+        json_decref(texts);
+        s2s_pack_free(pack);
+    }
+    if (rc == 0 && all->n < 2)
+        rc = s2s_error_set(err, S2S_E_RANGE, "%zu utterances with sound cannot be exchanged",
+                           all->n);
+    return rc;
+}
+
+/* A ring in random order: nobody is its own neighbour. */
+static int64_t *derange(size_t n)
+{
+    int64_t *order = NULL, epoch = -1, *donor = s2s_xcalloc(n, sizeof *donor);
+    for (size_t i = 0; i < n; i++) {
+        int64_t from = s2s_feed_order(SITE_DERANGE, true, (int64_t)n, (int64_t)i, &order, &epoch);
+        donor[from] = order[(i + 1) % n];
+    }
+    free(order);
+    return donor;
+}
+
+/* Utterances [begin, end) of this rank's list as one batch. */
+static int score_group(struct evaluation *e, struct s2s_pack *const *group, size_t n,
+                       struct s2s_error *err)
+{
+    struct s2s_pack *joined = s2s_pack_join(group, n);
+    int rc = score(e, joined, err);
+    s2s_pack_free(joined);
+    return rc;
+}
+
+static int evaluate_heard(struct evaluation *e, const struct heard *all, int rank, int size,
+                          struct s2s_error *err)
+{
+    int64_t *donor = derange(all->n), tokens = 0;
+    const int64_t limit = e->options->max_tokens > 0 ? e->options->max_tokens : all->most_tokens;
+    struct s2s_pack **group = s2s_xcalloc(all->n, sizeof(struct s2s_pack *));
+    size_t n = 0;
+    int rc = 0;
+    for (size_t i = (size_t)rank; rc == 0 && i < all->n; i += (size_t)size) {
+        struct s2s_pack *u = s2s_pack_utterance(all->own[i], 0, all->own[donor[i]]);
+        if (n > 0 && tokens + u->batch.n_tokens > limit) {
+            rc = score_group(e, group, n, err);
+            while (n > 0)
+                s2s_pack_free(group[--n]);
+            tokens = 0;
+        }
+        if (rc == 0 && e->options->text)
+            rc = transcribe(e, u, all->texts[i], err);
+        group[n++] = u;
+        tokens += u->batch.n_tokens;
+    }
+    if (rc == 0 && n > 0)
+        rc = score_group(e, group, n, err);
+    while (n > 0)
+        s2s_pack_free(group[--n]);
+    free(group);
+    free(donor);
+    return rc;
+}
+
+static int evaluate_shuffled(struct evaluation *e, struct train_streams *streams,
+                             struct s2s_pack_reader *reader, int rank, int size,
+                             struct s2s_error *err)
+{
+    struct heard all = {.own = NULL};
+    int rc = collect(&all, streams, reader, err);
+    if (rc == 0)
+        rc = evaluate_heard(e, &all, rank, size, err);
+    for (size_t i = 0; i < all.n; i++) {
+        s2s_pack_free(all.own[i]);
+        free(all.texts[i]);
+    }
+    free(all.own);
+    free(all.texts);
+    return rc;
+}
+
+/* ---- the door ---- */
+
+static void share(struct evaluation *e, struct s2s_comm *comm)
+{
+    struct s2s_eval_result *r = &e->result;
+    int64_t n[5] = {r->n_utterances, r->n_labels, r->n_right, e->edits.n_ref,
+                    e->edits.substitutions + e->edits.deletions + e->edits.insertions};
+    s2s_comm_all_reduce(comm, n, 5, S2S_I64, S2S_GROUP_SUM);
+    s2s_comm_all_reduce(comm, &r->loss_sum, 1, S2S_F64, S2S_GROUP_SUM);
+    r->n_utterances = n[0];
+    r->n_labels = n[1];
+    r->n_right = n[2];
+    r->n_words = n[3];
+    r->n_word_errors = n[4];
+}
+
+int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_comm *comm,
+                 const char *path, const char *features, const struct s2s_eval_options *options,
+                 struct s2s_error *err)
+{
+    struct evaluation e = {.bundle = bundle, .options = options};
+    struct train_streams streams = {.in = NULL};
+    struct s2s_pack_reader reader = {.mel = NULL};
+    const int rank = s2s_comm_rank(comm), size = s2s_comm_size(comm);
+    int rc = strcmp(path, "-") == 0
+                 ? s2s_error_set(err, S2S_E_UNSUPPORTED, "data to evaluate on cannot be a pipe")
+                 : train_streams_open(&streams, &path, 1, err);
+    e.tape = s2s_tape_new(bundle->device, false);
+    if (rc == 0)
+        rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);
+    if (rc == 0)
+        rc = options->shuffle_audio ? evaluate_shuffled(&e, &streams, &reader, rank, size, err)
+                                    : evaluate_packs(&e, &streams, &reader, rank, size, err);
+    int64_t failed = rc < 0;
+    s2s_comm_all_reduce(comm, &failed, 1, S2S_I64, S2S_GROUP_MAX);
+    if (!failed)
+        share(&e, comm);
+    *result = e.result;
+    s2s_tape_free(e.tape);
+    free(e.logits);
+    train_reader_close(&reader);
+    train_streams_close(&streams);
+    return rc;
+}

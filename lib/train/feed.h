@@ -1,0 +1,56 @@
+/*
+ * The packs of each training step, in an order that is a function of the seed alone: epoch after
+ * epoch, each in an order of its own, whatever the number of ranks; so any run can go on where any
+ * other one stopped. Step by step the global batch is the next packs_per_step packs; data-parallel
+ * rank r takes packs r, r + dp, r + 2 dp, .. of them. A thread prepares the next step while this
+ * one computes.
+ *
+ * A pipe ("-") is read by rank 0, handed out, and passed over once.
+ */
+#ifndef S2S_TRAIN_FEED_H
+#define S2S_TRAIN_FEED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/mesh/mesh.h"
+#include "lib/train/pack.h"
+
+struct s2s_error;
+struct s2s_feed;
+
+struct s2s_feed_options {
+    const char *const *paths; /* streams of kind pack or embed, as if they were one */
+    size_t n_paths;
+    bool shuffle;
+    uint64_t seed;
+    int64_t packs_per_step;
+    int64_t first_pack; /* packs of all epochs that were used before */
+    struct s2s_comm *dp;
+    const char *features; /* preprocessor_config.json, or NULL */
+    int n_mels;           /* without features: 16 kHz and this many; 0: no sound is wanted */
+    const struct s2s_spec_augment *augment; /* kept; NULL: none */
+};
+
+/* What this rank has of one step. */
+struct s2s_feed_step {
+    struct s2s_pack **packs; /* [n_packs] */
+    size_t n_packs;
+    int64_t n_global; /* packs of the step over all ranks; 0: a pipe has ended */
+};
+
+/* Collective over dp. Checks every header; each message names its stream. */
+int s2s_feed_open(struct s2s_feed **feed, const struct s2s_feed_options *options,
+                  struct s2s_error *err);
+/* Collective: the next step, lent until the next call. A failure is this rank's own: the caller
+ * shares it (s2s_mesh_all_ok). */
+int s2s_feed_next(struct s2s_feed *feed, const struct s2s_feed_step **step, struct s2s_error *err);
+int64_t s2s_feed_n_packs(const struct s2s_feed *feed); /* of an epoch; -1: a pipe */
+void s2s_feed_close(struct s2s_feed *feed);            /* NULL is a no-op */
+
+/* Index, in the concatenated streams, of pack `position` of all epochs. */
+int64_t s2s_feed_order(uint64_t seed, bool shuffle, int64_t n_packs, int64_t position,
+                       int64_t **cache, int64_t *cached_epoch);
+
+#endif

@@ -1,0 +1,43 @@
+/* Shared by the parts of the feed: streams as one, and the thread that prepares packs. */
+#ifndef TRAIN_FEED_INTERNAL_H
+#define TRAIN_FEED_INTERNAL_H
+
+#include <pthread.h>
+
+#include "lib/train/feed.h"
+
+/* The streams of a data set, opened. */
+struct train_streams {
+    struct s2s_stream **in;
+    struct s2s_schema *schema;
+    const char *const *paths;
+    int64_t *first; /* [n + 1] number of the first record of each; files only */
+    size_t n;
+    bool pipe;
+};
+
+/* pipe: reads "-" by order only. */
+int train_streams_open(struct train_streams *streams, const char *const *paths, size_t n,
+                       struct s2s_error *err);
+void train_streams_close(struct train_streams *streams);
+int64_t train_streams_n_records(const struct train_streams *streams);
+/* Record idx of all; place gets "path: record n". */
+int train_streams_read(struct train_streams *streams, int64_t idx, struct s2s_record *rec,
+                       const struct s2s_schema **schema, char place[512], struct s2s_error *err);
+
+/* Log-mel tables for a stream whose clips are sound; leaves reader->mel NULL when not needed. */
+int train_reader_open(struct s2s_pack_reader *reader, const char *features, int n_mels,
+                      struct s2s_error *err);
+void train_reader_close(struct s2s_pack_reader *reader);
+
+/* Raw records of a pipe, read ahead by a thread of rank 0 and handed out step by step. */
+struct train_pipe;
+/* header: JSON text that every rank gets. */
+int train_pipe_open(struct train_pipe **pipe, struct s2s_comm *dp, struct s2s_schema *schema,
+                    int64_t skip, struct s2s_error *err);
+/* Collective: the bytes of this rank's packs among the next n. *n_global is how many there were. */
+int train_pipe_take(struct train_pipe *pipe, int64_t n, struct s2s_buf **mine, size_t *n_mine,
+                    int64_t *n_global, struct s2s_error *err);
+void train_pipe_close(struct train_pipe *pipe);
+
+#endif

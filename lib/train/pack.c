@@ -1,0 +1,493 @@
+#include "lib/train/pack.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/audio/audio.h"
+#include "lib/base/base.h"
+
+void s2s_pack_free(struct s2s_pack *pack)
+{
+    if (!pack)
+        return;
+    for (size_t i = 0; i < pack->n_blocks; i++)
+        free(pack->blocks[i]);
+    free(pack->blocks);
+    free(pack->ids);
+    free(pack->texts);
+    free(pack->place);
+    free(pack);
+}
+
+static void *pack_alloc(struct s2s_pack *pack, int64_t n, size_t size)
+{
+    s2s_grow(&pack->blocks, pack->n_blocks, &pack->cap_blocks, sizeof *pack->blocks);
+    void *block = s2s_xalloc_aligned((size_t)(n > 0 ? n : 1) * size);
+    return pack->blocks[pack->n_blocks++] = block;
+}
+
+/* Counts what depends on the arrays: labels, real slots, longest sequence. */
+static void pack_count(struct s2s_pack *pack)
+{
+    struct s2s_batch *b = &pack->batch;
+    pack->n_labels = s2s_batch_n_labels(b);
+    pack->n_real = 0;
+    b->max_seqlen = 0;
+    for (int64_t s = 0; s < b->n_seqs; s++) {
+        int64_t len = b->cu_seqlens[s + 1] - b->cu_seqlens[s];
+        b->max_seqlen = len > b->max_seqlen ? len : b->max_seqlen;
+        pack->n_real += b->seq_lens ? b->seq_lens[s] : len;
+    }
+}
+
+/* ---- from a record ---- */
+
+static const void *copy_tensor(struct s2s_pack *pack, const struct s2s_st_tensor *t)
+{
+    if (!t)
+        return NULL;
+    void *copy = pack_alloc(pack, (int64_t)t->len_bytes, 1);
+    memcpy(copy, t->data, t->len_bytes);
+    return copy;
+}
+
+static const void *copy_named(struct s2s_pack *pack, const struct s2s_safetensors *st,
+                              const char *name)
+{
+    return copy_tensor(pack, s2s_safetensors_find(st, name));
+}
+
+static char *copy_meta(const struct s2s_safetensors *st, const char *key)
+{
+    const char *text = s2s_safetensors_meta(st, key);
+    return text ? s2s_xstrdup(text) : NULL;
+}
+
+/* mcore streams store no positions: they restart where bounds are. */
+static const int32_t *make_positions(struct s2s_pack *pack)
+{
+    const struct s2s_batch *b = &pack->batch;
+    int32_t *out = pack_alloc(pack, b->n_tokens, sizeof *out);
+    memset(out, 0, (size_t)b->n_tokens * sizeof *out);
+    for (int64_t s = 0; s < b->n_seqs; s++)
+        for (int32_t t = b->cu_seqlens[s]; t < b->cu_seqlens[s + 1]; t++)
+            out[t] = t - b->cu_seqlens[s];
+    return out;
+}
+
+/* Layout rl has the id itself as label (packing-cp-encode.md 2.1): the model predicts the next. */
+static void shift_labels(struct s2s_batch *b)
+{
+    int32_t *labels = (int32_t *)b->labels;
+    for (int64_t s = 0; s < b->n_seqs; s++) {
+        int32_t begin = b->cu_seqlens[s], end = b->cu_seqlens[s + 1];
+        for (int32_t t = begin; t < end; t++)
+            labels[t] = t + 1 < end ? labels[t + 1] : -100;
+    }
+}
+
+static int read_slots(struct s2s_pack *pack, const struct s2s_schema *schema,
+                      const struct s2s_safetensors *st, struct s2s_error *err)
+{
+    struct s2s_batch *b = &pack->batch;
+    const struct s2s_st_tensor *ids = s2s_safetensors_find(st, "input_ids");
+    const char *bounds =
+        s2s_safetensors_find(st, "cu_seqlens_padded") ? "cu_seqlens_padded" : "cu_seqlens";
+    const struct s2s_st_tensor *cu = s2s_safetensors_find(st, bounds);
+    b->n_tokens = s2s_st_numel(ids);
+    b->n_seqs = s2s_st_numel(cu) - 1;
+    b->input_ids = copy_tensor(pack, ids);
+    b->labels = copy_named(pack, st, "labels");
+    b->cu_seqlens = copy_tensor(pack, cu);
+    b->seq_lens = copy_named(pack, st, "seq_lens");
+    if (!b->labels)
+        return s2s_error_set(err, S2S_E_NOTFOUND, "no labels");
+    b->position_ids = copy_named(pack, st, "position_ids");
+    if (!b->position_ids)
+        b->position_ids = make_positions(pack);
+    if (schema->layout == S2S_LAYOUT_RL)
+        shift_labels(b);
+    const struct s2s_st_tensor *slot = s2s_safetensors_find(st, "audio_slot");
+    b->n_clips = slot ? s2s_st_numel(slot) : 0;
+    if (b->n_clips > 0) {
+        b->audio_slot = copy_tensor(pack, slot);
+        b->audio_frames = copy_named(pack, st, "audio_frames");
+    }
+    /* the placeholder is never looked up, and its id may lie outside the model's vocabulary */
+    for (int64_t k = 0; k < b->n_clips; k++)
+        memset((int32_t *)b->input_ids + b->audio_slot[k], 0, (size_t)b->audio_frames[k] * 4);
+    pack_count(pack);
+    return 0;
+}
+
+/* Which sample a slot belongs to, for messages. */
+static int blame_clip(const struct s2s_pack *pack, int64_t clip, const char *what,
+                      struct s2s_error *err)
+{
+    return s2s_error_set(err, S2S_E_RANGE, "%s of clip %lld holds NaN or Inf (samples %.300s)",
+                         what, (long long)clip, pack->ids ? pack->ids : "without ids");
+}
+
+static int check_finite(const struct s2s_pack *pack, const float *x, const int64_t *cu,
+                        int64_t width, const char *what, struct s2s_error *err)
+{
+    for (int64_t k = 0; k < pack->batch.n_clips; k++) {
+        const float *row = x + cu[k] * width;
+        float sum = 0;
+        for (int64_t i = 0; i < (cu[k + 1] - cu[k]) * width; i++)
+            sum += row[i] * 0;
+        if (sum != 0) /* 0 * Inf and 0 * NaN are NaN */
+            return blame_clip(pack, k, what, err);
+    }
+    return 0;
+}
+
+static int read_embeds(struct s2s_pack *pack, const struct s2s_safetensors *st,
+                       struct s2s_error *err)
+{
+    struct s2s_batch *b = &pack->batch;
+    const struct s2s_st_tensor *t = s2s_safetensors_find(st, "audio_embeds");
+    if (!t || t->n_dims != 2)
+        return s2s_error_set(err, S2S_E_NOTFOUND, "no audio_embeds");
+    const int64_t n = s2s_st_numel(t);
+    float *out = pack_alloc(pack, n, sizeof *out);
+    if (t->dtype == S2S_F32) {
+        memcpy(out, t->data, t->len_bytes);
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t bits;
+            memcpy(&bits, (const char *)t->data + 2 * i, 2);
+            out[i] = s2s_bf16_to_f32(bits);
+        }
+    }
+    b->audio_embeds = out;
+    b->embed_dim = t->shape[1];
+    int64_t *cu = s2s_xcalloc((size_t)b->n_clips + 1, sizeof *cu);
+    for (int64_t k = 0; k < b->n_clips; k++)
+        cu[k + 1] = cu[k] + b->audio_frames[k];
+    int rc = check_finite(pack, out, cu, b->embed_dim, "the embedding", err);
+    free(cu);
+    return rc;
+}
+
+/* The samples of clip k, at the rate of the features; gives: free. */
+static int clip_pcm(float **pcm, size_t *n, const struct s2s_schema *schema,
+                    const struct s2s_safetensors *st, int64_t k, int rate_hz, struct s2s_error *err)
+{
+    const bool flac = schema->audio == S2S_AUDIO_FLAC;
+    const struct s2s_st_tensor *t = s2s_safetensors_find(st, flac ? "audio_bytes" : "audio_pcm");
+    const struct s2s_st_tensor *cu_t =
+        s2s_safetensors_find(st, flac ? "audio_cu_bytes" : "audio_cu_samples");
+    int64_t cu[2];
+    memcpy(cu, (const char *)cu_t->data + k * 8, sizeof cu);
+    const char *data = (const char *)t->data + cu[0] * (int64_t)s2s_dtype_size(t->dtype);
+    *n = (size_t)(cu[1] - cu[0]);
+    if (flac) {
+        struct s2s_audio_options opt = S2S_AUDIO_OPTIONS_DEFAULT;
+        struct s2s_audio audio = S2S_AUDIO_INIT;
+        opt.rate_hz = rate_hz;
+        int rc = s2s_audio_decode_bytes(&audio, data, *n, &opt, err);
+        *pcm = audio.data;
+        *n = audio.n_samples;
+        return rc;
+    }
+    *pcm = s2s_xmalloc((*n + 1) * sizeof **pcm);
+    if (t->dtype == S2S_F32) {
+        memcpy(*pcm, data, *n * sizeof **pcm);
+        return 0;
+    }
+    int16_t *aligned = s2s_xmalloc((*n + 1) * sizeof *aligned);
+    memcpy(aligned, data, *n * sizeof *aligned);
+    s2s_audio_from_s16(*pcm, aligned, *n);
+    free(aligned);
+    return 0;
+}
+
+static int compute_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
+                       const struct s2s_schema *schema, const struct s2s_safetensors *st,
+                       struct s2s_error *err)
+{
+    struct s2s_batch *b = &pack->batch;
+    const struct s2s_mel_config *config = s2s_mel_config(reader->mel);
+    int64_t *cu = pack_alloc(pack, b->n_clips + 1, sizeof *cu);
+    float *mel = NULL;
+    size_t cap = 0;
+    int rc = 0;
+    cu[0] = 0;
+    for (int64_t k = 0; k < b->n_clips && rc == 0; k++) {
+        float *pcm = NULL;
+        size_t n;
+        if ((rc = clip_pcm(&pcm, &n, schema, st, k, config->rate_hz, err)) < 0)
+            break;
+        int64_t frames = s2s_mel_frames(reader->mel, n);
+        cu[k + 1] = cu[k] + frames;
+        size_t need = (size_t)(cu[k + 1] * config->n_mels);
+        if (need > cap)
+            mel = s2s_xrealloc(mel, cap = 2 * need, sizeof *mel);
+        s2s_mel_compute(reader->mel, reader->work, mel + cu[k] * config->n_mels, pcm, n);
+        free(pcm);
+    }
+    s2s_grow(&pack->blocks, pack->n_blocks, &pack->cap_blocks, sizeof *pack->blocks);
+    pack->blocks[pack->n_blocks++] = mel;
+    b->mel = mel;
+    b->cu_mel = cu;
+    b->n_mels = config->n_mels;
+    return rc;
+}
+
+static int read_mel(struct s2s_pack *pack, struct s2s_pack_reader *reader,
+                    const struct s2s_schema *schema, const struct s2s_safetensors *st,
+                    struct s2s_error *err)
+{
+    struct s2s_batch *b = &pack->batch;
+    int rc = 0;
+    switch (schema->audio) {
+    case S2S_AUDIO_MEL: {
+        const struct s2s_st_tensor *t = s2s_safetensors_find(st, "audio_mel");
+        b->mel = copy_tensor(pack, t);
+        b->cu_mel = copy_named(pack, st, "audio_cu_mel");
+        b->n_mels = t->shape[1];
+        break;
+    }
+    case S2S_AUDIO_PCM:
+    case S2S_AUDIO_FLAC:
+        if (!reader->mel)
+            return s2s_error_set(err, S2S_E_UNSUPPORTED, "clips of sound, but no features are set");
+        rc = compute_mel(pack, reader, schema, st, err);
+        break;
+    default:
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%lld clips, but the stream holds no sound",
+                           (long long)b->n_clips);
+        return s2s_error_hint(err, rc, "pack with --audio pcm or --audio mel");
+    }
+    return rc < 0 ? rc : check_finite(pack, b->mel, b->cu_mel, b->n_mels, "the sound", err);
+}
+
+static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, uint64_t key)
+{
+    struct s2s_batch *b = &pack->batch;
+    for (int64_t k = 0; k < b->n_clips; k++)
+        s2s_spec_augment((float *)b->mel + b->cu_mel[k] * b->n_mels,
+                         b->cu_mel[k + 1] - b->cu_mel[k], (int)b->n_mels, how,
+                         S2S_RNG_KEY(key, (uint64_t)k));
+}
+
+int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
+                  const struct s2s_schema *schema, const struct s2s_safetensors *st,
+                  const char *place, uint64_t key, struct s2s_error *err)
+{
+    struct s2s_pack *pack = s2s_xcalloc(1, sizeof *pack);
+    pack->place = s2s_xstrdup(place);
+    pack->ids = copy_meta(st, "ids");
+    pack->texts = copy_meta(st, "texts");
+    int rc = read_slots(pack, schema, st, err);
+    if (rc == 0 && reader->need_audio && pack->batch.n_clips > 0) {
+        rc = schema->has_embed ? read_embeds(pack, st, err)
+                               : read_mel(pack, reader, schema, st, err);
+        if (rc == 0 && reader->augment && pack->batch.mel)
+            augment(pack, reader->augment, key);
+    }
+    if (rc < 0) {
+        s2s_pack_free(pack);
+        return s2s_error_add(err, rc, "%s", place);
+    }
+    *out = pack;
+    return 0;
+}
+
+/* ---- joined ---- */
+
+static void join_ids(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+{
+    struct s2s_batch *b = &to->batch;
+    int32_t *ids = pack_alloc(to, b->n_tokens, 4), *labels = pack_alloc(to, b->n_tokens, 4),
+            *positions = pack_alloc(to, b->n_tokens, 4), *cu = pack_alloc(to, b->n_seqs + 1, 4),
+            *lens = pack_alloc(to, b->n_seqs, 4);
+    int64_t t = 0, s = 0;
+    cu[0] = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_batch *p = &packs[i]->batch;
+        size_t bytes = (size_t)p->n_tokens * 4;
+        memcpy(ids + t, p->input_ids, bytes);
+        memcpy(labels + t, p->labels, bytes);
+        memcpy(positions + t, p->position_ids, bytes);
+        for (int64_t k = 0; k < p->n_seqs; k++, s++) {
+            cu[s + 1] = (int32_t)t + p->cu_seqlens[k + 1];
+            lens[s] = p->seq_lens ? p->seq_lens[k] : p->cu_seqlens[k + 1] - p->cu_seqlens[k];
+        }
+        t += p->n_tokens;
+    }
+    b->input_ids = ids;
+    b->labels = labels;
+    b->position_ids = positions;
+    b->cu_seqlens = cu;
+    b->seq_lens = lens;
+}
+
+static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_t n)
+{
+    struct s2s_batch *b = &to->batch;
+    int32_t *slot = pack_alloc(to, b->n_clips, 4), *frames = pack_alloc(to, b->n_clips, 4);
+    int64_t *cu = pack_alloc(to, b->n_clips + 1, 8), n_mel = 0, n_embed = 0, t = 0, k = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_batch *p = &packs[i]->batch;
+        for (int64_t c = 0; c < p->n_clips; c++, k++) {
+            slot[k] = (int32_t)t + p->audio_slot[c];
+            frames[k] = p->audio_frames[c];
+            cu[k] = n_mel + (p->cu_mel ? p->cu_mel[c] : 0);
+            n_embed += frames[k];
+        }
+        n_mel += p->cu_mel ? p->cu_mel[p->n_clips] : 0;
+        t += p->n_tokens;
+        b->n_mels = p->n_mels ? p->n_mels : b->n_mels;
+        b->embed_dim = p->embed_dim ? p->embed_dim : b->embed_dim;
+    }
+    cu[b->n_clips] = n_mel;
+    b->audio_slot = slot;
+    b->audio_frames = frames;
+    const bool embeds = b->embed_dim > 0;
+    const int64_t width = embeds ? b->embed_dim : b->n_mels;
+    float *rows = pack_alloc(to, (embeds ? n_embed : n_mel) * width, sizeof *rows), *at = rows;
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_batch *p = &packs[i]->batch;
+        const float *from = embeds ? p->audio_embeds : p->mel;
+        int64_t len = 0;
+        for (int64_t c = 0; embeds && c < p->n_clips; c++)
+            len += p->audio_frames[c] * width;
+        len = embeds ? len : p->cu_mel ? p->cu_mel[p->n_clips] * width : 0;
+        if (len > 0)
+            memcpy(at, from, (size_t)len * sizeof *at);
+        at += len;
+    }
+    if (embeds) {
+        b->audio_embeds = rows;
+    } else if (width > 0) {
+        b->mel = rows;
+        b->cu_mel = cu;
+    }
+}
+
+struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n)
+{
+    struct s2s_pack *to = s2s_xcalloc(1, sizeof *to);
+    struct s2s_buf place = S2S_BUF_INIT;
+    for (size_t i = 0; i < n; i++) {
+        to->batch.n_tokens += packs[i]->batch.n_tokens;
+        to->batch.n_seqs += packs[i]->batch.n_seqs;
+        to->batch.n_clips += packs[i]->batch.n_clips;
+        s2s_buf_printf(&place, "%s%s", i ? ", " : "", packs[i]->place);
+    }
+    to->place = place.data ? place.data : s2s_xstrdup("nothing");
+    to->ids = n > 0 && packs[0]->ids ? s2s_xstrdup(packs[0]->ids) : NULL;
+    join_ids(to, packs, n);
+    if (to->batch.n_clips > 0)
+        join_clips(to, packs, n);
+    pack_count(to);
+    return to;
+}
+
+/* ---- cut into utterances ---- */
+
+/* Rows of mel or embeddings that belong to clip k. */
+static const float *clip_rows(const struct s2s_batch *b, int64_t k, int64_t *n_rows, int64_t *width)
+{
+    int64_t begin = 0;
+    if (b->audio_embeds) {
+        for (int64_t c = 0; c < k; c++)
+            begin += b->audio_frames[c];
+        *n_rows = b->audio_frames[k];
+        *width = b->embed_dim;
+        return b->audio_embeds + begin * *width;
+    }
+    *n_rows = b->mel ? b->cu_mel[k + 1] - b->cu_mel[k] : 0;
+    *width = b->n_mels;
+    return b->mel ? b->mel + b->cu_mel[k] * *width : NULL;
+}
+
+/* Copies slots [from, to) of the source behind those that are there. */
+static void add_slots(struct s2s_batch *to, const struct s2s_batch *b, int64_t from, int64_t n)
+{
+    if (n <= 0)
+        return;
+    memcpy((int32_t *)to->input_ids + to->n_tokens, b->input_ids + from, (size_t)n * 4);
+    memcpy((int32_t *)to->labels + to->n_tokens, b->labels + from, (size_t)n * 4);
+    to->n_tokens += n;
+}
+
+/* A clip of `frames` slots; only the last one may carry a label. */
+static void add_clip(struct s2s_batch *to, int32_t last_label, int64_t frames)
+{
+    int64_t k = to->n_clips++;
+    ((int32_t *)to->audio_slot)[k] = (int32_t)to->n_tokens;
+    ((int32_t *)to->audio_frames)[k] = (int32_t)frames;
+    for (int64_t i = 0; i < frames; i++) {
+        ((int32_t *)to->input_ids)[to->n_tokens] = 0;
+        ((int32_t *)to->labels)[to->n_tokens++] = i + 1 < frames ? -100 : last_label;
+    }
+}
+
+static void add_rows(struct s2s_pack *to, const struct s2s_batch *from, int64_t clip, float *rows,
+                     int64_t *cu)
+{
+    struct s2s_batch *b = &to->batch;
+    int64_t n, width, k = b->n_clips - 1;
+    const float *src = clip_rows(from, clip, &n, &width);
+    if (n > 0)
+        memcpy(rows + cu[k] * width, src, (size_t)(n * width) * sizeof *rows);
+    cu[k + 1] = cu[k] + n;
+}
+
+struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
+                                    const struct s2s_pack *donor)
+{
+    const struct s2s_batch *b = &pack->batch, *sound = donor ? &donor->batch : b;
+    if (donor && sound->n_clips == 0)
+        return NULL;
+    const int64_t begin = b->cu_seqlens[seq],
+                  end = begin + (b->seq_lens ? b->seq_lens[seq]
+                                             : b->cu_seqlens[seq + 1] - b->cu_seqlens[seq]);
+    int64_t first = 0, n_clips = 0, room = end - begin, n_rows = 0, n, width = 0;
+    for (int64_t k = 0; k < b->n_clips; k++) {
+        if (b->audio_slot[k] < begin || b->audio_slot[k] >= end)
+            continue;
+        first = n_clips++ ? first : k;
+        clip_rows(sound, donor ? 0 : k, &n, &width);
+        n_rows += n;
+        room += sound->audio_frames[donor ? 0 : k];
+    }
+    struct s2s_pack *to = s2s_xcalloc(1, sizeof *to);
+    struct s2s_batch *u = &to->batch;
+    u->input_ids = pack_alloc(to, room, 4);
+    u->labels = pack_alloc(to, room, 4);
+    u->audio_slot = pack_alloc(to, n_clips, 4);
+    u->audio_frames = pack_alloc(to, n_clips, 4);
+    float *rows = pack_alloc(to, n_rows * width, sizeof *rows);
+    int64_t *cu = pack_alloc(to, n_clips + 1, sizeof *cu), at = begin;
+    cu[0] = 0;
+    for (int64_t k = first; k < first + n_clips; k++) {
+        int64_t slot = b->audio_slot[k], frames = b->audio_frames[k], from = donor ? 0 : k;
+        add_slots(u, b, at, slot - at);
+        add_clip(u, frames > 0 ? b->labels[slot + frames - 1] : -100, sound->audio_frames[from]);
+        add_rows(to, sound, from, rows, cu);
+        at = slot + frames;
+    }
+    add_slots(u, b, at, end - at);
+    u->n_seqs = 1;
+    int32_t *positions = pack_alloc(to, u->n_tokens, 4), *bounds = pack_alloc(to, 3, 4);
+    for (int64_t i = 0; i < u->n_tokens; i++)
+        positions[i] = (int32_t)i;
+    bounds[0] = 0;
+    bounds[1] = bounds[2] = (int32_t)u->n_tokens;
+    u->position_ids = positions;
+    u->cu_seqlens = bounds;
+    u->seq_lens = bounds + 2;
+    u->n_mels = sound->mel ? width : 0;
+    u->embed_dim = sound->audio_embeds ? width : 0;
+    u->mel = sound->mel ? rows : NULL;
+    u->cu_mel = sound->mel ? cu : NULL;
+    u->audio_embeds = sound->audio_embeds ? rows : NULL;
+    to->place = s2s_xasprintf("%s, utterance %lld", pack->place, (long long)seq);
+    pack_count(to);
+    return to;
+}

@@ -1,0 +1,62 @@
+/*
+ * What a record of a pack or embed stream becomes in host memory, ready for a model: ids, labels,
+ * bounds and features. Packs are joined to microbatches, and cut into their utterances for
+ * evaluation.
+ */
+#ifndef S2S_TRAIN_PACK_H
+#define S2S_TRAIN_PACK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/audio/augment.h"
+#include "lib/audio/mel.h"
+#include "lib/model/model.h"
+#include "lib/stream/schema.h"
+#include "lib/stream/stream.h"
+
+struct s2s_error;
+
+/* All arrays are the pack's own; batch points at them. */
+struct s2s_pack {
+    struct s2s_batch batch;
+    int64_t n_labels;  /* that count */
+    int64_t n_real;    /* slots that are no padding */
+    char *ids, *texts; /* JSON lists of the record's metadata, or NULL */
+    char *place;       /* "train.s2s: record 17" */
+    void **blocks;     /* what is freed with it */
+    size_t n_blocks, cap_blocks;
+};
+
+void s2s_pack_free(struct s2s_pack *pack); /* NULL is a no-op */
+
+/* How sound becomes features, and what is done to them. One a thread. */
+struct s2s_pack_reader {
+    struct s2s_mel *mel; /* NULL: clips must come as mel or embeddings */
+    struct s2s_mel_work *work;
+    const struct s2s_spec_augment *augment; /* NULL: none */
+    bool need_audio;                        /* false: clips are left out (a bare LLM) */
+};
+
+/*
+ * Reads a record of a stream with this header (schema borrowed). key: of the random numbers of
+ * this use of the record. Features and embeddings are checked for NaN and Inf: RANGE names the
+ * sample. Gives: s2s_pack_free.
+ */
+int s2s_pack_read(struct s2s_pack **pack, struct s2s_pack_reader *reader,
+                  const struct s2s_schema *schema, const struct s2s_safetensors *st,
+                  const char *place, uint64_t key, struct s2s_error *err);
+
+/* n packs as one: sequences one after the other. Clips of all of them have the same form. */
+struct s2s_pack *s2s_pack_join(struct s2s_pack *const *packs, size_t n);
+
+/*
+ * Utterance `seq` of a pack without its padding. With a donor the sound of its first clip takes the
+ * place of every clip, with as many slots as it has frames; positions go on behind it. NULL when
+ * the donor has no clip.
+ */
+struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
+                                    const struct s2s_pack *donor);
+
+#endif

@@ -1,0 +1,208 @@
+/*
+ * A pipe: rank 0 reads ahead in a thread, and hands each step's records to the ranks whose packs
+ * they are. The others know the stream only by its header.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/train/feed_internal.h"
+
+enum { AHEAD = 64 };
+
+struct train_pipe {
+    struct s2s_comm *dp;
+    /* rank 0 */
+    struct train_streams streams;
+    int64_t skip;
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    struct s2s_buf ahead[AHEAD]; /* a ring */
+    size_t head, n_ahead;
+    bool ended, stop;
+    int rc;
+    struct s2s_error err;
+};
+
+static void *read_ahead(void *arg)
+{
+    struct train_pipe *p = arg;
+    struct s2s_record rec;
+    struct s2s_error err = S2S_ERROR_INIT;
+    int rc;
+    while ((rc = s2s_stream_next(p->streams.in[0], &rec, &err)) > 0) {
+        if (p->skip > 0) {
+            p->skip--;
+            continue;
+        }
+        pthread_mutex_lock(&p->lock);
+        while (p->n_ahead == AHEAD && !p->stop)
+            pthread_cond_wait(&p->change, &p->lock);
+        if (p->stop) {
+            pthread_mutex_unlock(&p->lock);
+            return NULL;
+        }
+        struct s2s_buf *slot = &p->ahead[(p->head + p->n_ahead) % AHEAD];
+        s2s_buf_clear(slot);
+        s2s_buf_add(slot, rec.bytes, rec.len_bytes);
+        p->n_ahead++;
+        pthread_cond_broadcast(&p->change);
+        pthread_mutex_unlock(&p->lock);
+    }
+    pthread_mutex_lock(&p->lock);
+    p->ended = true;
+    p->rc = rc;
+    p->err = err;
+    pthread_cond_broadcast(&p->change);
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* Every rank compiles the header that rank 0 read. */
+static int share_header(struct train_pipe *p, struct s2s_schema *schema, struct s2s_error *err)
+{
+    char *text = NULL;
+    if (s2s_comm_rank(p->dp) == 0)
+        text = json_dumps(s2s_stream_header(p->streams.in[0]), JSON_COMPACT);
+    int64_t len = text ? (int64_t)strlen(text) : 0;
+    s2s_comm_broadcast(p->dp, &len, 1, S2S_I64, 0);
+    if (!text)
+        text = s2s_xcalloc((size_t)len + 1, 1);
+    s2s_comm_broadcast(p->dp, text, len, S2S_U8, 0);
+    json_t *header = json_loadb(text, (size_t)len, 0, NULL);
+    free(text);
+    int rc = s2s_schema_compile(schema, header, err);
+    json_decref(header);
+    return rc;
+}
+
+int train_pipe_open(struct train_pipe **out, struct s2s_comm *dp, struct s2s_schema *schema,
+                    int64_t skip, struct s2s_error *err)
+{
+    static const char *const stdin_path[] = {"-"};
+    struct train_pipe *p = s2s_xcalloc(1, sizeof *p);
+    struct s2s_error say = S2S_ERROR_INIT;
+    int32_t rc = 0;
+    *out = p;
+    p->dp = dp;
+    p->skip = skip;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->change, NULL);
+    if (s2s_comm_rank(dp) == 0)
+        rc = train_streams_open(&p->streams, stdin_path, 1, &say);
+    s2s_comm_broadcast(dp, &rc, 1, S2S_I32, 0);
+    s2s_comm_broadcast(dp, &say, sizeof say, S2S_U8, 0);
+    if (rc < 0 && err)
+        *err = say;
+    if (rc < 0 || (rc = share_header(p, schema, err)) < 0)
+        return rc;
+    if (s2s_comm_rank(dp) != 0)
+        return 0;
+    p->running = pthread_create(&p->thread, NULL, read_ahead, p) == 0;
+    return p->running ? 0 : s2s_error_set(err, S2S_E_NOMEM, "no thread to read the pipe");
+}
+
+/* Rank 0: up to n records from the ring. Fewer at the end; its failure counts then. */
+static int take_ahead(struct train_pipe *p, struct s2s_buf *records, int64_t n, int64_t *got,
+                      struct s2s_error *err)
+{
+    int rc = 0;
+    *got = 0;
+    pthread_mutex_lock(&p->lock);
+    while (*got < n) {
+        while (p->n_ahead == 0 && !p->ended)
+            pthread_cond_wait(&p->change, &p->lock);
+        if (p->n_ahead == 0)
+            break;
+        struct s2s_buf *slot = &p->ahead[p->head];
+        records[(*got)++] = *slot;
+        *slot = (struct s2s_buf)S2S_BUF_INIT;
+        p->head = (p->head + 1) % AHEAD;
+        p->n_ahead--;
+        pthread_cond_broadcast(&p->change);
+    }
+    if (*got < n && p->rc < 0) {
+        rc = p->rc;
+        *err = p->err;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return rc;
+}
+
+static void hand_out(struct train_pipe *p, struct s2s_buf *records, int64_t n, struct s2s_buf *mine,
+                     size_t *n_mine)
+{
+    const int rank = s2s_comm_rank(p->dp), size = s2s_comm_size(p->dp);
+    *n_mine = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int owner = (int)(i % size);
+        if (rank == 0 && owner == 0) {
+            mine[(*n_mine)++] = records[i];
+        } else if (rank == 0) {
+            int64_t len = (int64_t)records[i].len;
+            s2s_comm_send(p->dp, &len, 1, S2S_I64, owner);
+            s2s_comm_send(p->dp, records[i].data, len, S2S_U8, owner);
+            s2s_buf_release(&records[i]);
+        } else if (rank == owner) {
+            int64_t len;
+            s2s_comm_recv(p->dp, &len, 1, S2S_I64, 0);
+            struct s2s_buf *to = &mine[(*n_mine)++];
+            s2s_buf_reserve(to, (size_t)len);
+            s2s_comm_recv(p->dp, to->data, len, S2S_U8, 0);
+            to->len = (size_t)len;
+        }
+    }
+}
+
+int train_pipe_take(struct train_pipe *p, int64_t n, struct s2s_buf **mine, size_t *n_mine,
+                    int64_t *n_global, struct s2s_error *err)
+{
+    struct s2s_buf *records = NULL;
+    struct s2s_error say = S2S_ERROR_INIT;
+    int64_t answer[2] = {0, 0}; /* records, code */
+    if (s2s_comm_rank(p->dp) == 0) {
+        records = s2s_xcalloc((size_t)n, sizeof *records);
+        answer[1] = take_ahead(p, records, n, &answer[0], &say);
+    }
+    s2s_comm_broadcast(p->dp, answer, 2, S2S_I64, 0);
+    if (answer[1] < 0) {
+        s2s_comm_broadcast(p->dp, &say, sizeof say, S2S_U8, 0);
+        *err = say;
+        for (int64_t i = 0; records && i < answer[0]; i++)
+            s2s_buf_release(&records[i]);
+        free(records);
+        return (int)answer[1];
+    }
+    *n_global = answer[0];
+    *mine = s2s_xcalloc((size_t)n, sizeof **mine);
+    hand_out(p, records, answer[0], *mine, n_mine);
+    free(records);
+    return 0;
+}
+
+void train_pipe_close(struct train_pipe *p)
+{
+    if (!p)
+        return;
+    if (p->running) {
+        pthread_mutex_lock(&p->lock);
+        p->stop = true;
+        pthread_cond_broadcast(&p->change);
+        bool ended = p->ended;
+        pthread_mutex_unlock(&p->lock);
+        /* a reader that waits for a writer that has nothing to say is left behind */
+        if (ended)
+            pthread_join(p->thread, NULL);
+        else
+            pthread_detach(p->thread);
+        if (!ended)
+            return;
+    }
+    if (p->streams.in)
+        train_streams_close(&p->streams);
+    for (size_t i = 0; i < AHEAD; i++)
+        s2s_buf_release(&p->ahead[i]);
+    free(p);
+}

@@ -1,0 +1,251 @@
+#include "lib/train/recipe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/conf/conf.h"
+#include "lib/rules/rules.h"
+
+static int read_part(struct s2s_recipe_part *part, const struct s2s_conf *conf, const char *name,
+                     struct s2s_error *err)
+{
+    const struct s2s_conf *map;
+    int rc = s2s_conf_get_map(&map, conf, name, err);
+    if (rc < 0 || !map)
+        return rc;
+    if ((rc = s2s_conf_get_str_or(&part->path, map, "path", NULL, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&part->freeze, map, "freeze", false, err)) < 0)
+        return rc;
+    part->config = s2s_conf_is_unset(map, "config") ? NULL : s2s_conf_find(map, "config");
+    if (part->path && part->config)
+        return s2s_conf_error(err, S2S_E_ARG, part->config,
+                              "a part has a path or a config, not both");
+    return 0;
+}
+
+static int read_model(struct s2s_recipe *r, struct s2s_error *err)
+{
+    static const char *const stats[] = {"frozen", "batch", NULL};
+    const struct s2s_conf *conf = r->conf;
+    int mode = 0, rc;
+    if ((rc = s2s_conf_get_str_or(&r->model_path, conf, "model.path", NULL, err)) < 0 ||
+        (rc = read_part(&r->encoder, conf, "model.encoder", err)) < 0 ||
+        (rc = read_part(&r->projection, conf, "model.projection", err)) < 0 ||
+        (rc = read_part(&r->llm, conf, "model.llm", err)) < 0 ||
+        (rc = s2s_conf_get_choice_or(&mode, conf, "model.encoder.batch_norm", stats, 0, err)) < 0)
+        return rc;
+    r->batch_norm_batch = mode == 1;
+    if (!r->model_path && !r->llm.path && !r->llm.config && !r->encoder.path && !r->encoder.config)
+        return s2s_conf_error(err, S2S_E_NOTFOUND,
+                              s2s_conf_find(conf, "model") ? s2s_conf_find(conf, "model") : conf,
+                              "no model: give model.path, or model.encoder and model.llm");
+    return s2s_conf_get_i64_or(&r->placeholder_id, conf, "model.placeholder_id", 0, INT32_MAX, -1,
+                               err);
+}
+
+/* One name or a list of names. */
+static int read_train_data(struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_conf *node = s2s_conf_find(r->conf, "data.train");
+    if (!node || node->kind == S2S_CONF_NULL)
+        return 0;
+    size_t n = node->kind == S2S_CONF_LIST ? node->n_items : 1;
+    r->train = s2s_xcalloc(n + 1, sizeof *r->train);
+    for (size_t i = 0; i < n; i++) {
+        int rc =
+            s2s_conf_as_str(&r->train[i], node->kind == S2S_CONF_LIST ? node->items[i] : node, err);
+        if (rc < 0)
+            return rc;
+        r->n_train++;
+        if (n > 1 && strcmp(r->train[i], "-") == 0)
+            return s2s_conf_error(err, S2S_E_ARG, node, "'-' cannot be read beside other streams");
+    }
+    return 0;
+}
+
+static int read_data(struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_conf *eval;
+    int rc = read_train_data(r, err);
+    if (rc < 0 || (rc = s2s_conf_get_map(&eval, r->conf, "data.eval", err)) < 0)
+        return rc;
+    r->eval = s2s_xcalloc(eval ? eval->n_items + 1 : 1, sizeof *r->eval);
+    for (size_t i = 0; eval && i < eval->n_items; i++) {
+        r->eval[i].name = eval->items[i]->key;
+        if ((rc = s2s_conf_as_str(&r->eval[i].path, eval->items[i], err)) < 0)
+            return rc;
+        r->n_eval++;
+    }
+    if ((rc = s2s_conf_get_str_or(&r->tokenizer, r->conf, "data.tokenizer", NULL, err)) < 0 ||
+        (rc = s2s_conf_get_str_or(&r->features, r->conf, "data.features", NULL, err)) < 0)
+        return rc;
+    return s2s_conf_get_bool_or(&r->shuffle, r->conf, "data.shuffle", true, err);
+}
+
+static int read_mesh(struct s2s_recipe *r, struct s2s_error *err)
+{
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++) {
+        char key[16];
+        int64_t size;
+        snprintf(key, sizeof key, "mesh.%s", s2s_mesh_axis_name((enum s2s_mesh_axis)axis));
+        int rc = s2s_conf_get_i64_or(&size, r->conf, key, 1, INT32_MAX, axis == S2S_MESH_DP ? 0 : 1,
+                                     err);
+        if (rc < 0)
+            return rc;
+        r->mesh[axis] = (int)size;
+        if (axis != S2S_MESH_DP && size > 1)
+            return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(r->conf, key),
+                                  "only dp may be more than 1, found %lld", (long long)size);
+    }
+    int rc = s2s_conf_get_f64_or(&r->timeout_s, r->conf, "mesh.timeout_s", S2S_MESH_TIMEOUT_S, err);
+    if (rc == 0 && !(r->timeout_s > 0))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "mesh.timeout_s"),
+                              "expected seconds above 0, found %g", r->timeout_s);
+    return rc;
+}
+
+static int read_augment(struct s2s_recipe *r, struct s2s_error *err)
+{
+    static const struct s2s_spec_augment def = S2S_SPEC_AUGMENT_DEFAULT;
+    const struct s2s_conf *map;
+    int64_t n_freq, width, n_time;
+    double share;
+    int rc = s2s_conf_get_map(&map, r->conf, "train.spec_augment", err);
+    if (rc < 0 || !map)
+        return rc;
+    if ((rc = s2s_conf_get_i64_or(&n_freq, map, "freq_masks", 0, 1000, def.n_freq, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&width, map, "freq_width", 0, 1000, def.freq_width, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&n_time, map, "time_masks", 0, 1000, def.n_time, err)) < 0 ||
+        (rc = s2s_conf_get_f64_or(&share, map, "time_width", (double)def.time_width, err)) < 0)
+        return rc;
+    if (!(share >= 0))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(map, "time_width"),
+                              "expected at least 0, found %g", share);
+    r->augment = true;
+    r->spec_augment = (struct s2s_spec_augment){.n_freq = (int)n_freq,
+                                                .freq_width = (int)width,
+                                                .n_time = (int)n_time,
+                                                .time_width = (float)share};
+    return 0;
+}
+
+static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_conf *c = r->conf;
+    const int64_t max = INT64_MAX / 4;
+    struct {
+        int64_t *out;
+        const char *key;
+        int64_t min, other;
+    } numbers[] = {
+        {&r->steps, "train.steps", 0, -1},
+        {&r->packs_per_step, "train.packs_per_step", 1, 1},
+        {&r->packs_per_microbatch, "train.packs_per_microbatch", 1, 1},
+        {&r->eval_every, "train.eval_every", 0, 0},
+        {&r->log_every, "train.log_every", 1, 10},
+        {&r->ckpt_every, "checkpoint.every", 0, 0},
+        {&r->ckpt_keep, "checkpoint.keep", 1, 1},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        int rc = s2s_conf_get_i64_or(numbers[i].out, c, numbers[i].key, numbers[i].min, max,
+                                     numbers[i].other, err);
+        if (rc < 0)
+            return rc;
+    }
+    int rc = s2s_conf_get_f64_or(&r->max_seconds, c, "train.max_seconds", 0, err);
+    if (rc < 0 || (rc = s2s_conf_get_bool_or(&r->resume, c, "checkpoint.resume", true, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&r->recompute, c, "train.recompute", false, err)) < 0)
+        return rc;
+    if (!(r->max_seconds >= 0))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(c, "train.max_seconds"),
+                              "expected seconds, found %g", r->max_seconds);
+    return read_augment(r, err);
+}
+
+static int read_optimizer(struct s2s_recipe *r, struct s2s_error *err)
+{
+    const struct s2s_conf *optimizer, *schedule;
+    int rc = s2s_conf_get_map(&optimizer, r->conf, "optimizer", err);
+    if (rc < 0 || (rc = s2s_adamw_read(&r->adamw, optimizer, err)) < 0 ||
+        (rc = s2s_conf_get_map(&schedule, r->conf, "schedule", err)) < 0)
+        return rc;
+    return s2s_schedule_read(&r->schedule, schedule, r->adamw.lr, r->adamw.weight_decay,
+                             r->steps > 0 ? (double)r->steps : 1, err);
+}
+
+int s2s_recipe_read(struct s2s_recipe *r, const char *path, char *const *overrides, size_t n,
+                    struct s2s_error *err)
+{
+    *r = (struct s2s_recipe)S2S_RECIPE_INIT;
+    int rc = s2s_conf_read(&r->conf, path, S2S_CONF_YAML, err);
+    if (rc < 0)
+        return rc;
+    if (r->conf->kind != S2S_CONF_MAP)
+        rc = s2s_conf_error(err, S2S_E_FORMAT, r->conf, "a recipe is a map, found %s",
+                            s2s_conf_kind_name(r->conf->kind));
+    for (size_t i = 0; rc >= 0 && i < n; i++)
+        rc = s2s_conf_override(r->conf, overrides[i], err);
+    if (rc >= 0)
+        rc = s2s_conf_get_str_or(&r->run, r->conf, "run", NULL, err);
+    if (rc >= 0)
+        rc = s2s_conf_get_i64_or(&r->seed, r->conf, "seed", 0, INT64_MAX, 0, err);
+    if (rc < 0 || (rc = read_model(r, err)) < 0 || (rc = read_data(r, err)) < 0 ||
+        (rc = read_mesh(r, err)) < 0 || (rc = read_loop(r, err)) < 0 ||
+        (rc = read_optimizer(r, err)) < 0)
+        s2s_recipe_release(r);
+    return rc < 0 ? rc : 0;
+}
+
+static void say_warnings(const struct s2s_report *report)
+{
+    for (size_t i = 0; i < report->n_findings; i++) {
+        const struct s2s_finding *f = report->findings + i;
+        if (f->severity != S2S_SEVERITY_WARNING)
+            continue;
+        struct s2s_buf place = S2S_BUF_INIT;
+        s2s_buf_puts(&place, "");
+        if (f->place.source)
+            s2s_conf_add_place(&place, &f->place);
+        s2s_warn("recipe", "%s: %s%s%s [%s]", place.len ? place.data : report->path, f->message,
+                 *f->fix ? "; " : "", f->fix, f->rule->id);
+        s2s_buf_release(&place);
+    }
+}
+
+static int fit_mesh(struct s2s_recipe *r, int world_size, struct s2s_error *err)
+{
+    int others = 1;
+    for (int axis = 0; axis < S2S_MESH_AXES; axis++)
+        others *= axis == S2S_MESH_DP ? 1 : r->mesh[axis];
+    if (r->mesh[S2S_MESH_DP] == 0)
+        r->mesh[S2S_MESH_DP] = world_size / others > 0 ? world_size / others : 1;
+    if (r->mesh[S2S_MESH_DP] * others == world_size)
+        return 0;
+    const struct s2s_conf *node = s2s_conf_find(r->conf, "mesh.dp");
+    int rc = s2s_conf_error(err, S2S_E_RANGE, node ? node : r->conf,
+                            "the mesh has %d ranks, but %d were started",
+                            r->mesh[S2S_MESH_DP] * others, world_size);
+    return s2s_error_hint(err, rc, "start with mpirun -n %d, or give mesh.dp=%d",
+                          r->mesh[S2S_MESH_DP] * others, world_size / others);
+}
+
+int s2s_recipe_check(struct s2s_recipe *r, int world_size, struct s2s_error *err)
+{
+    struct s2s_report report = S2S_REPORT_INIT;
+    int rc = s2s_rules_check_recipe(r->conf, world_size, &report, err);
+    if (rc >= 0) {
+        say_warnings(&report);
+        rc = fit_mesh(r, world_size, err);
+    }
+    s2s_report_release(&report);
+    return rc;
+}
+
+void s2s_recipe_release(struct s2s_recipe *r)
+{
+    free(r->train);
+    free(r->eval);
+    s2s_conf_free(r->conf);
+    *r = (struct s2s_recipe)S2S_RECIPE_INIT;
+}

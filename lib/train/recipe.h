@@ -1,0 +1,79 @@
+/* A recipe of s2s-train (doc/RECIPE.md) as read, with its defaults. */
+#ifndef S2S_TRAIN_RECIPE_H
+#define S2S_TRAIN_RECIPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/audio/augment.h"
+#include "lib/mesh/mesh.h"
+#include "lib/optim/optim.h"
+#include "lib/optim/schedule.h"
+
+struct s2s_conf;
+struct s2s_error;
+
+/* One part of a model; strings are the tree's. */
+struct s2s_recipe_part {
+    const char *path;              /* HF directory, or NULL */
+    const struct s2s_conf *config; /* a file's name or the keys in place, or NULL */
+    bool freeze;
+};
+
+struct s2s_recipe_eval {
+    const char *name, *path;
+};
+
+struct s2s_recipe {
+    struct s2s_conf *conf; /* the whole tree, owned */
+    const char *run;
+    int64_t seed;
+
+    const char *model_path; /* a whole model; else the parts */
+    struct s2s_recipe_part encoder, projection, llm;
+    bool batch_norm_batch;
+    int64_t placeholder_id; /* -1: the stream's */
+
+    const char **train; /* [n_train] */
+    size_t n_train;
+    struct s2s_recipe_eval *eval; /* [n_eval] */
+    size_t n_eval;
+    const char *tokenizer, *features; /* or NULL */
+    bool shuffle;
+
+    int mesh[S2S_MESH_AXES]; /* dp 0: the rest of the world size */
+    double timeout_s;
+    struct s2s_adamw_options adamw;
+    struct s2s_schedule schedule;
+
+    int64_t steps; /* -1: until the data or the time ends */
+    double max_seconds;
+    int64_t packs_per_step, packs_per_microbatch, eval_every, log_every;
+    bool augment;
+    bool recompute;
+    struct s2s_spec_augment spec_augment;
+    int64_t ckpt_every, ckpt_keep;
+    bool resume;
+};
+
+#define S2S_RECIPE_INIT \
+    { \
+        .conf = NULL \
+    }
+
+/*
+ * Reads path ("-": stdin), applies the overrides (key=value, [n]), fills *recipe. OPEN, FORMAT and
+ * RANGE name file:line:column and the key. Rules (lib/rules) are the caller's to run before it
+ * trusts the values: s2s_recipe_check.
+ */
+int s2s_recipe_read(struct s2s_recipe *recipe, const char *path, char *const *overrides, size_t n,
+                    struct s2s_error *err);
+/*
+ * As s2s-check would judge it on world_size ranks; warnings are logged. ARG and RANGE for a mesh
+ * that does not fit; sets mesh[dp].
+ */
+int s2s_recipe_check(struct s2s_recipe *recipe, int world_size, struct s2s_error *err);
+void s2s_recipe_release(struct s2s_recipe *recipe);
+
+#endif

@@ -1,0 +1,325 @@
+/* Checkpoints: doc/CHECKPOINT.md says what is in them. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt.h"
+#include "lib/ckpt/dist.h"
+#include "lib/conf/conf.h"
+#include "lib/model/salm.h"
+#include "lib/train/trainer.h"
+
+static const char *const moments[2] = {"optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"};
+
+/* ---- writing ---- */
+
+static int write_one(struct s2s_dist_writer *w, const struct s2s_param *p, const char *prefix,
+                     const float *values, struct s2s_error *err)
+{
+    char *name = s2s_xasprintf("%s%s%s", prefix, *prefix ? "." : "", p->name);
+    struct s2s_dist_chunk chunk = {
+        .name = name, .dtype = S2S_F32, .n_dims = p->n_dims, .shape = p->shape};
+    int rc = s2s_dist_write_tensor(w, &chunk, values, err);
+    free(name);
+    return rc;
+}
+
+static int write_param(struct s2s_trainer *t, struct s2s_dist_writer *w, const struct s2s_param *p,
+                       float *host, struct s2s_error *err)
+{
+    s2s_param_get(p, host);
+    int rc = write_one(w, p, "", host, err);
+    for (int m = 0; rc == 0 && p->trained && m < 2; m++) {
+        s2s_optim_get(t->optim, p, m, host);
+        rc = write_one(w, p, moments[m], host, err);
+    }
+    return rc;
+}
+
+/* Every rank has everything: they take turns, by bytes. */
+static int write_share(struct s2s_trainer *t, struct s2s_buf *items, struct s2s_error *err)
+{
+    const struct s2s_params *params = t->bundle.model->params;
+    const int64_t n_ranks = s2s_mesh_size(t->mesh), rank = s2s_mesh_rank(t->mesh);
+    struct s2s_dist_writer *w = NULL;
+    int64_t total = 0, at = 0, largest = 1;
+    for (size_t i = 0; i < params->n; i++) {
+        total += params->list[i]->numel;
+        largest = params->list[i]->numel > largest ? params->list[i]->numel : largest;
+    }
+    int rc = s2s_dist_open(&w, t->ckpt_root, t->state.step, (int)rank, err);
+    float *host = s2s_xmalloc((size_t)largest * sizeof *host);
+    for (size_t i = 0; rc == 0 && i < params->n; i++) {
+        const struct s2s_param *p = params->list[i];
+        if (at * n_ranks / (total > 0 ? total : 1) == rank)
+            rc = write_param(t, w, p, host, err);
+        at += p->numel;
+    }
+    free(host);
+    if (rc < 0) {
+        s2s_dist_discard(w);
+        return rc;
+    }
+    return s2s_dist_close(w, items, err);
+}
+
+/* A small file that belongs to the model, if it is there. */
+static int add_file(json_t *to, const char *key, const char *path, struct s2s_error *err)
+{
+    FILE *in = fopen(path, "re");
+    struct s2s_buf text = S2S_BUF_INIT;
+    char piece[65536];
+    size_t n;
+    int rc = 0;
+    if (!in)
+        return errno == ENOENT ? 0 : s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+    while ((n = fread(piece, 1, sizeof piece, in)) > 0)
+        s2s_buf_add(&text, piece, n);
+    if (ferror(in))
+        rc = s2s_error_errno(err, S2S_E_IO, "%s", path);
+    fclose(in);
+    if (rc == 0)
+        json_object_set_new(to, key, json_stringn(text.data ? text.data : "", text.len));
+    s2s_buf_release(&text);
+    return rc;
+}
+
+/* Config and files of one part; folder is "llm/", or "" for a bare model. */
+static int add_part(json_t *to, const struct s2s_model *part, const char *name, const char *folder,
+                    struct s2s_error *err)
+{
+    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "generation_config.json", "preprocessor_config.json"};
+    struct s2s_buf text = S2S_BUF_INIT;
+    char key[100];
+    int rc = 0;
+    s2s_conf_dump_json(&text, part->conf);
+    snprintf(key, sizeof key, "config/%s", name);
+    json_object_set_new(to, key, json_stringn(text.data, text.len));
+    s2s_buf_release(&text);
+    for (size_t i = 0; rc == 0 && part->dir && i < sizeof files / sizeof *files; i++) {
+        char *path = s2s_xasprintf("%s/%s", part->dir, files[i]);
+        snprintf(key, sizeof key, "file/%s%s", folder, files[i]);
+        rc = add_file(to, key, path, err);
+        free(path);
+    }
+    return rc;
+}
+
+/* What a directory of this composite has as config.json. */
+static void add_composite(json_t *to, const struct s2s_model *model, int64_t placeholder)
+{
+    const struct s2s_model *encoder = s2s_salm_encoder(model), *llm = s2s_salm_llm(model);
+    struct s2s_buf text = S2S_BUF_INIT;
+    if (model->dir) {
+        s2s_conf_dump_json(&text, model->conf);
+    } else {
+        s2s_buf_printf(&text,
+                       "{\"model_type\": \"salm\", \"encoder\": \"encoder\", \"llm\": \"llm\", "
+                       "\"projection\": {\"in\": %lld, \"out\": %lld, \"bias\": true}, "
+                       "\"ignore_index\": -100, \"feature_extractor\": {\"feature_size\": %lld, "
+                       "\"sampling_rate\": 16000}, \"pad_token_id\": ",
+                       (long long)encoder->hidden_size, (long long)llm->hidden_size,
+                       (long long)model->n_mels);
+        s2s_buf_printf(&text, model->pad_token_id >= 0 ? "%d" : "null", model->pad_token_id);
+        if (placeholder >= 0)
+            s2s_buf_printf(&text, ", \"audio_locator_token_id\": %lld", (long long)placeholder);
+        s2s_buf_putc(&text, '}');
+    }
+    json_object_set_new(to, "config/composite", json_stringn(text.data, text.len));
+    s2s_buf_release(&text);
+}
+
+/* What describes the model, so that a checkpoint is enough to use it. */
+static int add_configs(json_t *to, const struct s2s_trainer *t, struct s2s_error *err)
+{
+    const struct s2s_model *model = t->bundle.model;
+    if (!t->bundle.composite)
+        return add_part(to, model, model->n_mels > 0 ? "encoder" : "llm", "", err);
+    add_composite(to, model, t->recipe->placeholder_id);
+    int rc = add_part(to, s2s_salm_encoder(model), "encoder", "encoder/", err);
+    if (rc == 0)
+        rc = add_part(to, s2s_salm_llm(model), "llm", "llm/", err);
+    if (rc == 0 && t->recipe->tokenizer)
+        rc = add_file(to, "file/llm/tokenizer.json", t->recipe->tokenizer, err);
+    return rc;
+}
+
+static json_t *common_state(const struct s2s_trainer *t, struct s2s_error *err)
+{
+    struct s2s_buf recipe = S2S_BUF_INIT;
+    s2s_conf_dump(&recipe, t->recipe->conf, false);
+    json_t *common =
+        json_pack("{s:I, s:f, s:{s:s, s:b}, s:{s:I, s:I, s:I, s:I, s:f, s:I}, s:s}", "iteration",
+                  (json_int_t)t->state.step, "checkpoint_version", 3.0, "content_metadata",
+                  "distrib_optim_sharding_type", "fully_reshardable", "singleton_local_shards", 0,
+                  "train_state", "packs", (json_int_t)t->state.packs, "samples",
+                  (json_int_t)t->state.samples, "tokens", (json_int_t)t->state.tokens,
+                  "optimizer_steps", (json_int_t)t->optim->t, "elapsed_s", t->state.elapsed_s,
+                  "seed", (json_int_t)t->recipe->seed, "recipe", recipe.data);
+    s2s_buf_release(&recipe);
+    if (!common)
+        S2S_BUG("the common state is no JSON");
+    if (add_configs(common, t, err) < 0) {
+        json_decref(common);
+        return NULL;
+    }
+    return common;
+}
+
+static int commit(struct s2s_trainer *t, const struct s2s_buf *items, struct s2s_error *err)
+{
+    json_t *common = common_state(t, err);
+    if (!common)
+        return err->code ? err->code : S2S_E_IO;
+    int rc = s2s_dist_commit(t->ckpt_root, t->state.step, items, (size_t)s2s_mesh_size(t->mesh),
+                             common, err);
+    json_decref(common);
+    if (rc == 0)
+        rc = s2s_dist_prune(t->ckpt_root, (int)t->recipe->ckpt_keep, err);
+    return rc;
+}
+
+/* What each rank wrote, on rank 0: gives an array of buffers there. */
+static struct s2s_buf *gather_items(struct s2s_trainer *t, const struct s2s_buf *mine)
+{
+    struct s2s_comm *world = s2s_mesh_world(t->mesh);
+    const int n = s2s_mesh_size(t->mesh);
+    int64_t *lens = s2s_xcalloc((size_t)n, sizeof *lens), len = (int64_t)mine->len, total = 0;
+    s2s_comm_all_gather(world, lens, &len, 1, S2S_I64);
+    for (int r = 0; r < n; r++)
+        total += lens[r];
+    char *all = s2s_xmalloc((size_t)total + 1), *at = all;
+    s2s_comm_all_gatherv(world, all, mine->data, lens, S2S_U8);
+    struct s2s_buf *items = s2s_xcalloc((size_t)n, sizeof *items);
+    for (int r = 0; r < n; r++) {
+        s2s_buf_add(&items[r], at, (size_t)lens[r]);
+        at += lens[r];
+    }
+    free(all);
+    free(lens);
+    return items;
+}
+
+int s2s_trainer_save(struct s2s_trainer *t, struct s2s_error *err)
+{
+    const bool first = s2s_mesh_rank(t->mesh) == 0;
+    struct s2s_buf items = S2S_BUF_INIT;
+    s2s_mesh_note(t->mesh, t->state.step, "save");
+    int rc = first ? s2s_dist_begin(t->ckpt_root, t->state.step, err) : 0;
+    if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) == 0)
+        rc = s2s_mesh_all_ok(t->mesh, write_share(t, &items, err), err);
+    if (rc == 0) {
+        struct s2s_buf *all = gather_items(t, &items);
+        rc = s2s_mesh_all_ok(t->mesh, first ? commit(t, all, err) : 0, err);
+        for (int r = 0; r < s2s_mesh_size(t->mesh); r++)
+            s2s_buf_release(&all[r]);
+        free(all);
+    }
+    s2s_buf_release(&items);
+    if (rc < 0) {
+        if (first)
+            s2s_dist_abort(t->ckpt_root, t->state.step);
+        return s2s_error_add(err, rc, "checkpoint of step %lld", (long long)t->state.step);
+    }
+    t->saved = true;
+    if (first)
+        s2s_info("train", "checkpoint of step %lld", (long long)t->state.step);
+    return 0;
+}
+
+/* ---- reading ---- */
+
+/* This rank's box of a tensor into host. */
+static int read_box(struct s2s_ckpt *ckpt, const char *name, const struct s2s_param *p, float *host,
+                    struct s2s_error *err)
+{
+    int64_t begin[S2S_TENSOR_DIMS] = {0};
+    begin[p->cut_dim] = p->cut_axis == S2S_AXIS_NONE ? 0 : p->cut_begin;
+    const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, name);
+    if (!t)
+        S2S_BUG("%s was found and is gone", name);
+    return s2s_ckpt_read(ckpt, t, begin, p->local, host, err);
+}
+
+/* Names and shapes of everything that is wanted, checked at once. */
+static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, bool with_moments,
+                       struct s2s_error *err)
+{
+    struct s2s_ckpt_want *wants = s2s_xcalloc(3 * params->n + 1, sizeof *wants);
+    size_t n = 0;
+    for (size_t i = 0; i < params->n; i++) {
+        const struct s2s_param *p = params->list[i];
+        wants[n++] = (struct s2s_ckpt_want){p->name, S2S_F32, p->n_dims, p->shape};
+        for (int m = 0; with_moments && p->trained && m < 2; m++)
+            wants[n++] = (struct s2s_ckpt_want){s2s_xasprintf("%s.%s", moments[m], p->name),
+                                                S2S_F32, p->n_dims, p->shape};
+    }
+    int rc = s2s_ckpt_check(ckpt, wants, n, NULL, err);
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(wants[i].name, "optimizer.state.", 16) == 0)
+            free((char *)wants[i].name);
+    free(wants);
+    return rc;
+}
+
+static int read_tensors(struct s2s_ckpt *ckpt, struct s2s_params *params, struct s2s_optim *optim,
+                        struct s2s_error *err)
+{
+    int64_t largest = 1;
+    for (size_t i = 0; i < params->n; i++)
+        largest = params->list[i]->numel > largest ? params->list[i]->numel : largest;
+    float *host = s2s_xmalloc((size_t)largest * sizeof *host);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < params->n; i++) {
+        struct s2s_param *p = params->list[i];
+        if ((rc = read_box(ckpt, p->name, p, host, err)) < 0)
+            break;
+        s2s_tensor_write(p->tensor, host);
+        for (int m = 0; rc == 0 && optim && p->trained && m < 2; m++) {
+            char *name = s2s_xasprintf("%s.%s", moments[m], p->name);
+            rc = read_box(ckpt, name, p, host, err);
+            if (rc == 0)
+                s2s_optim_set(optim, p, m, host);
+            free(name);
+        }
+    }
+    free(host);
+    return rc;
+}
+
+static int read_state(struct s2s_ckpt *ckpt, struct s2s_optim *optim, struct s2s_run_state *state,
+                      struct s2s_error *err)
+{
+    const json_t *common = s2s_ckpt_common(ckpt), *own = json_object_get(common, "train_state");
+    json_int_t step, packs, samples, tokens, t;
+    double elapsed_s;
+    if (json_unpack((json_t *)common, "{s:I}", "iteration", &step) != 0 ||
+        json_unpack((json_t *)own, "{s:I, s:I, s:I, s:I, s:F}", "packs", &packs, "samples",
+                    &samples, "tokens", &tokens, "optimizer_steps", &t, "elapsed_s",
+                    &elapsed_s) != 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "its common state is none of a training run");
+    *state = (struct s2s_run_state){step, packs, samples, tokens, elapsed_s};
+    optim->t = t;
+    return 0;
+}
+
+int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,
+                struct s2s_run_state *state, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = NULL;
+    int rc = s2s_ckpt_open(&ckpt, path, err);
+    if (rc < 0)
+        return rc;
+    rc = check_names(ckpt, params, optim != NULL, err);
+    if (rc == 0)
+        rc = read_tensors(ckpt, params, optim, err);
+    if (rc == 0 && optim)
+        rc = read_state(ckpt, optim, state, err);
+    if (rc < 0)
+        s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
+    s2s_ckpt_close(ckpt);
+    return rc;
+}

@@ -1,0 +1,169 @@
+/* The model of a recipe, of a directory, or of a checkpoint. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt.h"
+#include "lib/conf/conf.h"
+#include "lib/model/salm.h"
+#include "lib/train/trainer.h"
+
+void s2s_bundle_free(struct s2s_bundle *bundle)
+{
+    s2s_model_free(bundle->model);
+    s2s_device_close(bundle->device);
+    *bundle = (struct s2s_bundle){.model = NULL};
+}
+
+/* A path, the name of a config file, or the config's keys in place. */
+static int part_from(struct s2s_salm_part *to, const struct s2s_recipe_part *from,
+                     struct s2s_error *err)
+{
+    *to = (struct s2s_salm_part){.dir = from->path};
+    if (!from->config)
+        return 0;
+    if (from->config->kind == S2S_CONF_MAP) {
+        to->conf = from->config;
+        return 0;
+    }
+    return s2s_conf_as_str(&to->config, from->config, err);
+}
+
+static bool given(const struct s2s_recipe_part *part)
+{
+    return part->path || part->config;
+}
+
+static int open_bare(struct s2s_bundle *b, const struct s2s_salm_part *part, bool batch_norm_batch,
+                     struct s2s_error *err)
+{
+    struct s2s_model_options options = {
+        .config = part->config, .conf = part->conf, .batch_norm_batch = batch_norm_batch};
+    return s2s_model_open(&b->model, b->device, NULL, part->dir, &options, err);
+}
+
+static int open_model(struct s2s_bundle *b, const struct s2s_recipe *r, struct s2s_error *err)
+{
+    struct s2s_salm_parts parts = {.batch_norm_batch = r->batch_norm_batch,
+                                   .projection = r->projection.path};
+    int rc;
+    if (r->model_path) {
+        struct s2s_salm_part whole = {.dir = r->model_path};
+        rc = open_bare(b, &whole, r->batch_norm_batch, err);
+    } else if ((rc = part_from(&parts.encoder, &r->encoder, err)) < 0 ||
+               (rc = part_from(&parts.llm, &r->llm, err)) < 0) {
+        return rc;
+    } else if (given(&r->encoder) && given(&r->llm)) {
+        rc = s2s_salm_open(&b->model, b->device, NULL, &parts, err);
+    } else {
+        rc = open_bare(b, given(&r->llm) ? &parts.llm : &parts.encoder, r->batch_norm_batch, err);
+    }
+    b->composite = rc == 0 && b->model->kind == &s2s_model_salm;
+    return rc;
+}
+
+static void freeze(struct s2s_bundle *b, const struct s2s_recipe *r)
+{
+    struct s2s_params *params = b->model->params;
+    if (!b->composite) {
+        if (b->model->n_mels > 0 ? r->encoder.freeze : r->llm.freeze)
+            s2s_params_freeze(params, "");
+        return;
+    }
+    if (r->encoder.freeze)
+        s2s_params_freeze(params, "encoder.");
+    if (r->projection.freeze)
+        s2s_params_freeze(params, "proj.");
+    if (r->llm.freeze)
+        s2s_params_freeze(params, "llm.");
+}
+
+int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, bool load,
+                    struct s2s_error *err)
+{
+    *b = (struct s2s_bundle){.model = NULL};
+    int rc = s2s_device_open(&b->device, "cpu", err);
+    if (rc == 0)
+        rc = open_model(b, r, err);
+    if (rc == 0) {
+        freeze(b, r);
+        s2s_params_finish(b->model->params);
+        s2s_params_init(b->model->params, (uint64_t)r->seed);
+        if (load && (b->composite || b->model->dir))
+            rc = s2s_model_load(b->model, err);
+    }
+    if (rc < 0)
+        s2s_bundle_free(b);
+    return rc;
+}
+
+/* ---- from a checkpoint ---- */
+
+/* The config that common.pt holds under key; *conf NULL when there is none. */
+static int stored_conf(struct s2s_conf **conf, const json_t *common, const char *key,
+                       struct s2s_error *err)
+{
+    const json_t *text = json_object_get(common, key);
+    *conf = NULL;
+    return text ? s2s_conf_parse(conf, json_string_value(text), json_string_length(text), key,
+                                 S2S_CONF_JSON, err)
+                : 0;
+}
+
+static int open_stored(struct s2s_bundle *b, const json_t *common, struct s2s_error *err)
+{
+    struct s2s_conf *encoder = NULL, *llm = NULL;
+    int rc = stored_conf(&encoder, common, "config/encoder", err);
+    if (rc == 0)
+        rc = stored_conf(&llm, common, "config/llm", err);
+    if (rc == 0 && encoder && llm) {
+        struct s2s_salm_parts parts = {.encoder.conf = encoder, .llm.conf = llm};
+        rc = s2s_salm_open(&b->model, b->device, NULL, &parts, err);
+        b->composite = true;
+    } else if (rc == 0 && (encoder || llm)) {
+        struct s2s_salm_part part = {.conf = llm ? llm : encoder};
+        rc = open_bare(b, &part, false, err);
+    } else if (rc == 0) {
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "it does not say which model it holds");
+        s2s_error_hint(err, rc, "convert it with s2s-ckpt convert --to hf and use --model");
+    }
+    s2s_conf_free(encoder);
+    s2s_conf_free(llm);
+    return rc;
+}
+
+static int open_checkpoint(struct s2s_bundle *b, const char *path, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = NULL;
+    int rc = s2s_ckpt_open(&ckpt, path, err);
+    if (rc < 0)
+        return rc;
+    if ((rc = open_stored(b, s2s_ckpt_common(ckpt), err)) < 0)
+        s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
+    s2s_ckpt_close(ckpt);
+    if (rc < 0)
+        return rc;
+    s2s_params_finish(b->model->params);
+    return s2s_restore(path, b->model->params, NULL, NULL, err);
+}
+
+int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
+                        struct s2s_error *err)
+{
+    *b = (struct s2s_bundle){.model = NULL};
+    int rc = s2s_device_open(&b->device, "cpu", err);
+    if (rc == 0 && ckpt) {
+        rc = open_checkpoint(b, ckpt, err);
+    } else if (rc == 0) {
+        struct s2s_salm_part whole = {.dir = dir};
+        rc = open_bare(b, &whole, false, err);
+        if (rc == 0) {
+            s2s_params_finish(b->model->params);
+            rc = s2s_model_load(b->model, err);
+            b->composite = b->model->kind == &s2s_model_salm;
+        }
+    }
+    if (rc < 0)
+        s2s_bundle_free(b);
+    return rc;
+}

@@ -1,0 +1,137 @@
+/* One step of training, read from the top of s2s_train_step. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "lib/base/base.h"
+#include "lib/train/trainer.h"
+
+/* ---- parts of the step ---- */
+
+/* Labels of the global batch: the loss is their mean, whoever has them. */
+static int64_t count_labels(struct s2s_trainer *t, const struct s2s_feed_step *data)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < data->n_packs; i++)
+        n += data->packs[i]->n_labels;
+    s2s_comm_all_reduce(t->dp, &n, 1, S2S_I64, S2S_GROUP_SUM);
+    return n;
+}
+
+static int bad_loss(struct s2s_trainer *t, const struct s2s_pack *pack, double loss,
+                    struct s2s_error *err)
+{
+    struct s2s_nonfinite where;
+    if (s2s_tape_find_nonfinite(t->tape, &where))
+        return s2s_error_set(err, S2S_E_RANGE,
+                             "loss %g: the first NaN or Inf is in %s, output %d of %s (%lld "
+                             "values), at samples %.300s",
+                             loss, where.layer, where.output, where.op, (long long)where.count,
+                             pack->ids ? pack->ids : pack->place);
+    const struct s2s_param *p = s2s_params_find_nonfinite(t->bundle.model->params, false);
+    return s2s_error_set(err, S2S_E_RANGE, "loss %g in the last layer%s%s, at samples %.300s", loss,
+                         p ? ", NaN or Inf in parameter " : "", p ? p->name : "",
+                         pack->ids ? pack->ids : pack->place);
+}
+
+/* Adds the gradients of one microbatch, times seed, and its loss to *sum. */
+static int forward_backward(struct s2s_trainer *t, const struct s2s_pack *pack, double seed,
+                            double *sum, struct s2s_error *err)
+{
+    struct s2s_forward fwd = {.seed = seed, .recompute = t->recipe->recompute};
+    s2s_tape_reset(t->tape);
+    s2s_mesh_note(t->mesh, t->state.step + 1, "forward");
+    int rc = s2s_model_forward(t->bundle.model, t->tape, &pack->batch, &fwd, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", pack->place);
+    double loss = s2s_tensor_scalar(fwd.loss);
+    if (!isfinite(loss))
+        return bad_loss(t, pack, loss, err);
+    *sum += loss;
+    s2s_mesh_note(t->mesh, t->state.step + 1, "backward");
+    s2s_tape_backward(t->tape);
+    return s2s_device_sync(t->bundle.device, err);
+}
+
+static int all_microbatches(struct s2s_trainer *t, const struct s2s_feed_step *data, double seed,
+                            double *loss, struct s2s_error *err)
+{
+    const size_t step = (size_t)t->recipe->packs_per_microbatch;
+    for (size_t i = 0; i < data->n_packs; i += step) {
+        size_t n = data->n_packs - i < step ? data->n_packs - i : step;
+        struct s2s_pack *joined = n > 1 ? s2s_pack_join(data->packs + i, n) : NULL;
+        int rc = forward_backward(t, joined ? joined : data->packs[i], seed, loss, err);
+        s2s_pack_free(joined);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void reduce_gradients(struct s2s_trainer *t)
+{
+    const struct s2s_params *params = t->bundle.model->params;
+    s2s_mesh_note(t->mesh, t->state.step + 1, "reduce gradients");
+    s2s_comm_all_reduce(t->dp, params->grads, params->n_trained, S2S_F32, S2S_GROUP_SUM);
+}
+
+static int bad_gradient(struct s2s_trainer *t, double norm, struct s2s_error *err)
+{
+    const struct s2s_param *p = s2s_params_find_nonfinite(t->bundle.model->params, true);
+    return p ? s2s_error_set(err, S2S_E_RANGE,
+                             "gradient norm %g: the first NaN or Inf is in the gradient of %s",
+                             norm, p->name)
+             : s2s_error_set(err, S2S_E_RANGE, "gradient norm %g", norm);
+}
+
+/* What the step was made of, over all ranks. */
+static void share_counts(struct s2s_trainer *t, const struct s2s_feed_step *data, double loss,
+                         struct s2s_step_result *result)
+{
+    struct rusage usage;
+    double mine[3] = {loss, 0, 0}, peak = 0;
+    for (size_t i = 0; i < data->n_packs; i++) {
+        mine[1] += (double)data->packs[i]->batch.n_seqs;
+        mine[2] += (double)data->packs[i]->n_real;
+    }
+    s2s_comm_all_reduce(t->dp, mine, 3, S2S_F64, S2S_GROUP_SUM);
+    if (getrusage(RUSAGE_SELF, &usage) == 0)
+        peak = (double)usage.ru_maxrss * 1024;
+    s2s_comm_all_reduce(t->dp, &peak, 1, S2S_F64, S2S_GROUP_MAX);
+    result->loss = result->labels > 0 ? mine[0] / (double)result->labels : 0;
+    result->samples = (int64_t)mine[1];
+    result->tokens = (int64_t)mine[2];
+    result->peak_bytes = (int64_t)peak;
+}
+
+/* ---- the step ---- */
+
+int s2s_train_step(struct s2s_trainer *t, const struct s2s_feed_step *data, double count,
+                   struct s2s_step_result *result, struct s2s_error *err)
+{
+    double loss = 0;
+    *result = (struct s2s_step_result){.labels = count_labels(t, data)};
+    result->lr = s2s_schedule_lr(&t->recipe->schedule, count);
+
+    s2s_params_zero_grads(t->bundle.model->params);
+    int rc = 0;
+    if (result->labels > 0)
+        rc = all_microbatches(t, data, 1.0 / (double)result->labels, &loss, err);
+    if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
+        return rc;
+
+    reduce_gradients(t);
+    s2s_mesh_note(t->mesh, t->state.step + 1, "update");
+    result->grad_norm = s2s_optim_grad_norm(t->optim);
+    if (!isfinite(result->grad_norm))
+        return bad_gradient(t, result->grad_norm, err); /* the same on every rank */
+    if (result->labels > 0)
+        s2s_optim_step(t->optim, result->lr, s2s_schedule_wd(&t->recipe->schedule, count),
+                       s2s_optim_clip_factor(t->optim, result->grad_norm));
+    else
+        s2s_warn("train", "step %lld has no label: nothing was learned",
+                 (long long)t->state.step + 1);
+    share_counts(t, data, loss, result);
+    return 0;
+}

@@ -1,0 +1,113 @@
+/* Several streams as one, and the features of what they hold. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/train/feed_internal.h"
+
+static int check_kind(const struct s2s_stream *in, const char *path, struct s2s_error *err)
+{
+    enum s2s_kind kind = s2s_stream_kind(in);
+    if (kind == S2S_KIND_PACK || kind == S2S_KIND_EMBED)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "%s: training reads streams of kind pack or embed, found %s", path,
+                           s2s_kind_name(kind));
+    return kind == S2S_KIND_CPSHARD
+               ? s2s_error_hint(err, rc, "join the shards with s2s-cpshard --join")
+               : s2s_error_hint(err, rc, "make packs with s2s-pack");
+}
+
+static int open_one(struct train_streams *s, size_t i, struct s2s_error *err)
+{
+    int rc = s2s_stream_open(&s->in[i], s->paths[i], err);
+    if (rc < 0 || (rc = check_kind(s->in[i], s->paths[i], err)) < 0)
+        return rc;
+    rc = s2s_schema_compile(&s->schema[i], s2s_stream_header(s->in[i]), err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", s->paths[i]);
+    s->n++;
+    if (s->pipe)
+        return 0;
+    int64_t n = s2s_stream_n_records(s->in[i], err);
+    if (n < 0)
+        return (int)n;
+    s->first[i + 1] = s->first[i] + n;
+    return 0;
+}
+
+int train_streams_open(struct train_streams *s, const char *const *paths, size_t n,
+                       struct s2s_error *err)
+{
+    *s = (struct train_streams){.paths = paths, .pipe = n == 1 && strcmp(paths[0], "-") == 0};
+    s->in = s2s_xcalloc(n + 1, sizeof *s->in);
+    s->schema = s2s_xcalloc(n + 1, sizeof *s->schema);
+    s->first = s2s_xcalloc(n + 1, sizeof *s->first);
+    for (size_t i = 0; i < n; i++) {
+        int rc = open_one(s, i, err);
+        if (rc < 0) {
+            s2s_stream_close(s->in[s->n]);
+            train_streams_close(s);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+void train_streams_close(struct train_streams *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        s2s_stream_close(s->in[i]);
+        s2s_schema_release(&s->schema[i]);
+    }
+    free(s->in);
+    free(s->schema);
+    free(s->first);
+    *s = (struct train_streams){.in = NULL};
+}
+
+int64_t train_streams_n_records(const struct train_streams *s)
+{
+    return s->first[s->n];
+}
+
+int train_streams_read(struct train_streams *s, int64_t idx, struct s2s_record *rec,
+                       const struct s2s_schema **schema, char place[512], struct s2s_error *err)
+{
+    size_t i = 0;
+    while (i + 1 < s->n && idx >= s->first[i + 1])
+        i++;
+    *schema = &s->schema[i];
+    snprintf(place, 512, "%s: record %lld", s->paths[i], (long long)(idx - s->first[i]));
+    return s2s_stream_read_at(s->in[i], idx - s->first[i], rec, err);
+}
+
+int train_reader_open(struct s2s_pack_reader *reader, const char *features, int n_mels,
+                      struct s2s_error *err)
+{
+    struct s2s_mel_config config = S2S_MEL_CONFIG_DEFAULT;
+    int rc = 0;
+    *reader = (struct s2s_pack_reader){.need_audio = n_mels > 0};
+    if (n_mels <= 0)
+        return 0;
+    if (features)
+        rc = s2s_mel_config_open(&config, features, err);
+    else
+        config.n_mels = n_mels;
+    if (rc < 0)
+        return rc;
+    if (config.n_mels != n_mels)
+        return s2s_error_set(err, S2S_E_SHAPE, "%s: %d mel bins, but the encoder takes %d",
+                             features, config.n_mels, n_mels);
+    if ((rc = s2s_mel_new(&reader->mel, &config, err)) < 0)
+        return rc;
+    reader->work = s2s_mel_work_new(reader->mel);
+    return 0;
+}
+
+void train_reader_close(struct s2s_pack_reader *reader)
+{
+    s2s_mel_work_free(reader->work);
+    s2s_mel_free(reader->mel);
+    *reader = (struct s2s_pack_reader){.mel = NULL};
+}

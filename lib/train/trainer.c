@@ -1,0 +1,300 @@
+#include "lib/train/trainer.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/conf/conf.h"
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void take_note(int signal_number)
+{
+    asked_to_stop = signal_number;
+}
+
+void s2s_trainer_catch_signals(void)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
+    struct sigaction act = {.sa_handler = take_note, .sa_flags = SA_RESTART};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaction(signals[i], &act, NULL);
+}
+
+/* ---- life ---- */
+
+static int open_grid(struct s2s_trainer *t, struct s2s_error *err)
+{
+    struct s2s_grid_spec spec = S2S_GRID_SPEC_INIT;
+    struct s2s_grid *grid;
+    memcpy(spec.size, t->recipe->mesh, sizeof spec.size);
+    int rc = s2s_mesh_add_grid(&grid, t->mesh, &spec, err);
+    if (rc == 0)
+        t->dp = s2s_grid_comm(grid, S2S_MESH_BIT(S2S_MESH_DP));
+    return rc;
+}
+
+static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
+{
+    const struct s2s_model *model = t->bundle.model;
+    if (model->vocab_size == 0)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "an encoder alone has no loss to train on");
+    if (model->params->n_trained == 0)
+        return s2s_error_set(err, S2S_E_RULE, "every part of the model is frozen");
+    return 0;
+}
+
+int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
+                     struct s2s_mesh *mesh, struct s2s_error *err)
+{
+    struct s2s_trainer *t = s2s_xcalloc(1, sizeof *t);
+    t->recipe = recipe;
+    t->mesh = mesh;
+    t->ckpt_root = s2s_xasprintf("%s/checkpoints", recipe->run);
+    s2s_mesh_note(mesh, -1, "set-up");
+    int rc = open_grid(t, err);
+    if (rc == 0)
+        rc = s2s_bundle_open(&t->bundle, recipe, true, err);
+    if (rc == 0)
+        rc = check_model(t, err);
+    if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0) {
+        s2s_trainer_free(t);
+        return rc;
+    }
+    t->optim = s2s_optim_new(t->bundle.model->params, &recipe->adamw);
+    t->tape = s2s_tape_new(t->bundle.device, true);
+    *out = t;
+    return 0;
+}
+
+void s2s_trainer_free(struct s2s_trainer *t)
+{
+    if (!t)
+        return;
+    s2s_feed_close(t->feed);
+    s2s_runlog_close(t->log, NULL);
+    s2s_optim_free(t->optim);
+    s2s_tape_free(t->tape);
+    s2s_bundle_free(&t->bundle);
+    free(t->ckpt_root);
+    free(t);
+}
+
+int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
+{
+    struct stat st;
+    char *tracker = s2s_xasprintf("%s/latest_checkpointed_iteration.txt", t->ckpt_root);
+    /* rank 0 decides: its file system may see a rename earlier */
+    uint8_t there = stat(tracker, &st) == 0;
+    free(tracker);
+    s2s_comm_broadcast(s2s_mesh_world(t->mesh), &there, 1, S2S_U8, 0);
+    if (!there)
+        return 0;
+    if (!t->recipe->resume) {
+        int rc = s2s_error_set(err, S2S_E_RULE,
+                               "%s holds checkpoints, and checkpoint.resume is "
+                               "false",
+                               t->ckpt_root);
+        return s2s_error_hint(err, rc, "remove them, or give another run=DIR");
+    }
+    int rc = s2s_restore(t->ckpt_root, t->bundle.model->params, t->optim, &t->state, err);
+    if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
+        return rc;
+    t->saved = true;
+    if (s2s_mesh_rank(t->mesh) == 0)
+        s2s_info("train", "goes on from step %lld of %s", (long long)t->state.step, t->ckpt_root);
+    return 0;
+}
+
+/* ---- the loop ---- */
+
+static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
+{
+    const struct s2s_recipe *r = t->recipe;
+    struct s2s_feed_options options = {.paths = r->train,
+                                       .n_paths = r->n_train,
+                                       .shuffle = r->shuffle,
+                                       .seed = (uint64_t)r->seed,
+                                       .packs_per_step = r->packs_per_step,
+                                       .first_pack = t->state.packs,
+                                       .dp = t->dp,
+                                       .features = r->features,
+                                       .n_mels = (int)t->bundle.model->n_mels,
+                                       .augment = r->augment ? &r->spec_augment : NULL};
+    s2s_mesh_note(t->mesh, -1, "open data");
+    return s2s_mesh_all_ok(t->mesh, s2s_feed_open(&t->feed, &options, err), err);
+}
+
+/* The same answer on every rank: why to stop before the next step, or 0. */
+enum stop { GO_ON, STOP_DONE, STOP_ASKED };
+
+static enum stop ask_all(struct s2s_trainer *t)
+{
+    const struct s2s_recipe *r = t->recipe;
+    double facts[2] = {asked_to_stop != 0, s2s_mesh_rank(t->mesh) == 0 ? t->state.elapsed_s : 0};
+    s2s_comm_all_reduce(s2s_mesh_world(t->mesh), facts, 2, S2S_F64, S2S_GROUP_MAX);
+    t->state.elapsed_s = facts[1]; /* the clock of rank 0 counts */
+    if (facts[0] > 0)
+        return STOP_ASKED;
+    if (r->steps >= 0 && t->state.step >= r->steps)
+        return STOP_DONE;
+    return r->max_seconds > 0 && t->state.elapsed_s >= r->max_seconds ? STOP_DONE : GO_ON;
+}
+
+/* The schedule counts steps, or shares of the time that may be spent. */
+static double schedule_count(const struct s2s_trainer *t)
+{
+    const struct s2s_recipe *r = t->recipe;
+    return r->max_seconds > 0 ? r->schedule.decay * t->state.elapsed_s / r->max_seconds
+                              : (double)t->state.step;
+}
+
+static int evaluate_all(struct s2s_trainer *t, struct s2s_error *err)
+{
+    const struct s2s_recipe *r = t->recipe;
+    const struct s2s_eval_options options = {.max_new_tokens = 0};
+    s2s_mesh_note(t->mesh, t->state.step, "evaluation");
+    for (size_t i = 0; i < r->n_eval; i++) {
+        struct s2s_eval_result result;
+        int rc =
+            s2s_evaluate(&result, &t->bundle, t->dp, r->eval[i].path, r->features, &options, err);
+        if (rc == 0 && t->log) {
+            rc = s2s_runlog_eval(t->log, t->state.step, r->eval[i].name, s2s_eval_loss(&result),
+                                 s2s_eval_accuracy(&result), -1, err);
+            s2s_info("train", "step %lld: %s loss %.4f, token accuracy %.3f",
+                     (long long)t->state.step, r->eval[i].name, s2s_eval_loss(&result),
+                     s2s_eval_accuracy(&result));
+        }
+        if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void show(struct s2s_trainer *t, struct s2s_progress *progress,
+                 const struct s2s_runlog_step *line)
+{
+    if (line->step % t->recipe->log_every == 0)
+        s2s_info("train", "step %lld: loss %.4f, grad norm %.3g, lr %.3g, %.0f tokens/s",
+                 (long long)line->step, line->loss, line->grad_norm, line->lr, line->tokens_per_s);
+    if (progress->label) {
+        s2s_progress_note(progress, "loss %.4f, %.0f tokens/s", line->loss, line->tokens_per_s);
+        s2s_progress_add(progress, 1);
+    }
+}
+
+static int one_step(struct s2s_trainer *t, struct s2s_progress *progress, bool *ended,
+                    struct s2s_error *err)
+{
+    const struct s2s_feed_step *data = NULL;
+    struct s2s_step_result result;
+    const double start_s = s2s_now_s();
+    s2s_mesh_note(t->mesh, t->state.step + 1, "data");
+    int rc = s2s_mesh_all_ok(t->mesh, s2s_feed_next(t->feed, &data, err), err);
+    if (rc == 0 && data->n_global == 0) {
+        *ended = true;
+        return 0;
+    }
+    if (rc == 0)
+        rc = s2s_train_step(t, data, schedule_count(t), &result, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "step %lld", (long long)t->state.step + 1);
+    const double step_s = s2s_now_s() - start_s;
+    t->state.step++;
+    t->state.packs += data->n_global;
+    t->state.samples += result.samples;
+    t->state.tokens += result.tokens;
+    t->state.elapsed_s += step_s;
+    t->saved = false;
+    const struct s2s_runlog_step line = {.step = t->state.step,
+                                         .samples = t->state.samples,
+                                         .tokens = t->state.tokens,
+                                         .loss = result.loss,
+                                         .grad_norm = result.grad_norm,
+                                         .lr = result.lr,
+                                         .tokens_per_s = (double)result.tokens / step_s,
+                                         .step_s = step_s,
+                                         .peak_bytes = result.peak_bytes};
+    if (t->log) {
+        show(t, progress, &line);
+        rc = s2s_runlog_add(t->log, &line, err);
+    }
+    return s2s_mesh_all_ok(t->mesh, rc, err);
+}
+
+static bool due(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+static int loop(struct s2s_trainer *t, struct s2s_progress *progress, struct s2s_error *err)
+{
+    const struct s2s_recipe *r = t->recipe;
+    int64_t evaluated = t->state.step;
+    bool ended = false;
+    enum stop stop;
+    int rc = 0;
+    while ((stop = ask_all(t)) == GO_ON) {
+        if ((rc = one_step(t, progress, &ended, err)) < 0)
+            return rc;
+        if (ended)
+            break;
+        if (due(t->state.step, r->eval_every)) {
+            evaluated = t->state.step;
+            if ((rc = evaluate_all(t, err)) < 0)
+                return rc;
+        }
+        if (due(t->state.step, r->ckpt_every) && (rc = s2s_trainer_save(t, err)) < 0)
+            return rc;
+    }
+    if (stop != STOP_ASKED && r->eval_every > 0 && evaluated != t->state.step &&
+        (rc = evaluate_all(t, err)) < 0)
+        return rc;
+    if (!t->saved && (rc = s2s_trainer_save(t, err)) < 0)
+        return rc;
+    if (stop != STOP_ASKED)
+        return 0;
+    rc = s2s_error_set(err, S2S_E_INTERRUPTED,
+                       "interrupted after step %lld; its checkpoint is in "
+                       "%s",
+                       (long long)t->state.step, t->ckpt_root);
+    return s2s_error_hint(err, rc, "the same command goes on from there");
+}
+
+int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)
+{
+    struct s2s_progress progress = {.label = NULL};
+    const bool first = s2s_mesh_rank(t->mesh) == 0;
+    const double start_s = s2s_now_s();
+    const struct s2s_run_state before = t->state;
+    int rc = open_feed(t, err);
+    if (rc < 0)
+        return rc;
+    if (first)
+        rc = s2s_runlog_open(&t->log, t->recipe->run, t->state.step, err);
+    if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
+        return rc;
+    if (first && isatty(STDERR_FILENO)) {
+        int64_t left = t->recipe->steps > 0 ? t->recipe->steps - t->state.step : 0;
+        s2s_progress_begin(&progress, "training", "steps", left > 0 ? left : 0);
+    }
+    rc = loop(t, &progress, err);
+    if (progress.label)
+        s2s_progress_end(&progress);
+    if (first) {
+        const double seconds = t->state.elapsed_s - before.elapsed_s;
+        s2s_info("train", "%lld steps, %lld tokens, %.0f tokens/s in steps, %.1f s in all",
+                 (long long)(t->state.step - before.step),
+                 (long long)(t->state.tokens - before.tokens),
+                 seconds > 0 ? (double)(t->state.tokens - before.tokens) / seconds : 0,
+                 s2s_now_s() - start_s);
+    }
+    if (rc < 0)
+        return rc; /* everybody's already */
+    rc = s2s_runlog_close(t->log, err);
+    t->log = NULL;
+    return s2s_mesh_all_ok(t->mesh, rc, err);
+}

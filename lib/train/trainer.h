@@ -1,0 +1,131 @@
+/*
+ * A run of training: model, optimizer, data and log of a recipe, on all ranks. What the commands of
+ * s2s-train are made of.
+ *
+ *     struct s2s_trainer *t;
+ *     s2s_trainer_open(&t, &recipe, mesh, err);     // model, weights, optimizer
+ *     s2s_trainer_resume(t, err);                   // the last complete checkpoint, if any
+ *     s2s_trainer_run(t, err);                      // to the last step
+ *     s2s_trainer_free(t);
+ *
+ * All functions are collective over the mesh, and their failures are everybody's.
+ */
+#ifndef S2S_TRAINER_H
+#define S2S_TRAINER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/mesh/mesh.h"
+#include "lib/model/model.h"
+#include "lib/optim/optim.h"
+#include "lib/train/feed.h"
+#include "lib/train/recipe.h"
+#include "lib/train/runlog.h"
+
+struct s2s_error;
+
+/* A model on its device. */
+struct s2s_bundle {
+    struct s2s_device *device;
+    struct s2s_model *model;
+    bool composite;
+};
+
+void s2s_bundle_free(struct s2s_bundle *bundle);
+
+/* Where a run stands: what a checkpoint keeps beside tensors. */
+struct s2s_run_state {
+    int64_t step;            /* optimizer steps done */
+    int64_t packs;           /* of all epochs, used */
+    int64_t samples, tokens; /* used */
+    double elapsed_s;        /* spent on steps */
+};
+
+struct s2s_trainer {
+    const struct s2s_recipe *recipe; /* kept */
+    struct s2s_mesh *mesh;           /* kept */
+    struct s2s_comm *dp;
+    struct s2s_bundle bundle;
+    struct s2s_optim *optim;
+    struct s2s_tape *tape;
+    struct s2s_feed *feed;
+    struct s2s_runlog *log; /* rank 0 */
+    struct s2s_run_state state;
+    bool saved; /* the state is that of the newest checkpoint */
+    char *ckpt_root;
+};
+
+/* Rank 0 has locked the run directory (lib/train/lock.h). */
+int s2s_trainer_open(struct s2s_trainer **trainer, const struct s2s_recipe *recipe,
+                     struct s2s_mesh *mesh, struct s2s_error *err);
+int s2s_trainer_resume(struct s2s_trainer *trainer, struct s2s_error *err);
+/*
+ * Steps until the recipe's end (steps, seconds, a pipe's end), with evaluations and checkpoints;
+ * the last state is saved. INTERRUPTED after SIGTERM, SIGINT or SIGUSR1 to any rank: saved too.
+ */
+int s2s_trainer_run(struct s2s_trainer *trainer, struct s2s_error *err);
+void s2s_trainer_free(struct s2s_trainer *trainer); /* NULL is a no-op */
+
+/* Handlers of SIGTERM, SIGINT and SIGUSR1 that only take note; before threads start. */
+void s2s_trainer_catch_signals(void);
+
+/* ---- models (setup.c) ---- */
+
+/* The recipe's model, allocated; with load also its initial values and weights. */
+int s2s_bundle_open(struct s2s_bundle *bundle, const struct s2s_recipe *recipe, bool load,
+                    struct s2s_error *err);
+/* A model directory with its weights, or the model inside a checkpoint (the other is NULL). */
+int s2s_bundle_open_dir(struct s2s_bundle *bundle, const char *dir, const char *ckpt,
+                        struct s2s_error *err);
+
+/* ---- checkpoints (save.c) ---- */
+
+int s2s_trainer_save(struct s2s_trainer *trainer, struct s2s_error *err);
+/* Parameters, and with optim and state the rest, of a torch_dist checkpoint. Every parameter must
+ * be there: NOTFOUND lists those that are not. */
+int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *optim,
+                struct s2s_run_state *state, struct s2s_error *err);
+
+/* ---- the step (step.c) ---- */
+
+struct s2s_step_result {
+    double loss; /* mean over the labels of the global batch */
+    double grad_norm, lr;
+    int64_t samples, tokens, labels; /* of the global batch */
+    int64_t peak_bytes;              /* of the rank that has most */
+};
+
+/* One optimizer step on a global batch; count is the schedule's counter. RANGE names the layer or
+ * the parameter where the first NaN or Inf is; nothing was changed then. */
+int s2s_train_step(struct s2s_trainer *trainer, const struct s2s_feed_step *data, double count,
+                   struct s2s_step_result *result, struct s2s_error *err);
+
+/* ---- evaluation (evaluate.c) ---- */
+
+struct s2s_tokenizer;
+
+struct s2s_eval_options {
+    struct s2s_tokenizer *tokenizer; /* NULL: no text metrics */
+    bool shuffle_audio;              /* every utterance hears another one */
+    int64_t max_tokens;              /* of a microbatch; 0: those of a pack */
+    int64_t max_new_tokens;
+    bool text; /* generate and compare with the reference */
+};
+
+struct s2s_eval_result {
+    int64_t n_utterances, n_labels, n_right, n_words, n_word_errors;
+    double loss_sum;
+};
+
+/* Collective over comm: results of all ranks, the same whatever their number. A failure is this
+ * rank's own, to be shared (s2s_mesh_all_ok). */
+int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_comm *comm,
+                 const char *path, const char *features, const struct s2s_eval_options *options,
+                 struct s2s_error *err);
+double s2s_eval_loss(const struct s2s_eval_result *result);     /* nats a token */
+double s2s_eval_accuracy(const struct s2s_eval_result *result); /* of tokens */
+double s2s_eval_wer(const struct s2s_eval_result *result);      /* -1: not measured */
+
+#endif

@@ -1,0 +1,36 @@
+/* The commands of s2s-train, and the launch they share. */
+#ifndef S2S_TRAIN_COMMANDS_H
+#define S2S_TRAIN_COMMANDS_H
+
+#include <stddef.h>
+
+#include "lib/base/tool.h"
+#include "lib/mesh/mesh.h"
+#include "lib/train/recipe.h"
+
+struct s2s_error;
+
+/* The ranks of this launch; NULL until train_launch. main closes it. */
+extern struct s2s_mesh *train_mesh;
+
+/* Positional arguments RECIPE [KEY=VALUE...], collected by a parser. */
+struct train_args {
+    struct s2s_common common;
+    char *recipe;
+    char **overrides;
+    size_t n_overrides, cap_overrides;
+};
+
+/* For ARGP_KEY_ARG. */
+void train_add_arg(struct train_args *args, struct argp_state *state, char *arg);
+void train_args_release(struct train_args *args);
+/* Threads, ranks, recipe with its overrides, rules. Collective. */
+int train_launch(struct s2s_recipe *recipe, struct train_args *args, struct s2s_error *err);
+
+int train_train(int argc, char **argv, struct s2s_error *err);
+int train_eval(int argc, char **argv, struct s2s_error *err);
+int train_generate(int argc, char **argv, struct s2s_error *err);
+int train_lr(int argc, char **argv, struct s2s_error *err);
+int train_plot(int argc, char **argv, struct s2s_error *err);
+
+#endif

@@ -1,0 +1,165 @@
+/* s2s-train eval RECIPE.yaml --checkpoint DIR [key=value...] */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "lib/base/base.h"
+#include "lib/text/tokenizer.h"
+#include "lib/train/trainer.h"
+#include "tools/train/commands.h"
+
+enum { KEY_CHECKPOINT = 0x100, KEY_SHUFFLE, KEY_NO_TEXT, KEY_MAX_NEW };
+
+struct eval_args {
+    struct train_args train; /* first: it begins with the shared options */
+    const char *checkpoint;
+    bool shuffle, no_text;
+    int64_t max_new_tokens;
+};
+
+static const struct argp_option options[] = {
+    {"checkpoint", KEY_CHECKPOINT, "DIR", 0,
+     "Checkpoint to evaluate (default: the newest of the recipe's run)", 1},
+    {"shuffle-audio", KEY_SHUFFLE, NULL, 0,
+     "Every utterance hears the sound of another: what the model knows without listening", 1},
+    {"no-text", KEY_NO_TEXT, NULL, 0, "Losses and accuracies only", 1},
+    {"max-new-tokens", KEY_MAX_NEW, "N", 0, "Longest text to generate (default 256)", 1},
+    {0},
+};
+
+static const char doc[] =
+    "Loss, token accuracy and, where the recipe names a tokenizer, word error rate of each data "
+    "set of data.eval."
+    "\v"
+    "Examples:\n"
+    "  s2s-train eval recipe.yaml\n"
+    "  s2s-train eval recipe.yaml --checkpoint runs/a/checkpoints --shuffle-audio --json\n"
+    "\n"
+    "Exit status: 0 done, 1 the data or the checkpoint is bad, 2 the command line is bad or an "
+    "input cannot be opened.\n"
+    "See also: s2s-train(1)";
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct eval_args *args = state->input;
+    switch (key) {
+    case KEY_CHECKPOINT:
+        args->checkpoint = arg;
+        return 0;
+    case KEY_SHUFFLE:
+        args->shuffle = true;
+        return 0;
+    case KEY_NO_TEXT:
+        args->no_text = true;
+        return 0;
+    case KEY_MAX_NEW:
+        args->max_new_tokens = s2s_arg_i64(state, "max-new-tokens", arg, 1, 1 << 20);
+        return 0;
+    case ARGP_KEY_ARG:
+        train_add_arg(&args->train, state, arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!args->train.recipe)
+            argp_error(state, "no recipe: name a YAML file");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static json_t *as_json(const char *name, const struct s2s_eval_result *r)
+{
+    json_t *set = json_pack("{s:s, s:f, s:f, s:I, s:I}", "name", name, "loss", s2s_eval_loss(r),
+                            "token_accuracy", s2s_eval_accuracy(r), "utterances",
+                            (json_int_t)r->n_utterances, "tokens", (json_int_t)r->n_labels);
+    if (set && s2s_eval_wer(r) >= 0) {
+        json_object_set_new(set, "wer", json_real(s2s_eval_wer(r)));
+        json_object_set_new(set, "words", json_integer(r->n_words));
+    }
+    return set;
+}
+
+static void print_set(const char *name, const struct s2s_eval_result *r)
+{
+    printf("%s: loss %.4f, token accuracy %.2f %%", name, s2s_eval_loss(r),
+           100 * s2s_eval_accuracy(r));
+    if (s2s_eval_wer(r) >= 0)
+        printf(", WER %.2f %%", 100 * s2s_eval_wer(r));
+    printf(" (%lld utterances, %lld tokens)\n", (long long)r->n_utterances, (long long)r->n_labels);
+}
+
+static int eval_sets(const struct eval_args *args, const struct s2s_recipe *recipe,
+                     struct s2s_bundle *bundle, struct s2s_tokenizer *tok, struct s2s_error *err)
+{
+    const struct s2s_eval_options opt = {.tokenizer = tok,
+                                         .text = tok && !args->no_text,
+                                         .shuffle_audio = args->shuffle,
+                                         .max_new_tokens = args->max_new_tokens};
+    const bool first = s2s_mesh_rank(train_mesh) == 0, json = args->train.common.json;
+    json_t *sets = json_array();
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < recipe->n_eval; i++) {
+        struct s2s_eval_result result;
+        rc = s2s_evaluate(&result, bundle, s2s_mesh_world(train_mesh), recipe->eval[i].path,
+                          recipe->features, &opt, err);
+        rc = s2s_mesh_all_ok(train_mesh, rc, err);
+        if (rc == 0 && first && json)
+            json_array_append_new(sets, as_json(recipe->eval[i].name, &result));
+        else if (rc == 0 && first)
+            print_set(recipe->eval[i].name, &result);
+    }
+    if (rc == 0 && first && json) {
+        json_t *report = json_pack("{s:s, s:b, s:O}", "checkpoint", args->checkpoint,
+                                   "shuffled_audio", args->shuffle, "sets", sets);
+        json_dumpf(report, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(report);
+    }
+    json_decref(sets);
+    return rc;
+}
+
+static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, struct s2s_error *err)
+{
+    struct s2s_bundle bundle = {.model = NULL};
+    struct s2s_tokenizer *tok = NULL;
+    char *newest = recipe->run ? s2s_xasprintf("%s/checkpoints", recipe->run) : NULL;
+    int rc = 0;
+    if (!args->checkpoint)
+        args->checkpoint = newest;
+    if (!args->checkpoint)
+        rc = s2s_error_set(err, S2S_E_ARG, "no checkpoint: give --checkpoint DIR");
+    else if (recipe->n_eval == 0)
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "data.eval names no data set");
+    if (rc == 0 && recipe->tokenizer && !args->no_text)
+        rc = s2s_tokenizer_open(&tok, recipe->tokenizer, err);
+    if (rc == 0)
+        rc = s2s_bundle_open(&bundle, recipe, false, err);
+    if (rc == 0)
+        rc = s2s_restore(args->checkpoint, bundle.model->params, NULL, NULL, err);
+    rc = s2s_mesh_all_ok(train_mesh, rc, err);
+    if (rc == 0)
+        rc = eval_sets(args, recipe, &bundle, tok, err);
+    s2s_bundle_free(&bundle);
+    s2s_tokenizer_free(tok);
+    free(newest);
+    return rc;
+}
+
+int train_eval(int argc, char **argv, struct s2s_error *err)
+{
+    static const struct argp argp = {options, parse, "RECIPE [KEY=VALUE...]", doc, NULL,
+                                     NULL,    NULL};
+    struct eval_args args = {.train.common = S2S_COMMON_DEFAULT, .max_new_tokens = 256};
+    struct s2s_recipe recipe = S2S_RECIPE_INIT;
+    s2s_tool_parse(&argp, argc, argv, &args);
+    int rc = train_launch(&recipe, &args.train, err);
+    if (rc == 0)
+        rc = eval_run(&args, &recipe, err);
+    s2s_recipe_release(&recipe);
+    train_args_release(&args.train);
+    return rc;
+}

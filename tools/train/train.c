@@ -1,0 +1,100 @@
+/* s2s-train RECIPE.yaml [key=value...] */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/conf/conf.h"
+#include "lib/io/outfile.h"
+#include "lib/train/lock.h"
+#include "lib/train/trainer.h"
+#include "tools/train/commands.h"
+
+static const char doc[] =
+    "Train a speech language model. The run goes on from its last checkpoint, if there is one."
+    "\v"
+    "Commands (s2s-train COMMAND --help shows their options):\n"
+    "  eval       Loss, token accuracy and word error rate of data sets\n"
+    "  generate   Text for a sound and a prompt\n"
+    "  lr         The learning rate of each step\n"
+    "  plot       The loss of a run as a picture\n"
+    "  probe      Numbers of a model for comparison with another framework\n"
+    "\n"
+    "Examples:\n"
+    "  s2s-train recipe.yaml run=runs/a train.steps=100\n"
+    "  mpirun -n 4 s2s-train -v recipe.yaml mesh.dp=4\n"
+    "  s2s-shard cat packs.s2s | s2s-train recipe.yaml 'data.train=[-]'\n"
+    "\n"
+    "Exit status: 0 done; 1 the data, the recipe or the run is bad, or it was interrupted (its "
+    "checkpoint is saved); 2 the command line is bad or an input cannot be opened.\n"
+    "See also: s2s-pack(1), s2s-check(1), s2s-ckpt(1), doc/RECIPE.md";
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct train_args *args = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG:
+        train_add_arg(args, state, arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!args->recipe)
+            argp_error(state, "no recipe: name a YAML file");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The recipe as it runs, beside what it makes. */
+static int write_recipe(const struct s2s_recipe *recipe, struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    struct s2s_outfile *out = NULL;
+    char *path = s2s_xasprintf("%s/recipe.yaml", recipe->run);
+    s2s_conf_dump(&text, recipe->conf, false);
+    int rc = s2s_outfile_open(&out, path, err);
+    if (rc == 0 && (rc = s2s_outfile_write(out, text.data, text.len, err)) < 0)
+        s2s_outfile_abort(out);
+    else if (rc == 0)
+        rc = s2s_outfile_commit(out, err);
+    s2s_buf_release(&text);
+    free(path);
+    return rc;
+}
+
+static int claim_run(struct s2s_run_lock **lock, const struct s2s_recipe *recipe,
+                     struct s2s_error *err)
+{
+    if (!recipe->run)
+        return s2s_error_hint(err, s2s_error_set(err, S2S_E_NOTFOUND, "no run directory"),
+                              "give run: DIR in the recipe, or run=DIR");
+    if (s2s_mesh_rank(train_mesh) != 0)
+        return 0;
+    int rc = s2s_run_lock(lock, recipe->run, err);
+    return rc < 0 ? rc : write_recipe(recipe, err);
+}
+
+int train_train(int argc, char **argv, struct s2s_error *err)
+{
+    static const struct argp argp = {NULL, parse, "RECIPE [KEY=VALUE...]", doc, NULL, NULL, NULL};
+    struct train_args args = {.common = S2S_COMMON_DEFAULT};
+    struct s2s_recipe recipe = S2S_RECIPE_INIT;
+    struct s2s_run_lock *lock = NULL;
+    struct s2s_trainer *trainer = NULL;
+
+    s2s_tool_parse(&argp, argc, argv, &args);
+    s2s_trainer_catch_signals();
+    int rc = train_launch(&recipe, &args, err);
+    if (rc == 0)
+        rc = s2s_mesh_all_ok(train_mesh, claim_run(&lock, &recipe, err), err);
+    if (rc == 0)
+        rc = s2s_trainer_open(&trainer, &recipe, train_mesh, err);
+    if (rc == 0)
+        rc = s2s_trainer_resume(trainer, err);
+    if (rc == 0)
+        rc = s2s_trainer_run(trainer, err);
+    s2s_trainer_free(trainer);
+    s2s_run_unlock(lock);
+    s2s_recipe_release(&recipe);
+    train_args_release(&args);
+    return rc;
+}

@@ -338,5 +338,6 @@ void text_bpe_encode(const struct text_bpe *bpe, struct text_bpe_work *work, str
     }
     size_t first = ids->len;
     merge_word(bpe, work, ids, word, len);
-    remember(work, &work->cache[i], hash, word, len, ids->data + first, ids->len - first);
+    remember(work, &work->cache[i], hash, word, len, ids->len > first ? ids->data + first : NULL,
+             ids->len - first);
 }

@@ -218,8 +218,8 @@ void s2s_mel_work_free(struct s2s_mel_work *work)
 /* ---- a block of frames ---- */
 
 /* Pre-emphasised samples first .. first+n-1 of the clip, zero outside it. */
-static void load_samples(float *out, int64_t first, int64_t n, const float *pcm, int64_t n_pcm,
-                         float preemphasis)
+static void load_samples(float *restrict out, int64_t first, int64_t n, const float *restrict pcm,
+                         int64_t n_pcm, float preemphasis)
 {
     int64_t begin = first < 0 ? -first : 0;
     int64_t end = n_pcm - first < n ? n_pcm - first : n;
@@ -229,18 +229,24 @@ static void load_samples(float *out, int64_t first, int64_t n, const float *pcm,
         end = begin;
     memset(out, 0, (size_t)begin * sizeof *out);
     memset(out + end, 0, (size_t)(n - end) * sizeof *out);
+    if (begin < end && first + begin == 0) {
+        out[begin] = pcm[0];
+        begin++;
+    }
     for (int64_t i = begin; i < end; i++)
-        out[i] = first + i > 0 ? pcm[first + i] - preemphasis * pcm[first + i - 1] : pcm[0];
+        out[i] = pcm[first + i] - preemphasis * pcm[first + i - 1];
 }
 
 /* A frame's samples at distance r + q * hop lie in row r, from column q on: lanes are frames. */
 static void load_columns(const struct s2s_mel *mel, struct s2s_mel_work *work)
 {
-    int hop = mel->config.hop, stride = mel->column_stride;
-    for (int c = 0; c < mel->n_columns; c++)
-        for (int r = 0; r < hop; r++)
-            work->columns[(size_t)r * (size_t)stride + (size_t)c] =
-                work->samples[(size_t)c * (size_t)hop + (size_t)r];
+    int hop = mel->config.hop, n_columns = mel->n_columns;
+    const float *restrict from = work->samples;
+    for (int r = 0; r < hop; r++) {
+        float *restrict row = work->columns + (size_t)r * (size_t)mel->column_stride;
+        for (int c = 0; c < n_columns; c++)
+            row[c] = from[c * hop + r];
+    }
 }
 
 static void load_frames(const struct s2s_mel *mel, struct s2s_mel_work *work)

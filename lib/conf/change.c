@@ -139,6 +139,14 @@ int s2s_conf_override(struct s2s_conf *root, const char *assignment, struct s2s_
     return rc;
 }
 
+void s2s_conf_retype(struct s2s_conf *node)
+{
+    if (node->kind != S2S_CONF_STRING)
+        return;
+    node->quoted = false;
+    conf_resolve_scalar(node);
+}
+
 bool s2s_conf_remove(struct s2s_conf *root, const char *path)
 {
     struct s2s_conf *node = (struct s2s_conf *)s2s_conf_find(root, path);

@@ -210,6 +210,9 @@ int s2s_conf_set_text(struct s2s_conf *root, const char *path, const char *yaml,
                       enum s2s_conf_origin origin, const char *name, struct s2s_error *err);
 /* "a.b=value" from the command line; the value is YAML, empty is null. ARG without '='. */
 int s2s_conf_override(struct s2s_conf *root, const char *assignment, struct s2s_error *err);
+/* Types the text of a string (quoted or not) as a plain YAML scalar: what a command line would be
+ * read as. */
+void s2s_conf_retype(struct s2s_conf *node);
 /* Removes what is at path; false if nothing was. */
 bool s2s_conf_remove(struct s2s_conf *root, const char *path);
 /* Maps are merged deeply, everything else of `over` replaces what root has. */

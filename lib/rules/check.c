@@ -8,7 +8,7 @@
 
 static const struct s2s_rule *const tables[] = {
     rules_wld, rules_bat, rules_tp, rules_cp, rules_thd, rules_pp,  rules_model,
-    rules_run, rules_slm, rules_rl, rules_am, rules_trn, rules_cfg,
+    rules_run, rules_slm, rules_rl, rules_am, rules_mlm, rules_trn, rules_cfg,
 };
 
 /* The second name of a pair is the one that is reported. */
@@ -125,10 +125,13 @@ static int apply_set(struct rules_check *check, const char *set)
         return s2s_error_hint(check->err, S2S_E_ARG, "as in --set tp=4");
     }
     char *name = s2s_xstrndup(set, (size_t)(equals - set));
+    if (check->report->dialect == S2S_DIALECT_MLM) /* --tensor-model-parallel-size is fine too */
+        for (char *s = name + strspn(name, "-"); *s; s++)
+            *s = *s == '-' ? '_' : *s;
     const struct rules_fact *fact = rules_fact_find(&check->facts, name);
     char *assignment = fact && fact->key && !s2s_conf_find(check->conf, name)
                            ? s2s_xasprintf("%s%s", fact->key, equals)
-                           : s2s_xstrdup(set);
+                           : s2s_xasprintf("%s%s", name + strspn(name, "-"), equals);
     free(name);
     int rc = s2s_conf_override(fact && fact->of_model ? check->model : check->conf, assignment,
                                check->err);
@@ -146,6 +149,8 @@ static int lower(struct rules_check *check)
         return rules_lower_rl(check);
     case S2S_DIALECT_AM:
         return rules_lower_am(check);
+    case S2S_DIALECT_MLM:
+        return rules_lower_mlm(check);
     default:
         return rules_lower_s2s(check);
     }
@@ -450,7 +455,7 @@ static int check_dialect(struct s2s_report *report, const struct s2s_rules_optio
 {
     enum s2s_dialect found = opt->dialect ? opt->dialect : s2s_dialect_detect(report->conf);
     report->dialect = found;
-    if (found & (S2S_DIALECT_S2S | S2S_DIALECT_SLM | S2S_DIALECT_RL | S2S_DIALECT_AM))
+    if (found & (S2S_DIALECT_ALL & ~S2S_DIALECT_HET))
         return 0;
     if (found)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: no rules for a config of kind %s (%s)",
@@ -481,19 +486,20 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
         .opt = opt, .conf = conf, .model = report->model, .report = report, .err = err};
     /* the keys that tell a dialect may stand in a parent */
     int rc = has_parents(conf, opt) ? rules_inherit(&check, path) : 0;
-    conf = check.conf;
     if (rc >= 0)
         rc = check_dialect(report, opt, err);
+    if (rc >= 0 && report->dialect == S2S_DIALECT_MLM)
+        rc = rules_args_of_yaml(&check);
     if (rc >= 0)
         rc = apply_sets(&check);
     if (rc >= 0) {
         find_duplicates(&check);
-        if (report->dialect != S2S_DIALECT_S2S)
+        if (report->dialect != S2S_DIALECT_S2S && report->dialect != S2S_DIALECT_MLM)
             find_faults(&check);
         rc = lower(&check);
     }
     if (rc >= 0) {
-        find_markers(&check, conf);
+        find_markers(&check, check.conf);
         find_needed_markers(&check);
         evaluate_all(&check);
         suppress(&check);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "lib/base/error.h"
 
@@ -67,11 +68,14 @@ static int add_parent(struct rules_check *check, struct s2s_conf *into, const st
     }
     char *path = sibling(chain->path, name->text);
     struct chain link = {chain, path};
+    struct stat st;
+    /* a device or a pipe is no parent: it could keep us reading for ever */
+    bool there = stat(path, &st) == 0 && S_ISREG(st.st_mode);
     int rc = 0;
     if (is_in(chain, path) || depth_of(chain) >= MAX_PARENTS) {
         rc = s2s_conf_error(check->err, S2S_E_FORMAT, name, "'%.200s' leads back to itself",
                             name->text);
-    } else if (s2s_conf_read(&parent, path, S2S_CONF_YAML, &why) == S2S_E_OPEN) {
+    } else if (!there || s2s_conf_read(&parent, path, S2S_CONF_YAML, &why) == S2S_E_OPEN) {
         rules_find(check, "S2S-CFG-006", name, false,
                    "mend the path, or check the file where its "
                    "parents are",

@@ -117,8 +117,9 @@ struct rules_check {
     struct rules_facts facts;
     struct s2s_report *report;
     struct s2s_error *err;
-    const char *section; /* what '@' stands for in the keys of a map */
-    bool incomplete;     /* a parent is missing: what is not set is not known */
+    const struct s2s_conf *env_vars; /* the file's own environment block, or NULL */
+    const char *section;             /* what '@' stands for in the keys of a map */
+    bool incomplete;                 /* a parent is missing: what is not set is not known */
 };
 
 void rules_lower_map(struct rules_check *check, const struct rules_map *map);
@@ -128,6 +129,9 @@ int rules_lower_s2s(struct rules_check *check);
 int rules_lower_slm(struct rules_check *check);
 int rules_lower_rl(struct rules_check *check);
 int rules_lower_am(struct rules_check *check);
+int rules_lower_mlm(struct rules_check *check);
+/* Replaces check->conf by the arguments of a MODEL_ARGS file, as lower_mlm.c wants them. */
+int rules_args_of_yaml(struct rules_check *check);
 /* Replaces check->conf by itself with its parents (`defaults`); path is where it was read from.
  * FORMAT for a parent that cannot be parsed or a circle. */
 int rules_inherit(struct rules_check *check, const char *path);
@@ -147,7 +151,7 @@ void rules_find(struct rules_check *check, const char *id, const struct s2s_conf
         .id = NULL \
     }
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
-    rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_trn[],
-    rules_cfg[];
+    rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
+    rules_trn[], rules_cfg[];
 
 #endif

@@ -4,6 +4,7 @@
 #define S2S S2S_DIALECT_S2S
 #define SLM S2S_DIALECT_SLM
 #define AM S2S_DIALECT_AM
+#define MLM S2S_DIALECT_MLM
 #define RL S2S_DIALECT_RL
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
@@ -12,7 +13,7 @@
 const struct s2s_rule rules_wld[] = {
     {
         .id = "S2S-WLD-001",
-        .dialects = S2S | SLM | RL | AM,
+        .dialects = S2S | SLM | RL | AM | MLM,
         .severity = ERROR,
         .when = "world >= tp*cp*pp*gtp and tp*cp*pp*gtp not divides world",
         .at = "tp cp pp world_given nodes devices",
@@ -26,7 +27,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-002",
-        .dialects = S2S | SLM | RL | AM,
+        .dialects = S2S | SLM | RL | AM | MLM,
         .severity = ERROR,
         .when = "world < tp*cp*pp*gtp",
         .at = "tp cp pp world_given nodes devices",
@@ -104,7 +105,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-008",
-        .dialects = S2S | SLM | RL | AM,
+        .dialects = S2S | SLM | RL | AM | MLM,
         .severity = WARNING,
         .when = "tp > gpus_per_node",
         .at = "tp",
@@ -116,7 +117,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-009",
-        .dialects = S2S | SLM | RL | AM,
+        .dialects = S2S | SLM | RL | AM | MLM,
         .severity = WARNING,
         .when = "tp < gpus_per_node and gpus_per_node % tp != 0",
         .at = "tp",

@@ -62,7 +62,7 @@ static int by_text(const void *a, const void *b)
 
 static bool is_config(const char *name)
 {
-    static const char *const ends[] = {".yaml", ".yml", ".json"};
+    static const char *const ends[] = {".yaml", ".yml"};
     size_t len = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (len > strlen(ends[i]) && !strcmp(name + len - strlen(ends[i]), ends[i]))

@@ -31,7 +31,9 @@ enum {
 
 static const struct argp_option options[] = {
     {"dialect", KEY_DIALECT, "NAME", 0,
-     "The config is s2s (s2s-train recipe), slm (NeMo speechlm2) or rl (NeMo-RL); default: by its keys", 1},
+     "The config is s2s (s2s-train recipe), slm (NeMo speechlm2), rl (NeMo-RL), am (Automodel) or "
+     "mlm (Megatron-LM arguments); default: by its keys",
+     1},
     {"set", KEY_SET, "KEY=VALUE", 0,
      "Check as if this were set: a key of the config, or a common name such as tp (repeatable)", 1},
     {"model-config", KEY_MODEL, "FILE", 0,

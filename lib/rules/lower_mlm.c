@@ -1,0 +1,362 @@
+/*
+ * Megatron-LM arguments. Whatever they were written in, they come here as one map: flags without
+ * dashes and with '_' for '-', values typed as argparse would; a flag that is present without a
+ * value is true, one that is switched off is not there.
+ */
+#include "lib/rules/rules_internal.h"
+
+#include <string.h>
+
+static const struct rules_map map[] = {
+    {"tp", "tensor_model_parallel_size", "size", "1"},
+    {"pp", "pipeline_model_parallel_size", "size", "1"},
+    {"cp", "context_parallel_size", "size", "1"},
+    {"ep", "expert_model_parallel_size", "size", "1"},
+    {"etp_given", "expert_tensor_parallel_size", "size", ""},
+    {"weight_shards", "tensor_parallel_num_weight_shards", "int", ""},
+    {"sp", "sequence_parallel", "bool", "false"},
+    {"mbs", "micro_batch_size", "int", "?"},
+    {"gbs_given", "global_batch_size", "int", ""},
+    {"rampup", "rampup_batch_size", "any", ""},
+    {"step_schedule", "step_batch_size_schedule", "any", ""},
+    {"decrease_batch", "decrease_batch_size_if_needed", "bool", "false"},
+    {"dist_opt_instances", "num_distributed_optimizer_instances", "int", "1"},
+    {"seq_given", "seq_length", "int", ""},
+    {"encoder_seq", "encoder_seq_length", "int", ""},
+    {"decoder_seq", "decoder_seq_length", "int", ""},
+    {"mpe", "max_position_embeddings", "int", ""},
+    {"hidden", "hidden_size", "int", ""},
+    {"heads", "num_attention_heads", "int", ""},
+    {"gqa", "group_query_attention", "bool", "false"},
+    {"query_groups", "num_query_groups", "int", ""},
+    {"head_dim_given", "kv_channels", "int", ""},
+    {"ffn", "ffn_hidden_size", "int", ""},
+    {"layers_given", "num_layers", "int", ""},
+    {"encoder_layers", "encoder_num_layers", "int", ""},
+    {"experts", "num_experts", "any", ""},
+    {"topk", "moe_router_topk", "int", "2"},
+    {"moe_ffn", "moe_ffn_hidden_size", "int", ""},
+    {"router_groups", "moe_router_num_groups", "int", ""},
+    {"router_group_topk", "moe_router_group_topk", "int", ""},
+    {"router_dtype", "moe_router_dtype", "text", ""},
+    {"router_score", "moe_router_score_function", "text", "softmax"},
+    {"router_pre_softmax", "moe_router_pre_softmax", "bool", "false"},
+    {"router_balancing", "moe_router_load_balancing_type", "text", "aux_loss"},
+    {"expert_bias", "moe_router_enable_expert_bias", "bool", "false"},
+    {"dispatcher", "moe_token_dispatcher_type", "text", "allgather"},
+    {"deepep", "moe_enable_deepep", "bool", "false"},
+    {"flex_backend", "moe_flex_dispatcher_backend", "text", ""},
+    {"shared_overlap", "moe_shared_expert_overlap", "bool", "false"},
+    {"capacity", "moe_expert_capacity_factor", "number", ""},
+    {"pad_capacity", "moe_pad_expert_input_to_capacity", "bool", "false"},
+    {"no_bias", "disable_bias_linear", "bool", "false"},
+    {"use_ckpt_args", "use_checkpoint_args", "bool", "false"},
+    {"yaml_cfg", "yaml_cfg", "any", ""},
+    {"vocab", "padded_vocab_size", "int", ""},
+    {"attn", "attention_backend", "text", "auto"},
+    {"cp_comm", "cp_comm_type", "text", "p2p"},
+    {"cp_hier", "hierarchical_context_parallel_sizes", "list", ""},
+    {"tp_overlap", "tp_comm_overlap", "bool", "false"},
+    {"vpp_layers", "num_layers_per_virtual_pipeline_stage", "int", ""},
+    {"vpp_stages", "num_virtual_stages_per_pipeline_rank", "int", ""},
+    {"layout", "pipeline_model_parallel_layout", "text", ""},
+    {"first_layers", "decoder_first_pipeline_num_layers", "int", ""},
+    {"last_layers", "decoder_last_pipeline_num_layers", "int", ""},
+    {"account_embedding", "account_for_embedding_in_pipeline_split", "bool", "false"},
+    {"account_loss", "account_for_loss_in_pipeline_split", "bool", "false"},
+    {"no_overlap_p2p", "no_overlap_p2p_communication", "bool", "false"},
+    {"vpp_group", "microbatch_group_size_per_virtual_pipeline_stage", "int", ""},
+    {"pattern_new", "hybrid_layer_pattern", "text", ""},
+    {"pattern_old", "hybrid_override_pattern", "text", ""},
+    {"mtp_layers", "mtp_num_layers", "int", ""},
+    {"dist_opt", "use_distributed_optimizer", "bool", "false"},
+    {"overlap_grads", "overlap_grad_reduce", "bool", "false"},
+    {"overlap_params", "overlap_param_gather", "bool", "false"},
+    {"overlap_params_step", "overlap_param_gather_with_optimizer_step", "bool", "false"},
+    {"megatron_fsdp", "use_megatron_fsdp use_custom_fsdp", "bool", "false"},
+    {"torch_fsdp", "use_torch_fsdp2", "bool", "false"},
+    {"optimizer", "optimizer", "text", "adam"},
+    {"bucket", "ddp_bucket_size", "int", ""},
+    {"num_buckets", "ddp_num_buckets", "int", ""},
+    {"per_token_loss", "calculate_per_token_loss", "bool", "false"},
+    {"average_in_collective", "ddp_average_in_collective", "bool", "false"},
+    {"steps", "train_iters", "int", ""},
+    {"samples", "train_samples", "int", ""},
+    {"skip_train", "skip_train", "bool", "false"},
+    {"decay_iters", "lr_decay_iters", "int", ""},
+    {"decay_samples", "lr_decay_samples", "int", ""},
+    {"warmup_iters", "lr_warmup_iters", "int", "0"},
+    {"warmup_samples", "lr_warmup_samples", "int", "0"},
+    {"warmup_fraction", "lr_warmup_fraction", "number", ""},
+    {"lr", "lr", "number", ""},
+    {"min_lr", "min_lr", "number", "0"},
+    {"schedule", "lr_decay_style", "text", "linear"},
+    {"wsd_iters", "lr_wsd_decay_iters", "int", ""},
+    {"wsd_samples", "lr_wsd_decay_samples", "int", ""},
+    {"override_sched", "override_opt_param_scheduler", "bool", "false"},
+    {"use_ckpt_sched", "use_checkpoint_opt_param_scheduler", "bool", "false"},
+    {"save", "save", "text", ""},
+    {"save_every", "save_interval", "int", ""},
+    {"save_retain", "save_retain_interval", "int", ""},
+    {"ckpt_format", "ckpt_format", "text", "torch_dist"},
+    {"async_save", "async_save", "bool", "false"},
+    {"bf16", "bf16", "bool", "false"},
+    {"fp16", "fp16", "bool", "false"},
+    {"fp8", "fp8_format", "any", ""},
+    {"fp4", "fp4_format", "any", ""},
+    {"recompute", "recompute_granularity", "text", ""},
+    {"recompute_method", "recompute_method", "text", ""},
+    {"recompute_layers", "recompute_num_layers", "int", ""},
+    {"distribute_saved", "distribute_saved_activations", "bool", "false"},
+    {"rl_step", "perform_rl_step", "bool", "false"},
+    {"sft", "sft", "bool", "false"},
+    {"swiglu", "swiglu", "bool", "false"},
+    {"overlap_ep", "overlap_moe_expert_parallel_comm", "bool", "false"},
+    {"removed_batch_size", "batch_size", "any", ""},
+    {"removed_warmup", "warmup", "any", ""},
+    {"removed_model_parallel", "model_parallel_size", "any", ""},
+    {"removed_checkpoint_activations", "checkpoint_activations", "any", ""},
+    {"mamba_heads", "mamba_num_heads", "int", ""},
+    {"mamba_groups", "mamba_num_groups", "int", "8"},
+    {0},
+};
+
+/* What a hybrid pattern says: stages by '|', depths of MTP behind '/'. */
+struct pattern {
+    const char *fault; /* "" if none */
+    int64_t n_layers, n_segments, n_mtp, n_experts, n_mamba;
+    bool piped, mtp_differ;
+};
+
+static struct pattern read_pattern(const char *text)
+{
+    struct pattern p = {.fault = "", .n_segments = 1};
+    const char *end = text + strcspn(text, "/"), *previous = NULL;
+    size_t previous_len = 0;
+    bool star = false, other = false;
+    for (const char *s = text; s < end; s++) {
+        if (*s == '|') {
+            p.piped = true;
+            p.n_segments++;
+            if (s == text || s[-1] == '|' || s + 1 == end)
+                p.fault = "an empty stage";
+        } else if (!strchr("MG*D+-E", *s)) {
+            p.fault = "a letter that is none of M G * D + - E";
+        } else {
+            p.n_layers++;
+            p.n_experts += *s == 'E';
+            p.n_mamba += *s == 'M';
+            star |= *s == '*';
+            other |= *s == 'D' || *s == '+';
+        }
+    }
+    if (star && other)
+        p.fault = "* together with D or +";
+    while (*end == '/') {
+        const char *begin = end + 1;
+        size_t len = strcspn(begin, "/");
+        p.n_mtp++;
+        if (previous && (len != previous_len || memcmp(previous, begin, len) != 0))
+            p.mtp_differ = true;
+        previous = begin;
+        previous_len = len;
+        end = begin + len;
+    }
+    return p;
+}
+
+static struct rules_value fact(const struct rules_check *check, const char *name)
+{
+    return rules_fact_find(&check->facts, name)->value;
+}
+
+static void lower_pattern(struct rules_check *check)
+{
+    struct rules_value pattern = fact(check, "pattern_new");
+    struct rules_facts *f = &check->facts;
+    if (pattern.type == RULES_NULL)
+        pattern = fact(check, "pattern_old");
+    bool given = pattern.type == RULES_TEXT;
+    struct pattern p = read_pattern(given ? pattern.s : "");
+    struct rules_value none = pattern.type == RULES_UNKNOWN ? rules_unknown() : rules_null();
+    rules_fact_set(f, "hybrid",
+                   pattern.type == RULES_UNKNOWN ? rules_unknown() : rules_bool(given));
+    rules_fact_set(f, "pattern_fault", given ? rules_text(p.fault) : none);
+    rules_fact_set(f, "pattern_layers", given ? rules_int(p.n_layers) : none);
+    rules_fact_set(f, "pattern_piped", given ? rules_bool(p.piped) : none);
+    rules_fact_set(f, "pattern_segments", given && p.piped ? rules_int(p.n_segments) : none);
+    rules_fact_set(f, "pattern_mtp", given ? rules_int(p.n_mtp) : none);
+    rules_fact_set(f, "pattern_mtp_differ", given ? rules_bool(p.mtp_differ) : none);
+    rules_fact_set(f, "pattern_experts", given ? rules_bool(p.n_experts > 0) : none);
+    rules_fact_set(f, "pattern_mamba", given ? rules_bool(p.n_mamba > 0) : none);
+}
+
+/* Stages that a layout has: its '|' and one, with x*n and (..)*n multiplied out; unknown if odd. */
+static void lower_layout(struct rules_check *check)
+{
+    struct rules_value layout = fact(check, "layout");
+    struct rules_value stages = layout.type == RULES_NULL ? rules_null() : rules_unknown();
+    if (layout.type == RULES_TEXT && !strpbrk(layout.s, "()*[.")) {
+        int64_t n = 1;
+        for (const char *s = layout.s; *s; s++)
+            n += *s == '|';
+        stages = rules_int(n);
+    }
+    rules_fact_set(&check->facts, "layout_stages", stages);
+}
+
+/* Variables of the launch: ENV_VARS of the file, then --env. */
+static void lower_env(struct rules_check *check)
+{
+    static const struct {
+        const char *fact, *name;
+    } names[] = {{"max_connections", "CUDA_DEVICE_MAX_CONNECTIONS"},
+                 {"nvte_flash", "NVTE_FLASH_ATTN"},
+                 {"nvte_fused", "NVTE_FUSED_ATTN"},
+                 {"nvte_unfused", "NVTE_UNFUSED_ATTN"},
+                 {"env_world", "WORLD_SIZE"},
+                 {"env_gpus", "GPUS_PER_NODE"},
+                 {"env_nodes", "NUM_NODES"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct s2s_conf *node =
+            check->env_vars ? s2s_conf_key(check->env_vars, names[i].name) : NULL;
+        char *call = rules_keep(&check->facts, s2s_xasprintf("env('%s')", names[i].name));
+        struct rules_value v = rules_eval(&check->facts, call, NULL);
+        struct rules_fact *f = rules_fact_make(&check->facts, names[i].fact);
+        f->key = names[i].name;
+        if (v.type == RULES_NULL && node && node->text && !strstr(node->text, "$")) {
+            v = rules_text(node->text);
+            f->node = node;
+        } else if (v.type == RULES_NULL) {
+            v = rules_unknown();
+        }
+        f->value = v;
+    }
+}
+
+static struct rules_value env_int(const struct rules_check *check, const char *name)
+{
+    struct rules_value v = fact(check, name);
+    int64_t n = 0;
+    bool number = v.type == RULES_TEXT && *v.s && !v.s[strspn(v.s, "0123456789")];
+    for (const char *s = number ? v.s : ""; *s && n < INT32_MAX; s++)
+        n = 10 * n + (*s - '0');
+    return number && n > 0 ? rules_int(n) : rules_unknown();
+}
+
+static void lower_world(struct rules_check *check)
+{
+    struct rules_value given = fact(check, "world_given"), gpus = fact(check, "gpus_given");
+    rules_fact_set(&check->facts, "world",
+                   given.type == RULES_INT ? given : env_int(check, "env_world"));
+    rules_fact_set(&check->facts, "gpus_per_node",
+                   gpus.type == RULES_INT ? gpus : env_int(check, "env_gpus"));
+}
+
+int rules_lower_mlm(struct rules_check *check)
+{
+    static const struct rules_derived derived[] = {
+        {"etp", "if(etp_given == null, tp, etp_given)"},
+        {"gtp", "if(weight_shards == null, 1, weight_shards / tp)"},
+        {"strategy", "null"},
+        {"dp_cfg", "null"},
+        {"dp", "world / (tp*cp*pp*gtp)"},
+        {"gbs", "if(gbs_given == null, mbs*dp, gbs_given)"},
+        {"nmb", "gbs / (mbs*dp)"},
+        {"seq", "if(seq_given == null, encoder_seq, seq_given)"},
+        {"layers", "if(hybrid, pattern_layers, if(layers_given == null, encoder_layers, "
+                   "layers_given))"},
+        {"kv_heads", "if(gqa, query_groups, heads)"},
+        {"split_layers", "layers + if(account_embedding, 1, 0) + if(account_loss, 1, 0)"},
+        {"uneven", "first_layers != null or last_layers != null or layout != null or hybrid"},
+        {"vpp", "if(vpp_stages != null, vpp_stages, if(vpp_layers != null, split_layers / pp / "
+                "vpp_layers, if(layout != null, layout_stages / pp, if(pattern_segments != null, "
+                "pattern_segments / pp, 1))))"},
+        {"group", "if(vpp_group == null, pp, vpp_group)"},
+        {"decay", "if(decay_iters == null, steps, decay_iters)"},
+        {"warmup", "if(decay_samples == null and samples == null, warmup_iters, 0)"},
+        {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
+        {"linear_attention", "null"},
+        {"packed", "sft"},
+        {0},
+    };
+    rules_lower_map(check, map);
+    /* `0` experts, and a list of them in old models, mean what they say elsewhere */
+    struct rules_fact *experts = rules_fact_find(&check->facts, "experts");
+    if (experts->value.type == RULES_INT && experts->value.i == 0)
+        experts->value = rules_null();
+    else if (experts->value.type != RULES_INT && experts->value.type != RULES_NULL)
+        experts->value = rules_unknown();
+    lower_pattern(check);
+    lower_layout(check);
+    lower_env(check);
+    lower_world(check);
+    rules_lower_derived(check, derived);
+    return 0;
+}
+
+/* ---- MODEL_ARGS ---- */
+
+/* "--a-b_c" -> "a_b_c"; "" if it is no flag */
+static void normalise(char *out, size_t size, const char *flag)
+{
+    size_t n = 0;
+    flag += strspn(flag, "-");
+    for (; *flag && n + 1 < size; flag++)
+        out[n++] = *flag == '-' ? '_' : *flag;
+    out[n] = 0;
+}
+
+/* "2 4" of a flag that takes several words */
+static void set_words(struct s2s_conf *args, const char *name, const struct s2s_conf *value)
+{
+    static const char *const lists[] = {"hierarchical_context_parallel_sizes", NULL};
+    bool list = false;
+    for (int i = 0; lists[i]; i++)
+        list |= !strcmp(lists[i], name);
+    if (!list || !value->text) {
+        s2s_conf_set(args, name, value, NULL);
+        return;
+    }
+    struct s2s_buf text = S2S_BUF_INIT;
+    s2s_buf_putc(&text, '[');
+    for (const char *s = value->text; *s; s++)
+        s2s_buf_putc(&text, *s == ' ' ? ',' : *s);
+    s2s_buf_putc(&text, ']');
+    s2s_conf_set_text(args, name, text.data, S2S_CONF_FROM_DERIVED, "derived", NULL);
+    struct s2s_conf *node = (struct s2s_conf *)s2s_conf_key(args, name);
+    s2s_buf_release(&text);
+    if (node && value->place.source) {
+        /* the place stays the flag's; its source is kept alive by the report's raw tree */
+        node->place = value->place;
+    }
+}
+
+int rules_args_of_yaml(struct rules_check *check)
+{
+    struct s2s_conf *config = check->conf;
+    const struct s2s_conf *section = s2s_conf_key(config, "MODEL_ARGS");
+    struct s2s_conf *args = s2s_conf_new(S2S_CONF_FROM_FILE, check->report->path);
+    if (!section || section->kind != S2S_CONF_MAP)
+        section = s2s_conf_key(config, "BASE_MODEL_ARGS");
+    args->place = config->place;
+    check->env_vars = s2s_conf_key(config, "ENV_VARS");
+    for (size_t i = 0; section && i < section->n_items; i++) {
+        const struct s2s_conf *item = section->items[i];
+        char name[128];
+        normalise(name, sizeof name, item->key);
+        if (!*name || (item->kind == S2S_CONF_BOOL && !item->as_bool))
+            continue;
+        set_words(args, name, item);
+        struct s2s_conf *node = (struct s2s_conf *)s2s_conf_key(args, name);
+        if (node)
+            s2s_conf_retype(node);
+    }
+    /* a file for inference trains nothing, whatever its arguments say */
+    const struct s2s_conf *mode = s2s_conf_key(config, "MODE");
+    if (mode && mode->text && !strcmp(mode->text, "inference"))
+        s2s_conf_set_text(args, "skip_train", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
+    check->report->raw = config;
+    check->report->conf = check->conf = args;
+    return 0;
+}

@@ -36,12 +36,24 @@ static bool find_block(struct block *blk, const struct s2s_k_attention *args, in
     return true;
 }
 
+/* The part of the block whose keys are [begin, begin + size) of the sequence; false when none is.
+ */
+static bool take_keys(struct block *blk, int64_t begin, int64_t size)
+{
+    if (blk->n_k <= begin)
+        return false;
+    blk->k0 += begin;
+    blk->n_k = blk->n_k - begin < size ? blk->n_k - begin : size;
+    blk->shift -= begin;
+    return true;
+}
+
 /* Keys that row i of the block sees; none when a cache is shorter than its queries. */
 static int64_t visible(const struct s2s_k_attention *args, const struct block *blk, int64_t i)
 {
-    if (!args->causal)
-        return blk->n_k;
     int64_t n = blk->shift + i + 1;
+    if (!args->causal || n > blk->n_k)
+        return blk->n_k;
     return n > 0 ? n : 0;
 }
 
@@ -214,18 +226,77 @@ static void backward_head(const struct s2s_k_attention_backward *args, int64_t s
     }
 }
 
+/* Few long sequences and few heads: not enough of the above for many cores. Then dq is computed a
+ * block of queries at a time, and dk, dv a block of keys at a time: the scores twice, but every
+ * block on its own. */
+enum { K_BLOCK = 256, FEW_HEADS = 16, LONG = 128 };
+
+static bool is_split(const struct s2s_k_attention *f)
+{
+    return f->n_seqs * f->n_kv_heads < FEW_HEADS && f->max_q > LONG;
+}
+
+static void backward_keys(const struct s2s_k_attention_backward *args, int64_t s, int64_t kv,
+                          int64_t begin, float *p, float *dp)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const int64_t group = f->n_heads / f->n_kv_heads, k0 = f->cu_k[s] + begin;
+    const int64_t end = k0 + K_BLOCK < f->cu_k[s + 1] ? k0 + K_BLOCK : f->cu_k[s + 1];
+    if (!args->accumulate_dk)
+        zero_rows(&args->dk, k0, end, kv, f->dim);
+    if (!args->accumulate_dv)
+        zero_rows(&args->dv, k0, end, kv, f->dim);
+    for (int64_t head = kv * group; head < (kv + 1) * group; head++) {
+        struct block blk;
+        for (int64_t b = 0; find_block(&blk, f, s, b); b++)
+            if (take_keys(&blk, begin, K_BLOCK))
+                backward_block(args, &blk, head, p, dp);
+    }
+}
+
+static void backward_split(const struct s2s_k_attention_backward *args, float *p, float *dp)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    struct s2s_k_attention_backward queries = *args, keys = *args;
+    queries.dk = queries.dv = keys.dq = (struct s2s_mat){0};
+    const int64_t n_q = cpu_ceil_div(f->max_q, Q_BLOCK), n_k = cpu_ceil_div(f->max_k, K_BLOCK);
+#pragma omp for collapse(3) schedule(dynamic, 1) nowait
+    for (int64_t back = 0; back < n_q; back++)
+        for (int64_t s = 0; s < f->n_seqs; s++)
+            for (int64_t head = 0; head < f->n_heads; head++) {
+                struct block blk;
+                if (!args->dq.data || !find_block(&blk, f, s, n_q - 1 - back))
+                    continue;
+                if (blk.n_k > 0)
+                    backward_block(&queries, &blk, head, p, dp);
+                else if (!args->accumulate_dq)
+                    zero_rows(&args->dq, blk.q0, blk.q0 + blk.n_q, head, f->dim);
+            }
+#pragma omp for collapse(3) schedule(dynamic, 1)
+    for (int64_t b = 0; b < n_k; b++)
+        for (int64_t s = 0; s < f->n_seqs; s++)
+            for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
+                if (f->cu_k[s] + b * K_BLOCK < f->cu_k[s + 1])
+                    backward_keys(&keys, s, kv, b * K_BLOCK, p, dp);
+}
+
 void cpu_attention_backward(struct s2s_queue *queue, const struct s2s_k_attention_backward *args)
 {
     const struct s2s_k_attention *f = &args->forward;
     const int64_t per_thread = Q_BLOCK * score_stride(f);
     const bool parallel = f->n_seqs * f->n_heads * f->max_q * f->max_k > 4096;
+    const bool split = is_split(f);
 #pragma omp parallel if (parallel)
     {
         float *p = (float *)args->workspace + 2 * omp_get_thread_num() * per_thread;
         omp_set_num_threads(1); /* see gemm.c */
+        if (split) {
+            backward_split(args, p, p + per_thread);
+        } else {
 #pragma omp for collapse(2) schedule(dynamic, 1)
-        for (int64_t s = 0; s < f->n_seqs; s++)
-            for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
-                backward_head(args, s, kv, p, p + per_thread);
+            for (int64_t s = 0; s < f->n_seqs; s++)
+                for (int64_t kv = 0; kv < f->n_kv_heads; kv++)
+                    backward_head(args, s, kv, p, p + per_thread);
+        }
     }
 }

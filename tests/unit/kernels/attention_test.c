@@ -11,9 +11,12 @@ struct problem {
 static const struct problem problems[] = {
     {4, 2, 8, 3, {0, 5, 6, 17}, {0, 5, 6, 17}, true},       /* a length of 1 */
     {3, 3, 5, 4, {0, 0, 9, 9, 12}, {0, 0, 9, 9, 12}, true}, /* empty sequences, odd width */
-    {6, 1, 4, 2, {0, 70, 203}, {0, 70, 203}, true},         /* several blocks of queries */
-    {2, 2, 16, 2, {0, 1, 4}, {0, 9, 15}, true},             /* more keys than queries: a cache */
-    {4, 2, 8, 2, {0, 67, 80}, {0, 67, 80}, false},          /* every key is seen */
+    {6, 1, 4, 2, {0, 70, 203}, {0, 70, 203}, true}, /* blocks of queries; by keys in backward */
+    {2, 1, 4, 1, {0, 300}, {0, 300}, true},         /* blocks of keys */
+    {2, 2, 4, 1, {0, 150}, {0, 270}, false},        /* the same, all seen */
+    {4, 4, 4, 4, {0, 150, 151, 151, 160}, {0, 150, 151, 151, 160}, true}, /* heads enough */
+    {2, 2, 16, 2, {0, 1, 4}, {0, 9, 15}, true},    /* more keys than queries: a cache */
+    {4, 2, 8, 2, {0, 67, 80}, {0, 67, 80}, false}, /* every key is seen */
 };
 
 static int64_t max_len(const int32_t *cu, int64_t n)
@@ -29,7 +32,7 @@ static void reference(const struct problem *p, const double *q, const double *k,
                       double scale, double *o, double *lse)
 {
     const int64_t d = p->dim, wq = p->n_heads * d, wk = p->n_kv_heads * d;
-    double s[256];
+    double s[512];
     for (int64_t b = 0; b < p->n_seqs; b++)
         for (int64_t i = p->cu_q[b]; i < p->cu_q[b + 1]; i++)
             for (int64_t h = 0; h < p->n_heads; h++) {

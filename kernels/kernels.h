@@ -186,6 +186,8 @@ struct s2s_k_cross_entropy {
     struct s2s_mat logits; /* [rows, cols], F32 */
     const int32_t *labels; /* [rows], below cols */
     float *loss;           /* out [rows] */
+    float *hits;           /* out [rows]: 1 where the label has the largest logit (of equals the
+                              lowest id), else 0; NULL: not wanted */
     int64_t rows, cols;
     float grad_scale;
     bool gradient;

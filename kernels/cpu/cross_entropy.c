@@ -22,6 +22,17 @@ static float exp_row(float *z, int64_t cols, float max, bool keep)
     return sum;
 }
 
+/* Is the label the likeliest class, the lowest id among equals? */
+static float is_hit(const float *z, int32_t label, float max)
+{
+    if (z[label] != max)
+        return 0;
+    for (int32_t i = 0; i < label; i++)
+        if (z[i] == max)
+            return 0;
+    return 1;
+}
+
 void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy *args)
 {
     const int64_t cols = args->cols;
@@ -31,6 +42,8 @@ void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy
         int32_t label = args->labels[r];
         if (label < 0) {
             args->loss[r] = 0;
+            if (args->hits)
+                args->hits[r] = 0;
             if (args->gradient)
                 memset(z, 0, (size_t)cols * sizeof *z);
             continue;
@@ -40,6 +53,8 @@ void cpu_cross_entropy(struct s2s_queue *queue, const struct s2s_k_cross_entropy
         for (int64_t i = 0; i < cols; i++)
             max = z[i] > max ? z[i] : max;
         float target = z[label] - max;
+        if (args->hits)
+            args->hits[r] = is_hit(z, label, max);
         float sum = exp_row(z, cols, max, args->gradient);
         args->loss[r] = logf(sum) - target;
         if (!args->gradient)

@@ -288,7 +288,8 @@ static void run_head(struct llama *m, struct s2s_tape *tape, const struct s2s_ba
 {
     struct s2s_tensor *y = fwd->output, *w = m->head->tensor;
     if (batch->labels)
-        fwd->loss = s2s_op_linear_xent(tape, y, w, batch->labels, fwd->seed);
+        fwd->loss = s2s_op_linear_xent(tape, y, w, batch->labels, fwd->seed,
+                                       fwd->want_hits ? &fwd->hits : NULL);
     if (!fwd->want_logits && !fwd->want_last)
         return;
     /* for the eye only: no gradient goes this way */

@@ -67,6 +67,7 @@ struct s2s_encoder_trace {
 struct s2s_forward {
     double seed;      /* factor of the loss in the gradient: 1/N of the global batch */
     bool want_logits; /* all of [T, V]; otherwise they never exist as a whole */
+    bool want_hits;   /* how many labels are the likeliest token */
     bool want_hidden; /* the output of every layer */
     bool want_embeds; /* the projected audio and the spliced input embeddings */
     bool recompute;   /* keep only each layer's input; run the layer again in the backward */
@@ -76,6 +77,7 @@ struct s2s_forward {
     struct s2s_encoder_trace *trace; /* NULL, or to be filled in */
 
     struct s2s_tensor *loss;    /* F64 scalar, a sum over the labels; NULL without labels */
+    struct s2s_tensor *hits;    /* F64 scalar */
     struct s2s_tensor *logits;  /* [T, V] */
     struct s2s_tensor *output;  /* [T, H] after the final norm; a bare encoder's output */
     struct s2s_tensor **hidden; /* [n_hidden]: input embeddings, then each layer (the last one

@@ -85,9 +85,9 @@ static void xent_slice(struct s2s_tape *tape, struct s2s_tensor *x, struct s2s_t
 }
 
 /* Over all rows of x, slice by slice; dx, dw NULL where not wanted. */
-static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s_tensor *x,
-                      struct s2s_tensor *w, const struct s2s_tensor *labels, double seed,
-                      struct s2s_tensor *dx, struct s2s_tensor *dw, bool accumulate_dw)
+static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s_tensor *hits,
+                      struct s2s_tensor *x, struct s2s_tensor *w, const struct s2s_tensor *labels,
+                      double seed, struct s2s_tensor *dx, struct s2s_tensor *dw, bool accumulate_dw)
 {
     int64_t n = s2s_tensor_rows(x), vocab = s2s_tensor_rows(w);
     int64_t rows = LOGITS_BYTES / (int64_t)sizeof(float) / vocab;
@@ -101,10 +101,12 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
     struct s2s_mat logits = {s2s_tape_scratch(tape, (size_t)(rows * vocab) * sizeof(float)), vocab,
                              S2S_F32};
     float *losses = s2s_tape_scratch(tape, (size_t)n * sizeof(float));
+    float *hit = hits ? s2s_tape_scratch(tape, (size_t)n * sizeof(float)) : NULL;
     for (int64_t begin = 0; begin < n; begin += rows) {
         struct s2s_k_cross_entropy args = {.logits = logits,
                                            .labels = (const int32_t *)labels->data + begin,
                                            .loss = losses + begin,
+                                           .hits = hit ? hit + begin : NULL,
                                            .cols = vocab,
                                            .grad_scale = (float)seed,
                                            .gradient = dx || dw};
@@ -112,17 +114,22 @@ static void xent_rows(struct s2s_tape *tape, struct s2s_tensor *loss, struct s2s
                    accumulate_dw || begin > 0);
     }
     tensor_sum(tape, loss, losses, n, false);
+    if (hits)
+        tensor_sum(tape, hits, hit, n, false);
     s2s_tape_scratch_end(tape);
 }
 
 struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *x,
-                                      struct s2s_tensor *w, const int32_t *labels, double seed)
+                                      struct s2s_tensor *w, const int32_t *labels, double seed,
+                                      struct s2s_tensor **hits)
 {
     int64_t t = s2s_tensor_rows(x), width = s2s_tensor_cols(x);
     tensor_check(tape, "cross entropy", x, -1, -1);
     tensor_check(tape, "cross entropy", w, -1, width);
     struct s2s_tensor *loss = new_scalar(tape), *ins[] = {x, w};
     bool record = s2s_tape_needs(tape, 2, ins);
+    if (hits)
+        *hits = new_scalar(tape);
     struct labelled found = find_labelled(tape, labels, t, s2s_tensor_rows(w));
     if (found.n == 0)
         return loss;
@@ -141,7 +148,8 @@ struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *
         drows = x->needs_grad ? s2s_tape_matrix(tape, found.n, width) : NULL;
         dw = s2s_tape_grad(tape, w, &accumulate_dw);
     }
-    xent_rows(tape, loss, rows, w, found.labels, seed, drows, dw, accumulate_dw);
+    xent_rows(tape, loss, hits ? *hits : NULL, rows, w, found.labels, seed, drows, dw,
+              accumulate_dw);
     if (!drows)
         return loss;
     struct s2s_tensor *dx = s2s_tape_grad(tape, x, &accumulate_dx);

@@ -141,10 +141,12 @@ struct s2s_tensor *s2s_op_transpose(struct s2s_tape *tape, struct s2s_tensor *x)
  * scalar. labels are host int32 [T] (borrowed for the call). Logits exist for a slice of rows at a
  * time; rows without label cost nothing. On a recording tape the gradients, times `seed`, are
  * computed in this same pass (those of w are added to its bucket at once), so call it only when
- * s2s_tape_backward follows.
+ * s2s_tape_backward follows. hits (NULL: not wanted) becomes a F64 scalar: how many labels have the
+ * largest logit.
  */
 struct s2s_tensor *s2s_op_linear_xent(struct s2s_tape *tape, struct s2s_tensor *x,
-                                      struct s2s_tensor *w, const int32_t *labels, double seed);
+                                      struct s2s_tensor *w, const int32_t *labels, double seed,
+                                      struct s2s_tensor **hits);
 
 /* 0.5 sum (x - target)^2 as a F64 scalar, gradient times `seed`; target has the shape of x. */
 struct s2s_tensor *s2s_op_sqdist(struct s2s_tape *tape, struct s2s_tensor *x,

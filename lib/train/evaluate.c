@@ -35,35 +35,13 @@ struct evaluation {
     struct s2s_tape *tape;
     struct s2s_eval_result result;
     struct s2s_edits edits;
-    float *logits; /* a copy on the host */
-    size_t cap;
 };
 
 /* ---- loss and accuracy of a pack ---- */
 
-static void count_right(struct evaluation *e, const struct s2s_batch *b,
-                        const struct s2s_tensor *logits)
-{
-    const int64_t v = s2s_tensor_cols(logits), n = s2s_tensor_numel(logits);
-    if ((size_t)n > e->cap) {
-        e->cap = (size_t)n;
-        e->logits = s2s_xrealloc(e->logits, e->cap, sizeof *e->logits);
-    }
-    s2s_tensor_read(logits, e->logits);
-    for (int64_t t = 0; t < b->n_tokens; t++) {
-        if (b->labels[t] < 0)
-            continue;
-        const float *row = e->logits + t * v;
-        int64_t best = 0;
-        for (int64_t i = 1; i < v; i++)
-            best = row[i] > row[best] ? i : best;
-        e->result.n_right += best == b->labels[t];
-    }
-}
-
 static int score(struct evaluation *e, const struct s2s_pack *pack, struct s2s_error *err)
 {
-    struct s2s_forward fwd = {.want_logits = true};
+    struct s2s_forward fwd = {.want_hits = true};
     s2s_tape_reset(e->tape);
     int rc = s2s_model_forward(e->bundle->model, e->tape, &pack->batch, &fwd, err);
     if (rc < 0)
@@ -71,7 +49,7 @@ static int score(struct evaluation *e, const struct s2s_pack *pack, struct s2s_e
     e->result.loss_sum += s2s_tensor_scalar(fwd.loss);
     e->result.n_labels += pack->n_labels;
     e->result.n_utterances += pack->batch.n_seqs;
-    count_right(e, &pack->batch, fwd.logits);
+    e->result.n_right += (int64_t)s2s_tensor_scalar(fwd.hits);
     return 0;
 }
 
@@ -352,7 +330,6 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
         share(&e, comm);
     *result = e.result;
     s2s_tape_free(e.tape);
-    free(e.logits);
     train_reader_close(&reader);
     train_streams_close(&streams);
     return rc;

@@ -5,16 +5,23 @@ static void one(const struct s2s_kernels *k, int64_t rows, int64_t cols, bool gr
 {
     const int64_t stride = cols + 5;
     float *z = values(rows, cols, stride, 1), *loss = values(1, rows, rows, 2);
+    float *hits = values(1, rows, rows, 3);
+    double *want_hits = s2s_xcalloc((size_t)rows, 8);
     double *want = s2s_xcalloc((size_t)(rows * cols), 8), *want_loss = s2s_xcalloc((size_t)rows, 8);
     int32_t *labels = s2s_xcalloc((size_t)rows, sizeof *labels);
     for (int64_t r = 0; r < rows; r++) {
         labels[r] = r % 3 == 2 ? -100 : (int32_t)((r * 7) % cols);
         z[r * stride + r % cols] += r % 2 ? 90 : -300; /* far from the others: no overflow */
+        if (labels[r] > 0 && r % 4 == 3)
+            z[r * stride] = z[r * stride + labels[r]] = 95; /* a tie */
         double max = -INFINITY, sum = 0;
         for (int64_t c = 0; c < cols; c++)
             max = fmax(max, z[r * stride + c]);
         for (int64_t c = 0; c < cols; c++)
             sum += exp(z[r * stride + c] - max);
+        for (int64_t c = cols; c-- > 0;)
+            if (z[r * stride + c] == max)
+                want_hits[r] = labels[r] == c;
         want_loss[r] = labels[r] < 0 ? 0 : max + log(sum) - z[r * stride + labels[r]];
         for (int64_t c = 0; c < cols; c++) {
             double p = exp(z[r * stride + c] - max) / sum;
@@ -23,9 +30,18 @@ static void one(const struct s2s_kernels *k, int64_t rows, int64_t cols, bool gr
                                                  : 0.25 * (p - (c == labels[r]));
         }
     }
-    k->cross_entropy(&queue, &(struct s2s_k_cross_entropy){mat(z, stride), labels, loss, rows, cols,
-                                                           0.25f, gradient});
+    k->cross_entropy(&queue, &(struct s2s_k_cross_entropy){.logits = mat(z, stride),
+                                                           .labels = labels,
+                                                           .loss = loss,
+                                                           .hits = hits,
+                                                           .rows = rows,
+                                                           .cols = cols,
+                                                           .grad_scale = 0.25f,
+                                                           .gradient = gradient});
     close_to("loss", loss, want_loss, 1, rows, rows, 2e-6);
+    close_to("hits", hits, want_hits, 1, rows, rows, 0);
+    free(hits);
+    free(want_hits);
     close_to("dz", z, want, rows, cols, stride, 1e-6);
     free(z);
     free(loss);

@@ -15,6 +15,8 @@ static double act(enum s2s_act a, double z)
         return z > 0 ? z : 0;
     case S2S_ACT_RELU2:
         return z > 0 ? z * z : 0;
+    case S2S_ACT_SIGMOID:
+        return 1 / (1 + exp(-z));
     }
     return 0;
 }

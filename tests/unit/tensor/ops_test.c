@@ -103,7 +103,7 @@ static struct s2s_tensor *loss_silu_alone(struct s2s_tape *tape, struct s2s_tens
 
 static struct s2s_tensor *loss_xent(struct s2s_tape *tape, struct s2s_tensor **in)
 {
-    return s2s_op_linear_xent(tape, in[0], in[1], labels, 0.5);
+    return s2s_op_linear_xent(tape, in[0], in[1], labels, 0.5, NULL);
 }
 
 static struct s2s_tensor *two_layers(struct s2s_tape *tape, void *ctx, struct s2s_tensor *const *in)

@@ -106,10 +106,10 @@ void s2s_model_free(struct s2s_model *model)
 
 int s2s_model_load(struct s2s_model *model, struct s2s_error *err)
 {
+    if (model->kind->load)
+        return model->kind->load(model, err); /* of parts, which may have directories */
     if (!model->dir)
         S2S_BUG("%s: a model without a directory has no weights to load", model->config_path);
-    if (model->kind->load)
-        return model->kind->load(model, err);
     return model_load_dir(model, model->dir, err);
 }
 

@@ -92,6 +92,15 @@ int s2s_stream_create_copy(struct s2s_stream_writer **out, const char *path,
 /* As s2s_stream_commit, once `from` was read to its end. */
 int s2s_stream_commit_copy(struct s2s_stream_writer *out, const struct s2s_stream *from,
                            struct s2s_error *err);
+/* As s2s_stream_create, for a stream that undoes a step: `header` is complete (borrowed) and
+ * written as it is. Ends with s2s_stream_commit_exact. */
+int s2s_stream_create_exact(struct s2s_stream_writer **out, const char *path, const json_t *header,
+                            const struct s2s_stream_options *options, struct s2s_error *err);
+/* As s2s_stream_commit; `inputs` is the whole list (borrowed), an entry a step of provenance. */
+int s2s_stream_commit_exact(struct s2s_stream_writer *out, const json_t *inputs,
+                            struct s2s_error *err);
+/* XXH3-128 of the header.json that was written, 32 hex digits; lent. */
+const char *s2s_stream_writer_header_digest(const struct s2s_stream_writer *out);
 /* Appends a record; tensors and meta are sorted in place, borrowed. Checked against the schema: a
  * wrong record is our bug or bad input. */
 int s2s_stream_write(struct s2s_stream_writer *out, struct s2s_st_tensor *tensors, size_t n_tensors,

@@ -162,16 +162,13 @@ static int open_output(struct s2s_stream_writer *w, const char *path,
     return rc;
 }
 
-int s2s_stream_create(struct s2s_stream_writer **result, const char *path, const json_t *header,
-                      const json_t *parent, char *const *args, size_t n_args,
-                      const struct s2s_stream_options *options, struct s2s_error *err)
+/* Opens the output and writes a complete header (taken; NULL: err says why there is none). */
+static int begin_stream(struct s2s_stream_writer **result, struct s2s_stream_writer *w,
+                        const char *path, json_t *full, const struct s2s_stream_options *options,
+                        struct s2s_error *err)
 {
-    struct s2s_error own = S2S_ERROR_INIT;
-    struct s2s_stream_writer *w = writer_new(path);
-    int rc;
-    err = err ? err : &own;
-    json_t *full = make_header(w, header, parent, args, n_args, err);
     char *text = full ? json_dumps(full, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    int rc;
     if (!full)
         rc = s2s_error_add(err, err->code, "%s", w->path);
     else if (!text)
@@ -192,6 +189,34 @@ int s2s_stream_create(struct s2s_stream_writer **result, const char *path, const
     else
         *result = w;
     return rc;
+}
+
+int s2s_stream_create(struct s2s_stream_writer **result, const char *path, const json_t *header,
+                      const json_t *parent, char *const *args, size_t n_args,
+                      const struct s2s_stream_options *options, struct s2s_error *err)
+{
+    struct s2s_error own = S2S_ERROR_INIT;
+    struct s2s_stream_writer *w = writer_new(path);
+    err = err ? err : &own;
+    json_t *full = make_header(w, header, parent, args, n_args, err);
+    return begin_stream(result, w, path, full, options, err);
+}
+
+int s2s_stream_create_exact(struct s2s_stream_writer **result, const char *path,
+                            const json_t *header, const struct s2s_stream_options *options,
+                            struct s2s_error *err)
+{
+    struct s2s_error own = S2S_ERROR_INIT;
+    struct s2s_stream_writer *w = writer_new(path);
+    err = err ? err : &own;
+    w->n_steps = json_array_size(json_object_get(header, "provenance"));
+    json_t *full = s2s_schema_compile(&w->schema, header, err) < 0 ? NULL : json_deep_copy(header);
+    return begin_stream(result, w, path, full, options, err);
+}
+
+const char *s2s_stream_writer_header_digest(const struct s2s_stream_writer *w)
+{
+    return w->end.header_digest;
 }
 
 int s2s_stream_create_copy(struct s2s_stream_writer **result, const char *path,
@@ -348,6 +373,15 @@ int s2s_stream_commit(struct s2s_stream_writer *w, const json_t *parent_inputs,
         json_array_append_new(step, json_string(input_digests[i]));
     w->end.inputs = parent_inputs ? json_deep_copy(parent_inputs) : json_array();
     json_array_append_new(w->end.inputs, step);
+    if (json_array_size(w->end.inputs) != w->n_steps)
+        S2S_BUG("%zu steps have %zu entries of inputs", w->n_steps, json_array_size(w->end.inputs));
+    return commit(w, err);
+}
+
+int s2s_stream_commit_exact(struct s2s_stream_writer *w, const json_t *inputs,
+                            struct s2s_error *err)
+{
+    w->end.inputs = json_deep_copy(inputs);
     if (json_array_size(w->end.inputs) != w->n_steps)
         S2S_BUG("%zu steps have %zu entries of inputs", w->n_steps, json_array_size(w->end.inputs));
     return commit(w, err);

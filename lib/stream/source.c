@@ -305,10 +305,10 @@ static int have(struct stream_source *src, uint64_t len, const unsigned char **b
             return rc;
         uint64_t at = (uint64_t)src->offset - src->frame_begin;
         *left = rc ? src->frame_len - at : 0;
-        *bytes = src->frame + (rc ? at : 0);
+        *bytes = rc ? src->frame + at : NULL;
     } else if (src->map_len >= 0) {
         *left = (uint64_t)(src->map_len - src->offset);
-        *bytes = src->map + src->offset;
+        *bytes = src->map ? src->map + src->offset : NULL;
     } else {
         int rc = fill_pipe(src, len, err);
         if (rc < 0)
@@ -374,7 +374,7 @@ int stream_source_at(struct stream_source *src, int64_t offset, uint64_t len,
                              "%llu bytes expected at offset %lld, the stream has %lld",
                              (unsigned long long)len, (long long)offset, (long long)size);
     if (!src->is_zstd) {
-        *bytes = src->map + offset;
+        *bytes = src->map ? src->map + offset : NULL;
         return 0;
     }
     size_t i = frame_of(src, (uint64_t)offset);

@@ -8,7 +8,8 @@ import sys
 
 import numpy as np
 
-import reader
+sys.dont_write_bytecode = True
+import reader  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHARD = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../../../bin/s2s-shard")

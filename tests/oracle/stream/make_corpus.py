@@ -9,9 +9,11 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 
 import numpy as np
 
+sys.dont_write_bytecode = True
 from reader import tar_header
 from xxh3 import xxh3_64, xxh3_128
 

@@ -1,0 +1,215 @@
+/* lib/io: safetensors bytes, digests, tar headers, files that appear whole. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/io/digest.h"
+#include "lib/io/outfile.h"
+#include "lib/io/safetensors.h"
+#include "lib/io/tar.h"
+#include "lib/io/utf8.h"
+
+static char folder[] = "/tmp/s2s-io-XXXXXX";
+static char path[200];
+
+static int make_folder(void **state)
+{
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(path, sizeof path, "%s/file", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    unlink(path);
+    return rmdir(folder);
+}
+
+/* Two tensors and two keys, in either order. */
+static void save(bool swapped)
+{
+    static const int32_t x[] = {1, -2, 3};
+    static const double y = 0.5;
+    struct s2s_st_tensor tensors[] = {
+        {.name = "x", .dtype = S2S_I32, .n_dims = 2, .shape = {1, 3}, .data = x, .len_bytes = 12},
+        {.name = "b", .dtype = S2S_F64, .data = &y, .len_bytes = 8}};
+    struct s2s_st_meta meta[] = {{"z", "line\n\"quoted\" \\ \x01 \xc3\xa9"}, {"a", ""}};
+    if (swapped) {
+        struct s2s_st_tensor t = tensors[0];
+        tensors[0] = tensors[1];
+        tensors[1] = t;
+        struct s2s_st_meta m = meta[0];
+        meta[0] = meta[1];
+        meta[1] = m;
+    }
+    assert_int_equal(s2s_safetensors_save(path, tensors, 2, meta, 2, NULL), 0);
+}
+
+static void equal_content_is_equal_bytes(void **state)
+{
+    char one[33], two[33];
+    save(false);
+    assert_int_equal(s2s_digest_file(one, path, NULL), 0);
+    save(true);
+    assert_int_equal(s2s_digest_file(two, path, NULL), 0);
+    assert_string_equal(one, two);
+}
+
+static void the_bytes_are_those_of_the_format_document(void **state)
+{
+    static const char json[] =
+        "{\"__metadata__\":{\"a\":\"\",\"z\":\"line\\n\\\"quoted\\\" \\\\ \\u0001 \xc3\xa9\"},"
+        "\"b\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},"
+        "\"x\":{\"dtype\":\"I32\",\"shape\":[1,3],\"data_offsets\":[8,20]}}";
+    char bytes[1000];
+    save(false);
+    int fd = open(path, O_RDONLY);
+    ssize_t len = read(fd, bytes, sizeof bytes);
+    close(fd);
+    uint64_t json_len = (sizeof json - 1 + 7) / 8 * 8;
+    assert_int_equal(len, 8 + json_len + 20);
+    assert_memory_equal(bytes, &json_len, 8);
+    assert_memory_equal(bytes + 8, json, sizeof json - 1);
+    for (size_t i = 8 + sizeof json - 1; i < 8 + json_len; i++)
+        assert_int_equal(bytes[i], ' ');
+}
+
+static void what_is_written_is_read(void **state)
+{
+    struct s2s_safetensors st;
+    save(false);
+    assert_int_equal(s2s_safetensors_open(&st, path, NULL), 0);
+    assert_int_equal(st.n_tensors, 2);
+    const struct s2s_st_tensor *x = s2s_safetensors_find(&st, "x");
+    assert_non_null(x);
+    assert_int_equal(x->n_dims, 2);
+    assert_int_equal(s2s_st_numel(x), 3);
+    assert_int_equal(((const int32_t *)x->data)[1], -2);
+    assert_int_equal(s2s_st_numel(s2s_safetensors_find(&st, "b")), 1);
+    assert_string_equal(s2s_safetensors_meta(&st, "z"), "line\n\"quoted\" \\ \x01 \xc3\xa9");
+    assert_string_equal(s2s_safetensors_meta(&st, "a"), "");
+    assert_null(s2s_safetensors_meta(&st, "b"));
+    assert_null(s2s_safetensors_find(&st, "a"));
+    s2s_safetensors_release(&st);
+}
+
+static void a_writer_refuses_what_a_reader_would(void **state)
+{
+    char *header = NULL;
+    size_t len;
+    int32_t x[2] = {0};
+    struct s2s_st_tensor twice[] = {{.name = "x", .dtype = S2S_I32, .data = x, .len_bytes = 4},
+                                    {.name = "x", .dtype = S2S_I32, .data = x, .len_bytes = 4}};
+    struct s2s_st_tensor wrong = {.name = "x", .dtype = S2S_I32, .data = x, .len_bytes = 8};
+    struct s2s_st_tensor wraps = {.name = "x",
+                                  .dtype = S2S_I32,
+                                  .n_dims = 2,
+                                  .shape = {INT64_MAX, INT64_MAX},
+                                  .data = x,
+                                  .len_bytes = 4};
+    struct s2s_st_meta bytes = {"k", "\xff"}, keys[] = {{"k", "1"}, {"k", "2"}};
+    assert_int_equal(s2s_safetensors_header(&header, &len, twice, 2, NULL, 0, NULL), S2S_E_FORMAT);
+    assert_int_equal(s2s_safetensors_header(&header, &len, &wrong, 1, NULL, 0, NULL), S2S_E_SHAPE);
+    assert_int_equal(s2s_safetensors_header(&header, &len, &wraps, 1, NULL, 0, NULL), S2S_E_SHAPE);
+    assert_int_equal(s2s_safetensors_header(&header, &len, NULL, 0, &bytes, 1, NULL), S2S_E_FORMAT);
+    assert_int_equal(s2s_safetensors_header(&header, &len, NULL, 0, keys, 2, NULL), S2S_E_FORMAT);
+    assert_null(header);
+}
+
+static void digests_are_xxh3(void **state)
+{
+    /* values of the xxHash project's own sanity checks: empty input, seed 0 */
+    char hex[33];
+    assert_true(s2s_xxh3_64("", 0) == UINT64_C(0x2d06800538d394c2));
+    s2s_xxh3_128_hex(hex, "", 0);
+    assert_string_equal(hex, "99aa06d3014798d86001c324468d497f");
+    char bytes[3000];
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (char)(i * i >> 3);
+    struct s2s_digest *digest = s2s_digest_new(64);
+    for (size_t at = 0; at < sizeof bytes; at += 500)
+        s2s_digest_update(digest, bytes + at, 500);
+    assert_true(s2s_digest_value(digest) == s2s_xxh3_64(bytes, sizeof bytes));
+    s2s_digest_free(digest);
+}
+
+static void a_member_of_8_gib_has_a_pax_header(void **state)
+{
+    unsigned char header[S2S_TAR_MAX_HEADER];
+    char name[101];
+    uint64_t size, large = UINT64_C(8589934592);
+    assert_int_equal(s2s_tar_header(header, "a", large - 1), 512);
+    assert_false(s2s_tar_is_pax(header));
+    assert_true(s2s_tar_read(header, false, name, &size));
+    assert_true(size == large - 1);
+    assert_int_equal(s2s_tar_header(header, "a", large), 1536);
+    assert_true(s2s_tar_is_pax(header));
+    assert_memory_equal(header + 512, "19 size=8589934592\n", 20);
+    assert_true(s2s_tar_read(header, true, name, &size));
+    assert_string_equal(name, "a");
+    assert_true(size == large);
+}
+
+static void utf8_is_rfc_3629(void **state)
+{
+    static const char *const good[] = {"",
+                                       "a",
+                                       "\xc2\x80",
+                                       "\xe0\xa0\x80",
+                                       "\xed\x9f\xbf",
+                                       "\xf4\x8f\xbf\xbf",
+                                       "abcdefgh\xc3\xa9"};
+    static const char *const bad[] = {"\x80",         "\xc0\x80",     "\xc1\xbf",
+                                      "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                                      "\xf5",         "\xc3",         "abcdefgh\xe2\x82"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_true(s2s_utf8_valid(good[i], strlen(good[i])));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(s2s_utf8_valid(bad[i], strlen(bad[i])));
+}
+
+static void a_file_appears_only_with_commit(void **state)
+{
+    struct s2s_outfile *out = NULL;
+    struct stat st;
+    char *large = s2s_xcalloc(3000000, 1);
+    unlink(path);
+    assert_int_equal(s2s_outfile_open(&out, path, NULL), 0);
+    assert_int_equal(s2s_outfile_write(out, large, 3000000, NULL), 0);
+    assert_int_equal(stat(path, &st), -1);
+    s2s_outfile_abort(out);
+    assert_int_equal(stat(path, &st), -1);
+    assert_int_equal(s2s_outfile_open(&out, path, NULL), 0);
+    for (int i = 0; i < 3000; i++)
+        assert_int_equal(s2s_outfile_write(out, large, 1000, NULL), 0);
+    assert_int_equal(s2s_outfile_offset(out), 3000000);
+    assert_int_equal(s2s_outfile_commit(out, NULL), 0);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 3000000);
+    free(large);
+    s2s_outfile_abort(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_content_is_equal_bytes),
+        cmocka_unit_test(the_bytes_are_those_of_the_format_document),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(a_writer_refuses_what_a_reader_would),
+        cmocka_unit_test(digests_are_xxh3),
+        cmocka_unit_test(a_member_of_8_gib_has_a_pax_header),
+        cmocka_unit_test(utf8_is_rfc_3629),
+        cmocka_unit_test(a_file_appears_only_with_commit),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

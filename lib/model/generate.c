@@ -59,9 +59,12 @@ int s2s_generate(int32_t **ids, size_t *n_ids, struct s2s_model *model,
     int32_t id, position = prompt->position_ids[prompt->n_tokens - 1];
     const int32_t one_token[] = {0, 1};
     struct s2s_batch batch = *prompt;
-    struct s2s_tape *tape = s2s_tape_new(model->params->device, false);
     struct s2s_kv_cache *cache =
         model->kind->new_cache(model, prompt->n_tokens + options->max_new_tokens);
+    if (!cache) /* a composite whose LLM cannot */
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: a model that cannot generate",
+                             model->config_path);
+    struct s2s_tape *tape = s2s_tape_new(model->params->device, false);
     float *logits = s2s_xmalloc((size_t)model->vocab_size * sizeof *logits);
     batch.labels = NULL;
     for (int64_t step = 0; step < options->max_new_tokens; step++) {

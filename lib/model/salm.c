@@ -304,10 +304,18 @@ static int salm_forward(struct s2s_model *model, struct s2s_tape *tape,
     return m->llm->kind->forward_embeds(m->llm, tape, embeds, batch, fwd, err);
 }
 
+/* The LLM's; NULL when it has none. */
+static struct s2s_kv_cache *salm_new_cache(struct s2s_model *model, int64_t cap)
+{
+    struct s2s_model *llm = s2s_salm_llm(model);
+    return llm->kind->new_cache ? llm->kind->new_cache(llm, cap) : NULL;
+}
+
 const struct s2s_model_kind s2s_model_salm = {
     .model_types = model_types,
     .build = salm_build,
     .forward = salm_forward,
+    .new_cache = salm_new_cache,
     .frames = salm_frames,
     .load = salm_load,
     .free_impl = salm_free,

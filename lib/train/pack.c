@@ -487,7 +487,9 @@ struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
     u->mel = sound->mel ? rows : NULL;
     u->cu_mel = sound->mel ? cu : NULL;
     u->audio_embeds = sound->audio_embeds ? rows : NULL;
-    to->place = s2s_xasprintf("%s, utterance %lld", pack->place, (long long)seq);
+    to->place = pack->batch.n_seqs > 1
+                    ? s2s_xasprintf("%s, utterance %lld", pack->place, (long long)seq)
+                    : s2s_xstrdup(pack->place);
     pack_count(to);
     return to;
 }

@@ -1,0 +1,98 @@
+# s2s-pack tokenize: text to ids and back.
+load common
+
+setup_tool() {
+    tok=$ROOT/tests/oracle/tokenizer_bytelevel_llama3/tokenizer.json
+    qwen=$ROOT/tests/oracle/tokenizer_bytelevel_qwen/tokenizer.json
+}
+
+@test "tokenize says how it is used" {
+    exits 0 s2s-pack tokenize --help
+    says "--tokenizer"
+    says "--no-special"
+    exits 0 s2s-pack tokenize --version
+}
+
+@test "tokenize refuses a bad command line" {
+    exits 2 s2s-pack tokenize
+    says "--tokenizer is missing"
+    exits 2 s2s-pack tokenize --tokenizer "$tok" --unknown
+    exits 2 s2s-pack tokenize --tokenizer "$tok" a b
+    exits 2 s2s-pack tokenize --tokenizer "$tok" nowhere.txt
+    says nowhere.txt
+    exits 2 s2s-pack tokenize --tokenizer nowhere.json </dev/null
+    says nowhere.json
+}
+
+@test "lines become ids and come back, through pipes and files" {
+    printf 'hello world\n\n  two  spaces \nna\xc3\xafve \xe4\xb8\xad\n' >text
+    s2s-pack tokenize --tokenizer "$tok" text -o ids
+    [ "$(head -c 5 ids)" = "1500 " ]
+    s2s-pack tokenize --tokenizer "$tok" --decode --no-special ids -o back
+    same text back
+    s2s-pack tokenize --tokenizer "$tok" <text | s2s-pack tokenize --tokenizer "$tok" --decode --no-special - >piped
+    same text piped
+    s2s-pack tokenize --no-special --tokenizer "$tok" <text | s2s-pack tokenize --tokenizer "$tok" --decode >plain
+    same text plain
+}
+
+@test "JSON carries NUL and line feeds" {
+    printf '%s\n' '"a\u0000b\nc"' >text
+    run s2s-pack tokenize --json --tokenizer "$qwen" text
+    [ "$status" -eq 0 ]
+    [ "$(jq -c '.ids | length' <<<"$output")" = 5 ]
+    s2s-pack tokenize --json --tokenizer "$qwen" text | s2s-pack tokenize --json --decode --tokenizer "$qwen" >back
+    [ "$(jq -c . back)" = "$(jq -c . text)" ]
+    exits 1 bash -c "s2s-pack tokenize --json --tokenizer '$qwen' text | sed 's/.*\[//;s/\].*//;s/,//g' | s2s-pack tokenize --decode --tokenizer '$qwen'"
+    says "line feed"
+}
+
+@test "a bad line is named" {
+    printf 'fine\n\xff\n' >text
+    exits 1 s2s-pack tokenize --tokenizer "$tok" text
+    says "text: line 2"
+    says "not UTF-8"
+    printf '1 2\n3 x\n' >ids
+    exits 1 s2s-pack tokenize --tokenizer "$tok" --decode ids
+    says "ids: line 2"
+    echo 999999 >ids
+    exits 1 s2s-pack tokenize --tokenizer "$tok" --decode ids
+    says 999999
+    echo '"not closed' >text
+    exits 1 s2s-pack tokenize --json --tokenizer "$tok" text
+    says "line 1"
+}
+
+@test "a cut or changed tokenizer.json is refused" {
+    head -c 20000 "$tok" >cut.json
+    exits 1 s2s-pack tokenize --tokenizer cut.json </dev/null
+    says cut.json
+    jq '.model = {"type": "Unigram", "vocab": []}' "$tok" >other.json
+    exits 1 s2s-pack tokenize --tokenizer other.json </dev/null
+    says Unigram
+    says "byte-level BPE"
+}
+
+@test "any number of threads writes the same bytes, nothing half-written stays" {
+    python3 - <<'PY'
+import random
+rng = random.Random(1)
+words = "the a of please enter 12 345 naïve 中文 don't I'll  x".split(" ")
+with open("text", "w") as f:
+    for _ in range(20000):
+        f.write(" ".join(rng.choice(words) for _ in range(rng.randint(0, 12))) + "\n")
+PY
+    s2s-pack tokenize -j1 --tokenizer "$qwen" text -o one
+    s2s-pack tokenize -j8 --tokenizer "$qwen" text -o eight
+    same one eight
+    printf '\xff\n' >>text
+    exits 1 s2s-pack tokenize -j8 --tokenizer "$qwen" text -o bad
+    no_litter . text one eight
+}
+
+@test "a full disk is a failure, a reader that leaves early is none" {
+    yes 'hello world' | head -n 100000 >text
+    exits 1 bash -c "s2s-pack tokenize --tokenizer '$tok' text >/dev/full"
+    run bash -c "s2s-pack tokenize --tokenizer '$tok' text 2>err | head -n 1; cat err"
+    [ "$output" = "$(s2s-pack tokenize --tokenizer "$tok" text | head -n 1)" ]
+}

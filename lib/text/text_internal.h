@@ -110,9 +110,9 @@ void text_splits_release(struct text_splits *splits);
 /* ---- the byte alphabet (GPT-2): every byte has a printable character ---- */
 
 uint32_t text_byte_char(unsigned char byte);
-/* Turns a token's characters into the bytes they stand for; false (and out as it was) when one
- * stands for none. */
-bool text_bytes_of_token(struct s2s_buf *out, const char *token, size_t len);
+/* Turns a token's characters into the bytes they stand for (at most len); returns their number, 0
+ * when one stands for none. */
+size_t text_bytes_of_token(char *bytes, const char *token, size_t len);
 
 /* ---- BPE over bytes ---- */
 
@@ -185,8 +185,8 @@ struct s2s_tokenizer {
 /* From the parsed file into an empty tokenizer. */
 int text_tokenizer_load(struct s2s_tokenizer *tok, const char *json, size_t len,
                         struct s2s_error *err);
-/* Token `id` is content [len]. */
-void text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char *content,
+/* Token `id` is content [len]. Whether all its characters stand for bytes. */
+bool text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char *content,
                               size_t len, bool special);
 int text_tokenizer_add(struct s2s_tokenizer *tok, const struct text_added *added,
                        struct s2s_error *err);

@@ -466,7 +466,7 @@ const char *s2s_tokenizer_digest(const struct s2s_tokenizer *tok)
     return tok->digest;
 }
 
-void text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char *content,
+bool text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char *content,
                               size_t len, bool special)
 {
     if (id >= tok->n_tokens) {
@@ -479,14 +479,20 @@ void text_tokenizer_set_token(struct s2s_tokenizer *tok, int32_t id, const char 
         tok->n_tokens = id + 1;
     }
     struct text_token *token = &tok->tokens[id];
-    struct s2s_buf bytes = S2S_BUF_INIT;
     /* a token with characters that stand for no byte decodes to itself */
-    if (!text_bytes_of_token(&bytes, content, len))
-        s2s_buf_add(&bytes, content, len);
+    char *bytes = s2s_xmalloc(len + 1);
+    size_t n_bytes = text_bytes_of_token(bytes, content, len);
+    bool of_bytes = n_bytes > 0;
+    if (!of_bytes)
+        memcpy(bytes, content, n_bytes = len);
     struct text_token old = *token; /* content may be what it holds */
-    *token = (struct text_token){s2s_xstrndup(content, len), len, bytes.data, bytes.len, special};
+    char *copy = s2s_xmalloc(len + 1);
+    memcpy(copy, content, len);
+    copy[len] = 0;
+    *token = (struct text_token){copy, len, bytes, n_bytes, special};
     free(old.content);
     free(old.bytes);
+    return of_bytes;
 }
 
 int text_tokenizer_add(struct s2s_tokenizer *tok, const struct text_added *added,

@@ -244,12 +244,11 @@ static int load_vocab(struct s2s_tokenizer *tok, struct contents *contents, cons
         if (id < tok->n_tokens && tok->tokens[id].content)
             return s2s_error_set(err, S2S_E_FORMAT, "model.vocab: two tokens have the id %lld",
                                  (long long)id);
-        text_tokenizer_set_token(tok, (int32_t)id, token, len, false);
+        bool of_bytes = text_tokenizer_set_token(tok, (int32_t)id, token, len, false);
         *content_slot(contents, token, len) = (int32_t)id;
-        struct s2s_buf bytes = S2S_BUF_INIT;
-        if (text_bytes_of_token(&bytes, token, len))
-            text_bpe_add_word(tok->bpe, bytes.data, bytes.len, (int32_t)id);
-        s2s_buf_release(&bytes);
+        if (of_bytes)
+            text_bpe_add_word(tok->bpe, tok->tokens[id].bytes, tok->tokens[id].bytes_len,
+                              (int32_t)id);
     }
     return 0;
 }

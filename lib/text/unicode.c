@@ -190,18 +190,16 @@ static int byte_of_char(uint32_t cp)
     return k <= 32 ? (int)k : k <= 66 ? (int)(k - 33 + 127) : k == 67 ? 173 : -1;
 }
 
-bool text_bytes_of_token(struct s2s_buf *out, const char *token, size_t len)
+size_t text_bytes_of_token(char *bytes, const char *token, size_t len)
 {
-    size_t start = out->len;
+    size_t n_bytes = 0;
     for (size_t i = 0, n; i < len; i += n) {
         int byte = byte_of_char(text_utf8_get(token + i, &n));
-        if (byte < 0) {
-            out->len = start;
-            return false;
-        }
-        s2s_buf_putc(out, (char)byte);
+        if (byte < 0)
+            return 0;
+        bytes[n_bytes++] = (char)byte;
     }
-    return true;
+    return n_bytes;
 }
 
 bool text_is_alphanumeric(uint32_t cp)

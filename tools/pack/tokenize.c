@@ -72,12 +72,26 @@ static const struct argp tokenize_argp = {
 
 /* ---- one line ---- */
 
+static void add_number(struct s2s_buf *out, int32_t id)
+{
+    char digits[12], *at = digits + sizeof digits;
+    do
+        *--at = (char)('0' + id % 10);
+    while ((id /= 10) > 0);
+    s2s_buf_add(out, at, (size_t)(digits + sizeof digits - at));
+}
+
 static void add_ids(struct s2s_buf *out, const struct s2s_ids *ids, bool json)
 {
     if (json)
         s2s_buf_puts(out, "{\"ids\": [");
-    for (size_t i = 0; i < ids->len; i++)
-        s2s_buf_printf(out, "%s%d", i == 0 ? "" : json ? ", " : " ", ids->data[i]);
+    for (size_t i = 0; i < ids->len; i++) {
+        if (i > 0 && json)
+            s2s_buf_putc(out, ',');
+        if (i > 0)
+            s2s_buf_putc(out, ' ');
+        add_number(out, ids->data[i]);
+    }
     s2s_buf_puts(out, json ? "]}\n" : "\n");
 }
 

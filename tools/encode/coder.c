@@ -1,0 +1,256 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <omp.h>
+
+#include "lib/conf/conf.h"
+#include "lib/io/digest.h"
+#include "lib/io/safetensors.h"
+#include "lib/model/model.h"
+#include "tools/encode/encode.h"
+
+/* A thread's own: operations share the memory of their device, so each thread has one. */
+struct worker {
+    struct s2s_device *device;
+    struct s2s_tape *tape;
+};
+
+struct encode_coder {
+    struct s2s_device *device; /* of the parameters */
+    struct s2s_params *params;
+    struct s2s_model *model;
+    struct s2s_param *w, *b; /* projection, or NULL */
+    struct worker *workers;
+    int n_workers;
+};
+
+/* ---- projection ---- */
+
+char *encode_projection_path(const char *projection)
+{
+    struct stat st;
+    if (stat(projection, &st) == 0 && S_ISDIR(st.st_mode))
+        return s2s_xasprintf("%s/projection.safetensors", projection);
+    return s2s_xstrdup(projection);
+}
+
+static bool is_float(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F32 || dtype == S2S_BF16 || dtype == S2S_F16 || dtype == S2S_F64;
+}
+
+static int add_projection(struct encode_coder *c, const struct s2s_safetensors *st,
+                          struct s2s_error *err)
+{
+    const struct s2s_st_tensor *w = s2s_safetensors_find(st, "proj.weight");
+    const struct s2s_st_tensor *b = s2s_safetensors_find(st, "proj.bias");
+    if (!w || w->n_dims != 2)
+        return s2s_error_set(err, S2S_E_NOTFOUND, "no matrix proj.weight");
+    if (w->shape[1] != c->model->hidden_size)
+        return s2s_error_set(
+            err, S2S_E_SHAPE, "proj.weight is [%lld, %lld]; the encoder is %lld wide",
+            (long long)w->shape[0], (long long)w->shape[1], (long long)c->model->hidden_size);
+    if (b && (b->n_dims != 1 || b->shape[0] != w->shape[0]))
+        return s2s_error_set(err, S2S_E_SHAPE, "proj.bias does not have %lld values",
+                             (long long)w->shape[0]);
+    if (!is_float(w->dtype) || (b && !is_float(b->dtype)))
+        return s2s_error_set(err, S2S_E_DTYPE, "proj.weight and proj.bias must be floats");
+    struct s2s_param_spec spec = {.name = "proj.weight",
+                                  .n_dims = 2,
+                                  .shape = {w->shape[0], w->shape[1]},
+                                  .flags = S2S_PARAM_FROZEN};
+    c->w = s2s_params_add(c->params, &spec);
+    spec = (struct s2s_param_spec){
+        .name = "proj.bias", .n_dims = 1, .shape = {w->shape[0]}, .flags = S2S_PARAM_FROZEN};
+    c->b = b ? s2s_params_add(c->params, &spec) : NULL;
+    return 0;
+}
+
+static void set_projection(const struct encode_coder *c, const struct s2s_safetensors *st)
+{
+    const struct s2s_st_tensor *w = s2s_safetensors_find(st, "proj.weight");
+    const struct s2s_st_tensor *b = s2s_safetensors_find(st, "proj.bias");
+    s2s_param_set(c->w, w->data, w->dtype);
+    if (c->b)
+        s2s_param_set(c->b, b->data, b->dtype);
+}
+
+/* ---- opening ---- */
+
+static int open_encoder(struct encode_coder *c, const char *dir, struct s2s_error *err)
+{
+    int rc = s2s_device_open(&c->device, "cpu", err);
+    if (rc < 0)
+        return rc;
+    c->params = s2s_params_new(c->device);
+    /* its parameters bear a prefix, so that the loader leaves the projection alone */
+    struct s2s_model_options options = {.prefix = "encoder.", .params = c->params};
+    if ((rc = s2s_model_open(&c->model, c->device, NULL, dir, &options, err)) < 0)
+        return rc;
+    if (c->model->n_mels == 0 || c->model->vocab_size != 0)
+        return s2s_error_hint(
+            err,
+            s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is no speech encoder", c->model->config_path),
+            "of a composite name its encoder/ folder");
+    return 0;
+}
+
+static int load_all(struct encode_coder *c, const char *projection, struct s2s_error *err)
+{
+    struct s2s_safetensors st = {0};
+    int rc = 0;
+    char *path = projection ? encode_projection_path(projection) : NULL;
+    if (path && (rc = s2s_safetensors_open(&st, path, err)) == 0) {
+        rc = add_projection(c, &st, err);
+        if (rc < 0)
+            s2s_error_add(err, rc, "%s", path);
+    } else if (path) {
+        free(path);
+        return rc;
+    }
+    if (rc == 0) {
+        s2s_params_freeze(c->params, "");
+        s2s_params_finish(c->params);
+        rc = s2s_model_load(c->model, err);
+    }
+    if (rc == 0 && path)
+        set_projection(c, &st);
+    if (path)
+        s2s_safetensors_release(&st);
+    free(path);
+    return rc;
+}
+
+int encode_coder_open(struct encode_coder **coder, const char *encoder, const char *projection,
+                      int n_workers, struct s2s_error *err)
+{
+    struct encode_coder *c = *coder = s2s_xcalloc(1, sizeof *c);
+    int rc = open_encoder(c, encoder, err);
+    if (rc < 0 || (rc = load_all(c, projection, err)) < 0)
+        return rc;
+    c->workers = s2s_xcalloc((size_t)n_workers, sizeof *c->workers);
+    for (c->n_workers = 0; c->n_workers < n_workers; c->n_workers++) {
+        struct worker *w = &c->workers[c->n_workers];
+        if ((rc = s2s_device_open(&w->device, "cpu", err)) < 0)
+            return rc;
+        w->tape = s2s_tape_new(w->device, false);
+    }
+    return 0;
+}
+
+void encode_coder_close(struct encode_coder *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < c->n_workers; i++) {
+        s2s_tape_free(c->workers[i].tape);
+        s2s_device_close(c->workers[i].device);
+    }
+    free(c->workers);
+    s2s_model_free(c->model);
+    s2s_params_free(c->params);
+    s2s_device_close(c->device);
+    free(c);
+}
+
+int64_t encode_coder_width(const struct encode_coder *coder)
+{
+    return coder->w ? coder->w->shape[0] : coder->model->hidden_size;
+}
+
+int64_t encode_coder_n_mels(const struct encode_coder *coder)
+{
+    return coder->model->n_mels;
+}
+
+int64_t encode_coder_frames(const struct encode_coder *coder, int64_t n_mel)
+{
+    return s2s_model_frames(coder->model, n_mel);
+}
+
+/* ---- one clip ---- */
+
+static bool all_finite(const float *x, int64_t n)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * 0; /* 0 * Inf and 0 * NaN are NaN */
+    return sum == 0;
+}
+
+int encode_coder_run(struct encode_coder *c, int worker, float *rows, const float *features,
+                     int64_t n_mel, struct s2s_error *err)
+{
+    struct s2s_tape *tape = c->workers[worker].tape;
+    const int64_t cu[] = {0, n_mel};
+    struct s2s_batch batch = {
+        .n_clips = 1, .mel = features, .cu_mel = cu, .n_mels = c->model->n_mels};
+    struct s2s_forward fwd = {0};
+    omp_set_num_threads(1); /* clips are what runs at the same time */
+    s2s_tape_reset(tape);
+    int rc = s2s_model_forward(c->model, tape, &batch, &fwd, err);
+    if (rc < 0)
+        return rc;
+    struct s2s_tensor *y = fwd.output;
+    if (c->w)
+        y = s2s_op_linear(tape, y, c->w->tensor, c->b ? c->b->tensor : NULL);
+    s2s_tensor_read(y, rows);
+    if ((rc = s2s_device_sync(c->workers[worker].device, err)) < 0)
+        return rc;
+    if (!all_finite(rows, s2s_tensor_numel(y)))
+        return s2s_error_set(err, S2S_E_RANGE, "the encoder's output holds NaN or Inf");
+    return 0;
+}
+
+/* ---- digest ---- */
+
+/* Adds the digest of a file that may be absent. */
+static int add_file(struct s2s_digest *digest, const char *dir, const char *name, bool *found,
+                    struct s2s_error *err)
+{
+    struct stat st;
+    char hex[33], *path = s2s_xasprintf("%s/%s", dir, name);
+    int rc = 0;
+    *found = stat(path, &st) == 0;
+    if (*found && (rc = s2s_digest_file(hex, path, err)) == 0)
+        s2s_digest_update(digest, hex, 32);
+    free(path);
+    return rc;
+}
+
+static int add_shards(struct s2s_digest *digest, const char *dir, struct s2s_error *err)
+{
+    struct s2s_conf *index = NULL;
+    const struct s2s_conf *map;
+    const char *name, *last = "";
+    char *path = s2s_xasprintf("%s/model.safetensors.index.json", dir);
+    bool found;
+    int rc = s2s_conf_read(&index, path, S2S_CONF_JSON, err);
+    free(path);
+    if (rc == 0)
+        rc = s2s_conf_get_map(&map, index, "weight_map", err);
+    for (size_t i = 0; rc == 0 && map && i < map->n_items; i++)
+        if ((rc = s2s_conf_as_str(&name, map->items[i], err)) == 0 && strcmp(name, last)) {
+            rc = add_file(digest, dir, name, &found, err);
+            last = name;
+        }
+    s2s_conf_free(index);
+    return rc;
+}
+
+int encode_digest_model(char hex[33], const char *dir, struct s2s_error *err)
+{
+    struct s2s_digest *digest = s2s_digest_new(128);
+    bool found, sharded = false;
+    int rc = add_file(digest, dir, "config.json", &found, err);
+    if (rc == 0)
+        rc = add_file(digest, dir, "model.safetensors.index.json", &sharded, err);
+    if (rc == 0)
+        rc = sharded ? add_shards(digest, dir, err)
+                     : add_file(digest, dir, "model.safetensors", &found, err);
+    s2s_digest_hex(digest, hex);
+    s2s_digest_free(digest);
+    return rc;
+}

@@ -59,14 +59,15 @@ static bool is_composite(const struct s2s_ckpt *ckpt)
 /* ---- small files ---- */
 
 /* config.json of each part and other texts that s2s-train keeps in the common state */
-static int files_of_common(struct s2s_hf_output *out, const json_t *common, struct s2s_error *err)
+static int files_of_common(struct s2s_hf_output *out, const json_t *common, bool composite,
+                           struct s2s_error *err)
 {
-    static const struct {
+    /* a bare encoder or LLM is a folder of its own */
+    const struct {
         const char *key, *path;
-    } configs[] = {{"config/model", "config.json"},
-                   {"config/composite", "config.json"},
-                   {"config/encoder", "encoder/config.json"},
-                   {"config/llm", "llm/config.json"}};
+    } configs[] = {{"config/composite", "config.json"},
+                   {"config/encoder", composite ? "encoder/config.json" : "config.json"},
+                   {"config/llm", composite ? "llm/config.json" : "config.json"}};
     const char *key;
     json_t *value;
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
@@ -159,7 +160,7 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
         const struct s2s_hf_file *file = &out.files[i];
         json_t *text = json_stringn(file->bytes, file->len);
         char *key = strcmp(file->path, "config.json") == 0
-                        ? s2s_xstrdup(is_composite(ckpt) ? "config/composite" : "config/model")
+                        ? s2s_xstrdup(is_composite(ckpt) ? "config/composite" : "config/llm")
                     : strcmp(file->path, "encoder/config.json") == 0 ? s2s_xstrdup("config/encoder")
                     : strcmp(file->path, "llm/config.json") == 0
                         ? s2s_xstrdup("config/llm")
@@ -295,7 +296,7 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0 && options->config_text)
         add_file(out, "config.json", options->config_text, strlen(options->config_text));
     if (rc == 0 && ckpt->common)
-        rc = files_of_common(out, ckpt->common, err);
+        rc = files_of_common(out, ckpt->common, is_composite(ckpt), err);
     if (rc == 0)
         rc = files_of_source(out, ckpt, err);
     size_t n = 0;

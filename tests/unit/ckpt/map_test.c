@@ -1,0 +1,102 @@
+/* Name maps: the built-in tables, and patterns. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/map.h"
+
+static void every_family_of_the_tables_is_read(void **state)
+{
+    char family[64], detect[512];
+    size_t n = 0;
+    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, family, detect); n++) {
+        struct ckpt_map map;
+        struct s2s_error err = S2S_ERROR_INIT;
+        if (ckpt_map_parse(&map, ckpt_map_tables, family, &err) < 0)
+            fail_msg("%s: %s", family, err.text);
+        assert_true(map.n_rules > 0);
+        ckpt_map_release(&map);
+    }
+    assert_true(n >= 10);
+}
+
+/* every rule knows its own name again, with the holes as they were filled: the tables can be used
+ * in both directions */
+static void every_rule_matches_what_it_fills(void **state)
+{
+    char family[64], detect[512];
+    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, family, detect);) {
+        struct ckpt_map map;
+        struct s2s_error err = S2S_ERROR_INIT;
+        assert_int_equal(ckpt_map_parse(&map, ckpt_map_tables, family, &err), 0);
+        for (size_t i = 0; i < map.n_rules; i++) {
+            const char *sides[2] = {map.rules[i].megatron, map.rules[i].hf};
+            for (int side = 0; side < 2 && *sides[side]; side++) {
+                int items = ckpt_map_items(sides[side]);
+                for (int item = 0; item == 0 || item < items; item++) {
+                    struct ckpt_match match = {.layer = 12, .expert = 345, .item = item}, got;
+                    char *name = ckpt_map_fill(sides[side], &match);
+                    assert_true(ckpt_map_match(sides[side], name, &got));
+                    assert_int_equal(got.layer, strstr(sides[side], "{N}") ? 12 : -1);
+                    assert_int_equal(got.expert, strstr(sides[side], "{E}") ? 345 : -1);
+                    assert_int_equal(got.item, items ? item : -1);
+                    free(name);
+                }
+            }
+        }
+        ckpt_map_release(&map);
+    }
+}
+
+static void a_missing_layer_number_means_a_layer_axis(void **state)
+{
+    struct ckpt_match match;
+    const char *pattern = "decoder.layers.{N}.mlp.linear_fc1.weight_{w,v}";
+    assert_true(ckpt_map_match(pattern, "decoder.layers.mlp.linear_fc1.weight_v", &match));
+    assert_true(match.stacked);
+    assert_int_equal(match.item, 1);
+    assert_true(ckpt_map_match(pattern, "decoder.layers.07.mlp.linear_fc1.weight_w", &match));
+    assert_int_equal(match.layer, 7);
+    assert_false(ckpt_map_match(pattern, "decoder.layers.x.mlp.linear_fc1.weight_w", &match));
+    assert_false(ckpt_map_match(pattern, "decoder.layers.1.mlp.linear_fc1.weight_u", &match));
+    assert_false(ckpt_map_match(pattern, "decoder.layers.1.mlp.linear_fc1.weight_w2", &match));
+}
+
+static void bad_tables_name_the_line(void **state)
+{
+    static const char *const bad[][2] = {
+        {"family a\nx y nonsense\n", "line 2"},
+        {"family a\nx\n", "line 2"},
+        {"family a\nx.{N y copy\n", "bad pattern"},
+        {"family a\nx.{} y copy\n", "bad pattern"},
+        {"family a\nx.{Q} y copy\n", "bad pattern"},
+        {"family a\nx.{a,b} y copy\n", "do not fit"},
+        {"family a\nx {q,k}_proj qkv\n", "do not fit"},
+        {"family a\ninclude b \"\" \"\"\n", "no family b"},
+        {"family a\ninclude a \"\" \"\"\n", "deep"},
+        {"family b\n", "no family a"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct ckpt_map map;
+        struct s2s_error err = S2S_ERROR_INIT;
+        assert_true(ckpt_map_parse(&map, bad[i][0], "a", &err) < 0);
+        if (!strstr(err.text, bad[i][1]))
+            fail_msg("expected \"%s\" in: %s", bad[i][1], err.text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family_of_the_tables_is_read),
+        cmocka_unit_test(every_rule_matches_what_it_fills),
+        cmocka_unit_test(a_missing_layer_number_means_a_layer_axis),
+        cmocka_unit_test(bad_tables_name_the_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

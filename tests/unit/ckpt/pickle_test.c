@@ -1,0 +1,205 @@
+/* The machine that reads pickles as data. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/pickle.h"
+
+/* the value of a pickle as compact JSON, or "code: text" */
+static char *shown(const char *bytes, size_t len, enum ckpt_pickle_mode mode)
+{
+    struct ckpt_pickle pickle;
+    struct s2s_error err = S2S_ERROR_INIT;
+    if (ckpt_pickle_parse(&pickle, bytes, len, mode, &err) < 0)
+        return s2s_xasprintf("%s: %s", s2s_errc_name(err.code), err.text);
+    json_t *json = ckpt_node_json(pickle.root, 1000);
+    char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(json);
+    ckpt_pickle_release(&pickle);
+    return text;
+}
+
+#define SHOWS(bytes, want) check_shown(bytes "", sizeof(bytes) - 1, CKPT_STRICT, want)
+#define SHOWS_OPEN(bytes, want) check_shown(bytes "", sizeof(bytes) - 1, CKPT_OPEN, want)
+
+static void check_shown(const char *bytes, size_t len, enum ckpt_pickle_mode mode, const char *want)
+{
+    char *text = shown(bytes, len, mode);
+    assert_string_equal(text, want);
+    free(text);
+}
+
+static void refuses(const char *bytes, size_t len, enum ckpt_pickle_mode mode, const char *part)
+{
+    char *text = shown(bytes, len, mode);
+    if (!strstr(text, part))
+        fail_msg("expected \"%s\" in: %s", part, text);
+    free(text);
+}
+
+#define REFUSES(bytes, part) refuses(bytes "", sizeof(bytes) - 1, CKPT_STRICT, part)
+#define REFUSES_OPEN(bytes, part) refuses(bytes "", sizeof(bytes) - 1, CKPT_OPEN, part)
+
+static void plain_values_of_all_protocols(void **state)
+{
+    SHOWS("N.", "null");
+    SHOWS("\x80\x02\x88.", "true");
+    SHOWS("I00\n.", "false");
+    SHOWS("I-12\n.", "-12");
+    SHOWS("L123L\n.", "123");
+    SHOWS("K\xff.", "255");
+    SHOWS("M\x01\x02.", "513");
+    SHOWS("J\xfe\xff\xff\xff.", "-2");
+    SHOWS("\x8a\x01\xff.", "-1");
+    SHOWS("\x8a\x00.", "0");
+    SHOWS("\x8a\x05\0\0\0\0\x01.", "4294967296");
+    SHOWS("\x8a\x09\0\0\0\0\0\0\0\0\x40.", "\"1180591620717411303424\"");
+    SHOWS("\x8a\x09\0\0\0\0\0\0\0\0\xc0.", "\"-1180591620717411303424\"");
+    SHOWS("F2.5\n.", "2.5");
+    SHOWS("G@\x04\0\0\0\0\0\0.", "2.5");
+    SHOWS("V\\u00e9\\U0001F600x\n.", "\"\xc3\xa9\xf0\x9f\x98\x80x\"");
+    SHOWS("S'a\\x41\\n\\'q'\n.", "\"aA\\n'q\"");
+    SHOWS("\x8c\x02hi.", "\"hi\"");
+    SHOWS("X\x02\0\0\0hi.", "\"hi\"");
+    SHOWS("C\x02hi.", "\"(2 bytes)\"");
+}
+
+static void containers_and_memo(void **state)
+{
+    SHOWS("](K\x01K\x02"
+          "e.",
+          "[1,2]");
+    SHOWS("(K\x01K\x02t.", "[1,2]");
+    SHOWS("K\x01K\x02K\x03\x87.", "[1,2,3]");
+    SHOWS("}(\x8c\x01"
+          "aK\x01\x8c\x01"
+          "bK\x02u.",
+          "{\"a\":1,\"b\":2}");
+    SHOWS("(K\x01K\x02l.", "[1,2]");
+    SHOWS("(\x8c\x01"
+          "aK\x01"
+          "d.",
+          "{\"a\":1}");
+    SHOWS("\x8f(K\x01\x90.", "[1]");
+    SHOWS("K\x07q\0"
+          "h\0\x86.",
+          "[7,7]");
+    SHOWS("\x80\x04K\x07\x94h\0\x86.", "[7,7]");
+    SHOWS("K\x01K\x02"
+          "0.",
+          "1");
+    SHOWS("K\x01(K\x02"
+          "1.",
+          "1");
+    /* a dict whose keys are numbers */
+    SHOWS("}K\x01K\x02s.", "{\"1\":2}");
+}
+
+static void known_calls_become_data(void **state)
+{
+    SHOWS("ctorch\nSize\n((K\x02K\x03ttR.", "[2,3]");
+    SHOWS("ccollections\nOrderedDict\n)R\x8c\x01"
+          "aK\x01s.",
+          "{\"a\":1}");
+    SHOWS("ccollections\nOrderedDict\n](]\x8c\x01"
+          "aaK\x01"
+          "ae\x85R.",
+          "{\"a\":1}");
+    SHOWS("c__builtin__\nset\n](K\x01"
+          "e\x85R.",
+          "[1]");
+    SHOWS("c_codecs\nencode\nX\x04\0\0\0\xc3\xa9\xc2\x80X\x06\0\0\0latin1\x86R.", "\"(2 bytes)\"");
+    SHOWS("cargparse\nNamespace\n)\x81}\x8c\x01"
+          "aK\x01sb.",
+          "{\"a\":1}");
+    SHOWS("ctorch\nbfloat16\n.", "\"torch.bfloat16\"");
+}
+
+static void unknown_classes_are_refused_or_opaque(void **state)
+{
+    REFUSES("\x80\x02"
+            "cmymodule\nThing\n)R.",
+            "class mymodule.Thing is not known here (byte 2)");
+    SHOWS_OPEN("cmymodule\nThing\n)R.", "{\"class\":\"mymodule.Thing\"}");
+    SHOWS_OPEN("cmymodule\nThing\nK\x01\x85R}\x8c\x01"
+               "aK\x02sb.",
+               "{\"args\":[1],\"class\":\"mymodule.Thing\",\"state\":{\"a\":2}}");
+}
+
+static void hostile_classes_are_always_refused(void **state)
+{
+    REFUSES_OPEN("cos\nsystem\n(X\x02\0\0\0idtR.", "hostile: it wants to call os.system");
+    REFUSES_OPEN("cposix\nsystem\n.", "hostile");
+    REFUSES_OPEN("cos.path\njoin\n.", "hostile");
+    REFUSES_OPEN("c__builtin__\neval\n.", "hostile");
+    REFUSES_OPEN("cbuiltins\ngetattr\n.", "hostile");
+    REFUSES_OPEN("csubprocess\nPopen\n.", "hostile");
+    REFUSES_OPEN("\x80\x04\x8c\x02os\x8c\x06system\x93.", "hostile");
+    REFUSES_OPEN("coperator\nattrgetter\n.", "hostile");
+    /* a name that only begins so is none */
+    SHOWS_OPEN("cosprey\nBird\n.", "\"osprey.Bird\"");
+}
+
+static void damaged_pickles_name_opcode_and_byte(void **state)
+{
+    REFUSES("", "no STOP within 0 bytes");
+    REFUSES("K\x01", "no STOP");
+    REFUSES("X\xff\xff\xff\x7f"
+            "abc.",
+            "string of 2147483647 bytes at byte 0, 4 are left");
+    REFUSES("\x80\x09N.", "protocol above 5");
+    REFUSES("tN.", "no mark");
+    REFUSES("R.", "too few values");
+    REFUSES("K\x01K\x02.", "end with more or less than one value");
+    REFUSES("]K\x01K\x02s.", "items for what is no dict");
+    REFUSES("}K\x01"
+            "a.",
+            "items for what is no list");
+    REFUSES("h\x05.", "memo entry that was never set");
+    REFUSES("]r\xff\xff\xff\xff.", "memo index past the number of opcodes");
+    REFUSES("(i__main__\nX\n.", "opcode 0x69 at byte 1");
+    REFUSES("\x82\x01.", "opcode that no checkpoint needs");
+    REFUSES("K\x01K\x01\x85R.", "call of something that is no class");
+    REFUSES("(K\x01"
+            "d.",
+            "odd number");
+    REFUSES("(K\x01K\x02K\x03"
+            "00000.",
+            "too few values");
+}
+
+static void nesting_does_not_recurse(void **state)
+{
+    enum { DEPTH = 200000 };
+    char *bytes = s2s_xmalloc(2 * DEPTH + 1);
+    memset(bytes, '(', DEPTH);
+    memset(bytes + DEPTH, 't', DEPTH);
+    bytes[2 * DEPTH] = '.';
+    char *text = shown(bytes, 2 * DEPTH + 1, CKPT_STRICT);
+    assert_non_null(strstr(text, "..."));
+    free(text);
+    free(bytes);
+    /* a list that holds itself */
+    text = shown("]q\0h\0a.", 7, CKPT_STRICT);
+    assert_non_null(strstr(text, "..."));
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_values_of_all_protocols),
+        cmocka_unit_test(containers_and_memo),
+        cmocka_unit_test(known_calls_become_data),
+        cmocka_unit_test(unknown_classes_are_refused_or_opaque),
+        cmocka_unit_test(hostile_classes_are_always_refused),
+        cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
+        cmocka_unit_test(nesting_does_not_recurse),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -11,7 +11,10 @@
 #include "lib/audio/audio_internal.h"
 #include "lib/io/digest.h"
 
-enum { CHUNK = 16384 }; /* values decoded at a time */
+enum {
+    CHUNK = 16384,          /* values decoded at a time */
+    POPULATE_MAX = 4 << 20, /* bytes of a file that is read in one go */
+};
 
 int64_t s2s_audio_n_samples(double seconds, int rate_hz)
 {

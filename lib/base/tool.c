@@ -335,7 +335,8 @@ char **s2s_tool_args(const struct s2s_args_rule *rules, size_t *n)
 
 int s2s_tool_check_stdout(struct s2s_error *err)
 {
-    if (!isatty(STDOUT_FILENO))
+    /* mpirun puts a pseudoterminal between its ranks and wherever its own output goes */
+    if (!isatty(STDOUT_FILENO) || getenv("OMPI_COMM_WORLD_SIZE"))
         return 0;
     s2s_error_set(err, S2S_E_ARG, "binary output would go to the terminal");
     return s2s_error_hint(err, S2S_E_ARG, "name a file with -o, or pipe it");

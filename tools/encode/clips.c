@@ -77,6 +77,10 @@ static int find_clip(const struct s2s_st_tensor **values, int64_t span[2],
     *values = s2s_safetensors_find(st, name);
     if (!*values)
         return s2s_error_set(err, S2S_E_NOTFOUND, "no tensor %s", name);
+    if (reader->schema.audio == S2S_AUDIO_MEL && reader->mel->n_mels > 0 &&
+        (*values)->shape[1] != reader->mel->n_mels)
+        return s2s_error_set(err, S2S_E_SHAPE, "%s has %lld mel bins; the encoder expects %d", name,
+                             (long long)(*values)->shape[1], reader->mel->n_mels);
     span[0] = 0;
     span[1] = (*values)->shape[0];
     if (is_audio(reader)) {

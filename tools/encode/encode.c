@@ -222,31 +222,42 @@ static int64_t frames_of(const struct run *run, int64_t length)
     return encode_coder_frames(run->coder, length);
 }
 
+/* Keeps a record for the window; gives the seconds of its clips. */
+static int keep_record(struct run *run, const struct s2s_record *rec, double *seconds,
+                       struct s2s_error *err)
+{
+    struct record *r = add_record(&run->win);
+    r->len = (int64_t)rec->len_bytes;
+    r->idx = rec->idx;
+    r->bytes = s2s_xmalloc(rec->len_bytes);
+    memcpy(r->bytes, rec->bytes, rec->len_bytes);
+    for (int64_t k = 0, n = encode_n_clips(&run->reader, &rec->st); k < n; k++) {
+        int64_t length = 0;
+        int rc = encode_clip_length(&length, &run->reader, &rec->st, k, err);
+        if (rc < 0)
+            return s2s_error_add(err, rc, "record %lld: clip %lld", (long long)r->idx,
+                                 (long long)k);
+        *seconds += seconds_of(run, length);
+    }
+    return 0;
+}
+
 /* Rank 0: records until there is enough sound or no more. */
 static int read_window(struct run *run, struct s2s_error *err)
 {
-    struct window *w = &run->win;
+    enum { MAX_RECORDS = 4096 };
     struct s2s_record rec;
     double seconds = 0;
-    int rc = 1;
-    while (seconds < run->opt->batch_seconds && w->n_records < 4096 &&
-           (rc = s2s_stream_next(run->in, &rec, err)) > 0) {
-        struct record *r = add_record(w);
-        r->len = (int64_t)rec.len_bytes;
-        r->idx = rec.idx;
-        r->bytes = s2s_xmalloc(rec.len_bytes);
-        memcpy(r->bytes, rec.bytes, rec.len_bytes);
-        for (int64_t k = 0, n = encode_n_clips(&run->reader, &rec.st); k < n; k++) {
-            int64_t length = 0;
-            if ((rc = encode_clip_length(&length, &run->reader, &rec.st, k, err)) < 0)
-                return s2s_error_add(err, rc, "%s: record %lld: clip %lld", run->opt->inputs[0],
-                                     (long long)r->idx, (long long)k);
-            seconds += seconds_of(run, length);
-        }
+    while (seconds < run->opt->batch_seconds && run->win.n_records < MAX_RECORDS) {
+        int rc = s2s_stream_next(run->in, &rec, err);
+        run->at_end = rc == 0;
+        if (rc > 0)
+            rc = keep_record(run, &rec, &seconds, err);
+        if (rc < 0)
+            return s2s_error_add(err, rc, "%s", run->opt->inputs[0]);
+        if (run->at_end)
+            break;
     }
-    if (rc < 0)
-        return s2s_error_add(err, rc, "%s", run->opt->inputs[0]);
-    run->at_end = rc == 0;
     return 0;
 }
 

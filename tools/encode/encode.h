@@ -47,7 +47,7 @@ int encode_plan(const struct encode_options *opt, int n_ranks, struct s2s_error 
 /* Reads clips of records of one stream. */
 struct encode_reader {
     struct s2s_schema schema;         /* of the header */
-    const struct s2s_mel_config *mel; /* NULL: only lengths are asked for */
+    const struct s2s_mel_config *mel; /* n_mels 0: any, only lengths are asked for */
 };
 
 /* Not UNSUPPORTED: the stream holds clips that can be encoded, at the rate of the features. */

@@ -106,7 +106,8 @@ static int plan_record(json_t *list, const struct encode_reader *reader,
 
 static int plan_stream(json_t **plan, const char *path, int n_ranks, struct s2s_error *err)
 {
-    static const struct s2s_mel_config config = S2S_MEL_CONFIG_DEFAULT;
+    struct s2s_mel_config config = S2S_MEL_CONFIG_DEFAULT;
+    config.n_mels = 0;
     struct encode_reader reader = {.mel = &config};
     struct s2s_stream *in = NULL;
     struct s2s_record rec;

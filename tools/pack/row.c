@@ -137,6 +137,15 @@ void pack_loader_close(struct pack_loader *loader)
 /* Whole files whose length is not what the manifest says: shorter means that something is lost. */
 #define MANIFEST_TOLERANCE_S 0.1
 
+/* A file that a manifest names and that cannot be opened is a bad sample, not a bad command line.
+ */
+static int bad_sample(int rc, struct s2s_error *err)
+{
+    if (rc == S2S_E_OPEN)
+        rc = err->code = S2S_E_NOTFOUND;
+    return rc;
+}
+
 static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
                          struct s2s_error *err)
 {
@@ -151,7 +160,7 @@ static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
     }
     int rc = s2s_audio_info_file(&row->info, s->path, err);
     if (rc < 0)
-        return rc == S2S_E_OPEN ? S2S_E_NOTFOUND : rc; /* a bad sample, not a bad command line */
+        return bad_sample(rc, err);
     double file_s = (double)row->info.n_samples / row->info.rate_hz;
     if (!s->has_range && file_s < s->duration_s - MANIFEST_TOLERANCE_S)
         return s2s_error_set(err, S2S_E_TRUNCATED, "%s: %g s long, the manifest says %g s", s->path,
@@ -231,9 +240,9 @@ int pack_row_decode(struct pack_row *row, const struct pack_loader *loader, stru
     if (loader->kind == PACK_INPUT_IDS || loader->audio == S2S_AUDIO_NONE)
         return 0;
     if (loader->audio == S2S_AUDIO_PATH)
-        return s2s_digest_file(row->xxh3, row->sample.path, err);
+        return bad_sample(s2s_digest_file(row->xxh3, row->sample.path, err), err);
     if ((rc = s2s_audio_decode_file(&row->audio, row->sample.path, &row->range, err)) < 0)
-        return rc;
+        return bad_sample(rc, err);
     if ((int64_t)row->audio.n_samples != row->n_samples)
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "%s: %zu samples were decoded, the header promises %lld",

@@ -1,0 +1,332 @@
+#!/usr/bin/env bats
+# s2s-pack: what its manual promises.
+load common
+
+# Three clips (16 kHz, 8 kHz, stereo 16 kHz), a manifest of them, tokenized rows of the worked example, and a shortcut.
+setup_tool() {
+    python3 - <<'PY'
+import json, math, os, struct, wave
+os.mkdir("wav")
+rows = []
+for name, rate, channels, seconds, text in [("a", 16000, 1, 1.0, "hello"), ("b", 8000, 1, 0.5, "it's me"),
+                                            ("c", 16000, 2, 2.3, "two channels")]:
+    n = int(rate * seconds)
+    with wave.open(f"wav/{name}.wav", "wb") as w:
+        w.setnchannels(channels); w.setsampwidth(2); w.setframerate(rate)
+        w.writeframes(b"".join(struct.pack("<h", int(8000 * math.sin(i * (c + 1) / 9.0)))
+                               for i in range(n) for c in range(channels)))
+    rows.append({"audio_filepath": f"wav/{name}.wav", "duration": seconds, "text": text})
+with open("m.jsonl", "w") as f:
+    f.writelines(json.dumps(r) + "\n" for r in rows)
+with open("ids.jsonl", "w") as f:
+    f.write('{"id":"u0","input_ids":[7,100,1,2,100,3],"loss_mask":[0,0,0,0,0,1],'
+            '"audio":[{"pos":1,"frames":4},{"pos":4,"frames":3}]}\n'
+            '{"id":"u1","input_ids":[0,0,4,100,5,6],"loss_mask":[0,0,0,0,1,1],"audio":[{"pos":3,"frames":2}]}\n')
+PY
+    tok=$ROOT/demo/tokenizer.json
+}
+
+# values STREAM: every tensor of every record as python lists, one a line: "record name values"
+values() {
+    PYTHONPATH=$ROOT/tests/oracle/packing python3 - "$1" <<'PY'
+import sys, naive
+for i, (tensors, meta) in enumerate(naive.read_stream(sys.argv[1])[1]):
+    for name in sorted(tensors):
+        print(i, name, *tensors[name])
+    for name in sorted(meta):
+        print(i, name, meta[name])
+PY
+}
+
+@test "help and version exit 0, an unknown option 2" {
+    exits 0 s2s-pack --help
+    says "--manifest"
+    exits 0 s2s-pack -h
+    exits 0 s2s-pack bins --help
+    says "--multiple"
+    exits 0 s2s-pack --version
+    says "s2s-pack 0"
+    exits 2 s2s-pack --nonsense
+    exits 2 s2s-pack bins --nonsense
+    exits 2 s2s-pack --ids ids.jsonl
+    says "--tokens or --batch-size"
+    exits 2 s2s-pack --manifest m.jsonl --tokens 100
+    says "--tokenizer"
+    exits 2 s2s-pack --ids ids.jsonl --manifest m.jsonl --tokens 100
+}
+
+@test "an input that is not there exits 2 and leaves nothing" {
+    exits 2 s2s-pack --ids absent.jsonl --tokens 64 -o out.s2s
+    says absent.jsonl
+    exits 2 s2s-pack --manifest m.jsonl --tokenizer absent.json --tokens 64 -o out.s2s
+    says absent.json
+    no_litter . ids.jsonl m.jsonl wav
+}
+
+@test "the worked example of the layout" {
+    s2s-pack -q --ids ids.jsonl --batch-size 2 -o out.s2s
+    values out.s2s >got
+    grep -qx '0 cu_seqlens 0 11 16' got
+    grep -qx '0 max_seqlen 11' got
+    grep -qx '0 labels -100 -100 -100 -100 -100 -100 -100 -100 -100 3 -100 -100 -100 5 6 -100' got
+    s2s-pack -q --ids ids.jsonl --batch-size 2 --cp 2 -o out.s2s
+    values out.s2s >got
+    grep -qx '0 cu_seqlens 0 12 20' got
+    grep -qx '0 seq_lens 11 5' got
+    grep -qx '0 audio_slot 1 7 13' got
+    grep -qx '0 input_ids 7 100 100 100 100 1 2 100 100 100 3 0 4 100 100 5 6 0 0 0' got
+    grep -qx '0 num_tokens 16' got
+    s2s-pack -q --ids ids.jsonl --batch-size 2 --cp 2 --tp 6 -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens_padded 12 12'
+    s2s-pack -q --ids ids.jsonl --batch-size 2 --tp 3 -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens_padded 11 7'
+}
+
+@test "sequence parallelism: a misaligned share is warned of, --strict-sp mends it" {
+    echo '{"id":"a","input_ids":[5,6,7]}' >short.jsonl
+    exits 0 s2s-pack --ids short.jsonl --batch-size 1 --cp 2 --tp 4 -o out.s2s
+    says "--strict-sp"
+    values out.s2s | grep -qx '0 seq_lens_padded 4'
+    exits 0 s2s-pack --ids short.jsonl --batch-size 1 --cp 2 --tp 4 --strict-sp -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens_padded 8'
+}
+
+@test "what the layout refuses is named, exits 1 and leaves nothing" {
+    refused() {
+        printf '%s\n' "$2" >bad.jsonl
+        exits 1 s2s-pack --ids bad.jsonl --tokens 64 -o out.s2s
+        says "$1"
+        [ ! -e out.s2s ]
+    }
+    refused E_EMPTY_BATCH ''
+    refused E_EMPTY_ROW '{"id":"a","input_ids":[]}'
+    refused E_EMPTY_UTT '{"id":"a","input_ids":[9],"audio":[{"pos":0,"frames":0}]}'
+    refused E_AUDIO_COUNT '{"id":"a","input_ids":[9,8],"audio":[{"pos":2,"frames":1}]}'
+    refused E_AUDIO_COUNT '{"id":"a","input_ids":[9,8],"audio":[{"pos":1,"frames":1},{"pos":1,"frames":2}]}'
+    refused "bad.jsonl:1" '{"id":"a","input_ids":[9,8],"loss_mask":[1]}'
+    refused "bad.jsonl:1" '{"id":"a","input_ids":[9,"x"]}'
+    refused "bad.jsonl:1" '{"id":"a","input_ids":[99999999999]}'
+    refused "bad.jsonl:1" '{"id":"a"'
+    refused "utterance 'a' needs 65 slots" "{\"id\":\"a\",\"input_ids\":[$(seq -s, 1 65)]}"
+}
+
+@test "too long and bad samples are truncated, skipped, counted and named in the report" {
+    { cat ids.jsonl; echo "{\"id\":\"long\",\"input_ids\":[$(seq -s, 1 40)]}"; echo '{"id":"bad","input_ids":[]}'; } >mixed.jsonl
+    exits 1 s2s-pack --ids mixed.jsonl --tokens 20 --too-long skip -o out.s2s
+    says "mixed.jsonl:4"
+    s2s-pack -q --ids mixed.jsonl --tokens 20 --too-long skip --bad skip --report r.json -o out.s2s
+    [ "$(jq -c '[.samples, .samples_read, .too_long.skipped, (.skipped | length)]' r.json)" = '[2,4,1,1]' ]
+    jq -r '.skipped[0].reason' r.json | grep -q 'mixed.jsonl:4.*E_EMPTY_ROW'
+    s2s-pack -q --ids mixed.jsonl --tokens 20 --too-long truncate --bad skip --report r.json -o out.s2s
+    [ "$(jq -c '[.samples, .too_long.truncated]' r.json)" = '[3,1]' ]
+    values out.s2s | grep -qx '0 seq_lens 20'
+}
+
+@test "truncation never cuts a clip" {
+    echo '{"id":"a","input_ids":[5,9,6],"audio":[{"pos":1,"frames":8}]}' >clip.jsonl
+    s2s-pack -q --ids clip.jsonl --tokens 9 --too-long truncate -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens 9'
+    s2s-pack -q --ids clip.jsonl --tokens 8 --too-long truncate -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens 1'
+    values out.s2s | grep -qx '0 audio_slot'
+}
+
+@test "--tokens is lowered to what the last utterance can be raised within" {
+    exits 0 s2s-pack --ids ids.jsonl --tokens 35 --cp 2 --tp 6 -o out.s2s
+    says "lowered to 24"
+    values out.s2s | grep -qx '0 cu_seqlens 0 12 24'
+    exits 2 s2s-pack --ids ids.jsonl --tokens 11 --cp 2 --tp 6 -o out.s2s
+}
+
+@test "bins: the worked example in every algorithm, from a file and a pipe" {
+    printf '%s\n' 4 1 3 2 1 3 4 5 >lens.txt
+    [ "$(s2s-pack bins --algorithm concatenative --tokens 5 --json lens.txt | jq -c .bins)" = '[[0,1],[2,3],[4,5],[6],[7]]' ]
+    [ "$(s2s-pack bins --tokens 5 --json <lens.txt | jq -c .bins)" = '[[7],[6,4],[0,1],[5,3],[2]]' ]
+    [ "$(s2s-pack bins --algorithm mffd --tokens 5 --json - <lens.txt | jq -c .bins)" = '[[7],[0],[6],[2,3],[5,1,4]]' ]
+    [ "$(s2s-pack bins --tokens 5 --json lens.txt | jq .fill)" = 0.92 ]
+    [ "$(s2s-pack bins --tokens 5 lens.txt | head -n 2 | tr '\n' '|')" = '7|6 4|' ]
+    exits 1 s2s-pack bins --tokens 4 lens.txt
+    says "length 7"
+    exits 1 s2s-pack bins --tokens 5 --min-bins 9 lens.txt
+    says E_TOO_FEW
+    echo 1x >>lens.txt
+    exits 1 s2s-pack bins --tokens 5 lens.txt
+    says "lens.txt:9"
+}
+
+@test "lengths, layout and partition are those of a plain implementation" {
+    python3 "$ROOT/tests/oracle/packing/check_packing.py" 60 "$RANDOM"
+}
+
+@test "a manifest: frames from the file's length, ids, texts and clips" {
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --batch-size 3 -o out.s2s
+    values out.s2s >got
+    # 100, 50 and 230 columns: 13, 7 and 29 frames
+    grep -qx '0 audio_frames 13 7 29' got
+    grep -qx '0 audio_cu_samples 0 16000 24000 60800' got
+    grep -qx '0 ids \["a","b","c"\]' got
+    grep -qx '0 texts \["hello","it'"'"'s me","two channels"\]' got
+    grep -q '0 audio \[{"source":"wav/a.wav","offset":0.0,"duration":1.0,"xxh3":"[0-9a-f]*"}' got
+    # 13 frames, hello, end of text: labels begin at the last frame
+    head=$(grep '^0 labels' got | cut -d' ' -f3-22)
+    [ "$head" = "-100 -100 -100 -100 -100 -100 -100 -100 -100 -100 -100 -100 108 105 112 112 115 2 -100 -100" ]
+}
+
+@test "pcm is I16 exactly when that says all" {
+    schema() { tar xOf "$1" header.json | jq -r .schema.audio_pcm.dtype; }
+    head -n 1 m.jsonl >one.jsonl
+    s2s-pack -q --manifest one.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
+    [ "$(schema out.s2s)" = I16 ]
+    values out.s2s | grep '^0 audio_pcm' | cut -d' ' -f3- >got
+    python3 -c "import wave,struct; b=wave.open('wav/a.wav').readframes(99999); print(*struct.unpack(f'<{len(b)//2}h', b))" >want
+    same got want
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
+    [ "$(schema out.s2s)" = F32 ]
+}
+
+@test "every form of audio gives the same layout" {
+    for form in none path pcm mel; do
+        s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --audio $form -o $form.s2s
+        values $form.s2s | grep -v ' audio_cu\| audio_pcm\| audio_mel\| audio \[' >$form.txt
+        same none.txt $form.txt
+        s2s-shard verify $form.s2s
+    done
+    values path.s2s | grep -q 'audio \[{"source":"wav/'
+}
+
+@test "offset and duration take a part of a file, and the id says so" {
+    echo '{"audio_filepath":"wav/a.wav","offset":0.25,"duration":0.5,"text":"x"}' >part.jsonl
+    s2s-pack -q --manifest part.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
+    values out.s2s >got
+    grep -qx '0 ids \["a-000025-000050"\]' got
+    grep -qx '0 audio_cu_samples 0 8000' got
+    grep -qx '0 audio_frames 7' got
+}
+
+@test "names in a manifest are looked up beside it first" {
+    mkdir elsewhere
+    mv wav m.jsonl elsewhere/
+    s2s-pack -q --manifest elsewhere/m.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
+    values out.s2s | grep -q '"source":"wav/a.wav"'
+}
+
+@test "_skipme, alt_text and Lhotse cuts" {
+    echo '{"audio_filepath":"wav/a.wav","duration":1,"text":"x","_skipme":1}' >odd.jsonl
+    echo '{"audio_filepath":"wav/a.wav","duration":1,"text":"yes","lang":"en","alt_text":{"de":{"text":"ja","lang":"de"}}}' >>odd.jsonl
+    s2s-pack -q --manifest odd.jsonl --tokenizer "$tok" --batch-size 9 --audio none -o out.s2s --report r.json
+    values out.s2s | grep -qx '0 texts \["yes","ja"\]'
+    [ "$(jq .marked_skipme r.json)" = 1 ]
+    cat >cuts.jsonl <<'J'
+{"id":"cut1","start":0.5,"duration":0.25,"channel":1,"type":"MonoCut","supervisions":[{"id":"s","recording_id":"c","start":0,"duration":0.25,"text":"part"}],"recording":{"id":"c","sources":[{"type":"file","channels":[0,1],"source":"wav/c.wav"}],"sampling_rate":16000,"num_samples":36800,"duration":2.3}}
+J
+    s2s-pack -q --cuts cuts.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
+    values out.s2s >got
+    grep -qx '0 ids \["cut1"\]' got
+    grep -qx '0 texts \["part"\]' got
+    grep -qx '0 audio_cu_samples 0 4000' got
+    # the second channel's samples from 8000 on
+    [ "$(grep '^0 audio_pcm' got | cut -d' ' -f3-5)" = "$(python3 -c "
+import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" ]
+    sed 's/"MonoCut"/"MixedCut"/' cuts.jsonl >mixed.jsonl
+    exits 1 s2s-pack --cuts mixed.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
+    says MixedCut
+}
+
+@test "bad audio is named with its line, and skipped when that is asked for" {
+    head -c 9000 wav/c.wav >cut.wav
+    mv cut.wav wav/c.wav
+    exits 1 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s
+    says "m.jsonl:3"
+    says "wav/c.wav"
+    [ ! -e out.s2s ]
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --bad skip --report r.json -o out.s2s
+    [ "$(jq -c '[.samples, (.skipped | length)]' r.json)" = '[2,1]' ]
+    rm wav/b.wav
+    exits 1 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
+    says "m.jsonl:2"
+    # shorter than the manifest says: something is lost
+    echo '{"audio_filepath":"wav/a.wav","duration":1.5,"text":"x"}' >long.jsonl
+    exits 1 s2s-pack --manifest long.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
+    says "1 s long, the manifest says 1.5 s"
+}
+
+@test "-j 1 equals -j 8, a pipe equals a file, twice is the same bytes" {
+    for i in 1 2 3 4 5 6 7 8; do cat m.jsonl; done >many.jsonl
+    s2s-pack -q -j 1 --manifest many.jsonl --tokenizer "$tok" --audio mel --tokens 64 -o one.s2s
+    s2s-pack -q -j 8 --manifest many.jsonl --tokenizer "$tok" --audio mel --tokens 64 -o eight.s2s
+    same one.s2s eight.s2s
+    s2s-pack -q -j 3 --manifest - --tokenizer "$tok" --audio mel --tokens 64 <many.jsonl >pipe.s2s
+    same one.s2s pipe.s2s
+    cat many.jsonl | s2s-pack -q --manifest - --tokenizer "$tok" --audio mel --tokens 64 -o - | cat >pipe.s2s
+    same one.s2s pipe.s2s
+}
+
+@test "a truncated or changed output of s2s-pack is seen" {
+    s2s-pack -q --ids ids.jsonl --tokens 64 -o out.s2s
+    head -c 2600 out.s2s >cut.s2s
+    exits 1 s2s-shard verify cut.s2s
+    says "record"
+    flip out.s2s 2700
+    exits 1 s2s-shard verify out.s2s
+}
+
+@test "a full disk is an error, a reader that leaves early is none" {
+    exits 1 s2s-pack -q --ids ids.jsonl --tokens 64 -o /dev/full
+    exits 1 bash -c "s2s-pack -q --ids ids.jsonl --tokens 64 >/dev/full"
+    for i in $(seq 3000); do cat ids.jsonl; done >many.jsonl
+    run bash -c "s2s-pack -q --ids many.jsonl --tokens 64 | head -c 100 >/dev/null"
+    [ -z "$output" ]
+}
+
+@test "killed in the middle, nothing has the final name" {
+    mkdir out
+    mkfifo pipe
+    (cat ids.jsonl; sleep 30) >pipe &
+    feeder=$!
+    s2s-pack -q --ids - --tokens 64 -o out/p.s2s <pipe &
+    pid=$!
+    sleep 0.3
+    kill -TERM $pid
+    wait $pid || true
+    kill $feeder || true
+    no_litter out
+}
+
+@test "split, shuffle and epochs cover each sample as often as they should" {
+    for i in $(seq 0 9); do echo "{\"id\":\"s$i\",\"input_ids\":[$((i + 1))]}"; done >ten.jsonl
+    ids_of() { values "$1" | grep ' ids ' | cut -d' ' -f3 | jq -r '.[]' | tr '\n' ' '; }
+    s2s-pack -q --ids ten.jsonl --batch-size 4 --split 1/3 -o out.s2s
+    [ "$(ids_of out.s2s)" = "s1 s4 s7 " ]
+    s2s-pack -q --ids ten.jsonl --batch-size 10 --shuffle 4 --seed 42 -o out.s2s
+    shuffled=$(ids_of out.s2s)
+    [ "$shuffled" != "s0 s1 s2 s3 s4 s5 s6 s7 s8 s9 " ]
+    [ "$(echo "$shuffled" | tr ' ' '\n' | sort | tr '\n' ' ')" = " s0 s1 s2 s3 s4 s5 s6 s7 s8 s9 " ]
+    s2s-pack -q --ids ten.jsonl --batch-size 10 --shuffle 4 --seed 42 --epochs 3 -o out.s2s
+    [ "$(ids_of out.s2s | tr ' ' '\n' | sort | uniq -c | awk 'NF == 2 {print $1}' | sort -u)" = 3 ]
+    case "$(ids_of out.s2s)" in "$shuffled"*) ;; *) false ;; esac
+    exits 2 s2s-pack --ids ten.jsonl --batch-size 4 --split 3/3
+}
+
+@test "--plan decodes and writes nothing, its report is that of the run" {
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --plan --json >plan.json
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --report run.json -o out.s2s
+    [ "$(jq -cS 'del(.seconds)' plan.json)" = "$(jq -cS 'del(.seconds)' run.json)" ]
+    exits 0 s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --plan
+    says "fill"
+}
+
+@test "a token to be predicted that is the padding's id is counted and warned of" {
+    echo '{"id":"a","input_ids":[5,2,2],"loss_mask":[1,1,1]}' >eos.jsonl
+    exits 0 s2s-pack --ids eos.jsonl --tokens 8 --pad-id 2 --report r.json -o out.s2s
+    says "no eos"
+    [ "$(jq .warnings.pad_id_labels_dropped r.json)" = 2 ]
+    # shorter than the longest and beginning with a token to be predicted
+    echo '{"id":"b","input_ids":[5,6],"loss_mask":[1,1]}' >>eos.jsonl
+    s2s-pack -q --ids eos.jsonl --batch-size 2 --report r.json -o out.s2s
+    [ "$(jq .warnings.first_token_supervised r.json)" = 1 ]
+}
+
+@test "provenance leaves out what changes no byte" {
+    s2s-pack -q -j 2 --ids ids.jsonl --tokens 64 --cp 2 --report r.json -o out.s2s
+    [ "$(tar xOf out.s2s header.json | jq -c '.provenance[0].args')" = '["--cp=2","--tokens=64"]' ]
+}

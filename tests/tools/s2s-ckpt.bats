@@ -286,3 +286,37 @@ PY
         says "decoder.layers.0.mlp.linear_fc1.weight"
     done
 }
+
+@test "a composite goes to torch_dist and back: parts, projection and small files as they were" {
+    mkdir -p in/encoder in/llm
+    python3 - <<'PY'
+import json, struct
+
+def save(path, tensors):
+    header, data = {}, b""
+    for name, values in tensors.items():
+        raw = struct.pack("<%df" % len(values), *values)
+        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    head = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(head)) + head + data)
+
+save("in/encoder/model.safetensors", {"layers.0.weight": [1, 2, 3]})
+save("in/llm/model.safetensors", {"model.norm.weight": [4, 5], "lm_head.weight": [6]})
+save("in/projection.safetensors", {"proj.weight": [7, 8], "proj.bias": [9]})
+PY
+    echo '{"model_type": "salm"}' >in/config.json
+    echo '{"model_type": "parakeet_encoder"}' >in/encoder/config.json
+    echo '{"model_type": "llama"}' >in/llm/config.json
+    echo '{"version": "1.0"}' >in/llm/tokenizer.json
+    exits 0 s2s-ckpt convert -q --to torch_dist in dist
+    digests in >want
+    [ "$(wc -l <want)" -eq 5 ]
+    digests dist >got
+    same want got
+    exits 0 s2s-ckpt convert -q --to hf dist out
+    digests out >got
+    same want got
+    for file in config.json encoder/config.json llm/config.json llm/tokenizer.json; do same in/$file out/$file; done
+    exits 0 s2s-ckpt verify out
+}

@@ -7,22 +7,24 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* Side lengths of a block. A block reads (mb + nb) k and computes mb nb k: the longer its sides,
- * the less the library spends on packing; but there should be enough blocks for the cores. */
-static void choose_blocks(int64_t m, int64_t n, int64_t *mb, int64_t *nb)
+/*
+ * How many pieces m and n are cut into. The library packs its operands block by block, so blocks
+ * should be wide (n up to 1024) and, where b is transposed while packing, high; measured on Zen 4:
+ * 64 x 512 reaches .80 of 2048 x 512 with b transposed and .95 without, 256 x 512 .95 and 1.0.
+ */
+static void choose_pieces(const struct s2s_k_gemm *g, int64_t *pieces_m, int64_t *pieces_n)
 {
-    *mb = m < 512 ? m : cpu_ceil_div(m, cpu_ceil_div(m, 512));
-    *nb = n < 1024 ? n : cpu_ceil_div(n, cpu_ceil_div(n, 1024));
-    /* at least some sixteen blocks, but none with a side below 64 */
-    while (cpu_ceil_div(m, *mb) * cpu_ceil_div(n, *nb) < 16 && (*mb > 127 || *nb > 127)) {
-        if (*nb >= *mb)
-            *nb = cpu_ceil_div(*nb, 2);
-        else
-            *mb = cpu_ceil_div(*mb, 2);
-    }
-    /* whole vectors and register tiles */
-    *mb = cpu_ceil_div(*mb, 16) * 16;
-    *nb = cpu_ceil_div(*nb, 16) * 16;
+    enum { MAX_M = 512, MAX_N = 1024, MIN_N = 256, FEW = 4 };
+    const int64_t many = g->trans_b ? 8 : 16;
+    const int64_t min_m = g->trans_b ? 192 : g->k > 8192 ? 64 : 128;
+    int64_t pm = cpu_ceil_div(g->m, MAX_M), pn = cpu_ceil_div(g->n, MAX_N);
+    while (pm * pn < many && g->m / (2 * pm) >= min_m)
+        pm *= 2;
+    /* a low matrix: rather narrow blocks than idle cores */
+    while (pm * pn < FEW && g->n / (2 * pn) >= MIN_N)
+        pn *= 2;
+    *pieces_m = pm;
+    *pieces_n = pn;
 }
 
 static void start_rows(const struct s2s_k_gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
@@ -59,9 +61,13 @@ void cpu_gemm(struct s2s_queue *queue, const struct s2s_k_gemm *args)
     const struct s2s_k_gemm *g = args;
     if (g->m == 0 || g->n == 0)
         return;
-    int64_t mb, nb;
-    choose_blocks(g->m, g->n, &mb, &nb);
-    int64_t n_m = cpu_ceil_div(g->m, mb), n_n = cpu_ceil_div(g->n, nb);
+    int64_t n_m, n_n;
+    choose_pieces(g, &n_m, &n_n);
+    /* whole vectors and register tiles */
+    const int64_t mb = cpu_ceil_div(cpu_ceil_div(g->m, n_m), 16) * 16;
+    const int64_t nb = cpu_ceil_div(cpu_ceil_div(g->n, n_n), 16) * 16;
+    n_m = cpu_ceil_div(g->m, mb);
+    n_n = cpu_ceil_div(g->n, nb);
     bool parallel = n_m * n_n > 1 && g->m * g->n * g->k > 64 * 64 * 64;
 #pragma omp parallel if (parallel)
     {

@@ -83,6 +83,20 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt);
 int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, const int64_t *begin,
                   const int64_t *size, void *out, struct s2s_error *err);
 
+/* A box as a row-major sequence of smaller ones of at most S2S_CKPT_PIECE bytes each: `begin` (from
+ * the box's own) and `box` are those of the piece. */
+enum { S2S_CKPT_PIECE = 1 << 20 };
+
+struct s2s_ckpt_walk {
+    int64_t begin[S2S_MAX_DIMS], box[S2S_MAX_DIMS];
+    int64_t size[S2S_MAX_DIMS], rows;
+    int n_dims, axis;
+    bool started, done;
+};
+void s2s_ckpt_walk_begin(struct s2s_ckpt_walk *walk, const int64_t *size, int n_dims,
+                         size_t itemsize);
+bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk); /* false: there are no more */
+
 /* The same box as a row-major run of bytes, in pieces of at most 1 MiB (one reused buffer). Whole
  * tensors are also checked against the CRC-32 of torch's archives (DIGEST). */
 typedef int s2s_ckpt_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err);

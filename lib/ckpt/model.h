@@ -48,7 +48,7 @@ struct s2s_ckpt {
     bool no_links;         /* files of this format are never links: refuse them */
 };
 
-enum { CKPT_SCRATCH = 1 << 20 };
+enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
 
 /* Memory that lives as long as the checkpoint. */
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);

@@ -164,6 +164,34 @@ static double load(const char *from, enum s2s_dtype dtype, size_t i)
     }
 }
 
+bool s2s_ckpt_is_number(enum s2s_dtype dtype)
+{
+    return dtype >= S2S_BOOL && dtype <= S2S_F64 && dtype != S2S_F8_E5M2 && dtype != S2S_F8_E4M3 &&
+           dtype != S2S_F8_E8M0;
+}
+
+double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
+{
+    const char *from = data;
+    size_t size = s2s_dtype_size(dtype);
+    uint64_t bits = 0;
+    if (is_float(dtype))
+        return load(from, dtype, i);
+    memcpy(&bits, from + i * size, size);
+    switch (dtype) {
+    case S2S_I8:
+        return (int8_t)bits;
+    case S2S_I16:
+        return (int16_t)bits;
+    case S2S_I32:
+        return (int32_t)bits;
+    case S2S_I64:
+        return (double)(int64_t)bits;
+    default:
+        return (double)bits;
+    }
+}
+
 static void store(char *to, enum s2s_dtype dtype, size_t i, double value)
 {
     float single = (float)value;

@@ -214,53 +214,66 @@ static void *scratch2(struct s2s_ckpt *ckpt)
     return ckpt->piece;
 }
 
-/* rows of axis d (those behind it whole) that fit into a piece; 0: not even one */
-static int64_t rows_of(const int64_t *size, int n_dims, int d, size_t itemsize)
+void s2s_ckpt_walk_begin(struct s2s_ckpt_walk *walk, const int64_t *size, int n_dims,
+                         size_t itemsize)
 {
-    int64_t row = ckpt_box_numel(size + d + 1, n_dims - d - 1) * (int64_t)itemsize;
-    return row <= CKPT_SCRATCH ? CKPT_SCRATCH / (row > 0 ? row : 1) : 0;
+    *walk = (struct s2s_ckpt_walk){.n_dims = n_dims, .rows = 1};
+    for (int d = 0; d < n_dims; d++) {
+        walk->size[d] = size[d];
+        walk->done |= size[d] == 0;
+    }
+    /* the first axis of which at least one whole row fits into a piece */
+    for (; walk->axis < n_dims; walk->axis++) {
+        int d = walk->axis + 1;
+        int64_t row = ckpt_box_numel(size + d, n_dims - d) * (int64_t)itemsize;
+        if (row <= S2S_CKPT_PIECE) {
+            walk->rows = S2S_CKPT_PIECE / (row > 0 ? row : 1);
+            break;
+        }
+    }
+}
+
+bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk)
+{
+    int axis = walk->axis, n = walk->n_dims, d = axis < n ? axis : n - 1;
+    if (walk->started && d >= 0) {
+        walk->begin[d] += walk->box[d];
+        while (d > 0 && walk->begin[d] == walk->size[d]) {
+            walk->begin[d] = 0;
+            walk->begin[--d]++;
+        }
+        walk->done |= walk->begin[d] == walk->size[d];
+    }
+    walk->done |= walk->started && n == 0;
+    walk->started = true;
+    for (int k = 0; k < n; k++)
+        walk->box[k] = k < axis ? 1 : walk->size[k];
+    if (axis < n && walk->size[axis] - walk->begin[axis] < walk->rows)
+        walk->box[axis] = walk->size[axis] - walk->begin[axis];
+    else if (axis < n)
+        walk->box[axis] = walk->rows;
+    return !walk->done;
 }
 
 int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                     const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
                     struct s2s_error *err)
 {
-    int64_t at[S2S_MAX_DIMS] = {0}, box[S2S_MAX_DIMS], rest[S2S_MAX_DIMS], from[S2S_MAX_DIMS];
+    int64_t rest[S2S_MAX_DIMS], now[S2S_MAX_DIMS];
     size_t itemsize = s2s_dtype_size(tensor->dtype);
-    int n = tensor->n_dims, axis = 0, rc = 0;
-    for (int d = 0; d < n; d++) {
-        from[d] = begin ? begin[d] : 0;
-        rest[d] = size ? size[d] : tensor->shape[d] - from[d];
-        if (rest[d] == 0)
-            return 0;
-    }
-    while (axis < n && rows_of(rest, n, axis, itemsize) == 0)
-        axis++;
-    int64_t rows = axis < n ? rows_of(rest, n, axis, itemsize) : 1;
-    for (;;) {
-        int64_t now[S2S_MAX_DIMS];
-        for (int d = 0; d < n; d++) {
-            box[d] = d < axis ? 1 : rest[d];
-            now[d] = from[d] + at[d];
-        }
-        if (axis < n && rest[axis] - at[axis] < rows)
-            box[axis] = rest[axis] - at[axis];
-        else if (axis < n)
-            box[axis] = rows;
-        rc = s2s_ckpt_read(ckpt, tensor, now, box, scratch2(ckpt), err);
+    struct s2s_ckpt_walk walk;
+    int n = tensor->n_dims, rc = 0;
+    for (int d = 0; d < n; d++)
+        rest[d] = size ? size[d] : tensor->shape[d] - (begin ? begin[d] : 0);
+    s2s_ckpt_walk_begin(&walk, rest, n, itemsize);
+    while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
+        for (int d = 0; d < n; d++)
+            now[d] = walk.begin[d] + (begin ? begin[d] : 0);
+        rc = s2s_ckpt_read(ckpt, tensor, now, walk.box, scratch2(ckpt), err);
         if (rc == 0)
-            rc = sink(ctx, ckpt->piece, (size_t)ckpt_box_numel(box, n) * itemsize, err);
-        int d = axis < n ? axis : n - 1;
-        if (rc < 0 || d < 0)
-            return rc;
-        at[d] += box[d];
-        while (d > 0 && at[d] == rest[d]) {
-            at[d] = 0;
-            at[--d]++;
-        }
-        if (at[d] == rest[d])
-            return 0;
+            rc = sink(ctx, ckpt->piece, (size_t)ckpt_box_numel(walk.box, n) * itemsize, err);
     }
+    return rc;
 }
 
 /*

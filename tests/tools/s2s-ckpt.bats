@@ -320,3 +320,36 @@ PY
     for file in config.json encoder/config.json llm/config.json llm/tokenizer.json; do same in/$file out/$file; done
     exits 0 s2s-ckpt verify out
 }
+
+@test "cat gives the bytes that ls has the digest of, and numbers" {
+    name=language_model.decoder.layers.1.self_attention.linear_qkv.weight
+    s2s-ckpt cat "$DATA/mcore015_vlm_tp2" $name >raw
+    [ "$(sha256sum raw | cut -d' ' -f1)" = "$(s2s-ckpt ls --sha256 "$DATA/mcore015_vlm_tp2" | grep -F "$name" | cut -f5)" ]
+    s2s-ckpt cat "$DATA/mcore015_vlm_tp2" $name -o raw2
+    same raw raw2
+    s2s-ckpt cat --json "$DATA/zip.pt" int | python3 -c 'import json,sys; d=json.load(sys.stdin); assert len(d["data"]) == 3 and d["dtype"] == "I32"'
+    exits 1 s2s-ckpt cat "$DATA/zip.pt" tied_c
+    says "nearest: tied_a"
+    exits 2 s2s-ckpt cat "$DATA/zip.pt"
+}
+
+@test "diff: equal is 0, different is 1 and says how" {
+    exits 0 s2s-ckpt diff "$DATA/zip.pt" "$DATA/legacy.pt"
+    [ -z "$output" ]
+    exits 0 s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" a.safetensors
+    cp a.safetensors b.safetensors
+    exits 0 s2s-ckpt diff a.safetensors b.safetensors
+    flip b.safetensors $(($(stat -c %s b.safetensors) - 1))
+    exits 1 s2s-ckpt diff a.safetensors b.safetensors
+    says "values"
+    exits 1 s2s-ckpt diff "$DATA/zip.pt" "$DATA/dcp_hf"
+    says "only in A"
+    says "only in B"
+    exits 1 s2s-ckpt diff --json a.safetensors b.safetensors
+    echo "$output" | python3 -c 'import json,sys; d=json.load(sys.stdin); assert d["different"] == 1 == len(d["differences"]) and d["same"] == 9, d'
+    exits 0 s2s-ckpt convert -q --to hf --dtype f32 "$DATA/hf_sharded" wide
+    exits 1 s2s-ckpt diff "$DATA/hf_sharded" wide
+    says "dtype"
+    exits 0 s2s-ckpt diff --tolerance 1e-9 "$DATA/hf_sharded" wide
+    exits 2 s2s-ckpt diff a.safetensors
+}

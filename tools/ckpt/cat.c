@@ -1,0 +1,136 @@
+/* s2s-ckpt cat */
+#include <math.h>
+
+#include "lib/ckpt/plan.h"
+#include "lib/io/outfile.h"
+#include "tools/ckpt/ckpt_tool.h"
+
+struct options {
+    struct s2s_common common;
+    const char *path, *name;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct options *opt = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (opt->name)
+            argp_error(state, "PATH and TENSOR, please: '%s' is too many", arg);
+        *(opt->path ? &opt->name : &opt->path) = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!opt->name)
+            argp_error(state, "PATH and TENSOR are needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    NULL,
+    parse,
+    "PATH TENSOR",
+    "The bytes of one tensor, row-major and little-endian, at its global shape; with --json its "
+    "numbers.\vExamples:\n"
+    "  s2s-ckpt cat model/ lm_head.weight -o lm_head.raw\n"
+    "  s2s-ckpt cat --json checkpoints/ proj.bias\n\n"
+    "See also: s2s-ckpt(1)",
+    NULL,
+    NULL,
+    NULL};
+
+struct json_sink {
+    struct s2s_outfile *out;
+    enum s2s_dtype dtype;
+    bool first;
+};
+
+static int raw_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    return s2s_outfile_write(ctx, bytes, len, err);
+}
+
+static int number_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct json_sink *sink = ctx;
+    size_t n = len / s2s_dtype_size(sink->dtype);
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        char text[48];
+        double value = s2s_ckpt_number(bytes, sink->dtype, i);
+        /* JSON has no infinities */
+        int at = snprintf(text, sizeof text, "%s", sink->first ? "" : ", ");
+        if (isfinite(value))
+            snprintf(text + at, sizeof text - (size_t)at, "%.17g", value);
+        else
+            snprintf(text + at, sizeof text - (size_t)at, "%s",
+                     isnan(value) ? "\"nan\""
+                     : value > 0  ? "\"inf\""
+                                  : "\"-inf\"");
+        sink->first = false;
+        rc = s2s_outfile_write(sink->out, text, strlen(text), err);
+    }
+    return rc;
+}
+
+static int write_json(struct s2s_outfile *out, struct s2s_ckpt *ckpt,
+                      const struct s2s_ckpt_tensor *t, struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    struct json_sink sink = {.out = out, .dtype = t->dtype, .first = true};
+    json_t *name = json_string(t->name);
+    char *quoted = json_dumps(name, JSON_ENCODE_ANY);
+    s2s_buf_printf(&text, "{\"name\": %s, \"dtype\": \"%s\", \"shape\": [", quoted,
+                   s2s_dtype_name(t->dtype));
+    for (int d = 0; d < t->n_dims; d++)
+        s2s_buf_printf(&text, "%s%lld", d ? ", " : "", (long long)t->shape[d]);
+    s2s_buf_puts(&text, "], \"data\": [");
+    int rc = s2s_outfile_write(out, text.data, text.len, err);
+    if (rc == 0)
+        rc = s2s_ckpt_stream(ckpt, t, NULL, NULL, number_sink, &sink, err);
+    if (rc == 0)
+        rc = s2s_outfile_write(out, "]}\n", 3, err);
+    s2s_buf_release(&text);
+    free(quoted);
+    json_decref(name);
+    return rc;
+}
+
+static int write_tensor(const struct options *opt, struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct s2s_outfile *out = NULL;
+    struct s2s_ckpt_want want = {.name = opt->name, .n_dims = -1};
+    const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, opt->name);
+    if (!t)
+        return s2s_ckpt_check(ckpt, &want, 1, NULL, err);
+    if (opt->common.json && !s2s_ckpt_is_number(t->dtype))
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is %s: its numbers are not printed",
+                             t->name, s2s_dtype_name(t->dtype));
+    int rc = opt->common.out || opt->common.json ? 0 : s2s_tool_check_stdout(err);
+    if (rc == 0)
+        rc = s2s_outfile_open(&out, opt->common.out, err);
+    if (rc < 0)
+        return rc;
+    rc = opt->common.json ? write_json(out, ckpt, t, err)
+                          : s2s_ckpt_stream(ckpt, t, NULL, NULL, raw_sink, out, err);
+    if (rc == 0)
+        rc = s2s_ckpt_verify_tensor(ckpt, t, err);
+    if (rc == 0)
+        return s2s_outfile_commit(out, err);
+    s2s_outfile_abort(out);
+    return rc;
+}
+
+int ckpt_cat(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    struct s2s_ckpt *ckpt = NULL;
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    int rc = s2s_ckpt_open(&ckpt, opt.path, err);
+    if (rc == 0)
+        rc = write_tensor(&opt, ckpt, err);
+    s2s_ckpt_close(ckpt);
+    return rc;
+}

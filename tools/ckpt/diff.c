@@ -1,0 +1,225 @@
+/* s2s-ckpt diff */
+#include <math.h>
+
+#include "lib/ckpt/plan.h"
+#include "tools/ckpt/ckpt_tool.h"
+
+struct options {
+    struct s2s_common common;
+    const char *a, *b;
+    double tolerance;
+};
+
+enum { KEY_TOLERANCE = 0x100 };
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct options *opt = state->input;
+    switch (key) {
+    case KEY_TOLERANCE:
+        opt->tolerance = s2s_arg_f64(state, "--tolerance", arg, 0, INFINITY);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (opt->b)
+            argp_error(state, "two checkpoints, please: '%s' is too many", arg);
+        *(opt->a ? &opt->b : &opt->a) = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!opt->b)
+            argp_error(state, "two checkpoints are needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option options[] = {
+    {"tolerance", KEY_TOLERANCE, "X", 0,
+     "Values that differ by at most X are equal (default 0: bit for bit)", 1},
+    {0},
+};
+
+static const struct argp argp = {
+    options,
+    parse,
+    "A B",
+    "Compare two checkpoints of any formats by name: shapes, dtypes, bits, the largest difference. "
+    "Exit status 0 when they are equal, 1 when they differ.\vExamples:\n"
+    "  s2s-ckpt diff before/ after/\n"
+    "  s2s-ckpt diff --tolerance 1e-6 checkpoints/ model/\n\n"
+    "See also: s2s-ckpt(1)",
+    NULL,
+    NULL,
+    NULL};
+
+struct difference {
+    int64_t n_bits; /* elements whose bytes differ */
+    int64_t n_past; /* elements past the tolerance, NaN against a number too */
+    double max_abs;
+};
+
+static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype a_dtype,
+                            const char *b, enum s2s_dtype b_dtype, size_t n, double tolerance)
+{
+    size_t size = s2s_dtype_size(a_dtype);
+    bool same_type = a_dtype == b_dtype;
+    bool numbers = s2s_ckpt_is_number(a_dtype) && s2s_ckpt_is_number(b_dtype);
+    if (same_type && memcmp(a, b, n * size) == 0)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (same_type && memcmp(a + i * size, b + i * size, size) == 0)
+            continue;
+        d->n_bits += same_type;
+        if (!numbers) {
+            d->n_past++;
+            continue;
+        }
+        double x = s2s_ckpt_number(a, a_dtype, i), y = s2s_ckpt_number(b, b_dtype, i);
+        double by = fabs(x - y);
+        if (isnan(x) && isnan(y))
+            by = 0;
+        d->max_abs = by > d->max_abs ? by : d->max_abs;
+        if (same_type && tolerance == 0)
+            d->n_past++; /* bits differ */
+        else
+            d->n_past += !(by <= tolerance);
+    }
+}
+
+static int compare_tensor(struct difference *d, struct s2s_ckpt *a, const struct s2s_ckpt_tensor *x,
+                          struct s2s_ckpt *b, const struct s2s_ckpt_tensor *y, char *buffers[2],
+                          double tolerance, struct s2s_error *err)
+{
+    size_t x_size = s2s_dtype_size(x->dtype), y_size = s2s_dtype_size(y->dtype);
+    struct s2s_ckpt_walk walk;
+    int rc = 0;
+    *d = (struct difference){.n_bits = 0};
+    s2s_ckpt_walk_begin(&walk, x->shape, x->n_dims, x_size > y_size ? x_size : y_size);
+    while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
+        size_t n = 1;
+        for (int k = 0; k < x->n_dims; k++)
+            n *= (size_t)walk.box[k];
+        rc = s2s_ckpt_read(a, x, walk.begin, walk.box, buffers[0], err);
+        if (rc == 0)
+            rc = s2s_ckpt_read(b, y, walk.begin, walk.box, buffers[1], err);
+        if (rc == 0)
+            compare_numbers(d, buffers[0], x->dtype, buffers[1], y->dtype, n, tolerance);
+    }
+    return rc;
+}
+
+struct report {
+    const struct options *opt;
+    size_t n_same, n_differ;
+    bool first;
+};
+
+static void begin_line(struct report *r, const char *name, const char *what)
+{
+    r->n_differ++;
+    if (!r->opt->common.json) {
+        printf("%s\t%s", name, what);
+        return;
+    }
+    printf("%s{\"name\": ", r->first ? "\n    " : ",\n    ");
+    ckpt_print_json_text(name);
+    printf(", \"difference\": \"%s\"", what);
+    r->first = false;
+}
+
+static void end_line(const struct report *r)
+{
+    fputs(r->opt->common.json ? "}" : "\n", stdout);
+}
+
+static void report_shapes(struct report *r, const struct s2s_ckpt_tensor *x,
+                          const struct s2s_ckpt_tensor *y)
+{
+    begin_line(r, x->name, "shape");
+    fputs(r->opt->common.json ? ", \"a\": " : "\t", stdout);
+    ckpt_print_shape(x->shape, x->n_dims);
+    fputs(r->opt->common.json ? ", \"b\": " : "\t", stdout);
+    ckpt_print_shape(y->shape, y->n_dims);
+    end_line(r);
+}
+
+static void report_values(struct report *r, const struct s2s_ckpt_tensor *x,
+                          const struct s2s_ckpt_tensor *y, const struct difference *d)
+{
+    bool types = x->dtype != y->dtype;
+    begin_line(r, x->name, d->n_past ? "values" : "dtype");
+    if (r->opt->common.json)
+        printf(", \"dtype_a\": \"%s\", \"dtype_b\": \"%s\", \"elements\": %lld, \"of\": %lld, "
+               "\"max_abs\": %.9g",
+               s2s_dtype_name(x->dtype), s2s_dtype_name(y->dtype), (long long)d->n_past,
+               (long long)s2s_ckpt_numel(x), d->max_abs);
+    else
+        printf("\t%s%s%s\t%lld of %lld\tmax %.6g", s2s_dtype_name(x->dtype), types ? " and " : "",
+               types ? s2s_dtype_name(y->dtype) : "", (long long)d->n_past,
+               (long long)s2s_ckpt_numel(x), d->max_abs);
+    end_line(r);
+}
+
+static bool same_shape(const struct s2s_ckpt_tensor *x, const struct s2s_ckpt_tensor *y)
+{
+    return x->n_dims == y->n_dims &&
+           (x->n_dims == 0 ||
+            memcmp(x->shape, y->shape, (size_t)x->n_dims * sizeof *x->shape) == 0);
+}
+
+static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
+                       struct s2s_error *err)
+{
+    size_t n, m, i = 0, k = 0;
+    const struct s2s_ckpt_tensor *x = s2s_ckpt_tensors(a, &n), *y = s2s_ckpt_tensors(b, &m);
+    char *buffers[2] = {s2s_xalloc_aligned(S2S_CKPT_PIECE), s2s_xalloc_aligned(S2S_CKPT_PIECE)};
+    int rc = 0;
+    while (rc == 0 && (i < n || k < m)) {
+        int order = i == n ? 1 : k == m ? -1 : strcmp(x[i].name, y[k].name);
+        if (order) {
+            begin_line(r, order < 0 ? x[i].name : y[k].name, order < 0 ? "only in A" : "only in B");
+            end_line(r);
+            i += order < 0;
+            k += order > 0;
+            continue;
+        }
+        struct difference d = {.n_bits = 0};
+        bool shapes = same_shape(&x[i], &y[k]);
+        if (shapes)
+            rc = compare_tensor(&d, a, &x[i], b, &y[k], buffers, r->opt->tolerance, err);
+        if (!shapes)
+            report_shapes(r, &x[i], &y[k]);
+        else if (rc == 0 && (d.n_past || (x[i].dtype != y[k].dtype && r->opt->tolerance == 0)))
+            report_values(r, &x[i], &y[k], &d);
+        else
+            r->n_same++;
+        i++;
+        k++;
+    }
+    free(buffers[0]);
+    free(buffers[1]);
+    return rc;
+}
+
+int ckpt_diff(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    struct s2s_ckpt *a = NULL, *b = NULL;
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    struct report r = {.opt = &opt, .first = true};
+    int rc = s2s_ckpt_open(&a, opt.a, err);
+    if (rc == 0)
+        rc = s2s_ckpt_open(&b, opt.b, err);
+    if (rc == 0 && opt.common.json)
+        printf("{\"differences\": [");
+    if (rc == 0)
+        rc = compare_all(&r, a, b, err);
+    if (rc == 0 && opt.common.json)
+        printf("%s], \"same\": %zu, \"different\": %zu}\n", r.first ? "" : "\n  ", r.n_same,
+               r.n_differ);
+    if (rc == 0)
+        s2s_info("diff", "%zu tensors are equal, %zu differ", r.n_same, r.n_differ);
+    s2s_ckpt_close(a);
+    s2s_ckpt_close(b);
+    return rc < 0 ? rc : r.n_differ > 0;
+}

@@ -1,0 +1,253 @@
+/* lib/data: lines, NeMo manifests, cuts, tokenized rows, the shuffle buffer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above first */
+#include <cmocka.h>
+
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/data/data.h"
+
+static struct s2s_line line_of(const char *text)
+{
+    return (struct s2s_line){.text = text, .len = strlen(text), .number = 7};
+}
+
+static int nemo(struct s2s_sample *sample, const char *text, int variant, struct s2s_error *err)
+{
+    const struct s2s_manifest_options opt = {.path = "set/manifest.jsonl"};
+    const struct s2s_line line = line_of(text);
+    return s2s_data_parse_nemo(sample, &line, variant, &opt, err);
+}
+
+static void lines_know_their_numbers(void **state)
+{
+    char name[] = "/tmp/s2s-lines-test-XXXXXX";
+    static const char text[] = "one\r\n\n  \t\ntwo\nthree";
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_lines lines;
+    struct s2s_line line = {.number = 0};
+    int fd = mkstemp(name);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(s2s_lines_open(&lines, name, &err), 0);
+    unlink(name);
+    static const struct {
+        const char *text;
+        int64_t number;
+    } want[] = {{"one", 1}, {"two", 4}, {"three", 5}};
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(s2s_lines_next(&lines, &line));
+        assert_int_equal(line.number, want[i].number);
+        assert_int_equal(line.len, strlen(want[i].text));
+        assert_memory_equal(line.text, want[i].text, line.len);
+        struct s2s_line again = s2s_lines_at(&lines, line.begin, line.number);
+        assert_ptr_equal(again.text, line.text);
+        assert_int_equal(again.len, line.len);
+    }
+    assert_false(s2s_lines_next(&lines, &line));
+    s2s_lines_close(&lines);
+    assert_int_equal(s2s_lines_open(&lines, "/nonexistent/x", &err), S2S_E_OPEN);
+}
+
+static void a_nemo_line(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_sample s;
+    assert_int_equal(nemo(&s,
+                          "{\"audio_filepath\": \"x/a.b.wav\", \"duration\": 2, \"text\": \"hi\", "
+                          "\"lang\": \"en\", \"sampling_rate\": 8000, \"pnc\": \"yes\"}",
+                          0, &err),
+                     1);
+    assert_string_equal(s.id, "a.b");
+    assert_string_equal(s.source, "x/a.b.wav");
+    assert_string_equal(s.path, "x/a.b.wav");
+    assert_string_equal(s.text, "hi");
+    assert_string_equal(s.lang, "en");
+    assert_int_equal(s.rate_hz, 8000);
+    assert_false(s.has_range);
+    assert_int_equal(s.channel, -1);
+    assert_int_equal(json_object_size(s.custom), 1);
+    assert_string_equal(json_string_value(json_object_get(s.custom, "pnc")), "yes");
+    s2s_sample_release(&s);
+}
+
+static void an_offset_goes_into_the_id(void **state)
+{
+    static const struct {
+        const char *line, *id;
+    } cases[] = {
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": 1.5, \"offset\": 0}", "a-000000-000150"},
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": 12345.67, \"offset\": 0.125}",
+         "a-000012-1234567"}, /* halves go to the even one */
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": 1.5, \"offset\": null}", "a"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_sample s;
+        assert_int_equal(nemo(&s, cases[i].line, 0, &err), 1);
+        assert_string_equal(s.id, cases[i].id);
+        assert_null(s.text);
+        assert_null(s.custom);
+        s2s_sample_release(&s);
+    }
+}
+
+static void alt_text_gives_more_samples(void **state)
+{
+    static const char text[] =
+        "{\"audio_filepath\": \"a.wav\", \"duration\": 1, \"text\": \"one\", "
+        "\"alt_text\": {\"z\": {\"text\": \"eins\", \"lang\": \"de\"}, "
+        "\"b\": {\"text\": \"un\", \"lang\": \"fr\"}}}";
+    static const char *const want[] = {"one", "eins", "un"};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_sample s;
+    for (int variant = 0; variant < 3; variant++) {
+        assert_int_equal(nemo(&s, text, variant, &err), 3);
+        assert_string_equal(s.text, want[variant]);
+        s2s_sample_release(&s);
+    }
+    assert_int_equal(nemo(&s, text, 3, &err), S2S_E_RANGE);
+}
+
+static void marked_lines_are_skipped_as_python_sees_truth(void **state)
+{
+    static const struct {
+        const char *value;
+        int n;
+    } cases[] = {{"true", 0}, {"1", 0},    {"\"no\"", 0}, {"[0]", 0},  {"0.5", 0}, {"false", 1},
+                 {"0", 1},    {"\"\"", 1}, {"[]", 1},     {"null", 1}, {"{}", 1},  {"0.0", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_sample s;
+        char *text = s2s_xasprintf(
+            "{\"audio_filepath\": \"a.wav\", \"duration\": 1, \"_skipme\": %s}", cases[i].value);
+        assert_int_equal(nemo(&s, text, 0, &err), cases[i].n);
+        if (cases[i].n)
+            s2s_sample_release(&s);
+        free(text);
+    }
+}
+
+static void bad_nemo_lines_name_the_key(void **state)
+{
+    static const struct {
+        const char *line, *key;
+    } cases[] = {
+        {"{\"duration\": 1}", "audio_filepath"},
+        {"{\"audio_filepath\": 3, \"duration\": 1}", "audio_filepath"},
+        {"{\"audio_filepath\": \"a.wav\"}", "duration"},
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": \"1\"}", "duration"},
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": -1}", "duration"},
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": 1, \"offset\": -0.5}", "offset"},
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": 1, \"text\": 5}", "text"},
+        {"{\"audio_filepath\": \"a.wav\", \"duration\": 1, \"alt_text\": [1]}", "alt_text"},
+        {"[1]", "object"},
+        {"{", "column"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_sample s;
+        assert_true(nemo(&s, cases[i].line, 0, &err) < 0);
+        if (!strstr(err.text, cases[i].key))
+            fail_msg("'%s' does not name %s", err.text, cases[i].key);
+    }
+}
+
+static void a_cut(void **state)
+{
+    static const char text[] =
+        "{\"id\": \"c-1\", \"start\": 1.25, \"duration\": 2.5, \"channel\": 1, \"type\": "
+        "\"MonoCut\","
+        "\"supervisions\": [{\"id\": \"s\", \"text\": \"hi\", \"language\": \"en\", \"speaker\": "
+        "\"p\"}],"
+        "\"recording\": {\"id\": \"r\", \"sources\": [{\"type\": \"file\", \"channels\": [0, 1],"
+        "\"source\": \"/x/r.wav\"}], \"sampling_rate\": 16000}, \"custom\": {\"k\": 1}}";
+    const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
+    const struct s2s_line line = line_of(text);
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_sample s;
+    assert_int_equal(s2s_data_parse_cut(&s, &line, &opt, &err), 1);
+    assert_string_equal(s.id, "c-1");
+    assert_string_equal(s.path, "/x/r.wav");
+    assert_string_equal(s.speaker, "p");
+    assert_true(s.has_range);
+    assert_true(s.offset_s == 1.25 && s.duration_s == 2.5);
+    assert_int_equal(s.channel, 1);
+    assert_int_equal(s.rate_hz, 16000);
+    assert_int_equal(json_object_size(s.custom), 1);
+    s2s_sample_release(&s);
+}
+
+static void cuts_of_other_kinds_are_refused(void **state)
+{
+    static const char *const lines[] = {
+        "{\"id\": \"a\", \"duration\": 1, \"type\": \"MixedCut\"}",
+        "{\"id\": \"a\", \"duration\": 1}",
+        "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": []}}",
+        "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"url\", "
+        "\"source\": \"http://x\"}]}}",
+        "{\"id\": \"a\", \"duration\": 1, \"supervisions\": [{}, {}], \"recording\": "
+        "{\"sources\": [{\"type\": \"file\", \"source\": \"x\"}]}}",
+    };
+    const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const struct s2s_line line = line_of(lines[i]);
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_sample s;
+        assert_true(s2s_data_parse_cut(&s, &line, &opt, &err) < 0);
+    }
+}
+
+static void a_tokenized_row(void **state)
+{
+    const struct s2s_line line =
+        line_of("{\"id\": \"a\", \"input_ids\": [5, 100, 6], \"loss_mask\": [0, false, true], "
+                "\"audio\": [{\"pos\": 2, \"frames\": 0}, {\"pos\": 1, \"frames\": 17}]}");
+    const struct s2s_line bare = line_of("{\"input_ids\": [1]}");
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_ids_row row;
+    assert_int_equal(s2s_data_parse_ids(&row, &line, &err), 0);
+    assert_int_equal(row.n_ids, 3);
+    assert_int_equal(row.loss_mask[2], 1);
+    assert_int_equal(row.n_clips, 2);
+    assert_int_equal(row.clips[0].pos, 1);
+    assert_int_equal(row.clips[0].frames, 17);
+    s2s_ids_row_release(&row);
+    assert_int_equal(s2s_data_parse_ids(&row, &bare, &err), 0);
+    assert_string_equal(row.id, "7");
+    assert_null(row.loss_mask);
+    s2s_ids_row_release(&row);
+}
+
+static void a_shuffle_buffer_gives_lhotses_order(void **state)
+{
+    /* list(streaming_shuffle(iter(range(12)), bufsize=4, rng=random.Random(42))) */
+    static const uint32_t want[] = {3, 1, 5, 6, 2, 8, 0, 9, 11, 7, 4, 10};
+    uint32_t items[12];
+    for (uint32_t i = 0; i < 12; i++)
+        items[i] = i;
+    s2s_data_shuffle(items, 12, 4, 42);
+    assert_memory_equal(items, want, sizeof want);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_know_their_numbers),
+        cmocka_unit_test(a_nemo_line),
+        cmocka_unit_test(an_offset_goes_into_the_id),
+        cmocka_unit_test(alt_text_gives_more_samples),
+        cmocka_unit_test(marked_lines_are_skipped_as_python_sees_truth),
+        cmocka_unit_test(bad_nemo_lines_name_the_key),
+        cmocka_unit_test(a_cut),
+        cmocka_unit_test(cuts_of_other_kinds_are_refused),
+        cmocka_unit_test(a_tokenized_row),
+        cmocka_unit_test(a_shuffle_buffer_gives_lhotses_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -97,6 +97,17 @@ int s2s_conf_set(struct s2s_conf *root, const char *path, const struct s2s_conf 
     return rc;
 }
 
+int s2s_conf_set_scalar(struct s2s_conf *root, const char *path, const char *text, int line,
+                        int column, struct s2s_error *err)
+{
+    struct s2s_conf value = {.kind = S2S_CONF_STRING,
+                             .text = text,
+                             .place = {root->place.source, line, column},
+                             .arena = NULL};
+    conf_resolve_scalar(&value);
+    return s2s_conf_set(root, path, &value, err);
+}
+
 /* text[begin..] is YAML; the places count in text, which is `name`'s. */
 static int set_from(struct s2s_conf *root, const char *path, const char *text, size_t begin,
                     enum s2s_conf_origin origin, const char *name, struct s2s_error *err)

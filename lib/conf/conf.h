@@ -110,6 +110,15 @@ struct s2s_conf *s2s_conf_copy(const struct s2s_conf *conf);
 /* An empty map, for trees that a program builds; origin and name as in struct s2s_conf_source. */
 struct s2s_conf *s2s_conf_new(enum s2s_conf_origin origin, const char *name);
 
+/*
+ * For texts that are neither YAML nor JSON, such as a launch script: an empty map whose source is
+ * the text (FROM_FILE or FROM_CLI), and a scalar in it, typed as plain YAML, with its place there.
+ */
+struct s2s_conf *s2s_conf_new_text(enum s2s_conf_origin origin, const char *name, const char *text,
+                                   size_t len_bytes);
+int s2s_conf_set_scalar(struct s2s_conf *root, const char *path, const char *text, int line,
+                        int column, struct s2s_error *err);
+
 /* Keys that stood twice, of the whole tree; lent. */
 const struct s2s_conf_duplicate *s2s_conf_duplicates(const struct s2s_conf *root, size_t *n);
 

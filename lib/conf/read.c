@@ -108,3 +108,14 @@ struct s2s_conf *s2s_conf_new(enum s2s_conf_origin origin, const char *name)
     const struct s2s_conf_source *source = conf_source_new(arena, origin, name, NULL, 0);
     return conf_node_new(arena, S2S_CONF_MAP, (struct s2s_conf_place){source, 0, 0});
 }
+
+struct s2s_conf *s2s_conf_new_text(enum s2s_conf_origin origin, const char *name, const char *text,
+                                   size_t len_bytes)
+{
+    struct conf_arena *arena = conf_arena_new(MAX_YAML_NODES);
+    char *copy = s2s_xmalloc(len_bytes + 1); /* strndup would stop at a NUL */
+    memcpy(copy, text, len_bytes);
+    copy[len_bytes] = 0;
+    const struct s2s_conf_source *source = conf_source_new(arena, origin, name, copy, len_bytes);
+    return conf_node_new(arena, S2S_CONF_MAP, (struct s2s_conf_place){source, 1, 1});
+}

@@ -247,8 +247,11 @@ static struct rules_value env_int(const struct rules_check *check, const char *n
 static void lower_world(struct rules_check *check)
 {
     struct rules_value given = fact(check, "world_given"), gpus = fact(check, "gpus_given");
-    rules_fact_set(&check->facts, "world",
-                   given.type == RULES_INT ? given : env_int(check, "env_world"));
+    struct rules_value world = env_int(check, "env_world"), nodes = env_int(check, "env_nodes"),
+                       node = env_int(check, "env_gpus");
+    if (world.type != RULES_INT && nodes.type == RULES_INT && node.type == RULES_INT)
+        world = rules_int(nodes.i * node.i);
+    rules_fact_set(&check->facts, "world", given.type == RULES_INT ? given : world);
     rules_fact_set(&check->facts, "gpus_per_node",
                    gpus.type == RULES_INT ? gpus : env_int(check, "env_gpus"));
 }

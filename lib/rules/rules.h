@@ -72,6 +72,17 @@ struct s2s_rules_options {
     bool resolve;                        /* fill report->resolved */
 };
 
+/*
+ * A launch script, read and never run, or a command line, as a config of the Megatron dialect (no
+ * MODEL_ARGS if no command carries Megatron's flags). Gives: s2s_conf_free.
+ */
+struct s2s_conf *s2s_rules_read_shell(const char *text, size_t len_bytes, const char *name);
+struct s2s_conf *s2s_rules_read_argv(char *const *argv, size_t n);
+/* Whether a file is a shell script: by its name's end, or by "#!". */
+bool s2s_rules_is_shell(const char *path);
+/* s2s_conf_read, or the reader of scripts where the file is one. */
+int s2s_rules_read(struct s2s_conf **out, const char *path, struct s2s_error *err);
+
 struct s2s_finding {
     const struct s2s_rule *rule;
     enum s2s_severity severity;

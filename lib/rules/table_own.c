@@ -266,8 +266,9 @@ const struct s2s_rule rules_trn[] = {
     {
         .id = "S2S-TRN-006",
         .dialects = S2S,
-        .severity = ERROR,
+        .severity = WARNING,
         .when = "n_train == 0",
+        .error_when = "n_eval == 0",
         .at = "train_data",
         .message = "data.train names no stream",
         .fix = "list the streams to train on, or - for stdin",
@@ -300,9 +301,9 @@ const struct s2s_rule rules_trn[] = {
         .id = "S2S-TRN-009",
         .dialects = S2S,
         .severity = ERROR,
-        .when = "not set(steps) and max_seconds == 0 and n_train_pipes == 0",
+        .when = "not set(steps) and max_seconds == 0 and n_train > n_train_pipes",
         .at = "steps",
-        .message = "train.steps is missing",
+        .message = "nothing ends the run: neither train.steps nor train.max_seconds is given",
         .fix = "say how many optimizer steps to take (train.steps), or how many seconds "
                "(train.max_seconds)",
         .why = "Files are read epoch after epoch: nothing else ends the run.",

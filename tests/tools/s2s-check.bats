@@ -218,3 +218,43 @@ EOF
     no_litter empty ""
     ! ldd "$(command -v s2s-check)" | grep -E 'mpi|dnnl|openblas'
 }
+
+@test "parents of NeMo-RL configs are read, their places kept, circles refused" {
+    cp "$ROOT"/tests/oracle/rules/rl*.yaml .
+    exits 0 s2s-check rl.yaml
+    sed -i 's/enabled: true, metric_name: "val:accuracy"/enabled: true, metric_name: accuracy/' rl_parent.yaml
+    exits 1 s2s-check rl.yaml
+    says "rl_parent.yaml:8:45: error: checkpointing.metric_name 'accuracy'"
+    exits 1 s2s-check rl_orphan.yaml
+    says "rl_orphan.yaml:1:12: error: the parent 'gone.yaml' is not there [S2S-CFG-006]"
+    echo 'defaults: b.yaml' >a.yaml
+    echo 'defaults: a.yaml' >b.yaml
+    exits 2 s2s-check a.yaml rl_orphan.yaml
+    says "leads back to itself"
+    says "S2S-CFG-006"
+}
+
+@test "launch scripts and command lines are read, never run" {
+    cat >run.sh <<'EOF'
+#!/bin/bash
+touch ran
+TP=3
+ARGS=(
+    --num-layers 32      # s2s-check: ignore S2S-PP
+    --tensor-model-parallel-size $TP
+    --micro-batch-size ${MBS:-1}
+)
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py "${ARGS[@]}" $(touch ran)
+EOF
+    exits 1 s2s-check run.sh
+    says "run.sh:3:4: error: world size 16 is not a multiple of tp*cp*pp = 3*1*1: 16 % 3 = 1"
+    [ ! -e ran ]
+    exits 0 s2s-check --set tp=4 run.sh
+    exits 1 s2s-check --world-size 8 --argv -- pretrain_gpt.py --num-layers 12 --tensor-model-parallel-size 3
+    says "8 % 3 = 2 [S2S-WLD-001]"
+    printf '#!/bin/sh\necho hello\n' >other.sh
+    exits 2 s2s-check other.sh
+    mkdir scripts
+    cp other.sh scripts
+    exits 0 s2s-check scripts
+}

@@ -11,7 +11,7 @@ struct check_options {
     struct s2s_common common;
     struct s2s_rules_options rules;
     enum check_format format;
-    bool strict, show_skipped, list;
+    bool strict, show_skipped, list, argv;
     const char *explain, *model_config;
     const char **inputs, **sets, **env; /* NULL-ended, or NULL */
     size_t n_inputs, cap_inputs, n_sets, cap_sets, n_env, cap_env;

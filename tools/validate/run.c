@@ -62,7 +62,7 @@ static int by_text(const void *a, const void *b)
 
 static bool is_config(const char *name)
 {
-    static const char *const ends[] = {".yaml", ".yml"};
+    static const char *const ends[] = {".yaml", ".yml", ".sh", ".sbatch"};
     size_t len = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (len > strlen(ends[i]) && !strcmp(name + len - strlen(ends[i]), ends[i]))
@@ -148,7 +148,7 @@ static void check_file(struct check_file *file, const struct s2s_rules_options *
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_conf *conf = NULL;
-    int rc = s2s_conf_read(&conf, file->path, S2S_CONF_AUTO, &err);
+    int rc = s2s_rules_read(&conf, file->path, &err);
     if (rc >= 0)
         rc = s2s_rules_check(&file->report, conf, shown_path(file->path), rules, &err);
     if (rc < 0)
@@ -179,7 +179,7 @@ static void check_worlds(struct files *files, const char *path, const struct che
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_conf *conf = NULL;
-    int rc = s2s_conf_read(&conf, path, S2S_CONF_AUTO, &err);
+    int rc = s2s_rules_read(&conf, path, &err);
     for (size_t i = 0; i < opt->n_worlds; i++) {
         struct s2s_rules_options rules = opt->rules;
         s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
@@ -197,10 +197,26 @@ static void check_worlds(struct files *files, const char *path, const struct che
     s2s_conf_free(conf);
 }
 
+/* --argv: the words behind it are the config */
+static void check_argv(struct files *files, const struct check_options *opt)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct check_file file = {.path = s2s_xstrdup("command line")};
+    struct s2s_rules_options rules = opt->rules;
+    struct s2s_conf *conf = s2s_rules_read_argv((char *const *)opt->inputs, opt->n_inputs);
+    rules.dialect = S2S_DIALECT_MLM;
+    if (s2s_rules_check(&file.report, conf, file.path, &rules, &err) < 0)
+        keep_failure(&file, &err);
+    s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
+    files->items[files->n++] = file;
+}
+
 static int collect(struct files *files, const struct check_options *opt, struct s2s_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < opt->n_inputs && rc >= 0; i++) {
+    if (opt->argv)
+        check_argv(files, opt);
+    for (size_t i = 0; i < opt->n_inputs && rc >= 0 && !opt->argv; i++) {
         struct paths paths = {0};
         struct stat st;
         bool folder = strcmp(opt->inputs[i], "-") != 0 && stat(opt->inputs[i], &st) == 0 &&

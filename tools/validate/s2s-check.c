@@ -27,6 +27,7 @@ enum {
     KEY_EXPLAIN,
     KEY_LIST,
     KEY_RESOLVE,
+    KEY_ARGV,
 };
 
 static const struct argp_option options[] = {
@@ -36,6 +37,7 @@ static const struct argp_option options[] = {
      1},
     {"set", KEY_SET, "KEY=VALUE", 0,
      "Check as if this were set: a key of the config, or a common name such as tp (repeatable)", 1},
+    {"argv", KEY_ARGV, NULL, 0, "What follows `--` is a Megatron-LM command line, not files", 1},
     {"model-config", KEY_MODEL, "FILE", 0,
      "config.json of the language model: heads, experts, hidden size", 1},
     {"world-size", KEY_WORLD, "N", 0,
@@ -63,6 +65,8 @@ static const char doc[] =
     "  s2s-check recipe.yaml\n"
     "  s2s-check --world-size 16 --device h100 --env NVTE_FUSED_ATTN=0 conf/\n"
     "  s2s-check --set cp=2 --format github salm.yaml\n"
+    "  s2s-check --world-size 8 --argv -- pretrain_gpt.py --num-layers 32 "
+    "--tensor-model-parallel-size 3\n"
     "\n"
     "A comment `# s2s-check: ignore S2S-CP-001 reason` on or above a line silences a rule there.\n"
     "Exit status: 0 nothing of severity error, 1 a rule fired, 2 a file could not be read.\n"
@@ -150,6 +154,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_EXPLAIN:
         opt->explain = arg;
+        return 0;
+    case KEY_ARGV:
+        opt->argv = true;
         return 0;
     case KEY_LIST:
         opt->list = true;

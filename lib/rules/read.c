@@ -1,0 +1,66 @@
+#include "lib/rules/rules_internal.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/error.h"
+
+enum { MAX_SCRIPT_BYTES = 4 << 20 };
+
+bool s2s_rules_is_shell(const char *path)
+{
+    static const char *const ends[] = {".sh", ".bash", ".sbatch", ".slurm"};
+    static const char *const others[] = {".yaml", ".yml", ".json"};
+    char head[2] = "";
+    size_t len = strlen(path);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (len > strlen(ends[i]) && !strcmp(path + len - strlen(ends[i]), ends[i]))
+            return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (len > strlen(others[i]) && !strcmp(path + len - strlen(others[i]), others[i]))
+            return false;
+    int fd = strcmp(path, "-") != 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    ssize_t got = fd >= 0 ? pread(fd, head, 2, 0) : 0;
+    if (fd >= 0)
+        close(fd);
+    return got == 2 && !memcmp(head, "#!", 2);
+}
+
+static int read_script(struct s2s_conf **out, const char *path, struct s2s_error *err)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
+    for (;;) {
+        s2s_buf_reserve(&text, 65536);
+        ssize_t got = read(fd, text.data + text.len, 65535);
+        if (got <= 0) {
+            rc = got < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: cannot read", path) : 0;
+            break;
+        }
+        text.len += (size_t)got;
+        if (text.len > MAX_SCRIPT_BYTES) {
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%s: a script of more than %d MiB", path,
+                               MAX_SCRIPT_BYTES >> 20);
+            break;
+        }
+    }
+    close(fd);
+    if (rc >= 0 && memchr(text.data, 0, text.len))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a text file", path);
+    if (rc >= 0)
+        *out = s2s_rules_read_shell(text.data, text.len, path);
+    s2s_buf_release(&text);
+    return rc;
+}
+
+int s2s_rules_read(struct s2s_conf **out, const char *path, struct s2s_error *err)
+{
+    *out = NULL;
+    if (s2s_rules_is_shell(path))
+        return read_script(out, path, err);
+    return s2s_conf_read(out, path, S2S_CONF_AUTO, err);
+}

@@ -1,0 +1,771 @@
+/*
+ * Launch scripts, read and never run: assignments, arrays, ${V:-d} and its kin, $(( )), quotes,
+ * comments, line continuation. What cannot be told from the text ($(command), $1, variables of the
+ * environment, names assigned under a condition) is unknown and stays so. The command that carries
+ * Megatron's flags becomes the map MODEL_ARGS, exported variables ENV_VARS.
+ */
+#include "lib/rules/rules_internal.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/error.h"
+
+/* text that stands for an unknown part: rules take any "${" for unknown */
+#define UNKNOWN "${?}"
+
+enum { MAX_VARIABLES = 4000, MAX_WORDS = 20000, MAX_DEPTH = 20 };
+
+struct word {
+    char *text;
+    int line, column;
+};
+
+struct words {
+    struct word *items;
+    size_t n, cap;
+};
+
+struct variable {
+    char *name;
+    struct words words; /* one for a scalar */
+    bool exported;
+};
+
+struct shell {
+    const char *text, *at, *end, *line_start;
+    int line;
+    struct variable *variables;
+    size_t n_variables, cap_variables;
+    int conditional;      /* depth of if, case, for, while, functions */
+    int depth;            /* of nested expansions */
+    struct words command; /* the one with the flags */
+};
+
+static void words_release(struct words *w)
+{
+    for (size_t i = 0; i < w->n; i++)
+        free(w->items[i].text);
+    free(w->items);
+    *w = (struct words){0};
+}
+
+static void words_add(struct words *w, char *taken, int line, int column)
+{
+    if (w->n >= MAX_WORDS) {
+        free(taken);
+        return;
+    }
+    s2s_grow(&w->items, w->n, &w->cap, sizeof *w->items);
+    w->items[w->n++] = (struct word){taken, line, column};
+}
+
+static struct variable *find_variable(const struct shell *sh, const char *name, size_t len)
+{
+    for (size_t i = sh->n_variables; i-- > 0;)
+        if (strlen(sh->variables[i].name) == len && !memcmp(sh->variables[i].name, name, len))
+            return &sh->variables[i];
+    return NULL;
+}
+
+static struct variable *make_variable(struct shell *sh, const char *name, size_t len)
+{
+    struct variable *v = find_variable(sh, name, len);
+    if (v || sh->n_variables >= MAX_VARIABLES)
+        return v;
+    s2s_grow(&sh->variables, sh->n_variables, &sh->cap_variables, sizeof *sh->variables);
+    sh->variables[sh->n_variables] = (struct variable){.name = s2s_xstrndup(name, len)};
+    return &sh->variables[sh->n_variables++];
+}
+
+static size_t name_len(const char *s, const char *end)
+{
+    size_t n = 0;
+    if (s >= end || (!isalpha((unsigned char)*s) && *s != '_'))
+        return 0;
+    while (s + n < end && (isalnum((unsigned char)s[n]) || s[n] == '_'))
+        n++;
+    return n;
+}
+
+/* ---- expansion ---- */
+
+static void expand(struct shell *sh, struct s2s_buf *out, const char *s, const char *end);
+
+/* behind an opening bracket of `open`: just past the one that closes it, or end */
+static const char *past_close(const char *s, const char *end, char open, char close)
+{
+    int depth = 1;
+    for (; s < end; s++) {
+        if (*s == '\\' && s + 1 < end)
+            s++;
+        else if (*s == open)
+            depth++;
+        else if (*s == close && --depth == 0)
+            return s + 1;
+    }
+    return end;
+}
+
+/* the value as one text; NULL if it is not set */
+static char *value_of(const struct shell *sh, const char *name, size_t len)
+{
+    const struct variable *v = find_variable(sh, name, len);
+    struct s2s_buf text = S2S_BUF_INIT;
+    if (!v)
+        return NULL;
+    s2s_buf_puts(&text, "");
+    for (size_t i = 0; i < v->words.n; i++)
+        s2s_buf_printf(&text, "%s%s", i ? " " : "", v->words.items[i].text);
+    return text.data ? text.data : s2s_xstrdup("");
+}
+
+/* ${..}: s is behind the brace, end at the closing one */
+static void expand_braces(struct shell *sh, struct s2s_buf *out, const char *s, const char *end)
+{
+    size_t len = name_len(s, end);
+    const char *op = s + len;
+    if (!len) {
+        s2s_buf_puts(out, UNKNOWN);
+        return;
+    }
+    if (end - op >= 3 && op[0] == '[' && (op[1] == '@' || op[1] == '*') && op[2] == ']')
+        op += 3;
+    char *value = value_of(sh, s, len);
+    bool colon = op < end && *op == ':';
+    const char *kind = op + colon;
+    bool empty = !value || (colon && !*value);
+    if (op == end) {
+        s2s_buf_puts(out, value ? value : UNKNOWN);
+    } else if (kind < end && (*kind == '-' || *kind == '=')) {
+        if (empty)
+            expand(sh, out, kind + 1, end);
+        else
+            s2s_buf_puts(out, value);
+    } else if (kind < end && *kind == '+') {
+        if (!empty)
+            expand(sh, out, kind + 1, end);
+    } else if (kind < end && *kind == '?' && value) {
+        s2s_buf_puts(out, value);
+    } else {
+        s2s_buf_puts(out, UNKNOWN);
+    }
+    free(value);
+}
+
+/* $((..)) with + - * / % and brackets over integers; false if it is anything else */
+struct sum {
+    const char *at, *end;
+    bool bad;
+};
+
+static int64_t read_sum(struct sum *s, int depth);
+
+static int64_t read_factor(struct sum *s, int depth)
+{
+    while (s->at < s->end && isspace((unsigned char)*s->at))
+        s->at++;
+    if (s->at < s->end && *s->at == '(' && depth < MAX_DEPTH) {
+        s->at++;
+        int64_t v = read_sum(s, depth + 1);
+        while (s->at < s->end && isspace((unsigned char)*s->at))
+            s->at++;
+        s->bad |= s->at >= s->end || *s->at != ')';
+        s->at += s->at < s->end;
+        return v;
+    }
+    int64_t v = 0;
+    s->bad |= s->at >= s->end || !isdigit((unsigned char)*s->at);
+    for (; s->at < s->end && isdigit((unsigned char)*s->at); s->at++)
+        s->bad |= __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *s->at - '0', &v);
+    return v;
+}
+
+static char next_operator(struct sum *s, const char *set)
+{
+    while (s->at < s->end && isspace((unsigned char)*s->at))
+        s->at++;
+    if (s->bad || s->at >= s->end || !strchr(set, *s->at))
+        return 0;
+    return *s->at++;
+}
+
+static int64_t read_product(struct sum *s, int depth)
+{
+    int64_t v = read_factor(s, depth);
+    for (char op; (op = next_operator(s, "*/%")) != 0;) {
+        int64_t w = read_factor(s, depth);
+        if (op == '*')
+            s->bad |= __builtin_mul_overflow(v, w, &v);
+        else if (w == 0)
+            s->bad = true;
+        else
+            v = op == '/' ? v / w : v % w;
+    }
+    return v;
+}
+
+static int64_t read_sum(struct sum *s, int depth)
+{
+    int64_t v = read_product(s, depth);
+    for (char op; (op = next_operator(s, "+-")) != 0;) {
+        int64_t w = read_product(s, depth);
+        s->bad |= op == '+' ? __builtin_add_overflow(v, w, &v) : __builtin_sub_overflow(v, w, &v);
+    }
+    return v;
+}
+
+static void expand_arithmetic(struct shell *sh, struct s2s_buf *out, const char *s, const char *end)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    /* names stand without a $ here too */
+    while (s < end) {
+        size_t len = name_len(s, end);
+        if (len) {
+            char *value = value_of(sh, s, len);
+            s2s_buf_puts(&text, value ? value : UNKNOWN);
+            free(value);
+            s += len;
+        } else if (*s == '$') {
+            const char *stop = s + 1 < end && s[1] == '{' ? past_close(s + 2, end, '{', '}')
+                                                          : s + 1 + name_len(s + 1, end);
+            expand(sh, &text, s, stop > s + 1 ? stop : s + 1);
+            s = stop > s + 1 ? stop : s + 1;
+        } else {
+            s2s_buf_putc(&text, *s++);
+        }
+    }
+    struct sum sum = {text.data ? text.data : "", (text.data ? text.data : "") + text.len, false};
+    int64_t value = read_sum(&sum, 0);
+    while (sum.at < sum.end && isspace((unsigned char)*sum.at))
+        sum.at++;
+    if (sum.bad || sum.at < sum.end)
+        s2s_buf_puts(out, UNKNOWN);
+    else
+        s2s_buf_printf(out, "%lld", (long long)value);
+    s2s_buf_release(&text);
+}
+
+/* one '$' of a word: returns where it ends */
+static const char *expand_dollar(struct shell *sh, struct s2s_buf *out, const char *s,
+                                 const char *end)
+{
+    if (s + 2 < end && s[1] == '(' && s[2] == '(') {
+        const char *stop = past_close(s + 2, end, '(', ')');
+        if (stop - s > 6 || (stop - s > 5 && stop[-1] == ')'))
+            expand_arithmetic(sh, out, s + 3, stop - 1 - (stop[-1] == ')' && stop[-2] == ')'));
+        return stop;
+    }
+    if (s + 1 < end && (s[1] == '(' || s[1] == '{')) {
+        bool brace = s[1] == '{';
+        const char *stop = past_close(s + 2, end, s[1], brace ? '}' : ')');
+        if (brace && stop > s + 2)
+            expand_braces(sh, out, s + 2, stop - 1);
+        else
+            s2s_buf_puts(out, UNKNOWN);
+        return stop;
+    }
+    size_t len = name_len(s + 1, end);
+    if (!len) {
+        bool special = s + 1 < end && (isdigit((unsigned char)s[1]) || strchr("@*#?$!", s[1]));
+        s2s_buf_puts(out, special ? UNKNOWN : "$");
+        return s + 1 + special;
+    }
+    char *value = value_of(sh, s + 1, len);
+    s2s_buf_puts(out, value ? value : UNKNOWN);
+    free(value);
+    return s + 1 + len;
+}
+
+/* quotes are taken away, variables put in */
+static void expand(struct shell *sh, struct s2s_buf *out, const char *s, const char *end)
+{
+    bool single = false, quoted = false;
+    if (++sh->depth > MAX_DEPTH || out->len > 100000) {
+        s2s_buf_puts(out, UNKNOWN);
+        sh->depth--;
+        return;
+    }
+    while (s < end) {
+        if (single) {
+            single = *s != '\'';
+            if (single)
+                s2s_buf_putc(out, *s);
+            s++;
+        } else if (*s == '\'' && !quoted) {
+            single = true;
+            s++;
+        } else if (*s == '"') {
+            quoted = !quoted;
+            s++;
+        } else if (*s == '\\' && s + 1 < end) {
+            if (s[1] != '\n')
+                s2s_buf_putc(out, s[1]);
+            s += 2;
+        } else if (*s == '`') {
+            const char *stop = memchr(s + 1, '`', (size_t)(end - s) - 1);
+            s2s_buf_puts(out, UNKNOWN);
+            s = stop ? stop + 1 : end;
+        } else if (*s == '$') {
+            s = expand_dollar(sh, out, s, end);
+        } else {
+            s2s_buf_putc(out, *s++);
+        }
+    }
+    sh->depth--;
+}
+
+/* ---- words ---- */
+
+static void step(struct shell *sh)
+{
+    if (*sh->at == '\n') {
+        sh->line++;
+        sh->line_start = sh->at + 1;
+    }
+    sh->at++;
+}
+
+/* blanks, continued lines and comments; stops at a newline unless `over` */
+static void skip(struct shell *sh, bool over)
+{
+    while (sh->at < sh->end) {
+        if (*sh->at == '\\' && sh->at + 1 < sh->end && sh->at[1] == '\n') {
+            step(sh);
+            step(sh);
+        } else if (*sh->at == '#') {
+            while (sh->at < sh->end && *sh->at != '\n')
+                sh->at++;
+        } else if (*sh->at == ' ' || *sh->at == '\t' || *sh->at == '\r' ||
+                   (over && *sh->at == '\n')) {
+            step(sh);
+        } else {
+            return;
+        }
+    }
+}
+
+/* Passes over one raw word; its bytes are [begin, sh->at). */
+static void pass_word(struct shell *sh)
+{
+    char quote = 0;
+    while (sh->at < sh->end) {
+        char c = *sh->at;
+        if (quote == '\'') {
+            quote = c == '\'' ? 0 : quote;
+            step(sh);
+        } else if (c == '\\' && sh->at + 1 < sh->end) {
+            step(sh);
+            step(sh);
+        } else if (c == '$' && sh->at + 1 < sh->end && (sh->at[1] == '(' || sh->at[1] == '{')) {
+            const char *stop =
+                past_close(sh->at + 2, sh->end, sh->at[1], sh->at[1] == '(' ? ')' : '}');
+            while (sh->at < stop)
+                step(sh);
+        } else if (c == '"') {
+            quote = quote ? 0 : '"';
+            step(sh);
+        } else if (c == '\'' && !quote) {
+            quote = '\'';
+            step(sh);
+        } else if (!quote && strchr(" \t\r\n;&|()<>", c)) {
+            return;
+        } else {
+            step(sh);
+        }
+    }
+}
+
+/* A word that is nothing but an array or a variable brings the words of it, with their places. */
+static bool add_array(struct shell *sh, struct words *out, const char *s, const char *end)
+{
+    bool quoted = end - s > 2 && *s == '"' && end[-1] == '"';
+    s += quoted;
+    end -= quoted;
+    if (end - s < 2 || *s != '$')
+        return false;
+    bool brace = s[1] == '{' && end[-1] == '}';
+    const char *name = s + 1 + brace, *stop = end - brace;
+    size_t len = name_len(name, stop);
+    bool all = stop - name - (ptrdiff_t)len == 3 && name[len] == '[' &&
+               (name[len + 1] == '@' || name[len + 1] == '*');
+    if (!len || (name + len != stop && !all))
+        return false;
+    const struct variable *v = find_variable(sh, name, len);
+    if (!v || (v->words.n != 1 && quoted && !all))
+        return false;
+    for (size_t i = 0, n = v->words.n; i < n; i++) {
+        const struct word *w = &v->words.items[i];
+        /* unquoted, a value of several words falls apart */
+        char *copy = s2s_xstrdup(w->text), *rest = copy;
+        if (quoted || strchr(w->text, '{')) {
+            words_add(out, s2s_xstrdup(w->text), w->line, w->column);
+        } else {
+            for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
+                if (*part)
+                    words_add(out, s2s_xstrdup(part), w->line, w->column);
+        }
+        free(copy);
+    }
+    return true;
+}
+
+static void add_word(struct shell *sh, struct words *out, const char *s, const char *end, int line,
+                     int column)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    if (add_array(sh, out, s, end))
+        return;
+    s2s_buf_puts(&text, "");
+    expand(sh, &text, s, end);
+    words_add(out, text.data ? text.data : s2s_xstrdup(""), line, column);
+}
+
+/* ---- assignments ---- */
+
+/* NAME=, NAME+= or NAME=( at s; the length of the name, or 0 */
+static size_t assignment(const char *s, const char *end, bool *append, const char **value)
+{
+    size_t len = name_len(s, end);
+    if (!len || s + len >= end)
+        return 0;
+    *append = s[len] == '+' && s + len + 1 < end && s[len + 1] == '=';
+    if (s[len] != '=' && !*append)
+        return 0;
+    *value = s + len + 1 + *append;
+    return len;
+}
+
+static void assign(struct shell *sh, const char *name, size_t len, struct words *words, bool append)
+{
+    struct variable *v = make_variable(sh, name, len);
+    if (!v) {
+        words_release(words);
+        return;
+    }
+    if (!append)
+        words_release(&v->words);
+    for (size_t i = 0; i < words->n; i++) {
+        char *text = words->items[i].text;
+        /* assigned under a condition: nobody knows whether */
+        if (sh->conditional) {
+            free(text);
+            text = s2s_xstrdup(UNKNOWN);
+        }
+        words_add(&v->words, text, words->items[i].line, words->items[i].column);
+    }
+    free(words->items);
+    *words = (struct words){0};
+}
+
+/* at the bracket of NAME=( */
+static void read_array(struct shell *sh, struct words *out)
+{
+    step(sh);
+    for (;;) {
+        skip(sh, true);
+        if (sh->at >= sh->end)
+            return;
+        if (*sh->at == ')') {
+            step(sh);
+            return;
+        }
+        const char *begin = sh->at;
+        int line = sh->line, column = (int)(begin - sh->line_start) + 1;
+        pass_word(sh);
+        if (sh->at == begin)
+            step(sh);
+        else
+            add_word(sh, out, begin, sh->at, line, column);
+    }
+}
+
+/* ---- commands ---- */
+
+static bool is_marker(const char *word)
+{
+    static const char *const markers[] = {"--tensor-model-parallel-size", "--num-layers",
+                                          "--micro-batch-size", "--hybrid-layer-pattern", NULL};
+    for (int i = 0; markers[i]; i++)
+        if (!strncmp(word, markers[i], strlen(markers[i])))
+            return true;
+    return false;
+}
+
+static bool is_any_of(const char *word, const char *const *names)
+{
+    for (; *names; names++)
+        if (!strcmp(word, *names))
+            return true;
+    return false;
+}
+
+/* sh -c "torchrun .. --num-layers 12": the words inside, with the place of the whole */
+static void split_quoted(struct words *words)
+{
+    struct words out = {0};
+    for (size_t i = 0; i < words->n; i++) {
+        const struct word *w = &words->items[i];
+        char *copy = s2s_xstrdup(w->text), *rest = copy;
+        const char *flag = strstr(w->text, " --");
+        if (!flag || !strchr(w->text, ' '))
+            words_add(&out, s2s_xstrdup(w->text), w->line, w->column);
+        else
+            for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
+                if (*part)
+                    words_add(&out, s2s_xstrdup(part), w->line, w->column);
+        free(copy);
+    }
+    words_release(words);
+    *words = out;
+}
+
+/* The end of a simple command: what it means to us. */
+static void end_command(struct shell *sh, struct words *words)
+{
+    static const char *const openers[] = {"if", "case", "for", "while", "until", NULL};
+    static const char *const closers[] = {"fi", "esac", "done", NULL};
+    static const char *const texts[] = {"echo", "printf", NULL};
+    const char *first = words->n ? words->items[0].text : "";
+    if (is_any_of(first, openers))
+        sh->conditional++;
+    else if (is_any_of(first, closers))
+        sh->conditional -= sh->conditional > 0;
+    bool marked = false;
+    split_quoted(words);
+    first = words->n ? words->items[0].text : "";
+    for (size_t i = 0; i < words->n; i++)
+        marked |= is_marker(words->items[i].text);
+    /* a flag in front is a pattern of `case`, not a command */
+    if (marked && first[0] != '-' && !is_any_of(first, texts) && !sh->command.n) {
+        sh->command = *words;
+        *words = (struct words){0};
+        return;
+    }
+    words_release(words);
+}
+
+/* <<WORD: passes over the document */
+static void pass_document(struct shell *sh)
+{
+    sh->at += 2;
+    bool dash = sh->at < sh->end && *sh->at == '-';
+    sh->at += dash;
+    skip(sh, false);
+    const char *begin = sh->at;
+    pass_word(sh);
+    struct s2s_buf tag = S2S_BUF_INIT;
+    s2s_buf_puts(&tag, "");
+    for (const char *s = begin; s < sh->at; s++)
+        if (!strchr("'\"\\", *s))
+            s2s_buf_putc(&tag, *s);
+    while (sh->at < sh->end && *sh->at != '\n')
+        sh->at++;
+    while (sh->at < sh->end) {
+        step(sh);
+        const char *line = sh->at;
+        while (sh->at < sh->end && *sh->at != '\n')
+            sh->at++;
+        while (dash && line < sh->at && *line == '\t')
+            line++;
+        if ((size_t)(sh->at - line) == tag.len && !memcmp(line, tag.data, tag.len))
+            break;
+    }
+    s2s_buf_release(&tag);
+}
+
+/* export A=B marks A; `export`, `local` and `readonly` before an assignment mean nothing else */
+static bool is_declaration(const struct words *words)
+{
+    static const char *const words_of[] = {"export",  "local", "readonly", "declare",
+                                           "typeset", "env",   NULL};
+    for (size_t i = 0; i < words->n; i++)
+        if (!is_any_of(words->items[i].text, words_of) && words->items[i].text[0] != '-')
+            return false;
+    return true;
+}
+
+static void one_word(struct shell *sh, struct words *words)
+{
+    const char *begin = sh->at, *value = NULL;
+    int line = sh->line, column = (int)(begin - sh->line_start) + 1;
+    bool append = false, exported = words->n && !strcmp(words->items[0].text, "export");
+    size_t len = is_declaration(words) ? assignment(begin, sh->end, &append, &value) : 0;
+    if (!len) {
+        pass_word(sh);
+        if (sh->at == begin)
+            step(sh);
+        else
+            add_word(sh, words, begin, sh->at, line, column);
+        return;
+    }
+    struct words got = {0};
+    while (sh->at < value)
+        step(sh);
+    int value_column = (int)(value - sh->line_start) + 1;
+    if (sh->at < sh->end && *sh->at == '(') {
+        read_array(sh, &got);
+    } else {
+        pass_word(sh);
+        struct s2s_buf text = S2S_BUF_INIT;
+        s2s_buf_puts(&text, "");
+        expand(sh, &text, value, sh->at);
+        words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column);
+    }
+    assign(sh, begin, len, &got, append);
+    struct variable *v = find_variable(sh, begin, len);
+    if (v && exported)
+        v->exported = true;
+}
+
+static void read_script(struct shell *sh)
+{
+    struct words words = {0};
+    while (sh->at < sh->end) {
+        skip(sh, false);
+        if (sh->at >= sh->end)
+            break;
+        char c = *sh->at;
+        if (c == '<' && sh->at + 1 < sh->end && sh->at[1] == '<') {
+            pass_document(sh);
+        } else if (strchr("\n;&|()", c)) {
+            end_command(sh, &words);
+            step(sh);
+        } else if (c == '<' || c == '>') {
+            step(sh);
+        } else if (words.n == 0 && sh->end - sh->at > 4 && !strncmp(sh->at, "then", 4)) {
+            sh->at += 4; /* a command may follow in the line */
+        } else if (words.n == 0 && sh->end - sh->at > 2 && !strncmp(sh->at, "do", 2) &&
+                   isspace((unsigned char)sh->at[2])) {
+            sh->at += 2;
+        } else {
+            one_word(sh, &words);
+        }
+    }
+    end_command(sh, &words);
+}
+
+/* ---- the result ---- */
+
+/* "--flag value.." pairs of [begin, end) into the map at `prefix` */
+static void add_flags(struct s2s_conf *root, const char *prefix, const struct word *begin,
+                      const struct word *end)
+{
+    for (const struct word *w = begin; w < end; w++) {
+        if (strncmp(w->text, "--", 2) != 0 || !w->text[2] || strchr(w->text, '{'))
+            continue;
+        const char *equals = strchr(w->text, '=');
+        size_t len = equals ? (size_t)(equals - w->text) : strlen(w->text);
+        struct s2s_buf path = S2S_BUF_INIT, value = S2S_BUF_INIT;
+        const struct word *place = w;
+        if (memchr(w->text, '.', len) || memchr(w->text, '[', len))
+            continue;
+        s2s_buf_printf(&path, "%s.%.*s", prefix, (int)len, w->text);
+        s2s_buf_puts(&value, equals ? equals + 1 : "");
+        for (const struct word *v = w + 1; !equals && v < end && strncmp(v->text, "--", 2) != 0;
+             v++) {
+            s2s_buf_printf(&value, "%s%s", value.len ? " " : "", v->text);
+            place = place == w ? v : place;
+        }
+        s2s_conf_set_scalar(root, path.data, value.len || equals ? value.data : "true", place->line,
+                            place->column, NULL);
+        s2s_buf_release(&path);
+        s2s_buf_release(&value);
+    }
+}
+
+/* torchrun's own flags stand before the program: they say how many ranks there are */
+static void add_launcher(struct s2s_conf *root, const struct words *command, size_t program)
+{
+    static const struct {
+        const char *flag, *name;
+    } flags[] = {{"nproc_per_node", "GPUS_PER_NODE"}, {"nnodes", "NUM_NODES"}};
+    s2s_conf_set_text(root, "LAUNCH", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
+    add_flags(root, "LAUNCH", command->items, command->items + program);
+    const struct s2s_conf *launch = s2s_conf_key(root, "LAUNCH");
+    for (size_t i = 0; launch && i < launch->n_items; i++) {
+        char name[64];
+        size_t n = 0;
+        for (const char *s = launch->items[i]->key + 2; *s && n + 1 < sizeof name; s++)
+            name[n++] = *s == '-' ? '_' : *s;
+        name[n] = 0;
+        for (size_t k = 0; k < 2; k++)
+            if (!strcmp(flags[k].flag, name) && launch->items[i]->text) {
+                char *path = s2s_xasprintf("ENV_VARS.%s", flags[k].name);
+                s2s_conf_set_scalar(root, path, launch->items[i]->text,
+                                    launch->items[i]->place.line, launch->items[i]->place.column,
+                                    NULL);
+                free(path);
+            }
+    }
+}
+
+/* The word behind which the program's own flags begin: its .py file, or the first flag */
+static size_t program_of(const struct words *command)
+{
+    for (size_t i = 0; i < command->n; i++) {
+        size_t len = strlen(command->items[i].text);
+        if (len > 3 && !strcmp(command->items[i].text + len - 3, ".py"))
+            return i;
+    }
+    return 0;
+}
+
+static struct s2s_conf *result_of(const struct shell *sh, const char *name)
+{
+    struct s2s_conf *root =
+        s2s_conf_new_text(S2S_CONF_FROM_FILE, name, sh->text, (size_t)(sh->end - sh->text));
+    for (size_t i = 0; i < sh->n_variables; i++) {
+        const struct variable *v = &sh->variables[i];
+        char *path = s2s_xasprintf("ENV_VARS.%s", v->name);
+        if (v->exported && v->words.n == 1)
+            s2s_conf_set_scalar(root, path, v->words.items[0].text, v->words.items[0].line,
+                                v->words.items[0].column, NULL);
+        free(path);
+    }
+    if (sh->command.n) {
+        size_t program = program_of(&sh->command);
+        add_launcher(root, &sh->command, program);
+        add_flags(root, "MODEL_ARGS", sh->command.items + program,
+                  sh->command.items + sh->command.n);
+    }
+    return root;
+}
+
+struct s2s_conf *s2s_rules_read_shell(const char *text, size_t len_bytes, const char *name)
+{
+    struct shell sh = {
+        .text = text, .at = text, .end = text + len_bytes, .line_start = text, .line = 1};
+    read_script(&sh);
+    struct s2s_conf *root = result_of(&sh, name);
+    for (size_t i = 0; i < sh.n_variables; i++) {
+        free(sh.variables[i].name);
+        words_release(&sh.variables[i].words);
+    }
+    free(sh.variables);
+    words_release(&sh.command);
+    return root;
+}
+
+struct s2s_conf *s2s_rules_read_argv(char *const *argv, size_t n)
+{
+    struct s2s_buf line = S2S_BUF_INIT;
+    struct words words = {0};
+    for (size_t i = 0; i < n; i++) {
+        s2s_buf_puts(&line, i ? " " : "");
+        words_add(&words, s2s_xstrdup(argv[i]), 1, (int)line.len + 1);
+        s2s_buf_puts(&line, argv[i]);
+    }
+    struct s2s_conf *root =
+        s2s_conf_new_text(S2S_CONF_FROM_CLI, "command line", line.data ? line.data : "", line.len);
+    s2s_conf_set_text(root, "MODEL_ARGS", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
+    size_t program = program_of(&words);
+    if (program)
+        add_launcher(root, &words, program);
+    add_flags(root, "MODEL_ARGS", words.items + program, words.items + words.n);
+    words_release(&words);
+    s2s_buf_release(&line);
+    return root;
+}

@@ -1,0 +1,110 @@
+/* Launch scripts are read, never run. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lib/base/mem.h"
+#include "lib/conf/conf.h"
+#include "lib/rules/rules.h"
+
+/* A value of the arguments ("" if absent, "?" if unknown); line and column are the last one's. */
+static int line, column;
+
+static const char *argument(const char *script, const char *flag)
+{
+    static char text[256];
+    struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sh");
+    char *path = s2s_xasprintf("MODEL_ARGS.%s", flag);
+    const struct s2s_conf *node = s2s_conf_find(conf, path);
+    snprintf(text, sizeof text, "%s", !node ? "" : strstr(node->text, "${") ? "?" : node->text);
+    line = node ? node->place.line : 0;
+    column = node ? node->place.column : 0;
+    free(path);
+    s2s_conf_free(conf);
+    return text;
+}
+
+#define RUN "torchrun pretrain_gpt.py --micro-batch-size 1 "
+
+static void words_variables_and_arrays_become_flags(void **state)
+{
+    assert_string_equal(argument(RUN "--num-layers 12\n", "--num-layers"), "12");
+    assert_int_equal(column, 60);
+    assert_string_equal(argument(RUN "--num-layers=12 --bf16\n", "--bf16"), "true");
+    assert_string_equal(argument("L=12\n" RUN "--num-layers $L\n", "--num-layers"), "12");
+    assert_int_equal(line, 1);
+    assert_int_equal(column, 3);
+    assert_string_equal(
+        argument("L=12; M=$((L*2 + (1+1)))\n" RUN "--num-layers ${M}\n", "--num-layers"), "26");
+    assert_string_equal(
+        argument("A=(\n  --num-layers 12 # twelve\n  --bf16\n)\nA+=(--lr 1e-4)\n" RUN
+                 "\"${A[@]}\" \\\n  --seq-length 8\n",
+                 "--lr"),
+        "1e-4");
+    assert_int_equal(line, 5);
+    assert_string_equal(argument("A=\"--num-layers 12 \\\n --bf16\"\n" RUN "$A\n", "--num-layers"),
+                        "12");
+    assert_string_equal(argument("srun sh -c \"" RUN "--num-layers 12\"\n", "--num-layers"), "12");
+    assert_string_equal(argument(RUN "--spec a b --num-layers 3 --num-layers 4\n", "--num-layers"),
+                        "4");
+    assert_string_equal(argument(RUN "--spec a b --num-layers 3\n", "--spec"), "a b");
+    assert_string_equal(argument("L=${N:-12}\n" RUN "--num-layers $L\n", "--num-layers"), "12");
+    assert_string_equal(argument("N=4\nL=${N:-12}\n" RUN "--num-layers '$L'\n", "--num-layers"),
+                        "$L");
+}
+
+static void what_a_script_decides_at_run_time_is_unknown(void **state)
+{
+    assert_string_equal(argument(RUN "--num-layers $(nproc)\n", "--num-layers"), "?");
+    assert_string_equal(argument(RUN "--num-layers `nproc`\n", "--num-layers"), "?");
+    assert_string_equal(argument(RUN "--num-layers $1\n", "--num-layers"), "?");
+    assert_string_equal(argument(RUN "--num-layers $NOWHERE\n", "--num-layers"), "?");
+    assert_string_equal(argument(RUN "--num-layers $((12/0))\n", "--num-layers"), "?");
+    assert_string_equal(
+        argument("L=1\nif [ $X ]; then\n  L=2\nfi\n" RUN "--num-layers $L\n", "--num-layers"), "?");
+    assert_string_equal(argument("case $1 in\n --num-layers) L=$2;;\nesac\n" RUN "--num-layers 5\n",
+                                 "--num-layers"),
+                        "5");
+    assert_string_equal(argument("echo --num-layers 3\n# --num-layers 4\ncat <<EOF\n" RUN
+                                 "--num-layers 6\nEOF\n" RUN "--num-layers 5\n",
+                                 "--num-layers"),
+                        "5");
+    assert_string_equal(argument("A=$A$A; B=$B\n" RUN "--num-layers $A\n", "--num-layers"), "?");
+}
+
+static void launchers_and_exports_are_the_environment(void **state)
+{
+    static const char script[] = "export CUDA_DEVICE_MAX_CONNECTIONS=1\nNODES=2\n"
+                                 "D=(--nproc_per_node 8 --nnodes $NODES)\n"
+                                 "torchrun ${D[@]} pretrain_gpt.py --num-layers 12 "
+                                 "--tensor-model-parallel-size 3\n";
+    struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sh");
+    struct s2s_report report = S2S_REPORT_INIT;
+    assert_int_equal(s2s_dialect_detect(conf), S2S_DIALECT_MLM);
+    assert_string_equal(s2s_conf_find(conf, "ENV_VARS.CUDA_DEVICE_MAX_CONNECTIONS")->text, "1");
+    assert_int_equal(s2s_rules_check(&report, conf, "run.sh", NULL, NULL), 0);
+    assert_int_equal(report.world_size, 16);
+    assert_string_equal(report.findings[0].rule->id, "S2S-WLD-001");
+    assert_int_equal(report.findings[0].place.line, 4);
+    s2s_report_release(&report);
+    char *argv[] = {"pretrain_gpt.py", "--num-layers=3", "--bf16"};
+    conf = s2s_rules_read_argv(argv, 3);
+    assert_string_equal(s2s_conf_find(conf, "MODEL_ARGS.--num-layers")->text, "3");
+    s2s_conf_free(conf);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_variables_and_arrays_become_flags),
+        cmocka_unit_test(what_a_script_decides_at_run_time_is_unknown),
+        cmocka_unit_test(launchers_and_exports_are_the_environment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

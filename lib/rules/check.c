@@ -513,10 +513,42 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
     return rc;
 }
 
+/* the slim source of that name and origin */
+static const struct s2s_conf_source *slim_source(struct s2s_report *report,
+                                                 const struct s2s_conf_source *source)
+{
+    for (size_t i = 0; i < report->n_sources; i++)
+        if (report->sources[i].origin == source->origin &&
+            !strcmp(report->sources[i].name, source->name))
+            return &report->sources[i];
+    struct s2s_conf_source *slim = &report->sources[report->n_sources++];
+    *slim = (struct s2s_conf_source){.origin = source->origin, .name = s2s_xstrdup(source->name)};
+    return slim;
+}
+
+void s2s_report_slim(struct s2s_report *report)
+{
+    if (report->sources)
+        return;
+    report->sources = s2s_xcalloc(report->n_findings + 1, sizeof *report->sources);
+    for (size_t i = 0; i < report->n_findings; i++)
+        if (report->findings[i].place.source)
+            report->findings[i].place.source =
+                slim_source(report, report->findings[i].place.source);
+    s2s_conf_free(report->resolved);
+    s2s_conf_free(report->model);
+    s2s_conf_free(report->raw);
+    s2s_conf_free(report->conf);
+    report->resolved = report->model = report->raw = report->conf = NULL;
+}
+
 void s2s_report_release(struct s2s_report *report)
 {
     if (!report)
         return;
+    for (size_t i = 0; i < report->n_sources; i++)
+        free(report->sources[i].name);
+    free(report->sources);
     forget_findings(report, 0);
     for (size_t i = 0; i < report->n_skipped; i++)
         free(report->skipped[i].unknown);

@@ -106,10 +106,12 @@ struct s2s_report {
     struct s2s_skipped *skipped;
     size_t n_skipped, cap_skipped;
     size_t n_errors, n_warnings, n_infos, n_suppressed;
-    struct s2s_conf *resolved; /* what --resolve shows: common names with their origins */
-    struct s2s_conf *conf;     /* the config after interpolation and overrides, owned */
-    struct s2s_conf *model;    /* a copy of the language model's config.json */
-    struct s2s_conf *raw;      /* the config as it was read, if it has parents */
+    struct s2s_conf *resolved;       /* what --resolve shows: common names with their origins */
+    struct s2s_conf *conf;           /* the config after interpolation and overrides, owned */
+    struct s2s_conf *model;          /* a copy of the language model's config.json */
+    struct s2s_conf *raw;            /* the config as it was read, if it has parents */
+    struct s2s_conf_source *sources; /* of a slim report: names without texts */
+    size_t n_sources;
 };
 
 #define S2S_REPORT_INIT \
@@ -124,6 +126,8 @@ struct s2s_report {
 int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char *path,
                     const struct s2s_rules_options *opt, struct s2s_error *err);
 void s2s_report_release(struct s2s_report *report);
+/* Frees the config and its text; findings keep their places, but have no line to show any more. */
+void s2s_report_slim(struct s2s_report *report);
 
 /*
  * For s2s-train: the recipe (borrowed) as it will run on world_size ranks (0: not known yet). RULE

@@ -22,7 +22,8 @@ struct check_options {
 /* A file with what was found in it, or why it could not be read. */
 struct check_file {
     char *path;
-    struct s2s_report report;
+    struct s2s_report report;        /* slim */
+    struct s2s_buf text;             /* what was found, for people (--format text) */
     char *failure;                   /* NULL: it was checked */
     struct s2s_conf_place failed_at; /* line 0 if unknown */
 };

@@ -144,8 +144,23 @@ static const char *shown_path(const char *path)
     return strcmp(path, "-") != 0 ? path : "stdin";
 }
 
-static void check_file(struct check_file *file, const struct s2s_rules_options *rules)
+/* Renders what needs the config's text and lets the config go: a thousand of them at once would
+ * fill the memory. */
+static void settle(struct check_file *file, const struct check_options *opt)
 {
+    if (opt->format == CHECK_TEXT && opt->n_worlds <= 1) {
+        bool color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+        s2s_report_text(&file->text, &file->report, color, opt->show_skipped);
+        if (file->report.resolved)
+            s2s_conf_dump(&file->text, file->report.resolved, true);
+    }
+    if (!file->report.resolved || opt->format != CHECK_JSON)
+        s2s_report_slim(&file->report);
+}
+
+static void check_file(struct check_file *file, const struct check_options *opt)
+{
+    const struct s2s_rules_options *rules = &opt->rules;
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_conf *conf = NULL;
     int rc = s2s_rules_read(&conf, file->path, &err);
@@ -153,10 +168,13 @@ static void check_file(struct check_file *file, const struct s2s_rules_options *
         rc = s2s_rules_check(&file->report, conf, shown_path(file->path), rules, &err);
     if (rc < 0)
         keep_failure(file, &err);
+    else
+        settle(file, opt);
 }
 
 static void release_file(struct check_file *file)
 {
+    s2s_buf_release(&file->text);
     s2s_report_release(&file->report);
     free(file->path);
     free(file->failure);
@@ -193,6 +211,7 @@ static void check_worlds(struct files *files, const char *path, const struct che
             keep_failure(file, &err);
             break;
         }
+        settle(file, opt);
     }
     s2s_conf_free(conf);
 }
@@ -207,6 +226,8 @@ static void check_argv(struct files *files, const struct check_options *opt)
     rules.dialect = S2S_DIALECT_MLM;
     if (s2s_rules_check(&file.report, conf, file.path, &rules, &err) < 0)
         keep_failure(&file, &err);
+    else
+        settle(&file, opt);
     s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
     files->items[files->n++] = file;
 }
@@ -231,7 +252,7 @@ static int collect(struct files *files, const struct check_options *opt, struct 
                 continue;
             }
             struct check_file file = {.path = s2s_xstrdup(paths.items[k])};
-            check_file(&file, &opt->rules);
+            check_file(&file, opt);
             /* a folder holds much that is no config of a dialect: that is no failure there */
             if (folder && file.failure && !file.failed_at.line && !file.report.dialect) {
                 release_file(&file);
@@ -263,16 +284,12 @@ static int exit_status(const struct check_file *files, size_t n, bool strict)
 static void format_text(struct s2s_buf *buf, const struct check_file *files, size_t n,
                         const struct check_options *opt)
 {
-    bool color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
     size_t n_errors = 0, n_warnings = 0, n_skipped = 0;
     for (size_t i = 0; i < n; i++) {
         n_errors += files[i].report.n_errors;
         n_warnings += files[i].report.n_warnings;
         n_skipped += files[i].report.n_skipped;
-        if (!files[i].failure)
-            s2s_report_text(buf, &files[i].report, color, opt->show_skipped);
-        if (opt->rules.resolve && files[i].report.resolved)
-            s2s_conf_dump(buf, files[i].report.resolved, true);
+        s2s_buf_add(buf, files[i].text.data ? files[i].text.data : "", files[i].text.len);
     }
     if (opt->common.verbosity > 0 || n_errors + n_warnings > 0)
         s2s_buf_printf(buf, "%zu file%s: %zu error%s, %zu warning%s; %zu rules not evaluated%s\n",

@@ -47,9 +47,11 @@ int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struc
     int rc = 0;
     file->pos += (int64_t)len;
     s2s_digest_update(file->digest, bytes, len);
-    if (file->buf.len + len > FILE_BUFFER && (rc = ckpt_file_flush(file, err)) < 0)
+    /* what goes past the buffer must find it empty, or it would overtake what came before */
+    bool past = len > FILE_BUFFER / 2;
+    if ((past || file->buf.len + len > FILE_BUFFER) && (rc = ckpt_file_flush(file, err)) < 0)
         return rc;
-    if (len > FILE_BUFFER / 2)
+    if (past)
         return write_all(file, bytes, len, err);
     s2s_buf_add(&file->buf, bytes, len);
     return 0;

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/dist.h"
 
@@ -170,6 +171,51 @@ static void writer_refuses_a_box_outside_its_tensor(void **state)
     s2s_dist_discard(w);
 }
 
+/* sizes around those of the writer's buffer, small ones before and after each: order is kept */
+static void tensors_of_every_size_come_back(void **state)
+{
+    static const int64_t sizes[] = {3,     1000,   20736, 32000,  33000, 41472,  5,
+                                    41472, 124416, 65536, 131072, 1,     300000, 7};
+    enum { N = sizeof sizes / sizeof *sizes };
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_buf items = S2S_BUF_INIT;
+    struct s2s_dist_writer *w = NULL;
+    float *data = s2s_xmalloc(300000 * sizeof *data), *back = s2s_xmalloc(300000 * sizeof *back);
+    json_t *common = json_pack("{s:i}", "iteration", 1);
+    assert_int_equal(s2s_dist_begin(f->root, 1, &err), 0);
+    assert_int_equal(s2s_dist_open(&w, f->root, 1, 0, &err), 0);
+    for (int t = 0; t < N; t++) {
+        char name[16];
+        snprintf(name, sizeof name, "t%d", t);
+        for (int64_t i = 0; i < sizes[t]; i++)
+            data[i] = (float)(t * 1000000 + i);
+        struct s2s_dist_chunk chunk = {
+            .name = name, .dtype = S2S_F32, .n_dims = 1, .shape = &sizes[t]};
+        assert_int_equal(s2s_dist_write_tensor(w, &chunk, data, &err), 0);
+    }
+    assert_int_equal(s2s_dist_close(w, &items, &err), 0);
+    assert_int_equal(s2s_dist_commit(f->root, 1, &items, 1, common, &err), 0);
+    struct s2s_ckpt *ckpt = NULL;
+    assert_int_equal(s2s_ckpt_open(&ckpt, f->root, &err), 0);
+    for (int t = 0; t < N; t++) {
+        char name[16];
+        snprintf(name, sizeof name, "t%d", t);
+        const struct s2s_ckpt_tensor *tensor = s2s_ckpt_find(ckpt, name);
+        assert_non_null(tensor);
+        if (s2s_ckpt_read(ckpt, tensor, (int64_t[]){0}, &sizes[t], back, &err) < 0)
+            fail_msg("%s: %s", name, err.text);
+        for (int64_t i = 0; i < sizes[t]; i++)
+            if (back[i] != (float)(t * 1000000 + i))
+                fail_msg("%s[%lld] is %g", name, (long long)i, back[i]);
+    }
+    s2s_ckpt_close(ckpt);
+    json_decref(common);
+    s2s_buf_release(&items);
+    free(data);
+    free(back);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +226,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(begin_removes_what_killed_saves_left, make_root,
                                         remove_root),
         cmocka_unit_test_setup_teardown(prune_keeps_the_newest, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(tensors_of_every_size_come_back, make_root, remove_root),
         cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,
                                         remove_root),
     };

@@ -100,12 +100,19 @@ static inline __attribute__((always_inline)) void gate_row(enum s2s_act act, con
 {
     if (!dgate)
         return;
+    /* two loops: a load that depends on a pointer being there keeps one from becoming vectors */
+    if (up)
 #pragma omp simd
-    for (int64_t i = 0; i < cols; i++) {
-        float d = act_slope(act, gate[i]) * dy[i];
-        d = up ? d * up[i] : d;
-        dgate[i] = accumulate ? dgate[i] + d : d;
-    }
+        for (int64_t i = 0; i < cols; i++) {
+            float d = act_slope(act, gate[i]) * dy[i] * up[i];
+            dgate[i] = accumulate ? dgate[i] + d : d;
+        }
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < cols; i++) {
+            float d = act_slope(act, gate[i]) * dy[i];
+            dgate[i] = accumulate ? dgate[i] + d : d;
+        }
 }
 
 static inline __attribute__((always_inline)) void backward_row(

@@ -54,6 +54,10 @@ struct s2s_dist_chunk {
     enum s2s_dtype dtype;
     int n_dims;
     const int64_t *shape, *offset, *size;
+    /* NULL, or what the tensor is before Megatron-Core flattened it to [grid.., local]
+     * (n_orig_dims) */
+    const int64_t *orig_shape;
+    int n_orig_dims;
 };
 
 /* data: the box, row-major and contiguous. Written without another copy of it. */

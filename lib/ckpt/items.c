@@ -42,6 +42,7 @@ void ckpt_items_pack(const struct ckpt_items *items, struct s2s_buf *out)
         put_text(out, item->file);
         put(out, item->dtype);
         put(out, item->n_dims);
+        put(out, item->n_orig_dims);
         put(out, item->pos);
         put(out, item->len);
         for (int d = 0; d < item->n_dims; d++) {
@@ -49,6 +50,8 @@ void ckpt_items_pack(const struct ckpt_items *items, struct s2s_buf *out)
             put(out, item->offset[d]);
             put(out, item->size[d]);
         }
+        for (int d = 0; d < item->n_orig_dims; d++)
+            put(out, item->orig_shape[d]);
     }
 }
 
@@ -77,16 +80,21 @@ static int get_text(struct cursor *in, char **s)
 
 static int get_item(struct cursor *in, struct ckpt_item *item)
 {
-    int64_t dtype, n_dims;
+    int64_t dtype, n_dims, n_orig;
     if (get_text(in, &item->name) < 0 || get_text(in, &item->file) < 0 || get(in, &dtype) < 0 ||
-        get(in, &n_dims) < 0 || get(in, &item->pos) < 0 || get(in, &item->len) < 0 || n_dims < 0 ||
-        n_dims > S2S_MAX_DIMS || dtype < 0 || (dtype && !s2s_dtype_size((enum s2s_dtype)dtype)))
+        get(in, &n_dims) < 0 || get(in, &n_orig) < 0 || get(in, &item->pos) < 0 ||
+        get(in, &item->len) < 0 || n_dims < 0 || n_dims > S2S_MAX_DIMS || n_orig < 0 ||
+        n_orig > S2S_MAX_DIMS || dtype < 0 || (dtype && !s2s_dtype_size((enum s2s_dtype)dtype)))
         return -1;
     item->dtype = (enum s2s_dtype)dtype;
     item->n_dims = (int)n_dims;
     for (int d = 0; d < n_dims; d++)
         if (get(in, &item->shape[d]) < 0 || get(in, &item->offset[d]) < 0 ||
             get(in, &item->size[d]) < 0)
+            return -1;
+    item->n_orig_dims = (int)n_orig;
+    for (int d = 0; d < n_orig; d++)
+        if (get(in, &item->orig_shape[d]) < 0)
             return -1;
     return 0;
 }
@@ -258,6 +266,30 @@ static void emit_storage(struct ckpt_emitter *out, const struct ckpt_item *item,
     ckpt_emit_op(out, "ub");
 }
 
+/* an attribute that Megatron-Core (to 0.15) looks for: shapes of tensors that it stored flattened
+ */
+static void emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *items)
+{
+    bool any = false;
+    for (size_t i = 0; i < items->n; i++) {
+        const struct ckpt_item *item = &items->v[i];
+        if (!item->n_orig_dims || (i && strcmp(items->v[i - 1].name, item->name) == 0))
+            continue;
+        if (!any) {
+            ckpt_emit_str(out, "mcore_data");
+            ckpt_emit_op(out, "}(");
+        }
+        any = true;
+        ckpt_emit_str(out, item->name);
+        ckpt_emit_op(out, "}(");
+        ckpt_emit_str(out, "nd_reformulated_orig_global_shape");
+        ckpt_emit_ints(out, item->orig_shape, item->n_orig_dims);
+        ckpt_emit_op(out, "u");
+    }
+    if (any)
+        ckpt_emit_op(out, "u");
+}
+
 void ckpt_items_metadata(const struct ckpt_items *items, struct s2s_buf *pickle)
 {
     struct ckpt_emitter out;
@@ -289,7 +321,9 @@ void ckpt_items_metadata(const struct ckpt_items *items, struct s2s_buf *pickle)
     }
     ckpt_emit_op(&out, "u");
     ckpt_emit_str(&out, "storage_meta");
-    ckpt_emit_op(&out, "Nub");
+    ckpt_emit_op(&out, "N");
+    emit_mcore_data(&out, items);
+    ckpt_emit_op(&out, "ub");
     ckpt_emit_end(&out);
     s2s_buf_add(pickle, out.buf.data, out.buf.len);
     ckpt_emit_release(&out);

@@ -23,6 +23,11 @@ static int write_target(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target
                                    .dtype = target->dtype,
                                    .n_dims = target->n_dims,
                                    .shape = target->shape};
+    const struct s2s_ckpt_tensor *source = target->n_pieces == 1 ? target->pieces[0].source : NULL;
+    if (source && source->orig_shape && source->n_dims == target->n_dims) {
+        chunk.orig_shape = source->orig_shape;
+        chunk.n_orig_dims = source->n_orig_dims;
+    }
     int rc = s2s_dist_begin_tensor(writer, &chunk, err);
     if (rc == 0)
         rc = s2s_ckpt_target_stream(plan, target, how, data_sink, writer, err);

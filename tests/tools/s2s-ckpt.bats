@@ -78,6 +78,12 @@ digests() {
 for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])'
 }
 
+# shapes before flattening, which only torch_dist can say
+originals() {
+    s2s-ckpt ls --json --sha256 "$1" | python3 -c 'import json,sys
+for t in json.load(sys.stdin)["tensors"]: print(t["name"], t.get("orig_shape"), t.get("orig_sha256"))'
+}
+
 @test "convert to hf: a Nemotron-H of four ranks, optimizer and padding left out" {
     converted mcore016_hybrid_tp2pp2ep2
 }
@@ -97,6 +103,17 @@ for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t["shape"
         digests out.safetensors >single
         same want dist
         same want single
+    done
+}
+
+@test "convert to torch_dist keeps what Megatron-Core noted about flattened tensors" {
+    for name in mcore012_torch24_flattened_tp2 mcore015_vlm_tp2; do
+        rm -rf out
+        exits 0 s2s-ckpt convert -q --to torch_dist "$DATA/$name" out
+        originals "$DATA/$name" >want
+        originals out >got
+        grep -q "\[" want
+        same want got
     done
 }
 

@@ -57,8 +57,9 @@ struct s2s_ckpt_write {
     int64_t max_shard_bytes; /* of a file of weights; 0: one file */
     void (*progress)(void *ctx, int64_t bytes);
     void *ctx;
-    volatile int *stop; /* not 0: give up (INTERRUPTED) */
-    json_t *manifest;   /* NULL, or where the files of a folder are noted (lib/ckpt/manifest.h) */
+    volatile int *stop;                    /* not 0: give up (INTERRUPTED) */
+    bool (*keep_object)(const char *name); /* NULL: all byte objects come along (torch_dist) */
+    json_t *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/manifest.h) */
 };
 
 /* Streams one target. */

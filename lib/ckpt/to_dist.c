@@ -36,11 +36,13 @@ static int write_target(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target
 
 /* stored objects come along as they are; plain values of a torch.save file have no bytes */
 static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
-                         struct s2s_error *err)
+                         const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_objects && rc == 0; i++) {
         const struct s2s_ckpt_object *object = &ckpt->objects[i];
+        if (how->keep_object && !how->keep_object(object->name))
+            continue;
         if (!object->file) {
             rc = s2s_dist_write_object(writer, object->name, object->value, err);
             continue;
@@ -61,7 +63,7 @@ static int write_files(struct s2s_ckpt_plan *plan, const char *dir, int64_t iter
     struct s2s_dist_writer *writer = NULL;
     int rank = 0, rc = s2s_dist_open(&writer, dir, iteration, rank, err);
     if (rc == 0)
-        rc = write_objects(plan->source, writer, err);
+        rc = write_objects(plan->source, writer, how, err);
     for (size_t i = 0; i < plan->n_targets && rc == 0; i++) {
         const struct s2s_ckpt_target *target = &plan->targets[i];
         int64_t written = s2s_dist_written(writer);

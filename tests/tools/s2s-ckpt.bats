@@ -370,3 +370,13 @@ PY
     exits 0 s2s-ckpt diff --tolerance 1e-9 "$DATA/hf_sharded" wide
     exits 2 s2s-ckpt diff a.safetensors
 }
+
+@test "prune leaves the optimizer and random states out and nothing else" {
+    exits 0 s2s-ckpt prune -q "$DATA/mcore016_hybrid_tp2pp2ep2" out
+    digests "$DATA/mcore016_hybrid_tp2pp2ep2" | grep -v '^optimizer' >want
+    digests out >got
+    same want got
+    [ "$(s2s-ckpt ls out | grep -c -e rng_state -e '^optimizer')" -eq 0 ]
+    s2s-ckpt ls out | grep -q _extra_state
+    exits 0 s2s-ckpt verify out
+}

@@ -7,6 +7,7 @@
 #include "lib/ckpt/ckpt.h"
 
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
+int ckpt_prune(int argc, char **argv, struct s2s_error *err);
 int ckpt_diff(int argc, char **argv, struct s2s_error *err);
 int ckpt_cat(int argc, char **argv, struct s2s_error *err);
 int ckpt_verify(int argc, char **argv, struct s2s_error *err);

@@ -20,6 +20,7 @@ struct options {
     enum s2s_dtype dtype;
     int64_t max_shard_bytes;
     bool strict, keep_padding, plan;
+    bool prune; /* the command prune: names as they are, without the optimizer */
 };
 
 #define DEFAULT_SHARD "5GB"
@@ -130,6 +131,40 @@ static const struct argp argp = {
     NULL,
     NULL};
 
+/* ---- prune: the same job with fewer options ---- */
+
+static const struct argp_option prune_options[] = {
+    {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
+    {"max-shard-size", KEY_SHARD, "SIZE", 0,
+     "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},
+    {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
+    {0},
+};
+
+static const struct argp prune_argp = {
+    prune_options,
+    parse,
+    "IN OUT",
+    "A torch_dist checkpoint without its optimizer, gradient scaler and random states: what is "
+    "needed "
+    "to start from, not to resume. Names stay as they are.\vExamples:\n"
+    "  s2s-ckpt prune checkpoints/iter_0001000 weights/\n\n"
+    "See also: s2s-ckpt(1)",
+    NULL,
+    NULL,
+    NULL};
+
+/* also under the prefixes that several optimizers or branches put in front */
+static bool is_weight(const char *name)
+{
+    static const char *const state[] = {"optimizer.", "optim.", "rng_state", "grad_scaler"};
+    for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL)
+        for (size_t i = 0; i < sizeof state / sizeof *state; i++)
+            if (strncmp(at, state[i], strlen(state[i])) == 0)
+                return false;
+    return true;
+}
+
 /* ---- stopping and progress ---- */
 
 static volatile int stop;
@@ -238,7 +273,8 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
     plan->source = job->ckpt;
     for (size_t i = 0; i < n; i++)
-        s2s_ckpt_plan_copy(plan, tensors[i].name, &tensors[i]);
+        if (!job->opt->prune || is_weight(tensors[i].name))
+            s2s_ckpt_plan_copy(plan, tensors[i].name, &tensors[i]);
     if (job->opt->dtype)
         s2s_ckpt_plan_cast(plan, job->opt->dtype);
     int rc = s2s_ckpt_plan_seal(plan, err);
@@ -357,17 +393,30 @@ static int run(struct job *job, struct s2s_error *err)
     return rc;
 }
 
+static int start(struct options *opt, const struct argp *parser, int argc, char **argv,
+                 struct s2s_error *err)
+{
+    if (s2s_parse_size(&opt->max_shard_bytes, DEFAULT_SHARD, err) < 0)
+        S2S_BUG("%s", err->text);
+    s2s_tool_parse(parser, argc, argv, opt);
+    struct job job = {.opt = opt};
+    job.how = (struct s2s_ckpt_write){.max_shard_bytes = opt->max_shard_bytes,
+                                      .progress = add_progress,
+                                      .ctx = &job.progress,
+                                      .stop = &stop,
+                                      .keep_object = opt->prune ? is_weight : NULL};
+    catch_signals();
+    return run(&job, err);
+}
+
 int ckpt_convert(int argc, char **argv, struct s2s_error *err)
 {
     struct options opt = {.common = S2S_COMMON_DEFAULT};
-    if (s2s_parse_size(&opt.max_shard_bytes, DEFAULT_SHARD, err) < 0)
-        S2S_BUG("%s", err->text);
-    s2s_tool_parse(&argp, argc, argv, &opt);
-    struct job job = {.opt = &opt};
-    job.how = (struct s2s_ckpt_write){.max_shard_bytes = opt.max_shard_bytes,
-                                      .progress = add_progress,
-                                      .ctx = &job.progress,
-                                      .stop = &stop};
-    catch_signals();
-    return run(&job, err);
+    return start(&opt, &argp, argc, argv, err);
+}
+
+int ckpt_prune(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT, .to = TO_TORCH_DIST, .prune = true};
+    return start(&opt, &prune_argp, argc, argv, err);
 }

@@ -5,6 +5,7 @@ static const struct s2s_command commands[] = {
     {"ls", ckpt_ls, "every tensor: name, dtype, shape, bytes; any format, detected"},
     {"verify", ckpt_verify, "complete, consistent, undamaged, safe; exit 1 otherwise"},
     {"convert", ckpt_convert, "to Hugging Face, torch_dist or one safetensors file"},
+    {"prune", ckpt_prune, "the same checkpoint without optimizer and random states"},
     {"diff", ckpt_diff, "names, shapes, dtypes, bits and largest differences of two checkpoints"},
     {"cat", ckpt_cat, "the bytes or numbers of one tensor"},
     {NULL, NULL, NULL},

@@ -109,6 +109,8 @@ static int compare(struct evaluation *e, const struct s2s_ids *ref, const int32_
                            &as_it_is, err);
     if (rc == 0)
         s2s_debug("train", "'%s' heard as '%s'", want.data, have.data);
+    if (rc == 0 && e->options->heard)
+        e->options->heard(e->options->heard_ctx, want.data, have.data);
     s2s_buf_release(&want);
     s2s_buf_release(&have);
     return rc;

@@ -112,6 +112,10 @@ struct s2s_eval_options {
     int64_t max_tokens;              /* of a microbatch; 0: those of a pack */
     int64_t max_new_tokens;
     bool text; /* generate and compare with the reference */
+    /* NULL, or called with each reference and what was generated (borrowed for the call), in the
+     * order of this rank's utterances */
+    void (*heard)(void *ctx, const char *reference, const char *text);
+    void *heard_ctx;
 };
 
 struct s2s_eval_result {

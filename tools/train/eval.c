@@ -11,13 +11,13 @@
 #include "lib/train/trainer.h"
 #include "tools/train/commands.h"
 
-enum { KEY_CHECKPOINT = 0x100, KEY_SHUFFLE, KEY_NO_TEXT, KEY_MAX_NEW };
+enum { KEY_CHECKPOINT = 0x100, KEY_SHUFFLE, KEY_NO_TEXT, KEY_MAX_NEW, KEY_SHOW };
 
 struct eval_args {
     struct train_args train; /* first: it begins with the shared options */
     const char *checkpoint;
     bool shuffle, no_text;
-    int64_t max_new_tokens;
+    int64_t max_new_tokens, n_show;
 };
 
 static const struct argp_option options[] = {
@@ -27,6 +27,8 @@ static const struct argp_option options[] = {
      "Every utterance hears the sound of another: what the model knows without listening", 1},
     {"no-text", KEY_NO_TEXT, NULL, 0, "Losses and accuracies only", 1},
     {"max-new-tokens", KEY_MAX_NEW, "N", 0, "Longest text to generate (default 256)", 1},
+    {"show", KEY_SHOW, "N", 0,
+     "Print N texts of each set beside what was said, spread over the set (those of rank 0)", 1},
     {0},
 };
 
@@ -58,6 +60,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_MAX_NEW:
         args->max_new_tokens = s2s_arg_i64(state, "max-new-tokens", arg, 1, 1 << 20);
         return 0;
+    case KEY_SHOW:
+        args->n_show = s2s_arg_i64(state, "show", arg, 0, 1 << 20);
+        return 0;
     case ARGP_KEY_ARG:
         train_add_arg(&args->train, state, arg);
         return 0;
@@ -68,6 +73,55 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     default:
         return ARGP_ERR_UNKNOWN;
     }
+}
+
+/* Texts of a set, kept until it is known how many there are. */
+struct texts {
+    struct {
+        char *said, *heard;
+    } * list;
+    size_t n, cap;
+};
+
+static void keep_text(void *ctx, const char *said, const char *heard)
+{
+    struct texts *texts = ctx;
+    s2s_grow(&texts->list, texts->n, &texts->cap, sizeof *texts->list);
+    texts->list[texts->n].said = s2s_xstrdup(said);
+    texts->list[texts->n++].heard = s2s_xstrdup(heard);
+}
+
+static size_t n_shown(const struct texts *texts, int64_t n_show)
+{
+    return (size_t)n_show < texts->n ? (size_t)n_show : texts->n;
+}
+
+static json_t *texts_json(const struct texts *texts, int64_t n_show)
+{
+    json_t *list = json_array();
+    const size_t n = n_shown(texts, n_show);
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s}", "said", texts->list[i * texts->n / n].said,
+                                        "heard", texts->list[i * texts->n / n].heard));
+    return list;
+}
+
+static void print_texts(const struct texts *texts, int64_t n_show)
+{
+    const size_t n = n_shown(texts, n_show);
+    for (size_t i = 0; i < n; i++)
+        printf("  said:  %s\n  heard: %s\n", texts->list[i * texts->n / n].said,
+               texts->list[i * texts->n / n].heard);
+}
+
+static void texts_release(struct texts *texts)
+{
+    for (size_t i = 0; i < texts->n; i++) {
+        free(texts->list[i].said);
+        free(texts->list[i].heard);
+    }
+    free(texts->list);
 }
 
 static json_t *as_json(const char *name, const struct s2s_eval_result *r)
@@ -94,22 +148,31 @@ static void print_set(const char *name, const struct s2s_eval_result *r)
 static int eval_sets(const struct eval_args *args, const struct s2s_recipe *recipe,
                      struct s2s_bundle *bundle, struct s2s_tokenizer *tok, struct s2s_error *err)
 {
-    const struct s2s_eval_options opt = {.tokenizer = tok,
-                                         .text = tok && !args->no_text,
-                                         .shuffle_audio = args->shuffle,
-                                         .max_new_tokens = args->max_new_tokens};
+    struct s2s_eval_options opt = {.tokenizer = tok,
+                                   .text = tok && !args->no_text,
+                                   .shuffle_audio = args->shuffle,
+                                   .max_new_tokens = args->max_new_tokens,
+                                   .heard = args->n_show > 0 ? keep_text : NULL};
     const bool first = s2s_mesh_rank(train_mesh) == 0, json = args->train.common.json;
     json_t *sets = json_array();
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < recipe->n_eval; i++) {
         struct s2s_eval_result result;
+        struct texts texts = {.list = NULL};
+        opt.heard_ctx = &texts;
         rc = s2s_evaluate(&result, bundle, s2s_mesh_world(train_mesh), recipe->eval[i].path,
                           recipe->features, &opt, err);
         rc = s2s_mesh_all_ok(train_mesh, rc, err);
-        if (rc == 0 && first && json)
-            json_array_append_new(sets, as_json(recipe->eval[i].name, &result));
-        else if (rc == 0 && first)
+        if (rc == 0 && first && json) {
+            json_t *set = as_json(recipe->eval[i].name, &result);
+            if (args->n_show > 0)
+                json_object_set_new(set, "texts", texts_json(&texts, args->n_show));
+            json_array_append_new(sets, set);
+        } else if (rc == 0 && first) {
             print_set(recipe->eval[i].name, &result);
+            print_texts(&texts, args->n_show);
+        }
+        texts_release(&texts);
     }
     if (rc == 0 && first && json) {
         json_t *report = json_pack("{s:s, s:b, s:O}", "checkpoint", args->checkpoint,

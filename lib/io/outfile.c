@@ -20,7 +20,7 @@ enum { WRITE_BYTES = 256 * 1024, PIPE_BYTES = 1024 * 1024, MAX_TEMPS = 4096 };
 
 /* How much may wait for the disk before writeback is asked for, so that the fsync at the end finds
  * little left to do. */
-enum { WRITEBACK_BYTES = 32 << 20 };
+enum { WRITEBACK_BYTES = 16 << 20 };
 
 struct s2s_outfile {
     char *path;        /* as given, for messages */

@@ -301,6 +301,36 @@ big() {
     done
 }
 
+@test "long: random cuts and flips of a large stream are found, the quick look at a cut takes milliseconds" {
+    big big.s2s 20000
+    s2s-shard cat big.s2s -o big.s2s.zst
+    for file in big.s2s big.s2s.zst; do
+        python3 - "$file" "$(command -v s2s-shard)" <<'PY'
+import os, random, shutil, subprocess, sys, time
+path, shard = sys.argv[1:]
+rng, size = random.Random(1), os.path.getsize(path)
+for i in range(200):
+    shutil.copy(path, "x")
+    os.truncate("x", rng.randrange(size))
+    begin = time.monotonic()
+    assert subprocess.run([shard, "verify", "--quick", "x"], capture_output=True).returncode == 1, "a cut is not found"
+    quick = time.monotonic() - begin
+    # whatever is cut; a compressed one is decoded up to the cut to say where it is
+    assert quick < 2, "the quick look took %.3f s" % quick
+for i in range(200):
+    shutil.copy(path, "x")
+    at, bit = rng.randrange(size), rng.randrange(8)
+    with open("x", "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+    run = subprocess.run([shard, "verify", "x"], capture_output=True)
+    assert run.returncode == 1 and b"offset" in run.stderr, "bit %d of byte %d: %s" % (bit, at, run.stderr)
+PY
+    done
+}
+
 @test "long: no allocation that fails crashes or succeeds silently" {
     inject_or_skip
     for command in "cat a.s2s a.s2s -o out.s2s" "view --json a.s2s" "verify $good/pack.s2s.zst"; do

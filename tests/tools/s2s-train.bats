@@ -1,0 +1,539 @@
+load common
+
+# A tiny LLM on rows of numbers that count by three: learnable in a few steps.
+setup_tool() {
+    python3 - <<'PY'
+import json, random
+random.seed(3)
+with open("ids.jsonl", "w") as f:
+    for i in range(40):
+        n, s = random.randint(3, 20), random.randint(1, 50)
+        f.write(json.dumps({"id": f"u{i}", "input_ids": [(s + 3 * k) % 60 + 1 for k in range(n)]}) + "\n")
+json.dump({"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "rms_norm_eps": 1e-5,
+           "rope_theta": 10000.0, "tie_word_embeddings": True, "max_position_embeddings": 128,
+           "hidden_act": "silu"}, open("llm.json", "w"))
+PY
+    cat >r.yaml <<'YAML'
+run: run
+seed: 1
+model: {llm: {config: llm.json}}
+data: {train: [t.s2s], eval: {seen: t.s2s}}
+optimizer: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.98], eps: 1.0e-8, weight_decay: 0.1, clip_norm: 1.0}
+schedule: {name: cosine, warmup_steps: 2, decay_steps: 20, min_lr: 1.0e-5}
+train: {steps: 20, packs_per_step: 4}
+checkpoint: {every: 5, keep: 2}
+YAML
+    s2s-pack -q --ids ids.jsonl --tokens 64 -o t.s2s
+}
+
+# One thread: with two on a busy machine tiny steps only wait for each other. (Background jobs that are
+# to be killed say it themselves: $! is to be the program.)
+s2s-train() {
+    command s2s-train "$@" -j1
+}
+
+# log RUN: what must not depend on time
+log() {
+    python3 -c '
+import json, sys
+for line in open(sys.argv[1] + "/log.jsonl"):
+    r = json.loads(line)
+    print(*(r[k] for k in ("step", "samples", "tokens", "loss", "grad_norm", "lr")))' "$1"
+}
+
+# close_logs A B: the same steps, losses and norms to fp32 round-off
+close_logs() {
+    paste -d' ' <(log "$1") <(log "$2") | awk '
+        function far(a, b) { return (a > b ? a - b : b - a) > 2e-6 * (a > 0 ? a : -a) + 1e-7 }
+        $1 != $7 || $2 != $8 || $3 != $9 || far($4, $10) || far($5, $11) || $6 != $12 { print "differs: " $0; bad = 1 }
+        END { exit bad || NR == 0 }'
+}
+
+# same_checkpoint A B STEP: every byte of weights and moments
+same_checkpoint() {
+    local at
+    at=checkpoints/$(printf 'iter_%07d' "$3")
+    cmp <(s2s-ckpt ls --json --sha256 "$1/$at" | grep -v '"path"') <(s2s-ckpt ls --json --sha256 "$2/$at" | grep -v '"path"')
+}
+
+@test "help, version, unknown option, no input" {
+    exits 0 s2s-train --help
+    says "eval       Loss, token accuracy"
+    for command in eval generate lr plot probe; do
+        exits 0 s2s-train $command --help
+    done
+    exits 0 s2s-train --version
+    says "s2s-train 0."
+    exits 2 s2s-train
+    says "no recipe"
+    exits 2 s2s-train --nonsense r.yaml
+    exits 2 s2s-train r.yaml nonsense
+    says "is not KEY=VALUE"
+    exits 2 s2s-train eval
+    exits 2 s2s-train generate --prompt x
+    says "give --model DIR or --checkpoint DIR"
+    exits 2 s2s-train lr
+    exits 2 s2s-train plot
+}
+
+@test "absent inputs are 2 and named" {
+    exits 2 s2s-train absent.yaml
+    says "absent.yaml"
+    exits 2 s2s-train r.yaml 'data.train=[absent.s2s]'
+    says "absent.s2s"
+    exits 2 s2s-train r.yaml model.llm.config=absent.json
+    says "absent.json"
+    exits 2 s2s-train eval r.yaml --checkpoint absent
+    says "absent"
+    exits 2 s2s-train plot absent
+}
+
+@test "a truncated or changed stream is refused with the record named, and nothing is trained" {
+    head -c $(($(stat -c %s t.s2s) - 5000)) t.s2s >cut.s2s
+    exits 1 s2s-train r.yaml 'data.train=[cut.s2s]'
+    says "cut.s2s"
+    cp t.s2s flipped.s2s
+    flip flipped.s2s 6000 3
+    exits 1 s2s-train r.yaml 'data.train=[flipped.s2s]'
+    says "flipped.s2s: record"
+    [ ! -e run/checkpoints/latest_checkpointed_iteration.txt ]
+    # a pipe shows its end only when it was read
+    run bash -c 'head -c $(($(stat -c %s t.s2s) - 1500)) t.s2s | command s2s-train -j1 r.yaml run=cutpipe "data.train=[-]" data.shuffle=false train.steps=null -j1'
+    [ "$status" -eq 1 ]
+    says "the stream is cut"
+}
+
+@test "a bad recipe is refused with its line and the rule, before anything is made" {
+    sed 's/packs_per_step: 4/packs_per_step: 4, packs_per_stepp: 3/' r.yaml >typo.yaml
+    exits 1 s2s-train typo.yaml
+    says "typo.yaml:7:"
+    says "did you mean 'packs_per_step'"
+    sed 's/lr: 1.0e-2/lr: -1/' r.yaml >negative.yaml
+    exits 1 s2s-train negative.yaml
+    says "negative.yaml:5:"
+    exits 1 s2s-train r.yaml mesh.dp=3
+    says "mesh"
+    exits 1 s2s-train r.yaml mesh.tp=2
+    exits 1 s2s-train r.yaml schedule.warmup_steps=30
+    [ ! -e run ]
+}
+
+@test "a run leaves recipe, log, events and checkpoints, and the loss falls" {
+    exits 0 s2s-train r.yaml
+    no_litter run recipe.yaml log.jsonl checkpoints "$(basename run/events.*)"
+    no_litter run/checkpoints iter_0000015 iter_0000020 latest_checkpointed_iteration.txt
+    log run | awk 'NR == 1 { first = $4 } END { exit !(NR == 20 && $4 < 0.6 * first) }'
+    python3 -c '
+import json
+keys = {"step", "samples", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "step_s", "peak_bytes"}
+assert all(set(json.loads(l)) == keys for l in open("run/log.jsonl"))'
+    exits 0 s2s-ckpt verify run/checkpoints
+    # nothing is left to do
+    log run >before
+    exits 0 s2s-train r.yaml
+    log run | cmp - before
+}
+
+@test "the same command twice, and one or two threads, give the same bytes" {
+    s2s-train r.yaml run=a
+    command s2s-train -j2 r.yaml run=b
+    cmp <(log a) <(log b)
+    same_checkpoint a b 20
+}
+
+@test "one, two and four ranks learn the same" {
+    s2s-train r.yaml run=one
+    for n in 2 4; do
+        mpirun_n $n s2s-train r.yaml run=ranks$n mesh.dp=$n
+        close_logs one ranks$n
+    done
+    # parameters too
+    for n in 2 4; do
+        s2s-ckpt convert -q --to safetensors one/checkpoints one.safetensors 2>/dev/null || true
+        s2s-ckpt convert -q --to safetensors ranks$n/checkpoints ranks$n.safetensors
+        python3 - one.safetensors ranks$n.safetensors <<'PY'
+import json, struct, sys
+import numpy as np
+def load(path):
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    return {k: np.frombuffer(data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]], "<f4")
+            for k, v in head.items() if k != "__metadata__"}
+a, b = load(sys.argv[1]), load(sys.argv[2])
+assert a.keys() == b.keys() and len(a) > 10
+for k in a:
+    worst = np.abs(a[k] - b[k]).max()
+    assert worst <= 2e-5 * max(np.abs(a[k]).max(), 1e-3), (k, worst)
+PY
+    done
+}
+
+@test "a run may go on under another number of ranks" {
+    s2s-train r.yaml run=whole
+    mpirun_n 2 s2s-train r.yaml run=mixed mesh.dp=2 train.steps=7
+    s2s-train r.yaml run=mixed train.steps=14
+    mpirun_n 4 s2s-train r.yaml run=mixed mesh.dp=4
+    close_logs whole mixed
+}
+
+@test "resumed equals unbroken, bit for bit" {
+    s2s-train r.yaml run=whole
+    s2s-train r.yaml run=parts train.steps=3
+    s2s-train r.yaml run=parts train.steps=11
+    s2s-train r.yaml run=parts
+    cmp <(log whole) <(log parts)
+    same_checkpoint whole parts 20
+}
+
+@test "killed at any moment it goes on bit for bit, at most one interval back" {
+    s2s-train r.yaml run=whole train.steps=200 checkpoint.every=10 schedule.decay_steps=200
+    for delay in 0.03 0.07 0.12 0.2 0.31; do
+        command s2s-train -j1 r.yaml run=killed train.steps=200 checkpoint.every=10 schedule.decay_steps=200 &
+        sleep $delay
+        kill -9 $! 2>/dev/null || true
+        wait $! 2>/dev/null || true
+    done
+    s2s-train r.yaml run=killed train.steps=200 checkpoint.every=10 schedule.decay_steps=200
+    cmp <(log whole) <(log killed)
+    same_checkpoint whole killed 200
+    no_litter killed/checkpoints iter_0000190 iter_0000200 latest_checkpointed_iteration.txt
+}
+
+@test "SIGTERM, SIGINT and SIGUSR1 save a checkpoint first" {
+    for signal in TERM INT USR1; do
+        # a shell lets its background jobs ignore SIGINT; env does not
+        env --default-signal=INT s2s-train -j1 r.yaml run=asked train.steps=200000 checkpoint.every=0 2>said &
+        pid=$!
+        for _ in $(seq 500); do
+            [ -e asked/lock ] && [ -s asked/log.jsonl ] && break
+            sleep 0.01
+        done
+        sleep 0.05
+        kill -$signal $pid
+        rc=0
+        wait $pid || rc=$?
+        [ "$rc" -eq 1 ] || { cat said >&2; false; }
+        grep -q 'interrupted after step [0-9]*; its checkpoint' said
+        [ "$(tail -n 1 asked/log.jsonl | sed 's/.*"step": \([0-9]*\).*/\1/')" = \
+            "$(cat asked/checkpoints/latest_checkpointed_iteration.txt)" ]
+    done
+    steps=$(cat asked/checkpoints/latest_checkpointed_iteration.txt)
+    s2s-train r.yaml run=whole train.steps=$steps checkpoint.every=0
+    cmp <(log whole) <(log asked)
+    same_checkpoint whole asked $steps
+}
+
+@test "a signal to one of two ranks is enough" {
+    mpirun_n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 r.yaml run=two mesh.dp=2 train.steps=200000 checkpoint.every=0' 2>said &
+    for _ in $(seq 500); do
+        [ -s two/log.jsonl ] && break
+        sleep 0.02
+    done
+    kill -TERM "$(cat pid.1)"
+    wait $! || true
+    grep -q 'interrupted after step' said
+    [ -s two/checkpoints/latest_checkpointed_iteration.txt ]
+}
+
+@test "a pipe trains as the file does, on one rank and on two" {
+    s2s-train r.yaml run=file data.shuffle=false train.steps=2
+    s2s-shard cat t.s2s | command s2s-train -j1 r.yaml run=pipe 'data.train=[-]' data.shuffle=false train.steps=null
+    cmp <(log file) <(log pipe)
+    s2s-shard cat t.s2s | mpirun_n 2 s2s-train r.yaml run=pipe2 'data.train=[-]' data.shuffle=false train.steps=null mesh.dp=2
+    close_logs file pipe2
+    # at the end of a pipe that does not fill a step the rest is one
+    s2s-shard cat t.s2s | command s2s-train -j1 r.yaml run=rest 'data.train=[-]' data.shuffle=false train.steps=null train.packs_per_step=3
+    [ "$(log rest | wc -l)" -eq 3 ]
+    [ "$(log rest | tail -n 1 | cut -d' ' -f2)" = "$(log file | tail -n 1 | cut -d' ' -f2)" ]
+}
+
+@test "several files are read as one" {
+    head -n 16 ids.jsonl >a.jsonl
+    tail -n 24 ids.jsonl >b.jsonl
+    s2s-pack -q --ids a.jsonl --batch-size 4 -o a.s2s
+    s2s-pack -q --ids b.jsonl --batch-size 4 -o b.s2s
+    s2s-pack -q --ids ids.jsonl --batch-size 4 -o ab.s2s
+    s2s-train r.yaml run=one 'data.train=[ab.s2s]'
+    s2s-train r.yaml run=two 'data.train=[a.s2s, b.s2s]'
+    cmp <(log one) <(log two)
+}
+
+@test "each epoch has every pack once, in an order of its own" {
+    s2s-train r.yaml run=epochs train.packs_per_step=8 train.steps=4
+    # 8 packs are the whole data: 40 samples a step
+    log epochs | awk '$2 != 40 * NR { exit 1 }'
+    s2s-train r.yaml run=small train.packs_per_step=1 train.steps=16
+    log small | awk '{ print $2 - before; before = $2 }' >sizes
+    [ "$(head -n 8 sizes | paste -sd' ')" != "$(tail -n 8 sizes | paste -sd' ')" ]
+    [ "$(head -n 8 sizes | sort | paste -sd' ')" = "$(tail -n 8 sizes | sort | paste -sd' ')" ]
+}
+
+@test "packs joined to a microbatch give the same steps" {
+    s2s-train r.yaml run=single
+    s2s-train r.yaml run=joined train.packs_per_microbatch=4
+    close_logs single joined
+    s2s-train r.yaml run=again train.recompute=true
+    close_logs single again
+}
+
+@test "NaN stops the run with step, layer and samples named, and the checkpoint before is good" {
+    s2s-train r.yaml run=good train.steps=5
+    s2s-ckpt convert -q --to hf good/checkpoints model
+    python3 - <<'PY'
+import json, struct
+path = "model/model.safetensors"
+data = bytearray(open(path, "rb").read())
+n = struct.unpack("<Q", data[:8])[0]
+at = json.loads(data[8:8 + n])["model.layers.1.mlp.up_proj.weight"]["data_offsets"][0]
+data[8 + n + at:8 + n + at + 4] = struct.pack("<f", float("nan"))
+open(path, "wb").write(data)
+PY
+    exits 1 s2s-train r.yaml run=bad model.llm.config=null model.llm.path=model
+    says "step 1: loss"
+    says "model.layers.1"
+    says 'samples ["u'
+    [ ! -e bad/checkpoints/latest_checkpointed_iteration.txt ]
+    exits 1 mpirun_n 2 s2s-train r.yaml run=bad2 mesh.dp=2 model.llm.config=null model.llm.path=model
+    says "[rank 0]: loss"
+    # a learning rate that explodes: what was saved before stays good
+    exits 1 s2s-train r.yaml run=good optimizer.lr=1e29 optimizer.clip_norm=0 schedule.name=constant train.steps=40 checkpoint.every=0
+    says "step"
+    exits 0 s2s-ckpt verify good/checkpoints
+    [ "$(cat good/checkpoints/latest_checkpointed_iteration.txt)" = 5 ]
+}
+
+@test "a run directory belongs to one job" {
+    command s2s-train -j1 r.yaml run=mine train.steps=200000 checkpoint.every=0 2>/dev/null &
+    pid=$!
+    for _ in $(seq 200); do
+        [ -s mine/log.jsonl ] && break
+        sleep 0.01
+    done
+    exits 1 s2s-train r.yaml run=mine
+    says "mine is in use by process $pid on "
+    kill -9 $pid
+    wait $pid || true
+    # the lock of a process that died is free
+    exits 0 s2s-train r.yaml run=mine train.steps=1
+    [ ! -e mine/lock ]
+}
+
+@test "steps: 0 writes the initial checkpoint, max_seconds ends the run" {
+    s2s-train r.yaml run=zero train.steps=0
+    no_litter zero/checkpoints iter_0000000 latest_checkpointed_iteration.txt
+    start=$SECONDS
+    s2s-train r.yaml run=timed train.steps=null train.max_seconds=0.3 checkpoint.every=0
+    [ $((SECONDS - start)) -lt 10 ]
+    # the schedule follows the time: it ends at its end
+    tail -n 1 timed/log.jsonl | sed 's/.*"lr": \([0-9.e-]*\).*/\1/' | awk '{ exit !($1 < 1e-3) }'
+}
+
+@test "checkpoint.resume: false does not touch a run that has checkpoints" {
+    s2s-train r.yaml run=kept train.steps=5
+    exits 1 s2s-train r.yaml run=kept checkpoint.resume=false
+    says "holds checkpoints"
+}
+
+@test "eval: loss and accuracy, the same on two ranks, as text and JSON" {
+    s2s-train r.yaml
+    exits 0 s2s-train eval r.yaml
+    says "seen: loss "
+    says "(40 utterances, 422 tokens)"
+    s2s-train eval r.yaml --checkpoint run/checkpoints/iter_0000020 --json >one.json
+    mpirun_n 2 s2s-train eval r.yaml mesh.dp=2 --json >two.json
+    python3 - <<'PY'
+import json
+a, b = (json.load(open(f))["sets"][0] for f in ("one.json", "two.json"))
+assert a["name"] == "seen" and a["utterances"] == 40 and a["tokens"] == 422, a
+assert abs(a["loss"] - b["loss"]) < 1e-6 and a["token_accuracy"] == b["token_accuracy"], (a, b)
+assert a["token_accuracy"] > 0.8 and "wer" not in a
+PY
+    exits 1 s2s-train eval r.yaml data.eval.other=t.s2s --checkpoint run --shuffle-audio
+}
+
+@test "evaluations during the run go to eval.jsonl, and a resumed run has each once" {
+    s2s-train r.yaml train.eval_every=5 train.steps=12
+    s2s-train r.yaml train.eval_every=5
+    python3 - <<'PY'
+import json
+lines = [json.loads(l) for l in open("run/eval.jsonl")]
+assert [l["step"] for l in lines] == [5, 10, 12, 15, 20], lines
+assert all(l["set"] == "seen" and l["loss"] > 0 for l in lines)
+PY
+}
+
+@test "lr prints the curve of the recipe" {
+    s2s-train lr r.yaml --steps 1,2,3,20 >got
+    cut -d' ' -f1 got | paste -sd' ' | grep -qx '1 2 3 20'
+    awk 'NR == 1 && $2 != 0 || NR == 2 && $2 != 0.005 || NR == 3 && $2 != 0.01 { exit 1 }' got
+    [ "$(s2s-train lr r.yaml | wc -l)" -eq 20 ]
+    s2s-train lr r.yaml --json --steps 3 | grep -qF '{"points": [[3, 0.01'
+    exits 1 s2s-train lr r.yaml schedule.name=wsd
+    exits 2 s2s-train lr r.yaml --steps 0
+    # the log used the same
+    s2s-train r.yaml
+    cmp <(s2s-train lr r.yaml | awk '{ printf "%d %.6g\n", $1, $2 }') <(log run | awk '{ printf "%d %.6g\n", $1, $6 }')
+}
+
+@test "plot draws the loss" {
+    command -v gnuplot >/dev/null || skip "gnuplot is not installed"
+    s2s-train r.yaml train.eval_every=10
+    s2s-train plot run
+    grep -q '<svg' run/loss.svg
+    s2s-train plot run -o loss.png
+    head -c 8 loss.png | od -An -tx1 | grep -q '89 50 4e 47'
+}
+
+@test "a full disk is named, and what was there stays" {
+    [ -w /dev/full ] || skip "no /dev/full"
+    run bash -c 's2s-train lr r.yaml >/dev/full'
+    [ "$status" -eq 1 ]
+    s2s-train lr r.yaml | head -n 1 >/dev/null
+}
+
+# ---- sound ----
+
+# speech: tones that stand for words, one model of everything
+make_speech() {
+    cp "$ROOT/demo/tokenizer.json" .
+    python3 - <<'PY'
+import json, random, wave
+import numpy as np
+random.seed(5)
+rng = np.random.default_rng(1)
+words = "one two three four".split()
+with open("m.jsonl", "w") as f:
+    for i in range(12):
+        w = [random.randrange(4) for _ in range(random.randint(1, 2))]
+        x = np.concatenate([0.3 * np.sin(2 * np.pi * (300 + 250 * k) * np.arange(4000) / 16000)
+                            + 0.01 * rng.standard_normal(4000) for k in w])
+        with wave.open(f"a{i}.wav", "wb") as o:
+            o.setnchannels(1), o.setsampwidth(2), o.setframerate(16000)
+            o.writeframes((x * 32767).astype("<i2").tobytes())
+        f.write(json.dumps({"audio_filepath": f"a{i}.wav", "duration": len(x) / 16000,
+                            "text": " ".join(words[k] for k in w)}) + "\n")
+json.dump({"model_type": "parakeet_encoder", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+           "num_key_value_heads": 2, "intermediate_size": 32, "conv_kernel_size": 5, "subsampling_factor": 8,
+           "subsampling_conv_channels": 4, "subsampling_conv_kernel_size": 3, "subsampling_conv_stride": 2,
+           "num_mel_bins": 80, "attention_bias": True, "convolution_bias": True, "scale_input": False,
+           "hidden_act": "silu", "max_position_embeddings": 500}, open("enc.json", "w"))
+json.dump({"model_type": "llama", "vocab_size": 260, "hidden_size": 32, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "rms_norm_eps": 1e-5,
+           "rope_theta": 10000.0, "tie_word_embeddings": True, "max_position_embeddings": 256,
+           "hidden_act": "silu"}, open("llm.json", "w"))
+PY
+    cat >s.yaml <<'YAML'
+run: srun
+seed: 1
+model: {encoder: {config: enc.json}, llm: {config: llm.json}}
+data: {train: [mel.s2s], eval: {seen: mel.s2s}, tokenizer: tokenizer.json}
+optimizer: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.98], weight_decay: 0.1, clip_norm: 1.0}
+schedule: {name: cosine, warmup_steps: 10, decay_steps: 150}
+train: {steps: 150, packs_per_step: 2}
+YAML
+    for form in mel pcm; do
+        s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --prompt plain --audio $form --tokens 80 -o $form.s2s
+    done
+}
+
+@test "speech: learns to transcribe, and only by listening" {
+    make_speech
+    s2s-train s.yaml
+    s2s-train eval s.yaml --json >seen.json
+    s2s-train eval s.yaml --json --shuffle-audio >deaf.json
+    mpirun_n 2 s2s-train eval s.yaml --json --shuffle-audio mesh.dp=2 >deaf2.json
+    python3 - <<'PY'
+import json
+seen, deaf, deaf2 = (json.load(open(f))["sets"][0] for f in ("seen.json", "deaf.json", "deaf2.json"))
+assert seen["wer"] < 0.2 and seen["loss"] < 0.3, seen
+assert deaf["loss"] > 3 * seen["loss"] and deaf["wer"] > seen["wer"], (seen, deaf)
+assert deaf2["wer"] == deaf["wer"] and abs(deaf2["loss"] - deaf["loss"]) < 1e-4, (deaf, deaf2)
+PY
+    want=$(python3 -c 'import json; print(json.loads(open("m.jsonl").readline())["text"])')
+    [ "$(s2s-train generate --checkpoint srun/checkpoints --audio a0.wav)" = "$want" ]
+    s2s-ckpt convert -q --to hf srun/checkpoints model
+    [ "$(s2s-train generate --model model --tokenizer tokenizer.json --audio a0.wav)" = "$want" ]
+    s2s-train generate --model model --tokenizer tokenizer.json --audio a0.wav --json | grep -q '"ids":\['
+}
+
+@test "speech: sound in the stream trains as its features do" {
+    make_speech
+    s2s-train s.yaml run=mel train.steps=4
+    s2s-train s.yaml run=pcm train.steps=4 'data.train=[pcm.s2s]'
+    cmp <(log mel) <(log pcm)
+    mpirun_n 2 s2s-train s.yaml run=two train.steps=4 'data.train=[pcm.s2s]' mesh.dp=2
+    close_logs mel two
+    s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --prompt plain --audio none --tokens 80 -o none.s2s
+    exits 1 s2s-train s.yaml run=none 'data.train=[none.s2s]'
+    says "the stream holds no sound"
+}
+
+@test "speech: masks are drawn by step and sample, so a resumed run draws the same" {
+    make_speech
+    aug='train.spec_augment={freq_masks: 2, freq_width: 20, time_masks: 2, time_width: 0.2}'
+    s2s-train s.yaml run=plain train.steps=8
+    s2s-train s.yaml run=whole train.steps=8 "$aug"
+    ! cmp -s <(log plain) <(log whole)
+    s2s-train s.yaml run=parts train.steps=3 "$aug"
+    s2s-train s.yaml run=parts train.steps=8 "$aug"
+    cmp <(log whole) <(log parts)
+    same_checkpoint whole parts 8
+}
+
+@test "speech: a frozen part does not move" {
+    make_speech
+    s2s-train s.yaml run=zero train.steps=0
+    s2s-train s.yaml run=frozen train.steps=5 model.encoder.freeze=true
+    s2s-ckpt ls --json --sha256 zero/checkpoints >zero.json
+    s2s-ckpt ls --json --sha256 frozen/checkpoints >frozen.json
+    python3 - <<'PY'
+import json
+a, b = ({t["name"]: t["sha256"] for t in json.load(open(f))["tensors"]} for f in ("zero.json", "frozen.json"))
+moved = {k for k in a if k in b and a[k] != b[k] and not k.startswith("optimizer.")}
+assert moved and not any(k.startswith("encoder.") for k in moved), sorted(moved)
+assert not any(k.startswith("optimizer.state.exp_avg.encoder.") for k in b)
+PY
+    exits 1 s2s-train s.yaml run=all model.encoder.freeze=true model.projection.freeze=true model.llm.freeze=true
+    says "frozen"
+}
+
+# ---- ranks that fail ----
+
+@test "a rank that is stopped is named when the time limit is over; a slow one is not" {
+    mpirun_n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 r.yaml run=hang mesh.dp=2 mesh.timeout_s=4 train.steps=2000000 checkpoint.every=0' >said 2>&1 &
+    job=$!
+    for _ in $(seq 500); do
+        [ -s hang/log.jsonl ] && break
+        sleep 0.02
+    done
+    slow=$(cat pid.1)
+    kill -STOP "$slow"
+    sleep 1.5
+    kill -CONT "$slow"
+    sleep 1
+    kill -0 $job
+    kill -STOP "$slow"
+    start=$SECONDS
+    rc=0
+    wait $job || rc=$?
+    [ "$rc" -ne 0 ] && [ $((SECONDS - start)) -le 9 ]
+    grep -q 'is not complete after 4 s; missing: rank 1 (pid '"$slow"', no sign of life for' said
+    grep -q 'step [0-9]*: ' said
+}
+
+@test "a rank that is killed ends the job at once" {
+    mpirun_n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 r.yaml run=kill mesh.dp=2 train.steps=2000000 checkpoint.every=0' >said 2>&1 &
+    job=$!
+    for _ in $(seq 500); do
+        [ -s kill/log.jsonl ] && break
+        sleep 0.02
+    done
+    kill -9 "$(cat pid.1)"
+    start=$SECONDS
+    rc=0
+    wait $job || rc=$?
+    [ "$rc" -ne 0 ] && [ $((SECONDS - start)) -le 4 ]
+    grep -q 'rank 1' said
+}

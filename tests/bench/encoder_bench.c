@@ -204,6 +204,30 @@ static int run(struct bench *b, bool fixed, int n_steps, struct s2s_error *err)
     return rc;
 }
 
+/* As s2s-encode does it: clips of 10 s, each by itself on one thread. */
+static int run_inference(struct bench *b, int n_clips, struct s2s_error *err)
+{
+    struct s2s_tape *tape = s2s_tape_new(b->device, false);
+    const int64_t cu[] = {0, 1000};
+    const struct s2s_batch batch = {.n_clips = 1, .mel = b->mel, .cu_mel = cu, .n_mels = N_MELS};
+    const int threads = omp_get_max_threads();
+    double cpu = 0;
+    int rc = 0;
+    omp_set_num_threads(1);
+    for (int i = -1; rc == 0 && i < n_clips; i++) {
+        struct s2s_forward fwd = {.seed = 0};
+        double start = cpu_s();
+        s2s_tape_reset(tape);
+        rc = s2s_model_forward(b->model, tape, &batch, &fwd, err);
+        cpu += i < 0 ? 0 : cpu_s() - start;
+    }
+    omp_set_num_threads(threads);
+    s2s_tape_free(tape);
+    if (rc == 0)
+        printf("encoding alone: %.0f audio s a cpu-second\n", 10 * n_clips / cpu);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
@@ -219,6 +243,8 @@ int main(int argc, char **argv)
                1e-6 * (double)b.model->params->n_trained, omp_get_max_threads());
     for (int fixed = 1; rc == 0 && fixed >= 0; fixed--)
         rc = run(&b, fixed, n_steps, &err);
+    if (rc == 0)
+        rc = run_inference(&b, 10, &err);
     if (rc < 0)
         fprintf(stderr, "encoder_bench: %s\n", err.text);
     getrusage(RUSAGE_SELF, &usage);

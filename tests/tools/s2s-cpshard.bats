@@ -60,6 +60,12 @@ setup_tool() {
     cat cp0.s2s | s2s-cpshard --join -o - - cp1.s2s cp2.s2s | cmp - packs.s2s
 }
 
+@test "-j 1 equals -j 8" {
+    s2s-cpshard -j 1 --cp 3 -o 'a%r.s2s.zst' packs.s2s
+    s2s-cpshard -j 8 --cp 3 -o 'b%r.s2s.zst' packs.s2s
+    for r in 0 1 2; do same a$r.s2s.zst b$r.s2s.zst; done
+}
+
 @test "waveforms of a pack go to all ranks and come back" {
     python3 - <<'PY'
 import json, math, struct, wave

@@ -194,6 +194,32 @@ PY
     values path.s2s | grep -q 'audio \[{"source":"wav/'
 }
 
+@test "frames a clip takes: from numbers, a config, an encoder's folder" {
+    frames() { s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --batch-size 3 --audio mel "$@" -o out.s2s && values out.s2s | grep ' audio_frames '; }
+    [ "$(frames --encoder-frames 160,4)" = "0 audio_frames 25 13 58" ]
+    [ "$(frames --encoder-frames 320,8)" = "0 audio_frames 7 4 15" ]
+    echo '{"subsampling_factor": 2, "num_mel_bins": 40}' >encoder.json
+    [ "$(frames --encoder-frames encoder.json)" = "0 audio_frames 50 25 115" ]
+    [ "$(tar xOf out.s2s header.json | jq -c '[.config.features.n_mels, .schema.audio_mel.shape[1]]')" = "[40,40]" ]
+    mkdir encoder
+    mv encoder.json encoder/config.json
+    echo '{"feature_size": 64, "hop_length": 200, "win_length": 400, "sampling_rate": 16000}' >encoder/preprocessor_config.json
+    [ "$(frames --encoder-frames encoder)" = "0 audio_frames 40 20 92" ]
+    [ "$(tar xOf out.s2s header.json | jq .config.features.n_mels)" = 64 ]
+    exits 2 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 --encoder-frames absent
+    exits 2 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 --encoder-frames 0,8
+}
+
+@test "a clip of less than a mel frame takes no slot" {
+    python3 -c "
+import wave
+w = wave.open('s.wav', 'wb'); w.setnchannels(1); w.setsampwidth(2); w.setframerate(16000); w.writeframes(b'\\0' * 318); w.close()"
+    echo '{"audio_filepath":"s.wav","duration":0.01,"text":"x"}' >s.jsonl
+    s2s-pack -q --manifest s.jsonl --tokenizer "$tok" --tokens 8 -o out.s2s
+    values out.s2s | grep -qx '0 audio_frames 0'
+    values out.s2s | grep -qx '0 seq_lens 2'
+}
+
 @test "offset and duration take a part of a file, and the id says so" {
     echo '{"audio_filepath":"wav/a.wav","offset":0.25,"duration":0.5,"text":"x"}' >part.jsonl
     s2s-pack -q --manifest part.jsonl --tokenizer "$tok" --tokens 64 -o out.s2s

@@ -184,8 +184,8 @@ static int make_pack(void *ctx, void *ptr, int worker, struct s2s_error *err)
         rc = 0;
     }
     if (rc == 0 && job->n_rows > 0)
-        rc = pack_record_make(&job->record, rows, job->n_rows, packer->loader, plan->exact16, work,
-                              err);
+        rc = pack_record_make(&job->record, rows, job->n_rows, packer->loader, packer->out != NULL,
+                              plan->exact16, work, err);
     for (size_t i = 0; i < job->n_rows; i++)
         pack_row_release(&rows[i]);
     free(rows);

@@ -1,7 +1,8 @@
 /*
  * Files that appear whole or not at all: written beside their final name, synced, renamed. A
  * program that is killed or fails leaves nothing under the final name; SIGINT and SIGTERM remove
- * the temporary file too.
+ * the temporary file too (SIGKILL leaves it: .NAME.PID-N.tmp). What exists and is no regular file
+ * (a device, a named pipe) is written in place.
  */
 #ifndef S2S_IO_OUTFILE_H
 #define S2S_IO_OUTFILE_H

@@ -233,7 +233,7 @@ static void put_provenance(const json_t *chain, const json_t *inputs)
     }
 }
 
-static int head_text(struct s2s_stream *in, int64_t n_records)
+static void head_text(struct s2s_stream *in, int64_t n_records)
 {
     static const char *const keys[] = {"kind", "layout", "audio", "embed",
                                        "cp",   "parent", "config"};
@@ -247,11 +247,10 @@ static int head_text(struct s2s_stream *in, int64_t n_records)
     printf("digest      %s\n", s2s_stream_header_digest(in));
     if (n_records >= 0)
         printf("records     %" PRId64 "\n", n_records);
-    return 0;
 }
 
 /* The header as it is, and what a file's end adds to it. */
-static int head_json(struct s2s_stream *in, int64_t n_records)
+static void head_json(struct s2s_stream *in, int64_t n_records)
 {
     json_t *all = json_deep_copy(s2s_stream_header(in));
     if (n_records >= 0) {
@@ -262,7 +261,6 @@ static int head_json(struct s2s_stream *in, int64_t n_records)
     json_dumpf(all, stdout, JSON_INDENT(2) | JSON_SORT_KEYS);
     putchar('\n');
     json_decref(all);
-    return 0;
 }
 
 int shard_head(int argc, char **argv, struct s2s_error *err)
@@ -277,11 +275,13 @@ int shard_head(int argc, char **argv, struct s2s_error *err)
     int rc = s2s_stream_open(&in, opt.inputs[0], err);
     if (rc == 0) {
         int64_t n_records = s2s_stream_n_records(in, err);
-        /* a pipe's end comes last, and is not waited for */
-        if (n_records < 0 && n_records != S2S_E_UNSUPPORTED)
-            rc = (int)n_records;
+        if (opt.common.json)
+            head_json(in, n_records);
         else
-            rc = opt.common.json ? head_json(in, n_records) : head_text(in, n_records);
+            head_text(in, n_records);
+        /* a pipe's end comes last, and is not waited for; a damaged file's header is shown, and
+         * then what is wrong with the rest */
+        rc = n_records < 0 && n_records != S2S_E_UNSUPPORTED ? (int)n_records : 0;
     }
     s2s_stream_close(in);
     shard_options_release(&opt);

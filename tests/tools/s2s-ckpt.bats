@@ -380,3 +380,21 @@ PY
     s2s-ckpt ls out | grep -q _extra_state
     exits 0 s2s-ckpt verify out
 }
+
+@test "a checkpoint of s2s-train becomes a folder that s2s-train and transformers read" {
+    model=$ROOT/tests/oracle/models/llama_gqa_tied
+    for i in 1 2; do echo "{\"id\": \"a$i\", \"input_ids\": [1,2,3,4,5,6,7,$i]}"; done >ids.jsonl
+    s2s-pack -q --ids ids.jsonl --tokens 16 -o train.s2s
+    printf 'run: run\nmodel: {path: %s}\ntrain: {steps: 1, packs_per_step: 1}\ndata: {train: [train.s2s]}\n' "$model" >recipe.yaml
+    exits 0 s2s-train -q recipe.yaml
+    exits 0 s2s-ckpt verify run/checkpoints
+    exits 0 s2s-ckpt convert -q --to hf run/checkpoints out
+    # the weights and nothing of the optimizer, under the names that the model came with
+    s2s-ckpt ls "$model/model.safetensors" | cut -f1-3 >want
+    s2s-ckpt ls out | cut -f1-3 >got
+    same want got
+    exits 0 s2s-train probe --model out --inputs "$model/inputs.safetensors" --out probed.safetensors
+    # one step moved every weight a little
+    exits 1 s2s-ckpt diff out "$model/model.safetensors"
+    exits 0 s2s-ckpt diff --tolerance 0.01 out "$model/model.safetensors"
+}

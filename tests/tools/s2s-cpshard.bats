@@ -66,7 +66,8 @@ setup_tool() {
     for r in 0 1 2; do same a$r.s2s.zst b$r.s2s.zst; done
 }
 
-@test "waveforms of a pack go to all ranks and come back" {
+# three clips of sound and a manifest of them
+speech() {
     python3 - <<'PY'
 import json, math, struct, wave
 with open("m.jsonl", "w") as f:
@@ -76,6 +77,31 @@ with open("m.jsonl", "w") as f:
             w.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(t / (5 + i)))) for t in range(4000 * (i + 1))))
         f.write(json.dumps({"audio_filepath": f"{i}.wav", "duration": .25 * (i + 1), "text": "abc"}) + "\n")
 PY
+}
+
+@test "embeddings: each rank has the rows of its slots, and join gives all back" {
+    speech
+    encoder=$ROOT/tests/oracle/models/parakeet_encoder
+    s2s-pack -q --manifest m.jsonl --tokenizer "$ROOT/demo/tokenizer.json" --encoder-frames "$encoder" --batch-size 3 --cp 2 -o speech.s2s
+    s2s-encode -q -j 1 --encoder "$encoder" -o embed.s2s speech.s2s
+    s2s-cpshard --cp 2 -o 'cp%r.s2s' embed.s2s
+    PYTHONPATH=$ROOT/tests/oracle/packing python3 - <<'PY'
+import naive
+header, ((whole, _),) = naive.read_stream("embed.s2s")
+width = header["embed"]["hidden"]
+row_of = [s + i for s, n in zip(whole["audio_slot"], whole["audio_frames"]) for i in range(n)]
+for rank in range(2):
+    (got, _), = naive.read_stream(f"cp{rank}.s2s")[1]
+    rows = [row_of.index(slot) for slot in naive.cp_index(whole["cu_seqlens"], 2, rank) if slot in row_of]
+    want = [x for r in rows for x in whole["audio_embeds"][r * width:(r + 1) * width]]
+    assert rows and got["audio_embeds"] == want, rank
+PY
+    s2s-cpshard --join -o joined.s2s cp1.s2s cp0.s2s
+    same joined.s2s embed.s2s
+}
+
+@test "waveforms of a pack go to all ranks and come back" {
+    speech
     s2s-pack -q --manifest m.jsonl --tokenizer "$ROOT/demo/tokenizer.json" --tokens 64 --cp 2 -o speech.s2s
     s2s-cpshard --cp 2 -o 'cp%r.s2s' speech.s2s
     s2s-cpshard --join -o joined.s2s cp0.s2s cp1.s2s

@@ -59,6 +59,40 @@ PY
     exactly salm_llama bshd bshd/
 }
 
+@test "speech LLM: a clip in the last slot of the longest row counts in rows as it does packed" {
+    python3 - "$ROOT" "$M/salm_llama" <<'PY'
+import json, struct, sys
+sys.path.insert(0, sys.argv[1] + "/tests/oracle")
+from compare import read
+x = read(sys.argv[2] + "/inputs.safetensors")
+x = {name: x[name].copy() for name in x}
+row = int((x["text_ids"] == 89).sum(1).argmax())
+n = int(x["text_lens"][row])
+ids = [i for i in x["text_ids"][row, :n] if i != 89]
+x["text_ids"][row, :n] = ids + [89] * (n - len(ids))
+head, data = {}, b""
+for name in x:
+    raw = x[name].tobytes()
+    head[name] = {"dtype": "F32" if x[name].dtype.kind == "f" else "I64", "shape": list(x[name].shape),
+                  "data_offsets": [len(data), len(data) + len(raw)]}
+    data += raw
+head = json.dumps(head).encode()
+open("in", "wb").write(struct.pack("<Q", len(head)) + head + data)
+PY
+    for layout in packed bshd; do
+        s2s-train probe --model "$M/salm_llama" --inputs in --out $layout --layout $layout --grads
+    done
+    python3 - "$ROOT" <<'PY'
+import sys
+sys.path.insert(0, sys.argv[1] + "/tests/oracle")
+from compare import read
+a, b = read("packed"), read("bshd")
+assert b["bshd/logits"].shape[:2] == b["bshd/target_ids"].shape == b["bshd/attention_mask"].shape
+for name in ["loss", "audio_embeds"] + [n for n in a if n.startswith("grad/")]:
+    assert abs(a[name] - b[name]).max() <= 1e-5 * max(1, abs(a[name]).max()), name
+PY
+}
+
 @test "threads do not change a byte" {
     local jobs
     for jobs in 1 2 8; do

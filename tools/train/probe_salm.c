@@ -3,7 +3,8 @@
  * of the placeholders, text_ids [B, S], text_lens [B], loss_mask [B, S]. Each placeholder becomes
  * the frames of its clip; the target of a slot is the next token of its utterance where loss_mask
  * has it, -100 elsewhere. Layouts: packed (all slots), with --multiple N each utterance rounded up,
- * and bshd: rows of equal length, without the last column (it has no target).
+ * and bshd: rows of equal length, written without the last column (it has no target; it is run,
+ * as a clip may end there, and nothing before it can see it).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,15 +104,13 @@ static void append(struct probe *p, const struct inputs *in, struct slots *s, in
                    int64_t slots)
 {
     int64_t begin = s->cu[b], n = s->lens[b];
-    for (int64_t i = 0; i < (slots > n ? slots : n); i++)
+    for (int64_t i = 0; i < slots; i++)
         s->targets[begin + i] = -100;
     splice(p, in, s, b, begin);
     for (int64_t i = 0; i < slots; i++) {
         s->positions[begin + i] = (int32_t)i;
         s->targets[begin + i] = i + 1 < n ? s->targets[begin + i + 1] : -100;
     }
-    /* in rows the last column of the longest utterance is gone */
-    s->lens[b] = (int32_t)(n < slots ? n : slots);
     s->cu[b + 1] = (int32_t)(begin + slots);
     s->cu_real[b + 1] = s->cu_real[b] + s->lens[b];
 }
@@ -145,7 +144,7 @@ static int salm_prepare(struct probe *p, struct s2s_error *err)
     struct s2s_batch *b = &p->batch;
     for (int64_t i = 0; i < in.shape[0]; i++) {
         int64_t slots = p->layout == PROBE_BSHD
-                            ? longest - 1
+                            ? longest
                             : (lens[i] + p->multiple - 1) / p->multiple * p->multiple;
         append(p, &in, s, i, slots);
         b->max_seqlen = slots > b->max_seqlen ? slots : b->max_seqlen;
@@ -187,16 +186,31 @@ static void add_named(struct probe *p, const char *what, enum s2s_dtype dtype, i
     free(name);
 }
 
+/* Rows of `longest` elements of `size` bytes lose their last one, in place. Returns what is left.
+ */
+static int64_t drop_last_column(const struct probe *p, void *data, size_t size)
+{
+    int64_t b = p->batch.n_seqs, longest = b ? p->batch.n_tokens / b : 0;
+    int64_t kept = longest > 0 ? longest - 1 : 0;
+    char *bytes = data;
+    for (int64_t i = 1; i < b; i++)
+        memmove(bytes + (size_t)(i * kept) * size, bytes + (size_t)(i * longest) * size,
+                (size_t)kept * size);
+    return kept;
+}
+
 /* A [T, cols] activation: as it is, or as rows. */
 static void add_slots(struct probe *p, const char *what, const struct s2s_tensor *t)
 {
     int64_t rows = s2s_tensor_rows(t), cols = s2s_tensor_cols(t), b = p->batch.n_seqs;
     float *values = probe_alloc(p, (size_t)(rows * cols + 1) * sizeof *values);
     s2s_tensor_read(t, values);
-    if (p->layout == PROBE_BSHD)
-        add_named(p, what, S2S_F32, 3, (int64_t[]){b, rows / b, cols}, values);
-    else
+    if (p->layout == PROBE_BSHD) {
+        int64_t kept = drop_last_column(p, values, (size_t)cols * sizeof *values);
+        add_named(p, what, S2S_F32, 3, (int64_t[]){b, kept, cols}, values);
+    } else {
         add_named(p, what, S2S_F32, 2, (int64_t[]){rows, cols}, values);
+    }
 }
 
 static void add_ids(struct probe *p, const char *what, const int32_t *ids)
@@ -205,10 +219,12 @@ static void add_ids(struct probe *p, const char *what, const int32_t *ids)
     int64_t *wide = probe_alloc(p, (size_t)(n + 1) * sizeof *wide);
     for (int64_t i = 0; i < n; i++)
         wide[i] = ids[i];
-    if (p->layout == PROBE_BSHD)
-        add_named(p, what, S2S_I64, 2, (int64_t[]){b, n / b}, wide);
-    else
+    if (p->layout == PROBE_BSHD) {
+        int64_t kept = drop_last_column(p, wide, sizeof *wide);
+        add_named(p, what, S2S_I64, 2, (int64_t[]){b, kept}, wide);
+    } else {
         add_named(p, what, S2S_I64, 1, &n, wide);
+    }
 }
 
 static void add_bounds(struct probe *p)

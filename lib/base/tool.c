@@ -1,6 +1,7 @@
 #include "lib/base/tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,11 +25,35 @@ static size_t n_parsed, cap_parsed;
 static const struct argp *tool_argp;
 static const char *tool_name = "s2s";
 
+/* A parent may have closed stdout or stderr. The next file opened would get that number, and what
+ * is printed would end up in it: the number is taken by what refuses every write instead. */
+static void occupy(int fd)
+{
+    if (fcntl(fd, F_GETFD) >= 0)
+        return;
+    int null = open("/dev/null", O_RDONLY);
+    if (null < 0 || null == fd)
+        return;
+    dup2(null, fd);
+    close(null);
+}
+
+/* Ends after --help or --version: text that did not arrive is a failed write. */
+static _Noreturn void end_of_text(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        exit(0);
+    fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name, strerror(errno));
+    exit(1);
+}
+
 void s2s_tool_begin(const char *name, int argc, char **argv)
 {
     (void)argc;
     (void)argv;
     tool_name = name;
+    occupy(STDOUT_FILENO);
+    occupy(STDERR_FILENO);
     argp_err_exit_status = 2;
     signal(SIGPIPE,
            SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
@@ -115,10 +140,10 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
         return 0;
     case 'h':
         argp_state_help(state, stdout, ARGP_HELP_LONG | ARGP_HELP_DOC | ARGP_HELP_USAGE);
-        exit(fflush(stdout) ? 1 : 0);
+        end_of_text();
     case KEY_VERSION:
         printf("%s " S2S_VERSION "\n", tool_name);
-        exit(fflush(stdout) ? 1 : 0);
+        end_of_text();
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -224,11 +249,11 @@ int s2s_tool_run(const struct s2s_command *commands, const char *purpose, const 
             printf("  %-12s %s\n", c->name, c->purpose);
         printf("\n'%s COMMAND --help' shows the options of a command.\n%s%s\n", tool_name,
                *epilogue ? "\n" : "", epilogue);
-        exit(fflush(stdout) ? 1 : 0);
+        end_of_text();
     }
     if (given && !strcmp(given, "--version")) {
         printf("%s " S2S_VERSION "\n", tool_name);
-        exit(fflush(stdout) ? 1 : 0);
+        end_of_text();
     }
     for (const struct s2s_command *c = commands; given && c->name; c++)
         if (!strcmp(given, c->name))
@@ -284,7 +309,7 @@ int s2s_tool_end(int rc, struct s2s_error *err)
             fprintf(stderr, "%s: %s\n", tool_name, s2s_errc_text(rc));
     }
     int bad = ferror(stdout);
-    if (fclose(stdout) != 0 && errno != EBADF)
+    if (fclose(stdout) != 0)
         bad = 1;
     if (bad) {
         fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name, strerror(errno));

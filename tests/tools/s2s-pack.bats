@@ -356,3 +356,15 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     s2s-pack -q -j 2 --ids ids.jsonl --tokens 64 --cp 2 --report r.json -o out.s2s
     [ "$(tar xOf out.s2s header.json | jq -c '.provenance[0].args')" = '["--cp=2","--tokens=64"]' ]
 }
+
+@test "closed stdout and stderr: what is printed never lands in the output file, and is missed" {
+    s2s-pack -q --ids ids.jsonl --tokens 64 -o want.s2s
+    s2s-pack -q --ids ids.jsonl --tokens 64 -o out.s2s >&- 2>&-
+    same out.s2s want.s2s
+    exits 1 sh -c 's2s-pack -q --json --ids ids.jsonl --tokens 64 -o out.s2s >&-'
+    says "cannot write to stdout"
+    same out.s2s want.s2s
+    exits 1 sh -c 'echo 3 | s2s-pack bins --tokens 5 >&-'
+    exits 1 sh -c 's2s-pack --help >/dev/full'
+    exits 1 sh -c 's2s-pack --version >&-'
+}

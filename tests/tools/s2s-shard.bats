@@ -100,6 +100,11 @@ big() {
     says "/dev/full"
 }
 
+@test "a closed stdout is a failure where something is printed" {
+    exits 1 sh -c "s2s-shard ls $ROOT/tests/oracle/stream/good/*.s2s >&-"
+    says "cannot write to stdout"
+}
+
 @test "a reader that leaves early is no noise" {
     big big.s2s 2000
     run bash -c "s2s-shard view big.s2s 2>noise | head -c 100 >/dev/null; echo \${PIPESTATUS[0]}"

@@ -25,7 +25,8 @@ static void parse_bounds(struct argp_state *state, const char *text)
         size_t len = strcspn(text, ",");
         char *number = s2s_xstrndup(text, len);
         s2s_grow(&opt->cu_seqlens, opt->n, &opt->cap, sizeof *opt->cu_seqlens);
-        opt->cu_seqlens[opt->n++] = (int32_t)s2s_arg_i64(state, "cu-seqlens", number, 0, INT32_MAX);
+        opt->cu_seqlens[opt->n++] =
+            (int32_t)s2s_arg_i64(state, "cu-seqlens", number, INT32_MIN, INT32_MAX);
         free(number);
         if (text[len] == ',' && !text[len + 1])
             argp_error(state, "--cu-seqlens ends in a comma");

@@ -189,6 +189,23 @@ big() {
     says "seq_lens I32 [2]: 11, 5"
 }
 
+@test "view --json: floats come back bit for bit, a negative zero too, halves by their exact value" {
+    PYTHONPATH=$ROOT/tests/oracle/stream python3 -B - <<'PY'
+import json, subprocess
+import numpy as np
+import make_corpus as corpus
+x32 = np.array([0.0, -0.0, 0.1, 1e-45, -3.4028235e38, 16777217.0], "f4")
+x16 = np.array([-0.0, 0.1, 6e-8, -65504], "f2")
+stream = corpus.Stream(corpus.header(), [({**corpus.pack(), "x32": x32, "x16": ("F16", x16)}, corpus.META)])
+open("x.s2s", "wb").write(stream.bytes())
+text = subprocess.run(["s2s-shard", "view", "--json", "x.s2s"], check=True, stdout=subprocess.PIPE).stdout
+tensors = json.loads(text)["records"][0]["tensors"]
+back32, back16 = (np.array(tensors[name]["data"], "f8") for name in ("x32", "x16"))
+assert back32.astype("f4").tobytes() == x32.tobytes(), back32
+assert back16.tobytes() == x16.astype("f8").tobytes(), back16
+PY
+}
+
 @test "verify: quick sees the end, -k goes on behind a fault" {
     exits 0 s2s-shard verify a.s2s "$good/pack.s2s.zst"
     cp a.s2s bad.s2s

@@ -19,6 +19,8 @@ static void put_float(double x, int digits)
         fputs("\"NaN\"", stdout);
     else if (isinf(x))
         fputs(x > 0 ? "\"Infinity\"" : "\"-Infinity\"", stdout);
+    else if (x == 0 && signbit(x))
+        fputs("-0.0", stdout); /* JSON readers take -0 for an integer and lose the sign */
     else
         printf("%.*g", digits, x);
 }
@@ -67,7 +69,8 @@ static void put_real(const char *p, enum s2s_dtype dtype)
         break;
     default:
         memcpy(&half, p, 2);
-        put_float((double)(dtype == S2S_F16 ? s2s_f16_to_f32(half) : s2s_bf16_to_f32(half)), 9);
+        /* few bits: their exact value is mostly shorter than a number rounded to nine digits */
+        put_float((double)(dtype == S2S_F16 ? s2s_f16_to_f32(half) : s2s_bf16_to_f32(half)), 17);
     }
 }
 

@@ -15,7 +15,7 @@
 #include "lib/io/zstdseek.h"
 #include "lib/stream/stream_internal.h"
 
-enum { PIPE_BYTES = 1 << 20, FIRST_FRAME_BYTES = 1 << 20 };
+enum { PIPE_BYTES = 1 << 20, FIRST_FRAME_BYTES = 1 << 20, KEEP_MAPPED_BYTES = 32 << 20 };
 
 struct stream_source {
     int fd;
@@ -24,6 +24,7 @@ struct stream_source {
     /* a file that is mapped; map_len -1: it is read like a pipe */
     const unsigned char *map;
     int64_t map_len;
+    int64_t dropped; /* bytes of the map whose pages were given back */
     /* a pipe: bytes read and not yet taken are buf[begin, end) */
     unsigned char *buf;
     size_t begin, end, cap;
@@ -119,6 +120,17 @@ void stream_source_close(struct stream_source *src)
     free(src);
 }
 
+/* Pages of the map that were read are given back now and then, so that a file takes no more memory
+ * than a pipe. Whoever still points there reads the same bytes again: the file has them. */
+static void drop_behind(struct stream_source *src, int64_t at)
+{
+    at &= ~(int64_t)(KEEP_MAPPED_BYTES - 1);
+    if (at > src->dropped)
+        (void)madvise((void *)(src->map + src->dropped), (size_t)(at - src->dropped),
+                      MADV_DONTNEED);
+    src->dropped = at;
+}
+
 /* ---- pipes ---- */
 
 /* Memory follows the bytes that arrive, never the size that a header claims. */
@@ -193,6 +205,7 @@ static int load_frame(struct stream_source *src, size_t i, struct s2s_error *err
         rc = s2s_zstd_decode(src->frame, f, src->map + f->at, err);
     if (rc < 0)
         return rc;
+    drop_behind(src, (int64_t)f->at);
     src->frame_idx = i;
     src->frame_begin = f->begin;
     src->frame_len = f->size;
@@ -307,6 +320,7 @@ static int have(struct stream_source *src, uint64_t len, const unsigned char **b
         *left = rc ? src->frame_len - at : 0;
         *bytes = rc ? src->frame + at : NULL;
     } else if (src->map_len >= 0) {
+        drop_behind(src, src->offset);
         *left = (uint64_t)(src->map_len - src->offset);
         *bytes = src->map ? src->map + src->offset : NULL;
     } else {

@@ -4,13 +4,17 @@
  * small common state. Opening reads names and shapes only; data is read box by box, so memory does
  * not grow with the checkpoint. Nothing in a file is ever executed (lib/ckpt/pickle.h).
  *
- * Formats, found from the bytes (doc/CHECKPOINT.md):
- *   torch_dist   Megatron-Core: .metadata, *.distcp, common.pt, metadata.json (what s2s-train
- * writes) dcp          torch.distributed.checkpoint: .metadata, *.distcp dcp_hf       the same with
- * Hugging Face storage (safetensors files with sharding info) hf           Hugging Face folder of
- * safetensors, single or with index; also a composite of parts hf_bin       Hugging Face folder of
- * pytorch_model*.bin safetensors  one file torch        one torch.save file (zip) torch_legacy one
- * torch.save file of before 1.6 mp_rank      Megatron's folder per model-parallel rank
+ * Formats, found from the bytes (doc/CHECKPOINT.md says what s2s-train writes):
+ *
+ *   - torch_dist: Megatron-Core's .metadata, *.distcp, common.pt, metadata.json
+ *   - dcp: torch.distributed.checkpoint's .metadata, *.distcp
+ *   - dcp_hf: the same with Hugging Face storage (safetensors files with sharding info)
+ *   - hf: Hugging Face folder of safetensors, single or with index; also a composite of parts
+ *   - hf_bin: Hugging Face folder of pytorch_model*.bin
+ *   - safetensors: one file
+ *   - torch: one torch.save file (zip)
+ *   - torch_legacy: one torch.save file of before 1.6
+ *   - mp_rank: Megatron's folder per model-parallel rank
  */
 #ifndef S2S_CKPT_H
 #define S2S_CKPT_H

@@ -5,30 +5,42 @@
  *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [?]
  *
  * {N} is the layer's number, {E} the expert's, {a,b} a list. Transforms, all in terms of rows:
- *     copy     the same tensor (lists on both sides pair up)
- *     vocab    the same, but rows past the vocabulary are padding
- *     qkv      rows by group (its q heads, k, v) <-> three tensors q, k, v
- *     heads    rows by head (q, k, v) <-> one tensor of all q, all k, all v
- *     split    equal row ranges <-> that many tensors
- *     concat   several tensors <-> one, rows behind each other
- *     experts  entry E of axis 0 <-> one tensor an expert (with a list: split as well)
+ *
+ *   - copy: the same tensor (lists on both sides pair up)
+ *   - vocab: the same, but rows past the vocabulary are padding
+ *   - qkv: rows by group (its q heads, k, v) <-> three tensors q, k, v
+ *   - heads: rows by head (q, k, v) <-> one tensor of all q, all k, all v
+ *   - split: equal row ranges <-> that many tensors
+ *   - concat: several tensors <-> one, rows behind each other
+ *   - experts: entry E of axis 0 <-> one tensor an expert (with a list: split as well)
+ *
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
- * may be absent. Other lines: family NAME                 begins a map detect NAME.. [!NAME..]
- * names that a source of this family has, or has not include FAMILY M-PREFIX H-PREFIX section NAME
- * rules up to the next section hold for layers that have this tensor drop NAME known, and not
- * wanted on the other side
- * "#" begins a comment.
+ * may be absent. Of several rules of a layer with one Hugging Face name the first is what is
+ * written towards Megatron. Other lines ("#" begins a comment):
+ *
+ *   - family NAME: begins a map
+ *   - detect NAME.. [!NAME..]: names that a source of this family has, or has not
+ *   - include FAMILY M-PREFIX H-PREFIX
+ *   - section NAME: rules up to the next section hold for layers that have this tensor
+ *   - numbered M-PREFIX: the stack of layers with this prefix never lies on a leading axis
+ *   - drop NAME: known, and not wanted on the other side
  */
 #ifndef CKPT_MAP_H
 #define CKPT_MAP_H
 
 #include "lib/ckpt/plan.h"
 
+/* Whether Megatron's layers lie on a leading axis or are numbered in names. AUTO: on an axis where
+ * all layers of a stack are alike, as GPTModel writes them. */
+enum ckpt_layers { CKPT_LAYERS_AUTO, CKPT_LAYERS_STACKED, CKPT_LAYERS_NUMBERED };
+
 struct ckpt_map_request {
     struct s2s_ckpt *ckpt;
     const char *name; /* a family, a file, or NULL: found from the names */
     const json_t *config;
-    bool keep_vocab_padding;
+    bool keep_vocab_padding; /* to Hugging Face */
+    int64_t vocab_multiple;  /* to Megatron: rows become a multiple of it, with zeros; 0: as is */
+    enum ckpt_layers layers; /* to Megatron */
 };
 
 struct ckpt_map_result {
@@ -43,6 +55,9 @@ bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
 /* Fills plan with Hugging Face targets. NOTFOUND lists what a layer needs and the source lacks. */
 int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                    struct ckpt_map_result *result, struct s2s_error *err);
+/* The other direction. request->name is needed. */
+int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
+                         struct ckpt_map_result *result, struct s2s_error *err);
 
 /* ---- the table ---- */
 
@@ -65,13 +80,19 @@ struct ckpt_rule {
     int group;   /* index in stacks: which stack of layers; -1: none */
 };
 
+/* Layers are numbered within a stack. */
+struct ckpt_stack {
+    char *prefix; /* a Megatron pattern up to "{N}" */
+    bool numbered;
+};
+
 struct ckpt_map {
     const char *family;
     struct ckpt_rule *rules;
     size_t n_rules, cap_rules;
     char **sections;
     size_t n_sections, cap_sections;
-    char **stacks; /* patterns up to "{N}": layers are numbered within a stack */
+    struct ckpt_stack *stacks;
     size_t n_stacks, cap_stacks;
 };
 

@@ -84,10 +84,11 @@ static int stack_of(struct ckpt_map *map, const char *pattern)
         return -1;
     size_t len = (size_t)(hole - pattern);
     for (size_t i = 0; i < map->n_stacks; i++)
-        if (strlen(map->stacks[i]) == len && memcmp(map->stacks[i], pattern, len) == 0)
+        if (strlen(map->stacks[i].prefix) == len &&
+            memcmp(map->stacks[i].prefix, pattern, len) == 0)
             return (int)i;
     s2s_grow(&map->stacks, map->n_stacks, &map->cap_stacks, sizeof *map->stacks);
-    map->stacks[map->n_stacks] = s2s_xstrndup(pattern, len);
+    map->stacks[map->n_stacks] = (struct ckpt_stack){.prefix = s2s_xstrndup(pattern, len)};
     return (int)map->n_stacks++;
 }
 
@@ -183,6 +184,13 @@ static int parse_line(struct parser *p, char **words, int n, int *section, const
         map->sections[map->n_sections++] = s2s_xasprintf("%s%s", m_prefix, words[1]);
         return 0;
     }
+    if (strcmp(words[0], "numbered") == 0 && n == 2) {
+        char *pattern = s2s_xasprintf("%s%s{N}", m_prefix, words[1]);
+        int stack = stack_of(map, pattern);
+        map->stacks[stack].numbered = true;
+        free(pattern);
+        return 0;
+    }
     if (strcmp(words[0], "drop") == 0 && n == 2) {
         add_rule(map, s2s_xasprintf("%s%s", m_prefix, words[1]), s2s_xstrdup(""), -1)->transform =
             CKPT_MAP_DROP;
@@ -249,7 +257,7 @@ void ckpt_map_release(struct ckpt_map *map)
     for (size_t i = 0; i < map->n_sections; i++)
         free(map->sections[i]);
     for (size_t i = 0; i < map->n_stacks; i++)
-        free(map->stacks[i]);
+        free(map->stacks[i].prefix);
     free(map->stacks);
     free(map->rules);
     free(map->sections);

@@ -62,6 +62,7 @@ const char *const ckpt_map_tables =
 
     "family nemotron_h\n"
     "detect decoder.layers.{N}.mixer.in_proj.weight.z\n"
+    "numbered decoder.layers.\n"
     "embedding.word_embeddings.weight   backbone.embeddings.weight   vocab\n"
     "output_layer.weight                lm_head.weight               vocab ?\n"
     "decoder.final_norm.weight          backbone.norm_f.weight       copy\n"

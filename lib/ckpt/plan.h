@@ -59,6 +59,7 @@ struct s2s_ckpt_write {
     void *ctx;
     volatile int *stop;                    /* not 0: give up (INTERRUPTED) */
     bool (*keep_object)(const char *name); /* NULL: all byte objects come along (torch_dist) */
+    const json_t *common;                  /* torch_dist: the common state; NULL: the source's */
     json_t *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/manifest.h) */
 };
 

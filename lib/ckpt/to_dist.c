@@ -84,7 +84,8 @@ static int write_files(struct s2s_ckpt_plan *plan, const char *dir, int64_t iter
 }
 
 static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration,
-                  const struct s2s_buf *items, struct s2s_error *err)
+                  const struct s2s_ckpt_write *how, const struct s2s_buf *items,
+                  struct s2s_error *err)
 {
     struct s2s_ckpt *ckpt = plan->source;
     struct s2s_buf bytes = S2S_BUF_INIT;
@@ -92,6 +93,8 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
     char *text;
     size_t len;
     int rc;
+    if (how->common)
+        return s2s_dist_commit(dir, iteration, items, 1, how->common, err);
     if (strcmp(ckpt->format, "torch_dist") == 0 &&
         faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
         rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
@@ -121,7 +124,7 @@ int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
     if (rc == 0)
         rc = s2s_ckpt_plan_verify(plan, err);
     if (rc == 0)
-        rc = commit(plan, dir, iteration, &items, err);
+        rc = commit(plan, dir, iteration, how, &items, err);
     s2s_buf_release(&items);
     return rc;
 }

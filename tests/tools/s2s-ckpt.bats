@@ -92,6 +92,115 @@ for t in json.load(sys.stdin)["tensors"]: print(t["name"], t.get("orig_shape"), 
     converted mcore015_vlm_tp2
 }
 
+# config.json as far as the maps need it
+attention() {
+    echo "{\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": $1, \"vision_config\": {\"num_attention_heads\": 2}}" >config.json
+}
+
+@test "convert --to torch_dist --map: from Hugging Face's names to Megatron's and back, bit for bit" {
+    while read -r name map dim; do
+        attention "$dim"
+        exits 0 s2s-ckpt convert -q --to hf --keep-vocab-padding "$DATA/$name" hf
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map "$map" --config config.json hf out
+        digests "$DATA/$name" | grep -v ^optimizer >want
+        [ "$(wc -l <want)" -gt 40 ]
+        digests out >got
+        same want got
+        exits 0 s2s-ckpt verify out
+        rm -rf hf out
+    done <<'LIST'
+mcore016_hybrid_tp2pp2ep2 nemotron_h 8
+mcore015_vlm_tp2 nemotron_vlm 4
+LIST
+}
+
+@test "convert --to torch_dist --map pads the vocabulary with zeros, and the way back cuts it" {
+    attention 8
+    exits 0 s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
+    exits 0 s2s-ckpt convert -q --to torch_dist --map nemotron_h --config config.json --pad-vocab 16 hf out
+    s2s-ckpt ls out | grep -q "^embedding.word_embeddings.weight.*\[64, 32\]"
+    s2s-ckpt cat out output_layer.weight | tail -c $((3 * 32 * 2)) | cmp - <(head -c $((3 * 32 * 2)) /dev/zero)
+    exits 0 s2s-ckpt convert -q --to hf out back
+    exits 0 s2s-ckpt diff hf back
+    exits 2 s2s-ckpt convert --to hf --pad-vocab 16 out x
+    exits 2 s2s-ckpt convert --to torch_dist --map nemotron_h "$DATA/mcore016_hybrid_tp2pp2ep2" x
+    says "Megatron's already"
+}
+
+@test "convert --to torch_dist --map: decoders of transformers, layers stacked or numbered" {
+    for name in llama_gqa_tied llama_gqa_untied qwen2 qwen3 gemma1; do
+        for layers in auto numbered; do
+            rm -rf out back
+            exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --layers $layers "$ROOT/tests/oracle/models/$name" out
+            s2s-ckpt ls out >listed
+            case $layers in
+            auto) grep -q "^decoder.layers.mlp.linear_fc1.weight" listed ;;
+            numbered) grep -q "^decoder.layers.1.mlp.linear_fc1.weight" listed ;;
+            esac
+            exits 0 s2s-ckpt convert -q --strict --to hf out back
+            exits 0 s2s-ckpt diff "$ROOT/tests/oracle/models/$name/model.safetensors" back
+            same "$ROOT/tests/oracle/models/$name/config.json" back/config.json
+        done
+    done
+}
+
+@test "convert --to torch_dist --map: experts with gates, on an axis" {
+    python3 - <<'PY'
+import json, struct
+header, data = {}, b""
+def add(name, *shape):
+    global data
+    n = 1
+    for size in shape: n *= size
+    raw = struct.pack("<%df" % n, *[len(header) + i / 64 for i in range(n)])
+    header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
+    data += raw
+add("model.embed_tokens.weight", 10, 4); add("model.norm.weight", 4); add("lm_head.weight", 10, 4)
+for n in range(2):
+    p = "model.layers.%d." % n
+    for name, rows in (("q", 8), ("k", 4), ("v", 4)): add(p + "self_attn.%s_proj.weight" % name, rows, 4)
+    add(p + "self_attn.o_proj.weight", 4, 8)
+    for name in ("input", "post_attention"): add(p + name + "_layernorm.weight", 4)
+    add(p + "mlp.gate.weight", 3, 4)
+    for e in range(3):
+        for name in ("gate", "up"): add(p + "mlp.experts.%d.%s_proj.weight" % (e, name), 6, 4)
+        add(p + "mlp.experts.%d.down_proj.weight" % e, 4, 6)
+head = json.dumps(header).encode()
+open("moe.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + data)
+PY
+    echo '{"num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 3}' >config.json
+    for layers in auto numbered; do
+        rm -rf out back
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --layers $layers --config config.json moe.safetensors out
+        exits 0 s2s-ckpt convert -q --strict --to hf out back
+        exits 0 s2s-ckpt diff moe.safetensors back
+    done
+    exits 0 s2s-ckpt convert -q --to torch_dist --map qwen_moe --config config.json moe.safetensors axis
+    s2s-ckpt ls axis | grep -q "^decoder.layers.mlp.experts.experts.linear_fc1.weight.*\[2, 3, 12, 4\]"
+    # gate, then up, of expert 1 of layer 1: rows 12 to 23 of the fourth block of [2, 3]
+    s2s-ckpt cat axis decoder.layers.mlp.experts.experts.linear_fc1.weight | tail -c +$(((4 * 48) * 4 + 1)) | head -c 192 >got
+    for part in gate up; do s2s-ckpt cat moe.safetensors model.layers.1.mlp.experts.1.${part}_proj.weight; done >want
+    same want got
+    sed -i 's/"num_experts": 3/"num_experts": 4/' config.json
+    exits 1 s2s-ckpt convert --to torch_dist --map qwen_moe --config config.json moe.safetensors x
+    says "3 experts, wanted 4"
+    [ ! -e x ]
+}
+
+@test "convert --to torch_dist --map lists what a layer lacks" {
+    exits 0 s2s-ckpt convert -q --to safetensors "$ROOT/tests/oracle/models/qwen3/model.safetensors" whole.safetensors
+    python3 - <<'PY'
+data = open("whole.safetensors", "rb").read()
+open("lacks.safetensors", "wb").write(data.replace(b"layers.1.self_attn.o_proj.weight", b"layers.1.self_attn.o_prox.weight"))
+PY
+    exits 1 s2s-ckpt convert --to torch_dist --map llama --config "$ROOT/tests/oracle/models/qwen3/config.json" lacks.safetensors out
+    says "wanted but absent"
+    says "model.layers.1.self_attn.o_proj.weight"
+    exits 1 s2s-ckpt convert --to torch_dist --map llama whole.safetensors out
+    says "how many groups"
+    [ ! -e out ]
+}
+
 @test "convert to torch_dist and to safetensors keeps every tensor bit for bit, whatever the input" {
     for name in mini_writer mcore016_gated_pp2dp2_dpreshardable mcore012_torch24_flattened_tp2 dcp_plain dcp_fsdp2 dcp_hf \
         hf_sharded zip.pt legacy.pt pytorch_model.bin mp_rank; do

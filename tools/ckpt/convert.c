@@ -8,6 +8,7 @@
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/to_dist.h"
 #include "lib/ckpt/to_hf.h"
+#include "lib/ckpt/to_megatron.h"
 #include "lib/io/outfile.h"
 #include "tools/ckpt/ckpt_tool.h"
 
@@ -19,6 +20,8 @@ struct options {
     const char *from, *map, *config, *in, *out;
     enum s2s_dtype dtype;
     int64_t max_shard_bytes;
+    enum ckpt_layers layers;
+    int64_t vocab_multiple;
     bool strict, keep_padding, plan;
     bool prune; /* the command prune: names as they are, without the optimizer */
 };
@@ -34,6 +37,8 @@ enum {
     KEY_STRICT,
     KEY_CONFIG,
     KEY_PADDING,
+    KEY_LAYERS,
+    KEY_PAD_VOCAB,
     KEY_PLAN
 };
 
@@ -43,8 +48,14 @@ static const struct argp_option options[] = {
     {"from", KEY_FROM, "FORMAT", 0, "Refuse IN unless it is this format, as `ls --json` names it",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Name map from Megatron to Hugging Face: a family or a file (default: found from the names)",
+     "Name map between Megatron and Hugging Face: a family or a file (default to hf: found from "
+     "the "
+     "names). With --to torch_dist: from Hugging Face's names to Megatron's",
      1},
+    {"layers", KEY_LAYERS, "HOW", 0,
+     "To Megatron's names: layers auto, stacked on an axis, or numbered (default auto)", 1},
+    {"pad-vocab", KEY_PAD_VOCAB, "N", 0,
+     "To Megatron's names: zero rows until the vocabulary is a multiple of N", 1},
     {"config", KEY_CONFIG, "FILE", 0,
      "The model's config.json: heads, groups and vocabulary where IN does not say; copied to OUT",
      1},
@@ -67,6 +78,7 @@ static enum s2s_dtype parse_dtype(struct argp_state *state, const char *text)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const formats[] = {"hf", "torch_dist", "safetensors", NULL};
+    static const char *const layers[] = {"auto", "stacked", "numbered", NULL};
     struct options *opt = state->input;
     struct s2s_error err = S2S_ERROR_INIT;
     switch (key) {
@@ -92,6 +104,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_PADDING:
         opt->keep_padding = true;
         return 0;
+    case KEY_LAYERS:
+        opt->layers = (enum ckpt_layers)s2s_arg_choice(state, "--layers", arg, layers);
+        return 0;
+    case KEY_PAD_VOCAB:
+        if (s2s_parse_i64(&opt->vocab_multiple, arg, 1, 1 << 20, &err) < 0)
+            argp_error(state, "--pad-vocab: %s", err.text);
+        return 0;
     case KEY_STRICT:
         opt->strict = true;
         return 0;
@@ -110,6 +129,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "IN and OUT are needed");
         if (!opt->to)
             argp_error(state, "--to hf, torch_dist or safetensors is needed");
+        if ((opt->layers || opt->vocab_multiple) && !(opt->map && opt->to == TO_TORCH_DIST))
+            argp_error(state, "--layers and --pad-vocab go with --to torch_dist --map");
+        if (opt->map && opt->to == TO_SAFETENSORS)
+            argp_error(state, "--map goes with --to hf or torch_dist");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -125,6 +148,7 @@ static const struct argp argp = {
     "refused input leaves nothing.\vExamples:\n"
     "  s2s-ckpt convert --to hf checkpoints/ model/\n"
     "  s2s-ckpt convert --to hf --dtype bf16 --max-shard-size 2GB iter_0001000/ model/\n"
+    "  s2s-ckpt convert --to torch_dist --map llama --pad-vocab 128 model/ megatron/\n"
     "  s2s-ckpt convert --to safetensors pytorch_model.bin model.safetensors\n\n"
     "See also: s2s-ckpt(1)",
     NULL,
@@ -193,7 +217,7 @@ static void add_progress(void *ctx, int64_t bytes)
 struct job {
     const struct options *opt;
     struct s2s_ckpt *ckpt;
-    json_t *config;
+    json_t *config, *common;
     char *config_text;
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
@@ -213,8 +237,8 @@ static void begin_progress(struct job *job)
     s2s_progress_begin(&job->progress, "converting", "bytes", job->bytes);
 }
 
-static int report_unused(const struct job *job, char *const *unused, size_t n, size_t n_optimizer,
-                         struct s2s_error *err)
+static int report_unused(const struct job *job, const char *const *unused, size_t n,
+                         size_t n_optimizer, struct s2s_error *err)
 {
     if (n_optimizer)
         s2s_info("convert", "%zu tensors of the optimizer and other state are left out",
@@ -248,7 +272,8 @@ static int write_hf(struct job *job, const char *tmp, struct s2s_error *err)
                                 .config_text = job->config_text};
     int rc = s2s_hf_prepare(&out, job->ckpt, &hf, err);
     if (rc == 0)
-        rc = report_unused(job, out.unused, out.n_unused, out.n_optimizer, err);
+        rc =
+            report_unused(job, (const char *const *)out.unused, out.n_unused, out.n_optimizer, err);
     if (rc == 0 && *out.family)
         s2s_info("convert", "name map: %s", out.family);
     for (size_t i = 0; i < out.n_parts && rc == 0; i++) {
@@ -267,17 +292,38 @@ static int write_hf(struct job *job, const char *tmp, struct s2s_error *err)
     return rc;
 }
 
+/* Hugging Face's names as Megatron's; the common state that belongs to them goes into job */
+static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    struct ckpt_map_request request = {.ckpt = job->ckpt,
+                                       .name = job->opt->map,
+                                       .config = job->config,
+                                       .vocab_multiple = job->opt->vocab_multiple,
+                                       .layers = job->opt->layers};
+    struct ckpt_map_result result = {.n_unused = 0};
+    int rc = s2s_megatron_prepare(plan, &job->common, &request, &result, err);
+    if (rc == 0)
+        rc = report_unused(job, result.unused, result.n_unused, result.n_optimizer, err);
+    if (rc == 0 && job->config_text)
+        json_object_set_new(job->common, "config/llm", json_string(job->config_text));
+    job->how.common = job->common;
+    free(result.unused);
+    return rc;
+}
+
 static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    int rc = job->opt->map ? plan_megatron(job, plan, err) : 0;
     plan->source = job->ckpt;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && !job->opt->map; i++)
         if (!job->opt->prune || is_weight(tensors[i].name))
             s2s_ckpt_plan_copy(plan, tensors[i].name, &tensors[i]);
     if (job->opt->dtype)
         s2s_ckpt_plan_cast(plan, job->opt->dtype);
-    int rc = s2s_ckpt_plan_seal(plan, err);
+    if (rc == 0)
+        rc = s2s_ckpt_plan_seal(plan, err);
     count(job, plan);
     if (rc == 0 && job->opt->plan)
         show_plan(plan, "");
@@ -389,6 +435,7 @@ static int run(struct job *job, struct s2s_error *err)
         say_done(job, start_s);
     s2s_ckpt_close(job->ckpt);
     json_decref(job->config);
+    json_decref(job->common);
     free(job->config_text);
     return rc;
 }

@@ -55,6 +55,17 @@ with tempfile.TemporaryDirectory() as tmp:
         if os.path.exists(source + ".hf.json"):
             out = os.path.join(tmp, name + ".hf")
             subprocess.run([program, "convert", "-q", "--to", "hf", "--max-shard-size", "8k", source, out], check=True)
+            back = os.path.join(tmp, name + ".back")
+            config = os.path.join(tmp, "config.json")
+            with open(config, "w", encoding="utf-8") as f:
+                args = want["common"]["args"]["namespace"]
+                json.dump({"num_attention_heads": args["num_attention_heads"], "num_key_value_heads": args["num_query_groups"],
+                           "vision_config": {"num_attention_heads": 2}}, f)
+            family = "nemotron_vlm" if "vlm" in name else "nemotron_h"
+            subprocess.run([program, "convert", "-q", "--to", "hf", "--keep-vocab-padding", source, out + "p"], check=True)
+            subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--map", family, "--config", config, out + "p", back], check=True)
+            model = {k: v for k, v in want["tensors"].items() if not k.startswith("optimizer")}
+            compare(name + " from hf", load_back(back), {"tensors": model})
             compare(name + " as hf", load_back(out), json.load(open(source + ".hf.json", encoding="utf-8")))
 
 print("\n".join(bad[:40]) if bad else "all tensors as the real libraries have them%s" % (" (megatron-core too)" if mcore else ""))

@@ -1,0 +1,45 @@
+/* What both directions of a name map share. */
+#ifndef CKPT_MAP_INTERNAL_H
+#define CKPT_MAP_INTERNAL_H
+
+#include "lib/ckpt/map.h"
+
+/* a tensor under the name that the rules know: without "module." wherever a wrapper put it */
+struct ckpt_map_source {
+    char *name;
+    const struct s2s_ckpt_tensor *tensor;
+    bool used;
+};
+
+struct ckpt_map_engine {
+    const struct ckpt_map_request *request;
+    struct s2s_ckpt_plan *plan;
+    struct ckpt_map map;
+    struct ckpt_map_source *sources; /* sorted by name */
+    size_t n_sources;
+    const json_t *args; /* of the common state; NULL */
+    int64_t *n_layers;  /* by stack: the highest layer + 1 */
+    char **made;        /* names of targets, sorted once all are there */
+    size_t n_made, cap_made;
+    /* to Megatron: by section, then layer: 1 the layer has it, -1 it has not, 0 not looked up */
+    signed char *in_section;
+    int64_t max_layers;
+    struct s2s_error *err;
+};
+
+/* Lists the sources and reads the map. NOTFOUND, FORMAT. ckpt_map_end also after failure. */
+int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
+                   const struct ckpt_map_request *request, struct ckpt_map_result *result,
+                   struct s2s_error *err);
+/* Notes the sources that were not used and releases everything. */
+void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
+
+/* By name, or NULL. */
+struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
+/* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
+int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
+                        const char *args_key);
+/* Heads of a vision tower of that width; 0: unknown. */
+int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width);
+
+#endif

@@ -6,16 +6,20 @@
 
 #include "lib/base/error.h"
 
+/* written as arguments of a command */
+enum { MEGATRON = S2S_DIALECT_MLM | S2S_DIALECT_HET };
+
 static const struct s2s_rule *const tables[] = {
     rules_wld, rules_bat, rules_tp, rules_cp,  rules_thd,     rules_pp,  rules_model, rules_run,
-    rules_slm, rules_rl,  rules_am, rules_mlm, rules_mlm_run, rules_trn, rules_cfg,
+    rules_slm, rules_rl,  rules_am, rules_mlm, rules_mlm_run, rules_het, rules_trn,   rules_cfg,
 };
 
 /* The second name of a pair is the one that is reported. */
 static const char *const aliases[][2] = {
-    {"S2S-WLD-011", "S2S-AM-006"}, {"S2S-PP-014", "S2S-SLM-008"}, {"S2S-TP-011", "S2S-RL-009"},
-    {"S2S-CP-024", "S2S-RL-007"},  {"S2S-THD-008", "S2S-RL-008"}, {"S2S-THD-014", "S2S-RL-025"},
-    {"S2S-THD-015", "S2S-RL-026"}, {"S2S-OPT-022", "S2S-RL-016"}, {"S2S-REC-010", "S2S-AM-012"},
+    {"S2S-WLD-011", "S2S-AM-006"},  {"S2S-PP-014", "S2S-SLM-008"}, {"S2S-TP-011", "S2S-RL-009"},
+    {"S2S-CP-024", "S2S-RL-007"},   {"S2S-THD-008", "S2S-RL-008"}, {"S2S-THD-014", "S2S-RL-025"},
+    {"S2S-THD-015", "S2S-RL-026"},  {"S2S-OPT-022", "S2S-RL-016"}, {"S2S-REC-010", "S2S-AM-012"},
+    {"S2S-HET-020", "S2S-MOE-001"},
 };
 
 const struct s2s_rule *const *s2s_rules(size_t *n)
@@ -125,7 +129,7 @@ static int apply_set(struct rules_check *check, const char *set)
         return s2s_error_hint(check->err, S2S_E_ARG, "as in --set tp=4");
     }
     char *name = s2s_xstrndup(set, (size_t)(equals - set));
-    if (check->report->dialect == S2S_DIALECT_MLM) /* --tensor-model-parallel-size is fine too */
+    if (check->report->dialect & MEGATRON) /* --tensor-model-parallel-size is fine too */
         for (char *s = name + strspn(name, "-"); *s; s++)
             *s = *s == '-' ? '_' : *s;
     const struct rules_fact *fact = rules_fact_find(&check->facts, name);
@@ -151,6 +155,8 @@ static int lower(struct rules_check *check)
         return rules_lower_am(check);
     case S2S_DIALECT_MLM:
         return rules_lower_mlm(check);
+    case S2S_DIALECT_HET:
+        return rules_lower_het(check);
     default:
         return rules_lower_s2s(check);
     }
@@ -455,11 +461,8 @@ static int check_dialect(struct s2s_report *report, const struct s2s_rules_optio
 {
     enum s2s_dialect found = opt->dialect ? opt->dialect : s2s_dialect_detect(report->conf);
     report->dialect = found;
-    if (found & (S2S_DIALECT_ALL & ~S2S_DIALECT_HET))
-        return 0;
     if (found)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: no rules for a config of kind %s (%s)",
-                             report->path, s2s_dialect_name(found), s2s_dialect_title(found));
+        return 0;
     s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: not a config that is known here", report->path);
     return s2s_error_hint(err, S2S_E_UNSUPPORTED, "say which one it is with --dialect");
 }
@@ -488,13 +491,13 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
     int rc = has_parents(conf, opt) ? rules_inherit(&check, path) : 0;
     if (rc >= 0)
         rc = check_dialect(report, opt, err);
-    if (rc >= 0 && report->dialect == S2S_DIALECT_MLM)
+    if (rc >= 0 && (report->dialect & MEGATRON))
         rc = rules_args_of_yaml(&check);
     if (rc >= 0)
         rc = apply_sets(&check);
     if (rc >= 0) {
         find_duplicates(&check);
-        if (report->dialect != S2S_DIALECT_S2S && report->dialect != S2S_DIALECT_MLM)
+        if (!(report->dialect & (S2S_DIALECT_S2S | MEGATRON)))
             find_faults(&check);
         rc = lower(&check);
     }

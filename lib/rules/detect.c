@@ -79,6 +79,31 @@ static bool is_mlm(const struct s2s_conf *c)
            (has(c, "language_model") && has(c, "model_parallel"));
 }
 
+/* a grid of its own for each module */
+static bool is_het(const struct s2s_conf *c)
+{
+    static const char *const flags[] = {"llm-tp", "llm-dp", "encoder-dp", NULL};
+    const struct s2s_conf *args = s2s_conf_key(c, "MODEL_ARGS"),
+                          *program = s2s_conf_key(c, "PROGRAM");
+    if (program && program->text &&
+        (strstr(program->text, "train_hetero.py") || strstr(program->text, "pretrain_mimo")))
+        return true;
+    for (size_t i = 0; args && i < args->n_items; i++) {
+        char name[16];
+        const char *key = args->items[i]->key + strspn(args->items[i]->key, "-");
+        size_t n = 0;
+        for (; key[n] && n + 1 < sizeof name; n++)
+            name[n] = key[n];
+        name[n] = 0;
+        for (char *s = name; *s; s++)
+            *s = *s == '_' ? '-' : *s;
+        for (int k = 0; flags[k]; k++)
+            if (!strcmp(name, flags[k]))
+                return true;
+    }
+    return false;
+}
+
 static bool is_s2s(const struct s2s_conf *c)
 {
     return has(c, "model") && has(c, "optimizer") && (has(c, "train") || has(c, "data.train"));
@@ -89,6 +114,7 @@ enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf)
     return is_slm(conf)   ? S2S_DIALECT_SLM
            : is_rl(conf)  ? S2S_DIALECT_RL
            : is_am(conf)  ? S2S_DIALECT_AM
+           : is_het(conf) ? S2S_DIALECT_HET
            : is_mlm(conf) ? S2S_DIALECT_MLM
            : is_s2s(conf) ? S2S_DIALECT_S2S
                           : S2S_DIALECT_NONE;

@@ -244,26 +244,70 @@ static struct rules_value env_int(const struct rules_check *check, const char *n
     return number && n > 0 ? rules_int(n) : rules_unknown();
 }
 
-static void lower_world(struct rules_check *check)
+/* How many ranks #SBATCH and srun start; null if the file is no such script. */
+static void lower_batch(struct rules_check *check)
 {
-    struct rules_value given = fact(check, "world_given"), gpus = fact(check, "gpus_given");
-    struct rules_value world = env_int(check, "env_world"), nodes = env_int(check, "env_nodes"),
-                       node = env_int(check, "env_gpus");
-    if (world.type != RULES_INT && nodes.type == RULES_INT && node.type == RULES_INT)
-        world = rules_int(nodes.i * node.i);
-    rules_fact_set(&check->facts, "world", given.type == RULES_INT ? given : world);
-    rules_fact_set(&check->facts, "gpus_per_node",
-                   gpus.type == RULES_INT ? gpus : env_int(check, "env_gpus"));
+    static const struct {
+        const char *fact, *key;
+    } names[] = {{"batch_world", "BATCH.world"},
+                 {"batch_nodes", "BATCH.nodes"},
+                 {"batch_gpus", "BATCH.gpus_per_node"},
+                 {"batch_tasks", "BATCH.tasks_per_node"},
+                 {"guard", "GUARD"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct s2s_conf *node =
+            check->report->raw ? s2s_conf_find(check->report->raw, names[i].key) : NULL;
+        struct rules_fact *f = rules_fact_make(&check->facts, names[i].fact);
+        f->value = rules_value_of(node);
+        f->node = node;
+        f->key = names[i].key;
+    }
 }
 
-int rules_lower_mlm(struct rules_check *check)
+static void lower_world(struct rules_check *check)
+{
+    struct rules_facts *f = &check->facts;
+    struct rules_value nodes = env_int(check, "env_nodes"), gpus = env_int(check, "env_gpus");
+    struct rules_value torchrun = nodes.type == RULES_INT && gpus.type == RULES_INT
+                                      ? rules_int(nodes.i * gpus.i)
+                                      : rules_unknown();
+    rules_fact_set(f, "torchrun_world", torchrun);
+    rules_fact_set(f, "env_world_size", env_int(check, "env_world"));
+    rules_fact_set(f, "env_nnodes", nodes);
+    rules_fact_set(f, "env_nproc", gpus);
+    static const struct rules_derived derived[] = {
+        {"world", "if(world_given != null, world_given, if(known(env_world_size), env_world_size, "
+                  "if(known(torchrun_world), torchrun_world, if(set(batch_world), batch_world, "
+                  "unknown))))"},
+        {"gpus_per_node", "if(gpus_given != null, gpus_given, if(known(env_nproc), env_nproc, "
+                          "if(set(batch_gpus), batch_gpus, if(set(batch_tasks), batch_tasks, "
+                          "unknown))))"},
+        {0},
+    };
+    rules_lower_derived(check, derived);
+}
+
+/* Everything that the arguments say by themselves. */
+void rules_lower_mlm_arguments(struct rules_check *check)
+{
+    rules_lower_map(check, map);
+    /* `0` experts, and a list of them in old models, mean what they say elsewhere */
+    struct rules_fact *experts = rules_fact_find(&check->facts, "experts");
+    if (experts->value.type == RULES_INT && experts->value.i == 0)
+        experts->value = rules_null();
+    else if (experts->value.type != RULES_INT && experts->value.type != RULES_NULL)
+        experts->value = rules_unknown();
+    lower_pattern(check);
+    lower_layout(check);
+    lower_env(check);
+    lower_batch(check);
+    lower_world(check);
+}
+
+/* What follows once the sizes and dp are known. */
+void rules_lower_mlm_derived(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
-        {"etp", "if(etp_given == null, tp, etp_given)"},
-        {"gtp", "if(weight_shards == null, 1, weight_shards / tp)"},
-        {"strategy", "null"},
-        {"dp_cfg", "null"},
-        {"dp", "world / (tp*cp*pp*gtp)"},
         {"gbs", "if(gbs_given == null, mbs*dp, gbs_given)"},
         {"nmb", "gbs / (mbs*dp)"},
         {"seq", "if(seq_given == null, encoder_seq, seq_given)"},
@@ -283,18 +327,22 @@ int rules_lower_mlm(struct rules_check *check)
         {"packed", "sft"},
         {0},
     };
-    rules_lower_map(check, map);
-    /* `0` experts, and a list of them in old models, mean what they say elsewhere */
-    struct rules_fact *experts = rules_fact_find(&check->facts, "experts");
-    if (experts->value.type == RULES_INT && experts->value.i == 0)
-        experts->value = rules_null();
-    else if (experts->value.type != RULES_INT && experts->value.type != RULES_NULL)
-        experts->value = rules_unknown();
-    lower_pattern(check);
-    lower_layout(check);
-    lower_env(check);
-    lower_world(check);
     rules_lower_derived(check, derived);
+}
+
+int rules_lower_mlm(struct rules_check *check)
+{
+    static const struct rules_derived derived[] = {
+        {"etp", "if(etp_given == null, tp, etp_given)"},
+        {"gtp", "if(weight_shards == null, 1, weight_shards / tp)"},
+        {"strategy", "null"},
+        {"dp_cfg", "null"},
+        {"dp", "world / (tp*cp*pp*gtp)"},
+        {0},
+    };
+    rules_lower_mlm_arguments(check);
+    rules_lower_derived(check, derived);
+    rules_lower_mlm_derived(check);
     return 0;
 }
 

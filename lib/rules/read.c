@@ -1,4 +1,5 @@
 #include "lib/rules/rules_internal.h"
+#include "lib/rules/shell_internal.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -28,39 +29,49 @@ bool s2s_rules_is_shell(const char *path)
     return got == 2 && !memcmp(head, "#!", 2);
 }
 
-static int read_script(struct s2s_conf **out, const char *path, struct s2s_error *err)
+static int read_text(struct s2s_buf *text, const char *path, struct s2s_error *err)
 {
-    struct s2s_buf text = S2S_BUF_INIT;
     int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
     for (;;) {
-        s2s_buf_reserve(&text, 65536);
-        ssize_t got = read(fd, text.data + text.len, 65535);
+        s2s_buf_reserve(text, 65536);
+        ssize_t got = read(fd, text->data + text->len, 65535);
         if (got <= 0) {
             rc = got < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: cannot read", path) : 0;
             break;
         }
-        text.len += (size_t)got;
-        if (text.len > MAX_SCRIPT_BYTES) {
+        text->len += (size_t)got;
+        if (text->len > MAX_SCRIPT_BYTES) {
             rc = s2s_error_set(err, S2S_E_FORMAT, "%s: a script of more than %d MiB", path,
                                MAX_SCRIPT_BYTES >> 20);
             break;
         }
     }
     close(fd);
-    if (rc >= 0 && memchr(text.data, 0, text.len))
+    if (rc >= 0 && memchr(text->data, 0, text->len))
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a text file", path);
-    if (rc >= 0)
-        *out = s2s_rules_read_shell(text.data, text.len, path);
-    s2s_buf_release(&text);
     return rc;
 }
 
-int s2s_rules_read(struct s2s_conf **out, const char *path, struct s2s_error *err)
+int s2s_rules_read(struct s2s_conf **out, const char *path, const char *also, struct s2s_error *err)
 {
     *out = NULL;
-    if (s2s_rules_is_shell(path))
-        return read_script(out, path, err);
-    return s2s_conf_read(out, path, S2S_CONF_AUTO, err);
+    if (!s2s_rules_is_shell(path))
+        return s2s_conf_read(out, path, S2S_CONF_AUTO, err);
+    struct s2s_buf texts[2] = {S2S_BUF_INIT, S2S_BUF_INIT};
+    struct rules_script scripts[2];
+    const char *paths[2] = {path, also};
+    size_t n = also ? 2 : 1;
+    int rc = 0;
+    for (size_t i = 0; i < n && rc >= 0; i++) {
+        rc = read_text(&texts[i], paths[i], err);
+        scripts[i] =
+            (struct rules_script){texts[i].data ? texts[i].data : "", texts[i].len, paths[i]};
+    }
+    if (rc >= 0)
+        *out = rules_read_scripts(scripts, n);
+    s2s_buf_release(&texts[0]);
+    s2s_buf_release(&texts[1]);
+    return rc;
 }

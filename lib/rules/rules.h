@@ -68,6 +68,7 @@ struct s2s_rules_options {
     const char *const *env;   /* "NAME=VALUE", NULL-ended; or NULL */
     const char *const *sets;  /* "key=value": common names or the dialect's keys; or NULL */
     const struct s2s_conf *model_config; /* HF config.json of the language model; or NULL */
+    const char *upstream;                /* version of the trainer; or NULL */
     bool launch;                         /* what must be known at launch and is not, is an error */
     bool resolve;                        /* fill report->resolved */
 };
@@ -80,8 +81,10 @@ struct s2s_conf *s2s_rules_read_shell(const char *text, size_t len_bytes, const 
 struct s2s_conf *s2s_rules_read_argv(char *const *argv, size_t n);
 /* Whether a file is a shell script: by its name's end, or by "#!". */
 bool s2s_rules_is_shell(const char *path);
-/* s2s_conf_read, or the reader of scripts where the file is one. */
-int s2s_rules_read(struct s2s_conf **out, const char *path, struct s2s_error *err);
+/* s2s_conf_read, or the reader of scripts where the file is one; then `also` (or NULL) is the
+ * script that it hands its variables over to. */
+int s2s_rules_read(struct s2s_conf **out, const char *path, const char *also,
+                   struct s2s_error *err);
 
 struct s2s_finding {
     const struct s2s_rule *rule;

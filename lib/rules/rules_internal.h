@@ -130,6 +130,10 @@ int rules_lower_slm(struct rules_check *check);
 int rules_lower_rl(struct rules_check *check);
 int rules_lower_am(struct rules_check *check);
 int rules_lower_mlm(struct rules_check *check);
+int rules_lower_het(struct rules_check *check);
+/* The parts of Megatron's arguments that heterogeneous training has too. */
+void rules_lower_mlm_arguments(struct rules_check *check);
+void rules_lower_mlm_derived(struct rules_check *check);
 /* Replaces check->conf by the arguments of a MODEL_ARGS file, as lower_mlm.c wants them. */
 int rules_args_of_yaml(struct rules_check *check);
 /* Replaces check->conf by itself with its parents (`defaults`); path is where it was read from.
@@ -152,6 +156,6 @@ void rules_find(struct rules_check *check, const char *id, const struct s2s_conf
     }
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
     rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
-    rules_mlm_run[], rules_trn[], rules_cfg[];
+    rules_mlm_run[], rules_het[], rules_trn[], rules_cfg[];
 
 #endif

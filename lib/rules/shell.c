@@ -5,6 +5,7 @@
  * Megatron's flags becomes the map MODEL_ARGS, exported variables ENV_VARS.
  */
 #include "lib/rules/rules_internal.h"
+#include "lib/rules/shell_internal.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ enum { MAX_VARIABLES = 4000, MAX_WORDS = 20000, MAX_DEPTH = 20 };
 struct word {
     char *text;
     int line, column;
+    int script; /* which of the scripts it stands in */
 };
 
 struct words {
@@ -34,6 +36,14 @@ struct variable {
     bool exported;
 };
 
+/* `TEST || exit`, `TEST && exit`, `if TEST; then exit`. */
+struct guard {
+    char *text; /* the test as it came out; NULL: none */
+    int holds;  /* 1, 0, -1: not known */
+    bool exits_if, is_if, brace;
+    struct word at;
+};
+
 struct shell {
     const char *text, *at, *end, *line_start;
     int line;
@@ -41,7 +51,11 @@ struct shell {
     size_t n_variables, cap_variables;
     int conditional;      /* depth of if, case, for, while, functions */
     int depth;            /* of nested expansions */
+    int script;           /* which one is read */
     struct words command; /* the one with the flags */
+    struct rules_sbatch batch;
+    struct guard guard;  /* the test that stands before what is read now */
+    struct guard failed; /* the first one that ends the script */
 };
 
 static void words_release(struct words *w)
@@ -52,14 +66,14 @@ static void words_release(struct words *w)
     *w = (struct words){0};
 }
 
-static void words_add(struct words *w, char *taken, int line, int column)
+static void words_add(struct words *w, char *taken, int line, int column, int script)
 {
     if (w->n >= MAX_WORDS) {
         free(taken);
         return;
     }
     s2s_grow(&w->items, w->n, &w->cap, sizeof *w->items);
-    w->items[w->n++] = (struct word){taken, line, column};
+    w->items[w->n++] = (struct word){taken, line, column, script};
 }
 
 static struct variable *find_variable(const struct shell *sh, const char *name, size_t len)
@@ -328,6 +342,31 @@ static void step(struct shell *sh)
     sh->at++;
 }
 
+static void assign_number(struct shell *sh, const char *name, int64_t value)
+{
+    struct variable *v = value > 0 ? make_variable(sh, name, strlen(name)) : NULL;
+    if (!v)
+        return;
+    words_release(&v->words);
+    words_add(&v->words, s2s_xasprintf("%lld", (long long)value), sh->line, 1, sh->script);
+}
+
+/* A comment line may speak to Slurm, which then sets variables. */
+static void take_batch(struct shell *sh, const char *begin)
+{
+    int before = sh->batch.line;
+    rules_sbatch_line(&sh->batch, begin, (size_t)(sh->at - begin), sh->line);
+    const struct rules_sbatch *b = &sh->batch;
+    if (b->line == before)
+        return;
+    int64_t tasks = b->ntasks > 0 ? b->ntasks : b->nodes * b->ntasks_per_node;
+    assign_number(sh, "SLURM_NNODES", b->nodes);
+    assign_number(sh, "SLURM_JOB_NUM_NODES", b->nodes);
+    assign_number(sh, "SLURM_NTASKS_PER_NODE", b->ntasks_per_node);
+    assign_number(sh, "SLURM_NTASKS", tasks);
+    assign_number(sh, "SLURM_NPROCS", tasks);
+}
+
 /* blanks, continued lines and comments; stops at a newline unless `over` */
 static void skip(struct shell *sh, bool over)
 {
@@ -336,8 +375,11 @@ static void skip(struct shell *sh, bool over)
             step(sh);
             step(sh);
         } else if (*sh->at == '#') {
+            const char *begin = sh->at;
             while (sh->at < sh->end && *sh->at != '\n')
                 sh->at++;
+            if (begin == sh->line_start)
+                take_batch(sh, begin);
         } else if (*sh->at == ' ' || *sh->at == '\t' || *sh->at == '\r' ||
                    (over && *sh->at == '\n')) {
             step(sh);
@@ -401,11 +443,11 @@ static bool add_array(struct shell *sh, struct words *out, const char *s, const 
         /* unquoted, a value of several words falls apart */
         char *copy = s2s_xstrdup(w->text), *rest = copy;
         if (quoted || strchr(w->text, '{')) {
-            words_add(out, s2s_xstrdup(w->text), w->line, w->column);
+            words_add(out, s2s_xstrdup(w->text), w->line, w->column, w->script);
         } else {
             for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
                 if (*part)
-                    words_add(out, s2s_xstrdup(part), w->line, w->column);
+                    words_add(out, s2s_xstrdup(part), w->line, w->column, w->script);
         }
         free(copy);
     }
@@ -420,7 +462,7 @@ static void add_word(struct shell *sh, struct words *out, const char *s, const c
         return;
     s2s_buf_puts(&text, "");
     expand(sh, &text, s, end);
-    words_add(out, text.data ? text.data : s2s_xstrdup(""), line, column);
+    words_add(out, text.data ? text.data : s2s_xstrdup(""), line, column, sh->script);
 }
 
 /* ---- assignments ---- */
@@ -454,7 +496,8 @@ static void assign(struct shell *sh, const char *name, size_t len, struct words 
             free(text);
             text = s2s_xstrdup(UNKNOWN);
         }
-        words_add(&v->words, text, words->items[i].line, words->items[i].column);
+        words_add(&v->words, text, words->items[i].line, words->items[i].column,
+                  words->items[i].script);
     }
     free(words->items);
     *words = (struct words){0};
@@ -486,8 +529,14 @@ static void read_array(struct shell *sh, struct words *out)
 
 static bool is_marker(const char *word)
 {
-    static const char *const markers[] = {"--tensor-model-parallel-size", "--num-layers",
-                                          "--micro-batch-size", "--hybrid-layer-pattern", NULL};
+    static const char *const markers[] = {"--tensor-model-parallel-size",
+                                          "--num-layers",
+                                          "--micro-batch-size",
+                                          "--hybrid-layer-pattern",
+                                          "--llm-tp",
+                                          "--llm-dp",
+                                          "--encoder-dp",
+                                          NULL};
     for (int i = 0; markers[i]; i++)
         if (!strncmp(word, markers[i], strlen(markers[i])))
             return true;
@@ -511,15 +560,75 @@ static void split_quoted(struct words *words)
         char *copy = s2s_xstrdup(w->text), *rest = copy;
         const char *flag = strstr(w->text, " --");
         if (!flag || !strchr(w->text, ' '))
-            words_add(&out, s2s_xstrdup(w->text), w->line, w->column);
+            words_add(&out, s2s_xstrdup(w->text), w->line, w->column, w->script);
         else
             for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
                 if (*part)
-                    words_add(&out, s2s_xstrdup(part), w->line, w->column);
+                    words_add(&out, s2s_xstrdup(part), w->line, w->column, w->script);
         free(copy);
     }
     words_release(words);
     *words = out;
+}
+
+static void drop_guard(struct guard *guard)
+{
+    free(guard->text);
+    free(guard->at.text);
+    *guard = (struct guard){0};
+}
+
+/* A test may guard what follows: behind "||" it runs if the test fails, else if it holds. Of
+ * tests that hang together none is taken. */
+static void take_test(struct shell *sh, const struct words *words)
+{
+    const char *parts[8];
+    struct s2s_buf text = S2S_BUF_INIT;
+    size_t n = words->n < 8 ? words->n : 0;
+    for (size_t i = 0; i < n; i++)
+        parts[i] = words->items[i].text;
+    size_t left = rules_test_left(parts, n);
+    bool is_if = left && !strcmp(parts[0], "if"), pending = sh->guard.text != NULL;
+    bool twice = sh->at + 1 < sh->end && (*sh->at == '|' || *sh->at == '&') && sh->at[1] == *sh->at;
+    drop_guard(&sh->guard);
+    if (!left || pending || is_if == twice || sh->conditional > is_if)
+        return;
+    for (size_t i = left; i < left + 3; i++)
+        s2s_buf_printf(&text, "%s%s", i > left ? " " : "", parts[i]);
+    sh->guard = (struct guard){.text = text.data,
+                               .holds = rules_test_holds(parts, n),
+                               .exits_if = is_if || *sh->at == '&',
+                               .is_if = is_if,
+                               .at = words->items[left]};
+    sh->guard.at.text = NULL;
+}
+
+/* exit: if a test stands before it, the script may end here */
+static void take_exit(struct shell *sh)
+{
+    struct guard *g = &sh->guard;
+    if (g->text && g->holds == g->exits_if && !sh->failed.text) {
+        sh->failed = *g;
+        *g = (struct guard){0};
+    }
+    drop_guard(g);
+}
+
+/* What a command means to the test that stands before it. */
+static void follow_guard(struct shell *sh, const struct words *words)
+{
+    static const char *const tests[] = {"if",   "elif", "else", "fi",    "case",  "esac", "[[", "[",
+                                        "test", "((",   "for",  "while", "until", "}",    NULL};
+    const char *first = words->n ? words->items[0].text : "";
+    bool brace = !strcmp(first, "{");
+    const char *command = brace && words->n > 1 ? words->items[1].text : first;
+    sh->guard.brace |= brace;
+    if (is_any_of(first, tests))
+        take_test(sh, words);
+    else if (!strcmp(command, "exit"))
+        take_exit(sh);
+    else if (words->n && *sh->at == '\n' && !sh->guard.is_if && !sh->guard.brace)
+        drop_guard(&sh->guard);
 }
 
 /* The end of a simple command: what it means to us. */
@@ -533,6 +642,7 @@ static void end_command(struct shell *sh, struct words *words)
         sh->conditional++;
     else if (is_any_of(first, closers))
         sh->conditional -= sh->conditional > 0;
+    follow_guard(sh, words);
     bool marked = false;
     split_quoted(words);
     first = words->n ? words->items[0].text : "";
@@ -612,12 +722,39 @@ static void one_word(struct shell *sh, struct words *words)
         struct s2s_buf text = S2S_BUF_INIT;
         s2s_buf_puts(&text, "");
         expand(sh, &text, value, sh->at);
-        words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column);
+        words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column, sh->script);
     }
     assign(sh, begin, len, &got, append);
     struct variable *v = find_variable(sh, begin, len);
     if (v && exported)
         v->exported = true;
+}
+
+/* at "((": the words of a test over two sums; what it is otherwise is unknown */
+static void read_sums(struct shell *sh, struct words *words)
+{
+    static const char *const operators[] = {"==", "!=", "<=", ">=", "<", ">", NULL};
+    const char *begin = sh->at + 2, *stop = past_close(begin, sh->end, '(', ')');
+    int line = sh->line, column = (int)(sh->at - sh->line_start) + 3;
+    const char *end = stop > begin ? stop - 1 : begin, *at = end, *operator= NULL;
+    for (int i = 0; operators[i] && !operator; i++)
+        if ((at = memmem(begin, (size_t)(end - begin), operators[i], strlen(operators[i]))))
+            operator= operators[i];
+    struct s2s_buf left = S2S_BUF_INIT, right = S2S_BUF_INIT;
+    words_add(words, s2s_xstrdup("(("), line, column, sh->script);
+    if (operator&& !memchr(begin, '&', (size_t)(end - begin)) &&
+        !memchr(begin, '|', (size_t)(end - begin))) {
+        expand_arithmetic(sh, &left, begin, at);
+        expand_arithmetic(sh, &right, at + strlen(operator), end);
+        words_add(words, left.data, line, column, sh->script);
+        words_add(words, s2s_xstrdup(operator), line, column, sh->script);
+        words_add(words, right.data, line, column, sh->script);
+    }
+    words_add(words, s2s_xstrdup("))"), line, column, sh->script);
+    while (sh->at < stop)
+        step(sh);
+    if (sh->at < sh->end && *sh->at == ')')
+        step(sh);
 }
 
 static void read_script(struct shell *sh)
@@ -630,6 +767,9 @@ static void read_script(struct shell *sh)
         char c = *sh->at;
         if (c == '<' && sh->at + 1 < sh->end && sh->at[1] == '<') {
             pass_document(sh);
+        } else if (c == '(' && sh->at + 1 < sh->end && sh->at[1] == '(' &&
+                   (!words.n || (words.n == 1 && !strcmp(words.items[0].text, "if")))) {
+            read_sums(sh, &words);
         } else if (strchr("\n;&|()", c)) {
             end_command(sh, &words);
             step(sh);
@@ -644,13 +784,23 @@ static void read_script(struct shell *sh)
             one_word(sh, &words);
         }
     }
+    sh->at = "\n";
     end_command(sh, &words);
 }
 
 /* ---- the result ---- */
 
+/* A value with its place, which may be in another script than the root's. */
+static void set_word(struct s2s_conf *const *roots, const char *path, const char *text,
+                     const struct word *at)
+{
+    s2s_conf_set_scalar(roots[at->script], path, text, at->line, at->column, NULL);
+    if (at->script)
+        s2s_conf_set(roots[0], path, s2s_conf_find(roots[at->script], path), NULL);
+}
+
 /* "--flag value.." pairs of [begin, end) into the map at `prefix` */
-static void add_flags(struct s2s_conf *root, const char *prefix, const struct word *begin,
+static void add_flags(struct s2s_conf *const *roots, const char *prefix, const struct word *begin,
                       const struct word *end)
 {
     for (const struct word *w = begin; w < end; w++) {
@@ -669,21 +819,21 @@ static void add_flags(struct s2s_conf *root, const char *prefix, const struct wo
             s2s_buf_printf(&value, "%s%s", value.len ? " " : "", v->text);
             place = place == w ? v : place;
         }
-        s2s_conf_set_scalar(root, path.data, value.len || equals ? value.data : "true", place->line,
-                            place->column, NULL);
+        set_word(roots, path.data, value.len || equals ? value.data : "true", place);
         s2s_buf_release(&path);
         s2s_buf_release(&value);
     }
 }
 
 /* torchrun's own flags stand before the program: they say how many ranks there are */
-static void add_launcher(struct s2s_conf *root, const struct words *command, size_t program)
+static void add_launcher(struct s2s_conf *const *roots, const struct words *command, size_t program)
 {
     static const struct {
         const char *flag, *name;
     } flags[] = {{"nproc_per_node", "GPUS_PER_NODE"}, {"nnodes", "NUM_NODES"}};
+    struct s2s_conf *root = roots[0];
     s2s_conf_set_text(root, "LAUNCH", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
-    add_flags(root, "LAUNCH", command->items, command->items + program);
+    add_flags(roots, "LAUNCH", command->items, command->items + program);
     const struct s2s_conf *launch = s2s_conf_key(root, "LAUNCH");
     for (size_t i = 0; launch && i < launch->n_items; i++) {
         char name[64];
@@ -691,62 +841,165 @@ static void add_launcher(struct s2s_conf *root, const struct words *command, siz
         for (const char *s = launch->items[i]->key + 2; *s && n + 1 < sizeof name; s++)
             name[n++] = *s == '-' ? '_' : *s;
         name[n] = 0;
+        if (!strcmp(name, "standalone"))
+            s2s_conf_set_text(root, "ENV_VARS.NUM_NODES", "1", S2S_CONF_FROM_DERIVED, "derived",
+                              NULL);
         for (size_t k = 0; k < 2; k++)
             if (!strcmp(flags[k].flag, name) && launch->items[i]->text) {
                 char *path = s2s_xasprintf("ENV_VARS.%s", flags[k].name);
-                s2s_conf_set_scalar(root, path, launch->items[i]->text,
-                                    launch->items[i]->place.line, launch->items[i]->place.column,
-                                    NULL);
+                s2s_conf_set(root, path, launch->items[i], NULL);
                 free(path);
             }
     }
 }
 
-/* The word behind which the program's own flags begin: its .py file, or the first flag */
+/* The word behind which the program's own flags begin: its .py file or module, or the first flag */
 static size_t program_of(const struct words *command)
 {
     for (size_t i = 0; i < command->n; i++) {
         size_t len = strlen(command->items[i].text);
         if (len > 3 && !strcmp(command->items[i].text + len - 3, ".py"))
             return i;
+        /* the module of torchrun itself is a launcher */
+        if (i > 0 && !strcmp(command->items[i - 1].text, "-m") &&
+            !strstr(command->items[i].text, "torch."))
+            return i;
     }
     return 0;
 }
 
-static struct s2s_conf *result_of(const struct shell *sh, const char *name)
+static void set_count(struct s2s_conf *root, const char *path, int64_t value, int line)
 {
-    struct s2s_conf *root =
-        s2s_conf_new_text(S2S_CONF_FROM_FILE, name, sh->text, (size_t)(sh->end - sh->text));
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    if (value > 0)
+        s2s_conf_set_scalar(root, path, text, line > 0 ? line : 1, 1, NULL);
+}
+
+/* Ranks as the batch system starts them: one per task, unless torchrun starts them from there. */
+static void add_batch(struct shell *sh, struct s2s_conf *root, size_t program)
+{
+    struct rules_sbatch b = sh->batch;
+    bool torchrun = false;
+    const char *words[64];
+    for (size_t i = 0; i < program; i++) {
+        const char *word = sh->command.items[i].text;
+        torchrun |=
+            strstr(word, "torchrun") || strstr(word, "torch.distributed") || strstr(word, "nproc");
+        size_t n = 0;
+        for (size_t k = i + 1; !strcmp(word, "srun") && k < program && n < 64; k++)
+            words[n++] = sh->command.items[k].text;
+        rules_sbatch_words(&b, words, n, b.line);
+    }
+    set_count(root, "BATCH.nodes", b.nodes, b.line);
+    set_count(root, "BATCH.gpus_per_node", b.gpus_per_node, b.line);
+    if (torchrun)
+        return;
+    set_count(root, "BATCH.tasks_per_node", b.ntasks_per_node, b.line);
+    set_count(root, "BATCH.world", b.ntasks > 0 ? b.ntasks : b.nodes * b.ntasks_per_node, b.line);
+}
+
+/* Variables that a second script turns into flags: a batch script says no more itself. */
+static void add_handed_over(struct shell *sh, struct s2s_conf *const *roots)
+{
+    static const char *const names[][2] = {
+        {"ENCODER_TP", "--encoder-tp"},
+        {"ENCODER_CP", "--encoder-cp"},
+        {"ENCODER_PP", "--encoder-pp"},
+        {"ENCODER_DP", "--encoder-dp"},
+        {"ENCODER_OFFSET", "--encoder-offset"},
+        {"LLM_TP", "--llm-tp"},
+        {"LLM_CP", "--llm-cp"},
+        {"LLM_PP", "--llm-pp"},
+        {"LLM_DP", "--llm-dp"},
+        {"LLM_EP", "--llm-ep"},
+        {"LLM_EXPT_TP", "--llm-expt-tp"},
+        {"LLM_EXPT_DP", "--llm-expt-dp"},
+        {"LLM_OFFSET", "--llm-offset"},
+        {"MICRO_BATCH_SIZE", "--micro-batch-size"},
+        {"MBS", "--micro-batch-size"},
+        {"GLOBAL_BATCH_SIZE", "--global-batch-size"},
+        {"GBS", "--global-batch-size"},
+        {"NUM_MICROBATCHES", "--num-microbatches"},
+        {"NUM_EXPERTS", "--num-experts"},
+        {"PACKING_BUFFER_SIZE", "--packing-buffer-size"},
+        {"NUM_WORKERS", "--num-workers"},
+    };
+    if (!find_variable(sh, "LLM_TP", 6) || !find_variable(sh, "ENCODER_DP", 10))
+        return;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct variable *v = find_variable(sh, names[i][0], strlen(names[i][0]));
+        char *path = s2s_xasprintf("MODEL_ARGS.%s", names[i][1]);
+        if (v && v->words.n == 1)
+            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
+        free(path);
+    }
+    s2s_conf_set_text(roots[0], "HANDED_OVER", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
+}
+
+static void add_command(struct shell *sh, struct s2s_conf *const *roots)
+{
+    size_t program = program_of(&sh->command);
+    if (sh->command.n) {
+        add_launcher(roots, &sh->command, program);
+        add_flags(roots, "MODEL_ARGS", sh->command.items + program,
+                  sh->command.items + sh->command.n);
+        set_word(roots, "PROGRAM", sh->command.items[program].text, &sh->command.items[program]);
+    } else {
+        add_handed_over(sh, roots);
+    }
+    add_batch(sh, roots[0], program);
+    if (sh->failed.text)
+        set_word(roots, "GUARD", sh->failed.text, &sh->failed.at);
+}
+
+static struct s2s_conf *result_of(struct shell *sh, struct s2s_conf *const *roots)
+{
     for (size_t i = 0; i < sh->n_variables; i++) {
         const struct variable *v = &sh->variables[i];
         char *path = s2s_xasprintf("ENV_VARS.%s", v->name);
         if (v->exported && v->words.n == 1)
-            s2s_conf_set_scalar(root, path, v->words.items[0].text, v->words.items[0].line,
-                                v->words.items[0].column, NULL);
+            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
         free(path);
     }
-    if (sh->command.n) {
-        size_t program = program_of(&sh->command);
-        add_launcher(root, &sh->command, program);
-        add_flags(root, "MODEL_ARGS", sh->command.items + program,
-                  sh->command.items + sh->command.n);
+    add_command(sh, roots);
+    return roots[0];
+}
+
+struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n)
+{
+    struct shell sh = {0};
+    struct s2s_conf **roots = s2s_xcalloc(n, sizeof(struct s2s_conf *));
+    for (size_t i = 0; i < n; i++) {
+        const char *text = scripts[i].text;
+        roots[i] =
+            s2s_conf_new_text(S2S_CONF_FROM_FILE, scripts[i].name, text, scripts[i].len_bytes);
+        sh.text = sh.at = sh.line_start = text;
+        sh.end = text + scripts[i].len_bytes;
+        sh.line = 1;
+        sh.conditional = sh.depth = 0;
+        sh.script = (int)i;
+        drop_guard(&sh.guard);
+        read_script(&sh);
     }
+    struct s2s_conf *root = result_of(&sh, roots);
+    for (size_t i = 1; i < n; i++)
+        s2s_conf_free(roots[i]);
+    for (size_t i = 0; i < sh.n_variables; i++) {
+        free(sh.variables[i].name);
+        words_release(&sh.variables[i].words);
+    }
+    free(roots);
+    free(sh.variables);
+    words_release(&sh.command);
+    drop_guard(&sh.guard);
+    drop_guard(&sh.failed);
     return root;
 }
 
 struct s2s_conf *s2s_rules_read_shell(const char *text, size_t len_bytes, const char *name)
 {
-    struct shell sh = {
-        .text = text, .at = text, .end = text + len_bytes, .line_start = text, .line = 1};
-    read_script(&sh);
-    struct s2s_conf *root = result_of(&sh, name);
-    for (size_t i = 0; i < sh.n_variables; i++) {
-        free(sh.variables[i].name);
-        words_release(&sh.variables[i].words);
-    }
-    free(sh.variables);
-    words_release(&sh.command);
-    return root;
+    return rules_read_scripts(&(struct rules_script){text, len_bytes, name}, 1);
 }
 
 struct s2s_conf *s2s_rules_read_argv(char *const *argv, size_t n)
@@ -755,16 +1008,14 @@ struct s2s_conf *s2s_rules_read_argv(char *const *argv, size_t n)
     struct words words = {0};
     for (size_t i = 0; i < n; i++) {
         s2s_buf_puts(&line, i ? " " : "");
-        words_add(&words, s2s_xstrdup(argv[i]), 1, (int)line.len + 1);
+        words_add(&words, s2s_xstrdup(argv[i]), 1, (int)line.len + 1, 0);
         s2s_buf_puts(&line, argv[i]);
     }
     struct s2s_conf *root =
         s2s_conf_new_text(S2S_CONF_FROM_CLI, "command line", line.data ? line.data : "", line.len);
+    struct shell sh = {.command = words};
     s2s_conf_set_text(root, "MODEL_ARGS", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
-    size_t program = program_of(&words);
-    if (program)
-        add_launcher(root, &words, program);
-    add_flags(root, "MODEL_ARGS", words.items + program, words.items + words.n);
+    add_command(&sh, &root);
     words_release(&words);
     s2s_buf_release(&line);
     return root;

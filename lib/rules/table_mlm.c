@@ -1,7 +1,7 @@
 /* Megatron-LM arguments: world, batch, parallel sizes, model, hybrid patterns, experts. */
 #include "lib/rules/rules_internal.h"
 
-#define MLM S2S_DIALECT_MLM
+#define MLM (S2S_DIALECT_MLM | S2S_DIALECT_HET)
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
 
@@ -11,7 +11,7 @@
 const struct s2s_rule rules_mlm[] = {
     {
         .id = "S2S-WLD-003",
-        .dialects = MLM,
+        .dialects = S2S_DIALECT_MLM,
         .severity = ERROR,
         .when = "(ep > 1 or set(etp_given)) and etp*ep*pp not divides world",
         .at = "ep etp_given pp",

@@ -1,7 +1,7 @@
 /* Megatron-LM arguments: optimizer, schedules, checkpoints, precision, recomputation. */
 #include "lib/rules/rules_internal.h"
 
-#define MLM S2S_DIALECT_MLM
+#define MLM (S2S_DIALECT_MLM | S2S_DIALECT_HET)
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
 

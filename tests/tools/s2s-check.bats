@@ -258,3 +258,33 @@ EOF
     cp other.sh scripts
     exits 0 s2s-check scripts
 }
+
+@test "hetero runs: an sbatch script, the script it hands over to, and its guard" {
+    cat >job.sbatch <<'EOF'
+#!/bin/bash
+#SBATCH -N 9
+#SBATCH --ntasks-per-node=8
+export ENCODER_TP=1 ENCODER_DP=8 LLM_OFFSET=8
+export LLM_TP=2 LLM_DP=${LLM_DP:-32}; LLM_EP=16
+WORLD=$(( ENCODER_TP*ENCODER_DP + LLM_TP*LLM_DP ))
+[[ $WORLD -eq 72 ]] || { echo "want 72"; exit 1; }
+srun bash run.sh
+EOF
+    cat >run.sh <<'EOF'
+python examples/mimo/training/hetero/train_hetero.py --encoder-tp $ENCODER_TP --encoder-pp 1 \
+    --encoder-dp $ENCODER_DP --llm-offset $LLM_OFFSET --llm-tp $LLM_TP --llm-pp 1 --llm-dp $LLM_DP \
+    --llm-ep $LLM_EP --micro-batch-size 2 --num-microbatches 6 \
+    --packing-buffer-size 4
+EOF
+    exits 0 s2s-check job.sbatch
+    [ -z "$output" ]
+    exits 1 s2s-check --also run.sh job.sbatch
+    says "run.sh:3:41: error: packing-buffer-size 4 with micro-batch-size 2 [S2S-HET-007]"
+    sed -i 's/:-32/:-30/' job.sbatch
+    exits 1 s2s-check job.sbatch
+    says "job.sbatch:6:7: error: the script ends here: 68 -eq 72 [S2S-HET-019]"
+    says "S2S-HET-002"
+    exits 2 s2s-check --also nowhere.sh job.sbatch
+    exits 1 s2s-check --argv -- --encoder-tp 1 --encoder-dp 8 --llm-offset 7 --llm-tp 2 --llm-pp 1 --llm-dp 32
+    says "S2S-HET-001"
+}

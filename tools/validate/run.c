@@ -163,7 +163,7 @@ static void check_file(struct check_file *file, const struct check_options *opt)
     const struct s2s_rules_options *rules = &opt->rules;
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_conf *conf = NULL;
-    int rc = s2s_rules_read(&conf, file->path, &err);
+    int rc = s2s_rules_read(&conf, file->path, opt->also, &err);
     if (rc >= 0)
         rc = s2s_rules_check(&file->report, conf, shown_path(file->path), rules, &err);
     if (rc < 0)
@@ -197,7 +197,7 @@ static void check_worlds(struct files *files, const char *path, const struct che
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_conf *conf = NULL;
-    int rc = s2s_rules_read(&conf, path, &err);
+    int rc = s2s_rules_read(&conf, path, opt->also, &err);
     for (size_t i = 0; i < opt->n_worlds; i++) {
         struct s2s_rules_options rules = opt->rules;
         s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
@@ -223,7 +223,7 @@ static void check_argv(struct files *files, const struct check_options *opt)
     struct check_file file = {.path = s2s_xstrdup("command line")};
     struct s2s_rules_options rules = opt->rules;
     struct s2s_conf *conf = s2s_rules_read_argv((char *const *)opt->inputs, opt->n_inputs);
-    rules.dialect = S2S_DIALECT_MLM;
+    rules.dialect = s2s_dialect_detect(conf) == S2S_DIALECT_HET ? S2S_DIALECT_HET : S2S_DIALECT_MLM;
     if (s2s_rules_check(&file.report, conf, file.path, &rules, &err) < 0)
         keep_failure(&file, &err);
     else

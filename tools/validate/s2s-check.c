@@ -28,18 +28,27 @@ enum {
     KEY_LIST,
     KEY_RESOLVE,
     KEY_ARGV,
+    KEY_ALSO,
+    KEY_UPSTREAM,
 };
 
 static const struct argp_option options[] = {
     {"dialect", KEY_DIALECT, "NAME", 0,
-     "The config is s2s (s2s-train recipe), slm (NeMo speechlm2), rl (NeMo-RL), am (Automodel) or "
-     "mlm (Megatron-LM arguments); default: by its keys",
+     "The config is s2s (s2s-train recipe), slm (NeMo speechlm2), rl (NeMo-RL), am (Automodel), "
+     "mlm (Megatron-LM arguments) or het (its heterogeneous MIMO training); default: by its keys",
      1},
     {"set", KEY_SET, "KEY=VALUE", 0,
      "Check as if this were set: a key of the config, or a common name such as tp (repeatable)", 1},
     {"argv", KEY_ARGV, NULL, 0, "What follows `--` is a Megatron-LM command line, not files", 1},
     {"model-config", KEY_MODEL, "FILE", 0,
      "config.json of the language model: heads, experts, hidden size", 1},
+    {"also", KEY_ALSO, "FILE", 0,
+     "The script that a launch script hands its variables over to; read as if it were run by it",
+     1},
+    {"upstream", KEY_UPSTREAM, "PROFILE", 0,
+     "Version of the trainer: rl-main, rl-pr2242, mimo (Megatron-LM examples), mimo-hetero "
+     "(the earlier train_hetero.py)",
+     1},
     {"world-size", KEY_WORLD, "N", 0,
      "Ranks of the launch; 8,16,24 or 8..1024 prints a table of which are legal", 2},
     {"gpus-per-node", KEY_GPUS, "N", 0, "GPUs of a node", 2},
@@ -107,6 +116,7 @@ static void check_assignment(struct argp_state *state, const char *option, const
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const formats[] = {"text", "json", "sarif", "github", "junit", NULL};
+    static const char *const profiles[] = {"rl-main", "rl-pr2242", "mimo", "mimo-hetero", NULL};
     struct check_options *opt = state->input;
     switch (key) {
     case KEY_DIALECT:
@@ -154,6 +164,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_EXPLAIN:
         opt->explain = arg;
+        return 0;
+    case KEY_ALSO:
+        opt->also = arg;
+        return 0;
+    case KEY_UPSTREAM:
+        opt->rules.upstream = profiles[s2s_arg_choice(state, "upstream", arg, profiles)];
         return 0;
     case KEY_ARGV:
         opt->argv = true;

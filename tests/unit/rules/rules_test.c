@@ -54,6 +54,8 @@ static void read_token(struct given *g, char *token)
         g->opt.device = value;
     else if (option(g, token, "env", &value))
         g->env[g->n_env++] = value;
+    else if (option(g, token, "upstream", &value))
+        g->opt.upstream = value;
     else if (option(g, token, "path", &value))
         g->file = value;
     else if (option(g, token, "sm", &value))
@@ -109,7 +111,7 @@ static void say(const struct s2s_report *report)
 
 static void the_bases_fire_nothing(void **state)
 {
-    static const char *const dialects[] = {"s2s", "slm", "rl", "am", "mlm"};
+    static const char *const dialects[] = {"s2s", "slm", "rl", "am", "mlm", "het"};
     for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
         struct s2s_report report = S2S_REPORT_INIT;
         check(&report, dialects[i], "@");

@@ -99,12 +99,60 @@ static void launchers_and_exports_are_the_environment(void **state)
     s2s_conf_free(conf);
 }
 
+/* The first guard that ends the script; "" if none does. */
+static const char *guard(const char *script)
+{
+    static char text[256];
+    struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sh");
+    const struct s2s_conf *node = s2s_conf_key(conf, "GUARD");
+    snprintf(text, sizeof text, "%s", node ? node->text : "");
+    s2s_conf_free(conf);
+    return text;
+}
+
+static void a_guard_that_its_own_numbers_contradict_is_found(void **state)
+{
+    assert_string_equal(guard("W=72\n[[ $W -eq 264 ]] || exit 1\n"), "72 -eq 264");
+    assert_string_equal(guard("W=264\n[[ $W -eq 264 ]] || exit 1\n"), "");
+    assert_string_equal(guard("W=72\n[[ $W -eq 264 ]] && exit 1\n"), "");
+    assert_string_equal(guard("W=72\n[ \"$W\" != 264 ] && { echo no; exit 1; }\n"), "72 != 264");
+    assert_string_equal(guard("W=72\n[ $W = 264 ] || {\n  echo no\n  exit 1\n}\n"), "72 = 264");
+    assert_string_equal(guard("W=72\nif [ $W -ne 264 ]; then\n  echo no\n  exit 1\nfi\n"),
+                        "72 -ne 264");
+    assert_string_equal(guard("W=72\nif (( W*2 != 264 )); then exit 1; fi\n"), "144 != 264");
+    assert_string_equal(guard("W=72\nif test $W -eq 264; then A=1; else exit 0; fi\n"), "");
+    assert_string_equal(guard("[[ $W -eq 264 ]] || exit 1\n"), "");
+    assert_string_equal(guard("W=7\n[[ $W -eq 8 ]] || echo no\nexit 0\n"), "");
+    assert_string_equal(guard("W=7\n[[ $W -ne 8 ]] && [[ $1 == x ]] && exit 0\n"), "");
+    assert_string_equal(guard("W=7\nif [ $W -ne 8 ]; then\n if [ -z $X ]; then exit 1; fi\nfi\n"),
+                        "");
+    assert_string_equal(guard("#SBATCH -N 4 --ntasks-per-node=8\n[ $SLURM_NTASKS -eq 32 ] || exit\n"
+                              "(( SLURM_NNODES == 3 )) || exit 1\n"),
+                        "4 == 3");
+}
+
+static void a_batch_script_says_how_many_ranks_there_are(void **state)
+{
+    static const char script[] = "#!/bin/bash\n#SBATCH --nodes=9\n#SBATCH --ntasks-per-node 8\n"
+                                 "#SBATCH --gres=gpu:h100:8\n"
+                                 "export LLM_TP=2 LLM_DP=32; ENCODER_DP=8\nsrun bash run.sh\n";
+    struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sbatch");
+    assert_int_equal(s2s_dialect_detect(conf), S2S_DIALECT_HET);
+    assert_string_equal(s2s_conf_find(conf, "BATCH.world")->text, "72");
+    assert_string_equal(s2s_conf_find(conf, "BATCH.gpus_per_node")->text, "8");
+    assert_string_equal(s2s_conf_find(conf, "MODEL_ARGS.--llm-dp")->text, "32");
+    assert_int_equal(s2s_conf_find(conf, "MODEL_ARGS.--llm-dp")->place.line, 5);
+    s2s_conf_free(conf);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_variables_and_arrays_become_flags),
         cmocka_unit_test(what_a_script_decides_at_run_time_is_unknown),
         cmocka_unit_test(launchers_and_exports_are_the_environment),
+        cmocka_unit_test(a_guard_that_its_own_numbers_contradict_is_found),
+        cmocka_unit_test(a_batch_script_says_how_many_ranks_there_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

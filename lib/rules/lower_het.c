@@ -79,18 +79,15 @@ static void fill_defaults(struct rules_check *check, enum flavor flavor, bool ha
         {"mbs", 0, 2, 0},    {"nmb_given", 0, 2, 0},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int value = handed_over                         ? sizes[i].handed_over
-                    : flavor == LANDED                  ? sizes[i].landed
-                    : flavor == EARLY                   ? sizes[i].early
-                    : sizes[i].landed == sizes[i].early ? sizes[i].landed
-                                                        : 0;
+        int value = handed_over       ? sizes[i].handed_over
+                    : flavor == EARLY ? sizes[i].early
+                                      : sizes[i].landed;
         struct rules_fact *fact = rules_fact_find(&check->facts, sizes[i].name);
         bool unset =
             fact->value.type == RULES_NULL || (fact->value.type == RULES_UNKNOWN && !fact->node);
         if (unset && (value || strcmp(sizes[i].name, "nmb_given") != 0))
             fact->value = value ? rules_int(value) : rules_unknown();
     }
-    /* without an encoder its sizes do not matter, and the language model starts at 0 */
     struct rules_value early = flavor ? rules_bool(flavor == EARLY) : rules_unknown();
     rules_fact_set(&check->facts, "early", early);
     rules_fact_set(&check->facts, "handed_over", rules_bool(handed_over));

@@ -485,5 +485,17 @@ const struct s2s_rule rules_rl[] = {
         .why = "Not implemented for a single process.",
         .source = DTENSOR ":setup_distributed",
     },
+    {
+        .id = "S2S-PP-015",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "dt and pp > 1 and upstream == 'rl-main'",
+        .at = "pp",
+        .message = "this version does not know {@pp}",
+        .fix = "use the Megatron backend, or the version of pull request 2242",
+        .why = "The key is ignored: the mesh is built with one stage, and data parallelism shards "
+               "otherwise than meant.",
+        .source = DTENSOR,
+    },
     RULES_END,
 };

@@ -1,6 +1,9 @@
 /* A batch is checked once, where it enters a model: everything below trusts it. */
+#include <stdlib.h>
+
 #include "lib/base/error.h"
-#include "lib/model/model.h"
+#include "lib/base/mem.h"
+#include "lib/model/model_internal.h"
 
 int64_t s2s_batch_n_labels(const struct s2s_batch *batch)
 {
@@ -91,4 +94,30 @@ int s2s_batch_check(const struct s2s_batch *batch, int64_t vocab_size, struct s2
     if ((rc = check_clips(batch, err)) < 0)
         return rc;
     return vocab_size > 0 ? check_ids(batch, vocab_size, err) : 0;
+}
+
+int64_t model_n_audio_frames(const struct s2s_batch *batch)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < batch->n_clips; k++)
+        n += batch->audio_frames[k];
+    return n;
+}
+
+struct s2s_tensor *model_audio_slots(struct s2s_tape *tape, const struct s2s_batch *batch)
+{
+    int64_t n = model_n_audio_frames(batch), at = 0;
+    int32_t *idx = s2s_xmalloc((size_t)(n + 1) * sizeof *idx);
+    for (int64_t k = 0; k < batch->n_clips; k++)
+        for (int32_t i = 0; i < batch->audio_frames[k]; i++)
+            idx[at++] = batch->audio_slot[k] + i;
+    struct s2s_tensor *slots = s2s_tape_upload_i32(tape, idx, n);
+    free(idx);
+    return slots;
+}
+
+struct s2s_tensor *model_audio_embeds(struct s2s_tape *tape, const struct s2s_batch *batch)
+{
+    int64_t shape[] = {model_n_audio_frames(batch), batch->embed_dim};
+    return s2s_tape_upload(tape, S2S_F32, 2, shape, batch->audio_embeds);
 }

@@ -345,6 +345,34 @@ static struct s2s_tensor *llama_embed(struct s2s_model *model, struct s2s_tape *
                             model->pad_token_id);
 }
 
+/* What the stream brought for the slots of clips, in this decoder's width. */
+static int splice_audio(const struct s2s_model *model, struct s2s_tape *tape,
+                        const struct s2s_batch *batch, struct s2s_forward *fwd,
+                        struct s2s_tensor **embeds, struct s2s_error *err)
+{
+    int rc;
+    if (model_n_audio_frames(batch) == 0)
+        return 0;
+    if (!batch->audio_embeds) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "%lld clips of sound for a model without an encoder",
+                           (long long)batch->n_clips);
+        return s2s_error_hint(err, rc,
+                              "name model.encoder, or encode the stream first: s2s-encode "
+                              "--projection");
+    }
+    if (batch->embed_dim != model->hidden_size) {
+        rc = s2s_error_set(err, S2S_E_SHAPE, "embeddings are %lld wide; the LLM is %lld",
+                           (long long)batch->embed_dim, (long long)model->hidden_size);
+        return s2s_error_hint(err, rc,
+                              "a model without a projection takes what s2s-encode "
+                              "--projection makes");
+    }
+    fwd->audio_embeds = model_audio_embeds(tape, batch);
+    *embeds = s2s_op_splice_rows(tape, *embeds, fwd->audio_embeds, model_audio_slots(tape, batch));
+    return 0;
+}
+
 static int llama_forward(struct s2s_model *model, struct s2s_tape *tape,
                          const struct s2s_batch *batch, struct s2s_forward *fwd,
                          struct s2s_error *err)
@@ -353,6 +381,9 @@ static int llama_forward(struct s2s_model *model, struct s2s_tape *tape,
         return s2s_error_set(err, S2S_E_ARG,
                              "a decoder needs input_ids, position_ids and cu_seqlens");
     struct s2s_tensor *embeds = llama_embed(model, tape, batch);
+    int rc = splice_audio(model, tape, batch, fwd, &embeds, err);
+    if (rc < 0)
+        return rc;
     return llama_forward_embeds(model, tape, embeds, batch, fwd, err);
 }
 

@@ -51,7 +51,8 @@ struct s2s_batch {
     int64_t padded_mel; /* 0, or the mel frames that clips of a padded batch have: statistics of
                            batch norm then count the padding */
     const float *audio_embeds; /* instead of mel: [sum of audio_frames, embed_dim] */
-    int64_t embed_dim;         /* the LLM's width (projected already) or the encoder's */
+    int64_t embed_dim;         /* the LLM's width or the encoder's */
+    bool embed_projected;      /* audio_embeds went through a projection already */
     const float *target;       /* bare encoder: [frames, width]; loss 0.5 |y - target|^2 */
 };
 

@@ -11,4 +11,11 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
 /* One tensor of a file; SHAPE and DTYPE name it. */
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err);
 
+/* Slots that the clips of a batch fill, together. */
+int64_t model_n_audio_frames(const struct s2s_batch *batch);
+/* Their indices, clip after clip: where s2s_op_splice_rows puts the clips' rows. */
+struct s2s_tensor *model_audio_slots(struct s2s_tape *tape, const struct s2s_batch *batch);
+/* audio_embeds of a batch as a tensor [model_n_audio_frames, embed_dim]. */
+struct s2s_tensor *model_audio_embeds(struct s2s_tape *tape, const struct s2s_batch *batch);
+
 #endif

@@ -219,14 +219,6 @@ static int check_frames(const struct s2s_model *model, const struct s2s_batch *b
     return 0;
 }
 
-static int64_t total_frames(const struct s2s_batch *batch)
-{
-    int64_t n = 0;
-    for (int64_t k = 0; k < batch->n_clips; k++)
-        n += batch->audio_frames[k];
-    return n;
-}
-
 /* Encoder output of the clips, or what the stream brought along: [frames, D or H]. */
 static int audio_features(struct s2s_model *model, struct s2s_tape *tape,
                           const struct s2s_batch *batch, struct s2s_forward *fwd,
@@ -234,8 +226,7 @@ static int audio_features(struct s2s_model *model, struct s2s_tape *tape,
 {
     struct s2s_model *encoder = s2s_salm_encoder(model);
     if (batch->audio_embeds) {
-        int64_t shape[] = {total_frames(batch), batch->embed_dim};
-        *out = s2s_tape_upload(tape, S2S_F32, 2, shape, batch->audio_embeds);
+        *out = model_audio_embeds(tape, batch);
         return 0;
     }
     if (!batch->mel)
@@ -262,23 +253,17 @@ static int project(struct s2s_model *model, struct s2s_tape *tape, const struct 
     int rc = audio_features(model, tape, batch, fwd, &x, err);
     if (rc < 0)
         return rc;
-    const bool projected = batch->audio_embeds && batch->embed_dim == m->llm->hidden_size &&
-                           m->encoder->hidden_size != m->llm->hidden_size;
+    const int64_t width = m->llm->hidden_size;
+    const bool fits_llm_only = batch->embed_dim == width && m->encoder->hidden_size != width;
+    const bool projected = batch->audio_embeds && (batch->embed_projected || fits_llm_only);
     s2s_tape_layer(tape, "%sproj", model->prefix);
-    if (!projected && s2s_tensor_cols(x) != m->encoder->hidden_size)
-        return s2s_error_set(err, S2S_E_SHAPE,
-                             "embeddings are %lld wide; the encoder is %lld, the LLM %lld",
-                             (long long)s2s_tensor_cols(x), (long long)m->encoder->hidden_size,
-                             (long long)m->llm->hidden_size);
+    if (s2s_tensor_cols(x) != (projected ? width : m->encoder->hidden_size))
+        return s2s_error_set(
+            err, S2S_E_SHAPE, "embeddings are %lld wide; the encoder is %lld, the LLM %lld",
+            (long long)s2s_tensor_cols(x), (long long)m->encoder->hidden_size, (long long)width);
     fwd->audio_embeds =
         projected ? x : s2s_op_linear(tape, x, m->w->tensor, m->b ? m->b->tensor : NULL);
-    int64_t n = total_frames(batch), at = 0;
-    int32_t *idx = s2s_xmalloc((size_t)(n + 1) * sizeof *idx);
-    for (int64_t k = 0; k < batch->n_clips; k++)
-        for (int32_t i = 0; i < batch->audio_frames[k]; i++)
-            idx[at++] = batch->audio_slot[k] + i;
-    *slots = s2s_tape_upload_i32(tape, idx, n);
-    free(idx);
+    *slots = model_audio_slots(tape, batch);
     return 0;
 }
 
@@ -295,7 +280,7 @@ static int salm_forward(struct s2s_model *model, struct s2s_tape *tape,
     if (rc < 0)
         return rc;
     struct s2s_tensor *embeds = m->llm->kind->embed(m->llm, tape, batch);
-    if (batch->n_clips > 0 && total_frames(batch) > 0) {
+    if (batch->n_clips > 0 && model_n_audio_frames(batch) > 0) {
         if ((rc = project(model, tape, batch, fwd, &slots, err)) < 0)
             return rc;
         s2s_tape_layer(tape, "%ssplice", model->prefix);

@@ -135,6 +135,7 @@ static int read_embed(struct s2s_schema *schema, const json_t *header, struct s2
     const json_t *hidden = json_object_get(embed, "hidden");
     const char *dtype = json_string_value(json_object_get(embed, "dtype"));
     schema->hidden = json_integer_value(hidden);
+    schema->projected = json_is_string(json_object_get(embed, "projection"));
     schema->embed_dtype = dtype ? s2s_dtype_parse(dtype) : S2S_DTYPE_NONE;
     if (!json_is_integer(hidden) || schema->hidden < 1)
         return bad_key(err, "embed", "must hold a hidden of at least 1");

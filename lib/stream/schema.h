@@ -67,6 +67,7 @@ struct s2s_schema {
     int64_t cp_size, cp_rank; /* 1, 0 where there is no cp */
     bool has_embed;
     int64_t hidden; /* of embed */
+    bool projected; /* embed: already in the language model's width */
     enum s2s_dtype embed_dtype;
     struct s2s_schema_tensor *tensors;
     size_t n_tensors;

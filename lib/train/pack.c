@@ -143,8 +143,8 @@ static int check_finite(const struct s2s_pack *pack, const float *x, const int64
     return 0;
 }
 
-static int read_embeds(struct s2s_pack *pack, const struct s2s_safetensors *st,
-                       struct s2s_error *err)
+static int read_embeds(struct s2s_pack *pack, const struct s2s_schema *schema,
+                       const struct s2s_safetensors *st, struct s2s_error *err)
 {
     struct s2s_batch *b = &pack->batch;
     const struct s2s_st_tensor *t = s2s_safetensors_find(st, "audio_embeds");
@@ -163,6 +163,7 @@ static int read_embeds(struct s2s_pack *pack, const struct s2s_safetensors *st,
     }
     b->audio_embeds = out;
     b->embed_dim = t->shape[1];
+    b->embed_projected = schema->projected;
     int64_t *cu = s2s_xcalloc((size_t)b->n_clips + 1, sizeof *cu);
     for (int64_t k = 0; k < b->n_clips; k++)
         cu[k + 1] = cu[k] + b->audio_frames[k];
@@ -282,8 +283,8 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
     pack->ids = copy_meta(st, "ids");
     pack->texts = copy_meta(st, "texts");
     int rc = read_slots(pack, schema, st, err);
-    if (rc == 0 && reader->need_audio && pack->batch.n_clips > 0) {
-        rc = schema->has_embed ? read_embeds(pack, st, err)
+    if (rc == 0 && pack->batch.n_clips > 0 && (reader->need_audio || schema->has_embed)) {
+        rc = schema->has_embed ? read_embeds(pack, schema, st, err)
                                : read_mel(pack, reader, schema, st, err);
         if (rc == 0 && reader->augment && pack->batch.mel)
             augment(pack, reader->augment, key);
@@ -342,6 +343,7 @@ static void join_clips(struct s2s_pack *to, struct s2s_pack *const *packs, size_
         t += p->n_tokens;
         b->n_mels = p->n_mels ? p->n_mels : b->n_mels;
         b->embed_dim = p->embed_dim ? p->embed_dim : b->embed_dim;
+        b->embed_projected = b->embed_projected || p->embed_projected;
     }
     cu[b->n_clips] = n_mel;
     b->audio_slot = slot;
@@ -484,6 +486,7 @@ struct s2s_pack *s2s_pack_utterance(const struct s2s_pack *pack, int64_t seq,
     u->seq_lens = bounds + 2;
     u->n_mels = sound->mel ? width : 0;
     u->embed_dim = sound->audio_embeds ? width : 0;
+    u->embed_projected = sound->embed_projected;
     u->mel = sound->mel ? rows : NULL;
     u->cu_mel = sound->mel ? cu : NULL;
     u->audio_embeds = sound->audio_embeds ? rows : NULL;

@@ -18,6 +18,23 @@ static int check_kind(const struct s2s_stream *in, const char *path, struct s2s_
                : s2s_error_hint(err, rc, "make packs with s2s-pack");
 }
 
+/* Packs of several streams share a forward pass: their sound is of one form, or absent. */
+static int check_same_form(const struct train_streams *s, size_t i, struct s2s_error *err)
+{
+    const struct s2s_schema *a = NULL, *b = &s->schema[i];
+    for (size_t j = 0; j < i && !a; j++)
+        if (s->schema[j].has_embed || s->schema[j].audio != S2S_AUDIO_NONE)
+            a = &s->schema[j];
+    if (!a || (!b->has_embed && b->audio == S2S_AUDIO_NONE) ||
+        (a->has_embed == b->has_embed && a->hidden == b->hidden && a->projected == b->projected))
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_SHAPE, "%s: its sound is of another form than that of %s",
+                           s->paths[i], s->paths[a - s->schema]);
+    return s2s_error_hint(err, rc,
+                          "read streams of sound, or embeddings of one encoder and "
+                          "projection, not both");
+}
+
 static int open_one(struct train_streams *s, size_t i, struct s2s_error *err)
 {
     int rc = s2s_stream_open(&s->in[i], s->paths[i], err);
@@ -27,6 +44,8 @@ static int open_one(struct train_streams *s, size_t i, struct s2s_error *err)
     if (rc < 0)
         return s2s_error_add(err, rc, "%s", s->paths[i]);
     s->n++;
+    if ((rc = check_same_form(s, i, err)) < 0)
+        return rc;
     if (s->pipe)
         return 0;
     int64_t n = s2s_stream_n_records(s->in[i], err);

@@ -470,6 +470,33 @@ PY
     says "the stream holds no sound"
 }
 
+@test "speech: embeddings train as the sound they were made of" {
+    make_speech
+    # as wide as the LLM: only the header tells an embedding that was projected already
+    sed -i 's/"hidden_size": 16/"hidden_size": 32/' enc.json
+    s2s-train s.yaml run=zero train.steps=0
+    s2s-ckpt convert -q --to hf zero/checkpoints model
+    s2s-encode -q --encoder model/encoder mel.s2s -o wide.s2s
+    s2s-encode -q --encoder model/encoder --projection model mel.s2s -o projected.s2s
+    whole='model={path: model}'
+    s2s-train s.yaml run=mel train.steps=1 "$whole"
+    s2s-train s.yaml run=wide train.steps=1 "$whole" 'data.train=[wide.s2s]'
+    s2s-train s.yaml run=projected train.steps=1 "$whole" 'data.train=[projected.s2s]'
+    # an LLM alone takes what was projected
+    s2s-train s.yaml run=bare train.steps=1 'model={llm: {path: model/llm}}' 'data.train=[projected.s2s]'
+    python3 - <<'PY'
+import json
+loss = [json.loads(open(run + "/log.jsonl").readline())["loss"] for run in ("mel", "wide", "projected", "bare")]
+assert max(loss) - min(loss) < 1e-5, loss
+PY
+    exits 1 s2s-train s.yaml run=no 'model={llm: {path: model/llm}}'
+    says "clips of sound for a model without an encoder"
+    exits 1 s2s-train s.yaml run=mixed "$whole" 'data.train=[mel.s2s, wide.s2s]'
+    says "wide.s2s: its sound is of another form than that of mel.s2s"
+    exits 1 s2s-train s.yaml run=mixed "$whole" 'data.train=[projected.s2s, wide.s2s]'
+    says "of another form"
+}
+
 @test "speech: masks are drawn by step and sample, so a resumed run draws the same" {
     make_speech
     aug='train.spec_augment={freq_masks: 2, freq_width: 20, time_masks: 2, time_width: 0.2}'

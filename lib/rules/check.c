@@ -119,15 +119,46 @@ static void find_needed_markers(struct rules_check *check)
     }
 }
 
+/* "~key" or "~key=value" of Hydra: the key goes away. */
+static int apply_removal(struct rules_check *check, const char *set)
+{
+    char *path = s2s_xstrndup(set + 1, strcspn(set + 1, "="));
+    bool gone = s2s_conf_remove(check->conf, path);
+    int rc =
+        gone ? 0 : s2s_error_set(check->err, S2S_E_ARG, "--set: no key '%s' to take away", path);
+    free(path);
+    return rc;
+}
+
+/* "+key=value" adds what is not there yet. */
+static int refuse_present(struct rules_check *check, const char *set)
+{
+    char *path = s2s_xstrndup(set, strcspn(set, "="));
+    int rc = 0;
+    if (s2s_conf_find(check->conf, path)) {
+        s2s_error_set(check->err, S2S_E_ARG, "--set: '%s' is there already", path);
+        rc = s2s_error_hint(check->err, S2S_E_ARG, "++%s adds or replaces", path);
+    }
+    free(path);
+    return rc;
+}
+
 /* "key=value": a common name goes to the dialect's key for it, anything else is a key itself.
- * Names are resolved after a first lowering told what they are. */
+ * Names are resolved after a first lowering told what they are. "+", "++" and "~" are Hydra's. */
 static int apply_set(struct rules_check *check, const char *set)
 {
     const char *equals = strchr(set, '=');
+    if (set[0] == '~')
+        return apply_removal(check, set);
+    int n_plus = set[0] != '+' ? 0 : set[1] != '+' ? 1 : 2;
+    set += n_plus;
     if (!equals || equals == set) {
         s2s_error_set(check->err, S2S_E_ARG, "--set: '%s' is not key=value", set);
         return s2s_error_hint(check->err, S2S_E_ARG, "as in --set tp=4");
     }
+    int rc = n_plus == 1 ? refuse_present(check, set) : 0;
+    if (rc < 0)
+        return rc;
     char *name = s2s_xstrndup(set, (size_t)(equals - set));
     if (check->report->dialect & MEGATRON) /* --tensor-model-parallel-size is fine too */
         for (char *s = name + strspn(name, "-"); *s; s++)
@@ -137,8 +168,8 @@ static int apply_set(struct rules_check *check, const char *set)
                            ? s2s_xasprintf("%s%s", fact->key, equals)
                            : s2s_xasprintf("%s%s", name + strspn(name, "-"), equals);
     free(name);
-    int rc = s2s_conf_override(fact && fact->of_model ? check->model : check->conf, assignment,
-                               check->err);
+    rc = s2s_conf_override(fact && fact->of_model ? check->model : check->conf, assignment,
+                           check->err);
     free(assignment);
     return rc < 0 ? s2s_error_add(check->err, rc, "--set") : 0;
 }

@@ -138,6 +138,22 @@ EOF
     exits 0 s2s-check --set checkpoint.keep=2 bad.yaml
     exits 1 s2s-check --set cp=2 slm.yaml
     says "command line: error: cp_size 2 without packed sequences"
+    exits 1 s2s-check --set ++trainer.strategy.cp_size=2 slm.yaml
+    exits 2 s2s-check --set +trainer.strategy.cp_size=2 slm.yaml
+    says "is there already"
+    exits 0 s2s-check --set +model.note=x slm.yaml
+    exits 2 s2s-check --set '~trainer.strategy.nowhere' slm.yaml
+    exits 0 s2s-check --set cp=2 --set '~trainer.strategy.cp_size' slm.yaml
+}
+
+@test "many files on several threads give the same bytes" {
+    mkdir many
+    for i in $(seq 40); do sed "s/^/ /;s/^ //" bad.yaml >many/$i.yaml; done
+    cp slm.yaml many/x.yaml
+    exits 1 s2s-check -j1 -o one many
+    exits 1 s2s-check -j8 -o eight many
+    cmp one eight
+    grep -q many/40.yaml one
 }
 
 @test "packed sequences depend on the device and the environment" {

@@ -22,6 +22,7 @@ struct check_options {
 /* A file with what was found in it, or why it could not be read. */
 struct check_file {
     char *path;
+    bool of_folder;                  /* found there, not named */
     struct s2s_report report;        /* slim */
     struct s2s_buf text;             /* what was found, for people (--format text) */
     char *failure;                   /* NULL: it was checked */

@@ -12,6 +12,7 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/num.h"
+#include "lib/base/threads.h"
 #include "lib/io/outfile.h"
 
 enum { MAX_WORLDS = 100000 };
@@ -232,6 +233,43 @@ static void check_argv(struct files *files, const struct check_options *opt)
     files->items[files->n++] = file;
 }
 
+struct job {
+    struct files *files;
+    const struct check_options *opt;
+};
+
+static void check_one(void *ctx, size_t i, int worker)
+{
+    struct job *job = ctx;
+    (void)worker;
+    check_file(&job->files->items[i], job->opt);
+}
+
+/* Checks files[first..] on all threads; a thread is worth it from a few files on. */
+static void check_all(struct files *files, const struct check_options *opt)
+{
+    enum { FILES_A_THREAD = 8 };
+    struct job job = {files, opt};
+    size_t most = 1 + files->n / FILES_A_THREAD, n_rules = 0;
+    s2s_rules(&n_rules); /* the list is made once, before there are threads */
+    s2s_parallel_for(files->n, (size_t)opt->common.jobs < most ? opt->common.jobs : (int)most,
+                     check_one, &job);
+}
+
+/* a folder holds much that is no config of a dialect: that is no failure there */
+static void drop_others(struct files *files)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < files->n; i++) {
+        struct check_file *file = &files->items[i];
+        if (file->of_folder && file->failure && !file->failed_at.line && !file->report.dialect)
+            release_file(file);
+        else
+            files->items[kept++] = *file;
+    }
+    files->n = kept;
+}
+
 static int collect(struct files *files, const struct check_options *opt, struct s2s_error *err)
 {
     int rc = 0;
@@ -251,17 +289,15 @@ static int collect(struct files *files, const struct check_options *opt, struct 
                 check_worlds(files, paths.items[k], opt);
                 continue;
             }
-            struct check_file file = {.path = s2s_xstrdup(paths.items[k])};
-            check_file(&file, opt);
-            /* a folder holds much that is no config of a dialect: that is no failure there */
-            if (folder && file.failure && !file.failed_at.line && !file.report.dialect) {
-                release_file(&file);
-                continue;
-            }
             s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
-            files->items[files->n++] = file;
+            files->items[files->n++] =
+                (struct check_file){.path = s2s_xstrdup(paths.items[k]), .of_folder = folder};
         }
         release_paths(&paths);
+    }
+    if (!opt->argv && opt->n_worlds <= 1 && rc >= 0) {
+        check_all(files, opt);
+        drop_others(files);
     }
     return rc;
 }

@@ -38,7 +38,10 @@ static const struct argp_option options[] = {
      "mlm (Megatron-LM arguments) or het (its heterogeneous MIMO training); default: by its keys",
      1},
     {"set", KEY_SET, "KEY=VALUE", 0,
-     "Check as if this were set: a key of the config, or a common name such as tp (repeatable)", 1},
+     "Check as if this were set: a key of the config, or a common name such as tp; also "
+     "+KEY=VALUE, "
+     "++KEY=VALUE and ~KEY as in Hydra (repeatable)",
+     1},
     {"argv", KEY_ARGV, NULL, 0, "What follows `--` is a Megatron-LM command line, not files", 1},
     {"model-config", KEY_MODEL, "FILE", 0,
      "config.json of the language model: heads, experts, hidden size", 1},
@@ -125,7 +128,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--dialect: '%s' is none of s2s, slm, rl, am, mlm, het", arg);
         return 0;
     case KEY_SET:
-        check_assignment(state, "set", arg);
+        if (arg[0] != '~')
+            check_assignment(state, "set", arg);
         add(&opt->sets, &opt->n_sets, &opt->cap_sets, arg);
         return 0;
     case KEY_ENV:

@@ -11,7 +11,7 @@ BIN := $(if $(filter release,$(VARIANT)),bin,$(BUILD)/bin)
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' $(1) $(2))
 
-PKGS := sndfile soxr libarchive libzstd jansson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc ompi-c
+PKGS := sndfile soxr libarchive libzstd zlib jansson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc ompi-c
 # targets that need no compiler do not ask pkg-config
 ifneq ($(filter-out setup clean,$(or $(MAKECMDGOALS),all)),)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')

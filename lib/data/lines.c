@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <zlib.h>
+
 #include "lib/base/base.h"
 
 enum { COPY_BYTES = 1 << 16 };
@@ -26,39 +28,80 @@ static int write_all(int fd, const char *bytes, size_t len)
     return 0;
 }
 
-/* Copies what cannot be mapped to a file without a name; returns its descriptor. */
-static int spool(int from, const char *path, struct s2s_error *err)
+/* A file without a name; returns its descriptor. */
+static int temporary(const char *path, struct s2s_error *err)
 {
     const char *folder = getenv("TMPDIR");
     char *name = s2s_xasprintf("%s/s2s-lines-XXXXXX", folder && *folder ? folder : "/tmp");
     int fd = mkstemp(name);
-    if (fd < 0) {
-        int rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make a temporary file %s", path, name);
-        free(name);
-        return rc;
-    }
-    unlink(name);
+    if (fd < 0)
+        fd = s2s_error_errno(err, S2S_E_IO, "%s: cannot make a temporary file %s", path, name);
+    else
+        unlink(name);
     free(name);
+    return fd;
+}
+
+static int read_some(int fd, char *block)
+{
+    ssize_t n;
+    do
+        n = read(fd, block, COPY_BYTES);
+    while (n < 0 && errno == EINTR);
+    return (int)n;
+}
+
+/* Copies what cannot be mapped to a file without a name; returns its descriptor. */
+static int spool(int from, const char *path, struct s2s_error *err)
+{
+    int fd = temporary(path, err), rc = 0, n = 0;
+    if (fd < 0)
+        return fd;
     char *block = s2s_xmalloc(COPY_BYTES);
-    int rc = 0;
-    for (;;) {
-        ssize_t n = read(from, block, COPY_BYTES);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot read", path);
-        if (n <= 0)
-            break;
-        if (write_all(fd, block, (size_t)n) < 0) {
+    while (rc == 0 && (n = read_some(from, block)) > 0)
+        if (write_all(fd, block, (size_t)n) < 0)
             rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot copy to a temporary file", path);
-            break;
-        }
-    }
+    if (n < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot read", path);
     free(block);
     if (rc == 0)
         return fd;
     close(fd);
     return rc;
+}
+
+/* The same of a gzip file; closes `from`. zlib checks sums and lengths. */
+static int gunzip(int from, const char *path, struct s2s_error *err)
+{
+    int fd = temporary(path, err), rc = 0, n = 0, code = 0;
+    gzFile in = fd < 0 || lseek(from, 0, SEEK_SET) < 0 ? NULL : gzdopen(from, "rb");
+    if (!in) {
+        close(from);
+        if (fd >= 0)
+            close(fd);
+        return fd < 0 ? fd : s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for gzip", path);
+    }
+    char *block = s2s_xmalloc(COPY_BYTES);
+    while (rc == 0 && (n = gzread(in, block, COPY_BYTES)) > 0)
+        if (write_all(fd, block, (size_t)n) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot copy to a temporary file", path);
+    free(block);
+    (void)gzerror(in, &code);
+    if (rc == 0 && code != Z_OK && code != Z_STREAM_END)
+        rc = code == Z_BUF_ERROR
+                 ? s2s_error_set(err, S2S_E_TRUNCATED, "%s: the gzip file is cut", path)
+                 : s2s_error_set(err, S2S_E_FORMAT, "%s: the gzip file is damaged", path);
+    gzclose_r(in);
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return rc;
+}
+
+static bool is_gzip(int fd)
+{
+    unsigned char magic[3];
+    return pread(fd, magic, 3, 0) == 3 && magic[0] == 0x1f && magic[1] == 0x8b && magic[2] == 8;
 }
 
 static int map(struct s2s_lines *lines, int fd, struct s2s_error *err)
@@ -94,6 +137,8 @@ int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *
             close(fd);
             fd = copy;
         }
+        if (fd >= 0 && is_gzip(fd))
+            fd = gunzip(fd, lines->path, err);
         rc = fd < 0 ? fd : map(lines, fd, err);
     }
     if (fd >= 0)

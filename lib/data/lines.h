@@ -1,6 +1,7 @@
 /*
  * A text file whose lines can be read in any order and more than once: a file is mapped, a pipe is
- * copied to a temporary file without a name first.
+ * copied and a gzip file (known by its first bytes) unpacked to a temporary file without a name
+ * first.
  */
 #ifndef S2S_DATA_LINES_H
 #define S2S_DATA_LINES_H
@@ -30,7 +31,7 @@ struct s2s_line {
     int64_t number; /* from 1 */
 };
 
-/* "-" is stdin. OPEN, IO. */
+/* "-" is stdin. OPEN, IO; TRUNCATED and FORMAT of a gzip file. */
 int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *err);
 void s2s_lines_close(struct s2s_lines *lines);
 

@@ -368,3 +368,20 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     exits 1 sh -c 's2s-pack --help >/dev/full'
     exits 1 sh -c 's2s-pack --version >&-'
 }
+
+@test "manifests and rows may be gzip, from a file or a pipe; a cut or damaged one is refused" {
+    gzip -k m.jsonl ids.jsonl
+    args=(--tokenizer "$tok" --tokens 256)
+    s2s-pack -q --manifest m.jsonl "${args[@]}" -o want.s2s
+    s2s-pack -q --manifest m.jsonl.gz "${args[@]}" -o out.s2s
+    same out.s2s want.s2s
+    s2s-pack -q --manifest - "${args[@]}" <m.jsonl.gz | cmp - want.s2s
+    s2s-pack -q --ids ids.jsonl.gz --tokens 64 | s2s-shard verify -q -
+    head -c 60 m.jsonl.gz >cut.gz
+    exits 1 s2s-pack --manifest cut.gz "${args[@]}" -o none.s2s
+    says "cut.gz: the gzip file is cut"
+    flip m.jsonl.gz $(($(stat -c %s m.jsonl.gz) - 6))
+    exits 1 s2s-pack --manifest m.jsonl.gz "${args[@]}" -o none.s2s
+    says damaged
+    [ ! -e none.s2s ]
+}

@@ -269,6 +269,57 @@ static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
     return rc;
 }
 
+/* sums in float64: the mean is rounded once */
+struct mean {
+    double *sum;
+    char *bytes;
+};
+
+static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *piece,
+                      const int64_t *begin, const int64_t *box, struct stream *s,
+                      const struct mean *mean, struct s2s_error *err)
+{
+    size_t n = (size_t)ckpt_box_numel(box, piece->source->n_dims);
+    int rc = 0;
+    for (size_t k = 0; k <= plan->n_others && rc == 0; k++) {
+        struct s2s_ckpt *ckpt = k ? plan->others[k - 1] : plan->source;
+        const struct s2s_ckpt_tensor *t =
+            k ? s2s_ckpt_find(ckpt, piece->source->name) : piece->source;
+        rc = t ? s2s_ckpt_read(ckpt, t, begin, box, mean->bytes, err)
+               : s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent", piece->source->name);
+        for (size_t i = 0; i < n && rc == 0; i++)
+            mean->sum[i] = (k ? mean->sum[i] : 0) + load(mean->bytes, s->from, i);
+    }
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        store(mean->bytes, s->to, i, mean->sum[i] / (double)(plan->n_others + 1));
+    if (s->how->stop && *s->how->stop)
+        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted; nothing was left behind");
+    if (s->how->progress)
+        s->how->progress(s->how->ctx, (int64_t)(n * s2s_dtype_size(s->from)));
+    return s->sink(s->ctx, mean->bytes, n * s2s_dtype_size(s->to), err);
+}
+
+static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *piece,
+                       struct stream *s, struct s2s_error *err)
+{
+    struct s2s_ckpt_walk walk;
+    int64_t begin[S2S_MAX_DIMS];
+    int rc = 0;
+    /* walked in boxes of so many float64 */
+    struct mean mean = {.sum = s2s_xmalloc(S2S_CKPT_PIECE), .bytes = s2s_xmalloc(S2S_CKPT_PIECE)};
+    s2s_ckpt_walk_begin(&walk, piece->size, piece->source->n_dims, sizeof(double));
+    while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
+        for (int d = 0; d < piece->source->n_dims; d++)
+            begin[d] = piece->begin[d] + walk.begin[d];
+        rc = mean_piece(plan, piece, begin, walk.box, s, &mean, err);
+    }
+    free(mean.sum);
+    free(mean.bytes);
+    return rc;
+}
+
 int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
                            const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
                            struct s2s_error *err)
@@ -282,6 +333,10 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
             continue;
         }
         s.from = piece->source->dtype;
+        if (plan->n_others && is_float(s.from)) {
+            rc = stream_mean(plan, piece, &s, err);
+            continue;
+        }
         rc = s2s_ckpt_stream(plan->source, piece->source, piece->begin, piece->size, stream_sink,
                              &s, err);
     }
@@ -294,6 +349,10 @@ int s2s_ckpt_plan_verify(struct s2s_ckpt_plan *plan, struct s2s_error *err)
         for (size_t k = 0; k < plan->targets[i].n_pieces; k++) {
             const struct s2s_ckpt_tensor *source = plan->targets[i].pieces[k].source;
             int rc = source ? s2s_ckpt_verify_tensor(plan->source, source, err) : 0;
+            for (size_t o = 0; source && o < plan->n_others && rc == 0; o++) {
+                const struct s2s_ckpt_tensor *other = s2s_ckpt_find(plan->others[o], source->name);
+                rc = other ? s2s_ckpt_verify_tensor(plan->others[o], other, err) : 0;
+            }
             if (rc < 0)
                 return rc;
         }

@@ -27,6 +27,10 @@ struct s2s_ckpt_target {
 
 struct s2s_ckpt_plan {
     struct s2s_ckpt *source;
+    /* Floating tensors are the mean of source and these (borrowed), which have the same names and
+     * shapes. */
+    struct s2s_ckpt **others;
+    size_t n_others;
     struct s2s_ckpt_target *targets;
     size_t n_targets, cap_targets;
 };
@@ -55,6 +59,7 @@ void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan);
 
 struct s2s_ckpt_write {
     int64_t max_shard_bytes; /* of a file of weights; 0: one file */
+    int64_t n_files;         /* torch_dist: this many of equal size instead; 0: does not matter */
     void (*progress)(void *ctx, int64_t bytes);
     void *ctx;
     volatile int *stop;                    /* not 0: give up (INTERRUPTED) */

@@ -490,6 +490,121 @@ PY
     exits 0 s2s-ckpt verify out
 }
 
+@test "reshard: any number of files, every tensor and object as it was" {
+    for name in mini_writer mcore016_gated_pp2dp2_dpreshardable mcore016_hybrid_tp2pp2ep2 mcore012_torch24_flattened_tp2 dcp_plain; do
+        s2s-ckpt ls --json --sha256 "$DATA/$name" | python3 -c 'import json,sys; d=json.load(sys.stdin)
+for t in d["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])
+for o in d["objects"]: print(o["name"])' >want
+        originals "$DATA/$name" >want.originals
+        for n in 1 3 16; do
+            rm -rf out
+            exits 0 s2s-ckpt reshard -q --files $n "$DATA/$name" out
+            s2s-ckpt ls --json --sha256 out | python3 -c 'import json,sys; d=json.load(sys.stdin)
+for t in d["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])
+for o in d["objects"]: print(o["name"])' >got
+            same want got
+            originals out >got
+            same want.originals got
+            [ "$(ls out/*/*.distcp | wc -l)" -le $n ]
+        done
+        exits 0 s2s-ckpt verify out
+    done
+    # 96 rows of 100 kB: equal files, tensors cut
+    python3 - <<'PY'
+import json, struct
+n, width = 96, 25000
+header = json.dumps({"w": {"dtype": "F32", "shape": [n, width], "data_offsets": [0, 4 * n * width]}}).encode()
+open("big.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + bytes(i * 7 % 251 for i in range(width)) * 4 * n)
+PY
+    rm -rf out
+    exits 0 s2s-ckpt reshard -q --files 8 big.safetensors out
+    [ "$(ls out/*/*.distcp | wc -l)" -eq 8 ]
+    for file in out/*/*.distcp; do [ "$(stat -c %s $file)" -lt 1210000 ]; done
+    exits 0 s2s-ckpt diff big.safetensors out
+    exits 2 s2s-ckpt reshard --files 0 big.safetensors x
+    exits 2 s2s-ckpt convert --to hf --files 2 big.safetensors x
+}
+
+@test "reshard refuses optimizers that only their own job can take apart, by name" {
+    cp -r "$DATA/mcore016_gated_pp2dp2_dpreshardable" in
+    python3 - <<'PY'
+import glob, zipfile
+# the same type under a refused name; the archive is written anew, with its checksums
+path = glob.glob("in/iter_*/common.pt")[0]
+with zipfile.ZipFile(path) as z:
+    members = [(name, z.read(name)) for name in z.namelist()]
+with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as z:
+    for name, data in members:
+        long = b"dp_zero_gather_scatter"
+        if name.endswith("data.pkl"):
+            data = data.replace(b"X" + bytes([14, 0, 0, 0]) + b"dp_reshardable", b"X" + bytes([len(long), 0, 0, 0]) + long)
+            assert long in data
+        z.writestr(name, data)
+PY
+    exits 1 s2s-ckpt reshard --files 2 in out
+    says "dp_zero_gather_scatter"
+    says "prune"
+    no_litter . in
+}
+
+@test "average: the mean of the weights, rounded once; other checkpoints must be alike" {
+    python3 - <<'PY'
+import json, struct
+import numpy as np
+
+def save(path, **tensors):
+    header, data = {}, b""
+    for name, (dtype, array) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    head = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(head)) + head + data)
+
+def bf16(x):
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+rng = np.random.default_rng(1)
+made = []
+for k in range(3):
+    a = rng.normal(size=(300, 700)).astype(np.float32)
+    b = bf16(rng.normal(size=(40, 50)))
+    save("%d.safetensors" % k, a=("F32", a), b=("BF16", b), n=("I64", np.array([k + 5])))
+    made.append((a, (b.astype(np.uint32) << 16).view(np.float32)))
+a, b = (sum(m[i].astype(np.float64) for m in made) / 3 for i in range(2))
+save("want.safetensors", a=("F32", a.astype(np.float32)), b=("BF16", bf16(b)), n=("I64", np.array([5])))
+save("other.safetensors", a=("F32", made[0][0][:299]), b=("BF16", bf16(b)), n=("I64", np.array([5])))
+save("more.safetensors", a=("F32", made[0][0]), b=("BF16", bf16(b)), n=("I64", np.array([5])), c=("I64", np.array([5])))
+PY
+    exits 0 s2s-ckpt average -q [012].safetensors out.safetensors
+    exits 0 s2s-ckpt diff want.safetensors out.safetensors
+    # of any formats; the first says which one comes out
+    exits 0 s2s-ckpt convert -q --to torch_dist 0.safetensors dist
+    exits 0 s2s-ckpt average -q dist 1.safetensors 2.safetensors mean
+    exits 0 s2s-ckpt verify mean
+    exits 0 s2s-ckpt diff want.safetensors mean
+    exits 0 s2s-ckpt average -q --to hf dist 1.safetensors 2.safetensors -o folder
+    exits 0 s2s-ckpt diff want.safetensors folder
+    exits 1 s2s-ckpt average 0.safetensors other.safetensors x
+    says "of another shape or dtype"
+    exits 1 s2s-ckpt average 0.safetensors more.safetensors x
+    says "c is in"
+    exits 2 s2s-ckpt average 0.safetensors x
+    exits 2 s2s-ckpt average 0.safetensors absent x
+    [ ! -e x ]
+    # damage in any of them is found
+    cp -r dist bad
+    flip bad/iter_0000000/__0_0.distcp 100000
+    exits 1 s2s-ckpt average -q 0.safetensors bad x.safetensors
+    [ ! -e x.safetensors ]
+    # optimizer and random states stay behind
+    exits 0 s2s-ckpt average -q "$DATA/mcore016_hybrid_tp2pp2ep2" "$DATA/mcore016_hybrid_tp2pp2ep2" same
+    [ "$(s2s-ckpt ls same | grep -c -e rng_state -e '^optimizer')" -eq 0 ]
+    digests "$DATA/mcore016_hybrid_tp2pp2ep2" | grep -v '^optimizer' >want
+    digests same >got
+    same want got
+}
+
 @test "a checkpoint of s2s-train becomes a folder that s2s-train and transformers read" {
     model=$ROOT/tests/oracle/models/llama_gqa_tied
     for i in 1 2; do echo "{\"id\": \"a$i\", \"input_ids\": [1,2,3,4,5,6,7,$i]}"; done >ids.jsonl

@@ -8,6 +8,8 @@
 
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
 int ckpt_prune(int argc, char **argv, struct s2s_error *err);
+int ckpt_reshard(int argc, char **argv, struct s2s_error *err);
+int ckpt_average(int argc, char **argv, struct s2s_error *err);
 int ckpt_diff(int argc, char **argv, struct s2s_error *err);
 int ckpt_cat(int argc, char **argv, struct s2s_error *err);
 int ckpt_verify(int argc, char **argv, struct s2s_error *err);

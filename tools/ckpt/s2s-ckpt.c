@@ -6,6 +6,8 @@ static const struct s2s_command commands[] = {
     {"verify", ckpt_verify, "complete, consistent, undamaged, safe; exit 1 otherwise"},
     {"convert", ckpt_convert, "to Hugging Face, torch_dist or one safetensors file"},
     {"prune", ckpt_prune, "the same checkpoint without optimizer and random states"},
+    {"reshard", ckpt_reshard, "the same checkpoint in another number of files"},
+    {"average", ckpt_average, "the mean of the weights of several checkpoints"},
     {"diff", ckpt_diff, "names, shapes, dtypes, bits and largest differences of two checkpoints"},
     {"cat", ckpt_cat, "the bytes or numbers of one tensor"},
     {NULL, NULL, NULL},

@@ -1,0 +1,27 @@
+/* What convert, prune, reshard and average do: read checkpoints, write one. */
+#ifndef CKPT_JOB_H
+#define CKPT_JOB_H
+
+#include "lib/ckpt/map.h"
+#include "tools/ckpt/ckpt_tool.h"
+
+enum ckpt_output { TO_NONE, TO_HF, TO_TORCH_DIST, TO_SAFETENSORS };
+
+struct ckpt_job_options {
+    struct s2s_common common;
+    enum ckpt_output to; /* TO_NONE: as the first input */
+    const char *from, *map, *config, *out;
+    const char **in;
+    size_t n_in, cap_in;
+    enum s2s_dtype dtype;
+    int64_t max_shard_bytes, n_files;
+    enum ckpt_layers layers;
+    int64_t vocab_multiple;
+    bool strict, keep_padding, plan;
+    bool only_weights; /* names as they are, without the optimizer */
+    bool reshard, average;
+};
+
+int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err);
+
+#endif

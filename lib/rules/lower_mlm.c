@@ -5,6 +5,7 @@
  */
 #include "lib/rules/rules_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct rules_map map[] = {
@@ -116,6 +117,81 @@ static const struct rules_map map[] = {
     {"removed_warmup", "warmup", "any", ""},
     {"removed_model_parallel", "model_parallel_size", "any", ""},
     {"removed_checkpoint_activations", "checkpoint_activations", "any", ""},
+    {"eval_gbs", "eval_global_batch_size", "int", ""},
+    {"eval_mbs", "eval_micro_batch_size", "int", ""},
+    {"rl_prompts", "grpo_prompts_per_step", "int", ""},
+    {"rl_group", "grpo_group_size", "int", ""},
+    {"rl_iterations", "grpo_iterations", "int", ""},
+    {"rl_packing", "rl_use_sequence_packing", "bool", "false"},
+    {"mla", "multi_latent_attention", "bool", "false"},
+    {"mla_fusion", "mla_down_proj_fusion", "bool", "false"},
+    {"position", "position_embedding_type", "text", "learned_absolute"},
+    {"mrope", "mrope_section", "any", ""},
+    {"squared_relu", "squared_relu", "bool", "false"},
+    {"log_memory", "log_memory_interval", "int", ""},
+    {"log_every", "log_interval", "int", "100"},
+    {"upcycling", "moe_use_upcycling", "bool", "false"},
+    {"latent", "moe_latent_size", "int", ""},
+    {"grouped_gemm", "moe_grouped_gemm", "bool", "false"},
+    {"delay_wgrad", "delay_wgrad_compute", "bool", "false"},
+    {"router_padding", "moe_router_padding_for_quantization moe_router_padding_for_fp8", "bool",
+     "false"},
+    {"batch_invariant", "batch_invariant_mode", "bool", "false"},
+    {"hybrid_cp", "hybrid_context_parallel", "bool", "false"},
+    {"dataloader", "dataloader_type", "text", "single"},
+    {"enable_graph", "enable_cuda_graph", "bool", "false"},
+    {"graph_impl", "cuda_graph_impl", "text", "none"},
+    {"grads_bf16", "grad_reduce_in_bf16", "bool", "false"},
+    {"offload_optimizer", "optimizer_cpu_offload", "bool", "false"},
+    {"precision_aware", "use_precision_aware_optimizer", "bool", "false"},
+    {"grads_dtype", "main_grads_dtype", "text", "fp32"},
+    {"params_dtype", "main_params_dtype", "text", "fp32"},
+    {"avg_dtype", "exp_avg_dtype", "text", "fp32"},
+    {"avg_sq_dtype", "exp_avg_sq_dtype", "text", "fp32"},
+    {"grads_fp32", "accumulate_allreduce_grads_in_fp32", "bool", "false"},
+    {"freeze_all", "freeze_all_layers", "bool", "false"},
+    {"save_params", "save_params_interval", "int", ""},
+    {"main_params_load", "load_main_params_from_ckpt", "bool", "false"},
+    {"no_load_optim", "no_load_optim", "bool", "false"},
+    {"override_iteration", "ckpt_step override_ckpt_iteration", "any", ""},
+    {"override_only", "override_ckpt_iteration", "any", ""},
+    {"finetune", "finetune", "bool", "false"},
+    {"load", "load", "any", ""},
+    {"pretrained", "pretrained_checkpoint", "any", ""},
+    {"local_type", "non_persistent_ckpt_type", "text", ""},
+    {"local_dir", "non_persistent_local_ckpt_dir", "any", ""},
+    {"replication", "replication", "bool", "false"},
+    {"replication_jump", "replication_jump", "int", ""},
+    {"old_ckpt", "use_dist_ckpt ckpt_fully_parallel_save dist_ckpt_format", "any", ""},
+    {"no_parallel_save", "no_ckpt_fully_parallel_save", "bool", "false"},
+    {"persistent_worker", "use_persistent_ckpt_worker", "bool", "false"},
+    {"fp8_gather", "fp8_param_gather", "bool", "false"},
+    {"fp4_gather", "fp4_param_gather", "bool", "false"},
+    {"fp8_recipe", "fp8_recipe", "text", "delayed"},
+    {"fp8_attention", "fp8_dot_product_attention fp8_multi_head_attention", "bool", "false"},
+    {"fp32_residual", "fp32_residual_connection", "bool", "false"},
+    {"fp16_loss", "fp16_lm_cross_entropy", "bool", "false"},
+    {"mock", "mock_data", "bool", "false"},
+    {"data_path_arg", "data_path", "any", ""},
+    {"data_args", "data_args_path", "any", ""},
+    {"split_data", "train_data_path valid_data_path test_data_path", "any", ""},
+    {"split_args", "per_split_data_args_path", "any", ""},
+    {"builder_threads", "num_dataset_builder_threads", "int", "1"},
+    {"wd_style", "weight_decay_incr_style", "text", "constant"},
+    {"wd_start", "start_weight_decay", "number", ""},
+    {"wd_end", "end_weight_decay", "number", ""},
+    {"reset_mask", "reset_attention_mask reset_position_ids create_attention_mask_in_dataloader",
+     "bool", "false"},
+    {"cpu_offloading", "cpu_offloading", "bool", "false"},
+    {"logits_dir", "logits_save_dir", "any", ""},
+    {"logits_top", "logits_save_top_k", "int", ""},
+    {"untied", "untie_embeddings_and_output_weights", "bool", "false"},
+    {"defer_wgrad", "defer_embedding_wgrad_compute", "bool", "false"},
+    {"no_wgrad_fusion", "no_gradient_accumulation_fusion", "bool", "false"},
+    {"softmax_type", "softmax_type", "text", "vanilla"},
+    {"window", "window_size", "any", ""},
+    {"te_loss", "cross_entropy_fusion_impl", "text", "native"},
+    {"loss_fusion", "cross_entropy_loss_fusion", "bool", "false"},
     {"mamba_heads", "mamba_num_heads", "int", ""},
     {"mamba_groups", "mamba_num_groups", "int", "8"},
     {0},
@@ -191,18 +267,64 @@ static void lower_pattern(struct rules_check *check)
     rules_fact_set(f, "pattern_mamba", given ? rules_bool(p.n_mamba > 0) : none);
 }
 
-/* Stages that a layout has: its '|' and one, with x*n and (..)*n multiplied out; unknown if odd. */
+/* Appends text[..end) with x*n and (..)*n multiplied out; commas mean nothing. */
+static void add_layout(struct s2s_buf *out, const char *s, const char *end, int depth)
+{
+    enum { MOST = 20000, DEEPEST = 8 };
+    while (s < end && out->len < MOST) {
+        const char *unit = s, *stop = s + 1;
+        if (*s == '(') {
+            int open = 1;
+            for (; stop < end && open; stop++)
+                open += (*stop == '(') - (*stop == ')');
+        }
+        const char *next = stop;
+        long times = 1;
+        if (next < end && *next == '*')
+            times = strtol(next + 1, (char **)&next, 10);
+        for (long i = 0; i < times && out->len < MOST; i++) {
+            if (*unit == '(' && depth < DEEPEST)
+                add_layout(out, unit + 1, stop - 1, depth + 1);
+            else if (*unit != ',' && *unit != ' ')
+                s2s_buf_putc(out, *unit);
+        }
+        s = next;
+    }
+}
+
+/* What a layout says: virtual stages, and what is wrong with it in itself. */
 static void lower_layout(struct rules_check *check)
 {
-    struct rules_value layout = fact(check, "layout");
+    struct rules_value layout = fact(check, "layout"), layers = fact(check, "layers_given");
+    bool known = layout.type == RULES_TEXT && !strpbrk(layout.s, "[.$/");
     struct rules_value stages = layout.type == RULES_NULL ? rules_null() : rules_unknown();
-    if (layout.type == RULES_TEXT && !strpbrk(layout.s, "()*[.")) {
-        int64_t n = 1;
-        for (const char *s = layout.s; *s; s++)
+    struct rules_value fault = stages;
+    if (known) {
+        struct s2s_buf text = S2S_BUF_INIT;
+        int64_t n = 1, n_t = 0, n_e = 0, n_l = 0;
+        add_layout(&text, layout.s, layout.s + strlen(layout.s), 0);
+        s2s_buf_putc(&text, 0);
+        for (const char *s = text.data; *s; s++) {
             n += *s == '|';
+            n_t += *s == 't';
+            n_e += *s == 'E';
+            n_l += *s == 'L';
+        }
+        size_t len = strlen(text.data);
+        bool counted = layers.type == RULES_INT && layers.i != n_t;
+        const char *wrong = text.data[strspn(text.data, "EtmL|")]
+                                ? "a letter that is none of E t m L |"
+                            : n_e != 1 || n_l != 1      ? "E and L must stand in it once each"
+                            : text.data[0] != 'E'       ? "it does not begin with E"
+                            : text.data[len - 1] != 'L' ? "it does not end with L"
+                            : counted                   ? "its t are not as many as num-layers"
+                                                        : NULL;
         stages = rules_int(n);
+        fault = wrong ? rules_text(wrong) : rules_null();
+        s2s_buf_release(&text);
     }
     rules_fact_set(&check->facts, "layout_stages", stages);
+    rules_fact_set(&check->facts, "layout_fault", fault);
 }
 
 /* Variables of the launch: ENV_VARS of the file, then --env. */

@@ -156,6 +156,6 @@ void rules_find(struct rules_check *check, const char *id, const struct s2s_conf
     }
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
     rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
-    rules_mlm_run[], rules_het[], rules_trn[], rules_cfg[];
+    rules_mlm_run[], rules_mlm_args[], rules_het[], rules_trn[], rules_cfg[];
 
 #endif

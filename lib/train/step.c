@@ -23,16 +23,18 @@ static int bad_loss(struct s2s_trainer *t, const struct s2s_pack *pack, double l
                     struct s2s_error *err)
 {
     struct s2s_nonfinite where;
+    const struct s2s_param *p = s2s_params_find_nonfinite(t->bundle.model->params, false);
+    const char *holds = p ? "; parameter " : "", *name = p ? p->name : "",
+               *what = p ? " holds NaN or Inf" : "";
+    const char *samples = pack->ids ? pack->ids : pack->place;
     if (s2s_tape_find_nonfinite(t->tape, &where))
         return s2s_error_set(err, S2S_E_RANGE,
                              "loss %g: the first NaN or Inf is in %s, output %d of %s (%lld "
-                             "values), at samples %.300s",
+                             "values)%s%s%s; samples %.300s",
                              loss, where.layer, where.output, where.op, (long long)where.count,
-                             pack->ids ? pack->ids : pack->place);
-    const struct s2s_param *p = s2s_params_find_nonfinite(t->bundle.model->params, false);
-    return s2s_error_set(err, S2S_E_RANGE, "loss %g in the last layer%s%s, at samples %.300s", loss,
-                         p ? ", NaN or Inf in parameter " : "", p ? p->name : "",
-                         pack->ids ? pack->ids : pack->place);
+                             holds, name, what, samples);
+    return s2s_error_set(err, S2S_E_RANGE, "loss %g in the last layer%s%s%s; samples %.300s", loss,
+                         holds, name, what, samples);
 }
 
 /* Adds the gradients of one microbatch, times seed, and its loss to *sum. */

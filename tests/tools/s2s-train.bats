@@ -292,7 +292,8 @@ open(path, "wb").write(data)
 PY
     exits 1 s2s-train r.yaml run=bad model.llm.config=null model.llm.path=model
     says "step 1: loss"
-    says "model.layers.1"
+    says "the first NaN or Inf is in model.layers.1.mlp"
+    says "parameter model.layers.1.mlp.up_proj.weight holds NaN or Inf"
     says 'samples ["u'
     [ ! -e bad/checkpoints/latest_checkpointed_iteration.txt ]
     exits 1 mpirun_n 2 s2s-train r.yaml run=bad2 mesh.dp=2 model.llm.config=null model.llm.path=model

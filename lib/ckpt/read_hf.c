@@ -106,10 +106,7 @@ static int read_file(struct s2s_ckpt *ckpt, const char *name, const char *prefix
     int rc = ckpt_pread(fd, head, sizeof head, 0, name, err);
     if (rc < 0)
         return rc;
-    char *path = s2s_xasprintf("/proc/self/fd/%d", fd);
-    rc = s2s_safetensors_open(&st, path, err);
-    free(path);
-    if (rc < 0)
+    if ((rc = s2s_safetensors_map(&st, fd, err)) < 0)
         return s2s_error_add(err, rc, "%s", name);
     /* data covers the rest of the file without holes, so its lowest address is its begin */
     const char *base = NULL;

@@ -47,6 +47,8 @@ struct s2s_safetensors {
 int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t len,
                           struct s2s_error *err);
 int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err);
+/* The same of an open file, which stays the caller's; errors do not name it. */
+int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err);
 void s2s_safetensors_release(struct s2s_safetensors *st); /* also unmaps */
 
 /* By name, or NULL. */

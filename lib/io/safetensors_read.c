@@ -390,34 +390,37 @@ int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t 
     return rc;
 }
 
-int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err)
+int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err)
 {
     struct stat info;
     *st = (struct s2s_safetensors){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
-    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
-        close(fd);
-        return s2s_error_set(err, S2S_E_OPEN, "%s: is not a regular file", path);
-    }
+    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
+        return s2s_error_set(err, S2S_E_OPEN, "is not a regular file");
     size_t len = (size_t)info.st_size;
     void *map = len ? mmap(NULL, len, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
-    int saved = errno;
-    close(fd);
-    errno = saved;
     if (map == MAP_FAILED)
-        return s2s_error_errno(err, S2S_E_IO, "%s: cannot map", path);
+        return s2s_error_errno(err, S2S_E_IO, "cannot map");
     int rc = s2s_safetensors_parse(st, map, len, err);
     if (rc < 0) {
         if (map)
             munmap(map, len);
-        return s2s_error_add(err, rc, "%s", path);
+        return rc;
     }
     struct st_internal *internal = st->internal;
     internal->map = map;
     internal->map_len = len;
     return 0;
+}
+
+int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err)
+{
+    *st = (struct s2s_safetensors){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
+    int rc = s2s_safetensors_map(st, fd, err);
+    close(fd);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }
 
 void s2s_safetensors_release(struct s2s_safetensors *st)

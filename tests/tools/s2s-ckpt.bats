@@ -306,6 +306,16 @@ assert index["metadata"]["total_size"] == sum(t["bytes"] for t in json.load(open
     says "a link"
 }
 
+@test "a shard of a folder that is cut is named" {
+    cp -r "$DATA/hf_sharded" in
+    truncate -s -5 in/model-00003-of-00003.safetensors
+    exits 1 s2s-ckpt convert --to torch_dist in out
+    says "in: model-00003-of-00003.safetensors: tensor 'model.norm.weight' needs"
+    [ ! -e out ]
+    exits 2 s2s-ckpt convert --to nonsense in out
+    says "convert: --to: 'nonsense' is none of hf"
+}
+
 @test "a save that did not finish is called so" {
     cp -r "$DATA/mini_writer/iter_0000042" in
     rm in/.metadata in/metadata.json

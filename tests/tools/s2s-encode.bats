@@ -249,6 +249,16 @@ PY
     [ ! -e out ]
 }
 
+@test "packs of text alone pass, on any number of ranks" {
+    printf '{"id": "a", "input_ids": [1, 2, 3]}\n{"id": "b", "input_ids": [4, 5]}\n' >ids.jsonl
+    s2s-pack -q --ids ids.jsonl --tokens 4 -o text.s2s
+    encode text.s2s -o one.s2s
+    s2s-shard verify -q one.s2s
+    [ "$(tensor one.s2s 1 audio_embeds | head -n 1)" = "[0, 24]" ]
+    mpirun_n 3 s2s-encode -q -j 1 --encoder "$E" text.s2s -o three.s2s
+    same one.s2s three.s2s
+}
+
 @test "a clip too short for a frame has no row" {
     python3 -c 'import wave; f = wave.open("tiny.wav", "wb"); f.setparams((1, 2, 16000, 0, "NONE", "")); f.writeframes(b"\1\2" * 100)'
     s2s-encode -q --features mel tiny.wav "$W/activated.wav" tiny.wav -o files.s2s

@@ -50,7 +50,7 @@ static enum s2s_dtype parse_dtype(struct argp_state *state, const char *text)
 {
     static const char *const names[] = {"f32", "bf16", "f16", "f64", NULL};
     static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16, S2S_F16, S2S_F64};
-    return dtypes[s2s_arg_choice(state, "--dtype", text, names)];
+    return dtypes[s2s_arg_choice(state, "dtype", text, names)];
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -61,7 +61,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     struct s2s_error err = S2S_ERROR_INIT;
     switch (key) {
     case KEY_TO:
-        opt->to = (enum ckpt_output)(s2s_arg_choice(state, "--to", arg, formats) + 1);
+        opt->to = (enum ckpt_output)(s2s_arg_choice(state, "to", arg, formats) + 1);
         return 0;
     case KEY_FROM:
         opt->from = arg;
@@ -83,7 +83,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         opt->keep_padding = true;
         return 0;
     case KEY_LAYERS:
-        opt->layers = (enum ckpt_layers)s2s_arg_choice(state, "--layers", arg, layers);
+        opt->layers = (enum ckpt_layers)s2s_arg_choice(state, "layers", arg, layers);
         return 0;
     case KEY_PAD_VOCAB:
         if (s2s_parse_i64(&opt->vocab_multiple, arg, 1, 1 << 20, &err) < 0)

@@ -17,7 +17,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     struct options *opt = state->input;
     switch (key) {
     case KEY_TOLERANCE:
-        opt->tolerance = s2s_arg_f64(state, "--tolerance", arg, 0, INFINITY);
+        opt->tolerance = s2s_arg_f64(state, "tolerance", arg, 0, INFINITY);
         return 0;
     case ARGP_KEY_ARG:
         if (opt->b)

@@ -30,6 +30,18 @@ static bool is_audio(const struct encode_reader *reader)
     return reader->schema.kind == S2S_KIND_AUDIO;
 }
 
+static bool holds_sound(const struct s2s_schema *schema)
+{
+    return schema->audio == S2S_AUDIO_PCM || schema->audio == S2S_AUDIO_FLAC ||
+           schema->audio == S2S_AUDIO_MEL;
+}
+
+static int no_sound(struct s2s_error *err)
+{
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "the stream holds no sound");
+    return s2s_error_hint(err, rc, "pack with --audio pcm, flac or mel");
+}
+
 int encode_check_stream(const struct encode_reader *reader, const json_t *header,
                         struct s2s_error *err)
 {
@@ -40,11 +52,9 @@ int encode_check_stream(const struct encode_reader *reader, const json_t *header
                                             "a stream of kind %s; expected pack or audio",
                                             s2s_kind_name(schema->kind)),
                               "encode before s2s-cpshard");
-    if (schema->audio != S2S_AUDIO_PCM && schema->audio != S2S_AUDIO_FLAC &&
-        schema->audio != S2S_AUDIO_MEL)
-        return s2s_error_hint(err,
-                              s2s_error_set(err, S2S_E_UNSUPPORTED, "the stream holds no sound"),
-                              "pack with --audio pcm, flac or mel");
+    /* packs of text alone pass; a clip is missed where it is wanted */
+    if (schema->kind == S2S_KIND_AUDIO && !holds_sound(schema))
+        return no_sound(err);
     const json_t *config = json_object_get(header, "config");
     const json_t *rate = json_object_get(config, "sampling_rate");
     if (schema->audio != S2S_AUDIO_FLAC && json_is_integer(rate) &&
@@ -61,9 +71,7 @@ int64_t encode_n_clips(const struct encode_reader *reader, const struct s2s_safe
 {
     if (is_audio(reader))
         return 1;
-    const struct s2s_st_tensor *bounds =
-        s2s_safetensors_find(st, forms[reader->schema.audio].bounds);
-    return s2s_st_numel(bounds) - 1;
+    return s2s_st_numel(s2s_safetensors_find(st, "audio_slot"));
 }
 
 /* The clip's values: first of its rows, and their number. The reader of the stream has held bounds
@@ -72,6 +80,9 @@ static int find_clip(const struct s2s_st_tensor **values, int64_t span[2],
                      const struct encode_reader *reader, const struct s2s_safetensors *st,
                      int64_t k, struct s2s_error *err)
 {
+    *values = NULL;
+    if (!holds_sound(&reader->schema))
+        return no_sound(err);
     const struct form *form = &forms[reader->schema.audio];
     const char *name = is_audio(reader) ? form->single : form->values;
     *values = s2s_safetensors_find(st, name);

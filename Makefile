@@ -40,7 +40,7 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
-.PHONY: all setup units fuzzers benches clean FORCE
+.PHONY: all doc-rules setup units fuzzers benches clean FORCE
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -116,6 +116,13 @@ check-style:
 	@tests/style.sh
 
 MAN := $(patsubst doc/man/%.scd,$(BUILD)/man/%,$(wildcard doc/man/*.scd))
+# a page for each rule of s2s-check, out of its table
+doc-rules: $(BIN)/s2s-check
+	$(Q)mkdir -p doc/rules
+	$(Q)$< --list --format markdown -o doc/rules/README.md
+	$(Q)$< --list | cut -d' ' -f1 | sort -u | while read -r id; do \
+		$< --explain $$id --format markdown -o doc/rules/$$id.md || exit 1; done
+
 man: $(MAN)
 $(BUILD)/man/%: doc/man/%.scd
 	$(Q)mkdir -p $(@D)

@@ -197,6 +197,14 @@ EOF
     s2s-check --list --json | jq -e 'length > 90 and all(.why != "" and .source != "")'
 }
 
+@test "a page for each rule" {
+    exits 0 s2s-check --explain S2S-CP-001 --format markdown
+    says "# S2S-CP-001"
+    exits 0 s2s-check --list --format markdown
+    says "| [S2S-CP-001](S2S-CP-001.md) | error |"
+    exits 2 s2s-check --format markdown good.yaml
+}
+
 @test "comments silence rules where they stand" {
     sed 's/^checkpoint:.*/&   # s2s-check: ignore S2S-TRN-014 for now/' bad.yaml >quiet.yaml
     exits 0 s2s-check quiet.yaml

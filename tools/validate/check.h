@@ -5,7 +5,14 @@
 #include "lib/base/tool.h"
 #include "lib/rules/rules.h"
 
-enum check_format { CHECK_TEXT, CHECK_JSON, CHECK_SARIF, CHECK_GITHUB, CHECK_JUNIT };
+enum check_format {
+    CHECK_TEXT,
+    CHECK_JSON,
+    CHECK_SARIF,
+    CHECK_GITHUB,
+    CHECK_JUNIT,
+    CHECK_MARKDOWN
+};
 
 struct check_options {
     struct s2s_common common;
@@ -43,6 +50,8 @@ void check_format_junit(struct s2s_buf *buf, const struct check_file *files, siz
 /* Documentation out of the rule table. */
 void check_explain(struct s2s_buf *buf, const struct s2s_rule *rule);
 void check_list(struct s2s_buf *buf, bool json);
+/* A page about one rule, or (rule NULL) the index of all pages. */
+void check_page(struct s2s_buf *buf, const struct s2s_rule *rule);
 
 void check_add_json(struct s2s_buf *buf, const char *text); /* quoted and escaped */
 

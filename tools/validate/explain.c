@@ -73,3 +73,53 @@ void check_list(struct s2s_buf *buf, bool json)
     if (json)
         s2s_buf_puts(buf, "\n]\n");
 }
+
+/* one line of a Markdown table: no bar may stand in it */
+static void add_cell(struct s2s_buf *buf, const char *text)
+{
+    for (; *text; text++)
+        s2s_buf_printf(buf, *text == '|' ? "\\%c" : "%c", *text);
+}
+
+static void add_index(struct s2s_buf *buf, const struct s2s_rule *const *rules, size_t n)
+{
+    s2s_buf_puts(buf, "# Rules of s2s-check\n\n| rule | severity | configs | finding |\n"
+                      "|---|---|---|---|\n");
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_rule *r = rules[i];
+        s2s_buf_printf(buf, "| [%s](%s.md) | %s | ", r->id, r->id, s2s_severity_name(r->severity));
+        add_dialects(buf, r->dialects, " ");
+        s2s_buf_puts(buf, " | ");
+        add_cell(buf, r->message);
+        s2s_buf_puts(buf, " |\n");
+    }
+}
+
+void check_page(struct s2s_buf *buf, const struct s2s_rule *rule)
+{
+    size_t n = 0;
+    const struct s2s_rule *const *rules = s2s_rules(&n);
+    if (!rule) {
+        add_index(buf, rules, n);
+        return;
+    }
+    s2s_buf_printf(buf, "# %s\n", rule->id);
+    for (size_t i = 0; i < n; i++) {
+        const struct s2s_rule *r = rules[i];
+        if (strcmp(r->id, rule->id) != 0)
+            continue;
+        s2s_buf_printf(buf, "\n**%s**, in ", s2s_severity_name(r->severity));
+        add_dialects(buf, r->dialects, ", ");
+        s2s_buf_printf(buf, ": %s\n\n", r->message);
+        if (r->when)
+            s2s_buf_printf(buf, "    %s\n\n", r->when);
+        if (r->error_when)
+            s2s_buf_printf(buf, "An error if\n\n    %s\n\n", r->error_when);
+        s2s_buf_printf(buf, "%s\n", r->why);
+        if (r->fix[0])
+            s2s_buf_printf(buf, "\nFix: %s\n", r->fix);
+        if (r->after)
+            s2s_buf_printf(buf, "\nNot reported if one of these fired: %s\n", r->after);
+        s2s_buf_printf(buf, "\nSource: `%s`\n", r->source);
+    }
+}

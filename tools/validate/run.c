@@ -409,7 +409,12 @@ static int run_documentation(const struct check_options *opt, struct s2s_error *
             s2s_error_set(err, S2S_E_ARG, "--explain: no rule '%s'", opt->explain);
             return s2s_error_hint(err, S2S_E_ARG, "--list names them all");
         }
-        check_explain(&buf, rule);
+        if (opt->format == CHECK_MARKDOWN)
+            check_page(&buf, rule);
+        else
+            check_explain(&buf, rule);
+    } else if (opt->format == CHECK_MARKDOWN) {
+        check_page(&buf, NULL);
     } else {
         check_list(&buf, opt->format == CHECK_JSON);
     }

@@ -62,7 +62,8 @@ static const struct argp_option options[] = {
     {"launch", KEY_LAUNCH, NULL, 0, "What must be known at launch and is not, is an error", 2},
     {"strict", KEY_STRICT, NULL, 0, "Warnings fail too (exit status 1)", 3},
     {"show-skipped", KEY_SKIPPED, NULL, 0, "List rules that could not be evaluated, and why", 3},
-    {"format", KEY_FORMAT, "NAME", 0, "text (default), json, sarif, github or junit", 3},
+    {"format", KEY_FORMAT, "NAME", 0,
+     "text (default), json, sarif, github or junit; markdown with --explain or --list", 3},
     {"explain", KEY_EXPLAIN, "ID", 0, "Print what a rule means and how to mend it", 4},
     {"list", KEY_LIST, NULL, 0, "Print all rules", 4},
     {"resolve", KEY_RESOLVE, NULL, 0,
@@ -118,7 +119,8 @@ static void check_assignment(struct argp_state *state, const char *option, const
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    static const char *const formats[] = {"text", "json", "sarif", "github", "junit", NULL};
+    static const char *const formats[] = {"text",  "json",     "sarif", "github",
+                                          "junit", "markdown", NULL};
     static const char *const profiles[] = {"rl-main", "rl-pr2242", "mimo", "mimo-hetero", NULL};
     struct check_options *opt = state->input;
     switch (key) {
@@ -188,6 +190,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         add(&opt->inputs, &opt->n_inputs, &opt->cap_inputs, arg);
         return 0;
     case ARGP_KEY_END:
+        if (opt->format == CHECK_MARKDOWN && !opt->list && !opt->explain)
+            argp_error(state, "--format markdown is for --explain and --list");
         if (!opt->n_inputs && !opt->list && !opt->explain)
             argp_error(state, "no input: name files or folders, or - for stdin");
         return 0;

@@ -14,7 +14,7 @@
 #include "lib/base/num.h"
 #include "lib/base/threads.h"
 
-enum { KEY_VERSION = 0x7f00, KEY_JSON, KEY_SEED };
+enum { KEY_VERSION = 0x7f00, KEY_JSON, KEY_SEED, KEY_USAGE };
 
 /* options of the last parse, for provenance */
 static struct {
@@ -95,6 +95,8 @@ static const struct argp_option common_options[] = {
     {"quiet", 'q', NULL, 0, "Say only errors", 90},
     {"help", 'h', NULL, 0, "Show this help and exit", 91},
     {"version", KEY_VERSION, NULL, 0, "Show the version and exit", 91},
+    /* what argp's message about a bad option names */
+    {"usage", KEY_USAGE, NULL, OPTION_HIDDEN, NULL, 91},
     {0},
 };
 
@@ -140,6 +142,9 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
         return 0;
     case 'h':
         argp_state_help(state, stdout, ARGP_HELP_LONG | ARGP_HELP_DOC | ARGP_HELP_USAGE);
+        end_of_text();
+    case KEY_USAGE:
+        argp_state_help(state, stdout, ARGP_HELP_USAGE);
         end_of_text();
     case KEY_VERSION:
         printf("%s " S2S_VERSION "\n", tool_name);

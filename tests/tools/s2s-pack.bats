@@ -47,6 +47,9 @@ PY
     exits 0 s2s-pack --version
     says "s2s-pack 0"
     exits 2 s2s-pack --nonsense
+    says "--usage"
+    exits 0 s2s-pack --usage
+    says "--tokens=N"
     exits 2 s2s-pack bins --nonsense
     exits 2 s2s-pack --ids ids.jsonl
     says "--tokens or --batch-size"

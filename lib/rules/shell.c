@@ -19,64 +19,26 @@
 
 enum { MAX_VARIABLES = 4000, MAX_WORDS = 20000, MAX_DEPTH = 20 };
 
-struct word {
-    char *text;
-    int line, column;
-    int script; /* which of the scripts it stands in */
-};
-
-struct words {
-    struct word *items;
-    size_t n, cap;
-};
-
-struct variable {
-    char *name;
-    struct words words; /* one for a scalar */
-    bool exported;
-};
-
-/* `TEST || exit`, `TEST && exit`, `if TEST; then exit`. */
-struct guard {
-    char *text; /* the test as it came out; NULL: none */
-    int holds;  /* 1, 0, -1: not known */
-    bool exits_if, is_if, brace;
-    struct word at;
-};
-
-struct shell {
-    const char *text, *at, *end, *line_start;
-    int line;
-    struct variable *variables;
-    size_t n_variables, cap_variables;
-    int conditional;      /* depth of if, case, for, while, functions */
-    int depth;            /* of nested expansions */
-    int script;           /* which one is read */
-    struct words command; /* the one with the flags */
-    struct rules_sbatch batch;
-    struct guard guard;  /* the test that stands before what is read now */
-    struct guard failed; /* the first one that ends the script */
-};
-
-static void words_release(struct words *w)
+void rules_words_release(struct rules_words *w)
 {
     for (size_t i = 0; i < w->n; i++)
         free(w->items[i].text);
     free(w->items);
-    *w = (struct words){0};
+    *w = (struct rules_words){0};
 }
 
-static void words_add(struct words *w, char *taken, int line, int column, int script)
+void rules_words_add(struct rules_words *w, char *taken, int line, int column, int script)
 {
     if (w->n >= MAX_WORDS) {
         free(taken);
         return;
     }
     s2s_grow(&w->items, w->n, &w->cap, sizeof *w->items);
-    w->items[w->n++] = (struct word){taken, line, column, script};
+    w->items[w->n++] = (struct rules_word){taken, line, column, script};
 }
 
-static struct variable *find_variable(const struct shell *sh, const char *name, size_t len)
+struct rules_variable *rules_shell_variable(const struct rules_shell *sh, const char *name,
+                                            size_t len)
 {
     for (size_t i = sh->n_variables; i-- > 0;)
         if (strlen(sh->variables[i].name) == len && !memcmp(sh->variables[i].name, name, len))
@@ -84,13 +46,13 @@ static struct variable *find_variable(const struct shell *sh, const char *name, 
     return NULL;
 }
 
-static struct variable *make_variable(struct shell *sh, const char *name, size_t len)
+static struct rules_variable *make_variable(struct rules_shell *sh, const char *name, size_t len)
 {
-    struct variable *v = find_variable(sh, name, len);
+    struct rules_variable *v = rules_shell_variable(sh, name, len);
     if (v || sh->n_variables >= MAX_VARIABLES)
         return v;
     s2s_grow(&sh->variables, sh->n_variables, &sh->cap_variables, sizeof *sh->variables);
-    sh->variables[sh->n_variables] = (struct variable){.name = s2s_xstrndup(name, len)};
+    sh->variables[sh->n_variables] = (struct rules_variable){.name = s2s_xstrndup(name, len)};
     return &sh->variables[sh->n_variables++];
 }
 
@@ -106,7 +68,7 @@ static size_t name_len(const char *s, const char *end)
 
 /* ---- expansion ---- */
 
-static void expand(struct shell *sh, struct s2s_buf *out, const char *s, const char *end);
+static void expand(struct rules_shell *sh, struct s2s_buf *out, const char *s, const char *end);
 
 /* behind an opening bracket of `open`: just past the one that closes it, or end */
 static const char *past_close(const char *s, const char *end, char open, char close)
@@ -124,9 +86,9 @@ static const char *past_close(const char *s, const char *end, char open, char cl
 }
 
 /* the value as one text; NULL if it is not set */
-static char *value_of(const struct shell *sh, const char *name, size_t len)
+static char *value_of(const struct rules_shell *sh, const char *name, size_t len)
 {
-    const struct variable *v = find_variable(sh, name, len);
+    const struct rules_variable *v = rules_shell_variable(sh, name, len);
     struct s2s_buf text = S2S_BUF_INIT;
     if (!v)
         return NULL;
@@ -137,7 +99,8 @@ static char *value_of(const struct shell *sh, const char *name, size_t len)
 }
 
 /* ${..}: s is behind the brace, end at the closing one */
-static void expand_braces(struct shell *sh, struct s2s_buf *out, const char *s, const char *end)
+static void expand_braces(struct rules_shell *sh, struct s2s_buf *out, const char *s,
+                          const char *end)
 {
     size_t len = name_len(s, end);
     const char *op = s + len;
@@ -231,7 +194,8 @@ static int64_t read_sum(struct sum *s, int depth)
     return v;
 }
 
-static void expand_arithmetic(struct shell *sh, struct s2s_buf *out, const char *s, const char *end)
+static void expand_arithmetic(struct rules_shell *sh, struct s2s_buf *out, const char *s,
+                              const char *end)
 {
     struct s2s_buf text = S2S_BUF_INIT;
     /* names stand without a $ here too */
@@ -263,7 +227,7 @@ static void expand_arithmetic(struct shell *sh, struct s2s_buf *out, const char 
 }
 
 /* one '$' of a word: returns where it ends */
-static const char *expand_dollar(struct shell *sh, struct s2s_buf *out, const char *s,
+static const char *expand_dollar(struct rules_shell *sh, struct s2s_buf *out, const char *s,
                                  const char *end)
 {
     if (s + 2 < end && s[1] == '(' && s[2] == '(') {
@@ -294,7 +258,7 @@ static const char *expand_dollar(struct shell *sh, struct s2s_buf *out, const ch
 }
 
 /* quotes are taken away, variables put in */
-static void expand(struct shell *sh, struct s2s_buf *out, const char *s, const char *end)
+static void expand(struct rules_shell *sh, struct s2s_buf *out, const char *s, const char *end)
 {
     bool single = false, quoted = false;
     if (++sh->depth > MAX_DEPTH || out->len > 100000) {
@@ -333,7 +297,7 @@ static void expand(struct shell *sh, struct s2s_buf *out, const char *s, const c
 
 /* ---- words ---- */
 
-static void step(struct shell *sh)
+static void step(struct rules_shell *sh)
 {
     if (*sh->at == '\n') {
         sh->line++;
@@ -342,17 +306,17 @@ static void step(struct shell *sh)
     sh->at++;
 }
 
-static void assign_number(struct shell *sh, const char *name, int64_t value)
+static void assign_number(struct rules_shell *sh, const char *name, int64_t value)
 {
-    struct variable *v = value > 0 ? make_variable(sh, name, strlen(name)) : NULL;
+    struct rules_variable *v = value > 0 ? make_variable(sh, name, strlen(name)) : NULL;
     if (!v)
         return;
-    words_release(&v->words);
-    words_add(&v->words, s2s_xasprintf("%lld", (long long)value), sh->line, 1, sh->script);
+    rules_words_release(&v->words);
+    rules_words_add(&v->words, s2s_xasprintf("%lld", (long long)value), sh->line, 1, sh->script);
 }
 
 /* A comment line may speak to Slurm, which then sets variables. */
-static void take_batch(struct shell *sh, const char *begin)
+static void take_batch(struct rules_shell *sh, const char *begin)
 {
     int before = sh->batch.line;
     rules_sbatch_line(&sh->batch, begin, (size_t)(sh->at - begin), sh->line);
@@ -368,7 +332,7 @@ static void take_batch(struct shell *sh, const char *begin)
 }
 
 /* blanks, continued lines and comments; stops at a newline unless `over` */
-static void skip(struct shell *sh, bool over)
+static void skip(struct rules_shell *sh, bool over)
 {
     while (sh->at < sh->end) {
         if (*sh->at == '\\' && sh->at + 1 < sh->end && sh->at[1] == '\n') {
@@ -390,7 +354,7 @@ static void skip(struct shell *sh, bool over)
 }
 
 /* Passes over one raw word; its bytes are [begin, sh->at). */
-static void pass_word(struct shell *sh)
+static void pass_word(struct rules_shell *sh)
 {
     char quote = 0;
     while (sh->at < sh->end) {
@@ -421,7 +385,8 @@ static void pass_word(struct shell *sh)
 }
 
 /* A word that is nothing but an array or a variable brings the words of it, with their places. */
-static bool add_array(struct shell *sh, struct words *out, const char *s, const char *end)
+static bool add_array(struct rules_shell *sh, struct rules_words *out, const char *s,
+                      const char *end)
 {
     bool quoted = end - s > 2 && *s == '"' && end[-1] == '"';
     s += quoted;
@@ -435,34 +400,34 @@ static bool add_array(struct shell *sh, struct words *out, const char *s, const 
                (name[len + 1] == '@' || name[len + 1] == '*');
     if (!len || (name + len != stop && !all))
         return false;
-    const struct variable *v = find_variable(sh, name, len);
+    const struct rules_variable *v = rules_shell_variable(sh, name, len);
     if (!v || (v->words.n != 1 && quoted && !all))
         return false;
     for (size_t i = 0, n = v->words.n; i < n; i++) {
-        const struct word *w = &v->words.items[i];
+        const struct rules_word *w = &v->words.items[i];
         /* unquoted, a value of several words falls apart */
         char *copy = s2s_xstrdup(w->text), *rest = copy;
         if (quoted || strchr(w->text, '{')) {
-            words_add(out, s2s_xstrdup(w->text), w->line, w->column, w->script);
+            rules_words_add(out, s2s_xstrdup(w->text), w->line, w->column, w->script);
         } else {
             for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
                 if (*part)
-                    words_add(out, s2s_xstrdup(part), w->line, w->column, w->script);
+                    rules_words_add(out, s2s_xstrdup(part), w->line, w->column, w->script);
         }
         free(copy);
     }
     return true;
 }
 
-static void add_word(struct shell *sh, struct words *out, const char *s, const char *end, int line,
-                     int column)
+static void add_word(struct rules_shell *sh, struct rules_words *out, const char *s,
+                     const char *end, int line, int column)
 {
     struct s2s_buf text = S2S_BUF_INIT;
     if (add_array(sh, out, s, end))
         return;
     s2s_buf_puts(&text, "");
     expand(sh, &text, s, end);
-    words_add(out, text.data ? text.data : s2s_xstrdup(""), line, column, sh->script);
+    rules_words_add(out, text.data ? text.data : s2s_xstrdup(""), line, column, sh->script);
 }
 
 /* ---- assignments ---- */
@@ -480,15 +445,16 @@ static size_t assignment(const char *s, const char *end, bool *append, const cha
     return len;
 }
 
-static void assign(struct shell *sh, const char *name, size_t len, struct words *words, bool append)
+static void assign(struct rules_shell *sh, const char *name, size_t len, struct rules_words *words,
+                   bool append)
 {
-    struct variable *v = make_variable(sh, name, len);
+    struct rules_variable *v = make_variable(sh, name, len);
     if (!v) {
-        words_release(words);
+        rules_words_release(words);
         return;
     }
     if (!append)
-        words_release(&v->words);
+        rules_words_release(&v->words);
     for (size_t i = 0; i < words->n; i++) {
         char *text = words->items[i].text;
         /* assigned under a condition: nobody knows whether */
@@ -496,15 +462,15 @@ static void assign(struct shell *sh, const char *name, size_t len, struct words 
             free(text);
             text = s2s_xstrdup(UNKNOWN);
         }
-        words_add(&v->words, text, words->items[i].line, words->items[i].column,
-                  words->items[i].script);
+        rules_words_add(&v->words, text, words->items[i].line, words->items[i].column,
+                        words->items[i].script);
     }
     free(words->items);
-    *words = (struct words){0};
+    *words = (struct rules_words){0};
 }
 
 /* at the bracket of NAME=( */
-static void read_array(struct shell *sh, struct words *out)
+static void read_array(struct rules_shell *sh, struct rules_words *out)
 {
     step(sh);
     for (;;) {
@@ -552,35 +518,35 @@ static bool is_any_of(const char *word, const char *const *names)
 }
 
 /* sh -c "torchrun .. --num-layers 12": the words inside, with the place of the whole */
-static void split_quoted(struct words *words)
+static void split_quoted(struct rules_words *words)
 {
-    struct words out = {0};
+    struct rules_words out = {0};
     for (size_t i = 0; i < words->n; i++) {
-        const struct word *w = &words->items[i];
+        const struct rules_word *w = &words->items[i];
         char *copy = s2s_xstrdup(w->text), *rest = copy;
         const char *flag = strstr(w->text, " --");
         if (!flag || !strchr(w->text, ' '))
-            words_add(&out, s2s_xstrdup(w->text), w->line, w->column, w->script);
+            rules_words_add(&out, s2s_xstrdup(w->text), w->line, w->column, w->script);
         else
             for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
                 if (*part)
-                    words_add(&out, s2s_xstrdup(part), w->line, w->column, w->script);
+                    rules_words_add(&out, s2s_xstrdup(part), w->line, w->column, w->script);
         free(copy);
     }
-    words_release(words);
+    rules_words_release(words);
     *words = out;
 }
 
-static void drop_guard(struct guard *guard)
+static void drop_guard(struct rules_guard *guard)
 {
     free(guard->text);
     free(guard->at.text);
-    *guard = (struct guard){0};
+    *guard = (struct rules_guard){0};
 }
 
 /* A test may guard what follows: behind "||" it runs if the test fails, else if it holds. Of
  * tests that hang together none is taken. */
-static void take_test(struct shell *sh, const struct words *words)
+static void take_test(struct rules_shell *sh, const struct rules_words *words)
 {
     const char *parts[8];
     struct s2s_buf text = S2S_BUF_INIT;
@@ -595,27 +561,27 @@ static void take_test(struct shell *sh, const struct words *words)
         return;
     for (size_t i = left; i < left + 3; i++)
         s2s_buf_printf(&text, "%s%s", i > left ? " " : "", parts[i]);
-    sh->guard = (struct guard){.text = text.data,
-                               .holds = rules_test_holds(parts, n),
-                               .exits_if = is_if || *sh->at == '&',
-                               .is_if = is_if,
-                               .at = words->items[left]};
+    sh->guard = (struct rules_guard){.text = text.data,
+                                     .holds = rules_test_holds(parts, n),
+                                     .exits_if = is_if || *sh->at == '&',
+                                     .is_if = is_if,
+                                     .at = words->items[left]};
     sh->guard.at.text = NULL;
 }
 
 /* exit: if a test stands before it, the script may end here */
-static void take_exit(struct shell *sh)
+static void take_exit(struct rules_shell *sh)
 {
-    struct guard *g = &sh->guard;
+    struct rules_guard *g = &sh->guard;
     if (g->text && g->holds == g->exits_if && !sh->failed.text) {
         sh->failed = *g;
-        *g = (struct guard){0};
+        *g = (struct rules_guard){0};
     }
     drop_guard(g);
 }
 
 /* What a command means to the test that stands before it. */
-static void follow_guard(struct shell *sh, const struct words *words)
+static void follow_guard(struct rules_shell *sh, const struct rules_words *words)
 {
     static const char *const tests[] = {"if",   "elif", "else", "fi",    "case",  "esac", "[[", "[",
                                         "test", "((",   "for",  "while", "until", "}",    NULL};
@@ -632,7 +598,7 @@ static void follow_guard(struct shell *sh, const struct words *words)
 }
 
 /* The end of a simple command: what it means to us. */
-static void end_command(struct shell *sh, struct words *words)
+static void end_command(struct rules_shell *sh, struct rules_words *words)
 {
     static const char *const openers[] = {"if", "case", "for", "while", "until", NULL};
     static const char *const closers[] = {"fi", "esac", "done", NULL};
@@ -651,14 +617,14 @@ static void end_command(struct shell *sh, struct words *words)
     /* a flag in front is a pattern of `case`, not a command */
     if (marked && first[0] != '-' && !is_any_of(first, texts) && !sh->command.n) {
         sh->command = *words;
-        *words = (struct words){0};
+        *words = (struct rules_words){0};
         return;
     }
-    words_release(words);
+    rules_words_release(words);
 }
 
 /* <<WORD: passes over the document */
-static void pass_document(struct shell *sh)
+static void pass_document(struct rules_shell *sh)
 {
     sh->at += 2;
     bool dash = sh->at < sh->end && *sh->at == '-';
@@ -687,7 +653,7 @@ static void pass_document(struct shell *sh)
 }
 
 /* export A=B marks A; `export`, `local` and `readonly` before an assignment mean nothing else */
-static bool is_declaration(const struct words *words)
+static bool is_declaration(const struct rules_words *words)
 {
     static const char *const words_of[] = {"export",  "local", "readonly", "declare",
                                            "typeset", "env",   NULL};
@@ -697,7 +663,7 @@ static bool is_declaration(const struct words *words)
     return true;
 }
 
-static void one_word(struct shell *sh, struct words *words)
+static void one_word(struct rules_shell *sh, struct rules_words *words)
 {
     const char *begin = sh->at, *value = NULL;
     int line = sh->line, column = (int)(begin - sh->line_start) + 1;
@@ -711,7 +677,7 @@ static void one_word(struct shell *sh, struct words *words)
             add_word(sh, words, begin, sh->at, line, column);
         return;
     }
-    struct words got = {0};
+    struct rules_words got = {0};
     while (sh->at < value)
         step(sh);
     int value_column = (int)(value - sh->line_start) + 1;
@@ -722,16 +688,17 @@ static void one_word(struct shell *sh, struct words *words)
         struct s2s_buf text = S2S_BUF_INIT;
         s2s_buf_puts(&text, "");
         expand(sh, &text, value, sh->at);
-        words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column, sh->script);
+        rules_words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column,
+                        sh->script);
     }
     assign(sh, begin, len, &got, append);
-    struct variable *v = find_variable(sh, begin, len);
+    struct rules_variable *v = rules_shell_variable(sh, begin, len);
     if (v && exported)
         v->exported = true;
 }
 
 /* at "((": the words of a test over two sums; what it is otherwise is unknown */
-static void read_sums(struct shell *sh, struct words *words)
+static void read_sums(struct rules_shell *sh, struct rules_words *words)
 {
     static const char *const operators[] = {"==", "!=", "<=", ">=", "<", ">", NULL};
     const char *begin = sh->at + 2, *stop = past_close(begin, sh->end, '(', ')');
@@ -741,25 +708,25 @@ static void read_sums(struct shell *sh, struct words *words)
         if ((at = memmem(begin, (size_t)(end - begin), operators[i], strlen(operators[i]))))
             operator= operators[i];
     struct s2s_buf left = S2S_BUF_INIT, right = S2S_BUF_INIT;
-    words_add(words, s2s_xstrdup("(("), line, column, sh->script);
+    rules_words_add(words, s2s_xstrdup("(("), line, column, sh->script);
     if (operator&& !memchr(begin, '&', (size_t)(end - begin)) &&
         !memchr(begin, '|', (size_t)(end - begin))) {
         expand_arithmetic(sh, &left, begin, at);
         expand_arithmetic(sh, &right, at + strlen(operator), end);
-        words_add(words, left.data, line, column, sh->script);
-        words_add(words, s2s_xstrdup(operator), line, column, sh->script);
-        words_add(words, right.data, line, column, sh->script);
+        rules_words_add(words, left.data, line, column, sh->script);
+        rules_words_add(words, s2s_xstrdup(operator), line, column, sh->script);
+        rules_words_add(words, right.data, line, column, sh->script);
     }
-    words_add(words, s2s_xstrdup("))"), line, column, sh->script);
+    rules_words_add(words, s2s_xstrdup("))"), line, column, sh->script);
     while (sh->at < stop)
         step(sh);
     if (sh->at < sh->end && *sh->at == ')')
         step(sh);
 }
 
-static void read_script(struct shell *sh)
+static void read_script(struct rules_shell *sh)
 {
-    struct words words = {0};
+    struct rules_words words = {0};
     while (sh->at < sh->end) {
         skip(sh, false);
         if (sh->at >= sh->end)
@@ -788,187 +755,11 @@ static void read_script(struct shell *sh)
     end_command(sh, &words);
 }
 
-/* ---- the result ---- */
-
-/* A value with its place, which may be in another script than the root's. */
-static void set_word(struct s2s_conf *const *roots, const char *path, const char *text,
-                     const struct word *at)
-{
-    s2s_conf_set_scalar(roots[at->script], path, text, at->line, at->column, NULL);
-    if (at->script)
-        s2s_conf_set(roots[0], path, s2s_conf_find(roots[at->script], path), NULL);
-}
-
-/* "--flag value.." pairs of [begin, end) into the map at `prefix` */
-static void add_flags(struct s2s_conf *const *roots, const char *prefix, const struct word *begin,
-                      const struct word *end)
-{
-    for (const struct word *w = begin; w < end; w++) {
-        if (strncmp(w->text, "--", 2) != 0 || !w->text[2] || strchr(w->text, '{'))
-            continue;
-        const char *equals = strchr(w->text, '=');
-        size_t len = equals ? (size_t)(equals - w->text) : strlen(w->text);
-        struct s2s_buf path = S2S_BUF_INIT, value = S2S_BUF_INIT;
-        const struct word *place = w;
-        if (memchr(w->text, '.', len) || memchr(w->text, '[', len))
-            continue;
-        s2s_buf_printf(&path, "%s.%.*s", prefix, (int)len, w->text);
-        s2s_buf_puts(&value, equals ? equals + 1 : "");
-        for (const struct word *v = w + 1; !equals && v < end && strncmp(v->text, "--", 2) != 0;
-             v++) {
-            s2s_buf_printf(&value, "%s%s", value.len ? " " : "", v->text);
-            place = place == w ? v : place;
-        }
-        set_word(roots, path.data, value.len || equals ? value.data : "true", place);
-        s2s_buf_release(&path);
-        s2s_buf_release(&value);
-    }
-}
-
-/* torchrun's own flags stand before the program: they say how many ranks there are */
-static void add_launcher(struct s2s_conf *const *roots, const struct words *command, size_t program)
-{
-    static const struct {
-        const char *flag, *name;
-    } flags[] = {{"nproc_per_node", "GPUS_PER_NODE"}, {"nnodes", "NUM_NODES"}};
-    struct s2s_conf *root = roots[0];
-    s2s_conf_set_text(root, "LAUNCH", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
-    add_flags(roots, "LAUNCH", command->items, command->items + program);
-    const struct s2s_conf *launch = s2s_conf_key(root, "LAUNCH");
-    for (size_t i = 0; launch && i < launch->n_items; i++) {
-        char name[64];
-        size_t n = 0;
-        for (const char *s = launch->items[i]->key + 2; *s && n + 1 < sizeof name; s++)
-            name[n++] = *s == '-' ? '_' : *s;
-        name[n] = 0;
-        if (!strcmp(name, "standalone"))
-            s2s_conf_set_text(root, "ENV_VARS.NUM_NODES", "1", S2S_CONF_FROM_DERIVED, "derived",
-                              NULL);
-        for (size_t k = 0; k < 2; k++)
-            if (!strcmp(flags[k].flag, name) && launch->items[i]->text) {
-                char *path = s2s_xasprintf("ENV_VARS.%s", flags[k].name);
-                s2s_conf_set(root, path, launch->items[i], NULL);
-                free(path);
-            }
-    }
-}
-
-/* The word behind which the program's own flags begin: its .py file or module, or the first flag */
-static size_t program_of(const struct words *command)
-{
-    for (size_t i = 0; i < command->n; i++) {
-        size_t len = strlen(command->items[i].text);
-        if (len > 3 && !strcmp(command->items[i].text + len - 3, ".py"))
-            return i;
-        /* the module of torchrun itself is a launcher */
-        if (i > 0 && !strcmp(command->items[i - 1].text, "-m") &&
-            !strstr(command->items[i].text, "torch."))
-            return i;
-    }
-    return 0;
-}
-
-static void set_count(struct s2s_conf *root, const char *path, int64_t value, int line)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    if (value > 0)
-        s2s_conf_set_scalar(root, path, text, line > 0 ? line : 1, 1, NULL);
-}
-
-/* Ranks as the batch system starts them: one per task, unless torchrun starts them from there. */
-static void add_batch(struct shell *sh, struct s2s_conf *root, size_t program)
-{
-    struct rules_sbatch b = sh->batch;
-    bool torchrun = false;
-    const char *words[64];
-    for (size_t i = 0; i < program; i++) {
-        const char *word = sh->command.items[i].text;
-        torchrun |=
-            strstr(word, "torchrun") || strstr(word, "torch.distributed") || strstr(word, "nproc");
-        size_t n = 0;
-        for (size_t k = i + 1; !strcmp(word, "srun") && k < program && n < 64; k++)
-            words[n++] = sh->command.items[k].text;
-        rules_sbatch_words(&b, words, n, b.line);
-    }
-    set_count(root, "BATCH.nodes", b.nodes, b.line);
-    set_count(root, "BATCH.gpus_per_node", b.gpus_per_node, b.line);
-    if (torchrun)
-        return;
-    set_count(root, "BATCH.tasks_per_node", b.ntasks_per_node, b.line);
-    set_count(root, "BATCH.world", b.ntasks > 0 ? b.ntasks : b.nodes * b.ntasks_per_node, b.line);
-}
-
-/* Variables that a second script turns into flags: a batch script says no more itself. */
-static void add_handed_over(struct shell *sh, struct s2s_conf *const *roots)
-{
-    static const char *const names[][2] = {
-        {"ENCODER_TP", "--encoder-tp"},
-        {"ENCODER_CP", "--encoder-cp"},
-        {"ENCODER_PP", "--encoder-pp"},
-        {"ENCODER_DP", "--encoder-dp"},
-        {"ENCODER_OFFSET", "--encoder-offset"},
-        {"LLM_TP", "--llm-tp"},
-        {"LLM_CP", "--llm-cp"},
-        {"LLM_PP", "--llm-pp"},
-        {"LLM_DP", "--llm-dp"},
-        {"LLM_EP", "--llm-ep"},
-        {"LLM_EXPT_TP", "--llm-expt-tp"},
-        {"LLM_EXPT_DP", "--llm-expt-dp"},
-        {"LLM_OFFSET", "--llm-offset"},
-        {"MICRO_BATCH_SIZE", "--micro-batch-size"},
-        {"MBS", "--micro-batch-size"},
-        {"GLOBAL_BATCH_SIZE", "--global-batch-size"},
-        {"GBS", "--global-batch-size"},
-        {"NUM_MICROBATCHES", "--num-microbatches"},
-        {"NUM_EXPERTS", "--num-experts"},
-        {"PACKING_BUFFER_SIZE", "--packing-buffer-size"},
-        {"NUM_WORKERS", "--num-workers"},
-    };
-    if (!find_variable(sh, "LLM_TP", 6) || !find_variable(sh, "ENCODER_DP", 10))
-        return;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const struct variable *v = find_variable(sh, names[i][0], strlen(names[i][0]));
-        char *path = s2s_xasprintf("MODEL_ARGS.%s", names[i][1]);
-        if (v && v->words.n == 1)
-            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
-        free(path);
-    }
-    s2s_conf_set_text(roots[0], "HANDED_OVER", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
-}
-
-static void add_command(struct shell *sh, struct s2s_conf *const *roots)
-{
-    size_t program = program_of(&sh->command);
-    if (sh->command.n) {
-        add_launcher(roots, &sh->command, program);
-        add_flags(roots, "MODEL_ARGS", sh->command.items + program,
-                  sh->command.items + sh->command.n);
-        set_word(roots, "PROGRAM", sh->command.items[program].text, &sh->command.items[program]);
-    } else {
-        add_handed_over(sh, roots);
-    }
-    add_batch(sh, roots[0], program);
-    if (sh->failed.text)
-        set_word(roots, "GUARD", sh->failed.text, &sh->failed.at);
-}
-
-static struct s2s_conf *result_of(struct shell *sh, struct s2s_conf *const *roots)
-{
-    for (size_t i = 0; i < sh->n_variables; i++) {
-        const struct variable *v = &sh->variables[i];
-        char *path = s2s_xasprintf("ENV_VARS.%s", v->name);
-        if (v->exported && v->words.n == 1)
-            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
-        free(path);
-    }
-    add_command(sh, roots);
-    return roots[0];
-}
+/* ---- scripts ---- */
 
 struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n)
 {
-    struct shell sh = {0};
+    struct rules_shell sh = {0};
     struct s2s_conf **roots = s2s_xcalloc(n, sizeof(struct s2s_conf *));
     for (size_t i = 0; i < n; i++) {
         const char *text = scripts[i].text;
@@ -982,16 +773,16 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         drop_guard(&sh.guard);
         read_script(&sh);
     }
-    struct s2s_conf *root = result_of(&sh, roots);
+    struct s2s_conf *root = rules_shell_result(&sh, roots);
     for (size_t i = 1; i < n; i++)
         s2s_conf_free(roots[i]);
     for (size_t i = 0; i < sh.n_variables; i++) {
         free(sh.variables[i].name);
-        words_release(&sh.variables[i].words);
+        rules_words_release(&sh.variables[i].words);
     }
     free(roots);
     free(sh.variables);
-    words_release(&sh.command);
+    rules_words_release(&sh.command);
     drop_guard(&sh.guard);
     drop_guard(&sh.failed);
     return root;
@@ -1000,23 +791,4 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
 struct s2s_conf *s2s_rules_read_shell(const char *text, size_t len_bytes, const char *name)
 {
     return rules_read_scripts(&(struct rules_script){text, len_bytes, name}, 1);
-}
-
-struct s2s_conf *s2s_rules_read_argv(char *const *argv, size_t n)
-{
-    struct s2s_buf line = S2S_BUF_INIT;
-    struct words words = {0};
-    for (size_t i = 0; i < n; i++) {
-        s2s_buf_puts(&line, i ? " " : "");
-        words_add(&words, s2s_xstrdup(argv[i]), 1, (int)line.len + 1, 0);
-        s2s_buf_puts(&line, argv[i]);
-    }
-    struct s2s_conf *root =
-        s2s_conf_new_text(S2S_CONF_FROM_CLI, "command line", line.data ? line.data : "", line.len);
-    struct shell sh = {.command = words};
-    s2s_conf_set_text(root, "MODEL_ARGS", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
-    add_command(&sh, &root);
-    words_release(&words);
-    s2s_buf_release(&line);
-    return root;
 }

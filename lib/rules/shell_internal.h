@@ -2,6 +2,7 @@
 #ifndef S2S_RULES_SHELL_INTERNAL_H
 #define S2S_RULES_SHELL_INTERNAL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,5 +36,56 @@ struct rules_script {
     const char *name;
 };
 struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n);
+
+/* ---- the state of the reader (shell.c) ---- */
+
+struct rules_word {
+    char *text;
+    int line, column;
+    int script; /* which of the scripts it stands in */
+};
+
+struct rules_words {
+    struct rules_word *items;
+    size_t n, cap;
+};
+
+struct rules_variable {
+    char *name;
+    struct rules_words words; /* one for a scalar */
+    bool exported;
+};
+
+/* `TEST || exit`, `TEST && exit`, `if TEST; then exit`. */
+struct rules_guard {
+    char *text; /* the test as it came out; NULL: none */
+    int holds;  /* 1, 0, -1: not known */
+    bool exits_if, is_if, brace;
+    struct rules_word at;
+};
+
+struct rules_shell {
+    const char *text, *at, *end, *line_start;
+    int line;
+    struct rules_variable *variables;
+    size_t n_variables, cap_variables;
+    int conditional;            /* depth of if, case, for, while, functions */
+    int depth;                  /* of nested expansions */
+    int script;                 /* which one is read */
+    struct rules_words command; /* the one with the flags */
+    struct rules_sbatch batch;
+    struct rules_guard guard;  /* the test that stands before what is read now */
+    struct rules_guard failed; /* the first one that ends the script */
+};
+
+/* Takes `taken`, which is freed if there are too many already. */
+void rules_words_add(struct rules_words *w, char *taken, int line, int column, int script);
+void rules_words_release(struct rules_words *w);
+/* The last one of that name, or NULL. */
+struct rules_variable *rules_shell_variable(const struct rules_shell *sh, const char *name,
+                                            size_t len);
+/* The config that the scripts make (shell_result.c); roots[i] is empty and has script i as its
+ * source. Returns roots[0]. */
+struct s2s_conf *rules_shell_result(struct rules_shell *sh, struct s2s_conf *const *roots);
 
 #endif

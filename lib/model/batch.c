@@ -53,7 +53,7 @@ static int check_ids(const struct s2s_batch *b, int64_t vocab, struct s2s_error 
     int64_t clip = 0;
     for (int64_t i = 0; i < b->n_tokens; i++) {
         bool audio = is_audio_slot(b, i, &clip);
-        if (b->input_ids && !audio && (b->input_ids[i] < 0 || b->input_ids[i] >= vocab))
+        if (b->input_ids && !audio && (b->input_ids[i] < -1 || b->input_ids[i] >= vocab))
             return s2s_error_set(err, S2S_E_RANGE, "input_ids[%lld] = %d; the vocabulary has %lld",
                                  (long long)i, b->input_ids[i], (long long)vocab);
         if (b->labels && b->labels[i] >= vocab)

@@ -34,7 +34,8 @@ struct s2s_model;
  */
 struct s2s_batch {
     int64_t n_tokens, n_seqs;    /* T, B */
-    const int32_t *input_ids;    /* [T]; in audio slots the placeholder, which is not looked up */
+    const int32_t *input_ids;    /* [T]; in audio slots the placeholder, which is not looked up;
+                                    -1: embedding 0 */
     const int32_t *labels;       /* [T] already shifted, negative: no loss; NULL: no loss wanted */
     const int32_t *position_ids; /* [T], restart in every sequence */
     const int32_t *cu_seqlens;   /* [B + 1] bounds of the slots (of the padded lengths) */

@@ -45,6 +45,7 @@ static const struct rules_map map[] = {
     {"freq_width", "train.spec_augment.freq_width", "number", "0"},
     {"time_masks", "train.spec_augment.time_masks", "int", "0"},
     {"time_width", "train.spec_augment.time_width", "number", "0"},
+    {"token_dropout", "train.token_dropout", "number", "0"},
     {"seed", "seed", "int", "0"},
     {0},
 };
@@ -99,6 +100,7 @@ static const char *const keys[] = {
     "train.eval_every",
     "train.log_every",
     "train.recompute",
+    "train.token_dropout",
     "train.spec_augment.freq_masks",
     "train.spec_augment.freq_width",
     "train.spec_augment.time_masks",

@@ -192,6 +192,7 @@ int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
     if (rc == 0)
         rc = train_reader_open(&f->reader, options->features, options->n_mels, err);
     f->reader.augment = options->augment;
+    f->reader.token_dropout = options->token_dropout;
     if (rc == 0) {
         f->running = pthread_create(&f->thread, NULL, feed_run, f) == 0;
         if (!f->running)

@@ -31,6 +31,7 @@ struct s2s_feed_options {
     const char *features; /* preprocessor_config.json, or NULL */
     int n_mels;           /* without features: 16 kHz and this many; 0: no sound is wanted */
     const struct s2s_spec_augment *augment; /* kept; NULL: none */
+    float token_dropout;                    /* share of the answer's input tokens that are hidden */
 };
 
 /* What this rank has of one step. */

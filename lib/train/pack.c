@@ -274,6 +274,22 @@ static void augment(struct s2s_pack *pack, const struct s2s_spec_augment *how, u
                          S2S_RNG_KEY(key, (uint64_t)k));
 }
 
+/*
+ * Hides tokens of the answer from the model that is to predict what follows them, so that it cannot
+ * lean on the text alone (word dropout: Bowman et al. 2016, "Generating sentences from a
+ * continuous space", 3.2). Slot t holds one when slot t - 1 had to predict it.
+ */
+static void drop_tokens(struct s2s_pack *pack, float share, uint64_t key)
+{
+    enum { SITE_TOKENS = 0x746f6b656e73 };
+    const struct s2s_batch *b = &pack->batch;
+    const uint64_t site = S2S_RNG_KEY(key, SITE_TOKENS);
+    for (int64_t s = 0; s < b->n_seqs; s++)
+        for (int64_t t = b->cu_seqlens[s] + 1; t < b->cu_seqlens[s + 1]; t++)
+            if (b->labels[t - 1] >= 0 && s2s_rng_uniform(site, (uint64_t)t) < share)
+                ((int32_t *)b->input_ids)[t] = -1;
+}
+
 int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
                   const struct s2s_schema *schema, const struct s2s_safetensors *st,
                   const char *place, uint64_t key, struct s2s_error *err)
@@ -283,6 +299,8 @@ int s2s_pack_read(struct s2s_pack **out, struct s2s_pack_reader *reader,
     pack->ids = copy_meta(st, "ids");
     pack->texts = copy_meta(st, "texts");
     int rc = read_slots(pack, schema, st, err);
+    if (rc == 0 && reader->token_dropout > 0)
+        drop_tokens(pack, reader->token_dropout, key);
     if (rc == 0 && pack->batch.n_clips > 0 && (reader->need_audio || schema->has_embed)) {
         rc = schema->has_embed ? read_embeds(pack, schema, st, err)
                                : read_mel(pack, reader, schema, st, err);

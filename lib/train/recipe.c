@@ -160,6 +160,11 @@ static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
     if (!(r->max_seconds >= 0))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(c, "train.max_seconds"),
                               "expected seconds, found %g", r->max_seconds);
+    if ((rc = s2s_conf_get_f64_or(&r->token_dropout, c, "train.token_dropout", 0, err)) < 0)
+        return rc;
+    if (!(r->token_dropout >= 0 && r->token_dropout <= 1))
+        return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(c, "train.token_dropout"),
+                              "expected a share from 0 to 1, found %g", r->token_dropout);
     return read_augment(r, err);
 }
 

@@ -53,6 +53,7 @@ struct s2s_recipe {
     bool augment;
     bool recompute;
     struct s2s_spec_augment spec_augment;
+    double token_dropout;
     int64_t ckpt_every, ckpt_keep;
     bool resume;
 };

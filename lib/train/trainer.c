@@ -123,7 +123,8 @@ static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .dp = t->dp,
                                        .features = r->features,
                                        .n_mels = (int)t->bundle.model->n_mels,
-                                       .augment = r->augment ? &r->spec_augment : NULL};
+                                       .augment = r->augment ? &r->spec_augment : NULL,
+                                       .token_dropout = (float)r->token_dropout};
     s2s_mesh_note(t->mesh, -1, "open data");
     return s2s_mesh_all_ok(t->mesh, s2s_feed_open(&t->feed, &options, err), err);
 }

@@ -305,6 +305,20 @@ PY
     [ "$(cat good/checkpoints/latest_checkpointed_iteration.txt)" = 5 ]
 }
 
+@test "token_dropout hides input tokens, alike when resumed and on two ranks" {
+    s2s-train -q r.yaml run=plain
+    s2s-train -q r.yaml run=whole train.token_dropout=0.5
+    s2s-train -q r.yaml run=parts train.token_dropout=0.5 train.steps=10
+    s2s-train -q r.yaml run=parts train.token_dropout=0.5
+    same_checkpoint whole parts 20
+    mpirun_n 2 s2s-train -q r.yaml -j1 run=two train.token_dropout=0.5 mesh.dp=2
+    close_logs whole two
+    # what is hidden must be guessed: the loss that is reached is clearly higher
+    paste -d' ' <(log plain | tail -n 1) <(log whole | tail -n 1) | awk '{ exit !($10 > 1.3 * $4) }'
+    exits 1 s2s-train r.yaml run=bad train.token_dropout=1.5
+    says "train.token_dropout"
+}
+
 @test "a run directory belongs to one job" {
     command s2s-train -j1 r.yaml run=mine train.steps=200000 checkpoint.every=0 2>/dev/null &
     pid=$!

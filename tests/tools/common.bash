@@ -5,7 +5,7 @@ setup() {
     export ROOT
     # the system's own python3 behind the programs: it is the one that packages.txt gives numpy
     export PATH="${S2S_BIN:-$ROOT/bin}:/usr/bin:$PATH"
-    export OMP_NUM_THREADS=1 S2S_NO_PROGRESS=1 LC_ALL=C.UTF-8
+    export OMP_NUM_THREADS=1 S2S_NO_PROGRESS=1 LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
     # ranks share two cores here: give the processor away while waiting, and run as root where CI does
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1

@@ -123,6 +123,12 @@ static bool is_pattern(const char *word)
     return lists <= 1;
 }
 
+/* what included names begin with: no list, so that one of the name stays the only one */
+static bool is_prefix(const char *word)
+{
+    return is_pattern(word) && ckpt_map_items(word) == 0;
+}
+
 static int parse_rule(struct parser *p, char **words, int n, int section, const char *m_prefix,
                       const char *h_prefix)
 {
@@ -201,7 +207,9 @@ static int parse_line(struct parser *p, char **words, int n, int *section, const
         const char *h = strcmp(words[3], "\"\"") == 0 ? "" : words[3];
         char *m_all = s2s_xasprintf("%s%s", m_prefix, m);
         char *h_all = s2s_xasprintf("%s%s", h_prefix, h);
-        int rc = parse_family(p, words[1], m_all, h_all);
+        int rc = is_prefix(m_all) && is_prefix(h_all)
+                     ? parse_family(p, words[1], m_all, h_all)
+                     : s2s_error_set(p->err, S2S_E_FORMAT, "bad prefix \"%s\" or \"%s\"", m, h);
         free(m_all);
         free(h_all);
         return rc;

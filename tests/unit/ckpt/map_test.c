@@ -75,6 +75,8 @@ static void bad_tables_name_the_line(void **state)
         {"family a\nx.{N y copy\n", "bad pattern"},
         {"family a\nx.{} y copy\n", "bad pattern"},
         {"family a\nx.{Q} y copy\n", "bad pattern"},
+        {"family a\ninclude b x.{ y\nfamily b\nz z copy\n", "bad prefix"},
+        {"family a\ninclude b x.{p,q} y\nfamily b\nz z copy\n", "bad prefix"},
         {"family a\nx.{a,b} y copy\n", "do not fit"},
         {"family a\nx {q,k}_proj qkv\n", "do not fit"},
         {"family a\ninclude b \"\" \"\"\n", "no family b"},

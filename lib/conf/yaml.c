@@ -266,7 +266,9 @@ static int on_scalar(struct composer *c, const yaml_event_t *event, struct s2s_e
     if (!node)
         return too_many(c, &event->start_mark, err);
     if (memchr(text, 0, len))
-        return FAIL(c, &event->start_mark, err, "a string holds the character U+0000");
+        return conf_error_at(err, S2S_E_UNSUPPORTED, c->source, (int)event->start_mark.line + 1,
+                             (int)event->start_mark.column + 1,
+                             "a string holds the character U+0000");
     node->text = conf_strndup(c->arena, text, len);
     node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
     int rc = 0;
@@ -295,7 +297,9 @@ static int on_event(struct composer *c, const yaml_event_t *event, struct s2s_er
     switch (event->type) {
     case YAML_DOCUMENT_START_EVENT:
         if (c->root)
-            return FAIL(c, &event->start_mark, err, "expected one document, found another");
+            return conf_error_at(err, S2S_E_UNSUPPORTED, c->source, (int)event->start_mark.line + 1,
+                                 (int)event->start_mark.column + 1,
+                                 "expected one document, found another");
         return 0;
     case YAML_ALIAS_EVENT:
         return on_alias(c, event, err);

@@ -106,7 +106,9 @@ static bool is_het(const struct s2s_conf *c)
 
 static bool is_s2s(const struct s2s_conf *c)
 {
-    return has(c, "model") && has(c, "optimizer") && (has(c, "train") || has(c, "data.train"));
+    /* overrides of Megatron-Bridge have the same sections with other keys */
+    return has(c, "model") && has(c, "optimizer") && (has(c, "train") || has(c, "data.train")) &&
+           !has(c, "train.train_iters") && !has(c, "train.global_batch_size");
 }
 
 enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf)

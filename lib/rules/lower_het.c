@@ -114,8 +114,9 @@ int rules_lower_het(struct rules_check *check)
     };
     const struct s2s_conf *raw = check->report->raw;
     bool handed_over = raw && s2s_conf_key(raw, "HANDED_OVER");
+    bool part = raw && s2s_conf_key(raw, "PART");
     enum flavor flavor = flavor_of(check);
-    check->incomplete = flavor != LANDED || handed_over;
+    check->incomplete = flavor != LANDED || handed_over || part;
     rules_lower_mlm_arguments(check);
     check->incomplete = false;
     rules_lower_map(check, map);

@@ -462,7 +462,10 @@ int rules_lower_mlm(struct rules_check *check)
         {"dp", "world / (tp*cp*pp*gtp)"},
         {0},
     };
+    const struct s2s_conf *raw = check->report->raw;
+    check->incomplete = raw && s2s_conf_key(raw, "PART");
     rules_lower_mlm_arguments(check);
+    check->incomplete = false;
     rules_lower_derived(check, derived);
     rules_lower_mlm_derived(check);
     return 0;
@@ -505,6 +508,20 @@ static void set_words(struct s2s_conf *args, const char *name, const struct s2s_
     }
 }
 
+/* a file for inference trains nothing, whatever its arguments say */
+static bool is_inference(const struct s2s_conf *config)
+{
+    static const char *const names[] = {"inference", "text_gen", "generate", NULL};
+    const struct s2s_conf *mode = s2s_conf_key(config, "MODE"),
+                          *program = s2s_conf_key(config, "PROGRAM");
+    if (mode && mode->text && !strcmp(mode->text, "inference"))
+        return true;
+    for (int i = 0; program && program->text && names[i]; i++)
+        if (strstr(program->text, names[i]))
+            return true;
+    return false;
+}
+
 int rules_args_of_yaml(struct rules_check *check)
 {
     struct s2s_conf *config = check->conf;
@@ -525,9 +542,7 @@ int rules_args_of_yaml(struct rules_check *check)
         if (node)
             s2s_conf_retype(node);
     }
-    /* a file for inference trains nothing, whatever its arguments say */
-    const struct s2s_conf *mode = s2s_conf_key(config, "MODE");
-    if (mode && mode->text && !strcmp(mode->text, "inference"))
+    if (is_inference(config))
         s2s_conf_set_text(args, "skip_train", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
     check->report->raw = config;
     check->report->conf = check->conf = args;

@@ -14,8 +14,7 @@
 
 #include "lib/base/error.h"
 
-/* text that stands for an unknown part: rules take any "${" for unknown */
-#define UNKNOWN "${?}"
+#define UNKNOWN RULES_SHELL_UNKNOWN
 
 enum { MAX_VARIABLES = 4000, MAX_WORDS = 20000, MAX_DEPTH = 20 };
 
@@ -384,6 +383,15 @@ static void pass_word(struct rules_shell *sh)
     }
 }
 
+/* a brace that is not the mark of an unknown part */
+static bool has_brace(const char *text)
+{
+    for (const char *s = text; (s = strchr(s, '{')) != NULL; s++)
+        if (s == text || s[-1] != '$')
+            return true;
+    return false;
+}
+
 /* A word that is nothing but an array or a variable brings the words of it, with their places. */
 static bool add_array(struct rules_shell *sh, struct rules_words *out, const char *s,
                       const char *end)
@@ -407,7 +415,7 @@ static bool add_array(struct rules_shell *sh, struct rules_words *out, const cha
         const struct rules_word *w = &v->words.items[i];
         /* unquoted, a value of several words falls apart */
         char *copy = s2s_xstrdup(w->text), *rest = copy;
-        if (quoted || strchr(w->text, '{')) {
+        if (quoted || has_brace(w->text)) {
             rules_words_add(out, s2s_xstrdup(w->text), w->line, w->column, w->script);
         } else {
             for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
@@ -445,26 +453,53 @@ static size_t assignment(const char *s, const char *end, bool *append, const cha
     return len;
 }
 
+/* A text assigned under a condition, nobody knows whether: what it has in common with the text
+ * before it stays, flags keep their names and lose their values, the rest is unknown. */
+static char *doubted(const char *text, const char *before)
+{
+    size_t same = before && !strncmp(text, before, strlen(before)) ? strlen(before) : 0;
+    struct s2s_buf out = S2S_BUF_INIT;
+    if (same && !text[same])
+        return s2s_xstrdup(text);
+    s2s_buf_add(&out, text, same);
+    char *copy = s2s_xstrdup(text + same), *rest = copy;
+    bool any = false;
+    for (char *part; (part = strsep(&rest, " \t\n")) != NULL;) {
+        size_t len = strcspn(part, "=");
+        if (strncmp(part, "--", 2) != 0 || !part[2] || memchr(part, '{', len))
+            continue;
+        s2s_buf_printf(&out, "%s%.*s=" UNKNOWN, out.len ? " " : "", (int)len, part);
+        any = true;
+    }
+    free(copy);
+    if (!any)
+        s2s_buf_printf(&out, "%s" UNKNOWN, out.len ? " " : "");
+    return out.data;
+}
+
 static void assign(struct rules_shell *sh, const char *name, size_t len, struct rules_words *words,
                    bool append)
 {
     struct rules_variable *v = make_variable(sh, name, len);
+    struct rules_words before = {0};
     if (!v) {
         rules_words_release(words);
         return;
     }
-    if (!append)
-        rules_words_release(&v->words);
+    if (!append) {
+        before = v->words;
+        v->words = (struct rules_words){0};
+    }
     for (size_t i = 0; i < words->n; i++) {
         char *text = words->items[i].text;
-        /* assigned under a condition: nobody knows whether */
         if (sh->conditional) {
-            free(text);
-            text = s2s_xstrdup(UNKNOWN);
+            text = doubted(words->items[i].text, i < before.n ? before.items[i].text : NULL);
+            free(words->items[i].text);
         }
         rules_words_add(&v->words, text, words->items[i].line, words->items[i].column,
                         words->items[i].script);
     }
+    rules_words_release(&before);
     free(words->items);
     *words = (struct rules_words){0};
 }
@@ -493,7 +528,7 @@ static void read_array(struct rules_shell *sh, struct rules_words *out)
 
 /* ---- commands ---- */
 
-static bool is_marker(const char *word)
+bool rules_is_marker(const char *word)
 {
     static const char *const markers[] = {"--tensor-model-parallel-size",
                                           "--num-layers",
@@ -517,6 +552,13 @@ static bool is_any_of(const char *word, const char *const *names)
     return false;
 }
 
+/* programs of other trainers share flags with Megatron's; these it does not have */
+static bool is_of_lightning(const char *word)
+{
+    return !strncmp(word, "--devices", 9) || !strncmp(word, "--max-steps", 11) ||
+           !strncmp(word, "--max_steps", 11) || !strncmp(word, "--experiment-dir", 16);
+}
+
 /* sh -c "torchrun .. --num-layers 12": the words inside, with the place of the whole */
 static void split_quoted(struct rules_words *words)
 {
@@ -529,7 +571,7 @@ static void split_quoted(struct rules_words *words)
             rules_words_add(&out, s2s_xstrdup(w->text), w->line, w->column, w->script);
         else
             for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
-                if (*part)
+                if (*part && strcmp(part, "\\") != 0)
                     rules_words_add(&out, s2s_xstrdup(part), w->line, w->column, w->script);
         free(copy);
     }
@@ -613,7 +655,9 @@ static void end_command(struct rules_shell *sh, struct rules_words *words)
     split_quoted(words);
     first = words->n ? words->items[0].text : "";
     for (size_t i = 0; i < words->n; i++)
-        marked |= is_marker(words->items[i].text);
+        marked |= rules_is_marker(words->items[i].text);
+    for (size_t i = 0; i < words->n; i++)
+        marked &= !is_of_lightning(words->items[i].text);
     /* a flag in front is a pattern of `case`, not a command */
     if (marked && first[0] != '-' && !is_any_of(first, texts) && !sh->command.n) {
         sh->command = *words;
@@ -663,8 +707,42 @@ static bool is_declaration(const struct rules_words *words)
     return true;
 }
 
+static void read_script(struct rules_shell *sh);
+
+/* bash -c 'SCRIPT': at the quote; what runs inside is read where it stands, behind the words so far
+ */
+static bool read_inner(struct rules_shell *sh, struct rules_words *words)
+{
+    const char *end = sh->end, *close;
+    bool asked = words->n > 0 && !strcmp(words->items[words->n - 1].text, "-c") && sh->at < end &&
+                 *sh->at == '\'' && !sh->command.n;
+    close = asked ? memchr(sh->at + 1, '\'', (size_t)(end - sh->at) - 1) : NULL;
+    if (!close || ++sh->depth > MAX_DEPTH)
+        return false;
+    step(sh);
+    sh->end = close;
+    read_script(sh);
+    sh->at = close;
+    sh->end = end;
+    step(sh);
+    sh->depth--;
+    if (sh->command.n) {
+        struct rules_words all = *words;
+        for (size_t i = 0; i < sh->command.n; i++) {
+            const struct rules_word *w = &sh->command.items[i];
+            rules_words_add(&all, s2s_xstrdup(w->text), w->line, w->column, w->script);
+        }
+        rules_words_release(&sh->command);
+        sh->command = all;
+        *words = (struct rules_words){0};
+    }
+    return true;
+}
+
 static void one_word(struct rules_shell *sh, struct rules_words *words)
 {
+    if (read_inner(sh, words))
+        return;
     const char *begin = sh->at, *value = NULL;
     int line = sh->line, column = (int)(begin - sh->line_start) + 1;
     bool append = false, exported = words->n && !strcmp(words->items[0].text, "export");

@@ -8,6 +8,9 @@
 
 struct s2s_conf;
 
+/* text that stands for an unknown part: rules take any "${" for unknown */
+#define RULES_SHELL_UNKNOWN "${?}"
+
 /* Numbers that #SBATCH lines or the flags of srun give; 0: not given. */
 struct rules_sbatch {
     int64_t nodes, ntasks, ntasks_per_node, gpus_per_node;
@@ -81,6 +84,8 @@ struct rules_shell {
 /* Takes `taken`, which is freed if there are too many already. */
 void rules_words_add(struct rules_words *w, char *taken, int line, int column, int script);
 void rules_words_release(struct rules_words *w);
+/* A flag by which a command of Megatron is known. */
+bool rules_is_marker(const char *word);
 /* The last one of that name, or NULL. */
 struct rules_variable *rules_shell_variable(const struct rules_shell *sh, const char *name,
                                             size_t len);

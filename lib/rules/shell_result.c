@@ -21,10 +21,10 @@ static void add_flags(struct s2s_conf *const *roots, const char *prefix,
                       const struct rules_word *begin, const struct rules_word *end)
 {
     for (const struct rules_word *w = begin; w < end; w++) {
-        if (strncmp(w->text, "--", 2) != 0 || !w->text[2] || strchr(w->text, '{'))
-            continue;
         const char *equals = strchr(w->text, '=');
         size_t len = equals ? (size_t)(equals - w->text) : strlen(w->text);
+        if (strncmp(w->text, "--", 2) != 0 || len < 3 || memchr(w->text, '{', len))
+            continue;
         struct s2s_buf path = S2S_BUF_INIT, value = S2S_BUF_INIT;
         const struct rules_word *place = w;
         if (memchr(w->text, '.', len) || memchr(w->text, '[', len))
@@ -33,6 +33,9 @@ static void add_flags(struct s2s_conf *const *roots, const char *prefix,
         s2s_buf_puts(&value, equals ? equals + 1 : "");
         for (const struct rules_word *v = w + 1;
              !equals && v < end && strncmp(v->text, "--", 2) != 0; v++) {
+            /* an unknown word behind a value is rather more flags than more of the value */
+            if (value.len && !strcmp(v->text, RULES_SHELL_UNKNOWN))
+                continue;
             s2s_buf_printf(&value, "%s%s", value.len ? " " : "", v->text);
             place = place == w ? v : place;
         }
@@ -117,6 +120,11 @@ static void add_batch(struct rules_shell *sh, struct s2s_conf *root, size_t prog
     set_count(root, "BATCH.world", b.ntasks > 0 ? b.ntasks : b.nodes * b.ntasks_per_node, b.line);
 }
 
+static bool hands_over(const struct rules_shell *sh)
+{
+    return rules_shell_variable(sh, "LLM_TP", 6) && rules_shell_variable(sh, "ENCODER_DP", 10);
+}
+
 /* Variables that a second script turns into flags: a batch script says no more itself. */
 static void add_handed_over(struct rules_shell *sh, struct s2s_conf *const *roots)
 {
@@ -143,7 +151,7 @@ static void add_handed_over(struct rules_shell *sh, struct s2s_conf *const *root
         {"PACKING_BUFFER_SIZE", "--packing-buffer-size"},
         {"NUM_WORKERS", "--num-workers"},
     };
-    if (!rules_shell_variable(sh, "LLM_TP", 6) || !rules_shell_variable(sh, "ENCODER_DP", 10))
+    if (!hands_over(sh))
         return;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const struct rules_variable *v = rules_shell_variable(sh, names[i][0], strlen(names[i][0]));
@@ -155,9 +163,62 @@ static void add_handed_over(struct rules_shell *sh, struct s2s_conf *const *root
     s2s_conf_set_text(roots[0], "HANDED_OVER", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
 }
 
+/* Flags of `text` as words behind those of the command. */
+static void add_parts(struct rules_words *out, const struct rules_word *word)
+{
+    char *copy = s2s_xstrdup(word->text), *rest = copy;
+    for (char *part; (part = strsep(&rest, " \t\n")) != NULL;)
+        if (*part)
+            rules_words_add(out, s2s_xstrdup(part), word->line, word->column, word->script);
+    free(copy);
+}
+
+/* what a variable holds of a command: 0 nothing, 1 some of the flags, 2 program and flags */
+static int held_by(const struct rules_variable *v)
+{
+    struct rules_words parts = {0};
+    bool marked = false, flags = false, program = false;
+    for (size_t i = 0; i < v->words.n; i++)
+        add_parts(&parts, &v->words.items[i]);
+    for (size_t i = 0; i < parts.n; i++) {
+        size_t len = strlen(parts.items[i].text);
+        marked |= rules_is_marker(parts.items[i].text);
+        flags |= !strncmp(parts.items[i].text, "--", 2);
+        program |= len > 3 && !strcmp(parts.items[i].text + len - 3, ".py");
+    }
+    rules_words_release(&parts);
+    return marked && program ? 2 : flags;
+}
+
+/*
+ * No command of the script carries the flags. One variable may hold the whole command, for a batch
+ * system or a function to run; or the script is a part for others to read, and its variables hold
+ * some of the flags: true, and what is not among them is not known.
+ */
+static bool take_variables(struct rules_shell *sh)
+{
+    bool marked = false;
+    for (size_t i = 0; i < sh->n_variables && !sh->command.n; i++)
+        for (size_t k = 0; held_by(&sh->variables[i]) == 2 && k < sh->variables[i].words.n; k++)
+            add_parts(&sh->command, &sh->variables[i].words.items[k]);
+    if (sh->command.n)
+        return false;
+    for (size_t i = 0; i < sh->n_variables; i++)
+        for (size_t k = 0; held_by(&sh->variables[i]) && k < sh->variables[i].words.n; k++)
+            add_parts(&sh->command, &sh->variables[i].words.items[k]);
+    for (size_t i = 0; i < sh->command.n; i++)
+        marked |= rules_is_marker(sh->command.items[i].text);
+    if (!marked)
+        rules_words_release(&sh->command);
+    return marked;
+}
+
 static void add_command(struct rules_shell *sh, struct s2s_conf *const *roots)
 {
+    bool part = !sh->command.n && !hands_over(sh) && take_variables(sh);
     size_t program = program_of(&sh->command);
+    if (part)
+        s2s_conf_set_text(roots[0], "PART", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
     if (sh->command.n) {
         add_launcher(roots, &sh->command, program);
         add_flags(roots, "MODEL_ARGS", sh->command.items + program,

@@ -95,11 +95,15 @@ EOF
     cp bad.yaml conf/.hidden/b.yaml
     echo 'x: 1' >conf/other.yaml
     echo '[' >conf/readme.txt
+    printf 'a: 1\n---\nb: 1\n' >conf/cluster.yaml
+    printf 'a: "\\0"\n' >conf/nul.yaml
     exits 0 s2s-check -v conf
     says "1 file:"
     cp bad.yaml conf/c.yml
     exits 1 s2s-check conf
     says "conf/c.yml:22:32"
+    exits 2 s2s-check conf/cluster.yaml
+    says "conf/cluster.yaml:2:1: expected one document"
 }
 
 @test "JSON says what the text says" {

@@ -167,6 +167,7 @@ static void check_file(struct check_file *file, const struct check_options *opt)
     int rc = s2s_rules_read(&conf, file->path, opt->also, &err);
     if (rc >= 0)
         rc = s2s_rules_check(&file->report, conf, shown_path(file->path), rules, &err);
+    file->foreign = rc == S2S_E_UNSUPPORTED;
     if (rc < 0)
         keep_failure(file, &err);
     else
@@ -262,7 +263,8 @@ static void drop_others(struct files *files)
     size_t kept = 0;
     for (size_t i = 0; i < files->n; i++) {
         struct check_file *file = &files->items[i];
-        if (file->of_folder && file->failure && !file->failed_at.line && !file->report.dialect)
+        if (file->of_folder &&
+            (file->foreign || (file->failure && !file->failed_at.line && !file->report.dialect)))
             release_file(file);
         else
             files->items[kept++] = *file;

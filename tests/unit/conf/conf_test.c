@@ -30,7 +30,8 @@ static const char *refused(const char *text, enum s2s_conf_format format)
     struct s2s_conf *conf = NULL;
     const char *name = format == S2S_CONF_JSON ? "t.json" : "t.yaml";
     s2s_error_clear(&err);
-    assert_int_equal(s2s_conf_parse(&conf, text, strlen(text), name, format, &err), S2S_E_FORMAT);
+    int rc = s2s_conf_parse(&conf, text, strlen(text), name, format, &err);
+    assert_true(rc == S2S_E_FORMAT || rc == S2S_E_UNSUPPORTED);
     assert_null(conf);
     return err.text;
 }

@@ -78,6 +78,60 @@ static void what_a_script_decides_at_run_time_is_unknown(void **state)
     assert_string_equal(argument("A=$A$A; B=$B\n" RUN "--num-layers $A\n", "--num-layers"), "?");
 }
 
+/* bash -c 'SCRIPT' is read where it stands */
+static void a_script_inside_a_script_is_read(void **state)
+{
+    static const char script[] = "srun -N 2 bash -c '\n  N=3\n  python pretrain_gpt.py \\\n"
+                                 "    --num-layers $N \\\n    $([ x = y ] && echo --bf16) \\\n"
+                                 "    --lr 1e-4\n' after\n";
+    assert_string_equal(argument(script, "--num-layers"), "3");
+    assert_int_equal(line, 2);
+    assert_string_equal(argument(script, "--lr"), "1e-4");
+    assert_int_equal(line, 6);
+    assert_string_equal(argument(script, "--bf16"), "");
+    struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sh");
+    assert_string_equal(s2s_conf_find(conf, "BATCH.nodes")->text, "2");
+    s2s_conf_free(conf);
+}
+
+/* A flag that is there only under a condition is neither given nor absent. */
+static void what_a_condition_adds_is_in_doubt(void **state)
+{
+    static const char array[] = "A=(--num-layers 12 --bf16)\nif [ $X = 1 ]; then\n"
+                                "  A=(\"${A[@]}\" --profile --lr 3)\nfi\n" RUN "${A[@]}\n";
+    static const char text[] = "A=\"--num-layers 12\"\nif [ $X = 1 ]; then\n"
+                               "  A=\"$A --profile --lr 3\"\nfi\n" RUN "$A\n";
+    const char *const both[] = {array, text};
+    for (size_t i = 0; i < 2; i++) {
+        assert_string_equal(argument(both[i], "--num-layers"), "12");
+        assert_string_equal(argument(both[i], "--profile"), "?");
+        assert_string_equal(argument(both[i], "--lr"), "?");
+    }
+}
+
+/* Without a command of its own, a script may hold one for others to run, or a part of one. */
+static void variables_hold_commands(void **state)
+{
+    static const char whole[] = "A=(--num-layers 12)\nC=\"cd x; python pretrain_gpt.py ${A[@]}\"\n";
+    static const char part[] = "A=\"--num-layers 12 \\\n --bf16\"\nB=x\n";
+    static const char *const texts[] = {whole, part, "A=\"--lr 3\"\n"};
+    assert_string_equal(argument(whole, "--num-layers"), "12");
+    assert_string_equal(argument(part, "--bf16"), "true");
+    assert_string_equal(argument(texts[2], "--lr"), "");
+    for (int i = 0; i < 3; i++) {
+        struct s2s_conf *conf = s2s_rules_read_shell(texts[i], strlen(texts[i]), "run.sh");
+        assert_int_equal(s2s_conf_key(conf, "PART") != NULL, i == 1);
+        s2s_conf_free(conf);
+    }
+}
+
+/* Lightning's command lines share names with Megatron's */
+static void commands_of_other_trainers_are_left_alone(void **state)
+{
+    assert_string_equal(argument("python t.py --num-layers 4 --devices=2\n", "--num-layers"), "");
+    assert_string_equal(argument("python t.py --num-layers 4 --max-steps 5\n", "--num-layers"), "");
+}
+
 static void launchers_and_exports_are_the_environment(void **state)
 {
     static const char script[] = "export CUDA_DEVICE_MAX_CONNECTIONS=1\nNODES=2\n"
@@ -150,6 +204,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_variables_and_arrays_become_flags),
         cmocka_unit_test(what_a_script_decides_at_run_time_is_unknown),
+        cmocka_unit_test(a_script_inside_a_script_is_read),
+        cmocka_unit_test(what_a_condition_adds_is_in_doubt),
+        cmocka_unit_test(variables_hold_commands),
+        cmocka_unit_test(commands_of_other_trainers_are_left_alone),
         cmocka_unit_test(launchers_and_exports_are_the_environment),
         cmocka_unit_test(a_guard_that_its_own_numbers_contradict_is_found),
         cmocka_unit_test(a_batch_script_says_how_many_ranks_there_are),

@@ -205,6 +205,44 @@ static struct rules_value texts(const char *function, struct rules_value a, stru
     return rules_bool(len_a >= len_b && !strcmp(a.s + len_a - len_b, b.s));
 }
 
+/* ---- words: a list, or text with blanks or commas between them ---- */
+
+static bool is_one_of(const char *words, const char *word, size_t len)
+{
+    for (; *words; words += strcspn(words, " "), words += strspn(words, " "))
+        if (strcspn(words, " ") == len && !memcmp(words, word, len))
+            return true;
+    return false;
+}
+
+/* has(a, words): whether a word of `a` is among `words` (stranger: the first that is not). Unknown
+ * if that depends on a word that holds a variable. */
+static struct rules_value words_of(struct reader *r, struct rules_value a, const char *words,
+                                   bool stranger)
+{
+    bool open = false;
+    size_t n_items = a.type == RULES_LIST ? a.list->n_items : 1;
+    if (a.type == RULES_NULL || a.type == RULES_BOOL)
+        return stranger ? rules_null() : rules_bool(false);
+    if (a.type != RULES_LIST && a.type != RULES_TEXT)
+        return rules_unknown();
+    for (size_t i = 0; i < n_items; i++) {
+        const char *s = a.type == RULES_TEXT ? a.s : a.list->items[i]->text;
+        for (s = s ? s : "$"; *s;) {
+            size_t len = strcspn(s, " ,[]\"'");
+            if (memchr(s, '$', len))
+                open = true;
+            else if (len && is_one_of(words, s, len) != stranger)
+                return stranger ? rules_text(rules_keep((struct rules_facts *)r->facts,
+                                                        s2s_xstrndup(s, len)))
+                                : rules_bool(true);
+            s += len;
+            s += strspn(s, " ,[]\"'");
+        }
+    }
+    return open ? rules_unknown() : stranger ? rules_null() : rules_bool(false);
+}
+
 static struct rules_value two_numbers(struct reader *r, const char *function, struct rules_value a,
                                       struct rules_value b)
 {
@@ -226,9 +264,9 @@ static struct rules_value call(struct reader *r, const char *function,
     static const struct {
         const char *name;
         int n_args;
-    } known[] = {{"env", 1},      {"len", 1},    {"product", 1}, {"divisors", 1},
-                 {"contains", 2}, {"starts", 2}, {"ends", 2},    {"near", 2},
-                 {"up", 2},       {"max", 2},    {"min", 2},     {"if", 3}};
+    } known[] = {{"env", 1},    {"len", 1},  {"product", 1}, {"divisors", 1}, {"contains", 2},
+                 {"starts", 2}, {"ends", 2}, {"near", 2},    {"up", 2},       {"max", 2},
+                 {"min", 2},    {"if", 3},   {"has", 2},     {"stranger", 2}};
     size_t k = 0;
     while (k < sizeof known / sizeof *known && strcmp(known[k].name, function))
         k++;
@@ -250,6 +288,8 @@ static struct rules_value call(struct reader *r, const char *function,
         return a.type == RULES_UNKNOWN ? a : a.type == RULES_BOOL && a.b ? args[1] : args[2];
     if (!strcmp(function, "contains") || !strcmp(function, "starts") || !strcmp(function, "ends"))
         return texts(function, a, args[1]);
+    if (!strcmp(function, "has") || !strcmp(function, "stranger"))
+        return words_of(r, a, args[1].s, function[0] == 's');
     return two_numbers(r, function, a, args[1]);
 }
 

@@ -197,74 +197,9 @@ static const struct rules_map map[] = {
     {0},
 };
 
-/* What a hybrid pattern says: stages by '|', depths of MTP behind '/'. */
-struct pattern {
-    const char *fault; /* "" if none */
-    int64_t n_layers, n_segments, n_mtp, n_experts, n_mamba;
-    bool piped, mtp_differ;
-};
-
-static struct pattern read_pattern(const char *text)
-{
-    struct pattern p = {.fault = "", .n_segments = 1};
-    const char *end = text + strcspn(text, "/"), *previous = NULL;
-    size_t previous_len = 0;
-    bool star = false, other = false;
-    for (const char *s = text; s < end; s++) {
-        if (*s == '|') {
-            p.piped = true;
-            p.n_segments++;
-            if (s == text || s[-1] == '|' || s + 1 == end)
-                p.fault = "an empty stage";
-        } else if (!strchr("MG*D+-E", *s)) {
-            p.fault = "a letter that is none of M G * D + - E";
-        } else {
-            p.n_layers++;
-            p.n_experts += *s == 'E';
-            p.n_mamba += *s == 'M';
-            star |= *s == '*';
-            other |= *s == 'D' || *s == '+';
-        }
-    }
-    if (star && other)
-        p.fault = "* together with D or +";
-    while (*end == '/') {
-        const char *begin = end + 1;
-        size_t len = strcspn(begin, "/");
-        p.n_mtp++;
-        if (previous && (len != previous_len || memcmp(previous, begin, len) != 0))
-            p.mtp_differ = true;
-        previous = begin;
-        previous_len = len;
-        end = begin + len;
-    }
-    return p;
-}
-
 static struct rules_value fact(const struct rules_check *check, const char *name)
 {
     return rules_fact_find(&check->facts, name)->value;
-}
-
-static void lower_pattern(struct rules_check *check)
-{
-    struct rules_value pattern = fact(check, "pattern_new");
-    struct rules_facts *f = &check->facts;
-    if (pattern.type == RULES_NULL)
-        pattern = fact(check, "pattern_old");
-    bool given = pattern.type == RULES_TEXT;
-    struct pattern p = read_pattern(given ? pattern.s : "");
-    struct rules_value none = pattern.type == RULES_UNKNOWN ? rules_unknown() : rules_null();
-    rules_fact_set(f, "hybrid",
-                   pattern.type == RULES_UNKNOWN ? rules_unknown() : rules_bool(given));
-    rules_fact_set(f, "pattern_fault", given ? rules_text(p.fault) : none);
-    rules_fact_set(f, "pattern_layers", given ? rules_int(p.n_layers) : none);
-    rules_fact_set(f, "pattern_piped", given ? rules_bool(p.piped) : none);
-    rules_fact_set(f, "pattern_segments", given && p.piped ? rules_int(p.n_segments) : none);
-    rules_fact_set(f, "pattern_mtp", given ? rules_int(p.n_mtp) : none);
-    rules_fact_set(f, "pattern_mtp_differ", given ? rules_bool(p.mtp_differ) : none);
-    rules_fact_set(f, "pattern_experts", given ? rules_bool(p.n_experts > 0) : none);
-    rules_fact_set(f, "pattern_mamba", given ? rules_bool(p.n_mamba > 0) : none);
 }
 
 /* Appends text[..end) with x*n and (..)*n multiplied out; commas mean nothing. */
@@ -325,35 +260,6 @@ static void lower_layout(struct rules_check *check)
     }
     rules_fact_set(&check->facts, "layout_stages", stages);
     rules_fact_set(&check->facts, "layout_fault", fault);
-}
-
-/* Variables of the launch: ENV_VARS of the file, then --env. */
-static void lower_env(struct rules_check *check)
-{
-    static const struct {
-        const char *fact, *name;
-    } names[] = {{"max_connections", "CUDA_DEVICE_MAX_CONNECTIONS"},
-                 {"nvte_flash", "NVTE_FLASH_ATTN"},
-                 {"nvte_fused", "NVTE_FUSED_ATTN"},
-                 {"nvte_unfused", "NVTE_UNFUSED_ATTN"},
-                 {"env_world", "WORLD_SIZE"},
-                 {"env_gpus", "GPUS_PER_NODE"},
-                 {"env_nodes", "NUM_NODES"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const struct s2s_conf *node =
-            check->env_vars ? s2s_conf_key(check->env_vars, names[i].name) : NULL;
-        char *call = rules_keep(&check->facts, s2s_xasprintf("env('%s')", names[i].name));
-        struct rules_value v = rules_eval(&check->facts, call, NULL);
-        struct rules_fact *f = rules_fact_make(&check->facts, names[i].fact);
-        f->key = names[i].name;
-        if (v.type == RULES_NULL && node && node->text && !strstr(node->text, "$")) {
-            v = rules_text(node->text);
-            f->node = node;
-        } else if (v.type == RULES_NULL) {
-            v = rules_unknown();
-        }
-        f->value = v;
-    }
 }
 
 static struct rules_value env_int(const struct rules_check *check, const char *name)
@@ -419,9 +325,18 @@ void rules_lower_mlm_arguments(struct rules_check *check)
         experts->value = rules_null();
     else if (experts->value.type != RULES_INT && experts->value.type != RULES_NULL)
         experts->value = rules_unknown();
-    lower_pattern(check);
+    static const struct rules_env env[] = {{"max_connections", "CUDA_DEVICE_MAX_CONNECTIONS"},
+                                           {"nvte_flash", "NVTE_FLASH_ATTN"},
+                                           {"nvte_fused", "NVTE_FUSED_ATTN"},
+                                           {"nvte_unfused", "NVTE_UNFUSED_ATTN"},
+                                           {"env_world", "WORLD_SIZE"},
+                                           {"env_gpus", "GPUS_PER_NODE"},
+                                           {"env_nodes", "NUM_NODES"},
+                                           {0}};
+    rules_lower_pattern(check);
     lower_layout(check);
-    lower_env(check);
+    rules_lower_env(check, env);
+    rules_lower_mlm_run(check);
     lower_batch(check);
     lower_world(check);
 }
@@ -447,6 +362,15 @@ void rules_lower_mlm_derived(struct rules_check *check)
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
         {"linear_attention", "null"},
         {"packed", "sft"},
+        {"mamba_inner", "if(mamba_heads == null, 2*hidden, mamba_heads*mamba_head_dim)"},
+        {"mamba_in_width", "2*mamba_inner + 2*mamba_groups*mamba_state + if(mamba_heads == null, "
+                           "mamba_inner / mamba_head_dim, mamba_heads)"},
+        {"fp8_block", "if(fp8_recipe == 'mxfp8', 32, if(fp8_recipe == 'blockwise', 128, 16))"},
+        {"rl_step_iterations", "rl_prompts*rl_group*rl_iterations / gbs"},
+        {"layer_ffn", "if(experts == null, ffn, experts*if(moe_ffn == null, ffn, moe_ffn) / ep)"},
+        {"layer_params", "hidden*(2*heads + 2*kv_heads)*if(head_dim_given == null, hidden / "
+                         "heads, head_dim_given) + if(swiglu, 3, 2)*hidden*layer_ffn"},
+        {"stage_params", "layers*layer_params // (tp*pp)"},
         {0},
     };
     rules_lower_derived(check, derived);

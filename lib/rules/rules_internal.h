@@ -109,6 +109,11 @@ struct rules_derived {
     const char *name, *expression;
 };
 
+/* A name that is a variable of the launch's environment. */
+struct rules_env {
+    const char *fact, *name;
+};
+
 /* A config on its way through the rules. */
 struct rules_check {
     const struct s2s_rules_options *opt;
@@ -125,6 +130,7 @@ struct rules_check {
 void rules_lower_map(struct rules_check *check, const struct rules_map *map);
 void rules_lower_model(struct rules_check *check); /* sizes of the language model */
 void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived);
+void rules_lower_env(struct rules_check *check, const struct rules_env *names);
 int rules_lower_s2s(struct rules_check *check);
 int rules_lower_slm(struct rules_check *check);
 int rules_lower_rl(struct rules_check *check);
@@ -134,6 +140,9 @@ int rules_lower_het(struct rules_check *check);
 /* The parts of Megatron's arguments that heterogeneous training has too. */
 void rules_lower_mlm_arguments(struct rules_check *check);
 void rules_lower_mlm_derived(struct rules_check *check);
+void rules_lower_pattern(struct rules_check *check);
+/* Options of the run: optimizer, recomputation, offload, graphs, checkpoints, environment. */
+void rules_lower_mlm_run(struct rules_check *check);
 /* Replaces check->conf by the arguments of a MODEL_ARGS file, as lower_mlm.c wants them. */
 int rules_args_of_yaml(struct rules_check *check);
 /* Replaces check->conf by itself with its parents (`defaults`); path is where it was read from.
@@ -156,6 +165,7 @@ void rules_find(struct rules_check *check, const char *id, const struct s2s_conf
     }
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
     rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
-    rules_mlm_run[], rules_mlm_args[], rules_het[], rules_trn[], rules_cfg[];
+    rules_mlm_run[], rules_mlm_args[], rules_mlm_model[], rules_mlm_train[], rules_het[],
+    rules_trn[], rules_cfg[];
 
 #endif

@@ -213,6 +213,15 @@ static bool take_variables(struct rules_shell *sh)
     return marked;
 }
 
+/* Whether words of unknown number stand among the flags: "$@", an array that is not known here. */
+static bool is_open(const struct rules_words *command, size_t program)
+{
+    for (size_t i = program + 1; i < command->n; i++)
+        if (command->items[i].text[0] == '$' && strncmp(command->items[i - 1].text, "--", 2) != 0)
+            return true;
+    return false;
+}
+
 static void add_command(struct rules_shell *sh, struct s2s_conf *const *roots)
 {
     bool part = !sh->command.n && !hands_over(sh) && take_variables(sh);
@@ -224,6 +233,8 @@ static void add_command(struct rules_shell *sh, struct s2s_conf *const *roots)
         add_flags(roots, "MODEL_ARGS", sh->command.items + program,
                   sh->command.items + sh->command.n);
         set_word(roots, "PROGRAM", sh->command.items[program].text, &sh->command.items[program]);
+        if (is_open(&sh->command, program))
+            s2s_conf_set_text(roots[0], "OPEN", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
     } else {
         add_handed_over(sh, roots);
     }

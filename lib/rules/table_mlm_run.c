@@ -95,8 +95,8 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-001",
         .dialects = MLM,
         .severity = ERROR,
-        .when =
-            "steps != null and (samples != null or decay_samples != null or warmup_samples > 0)",
+        .when = "not early and steps != null and (samples != null or decay_samples != null or "
+                "warmup_samples > 0)",
         .at = "samples decay_samples warmup_samples",
         .message = "train-iters together with a length in samples",
         .fix = "count everything in iterations or everything in samples",
@@ -107,7 +107,7 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-002",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "samples != null and (decay_iters != null or warmup_iters > 0)",
+        .when = "not early and samples != null and (decay_iters != null or warmup_iters > 0)",
         .at = "decay_iters warmup_iters",
         .message = "train-samples together with a length in iterations",
         .fix = "count everything in iterations or everything in samples",

@@ -50,7 +50,7 @@ static const struct argp_option options[] = {
      1},
     {"upstream", KEY_UPSTREAM, "PROFILE", 0,
      "Version of the trainer: rl-main, rl-pr2242, mimo (Megatron-LM examples), mimo-hetero "
-     "(the earlier train_hetero.py)",
+     "(the earlier train_hetero.py), core-0.16 (letters of hybrid patterns)",
      1},
     {"world-size", KEY_WORLD, "N", 0,
      "Ranks of the launch; 8,16,24 or 8..1024 prints a table of which are legal", 2},
@@ -121,7 +121,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const formats[] = {"text",  "json",     "sarif", "github",
                                           "junit", "markdown", NULL};
-    static const char *const profiles[] = {"rl-main", "rl-pr2242", "mimo", "mimo-hetero", NULL};
+    static const char *const profiles[] = {"rl-main",     "rl-pr2242", "mimo",
+                                           "mimo-hetero", "core-0.16", NULL};
     struct check_options *opt = state->input;
     switch (key) {
     case KEY_DIALECT:

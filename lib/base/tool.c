@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,10 @@ void s2s_tool_begin(const char *name, int argc, char **argv)
     signal(SIGPIPE,
            SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
     s2s_log_init(name, 0);
+    /* A record's memory serves the next record: pages fresh from the system cost more than most of
+     * the work on them. 32 MiB is the most that the library takes for the first. */
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 256 << 20);
 }
 
 static const struct argp_option *find_option(const struct argp_option *options, int key)

@@ -125,6 +125,15 @@ static const struct rules_map model_map[] = {
     {"topk", "num_experts_per_tok", "int", "?"},
     {"mamba_heads", "mamba_num_heads", "int", "?"},
     {"mamba_groups", "n_groups mamba_n_groups", "int", "?"},
+    {"expert_ffn", "moe_intermediate_size intermediate_size", "int", "?"},
+    {"kv_rank", "kv_lora_rank", "any", "?"},
+    {"model_yarn", "rope_scaling.rope_type rope_scaling.type rope_parameters.rope_type", "text",
+     "?"},
+    {"model_rope_factor", "rope_scaling.factor rope_parameters.factor", "number", "?"},
+    {"model_rope_original",
+     "rope_scaling.original_max_position_embeddings "
+     "rope_parameters.original_max_position_embeddings",
+     "number", "?"},
     {0},
 };
 
@@ -142,6 +151,22 @@ void rules_lower_model(struct rules_check *check)
         linear |= types->items[i]->text && !strcmp(types->items[i]->text, "linear_attention");
     rules_fact_set(&check->facts, "linear_attention",
                    check->opt->model_config ? rules_bool(linear) : rules_unknown());
+}
+
+void rules_lower_nemotron_h(struct rules_check *check, struct rules_value name)
+{
+    static const char *const names[] = {
+        "Nemotron-H-",        "NVIDIA-Nemotron-Nano-9B-v2", "NVIDIA-Nemotron-Nano-12B-v2",
+        "NVIDIA-Nemotron-3-", "NVIDIA-Nemotron-3.5-",       NULL,
+    };
+    const struct s2s_conf *architecture = s2s_conf_find(check->model, "architectures[0]");
+    struct rules_value found = rules_unknown();
+    if (architecture && architecture->text)
+        found = rules_bool(!strcmp(architecture->text, "NemotronHForCausalLM"));
+    for (int i = 0; name.type == RULES_TEXT && names[i]; i++)
+        if (strstr(name.s, names[i]))
+            found = rules_bool(true);
+    rules_fact_set(&check->facts, "nemotron_h", found);
 }
 
 void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived)

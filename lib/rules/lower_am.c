@@ -1,6 +1,7 @@
 /* Automodel recipes. The strings none and None are null there; nothing is inherited. */
 #include "lib/rules/rules_internal.h"
 
+#include <fnmatch.h>
 #include <string.h>
 
 static const struct rules_map map[] = {
@@ -44,6 +45,27 @@ static const struct rules_map map[] = {
     {"warmup", "lr_scheduler.lr_warmup_steps", "int", "0"},
     {"decay", "lr_scheduler.lr_decay_steps", "int", ""},
     {"timeout_minutes", "dist_env.timeout_minutes", "number", ""},
+    {"model_name", "model.pretrained_model_name_or_path model.config.pretrained_model_name_or_path",
+     "text", ""},
+    {"rope_type",
+     "model.config.rope_scaling.rope_type model.config.rope_scaling.type "
+     "model.rope_scaling.rope_type model.rope_scaling.type",
+     "text", ""},
+    {"rope_factor", "model.config.rope_scaling.factor model.rope_scaling.factor", "number", ""},
+    {"rope_original",
+     "model.config.rope_scaling.original_max_position_embeddings "
+     "model.rope_scaling.original_max_position_embeddings",
+     "number", ""},
+    {"lora_all", "peft.match_all_linear", "bool", "false"},
+    {"lora_targets", "peft.target_modules", "any", ""},
+    {"lora_excluded", "peft.exclude_modules", "any", ""},
+    {"pp_dtype", "distributed.pipeline.dtype", "text", ""},
+    {"mp_policy", "distributed.mp_policy", "any", ""},
+    {"activation_dtype", "distributed.mp_policy.output_dtype distributed.mp_policy.param_dtype",
+     "text", ""},
+    {"fp8_on", "fp8.enabled", "bool", "false"},
+    {"fp8_emulated", "fp8.emulate", "bool", "false"},
+    {"te_fp8", "model.backend.te_fp8.recipe", "text", ""},
     {0},
 };
 
@@ -75,6 +97,68 @@ static void lower_world(struct rules_check *check)
         {0},
     };
     rules_lower_derived(check, derived);
+}
+
+/* bfloat16 for bf16 and torch.bfloat16, so on; other words as they are */
+static struct rules_value dtype_of(struct rules_value v)
+{
+    static const char *const names[][2] = {{"bf16", "bfloat16"},
+                                           {"fp16", "float16"},
+                                           {"half", "float16"},
+                                           {"fp32", "float32"},
+                                           {"float", "float32"}};
+    if (v.type != RULES_TEXT)
+        return v;
+    const char *word = strncmp(v.s, "torch.", 6) ? v.s : v.s + 6;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i][0], word))
+            word = names[i][1];
+    return rules_text(word);
+}
+
+/* The types of pipeline messages and of what a stage puts out, in one spelling. */
+static void lower_dtypes(struct rules_check *check)
+{
+    struct rules_facts *f = &check->facts;
+    struct rules_value given = rules_fact_find(f, "activation_dtype")->value;
+    bool policy = rules_fact_find(f, "mp_policy")->value.type != RULES_NULL;
+    rules_fact_find(f, "pp_dtype")->value = dtype_of(rules_fact_find(f, "pp_dtype")->value);
+    if (given.type == RULES_NULL) /* FSDP2's own policy computes in bf16 */
+        given = policy ? rules_unknown() : rules_text("bfloat16");
+    rules_fact_set(f, "stage_dtype", dtype_of(given));
+}
+
+static bool matches_out_proj(const char *pattern)
+{
+    return !strcmp(pattern, "out_proj") ||
+           !fnmatch(pattern, "backbone.layers.0.mixer.out_proj", 0) ||
+           !fnmatch(pattern, "model.layers.0.mixer.out_proj", 0);
+}
+
+static bool any_out_proj(struct rules_value list)
+{
+    if (list.type == RULES_TEXT)
+        return matches_out_proj(list.s);
+    for (size_t i = 0; list.type == RULES_LIST && i < list.list->n_items; i++)
+        if (list.list->items[i]->text && matches_out_proj(list.list->items[i]->text))
+            return true;
+    return false;
+}
+
+/* Whether the adapters reach out_proj: named, by all linear layers, or all that are not excluded.
+ */
+static void lower_adapters(struct rules_check *check)
+{
+    struct rules_facts *f = &check->facts;
+    struct rules_value targets = rules_fact_find(f, "lora_targets")->value,
+                       all = rules_fact_find(f, "lora_all")->value;
+    bool named =
+        targets.type == RULES_TEXT || (targets.type == RULES_LIST && targets.list->n_items > 0);
+    bool reach = rules_fact_find(f, "lora")->value.type != RULES_NULL &&
+                 ((all.type == RULES_BOOL && all.b) ||
+                  (named ? any_out_proj(targets)
+                         : !any_out_proj(rules_fact_find(f, "lora_excluded")->value)));
+    rules_fact_set(f, "lora_out_proj", rules_bool(reach));
 }
 
 /* activation_checkpointing as a word: off, full, selective, or "bad" */
@@ -116,5 +200,8 @@ int rules_lower_am(struct rules_check *check)
     lower_world(check);
     lower_recompute(check);
     lower_kind(check);
+    lower_dtypes(check);
+    lower_adapters(check);
+    rules_lower_nemotron_h(check, rules_fact_find(&check->facts, "model_name")->value);
     return 0;
 }

@@ -231,6 +231,7 @@ int rules_lower_rl(struct rules_check *check)
         {"warmup", "if(meg, meg_warmup, 0)"},
         {"decay", "if(meg, meg_decay, null)"},
         {"steps", "null"},
+        {"run_steps", "if(meg, run_length, null)"},
         {"shard", "(if(cp > 1, 2*cp, 1)) * (if(sp and tp > 1, tp, 1))"},
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
         {0},
@@ -240,6 +241,7 @@ int rules_lower_rl(struct rules_check *check)
     bool megatron = is_true(fact(check, "meg"));
     rules_lower_map(check, megatron ? megatron_map : dtensor_map);
     rules_lower_model(check);
+    rules_lower_rl_run(check);
     struct rules_value given = fact(check, "world_given");
     rules_fact_set(&check->facts, "world", given.type == RULES_INT ? given : training_gpus(check));
     lower_placement(check);

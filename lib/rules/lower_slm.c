@@ -1,6 +1,7 @@
 /* NeMo speechlm2: SALM, SALMAutomodel, duplex and streaming models trained with Lightning. */
 #include "lib/rules/rules_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/num.h"
@@ -75,6 +76,8 @@ static const struct rules_map map[] = {
     {"train_rate", "data.train_ds.sample_rate", "int", ""},
     {"frame_length", "data.frame_length", "number", ""},
     {"resume", "exp_manager.resume_if_exists", "bool", "false"},
+    {"max_tokens", "data.train_ds.max_tokens", "int", "?"},
+    {"host_gib", "host_gib", "number", ""},
     {0},
 };
 
@@ -169,6 +172,93 @@ static void lower_freeze(struct rules_check *check)
     rules_fact_set(&check->facts, "no_gradient_path", rules_bool(no_path));
 }
 
+/* "not closed", "nothing to repeat" and so on, or NULL: what the compiler of Python's re refuses.
+ */
+static const char *regex_fault(const char *text)
+{
+    int depth = 0;
+    bool can_repeat = false;
+    for (const char *s = text; *s; s++) {
+        bool repeat = strchr("*+?", *s) != NULL;
+        if (repeat && !can_repeat)
+            return "a repetition of nothing";
+        can_repeat = !strchr("(|^", *s) && (!repeat || s[1] == '?' || s[1] == '+');
+        if (*s == '\\' && !*++s)
+            return "a backslash at its end";
+        if (*s == '[' && s[-1 + (s == text)] != '\\') {
+            s += s[1] == '^';
+            const char *close = strchr(s + 2, ']');
+            if (!s[1] || !close)
+                return "a bracket that is not closed";
+            s = close;
+        } else if (s == text || s[-1] != '\\') {
+            depth += (*s == '(') - (*s == ')');
+            if (depth < 0)
+                return "a parenthesis that is not opened";
+            if (*s == '(' && s[1] == '?')
+                s++; /* a group with a property: not looked into */
+        }
+    }
+    return depth ? "a parenthesis that is not closed" : NULL;
+}
+
+/* Whether every match of "^name\\.." begins with a name that no part of the model has: anything
+ * else than the parts of a SALM, for other models one that is nearly the name of a part. */
+static bool names_nothing(const char *text, bool salm)
+{
+    static const char *const salm_parts[] = {"llm", "perception", "embed_tokens", "lm_head",
+                                             "mtp", "draft",      "dflash",       NULL};
+    static const char *const near[] = {"llm",         "perception",         "embed_tokens",
+                                       "lm_head",     "embed_audio_tokens", "audio_head",
+                                       "audio_codec", "speech_generation",  NULL};
+    const char *const *parts = salm ? salm_parts : near;
+    text += *text == '^';
+    size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    if (!len || text[len] != '\\' || text[len + 1] != '.')
+        return false;
+    char *name = s2s_xstrndup(text, len);
+    const char *nearest = s2s_conf_nearest(name, parts);
+    bool known = false;
+    for (int i = 0; parts[i]; i++)
+        known |= !strcmp(parts[i], name);
+    free(name);
+    return !known && (salm || nearest);
+}
+
+static bool is_salm(const struct rules_check *check)
+{
+    struct rules_value class = rules_fact_find(&check->facts, "model_class")->value;
+    return class.type == RULES_TEXT && !strncmp(class.s, "salm", 4) &&
+           present(check, "model.pretrained_llm") && present(check, "model.perception") &&
+           present(check, "model.audio_locator_tag");
+}
+
+/* What is wrong with a pattern of freeze_params or prevent_freeze_params; the first of them. */
+static void lower_patterns(struct rules_check *check)
+{
+    static const char *const lists[] = {"freeze", "prevent_freeze"};
+    struct rules_fact *fault = rules_fact_make(&check->facts, "pattern_fault");
+    fault->value = rules_null();
+    for (size_t k = 0; k < 2 && fault->value.type == RULES_NULL; k++) {
+        struct rules_value v = rules_fact_find(&check->facts, lists[k])->value;
+        for (size_t i = 0; v.type == RULES_LIST && i < v.list->n_items; i++) {
+            const struct s2s_conf *item = v.list->items[i];
+            const char *text = item->text && !strchr(item->text, '{') ? item->text : "";
+            const char *wrong = regex_fault(text);
+            if (!wrong && names_nothing(text, is_salm(check)))
+                wrong = "the name of no part of the model";
+            if (!wrong || fault->value.type != RULES_NULL)
+                continue;
+            fault->value = rules_text(wrong);
+            fault->node = item;
+            fault->key = k ? "model.prevent_freeze_params" : "model.freeze_params";
+            rules_fact_set(&check->facts, "pattern_text", rules_text(item->text));
+        }
+    }
+    if (fault->value.type == RULES_NULL)
+        rules_fact_set(&check->facts, "pattern_text", rules_null());
+}
+
 /* Facts that are a comparison too odd for an expression. */
 static void lower_rest(struct rules_check *check)
 {
@@ -193,6 +283,9 @@ int rules_lower_slm(struct rules_check *check)
         {"gbs", "mbs*dp*nmb"},
         {"gtp", "1"},
         {"etp", "1"},
+        {"model_params", "layers*(4*hidden*hidden + 3*hidden*if(known(experts), "
+                         "experts*expert_ffn, ffn)) + 2*vocab*hidden"},
+        {"host_room", "if(host_gib == null, 2*gpus_per_node*device_gib, host_gib)"},
         {0},
     };
     rules_lower_map(check, map);
@@ -201,6 +294,7 @@ int rules_lower_slm(struct rules_check *check)
     lower_class(check);
     lower_world(check);
     lower_freeze(check);
+    lower_patterns(check);
     lower_rest(check);
     rules_lower_derived(check, derived);
     return 0;

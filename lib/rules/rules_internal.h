@@ -129,11 +129,14 @@ struct rules_check {
 
 void rules_lower_map(struct rules_check *check, const struct rules_map *map);
 void rules_lower_model(struct rules_check *check); /* sizes of the language model */
+/* nemotron_h: whether the model of that name, or its config.json, is of the Nemotron-H family */
+void rules_lower_nemotron_h(struct rules_check *check, struct rules_value name);
 void rules_lower_derived(struct rules_check *check, const struct rules_derived *derived);
 void rules_lower_env(struct rules_check *check, const struct rules_env *names);
 int rules_lower_s2s(struct rules_check *check);
 int rules_lower_slm(struct rules_check *check);
 int rules_lower_rl(struct rules_check *check);
+void rules_lower_rl_run(struct rules_check *check); /* what is not its parallelism */
 int rules_lower_am(struct rules_check *check);
 int rules_lower_mlm(struct rules_check *check);
 int rules_lower_het(struct rules_check *check);

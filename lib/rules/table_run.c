@@ -1,4 +1,4 @@
-/* Model sizes, experts, optimizer, schedules, checkpoints, precision, environment. */
+/* Optimizer, schedules, checkpoints, precision, recomputation, environment. */
 #include "lib/rules/rules_internal.h"
 
 #define S2S S2S_DIALECT_S2S
@@ -8,156 +8,6 @@
 #define ERROR S2S_SEVERITY_ERROR
 #define WARNING S2S_SEVERITY_WARNING
 #define INFO S2S_SEVERITY_INFO
-
-const struct s2s_rule rules_model[] = {
-    {
-        .id = "S2S-MOD-008",
-        .dialects = SLM,
-        .severity = WARNING,
-        .when = "attn == 'te' and (head_dim > 256 or head_dim % 8 != 0)",
-        .at = "attn",
-        .message = "head dimension {head_dim}: no fast attention backend takes it",
-        .fix = "use a head dimension that is a multiple of 8 and at most 256",
-        .why =
-            "Flash and fused attention filter on the head dimension; the unfused fallback is slow "
-            "and knows neither packing nor context parallelism.",
-        .source = "transformer_engine get_attention_backend, head dimension filters",
-    },
-    {
-        .id = "S2S-MOD-015",
-        .dialects = SLM,
-        .severity = WARNING,
-        .when = "output_dim != null and output_dim > 0 and output_dim != hidden",
-        .at = "output_dim",
-        .message = "perception.output_dim {output_dim} is not the language model's hidden size "
-                   "{hidden}",
-        .fix = "set it to {hidden}",
-        .why = "The projection is rebuilt for the real width, or shapes do not fit.",
-        .source = "speechlm2/parts/pretrained.py:update_perception_output_dim",
-    },
-    {
-        .id = "S2S-MOD-017",
-        .dialects = SLM,
-        .severity = ERROR,
-        .when = "rote_dim % 2 != 0",
-        .at = "rote_dim",
-        .message = "rotary time embedding of odd dimension {rote_dim}",
-        .fix = "use an even dimension, equal to the encoder's",
-        .why = "Rotation works on pairs of channels.",
-        .source = "speechlm2/modules/rote.py",
-    },
-    {
-        .id = "S2S-MOE-001",
-        .dialects = SLM,
-        .severity = ERROR,
-        .when = "ep > 1 and ep not divides experts",
-        .at = "ep",
-        .message = "ep {ep} does not divide the {experts} experts",
-        .fix = "use an ep among {divisors(experts)}",
-        .why = "Every expert-parallel rank holds the same number of experts.",
-        .source = "nemo_automodel/components/moe/parallelizer.py",
-    },
-    {
-        .id = "S2S-MOE-001",
-        .dialects = RL | AM,
-        .severity = ERROR,
-        .when = "ep > 1 and ep not divides experts",
-        .at = "ep",
-        .message = "ep {ep} does not divide the {experts} experts",
-        .fix = "use an ep among {divisors(experts)}",
-        .why = "Every expert-parallel rank holds the same number of experts.",
-        .source = "megatron/core/transformer/moe/moe_layer.py",
-    },
-    {
-        .id = "S2S-MOE-003",
-        .dialects = RL,
-        .severity = ERROR,
-        .when = "meg and experts > 1 and tp > 1 and not sp",
-        .at = "sp tp",
-        .message = "a mixture of experts with tp {tp} and no sequence parallelism",
-        .fix = "set {@sp}: true",
-        .why = "The MoE layer refuses to train tensor parallel without sequence parallelism.",
-        .source = "megatron/core/transformer/moe/moe_layer.py:MoELayer.forward",
-    },
-    {
-        .id = "S2S-MOE-011",
-        .dialects = RL,
-        .severity = ERROR,
-        .when = "meg and deepep and dispatcher not in (null, 'flex')",
-        .at = "deepep dispatcher",
-        .message = "DeepEP with dispatcher {dispatcher}",
-        .fix = "use moe_token_dispatcher_type: flex",
-        .why = "DeepEP is a backend of the flex dispatcher.",
-        .source = "megatron TransformerConfig",
-    },
-    {
-        .id = "S2S-PRC-001",
-        .dialects = RL,
-        .severity = ERROR,
-        .when = "meg and opt_bf16 and opt_fp16",
-        .at = "opt_fp16 opt_bf16",
-        .message = "bf16 and fp16 are both on",
-        .fix = "keep one",
-        .why = "Training has one 16-bit type.",
-        .source = "megatron TransformerConfig",
-    },
-    {
-        .id = "S2S-REC-003",
-        .dialects = RL,
-        .severity = ERROR,
-        .when = "meg and recompute and recompute_granularity not in (null, 'full', 'selective')",
-        .at = "recompute_granularity",
-        .message = "recompute_granularity '{recompute_granularity}' is neither full nor selective",
-        .fix = "use full or selective",
-        .why = "Other words are refused.",
-        .source = "megatron TransformerConfig",
-    },
-    {
-        .id = "S2S-MOE-028",
-        .dialects = SLM | AM,
-        .severity = WARNING,
-        .when = "experts_backend in ('te', 'gmm') and dispatcher == 'torch'",
-        .at = "experts_backend dispatcher",
-        .message = "experts {experts_backend} with dispatcher torch",
-        .fix = "use dispatcher deepep, hybridep or uccl_ep, or experts torch_mm",
-        .why = "The combination is silently replaced by torch_mm.",
-        .source = "nemo_automodel BackendConfig.__post_init__",
-    },
-    {
-        .id = "S2S-MOE-029",
-        .dialects = SLM | AM,
-        .severity = WARNING,
-        .when = "set(enable_deepep)",
-        .at = "enable_deepep",
-        .message = "enable_deepep has been removed and is ignored",
-        .fix = "use dispatcher and experts instead",
-        .why = "The key has been replaced by two.",
-        .source = "nemo_automodel BackendConfig",
-    },
-    {
-        .id = "S2S-MOE-030",
-        .dialects = SLM | AM,
-        .severity = WARNING,
-        .when = "dispatcher == 'deepep' and not nvlink",
-        .at = "dispatcher",
-        .message = "dispatcher deepep on {device}, which has no NVLink",
-        .fix = "use dispatcher torch or hybridep",
-        .why = "DeepEP needs NVLink within a node and NVSHMEM between nodes, and fails at start.",
-        .source = "note in salm_automodel.yaml",
-    },
-    {
-        .id = "S2S-MOE-031",
-        .dialects = SLM | AM,
-        .severity = WARNING,
-        .when = "set(moe_config) and ep <= 1",
-        .at = "moe_config",
-        .message = "moe_config with ep_size {ep} is dropped",
-        .fix = "remove it, or use ep_size > 1",
-        .why = "Its settings belong to the expert-parallel wrapper, which does not exist then.",
-        .source = "nemo_automodel/recipes/_dist_utils.py:parse_distributed_section",
-    },
-    RULES_END,
-};
 
 const struct s2s_rule rules_run[] = {
     {
@@ -397,6 +247,219 @@ const struct s2s_rule rules_run[] = {
         .fix = "give its compute capability with --sm",
         .why = "Facts about devices are data of this program.",
         .source = "-",
+    },
+    {
+        .id = "S2S-OPT-010",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and ((precision_aware and opt_name != 'adam') or (not precision_aware and "
+                "states_strange))",
+        .at = "precision_aware grads_dtype main_dtype avg_dtype avg_sq_dtype",
+        .message = "states of another type than fp32 need the precision-aware adam",
+        .fix = "set use_precision_aware_optimizer: true with optimizer: adam",
+        .why = "Only that optimizer keeps its states in other types.",
+        .source = "megatron/core/optimizer/optimizer_config.py",
+    },
+    {
+        .id = "S2S-OPT-020",
+        .dialects = SLM,
+        .severity = WARNING,
+        .when = "pattern_fault != null",
+        .at = "pattern_fault",
+        .message = "the pattern '{pattern_text}' has {pattern_fault}",
+        .fix = "mend it: patterns begin with the name of a part, as in ^llm\\..+$",
+        .why = "A pattern that matches no parameter leaves its part trainable, or frozen.",
+        .source = "speechlm2/parts/optim_setup.py:freeze_and_subset",
+    },
+    {
+        .id = "S2S-OPT-023",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and ((precision == 'bfloat16' and precision_aware and not opt_bf16) or "
+                "(precision == 'float16' and precision_aware and not opt_fp16) or (precision == "
+                "'float32' and (opt_bf16 or opt_fp16)))",
+        .at = "opt_bf16 opt_fp16 precision",
+        .message = "precision {precision} with optimizer.bf16 {opt_bf16} and optimizer.fp16 "
+                   "{opt_fp16}",
+        .fix = "set the optimizer's flag of that type, and only it",
+        .why = "The optimizer would keep master weights of another type than the model's.",
+        .source = "nemo_rl/models/megatron/setup.py:_validate_dtype_config",
+    },
+    {
+        .id = "S2S-SCH-008",
+        .dialects = RL,
+        .severity = INFO,
+        .when = "meg and decay_style != 'constant' and run_steps > 0 and decay > 0 and (decay > "
+                "10*run_steps or (set(train_iters) and decay*10 < run_steps))",
+        .at = "decay meg_decay",
+        .message = "the schedule of {decay} steps and the run of {run_steps} steps differ more "
+                   "than ten times",
+        .fix = "align lr_decay_iters with the length of the run",
+        .why = "The learning rate stays at its minimum for nearly all of the run, or never comes "
+               "down.",
+        .source = "derived",
+    },
+    {
+        .id = "S2S-SCH-011",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and ((wd_style == 'constant' and wd_start != null and wd_end != null and "
+                "wd_start != wd_end) or (wd_style != 'constant' and (wd_start == null or wd_end "
+                "== null)))",
+        .at = "wd_style wd_start wd_end",
+        .message = "weight_decay_incr_style {wd_style} with start {wd_start} and end {wd_end}",
+        .fix = "give both with a style that changes, the same twice with constant",
+        .why = "A constant decay has one value.",
+        .source = "megatron/core/optimizer_param_scheduler.py",
+    },
+    {
+        .id = "S2S-SCH-019",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and train_iters == null and not set(algorithm)",
+        .at = "meg",
+        .message = "the Megatron backend without {@train_iters}, and no algorithm that fills it",
+        .fix = "set {@train_iters}",
+        .why = "Its learning-rate schedule is as long as the run.",
+        .source = "nemo_rl/models/megatron/setup.py:_validate_training_config",
+    },
+    {
+        .id = "S2S-CKP-019",
+        .dialects = SLM,
+        .severity = WARNING,
+        .when = "not ckpt_sharded and 12*model_params > host_room*1073741824",
+        .at = "ckpt_sharded",
+        .message = "rank 0 puts about {12*model_params // 1073741824} GiB of weights and "
+                   "optimizer together, its host has about {host_room} GiB",
+        .fix = "set save_distributed_checkpoint: true",
+        .why = "Without it every save gathers the whole model in the memory of one host.",
+        .source = "nemo_automodel: AutomodelParallelStrategy",
+    },
+    {
+        .id = "S2S-PRC-009",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and fp8_on and (sm < 89 or (fp8_recipe == 'mxfp8' and sm < 100))",
+        .at = "fp8_recipe fp8_on",
+        .message = "FP8 ({fp8_recipe}) on compute capability {sm // 10}.{sm % 10}",
+        .fix = "use another recipe or device",
+        .why = "The tensor cores do not have it: fp8 from 8.9, mxfp8 and fp4 from 10.0.",
+        .source = "transformer_engine: fp8 hardware support",
+    },
+    {
+        .id = "S2S-PRC-009",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "(fp8_on and not fp8_emulated and sm < 89) or (te_fp8 != null and sm < 89) or "
+                "(te_fp8 in ('mxfp8', 'nvfp4') and sm < 100)",
+        .at = "te_fp8 fp8_on",
+        .message = "{if(te_fp8 == null, 'fp8', te_fp8)} on compute capability {sm // 10}.{sm % "
+                   "10}",
+        .fix = "use another recipe or device",
+        .why = "The tensor cores do not have it: fp8 from 8.9, mxfp8 and fp4 from 10.0.",
+        .source = "transformer_engine: fp8 hardware support",
+    },
+    {
+        .id = "S2S-PRC-012",
+        .dialects = AM,
+        .severity = WARNING,
+        .when = "pp > 1 and pp_dtype != null and fsdp == 'fsdp2' and pp_dtype != stage_dtype",
+        .at = "pp_dtype",
+        .message = "pipeline.dtype {pp_dtype}, but stages put out {stage_dtype}",
+        .fix = "leave {@pp_dtype} out",
+        .why = "The next stage receives into buffers of another type.",
+        .source = "nemo_automodel/recipes/_dist_utils.py:parse_distributed_section",
+    },
+    {
+        .id = "S2S-PRC-014",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "set(grpo) and backend == 'vllm' and ((gen_precision == 'fp8' and not "
+                "importance) or (starts(kv_cache, 'fp8') and (gen_precision != 'fp8' or dt or "
+                "gen_async or (meg and pp > 1))))",
+        .at = "kv_cache gen_precision",
+        .message =
+            "{if(gen_precision == 'fp8' and not importance, 'generation in FP8 without "
+            "importance-sampling correction', if(gen_precision != 'fp8', 'an FP8 KV cache without "
+            "FP8 weights', if(dt, 'an FP8 KV cache with the DTensor backend', if(gen_async, 'an "
+            "FP8 KV cache with the asynchronous engine', 'an FP8 KV cache with pipeline "
+            "parallelism'))))}",
+        .fix = "set loss_fn.use_importance_sampling_correction: true; keep the FP8 cache for FP8 "
+               "weights, Megatron with one stage, and the synchronous engine",
+        .why = "Sampled and trained probabilities differ by the rounding, and scales of the cache "
+               "are taken from the trainer.",
+        .source = "nemo_rl/algorithms/grpo.py:setup",
+    },
+    {
+        .id = "S2S-REC-005",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and recompute and recompute_granularity == 'selective' and "
+                "((has(recompute_modules, 'moe_act') and not grouped_gemm) or "
+                "(has(recompute_modules, 'shared_experts') and shared_overlap))",
+        .at = "recompute_modules",
+        .message = "recompute_modules: {if(has(recompute_modules, 'shared_experts') and "
+                   "shared_overlap, 'shared_experts excludes moe_shared_expert_overlap', "
+                   "'moe_act needs moe_grouped_gemm')}",
+        .fix = "leave the module out, or switch on what it belongs to",
+        .why = "The module is not there to be recomputed.",
+        .source = "megatron TransformerConfig",
+    },
+    {
+        .id = "S2S-REC-007",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and offload_acts and (offload_modules == null or len(offload_modules) == 0 or "
+                "stranger(offload_modules, 'core_attn attn_proj expert_fc1 fused_group_mlp "
+                "moe_act attn_norm mlp_norm qkv_linear gdp_qkv') != null or "
+                "(has(offload_modules, 'attn_proj') and not has(offload_modules, 'core_attn')) or "
+                "(offload_v1 != null and offload_v1 != '1'))",
+        .at = "offload_modules offload_acts",
+        .message = "fine_grained_activation_offloading with {if(offload_modules == null or "
+                   "len(offload_modules) == 0, 'no offload_modules', if(has(offload_modules, "
+                   "'attn_proj') and not has(offload_modules, 'core_attn'), 'attn_proj but not "
+                   "core_attn', if(offload_v1 != null and offload_v1 != '1', "
+                   "'NVTE_CPU_OFFLOAD_V1 not 1', 'a module that it does not know')))}",
+        .fix = "name modules it knows, and core_attn with attn_proj",
+        .why = "Activations of named modules go to host memory.",
+        .source = "nemo_rl/models/megatron/setup.py:_apply_performance_config",
+    },
+    {
+        .id = "S2S-REC-008",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and ((graph_impl == 'full_iteration' and len(graph_modules) > 0) or "
+                "(graph_impl in ('local', 'transformer_engine') and recompute and "
+                "(recompute_granularity == null or recompute_granularity == 'full')) or "
+                "(graph_impl in ('local', 'transformer_engine') and has(graph_modules, 'moe') and "
+                "has(graph_modules, 'moe_router')) or (graph_impl == 'transformer_engine' and "
+                "has(graph_modules, 'moe_preprocess') and not has(graph_modules, 'moe_router')))",
+        .at = "graph_modules graph_impl",
+        .message = "CUDA graphs ({graph_impl}) with {if(graph_impl == 'full_iteration', 'modules, "
+                   "though they take the whole iteration', if(has(graph_modules, "
+                   "'moe_preprocess') and not has(graph_modules, 'moe_router'), 'moe_preprocess "
+                   "but not moe_router', if(has(graph_modules, 'moe') and has(graph_modules, "
+                   "'moe_router'), 'both moe and moe_router', 'full recomputation')))}",
+        .fix = "recompute selectively, name moe_router with moe_preprocess, and nothing for "
+               "full_iteration",
+        .why = "A graph is recorded once and replayed without the host.",
+        .source = "megatron TransformerConfig",
+    },
+    {
+        .id = "S2S-ENV-006",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "meg and flex_backend == 'hybridep' and ((hybridep_domain == null and "
+                "env('NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN') == null) or (hybridep_mnnvl == "
+                "null and env('USE_MNNVL') == null))",
+        .at = "flex_backend",
+        .message = "HybridEP without {if(hybridep_domain == null, "
+                   "'hybridep_num_ranks_per_nvlink_domain', 'hybridep_use_mnnvl')}: it is guessed "
+                   "from ep {ep}",
+        .fix = "set hybridep_num_ranks_per_nvlink_domain and hybridep_use_mnnvl",
+        .why = "The exchange is laid out by which ranks share NVLink: the smaller of ep and 64 is "
+               "taken for it.",
+        .source = "nemo_rl/models/megatron/setup.py:_apply_moe_config",
     },
     RULES_END,
 };

@@ -689,7 +689,7 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-MOE-015",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "experts != null and not no_bias and etp > 1 and set(etp_given)",
+        .when = "experts != null and not no_bias and etp > 1",
         .at = "etp_given experts",
         .message = "experts with bias and etp {etp}",
         .fix = "add --disable-bias-linear",

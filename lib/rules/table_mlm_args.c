@@ -276,7 +276,7 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-MOE-025",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "upcycling and save == null",
+        .when = "upcycling and not set(save)",
         .at = "upcycling",
         .message = "moe-use-upcycling without save",
         .fix = "give --save",

@@ -187,7 +187,7 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-CKP-001",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "save != null and not skip_train and save_every <= 0",
+        .when = "set(save) and not skip_train and save_every <= 0",
         .at = "save_every save",
         .message = "save-interval {save_every} with a place to save",
         .fix = "use a positive interval",

@@ -1,0 +1,395 @@
+#!/usr/bin/env python3
+"""Faults put into public configs, one at a time, as a person would make them; s2s-check must find each by its id.
+
+    inject.py [--program bin/s2s-check] [-n FILES] [-v] FOLDER...
+
+The table below says for each fault: rule, dialect, which configs it can be put into (an expression over the common
+names of s2s-check --resolve), what is changed (names of KEYS, or keys of the dialect, to expressions), and which other
+rules may fire as consequences. A changed copy of the file is checked, with the files it inherits from where they are.
+Prints for each fault how many files were tried and in how many it was found; exit status 1 if it was missed anywhere,
+or if another error appeared that the unchanged file did not have. 77 without PyYAML.
+"""
+import argparse
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+try:
+    import yaml
+except ImportError:
+    sys.exit(77)
+
+MEG, DT = "policy.megatron_cfg.", "policy.dtensor_cfg."
+KEYS = {
+    "rl": {
+        "gbs": "policy.train_global_batch_size", "mbs": "policy.train_micro_batch_size",
+        "lbs": "policy.logprob_batch_size", "seq": "policy.max_total_sequence_length",
+        "pad": "policy.make_sequence_length_divisible_by", "packed": "policy.sequence_packing.enabled",
+        "pack_tokens": "policy.sequence_packing.train_mb_tokens", "algo": "policy.sequence_packing.algorithm",
+        "dynamic": "policy.dynamic_batching.enabled", "gpus": "cluster.gpus_per_node", "nodes": "cluster.num_nodes",
+    },
+    "am": {
+        "gbs": "step_scheduler.global_batch_size", "mbs": "step_scheduler.local_batch_size",
+        "strategy": "distributed.strategy", "tp": "distributed.tp_size", "cp": "distributed.cp_size",
+        "pp": "distributed.pp_size", "ep": "distributed.ep_size", "dp": "distributed.dp_size",
+        "rep": "distributed.dp_replicate_size", "sp": "distributed.sequence_parallel",
+        "ac": "distributed.activation_checkpointing", "pipeline": "distributed.pipeline",
+    },
+    "slm": {
+        "tp": "trainer.strategy.tp_size", "pp": "trainer.strategy.pp_size", "cp": "trainer.strategy.cp_size",
+        "ep": "trainer.strategy.ep_size", "dp": "trainer.strategy.dp_size",
+    },
+    "mlm": {
+        "tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size",
+        "ep": "expert-model-parallel-size", "etp": "expert-tensor-parallel-size", "sp": "sequence-parallel",
+        "mbs": "micro-batch-size", "gbs": "global-batch-size", "layers": "num-layers", "heads": "num-attention-heads",
+        "hidden": "hidden-size", "seq": "seq-length", "mpe": "max-position-embeddings", "pattern": "hybrid-layer-pattern",
+        "experts": "num-experts",
+    },
+}
+KEYS["het"] = {
+    **KEYS["mlm"], "tp": "llm-tp", "pp": "llm-pp", "cp": "llm-cp", "ep": "llm-ep", "etp": "llm-expt-tp",
+    "dp": "llm-dp", "offset": "llm-offset", "etp_enc": "encoder-tp", "enc_dp": "encoder-dp", "enc_pp": "encoder-pp",
+    "enc_cp": "encoder-cp", "enc_offset": "encoder-offset",
+}
+OPTIONS = {"@world": "--world-size=", "@gpus": "--gpus-per-node=", "@env": "--env=", "@layers": "--set=layers=",
+           "@sm": "--sm="}
+
+
+def rl_key(facts, name):
+    """Sizes live under the backend that is on."""
+    meg = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+           "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size", "sp": "sequence_parallel"}
+    dt = {"tp": "tensor_parallel_size", "cp": "context_parallel_size", "ep": "expert_parallel_size",
+          "sp": "sequence_parallel", "rep": "dp_replicate_size"}
+    table, prefix = (meg, MEG) if facts.get("meg") is True else (dt, DT)
+    return prefix + table[name] if name in table else None
+
+
+# rule | dialect | needs | changes | may follow
+FAULTS = """
+WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe | tp=3 ; sp=False ; pad=12 | BAT TP RL-008
+WLD-001 | am | dp_cfg is None and tp == 1 and cp == 1 and pp == 1 and ep == 1 | tp=3 ; @world=8 | BAT TP
+WLD-001 | mlm | tp*pp*cp > 1 | @world=tp*pp*cp*2+1 | BAT PP WLD-003
+WLD-002 | rl | world != "?" and world >= 1 and meg and not moe | pp=world*2 | BAT PP MOE WLD-003 RL
+WLD-002 | mlm | world != "?" and not hybrid and heads and layers != "?" and not experts and vpp == 1 | pp=layers ; @world=1 | BAT PP
+WLD-003 | rl | meg and world not in ("?", 1) and world % 3 | ep=3*world | MOE WLD-004
+WLD-003 | mlm | experts not in (None, "?") and ep > 1 and tp*cp < etp*ep and ep*etp % (tp*cp) | @world=tp*cp*pp | BAT MOE PP
+WLD-003 | mlm | experts not in (None, "?") and ep == 1 and tp == 1 and cp == 1 and experts % 4 == 0 | ep=4 ; @world=pp*2 | BAT MOE PP
+WLD-004 | am | ep == 1 and tp == 1 and cp == 1 and pp == 1 and dp_cfg is None | ep=3 ; @world=8 | MOE BAT
+WLD-005 | am | dp_cfg is None and tp == 1 and pp == 1 and cp == 1 and ep == 1 and not separate_mesh | dp=3 ; @world=8 | BAT WLD-001
+WLD-007 | rl | True | tp=0 | *
+WLD-007 | am | True | cp=0 | *
+WLD-007 | mlm | True | tp=-2 | *
+WLD-008 | rl | meg and gpus_per_node == 8 and world != "?" and world >= 16 and not moe | tp=16 ; pad=64 | TP RL BAT WLD
+WLD-009 | am | tp == 1 and dp_cfg is None and ep == 1 | tp=3 ; @world=24 ; @gpus=8 | BAT TP
+BAT-001 | mlm | world != "?" and gbs_given not in (None, "?") and not set_schedule and dp != "?" | gbs=mbs*dp+mbs*dp//2 if mbs*dp > 1 else 0 | BAT
+BAT-001 | am | gbs != "?" and mbs != "?" and tp*cp*pp == 1 and dp_cfg is None and ep == 1 | gbs=mbs*8+1 ; @world=8 | BAT AM
+BAT-002 | rl | world not in ("?", 1) and dp not in ("?", 1) | gbs=gbs+1 | RL BAT
+BAT-003 | rl | world != "?" and not packed and not dynamic and dp != "?" and gbs // dp > 1 and gbs // dp % 2 == 0 | mbs=gbs//dp+1 | RL BAT-010
+BAT-004 | rl | True | gbs=0 | RL BAT
+BAT-004 | am | True | mbs=0 | AM BAT
+BAT-004 | mlm | True | mbs=0 | BAT
+BAT-005 | mlm | gbs_given not in (None, "?") | step-batch-size-schedule="0:768 4:1536" | BAT-006 BAT-001
+BAT-006 | mlm | gbs_given not in (None, "?") | step-batch-size-schedule="8:16 4:32" ; gbs=None | BAT-005
+TP-001 | rl | tp == 1 and world != "?" | sp=True | TP
+TP-001 | mlm | tp == 1 and not experts | sp=True | CP ENV
+TP-001 | am | tp == 1 | sp=True | TP HYB
+TP-002 | mlm | heads not in ("?", None) and tp == 1 and not hybrid and not experts and not gqa | tp=2 ; heads=heads//2*2+1 ; kv-channels=64 ; @world=8 | BAT TP MOD CP WLD OPT ENV
+TP-003 | mlm | gqa and tp == 2 and not experts and heads % 6 == 0 | num-query-groups=3 | TP MOD
+TP-003 | mlm | not gqa and tp == 2 and heads not in ("?", None) and not mla and not hybrid and heads % 3 == 0 | group-query-attention=True ; num-query-groups=3 | TP MOD
+TP-004 | mlm | sp and tp > 1 and cp == 1 and seq != "?" and not sft | seq=seq-1 | MOD
+TP-005 | mlm | not sp and tp == 1 | tp-comm-overlap=True | TP
+CP-001 | mlm | cp > 1 and not sft and not hybrid_cp and seq != "?" | seq=seq-1 | MOD TP
+CP-001 | am | cp > 1 and seq != "?" and not packed | dataset.seq_length=seq*0+cp*2+1 | CP THD
+CP-003 | mlm | cp > 1 | attention-backend="unfused" | CP
+CP-005 | mlm | cp > 1 | hierarchical-context-parallel-sizes="3 5" | CP
+CP-006 | mlm | cp > 1 and cp_hier is None | cp-comm-type="a2a+p2p" | CP
+CP-007 | mlm | cp == 1 and heads not in ("?", None) and tp == 1 and pp == 1 and not hybrid and not experts | cp=3 ; cp-comm-type="a2a" ; heads=heads//3*3+1 ; seq=6144 ; mpe=6144 ; kv-channels=64 ; @world=24 ; gbs=mbs*8 | TP MOD ENV BAT CP
+THD-009 | rl | packed and pack_tokens != "?" and meg and dynamic is not True | pack_tokens=seq//2 | RL
+THD-013 | am | seq not in ("?", None) and pack_tokens > seq | packed_sequence.packed_sequence_size=seq//2 | THD
+PP-001 | mlm | not use_ckpt_args and layers not in ("?", None) and pp > 1 and not uneven and vpp == 1 | layers=layers+1 | MOD PP HYB MOE CP
+PP-001 | rl | meg and pp == 2 and first_layers is None and last_layers is None and vpp is None | @layers=33 | MOE
+PP-002 | mlm | pp > 1 and not uneven and layers not in ("?", None) and vpp_stages is None | num-layers-per-virtual-pipeline-stage=layers//pp+1 | PP OPT MOE
+PP-003 | mlm | pp > 1 and layout is None and not hybrid and layers not in ("?", None) and vpp == 1 | decoder-first-pipeline-num-layers=0 | PP
+PP-004 | mlm | pp > 2 and not hybrid and layout is None | num-layers-per-virtual-pipeline-stage=1 ; num-virtual-stages-per-pipeline-rank=2 | PP BAT
+PP-005 | mlm | not use_ckpt_args and pp > 1 and layout is None and not hybrid and layers not in ("?", None) and vpp == 1 and not first_layers | pipeline-model-parallel-layout="Et|tL" | PP BAT
+PP-006 | mlm | pp == 1 and not hybrid and layers not in ("?", None) and layout is None | num-layers-per-virtual-pipeline-stage=1 | PP OPT
+PP-007 | mlm | pp > 1 and vpp not in ("?", 1) and gbs_given not in (None, "?") and vpp_group is None | gbs=mbs ; @world=tp*pp*cp ; ep=1 | BAT MOE
+HYB-001 | mlm | hybrid and pattern_new is not None | pattern=pattern_new.replace("M", "X", 1) | HYB PP MOD
+HYB-002 | mlm | hybrid and pattern_new not in (None, "?") and pp == 2 and "|" not in pattern_new | pattern=pattern_new[:1]+"|"+pattern_new[1:2]+"|"+pattern_new[2:] | HYB PP BAT
+HYB-003 | mlm | hybrid and pattern_new is not None and "|" not in pattern_new and pattern_layers % 5 and first_layers is None | pp=5 ; @world=5*tp*cp*ep | BAT OPT WLD MOE
+HYB-004 | mlm | hybrid and pattern_new is not None and pp == 1 | account-for-embedding-in-pipeline-split=True | PP HYB
+HYB-005 | mlm | pattern_new not in (None, "?") and layers_given not in (None, "?") | layers=layers_given+1 | HYB
+MOE-001 | mlm | experts not in (None, "?") and ep > 1 | experts=experts+1 | MOE
+MOE-002 | mlm | experts is None and ep == 1 and not use_ckpt_args | ep=2 ; @world=tp*pp*cp*2 | BAT WLD OPT
+MOE-003 | mlm | experts not in (None, "?") and tp > 1 and sp and not skip_train and not rl_step | sp=False | MOE TP
+MOE-004 | mlm | experts not in (None, "?") | moe-router-topk=experts+1 | MOE
+MOE-005 | mlm | experts not in (None, "?") and experts > 2 | moe-router-num-groups=experts-1 ; moe-router-group-topk=1 | MOE
+MOE-008 | mlm | experts is None and not hybrid and not use_ckpt_args | moe-ffn-hidden-size=1024 | MOE
+MOE-009 | mlm | experts not in (None, "?") | moe-expert-capacity-factor=1.0 ; moe-router-load-balancing-type="sinkhorn" | MOE
+MOE-010 | mlm | experts not in (None, "?") and capacity is None | moe-pad-expert-input-to-capacity=True | MOE
+MOE-011 | mlm | experts not in (None, "?") and dispatcher != "flex" | moe-enable-deepep=True | MOE
+MOE-012 | mlm | experts not in (None, "?") and dispatcher == "allgather" | moe-shared-expert-overlap=True | MOE
+MOE-013 | mlm | experts not in (None, "?") and router_score == "softmax" and not router_pre_softmax and router_balancing != "sinkhorn" | moe-router-topk=1 | MOE
+MOE-015 | mlm | experts not in (None, "?") and etp > 1 and no_bias | disable-bias-linear=False | MOE
+MOE-016 | mlm | experts not in (None, "?") and dispatcher != "flex" | moe-flex-dispatcher-backend="hybridep" | MOE
+MOE-014 | mlm | experts not in (None, "?") and router_score == "softmax" | moe-router-enable-expert-bias=True | MOE
+OPT-001 | mlm | dist_opt and overlap_params and not megatron_fsdp and "muon" not in str(optimizer) | use-distributed-optimizer=False | OPT CKP MOE PRC
+OPT-002 | mlm | dist_opt and overlap_params and overlap_grads and not megatron_fsdp | overlap-grad-reduce=False | OPT
+OPT-006 | mlm | per_token_loss | ddp-average-in-collective=True | OPT
+OPT-011 | mlm | not torch_fsdp and dist_opt and not megatron_fsdp | use-torch-fsdp2=True | OPT ENV CKP
+SCH-001 | mlm | steps not in (None, "?") and samples is None | lr-warmup-samples=100 | SCH
+SCH-003 | mlm | warmup_fraction not in (None, "?") and steps is not None | lr-warmup-iters=10 | SCH
+SCH-004 | mlm | lr not in (None, "?") and min_lr not in (None, "?") | min-lr=lr*10 | SCH
+SCH-004 | am | lr not in (None, "?") and present("lr_scheduler") | lr_scheduler.min_lr=1.0 | SCH
+SCH-005 | mlm | schedule != "WSD" and not skip_train and lr not in (None, "?") | lr-decay-style="WSD" | SCH
+SCH-002 | mlm | steps not in (None, "?") | train-samples=1000 | SCH
+SCH-006 | mlm | steps not in (None, "?") and decay_iters is None and warmup_fraction is None and not samples | lr-warmup-iters=steps+1 | SCH
+CKP-001 | mlm | save not in (None, "?") and not skip_train | save-interval=0 | CKP
+CKP-002 | mlm | save is not None and save_every not in (None, "?", 1) | save-retain-interval=save_every+1 | CKP
+CKP-003 | mlm | not torch_fsdp and not megatron_fsdp and not async_save | ckpt-format="torch_dcp" | CKP OPT
+CKP-004 | mlm | not megatron_fsdp and not async_save | ckpt-format="fsdp_dtensor" | CKP OPT
+CKP-005 | mlm | megatron_fsdp and ckpt_format == "fsdp_dtensor" | ckpt-format="torch_dist" | CKP OPT
+CKP-006 | mlm | async_save and persistent_worker | use-persistent-ckpt-worker=False | CKP
+PRC-001 | mlm | bf16 | fp16=True | PRC OPT
+PRC-001 | mlm | fp16 | bf16=True | PRC
+REC-001 | mlm | recompute is None | recompute-granularity="selective" ; recompute-method="uniform" | REC MOE
+REC-002 | mlm | recompute is None and not overlap_ep | recompute-granularity="full" | REC MOE
+REC-003 | mlm | recompute is None | recompute-granularity="partial" | REC MOE
+ENV-002 | mlm | (torch_fsdp or megatron_fsdp) and max_connections == "?" and not shell | @env="CUDA_DEVICE_MAX_CONNECTIONS=1" | ENV
+RL-001 | rl | meg and not present("policy.draft") | policy.dtensor_cfg.enabled=True | RL
+RL-002 | rl | dt and not meg and not draft | policy.dtensor_cfg.enabled=False | *
+RL-003 | rl | packed and not draft | dynamic=True | RL THD BAT
+RL-004 | rl | meg and pp > 1 and not packed | dynamic=True | RL
+RL-005 | rl | meg and cp > 1 and packed | packed=False | RL BAT
+RL-006 | rl | dt and not meg and not packed and cp > 1 | packed=True ; pack_tokens=seq | RL
+RL-007 | rl | dt and not meg and cp > 1 and tp > 1 and not sp | sp=True | RL TP
+RL-008 | rl | meg and packed and shard > 1 | pad=shard+1 | RL
+RL-009 | rl | tp >= 4 and lbs == mbs and not force_on_policy | lbs=mbs*2 | RL
+RL-010 | rl | meg and packed | policy.megatron_cfg.use_fused_linear_logprobs=True | RL
+RL-011 | rl | meg and not defer_fp32 and chunk is None | policy.logprob_chunk_size=512 | RL
+RL-012 | rl | dt and packed and not meg and not draft | policy.reward_model_cfg={"enabled": True, "reward_model_type": "bradley_terry"} | RL
+RL-013 | rl | meg | policy.reward_model_cfg={"enabled": True, "reward_model_type": "bradley_terry"} | RL
+RL-014 | rl | dt and not meg and tp > 1 and v2 | policy.dtensor_cfg.lora_cfg={"enabled": True, "use_triton": True} | RL
+RL-015 | rl | dt and not meg and v2 | policy.dtensor_cfg._v2=False ; policy.dtensor_cfg.lora_cfg={"enabled": True, "use_triton": False} | RL OPT
+RL-016 | rl | dt and not meg and v2 and dp not in ("?", 1) and dp % 2 == 0 | policy.dtensor_cfg._v2=False ; policy.dtensor_cfg.dp_replicate_size=2 | RL OPT AM WLD
+RL-017 | rl | prompts not in (None, "?") and prompts*generations == gbs | loss_fn.force_on_policy_ratio=True ; gbs=gbs//2 | RL BAT
+RL-018 | rl | async_grpo and importance | loss_fn.use_importance_sampling_correction=False | RL
+RL-019 | rl | async_grpo and gen_async and backend == "vllm" | policy.generation.vllm_cfg.async_engine=False | RL
+RL-020 | rl | dt and not meg and not packed | policy.draft={"enabled": True} | RL
+RL-021 | rl | packed and meg | policy.draft={"enabled": True} | RL
+RL-022 | rl | meg and dist_opt and not opt_offload | policy.megatron_cfg.optimizer.optimizer_cpu_offload=True ; policy.megatron_cfg.optimizer.optimizer_offload_fraction=0.0 | RL OPT
+RL-023 | rl | meg and not opt_offload | policy.megatron_cfg.optimizer.overlap_cpu_optimizer_d2h_h2d=True | RL OPT
+RL-024 | rl | packed and pack_tokens != "?" and not dynamic | pack_tokens=seq-1 | THD RL CP
+RL-025 | rl | packed | algo="best_fit" | RL
+RL-026 | rl | dt and not meg and packed | policy.dtensor_cfg.automodel_kwargs={"attn_implementation": "sdpa"} | RL
+RL-027 | rl | prompts not in (None, "?") and not force_on_policy and dp not in ("?",) and prompts*generations == gbs and dp > 1 | grpo.num_prompts_per_step=prompts+1 | RL BAT
+RL-028 | rl | backend == "vllm" and not gen_async and gen_pp == 1 | policy.generation.vllm_cfg.pipeline_parallel_size=2 | RL
+RL-029 | rl | colocated and nodes == 1 and present("grpo") and not present("env.nemo_gym") and placement != "?" | policy.generation.colocated={"enabled": False, "resources": {"gpus_per_node": None, "num_nodes": None}} | RL BAT WLD
+RL-030 | rl | present("grpo") and not dynamic_sampling | grpo.batch_multiplier=2 | RL
+RL-039 | rl | meg | policy.megatron_cfg.peft={"enabled": True, "dim": None} | RL
+AM-001 | am | True | strategy="fsdp3" | AM OPT
+AM-002 | am | pp == 1 and tp == 1 and pipeline is None and dp_cfg is None and ep == 1 | pp=2 | AM BAT PP
+AM-004 | am | pp > 1 | mbs=pp-1 ; distributed.pipeline.pp_microbatch_size=1 | BAT AM
+AM-005 | am | pp > 1 and pp_mbs not in ("?", None) | distributed.pipeline.pp_microbatch_size=3 ; mbs=3*pp+1 | BAT AM
+AM-006 | am | dp_cfg is None and tp*cp*pp == 1 and ep == 1 and fsdp == "fsdp2" | rep=3 ; @world=8 | BAT
+AM-007 | am | dp_cfg is None and tp*cp*pp == 1 and ep == 1 and fsdp == "fsdp2" | rep=8 ; @world=8 | BAT
+AM-008 | am | fsdp == "fsdp2" and tp*cp*pp*ep == 1 and dp_cfg is None | strategy="ddp" ; rep=2 ; @world=8 | AM BAT
+AM-009 | am | fsdp == "fsdp2" and tp == 1 and cp*pp*ep == 1 and dp_cfg is None | strategy="ddp" ; tp=2 ; @world=8 | AM BAT TP
+AM-010 | am | fsdp == "fsdp2" and ep > 1 | strategy="megatron_fsdp" | AM
+AM-012 | am | fsdp == "megatron_fsdp" | ac="selective" | AM
+AM-026 | am | True | ac="sometimes" | AM
+CFG-003 | am | True | @duplicate=1 | AM
+CFG-004 | rl | True | mbs="four" | RL BAT CFG-002
+CFG-004 | am | True | tp=1.5 | *
+CFG-004 | mlm | True | tp="2.5" | *
+CFG-002 | rl | True | policy.max_total_sequence_length="${policy.no_such_key}" | *
+CFG-006 | rl | inherits | defaults="no_such_parent.yaml" | *
+CFG-008 | mlm | True | model-parallel-size=2 | CFG
+"""
+
+
+def faults():
+    for line in FAULTS.strip().splitlines():
+        rule, dialect, needs, changes, follow = (part.strip() for part in line.split(" | "))
+        yield "S2S-" + rule, dialect, needs, [c.strip().split("=", 1) for c in changes.split(" ; ")], follow.split()
+
+
+def run(program, path, options=()):
+    got = subprocess.run([program, "--json", "--resolve", *options, path], capture_output=True, text=True, timeout=60)
+    if got.returncode < 0:
+        sys.exit(f"{path}: killed by signal {-got.returncode}")
+    return json.loads(got.stdout)["files"][0] if got.stdout else {}
+
+
+class Unknown(str):
+    """Neither true nor false: a fault that needs it does not fit."""
+
+    def __bool__(self):
+        raise TypeError("unknown")
+
+
+class Facts(dict):
+    """Names of --resolve; one that is not there is None."""
+
+    def __missing__(self, name):
+        if name in ("True", "False", "None", "str", "len", "present"):
+            raise KeyError(name)
+        return None
+
+
+def set_path(tree, path, value):
+    *parents, last = path.split(".")
+    for part in parents:
+        tree = tree.setdefault(part, {}) if tree.get(part) is not None else tree.__setitem__(part, {}) or tree[part]
+    tree[last] = value
+
+
+class Config:
+    def __init__(self, path, report):
+        self.path, self.dialect = path, report["dialect"]
+        self.facts = Facts({k: Unknown(v) if v == "?" else v for k, v in report["resolved"].items()})
+        self.errors = {f["rule"] for f in report["findings"] if f["severity"] == "error"}
+        self.text = open(path, encoding="utf-8").read()
+        self.shell = path.endswith((".sh", ".sbatch"))
+        self.tree = None if self.shell else yaml.safe_load(self.text)
+        self.facts["inherits"] = isinstance(self.tree, dict) and "defaults" in self.tree
+        self.facts["moe"] = bool(re.search(r"moe|a3b|a12b|a22b|mixtral|deepseek|glm|gpt.?oss|nano|super|ultra|kimi", path, re.I))
+        self.facts["present"], self.facts["shell"] = self.present, self.shell
+
+    def present(self, path):
+        tree = self.tree
+        for part in path.split("."):
+            if not isinstance(tree, dict) or part not in tree:
+                return False
+            tree = tree[part]
+        return True
+
+    def key(self, name):
+        if self.dialect == "rl":
+            return rl_key(self.facts, name) or KEYS["rl"].get(name, name)
+        return KEYS[self.dialect].get(name, name)
+
+    def changed(self, changes, folder):
+        """A path of a copy with the changes, and options; None if a change cannot be made."""
+        options, tree, text = [], json.loads(json.dumps(self.tree, default=str)), self.text
+        for name, expression in changes:
+            value = eval(expression, {"str": str, "len": len}, self.facts)
+            if name in OPTIONS:
+                options.append(OPTIONS[name] + str(value))
+            elif name == "@duplicate":
+                line = next((l for l in text.splitlines() if re.match(r"^[a-z_]+:\s*$", l)), None)
+                if not line:
+                    return None, None
+                text += f"\n{line} {{}}\n"
+                tree = None
+            elif self.shell:
+                flag = "--" + self.key(name)
+                if value is False or value is None:
+                    text = re.sub(rf"{flag}(?=\s)", "", text)
+                elif re.search(rf"(?m)^[^#\n]*{flag}[ =]+\S+", text) and value is not True:
+                    text = re.sub(rf"(?m)^([^#\n]*{flag})[ =]+\S+", lambda m: f"{m.group(1)} {value}", text)
+                else:
+                    where = re.search(r"(?m)(?<=\s)--(?:num-layers|micro-batch-size|hidden-size)[ =]", text)
+                    if not where:
+                        return None, None
+                    given = "" if value is True else f'"{value}" ' if "|" in str(value) else f"{value} "
+                    text = text[: where.start()] + f"{flag} {given}" + text[where.start():]
+            elif self.dialect in ("mlm", "het"):
+                args = tree.get("MODEL_ARGS")
+                if not isinstance(args, dict):
+                    return None, None
+                flag = self.key(name)
+                for k in list(args):
+                    if k.strip("-").replace("_", "-") == flag:
+                        del args[k]
+                if value is not None and value is not False:
+                    args["--" + flag] = value
+            else:
+                set_path(tree, self.key(name), value)
+        if not self.shell and tree is not None:
+            if self.dialect == "rl" and "defaults" in tree:
+                parents = tree["defaults"]
+                if not any(c[0] == "defaults" for c in changes):
+                    home = os.path.dirname(os.path.abspath(self.path))
+                    tree["defaults"] = ([os.path.join(home, p) for p in parents] if isinstance(parents, list)
+                                        else os.path.join(home, parents))
+            text = yaml.safe_dump(tree, sort_keys=False, width=1000)
+        path = os.path.join(folder, "fault" + os.path.splitext(self.path)[1])
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path, options
+
+
+def collect(program, folders):
+    configs = []
+    for folder in folders:
+        got = subprocess.run([program, "--json", "--resolve", folder], capture_output=True, text=True, timeout=600)
+        for report in json.loads(got.stdout)["files"]:
+            if report.get("dialect") and report.get("resolved"):
+                try:
+                    configs.append(Config(report["path"], report))
+                except yaml.YAMLError:
+                    continue
+    return configs
+
+
+def follows(rule, prefixes):
+    return any(p == "*" or rule.startswith("S2S-" + p) for p in prefixes)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../bin/s2s-check"))
+    parser.add_argument("-n", type=int, default=12, help="files for each fault, evenly over those it fits")
+    parser.add_argument("-v", action="store_true", help="name the files where a fault was missed")
+    parser.add_argument("--only", default="", help="rules that begin so")
+    parser.add_argument("folders", nargs="+", metavar="FOLDER")
+    args = parser.parse_args()
+    configs = collect(args.program, args.folders)
+    n_missed = n_other = n_tried = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for rule, dialect, needs, changes, follow in faults():
+            if not rule.startswith("S2S-" + args.only):
+                continue
+            fit = []
+            for c in configs:
+                try:
+                    if c.dialect == dialect and not c.errors and eval(needs, {"str": str}, c.facts):
+                        fit.append(c)
+                except TypeError:
+                    continue
+            tried, missed, others = 0, [], collections.Counter()
+            for c in fit[:: max(1, len(fit) // args.n)][: args.n]:
+                try:
+                    path, options = c.changed(changes, folder)
+                except TypeError:
+                    continue
+                if not path:
+                    continue
+                tried += 1
+                report = run(args.program, path, options)
+                found = report.get("findings", [])
+                if not any(f["rule"] == rule for f in found):
+                    missed.append(c.path)
+                for f in found:
+                    if f["severity"] == "error" and f["rule"] != rule and f["rule"] not in c.errors \
+                            and not follows(f["rule"], follow):
+                        others[f["rule"]] += 1
+            n_tried, n_missed, n_other = n_tried + tried, n_missed + len(missed), n_other + sum(others.values())
+            state = "ok" if tried and not missed and not others else "NOTHING FITS" if not tried else "LOOK"
+            print(f"{rule:13}{dialect:5}{len(fit):5} fit {tried:4} tried {tried - len(missed):4} found  {state}"
+                  + ("  also " + " ".join(f"{r} {n}" for r, n in others.items()) if others else ""), flush=True)
+            for path in missed[: 3 if args.v else 0]:
+                print(f"      missed in {path}")
+    print(f"{n_tried} faults, {n_missed} missed, {n_other} errors beside them")
+    return 1 if n_missed or n_other else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -245,6 +245,7 @@ void rules_lower_common(struct rules_check *check)
     rules_fact_set(f, "gpus_given",
                    opt->gpus_per_node > 0 ? rules_int(opt->gpus_per_node) : rules_null());
     rules_fact_set(f, "upstream", opt->upstream ? rules_text(opt->upstream) : rules_null());
+    rules_fact_set(f, "launch", rules_bool(opt->launch));
     rules_fact_set(f, "visible_devices", visible_devices(f));
     rules_fact_set(f, "cudnn", opt->cudnn > 0 ? rules_int(opt->cudnn) : rules_unknown());
     rules_lower_device(check);

@@ -17,7 +17,8 @@ static const struct rules_map map[] = {
     {"pipeline", "distributed.pipeline", "any", ""},
     {"moe_config", "distributed.moe", "any", ""},
     {"pp_mbs", "distributed.pipeline.pp_microbatch_size", "int", "1"},
-    {"pp_schedule", "distributed.pipeline.pp_schedule", "text", "?"},
+    {"pp_schedule", "distributed.pipeline.pp_schedule", "text", "1f1b"},
+    {"pp_round", "distributed.pipeline.round_virtual_stages_to_pp_multiple", "text", ""},
     {"pp_schedule_csv", "distributed.pipeline.pp_schedule_csv", "text", ""},
     {"layers_per_stage", "distributed.pipeline.layers_per_stage", "int", ""},
     {"async_tp", "distributed.enable_async_tensor_parallel", "bool", "false"},
@@ -35,10 +36,21 @@ static const struct rules_map map[] = {
     {"experts_backend", "model.backend.experts", "text", ""},
     {"dispatcher", "model.backend.dispatcher", "text", ""},
     {"enable_deepep", "model.backend.enable_deepep", "any", ""},
+    {"compile_attn", "model.backend.compile_attn", "bool", "false"},
+    {"linear_backend", "model.backend.linear", "text", ""},
+    {"norm_backend", "model.backend.rms_norm", "text", ""},
+    {"window", "model.sliding_window model.config.sliding_window", "any", ""},
     {"rope_fusion", "model.backend.rope_fusion", "bool", ""},
     {"lora", "peft", "any", ""},
     {"lora_triton", "peft.use_triton", "bool", ""},
-    {"qat", "qat.enabled qat.fake_quant_after_n_steps", "any", ""},
+    {"qat_on", "qat.enabled", "bool", "false"},
+    {"separate_mesh", "separate_meshes", "bool", "false"},
+    {"teacher_mesh", "teacher_distributed", "any", ""},
+    {"teacher_fsdp", "teacher_distributed.strategy", "text", "fsdp2"},
+    {"teacher_dp", "teacher_distributed.dp_size", "size", ""},
+    {"teacher_tp", "teacher_distributed.tp_size", "size", "1"},
+    {"teacher_cp", "teacher_distributed.cp_size", "size", "1"},
+    {"teacher_pp", "teacher_distributed.pp_size", "size", "1"},
     {"loss", "loss_fn._target_", "text", ""},
     {"lr", "optimizer.lr", "number", "?"},
     {"min_lr", "lr_scheduler.min_lr", "number", "0"},
@@ -86,14 +98,25 @@ static void lower_world(struct rules_check *check)
          "if(gpus_given == null, if(ci_gpus == null, unknown, ci_gpus), gpus_given)"},
         {"ci_world", "if(ci_gpus == null, null, ci_gpus * if(ci_nodes == null, 1, ci_nodes))"},
         {"sizes_world", "if(dp_cfg == null, unknown, dp_cfg*tp*cp*pp)"},
-        {"world",
-         "if(world_given == null, if(ci_world == null, sizes_world, ci_world), world_given)"},
+        {"all_world", "if(world_given == null, if(ci_world == null, unknown, ci_world), "
+                      "world_given)"},
+        {"teacher_world", "if(teacher_dp == null, unknown, teacher_dp*teacher_tp*teacher_cp*"
+                          "teacher_pp)"},
+        /* with meshes of their own, the student has as many ranks as its sizes say */
+        {"world", "if(separate_mesh or not known(all_world), sizes_world, all_world)"},
         {"dp", "if(dp_cfg == null, world / (tp*cp*pp), dp_cfg)"},
         {"gtp", "1"},
         {"etp", "1"},
         {"strategy", "null"},
         {"nmb", "mbs // pp_mbs"},
         {"packed", "pack_tokens > 0"},
+        {"even_stages", "if(layers_per_stage == null, null, (layers + layers_per_stage - 1) // "
+                        "layers_per_stage)"},
+        {"stages", "if(even_stages == null, pp*if(schedule == 'single', 1, 2), if(even_stages % pp "
+                   "== 0 or pp_round == null, even_stages, if(pp_round == 'up', even_stages + pp - "
+                   "even_stages % pp, even_stages - even_stages % pp)))"},
+        /* a schedule of several stages a rank refuses fewer than two */
+        {"least_stages", "if(known(stages), stages, if(schedule == 'single', pp, 2*pp))"},
         {0},
     };
     rules_lower_derived(check, derived);
@@ -177,19 +200,142 @@ static void lower_recompute(struct rules_check *check)
                    v.type == RULES_UNKNOWN ? rules_unknown() : rules_text(word));
 }
 
-/* The recipes whose data set packs or whose step does not follow the scheduler's arithmetic */
-static void lower_kind(struct rules_check *check)
+/* What a pipeline schedule is: single, multi (several stages a rank), v (two, folded), none (no
+ * name where a name must be), bad (a name that is not known) */
+static void lower_schedule(struct rules_check *check)
 {
-    const struct s2s_conf *recipe = s2s_conf_find(check->conf, "recipe");
-    const struct s2s_conf *target = s2s_conf_find(check->conf, "recipe._target_");
-    const char *name = recipe && recipe->text   ? recipe->text
-                       : target && target->text ? target->text
-                                                : "";
-    rules_fact_set(&check->facts, "recipe_name", rules_text(name));
-    bool separate = s2s_conf_find(check->conf, "teacher_distributed") ||
-                    s2s_conf_find(check->conf, "separate_mesh") ||
-                    s2s_conf_find(check->conf, "kd.separate_mesh");
-    rules_fact_set(&check->facts, "separate_mesh", rules_bool(separate));
+    static const struct {
+        const char *name, *kind;
+    } kinds[] = {
+        {"1f1b", "single"},
+        {"gpipe", "single"},
+        {"pipelineschedulesingle", "single"},
+        {"interleaved1f1b", "multi"},
+        {"loopedbfs", "multi"},
+        {"interleavedzerobubble", "multi"},
+        {"pipelineschedulemulti", "multi"},
+        {"zbvzerobubble", "v"},
+        {"dualpipev", "v"},
+    };
+    struct rules_value v = rules_fact_find(&check->facts, "pp_schedule")->value;
+    const struct s2s_conf *node = s2s_conf_find(check->conf, "distributed.pipeline.pp_schedule");
+    struct rules_value kind = rules_unknown();
+    if (node && node->kind == S2S_CONF_NULL)
+        kind = rules_text("none");
+    else if (v.type == RULES_TEXT)
+        kind = rules_text("bad");
+    bool named = v.type == RULES_TEXT && !(node && node->kind == S2S_CONF_NULL);
+    for (size_t i = 0; named && i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcasecmp(kinds[i].name, v.s))
+            kind = rules_text(kinds[i].kind);
+    /* a table of its own replaces the named one */
+    if (rules_fact_find(&check->facts, "pp_schedule_csv")->value.type != RULES_NULL)
+        kind = rules_unknown();
+    struct rules_fact *f = rules_fact_make(&check->facts, "schedule");
+    f->value = kind;
+    f->node = node;
+    f->key = "distributed.pipeline.pp_schedule";
+}
+
+static bool is_any_of(const char *word, const char *const *names)
+{
+    for (; *names; names++)
+        if (!strcmp(word, *names))
+            return true;
+    return false;
+}
+
+/* A key under `distributed` that neither the recipe nor the strategy's class knows */
+static void lower_options(struct rules_check *check)
+{
+    static const char *const all[] = {
+        "strategy", "dp_size",  "dp_replicate_size", "tp_size",
+        "pp_size",  "cp_size",  "ep_size",           "pipeline",
+        "moe",      "_target_", "_recursive_",       "_convert_",
+        NULL,
+    };
+    static const char *const fsdp2[] = {"sequence_parallel",
+                                        "tp_plan",
+                                        "patch_is_packed_sequence",
+                                        "mp_policy",
+                                        "offload_policy",
+                                        "autocast_dtype",
+                                        "activation_checkpointing",
+                                        "activation_checkpointing_scope",
+                                        "defer_fsdp_grad_sync",
+                                        "reshard_after_forward",
+                                        "enable_async_tensor_parallel",
+                                        "enable_compile",
+                                        "enable_fsdp2_prefetch",
+                                        "fsdp2_backward_prefetch_depth",
+                                        "fsdp2_forward_prefetch_depth",
+                                        "multimodal",
+                                        NULL};
+    static const char *const megatron[] = {"megatron_fsdp_unit_modules",
+                                           "zero_dp_strategy",
+                                           "init_fsdp_with_meta_device",
+                                           "grad_reduce_in_fp32",
+                                           "preserve_fp32_weights",
+                                           "overlap_grad_reduce",
+                                           "overlap_param_gather",
+                                           "check_for_nan_in_grad",
+                                           "report_nan_in_param_grad",
+                                           "average_in_collective",
+                                           "disable_bucketing",
+                                           "calculate_per_token_loss",
+                                           "keep_fp8_transpose_cache",
+                                           "nccl_ub",
+                                           "fsdp_double_buffer",
+                                           "activation_checkpointing",
+                                           NULL};
+    static const char *const ddp[] = {"activation_checkpointing",
+                                      "activation_checkpointing_scope",
+                                      "broadcast_buffers",
+                                      "find_unused_parameters",
+                                      "static_graph",
+                                      "bucket_cap_mb",
+                                      "gradient_as_bucket_view",
+                                      "autocast_dtype",
+                                      NULL};
+    const struct s2s_conf *config = s2s_conf_key(check->conf, "distributed");
+    struct rules_value v = rules_fact_find(&check->facts, "fsdp")->value;
+    const char *name = v.type == RULES_TEXT ? v.s : "";
+    const char *const *own = !strcasecmp(name, "fsdp2")                          ? fsdp2
+                             : !strcasecmp(name, "ddp")                          ? ddp
+                             : strcasestr(name, "fsdp") && strcasestr(name, "m") ? megatron
+                                                                                 : NULL;
+    struct rules_fact *f = rules_fact_make(&check->facts, "bad_option");
+    f->value = v.type == RULES_UNKNOWN ? rules_unknown() : rules_null();
+    for (size_t i = 0; config && config->kind == S2S_CONF_MAP && own && i < config->n_items; i++) {
+        const char *key = config->items[i]->key;
+        if (f->node || is_any_of(key, all) || is_any_of(key, own))
+            continue;
+        f->value = rules_text(key);
+        f->node = config->items[i];
+    }
+}
+
+/* Sizes that the recipe itself gives to a model it builds from scratch */
+static void lower_sizes(struct rules_check *check)
+{
+    static const struct {
+        const char *name, *key;
+    } sizes[] = {{"heads", "model.config.num_attention_heads"},
+                 {"kv_heads", "model.config.num_key_value_heads"},
+                 {"hidden", "model.config.hidden_size"},
+                 {"layers", "model.config.num_hidden_layers"},
+                 {"experts", "model.config.num_experts"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct rules_fact *f = rules_fact_find(&check->facts, sizes[i].name);
+        const struct s2s_conf *node = s2s_conf_find(check->conf, sizes[i].key);
+        struct rules_value v = rules_value_of(node);
+        if (!f || f->value.type != RULES_UNKNOWN || f->node || v.type != RULES_INT)
+            continue;
+        f->value = v;
+        f->node = node;
+        f->key = sizes[i].key;
+        f->of_model = false;
+    }
 }
 
 int rules_lower_am(struct rules_check *check)
@@ -197,11 +343,13 @@ int rules_lower_am(struct rules_check *check)
     translate(check->conf);
     rules_lower_map(check, map);
     rules_lower_model(check);
+    lower_sizes(check);
+    lower_schedule(check);
     lower_world(check);
     lower_recompute(check);
-    lower_kind(check);
     lower_dtypes(check);
     lower_adapters(check);
     rules_lower_nemotron_h(check, rules_fact_find(&check->facts, "model_name")->value);
+    lower_options(check);
     return 0;
 }

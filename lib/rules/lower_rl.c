@@ -2,6 +2,7 @@
  * of the trained model: policy, or student. */
 #include "lib/rules/rules_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct rules_map map[] = {
@@ -46,7 +47,11 @@ static const struct rules_map map[] = {
     {"dynamic_sampling", "grpo.use_dynamic_sampling", "bool", "false"},
     {"batch_multiplier", "grpo.batch_multiplier", "number", "1"},
     {"async_grpo", "grpo.async_grpo.enabled", "bool", "false"},
-    {"val_period", "grpo.val_period sft.val_period dpo.val_period", "int", ""},
+    {"val_period", "grpo.val_period sft.val_period ppo.val_period distillation.val_period", "int",
+     ""},
+    {"val_at_start", "grpo.val_at_start ppo.val_at_start distillation.val_at_start", "bool",
+     "false"},
+    {"val_at_end", "grpo.val_at_end ppo.val_at_end distillation.val_at_end", "bool", "false"},
     {"force_on_policy", "loss_fn.force_on_policy_ratio", "bool", "false"},
     {"importance", "loss_fn.use_importance_sampling_correction", "bool", "false"},
     {"ckpt_enabled", "checkpointing.enabled", "bool", "false"},
@@ -86,6 +91,14 @@ static const struct rules_map map[] = {
     {"peft", "@.megatron_cfg.peft.enabled", "bool", "false"},
     {"peft_dim", "@.megatron_cfg.peft.dim", "int", ""},
     {"peft_alpha", "@.megatron_cfg.peft.alpha", "number", ""},
+    {0},
+};
+
+/* The teacher of distillation is a model like the student, on the same GPUs. */
+static const struct rules_map teacher_map[] = {
+    {"teacher_dt", "teacher.dtensor_cfg.enabled", "bool", "false"},
+    {"teacher_sp", "teacher.dtensor_cfg.sequence_parallel", "bool", "false"},
+    {"teacher_packed", "teacher.sequence_packing.enabled", "bool", "false"},
     {0},
 };
 
@@ -176,10 +189,11 @@ static void lower_placement(struct rules_check *check)
     struct rules_value colocated = fact(check, "colocated");
     struct rules_value gen_nodes = fact(check, "gen_nodes"), gen_gpus = fact(check, "gen_gpus");
     const char *fault = "";
-    bool known = nodes.type == RULES_INT && gpus.type == RULES_INT &&
-                 colocated.type == RULES_BOOL && gen_nodes.type != RULES_UNKNOWN &&
-                 gen_gpus.type != RULES_UNKNOWN && !present(check, "env.nemo_gym") &&
-                 !present(check, "env.reward_model") && present(check, "grpo");
+    bool known =
+        nodes.type == RULES_INT && gpus.type == RULES_INT && colocated.type == RULES_BOOL &&
+        gen_nodes.type != RULES_UNKNOWN && gen_gpus.type != RULES_UNKNOWN &&
+        !present(check, "env.nemo_gym") && !present(check, "env.reward_model") &&
+        (present(check, "grpo") || present(check, "ppo") || present(check, "distillation"));
     if (known && !colocated.b && nodes.i == 1) {
         if (gen_gpus.type != RULES_INT || gen_gpus.i < 1)
             fault = "gpus_per_node must be given on one node";
@@ -195,6 +209,13 @@ static void lower_placement(struct rules_check *check)
         else if (gen_nodes.i >= nodes.i)
             fault = "no node is left for training";
     }
+    /* vLLM runs where training runs, or on what is kept for it */
+    struct rules_value gen_world = rules_unknown();
+    if (known && !*fault && colocated.b)
+        gen_world = fact(check, "world");
+    else if (known && !*fault)
+        gen_world = rules_int(nodes.i == 1 ? gen_gpus.i : gen_nodes.i * gen_gpus.i);
+    rules_fact_set(&check->facts, "gen_world", gen_world);
     rules_fact_set(&check->facts, "placement", known ? rules_text(fault) : rules_unknown());
 }
 
@@ -218,6 +239,145 @@ static void lower_schedulers(struct rules_check *check)
     f->key = path;
 }
 
+/* The first of `list` (a map, or a list of maps) that has `key` above 0: 1; none: 0; -1 unknown */
+static int any_above_zero(const struct s2s_conf *list, const char *key)
+{
+    int found = 0;
+    bool many = list && list->kind == S2S_CONF_LIST;
+    for (size_t i = 0; list && i < (many ? list->n_items : 1); i++) {
+        const struct s2s_conf *node = s2s_conf_key(many ? list->items[i] : list, key);
+        struct rules_value v = rules_value_of(node);
+        if ((v.type == RULES_INT && v.i > 0) || (v.type == RULES_FLOAT && v.f > 0))
+            return 1;
+        if (node && v.type == RULES_UNKNOWN)
+            found = -1;
+    }
+    return found;
+}
+
+/* Whether there is something to validate on: data.validation, or a part of data.train. */
+static void lower_validation(struct rules_check *check)
+{
+    const struct s2s_conf *data = s2s_conf_key(check->conf, "data");
+    const struct s2s_conf *train = data ? s2s_conf_key(data, "train") : NULL;
+    struct rules_value there = rules_unknown();
+    bool known = train && !check->incomplete && !present(check, "env.nemo_gym");
+    int split = known ? any_above_zero(train, "split_validation_size") : -1;
+    if (known && !split)
+        split = any_above_zero(s2s_conf_key(data, "default"), "split_validation_size");
+    if (known && split >= 0)
+        there = rules_bool(split > 0);
+    for (size_t i = 0; data && i < data->n_items; i++)
+        if (!strncmp(data->items[i]->key, "val", 3) && data->items[i]->kind != S2S_CONF_NULL)
+            there = rules_bool(true);
+    rules_fact_set(&check->facts, "val_set", there);
+}
+
+/* A setting of megatron_cfg that model_overrides sets too */
+static void lower_overrides(struct rules_check *check)
+{
+    /* settings that megatron_cfg knows whether they are in the file or not */
+    static const char *const known[] = {"activation_checkpointing",
+                                        "apply_rope_fusion",
+                                        "attention_backend",
+                                        "bias_activation_fusion",
+                                        "context_parallel_size",
+                                        "cuda_graph_impl",
+                                        "cuda_graph_modules",
+                                        "cuda_graph_warmup_steps",
+                                        "expert_model_parallel_size",
+                                        "expert_tensor_parallel_size",
+                                        "fine_grained_activation_offloading",
+                                        "freeze_moe_router",
+                                        "gradient_accumulation_fusion",
+                                        "moe_enable_deepep",
+                                        "moe_flex_dispatcher_backend",
+                                        "moe_grouped_gemm",
+                                        "moe_hybridep_num_sms",
+                                        "moe_per_layer_logging",
+                                        "moe_router_group_topk",
+                                        "moe_router_num_groups",
+                                        "moe_shared_expert_overlap",
+                                        "moe_token_dispatcher_type",
+                                        "mtp_detach_heads",
+                                        "mtp_loss_scaling_factor",
+                                        "mtp_num_layers",
+                                        "mtp_use_repeated_layer",
+                                        "num_layers_in_first_pipeline_stage",
+                                        "num_layers_in_last_pipeline_stage",
+                                        "offload_modules",
+                                        "pipeline_dtype",
+                                        "pipeline_model_parallel_size",
+                                        "recompute_granularity",
+                                        "recompute_modules",
+                                        "sequence_parallel",
+                                        "tensor_model_parallel_size",
+                                        "transformer_impl",
+                                        "use_fused_linear_logprobs",
+                                        NULL};
+    char *path = rules_keep(&check->facts, s2s_xasprintf("%s.megatron_cfg", check->section));
+    const struct s2s_conf *config = s2s_conf_find(check->conf, path);
+    const struct s2s_conf *overrides = config ? s2s_conf_key(config, "model_overrides") : NULL;
+    struct rules_fact *f = rules_fact_make(&check->facts, "override");
+    f->value = rules_null();
+    for (size_t i = 0; overrides && i < overrides->n_items && !f->node; i++) {
+        const char *key = overrides->items[i]->key;
+        bool twice = key && s2s_conf_key(config, key) != NULL;
+        for (int k = 0; key && known[k]; k++)
+            twice |= !strcmp(known[k], key);
+        if (!twice)
+            continue;
+        f->value = rules_text(key);
+        f->node = overrides->items[i];
+    }
+}
+
+static int64_t size_at(const struct rules_check *check, const char *section, const char *key)
+{
+    char *path = s2s_xasprintf("%s.%s", section, key);
+    const struct s2s_conf *node = s2s_conf_find(check->conf, path);
+    struct rules_value v = rules_value_of(node);
+    free(path);
+    if (!node || node->kind == S2S_CONF_NULL)
+        return 1;
+    return v.type == RULES_INT && v.i > 0 && v.i < 1 << 20 ? v.i : 0;
+}
+
+/* tp*cp*pp of a second model on the same GPUs; unknown if it has none or one size is not known */
+static void lower_second(struct rules_check *check, const char *name, const char *fact_name)
+{
+    char *backend = rules_keep(&check->facts, s2s_xasprintf("%s.megatron_cfg", name));
+    char *enabled = rules_keep(&check->facts, s2s_xasprintf("%s.enabled", backend));
+    bool megatron = on_at(check, enabled);
+    struct rules_fact *f = rules_fact_make(&check->facts, fact_name);
+    f->value = rules_unknown();
+    f->key = backend;
+    if (!present(check, name) || check->incomplete || present(check, "on_policy_distillation"))
+        return;
+    if (!megatron)
+        f->key = backend = rules_keep(&check->facts, s2s_xasprintf("%s.dtensor_cfg", name));
+    int64_t size =
+        size_at(check, backend, "context_parallel_size") *
+        size_at(check, backend, megatron ? "tensor_model_parallel_size" : "tensor_parallel_size");
+    if (megatron)
+        size *= size_at(check, backend, "pipeline_model_parallel_size");
+    if (size > 0)
+        f->value = rules_int(size);
+    char *tp = rules_keep(&check->facts, s2s_xasprintf("%s.%s", backend,
+                                                       megatron ? "tensor_model_parallel_size"
+                                                                : "tensor_parallel_size"));
+    f->node = s2s_conf_find(check->conf, tp);
+    f->key = tp;
+}
+
+/* Which algorithm's section the file has */
+static void lower_algorithm(struct rules_check *check)
+{
+    static const char *const names[] = {"grpo", "dpo", "sft", "ppo", "distillation"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        rules_fact_set(&check->facts, names[i], rules_bool(present(check, names[i])));
+}
+
 int rules_lower_rl(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
@@ -238,6 +398,7 @@ int rules_lower_rl(struct rules_check *check)
     };
     check->section = present(check, "policy") ? "policy" : "student";
     rules_lower_map(check, map);
+    rules_lower_map(check, teacher_map);
     bool megatron = is_true(fact(check, "meg"));
     rules_lower_map(check, megatron ? megatron_map : dtensor_map);
     rules_lower_model(check);
@@ -246,6 +407,11 @@ int rules_lower_rl(struct rules_check *check)
     rules_fact_set(&check->facts, "world", given.type == RULES_INT ? given : training_gpus(check));
     lower_placement(check);
     lower_schedulers(check);
+    lower_algorithm(check);
+    lower_validation(check);
+    lower_overrides(check);
+    lower_second(check, "value", "value_size");
+    lower_second(check, "teacher", "teacher_size");
     rules_lower_derived(check, derived);
     return 0;
 }

@@ -152,15 +152,160 @@ const struct s2s_rule rules_am[] = {
         .source = DIST,
     },
     {
+        .id = "S2S-AM-013",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "bad_option != null",
+        .at = "bad_option",
+        .message = "strategy {fsdp} has no option {bad_option}",
+        .fix = "remove it",
+        .why = "What is left under `distributed` goes to the strategy's class, which refuses names "
+               "it does not know.",
+        .source = "nemo_automodel/components/distributed/config.py:_resolve_strategy_config",
+        .after = "S2S-AM-001",
+    },
+    {
+        .id = "S2S-AM-014",
+        .dialects = AM,
+        .severity = ERROR,
+        .when =
+            "pp > 1 and set(layers_per_stage) and (layers_per_stage < 1 or (pp_round == null and "
+            "even_stages % pp != 0) or (pp_round not in (null, 'up', 'down')) or stages > layers "
+            "or (schedule == 'single' and stages != pp) or (schedule in ('multi', 'v') and "
+            "stages < 2*pp))",
+        .at = "layers_per_stage pp_round",
+        .message = "layers_per_stage {layers_per_stage} cuts {if(known(layers), layers, 'the')} "
+                   "layers into {if(known(stages), stages, 'a number of')} stages for pp {pp} and "
+                   "schedule {pp_schedule}",
+        .fix =
+            "the number of stages must be a multiple of pp (or "
+            "round_virtual_stages_to_pp_multiple: up or down): one a rank for 1f1b and gpipe, two "
+            "or more for the others",
+        .why = "Every rank holds the same number of stages, and the schedule says how many.",
+        .source = PIPE "/functional.py:calculate_virtual_stages",
+    },
+    {
+        .id = "S2S-AM-015",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "pp > 1 and schedule == 'v' and stages != 2*pp",
+        .at = "layers_per_stage schedule",
+        .message = "schedule {pp_schedule} with {stages} stages on {pp} ranks",
+        .fix = "choose layers_per_stage so that there are {2*pp} stages",
+        .why = "A V-shaped schedule folds the pipeline once: two stages a rank.",
+        .source = PIPE "/functional.py:stage_ids_this_rank",
+        .after = "S2S-AM-014",
+    },
+    {
         .id = "S2S-AM-016",
         .dialects = AM,
         .severity = WARNING,
-        .when = "pp > 1 and nmb >= pp and nmb < 2*pp",
+        .when = "pp > 1 and nmb < least_stages",
         .at = "mbs pp",
-        .message = "{nmb} microbatches for {pp} stages: much of the time is bubble",
+        .message = "{nmb} microbatches for {if(known(stages), stages, 'at least')} "
+                   "{if(known(stages), '', least_stages)} stages: much of the time is bubble",
         .fix = "use a larger local_batch_size, or a smaller pp_microbatch_size",
-        .why = "A pipeline idles (pp-1)/(nmb+pp-1) of its time.",
+        .why = "A pipeline idles until every stage has a microbatch.",
         .source = PIPE "/functional.py:build_pipeline_schedule",
+        .after = "S2S-AM-004",
+    },
+    {
+        .id = "S2S-AM-017",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "pp > 1 and (schedule == 'none' or schedule == 'bad')",
+        .at = "schedule pp_schedule pp",
+        .message = "no pipeline schedule: pp_schedule '{pp_schedule}' is not known",
+        .fix = "use 1f1b, gpipe, interleaved1f1b, loopedbfs, interleavedzerobubble, zbvzerobubble "
+               "or dualpipev, or give pp_schedule_csv",
+        .why = "The schedule is looked up by name.",
+        .source = PIPE "/autopipeline.py:AutoPipeline",
+    },
+    {
+        .id = "S2S-AM-019",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "qat_on and set(lora)",
+        .at = "qat_on lora",
+        .message = "quantisation-aware training with PEFT",
+        .fix = "remove one of the blocks qat and peft",
+        .why = "Not supported together.",
+        .source = TRAIN ":build_model",
+    },
+    {
+        .id = "S2S-AM-020",
+        .dialects = AM,
+        .severity = WARNING,
+        .when = "(set(moe_config) and ep <= 1) or (experts_backend in ('te', 'gmm') and dispatcher "
+                "== 'torch')",
+        .at = "moe_config experts_backend",
+        .message = "settings for experts are dropped: {if(set(moe_config) and ep <= 1, 'a moe "
+                   "block with ep_size 1', 'this experts backend with dispatcher torch')}",
+        .fix = "use ep_size > 1 for the moe block; dispatcher deepep, hybridep or uccl_ep for "
+               "experts te or gmm",
+        .why = "A moe block belongs to expert parallelism; te and gmm experts to a dispatcher that "
+               "sends tokens by itself. Otherwise they are replaced in silence.",
+        .source = DIST,
+    },
+    {
+        .id = "S2S-AM-021",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "compile_attn and (attn not in (null, 'sdpa') or linear_backend not in (null, "
+                "'torch') or norm_backend not in (null, 'torch') or rope_fusion)",
+        .at = "compile_attn attn linear_backend norm_backend",
+        .message = "compile_attn with attn {attn}, linear {linear_backend}, rms_norm "
+                   "{norm_backend}, rope_fusion {rope_fusion}",
+        .fix = "use attn sdpa, linear torch, rms_norm torch and rope_fusion false",
+        .why = "The attention is compiled as one graph; kernels that cannot be traced break it.",
+        .source = "nemo_automodel/components/models/common/utils.py:BackendConfig",
+    },
+    {
+        .id = "S2S-AM-023",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "(attn == 'magi' or attn_implementation == 'magi') and (mbs != 1 or window > 0)",
+        .at = "mbs window attn",
+        .message = "magi attention with local_batch_size {mbs}, sliding window {window}",
+        .fix = "use local_batch_size 1 with packed sequences and no window, or attn te",
+        .why = "Magi attention has neither a batch dimension nor sliding windows.",
+        .source = "nemo_automodel/components/distributed/context_parallel/magi.py",
+    },
+    {
+        .id = "S2S-AM-025",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "separate_mesh and (not set(teacher_mesh) or dp_cfg == null or teacher_dp == null "
+                "or sizes_world + teacher_world != all_world)",
+        .at = "separate_mesh teacher_dp dp_cfg",
+        .message = "student and teacher on meshes of their own ({if(known(sizes_world), "
+                   "sizes_world, 'unknown')} and {if(known(teacher_world), teacher_world, "
+                   "'unknown')} ranks) do not fill the {if(known(all_world), all_world, 'world')}",
+        .fix = "give both dp_size, and sizes that add up to the number of ranks",
+        .why = "Every rank belongs to exactly one of the two.",
+        .source = "nemo_automodel/recipes/kd_utils.py:create_kd_distributed_setups",
+    },
+    {
+        .id = "S2S-AM-025",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "separate_mesh and (fsdp == 'ddp' or teacher_fsdp == 'ddp')",
+        .at = "teacher_fsdp fsdp",
+        .message = "student and teacher on meshes of their own with DDP",
+        .fix = "use fsdp2",
+        .why = "DDP has no mesh.",
+        .source = "nemo_automodel/recipes/kd_utils.py:create_kd_distributed_setups",
+    },
+    {
+        .id = "S2S-AM-025",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "not separate_mesh and set(teacher_mesh)",
+        .at = "teacher_mesh",
+        .message = "teacher_distributed without separate_meshes",
+        .fix = "set separate_meshes: true, or remove the block",
+        .why = "Without meshes of their own student and teacher share one.",
+        .source = "nemo_automodel/recipes/kd_utils.py:create_kd_distributed_setups",
     },
     {
         .id = "S2S-AM-018",

@@ -286,6 +286,78 @@ const struct s2s_rule rules_het[] = {
         .source = "megatron/core/models/mimo/optimizer.py:get_mimo_optimizer",
     },
     {
+        .id = "S2S-HET-024",
+        .dialects = HET,
+        .severity = ERROR,
+        .when =
+            "data_kind == 'mock' and not early and not llm_only and not dynamic_images and "
+            "(patch_dim < 1 or image_height % patch_dim != 0 or image_width % patch_dim != 0 or "
+            "(pixel_shuffle and (patch_rows != patch_columns or patch_rows % 2 != 0)) or "
+            "(image_seq != null and image_seq != emitted_tokens))",
+        .at = "image_seq image_height image_width patch_dim llm_dp",
+        .message = "mock images of {image_height}x{image_width} in patches of {patch_dim} give "
+                   "{if(known(emitted_tokens), emitted_tokens, 'no whole number of')} tokens, "
+                   "image-seq-length is {image_seq}",
+        .fix = "leave --image-seq-length out, with img-h and img-w multiples of patch-dim (of "
+               "2*patch-dim and equal with --pixel-shuffle)",
+        .why = "The mock data must have as many image tokens as the encoder gives back.",
+        .source = "examples/mimo/training/data.py:_MockVLMDataset",
+    },
+    {
+        .id = "S2S-HET-024",
+        .dialects = HET,
+        .severity = ERROR,
+        .when = "data_kind == 'mock' and not early and not llm_only and dynamic_images and "
+                "image_tiles >= 1 and image_seq % image_tiles != 0",
+        .at = "image_seq image_tiles",
+        .message = "image-seq-length {image_seq} is not a multiple of num-image-tiles "
+                   "{image_tiles}",
+        .fix = "use {near(image_seq, image_tiles)}",
+        .why = "Every tile of a mock image has the same number of tokens.",
+        .source = "examples/mimo/training/data.py:_MockVLMDataset",
+    },
+    {
+        .id = "S2S-HET-024",
+        .dialects = HET,
+        .severity = ERROR,
+        .when = "data_kind == 'mock' and not early and not llm_only and not colocated and not "
+                "no_class_token",
+        .at = "no_class_token data_kind enc_dp",
+        .message = "mock data with the encoder's class token",
+        .fix = "add --disable-vision-class-token",
+        .why = "The mock data has no place for it.",
+        .source = "examples/mimo/training/data.py",
+    },
+    {
+        .id = "S2S-HET-028",
+        .dialects = HET,
+        .severity = ERROR,
+        .when = "prefetch and (llm_only or not freeze_vit or freeze_projection or enc_tp != 1 or "
+                "enc_cp != 1 or enc_pp != 1 or prefetch_depth < 1)",
+        .at = "prefetch",
+        .message = "encoder prefetch with {if(llm_only, 'no encoder', 'encoder')} tp {enc_tp}, cp "
+                   "{enc_cp}, pp {enc_pp}, freeze-vit {freeze_vit}, freeze-projection "
+                   "{freeze_projection}, depth {prefetch_depth}",
+        .fix =
+            "it needs exactly one encoder, frozen, on grids of tp, cp and pp 1, and a projection "
+            "that trains",
+        .why = "Features are computed ahead of time, which only a frozen encoder allows.",
+        .source = "examples/mimo/training/encoder_prefetch.py; examples/mimo/pretrain_mimo.py:main",
+    },
+    {
+        .id = "S2S-HET-029",
+        .dialects = HET,
+        .severity = INFO,
+        .when = "early and not handed_over and not llm_only and not set(mtp_layers)",
+        .at = "mtp_layers enc_dp",
+        .message = "mtp-num-layers is not given: the encoder is built without its last norm",
+        .fix = "give --mtp-num-layers 0",
+        .why = "The last norm of the vision tower is made only where the number of prediction "
+               "depths is a number; without it the features are many times too large.",
+        .source =
+            "megatron/core/transformer/transformer_block.py:has_final_layernorm_in_this_stage",
+    },
+    {
         .id = "S2S-HET-025",
         .dialects = HET,
         .severity = ERROR,

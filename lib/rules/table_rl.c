@@ -71,7 +71,8 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-006",
         .dialects = RL,
         .severity = ERROR,
-        .when = "dt and not meg and cp > 1 and packed",
+        .when = "dt and not meg and cp > 1 and packed and not (upstream == 'rl-pr2242' and attn == "
+                "'te')",
         .at = "cp packed",
         .message = "context parallelism {cp} on DTensor with sequence packing",
         .fix = "set {@packed}: false, or use the Megatron backend",
@@ -127,11 +128,17 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-010",
         .dialects = RL,
         .severity = ERROR,
-        .when = "meg and fused_logprobs and (cp > 1 or packed)",
+        .when =
+            "meg and fused_logprobs and (cp > 1 or overlap_param_gather or (packed and (grpo or "
+            "dpo)) or (grpo and (top_k >= 1 or top_p < 1)))",
         .at = "fused_logprobs",
-        .message = "fused linear log-probabilities with cp {cp}, packing {packed}",
-        .fix = "set {@fused_logprobs}: false",
-        .why = "The fused path knows neither context parallelism nor packed sequences.",
+        .message = "fused linear log-probabilities with cp {cp}, packing {packed}, top_k {top_k}, "
+                   "top_p {top_p}, overlap_param_gather {overlap_param_gather}",
+        .fix = "set {@fused_logprobs}: false, or switch off context parallelism, "
+               "overlap_param_gather and, for GRPO, packing and filtered sampling",
+        .why = "The fused path knows neither context parallelism nor packed sequences nor filtered "
+               "logits, and goes past the output layer's forward, which overlapped gathering waits "
+               "for.",
         .source = MEGATRON "; " GRPO,
     },
     {
@@ -238,7 +245,7 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-019",
         .dialects = RL,
         .severity = ERROR,
-        .when = "async_grpo and backend == 'vllm' and colocated",
+        .when = "async_grpo and backend != null and backend != 'megatron' and colocated",
         .at = "colocated async_grpo",
         .message = "async GRPO with colocated generation",
         .fix = "set {@colocated}: false and give its resources",
@@ -308,6 +315,17 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-025",
         .dialects = RL,
         .severity = ERROR,
+        .when = "packed and mb_order not in (null, 'packer', 'largest_first')",
+        .at = "mb_order",
+        .message = "microbatch_order '{mb_order}' is not known",
+        .fix = "use packer or largest_first",
+        .why = "The order is looked up by name.",
+        .source = "nemo_rl/distributed/batched_data_dict.py:shard_by_batch_size",
+    },
+    {
+        .id = "S2S-RL-025",
+        .dialects = RL,
+        .severity = ERROR,
         .when = "packed and pack_algorithm not in (null, 'concatenative', 'first_fit_decreasing', "
                 "'first_fit_shuffle', 'modified_first_fit_decreasing')",
         .at = "pack_algorithm",
@@ -345,12 +363,15 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-028",
         .dialects = RL,
         .severity = ERROR,
-        .when =
-            "backend == 'vllm' and ((gen_ep > 1 and gen_ep % gen_tp != 0) or (gen_pp > 1 and not "
-            "gen_async))",
-        .at = "gen_ep gen_pp",
-        .message = "vLLM with tp {gen_tp}, pp {gen_pp}, ep {gen_ep}, async_engine {gen_async}",
-        .fix = "ep must be a multiple of tp, and pp needs async_engine: true",
+        .when = "backend == 'vllm' and ((gen_ep > 1 and gen_ep % gen_tp != 0) or (gen_ep > 1 and "
+                "gen_ep "
+                "!= gen_tp and gen_async) or (gen_pp > 1 and not gen_async) or gen_tp*gen_pp not "
+                "divides gen_world)",
+        .at = "gen_ep gen_pp gen_tp",
+        .message = "vLLM with tp {gen_tp}, pp {gen_pp}, ep {gen_ep}, async_engine {gen_async} on "
+                   "{if(known(gen_world), gen_world, 'its')} GPUs",
+        .fix = "tp*pp must divide the GPUs, ep be a multiple of tp (and equal to it with "
+               "async_engine), and pp needs async_engine: true",
         .why = "Expert parallelism of vLLM spans its tensor-parallel groups; pipelining needs the "
                "asynchronous engine.",
         .source = "nemo_rl/models/generation/vllm/vllm_generation.py",
@@ -378,6 +399,126 @@ const struct s2s_rule rules_rl[] = {
         .fix = "use 1, or set grpo.use_dynamic_sampling: true",
         .why = "The multiplier replaces prompts that dynamic sampling drops.",
         .source = GRPO,
+    },
+    {
+        .id = "S2S-RL-031",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "(val_period > 0 or ((grpo or ppo or distillation) and (val_at_start or "
+                "val_at_end))) and not val_set",
+        .at = "val_period val_at_start val_at_end",
+        .message = "validation is asked for, but there is no validation set",
+        .fix =
+            "give data.validation or a split_validation_size of data.train, or set {@val_period}: "
+            "0",
+        .why = "Asserted when the data loaders are made, or at the first validation.",
+        .source = GRPO "; nemo_rl/algorithms/sft.py:validate",
+    },
+    {
+        .id = "S2S-RL-032",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "value_size not divides world",
+        .at = "value_size",
+        .message = "the value model's tp*cp*pp = {value_size} does not divide the {world} GPUs",
+        .fix = "use sizes whose product divides {world}",
+        .why = "It is trained on the same GPUs as the policy, on a mesh of its own.",
+        .source = "nemo_rl/algorithms/ppo.py:setup",
+    },
+    {
+        .id = "S2S-RL-032",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "teacher_size not divides world",
+        .at = "teacher_size",
+        .message = "the teacher's tp*cp*pp = {teacher_size} does not divide the {world} GPUs",
+        .fix = "use sizes whose product divides {world}",
+        .why = "It runs on the same GPUs as the student, on a mesh of its own.",
+        .source = "nemo_rl/algorithms/distillation.py:setup",
+    },
+    {
+        .id = "S2S-RL-033",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "dpo and (dynamic or packed)",
+        .at = "dynamic packed",
+        .message = "DPO with dynamic batching {dynamic}, sequence packing {packed}",
+        .fix = "set {@dynamic}: false and {@packed}: false",
+        .why = "Both change the order of samples, and DPO's chosen and rejected ones are pairs by "
+               "order.",
+        .source = "nemo_rl/algorithms/dpo.py:setup",
+    },
+    {
+        .id = "S2S-RL-034",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "distillation and dt and not meg and packed and sp",
+        .at = "sp packed",
+        .message = "distillation on DTensor with sequence packing and sequence parallelism",
+        .fix = "set {@sp}: false or {@packed}: false",
+        .why = "The combination is refused for student and teacher.",
+        .source = "nemo_rl/algorithms/distillation.py:setup",
+    },
+    {
+        .id = "S2S-RL-034",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "distillation and teacher_dt and teacher_packed and teacher_sp",
+        .at = "teacher_sp teacher_packed",
+        .message = "a teacher on DTensor with sequence packing and sequence parallelism",
+        .fix = "set {@teacher_sp}: false or {@teacher_packed}: false",
+        .why = "The combination is refused for student and teacher.",
+        .source = "nemo_rl/algorithms/distillation.py:setup",
+    },
+    {
+        .id = "S2S-RL-035",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "meg and (env('TORCH_CUDA_ARCH_LIST') == '' or (launch and "
+                "env('TORCH_CUDA_ARCH_LIST') == null))",
+        .at = "meg",
+        .message = "TORCH_CUDA_ARCH_LIST is not set",
+        .fix = "export it, such as TORCH_CUDA_ARCH_LIST='9.0 10.0', and say so with --env",
+        .why = "The Megatron backend refuses to start without it; the trainer's container sets it.",
+        .source = POLICY,
+    },
+    {
+        .id = "S2S-RL-036",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "not packed and sp and tp > 1 and tp not divides pad_mult",
+        .at = "pad_mult tp",
+        .message = "{@pad_mult} {pad_mult} is not a multiple of tp {tp} with sequence parallelism",
+        .fix = "use {near(pad_mult, tp)}",
+        .why = "The padded length of a batch is split evenly over the tensor-parallel ranks.",
+        .source = "examples/configs/grpo_math_1B.yaml",
+    },
+    {
+        .id = "S2S-RL-038",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and override != null",
+        .at = "override",
+        .message = "model_overrides sets {override}, which megatron_cfg has itself",
+        .fix = "set megatron_cfg.{override} and remove it from model_overrides",
+        .why = "Overrides are for fields of the model that megatron_cfg does not know.",
+        .source = MEGATRON ":_validate_model_override_conflicts",
+    },
+    {
+        .id = "S2S-RL-040",
+        .dialects = RL,
+        .severity = ERROR,
+        .when =
+            "upstream == 'rl-pr2242' and dt and not meg and cp > 1 and ep > 1 and ep not divides "
+            "dp*cp*tp",
+        .at = "ep cp",
+        .message = "ep {ep} does not divide dp*cp*tp = {dp}*{cp}*{tp} = {dp*cp*tp}",
+        .fix = "use an ep out of {divisors(dp*cp*tp)}",
+        .why = "Experts are spread over the ranks that hold parts of the batch and of the "
+               "sequence; they have no ranks of their own.",
+        .source = "NVIDIA-NeMo/RL pull request 2242; "
+                  "nemo_automodel/components/distributed/mesh_utils.py",
+        .after = "S2S-WLD",
     },
     {
         .id = "S2S-RL-039",

@@ -297,8 +297,7 @@ int s2s_conf_check_keys(const struct s2s_conf *conf, const char *path, const cha
     return rc;
 }
 
-/* Levenshtein distance, with a swap of neighbours as one change; stops being exact past 63 bytes */
-static size_t distance(const char *a, const char *b)
+size_t s2s_conf_distance(const char *a, const char *b)
 {
     enum { MAX = 64 };
     size_t len_a = strlen(a), len_b = strlen(b), rows[3][MAX];
@@ -331,7 +330,7 @@ const char *s2s_conf_nearest(const char *text, const char *const *names)
     size_t limit = strlen(text) / 3, best = (limit < 1 ? 1 : limit > 3 ? 3 : limit) + 1;
     const char *nearest = NULL;
     for (; *names; names++) {
-        size_t d = distance(text, *names);
+        size_t d = s2s_conf_distance(text, *names);
         if (d < best) {
             best = d;
             nearest = *names;

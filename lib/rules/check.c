@@ -26,7 +26,7 @@ static const char *const aliases[][2] = {
 
 const struct s2s_rule *const *s2s_rules(size_t *n)
 {
-    static const struct s2s_rule *all[512];
+    static const struct s2s_rule *all[1024];
     static size_t n_all;
     if (!n_all)
         for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
@@ -145,6 +145,19 @@ static int refuse_present(struct rules_check *check, const char *set)
     return rc;
 }
 
+/* Remembers what a key holds before --set puts another value there. */
+static void note_replaced(struct rules_check *check, const char *key)
+{
+    const struct s2s_conf *node = s2s_conf_find(check->conf, key);
+    bool of_file = node && node->text && node->place.source &&
+                   node->place.source->origin == S2S_CONF_FROM_FILE;
+    if (!of_file)
+        return;
+    s2s_grow(&check->replaced, check->n_replaced, &check->cap_replaced, sizeof *check->replaced);
+    check->replaced[check->n_replaced++] = (struct rules_replaced){
+        .key = s2s_xstrdup(key), .text = s2s_xstrdup(node->text), .place = node->place};
+}
+
 /* "key=value": a common name goes to the dialect's key for it, anything else is a key itself.
  * Names are resolved after a first lowering told what they are. "+", "++" and "~" are Hydra's. */
 static int apply_set(struct rules_check *check, const char *set)
@@ -166,6 +179,9 @@ static int apply_set(struct rules_check *check, const char *set)
         for (char *s = name + strspn(name, "-"); *s; s++)
             *s = *s == '-' ? '_' : *s;
     const struct rules_fact *fact = rules_fact_find(&check->facts, name);
+    note_replaced(check, fact && fact->key && !s2s_conf_find(check->conf, name)
+                             ? fact->key
+                             : name + strspn(name, "-"));
     char *assignment = fact && fact->key && !s2s_conf_find(check->conf, name)
                            ? s2s_xasprintf("%s%s", fact->key, equals)
                            : s2s_xasprintf("%s%s", name + strspn(name, "-"), equals);
@@ -538,6 +554,7 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
         find_markers(&check, check.conf);
         find_needed_markers(&check);
         evaluate_all(&check);
+        rules_find_text(&check);
         suppress(&check);
         finish(report);
         const struct rules_fact *world = rules_fact_find(&check.facts, "world");
@@ -546,6 +563,11 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
             keep_resolved(&check);
     }
     rules_facts_release(&check.facts);
+    for (size_t i = 0; i < check.n_replaced; i++) {
+        free(check.replaced[i].key);
+        free(check.replaced[i].text);
+    }
+    free(check.replaced);
     return rc;
 }
 

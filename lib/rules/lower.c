@@ -235,6 +235,24 @@ static struct rules_value visible_devices(const struct rules_facts *facts)
     return rules_int(n);
 }
 
+/* Common names of the run whose checkpoint is resumed, as previous_NAME; null without --previous.
+ */
+static void lower_previous(struct rules_check *check)
+{
+    static const char *const names[] = {"tp", "pp", "ep", "save", "reshardable"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct s2s_conf *node =
+            check->opt->previous ? s2s_conf_key(check->opt->previous, names[i]) : NULL;
+        struct rules_value v = rules_value_of(node);
+        if (!check->opt->previous)
+            v = rules_null();
+        else if (v.type == RULES_TEXT && !strcmp(v.s, "?"))
+            v = rules_unknown();
+        char *name = rules_keep(&check->facts, s2s_xasprintf("previous_%s", names[i]));
+        rules_fact_set(&check->facts, name, v);
+    }
+}
+
 void rules_lower_common(struct rules_check *check)
 {
     const struct s2s_rules_options *opt = check->opt;
@@ -247,6 +265,7 @@ void rules_lower_common(struct rules_check *check)
     rules_fact_set(f, "upstream", opt->upstream ? rules_text(opt->upstream) : rules_null());
     rules_fact_set(f, "launch", rules_bool(opt->launch));
     rules_fact_set(f, "visible_devices", visible_devices(f));
+    lower_previous(check);
     rules_fact_set(f, "cudnn", opt->cudnn > 0 ? rules_int(opt->cudnn) : rules_unknown());
     rules_lower_device(check);
 }

@@ -362,6 +362,8 @@ void rules_lower_mlm_derived(struct rules_check *check)
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
         {"linear_attention", "null"},
         {"packed", "sft"},
+        {"sizes_given", "if(layers != null, 1, 0) + if(hidden != null, 1, 0) + if(heads != null, "
+                        "1, 0) + if(mpe != null, 1, 0)"},
         {"mamba_inner", "if(mamba_heads == null, 2*hidden, mamba_heads*mamba_head_dim)"},
         {"mamba_in_width", "2*mamba_inner + 2*mamba_groups*mamba_state + if(mamba_heads == null, "
                            "mamba_inner / mamba_head_dim, mamba_heads)"},
@@ -446,6 +448,40 @@ static bool is_inference(const struct s2s_conf *config)
     return false;
 }
 
+static void set_argument(struct s2s_conf *args, const struct s2s_conf *item)
+{
+    char name[128];
+    normalise(name, sizeof name, item->key);
+    if (!*name || (item->kind == S2S_CONF_BOOL && !item->as_bool))
+        return;
+    set_words(args, name, item);
+    struct s2s_conf *node = (struct s2s_conf *)s2s_conf_key(args, name);
+    if (node)
+        s2s_conf_retype(node);
+}
+
+/* A file of --yaml-cfg: sections of the model and its parallelism, the rest beside them. Groups of
+ * queries need no further switch there. */
+static void set_sections(struct s2s_conf *args, const struct s2s_conf *config)
+{
+    static const char *const names[] = {"language_model", "model_parallel"};
+    for (size_t i = 0; i < config->n_items; i++)
+        if (config->items[i]->kind != S2S_CONF_MAP)
+            set_argument(args, config->items[i]);
+    for (size_t k = 0; k < 2; k++) {
+        const struct s2s_conf *section = s2s_conf_key(config, names[k]);
+        for (size_t i = 0; section && i < section->n_items; i++)
+            if (section->items[i]->kind != S2S_CONF_NULL)
+                set_argument(args, section->items[i]);
+    }
+    if (s2s_conf_key(args, "num_query_groups"))
+        s2s_conf_set_text(args, "group_query_attention", "true", S2S_CONF_FROM_DERIVED, "derived",
+                          NULL);
+    const struct s2s_conf *experts = s2s_conf_key(args, "num_moe_experts");
+    if (experts)
+        s2s_conf_set(args, "num_experts", experts, NULL);
+}
+
 int rules_args_of_yaml(struct rules_check *check)
 {
     struct s2s_conf *config = check->conf;
@@ -455,17 +491,10 @@ int rules_args_of_yaml(struct rules_check *check)
         section = s2s_conf_key(config, "BASE_MODEL_ARGS");
     args->place = config->place;
     check->env_vars = s2s_conf_key(config, "ENV_VARS");
-    for (size_t i = 0; section && i < section->n_items; i++) {
-        const struct s2s_conf *item = section->items[i];
-        char name[128];
-        normalise(name, sizeof name, item->key);
-        if (!*name || (item->kind == S2S_CONF_BOOL && !item->as_bool))
-            continue;
-        set_words(args, name, item);
-        struct s2s_conf *node = (struct s2s_conf *)s2s_conf_key(args, name);
-        if (node)
-            s2s_conf_retype(node);
-    }
+    for (size_t i = 0; section && i < section->n_items; i++)
+        set_argument(args, section->items[i]);
+    if (!section)
+        set_sections(args, config);
     if (is_inference(config))
         s2s_conf_set_text(args, "skip_train", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
     check->report->raw = config;

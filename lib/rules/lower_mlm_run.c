@@ -97,7 +97,8 @@ static void lower_program(struct rules_check *check)
     const char *name = program && program->text ? program->text : "--";
     const char *base = strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
     bool trains = !strncmp(base, "--", 2) || strstr(base, "train");
-    bool open = (raw && s2s_conf_key(raw, "OPEN")) || check->incomplete;
+    bool open = (raw && (s2s_conf_key(raw, "OPEN") || s2s_conf_key(raw, "language_model"))) ||
+                check->incomplete;
     rules_fact_set(&check->facts, "closed_args", open ? rules_unknown() : rules_bool(true));
     rules_fact_set(&check->facts, "trains", rules_bool(trains));
     const struct rules_fact *skip = rules_fact_find(&check->facts, "skip_train");

@@ -69,6 +69,7 @@ struct s2s_rules_options {
     const char *const *sets;  /* "key=value": common names or the dialect's keys; or NULL */
     const struct s2s_conf *model_config; /* HF config.json of the language model; or NULL */
     const char *upstream;                /* version of the trainer; or NULL */
+    const struct s2s_conf *previous;     /* `resolved` of the run that is resumed; or NULL */
     bool launch;                         /* what must be known at launch and is not, is an error */
     bool resolve;                        /* fill report->resolved */
 };

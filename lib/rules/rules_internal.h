@@ -114,6 +114,12 @@ struct rules_env {
     const char *fact, *name;
 };
 
+/* A value that --set took the place of. */
+struct rules_replaced {
+    char *key, *text;
+    struct s2s_conf_place place;
+};
+
 /* A config on its way through the rules. */
 struct rules_check {
     const struct s2s_rules_options *opt;
@@ -125,6 +131,8 @@ struct rules_check {
     const struct s2s_conf *env_vars; /* the file's own environment block, or NULL */
     const char *section;             /* what '@' stands for in the keys of a map */
     bool incomplete;                 /* a parent is missing: what is not set is not known */
+    struct rules_replaced *replaced;
+    size_t n_replaced, cap_replaced;
 };
 
 void rules_lower_map(struct rules_check *check, const struct rules_map *map);
@@ -159,6 +167,13 @@ void rules_lower_device(struct rules_check *check);
 /* A finding made while reading; node may be NULL; at_key shows the key instead of the value. */
 void rules_find(struct rules_check *check, const char *id, const struct s2s_conf *node, bool at_key,
                 const char *fix, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+/* Findings about the text of the config, behind all others. */
+void rules_find_text(struct rules_check *check);
+
+/* Flags of Megatron-LM and its programs, '_' for '-', sorted. */
+extern const char *const rules_mlm_flags[];
+extern const size_t rules_n_mlm_flags;
 
 /* ---- tables ---- */
 

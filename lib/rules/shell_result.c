@@ -16,6 +16,18 @@ static void set_word(struct s2s_conf *const *roots, const char *path, const char
         s2s_conf_set(roots[0], path, s2s_conf_find(roots[at->script], path), NULL);
 }
 
+/* A flag that stands there already with another value is kept under REPEATED. */
+static void note_repeated(struct s2s_conf *const *roots, const char *path, const char *flag,
+                          size_t len, const char *value)
+{
+    const struct s2s_conf *first = s2s_conf_find(roots[0], path);
+    if (!first || !first->text || !strcmp(first->text, value) || strchr(first->text, '$'))
+        return;
+    char *to = s2s_xasprintf("REPEATED.%.*s", (int)len, flag);
+    s2s_conf_set(roots[0], to, first, NULL);
+    free(to);
+}
+
 /* "--flag value.." pairs of [begin, end) into the map at `prefix` */
 static void add_flags(struct s2s_conf *const *roots, const char *prefix,
                       const struct rules_word *begin, const struct rules_word *end)
@@ -39,6 +51,7 @@ static void add_flags(struct s2s_conf *const *roots, const char *prefix,
             s2s_buf_printf(&value, "%s%s", value.len ? " " : "", v->text);
             place = place == w ? v : place;
         }
+        note_repeated(roots, path.data, w->text, len, value.len || equals ? value.data : "true");
         set_word(roots, path.data, value.len || equals ? value.data : "true", place);
         s2s_buf_release(&path);
         s2s_buf_release(&value);
@@ -222,6 +235,22 @@ static bool is_open(const struct rules_words *command, size_t program)
     return false;
 }
 
+/* The script's own variables out of which the number of ranks is made. */
+static void add_ranks_from(struct rules_shell *sh, struct s2s_conf *const *roots)
+{
+    static const char *const names[] = {"NUM_NODES",      "NNODES",   "N_NODES", "GPUS_PER_NODE",
+                                        "NPROC_PER_NODE", "NUM_GPUS", NULL};
+    for (int i = 0; names[i]; i++) {
+        const struct rules_variable *v = rules_shell_variable(sh, names[i], strlen(names[i]));
+        bool number = v && v->words.n == 1 && *v->words.items[0].text &&
+                      !v->words.items[0].text[strspn(v->words.items[0].text, "0123456789")];
+        char *path = s2s_xasprintf("RANKS_FROM.%s", names[i]);
+        if (number)
+            set_word(roots, path, v->words.items[0].text, &v->words.items[0]);
+        free(path);
+    }
+}
+
 static void add_command(struct rules_shell *sh, struct s2s_conf *const *roots)
 {
     bool part = !sh->command.n && !hands_over(sh) && take_variables(sh);
@@ -239,6 +268,7 @@ static void add_command(struct rules_shell *sh, struct s2s_conf *const *roots)
         add_handed_over(sh, roots);
     }
     add_batch(sh, roots[0], program);
+    add_ranks_from(sh, roots);
     if (sh->failed.text)
         set_word(roots, "GUARD", sh->failed.text, &sh->failed.at);
 }

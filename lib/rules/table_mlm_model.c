@@ -16,9 +16,7 @@ const struct s2s_rule rules_mlm_model[] = {
         .dialects = S2S_DIALECT_MLM,
         .severity = ERROR,
         .when = "closed_args and trains and not use_ckpt_args and yaml_cfg == null and "
-                "heterogeneous == null and (layers_given != null or hidden != null or heads != "
-                "null or encoder_layers != null) and ((layers_given == null and encoder_layers "
-                "== null and not hybrid) or hidden == null or heads == null or mpe == null)",
+                "heterogeneous == null and sizes_given == 3",
         .at = "hidden heads mpe layers_given",
         .message = "{if(hidden == null, 'hidden-size', if(heads == null, 'num-attention-heads', "
                    "if(mpe == null, 'max-position-embeddings', 'num-layers')))} is not given",

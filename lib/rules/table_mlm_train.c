@@ -72,8 +72,9 @@ const struct s2s_rule rules_mlm_train[] = {
         .id = "S2S-SCH-009",
         .dialects = S2S_DIALECT_MLM,
         .severity = ERROR,
-        .when = "closed_args and trains and yaml_cfg == null and not skip_train and hidden != "
-                "null and steps == null and samples == null",
+        .when =
+            "closed_args and trains and yaml_cfg == null and not skip_train and sizes_given >= 3 "
+            "and set(lr) and steps == null and samples == null",
         .at = "lr mbs",
         .message = "neither train-iters nor train-samples is given",
         .fix = "give one of them",
@@ -143,6 +144,24 @@ const struct s2s_rule rules_mlm_train[] = {
         .fix = "use the same group for both",
         .why = "The cache is keyed by the group: one side would read the other's distribution.",
         .source = ARGS,
+    },
+    {
+        .id = "S2S-CKP-015",
+        .dialects = MEGATRON,
+        .severity = ERROR,
+        .when = "dist_opt and ckpt_format == 'torch_dist' and not no_load_optim and not finetune "
+                "and set(load) and not previous_reshardable and (previous_save == null or "
+                "load == previous_save or not known(load) or not known(previous_save)) and "
+                "(tp != previous_tp or pp != previous_pp or ep != previous_ep) and previous_tp != "
+                "null",
+        .at = "tp pp ep load",
+        .message = "the run that is resumed had tp {previous_tp}, pp {previous_pp}, ep "
+                   "{previous_ep}; this one has tp {tp}, pp {pp}, ep {ep}",
+        .fix = "keep the sizes, or save with --dist-ckpt-optim-fully-reshardable before",
+        .why = "The optimizer's shards are cut for the data-parallel ranks of one model-parallel "
+               "layout, and fit no other.",
+        .source = "megatron/core/optimizer/distrib_optimizer.py:"
+                  "load_parameter_state_from_dp_reshardable",
     },
     {
         .id = "S2S-CKP-017",

@@ -316,3 +316,38 @@ EOF
     exits 1 s2s-check --argv -- --encoder-tp 1 --encoder-dp 8 --llm-offset 7 --llm-tp 2 --llm-pp 1 --llm-dp 32
     says "S2S-HET-001"
 }
+
+@test "--previous: what a resumed run may not change" {
+    cat >a.yaml <<'EOT'
+MODEL_ARGS:
+  --tensor-model-parallel-size: 4
+  --sequence-parallel: true
+  --use-distributed-optimizer: true
+  --load: /ckpt
+  --save: /ckpt
+  --save-interval: 10
+EOT
+    sed 's/size: 4/size: 2/' a.yaml >b.yaml
+    exits 0 s2s-check --previous a.yaml a.yaml
+    exits 1 s2s-check --previous b.yaml a.yaml
+    says "a.yaml:2:33: error: the run that is resumed had tp 2, pp 1, ep 1; this one has tp 4"
+    exits 2 s2s-check --previous nowhere.yaml a.yaml
+    says "nowhere.yaml"
+}
+
+@test "flags that are nearly Megatron's, and flags given twice" {
+    exits 0 s2s-check --argv -- pretrain_gpt.py --num-layers 4 --tensor-model-parralel-size 2
+    says "S2S-CFG-007"
+    says "did you mean --tensor-model-parallel-size?"
+    exits 0 s2s-check --argv -- pretrain_gpt.py --num-layers 4 --sequence-parallell --use-checkpoint-args --load /x
+    says "did you mean --sequence-parallel?"
+    cat >run.sh <<'EOT'
+NUM_NODES=1
+torchrun --nproc_per_node 8 --nnodes $NUM_NODES pretrain_gpt.py --num-layers 8 --pipeline-model-parallel-size 4 \
+    --num-layers 16 --tensor-model-parallel-size 4 --sequence-parallel "$@"
+EOT
+    exits 1 s2s-check run.sh
+    says "run.sh:3:18: info: --num-layers is 16 here and 8 in line 2: the later one counts [S2S-CFG-011]"
+    says "run.sh:1:11: info: NUM_NODES=1 decides how many ranks there are [S2S-CFG-014]"
+    [[ $output != *MOD-007* ]]
+}

@@ -465,6 +465,20 @@ static int run_files(const struct check_options *opt, struct s2s_error *err)
     return rc;
 }
 
+/* The common names of --previous, under the same assumptions but its own values. */
+static int read_previous(struct s2s_report *report, const struct check_options *opt,
+                         struct s2s_error *err)
+{
+    struct s2s_rules_options rules = opt->rules;
+    struct s2s_conf *conf = NULL;
+    rules.sets = NULL;
+    rules.resolve = true;
+    int rc = s2s_rules_read(&conf, opt->previous, opt->also, err);
+    if (rc >= 0)
+        rc = s2s_rules_check(report, conf, shown_path(opt->previous), &rules, err);
+    return rc < 0 ? s2s_error_add(err, S2S_E_OPEN, "--previous") : 0;
+}
+
 int check_run(const struct check_options *opt, struct s2s_error *err)
 {
     struct check_options own = *opt;
@@ -477,9 +491,14 @@ int check_run(const struct check_options *opt, struct s2s_error *err)
             return rc == S2S_E_OPEN ? rc : s2s_error_add(err, S2S_E_OPEN, "--model-config");
         own.rules.model_config = model;
     }
+    struct s2s_report previous = S2S_REPORT_INIT;
+    int rc = opt->previous ? read_previous(&previous, &own, err) : 0;
+    own.rules.previous = previous.resolved;
     if (opt->n_worlds == 1)
         own.rules.world_size = opt->worlds[0];
-    int rc = run_files(&own, err);
+    if (rc >= 0)
+        rc = run_files(&own, err);
+    s2s_report_release(&previous);
     s2s_conf_free(model);
     return rc;
 }

@@ -30,6 +30,7 @@ enum {
     KEY_ARGV,
     KEY_ALSO,
     KEY_UPSTREAM,
+    KEY_PREVIOUS,
 };
 
 static const struct argp_option options[] = {
@@ -48,6 +49,8 @@ static const struct argp_option options[] = {
     {"also", KEY_ALSO, "FILE", 0,
      "The script that a launch script hands its variables over to; read as if it were run by it",
      1},
+    {"previous", KEY_PREVIOUS, "FILE", 0,
+     "Config of the run whose checkpoint this one resumes: sizes that may not change", 1},
     {"upstream", KEY_UPSTREAM, "PROFILE", 0,
      "Version of the trainer: rl-main, rl-pr2242, mimo (Megatron-LM examples), mimo-hetero "
      "(the earlier train_hetero.py), core-0.16 (letters of hybrid patterns)",
@@ -174,6 +177,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_ALSO:
         opt->also = arg;
+        return 0;
+    case KEY_PREVIOUS:
+        opt->previous = arg;
         return 0;
     case KEY_UPSTREAM:
         opt->rules.upstream = profiles[s2s_arg_choice(state, "upstream", arg, profiles)];

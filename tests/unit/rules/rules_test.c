@@ -24,6 +24,7 @@ struct given {
     const char *sets[MAX_OPTIONS], *env[MAX_OPTIONS];
     size_t n_sets, n_env;
     const char *file; /* another than the dialect's base */
+    const char *previous;
     struct s2s_rules_options opt;
     struct s2s_conf *model;
 };
@@ -58,6 +59,8 @@ static void read_token(struct given *g, char *token)
         g->opt.upstream = value;
     else if (option(g, token, "path", &value))
         g->file = value;
+    else if (option(g, token, "previous", &value))
+        g->previous = value;
     else if (option(g, token, "sm", &value))
         g->opt.sm_major = (int)strtol(value, NULL, 10);
     else if (option(g, token, "model", &value)) {
@@ -72,6 +75,19 @@ static void read_token(struct given *g, char *token)
         g->sets[g->n_sets++] = token;
 }
 
+/* What --previous reads. */
+static void resolve(struct s2s_report *report, const char *name)
+{
+    struct s2s_rules_options opt = {.resolve = true};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_conf *conf = NULL;
+    char *path = s2s_xasprintf(FOLDER "%s.yaml", name);
+    if (s2s_conf_read(&conf, path, S2S_CONF_AUTO, &err) < 0 ||
+        s2s_rules_check(report, conf, path, &opt, &err) < 0)
+        fail_msg("%s", err.text);
+    free(path);
+}
+
 static void check(struct s2s_report *report, const char *dialect, const char *options)
 {
     struct given g = {.text = s2s_xstrdup(options)};
@@ -83,6 +99,10 @@ static void check(struct s2s_report *report, const char *dialect, const char *op
             read_token(&g, token);
     g.opt.sets = g.sets;
     g.opt.env = g.env;
+    struct s2s_report previous = S2S_REPORT_INIT;
+    if (g.previous)
+        resolve(&previous, g.previous);
+    g.opt.previous = previous.resolved;
     char *path = s2s_xasprintf(FOLDER "%s.yaml", g.file ? g.file : dialect);
     if (s2s_conf_read(&conf, path, S2S_CONF_AUTO, &err) < 0 ||
         s2s_rules_check(report, conf, path, &g.opt, &err) < 0)
@@ -90,6 +110,7 @@ static void check(struct s2s_report *report, const char *dialect, const char *op
     assert_string_equal(s2s_dialect_name(report->dialect), dialect);
     free(path);
     free(g.text);
+    s2s_report_release(&previous);
     s2s_conf_free(g.model);
 }
 
@@ -124,7 +145,7 @@ static void the_bases_fire_nothing(void **state)
 }
 
 /* which entries of the table fired in some case */
-static bool seen[512];
+static bool seen[1024];
 
 static void note(const struct s2s_report *report)
 {

@@ -373,9 +373,14 @@ static void lower_second(struct rules_check *check, const char *name, const char
 /* Which algorithm's section the file has */
 static void lower_algorithm(struct rules_check *check)
 {
-    static const char *const names[] = {"grpo", "dpo", "sft", "ppo", "distillation"};
+    static const struct {
+        const char *name, *section;
+    } names[] = {{"has_grpo", "grpo"},
+                 {"has_dpo", "dpo"},
+                 {"has_ppo", "ppo"},
+                 {"has_distillation", "distillation"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        rules_fact_set(&check->facts, names[i], rules_bool(present(check, names[i])));
+        rules_fact_set(&check->facts, names[i].name, rules_bool(present(check, names[i].section)));
 }
 
 int rules_lower_rl(struct rules_check *check)

@@ -129,13 +129,13 @@ const struct s2s_rule rules_rl[] = {
         .dialects = RL,
         .severity = ERROR,
         .when =
-            "meg and fused_logprobs and (cp > 1 or overlap_param_gather or (packed and (grpo or "
-            "dpo)) or (grpo and (top_k >= 1 or top_p < 1)))",
+            "meg and fused_logprobs and (cp > 1 or packed or overlap_param_gather or (has_grpo and "
+            "(top_k >= 1 or top_p < 1)))",
         .at = "fused_logprobs",
         .message = "fused linear log-probabilities with cp {cp}, packing {packed}, top_k {top_k}, "
                    "top_p {top_p}, overlap_param_gather {overlap_param_gather}",
         .fix = "set {@fused_logprobs}: false, or switch off context parallelism, "
-               "overlap_param_gather and, for GRPO, packing and filtered sampling",
+               "overlap_param_gather, packing and, for GRPO, filtered sampling",
         .why = "The fused path knows neither context parallelism nor packed sequences nor filtered "
                "logits, and goes past the output layer's forward, which overlapped gathering waits "
                "for.",
@@ -404,8 +404,9 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-031",
         .dialects = RL,
         .severity = ERROR,
-        .when = "(val_period > 0 or ((grpo or ppo or distillation) and (val_at_start or "
-                "val_at_end))) and not val_set",
+        .when =
+            "(val_period > 0 or ((has_grpo or has_ppo or has_distillation) and (val_at_start or "
+            "val_at_end))) and not val_set",
         .at = "val_period val_at_start val_at_end",
         .message = "validation is asked for, but there is no validation set",
         .fix =
@@ -440,7 +441,7 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-033",
         .dialects = RL,
         .severity = ERROR,
-        .when = "dpo and (dynamic or packed)",
+        .when = "has_dpo and (dynamic or packed)",
         .at = "dynamic packed",
         .message = "DPO with dynamic batching {dynamic}, sequence packing {packed}",
         .fix = "set {@dynamic}: false and {@packed}: false",
@@ -452,7 +453,7 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-034",
         .dialects = RL,
         .severity = ERROR,
-        .when = "distillation and dt and not meg and packed and sp",
+        .when = "has_distillation and dt and not meg and packed and sp",
         .at = "sp packed",
         .message = "distillation on DTensor with sequence packing and sequence parallelism",
         .fix = "set {@sp}: false or {@packed}: false",
@@ -463,7 +464,7 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-034",
         .dialects = RL,
         .severity = ERROR,
-        .when = "distillation and teacher_dt and teacher_packed and teacher_sp",
+        .when = "has_distillation and teacher_dt and teacher_packed and teacher_sp",
         .at = "teacher_sp teacher_packed",
         .message = "a teacher on DTensor with sequence packing and sequence parallelism",
         .fix = "set {@teacher_sp}: false or {@teacher_packed}: false",

@@ -57,7 +57,7 @@ KEYS["het"] = {
     "enc_cp": "encoder-cp", "enc_offset": "encoder-offset",
 }
 OPTIONS = {"@world": "--world-size=", "@gpus": "--gpus-per-node=", "@env": "--env=", "@layers": "--set=layers=",
-           "@sm": "--sm="}
+           "@sm": "--sm=", "@upstream": "--upstream="}
 
 
 def rl_key(facts, name):
@@ -75,10 +75,9 @@ FAULTS = """
 WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe | tp=3 ; sp=False ; pad=12 | BAT TP RL-008
 WLD-001 | am | dp_cfg is None and tp == 1 and cp == 1 and pp == 1 and ep == 1 | tp=3 ; @world=8 | BAT TP
 WLD-001 | mlm | tp*pp*cp > 1 | @world=tp*pp*cp*2+1 | BAT PP WLD-003
-WLD-002 | rl | world != "?" and world >= 1 and meg and not moe | pp=world*2 | BAT PP MOE WLD-003 RL
+WLD-002 | rl | world != "?" and world >= 1 and meg and not moe | pp=world*2 | BAT PP MOE WLD-003 RL PRC-014
 WLD-002 | mlm | world != "?" and not hybrid and heads and layers != "?" and not experts and vpp == 1 | pp=layers ; @world=1 | BAT PP
 WLD-003 | rl | meg and world not in ("?", 1) and world % 3 | ep=3*world | MOE WLD-004
-WLD-003 | mlm | experts not in (None, "?") and ep > 1 and tp*cp < etp*ep and ep*etp % (tp*cp) | @world=tp*cp*pp | BAT MOE PP
 WLD-003 | mlm | experts not in (None, "?") and ep == 1 and tp == 1 and cp == 1 and experts % 4 == 0 | ep=4 ; @world=pp*2 | BAT MOE PP
 WLD-004 | am | ep == 1 and tp == 1 and cp == 1 and pp == 1 and dp_cfg is None | ep=3 ; @world=8 | MOE BAT
 WLD-005 | am | dp_cfg is None and tp == 1 and pp == 1 and cp == 1 and ep == 1 and not separate_mesh | dp=3 ; @world=8 | BAT WLD-001
@@ -100,7 +99,6 @@ TP-001 | rl | tp == 1 and world != "?" | sp=True | TP
 TP-001 | mlm | tp == 1 and not experts | sp=True | CP ENV
 TP-001 | am | tp == 1 | sp=True | TP HYB
 TP-002 | mlm | heads not in ("?", None) and tp == 1 and not hybrid and not experts and not gqa | tp=2 ; heads=heads//2*2+1 ; kv-channels=64 ; @world=8 | BAT TP MOD CP WLD OPT ENV
-TP-003 | mlm | gqa and tp == 2 and not experts and heads % 6 == 0 | num-query-groups=3 | TP MOD
 TP-003 | mlm | not gqa and tp == 2 and heads not in ("?", None) and not mla and not hybrid and heads % 3 == 0 | group-query-attention=True ; num-query-groups=3 | TP MOD
 TP-004 | mlm | sp and tp > 1 and cp == 1 and seq != "?" and not sft | seq=seq-1 | MOD
 TP-005 | mlm | not sp and tp == 1 | tp-comm-overlap=True | TP
@@ -121,7 +119,7 @@ PP-005 | mlm | not use_ckpt_args and pp > 1 and layout is None and not hybrid an
 PP-006 | mlm | pp == 1 and not hybrid and layers not in ("?", None) and layout is None | num-layers-per-virtual-pipeline-stage=1 | PP OPT
 PP-007 | mlm | pp > 1 and vpp not in ("?", 1) and gbs_given not in (None, "?") and vpp_group is None | gbs=mbs ; @world=tp*pp*cp ; ep=1 | BAT MOE
 HYB-001 | mlm | hybrid and pattern_new is not None | pattern=pattern_new.replace("M", "X", 1) | HYB PP MOD
-HYB-002 | mlm | hybrid and pattern_new not in (None, "?") and pp == 2 and "|" not in pattern_new | pattern=pattern_new[:1]+"|"+pattern_new[1:2]+"|"+pattern_new[2:] | HYB PP BAT
+HYB-002 | mlm | not skip_train and hybrid and pattern_new not in (None, "?") and pp == 1 and "|" not in pattern_new | pattern=pattern_new[:1]+"|"+pattern_new[1:2]+"|"+pattern_new[2:] ; pp=2 | HYB PP BAT WLD
 HYB-003 | mlm | hybrid and pattern_new is not None and "|" not in pattern_new and pattern_layers % 5 and first_layers is None | pp=5 ; @world=5*tp*cp*ep | BAT OPT WLD MOE
 HYB-004 | mlm | hybrid and pattern_new is not None and pp == 1 | account-for-embedding-in-pipeline-split=True | PP HYB
 HYB-005 | mlm | pattern_new not in (None, "?") and layers_given not in (None, "?") | layers=layers_given+1 | HYB
@@ -179,7 +177,7 @@ RL-014 | rl | dt and not meg and tp > 1 and v2 | policy.dtensor_cfg.lora_cfg={"e
 RL-015 | rl | dt and not meg and v2 | policy.dtensor_cfg._v2=False ; policy.dtensor_cfg.lora_cfg={"enabled": True, "use_triton": False} | RL OPT
 RL-016 | rl | dt and not meg and v2 and dp not in ("?", 1) and dp % 2 == 0 | policy.dtensor_cfg._v2=False ; policy.dtensor_cfg.dp_replicate_size=2 | RL OPT AM WLD
 RL-017 | rl | prompts not in (None, "?") and prompts*generations == gbs | loss_fn.force_on_policy_ratio=True ; gbs=gbs//2 | RL BAT
-RL-018 | rl | async_grpo and importance | loss_fn.use_importance_sampling_correction=False | RL
+RL-018 | rl | async_grpo and importance | loss_fn.use_importance_sampling_correction=False | RL PRC-014
 RL-019 | rl | async_grpo and gen_async and backend == "vllm" | policy.generation.vllm_cfg.async_engine=False | RL
 RL-020 | rl | dt and not meg and not packed | policy.draft={"enabled": True} | RL
 RL-021 | rl | packed and meg | policy.draft={"enabled": True} | RL
@@ -192,6 +190,16 @@ RL-027 | rl | prompts not in (None, "?") and not force_on_policy and dp not in (
 RL-028 | rl | backend == "vllm" and not gen_async and gen_pp == 1 | policy.generation.vllm_cfg.pipeline_parallel_size=2 | RL
 RL-029 | rl | colocated and nodes == 1 and present("grpo") and not present("env.nemo_gym") and placement != "?" | policy.generation.colocated={"enabled": False, "resources": {"gpus_per_node": None, "num_nodes": None}} | RL BAT WLD
 RL-030 | rl | present("grpo") and not dynamic_sampling | grpo.batch_multiplier=2 | RL
+RL-031 | rl | has_grpo and val_set and val_period > 0 and not present("env.nemo_gym") | data.validation=None ; data.train={"dataset_name": "OpenMathInstruct-2", "split_validation_size": 0} ; data.default=None | CFG
+RL-032 | rl | has_ppo and world not in ("?", None) and value_size != "?" | value.dtensor_cfg.enabled=False ; value.megatron_cfg.enabled=True ; value.megatron_cfg.pipeline_model_parallel_size=world*2 | RL
+RL-032 | rl | has_distillation and teacher_size != "?" and world not in ("?", None) | teacher.megatron_cfg.context_parallel_size=2*world ; teacher.dtensor_cfg.context_parallel_size=2*world | RL
+RL-033 | rl | has_dpo and not packed | packed=True ; pack_tokens=seq ; algo="first_fit_decreasing" | RL THD
+RL-033 | rl | has_dpo and not packed and not dynamic | dynamic=True | RL
+RL-034 | rl | has_distillation and dt and not meg and packed and tp > 1 | policy.dtensor_cfg.sequence_parallel=True | RL TP CP
+RL-035 | rl | meg | @env="TORCH_CUDA_ARCH_LIST=" | RL
+RL-036 | rl | not packed and meg and tp > 1 and sp | pad=tp+1 | RL
+RL-038 | rl | meg | policy.megatron_cfg.model_overrides={"sequence_parallel": True} | RL
+RL-040 | rl | dt and not meg and cp > 1 and not packed and world != "?" | policy.dtensor_cfg.expert_parallel_size=world*3 ; @upstream="rl-pr2242" | RL WLD MOE
 RL-039 | rl | meg | policy.megatron_cfg.peft={"enabled": True, "dim": None} | RL
 AM-001 | am | True | strategy="fsdp3" | AM OPT
 AM-002 | am | pp == 1 and tp == 1 and pipeline is None and dp_cfg is None and ep == 1 | pp=2 | AM BAT PP
@@ -203,7 +211,48 @@ AM-008 | am | fsdp == "fsdp2" and tp*cp*pp*ep == 1 and dp_cfg is None | strategy
 AM-009 | am | fsdp == "fsdp2" and tp == 1 and cp*pp*ep == 1 and dp_cfg is None | strategy="ddp" ; tp=2 ; @world=8 | AM BAT TP
 AM-010 | am | fsdp == "fsdp2" and ep > 1 | strategy="megatron_fsdp" | AM
 AM-012 | am | fsdp == "megatron_fsdp" | ac="selective" | AM
+AM-011 | am | cp > 1 and not packed and attn != "?" | packed_sequence.packed_sequence_size=4096 ; model.backend={"attn": "sdpa"} ; model.attn_implementation="sdpa" | THD CP AM
+AM-013 | am | fsdp == "fsdp2" | distributed.squence_parallel=True | AM
+AM-013 | am | fsdp == "megatron_fsdp" | distributed.tp_plan=None | AM
+AM-014 | am | pp > 1 and pp_schedule == "1f1b" | distributed.pipeline.layers_per_stage=1 ; @layers=pp*4 | AM
+AM-015 | am | pp > 1 | distributed.pipeline.layers_per_stage=1 ; distributed.pipeline.pp_schedule="ZBVZeroBubble" ; @layers=pp*4 | AM
+AM-016 | am | pp > 1 and pp_schedule == "1f1b" and nmb == pp | distributed.pipeline.pp_schedule="interleaved1f1b" ; distributed.pipeline.layers_per_stage=None | AM
+AM-017 | am | pp > 1 | distributed.pipeline.pp_schedule=None | AM
+AM-018 | am | pp > 1 and loss is not None | loss_fn._target_="nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy" | AM
+AM-019 | am | present("peft") | qat={"enabled": True} | AM
+AM-020 | am | ep == 1 and not present("distributed.moe") | distributed.moe={"reshard_after_forward": False} | AM MOE
+AM-021 | am | present("model.backend") | model.backend.compile_attn=True ; model.backend.attn="te" | AM
+AM-023 | am | mbs not in ("?", None, 1) | model.attn_implementation="magi" | AM CP
+AM-025 | am | separate_mesh and sizes_world != "?" | distributed.dp_size=dp_cfg*2 ; @world=sizes_world+teacher_world | AM WLD BAT
 AM-026 | am | True | ac="sometimes" | AM
+SLM-001 | slm | strategy_kind == "automodel" or present("model.use_nemo_automodel") | trainer.strategy={"_target_": "lightning.pytorch.strategies.DDPStrategy", "find_unused_parameters": True} ; model.use_nemo_automodel=True ; trainer.devices=8 | SLM
+SLM-002 | slm | True | trainer.strategy={"_target_": "nemo.collections.speechlm2.parts.parallel.AutomodelParallelStrategy"} ; model.use_nemo_automodel=False ; trainer.devices=8 | SLM OPT
+SLM-003 | slm | not present("model.use_nemo_automodel") | model.packed_sequences=True ; model.use_nemo_automodel=False | SLM OPT THD
+SLM-004 | slm | True | model.lora={"dim": 8, "alpha": 32} ; model.use_nemo_automodel=False | SLM OPT
+SLM-014 | slm | True | data.train_ds.use_bucketing=True ; data.train_ds.bucket_duration_bins=[1, 2] ; data.train_ds.num_buckets=9 | SLM BAT
+BAT-017 | slm | True | data.train_ds.batch_size=None ; data.train_ds.batch_duration=None ; data.train_ds.batch_tokens=None ; data.train_ds.bucket_batch_size=None | BAT SLM
+BAT-018 | slm | True | data.train_ds.bucket_batch_size=[1, 2] ; data.train_ds.bucket_duration_bins=[1] | BAT SLM
+BAT-019 | slm | True | trainer.use_distributed_sampler=True | SLM
+SCH-004 | slm | present("model.lr_scheduler") | model.lr_scheduler.min_lr=1.0 | SCH
+SCH-006 | slm | present("model.lr_scheduler") | model.lr_scheduler.warmup_steps=100 ; model.lr_scheduler.max_steps=100 | SCH
+HET-001 | het | llm_offset != "?" and not early | offset=enc_end-1 | HET
+HET-002 | het | enc_size != "?" and not early | offset=enc_end+1 | HET
+HET-003 | het | not early and enc_dp == 2 | enc_dp=3 ; offset=3*enc_tp ; @world=3*enc_tp+llm_size | HET BAT WLD
+HET-004 | het | not early | enc_dp=llm_dp*gtp*2 ; mbs=2 ; offset=llm_dp*gtp*2*enc_tp ; @world=llm_dp*gtp*2*enc_tp+llm_size | HET BAT WLD
+HET-008 | het | not early and experts != "?" | ep=llm_size*2 | HET WLD MOE
+HET-010 | het | not early | llm-only=True | HET WLD BAT
+HET-011 | het | not early and overlap_grads | encoder-ddp-overlap=True ; overlap-grad-reduce=False | HET OPT
+HET-013 | het | not early | calculate-per-token-loss=False | HET
+HET-014 | het | not early | use-distributed-optimizer=False | HET OPT CKP
+HET-017 | het | not early | freeze-lm=True ; freeze-vit=True ; freeze-projection=True | HET
+HET-023 | het | not early | num-distributed-optimizer-instances=2 | HET WLD OPT
+HET-024 | het | not early and data_kind == "mock" | disable-vision-class-token=False | HET
+HET-025 | het | not early and sp and tp > 1 | seq=seq-1 | HET TP MOD CP
+HET-026 | het | not early | enc_offset=1 | HET
+HET-027 | het | not early | optimizer="muon" | HET OPT
+HET-028 | het | not early | mimo-encoder-prefetch=True | HET
+CP-030 | het | not early | cp=2 | HET CP WLD BAT
+MOE-001 | het | not early and experts != "?" and ep > 1 | experts=experts+1 | MOE HET
 CFG-003 | am | True | @duplicate=1 | AM
 CFG-004 | rl | True | mbs="four" | RL BAT CFG-002
 CFG-004 | am | True | tp=1.5 | *

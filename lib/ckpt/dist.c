@@ -402,12 +402,12 @@ static int list_iterations(const char *root, const char *suffix, char ***names, 
     return 0;
 }
 
-/* What killed saves left: half-written folders go, a checkpoint that had stepped aside comes back.
- */
-static int clean_root(const char *root, struct s2s_error *err)
+int s2s_dist_clean(const char *root, struct s2s_error *err)
 {
     char **names;
     size_t n;
+    if (access(root, F_OK) < 0 && errno == ENOENT)
+        return 0;
     int rc = list_iterations(root, ".tmp", &names, &n, err);
     for (size_t i = 0; i < n; i++) {
         if (rc == 0)
@@ -451,7 +451,7 @@ int s2s_dist_begin(const char *root, int64_t iteration, struct s2s_error *err)
 {
     int rc = make_dirs(root, err);
     if (rc == 0)
-        rc = clean_root(root, err);
+        rc = s2s_dist_clean(root, err);
     if (rc < 0)
         return rc;
     char *dir = tmp_dir(root, iteration);
@@ -544,27 +544,68 @@ static int by_iteration(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* what the tracker names, -1 when it is absent or no number */
+static int64_t tracked(const char *root)
+{
+    char *text = NULL;
+    size_t len;
+    int64_t latest = -1;
+    int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && ckpt_slurp(fd, TRACKER, 64, &text, &len, NULL) == 0 &&
+        s2s_parse_i64(&latest, text, 0, INT64_MAX, NULL) < 0)
+        latest = -1;
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    return latest;
+}
+
+int64_t s2s_dist_previous(const char *root)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    char **names;
+    size_t n;
+    const int64_t latest = tracked(root);
+    int64_t previous = -1;
+    if (list_iterations(root, "", &names, &n, &err) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        int64_t iteration = iteration_of(strrchr(names[i], '/') + 1, "");
+        if (iteration < latest && iteration > previous)
+            previous = iteration;
+        free(names[i]);
+    }
+    free(names);
+    return previous;
+}
+
+/* Steps aside before it goes, so that no half of it keeps its name when we are killed. */
+static int remove_checkpoint(const char *dir, struct s2s_error *err)
+{
+    char *aside = s2s_xasprintf("%s.tmp", dir);
+    int rc = s2s_ckpt_remove_tree(aside, err);
+    if (rc == 0 && rename(dir, aside) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", dir);
+    if (rc == 0)
+        rc = s2s_ckpt_remove_tree(aside, err);
+    free(aside);
+    return rc;
+}
+
 int s2s_dist_prune(const char *root, int keep, struct s2s_error *err)
 {
-    char **names, *tracker = NULL;
-    size_t n, len;
-    int64_t latest = -1;
+    char **names;
+    size_t n;
+    const int64_t latest = tracked(root);
     int rc = list_iterations(root, "", &names, &n, err);
     if (n)
         qsort(names, n, sizeof *names, by_iteration);
-    int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (rc == 0 && fd >= 0 && ckpt_slurp(fd, TRACKER, 64, &tracker, &len, NULL) == 0 &&
-        s2s_parse_i64(&latest, tracker, 0, INT64_MAX, NULL) < 0)
-        latest = -1;
     for (size_t i = 0; i < n; i++) {
         const char *base = strrchr(names[i], '/') + 1;
         if (rc == 0 && i + (size_t)keep < n && iteration_of(base, "") != latest)
-            rc = s2s_ckpt_remove_tree(names[i], err);
+            rc = remove_checkpoint(names[i], err);
         free(names[i]);
     }
-    if (fd >= 0)
-        close(fd);
-    free(tracker);
     free(names);
     return rc;
 }

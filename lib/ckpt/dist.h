@@ -101,6 +101,13 @@ int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks
 int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
                     size_t n_ranks, const json_t *common, struct s2s_error *err);
 
+/* What killed saves left in root (which may be absent): half-written folders go, a checkpoint that
+ * had stepped aside comes back. */
+int s2s_dist_clean(const char *root, struct s2s_error *err);
+
+/* The newest iteration in root before the one that the tracker names, -1 when there is none. */
+int64_t s2s_dist_previous(const char *root);
+
 /* Removes all but the newest `keep` checkpoints of root (keep >= 1), never the one the tracker
  * names. */
 int s2s_dist_prune(const char *root, int keep, struct s2s_error *err);

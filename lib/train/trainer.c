@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/dist.h"
 #include "lib/conf/conf.h"
 
 static volatile sig_atomic_t asked_to_stop;
@@ -83,9 +84,29 @@ void s2s_trainer_free(struct s2s_trainer *t)
     free(t);
 }
 
+/* A checkpoint that cannot be read is never passed over in silence: which one to take instead is
+ * the user's to say. */
+static int restore_newest(struct s2s_trainer *t, struct s2s_error *err)
+{
+    int rc = s2s_restore(t->ckpt_root, t->bundle.model->params, t->optim, &t->state, err);
+    const bool damaged =
+        rc == S2S_E_OPEN || rc == S2S_E_TRUNCATED || rc == S2S_E_DIGEST || rc == S2S_E_FORMAT;
+    const int64_t previous = damaged ? s2s_dist_previous(t->ckpt_root) : -1;
+    if (previous >= 0)
+        s2s_error_hint(err, rc,
+                       "the one of step %lld is there too: write %lld into "
+                       "%s/latest_checkpointed_iteration.txt to go on from it",
+                       (long long)previous, (long long)previous, t->ckpt_root);
+    return rc;
+}
+
 int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
 {
+    const bool first = s2s_mesh_rank(t->mesh) == 0;
     struct stat st;
+    int rc = first && t->recipe->resume ? s2s_dist_clean(t->ckpt_root, err) : 0;
+    if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
+        return rc;
     char *tracker = s2s_xasprintf("%s/latest_checkpointed_iteration.txt", t->ckpt_root);
     /* rank 0 decides: its file system may see a rename earlier */
     uint8_t there = stat(tracker, &st) == 0;
@@ -94,17 +115,18 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
     if (!there)
         return 0;
     if (!t->recipe->resume) {
-        int rc = s2s_error_set(err, S2S_E_RULE,
-                               "%s holds checkpoints, and checkpoint.resume is "
-                               "false",
-                               t->ckpt_root);
+        rc = s2s_error_set(err, S2S_E_RULE, "%s holds checkpoints, and checkpoint.resume is false",
+                           t->ckpt_root);
         return s2s_error_hint(err, rc, "remove them, or give another run=DIR");
     }
-    int rc = s2s_restore(t->ckpt_root, t->bundle.model->params, t->optim, &t->state, err);
+    if ((rc = s2s_mesh_all_ok(t->mesh, restore_newest(t, err), err)) < 0)
+        return rc;
+    /* the save before may have been killed between its end and the removal of older ones */
+    rc = first ? s2s_dist_prune(t->ckpt_root, (int)t->recipe->ckpt_keep, err) : 0;
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
     t->saved = true;
-    if (s2s_mesh_rank(t->mesh) == 0)
+    if (first)
         s2s_info("train", "goes on from step %lld of %s", (long long)t->state.step, t->ckpt_root);
     return 0;
 }

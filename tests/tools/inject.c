@@ -3,8 +3,8 @@
  *
  *   S2S_INJECT=CALL:N:HOW LD_PRELOAD=inject.so program ...
  *
- * CALL is write, read, fsync, rename, open (for writing), close or malloc (with calloc and
- * realloc). HOW is the name of an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes) or
+ * CALL is write, read, fsync, rename (with renameat2), mkdir, unlink (with unlinkat), open (for
+ * writing), close or malloc (with calloc and realloc). HOW is the name of an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes) or
  * KILL. When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can
  * count up until nothing fails any more.
  */
@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -104,6 +105,27 @@ int close(int fd)
 int rename(const char *from, const char *to)
 {
     return reached("rename") ? -1 : (int)syscall(SYS_rename, from, to);
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    return reached("rename") ? -1
+                             : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return reached("mkdir") ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int unlink(const char *path)
+{
+    return reached("unlink") ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int unlinkat(int dir, const char *path, int flags)
+{
+    return reached("unlink") ? -1 : (int)syscall(SYS_unlinkat, dir, path, flags);
 }
 
 int open(const char *path, int flags, ...)

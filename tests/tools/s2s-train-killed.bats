@@ -1,0 +1,143 @@
+# Training that is killed: at every call of a save, and at random moments on two ranks, a hundred times.
+load common
+load inject
+
+setup_file() {
+    inject_build
+}
+
+# A tiny LLM on rows of numbers that count by three.
+setup_tool() {
+    python3 - <<'PY'
+import json, random
+random.seed(3)
+with open("ids.jsonl", "w") as f:
+    for i in range(40):
+        n, s = random.randint(3, 20), random.randint(1, 50)
+        f.write(json.dumps({"id": f"u{i}", "input_ids": [(s + 3 * k) % 60 + 1 for k in range(n)]}) + "\n")
+json.dump({"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "rms_norm_eps": 1e-5,
+           "rope_theta": 10000.0, "tie_word_embeddings": True, "max_position_embeddings": 128,
+           "hidden_act": "silu"}, open("llm.json", "w"))
+PY
+    cat >r.yaml <<'YAML'
+run: run
+seed: 1
+model: {llm: {config: llm.json}}
+data: {train: [t.s2s], eval: {}}
+optimizer: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.98], eps: 1.0e-8, weight_decay: 0.1, clip_norm: 1.0}
+schedule: {name: cosine, warmup_steps: 2, decay_steps: 20, min_lr: 1.0e-5}
+train: {steps: 6, packs_per_step: 4}
+checkpoint: {every: 2, keep: 1}
+YAML
+    s2s-pack -q --ids ids.jsonl --tokens 64 -o t.s2s
+}
+
+# log RUN: what must not depend on time
+log() {
+    python3 -c '
+import json, sys
+for line in open(sys.argv[1] + "/log.jsonl"):
+    r = json.loads(line)
+    print(*(r[k] for k in ("step", "samples", "tokens", "loss", "grad_norm", "lr")))' "$1"
+}
+
+# same A B STEP: the same log and the same checkpoint, and nothing else lies beside it
+same() {
+    local name
+    name=$(printf 'iter_%07d' "$3")
+    cmp <(log "$1") <(log "$2")
+    cmp <(s2s-ckpt ls --json --sha256 "$1/checkpoints/$name" | grep -v '"path"') \
+        <(s2s-ckpt ls --json --sha256 "$2/checkpoints/$name" | grep -v '"path"')
+    no_litter "$2/checkpoints" "$name" latest_checkpointed_iteration.txt
+}
+
+@test "a damaged checkpoint is named, and the older one that is there" {
+    s2s-train -j1 -q r.yaml run=whole checkpoint.keep=2
+    cp -r whole cut
+    file=$(ls cut/checkpoints/iter_0000006/*.distcp | head -1)
+    truncate -s -100 "$file"
+    exits 1 s2s-train -j1 -q r.yaml run=cut train.steps=8 checkpoint.keep=2
+    says "iter_0000006: .metadata: "
+    says "${file##*/} has"
+    says "write 4 into cut/checkpoints/latest_checkpointed_iteration.txt"
+    echo 4 >cut/checkpoints/latest_checkpointed_iteration.txt
+    s2s-train -j1 -q r.yaml run=cut checkpoint.keep=2
+    cmp <(log whole) <(log cut)
+    # nothing older: nothing is promised
+    rm -r cut/checkpoints/iter_0000004
+    truncate -s -100 "$file"
+    exits 1 s2s-train -j1 -q r.yaml run=cut train.steps=8
+    ! says "write 4"
+}
+
+@test "long: killed at any write, sync, rename, mkdir or unlink, it goes on bit for bit" {
+    inject_or_skip
+    s2s-train -j1 -q r.yaml run=whole
+    points=0
+    for call in write fsync rename mkdir unlink; do
+        for ((n = 1; n <= 2000; n++)); do
+            rm -rf killed
+            with_fault "$call:$n:KILL" s2s-train -j1 -q r.yaml run=killed
+            [ $fired = 1 ] || break
+            points=$((points + 1))
+            [ "$status" -eq 137 ]
+            # what there is under a final name is whole
+            for dir in killed/checkpoints/iter_???????; do
+                [ ! -e "$dir" ] || s2s-ckpt verify "$dir" >said || { echo "$call $n: $dir" >&2; return 1; }
+            done
+            exits 0 s2s-train -j1 -q r.yaml run=killed
+            same whole killed 6 || { echo "differs after $call $n" >&2; return 1; }
+        done
+        [ "$n" -gt 1 ]
+    done
+    echo "$points points" >&3
+    [ "$points" -ge 60 ]
+}
+
+@test "long: any call that fails ends the run with a message, and the next goes on bit for bit" {
+    inject_or_skip
+    s2s-train -j1 -q r.yaml run=whole
+    for fault in write:ENOSPC fsync:EIO rename:EIO mkdir:EDQUOT open:EACCES; do
+        for ((n = 1; n <= 2000; n++)); do
+            rm -rf failed
+            with_fault "${fault%:*}:$n:${fault#*:}" s2s-train -j1 -q r.yaml run=failed
+            [ $fired = 1 ] || break
+            if [ "$status" -ne 0 ]; then
+                [ "$status" -le 2 ] && [ -n "$output" ] || { echo "$fault $n: exit $status: $output" >&2; return 1; }
+                exits 0 s2s-train -j1 -q r.yaml run=failed
+            fi
+            same whole failed 6 || { echo "differs after $fault $n" >&2; return 1; }
+        done
+        [ "$n" -gt 1 ]
+    done
+}
+
+@test "long: a rank of two killed at a random moment, a hundred times: it resumes bit for bit" {
+    two="r.yaml mesh.dp=2 train.steps=40 checkpoint.every=2 schedule.decay_steps=40 -q -j1"
+    # shellcheck disable=SC2086
+    mpirun_n 2 s2s-train $two run=whole
+    RANDOM=7
+    kills=0
+    for round in $(seq 100); do
+        # a new run now and then, so that also its first steps are hit
+        [ $((round % 4)) -ne 1 ] || rm -rf killed
+        # shellcheck disable=SC2086
+        mpirun_n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train "$@"' - $two run=killed >/dev/null 2>&1 &
+        job=$!
+        for _ in $(seq 200); do
+            [ ! -e killed/lock ] || break
+            sleep 0.005
+        done
+        sleep "0.$(printf '%03d' $((RANDOM % 250)))"
+        if kill -9 "$(cat pid.$((RANDOM % 2)))" 2>/dev/null; then kills=$((kills + 1)); fi
+        wait $job || true
+        if [ $((round % 4)) -eq 0 ]; then
+            # shellcheck disable=SC2086
+            mpirun_n 2 s2s-train $two run=killed
+            same whole killed 40 || { echo "round $round" >&2; return 1; }
+        fi
+    done
+    echo "$kills killed" >&3
+    [ "$kills" -ge 50 ]
+}

@@ -11,7 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const enum s2s_dialect dialects[] = {S2S_DIALECT_NONE, S2S_DIALECT_S2S, S2S_DIALECT_SLM,
-                                                S2S_DIALECT_RL,   S2S_DIALECT_AM,  S2S_DIALECT_MLM};
+                                                S2S_DIALECT_RL,   S2S_DIALECT_AM,  S2S_DIALECT_MLM,
+                                                S2S_DIALECT_HET};
     static const char *const env[] = {"N=8", "NVTE_FUSED_ATTN=1", NULL};
     struct s2s_conf *conf = NULL;
     struct s2s_report report = S2S_REPORT_INIT;

@@ -10,6 +10,7 @@
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 
 struct reader {
     const char *at, *end, *line_start;
@@ -134,22 +135,6 @@ static int read_escape(struct reader *r, struct s2s_error *err)
     return expected(r, "an escape (one of \" \\ / b f n r t u)", err);
 }
 
-/* Bytes of the UTF-8 character at `at`, 0 if there is none (overlong forms and surrogates too). */
-static int utf8_len(const char *at, const char *end)
-{
-    const unsigned char *s = (const unsigned char *)at;
-    int len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-    if (len == 0 || s[0] > 0xf4 || end - at < len)
-        return 0;
-    for (int i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 /* at the opening quote; the text is left in r->text */
 static int read_string(struct reader *r, struct s2s_error *err)
 {
@@ -171,7 +156,7 @@ static int read_string(struct reader *r, struct s2s_error *err)
                 return rc;
             continue;
         }
-        int len = utf8_len(r->at, r->end);
+        int len = s2s_utf8_len(r->at, r->end);
         if ((unsigned char)*r->at < 0x20 || len == 0)
             return expected(r, "text in UTF-8", err);
         s2s_buf_add(&r->text, r->at, (size_t)len);

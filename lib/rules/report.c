@@ -2,29 +2,63 @@
 
 #include <string.h>
 
+#include "lib/base/utf8.h"
+
 static const char *paint(bool color, enum s2s_severity severity)
 {
     static const char *const codes[] = {"\033[1;36m", "\033[1;35m", "\033[1;31m"};
     return color ? codes[severity] : "";
 }
 
-/* The line that a finding points at, and a caret under the place. Tabs keep their width. */
+enum { MOST_SHOWN = 160, BEFORE_CARET = 120 };
+
+/* A part of a line for a terminal: what would steer it, or is no UTF-8, becomes '?'. Or, for the
+ * line below, blanks of the same width; tabs keep theirs. */
+static void add_shown(struct s2s_buf *buf, const char *s, const char *end, bool blank)
+{
+    while (s < end) {
+        int len = s2s_utf8_len(s, end), n_columns = len ? s2s_utf8_columns(s, len) : 1;
+        bool control = len == 0 || (unsigned char)*s < 0x20 || *s == 0x7f ||
+                       (len == 2 && *s == '\xc2' && (unsigned char)s[1] < 0xa0);
+        if (*s == '\t')
+            s2s_buf_putc(buf, '\t');
+        else if (blank)
+            s2s_buf_printf(buf, "%*s", n_columns, "");
+        else if (control)
+            s2s_buf_putc(buf, '?');
+        else
+            s2s_buf_add(buf, s, (size_t)len);
+        s += len ? len : 1;
+    }
+}
+
+/* Moves over n characters, as places count them. */
+static const char *skip_characters(const char *s, const char *end, int n)
+{
+    for (; s < end && n > 0; n--)
+        do
+            s++;
+        while (s < end && ((unsigned char)*s & 0xc0) == 0x80);
+    return s;
+}
+
+/* The line that a finding points at, and a caret under the place; of a long line the part around
+ * it. */
 static void add_excerpt(struct s2s_buf *buf, const struct s2s_conf_place *place, bool color)
 {
     size_t len = 0;
     const char *line = s2s_conf_line(place, &len);
     if (!line || len == 0)
         return;
-    size_t shown = len > 200 ? 200 : len;
-    s2s_buf_printf(buf, "%5d | %.*s%s\n      | ", place->line, (int)shown, line,
-                   shown < len ? "..." : "");
-    int column = 1;
-    for (size_t i = 0; i < shown && column < place->column; i++) {
-        if (((unsigned char)line[i] & 0xc0) == 0x80)
-            continue;
-        s2s_buf_putc(buf, line[i] == '\t' ? '\t' : ' ');
-        column++;
-    }
+    const char *end = line + len;
+    bool cut = place->column > MOST_SHOWN;
+    const char *first = skip_characters(line, end, cut ? place->column - 1 - BEFORE_CARET : 0);
+    const char *last = skip_characters(first, end, MOST_SHOWN);
+    const char *at = skip_characters(line, end, place->column - 1);
+    s2s_buf_printf(buf, "%5d | %s", place->line, cut ? "..." : "");
+    add_shown(buf, first, last, false);
+    s2s_buf_printf(buf, "%s\n      | %s", last < end ? "..." : "", cut ? "   " : "");
+    add_shown(buf, first, at, true);
     s2s_buf_printf(buf, "%s^%s\n", paint(color, S2S_SEVERITY_ERROR), color ? "\033[0m" : "");
 }
 

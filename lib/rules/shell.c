@@ -301,8 +301,16 @@ static void step(struct rules_shell *sh)
     if (*sh->at == '\n') {
         sh->line++;
         sh->line_start = sh->at + 1;
+        sh->n_inner_bytes = 0;
     }
+    sh->n_inner_bytes += ((unsigned char)*sh->at & 0xc0) == 0x80;
     sh->at++;
+}
+
+/* of the place that is read now, in characters from 1 */
+static int column_here(const struct rules_shell *sh)
+{
+    return (int)(sh->at - sh->line_start) - sh->n_inner_bytes + 1;
 }
 
 static void assign_number(struct rules_shell *sh, const char *name, int64_t value)
@@ -517,7 +525,7 @@ static void read_array(struct rules_shell *sh, struct rules_words *out)
             return;
         }
         const char *begin = sh->at;
-        int line = sh->line, column = (int)(begin - sh->line_start) + 1;
+        int line = sh->line, column = column_here(sh);
         pass_word(sh);
         if (sh->at == begin)
             step(sh);
@@ -744,7 +752,7 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
     if (read_inner(sh, words))
         return;
     const char *begin = sh->at, *value = NULL;
-    int line = sh->line, column = (int)(begin - sh->line_start) + 1;
+    int line = sh->line, column = column_here(sh);
     bool append = false, exported = words->n && !strcmp(words->items[0].text, "export");
     size_t len = is_declaration(words) ? assignment(begin, sh->end, &append, &value) : 0;
     if (!len) {
@@ -758,7 +766,7 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
     struct rules_words got = {0};
     while (sh->at < value)
         step(sh);
-    int value_column = (int)(value - sh->line_start) + 1;
+    int value_column = column_here(sh);
     if (sh->at < sh->end && *sh->at == '(') {
         read_array(sh, &got);
     } else {
@@ -780,7 +788,7 @@ static void read_sums(struct rules_shell *sh, struct rules_words *words)
 {
     static const char *const operators[] = {"==", "!=", "<=", ">=", "<", ">", NULL};
     const char *begin = sh->at + 2, *stop = past_close(begin, sh->end, '(', ')');
-    int line = sh->line, column = (int)(sh->at - sh->line_start) + 3;
+    int line = sh->line, column = column_here(sh) + 2;
     const char *end = stop > begin ? stop - 1 : begin, *at = end, *operator= NULL;
     for (int i = 0; operators[i] && !operator; i++)
         if ((at = memmem(begin, (size_t)(end - begin), operators[i], strlen(operators[i]))))
@@ -846,6 +854,7 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         sh.text = sh.at = sh.line_start = text;
         sh.end = text + scripts[i].len_bytes;
         sh.line = 1;
+        sh.n_inner_bytes = 0;
         sh.conditional = sh.depth = 0;
         sh.script = (int)i;
         drop_guard(&sh.guard);

@@ -70,6 +70,7 @@ struct rules_guard {
 struct rules_shell {
     const char *text, *at, *end, *line_start;
     int line;
+    int n_inner_bytes; /* of this line: bytes that are not the first of a character */
     struct rules_variable *variables;
     size_t n_variables, cap_variables;
     int conditional;            /* depth of if, case, for, while, functions */

@@ -106,6 +106,25 @@ EOF
     says "conf/cluster.yaml:2:1: expected one document"
 }
 
+@test "folders that link to themselves are read once, a file in them that cannot be opened counts" {
+    mkdir -p tree/a
+    cp bad.yaml tree/a/x.yaml
+    ln -s .. tree/a/up
+    ln -s . tree/self
+    ln -s . tree/self2
+    exits 1 timeout 5 s2s-check --json tree
+    echo "$output" | jq -e '[.files[].path] == ["tree/a/x.yaml"]'
+    [ "$(id -u)" -ne 0 ] || skip "root may open everything"
+    cp good.yaml tree/closed.yaml
+    mkdir tree/shut
+    chmod 0 tree/closed.yaml tree/shut
+    exits 2 s2s-check tree
+    says "tree/closed.yaml: cannot open: Permission denied"
+    says "tree/shut: cannot open: Permission denied"
+    says "S2S-TRN-014"
+    chmod 700 tree/shut
+}
+
 @test "JSON says what the text says" {
     exits 1 s2s-check --format json --world-size 2 bad.yaml good.yaml
     echo "$output" | jq -e '.errors == 2 and .warnings == 0 and (.files | length) == 2'
@@ -125,6 +144,10 @@ EOF
     jq -e '.runs[0] as $r | $r.results | all($r.tool.driver.rules[.ruleIndex].id == .ruleId)' o.sarif
     jq -e '.runs[0].results[0].locations[0].physicalLocation.region == {startLine: 22, startColumn: 32}' o.sarif
     jq -e '[.runs[0].tool.driver.rules[].id] | (unique | length) == length' o.sarif
+    jq -e '.runs[0].invocations == [{executionSuccessful: true}]' o.sarif
+    s2s-check --format sarif absent.yaml bad.yaml >o.sarif || [ $? -eq 2 ]
+    jq -e '.runs[0] | .invocations[0].executionSuccessful == false and ([.results[].ruleId] == ["S2S-CFG-001", "S2S-TRN-014"])
+        and .results[1].message.text == "checkpoint.keep 0; fix: use at least 1"' o.sarif
     exits 1 s2s-check --format github bad.yaml
     says "::error file=bad.yaml,line=22,col=32,title=S2S-TRN-014::checkpoint.keep 0; fix: use at least 1"
     s2s-check --format junit bad.yaml good.yaml >o.xml || [ $? -eq 1 ]
@@ -133,6 +156,42 @@ import xml.etree.ElementTree as tree
 suite = tree.parse("o.xml").getroot()
 assert suite.attrib == {"name": "s2s-check", "tests": "2", "failures": "1", "errors": "0"}, suite.attrib
 assert suite[0][0].attrib["type"] == "S2S-TRN-014"
+EOF
+}
+
+@test "names and values that are not UTF-8 leave every format readable" {
+    cp bad.yaml $'b\xffd & <.yaml'
+    printf '#!/bin/sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 3\xff\xef\xbf\xbf\x01\n' >bytes.sh
+    for f in json sarif github junit; do
+        s2s-check --format $f bytes.sh $'b\xffd & <.yaml' >out.$f || [ $? -eq 1 ]
+        iconv -f UTF-8 -t UTF-8 out.$f >/dev/null
+    done
+    jq -e '.errors == 2' out.json
+    jq -e '.runs[0].results[1].locations[0].physicalLocation.artifactLocation.uri == "b%FFd%20&%20%3C.yaml"' out.sarif
+    python3 -c 'import xml.etree.ElementTree as t; assert len(t.parse("out.junit").getroot()) == 2'
+}
+
+@test "the caret stands under its column: tabs, wide characters, marks, long lines, control characters" {
+    python3 - <<'EOF'
+lines = {"tab": "--a\t--b\t", "wide": "--note 音声 ", "mark": "--note e\u0301u\u0308 ", "long": "--note " + "x" * 300 + " ", "escape": "--note \x1b[2J\xff "}
+for name, before in lines.items():
+    text = "#!/bin/sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py " + before + "--num-layers 3z " + "y" * 300 + "\n"
+    open(name + ".sh", "wb").write(text.encode("latin-1" if name == "escape" else "utf-8"))
+EOF
+    for f in tab wide mark long escape; do
+        s2s-check --set save=x $f.sh >$f.out || [ $? -eq 1 ]
+    done
+    python3 - <<'EOF'
+import unicodedata
+def columns(s):
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in s.expandtabs())
+for name in ("tab", "wide", "mark", "long", "escape"):
+    lines = open(name + ".out", encoding="utf-8").read().split("\n")
+    at = next(i for i, line in enumerate(lines) if "S2S-CFG-004" in line)
+    shown, caret = lines[at + 1], lines[at + 2]
+    assert len(shown) < 200 and "\x1b" not in shown, shown
+    assert columns(shown[:shown.index("3z")]) == columns(caret[:caret.index("^")]), (name, shown, caret)
+    assert (name == "long") == ("| ..." in shown) and shown.endswith("..."), shown
 EOF
 }
 

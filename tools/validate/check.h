@@ -31,6 +31,7 @@ struct check_file {
     char *path;
     bool of_folder;                  /* found there, not named */
     bool foreign;                    /* a good file, but no config of a dialect can be like it */
+    bool closed;                     /* it cannot be opened */
     struct s2s_report report;        /* slim */
     struct s2s_buf text;             /* what was found, for people (--format text) */
     char *failure;                   /* NULL: it was checked */

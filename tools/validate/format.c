@@ -6,17 +6,35 @@
 #include <xxhash.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/utf8.h"
+
+/* A character of a path or of a script, which may hold any bytes: what is no UTF-8 becomes U+FFFD,
+ * so that every format stays readable. Moves *at behind it. */
+static void add_character(struct s2s_buf *buf, const char **at)
+{
+    size_t rest = strnlen(*at, 4);
+    int len = s2s_utf8_len(*at, *at + rest);
+    if (len)
+        s2s_buf_add(buf, *at, (size_t)len);
+    else
+        s2s_buf_puts(buf, "\xef\xbf\xbd");
+    *at += len ? len : 1;
+}
 
 void check_add_json(struct s2s_buf *buf, const char *text)
 {
     s2s_buf_putc(buf, '"');
-    for (const unsigned char *s = (const unsigned char *)text; *s; s++) {
-        if (*s == '"' || *s == '\\')
-            s2s_buf_printf(buf, "\\%c", *s);
-        else if (*s < 0x20 || *s == 0x7f)
-            s2s_buf_printf(buf, "\\u%04x", *s);
-        else
-            s2s_buf_putc(buf, (char)*s);
+    while (*text) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            s2s_buf_printf(buf, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            s2s_buf_printf(buf, "\\u%04x", c);
+        else {
+            add_character(buf, &text);
+            continue;
+        }
+        text++;
     }
     s2s_buf_putc(buf, '"');
 }
@@ -128,8 +146,10 @@ static void sarif_rules(struct s2s_buf *buf)
         check_add_json(buf, rules[i]->id);
         s2s_buf_puts(buf, ", \"shortDescription\": {\"text\": ");
         check_add_json(buf, rules[i]->message);
-        s2s_buf_puts(buf, "}, \"help\": {\"text\": ");
+        s2s_buf_puts(buf, "}, \"fullDescription\": {\"text\": ");
         check_add_json(buf, rules[i]->why);
+        s2s_buf_puts(buf, "}, \"help\": {\"text\": ");
+        check_add_json(buf, rules[i]->fix[0] ? rules[i]->fix : rules[i]->why);
         s2s_buf_printf(buf, "}, \"defaultConfiguration\": {\"level\": \"%s\"}}",
                        sarif_level(rules[i]->severity));
     }
@@ -156,63 +176,96 @@ static void sarif_uri(struct s2s_buf *buf, const char *path)
     s2s_buf_putc(buf, '"');
 }
 
-static void sarif_result(struct s2s_buf *buf, const char *id, const char *level,
-                         const char *message, const char *path, int line, int column)
+/* What a result says, whether it is a finding or a file that could not be read. */
+struct sarif_result {
+    const char *id, *level, *message, *fix, *path;
+    int line, column;
+    int n_before; /* results of the same rule, file and message before this one */
+};
+
+static void sarif_result(struct s2s_buf *buf, const struct sarif_result *r)
 {
     struct s2s_buf text = S2S_BUF_INIT;
-    s2s_buf_printf(buf,
-                   "{\"ruleId\": \"%s\", \"ruleIndex\": %zu, \"level\": \"%s\", \"message\": ", id,
-                   sarif_rule_index(id), level);
+    s2s_buf_printf(buf, "{\"ruleId\": \"%s\", \"ruleIndex\": %zu, \"level\": \"%s\", \"message\": ",
+                   r->id, sarif_rule_index(r->id), r->level);
+    s2s_buf_printf(&text, "%s%s%s", r->message, r->fix[0] ? "; fix: " : "", r->fix);
     s2s_buf_puts(buf, "{\"text\": ");
-    check_add_json(buf, message);
+    check_add_json(buf, text.data);
     s2s_buf_puts(buf,
                  "}, \"locations\": [{\"physicalLocation\": {\"artifactLocation\": {\"uri\": ");
-    sarif_uri(buf, path);
-    s2s_buf_printf(buf, "}, \"region\": {\"startLine\": %d, \"startColumn\": %d}}}]", line, column);
+    sarif_uri(buf, r->path);
+    s2s_buf_printf(buf, "}, \"region\": {\"startLine\": %d, \"startColumn\": %d}}}]", r->line,
+                   r->column);
     /* the same finding on another line is the same finding */
-    s2s_buf_printf(&text, "%s|%s|%s", id, path, message);
+    s2s_buf_clear(&text);
+    s2s_buf_printf(&text, "%s|%s|%s", r->id, r->path, r->message);
+    if (r->n_before)
+        s2s_buf_printf(&text, "|%d", r->n_before);
     s2s_buf_printf(buf, ", \"partialFingerprints\": {\"s2sCheck/v1\": \"%016llx\"}}",
                    (unsigned long long)XXH3_64bits(text.data, text.len));
     s2s_buf_release(&text);
 }
 
+static void sarif_failure(struct s2s_buf *buf, const struct check_file *file)
+{
+    bool placed = file->failed_at.line > 0;
+    sarif_result(buf, &(struct sarif_result){"S2S-CFG-001", "error", file->failure, "", file->path,
+                                             placed ? file->failed_at.line : 1,
+                                             placed ? file->failed_at.column : 1, 0});
+}
+
+static void sarif_finding(struct s2s_buf *buf, const struct check_file *file, size_t k)
+{
+    const struct s2s_finding *f = &file->report.findings[k];
+    bool here = in_file(f);
+    struct sarif_result r = {.id = f->rule->id,
+                             .level = sarif_level(f->severity),
+                             .message = f->message,
+                             .fix = f->fix,
+                             .path = path_of(file, f),
+                             .line = here ? f->place.line : 1,
+                             .column = here ? f->place.column : 1};
+    for (size_t i = 0; i < k; i++) {
+        const struct s2s_finding *other = &file->report.findings[i];
+        r.n_before += other->rule == f->rule && !strcmp(other->message, f->message) &&
+                      !strcmp(path_of(file, other), r.path);
+    }
+    sarif_result(buf, &r);
+}
+
 void check_format_sarif(struct s2s_buf *buf, const struct check_file *files, size_t n)
 {
-    size_t shown = 0;
+    size_t shown = 0, n_failures = 0;
     s2s_buf_puts(buf, "{\"$schema\": \"https://json.schemastore.org/sarif-2.1.0.json\", "
                       "\"version\": \"2.1.0\", \"runs\": [{\n  \"tool\": {\"driver\": {\"name\": "
                       "\"s2s-check\", \"version\": \"" S2S_VERSION "\", \"rules\": [");
     sarif_rules(buf);
     s2s_buf_puts(buf, "\n  ]}},\n  \"columnKind\": \"unicodeCodePoints\",\n  \"results\": [");
     for (size_t i = 0; i < n; i++) {
-        const struct check_file *file = &files[i];
-        if (file->failure) {
+        if (files[i].failure) {
+            n_failures++;
             s2s_buf_puts(buf, shown++ ? ",\n    " : "\n    ");
-            sarif_result(buf, "S2S-CFG-001", "error", file->failure, file->path,
-                         file->failed_at.line ? file->failed_at.line : 1,
-                         file->failed_at.line ? file->failed_at.column : 1);
+            sarif_failure(buf, &files[i]);
         }
-        for (size_t k = 0; k < file->report.n_findings; k++) {
-            const struct s2s_finding *f = &file->report.findings[k];
-            bool here = in_file(f);
+        for (size_t k = 0; k < files[i].report.n_findings; k++) {
             s2s_buf_puts(buf, shown++ ? ",\n    " : "\n    ");
-            sarif_result(buf, f->rule->id, sarif_level(f->severity), f->message, path_of(file, f),
-                         here ? f->place.line : 1, here ? f->place.column : 1);
+            sarif_finding(buf, &files[i], k);
         }
     }
-    s2s_buf_puts(buf, "\n  ]}]}\n");
+    s2s_buf_printf(buf, "\n  ],\n  \"invocations\": [{\"executionSuccessful\": %s}]}]}\n",
+                   n_failures ? "false" : "true");
 }
 
 /* ---- GitHub workflow commands ---- */
 
 static void github_escaped(struct s2s_buf *buf, const char *text, bool property)
 {
-    for (; *text; text++)
+    while (*text)
         if (*text == '%' || *text == '\r' || *text == '\n' ||
             (property && (*text == ':' || *text == ',')))
-            s2s_buf_printf(buf, "%%%02X", (unsigned char)*text);
+            s2s_buf_printf(buf, "%%%02X", (unsigned char)*text++);
         else
-            s2s_buf_putc(buf, *text);
+            add_character(buf, &text);
 }
 
 static void github_line(struct s2s_buf *buf, const char *level, const char *path, int line,
@@ -249,19 +302,28 @@ void check_format_github(struct s2s_buf *buf, const struct check_file *files, si
 
 /* ---- JUnit ---- */
 
+/* XML has no way to write most control characters nor U+FFFE and U+FFFF */
+static bool is_no_xml(const char *s)
+{
+    return ((unsigned char)*s < 0x20 && *s != '\n' && *s != '\t') ||
+           !strncmp(s, "\xef\xbf\xbe", 3) || !strncmp(s, "\xef\xbf\xbf", 3);
+}
+
 static void add_xml(struct s2s_buf *buf, const char *text)
 {
-    for (; *text; text++) {
-        if (*text == '&')
-            s2s_buf_puts(buf, "&amp;");
-        else if (*text == '<')
-            s2s_buf_puts(buf, "&lt;");
-        else if (*text == '>')
-            s2s_buf_puts(buf, "&gt;");
-        else if (*text == '"')
-            s2s_buf_puts(buf, "&quot;");
-        else if ((unsigned char)*text >= 0x20 || *text == '\n')
-            s2s_buf_putc(buf, *text);
+    static const char special[] = "&<>\"\n\t";
+    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#10;", "&#9;"};
+    while (*text) {
+        const char *found = strchr(special, *text);
+        if (found)
+            s2s_buf_puts(buf, names[found - special]);
+        else if (is_no_xml(text))
+            s2s_buf_puts(buf, "\xef\xbf\xbd");
+        else {
+            add_character(buf, &text);
+            continue;
+        }
+        text += (unsigned char)*text == 0xef ? 3 : 1;
     }
 }
 

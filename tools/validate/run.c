@@ -45,15 +45,32 @@ void check_parse_worlds(struct argp_state *state, struct check_options *opt, con
 
 /* ---- inputs ---- */
 
+/* Files to check, and the folders they came from. */
 struct paths {
     char **items;
     size_t n, cap;
+    struct folder_id {
+        dev_t device;
+        ino_t inode;
+    } * seen;
+    size_t n_seen, cap_seen;
 };
 
 static void add_path(struct paths *paths, char *taken)
 {
     s2s_grow(&paths->items, paths->n, &paths->cap, sizeof *paths->items);
     paths->items[paths->n++] = taken;
+}
+
+/* Whether a folder is met for the first time: links may lead back to it. */
+static bool is_new_folder(struct paths *paths, const struct stat *st)
+{
+    for (size_t i = 0; i < paths->n_seen; i++)
+        if (paths->seen[i].device == st->st_dev && paths->seen[i].inode == st->st_ino)
+            return false;
+    s2s_grow(&paths->seen, paths->n_seen, &paths->cap_seen, sizeof *paths->seen);
+    paths->seen[paths->n_seen++] = (struct folder_id){st->st_dev, st->st_ino};
+    return true;
 }
 
 static int by_text(const void *a, const void *b)
@@ -71,14 +88,16 @@ static bool is_config(const char *name)
     return false;
 }
 
-/* The configs in a folder and below, sorted; hidden ones are passed over. */
-static int add_folder(struct paths *paths, const char *folder, int depth, struct s2s_error *err)
+/* The configs in a folder and below, sorted; hidden ones are passed over. A folder that cannot be
+ * read stands for itself: reading it will say why. */
+static void add_folder(struct paths *paths, const char *folder, int depth)
 {
     struct paths found = {0};
     DIR *dir = opendir(folder);
-    int rc = 0;
-    if (!dir)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", folder);
+    if (!dir) {
+        add_path(paths, s2s_xstrdup(folder));
+        return;
+    }
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
         if (entry->d_name[0] != '.')
             add_path(&found,
@@ -90,15 +109,14 @@ static int add_folder(struct paths *paths, const char *folder, int depth, struct
     for (size_t i = 0; i < found.n; i++) {
         struct stat st;
         bool there = stat(found.items[i], &st) == 0;
-        if (rc >= 0 && there && S_ISDIR(st.st_mode) && depth < 64)
-            rc = add_folder(paths, found.items[i], depth + 1, err);
+        if (there && S_ISDIR(st.st_mode) && depth < 64 && is_new_folder(paths, &st))
+            add_folder(paths, found.items[i], depth + 1);
         if (there && S_ISREG(st.st_mode) && is_config(found.items[i]))
             add_path(paths, found.items[i]);
         else
             free(found.items[i]);
     }
     free(found.items);
-    return rc;
 }
 
 static void release_paths(struct paths *paths)
@@ -106,6 +124,7 @@ static void release_paths(struct paths *paths)
     for (size_t i = 0; i < paths->n; i++)
         free(paths->items[i]);
     free(paths->items);
+    free(paths->seen);
 }
 
 /* ---- checking ---- */
@@ -168,6 +187,7 @@ static void check_file(struct check_file *file, const struct check_options *opt)
     if (rc >= 0)
         rc = s2s_rules_check(&file->report, conf, shown_path(file->path), rules, &err);
     file->foreign = rc == S2S_E_UNSUPPORTED;
+    file->closed = rc == S2S_E_OPEN;
     if (rc < 0)
         keep_failure(file, &err);
     else
@@ -263,7 +283,7 @@ static void drop_others(struct files *files)
     size_t kept = 0;
     for (size_t i = 0; i < files->n; i++) {
         struct check_file *file = &files->items[i];
-        if (file->of_folder &&
+        if (file->of_folder && !file->closed &&
             (file->foreign || (file->failure && !file->failed_at.line && !file->report.dialect)))
             release_file(file);
         else
@@ -272,20 +292,19 @@ static void drop_others(struct files *files)
     files->n = kept;
 }
 
-static int collect(struct files *files, const struct check_options *opt, struct s2s_error *err)
+static void collect(struct files *files, const struct check_options *opt)
 {
-    int rc = 0;
     if (opt->argv)
         check_argv(files, opt);
-    for (size_t i = 0; i < opt->n_inputs && rc >= 0 && !opt->argv; i++) {
+    for (size_t i = 0; i < opt->n_inputs && !opt->argv; i++) {
         struct paths paths = {0};
         struct stat st;
         bool folder = strcmp(opt->inputs[i], "-") != 0 && stat(opt->inputs[i], &st) == 0 &&
                       S_ISDIR(st.st_mode);
-        if (folder)
-            rc = add_folder(&paths, opt->inputs[i], 0, err);
-        else
+        if (!folder)
             add_path(&paths, s2s_xstrdup(opt->inputs[i]));
+        else if (is_new_folder(&paths, &st))
+            add_folder(&paths, opt->inputs[i], 0);
         for (size_t k = 0; k < paths.n; k++) {
             if (opt->n_worlds > 1) {
                 check_worlds(files, paths.items[k], opt);
@@ -297,11 +316,10 @@ static int collect(struct files *files, const struct check_options *opt, struct 
         }
         release_paths(&paths);
     }
-    if (!opt->argv && opt->n_worlds <= 1 && rc >= 0) {
+    if (!opt->argv && opt->n_worlds <= 1) {
         check_all(files, opt);
         drop_others(files);
     }
-    return rc;
 }
 
 static int exit_status(const struct check_file *files, size_t n, bool strict)
@@ -453,12 +471,10 @@ static int run_files(const struct check_options *opt, struct s2s_error *err)
 {
     struct files files = {0};
     struct s2s_buf buf = S2S_BUF_INIT;
-    int rc = collect(&files, opt, err);
-    if (rc >= 0) {
-        say_failures(files.items, files.n);
-        format_all(&buf, &files, opt);
-        rc = write_out(opt, &buf, err);
-    }
+    collect(&files, opt);
+    say_failures(files.items, files.n);
+    format_all(&buf, &files, opt);
+    int rc = write_out(opt, &buf, err);
     rc = rc < 0 ? rc : exit_status(files.items, files.n, opt->strict);
     release_files(&files);
     s2s_buf_release(&buf);

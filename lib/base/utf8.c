@@ -1,0 +1,47 @@
+#include "lib/base/utf8.h"
+
+#include <stdint.h>
+
+int s2s_utf8_len(const char *at, const char *end)
+{
+    const unsigned char *s = (const unsigned char *)at;
+    int len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (len == 0 || s[0] > 0xf4 || end - at < len)
+        return 0;
+    for (int i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return len;
+}
+
+static uint32_t code_of(const char *at, int len)
+{
+    static const unsigned char lead[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
+    uint32_t code = (unsigned char)at[0] & lead[len];
+    for (int i = 1; i < len; i++)
+        code = code << 6 | ((unsigned char)at[i] & 0x3f);
+    return code;
+}
+
+int s2s_utf8_columns(const char *at, int len)
+{
+    /* the blocks that matter of EastAsianWidth.txt (W and F) and of the marks that take no room */
+    static const struct {
+        uint32_t first, last;
+        int columns;
+    } blocks[] = {
+        {0x0300, 0x036f, 0},   {0x1100, 0x115f, 2},   {0x200b, 0x200f, 0},   {0x20d0, 0x20ff, 0},
+        {0x2e80, 0x303e, 2},   {0x3041, 0xa4cf, 2},   {0xa960, 0xa97f, 2},   {0xac00, 0xd7a3, 2},
+        {0xf900, 0xfaff, 2},   {0xfe00, 0xfe0f, 0},   {0xfe20, 0xfe2f, 0},   {0xfe30, 0xfe6f, 2},
+        {0xff01, 0xff60, 2},   {0xffe0, 0xffe6, 2},   {0x1f300, 0x1f64f, 2}, {0x1f680, 0x1f6ff, 2},
+        {0x1f900, 0x1faff, 2}, {0x20000, 0x3fffd, 2},
+    };
+    uint32_t code = code_of(at, len);
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (code >= blocks[i].first && code <= blocks[i].last)
+            return blocks[i].columns;
+    return 1;
+}

@@ -29,6 +29,9 @@ static const struct rules_map map[] = {
     {"steps", "step_scheduler.max_steps", "int", ""},
     {"ckpt_every", "step_scheduler.ckpt_every_steps", "int", ""},
     {"val_every", "step_scheduler.val_every_steps", "int", ""},
+    {"log_every", "step_scheduler.log_remote_every_steps", "int", ""},
+    {"gc_every", "step_scheduler.gc_every_steps", "int", ""},
+    {"dataset_target", "dataset._target_", "text", ""},
     {"seq", "dataset.seq_length dataset.seq_len", "int", "?"},
     {"pack_tokens", "packed_sequence.packed_sequence_size", "int", "0"},
     {"attn", "model.backend.attn", "text", ""},
@@ -346,6 +349,10 @@ int rules_lower_am(struct rules_check *check)
     lower_sizes(check);
     lower_schedule(check);
     lower_world(check);
+    static const struct rules_env env[] = {
+        {"nvte_flash", "NVTE_FLASH_ATTN"}, {"nvte_fused", "NVTE_FUSED_ATTN"}, {0}};
+    check->env_vars = s2s_conf_find(check->conf, "ci.env_vars");
+    rules_lower_env(check, env);
     lower_recompute(check);
     lower_dtypes(check);
     lower_adapters(check);

@@ -362,6 +362,7 @@ void rules_lower_mlm_derived(struct rules_check *check)
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
         {"linear_attention", "null"},
         {"packed", "sft"},
+        {"head_dim", "if(head_dim_given == null, hidden / heads, head_dim_given)"},
         {"sizes_given", "if(layers != null, 1, 0) + if(hidden != null, 1, 0) + if(heads != null, "
                         "1, 0) + if(mpe != null, 1, 0)"},
         {"mamba_inner", "if(mamba_heads == null, 2*hidden, mamba_heads*mamba_head_dim)"},

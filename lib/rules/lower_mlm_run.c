@@ -5,7 +5,9 @@
 #include <string.h>
 
 static const struct rules_map map[] = {
-    {"head_width", "kv_channels", "int", ""},
+    {"warmup_init", "lr_warmup_init", "number", "0"},
+    {"no_position", "no_position_embedding", "bool", "false"},
+    {"limited_devices", "moe_router_topk_limited_devices", "any", ""},
     {"transformer_impl", "transformer_impl", "text", "transformer_engine"},
     {"te", "te_version", "number", "?"},
     {"heterogeneous",

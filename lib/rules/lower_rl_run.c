@@ -34,6 +34,8 @@ static const struct rules_map map[] = {
      "any", ""},
     {"hybridep_mnnvl", MEG "hybridep_use_mnnvl " MEG "env_vars.USE_MNNVL", "any", ""},
     {"offload_v1", MEG "env_vars.NVTE_CPU_OFFLOAD_V1", "text", ""},
+    {"nvte_flash", MEG "env_vars.NVTE_FLASH_ATTN", "text", ""},
+    {"enable_deepep", "@.dtensor_cfg.automodel_kwargs.backend.enable_deepep", "any", ""},
     {"kv_cache", "@.generation.vllm_cfg.kv_cache_dtype", "text", "auto"},
     {"grads_dtype", MEG "optimizer.main_grads_dtype", "text", ""},
     {"main_dtype", MEG "optimizer.main_params_dtype", "text", ""},

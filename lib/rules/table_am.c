@@ -370,11 +370,16 @@ const struct s2s_rule rules_am[] = {
         .id = "S2S-SCH-013",
         .dialects = AM,
         .severity = ERROR,
-        .when = "ckpt_every <= 0 or val_every <= 0",
-        .at = "ckpt_every val_every",
-        .message = "ckpt_every_steps {ckpt_every}, val_every_steps {val_every}",
-        .fix = "use a positive number, or null",
-        .why = "The step scheduler refuses an interval of nothing.",
+        .when = "ckpt_every <= 0 or val_every <= 0 or log_every <= 0 or gc_every <= 0 or (steps == "
+                "null and (ends(dataset_target, 'NanogptDataset') or (ends(dataset_target, "
+                "'IterableDataset') and not contains(dataset_target, 'Mock'))))",
+        .at = "ckpt_every val_every log_every gc_every dataset_target",
+        .message = "{if(ckpt_every <= 0 or val_every <= 0 or log_every <= 0 or gc_every <= 0, 'an "
+                   "interval of 0 steps or less', 'no max_steps, and a data set whose length is "
+                   "not known')}",
+        .fix = "use positive intervals, and give step_scheduler.max_steps",
+        .why = "The step scheduler refuses an interval of nothing, and cannot count the steps of a "
+               "stream.",
         .source = "nemo_automodel/components/training/step_scheduler.py:StepScheduler.__init__",
     },
     {

@@ -379,7 +379,7 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-MOD-003",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "mpe < seq",
+        .when = "mpe < seq or mpe < decoder_seq",
         .at = "mpe seq_given",
         .message = "max-position-embeddings {mpe} is less than seq-length {seq}",
         .fix = "use at least {seq}",
@@ -401,22 +401,29 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-MOD-005",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "set(layers_given) and set(encoder_layers)",
-        .at = "encoder_layers layers_given",
-        .message = "num-layers and encoder-num-layers are both given",
-        .fix = "keep one",
-        .why = "They mean the same.",
+        .when = "(set(layers_given) and set(encoder_layers)) or (closed_args and trains and not "
+                "use_ckpt_args and yaml_cfg == null and heterogeneous == null and hidden != null "
+                "and heads != null and mpe != null and layers_given == null and encoder_layers == "
+                "null and not hybrid)",
+        .at = "encoder_layers layers_given hidden",
+        .message = "{if(layers_given == null, 'neither num-layers nor encoder-num-layers is', "
+                   "'num-layers and encoder-num-layers are both')} given",
+        .fix = "give one of them",
+        .why = "They mean the same, and have no default.",
         .source = ARGS,
     },
     {
         .id = "S2S-MOD-006",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "set(seq_given) and set(encoder_seq)",
-        .at = "encoder_seq seq_given",
-        .message = "seq-length and encoder-seq-length are both given",
-        .fix = "keep one",
-        .why = "They mean the same.",
+        .when = "(set(seq_given) and set(encoder_seq)) or (closed_args and trains and not "
+                "use_ckpt_args and yaml_cfg == null and sizes_given >= 3 and seq_given == null and "
+                "encoder_seq == null)",
+        .at = "encoder_seq seq_given mpe",
+        .message = "{if(seq_given == null, 'neither seq-length nor encoder-seq-length is', "
+                   "'seq-length and encoder-seq-length are both')} given",
+        .fix = "give one of them",
+        .why = "They mean the same, and have no default.",
         .source = ARGS,
     },
     {
@@ -507,11 +514,12 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-HYB-008",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "pattern_mamba and tp > 1 and ((mamba_heads != null and tp not divides "
-                "mamba_heads) or tp not divides mamba_groups)",
+        .when = "pattern_mamba and ((tp > 1 and ((mamba_heads != null and tp not divides "
+                "mamba_heads) or tp not divides mamba_groups)) or (mamba_heads != null and "
+                "mamba_groups not divides mamba_heads))",
         .at = "mamba_heads mamba_groups tp",
-        .message = "tp {tp} does not divide {mamba_heads} mamba heads or {mamba_groups} groups",
-        .fix = "use a tp that divides both",
+        .message = "tp {tp}, {mamba_heads} mamba heads and {mamba_groups} groups do not divide",
+        .fix = "use a tp that divides both, and groups that divide the heads",
         .why = "Mamba layers are split by heads and groups.",
         .source = "megatron/core/ssm/mamba_mixer.py",
     },
@@ -587,7 +595,7 @@ const struct s2s_rule rules_mlm[] = {
         .severity = ERROR,
         .when = "(router_groups != null and experts != null and router_groups not divides experts) "
                 "or (router_group_topk != null and (router_groups == null or router_group_topk > "
-                "router_groups))",
+                "router_groups or set(limited_devices)))",
         .at = "router_groups router_group_topk",
         .message = "group routing with {router_groups} groups, top {router_group_topk}, over "
                    "{experts} experts",
@@ -701,6 +709,7 @@ const struct s2s_rule rules_mlm[] = {
         .dialects = MLM,
         .severity = WARNING,
         .when = "flex_backend != null and dispatcher != 'flex'",
+        .error_when = "flex_backend == 'ncclep'",
         .at = "flex_backend dispatcher",
         .message = "flex backend {flex_backend} with dispatcher {dispatcher}",
         .fix = "use moe-token-dispatcher-type flex",

@@ -197,11 +197,17 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-MOD-011",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "position == 'mrope' and mrope == null",
-        .at = "position",
-        .message = "position-embedding-type mrope without mrope-section",
-        .fix = "give --mrope-section",
-        .why = "It says how the head dimension is divided among the axes.",
+        .when = "(position == 'mrope' and mrope == null) or (position == 'relative' and "
+                "transformer_impl != 'transformer_engine') or (no_position and not rotary and "
+                "position != 'rope')",
+        .at = "no_position position",
+        .message = "{if(no_position and position != 'rope', 'no-position-embedding without rotary "
+                   "positions', if(position == 'mrope', 'position-embedding-type mrope without "
+                   "mrope-section', 'relative positions without Transformer Engine'))}",
+        .fix = "{if(no_position and position != 'rope', 'use --position-embedding-type none', "
+               "if(position == 'mrope', 'give --mrope-section', 'use --transformer-impl "
+               "transformer_engine'))}",
+        .why = "Each kind of position needs its own part.",
         .source = ARGS,
     },
     {
@@ -299,11 +305,12 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-OPT-007",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "dist_opt_instances > 1 and not dist_opt",
+        .when = "dist_opt_instances > 1 and (not dist_opt or fp32_scatter)",
         .at = "dist_opt_instances",
-        .message = "{dist_opt_instances} optimizer instances without the distributed "
-                   "optimizer",
-        .fix = "add --use-distributed-optimizer",
+        .message = "{dist_opt_instances} optimizer instances {if(dist_opt, 'with reduce-scatter "
+                   "that accumulates in fp32', 'without the distributed optimizer')}",
+        .fix =
+            "add --use-distributed-optimizer, without --ddp-reduce-scatter-with-fp32-accumulation",
         .why = "Instances are copies of the sharded optimizer.",
         .source = ARGS,
     },
@@ -325,8 +332,10 @@ const struct s2s_rule rules_mlm_args[] = {
         .when = "offload_optimizer and (not precision_aware or (fp8_gather and fp8_recipe != "
                 "'delayed'))",
         .at = "offload_optimizer",
-        .message = "optimizer-cpu-offload without use-precision-aware-optimizer",
-        .fix = "add --use-precision-aware-optimizer",
+        .message = "optimizer-cpu-offload {if(precision_aware, 'with fp8-param-gather and a recipe "
+                   "that is not delayed', 'without use-precision-aware-optimizer')}",
+        .fix = "add --use-precision-aware-optimizer, and use --fp8-recipe delayed with "
+               "--fp8-param-gather",
         .why = "The hybrid optimizer runs through its code.",
         .source = ARGS,
     },
@@ -347,7 +356,7 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-OPT-013",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "contains(optimizer, 'muon') and (torch_fsdp or megatron_fsdp or ckpt_format "
+        .when = "optimizer not in ('sgd', 'adam') and (torch_fsdp or megatron_fsdp or ckpt_format "
                 "not in ('torch', 'torch_dist'))",
         .at = "optimizer",
         .message = "optimizer {optimizer} with FSDP or checkpoint format {ckpt_format}",
@@ -416,7 +425,7 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-CKP-009",
         .dialects = MLM,
         .severity = WARNING,
-        .when = "no_parallel_save and dist_opt",
+        .when = "no_parallel_save and dist_opt and ckpt_format != 'torch'",
         .at = "no_parallel_save",
         .message = "no-ckpt-fully-parallel-save with the distributed optimizer",
         .fix = "leave it out",
@@ -545,10 +554,12 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-REC-006",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "cpu_offloading and (pp > 1 or set(recompute))",
-        .at = "cpu_offloading",
-        .message = "cpu-offloading with pp {pp}, recompute {recompute}",
-        .fix = "use pp 1 and no recomputation",
+        .when = "(cpu_offloading or offload_layers > 0) and (pp > 1 or set(recompute) or "
+                "offload_layers < 0 or offload_layers >= layers)",
+        .at = "cpu_offloading offload_layers",
+        .message = "cpu-offloading of {offload_layers} of {layers} layers with pp {pp}, recompute "
+                   "{recompute}",
+        .fix = "use pp 1, no recomputation, and fewer layers than there are",
         .why = "Offloaded layers are fetched in the order of one stage.",
         .source = CONFIG,
     },

@@ -179,5 +179,29 @@ const struct s2s_rule rules_mlm_model[] = {
         .why = "Small matrices leave most of a GPU idle.",
         .source = "heuristic",
     },
+    {
+        .id = "S2S-MOD-008",
+        .dialects = MEGATRON,
+        .severity = WARNING,
+        .when = "not mla and attn in ('auto', 'flash', 'fused') and (head_dim > 256 or head_dim % "
+                "8 != 0)",
+        .at = "head_dim_given heads hidden",
+        .message = "head dimension {head_dim}: no fast attention backend takes it",
+        .fix = "use a head dimension that is a multiple of 8 and at most 256",
+        .why = "Flash and fused attention filter on the head dimension; the unfused fallback is "
+               "slow and knows neither packing nor context parallelism.",
+        .source = "transformer_engine get_attention_backend, head dimension filters",
+    },
+    {
+        .id = "S2S-HYB-013",
+        .dialects = MEGATRON,
+        .severity = WARNING,
+        .when = "hybrid and experts > 0 and not pattern_experts and pattern_fault == ''",
+        .at = "experts pattern_new",
+        .message = "num-experts {experts}, but no layer of the pattern is an expert layer (E)",
+        .fix = "put E into the pattern, or leave --num-experts out",
+        .why = "The flag has no effect.",
+        .source = "hybrid stack",
+    },
     RULES_END,
 };

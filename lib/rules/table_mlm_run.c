@@ -36,10 +36,14 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-OPT-003",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "overlap_params_step and (not dist_opt or not overlap_params)",
+        .when = "overlap_params_step and (not dist_opt or not overlap_params or vpp <= 1 or "
+                "ckpt_format != 'torch')",
         .at = "overlap_params_step",
-        .message = "overlap-param-gather-with-optimizer-step without its parts",
-        .fix = "add --use-distributed-optimizer and --overlap-param-gather",
+        .message = "overlap-param-gather-with-optimizer-step {if(not dist_opt or not "
+                   "overlap_params, 'without its parts', if(vpp <= 1, 'without interleaved "
+                   "stages', 'with distributed checkpoints'))}",
+        .fix = "it takes --use-distributed-optimizer, --overlap-param-gather, interleaved stages "
+               "and --ckpt-format torch",
         .why = "It moves the gather of the first bucket into the optimizer step.",
         .source = ARGS,
     },
@@ -81,13 +85,16 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-OPT-011",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "torch_fsdp and (pp > 1 or ep > 1 or dist_opt or fp16 or ckpt_format not in "
-                "('torch_dist', 'torch_dcp'))",
+        .when = "torch_fsdp and (pp > 1 or ep > 1 or dist_opt or fp16 or not no_wgrad_fusion or "
+                "not untied or ckpt_format not in ('torch_dist', 'torch_dcp'))",
         .at = "torch_fsdp",
-        .message = "torch FSDP2 with pp {pp}, ep {ep}, distributed optimizer {dist_opt}, fp16 "
-                   "{fp16}, ckpt-format {ckpt_format}",
-        .fix = "it takes none of pp, ep, the distributed optimizer and fp16, and torch_dist or "
-               "torch_dcp",
+        .message = "torch FSDP2 with {if(pp > 1, 'pipeline stages', if(ep > 1, 'expert "
+                   "parallelism', if(dist_opt, 'the distributed optimizer', if(fp16, 'fp16', "
+                   "if(not no_wgrad_fusion, 'gradient-accumulation fusion', if(not untied, 'tied "
+                   "embeddings', 'a checkpoint format other than torch_dist and torch_dcp'))))))}",
+        .fix = "it takes none of pp, ep, the distributed optimizer and fp16, and needs "
+               "--no-gradient-accumulation-fusion, --untie-embeddings-and-output-weights and "
+               "--ckpt-format torch_dist or torch_dcp",
         .why = "Asserted at start.",
         .source = ARGS,
     },
@@ -95,8 +102,8 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-001",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "not early and steps != null and (samples != null or decay_samples != null or "
-                "warmup_samples > 0)",
+        .when = "not early and not skip_train and steps != null and (samples != null or "
+                "decay_samples != null or warmup_samples > 0)",
         .at = "samples decay_samples warmup_samples",
         .message = "train-iters together with a length in samples",
         .fix = "count everything in iterations or everything in samples",
@@ -107,7 +114,8 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-002",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "not early and samples != null and (decay_iters != null or warmup_iters > 0)",
+        .when = "not early and not skip_train and samples != null and (decay_iters != null or "
+                "warmup_iters > 0)",
         .at = "decay_iters warmup_iters",
         .message = "train-samples together with a length in iterations",
         .fix = "count everything in iterations or everything in samples",
@@ -118,7 +126,8 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-003",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "warmup_fraction != null and (warmup_iters > 0 or warmup_samples > 0)",
+        .when = "not skip_train and warmup_fraction != null and (warmup_iters > 0 or "
+                "warmup_samples > 0)",
         .at = "warmup_fraction",
         .message = "lr-warmup-fraction together with a warmup length",
         .fix = "keep one",
@@ -140,10 +149,12 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-005",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "schedule == 'WSD' and wsd_iters == null and wsd_samples == null",
+        .when = "(schedule == 'WSD' and wsd_iters == null and wsd_samples == null) or (early and "
+                "schedule != 'WSD' and (set(wsd_iters) or set(wsd_samples)))",
         .at = "schedule",
-        .message = "lr-decay-style WSD without the length of its decay",
-        .fix = "give lr-wsd-decay-iters or lr-wsd-decay-samples",
+        .message = "{if(schedule == 'WSD', 'lr-decay-style WSD without the length of its decay', "
+                   "'a length of the WSD decay without lr-decay-style WSD')}",
+        .fix = "give both lr-decay-style WSD and lr-wsd-decay-iters (or -samples)",
         .why = "Warmup-stable-decay needs it.",
         .source = "megatron/core/optimizer_param_scheduler.py",
     },
@@ -164,11 +175,14 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-007",
         .dialects = MLM,
         .severity = WARNING,
-        .when = "schedule == 'WSD' and wsd_iters > decay - warmup_iters",
-        .at = "wsd_iters",
-        .message =
-            "lr-wsd-decay-iters {wsd_iters} overlaps the warmup: {decay} - {warmup_iters} are left",
-        .fix = "use at most {decay - warmup_iters}",
+        .when = "schedule == 'WSD' and ((samples == null and wsd_iters > decay - warmup_iters) or "
+                "(decay_samples > 0 and wsd_samples > decay_samples - warmup_samples))",
+        .at = "wsd_iters wsd_samples",
+        .message = "the WSD decay overlaps the warmup: {if(samples == null, wsd_iters, "
+                   "wsd_samples)} of the {if(samples == null, decay - warmup_iters, decay_samples "
+                   "- warmup_samples)} that are left behind it",
+        .fix = "use at most {if(samples == null, decay - warmup_iters, decay_samples - "
+               "warmup_samples)}",
         .why = "The learning rate jumps where the anneal starts inside the warmup.",
         .source = "megatron/core/optimizer_param_scheduler.py",
     },
@@ -187,9 +201,11 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-CKP-001",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "set(save) and not skip_train and save_every <= 0",
+        .when = "set(save) and not skip_train and (save_every <= 0 or (closed_args and trains "
+                "and save_every == null and (set(steps) or set(samples))))",
         .at = "save_every save",
-        .message = "save-interval {save_every} with a place to save",
+        .message = "{if(save_every == null, 'no save-interval', 'a save-interval of 0 or less')} "
+                   "with a place to save",
         .fix = "use a positive interval",
         .why = "Asserted at start.",
         .source = ARGS,
@@ -266,10 +282,12 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-REC-001",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "recompute == 'selective' and (recompute_method != null)",
-        .at = "recompute_method recompute",
-        .message = "selective recomputation with recompute-method",
-        .fix = "drop the method",
+        .when =
+            "recompute == 'selective' and (recompute_method != null or recompute_layers != null)",
+        .at = "recompute_method recompute_layers recompute",
+        .message = "selective recomputation with {if(recompute_method != null, 'recompute-method', "
+                   "'recompute-num-layers')}",
+        .fix = "drop it",
         .why = "It is a setting of full recomputation.",
         .source = ARGS,
     },
@@ -277,9 +295,10 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-REC-002",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "recompute == 'full' and recompute_method == null",
+        .when = "recompute == 'full' and (recompute_method == null or recompute_layers == null)",
         .at = "recompute",
-        .message = "full recomputation without recompute-method",
+        .message = "full recomputation without {if(recompute_method == null, 'recompute-method', "
+                   "'recompute-num-layers')}",
         .fix = "add --recompute-method uniform --recompute-num-layers 1",
         .why = "The layers to recompute are not known.",
         .source = CONFIG,
@@ -289,10 +308,14 @@ const struct s2s_rule rules_mlm_run[] = {
         .dialects = MLM,
         .severity = ERROR,
         .when = "recompute not in (null, 'full', 'selective') or recompute_method not in (null, "
-                "'block', 'uniform')",
-        .at = "recompute recompute_method",
-        .message = "recompute-granularity {recompute}, recompute-method {recompute_method}",
-        .fix = "use full or selective, block or uniform",
+                "'block', 'uniform') or (recompute == 'selective' and stranger(recompute_modules, "
+                "'core_attn moe_act layernorm mla_up_proj mlp moe shared_experts gdn_norm_out "
+                "gdp_in_proj gdp_qkv mhc') != null)",
+        .at = "recompute recompute_method recompute_modules",
+        .message = "recompute-granularity {recompute}, recompute-method {recompute_method}, "
+                   "recompute-modules {recompute_modules}: one of the words is not known",
+        .fix = "use full or selective, block or uniform, and modules such as core_attn, moe_act, "
+               "layernorm, mla_up_proj, mlp, moe and shared_experts",
         .why = "Other words are refused.",
         .source = CONFIG,
     },
@@ -325,10 +348,11 @@ const struct s2s_rule rules_mlm_run[] = {
         .dialects = MLM,
         .severity = WARNING,
         .when = "(tp > 1 or cp > 1) and not torch_fsdp and not megatron_fsdp and not overlap_ep "
-                "and sm < 100 and max_connections != '1'",
+                "and sm < 100 and ((known(max_connections) and max_connections != '1') or (not "
+                "known(max_connections) and not set(max_connections) and env_block))",
+        .error_when = "known(max_connections)",
         .at = "max_connections tp cp",
-        .message = "tp {tp}, cp {cp} on Hopper or older with "
-                   "CUDA_DEVICE_MAX_CONNECTIONS={max_connections}",
+        .message = "tp {tp}, cp {cp} on Hopper or older without CUDA_DEVICE_MAX_CONNECTIONS=1",
         .fix = "export CUDA_DEVICE_MAX_CONNECTIONS=1",
         .why = "Communication must be queued before the computation it overlaps.",
         .source = ARGS,

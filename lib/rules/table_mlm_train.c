@@ -386,5 +386,54 @@ const struct s2s_rule rules_mlm_train[] = {
         .why = "Gathers of weights must go before the products that they hide behind.",
         .source = ARGS,
     },
+    {
+        .id = "S2S-SCH-008",
+        .dialects = MEGATRON,
+        .severity = INFO,
+        .when = "schedule != 'constant' and ((set(decay_iters) and (decay_iters*10 < steps or "
+                "decay_iters > 10*steps)) or (set(decay_samples) and (decay_samples*10 < samples "
+                "or decay_samples > 10*samples)))",
+        .at = "decay_iters decay_samples",
+        .message =
+            "the decay of the learning rate and the run differ more than ten times in length",
+        .fix = "align --lr-decay-iters (or -samples) with the length of the run",
+        .why = "The learning rate stays at its minimum for nearly all of the run, or never comes "
+               "down.",
+        .source = "derived",
+    },
+    {
+        .id = "S2S-SCH-012",
+        .dialects = MEGATRON,
+        .severity = ERROR,
+        .when = "warmup_init > lr",
+        .at = "warmup_init",
+        .message = "lr-warmup-init {warmup_init} is more than the learning rate {lr}",
+        .fix = "use less than {lr}",
+        .why = "The warmup goes up.",
+        .source = "megatron/core/optimizer_param_scheduler.py",
+    },
+    {
+        .id = "S2S-OPT-021",
+        .dialects = S2S_DIALECT_HET,
+        .severity = ERROR,
+        .when = "freeze_lm and freeze_vit and freeze_projection",
+        .at = "freeze_projection freeze_lm freeze_vit",
+        .message = "everything is frozen: encoder, projection and language model",
+        .fix = "train at least one part, usually the projection",
+        .why = "The optimizer would get an empty list of parameters.",
+        .source = "examples/mimo/training: MIMO optimizer",
+    },
+    {
+        .id = "S2S-ENV-008",
+        .dialects = MEGATRON,
+        .severity = ERROR,
+        .when = "attn == 'auto' and (sft or cp > 1) and nvte_flash == '0' and nvte_fused == '0'",
+        .at = "nvte_fused nvte_flash",
+        .message = "flash and fused attention are both switched off, with {if(cp > 1, 'context "
+                   "parallelism', 'packed sequences')}",
+        .fix = "allow one of NVTE_FLASH_ATTN and NVTE_FUSED_ATTN",
+        .why = "No other backend takes packed or shared sequences.",
+        .source = "transformer_engine get_attention_backend",
+    },
     RULES_END,
 };

@@ -324,5 +324,43 @@ const struct s2s_rule rules_model[] = {
         .why = "Products are padded, or fail.",
         .source = "nemo_rl/models/megatron/data.py",
     },
+    {
+        .id = "S2S-MOD-008",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "meg and not (known(kv_rank) and kv_rank != null) and attn in (null, 'auto', "
+                "'flash', 'fused') and "
+                "(head_dim > 256 or head_dim % 8 != 0)",
+        .at = "attn model_name",
+        .message = "head dimension {head_dim}: no fast attention backend takes it",
+        .fix = "use a model whose head dimension is a multiple of 8 and at most 256",
+        .why = "Flash and fused attention filter on the head dimension; the unfused fallback is "
+               "slow and knows neither packing nor context parallelism.",
+        .source = "transformer_engine get_attention_backend, head dimension filters",
+    },
+    {
+        .id = "S2S-MOD-008",
+        .dialects = AM,
+        .severity = WARNING,
+        .when = "attn == 'te' and (head_dim > 256 or head_dim % 8 != 0)",
+        .at = "attn",
+        .message = "head dimension {head_dim}: no fast attention backend takes it",
+        .fix = "use another backend, or a model whose head dimension is a multiple of 8 and at "
+               "most 256",
+        .why = "Flash and fused attention filter on the head dimension; the unfused fallback is "
+               "slow and knows neither packing nor context parallelism.",
+        .source = "transformer_engine get_attention_backend, head dimension filters",
+    },
+    {
+        .id = "S2S-MOE-029",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "dt and not meg and set(enable_deepep)",
+        .at = "enable_deepep",
+        .message = "enable_deepep has been removed and is ignored",
+        .fix = "use dispatcher and experts instead",
+        .why = "The key has been replaced by two.",
+        .source = "nemo_automodel BackendConfig",
+    },
     RULES_END,
 };

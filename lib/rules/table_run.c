@@ -461,5 +461,30 @@ const struct s2s_rule rules_run[] = {
                "taken for it.",
         .source = "nemo_rl/models/megatron/setup.py:_apply_moe_config",
     },
+    {
+        .id = "S2S-ENV-008",
+        .dialects = RL,
+        .severity = ERROR,
+        .when = "meg and attn == null and (packed or cp > 1) and nvte_flash == '0' and nvte_fused "
+                "== '0'",
+        .at = "nvte_fused nvte_flash",
+        .message = "flash and fused attention are both switched off, with {if(packed, 'packed "
+                   "sequences', 'context parallelism')}",
+        .fix = "allow one of NVTE_FLASH_ATTN and NVTE_FUSED_ATTN",
+        .why = "No other backend takes packed or shared sequences.",
+        .source = "transformer_engine get_attention_backend",
+    },
+    {
+        .id = "S2S-ENV-008",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "attn == 'te' and (packed or cp > 1) and nvte_flash == '0' and nvte_fused == '0'",
+        .at = "attn",
+        .message = "flash and fused attention are both switched off, with {if(packed, 'packed "
+                   "sequences', 'context parallelism')}",
+        .fix = "allow one of NVTE_FLASH_ATTN and NVTE_FUSED_ATTN",
+        .why = "No other backend takes packed or shared sequences.",
+        .source = "transformer_engine get_attention_backend",
+    },
     RULES_END,
 };

@@ -40,6 +40,7 @@ static const struct rules_map map[] = {
     {"dispatcher", "model.backend.dispatcher", "text", ""},
     {"enable_deepep", "model.backend.enable_deepep", "any", ""},
     {"compile_attn", "model.backend.compile_attn", "bool", "false"},
+    {"compile_layers", "distributed.enable_compile", "bool", "false"},
     {"linear_backend", "model.backend.linear", "text", ""},
     {"norm_backend", "model.backend.rms_norm", "text", ""},
     {"window", "model.sliding_window model.config.sliding_window", "any", ""},
@@ -108,6 +109,7 @@ static void lower_world(struct rules_check *check)
         /* with meshes of their own, the student has as many ranks as its sizes say */
         {"world", "if(separate_mesh or not known(all_world), sizes_world, all_world)"},
         {"dp", "if(dp_cfg == null, world / (tp*cp*pp), dp_cfg)"},
+        {"vpp", "if(layers_per_stage == null, null, unknown)"},
         {"gtp", "1"},
         {"etp", "1"},
         {"strategy", "null"},

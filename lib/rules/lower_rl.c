@@ -77,6 +77,12 @@ static const struct rules_map map[] = {
     {"first_layers", "@.megatron_cfg.num_layers_in_first_pipeline_stage", "int", ""},
     {"last_layers", "@.megatron_cfg.num_layers_in_last_pipeline_stage", "int", ""},
     {"vpp", "@.megatron_cfg.virtual_pipeline_model_parallel_size", "int", ""},
+    {"pipeline_dtype", "@.megatron_cfg.pipeline_dtype", "text", ""},
+    {"layout", "@.megatron_cfg.pipeline_model_parallel_layout", "any", ""},
+    {"account_embedding", "@.megatron_cfg.account_for_embedding_in_pipeline_split", "bool",
+     "false"},
+    {"account_loss", "@.megatron_cfg.account_for_loss_in_pipeline_split", "bool", "false"},
+    {"refit", "@.generation.refit_transport @.generation.vllm_cfg.refit_transport", "text", ""},
     {"dispatcher", "@.megatron_cfg.moe_token_dispatcher_type", "text", ""},
     {"deepep", "@.megatron_cfg.moe_enable_deepep", "bool", "false"},
     {"flex_backend", "@.megatron_cfg.moe_flex_dispatcher_backend", "text", ""},
@@ -387,6 +393,8 @@ int rules_lower_rl(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
         {"dp", "world / (tp*cp*pp)"},
+        {"env_flash", "if(nvte_flash != null, nvte_flash, env('NVTE_FLASH_ATTN'))"},
+        {"env_fused", "if(nvte_fused != null, nvte_fused, env('NVTE_FUSED_ATTN'))"},
         {"gtp", "1"},
         {"strategy", "null"},
         {"dp_cfg", "null"},

@@ -184,6 +184,6 @@ extern const size_t rules_n_mlm_flags;
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
     rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
     rules_mlm_run[], rules_mlm_args[], rules_mlm_model[], rules_mlm_train[], rules_het[],
-    rules_trn[], rules_cfg[];
+    rules_trn[], rules_cfg[], rules_sequence[];
 
 #endif

@@ -210,7 +210,7 @@ const struct s2s_rule rules_cp[] = {
     },
     {
         .id = "S2S-CP-021",
-        .dialects = SLM,
+        .dialects = SLM | AM,
         .severity = ERROR,
         .when = "cp > 1 and (cp*tp not divides mamba_heads or (tp divides mamba_groups and "
                 "(mamba_groups / tp) not divides cp and cp not divides (mamba_groups / tp)))",
@@ -237,7 +237,7 @@ const struct s2s_rule rules_cp[] = {
     },
     {
         .id = "S2S-CP-028",
-        .dialects = SLM,
+        .dialects = SLM | RL | AM | S2S_DIALECT_MLM,
         .severity = INFO,
         .when = "cp > 1 and seq >= cp and seq // cp < 2048",
         .at = "cp",

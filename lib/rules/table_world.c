@@ -105,7 +105,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-008",
-        .dialects = S2S | SLM | RL | AM | MLM,
+        .dialects = S2S | SLM | RL | AM | MLM | S2S_DIALECT_HET,
         .severity = WARNING,
         .when = "tp > gpus_per_node",
         .at = "tp",
@@ -117,7 +117,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-009",
-        .dialects = S2S | SLM | RL | AM | MLM,
+        .dialects = S2S | SLM | RL | AM | MLM | S2S_DIALECT_HET,
         .severity = WARNING,
         .when = "tp < gpus_per_node and gpus_per_node % tp != 0",
         .at = "tp",
@@ -130,7 +130,7 @@ const struct s2s_rule rules_wld[] = {
     },
     {
         .id = "S2S-WLD-017",
-        .dialects = S2S | SLM,
+        .dialects = S2S_DIALECT_ALL,
         .severity = ERROR,
         .when = "world > 1 and visible_devices < gpus_per_node",
         .at = "devices tp",

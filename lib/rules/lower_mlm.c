@@ -370,7 +370,9 @@ void rules_lower_mlm_derived(struct rules_check *check)
                            "mamba_inner / mamba_head_dim, mamba_heads)"},
         {"fp8_block", "if(fp8_recipe == 'mxfp8', 32, if(fp8_recipe == 'blockwise', 128, 16))"},
         {"rl_step_iterations", "rl_prompts*rl_group*rl_iterations / gbs"},
-        {"layer_ffn", "if(experts == null, ffn, experts*if(moe_ffn == null, ffn, moe_ffn) / ep)"},
+        {"dense_ffn", "if(ffn != null, ffn, if(swiglu, 8*hidden // 192 * 64, 4*hidden))"},
+        {"layer_ffn",
+         "if(experts == null, dense_ffn, experts*if(moe_ffn == null, dense_ffn, moe_ffn) / ep)"},
         {"layer_params", "hidden*(2*heads + 2*kv_heads)*if(head_dim_given == null, hidden / "
                          "heads, head_dim_given) + if(swiglu, 3, 2)*hidden*layer_ffn"},
         {"stage_params", "layers*layer_params // (tp*pp)"},

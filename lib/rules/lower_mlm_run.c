@@ -100,7 +100,7 @@ static void lower_program(struct rules_check *check)
     const char *base = strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
     bool trains = !strncmp(base, "--", 2) || strstr(base, "train");
     bool open = (raw && (s2s_conf_key(raw, "OPEN") || s2s_conf_key(raw, "language_model"))) ||
-                check->incomplete;
+                check->incomplete || strstr(base, "retro"); /* has a file of arguments */
     rules_fact_set(&check->facts, "closed_args", open ? rules_unknown() : rules_bool(true));
     rules_fact_set(&check->facts, "trains", rules_bool(trains));
     const struct rules_fact *skip = rules_fact_find(&check->facts, "skip_train");

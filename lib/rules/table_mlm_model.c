@@ -171,10 +171,12 @@ const struct s2s_rule rules_mlm_model[] = {
         .id = "S2S-MOE-027",
         .dialects = S2S_DIALECT_MLM,
         .severity = INFO,
-        .when = "experts == ep and ep > 1 and tp > 1 and if(moe_ffn == null, ffn, moe_ffn) < 2048",
+        .when = "experts == ep and ep > 1 and tp > 1 and if(moe_ffn == null, dense_ffn, moe_ffn) < "
+                "2048",
         .at = "ep experts",
-        .message = "one expert of width {if(moe_ffn == null, ffn, moe_ffn)} a rank, and tp {tp}: "
-                   "its products are small",
+        .message =
+            "one expert of width {if(moe_ffn == null, dense_ffn, moe_ffn)} a rank, and tp {tp}: "
+            "its products are small",
         .fix = "use a smaller ep",
         .why = "Small matrices leave most of a GPU idle.",
         .source = "heuristic",

@@ -1,8 +1,9 @@
-"""Writes lib/rules/flags_mlm.c: the flags that a checkout of Megatron-LM knows, for "did you mean".
+"""Writes lib/rules/flags_mlm.c: the flags that checkouts of Megatron-LM know, for "did you mean".
 
-    make_flags.py CHECKOUT > lib/rules/flags_mlm.c
+    make_flags.py CHECKOUT... > lib/rules/flags_mlm.c
 
-Every add_argument of the repository counts, every field of its config classes (these become flags, with
+Several checkouts are several releases: what one of them had is no slip of the pen. Every add_argument of
+the repository counts, every field of its config classes (these become flags, with
 no- and disable- where they are on by default), and what its own test configs use.
 """
 import ast
@@ -36,14 +37,18 @@ def flags_of_yaml(path):
     return re.findall(r"^ +(--[a-z0-9][A-Za-z0-9_-]*)\s*:", path.read_text(errors="replace"), re.M)
 
 
-def main():
-    root = pathlib.Path(sys.argv[1])
-    flags = set()
-    for part in ("megatron", "examples", "tools", "pretrain_*.py", "*.py"):
+def add_checkout(flags, root):
+    for part in ("megatron", "examples", "tasks", "tools", "pretrain_*.py", "*.py"):
         for path in root.glob(part if part.endswith(".py") else part + "/**/*.py"):
             flags.update(flags_of_python(path))
     for path in (root / "tests" / "functional_tests").rglob("model_config.yaml"):
         flags.update(flags_of_yaml(path))
+
+
+def main():
+    flags = set()
+    for folder in sys.argv[1:]:
+        add_checkout(flags, pathlib.Path(folder))
     names = sorted({f[2:].replace("-", "_") for f in flags if re.fullmatch(r"--[a-zA-Z0-9][a-zA-Z0-9_-]+", f)})
     print("/* Flags of Megatron-LM and its programs, sorted; written by tests/oracle/rules/make_flags.py. */")
     print('#include "lib/rules/rules_internal.h"\n')

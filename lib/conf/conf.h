@@ -235,6 +235,7 @@ int s2s_conf_merge(struct s2s_conf *root, const struct s2s_conf *over, struct s2
 enum s2s_conf_fault_kind {
     S2S_CONF_FAULT_MISSING,  /* ${a.b} names nothing */
     S2S_CONF_FAULT_CYCLE,    /* it leads back to itself */
+    S2S_CONF_FAULT_SIZE,     /* references to references make more than a config may hold */
     S2S_CONF_FAULT_RESOLVER, /* ${name:..} of a name nobody registers */
     S2S_CONF_FAULT_SYNTAX,
     S2S_CONF_FAULT_ENV,   /* the variable is not given and has no default: not known */

@@ -15,6 +15,8 @@
 
 enum { FRESH, OPEN, DONE };
 enum { MAX_ARGS = 8, MAX_NESTING = 100 };
+/* what interpolation may add to a config: references to references double at each step */
+enum { MAX_TEXT_BYTES = 8 << 20, MAX_VALUES = 50000 };
 
 struct resolver {
     struct s2s_conf *root;
@@ -22,6 +24,8 @@ struct resolver {
     const char *const *env;
     struct s2s_conf_faults *faults;
     int nesting;
+    size_t n_text_bytes; /* written so far */
+    bool full;           /* a limit was met */
 };
 
 /* What an interpolation came to: NULL with `unknown`, or a node (of the tree or a fresh one). */
@@ -53,13 +57,26 @@ __attribute__((format(printf, 4, 5))) static struct result fault(struct resolver
     return UNKNOWN;
 }
 
+static struct result too_much(struct resolver *r, const struct s2s_conf *at)
+{
+    if (r->full)
+        return UNKNOWN; /* said once */
+    r->full = true;
+    return fault(r, at, S2S_CONF_FAULT_SIZE,
+                 "interpolation makes more than %d values or %d MiB of text", MAX_VALUES,
+                 MAX_TEXT_BYTES >> 20);
+}
+
 /* A scalar as it would stand in YAML; `literal`: text whatever it looks like. */
 static struct result scalar(struct resolver *r, const struct s2s_conf *at, const char *text,
                             size_t len, bool literal)
 {
-    struct s2s_conf *node = conf_node_new(r->root->arena, S2S_CONF_STRING, at->place);
+    struct s2s_conf *node = NULL;
+    if (len <= MAX_TEXT_BYTES - r->n_text_bytes)
+        node = conf_node_new(r->root->arena, S2S_CONF_STRING, at->place);
     if (!node)
-        return fault(r, at, S2S_CONF_FAULT_VALUE, "interpolation makes too many values");
+        return too_much(r, at);
+    r->n_text_bytes += len;
     node->text = conf_strndup(r->root->arena, text, len);
     node->quoted = literal;
     if (!literal)
@@ -115,7 +132,12 @@ static bool expand(struct resolver *r, struct s2s_buf *out, const struct s2s_con
                   s2s_conf_kind_name(part.node->kind));
             return false;
         }
-        s2s_buf_puts(out, part.node->kind == S2S_CONF_NULL ? "None" : part.node->text);
+        const char *value = part.node->kind == S2S_CONF_NULL ? "None" : part.node->text;
+        if (out->len + strlen(value) > MAX_TEXT_BYTES - r->n_text_bytes) {
+            too_much(r, at);
+            return false;
+        }
+        s2s_buf_puts(out, value);
         text = stop;
     }
     return true;
@@ -354,13 +376,15 @@ static struct result eval_inside(struct resolver *r, const struct s2s_conf *at, 
 
 /* ---- the tree ---- */
 
-/* node becomes what `value` is, in its own place */
-static void become(struct s2s_conf *node, const struct s2s_conf *value)
+/* node becomes what `value` is, in its own place; past a limit it stays unresolved */
+static void become(struct resolver *r, struct s2s_conf *node, const struct s2s_conf *value)
 {
     if (value->kind == S2S_CONF_MAP || value->kind == S2S_CONF_LIST) {
         struct s2s_conf *copy = conf_copy(node->arena, value);
-        if (!copy)
-            return; /* at the limit of values: stays unresolved */
+        if (!copy) {
+            too_much(r, node);
+            return;
+        }
         node->items = copy->items;
         node->n_items = copy->n_items;
         node->cap_items = copy->cap_items;
@@ -370,6 +394,13 @@ static void become(struct s2s_conf *node, const struct s2s_conf *value)
             node->items[i]->parent = node;
         node->text = NULL;
     } else {
+        /* the text is shared, but whoever copies or prints the tree has it again */
+        size_t len = value->text ? strlen(value->text) : 0;
+        if (len > MAX_TEXT_BYTES - r->n_text_bytes) {
+            too_much(r, node);
+            return;
+        }
+        r->n_text_bytes += len;
         node->text = value->text;
     }
     node->kind = value->kind;
@@ -403,7 +434,7 @@ static void resolve_string(struct resolver *r, struct s2s_conf *node)
         s2s_buf_release(&whole);
     }
     if (out.node)
-        become(node, out.node);
+        become(r, node, out.node);
     node->mark = DONE;
 }
 
@@ -425,6 +456,11 @@ static void resolve_tree(struct resolver *r, struct s2s_conf *node)
 void s2s_conf_resolve(struct s2s_conf *root, enum s2s_conf_interpolation how,
                       const char *const *env, struct s2s_conf_faults *faults)
 {
-    struct resolver r = {root, how, env, faults, 0};
+    struct resolver r = {.root = root, .how = how, .env = env, .faults = faults};
+    struct conf_arena *arena = root->arena;
+    size_t max_nodes = arena->max_nodes;
+    if (arena->n_nodes + MAX_VALUES < max_nodes)
+        arena->max_nodes = arena->n_nodes + MAX_VALUES;
     resolve_tree(&r, root);
+    arena->max_nodes = max_nodes;
 }

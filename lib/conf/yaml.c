@@ -14,7 +14,7 @@
 #include "lib/base/mem.h"
 
 /* Copies made for aliases and merge keys, in values, before a file counts as an alias bomb. */
-enum { MAX_ALIASED = 50000 };
+enum { MAX_ALIASED = 50000, ALIASED_TEXT = 256 };
 
 struct anchor {
     const char *name;
@@ -67,10 +67,11 @@ static void note_duplicate(struct composer *c, const struct s2s_conf *first,
                                     {second->place.source, second->key_line, second->key_column}};
 }
 
-/* Values under a node, itself included: the cost of copying it. Stops counting past the limit. */
+/* Values under a node, itself included: the cost of copying it. Long text counts as several. Stops
+ * counting past the limit. */
 static size_t n_values(const struct s2s_conf *node)
 {
-    size_t n = 1;
+    size_t n = 1 + (node->text ? strlen(node->text) / ALIASED_TEXT : 0);
     for (size_t i = 0; i < node->n_items && n <= MAX_ALIASED; i++)
         n += n_values(node->items[i]);
     return n;

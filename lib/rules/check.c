@@ -90,6 +90,7 @@ static void find_faults(struct rules_check *check)
     for (size_t i = 0; i < faults.n; i++) {
         const struct s2s_conf_fault *f = &faults.items[i];
         bool env = f->kind == S2S_CONF_FAULT_ENV;
+        check->report->broken |= f->kind == S2S_CONF_FAULT_CYCLE || f->kind == S2S_CONF_FAULT_SIZE;
         rules_find(check, env ? "S2S-CFG-013" : "S2S-CFG-002", f->node, false,
                    env ? "give a default, or say its value with --env" : "mend the reference", "%s",
                    f->text);
@@ -508,6 +509,12 @@ static void keep_resolved(struct rules_check *check)
 static int check_dialect(struct s2s_report *report, const struct s2s_rules_options *opt,
                          struct s2s_error *err)
 {
+    const struct s2s_conf *root = report->conf;
+    if (root->kind != S2S_CONF_MAP)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: a config is a map of keys, found %s",
+                             report->path, s2s_conf_kind_name(root->kind));
+    if (!root->n_items && !opt->dialect)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: nothing is in it", report->path);
     enum s2s_dialect found = opt->dialect ? opt->dialect : s2s_dialect_detect(report->conf);
     report->dialect = found;
     if (found)
@@ -537,7 +544,7 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
     struct rules_check check = {
         .opt = opt, .conf = conf, .model = report->model, .report = report, .err = err};
     /* the keys that tell a dialect may stand in a parent */
-    int rc = has_parents(conf, opt) ? rules_inherit(&check, path) : 0;
+    int rc = conf->kind == S2S_CONF_MAP && has_parents(conf, opt) ? rules_inherit(&check, path) : 0;
     if (rc >= 0)
         rc = check_dialect(report, opt, err);
     if (rc >= 0 && (report->dialect & MEGATRON))

@@ -90,7 +90,8 @@ static bool is_het(const struct s2s_conf *c)
         return true;
     for (size_t i = 0; args && i < args->n_items; i++) {
         char name[16];
-        const char *key = args->items[i]->key + strspn(args->items[i]->key, "-");
+        const char *key = args->items[i]->key ? args->items[i]->key : "";
+        key += strspn(key, "-");
         size_t n = 0;
         for (; key[n] && n + 1 < sizeof name; n++)
             name[n] = key[n];

@@ -472,7 +472,7 @@ static void set_sections(struct s2s_conf *args, const struct s2s_conf *config)
         if (config->items[i]->kind != S2S_CONF_MAP)
             set_argument(args, config->items[i]);
     for (size_t k = 0; k < 2; k++) {
-        const struct s2s_conf *section = s2s_conf_key(config, names[k]);
+        const struct s2s_conf *section = rules_section(config, names[k]);
         for (size_t i = 0; section && i < section->n_items; i++)
             if (section->items[i]->kind != S2S_CONF_NULL)
                 set_argument(args, section->items[i]);
@@ -488,12 +488,12 @@ static void set_sections(struct s2s_conf *args, const struct s2s_conf *config)
 int rules_args_of_yaml(struct rules_check *check)
 {
     struct s2s_conf *config = check->conf;
-    const struct s2s_conf *section = s2s_conf_key(config, "MODEL_ARGS");
+    const struct s2s_conf *section = rules_section(config, "MODEL_ARGS");
     struct s2s_conf *args = s2s_conf_new(S2S_CONF_FROM_FILE, check->report->path);
-    if (!section || section->kind != S2S_CONF_MAP)
-        section = s2s_conf_key(config, "BASE_MODEL_ARGS");
+    if (!section)
+        section = rules_section(config, "BASE_MODEL_ARGS");
     args->place = config->place;
-    check->env_vars = s2s_conf_key(config, "ENV_VARS");
+    check->env_vars = rules_section(config, "ENV_VARS");
     for (size_t i = 0; section && i < section->n_items; i++)
         set_argument(args, section->items[i]);
     if (!section)

@@ -274,7 +274,8 @@ static void lower_validation(struct rules_check *check)
     if (known && split >= 0)
         there = rules_bool(split > 0);
     for (size_t i = 0; data && i < data->n_items; i++)
-        if (!strncmp(data->items[i]->key, "val", 3) && data->items[i]->kind != S2S_CONF_NULL)
+        if (data->kind == S2S_CONF_MAP && !strncmp(data->items[i]->key, "val", 3) &&
+            data->items[i]->kind != S2S_CONF_NULL)
             there = rules_bool(true);
     rules_fact_set(&check->facts, "val_set", there);
 }
@@ -327,7 +328,7 @@ static void lower_overrides(struct rules_check *check)
     struct rules_fact *f = rules_fact_make(&check->facts, "override");
     f->value = rules_null();
     for (size_t i = 0; overrides && i < overrides->n_items && !f->node; i++) {
-        const char *key = overrides->items[i]->key;
+        const char *key = overrides->items[i]->key; /* NULL in a list */
         bool twice = key && s2s_conf_key(config, key) != NULL;
         for (int k = 0; key && known[k]; k++)
             twice |= !strcmp(known[k], key);

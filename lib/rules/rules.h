@@ -110,6 +110,7 @@ struct s2s_report {
     struct s2s_skipped *skipped;
     size_t n_skipped, cap_skipped;
     size_t n_errors, n_warnings, n_infos, n_suppressed;
+    bool broken;                     /* no reader of it could come to an end: circles, bombs */
     struct s2s_conf *resolved;       /* what --resolve shows: common names with their origins */
     struct s2s_conf *conf;           /* the config after interpolation and overrides, owned */
     struct s2s_conf *model;          /* a copy of the language model's config.json */

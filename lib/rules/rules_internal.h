@@ -75,6 +75,12 @@ static inline struct rules_value rules_unknown(void)
 {
     return (struct rules_value){RULES_UNKNOWN, {0}};
 }
+/* The entry of that key if it is a map (its items have keys), else NULL. */
+static inline const struct s2s_conf *rules_section(const struct s2s_conf *conf, const char *key)
+{
+    const struct s2s_conf *node = conf ? s2s_conf_key(conf, key) : NULL;
+    return node && node->kind == S2S_CONF_MAP ? node : NULL;
+}
 /* The value of a node: unresolved interpolations, ??? and maps are UNKNOWN. */
 struct rules_value rules_value_of(const struct s2s_conf *node);
 void rules_value_add(struct s2s_buf *buf, struct rules_value value); /* as text for messages */

@@ -122,11 +122,10 @@ static void find_replaced(struct rules_check *check)
 /* A flag that a script gives twice: argparse takes the last. */
 static void find_repeated(struct rules_check *check)
 {
-    const struct s2s_conf *repeated =
-        check->report->raw ? s2s_conf_key(check->report->raw, "REPEATED") : NULL;
+    const struct s2s_conf *repeated = rules_section(check->report->raw, "REPEATED");
     for (size_t i = 0; repeated && i < repeated->n_items; i++) {
         const struct s2s_conf *first = repeated->items[i];
-        const struct s2s_conf *args = s2s_conf_key(check->report->raw, "MODEL_ARGS");
+        const struct s2s_conf *args = rules_section(check->report->raw, "MODEL_ARGS");
         const struct s2s_conf *now = args ? s2s_conf_key(args, first->key) : NULL;
         if (!now || !now->text || strchr(now->text, '$') || !first->text ||
             !strcmp(now->text, first->text))
@@ -157,8 +156,7 @@ static void find_replaced_env(struct rules_check *check)
 /* MODEL_ENV_VARS: GPUs of the single runs of a test */
 static void find_sections(struct rules_check *check)
 {
-    const struct s2s_conf *sections =
-        check->report->raw ? s2s_conf_key(check->report->raw, "MODEL_ENV_VARS") : NULL;
+    const struct s2s_conf *sections = rules_section(check->report->raw, "MODEL_ENV_VARS");
     for (size_t i = 0; sections && i < sections->n_items; i++) {
         const struct s2s_conf *gpus = s2s_conf_key(sections->items[i], "GPUS_PER_NODE");
         if (gpus && gpus->text)
@@ -179,8 +177,7 @@ static bool has_found(const struct s2s_report *report, const char *id)
 /* The variable of a script that says how many ranks there are, where they are too few. */
 static void find_template(struct rules_check *check)
 {
-    const struct s2s_conf *edit =
-        check->report->raw ? s2s_conf_key(check->report->raw, "RANKS_FROM") : NULL;
+    const struct s2s_conf *edit = rules_section(check->report->raw, "RANKS_FROM");
     if (!edit ||
         !(has_found(check->report, "S2S-WLD-001") || has_found(check->report, "S2S-WLD-002") ||
           has_found(check->report, "S2S-WLD-003")))

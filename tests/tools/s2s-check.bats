@@ -77,6 +77,44 @@ EOF
     done
 }
 
+@test "interpolations that circle or multiply end with 2, with the place, and the others are still checked" {
+    python3 - <<'EOF'
+slm = open("slm.yaml").read()
+def write(name, lines):
+    open(name, "w").write(slm + "".join(lines))
+write("circle.yaml", ["a: ${b}\n", "b: x${a}\n"])
+write("text.yaml", ["a0: xxxxxxxxxx\n"] + ["a%d: ${a%d}${a%d}\n" % (i, i - 1, i - 1) for i in range(1, 40)])
+write("values.yaml", ["a0: [1, 2]\n"] + ["a%d: ['${a%d}', '${a%d}']\n" % (i, i - 1, i - 1) for i in range(1, 40)])
+write("aliases.yaml", ["x: &a %s\n" % ("y" * 100000), "l: [%s]\n" % ", ".join(["*a"] * 20000)])
+EOF
+    for f in circle text values aliases; do
+        exits 2 bash -c "ulimit -v 400000; timeout 5 s2s-check --world-size 8,16 $f.yaml"
+        exits 2 bash -c "ulimit -v 400000; timeout 5 s2s-check --json $f.yaml bad.yaml"
+        echo "${lines[@]}" | grep -q S2S-TRN-014
+    done
+    exits 2 s2s-check circle.yaml
+    says "S2S-CFG-002"
+    says "leads back to itself"
+    for f in text values; do
+        exits 2 s2s-check $f.yaml
+        [ "$(grep -c 'interpolation makes more than' <<<"$output")" -eq 1 ]
+    done
+}
+
+@test "what is no map where a map belongs is said, in every dialect" {
+    printf '[1, {a: b}]\n' >list.yaml
+    printf 'policy: [1]\ngrpo: 3\ndata: [2, {x: 1}]\ncluster: x\n' >rl.yaml
+    printf 'MODEL_ARGS: [1, 2]\n' >args.yaml
+    printf 'ENV_VARS: [1]\nMODEL_ARGS: {--num-layers: [1, {}], --bf16: {}}\n' >args2.yaml
+    printf 'model: [1]\ntrainer: [2]\ndistributed: 7\nrecipe: {}\ndata: x\n' >model.yaml
+    : >empty.yaml
+    for d in s2s slm rl am mlm het; do
+        for f in list rl args args2 model empty; do
+            s2s-check --dialect $d --world-size 8 $f.yaml >out 2>&1 || [ $? -lt 3 ]
+        done
+    done
+}
+
 @test "stdin and stdout" {
     exits 1 s2s-check - <bad.yaml
     says "stdin:22:32: error"

@@ -327,7 +327,7 @@ static int exit_status(const struct check_file *files, size_t n, bool strict)
     int status = 0;
     for (size_t i = 0; i < n; i++) {
         const struct s2s_report *r = &files[i].report;
-        if (files[i].failure)
+        if (files[i].failure || r->broken)
             return 2;
         if (r->n_errors || (strict && r->n_warnings))
             status = 1;

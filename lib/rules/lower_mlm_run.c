@@ -5,6 +5,8 @@
 #include <string.h>
 
 static const struct rules_map map[] = {
+    {"no_gelu_fusion", "no_bias_gelu_fusion", "bool", "false"},
+    {"old_hybrid", "hybrid_attention_ratio hybrid_mlp_ratio is_hybrid_model", "any", ""},
     {"warmup_init", "lr_warmup_init", "number", "0"},
     {"no_position", "no_position_embedding", "bool", "false"},
     {"limited_devices", "moe_router_topk_limited_devices", "any", ""},

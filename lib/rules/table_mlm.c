@@ -527,9 +527,10 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-HYB-011",
         .dialects = MLM,
         .severity = WARNING,
-        .when = "set(pattern_old)",
-        .at = "pattern_old",
-        .message = "hybrid-override-pattern is deprecated",
+        .when = "set(pattern_old) or set(old_hybrid)",
+        .at = "pattern_old old_hybrid",
+        .message = "{if(set(pattern_old), 'hybrid-override-pattern', 'hybrid-attention-ratio, "
+                   "hybrid-mlp-ratio or is-hybrid-model')} is deprecated",
         .fix = "use hybrid-layer-pattern",
         .why = "Newer releases refuse it.",
         .source = ARGS,

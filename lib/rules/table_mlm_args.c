@@ -214,11 +214,13 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-MOD-014",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "squared_relu and swiglu",
+        .when =
+            "(squared_relu and swiglu) or (squared_relu and not no_bias and not no_gelu_fusion)",
         .at = "squared_relu swiglu",
-        .message = "squared-relu and swiglu are both given",
-        .fix = "keep one",
-        .why = "A layer has one activation.",
+        .message = "{if(swiglu, 'squared-relu and swiglu are both given', 'squared-relu with the "
+                   "fusion of bias and activation')}",
+        .fix = "{if(swiglu, 'keep one', 'add --no-bias-gelu-fusion, or --disable-bias-linear')}",
+        .why = "A layer has one activation, and the fused kernels know gelu and swiglu only.",
         .source = ARGS,
     },
     {

@@ -51,7 +51,8 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-OPT-004",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "(set(bucket) and set(num_buckets)) or num_buckets <= 0",
+        .when = "(set(num_buckets) and if(early, not set(bucket) or bucket > 0, set(bucket))) or "
+                "num_buckets <= 0",
         .at = "num_buckets bucket",
         .message = "ddp-bucket-size and ddp-num-buckets are both given, or a number of buckets is "
                    "not positive",

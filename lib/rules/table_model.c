@@ -105,10 +105,15 @@ const struct s2s_rule rules_model[] = {
         .id = "S2S-REC-003",
         .dialects = RL,
         .severity = ERROR,
-        .when = "meg and recompute and recompute_granularity not in (null, 'full', 'selective')",
-        .at = "recompute_granularity",
-        .message = "recompute_granularity '{recompute_granularity}' is neither full nor selective",
-        .fix = "use full or selective",
+        .when = "meg and recompute and (recompute_granularity not in (null, 'full', 'selective') "
+                "or (recompute_granularity == 'selective' and stranger(recompute_modules, "
+                "'core_attn moe_act layernorm mla_up_proj mlp moe shared_experts gdn_norm_out "
+                "gdp_in_proj gdp_qkv mhc') != null))",
+        .at = "recompute_granularity recompute_modules",
+        .message = "{if(recompute_granularity == 'selective', 'recompute_modules holds a module "
+                   "that is not known', 'recompute_granularity is neither full nor selective')}",
+        .fix = "use full or selective, and modules such as core_attn, moe_act, layernorm, "
+               "mla_up_proj, mlp, moe and shared_experts",
         .why = "Other words are refused.",
         .source = "megatron TransformerConfig",
     },

@@ -2,7 +2,7 @@
  * Attention of packed sequences, per (sequence, head, block of queries):
  *   S = scale Q K^T,  P = exp(S - lse),  O = P V
  * and backward, with P computed again from the saved log-sum-exp (Dao et al. 2022):
- *   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dQ = scale dS K,  dK = scale dS^T Q
+ *   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK = scale dS^T Q
  *
  * Each block reads only the keys that it may see, so a causal sequence costs half a square, and
  * padding between sequences nothing. The products are the library's; a block of scores stays in the
@@ -18,6 +18,7 @@ struct block {
     int64_t q0, n_q; /* rows of q */
     int64_t k0, n_k; /* rows of k and v that the block sees */
     int64_t shift;   /* query i of the block sees keys up to i + shift, within the n_k */
+    bool is_part;    /* other blocks hold other keys of the same queries */
 };
 
 /* Block `idx` of sequence s; false when the sequence has fewer. */
@@ -33,6 +34,7 @@ static bool find_block(struct block *blk, const struct s2s_k_attention *args, in
     blk->k0 = k0;
     blk->shift = at + len_k - len_q;
     blk->n_k = args->causal ? blk->shift + blk->n_q : len_k;
+    blk->is_part = false;
     return true;
 }
 
@@ -45,6 +47,7 @@ static bool take_keys(struct block *blk, int64_t begin, int64_t size)
     blk->k0 += begin;
     blk->n_k = blk->n_k - begin < size ? blk->n_k - begin : size;
     blk->shift -= begin;
+    blk->is_part = true;
     return true;
 }
 
@@ -146,24 +149,51 @@ size_t cpu_attention_backward_workspace(const struct s2s_k_attention_backward *a
     return 2 * cpu_attention_workspace(&args->forward);
 }
 
-/* p = exp(scores - lse), dp = p (dp - delta); rows of the block, zeros where nothing is visible */
+/*
+ * Row i of a block: p = exp(scores - lse) of its n keys, and the sum of p and the mean of dp under
+ * it. Where all keys of the row are here both come from these very numbers, so that roundings of
+ * lse and dp do not stay in dS; where they are not, they are 1 and rowsum(dO O).
+ */
+static void row_sums(const struct s2s_k_attention_backward *args, const struct block *blk,
+                     int64_t head, int64_t i, int64_t n, float *p, const float *dp, float *sum_out,
+                     float *delta_out)
+{
+    const struct s2s_k_attention *f = &args->forward;
+    const float lse = f->lse[(blk->q0 + i) * f->n_heads + head];
+    float sum = 0, delta = 0;
+#pragma omp simd reduction(+ : sum, delta)
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = cpu_exp(p[j] - lse);
+        sum += p[j];
+        delta += p[j] * dp[j];
+    }
+    *sum_out = sum;
+    *delta_out = sum > 0 ? delta / sum : 0;
+    if (!blk->is_part)
+        return;
+    const float *o = head_of(&f->o, blk->q0 + i, head, f->dim);
+    const float *d_o = head_of(&args->d_o, blk->q0 + i, head, f->dim);
+    delta = 0;
+#pragma omp simd reduction(+ : delta)
+    for (int64_t d = 0; d < f->dim; d++)
+        delta += d_o[d] * o[d];
+    *sum_out = 1;
+    *delta_out = delta;
+}
+
+/* p: scores, then P; dp: its gradient, then that of the scores. Zeros where nothing is visible. */
 static void backward_scores(const struct s2s_k_attention_backward *args, const struct block *blk,
                             int64_t head, float *p, float *dp)
 {
-    const struct s2s_k_attention *f = &args->forward;
-    const int64_t stride = score_stride(f);
+    const int64_t stride = score_stride(&args->forward);
     for (int64_t i = 0; i < blk->n_q; i++) {
-        const float *o = head_of(&f->o, blk->q0 + i, head, f->dim);
-        const float *d_o = head_of(&args->d_o, blk->q0 + i, head, f->dim);
-        float lse = f->lse[(blk->q0 + i) * f->n_heads + head], delta = 0;
-#pragma omp simd reduction(+ : delta)
-        for (int64_t d = 0; d < f->dim; d++)
-            delta += d_o[d] * o[d];
-        int64_t n = visible(f, blk, i);
-        float *pi = p + i * stride, *dpi = dp + i * stride;
+        const int64_t n = visible(&args->forward, blk, i);
+        float *pi = p + i * stride, *dpi = dp + i * stride, sum, delta;
+        row_sums(args, blk, head, i, n, pi, dpi, &sum, &delta);
+        const float inverse = sum > 0 ? 1.0f / sum : 0;
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
-            float e = cpu_exp(pi[j] - lse);
+            float e = pi[j] * inverse;
             pi[j] = e;
             dpi[j] = e * (dpi[j] - delta);
         }

@@ -222,19 +222,24 @@ static void backward_scores(const bwd_args *args, const struct block *blk, int64
 {
     const fwd_args *f = &args->forward;
     for (int64_t i = 0; i < blk->n_q; i++) {
-        const float *o = head_of(&f->o, blk->q0 + i, head, f->dim);
-        const float *d_o = head_of(&args->d_o, blk->q0 + i, head, f->dim);
         const float lse = f->lse[(blk->q0 + i) * f->n_heads + head];
-        float delta = 0, *p = w->f.s + i * score_stride(f), *dp = w->dp + i * score_stride(f);
+        float sum = 0, delta = 0, *p = w->f.s + i * score_stride(f),
+              *dp = w->dp + i * score_stride(f);
         const float *shifted = shifted_row(f, blk, w->f.shifted, i);
         float *row = w->dshifted + i * shift_stride(f), *ds = shifted_row(f, blk, w->dshifted, i);
-#pragma omp simd reduction(+ : delta)
-        for (int64_t d = 0; d < f->dim; d++)
-            delta += d_o[d] * o[d];
+        /* the row's own sums, so that roundings of lse and dp do not stay in dS */
+#pragma omp simd reduction(+ : sum, delta)
+        for (int64_t j = 0; j < blk->n_k; j++) {
+            p[j] = cpu_exp(p[j] + shifted[j] - lse);
+            sum += p[j];
+            delta += p[j] * dp[j];
+        }
+        const float inverse = sum > 0 ? 1.0f / sum : 0;
+        delta *= inverse;
         memset(row, 0, (size_t)blk->n_p * sizeof *row);
 #pragma omp simd
         for (int64_t j = 0; j < blk->n_k; j++) {
-            float e = cpu_exp(p[j] + shifted[j] - lse);
+            float e = p[j] * inverse;
             float d = e * (dp[j] - delta);
             p[j] = e;
             dp[j] = d;

@@ -379,6 +379,7 @@ void rules_lower_mlm_derived(struct rules_check *check)
         {0},
     };
     rules_lower_derived(check, derived);
+    rules_lower_mlm_sequence(check);
 }
 
 int rules_lower_mlm(struct rules_check *check)

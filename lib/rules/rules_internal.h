@@ -157,6 +157,8 @@ int rules_lower_het(struct rules_check *check);
 /* The parts of Megatron's arguments that heterogeneous training has too. */
 void rules_lower_mlm_arguments(struct rules_check *check);
 void rules_lower_mlm_derived(struct rules_check *check);
+/* The rest of them, once dp is known. */
+void rules_lower_mlm_sequence(struct rules_check *check);
 void rules_lower_pattern(struct rules_check *check);
 /* Options of the run: optimizer, recomputation, offload, graphs, checkpoints, environment. */
 void rules_lower_mlm_run(struct rules_check *check);
@@ -190,6 +192,6 @@ extern const size_t rules_n_mlm_flags;
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
     rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
     rules_mlm_run[], rules_mlm_args[], rules_mlm_model[], rules_mlm_train[], rules_het[],
-    rules_trn[], rules_cfg[], rules_sequence[];
+    rules_trn[], rules_cfg[], rules_sequence[], rules_mlm_sequence[];
 
 #endif

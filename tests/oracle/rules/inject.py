@@ -72,7 +72,7 @@ def rl_key(facts, name):
 
 # rule | dialect | needs | changes | may follow
 FAULTS = """
-WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe | tp=3 ; sp=False ; pad=12 | BAT TP RL-008
+WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe | tp=3 ; sp=False ; pad=12 | BAT TP RL-008 RL-014
 WLD-001 | am | dp_cfg is None and tp == 1 and cp == 1 and pp == 1 and ep == 1 | tp=3 ; @world=8 | BAT TP
 WLD-001 | mlm | tp*pp*cp > 1 | @world=tp*pp*cp*2+1 | BAT PP WLD-003
 WLD-002 | rl | world != "?" and world >= 1 and meg and not moe | pp=world*2 | BAT PP MOE WLD-003 RL PRC-014
@@ -94,7 +94,7 @@ BAT-004 | rl | True | gbs=0 | RL BAT
 BAT-004 | am | True | mbs=0 | AM BAT
 BAT-004 | mlm | True | mbs=0 | BAT
 BAT-005 | mlm | gbs_given not in (None, "?") | step-batch-size-schedule="0:768 4:1536" | BAT-006 BAT-001
-BAT-006 | mlm | gbs_given not in (None, "?") | step-batch-size-schedule="8:16 4:32" ; gbs=None | BAT-005
+BAT-006 | mlm | gbs_given not in (None, "?") | step-batch-size-schedule="8:16 4:32" ; gbs=None | BAT
 TP-001 | rl | tp == 1 and world != "?" | sp=True | TP
 TP-001 | mlm | tp == 1 and not experts | sp=True | CP ENV
 TP-001 | am | tp == 1 | sp=True | TP HYB
@@ -142,11 +142,11 @@ OPT-002 | mlm | dist_opt and overlap_params and overlap_grads and not megatron_f
 OPT-006 | mlm | per_token_loss | ddp-average-in-collective=True | OPT
 OPT-011 | mlm | not torch_fsdp and dist_opt and not megatron_fsdp | use-torch-fsdp2=True | OPT ENV CKP
 SCH-001 | mlm | steps not in (None, "?") and samples is None | lr-warmup-samples=100 | SCH
-SCH-003 | mlm | warmup_fraction not in (None, "?") and steps is not None | lr-warmup-iters=10 | SCH
+SCH-003 | mlm | not shell and warmup_fraction not in (None, "?") and steps is not None | lr-warmup-iters=10 | SCH
 SCH-004 | mlm | lr not in (None, "?") and min_lr not in (None, "?") | min-lr=lr*10 | SCH
 SCH-004 | am | lr not in (None, "?") and present("lr_scheduler") | lr_scheduler.min_lr=1.0 | SCH
 SCH-005 | mlm | schedule != "WSD" and not skip_train and lr not in (None, "?") | lr-decay-style="WSD" | SCH
-SCH-002 | mlm | steps not in (None, "?") | train-samples=1000 | SCH
+SCH-002 | mlm | not shell and steps not in (None, "?") | train-samples=1000 | SCH
 SCH-006 | mlm | steps not in (None, "?") and decay_iters is None and warmup_fraction is None and not samples | lr-warmup-iters=steps+1 | SCH
 CKP-001 | mlm | save not in (None, "?") and not skip_train | save-interval=0 | CKP
 CKP-002 | mlm | save is not None and save_every not in (None, "?", 1) | save-retain-interval=save_every+1 | CKP
@@ -244,7 +244,7 @@ HET-010 | het | not early | llm-only=True | HET WLD BAT
 HET-011 | het | not early and overlap_grads | encoder-ddp-overlap=True ; overlap-grad-reduce=False | HET OPT
 HET-013 | het | not early | calculate-per-token-loss=False | HET
 HET-014 | het | not early | use-distributed-optimizer=False | HET OPT CKP
-HET-017 | het | not early | freeze-lm=True ; freeze-vit=True ; freeze-projection=True | HET
+HET-017 | het | not early | freeze-lm=True ; freeze-vit=True ; freeze-projection=True | HET OPT-021
 HET-023 | het | not early | num-distributed-optimizer-instances=2 | HET WLD OPT
 HET-024 | het | not early and data_kind == "mock" | disable-vision-class-token=False | HET
 HET-025 | het | not early and sp and tp > 1 | seq=seq-1 | HET TP MOD CP

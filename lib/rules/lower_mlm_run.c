@@ -108,6 +108,8 @@ static void lower_program(struct rules_check *check)
     const struct rules_fact *skip = rules_fact_find(&check->facts, "skip_train");
     rules_fact_set(&check->facts, "inference",
                    rules_bool(skip->node && skip->origin == S2S_CONF_FROM_DERIVED));
+    rules_fact_set(&check->facts, "yaml_sections",
+                   rules_bool(raw && s2s_conf_key(raw, "language_model")));
     rules_fact_set(&check->facts, "early", rules_bool(false));
     rules_fact_set(&check->facts, "env_block", rules_bool(check->env_vars != NULL));
 }

@@ -55,6 +55,7 @@ const struct s2s_rule rules_mlm_model[] = {
         .severity = WARNING,
         .when = "mtp_hsm and (mtp_layers == null or mtp_layers < 2) and (pattern_mtp == null or "
                 "pattern_mtp < 2)",
+        .error_when = "yaml_sections",
         .at = "mtp_hsm",
         .message = "mtp-hsm with {if(mtp_layers == null, 'no', mtp_layers)} layers of "
                    "multi-token prediction is switched off",

@@ -234,7 +234,7 @@ const struct s2s_rule rules_mlm_train[] = {
         .dialects = MEGATRON,
         .severity = WARNING,
         .when = "te_loss == 'te'",
-        .error_when = "loss_fusion",
+        .error_when = "loss_fusion and not yaml_sections",
         .at = "te_loss",
         .message = "cross-entropy-fusion-impl te is known to be unstable",
         .fix = "use native",

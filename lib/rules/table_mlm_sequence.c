@@ -210,7 +210,7 @@ const struct s2s_rule rules_mlm_sequence[] = {
         .id = "S2S-PP-021",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "pp > 1 and pp_backend == 'ucc' and max_connections == 1",
+        .when = "pp > 1 and pp_backend == 'ucc' and max_connections == '1'",
         .at = "pp_backend max_connections",
         .message = "the ucc backend between stages with CUDA_DEVICE_MAX_CONNECTIONS=1",
         .fix = "unset CUDA_DEVICE_MAX_CONNECTIONS",

@@ -138,7 +138,7 @@ static void launchers_and_exports_are_the_environment(void **state)
         "export CUDA_DEVICE_MAX_CONNECTIONS=1\nNODES=2\n"
         "D=(--nproc_per_node 8 --nnodes $NODES)\n"
         "torchrun ${D[@]} pretrain_gpt.py --num-layers 12 --hidden-size 96 "
-        "--num-attention-heads 6 --max-position-embeddings 64 "
+        "--num-attention-heads 6 --seq-length 64 --max-position-embeddings 64 "
         "--tensor-model-parallel-size 3\n";
     struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sh");
     struct s2s_report report = S2S_REPORT_INIT;

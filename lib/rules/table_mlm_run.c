@@ -115,9 +115,9 @@ const struct s2s_rule rules_mlm_run[] = {
         .id = "S2S-SCH-002",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "not early and not skip_train and samples != null and (decay_iters != null or "
-                "warmup_iters > 0)",
-        .at = "decay_iters warmup_iters",
+        .when = "not early and not skip_train and samples != null and (steps != null or "
+                "decay_iters != null or warmup_iters > 0)",
+        .at = "decay_iters warmup_iters samples",
         .message = "train-samples together with a length in iterations",
         .fix = "count everything in iterations or everything in samples",
         .why = "The schedule has one unit.",

@@ -57,7 +57,7 @@ KEYS["het"] = {
     "enc_cp": "encoder-cp", "enc_offset": "encoder-offset",
 }
 OPTIONS = {"@world": "--world-size=", "@gpus": "--gpus-per-node=", "@env": "--env=", "@layers": "--set=layers=",
-           "@sm": "--sm=", "@upstream": "--upstream="}
+           "@sm": "--sm=", "@upstream": "--upstream=", "@set": "--set="}
 
 
 def rl_key(facts, name):
@@ -72,7 +72,7 @@ def rl_key(facts, name):
 
 # rule | dialect | needs | changes | may follow
 FAULTS = """
-WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe | tp=3 ; sp=False ; pad=12 | BAT TP RL-008 RL-014
+WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe | tp=3 ; sp=False ; pad=12 | BAT TP WLD-002 RL-008 RL-014
 WLD-001 | am | dp_cfg is None and tp == 1 and cp == 1 and pp == 1 and ep == 1 | tp=3 ; @world=8 | BAT TP
 WLD-001 | mlm | tp*pp*cp > 1 | @world=tp*pp*cp*2+1 | BAT PP WLD-003
 WLD-002 | rl | world != "?" and world >= 1 and meg and not moe | pp=world*2 | BAT PP MOE WLD-003 RL PRC-014
@@ -95,7 +95,7 @@ BAT-004 | am | True | mbs=0 | AM BAT
 BAT-004 | mlm | True | mbs=0 | BAT
 BAT-005 | mlm | gbs_given not in (None, "?") | step-batch-size-schedule="0:768 4:1536" | BAT-006 BAT-001
 BAT-006 | mlm | gbs_given not in (None, "?") | step-batch-size-schedule="8:16 4:32" ; gbs=None | BAT
-TP-001 | rl | tp == 1 and world != "?" | sp=True | TP
+TP-001 | rl | tp == 1 and world != "?" | sp=True | TP HYB
 TP-001 | mlm | tp == 1 and not experts | sp=True | CP ENV
 TP-001 | am | tp == 1 | sp=True | TP HYB
 TP-002 | mlm | heads not in ("?", None) and tp == 1 and not hybrid and not experts and not gqa | tp=2 ; heads=heads//2*2+1 ; kv-channels=64 ; @world=8 | BAT TP MOD CP WLD OPT ENV
@@ -160,6 +160,77 @@ REC-001 | mlm | recompute is None | recompute-granularity="selective" ; recomput
 REC-002 | mlm | recompute is None and not overlap_ep | recompute-granularity="full" | REC MOE
 REC-003 | mlm | recompute is None | recompute-granularity="partial" | REC MOE
 ENV-002 | mlm | (torch_fsdp or megatron_fsdp) and max_connections == "?" and not shell | @env="CUDA_DEVICE_MAX_CONNECTIONS=1" | ENV
+MOD-001 | mlm | head_dim_given is None and heads not in (None, "?") and hidden not in (None, "?") and tp == 1 and not hybrid and heads > 1 | hidden=hidden+1 | MOD TP
+MOD-002 | mlm | gqa and heads not in (None, "?") and query_groups not in (None, "?") and tp == 1 | num-query-groups=heads-1 | MOD TP
+MOD-003 | mlm | mpe not in (None, "?") and seq not in (None, "?") | mpe=seq-1 | MOD
+MOD-004 | mlm | not shell and gqa and query_groups not in (None, "?") | group-query-attention=False | MOD TP
+MOD-006 | mlm | seq_given not in (None, "?") | encoder-seq-length=seq_given | MOD
+MOD-007 | mlm | not shell and sizes_given == 4 and not use_ckpt_args and not heterogeneous and trains and not retro | mpe=None | MOD
+MOD-008 | mlm | not mla and attn in ("auto", "flash", "fused") | kv-channels=260 | MOD TP
+MOD-009 | mlm | layers not in (None, "?") and layers > 1 | no-rope-freq=layers+1 | MOD
+MOD-012 | mlm | not mtp_layers and not hybrid | mtp-num-layers=1 ; position-embedding-type="learned_absolute" ; use-rotary-position-embeddings=False | MOD PP MOE
+MOD-013 | mlm | not mtp_layers and not pattern_mtp | mtp-hsm=True | MOD
+MOD-018 | mlm | log_every not in (None, "?", 1) | log-memory-interval=log_every+1 | MOD
+HYB-008 | mlm | hybrid and pattern_mamba and tp == 2 | mamba-num-heads=63 | HYB MOD CP
+HYB-010 | mlm | hybrid and pattern_mamba and not fp8 and tp == 1 and hidden not in (None, "?") | fp8-format="hybrid" ; mamba-num-heads=36 | HYB PRC MOE OPT
+HYB-011 | mlm | True | is-hybrid-model=True | HYB
+MOE-019 | mlm | experts not in (None, "?") and dispatcher == "allgather" | variable-seq-lengths=True | MOE
+MOE-020 | mlm | experts not in (None, "?") and ep > 1 and pp == 1 and not overlap_ep | overlap-moe-expert-parallel-comm=True ; moe-token-dispatcher-type="allgather" ; moe-enable-deepep=False | MOE
+MOE-021 | mlm | not overlap_ep | delay-wgrad-compute=True | MOE
+MOE-024 | rl | meg and present("grpo") | policy.megatron_cfg.moe_router_load_balancing_type="aux_loss" | MOE
+MOE-029 | rl | dt and not meg | policy.dtensor_cfg.automodel_kwargs={"backend": {"enable_deepep": True}} | MOE RL
+OPT-003 | mlm | dist_opt and overlap_params and ckpt_format != "torch" | overlap-param-gather-with-optimizer-step=True | OPT
+OPT-004 | mlm | not bucket | ddp-bucket-size=40000000 ; ddp-num-buckets=4 | OPT
+OPT-007 | mlm | not dist_opt and not torch_fsdp | num-distributed-optimizer-instances=2 | OPT WLD
+OPT-009 | mlm | not precision_aware | optimizer-cpu-offload=True | OPT
+OPT-010 | mlm | not precision_aware | exp-avg-dtype="bf16" | OPT
+OPT-013 | mlm | not torch_fsdp and not megatron_fsdp | optimizer="muon" ; use-torch-fsdp2=True | OPT ENV CKP
+OPT-014 | mlm | not dist_opt | ddp-pad-buckets-for-high-nccl-busbw=True | OPT
+OPT-023 | rl | meg and precision == "bfloat16" | policy.megatron_cfg.optimizer.use_precision_aware_optimizer=True ; policy.megatron_cfg.optimizer.bf16=False | OPT
+SCH-007 | mlm | steps not in (None, "?") and not samples and warmup_fraction is None and not decay_iters and warmup_iters not in (None, "?") and steps > warmup_iters | lr-decay-style="WSD" ; lr-wsd-decay-iters=steps-warmup_iters+1 | SCH
+SCH-009 | mlm | not shell and trains and not skip_train and sizes_given in (3, 4) and lr not in (None, "?") and not use_ckpt_args and not retro | train-iters=None ; train-samples=None | SCH
+SCH-010 | mlm | True | override-opt-param-scheduler=True ; use-checkpoint-opt-param-scheduler=True | SCH
+SCH-011 | mlm | wd_style == "constant" | start-weight-decay=0.1 | SCH
+SCH-012 | mlm | lr not in (None, "?") | lr-warmup-init=lr*2 | SCH
+SCH-012 | rl | meg and meg_lr not in (None, "?") | policy.megatron_cfg.scheduler.lr_warmup_init=1.0 | SCH
+SCH-013 | am | True | step_scheduler.ckpt_every_steps=0 | SCH
+SCH-018 | rl | dt and not meg | policy.scheduler=[{"name": "torch.optim.lr_scheduler.LinearLR"}, {"name": "torch.optim.lr_scheduler.ConstantLR"}] | SCH
+CKP-001 | mlm | not shell and save is not None and not skip_train and trains and steps not in (None, "?") | save-interval=None | CKP SCH
+CKP-008 | mlm | dist_opt and not no_gloo and optimizer == "adam" and not async_save and not megatron_fsdp and not torch_fsdp | disable-gloo-process-groups=True ; ckpt-format="torch" | CKP
+CKP-010 | mlm | local_type is None | non-persistent-ckpt-type="local" | CKP
+CKP-011 | mlm | not shell | ckpt-pg-tensors-cache-path="/cache" ; ckpt-fully-parallel-load-process-group="ep_dp" | CKP
+CKP-012 | mlm | not no_load_optim | load-main-params-from-ckpt=True | CKP
+CKP-013 | mlm | True | override-ckpt-iteration=10 ; finetune=True | CKP
+CKP-014 | mlm | not shell and load is None and pretrained is None and not use_ckpt_args | use-checkpoint-args=True | CKP
+CKP-016 | mlm | True | use-dist-ckpt=True | CKP
+CKP-020 | rl | True | checkpointing.enabled=True ; checkpointing.metric_name="accuracy" | CKP
+CKP-021 | mlm | not shell and not skip_train and not no_load_optim and not rl_step | skip-train=True | CKP
+CKP-022 | mlm | not shell | logits-save-dir="/logits" | CKP
+PRC-002 | mlm | not fp8 | fp8-format="hybrid" ; fp4-format="e2m1" | PRC CP MOE HYB
+PRC-004 | mlm | not fp8 and not fp4 | fp8-format="hybrid" ; fp8-recipe="delayed" ; first-last-layers-bf16=True | PRC CP MOE HYB
+PRC-006 | mlm | not fp16 | fp16-lm-cross-entropy=True | PRC
+PRC-007 | mlm | True | cross-entropy-loss-fusion=True ; cross-entropy-fusion-impl="te" | PRC
+PRC-009 | mlm | not fp8 and not fp4 | fp8-format="hybrid" ; fp8-recipe="mxfp8" ; @sm=9.0 | PRC CP MOE HYB ENV
+PRC-010 | rl | True | policy.precision="bf16" | *
+PRC-012 | am | pp > 1 and fsdp == "fsdp2" and not present("distributed.mp_policy") | distributed.pipeline.dtype="fp32" | PRC
+PRC-013 | mlm | not precision_aware | accumulate-allreduce-grads-in-fp32=True ; main-grads-dtype="bf16" ; use-precision-aware-optimizer=True | PRC OPT
+PRC-014 | rl | present("grpo") and backend == "vllm" and not importance | policy.generation.vllm_cfg.precision="fp8" | PRC RL
+PRC-015 | mlm | not shell and not deterministic | deterministic-mode=True ; @env="NVTE_ALLOW_NONDETERMINISTIC_ALGO=1" | PRC
+REC-004 | mlm | tp == 1 | distribute-saved-activations=True | REC
+REC-005 | mlm | recompute is None and not grouped_gemm | recompute-granularity="selective" ; recompute-modules="moe_act layernorm" | REC MOE
+REC-006 | mlm | recompute is None and pp > 1 | cpu-offloading-num-layers=1 | REC
+REC-007 | mlm | not offload_acts | fine-grained-activation-offloading=True | REC
+REC-008 | mlm | graph_impl == "none" and not enable_graph and not fp16 and not no_nan_check | cuda-graph-impl="full_iteration" | REC
+REC-008 | rl | meg and graph_impl == "none" | policy.megatron_cfg.cuda_graph_impl="full_iteration" ; policy.megatron_cfg.cuda_graph_modules=["attn"] | REC
+REC-009 | mlm | graph_impl == "none" and not enable_graph and recompute is None | cuda-graph-impl="transformer_engine" ; @env="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" | REC
+REC-012 | mlm | True | nccl-ub=True ; @env="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" | REC
+DAT-001 | mlm | not mock and data_path_arg is not None | mock-data=True | DAT
+DAT-003 | mlm | not shell and mock | fim-data=True | DAT
+DAT-004 | mlm | True | dataloader-type="multi" | DAT
+DAT-005 | mlm | True | num-dataset-builder-threads=0 | DAT
+ENV-006 | rl | meg and flex_backend is None | policy.megatron_cfg.moe_flex_dispatcher_backend="hybridep" ; policy.megatron_cfg.moe_token_dispatcher_type="flex" | ENV MOE RL
+CFG-007 | mlm | True | tensor-model-paralel-size=2 | CFG
+CFG-011 | am | mbs not in ("?", None) | @set="step_scheduler.local_batch_size=77" | *
 RL-001 | rl | meg and not present("policy.draft") | policy.dtensor_cfg.enabled=True | RL
 RL-002 | rl | dt and not meg and not draft | policy.dtensor_cfg.enabled=False | *
 RL-003 | rl | packed and not draft | dynamic=True | RL THD BAT

@@ -13,7 +13,7 @@ static const struct s2s_rule *const tables[] = {
     rules_wld,          rules_bat,      rules_tp,        rules_cp,        rules_thd, rules_pp,
     rules_model,        rules_run,      rules_slm,       rules_rl,        rules_am,  rules_mlm,
     rules_mlm_run,      rules_mlm_args, rules_mlm_model, rules_mlm_train, rules_het, rules_sequence,
-    rules_mlm_sequence, rules_trn,      rules_cfg,
+    rules_mlm_sequence, rules_trn,      rules_memory,    rules_cfg,
 };
 
 /* The second name of a pair is the one that is reported. */
@@ -193,9 +193,8 @@ static int apply_set(struct rules_check *check, const char *set)
     return rc < 0 ? s2s_error_add(check->err, rc, "--set") : 0;
 }
 
-static int lower(struct rules_check *check)
+static int lower_dialect(struct rules_check *check)
 {
-    rules_lower_common(check);
     switch (check->report->dialect) {
     case S2S_DIALECT_SLM:
         return rules_lower_slm(check);
@@ -210,6 +209,15 @@ static int lower(struct rules_check *check)
     default:
         return rules_lower_s2s(check);
     }
+}
+
+static int lower(struct rules_check *check)
+{
+    rules_lower_common(check);
+    int rc = lower_dialect(check);
+    if (rc >= 0)
+        rules_lower_memory(check);
+    return rc;
 }
 
 static void forget_findings(struct s2s_report *report, size_t from)

@@ -1,5 +1,6 @@
 #include "lib/rules/rules_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "lib/base/utf8.h"
@@ -85,4 +86,36 @@ void s2s_report_text(struct s2s_buf *buf, const struct s2s_report *report, bool 
     for (size_t i = 0; show_skipped && i < report->n_skipped; i++)
         s2s_buf_printf(buf, "%s: not evaluated: %s (%s is not known)\n", report->path,
                        report->skipped[i].rule->id, report->skipped[i].unknown);
+}
+
+static void add_gib(struct s2s_buf *buf, double bytes)
+{
+    if (isnan(bytes))
+        s2s_buf_printf(buf, " %11s", "?");
+    else
+        s2s_buf_printf(buf, " %11.2f", bytes / (1 << 30));
+}
+
+void s2s_report_memory(struct s2s_buf *buf, const struct s2s_report *report)
+{
+    const struct s2s_memory *m = &report->memory;
+    if (!m->n_stages || isnan(m->parameters)) {
+        s2s_buf_printf(buf, "%s: what a rank needs is not known%s\n", report->path,
+                       m->n_stages ? ": sizes of the model are missing" : "");
+        return;
+    }
+    s2s_buf_printf(buf,
+                   "%s: %.4g billion parameters%s; GiB a rank, at least\n   stage  parameters     "
+                   "weights   gradients   optimizer activations      logits       total\n",
+                   report->path, m->parameters / 1e9,
+                   m->no_vocabulary ? " without those of the vocabulary" : "");
+    for (size_t i = 0; i < m->n_stages; i++) {
+        const struct s2s_memory_stage *s = &m->stages[i];
+        const double bytes[] = {s->weights,     s->gradients, s->optimizer,
+                                s->activations, s->logits,    s2s_memory_total(s)};
+        s2s_buf_printf(buf, "%8s %11.0f", s->name, s->parameters);
+        for (size_t k = 0; k < sizeof bytes / sizeof *bytes; k++)
+            add_gib(buf, bytes[k]);
+        s2s_buf_putc(buf, '\n');
+    }
 }

@@ -72,6 +72,7 @@ struct s2s_rules_options {
     const struct s2s_conf *previous;     /* `resolved` of the run that is resumed; or NULL */
     bool launch;                         /* what must be known at launch and is not, is an error */
     bool resolve;                        /* fill report->resolved */
+    bool memory;                         /* S2S-MEM-003: say what a rank needs */
 };
 
 /*
@@ -86,6 +87,22 @@ bool s2s_rules_is_shell(const char *path);
  * script that it hands its variables over to. */
 int s2s_rules_read(struct s2s_conf **out, const char *path, const char *also,
                    struct s2s_error *err);
+
+/* What a rank of one pipeline stage needs, bytes; NaN: not known. A lower bound. */
+struct s2s_memory_stage {
+    const char *name; /* "every" without a pipeline, else "first", "middle", "last" */
+    double parameters;
+    double weights, gradients, optimizer, activations, logits;
+};
+
+struct s2s_memory {
+    double parameters;  /* of the language model; NaN: not known */
+    bool no_vocabulary; /* its size is not known: no embedding and no logits are counted */
+    size_t n_stages;    /* 0: not counted for this kind of config */
+    struct s2s_memory_stage stages[3];
+};
+double s2s_memory_states(const struct s2s_memory_stage *stage); /* weights, gradients, optimizer */
+double s2s_memory_total(const struct s2s_memory_stage *stage);
 
 struct s2s_finding {
     const struct s2s_rule *rule;
@@ -110,6 +127,7 @@ struct s2s_report {
     struct s2s_skipped *skipped;
     size_t n_skipped, cap_skipped;
     size_t n_errors, n_warnings, n_infos, n_suppressed;
+    struct s2s_memory memory;
     bool broken;                     /* no reader of it could come to an end: circles, bombs */
     struct s2s_conf *resolved;       /* what --resolve shows: common names with their origins */
     struct s2s_conf *conf;           /* the config after interpolation and overrides, owned */
@@ -148,5 +166,7 @@ int s2s_rules_check_recipe(const struct s2s_conf *conf, int64_t world_size,
  */
 void s2s_report_text(struct s2s_buf *buf, const struct s2s_report *report, bool color,
                      bool show_skipped);
+/* What a rank of each pipeline stage needs, in GiB, and how many parameters it has. */
+void s2s_report_memory(struct s2s_buf *buf, const struct s2s_report *report);
 
 #endif

@@ -167,6 +167,8 @@ int rules_args_of_yaml(struct rules_check *check);
 /* Replaces check->conf by itself with its parents (`defaults`); path is where it was read from.
  * FORMAT for a parent that cannot be parsed or a circle. */
 int rules_inherit(struct rules_check *check, const char *path);
+/* What a rank needs of its GPU's memory, once everything else is lowered. */
+void rules_lower_memory(struct rules_check *check);
 /* Names that every dialect has: world_size and device facts of the options. */
 void rules_lower_common(struct rules_check *check);
 /* sm as 10*major+minor and what follows from the device; unknown without --device or --sm */
@@ -192,6 +194,6 @@ extern const size_t rules_n_mlm_flags;
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
     rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
     rules_mlm_run[], rules_mlm_args[], rules_mlm_model[], rules_mlm_train[], rules_het[],
-    rules_trn[], rules_cfg[], rules_sequence[], rules_mlm_sequence[];
+    rules_trn[], rules_memory[], rules_cfg[], rules_sequence[], rules_mlm_sequence[];
 
 #endif

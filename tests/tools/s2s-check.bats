@@ -278,6 +278,59 @@ EOF
     says "       3  no"
 }
 
+@test "--report says what a rank needs, by the published formulas" {
+    run_gpt() {
+        s2s-check --json --report --world-size 64 --argv -- pretrain_gpt.py --num-layers 96 --hidden-size 12288 \
+            --num-attention-heads 96 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 2 --bf16 \
+            --position-embedding-type rope --disable-bias-linear --padded-vocab-size 51200 \
+            --untie-embeddings-and-output-weights --sequence-parallel --tensor-model-parallel-size 8 "$@" || [ $? -eq 1 ]
+    }
+    run_gpt >plain.json
+    run_gpt --use-distributed-optimizer --pipeline-model-parallel-size 4 --global-batch-size 128 >sharded.json
+    run_gpt --use-distributed-optimizer --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 >full.json
+    python3 - <<'EOF'
+import json
+h, layers, ffn, vocab, tokens, tp = 12288, 96, 4 * 12288, 51200, 2048 * 2, 8
+block = layers * (2 * h * (ffn + 2) + 4 * h * h) + 2 * h  # theoretical_memory_usage.py
+embedding = h * vocab
+def stages(name):
+    report = json.load(open(name))["files"][0]
+    assert report["parameters"] == block + 2 * embedding, report["parameters"]
+    assert "S2S-MEM-003" in [f["rule"] for f in report["findings"]]
+    return {s["stage"]: s for s in report["memory"]}
+def near(a, b):
+    assert abs(a - b) <= 1e-6 * b + 1, (a, b)
+def states(s):
+    return s["weights"] + s["gradients"] + s["optimizer"]
+layer = tokens * h * (18 + 4 * ffn / h) / tp
+
+s = stages("plain.json")["every"]
+near(states(s), (block + 2 * embedding) / tp * 18)
+near(s["activations"], layers * layer)
+near(s["logits"], 4 * tokens * vocab / tp)
+near(s["total"], states(s) + s["activations"] + s["logits"])
+
+s, pp, dp = stages("sharded.json"), 4, 2
+assert list(s) == ["first", "middle", "last"]
+near(states(s["middle"]), block / pp / tp * (6 + 12 / dp))
+near(states(s["first"]), (block / pp + embedding) / tp * (6 + 12 / dp))
+near(s["first"]["activations"], pp * layers / pp * layer)
+near(s["last"]["activations"], layers / pp * layer)
+assert s["first"]["logits"] == 0
+
+s = stages("full.json")["every"]
+near(states(s), (block + 2 * embedding) / tp * (6 + 12 / 8))
+near(s["activations"], (2 * layers * tokens * h) / tp + layer)
+EOF
+    exits 0 s2s-check --report --model-config "$ROOT/tests/oracle/rules/llama8b.json" slm.yaml
+    says "8.03 billion parameters"
+    exits 0 s2s-check --report slm.yaml
+    says "sizes of the model are missing"
+    exits 0 s2s-check --device h100 --model-config "$ROOT/tests/oracle/rules/llama8b.json" --set model.freeze_params=[] \
+        --set devices=1 --set nodes=1 --set ep=1 --set precision=bf16-mixed slm.yaml
+    says "warning: every rank needs 119.7 GiB for weights, gradients and optimizer states, h100 has 80 GiB [S2S-MEM-001]"
+}
+
 @test "--resolve shows common names and where they come from" {
     exits 0 s2s-check --resolve slm.yaml
     says "ep: 8  # slm.yaml:24:14"

@@ -44,7 +44,8 @@ void check_parse_worlds(struct argp_state *state, struct check_options *opt, con
 int check_run(const struct check_options *opt, struct s2s_error *err);
 
 /* One document about all files (JSON, SARIF, JUnit) or lines (GitHub). */
-void check_format_json(struct s2s_buf *buf, const struct check_file *files, size_t n);
+/* memory: with what a rank needs */
+void check_format_json(struct s2s_buf *buf, const struct check_file *files, size_t n, bool memory);
 void check_format_sarif(struct s2s_buf *buf, const struct check_file *files, size_t n);
 void check_format_github(struct s2s_buf *buf, const struct check_file *files, size_t n);
 void check_format_junit(struct s2s_buf *buf, const struct check_file *files, size_t n);

@@ -1,5 +1,6 @@
 #include "tools/validate/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,7 +77,35 @@ static void json_finding(struct s2s_buf *buf, const struct check_file *file,
     s2s_buf_putc(buf, '}');
 }
 
-static void json_file(struct s2s_buf *buf, const struct check_file *file)
+static void json_bytes(struct s2s_buf *buf, const char *name, double bytes)
+{
+    if (isnan(bytes))
+        s2s_buf_printf(buf, ", \"%s\": null", name);
+    else
+        s2s_buf_printf(buf, ", \"%s\": %.0f", name, bytes);
+}
+
+/* bytes of a rank of each stage */
+static void json_memory(struct s2s_buf *buf, const struct s2s_memory *m)
+{
+    s2s_buf_puts(buf, ", \"memory\": [");
+    for (size_t i = 0; i < m->n_stages; i++) {
+        const struct s2s_memory_stage *s = &m->stages[i];
+        s2s_buf_printf(buf, "%s{\"stage\": \"%s\"", i ? ", " : "", s->name);
+        json_bytes(buf, "parameters", s->parameters);
+        json_bytes(buf, "weights", s->weights);
+        json_bytes(buf, "gradients", s->gradients);
+        json_bytes(buf, "optimizer", s->optimizer);
+        json_bytes(buf, "activations", s->activations);
+        json_bytes(buf, "logits", s->logits);
+        json_bytes(buf, "total", s2s_memory_total(s));
+        s2s_buf_putc(buf, '}');
+    }
+    s2s_buf_putc(buf, ']');
+    json_bytes(buf, "parameters", m->n_stages ? m->parameters : NAN);
+}
+
+static void json_file(struct s2s_buf *buf, const struct check_file *file, bool memory)
 {
     const struct s2s_report *r = &file->report;
     const char *dialect = s2s_dialect_name(r->dialect);
@@ -107,6 +136,8 @@ static void json_file(struct s2s_buf *buf, const struct check_file *file)
         json_finding(buf, file, &r->findings[i]);
     }
     s2s_buf_printf(buf, "], \"skipped\": %zu", r->n_skipped);
+    if (memory)
+        json_memory(buf, &r->memory);
     if (r->resolved) {
         s2s_buf_puts(buf, ", \"resolved\": ");
         s2s_conf_dump_json(buf, r->resolved);
@@ -114,13 +145,13 @@ static void json_file(struct s2s_buf *buf, const struct check_file *file)
     s2s_buf_putc(buf, '}');
 }
 
-void check_format_json(struct s2s_buf *buf, const struct check_file *files, size_t n)
+void check_format_json(struct s2s_buf *buf, const struct check_file *files, size_t n, bool memory)
 {
     size_t n_errors = 0, n_warnings = 0;
     s2s_buf_puts(buf, "{\"files\": [");
     for (size_t i = 0; i < n; i++) {
         s2s_buf_puts(buf, i ? ",\n  " : "\n  ");
-        json_file(buf, &files[i]);
+        json_file(buf, &files[i], memory);
         n_errors += files[i].report.n_errors + (files[i].failure != NULL);
         n_warnings += files[i].report.n_warnings;
     }

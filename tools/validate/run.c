@@ -171,6 +171,8 @@ static void settle(struct check_file *file, const struct check_options *opt)
     if (opt->format == CHECK_TEXT && opt->n_worlds <= 1) {
         bool color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
         s2s_report_text(&file->text, &file->report, color, opt->show_skipped);
+        if (opt->rules.memory)
+            s2s_report_memory(&file->text, &file->report);
         if (file->report.resolved)
             s2s_conf_dump(&file->text, file->report.resolved, true);
     }
@@ -448,7 +450,7 @@ static void format_all(struct s2s_buf *buf, const struct files *files,
 {
     switch (opt->format) {
     case CHECK_JSON:
-        check_format_json(buf, files->items, files->n);
+        check_format_json(buf, files->items, files->n, opt->rules.memory);
         break;
     case CHECK_SARIF:
         check_format_sarif(buf, files->items, files->n);

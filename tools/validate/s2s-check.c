@@ -30,6 +30,7 @@ enum {
     KEY_ARGV,
     KEY_ALSO,
     KEY_UPSTREAM,
+    KEY_REPORT,
     KEY_PREVIOUS,
 };
 
@@ -63,6 +64,10 @@ static const struct argp_option options[] = {
     {"sm", KEY_SM, "X.Y", 0, "Compute capability of the GPU, such as 9.0", 2},
     {"cudnn", KEY_CUDNN, "X.Y.Z", 0, "Version of cuDNN, such as 9.18.1", 2},
     {"launch", KEY_LAUNCH, NULL, 0, "What must be known at launch and is not, is an error", 2},
+    {"report", KEY_REPORT, NULL, 0,
+     "Print what a rank needs of its GPU's memory: weights, gradients, optimizer states, "
+     "activations, logits",
+     3},
     {"strict", KEY_STRICT, NULL, 0, "Warnings fail too (exit status 1)", 3},
     {"show-skipped", KEY_SKIPPED, NULL, 0, "List rules that could not be evaluated, and why", 3},
     {"format", KEY_FORMAT, "NAME", 0,
@@ -159,6 +164,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_MODEL:
         opt->model_config = arg;
+        return 0;
+    case KEY_REPORT:
+        opt->rules.memory = true;
         return 0;
     case KEY_STRICT:
         opt->strict = true;

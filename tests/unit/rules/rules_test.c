@@ -55,6 +55,8 @@ static void read_token(struct given *g, char *token)
         g->opt.device = value;
     else if (option(g, token, "env", &value))
         g->env[g->n_env++] = value;
+    else if (option(g, token, "report", &value))
+        g->opt.memory = !strcmp(value, "1");
     else if (option(g, token, "upstream", &value))
         g->opt.upstream = value;
     else if (option(g, token, "path", &value))

@@ -243,6 +243,23 @@ static struct rules_value words_of(struct reader *r, struct rules_value a, const
     return open ? rules_unknown() : stranger ? rules_null() : rules_bool(false);
 }
 
+/* older('2.9', '2.11'): by the numbers between the dots */
+static struct rules_value older(struct rules_value a, struct rules_value b)
+{
+    if (a.type != RULES_TEXT || !isdigit((unsigned char)*a.s))
+        return rules_unknown();
+    for (const char *s = a.s, *t = b.s;;) {
+        char *s_end, *t_end;
+        long x = strtol(s, &s_end, 10), y = strtol(t, &t_end, 10);
+        if (x != y)
+            return rules_bool(x < y);
+        if (*t_end != '.')
+            return rules_bool(false);
+        s = *s_end == '.' ? s_end + 1 : "0";
+        t = t_end + 1;
+    }
+}
+
 static struct rules_value two_numbers(struct reader *r, const char *function, struct rules_value a,
                                       struct rules_value b)
 {
@@ -266,7 +283,7 @@ static struct rules_value call(struct reader *r, const char *function,
         int n_args;
     } known[] = {{"env", 1},    {"len", 1},  {"product", 1}, {"divisors", 1}, {"contains", 2},
                  {"starts", 2}, {"ends", 2}, {"near", 2},    {"up", 2},       {"max", 2},
-                 {"min", 2},    {"if", 3},   {"has", 2},     {"stranger", 2}};
+                 {"min", 2},    {"if", 3},   {"has", 2},     {"stranger", 2}, {"older", 2}};
     size_t k = 0;
     while (k < sizeof known / sizeof *known && strcmp(known[k].name, function))
         k++;
@@ -288,6 +305,8 @@ static struct rules_value call(struct reader *r, const char *function,
         return a.type == RULES_UNKNOWN ? a : a.type == RULES_BOOL && a.b ? args[1] : args[2];
     if (!strcmp(function, "contains") || !strcmp(function, "starts") || !strcmp(function, "ends"))
         return texts(function, a, args[1]);
+    if (!strcmp(function, "older"))
+        return older(a, args[1]);
     if (!strcmp(function, "has") || !strcmp(function, "stranger"))
         return words_of(r, a, args[1].s, function[0] == 's');
     return two_numbers(r, function, a, args[1]);

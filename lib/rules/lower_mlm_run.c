@@ -11,7 +11,8 @@ static const struct rules_map map[] = {
     {"no_position", "no_position_embedding", "bool", "false"},
     {"limited_devices", "moe_router_topk_limited_devices", "any", ""},
     {"transformer_impl", "transformer_impl", "text", "transformer_engine"},
-    {"te", "te_version", "number", "?"},
+    {"te", "te_version", "text", "?"},
+    {"torch", "torch_version", "text", "?"},
     {"heterogeneous",
      "heterogeneous_layers_config_path heterogeneous_layers_config_encoded_json "
      "language_model_type",

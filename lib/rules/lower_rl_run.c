@@ -8,7 +8,7 @@
 #define ROPE "@.hf_config_overrides.rope_scaling."
 
 static const struct rules_map map[] = {
-    {"te", "te_version", "number", "?"},
+    {"te", "te_version", "text", "?"},
     {"grpo", "grpo", "any", ""},
     {"algorithm", "grpo sft dpo distillation rm ppo gdpo on_policy_distillation", "any", ""},
     {"run_length", MEG "train_iters grpo.max_num_steps sft.max_num_steps dpo.max_num_steps", "int",

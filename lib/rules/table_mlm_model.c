@@ -161,11 +161,12 @@ const struct s2s_rule rules_mlm_model[] = {
         .id = "S2S-MOE-022",
         .dialects = MEGATRON,
         .severity = WARNING,
-        .when = "permute_fusion and te < 2.1",
+        .when = "permute_fusion and older(te, '2.1')",
         .at = "permute_fusion",
         .message = "moe-permute-fusion with Transformer Engine {te}",
         .fix = "use Transformer Engine 2.1 or newer, or leave it out",
-        .why = "Older releases do not have the fused kernels, and the start fails.",
+        .why = "Older releases do not have the fused kernels, and the start fails. The release is "
+               "said with --set te=2.0.",
         .source = CONFIG,
     },
     {

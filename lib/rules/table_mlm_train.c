@@ -353,11 +353,13 @@ const struct s2s_rule rules_mlm_train[] = {
         .id = "S2S-REC-012",
         .dialects = MEGATRON,
         .severity = ERROR,
-        .when = "nccl_ub and contains(alloc_conf, 'expandable_segments:True')",
+        .when = "nccl_ub and contains(alloc_conf, 'expandable_segments:True') and not "
+                "(known(torch) and not older(torch, '2.11'))",
         .at = "alloc_conf nccl_ub",
         .message = "nccl-ub with expandable segments of memory",
         .fix = "leave expandable_segments out of PYTORCH_CUDA_ALLOC_CONF",
-        .why = "Before torch 2.11 registered buffers come from a pool that cannot grow.",
+        .why = "Before torch 2.11 registered buffers come from a pool that cannot grow. A newer "
+               "one is said with --set torch=2.11.",
         .source = "megatron/core/distributed/distributed_data_parallel_config.py",
     },
     {

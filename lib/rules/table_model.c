@@ -286,11 +286,12 @@ const struct s2s_rule rules_model[] = {
         .id = "S2S-MOE-022",
         .dialects = RL,
         .severity = WARNING,
-        .when = "meg and permute_fusion and te < 2.1",
+        .when = "meg and permute_fusion and older(te, '2.1')",
         .at = "permute_fusion",
         .message = "moe_permute_fusion with Transformer Engine {te}",
         .fix = "use Transformer Engine 2.1 or newer, or set {@permute_fusion}: false",
-        .why = "Older releases do not have the fused kernels, and the start fails.",
+        .why = "Older releases do not have the fused kernels, and the start fails. The release is "
+               "said with --set te=2.0.",
         .source = "megatron TransformerConfig",
     },
     {

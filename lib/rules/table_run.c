@@ -332,7 +332,8 @@ const struct s2s_rule rules_run[] = {
         .message = "rank 0 puts about {12*model_params // 1073741824} GiB of weights and "
                    "optimizer together, its host has about {host_room} GiB",
         .fix = "set save_distributed_checkpoint: true",
-        .why = "Without it every save gathers the whole model in the memory of one host.",
+        .why = "Without it every save gathers the whole model in the memory of one host. Twice the "
+               "memory of its GPUs is taken for it, or --set host_gib=1024.",
         .source = "nemo_automodel: AutomodelParallelStrategy",
     },
     {

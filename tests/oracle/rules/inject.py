@@ -72,7 +72,7 @@ def rl_key(facts, name):
 
 # rule | dialect | needs | changes | may follow
 FAULTS = """
-WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe | tp=3 ; sp=False ; pad=12 | BAT TP WLD-002 RL-008 RL-014
+WLD-001 | rl | world != "?" and world >= 4 and world % 3 != 0 and not moe and cp*pp == 1 | tp=3 ; sp=False ; pad=12 | BAT TP RL-008 RL-014
 WLD-001 | am | dp_cfg is None and tp == 1 and cp == 1 and pp == 1 and ep == 1 | tp=3 ; @world=8 | BAT TP
 WLD-001 | mlm | tp*pp*cp > 1 | @world=tp*pp*cp*2+1 | BAT PP WLD-003
 WLD-002 | rl | world != "?" and world >= 1 and meg and not moe | pp=world*2 | BAT PP MOE WLD-003 RL PRC-014
@@ -85,7 +85,7 @@ WLD-007 | rl | True | tp=0 | *
 WLD-007 | am | True | cp=0 | *
 WLD-007 | mlm | True | tp=-2 | *
 WLD-008 | rl | meg and gpus_per_node == 8 and world != "?" and world >= 16 and not moe | tp=16 ; pad=64 | TP RL BAT WLD
-WLD-009 | am | tp == 1 and dp_cfg is None and ep == 1 | tp=3 ; @world=24 ; @gpus=8 | BAT TP
+WLD-009 | am | tp*cp*pp == 1 and dp_cfg is None and ep == 1 and fsdp == "fsdp2" | tp=3 ; @world=24 ; @gpus=8 | BAT TP
 BAT-001 | mlm | world != "?" and gbs_given not in (None, "?") and not set_schedule and dp != "?" | gbs=mbs*dp+mbs*dp//2 if mbs*dp > 1 else 0 | BAT
 BAT-001 | am | gbs != "?" and mbs != "?" and tp*cp*pp == 1 and dp_cfg is None and ep == 1 | gbs=mbs*8+1 ; @world=8 | BAT AM
 BAT-002 | rl | world not in ("?", 1) and dp not in ("?", 1) | gbs=gbs+1 | RL BAT
@@ -273,7 +273,7 @@ RL-038 | rl | meg | policy.megatron_cfg.model_overrides={"sequence_parallel": Tr
 RL-040 | rl | dt and not meg and cp > 1 and not packed and world != "?" | policy.dtensor_cfg.expert_parallel_size=world*3 ; @upstream="rl-pr2242" | RL WLD MOE
 RL-039 | rl | meg | policy.megatron_cfg.peft={"enabled": True, "dim": None} | RL
 AM-001 | am | True | strategy="fsdp3" | AM OPT
-AM-002 | am | pp == 1 and tp == 1 and pipeline is None and dp_cfg is None and ep == 1 | pp=2 | AM BAT PP
+AM-002 | am | pp == 1 and tp == 1 and cp == 1 and not present("distributed.pipeline") and dp_cfg is None and ep == 1 | pp=2 | AM BAT PP
 AM-004 | am | pp > 1 | mbs=pp-1 ; distributed.pipeline.pp_microbatch_size=1 | BAT AM
 AM-005 | am | pp > 1 and pp_mbs not in ("?", None) | distributed.pipeline.pp_microbatch_size=3 ; mbs=3*pp+1 | BAT AM
 AM-006 | am | dp_cfg is None and tp*cp*pp == 1 and ep == 1 and fsdp == "fsdp2" | rep=3 ; @world=8 | BAT
@@ -411,7 +411,7 @@ class Config:
             elif self.shell:
                 flag = "--" + self.key(name)
                 if value is False or value is None:
-                    text = re.sub(rf"{flag}(?=\s)", "", text)
+                    text = re.sub(rf"{flag}(?=\s)(?:[ =]+(?!--)[^\s\\)\"]+)?", "", text)
                 elif re.search(rf"(?m)^[^#\n]*{flag}[ =]+\S+", text) and value is not True:
                     text = re.sub(rf"(?m)^([^#\n]*{flag})[ =]+\S+", lambda m: f"{m.group(1)} {value}", text)
                 else:

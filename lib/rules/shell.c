@@ -488,7 +488,7 @@ static char *doubted(const char *text, const char *before)
 static void assign(struct rules_shell *sh, const char *name, size_t len, struct rules_words *words,
                    bool append)
 {
-    struct rules_variable *v = make_variable(sh, name, len);
+    struct rules_variable *v = sh->dead ? NULL : make_variable(sh, name, len);
     struct rules_words before = {0};
     if (!v) {
         rules_words_release(words);
@@ -650,25 +650,21 @@ static void follow_guard(struct rules_shell *sh, const struct rules_words *words
 /* The end of a simple command: what it means to us. */
 static void end_command(struct rules_shell *sh, struct rules_words *words)
 {
-    static const char *const openers[] = {"if", "case", "for", "while", "until", NULL};
-    static const char *const closers[] = {"fi", "esac", "done", NULL};
     static const char *const texts[] = {"echo", "printf", NULL};
-    const char *first = words->n ? words->items[0].text : "";
-    if (is_any_of(first, openers))
-        sh->conditional++;
-    else if (is_any_of(first, closers))
-        sh->conditional -= sh->conditional > 0;
-    follow_guard(sh, words);
+    rules_shell_follow(sh, words);
+    if (!sh->dead)
+        follow_guard(sh, words);
     bool marked = false;
     split_quoted(words);
-    first = words->n ? words->items[0].text : "";
+    const char *first = words->n ? words->items[0].text : "";
     for (size_t i = 0; i < words->n; i++)
         marked |= rules_is_marker(words->items[i].text);
     for (size_t i = 0; i < words->n; i++)
         marked &= !is_of_lightning(words->items[i].text);
     /* a flag in front is a pattern of `case`, not a command */
-    if (marked && first[0] != '-' && !is_any_of(first, texts) && !sh->command.n) {
-        sh->command = *words;
+    struct rules_words *place = sh->dead ? &sh->spare : &sh->command;
+    if (marked && first[0] != '-' && !is_any_of(first, texts) && !place->n) {
+        *place = *words;
         *words = (struct rules_words){0};
         return;
     }
@@ -779,7 +775,7 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
     }
     assign(sh, begin, len, &got, append);
     struct rules_variable *v = rules_shell_variable(sh, begin, len);
-    if (v && exported)
+    if (v && exported && !sh->dead)
         v->exported = true;
 }
 
@@ -855,10 +851,14 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         sh.end = text + scripts[i].len_bytes;
         sh.line = 1;
         sh.n_inner_bytes = 0;
-        sh.conditional = sh.depth = 0;
+        sh.conditional = sh.dead = sh.n_branches = sh.depth = 0;
         sh.script = (int)i;
         drop_guard(&sh.guard);
         read_script(&sh);
+    }
+    if (!sh.command.n) {
+        sh.command = sh.spare;
+        sh.spare = (struct rules_words){0};
     }
     struct s2s_conf *root = rules_shell_result(&sh, roots);
     for (size_t i = 1; i < n; i++)
@@ -870,6 +870,7 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
     free(roots);
     free(sh.variables);
     rules_words_release(&sh.command);
+    rules_words_release(&sh.spare);
     drop_guard(&sh.guard);
     drop_guard(&sh.failed);
     return root;

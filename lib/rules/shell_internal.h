@@ -67,13 +67,28 @@ struct rules_guard {
     struct rules_word at;
 };
 
+/* A branch of the script: taken, not taken, or nobody knows. */
+enum rules_taken { RULES_MAYBE, RULES_LIVE, RULES_DEAD };
+
+struct rules_branch {
+    enum rules_taken taken;
+    bool done; /* an earlier branch of the same `if` is taken */
+};
+
+enum { RULES_SHELL_BRANCHES = 64 };
+
 struct rules_shell {
     const char *text, *at, *end, *line_start;
     int line;
     int n_inner_bytes; /* of this line: bytes that are not the first of a character */
     struct rules_variable *variables;
     size_t n_variables, cap_variables;
-    int conditional;            /* depth of if, case, for, while, functions */
+    /* open if, case, for and while; what is deeper counts as MAYBE */
+    struct rules_branch branches[RULES_SHELL_BRANCHES];
+    int n_branches;
+    int conditional;            /* how many of them are MAYBE */
+    int dead;                   /* how many are DEAD */
+    struct rules_words spare;   /* a command with the flags in a branch that is not taken */
     int depth;                  /* of nested expansions */
     int script;                 /* which one is read */
     struct rules_words command; /* the one with the flags */
@@ -82,6 +97,8 @@ struct rules_shell {
     struct rules_guard failed; /* the first one that ends the script */
 };
 
+/* A simple command that ended: opens, changes or closes a branch if it is such a word. */
+void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words);
 /* Takes `taken`, which is freed if there are too many already. */
 void rules_words_add(struct rules_words *w, char *taken, int line, int column, int script);
 void rules_words_release(struct rules_words *w);

@@ -109,6 +109,42 @@ static void what_a_condition_adds_is_in_doubt(void **state)
     }
 }
 
+/* Branches that the script's own values decide are taken or not. */
+static void branches_are_taken_where_the_text_decides(void **state)
+{
+    static const struct {
+        const char *script, *flag, *value;
+    } cases[] = {
+        {"M=1\nif [ $M = 1 ]; then\n A=\"--lr 1\"\nelse\n A=\"--lr 2\"\nfi\n", "--lr", "1"},
+        {"M=2\nif [ $M = 1 ]; then\n A=\"--lr 1\"\nelse\n A=\"--lr 2\"\nfi\n", "--lr", "2"},
+        {"M=2\nif [ $M = 1 ]; then\n A=\"--lr 1\"\nelif [ $M -eq 2 ]; then\n A=\"--lr 2\"\n"
+         "else\n A=\"--lr 3\"\nfi\n",
+         "--lr", "2"},
+        {"M=a\nif [[ \"$M\" != \"a\" ]]; then\n A=\"--lr 1\"\nelif [ $X = 2 ]; then\n"
+         " A=\"--lr 2\"\nelse\n A=\"--lr 3\"\nfi\n",
+         "--lr", "?"},
+        {"A=\"--lr 1\"\nif [ $X = 1 ]; then\n A=\"--lr 2\"\nelse\n A=\"--lr 3\"\nfi\n", "--lr",
+         "?"},
+        {"M=\nif [ -z \"$M\" ]; then\n A=\"--lr 1\"\nfi\n", "--lr", "1"},
+        {"M=\nA=\"--lr 1\"\nif [ -n \"$M\" ]; then\n A=\"--lr 2\"\nfi\n", "--lr", "1"},
+        {"M=1\nif [ $M = 1 ] && [ $X = 1 ]; then\n A=\"--lr 1\"\nfi\n", "--lr", "?"},
+        {"M=1\nif [ $M = 0 ]; then\n if [ $X = 1 ]; then\n  A=\"--lr 1\"\n fi\nelse\n"
+         " A=\"--lr 2\"\nfi\nB=3\n",
+         "--lr", "2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *script = s2s_xasprintf("%s" RUN "$A\n", cases[i].script);
+        assert_string_equal(argument(script, cases[i].flag), cases[i].value);
+        free(script);
+    }
+    /* the command of a branch that is not taken counts only if there is no other */
+    static const char other[] =
+        "M=1\nif [ $M = 0 ]; then\n" RUN "--lr 1\nelse\n" RUN "--lr 2\nfi\n",
+                      only[] = "M=1\nif [ $M = 0 ]; then\n" RUN "--lr 1\nfi\n";
+    assert_string_equal(argument(other, "--lr"), "2");
+    assert_string_equal(argument(only, "--lr"), "1");
+}
+
 /* Without a command of its own, a script may hold one for others to run, or a part of one. */
 static void variables_hold_commands(void **state)
 {
@@ -208,6 +244,7 @@ int main(void)
         cmocka_unit_test(what_a_script_decides_at_run_time_is_unknown),
         cmocka_unit_test(a_script_inside_a_script_is_read),
         cmocka_unit_test(what_a_condition_adds_is_in_doubt),
+        cmocka_unit_test(branches_are_taken_where_the_text_decides),
         cmocka_unit_test(variables_hold_commands),
         cmocka_unit_test(commands_of_other_trainers_are_left_alone),
         cmocka_unit_test(launchers_and_exports_are_the_environment),

@@ -4,9 +4,9 @@
  *   S2S_INJECT=CALL:N:HOW LD_PRELOAD=inject.so program ...
  *
  * CALL is write, read, fsync, rename (with renameat2), mkdir, unlink (with unlinkat), open (for
- * writing), close or malloc (with calloc and realloc). HOW is the name of an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes) or
- * KILL. When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can
- * count up until nothing fails any more.
+ * writing), close or malloc (with calloc and realloc). HOW is the name of an errno (ENOSPC, EIO,
+ * EDQUOT, EINTR), SHORT (half of the bytes) or KILL. When the call was reached, the file that
+ * S2S_INJECT_MARK names is made, so that a test can count up until nothing fails any more.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -109,8 +109,7 @@ int rename(const char *from, const char *to)
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
-    return reached("rename") ? -1
-                             : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+    return reached("rename") ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
 }
 
 int mkdir(const char *path, mode_t mode)

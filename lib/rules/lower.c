@@ -149,6 +149,28 @@ void rules_lower_model(struct rules_check *check)
         rules_fact_find(&check->facts, m->name)->of_model = true;
     for (size_t i = 0; types && i < types->n_items; i++)
         linear |= types->items[i]->text && !strcmp(types->items[i]->text, "linear_attention");
+    struct rules_value architecture =
+        rules_value_of(s2s_conf_find(check->model, "architectures[0]"));
+    rules_fact_set(&check->facts, "architecture",
+                   architecture.type == RULES_TEXT ? architecture : rules_unknown());
+    static const struct rules_derived derived[] = {
+        /* null if a tensor-parallel plan is written for the architecture */
+        {"architecture_plan",
+         "stranger(architecture, 'BaichuanForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM "
+         "LlamaForCausalLM "
+         "Gemma3ForCausalLM Gemma3ForConditionalGeneration Qwen3_5ForCausalLM "
+         "Qwen3_5ForConditionalGeneration FalconH1ForCausalLM Ministral3ForCausalLM "
+         "Mistral3ForConditionalGeneration PhiForCausalLM Phi3ForCausalLM NemotronFlashForCausalLM "
+         "DeciLMForCausalLM NemotronLabsDiffusionModel MuseGlimmerForConditionalGeneration "
+         "Qwen3ForSequenceClassification Qwen2ForSequenceClassification "
+         "LlamaForSequenceClassification')"},
+        {0},
+    };
+    rules_lower_derived(check, derived);
+    /* a config.json with the sizes and no experts among them */
+    rules_fact_set(
+        &check->facts, "dense",
+        rules_eval(&check->facts, "if(known(hidden), not known(experts), unknown)", NULL));
     rules_fact_set(&check->facts, "linear_attention",
                    check->opt->model_config ? rules_bool(linear) : rules_unknown());
 }

@@ -21,6 +21,7 @@ static const struct rules_map map[] = {
     {"pp_round", "distributed.pipeline.round_virtual_stages_to_pp_multiple", "text", ""},
     {"pp_schedule_csv", "distributed.pipeline.pp_schedule_csv", "text", ""},
     {"layers_per_stage", "distributed.pipeline.layers_per_stage", "int", ""},
+    {"tp_plan", "distributed.tp_plan", "any", ""},
     {"async_tp", "distributed.enable_async_tensor_parallel", "bool", "false"},
     {"ci_nodes", "ci.nodes", "int", ""},
     {"ci_gpus", "ci.nproc_per_node", "int", ""},
@@ -41,6 +42,8 @@ static const struct rules_map map[] = {
     {"enable_deepep", "model.backend.enable_deepep", "any", ""},
     {"compile_attn", "model.backend.compile_attn", "bool", "false"},
     {"compile_layers", "distributed.enable_compile", "bool", "false"},
+    {"fp8_attention", "model.backend.te_fp8.recipe.fp8_dpa model.backend.te_fp8.recipe.fp8_mha",
+     "bool", "false"},
     {"linear_backend", "model.backend.linear", "text", ""},
     {"norm_backend", "model.backend.rms_norm", "text", ""},
     {"window", "model.sliding_window model.config.sliding_window", "any", ""},
@@ -115,6 +118,9 @@ static void lower_world(struct rules_check *check)
         {"strategy", "null"},
         {"nmb", "mbs // pp_mbs"},
         {"packed", "pack_tokens > 0"},
+        {"rank_tokens", "if(packed and pack_tokens > 0, pack_tokens, seq) // cp"},
+        {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
+        {"stage_most", "if(layers_per_stage == null, (layers + pp - 1) // pp + 1, unknown)"},
         {"even_stages", "if(layers_per_stage == null, null, (layers + layers_per_stage - 1) // "
                         "layers_per_stage)"},
         {"stages", "if(even_stages == null, pp*if(schedule == 'single', 1, 2), if(even_stages % pp "
@@ -343,6 +349,20 @@ static void lower_sizes(struct rules_check *check)
     }
 }
 
+/* Whether the model's name is of a family without sparse attention; unknown for other names. */
+static void lower_family(struct rules_check *check)
+{
+    static const char *const dense[] = {"llama", "qwen",    "mistral", "mixtral",
+                                        "gemma", "gpt-oss", "gpt_oss", "phi-",
+                                        "phi3",  "glm-4",   "nemotron"};
+    struct rules_value name = rules_fact_find(&check->facts, "model_name")->value;
+    struct rules_value other = rules_unknown();
+    for (size_t i = 0; name.type == RULES_TEXT && i < sizeof dense / sizeof *dense; i++)
+        if (strcasestr(name.s, dense[i]))
+            other = rules_bool(true);
+    rules_fact_set(&check->facts, "other_family", other);
+}
+
 int rules_lower_am(struct rules_check *check)
 {
     translate(check->conf);
@@ -358,6 +378,7 @@ int rules_lower_am(struct rules_check *check)
     lower_recompute(check);
     lower_dtypes(check);
     lower_adapters(check);
+    lower_family(check);
     rules_lower_nemotron_h(check, rules_fact_find(&check->facts, "model_name")->value);
     lower_options(check);
     return 0;

@@ -24,7 +24,6 @@ static const struct rules_map map[] = {
     {"expt_dp", "llm_expt_dp", "int", ""},
     {"weight_shards", "tensor_parallel_num_weight_shards", "int", ""},
     {"dist_opt_instances", "num_distributed_optimizer_instances", "int", "1"},
-    {"expert_shards", "expert_tensor_parallel_num_weight_shards", "int", ""},
     {"llm_only", "llm_only", "bool", "false"},
     {"enc_overlap", "encoder_ddp_overlap", "bool", "false"},
     {"nmb_given", "num_microbatches", "int", ""},
@@ -152,6 +151,8 @@ int rules_lower_het(struct rules_check *check)
     struct rules_value gbs = rules_fact_find(&check->facts, "gbs")->value,
                        nmb = rules_fact_find(&check->facts, "nmb")->value;
     rules_lower_mlm_derived(check);
+    struct rules_value packed = rules_eval(&check->facts, "sft or packing_buffer > 0", NULL);
+    rules_fact_set(&check->facts, "packed", packed);
     rules_fact_set(&check->facts, "gbs", gbs);
     rules_fact_set(&check->facts, "nmb", nmb);
     return 0;

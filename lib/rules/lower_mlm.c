@@ -15,6 +15,7 @@ static const struct rules_map map[] = {
     {"ep", "expert_model_parallel_size", "size", "1"},
     {"etp_given", "expert_tensor_parallel_size", "size", ""},
     {"weight_shards", "tensor_parallel_num_weight_shards", "int", ""},
+    {"expert_shards", "expert_tensor_parallel_num_weight_shards", "int", ""},
     {"sp", "sequence_parallel", "bool", "false"},
     {"mbs", "micro_batch_size", "int", "?"},
     {"gbs_given", "global_batch_size", "int", ""},
@@ -356,6 +357,16 @@ void rules_lower_mlm_derived(struct rules_check *check)
         {"vpp", "if(vpp_stages != null, vpp_stages, if(vpp_layers != null, split_layers / pp / "
                 "vpp_layers, if(layout != null, layout_stages / pp, if(pattern_segments != null, "
                 "pattern_segments / pp, 1))))"},
+        /* what the largest stage holds; embedding and loss count as a layer each */
+        {"free_stages", "pp - if(first_layers == null, 0, 1) - if(last_layers == null, 0, 1)"},
+        {"rest_layers", "layers - if(first_layers == null, 0, first_layers) - if(last_layers == "
+                        "null, 0, last_layers)"},
+        {"stage_most",
+         "if(layout != null or hybrid or vpp_layers != null, unknown, if(first_layers == null and "
+         "last_layers == null, split_layers / pp + if(account_embedding and account_loss, 0, 1), "
+         "max(max(if(first_layers == null, rest_layers / free_stages, first_layers), "
+         "if(last_layers == null, rest_layers / free_stages, last_layers)) + 1, if(free_stages > "
+         "0, rest_layers / free_stages, 0))))"},
         {"group", "if(vpp_group == null, pp, vpp_group)"},
         {"decay", "if(decay_iters == null, steps, decay_iters)"},
         {"warmup", "if(decay_samples == null and samples == null, warmup_iters, 0)"},
@@ -387,6 +398,7 @@ int rules_lower_mlm(struct rules_check *check)
     static const struct rules_derived derived[] = {
         {"etp", "if(etp_given == null, tp, etp_given)"},
         {"gtp", "if(weight_shards == null, 1, weight_shards / tp)"},
+        {"egtp", "if(expert_shards == null, 1, expert_shards / etp)"},
         {"strategy", "null"},
         {"dp_cfg", "null"},
         {"dp", "world / (tp*cp*pp*gtp)"},

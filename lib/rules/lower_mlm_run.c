@@ -101,11 +101,13 @@ static void lower_program(struct rules_check *check)
     const struct s2s_conf *program = raw ? s2s_conf_key(raw, "PROGRAM") : NULL;
     const char *name = program && program->text ? program->text : "--";
     const char *base = strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
+    bool bert = !strncmp(base, "pretrain_bert", 13);
     bool trains = !strncmp(base, "--", 2) || strstr(base, "train");
     bool open = (raw && (s2s_conf_key(raw, "OPEN") || s2s_conf_key(raw, "language_model"))) ||
                 check->incomplete || strstr(base, "retro"); /* has a file of arguments */
     rules_fact_set(&check->facts, "closed_args", open ? rules_unknown() : rules_bool(true));
     rules_fact_set(&check->facts, "trains", rules_bool(trains));
+    rules_fact_set(&check->facts, "padding_mask", rules_bool(bert));
     const struct rules_fact *skip = rules_fact_find(&check->facts, "skip_train");
     rules_fact_set(&check->facts, "inference",
                    rules_bool(skip->node && skip->origin == S2S_CONF_FROM_DERIVED));

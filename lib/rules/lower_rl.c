@@ -92,6 +92,7 @@ static const struct rules_map map[] = {
     {"lora_triton", "@.dtensor_cfg.lora_cfg.use_triton", "bool", "true"},
     {"dp_replicate", "@.dtensor_cfg.dp_replicate_size", "int", "1"},
     {"cpu_offload", "@.dtensor_cfg.cpu_offload", "bool", "false"},
+    {"tp_plan", "@.dtensor_cfg.custom_parallel_plan", "any", ""},
     {"attn_implementation", "@.dtensor_cfg.automodel_kwargs.attn_implementation", "text", ""},
     {"nvte_fused", "@.megatron_cfg.env_vars.NVTE_FUSED_ATTN", "text", ""},
     {"peft", "@.megatron_cfg.peft.enabled", "bool", "false"},
@@ -407,7 +408,19 @@ int rules_lower_rl(struct rules_check *check)
         {"steps", "null"},
         {"run_steps", "if(meg, run_length, null)"},
         {"shard", "(if(cp > 1, 2*cp, 1)) * (if(sp and tp > 1, tp, 1))"},
+        {"rank_tokens", "if(packed and pack_tokens > 0, pack_tokens, seq) // cp"},
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
+        /* what the largest stage holds; embedding and loss count as a layer each */
+        {"free_stages", "pp - if(first_layers == null, 0, 1) - if(last_layers == null, 0, 1)"},
+        {"rest_layers", "layers - if(first_layers == null, 0, first_layers) - if(last_layers == "
+                        "null, 0, last_layers)"},
+        {"stage_most",
+         "if(layout != null or not meg, unknown, if(first_layers == null and last_layers == null, "
+         "(layers + if(account_embedding, 1, 0) + if(account_loss, 1, 0)) / pp + "
+         "if(account_embedding and account_loss, 0, 1), "
+         "max(max(if(first_layers == null, rest_layers / free_stages, first_layers), "
+         "if(last_layers == null, rest_layers / free_stages, last_layers)) + 1, if(free_stages > "
+         "0, rest_layers / free_stages, 0))))"},
         {0},
     };
     check->section = present(check, "policy") ? "policy" : "student";

@@ -13,7 +13,7 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-WLD-003",
         .dialects = S2S_DIALECT_MLM,
         .severity = ERROR,
-        .when = "(ep > 1 or set(etp_given)) and etp*ep*pp not divides world",
+        .when = "(ep > 1 or set(etp_given) or egtp > 1) and etp*ep*egtp*pp not divides world",
         .at = "ep etp_given pp",
         .message =
             "etp*ep*pp = {etp}*{ep}*{pp} = {etp*ep*pp} does not divide the world size {world}",

@@ -237,11 +237,24 @@ const struct s2s_rule rules_cp[] = {
     },
     {
         .id = "S2S-CP-028",
-        .dialects = SLM | RL | AM | S2S_DIALECT_MLM,
+        .dialects = SLM | S2S_DIALECT_MLM | S2S_DIALECT_HET,
         .severity = INFO,
         .when = "cp > 1 and seq >= cp and seq // cp < 2048",
         .at = "cp",
         .message = "cp {cp} leaves {seq // cp} tokens a rank: communication will dominate",
+        .fix = "use a smaller cp, or longer sequences",
+        .why =
+            "Below some 2,000 tokens a rank the exchange of keys and values takes longer than the "
+            "attention it hides behind.",
+        .source = "heuristic",
+    },
+    {
+        .id = "S2S-CP-028",
+        .dialects = RL | AM,
+        .severity = INFO,
+        .when = "cp > 1 and rank_tokens >= 1 and rank_tokens < 2048",
+        .at = "cp",
+        .message = "cp {cp} leaves {rank_tokens} tokens a rank: communication will dominate",
         .fix = "use a smaller cp, or longer sequences",
         .why =
             "Below some 2,000 tokens a rank the exchange of keys and values takes longer than the "

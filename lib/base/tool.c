@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,6 +47,19 @@ static _Noreturn void end_of_text(void)
         exit(0);
     fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name, strerror(errno));
     exit(1);
+}
+
+void s2s_tool_share_cores(char **argv)
+{
+    char path[PATH_MAX]; /* not the link: the process is to keep its name */
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY") ||
+        setenv("GOMP_SPINCOUNT", "1000", 0) < 0)
+        return;
+    ssize_t len = readlink("/proc/self/exe", path, sizeof path);
+    if (len <= 0 || (size_t)len >= sizeof path)
+        return; /* no /proc: it works as well, only less politely */
+    path[len] = 0;
+    execv(path, argv);
 }
 
 void s2s_tool_begin(const char *name, int argc, char **argv)

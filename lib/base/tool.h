@@ -47,6 +47,15 @@ struct s2s_common {
 void s2s_tool_begin(const char *name, int argc, char **argv);
 
 /*
+ * Before s2s_tool_begin, for programs whose kernels run on OpenMP threads. Idle threads of libgomp
+ * spin for milliseconds before they sleep: with other work on the machine that is a fifth of the
+ * speed, and alone it gains nothing that can be measured. The library reads how long from its
+ * environment before main, so the program starts once more with GOMP_SPINCOUNT set; never when that
+ * or OMP_WAIT_POLICY is set already.
+ */
+void s2s_tool_share_cores(char **argv);
+
+/*
  * Parses argv into input. Unknown or bad options: two lines on stderr, exit 2. argp->doc is
  * "purpose\vexamples, exit status, see also". For a tool with subcommands call it with the argv of
  * the subcommand (argv[0] = its name).

@@ -171,6 +171,7 @@ int main(int argc, char **argv)
                                  .batch_seconds = ENCODE_BATCH_SECONDS};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_mesh *mesh = NULL;
+    s2s_tool_share_cores(argv);
     s2s_tool_begin("s2s-encode", argc, argv);
     s2s_tool_parse(&argp, argc, argv, &opt);
     int rc = s2s_mesh_open(&mesh, NULL, &err);

@@ -27,6 +27,7 @@ static int run(int argc, char **argv, struct s2s_error *err)
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
+    s2s_tool_share_cores(argv);
     s2s_tool_begin("s2s-train", argc, argv);
     int rc = run(argc, argv, &err);
     /* one rank speaks for all, before any of them ends */

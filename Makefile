@@ -89,7 +89,7 @@ clean:
 print-libs:
 	@echo $(LIBS)
 
-.PHONY: print-libs demo test test-long bench fuzz check-style install uninstall man
+.PHONY: print-libs demo test test-long bench fuzz check-style install uninstall man completions
 
 test: setup
 	@$(MAKE) --no-print-directory all units fuzzers man
@@ -127,13 +127,24 @@ $(BUILD)/man/%: doc/man/%.scd
 	$(Q)mkdir -p $(@D)
 	$(Q)scdoc < $< > $@
 
-install: all man
+# completion of every program in bash, zsh and fish, out of its --help
+COMPLETE_bash := bash-completion/completions/%
+COMPLETE_zsh := zsh/site-functions/_%
+COMPLETE_fish := fish/vendor_completions.d/%.fish
+COMPLETIONS := $(foreach sh,bash zsh fish,$(patsubst %,$(COMPLETE_$(sh)),$(notdir $(PROGRAMS))))
+completions: $(COMPLETIONS:%=$(BUILD)/share/%)
+$(foreach sh,bash zsh fish,$(eval $(BUILD)/share/$(COMPLETE_$(sh)): $(BIN)/% doc/completion.sh ; \
+	$$(Q)mkdir -p $$(@D) && doc/completion.sh $(sh) $$< >$$@))
+
+install: all man completions
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7
+	for file in $(COMPLETIONS); do install -D -m 644 $(BUILD)/share/$$file $(DESTDIR)$(PREFIX)/share/$$file || exit 1; done
 	install -m 755 bin/s2s $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	for page in $(MAN); do install -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; done
 
 uninstall:
 	cd $(DESTDIR)$(PREFIX)/bin && rm -f s2s $(notdir $(PROGRAMS))
+	cd $(DESTDIR)$(PREFIX)/share && rm -f $(COMPLETIONS)
 	for page in $(notdir $(MAN)); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page; done
 
--include $(shell find $(BUILD) -name "*.d" 2>/dev/null)
+-include $(shell find $(BUILD) -name "*.d" -type f 2>/dev/null)

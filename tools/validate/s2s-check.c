@@ -35,7 +35,7 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"dialect", KEY_DIALECT, "NAME", 0,
+    {"dialect", KEY_DIALECT, "s2s|slm|rl|am|mlm|het", 0,
      "The config is s2s (s2s-train recipe), slm (NeMo speechlm2), rl (NeMo-RL), am (Automodel), "
      "mlm (Megatron-LM arguments) or het (its heterogeneous MIMO training); default: by its keys",
      1},
@@ -52,7 +52,7 @@ static const struct argp_option options[] = {
      1},
     {"previous", KEY_PREVIOUS, "FILE", 0,
      "Config of the run whose checkpoint this one resumes: sizes that may not change", 1},
-    {"upstream", KEY_UPSTREAM, "PROFILE", 0,
+    {"upstream", KEY_UPSTREAM, "rl-main|rl-pr2242|mimo|mimo-hetero|core-0.16", 0,
      "Version of the trainer: rl-main, rl-pr2242, mimo (Megatron-LM examples), mimo-hetero "
      "(the earlier train_hetero.py), core-0.16 (letters of hybrid patterns)",
      1},
@@ -70,7 +70,7 @@ static const struct argp_option options[] = {
      3},
     {"strict", KEY_STRICT, NULL, 0, "Warnings fail too (exit status 1)", 3},
     {"show-skipped", KEY_SKIPPED, NULL, 0, "List rules that could not be evaluated, and why", 3},
-    {"format", KEY_FORMAT, "NAME", 0,
+    {"format", KEY_FORMAT, "text|json|sarif|github|junit", 0,
      "text (default), json, sarif, github or junit; markdown with --explain or --list", 3},
     {"explain", KEY_EXPLAIN, "ID", 0, "Print what a rule means and how to mend it", 4},
     {"list", KEY_LIST, NULL, 0, "Print all rules", 4},

@@ -245,11 +245,16 @@ static int apply_sets(struct rules_check *check)
 
 /* ---- evaluating ---- */
 
+/* A rule by its id, or an error of a family: a warning about the world size leaves dp as it is. */
 static bool fired(const struct s2s_report *report, const char *prefix, size_t len)
 {
-    for (size_t i = 0; i < report->n_findings; i++)
-        if (!strncmp(report->findings[i].rule->id, prefix, len))
+    for (size_t i = 0; i < report->n_findings; i++) {
+        const struct s2s_finding *found = &report->findings[i];
+        bool whole = strlen(found->rule->id) == len;
+        if (!strncmp(found->rule->id, prefix, len) &&
+            (whole || found->severity == S2S_SEVERITY_ERROR))
             return true;
+    }
     return false;
 }
 

@@ -118,6 +118,7 @@ static void lower_world(struct rules_check *check)
         {"strategy", "null"},
         {"nmb", "mbs // pp_mbs"},
         {"packed", "pack_tokens > 0"},
+        {"fsdp_on", "fsdp in ('fsdp2', 'megatron_fsdp', 'megatron-fsdp', 'mfsdp')"},
         {"rank_tokens", "if(packed and pack_tokens > 0, pack_tokens, seq) // cp"},
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
         {"stage_most", "if(layers_per_stage == null, (layers + pp - 1) // pp + 1, unknown)"},
@@ -207,6 +208,8 @@ static void lower_recompute(struct rules_check *check)
                : !strcasecmp(v.s, on[i])       ? "full"
                : !strcasecmp(v.s, "selective") ? "selective"
                                                : word;
+    rules_fact_set(&check->facts, "no_recompute",
+                   v.type == RULES_UNKNOWN ? rules_unknown() : rules_bool(!strcmp(word, "off")));
     rules_fact_set(&check->facts, "recompute_kind",
                    v.type == RULES_UNKNOWN ? rules_unknown() : rules_text(word));
 }

@@ -370,6 +370,7 @@ void rules_lower_mlm_derived(struct rules_check *check)
         {"group", "if(vpp_group == null, pp, vpp_group)"},
         {"decay", "if(decay_iters == null, steps, decay_iters)"},
         {"warmup", "if(decay_samples == null and samples == null, warmup_iters, 0)"},
+        {"no_recompute", "recompute == null"},
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
         {"linear_attention", "null"},
         {"packed", "sft"},

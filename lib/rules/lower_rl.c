@@ -408,6 +408,7 @@ int rules_lower_rl(struct rules_check *check)
         {"steps", "null"},
         {"run_steps", "if(meg, run_length, null)"},
         {"shard", "(if(cp > 1, 2*cp, 1)) * (if(sp and tp > 1, tp, 1))"},
+        {"fsdp_on", "dt and not meg"},
         {"rank_tokens", "if(packed and pack_tokens > 0, pack_tokens, seq) // cp"},
         {"bubble", "100*(pp - 1) // (nmb + pp - 1)"},
         /* what the largest stage holds; embedding and loss count as a layer each */

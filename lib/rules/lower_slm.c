@@ -281,6 +281,7 @@ int rules_lower_slm(struct rules_check *check)
         {"world", "if(world_given == null, gpus_per_node * nodes, world_given)"},
         {"dp", "world / (tp*cp*pp)"},
         {"gbs", "mbs*dp*nmb"},
+        {"fsdp_on", "strategy in ('automodel', 'model_parallel')"},
         {"gtp", "1"},
         {"etp", "1"},
         {"model_params", "layers*(4*hidden*hidden + 3*hidden*if(known(experts), "

@@ -48,7 +48,7 @@ struct s2s_rule {
     const char *fix;        /* a template */
     const char *why;
     const char *source;
-    const char *after; /* ids or prefixes of ids: if one of them fired, this is a consequence */
+    const char *after; /* if one of these ids, or an error of one of these families, fired */
 };
 
 /* All rules, ordered as in the manual. */

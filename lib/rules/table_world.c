@@ -141,6 +141,21 @@ const struct s2s_rule rules_wld[] = {
         .why = "Two ranks would share a GPU, which NCCL refuses (duplicate GPU).",
         .source = "NCCL",
     },
+    {
+        .id = "S2S-WLD-018",
+        .dialects = SLM | RL | AM,
+        .severity = WARNING,
+        .when = "fsdp_on and dp == 1 and cp == 1 and device != null and state_gib > device_gib",
+        .at = "dp_cfg tp world_given nodes devices",
+        .message =
+            "FSDP over a single data-parallel rank shards nothing, and {state_gib} GiB of weights, "
+            "gradients and optimizer states do not fit the {device_gib} GiB of {device}",
+        .fix = "run on more ranks, or give ranks of tp or pp back to dp",
+        .why = "Every rank keeps the whole of its parameters and their states, as without FSDP.",
+        .source = "nemo_automodel/components/distributed/"
+                  "parallelizer.py:megatron_fsdp_strategy_parallelize",
+        .after = "S2S-WLD-001 S2S-WLD-002",
+    },
     RULES_END,
 };
 
@@ -249,6 +264,21 @@ const struct s2s_rule rules_bat[] = {
         .why = "Equal seeds duplicate data over data-parallel ranks, and the effective batch is "
                "smaller than it looks.",
         .source = "nemo lhotse dataloader",
+    },
+    {
+        .id = "S2S-BAT-012",
+        .dialects = AM | MLM,
+        .severity = INFO,
+        .when = "pp == 1 and gbs == mbs*dp and no_recompute and device != null and state_gib <= "
+                "device_gib and 10*total_gib > 9*device_gib",
+        .at = "mbs gbs",
+        .message = "one microbatch of {mbs} samples a step without recomputation: {total_gib} of "
+                   "{device_gib} GiB are used",
+        .fix = "recompute activations, or use smaller microbatches and more of them",
+        .why = "Activations grow with the microbatch; several small ones give the same gradient in "
+               "less memory.",
+        .source = "derived",
+        .after = "S2S-WLD S2S-BAT-001",
     },
     RULES_END,
 };

@@ -376,11 +376,31 @@ static struct result eval_inside(struct resolver *r, const struct s2s_conf *at, 
 
 /* ---- the tree ---- */
 
+/* How deep a tree is below a node, itself included; stops counting past the limit. */
+static int height(const struct s2s_conf *node, int limit)
+{
+    int most = 0;
+    for (size_t i = 0; i < node->n_items && most < limit; i++) {
+        int h = height(node->items[i], limit - 1);
+        most = h > most ? h : most;
+    }
+    return most + 1;
+}
+
+/* Whether a copy of `value` in the place of node nests deeper than a file may. */
+static bool nests_too_deep(const struct s2s_conf *node, const struct s2s_conf *value)
+{
+    int depth = 0;
+    for (; node->parent; node = node->parent)
+        depth++;
+    return depth + height(value, CONF_MAX_DEPTH) > CONF_MAX_DEPTH;
+}
+
 /* node becomes what `value` is, in its own place; past a limit it stays unresolved */
 static void become(struct resolver *r, struct s2s_conf *node, const struct s2s_conf *value)
 {
     if (value->kind == S2S_CONF_MAP || value->kind == S2S_CONF_LIST) {
-        struct s2s_conf *copy = conf_copy(node->arena, value);
+        struct s2s_conf *copy = nests_too_deep(node, value) ? NULL : conf_copy(node->arena, value);
         if (!copy) {
             too_much(r, node);
             return;

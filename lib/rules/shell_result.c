@@ -186,13 +186,18 @@ static void add_parts(struct rules_words *out, const struct rules_word *word)
     free(copy);
 }
 
+static void add_all_parts(struct rules_words *out, const struct rules_words *words)
+{
+    for (size_t i = 0; i < words->n; i++)
+        add_parts(out, &words->items[i]);
+}
+
 /* what a variable holds of a command: 0 nothing, 1 some of the flags, 2 program and flags */
 static int held_by(const struct rules_variable *v)
 {
     struct rules_words parts = {0};
     bool marked = false, flags = false, program = false;
-    for (size_t i = 0; i < v->words.n; i++)
-        add_parts(&parts, &v->words.items[i]);
+    add_all_parts(&parts, &v->words);
     for (size_t i = 0; i < parts.n; i++) {
         size_t len = strlen(parts.items[i].text);
         marked |= rules_is_marker(parts.items[i].text);
@@ -212,13 +217,13 @@ static bool take_variables(struct rules_shell *sh)
 {
     bool marked = false;
     for (size_t i = 0; i < sh->n_variables && !sh->command.n; i++)
-        for (size_t k = 0; held_by(&sh->variables[i]) == 2 && k < sh->variables[i].words.n; k++)
-            add_parts(&sh->command, &sh->variables[i].words.items[k]);
+        if (held_by(&sh->variables[i]) == 2)
+            add_all_parts(&sh->command, &sh->variables[i].words);
     if (sh->command.n)
         return false;
     for (size_t i = 0; i < sh->n_variables; i++)
-        for (size_t k = 0; held_by(&sh->variables[i]) && k < sh->variables[i].words.n; k++)
-            add_parts(&sh->command, &sh->variables[i].words.items[k]);
+        if (held_by(&sh->variables[i]))
+            add_all_parts(&sh->command, &sh->variables[i].words);
     for (size_t i = 0; i < sh->command.n; i++)
         marked |= rules_is_marker(sh->command.items[i].text);
     if (!marked)

@@ -52,8 +52,10 @@ static void dash(char *text)
 /* argparse takes whole names only. Short names are near to too many others to say more. */
 static void find_unknown_flags(struct rules_check *check)
 {
+    enum { MOST = 500 }; /* a file of more strange keys is not written by hand */
     const struct s2s_conf *args = check->conf;
-    for (size_t i = 0; i < args->n_items; i++) {
+    size_t n_unknown = 0;
+    for (size_t i = 0; i < args->n_items && n_unknown < MOST; i++) {
         const char *name = args->items[i]->key;
         if (args->items[i]->kind == S2S_CONF_MAP || strlen(name) < 6 ||
             !isalpha((unsigned char)*name) || strpbrk(name, "./ ${}+~") ||
@@ -61,6 +63,7 @@ static void find_unknown_flags(struct rules_check *check)
             is_mapped(check, name))
             continue;
         const char *meant = meant_flag(name);
+        n_unknown++;
         if (!meant)
             continue;
         char *fix = s2s_xasprintf("did you mean --%s?", meant), *flag = s2s_xstrdup(name);

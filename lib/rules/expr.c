@@ -115,7 +115,7 @@ static struct rules_value int_arithmetic(char op, int64_t a, int64_t b)
     if (bad)
         return rules_unknown();
     if (op == '%')
-        out = a - floor_div(a, b) * b;
+        out = a % b + ((a % b != 0) && ((a < 0) != (b < 0)) ? b : 0);
     else if (op == 'f')
         out = floor_div(a, b);
     else if (op == '/')
@@ -149,11 +149,11 @@ static struct rules_value nearest_multiples(struct reader *r, int64_t x, int64_t
 {
     if (unit < 1)
         return rules_unknown();
-    int64_t below = floor_div(x, unit) * unit;
+    int64_t below = x > 0 ? x - x % unit : 0;
     s2s_buf_clear(r->scratch);
     if (below >= unit)
         s2s_buf_printf(r->scratch, "%lld", (long long)below);
-    if (below != x || below < unit)
+    if ((below != x || below < unit) && below <= INT64_MAX - unit)
         s2s_buf_printf(r->scratch, "%s%lld", below >= unit ? " or " : "",
                        (long long)(below >= unit ? below + unit : unit));
     return rules_text(keep_text(r));
@@ -267,7 +267,7 @@ static struct rules_value two_numbers(struct reader *r, const char *function, st
     if (!strcmp(function, "near") && a.type == RULES_INT && b.type == RULES_INT)
         return nearest_multiples(r, a.i, b.i);
     if (!strcmp(function, "up") && a.type == RULES_INT && b.type == RULES_INT && b.i > 0)
-        return int_arithmetic('*', floor_div(a.i + b.i - 1, b.i), b.i);
+        return int_arithmetic('*', floor_div(a.i, b.i) + (a.i % b.i != 0), b.i);
     if (!as_float(a, &x) || !as_float(b, &y))
         return rules_unknown();
     if (!strcmp(function, "max"))

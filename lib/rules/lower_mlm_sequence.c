@@ -45,7 +45,7 @@ static const char *entry_fault(const char *entry, size_t len, double *start, int
     double size = colon ? numeral(colon + 1, (size_t)(entry + len - colon) - 1) : -1;
     const char *fault = !colon                           ? "has no colon"
                         : begin < 0                      ? "has no number before the colon"
-                        : size <= 0                      ? "has no positive size"
+                        : size <= 0 || size > 1e15       ? "has no positive size"
                         : *start < 0 && begin > 0        ? "is the first and does not start at 0"
                         : *start >= 0 && begin <= *start ? "does not start after the one before it"
                         : unit > 0 && (int64_t)size % unit

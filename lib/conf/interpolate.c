@@ -400,7 +400,8 @@ static bool nests_too_deep(const struct s2s_conf *node, const struct s2s_conf *v
 static void become(struct resolver *r, struct s2s_conf *node, const struct s2s_conf *value)
 {
     if (value->kind == S2S_CONF_MAP || value->kind == S2S_CONF_LIST) {
-        struct s2s_conf *copy = nests_too_deep(node, value) ? NULL : conf_copy(node->arena, value);
+        struct s2s_conf *copy =
+            r->full || nests_too_deep(node, value) ? NULL : conf_copy(node->arena, value);
         if (!copy) {
             too_much(r, node);
             return;

@@ -394,21 +394,24 @@ static bool read_suppression(struct suppression *out, const char *line, size_t l
     return out->ids_len > 0;
 }
 
-static bool silences(const struct suppression *s, const struct s2s_finding *f)
+static bool silences(const struct suppression *s, const struct s2s_finding *f,
+                     const struct s2s_conf_source *config)
 {
     int line = f->place.line;
     bool here =
         f->place.source == s->source && (s->line == line || (s->alone && s->line == line - 1));
-    return (s->whole_file || here) && names_rule(s, f->rule->id);
+    bool whole = s->whole_file && (s->source == config || s->source == f->place.source);
+    return (whole || here) && names_rule(s, f->rule->id);
 }
 
-static void drop_silenced(struct s2s_report *report, struct suppression *list, size_t n)
+static void drop_silenced(struct s2s_report *report, struct suppression *list, size_t n,
+                          const struct s2s_conf_source *config)
 {
     size_t kept = 0;
     for (size_t i = 0; i < report->n_findings; i++) {
         bool silenced = false;
         for (size_t k = 0; k < n; k++)
-            if (silences(&list[k], &report->findings[i]))
+            if (silences(&list[k], &report->findings[i], config))
                 silenced = list[k].used = true;
         if (!silenced) {
             report->findings[kept++] = report->findings[i];
@@ -422,32 +425,53 @@ static void drop_silenced(struct s2s_report *report, struct suppression *list, s
     report->n_findings = kept;
 }
 
-static void suppress(struct rules_check *check)
+struct suppressions {
+    struct suppression *items;
+    size_t n, cap;
+};
+
+/* The comments of a file, unless they were read before. */
+static void read_suppressions(struct suppressions *list, const struct s2s_conf_source *source,
+                              bool own)
 {
-    const struct s2s_conf_source *source = check->conf->place.source;
-    struct suppression *list = NULL;
-    size_t n = 0, cap = 0;
-    if (!source || !source->text || !strstr(source->text, "s2s-check:"))
+    if (!source || source->origin != S2S_CONF_FROM_FILE || !source->text ||
+        !strstr(source->text, "s2s-check:"))
         return;
+    for (size_t i = 0; i < list->n; i++)
+        if (list->items[i].source == source)
+            return;
     const char *at = source->text, *end = at + source->len_bytes;
     for (int line = 1; at < end; line++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         size_t len = (size_t)((stop ? stop : end) - at);
-        struct suppression s = {.source = source, .line = line};
+        struct suppression s = {.source = source, .line = line, .used = !own};
         if (read_suppression(&s, at, len)) {
-            s2s_grow(&list, n, &cap, sizeof *list);
-            list[n++] = s;
+            s2s_grow(&list->items, list->n, &list->cap, sizeof *list->items);
+            list->items[list->n++] = s;
         }
         at += len + 1;
     }
-    drop_silenced(check->report, list, n);
-    for (size_t i = 0; i < n; i++)
-        if (!list[i].used) {
-            struct s2s_conf node = {.place = {source, list[i].line, list[i].column}};
+}
+
+/* A comment silences what stands in its own file, be it the config or a parent of it; one for the
+ * whole config silences what has no line, too. Useless ones are told, but those of a parent may be
+ * meant for other children. */
+static void suppress(struct rules_check *check)
+{
+    const struct s2s_conf_source *source = check->conf->place.source;
+    struct suppressions list = {0};
+    read_suppressions(&list, source, true);
+    for (size_t i = 0; i < check->report->n_findings; i++)
+        read_suppressions(&list, check->report->findings[i].place.source, false);
+    drop_silenced(check->report, list.items, list.n, source);
+    for (size_t i = 0; i < list.n; i++)
+        if (!list.items[i].used) {
+            const struct suppression *s = &list.items[i];
+            struct s2s_conf node = {.place = {source, s->line, s->column}};
             rules_find(check, "S2S-CFG-015", &node, false, "remove the comment",
-                       "no finding of %.*s here to silence", (int)list[i].ids_len, list[i].ids);
+                       "no finding of %.*s here to silence", (int)s->ids_len, s->ids);
         }
-    free(list);
+    free(list.items);
 }
 
 /* ---- the whole ---- */
@@ -544,6 +568,13 @@ static bool has_parents(const struct s2s_conf *conf, const struct s2s_rules_opti
             (!opt->dialect && s2s_dialect_detect(conf) != S2S_DIALECT_SLM));
 }
 
+/* 0 if it is not there, not known or no whole number */
+static int64_t whole_fact(const struct rules_check *check, const char *name)
+{
+    const struct rules_fact *f = rules_fact_find(&check->facts, name);
+    return f && f->value.type == RULES_INT ? f->value.i : 0;
+}
+
 int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char *path,
                     const struct s2s_rules_options *opt, struct s2s_error *err)
 {
@@ -579,6 +610,8 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
         finish(report);
         const struct rules_fact *world = rules_fact_find(&check.facts, "world");
         report->world_size = world->value.type == RULES_INT ? world->value.i : 0;
+        report->dp = whole_fact(&check, "dp");
+        report->n_microbatches = whole_fact(&check, "nmb");
         if (opt->resolve)
             keep_resolved(&check);
     }

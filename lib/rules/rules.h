@@ -122,6 +122,7 @@ struct s2s_report {
     char *path;
     enum s2s_dialect dialect;
     int64_t world_size;           /* 0: not known */
+    int64_t dp, n_microbatches;   /* 0: not known, or not whole */
     struct s2s_finding *findings; /* by file, line, column, id */
     size_t n_findings, cap_findings;
     struct s2s_skipped *skipped;

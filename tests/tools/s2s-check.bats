@@ -271,7 +271,15 @@ EOF
     exits 1 s2s-check --world-size 1..6 good.yaml
     says "       4  yes"
     says "       3  no     S2S-BAT-001"
+    says "legal: 1, 2, 4"
     exits 0 s2s-check --world-size 1,2,4 good.yaml
+    says "       2  yes    dp 2"
+    exits 1 s2s-check --world-size 3..4 --argv -- pretrain_gpt.py --num-layers 12 --hidden-size 64 --num-attention-heads 4 \
+        --max-position-embeddings 32 --seq-length 32 --micro-batch-size 1 --global-batch-size 16 --tensor-model-parallel-size 2
+    says "       3  no     S2S-WLD-001"
+    says "       4  yes    dp 2, 8 microbatches a step"
+    exits 1 s2s-check --world-size 3,5 good.yaml
+    says "legal: none of these"
     exits 1 s2s-check --json --world-size 2,3 good.yaml
     echo "$output" | jq -e '[.files[] | [.world_size, (.findings | length)]] == [[2, 0], [3, 1]]'
     exits 1 s2s-check --world-size 2,3 - <good.yaml
@@ -410,6 +418,18 @@ EOF
     exits 2 s2s-check a.yaml rl_orphan.yaml
     says "leads back to itself"
     says "S2S-CFG-006"
+}
+
+@test "a comment in a parent silences what stands there" {
+    cp "$ROOT"/tests/oracle/rules/rl*.yaml .
+    sed -i 's/enabled: true, metric_name: "val:accuracy"}/enabled: true, metric_name: accuracy} # s2s-check: ignore S2S-CKP-020/' rl_parent.yaml
+    sed -i 's/^cluster:.*/& # s2s-check: ignore S2S-BAT/' rl_parent.yaml
+    exits 0 s2s-check rl.yaml
+    [ -z "$output" ]
+    sed -i 's/ # s2s-check: ignore S2S-CKP-020//' rl_parent.yaml
+    exits 1 s2s-check rl.yaml
+    (echo '# s2s-check: ignore-file S2S-CKP'; cat rl_parent.yaml) >p && mv p rl_parent.yaml
+    exits 0 s2s-check rl.yaml
 }
 
 @test "launch scripts and command lines are read, never run" {

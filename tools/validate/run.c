@@ -216,12 +216,10 @@ static void release_files(struct files *files)
     free(files->items);
 }
 
-/* The file at every world size of the table; it is read once. */
-static void check_worlds(struct files *files, const char *path, const struct check_options *opt)
+/* A config at every world size of the table. Takes conf (NULL: rc and err say why). */
+static void check_worlds(struct files *files, const char *path, struct s2s_conf *conf, int rc,
+                         struct s2s_error err, const struct check_options *opt)
 {
-    struct s2s_error err = S2S_ERROR_INIT;
-    struct s2s_conf *conf = NULL;
-    int rc = s2s_rules_read(&conf, path, opt->also, &err);
     for (size_t i = 0; i < opt->n_worlds; i++) {
         struct s2s_rules_options rules = opt->rules;
         s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
@@ -244,11 +242,16 @@ static void check_worlds(struct files *files, const char *path, const struct che
 static void check_argv(struct files *files, const struct check_options *opt)
 {
     struct s2s_error err = S2S_ERROR_INIT;
-    struct check_file file = {.path = s2s_xstrdup("command line")};
-    struct s2s_rules_options rules = opt->rules;
+    struct check_options own = *opt;
     struct s2s_conf *conf = s2s_rules_read_argv((char *const *)opt->inputs, opt->n_inputs);
-    rules.dialect = s2s_dialect_detect(conf) == S2S_DIALECT_HET ? S2S_DIALECT_HET : S2S_DIALECT_MLM;
-    if (s2s_rules_check(&file.report, conf, file.path, &rules, &err) < 0)
+    own.rules.dialect =
+        s2s_dialect_detect(conf) == S2S_DIALECT_HET ? S2S_DIALECT_HET : S2S_DIALECT_MLM;
+    if (opt->n_worlds > 1) {
+        check_worlds(files, "command line", conf, 0, err, &own);
+        return;
+    }
+    struct check_file file = {.path = s2s_xstrdup("command line")};
+    if (s2s_rules_check(&file.report, conf, file.path, &own.rules, &err) < 0)
         keep_failure(&file, &err);
     else
         settle(&file, opt);
@@ -309,7 +312,10 @@ static void collect(struct files *files, const struct check_options *opt)
             add_folder(&paths, opt->inputs[i], 0);
         for (size_t k = 0; k < paths.n; k++) {
             if (opt->n_worlds > 1) {
-                check_worlds(files, paths.items[k], opt);
+                struct s2s_error err = S2S_ERROR_INIT;
+                struct s2s_conf *conf = NULL;
+                int rc = s2s_rules_read(&conf, paths.items[k], opt->also, &err);
+                check_worlds(files, paths.items[k], conf, rc, err, opt);
                 continue;
             }
             s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
@@ -398,27 +404,48 @@ static const struct s2s_finding *first_error(const struct s2s_report *report, bo
     return NULL;
 }
 
-/* Legal or not at each world size, with the rule that says so; what is wrong at any size follows
- * once. */
+/* One size of the table: legal or not, and how the ranks are used, or the rule that says so. */
+static void add_world_row(struct s2s_buf *buf, const struct s2s_report *r,
+                          const struct s2s_finding *f)
+{
+    s2s_buf_printf(buf, "%8lld  %s", (long long)r->world_size, f ? "no" : "yes");
+    if (f)
+        s2s_buf_printf(buf, "     %-11s  %s", f->rule->id, f->message);
+    else if (r->dp)
+        s2s_buf_printf(buf, "    dp %lld", (long long)r->dp);
+    if (!f && r->dp && r->n_microbatches)
+        s2s_buf_printf(buf, ", %lld microbatch%s a step", (long long)r->n_microbatches,
+                       r->n_microbatches == 1 ? "" : "es");
+    s2s_buf_putc(buf, '\n');
+}
+
+/* The table of a file, files[0..n): then the legal sizes in a line, and what is wrong at any size.
+ */
+static void format_table(struct s2s_buf *buf, const struct check_file *files, size_t n)
+{
+    size_t n_legal = 0;
+    s2s_buf_printf(buf, "%s\n   ranks  legal  rule\n", shown_path(files[0].path));
+    for (size_t i = 0; i < n; i++)
+        if (!files[i].failure)
+            add_world_row(buf, &files[i].report, first_error(&files[i].report, true));
+    for (size_t i = 0; i < n; i++)
+        if (!files[i].failure && !first_error(&files[i].report, true))
+            s2s_buf_printf(buf, "%s%lld",
+                           n_legal++ ? ", " : "legal: ", (long long)files[i].report.world_size);
+    s2s_buf_puts(buf, n_legal ? "\n" : "legal: none of these\n");
+    const struct s2s_finding *other = first_error(&files[n - 1].report, false);
+    if (other)
+        s2s_buf_printf(buf, "at any size: %s [%s]\n", other->message, other->rule->id);
+}
+
 static void format_worlds(struct s2s_buf *buf, const struct files *files)
 {
-    const struct check_file *last = NULL;
-    for (size_t i = 0; i < files->n; i++) {
-        const struct check_file *file = &files->items[i];
-        const struct s2s_finding *f = first_error(&file->report, true);
-        if (file->failure)
-            continue;
-        if (!last || strcmp(last->path, file->path) != 0)
-            s2s_buf_printf(buf, "%s\n   ranks  legal  rule\n", file->path);
-        last = file;
-        s2s_buf_printf(buf, "%8lld  %s", (long long)file->report.world_size, f ? "no" : "yes");
-        if (f)
-            s2s_buf_printf(buf, "     %-11s  %s", f->rule->id, f->message);
-        s2s_buf_putc(buf, '\n');
-        const struct s2s_finding *other = first_error(&file->report, false);
-        bool end = i + 1 == files->n || strcmp(files->items[i + 1].path, file->path) != 0;
-        if (other && end)
-            s2s_buf_printf(buf, "at any size: %s [%s]\n", other->message, other->rule->id);
+    for (size_t first = 0, end; first < files->n; first = end) {
+        for (end = first + 1; end < files->n; end++)
+            if (strcmp(files->items[end].path, files->items[first].path) != 0)
+                break;
+        if (!files->items[first].failure)
+            format_table(buf, &files->items[first], end - first);
     }
 }
 

@@ -228,6 +228,29 @@ static void add_layout(struct s2s_buf *out, const char *s, const char *end, int 
     }
 }
 
+/* What is wrong with the m, multi-token prediction, of a layout with n_stages; NULL if nothing. */
+static const char *mtp_fault(const struct rules_check *check, const char *layout, int64_t n_stages)
+{
+    struct rules_value pp = fact(check, "pp"), mtp = fact(check, "mtp_layers");
+    const char *first = strchr(layout, 'm'), *last = strrchr(layout, 'm');
+    int64_t n = 0, stage = 0;
+    for (const char *s = layout; *s; s++) {
+        n += *s == 'm';
+        stage += *s == '|' && first && s < first;
+    }
+    if ((mtp.type == RULES_INT && mtp.i != n) || (mtp.type == RULES_NULL && n))
+        return "its m are not as many as mtp-num-layers";
+    if (!first)
+        return NULL;
+    if (strchr(first, 't'))
+        return "a t stands behind an m";
+    if (memchr(first, '|', (size_t)(last - first)))
+        return "its m are not in one stage";
+    bool ranks = check->report->dialect == S2S_DIALECT_MLM && pp.type == RULES_INT && pp.i > 0;
+    return ranks && stage / pp.i < n_stages / pp.i - 1 ? "its m are not in a last virtual stage"
+                                                       : NULL;
+}
+
 /* What a layout says: virtual stages, and what is wrong with it in itself. */
 static void lower_layout(struct rules_check *check)
 {
@@ -254,7 +277,7 @@ static void lower_layout(struct rules_check *check)
                             : text.data[0] != 'E'       ? "it does not begin with E"
                             : text.data[len - 1] != 'L' ? "it does not end with L"
                             : counted                   ? "its t are not as many as num-layers"
-                                                        : NULL;
+                                                        : mtp_fault(check, text.data, n);
         stages = rules_int(n);
         fault = wrong ? rules_text(wrong) : rules_null();
         s2s_buf_release(&text);

@@ -18,6 +18,7 @@ static const struct rules_map map[] = {
     {"packing_rows", "packing_buffer_size", "int", ""},
     {"plain_vocab", "vocab_size", "int", ""},
     {"vocab_unit", "make_vocab_size_divisible_by", "int", "128"},
+    {"wgrad_limit", "wgrad_deferral_limit", "int", "0"},
     {"aux_coeff", "moe_aux_loss_coeff", "any", ""},
     {0},
 };

@@ -26,10 +26,11 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-WLD-012",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "dist_opt_instances > 1 and dist_opt_instances not divides dp*cp",
+        .when = "dist_opt_instances > 1 and (dist_opt_instances not divides dp*cp or (experts != "
+                "null and dist_opt_instances not divides world / (etp*ep*egtp*pp)))",
         .at = "dist_opt_instances",
         .message = "num_distributed_optimizer_instances {dist_opt_instances} does not divide dp*cp "
-                   "= {dp*cp}",
+                   "= {dp*cp}{if(experts != null, ' or the data-parallel ranks of experts', '')}",
         .fix = "use one of {divisors(dp*cp)}",
         .why = "Each instance shards over an equal part of the data-parallel ranks.",
         .source = "megatron/core/parallel_state.py",
@@ -39,10 +40,13 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-WLD-013",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "weight_shards != null and (weight_shards < tp or tp not divides weight_shards)",
-        .at = "weight_shards",
-        .message = "tensor_parallel_num_weight_shards {weight_shards} is no multiple of tp {tp}",
-        .fix = "use {near(weight_shards, tp)}",
+        .when =
+            "(weight_shards != null and (weight_shards < tp or tp not divides weight_shards)) or "
+            "(expert_shards != null and (expert_shards < etp or etp not divides expert_shards))",
+        .at = "weight_shards expert_shards",
+        .message =
+            "{weight_shards} weight shards over tp {tp}, {expert_shards} of experts over etp {etp}",
+        .fix = "use a multiple of tp {tp}, and of etp {etp} for experts",
         .why = "Weights are sharded further within each tensor-parallel rank.",
         .source = "megatron/core/model_parallel_config.py:resolve_tensor_parallel_weight_shards",
     },
@@ -168,7 +172,7 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-TP-005",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "tp_overlap and not sp",
+        .when = "tp_overlap and (not sp or tp == 1)",
         .at = "tp_overlap",
         .message = "tp-comm-overlap without sequence parallelism",
         .fix = "add --sequence-parallel",
@@ -179,9 +183,11 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-TP-008",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "tp > 1 and tp not divides ffn",
-        .at = "ffn tp",
-        .message = "tp {tp} does not divide ffn-hidden-size {ffn}",
+        .when = "(tp > 1 and tp not divides ffn and (experts == null or etp > 1)) or (experts != "
+                "null and etp > 1 and etp not divides moe_ffn)",
+        .at = "ffn moe_ffn tp",
+        .message = "tp {tp}, of experts {etp}, does not divide ffn-hidden-size {ffn} or "
+                   "moe-ffn-hidden-size {moe_ffn}",
         .fix = "use a multiple of {tp}",
         .why = "The linear layers of the MLP are split over tp.",
         .source = "megatron/core/utils.py:ensure_divisibility",
@@ -213,7 +219,8 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-CP-003",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "cp > 1 and attn in ('unfused', 'local')",
+        .when = "cp > 1 and (attn in ('unfused', 'local') or (nvte_flash == '0' and nvte_fused == "
+                "'0'))",
         .at = "attn cp",
         .message = "cp {cp} with attention-backend {attn}",
         .fix = "use flash, fused or auto",
@@ -284,10 +291,17 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-PP-003",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "first_layers < 1 or last_layers < 1",
+        .when =
+            "first_layers < 1 or last_layers < 1 or (pp > 1 and layout == null and not hybrid and "
+            "not use_ckpt_args and (first_layers != null or last_layers != null) and "
+            "(if(free_stages > 0, rest_layers < 1 or rest_layers % free_stages != 0, rest_layers "
+            "!= 0) or ((vpp_stages != null or vpp_layers != null) and vpp > 1 and (first_layers % "
+            "vpp != 0 or last_layers % vpp != 0 or (rest_layers / free_stages) % vpp != 0))))",
         .at = "first_layers last_layers",
-        .message = "the first stage has {first_layers} layers, the last {last_layers}",
-        .fix = "give each at least one layer",
+        .message = "the first stage has {first_layers} layers, the last {last_layers}: "
+                   "{rest_layers} are left for {free_stages} stages between",
+        .fix = "give each at least one layer and, with virtual stages, a multiple of them, and "
+               "those between the same number",
         .why = "An empty stage cannot be built.",
         .source = CONFIG,
     },

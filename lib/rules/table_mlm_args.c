@@ -38,7 +38,7 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-WLD-014",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "gtp > 1 and dist_opt_instances > 1",
+        .when = "(gtp > 1 or egtp > 1) and dist_opt_instances > 1",
         .at = "dist_opt_instances weight_shards",
         .message = "{gtp} weight shards per tensor-parallel rank with {dist_opt_instances} "
                    "optimizer instances",
@@ -90,10 +90,10 @@ const struct s2s_rule rules_mlm_args[] = {
         .dialects = MLM,
         .severity = ERROR,
         .when = "cp > 1 and softmax_type != 'vanilla' and (cp_comm in ('p2p', 'a2a+p2p', "
-                "'allgather') or attn in ('flash', 'unfused', 'local'))",
+                "'allgather', 'all_gather') or attn in ('flash', 'unfused', 'local'))",
         .at = "softmax_type cp_comm",
-        .message = "softmax-type {softmax_type} with cp {cp} over {cp_comm} and attention "
-                   "backend {attn}",
+        .message =
+            "softmax-type {softmax_type} with cp {cp} over {cp_comm} and attention backend {attn}",
         .fix = "use --cp-comm-type a2a with fused attention",
         .why = "Only that exchange carries the extra softmax term.",
         .source = "transformer_engine: context_parallel.py",
@@ -125,13 +125,13 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-CP-020",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "hybrid_cp and (pp > 1 or enable_graph or megatron_fsdp or dataloader != "
-                "'single' or not per_token_loss)",
+        .when = "hybrid_cp and (pp > 1 or enable_graph or megatron_fsdp or dataloader != 'single' "
+                "or not per_token_loss or dp*cp % 2 == 1)",
         .at = "hybrid_cp",
-        .message = "hybrid-context-parallel with pp {pp}, dataloader-type {dataloader}, "
-                   "per-token loss {per_token_loss}",
-        .fix = "use pp 1, --dataloader-type single and --calculate-per-token-loss, no CUDA "
-               "graphs, no Megatron-FSDP",
+        .message = "hybrid-context-parallel with pp {pp}, dataloader-type {dataloader}, per-token "
+                   "loss {per_token_loss}",
+        .fix = "use pp 1, --dataloader-type single and --calculate-per-token-loss, no CUDA graphs, "
+               "no Megatron-FSDP",
         .why = "Ranks change their group from sample to sample.",
         .source = ARGS,
     },
@@ -161,7 +161,7 @@ const struct s2s_rule rules_mlm_args[] = {
         .id = "S2S-PP-013",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "defer_wgrad and (pp == 1 or no_wgrad_fusion)",
+        .when = "defer_wgrad and (pp == 1 or no_wgrad_fusion or wgrad_limit < 0)",
         .at = "defer_wgrad",
         .message = "defer-embedding-wgrad-compute with pp {pp}",
         .fix = "use pp > 1 and gradient accumulation fusion, or leave it out",

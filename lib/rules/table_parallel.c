@@ -164,7 +164,8 @@ const struct s2s_rule rules_cp[] = {
         .id = "S2S-CP-003",
         .dialects = RL,
         .severity = ERROR,
-        .when = "meg and cp > 1 and attn in ('unfused', 'local')",
+        .when = "meg and cp > 1 and (attn in ('unfused', 'local') or (env_flash == '0' and "
+                "env_fused == '0'))",
         .at = "attn cp",
         .message = "cp {cp} with attention backend {attn}",
         .fix = "use flash, fused or auto",
@@ -269,7 +270,7 @@ const struct s2s_rule rules_thd[] = {
         .id = "S2S-THD-005",
         .dialects = RL,
         .severity = ERROR,
-        .when = "meg and packed and nvte_fused == '0' and known(sm) and sm != 90",
+        .when = "meg and packed and env_fused == '0' and known(sm) and sm != 90",
         .at = "nvte_fused packed",
         .message = "packed sequences with padding between them, fused attention off and no "
                    "FlashAttention 3: no backend is left",
@@ -390,9 +391,9 @@ const struct s2s_rule rules_pp[] = {
         .id = "S2S-PP-001",
         .dialects = RL,
         .severity = ERROR,
-        .when =
-            "meg and pp > 1 and first_layers == null and last_layers == null and pp not divides "
-            "layers and vpp == null",
+        .when = "meg and pp > 1 and first_layers == null and last_layers == null and layout == "
+                "null and vpp == null and not (known(nemotron_h) and nemotron_h) and pp not "
+                "divides (layers + if(account_embedding, 1, 0) + if(account_loss, 1, 0))",
         .at = "pp",
         .message = "pp {pp} does not divide the {layers} layers",
         .fix = "use a pp among {divisors(layers)}, or say how many layers the first and last stage "
@@ -404,10 +405,16 @@ const struct s2s_rule rules_pp[] = {
         .id = "S2S-PP-003",
         .dialects = RL,
         .severity = ERROR,
-        .when = "meg and (first_layers < 1 or last_layers < 1)",
+        .when =
+            "meg and (first_layers < 1 or last_layers < 1 or (pp > 1 and layout == null and "
+            "(first_layers != null or last_layers != null) and (if(free_stages > 0, rest_layers < "
+            "1 or rest_layers % free_stages != 0, rest_layers != 0) or (vpp > 1 and (first_layers "
+            "% vpp != 0 or last_layers % vpp != 0 or (rest_layers / free_stages) % vpp != 0)))))",
         .at = "first_layers last_layers",
-        .message = "the first stage has {first_layers} layers, the last {last_layers}",
-        .fix = "give each at least one layer",
+        .message = "the first stage has {first_layers} layers, the last {last_layers}: "
+                   "{rest_layers} are left for {free_stages} stages between",
+        .fix = "give each at least one layer and, with virtual stages, a multiple of them, and "
+               "those between the same number",
         .why = "An empty stage cannot be built.",
         .source = "megatron TransformerConfig",
     },

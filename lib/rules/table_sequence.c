@@ -173,7 +173,8 @@ const struct s2s_rule rules_sequence[] = {
         .dialects = RL,
         .severity = ERROR,
         .when = "dt and not meg and cp > 1 and (contains(model_name, 'gemma-3') or "
-                "contains(model_name, 'gemma3'))",
+                "contains(model_name, 'gemma3') or contains(model_name, '-VL-') or "
+                "(contains(model_name, 'Qwen3.5-') and not contains(model_name, '-A')))",
         .at = "cp model_name",
         .message = "cp {cp} with {model_name} on the DTensor backend",
         .fix = "use the Megatron backend, or context_parallel_size: 1",

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "lib/base/error.h"
 
@@ -43,11 +44,13 @@ const struct s2s_rule *s2s_rule_by_id(const char *id)
 {
     size_t n = 0;
     const struct s2s_rule *const *all = s2s_rules(&n);
+    enum { PREFIX = sizeof "S2S-" - 1 };
+    id += strncasecmp(id, "S2S-", PREFIX) ? 0 : PREFIX;
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        if (!strcmp(aliases[i][0], id))
-            id = aliases[i][1];
+        if (!strcasecmp(aliases[i][0] + PREFIX, id))
+            id = aliases[i][1] + PREFIX;
     for (size_t i = 0; i < n; i++)
-        if (!strcmp(all[i]->id, id))
+        if (!strcasecmp(all[i]->id + PREFIX, id))
             return all[i];
     return NULL;
 }
@@ -347,10 +350,10 @@ struct suppression {
     bool used;
 };
 
-/* "S2S-CP-001,S2S-WLD": ids or prefixes, up to a blank */
-static bool names_rule(const struct suppression *s, const char *id)
+/* "S2S-CP-001,S2S-WLD": ids or prefixes */
+static bool names_rule(const char *ids, size_t len_ids, const char *id)
 {
-    const char *at = s->ids, *end = s->ids + s->ids_len;
+    const char *at = ids, *end = ids + len_ids;
     while (at < end) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         size_t len = (size_t)((comma ? comma : end) - at);
@@ -401,7 +404,7 @@ static bool silences(const struct suppression *s, const struct s2s_finding *f,
     bool here =
         f->place.source == s->source && (s->line == line || (s->alone && s->line == line - 1));
     bool whole = s->whole_file && (s->source == config || s->source == f->place.source);
-    return (whole || here) && names_rule(s, f->rule->id);
+    return (whole || here) && names_rule(s->ids, s->ids_len, f->rule->id);
 }
 
 static void drop_silenced(struct s2s_report *report, struct suppression *list, size_t n,
@@ -472,6 +475,24 @@ static void suppress(struct rules_check *check)
                        "no finding of %.*s here to silence", (int)s->ids_len, s->ids);
         }
     free(list.items);
+}
+
+/* Drops what --select does not name and what --ignore does. */
+static void choose(struct s2s_report *report, const struct s2s_rules_options *opt)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < report->n_findings; i++) {
+        struct s2s_finding *f = &report->findings[i];
+        bool wanted = !opt->select || names_rule(opt->select, strlen(opt->select), f->rule->id);
+        if (wanted && !(opt->ignore && names_rule(opt->ignore, strlen(opt->ignore), f->rule->id))) {
+            report->findings[kept++] = *f;
+            continue;
+        }
+        free(f->message);
+        free(f->fix);
+        free(f->key);
+    }
+    report->n_findings = kept;
 }
 
 /* ---- the whole ---- */
@@ -607,6 +628,7 @@ int s2s_rules_check(struct s2s_report *report, struct s2s_conf *conf, const char
         evaluate_all(&check);
         rules_find_text(&check);
         suppress(&check);
+        choose(report, opt);
         finish(report);
         const struct rules_fact *world = rules_fact_find(&check.facts, "world");
         report->world_size = world->value.type == RULES_INT ? world->value.i : 0;

@@ -53,7 +53,7 @@ struct s2s_rule {
 
 /* All rules, ordered as in the manual. */
 const struct s2s_rule *const *s2s_rules(size_t *n);
-/* By id or by an alias of it; NULL. */
+/* By id or by an alias of it, in any case and with or without "S2S-"; NULL. */
 const struct s2s_rule *s2s_rule_by_id(const char *id);
 /* Whether the rule's condition looks at a common name. */
 bool s2s_rule_uses(const struct s2s_rule *rule, const char *name);
@@ -72,7 +72,8 @@ struct s2s_rules_options {
     const struct s2s_conf *previous;     /* `resolved` of the run that is resumed; or NULL */
     bool launch;                         /* what must be known at launch and is not, is an error */
     bool resolve;                        /* fill report->resolved */
-    bool memory;                         /* S2S-MEM-003: say what a rank needs */
+    const char *select, *ignore; /* "S2S-CP,S2S-WLD-001": ids or their beginnings; or NULL */
+    bool memory;                 /* S2S-MEM-003: say what a rank needs */
 };
 
 /*

@@ -118,6 +118,7 @@ EOF
 @test "stdin and stdout" {
     exits 1 s2s-check - <bad.yaml
     says "stdin:22:32: error"
+    s2s-check --json - <bad.yaml | jq -e '.files[0].path == "-" and (.files[0].findings[0] | has("file") | not)'
     s2s-check --json -o out.json bad.yaml || [ $? -eq 1 ]
     jq -e '.errors == 1' out.json
     exits 1 bash -c 's2s-check bad.yaml >/dev/full'
@@ -354,6 +355,10 @@ EOF
     exits 0 s2s-check --explain S2S-PP-014
     says "S2S-SLM-008 (error)"
     exits 2 s2s-check --explain S2S-NO-1
+    s2s-check --explain S2S-CP-002 >one
+    s2s-check --explain cp-002 | diff one -
+    exits 2 s2s-check --explain S2S-CP-02
+    says "did you mean S2S-CP-002?"
     exits 0 s2s-check --list
     says "S2S-WLD-001  error    s2s,slm"
     s2s-check --list --json | jq -e 'length > 90 and all(.why != "" and .source != "")'
@@ -418,6 +423,19 @@ EOF
     exits 2 s2s-check a.yaml rl_orphan.yaml
     says "leads back to itself"
     says "S2S-CFG-006"
+}
+
+@test "--select and --ignore choose rules by id or beginning" {
+    exits 1 s2s-check --world-size 3 --json bad.yaml
+    [ "$(jq -r '.files[0].findings[].rule' <<<"$output" | paste -sd' ')" = "S2S-BAT-001 S2S-TRN-014" ]
+    exits 1 s2s-check --world-size 3 --json --select S2S-TRN,S2S-CP-002 bad.yaml
+    [ "$(jq -r '.files[0].findings[].rule' <<<"$output")" = S2S-TRN-014 ]
+    exits 1 s2s-check --world-size 3 --json --ignore S2S-TRN-014 bad.yaml
+    [ "$(jq -r '.files[0].findings[].rule' <<<"$output")" = S2S-BAT-001 ]
+    exits 0 s2s-check --world-size 3 --ignore S2S-TRN,S2S-BAT bad.yaml
+    [ -z "$output" ]
+    exits 2 s2s-check --ignore S2S-NONE bad.yaml
+    says "no rule begins with 'S2S-NONE'"
 }
 
 @test "a comment in a parent silences what stands there" {

@@ -72,7 +72,8 @@ static void json_finding(struct s2s_buf *buf, const struct check_file *file,
     add_field(buf, "key", f->key);
     add_field(buf, "message", f->message);
     add_field(buf, "fix", f->fix);
-    if (strcmp(path_of(file, f), file->path) != 0)
+    bool is_stdin = !strcmp(file->path, "-") && !strcmp(path_of(file, f), "stdin");
+    if (strcmp(path_of(file, f), file->path) != 0 && !is_stdin)
         add_field(buf, "file", path_of(file, f));
     s2s_buf_putc(buf, '}');
 }
@@ -378,7 +379,9 @@ static void junit_case(struct s2s_buf *buf, const struct check_file *file)
         add_xml(buf, f->message);
         s2s_buf_puts(buf, "\">");
         add_xml(buf, path_of(file, f));
-        s2s_buf_printf(buf, ":%d:%d: ", f->place.line, f->place.column);
+        if (in_file(f))
+            s2s_buf_printf(buf, ":%d:%d", f->place.line, f->place.column);
+        s2s_buf_puts(buf, f->fix[0] ? ": fix: " : "");
         add_xml(buf, f->fix);
         s2s_buf_puts(buf, "</failure>\n");
     }
@@ -388,8 +391,9 @@ static void junit_case(struct s2s_buf *buf, const struct check_file *file)
             const struct s2s_finding *f = &r->findings[i];
             if (f->severity == S2S_SEVERITY_ERROR)
                 continue;
-            s2s_buf_printf(buf, "%d:%d: %s: ", f->place.line, f->place.column,
-                           s2s_severity_name(f->severity));
+            if (in_file(f))
+                s2s_buf_printf(buf, "%d:%d: ", f->place.line, f->place.column);
+            s2s_buf_printf(buf, "%s: ", s2s_severity_name(f->severity));
             add_xml(buf, f->message);
             s2s_buf_printf(buf, " [%s]\n", f->rule->id);
         }

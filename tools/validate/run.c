@@ -449,14 +449,28 @@ static void format_worlds(struct s2s_buf *buf, const struct files *files)
     }
 }
 
+static const char *nearest_rule(const char *id)
+{
+    size_t n = 0;
+    const struct s2s_rule *const *rules = s2s_rules(&n);
+    const char **names = s2s_xcalloc(n + 1, sizeof *names);
+    for (size_t i = 0; i < n; i++)
+        names[i] = rules[i]->id;
+    const char *near = s2s_conf_nearest(id, names);
+    free(names);
+    return near;
+}
+
 static int run_documentation(const struct check_options *opt, struct s2s_error *err)
 {
     struct s2s_buf buf = S2S_BUF_INIT;
     if (opt->explain) {
         const struct s2s_rule *rule = s2s_rule_by_id(opt->explain);
         if (!rule) {
+            const char *near = nearest_rule(opt->explain);
             s2s_error_set(err, S2S_E_ARG, "--explain: no rule '%s'", opt->explain);
-            return s2s_error_hint(err, S2S_E_ARG, "--list names them all");
+            return near ? s2s_error_hint(err, S2S_E_ARG, "did you mean %s?", near)
+                        : s2s_error_hint(err, S2S_E_ARG, "--list names them all");
         }
         if (opt->format == CHECK_MARKDOWN)
             check_page(&buf, rule);

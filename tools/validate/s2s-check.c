@@ -31,6 +31,8 @@ enum {
     KEY_ALSO,
     KEY_UPSTREAM,
     KEY_REPORT,
+    KEY_SELECT,
+    KEY_IGNORE,
     KEY_PREVIOUS,
 };
 
@@ -64,6 +66,11 @@ static const struct argp_option options[] = {
     {"sm", KEY_SM, "X.Y", 0, "Compute capability of the GPU, such as 9.0", 2},
     {"cudnn", KEY_CUDNN, "X.Y.Z", 0, "Version of cuDNN, such as 9.18.1", 2},
     {"launch", KEY_LAUNCH, NULL, 0, "What must be known at launch and is not, is an error", 2},
+    {"select", KEY_SELECT, "IDS", 0,
+     "Only these rules: ids or their beginnings, with commas between them, such as "
+     "S2S-WLD,S2S-CP-002",
+     3},
+    {"ignore", KEY_IGNORE, "IDS", 0, "Not these rules", 3},
     {"report", KEY_REPORT, NULL, 0,
      "Print what a rank needs of its GPU's memory: weights, gradients, optimizer states, "
      "activations, logits",
@@ -125,6 +132,22 @@ static void check_assignment(struct argp_state *state, const char *option, const
         argp_error(state, "--%s: '%s' is not NAME=VALUE", option, arg);
 }
 
+/* each part is a rule, or the beginning of some */
+static void check_ids(struct argp_state *state, const char *option, const char *arg)
+{
+    size_t n = 0;
+    const struct s2s_rule *const *rules = s2s_rules(&n);
+    for (const char *at = arg; *at; at += strcspn(at, ","), at += *at == ',') {
+        char *id = s2s_xstrndup(at, strcspn(at, ","));
+        bool known = s2s_rule_by_id(id) != NULL;
+        for (size_t i = 0; i < n && *id && !known; i++)
+            known = !strncmp(rules[i]->id, id, strlen(id));
+        if (!known)
+            argp_error(state, "--%s: no rule begins with '%s'; --list names them all", option, id);
+        free(id);
+    }
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const formats[] = {"text",  "json",     "sarif", "github",
@@ -164,6 +187,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_MODEL:
         opt->model_config = arg;
+        return 0;
+    case KEY_SELECT:
+        check_ids(state, "select", arg);
+        opt->rules.select = arg;
+        return 0;
+    case KEY_IGNORE:
+        check_ids(state, "ignore", arg);
+        opt->rules.ignore = arg;
         return 0;
     case KEY_REPORT:
         opt->rules.memory = true;

@@ -425,6 +425,19 @@ EOF
     says "S2S-CFG-006"
 }
 
+@test "the hook of pre-commit passes over what is no config" {
+    hook=$(sed -n 's/^  entry: //p' "$ROOT/.pre-commit-hooks.yaml")
+    printf 'x: 1\n' >other.yaml
+    printf '#!/bin/sh\nls\n' >other.sh
+    exits 0 $hook other.yaml other.sh good.yaml
+    exits 2 s2s-check other.yaml
+    exits 1 $hook other.yaml bad.yaml
+    exits 2 $hook absent.yaml
+    for name in conf/a.yaml run.sh job.sbatch x.yml; do
+        grep -qE "$(sed -n 's/^  files: //p' "$ROOT/.pre-commit-hooks.yaml")" <<<"$name"
+    done
+}
+
 @test "--select and --ignore choose rules by id or beginning" {
     exits 1 s2s-check --world-size 3 --json bad.yaml
     [ "$(jq -r '.files[0].findings[].rule' <<<"$output" | paste -sd' ')" = "S2S-BAT-001 S2S-TRN-014" ]

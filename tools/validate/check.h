@@ -18,7 +18,7 @@ struct check_options {
     struct s2s_common common;
     struct s2s_rules_options rules;
     enum check_format format;
-    bool strict, show_skipped, list, argv;
+    bool strict, show_skipped, skip_others, list, argv;
     const char *explain, *model_config, *also, *previous;
     const char **inputs, **sets, **env; /* NULL-ended, or NULL */
     size_t n_inputs, cap_inputs, n_sets, cap_sets, n_env, cap_env;

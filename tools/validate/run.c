@@ -319,8 +319,8 @@ static void collect(struct files *files, const struct check_options *opt)
                 continue;
             }
             s2s_grow(&files->items, files->n, &files->cap, sizeof *files->items);
-            files->items[files->n++] =
-                (struct check_file){.path = s2s_xstrdup(paths.items[k]), .of_folder = folder};
+            files->items[files->n++] = (struct check_file){.path = s2s_xstrdup(paths.items[k]),
+                                                           .of_folder = folder || opt->skip_others};
         }
         release_paths(&paths);
     }

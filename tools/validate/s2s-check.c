@@ -32,6 +32,7 @@ enum {
     KEY_UPSTREAM,
     KEY_REPORT,
     KEY_SELECT,
+    KEY_SKIP_OTHERS,
     KEY_IGNORE,
     KEY_PREVIOUS,
 };
@@ -75,6 +76,8 @@ static const struct argp_option options[] = {
      "Print what a rank needs of its GPU's memory: weights, gradients, optimizer states, "
      "activations, logits",
      3},
+    {"skip-others", KEY_SKIP_OTHERS, NULL, 0,
+     "Pass over files that are no config of a known kind, as in folders, instead of failing", 3},
     {"strict", KEY_STRICT, NULL, 0, "Warnings fail too (exit status 1)", 3},
     {"show-skipped", KEY_SKIPPED, NULL, 0, "List rules that could not be evaluated, and why", 3},
     {"format", KEY_FORMAT, "text|json|sarif|github|junit", 0,
@@ -198,6 +201,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_REPORT:
         opt->rules.memory = true;
+        return 0;
+    case KEY_SKIP_OTHERS:
+        opt->skip_others = true;
         return 0;
     case KEY_STRICT:
         opt->strict = true;

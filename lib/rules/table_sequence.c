@@ -409,6 +409,19 @@ const struct s2s_rule rules_sequence[] = {
         .source = BACKENDS,
     },
     {
+        .id = "S2S-CP-011",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "cp > 1 and packed and (contains(model_name, 'gpt-oss') or contains(model_name, "
+                "'gpt_oss')) and cudnn < 91800",
+        .at = "cp packed",
+        .message =
+            "attention sinks ({model_name}) over packed sequences with cp {cp} and cuDNN {cudnn}",
+        .fix = "use cp_size: 1, or unpacked sequences",
+        .why = "cuDNN has had such a kernel since 9.18 only.",
+        .source = BACKENDS,
+    },
+    {
         .id = "S2S-CP-017",
         .dialects = AM,
         .severity = ERROR,

@@ -324,6 +324,31 @@ HET-027 | het | not early | optimizer="muon" | HET OPT
 HET-028 | het | not early | mimo-encoder-prefetch=True | HET
 CP-030 | het | not early | cp=2 | HET CP WLD BAT
 MOE-001 | het | not early and experts != "?" and ep > 1 | experts=experts+1 | MOE HET
+WLD-012 | mlm | world != "?" and dp not in ("?", None) and dist_opt and not early | num-distributed-optimizer-instances=dp*cp+1 | WLD
+WLD-013 | mlm | tp > 1 | tensor-parallel-num-weight-shards=tp+1 | WLD BAT
+WLD-016 | am | dp_cfg is None and tp*cp*pp == 1 and ep == 1 and not separate_mesh | dp=3 ; ci={"nodes": 1, "nproc_per_node": 8} | WLD BAT
+BAT-006 | mlm | not shell and gbs_given not in (None, "?") | gbs=False ; step-batch-size-schedule="0:64 10M:-1" | BAT SCH
+TP-005 | mlm | sp and tp > 1 | sp=False ; tp-comm-overlap=True | TP MOE
+TP-013 | am | sp and tp > 1 | sp=False ; distributed.enable_async_tensor_parallel=True | TP
+CP-009 | mlm | cp > 1 | window-size="127,0" | CP
+CP-014 | mlm | not shell and cp > 1 and layers not in ("?", None) and layers > 3 and not hybrid | cp-comm-type="p2p p2p a2a" | CP
+CP-015 | mlm | attention_variant == "dsa" | cp=2 ; @world=tp*pp*2*8 | CP WLD BAT PRC MOE TP
+CP-017 | am | cp > 1 | model.attn_implementation="flash_attention_4" | CP AM THD
+CP-020 | mlm | pp > 1 | hybrid-context-parallel=True | CP
+CP-023 | mlm | attention_variant == "gated_delta_net" | linear-num-key-heads=tp*cp*2+1 | CP
+THD-012 | am | packed and cp > 1 and attn == "te" | model.backend.attn="sdpa" | THD AM CP
+THD-021 | am | model_name and attn == "te" and ("lama" in model_name or "wen" in model_name) | model.backend.attn="tilelang" | AM THD CP
+PP-003 | mlm | not use_ckpt_args and pp > 2 and layers not in ("?", None) and not hybrid and vpp == 1 and layout is None and not account_embedding and not account_loss | decoder-first-pipeline-num-layers=layers//pp+1 ; decoder-last-pipeline-num-layers=layers//pp | PP
+PP-005 | mlm | layout is not None and layout_stages != "?" and mtp_layers is None | mtp-num-layers=1 | PP MOD HYB MOE REC
+PP-012 | mlm | pp > 1 and vpp_stages is None and vpp_layers is None and layout is None and not hybrid | overlap-p2p-communication-warmup-flush=True | PP
+PP-020 | mlm | pp == 1 | inference-batch-times-seqlen-threshold=128 | PP
+PP-021 | mlm | pp > 1 and max_connections == "1" | pipeline-model-parallel-comm-backend="ucc" | PP
+PP-022 | mlm | pp > 1 | enable-mhc-connections=True | PP
+MOE-006 | mlm | not shell and experts and experts != "?" | moe-router-load-balancing-type="aux_loss seq_aux_loss" ; moe-aux-loss-coeff=0.01 | MOE
+CP-019 | rl | meg and cp > 1 | policy.generation.backend="megatron" | RL
+PP-001 | rl | not moe and meg and pp > 1 and first_layers is None and last_layers is None and layout is None and vpp is None | @layers=pp*4+1 | PP
+PP-003 | rl | meg and pp > 1 and layout is None | policy.megatron_cfg.num_layers_in_first_pipeline_stage=0 | PP
+PP-009 | rl | meg and pp > 1 | policy.megatron_cfg.pipeline_dtype=None | PP
 CFG-003 | am | True | @duplicate=1 | AM
 CFG-004 | rl | True | mbs="four" | RL BAT CFG-002
 CFG-004 | am | True | tp=1.5 | *

@@ -571,7 +571,9 @@ static int check_dialect(struct s2s_report *report, const struct s2s_rules_optio
     if (root->kind != S2S_CONF_MAP)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: a config is a map of keys, found %s",
                              report->path, s2s_conf_kind_name(root->kind));
-    if (!root->n_items && !opt->dialect)
+    const struct s2s_conf_source *source = root->place.source;
+    bool blank = !source || !source->text || !source->text[strspn(source->text, " \t\r\n")];
+    if (!root->n_items && blank && !opt->dialect)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: nothing is in it", report->path);
     enum s2s_dialect found = opt->dialect ? opt->dialect : s2s_dialect_detect(report->conf);
     report->dialect = found;

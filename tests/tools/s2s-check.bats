@@ -57,6 +57,12 @@ EOF
     head -c 100 /dev/urandom >noise.yaml
     exits 2 s2s-check noise.yaml
     printf 'x: 1\n' >other.yaml
+    : >empty.yaml
+    exits 2 s2s-check empty.yaml
+    says "empty.yaml: nothing is in it"
+    printf '#!/bin/sh\nls\n' >other.sh
+    exits 2 s2s-check other.sh
+    says "other.sh: not a config that is known here"
     exits 2 s2s-check other.yaml
     says "not a config that is known here; say which one it is with --dialect"
 }

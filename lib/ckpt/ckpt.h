@@ -62,6 +62,15 @@ struct s2s_ckpt_object {
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err);
 void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
 
+/*
+ * Of a checkpoint of Megatron's rank folders (format mp_rank): from now on its tensors are those of
+ * the whole model, with the names and shapes of torch_dist, its common state that of the first
+ * rank without random states; extra states are dropped. Other formats stay as they are. NOTFOUND:
+ * a rank is missing; SHAPE or FORMAT names tensors that do not fit together or should be copies and
+ * differ (these are read). After an error the checkpoint can only be closed.
+ */
+int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err);
+
 const char *s2s_ckpt_format(const struct s2s_ckpt *ckpt); /* "torch_dist" */
 const char *s2s_ckpt_path(const struct s2s_ckpt *ckpt);   /* of the folder or file that is read */
 int64_t s2s_ckpt_iteration(const struct s2s_ckpt *ckpt);  /* -1: not known */

@@ -632,3 +632,46 @@ PY
     exits 1 s2s-ckpt diff out "$model/model.safetensors"
     exits 0 s2s-ckpt diff --tolerance 0.01 out "$model/model.safetensors"
 }
+
+# merged NAME: rank folders as torch_dist are the whole tensors they were cut from
+merged() {
+    s2s-ckpt convert -q --to torch_dist "$DATA/$1" "$1.dist"
+    python3 "$COMPARE" s2s-ckpt "$1.dist" "$DATA/$1.expected.json"
+}
+
+@test "rank folders become the whole tensors: tp, pp, virtual stages, gated MLPs, Mamba, experts" {
+    merged mp_rank_dense
+    merged mp_rank_hybrid
+    merged mp_rank_packed
+    exits 0 s2s-ckpt diff "$DATA/mp_rank_hybrid" mp_rank_hybrid.dist
+    # one file keeps the names of its input
+    s2s-ckpt convert -q --to safetensors "$DATA/mp_rank_dense" ranks.safetensors
+    exits 0 s2s-ckpt ls ranks.safetensors
+    says "mp_rank_01_001/model1.decoder.layers.0.mlp.linear_fc1.weight"
+    # to Hugging Face names, with the saved arguments alone
+    s2s-ckpt convert -q --to hf "$DATA/mp_rank_dense" hf
+    exits 0 s2s-ckpt ls hf
+    says "model.layers.4.self_attn.q_proj.weight"
+    says "model.layers.4.mlp.gate_proj.weight	BF16	[12, 8]"
+}
+
+@test "rank folders that are not whole are refused" {
+    cp -r "$DATA/mp_rank_dense" dense
+    chmod -R u+w dense
+    rm -r dense/iter_0000007/mp_rank_01_000
+    exits 1 s2s-ckpt convert --to torch_dist dense out
+    says "3 rank folders do not make tp 2 x pp 2 x ep 1: some are missing"
+    [ ! -e out ]
+    # a stage of another model: its copy of the embedding differs
+    rm -r dense/iter_0000007/mp_rank_*
+    cp -r "$DATA"/mp_rank_dense/iter_0000007/* dense/iter_0000007/
+    chmod -R u+w dense
+    cp dense/iter_0000007/mp_rank_00_001/model_optim_rng.pt dense/iter_0000007/mp_rank_01_001/model_optim_rng.pt
+    exits 1 s2s-ckpt convert --to torch_dist dense out
+    says "should be copies of one tensor and differ"
+    [ ! -e out ]
+    # the same names without their number of ranks
+    rm -r dense/iter_0000007/mp_rank_*_001
+    exits 1 s2s-ckpt convert --to hf dense out
+    says "the saved arguments say pipeline_model_parallel_size 2, the rank folders are of 1"
+}

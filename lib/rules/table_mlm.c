@@ -222,8 +222,8 @@ const struct s2s_rule rules_mlm[] = {
         .when = "cp > 1 and (attn in ('unfused', 'local') or (nvte_flash == '0' and nvte_fused == "
                 "'0'))",
         .at = "attn cp",
-        .message = "cp {cp} with attention-backend {attn}",
-        .fix = "use flash, fused or auto",
+        .message = "cp {cp} with neither flash nor fused attention",
+        .fix = "use flash or fused attention, and leave NVTE_FLASH_ATTN and NVTE_FUSED_ATTN unset",
         .why = "Context parallelism is implemented in the flash and fused backends only.",
         .source = "transformer_engine get_attention_backend",
     },

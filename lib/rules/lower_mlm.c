@@ -369,7 +369,7 @@ void rules_lower_mlm_arguments(struct rules_check *check)
 void rules_lower_mlm_derived(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
-        {"gbs", "if(gbs_given == null, mbs*dp, gbs_given)"},
+        {"gbs", "if(gbs_given != null, gbs_given, if(step_schedule != null, unknown, mbs*dp))"},
         {"nmb", "gbs / (mbs*dp)"},
         {"seq", "if(seq_given == null, encoder_seq, seq_given)"},
         {"layers", "if(hybrid, pattern_layers, if(layers_given == null, encoder_layers, "

@@ -162,6 +162,13 @@ static void note_replaced(struct rules_check *check, const char *key)
         .key = s2s_xstrdup(key), .text = s2s_xstrdup(node->text), .place = node->place};
 }
 
+/* Remembers a key of the config's own kind that --set adds. */
+static void note_added(struct rules_check *check, const char *key)
+{
+    s2s_grow(&check->replaced, check->n_replaced, &check->cap_replaced, sizeof *check->replaced);
+    check->replaced[check->n_replaced++] = (struct rules_replaced){.key = s2s_xstrdup(key)};
+}
+
 /* "key=value": a common name goes to the dialect's key for it, anything else is a key itself.
  * Names are resolved after a first lowering told what they are. "+", "++" and "~" are Hydra's. */
 static int apply_set(struct rules_check *check, const char *set)
@@ -183,6 +190,8 @@ static int apply_set(struct rules_check *check, const char *set)
         for (char *s = name + strspn(name, "-"); *s; s++)
             *s = *s == '-' ? '_' : *s;
     const struct rules_fact *fact = rules_fact_find(&check->facts, name);
+    if (n_plus == 0 && !fact && strchr(name, '.') && !s2s_conf_find(check->conf, name))
+        note_added(check, name);
     note_replaced(check, fact && fact->key && !s2s_conf_find(check->conf, name)
                              ? fact->key
                              : name + strspn(name, "-"));

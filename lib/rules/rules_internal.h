@@ -120,7 +120,7 @@ struct rules_env {
     const char *fact, *name;
 };
 
-/* A value that --set took the place of. */
+/* A value that --set took the place of; text NULL: a key that was not there. */
 struct rules_replaced {
     char *key, *text;
     struct s2s_conf_place place;

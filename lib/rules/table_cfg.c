@@ -83,6 +83,16 @@ const struct s2s_rule rules_cfg[] = {
         .source = "YAML 1.1 as PyYAML reads it",
     },
     {
+        .id = "S2S-CFG-010",
+        .dialects = S2S_DIALECT_SLM | S2S_DIALECT_RL,
+        .severity = ERROR,
+        .message = "an override of a key that does not exist",
+        .fix = "++KEY=VALUE adds it; or mend the name",
+        .why = "Hydra's configs are closed: an override without + of a key that is in no file is "
+               "an error of the launch, most often a misspelt name.",
+        .source = "NVIDIA-NeMo/RL nemo_rl/utils/config.py:parse_hydra_overrides",
+    },
+    {
         .id = "S2S-CFG-011",
         .dialects = S2S_DIALECT_ALL,
         .severity = INFO,

@@ -105,11 +105,25 @@ static void find_kept_text(struct rules_check *check, const struct s2s_conf *nod
 
 /* ---- values that another replaces ---- */
 
+/* --set KEY=.. of a key that the config has not: a "+" says that it is meant. */
+static void find_added(struct rules_check *check, const char *key)
+{
+    char *fix = s2s_xasprintf("++%s= adds it", key);
+    if (!check->incomplete && check->report->dialect & (S2S_DIALECT_SLM | S2S_DIALECT_RL))
+        rules_find(check, "S2S-CFG-010", s2s_conf_find(check->conf, key), false, fix,
+                   "the config has no key %s to override", key);
+    free(fix);
+}
+
 static void find_replaced(struct rules_check *check)
 {
     for (size_t i = 0; i < check->n_replaced; i++) {
         const struct rules_replaced *r = &check->replaced[i];
         const struct s2s_conf *now = s2s_conf_find(check->conf, r->key);
+        if (!r->text) {
+            find_added(check, r->key);
+            continue;
+        }
         struct s2s_conf at = {.place = r->place};
         struct s2s_buf place = S2S_BUF_INIT;
         const char *text = now && now->text ? now->text : "null";

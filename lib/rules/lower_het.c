@@ -28,6 +28,8 @@ static const struct rules_map map[] = {
     {"enc_overlap", "encoder_ddp_overlap", "bool", "false"},
     {"nmb_given", "num_microbatches", "int", ""},
     {"packing_buffer", "packing_buffer_size", "int", "0"},
+    /* the public provider sets it; one's own may not: --set variable_seq=false */
+    {"variable_seq", "variable_seq_lengths", "bool", "true"},
     {"data_kind", "dataset_provider", "text", "mock"},
     {"data_path", "data_path", "any", ""},
     {"tokenizer_model", "tokenizer_model", "any", ""},

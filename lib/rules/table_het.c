@@ -226,6 +226,19 @@ const struct s2s_rule rules_het[] = {
         .source = "derived from the flags",
     },
     {
+        .id = "S2S-PP-018",
+        .dialects = HET,
+        .severity = ERROR,
+        .when = "pp > 1 and not llm_only and not variable_seq",
+        .at = "variable_seq pp",
+        .message = "{pp} pipeline stages of a model of several modules, with sequences of one "
+                   "length",
+        .fix = "let the model provider set variable_seq_lengths",
+        .why = "Stages exchange shapes before tensors only then; the schedule of several modules "
+               "raises ValueError otherwise.",
+        .source = "megatron/core/pipeline_parallel/schedules.py",
+    },
+    {
         .id = "S2S-HET-018",
         .dialects = HET,
         .severity = INFO,

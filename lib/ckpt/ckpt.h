@@ -15,6 +15,7 @@
  *   - torch: one torch.save file (zip)
  *   - torch_legacy: one torch.save file of before 1.6
  *   - mp_rank: Megatron's folder per model-parallel rank
+ *   - nemo: NeMo's archive (.nemo) of one torch.save file and its configuration
  */
 #ifndef S2S_CKPT_H
 #define S2S_CKPT_H

@@ -1,8 +1,8 @@
 #include "lib/ckpt/map.h"
 
 /* Sources: Megatron-Core's sharded_state_dict of GPTModel, MambaModel, TransformerLayer and
- * MoELayer; the parameter names of transformers' Llama, Qwen2, Qwen3, Gemma, NemotronH and of
- * NVIDIA's RADIO. */
+ * MoELayer; the parameter names of transformers' Llama, Qwen2, Qwen3, Gemma, NemotronH, Parakeet
+ * and of NVIDIA's RADIO and NeMo's ConformerEncoder. */
 const char *const ckpt_map_tables =
     "family nemotron_vlm\n"
     "detect language_model.decoder.layers.{N}.mixer.in_proj.weight.z "
@@ -197,4 +197,54 @@ const char *const ckpt_map_tables =
     "layers.{N}.post_attention_layernorm.weight copy\n"
     "layers.{N}.mlp.linear_fc1.weight          layers.{N}.mlp.{gate,up}_proj.weight split\n"
     "layers.{N}.mlp.linear_fc1.weight_{w,v}    layers.{N}.mlp.{gate,up}_proj.weight copy\n"
-    "layers.{N}.mlp.linear_fc2.weight          layers.{N}.mlp.down_proj.weight      copy\n";
+    "layers.{N}.mlp.linear_fc2.weight          layers.{N}.mlp.down_proj.weight      copy\n"
+
+    "family fastconformer_ctc\n"
+    "detect encoder.pre_encode.conv.0.weight decoder.decoder_layers.0.weight\n"
+    "include fastconformer encoder. encoder.\n"
+    "decoder.decoder_layers.0.{weight,bias} ctc_head.{weight,bias} copy\n"
+    "drop preprocessor.featurizer.{window,fb}\n"
+
+    "family fastconformer_encoder\n"
+    "detect encoder.pre_encode.conv.0.weight !decoder.decoder_layers.0.weight\n"
+    "include fastconformer encoder. \"\"\n"
+    "drop preprocessor.featurizer.{window,fb}\n"
+
+    "family fastconformer_perception\n"
+    "detect perception.encoder.pre_encode.conv.0.weight\n"
+    "include fastconformer perception.encoder. \"\"\n"
+    "drop perception.preprocessor.featurizer.{window,fb}\n"
+
+    "family fastconformer\n"
+    "pre_encode.conv.0.{weight,bias}   subsampling.layers.0.{weight,bias} copy\n"
+    "pre_encode.conv.2.{weight,bias}   subsampling.layers.2.{weight,bias} copy ?\n"
+    "pre_encode.conv.3.{weight,bias}   subsampling.layers.3.{weight,bias} copy ?\n"
+    "pre_encode.conv.5.{weight,bias}   subsampling.layers.5.{weight,bias} copy ?\n"
+    "pre_encode.conv.6.{weight,bias}   subsampling.layers.6.{weight,bias} copy ?\n"
+    "pre_encode.conv.8.{weight,bias}   subsampling.layers.8.{weight,bias} copy ?\n"
+    "pre_encode.conv.9.{weight,bias}   subsampling.layers.9.{weight,bias} copy ?\n"
+    "pre_encode.out.{weight,bias}      subsampling.linear.{weight,bias}   copy\n"
+    "drop pos_enc.pe\n"
+    "section layers.{N}.norm_out.weight\n"
+    "layers.{N}.norm_feed_forward1.{weight,bias} layers.{N}.norm_feed_forward1.{weight,bias} copy\n"
+    "layers.{N}.norm_self_att.{weight,bias} layers.{N}.norm_self_att.{weight,bias} copy\n"
+    "layers.{N}.norm_conv.{weight,bias} layers.{N}.norm_conv.{weight,bias} copy\n"
+    "layers.{N}.norm_feed_forward2.{weight,bias} layers.{N}.norm_feed_forward2.{weight,bias} copy\n"
+    "layers.{N}.norm_out.{weight,bias} layers.{N}.norm_out.{weight,bias} copy\n"
+    "layers.{N}.feed_forward1.linear{1,2}.weight layers.{N}.feed_forward1.linear{1,2}.weight copy\n"
+    "layers.{N}.feed_forward1.linear{1,2}.bias layers.{N}.feed_forward1.linear{1,2}.bias copy ?\n"
+    "layers.{N}.feed_forward2.linear{1,2}.weight layers.{N}.feed_forward2.linear{1,2}.weight copy\n"
+    "layers.{N}.feed_forward2.linear{1,2}.bias layers.{N}.feed_forward2.linear{1,2}.bias copy ?\n"
+    "layers.{N}.self_attn.linear_{q,k,v,out}.weight layers.{N}.self_attn.{q,k,v,o}_proj.weight "
+    "copy\n"
+    "layers.{N}.self_attn.linear_{q,k,v,out}.bias layers.{N}.self_attn.{q,k,v,o}_proj.bias copy ?\n"
+    "layers.{N}.self_attn.linear_pos.weight layers.{N}.self_attn.relative_k_proj.weight copy\n"
+    "layers.{N}.self_attn.pos_bias_{u,v} layers.{N}.self_attn.bias_{u,v} copy\n"
+    "layers.{N}.conv.{pointwise_conv1,depthwise_conv,pointwise_conv2}.weight "
+    "layers.{N}.conv.{pointwise_conv1,depthwise_conv,pointwise_conv2}.weight copy\n"
+    "layers.{N}.conv.{pointwise_conv1,depthwise_conv,pointwise_conv2}.bias "
+    "layers.{N}.conv.{pointwise_conv1,depthwise_conv,pointwise_conv2}.bias copy ?\n"
+    "layers.{N}.conv.batch_norm.{weight,bias,running_mean,running_var} "
+    "layers.{N}.conv.norm.{weight,bias,running_mean,running_var} copy\n"
+    "layers.{N}.conv.batch_norm.num_batches_tracked layers.{N}.conv.norm.num_batches_tracked copy "
+    "?\n";

@@ -135,5 +135,14 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
                     struct s2s_error *err);
 int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* A .nemo archive, which is the checkpoint's file 0: tensors by NeMo's names; "model_config" of the
+ * common state is its model_config.yaml. */
+int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err);
+
+/* config.json and preprocessor_config.json of transformers' Parakeet out of a .nemo's
+ * configuration, with_head: with a CTC head. Gives: free both; NULL where the configuration does not
+ * say. UNSUPPORTED: an encoder that Parakeet has not. */
+int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, bool with_head,
+                     struct s2s_error *err);
 
 #endif

@@ -189,6 +189,7 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
 {
     unsigned char head[16] = {0};
+    char magic[5];
     int file = ckpt_add_file(ckpt, path, err);
     int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
@@ -206,8 +207,18 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
         ckpt->format = head[0] == 'P' ? "torch" : "torch_legacy";
         return ckpt_read_torch(ckpt, &source, err);
     }
+    if (rc == 0 && len > 262 && ckpt_pread(fd, magic, sizeof magic, 257, path, err) == 0 &&
+        memcmp(magic, "ustar", sizeof magic) == 0) {
+        ckpt->format = "nemo";
+        return ckpt_read_nemo(ckpt, path, err);
+    }
+    if (head[0] == 0x1f && head[1] == 0x8b) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: compressed with gzip", path);
+        return s2s_error_hint(err, rc, "gunzip -c %s >FILE gives one that can be read in place",
+                              path);
+    }
     return s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
-                         "%s: neither safetensors nor a torch.save file", path);
+                         "%s: neither safetensors, a torch.save file nor a .nemo archive", path);
 }
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)

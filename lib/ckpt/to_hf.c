@@ -91,6 +91,23 @@ static int files_of_common(struct s2s_hf_output *out, const json_t *common, bool
     return 0;
 }
 
+static int files_of_nemo(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                         struct s2s_error *err)
+{
+    char *config, *features;
+    const bool with_head = strcmp(out->family, "fastconformer_ctc") == 0;
+    int rc = ckpt_nemo_config(&config, &features, ckpt, with_head, err);
+    if (rc == 0 && config)
+        add_file(out, "config.json", config, strlen(config));
+    if (rc == 0 && features)
+        add_file(out, "preprocessor_config.json", features, strlen(features));
+    if (rc < 0)
+        return rc;
+    free(config);
+    free(features);
+    return 0;
+}
+
 /* text that goes with a model: configuration, tokenizer, code, licence; no weights, no index */
 static bool is_side_file(const char *name)
 {
@@ -293,6 +310,8 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         plan_composite(out, ckpt);
     else
         plan_plain(out, ckpt);
+    if (rc == 0 && starts(out->family, "fastconformer"))
+        rc = files_of_nemo(out, ckpt, err);
     if (rc == 0 && options->config_text)
         add_file(out, "config.json", options->config_text, strlen(options->config_text));
     if (rc == 0 && ckpt->common)

@@ -675,3 +675,53 @@ merged() {
     exits 1 s2s-ckpt convert --to hf dense out
     says "the saved arguments say pipeline_model_parallel_size 2, the rank folders are of 1"
 }
+
+@test "a .nemo archive becomes a Parakeet folder, and its names come back" {
+    exits 0 s2s-ckpt ls "$DATA/tiny.nemo"
+    says "encoder.layers.1.self_attn.linear_pos.weight	F32	[16, 16]"
+    exits 0 s2s-ckpt verify "$DATA/tiny.nemo"
+    s2s-ckpt convert -q --strict --to hf "$DATA/tiny.nemo" hf
+    python3 "$COMPARE" s2s-ckpt hf "$DATA/tiny.nemo.hf.json"
+    grep -q '"model_type": "parakeet_ctc"' hf/config.json
+    grep -q '"hop_length": 160' hf/preprocessor_config.json
+    # the encoder alone is what s2s-encode reads
+    s2s-ckpt convert -q --map fastconformer_encoder --to hf "$DATA/tiny.nemo" encoder
+    s2s-ckpt ls encoder | grep -q '^layers.0.conv.norm.running_var'
+    python3 -c '
+import struct, wave
+with wave.open("tone.wav", "wb") as w:
+    w.setparams((1, 2, 16000, 0, "NONE", ""))
+    w.writeframes(b"".join(struct.pack("<h", (i * 37) % 2000 - 1000) for i in range(16000)))'
+    s2s-encode -q --features mel --config encoder/preprocessor_config.json tone.wav -o mel.s2s
+    s2s-encode -q --encoder encoder mel.s2s -o embeds.s2s
+    s2s-shard verify embeds.s2s
+    # and back to NeMo's names
+    s2s-ckpt convert -q --to torch_dist --map fastconformer_ctc hf dist
+    s2s-ckpt convert -q --to hf dist again
+    exits 0 s2s-ckpt diff hf again
+}
+
+@test ".nemo archives that are cut, compressed or something else are refused by name" {
+    head -c 60000 "$DATA/tiny.nemo" >cut.nemo
+    exits 1 s2s-ckpt ls cut.nemo
+    says "cut.nemo"
+    gzip -c "$DATA/tiny.nemo" >small.nemo
+    exits 1 s2s-ckpt ls small.nemo
+    says "small.nemo: compressed with gzip; gunzip -c"
+    mkdir model_weights && : >model_weights/.metadata && echo x >>model_weights/.metadata
+    tar --format=ustar -cf folder.nemo model_weights
+    exits 1 s2s-ckpt ls folder.nemo
+    says "unpack it with tar"
+    echo hello >other && tar --format=ustar -cf other.tar other
+    exits 1 s2s-ckpt ls other.tar
+    says "without model_weights.ckpt"
+    # a flipped byte in the weights is found by the archive's CRC
+    python3 - "$DATA/tiny.nemo" <<'PY'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+at = data.find(b"PK\x03\x04", 20000)
+data[at + 200] ^= 1
+open("bad.nemo", "wb").write(data)
+PY
+    exits 1 s2s-ckpt verify bad.nemo
+}

@@ -140,8 +140,8 @@ int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err);
 
 /* config.json and preprocessor_config.json of transformers' Parakeet out of a .nemo's
- * configuration, with_head: with a CTC head. Gives: free both; NULL where the configuration does not
- * say. UNSUPPORTED: an encoder that Parakeet has not. */
+ * configuration, with_head: with a CTC head. Gives: free both; NULL where the configuration does
+ * not say. UNSUPPORTED: an encoder that Parakeet has not. */
 int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, bool with_head,
                      struct s2s_error *err);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/args_config.h"
 #include "lib/ckpt/manifest.h"
 #include "lib/ckpt/map.h"
 #include "lib/ckpt/model.h"
@@ -316,6 +317,13 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         add_file(out, "config.json", options->config_text, strlen(options->config_text));
     if (rc == 0 && ckpt->common)
         rc = files_of_common(out, ckpt->common, is_composite(ckpt), err);
+    if (rc == 0 && *out->family) {
+        char *config = ckpt_args_config(out->family, json_object_get(ckpt->common, "args"),
+                                        &out->parts[0].plan);
+        if (config) /* unless there is one already */
+            add_file(out, "config.json", config, strlen(config));
+        free(config);
+    }
     if (rc == 0)
         rc = files_of_source(out, ckpt, err);
     size_t n = 0;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/args_config.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/to_hf.h"
 
@@ -28,32 +29,6 @@ static int read_config(json_t **config, const struct s2s_ckpt *ckpt, struct s2s_
 
 /* ---- the arguments that Megatron's scripts read back (--use-checkpoint-args) ---- */
 
-static const struct {
-    const char *config, *args;
-} keys[] = {
-    {"num_hidden_layers", "num_layers"},
-    {"hidden_size", "hidden_size"},
-    {"intermediate_size", "ffn_hidden_size"},
-    {"num_attention_heads", "num_attention_heads"},
-    {"num_key_value_heads", "num_query_groups"},
-    {"head_dim", "kv_channels"},
-    {"max_position_embeddings", "max_position_embeddings"},
-    {"rms_norm_eps", "norm_epsilon"},
-    {"layer_norm_epsilon", "norm_epsilon"},
-    {"rope_theta", "rotary_base"},
-    {"vocab_size", "vocab_size"},
-    {"hybrid_override_pattern", "hybrid_override_pattern"},
-    {"mamba_num_heads", "mamba_num_heads"},
-    {"mamba_head_dim", "mamba_head_dim"},
-    {"n_groups", "mamba_num_groups"},
-    {"ssm_state_size", "mamba_state_dim"},
-    {"n_routed_experts", "num_experts"},
-    {"num_experts", "num_experts"},
-    {"num_experts_per_tok", "moe_router_topk"},
-    {"moe_intermediate_size", "moe_ffn_hidden_size"},
-    {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"},
-};
-
 static void set_activation(json_t *args, const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "hidden_act"));
@@ -72,9 +47,9 @@ static json_t *make_args(const json_t *config, const struct s2s_ckpt_plan *plan)
     const json_t *text = json_object_get(config, "text_config");
     text = text ? text : json_object_get(config, "llm_config");
     text = text ? text : config;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if ((value = json_object_get(text, keys[i].config)) && !json_is_null(value))
-            json_object_set(args, keys[i].args, value);
+    for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++)
+        if ((value = json_object_get(text, key->config)) && !json_is_null(value))
+            json_object_set(args, key->args, value);
     int64_t heads = json_integer_value(json_object_get(args, "num_attention_heads"));
     int64_t groups = json_integer_value(json_object_get(args, "num_query_groups"));
     int64_t hidden = json_integer_value(json_object_get(args, "hidden_size"));

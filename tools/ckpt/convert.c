@@ -12,6 +12,7 @@ enum {
     KEY_STRICT,
     KEY_CONFIG,
     KEY_PADDING,
+    KEY_MERGE,
     KEY_LAYERS,
     KEY_PAD_VOCAB,
     KEY_FILES,
@@ -41,6 +42,10 @@ static const struct argp_option options[] = {
     {"files", KEY_FILES, "N", 0,
      "torch_dist: in N files of equal size; tensors are cut where needed", 1},
     {"keep-vocab-padding", KEY_PADDING, NULL, 0, "Keep the rows past the vocabulary", 1},
+    {"merge-ranks", KEY_MERGE, NULL, 0,
+     "Put Megatron's rank folders (mp_rank_XX) together, as --to hf does by itself; else each "
+     "rank's tensors keep their names",
+     1},
     {"strict", KEY_STRICT, NULL, 0, "Fail when IN has tensors that OUT does not take", 1},
     {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
     {0},
@@ -78,6 +83,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SHARD:
         if (s2s_parse_size(&opt->max_shard_bytes, arg, &err) < 0)
             argp_error(state, "--max-shard-size: %s", err.text);
+        return 0;
+    case KEY_MERGE:
+        opt->merge_ranks = true;
         return 0;
     case KEY_PADDING:
         opt->keep_padding = true;
@@ -136,6 +144,7 @@ static const struct argp argp = {
     "  s2s-ckpt convert --to hf checkpoints/ model/\n"
     "  s2s-ckpt convert --to hf --dtype bf16 --max-shard-size 2GB iter_0001000/ model/\n"
     "  s2s-ckpt convert --to torch_dist --map llama --pad-vocab 128 model/ megatron/\n"
+    "  s2s-ckpt convert --to torch_dist --merge-ranks mp_ranks/ megatron/\n"
     "  s2s-ckpt convert --to safetensors pytorch_model.bin model.safetensors\n\n"
     "See also: s2s-ckpt(1)",
     NULL,

@@ -210,12 +210,6 @@ int ckpt_diff(int argc, char **argv, struct s2s_error *err)
     int rc = s2s_ckpt_open(&a, opt.a, err);
     if (rc == 0)
         rc = s2s_ckpt_open(&b, opt.b, err);
-    /* rank folders beside something else are compared as one checkpoint */
-    const bool alike = rc == 0 && strcmp(s2s_ckpt_format(a), s2s_ckpt_format(b)) == 0;
-    if (rc == 0 && !alike)
-        rc = s2s_ckpt_merge_ranks(a, err);
-    if (rc == 0 && !alike)
-        rc = s2s_ckpt_merge_ranks(b, err);
     if (rc == 0 && opt.common.json)
         printf("{\"differences\": [");
     if (rc == 0)

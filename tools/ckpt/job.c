@@ -296,8 +296,7 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
     if (rc == 0 && job->opt->from && strcmp(job->opt->from, s2s_ckpt_format(*ckpt)) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: is %s, not %s", path, s2s_ckpt_format(*ckpt),
                              job->opt->from);
-    /* one file keeps the names of its input; a model is one whole */
-    if (rc == 0 && job->opt->to != TO_SAFETENSORS)
+    if (rc == 0 && (job->opt->merge_ranks || job->opt->to == TO_HF))
         rc = s2s_ckpt_merge_ranks(*ckpt, err);
     return rc;
 }

@@ -69,7 +69,10 @@ class Model:
 def dense(out):
     h, ffn, heads, vocab = 8, 12, 4, 32
     m = Model("mp_rank_dense", 2, 2, 2, 1, {"swiglu": True, "num_layers": 5, "hidden_size": h, "num_attention_heads": heads,
-                                           "num_query_groups": heads, "kv_channels": 2, "ffn_hidden_size": ffn, "untie_embeddings_and_output_weights": False})
+                                           "num_query_groups": heads, "kv_channels": 2, "ffn_hidden_size": ffn,
+                                           "normalization": "RMSNorm", "position_embedding_type": "rope", "rotary_base": 10000,
+                                           "norm_epsilon": 1e-5, "max_position_embeddings": 64, "add_bias_linear": False,
+                                           "group_query_attention": False, "untie_embeddings_and_output_weights": False})
     emb = m.make("embedding.word_embeddings.weight", vocab, h)
     m.give(0, 0, "embedding.word_embeddings.weight", lambda r: m.rows(emb, r))
     m.give(1, 1, "embedding.word_embeddings.weight", lambda r: m.rows(emb, r), "output_layer.weight")

@@ -1,0 +1,21 @@
+/* Megatron's saved arguments and transformers' config.json. */
+#ifndef CKPT_ARGS_CONFIG_H
+#define CKPT_ARGS_CONFIG_H
+
+#include <jansson.h>
+
+#include "lib/ckpt/plan.h"
+
+/* A key of config.json and the argument that says the same; ended by NULL. */
+struct ckpt_arg_key {
+    const char *config, *args;
+};
+extern const struct ckpt_arg_key ckpt_arg_keys[];
+
+/*
+ * config.json of the planned Hugging Face tensors of a family (its name in the map tables) out of
+ * the arguments; NULL when they do not say it all (then a warning says why). Gives: free.
+ */
+char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan);
+
+#endif

@@ -75,7 +75,7 @@ static const struct {
     {"*radio_model.embedder.weight", AXIS_0},
     {"*radio_model.embedder.bias", AXIS_0},
     {"*vision_model.video_embedder.weight", AXIS_0},
-    {"*vision_projection.encoder.linear_fc1.weight", GATED},
+    {"*eh_proj.weight", AXIS_0},
 };
 
 /* One rank folder. */
@@ -103,7 +103,7 @@ struct merge {
     struct rank *ranks;
     size_t n_ranks, cap_ranks;
     int size[3], n_chunks; /* tp, pp, ep; virtual stages of a pipeline rank */
-    bool gated, tied;
+    bool tied;
     int64_t n_local; /* experts of a rank */
     struct stack *stacks;
     size_t n_stacks, cap_stacks;
@@ -194,9 +194,6 @@ static int check_ranks(struct merge *m)
         return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
                              "expert_tensor_parallel_size %lld is not tensor_model_parallel_size",
                              (long long)etp);
-    if (m->size[0] > 1 && !json_is_object(args_of(m)))
-        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                             "no saved arguments say whether the MLP is gated");
     return 0;
 }
 
@@ -375,6 +372,41 @@ static int bad_shape(const struct merge *m, const struct local *local, const cha
                          ckpt_shape_text(text, local->tensor->shape, local->tensor->n_dims), what);
 }
 
+/* The tensor of the same rank whose name has `to` and what follows for `from` and what follows. */
+static const struct s2s_ckpt_tensor *sibling(const struct merge *m, const struct local *local,
+                                             const char *from, const char *to)
+{
+    const char *at = strstr(local->tensor->name, from);
+    if (!at)
+        return NULL;
+    char *name = s2s_xasprintf("%.*s%s", (int)(at - local->tensor->name), local->tensor->name, to);
+    const struct s2s_ckpt_tensor *found = s2s_ckpt_find(m->ckpt, name);
+    free(name);
+    return found;
+}
+
+/* Whether the rows of an MLP's fc1 are two halves, which its own fc2 tells: modules of one model
+ * differ (a language model and a vision tower). */
+static int find_gated(struct merge *m, const struct local *local, bool *gated)
+{
+    const char *number = local->name + strlen(local->name);
+    while (number > local->name && strchr("0123456789", number[-1]))
+        number--;
+    char *fc2 = s2s_xasprintf("linear_fc2.weight%s", number);
+    const struct s2s_ckpt_tensor *fc1 = local->tensor,
+                                 *down = sibling(m, local, "linear_fc1.", fc2);
+    free(fc2);
+    if (!down || fc1->n_dims < 1 || down->n_dims != 2)
+        return s2s_error_set(m->err, S2S_E_NOTFOUND, "%s: its MLP has no linear_fc2 that fits",
+                             fc1->name);
+    *gated = fc1->shape[0] == 2 * down->shape[1];
+    return *gated || fc1->shape[0] == down->shape[1]
+               ? 0
+               : s2s_error_set(m->err, S2S_E_SHAPE,
+                               "%s: %lld rows, its linear_fc2 has %lld columns", fc1->name,
+                               (long long)fc1->shape[0], (long long)down->shape[1]);
+}
+
 static int cut_rows(struct merge *m, const struct local *local, const char *name, bool halves)
 {
     const int t = m->size[0], r = local->rank->at[0];
@@ -419,25 +451,13 @@ static int cut_sections(struct merge *m, const struct local *local, const char *
     return 0;
 }
 
-/* The tensor of the same layer and rank with another ending. */
-static const struct s2s_ckpt_tensor *sibling(const struct merge *m, const struct local *local,
-                                             const char *ending)
-{
-    const char *mixer = strstr(local->tensor->name, "mixer.");
-    char *name =
-        s2s_xasprintf("%.*s%s", (int)(mixer - local->tensor->name), local->tensor->name, ending);
-    const struct s2s_ckpt_tensor *found = s2s_ckpt_find(m->ckpt, name);
-    free(name);
-    return found;
-}
-
 /* Rows of z, x, B, C, dt on this rank: the other tensors of the layer tell them. */
 static int mamba(struct merge *m, const struct local *local, const char *name, enum cut cut)
 {
     static const char *const letters[] = {"z", "x", "B", "C", "dt"};
-    const struct s2s_ckpt_tensor *out = sibling(m, local, "mixer.out_proj.weight");
-    const struct s2s_ckpt_tensor *conv = sibling(m, local, "mixer.conv1d.weight");
-    const struct s2s_ckpt_tensor *heads = sibling(m, local, "mixer.A_log");
+    const struct s2s_ckpt_tensor *out = sibling(m, local, "mixer.", "mixer.out_proj.weight");
+    const struct s2s_ckpt_tensor *conv = sibling(m, local, "mixer.", "mixer.conv1d.weight");
+    const struct s2s_ckpt_tensor *heads = sibling(m, local, "mixer.", "mixer.A_log");
     if (!out || !conv || !heads || out->n_dims != 2 || conv->n_dims < 1 || heads->n_dims != 1 ||
         conv->shape[0] < out->shape[1] || (conv->shape[0] - out->shape[1]) % 2)
         return s2s_error_set(m->err, S2S_E_NOTFOUND,
@@ -456,9 +476,13 @@ static int expert(struct merge *m, const struct local *local, const char *name, 
     const int64_t index = expert_of(name, &begin, &end);
     const int t = m->size[0], r = local->rank->at[0];
     const struct box one = box_of(local);
+    bool gated = false;
     if (index < 0 || one.n_dims + 1 > S2S_MAX_DIMS || one.n_dims < 1 ||
-        (cut == FC2 && one.n_dims != 2) || (cut == FC1 && m->gated && one.size[0] % 2))
+        (cut == FC2 && one.n_dims != 2))
         return bad_shape(m, local, "is none of an expert");
+    int rc = cut == FC1 ? find_gated(m, local, &gated) : 0;
+    if (rc < 0)
+        return rc;
     struct box box = {.n_dims = one.n_dims + 1};
     memcpy(box.whole + 1, one.whole, sizeof(int64_t) * (size_t)one.n_dims);
     memcpy(box.size + 1, one.size, sizeof(int64_t) * (size_t)one.n_dims);
@@ -479,7 +503,7 @@ static int expert(struct merge *m, const struct local *local, const char *name, 
     } else if (cut == FC2_BIAS) {
         add_part(m, local, all, &box);
     } else {
-        const int64_t halves = m->gated ? 2 : 1, n = one.size[0] / halves;
+        const int64_t halves = gated ? 2 : 1, n = one.size[0] / halves;
         box.whole[1] = one.size[0] * t;
         box.size[1] = n;
         for (int64_t half = 0; half < halves; half++) {
@@ -505,7 +529,12 @@ static int packed_experts(struct merge *m, const struct local *local, const char
         return bad_shape(m, local, "does not divide into the rank's experts");
     const int64_t hidden = all.size[cut == PACKED_1 ? 0 : 1];
     const int64_t ffn = all.size[cut == PACKED_1] / n;
-    const int64_t halves = cut == PACKED_1 && m->gated ? 2 : 1, piece = ffn / halves;
+    const struct s2s_ckpt_tensor *down = sibling(m, local, "weight1", "weight2");
+    if (cut == PACKED_1 && (!down || down->n_dims != 2 || down->shape[0] < 1 ||
+                            (ffn * n != down->shape[0] && ffn * n != 2 * down->shape[0])))
+        return bad_shape(m, local, "has no weight2 that fits");
+    const int64_t halves = cut == PACKED_1 && ffn * n != down->shape[0] ? 2 : 1;
+    const int64_t piece = ffn / halves;
     struct box box = {.n_dims = 3, .offset = {local->rank->at[2] * n}};
     const bool first = cut == PACKED_1; /* [n, ffn, hidden]; else [n, hidden, ffn] */
     const int f = first ? 1 : 2, h = first ? 2 : 1;
@@ -531,6 +560,8 @@ static int packed_experts(struct merge *m, const struct local *local, const char
 static int add_local(struct merge *m, const struct local *local, const char *name)
 {
     enum cut cut = WHOLE;
+    bool gated;
+    int rc;
     for (size_t i = 0; i < sizeof table / sizeof *table && cut == WHOLE; i++)
         if (fnmatch(table[i].pattern, name, 0) == 0)
             cut = table[i].cut;
@@ -541,8 +572,9 @@ static int add_local(struct merge *m, const struct local *local, const char *nam
         return 0;
     case AXIS_0:
         return cut_rows(m, local, name, false);
-    case GATED: /* the projector of a vision model and a bias-free MLP alike */
-        return cut_rows(m, local, name, m->gated);
+    case GATED:
+        rc = find_gated(m, local, &gated);
+        return rc < 0 ? rc : cut_rows(m, local, name, gated);
     case AXIS_1:
         return cut_columns(m, local, name);
     case IN_PROJ:
@@ -698,7 +730,6 @@ static int merge(struct merge *m)
         rc = survey(m);
     if (rc == 0)
         rc = check_ranks(m);
-    m->gated = rc == 0 && json_is_true(json_object_get(args_of(m), "swiglu"));
     m->tied = rc == 0 &&
               json_is_false(json_object_get(args_of(m), "untie_embeddings_and_output_weights"));
     for (size_t i = 0; rc == 0 && i < m->ckpt->n_tensors; i++) {

@@ -643,6 +643,7 @@ merged() {
     merged mp_rank_dense
     merged mp_rank_hybrid
     merged mp_rank_packed
+    merged mp_rank_tower
     # unless it is asked for, names stay as they are
     s2s-ckpt convert -q --to safetensors "$DATA/mp_rank_dense" ranks.safetensors
     exits 0 s2s-ckpt ls ranks.safetensors

@@ -5,6 +5,7 @@ in_proj as [z_r x_r B_r C_r dt_r], its conv1d as [x_r B_r C_r]; experts and laye
 
   mp_rank_dense    tp 2, pp 2 of two virtual stages each, gated, tied (the last stage keeps a copy of the embedding)
   mp_rank_hybrid   tp 2, ep 2: Mamba, attention, experts of TEGroupedMLP and SequentialMLP, a shared expert, a latent projection
+  mp_rank_tower    tp 2: a gated MLP, a tower whose MLP is not, a gated projector, the projection of multi-token prediction
   mp_rank_packed   ep 2, gated experts of the old GroupedMLP, no pipeline: the folder's second number is the expert rank"""
 import argparse
 import hashlib
@@ -140,6 +141,19 @@ def hybrid(out):
     m.save(out)
 
 
+def tower(out):
+    h, ffn = 4, 6
+    m = Model("mp_rank_tower", 2, 1, 1, 1, {"swiglu": True, "num_layers": 1, "hidden_size": h})
+    for name, gated in (("language_model.decoder.layers.0.mlp", True), ("vision_model.decoder.layers.0.mlp", False),
+                        ("vision_projection.encoder", True)):
+        one, two = m.make(name + ".linear_fc1.weight", ffn * (2 if gated else 1), h), m.make(name + ".linear_fc2.weight", h, ffn)
+        m.give(0, 0, None, lambda r, w=one, g=gated: m.gated(w, r) if g else m.rows(w, r), name + ".linear_fc1.weight")
+        m.give(0, 0, None, lambda r, w=two: w.chunk(2, 1)[r], name + ".linear_fc2.weight")
+    eh = m.make("language_model.mtp.layers.0.eh_proj.weight", h, 2 * h)
+    m.give(0, 0, None, lambda r: m.rows(eh, r), "language_model.mtp.layers.0.eh_proj.weight")
+    m.save(out)
+
+
 def packed(out):
     h, ffn, experts = 4, 6, 4
     m = Model("mp_rank_packed", 1, 1, 1, 2, {"swiglu": True, "num_layers": 1, "hidden_size": h, "num_experts": experts})
@@ -157,4 +171,5 @@ def packed(out):
 os.makedirs(sys.argv[1], exist_ok=True)
 dense(sys.argv[1])
 hybrid(sys.argv[1])
+tower(sys.argv[1])
 packed(sys.argv[1])

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/io/digest.h"
 #include "lib/io/utf8.h"
 
 enum { BLOCK = 64 << 10, MAX_OPEN = 200 };
@@ -246,4 +247,30 @@ int64_t s2s_ckpt_numel(const struct s2s_ckpt_tensor *tensor)
 const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
 {
     return ckpt->common;
+}
+
+static bool note_identity(struct s2s_buf *all, int dir_fd, const char *name)
+{
+    struct stat st;
+    if (fstatat(dir_fd, name, &st, 0) < 0)
+        return false;
+    s2s_buf_printf(all, "%s\n%lld %lld.%09ld %llu\n", name, (long long)st.st_size,
+                   (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)st.st_ino);
+    return true;
+}
+
+int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_error *err)
+{
+    static const char *const beside[] = {".metadata", "common.pt", "config.json",
+                                         "model.safetensors.index.json"};
+    struct s2s_buf all = S2S_BUF_INIT;
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_files && rc == 0; i++)
+        if (!note_identity(&all, ckpt->dir_fd, ckpt->files[i].name))
+            rc = s2s_error_errno(err, S2S_E_IO, "%s", ckpt->files[i].name);
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+        (void)note_identity(&all, ckpt->dir_fd, beside[i]); /* where there is one */
+    s2s_xxh3_128_hex(hex, all.data ? all.data : "", all.len);
+    s2s_buf_release(&all);
+    return rc;
 }

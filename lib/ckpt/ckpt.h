@@ -137,6 +137,10 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
  * is how many were compared. */
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err);
 
+/* XXH3-128 of the names, lengths and times of the files that are read: the same while nobody wrote
+ * to them. IO. */
+int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_error *err);
+
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with
  * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found (in

@@ -242,7 +242,7 @@ static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
     struct stream *s = ctx;
     int rc = 0;
     if (s->how->stop && *s->how->stop)
-        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted; nothing was left behind");
+        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted");
     if (s->how->progress)
         s->how->progress(s->how->ctx, (int64_t)len);
     if (s->from == s->to)
@@ -295,7 +295,7 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
     for (size_t i = 0; i < n; i++)
         store(mean->bytes, s->to, i, mean->sum[i] / (double)(plan->n_others + 1));
     if (s->how->stop && *s->how->stop)
-        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted; nothing was left behind");
+        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted");
     if (s->how->progress)
         s->how->progress(s->how->ctx, (int64_t)(n * s2s_dtype_size(s->from)));
     return s->sink(s->ctx, mean->bytes, n * s2s_dtype_size(s->to), err);

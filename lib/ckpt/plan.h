@@ -9,6 +9,7 @@
 #include "lib/ckpt/ckpt.h"
 
 struct s2s_outfile;
+struct ckpt_journal;
 
 /* A box of a source tensor, or zeros (source NULL: numel of size). */
 struct s2s_ckpt_piece {
@@ -65,6 +66,7 @@ struct s2s_ckpt_write {
     volatile int *stop;                    /* not 0: give up (INTERRUPTED) */
     bool (*keep_object)(const char *name); /* NULL: all byte objects come along (torch_dist) */
     const json_t *common;                  /* torch_dist: the common state; NULL: the source's */
+    struct ckpt_journal *journal;          /* NULL, or what is done already (lib/ckpt/journal.h) */
     json_t *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/manifest.h) */
 };
 

@@ -1,10 +1,13 @@
 #include "lib/ckpt/to_dist.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/dist.h"
+#include "lib/ckpt/items.h"
+#include "lib/ckpt/journal.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/to_hf.h"
 
@@ -23,19 +26,104 @@ struct output {
     int64_t total, done;
     struct s2s_dist_chunk chunk;
     int64_t row_bytes, n_rows, offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS], left;
+    size_t target; /* of the plan, that is being written */
+    /* the first of them, from which row on, where files of an earlier run are kept */
+    int64_t first_row, skip;
 };
+
+/* ---- an earlier run's files ---- */
+
+static char *file_path(const struct output *out, int rank)
+{
+    return s2s_xasprintf("%s/iter_%07" PRId64 ".tmp/__%d_0.distcp", out->dir, out->iteration, rank);
+}
+
+/* State of the journal: the target and its row that come next, then the packed items in hex. */
+static int note_file(struct output *out, size_t items_at, int64_t next_row, struct s2s_error *err)
+{
+    struct s2s_buf packed = S2S_BUF_INIT, state = S2S_BUF_INIT;
+    struct ckpt_items items = {.n = 0};
+    if (!out->how->journal || out->items->len == items_at)
+        return 0;
+    s2s_buf_add(&packed, out->items->data + items_at, out->items->len - items_at);
+    int rc = ckpt_items_unpack(&items, &packed, err);
+    s2s_buf_printf(&state, "%zu %lld ", out->target, (long long)next_row);
+    for (size_t i = 0; i < packed.len; i++)
+        s2s_buf_printf(&state, "%02x", (unsigned char)packed.data[i]);
+    if (rc == 0 && items.n > 0) { /* else it was empty, and is not there */
+        const struct ckpt_item *last = &items.v[items.n - 1];
+        char *path = file_path(out, out->rank - 1);
+        rc = ckpt_journal_add(out->how->journal, path, last->len,
+                              last->name + strlen(CKPT_ITEM_DIGEST), state.data, err);
+        free(path);
+    }
+    ckpt_items_release(&items);
+    s2s_buf_release(&packed);
+    s2s_buf_release(&state);
+    return rc;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool take_state(struct output *out, const char *state)
+{
+    char *at;
+    unsigned long long target = strtoull(state, &at, 10);
+    long long row = strtoll(at, &at, 10);
+    size_t had = out->items->len;
+    if (*at++ != ' ' || target > out->plan->n_targets || row < 0)
+        return false;
+    for (; hex_digit(at[0]) >= 0 && hex_digit(at[1]) >= 0; at += 2)
+        s2s_buf_putc(out->items, (char)(hex_digit(at[0]) << 4 | hex_digit(at[1])));
+    if (*at) {
+        out->items->len = had;
+        return false;
+    }
+    out->target = target;
+    out->first_row = row;
+    return true;
+}
+
+/* Files are written in order: those from the first on that are whole are kept. */
+static void keep_files(struct output *out)
+{
+    const char *state;
+    char digest[33];
+    int64_t len;
+    for (bool kept = true; kept; out->rank += kept) {
+        char *path = file_path(out, out->rank);
+        kept = ckpt_journal_has(out->how->journal, path, &state, &len, digest) &&
+               take_state(out, state);
+        free(path);
+    }
+    for (size_t i = 0; i < out->target; i++)
+        out->done += s2s_ckpt_target_bytes(&out->plan->targets[i]);
+}
+
+/* ---- writing ---- */
 
 static int data_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     return s2s_dist_data(ctx, bytes, len, err);
 }
 
-static int next_file(struct output *out, struct s2s_error *err)
+/* next_row: of the target that is being written, not in this file any more */
+static int close_file(struct output *out, int64_t next_row, struct s2s_error *err)
 {
-    int rc = 0;
-    if (out->writer)
-        rc = s2s_dist_close(out->writer, out->items, err);
+    size_t had = out->items->len;
+    if (!out->writer)
+        return 0;
+    int rc = s2s_dist_close(out->writer, out->items, err);
     out->writer = NULL;
+    return rc < 0 ? rc : note_file(out, had, next_row, err);
+}
+
+static int next_file(struct output *out, int64_t next_row, struct s2s_error *err)
+{
+    int rc = close_file(out, next_row, err);
     return rc < 0 ? rc : s2s_dist_open(&out->writer, out->dir, out->iteration, out->rank++, err);
 }
 
@@ -48,11 +136,12 @@ static int64_t file_end(const struct output *out)
 /* Begins the tensor's next chunk: as many rows as the current file still takes, at least one. */
 static int begin_chunk(struct output *out, struct s2s_error *err)
 {
+    int64_t first = out->offset[0] + out->size[0];
     int rc = 0;
     while (rc == 0 && out->how->n_files && out->rank < out->how->n_files &&
            out->done >= file_end(out))
-        rc = next_file(out, err);
-    int64_t first = out->offset[0] + out->size[0], rows = out->n_rows - first;
+        rc = next_file(out, first, err);
+    int64_t rows = out->n_rows - first;
     if (out->how->n_files && out->row_bytes > 0 && out->rank < out->how->n_files) {
         int64_t room = (file_end(out) - out->done + out->row_bytes - 1) / out->row_bytes;
         rows = rows < room ? rows : room;
@@ -67,8 +156,11 @@ static int begin_chunk(struct output *out, struct s2s_error *err)
 static int cut_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     struct output *out = ctx;
-    const char *from = bytes;
+    size_t skipped = (int64_t)len < out->skip ? len : (size_t)out->skip;
+    const char *from = (const char *)bytes + skipped;
     int rc = 0;
+    out->skip -= (int64_t)skipped;
+    len -= skipped;
     while (len > 0 && rc == 0) {
         size_t now = (int64_t)len < out->left ? len : (size_t)out->left;
         rc = s2s_dist_data(out->writer, from, now, err);
@@ -109,7 +201,11 @@ static int write_target(struct output *out, const struct s2s_ckpt_target *target
     if (cut) {
         out->chunk.offset = out->offset;
         out->chunk.size = out->size;
+        out->offset[0] = out->first_row;
+        out->skip = out->first_row * out->row_bytes;
+        out->done += out->skip;
     }
+    out->first_row = 0;
     int rc = begin_chunk(out, err);
     if (rc == 0)
         rc = s2s_ckpt_target_stream(out->plan, target, out->how, cut_sink, out, err);
@@ -141,19 +237,22 @@ static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
 static int write_files(struct output *out, struct s2s_error *err)
 {
     int64_t most = out->how->n_files ? 0 : out->how->max_shard_bytes;
-    int rc = next_file(out, err);
-    if (rc == 0)
+    bool begun = out->rank > 0;
+    if (begun && out->target == out->plan->n_targets)
+        return 0; /* all files are there */
+    int rc = next_file(out, 0, err);
+    if (rc == 0 && !begun)
         rc = write_objects(out->plan->source, out->writer, out->how, err);
-    for (size_t i = 0; i < out->plan->n_targets && rc == 0; i++) {
-        const struct s2s_ckpt_target *target = &out->plan->targets[i];
+    for (; out->target < out->plan->n_targets && rc == 0; out->target += rc == 0) {
+        const struct s2s_ckpt_target *target = &out->plan->targets[out->target];
         int64_t written = s2s_dist_written(out->writer);
         if (most > 0 && written > 0 && written + s2s_ckpt_target_bytes(target) > most)
-            rc = next_file(out, err);
+            rc = next_file(out, 0, err);
         if (rc == 0)
             rc = write_target(out, target, err);
     }
     if (rc == 0)
-        return s2s_dist_close(out->writer, out->items, err);
+        return close_file(out, 0, err);
     s2s_dist_discard(out->writer);
     return rc;
 }
@@ -197,7 +296,10 @@ int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
         .plan = plan, .how = how, .dir = dir, .iteration = iteration, .items = &items};
     for (size_t i = 0; i < plan->n_targets; i++)
         out.total += s2s_ckpt_target_bytes(&plan->targets[i]);
-    int rc = s2s_dist_begin(dir, iteration, err);
+    keep_files(&out);
+    int rc = out.rank ? 0 : s2s_dist_begin(dir, iteration, err);
+    if (rc == 0 && how->progress)
+        how->progress(how->ctx, out.done);
     if (rc == 0)
         rc = write_files(&out, err);
     if (rc == 0)

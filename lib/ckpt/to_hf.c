@@ -1,6 +1,7 @@
 #include "lib/ckpt/to_hf.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -351,7 +352,7 @@ static int write_part(struct s2s_hf_part *part, const char *dir, struct s2s_ckpt
     /* a part in a folder of its own is a model of its own, with its own manifest */
     if (*part->folder)
         how.manifest = json_object();
-    if (*part->folder && mkdir(path, 0777) < 0)
+    if (*part->folder && mkdir(path, 0777) < 0 && !(how.journal && errno == EEXIST))
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", path);
     if (rc == 0 && !part->file)
         rc = s2s_ckpt_write_hf(&part->plan, path, &how, err);

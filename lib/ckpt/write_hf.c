@@ -3,6 +3,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/journal.h"
 #include "lib/ckpt/manifest.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
@@ -92,16 +93,16 @@ int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t 
     return write_targets(plan, begin, end, &sink, how, err);
 }
 
-int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *dir,
-                    const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
+/* digested on the way for the manifest and the journal */
+static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *path,
+                     const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     struct sink sink = {.out = NULL};
-    char *path = s2s_xasprintf("%s/%s", dir, name), digest[33];
+    char digest[33];
     int rc = s2s_outfile_open(&sink.out, path, err);
-    free(path);
     if (rc < 0)
         return rc;
-    if (how->manifest)
+    if (how->manifest || how->journal)
         sink.digest = s2s_digest_new(128);
     rc = write_targets(plan, begin, end, &sink, how, err);
     int64_t len = s2s_outfile_offset(sink.out);
@@ -111,9 +112,29 @@ int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const 
         s2s_outfile_abort(sink.out);
     if (rc == 0 && sink.digest) {
         s2s_digest_hex(sink.digest, digest);
-        ckpt_manifest_add(how->manifest, name, len, digest);
+        if (how->manifest)
+            ckpt_manifest_add(how->manifest, name, len, digest);
+        rc = ckpt_journal_add(how->journal, path, len, digest, "-", err);
     }
     s2s_digest_free(sink.digest);
+    return rc;
+}
+
+int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *dir,
+                    const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s/%s", dir, name), digest[33];
+    int64_t len;
+    int rc = 0;
+    if (!ckpt_journal_has(how->journal, path, NULL, &len, digest)) {
+        rc = write_new(plan, begin, end, path, name, how, err);
+    } else {
+        if (how->manifest)
+            ckpt_manifest_add(how->manifest, name, len, digest);
+        if (how->progress)
+            how->progress(how->ctx, len);
+    }
+    free(path);
     return rc;
 }
 

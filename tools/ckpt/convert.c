@@ -16,6 +16,7 @@ enum {
     KEY_LAYERS,
     KEY_PAD_VOCAB,
     KEY_FILES,
+    KEY_RESUME,
     KEY_PLAN
 };
 
@@ -45,6 +46,10 @@ static const struct argp_option options[] = {
     {"merge-ranks", KEY_MERGE, NULL, 0,
      "Put Megatron's rank folders (mp_rank_XX) together, as --to hf does by itself; else each "
      "rank's tensors keep their names",
+     1},
+    {"resume", KEY_RESUME, NULL, 0,
+     "Go on with an interrupted conversion: whole files in OUT.s2s-partial are kept, and stay when "
+     "this one is interrupted too",
      1},
     {"strict", KEY_STRICT, NULL, 0, "Fail when IN has tensors that OUT does not take", 1},
     {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
@@ -97,6 +102,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (s2s_parse_i64(&opt->vocab_multiple, arg, 1, 1 << 20, &err) < 0)
             argp_error(state, "--pad-vocab: %s", err.text);
         return 0;
+    case KEY_RESUME:
+        opt->resume = true;
+        return 0;
     case KEY_FILES:
         if (s2s_parse_i64(&opt->n_files, arg, 1, 1 << 16, &err) < 0)
             argp_error(state, "--files: %s", err.text);
@@ -122,6 +130,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "IN and OUT, please: '%s' is too many", opt->in[opt->n_in - 1]);
         if (!opt->to && !opt->average)
             argp_error(state, "--to hf, torch_dist or safetensors is needed");
+        if (opt->resume && opt->to == TO_SAFETENSORS)
+            argp_error(state, "--resume goes with --to hf or torch_dist");
         if (opt->n_files && opt->to != TO_TORCH_DIST)
             argp_error(state, "--files goes with --to torch_dist");
         if ((opt->layers || opt->vocab_multiple) && !(opt->map && opt->to == TO_TORCH_DIST))

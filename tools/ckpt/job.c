@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/journal.h"
 #include "lib/ckpt/to_dist.h"
 #include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_megatron.h"
+#include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 
 /* also under the prefixes that several optimizers or branches put in front */
@@ -152,10 +154,7 @@ static int write_hf(struct job *job, const char *tmp, struct s2s_error *err)
     }
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
-        if (mkdir(tmp, 0777) < 0)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", tmp);
-        else
-            rc = s2s_hf_write(&out, tmp, &job->how, err);
+        rc = s2s_hf_write(&out, tmp, &job->how, err);
     }
     s2s_hf_release(&out);
     return rc;
@@ -236,6 +235,42 @@ static int write_single(struct job *job, const char *path, struct s2s_error *err
 
 /* ---- folders appear whole ---- */
 
+/* Digest of all that decides the bytes, so that --resume takes no other conversion's files. */
+static int resume_key(const struct job *job, char key[33], struct s2s_error *err)
+{
+    const struct ckpt_job_options *opt = job->opt;
+    char source[33], map[33] = "";
+    int rc = s2s_ckpt_identity(job->ckpt, source, err);
+    /* a map's text where it is a file */
+    if (rc == 0 && opt->map && access(opt->map, R_OK) == 0)
+        (void)s2s_digest_file(map, opt->map, NULL);
+    struct s2s_buf all = S2S_BUF_INIT;
+    s2s_buf_printf(&all, "%s %s %s %s %d %d %lld %lld %d %lld %d %d %d ", S2S_VERSION, source, map,
+                   opt->map ? opt->map : "", (int)job->to, (int)opt->dtype,
+                   (long long)opt->max_shard_bytes, (long long)opt->n_files, (int)opt->layers,
+                   (long long)opt->vocab_multiple, opt->keep_padding, opt->only_weights,
+                   opt->merge_ranks);
+    s2s_buf_puts(&all, job->config_text ? job->config_text : "");
+    s2s_xxh3_128_hex(key, all.data, all.len);
+    s2s_buf_release(&all);
+    return rc;
+}
+
+/* The folder beside OUT, with a journal; --resume leaves what it holds of the same conversion. */
+static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
+{
+    char key[33];
+    int rc = resume_key(job, key, err);
+    return rc < 0 ? rc : s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
+}
+
+static int end_folder(const struct job *job, const char *tmp, const char *out,
+                      struct s2s_error *err)
+{
+    int rc = s2s_ckpt_journal_remove(job->how.journal, err);
+    return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, out, err);
+}
+
 static int write_folder(struct job *job, struct s2s_error *err)
 {
     size_t len = strlen(job->opt->out);
@@ -250,13 +285,17 @@ static int write_folder(struct job *job, struct s2s_error *err)
         s2s_error_hint(err, rc, "choose another OUT, or remove it first");
     }
     if (rc == 0 && !job->opt->plan)
-        rc = s2s_ckpt_remove_tree(tmp, err);
+        rc = begin_folder(job, tmp, err);
     if (rc == 0)
         rc = job->to == TO_HF ? write_hf(job, tmp, err) : write_torch_dist(job, tmp, err);
     if (rc == 0 && !job->opt->plan)
-        rc = s2s_ckpt_rename_tree(tmp, out, err);
-    if (rc < 0 && !job->opt->plan)
+        rc = end_folder(job, tmp, out, err);
+    s2s_ckpt_journal_close(job->how.journal);
+    if (rc < 0 && job->how.journal && !job->opt->resume)
         s2s_ckpt_remove_tree(tmp, NULL);
+    else if (rc < 0 && job->how.journal)
+        s2s_error_hint(err, rc, "%s keeps what is done; the same command goes on from there", tmp);
+    job->how.journal = NULL;
     free(out);
     free(tmp);
     return rc;

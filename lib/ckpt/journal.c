@@ -1,0 +1,252 @@
+#include "lib/ckpt/journal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/io/digest.h"
+
+#define NAME "s2s-resume"
+
+struct entry {
+    char *path; /* below the folder */
+    char *state, digest[33];
+    int64_t len;
+};
+
+struct ckpt_journal {
+    char *dir;
+    int fd;
+    struct entry *entries;
+    size_t n, cap;
+};
+
+/* ---- reading it ---- */
+
+/* LENGTH DIGEST STATE PATH XXH3; altered: ignored */
+static void take_line(struct ckpt_journal *journal, char *line)
+{
+    char *sum = strrchr(line, '\t'), hex[17], *end, *field[4];
+    if (!sum)
+        return;
+    s2s_u64_hex(hex, s2s_xxh3_64(line, (size_t)(sum - line)));
+    if (strcmp(sum + 1, hex) != 0)
+        return;
+    *sum = '\0';
+    field[0] = line;
+    for (int i = 1; i < 4; i++) {
+        char *tab = strchr(field[i - 1], '\t');
+        if (!tab)
+            return;
+        *tab = '\0';
+        field[i] = tab + 1;
+    }
+    long long len = strtoll(field[0], &end, 10);
+    if (*end || len < 0 || strlen(field[1]) != 32)
+        return;
+    s2s_grow(&journal->entries, journal->n, &journal->cap, sizeof *journal->entries);
+    struct entry *entry = &journal->entries[journal->n++];
+    *entry = (struct entry){
+        .path = s2s_xstrdup(field[3]), .state = s2s_xstrdup(field[2]), .len = (int64_t)len};
+    memcpy(entry->digest, field[1], sizeof entry->digest);
+}
+
+/* true: there is one with this key */
+static bool load(struct ckpt_journal *journal, const char *key)
+{
+    char *path = s2s_xasprintf("%s/" NAME, journal->dir), *line = NULL;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    size_t cap = 0;
+    bool same = false;
+    ssize_t n;
+    free(path);
+    if (!file && fd >= 0)
+        close(fd);
+    while (file && (n = getline(&line, &cap, file)) > 0) {
+        if (line[n - 1] != '\n')
+            break; /* cut by a kill */
+        line[n - 1] = '\0';
+        if (!same && strcmp(line, key) != 0)
+            break;
+        if (same)
+            take_line(journal, line);
+        same = true;
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return same;
+}
+
+static struct entry *find(const struct ckpt_journal *journal, const char *path)
+{
+    for (size_t i = journal->n; i-- > 0;) /* the last word counts */
+        if (strcmp(journal->entries[i].path, path) == 0)
+            return &journal->entries[i];
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+/* Removes what no line names; folders that are empty then go too. below: "" or "sub/". */
+static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct s2s_error *err)
+{
+    DIR *dir = fdopendir(fd);
+    int rc = 0;
+    if (!dir) {
+        close(fd);
+        return s2s_error_errno(err, S2S_E_IO, "%s/%s", journal->dir, below);
+    }
+    for (struct dirent *item; rc == 0 && (item = readdir(dir)) != NULL;) {
+        const char *name = item->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+            continue;
+        char *path = s2s_xasprintf("%s%s", below, name);
+        int sub = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (sub >= 0) {
+            char *deeper = s2s_xasprintf("%s/", path);
+            rc = sweep(journal, sub, deeper, err);
+            free(deeper);
+            (void)unlinkat(dirfd(dir), name, AT_REMOVEDIR); /* stays where something is in it */
+        } else if (!find(journal, path) && strcmp(path, NAME) != 0 &&
+                   unlinkat(dirfd(dir), name, 0) < 0) {
+            rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, path);
+        }
+        free(path);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf *text,
+                       struct s2s_error *err)
+{
+    for (size_t done = 0; done < text->len;) {
+        ssize_t n = write(journal->fd, text->data + done, text->len - done);
+        if (n < 0 && errno != EINTR)
+            return s2s_error_errno(err, S2S_E_IO, "%s/" NAME ": write", journal->dir);
+        done += n > 0 ? (size_t)n : 0;
+    }
+    if (fdatasync(journal->fd) < 0 && errno != EINVAL)
+        return s2s_error_errno(err, S2S_E_IO, "%s/" NAME ": sync", journal->dir);
+    return 0;
+}
+
+static int open_append(struct ckpt_journal *journal, int flags, const char *head,
+                       struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s/" NAME, journal->dir);
+    struct s2s_buf text = S2S_BUF_INIT;
+    int rc = 0;
+    journal->fd = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+    s2s_buf_printf(&text, "%s\n", head); /* also ends a line that was cut */
+    if (journal->fd < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", path);
+    else
+        rc = write_whole(journal, &text, err);
+    s2s_buf_release(&text);
+    free(path);
+    return rc;
+}
+
+int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char *key, bool resume,
+                          struct s2s_error *err)
+{
+    struct ckpt_journal *journal = s2s_xcalloc(1, sizeof *journal);
+    int rc;
+    journal->dir = s2s_xstrdup(dir);
+    journal->fd = -1;
+    int fd = resume ? open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    if (fd >= 0 && load(journal, key)) {
+        rc = sweep(journal, fd, "", err);
+        if (rc == 0)
+            rc = open_append(journal, 0, "", err);
+    } else {
+        if (fd >= 0)
+            close(fd);
+        rc = s2s_ckpt_remove_tree(dir, err);
+        if (rc == 0 && mkdir(dir, 0777) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", dir);
+        if (rc == 0)
+            rc = open_append(journal, O_CREAT | O_EXCL, key, err);
+    }
+    if (rc < 0) {
+        s2s_ckpt_journal_close(journal);
+        return rc;
+    }
+    *out = journal;
+    return 0;
+}
+
+/* ---- using it ---- */
+
+static const char *below(const struct ckpt_journal *journal, const char *path)
+{
+    size_t n = strlen(journal->dir);
+    if (strncmp(path, journal->dir, n) != 0 || path[n] != '/')
+        S2S_BUG("%s is not in %s", path, journal->dir);
+    return path + n + 1;
+}
+
+bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, const char **state,
+                      int64_t *len, char digest[33])
+{
+    struct stat st;
+    struct entry *entry = journal ? find(journal, below(journal, path)) : NULL;
+    if (!entry)
+        return false;
+    if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size != entry->len ||
+        s2s_digest_file(digest, path, NULL) < 0 || strcmp(digest, entry->digest) != 0) {
+        s2s_warn("resume", "%s: is not what was written, and is made again", path);
+        return false;
+    }
+    *len = entry->len;
+    if (state)
+        *state = entry->state;
+    s2s_info("resume", "%s is there already", path);
+    return true;
+}
+
+int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len,
+                     const char *digest, const char *state, struct s2s_error *err)
+{
+    struct s2s_buf line = S2S_BUF_INIT;
+    char hex[17];
+    if (!journal)
+        return 0;
+    s2s_buf_printf(&line, "%lld\t%s\t%s\t%s", (long long)len, digest, state, below(journal, path));
+    s2s_u64_hex(hex, s2s_xxh3_64(line.data, line.len));
+    s2s_buf_printf(&line, "\t%s\n", hex);
+    int rc = write_whole(journal, &line, err);
+    s2s_buf_release(&line);
+    return rc;
+}
+
+int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s/" NAME, journal->dir);
+    int rc = unlink(path) < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: remove", path) : 0;
+    free(path);
+    return rc;
+}
+
+void s2s_ckpt_journal_close(struct ckpt_journal *journal)
+{
+    if (!journal)
+        return;
+    if (journal->fd >= 0)
+        close(journal->fd);
+    for (size_t i = 0; i < journal->n; i++) {
+        free(journal->entries[i].path);
+        free(journal->entries[i].state);
+    }
+    free(journal->entries);
+    free(journal->dir);
+    free(journal);
+}

@@ -1,0 +1,95 @@
+# s2s-ckpt convert --resume: what an interrupted conversion finished is kept, and nothing else.
+load common
+load inject
+
+setup_file() {
+    inject_build
+}
+
+setup_tool() {
+    DATA=$ROOT/tests/oracle/ckpt/data
+}
+
+# killed_anywhere OPTION...: killed at each of its writes, then resumed: the bytes of an unbroken run, and files were kept
+killed_anywhere() {
+    local n kept=0
+    rm -rf want
+    s2s-ckpt convert -q "$@" "$DATA/hf_sharded" want
+    for ((n = 1; n <= 500; n++)); do
+        rm -rf out out.s2s-partial
+        with_fault "write:$n:KILL" s2s-ckpt convert -q "$@" "$DATA/hf_sharded" out
+        [ $fired = 1 ] || break
+        [ "$status" -eq 137 ] && [ ! -e out ]
+        exits 0 s2s-ckpt convert -v --resume "$@" "$DATA/hf_sharded" out
+        case $output in *"is there already"*) kept=$((kept + 1)) ;; esac
+        diff -r want out || { echo "write $n: other bytes" >&2; return 1; }
+        [ ! -e out.s2s-partial ]
+    done
+    [ "$n" -gt 10 ] && [ "$kept" -gt 3 ]
+}
+
+@test "killed at any write and resumed, a conversion gives the bytes of an unbroken one" {
+    inject_or_skip
+    killed_anywhere --to hf --max-shard-size 4k
+    killed_anywhere --to torch_dist --max-shard-size 4k
+    killed_anywhere --to torch_dist --files 5
+}
+
+# stopped [OPTION...]: out.s2s-partial of a conversion that was killed after some files
+stopped() {
+    rm -rf out out.s2s-partial
+    with_fault rename:3:KILL s2s-ckpt convert -q --to hf --max-shard-size 4k "$@" "$DATA/hf_sharded" out
+    [ $fired = 1 ]
+    ls out.s2s-partial/*.safetensors >/dev/null
+}
+
+@test "--resume takes no file that is damaged, half or of another conversion" {
+    inject_or_skip
+    s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" want
+    stopped
+    first=$(ls out.s2s-partial/*.safetensors | head -1)
+    flip "$first" $(($(stat -c %s "$first") - 10))
+    echo half >out.s2s-partial/.model.safetensors.1-1.tmp
+    exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
+    says "$first: is not what was written, and is made again"
+    diff -r want out
+    # another dtype: another conversion
+    stopped
+    exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k --dtype f32 "$DATA/hf_sharded" out
+    ! says "is there already"
+    # another source of the same shape
+    stopped
+    cp -r "$DATA/hf_sharded" in
+    exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k in out
+    ! says "is there already"
+    # without --resume it begins anew
+    stopped
+    exits 0 s2s-ckpt convert -v --to hf --max-shard-size 4k "$DATA/hf_sharded" out
+    ! says "is there already"
+    diff -r want out
+}
+
+@test "a conversion that fails leaves its files only for --resume" {
+    cp -r "$DATA/hf_sharded" in
+    chmod -R u+w in
+    last=$(ls in/*.safetensors | tail -1)
+    s2s-ckpt convert -q --to torch_dist in dist
+    # a byte of a tensor's data in the archives: the CRC tells
+    python3 - dist/*/__0_0.distcp <<'PY'
+import sys, zipfile, io
+data = bytearray(open(sys.argv[1], "rb").read())
+end = data.rfind(b"PK\x01\x02")
+at = data.rfind(b"/data/0", 0, data.rfind(b"PK\x03\x04", 0, end) + 40)
+extra = int.from_bytes(data[at - 7 - 2:at - 7], "little")
+header = data.rfind(b"PK\x03\x04", 0, at)
+name, more = (int.from_bytes(data[header + k:header + k + 2], "little") for k in (26, 28))
+data[header + 30 + name + more] ^= 1
+open(sys.argv[1], "wb").write(data)
+PY
+    exits 1 s2s-ckpt convert -q --to hf --max-shard-size 4k dist out
+    [ ! -e out ] && [ ! -e out.s2s-partial ]
+    exits 1 s2s-ckpt convert -q --resume --to hf --max-shard-size 4k dist out
+    says "out.s2s-partial keeps what is done"
+    [ ! -e out ] && [ -e out.s2s-partial ]
+    exits 2 s2s-ckpt convert --resume --to safetensors in x
+}

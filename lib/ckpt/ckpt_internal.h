@@ -18,7 +18,7 @@
 struct ckpt_file {
     char *path;
     int fd;
-    int64_t pos;
+    int64_t pos, written, started; /* appended; handed to the system; of that, begun to store */
     struct s2s_buf buf;
     struct s2s_digest *digest; /* XXH3-128 of what was written */
 };

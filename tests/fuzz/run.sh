@@ -9,8 +9,8 @@ command -v clang >/dev/null || {
     exit 1
 }
 targets=${*:-$(ls tests/fuzz/fuzz_*.c | xargs -n1 basename | sed 's/^fuzz_//; s/\.c$//')}
-# a small quarantine: the limit on memory is about what an input needs
-export ASAN_OPTIONS=allocator_may_return_null=1:quarantine_size_mb=16 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+# a small quarantine: the limit on memory is about what an input needs; and pages stay, as fresh ones were most of the time of some targets
+export ASAN_OPTIONS=allocator_may_return_null=1:quarantine_size_mb=16:allocator_release_to_os_interval_ms=-1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 flags='-O1 -g -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -fno-omit-frame-pointer'
 # the rooms that parse foreign bytes; kernels want OpenMP's headers and have nothing to fuzz
 rooms=$(ls lib/{base,conf,io,stream,audio,text,data,thd,ckpt,rules}/*.c | paste -sd' ')

@@ -17,6 +17,8 @@
 #define UNKNOWN RULES_SHELL_UNKNOWN
 
 enum { MAX_VARIABLES = 4000, MAX_WORDS = 20000, MAX_DEPTH = 20 };
+/* bytes of one value, and of all values put in: variables made of variables double at each step */
+enum { MAX_VALUE = 100000, MAX_SPENT = 32 << 20 };
 
 void rules_words_release(struct rules_words *w)
 {
@@ -40,7 +42,7 @@ struct rules_variable *rules_shell_variable(const struct rules_shell *sh, const 
                                             size_t len)
 {
     for (size_t i = sh->n_variables; i-- > 0;)
-        if (strlen(sh->variables[i].name) == len && !memcmp(sh->variables[i].name, name, len))
+        if (sh->variables[i].len == len && !memcmp(sh->variables[i].name, name, len))
             return &sh->variables[i];
     return NULL;
 }
@@ -51,7 +53,8 @@ static struct rules_variable *make_variable(struct rules_shell *sh, const char *
     if (v || sh->n_variables >= MAX_VARIABLES)
         return v;
     s2s_grow(&sh->variables, sh->n_variables, &sh->cap_variables, sizeof *sh->variables);
-    sh->variables[sh->n_variables] = (struct rules_variable){.name = s2s_xstrndup(name, len)};
+    sh->variables[sh->n_variables] =
+        (struct rules_variable){.name = s2s_xstrndup(name, len), .len = len};
     return &sh->variables[sh->n_variables++];
 }
 
@@ -84,16 +87,23 @@ static const char *past_close(const char *s, const char *end, char open, char cl
     return end;
 }
 
-/* the value as one text; NULL if it is not set */
-static char *value_of(const struct rules_shell *sh, const char *name, size_t len)
+/* the value as one text, unknown past a limit; NULL if it is not set */
+static char *value_of(struct rules_shell *sh, const char *name, size_t len)
 {
     const struct rules_variable *v = rules_shell_variable(sh, name, len);
     struct s2s_buf text = S2S_BUF_INIT;
     if (!v)
         return NULL;
     s2s_buf_puts(&text, "");
-    for (size_t i = 0; i < v->words.n; i++)
-        s2s_buf_printf(&text, "%s%s", i ? " " : "", v->words.items[i].text);
+    for (size_t i = 0; i < v->words.n && sh->n_spent <= MAX_SPENT; i++) {
+        s2s_buf_puts(&text, i ? " " : "");
+        s2s_buf_puts(&text, v->words.items[i].text);
+    }
+    sh->n_spent += text.len + 1;
+    if (text.len > MAX_VALUE || sh->n_spent > MAX_SPENT) {
+        s2s_buf_clear(&text);
+        s2s_buf_puts(&text, UNKNOWN);
+    }
     return text.data ? text.data : s2s_xstrdup("");
 }
 
@@ -421,6 +431,11 @@ static bool add_array(struct rules_shell *sh, struct rules_words *out, const cha
         return false;
     for (size_t i = 0, n = v->words.n; i < n; i++) {
         const struct rules_word *w = &v->words.items[i];
+        sh->n_spent += strlen(w->text) + sizeof *w;
+        if (sh->n_spent > MAX_SPENT) {
+            rules_words_add(out, s2s_xstrdup(UNKNOWN), w->line, w->column, w->script);
+            break;
+        }
         /* unquoted, a value of several words falls apart */
         char *copy = s2s_xstrdup(w->text), *rest = copy;
         if (quoted || has_brace(w->text)) {

@@ -55,6 +55,7 @@ struct rules_words {
 
 struct rules_variable {
     char *name;
+    size_t len; /* of the name */
     struct rules_words words; /* one for a scalar */
     bool exported;
 };
@@ -79,6 +80,7 @@ enum { RULES_SHELL_BRANCHES = 64 };
 
 struct rules_shell {
     const char *text, *at, *end, *line_start;
+    size_t n_spent; /* bytes of variables that were put in so far */
     int line;
     int n_inner_bytes; /* of this line: bytes that are not the first of a character */
     struct rules_variable *variables;

@@ -1,0 +1,25 @@
+# s2s-ckpt and checkpoints that lie: each is refused with a message that names it, in little time and memory; nothing is run or written.
+load common
+
+@test "more than sixty hostile checkpoints are refused by name" {
+    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
+    # AddressSanitizer reserves terabytes of addresses
+    little="ulimit -v 300000;"
+    case ${S2S_BIN:-} in *sanitize*) little= ;; esac
+    n=0
+    while IFS=$'\t' read -r name says; do
+        n=$((n + 1))
+        for command in "verify cases/$name" "convert -q --to hf cases/$name out" "convert -q --to torch_dist cases/$name out"; do
+            run bash -c "$little timeout 20 s2s-ckpt $command"
+            if [ "$status" -ne 1 ] || [ "${#output}" -gt 4000 ]; then
+                echo "$command: exit $status: ${output:0:2000}" >&2
+                return 1
+            fi
+            says "s2s-ckpt: " && says "cases/$name" || { echo "$command" >&2; return 1; }
+            says "$says" || { echo "$command" >&2; return 1; }
+            [ ! -e out ] && [ ! -e out.s2s-partial ] && [ ! -e ran ]
+        done
+    done <cases/cases.tsv
+    [ "$n" -ge 60 ]
+    no_litter . cases
+}

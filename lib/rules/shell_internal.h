@@ -55,7 +55,7 @@ struct rules_words {
 
 struct rules_variable {
     char *name;
-    size_t len; /* of the name */
+    size_t len;               /* of the name */
     struct rules_words words; /* one for a scalar */
     bool exported;
 };

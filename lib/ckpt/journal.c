@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +22,7 @@ struct entry {
 
 struct ckpt_journal {
     char *dir;
-    int fd;
+    int fd, lock_fd; /* the journal; the folder, locked while we write into it */
     struct entry *entries;
     size_t n, cap;
 };
@@ -155,26 +156,50 @@ static int open_append(struct ckpt_journal *journal, int flags, const char *head
     return rc;
 }
 
+/* One process at a time: the folder's own lock, which ends with the process. Where locks are not
+ * supported there is none. */
+static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
+{
+    journal->lock_fd = open(journal->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (journal->lock_fd < 0 || flock(journal->lock_fd, LOCK_EX | LOCK_NB) == 0 ||
+        errno != EWOULDBLOCK)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_IO, "%s: another process writes there", journal->dir);
+    return s2s_error_hint(err, rc, "wait for it; a conversion is one process");
+}
+
+static void unlock_folder(struct ckpt_journal *journal)
+{
+    if (journal->lock_fd >= 0)
+        close(journal->lock_fd);
+    journal->lock_fd = -1;
+}
+
+static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_error *err)
+{
+    /* only what we have locked is ours to remove; who makes the folder first has it */
+    int rc = journal->lock_fd >= 0 ? s2s_ckpt_remove_tree(journal->dir, err) : 0;
+    unlock_folder(journal);
+    if (rc == 0 && mkdir(journal->dir, 0777) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", journal->dir);
+    if (rc == 0)
+        rc = lock_folder(journal, err);
+    return rc < 0 ? rc : open_append(journal, O_CREAT | O_EXCL, key, err);
+}
+
 int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char *key, bool resume,
                           struct s2s_error *err)
 {
     struct ckpt_journal *journal = s2s_xcalloc(1, sizeof *journal);
-    int rc;
     journal->dir = s2s_xstrdup(dir);
     journal->fd = -1;
-    int fd = resume ? open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-    if (fd >= 0 && load(journal, key)) {
-        rc = sweep(journal, fd, "", err);
+    int rc = lock_folder(journal, err);
+    if (rc == 0 && resume && journal->lock_fd >= 0 && load(journal, key)) {
+        rc = sweep(journal, dup(journal->lock_fd), "", err);
         if (rc == 0)
             rc = open_append(journal, 0, "", err);
-    } else {
-        if (fd >= 0)
-            close(fd);
-        rc = s2s_ckpt_remove_tree(dir, err);
-        if (rc == 0 && mkdir(dir, 0777) < 0)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", dir);
-        if (rc == 0)
-            rc = open_append(journal, O_CREAT | O_EXCL, key, err);
+    } else if (rc == 0) {
+        rc = begin_anew(journal, key, err);
     }
     if (rc < 0) {
         s2s_ckpt_journal_close(journal);
@@ -242,6 +267,7 @@ void s2s_ckpt_journal_close(struct ckpt_journal *journal)
         return;
     if (journal->fd >= 0)
         close(journal->fd);
+    unlock_folder(journal);
     for (size_t i = 0; i < journal->n; i++) {
         free(journal->entries[i].path);
         free(journal->entries[i].state);

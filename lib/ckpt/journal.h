@@ -18,7 +18,7 @@ struct ckpt_journal;
 
 /* Opens that of the folder `dir`. With `resume`, and when the key is that of the journal found
  * there, its files stay, all others (halves that a kill left) go; else the folder is emptied, or
- * made. */
+ * made. IO: another process is at it (the folder stays locked until close). */
 int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char *key, bool resume,
                           struct s2s_error *err);
 /* Reads the file `path` (in dir, or below it) and compares; false: it must be written (journal NULL

@@ -93,3 +93,22 @@ PY
     [ ! -e out ] && [ -e out.s2s-partial ]
     exits 2 s2s-ckpt convert --resume --to safetensors in x
 }
+
+@test "two conversions to one place: the second is refused and harms nothing" {
+    python3 - <<'PY'
+import json, struct
+header = json.dumps({"w": {"dtype": "F32", "shape": [2048, 4096], "data_offsets": [0, 4 << 23]}}).encode()
+open("big.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + bytes(4 << 23))
+PY
+    mkfifo hold
+    mkdir out.s2s-partial
+    flock out.s2s-partial cat hold &
+    exec 9>hold
+    exits 1 s2s-ckpt convert -q --to hf big.safetensors out
+    says "out.s2s-partial: another process writes there"
+    [ -e out.s2s-partial ] && [ ! -e out ]
+    exec 9>&-
+    wait
+    s2s-ckpt convert -q --to hf big.safetensors out
+    [ -s out/model.safetensors ]
+}

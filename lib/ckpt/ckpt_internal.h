@@ -73,11 +73,12 @@ void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
                      size_t n_ranks, const struct s2s_buf *common, struct s2s_error *err);
 
-/* One safetensors file of a folder, noted in how->manifest. */
+/* One safetensors file of a folder, by the rank whose turn it is, noted in its how->manifest. */
 struct s2s_ckpt_plan;
 struct s2s_ckpt_write;
-int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *dir,
-                    const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err);
+int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
+                    const char *dir, const char *name, const struct s2s_ckpt_write *how,
+                    struct s2s_error *err);
 
 /* ---- dtypes as torch spells them ---- */
 

@@ -21,8 +21,8 @@ struct entry {
 };
 
 struct ckpt_journal {
-    char *dir;
-    int fd, lock_fd; /* the journal; the folder, locked while we write into it */
+    char *dir, *name; /* of this rank's own file: NAME, NAME.1, .. */
+    int fd, lock_fd;  /* the journal; the folder, locked while we write into it */
     struct entry *entries;
     size_t n, cap;
 };
@@ -58,9 +58,9 @@ static void take_line(struct ckpt_journal *journal, char *line)
 }
 
 /* true: there is one with this key */
-static bool load(struct ckpt_journal *journal, const char *key)
+static bool load(struct ckpt_journal *journal, const char *name, const char *key)
 {
-    char *path = s2s_xasprintf("%s/" NAME, journal->dir), *line = NULL;
+    char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL;
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     size_t cap = 0;
@@ -83,6 +83,21 @@ static bool load(struct ckpt_journal *journal, const char *key)
     if (file)
         fclose(file);
     return same;
+}
+
+static bool is_journal(const char *name)
+{
+    return strcmp(name, NAME) == 0 || strncmp(name, NAME ".", strlen(NAME ".")) == 0;
+}
+
+static void load_all(struct ckpt_journal *journal, const char *key)
+{
+    DIR *dir = opendir(journal->dir);
+    for (struct dirent *item; dir && (item = readdir(dir)) != NULL;)
+        if (is_journal(item->d_name))
+            (void)load(journal, item->d_name, key);
+    if (dir)
+        closedir(dir);
 }
 
 static struct entry *find(const struct ckpt_journal *journal, const char *path)
@@ -115,8 +130,7 @@ static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct
             rc = sweep(journal, sub, deeper, err);
             free(deeper);
             (void)unlinkat(dirfd(dir), name, AT_REMOVEDIR); /* stays where something is in it */
-        } else if (!find(journal, path) && strcmp(path, NAME) != 0 &&
-                   unlinkat(dirfd(dir), name, 0) < 0) {
+        } else if (!find(journal, path) && !is_journal(path) && unlinkat(dirfd(dir), name, 0) < 0) {
             rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, path);
         }
         free(path);
@@ -131,18 +145,18 @@ static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf 
     for (size_t done = 0; done < text->len;) {
         ssize_t n = write(journal->fd, text->data + done, text->len - done);
         if (n < 0 && errno != EINTR)
-            return s2s_error_errno(err, S2S_E_IO, "%s/" NAME ": write", journal->dir);
+            return s2s_error_errno(err, S2S_E_IO, "%s/%s: write", journal->dir, journal->name);
         done += n > 0 ? (size_t)n : 0;
     }
     if (fdatasync(journal->fd) < 0 && errno != EINVAL)
-        return s2s_error_errno(err, S2S_E_IO, "%s/" NAME ": sync", journal->dir);
+        return s2s_error_errno(err, S2S_E_IO, "%s/%s: sync", journal->dir, journal->name);
     return 0;
 }
 
 static int open_append(struct ckpt_journal *journal, int flags, const char *head,
                        struct s2s_error *err)
 {
-    char *path = s2s_xasprintf("%s/" NAME, journal->dir);
+    char *path = s2s_xasprintf("%s/%s", journal->dir, journal->name);
     struct s2s_buf text = S2S_BUF_INIT;
     int rc = 0;
     journal->fd = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
@@ -165,7 +179,7 @@ static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
         errno != EWOULDBLOCK)
         return 0;
     int rc = s2s_error_set(err, S2S_E_IO, "%s: another process writes there", journal->dir);
-    return s2s_error_hint(err, rc, "wait for it; a conversion is one process");
+    return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
 }
 
 static void unlock_folder(struct ckpt_journal *journal)
@@ -187,26 +201,47 @@ static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_
     return rc < 0 ? rc : open_append(journal, O_CREAT | O_EXCL, key, err);
 }
 
-int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char *key, bool resume,
-                          struct s2s_error *err)
+static struct ckpt_journal *new_journal(const char *dir, int rank)
 {
     struct ckpt_journal *journal = s2s_xcalloc(1, sizeof *journal);
     journal->dir = s2s_xstrdup(dir);
-    journal->fd = -1;
+    journal->name = rank ? s2s_xasprintf(NAME ".%d", rank) : s2s_xstrdup(NAME);
+    journal->fd = journal->lock_fd = -1;
+    return journal;
+}
+
+static int opened(struct ckpt_journal **out, struct ckpt_journal *journal, int rc)
+{
+    if (rc < 0)
+        s2s_ckpt_journal_close(journal);
+    else
+        *out = journal;
+    return rc;
+}
+
+int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char *key, bool resume,
+                          struct s2s_error *err)
+{
+    struct ckpt_journal *journal = new_journal(dir, 0);
     int rc = lock_folder(journal, err);
-    if (rc == 0 && resume && journal->lock_fd >= 0 && load(journal, key)) {
+    if (rc == 0 && resume && journal->lock_fd >= 0 && load(journal, NAME, key)) {
+        load_all(journal, key); /* the others' too */
         rc = sweep(journal, dup(journal->lock_fd), "", err);
         if (rc == 0)
             rc = open_append(journal, 0, "", err);
     } else if (rc == 0) {
         rc = begin_anew(journal, key, err);
     }
-    if (rc < 0) {
-        s2s_ckpt_journal_close(journal);
-        return rc;
-    }
-    *out = journal;
-    return 0;
+    return opened(out, journal, rc);
+}
+
+int s2s_ckpt_journal_join(struct ckpt_journal **out, const char *dir, const char *key, int rank,
+                          struct s2s_error *err)
+{
+    struct ckpt_journal *journal = new_journal(dir, rank);
+    load_all(journal, key);
+    bool there = load(journal, journal->name, key);
+    return opened(out, journal, open_append(journal, O_CREAT, there ? "" : key, err));
 }
 
 /* ---- using it ---- */
@@ -255,9 +290,14 @@ int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len
 
 int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err)
 {
-    char *path = s2s_xasprintf("%s/" NAME, journal->dir);
-    int rc = unlink(path) < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: remove", path) : 0;
-    free(path);
+    int rc = 0;
+    DIR *dir = opendir(journal->dir);
+    if (!dir)
+        return s2s_error_errno(err, S2S_E_IO, "%s", journal->dir);
+    for (struct dirent *item; rc == 0 && (item = readdir(dir)) != NULL;)
+        if (is_journal(item->d_name) && unlinkat(dirfd(dir), item->d_name, 0) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, item->d_name);
+    closedir(dir);
     return rc;
 }
 
@@ -274,5 +314,6 @@ void s2s_ckpt_journal_close(struct ckpt_journal *journal)
     }
     free(journal->entries);
     free(journal->dir);
+    free(journal->name);
     free(journal);
 }

@@ -320,6 +320,43 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
     return rc;
 }
 
+/* Whole rows of the first axis of a piece, the first of which begins at byte *at or before it;
+ * false: none of them lie before end. */
+static bool piece_part(struct s2s_ckpt_piece *piece, size_t itemsize, int64_t begin, int64_t end,
+                       int64_t *pos, int64_t *skip)
+{
+    const int n_dims = piece->source ? piece->source->n_dims : 1;
+    const int64_t bytes = ckpt_box_numel(piece->size, n_dims) * (int64_t)itemsize;
+    const int64_t at = *pos, rows = n_dims ? piece->size[0] : 1;
+    *pos += bytes;
+    if (*pos <= begin || at >= end || bytes == 0)
+        return false;
+    const int64_t row_bytes = bytes / rows, first = at < begin ? (begin - at) / row_bytes : 0;
+    if (at <= begin)
+        *skip = begin - at - first * row_bytes;
+    if (n_dims == 0)
+        return true;
+    const int64_t last = *pos > end ? (end - at + row_bytes - 1) / row_bytes : rows;
+    piece->begin[0] += first;
+    piece->size[0] = last - first;
+    return true;
+}
+
+int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_target *target,
+                             int64_t begin_bytes, int64_t end_bytes)
+{
+    int64_t pos = 0, skip = 0;
+    *out = *target;
+    out->pieces = s2s_xcalloc(target->n_pieces + 1, sizeof *out->pieces);
+    out->n_pieces = 0;
+    for (size_t i = 0; i < target->n_pieces; i++) {
+        out->pieces[out->n_pieces] = target->pieces[i];
+        out->n_pieces += piece_part(&out->pieces[out->n_pieces], s2s_dtype_size(target->dtype),
+                                    begin_bytes, end_bytes, &pos, &skip);
+    }
+    return skip;
+}
+
 int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
                            const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
                            struct s2s_error *err)

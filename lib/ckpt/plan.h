@@ -8,6 +8,7 @@
 
 #include "lib/ckpt/ckpt.h"
 
+struct s2s_mesh;
 struct s2s_outfile;
 struct ckpt_journal;
 
@@ -67,9 +68,16 @@ struct s2s_ckpt_write {
     bool (*keep_object)(const char *name); /* NULL: all byte objects come along (torch_dist) */
     const json_t *common;                  /* torch_dist: the common state; NULL: the source's */
     struct ckpt_journal *journal;          /* NULL, or what is done already (lib/ckpt/journal.h) */
+    /* NULL, or whose ranks share the files: all of them make the same calls (lib/ckpt/share.h) */
+    struct s2s_mesh *mesh;
+    int turn;         /* the rank whose turn the first file is (set by lib/ckpt/to_hf.c) */
     json_t *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/manifest.h) */
 };
 
+/* What of a target lies between these bytes, or a little more: out borrows its name and gives
+ * out->pieces (free). Returns how many bytes of its stream are before begin_bytes. */
+int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_target *target,
+                             int64_t begin_bytes, int64_t end_bytes);
 /* Streams one target. */
 int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
                            const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
@@ -81,7 +89,7 @@ int s2s_ckpt_plan_verify(struct s2s_ckpt_plan *plan, struct s2s_error *err);
 int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
                                struct s2s_outfile *out, const struct s2s_ckpt_write *how,
                                struct s2s_error *err);
-/* model.safetensors, or shards and their index, in a folder that exists. */
+/* model.safetensors, or shards and their index (rank 0's), in a folder that exists. Not agreed. */
 int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
                       struct s2s_error *err);
 

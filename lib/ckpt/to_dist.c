@@ -8,38 +8,41 @@
 #include "lib/ckpt/dist.h"
 #include "lib/ckpt/items.h"
 #include "lib/ckpt/journal.h"
+#include "lib/ckpt/layout.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/share.h"
 #include "lib/ckpt/to_hf.h"
+#include "lib/mesh/mesh.h"
 
 enum { MAX_COMMON = 1 << 30 };
 
-/* The files of a checkpoint that is being written, one after the other. */
+/* This rank's files of a checkpoint that is being written, one after the other. */
 struct output {
     struct s2s_ckpt_plan *plan;
     const struct s2s_ckpt_write *how;
     const char *dir;
     int64_t iteration;
-    struct s2s_dist_writer *writer;
-    int rank;
+    struct ckpt_layout layout;
     struct s2s_buf *items;
-    /* of n_files: what all tensors have, what is written, and the chunk that is open now */
-    int64_t total, done;
+    struct s2s_dist_writer *writer; /* of `file`; files before `end` are to be written */
+    size_t file, end;
+    /* the tensor that is being written, its rows until `last_row`, the chunk that is open now */
+    size_t target;
+    int64_t row_bytes, last_row, offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
+    int64_t skip, left; /* bytes of the stream: before the first row; of the chunk */
     struct s2s_dist_chunk chunk;
-    int64_t row_bytes, n_rows, offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS], left;
-    size_t target; /* of the plan, that is being written */
-    /* the first of them, from which row on, where files of an earlier run are kept */
-    int64_t first_row, skip;
 };
 
 /* ---- an earlier run's files ---- */
 
-static char *file_path(const struct output *out, int rank)
+static char *file_path(const struct output *out, size_t file)
 {
-    return s2s_xasprintf("%s/iter_%07" PRId64 ".tmp/__%d_0.distcp", out->dir, out->iteration, rank);
+    return s2s_xasprintf("%s/iter_%07" PRId64 ".tmp/__%zu_0.distcp", out->dir, out->iteration,
+                         file);
 }
 
-/* State of the journal: the target and its row that come next, then the packed items in hex. */
-static int note_file(struct output *out, size_t items_at, int64_t next_row, struct s2s_error *err)
+/* State of the journal: the packed items in hex. */
+static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
 {
     struct s2s_buf packed = S2S_BUF_INIT, state = S2S_BUF_INIT;
     struct ckpt_items items = {.n = 0};
@@ -47,12 +50,11 @@ static int note_file(struct output *out, size_t items_at, int64_t next_row, stru
         return 0;
     s2s_buf_add(&packed, out->items->data + items_at, out->items->len - items_at);
     int rc = ckpt_items_unpack(&items, &packed, err);
-    s2s_buf_printf(&state, "%zu %lld ", out->target, (long long)next_row);
     for (size_t i = 0; i < packed.len; i++)
         s2s_buf_printf(&state, "%02x", (unsigned char)packed.data[i]);
     if (rc == 0 && items.n > 0) { /* else it was empty, and is not there */
         const struct ckpt_item *last = &items.v[items.n - 1];
-        char *path = file_path(out, out->rank - 1);
+        char *path = file_path(out, out->file);
         rc = ckpt_journal_add(out->how->journal, path, last->len,
                               last->name + strlen(CKPT_ITEM_DIGEST), state.data, err);
         free(path);
@@ -68,39 +70,27 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static bool take_state(struct output *out, const char *state)
+static bool take_state(struct output *out, const char *at)
 {
-    char *at;
-    unsigned long long target = strtoull(state, &at, 10);
-    long long row = strtoll(at, &at, 10);
     size_t had = out->items->len;
-    if (*at++ != ' ' || target > out->plan->n_targets || row < 0)
-        return false;
     for (; hex_digit(at[0]) >= 0 && hex_digit(at[1]) >= 0; at += 2)
         s2s_buf_putc(out->items, (char)(hex_digit(at[0]) << 4 | hex_digit(at[1])));
-    if (*at) {
+    if (*at)
         out->items->len = had;
-        return false;
-    }
-    out->target = target;
-    out->first_row = row;
-    return true;
+    return *at == '\0';
 }
 
-/* Files are written in order: those from the first on that are whole are kept. */
-static void keep_files(struct output *out)
+static bool keep_file(struct output *out, size_t file)
 {
     const char *state;
-    char digest[33];
+    char digest[33], *path = file_path(out, file);
     int64_t len;
-    for (bool kept = true; kept; out->rank += kept) {
-        char *path = file_path(out, out->rank);
-        kept = ckpt_journal_has(out->how->journal, path, &state, &len, digest) &&
-               take_state(out, state);
-        free(path);
-    }
-    for (size_t i = 0; i < out->target; i++)
-        out->done += s2s_ckpt_target_bytes(&out->plan->targets[i]);
+    bool kept =
+        ckpt_journal_has(out->how->journal, path, &state, &len, digest) && take_state(out, state);
+    free(path);
+    if (kept && out->how->progress)
+        out->how->progress(out->how->ctx, len);
+    return kept;
 }
 
 /* ---- writing ---- */
@@ -108,108 +98,6 @@ static void keep_files(struct output *out)
 static int data_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     return s2s_dist_data(ctx, bytes, len, err);
-}
-
-/* next_row: of the target that is being written, not in this file any more */
-static int close_file(struct output *out, int64_t next_row, struct s2s_error *err)
-{
-    size_t had = out->items->len;
-    if (!out->writer)
-        return 0;
-    int rc = s2s_dist_close(out->writer, out->items, err);
-    out->writer = NULL;
-    return rc < 0 ? rc : note_file(out, had, next_row, err);
-}
-
-static int next_file(struct output *out, int64_t next_row, struct s2s_error *err)
-{
-    int rc = close_file(out, next_row, err);
-    return rc < 0 ? rc : s2s_dist_open(&out->writer, out->dir, out->iteration, out->rank++, err);
-}
-
-/* where the current file ends, in bytes of tensors from the start of the checkpoint */
-static int64_t file_end(const struct output *out)
-{
-    return (int64_t)((__int128)out->total * out->rank / out->how->n_files);
-}
-
-/* Begins the tensor's next chunk: as many rows as the current file still takes, at least one. */
-static int begin_chunk(struct output *out, struct s2s_error *err)
-{
-    int64_t first = out->offset[0] + out->size[0];
-    int rc = 0;
-    while (rc == 0 && out->how->n_files && out->rank < out->how->n_files &&
-           out->done >= file_end(out))
-        rc = next_file(out, first, err);
-    int64_t rows = out->n_rows - first;
-    if (out->how->n_files && out->row_bytes > 0 && out->rank < out->how->n_files) {
-        int64_t room = (file_end(out) - out->done + out->row_bytes - 1) / out->row_bytes;
-        rows = rows < room ? rows : room;
-    }
-    out->offset[0] = first;
-    out->size[0] = rows;
-    out->left = rows * out->row_bytes;
-    return rc < 0 ? rc : s2s_dist_begin_tensor(out->writer, &out->chunk, err);
-}
-
-/* data of a tensor that may go on in the next file */
-static int cut_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
-{
-    struct output *out = ctx;
-    size_t skipped = (int64_t)len < out->skip ? len : (size_t)out->skip;
-    const char *from = (const char *)bytes + skipped;
-    int rc = 0;
-    out->skip -= (int64_t)skipped;
-    len -= skipped;
-    while (len > 0 && rc == 0) {
-        size_t now = (int64_t)len < out->left ? len : (size_t)out->left;
-        rc = s2s_dist_data(out->writer, from, now, err);
-        from += now;
-        len -= now;
-        out->left -= (int64_t)now;
-        out->done += (int64_t)now;
-        if (rc == 0 && out->left == 0 && out->offset[0] + out->size[0] < out->n_rows) {
-            rc = s2s_dist_end(out->writer, err);
-            if (rc == 0)
-                rc = begin_chunk(out, err);
-        }
-    }
-    return rc;
-}
-
-static int write_target(struct output *out, const struct s2s_ckpt_target *target,
-                        struct s2s_error *err)
-{
-    const struct s2s_ckpt_tensor *source = target->n_pieces == 1 ? target->pieces[0].source : NULL;
-    bool flattened = source && source->orig_shape && source->n_dims == target->n_dims;
-    /* scalars, empty tensors and flattened ones are never cut */
-    bool cut = out->how->n_files && target->n_dims && !flattened && target->shape[0] > 0;
-    out->chunk = (struct s2s_dist_chunk){.name = target->name,
-                                         .dtype = target->dtype,
-                                         .n_dims = target->n_dims,
-                                         .shape = target->shape,
-                                         .orig_shape = flattened ? source->orig_shape : NULL,
-                                         .n_orig_dims = flattened ? source->n_orig_dims : 0};
-    out->n_rows = cut ? target->shape[0] : 1;
-    out->row_bytes = s2s_ckpt_target_bytes(target) / out->n_rows;
-    for (int d = 0; d < target->n_dims; d++) {
-        out->offset[d] = 0;
-        out->size[d] = d ? target->shape[d] : 0;
-    }
-    if (target->n_dims == 0 || !cut)
-        out->offset[0] = out->size[0] = 0;
-    if (cut) {
-        out->chunk.offset = out->offset;
-        out->chunk.size = out->size;
-        out->offset[0] = out->first_row;
-        out->skip = out->first_row * out->row_bytes;
-        out->done += out->skip;
-    }
-    out->first_row = 0;
-    int rc = begin_chunk(out, err);
-    if (rc == 0)
-        rc = s2s_ckpt_target_stream(out->plan, target, out->how, cut_sink, out, err);
-    return rc < 0 ? rc : s2s_dist_end(out->writer, err);
 }
 
 /* stored objects come along as they are; plain values of a torch.save file have no bytes */
@@ -233,32 +121,151 @@ static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
     return rc;
 }
 
-/* n_files of equal size, or files of at most max_shard_bytes in which no tensor is cut */
-static int write_files(struct output *out, struct s2s_error *err)
+static int open_file(struct output *out, struct s2s_error *err)
 {
-    int64_t most = out->how->n_files ? 0 : out->how->max_shard_bytes;
-    bool begun = out->rank > 0;
-    if (begun && out->target == out->plan->n_targets)
-        return 0; /* all files are there */
-    int rc = next_file(out, 0, err);
-    if (rc == 0 && !begun)
-        rc = write_objects(out->plan->source, out->writer, out->how, err);
-    for (; out->target < out->plan->n_targets && rc == 0; out->target += rc == 0) {
-        const struct s2s_ckpt_target *target = &out->plan->targets[out->target];
-        int64_t written = s2s_dist_written(out->writer);
-        if (most > 0 && written > 0 && written + s2s_ckpt_target_bytes(target) > most)
-            rc = next_file(out, 0, err);
+    int rc = s2s_dist_open(&out->writer, out->dir, out->iteration, (int)out->file, err);
+    return rc < 0 || out->file ? rc : write_objects(out->plan->source, out->writer, out->how, err);
+}
+
+static int close_file(struct output *out, struct s2s_error *err)
+{
+    size_t had = out->items->len;
+    int rc = s2s_dist_close(out->writer, out->items, err);
+    out->writer = NULL;
+    return rc < 0 ? rc : note_file(out, had, err);
+}
+
+/* Goes on to the file in which this row is. */
+static int reach(struct output *out, size_t target, int64_t row, struct s2s_error *err)
+{
+    int rc = 0;
+    while (rc == 0 && out->file + 1 < out->end &&
+           ckpt_place_is(&out->layout.start[out->file + 1], target, row)) {
+        rc = close_file(out, err);
+        out->file++;
         if (rc == 0)
-            rc = write_target(out, target, err);
+            rc = open_file(out, err);
+    }
+    return rc;
+}
+
+/* Begins the chunk that the file has of the tensor from this row on. */
+static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
+{
+    int rc = reach(out, out->target, row, err);
+    const struct ckpt_place *next = &out->layout.start[out->file + 1];
+    int64_t end = next->target == out->target ? next->row : out->last_row;
+    out->offset[0] = row;
+    out->size[0] = end - row;
+    out->left = (end - row) * out->row_bytes;
+    return rc < 0 ? rc : s2s_dist_begin_tensor(out->writer, &out->chunk, err);
+}
+
+/* data of a tensor that may go on in the next file; what is another's is dropped */
+static int cut_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct output *out = ctx;
+    size_t skipped = (int64_t)len < out->skip ? len : (size_t)out->skip;
+    const char *from = (const char *)bytes + skipped;
+    int rc = 0;
+    out->skip -= (int64_t)skipped;
+    len -= skipped;
+    while (len > 0 && rc == 0) {
+        int64_t end = out->offset[0] + out->size[0];
+        if (out->left == 0 && end == out->last_row)
+            return 0;
+        if (out->left == 0) {
+            rc = s2s_dist_end(out->writer, err);
+            if (rc == 0)
+                rc = begin_chunk(out, end, err);
+            continue;
+        }
+        size_t now = (int64_t)len < out->left ? len : (size_t)out->left;
+        rc = s2s_dist_data(out->writer, from, now, err);
+        from += now;
+        len -= now;
+        out->left -= (int64_t)now;
+    }
+    return rc;
+}
+
+/* The rows of a tensor that lie between this file's start and the start of the file `end`. */
+static int write_target(struct output *out, size_t index, struct s2s_error *err)
+{
+    const struct s2s_ckpt_target *target = &out->plan->targets[index];
+    const struct ckpt_place *start = &out->layout.start[out->file];
+    const struct ckpt_place *end = &out->layout.start[out->end];
+    const bool flattened = ckpt_target_is_flattened(target);
+    const struct s2s_ckpt_tensor *source = flattened ? target->pieces[0].source : NULL;
+    const int64_t n_rows = ckpt_target_rows(target, out->how);
+    const int64_t first = start->target == index ? start->row : 0;
+    const bool cut = out->how->n_files && target->n_dims && n_rows == target->shape[0];
+    out->target = index;
+    out->row_bytes = s2s_ckpt_target_bytes(target) / n_rows;
+    out->last_row = end->target == index ? end->row : n_rows;
+    out->chunk = (struct s2s_dist_chunk){.name = target->name,
+                                         .dtype = target->dtype,
+                                         .n_dims = target->n_dims,
+                                         .shape = target->shape,
+                                         .offset = cut ? out->offset : NULL,
+                                         .size = cut ? out->size : NULL,
+                                         .orig_shape = flattened ? source->orig_shape : NULL,
+                                         .n_orig_dims = flattened ? source->n_orig_dims : 0};
+    for (int d = 0; d < target->n_dims; d++) {
+        out->offset[d] = 0;
+        out->size[d] = target->shape[d];
+    }
+    struct s2s_ckpt_target part;
+    out->skip =
+        s2s_ckpt_target_part(&part, target, first * out->row_bytes, out->last_row * out->row_bytes);
+    int rc = begin_chunk(out, first, err);
+    if (rc == 0)
+        rc = s2s_ckpt_target_stream(out->plan, &part, out->how, cut_sink, out, err);
+    free(part.pieces);
+    return rc < 0 ? rc : s2s_dist_end(out->writer, err);
+}
+
+/* The files from first to before end; a tensor that goes on from one to the next is read once. */
+static int write_range(struct output *out, size_t first, size_t end, struct s2s_error *err)
+{
+    const struct ckpt_place *last = &out->layout.start[end];
+    out->file = first;
+    out->end = end;
+    int rc = open_file(out, err);
+    for (size_t i = out->layout.start[first].target;
+         rc == 0 && (i < last->target || (i == last->target && last->row > 0)); i++) {
+        rc = reach(out, i, 0, err);
+        if (rc == 0)
+            rc = write_target(out, i, err);
     }
     if (rc == 0)
-        return close_file(out, 0, err);
+        return close_file(out, err);
     s2s_dist_discard(out->writer);
+    out->writer = NULL;
+    return rc;
+}
+
+/* This rank's files: neighbours, but for those that an earlier run left whole. */
+static int write_mine(struct output *out, struct s2s_error *err)
+{
+    const size_t n = out->layout.n_files, n_ranks = (size_t)ckpt_share_size(out->how);
+    const size_t rank = (size_t)ckpt_share_rank(out->how);
+    size_t file = n * rank / n_ranks, mine = n * (rank + 1) / n_ranks;
+    int rc = 0;
+    while (file < mine && rc == 0) {
+        size_t end = file;
+        bool kept = false;
+        while (end < mine && !(kept = keep_file(out, end)))
+            end++;
+        if (end > file)
+            rc = write_range(out, file, end, err);
+        file = end + kept;
+    }
     return rc;
 }
 
 static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration,
-                  const struct s2s_ckpt_write *how, const struct s2s_buf *items,
+                  const struct s2s_ckpt_write *how, const struct s2s_buf *items, size_t n_ranks,
                   struct s2s_error *err)
 {
     struct s2s_ckpt *ckpt = plan->source;
@@ -268,7 +275,7 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
     size_t len;
     int rc;
     if (how->common)
-        return s2s_dist_commit(dir, iteration, items, 1, how->common, err);
+        return s2s_dist_commit(dir, iteration, items, n_ranks, how->common, err);
     if (strcmp(ckpt->format, "torch_dist") == 0 &&
         faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
         rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
@@ -276,36 +283,61 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
             return rc;
         s2s_buf_add(&bytes, text, len);
         free(text);
-        rc = ckpt_dist_commit(dir, iteration, items, 1, &bytes, err);
+        rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &bytes, err);
         s2s_buf_release(&bytes);
         return rc;
     }
     rc = ckpt->common ? 0 : s2s_hf_common(&common, ckpt, err);
     if (rc == 0)
-        rc = s2s_dist_commit(dir, iteration, items, 1, ckpt->common ? ckpt->common : common, err);
+        rc = s2s_dist_commit(dir, iteration, items, n_ranks, ckpt->common ? ckpt->common : common,
+                             err);
     json_decref(common);
     return rc;
+}
+
+/* the folder of the weights, unless an earlier run's is there */
+static int begin(const struct output *out, struct s2s_error *err)
+{
+    char *tmp = s2s_xasprintf("%s/iter_%07" PRId64 ".tmp", out->dir, out->iteration);
+    bool there = out->how->journal && access(tmp, F_OK) == 0;
+    free(tmp);
+    return there ? 0 : s2s_dist_begin(out->dir, out->iteration, err);
+}
+
+/* rank 0 makes of everybody's items what is about all files */
+static int finish(const struct output *out, struct s2s_error *err)
+{
+    const size_t n = (size_t)ckpt_share_size(out->how);
+    struct s2s_buf *all =
+        n > 1 ? s2s_comm_gather_bufs(s2s_mesh_world(out->how->mesh), out->items) : out->items;
+    int rc = ckpt_share_rank(out->how) == 0
+                 ? commit(out->plan, out->dir, out->iteration, out->how, all, n, err)
+                 : 0;
+    for (size_t r = 0; n > 1 && r < n; r++)
+        s2s_buf_release(&all[r]);
+    if (n > 1)
+        free(all);
+    return ckpt_share_agree(out->how, rc, err);
 }
 
 int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
                         const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     struct s2s_buf items = S2S_BUF_INIT;
-    int64_t iteration = plan->source->iteration < 0 ? 0 : plan->source->iteration;
-    struct output out = {
-        .plan = plan, .how = how, .dir = dir, .iteration = iteration, .items = &items};
-    for (size_t i = 0; i < plan->n_targets; i++)
-        out.total += s2s_ckpt_target_bytes(&plan->targets[i]);
-    keep_files(&out);
-    int rc = out.rank ? 0 : s2s_dist_begin(dir, iteration, err);
-    if (rc == 0 && how->progress)
-        how->progress(how->ctx, out.done);
+    struct output out = {.plan = plan,
+                         .how = how,
+                         .dir = dir,
+                         .iteration = plan->source->iteration < 0 ? 0 : plan->source->iteration,
+                         .items = &items};
+    ckpt_layout_make(&out.layout, plan, how);
+    int rc = ckpt_share_agree(how, ckpt_share_rank(how) ? 0 : begin(&out, err), err);
     if (rc == 0)
-        rc = write_files(&out, err);
+        rc = ckpt_share_agree(how, write_mine(&out, err), err);
     if (rc == 0)
-        rc = s2s_ckpt_plan_verify(plan, err);
+        rc = ckpt_share_verify(plan, how, err);
     if (rc == 0)
-        rc = commit(plan, dir, iteration, how, &items, err);
+        rc = finish(&out, err);
+    ckpt_layout_release(&out.layout);
     s2s_buf_release(&items);
     return rc;
 }

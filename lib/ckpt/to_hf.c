@@ -11,6 +11,7 @@
 #include "lib/ckpt/manifest.h"
 #include "lib/ckpt/map.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/share.h"
 
 enum { MAX_SIDE_FILE = 256 << 20 };
 
@@ -343,41 +344,45 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 
 /* ---- writing ---- */
 
+static int write_weights(struct s2s_hf_part *part, const char *path,
+                         const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    /* the folder may be another rank's, or an earlier run's */
+    bool may_be_there = how->journal || ckpt_share_size(how) > 1;
+    if (*part->folder && mkdir(path, 0777) < 0 && !(may_be_there && errno == EEXIST))
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", path);
+    return part->file ? ckpt_write_file(&part->plan, 0, part->plan.n_targets, 0, path, part->file,
+                                        how, err)
+                      : s2s_ckpt_write_hf(&part->plan, path, how, err);
+}
+
 static int write_part(struct s2s_hf_part *part, const char *dir, struct s2s_ckpt_write how,
                       struct s2s_error *err)
 {
     char *path = s2s_xasprintf("%s%s%s", dir, *part->folder ? "/" : "", part->folder);
-    int rc = 0;
     json_t *manifest = how.manifest;
     /* a part in a folder of its own is a model of its own, with its own manifest */
     if (*part->folder)
         how.manifest = json_object();
-    if (*part->folder && mkdir(path, 0777) < 0 && !(how.journal && errno == EEXIST))
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", path);
-    if (rc == 0 && !part->file)
-        rc = s2s_ckpt_write_hf(&part->plan, path, &how, err);
-    if (rc == 0 && part->file)
-        rc = ckpt_write_file(&part->plan, 0, part->plan.n_targets, path, part->file, &how, err);
+    int rc = ckpt_share_agree(&how, write_weights(part, path, &how, err), err);
     if (rc == 0)
-        rc = s2s_ckpt_plan_verify(&part->plan, err);
-    if (rc == 0 && *part->folder)
+        rc = ckpt_share_verify(&part->plan, &how, err);
+    if (rc == 0)
+        ckpt_share_manifest(&how);
+    if (rc == 0 && *part->folder && ckpt_share_rank(&how) == 0)
         rc = ckpt_manifest_write(path, how.manifest, err);
     if (rc == 0)
         rc = ckpt_sync_dir(path, err);
     if (how.manifest != manifest)
         json_decref(how.manifest);
     free(path);
-    return rc;
+    return ckpt_share_agree(&how, rc, err);
 }
 
-int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
-                 struct s2s_error *err)
+static int write_side_files(const struct s2s_hf_output *out, const char *dir, json_t *manifest,
+                            struct s2s_error *err)
 {
-    struct s2s_ckpt_write noted = *how;
     int rc = 0;
-    noted.manifest = json_object();
-    for (size_t i = 0; i < out->n_parts && rc == 0; i++)
-        rc = write_part(&out->parts[i], dir, noted, err);
     for (size_t i = 0; i < out->n_files && rc == 0; i++) {
         const char *slash = strchr(out->files[i].path, '/');
         char *folder = slash ? s2s_xasprintf("%s/%.*s", dir, (int)(slash - out->files[i].path),
@@ -387,13 +392,28 @@ int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ck
         /* files of a part that has no weights here are left out with it */
         if (stat(folder, &st) == 0)
             rc = ckpt_file_put_noted(dir, out->files[i].path, out->files[i].bytes,
-                                     out->files[i].len, slash ? NULL : noted.manifest, err);
+                                     out->files[i].len, slash ? NULL : manifest, err);
         free(folder);
     }
     if (rc == 0)
-        rc = ckpt_manifest_write(dir, noted.manifest, err);
-    json_decref(noted.manifest);
+        rc = ckpt_manifest_write(dir, manifest, err);
     return rc < 0 ? rc : ckpt_sync_dir(dir, err);
+}
+
+int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
+                 struct s2s_error *err)
+{
+    struct s2s_ckpt_write noted = *how;
+    int rc = 0;
+    noted.manifest = json_object();
+    for (size_t i = 0; i < out->n_parts && rc == 0; i++) {
+        noted.turn = (int)i;
+        rc = write_part(&out->parts[i], dir, noted, err);
+    }
+    if (rc == 0 && ckpt_share_rank(how) == 0)
+        rc = write_side_files(out, dir, noted.manifest, err);
+    json_decref(noted.manifest);
+    return ckpt_share_agree(how, rc, err);
 }
 
 void s2s_hf_release(struct s2s_hf_output *out)

@@ -5,6 +5,7 @@
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/journal.h"
 #include "lib/ckpt/manifest.h"
+#include "lib/ckpt/share.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 
@@ -120,9 +121,13 @@ static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const
     return rc;
 }
 
-int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *dir,
-                    const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
+int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
+                    const char *dir, const char *name, const struct s2s_ckpt_write *how,
+                    struct s2s_error *err)
 {
+    const size_t n_ranks = (size_t)ckpt_share_size(how);
+    if ((number + (size_t)how->turn) % n_ranks != (size_t)ckpt_share_rank(how))
+        return 0;
     char *path = s2s_xasprintf("%s/%s", dir, name), digest[33];
     int64_t len;
     int rc = 0;
@@ -162,7 +167,7 @@ int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct 
     for (size_t i = 0; i < plan->n_targets; n_shards++)
         i = shard_end(plan, i, how->max_shard_bytes);
     if (n_shards <= 1)
-        return ckpt_write_file(plan, 0, plan->n_targets, dir, "model.safetensors", how, err);
+        return ckpt_write_file(plan, 0, plan->n_targets, 0, dir, "model.safetensors", how, err);
     for (size_t i = 0; i < plan->n_targets; i++)
         total += s2s_ckpt_target_bytes(&plan->targets[i]);
     s2s_buf_printf(&index,
@@ -172,8 +177,8 @@ int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct 
     for (size_t begin = 0, end; begin < plan->n_targets && rc == 0; begin = end) {
         char name[64];
         end = shard_end(plan, begin, how->max_shard_bytes);
-        snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", ++shard, n_shards);
-        rc = ckpt_write_file(plan, begin, end, dir, name, how, err);
+        snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard + 1, n_shards);
+        rc = ckpt_write_file(plan, begin, end, shard++, dir, name, how, err);
         for (size_t i = begin; i < end; i++) {
             s2s_buf_puts(&index, i ? ",\n    " : "\n    ");
             add_json_text(&index, plan->targets[i].name);
@@ -181,7 +186,7 @@ int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct 
         }
     }
     s2s_buf_puts(&index, "\n  }\n}\n");
-    if (rc == 0)
+    if (rc == 0 && ckpt_share_rank(how) == 0)
         rc = ckpt_file_put_noted(dir, "model.safetensors.index.json", index.data, index.len,
                                  how->manifest, err);
     s2s_buf_release(&index);

@@ -188,6 +188,25 @@ void s2s_comm_barrier(struct s2s_comm *comm)
     mesh_leave(comm);
 }
 
+struct s2s_buf *s2s_comm_gather_bufs(struct s2s_comm *comm, const struct s2s_buf *mine)
+{
+    const int n = comm->size;
+    int64_t *lens = s2s_xcalloc((size_t)n, sizeof *lens), len = (int64_t)mine->len, total = 0;
+    s2s_comm_all_gather(comm, lens, &len, 1, S2S_I64);
+    for (int r = 0; r < n; r++)
+        total += lens[r];
+    char *all = s2s_xmalloc((size_t)total + 1), *at = all;
+    s2s_comm_all_gatherv(comm, all, mine->data, lens, S2S_U8);
+    struct s2s_buf *bufs = s2s_xcalloc((size_t)n, sizeof *bufs);
+    for (int r = 0; r < n; r++) {
+        s2s_buf_add(&bufs[r], at, (size_t)lens[r]);
+        at += lens[r];
+    }
+    free(all);
+    free(lens);
+    return bufs;
+}
+
 /* ---- the table that lib/tensor calls ---- */
 
 static void group_all_reduce(const struct s2s_group *group, void *buf, int64_t n,

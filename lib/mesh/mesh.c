@@ -135,7 +135,9 @@ int s2s_mesh_all_ok(struct s2s_mesh *mesh, int rc, struct s2s_error *err)
     s2s_comm_broadcast(mesh->world, &say, sizeof say, S2S_U8, first);
     if (err)
         *err = say;
-    return s2s_error_add(err, worst, "[rank %d]", first);
+    /* agreed on before: the rank is said already */
+    return strncmp(say.text, "[rank ", 6) == 0 ? worst
+                                               : s2s_error_add(err, worst, "[rank %d]", first);
 }
 
 void s2s_mesh_fail(struct s2s_mesh *mesh, const struct s2s_error *err)

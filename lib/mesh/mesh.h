@@ -30,6 +30,7 @@
 #include "lib/base/dtype.h"
 #include "lib/tensor/par.h"
 
+struct s2s_buf;
 struct s2s_error;
 struct s2s_mesh;
 struct s2s_grid;
@@ -143,6 +144,8 @@ void s2s_comm_all_gather(struct s2s_comm *comm, void *recv, const void *send, in
 /* counts [size], the same on all ranks; parts stand one after the other in recv */
 void s2s_comm_all_gatherv(struct s2s_comm *comm, void *recv, const void *send,
                           const int64_t *counts, enum s2s_dtype dtype);
+/* Everybody's bytes, on every rank: gives an array [size] of buffers, by rank (release each). */
+struct s2s_buf *s2s_comm_gather_bufs(struct s2s_comm *comm, const struct s2s_buf *mine);
 /* send [sum of counts], recv [counts[rank]]: the sum of everybody's part for this rank */
 void s2s_comm_reduce_scatter(struct s2s_comm *comm, void *recv, const void *send,
                              const int64_t *counts, enum s2s_dtype dtype);

@@ -182,27 +182,6 @@ static int commit(struct s2s_trainer *t, const struct s2s_buf *items, struct s2s
     return rc;
 }
 
-/* What each rank wrote, on rank 0: gives an array of buffers there. */
-static struct s2s_buf *gather_items(struct s2s_trainer *t, const struct s2s_buf *mine)
-{
-    struct s2s_comm *world = s2s_mesh_world(t->mesh);
-    const int n = s2s_mesh_size(t->mesh);
-    int64_t *lens = s2s_xcalloc((size_t)n, sizeof *lens), len = (int64_t)mine->len, total = 0;
-    s2s_comm_all_gather(world, lens, &len, 1, S2S_I64);
-    for (int r = 0; r < n; r++)
-        total += lens[r];
-    char *all = s2s_xmalloc((size_t)total + 1), *at = all;
-    s2s_comm_all_gatherv(world, all, mine->data, lens, S2S_U8);
-    struct s2s_buf *items = s2s_xcalloc((size_t)n, sizeof *items);
-    for (int r = 0; r < n; r++) {
-        s2s_buf_add(&items[r], at, (size_t)lens[r]);
-        at += lens[r];
-    }
-    free(all);
-    free(lens);
-    return items;
-}
-
 int s2s_trainer_save(struct s2s_trainer *t, struct s2s_error *err)
 {
     const bool first = s2s_mesh_rank(t->mesh) == 0;
@@ -212,7 +191,7 @@ int s2s_trainer_save(struct s2s_trainer *t, struct s2s_error *err)
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) == 0)
         rc = s2s_mesh_all_ok(t->mesh, write_share(t, &items, err), err);
     if (rc == 0) {
-        struct s2s_buf *all = gather_items(t, &items);
+        struct s2s_buf *all = s2s_comm_gather_bufs(s2s_mesh_world(t->mesh), &items);
         rc = s2s_mesh_all_ok(t->mesh, first ? commit(t, all, err) : 0, err);
         for (int r = 0; r < s2s_mesh_size(t->mesh); r++)
             s2s_buf_release(&all[r]);

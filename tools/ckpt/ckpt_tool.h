@@ -6,6 +6,9 @@
 #include "lib/base/tool.h"
 #include "lib/ckpt/ckpt.h"
 
+/* The launch, where a command shares its work over ranks; NULL until then. */
+extern struct s2s_mesh *ckpt_mesh;
+
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
 int ckpt_prune(int argc, char **argv, struct s2s_error *err);
 int ckpt_reshard(int argc, char **argv, struct s2s_error *err);

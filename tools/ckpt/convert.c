@@ -155,7 +155,8 @@ static const struct argp argp = {
     "  s2s-ckpt convert --to hf --dtype bf16 --max-shard-size 2GB iter_0001000/ model/\n"
     "  s2s-ckpt convert --to torch_dist --map llama --pad-vocab 128 model/ megatron/\n"
     "  s2s-ckpt convert --to torch_dist --merge-ranks mp_ranks/ megatron/\n"
-    "  s2s-ckpt convert --to safetensors pytorch_model.bin model.safetensors\n\n"
+    "  s2s-ckpt convert --to safetensors pytorch_model.bin model.safetensors\n"
+    "  mpirun -n 4 s2s-ckpt convert --to hf iter_0001000/ model/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,
     NULL,

@@ -14,6 +14,12 @@
 #include "lib/ckpt/to_megatron.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
+#include "lib/mesh/mesh.h"
+
+/* a rank that has little to write waits for the others; the launcher notices one that is gone */
+#define LONGEST_WAIT_S (7 * 86400.0)
+
+struct s2s_mesh *ckpt_mesh;
 
 /* also under the prefixes that several optimizers or branches put in front */
 static bool is_weight(const char *name)
@@ -44,9 +50,20 @@ static void catch_signals(void)
     sigaction(SIGHUP, &action, NULL);
 }
 
+static bool is_first(void)
+{
+    return s2s_mesh_rank(ckpt_mesh) == 0;
+}
+
+static int agree(int rc, struct s2s_error *err)
+{
+    return s2s_mesh_all_ok(ckpt_mesh, rc, err);
+}
+
+/* rank 0 speaks for all; the shares are about equal */
 static void add_progress(void *ctx, int64_t bytes)
 {
-    s2s_progress_add(ctx, bytes);
+    s2s_progress_add(ctx, bytes * s2s_mesh_size(ckpt_mesh));
 }
 
 /* ---- the three outputs; all write to `tmp`, which the caller renames ---- */
@@ -82,7 +99,7 @@ static int report_unused(const struct job *job, const char *const *unused, size_
     if (n_optimizer)
         s2s_info("convert", "%zu tensors of the optimizer and other state are left out",
                  n_optimizer);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && is_first(); i++)
         s2s_log(job->opt->strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
                 "in checkpoint but unused: %s", unused[i]);
     return n && job->opt->strict
@@ -93,7 +110,7 @@ static int report_unused(const struct job *job, const char *const *unused, size_
 
 static void show_plan(const struct s2s_ckpt_plan *plan, const char *folder)
 {
-    for (size_t i = 0; i < plan->n_targets; i++) {
+    for (size_t i = 0; i < plan->n_targets && is_first(); i++) {
         const struct s2s_ckpt_target *t = &plan->targets[i];
         printf("%s%s%s\t%s\t", folder, *folder ? "/" : "", t->name, s2s_dtype_name(t->dtype));
         ckpt_print_shape(t->shape, t->n_dims);
@@ -152,6 +169,7 @@ static int write_hf(struct job *job, const char *tmp, struct s2s_error *err)
         if (job->opt->plan)
             show_plan(&out.parts[i].plan, out.parts[i].folder);
     }
+    rc = agree(rc, err);
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
         rc = s2s_hf_write(&out, tmp, &job->how, err);
@@ -203,7 +221,7 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
 static int write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err)
 {
     struct s2s_ckpt_plan plan = {.source = NULL};
-    int rc = plan_all(job, &plan, err);
+    int rc = agree(plan_all(job, &plan, err), err);
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
         rc = s2s_ckpt_write_dist(&plan, tmp, &job->how, err);
@@ -261,7 +279,12 @@ static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
 {
     char key[33];
     int rc = resume_key(job, key, err);
-    return rc < 0 ? rc : s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
+    if (rc == 0 && is_first())
+        rc = s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
+    rc = agree(rc, err);
+    if (rc == 0 && !is_first())
+        rc = s2s_ckpt_journal_join(&job->how.journal, tmp, key, s2s_mesh_rank(ckpt_mesh), err);
+    return agree(rc, err);
 }
 
 static int end_folder(const struct job *job, const char *tmp, const char *out,
@@ -271,31 +294,44 @@ static int end_folder(const struct job *job, const char *tmp, const char *out,
     return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, out, err);
 }
 
+/* an empty folder may be replaced, anything else is somebody's */
+static int check_free(const struct job *job, const char *out, struct s2s_error *err)
+{
+    struct stat st;
+    if (lstat(out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || rmdir(out) == 0)))
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", out);
+    return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
+}
+
+/* Agreed. */
+static int fill_folder(struct job *job, const char *tmp, const char *out, struct s2s_error *err)
+{
+    int rc = agree(is_first() ? check_free(job, out, err) : 0, err);
+    if (rc == 0 && !job->opt->plan)
+        rc = begin_folder(job, tmp, err);
+    if (rc == 0)
+        rc = agree(job->to == TO_HF ? write_hf(job, tmp, err) : write_torch_dist(job, tmp, err),
+                   err);
+    if (rc == 0 && !job->opt->plan && is_first())
+        rc = end_folder(job, tmp, out, err);
+    return agree(rc, err);
+}
+
 static int write_folder(struct job *job, struct s2s_error *err)
 {
     size_t len = strlen(job->opt->out);
     while (len > 1 && job->opt->out[len - 1] == '/')
         len--;
     char *out = s2s_xstrndup(job->opt->out, len), *tmp = s2s_xasprintf("%s.s2s-partial", out);
-    struct stat st;
-    /* an empty folder may be replaced, anything else is somebody's */
-    int rc = 0;
-    if (lstat(out, &st) == 0 && (!S_ISDIR(st.st_mode) || (!job->opt->plan && rmdir(out) < 0))) {
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", out);
-        s2s_error_hint(err, rc, "choose another OUT, or remove it first");
-    }
-    if (rc == 0 && !job->opt->plan)
-        rc = begin_folder(job, tmp, err);
-    if (rc == 0)
-        rc = job->to == TO_HF ? write_hf(job, tmp, err) : write_torch_dist(job, tmp, err);
-    if (rc == 0 && !job->opt->plan)
-        rc = end_folder(job, tmp, out, err);
+    int rc = fill_folder(job, tmp, out, err);
+    bool begun = job->how.journal && is_first();
     s2s_ckpt_journal_close(job->how.journal);
-    if (rc < 0 && job->how.journal && !job->opt->resume)
-        s2s_ckpt_remove_tree(tmp, NULL);
-    else if (rc < 0 && job->how.journal)
-        s2s_error_hint(err, rc, "%s keeps what is done; the same command goes on from there", tmp);
     job->how.journal = NULL;
+    if (rc < 0 && begun && !job->opt->resume)
+        s2s_ckpt_remove_tree(tmp, NULL);
+    else if (rc < 0 && begun)
+        s2s_error_hint(err, rc, "%s keeps what is done; the same command goes on from there", tmp);
     free(out);
     free(tmp);
     return rc;
@@ -319,7 +355,7 @@ static void say_done(const struct job *job, double start_s)
     struct rusage usage;
     char bytes[32], rate[32];
     double seconds = s2s_now_s() - start_s;
-    if (job->opt->common.verbosity < 0)
+    if (job->opt->common.verbosity < 0 || !is_first())
         return;
     getrusage(RUSAGE_SELF, &usage);
     fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %ld MiB\n",
@@ -397,6 +433,18 @@ static void close_all(struct job *job)
     free(job->config_text);
 }
 
+/* ranks of an `mpirun -n N` share the work; without a launcher it is one process's */
+static int launch(const struct ckpt_job_options *opt, struct s2s_error *err)
+{
+    int rc = s2s_mesh_open(&ckpt_mesh, NULL, err);
+    if (rc < 0)
+        return rc;
+    s2s_mesh_set_timeout(ckpt_mesh, LONGEST_WAIT_S);
+    if (!is_first())
+        s2s_log_set_verbosity(opt->common.verbosity > 1 ? opt->common.verbosity : -1);
+    return 0;
+}
+
 int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
 {
     struct job job = {.opt = opt};
@@ -408,11 +456,18 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
                                       .stop = &stop,
                                       .keep_object = opt->only_weights ? is_weight : NULL};
     catch_signals();
-    int rc = open_all(&job, err);
+    int rc = launch(opt, err);
+    if (rc < 0)
+        return rc;
+    job.how.mesh = ckpt_mesh;
+    rc = open_all(&job, err);
     if (rc == 0)
         rc = read_config(&job, err);
-    if (rc == 0)
-        rc = job.to == TO_SAFETENSORS ? write_single(&job, opt->out, err) : write_folder(&job, err);
+    rc = agree(rc, err);
+    if (rc == 0 && job.to != TO_SAFETENSORS)
+        rc = write_folder(&job, err);
+    else if (rc == 0) /* one file is one rank's work */
+        rc = agree(is_first() ? write_single(&job, opt->out, err) : 0, err);
     s2s_progress_end(&job.progress);
     if (rc == 0 && !opt->plan)
         say_done(&job, start_s);

@@ -1,4 +1,5 @@
 /* s2s-ckpt: look at, verify and convert checkpoints of any format. */
+#include "lib/mesh/mesh.h"
 #include "tools/ckpt/ckpt_tool.h"
 
 static const struct s2s_command commands[] = {
@@ -26,5 +27,10 @@ int main(int argc, char **argv)
                           "  s2s-ckpt convert --to hf checkpoints/ model/\n\n"
                           "See also: s2s-ckpt(1)",
                           argc, argv, &err);
-    return s2s_tool_end(rc, &err);
+    /* what all ranks know, one of them says, before any of them ends */
+    if (rc < 0 && ckpt_mesh && s2s_mesh_rank(ckpt_mesh) > 0)
+        rc = s2s_errc_exit_status(rc);
+    int status = s2s_tool_end(rc, &err);
+    s2s_mesh_close(ckpt_mesh);
+    return status;
 }

@@ -177,10 +177,11 @@ int main(int argc, char **argv)
     int rc = s2s_mesh_open(&mesh, NULL, &err);
     if (rc == 0)
         rc = run(&opt, mesh, &err);
-    /* what all ranks know, one of them says */
+    /* what all ranks know, one of them says, before any of them ends */
     if (rc < 0 && mesh && s2s_mesh_rank(mesh) != 0)
         rc = s2s_errc_exit_status(rc);
+    int status = s2s_tool_end(rc, &err);
     s2s_mesh_close(mesh);
     free((void *)opt.inputs);
-    return s2s_tool_end(rc, &err);
+    return status;
 }

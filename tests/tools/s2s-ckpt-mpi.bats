@@ -1,0 +1,79 @@
+# mpirun -n N s2s-ckpt: the work is shared, the bytes are those of one process.
+load common
+load inject
+
+setup_file() {
+    inject_build
+}
+
+setup_tool() {
+    DATA=$ROOT/tests/oracle/ckpt/data
+}
+
+# same_bytes IN OPTION...: 2 and 3 ranks write what one process writes
+same_bytes() {
+    local n in=$1
+    shift
+    rm -rf want out
+    s2s-ckpt "$@" "$in" want
+    for n in 2 3; do
+        mpirun_n $n s2s-ckpt "$@" "$in" out
+        diff -r want out || { echo "$n ranks: $*" >&2; return 1; }
+        [ ! -e out.s2s-partial ]
+        rm -rf out
+    done
+}
+
+@test "any number of ranks writes the same bytes" {
+    same_bytes "$DATA/hf_sharded" convert -q --to hf --max-shard-size 4k
+    same_bytes "$DATA/mcore016_hybrid_tp2pp2ep2" convert -q --to hf --max-shard-size 6k --dtype f32
+    same_bytes "$DATA/hf_sharded" convert -q --to torch_dist --max-shard-size 4k
+    same_bytes "$DATA/mcore016_gated_pp2dp2_dpreshardable" reshard -q --files 5
+    same_bytes "$DATA/mcore012_torch24_flattened_tp2" reshard -q --files 3
+    same_bytes "$DATA/zip.pt" convert -q --to safetensors
+}
+
+@test "a tensor that three ranks' files share is written once, by rows" {
+    s2s-ckpt convert -q --to torch_dist "$DATA/mcore016_hybrid_tp2pp2ep2" whole
+    # more files than most tensors have rows
+    mpirun_n 3 s2s-ckpt reshard -q --files 40 whole many
+    s2s-ckpt verify -q many
+    exits 0 s2s-ckpt diff whole many
+    same_bytes many reshard -q --files 2
+}
+
+@test "ranks speak with one voice, and a failure of one is everybody's" {
+    mpirun_n 3 s2s-ckpt convert --to hf "$DATA/hf_sharded" out 2>said
+    [ "$(grep -c 's2s-ckpt: out: ' said)" = 1 ]
+    exits 2 mpirun_n 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" out
+    says "out: is there already"
+    [ "$(grep -c 'is there already' <<<"$output")" = 1 ]
+    # a flipped byte, in whoever's share it is
+    cp -r "$DATA/mcore016_hybrid_tp2pp2ep2" bad
+    big=$(ls -S bad/iter_*/*.distcp bad/*.distcp 2>/dev/null | head -1)
+    flip "$big" $(($(stat -c %s "$big") / 2))
+    run s2s-ckpt convert --to torch_dist --files 4 bad alone
+    [ "$status" -eq 1 ]
+    exits 1 mpirun_n 2 s2s-ckpt convert --to torch_dist --files 4 bad out2
+    says "CRC-32"
+    [ ! -e out2 ] && [ ! -e out2.s2s-partial ]
+}
+
+@test "what killed ranks finished is kept by --resume, with another number of ranks too" {
+    inject_or_skip
+    s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" want
+    # each of the ranks, at its second sync; mpirun itself is left alone
+    run mpirun_n 2 env S2S_INJECT=fsync:2:KILL LD_PRELOAD="$INJECT" \
+        s2s-ckpt convert -q --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+    [ "$status" -ne 0 ]
+    ls out.s2s-partial/iter_*/*.distcp
+    [ ! -e out ] && [ -e out.s2s-partial ]
+    cp -r out.s2s-partial kept
+    for n in 1 2 3; do
+        rm -rf out out.s2s-partial
+        cp -r kept out.s2s-partial
+        exits 0 mpirun_n $n s2s-ckpt convert -v --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+        diff -r want out
+        [ ! -e out.s2s-partial ]
+    done
+}

@@ -1,0 +1,59 @@
+/* Between the parts of merging: ranks and names, cutting into boxes, joining of the boxes. */
+#ifndef CKPT_MERGE_INTERNAL_H
+#define CKPT_MERGE_INTERNAL_H
+
+#include "lib/ckpt/model.h"
+
+/* One rank folder. */
+struct merge_rank {
+    char folder[32]; /* "mp_rank_00_001" */
+    int at[3];       /* tp, pp, ep */
+};
+
+/* A stack of layers: how many a virtual stage of a pipeline rank has, and which comes first. */
+struct merge_stack {
+    char *prefix; /* "decoder.layers." */
+    int64_t *n;   /* [n_chunks * pp] */
+};
+
+/* A box of a tensor to be. */
+struct merge_part {
+    struct s2s_ckpt_tensor tensor; /* name, dtype, whole shape */
+    struct ckpt_chunk chunk;
+    const char *from; /* the local name, for messages */
+};
+
+struct merge {
+    struct s2s_ckpt *ckpt;
+    struct s2s_error *err;
+    struct merge_rank *ranks;
+    size_t n_ranks, cap_ranks;
+    int size[3], n_chunks; /* tp, pp, ep; virtual stages of a pipeline rank */
+    bool tied;
+    int64_t n_local; /* experts of a rank */
+    struct merge_stack *stacks;
+    size_t n_stacks, cap_stacks;
+    struct merge_part *parts;
+    size_t n_parts, cap_parts;
+};
+
+/* A local tensor: whose, which virtual stage, its name without folder and stage. */
+struct merge_local {
+    const struct s2s_ckpt_tensor *tensor;
+    const struct merge_rank *rank;
+    int chunk;
+    const char *name;
+};
+
+/* The index of the local expert that a name ends with or holds, -1 for others; *begin and *end are
+ * where "local_experts.I" or the number stands. */
+int64_t merge_expert_of(const char *name, const char **begin, const char **end);
+
+/* Adds the boxes of a local tensor, whose global name this is, to m->parts. */
+int merge_cut(struct merge *m, const struct merge_local *local, const char *name);
+
+/* Makes m->parts the tensors of m->ckpt. SHAPE or FORMAT name two ranks that contradict each other;
+ * copies are compared bit for bit. */
+int merge_join(struct merge *m);
+
+#endif

@@ -108,6 +108,11 @@ void ckpt_archive_release(struct ckpt_archive *archive);
 int ckpt_archive_storage(const struct ckpt_archive *archive, const struct ckpt_view *view,
                          const struct s2s_zip_member **member, struct s2s_error *err);
 
+/* ---- hints of open: both add to a failure and return its rc ---- */
+
+int ckpt_hint_file(const char *path, int rc, struct s2s_error *err); /* a part of a checkpoint */
+int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err); /* one above it */
+
 /* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */
 
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);

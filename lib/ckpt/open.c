@@ -97,6 +97,22 @@ static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *
     return rc;
 }
 
+/* zarr: a folder a tensor */
+static bool has_zarr(const struct s2s_ckpt *ckpt)
+{
+    int fd = openat(ckpt->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    bool found = false;
+    for (struct dirent *entry; dir && !found && (entry = readdir(dir)) != NULL;) {
+        char *path = s2s_xasprintf("%s/.zarray", entry->d_name);
+        found = faccessat(dirfd(dir), path, F_OK, 0) == 0;
+        free(path);
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
 static int refuse_format(struct s2s_error *err, const char *what, const char *hint)
 {
     int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s", what);
@@ -155,7 +171,7 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = read_backend(ckpt, backend, err);
     if (rc < 0)
         return rc;
-    if (strcmp(backend, "zarr") == 0)
+    if (strcmp(backend, "zarr") == 0 || (!has(ckpt, ".metadata") && has_zarr(ckpt)))
         return refuse_format(err, "a zarr checkpoint (Megatron-Core before 0.15)",
                              "load and save it with Megatron-Core 0.14 as torch_dist");
     if (has(ckpt, ".metadata"))
@@ -183,7 +199,8 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         ckpt->format = "hf_bin";
         return ckpt_read_hf_bin(ckpt, err);
     }
-    return s2s_error_set(err, S2S_E_FORMAT, "no checkpoint that is known here");
+    return ckpt_hint_folder(
+        ckpt, s2s_error_set(err, S2S_E_FORMAT, "no checkpoint that is known here"), err);
 }
 
 static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
@@ -205,7 +222,8 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
     }
     if (memcmp(head, "PK\3\4", 4) == 0 || (head[0] == 0x80 && head[2] == 0x8a)) {
         ckpt->format = head[0] == 'P' ? "torch" : "torch_legacy";
-        return ckpt_read_torch(ckpt, &source, err);
+        rc = ckpt_read_torch(ckpt, &source, err);
+        return rc < 0 ? ckpt_hint_file(path, rc, err) : 0;
     }
     if (rc == 0 && len > 262 && ckpt_pread(fd, magic, sizeof magic, 257, path, err) == 0 &&
         memcmp(magic, "ustar", sizeof magic) == 0) {
@@ -217,8 +235,9 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
         return s2s_error_hint(err, rc, "gunzip -c %s >FILE gives one that can be read in place",
                               path);
     }
-    return s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
-                         "%s: neither safetensors, a torch.save file nor a .nemo archive", path);
+    rc = s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
+                       "%s: neither safetensors, a torch.save file nor a .nemo archive", path);
+    return ckpt_hint_file(path, rc, err);
 }
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)

@@ -133,8 +133,11 @@ int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *er
     n.fd = ckpt_file_fd(ckpt, 0, err);
     int rc = n.fd < 0 ? n.fd : list_members(&n);
     if (rc == 0 && n.begin == 0)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: a tar without model_weights.ckpt, so no .nemo",
-                           path);
+        rc =
+            s2s_error_hint(err,
+                           s2s_error_set(err, S2S_E_FORMAT,
+                                         "%s: a tar without model_weights.ckpt, so no .nemo", path),
+                           "tars that PyTorch saved before its version 0.1.10 are not read either");
     struct ckpt_torch_source source = {
         .file = path, .prefix = "", .begin = n.begin, .len_bytes = n.len_bytes};
     return rc < 0 ? rc : ckpt_read_torch(ckpt, &source, err);

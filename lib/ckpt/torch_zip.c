@@ -104,6 +104,10 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
 {
     *archive = (struct ckpt_archive){.bytes = NULL};
     int rc = s2s_zip_open(&archive->zip, source, err);
+    if (rc == S2S_E_UNSUPPORTED)
+        return s2s_error_hint(err, rc,
+                              "torch.save compresses nothing; TorchScript (torch.jit.save) "
+                              "is a program and is not read");
     if (rc < 0)
         return rc;
     const struct s2s_zip *zip = &archive->zip;

@@ -729,3 +729,22 @@ open("bad.nemo", "wb").write(data)
 PY
     exits 1 s2s-ckpt verify bad.nemo
 }
+
+@test "whoever names a part of a checkpoint, or the folder above it, is told what to name" {
+    mkdir above zarr zarr/layer.weight
+    cp -r "$DATA/hf_sharded" above/model
+    cp -r "$DATA/dcp_fsdp2" above/optim
+    exits 1 s2s-ckpt ls above
+    says "name one that is in it: model, optim"
+    for part in above/model/model.safetensors.index.json above/model/config.json; do
+        exits 1 s2s-ckpt ls "$part"
+        says "name the folder, above/model"
+    done
+    for part in above/optim/.metadata above/optim/__0_0.distcp; do
+        exits 1 s2s-ckpt ls "$part"
+        says "name the folder, above/optim"
+    done
+    echo '{}' >zarr/layer.weight/.zarray
+    exits 1 s2s-ckpt ls zarr
+    says "a zarr checkpoint"
+}

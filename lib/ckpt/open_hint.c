@@ -1,0 +1,85 @@
+/* What somebody who named the wrong file or folder probably meant. */
+#include "lib/ckpt/model.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+enum { MAX_NAMED = 4, MAX_LOOKED_AT = 4096 };
+
+static bool ends(const char *s, const char *suffix)
+{
+    size_t len = strlen(s), n = strlen(suffix);
+    return len > n && strcmp(s + len - n, suffix) == 0;
+}
+
+int ckpt_hint_file(const char *path, int rc, struct s2s_error *err)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (strcmp(name, ".metadata") != 0 && strcmp(name, "metadata.json") != 0 &&
+        strcmp(name, "config.json") != 0 && !ends(name, ".distcp") && !ends(name, ".index.json"))
+        return rc;
+    return s2s_error_hint(err, rc, "it is part of a checkpoint: name the folder, %.*s",
+                          slash ? (int)(slash - path) : 1, slash ? path : ".");
+}
+
+/* has the folder what makes one a checkpoint? */
+static bool is_checkpoint(int at, const char *name)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    bool found = false;
+    for (struct dirent *item; dir && !found && (item = readdir(dir)) != NULL;)
+        found = strcmp(item->d_name, ".metadata") == 0 ||
+                strcmp(item->d_name, "latest_checkpointed_iteration.txt") == 0 ||
+                strncmp(item->d_name, "mp_rank_", 8) == 0 || ends(item->d_name, ".safetensors") ||
+                ends(item->d_name, ".distcp") ||
+                (strncmp(item->d_name, "pytorch_model", 13) == 0 && ends(item->d_name, ".bin"));
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strverscmp(*(char *const *)a, *(char *const *)b);
+}
+
+int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
+{
+    static const char *const files[] = {".pt", ".pth", ".ckpt", ".nemo", ".bin"};
+    int fd = openat(ckpt->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    char **names = NULL;
+    size_t n = 0, cap = 0;
+    struct dirent *item;
+    for (int i = 0; dir && i < MAX_LOOKED_AT && (item = readdir(dir)) != NULL; i++) {
+        bool named = false;
+        if (item->d_name[0] == '.' || !ckpt_name_is_plain(item->d_name, strlen(item->d_name)))
+            continue;
+        for (size_t k = 0; k < sizeof files / sizeof *files; k++)
+            named |= ends(item->d_name, files[k]);
+        if (!named && !is_checkpoint(dirfd(dir), item->d_name))
+            continue;
+        s2s_grow(&names, n, &cap, sizeof *names);
+        names[n++] = s2s_xstrdup(item->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    struct s2s_buf list = S2S_BUF_INIT;
+    if (n)
+        qsort(names, n, sizeof *names, by_name);
+    for (size_t i = 0; i < n; i++) {
+        if (i < MAX_NAMED)
+            s2s_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
+        free(names[i]);
+    }
+    if (n)
+        rc = s2s_error_hint(err, rc, "name one that is in it: %.*s%s", (int)list.len, list.data,
+                            n > MAX_NAMED ? ", .." : "");
+    s2s_buf_release(&list);
+    free(names);
+    return rc;
+}

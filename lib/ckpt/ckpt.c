@@ -9,7 +9,8 @@
 #include "lib/io/digest.h"
 #include "lib/io/utf8.h"
 
-enum { BLOCK = 64 << 10, MAX_OPEN = 200 };
+/* a name of the file's may stand in millions of places, or be made of a thousand others */
+enum { BLOCK = 64 << 10, MAX_OPEN = 200, MAX_NAME = 4096, MAX_NAMES = 128 << 20 };
 
 struct block {
     struct block *next;
@@ -79,7 +80,8 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
             ckpt->files[i].fd = -1;
             ckpt->n_open--;
         }
-    f->fd = openat(ckpt->dir_fd, f->name, O_RDONLY | O_CLOEXEC | (ckpt->no_links ? O_NOFOLLOW : 0));
+    f->fd = openat(ckpt->dir_fd, f->name,
+                   O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0));
     if (f->fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s", f->name);
     ckpt->n_open++;
@@ -115,8 +117,12 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
 
 /* ---- what is in it ---- */
 
-static int check_name(const char *name, size_t len, struct s2s_error *err)
+static int check_name(struct s2s_ckpt *ckpt, const char *name, size_t len, struct s2s_error *err)
 {
+    ckpt->name_bytes += len;
+    if (len > MAX_NAME || ckpt->name_bytes > MAX_NAMES)
+        return s2s_error_set(err, S2S_E_FORMAT, "%.60s..: a name of %zu bytes, all up to it %zu",
+                             name, len, ckpt->name_bytes);
     if (memchr(name, 0, len) || !s2s_utf8_valid(name, len))
         return s2s_error_set(err, S2S_E_FORMAT, "a name of %zu bytes is not UTF-8 text", len);
     return 0;
@@ -125,7 +131,7 @@ static int check_name(const char *name, size_t len, struct s2s_error *err)
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err)
 {
-    int rc = check_name(name, len, err);
+    int rc = check_name(ckpt, name, len, err);
     if (rc < 0)
         return rc;
     s2s_grow(&ckpt->tensors, ckpt->n_tensors, &ckpt->cap_tensors, sizeof *ckpt->tensors);
@@ -137,7 +143,7 @@ int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, cons
 int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,
                     size_t len, struct s2s_error *err)
 {
-    int rc = check_name(name, len, err);
+    int rc = check_name(ckpt, name, len, err);
     if (rc < 0)
         return rc;
     s2s_grow(&ckpt->objects, ckpt->n_objects, &ckpt->cap_objects, sizeof *ckpt->objects);

@@ -140,7 +140,8 @@ int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size
 {
     struct stat st;
     *bytes = NULL;
-    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC);
+    /* not to wait for the other end of a pipe */
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s", name);
     int rc = 0;

@@ -68,11 +68,13 @@ static int compare(int dir_fd, const char *name, const json_t *entry, bool sha25
     char hex[65];
     if (!want || !ckpt_name_is_plain(name, strlen(name)))
         return s2s_error_set(err, S2S_E_FORMAT, "manifest: bad entry for \"%.200s\"", name);
-    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return s2s_error_set(err, S2S_E_NOTFOUND, "%s is in the manifest and missing", name);
     int rc = 0;
-    if (bytes && fstat(fd, &st) == 0 && st.st_size != json_integer_value(bytes))
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s is in the manifest and no plain file", name);
+    else if (bytes && st.st_size != json_integer_value(bytes))
         rc = s2s_error_set(err, S2S_E_TRUNCATED, "%s has %lld bytes, the manifest says %lld", name,
                            (long long)st.st_size, (long long)json_integer_value(bytes));
     if (rc == 0)

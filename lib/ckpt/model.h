@@ -46,6 +46,8 @@ struct s2s_ckpt {
     void *arena;           /* names, shapes, boxes */
     void *scratch, *piece; /* CKPT_SCRATCH bytes each: of s2s_ckpt_read, of s2s_ckpt_stream */
     bool no_links;         /* files of this format are never links: refuse them */
+    size_t chunks_left;    /* while .metadata is read: how many more are credible */
+    size_t name_bytes;     /* of all tensors and objects */
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };

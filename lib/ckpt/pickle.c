@@ -4,6 +4,9 @@
 
 enum { MAX_STACK = 1 << 26, BLOCK = 64 << 10 };
 
+/* Values take up to some 60 bytes for each of the pickle's; only copies of copies take more. */
+enum { SPARE_BYTES = 16 << 20, BYTES_PER_BYTE = 128 };
+
 /* ---- memory: blocks that are freed together ---- */
 
 struct block {
@@ -26,6 +29,7 @@ void *pickle_alloc(struct ckpt_pickle *out, size_t len)
     }
     void *ptr = block->data + block->used;
     block->used += len;
+    out->arena_bytes += len;
     return ptr;
 }
 
@@ -390,6 +394,8 @@ static int run_all(struct pickle_machine *m)
             return 0;
         }
         int rc = run(m, op);
+        if (rc == 0 && m->out->arena_bytes / BYTES_PER_BYTE > m->len + SPARE_BYTES / BYTES_PER_BYTE)
+            rc = pickle_refuse(m, S2S_E_FORMAT, "a bomb: values far larger than the pickle itself");
         if (rc < 0)
             return rc;
     }

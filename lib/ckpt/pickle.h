@@ -61,12 +61,14 @@ struct ckpt_pickle {
     struct ckpt_node **persids; /* every storage that the pickle names, in its order */
     size_t n_persids;
     void *arena;
+    size_t arena_bytes; /* taken from it */
 };
 
 /*
  * Runs the pickle that starts at bytes (borrowed until release: strings point into it). What
  * follows its STOP is left alone (len says where it ended). FORMAT, TRUNCATED or UNSUPPORTED name
- * the opcode or class and the byte offset. Nothing to release on failure.
+ * the opcode or class and the byte offset; so does a pickle that copies what it remembers until it
+ * is far larger than its bytes. Nothing to release on failure.
  */
 int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
@@ -87,9 +89,14 @@ int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max);
 
 /*
  * The tree as JSON: tuples and sets as arrays, a Namespace or record with a dict as object, bytes
- * and classes as text. Tensors and what is too deep (1000) or too large (max_nodes) as text. Gives
- * a reference.
+ * and classes as text. Tensors, and what is too deep (1000) or more than *left allows, as text.
+ * Values that several places share are shown, and counted, in each. Gives a reference.
  */
-json_t *ckpt_node_json(const struct ckpt_node *node, size_t max_nodes);
+struct ckpt_json_left {
+    size_t nodes, text_bytes;
+};
+json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left);
+/* What a tree of so many bytes of pickle may come to: every value of it, some of them again. */
+struct ckpt_json_left ckpt_json_limit(size_t pickle_len);
 
 #endif

@@ -33,13 +33,16 @@ bool ckpt_str_is(const struct ckpt_node *node, const char *s)
            memcmp(node->text, s, node->len) == 0;
 }
 
+/* records of ours have up to ten fields: one with millions is not worth a search for each use */
+enum { MAX_FIELDS = 256 };
+
 const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key)
 {
     if (node && node->kind == CKPT_RECORD)
         node = node->items[2] ? node->items[2] : node->items[3];
     if (!node || node->kind != CKPT_DICT)
         return NULL;
-    for (uint32_t i = 0; i < node->n; i += 2)
+    for (uint32_t i = 0; i < node->n && i < 2 * MAX_FIELDS; i += 2)
         if (ckpt_str_is(node->items[i], key))
             return node->items[i + 1];
     return NULL;
@@ -65,14 +68,20 @@ int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max)
 
 /* ---- JSON ---- */
 
+enum { MAX_DEPTH = 1000 };
+
 struct printer {
-    size_t left; /* nodes that may still be shown: shared nodes are shown each time */
+    struct ckpt_json_left *left;
+    bool in_key; /* a dict in a key of a dict in a key..: its text would double with each of them */
 };
 
 static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth);
 
-static json_t *text_json(const char *text, size_t len)
+static json_t *text_json(struct printer *p, const char *text, size_t len)
 {
+    if (len > p->left->text_bytes)
+        return json_string("...");
+    p->left->text_bytes -= len;
     json_t *value = json_stringn(text, len);
     return value ? value : json_string("(text that is not UTF-8)");
 }
@@ -114,13 +123,13 @@ static json_t *bigint_json(const struct ckpt_node *node)
     return json_stringn(text, at);
 }
 
-static json_t *global_json(const struct ckpt_node *node)
+static json_t *global_json(struct printer *p, const struct ckpt_node *node)
 {
     struct s2s_buf text = S2S_BUF_INIT;
     s2s_buf_add(&text, node->text, node->n);
     s2s_buf_putc(&text, '.');
     s2s_buf_add(&text, node->text + node->n + 1, node->len - node->n - 1);
-    json_t *value = text_json(text.data, text.len);
+    json_t *value = text_json(p, text.data, text.len);
     s2s_buf_release(&text);
     return value;
 }
@@ -138,7 +147,10 @@ static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int de
 {
     json_t *dict = json_object();
     for (uint32_t i = 0; i + 1 < node->n; i += 2) {
+        const bool in_key = p->in_key;
+        p->in_key = true;
         json_t *key = to_json(p, node->items[i], depth);
+        p->in_key = in_key;
         json_t *value = to_json(p, node->items[i + 1], depth);
         char *dumped = json_is_string(key) ? NULL : json_dumps(key, JSON_ENCODE_ANY | JSON_COMPACT);
         const char *name = dumped ? dumped : json_string_value(key);
@@ -157,7 +169,7 @@ static json_t *record_json(struct printer *p, const struct ckpt_node *node, int 
     if (ckpt_is(node, "argparse", "Namespace") && state && state->kind == CKPT_DICT)
         return dict_json(p, state, depth);
     json_t *value = json_object();
-    json_object_set_new(value, "class", global_json(node->items[0]));
+    json_object_set_new(value, "class", global_json(p, node->items[0]));
     if (node->items[1]->n)
         json_object_set_new(value, "args", to_json(p, node->items[1], depth));
     if (state)
@@ -169,9 +181,9 @@ static json_t *record_json(struct printer *p, const struct ckpt_node *node, int 
 
 static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
-    if (p->left == 0 || depth > 1000)
+    if (p->left->nodes == 0 || depth > MAX_DEPTH || (p->in_key && node->kind == CKPT_DICT))
         return json_string("...");
-    p->left--;
+    p->left->nodes--;
     switch ((enum ckpt_kind)node->kind) {
     case CKPT_NONE:
         return json_null();
@@ -187,7 +199,7 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
                                                : node->f > 0  ? "inf"
                                                               : "-inf");
     case CKPT_STR:
-        return text_json(node->text, node->len);
+        return text_json(p, node->text, node->len);
     case CKPT_BYTES:
         return json_sprintf("(%zu bytes)", node->len);
     case CKPT_LIST:
@@ -197,7 +209,7 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
     case CKPT_DICT:
         return dict_json(p, node, depth + 1);
     case CKPT_GLOBAL:
-        return global_json(node);
+        return global_json(p, node);
     case CKPT_RECORD:
         return record_json(p, node, depth + 1);
     case CKPT_PERSID:
@@ -206,8 +218,13 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
     return json_null();
 }
 
-json_t *ckpt_node_json(const struct ckpt_node *node, size_t max_nodes)
+struct ckpt_json_left ckpt_json_limit(size_t pickle_len)
 {
-    struct printer p = {max_nodes};
+    return (struct ckpt_json_left){4096 + 4 * pickle_len, (1 << 20) + 4 * pickle_len};
+}
+
+json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left)
+{
+    struct printer p = {.left = left};
     return to_json(&p, node, 0);
 }

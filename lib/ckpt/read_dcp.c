@@ -9,7 +9,7 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_METADATA = 1 << 30 };
+enum { MAX_METADATA = 1 << 30, MIN_CHUNK = 16 /* bytes of pickle for a chunk, at least */ };
 
 static const char META[] = "torch.distributed.checkpoint.metadata";
 
@@ -38,6 +38,9 @@ static int read_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
     int64_t offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
     if (!chunks || chunks->kind != CKPT_LIST)
         return bad_meta(chunks, "tensor without a list of chunks", err);
+    if (chunks->n > ckpt->chunks_left)
+        return bad_meta(chunks, "more chunks than the metadata has bytes for: a bomb", err);
+    ckpt->chunks_left -= chunks->n;
     tensor->n_chunks = chunks->n;
     tensor->chunks = ckpt_arena(ckpt, chunks->n * sizeof *tensor->chunks);
     for (uint32_t i = 0; i < chunks->n; i++) {
@@ -294,6 +297,7 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     int rc = ckpt_slurp(ckpt->dir_fd, ".metadata", MAX_METADATA, &bytes, &len, err);
     if (rc < 0)
         return rc;
+    ckpt->chunks_left = len / MIN_CHUNK;
     rc = ckpt_pickle_parse(&pickle, bytes, len, CKPT_STRICT, err);
     if (rc == 0) {
         if (pickle.len != len)
@@ -309,8 +313,6 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 /* ---- common state ---- */
 
-enum { MAX_COMMON_NODES = 1 << 22 };
-
 /* the payload of an archive as JSON; list: it is the only entry of a list */
 static int archive_json(struct s2s_ckpt *ckpt, const struct s2s_zip_source *source, bool list,
                         const char *name, struct s2s_error *err)
@@ -322,7 +324,8 @@ static int archive_json(struct s2s_ckpt *ckpt, const struct s2s_zip_source *sour
     const struct ckpt_node *root = archive.pickle.root;
     if (list && root->kind == CKPT_LIST && root->n == 1)
         root = root->items[0];
-    ckpt->common = ckpt_node_json(root, MAX_COMMON_NODES);
+    struct ckpt_json_left left = ckpt_json_limit(archive.pickle.len);
+    ckpt->common = ckpt_node_json(root, &left);
     if (archive.pickle.n_opaque)
         s2s_info("ckpt", "%s: %zu classes are kept as names (%s and others)", name,
                  archive.pickle.n_opaque, archive.pickle.opaque_name);

@@ -42,7 +42,7 @@ static int find_weights(struct nemo *n, int64_t len_bytes)
     int rc = 0;
     for (int k = 1; rc == 0 && k < MAX_HEADERS && n->begin == 0; k++) {
         int64_t begin = header + k * BLOCK;
-        if (begin + len_bytes > n->ckpt->files[0].len_bytes)
+        if (len_bytes > n->ckpt->files[0].len_bytes - begin)
             break;
         rc = ckpt_pread(n->fd, bytes, len, begin, n->path, n->err);
         if (rc == 0 && memcmp(bytes, first, len) == 0)

@@ -8,7 +8,7 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_LEAVES = 1 << 22, MAX_DEPTH = 1000, MAX_COMMON_NODES = 1 << 20 };
+enum { MAX_DEPTH = 1000 };
 
 static const unsigned char LEGACY_MAGIC[] = {0x80, 2,    0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
                                              0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
@@ -25,7 +25,8 @@ struct walk {
     struct s2s_ckpt *ckpt;
     int file;
     struct store *stores; /* sorted by key */
-    size_t n_stores, n_leaves;
+    size_t n_stores;
+    struct ckpt_json_left left; /* of the tree; shared values count in each place */
     struct s2s_buf name;
     struct s2s_error *err;
 };
@@ -86,7 +87,7 @@ static int add_value(struct walk *w, const struct ckpt_node *node)
     int rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
                              w->name.len ? w->name.len : 5, w->err);
     if (rc == 0)
-        object->value = ckpt_node_json(node, MAX_COMMON_NODES);
+        object->value = ckpt_node_json(node, &w->left);
     return rc;
 }
 
@@ -114,9 +115,11 @@ static int walk_child(struct walk *w, const struct ckpt_node *key, int64_t index
 static int walk_node(struct walk *w, const struct ckpt_node *node, int depth)
 {
     struct ckpt_view view;
-    if (++w->n_leaves > MAX_LEAVES || depth > MAX_DEPTH)
-        return s2s_error_set(w->err, S2S_E_FORMAT, "pickle of more than %d values or %d levels",
-                             MAX_LEAVES, MAX_DEPTH);
+    if (w->left.nodes == 0 || depth > MAX_DEPTH)
+        return s2s_error_set(
+            w->err, S2S_E_FORMAT, "object at byte %zu of the pickle: %s", node->offset,
+            depth > MAX_DEPTH ? "more than 1000 levels down" : "its values repeat without end");
+    w->left.nodes--;
     int rc = ckpt_view_of(node, &view, w->err);
     if (rc)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", w->name.len ? w->name.data : "tensor")
@@ -155,7 +158,7 @@ static int walk_rank(struct walk *w, const struct ckpt_node *root)
         else if (digits && name[5 + digits] == 0)
             rc = walk_child(w, key, 0, value, 0);
         else
-            json_object_set_new(rest, name, ckpt_node_json(value, MAX_COMMON_NODES));
+            json_object_set_new(rest, name, ckpt_node_json(value, &w->left));
         free(name);
     }
     if (!w->ckpt->common)
@@ -197,6 +200,7 @@ static int read_zip(struct walk *w, const struct ckpt_torch_source *source, int 
                                                       source->begin + m->pos, m->len_bytes, m->crc};
     }
     qsort(w->stores, w->n_stores, sizeof *w->stores, by_key);
+    w->left = ckpt_json_limit(archive.pickle.len);
     rc = walk_root(w, archive.pickle.root, source);
     if (rc == 0 && archive.pickle.n_opaque)
         s2s_warn("ckpt", "%s: %zu classes that are no data are kept as names (%s%s)", source->file,
@@ -217,56 +221,77 @@ static int next_pickle(struct walk *w, struct ckpt_pickle *pickle, const unsigne
     return 0;
 }
 
-/* the storages follow the pickles in the order of the key list, each behind its element count */
+/* the storages that tensors name, sorted by key; len is what one element has, pos is not known yet.
+ * Gives: free. */
+static int list_stores(struct store **stores, const struct ckpt_pickle *object,
+                       struct s2s_error *err)
+{
+    int rc = 0;
+    *stores = s2s_xcalloc(object->n_persids + 1, sizeof **stores);
+    for (size_t i = 0; rc == 0 && i < object->n_persids; i++) {
+        struct ckpt_view view;
+        rc = ckpt_storage_of(object->persids[i], &view, err);
+        if (rc == 0)
+            (*stores)[i] =
+                (struct store){.key = view.key,
+                               .key_len = view.key_len,
+                               .pos = -1,
+                               .len = view.dtype ? (int64_t)s2s_dtype_size(view.dtype) : 1};
+    }
+    if (rc == 0)
+        qsort(*stores, object->n_persids, sizeof **stores, by_key);
+    return rc;
+}
+
+/* one storage at *at, behind its element count; *at moves behind it */
+static int find_store(struct walk *w, const struct store *known, const unsigned char *bytes,
+                      int64_t len, int64_t *at, int64_t base)
+{
+    int64_t numel, size;
+    if (len - *at < (int64_t)sizeof numel)
+        return s2s_error_set(w->err, S2S_E_TRUNCATED, "file ends before storage %.*s",
+                             (int)(known->key_len < 40 ? known->key_len : 40), known->key);
+    memcpy(&numel, bytes + *at, sizeof numel);
+    *at += (int64_t)sizeof numel;
+    if (numel < 0 || __builtin_mul_overflow(numel, known->len, &size) || size > len - *at)
+        return s2s_error_set(w->err, S2S_E_TRUNCATED,
+                             "storage of %lld elements at %lld leaves the file", (long long)numel,
+                             (long long)*at);
+    w->stores[w->n_stores++] = (struct store){known->key, known->key_len, base + *at, size, 0};
+    *at += size;
+    return 0;
+}
+
+/* the storages follow the pickles in the order of the key list */
 static int find_stores(struct walk *w, const struct ckpt_pickle *object,
                        const struct ckpt_node *keys, const unsigned char *bytes, int64_t len,
                        int64_t at, int64_t base)
 {
-    struct store *known = s2s_xcalloc(object->n_persids + 1, sizeof *known);
-    int64_t *itemsize = s2s_xcalloc(object->n_persids + 1, sizeof *itemsize);
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < object->n_persids; i++) {
-        struct ckpt_view view;
-        rc = ckpt_storage_of(object->persids[i], &view, w->err);
-        if (rc == 0)
-            known[i] = (struct store){view.key, view.key_len, -1, view.store_len, 0};
-        if (rc == 0)
-            itemsize[i] = view.dtype ? (int64_t)s2s_dtype_size(view.dtype) : 1;
-    }
+    struct store *known;
+    int rc = list_stores(&known, object, w->err);
     if (rc == 0 && keys->kind != CKPT_LIST)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "no list of storages");
     w->stores = s2s_xcalloc(rc == 0 ? keys->n + 1 : 1, sizeof *w->stores);
     for (uint32_t k = 0; rc == 0 && k < keys->n; k++) {
         const struct ckpt_node *key = keys->items[k];
-        size_t i = 0;
-        while (i < object->n_persids && !(key->kind == CKPT_STR && key->len == known[i].key_len &&
-                                          memcmp(key->text, known[i].key, key->len) == 0))
-            i++;
-        int64_t numel, size = 0;
-        if (i == object->n_persids) {
-            rc = s2s_error_set(w->err, S2S_E_FORMAT, "storage that no tensor names");
-        } else if (len - at < 8) {
-            rc = s2s_error_set(w->err, S2S_E_TRUNCATED, "file ends before storage %u of %u", k,
-                               keys->n);
-        } else {
-            memcpy(&numel, bytes + at, 8);
-            at += 8;
-            if (numel < 0 || __builtin_mul_overflow(numel, itemsize[i], &size) || size > len - at)
-                rc = s2s_error_set(w->err, S2S_E_TRUNCATED,
-                                   "storage of %lld elements at %lld leaves the file",
-                                   (long long)numel, (long long)at);
-            else
-                w->stores[w->n_stores++] =
-                    (struct store){known[i].key, known[i].key_len, base + at, size, 0};
-            at += rc == 0 ? size : 0;
-        }
+        const bool text = key->kind == CKPT_STR;
+        const struct store want = {.key = text ? key->text : "", .key_len = text ? key->len : 0};
+        const struct store *found =
+            text ? bsearch(&want, known, object->n_persids, sizeof *known, by_key) : NULL;
+        rc = found ? find_store(w, found, bytes, len, &at, base)
+                   : s2s_error_set(w->err, S2S_E_FORMAT, "storage %u of %u: no tensor names it", k,
+                                   keys->n);
     }
     if (rc == 0 && at != len)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
                            (long long)(len - at));
     qsort(w->stores, w->n_stores, sizeof *w->stores, by_key);
+    for (size_t i = 1; rc == 0 && i < w->n_stores; i++)
+        if (by_key(&w->stores[i - 1], &w->stores[i]) == 0)
+            rc = s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is there twice",
+                               (int)(w->stores[i].key_len < 40 ? w->stores[i].key_len : 40),
+                               w->stores[i].key);
     free(known);
-    free(itemsize);
     return rc;
 }
 
@@ -291,6 +316,7 @@ static int read_legacy_bytes(struct walk *w, const struct ckpt_torch_source *sou
         rc = next_pickle(w, &keys, bytes, len, &at);
     if (rc == 0)
         rc = find_stores(w, &object, keys.root, bytes, len, at, source->begin);
+    w->left = ckpt_json_limit(object.len);
     if (rc == 0)
         rc = walk_root(w, object.root, source);
     for (int i = 0; i < 3; i++)

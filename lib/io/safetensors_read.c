@@ -415,7 +415,8 @@ int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *er
 int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err)
 {
     *st = (struct s2s_safetensors){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* not to wait for the other end of a pipe, which is refused */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
     int rc = s2s_safetensors_map(st, fd, err);

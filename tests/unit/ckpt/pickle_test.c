@@ -17,7 +17,7 @@ static char *shown(const char *bytes, size_t len, enum ckpt_pickle_mode mode)
     struct s2s_error err = S2S_ERROR_INIT;
     if (ckpt_pickle_parse(&pickle, bytes, len, mode, &err) < 0)
         return s2s_xasprintf("%s: %s", s2s_errc_name(err.code), err.text);
-    json_t *json = ckpt_node_json(pickle.root, 1000);
+    json_t *json = ckpt_node_json(pickle.root, &(struct ckpt_json_left){1000, 1000});
     char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(json);
     ckpt_pickle_release(&pickle);

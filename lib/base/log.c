@@ -1,5 +1,7 @@
 #include "lib/base/log.h"
 
+#include "lib/base/utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +86,7 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
     len += body < 0 ? 0 : body;
     if (len > (int)sizeof line - 2)
         len = (int)sizeof line - 2;
+    s2s_utf8_calm(line, len);
     line[len++] = '\n';
     /* one write, so that lines of several ranks do not mix; a lost message is no reason to fail */
     if (write(STDERR_FILENO, line, (size_t)len) < 0)

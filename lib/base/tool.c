@@ -1,4 +1,5 @@
 #include "lib/base/tool.h"
+#include "lib/base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -72,6 +73,7 @@ void s2s_tool_begin(const char *name, int argc, char **argv)
     argp_err_exit_status = 2;
     signal(SIGPIPE,
            SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
+    signal(SIGXFSZ, SIG_IGN); /* a file past the limit is an error of its write, and cleaned up */
     s2s_log_init(name, 0);
     /* A record's memory serves the next record: pages fresh from the system cost more than most of
      * the work on them. 32 MiB is the most that the library takes for the first. */
@@ -326,6 +328,10 @@ int s2s_tool_end(int rc, struct s2s_error *err)
     int status = rc < 0 ? s2s_errc_exit_status(rc) : rc;
     if (rc < 0) {
         /* fputs through stderr, not the log: an error is shown whatever the level */
+        if (err) {
+            s2s_utf8_calm(err->text, (int)strlen(err->text));
+            s2s_utf8_calm(err->hint, (int)strlen(err->hint));
+        }
         if (err && err->text[0])
             fprintf(stderr, "%s: %s%s%s\n", tool_name, err->text, err->hint[0] ? "; " : "",
                     err->hint);

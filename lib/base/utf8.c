@@ -45,3 +45,15 @@ int s2s_utf8_columns(const char *at, int len)
             return blocks[i].columns;
     return 1;
 }
+
+void s2s_utf8_calm(char *text, int len)
+{
+    for (int i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+            text[i] = '?';
+        /* U+0080 to U+009F: some terminals take them for escape sequences */
+        if (c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] < 0xa0)
+            text[i] = text[i + 1] = '?';
+    }
+}

@@ -12,4 +12,8 @@ int s2s_utf8_len(const char *at, const char *end);
  * Asian scripts and pictures, 0 for marks that join the one before, else 1. */
 int s2s_utf8_columns(const char *at, int len);
 
+/* Makes control characters of the len bytes at text (newline and tab aside) question marks: names
+ * out of files reach terminals, which obey them. */
+void s2s_utf8_calm(char *text, int len);
+
 #endif

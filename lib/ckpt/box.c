@@ -62,12 +62,19 @@ static int sweep_axis(struct ckpt_box *boxes, size_t n, int n_dims)
 static int find_overlap(const char *name, struct ckpt_box *boxes, size_t n, int n_dims,
                         struct s2s_error *err)
 {
+    /* real tensors are cut in grids, where few boxes are neighbours on the best axis */
+    enum { MAX_PAIRS = 1 << 28 };
+    size_t n_pairs = 0;
     int axis = n_dims > 1 ? sweep_axis(boxes, n, n_dims) : 0;
     qsort_r(boxes, n, sizeof *boxes, by_axis, &axis);
     for (size_t i = 0; i < n; i++)
         for (size_t j = i + 1; j < n; j++) {
             if (boxes[j].offset[axis] >= boxes[i].offset[axis] + boxes[i].size[axis])
                 break;
+            if (++n_pairs > MAX_PAIRS)
+                return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                     "%s: %zu chunks that lie in no order: too many to compare",
+                                     name, n);
             if (boxes_meet(&boxes[i], &boxes[j], n_dims)) {
                 char a[200], b[200];
                 return s2s_error_set(err, S2S_E_SHAPE, "%s: chunks at %s and %s overlap", name,

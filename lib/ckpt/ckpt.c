@@ -280,3 +280,15 @@ int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_erro
     s2s_buf_release(&all);
     return rc;
 }
+
+bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path)
+{
+    struct stat out, in;
+    if (stat(path, &out) < 0)
+        return false;
+    for (size_t i = 0; i < ckpt->n_files; i++)
+        if (fstatat(ckpt->dir_fd, ckpt->files[i].name, &in, 0) == 0 && in.st_dev == out.st_dev &&
+            in.st_ino == out.st_ino)
+            return true;
+    return false;
+}

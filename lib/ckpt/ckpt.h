@@ -140,6 +140,8 @@ int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struc
 /* XXH3-128 of the names, lengths and times of the files that are read: the same while nobody wrote
  * to them. IO. */
 int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_error *err);
+/* Is the file `path` one of those that are read? Then it must not be written. */
+bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path);
 
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with

@@ -240,6 +240,25 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
     return ckpt_hint_file(path, rc, err);
 }
 
+/* Views may show one element a million times, and a million views one storage: what comes of a
+ * small file must stay in proportion to it. */
+static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    enum { TIMES = 256 };
+    const __int128 spare = 1 << 30;
+    __int128 there = 0, told = 0;
+    for (size_t i = 0; i < ckpt->n_files; i++)
+        there += ckpt->files[i].len_bytes;
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        told += (__int128)s2s_ckpt_numel(&ckpt->tensors[i]) *
+                (__int128)s2s_dtype_size(ckpt->tensors[i].dtype);
+    return told <= TIMES * there + spare
+               ? 0
+               : s2s_error_set(err, S2S_E_FORMAT,
+                               "%s: tensors of %.3g bytes in files of %lld: absurd", ckpt->path,
+                               (double)told, (long long)there);
+}
+
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)
 {
     struct s2s_ckpt *ckpt = s2s_xcalloc(1, sizeof *ckpt);
@@ -266,6 +285,8 @@ int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err
     bool sealed = strcmp(ckpt->format, "dcp") == 0 || strcmp(ckpt->format, "torch_dist") == 0;
     if (rc == 0 && !sealed && (rc = ckpt_seal(ckpt, err)) < 0)
         s2s_error_add(err, rc, "%s", ckpt->path);
+    if (rc == 0)
+        rc = check_total(ckpt, err);
     if (rc < 0) {
         s2s_ckpt_close(ckpt);
         return rc;

@@ -5,6 +5,7 @@
 #include "lib/ckpt/model.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -294,7 +295,13 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     struct ckpt_pickle pickle;
     char *bytes;
     size_t len;
-    int rc = ckpt_slurp(ckpt->dir_fd, ".metadata", MAX_METADATA, &bytes, &len, err);
+    struct stat st;
+    int rc = 0;
+    if (fstatat(ckpt->dir_fd, ".metadata", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+        rc = s2s_error_set(err, S2S_E_FORMAT,
+                           ".metadata: a link, which this format never has: refused");
+    if (rc == 0)
+        rc = ckpt_slurp(ckpt->dir_fd, ".metadata", MAX_METADATA, &bytes, &len, err);
     if (rc < 0)
         return rc;
     ckpt->chunks_left = len / MIN_CHUNK;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,6 +128,22 @@ static bool is_side_file(const char *name)
     return false;
 }
 
+/* A link may take what is secret along into a folder that is published. Those of the hub's cache
+ * (../../blobs/NAME) and those within the folder are what they seem. */
+static bool is_strange_link(int fd, const char *name)
+{
+    char to[PATH_MAX];
+    ssize_t len = readlinkat(fd, name, to, sizeof to - 1);
+    if (len < 0)
+        return false;
+    to[len] = 0;
+    const char *at = to;
+    while (starts(at, "../"))
+        at += 3;
+    at = at > to && starts(at, "blobs/") ? at + strlen("blobs/") : to;
+    return strchr(at, '/') != NULL;
+}
+
 static int files_of_folder(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                            const char *folder, struct s2s_error *err)
 {
@@ -141,7 +158,10 @@ static int files_of_folder(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
         char *bytes;
         size_t len;
         if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
-            S_ISREG(st.st_mode)) {
+            S_ISREG(st.st_mode) && is_strange_link(fd, name)) {
+            s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", name);
+        } else if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
+                   S_ISREG(st.st_mode)) {
             rc = ckpt_slurp(fd, name, MAX_SIDE_FILE, &bytes, &len, err);
             char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
             if (rc == 0)

@@ -118,7 +118,8 @@ static void begin_line(struct report *r, const char *name, const char *what)
 {
     r->n_differ++;
     if (!r->opt->common.json) {
-        printf("%s\t%s", name, what);
+        ckpt_print_name(name);
+        printf("\t%s", what);
         return;
     }
     printf("%s{\"name\": ", r->first ? "\n    " : ",\n    ");

@@ -75,6 +75,7 @@ struct job {
     enum ckpt_output to;
     json_t *config, *common;
     char *config_text;
+    char source[33]; /* s2s_ckpt_identity when it was opened */
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
     size_t n_tensors;
@@ -112,7 +113,9 @@ static void show_plan(const struct s2s_ckpt_plan *plan, const char *folder)
 {
     for (size_t i = 0; i < plan->n_targets && is_first(); i++) {
         const struct s2s_ckpt_target *t = &plan->targets[i];
-        printf("%s%s%s\t%s\t", folder, *folder ? "/" : "", t->name, s2s_dtype_name(t->dtype));
+        printf("%s%s", folder, *folder ? "/" : "");
+        ckpt_print_name(t->name);
+        printf("\t%s\t", s2s_dtype_name(t->dtype));
         ckpt_print_shape(t->shape, t->n_dims);
         printf("\t%lld\n", (long long)s2s_ckpt_target_bytes(t));
     }
@@ -230,11 +233,24 @@ static int write_torch_dist(struct job *job, const char *tmp, struct s2s_error *
     return rc;
 }
 
+/* A file that was replaced while it was read would give half of one model and half of another. */
+static int check_source(const struct job *job, struct s2s_error *err)
+{
+    char now[33];
+    int rc = s2s_ckpt_identity(job->ckpt, now, err);
+    if (rc == 0 && strcmp(now, job->source) != 0)
+        rc = s2s_error_set(err, S2S_E_IO, "%s: was changed while it was read",
+                           s2s_ckpt_path(job->ckpt));
+    return rc;
+}
+
 static int write_single(struct job *job, const char *path, struct s2s_error *err)
 {
     struct s2s_ckpt_plan plan = {.source = NULL};
     struct s2s_outfile *out = NULL;
     int rc = plan_all(job, &plan, err);
+    if (rc == 0 && s2s_ckpt_reads(job->ckpt, path))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", path);
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
         rc = s2s_outfile_open(&out, path, err);
@@ -243,6 +259,8 @@ static int write_single(struct job *job, const char *path, struct s2s_error *err
         rc = s2s_ckpt_write_safetensors(&plan, 0, plan.n_targets, out, &job->how, err);
     if (rc == 0 && out)
         rc = s2s_ckpt_plan_verify(&plan, err);
+    if (rc == 0 && out)
+        rc = check_source(job, err);
     if (rc == 0 && out)
         rc = s2s_outfile_commit(out, err);
     else
@@ -254,32 +272,31 @@ static int write_single(struct job *job, const char *path, struct s2s_error *err
 /* ---- folders appear whole ---- */
 
 /* Digest of all that decides the bytes, so that --resume takes no other conversion's files. */
-static int resume_key(const struct job *job, char key[33], struct s2s_error *err)
+static void resume_key(const struct job *job, char key[33])
 {
     const struct ckpt_job_options *opt = job->opt;
-    char source[33], map[33] = "";
-    int rc = s2s_ckpt_identity(job->ckpt, source, err);
+    char map[33] = "";
     /* a map's text where it is a file */
-    if (rc == 0 && opt->map && access(opt->map, R_OK) == 0)
+    if (opt->map && access(opt->map, R_OK) == 0)
         (void)s2s_digest_file(map, opt->map, NULL);
     struct s2s_buf all = S2S_BUF_INIT;
-    s2s_buf_printf(&all, "%s %s %s %s %d %d %lld %lld %d %lld %d %d %d ", S2S_VERSION, source, map,
-                   opt->map ? opt->map : "", (int)job->to, (int)opt->dtype,
+    s2s_buf_printf(&all, "%s %s %s %s %d %d %lld %lld %d %lld %d %d %d ", S2S_VERSION, job->source,
+                   map, opt->map ? opt->map : "", (int)job->to, (int)opt->dtype,
                    (long long)opt->max_shard_bytes, (long long)opt->n_files, (int)opt->layers,
                    (long long)opt->vocab_multiple, opt->keep_padding, opt->only_weights,
                    opt->merge_ranks);
     s2s_buf_puts(&all, job->config_text ? job->config_text : "");
     s2s_xxh3_128_hex(key, all.data, all.len);
     s2s_buf_release(&all);
-    return rc;
 }
 
 /* The folder beside OUT, with a journal; --resume leaves what it holds of the same conversion. */
 static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
 {
     char key[33];
-    int rc = resume_key(job, key, err);
-    if (rc == 0 && is_first())
+    int rc = 0;
+    resume_key(job, key);
+    if (is_first())
         rc = s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
     rc = agree(rc, err);
     if (rc == 0 && !is_first())
@@ -290,7 +307,9 @@ static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
 static int end_folder(const struct job *job, const char *tmp, const char *out,
                       struct s2s_error *err)
 {
-    int rc = s2s_ckpt_journal_remove(job->how.journal, err);
+    int rc = check_source(job, err);
+    if (rc == 0)
+        rc = s2s_ckpt_journal_remove(job->how.journal, err);
     return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, out, err);
 }
 
@@ -415,6 +434,8 @@ static int open_all(struct job *job, struct s2s_error *err)
     job->others = s2s_xcalloc(job->opt->n_in, sizeof(struct s2s_ckpt *));
     for (size_t i = 1; i < job->opt->n_in && rc == 0; i++)
         rc = open_one(job, job->opt->in[i], &job->others[job->n_others++], err);
+    if (rc == 0)
+        rc = s2s_ckpt_identity(job->ckpt, job->source, err);
     if (rc == 0)
         job->to = job->opt->to ? job->opt->to : same_as(job->ckpt);
     if (rc == 0 && job->opt->reshard)

@@ -113,7 +113,8 @@ static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struc
         return rc;
     l->bytes += bytes;
     if (!l->opt->common.json) {
-        printf("%s\t%s\t", t->name, s2s_dtype_name(t->dtype));
+        ckpt_print_name(t->name);
+        printf("\t%s\t", s2s_dtype_name(t->dtype));
         ckpt_print_shape(t->shape, t->n_dims);
         printf("\t%lld%s%s\n", (long long)bytes, *hex ? "\t" : "", hex);
         return 0;
@@ -143,8 +144,9 @@ static int list_object(struct listing *l, const struct s2s_ckpt_object *o, struc
     if (rc < 0)
         return rc;
     if (!l->opt->common.json) {
-        printf("%s\tobject\t-\t%lld%s%s\n", o->name,
-               (long long)(o->len_bytes < 0 ? 0 : o->len_bytes), *hex ? "\t" : "", hex);
+        ckpt_print_name(o->name);
+        printf("\tobject\t-\t%lld%s%s\n", (long long)(o->len_bytes < 0 ? 0 : o->len_bytes),
+               *hex ? "\t" : "", hex);
         return 0;
     }
     begin_entry(l);

@@ -19,6 +19,21 @@ void ckpt_print_shape(const int64_t *shape, int n_dims)
     putchar(']');
 }
 
+void ckpt_print_name(const char *name)
+{
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+        if (*c == '\\')
+            fputs("\\\\", stdout);
+        else if (*c == '\n' || *c == '\t')
+            fputs(*c == '\n' ? "\\n" : "\\t", stdout);
+        else if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0))
+            printf("\\x%02x", *c);
+        else if (c > (const unsigned char *)name && c[-1] == 0xc2 && *c < 0xa0)
+            printf("\\x%02x", *c);
+        else
+            putchar(*c);
+}
+
 void ckpt_print_json_text(const char *text)
 {
     json_t *string = json_string(text);

@@ -255,6 +255,17 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
     return ckpt->common;
 }
 
+bool s2s_ckpt_is_state(const char *name)
+{
+    static const char *const state[] = {"optimizer.", "optim.", "optimizer_states.", "rng_state",
+                                        "grad_scaler"};
+    for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL)
+        for (size_t i = 0; i < sizeof state / sizeof *state; i++)
+            if (strncmp(at, state[i], strlen(state[i])) == 0)
+                return true;
+    return false;
+}
+
 static bool note_identity(struct s2s_buf *all, int dir_fd, const char *name)
 {
     struct stat st;

@@ -143,6 +143,11 @@ int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_erro
 /* Is the file `path` one of those that are read? Then it must not be written. */
 bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path);
 
+/* Is this the name of optimizer or random state, also under the prefixes that several optimizers or
+ * the branches of a heterogeneous model put in front ("chained_0.optimizer.",
+ * "mimo.llm.rng_state")? */
+bool s2s_ckpt_is_state(const char *name);
+
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with
  * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found (in

@@ -7,11 +7,14 @@
 
 enum { MAX_MAP_FILE = 1 << 20 };
 
+/* without "module." wherever a wrapper put it, and without Lightning's "state_dict." in front */
 static char *plain_name(const char *name)
 {
     struct s2s_buf out = S2S_BUF_INIT;
     s2s_buf_reserve(&out, strlen(name));
-    for (bool first = true; *name; first = false) {
+    if (strncmp(name, "state_dict.", 11) == 0)
+        name += 11;
+    while (*name) {
         size_t len = strcspn(name, ".");
         bool wrapper = len == 6 && strncmp(name, "module", 6) == 0;
         if (!wrapper && out.len)
@@ -19,7 +22,6 @@ static char *plain_name(const char *name)
         if (!wrapper)
             s2s_buf_add(&out, name, len);
         name += len + (name[len] == '.');
-        (void)first;
     }
     s2s_buf_putc(&out, 0);
     return out.data;
@@ -31,12 +33,6 @@ static int by_name(const void *a, const void *b)
                   ((const struct ckpt_map_source *)b)->name);
 }
 
-static bool is_state(const char *name)
-{
-    return strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "optim.", 6) == 0 ||
-           strncmp(name, "rng_state", 9) == 0;
-}
-
 static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
                            size_t *n_state)
 {
@@ -45,7 +41,7 @@ static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ck
     *sources = s2s_xcalloc(n + 1, sizeof **sources);
     *n_state = 0;
     for (size_t i = 0; i < n; i++) {
-        if (is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state"))
+        if (s2s_ckpt_is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state"))
             ++*n_state;
         else
             (*sources)[kept++] = (struct ckpt_map_source){.name = plain_name(tensors[i].name),
@@ -95,9 +91,10 @@ static bool detected(const struct ckpt_map_source *sources, size_t n, const char
 static bool find_family(const struct ckpt_map_source *sources, size_t n, char family[64])
 {
     char detect[512];
-    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, family, detect);)
-        if (detected(sources, n, detect))
-            return true;
+    for (int i = 0; ckpt_map_texts[i]; i++)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect);)
+            if (detected(sources, n, detect))
+                return true;
     return false;
 }
 
@@ -129,18 +126,36 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
     return json_is_integer(value) ? json_integer_value(value) : 0;
 }
 
-/* heads of a vision tower of that width: those of the published sizes, else the model's head size
+bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
+{
+    static const char *const marks[] = {"vision", "radio",   "modality",
+                                        "sound",  "encoder", "perception"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (e->map.n_stacks > 1 && strstr(stack, marks[i]))
+            return true;
+    return false;
+}
+
+/*
+ * Heads of a vision tower of that width: what the configuration says of it, those of the published
+ * sizes, else heads as wide as the language model's.
  */
 int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width)
 {
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
+    const json_t *vision = json_object_get(e->request->config, "vision_config");
+    int64_t heads = json_integer_value(json_object_get(vision, "num_attention_heads"));
+    if (heads > 0)
+        return heads;
+    heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    if (e->map.n_stacks == 1 && heads > 0 &&
+        ckpt_map_number(e, "hidden_size", "hidden_size") == width)
+        return heads;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i][0] == width)
             return known[i][1];
-    const json_t *vision = json_object_get(e->request->config, "vision_config");
-    int64_t heads = json_integer_value(json_object_get(vision, "num_attention_heads"));
     int64_t dim = ckpt_map_number(e, "head_dim", "kv_channels");
-    return heads ? heads : dim && width % dim == 0 ? width / dim : 0;
+    return dim > 0 && width % dim == 0 ? width / dim : 0;
 }
 
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name)
@@ -149,7 +164,108 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
     return bsearch(&key, e->sources, e->n_sources, sizeof key, by_name);
 }
 
+/* ---- parts: which of several families stands at a prefix ---- */
+
+/* does the source have what the rule takes, on the side that is read? */
+static bool rule_is_there(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                          bool mirror, const char *m_prefix, const char *h_prefix)
+{
+    const char *pattern = e->to_megatron || mirror ? rule->hf : rule->megatron;
+    if (rule->transform == CKPT_MAP_DROP)
+        return false;
+    char *all = s2s_xasprintf("%s%s", e->to_megatron ? h_prefix : m_prefix, pattern);
+    bool there = any_matches(e->sources, e->n_sources, all);
+    free(all);
+    return there;
+}
+
+/* one word of a detect line, a Megatron name without the prefix */
+static bool word_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
+                          const char *word, bool mirror, const char *m_prefix, const char *h_prefix)
+{
+    struct ckpt_match first = {.layer = 0, .expert = 0, .item = 0}, match;
+    char *name = ckpt_map_fill(word, &first);
+    bool there = false;
+    for (size_t i = 0; i < map->n_rules && !there; i++)
+        there = ckpt_map_match(map->rules[i].megatron, name, &match) &&
+                rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix);
+    free(name);
+    return there;
+}
+
+static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
+                          const char *detect, bool mirror, const char *m_prefix,
+                          const char *h_prefix)
+{
+    char word[256];
+    if (!*detect)
+        for (size_t i = 0; i < map->n_rules; i++)
+            if (rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix))
+                return true;
+    for (const char *at = detect; *at;) {
+        size_t len = strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", (int)len, at);
+        at += len + (at[len] == ' ');
+        bool not = word[0] == '!';
+        if (word_is_there(e, map, word + not, mirror, m_prefix, h_prefix) == not )
+            return false;
+    }
+    return *detect;
+}
+
+/* the detect line of a family of the user's text or of the built-in ones */
+static void find_detect(const char *text, const char *wanted, char detect[512])
+{
+    char family[64];
+    for (int i = -1; i < 0 || ckpt_map_texts[i]; i++)
+        for (size_t at = 0;
+             (i >= 0 || text) &&
+             ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family, detect);)
+            if (strcmp(family, wanted) == 0)
+                return;
+    detect[0] = 0;
+}
+
+/* of a "part" line: is this the family of what the source has under the prefix? */
+static bool choose_part(void *ctx, const char *text, const char *family, const char *m_prefix,
+                        const char *h_prefix)
+{
+    const struct ckpt_map_engine *e = ctx;
+    const bool mirror = *family == '=';
+    struct ckpt_map map;
+    char detect[512];
+    if (ckpt_map_parse(&map, text, family + mirror, NULL, NULL, NULL) < 0)
+        return false;
+    find_detect(text, family + mirror, detect);
+    bool there = part_is_there(e, &map, detect, mirror, m_prefix, h_prefix);
+    ckpt_map_release(&map);
+    return there;
+}
+
 /* ---- opening ---- */
+
+/* Weights that are the sum of a base and an adapter are no weights of the model yet. */
+static int refuse_adapters(const struct ckpt_map_engine *e, struct s2s_error *err)
+{
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_sources; i++) {
+        const char *name = e->sources[i].name;
+        if (strstr(name, ".lora_A.") || strstr(name, ".lora_B.") ||
+            strstr(name, ".lora_embedding_") || strstr(name, ".lora_magnitude_vector") ||
+            strstr(name, ".base_layer.")) {
+            first = first ? first : e->sources[i].tensor->name;
+            n++;
+        }
+    }
+    if (!n)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "%zu tensors are LoRA adapters or lie under them, such as %s", n, first);
+    return s2s_error_hint(err, rc,
+                          "merge them into the weights first (peft's merge_and_unload); --to "
+                          "torch_dist or safetensors without --map keeps them as they are");
+}
 
 /* the text of the tables or of the user's file, and the family in it */
 static int find_map(struct ckpt_map_engine *e, char **file, char family[64], struct s2s_error *err)
@@ -162,14 +278,15 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
         return find_family(e->sources, e->n_sources, family)
                    ? 0
                    : s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
-    while (ckpt_map_next_family(ckpt_map_tables, &at, family, detect))
-        if (strcmp(family, name) == 0)
-            return 0;
+    for (int i = 0; ckpt_map_texts[i]; i++, at = 0)
+        while (ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect))
+            if (strcmp(family, name) == 0)
+                return 0;
     int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
     if (rc < 0)
         return s2s_error_hint(err, rc,
                               "--map takes a family (llama, qwen_moe, nemotron_h, "
-                              "nemotron_vlm, gemma2, ..) or a file");
+                              "nemotron_vlm, gemma2, radio, salm, ..) or a file");
     at = 0;
     return ckpt_map_next_family(*file, &at, family, detect)
                ? 0
@@ -177,18 +294,20 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
 }
 
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
-                   const struct ckpt_map_request *request, struct ckpt_map_result *result,
-                   struct s2s_error *err)
+                   const struct ckpt_map_request *request, bool to_megatron,
+                   struct ckpt_map_result *result, struct s2s_error *err)
 {
     *e = (struct ckpt_map_engine){.request = request,
                                   .plan = plan,
+                                  .to_megatron = to_megatron,
                                   .args = json_object_get(s2s_ckpt_common(request->ckpt), "args"),
                                   .err = err};
     char *file = NULL;
     e->n_sources = list_sources(&e->sources, request->ckpt, &result->n_optimizer);
     int rc = find_map(e, &file, result->family, err);
-    if (rc == 0 &&
-        (rc = ckpt_map_parse(&e->map, file ? file : ckpt_map_tables, result->family, err)) < 0 &&
+    if (rc == 0)
+        rc = refuse_adapters(e, err);
+    if (rc == 0 && (rc = ckpt_map_parse(&e->map, file, result->family, choose_part, e, err)) < 0 &&
         file)
         s2s_error_add(err, rc, "%s", request->name);
     if (rc == 0)

@@ -1,10 +1,11 @@
 /*
- * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c, or a file
- * of the user's), one line a rule:
+ * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c,
+ * map_composites.c, or a file of the user's), one line a rule:
  *
  *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [?]
  *
- * {N} is the layer's number, {E} the expert's, {a,b} a list. Transforms, all in terms of rows:
+ * {N} is the layer's number, {E} the expert's, {a,b} a list, {*} at the end whatever follows (that
+ * no rule before has taken). Transforms, all in terms of rows:
  *
  *   - copy: the same tensor (lists on both sides pair up)
  *   - vocab: the same, but rows past the vocabulary are padding
@@ -20,10 +21,14 @@
  *
  *   - family NAME: begins a map
  *   - detect NAME.. [!NAME..]: names that a source of this family has, or has not
- *   - include FAMILY M-PREFIX H-PREFIX
- *   - section NAME: rules up to the next section hold for layers that have this tensor
+ *   - include FAMILY M-PREFIX H-PREFIX: also a built-in one, from a file; =FAMILY has its Hugging
+ *     Face names on both sides
+ *   - part FAMILY|FAMILY.. M-PREFIX H-PREFIX [?]: includes the first of these that is in the source
+ *     (?: or none)
+ *   - section NAME: rules up to the next section hold for layers that have this tensor; those
+ *     without {N} hold when layer 0 has it
  *   - numbered M-PREFIX: the stack of layers with this prefix never lies on a leading axis
- *   - drop NAME: known, and not wanted on the other side
+ *   - drop NAME: known, and not wanted on the other side; drop_hf NAME: a Hugging Face name
  */
 #ifndef CKPT_MAP_H
 #define CKPT_MAP_H
@@ -96,11 +101,22 @@ struct ckpt_map {
     size_t n_stacks, cap_stacks;
 };
 
-extern const char *const ckpt_map_tables; /* all families that are built in */
+extern const char ckpt_map_tables[];       /* models of one part */
+extern const char *const ckpt_map_texts[]; /* all families that are built in; NULL ends them */
 
-/* Reads one family of a text. NOTFOUND, FORMAT (line). */
+/* Is this family of a "part" line in the source? */
+typedef bool ckpt_map_choose(void *ctx, const char *text, const char *family, const char *m_prefix,
+                             const char *h_prefix);
+
+/* Reads one family of a text (NULL: of the built-in ones), in which includes of built-in families
+ * work too. Of a "part" the first family is taken for which choose says yes (NULL: always).
+ * NOTFOUND, FORMAT (line). */
 int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *family,
-                   struct s2s_error *err);
+                   ckpt_map_choose *choose, void *ctx, struct s2s_error *err);
+/* One family under prefixes, as an include has it ("=": its Hugging Face names on both sides). */
+int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *family,
+                        const char *m_prefix, const char *h_prefix, ckpt_map_choose *choose,
+                        void *ctx, struct s2s_error *err);
 void ckpt_map_release(struct ckpt_map *map);
 /* The names of the families of a text and their detect lines, one after the other: false at the
  * end. *at starts at 0. */
@@ -111,11 +127,14 @@ struct ckpt_match {
     int64_t layer, expert; /* -1: no such hole, or (layer) on axis 0 */
     int item;              /* of the list; -1: none */
     bool stacked;          /* ".{N}" is missing: layers are axis 0 */
+    const char *rest;      /* what {*} took, inside the name; NULL */
 };
 bool ckpt_map_match(const char *pattern, const char *name, struct ckpt_match *match);
 /* The pattern with its holes filled. Gives: free. */
 char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match);
 /* Items of the pattern's list; 0: it has none. */
 int ckpt_map_items(const char *pattern);
+/* Does it end with {*}? */
+bool ckpt_map_is_open(const char *pattern);
 
 #endif

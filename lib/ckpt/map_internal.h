@@ -17,6 +17,7 @@ struct ckpt_map_engine {
     struct ckpt_map map;
     struct ckpt_map_source *sources; /* sorted by name */
     size_t n_sources;
+    bool to_megatron;
     const json_t *args; /* of the common state; NULL */
     int64_t *n_layers;  /* by stack: the highest layer + 1 */
     char **made;        /* names of targets, sorted once all are there */
@@ -27,10 +28,11 @@ struct ckpt_map_engine {
     struct s2s_error *err;
 };
 
-/* Lists the sources and reads the map. NOTFOUND, FORMAT. ckpt_map_end also after failure. */
+/* Lists the sources and reads the map. NOTFOUND, FORMAT, UNSUPPORTED (adapters). ckpt_map_end also
+ * after failure. */
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
-                   const struct ckpt_map_request *request, struct ckpt_map_result *result,
-                   struct s2s_error *err);
+                   const struct ckpt_map_request *request, bool to_megatron,
+                   struct ckpt_map_result *result, struct s2s_error *err);
 /* Notes the sources that were not used and releases everything. */
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
 
@@ -39,6 +41,9 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key);
+/* Is this stack of layers (a Megatron prefix) a tower beside a language model? What configurations
+ * say of layers then holds for the language model only. */
+bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
 /* Heads of a vision tower of that width; 0: unknown. */
 int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width);
 

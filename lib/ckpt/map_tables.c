@@ -2,64 +2,8 @@
 
 /* Sources: Megatron-Core's sharded_state_dict of GPTModel, MambaModel, TransformerLayer and
  * MoELayer; the parameter names of transformers' Llama, Qwen2, Qwen3, Gemma, NemotronH, Parakeet
- * and of NVIDIA's RADIO and NeMo's ConformerEncoder. */
-const char *const ckpt_map_tables =
-    "family nemotron_vlm\n"
-    "detect language_model.decoder.layers.{N}.mixer.in_proj.weight.z "
-    "vision_model.position_embeddings\n"
-    "include nemotron_h language_model. language_model.\n"
-    "include radio vision_model. vision_model.radio_model.model.\n"
-    "include vlm_projection vision_projection. mlp1.\n"
-
-    "family nemotron_vlm_bridge\n"
-    "detect llava_model.language_model.decoder.layers.{N}.mixer.in_proj.weight.z\n"
-    "include nemotron_h llava_model.language_model. language_model.\n"
-    "include radio llava_model.vision_model. vision_model.radio_model.model.\n"
-    "include vlm_projection llava_model.vision_projection. mlp1.\n"
-
-    "family nemotron_vlm_mimo\n"
-    "detect modality_submodules.images.encoders.radio_encoder.radio_model.position_embeddings\n"
-    "include nemotron_h language_model. language_model.\n"
-    "include radio modality_submodules.images.encoders.radio_encoder.radio_model. "
-    "vision_model.radio_model.model.\n"
-    "include vlm_projection modality_submodules.images.input_projections.0. mlp1.\n"
-
-    "family vlm_projection\n"
-    "encoder.linear_fc1.layer_norm_weight   0.weight   copy\n"
-    "encoder.linear_fc1.weight              1.weight   copy\n"
-    "encoder.linear_fc2.weight              3.weight   copy\n"
-
-    "family radio\n"
-    "detect class_token position_embeddings\n"
-    "class_token           patch_generator.cls_token.token        copy\n"
-    "position_embeddings   patch_generator.pos_embed              copy\n"
-    "embedder.weight       patch_generator.embedder.weight        copy\n"
-    "embedder.bias         patch_generator.embedder.bias          copy ?\n"
-    "video_embedder.weight patch_generator.video_embedder.weight  copy ?\n"
-    "video_embedder.bias   patch_generator.video_embedder.bias    copy ?\n"
-    "mask_token            mask_token                             copy ?\n"
-    "ln_post.weight        inner.norm.weight                      copy ?\n"
-    "ln_post.bias          inner.norm.bias                        copy ?\n"
-    "section decoder.layers.{N}.self_attention.linear_qkv.weight\n"
-    "decoder.layers.{N}.self_attention.linear_qkv.layer_norm_weight blocks.{N}.norm1.weight copy\n"
-    "decoder.layers.{N}.self_attention.linear_qkv.layer_norm_bias   blocks.{N}.norm1.bias   copy\n"
-    "decoder.layers.{N}.input_layernorm.weight               blocks.{N}.norm1.weight      copy\n"
-    "decoder.layers.{N}.input_layernorm.bias                 blocks.{N}.norm1.bias        copy\n"
-    "decoder.layers.{N}.self_attention.linear_qkv.weight     blocks.{N}.attn.qkv.weight   heads\n"
-    "decoder.layers.{N}.self_attention.linear_qkv.bias       blocks.{N}.attn.qkv.bias     heads\n"
-    "decoder.layers.{N}.self_attention.linear_proj.weight    blocks.{N}.attn.proj.weight  copy\n"
-    "decoder.layers.{N}.self_attention.linear_proj.bias      blocks.{N}.attn.proj.bias    copy\n"
-    "decoder.layers.{N}.mlp.linear_fc1.layer_norm_weight     blocks.{N}.norm2.weight      copy\n"
-    "decoder.layers.{N}.mlp.linear_fc1.layer_norm_bias       blocks.{N}.norm2.bias        copy\n"
-    "decoder.layers.{N}.pre_mlp_layernorm.weight             blocks.{N}.norm2.weight      copy\n"
-    "decoder.layers.{N}.pre_mlp_layernorm.bias               blocks.{N}.norm2.bias        copy\n"
-    "decoder.layers.{N}.mlp.linear_fc1.weight                blocks.{N}.mlp.fc1.weight    copy\n"
-    "decoder.layers.{N}.mlp.linear_fc1.bias                  blocks.{N}.mlp.fc1.bias      copy\n"
-    "decoder.layers.{N}.mlp.linear_fc2.weight                blocks.{N}.mlp.fc2.weight    copy\n"
-    "decoder.layers.{N}.mlp.linear_fc2.bias                  blocks.{N}.mlp.fc2.bias      copy\n"
-    "decoder.layers.{N}.ls1                                  blocks.{N}.ls1.grandma       copy ?\n"
-    "decoder.layers.{N}.ls2                                  blocks.{N}.ls2.grandma       copy ?\n"
-
+ * and of NeMo's ConformerEncoder. Models of several parts: map_composites.c. */
+const char ckpt_map_tables[] =
     "family nemotron_h\n"
     "detect decoder.layers.{N}.mixer.in_proj.weight.z\n"
     "numbered decoder.layers.\n"

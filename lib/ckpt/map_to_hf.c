@@ -306,9 +306,10 @@ static void note_absent_layers(const struct ckpt_map_engine *e, int stack, struc
                                size_t *n)
 {
     const char *name = e->map.stacks[stack].prefix;
-    bool vision = strstr(name, "vision") || strstr(name, "radio") || strstr(name, "modality");
     int64_t end = e->n_layers[stack];
-    int64_t said = vision || !end ? 0 : ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    int64_t said = ckpt_map_is_tower(e, name) || !end
+                       ? 0
+                       : ckpt_map_number(e, "num_hidden_layers", "num_layers");
     for (int64_t layer = 0; layer < end || layer < said; layer++)
         if (!layer_is_there(e, stack, layer) && (*n)++ < 8)
             s2s_buf_printf(absent, "\n  all of %s%lld", name, (long long)layer);
@@ -322,12 +323,16 @@ static int check_whole(struct ckpt_map_engine *e)
         qsort(e->made, e->n_made, sizeof *e->made, by_text);
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
-        if (rule->optional || rule->transform == CKPT_MAP_DROP)
+        const char *section = rule->section < 0 ? NULL : e->map.sections[rule->section];
+        if (rule->optional || rule->transform == CKPT_MAP_DROP || ckpt_map_is_open(rule->hf))
             continue;
-        if (rule->section < 0)
-            note_absent(e, rule, -1, &absent, &n);
-        for (int64_t layer = 0; rule->section >= 0 && layer < e->n_layers[rule->group]; layer++)
-            if (layer_has(e, e->map.sections[rule->section], layer))
+        if (rule->group < 0) {
+            if (!section || layer_has(e, section, 0))
+                note_absent(e, rule, -1, &absent, &n);
+            continue;
+        }
+        for (int64_t layer = 0; section && layer < e->n_layers[rule->group]; layer++)
+            if (layer_has(e, section, layer))
                 note_absent(e, rule, layer, &absent, &n);
     }
     for (size_t stack = 0; stack < e->map.n_stacks; stack++)
@@ -346,7 +351,7 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
                    struct ckpt_map_result *result, struct s2s_error *err)
 {
     struct ckpt_map_engine e;
-    int rc = ckpt_map_begin(&e, plan, request, result, err);
+    int rc = ckpt_map_begin(&e, plan, request, false, result, err);
     for (size_t i = 0; i < e.n_sources && rc == 0; i++)
         rc = make_source(&e, &e.sources[i]);
     if (rc == 0)

@@ -106,7 +106,8 @@ static bool in_section(const struct ckpt_map_engine *e, int section, int64_t lay
 {
     if (section < 0)
         return true;
-    if (layer < 0 || layer >= e->max_layers)
+    layer = layer < 0 ? 0 : layer; /* a rule of the whole model */
+    if (layer >= e->max_layers)
         return look_up_section(e, section, layer);
     signed char *known = &e->in_section[section * e->max_layers + layer];
     if (!*known)
@@ -457,6 +458,24 @@ static void note_absent(const struct ckpt_map_engine *e, const struct ckpt_rule 
     }
 }
 
+/* every source that the open end of a rule takes and no rule before it took; or, of names that the
+ * rule drops, those that are there */
+static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    struct ckpt_match match;
+    for (size_t i = 0; i < e->n_sources; i++) {
+        struct ckpt_map_source *source = &e->sources[i];
+        if (source->used || !ckpt_map_match(rule->hf, source->name, &match))
+            continue;
+        source->used = true;
+        if (rule->transform == CKPT_MAP_DROP)
+            continue;
+        char *name = ckpt_map_fill(rule->megatron, &match);
+        s2s_ckpt_plan_copy(e->plan, name, source->tensor);
+        free(name);
+    }
+}
+
 /* one rule at all layers where it holds; what it lacks is noted */
 static int run_rule(struct ckpt_map_engine *e, size_t i_rule, struct s2s_buf *absent,
                     size_t *n_absent)
@@ -469,6 +488,10 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule, struct s2s_buf *ab
                         ? 1
                         : ckpt_map_items(rule->megatron),
         n, rc = 0;
+    if (ckpt_map_is_open(rule->hf) || (rule->transform == CKPT_MAP_DROP && *rule->hf)) {
+        run_open_rule(e, rule);
+        return 0;
+    }
     for (int item = 0; rc == 0 && item < (n_targets ? n_targets : 1); item++)
         for (int64_t i = 0; rc == 0 && i < n_layers; i++) {
             int64_t layer = rule->group < 0 ? -1 : i;
@@ -496,9 +519,10 @@ static void note_absent_layers(const struct ckpt_map_engine *e, int stack, struc
                                size_t *n_absent)
 {
     const char *prefix = e->map.stacks[stack].prefix;
-    bool vision = strstr(prefix, "vision") || strstr(prefix, "radio") || strstr(prefix, "modality");
     int64_t end = e->n_layers[stack];
-    int64_t said = vision || !end ? 0 : ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    int64_t said = ckpt_map_is_tower(e, prefix) || !end
+                       ? 0
+                       : ckpt_map_number(e, "num_hidden_layers", "num_layers");
     for (int64_t layer = 0; layer < end || layer < said; layer++) {
         bool there = false;
         for (size_t i = 0; i < e->map.n_rules && !there; i++)
@@ -516,7 +540,7 @@ int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_reque
     struct ckpt_map_engine e;
     struct s2s_buf absent = S2S_BUF_INIT;
     size_t n_absent = 0;
-    int rc = ckpt_map_begin(&e, plan, request, result, err);
+    int rc = ckpt_map_begin(&e, plan, request, true, result, err);
     if (rc == 0)
         count_layers(&e);
     for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)

@@ -45,11 +45,6 @@ static void add_file(struct s2s_hf_output *out, const char *path, const char *by
     out->files[out->n_files++] = (struct s2s_hf_file){s2s_xstrdup(path), copy, len};
 }
 
-static bool is_optimizer(const char *name)
-{
-    return starts(name, "optimizer.") || starts(name, "optim.");
-}
-
 static bool is_composite(const struct s2s_ckpt *ckpt)
 {
     bool llm = false, encoder = false;
@@ -265,7 +260,7 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
             s2s_ckpt_plan_copy(&llm->plan, t->name + strlen("llm."), t);
         else if (starts(t->name, "proj."))
             s2s_ckpt_plan_copy(&proj->plan, t->name, t);
-        else if (is_optimizer(t->name))
+        else if (s2s_ckpt_is_state(t->name))
             out->n_optimizer++;
         else
             add_unused(out, t->name);
@@ -281,7 +276,7 @@ static const char *wrapping_prefix(const struct s2s_ckpt *ckpt)
     bool optimizer = false, doubled = false, outside = false;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const char *name = ckpt->tensors[i].name;
-        if (is_optimizer(name))
+        if (s2s_ckpt_is_state(name))
             optimizer = true;
         else if (starts(name, "model.model.") || starts(name, "model.lm_head."))
             doubled = true;
@@ -297,7 +292,7 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     const char *prefix = wrapping_prefix(ckpt);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        if (is_optimizer(t->name))
+        if (s2s_ckpt_is_state(t->name))
             out->n_optimizer++;
         else
             s2s_ckpt_plan_copy(&part->plan, t->name + strlen(prefix), t);

@@ -21,15 +21,9 @@
 
 struct s2s_mesh *ckpt_mesh;
 
-/* also under the prefixes that several optimizers or branches put in front */
 static bool is_weight(const char *name)
 {
-    static const char *const state[] = {"optimizer.", "optim.", "rng_state", "grad_scaler"};
-    for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL)
-        for (size_t i = 0; i < sizeof state / sizeof *state; i++)
-            if (strncmp(at, state[i], strlen(state[i])) == 0)
-                return false;
-    return true;
+    return !s2s_ckpt_is_state(name);
 }
 
 /* ---- stopping and progress ---- */

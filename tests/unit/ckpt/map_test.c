@@ -14,15 +14,39 @@ static void every_family_of_the_tables_is_read(void **state)
 {
     char family[64], detect[512];
     size_t n = 0;
-    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, family, detect); n++) {
-        struct ckpt_map map;
-        struct s2s_error err = S2S_ERROR_INIT;
-        if (ckpt_map_parse(&map, ckpt_map_tables, family, &err) < 0)
-            fail_msg("%s: %s", family, err.text);
-        assert_true(map.n_rules > 0);
-        ckpt_map_release(&map);
+    for (int i = 0; ckpt_map_texts[i]; i++)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect); n++) {
+            struct ckpt_map map;
+            struct s2s_error err = S2S_ERROR_INIT;
+            if (ckpt_map_parse(&map, NULL, family, NULL, NULL, &err) < 0)
+                fail_msg("%s: %s", family, err.text);
+            assert_true(map.n_rules > 0);
+            ckpt_map_release(&map);
+        }
+    assert_true(n >= 25);
+}
+
+/* every rule knows its own name again, with the holes as they were filled: the tables can be used
+ * in both directions */
+static void check_rule(const struct ckpt_rule *rule)
+{
+    const char *sides[2] = {rule->megatron, rule->hf};
+    for (int side = 0; side < 2; side++) {
+        int items = ckpt_map_items(sides[side]);
+        for (int item = 0; *sides[side] && (item == 0 || item < items); item++) {
+            struct ckpt_match match = {.layer = 12, .expert = 345, .item = item, .rest = "x.y"},
+                              got;
+            char *name = ckpt_map_fill(sides[side], &match);
+            assert_true(ckpt_map_match(sides[side], name, &got));
+            assert_int_equal(got.layer, strstr(sides[side], "{N}") ? 12 : -1);
+            assert_int_equal(got.expert, strstr(sides[side], "{E}") ? 345 : -1);
+            assert_int_equal(got.item, items ? item : -1);
+            assert_int_equal(got.rest != NULL, ckpt_map_is_open(sides[side]));
+            if (got.rest)
+                assert_string_equal(got.rest, "x.y");
+            free(name);
+        }
     }
-    assert_true(n >= 10);
 }
 
 /* every rule knows its own name again, with the holes as they were filled: the tables can be used
@@ -30,27 +54,42 @@ static void every_family_of_the_tables_is_read(void **state)
 static void every_rule_matches_what_it_fills(void **state)
 {
     char family[64], detect[512];
-    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, family, detect);) {
-        struct ckpt_map map;
-        struct s2s_error err = S2S_ERROR_INIT;
-        assert_int_equal(ckpt_map_parse(&map, ckpt_map_tables, family, &err), 0);
-        for (size_t i = 0; i < map.n_rules; i++) {
-            const char *sides[2] = {map.rules[i].megatron, map.rules[i].hf};
-            for (int side = 0; side < 2 && *sides[side]; side++) {
-                int items = ckpt_map_items(sides[side]);
-                for (int item = 0; item == 0 || item < items; item++) {
-                    struct ckpt_match match = {.layer = 12, .expert = 345, .item = item}, got;
-                    char *name = ckpt_map_fill(sides[side], &match);
-                    assert_true(ckpt_map_match(sides[side], name, &got));
-                    assert_int_equal(got.layer, strstr(sides[side], "{N}") ? 12 : -1);
-                    assert_int_equal(got.expert, strstr(sides[side], "{E}") ? 345 : -1);
-                    assert_int_equal(got.item, items ? item : -1);
+    for (int k = 0; ckpt_map_texts[k]; k++)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, family, detect);) {
+            struct ckpt_map map;
+            struct s2s_error err = S2S_ERROR_INIT;
+            assert_int_equal(ckpt_map_parse(&map, NULL, family, NULL, NULL, &err), 0);
+            for (size_t i = 0; i < map.n_rules; i++)
+                check_rule(&map.rules[i]);
+            ckpt_map_release(&map);
+        }
+}
+
+/* A tensor that marks a section is made by a rule of that section: else layers that have it would
+ * be known from one side only, and in the other direction nothing of them be missed. */
+static void every_section_is_marked_by_a_rule_of_its_own(void **state)
+{
+    char family[64], detect[512], part[65];
+    for (int k = 0; ckpt_map_texts[k]; k++)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, family, detect);)
+            for (int mirror = 0; mirror < 2; mirror++) {
+                struct ckpt_map map;
+                struct s2s_error err = S2S_ERROR_INIT;
+                snprintf(part, sizeof part, "%s%s", mirror ? "=" : "", family);
+                assert_int_equal(ckpt_map_parse(&map, NULL, part, NULL, NULL, &err), 0);
+                for (int i = 0; i < (int)map.n_sections; i++) {
+                    struct ckpt_match first = {.layer = 3, .expert = 0, .item = 0}, match;
+                    char *name = ckpt_map_fill(map.sections[i], &first);
+                    bool found = false;
+                    for (size_t r = 0; r < map.n_rules; r++)
+                        found |= map.rules[r].section == i &&
+                                 ckpt_map_match(map.rules[r].megatron, name, &match);
+                    if (!found)
+                        fail_msg("%s: section %s", part, map.sections[i]);
                     free(name);
                 }
+                ckpt_map_release(&map);
             }
-        }
-        ckpt_map_release(&map);
-    }
 }
 
 static void a_missing_layer_number_means_a_layer_axis(void **state)
@@ -82,11 +121,16 @@ static void bad_tables_name_the_line(void **state)
         {"family a\ninclude b \"\" \"\"\n", "no family b"},
         {"family a\ninclude a \"\" \"\"\n", "deep"},
         {"family b\n", "no family a"},
+        {"family a\nx.{*}.y z.{*} copy\n", "bad pattern"},
+        {"family a\nx.{*} z copy\n", "do not fit"},
+        {"family a\nx.{*} z.{*} vocab\n", "do not fit"},
+        {"family a\npart b x. y. !\n", "expected"},
+        {"family a\ninclude llama x.{*} y.\n", "bad prefix"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct ckpt_map map;
         struct s2s_error err = S2S_ERROR_INIT;
-        assert_true(ckpt_map_parse(&map, bad[i][0], "a", &err) < 0);
+        assert_true(ckpt_map_parse(&map, bad[i][0], "a", NULL, NULL, &err) < 0);
         if (!strstr(err.text, bad[i][1]))
             fail_msg("expected \"%s\" in: %s", bad[i][1], err.text);
     }
@@ -97,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_of_the_tables_is_read),
         cmocka_unit_test(every_rule_matches_what_it_fills),
+        cmocka_unit_test(every_section_is_marked_by_a_rule_of_its_own),
         cmocka_unit_test(a_missing_layer_number_means_a_layer_axis),
         cmocka_unit_test(bad_tables_name_the_line),
     };

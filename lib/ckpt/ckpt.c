@@ -65,7 +65,8 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
                              S_ISLNK(st.st_mode) ? "a link, which this format never has: refused"
                                                  : "not a plain file");
     s2s_grow(&ckpt->files, ckpt->n_files, &ckpt->cap_files, sizeof *ckpt->files);
-    ckpt->files[ckpt->n_files] = (struct ckpt_source_file){s2s_xstrdup(name), -1, st.st_size};
+    ckpt->files[ckpt->n_files] =
+        (struct ckpt_source_file){.name = s2s_xstrdup(name), .fd = -1, .len_bytes = st.st_size};
     return (int)ckpt->n_files++;
 }
 
@@ -75,7 +76,7 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
     if (f->fd >= 0)
         return f->fd;
     for (size_t i = 0; ckpt->n_open >= MAX_OPEN && i < ckpt->n_files; i++)
-        if (ckpt->files[i].fd >= 0) {
+        if (ckpt->files[i].fd >= 0 && !ckpt->files[i].pinned) {
             close(ckpt->files[i].fd);
             ckpt->files[i].fd = -1;
             ckpt->n_open--;
@@ -86,6 +87,72 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
         return s2s_error_errno(err, S2S_E_OPEN, "%s", f->name);
     ckpt->n_open++;
     return f->fd;
+}
+
+static int by_member(const void *a, const void *b)
+{
+    return strcmp(((const struct ckpt_member *)a)->name, ((const struct ckpt_member *)b)->name);
+}
+
+const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const char *name)
+{
+    struct ckpt_member key = {.name = name};
+    return ckpt->n_members ? bsearch(&key, ckpt->members, ckpt->n_members, sizeof key, by_member)
+                           : NULL;
+}
+
+static const struct ckpt_member *find_inside(const struct s2s_ckpt *ckpt, const char *name)
+{
+    char *full = s2s_xasprintf("%s%s", ckpt->inside ? ckpt->inside : "", name);
+    const struct ckpt_member *member = ckpt_find_member(ckpt, full);
+    free(full);
+    return member;
+}
+
+bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name)
+{
+    return ckpt->n_members ? find_inside(ckpt, name) != NULL
+                           : faccessat(ckpt->dir_fd, name, F_OK, 0) == 0;
+}
+
+int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,
+                   struct s2s_error *err)
+{
+    if (ckpt->n_members) {
+        const struct ckpt_member *member = find_inside(ckpt, name);
+        if (!member)
+            return s2s_error_set(err, S2S_E_NOTFOUND, "%s%s is missing",
+                                 ckpt->inside ? ckpt->inside : "", name);
+        *span = member->span;
+        return 0;
+    }
+    int file = ckpt_add_file(ckpt, name, err);
+    if (file < 0)
+        return file;
+    *span = (struct ckpt_span){.file = file, .len_bytes = ckpt->files[file].len_bytes};
+    return 0;
+}
+
+int ckpt_slurp_span(struct s2s_ckpt *ckpt, const struct ckpt_span *span, int64_t max_len,
+                    char **bytes, struct s2s_error *err)
+{
+    const char *path = ckpt->files[span->file].name;
+    int fd = ckpt_file_fd(ckpt, span->file, err);
+    *bytes = NULL;
+    if (fd < 0)
+        return fd;
+    if (span->len_bytes > max_len)
+        return s2s_error_set(err, S2S_E_FORMAT, "has %lld bytes, at most %lld are expected",
+                             (long long)span->len_bytes, (long long)max_len);
+    *bytes = s2s_try_calloc((size_t)span->len_bytes + 1, 1, path, err);
+    if (!*bytes)
+        return S2S_E_NOMEM;
+    int rc = ckpt_pread(fd, *bytes, (size_t)span->len_bytes, span->begin, path, err);
+    if (rc < 0) {
+        free(*bytes);
+        *bytes = NULL;
+    }
+    return rc;
 }
 
 void s2s_ckpt_close(struct s2s_ckpt *ckpt)
@@ -107,6 +174,7 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
         close(ckpt->dir_fd);
     json_decref(ckpt->common);
     free(ckpt->files);
+    free(ckpt->members);
     free(ckpt->tensors);
     free(ckpt->objects);
     free(ckpt->path);

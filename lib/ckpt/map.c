@@ -24,6 +24,12 @@ static char *plain_name(const char *name)
         name += len + (name[len] == '.');
     }
     s2s_buf_putc(&out, 0);
+    /* NeMo calls Megatron's model `model` */
+    static const char *const parts[] = {"model.decoder.", "model.embedding.",
+                                        "model.output_layer."};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strncmp(out.data, parts[i], strlen(parts[i])) == 0)
+            memmove(out.data, out.data + 6, strlen(out.data + 6) + 1);
     return out.data;
 }
 

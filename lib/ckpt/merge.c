@@ -61,7 +61,7 @@ static int list_ranks(struct merge *m)
     int rc = 0;
     json_object_foreach(m->ckpt->common, key, value)
     {
-        if (rc == 0)
+        if (rc == 0 && strcmp(key, "model_config") != 0) /* NeMo's, of all ranks */
             rc = add_rank(m, key);
     }
     if (rc == 0 && m->n_ranks == 0)

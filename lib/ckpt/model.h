@@ -29,6 +29,19 @@ struct ckpt_source_file {
     char *name; /* relative to the folder; a path for single files */
     int fd;     /* -1: not open now */
     int64_t len_bytes;
+    bool pinned; /* fd cannot be opened again (an unlinked file): it stays open */
+};
+
+/* A file inside a file, or a file itself: len_bytes bytes from begin of files[file]. */
+struct ckpt_span {
+    int file;
+    int64_t begin, len_bytes;
+};
+
+/* Of a .nemo: "model_weights/common.pt" and where it lies. */
+struct ckpt_member {
+    const char *name;
+    struct ckpt_span span;
 };
 
 struct s2s_ckpt {
@@ -38,6 +51,9 @@ struct s2s_ckpt {
     int64_t iteration;
     struct ckpt_source_file *files;
     size_t n_files, cap_files, n_open;
+    struct ckpt_member *members; /* of a .nemo, sorted by name */
+    size_t n_members, cap_members;
+    const char *inside; /* what stands before the names of a distributed checkpoint among them */
     struct s2s_ckpt_tensor *tensors;
     size_t n_tensors, cap_tensors;
     struct s2s_ckpt_object *objects;
@@ -51,6 +67,16 @@ struct s2s_ckpt {
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
+
+/* A file of the checkpoint by its name there: of the folder, or a member. NOTFOUND, FORMAT. */
+int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,
+                   struct s2s_error *err);
+bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name);
+/* All bytes of a span (at most max_len). Gives: free *bytes; a zero byte follows. */
+int ckpt_slurp_span(struct s2s_ckpt *ckpt, const struct ckpt_span *span, int64_t max_len,
+                    char **bytes, struct s2s_error *err);
+/* A member by its name, or NULL. */
+const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const char *name);
 
 /* Memory that lives as long as the checkpoint. */
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);
@@ -142,9 +168,17 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
                     struct s2s_error *err);
 int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* A .nemo archive, which is the checkpoint's file 0: tensors by NeMo's names; "model_config" of the
- * common state is its model_config.yaml. */
+/* A .nemo archive, which is the checkpoint's file 0, or the folder of an unpacked one (path NULL):
+ * tensors by NeMo's names; "model_config" of the common state is its model_config.yaml. Sets the
+ * format: "mp_rank" where each rank has weights of its own. */
 int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err);
+/* Its members (nemo_members.c). A compressed archive is inflated into an unlinked file first, which
+ * takes the place of file 0. */
+int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, bool compressed,
+                      struct s2s_error *err);
+int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* gzip, zstd, xz, bzip2 or lz4, by the first 6 bytes. */
+bool ckpt_is_compressed(const unsigned char head[6]);
 
 /* config.json and preprocessor_config.json of transformers' Parakeet out of a .nemo's
  * configuration, with_head: with a CTC head. Gives: free both; NULL where the configuration does

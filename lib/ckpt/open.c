@@ -159,6 +159,18 @@ static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s
     return rc < 0 ? rc : ckpt_read_common(ckpt, err);
 }
 
+/* an unpacked .nemo */
+static bool is_nemo(const struct s2s_ckpt *ckpt)
+{
+    static const char *const weights[] = {
+        "model_weights.ckpt", "model_weights/.metadata", "model_weights/metadata.json",
+        "mp_rank_00/model_weights.ckpt", "tp_rank_00_pp_rank_000/model_weights.ckpt"};
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        if (has(ckpt, weights[i]))
+            return true;
+    return false;
+}
+
 static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char backend[64];
@@ -182,6 +194,10 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (has_like(ckpt, "", ".distcp"))
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "an unfinished save: there is .distcp data and no .metadata");
+    if (is_nemo(ckpt)) {
+        ckpt->format = "nemo";
+        return ckpt_read_nemo(ckpt, NULL, err);
+    }
     if (has_like(ckpt, "mp_rank_", "")) {
         ckpt->format = "mp_rank";
         return ckpt_read_mp_rank(ckpt, err);
@@ -230,10 +246,9 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
         ckpt->format = "nemo";
         return ckpt_read_nemo(ckpt, path, err);
     }
-    if (head[0] == 0x1f && head[1] == 0x8b) {
-        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: compressed with gzip", path);
-        return s2s_error_hint(err, rc, "gunzip -c %s >FILE gives one that can be read in place",
-                              path);
+    if (ckpt_is_compressed(head)) {
+        ckpt->format = "nemo";
+        return ckpt_read_nemo(ckpt, path, err);
     }
     rc = s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
                        "%s: neither safetensors, a torch.save file nor a .nemo archive", path);

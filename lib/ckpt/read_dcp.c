@@ -5,7 +5,6 @@
 #include "lib/ckpt/model.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -153,10 +152,12 @@ static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struc
             err, S2S_E_UNSUPPORTED,
             "item is transformed (compressed or encrypted) on its way to the file");
     snprintf(name, sizeof name, "%.*s", (int)path->len, path->text);
-    place->file = ckpt_add_file(ckpt, name, err);
-    if (place->file < 0)
-        return place->file;
-    int64_t file_len = ckpt->files[place->file].len_bytes;
+    struct ckpt_span span;
+    int rc = ckpt_find_span(ckpt, name, &span, err);
+    if (rc < 0)
+        return rc;
+    int64_t file_len = span.len_bytes;
+    place->file = span.file;
     if (place->pos < 0 || place->len < 0 || place->pos > file_len ||
         place->len > file_len - place->pos)
         return s2s_error_set(err, S2S_E_TRUNCATED,
@@ -164,6 +165,7 @@ static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struc
                              "file is truncated",
                              name, (long long)file_len, (long long)place->len,
                              (long long)place->pos);
+    place->pos += span.begin;
     return 0;
 }
 
@@ -293,17 +295,14 @@ static int read_tree(struct s2s_ckpt *ckpt, const struct ckpt_node *root, struct
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct ckpt_pickle pickle;
+    struct ckpt_span span;
     char *bytes;
-    size_t len;
-    struct stat st;
-    int rc = 0;
-    if (fstatat(ckpt->dir_fd, ".metadata", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
-        rc = s2s_error_set(err, S2S_E_FORMAT,
-                           ".metadata: a link, which this format never has: refused");
+    int rc = ckpt_find_span(ckpt, ".metadata", &span, err);
     if (rc == 0)
-        rc = ckpt_slurp(ckpt->dir_fd, ".metadata", MAX_METADATA, &bytes, &len, err);
+        rc = ckpt_slurp_span(ckpt, &span, MAX_METADATA, &bytes, err);
     if (rc < 0)
-        return rc;
+        return s2s_error_add(err, rc, ".metadata");
+    const size_t len = (size_t)span.len_bytes;
     ckpt->chunks_left = len / MIN_CHUNK;
     rc = ckpt_pickle_parse(&pickle, bytes, len, CKPT_STRICT, err);
     if (rc == 0) {
@@ -343,12 +342,13 @@ static int archive_json(struct s2s_ckpt *ckpt, const struct s2s_zip_source *sour
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "common_state/shard_0_1");
-    if (faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
-        int file = ckpt_add_file(ckpt, "common.pt", err);
-        int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    if (ckpt_has(ckpt, "common.pt")) {
+        struct ckpt_span span;
+        int rc = ckpt_find_span(ckpt, "common.pt", &span, err);
+        int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, span.file, err);
         if (fd < 0)
             return fd;
-        struct s2s_zip_source source = {.fd = fd, .len_bytes = ckpt->files[file].len_bytes};
+        struct s2s_zip_source source = {.fd = fd, .begin = span.begin, .len_bytes = span.len_bytes};
         return archive_json(ckpt, &source, false, "common.pt", err);
     }
     if (!object)

@@ -1,73 +1,86 @@
 /*
- * .nemo archives: a tar of model_config.yaml, model_weights.ckpt (torch.save) and tokenizer files.
- * Nothing is unpacked: libarchive finds the members, the weights are read where they lie.
+ * NeMo's checkpoints: model_config.yaml beside one model_weights.ckpt (torch.save), one in a folder
+ * for each model-parallel rank, or a distributed checkpoint in model_weights/. As a tar (.nemo) or
+ * unpacked; the members are found by nemo_members.c and read where they lie.
  */
-#include <archive.h>
-#include <archive_entry.h>
-
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 #include "lib/conf/conf.h"
 
-enum { MAX_MEMBERS = 4096, MAX_CONFIG = 16 << 20, BLOCK = 512, MAX_HEADERS = 64 };
+enum { MAX_CONFIG = 16 << 20, MAX_BACKEND = 1 << 20 };
+
+static const char WEIGHTS[] = "model_weights.ckpt", CONFIG[] = "model_config.yaml";
 
 struct nemo {
     struct s2s_ckpt *ckpt;
     const char *path;
-    int fd;
-    struct archive *tar;
-    int64_t begin, len_bytes; /* of the weights; begin 0: not found yet */
+    char *root; /* folder of the model among the members: "" or "NAME/" */
+    size_t n_ranks;
     struct s2s_error *err;
 };
 
-static int bad_tar(const struct nemo *n)
+/* ---- which folder ---- */
+
+static size_t n_slashes(const char *name)
 {
-    const char *why = archive_error_string(n->tar);
-    return s2s_error_set(n->err, S2S_E_FORMAT, "%s: not a whole tar archive: %s", n->path,
-                         why ? why : "it ends too early");
+    size_t n = 0;
+    for (; *name; name++)
+        n += *name == '/';
+    return n;
 }
 
-/* The member that stands at the reader: its bytes follow one or more header blocks, and the first
- * of them are what libarchive gives. */
-static int find_weights(struct nemo *n, int64_t len_bytes)
+/* the folder of the member with that last part that lies highest; NULL: there is none */
+static char *folder_of(const struct s2s_ckpt *ckpt, const char *last)
 {
-    const void *first = NULL;
-    size_t len = 0;
-    la_int64_t at = 0;
-    if (archive_read_data_block(n->tar, &first, &len, &at) != ARCHIVE_OK || len == 0 || at != 0)
-        return bad_tar(n);
-    len = len < 4096 ? len : 4096;
-    char *bytes = s2s_xmalloc(len);
-    const int64_t header = archive_read_header_position(n->tar);
-    int rc = 0;
-    for (int k = 1; rc == 0 && k < MAX_HEADERS && n->begin == 0; k++) {
-        int64_t begin = header + k * BLOCK;
-        if (len_bytes > n->ckpt->files[0].len_bytes - begin)
-            break;
-        rc = ckpt_pread(n->fd, bytes, len, begin, n->path, n->err);
-        if (rc == 0 && memcmp(bytes, first, len) == 0)
-            n->begin = begin;
+    const struct ckpt_member *found = NULL;
+    const size_t len = strlen(last);
+    for (size_t i = 0; i < ckpt->n_members; i++) {
+        const struct ckpt_member *member = &ckpt->members[i];
+        const size_t name_len = strlen(member->name);
+        if (name_len < len || strcmp(member->name + name_len - len, last) != 0 ||
+            (name_len > len && member->name[name_len - len - 1] != '/'))
+            continue;
+        if (!found || n_slashes(member->name) < n_slashes(found->name))
+            found = member;
     }
-    free(bytes);
-    n->len_bytes = len_bytes;
-    if (rc == 0 && n->begin == 0)
-        rc = s2s_error_set(n->err, S2S_E_TRUNCATED, "%s: model_weights.ckpt leaves the archive",
-                           n->path);
-    return rc;
+    return found ? s2s_xstrndup(found->name, strlen(found->name) - len) : NULL;
 }
 
-/* model_config.yaml as "model_config" of the common state. */
-static int read_config(struct nemo *n, int64_t len_bytes)
+/* Gives: free. */
+static char *find_root(const struct s2s_ckpt *ckpt)
 {
+    char *root = folder_of(ckpt, CONFIG), *rank;
+    if (!root)
+        root = folder_of(ckpt, WEIGHTS);
+    /* a rank's folder is not the model's */
+    if (root && ((rank = strstr(root, "mp_rank_")) || (rank = strstr(root, "tp_rank_"))) &&
+        (rank == root || rank[-1] == '/'))
+        *rank = 0;
+    return root ? root : s2s_xstrdup("");
+}
+
+static const struct ckpt_member *find(const struct nemo *n, const char *name)
+{
+    char *full = s2s_xasprintf("%s%s", n->root, name);
+    const struct ckpt_member *member = ckpt_find_member(n->ckpt, full);
+    free(full);
+    return member;
+}
+
+/* ---- the configuration ---- */
+
+/* model_config.yaml as "model_config" of the common state */
+static int read_config(struct nemo *n)
+{
+    const struct ckpt_member *member = find(n, CONFIG);
     struct s2s_conf *conf = NULL;
-    if (len_bytes > MAX_CONFIG)
-        return s2s_error_set(n->err, S2S_E_FORMAT, "%s: a configuration of %lld bytes", n->path,
-                             (long long)len_bytes);
-    char *text = s2s_xmalloc((size_t)len_bytes + 1);
-    int rc = archive_read_data(n->tar, text, (size_t)len_bytes) == len_bytes ? 0 : bad_tar(n);
-    if (rc == 0)
-        rc = s2s_conf_parse(&conf, text, (size_t)len_bytes, "model_config.yaml", S2S_CONF_YAML,
-                            n->err);
+    char *text;
+    if (!member || member->span.len_bytes == 0)
+        return 0;
+    int rc = ckpt_slurp_span(n->ckpt, &member->span, MAX_CONFIG, &text, n->err);
+    if (rc < 0)
+        return s2s_error_add(n->err, rc, "%s: %s", n->path, member->name);
+    rc = s2s_conf_parse(&conf, text, (size_t)member->span.len_bytes, CONFIG, S2S_CONF_YAML, n->err);
     if (rc == 0) {
         struct s2s_buf json = S2S_BUF_INIT;
         s2s_conf_dump_json(&json, conf);
@@ -83,62 +96,161 @@ static int read_config(struct nemo *n, int64_t len_bytes)
     return rc < 0 ? s2s_error_add(n->err, rc, "%s", n->path) : 0;
 }
 
-static int read_member(struct nemo *n, struct archive_entry *entry)
+/* ---- the weights ---- */
+
+static int read_torch(struct nemo *n, const struct ckpt_member *member, const char *prefix)
 {
-    const char *name = archive_entry_pathname(entry);
-    const int64_t len_bytes = archive_entry_size(entry);
-    if (!name || archive_entry_filetype(entry) != AE_IFREG || len_bytes <= 0)
-        return 0;
-    while (strncmp(name, "./", 2) == 0)
-        name += 2;
-    if (strcmp(name, "model_weights/.metadata") == 0) {
-        int rc = s2s_error_set(n->err, S2S_E_UNSUPPORTED,
-                               "%s: its weights are a folder (a distributed checkpoint)", n->path);
-        return s2s_error_hint(n->err, rc, "unpack it with tar and give its model_weights folder");
-    }
-    if (strcmp(name, "model_weights.ckpt") == 0 && n->begin == 0)
-        return find_weights(n, len_bytes);
-    return strcmp(name, "model_config.yaml") == 0 ? read_config(n, len_bytes) : 0;
+    struct ckpt_torch_source source = {.file = n->ckpt->files[member->span.file].name,
+                                       .prefix = prefix,
+                                       .begin = member->span.begin,
+                                       .len_bytes = member->span.len_bytes};
+    int rc = ckpt_read_torch(n->ckpt, &source, n->err);
+    return rc < 0 ? s2s_error_add(n->err, rc, "%s", member->name) : 0;
 }
 
-static int list_members(struct nemo *n)
+/* "mp_rank_01/model_weights.ckpt" or "tp_rank_01_pp_rank_002/model_weights.ckpt": the folder as
+ * Megatron calls it */
+static bool rank_folder(const struct nemo *n, const char *name, char folder[32])
 {
-    struct archive_entry *entry;
-    int rc = 0, status = ARCHIVE_OK;
-    n->tar = archive_read_new();
-    if (!n->tar)
-        return s2s_error_set(n->err, S2S_E_NOMEM, "%s: no memory for the archive", n->path);
-    archive_read_support_format_tar(n->tar);
-    if (archive_read_open_filename(n->tar, n->path, 1 << 16) != ARCHIVE_OK)
-        rc = bad_tar(n);
-    for (int i = 0; rc == 0; i++) {
-        status = archive_read_next_header(n->tar, &entry);
-        if (status == ARCHIVE_EOF)
-            break;
-        if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
-            rc = bad_tar(n);
-        else if (i >= MAX_MEMBERS)
-            rc = s2s_error_set(n->err, S2S_E_FORMAT, "%s: more than %d members", n->path,
-                               MAX_MEMBERS);
-        else
-            rc = read_member(n, entry);
+    int tp, pp, end = -1;
+    const size_t root_len = strlen(n->root);
+    if (strncmp(name, n->root, root_len) != 0)
+        return false;
+    name += root_len;
+    if (sscanf(name, "mp_rank_%2d/%n", &tp, &end) == 1 && end > 0 &&
+        strcmp(name + end, WEIGHTS) == 0) {
+        snprintf(folder, 32, "mp_rank_%02d", tp);
+        return tp >= 0;
     }
-    archive_read_free(n->tar);
+    end = -1;
+    if (sscanf(name, "tp_rank_%2d_pp_rank_%3d/%n", &tp, &pp, &end) == 2 && end > 0 &&
+        strcmp(name + end, WEIGHTS) == 0) {
+        snprintf(folder, 32, "mp_rank_%02d_%03d", tp, pp);
+        return tp >= 0 && pp >= 0;
+    }
+    return false;
+}
+
+static int read_ranks(struct nemo *n)
+{
+    char folder[32], prefix[40];
+    int rc = 0;
+    for (size_t i = 0; i < n->ckpt->n_members && rc == 0; i++) {
+        if (!rank_folder(n, n->ckpt->members[i].name, folder))
+            continue;
+        if (!n->ckpt->common)
+            n->ckpt->common = json_object();
+        json_object_set_new(n->ckpt->common, folder, json_object());
+        snprintf(prefix, sizeof prefix, "%s/", folder);
+        rc = read_torch(n, &n->ckpt->members[i], prefix);
+        n->n_ranks++;
+    }
+    if (rc == 0 && n->n_ranks)
+        n->ckpt->format = "mp_rank";
+    return rc;
+}
+
+static int refuse_zarr(const struct nemo *n)
+{
+    int rc =
+        s2s_error_set(n->err, S2S_E_UNSUPPORTED,
+                      "%s: its weights are a zarr checkpoint (Megatron-Core before 0.15)", n->path);
+    return s2s_error_hint(n->err, rc, "load and save it with Megatron-Core 0.14 as torch_dist");
+}
+
+static int check_backend(struct nemo *n)
+{
+    char *text;
+    const char *backend;
+    const size_t len = strlen(n->ckpt->inside);
+    for (size_t i = 0; i < n->ckpt->n_members; i++) {
+        const char *name = n->ckpt->members[i].name, *last = strrchr(name, '/');
+        if (strncmp(name, n->ckpt->inside, len) == 0 && last && strcmp(last, "/.zarray") == 0)
+            return refuse_zarr(n);
+    }
+    char *name = s2s_xasprintf("%smetadata.json", n->ckpt->inside);
+    const struct ckpt_member *member = ckpt_find_member(n->ckpt, name);
+    free(name);
+    if (!member)
+        return 0;
+    int rc = ckpt_slurp_span(n->ckpt, &member->span, MAX_BACKEND, &text, n->err);
+    if (rc < 0)
+        return s2s_error_add(n->err, rc, "%s: %s", n->path, member->name);
+    json_t *root = json_loadb(text, (size_t)member->span.len_bytes, JSON_REJECT_DUPLICATES, NULL);
+    backend = json_string_value(json_object_get(root, "sharded_backend"));
+    if (backend && strcmp(backend, "zarr") == 0)
+        rc = refuse_zarr(n);
+    else if (backend && strcmp(backend, "torch_dist") != 0)
+        rc = s2s_error_set(n->err, S2S_E_UNSUPPORTED, "%s: %s: sharded_backend \"%s\"", n->path,
+                           member->name, backend);
+    json_decref(root);
+    free(text);
+    return rc;
+}
+
+/* The folder of a distributed checkpoint; NULL: there is none. Gives: free. */
+static char *dist_folder(const struct nemo *n)
+{
+    static const char *const marks[] = {"model_weights/.metadata", "model_weights/metadata.json",
+                                        "weights/.metadata", "weights/metadata.json"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (find(n, marks[i]))
+            return s2s_xasprintf("%s%.*s", n->root, (int)(strchr(marks[i], '/') - marks[i] + 1),
+                                 marks[i]);
+    return NULL;
+}
+
+static int read_dist(struct nemo *n, const char *folder)
+{
+    n->ckpt->inside = ckpt_arena_text(n->ckpt, folder, strlen(folder));
+    int rc = check_backend(n);
+    if (rc < 0)
+        return rc;
+    rc = ckpt_read_dcp(n->ckpt, n->err);
+    if (rc == 0)
+        rc = ckpt_seal(n->ckpt, n->err);
+    if (rc == 0)
+        rc = ckpt_read_common(n->ckpt, n->err);
+    return rc < 0 ? s2s_error_add(n->err, rc, "%s: %s", n->path, folder) : 0;
+}
+
+static int read_weights(struct nemo *n)
+{
+    const struct ckpt_member *weights = find(n, WEIGHTS);
+    char *folder = dist_folder(n);
+    int rc;
+    if (weights)
+        rc = read_torch(n, weights, "");
+    else if (folder)
+        rc = read_dist(n, folder);
+    else
+        rc = read_ranks(n);
+    if (rc == 0 && !weights && !folder && !n->n_ranks) {
+        rc = s2s_error_set(n->err, S2S_E_FORMAT,
+                           "%s: a tar without model_weights.ckpt, so no .nemo", n->path);
+        s2s_error_hint(n->err, rc,
+                       "tars that PyTorch saved before its version 0.1.10 are not read either");
+    }
+    free(folder);
     return rc;
 }
 
 int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
 {
-    struct nemo n = {.ckpt = ckpt, .path = path, .err = err};
-    n.fd = ckpt_file_fd(ckpt, 0, err);
-    int rc = n.fd < 0 ? n.fd : list_members(&n);
-    if (rc == 0 && n.begin == 0)
-        rc =
-            s2s_error_hint(err,
-                           s2s_error_set(err, S2S_E_FORMAT,
-                                         "%s: a tar without model_weights.ckpt, so no .nemo", path),
-                           "tars that PyTorch saved before its version 0.1.10 are not read either");
-    struct ckpt_torch_source source = {
-        .file = path, .prefix = "", .begin = n.begin, .len_bytes = n.len_bytes};
-    return rc < 0 ? rc : ckpt_read_torch(ckpt, &source, err);
+    struct nemo n = {.ckpt = ckpt, .path = path ? path : "NeMo model", .err = err};
+    unsigned char head[6] = {0};
+    int fd = path ? ckpt_file_fd(ckpt, 0, err) : 0, rc = fd < 0 ? fd : 0;
+    if (rc == 0 && path)
+        rc = ckpt_pread(fd, head, sizeof head, 0, path, err);
+    if (rc == 0)
+        rc = path ? ckpt_nemo_members(ckpt, path, ckpt_is_compressed(head), err)
+                  : ckpt_nemo_folder(ckpt, err);
+    if (rc < 0)
+        return rc;
+    n.root = find_root(ckpt);
+    rc = read_weights(&n);
+    if (rc == 0)
+        rc = read_config(&n);
+    free(n.root);
+    return rc;
 }

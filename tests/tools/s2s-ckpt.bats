@@ -705,17 +705,108 @@ with wave.open("tone.wav", "wb") as w:
     exits 0 s2s-ckpt diff hf again
 }
 
-@test ".nemo archives that are cut, compressed or something else are refused by name" {
+@test "a .nemo is read compressed, unpacked, nested, and with distributed weights inside" {
+    s2s-ckpt ls --sha256 "$DATA/tiny.nemo" >want
+    same_list() {
+        exits 0 s2s-ckpt ls --sha256 "$1"
+        [ "$output" = "$(cat want)" ]
+    }
+    gzip -c "$DATA/tiny.nemo" >gzip.nemo && same_list gzip.nemo
+    xz -c "$DATA/tiny.nemo" >xz.nemo && same_list xz.nemo
+    zstd -qc "$DATA/tiny.nemo" >zstd.nemo && same_list zstd.nemo
+    mkdir -p folder/model && tar -C folder/model -xf "$DATA/tiny.nemo" && same_list folder/model
+    tar -C folder --format=pax -cf nested.nemo model && same_list nested.nemo
+    tar --format=gnu -czf dots.nemo ./folder && same_list dots.nemo
+    s2s-ckpt convert -q --to hf gzip.nemo hf
+    s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" plain
+    cmp hf/model.safetensors plain/model.safetensors
+    # a language model with a distributed checkpoint in its archive
+    s2s-ckpt ls --sha256 "$DATA/mcore012_torch24_flattened_tp2" >want
+    mkdir llm && cp -r "$DATA"/mcore012_torch24_flattened_tp2/iter_* llm/model_weights
+    echo "name: tiny" >llm/model_config.yaml
+    same_list llm
+    tar -C llm -cf llm.nemo . && same_list llm.nemo
+    tar -C llm -czf llm.tgz . && same_list llm.tgz
+    exits 0 s2s-ckpt verify llm.tgz
+    # one of its files is missing, or the format is zarr
+    tar -C llm --exclude __0_0.distcp -cf less.nemo .
+    exits 1 s2s-ckpt ls less.nemo
+    says "model_weights/__0_0.distcp is missing"
+    echo '{"sharded_backend": "zarr"}' >llm/model_weights/metadata.json
+    rm llm/model_weights/.metadata
+    tar -C llm -cf zarr.nemo .
+    exits 1 s2s-ckpt ls zarr.nemo
+    says "zarr checkpoint"
+}
+
+@test "weights of each rank in a .nemo are put together" {
+    mkdir -p t/mp_rank_00 t/mp_rank_01
+    python3 - <<'PY'
+import io, pickle, struct, zipfile
+# a torch.save zip of {name: float tensor [rows, 2]}, written without torch
+class Global:
+    def __init__(self, name): self.name = name
+def save(path, tensors):
+    out = [b"\x80\x02}("]
+    for k, (name, rows) in enumerate(tensors.items()):
+        text = lambda s: b"X" + struct.pack("<I", len(s)) + s.encode()
+        numel = len(rows)
+        out += [text(name), b"ctorch._utils\n_rebuild_tensor_v2\n((", text("storage"), b"ctorch\nFloatStorage\n", text(str(k)), text("cpu"),
+                b"J" + struct.pack("<i", numel), b"tQK\x00", b"K" + bytes([numel // 2]), b"K\x02\x86", b"K\x02K\x01\x86", b"\x89",
+                b"ccollections\nOrderedDict\n)RtR"]
+    out.append(b"u.")
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("archive/data.pkl", b"".join(out))
+        for k, rows in enumerate(tensors.values()):
+            z.writestr("archive/data/%d" % k, struct.pack("<%df" % len(rows), *rows))
+        z.writestr("archive/version", "3\n")
+for r in (0, 1):
+    save("t/mp_rank_0%d/model_weights.ckpt" % r, {
+        "model.embedding.word_embeddings.weight": [r * 4 + i for i in range(4)],
+        "model.decoder.layers.0.mlp.linear_fc2.weight": [10 * r + i for i in range(4)],
+        "model.decoder.final_layernorm.weight": [1, 2]})
+PY
+    echo "tensor_model_parallel_size: 2" >t/model_config.yaml
+    tar -C t -cf tp2.nemo .
+    exits 0 s2s-ckpt ls tp2.nemo
+    says "mp_rank_01/model.embedding.word_embeddings.weight"
+    s2s-ckpt convert -q --merge-ranks --to safetensors tp2.nemo whole.safetensors
+    exits 0 s2s-ckpt ls whole.safetensors
+    says "model.embedding.word_embeddings.weight	F32	[4, 2]"
+    says "model.decoder.layers.0.mlp.linear_fc2.weight	F32	[2, 4]"
+    says "model.decoder.final_layernorm.weight	F32	[1, 2]"
+    s2s-ckpt cat whole.safetensors model.embedding.word_embeddings.weight >rows
+    python3 -c 'import struct; assert struct.unpack("<8f", open("rows","rb").read()) == tuple(range(8))'
+}
+
+@test ".nemo archives that are cut, too small for what they claim, or something else are refused by name" {
     head -c 60000 "$DATA/tiny.nemo" >cut.nemo
     exits 1 s2s-ckpt ls cut.nemo
     says "cut.nemo"
-    gzip -c "$DATA/tiny.nemo" >small.nemo
+    gzip -c "$DATA/tiny.nemo" | head -c 20000 >small.nemo
     exits 1 s2s-ckpt ls small.nemo
-    says "small.nemo: compressed with gzip; gunzip -c"
-    mkdir model_weights && : >model_weights/.metadata && echo x >>model_weights/.metadata
-    tar --format=ustar -cf folder.nemo model_weights
-    exits 1 s2s-ckpt ls folder.nemo
-    says "unpack it with tar"
+    says "small.nemo: not a whole compressed tar archive"
+    gzip -c "$DATA/tiny.nemo" >whole.nemo
+    TMPDIR=/nonexistent exits 1 s2s-ckpt ls whole.nemo
+    says "set TMPDIR to a folder with room"
+    python3 - <<'PY'
+import gzip, tarfile
+info = tarfile.TarInfo("model_weights.ckpt")
+info.size = 1 << 40
+open("bomb.nemo", "wb").write(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
+PY
+    exits 1 s2s-ckpt ls bomb.nemo
+    says "made to fill the disk"
+    python3 - <<'PY'
+import io, tarfile
+with tarfile.open("twice.nemo", "w") as t:
+    for data in (b"a", b"b"):
+        info = tarfile.TarInfo("./model_weights.ckpt")
+        info.size = 1
+        t.addfile(info, io.BytesIO(data))
+PY
+    exits 1 s2s-ckpt ls twice.nemo
+    says "holds model_weights.ckpt twice"
     echo hello >other && tar --format=ustar -cf other.tar other
     exits 1 s2s-ckpt ls other.tar
     says "without model_weights.ckpt"

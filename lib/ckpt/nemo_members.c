@@ -1,0 +1,323 @@
+/*
+ * What a .nemo holds. An uncompressed tar is read in place: libarchive tells where its members lie.
+ * A compressed one is inflated once into a file without a name, so that memory stays bounded and
+ * nothing remains after a crash.
+ */
+#include <archive.h>
+#include <archive_entry.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+
+enum {
+    MAX_MEMBERS = 1 << 16,
+    MAX_NAME = 4096,
+    READ_BLOCK = 1 << 16,
+    MAX_DEPTH = 4, /* of folders in an unpacked one */
+    /* Weights that were trained hardly get smaller; this much smaller is made to fill a disk. */
+    MAX_RATIO = 100,
+    FREE_BYTES = 256 << 20, /* below it nobody counts */
+};
+
+struct tar {
+    struct s2s_ckpt *ckpt;
+    const char *path;
+    int fd, spill; /* spill: the file without a name, -1 when members are read in place */
+    const char *spill_dir;
+    int64_t packed_len, spilled, declared;
+    struct archive *in;
+    struct s2s_error *err;
+};
+
+bool ckpt_is_compressed(const unsigned char head[6])
+{
+    static const struct {
+        size_t len;
+        unsigned char bytes[6];
+    } magic[] = {{3, {0x1f, 0x8b, 8}},
+                 {4, {0x28, 0xb5, 0x2f, 0xfd}},
+                 {6, {0xfd, '7', 'z', 'X', 'Z', 0}},
+                 {3, {'B', 'Z', 'h'}},
+                 {4, {0x04, 0x22, 0x4d, 0x18}}};
+    for (size_t i = 0; i < sizeof magic / sizeof *magic; i++)
+        if (memcmp(head, magic[i].bytes, magic[i].len) == 0)
+            return true;
+    return false;
+}
+
+static int bad_tar(const struct tar *t, const char *member)
+{
+    const char *why = archive_error_string(t->in);
+    return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s%snot a whole %star archive: %s", t->path,
+                         member ? member : "", member ? ": " : "",
+                         t->spill < 0 ? "" : "compressed ", why ? why : "it ends too early");
+}
+
+static void add_member(struct s2s_ckpt *ckpt, const char *name, const struct ckpt_span *span)
+{
+    s2s_grow(&ckpt->members, ckpt->n_members, &ckpt->cap_members, sizeof *ckpt->members);
+    ckpt->members[ckpt->n_members++] =
+        (struct ckpt_member){ckpt_arena_text(ckpt, name, strlen(name)), *span};
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct ckpt_member *)a)->name, ((const struct ckpt_member *)b)->name);
+}
+
+/* by name; a name twice would let two readers see two different models */
+static int sort_members(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
+{
+    if (ckpt->n_members)
+        qsort(ckpt->members, ckpt->n_members, sizeof *ckpt->members, by_name);
+    for (size_t i = 1; i < ckpt->n_members; i++)
+        if (strcmp(ckpt->members[i - 1].name, ckpt->members[i].name) == 0)
+            return s2s_error_set(err, S2S_E_FORMAT, "%s: holds %s twice", path,
+                                 ckpt->members[i].name);
+    return 0;
+}
+
+/* ---- in place ---- */
+
+/* The member at the reader begins where libarchive stands now; its first bytes must be there. */
+static int place_member(struct tar *t, const char *name, int64_t len_bytes)
+{
+    const void *first = NULL;
+    size_t len = 0;
+    la_int64_t at = 0;
+    if (archive_read_data_block(t->in, &first, &len, &at) != ARCHIVE_OK || len == 0 || at != 0)
+        return bad_tar(t, name);
+    struct ckpt_span span = {.begin = archive_filter_bytes(t->in, 0), .len_bytes = len_bytes};
+    if (span.begin < 0 || len_bytes > t->packed_len - span.begin)
+        return s2s_error_set(t->err, S2S_E_TRUNCATED, "%s: %s leaves the archive", t->path, name);
+    len = len < READ_BLOCK ? len : READ_BLOCK;
+    char *bytes = s2s_xmalloc(len);
+    int rc = ckpt_pread(t->fd, bytes, len, span.begin, t->path, t->err);
+    if (rc == 0 && memcmp(bytes, first, len) != 0)
+        rc = s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s does not lie in one piece", t->path, name);
+    free(bytes);
+    if (rc == 0)
+        add_member(t->ckpt, name, &span);
+    return rc;
+}
+
+/* ---- inflating ---- */
+
+static int open_unnamed(const char *dir)
+{
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
+        return fd;
+    /* file systems that know no O_TMPFILE */
+    char *name = s2s_xasprintf("%s/s2s-XXXXXX", dir);
+    fd = mkostemp(name, O_CLOEXEC);
+    if (fd >= 0)
+        unlink(name);
+    free(name);
+    return fd;
+}
+
+static int open_spill(struct tar *t)
+{
+    const char *wanted = getenv("TMPDIR");
+    const char *const dirs[] = {wanted && *wanted ? wanted : "/var/tmp", "/tmp"};
+    for (size_t i = 0; i < (wanted && *wanted ? 1 : 2) && t->spill < 0; i++) {
+        t->spill_dir = dirs[i];
+        t->spill = open_unnamed(dirs[i]);
+    }
+    if (t->spill >= 0)
+        return 0;
+    int rc = s2s_error_errno(t->err, S2S_E_IO,
+                             "%s: compressed, and no file can be made in %s to "
+                             "inflate it",
+                             t->path, t->spill_dir);
+    return s2s_error_hint(t->err, rc, "set TMPDIR to a folder with room for it");
+}
+
+static int check_room(struct tar *t, const char *name, int64_t len_bytes)
+{
+    struct statvfs fs;
+    if (__builtin_add_overflow(t->declared, len_bytes, &t->declared) ||
+        (t->declared > FREE_BYTES && t->declared / MAX_RATIO > t->packed_len)) {
+        int rc =
+            s2s_error_set(t->err, S2S_E_FORMAT,
+                          "%s: its %lld bytes claim to hold %lld or more (%s): refused as made "
+                          "to fill the disk",
+                          t->path, (long long)t->packed_len, (long long)t->declared, name);
+        return s2s_error_hint(t->err, rc, "if it is what you want, decompress it first");
+    }
+    if (fstatvfs(t->spill, &fs) == 0 && len_bytes / (int64_t)fs.f_frsize > (int64_t)fs.f_bavail) {
+        int rc = s2s_error_set(t->err, S2S_E_IO,
+                               "%s: compressed; %s needs %lld bytes in %s, where %lld are free",
+                               t->path, name, (long long)len_bytes, t->spill_dir,
+                               (long long)fs.f_bavail * (long long)fs.f_frsize);
+        return s2s_error_hint(t->err, rc, "set TMPDIR to a folder with room for it");
+    }
+    return 0;
+}
+
+static int spill_write(struct tar *t, const char *bytes, size_t len)
+{
+    while (len) {
+        ssize_t n = write(t->spill, bytes, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            int rc =
+                s2s_error_errno(t->err, S2S_E_IO, "%s: inflating it in %s", t->path, t->spill_dir);
+            return s2s_error_hint(t->err, rc, "set TMPDIR to a folder with room for it");
+        }
+        bytes += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+static int spill_member(struct tar *t, const char *name, int64_t len_bytes)
+{
+    struct ckpt_span span = {.begin = t->spilled, .len_bytes = len_bytes};
+    int rc = check_room(t, name, len_bytes);
+    while (rc == 0 && t->spilled - span.begin < len_bytes) {
+        const void *bytes = NULL;
+        size_t len = 0;
+        la_int64_t at = 0;
+        int status = archive_read_data_block(t->in, &bytes, &len, &at);
+        if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
+            return bad_tar(t, name);
+        if (at != t->spilled - span.begin || (int64_t)len > len_bytes - at)
+            return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s does not lie in one piece", t->path,
+                                 name);
+        rc = spill_write(t, bytes, len);
+        t->spilled += (int64_t)len;
+    }
+    if (rc == 0)
+        add_member(t->ckpt, name, &span);
+    return rc;
+}
+
+/* ---- walking ---- */
+
+static int read_member(struct tar *t, struct archive_entry *entry)
+{
+    const char *name = archive_entry_pathname(entry);
+    const int64_t len_bytes = archive_entry_size(entry);
+    if (!name || archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry))
+        return 0;
+    while (strncmp(name, "./", 2) == 0)
+        name += 2;
+    if (strlen(name) > MAX_NAME || len_bytes < 0)
+        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: a member with an absurd header", t->path);
+    if (archive_entry_sparse_count(entry) > 0)
+        return s2s_error_set(t->err, S2S_E_UNSUPPORTED, "%s: %s is stored as a sparse file",
+                             t->path, name);
+    if (len_bytes == 0) {
+        add_member(t->ckpt, name, &(struct ckpt_span){.file = 0});
+        return 0;
+    }
+    return t->spill < 0 ? place_member(t, name, len_bytes) : spill_member(t, name, len_bytes);
+}
+
+static int walk(struct tar *t)
+{
+    struct archive_entry *entry;
+    int rc = 0;
+    if (archive_read_open_filename(t->in, t->path, READ_BLOCK) != ARCHIVE_OK)
+        return bad_tar(t, NULL);
+    for (int i = 0; rc == 0; i++) {
+        int status = archive_read_next_header(t->in, &entry);
+        if (status == ARCHIVE_EOF)
+            break;
+        if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
+            rc = bad_tar(t, NULL);
+        else if (i >= MAX_MEMBERS)
+            rc = s2s_error_set(t->err, S2S_E_FORMAT, "%s: more than %d members", t->path,
+                               MAX_MEMBERS);
+        else
+            rc = read_member(t, entry);
+    }
+    return rc;
+}
+
+/* From now on file 0 is what was inflated. */
+static void take_spill(struct tar *t)
+{
+    struct ckpt_source_file *file = &t->ckpt->files[0];
+    if (file->fd >= 0) {
+        close(file->fd);
+        t->ckpt->n_open--;
+    }
+    file->fd = t->spill;
+    file->len_bytes = t->spilled;
+    file->pinned = true;
+}
+
+int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, bool compressed,
+                      struct s2s_error *err)
+{
+    struct tar t = {.ckpt = ckpt, .path = path, .spill = -1, .err = err};
+    t.packed_len = ckpt->files[0].len_bytes;
+    t.fd = ckpt_file_fd(ckpt, 0, err);
+    if (t.fd < 0)
+        return t.fd;
+    t.in = archive_read_new();
+    if (!t.in)
+        return s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for the archive", path);
+    archive_read_support_format_tar(t.in);
+    if (compressed)
+        archive_read_support_filter_all(t.in);
+    int rc = compressed ? open_spill(&t) : 0;
+    if (rc == 0)
+        rc = walk(&t);
+    archive_read_free(t.in);
+    if (rc == 0 && compressed)
+        take_spill(&t);
+    else if (t.spill >= 0)
+        close(t.spill);
+    return rc < 0 ? rc : sort_members(ckpt, path, err);
+}
+
+/* ---- unpacked ---- */
+
+static int walk_folder(struct s2s_ckpt *ckpt, const char *folder, int depth, struct s2s_error *err)
+{
+    struct dirent **entries;
+    int n = scandirat(ckpt->dir_fd, *folder ? folder : ".", &entries, NULL, alphasort), rc = 0;
+    if (n < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s: list folder", folder);
+    for (int i = 0; i < n; i++) {
+        char *name = s2s_xasprintf("%s%s", folder, entries[i]->d_name);
+        struct stat st;
+        bool own = strcmp(entries[i]->d_name, ".") == 0 || strcmp(entries[i]->d_name, "..") == 0;
+        bool found = rc == 0 && !own && fstatat(ckpt->dir_fd, name, &st, 0) == 0;
+        if (found && S_ISREG(st.st_mode) && ckpt->n_members < MAX_MEMBERS) {
+            struct ckpt_span span = {.file = ckpt_add_file(ckpt, name, err)};
+            rc = span.file < 0 ? span.file : 0;
+            if (rc == 0) {
+                span.len_bytes = ckpt->files[span.file].len_bytes;
+                add_member(ckpt, name, &span);
+            }
+        } else if (found && S_ISDIR(st.st_mode) && depth < MAX_DEPTH &&
+                   fstatat(ckpt->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                   S_ISDIR(st.st_mode)) {
+            char *below = s2s_xasprintf("%s/", name);
+            rc = walk_folder(ckpt, below, depth + 1, err);
+            free(below);
+        }
+        free(name);
+        free(entries[i]);
+    }
+    free(entries);
+    return rc;
+}
+
+int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = walk_folder(ckpt, "", 0, err);
+    return rc < 0 ? rc : sort_members(ckpt, ckpt->path, err);
+}

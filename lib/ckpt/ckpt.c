@@ -59,7 +59,7 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
             return (int)i;
     if (fstatat(ckpt->dir_fd, name, &st, ckpt->no_links ? AT_SYMLINK_NOFOLLOW : 0) < 0)
         return errno == ENOENT ? s2s_error_set(err, S2S_E_NOTFOUND, "%s is missing", name)
-                               : s2s_error_errno(err, S2S_E_OPEN, "%s", name);
+                               : s2s_error_errno(err, S2S_E_IO, "%s", name);
     if (!S_ISREG(st.st_mode))
         return s2s_error_set(err, S2S_E_FORMAT, "%s: %s", name,
                              S_ISLNK(st.st_mode) ? "a link, which this format never has: refused"
@@ -84,7 +84,7 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
     f->fd = openat(ckpt->dir_fd, f->name,
                    O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0));
     if (f->fd < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s", f->name);
+        return s2s_error_errno(err, S2S_E_IO, "%s", f->name);
     ckpt->n_open++;
     return f->fd;
 }

@@ -46,7 +46,7 @@ static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s", name);
+        return s2s_error_errno(err, S2S_E_NOTFOUND, "%s", name);
     char *path = s2s_xasprintf("%s/%s", ckpt->path, name);
     close(ckpt->dir_fd);
     free(ckpt->path);
@@ -66,7 +66,9 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
         text[--len] = 0;
     if (strcmp(text, "release") == 0)
         snprintf(name, sizeof name, "release");
-    else if ((rc = s2s_parse_i64(&ckpt->iteration, text, 0, INT64_MAX, err)) == 0)
+    else if (s2s_parse_i64(&ckpt->iteration, text, 0, INT64_MAX, NULL) < 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "\"%s\" is no iteration", text);
+    else
         snprintf(name, sizeof name, "iter_%07lld", (long long)ckpt->iteration);
     free(text);
     if (rc == 0)

@@ -47,6 +47,13 @@ static int read_store(struct transfer *t, int64_t pos, void *out, size_t len, st
     return 0;
 }
 
+/* "FOLDER: NAME: .."; a single file has said its path already */
+static int at_name(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err)
+{
+    rc = s2s_error_add(err, rc, "%s", name);
+    return ckpt->dir_fd >= 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : rc;
+}
+
 /* elements from the first to the last of the box on axes >= d, both included */
 static int64_t span_of(const struct transfer *t, int d)
 {
@@ -200,7 +207,7 @@ int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, c
     for (size_t i = 0; i < tensor->n_chunks; i++) {
         int rc = read_chunk(ckpt, tensor, &tensor->chunks[i], begin, rest, out, err);
         if (rc < 0)
-            return s2s_error_add(err, rc, "%s", tensor->name);
+            return at_name(ckpt, tensor->name, rc, err);
     }
     return 0;
 }
@@ -349,7 +356,7 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
     for (size_t i = 0; i < tensor->n_chunks; i++) {
         int rc = verify_chunk(ckpt, tensor, &tensor->chunks[i], err);
         if (rc < 0)
-            return s2s_error_add(err, rc, "%s", tensor->name);
+            return at_name(ckpt, tensor->name, rc, err);
     }
     return 0;
 }
@@ -376,14 +383,14 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
     struct s2s_zip_source source = {.fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};
     int rc = ckpt_archive_open(&archive, &source, CKPT_OPEN, err);
     if (rc < 0)
-        return s2s_error_add(err, rc, "%s", object->name);
+        return at_name(ckpt, object->name, rc, err);
     for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++) {
         rc = s2s_zip_read_member(&archive.zip, &archive.zip.members[i], object->len_bytes, &bytes,
                                  err);
         free(bytes);
     }
     ckpt_archive_release(&archive);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", object->name) : 0;
+    return rc < 0 ? at_name(ckpt, object->name, rc, err) : 0;
 }
 
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)

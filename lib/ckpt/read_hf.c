@@ -196,6 +196,15 @@ static int by_tensor_name(const void *a, const void *b)
                   ((const struct s2s_ckpt_tensor *)b)->name);
 }
 
+/* is the tensor's neighbour of the same name? sorted from `first` on */
+static bool twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t, size_t first)
+{
+    const struct s2s_ckpt_tensor *begin = ckpt->tensors + first,
+                                 *end = ckpt->tensors + ckpt->n_tensors;
+    return (t > begin && strcmp(t[-1].name, t->name) == 0) ||
+           (t + 1 < end && strcmp(t[1].name, t->name) == 0);
+}
+
 /* every name of the index must be in its file; what is in a file and not in the index is dropped,
  * as the libraries do, with a warning */
 static int check_index(struct s2s_ckpt *ckpt, const json_t *map, size_t first, const char *folder,
@@ -213,6 +222,9 @@ static int check_index(struct s2s_ckpt *ckpt, const json_t *map, size_t first, c
         const struct s2s_ckpt_tensor *found =
             n ? bsearch(&want, ckpt->tensors + first, n, sizeof want, by_tensor_name) : NULL;
         free(name);
+        if (found && twice(ckpt, found, first))
+            return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files",
+                                 key);
         if (!found || strcmp(ckpt->files[found->chunks->file].name + strlen(folder),
                              json_string_value(file)) != 0)
             return s2s_error_set(err, S2S_E_NOTFOUND,

@@ -43,6 +43,19 @@ static int by_key(const void *a, const void *b)
     return compare_keys(x->key, x->key_len, y->key, y->key_len);
 }
 
+/* which of two is meant nobody can know */
+static int sort_stores(struct walk *w)
+{
+    if (w->n_stores)
+        qsort(w->stores, w->n_stores, sizeof *w->stores, by_key);
+    for (size_t i = 1; i < w->n_stores; i++)
+        if (by_key(&w->stores[i - 1], &w->stores[i]) == 0)
+            return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is there twice",
+                                 (int)(w->stores[i].key_len < 40 ? w->stores[i].key_len : 40),
+                                 w->stores[i].key);
+    return 0;
+}
+
 static int add_view(struct walk *w, const struct ckpt_view *view)
 {
     struct s2s_ckpt *ckpt = w->ckpt;
@@ -199,9 +212,10 @@ static int read_zip(struct walk *w, const struct ckpt_torch_source *source, int 
             w->stores[w->n_stores++] = (struct store){slash + 6, strlen(slash + 6),
                                                       source->begin + m->pos, m->len_bytes, m->crc};
     }
-    qsort(w->stores, w->n_stores, sizeof *w->stores, by_key);
+    rc = sort_stores(w);
     w->left = ckpt_json_limit(archive.pickle.len);
-    rc = walk_root(w, archive.pickle.root, source);
+    if (rc == 0)
+        rc = walk_root(w, archive.pickle.root, source);
     if (rc == 0 && archive.pickle.n_opaque)
         s2s_warn("ckpt", "%s: %zu classes that are no data are kept as names (%s%s)", source->file,
                  archive.pickle.n_opaque, archive.pickle.opaque_name,
@@ -285,14 +299,8 @@ static int find_stores(struct walk *w, const struct ckpt_pickle *object,
     if (rc == 0 && at != len)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
                            (long long)(len - at));
-    qsort(w->stores, w->n_stores, sizeof *w->stores, by_key);
-    for (size_t i = 1; rc == 0 && i < w->n_stores; i++)
-        if (by_key(&w->stores[i - 1], &w->stores[i]) == 0)
-            rc = s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is there twice",
-                               (int)(w->stores[i].key_len < 40 ? w->stores[i].key_len : 40),
-                               w->stores[i].key);
     free(known);
-    return rc;
+    return rc < 0 ? rc : sort_stores(w);
 }
 
 static int read_legacy_bytes(struct walk *w, const struct ckpt_torch_source *source,

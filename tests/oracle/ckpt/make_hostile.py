@@ -1,5 +1,5 @@
 """make_hostile.py OUT: checkpoints that lie, a folder or file each in OUT, and OUT/cases.tsv: path, and a piece of what must be said of
-it. Plain Python; nothing here runs anything."""
+it. Plain Python; nothing here runs anything of theirs."""
 import io
 import json
 import os
@@ -151,13 +151,51 @@ torch("opcode", zipped(b"\x80\x02\xff."), "")
 torch("protocol", zipped(b"\x80\x63}."), "")
 torch("deep", zipped(b"\x80\x02" + b"]" * 200000 + b"a" * 199999 + b"."), "")
 torch("itself", zipped(b"\x80\x02]q\0h\0a."), "")
-torch("doubles", zipped(b"\x80\x02]q\0" + b"".join(b"](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b"."), "")
+torch("doubles", zipped(b"\x80\x02]q\0" + b"".join(b"0](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b"."), "")
 torch("deflated", zipped(b"\x80\x02}" + b" " * 10, floats, method=zipfile.ZIP_DEFLATED), "")
 torch("bomb", zipped(b"\x80\x02" + b"N0" * (1 << 22) + b"N.", method=zipfile.ZIP_DEFLATED), "")
 torch("flipped", whole.replace(b"\0" * 16, b"\0" * 15 + b"\1", 1), "CRC-32")
 end = whole.rindex(b"PK\5\6")
 torch("members_lie", whole[:end + 8] + struct.pack("<HH", 60000, 60000) + whole[end + 12:], "")
 torch("directory_outside", whole[:end + 16] + struct.pack("<I", 0x7FFFFFFF) + whole[end + 20:], "")
+
+# values that the machine makes again and again out of its memo: each takes much of little
+many = b"\x80\x02]q\0(" + b"N" * 100000 + b"e"
+torch("bomb_sets", zipped(many + b"cbuiltins\nset\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
+torch("bomb_dicts", zipped(b"\x80\x02}q\0(" + b"NN" * 100000 + b"uccollections\nOrderedDict\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
+torch("bomb_text", zipped(b"\x80\x02" + text("x" * 100000) + b"q\0c_codecs\nencode\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
+torch("doubles_none", zipped(b"\x80\x02]q\0Na" + b"".join(b"0](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b"."), "repeat")
+torch("long_names", zipped(b"\x80\x02" + text("k" * 100000) + b"q\0" + b"0}q\1h\0Ns" + b"".join(b"0}q" + bytes([i + 1]) + b"h\0h" + bytes([i]) + b"s" for i in range(1, 200)) + b"."), "a name of")
+torch("name_of_escapes", zipped(b"\x80\x02}" + text("w\x1b]0;owned\x07\x1b[2J") + rebuild(size=b"(K\5t") + b"s.", floats), "w?]0;owned??[2J")
+torch("repeated_row", zipped(state(rebuild(size=b"(\x8a\x06" + struct.pack("<q", 1 << 45)[:6] + b"t", stride=b"(K\x00t")), floats), "absurd")
+torch("many_views", zipped(b"\x80\x02}" + b"".join(text("w%d" % i) + rebuild(size=b"(J\0\0\0\x40t", stride=b"(K\x00t") + b"s" for i in range(8)) + b".", floats), "absurd")
+torch("nine_axes", zipped(state(rebuild(size=b"(" + b"K\1" * 9 + b"t", stride=b"(" + b"K\1" * 9 + b"t")), floats), "at most 8 axes")
+torch("thousand_axes", zipped(state(rebuild(size=b"(" + b"K\1" * 1000 + b"t", stride=b"(" + b"K\1" * 1000 + b"t")), floats), "at most 8 axes")
+torch("count_is_nan", zipped(state(rebuild()).replace(b"J\4\0\0\0tQ", b"G\x7f\xf8\0\0\0\0\0\0tQ"), floats), "names no storage")
+torch("size_is_nan", zipped(state(rebuild(size=b"(G\x7f\xf8\0\0\0\0\0\0t")), floats), "bad size")
+torch("size_of_2_80", zipped(state(rebuild(size=b"(\x8a\x0b" + b"\0" * 10 + b"\1t")), floats), "bad size")
+torch("two_storages", zipped(state(rebuild()), floats + [("other/data/0", b"\1" * 16)]), "twice")
+torch("itself_as_state", zipped(b"\x80\x02}q\0" + text("w") + b"h\0s."), "levels")
+torch("tar", b"pickle" + b"\0" * 251 + b"ustar\0" + b"00" + b"\0" * 1000, "tar")
+torch("gzip", b"\x1f\x8b\x08" + b"\0" * 40, "gzip")
+
+
+# the five pickles of before torch 1.6, then storages with their counts
+def legacy(obj, keys=b"\x80\x02]" + text("0") + b"a.", data=struct.pack("<q", 4) + b"\0" * 16, protocol=1001, little=b"\x88"):
+    magic = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+    return magic + b"\x80\x02M" + struct.pack("<H", protocol) + b"." + b"\x80\x02}" + text("little_endian") + little + b"s." + obj + keys + data
+
+
+torch("legacy_protocol", legacy(state(rebuild()), protocol=1002), "protocol")
+torch("legacy_big", legacy(state(rebuild()), little=b"\x89"), "little-endian")
+torch("legacy_os", legacy(b"\x80\x02cos\nsystem\n(" + text("touch ran") + b"tR."), "os.system")
+torch("legacy_cut", legacy(state(rebuild()))[:-1], "leaves the file")
+torch("legacy_behind", legacy(state(rebuild())) + b"x", "behind")
+torch("legacy_negative", legacy(state(rebuild()), data=struct.pack("<q", -4) + b"\0" * 16), "leaves the file")
+torch("legacy_wraps", legacy(state(rebuild()), data=struct.pack("<q", 1 << 62) + b"\0" * 16), "leaves the file")
+torch("legacy_unknown_key", legacy(state(rebuild()), keys=b"\x80\x02]" + text("9") + b"a."), "no tensor names it")
+torch("legacy_twice", legacy(state(rebuild()), keys=b"\x80\x02](" + text("0") * 2 + b"e.", data=(struct.pack("<q", 4) + b"\0" * 16) * 2), "twice")
+torch("legacy_short", legacy(state(rebuild()), data=struct.pack("<q", 2) + b"\0" * 8), "its tensor says")
 
 # ---- distributed checkpoints ----
 
@@ -199,11 +237,189 @@ copy("dcp_cut_data", "dcp_plain", edit("__0_0.distcp", lambda b: b[:-64]), "__0_
 copy("dcp_no_data", "dcp_plain", lambda p: os.unlink(os.path.join(p, "__0_0.distcp")), "__0_0.distcp")
 copy("dcp_no_metadata", "dcp_plain", lambda p: os.unlink(os.path.join(p, ".metadata")), "unfinished")
 copy("dcp_link", "dcp_plain", link, "link")
+# ---- and such whose .metadata is made here ----
+M = "torch.distributed.checkpoint.metadata"
+
+
+def number(n):
+    b = n.to_bytes((n.bit_length() + 8) // 8, "little", signed=True)
+    return b"\x8a" + bytes([len(b)]) + b
+
+
+def glob(module, name):
+    return b"c" + module.encode() + b"\n" + name.encode() + b"\n"
+
+
+def size(dims):
+    return glob("torch", "Size") + b"((" + b"".join(d if isinstance(d, bytes) else number(d) for d in dims) + b"ttR"
+
+
+def obj(module, name, **fields):
+    return glob(module, name) + b")\x81}(" + b"".join(text(k) + v for k, v in fields.items()) + b"ub"
+
+
+def dct(pairs):
+    return b"}(" + b"".join(k + v for k, v in pairs) + b"u"
+
+
+def chunk(offsets, sizes):
+    return obj(M, "ChunkStorageMetadata", offsets=size(offsets), sizes=size(sizes))
+
+
+def stored(dims, chunks, dtype="float32"):
+    properties = glob(M, "TensorProperties") + b")\x81(" + glob("torch", dtype) + b"NNNNtb"
+    return obj(M, "TensorStorageMetadata", properties=properties, size=size(dims), chunks=b"](" + b"".join(chunks) + b"e")
+
+
+def place(name, offset, at, length, path="__0_0.distcp", **more):
+    return (obj(M, "MetadataIndex", fqn=text(name), offset=b"N" if offset is None else size(offset), index=b"N"),
+            obj("torch.distributed.checkpoint.filesystem", "_StorageInfo", relative_path=text(path), offset=number(at), length=number(length), **more))
+
+
+def dcp(name, tensors, places, says, item=None, extra=()):
+    if item:
+        places = [place("w", [0], 0, len(item))]
+    root = obj(M, "Metadata", state_dict_metadata=dct([(text(k), v) for k, v in tensors]), planner_data=b"N", storage_data=dct(places))
+    put("dcp_%s/.metadata" % name, b"\x80\x02" + root + b".", says)
+    cases[-1] = ("dcp_" + name, says)
+    for path, content in [("__0_0.distcp", item or piece)] + list(extra):
+        put("dcp_%s/%s" % (name, path), content, says)
+        cases.pop()
+
+
+piece = zipped(b"\x80\x02" + rebuild() + b".", floats)
+n = len(piece)
+one = ("w", stored([4], [chunk([0], [4])]))
+here = place("w", [0], 0, n)
+dcp("good", [one], [here], "")
+cases.pop()
+dcp("hole", [("w", stored([8], [chunk([0], [4])]))], [here], "missing")
+dcp("overlap", [("w", stored([6], [chunk([0], [4]), chunk([2], [4])]))], [here, place("w", [2], 0, n)], "overlap")
+dcp("chunk_outside", [("w", stored([4], [chunk([2], [4])]))], [place("w", [2], 0, n)], "leaves the tensor")
+dcp("chunk_wraps", [("w", stored([4], [chunk([(1 << 63) - 2], [4])]))], [here], "w")
+dcp("chunk_negative", [("w", stored([4], [chunk([-4], [8])]))], [here], "w")
+dcp("size_negative", [("w", stored([-4], [chunk([0], [-4])]))], [here], "w")
+dcp("size_wraps", [("w", stored([1 << 40, 1 << 40], [chunk([0, 0], [1 << 40, 1 << 40])]))], [place("w", [0, 0], 0, n)], "absurd")
+dcp("size_is_nan", [("w", stored([b"G\x7f\xf8\0\0\0\0\0\0"], [chunk([0], [4])]))], [here], "w")
+dcp("size_is_huge", [("w", stored([1 << 40], [chunk([0], [1 << 40])]))], [here], "absurd")
+dcp("nine_axes", [("w", stored([1] * 9, [chunk([0] * 9, [1] * 9)]))], [place("w", [0] * 9, 0, n)], "at most 8 axes")
+dcp("rank_differs", [("w", stored([4], [chunk([0, 0], [4, 1])]))], [here], "another rank")
+dcp("no_chunks", [("w", stored([4], []))], [], "missing")
+dcp("dtype_lies", [("w", stored([4], [chunk([0], [4])], "int64"))], [here], "the metadata says")
+dcp("dtype_unknown", [("w", stored([4], [chunk([0], [4])], "device"))], [here], "unknown dtype")
+dcp("shape_lies", [("w", stored([2, 2], [chunk([0, 0], [2, 2])]))], [place("w", [0, 0], 0, n)], "the metadata says")
+dcp("stored_short", [one], [here], "its tensor says", zipped(b"\x80\x02" + rebuild() + b".", [("archive/data/0", b"\0" * 12)]))
+dcp("stored_nowhere", [one], [], "in no file")
+dcp("stored_twice", [one], [here, place("w", [0], 0, n)], "stored twice")
+dcp("stored_unknown", [one], [here, place("v", [0], 0, n)], "not among the names")
+dcp("other_offset", [one], [place("w", [1], 0, n)], "does not have")
+dcp("twice", [one, one], [here], "twice")
+dcp("item_negative", [one], [place("w", [0], -1, n)], "truncated")
+dcp("item_outside", [one], [place("w", [0], 0, n + 1)], "truncated")
+dcp("item_wraps", [one], [place("w", [0], (1 << 63) - 1, n)], "truncated")
+dcp("item_empty", [one], [place("w", [0], 0, 0)], "too few")
+dcp("item_cut", [one], [place("w", [0], 1, n - 1)], "w")
+dcp("transformed", [one], [place("w", [0], 0, n, transform_descriptors=b"](" + text("zstd") + b"e")], "transformed")
+dcp("path_dots", [one], [place("w", [0], 0, n, "..")], "no plain file name")
+dcp("path_empty", [one], [place("w", [0], 0, n, "")], "no plain file name")
+dcp("path_nul", [one], [place("w", [0], 0, n, "__0_0.distcp\0x")], "no plain file name")
+dcp("path_backslash", [one], [place("w", [0], 0, n, "..\\x")], "no plain file name")
+dcp("path_escapes", [one], [place("w", [0], 0, n, "\x1b[2J")], "no plain file name")
+dcp("path_is_a_folder", [one], [place("w", [0], 0, n, "sub")], "not a plain file", extra=[("sub/x", b"")])
+dcp("item_runs", [one], [here], "os.system", zipped(b"\x80\x02cos\nsystem\n(" + text("touch ran") + b"tR."))
+dcp("item_is_none", [one], [here], "no tensor", zipped(b"\x80\x02N."))
+dcp("item_class", [one], [here], "not known here", zipped(b"\x80\x02cfoo\nbar\n)R."))
+dcp("behind", [one], [here], "behind")
+with open(os.path.join(out, "dcp_behind/.metadata"), "ab") as f:
+    f.write(b"x")
+shared = b"](" + chunk([0], [1]) + b"q\0" + b"h\0" * 50000 + b"eq\1"
+tensor_of_shared = b"h\2}(" + text("properties") + b"h\3" + text("size") + b"h\4" + text("chunks") + b"h\1ub"
+first = (shared + b"0" + glob(M, "TensorProperties") + b")\x81(" + glob("torch", "float32") + b"NNNNtbq\3" + b"0" + size([1]) + b"q\4" + b"0")
+names = b"".join(text("w%d" % i) + glob(M, "TensorStorageMetadata") + b")\x81" + tensor_of_shared[2:] for i in range(2000))
+put("dcp_shared_chunks/.metadata", b"\x80\x02" + first + obj(M, "Metadata", state_dict_metadata=b"}(" + names + b"u", storage_data=b"}") + b".", "")
+cases[-1] = ("dcp_shared_chunks", "a bomb")
+
 os.makedirs(os.path.join(out, "nothing"))
 cases.append(("nothing", "no checkpoint"))
 put("text.pt", b"just some words, no checkpoint at all\n" * 3, "neither")
+
+
+# ---- what is no plain file ----
+def special(name, make, says):
+    """A whole DCP and Hugging Face folder in one, before make(path) changes it."""
+    path = os.path.join(out, name)
+    os.makedirs(path)
+    make(path)
+    cases.append((name, says))
+
+
+def dcp_but(what, make):
+    def run(path):
+        os.rmdir(path)
+        shutil.copytree(os.path.join(out, "dcp_good"), path)
+        full = os.path.join(path, what)
+        if os.path.exists(full):
+            os.rename(full, os.path.join(path, "was"))
+        make(full)
+    return run
+
+
+def hf_but(what, make, index=None):
+    def run(path):
+        for name in ("a.safetensors", "b.safetensors"):
+            with open(os.path.join(path, name), "wb") as f:
+                f.write(st({name[0]: tensor()}))
+        with open(os.path.join(path, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
+            json.dump({"weight_map": index or {"a": "a.safetensors", "b": "b.safetensors"}}, f)
+        full = os.path.join(path, what)
+        if os.path.exists(full):
+            os.unlink(full)
+        make(full)
+    return run
+
+
+special("pipe_metadata", dcp_but(".metadata", os.mkfifo), "not a plain file")
+special("pipe_shard", dcp_but("__0_0.distcp", os.mkfifo), "not a plain file")
+special("pipe_json", dcp_but("metadata.json", os.mkfifo), "not a plain file")
+special("pipe_tracker", dcp_but("latest_checkpointed_iteration.txt", os.mkfifo), "not a plain file")
+special("pipe_common", dcp_but("common.pt", os.mkfifo), "not a plain file")
+special("pipe_index", hf_but("model.safetensors.index.json", os.mkfifo), "not a plain file")
+special("pipe_safetensors", hf_but("a.safetensors", os.mkfifo), "not a plain file")
+special("folder_shard", hf_but("a.safetensors", os.mkdir), "not a plain file")
+special("folder_metadata", dcp_but(".metadata", os.mkdir), "not a plain file")
+special("device_shard", hf_but("a.safetensors", lambda p: os.symlink("/dev/zero", p)), "not a plain file")
+special("loop_shard", hf_but("a.safetensors", lambda p: os.symlink("a.safetensors", p)), "a.safetensors")
+special("link_metadata", dcp_but(".metadata", lambda p: os.symlink("was", p)), "a link")
+special("link_common", dcp_but("common.pt", lambda p: os.symlink("__0_0.distcp", p)), "a link")
+special("link_nowhere", dcp_but("__0_0.distcp", lambda p: os.symlink("nowhere", p)), "a link")
+special("link_tracker", dcp_but("latest_checkpointed_iteration.txt", lambda p: os.symlink("/etc/passwd", p)), "latest_checkpointed_iteration.txt")
+
+
+def write(content):
+    def run(path):
+        with open(path, "wb") as f:
+            f.write(content)
+    return run
+
+
+special("tracker_up", dcp_but("latest_checkpointed_iteration.txt", write(b"../../etc")), "latest_checkpointed_iteration.txt")
+special("tracker_negative", dcp_but("latest_checkpointed_iteration.txt", write(b"-1")), "latest_checkpointed_iteration.txt")
+special("tracker_huge", dcp_but("latest_checkpointed_iteration.txt", write(b"9" * 40)), "latest_checkpointed_iteration.txt")
+special("tracker_nowhere", dcp_but("latest_checkpointed_iteration.txt", write(b"7")), "iter_0000007")
+special("backend_zarr", dcp_but("metadata.json", write(b'{"sharded_backend": "zarr"}')), "zarr")
+special("backend_unknown", dcp_but("metadata.json", write(b'{"sharded_backend": "tape"}')), "tape")
+special("json_deep", dcp_but("metadata.json", write(b"[" * 1000000)), "metadata.json")
+special("index_deep", hf_but("model.safetensors.index.json", write(b'{"weight_map":' * 1000000)), "index.json")
+special("index_twice", hf_but("model.safetensors.index.json", write(b'{"weight_map": {"a": "a.safetensors", "a": "b.safetensors"}}')), "index.json")
+special("index_other_file", hf_but("x", write(b""), {"a": "b.safetensors", "b": "a.safetensors"}), "it is not")
+special("index_same_tensor", hf_but("b.safetensors", write(st({"a": tensor()}))), "two of the")
+
 put("ranks/mp_rank_zz/model_optim_rng.pt", b"PK", "")
 cases[-1] = ("ranks", "")
+put("rank_runs/mp_rank_00/model_optim_rng.pt", zipped(b"\x80\x02cos\nsystem\n(" + text("touch ran") + b"tR."), "")
+cases[-1] = ("rank_runs", "os.system")
+put("rank_is_list/mp_rank_00/model_optim_rng.pt", zipped(b"\x80\x02]."), "")
+cases[-1] = ("rank_is_list", "a dict")
 
 with open(os.path.join(out, "cases.tsv"), "w", encoding="utf-8") as f:
     for name, says in cases:

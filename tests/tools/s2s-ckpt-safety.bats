@@ -1,0 +1,198 @@
+# s2s-ckpt beside hostile bytes: what may happen to terminals, to the input, to the disk and to the neighbours of OUT.
+load common
+
+# tensors FILE NAME...: a safetensors file of four float32 each
+tensors() {
+    python3 - "$@" <<'PY'
+import json, struct, sys
+path, names = sys.argv[1], [n.encode().decode("unicode_escape") for n in sys.argv[2:]]
+head = json.dumps({n: {"dtype": "F32", "shape": [4], "data_offsets": [16 * i, 16 * i + 16]} for i, n in enumerate(names)}).encode()
+with open(path, "wb") as f:
+    f.write(struct.pack("<Q", len(head)) + head + bytes(range(16)) * len(names))
+PY
+}
+
+# large FILE MIB: a safetensors file of one tensor
+large() {
+    python3 - "$@" <<'PY'
+import json, struct, sys
+n = int(sys.argv[2]) << 20
+head = json.dumps({"w": {"dtype": "U8", "shape": [n], "data_offsets": [0, n]}}).encode()
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<Q", len(head)) + head + bytes(n))
+PY
+}
+
+# only NAME...: the folder holds these and nothing else
+only() {
+    [ "$(ls -A | sort | tr '\n' ' ')" = "$(printf '%s\n' "$@" | sort | tr '\n' ' ')" ] || { ls -lA >&2; return 1; }
+}
+
+# calm: $output has no control characters but newline and tab
+calm() {
+    printf '%s' "$output" | python3 -c '
+import sys
+text = sys.stdin.buffer.read().decode()
+bad = [c for c in text if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160]
+sys.exit("control characters: %r" % text if bad else 0)'
+}
+
+@test "names with control characters are printed as text, a line a tensor" {
+    tensors a.safetensors 'x\x1b[2Jy' 'two\nlines' 'tab\tbed' 'c1\x9b31m' 'back\\slash' 'plain'
+    tensors b.safetensors 'x\x1b[2Jz'
+    exits 0 s2s-ckpt ls a.safetensors
+    calm
+    [ "${#lines[@]}" -eq 6 ]
+    says 'x\x1b[2Jy' && says 'two\nlines' && says 'tab\tbed' && says 'c1\xc2\x9b31m' && says 'back\\slash'
+    exits 1 s2s-ckpt diff a.safetensors b.safetensors
+    calm
+    exits 0 s2s-ckpt convert --plan --to hf a.safetensors out
+    calm
+    exits 1 s2s-ckpt cat a.safetensors "$(printf 'x\033[2Jq')"
+    calm
+    exits 0 s2s-ckpt convert -q --to torch_dist a.safetensors out
+    exits 0 s2s-ckpt diff a.safetensors out
+    exits 0 s2s-ckpt ls --json out
+    printf '%s' "$output" | python3 -c 'import json,sys; assert "two\nlines" in {t["name"] for t in json.load(sys.stdin)["tensors"]}'
+}
+
+@test "tensors named like paths stay names" {
+    mkdir -p deep/er
+    tensors deep/er/in.safetensors '../../x' '/tmp/s2s-never' '..' '.' 'a/b'
+    cd deep/er
+    for to in hf torch_dist; do
+        exits 0 s2s-ckpt convert -q --to $to in.safetensors $to
+        exits 0 s2s-ckpt diff in.safetensors $to
+    done
+    exits 0 s2s-ckpt convert -q --to safetensors in.safetensors one
+    only in.safetensors hf torch_dist one
+    cd .. && only er && cd .. && only deep
+    [ ! -e /tmp/s2s-never ]
+}
+
+@test "the input is never written: OUT is IN, a link to it, a hard link; cat onto it" {
+    tensors in.safetensors a b
+    cp in.safetensors was
+    ln -s in.safetensors link && ln in.safetensors hard
+    for out in in.safetensors ./in.safetensors link hard; do
+        exits 2 s2s-ckpt convert --to safetensors in.safetensors $out
+        says "choose another OUT"
+        exits 2 s2s-ckpt cat in.safetensors a -o $out
+        same in.safetensors was
+    done
+    mkdir model && cp in.safetensors model/model.safetensors
+    for to in hf torch_dist; do
+        exits 2 s2s-ckpt convert --to $to model model
+        says "is there already"
+        exits 2 s2s-ckpt convert --to $to model model/model.safetensors
+    done
+    same model/model.safetensors was
+    only in.safetensors was link hard model
+}
+
+@test "OUT below IN is written, and IN stays as it was" {
+    mkdir model && tensors model/model.safetensors a b && echo '{}' >model/config.json
+    cp -r model was
+    exits 0 s2s-ckpt convert -q --to hf model model/out
+    exits 0 s2s-ckpt verify model/out
+    exits 0 s2s-ckpt diff model/out was
+    rm -r model/out
+    diff -r model was
+}
+
+@test "links to files elsewhere are not taken along; those of a cache and of the folder are" {
+    mkdir -p hub/snapshots/1 hub/blobs && cd hub/snapshots/1
+    echo secret >"$BATS_TEST_TMPDIR/secret.json"
+    tensors ../../blobs/aa a && echo '{"x": 1}' >../../blobs/bb && echo text >real.txt
+    ln -s ../../blobs/aa model.safetensors && ln -s ../../blobs/bb config.json && ln -s real.txt README.md
+    ln -s "$BATS_TEST_TMPDIR/secret.json" notes.json && ln -s ../../../secret.json other.json && ln -s ../../blobs/../../secret.json third.json
+    exits 0 s2s-ckpt convert --to hf . "$BATS_TEST_TMPDIR/out"
+    says "notes.json: a link to a file elsewhere" && says "other.json: a link" && says "third.json: a link"
+    cd "$BATS_TEST_TMPDIR/out"
+    only README.md config.json model.safetensors real.txt s2s-manifest.json
+    [ "$(grep -c x config.json)" -eq 1 ]
+}
+
+@test "a full disk, a limit of the file's size and a place that cannot be written leave nothing" {
+    large in.safetensors 4
+    for to in hf torch_dist safetensors; do
+        run bash -c "ulimit -f 1024; s2s-ckpt convert -q --to $to in.safetensors out"
+        [ "$status" -eq 1 ] || { echo "$to: exit $status: $output" >&2; return 1; }
+        says "File too large"
+        only in.safetensors
+        touch file
+        exits 1 s2s-ckpt convert -q --to $to in.safetensors file/out
+        says "file/out"
+        exits 1 s2s-ckpt convert -q --to $to in.safetensors no/folder/out
+        says "no/folder/out"
+        rm file
+        only in.safetensors
+    done
+    exits 1 s2s-ckpt convert -q --to safetensors in.safetensors /dev/full
+    says "No space left"
+    exits 1 s2s-ckpt cat in.safetensors w -o /dev/full
+    says "No space left"
+}
+
+@test "a folder that may not be read is named" {
+    [ "$(id -u)" -ne 0 ] || skip "root reads everything"
+    mkdir model && tensors model/model.safetensors a && chmod 000 model
+    run s2s-ckpt ls model
+    chmod 755 model
+    [ "$status" -ne 0 ] && says "model" && says "Permission denied"
+    chmod 000 model/model.safetensors
+    exits 1 s2s-ckpt ls model
+    says "model.safetensors" && says "Permission denied"
+}
+
+@test "an input that is replaced while it is read is noticed" {
+    large in.safetensors 8
+    mkfifo out
+    s2s-ckpt convert -q --to safetensors in.safetensors out 2>said &
+    local converter=$!
+    exec 7<out
+    head -c 1000000 <&7 >part
+    touch -d '2001-01-01' in.safetensors
+    cat <&7 >/dev/null
+    exec 7<&-
+    local status=0
+    wait $converter || status=$?
+    [ "$status" -eq 1 ]
+    grep -q 'in.safetensors: was changed while it was read' said
+}
+
+@test "stopped at any time, a conversion leaves nothing or all of it" {
+    large in.safetensors 64
+    cp in.safetensors was
+    for to in hf torch_dist safetensors; do
+        local stopped=0
+        for ms in 001 004 008 012 016 020 025 030 040 060; do
+            for signal in INT TERM; do
+                run timeout -s $signal 0.$ms s2s-ckpt convert -q --to $to in.safetensors out
+                [ ! -e out ] || { exits 0 s2s-ckpt verify out; rm -r out; }
+                only in.safetensors was
+                [ "$status" -eq 0 ] || stopped=$((stopped + 1))
+            done
+        done
+        [ $stopped -gt 0 ]
+    done
+    same in.safetensors was
+}
+
+@test "texts that a small pickle repeats do not fill the memory" {
+    python3 - <<'PY'
+import struct, zipfile
+text = b"X" + struct.pack("<I", 100000) + b"x" * 100000
+keys = b"}q\2h\0Ns0" + b"".join(b"}q" + bytes([i + 3]) + b"h" + bytes([i + 2]) + b"Ns0" for i in range(60))
+for name, pickle in (("list", b"\x80\x02" + text + b"q\0000]q\1(" + b"h\0" * 100000 + b"e."),
+                     ("keys", b"\x80\x02X\1\0\0\0\"q\0000" + keys + b"cfoo\nbar\n(h\x3etR.")):
+    with zipfile.ZipFile(name + ".pt", "w") as z:
+        z.writestr("archive/data.pkl", pickle)
+PY
+    local little="ulimit -v 300000;"
+    case ${S2S_BIN:-} in *sanitize*) little= ;; esac
+    for name in list keys; do
+        run bash -c "$little timeout 20 s2s-ckpt ls -q --json $name.pt | head -c 100000000 | wc -c"
+        [ "$status" -eq 0 ] && [ "$output" -lt 20000000 ]
+    done
+}

@@ -60,13 +60,16 @@ struct s2s_ckpt {
     size_t n_objects, cap_objects;
     json_t *common;
     void *arena;           /* names, shapes, boxes */
-    void *scratch, *piece; /* CKPT_SCRATCH bytes each: of s2s_ckpt_read, of s2s_ckpt_stream */
+    void *scratch; /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
+    char *piece;   /* some times as much, of s2s_ckpt_stream */
     bool no_links;         /* files of this format are never links: refuse them */
     size_t chunks_left;    /* while .metadata is read: how many more are credible */
     size_t name_bytes;     /* of all tensors and objects */
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
+/* at least CKPT_SCRATCH bytes, lent until the next call that streams */
+char *ckpt_piece(struct s2s_ckpt *ckpt);
 
 /* A file of the checkpoint by its name there: of the folder, or a member. NOTFOUND, FORMAT. */
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,

@@ -212,126 +212,6 @@ int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, c
     return 0;
 }
 
-/* ---- as bytes ---- */
-
-static void *scratch2(struct s2s_ckpt *ckpt)
-{
-    if (!ckpt->piece)
-        ckpt->piece = s2s_xalloc_aligned(CKPT_SCRATCH);
-    return ckpt->piece;
-}
-
-void s2s_ckpt_walk_begin(struct s2s_ckpt_walk *walk, const int64_t *size, int n_dims,
-                         size_t itemsize)
-{
-    *walk = (struct s2s_ckpt_walk){.n_dims = n_dims, .rows = 1};
-    for (int d = 0; d < n_dims; d++) {
-        walk->size[d] = size[d];
-        walk->done |= size[d] == 0;
-    }
-    /* the first axis of which at least one whole row fits into a piece */
-    for (; walk->axis < n_dims; walk->axis++) {
-        int d = walk->axis + 1;
-        int64_t row = ckpt_box_numel(size + d, n_dims - d) * (int64_t)itemsize;
-        if (row <= S2S_CKPT_PIECE) {
-            walk->rows = S2S_CKPT_PIECE / (row > 0 ? row : 1);
-            break;
-        }
-    }
-}
-
-bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk)
-{
-    int axis = walk->axis, n = walk->n_dims, d = axis < n ? axis : n - 1;
-    if (walk->started && d >= 0) {
-        walk->begin[d] += walk->box[d];
-        while (d > 0 && walk->begin[d] == walk->size[d]) {
-            walk->begin[d] = 0;
-            walk->begin[--d]++;
-        }
-        walk->done |= walk->begin[d] == walk->size[d];
-    }
-    walk->done |= walk->started && n == 0;
-    walk->started = true;
-    for (int k = 0; k < n; k++)
-        walk->box[k] = k < axis ? 1 : walk->size[k];
-    if (axis < n && walk->size[axis] - walk->begin[axis] < walk->rows)
-        walk->box[axis] = walk->size[axis] - walk->begin[axis];
-    else if (axis < n)
-        walk->box[axis] = walk->rows;
-    return !walk->done;
-}
-
-int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                    const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
-                    struct s2s_error *err)
-{
-    int64_t rest[S2S_MAX_DIMS], now[S2S_MAX_DIMS];
-    size_t itemsize = s2s_dtype_size(tensor->dtype);
-    struct s2s_ckpt_walk walk;
-    int n = tensor->n_dims, rc = 0;
-    for (int d = 0; d < n; d++)
-        rest[d] = size ? size[d] : tensor->shape[d] - (begin ? begin[d] : 0);
-    s2s_ckpt_walk_begin(&walk, rest, n, itemsize);
-    while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
-        for (int d = 0; d < n; d++)
-            now[d] = walk.begin[d] + (begin ? begin[d] : 0);
-        rc = s2s_ckpt_read(ckpt, tensor, now, walk.box, scratch2(ckpt), err);
-        if (rc == 0)
-            rc = sink(ctx, ckpt->piece, (size_t)ckpt_box_numel(walk.box, n) * itemsize, err);
-    }
-    return rc;
-}
-
-/*
- * Row-major over [g0*l0, g1*l1, ..], a run of the last local axis at a time: the element at
- * (g0, g1, .. ; i0, i1, ..) lies at [g0, g1, .., (i0*l1 + i1)*l2 + ..] of what is stored.
- */
-int s2s_ckpt_stream_orig(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                         s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
-{
-    int n = tensor->n_orig_dims, rc = 0;
-    int64_t at[S2S_MAX_DIMS] = {0}, local[S2S_MAX_DIMS], begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    if (n == 0 || s2s_ckpt_numel(tensor) == 0)
-        return s2s_ckpt_stream(ckpt, tensor, NULL, NULL, sink, ctx, err);
-    for (int d = 0; d < n; d++)
-        local[d] = tensor->orig_shape[d] / tensor->shape[d];
-    while (rc == 0 && at[0] < tensor->orig_shape[0]) {
-        int64_t flat = 0;
-        for (int d = 0; d < n; d++) {
-            begin[d] = at[d] / local[d];
-            size[d] = 1;
-            flat = flat * local[d] + at[d] % local[d];
-        }
-        begin[n] = flat;
-        size[n] = local[n - 1];
-        rc = s2s_ckpt_stream(ckpt, tensor, begin, size, sink, ctx, err);
-        at[n - 1] += local[n - 1];
-        for (int d = n - 1; d > 0 && at[d] == tensor->orig_shape[d]; d--) {
-            at[d] = 0;
-            at[d - 1]++;
-        }
-    }
-    return rc;
-}
-
-int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
-                           s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
-{
-    int file = ckpt_add_file(ckpt, object->file, err);
-    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
-    int rc = fd < 0 ? fd : 0;
-    for (int64_t done = 0; rc == 0 && done < object->len_bytes;) {
-        int64_t left = object->len_bytes - done;
-        size_t n = left < CKPT_SCRATCH ? (size_t)left : CKPT_SCRATCH;
-        rc = ckpt_pread(fd, scratch2(ckpt), n, object->pos + done, object->file, err);
-        if (rc == 0)
-            rc = sink(ctx, ckpt->piece, n, err);
-        done += (int64_t)n;
-    }
-    return rc;
-}
-
 static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                         struct ckpt_chunk *chunk, struct s2s_error *err)
 {
@@ -344,7 +224,7 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
     for (int64_t done = 0; rc == 0 && done < chunk->store_len;) {
         int64_t left = chunk->store_len - done;
         size_t n = left < CKPT_SCRATCH ? (size_t)left : CKPT_SCRATCH;
-        rc = read_store(&t, chunk->store_pos + done, scratch2(ckpt), n, err);
+        rc = read_store(&t, chunk->store_pos + done, ckpt_piece(ckpt), n, err);
         done += (int64_t)n;
     }
     return rc;

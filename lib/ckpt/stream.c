@@ -1,0 +1,228 @@
+/* Tensors and objects as bytes, a piece at a time. */
+#include "lib/ckpt/model.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "lib/base/base.h"
+
+enum {
+    N_PIECES = 3,
+    AHEAD_BYTES = 4 * CKPT_SCRATCH /* less is not worth a thread */
+};
+
+char *ckpt_piece(struct s2s_ckpt *ckpt)
+{
+    if (!ckpt->piece)
+        ckpt->piece = s2s_xalloc_aligned((size_t)N_PIECES * CKPT_SCRATCH);
+    return ckpt->piece;
+}
+
+void s2s_ckpt_walk_begin(struct s2s_ckpt_walk *walk, const int64_t *size, int n_dims,
+                         size_t itemsize)
+{
+    *walk = (struct s2s_ckpt_walk){.n_dims = n_dims, .rows = 1};
+    for (int d = 0; d < n_dims; d++) {
+        walk->size[d] = size[d];
+        walk->done |= size[d] == 0;
+    }
+    /* the first axis of which at least one whole row fits into a piece */
+    for (; walk->axis < n_dims; walk->axis++) {
+        int d = walk->axis + 1;
+        int64_t row = ckpt_box_numel(size + d, n_dims - d) * (int64_t)itemsize;
+        if (row <= S2S_CKPT_PIECE) {
+            walk->rows = S2S_CKPT_PIECE / (row > 0 ? row : 1);
+            break;
+        }
+    }
+}
+
+bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk)
+{
+    int axis = walk->axis, n = walk->n_dims, d = axis < n ? axis : n - 1;
+    if (walk->started && d >= 0) {
+        walk->begin[d] += walk->box[d];
+        while (d > 0 && walk->begin[d] == walk->size[d]) {
+            walk->begin[d] = 0;
+            walk->begin[--d]++;
+        }
+        walk->done |= walk->begin[d] == walk->size[d];
+    }
+    walk->done |= walk->started && n == 0;
+    walk->started = true;
+    for (int k = 0; k < n; k++)
+        walk->box[k] = k < axis ? 1 : walk->size[k];
+    if (axis < n && walk->size[axis] - walk->begin[axis] < walk->rows)
+        walk->box[axis] = walk->size[axis] - walk->begin[axis];
+    else if (axis < n)
+        walk->box[axis] = walk->rows;
+    return !walk->done;
+}
+
+/* ---- a tensor's pieces, one after the other ---- */
+
+/* What is read, and where it is: a thread reads the next piece while this one goes to the sink. */
+struct ahead {
+    struct s2s_ckpt *ckpt;
+    const struct s2s_ckpt_tensor *tensor;
+    const int64_t *begin; /* NULL: zeros */
+    struct s2s_ckpt_walk walk;
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    size_t len[N_PIECES];    /* of piece i % N_PIECES */
+    uint64_t n_read, n_used; /* pieces */
+    bool end, stop;
+    int rc;
+    struct s2s_error err;
+};
+
+/* 1: *len bytes are in out; 0: that was all */
+static int read_next(struct ahead *a, char *out, size_t *len, struct s2s_error *err)
+{
+    int64_t at[S2S_MAX_DIMS];
+    const int n = a->tensor->n_dims;
+    if (!s2s_ckpt_walk_next(&a->walk))
+        return 0;
+    for (int d = 0; d < n; d++)
+        at[d] = a->walk.begin[d] + (a->begin ? a->begin[d] : 0);
+    int rc = s2s_ckpt_read(a->ckpt, a->tensor, at, a->walk.box, out, err);
+    *len = (size_t)ckpt_box_numel(a->walk.box, n) * s2s_dtype_size(a->tensor->dtype);
+    return rc < 0 ? rc : 1;
+}
+
+static void *read_ahead(void *arg)
+{
+    struct ahead *a = arg;
+    int rc = 1;
+    pthread_mutex_lock(&a->lock);
+    while (rc > 0) {
+        while (a->n_read - a->n_used == N_PIECES && !a->stop)
+            pthread_cond_wait(&a->change, &a->lock);
+        if (a->stop)
+            break;
+        size_t slot = a->n_read % N_PIECES;
+        pthread_mutex_unlock(&a->lock);
+        rc = read_next(a, ckpt_piece(a->ckpt) + slot * CKPT_SCRATCH, &a->len[slot], &a->err);
+        pthread_mutex_lock(&a->lock);
+        a->n_read += rc > 0;
+        pthread_cond_signal(&a->change);
+    }
+    a->rc = rc < 0 ? rc : 0;
+    a->end = true;
+    pthread_cond_signal(&a->change);
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+static int use_pieces(struct ahead *a, s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&a->lock);
+    for (;;) {
+        while (a->n_read == a->n_used && !a->end)
+            pthread_cond_wait(&a->change, &a->lock);
+        if (a->n_read == a->n_used || rc < 0)
+            break;
+        size_t slot = a->n_used % N_PIECES;
+        pthread_mutex_unlock(&a->lock);
+        rc = sink(ctx, a->ckpt->piece + slot * CKPT_SCRATCH, a->len[slot], err);
+        pthread_mutex_lock(&a->lock);
+        a->n_used++;
+        a->stop = rc < 0;
+        pthread_cond_signal(&a->change);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return rc;
+}
+
+static int stream_threaded(struct ahead *a, pthread_t *thread, s2s_ckpt_sink *sink, void *ctx,
+                           struct s2s_error *err)
+{
+    int rc = use_pieces(a, sink, ctx, err);
+    pthread_join(*thread, NULL);
+    if (rc == 0 && a->rc < 0 && err)
+        *err = a->err;
+    return rc < 0 ? rc : a->rc;
+}
+
+static bool has_second_core(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) > 1;
+}
+
+int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                    const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
+                    struct s2s_error *err)
+{
+    struct ahead a = {.ckpt = ckpt,
+                      .tensor = tensor,
+                      .begin = begin,
+                      .lock = PTHREAD_MUTEX_INITIALIZER,
+                      .change = PTHREAD_COND_INITIALIZER,
+                      .err = S2S_ERROR_INIT};
+    int64_t rest[S2S_MAX_DIMS];
+    size_t itemsize = s2s_dtype_size(tensor->dtype), len;
+    pthread_t thread;
+    char *piece = ckpt_piece(ckpt);
+    for (int d = 0; d < tensor->n_dims; d++)
+        rest[d] = size ? size[d] : tensor->shape[d] - (begin ? begin[d] : 0);
+    s2s_ckpt_walk_begin(&a.walk, rest, tensor->n_dims, itemsize);
+    if (ckpt_box_numel(rest, tensor->n_dims) >= AHEAD_BYTES / (int64_t)itemsize &&
+        has_second_core() && pthread_create(&thread, NULL, read_ahead, &a) == 0)
+        return stream_threaded(&a, &thread, sink, ctx, err);
+    int rc;
+    while ((rc = read_next(&a, piece, &len, err)) > 0)
+        if ((rc = sink(ctx, piece, len, err)) < 0)
+            break;
+    return rc;
+}
+
+/*
+ * Row-major over [g0*l0, g1*l1, ..], a run of the last local axis at a time: the element at
+ * (g0, g1, .. ; i0, i1, ..) lies at [g0, g1, .., (i0*l1 + i1)*l2 + ..] of what is stored.
+ */
+int s2s_ckpt_stream_orig(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                         s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
+{
+    int n = tensor->n_orig_dims, rc = 0;
+    int64_t at[S2S_MAX_DIMS] = {0}, local[S2S_MAX_DIMS], begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
+    if (n == 0 || s2s_ckpt_numel(tensor) == 0)
+        return s2s_ckpt_stream(ckpt, tensor, NULL, NULL, sink, ctx, err);
+    for (int d = 0; d < n; d++)
+        local[d] = tensor->orig_shape[d] / tensor->shape[d];
+    while (rc == 0 && at[0] < tensor->orig_shape[0]) {
+        int64_t flat = 0;
+        for (int d = 0; d < n; d++) {
+            begin[d] = at[d] / local[d];
+            size[d] = 1;
+            flat = flat * local[d] + at[d] % local[d];
+        }
+        begin[n] = flat;
+        size[n] = local[n - 1];
+        rc = s2s_ckpt_stream(ckpt, tensor, begin, size, sink, ctx, err);
+        at[n - 1] += local[n - 1];
+        for (int d = n - 1; d > 0 && at[d] == tensor->orig_shape[d]; d--) {
+            at[d] = 0;
+            at[d - 1]++;
+        }
+    }
+    return rc;
+}
+
+int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
+                           s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
+{
+    int file = ckpt_add_file(ckpt, object->file, err);
+    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    int rc = fd < 0 ? fd : 0;
+    for (int64_t done = 0; rc == 0 && done < object->len_bytes;) {
+        int64_t left = object->len_bytes - done;
+        size_t n = left < CKPT_SCRATCH ? (size_t)left : CKPT_SCRATCH;
+        rc = ckpt_pread(fd, ckpt_piece(ckpt), n, object->pos + done, object->file, err);
+        if (rc == 0)
+            rc = sink(ctx, ckpt->piece, n, err);
+        done += (int64_t)n;
+    }
+    return rc;
+}

@@ -141,7 +141,7 @@ static struct merge_stack *stack_of(struct merge *m, const char *name, size_t le
     return &m->stacks[m->n_stacks++];
 }
 
-int64_t merge_expert_of(const char *name, const char **begin, const char **end)
+int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **end)
 {
     static const char sequential[] = "experts.local_experts.";
     const char *at = strstr(name, sequential);
@@ -175,7 +175,7 @@ static int survey(struct merge *m)
         if (rc < 0)
             return rc;
         m->n_chunks = local.chunk >= m->n_chunks ? local.chunk + 1 : m->n_chunks;
-        int64_t expert = merge_expert_of(local.name, &begin, &end);
+        int64_t expert = ckpt_merge_expert_of(local.name, &begin, &end);
         if (expert >= 1 << 16)
             return s2s_error_set(m->err, S2S_E_FORMAT, "%s: absurd expert", local.name);
         m->n_local = expert >= m->n_local ? expert + 1 : m->n_local;
@@ -246,11 +246,11 @@ static int merge(struct merge *m)
     for (size_t i = 0; rc == 0 && i < m->ckpt->n_tensors; i++) {
         find_local(&local, m, &m->ckpt->tensors[i]);
         char *name = global_name(m, &local);
-        rc = merge_cut(m, &local, name);
+        rc = ckpt_merge_cut(m, &local, name);
         free(name);
     }
     if (rc == 0)
-        rc = merge_join(m);
+        rc = ckpt_merge_join(m);
     if (rc < 0)
         return rc;
     drop_objects(m->ckpt);

@@ -224,7 +224,7 @@ static int mamba(struct merge *m, const struct merge_local *local, const char *n
 static int expert(struct merge *m, const struct merge_local *local, const char *name, enum cut cut)
 {
     const char *begin, *end;
-    const int64_t index = merge_expert_of(name, &begin, &end);
+    const int64_t index = ckpt_merge_expert_of(name, &begin, &end);
     const int t = m->size[0], r = local->rank->at[0];
     const struct box one = box_of(local);
     bool gated = false;
@@ -308,7 +308,7 @@ static int packed_experts(struct merge *m, const struct merge_local *local, cons
     return 0;
 }
 
-int merge_cut(struct merge *m, const struct merge_local *local, const char *name)
+int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name)
 {
     enum cut cut = WHOLE;
     bool gated;

@@ -47,13 +47,13 @@ struct merge_local {
 
 /* The index of the local expert that a name ends with or holds, -1 for others; *begin and *end are
  * where "local_experts.I" or the number stands. */
-int64_t merge_expert_of(const char *name, const char **begin, const char **end);
+int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **end);
 
 /* Adds the boxes of a local tensor, whose global name this is, to m->parts. */
-int merge_cut(struct merge *m, const struct merge_local *local, const char *name);
+int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name);
 
 /* Makes m->parts the tensors of m->ckpt. SHAPE or FORMAT name two ranks that contradict each other;
  * copies are compared bit for bit. */
-int merge_join(struct merge *m);
+int ckpt_merge_join(struct merge *m);
 
 #endif

@@ -88,7 +88,7 @@ static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, s
     return 0;
 }
 
-int merge_join(struct merge *m)
+int ckpt_merge_join(struct merge *m)
 {
     struct s2s_ckpt *ckpt = m->ckpt;
     struct s2s_ckpt_tensor *tensors = s2s_xcalloc(m->n_parts + 1, sizeof *tensors);

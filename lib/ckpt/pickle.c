@@ -15,7 +15,7 @@ struct block {
     _Alignas(16) char data[];
 };
 
-void *pickle_alloc(struct ckpt_pickle *out, size_t len)
+void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len)
 {
     struct block *block = out->arena;
     len = (len + 15) / 16 * 16;
@@ -47,13 +47,13 @@ void ckpt_pickle_release(struct ckpt_pickle *pickle)
 
 /* ---- failures ---- */
 
-int pickle_refuse(struct pickle_machine *m, int code, const char *what)
+int ckpt_pickle_refuse(struct pickle_machine *m, int code, const char *what)
 {
     return s2s_error_set(m->err, code, "pickle: %s (opcode 0x%02x at byte %zu)", what,
                          m->bytes[m->op_at], m->op_at);
 }
 
-int pickle_truncated(struct pickle_machine *m)
+int ckpt_pickle_truncated(struct pickle_machine *m)
 {
     return s2s_error_set(m->err, S2S_E_TRUNCATED,
                          "pickle: ends inside opcode 0x%02x at byte %zu of %zu", m->bytes[m->op_at],
@@ -62,27 +62,27 @@ int pickle_truncated(struct pickle_machine *m)
 
 /* ---- nodes ---- */
 
-struct ckpt_node *pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind)
+struct ckpt_node *ckpt_pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind)
 {
-    struct ckpt_node *node = pickle_alloc(m->out, sizeof *node);
+    struct ckpt_node *node = ckpt_pickle_alloc(m->out, sizeof *node);
     *node = (struct ckpt_node){.kind = (uint8_t)kind, .offset = m->op_at};
     return node;
 }
 
-int pickle_push(struct pickle_machine *m, struct ckpt_node *node)
+int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node)
 {
     if (m->n_stack >= MAX_STACK)
-        return pickle_refuse(m, S2S_E_FORMAT, "stack of more than 2^26 values");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "stack of more than 2^26 values");
     s2s_grow(&m->stack, m->n_stack, &m->cap_stack, sizeof *m->stack);
     m->stack[m->n_stack++] = node;
     return 0;
 }
 
-void pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item)
+void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item)
 {
     if (node->n == node->cap) {
         uint32_t cap = node->cap ? node->cap * 2 : 4;
-        struct ckpt_node **items = pickle_alloc(m->out, cap * sizeof *items);
+        struct ckpt_node **items = ckpt_pickle_alloc(m->out, cap * sizeof *items);
         if (node->n)
             memcpy(items, node->items, node->n * sizeof *items);
         node->items = items;
@@ -103,27 +103,27 @@ static size_t floor_pos(struct pickle_machine *m)
     return m->n_marks ? m->marks[m->n_marks - 1] : 0;
 }
 
-struct ckpt_node *pickle_pop(struct pickle_machine *m)
+struct ckpt_node *ckpt_pickle_pop(struct pickle_machine *m)
 {
     return m->n_stack > floor_pos(m) ? m->stack[--m->n_stack] : NULL;
 }
 
-struct ckpt_node *pickle_top(struct pickle_machine *m)
+struct ckpt_node *ckpt_pickle_top(struct pickle_machine *m)
 {
     return m->n_stack > floor_pos(m) ? m->stack[m->n_stack - 1] : NULL;
 }
 
-int pickle_underflow(struct pickle_machine *m)
+int ckpt_pickle_underflow(struct pickle_machine *m)
 {
-    return pickle_refuse(m, S2S_E_FORMAT, "too few values on the stack");
+    return ckpt_pickle_refuse(m, S2S_E_FORMAT, "too few values on the stack");
 }
 
-struct ckpt_node *pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
-                                 struct ckpt_node **items, size_t n)
+struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
+                                      struct ckpt_node **items, size_t n)
 {
-    struct ckpt_node *node = pickle_new_node(m, kind);
+    struct ckpt_node *node = ckpt_pickle_new_node(m, kind);
     if (n) {
-        node->items = pickle_alloc(m->out, n * sizeof *items);
+        node->items = ckpt_pickle_alloc(m->out, n * sizeof *items);
         memcpy(node->items, items, n * sizeof *items);
     }
     node->n = node->cap = (uint32_t)n;
@@ -134,9 +134,9 @@ struct ckpt_node *pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
 static int push_popped(struct pickle_machine *m, enum ckpt_kind kind, size_t n)
 {
     if (m->n_stack - floor_pos(m) < n)
-        return pickle_underflow(m);
+        return ckpt_pickle_underflow(m);
     m->n_stack -= n;
-    return pickle_push(m, pickle_node_of(m, kind, m->stack + m->n_stack, n));
+    return ckpt_pickle_push(m, ckpt_pickle_node_of(m, kind, m->stack + m->n_stack, n));
 }
 
 /* pops the values above the mark, and the mark, into a container */
@@ -144,25 +144,25 @@ static int push_marked(struct pickle_machine *m, enum ckpt_kind kind)
 {
     int64_t mark = mark_pos(m);
     if (mark < 0)
-        return pickle_refuse(m, S2S_E_FORMAT, "no mark");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
     size_t n = m->n_stack - (size_t)mark;
     if (kind == CKPT_DICT && n % 2)
-        return pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
     m->n_marks--;
     m->n_stack -= n;
-    return pickle_push(m, pickle_node_of(m, kind, m->stack + m->n_stack, n));
+    return ckpt_pickle_push(m, ckpt_pickle_node_of(m, kind, m->stack + m->n_stack, n));
 }
 
 /* ---- memo ---- */
 
 static int memo_put(struct pickle_machine *m, uint64_t index)
 {
-    struct ckpt_node *node = pickle_top(m);
+    struct ckpt_node *node = ckpt_pickle_top(m);
     if (!node)
-        return pickle_underflow(m);
+        return ckpt_pickle_underflow(m);
     /* a pickler numbers its objects, so no index can pass the count of opcodes */
     if (index > m->n_ops)
-        return pickle_refuse(m, S2S_E_FORMAT, "memo index past the number of opcodes");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo index past the number of opcodes");
     while (index >= m->cap_memo) {
         size_t cap = m->cap_memo ? m->cap_memo * 2 : 256;
         m->memo = s2s_xrealloc(m->memo, cap, sizeof *m->memo);
@@ -177,8 +177,8 @@ static int memo_put(struct pickle_machine *m, uint64_t index)
 static int memo_get(struct pickle_machine *m, uint64_t index)
 {
     if (index >= m->cap_memo || !m->memo[index])
-        return pickle_refuse(m, S2S_E_FORMAT, "memo entry that was never set");
-    return pickle_push(m, m->memo[index]);
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo entry that was never set");
+    return ckpt_pickle_push(m, m->memo[index]);
 }
 
 static int op_memo_line(struct pickle_machine *m, char op)
@@ -187,12 +187,12 @@ static int op_memo_line(struct pickle_machine *m, char op)
     size_t len = 0;
     char text[32];
     int64_t index;
-    int rc = pickle_take_line(m, &line, &len);
+    int rc = ckpt_pickle_take_line(m, &line, &len);
     if (rc < 0)
         return rc;
     snprintf(text, sizeof text, "%.*s", (int)(len < 30 ? len : 30), line);
     if (s2s_parse_i64(&index, text, 0, INT64_MAX, NULL) < 0)
-        return pickle_refuse(m, S2S_E_FORMAT, "bad memo index");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad memo index");
     return op == 'p' ? memo_put(m, (uint64_t)index) : memo_get(m, (uint64_t)index);
 }
 
@@ -204,7 +204,7 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
     struct ckpt_node *node = pos >= floor_pos(m) && pos < m->n_stack ? m->stack[pos] : NULL;
     if (node && node->kind == CKPT_RECORD) {
         if (!node->items[3])
-            node->items[3] = pickle_new_node(m, kind);
+            node->items[3] = ckpt_pickle_new_node(m, kind);
         node = node->items[3];
     }
     return node && node->kind == kind ? node : NULL;
@@ -217,37 +217,37 @@ static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
     if (marked) {
         int64_t mark = mark_pos(m);
         if (mark < 0)
-            return pickle_refuse(m, S2S_E_FORMAT, "no mark");
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
         begin = (size_t)mark;
         m->n_marks--;
     } else {
         if (m->n_stack - floor_pos(m) < width)
-            return pickle_underflow(m);
+            return ckpt_pickle_underflow(m);
         begin = m->n_stack - width;
     }
     if ((m->n_stack - begin) % width)
-        return pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
     struct ckpt_node *node = begin ? target(m, begin - 1, kind) : NULL;
     if (!node)
-        return pickle_refuse(m, S2S_E_FORMAT,
-                             kind == CKPT_DICT   ? "items for what is no dict"
-                             : kind == CKPT_LIST ? "items for what is no list"
-                                                 : "items for what is no set");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT,
+                                  kind == CKPT_DICT   ? "items for what is no dict"
+                                  : kind == CKPT_LIST ? "items for what is no list"
+                                                      : "items for what is no set");
     for (size_t i = begin; i < m->n_stack; i++)
-        pickle_add_item(m, node, m->stack[i]);
+        ckpt_pickle_add_item(m, node, m->stack[i]);
     m->n_stack = begin;
     return 0;
 }
 
 static int op_persid(struct pickle_machine *m)
 {
-    struct ckpt_node *id = pickle_pop(m);
+    struct ckpt_node *id = ckpt_pickle_pop(m);
     if (!id)
-        return pickle_underflow(m);
-    struct ckpt_node *node = pickle_node_of(m, CKPT_PERSID, &id, 1);
+        return ckpt_pickle_underflow(m);
+    struct ckpt_node *node = ckpt_pickle_node_of(m, CKPT_PERSID, &id, 1);
     s2s_grow(&m->out->persids, m->out->n_persids, &m->cap_persids, sizeof node);
     m->out->persids[m->out->n_persids++] = node;
-    return pickle_push(m, node);
+    return ckpt_pickle_push(m, node);
 }
 
 static int op_pop(struct pickle_machine *m)
@@ -257,14 +257,14 @@ static int op_pop(struct pickle_machine *m)
     else if (m->n_marks)
         m->n_marks--;
     else
-        return pickle_underflow(m);
+        return ckpt_pickle_underflow(m);
     return 0;
 }
 
 static int op_mark(struct pickle_machine *m)
 {
     if (m->n_marks >= MAX_STACK)
-        return pickle_refuse(m, S2S_E_FORMAT, "more than 2^26 marks");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "more than 2^26 marks");
     s2s_grow(&m->marks, m->n_marks, &m->cap_marks, sizeof *m->marks);
     m->marks[m->n_marks++] = m->n_stack;
     return 0;
@@ -274,35 +274,35 @@ static int op_pop_mark(struct pickle_machine *m)
 {
     int64_t mark = mark_pos(m);
     if (mark < 0)
-        return pickle_refuse(m, S2S_E_FORMAT, "no mark");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
     m->n_marks--;
     m->n_stack = (size_t)mark;
     return 0;
 }
 
-int pickle_sized(struct pickle_machine *m, int n_bytes,
-                 int (*op)(struct pickle_machine *, uint64_t))
+int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,
+                      int (*op)(struct pickle_machine *, uint64_t))
 {
-    const unsigned char *p = pickle_take(m, (size_t)n_bytes);
-    return p ? op(m, pickle_le(p, n_bytes)) : pickle_truncated(m);
+    const unsigned char *p = ckpt_pickle_take(m, (size_t)n_bytes);
+    return p ? op(m, ckpt_pickle_le(p, n_bytes)) : ckpt_pickle_truncated(m);
 }
 
 static int op_frame(struct pickle_machine *m, uint64_t len)
 {
     return len <= m->len - m->at
                ? 0
-               : pickle_refuse(m, S2S_E_TRUNCATED, "frame longer than the pickle");
+               : ckpt_pickle_refuse(m, S2S_E_TRUNCATED, "frame longer than the pickle");
 }
 
 static int op_proto(struct pickle_machine *m, uint64_t version)
 {
-    return version <= 5 ? 0 : pickle_refuse(m, S2S_E_UNSUPPORTED, "protocol above 5");
+    return version <= 5 ? 0 : ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "protocol above 5");
 }
 
 static int op_dup(struct pickle_machine *m)
 {
-    struct ckpt_node *node = pickle_top(m);
-    return node ? pickle_push(m, node) : pickle_underflow(m);
+    struct ckpt_node *node = ckpt_pickle_top(m);
+    return node ? ckpt_pickle_push(m, node) : ckpt_pickle_underflow(m);
 }
 
 /* containers, objects, memo; the rest is run_value's */
@@ -310,9 +310,9 @@ static int run(struct pickle_machine *m, unsigned char op)
 {
     switch (op) {
     case 0x80:
-        return pickle_sized(m, 1, op_proto);
+        return ckpt_pickle_sized(m, 1, op_proto);
     case 0x95:
-        return pickle_sized(m, 8, op_frame);
+        return ckpt_pickle_sized(m, 8, op_frame);
     case '(':
         return op_mark(m);
     case '0':
@@ -322,13 +322,13 @@ static int run(struct pickle_machine *m, unsigned char op)
     case '2':
         return op_dup(m);
     case ']':
-        return pickle_push(m, pickle_new_node(m, CKPT_LIST));
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_LIST));
     case '}':
-        return pickle_push(m, pickle_new_node(m, CKPT_DICT));
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_DICT));
     case ')':
-        return pickle_push(m, pickle_new_node(m, CKPT_TUPLE));
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_TUPLE));
     case 0x8f:
-        return pickle_push(m, pickle_new_node(m, CKPT_SET));
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_SET));
     case 'l':
         return push_marked(m, CKPT_LIST);
     case 'd':
@@ -353,30 +353,30 @@ static int run(struct pickle_machine *m, unsigned char op)
     case 'p':
         return op_memo_line(m, (char)op);
     case 'h':
-        return pickle_sized(m, 1, memo_get);
+        return ckpt_pickle_sized(m, 1, memo_get);
     case 'j':
-        return pickle_sized(m, 4, memo_get);
+        return ckpt_pickle_sized(m, 4, memo_get);
     case 'q':
-        return pickle_sized(m, 1, memo_put);
+        return ckpt_pickle_sized(m, 1, memo_put);
     case 'r':
-        return pickle_sized(m, 4, memo_put);
+        return ckpt_pickle_sized(m, 4, memo_put);
     case 0x94:
         return memo_put(m, m->n_memoized);
     case 'c':
-        return pickle_global(m);
+        return ckpt_pickle_global(m);
     case 0x93:
-        return pickle_stack_global(m);
+        return ckpt_pickle_stack_global(m);
     case 'R':
     case 0x81:
-        return pickle_reduce(m, false);
+        return ckpt_pickle_reduce(m, false);
     case 0x92:
-        return pickle_reduce(m, true);
+        return ckpt_pickle_reduce(m, true);
     case 'b':
-        return pickle_build(m);
+        return ckpt_pickle_build(m);
     case 'Q':
         return op_persid(m);
     default:
-        return pickle_run_value(m, op);
+        return ckpt_pickle_run_value(m, op);
     }
 }
 
@@ -388,14 +388,15 @@ static int run_all(struct pickle_machine *m)
         m->n_ops++;
         if (op == '.') {
             if (m->n_stack != 1 || m->n_marks)
-                return pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
+                return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
             m->out->root = m->stack[0];
             m->out->len = m->at;
             return 0;
         }
         int rc = run(m, op);
         if (rc == 0 && m->out->arena_bytes / BYTES_PER_BYTE > m->len + SPARE_BYTES / BYTES_PER_BYTE)
-            rc = pickle_refuse(m, S2S_E_FORMAT, "a bomb: values far larger than the pickle itself");
+            rc = ckpt_pickle_refuse(m, S2S_E_FORMAT,
+                                    "a bomb: values far larger than the pickle itself");
         if (rc < 0)
             return rc;
     }

@@ -23,40 +23,40 @@ struct pickle_machine {
 enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node);
 
 /* Memory that lives as long as the pickle, 16-aligned, not cleared. */
-void *pickle_alloc(struct ckpt_pickle *out, size_t len);
+void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len);
 
 /* Errors that name the opcode and its place; they give the code. */
-int pickle_refuse(struct pickle_machine *m, int code, const char *what);
-int pickle_truncated(struct pickle_machine *m);
-int pickle_underflow(struct pickle_machine *m);
+int ckpt_pickle_refuse(struct pickle_machine *m, int code, const char *what);
+int ckpt_pickle_truncated(struct pickle_machine *m);
+int ckpt_pickle_underflow(struct pickle_machine *m);
 
-struct ckpt_node *pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind);
+struct ckpt_node *ckpt_pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind);
 /* A node of these n items, which are copied. */
-struct ckpt_node *pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
-                                 struct ckpt_node **items, size_t n);
-void pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item);
+struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
+                                      struct ckpt_node **items, size_t n);
+void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item);
 
-int pickle_push(struct pickle_machine *m, struct ckpt_node *node);
+int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node);
 /* NULL at the last mark and on an empty stack. */
-struct ckpt_node *pickle_pop(struct pickle_machine *m);
-struct ckpt_node *pickle_top(struct pickle_machine *m);
+struct ckpt_node *ckpt_pickle_pop(struct pickle_machine *m);
+struct ckpt_node *ckpt_pickle_top(struct pickle_machine *m);
 
 /* The next n bytes of the pickle, which are passed; NULL when there are fewer. */
-const unsigned char *pickle_take(struct pickle_machine *m, size_t n);
-uint64_t pickle_le(const unsigned char *p, int n);
+const unsigned char *ckpt_pickle_take(struct pickle_machine *m, size_t n);
+uint64_t ckpt_pickle_le(const unsigned char *p, int n);
 /* Up to the line's end, which is passed too; borrowed. */
-int pickle_take_line(struct pickle_machine *m, const char **line, size_t *len);
+int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len);
 /* Runs op with the little-endian number of n_bytes that stands next. */
-int pickle_sized(struct pickle_machine *m, int n_bytes,
-                 int (*op)(struct pickle_machine *, uint64_t));
+int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,
+                      int (*op)(struct pickle_machine *, uint64_t));
 
 /* The opcodes of numbers and strings; UNSUPPORTED for what is no opcode at all. */
-int pickle_run_value(struct pickle_machine *m, unsigned char op);
+int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op);
 
 /* GLOBAL, STACK_GLOBAL, REDUCE and NEWOBJ (with keywords: NEWOBJ_EX), BUILD */
-int pickle_global(struct pickle_machine *m);
-int pickle_stack_global(struct pickle_machine *m);
-int pickle_reduce(struct pickle_machine *m, bool keywords);
-int pickle_build(struct pickle_machine *m);
+int ckpt_pickle_global(struct pickle_machine *m);
+int ckpt_pickle_stack_global(struct pickle_machine *m);
+int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords);
+int ckpt_pickle_build(struct pickle_machine *m);
 
 #endif

@@ -6,12 +6,12 @@
 static int push_global(struct pickle_machine *m, const char *module, size_t module_len,
                        const char *name, size_t name_len)
 {
-    char *text = pickle_alloc(m->out, module_len + name_len + 2);
+    char *text = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
     memcpy(text, module, module_len);
     text[module_len] = '\n';
     memcpy(text + module_len + 1, name, name_len);
     text[module_len + 1 + name_len] = 0;
-    struct ckpt_node *node = pickle_new_node(m, CKPT_GLOBAL);
+    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_GLOBAL);
     node->text = text;
     node->len = module_len + 1 + name_len;
     node->n = (uint32_t)module_len;
@@ -31,33 +31,33 @@ static int push_global(struct pickle_machine *m, const char *module, size_t modu
         node->opaque = true;
         m->out->n_opaque++;
         if (!m->out->opaque_name) {
-            char *shown = pickle_alloc(m->out, module_len + name_len + 2);
+            char *shown = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
             memcpy(shown, text, module_len + name_len + 2);
             shown[module_len] = '.';
             m->out->opaque_name = shown;
         }
     }
-    return pickle_push(m, node);
+    return ckpt_pickle_push(m, node);
 }
 
-int pickle_global(struct pickle_machine *m)
+int ckpt_pickle_global(struct pickle_machine *m)
 {
     const char *module = NULL, *name = NULL;
     size_t module_len = 0, name_len = 0;
-    int rc = pickle_take_line(m, &module, &module_len);
+    int rc = ckpt_pickle_take_line(m, &module, &module_len);
     if (rc == 0)
-        rc = pickle_take_line(m, &name, &name_len);
+        rc = ckpt_pickle_take_line(m, &name, &name_len);
     return rc < 0 ? rc : push_global(m, module, module_len, name, name_len);
 }
 
-int pickle_stack_global(struct pickle_machine *m)
+int ckpt_pickle_stack_global(struct pickle_machine *m)
 {
-    struct ckpt_node *name = pickle_pop(m), *module = pickle_pop(m);
+    struct ckpt_node *name = ckpt_pickle_pop(m), *module = ckpt_pickle_pop(m);
     if (!name || !module)
-        return pickle_underflow(m);
+        return ckpt_pickle_underflow(m);
     if (name->kind != CKPT_STR || module->kind != CKPT_STR || name->len > 65535 ||
         module->len > 65535)
-        return pickle_refuse(m, S2S_E_FORMAT, "class whose name is no text");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "class whose name is no text");
     return push_global(m, module->text, module->len, name->text, name->len);
 }
 
@@ -66,8 +66,8 @@ static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct
 {
     const struct ckpt_node *text = args->n ? args->items[0] : NULL;
     if (!text || text->kind != CKPT_STR)
-        return pickle_refuse(m, S2S_E_FORMAT, "encode of what is no text");
-    char *bytes = pickle_alloc(m->out, text->len + 1);
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "encode of what is no text");
+    char *bytes = ckpt_pickle_alloc(m->out, text->len + 1);
     size_t n = 0;
     for (size_t i = 0; i < text->len; i++) {
         unsigned char c = (unsigned char)text->text[i];
@@ -77,10 +77,10 @@ static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct
             bytes[n++] = (char)((c & 3) << 6 | (text->text[i + 1] & 0x3F));
             i++;
         } else {
-            return pickle_refuse(m, S2S_E_FORMAT, "bytes above 255");
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bytes above 255");
         }
     }
-    *out = pickle_new_node(m, CKPT_BYTES);
+    *out = ckpt_pickle_new_node(m, CKPT_BYTES);
     (*out)->text = bytes;
     (*out)->len = n;
     return 0;
@@ -90,23 +90,23 @@ static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct
 static int container(struct pickle_machine *m, enum ckpt_kind kind, const struct ckpt_node *from,
                      struct ckpt_node **out)
 {
-    *out = pickle_new_node(m, kind);
+    *out = ckpt_pickle_new_node(m, kind);
     if (!from)
         return 0;
     if (from->kind != CKPT_LIST && from->kind != CKPT_TUPLE && from->kind != CKPT_SET &&
         !(kind == CKPT_DICT && from->kind == CKPT_DICT))
-        return pickle_refuse(m, S2S_E_FORMAT, "container made of something else");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "container made of something else");
     if (kind != CKPT_DICT || from->kind == CKPT_DICT) {
         for (uint32_t i = 0; i < from->n; i++)
-            pickle_add_item(m, *out, from->items[i]);
+            ckpt_pickle_add_item(m, *out, from->items[i]);
         return 0;
     }
     for (uint32_t i = 0; i < from->n; i++) {
         const struct ckpt_node *pair = from->items[i];
         if ((pair->kind != CKPT_LIST && pair->kind != CKPT_TUPLE) || pair->n != 2)
-            return pickle_refuse(m, S2S_E_FORMAT, "dict made of what are no pairs");
-        pickle_add_item(m, *out, pair->items[0]);
-        pickle_add_item(m, *out, pair->items[1]);
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict made of what are no pairs");
+        ckpt_pickle_add_item(m, *out, pair->items[0]);
+        ckpt_pickle_add_item(m, *out, pair->items[1]);
     }
     return 0;
 }
@@ -115,7 +115,7 @@ static struct ckpt_node *record(struct pickle_machine *m, struct ckpt_node *glob
                                 struct ckpt_node *args)
 {
     struct ckpt_node *parts[4] = {global, args, NULL, NULL};
-    struct ckpt_node *node = pickle_node_of(m, CKPT_RECORD, parts, 4);
+    struct ckpt_node *node = ckpt_pickle_node_of(m, CKPT_RECORD, parts, 4);
     node->opaque = global->opaque;
     return node;
 }
@@ -142,7 +142,7 @@ static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, stru
         if (is_builtin(global, containers[i].name))
             return container(m, containers[i].kind, first, out);
     if (is_builtin(global, "bytes") || is_builtin(global, "bytearray")) {
-        *out = pickle_new_node(m, CKPT_BYTES);
+        *out = ckpt_pickle_new_node(m, CKPT_BYTES);
         if (first && first->kind == CKPT_STR)
             return latin1(m, args, out);
         if (first && first->kind == CKPT_BYTES)
@@ -185,33 +185,33 @@ static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_
 }
 
 /* REDUCE (0 extra), NEWOBJ, NEWOBJ_EX (keyword arguments on top) */
-int pickle_reduce(struct pickle_machine *m, bool keywords)
+int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
 {
-    struct ckpt_node *names = keywords ? pickle_pop(m) : NULL;
-    struct ckpt_node *args = pickle_pop(m), *global = pickle_pop(m), *made = NULL;
+    struct ckpt_node *names = keywords ? ckpt_pickle_pop(m) : NULL;
+    struct ckpt_node *args = ckpt_pickle_pop(m), *global = ckpt_pickle_pop(m), *made = NULL;
     if (!args || !global || (keywords && !names))
-        return pickle_underflow(m);
+        return ckpt_pickle_underflow(m);
     if (global->kind != CKPT_GLOBAL)
-        return pickle_refuse(m, S2S_E_FORMAT, "call of something that is no class");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call of something that is no class");
     if (args->kind != CKPT_TUPLE)
-        return pickle_refuse(m, S2S_E_FORMAT, "call whose arguments are no tuple");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call whose arguments are no tuple");
     int rc = make(m, global, args, &made);
     if (rc == 0 && names && made->kind == CKPT_RECORD)
         made->items[2] = names;
-    return rc < 0 ? rc : pickle_push(m, made);
+    return rc < 0 ? rc : ckpt_pickle_push(m, made);
 }
 
-int pickle_build(struct pickle_machine *m)
+int ckpt_pickle_build(struct pickle_machine *m)
 {
-    struct ckpt_node *state = pickle_pop(m), *node = pickle_top(m);
+    struct ckpt_node *state = ckpt_pickle_pop(m), *node = ckpt_pickle_top(m);
     if (!state || !node)
-        return pickle_underflow(m);
+        return ckpt_pickle_underflow(m);
     if (node->kind == CKPT_DICT || node->kind == CKPT_LIST || node->kind == CKPT_SET)
         return 0; /* attributes of an OrderedDict (its _metadata): no data of ours */
     if (node->kind != CKPT_RECORD)
-        return pickle_refuse(m, S2S_E_FORMAT, "state for something that is no object");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state for something that is no object");
     if (node->items[2])
-        return pickle_refuse(m, S2S_E_FORMAT, "state of an object set twice");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state of an object set twice");
     node->items[2] = state;
     return 0;
 }

@@ -1,0 +1,156 @@
+/*
+ * Folders made of one input, for readers of checkpoints of many files. The input is a list of
+ * files: a byte that chooses a name of the target's table, two bytes of length (little-endian), the
+ * bytes; what is cut short goes to the end. Where the table says archive they are the pickle of a
+ * torch.save archive: a mutated pickle in a zip would fail at its CRC-32 and reach nothing.
+ */
+#ifndef TESTS_FUZZ_FOLDER_H
+#define TESTS_FUZZ_FOLDER_H
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt.h"
+#include "lib/ckpt/ckpt_files.h"
+#include "lib/io/zip.h"
+
+struct folder_name {
+    const char *name;
+    bool archive;
+};
+
+static char folder[64];
+
+static void folder_clean_up(void)
+{
+    s2s_ckpt_remove_tree(folder, NULL);
+}
+
+/* In memory where the system has a folder there. */
+static void folder_make(void)
+{
+    if (*folder)
+        return;
+    s2s_log_set_verbosity(-1);
+    snprintf(folder, sizeof folder, "%s/s2s-fuzz-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(folder))
+        abort();
+    atexit(folder_clean_up);
+}
+
+static void folder_put(const char *name, const void *bytes, size_t len)
+{
+    char path[192];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    char *slash = strrchr(path, '/');
+    if (strchr(name, '/')) {
+        *slash = 0;
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, bytes, len) != (ssize_t)len)
+        abort();
+    close(fd);
+}
+
+static int folder_collect(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    s2s_buf_add(ctx, bytes, len);
+    return 0;
+}
+
+/* An archive of this pickle and storages 0 to 4 of 64, 32, 16, 8 and 4 bytes. */
+static void folder_archive(struct s2s_buf *out, const void *pickle, size_t len)
+{
+    static const char zeros[64];
+    struct s2s_zip_writer *zip = s2s_zip_writer_new(folder_collect, out);
+    int64_t total;
+    int rc = s2s_zip_add(zip, "archive/data.pkl", 1, pickle, len, NULL);
+    for (int i = 0; rc == 0 && i < 5; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "archive/data/%d", i);
+        rc = s2s_zip_add(zip, name, 64, zeros, sizeof zeros >> i, NULL);
+    }
+    if (rc < 0 || s2s_zip_finish(zip, &total, NULL) < 0)
+        abort();
+    s2s_zip_writer_free(zip);
+}
+
+/* The next file of the input; false at its end. Gives: free bytes->data. */
+static bool folder_next(const uint8_t **data, size_t *size, const struct folder_name *names,
+                        size_t n_names, const char **name, struct s2s_buf *bytes)
+{
+    if (*size < 3)
+        return false;
+    const struct folder_name *chosen = &names[(*data)[0] % n_names];
+    size_t len = (size_t)(*data)[1] | (size_t)(*data)[2] << 8;
+    *data += 3;
+    *size -= 3;
+    len = len < *size ? len : *size;
+    s2s_buf_clear(bytes);
+    s2s_buf_reserve(bytes, 1);
+    if (chosen->archive)
+        folder_archive(bytes, *data, len);
+    else
+        s2s_buf_add(bytes, *data, len);
+    *name = chosen->name;
+    *data += len;
+    *size -= len;
+    return true;
+}
+
+/* Empties the folder and fills it. */
+static inline void folder_fill(const uint8_t *data, size_t size, const struct folder_name *names,
+                               size_t n_names)
+{
+    const char *name;
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    folder_make();
+    folder_clean_up();
+    if (mkdir(folder, 0700) < 0)
+        abort();
+    for (int i = 0; i < 16 && folder_next(&data, &size, names, n_names, &name, &bytes); i++)
+        folder_put(name, bytes.data, bytes.len);
+    s2s_buf_release(&bytes);
+}
+
+static int folder_ignore(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    return 0;
+}
+
+/* Reads what is there, as ls --sha256 and verify do. */
+static inline void folder_read(struct s2s_ckpt *ckpt)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    size_t n, n_objects;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &n_objects);
+    for (size_t i = 0; i < n; i++) {
+        /* views may say "a thousand times this row" (stride 0): legal */
+        if (s2s_ckpt_numel(&tensors[i]) < 1 << 12)
+            s2s_ckpt_stream(ckpt, &tensors[i], NULL, NULL, folder_ignore, NULL, &err);
+        s2s_ckpt_verify_tensor(ckpt, &tensors[i], &err);
+    }
+    for (size_t i = 0; i < n_objects; i++)
+        s2s_ckpt_verify_object(ckpt, &objects[i], &err);
+}
+
+/* An error must say something, and where. */
+static inline void folder_demand(int rc, const struct s2s_error *err)
+{
+    if (rc < 0 && !strstr(err->text, folder))
+        S2S_BUG("an error that does not name its file: %s", err->text);
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* Hugging Face folders: index, shards, config.json, torch files, composites and the boxes of
+ * torch.distributed.checkpoint in headers; read, and planned in both directions. */
+#include "lib/ckpt/to_hf.h"
+#include "lib/ckpt/to_megatron.h"
+#include "tests/fuzz/folder.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const struct folder_name names[] = {
+    {"model.safetensors", false},
+    {"model.safetensors.index.json", false},
+    {"model-00001-of-00002.safetensors", false},
+    {"model-00002-of-00002.safetensors", false},
+    {"config.json", false},
+    {"pytorch_model.bin", true},
+    {"pytorch_model.bin.index.json", false},
+    {"pytorch_model-00001-of-00001.bin", true},
+    {"encoder/model.safetensors", false},
+    {"llm/model.safetensors", false},
+    {"projection.safetensors", false},
+    {"encoder/config.json", false},
+};
+
+static void plan_hf(struct s2s_ckpt *ckpt)
+{
+    const struct s2s_hf_options options = {.dtype = S2S_BF16};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_hf_output out;
+    s2s_hf_prepare(&out, ckpt, &options, &err);
+    s2s_hf_release(&out);
+}
+
+static void plan_megatron(struct s2s_ckpt *ckpt)
+{
+    const struct ckpt_map_request request = {.ckpt = ckpt, .name = "llama", .vocab_multiple = 8};
+    struct ckpt_map_result result = {.n_unused = 0};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_ckpt_plan plan = {.source = ckpt};
+    json_t *common = NULL;
+    if (s2s_megatron_prepare(&plan, &common, &request, &result, &err) == 0)
+        s2s_ckpt_plan_seal(&plan, &err);
+    s2s_ckpt_plan_release(&plan);
+    json_decref(common);
+    free(result.unused);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct s2s_ckpt *ckpt;
+    struct s2s_error err = S2S_ERROR_INIT;
+    folder_fill(data, size, names, sizeof names / sizeof *names);
+    int rc = s2s_ckpt_open(&ckpt, folder, &err);
+    folder_demand(rc, &err);
+    if (rc < 0)
+        return 0;
+    folder_read(ckpt);
+    plan_hf(ckpt);
+    plan_megatron(ckpt);
+    s2s_ckpt_close(ckpt);
+    return 0;
+}

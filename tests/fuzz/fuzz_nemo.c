@@ -1,0 +1,91 @@
+/* .nemo archives. First byte 0: the rest is a tar as it is; else a list of members as in folder.h,
+ * with right header checksums. */
+#include <sys/mman.h>
+
+#include "lib/ckpt/to_hf.h"
+#include "tests/fuzz/folder.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { BLOCK = 512 };
+
+static const struct folder_name names[] = {
+    {"model_config.yaml", false},           {"./model_weights.ckpt", true},
+    {"model_weights.ckpt", true},           {"./model_config.yaml", false},
+    {"model_weights/.metadata", false},     {"tokenizer.vocab", false},
+    {"dir/../../model_config.yaml", false},
+};
+
+static void add_member(struct s2s_buf *tar, const char *name, const struct s2s_buf *bytes)
+{
+    static const char zeros[BLOCK];
+    char header[BLOCK] = "";
+    unsigned sum = 0;
+    snprintf(header, 100, "%s", name);
+    memcpy(header + 100, "0000644", 8);
+    memcpy(header + 108, "0000000", 8);
+    memcpy(header + 116, "0000000", 8);
+    snprintf(header + 124, 12, "%011zo", bytes->len);
+    memcpy(header + 136, "00000000000", 12);
+    memcpy(header + 148, "        ", 8);
+    header[156] = '0';
+    memcpy(header + 257,
+           "ustar\0"
+           "00",
+           8);
+    for (int i = 0; i < BLOCK; i++)
+        sum += (unsigned char)header[i];
+    snprintf(header + 148, 8, "%06o", sum);
+    s2s_buf_add(tar, header, BLOCK);
+    s2s_buf_add(tar, bytes->data, bytes->len);
+    s2s_buf_add(tar, zeros, (BLOCK - bytes->len % BLOCK) % BLOCK);
+}
+
+static void make_tar(struct s2s_buf *tar, const uint8_t *data, size_t size)
+{
+    static const char zeros[2 * BLOCK];
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    const char *name;
+    for (int i = 0;
+         i < 8 && folder_next(&data, &size, names, sizeof names / sizeof *names, &name, &bytes);
+         i++)
+        add_member(tar, name, &bytes);
+    s2s_buf_add(tar, zeros, sizeof zeros);
+    s2s_buf_release(&bytes);
+}
+
+static void read_archive(void)
+{
+    const struct s2s_hf_options options = {.dtype = S2S_DTYPE_NONE};
+    struct s2s_hf_output out;
+    struct s2s_ckpt *ckpt;
+    struct s2s_error err = S2S_ERROR_INIT;
+    int rc = s2s_ckpt_open(&ckpt, folder, &err);
+    folder_demand(rc, &err);
+    if (rc < 0)
+        return;
+    folder_read(ckpt);
+    s2s_hf_prepare(&out, ckpt, &options, &err);
+    s2s_hf_release(&out);
+    s2s_ckpt_close(ckpt);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct s2s_buf tar = S2S_BUF_INIT;
+    if (size == 0)
+        return 0;
+    s2s_log_set_verbosity(-1);
+    if (data[0])
+        make_tar(&tar, data + 1, size - 1);
+    else
+        s2s_buf_add(&tar, data + 1, size - 1);
+    int fd = memfd_create("fuzz", 0);
+    if (fd < 0 || write(fd, tar.data, tar.len) != (ssize_t)tar.len)
+        abort();
+    snprintf(folder, sizeof folder, "/proc/self/fd/%d", fd);
+    read_archive();
+    close(fd);
+    s2s_buf_release(&tar);
+    return 0;
+}

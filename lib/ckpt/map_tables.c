@@ -160,6 +160,7 @@ const char ckpt_map_tables[] =
     "drop perception.preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer\n"
+    "numbered layers.\n"
     "pre_encode.conv.0.{weight,bias}   subsampling.layers.0.{weight,bias} copy\n"
     "pre_encode.conv.2.{weight,bias}   subsampling.layers.2.{weight,bias} copy ?\n"
     "pre_encode.conv.3.{weight,bias}   subsampling.layers.3.{weight,bias} copy ?\n"

@@ -183,10 +183,10 @@ int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* gzip, zstd, xz, bzip2 or lz4, by the first 6 bytes. */
 bool ckpt_is_compressed(const unsigned char head[6]);
 
-/* config.json and preprocessor_config.json of transformers' Parakeet out of a .nemo's
- * configuration, with_head: with a CTC head. Gives: free both; NULL where the configuration does
- * not say. UNSUPPORTED: an encoder that Parakeet has not. */
-int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, bool with_head,
-                     struct s2s_error *err);
+/* config.json and preprocessor_config.json of transformers' Parakeet out of NeMo's configuration of
+ * a model (all; NULL: there is none), with_head: with a CTC head. Gives: free both; NULL where the
+ * configuration does not say. UNSUPPORTED: an encoder that Parakeet has not. */
+int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, const json_t *all,
+                     bool with_head, struct s2s_error *err);
 
 #endif

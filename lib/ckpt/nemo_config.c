@@ -105,10 +105,9 @@ static json_t *features_config(const json_t *from)
     return out;
 }
 
-int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, bool with_head,
-                     struct s2s_error *err)
+int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, const json_t *all,
+                     bool with_head, struct s2s_error *err)
 {
-    const json_t *all = json_object_get(ckpt->common, "model_config");
     const json_t *part = json_object_get(all, "perception");
     const json_t *from = part ? part : all;
     const json_t *encoder = json_object_get(from, "encoder");

@@ -12,6 +12,7 @@
 #include "lib/ckpt/manifest.h"
 #include "lib/ckpt/map.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/to_hf_internal.h"
 #include "lib/ckpt/share.h"
 
 enum { MAX_SIDE_FILE = 256 << 20 };
@@ -33,7 +34,7 @@ static void add_unused(struct s2s_hf_output *out, const char *name)
     out->unused[out->n_unused++] = s2s_xstrdup(name);
 }
 
-static void add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len)
+void ckpt_hf_add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len)
 {
     for (size_t i = 0; i < out->n_files; i++)
         if (strcmp(out->files[i].path, path) == 0)
@@ -72,7 +73,8 @@ static int files_of_common(struct s2s_hf_output *out, const json_t *common, bool
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         value = json_object_get(common, configs[i].key);
         if (json_is_string(value))
-            add_file(out, configs[i].path, json_string_value(value), json_string_length(value));
+            ckpt_hf_add_file(out, configs[i].path, json_string_value(value),
+                             json_string_length(value));
     }
     json_object_foreach((json_t *)common, key, value)
     {
@@ -85,26 +87,28 @@ static int files_of_common(struct s2s_hf_output *out, const json_t *common, bool
             (slash && !starts(path, "encoder/") && !starts(path, "llm/")))
             return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
                                  path);
-        add_file(out, path, json_string_value(value), json_string_length(value));
+        ckpt_hf_add_file(out, path, json_string_value(value), json_string_length(value));
     }
     return 0;
 }
 
-static int files_of_nemo(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+static int files_of_nemo(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *user,
                          struct s2s_error *err)
 {
-    char *config, *features;
+    char *config = NULL, *features = NULL;
     const bool with_head = strcmp(out->family, "fastconformer_ctc") == 0;
-    int rc = ckpt_nemo_config(&config, &features, ckpt, with_head, err);
+    json_t *model;
+    int rc = ckpt_hf_nemo_model(&model, ckpt, user, err);
+    if (rc == 0)
+        rc = ckpt_nemo_config(&config, &features, ckpt, model, with_head, err);
     if (rc == 0 && config)
-        add_file(out, "config.json", config, strlen(config));
+        ckpt_hf_add_file(out, "config.json", config, strlen(config));
     if (rc == 0 && features)
-        add_file(out, "preprocessor_config.json", features, strlen(features));
-    if (rc < 0)
-        return rc;
+        ckpt_hf_add_file(out, "preprocessor_config.json", features, strlen(features));
     free(config);
     free(features);
-    return 0;
+    json_decref(model);
+    return rc;
 }
 
 /* text that goes with a model: configuration, tokenizer, code, licence; no weights, no index */
@@ -160,7 +164,7 @@ static int files_of_folder(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
             rc = ckpt_slurp(fd, name, MAX_SIDE_FILE, &bytes, &len, err);
             char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
             if (rc == 0)
-                add_file(out, path, bytes, len);
+                ckpt_hf_add_file(out, path, bytes, len);
             free(path);
             free(bytes);
         }
@@ -184,6 +188,33 @@ static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     return rc;
 }
 
+/* Where a file of a folder goes in the common state. Gives: free. */
+static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
+{
+    static const char backbone[] = "llm_backbone/"; /* NeMo's name for llm/ */
+    if (strcmp(path, "config.json") == 0)
+        return s2s_xstrdup(is_composite(ckpt) ? "config/composite" : "config/llm");
+    if (strcmp(path, "encoder/config.json") == 0)
+        return s2s_xstrdup("config/encoder");
+    if (strcmp(path, "llm/config.json") == 0 || strcmp(path, "llm_backbone/config.json") == 0)
+        return s2s_xstrdup("config/llm");
+    if (starts(path, backbone))
+        return s2s_xasprintf("file/llm/%s", path + strlen(backbone));
+    return s2s_xasprintf("file/%s", path);
+}
+
+/* NeMo's configuration of a model of several parts is data, as that of a .nemo is */
+static bool keep_nemo_config(json_t *common, const struct s2s_hf_file *file)
+{
+    json_t *root =
+        strcmp(file->path, "config.json") == 0 ? json_loadb(file->bytes, file->len, 0, NULL) : NULL;
+    bool is_nemo = json_is_object(json_object_get(root, "perception"));
+    if (is_nemo)
+        json_object_set(common, "model_config", root);
+    json_decref(root);
+    return is_nemo;
+}
+
 int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct s2s_hf_output out = {.n_parts = 0};
@@ -191,15 +222,14 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
                         (json_int_t)(ckpt->iteration < 0 ? 0 : ckpt->iteration),
                         "checkpoint_version", 3.0);
     int rc = files_of_source(&out, ckpt, err);
+    if (rc == 0 && ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, "llm_backbone", F_OK, 0) == 0)
+        rc = files_of_folder(&out, ckpt, "llm_backbone", err);
     for (size_t i = 0; i < out.n_files && rc == 0; i++) {
         const struct s2s_hf_file *file = &out.files[i];
+        if (keep_nemo_config(*common, file))
+            continue;
         json_t *text = json_stringn(file->bytes, file->len);
-        char *key = strcmp(file->path, "config.json") == 0
-                        ? s2s_xstrdup(is_composite(ckpt) ? "config/composite" : "config/llm")
-                    : strcmp(file->path, "encoder/config.json") == 0 ? s2s_xstrdup("config/encoder")
-                    : strcmp(file->path, "llm/config.json") == 0
-                        ? s2s_xstrdup("config/llm")
-                        : s2s_xasprintf("file/%s", file->path);
+        char *key = common_key(ckpt, file->path);
         if (text)
             json_object_set_new(*common, key, text);
         else
@@ -239,8 +269,8 @@ static void set_config_dtype(struct s2s_hf_output *out, enum s2s_dtype dtype)
 
 /* ---- which names ---- */
 
-static struct s2s_hf_part *add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
-                                    const char *folder, const char *file)
+struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                                     const char *folder, const char *file)
 {
     struct s2s_hf_part *part = &out->parts[out->n_parts++];
     *part = (struct s2s_hf_part){.folder = folder, .file = file, .plan = {.source = ckpt}};
@@ -249,9 +279,9 @@ static struct s2s_hf_part *add_part(struct s2s_hf_output *out, struct s2s_ckpt *
 
 static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
-    struct s2s_hf_part *encoder = add_part(out, ckpt, "encoder", NULL);
-    struct s2s_hf_part *llm = add_part(out, ckpt, "llm", NULL);
-    struct s2s_hf_part *proj = add_part(out, ckpt, "", "projection.safetensors");
+    struct s2s_hf_part *encoder = ckpt_hf_add_part(out, ckpt, "encoder", NULL);
+    struct s2s_hf_part *llm = ckpt_hf_add_part(out, ckpt, "llm", NULL);
+    struct s2s_hf_part *proj = ckpt_hf_add_part(out, ckpt, "", "projection.safetensors");
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (starts(t->name, "encoder."))
@@ -288,7 +318,7 @@ static const char *wrapping_prefix(const struct s2s_ckpt *ckpt)
 
 static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
-    struct s2s_hf_part *part = add_part(out, ckpt, "", NULL);
+    struct s2s_hf_part *part = ckpt_hf_add_part(out, ckpt, "", NULL);
     const char *prefix = wrapping_prefix(ckpt);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
@@ -302,7 +332,7 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                        const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    struct s2s_hf_part *part = add_part(out, ckpt, "", NULL);
+    struct s2s_hf_part *part = ckpt_hf_add_part(out, ckpt, "", NULL);
     struct ckpt_map_request request = {.ckpt = ckpt,
                                        .name = options->map,
                                        .config = options->config,
@@ -328,20 +358,26 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         plan_composite(out, ckpt);
     else
         plan_plain(out, ckpt);
-    if (rc == 0 && starts(out->family, "fastconformer"))
-        rc = files_of_nemo(out, ckpt, err);
-    if (rc == 0 && options->config_text)
-        add_file(out, "config.json", options->config_text, strlen(options->config_text));
+    const bool salm = starts(out->family, "salm"), nemo = starts(out->family, "fastconformer");
+    if (rc == 0 && nemo)
+        rc = files_of_nemo(out, ckpt, options->config, err);
+    if (rc == 0 && options->config_text && !salm)
+        ckpt_hf_add_file(out, "config.json", options->config_text, strlen(options->config_text));
     if (rc == 0 && ckpt->common)
-        rc = files_of_common(out, ckpt->common, is_composite(ckpt), err);
+        rc = files_of_common(out, ckpt->common, salm || is_composite(ckpt), err);
+    if (rc == 0 && salm) {
+        ckpt_hf_salm_split(out, ckpt);
+        rc = ckpt_hf_salm_files(out, ckpt, options->config, err);
+        ckpt_hf_salm_say_absent(out);
+    }
     if (rc == 0 && *out->family) {
         char *config = ckpt_args_config(out->family, json_object_get(ckpt->common, "args"),
                                         &out->parts[0].plan);
         if (config) /* unless there is one already */
-            add_file(out, "config.json", config, strlen(config));
+            ckpt_hf_add_file(out, "config.json", config, strlen(config));
         free(config);
     }
-    if (rc == 0)
+    if (rc == 0 && !salm && !nemo) /* what lies beside them describes NeMo's model */
         rc = files_of_source(out, ckpt, err);
     size_t n = 0;
     for (size_t i = 0; i < out->n_parts && rc == 0; i++) {

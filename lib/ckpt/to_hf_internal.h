@@ -1,0 +1,25 @@
+/* What the files that plan Hugging Face folders share. */
+#ifndef CKPT_TO_HF_INTERNAL_H
+#define CKPT_TO_HF_INTERNAL_H
+
+#include "lib/ckpt/to_hf.h"
+
+/* A part without targets; lent. */
+struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                                     const char *folder, const char *file);
+/* Copies; a path that is there already stays as it is. */
+void ckpt_hf_add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len);
+
+/* The one part of a SALM, whose names begin with encoder., llm. and proj., as three. */
+void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt);
+/* Configurations and tokenizer of the three parts, as far as the source says them. */
+int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *config,
+                       struct s2s_error *err);
+/* Warns of configurations that nothing gave. */
+void ckpt_hf_salm_say_absent(const struct s2s_hf_output *out);
+/* NeMo's configuration of the model: the user's, of a .nemo, of Lightning's checkpoint, or
+ * config.json. NULL: there is none; gives a reference. */
+int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,
+                       struct s2s_error *err);
+
+#endif

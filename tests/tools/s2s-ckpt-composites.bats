@@ -1,0 +1,171 @@
+# Models of several parts: what the maps choose, keep, rename and refuse. The mappings themselves are held against torch's in
+# tests/oracle/ckpt/check_composites.py.
+
+load common
+
+setup_tool() {
+    DATA=$ROOT/tests/oracle/ckpt/data
+}
+
+# st.py: a safetensors file of F32 tensors, each of its own values
+write_lib() {
+    cat >st.py <<'PY'
+import json, struct
+def write(path, shapes):
+    header, data = {}, []
+    for k, (name, shape) in enumerate(shapes.items()):
+        n = 1
+        for size in shape: n *= size
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [4 * len(data), 4 * (len(data) + n)]}
+        data += [k + i / 4096 for i in range(n)]
+    head = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(head)) + head + struct.pack("<%df" % len(data), *data))
+def rename(path, out, change, more={}):
+    raw = open(path, "rb").read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    head = json.loads(raw[8:8 + n]); body = raw[8 + n:]
+    head = {change(k): v for k, v in head.items() if k != "__metadata__" and change(k)}
+    parts, at, new = [], 0, {}
+    for k, v in head.items():
+        b, e = v["data_offsets"]
+        parts.append(body[b:e]); new[k] = dict(v, data_offsets=[at, at + e - b]); at += e - b
+    for k, shape in more.items():
+        n = 1
+        for size in shape: n *= size
+        parts.append(struct.pack("<%df" % n, *[i / 8 for i in range(n)]))
+        new[k] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * n]}; at += 4 * n
+    text = json.dumps(new).encode(); text += b" " * (-len(text) % 8)
+    open(out, "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+def tower(g, width=8, layers=2, inner=""):
+    p, out = inner + "patch_generator.", {}
+    out[p + "cls_token.token"], out[p + "pos_embed"], out[p + "embedder.weight"] = (8, width), (1, 4, width), (width, 12)
+    if g:
+        out["inner.norm.weight"] = out["inner.norm.bias"] = out[inner + "mask_token"] = (width,)
+    for n in range(layers):
+        b = inner + "blocks.%d." % n
+        one, two, f = ("w12", "w3", 2) if g else ("fc1", "fc2", 1)
+        for norm in ("norm1", "norm2"): out[b + norm + ".weight"] = out[b + norm + ".bias"] = (width,)
+        out.update({b + "attn.qkv.weight": (3 * width, width), b + "attn.qkv.bias": (3 * width,), b + "attn.proj.weight": (width, width),
+                    b + "attn.proj.bias": (width,), b + "mlp.%s.weight" % one: (6 * f, width), b + "mlp.%s.bias" % one: (6 * f,),
+                    b + "mlp.%s.weight" % two: (width, 6), b + "mlp.%s.bias" % two: (width,)})
+        if g: out[b + "ls1.grandma"] = out[b + "ls2.grandma"] = (width,)
+    return out
+PY
+}
+
+@test "RADIO: qkv by head, H and g, and back; the last norm is wanted of g only" {
+    write_lib
+    echo '{"vision_config": {"num_attention_heads": 2}}' >config.json
+    for size in 0 1; do
+        python3 -c "import st; st.write('hf.safetensors', {'radio_model.model.' + k: v for k, v in st.tower($size, inner='inner.' * $size).items()})"
+        rm -rf out back
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map radio --config config.json hf.safetensors out
+        s2s-ckpt ls out >listed
+        [ "$(grep -c '^ln_post' listed)" -eq $((2 * size)) ]
+        exits 0 s2s-ckpt convert -q --strict --to hf --config config.json out back
+        exits 0 s2s-ckpt diff hf.safetensors back
+    done
+    # head 0 has rows 0-3 of q, then of k, then of v
+    s2s-ckpt cat hf.safetensors radio_model.model.inner.blocks.1.attn.qkv.bias >qkv
+    for row in 0 8 16 4 12 20; do tail -c +$((row * 4 + 1)) qkv | head -c 16; done >want
+    s2s-ckpt cat out decoder.layers.self_attention.linear_qkv.bias | tail -c 96 >got
+    same want got
+    python3 -c "import st; st.write('lacks.safetensors', {'radio_model.model.' + k: v for k, v in st.tower(1, inner='inner.').items() if k != 'inner.norm.bias'})"
+    exits 1 s2s-ckpt convert --to torch_dist --map radio --config config.json lacks.safetensors x
+    says "wanted but absent (1)"
+    says "inner.norm.bias"
+    [ ! -e x ]
+}
+
+@test "a map of the user's own may include built-in families under its prefixes" {
+    write_lib
+    cat >mine.map <<'MAP'
+family mine
+detect eye.position_embeddings
+include radio_h eye. my.eye.
+part =fastconformer ear. my.ear. ?
+scale my.scale copy
+{*} kept.{*} copy
+MAP
+    echo '{"vision_config": {"num_attention_heads": 2}}' >config.json
+    python3 -c "
+import st
+names = {'my.eye.' + k: v for k, v in st.tower(0).items()}
+names.update({'my.scale': (1,), 'kept.other.thing': (3, 2)})
+st.write('hf.safetensors', names)"
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map mine.map --config config.json hf.safetensors out
+    s2s-ckpt ls out >listed
+    grep -q "^eye.class_token" listed
+    grep -q "^eye.decoder.layers.mlp.linear_fc1.weight.*\[2, 6, 8\]" listed
+    grep -q "^other.thing" listed
+    exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map --config config.json out back
+    exits 0 s2s-ckpt diff hf.safetensors back
+    echo "include nothing x. y." >>mine.map
+    exits 1 s2s-ckpt convert --to torch_dist --map mine.map hf.safetensors x
+    says "no family nothing"
+}
+
+# NeMo's SALM out of the fixtures: tiny.nemo's encoder and a Llama
+write_salm() {
+    write_lib
+    s2s-ckpt convert -q --to safetensors "$DATA/tiny.nemo" ear.safetensors
+    s2s-ckpt convert -q --to safetensors "$ROOT/tests/oracle/models/llama_gqa_untied/model.safetensors" llm.safetensors
+    python3 - <<'PY'
+import json, struct, st
+st.rename("ear.safetensors", "a.safetensors", lambda k: "perception." + k if k.startswith(("encoder.", "preprocessor.")) else None)
+st.rename("llm.safetensors", "b.safetensors", lambda k: "embed_tokens.weight" if k == "model.embed_tokens.weight" else "llm." + k)
+def load(path):
+    raw = open(path, "rb").read(); n = struct.unpack("<Q", raw[:8])[0]
+    return json.loads(raw[8:8 + n]), raw[8 + n:]
+(a, x), (b, y) = load("a.safetensors"), load("b.safetensors")
+for v in b.values(): v["data_offsets"] = [o + len(x) for o in v["data_offsets"]]
+head = json.dumps({**a, **b}).encode()
+open("ab.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + x + y)
+st.rename("ab.safetensors", "salm.safetensors", lambda k: k, {"perception.proj.weight": (48, 16), "perception.proj.bias": (48,)})
+PY
+}
+
+@test "NeMo's SALM becomes encoder/, llm/ and projection.safetensors, and its names come back" {
+    write_salm
+    exits 0 s2s-ckpt convert -v --strict --to hf salm.safetensors model
+    says "name map: salm"
+    says "llm/config.json is not written"
+    exits 0 s2s-ckpt diff llm.safetensors model/llm
+    s2s-ckpt convert -q --map fastconformer_encoder --to hf "$DATA/tiny.nemo" encoder
+    s2s-ckpt ls --sha256 encoder >want
+    s2s-ckpt ls --sha256 model/encoder >got
+    same want got
+    grep -q '"bias": true' model/config.json
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map salm model back
+    s2s-ckpt ls --sha256 salm.safetensors | grep -v featurizer >want
+    s2s-ckpt ls --sha256 back >got
+    same want got
+}
+
+@test "a SALM that lacks a tensor of any part is refused, all of them named" {
+    write_salm
+    python3 -c "
+import st
+lost = ('llm.model.layers.1.mlp.up_proj.weight', 'embed_tokens.weight', 'perception.encoder.layers.0.conv.batch_norm.running_var')
+st.rename('salm.safetensors', 'lacks.safetensors', lambda k: None if k in lost else k)"
+    exits 1 s2s-ckpt convert --to hf --map salm lacks.safetensors model
+    says "wanted but absent (3)"
+    says "llm.model.layers.1.mlp.up_proj.weight"
+    says "llm.model.embed_tokens.weight"
+    says "encoder.layers.0.conv.norm.running_var"
+    [ ! -e model ]
+}
+
+@test "LoRA adapters are refused by name where weights are mapped, and kept where names are kept" {
+    write_salm
+    python3 -c "
+import st
+st.rename('salm.safetensors', 'lora.safetensors', lambda k: k.replace('llm.', 'llm.base_model.model.', 1),
+          {'llm.base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight': (2, 4)})"
+    exits 1 s2s-ckpt convert --to hf lora.safetensors model
+    says "LoRA"
+    says "lora_A.default.weight"
+    [ ! -e model ]
+    exits 0 s2s-ckpt convert -q --to torch_dist lora.safetensors kept
+    s2s-ckpt ls kept | grep -q lora_A
+}

@@ -92,7 +92,11 @@ int ckpt_boxes_tile(const char *name, const int64_t *shape, int n_dims, struct c
     int64_t numel = ckpt_box_numel(shape, n_dims);
     uint64_t covered = 0; /* may wrap only when boxes overlap, which is found first */
     size_t kept = 0;
-    if (numel < 0)
+    /* also where another axis is 0: sums and products of extents come later */
+    bool absurd = numel < 0;
+    for (int d = 0; d < n_dims; d++)
+        absurd |= shape[d] > (int64_t)1 << 48;
+    if (absurd)
         return s2s_error_set(err, S2S_E_SHAPE, "%s: absurd shape %s", name,
                              ckpt_shape_text(a, shape, n_dims));
     for (size_t i = 0; i < n; i++) {

@@ -129,7 +129,9 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
         value = json_object_get(config, config_key);
     if (!json_is_integer(value))
         value = json_object_get(e->args, args_key);
-    return json_is_integer(value) ? json_integer_value(value) : 0;
+    /* they are multiplied by each other */
+    int64_t number = json_is_integer(value) ? json_integer_value(value) : 0;
+    return number > 0 && number < 1 << 30 ? number : 0;
 }
 
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
@@ -151,7 +153,7 @@ int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width)
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
     const json_t *vision = json_object_get(e->request->config, "vision_config");
     int64_t heads = json_integer_value(json_object_get(vision, "num_attention_heads"));
-    if (heads > 0)
+    if (heads > 0 && heads <= width)
         return heads;
     heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
     if (e->map.n_stacks == 1 && heads > 0 &&

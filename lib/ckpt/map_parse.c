@@ -442,11 +442,12 @@ bool ckpt_map_is_open(const char *pattern)
     return len >= 3 && strcmp(pattern + len - 3, "{*}") == 0;
 }
 
+/* layers and experts are gone through one by one, up to the highest: no name makes that millions */
 static bool take_number(const char **name, int64_t *value)
 {
     size_t n = strspn(*name, "0123456789");
     char text[20];
-    if (n == 0 || n > 9)
+    if (n == 0 || n > 5)
         return false;
     snprintf(text, sizeof text, "%.*s", (int)n, *name);
     *name += n;

@@ -215,6 +215,21 @@ static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     }
 }
 
+/* each layer and expert on an axis becomes a tensor: an axis of a tensor that is empty, or of one
+ * element shown again and again, may say any number */
+static int check_axes(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      const struct s2s_ckpt_tensor *t, bool stacked)
+{
+    enum { MOST = 1 << 20 };
+    const int n = stacked + (rule->transform == CKPT_MAP_EXPERTS);
+    int64_t tensors = 1;
+    for (int d = 0; d < n && d < t->n_dims; d++)
+        if (__builtin_mul_overflow(tensors, t->shape[d], &tensors) || tensors > MOST)
+            return s2s_error_set(e->err, S2S_E_SHAPE, "%s: more than %d layers and experts",
+                                 t->name, MOST);
+    return 0;
+}
+
 static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source)
 {
     struct ckpt_match match;
@@ -230,13 +245,15 @@ static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source
     const struct s2s_ckpt_tensor *t = source->tensor;
     if (match.stacked && t->n_dims == 0)
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: no layer axis", t->name);
+    int rc = check_axes(e, rule, t, match.stacked);
+    if (rc < 0)
+        return rc;
     int64_t first = match.stacked ? 0 : match.layer;
     int64_t end = match.stacked ? t->shape[0] : match.layer + 1;
     if (match.layer < 0 && !match.stacked)
         return make_layer(e, rule, match, t, -1);
     if (end > e->n_layers[rule->group])
         e->n_layers[rule->group] = end;
-    int rc = 0;
     for (int64_t layer = first; layer < end && rc == 0; layer++)
         rc = make_layer(e, rule, match, t, layer);
     return rc;
@@ -310,9 +327,11 @@ static void note_absent_layers(const struct ckpt_map_engine *e, int stack, struc
     int64_t said = ckpt_map_is_tower(e, name) || !end
                        ? 0
                        : ckpt_map_number(e, "num_hidden_layers", "num_layers");
-    for (int64_t layer = 0; layer < end || layer < said; layer++)
+    int64_t layer = 0;
+    for (; layer < end || (layer < said && *n < 8); layer++)
         if (!layer_is_there(e, stack, layer) && (*n)++ < 8)
             s2s_buf_printf(absent, "\n  all of %s%lld", name, (long long)layer);
+    *n += layer < said ? (size_t)(said - layer) : 0;
 }
 
 static int check_whole(struct ckpt_map_engine *e)

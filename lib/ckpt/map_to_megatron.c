@@ -523,7 +523,8 @@ static void note_absent_layers(const struct ckpt_map_engine *e, int stack, struc
     int64_t said = ckpt_map_is_tower(e, prefix) || !end
                        ? 0
                        : ckpt_map_number(e, "num_hidden_layers", "num_layers");
-    for (int64_t layer = 0; layer < end || layer < said; layer++) {
+    int64_t layer = 0;
+    for (; layer < end || (layer < said && *n_absent < 8); layer++) {
         bool there = false;
         for (size_t i = 0; i < e->map.n_rules && !there; i++)
             there = e->map.rules[i].group == stack && e->map.rules[i].section >= 0 &&
@@ -532,6 +533,7 @@ static void note_absent_layers(const struct ckpt_map_engine *e, int stack, struc
             s2s_buf_printf(absent, "\n  all of layer %lld (%s%lld)", (long long)layer, prefix,
                            (long long)layer);
     }
+    *n_absent += layer < said ? (size_t)(said - layer) : 0;
 }
 
 int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,

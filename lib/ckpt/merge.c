@@ -17,6 +17,8 @@
 
 #include "lib/base/base.h"
 
+enum { MAX_EXPERTS = 1 << 16 };
+
 /* ---- ranks ---- */
 
 static const json_t *args_of(const struct merge *m)
@@ -176,12 +178,15 @@ static int survey(struct merge *m)
             return rc;
         m->n_chunks = local.chunk >= m->n_chunks ? local.chunk + 1 : m->n_chunks;
         int64_t expert = ckpt_merge_expert_of(local.name, &begin, &end);
-        if (expert >= 1 << 16)
+        if (expert >= MAX_EXPERTS)
             return s2s_error_set(m->err, S2S_E_FORMAT, "%s: absurd expert", local.name);
         m->n_local = expert >= m->n_local ? expert + 1 : m->n_local;
     }
     if (m->n_local == 0 && arg(m, "num_experts", 0) > 0)
         m->n_local = arg(m, "num_experts", 0) / m->size[2]; /* all of a rank in one tensor */
+    if (m->n_local > MAX_EXPERTS)
+        return s2s_error_set(m->err, S2S_E_FORMAT, "the saved arguments say num_experts %lld",
+                             (long long)arg(m, "num_experts", 0));
     for (size_t i = 0; i < m->ckpt->n_tensors; i++) {
         find_local(&local, m, &m->ckpt->tensors[i]);
         const char *at = layer_of(local.name, &layer);

@@ -64,8 +64,9 @@ static json_t *encoder_config(const json_t *encoder)
     }
     const json_t *width = json_object_get(out, "hidden_size");
     const json_t *factor = json_object_get(encoder, "ff_expansion_factor");
-    json_int_t times = json_is_integer(factor) ? json_integer_value(factor) : 4;
-    json_object_set_new(out, "intermediate_size", json_integer(json_integer_value(width) * times));
+    json_int_t times = json_is_integer(factor) ? json_integer_value(factor) : 4, wide;
+    if (!__builtin_mul_overflow(json_integer_value(width), times, &wide))
+        json_object_set_new(out, "intermediate_size", json_integer(wide));
     json_object_set(out, "num_key_value_heads", json_object_get(out, "num_attention_heads"));
     /* NeMo's -1: as many channels as the model is wide */
     json_t *channels = json_object_get(out, "subsampling_conv_channels");
@@ -81,17 +82,22 @@ static int64_t n_classes(const struct s2s_ckpt *ckpt)
     return head && head->n_dims > 0 ? head->shape[0] : 0;
 }
 
+/* seconds in samples; the usual number of them where the text says nothing of use */
+static json_int_t samples(const json_t *seconds, double usual_s, json_int_t hz)
+{
+    double s = json_number_value(seconds);
+    return (json_int_t)((s > 0 && s < 1000 ? s : usual_s) * (double)hz + 0.5);
+}
+
 static json_t *features_config(const json_t *from)
 {
     const json_t *rate = json_object_get(from, "sample_rate");
-    const json_int_t hz = json_is_integer(rate) ? json_integer_value(rate) : 16000;
-    const double window_s = json_number_value(json_object_get(from, "window_size"));
-    const double stride_s = json_number_value(json_object_get(from, "window_stride"));
-    json_t *out =
-        json_pack("{s:s, s:I, s:I, s:I}", "feature_extractor_type", "ParakeetFeatureExtractor",
-                  "sampling_rate", hz, "win_length",
-                  (json_int_t)((window_s > 0 ? window_s : 0.025) * (double)hz + 0.5), "hop_length",
-                  (json_int_t)((stride_s > 0 ? stride_s : 0.01) * (double)hz + 0.5));
+    json_int_t hz = json_integer_value(rate);
+    hz = hz > 0 && hz < 1 << 24 ? hz : 16000;
+    json_t *out = json_pack("{s:s, s:I, s:I, s:I}", "feature_extractor_type",
+                            "ParakeetFeatureExtractor", "sampling_rate", hz, "win_length",
+                            samples(json_object_get(from, "window_size"), 0.025, hz), "hop_length",
+                            samples(json_object_get(from, "window_stride"), 0.01, hz));
     static const char *const keys[][2] = {{"features", "feature_size"},
                                           {"n_fft", "n_fft"},
                                           {"preemph", "preemphasis"},

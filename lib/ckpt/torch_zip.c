@@ -46,9 +46,8 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
     return 0;
 }
 
-/* offset + sum((size - 1) * stride) must lie in the storage */
-static int check_bounds(const struct ckpt_node *node, const struct ckpt_view *view,
-                        struct s2s_error *err)
+/* offset + sum((size - 1) * stride) must lie in the storage; what is empty lies at its begin */
+static int check_bounds(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err)
 {
     __int128 last = view->offset;
     int64_t numel = ckpt_box_numel(view->size, view->n_dims);
@@ -58,6 +57,10 @@ static int check_bounds(const struct ckpt_node *node, const struct ckpt_view *vi
         if (view->stride[d] < 0)
             return bad_view(node, "negative stride", err);
         last += (__int128)(view->size[d] - 1) * view->stride[d];
+    }
+    if (numel == 0) {
+        view->offset = 0;
+        memset(view->stride, 0, sizeof view->stride);
     }
     if (numel && last >= view->store_numel)
         return bad_view(node, "it reaches past the end of its storage", err);

@@ -1,5 +1,6 @@
 /* torch_dist folders: .metadata, metadata.json, common.pt and items, with manifests beside them;
  * read, planned towards Hugging Face. */
+/* run.sh: max_len=4096 */
 #include "lib/ckpt/to_hf.h"
 #include "tests/fuzz/folder.h"
 

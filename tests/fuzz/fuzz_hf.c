@@ -1,5 +1,6 @@
 /* Hugging Face folders: index, shards, config.json, torch files, composites and the boxes of
  * torch.distributed.checkpoint in headers; read, and planned in both directions. */
+/* run.sh: max_len=4096 */
 #include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_megatron.h"
 #include "tests/fuzz/folder.h"

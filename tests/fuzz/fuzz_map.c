@@ -1,4 +1,5 @@
 /* Name maps of any text: every family, every rule against a name and back. */
+/* run.sh: max_len=3000 */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

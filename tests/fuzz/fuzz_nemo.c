@@ -1,5 +1,6 @@
 /* .nemo archives. First byte 0: the rest is a tar as it is; else a list of members as in folder.h,
  * with right header checksums. */
+/* run.sh: max_len=4096 */
 #include <sys/mman.h>
 
 #include "lib/ckpt/to_hf.h"

@@ -1,4 +1,5 @@
 /* Megatron's rank folders: read, merged, planned towards Hugging Face. */
+/* run.sh: max_len=4096 */
 #include "lib/ckpt/to_hf.h"
 #include "tests/fuzz/folder.h"
 

@@ -13,7 +13,9 @@ targets=${*:-$(ls tests/fuzz/fuzz_*.c | xargs -n1 basename | sed 's/^fuzz_//; s/
 export ASAN_OPTIONS=allocator_may_return_null=1:quarantine_size_mb=16:allocator_release_to_os_interval_ms=-1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 flags='-O1 -g -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -fno-omit-frame-pointer'
 # the rooms that parse foreign bytes; kernels want OpenMP's headers and have nothing to fuzz
-rooms=$(ls lib/{base,conf,io,stream,audio,text,data,thd,ckpt,rules}/*.c | paste -sd' ')
+rooms=$(ls lib/{base,conf,io,stream,audio,text,data,thd,ckpt,rules,mesh}/*.c | paste -sd' ')
+# anew: make takes objects that are missing behind a newer archive for present
+rm -f build/fuzz/libs2s.a
 make -s -j"$(nproc)" BUILD=build/fuzz CC=clang "OPT=$flags" WARN=-w "LIB_SRC=$rooms" build/fuzz/libs2s.a
 libs=$(make -s print-libs)
 failed=0
@@ -23,8 +25,9 @@ for target in $targets; do
     clang -std=gnu11 -D_GNU_SOURCE -I. -w ${flags/fuzzer-no-link/fuzzer} -march=native -pthread -o "build/fuzz/fuzz_$target" \
         "tests/fuzz/fuzz_$target.c" build/fuzz/libs2s.a -Wl,--as-needed $libs
     echo "== $target, $runs inputs"
-    "build/fuzz/fuzz_$target" -runs="$runs" -rss_limit_mb=512 -timeout=5 -max_len=65536 -verbosity=0 -print_funcs=0 -print_final_stats=1 \
-        "build/fuzz/corpus/$target" "tests/fuzz/corpus/$target" 2>&1 | grep -vE '^stat::(new_units|slowest|number_of)|# Uses:|^#####' || failed=1
+    longest=$(sed -n 's/.*run.sh: max_len=\([0-9]*\).*/\1/p' "tests/fuzz/fuzz_$target.c")
+    "build/fuzz/fuzz_$target" -runs="$runs" -rss_limit_mb=512 -timeout=5 -max_len="${longest:-65536}" -verbosity=0 -print_funcs=0 -print_final_stats=1 \
+        "build/fuzz/corpus/$target" "tests/fuzz/corpus/$target" 2>&1 | grep -vE '^stat::(new_units|slowest)|# Uses:|^#####' || failed=1
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 done
 exit $failed

@@ -23,3 +23,17 @@ load common
     [ "$n" -ge 170 ]
     no_litter . cases
 }
+
+@test "names and numbers of a model that cannot be end in a message, not in a long search" {
+    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
+    n=0
+    while IFS=$'\t' read -r name says; do
+        n=$((n + 1))
+        for map in llama nemotron_h; do
+            exits 1 timeout 20 s2s-ckpt convert -q --to hf --map $map "cases/$name" out
+            says "cases/$name" && says "$says"
+            [ ! -e out ] && [ ! -e out.s2s-partial ]
+        done
+    done <cases/models.tsv
+    [ "$n" -ge 3 ]
+}

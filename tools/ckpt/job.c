@@ -484,6 +484,9 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
     else if (rc == 0) /* one file is one rank's work */
         rc = agree(is_first() ? write_single(&job, opt->out, err) : 0, err);
     s2s_progress_end(&job.progress);
+    if (rc < 0 && job.ckpt && !strstr(err->text, s2s_ckpt_path(job.ckpt)) &&
+        !strstr(err->text, opt->out))
+        s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));
     if (rc == 0 && !opt->plan)
         say_done(&job, start_s);
     close_all(&job);

@@ -305,6 +305,7 @@ dcp("size_is_huge", [("w", stored([1 << 40], [chunk([0], [1 << 40])]))], [here],
 dcp("nine_axes", [("w", stored([1] * 9, [chunk([0] * 9, [1] * 9)]))], [place("w", [0] * 9, 0, n)], "at most 8 axes")
 dcp("rank_differs", [("w", stored([4], [chunk([0, 0], [4, 1])]))], [here], "another rank")
 dcp("no_chunks", [("w", stored([4], []))], [], "missing")
+dcp("empty_and_wide", [("w", stored([0, 1 << 60], [chunk([0, 0], [0, 1 << 60])]))], [place("w", [0, 0], 0, n)], "absurd")
 dcp("dtype_lies", [("w", stored([4], [chunk([0], [4])], "int64"))], [here], "the metadata says")
 dcp("dtype_unknown", [("w", stored([4], [chunk([0], [4])], "device"))], [here], "unknown dtype")
 dcp("shape_lies", [("w", stored([2, 2], [chunk([0, 0], [2, 2])]))], [place("w", [0, 0], 0, n)], "the metadata says")
@@ -338,6 +339,29 @@ first = (shared + b"0" + glob(M, "TensorProperties") + b")\x81(" + glob("torch",
 names = b"".join(text("w%d" % i) + glob(M, "TensorStorageMetadata") + b")\x81" + tensor_of_shared[2:] for i in range(2000))
 put("dcp_shared_chunks/.metadata", b"\x80\x02" + first + obj(M, "Metadata", state_dict_metadata=b"}(" + names + b"u", storage_data=b"}") + b".", "")
 cases[-1] = ("dcp_shared_chunks", "a bomb")
+
+# ---- names and numbers that a name map goes through ----
+
+
+def empty(name, dims):
+    return (name, stored(dims, [chunk([0] * len(dims), dims)]))
+
+
+def megatron(name, tensors, says, places=(), common=b"\x80\x02}."):
+    """Refused by convert --to hf only: the checkpoint is whole, the model is not."""
+    dcp(name, [empty("decoder.layers.0.mlp.linear_fc1.weight", [0, 4]), empty("decoder.layers.0.mlp.linear_fc1.layer_norm_weight", [0])] + tensors,
+        [place(k, [0] * d, 0, n) for k, d in (("decoder.layers.0.mlp.linear_fc1.weight", 2), ("decoder.layers.0.mlp.linear_fc1.layer_norm_weight", 1))] +
+        [place(k, [0] * d, 0, n) for k, d in places], says, extra=[("common.pt", zipped(common))])
+    models.append(cases.pop())
+
+
+models = []
+megatron("layers_on_an_axis", [empty("decoder.layers.self_attention.linear_proj.weight", [1 << 40, 0, 4])], "layers", [("decoder.layers.self_attention.linear_proj.weight", 3)])
+megatron("far_layer", [empty("decoder.layers.99999.self_attention.linear_proj.weight", [0, 4])], "absent", [("decoder.layers.99999.self_attention.linear_proj.weight", 2)])
+megatron("many_layers", [], "absent", common=b"\x80\x02}" + text("args") + b"cargparse\nNamespace\n)\x81}" + text("num_layers") + number(1 << 29) + b"sbs.")
+with open(os.path.join(out, "models.tsv"), "w", encoding="utf-8") as f:
+    for name, says in models:
+        f.write("%s\t%s\n" % (name, says))
 
 os.makedirs(os.path.join(out, "nothing"))
 cases.append(("nothing", "no checkpoint"))

@@ -1,15 +1,16 @@
 #!/bin/bash
 # s2s-ckpt convert against cp of the same bytes, in pairs, after an untimed round: medians of seconds, ratio, cpu seconds, peak memory.
 # cp is followed by sync of its file system, because convert syncs what it writes before it renames it.
-# BENCH_MB megabytes (default 512), BENCH_ROUNDS pairs (default 5), BENCH_DIR where (default a temporary folder).
+# Beside them the usual Python ways, where PYTHON (default python3) has torch and safetensors.
+# BENCH_MB megabytes (default 2048), BENCH_ROUNDS pairs (default 5), BENCH_DIR where (default a temporary folder).
 set -eu
-mb=${BENCH_MB:-512} rounds=${BENCH_ROUNDS:-5}
+mb=${BENCH_MB:-2048} rounds=${BENCH_ROUNDS:-5}
 dir=$(mktemp -d "${BENCH_DIR:-/tmp}/s2s-ckpt-bench-XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"
 program=${S2S_BIN:-$OLDPWD/bin}/s2s-ckpt
-S2S_NO_PROGRESS=1 PROGRAM=$program MB=$mb ROUNDS=$rounds python3 - <<'PY'
-import json, os, resource, shutil, statistics, struct, subprocess, time
+S2S_NO_PROGRESS=1 PEER=$OLDPWD/tests/bench/ckpt_peer.py PYTHON=${PYTHON:-python3} PROGRAM=$program MB=$mb ROUNDS=$rounds python3 - <<'PY'
+import json, os, shutil, statistics, struct, subprocess, time
 
 program, mb, rounds = os.environ["PROGRAM"], int(os.environ["MB"]), int(os.environ["ROUNDS"])
 rows, n = 4096, max(1, mb // 32)
@@ -30,12 +31,14 @@ os.unlink("source.safetensors")
 
 
 def timed(command):
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(command, check=True)
-    seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.monotonic()
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    seconds = time.monotonic() - start
+    assert status == 0, command
     shutil.rmtree("out")
     os.sync()
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 ways = {
@@ -44,19 +47,26 @@ ways = {
     "convert --to hf": [program, "convert", "-q", "--to", "hf", "dist", "out"],
     "convert --to torch_dist": [program, "convert", "-q", "--to", "torch_dist", "dist", "out"],
 }
+python = os.environ["PYTHON"]
+found = subprocess.run([python, "-c", "import torch, safetensors"], capture_output=True).returncode == 0
+if not found:
+    print("ckpt  torch and safetensors: not found by %s (set PYTHON to compare)" % python)
 times = {way: [] for way in ways}
 for r in range(rounds + 1):
     for way, command in ways.items():
         result = timed(command)
         if r:
             times[way].append(result)
+peers = {"python: DCP load, save_file": "load", "python: dcp_to_torch_save": "save"}
+for way, name in peers.items():
+    if found:
+        ways[way] = [python, os.environ["PEER"], name, "dist/iter_0000000", "out"]
+        times[way] = [timed(ways[way]) for _ in range(2)]
 gb = at / 1e9
+base = statistics.median(t[0] for t in times["cp"]), statistics.median(t[0] for t in times["cp && sync"])
 for way in ways:
-    wall = [t[0] for t in times[way]]
-    ratio = statistics.median(t[0] / c[0] for t, c in zip(times[way], times["cp && sync"]))
-    print("ckpt  %-26s %6.2f s  %5.2f GB/s  cpu %5.2f s  %.2f x (cp && sync)" % (way, statistics.median(wall), gb / statistics.median(wall), statistics.median(t[1] for t in times[way]), ratio))
-peak = subprocess.run(["sh", "-c", "exec %s convert --to hf dist out 2>&1" % program], check=True, capture_output=True, text=True).stdout
-print("ckpt  " + peak.strip().replace("s2s-ckpt: ", ""))
+    wall = statistics.median(t[0] for t in times[way])
+    print("ckpt  %-28s %6.2f s  %5.2f GB/s  cpu %5.2f s  %5.2f x cp  %5.2f x (cp && sync)  %5.0f MiB" % (way, wall, gb / wall, statistics.median(t[1] for t in times[way]), wall / base[0], wall / base[1], max(t[2] for t in times[way])))
 start = time.monotonic()
 for _ in range(10):
     subprocess.run([program, "ls", "dist"], check=True, stdout=subprocess.DEVNULL)

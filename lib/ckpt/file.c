@@ -8,6 +8,7 @@
 
 #include "lib/ckpt/manifest.h"
 #include "lib/io/digest.h"
+#include "lib/io/durable.h"
 
 enum { FILE_BUFFER = 256 << 10, WRITEBACK_BYTES = 16 << 20 };
 
@@ -26,8 +27,7 @@ static void start_writeback(struct ckpt_file *file)
 {
     if (file->written - file->started < WRITEBACK_BYTES)
         return;
-    (void)sync_file_range(file->fd, file->started, file->written - file->started,
-                          SYNC_FILE_RANGE_WRITE);
+    s2s_durable_begin(file->fd, file->started, file->written);
     file->started = file->written;
 }
 
@@ -72,7 +72,7 @@ int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struc
 int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err)
 {
     int rc = ckpt_file_flush(file, err);
-    if (rc == 0 && fsync(file->fd) < 0)
+    if (rc == 0 && s2s_durable_sync(file->fd) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: sync", file->path);
     if (close(file->fd) < 0 && rc == 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: close", file->path);
@@ -168,8 +168,7 @@ int ckpt_sync_dir(const char *dir, struct s2s_error *err)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int rc = 0;
-    /* some file systems have no sync of folders: EINVAL is not a failure */
-    if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL))
+    if (fd < 0 || s2s_durable_sync(fd) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: sync of the folder", dir);
     if (fd >= 0)
         close(fd);

@@ -11,6 +11,7 @@
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/io/digest.h"
+#include "lib/io/durable.h"
 
 #define NAME "s2s-resume"
 
@@ -148,7 +149,7 @@ static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf 
             return s2s_error_errno(err, S2S_E_IO, "%s/%s: write", journal->dir, journal->name);
         done += n > 0 ? (size_t)n : 0;
     }
-    if (fdatasync(journal->fd) < 0 && errno != EINVAL)
+    if (s2s_durable_sync(journal->fd) < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s/%s: sync", journal->dir, journal->name);
     return 0;
 }

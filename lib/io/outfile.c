@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/io/durable.h"
 
 /* A write is as large as a pipe takes at once without waking the reader too often (measured: 64 KiB
  * writes into the default pipe lose up to two thirds of the speed). */
@@ -227,7 +228,7 @@ static void start_writeback(struct s2s_outfile *out, int64_t written)
 {
     if (!out->is_temp_file || written - out->synced < WRITEBACK_BYTES)
         return;
-    (void)sync_file_range(out->fd, out->synced, written - out->synced, SYNC_FILE_RANGE_WRITE);
+    s2s_durable_begin(out->fd, out->synced, written);
     out->synced = written;
 }
 
@@ -245,16 +246,15 @@ int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len, st
 {
     const char *p = bytes;
     while (len > 0) {
-        if (out->fill == 0 && len >= WRITE_BYTES) {
-            size_t whole = len / WRITE_BYTES * WRITE_BYTES;
-            int rc = write_all(out, p, whole, err);
+        if (len >= WRITE_BYTES) { /* much at once goes without a copy */
+            int rc = s2s_outfile_flush(out, err);
+            if (rc == 0)
+                rc = write_all(out, p, len, err);
             if (rc < 0)
                 return rc;
-            out->offset += (int64_t)whole;
+            out->offset += (int64_t)len;
             start_writeback(out, out->offset);
-            p += whole;
-            len -= whole;
-            continue;
+            return 0;
         }
         size_t n = WRITE_BYTES - out->fill < len ? WRITE_BYTES - out->fill : len;
         memcpy(out->buf + out->fill, p, n);
@@ -278,16 +278,6 @@ int64_t s2s_outfile_offset(const struct s2s_outfile *out)
 
 /* ---- the end ---- */
 
-/* Some file systems and all pipes have no fsync; that is no failed write. */
-static int sync_fd(int fd)
-{
-    int rc;
-    do
-        rc = fsync(fd);
-    while (rc < 0 && errno == EINTR);
-    return rc < 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS ? -1 : 0;
-}
-
 /* The rename itself must reach the disk, or a crash could bring the old name back. */
 static int sync_folder_of(const char *target)
 {
@@ -299,7 +289,7 @@ static int sync_folder_of(const char *target)
     free(folder);
     if (fd < 0)
         return 0; /* a folder that may be written but not read */
-    int rc = sync_fd(fd), saved = errno;
+    int rc = s2s_durable_sync(fd), saved = errno;
     close(fd);
     errno = saved;
     return rc;
@@ -308,7 +298,7 @@ static int sync_folder_of(const char *target)
 int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
 {
     int rc = s2s_outfile_flush(out, err);
-    if (rc == 0 && out->is_temp_file && sync_fd(out->fd) < 0)
+    if (rc == 0 && out->is_temp_file && s2s_durable_sync(out->fd) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot sync %lld bytes", out->path,
                              (long long)out->offset);
     if (out->fd != STDOUT_FILENO) {

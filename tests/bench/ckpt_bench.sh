@@ -46,6 +46,8 @@ ways = {
     "cp": ["cp", "-r", "dist", "out"],
     "convert --to hf": [program, "convert", "-q", "--to", "hf", "dist", "out"],
     "convert --to torch_dist": [program, "convert", "-q", "--to", "torch_dist", "dist", "out"],
+    "convert --to hf --no-sync": [program, "convert", "-q", "--no-sync", "--to", "hf", "dist", "out"],
+    "convert --to torch_dist --no-sync": [program, "convert", "-q", "--no-sync", "--to", "torch_dist", "dist", "out"],
 }
 python = os.environ["PYTHON"]
 found = subprocess.run([python, "-c", "import torch, safetensors"], capture_output=True).returncode == 0
@@ -66,7 +68,7 @@ gb = at / 1e9
 base = statistics.median(t[0] for t in times["cp"]), statistics.median(t[0] for t in times["cp && sync"])
 for way in ways:
     wall = statistics.median(t[0] for t in times[way])
-    print("ckpt  %-28s %6.2f s  %5.2f GB/s  cpu %5.2f s  %5.2f x cp  %5.2f x (cp && sync)  %5.0f MiB" % (way, wall, gb / wall, statistics.median(t[1] for t in times[way]), wall / base[0], wall / base[1], max(t[2] for t in times[way])))
+    print("ckpt  %-33s %6.2f s  %5.2f GB/s  cpu %5.2f s  %5.2f x cp  %5.2f x (cp && sync)  %5.0f MiB" % (way, wall, gb / wall, statistics.median(t[1] for t in times[way]), wall / base[0], wall / base[1], max(t[2] for t in times[way])))
 start = time.monotonic()
 for _ in range(10):
     subprocess.run([program, "ls", "dist"], check=True, stdout=subprocess.DEVNULL)

@@ -112,3 +112,16 @@ PY
     s2s-ckpt convert -q --to hf big.safetensors out
     [ -s out/model.safetensors ]
 }
+
+@test "--no-sync writes the same bytes and waits for no disk" {
+    inject_or_skip
+    for to in hf torch_dist; do
+        s2s-ckpt convert -q --to $to "$DATA/hf_sharded" synced
+        with_fault fsync:1:EIO s2s-ckpt convert -q --no-sync --to $to "$DATA/hf_sharded" out
+        [ "$status" -eq 0 ] && [ $fired = 0 ]
+        diff -r synced out
+        with_fault fsync:1:EIO s2s-ckpt convert -q --to $to "$DATA/hf_sharded" again
+        [ "$status" -eq 1 ] && [ $fired = 1 ] && [ ! -e again ]
+        rm -rf synced out
+    done
+}

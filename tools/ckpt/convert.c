@@ -17,6 +17,7 @@ enum {
     KEY_PAD_VOCAB,
     KEY_FILES,
     KEY_RESUME,
+    KEY_NO_SYNC,
     KEY_PLAN
 };
 
@@ -52,6 +53,8 @@ static const struct argp_option options[] = {
      "this one is interrupted too",
      1},
     {"strict", KEY_STRICT, NULL, 0, "Fail when IN has tensors that OUT does not take", 1},
+    {"no-sync", KEY_NO_SYNC, NULL, 0,
+     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
     {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
     {0},
 };
@@ -104,6 +107,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_RESUME:
         opt->resume = true;
+        return 0;
+    case KEY_NO_SYNC:
+        opt->no_sync = true;
         return 0;
     case KEY_FILES:
         if (s2s_parse_i64(&opt->n_files, arg, 1, 1 << 16, &err) < 0)
@@ -168,6 +174,8 @@ static const struct argp_option prune_options[] = {
     {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},
+    {"no-sync", KEY_NO_SYNC, NULL, 0,
+     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
     {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
     {0},
 };
@@ -191,6 +199,8 @@ static const struct argp_option reshard_options[] = {
     {"files", KEY_FILES, "N", 0, "Write N files of equal size; tensors are cut where needed", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Instead: largest file, such as 2GB (default " DEFAULT_SHARD "); tensors are not cut", 1},
+    {"no-sync", KEY_NO_SYNC, NULL, 0,
+     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
     {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
     {0},
 };
@@ -215,6 +225,8 @@ static const struct argp_option average_options[] = {
     {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},
+    {"no-sync", KEY_NO_SYNC, NULL, 0,
+     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
     {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
     {0},
 };

@@ -13,6 +13,7 @@
 #include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_megatron.h"
 #include "lib/io/digest.h"
+#include "lib/io/durable.h"
 #include "lib/io/outfile.h"
 #include "lib/mesh/mesh.h"
 
@@ -471,6 +472,7 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
                                       .stop = &stop,
                                       .keep_object = opt->only_weights ? is_weight : NULL};
     catch_signals();
+    s2s_durable_set(!opt->no_sync);
     int rc = launch(opt, err);
     if (rc < 0)
         return rc;

@@ -72,6 +72,13 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
  */
 int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
+/*
+ * From now on the checkpoint is one part of its model: the tensors whose names begin with `part`
+ * and a dot ("llm", "language_model."; names without the "module." of wrappers), without that
+ * beginning; no objects, no optimizer. NOTFOUND: there are none.
+ */
+int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *err);
+
 const char *s2s_ckpt_format(const struct s2s_ckpt *ckpt); /* "torch_dist" */
 const char *s2s_ckpt_path(const struct s2s_ckpt *ckpt);   /* of the folder or file that is read */
 int64_t s2s_ckpt_iteration(const struct s2s_ckpt *ckpt);  /* -1: not known */

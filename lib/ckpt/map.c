@@ -4,11 +4,11 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/map_internal.h"
+#include "lib/ckpt/model.h"
 
 enum { MAX_MAP_FILE = 1 << 20 };
 
-/* without "module." wherever a wrapper put it, and without Lightning's "state_dict." in front */
-static char *plain_name(const char *name)
+char *ckpt_map_plain_name(const char *name)
 {
     struct s2s_buf out = S2S_BUF_INIT;
     s2s_buf_reserve(&out, strlen(name));
@@ -50,8 +50,8 @@ static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ck
         if (s2s_ckpt_is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state"))
             ++*n_state;
         else
-            (*sources)[kept++] = (struct ckpt_map_source){.name = plain_name(tensors[i].name),
-                                                          .tensor = &tensors[i]};
+            (*sources)[kept++] = (struct ckpt_map_source){
+                .name = ckpt_map_plain_name(tensors[i].name), .tensor = &tensors[i]};
     }
     qsort(*sources, kept, sizeof **sources, by_name);
     return kept;
@@ -120,7 +120,7 @@ bool ckpt_map_wanted(const struct s2s_ckpt *ckpt)
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key)
 {
-    const json_t *config = e->request->config;
+    const json_t *config = e->config;
     const json_t *text = json_object_get(config, "text_config");
     if (!text)
         text = json_object_get(config, "llm_config");
@@ -151,13 +151,14 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
 int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width)
 {
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
-    const json_t *vision = json_object_get(e->request->config, "vision_config");
+    const json_t *vision = json_object_get(e->config, "vision_config");
     int64_t heads = json_integer_value(json_object_get(vision, "num_attention_heads"));
     if (heads > 0 && heads <= width)
         return heads;
     heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    const int64_t said = ckpt_map_number(e, "hidden_size", "hidden_size");
     if (e->map.n_stacks == 1 && heads > 0 &&
-        ckpt_map_number(e, "hidden_size", "hidden_size") == width)
+        (said == width || (!said && e->config != e->request->config)))
         return heads;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i][0] == width)
@@ -310,6 +311,14 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
                                   .to_megatron = to_megatron,
                                   .args = json_object_get(s2s_ckpt_common(request->ckpt), "args"),
                                   .err = err};
+    const char *part = request->ckpt->part;
+    e->config = request->config;
+    if (part) {
+        const json_t *own = ckpt_part_config(request->config, part);
+        e->config = own ? own : request->config;
+        if (!ckpt_part_has_words(part))
+            e->args = NULL;
+    }
     char *file = NULL;
     e->n_sources = list_sources(&e->sources, request->ckpt, &result->n_optimizer);
     int rc = find_map(e, &file, result->family, err);

@@ -18,9 +18,10 @@ struct ckpt_map_engine {
     struct ckpt_map_source *sources; /* sorted by name */
     size_t n_sources;
     bool to_megatron;
-    const json_t *args; /* of the common state; NULL */
-    int64_t *n_layers;  /* by stack: the highest layer + 1 */
-    char **made;        /* names of targets, sorted once all are there */
+    const json_t *args;   /* of the common state; NULL */
+    const json_t *config; /* of the model, or of the one part of it that this is; NULL */
+    int64_t *n_layers;    /* by stack: the highest layer + 1 */
+    char **made;          /* names of targets, sorted once all are there */
     size_t n_made, cap_made;
     /* to Megatron: by section, then layer: 1 the layer has it, -1 it has not, 0 not looked up */
     signed char *in_section;

@@ -63,6 +63,7 @@ struct s2s_ckpt {
     void *scratch;      /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
     char *piece;        /* some times as much, of s2s_ckpt_stream */
     bool no_links;      /* files of this format are never links: refuse them */
+    const char *part;   /* NULL, or which part of a model this is ("llm") */
     size_t chunks_left; /* while .metadata is read: how many more are credible */
     size_t name_bytes;  /* of all tensors and objects */
 };
@@ -188,5 +189,10 @@ bool ckpt_is_compressed(const unsigned char head[6]);
  * configuration does not say. UNSUPPORTED: an encoder that Parakeet has not. */
 int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, const json_t *all,
                      bool with_head, struct s2s_error *err);
+
+/* Of a part of a model, by what it is called ("vision_model"): is it the language model, to which
+ * the saved arguments belong? What config.json says of it alone; NULL: nothing. */
+bool ckpt_part_has_words(const char *part);
+const json_t *ckpt_part_config(const json_t *config, const char *part);
 
 #endif

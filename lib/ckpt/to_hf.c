@@ -59,9 +59,14 @@ static bool is_composite(const struct s2s_ckpt *ckpt)
 /* ---- small files ---- */
 
 /* config.json of each part and other texts that s2s-train keeps in the common state */
-static int files_of_common(struct s2s_hf_output *out, const json_t *common, bool composite,
+static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool composite,
                            struct s2s_error *err)
 {
+    const json_t *common = ckpt->common;
+    if (ckpt->part) {
+        ckpt_hf_part_common(out, ckpt);
+        return 0;
+    }
     /* a bare encoder or LLM is a folder of its own */
     const struct {
         const char *key, *path;
@@ -143,8 +148,8 @@ static bool is_strange_link(int fd, const char *name)
     return strchr(at, '/') != NULL;
 }
 
-static int files_of_folder(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                           const char *folder, struct s2s_error *err)
+int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
+                         struct s2s_error *err)
 {
     int fd = openat(ckpt->dir_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct dirent **entries;
@@ -183,8 +188,10 @@ static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     int rc = 0;
     if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") == 0)
         return 0;
+    if (ckpt->part)
+        return ckpt_hf_part_files(out, ckpt, err);
     for (int i = 0; i < 3 && rc == 0; i++)
-        rc = files_of_folder(out, ckpt, folders[i], err);
+        rc = ckpt_hf_folder_files(out, ckpt, folders[i], err);
     return rc;
 }
 
@@ -223,7 +230,7 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
                         "checkpoint_version", 3.0);
     int rc = files_of_source(&out, ckpt, err);
     if (rc == 0 && ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, "llm_backbone", F_OK, 0) == 0)
-        rc = files_of_folder(&out, ckpt, "llm_backbone", err);
+        rc = ckpt_hf_folder_files(&out, ckpt, "llm_backbone", err);
     for (size_t i = 0; i < out.n_files && rc == 0; i++) {
         const struct s2s_hf_file *file = &out.files[i];
         if (keep_nemo_config(*common, file))
@@ -364,7 +371,7 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0 && options->config_text && !salm)
         ckpt_hf_add_file(out, "config.json", options->config_text, strlen(options->config_text));
     if (rc == 0 && ckpt->common)
-        rc = files_of_common(out, ckpt->common, salm || is_composite(ckpt), err);
+        rc = files_of_common(out, ckpt, salm || is_composite(ckpt), err);
     if (rc == 0 && salm) {
         ckpt_hf_salm_split(out, ckpt);
         rc = ckpt_hf_salm_files(out, ckpt, options->config, err);

@@ -10,6 +10,16 @@ struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt 
 /* Copies; a path that is there already stays as it is. */
 void ckpt_hf_add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len);
 
+/* The small files of a folder of the source ("": of the source itself), if it is there. */
+int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
+                         struct s2s_error *err);
+
+/* Of a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and common
+ * state say of that part. */
+int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                       struct s2s_error *err);
+void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt);
+
 /* The one part of a SALM, whose names begin with encoder., llm. and proj., as three. */
 void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt);
 /* Configurations and tokenizer of the three parts, as far as the source says them. */

@@ -169,3 +169,35 @@ st.rename('salm.safetensors', 'lora.safetensors', lambda k: k.replace('llm.', 'l
     exits 0 s2s-ckpt convert -q --to torch_dist lora.safetensors kept
     s2s-ckpt ls kept | grep -q lora_A
 }
+
+@test "--part takes one part of a model: its tensors, its configuration, nothing of the others" {
+    V=$DATA/mcore015_vlm_tp2
+    exits 0 s2s-ckpt convert -q --to hf "$V" all
+    exits 0 s2s-ckpt convert -q --strict --to hf --part language_model "$V" llm
+    exits 1 s2s-ckpt convert -q --strict --to hf --part all.language_model "$V" none
+    says "no tensor's name begins with all.language_model."
+    says "language_model., vision_model."
+    [ ! -e none ]
+    s2s-ckpt ls --sha256 all | grep ^language_model | sed 's/^language_model\.//' >want
+    s2s-ckpt ls --sha256 llm >got
+    same want got
+    # the tower's heads are not the language model's: they are asked for
+    exits 1 s2s-ckpt convert -q --to hf --part vision_model "$V" eye
+    says "how many heads"
+    echo '{"vision_config": {"num_attention_heads": 2, "num_hidden_layers": 2}, "llm_config": {"num_hidden_layers": 9, "num_attention_heads": 4}}' >config.json
+    exits 0 s2s-ckpt convert -q --strict --to hf --part vision_model --config config.json "$V" eye
+    s2s-ckpt ls --sha256 all | sed -n 's/^vision_model\.//p' >want
+    s2s-ckpt ls --sha256 eye >got
+    same want got
+    # from Hugging Face's side, and into one file
+    cp config.json all/
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --part vision_model --map radio all back
+    s2s-ckpt ls --sha256 "$V" | grep -v _extra_state | sed -n 's/^vision_model\.//p' >want
+    s2s-ckpt ls --sha256 back >got
+    same want got
+    exits 0 s2s-ckpt convert -q --to hf --part language_model all again
+    grep -q '"num_hidden_layers": 9' again/config.json
+    exits 1 grep -q vision_config again/config.json
+    exits 0 s2s-ckpt convert -q --to safetensors --part mlp1 all mlp.safetensors
+    [ "$(s2s-ckpt ls mlp.safetensors | wc -l)" -eq 3 ]
+}

@@ -7,6 +7,7 @@ enum {
     KEY_FROM = 0x100,
     KEY_TO,
     KEY_MAP,
+    KEY_PART,
     KEY_DTYPE,
     KEY_SHARD,
     KEY_STRICT,
@@ -30,6 +31,11 @@ static const struct argp_option options[] = {
      "Name map between Megatron and Hugging Face: a family or a file (default to hf: found from "
      "the "
      "names). With --to torch_dist: from Hugging Face's names to Megatron's",
+     1},
+    {"part", KEY_PART, "PREFIX", 0,
+     "Only tensors whose names begin with PREFIX and a dot, without it: one part of a model, such "
+     "as "
+     "language_model or llm",
      1},
     {"layers", KEY_LAYERS, "HOW", 0,
      "To Megatron's names: layers auto, stacked on an axis, or numbered (default auto)", 1},
@@ -81,6 +87,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_MAP:
         opt->map = arg;
+        return 0;
+    case KEY_PART:
+        opt->part = arg;
         return 0;
     case KEY_CONFIG:
         opt->config = arg;
@@ -160,6 +169,7 @@ static const struct argp argp = {
     "  s2s-ckpt convert --to hf checkpoints/ model/\n"
     "  s2s-ckpt convert --to hf --dtype bf16 --max-shard-size 2GB iter_0001000/ model/\n"
     "  s2s-ckpt convert --to torch_dist --map llama --pad-vocab 128 model/ megatron/\n"
+    "  s2s-ckpt convert --to hf --part language_model vlm/ llm/\n"
     "  s2s-ckpt convert --to torch_dist --merge-ranks mp_ranks/ megatron/\n"
     "  s2s-ckpt convert --to safetensors pytorch_model.bin model.safetensors\n"
     "  mpirun -n 4 s2s-ckpt convert --to hf iter_0001000/ model/\n\n"

@@ -280,6 +280,7 @@ static void resume_key(const struct job *job, char key[33])
                    (long long)opt->max_shard_bytes, (long long)opt->n_files, (int)opt->layers,
                    (long long)opt->vocab_multiple, opt->keep_padding, opt->only_weights,
                    opt->merge_ranks);
+    s2s_buf_printf(&all, "%s ", opt->part ? opt->part : "");
     s2s_buf_puts(&all, job->config_text ? job->config_text : "");
     s2s_xxh3_128_hex(key, all.data, all.len);
     s2s_buf_release(&all);
@@ -387,6 +388,8 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
                              job->opt->from);
     if (rc == 0 && (job->opt->merge_ranks || job->opt->to == TO_HF))
         rc = s2s_ckpt_merge_ranks(*ckpt, err);
+    if (rc == 0 && job->opt->part)
+        rc = s2s_ckpt_select(*ckpt, job->opt->part, err);
     return rc;
 }
 

@@ -10,7 +10,7 @@ enum ckpt_output { TO_NONE, TO_HF, TO_TORCH_DIST, TO_SAFETENSORS };
 struct ckpt_job_options {
     struct s2s_common common;
     enum ckpt_output to; /* TO_NONE: as the first input */
-    const char *from, *map, *config, *out;
+    const char *from, *map, *config, *part, *out;
     const char **in;
     size_t n_in, cap_in;
     enum s2s_dtype dtype;

@@ -66,6 +66,9 @@ bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key);
 void ckpt_emit_remember(struct ckpt_emitter *out, const char *key);
 void ckpt_emit_ints(struct ckpt_emitter *out, const int64_t *v, int n); /* a tuple */
 void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value);
+/* a contiguous tensor over the whole storage data/KEY of the archive */
+void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype dtype, int n_dims,
+                      const int64_t *size);
 /* key of a dict as argparse.Namespace */
 void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
 

@@ -62,34 +62,11 @@ static int file_sink(void *ctx, const void *bytes, size_t len, struct s2s_error 
 }
 
 /* the pickle of a contiguous tensor over the whole storage data/0 */
-static void tensor_pickle(struct s2s_buf *pickle, const struct ckpt_item *item, int64_t numel)
+static void tensor_pickle(struct s2s_buf *pickle, const struct ckpt_item *item)
 {
     struct ckpt_emitter out;
-    int64_t stride[S2S_MAX_DIMS], step = 1;
-    const char *storage = ckpt_torch_storage(item->dtype);
-    for (int d = item->n_dims - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= item->size[d] > 1 ? item->size[d] : 1;
-    }
     ckpt_emit_begin(&out);
-    ckpt_emit_global(&out, "torch._utils", storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
-    ckpt_emit_op(&out, "((");
-    ckpt_emit_str(&out, "storage");
-    ckpt_emit_global(&out, storage ? "torch" : "torch.storage",
-                     storage ? storage : "UntypedStorage");
-    ckpt_emit_str(&out, "0");
-    ckpt_emit_str(&out, "cpu");
-    ckpt_emit_int(&out, storage ? numel : numel * (int64_t)s2s_dtype_size(item->dtype));
-    ckpt_emit_op(&out, "tQ");
-    ckpt_emit_int(&out, 0);
-    ckpt_emit_ints(&out, item->size, item->n_dims);
-    ckpt_emit_ints(&out, stride, item->n_dims);
-    ckpt_emit_op(&out, "\x89");
-    ckpt_emit_global(&out, "collections", "OrderedDict");
-    ckpt_emit_op(&out, ")R");
-    if (!storage)
-        ckpt_emit_global(&out, "torch", ckpt_torch_dtype(item->dtype));
-    ckpt_emit_op(&out, "tR");
+    ckpt_emit_tensor(&out, "0", item->dtype, item->n_dims, item->size);
     ckpt_emit_end(&out);
     s2s_buf_add(pickle, out.buf.data, out.buf.len);
     ckpt_emit_release(&out);
@@ -142,7 +119,7 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
     writer->left = numel * (int64_t)s2s_dtype_size(item->dtype);
     writer->zip = s2s_zip_writer_new(file_sink, writer);
     struct s2s_buf pickle = S2S_BUF_INIT;
-    tensor_pickle(&pickle, item, numel);
+    tensor_pickle(&pickle, item);
     rc = s2s_zip_add(writer->zip, "archive/data.pkl", ALIGN, pickle.data, pickle.len, err);
     if (rc == 0)
         rc = s2s_zip_add(writer->zip, "archive/byteorder", ALIGN, "little", 6, err);

@@ -1,5 +1,7 @@
 /* Pickles of protocol 2, the few forms that checkpoints need. */
+#include "lib/base/dtype.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/io/safetensors.h"
 
 void ckpt_emit_op(struct ckpt_emitter *out, const char *ops)
 {
@@ -155,4 +157,34 @@ void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value)
     ckpt_emit_op(out, ")\x81");
     ckpt_emit_json(out, value);
     ckpt_emit_op(out, "b");
+}
+
+void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype dtype, int n_dims,
+                      const int64_t *size)
+{
+    int64_t stride[S2S_MAX_DIMS], step = 1, numel = 1;
+    const char *storage = ckpt_torch_storage(dtype);
+    for (int d = n_dims - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= size[d] > 1 ? size[d] : 1;
+        numel *= size[d];
+    }
+    ckpt_emit_global(out, "torch._utils", storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    ckpt_emit_op(out, "((");
+    ckpt_emit_str(out, "storage");
+    ckpt_emit_global(out, storage ? "torch" : "torch.storage",
+                     storage ? storage : "UntypedStorage");
+    ckpt_emit_str(out, key);
+    ckpt_emit_str(out, "cpu");
+    ckpt_emit_int(out, storage ? numel : numel * (int64_t)s2s_dtype_size(dtype));
+    ckpt_emit_op(out, "tQ");
+    ckpt_emit_int(out, 0);
+    ckpt_emit_ints(out, size, n_dims);
+    ckpt_emit_ints(out, stride, n_dims);
+    ckpt_emit_op(out, "\x89");
+    ckpt_emit_global(out, "collections", "OrderedDict");
+    ckpt_emit_op(out, ")R");
+    if (!storage)
+        ckpt_emit_global(out, "torch", ckpt_torch_dtype(dtype));
+    ckpt_emit_op(out, "tR");
 }

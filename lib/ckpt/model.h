@@ -53,6 +53,7 @@ struct s2s_ckpt {
     size_t n_files, cap_files, n_open;
     struct ckpt_member *members; /* of a .nemo, sorted by name */
     size_t n_members, cap_members;
+    const char *root;   /* the folder of the model among them: "" or "NAME/" */
     const char *inside; /* what stands before the names of a distributed checkpoint among them */
     struct s2s_ckpt_tensor *tensors;
     size_t n_tensors, cap_tensors;
@@ -184,11 +185,20 @@ int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* gzip, zstd, xz, bzip2 or lz4, by the first 6 bytes. */
 bool ckpt_is_compressed(const unsigned char head[6]);
 
-/* config.json and preprocessor_config.json of transformers' Parakeet out of NeMo's configuration of
- * a model (all; NULL: there is none), with_head: with a CTC head. Gives: free both; NULL where the
- * configuration does not say. UNSUPPORTED: an encoder that Parakeet has not. */
-int ckpt_nemo_config(char **config, char **features, const struct s2s_ckpt *ckpt, const json_t *all,
-                     bool with_head, struct s2s_error *err);
+/* What transformers' Parakeet has beside its weights, as texts; NULL where NeMo's configuration
+ * does not say. */
+struct ckpt_nemo_texts {
+    char *config, *features, *generation; /* config.json, preprocessor_config.json, .. */
+};
+/* Out of NeMo's configuration of a model (all; NULL: there is none), for the head of that family
+ * of names. UNSUPPORTED: an encoder
+ * that Parakeet has not. any: config.json is not
+ * wanted, so the encoder may be any. Gives: free all three. */
+int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
+                     const char *family, bool any, struct s2s_error *err);
+/* preprocessor_config.json out of a model_config.yaml; NULL: it has no preprocessor. Gives a
+ * reference. */
+json_t *ckpt_nemo_features(const json_t *model_config);
 
 /* Of a part of a model, by what it is called ("vision_model"): is it the language model, to which
  * the saved arguments belong? What config.json says of it alone; NULL: nothing. */

@@ -248,6 +248,7 @@ int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *er
     if (rc < 0)
         return rc;
     n.root = find_root(ckpt);
+    ckpt->root = ckpt_arena_text(ckpt, n.root, strlen(n.root));
     rc = read_weights(&n);
     if (rc == 0)
         rc = read_config(&n);

@@ -97,23 +97,53 @@ static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     return 0;
 }
 
-static int files_of_nemo(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *user,
+/* the files of the tokenizer, by the names that they have without NeMo's digests */
+static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                             struct s2s_error *err)
+{
+    static const char *const names[] = {"tokenizer.model", "tokenizer.vocab", "vocab.txt"};
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
+        const struct ckpt_member *member = &ckpt->members[i];
+        const char *name = member->name + (ckpt->root ? strlen(ckpt->root) : 0);
+        char *bytes;
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            size_t len = strlen(name), plain = strlen(names[k]);
+            if (len < plain || strcmp(name + len - plain, names[k]) != 0 || strchr(name, '/') ||
+                (len > plain && name[len - plain - 1] != '_'))
+                continue;
+            rc = ckpt_slurp_span(ckpt, &member->span, MAX_SIDE_FILE, &bytes, err);
+            if (rc == 0)
+                ckpt_hf_add_file(out, names[k], bytes, (size_t)member->span.len_bytes);
+            free(bytes);
+        }
+    }
+    return rc;
+}
+
+static int files_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const json_t *user,
                          struct s2s_error *err)
 {
-    char *config = NULL, *features = NULL;
-    const bool with_head = strcmp(out->family, "fastconformer_ctc") == 0;
+    struct ckpt_nemo_texts texts = {.config = NULL};
+    /* a config.json of the user's needs nothing; NeMo's configuration does */
+    const bool any = user && !json_object_get(user, "perception");
     json_t *model;
     int rc = ckpt_hf_nemo_model(&model, ckpt, user, err);
     if (rc == 0)
-        rc = ckpt_nemo_config(&config, &features, ckpt, model, with_head, err);
-    if (rc == 0 && config)
-        ckpt_hf_add_file(out, "config.json", config, strlen(config));
-    if (rc == 0 && features)
-        ckpt_hf_add_file(out, "preprocessor_config.json", features, strlen(features));
-    free(config);
-    free(features);
+        rc = ckpt_nemo_config(&texts, ckpt, model, out->family, any, err);
     json_decref(model);
-    return rc;
+    if (rc < 0)
+        return rc;
+    if (texts.config)
+        ckpt_hf_add_file(out, "config.json", texts.config, strlen(texts.config));
+    if (texts.features)
+        ckpt_hf_add_file(out, "preprocessor_config.json", texts.features, strlen(texts.features));
+    if (texts.generation)
+        ckpt_hf_add_file(out, "generation_config.json", texts.generation, strlen(texts.generation));
+    free(texts.config);
+    free(texts.features);
+    free(texts.generation);
+    return tokenizer_of_nemo(out, ckpt, err);
 }
 
 /* text that goes with a model: configuration, tokenizer, code, licence; no weights, no index */

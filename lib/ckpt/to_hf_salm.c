@@ -190,21 +190,22 @@ static int take_llm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt
 int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *config,
                        struct s2s_error *err)
 {
-    char *encoder = NULL, *features = NULL;
+    struct ckpt_nemo_texts texts = {.config = NULL};
     json_t *model;
     int rc = ckpt_hf_nemo_model(&model, ckpt, config, err);
     if (rc == 0)
-        rc = ckpt_nemo_config(&encoder, &features, ckpt, model, false, err);
-    if (rc == 0 && encoder)
-        ckpt_hf_add_file(out, "encoder/config.json", encoder, strlen(encoder));
-    if (rc == 0 && features)
-        ckpt_hf_add_file(out, "encoder/preprocessor_config.json", features, strlen(features));
+        rc = ckpt_nemo_config(&texts, ckpt, model, "fastconformer_encoder", false, err);
+    if (rc == 0 && texts.config)
+        ckpt_hf_add_file(out, "encoder/config.json", texts.config, strlen(texts.config));
+    if (rc == 0 && texts.features)
+        ckpt_hf_add_file(out, "encoder/preprocessor_config.json", texts.features,
+                         strlen(texts.features));
     if (rc == 0)
         rc = take_llm_files(out, ckpt, err);
     if (rc == 0)
         add_composite_config(out, model);
-    free(encoder);
-    free(features);
+    free(texts.config);
+    free(texts.features);
     json_decref(model);
     return rc;
 }

@@ -67,6 +67,9 @@ struct s2s_zip_writer *s2s_zip_writer_new(s2s_zip_sink *sink, void *ctx);
 int s2s_zip_begin(struct s2s_zip_writer *zip, const char *name, int align, struct s2s_error *err);
 int s2s_zip_write(struct s2s_zip_writer *zip, const void *bytes, size_t len, struct s2s_error *err);
 int s2s_zip_end(struct s2s_zip_writer *zip, struct s2s_error *err);
+/* Instead of writing: len bytes of data are only counted. For a run that finds out how long an
+ * archive will be (what the sink gets is then worth nothing). */
+void s2s_zip_skip(struct s2s_zip_writer *zip, int64_t len);
 /* A whole member at once. */
 int s2s_zip_add(struct s2s_zip_writer *zip, const char *name, int align, const void *bytes,
                 size_t len, struct s2s_error *err);

@@ -87,6 +87,12 @@ int s2s_zip_write(struct s2s_zip_writer *zip, const void *bytes, size_t len, str
     return emit(zip, bytes, len, err);
 }
 
+void s2s_zip_skip(struct s2s_zip_writer *zip, int64_t len)
+{
+    zip->members[zip->n_members - 1].len_bytes += len;
+    zip->pos += len;
+}
+
 int s2s_zip_end(struct s2s_zip_writer *zip, struct s2s_error *err)
 {
     const struct written *member = &zip->members[zip->n_members - 1];

@@ -739,6 +739,123 @@ with wave.open("tone.wav", "wb") as w:
     says "zarr checkpoint"
 }
 
+@test "convert --to nemo: Parakeet becomes an archive and comes back bit for bit" {
+    s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" hf
+    # a tokenizer is needed, or said not to be
+    exits 1 s2s-ckpt convert --to nemo hf out.nemo
+    says "has no tokenizer.model"
+    says "--no-tokenizer"
+    [ ! -e out.nemo ]
+    python3 - <<'PY'
+# ten pieces as SentencePiece keeps them
+import struct
+def piece(text, score, kind):
+    body = b"\x0a" + bytes([len(text.encode())]) + text.encode() + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind])
+    return b"\x0a" + bytes([len(body)]) + body
+pieces = [piece("<unk>", 0, 2)] + [piece(t, -i, 1) for i, t in enumerate(["\u2581a", "b", "\u2581", "c", "\u2581dd", "e", "f", "g", "h"])]
+open("ten.model", "wb").write(b"".join(pieces))
+open("nine.model", "wb").write(b"".join(pieces[:9]))
+open("bad.model", "wb").write(b"".join(pieces)[:-3])
+PY
+    exits 1 s2s-ckpt convert --to nemo --tokenizer nine.model hf out.nemo
+    says "the tokenizer has 9 pieces, the model 10 classes"
+    exits 1 s2s-ckpt convert --to nemo --tokenizer bad.model hf out.nemo
+    says "bad.model: no SentencePiece model"
+    exits 0 s2s-ckpt convert --strict --to nemo --tokenizer ten.model hf out.nemo
+    exits 0 s2s-ckpt verify out.nemo
+    tar -tf out.nemo >members
+    printf './%s\n' model_config.yaml tokenizer.model tokenizer.vocab vocab.txt model_weights.ckpt >want
+    diff want members
+    tar -xf out.nemo ./vocab.txt ./tokenizer.model ./model_config.yaml
+    cmp tokenizer.model ten.model
+    [ "$(head -n 3 vocab.txt | tr '\n' ' ')" = "a ##b ▁ " ]
+    grep -q "EncDecCTCModelBPE" model_config.yaml
+    # the same bytes again, and the same weights back
+    s2s-ckpt convert -q --to nemo --tokenizer ten.model hf again.nemo
+    cmp out.nemo again.nemo
+    s2s-ckpt convert -q --strict --to hf out.nemo back
+    cmp hf/model.safetensors back/model.safetensors
+    cmp hf/config.json back/config.json
+    [ "$(jq -S . hf/preprocessor_config.json)" = "$(jq -S 'del(.padding_value)' back/preprocessor_config.json)" ]
+    # its tokenizer came along, so no option is needed now
+    s2s-ckpt convert -q --to nemo back third.nemo
+    cmp out.nemo third.nemo
+    # labels alone
+    exits 0 s2s-ckpt convert --to nemo --no-tokenizer hf chars.nemo
+    says "the labels are <0> to <9>"
+    tar -xOf chars.nemo ./model_config.yaml | grep -q "ctc_models.EncDecCTCModel$"
+    exits 0 s2s-ckpt convert --plan --to nemo --no-tokenizer hf none.nemo
+    [ ! -e none.nemo ]
+}
+
+@test "convert --to nemo: a .nemo keeps its configuration and files; a configuration can be given" {
+    mkdir t && tar -C t -xf "$DATA/tiny.nemo"
+    echo piece >t/0123456789abcdef0123456789abcdef_tokenizer.model
+    tar -C t -czf in.nemo .
+    exits 0 s2s-ckpt convert --to nemo --dtype bf16 in.nemo out.nemo
+    exits 0 s2s-ckpt ls out.nemo
+    says "encoder.pre_encode.out.bias	BF16"
+    says "preprocessor.featurizer.window"
+    mkdir o && tar -C o -xf out.nemo
+    cmp o/model_config.yaml t/model_config.yaml
+    cmp o/0123456789abcdef0123456789abcdef_tokenizer.model t/0123456789abcdef0123456789abcdef_tokenizer.model
+    exits 2 s2s-ckpt convert --to nemo --no-tokenizer in.nemo no.nemo
+    says "has its own tokenizer"
+    s2s-ckpt convert -q --to nemo in.nemo same.nemo
+    exits 0 s2s-ckpt diff "$DATA/tiny.nemo" same.nemo
+    exits 0 s2s-ckpt average --to nemo same.nemo same.nemo mean.nemo
+    exits 0 s2s-ckpt diff mean.nemo same.nemo
+    # an encoder alone is no model until somebody says which
+    s2s-ckpt convert -q --map fastconformer_encoder --to hf in.nemo encoder
+    exits 1 s2s-ckpt convert --to nemo encoder no.nemo
+    says "an encoder without a head"
+    exits 0 s2s-ckpt convert --to nemo --config t/model_config.yaml encoder yes.nemo
+    exits 0 s2s-ckpt ls yes.nemo
+    says "encoder.layers.1.norm_out.weight"
+    says "preprocessor.featurizer.fb	F32	[1, 16, 257]"
+    # files that the configuration names must be there
+    { cat t/model_config.yaml; echo "tokenizer: {model_path: 'nemo:absent.model'}"; } >named.yaml
+    exits 1 s2s-ckpt convert --to nemo --config named.yaml encoder no.nemo
+    says "names nemo:absent.model, which would not be in the archive"
+    # what a ConformerEncoder cannot be
+    s2s-ckpt convert -q --to hf in.nemo hf && cp hf/config.json good.json
+    refused() {
+        sed "$1" good.json >hf/config.json
+        exits 1 s2s-ckpt convert --to nemo --no-tokenizer hf no.nemo
+        says "$2"
+    }
+    refused 's/"pad_token_id": 10/"pad_token_id": 0/' "NeMo's is the last class, 10"
+    refused 's/"convolution_bias": true/"convolution_bias": false/' "one use_bias"
+    refused 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' "num_hidden_layers says"
+    refused 's/"intermediate_size": 32/"intermediate_size": 33/' "a multiple of hidden_size"
+    [ ! -e no.nemo ]
+    exits 2 s2s-ckpt convert --to hf --tokenizer x in.nemo out
+    says "--tokenizer and --no-tokenizer go with --to nemo"
+    exits 1 s2s-ckpt convert --to nemo "$DATA/hf_sharded" no.nemo
+    says "these names are neither's"
+}
+
+@test "encoders that Parakeet has not are refused by name" {
+    mkdir t && tar -C t -xf "$DATA/tiny.nemo" && cp t/model_config.yaml good.yaml
+    refused() {
+        sed "$1" good.yaml >t/model_config.yaml
+        tar -C t -cf bad.nemo .
+        exits 1 s2s-ckpt convert --to hf bad.nemo out
+        says "$2"
+        [ ! -e out ]
+    }
+    refused 's/subsampling: dw_striding/subsampling: striding/' "encoder.subsampling is striding"
+    refused 's/conv_norm_type: batch_norm/conv_norm_type: layer_norm/' "encoder.conv_norm_type is layer_norm"
+    refused 's/self_attention_model: rel_pos/self_attention_model: rel_pos_local_attn/' "rel_pos_local_attn"
+    refused 's/att_context_size: .*/att_context_size: [[70, 13], [70, 0]]/' "att_context_size is limited"
+    refused 's/conv_kernel_size: 5/conv_kernel_size: 5\n  conv_context_size: causal/' "conv_context_size is causal"
+    # references are followed
+    sed 's/feat_in: 16$/feat_in: ${model.preprocessor.features}/' good.yaml >t/model_config.yaml
+    tar -C t -cf ok.nemo .
+    s2s-ckpt convert -q --to hf ok.nemo out
+    grep -q '"num_mel_bins": 16' out/config.json
+}
+
 @test "weights of each rank in a .nemo are put together" {
     mkdir -p t/mp_rank_00 t/mp_rank_01
     python3 - <<'PY'

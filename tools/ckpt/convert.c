@@ -19,12 +19,16 @@ enum {
     KEY_FILES,
     KEY_RESUME,
     KEY_NO_SYNC,
-    KEY_PLAN
+    KEY_PLAN,
+    KEY_TOKENIZER,
+    KEY_NO_TOKENIZER
 };
 
 static const struct argp_option options[] = {
     {"to", KEY_TO, "FORMAT", 0,
-     "hf (a folder), torch_dist (a folder), safetensors (one file, names as they are)", 1},
+     "hf (a folder), torch_dist (a folder), safetensors (one file, names as they are), nemo (an "
+     "archive of NeMo's, from Parakeet or a .nemo)",
+     1},
     {"from", KEY_FROM, "FORMAT", 0, "Refuse IN unless it is this format, as `ls --json` names it",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
@@ -42,8 +46,13 @@ static const struct argp_option options[] = {
     {"pad-vocab", KEY_PAD_VOCAB, "N", 0,
      "To Megatron's names: zero rows until the vocabulary is a multiple of N", 1},
     {"config", KEY_CONFIG, "FILE", 0,
-     "The model's config.json: heads, groups and vocabulary where IN does not say; copied to OUT",
+     "The model's config.json: heads, groups and vocabulary where IN does not say; copied to OUT. "
+     "With --to nemo also a model_config.yaml, written as it is",
      1},
+    {"tokenizer", KEY_TOKENIZER, "FILE", 0,
+     "--to nemo: the SentencePiece model (default: tokenizer.model of IN)", 1},
+    {"no-tokenizer", KEY_NO_TOKENIZER, NULL, 0,
+     "--to nemo: a model without tokenizer, whose labels are the pieces of tokenizer.json", 1},
     {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},
@@ -74,7 +83,7 @@ static enum s2s_dtype parse_dtype(struct argp_state *state, const char *text)
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    static const char *const formats[] = {"hf", "torch_dist", "safetensors", NULL};
+    static const char *const formats[] = {"hf", "torch_dist", "safetensors", "nemo", NULL};
     static const char *const layers[] = {"auto", "stacked", "numbered", NULL};
     struct ckpt_job_options *opt = state->input;
     struct s2s_error err = S2S_ERROR_INIT;
@@ -93,6 +102,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_CONFIG:
         opt->config = arg;
+        return 0;
+    case KEY_TOKENIZER:
+        opt->tokenizer = arg;
+        return 0;
+    case KEY_NO_TOKENIZER:
+        opt->without_tokenizer = true;
         return 0;
     case KEY_DTYPE:
         opt->dtype = parse_dtype(state, arg);
@@ -144,14 +159,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!opt->average && opt->n_in > 1)
             argp_error(state, "IN and OUT, please: '%s' is too many", opt->in[opt->n_in - 1]);
         if (!opt->to && !opt->average)
-            argp_error(state, "--to hf, torch_dist or safetensors is needed");
-        if (opt->resume && opt->to == TO_SAFETENSORS)
+            argp_error(state, "--to hf, torch_dist, safetensors or nemo is needed");
+        if (opt->resume && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
             argp_error(state, "--resume goes with --to hf or torch_dist");
         if (opt->n_files && opt->to != TO_TORCH_DIST)
             argp_error(state, "--files goes with --to torch_dist");
         if ((opt->layers || opt->vocab_multiple) && !(opt->map && opt->to == TO_TORCH_DIST))
             argp_error(state, "--layers and --pad-vocab go with --to torch_dist --map");
-        if (opt->map && opt->to == TO_SAFETENSORS)
+        if ((opt->tokenizer || opt->without_tokenizer) && opt->to != TO_NEMO)
+            argp_error(state, "--tokenizer and --no-tokenizer go with --to nemo");
+        if (opt->tokenizer && opt->without_tokenizer)
+            argp_error(state, "--tokenizer or --no-tokenizer, not both");
+        if (opt->map && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
             argp_error(state, "--map goes with --to hf or torch_dist");
         return 0;
     default:
@@ -231,7 +250,7 @@ static const struct argp reshard_argp = {
 /* ---- average ---- */
 
 static const struct argp_option average_options[] = {
-    {"to", KEY_TO, "FORMAT", 0, "hf, torch_dist or safetensors (default: what A is)", 1},
+    {"to", KEY_TO, "FORMAT", 0, "hf, torch_dist, safetensors or nemo (default: what A is)", 1},
     {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},

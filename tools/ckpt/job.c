@@ -12,6 +12,7 @@
 #include "lib/ckpt/to_dist.h"
 #include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_megatron.h"
+#include "lib/ckpt/to_nemo.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"
 #include "lib/io/outfile.h"
@@ -264,6 +265,50 @@ static int write_single(struct job *job, const char *path, struct s2s_error *err
     return rc;
 }
 
+static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_error *err)
+{
+    struct s2s_nemo_options options = {.dtype = job->opt->dtype,
+                                       .yaml = job->config ? NULL : job->config_text,
+                                       .config = job->config,
+                                       .tokenizer = job->opt->tokenizer,
+                                       .without_tokenizer = job->opt->without_tokenizer};
+    int rc = s2s_nemo_prepare(nemo, job->ckpt, &options, err);
+    if (rc == 0)
+        rc = report_unused(job, (const char *const *)nemo->unused, nemo->n_unused,
+                           nemo->n_optimizer, err);
+    if (rc == 0 && job->n_others)
+        rc = add_others(job, &nemo->plan, err);
+    if (rc == 0 && *nemo->family)
+        s2s_info("convert", "name map: %s", nemo->family);
+    count(job, &nemo->plan);
+    if (rc == 0 && job->opt->plan)
+        show_plan(&nemo->plan, "");
+    return rc;
+}
+
+static int write_nemo(struct job *job, const char *path, struct s2s_error *err)
+{
+    struct s2s_nemo_output nemo;
+    struct s2s_outfile *out = NULL;
+    int rc = plan_nemo(job, &nemo, err);
+    if (rc == 0 && s2s_ckpt_reads(job->ckpt, path))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", path);
+    if (rc == 0 && !job->opt->plan) {
+        begin_progress(job);
+        rc = s2s_outfile_open(&out, path, err);
+    }
+    if (rc == 0 && out)
+        rc = s2s_nemo_write(&nemo, out, &job->how, err);
+    if (rc == 0 && out)
+        rc = check_source(job, err);
+    if (rc == 0 && out)
+        rc = s2s_outfile_commit(out, err);
+    else
+        s2s_outfile_abort(out);
+    s2s_nemo_release(&nemo);
+    return rc;
+}
+
 /* ---- folders appear whole ---- */
 
 /* Digest of all that decides the bytes, so that --resume takes no other conversion's files. */
@@ -352,10 +397,36 @@ static int write_folder(struct job *job, struct s2s_error *err)
     return rc;
 }
 
+/* a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is written */
+static int read_yaml(struct job *job, struct s2s_error *err)
+{
+    enum { MAX_YAML = 16 << 20 };
+    FILE *file = fopen(job->opt->config, "re");
+    if (!file)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", job->opt->config);
+    job->config_text = s2s_xcalloc(MAX_YAML + 1, 1);
+    size_t len = fread(job->config_text, 1, MAX_YAML, file);
+    int rc = 0;
+    if (ferror(file))
+        rc = s2s_error_errno(err, S2S_E_IO, "%s", job->opt->config);
+    else if (!feof(file) || strlen(job->config_text) != len)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no text of at most 16 MiB", job->opt->config);
+    fclose(file);
+    return rc;
+}
+
+static bool is_yaml(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+}
+
 static int read_config(struct job *job, struct s2s_error *err)
 {
     if (!job->opt->config)
         return 0;
+    if (job->to == TO_NEMO && is_yaml(job->opt->config))
+        return read_yaml(job, err);
     json_error_t at;
     job->config = json_load_file(job->opt->config, JSON_REJECT_DUPLICATES, &at);
     if (!job->config)
@@ -484,10 +555,13 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
     if (rc == 0)
         rc = read_config(&job, err);
     rc = agree(rc, err);
-    if (rc == 0 && job.to != TO_SAFETENSORS)
+    if (rc == 0 && job.to != TO_SAFETENSORS && job.to != TO_NEMO)
         rc = write_folder(&job, err);
     else if (rc == 0) /* one file is one rank's work */
-        rc = agree(is_first() ? write_single(&job, opt->out, err) : 0, err);
+        rc = agree(!is_first()         ? 0
+                   : job.to == TO_NEMO ? write_nemo(&job, opt->out, err)
+                                       : write_single(&job, opt->out, err),
+                   err);
     s2s_progress_end(&job.progress);
     if (rc < 0 && job.ckpt && !strstr(err->text, s2s_ckpt_path(job.ckpt)) &&
         !strstr(err->text, opt->out))

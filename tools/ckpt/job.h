@@ -5,12 +5,12 @@
 #include "lib/ckpt/map.h"
 #include "tools/ckpt/ckpt_tool.h"
 
-enum ckpt_output { TO_NONE, TO_HF, TO_TORCH_DIST, TO_SAFETENSORS };
+enum ckpt_output { TO_NONE, TO_HF, TO_TORCH_DIST, TO_SAFETENSORS, TO_NEMO };
 
 struct ckpt_job_options {
     struct s2s_common common;
     enum ckpt_output to; /* TO_NONE: as the first input */
-    const char *from, *map, *config, *part, *out;
+    const char *from, *map, *config, *part, *tokenizer, *out;
     const char **in;
     size_t n_in, cap_in;
     enum s2s_dtype dtype;
@@ -20,6 +20,7 @@ struct ckpt_job_options {
     bool strict, keep_padding, merge_ranks, plan, resume, no_sync;
     bool only_weights; /* names as they are, without the optimizer */
     bool reshard, average;
+    bool without_tokenizer; /* of TO_NEMO */
 };
 
 int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err);

@@ -249,28 +249,42 @@ bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
     return true;
 }
 
-int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
-                           struct s2s_error *err)
+/* an archive that wants no more than data, and is undamaged */
+static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t begin, int64_t len,
+                          struct s2s_error *err)
 {
     struct ckpt_archive archive;
-    char *bytes;
-    if (!object->file)
-        return 0;
-    int file = ckpt_add_file(ckpt, object->file, err);
+    int file = ckpt_add_file(ckpt, file_name, err);
     int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
-    struct s2s_zip_source source = {.fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};
+    struct s2s_zip_source source = {
+        .fd = fd, .begin = begin, .len_bytes = len < 0 ? ckpt->files[file].len_bytes : len};
     int rc = ckpt_archive_open(&archive, &source, CKPT_OPEN, err);
     if (rc < 0)
-        return at_name(ckpt, object->name, rc, err);
-    for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++) {
-        rc = s2s_zip_read_member(&archive.zip, &archive.zip.members[i], object->len_bytes, &bytes,
-                                 err);
-        free(bytes);
-    }
+        return rc;
+    for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++)
+        rc = s2s_zip_check_member(&archive.zip, &archive.zip.members[i], ckpt_piece(ckpt),
+                                  CKPT_SCRATCH, err);
     ckpt_archive_release(&archive);
+    return rc;
+}
+
+int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
+                           struct s2s_error *err)
+{
+    if (!object->file)
+        return 0;
+    int rc = verify_archive(ckpt, object->file, object->pos, object->len_bytes, err);
     return rc < 0 ? at_name(ckpt, object->name, rc, err) : 0;
+}
+
+int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    if (ckpt->dir_fd < 0 || !ckpt->no_links || faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) < 0)
+        return 0;
+    int rc = verify_archive(ckpt, "common.pt", 0, -1, err);
+    return rc < 0 ? at_name(ckpt, "common.pt", rc, err) : 0;
 }
 
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)

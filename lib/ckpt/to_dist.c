@@ -113,6 +113,10 @@ static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
             rc = s2s_dist_write_object(writer, object->name, object->value, err);
             continue;
         }
+        /* who loads what we write runs it: damage and attacks end here */
+        rc = s2s_ckpt_verify_object(ckpt, object, err);
+        if (rc < 0)
+            return rc;
         s2s_dist_begin_bytes(writer, object->name);
         rc = s2s_ckpt_stream_object(ckpt, object, data_sink, writer, err);
         if (rc == 0)
@@ -278,7 +282,9 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
         return s2s_dist_commit(dir, iteration, items, n_ranks, how->common, err);
     if (strcmp(ckpt->format, "torch_dist") == 0 &&
         faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
-        rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
+        rc = s2s_ckpt_verify_common(ckpt, err);
+        if (rc == 0)
+            rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
         if (rc < 0)
             return rc;
         s2s_buf_add(&bytes, text, len);

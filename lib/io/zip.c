@@ -279,6 +279,15 @@ const struct s2s_zip_member *s2s_zip_find(const struct s2s_zip *zip, const char 
     return NULL;
 }
 
+static int compare_crc(const struct s2s_zip_member *member, uint32_t crc, struct s2s_error *err)
+{
+    return member->crc == 0 || crc == member->crc
+               ? 0
+               : s2s_error_set(err, S2S_E_DIGEST,
+                               "zip member %s: CRC-32 is %08x, the archive says %08x", member->name,
+                               crc, member->crc);
+}
+
 int s2s_zip_read_member(const struct s2s_zip *zip, const struct s2s_zip_member *member,
                         int64_t max_len, char **bytes, struct s2s_error *err)
 {
@@ -290,14 +299,28 @@ int s2s_zip_read_member(const struct s2s_zip *zip, const struct s2s_zip_member *
     char *data = s2s_try_calloc(len + 1, 1, member->name, err);
     int rc = data ? s2s_zip_read(zip, data, member->pos, len, err) : S2S_E_NOMEM;
     uint32_t crc = rc == 0 ? s2s_crc32(0, data, len) : 0;
-    if (rc == 0 && member->crc != 0 && crc != member->crc)
-        rc =
-            s2s_error_set(err, S2S_E_DIGEST, "zip member %s: CRC-32 is %08x, the archive says %08x",
-                          member->name, crc, member->crc);
+    if (rc == 0)
+        rc = compare_crc(member, crc, err);
     if (rc < 0) {
         free(data);
         return rc;
     }
     *bytes = data;
     return 0;
+}
+
+int s2s_zip_check_member(const struct s2s_zip *zip, const struct s2s_zip_member *member,
+                         void *piece, size_t piece_len, struct s2s_error *err)
+{
+    uint32_t crc = 0;
+    int rc = 0;
+    for (int64_t done = 0; rc == 0 && done < member->len_bytes;) {
+        const int64_t left = member->len_bytes - done;
+        const size_t n = left < (int64_t)piece_len ? (size_t)left : piece_len;
+        rc = s2s_zip_read(zip, piece, member->pos + done, n, err);
+        if (rc == 0)
+            crc = s2s_crc32(crc, piece, n);
+        done += (int64_t)n;
+    }
+    return rc < 0 ? rc : compare_crc(member, crc, err);
 }

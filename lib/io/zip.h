@@ -51,6 +51,10 @@ int s2s_zip_read(const struct s2s_zip *zip, void *out, int64_t pos, size_t len,
  * compute it). Gives: free *bytes; a zero byte follows. DIGEST; FORMAT above max_len. */
 int s2s_zip_read_member(const struct s2s_zip *zip, const struct s2s_zip_member *member,
                         int64_t max_len, char **bytes, struct s2s_error *err);
+/* Compares a member's CRC-32, by way of `piece`, memory of the caller's; one of 0 says nothing.
+ * DIGEST, IO. */
+int s2s_zip_check_member(const struct s2s_zip *zip, const struct s2s_zip_member *member,
+                         void *piece, size_t piece_len, struct s2s_error *err);
 
 /* ---- writing ---- */
 

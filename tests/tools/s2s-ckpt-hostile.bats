@@ -37,3 +37,17 @@ load common
     done <cases/models.tsv
     [ "$n" -ge 3 ]
 }
+
+@test "byte objects and a common state that lie do not travel on" {
+    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
+    n=0
+    while IFS=$'\t' read -r name says; do
+        n=$((n + 1))
+        for command in "verify cases/$name" "convert -q --to torch_dist cases/$name out" "reshard -q cases/$name out"; do
+            exits 1 timeout 20 s2s-ckpt $command
+            says "cases/$name" && says "$says"
+            [ ! -e out ] && [ ! -e out.s2s-partial ] && [ ! -e ran ]
+        done
+    done <cases/objects.tsv
+    [ "$n" -ge 6 ]
+}

@@ -58,6 +58,8 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
     for (size_t i = 0; i < counts->n_objects && rc == 0; i++)
         rc = s2s_ckpt_verify_object(ckpt, &objects[i], err);
     if (rc == 0)
+        rc = s2s_ckpt_verify_common(ckpt, err);
+    if (rc == 0)
         rc = s2s_ckpt_verify_manifest(ckpt, &counts->n_files, err);
     s2s_progress_end(&progress);
     return rc;

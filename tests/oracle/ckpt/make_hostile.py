@@ -340,6 +340,26 @@ names = b"".join(text("w%d" % i) + glob(M, "TensorStorageMetadata") + b")\x81" +
 put("dcp_shared_chunks/.metadata", b"\x80\x02" + first + obj(M, "Metadata", state_dict_metadata=b"}(" + names + b"u", storage_data=b"}") + b".", "")
 cases[-1] = ("dcp_shared_chunks", "a bomb")
 
+objects = []
+
+
+def with_object(name, payload, says):
+    """A tensor that is well, and a byte object that is not."""
+    dcp(name, [one, ("rng/shard_0_1", glob(M, "BytesStorageMetadata") + b")\x81")], [here, place("rng/shard_0_1", None, 0, len(payload), "__1_0.distcp")], says, extra=[("__1_0.distcp", payload)])
+    objects.append(cases.pop())
+
+
+with_object("object_runs", zipped(b"\x80\x02cos\nsystem\n(" + text("touch ran") + b"tR."), "os.system")
+with_object("object_cut", zipped(b"\x80\x02](Ne.")[:-5], "rng/shard_0_1")
+with_object("object_deflated", zipped(b"\x80\x02](Ne.", method=zipfile.ZIP_DEFLATED), "rng/shard_0_1")
+with_object("object_flipped", zipped(b"\x80\x02](Ne.", floats).replace(b"\0" * 16, b"\0" * 15 + b"\1", 1), "CRC-32")
+with_object("object_is_no_archive", b"just words, and some more of them", "rng/shard_0_1")
+dcp("common_flipped", [one], [here], "common.pt", extra=[("common.pt", zipped(b"\x80\x02}.", floats).replace(b"\0" * 16, b"\0" * 15 + b"\1", 1)), ("metadata.json", b'{"sharded_backend": "torch_dist"}')])
+objects.append(cases.pop())
+with open(os.path.join(out, "objects.tsv"), "w", encoding="utf-8") as f:
+    for name, says in objects:
+        f.write("%s\t%s\n" % (name, says))
+
 # ---- names and numbers that a name map goes through ----
 
 

@@ -12,7 +12,7 @@
     X(I16, 2) X(U16, 2) X(F16, 2) X(BF16, 2) \
     X(I32, 4) X(U32, 4) X(F32, 4) \
     X(I64, 8) X(U64, 8) X(F64, 8) X(C64, 8) \
-    X(C128, 16)
+    X(C128, 16) X(F8_E4M3FNUZ, 1) X(F8_E5M2FNUZ, 1)
 /* clang-format on */
 
 enum s2s_dtype {

@@ -169,6 +169,8 @@ struct ckpt_torch_source {
     int64_t begin, len_bytes; /* len_bytes -1: the whole file */
     bool model_only;
 };
+enum { CKPT_TORCH_HEAD = 24 };
+bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD]);
 int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *source,
                     struct s2s_error *err);
 int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err);

@@ -223,14 +223,15 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
 {
-    unsigned char head[16] = {0};
+    unsigned char head[CKPT_TORCH_HEAD] = {0};
     char magic[5];
     int file = ckpt_add_file(ckpt, path, err);
     int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
     int64_t len = ckpt->files[file].len_bytes;
-    int rc = ckpt_pread(fd, head, len < 16 ? (size_t)len : 16, 0, path, err);
+    int rc =
+        ckpt_pread(fd, head, len < (int64_t)sizeof head ? (size_t)len : sizeof head, 0, path, err);
     if (rc < 0)
         return rc;
     struct ckpt_torch_source source = {.file = path, .prefix = "", .len_bytes = -1};
@@ -238,7 +239,7 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
         ckpt->format = "safetensors";
         return ckpt_read_safetensors(ckpt, path, "", err);
     }
-    if (memcmp(head, "PK\3\4", 4) == 0 || (head[0] == 0x80 && head[2] == 0x8a)) {
+    if (memcmp(head, "PK\3\4", 4) == 0 || ckpt_is_legacy_torch(head)) {
         ckpt->format = head[0] == 'P' ? "torch" : "torch_legacy";
         rc = ckpt_read_torch(ckpt, &source, err);
         return rc < 0 ? ckpt_hint_file(path, rc, err) : 0;

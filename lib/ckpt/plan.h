@@ -51,6 +51,8 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype);
 /* Sorts by name, numbers by value ("layers.2" before "layers.10"); refuses a name twice, and pieces
  * that do not fill their target or cannot be cast to it. */
 int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err);
+/* Refuses, by name, targets of a dtype that safetensors does not have. */
+int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
 /* Element i of floating or integer data as a double; true for dtypes that have one. */
 bool s2s_ckpt_is_number(enum s2s_dtype dtype);
 double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i);

@@ -10,8 +10,18 @@
 
 enum { MAX_DEPTH = 1000 };
 
-static const unsigned char LEGACY_MAGIC[] = {0x80, 2,    0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
-                                             0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
+/* The first pickle of a legacy file is a number; from protocol 4 on it stands in a frame. */
+bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
+{
+    static const unsigned char number[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                           0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
+    const unsigned char *at = head + 2;
+    if (head[0] != 0x80 || head[1] < 2 || head[1] > 5)
+        return false;
+    if (*at == 0x95) /* FRAME and its length */
+        at += 9;
+    return memcmp(at, number, sizeof number) == 0;
+}
 
 /* where the storages of a file lie */
 struct store {
@@ -351,7 +361,7 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
                     struct s2s_error *err)
 {
     struct walk w = {.ckpt = ckpt, .err = err};
-    unsigned char head[sizeof LEGACY_MAGIC] = {0};
+    unsigned char head[CKPT_TORCH_HEAD] = {0};
     w.file = ckpt_add_file(ckpt, source->file, err);
     int fd = w.file < 0 ? w.file : ckpt_file_fd(ckpt, w.file, err);
     if (fd < 0)
@@ -364,7 +374,7 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
                  : ckpt_pread(fd, head, sizeof head, source->begin, source->file, err);
     if (rc == 0 && memcmp(head, "PK\3\4", 4) == 0)
         rc = read_zip(&w, source, fd, len);
-    else if (rc == 0 && memcmp(head, LEGACY_MAGIC, sizeof head) == 0)
+    else if (rc == 0 && ckpt_is_legacy_torch(head))
         rc = read_legacy(&w, source, fd, len);
     else if (rc == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "neither a zip archive nor a legacy torch file");

@@ -421,6 +421,8 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         if (options->dtype)
             s2s_ckpt_plan_cast(&out->parts[i].plan, options->dtype);
         rc = s2s_ckpt_plan_seal(&out->parts[i].plan, err);
+        if (rc == 0)
+            rc = s2s_ckpt_plan_for_safetensors(&out->parts[i].plan, err);
         n += out->parts[i].plan.n_targets;
     }
     if (rc == 0 && n == 0)

@@ -20,6 +20,17 @@ static void add_json_text(struct s2s_buf *out, const char *text)
     json_decref(string);
 }
 
+int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (plan->targets[i].dtype == S2S_C128) {
+            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is C128, which safetensors lacks",
+                                   plan->targets[i].name);
+            return s2s_error_hint(err, rc, "--to torch_dist keeps it");
+        }
+    return 0;
+}
+
 static int by_width(const void *a, const void *b)
 {
     const struct s2s_ckpt_target *x = *(struct s2s_ckpt_target *const *)a;

@@ -52,6 +52,7 @@ listed() {
 @test "ls gives every tensor of torch.save files exactly, zip and legacy" {
     listed zip.pt
     listed legacy.pt
+    listed legacy_protocol4.pt
     listed pytorch_model.bin
     listed mp_rank
 }

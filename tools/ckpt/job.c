@@ -211,6 +211,8 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
         rc = add_others(job, plan, err);
     if (rc == 0)
         rc = s2s_ckpt_plan_seal(plan, err);
+    if (rc == 0 && job->to == TO_SAFETENSORS)
+        rc = s2s_ckpt_plan_for_safetensors(plan, err);
     count(job, plan);
     if (rc == 0 && job->opt->plan)
         show_plan(plan, "");

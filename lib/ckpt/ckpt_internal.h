@@ -42,6 +42,9 @@ int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size
 int ckpt_sync_dir(const char *dir, struct s2s_error *err);
 /* One plain component: not empty, ".", "..", no slash, backslash or control character. */
 bool ckpt_name_is_plain(const char *name, size_t len);
+/* A link may take what is secret along into a folder that is published. Those of the hub's cache
+ * (../../blobs/NAME) and those within the folder are what they seem. */
+bool ckpt_is_strange_link(int dir_fd, const char *name);
 
 /* ---- pickles, written (protocol 2) ---- */
 

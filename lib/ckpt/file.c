@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -232,4 +233,18 @@ bool ckpt_name_is_plain(const char *name, size_t len)
         if (name[i] == '/' || name[i] == '\\' || (unsigned char)name[i] < 0x20 || name[i] == 0x7F)
             return false;
     return true;
+}
+
+bool ckpt_is_strange_link(int fd, const char *name)
+{
+    char to[PATH_MAX];
+    ssize_t len = readlinkat(fd, name, to, sizeof to - 1);
+    if (len < 0)
+        return false;
+    to[len] = 0;
+    const char *at = to;
+    while (strncmp(at, "../", 3) == 0)
+        at += 3;
+    at = at > to && strncmp(at, "blobs/", 6) == 0 ? at + strlen("blobs/") : to;
+    return strchr(at, '/') != NULL;
 }

@@ -208,7 +208,8 @@ static int read_member(struct tar *t, struct archive_entry *entry)
     const char *name = archive_entry_pathname(entry);
     const int64_t len_bytes = archive_entry_size(entry);
     if (!name || archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry))
-        return 0;
+        /* what is skipped is inflated all the same */
+        return t->spill >= 0 && len_bytes > 0 ? check_room(t, name ? name : "?", len_bytes) : 0;
     while (strncmp(name, "./", 2) == 0)
         name += 2;
     if (strlen(name) > MAX_NAME || len_bytes < 0)
@@ -257,6 +258,16 @@ static void take_spill(struct tar *t)
     file->pinned = true;
 }
 
+/* These and no others: for some of what libarchive knows it starts other programs. */
+static void add_filters(struct archive *in)
+{
+    archive_read_support_filter_gzip(in);
+    archive_read_support_filter_bzip2(in);
+    archive_read_support_filter_xz(in);
+    archive_read_support_filter_lz4(in);
+    archive_read_support_filter_zstd(in);
+}
+
 int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, bool compressed,
                       struct s2s_error *err)
 {
@@ -270,7 +281,7 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, bool compressed,
         return s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for the archive", path);
     archive_read_support_format_tar(t.in);
     if (compressed)
-        archive_read_support_filter_all(t.in);
+        add_filters(t.in);
     int rc = compressed ? open_spill(&t) : 0;
     if (rc == 0)
         rc = walk(&t);
@@ -284,6 +295,12 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, bool compressed,
 
 /* ---- unpacked ---- */
 
+static bool is_weights(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot && (strcmp(dot, ".ckpt") == 0 || strcmp(dot, ".distcp") == 0);
+}
+
 static int walk_folder(struct s2s_ckpt *ckpt, const char *folder, int depth, struct s2s_error *err)
 {
     struct dirent **entries;
@@ -295,7 +312,10 @@ static int walk_folder(struct s2s_ckpt *ckpt, const char *folder, int depth, str
         struct stat st;
         bool own = strcmp(entries[i]->d_name, ".") == 0 || strcmp(entries[i]->d_name, "..") == 0;
         bool found = rc == 0 && !own && fstatat(ckpt->dir_fd, name, &st, 0) == 0;
-        if (found && S_ISREG(st.st_mode) && ckpt->n_members < MAX_MEMBERS) {
+        if (found && S_ISREG(st.st_mode) && !is_weights(name) &&
+            ckpt_is_strange_link(ckpt->dir_fd, name)) {
+            s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", name);
+        } else if (found && S_ISREG(st.st_mode) && ckpt->n_members < MAX_MEMBERS) {
             struct ckpt_span span = {.file = ckpt_add_file(ckpt, name, err)};
             rc = span.file < 0 ? span.file : 0;
             if (rc == 0) {

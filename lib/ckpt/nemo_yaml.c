@@ -119,11 +119,18 @@ static const json_t *encoder_of(const json_t *config)
     return encoder ? encoder : config;
 }
 
+/* they are added and multiplied; 0 is no size of anything */
+static int64_t credible(const json_t *value)
+{
+    const json_int_t number = json_integer_value(value);
+    return number > -(1 << 30) && number < 1 << 30 ? number : 0;
+}
+
 int64_t ckpt_parakeet_int(const json_t *config, const char *key)
 {
     const json_t *value = json_object_get(encoder_of(config), key);
     if (json_is_integer(value))
-        return json_integer_value(value);
+        return credible(value);
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (strcmp(defaults[i].key, key) == 0)
             return defaults[i].value;
@@ -145,7 +152,7 @@ static double real_of(const json_t *config, const char *key, double absent)
 static int64_t top_int(const json_t *config, const char *key, int64_t absent)
 {
     const json_t *value = json_object_get(config, key);
-    return json_is_integer(value) ? json_integer_value(value) : absent;
+    return json_is_integer(value) ? credible(value) : absent;
 }
 
 int64_t ckpt_parakeet_classes(const json_t *config)

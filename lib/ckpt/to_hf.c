@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,8 +104,10 @@ static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
         const struct ckpt_member *member = &ckpt->members[i];
-        const char *name = member->name + (ckpt->root ? strlen(ckpt->root) : 0);
+        const char *root = ckpt->root ? ckpt->root : "", *name = member->name + strlen(root);
         char *bytes;
+        if (!starts(member->name, root))
+            continue;
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
             size_t len = strlen(name), plain = strlen(names[k]);
             if (len < plain || strcmp(name + len - plain, names[k]) != 0 || strchr(name, '/') ||
@@ -162,22 +163,6 @@ static bool is_side_file(const char *name)
     return false;
 }
 
-/* A link may take what is secret along into a folder that is published. Those of the hub's cache
- * (../../blobs/NAME) and those within the folder are what they seem. */
-static bool is_strange_link(int fd, const char *name)
-{
-    char to[PATH_MAX];
-    ssize_t len = readlinkat(fd, name, to, sizeof to - 1);
-    if (len < 0)
-        return false;
-    to[len] = 0;
-    const char *at = to;
-    while (starts(at, "../"))
-        at += 3;
-    at = at > to && starts(at, "blobs/") ? at + strlen("blobs/") : to;
-    return strchr(at, '/') != NULL;
-}
-
 int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
                          struct s2s_error *err)
 {
@@ -192,7 +177,7 @@ int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
         char *bytes;
         size_t len;
         if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
-            S_ISREG(st.st_mode) && is_strange_link(fd, name)) {
+            S_ISREG(st.st_mode) && ckpt_is_strange_link(fd, name)) {
             s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", name);
         } else if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
                    S_ISREG(st.st_mode)) {

@@ -12,7 +12,11 @@
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"
 
-enum { MAX_SIDE_FILE = 256 << 20, MAX_NAME = 78 /* of what a tar header here takes, less "./" */ };
+enum {
+    MAX_SIDE_FILE = 256 << 20 /* and all of them */,
+    MAX_LABELS = 1 << 22,
+    MAX_NAME = 78 /* of what a tar header here takes, less "./" */
+};
 
 static const char CONFIG[] = "model_config.yaml", WEIGHTS[] = "model_weights.ckpt";
 static const char MODEL[] = "tokenizer.model", VOCAB[] = "tokenizer.vocab", WORDS[] = "vocab.txt";
@@ -109,6 +113,8 @@ static int find_labels(json_t **labels, const struct s2s_ckpt *ckpt,
                              json_array_size(*labels), (long long)n);
     if (*labels)
         return 0;
+    if (n < 0 || n > MAX_LABELS)
+        return s2s_error_set(err, S2S_E_SHAPE, "a head of %lld classes", (long long)n);
     if (!options->without_tokenizer) {
         rc = s2s_error_set(err, S2S_E_NOTFOUND,
                            "%s: has no %s (SentencePiece), which a NeMo model of pieces needs",
@@ -439,7 +445,8 @@ static int from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
 static bool is_harmless(const char *name)
 {
     return *name && *name != '/' && strlen(name) <= MAX_NAME && strcmp(name, "..") != 0 &&
-           strncmp(name, "../", 3) != 0 && !strstr(name, "/../") && !strchr(name, '\\');
+           strncmp(name, "../", 3) != 0 && !strstr(name, "/../") &&
+           (strlen(name) < 3 || strcmp(name + strlen(name) - 3, "/..") != 0) && !strchr(name, '\\');
 }
 
 /* all members but the weights and the configuration, as they are called */
@@ -447,17 +454,24 @@ static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool
                         struct s2s_error *err)
 {
     const char *root = ckpt->root ? ckpt->root : "";
+    int64_t total = 0;
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
         const struct ckpt_member *member = &ckpt->members[i];
-        const char *name = member->name + strlen(root);
         char *bytes;
-        if (strncmp(member->name, root, strlen(root)) != 0 || strcmp(name, WEIGHTS) == 0 ||
-            (!with_config && strcmp(name, CONFIG) == 0))
+        if (strncmp(member->name, root, strlen(root)) != 0)
+            continue;
+        const char *name = member->name + strlen(root);
+        if (strcmp(name, WEIGHTS) == 0 || (!with_config && strcmp(name, CONFIG) == 0))
             continue;
         if (!is_harmless(name))
             return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: member %s: its name is refused",
                                  ckpt->path, member->name);
+        total += member->span.len_bytes;
+        if (total > MAX_SIDE_FILE)
+            return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                 "%s: more than %d MiB beside the weights (%s)", ckpt->path,
+                                 MAX_SIDE_FILE >> 20, member->name);
         rc = ckpt_slurp_span(ckpt, &member->span, MAX_SIDE_FILE, &bytes, err);
         if (rc == 0)
             add_file(out, name, bytes, (size_t)member->span.len_bytes);

@@ -3,6 +3,7 @@
 /* run.sh: max_len=4096 */
 #include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_megatron.h"
+#include "lib/ckpt/to_nemo.h"
 #include "tests/fuzz/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -21,6 +22,15 @@ static const struct folder_name names[] = {
     {"projection.safetensors", false},
     {"encoder/config.json", false},
 };
+
+static void plan_nemo(struct s2s_ckpt *ckpt)
+{
+    const struct s2s_nemo_options options = {.without_tokenizer = true};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_nemo_output out;
+    s2s_nemo_prepare(&out, ckpt, &options, &err);
+    s2s_nemo_release(&out);
+}
 
 static void plan_hf(struct s2s_ckpt *ckpt)
 {
@@ -57,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     folder_read(ckpt);
     plan_hf(ckpt);
     plan_megatron(ckpt);
+    plan_nemo(ckpt);
     s2s_ckpt_close(ckpt);
     return 0;
 }

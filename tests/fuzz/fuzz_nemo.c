@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "lib/ckpt/to_hf.h"
+#include "lib/ckpt/to_nemo.h"
 #include "tests/fuzz/folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -55,6 +56,15 @@ static void make_tar(struct s2s_buf *tar, const uint8_t *data, size_t size)
     s2s_buf_release(&bytes);
 }
 
+static void plan_nemo(struct s2s_ckpt *ckpt)
+{
+    const struct s2s_nemo_options options = {.without_tokenizer = true};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_nemo_output out;
+    s2s_nemo_prepare(&out, ckpt, &options, &err);
+    s2s_nemo_release(&out);
+}
+
 static void read_archive(void)
 {
     const struct s2s_hf_options options = {.dtype = S2S_DTYPE_NONE};
@@ -68,6 +78,7 @@ static void read_archive(void)
     folder_read(ckpt);
     s2s_hf_prepare(&out, ckpt, &options, &err);
     s2s_hf_release(&out);
+    plan_nemo(ckpt);
     s2s_ckpt_close(ckpt);
 }
 

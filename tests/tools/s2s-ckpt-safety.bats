@@ -196,3 +196,42 @@ PY
         [ "$status" -eq 0 ] && [ "$output" -lt 20000000 ]
     done
 }
+
+@test "members of a .nemo outside the model's folder, of odd names and too many bytes" {
+    python3 - <<'PY'
+import gzip, io, struct, tarfile, zipfile
+raw = io.BytesIO()
+with zipfile.ZipFile(raw, "w") as z:
+    z.writestr("archive/data.pkl", b"\x80\x02}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"
+                                   b"0X\3\0\0\0cpuK\4tQK\0(K\4t(K\1t\x89ccollections\nOrderedDict\n)RtRs.")
+    z.writestr("archive/data/0", bytes(16))
+weights, config = raw.getvalue(), b"a: 1\n"
+
+
+def tar(name, members, pack=lambda b: b):
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as t:
+        for path, content in members:
+            info = tarfile.TarInfo(path)
+            info.size = len(content)
+            t.addfile(info, io.BytesIO(content))
+    with open(name, "wb") as f:
+        f.write(pack(raw.getvalue()))
+
+
+inside = [("a_long_name_of_a_model/model_config.yaml", config), ("a_long_name_of_a_model/model_weights.ckpt", weights)]
+tar("short.nemo", [("a", b"x"), ("tokenizer.model", b"x")] + inside)
+tar("up.nemo", [("model_config.yaml", config), ("model_weights.ckpt", weights), ("sub/..", b"x")])
+tar("beside.nemo", [("model_config.yaml", config), ("model_weights.ckpt", weights)] + [("f%d" % i, bytes(100 << 20)) for i in range(3)])
+tar("nested.nemo", [], lambda b: gzip.compress(b"LRZI" + bytes(1000)))
+PY
+    exits 0 s2s-ckpt ls short.nemo
+    exits 0 s2s-ckpt convert -q --to hf short.nemo out
+    exits 1 s2s-ckpt convert -q --to nemo up.nemo out.nemo
+    says "up.nemo" && says "refused"
+    exits 1 s2s-ckpt convert -q --to nemo beside.nemo out.nemo
+    says "beside.nemo" && says "beside the weights"
+    exits 1 s2s-ckpt ls nested.nemo
+    says "nested.nemo" && says "not a whole"
+    [ ! -e out.nemo ]
+}

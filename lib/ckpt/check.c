@@ -6,8 +6,7 @@
 
 enum { MAX_NAME = 256 };
 
-/* Levenshtein distance, given up above `most` */
-static int distance(const char *a, const char *b, int most)
+int ckpt_name_distance(const char *a, const char *b, int most)
 {
     int row[MAX_NAME + 1], a_len = (int)strlen(a), b_len = (int)strlen(b);
     if (a_len > MAX_NAME || b_len > MAX_NAME || abs(a_len - b_len) > most)
@@ -49,7 +48,7 @@ static const char *nearest(const struct s2s_ckpt *ckpt, const char *name)
             best = 0;
             found = tensors[i].name;
         }
-        int d = best > 0 ? distance(name, tensors[i].name, best - 1) : 1;
+        int d = best > 0 ? ckpt_name_distance(name, tensors[i].name, best - 1) : 1;
         if (d < best) {
             best = d;
             found = tensors[i].name;

@@ -93,6 +93,9 @@ const char *ckpt_torch_storage(enum s2s_dtype dtype); /* "BFloat16Storage", NULL
 enum s2s_dtype ckpt_dtype_of_torch(const char *name, size_t len);   /* NONE when unknown */
 enum s2s_dtype ckpt_dtype_of_storage(const char *name, size_t len); /* NONE when unknown */
 
+/* Levenshtein distance of two names of at most 256 bytes; above `most`: most + 1. */
+int ckpt_name_distance(const char *a, const char *b, int most);
+
 /* ---- boxes ---- */
 
 /* Elements of a box; -1 on overflow or a negative size. */

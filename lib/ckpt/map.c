@@ -86,6 +86,8 @@ static bool detected(const struct ckpt_map_source *sources, size_t n, const char
         at += len + (at[len] == ' ');
         if (!len)
             continue;
+        if (!any && strcmp(word, "part") == 0)
+            return false; /* not a model of its own */
         bool not = word[0] == '!';
         if (any_matches(sources, n, word + not ) == not )
             return false;
@@ -192,13 +194,16 @@ static bool rule_is_there(const struct ckpt_map_engine *e, const struct ckpt_rul
 static bool word_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
                           const char *word, bool mirror, const char *m_prefix, const char *h_prefix)
 {
-    struct ckpt_match first = {.layer = 0, .expert = 0, .item = 0}, match;
-    char *name = ckpt_map_fill(word, &first);
+    const int n = ckpt_map_items(word);
     bool there = false;
-    for (size_t i = 0; i < map->n_rules && !there; i++)
-        there = ckpt_map_match(map->rules[i].megatron, name, &match) &&
-                rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix);
-    free(name);
+    for (int item = 0; !there && item < (n ? n : 1); item++) {
+        struct ckpt_match at = {.layer = 0, .expert = 0, .item = item}, match;
+        char *name = ckpt_map_fill(word, &at);
+        for (size_t i = 0; i < map->n_rules && !there; i++)
+            there = ckpt_map_match(map->rules[i].megatron, name, &match) &&
+                    rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix);
+        free(name);
+    }
     return there;
 }
 
@@ -207,6 +212,8 @@ static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map
                           const char *h_prefix)
 {
     char word[256];
+    if (strncmp(detect, "part ", 5) == 0)
+        detect += 5;
     if (!*detect)
         for (size_t i = 0; i < map->n_rules; i++)
             if (rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix))
@@ -345,7 +352,7 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
         free(e->made[i]);
     free(e->made);
     free(e->n_layers);
-    free(e->in_section);
+    ckpt_map_missed_release(e);
     ckpt_map_release(&e->map);
     free_sources(e->sources, e->n_sources);
 }

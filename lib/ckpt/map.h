@@ -20,7 +20,8 @@
  * written towards Megatron. Other lines ("#" begins a comment):
  *
  *   - family NAME: begins a map
- *   - detect NAME.. [!NAME..]: names that a source of this family has, or has not
+ *   - detect [part] NAME.. [!NAME..]: names that a source of this family has, or has not; part: it
+ *     is found only where a "part" line asks for it
  *   - include FAMILY M-PREFIX H-PREFIX: also a built-in one, from a file; =FAMILY has its Hugging
  *     Face names on both sides
  *   - part FAMILY|FAMILY.. M-PREFIX H-PREFIX [?]: includes the first of these that is in the source

@@ -71,7 +71,7 @@ static const char composites[] =
     "drop_hf summary_idxs\n"
 
     "family radio_h\n"
-    "detect position_embeddings\n"
+    "detect part decoder.layers.{N}.mlp.linear_fc{1,2}.weight\n"
     "include radio_ends \"\" \"\"\n"
     "ln_post.weight        inner.norm.weight                      copy ?\n"
     "ln_post.bias          inner.norm.bias                        copy ?\n"
@@ -83,14 +83,14 @@ static const char composites[] =
     "decoder.layers.{N}.mlp.linear_fc2.bias    blocks.{N}.mlp.fc2.bias    copy\n"
 
     "family radio_g\n"
-    "detect position_embeddings decoder.layers.{N}.ls1\n"
+    "detect part decoder.layers.{N}.ls{1,2}\n"
     "include radio_ends \"\" inner.\n"
     "include radio_g_norm \"\" \"\"\n"
     "include radio_g_layers \"\" inner.\n"
 
     /* the same with only the last norm below "inner." */
     "family radio_g_flat\n"
-    "detect position_embeddings decoder.layers.{N}.ls1\n"
+    "detect part decoder.layers.{N}.ls{1,2}\n"
     "include radio_ends \"\" \"\"\n"
     "include radio_g_norm \"\" \"\"\n"
     "include radio_g_layers \"\" \"\"\n"

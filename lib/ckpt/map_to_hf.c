@@ -176,10 +176,9 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         hole.layer = match.stacked ? -1 : layer;
         char *name = ckpt_map_fill(rule->megatron, &hole);
         struct ckpt_map_source *part = ckpt_map_find(e, name);
-        int rc = part ? 0 : s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: wanted but absent", name);
         free(name);
-        if (rc < 0)
-            return rc;
+        if (!part)
+            return 0; /* check_whole lists it */
         part->used = true;
         views[i] = view_of(part->tensor, match.stacked, layer);
         rows += views[i].rows;
@@ -271,97 +270,74 @@ static bool is_made(const struct ckpt_map_engine *e, const char *name)
     return e->n_made && bsearch(&name, e->made, e->n_made, sizeof *e->made, by_text);
 }
 
-static bool layer_has(const struct ckpt_map_engine *e, const char *pattern, int64_t layer)
+/* what of a list that becomes one tensor is not there */
+static void note_absent_items(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                              int64_t layer)
 {
-    struct ckpt_match match = {.layer = layer, .expert = -1, .item = -1};
-    char *name = ckpt_map_fill(pattern, &match);
-    struct ckpt_map_source *source = ckpt_map_find(e, name);
-    free(name);
-    if (source)
-        return true;
-    match = (struct ckpt_match){.layer = -1, .expert = -1, .item = -1, .stacked = true};
-    name = ckpt_map_fill(pattern, &match);
-    source = ckpt_map_find(e, name);
-    free(name);
-    return source && source->tensor->n_dims && layer < source->tensor->shape[0];
+    for (int i = 0; i < ckpt_map_items(rule->megatron); i++) {
+        struct ckpt_match at = {.layer = layer, .item = i};
+        struct ckpt_match axis = {.layer = -1, .item = i, .stacked = true};
+        char *name = ckpt_map_fill(rule->megatron, &at);
+        char *stacked = ckpt_map_fill(rule->megatron, &axis);
+        const struct ckpt_map_source *source = ckpt_map_find(e, stacked);
+        if (!ckpt_map_find(e, name) &&
+            !(source && source->tensor->n_dims && layer < source->tensor->shape[0]))
+            ckpt_map_miss(e, name, NULL);
+        free(name);
+        free(stacked);
+    }
 }
 
 /* the names that a rule needs made for a layer (-1: the model) and that are not */
-static void note_absent(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
-                        int64_t layer, struct s2s_buf *absent, size_t *n)
+static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
 {
     int items = ckpt_map_items(rule->hf);
     struct ckpt_match match = {.layer = layer, .expert = 0};
     for (match.item = 0; match.item == 0 || match.item < items; match.item++) {
         char *name = ckpt_map_fill(rule->hf, &match);
-        /* several rules may make one name: it is listed once */
-        if (!is_made(e, name) && !(absent->data && strstr(absent->data, name))) {
-            struct ckpt_match from = {.layer = layer, .expert = -1, .item = 0};
+        if (!is_made(e, name) && rule->transform == CKPT_MAP_CONCAT) {
+            note_absent_items(e, rule, layer);
+        } else if (!is_made(e, name)) {
+            struct ckpt_match from = {.layer = layer, .expert = 0, .item = 0};
+            from.item = ckpt_map_items(rule->megatron) == items ? match.item : 0;
             char *source = ckpt_map_fill(rule->megatron, &from);
-            if (*n < 8)
-                s2s_buf_printf(absent, "\n  %s (of %s)", name, source);
-            else
-                s2s_log(S2S_LOG_ERROR, "ckpt", "wanted but absent: %s (of %s)", name, source);
+            ckpt_map_miss(e, name, source);
             free(source);
-            ++*n;
         }
         free(name);
     }
 }
 
-static bool layer_is_there(const struct ckpt_map_engine *e, int group, int64_t layer)
+/* another rule of the section makes the same, from another name */
+static bool is_second(const struct ckpt_map_engine *e, size_t i_rule)
 {
-    for (size_t i = 0; i < e->map.n_rules; i++)
-        if (e->map.rules[i].group == group && e->map.rules[i].section >= 0 &&
-            layer_has(e, e->map.sections[e->map.rules[i].section], layer))
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    for (size_t i = 0; i < i_rule; i++)
+        if (e->map.rules[i].section == rule->section && strcmp(e->map.rules[i].hf, rule->hf) == 0)
             return true;
     return false;
 }
 
-/* layers are numbered from 0 without gaps, up to the number that the arguments say */
-static void note_absent_layers(const struct ckpt_map_engine *e, int stack, struct s2s_buf *absent,
-                               size_t *n)
-{
-    const char *name = e->map.stacks[stack].prefix;
-    int64_t end = e->n_layers[stack];
-    int64_t said = ckpt_map_is_tower(e, name) || !end
-                       ? 0
-                       : ckpt_map_number(e, "num_hidden_layers", "num_layers");
-    int64_t layer = 0;
-    for (; layer < end || (layer < said && *n < 8); layer++)
-        if (!layer_is_there(e, stack, layer) && (*n)++ < 8)
-            s2s_buf_printf(absent, "\n  all of %s%lld", name, (long long)layer);
-    *n += layer < said ? (size_t)(said - layer) : 0;
-}
-
 static int check_whole(struct ckpt_map_engine *e)
 {
-    struct s2s_buf absent = S2S_BUF_INIT;
-    size_t n = 0;
+    ckpt_map_sections_begin(e);
     if (e->n_made)
         qsort(e->made, e->n_made, sizeof *e->made, by_text);
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
-        const char *section = rule->section < 0 ? NULL : e->map.sections[rule->section];
-        if (rule->optional || rule->transform == CKPT_MAP_DROP || ckpt_map_is_open(rule->hf))
+        if (rule->optional || rule->transform == CKPT_MAP_DROP || ckpt_map_is_open(rule->hf) ||
+            is_second(e, i))
             continue;
-        if (rule->group < 0) {
-            if (!section || layer_has(e, section, 0))
-                note_absent(e, rule, -1, &absent, &n);
-            continue;
-        }
-        for (int64_t layer = 0; section && layer < e->n_layers[rule->group]; layer++)
-            if (layer_has(e, section, layer))
-                note_absent(e, rule, layer, &absent, &n);
+        if (rule->group < 0 && ckpt_map_in_section(e, rule->section, 0))
+            note_absent(e, rule, -1);
+        for (int64_t layer = 0;
+             rule->section >= 0 && rule->group >= 0 && layer < e->n_layers[rule->group]; layer++)
+            if (ckpt_map_in_section(e, rule->section, layer))
+                note_absent(e, rule, layer);
     }
-    for (size_t stack = 0; stack < e->map.n_stacks; stack++)
-        note_absent_layers(e, (int)stack, &absent, &n);
-    int rc = 0;
-    if (n)
-        rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "wanted but absent (%zu):%s", n,
-                           absent.data ? absent.data : "");
-    s2s_buf_release(&absent);
-    return rc;
+    ckpt_map_miss_experts(e);
+    ckpt_map_miss_layers(e);
+    return ckpt_map_missed(e);
 }
 
 /* ---- all of it ---- */

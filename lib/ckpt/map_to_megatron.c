@@ -86,35 +86,6 @@ static struct ckpt_match hole(int64_t layer, int64_t expert, int item)
     return (struct ckpt_match){.layer = layer, .expert = expert, .item = item};
 }
 
-static bool look_up_section(const struct ckpt_map_engine *e, int section, int64_t layer)
-{
-    struct ckpt_match at = hole(layer, -1, -1), match;
-    char *name = ckpt_map_fill(e->map.sections[section], &at);
-    bool found = false;
-    at = hole(layer, 0, 0);
-    for (size_t i = 0; i < e->map.n_rules && !found; i++) {
-        const struct ckpt_rule *rule = &e->map.rules[i];
-        found = rule->section == section && ckpt_map_match(rule->megatron, name, &match) &&
-                find_hf(e, rule->hf, &at);
-    }
-    free(name);
-    return found;
-}
-
-/* does the layer have the tensor that marks the section? */
-static bool in_section(const struct ckpt_map_engine *e, int section, int64_t layer)
-{
-    if (section < 0)
-        return true;
-    layer = layer < 0 ? 0 : layer; /* a rule of the whole model */
-    if (layer >= e->max_layers)
-        return look_up_section(e, section, layer);
-    signed char *known = &e->in_section[section * e->max_layers + layer];
-    if (!*known)
-        *known = look_up_section(e, section, layer) ? 1 : -1;
-    return *known > 0;
-}
-
 /* the sources of a rule's items at a layer; how many there are; *n: how many it wants */
 static int find_items(const struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
                       int64_t expert, struct ckpt_map_source *items[MAX_ITEMS], int *n)
@@ -220,14 +191,11 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     struct part one = {.first = NULL};
     int64_t expert = 0;
     int n, found, rc = 0;
-    for (; rc == 0 && (found = find_items(e, rule, layer, expert, items, &n)) > 0; expert++) {
+    /* all of an expert's tensors are there, or none */
+    for (; rc == 0 && (found = find_items(e, rule, layer, expert, items, &n)) == n; expert++) {
         int64_t rows = one.shape[0];
         for (int i = 0; i < n && rc == 0; i++) {
-            if (!items[i])
-                rc = s2s_error_set(e->err, S2S_E_NOTFOUND,
-                                   "expert %lld of layer %lld lacks one of its tensors (%s)",
-                                   (long long)expert, (long long)layer, rule->hf);
-            else if (one.first)
+            if (one.first)
                 rc = check_alike(e, one.first, items[i]->tensor);
             if (rc == 0)
                 items[i]->used = true;
@@ -363,12 +331,12 @@ static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 static bool applies(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    if (rule->transform == CKPT_MAP_DROP || !in_section(e, rule->section, layer))
+    if (rule->transform == CKPT_MAP_DROP || !ckpt_map_in_section(e, rule->section, layer))
         return false;
     for (size_t i = 0; i < i_rule; i++) {
         const struct ckpt_rule *before = &e->map.rules[i];
         if (before->group == rule->group && before->transform != CKPT_MAP_DROP &&
-            strcmp(before->hf, rule->hf) == 0 && in_section(e, before->section, layer))
+            strcmp(before->hf, rule->hf) == 0 && ckpt_map_in_section(e, before->section, layer))
             return false;
     }
     return true;
@@ -411,10 +379,8 @@ static void count_layers(struct ckpt_map_engine *e)
             if (ckpt_map_match(rule->hf, e->sources[k].name, &match) && !match.stacked &&
                 match.layer >= e->n_layers[rule->group])
                 e->n_layers[rule->group] = match.layer + 1;
-        if (rule->group >= 0 && e->n_layers[rule->group] > e->max_layers)
-            e->max_layers = e->n_layers[rule->group];
     }
-    e->in_section = s2s_xcalloc(e->map.n_sections * (size_t)e->max_layers + 1, 1);
+    ckpt_map_sections_begin(e);
 }
 
 /* all layers of a stack have the same sections */
@@ -424,9 +390,9 @@ static bool is_alike(const struct ckpt_map_engine *e, int group)
         const struct ckpt_rule *rule = &e->map.rules[i];
         if (rule->group != group || rule->section < 0)
             continue;
-        bool first = in_section(e, rule->section, 0);
+        bool first = ckpt_map_in_section(e, rule->section, 0);
         for (int64_t layer = 1; layer < e->n_layers[group]; layer++)
-            if (in_section(e, rule->section, layer) != first)
+            if (ckpt_map_in_section(e, rule->section, layer) != first)
                 return false;
     }
     return true;
@@ -441,8 +407,7 @@ static bool is_stacked(const struct ckpt_map_engine *e, int group)
     return is_alike(e, group);
 }
 
-static void note_absent(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
-                        int64_t layer, struct s2s_buf *absent, size_t *n_absent)
+static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
 {
     int n = ckpt_map_items(rule->hf);
     for (int i = 0; i < (n ? n : 1); i++) {
@@ -450,10 +415,7 @@ static void note_absent(const struct ckpt_map_engine *e, const struct ckpt_rule 
         if (find_hf(e, rule->hf, &at))
             continue;
         char *name = ckpt_map_fill(rule->hf, &at);
-        if (++*n_absent <= 8)
-            s2s_buf_printf(absent, "\n  %s", name);
-        else
-            s2s_log(S2S_LOG_ERROR, "ckpt", "wanted but absent: %s", name);
+        ckpt_map_miss(e, name, NULL);
         free(name);
     }
 }
@@ -476,9 +438,33 @@ static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rul
     }
 }
 
-/* one rule at all layers where it holds; what it lacks is noted */
-static int run_rule(struct ckpt_map_engine *e, size_t i_rule, struct s2s_buf *absent,
-                    size_t *n_absent)
+static bool is_open_rule(const struct ckpt_rule *rule)
+{
+    return ckpt_map_is_open(rule->hf) || rule->transform == CKPT_MAP_DROP;
+}
+
+/* what one rule lacks at the layers where it holds */
+static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    struct ckpt_map_source *items[MAX_ITEMS];
+    int64_t n_layers = rule->group < 0 ? 1 : e->n_layers[rule->group];
+    int n;
+    for (int64_t i = 0; !is_open_rule(rule) && i < n_layers; i++) {
+        int64_t layer = rule->group < 0 ? -1 : i;
+        if (!applies(e, i_rule, layer))
+            continue;
+        int found = find_items(e, rule, layer, 0, items, &n);
+        for (int k = 0; k < n; k++)
+            if (items[k])
+                items[k]->used = true; /* nothing that is missing is meant by it */
+        if (found < n && (found || !rule->optional))
+            note_absent(e, rule, layer);
+    }
+}
+
+/* one rule at all layers where it holds */
+static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
     struct ckpt_map_source *items[MAX_ITEMS];
@@ -488,23 +474,20 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule, struct s2s_buf *ab
                         ? 1
                         : ckpt_map_items(rule->megatron),
         n, rc = 0;
-    if (ckpt_map_is_open(rule->hf) || (rule->transform == CKPT_MAP_DROP && *rule->hf)) {
-        run_open_rule(e, rule);
+    if (is_open_rule(rule)) {
+        if (*rule->hf)
+            run_open_rule(e, rule);
         return 0;
     }
     for (int item = 0; rc == 0 && item < (n_targets ? n_targets : 1); item++)
         for (int64_t i = 0; rc == 0 && i < n_layers; i++) {
             int64_t layer = rule->group < 0 ? -1 : i;
-            if (!applies(e, i_rule, layer))
+            if (!applies(e, i_rule, layer) || find_items(e, rule, layer, 0, items, &n) < n)
                 continue;
-            int found = find_items(e, rule, layer, 0, items, &n);
-            if (item == 0 && found < n && (found || !rule->optional))
-                note_absent(e, rule, layer, absent, n_absent);
-            present += item == 0 && found == n;
-            if (found == n)
-                rc = make_rule(e, rule, layer, stacked ? n_layers : 0, item);
+            present += item == 0;
+            rc = make_rule(e, rule, layer, stacked ? n_layers : 0, item);
         }
-    if (rc == 0 && *n_absent == 0 && stacked && present && present != n_layers) {
+    if (rc == 0 && stacked && present && present != n_layers) {
         rc = s2s_error_set(e->err, S2S_E_SHAPE,
                            "%s: in %lld of %lld layers only, so layers cannot "
                            "lie on one axis",
@@ -514,45 +497,21 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule, struct s2s_buf *ab
     return rc;
 }
 
-/* layers are numbered from 0 without gaps, up to the number that the configuration says */
-static void note_absent_layers(const struct ckpt_map_engine *e, int stack, struct s2s_buf *absent,
-                               size_t *n_absent)
-{
-    const char *prefix = e->map.stacks[stack].prefix;
-    int64_t end = e->n_layers[stack];
-    int64_t said = ckpt_map_is_tower(e, prefix) || !end
-                       ? 0
-                       : ckpt_map_number(e, "num_hidden_layers", "num_layers");
-    int64_t layer = 0;
-    for (; layer < end || (layer < said && *n_absent < 8); layer++) {
-        bool there = false;
-        for (size_t i = 0; i < e->map.n_rules && !there; i++)
-            there = e->map.rules[i].group == stack && e->map.rules[i].section >= 0 &&
-                    in_section(e, e->map.rules[i].section, layer);
-        if (!there && ++*n_absent <= 8)
-            s2s_buf_printf(absent, "\n  all of layer %lld (%s%lld)", (long long)layer, prefix,
-                           (long long)layer);
-    }
-    *n_absent += layer < said ? (size_t)(said - layer) : 0;
-}
-
 int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                          struct ckpt_map_result *result, struct s2s_error *err)
 {
     struct ckpt_map_engine e;
-    struct s2s_buf absent = S2S_BUF_INIT;
-    size_t n_absent = 0;
     int rc = ckpt_map_begin(&e, plan, request, true, result, err);
-    if (rc == 0)
+    if (rc == 0) {
         count_layers(&e);
+        for (size_t i = 0; i < e.map.n_rules; i++)
+            note_rule(&e, i);
+        ckpt_map_miss_experts(&e);
+        ckpt_map_miss_layers(&e);
+        rc = ckpt_map_missed(&e);
+    }
     for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)
-        rc = run_rule(&e, i, &absent, &n_absent);
-    for (size_t stack = 0; stack < e.map.n_stacks && rc == 0; stack++)
-        note_absent_layers(&e, (int)stack, &absent, &n_absent);
-    if (rc == 0 && n_absent)
-        rc = s2s_error_set(err, S2S_E_NOTFOUND, "wanted but absent (%zu):%s", n_absent,
-                           absent.data ? absent.data : "");
-    s2s_buf_release(&absent);
+        rc = run_rule(&e, i);
     ckpt_map_end(&e, result);
     return rc;
 }

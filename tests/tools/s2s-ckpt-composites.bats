@@ -201,3 +201,26 @@ st.rename('salm.safetensors', 'lora.safetensors', lambda k: k.replace('llm.', 'l
     exits 0 s2s-ckpt convert -q --to safetensors --part mlp1 all mlp.safetensors
     [ "$(s2s-ckpt ls mlp.safetensors | wc -l)" -eq 3 ]
 }
+
+@test "a layer that lacks the tensor by which its kind is known is not taken for another kind" {
+    write_lib
+    M=$ROOT/tests/oracle/models/llama_gqa_untied
+    python3 -c "
+import st
+st.rename('$M/model.safetensors', 'lacks.safetensors', lambda k: None if k == 'model.layers.1.self_attn.q_proj.weight' else k)
+st.rename('$M/model.safetensors', 'odd.safetensors', lambda k: k.replace('layers.1.mlp.gate_proj', 'layers.1.mlp.gate_porj'))"
+    exits 1 s2s-ckpt convert --to torch_dist --map llama --config "$M/config.json" lacks.safetensors x
+    says "wanted but absent (1)"
+    says "model.layers.1.self_attn.q_proj.weight"
+    exits 1 s2s-ckpt convert --to torch_dist --map llama --config "$M/config.json" odd.safetensors x
+    says "model.layers.1.mlp.gate_proj.weight (nearest: model.layers.1.mlp.gate_porj.weight)"
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama --layers numbered --config "$M/config.json" "$M" dist
+    exits 0 s2s-ckpt convert -q --to safetensors dist whole.safetensors
+    python3 -c "
+import st
+st.rename('whole.safetensors', 'lacks.safetensors', lambda k: None if k == 'decoder.layers.1.self_attention.linear_qkv.weight' else k)"
+    exits 1 s2s-ckpt convert --to hf --config "$M/config.json" lacks.safetensors x
+    says "wanted but absent (3)"
+    says "model.layers.1.self_attn.v_proj.weight (of decoder.layers.1.self_attention.linear_qkv.weight)"
+    [ ! -e x ]
+}

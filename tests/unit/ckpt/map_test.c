@@ -92,6 +92,33 @@ static void every_section_is_marked_by_a_rule_of_its_own(void **state)
             }
 }
 
+/* singleton_local_shards stores gate and up apart: each rule that cuts them has a rule beside it
+ * that finds them cut, and no section is marked by the tensor that is cut */
+static void gate_and_up_may_lie_apart(void **state)
+{
+    char family[64], detect[512];
+    size_t n_cut = 0;
+    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, family, detect);) {
+        struct ckpt_map map;
+        struct s2s_error err = S2S_ERROR_INIT;
+        assert_int_equal(ckpt_map_parse(&map, ckpt_map_tables, family, NULL, NULL, &err), 0);
+        for (size_t i = 0; i < map.n_rules; i++) {
+            const struct ckpt_rule *rule = &map.rules[i];
+            if (!strstr(rule->hf, "{gate,up}") || strstr(rule->megatron, "{w,v}"))
+                continue;
+            bool apart = false;
+            for (size_t k = 0; k < map.n_rules; k++)
+                apart |= strcmp(map.rules[k].hf, rule->hf) == 0 &&
+                         strstr(map.rules[k].megatron, "linear_fc1.weight_{w,v}");
+            if (!apart || strcmp(map.sections[rule->section], rule->megatron) == 0)
+                fail_msg("%s: %s", family, rule->megatron);
+            n_cut++;
+        }
+        ckpt_map_release(&map);
+    }
+    assert_true(n_cut >= 4);
+}
+
 static void a_missing_layer_number_means_a_layer_axis(void **state)
 {
     struct ckpt_match match;
@@ -142,6 +169,7 @@ int main(void)
         cmocka_unit_test(every_family_of_the_tables_is_read),
         cmocka_unit_test(every_rule_matches_what_it_fills),
         cmocka_unit_test(every_section_is_marked_by_a_rule_of_its_own),
+        cmocka_unit_test(gate_and_up_may_lie_apart),
         cmocka_unit_test(a_missing_layer_number_means_a_layer_axis),
         cmocka_unit_test(bad_tables_name_the_line),
     };

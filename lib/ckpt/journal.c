@@ -111,7 +111,14 @@ static struct entry *find(const struct ckpt_journal *journal, const char *path)
 
 /* ---- opening ---- */
 
-/* Removes what no line names; folders that are empty then go too. below: "" or "sub/". */
+static bool is_plain(int dir_fd, const char *name)
+{
+    struct stat st;
+    return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+}
+
+/* Removes what no line names, and what is no plain file (a link would be written through); folders
+ * that are empty then go too. below: "" or "sub/". */
 static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct s2s_error *err)
 {
     DIR *dir = fdopendir(fd);
@@ -131,7 +138,8 @@ static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct
             rc = sweep(journal, sub, deeper, err);
             free(deeper);
             (void)unlinkat(dirfd(dir), name, AT_REMOVEDIR); /* stays where something is in it */
-        } else if (!find(journal, path) && !is_journal(path) && unlinkat(dirfd(dir), name, 0) < 0) {
+        } else if (!(is_plain(dirfd(dir), name) && (find(journal, path) || is_journal(path))) &&
+                   unlinkat(dirfd(dir), name, 0) < 0) {
             rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, path);
         }
         free(path);

@@ -53,6 +53,14 @@ stopped() {
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
     says "$first: is not what was written, and is made again"
     diff -r want out
+    # a link is no file of ours, even to the same bytes: nothing is written through it
+    stopped
+    first=$(ls out.s2s-partial/*.safetensors | head -1)
+    mv "$first" victim && ln -s "$PWD/victim" "$first"
+    cp victim was && flip victim 100
+    cp victim flipped
+    exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
+    diff -r want out && [ -z "$(find out -type l)" ] && same victim flipped
     # another dtype: another conversion
     stopped
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k --dtype f32 "$DATA/hf_sharded" out

@@ -1,8 +1,10 @@
 #!/bin/bash
 # s2s-ckpt convert against cp of the same bytes, in pairs, after an untimed round: medians of seconds, ratio, cpu seconds, peak memory.
-# cp is followed by sync of its file system, because convert syncs what it writes before it renames it.
+# Two of cp: followed by sync of its file system, as convert stores what it writes before it renames it, and alone, as with --no-sync.
+# "disk" is the least that storing can take: the same bytes by O_DIRECT, past the page cache. Peak memory counts from the 15 MiB of the starter.
 # Beside them the usual Python ways, where PYTHON (default python3) has torch and safetensors.
-# BENCH_MB megabytes (default 2048), BENCH_ROUNDS pairs (default 5), BENCH_DIR where (default a temporary folder).
+# At the end ls of 1,000 shards.
+# BENCH_MB megabytes (default 2048; 8192 shows what memory does not do: grow), BENCH_ROUNDS pairs (default 5), BENCH_DIR where (default a temporary folder).
 set -eu
 mb=${BENCH_MB:-2048} rounds=${BENCH_ROUNDS:-5}
 dir=$(mktemp -d "${BENCH_DIR:-/tmp}/s2s-ckpt-bench-XXXXXX")
@@ -41,6 +43,8 @@ def timed(command):
     return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
+# O_DIRECT is not to be had everywhere (tmpfs): then there is no such line
+direct = 'mkdir out && for f in $(find dist -name "*.distcp"); do dd if=$f of=out/${f##*/} bs=4M oflag=direct; done 2>/dev/null'
 ways = {
     "cp && sync": ["sh", "-c", "cp -r dist out && sync -f out"],
     "cp": ["cp", "-r", "dist", "out"],
@@ -49,6 +53,8 @@ ways = {
     "convert --to hf --no-sync": [program, "convert", "-q", "--no-sync", "--to", "hf", "dist", "out"],
     "convert --to torch_dist --no-sync": [program, "convert", "-q", "--no-sync", "--to", "torch_dist", "dist", "out"],
 }
+if subprocess.run(["dd", "if=/dev/zero", "of=probe", "bs=4096", "count=1", "oflag=direct"], capture_output=True).returncode == 0:
+    ways["disk (O_DIRECT)"] = ["sh", "-c", direct]
 python = os.environ["PYTHON"]
 found = subprocess.run([python, "-c", "import torch, safetensors"], capture_output=True).returncode == 0
 if not found:
@@ -69,8 +75,30 @@ base = statistics.median(t[0] for t in times["cp"]), statistics.median(t[0] for 
 for way in ways:
     wall = statistics.median(t[0] for t in times[way])
     print("ckpt  %-33s %6.2f s  %5.2f GB/s  cpu %5.2f s  %5.2f x cp  %5.2f x (cp && sync)  %5.0f MiB" % (way, wall, gb / wall, statistics.median(t[1] for t in times[way]), wall / base[0], wall / base[1], max(t[2] for t in times[way])))
-start = time.monotonic()
-for _ in range(10):
-    subprocess.run([program, "ls", "dist"], check=True, stdout=subprocess.DEVNULL)
-print("ckpt  ls of it: %.1f ms" % ((time.monotonic() - start) * 100))
+
+
+def ls(path):
+    times = []
+    for _ in range(11):
+        start = time.monotonic()
+        subprocess.run([program, "ls", path], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.monotonic() - start)
+    return statistics.median(times) * 1e3
+
+
+def shard(name, tensor):
+    head = json.dumps({tensor: {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}).encode()
+    head += b" " * (-len(head) % 8)
+    with open("shards/" + name, "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head + bytes(64))
+
+
+os.mkdir("shards")
+index = {"model.layers.%d.weight" % i: "model-%05d-of-01000.safetensors" % (i + 1) for i in range(1000)}
+for tensor, name in index.items():
+    shard(name, tensor)
+with open("shards/model.safetensors.index.json", "w") as f:
+    json.dump({"metadata": {"total_size": 64000}, "weight_map": index}, f)
+subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--files", "1000", "shards", "shards-dist"], check=True)
+print("ckpt  ls: %.1f ms of the large one, %.1f ms of 1,000 shards, %.1f ms of 1,000 torch_dist files" % (ls("dist"), ls("shards"), ls("shards-dist")))
 PY

@@ -957,3 +957,50 @@ PY
     exits 1 s2s-ckpt ls zarr
     says "a zarr checkpoint"
 }
+
+@test "memory does not grow with the checkpoint: 350 MB pass through less than 64 MiB" {
+    python3 - <<'PY'
+import json, os, struct
+header, at = {}, 0
+for i, shape in enumerate(([48 << 20, 1], [1, 48 << 20], [4096, 6144], [16, 32, 64, 512, 3])):  # one row, many rows, many axes
+    n = 2
+    for size in shape:
+        n *= size
+    header["t%d" % i] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + n]}
+    at += n
+head = json.dumps(header).encode()
+with open("large.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(head)) + head)
+    f.truncate(8 + len(head) + at)
+assert at > 300 << 20
+PY
+    for step in "--to torch_dist large.safetensors dist" "--to hf dist hf" "--to hf --dtype f32 --max-shard-size 200MB dist cast"; do
+        exits 0 s2s-ckpt convert --no-sync $step
+        [[ $output =~ "peak memory "([0-9]+)" MiB" ]]
+        case ${S2S_BIN:-} in *sanitize*) continue ;; esac
+        [ "${BASH_REMATCH[1]}" -lt 64 ]
+    done
+}
+
+@test "1,000 shards are converted with at most 300 files open" {
+    python3 - <<'PY'
+import json, os, struct
+os.mkdir("many")
+index = {"model.layers.%d.weight" % i: "model-%05d-of-01000.safetensors" % (i + 1) for i in range(1000)}
+for tensor, name in index.items():
+    head = json.dumps({tensor: {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}).encode()
+    with open("many/" + name, "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head + os.urandom(64))
+with open("many/model.safetensors.index.json", "w") as f:
+    json.dump({"metadata": {"total_size": 64000}, "weight_map": index}, f)
+PY
+    ulimit -n 300
+    exits 0 s2s-ckpt convert -q --no-sync --to torch_dist --files 1000 many dist
+    exits 0 s2s-ckpt convert -q --no-sync --to hf dist back
+    for path in many dist back; do
+        s2s-ckpt ls --sha256 "$path" | grep -o '[0-9a-f]\{64\}.*' | sort >"$path.sums"
+    done
+    [ "$(wc -l <many.sums)" -eq 1000 ]
+    diff many.sums dist.sums
+    diff many.sums back.sums
+}

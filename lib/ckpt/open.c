@@ -270,11 +270,13 @@ static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         told += (__int128)s2s_ckpt_numel(&ckpt->tensors[i]) *
                 (__int128)s2s_dtype_size(ckpt->tensors[i].dtype);
+    for (size_t i = 0; i < ckpt->n_objects; i++)
+        told += ckpt->objects[i].len_bytes > 0 ? ckpt->objects[i].len_bytes : 0;
     return told <= TIMES * there + spare
                ? 0
                : s2s_error_set(err, S2S_E_FORMAT,
-                               "%s: tensors of %.3g bytes in files of %lld: absurd", ckpt->path,
-                               (double)told, (long long)there);
+                               "%s: tensors and objects of %.3g bytes in files of %lld: absurd",
+                               ckpt->path, (double)told, (long long)there);
 }
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)

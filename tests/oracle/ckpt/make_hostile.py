@@ -354,6 +354,10 @@ with_object("object_cut", zipped(b"\x80\x02](Ne.")[:-5], "rng/shard_0_1")
 with_object("object_deflated", zipped(b"\x80\x02](Ne.", method=zipfile.ZIP_DEFLATED), "rng/shard_0_1")
 with_object("object_flipped", zipped(b"\x80\x02](Ne.", floats).replace(b"\0" * 16, b"\0" * 15 + b"\1", 1), "CRC-32")
 with_object("object_is_no_archive", b"just words, and some more of them", "rng/shard_0_1")
+wide = zipped(b"\x80\x02](Ne.", [("archive/data/0", bytes(1 << 20))])
+dcp("objects_share", [one] + [("o%d" % i, glob(M, "BytesStorageMetadata") + b")\x81") for i in range(1500)],
+    [here] + [place("o%d" % i, None, 0, len(wide), "__1_0.distcp") for i in range(1500)], "absurd", extra=[("__1_0.distcp", wide)])
+objects.append(cases.pop())
 dcp("common_flipped", [one], [here], "common.pt", extra=[("common.pt", zipped(b"\x80\x02}.", floats).replace(b"\0" * 16, b"\0" * 15 + b"\1", 1)), ("metadata.json", b'{"sharded_backend": "torch_dist"}')])
 objects.append(cases.pop())
 with open(os.path.join(out, "objects.tsv"), "w", encoding="utf-8") as f:

@@ -196,27 +196,43 @@ void ckpt_map_missed_release(struct ckpt_map_engine *e)
     free(e->in_section);
 }
 
+/* layers [begin, end) of a stack in one line: a name may be far from all others */
+static void miss_run(struct ckpt_map_engine *e, const char *prefix, int64_t begin, int64_t end)
+{
+    if (begin >= end)
+        return;
+    char *name = end - begin == 1 ? s2s_xasprintf("all of %s%lld", prefix, (long long)begin)
+                                  : s2s_xasprintf("all of %s%lld to %lld", prefix, (long long)begin,
+                                                  (long long)end - 1);
+    ckpt_map_miss(e, name, NULL);
+    e->n_missed_more += end - begin - 1;
+    free(name);
+}
+
+static bool is_layer(struct ckpt_map_engine *e, int stack, int64_t layer)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++)
+        if (e->map.rules[i].group == stack && e->map.rules[i].section >= 0 &&
+            ckpt_map_in_section(e, e->map.rules[i].section, layer))
+            return true;
+    return false;
+}
+
 /* layers are numbered from 0 without gaps, up to the number that the configuration or the arguments
  * say */
 void ckpt_map_miss_layers(struct ckpt_map_engine *e)
 {
     for (size_t k = 0; k < e->map.n_stacks; k++) {
         const char *prefix = e->map.stacks[k].prefix;
-        int64_t end = e->n_layers[k], layer = 0;
+        int64_t end = e->n_layers[k], begin = 0; /* of a run of absent layers */
         int64_t said = ckpt_map_is_tower(e, prefix) || !end
                            ? 0
                            : ckpt_map_number(e, "num_hidden_layers", "num_layers");
-        for (; layer < end || (layer < said && e->n_missed < SHORT_LIST); layer++) {
-            bool there = false;
-            for (size_t i = 0; i < e->map.n_rules && !there; i++)
-                there = e->map.rules[i].group == (int)k && e->map.rules[i].section >= 0 &&
-                        ckpt_map_in_section(e, e->map.rules[i].section, layer);
-            if (there)
-                continue;
-            char *name = s2s_xasprintf("all of %s%lld", prefix, (long long)layer);
-            ckpt_map_miss(e, name, NULL);
-            free(name);
-        }
-        e->n_missed_more += layer < said ? said - layer : 0;
+        for (int64_t layer = 0; layer < end; layer++)
+            if (is_layer(e, (int)k, layer)) {
+                miss_run(e, prefix, begin, layer);
+                begin = layer + 1;
+            }
+        miss_run(e, prefix, begin, said > end ? said : end);
     }
 }

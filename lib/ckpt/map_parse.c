@@ -447,7 +447,7 @@ static bool take_number(const char **name, int64_t *value)
 {
     size_t n = strspn(*name, "0123456789");
     char text[20];
-    if (n == 0 || n > 5)
+    if (n == 0 || n > 4)
         return false;
     snprintf(text, sizeof text, "%.*s", (int)n, *name);
     *name += n;

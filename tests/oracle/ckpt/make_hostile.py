@@ -381,7 +381,7 @@ def megatron(name, tensors, says, places=(), common=b"\x80\x02}."):
 
 models = []
 megatron("layers_on_an_axis", [empty("decoder.layers.self_attention.linear_proj.weight", [1 << 40, 0, 4])], "layers", [("decoder.layers.self_attention.linear_proj.weight", 3)])
-megatron("far_layer", [empty("decoder.layers.99999.self_attention.linear_proj.weight", [0, 4])], "absent", [("decoder.layers.99999.self_attention.linear_proj.weight", 2)])
+megatron("far_layer", [empty("decoder.layers.9999.self_attention.linear_proj.weight", [0, 4])], "absent", [("decoder.layers.9999.self_attention.linear_proj.weight", 2)])
 megatron("many_layers", [], "absent", common=b"\x80\x02}" + text("args") + b"cargparse\nNamespace\n)\x81}" + text("num_layers") + number(1 << 29) + b"sbs.")
 with open(os.path.join(out, "models.tsv"), "w", encoding="utf-8") as f:
     for name, says in models:

@@ -31,8 +31,10 @@ def qwen2(r):
 
 def experts(r):
     n = r.choice([1, 2, 4, 12])
-    return dict(num_experts=n, num_experts_per_tok=r.randint(1, min(n, 3)), moe_intermediate_size=r.randint(3, 17),
-                norm_topk_prob=r.random() < 0.5)
+    k = r.randint(1, min(n, 3))
+    # Megatron has no weight of 1 for the one expert that is chosen
+    return dict(num_experts=n, num_experts_per_tok=k, moe_intermediate_size=r.randint(3, 17),
+                norm_topk_prob=k > 1 and r.random() < 0.5)
 
 
 def dense_layers(r, s):
@@ -63,8 +65,10 @@ def gemma(config, model):
 
 def nemotron_h(r):
     s = sizes(r)
-    s["layer_norm_epsilon"] = s.pop("rms_norm_eps")
+    s["layer_norm_epsilon"] = 1e-5  # Megatron's Mamba mixer knows no other
+    del s["rms_norm_eps"]
     del s["rope_theta"]
+    s["tie_word_embeddings"] = False  # transformers' NemotronH never ties
     n, groups = s.pop("num_hidden_layers") + 3, r.choice([1, 2])
     pattern = [r.choice("M*-E") for _ in range(n)]
     pattern[r.randrange(n)] = "M"

@@ -2,6 +2,7 @@
 is given here by plain PyTorch: the recurrence as the Mamba-2 paper states it, a causal convolution, a gated norm by groups."""
 import math
 import os
+import re
 import sys
 import types
 
@@ -49,6 +50,19 @@ class RMSNormGated(torch.nn.Module):
         return (g * torch.rsqrt(g.square().mean(-1, keepdim=True) + self.eps)).flatten(-2) * self.weight
 
 
+def rearrange(x, pattern, **sizes):
+    """einops.rearrange of patterns with one level of parentheses"""
+    left, right = ([p.replace("(", "").replace(")", "").split() for p in re.findall(r"\([^)]*\)|\S+", side)] for side in pattern.split("->"))
+    sizes, shape = dict(sizes, **{"1": 1}), []
+    for group, size in zip(left, x.shape):
+        known = math.prod(sizes[p] for p in group if p in sizes)
+        sizes.update((p, size // known) for p in group if p not in sizes)
+        shape += [sizes[p] for p in group if p != "1"]
+    order = [p for group in left for p in group if p != "1"]
+    x = x.reshape(shape).permute([order.index(p) for group in right for p in group if p != "1"])
+    return x.reshape([math.prod(sizes[p] for p in group) for group in right])
+
+
 def stand_in(name, **members):
     at = ""
     for part in name.split("."):
@@ -69,6 +83,10 @@ def start():
     stand_in("mamba_ssm.ops.triton.layernorm_gated", RMSNorm=RMSNormGated)
     stand_in("mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined=mamba_chunk_scan_combined,
              mamba_split_conv1d_scan_combined=absent)
+    try:
+        import einops  # noqa: F401
+    except ImportError:
+        stand_in("einops", rearrange=rearrange, repeat=absent)
     stand_in("causal_conv1d", causal_conv1d_fn=causal_conv1d_fn, causal_conv1d_update=absent)
     stand_in("causal_conv1d.causal_conv1d_varlen", causal_conv1d_varlen_states=absent)
     import torch.distributed as dist
@@ -78,8 +96,17 @@ def start():
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     from megatron.core import parallel_state
+    try:
+        import triton  # noqa: F401
+    except ImportError:  # only needed for inference
+        name = "megatron.core.inference.contexts.attention_context.triton.tensor_ops"
+        sys.modules[name] = types.ModuleType(name)
+        for member in ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge"):
+            setattr(sys.modules[name], member, absent)
     parallel_state.initialize_model_parallel()
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils
+    moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
     random.initialize_rng_tracker()
     random.get_cuda_rng_tracker().fork = lambda *a, **k: torch.random.fork_rng(devices=[])
 
@@ -110,7 +137,7 @@ def gpt(c):
     if moe:
         dense = set(c.mlp_only_layers or [])
         more.update(num_moe_experts=c.num_experts, moe_router_topk=c.num_experts_per_tok, moe_ffn_hidden_size=c.moe_intermediate_size,
-                    moe_router_pre_softmax=not c.norm_topk_prob or c.num_experts_per_tok == 1, moe_router_load_balancing_type="none",
+                    moe_router_pre_softmax=not c.norm_topk_prob, moe_router_load_balancing_type="none",
                     moe_token_dispatcher_type="allgather", moe_router_dtype="fp32")
         if dense:
             more["moe_layer_freq"] = [int(i not in dense) for i in range(c.num_hidden_layers)]
@@ -167,3 +194,67 @@ def logits(model, tokens):
 
 
 builders = {family: gpt for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma")}
+
+
+def hybrid(c):
+    """MambaModel of a NemotronHConfig. The norms are modules of their own here and stored under the names of the fused ones."""
+    from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_backend
+    from megatron.core.models.mamba import MambaModel
+    from megatron.core.ssm import mamba_block
+    from megatron.core.ssm.mamba_block import MambaStack, MambaStackSubmodules
+    from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
+    from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
+    from megatron.core.ssm.mlp_layer import MLPLayer
+    from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from megatron.core.transformer.enums import AttnMaskType
+    from megatron.core.transformer.spec_utils import ModuleSpec
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+    from megatron.core.transformer.transformer_layer import MoETransformerLayer, TransformerLayer, TransformerLayerSubmodules
+    mamba_block.TENorm = WrappedTorchNorm
+    more = dict(layernorm_epsilon=c.layer_norm_epsilon, activation_func=lambda x: F.relu(x).square(), gated_linear_unit=False,
+                mamba_num_heads=c.mamba_num_heads, mamba_head_dim=c.mamba_head_dim, mamba_num_groups=c.n_groups,
+                mamba_state_dim=c.ssm_state_size, use_mamba_mem_eff_path=False, is_hybrid_model=True, add_qkv_bias=c.attention_bias)
+    moe = "E" in c.hybrid_override_pattern
+    if moe:
+        more.update(num_moe_experts=c.n_routed_experts, moe_router_topk=c.num_experts_per_tok, moe_ffn_hidden_size=c.moe_intermediate_size,
+                    moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True, moe_router_dtype="fp32",
+                    moe_router_topk_scaling_factor=c.routed_scaling_factor, moe_router_load_balancing_type="none",
+                    moe_router_num_groups=c.n_group if c.n_group > 1 else None, moe_router_group_topk=c.topk_group if c.n_group > 1 else None,
+                    moe_shared_expert_intermediate_size=c.moe_shared_expert_intermediate_size, moe_token_dispatcher_type="allgather",
+                    moe_latent_size=c.moe_latent_size)
+    config = transformer_config(c, **more)
+    names = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_", "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"}
+    mixer = ModuleSpec(MambaMixer, params={"d_conv": c.conv_kernel},
+                       submodules=MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear))
+    attention = ModuleSpec(SelfAttention, params={"attn_mask_type": AttnMaskType.causal},
+                           submodules=SelfAttentionSubmodules(linear_qkv=ColumnParallelLinear, core_attention=DotProductAttention,
+                                                              linear_proj=RowParallelLinear))
+
+    def layer(module, keys, **parts):
+        return ModuleSpec(module, submodules=TransformerLayerSubmodules(sharded_state_dict_keys_map=keys, **parts))
+
+    spec = ModuleSpec(MambaStack, submodules=MambaStackSubmodules(
+        mamba_layer=ModuleSpec(MambaLayer, submodules=MambaLayerSubmodules(
+            norm=WrappedTorchNorm, mixer=mixer, mamba_bda=get_bias_dropout_add,
+            sharded_state_dict_keys_map={"norm.": "mixer.in_proj.layer_norm_"})),
+        attention_layer=layer(TransformerLayer, names, input_layernorm=WrappedTorchNorm, self_attention=attention,
+                              self_attn_bda=get_bias_dropout_add),
+        mlp_layer=layer(MLPLayer, names, pre_mlp_layernorm=WrappedTorchNorm, mlp=get_mlp_module_spec_for_backend(LocalSpecProvider()),
+                        mlp_bda=get_bias_dropout_add),
+        moe_layer=layer(MoETransformerLayer, {}, pre_mlp_layernorm=WrappedTorchNorm, mlp_bda=get_bias_dropout_add,
+                        mlp=get_mlp_module_spec_for_backend(LocalSpecProvider(), num_experts=config.num_moe_experts or 2))))
+    return MambaModel(config, spec, vocab_size=c.vocab_size, max_sequence_length=c.max_position_embeddings,
+                      hybrid_override_pattern=c.hybrid_override_pattern, share_embeddings_and_output_weights=c.tie_word_embeddings,
+                      position_embedding_type="none", parallel_output=False).eval()
+
+
+builders["nemotron_h"] = hybrid
+
+
+def can_build(family, c):
+    """megatron-core has latent MoE only with Transformer Engine"""
+    return family in builders and not (getattr(c, "moe_latent_size", None) and "E" in c.hybrid_override_pattern)

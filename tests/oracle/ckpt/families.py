@@ -74,13 +74,17 @@ def nemotron_h(r):
     pattern[r.randrange(n)] = "M"
     heads = groups * r.choice([1, 2, 3])
     n_group = r.choice([1, 2])
+    topk_group = r.randint(1, n_group)
+    # transformers judges a group by its two best experts, Megatron by its best k / topk_group: they agree at two
+    k = 2 * topk_group if n_group > 1 else r.choice([1, 2])
     n_experts = n_group * r.choice([2, 4, 6])
     s.update(hybrid_override_pattern="".join(pattern), mamba_num_heads=heads, mamba_head_dim=2 * r.randint(1, 5), n_groups=groups,
              ssm_state_size=r.randint(3, 9), conv_kernel=r.choice([2, 4]), use_conv_bias=True, chunk_size=r.choice([4, 16]),
-             expand=1, n_routed_experts=n_experts, n_group=n_group, topk_group=r.randint(1, n_group),
-             num_experts_per_tok=r.choice([1, 2]), n_shared_experts=1, moe_intermediate_size=r.randint(3, 15),
+             expand=1, n_routed_experts=n_experts, n_group=n_group, topk_group=topk_group,
+             num_experts_per_tok=k, n_shared_experts=1, moe_intermediate_size=r.randint(3, 15),
              moe_shared_expert_intermediate_size=r.randint(3, 19), routed_scaling_factor=r.choice([1.0, 2.5]),
-             norm_topk_prob=True, moe_latent_size=r.choice([None, None, r.randint(3, 9)]), attention_bias=r.random() < 0.3,
+             # Megatron does not divide by the sum of one
+             norm_topk_prob=k > 1, moe_latent_size=r.randint(3, 9) if r.random() < 0.3 else None,
              time_step_min=1e-30)
     return hf.NemotronHForCausalLM(hf.NemotronHConfig(**s)), "nemotron_h"
 

@@ -217,7 +217,7 @@ def hybrid(c):
     mamba_block.TENorm = WrappedTorchNorm
     more = dict(layernorm_epsilon=c.layer_norm_epsilon, activation_func=lambda x: F.relu(x).square(), gated_linear_unit=False,
                 mamba_num_heads=c.mamba_num_heads, mamba_head_dim=c.mamba_head_dim, mamba_num_groups=c.n_groups,
-                mamba_state_dim=c.ssm_state_size, use_mamba_mem_eff_path=False, is_hybrid_model=True, add_qkv_bias=c.attention_bias)
+                mamba_state_dim=c.ssm_state_size, use_mamba_mem_eff_path=False, is_hybrid_model=True)
     moe = "E" in c.hybrid_override_pattern
     if moe:
         more.update(num_moe_experts=c.n_routed_experts, moe_router_topk=c.num_experts_per_tok, moe_ffn_hidden_size=c.moe_intermediate_size,

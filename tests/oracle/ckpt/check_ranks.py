@@ -1,0 +1,162 @@
+"""Rank folders (mp_rank_XX) and torch_dist of the same megatron-core model, saved by the same 2 to 4 processes: what
+`convert --merge-ranks` makes of the folders must be, bit for bit, what Megatron-Core's own sharded save holds.
+Exit 0 ok, 1 different, 77 megatron-core is absent."""
+import argparse
+import glob
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.distributed as dist
+    import megatron.core  # noqa: F401
+except ImportError:
+    sys.exit(77)
+
+here = os.path.dirname(os.path.abspath(__file__))
+program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
+BASE = dict(num_layers=4, hidden_size=32, num_attention_heads=8, num_query_groups=4, ffn_hidden_size=48, vocab_size=100, add_bias_linear=False,
+            gated=True, tied=False, normalization="RMSNorm", tp=1, pp=1, vpp=None, ep=1, num_moe_experts=None)
+CASES = {
+    "tp2": dict(tp=2), "tp4, layer norm, biases, no gate": dict(tp=4, normalization="LayerNorm", add_bias_linear=True, gated=False),
+    "tp2 pp2 tied": dict(tp=2, pp=2, tied=True), "tp2 pp2 vpp2": dict(tp=2, pp=2, vpp=2), "qkv bias": dict(tp=2, add_qkv_bias=True),
+    "padded vocabulary": dict(tp=2, vocab_size=90), "ep2": dict(ep=2, num_moe_experts=4),
+    "shared experts": dict(tp=2, ep=2, num_moe_experts=4, moe_shared_expert_intermediate_size=16),
+    "some dense": dict(ep=2, num_moe_experts=2, moe_layer_freq=[0, 1, 0, 1]), "tp2 pp2 ep2": dict(tp=2, pp=2, ep=2, num_moe_experts=2),
+}
+
+
+def build(c, pre, post, stage):
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
+    from megatron.core.transformer import TransformerConfig
+    own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size"}
+    more = {k: v for k, v in c.items() if k not in own}
+    if c["num_moe_experts"]:
+        more.update(moe_router_topk=2, moe_ffn_hidden_size=24, moe_token_dispatcher_type="allgather", moe_router_load_balancing_type="none")
+    config = TransformerConfig(**more, gated_linear_unit=c["gated"], activation_func=torch.nn.functional.silu if c["gated"] else torch.nn.functional.gelu,
+                               tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], pipeline_dtype=torch.float32,
+                               virtual_pipeline_model_parallel_size=c["vpp"], expert_model_parallel_size=c["ep"],
+                               expert_tensor_parallel_size=c.get("etp", c["tp"]),
+                               use_cpu_initialization=True, hidden_dropout=0.0, attention_dropout=0.0, gradient_accumulation_fusion=False,
+                               bias_activation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False, apply_rope_fusion=False)
+    if c["num_moe_experts"]:
+        spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=c["normalization"], vp_stage=stage)
+    else:
+        spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=c["normalization"])
+    return GPTModel(config, spec, vocab_size=-(-c["vocab_size"] // (8 * c["tp"])) * 8 * c["tp"], max_sequence_length=16, pre_process=pre, post_process=post,
+                    share_embeddings_and_output_weights=c["tied"], position_embedding_type="rope", vp_stage=stage)
+
+
+def fill(model, seed):
+    """Every rank its own values, but one value in all places that hold the same tensor."""
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+    from megatron.core.dist_checkpointing.dict_utils import nested_values
+    for name, item in model.sharded_state_dict().items():
+        if not isinstance(item, (ShardedTensor, ShardedTensorFactory)):
+            continue
+        parts = list(nested_values(item.build())) if isinstance(item, ShardedTensorFactory) else [item]
+        key = "%s %s" % (parts[0].key, parts[0].global_offset)
+        gen = torch.Generator().manual_seed(int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) + seed)
+        with torch.no_grad():
+            item.data.copy_(torch.randn(item.data.shape, generator=gen))
+
+
+def save(rank, world, port, folder, c):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
+    torch.set_num_threads(1)
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.synchronize = lambda *a, **k: None
+    torch.Tensor.cuda = lambda self, *a, **k: self
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    from megatron.core import dist_checkpointing, parallel_state as ps
+    ps.initialize_model_parallel(c["tp"], c["pp"], c["vpp"], expert_model_parallel_size=c["ep"], expert_tensor_parallel_size=c.get("etp", c["tp"]))
+    from megatron.core.tensor_parallel import random
+    random.initialize_rng_tracker()
+    random.get_cuda_rng_tracker().fork = lambda *a, **k: torch.random.fork_rng(devices=[])
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+    filesystem_async._process_memory = lambda: 0  # it wants psutil for a log line
+    models = []
+    for stage in range(c["vpp"] or 1):
+        at = stage if c["vpp"] else None
+        if c["vpp"]:
+            ps.set_virtual_pipeline_model_parallel_rank(stage)
+        models.append(build(c, ps.is_pipeline_first_stage(ignore_virtual=False, vp_stage=at), ps.is_pipeline_last_stage(ignore_virtual=False, vp_stage=at), at))
+        fill(models[-1], 5)
+    tp, pp, ep = ps.get_tensor_model_parallel_rank(), ps.get_pipeline_model_parallel_rank(), ps.get_expert_model_parallel_rank()
+    args = argparse.Namespace(tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], expert_model_parallel_size=c["ep"],
+                              expert_tensor_parallel_size=c.get("etp", c["tp"]), virtual_pipeline_model_parallel_size=c["vpp"], num_layers=c["num_layers"],
+                              num_experts=c["num_moe_experts"], swiglu=c["gated"], padded_vocab_size=-(-c["vocab_size"] // (8 * c["tp"])) * 8 * c["tp"],
+                              untie_embeddings_and_output_weights=not c["tied"], hidden_size=c["hidden_size"])
+    state = {"args": args, "checkpoint_version": 3.0, "iteration": 7}
+    for i, m in enumerate(models):
+        state["model%d" % i if c["vpp"] else "model"] = m.state_dict_for_save_checkpoint()
+    # the names of Megatron-LM's checkpointing.py
+    name = "mp_rank_%02d" % tp + ("_%03d" % pp if c["pp"] > 1 else "") + ("_%03d" % ep if c["ep"] > 1 else "")
+    path = os.path.join(folder, "mp", name)
+    if ps.get_data_parallel_rank() == 0 or c["ep"] > 1 and ps.get_expert_data_parallel_rank() == 0:
+        os.makedirs(path, exist_ok=True)
+        torch.save(state, os.path.join(path, "model_optim_rng.pt"))
+    sharded = {}
+    for i, m in enumerate(models):
+        sharded["model%d" % i] = m.sharded_state_dict()
+    os.makedirs(os.path.join(folder, "dist"), exist_ok=True)
+    dist.barrier()
+    dist_checkpointing.save(sharded, os.path.join(folder, "dist"))
+    dist.destroy_process_group()
+
+
+def check(what, c, bad):
+    c = {**BASE, **c}
+    with tempfile.TemporaryDirectory() as tmp, socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+        s.close()
+        world = c["pp"] * max(c["tp"], c["ep"] * c.get("etp", c["tp"]))
+        torch.multiprocessing.spawn(save, (world, port, tmp, c), world)
+        out = os.path.join(tmp, "out")
+        run = subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--merge-ranks", tmp + "/mp", out], capture_output=True, text=True)
+        if run.returncode:
+            bad.append("%s: %s" % (what, run.stderr.strip()))
+            return
+        got, want = numbered(glob.glob(out + "/iter_*")[0]), numbered(tmp + "/dist")
+        for name in sorted(set(got) | set(want)):
+            if name not in got or name not in want or not torch.equal(got[name], want[name]):
+                bad.append("%s: %s: %s" % (what, name, "absent" if name not in got else "not saved by Megatron" if name not in want else
+                                           "%s, other bytes than %s" % (tuple(got[name].shape), tuple(want[name].shape))))
+
+
+def numbered(folder):
+    """name -> tensor; layers that lie on an axis under their numbers, norms as Transformer Engine's layers call them"""
+    import torch.distributed.checkpoint as dcp
+    reader = dcp.FileSystemReader(folder)
+    meta = {k: m for k, m in reader.read_metadata().state_dict_metadata.items() if hasattr(m, "size")}
+    state = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in meta.items()}
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    out = {}
+    for name, t in state.items():
+        name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
+        name = name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
+        head, _, tail = name.partition("decoder.layers.")
+        if tail and not tail[0].isdigit():
+            out.update(("%sdecoder.layers.%d.%s" % (head, i, tail), x) for i, x in enumerate(t))
+        else:
+            out[name] = t
+    return out
+
+
+def main():
+    bad = []
+    wanted = sys.argv[1:] or CASES
+    for what in wanted:
+        check(what, CASES[what], bad)
+    print("\n".join(bad) if bad else "%d models: merged rank folders are what Megatron-Core saves" % len(wanted))
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,16 @@ enum {
     KEY_NO_TOKENIZER
 };
 
+/* rows that several commands have */
+#define DTYPE_OPTION "dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1
+#define SHARD_OPTION \
+    "max-shard-size", KEY_SHARD, "SIZE", 0, \
+        "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1
+#define NO_SYNC_OPTION \
+    "no-sync", KEY_NO_SYNC, NULL, 0, \
+        "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1
+#define PLAN_OPTION "plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1
+
 static const struct argp_option options[] = {
     {"to", KEY_TO, "FORMAT", 0,
      "hf (a folder), torch_dist (a folder), safetensors (one file, names as they are), nemo (an "
@@ -53,9 +63,8 @@ static const struct argp_option options[] = {
      "--to nemo: the SentencePiece model (default: tokenizer.model of IN)", 1},
     {"no-tokenizer", KEY_NO_TOKENIZER, NULL, 0,
      "--to nemo: a model without tokenizer, whose labels are the pieces of tokenizer.json", 1},
-    {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
-    {"max-shard-size", KEY_SHARD, "SIZE", 0,
-     "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},
+    {DTYPE_OPTION},
+    {SHARD_OPTION},
     {"files", KEY_FILES, "N", 0,
      "torch_dist: in N files of equal size; tensors are cut where needed", 1},
     {"keep-vocab-padding", KEY_PADDING, NULL, 0, "Keep the rows past the vocabulary", 1},
@@ -68,9 +77,8 @@ static const struct argp_option options[] = {
      "this one is interrupted too",
      1},
     {"strict", KEY_STRICT, NULL, 0, "Fail when IN has tensors that OUT does not take", 1},
-    {"no-sync", KEY_NO_SYNC, NULL, 0,
-     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
-    {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
+    {NO_SYNC_OPTION},
+    {PLAN_OPTION},
     {0},
 };
 
@@ -79,6 +87,33 @@ static enum s2s_dtype parse_dtype(struct argp_state *state, const char *text)
     static const char *const names[] = {"f32", "bf16", "f16", "f64", NULL};
     static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16, S2S_F16, S2S_F64};
     return dtypes[s2s_arg_choice(state, "dtype", text, names)];
+}
+
+/* what goes with what; OUT is the last argument */
+static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
+{
+    opt->out = opt->common.out;
+    if (!opt->out && opt->n_in)
+        opt->out = opt->in[--opt->n_in];
+    if (opt->average ? opt->n_in < 2 : opt->n_in < 1)
+        argp_error(state, opt->average ? "two checkpoints or more, and OUT, are needed"
+                                       : "IN and OUT are needed");
+    if (!opt->average && opt->n_in > 1)
+        argp_error(state, "IN and OUT, please: '%s' is too many", opt->in[opt->n_in - 1]);
+    if (!opt->to && !opt->average)
+        argp_error(state, "--to hf, torch_dist, safetensors or nemo is needed");
+    if (opt->resume && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
+        argp_error(state, "--resume goes with --to hf or torch_dist");
+    if (opt->n_files && opt->to != TO_TORCH_DIST)
+        argp_error(state, "--files goes with --to torch_dist");
+    if ((opt->layers || opt->vocab_multiple) && !(opt->map && opt->to == TO_TORCH_DIST))
+        argp_error(state, "--layers and --pad-vocab go with --to torch_dist --map");
+    if ((opt->tokenizer || opt->without_tokenizer) && opt->to != TO_NEMO)
+        argp_error(state, "--tokenizer and --no-tokenizer go with --to nemo");
+    if (opt->tokenizer && opt->without_tokenizer)
+        argp_error(state, "--tokenizer or --no-tokenizer, not both");
+    if (opt->map && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
+        argp_error(state, "--map goes with --to hf or torch_dist");
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -150,28 +185,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         opt->in[opt->n_in++] = arg;
         return 0;
     case ARGP_KEY_END:
-        opt->out = opt->common.out;
-        if (!opt->out && opt->n_in)
-            opt->out = opt->in[--opt->n_in];
-        if (opt->average ? opt->n_in < 2 : opt->n_in < 1)
-            argp_error(state, opt->average ? "two checkpoints or more, and OUT, are needed"
-                                           : "IN and OUT are needed");
-        if (!opt->average && opt->n_in > 1)
-            argp_error(state, "IN and OUT, please: '%s' is too many", opt->in[opt->n_in - 1]);
-        if (!opt->to && !opt->average)
-            argp_error(state, "--to hf, torch_dist, safetensors or nemo is needed");
-        if (opt->resume && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
-            argp_error(state, "--resume goes with --to hf or torch_dist");
-        if (opt->n_files && opt->to != TO_TORCH_DIST)
-            argp_error(state, "--files goes with --to torch_dist");
-        if ((opt->layers || opt->vocab_multiple) && !(opt->map && opt->to == TO_TORCH_DIST))
-            argp_error(state, "--layers and --pad-vocab go with --to torch_dist --map");
-        if ((opt->tokenizer || opt->without_tokenizer) && opt->to != TO_NEMO)
-            argp_error(state, "--tokenizer and --no-tokenizer go with --to nemo");
-        if (opt->tokenizer && opt->without_tokenizer)
-            argp_error(state, "--tokenizer or --no-tokenizer, not both");
-        if (opt->map && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
-            argp_error(state, "--map goes with --to hf or torch_dist");
+        check_usage(state, opt);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -200,13 +214,7 @@ static const struct argp argp = {
 /* ---- prune: the same job with fewer options ---- */
 
 static const struct argp_option prune_options[] = {
-    {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
-    {"max-shard-size", KEY_SHARD, "SIZE", 0,
-     "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},
-    {"no-sync", KEY_NO_SYNC, NULL, 0,
-     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
-    {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
-    {0},
+    {DTYPE_OPTION}, {SHARD_OPTION}, {NO_SYNC_OPTION}, {PLAN_OPTION}, {0},
 };
 
 static const struct argp prune_argp = {
@@ -228,9 +236,8 @@ static const struct argp_option reshard_options[] = {
     {"files", KEY_FILES, "N", 0, "Write N files of equal size; tensors are cut where needed", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Instead: largest file, such as 2GB (default " DEFAULT_SHARD "); tensors are not cut", 1},
-    {"no-sync", KEY_NO_SYNC, NULL, 0,
-     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
-    {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
+    {NO_SYNC_OPTION},
+    {PLAN_OPTION},
     {0},
 };
 
@@ -251,12 +258,10 @@ static const struct argp reshard_argp = {
 
 static const struct argp_option average_options[] = {
     {"to", KEY_TO, "FORMAT", 0, "hf, torch_dist, safetensors or nemo (default: what A is)", 1},
-    {"dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1},
-    {"max-shard-size", KEY_SHARD, "SIZE", 0,
-     "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1},
-    {"no-sync", KEY_NO_SYNC, NULL, 0,
-     "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1},
-    {"plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1},
+    {DTYPE_OPTION},
+    {SHARD_OPTION},
+    {NO_SYNC_OPTION},
+    {PLAN_OPTION},
     {0},
 };
 

@@ -1,0 +1,96 @@
+/* An output folder appears whole or not at all, and an interrupted one can go on. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/journal.h"
+#include "lib/io/digest.h"
+#include "lib/mesh/mesh.h"
+#include "tools/ckpt/job_internal.h"
+
+/* Digest of all that decides the bytes, so that --resume takes no other conversion's files. */
+static void resume_key(const struct job *job, char key[33])
+{
+    const struct ckpt_job_options *opt = job->opt;
+    char map[33] = "";
+    /* a map's text where it is a file */
+    if (opt->map && access(opt->map, R_OK) == 0)
+        (void)s2s_digest_file(map, opt->map, NULL);
+    struct s2s_buf all = S2S_BUF_INIT;
+    s2s_buf_printf(&all, "%s %s %s %s %d %d %lld %lld %d %lld %d %d %d ", S2S_VERSION, job->source,
+                   map, opt->map ? opt->map : "", (int)job->to, (int)opt->dtype,
+                   (long long)opt->max_shard_bytes, (long long)opt->n_files, (int)opt->layers,
+                   (long long)opt->vocab_multiple, opt->keep_padding, opt->only_weights,
+                   opt->merge_ranks);
+    s2s_buf_printf(&all, "%s ", opt->part ? opt->part : "");
+    s2s_buf_puts(&all, job->config_text ? job->config_text : "");
+    s2s_xxh3_128_hex(key, all.data, all.len);
+    s2s_buf_release(&all);
+}
+
+/* The folder beside OUT, with a journal; --resume leaves what it holds of the same conversion. */
+static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
+{
+    char key[33];
+    int rc = 0;
+    resume_key(job, key);
+    if (ckpt_job_is_first())
+        rc = s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
+    rc = ckpt_job_agree(rc, err);
+    if (rc == 0 && !ckpt_job_is_first())
+        rc = s2s_ckpt_journal_join(&job->how.journal, tmp, key, s2s_mesh_rank(ckpt_mesh), err);
+    return ckpt_job_agree(rc, err);
+}
+
+static int end_folder(const struct job *job, const char *tmp, const char *out,
+                      struct s2s_error *err)
+{
+    int rc = ckpt_job_check_source(job, err);
+    if (rc == 0)
+        rc = s2s_ckpt_journal_remove(job->how.journal, err);
+    return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, out, err);
+}
+
+/* an empty folder may be replaced, anything else is somebody's */
+static int check_free(const struct job *job, const char *out, struct s2s_error *err)
+{
+    struct stat st;
+    if (lstat(out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || rmdir(out) == 0)))
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", out);
+    return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
+}
+
+/* Agreed. */
+static int fill_folder(struct job *job, const char *tmp, const char *out, struct s2s_error *err)
+{
+    int rc = ckpt_job_agree(ckpt_job_is_first() ? check_free(job, out, err) : 0, err);
+    if (rc == 0 && !job->opt->plan)
+        rc = begin_folder(job, tmp, err);
+    if (rc == 0)
+        rc = ckpt_job_agree(job->to == TO_HF ? ckpt_job_write_hf(job, tmp, err)
+                                             : ckpt_job_write_torch_dist(job, tmp, err),
+                            err);
+    if (rc == 0 && !job->opt->plan && ckpt_job_is_first())
+        rc = end_folder(job, tmp, out, err);
+    return ckpt_job_agree(rc, err);
+}
+
+int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
+{
+    size_t len = strlen(job->opt->out);
+    while (len > 1 && job->opt->out[len - 1] == '/')
+        len--;
+    char *out = s2s_xstrndup(job->opt->out, len), *tmp = s2s_xasprintf("%s.s2s-partial", out);
+    int rc = fill_folder(job, tmp, out, err);
+    bool begun = job->how.journal && ckpt_job_is_first();
+    s2s_ckpt_journal_close(job->how.journal);
+    job->how.journal = NULL;
+    if (rc < 0 && begun && !job->opt->resume)
+        s2s_ckpt_remove_tree(tmp, NULL);
+    else if (rc < 0 && begun)
+        s2s_error_hint(err, rc, "%s keeps what is done; the same command goes on from there", tmp);
+    free(out);
+    free(tmp);
+    return rc;
+}

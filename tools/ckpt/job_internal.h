@@ -1,0 +1,43 @@
+/* The parts of a job (job.c): reading what is asked for, the outputs, folders that appear whole. */
+#ifndef CKPT_JOB_INTERNAL_H
+#define CKPT_JOB_INTERNAL_H
+
+#include "lib/base/log.h"
+#include "lib/ckpt/plan.h"
+#include "tools/ckpt/job.h"
+
+struct job {
+    const struct ckpt_job_options *opt;
+    struct s2s_ckpt *ckpt, **others;
+    size_t n_others;
+    enum ckpt_output to;
+    json_t *config, *common;
+    char *config_text;
+    char source[33]; /* s2s_ckpt_identity when it was opened */
+    struct s2s_ckpt_write how;
+    struct s2s_progress progress;
+    size_t n_tensors;
+    int64_t bytes;
+};
+
+bool ckpt_job_is_weight(const char *name);
+/* Rank 0, which alone speaks and renames. */
+bool ckpt_job_is_first(void);
+/* The first failure of any rank, on all of them. */
+int ckpt_job_agree(int rc, struct s2s_error *err);
+/* A file that was replaced while it was read would give half of one model and half of another. */
+int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
+
+/* ---- the outputs (job_output.c); with --plan they only tell ---- */
+
+/* Into the folder tmp, which the caller renames. Not agreed. */
+int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err);
+int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err);
+/* OUT is one file, safetensors or .nemo: one rank's work. */
+int ckpt_job_write_file(struct job *job, struct s2s_error *err);
+
+/* ---- OUT is a folder (job_folder.c): beside it first, renamed when whole. Agreed. ---- */
+
+int ckpt_job_write_folder(struct job *job, struct s2s_error *err);
+
+#endif

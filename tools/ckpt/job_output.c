@@ -1,0 +1,221 @@
+/* What each output of a job takes, and writing it. */
+#include "lib/ckpt/to_dist.h"
+#include "lib/ckpt/to_hf.h"
+#include "lib/ckpt/to_megatron.h"
+#include "lib/ckpt/to_nemo.h"
+#include "lib/io/outfile.h"
+#include "tools/ckpt/job_internal.h"
+
+static void count(struct job *job, const struct s2s_ckpt_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        job->bytes += s2s_ckpt_target_bytes(&plan->targets[i]);
+    job->n_tensors += plan->n_targets;
+}
+
+static void begin_progress(struct job *job)
+{
+    s2s_progress_begin(&job->progress, "converting", "bytes", job->bytes);
+}
+
+static int report_unused(const struct job *job, const char *const *unused, size_t n,
+                         size_t n_optimizer, struct s2s_error *err)
+{
+    if (n_optimizer)
+        s2s_info("convert", "%zu tensors of the optimizer and other state are left out",
+                 n_optimizer);
+    for (size_t i = 0; i < n && ckpt_job_is_first(); i++)
+        s2s_log(job->opt->strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
+                "in checkpoint but unused: %s", unused[i]);
+    return n && job->opt->strict
+               ? s2s_error_set(err, S2S_E_NOTFOUND,
+                               "%zu tensors of the checkpoint are not used (--strict)", n)
+               : 0;
+}
+
+static void show_plan(const struct s2s_ckpt_plan *plan, const char *folder)
+{
+    for (size_t i = 0; i < plan->n_targets && ckpt_job_is_first(); i++) {
+        const struct s2s_ckpt_target *t = &plan->targets[i];
+        printf("%s%s", folder, *folder ? "/" : "");
+        ckpt_print_name(t->name);
+        printf("\t%s\t", s2s_dtype_name(t->dtype));
+        ckpt_print_shape(t->shape, t->n_dims);
+        printf("\t%lld\n", (long long)s2s_ckpt_target_bytes(t));
+    }
+}
+
+/* ---- averaging ---- */
+
+/* the other checkpoints must have the same weights; *plan then takes means */
+static int add_others(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    size_t n, n_wants = 0;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    struct s2s_ckpt_want *wants = s2s_xcalloc(n + 1, sizeof *wants);
+    int rc = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ckpt_job_is_weight(tensors[i].name))
+            wants[n_wants++] = (struct s2s_ckpt_want){tensors[i].name, tensors[i].dtype,
+                                                      tensors[i].n_dims, tensors[i].shape};
+    for (size_t k = 0; k < job->n_others && rc == 0; k++) {
+        rc = s2s_ckpt_check(job->others[k], wants, n_wants, NULL, err);
+        tensors = s2s_ckpt_tensors(job->others[k], &n);
+        for (size_t i = 0; i < n && rc == 0; i++)
+            if (ckpt_job_is_weight(tensors[i].name) && !s2s_ckpt_find(job->ckpt, tensors[i].name))
+                rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s is in %s, but not in %s",
+                                   tensors[i].name, s2s_ckpt_path(job->others[k]),
+                                   s2s_ckpt_path(job->ckpt));
+    }
+    free(wants);
+    plan->others = job->others;
+    plan->n_others = job->n_others;
+    return rc;
+}
+
+/* ---- folders ---- */
+
+int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
+{
+    struct s2s_hf_output out;
+    struct s2s_hf_options hf = {.map = job->opt->map,
+                                .dtype = job->opt->dtype,
+                                .keep_vocab_padding = job->opt->keep_padding,
+                                .config = job->config,
+                                .config_text = job->config_text};
+    int rc = s2s_hf_prepare(&out, job->ckpt, &hf, err);
+    if (rc == 0)
+        rc =
+            report_unused(job, (const char *const *)out.unused, out.n_unused, out.n_optimizer, err);
+    if (rc == 0 && *out.family)
+        s2s_info("convert", "name map: %s", out.family);
+    for (size_t i = 0; i < out.n_parts && rc == 0; i++) {
+        if (job->n_others)
+            rc = add_others(job, &out.parts[i].plan, err);
+        count(job, &out.parts[i].plan);
+        if (job->opt->plan)
+            show_plan(&out.parts[i].plan, out.parts[i].folder);
+    }
+    rc = ckpt_job_agree(rc, err);
+    if (rc == 0 && !job->opt->plan) {
+        begin_progress(job);
+        rc = s2s_hf_write(&out, tmp, &job->how, err);
+    }
+    s2s_hf_release(&out);
+    return rc;
+}
+
+/* Hugging Face's names as Megatron's; the common state that belongs to them goes into job */
+static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    struct ckpt_map_request request = {.ckpt = job->ckpt,
+                                       .name = job->opt->map,
+                                       .config = job->config,
+                                       .vocab_multiple = job->opt->vocab_multiple,
+                                       .layers = job->opt->layers};
+    struct ckpt_map_result result = {.n_unused = 0};
+    int rc = s2s_megatron_prepare(plan, &job->common, &request, &result, err);
+    if (rc == 0)
+        rc = report_unused(job, result.unused, result.n_unused, result.n_optimizer, err);
+    if (rc == 0 && job->config_text)
+        json_object_set_new(job->common, "config/llm", json_string(job->config_text));
+    job->how.common = job->common;
+    free(result.unused);
+    return rc;
+}
+
+static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    size_t n;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    int rc = job->opt->map ? plan_megatron(job, plan, err) : 0;
+    plan->source = job->ckpt;
+    for (size_t i = 0; i < n && !job->opt->map; i++)
+        if (!job->opt->only_weights || ckpt_job_is_weight(tensors[i].name))
+            s2s_ckpt_plan_copy(plan, tensors[i].name, &tensors[i]);
+    if (job->opt->dtype)
+        s2s_ckpt_plan_cast(plan, job->opt->dtype);
+    if (rc == 0 && job->n_others)
+        rc = add_others(job, plan, err);
+    if (rc == 0)
+        rc = s2s_ckpt_plan_seal(plan, err);
+    if (rc == 0 && job->to == TO_SAFETENSORS)
+        rc = s2s_ckpt_plan_for_safetensors(plan, err);
+    count(job, plan);
+    if (rc == 0 && job->opt->plan)
+        show_plan(plan, "");
+    return rc;
+}
+
+int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err)
+{
+    struct s2s_ckpt_plan plan = {.source = NULL};
+    int rc = ckpt_job_agree(plan_all(job, &plan, err), err);
+    if (rc == 0 && !job->opt->plan) {
+        begin_progress(job);
+        rc = s2s_ckpt_write_dist(&plan, tmp, &job->how, err);
+    }
+    s2s_ckpt_plan_release(&plan);
+    return rc;
+}
+
+/* ---- one file ---- */
+
+static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_error *err)
+{
+    struct s2s_nemo_options options = {.dtype = job->opt->dtype,
+                                       .yaml = job->config ? NULL : job->config_text,
+                                       .config = job->config,
+                                       .tokenizer = job->opt->tokenizer,
+                                       .without_tokenizer = job->opt->without_tokenizer};
+    int rc = s2s_nemo_prepare(nemo, job->ckpt, &options, err);
+    if (rc == 0)
+        rc = report_unused(job, (const char *const *)nemo->unused, nemo->n_unused,
+                           nemo->n_optimizer, err);
+    if (rc == 0 && job->n_others)
+        rc = add_others(job, &nemo->plan, err);
+    if (rc == 0 && *nemo->family)
+        s2s_info("convert", "name map: %s", nemo->family);
+    count(job, &nemo->plan);
+    if (rc == 0 && job->opt->plan)
+        show_plan(&nemo->plan, "");
+    return rc;
+}
+
+/* One file is one rank's work. */
+static int fill_file(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_nemo_output *nemo,
+                     const char *path, struct s2s_error *err)
+{
+    struct s2s_outfile *out;
+    begin_progress(job);
+    int rc = s2s_outfile_open(&out, path, err);
+    if (rc < 0)
+        return rc;
+    if (job->to == TO_NEMO)
+        rc = s2s_nemo_write(nemo, out, &job->how, err);
+    else
+        rc = s2s_ckpt_write_safetensors(plan, 0, plan->n_targets, out, &job->how, err);
+    if (rc == 0 && job->to != TO_NEMO)
+        rc = s2s_ckpt_plan_verify(plan, err);
+    if (rc == 0)
+        rc = ckpt_job_check_source(job, err);
+    if (rc == 0)
+        return s2s_outfile_commit(out, err);
+    s2s_outfile_abort(out);
+    return rc;
+}
+
+int ckpt_job_write_file(struct job *job, struct s2s_error *err)
+{
+    const char *path = job->opt->out;
+    struct s2s_ckpt_plan plan = {.source = NULL};
+    struct s2s_nemo_output nemo = {.n_made = 0};
+    int rc = job->to == TO_NEMO ? plan_nemo(job, &nemo, err) : plan_all(job, &plan, err);
+    if (rc == 0 && s2s_ckpt_reads(job->ckpt, path))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", path);
+    if (rc == 0 && !job->opt->plan)
+        rc = fill_file(job, &plan, &nemo, path, err);
+    s2s_ckpt_plan_release(&plan);
+    s2s_nemo_release(&nemo);
+    return rc;
+}

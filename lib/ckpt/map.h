@@ -14,6 +14,8 @@
  *   - split: equal row ranges <-> that many tensors
  *   - concat: several tensors <-> one, rows behind each other
  *   - experts: entry E of axis 0 <-> one tensor an expert (with a list: split as well)
+ *   - again: vocab once more, where no other rule has made that Hugging Face name: of a model that
+ *     stores what Megatron ties. Nothing towards Megatron
  *
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
  * may be absent. Of several rules of a layer with one Hugging Face name the first is what is
@@ -51,6 +53,7 @@ struct ckpt_map_request {
 
 struct ckpt_map_result {
     char family[64];
+    bool untied; /* a tensor that Megatron ties is written twice ("again") */
     const char **unused;
     size_t n_unused, cap_unused;
     size_t n_optimizer;
@@ -77,6 +80,7 @@ enum ckpt_transform {
     CKPT_MAP_SPLIT,
     CKPT_MAP_CONCAT,
     CKPT_MAP_EXPERTS,
+    CKPT_MAP_AGAIN,
     CKPT_MAP_DROP,
 };
 

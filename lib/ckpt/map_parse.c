@@ -62,9 +62,9 @@ bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char de
 
 static int find_transform(const char *word)
 {
-    static const char *const names[] = {"copy",  "vocab",  "qkv",     "heads",
-                                        "split", "concat", "experts", "drop"};
-    for (int i = 0; i < 8; i++)
+    static const char *const names[] = {"copy",   "vocab",   "qkv",   "heads", "split",
+                                        "concat", "experts", "again", "drop"};
+    for (int i = 0; i < 9; i++)
         if (strcmp(word, names[i]) == 0)
             return i;
     return -1;
@@ -155,6 +155,8 @@ static bool lists_fit(const struct ckpt_rule *rule)
         return m_items > 1 && h_items == 0;
     case CKPT_MAP_EXPERTS:
         return m_items == 0 && strstr(rule->hf, "{E}");
+    case CKPT_MAP_AGAIN:
+        return !strchr(rule->megatron, '{') && !strchr(rule->hf, '{');
     default:
         return m_items == 0 && h_items == 0;
     }
@@ -230,6 +232,8 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
         return s2s_error_set(p->err, S2S_E_FORMAT,
                              "expected MEGATRON-NAME HF-NAME TRANSFORM [?], found \"%s\"",
                              words[0]);
+    if (at->mirror && transform == CKPT_MAP_AGAIN)
+        return 0;
     if (at->mirror) {
         add_mirrored(p, words, n, section, marker, at);
         return 0;

@@ -9,6 +9,7 @@ const char ckpt_map_tables[] =
     "numbered decoder.layers.\n"
     "embedding.word_embeddings.weight   backbone.embeddings.weight   vocab\n"
     "output_layer.weight                lm_head.weight               vocab ?\n"
+    "embedding.word_embeddings.weight   lm_head.weight               again ?\n"
     "decoder.final_norm.weight          backbone.norm_f.weight       copy\n"
     "decoder.final_layernorm.weight     backbone.norm_f.weight       copy\n"
     "section decoder.layers.{N}.mixer.in_proj.weight.z\n"

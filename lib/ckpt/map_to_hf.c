@@ -59,6 +59,14 @@ static void add_rows(struct s2s_ckpt_target *target, const struct view *v, int64
     s2s_ckpt_plan_piece(target, v->t, first, size);
 }
 
+static bool has_target(const struct ckpt_map_engine *e, const char *name)
+{
+    for (size_t i = 0; i < e->n_made; i++)
+        if (strcmp(e->made[i], name) == 0)
+            return true;
+    return false;
+}
+
 /* a target with that many rows, other axes as in the view */
 static struct s2s_ckpt_target *add_target(struct ckpt_map_engine *e, const char *pattern,
                                           const struct ckpt_match *match, const struct view *v,
@@ -199,6 +207,7 @@ static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     match.layer = layer;
     switch (rule->transform) {
     case CKPT_MAP_VOCAB:
+    case CKPT_MAP_AGAIN:
         return make_vocab(e, rule, &match, &v);
     case CKPT_MAP_QKV:
         return make_qkv(e, rule, match, &v);
@@ -234,7 +243,8 @@ static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source
     struct ckpt_match match;
     const struct ckpt_rule *rule = NULL;
     for (size_t i = 0; i < e->map.n_rules && !rule; i++)
-        if (ckpt_map_match(e->map.rules[i].megatron, source->name, &match))
+        if (e->map.rules[i].transform != CKPT_MAP_AGAIN &&
+            ckpt_map_match(e->map.rules[i].megatron, source->name, &match))
             rule = &e->map.rules[i];
     if (!rule)
         return 0;
@@ -256,6 +266,19 @@ static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source
     for (int64_t layer = first; layer < end && rc == 0; layer++)
         rc = make_layer(e, rule, match, t, layer);
     return rc;
+}
+
+/* transformers' NemotronH never ties: without its own output matrix it would begin at random */
+static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      struct ckpt_map_result *result)
+{
+    struct ckpt_match match = {.layer = -1, .expert = -1, .item = -1};
+    const struct ckpt_map_source *source = ckpt_map_find(e, rule->megatron);
+    if (!source || has_target(e, rule->hf))
+        return 0;
+    result->untied = true;
+    s2s_info("ckpt", "%s is tied to %s: written as a copy of it", rule->hf, source->name);
+    return make_layer(e, rule, match, source->tensor, -1);
 }
 
 /* ---- is it whole? ---- */
@@ -349,6 +372,9 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
     int rc = ckpt_map_begin(&e, plan, request, false, result, err);
     for (size_t i = 0; i < e.n_sources && rc == 0; i++)
         rc = make_source(&e, &e.sources[i]);
+    for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)
+        if (e.map.rules[i].transform == CKPT_MAP_AGAIN)
+            rc = make_again(&e, &e.map.rules[i], result);
     if (rc == 0)
         rc = check_whole(&e);
     ckpt_map_end(&e, result);

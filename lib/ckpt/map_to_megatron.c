@@ -331,7 +331,8 @@ static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 static bool applies(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    if (rule->transform == CKPT_MAP_DROP || !ckpt_map_in_section(e, rule->section, layer))
+    if (rule->transform == CKPT_MAP_DROP || rule->transform == CKPT_MAP_AGAIN ||
+        !ckpt_map_in_section(e, rule->section, layer))
         return false;
     for (size_t i = 0; i < i_rule; i++) {
         const struct ckpt_rule *before = &e->map.rules[i];

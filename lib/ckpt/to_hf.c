@@ -264,8 +264,33 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
     return rc;
 }
 
-/* config.json says which dtype the weights have: it must follow a cast */
-static void set_config_dtype(struct s2s_hf_output *out, enum s2s_dtype dtype)
+/* config.json says which dtype the weights have: it must follow a cast (dtype 0: there is none) */
+static bool set_dtype(json_t *config, enum s2s_dtype dtype)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    bool changed = false;
+    for (int k = 0; k < 2 && dtype; k++)
+        if (json_is_string(json_object_get(config, keys[k]))) {
+            json_object_set_new(config, keys[k], json_string(ckpt_torch_dtype(dtype)));
+            changed = true;
+        }
+    return changed;
+}
+
+/* the words of the output have a matrix of their own now */
+static bool set_untied(json_t *config)
+{
+    static const char *const inner[] = {"text_config", "llm_config"};
+    bool changed = json_is_true(json_object_get(config, "tie_word_embeddings"));
+    if (changed)
+        json_object_set_new(config, "tie_word_embeddings", json_false());
+    for (int k = 0; k < 2; k++)
+        if (json_is_object(json_object_get(config, inner[k])))
+            changed |= set_untied(json_object_get(config, inner[k]));
+    return changed;
+}
+
+static void follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, bool untied)
 {
     for (size_t i = 0; i < out->n_files; i++) {
         struct s2s_hf_file *file = &out->files[i];
@@ -273,13 +298,9 @@ static void set_config_dtype(struct s2s_hf_output *out, enum s2s_dtype dtype)
                                (strlen(file->path) == 11 || ends(file->path, "/config.json"))
                            ? json_loadb(file->bytes, file->len, 0, NULL)
                            : NULL;
-        static const char *const keys[] = {"dtype", "torch_dtype"};
-        bool changed = false;
-        for (int k = 0; k < 2; k++)
-            if (json_is_string(json_object_get(root, keys[k]))) {
-                json_object_set_new(root, keys[k], json_string(ckpt_torch_dtype(dtype)));
-                changed = true;
-            }
+        bool changed = set_dtype(root, dtype);
+        if (untied)
+            changed |= set_untied(root);
         if (changed) {
             free(file->bytes);
             file->bytes = json_dumps(root, JSON_INDENT(2));
@@ -365,6 +386,7 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         add_unused(out, result.unused[i]);
     free(result.unused);
     out->n_optimizer += result.n_optimizer;
+    out->untied = result.untied;
     snprintf(out->family, sizeof out->family, "%s", result.family);
     return rc;
 }
@@ -412,8 +434,8 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     }
     if (rc == 0 && n == 0)
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s holds no weights", ckpt->path);
-    if (rc == 0 && options->dtype)
-        set_config_dtype(out, options->dtype);
+    if (rc == 0)
+        follow_in_configs(out, options->dtype, out->untied);
     return rc;
 }
 

@@ -30,6 +30,7 @@ struct s2s_hf_output {
     size_t n_unused, cap_unused;
     size_t n_optimizer; /* tensors of the optimizer that were left out */
     char family[64];    /* of the name map; "" when names were Hugging Face's already */
+    bool untied;        /* the map wrote a tied tensor twice */
 };
 
 struct s2s_hf_options {

@@ -128,6 +128,38 @@ LIST
     says "Megatron's already"
 }
 
+@test "convert to hf: a tied Nemotron-H gets an output matrix of its own, for transformers never ties it" {
+    attention 8
+    s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
+    python3 - <<'PY'
+import json, struct
+data = open("hf/model.safetensors", "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+head, body, out, at = json.loads(data[8:8 + n]), data[8 + n:], {}, 0
+del head["lm_head.weight"]
+head.pop("__metadata__", None)
+parts = []
+for key, t in head.items():
+    begin, end = t["data_offsets"]
+    parts.append(body[begin:end])
+    out[key] = dict(t, data_offsets=[at, at + end - begin])
+    at += end - begin
+text = json.dumps(out).encode()
+open("tied.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+PY
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h --config config.json tied.safetensors tied
+    [ "$(s2s-ckpt ls tied | grep -c '^output_layer')" -eq 0 ]
+    sed 's/{/{"tie_word_embeddings": true, /' config.json >said.json
+    exits 0 s2s-ckpt convert -v --strict --to hf --config said.json tied back
+    says "lm_head.weight is tied"
+    s2s-ckpt cat back backbone.embeddings.weight >words
+    s2s-ckpt cat back lm_head.weight | cmp - words
+    grep -q '"tie_word_embeddings": false' back/config.json
+    [ "$(s2s-ckpt ls back | wc -l)" -eq "$(s2s-ckpt ls hf | wc -l)" ]
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h back again
+    s2s-ckpt cat again output_layer.weight | cmp - words
+}
+
 @test "convert --to torch_dist --map: decoders of transformers, layers stacked or numbered" {
     for name in llama_gqa_tied llama_gqa_untied qwen2 qwen3 gemma1; do
         for layers in auto numbered; do

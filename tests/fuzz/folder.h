@@ -20,7 +20,11 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/to_hf.h"
+#include "lib/ckpt/to_nemo.h"
 #include "lib/io/zip.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct folder_name {
     const char *name;
@@ -151,6 +155,39 @@ static inline void folder_demand(int rc, const struct s2s_error *err)
 {
     if (rc < 0 && !strstr(err->text, folder))
         S2S_BUG("an error that does not name its file: %s", err->text);
+}
+
+/* Opens what the folder (or the file that stands for it) is and reads all of it. NULL where that is
+ * refused. */
+static inline struct s2s_ckpt *folder_open(void)
+{
+    struct s2s_ckpt *ckpt;
+    struct s2s_error err = S2S_ERROR_INIT;
+    int rc = s2s_ckpt_open(&ckpt, folder, &err);
+    folder_demand(rc, &err);
+    if (rc < 0)
+        return NULL;
+    folder_read(ckpt);
+    return ckpt;
+}
+
+/* Plans the conversion to Hugging Face's names; S2S_DTYPE_NONE keeps dtypes. */
+static inline void folder_plan_hf(struct s2s_ckpt *ckpt, enum s2s_dtype dtype)
+{
+    const struct s2s_hf_options options = {.dtype = dtype};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_hf_output out;
+    s2s_hf_prepare(&out, ckpt, &options, &err);
+    s2s_hf_release(&out);
+}
+
+static inline void folder_plan_nemo(struct s2s_ckpt *ckpt)
+{
+    const struct s2s_nemo_options options = {.without_tokenizer = true};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_nemo_output out;
+    s2s_nemo_prepare(&out, ckpt, &options, &err);
+    s2s_nemo_release(&out);
 }
 
 #endif

@@ -1,12 +1,8 @@
 /* Hugging Face folders: index, shards, config.json, torch files, composites and the boxes of
  * torch.distributed.checkpoint in headers; read, and planned in both directions. */
 /* run.sh: max_len=4096 */
-#include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_megatron.h"
-#include "lib/ckpt/to_nemo.h"
 #include "tests/fuzz/folder.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const struct folder_name names[] = {
     {"model.safetensors", false},
@@ -22,24 +18,6 @@ static const struct folder_name names[] = {
     {"projection.safetensors", false},
     {"encoder/config.json", false},
 };
-
-static void plan_nemo(struct s2s_ckpt *ckpt)
-{
-    const struct s2s_nemo_options options = {.without_tokenizer = true};
-    struct s2s_error err = S2S_ERROR_INIT;
-    struct s2s_nemo_output out;
-    s2s_nemo_prepare(&out, ckpt, &options, &err);
-    s2s_nemo_release(&out);
-}
-
-static void plan_hf(struct s2s_ckpt *ckpt)
-{
-    const struct s2s_hf_options options = {.dtype = S2S_BF16};
-    struct s2s_error err = S2S_ERROR_INIT;
-    struct s2s_hf_output out;
-    s2s_hf_prepare(&out, ckpt, &options, &err);
-    s2s_hf_release(&out);
-}
 
 static void plan_megatron(struct s2s_ckpt *ckpt)
 {
@@ -57,17 +35,13 @@ static void plan_megatron(struct s2s_ckpt *ckpt)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct s2s_ckpt *ckpt;
-    struct s2s_error err = S2S_ERROR_INIT;
     folder_fill(data, size, names, sizeof names / sizeof *names);
-    int rc = s2s_ckpt_open(&ckpt, folder, &err);
-    folder_demand(rc, &err);
-    if (rc < 0)
+    struct s2s_ckpt *ckpt = folder_open();
+    if (!ckpt)
         return 0;
-    folder_read(ckpt);
-    plan_hf(ckpt);
+    folder_plan_hf(ckpt, S2S_BF16);
     plan_megatron(ckpt);
-    plan_nemo(ckpt);
+    folder_plan_nemo(ckpt);
     s2s_ckpt_close(ckpt);
     return 0;
 }

@@ -5,8 +5,6 @@
 #include "lib/io/digest.h"
 #include "tests/fuzz/folder.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static const char KEY[] = "0123456789abcdef0123456789abcdef";
 
 static void sum_lines(struct s2s_buf *out, const char *text, size_t len)

@@ -3,11 +3,7 @@
 /* run.sh: max_len=4096 */
 #include <sys/mman.h>
 
-#include "lib/ckpt/to_hf.h"
-#include "lib/ckpt/to_nemo.h"
 #include "tests/fuzz/folder.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { BLOCK = 512 };
 
@@ -56,32 +52,6 @@ static void make_tar(struct s2s_buf *tar, const uint8_t *data, size_t size)
     s2s_buf_release(&bytes);
 }
 
-static void plan_nemo(struct s2s_ckpt *ckpt)
-{
-    const struct s2s_nemo_options options = {.without_tokenizer = true};
-    struct s2s_error err = S2S_ERROR_INIT;
-    struct s2s_nemo_output out;
-    s2s_nemo_prepare(&out, ckpt, &options, &err);
-    s2s_nemo_release(&out);
-}
-
-static void read_archive(void)
-{
-    const struct s2s_hf_options options = {.dtype = S2S_DTYPE_NONE};
-    struct s2s_hf_output out;
-    struct s2s_ckpt *ckpt;
-    struct s2s_error err = S2S_ERROR_INIT;
-    int rc = s2s_ckpt_open(&ckpt, folder, &err);
-    folder_demand(rc, &err);
-    if (rc < 0)
-        return;
-    folder_read(ckpt);
-    s2s_hf_prepare(&out, ckpt, &options, &err);
-    s2s_hf_release(&out);
-    plan_nemo(ckpt);
-    s2s_ckpt_close(ckpt);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct s2s_buf tar = S2S_BUF_INIT;
@@ -96,7 +66,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (fd < 0 || write(fd, tar.data, tar.len) != (ssize_t)tar.len)
         abort();
     snprintf(folder, sizeof folder, "/proc/self/fd/%d", fd);
-    read_archive();
+    struct s2s_ckpt *ckpt = folder_open();
+    if (ckpt) {
+        folder_plan_hf(ckpt, S2S_DTYPE_NONE);
+        folder_plan_nemo(ckpt);
+        s2s_ckpt_close(ckpt);
+    }
     close(fd);
     s2s_buf_release(&tar);
     return 0;

@@ -25,6 +25,18 @@ int s2s_parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, stru
     return 0;
 }
 
+int s2s_parse_hex(uint32_t *out, const char *text, size_t n)
+{
+    *out = 0;
+    for (size_t i = 0; i < n; i++) {
+        int c = (unsigned char)text[i];
+        if (!isxdigit(c))
+            return -1;
+        *out = *out << 4 | (uint32_t)(isdigit(c) ? c - '0' : tolower(c) - 'a' + 10);
+    }
+    return 0;
+}
+
 /* A finite number at the start of text; *end is left behind it. Hexadecimal, inf and nan are not
  * numbers here. */
 static int parse_prefix(double *out, const char *text, const char **end, struct s2s_error *err)

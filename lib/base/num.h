@@ -3,12 +3,16 @@
 #ifndef S2S_BASE_NUM_H
 #define S2S_BASE_NUM_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct s2s_error;
 
 /* Decimal integer in [min, max]. ARG names the text and the range. */
 int s2s_parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, struct s2s_error *err);
+/* n hexadecimal digits (at most 8, of either case) at text, which need not end there; -1 and no
+ * more said if one is none. */
+int s2s_parse_hex(uint32_t *out, const char *text, size_t n);
 /* Finite decimal number in [min, max]. */
 int s2s_parse_f64(double *out, const char *text, double min, double max, struct s2s_error *err);
 /* Bytes or counts with an optional unit: 512, 8k, 1.5M, 2G, 1T (1000s) or 8Ki, 2Gi (1024s); a

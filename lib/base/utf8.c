@@ -1,6 +1,6 @@
 #include "lib/base/utf8.h"
 
-#include <stdint.h>
+#include <string.h>
 
 int s2s_utf8_len(const char *at, const char *end)
 {
@@ -15,6 +15,39 @@ int s2s_utf8_len(const char *at, const char *end)
         (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
         return 0;
     return len;
+}
+
+bool s2s_utf8_valid(const char *text, size_t len)
+{
+    const char *p = text, *end = text + len;
+    while (p < end) {
+        uint64_t word;
+        if (end - p >= 8 && (memcpy(&word, p, 8), (word & 0x8080808080808080u) == 0)) {
+            p += 8;
+            continue;
+        }
+        int n = s2s_utf8_len(p, end);
+        if (n == 0)
+            return false;
+        p += n;
+    }
+    return true;
+}
+
+size_t s2s_utf8_put(char *out, uint32_t cp)
+{
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    size_t n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (size_t i = n - 1; i > 0; i--) {
+        out[i] = (char)(0x80 | (cp & 0x3f));
+        cp >>= 6;
+    }
+    out[0] = (char)(lead[n] | cp);
+    return n;
 }
 
 static uint32_t code_of(const char *at, int len)

@@ -1,11 +1,17 @@
-/* Bytes that claim to be UTF-8, a character at a time. */
+/* UTF-8 as RFC 3629 has it: shortest form, no surrogates, at most U+10FFFF. */
 #ifndef S2S_BASE_UTF8_H
 #define S2S_BASE_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-/* Bytes of the character at `at`, 1 to 4; 0 if no well-formed one starts there before `end`
- * (overlong forms and surrogates are none). at < end. */
+bool s2s_utf8_valid(const char *text, size_t len);
+/* Writes code point cp (a Unicode scalar value) at out; returns the bytes written, 1 to 4. */
+size_t s2s_utf8_put(char *out, uint32_t cp);
+
+/* Bytes of the character at `at`, 1 to 4; 0 if no well-formed one starts there before
+ * `end`. at < end. */
 int s2s_utf8_len(const char *at, const char *end);
 
 /* Columns that a terminal gives the well-formed character of len bytes at `at`: 2 for those of East

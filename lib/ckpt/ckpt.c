@@ -7,7 +7,7 @@
 
 #include "lib/base/base.h"
 #include "lib/io/digest.h"
-#include "lib/io/utf8.h"
+#include "lib/base/utf8.h"
 
 /* a name of the file's may stand in millions of places, or be made of a thousand others */
 enum { BLOCK = 64 << 10, MAX_OPEN = 200, MAX_NAME = 4096, MAX_NAMES = 128 << 20 };

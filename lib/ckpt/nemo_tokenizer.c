@@ -4,7 +4,7 @@
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/to_nemo.h"
-#include "lib/io/utf8.h"
+#include "lib/base/utf8.h"
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3 };

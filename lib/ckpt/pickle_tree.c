@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "lib/base/base.h"
-#include "lib/io/utf8.h"
+#include "lib/base/utf8.h"
 
 static const struct ckpt_node *global_of(const struct ckpt_node *node)
 {

@@ -2,7 +2,7 @@
 #include "lib/ckpt/pickle_internal.h"
 
 #include "lib/base/base.h"
-#include "lib/io/utf8.h"
+#include "lib/base/utf8.h"
 
 static int push_int(struct pickle_machine *m, int64_t value)
 {
@@ -108,24 +108,6 @@ static int op_number_line(struct pickle_machine *m, char op)
     return push_int(m, value);
 }
 
-static int hex_digits(const char *s, size_t left, int n, uint32_t *value)
-{
-    *value = 0;
-    if (left < (size_t)n)
-        return -1;
-    for (int i = 0; i < n; i++) {
-        char c = s[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0)
-            return -1;
-        *value = *value << 4 | (uint32_t)digit;
-    }
-    return 0;
-}
-
 /* UNICODE: raw-unicode-escape, so only \u and \U mean something; bytes are Latin-1 */
 static int op_unicode_line(struct pickle_machine *m)
 {
@@ -140,7 +122,8 @@ static int op_unicode_line(struct pickle_machine *m)
         size_t used = 1;
         if (c == '\\' && i + 1 < len && (line[i + 1] == 'u' || line[i + 1] == 'U')) {
             int digits = line[i + 1] == 'u' ? 4 : 8;
-            if (hex_digits(line + i + 2, len - i - 2, digits, &c) < 0 || c > 0x10FFFF ||
+            if (len - i - 2 < (size_t)digits ||
+                s2s_parse_hex(&c, line + i + 2, (size_t)digits) < 0 || c > 0x10FFFF ||
                 (c >= 0xD800 && c < 0xE000))
                 return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad \\u escape");
             used = 2 + (size_t)digits;
@@ -177,7 +160,8 @@ static int op_string_line(struct pickle_machine *m)
         if (found) {
             text[n++] = found[1];
             i += 2;
-        } else if (line[i + 1] == 'x' && hex_digits(line + i + 2, len - 3 - i, 2, &c) == 0) {
+        } else if (line[i + 1] == 'x' && len - 3 - i >= 2 &&
+                   s2s_parse_hex(&c, line + i + 2, 2) == 0) {
             text[n++] = (char)c;
             i += 4;
         } else {

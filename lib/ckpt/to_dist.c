@@ -65,16 +65,11 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
     return rc;
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool take_state(struct output *out, const char *at)
 {
     size_t had = out->items->len;
-    for (; hex_digit(at[0]) >= 0 && hex_digit(at[1]) >= 0; at += 2)
-        s2s_buf_putc(out->items, (char)(hex_digit(at[0]) << 4 | hex_digit(at[1])));
+    for (uint32_t byte; s2s_parse_hex(&byte, at, 2) == 0; at += 2)
+        s2s_buf_putc(out->items, (char)byte);
     if (*at)
         out->items->len = had;
     return *at == '\0';

@@ -10,6 +10,7 @@
 
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
+#include "lib/base/num.h"
 #include "lib/base/utf8.h"
 
 struct reader {
@@ -58,41 +59,7 @@ static int expected(const struct reader *r, const char *what, struct s2s_error *
 
 static int hex4(const struct reader *r, uint32_t *out)
 {
-    uint32_t value = 0;
-    if (r->end - r->at < 4)
-        return -1;
-    for (int i = 0; i < 4; i++) {
-        char c = r->at[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0)
-            return -1;
-        value = value * 16 + (uint32_t)digit;
-    }
-    *out = value;
-    return 0;
-}
-
-static void put_utf8(struct s2s_buf *buf, uint32_t code)
-{
-    if (code < 0x80) {
-        s2s_buf_putc(buf, (char)code);
-        return;
-    }
-    if (code < 0x800) {
-        s2s_buf_putc(buf, (char)(0xc0 | code >> 6));
-    } else {
-        if (code < 0x10000) {
-            s2s_buf_putc(buf, (char)(0xe0 | code >> 12));
-        } else {
-            s2s_buf_putc(buf, (char)(0xf0 | code >> 18));
-            s2s_buf_putc(buf, (char)(0x80 | (code >> 12 & 0x3f)));
-        }
-        s2s_buf_putc(buf, (char)(0x80 | (code >> 6 & 0x3f)));
-    }
-    s2s_buf_putc(buf, (char)(0x80 | (code & 0x3f)));
+    return r->end - r->at < 4 ? -1 : s2s_parse_hex(out, r->at, 4);
 }
 
 /* behind "\u" */
@@ -115,7 +82,8 @@ static int read_unicode(struct reader *r, struct s2s_error *err)
         r->at += 4;
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
-    put_utf8(&r->text, code);
+    char bytes[4];
+    s2s_buf_add(&r->text, bytes, s2s_utf8_put(bytes, code));
     return 0;
 }
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/io/utf8.h"
+#include "lib/base/utf8.h"
 
 /* What the safetensors library takes at most. */
 #define MAX_HEADER_BYTES ((uint64_t)100000000)
@@ -61,18 +61,11 @@ static bool take(struct scan *s, char c)
 
 static int scan_hex4(struct scan *s, uint32_t *value)
 {
-    *value = 0;
     if (s->end - s->p < 4)
         return refuse(s, "a cut escape");
-    for (int i = 0; i < 4; i++) {
-        char c = *s->p++;
-        int digit = c >= '0' && c <= '9'                     ? c - '0'
-                    : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10
-                                                             : -1;
-        if (digit < 0)
-            return refuse(s, "a bad escape");
-        *value = *value * 16 + (uint32_t)digit;
-    }
+    if (s2s_parse_hex(value, s->p, 4) < 0)
+        return refuse(s, "a bad escape");
+    s->p += 4;
     return 0;
 }
 

@@ -6,7 +6,7 @@
 
 #include "lib/base/base.h"
 #include "lib/io/outfile.h"
-#include "lib/io/utf8.h"
+#include "lib/base/utf8.h"
 
 static int by_name(const void *a, const void *b)
 {

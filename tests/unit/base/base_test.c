@@ -38,6 +38,13 @@ static void numbers_are_read_whole_or_refused(void **state)
     }
     assert_int_equal(s2s_parse_size(&i, "1.5", NULL), S2S_E_ARG);
     assert_int_equal(s2s_parse_size(&i, "-1", NULL), S2S_E_ARG);
+    uint32_t hex;
+    assert_int_equal(s2s_parse_hex(&hex, "00aFx", 4), 0);
+    assert_int_equal(hex, 0xaf);
+    assert_int_equal(s2s_parse_hex(&hex, "FFFFFFFF", 8), 0);
+    assert_int_equal(hex, 0xffffffff);
+    assert_int_equal(s2s_parse_hex(&hex, "12g4", 4), -1);
+    assert_int_equal(s2s_parse_hex(&hex, "12", 4), -1);
     assert_int_equal(s2s_parse_size(&i, "8kk", NULL), S2S_E_ARG);
     assert_int_equal(s2s_parse_seconds(&x, "1.5h", NULL), 0);
     assert_true(x == 5400);

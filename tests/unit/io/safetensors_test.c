@@ -15,7 +15,7 @@
 #include "lib/io/outfile.h"
 #include "lib/io/safetensors.h"
 #include "lib/io/tar.h"
-#include "lib/io/utf8.h"
+#include "lib/base/utf8.h"
 
 static char folder[] = "/tmp/s2s-io-XXXXXX";
 static char path[200];

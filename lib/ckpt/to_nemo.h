@@ -69,7 +69,38 @@ int s2s_nemo_write(struct s2s_nemo_output *out, struct s2s_outfile *file,
                    const struct s2s_ckpt_write *how, struct s2s_error *err);
 void s2s_nemo_release(struct s2s_nemo_output *out);
 
-/* ---- its parts (nemo_yaml.c, nemo_tokenizer.c) ---- */
+/* ---- its small files (nemo_files.c) ---- */
+
+#define CKPT_NEMO_CONFIG "model_config.yaml"
+#define CKPT_NEMO_TOKENIZER "tokenizer.model"
+#define CKPT_NEMO_MAX_SIDE (256 << 20) /* bytes, and of all of them */
+
+/* Takes a copy of the name and the bytes. */
+void ckpt_nemo_add_file(struct s2s_nemo_output *out, const char *name, const void *bytes,
+                        size_t len);
+/* Lent until the next is added; NULL if there is none. */
+const struct s2s_nemo_file *ckpt_nemo_find_file(const struct s2s_nemo_output *out,
+                                                const char *name);
+/* A JSON file of the folder; NULL without an error where there is none. Gives: json_decref. */
+int ckpt_nemo_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
+                        struct s2s_error *err);
+/* tokenizer.model, from the user or the folder, and what NeMo wants beside it. *labels gets its
+ * pieces (json_decref), NULL where there is none. */
+int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
+                            const struct s2s_nemo_options *options, json_t **labels,
+                            struct s2s_error *err);
+/* Every "nemo:FILE" of a configuration, from the folder. NOTFOUND names one that is not there. */
+int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
+                        const json_t *config, struct s2s_error *err);
+/* A model_config.yaml as a tree. Gives: json_decref. */
+int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err);
+
+/* ---- from transformers' names (nemo_parakeet.c) ---- */
+
+int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
+                            const struct s2s_nemo_options *options, struct s2s_error *err);
+
+/* ---- its configuration (nemo_yaml.c, nemo_tokenizer.c) ---- */
 
 enum ckpt_nemo_kind { CKPT_NEMO_CTC, CKPT_NEMO_RNNT, CKPT_NEMO_TDT };
 

@@ -1,0 +1,161 @@
+/* The small files of a .nemo: what a configuration names, and the tokenizer. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/to_nemo.h"
+#include "lib/conf/conf.h"
+
+static const char VOCAB[] = "tokenizer.vocab", WORDS[] = "vocab.txt";
+
+void ckpt_nemo_add_file(struct s2s_nemo_output *out, const char *name, const void *bytes,
+                        size_t len)
+{
+    s2s_grow(&out->files, out->n_files, &out->cap_files, sizeof *out->files);
+    char *copy = s2s_xmalloc(len + 1);
+    memcpy(copy, bytes, len);
+    copy[len] = 0;
+    out->files[out->n_files++] = (struct s2s_nemo_file){s2s_xstrdup(name), copy, len};
+}
+
+const struct s2s_nemo_file *ckpt_nemo_find_file(const struct s2s_nemo_output *out, const char *name)
+{
+    for (size_t i = 0; i < out->n_files; i++)
+        if (strcmp(out->files[i].name, name) == 0)
+            return &out->files[i];
+    return NULL;
+}
+
+static bool in_folder(const struct s2s_ckpt *ckpt, const char *name)
+{
+    return ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, name, R_OK, 0) == 0;
+}
+
+int ckpt_nemo_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
+                        struct s2s_error *err)
+{
+    char *text;
+    size_t len;
+    json_error_t at;
+    *value = NULL;
+    if (!in_folder(ckpt, name))
+        return 0;
+    int rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_NEMO_MAX_SIDE, &text, &len, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", ckpt->path);
+    *value = json_loadb(text, len, 0, &at);
+    free(text);
+    return *value ? 0
+                  : s2s_error_set(err, S2S_E_FORMAT, "%s/%s:%d: %s", ckpt->path, name, at.line,
+                                  at.text);
+}
+
+/* ---- the tokenizer ---- */
+
+int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
+                            const struct s2s_nemo_options *options, json_t **labels,
+                            struct s2s_error *err)
+{
+    const char *path = options->tokenizer ? options->tokenizer : CKPT_NEMO_TOKENIZER;
+    struct s2s_buf vocab = S2S_BUF_INIT, words = S2S_BUF_INIT;
+    char *bytes;
+    size_t len;
+    *labels = NULL;
+    if (options->without_tokenizer ||
+        (!options->tokenizer && !in_folder(ckpt, CKPT_NEMO_TOKENIZER)))
+        return 0;
+    int rc = ckpt_slurp(options->tokenizer ? AT_FDCWD : ckpt->dir_fd, path, CKPT_NEMO_MAX_SIDE,
+                        &bytes, &len, err);
+    if (rc < 0)
+        return rc;
+    rc = ckpt_sentencepiece(labels, &vocab, &words, bytes, len, err);
+    if (rc == 0) {
+        ckpt_nemo_add_file(out, CKPT_NEMO_TOKENIZER, bytes, len);
+        ckpt_nemo_add_file(out, VOCAB, vocab.data, vocab.len);
+        ckpt_nemo_add_file(out, WORDS, words.data ? words.data : "", words.len);
+    } else {
+        s2s_error_add(err, rc, "%s%s%s", options->tokenizer ? "" : ckpt->path,
+                      options->tokenizer ? "" : "/", path);
+        json_decref(*labels);
+        *labels = NULL;
+    }
+    s2s_buf_release(&vocab);
+    s2s_buf_release(&words);
+    free(bytes);
+    return rc;
+}
+
+/* ---- files that a configuration names ---- */
+
+/* "0123..ef_tokenizer.model": NeMo puts a digest in front */
+static const char *without_digest(const char *name)
+{
+    return strspn(name, "0123456789abcdef") == 32 && name[32] == '_' ? name + 33 : name;
+}
+
+static int add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt, const char *name,
+                     struct s2s_error *err)
+{
+    const char *plain = without_digest(name);
+    const struct s2s_nemo_file *same = ckpt_nemo_find_file(out, plain);
+    char *bytes;
+    size_t len;
+    if (ckpt_nemo_find_file(out, name))
+        return 0;
+    if (same) {
+        ckpt_nemo_add_file(out, name, same->bytes, same->len);
+        return 0;
+    }
+    const char *there = in_folder(ckpt, name) ? name : plain;
+    if (!ckpt_name_is_plain(there, strlen(there)) || !in_folder(ckpt, there)) {
+        int rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                               "%s names nemo:%s, which would not be in the archive",
+                               CKPT_NEMO_CONFIG, name);
+        return s2s_error_hint(err, rc, "put it beside the weights, or give --tokenizer FILE");
+    }
+    int rc = ckpt_slurp(ckpt->dir_fd, there, CKPT_NEMO_MAX_SIDE, &bytes, &len, err);
+    if (rc == 0)
+        ckpt_nemo_add_file(out, name, bytes, len);
+    free(bytes);
+    return rc;
+}
+
+int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
+                        const json_t *value, struct s2s_error *err)
+{
+    const char *key, *text = json_string_value(value);
+    json_t *item;
+    size_t i;
+    int rc = 0;
+    if (text && strncmp(text, "nemo:", 5) == 0)
+        return add_named(out, ckpt, text + 5, err);
+    if (json_is_object(value))
+        json_object_foreach((json_t *)value, key, item) rc =
+            rc < 0 ? rc : ckpt_nemo_add_named(out, ckpt, item, err);
+    if (json_is_array(value))
+        json_array_foreach(value, i, item) rc =
+            rc < 0 ? rc : ckpt_nemo_add_named(out, ckpt, item, err);
+    return rc;
+}
+
+int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err)
+{
+    struct s2s_conf *conf = NULL;
+    int rc = s2s_conf_parse(&conf, text, strlen(text), CKPT_NEMO_CONFIG, S2S_CONF_YAML, err);
+    *tree = NULL;
+    if (rc == 0) {
+        struct s2s_buf json = S2S_BUF_INIT;
+        s2s_conf_dump_json(&json, conf);
+        *tree = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
+        s2s_buf_release(&json);
+    }
+    s2s_conf_free(conf);
+    if (rc == 0 && !json_is_object(json_object_get(*tree, "encoder")))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: has no section `encoder`", CKPT_NEMO_CONFIG);
+    if (rc < 0) {
+        json_decref(*tree);
+        *tree = NULL;
+    }
+    return rc;
+}

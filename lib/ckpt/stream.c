@@ -2,8 +2,8 @@
  * Tensors and objects as bytes, a piece at a time. They pass through memory even where they do not
  * change: CRC-32 of what is read and digests of what is written want every byte, so copy_file_range
  * would have them read twice. A piece stays in the core's cache from the one to the other.
- * Measured at 2 GB: what is left for fsync at the end is 5 to 15 ms, so that to sync in the
- * background gains nothing; nor does a thread of its own for the digests (all wait for memory).
+ * Measured at 2 GB: as writeback is asked for on the way (lib/io/outfile.c), the fsync at the end
+ * takes 5 to 15 ms; a thread of its own for the digests gained nothing (all wait for memory).
  */
 #include "lib/ckpt/model.h"
 

@@ -46,8 +46,6 @@ def check(family, seed, tmp):
     """the largest difference of logits, as a share of the largest logit"""
     model, map_name = families.make(family, seed)
     source, dist, back = (os.path.join(tmp, x) for x in ("hf", "dist", "back"))
-    if not mcore_cpu.can_build(family, model.config):
-        return None
     model.save_pretrained(source)
     if family == "nemotron_h" and seed % 2:
         tie(model.config, source)
@@ -75,19 +73,15 @@ def main():
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     status = 0
     for family in sys.argv[2:] or list(mcore_cpu.builders):
-        worst = n_run = 0
+        worst = 0
         for seed in range(n):
             with tempfile.TemporaryDirectory() as tmp:
                 error = check(family, seed, tmp)
-            if error is None:
-                continue
-            n_run += 1
             if not error < TOLERANCE:
                 print("%s %d: logits differ by %.3g of the largest" % (family, seed, error))
                 status = 1
             worst = max(worst, error)
-        status |= n_run == 0
-        print("%s: %d models, logits within %.2g of the largest" % (family, n_run, worst), flush=True)
+        print("%s: %d models, logits within %.2g of the largest" % (family, n, worst), flush=True)
     return status
 
 

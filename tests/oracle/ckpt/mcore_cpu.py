@@ -196,6 +196,20 @@ def logits(model, tokens):
 builders = {family: gpt for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma")}
 
 
+class Duplicated(torch.nn.Linear):
+    """Transformer Engine's linear layer that every rank has whole"""
+
+    def __init__(self, n_in, n_out, config, bias, **_):
+        super().__init__(n_in, n_out, bias=bias, dtype=config.params_dtype)
+
+    def forward(self, x):
+        return super().forward(x), None
+
+    def sharded_state_dict(self, prefix="", sharded_offsets=(), metadata=None):
+        from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+        return make_sharded_tensors_for_checkpoint(self.state_dict(prefix="", keep_vars=True), prefix, None, sharded_offsets)
+
+
 def hybrid(c):
     """MambaModel of a NemotronHConfig. The norms are modules of their own here and stored under the names of the fused ones."""
     from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
@@ -218,8 +232,9 @@ def hybrid(c):
     more = dict(layernorm_epsilon=c.layer_norm_epsilon, activation_func=lambda x: F.relu(x).square(), gated_linear_unit=False,
                 mamba_num_heads=c.mamba_num_heads, mamba_head_dim=c.mamba_head_dim, mamba_num_groups=c.n_groups,
                 mamba_state_dim=c.ssm_state_size, use_mamba_mem_eff_path=False, is_hybrid_model=True)
-    moe = "E" in c.hybrid_override_pattern
-    if moe:
+    if "E" in c.hybrid_override_pattern:
+        from megatron.core.transformer.moe import moe_layer
+        moe_layer.HAVE_TE, moe_layer.TELinear = True, Duplicated  # only for what is latent
         more.update(num_moe_experts=c.n_routed_experts, moe_router_topk=c.num_experts_per_tok, moe_ffn_hidden_size=c.moe_intermediate_size,
                     moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True, moe_router_dtype="fp32",
                     moe_router_topk_scaling_factor=c.routed_scaling_factor, moe_router_load_balancing_type="none",
@@ -254,7 +269,3 @@ def hybrid(c):
 
 builders["nemotron_h"] = hybrid
 
-
-def can_build(family, c):
-    """megatron-core has latent MoE only with Transformer Engine"""
-    return family in builders and not (getattr(c, "moe_latent_size", None) and "E" in c.hybrid_override_pattern)

@@ -10,6 +10,8 @@
  *   pp  layers count from 0 on each rank; with virtual stages chunk v of rank p comes before chunk
  *       v + 1 of any rank (Narayanan et al. 2021)
  *   ep  local experts i of rank e are the global ones e * n_local + i
+ *   etp where experts are cut into fewer parts than the other layers, tensor rank t has part t %
+ * etp
  *
  * What several ranks hold whole must be equal bit for bit.
  */
@@ -74,6 +76,97 @@ static int list_ranks(struct merge *m)
     return rc;
 }
 
+/* ---- which folders there are ---- */
+
+static bool has_rank(const struct merge *m, int tp, int pp, int ep)
+{
+    for (size_t i = 0; i < m->n_ranks; i++)
+        if (m->ranks[i].at[0] == tp && m->ranks[i].at[1] == pp && m->ranks[i].at[2] == ep)
+            return true;
+    return false;
+}
+
+/* Is every part of the dense layers in some folder of each stage, and every part of all experts? */
+static bool is_covered(const struct merge *m, int etp)
+{
+    const int tp = m->size[0], ep = m->size[2];
+    bool covered = true;
+    for (int p = 0; p < m->size[1] && covered; p++) {
+        for (int t = 0; t < tp && covered; t++) {
+            covered = false;
+            for (int e = 0; e < ep && !covered; e++)
+                covered = has_rank(m, t, p, e);
+        }
+        for (int i = 0; i < etp * ep && covered; i++) {
+            covered = false;
+            for (int t = i % etp; t < tp && !covered; t += etp)
+                covered = has_rank(m, t, p, i / etp);
+        }
+    }
+    return covered;
+}
+
+/*
+ * Of the ranks of a stage, counted by r, Megatron-Core makes tensor rank r % tp, and of the experts
+ * part r % etp of the expert rank r / etp % ep: so not all pairs of tp and ep are there. Can all
+ * folders be of such an etp?
+ */
+static bool can_be(const struct merge *m, int etp)
+{
+    const int tp = m->size[0], ep = m->size[2];
+    for (size_t i = 0; i < m->n_ranks; i++) {
+        bool possible = false;
+        for (int r = m->ranks[i].at[0]; r < tp * etp * ep && !possible; r += tp)
+            possible = r / etp % ep == m->ranks[i].at[2];
+        if (!possible)
+            return false;
+    }
+    return true;
+}
+
+/* What the saved arguments do not say, the folders may: 0 when they do not either. */
+static int guess_etp(const struct merge *m)
+{
+    int found = 0;
+    if (is_covered(m, m->size[0]))
+        return m->size[0];
+    for (int etp = 1; etp < m->size[0]; etp++)
+        if (m->size[0] % etp == 0 && can_be(m, etp) && is_covered(m, etp)) {
+            if (found)
+                return 0;
+            found = etp;
+        }
+    return found;
+}
+
+/* A folder is named by its tensor and its expert rank. Only where etp divides tp does that tell
+ * which part of the experts is in it. */
+static int find_etp(struct merge *m)
+{
+    const int64_t said = arg(m, "expert_tensor_parallel_size", 0);
+    const char *why = NULL;
+    m->etp = m->size[0];
+    if (m->n_local == 0)
+        return 0;
+    if (said > m->size[0])
+        why = "its ranks share folders, each of which keeps the part of the last one that wrote it";
+    else if (said > 0 && m->size[0] % said)
+        why = "the name of a folder does not tell which part of the experts is in it";
+    else if (json_is_true(json_object_get(args_of(m), "moe_extended_tp")))
+        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                             "experts cut over tensor and expert ranks (moe_extended_tp)");
+    if (why) {
+        int rc = s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                               "expert_tensor_parallel_size %lld does not divide "
+                               "tensor_model_parallel_size %d: %s",
+                               (long long)said, m->size[0], why);
+        return s2s_error_hint(m->err, rc, "such a model has to be saved as torch_dist");
+    }
+    m->etp = said > 0 ? (int)said : guess_etp(m);
+    m->etp = m->etp ? m->etp : m->size[0];
+    return 0;
+}
+
 static int check_ranks(struct merge *m)
 {
     static const char *const names[3] = {
@@ -85,22 +178,25 @@ static int check_ranks(struct merge *m)
                                  "the saved arguments say %s %lld, the rank folders are of %d",
                                  names[d], (long long)said, m->size[d]);
     }
-    if ((size_t)m->size[0] * (size_t)m->size[1] * (size_t)m->size[2] != m->n_ranks)
+    int rc = find_etp(m);
+    if (rc < 0)
+        return rc;
+    if (!is_covered(m, m->etp))
         return s2s_error_set(m->err, S2S_E_NOTFOUND,
                              "%zu rank folders do not make tp %d x pp %d x ep %d: some are missing",
                              m->n_ranks, m->size[0], m->size[1], m->size[2]);
-    int64_t etp = arg(m, "expert_tensor_parallel_size", m->size[0]);
-    if (m->n_local && etp != m->size[0])
-        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                             "expert_tensor_parallel_size %lld is not tensor_model_parallel_size",
-                             (long long)etp);
+    const int64_t experts = arg(m, "num_experts", 0);
+    if (m->n_local && experts > 0 && experts != m->n_local * m->size[2])
+        return s2s_error_set(m->err, S2S_E_SHAPE,
+                             "the saved arguments say num_experts %lld, the rank folders have %lld",
+                             (long long)experts, (long long)(m->n_local * m->size[2]));
     return 0;
 }
 
 /* ---- local names ---- */
 
-static int find_local(struct merge_local *local, const struct merge *m,
-                      const struct s2s_ckpt_tensor *t)
+int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
+                          const struct s2s_ckpt_tensor *t)
 {
     const char *slash = strchr(t->name, '/');
     *local = (struct merge_local){.tensor = t};
@@ -173,7 +269,7 @@ static int survey(struct merge *m)
     int64_t layer;
     m->n_chunks = 1;
     for (size_t i = 0; i < m->ckpt->n_tensors; i++) {
-        int rc = find_local(&local, m, &m->ckpt->tensors[i]);
+        int rc = ckpt_merge_find_local(&local, m, &m->ckpt->tensors[i]);
         if (rc < 0)
             return rc;
         m->n_chunks = local.chunk >= m->n_chunks ? local.chunk + 1 : m->n_chunks;
@@ -188,7 +284,7 @@ static int survey(struct merge *m)
         return s2s_error_set(m->err, S2S_E_FORMAT, "the saved arguments say num_experts %lld",
                              (long long)arg(m, "num_experts", 0));
     for (size_t i = 0; i < m->ckpt->n_tensors; i++) {
-        find_local(&local, m, &m->ckpt->tensors[i]);
+        ckpt_merge_find_local(&local, m, &m->ckpt->tensors[i]);
         const char *at = layer_of(local.name, &layer);
         if (!at)
             continue;
@@ -199,8 +295,36 @@ static int survey(struct merge *m)
     return 0;
 }
 
-/* The name with the number of the layer counted over all stages. Gives: free. */
-static char *global_name(struct merge *m, const struct merge_local *local)
+/*
+ * Norms of Megatron-Core's own layers are modules of their own there and are stored under the names
+ * of Transformer Engine's fused ones (sharded_state_dict_keys_map of its GPT, BERT and T5 layers;
+ * its vision layers have none). at: behind "layers.7."; *len: of what is replaced. NULL: keep the
+ * name.
+ */
+static const char *fused_norm(const struct merge *m, const struct merge_local *local,
+                              const char *at, size_t *len)
+{
+    static const char *const names[][2] = {
+        {"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
+        {"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}};
+    static const char *const beside[] = {"input_layernorm.weight",
+                                         "self_attention.linear_qkv.weight"};
+    const char *fused = NULL;
+    for (size_t i = 0; i < 2 && !fused; i++) {
+        *len = strlen(names[i][0]);
+        fused = strncmp(at, names[i][0], *len) == 0 ? names[i][1] : NULL;
+    }
+    bool keep = !fused || strstr(local->name, "vision") || strstr(local->name, "radio");
+    for (size_t i = 0; i < 2 && !keep; i++) {
+        char *name = s2s_xasprintf("%.*s%s", (int)(at - local->tensor->name), local->tensor->name,
+                                   beside[i]);
+        keep = s2s_ckpt_find(m->ckpt, name) == NULL;
+        free(name);
+    }
+    return keep ? NULL : fused;
+}
+
+char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
 {
     int64_t layer, first = 0;
     const char *at = layer_of(local->name, &layer), *output = strstr(local->name, "output_layer.");
@@ -212,8 +336,10 @@ static char *global_name(struct merge *m, const struct merge_local *local)
     const struct merge_stack *stack = stack_of(m, local->name, (size_t)(at - local->name));
     for (int i = 0; i < local->chunk * m->size[1] + local->rank->at[1]; i++)
         first += stack->n[i];
-    return s2s_xasprintf("%.*s%lld%s", (int)(at - local->name), local->name,
-                         (long long)(first + layer), at + strspn(at, "0123456789"));
+    size_t len = 0;
+    const char *rest = at + strspn(at, "0123456789") + 1, *fused = fused_norm(m, local, rest, &len);
+    return s2s_xasprintf("%.*s%lld.%s%s", (int)(at - local->name), local->name,
+                         (long long)(first + layer), fused ? fused : "", rest + (fused ? len : 0));
 }
 
 /* Of the ranks' states what belongs to the run as a whole. */
@@ -231,13 +357,6 @@ static void merge_common(struct merge *m)
     m->ckpt->common = common;
 }
 
-static void drop_objects(struct s2s_ckpt *ckpt)
-{
-    for (size_t i = 0; i < ckpt->n_objects; i++)
-        json_decref(ckpt->objects[i].value);
-    ckpt->n_objects = 0;
-}
-
 static int merge(struct merge *m)
 {
     struct merge_local local;
@@ -249,16 +368,19 @@ static int merge(struct merge *m)
     m->tied = rc == 0 &&
               json_is_false(json_object_get(args_of(m), "untie_embeddings_and_output_weights"));
     for (size_t i = 0; rc == 0 && i < m->ckpt->n_tensors; i++) {
-        find_local(&local, m, &m->ckpt->tensors[i]);
-        char *name = global_name(m, &local);
+        if (ckpt_merge_is_extra(m->ckpt->tensors[i].name))
+            continue;
+        ckpt_merge_find_local(&local, m, &m->ckpt->tensors[i]);
+        char *name = ckpt_merge_global_name(m, &local);
         rc = ckpt_merge_cut(m, &local, name);
         free(name);
     }
     if (rc == 0)
+        rc = ckpt_merge_objects(m);
+    if (rc == 0)
         rc = ckpt_merge_join(m);
     if (rc < 0)
         return rc;
-    drop_objects(m->ckpt);
     merge_common(m);
     return ckpt_seal(m->ckpt, m->err);
 }

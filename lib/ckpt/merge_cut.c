@@ -225,7 +225,7 @@ static int expert(struct merge *m, const struct merge_local *local, const char *
 {
     const char *begin, *end;
     const int64_t index = ckpt_merge_expert_of(name, &begin, &end);
-    const int t = m->size[0], r = local->rank->at[0];
+    const int t = m->etp, r = local->rank->at[0] % m->etp;
     const struct box one = box_of(local);
     bool gated = false;
     if (index < 0 || one.n_dims + 1 > S2S_MAX_DIMS || one.n_dims < 1 ||
@@ -274,7 +274,7 @@ static int packed_experts(struct merge *m, const struct merge_local *local, cons
 {
     const struct box all = box_of(local);
     const int64_t n = m->n_local;
-    const int t = m->size[0], r = local->rank->at[0];
+    const int t = m->etp, r = local->rank->at[0] % m->etp;
     if (all.n_dims != 2 || n < 1 || all.size[cut == PACKED_1] % n || all.stride[1] != 1 ||
         all.stride[0] != all.size[1])
         return bad_shape(m, local, "does not divide into the rank's experts");

@@ -29,6 +29,7 @@ struct merge {
     struct merge_rank *ranks;
     size_t n_ranks, cap_ranks;
     int size[3], n_chunks; /* tp, pp, ep; virtual stages of a pipeline rank */
+    int etp;               /* into how many parts experts are cut; rank r has part tp % etp */
     bool tied;
     int64_t n_local; /* experts of a rank */
     struct merge_stack *stacks;
@@ -45,6 +46,12 @@ struct merge_local {
     const char *name;
 };
 
+/* Whose it is, and what follows the folder and the stage in its name. FORMAT: no rank's. */
+int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
+                          const struct s2s_ckpt_tensor *t);
+/* The name with the number of the layer counted over all stages. Gives: free. */
+char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local);
+
 /* The index of the local expert that a name ends with or holds, -1 for others; *begin and *end are
  * where "local_experts.I" or the number stands. */
 int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **end);
@@ -55,5 +62,10 @@ int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char 
 /* Makes m->parts the tensors of m->ckpt. SHAPE or FORMAT name two ranks that contradict each other;
  * copies are compared bit for bit. */
 int ckpt_merge_join(struct merge *m);
+
+/* "decoder.layers.0.mlp.linear_fc1._extra_state": no weight, whatever it holds. */
+bool ckpt_merge_is_extra(const char *name);
+/* Makes the ranks' extra states the objects of m->ckpt; before ckpt_merge_join. */
+int ckpt_merge_objects(struct merge *m);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/args_config.h"
+#include "lib/ckpt/layers.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/to_hf.h"
 
@@ -99,6 +100,8 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
         /* no optimizer is here: what the tensors' names follow is all that is said */
         json_object_set_new(*common, "content_metadata",
                             json_pack("{s:b}", "singleton_local_shards", 0));
+        if (request->layers == CKPT_LAYERS_NUMBERED)
+            s2s_ckpt_say_numbered(*common);
     }
     json_decref(config);
     return rc;

@@ -666,14 +666,14 @@ PY
     exits 0 s2s-ckpt diff --tolerance 0.01 out "$model/model.safetensors"
 }
 
-# merged NAME: rank folders as torch_dist are the whole tensors they were cut from
+# merged NAME [OPTION..]: rank folders as torch_dist are the whole tensors they were cut from
 merged() {
-    s2s-ckpt convert -q --to torch_dist --merge-ranks "$DATA/$1" "$1.dist"
+    s2s-ckpt convert -q --to torch_dist --merge-ranks "${@:2}" "$DATA/$1" "$1.dist"
     python3 "$COMPARE" s2s-ckpt "$1.dist" "$DATA/$1.expected.json"
 }
 
 @test "rank folders become the whole tensors: tp, pp, virtual stages, gated MLPs, Mamba, experts" {
-    merged mp_rank_dense
+    merged mp_rank_dense --layers numbered
     merged mp_rank_hybrid
     merged mp_rank_packed
     merged mp_rank_tower
@@ -690,6 +690,103 @@ merged() {
 import json
 c = json.load(open("hf/config.json"))
 assert (c["model_type"], c["num_hidden_layers"], c["head_dim"], c["vocab_size"], c["dtype"]) == ("qwen2", 5, 2, 32, "bfloat16"), c'
+}
+
+@test "layers that are alike lie on an axis, as Megatron-Core's GPT models ask for them" {
+    ranks=$DATA/mp_rank_dense
+    s2s-ckpt convert -q --to torch_dist --merge-ranks "$ranks" stacked
+    s2s-ckpt convert -q --to torch_dist --merge-ranks --layers numbered "$ranks" numbered
+    exits 0 s2s-ckpt ls stacked
+    says "decoder.layers.mlp.linear_fc1.weight	BF16	[5, 24, 8]	1920"
+    says "decoder.layers.self_attention.linear_qkv.bias	BF16	[5, 24]	240"
+    says "embedding.word_embeddings.weight	BF16	[32, 8]	512"
+    [ "$(s2s-ckpt ls stacked | grep -c 'layers\.[0-9]')" -eq 0 ]
+    # layer after layer
+    for i in 0 1 2 3 4; do s2s-ckpt cat numbered "decoder.layers.$i.mlp.linear_fc2.weight"; done >want
+    s2s-ckpt cat stacked decoder.layers.mlp.linear_fc2.weight >got
+    cmp want got
+    # there and back, in any number of files
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers numbered --files 3 stacked numbered_again
+    exits 0 s2s-ckpt diff numbered numbered_again
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers stacked --files 7 numbered stacked_again
+    exits 0 s2s-ckpt diff stacked stacked_again
+    # to Hugging Face it is one model
+    s2s-ckpt convert -q --to hf stacked hf
+    s2s-ckpt convert -q --to hf numbered hf_numbered
+    exits 0 s2s-ckpt diff hf hf_numbered
+    # without the option a torch_dist stays what it is
+    s2s-ckpt convert -q --to torch_dist numbered same
+    exits 0 s2s-ckpt diff numbered same
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers auto numbered auto
+    exits 0 s2s-ckpt diff stacked auto
+    exits 2 s2s-ckpt convert --to safetensors --layers stacked numbered x.safetensors
+    says "--layers goes with --to torch_dist"
+}
+
+@test "layers that differ, and hybrid ones, stay numbered" {
+    source=$DATA/mcore016_hybrid_tp2pp2ep2
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers auto "$source" auto
+    exits 0 s2s-ckpt diff "$source" auto
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers stacked "$source" stacked
+    exits 0 s2s-ckpt diff "$source" stacked
+    # a transformer whose layers differ
+    python3 - <<'EOF'
+import json, struct
+names = {"decoder.layers.%d.%s.weight" % (i, n): [2, 2] for i in range(3) for n in ("self_attention.linear_proj", "mlp.linear_fc2")}
+del names["decoder.layers.1.mlp.linear_fc2.weight"]
+names["decoder.layers.1.mlp.router.weight"] = [2, 2]
+head, at = {}, 0
+for name in sorted(names):
+    head[name] = {"dtype": "F32", "shape": [2, 2], "data_offsets": [at, at + 16]}
+    at += 16
+text = json.dumps(head).encode()
+open("mixed.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(at))
+EOF
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers auto mixed.safetensors mixed
+    exits 0 s2s-ckpt diff mixed.safetensors mixed
+    exits 1 s2s-ckpt convert -q --to torch_dist --layers stacked mixed.safetensors x
+    says "decoder.layers.0.mlp.linear_fc2.weight: layer 1 of 3 has none: layers that differ cannot lie on an axis; --layers numbered keeps them apart"
+    [ ! -e x ]
+}
+
+@test "optimizer state and byte objects follow the layers of their weights" {
+    # a language model that is hybrid beside a vision tower that is not
+    source=$DATA/mcore015_vlm_tp2
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers numbered "$source" numbered
+    exits 0 s2s-ckpt ls numbered
+    says "vision_model.decoder.layers.1.mlp.linear_fc1.weight	BF16	[16, 8]"
+    says "vision_model.decoder.layers.1.self_attention.linear_qkv._extra_state/shard_0_1	object	-	1325"
+    says "language_model.decoder.layers.0.mixer.A_log	"
+    exits 0 s2s-ckpt verify numbered
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers auto numbered auto
+    s2s-ckpt ls "$source" >want
+    s2s-ckpt ls auto >got
+    same want got
+    exits 0 s2s-ckpt diff "$source" auto
+    python3 - <<'EOF'
+import json, struct
+names = ["%sdecoder.layers.%d.%s.weight" % (s, i, n) for i in range(3) for n in ("self_attention.linear_proj", "mlp.linear_fc2")
+         for s in ("", "optimizer.state.exp_avg.")]
+for what, drop in (("all", None), ("some", "optimizer.state.exp_avg.decoder.layers.2.mlp.linear_fc2.weight")):
+    head, at = {}, 0
+    for name in sorted(names):
+        if name != drop:
+            head[name] = {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]}
+            at += 8
+    text = json.dumps(head).encode()
+    open(what + ".safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(range(at)))
+EOF
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers stacked all.safetensors all
+    exits 0 s2s-ckpt ls all
+    says "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight	F32	[3, 2]"
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers numbered all back
+    exits 0 s2s-ckpt diff all.safetensors back
+    exits 1 s2s-ckpt convert -q --to torch_dist --layers stacked some.safetensors some
+    says "optimizer.state.exp_avg.decoder.layers.0.mlp.linear_fc2.weight: layer 2 of 3 has none"
+    # flattened state has no axis of layers
+    exits 1 s2s-ckpt convert -q --to torch_dist --layers numbered "$DATA/mcore012_torch24_flattened_tp2" x
+    says "optimizer.state.exp_avg.module.decoder.layers.self_attention.linear_qkv.weight: is stored flattened"
+    [ ! -e x ]
 }
 
 @test "rank folders that are not whole are refused" {

@@ -52,7 +52,9 @@ static const struct argp_option options[] = {
      "language_model or llm",
      1},
     {"layers", KEY_LAYERS, "HOW", 0,
-     "To Megatron's names: layers auto, stacked on an axis, or numbered (default auto)", 1},
+     "torch_dist: layers stacked on an axis, numbered, or auto: as Megatron-Core saves this model "
+     "(default auto with --map or --merge-ranks, else as they are)",
+     1},
     {"pad-vocab", KEY_PAD_VOCAB, "N", 0,
      "To Megatron's names: zero rows until the vocabulary is a multiple of N", 1},
     {"config", KEY_CONFIG, "FILE", 0,
@@ -106,8 +108,10 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
         argp_error(state, "--resume goes with --to hf or torch_dist");
     if (opt->n_files && opt->to != TO_TORCH_DIST)
         argp_error(state, "--files goes with --to torch_dist");
-    if ((opt->layers || opt->vocab_multiple) && !(opt->map && opt->to == TO_TORCH_DIST))
-        argp_error(state, "--layers and --pad-vocab go with --to torch_dist --map");
+    if (opt->layers_given && opt->to != TO_TORCH_DIST)
+        argp_error(state, "--layers goes with --to torch_dist");
+    if (opt->vocab_multiple && !(opt->map && opt->to == TO_TORCH_DIST))
+        argp_error(state, "--pad-vocab goes with --to torch_dist --map");
     if ((opt->tokenizer || opt->without_tokenizer) && opt->to != TO_NEMO)
         argp_error(state, "--tokenizer and --no-tokenizer go with --to nemo");
     if (opt->tokenizer && opt->without_tokenizer)
@@ -159,6 +163,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_LAYERS:
         opt->layers = (enum ckpt_layers)s2s_arg_choice(state, "layers", arg, layers);
+        opt->layers_given = true;
         return 0;
     case KEY_PAD_VOCAB:
         if (s2s_parse_i64(&opt->vocab_multiple, arg, 1, 1 << 20, &err) < 0)

@@ -19,9 +19,9 @@ static void resume_key(const struct job *job, char key[33])
     struct s2s_buf all = S2S_BUF_INIT;
     s2s_buf_printf(&all, "%s %s %s %s %d %d %lld %lld %d %lld %d %d %d ", S2S_VERSION, job->source,
                    map, opt->map ? opt->map : "", (int)job->to, (int)opt->dtype,
-                   (long long)opt->max_shard_bytes, (long long)opt->n_files, (int)opt->layers,
-                   (long long)opt->vocab_multiple, opt->keep_padding, opt->only_weights,
-                   opt->merge_ranks);
+                   (long long)opt->max_shard_bytes, (long long)opt->n_files,
+                   opt->layers_given ? (int)opt->layers : -1, (long long)opt->vocab_multiple,
+                   opt->keep_padding, opt->only_weights, opt->merge_ranks);
     s2s_buf_printf(&all, "%s ", opt->part ? opt->part : "");
     s2s_buf_puts(&all, job->config_text ? job->config_text : "");
     s2s_xxh3_128_hex(key, all.data, all.len);

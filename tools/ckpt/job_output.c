@@ -1,4 +1,5 @@
 /* What each output of a job takes, and writing it. */
+#include "lib/ckpt/layers.h"
 #include "lib/ckpt/to_dist.h"
 #include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_megatron.h"
@@ -124,6 +125,30 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
     return rc;
 }
 
+/* Where layers stand: as Megatron's model asks for them when rank folders become one, else only
+ * when it is asked for. A model that would put them on an axis has to be told that they are
+ * numbered. */
+static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    const bool merged = strcmp(s2s_ckpt_format(job->ckpt), "mp_rank") == 0 && job->opt->merge_ranks;
+    size_t n_changed = 0;
+    if (job->to != TO_TORCH_DIST || job->opt->map || !(merged || job->opt->layers_given))
+        return 0;
+    int rc = s2s_ckpt_plan_layers(plan, job->opt->layers, &n_changed, err);
+    if (rc == 0 && n_changed)
+        s2s_info("convert", "%zu stacks of layers are %s now", n_changed,
+                 job->opt->layers == CKPT_LAYERS_NUMBERED ? "numbered" : "on an axis");
+    else if (rc == 0 && job->opt->layers)
+        s2s_info("convert", "no stack of layers had to change");
+    if (rc == 0 && job->opt->layers == CKPT_LAYERS_NUMBERED) {
+        const json_t *common = s2s_ckpt_common(job->ckpt);
+        job->common = common ? json_copy((json_t *)common) : json_object();
+        s2s_ckpt_say_numbered(job->common);
+        job->how.common = job->common;
+    }
+    return rc;
+}
+
 static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     size_t n;
@@ -133,6 +158,8 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
     for (size_t i = 0; i < n && !job->opt->map; i++)
         if (!job->opt->only_weights || ckpt_job_is_weight(tensors[i].name))
             s2s_ckpt_plan_copy(plan, tensors[i].name, &tensors[i]);
+    if (rc == 0)
+        rc = name_layers(job, plan, err);
     if (job->opt->dtype)
         s2s_ckpt_plan_cast(plan, job->opt->dtype);
     if (rc == 0 && job->n_others)

@@ -27,7 +27,12 @@ CASES = {
     "padded vocabulary": dict(tp=2, vocab_size=90), "ep2": dict(ep=2, num_moe_experts=4),
     "shared experts": dict(tp=2, ep=2, num_moe_experts=4, moe_shared_expert_intermediate_size=16),
     "some dense": dict(ep=2, num_moe_experts=2, moe_layer_freq=[0, 1, 0, 1]), "tp2 pp2 ep2": dict(tp=2, pp=2, ep=2, num_moe_experts=2),
+    "a list of alike": dict(ep=2, num_moe_experts=2, moe_layer_freq=[1, 1, 1, 1]),
+    "tp2 etp1": dict(tp=2, etp=1, num_moe_experts=2), "tp2 ep2 etp1": dict(tp=2, ep=2, etp=1, num_moe_experts=4),
+    "tp4 ep2 etp1": dict(tp=4, ep=2, etp=1, num_moe_experts=2), "tp4 ep2 etp2": dict(tp=4, ep=2, etp=2, num_moe_experts=4),
+    "tp2 pp2 ep2 etp1": dict(tp=2, pp=2, ep=2, etp=1, num_moe_experts=4), "tp2 ep4 etp1": dict(tp=2, ep=4, etp=1, num_moe_experts=4),
 }
+AGAIN = ("tp2", "tp2 pp2 vpp2", "tp2 ep2 etp1")
 
 
 def build(c, pre, post, stage):
@@ -66,14 +71,15 @@ def fill(model, seed):
             item.data.copy_(torch.randn(item.data.shape, generator=gen))
 
 
-def save(rank, world, port, folder, c):
+def start(rank, world, port, c):
+    """This process's place among the others, and its stages of the model."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.synchronize = lambda *a, **k: None
     torch.Tensor.cuda = lambda self, *a, **k: self
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    from megatron.core import dist_checkpointing, parallel_state as ps
+    from megatron.core import parallel_state as ps
     ps.initialize_model_parallel(c["tp"], c["pp"], c["vpp"], expert_model_parallel_size=c["ep"], expert_tensor_parallel_size=c.get("etp", c["tp"]))
     from megatron.core.tensor_parallel import random
     random.initialize_rng_tracker()
@@ -87,10 +93,16 @@ def save(rank, world, port, folder, c):
             ps.set_virtual_pipeline_model_parallel_rank(stage)
         models.append(build(c, ps.is_pipeline_first_stage(ignore_virtual=False, vp_stage=at), ps.is_pipeline_last_stage(ignore_virtual=False, vp_stage=at), at))
         fill(models[-1], 5)
+    return models
+
+
+def save(rank, world, port, folder, c):
+    models = start(rank, world, port, c)
+    from megatron.core import dist_checkpointing, parallel_state as ps
     tp, pp, ep = ps.get_tensor_model_parallel_rank(), ps.get_pipeline_model_parallel_rank(), ps.get_expert_model_parallel_rank()
     args = argparse.Namespace(tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], expert_model_parallel_size=c["ep"],
                               expert_tensor_parallel_size=c.get("etp", c["tp"]), virtual_pipeline_model_parallel_size=c["vpp"], num_layers=c["num_layers"],
-                              num_experts=c["num_moe_experts"], swiglu=c["gated"], padded_vocab_size=-(-c["vocab_size"] // (8 * c["tp"])) * 8 * c["tp"],
+                              num_experts=c["num_moe_experts"], moe_layer_freq=c.get("moe_layer_freq", 1), swiglu=c["gated"], padded_vocab_size=-(-c["vocab_size"] // (8 * c["tp"])) * 8 * c["tp"],
                               untie_embeddings_and_output_weights=not c["tied"], hidden_size=c["hidden_size"])
     state = {"args": args, "checkpoint_version": 3.0, "iteration": 7}
     for i, m in enumerate(models):
@@ -110,43 +122,90 @@ def save(rank, world, port, folder, c):
     dist.destroy_process_group()
 
 
-def check(what, c, bad):
-    c = {**BASE, **c}
-    with tempfile.TemporaryDirectory() as tmp, socket.socket() as s:
+def load(rank, world, port, folder, c):
+    """What we wrote, by the model's own sharded load with every name wanted and every name taken."""
+    models = start(rank, world, port, c)
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.validation import StrictHandling
+    want = [{k: v.clone() for k, v in m.state_dict().items() if v is not None} for m in models]
+    with torch.no_grad():
+        for m in models:
+            for p in m.parameters():
+                p.fill_(9)
+    path = glob.glob(folder + "/iter_*")[0]
+    metadata = dist_checkpointing.load_content_metadata(path)
+    sharded = {"model%d" % i: m.sharded_state_dict(metadata=metadata) for i, m in enumerate(models)}
+    state = dist_checkpointing.load(sharded, path, strict=StrictHandling.RAISE_ALL)
+    for i, m in enumerate(models):
+        m.load_state_dict(state["model%d" % i])
+        got = m.state_dict()
+        assert all(torch.equal(got[k], v) for k, v in want[i].items()), "other values"
+    dist.destroy_process_group()
+
+
+def spawn(do, c, folder):
+    with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-        s.close()
-        world = c["pp"] * max(c["tp"], c["ep"] * c.get("etp", c["tp"]))
-        torch.multiprocessing.spawn(save, (world, port, tmp, c), world)
+    world = c["pp"] * max(c["tp"], c["ep"] * c.get("etp", c["tp"]))
+    torch.multiprocessing.spawn(do, (world, port, folder, c), world)
+
+
+def check(what, c, bad):
+    c = {**BASE, **c}
+    with tempfile.TemporaryDirectory() as tmp:
+        spawn(save, c, tmp)
         out = os.path.join(tmp, "out")
         run = subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--merge-ranks", tmp + "/mp", out], capture_output=True, text=True)
         if run.returncode:
             bad.append("%s: %s" % (what, run.stderr.strip()))
             return
-        got, want = numbered(glob.glob(out + "/iter_*")[0]), numbered(tmp + "/dist")
-        for name in sorted(set(got) | set(want)):
-            if name not in got or name not in want or not torch.equal(got[name], want[name]):
-                bad.append("%s: %s: %s" % (what, name, "absent" if name not in got else "not saved by Megatron" if name not in want else
-                                           "%s, other bytes than %s" % (tuple(got[name].shape), tuple(want[name].shape))))
+        load_back(what, c, out, bad)
+        compare(what, stored(glob.glob(out + "/iter_*")[0]), stored(tmp + "/dist"), bad)
+        # and for a model that is told that its layers are numbered
+        numbered = os.path.join(tmp, "numbered")
+        subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--merge-ranks", "--layers", "numbered", tmp + "/mp", numbered], check=True)
+        if what in AGAIN:
+            load_back(what + ", numbered", c, numbered, bad)
+        # there and back
+        if stacks(c):
+            for how, source, to in (("stacked", numbered, "a"), ("numbered", out, "b")):
+                subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--layers", how, source, os.path.join(tmp, to)], check=True)
+            compare(what + ", stacked again", stored(glob.glob(tmp + "/a/iter_*")[0]), stored(tmp + "/dist"), bad)
+            compare(what + ", numbered again", stored(glob.glob(tmp + "/b/iter_*")[0]), stored(glob.glob(numbered + "/iter_*")[0]), bad)
 
 
-def numbered(folder):
-    """name -> tensor; layers that lie on an axis under their numbers, norms as Transformer Engine's layers call them"""
+def stacks(c):
+    """Layers that differ are numbered in any case."""
+    return "moe_layer_freq" not in c
+
+
+def load_back(what, c, folder, bad):
+    try:
+        spawn(load, c, folder)
+    except torch.multiprocessing.ProcessRaisedException as e:
+        bad.append("%s: Megatron-Core does not load it: %s" % (what, str(e)[-4000:]))
+
+
+def compare(what, got, want, bad):
+    for name in sorted(set(got) | set(want)):
+        if name not in got or name not in want or not equal(got[name], want[name]):
+            bad.append("%s: %s: %s" % (what, name, "absent" if name not in got else "not saved by Megatron-Core" if name not in want else
+                                       "%s, not %s" % tuple(tuple(t.shape) if isinstance(t, torch.Tensor) else t for t in (got[name], want[name]))))
+
+
+def equal(a, b):
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a is None and b is None
+
+
+def stored(folder):
+    """name -> tensor; None for a byte object (Megatron-Core's own layers have empty ones)"""
     import torch.distributed.checkpoint as dcp
     reader = dcp.FileSystemReader(folder)
-    meta = {k: m for k, m in reader.read_metadata().state_dict_metadata.items() if hasattr(m, "size")}
-    state = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in meta.items()}
+    meta = reader.read_metadata().state_dict_metadata
+    state = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in meta.items() if hasattr(m, "size")}
     dcp.load(state, storage_reader=reader, no_dist=True)
-    out = {}
-    for name, t in state.items():
-        name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
-        name = name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
-        head, _, tail = name.partition("decoder.layers.")
-        if tail and not tail[0].isdigit():
-            out.update(("%sdecoder.layers.%d.%s" % (head, i, tail), x) for i, x in enumerate(t))
-        else:
-            out[name] = t
-    return out
+    return {k: state.get(k) for k in meta}
 
 
 def main():

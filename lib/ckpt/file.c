@@ -10,6 +10,7 @@
 #include "lib/ckpt/manifest.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"
+#include "lib/io/pread.h"
 
 enum { FILE_BUFFER = 256 << 10, WRITEBACK_BYTES = 16 << 20 };
 
@@ -122,18 +123,8 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
 
 int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, struct s2s_error *err)
 {
-    for (size_t done = 0; done < len;) {
-        ssize_t n = pread(fd, (char *)out + done, len - done, pos + (int64_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return s2s_error_errno(err, S2S_E_IO, "%s: read at %lld", path, (long long)pos);
-        if (n == 0)
-            return s2s_error_set(err, S2S_E_TRUNCATED, "%s: ends at %lld, %zu bytes too early",
-                                 path, (long long)pos + (long long)done, len - done);
-        done += (size_t)n;
-    }
-    return 0;
+    int rc = s2s_pread(fd, out, len, pos, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }
 
 int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,

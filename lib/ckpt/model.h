@@ -72,6 +72,8 @@ struct s2s_ckpt {
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
 /* at least CKPT_SCRATCH bytes, lent until the next call that streams */
 char *ckpt_piece(struct s2s_ckpt *ckpt);
+/* Puts "FOLDER: NAME: " before an error of reading; a single file has said its path already. */
+int ckpt_at_name(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
 
 /* A file of the checkpoint by its name there: of the folder, or a member. NOTFOUND, FORMAT. */
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,

@@ -135,15 +135,17 @@ static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
 static bool is_dcp_hf(struct s2s_ckpt *ckpt)
 {
     struct s2s_safetensors st;
+    int64_t data_pos;
     char *name = find_name(ckpt, "", ".safetensors");
-    char *path = name ? s2s_xasprintf("%s/%s", ckpt->path, name) : NULL;
+    int fd = name ? openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     bool found = false;
-    if (path && s2s_safetensors_open(&st, path, NULL) == 0) {
+    if (fd >= 0 && s2s_safetensors_read_header(&st, fd, &data_pos, NULL) == 0) {
         found = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
         s2s_safetensors_release(&st);
     }
+    if (fd >= 0)
+        close(fd);
     free(name);
-    free(path);
     return found;
 }
 

@@ -47,8 +47,7 @@ static int read_store(struct transfer *t, int64_t pos, void *out, size_t len, st
     return 0;
 }
 
-/* "FOLDER: NAME: .."; a single file has said its path already */
-static int at_name(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err)
+int ckpt_at_name(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err)
 {
     rc = s2s_error_add(err, rc, "%s", name);
     return ckpt->dir_fd >= 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : rc;
@@ -207,7 +206,7 @@ int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, c
     for (size_t i = 0; i < tensor->n_chunks; i++) {
         int rc = read_chunk(ckpt, tensor, &tensor->chunks[i], begin, rest, out, err);
         if (rc < 0)
-            return at_name(ckpt, tensor->name, rc, err);
+            return ckpt_at_name(ckpt, tensor->name, rc, err);
     }
     return 0;
 }
@@ -236,7 +235,7 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
     for (size_t i = 0; i < tensor->n_chunks; i++) {
         int rc = verify_chunk(ckpt, tensor, &tensor->chunks[i], err);
         if (rc < 0)
-            return at_name(ckpt, tensor->name, rc, err);
+            return ckpt_at_name(ckpt, tensor->name, rc, err);
     }
     return 0;
 }
@@ -276,7 +275,7 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
     if (!object->file)
         return 0;
     int rc = verify_archive(ckpt, object->file, object->pos, object->len_bytes, err);
-    return rc < 0 ? at_name(ckpt, object->name, rc, err) : 0;
+    return rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : 0;
 }
 
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
@@ -284,7 +283,7 @@ int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (ckpt->dir_fd < 0 || !ckpt->no_links || faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) < 0)
         return 0;
     int rc = verify_archive(ckpt, "common.pt", 0, -1, err);
-    return rc < 0 ? at_name(ckpt, "common.pt", rc, err) : 0;
+    return rc < 0 ? ckpt_at_name(ckpt, "common.pt", rc, err) : 0;
 }
 
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)

@@ -98,33 +98,22 @@ static int read_file(struct s2s_ckpt *ckpt, const char *name, const char *prefix
                      struct s2s_error *err)
 {
     struct s2s_safetensors st;
-    unsigned char head[8];
+    int64_t data_pos;
     int file = ckpt_add_file(ckpt, name, err);
     int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
-    int rc = ckpt_pread(fd, head, sizeof head, 0, name, err);
+    int rc = s2s_safetensors_read_header(&st, fd, &data_pos, err);
     if (rc < 0)
-        return rc;
-    if ((rc = s2s_safetensors_map(&st, fd, err)) < 0)
         return s2s_error_add(err, rc, "%s", name);
-    /* data covers the rest of the file without holes, so its lowest address is its begin */
-    const char *base = NULL;
-    for (size_t i = 0; i < st.n_tensors; i++)
-        if (!base || (const char *)st.tensors[i].data < base)
-            base = st.tensors[i].data;
-    int64_t data_pos = 8;
-    for (int i = 0; i < 8; i++)
-        data_pos += (int64_t)head[i] << 8 * i;
     const char *info = sharded ? s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") : NULL;
     json_t *boxes = info ? json_loads(info, JSON_REJECT_DUPLICATES, NULL) : NULL;
     if (info && !json_is_object(boxes))
         rc = s2s_error_set(err, S2S_E_FORMAT, "DCP_SHARDING_INFO is not JSON");
     struct sharding sharding = {boxes};
     for (size_t i = 0; rc == 0 && i < st.n_tensors; i++)
-        rc = add_st_tensor(ckpt, &st.tensors[i], file,
-                           data_pos + ((const char *)st.tensors[i].data - base), prefix, &sharding,
-                           err);
+        rc = add_st_tensor(ckpt, &st.tensors[i], file, data_pos + (int64_t)st.begins[i], prefix,
+                           &sharding, err);
     json_decref(boxes);
     s2s_safetensors_release(&st);
     return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;

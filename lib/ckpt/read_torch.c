@@ -3,12 +3,12 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/io/pread.h"
 
-enum { MAX_DEPTH = 1000 };
+enum { MAX_DEPTH = 1000, FIRST_READ = 1 << 20, MAX_PICKLES = 1 << 30 };
 
 /* The first pickle of a legacy file is a number; from protocol 4 on it stands in a frame. */
 bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
@@ -234,16 +234,17 @@ static int read_zip(struct walk *w, const struct ckpt_torch_source *source, int 
     return rc;
 }
 
-/* a pickle of the legacy header; *at moves behind it */
-static int next_pickle(struct walk *w, struct ckpt_pickle *pickle, const unsigned char *bytes,
-                       int64_t len, int64_t *at)
-{
-    int rc = ckpt_pickle_parse(pickle, bytes + *at, (size_t)(len - *at), CKPT_OPEN, w->err);
-    if (rc < 0)
-        return s2s_error_add(w->err, rc, "at %lld", (long long)*at);
-    *at += (int64_t)pickle->len;
-    return 0;
-}
+/* ---- before torch 1.6: five pickles, then the storages ---- */
+
+enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES };
+
+struct legacy {
+    int fd;
+    int64_t begin, len; /* of the file in fd */
+    unsigned char *bytes;
+    struct ckpt_pickle pickles[N_PICKLES];
+    int64_t end; /* of the pickles */
+};
 
 /* the storages that tensors name, sorted by key; len is what one element has, pos is not known yet.
  * Gives: free. */
@@ -268,30 +269,33 @@ static int list_stores(struct store **stores, const struct ckpt_pickle *object,
 }
 
 /* one storage at *at, behind its element count; *at moves behind it */
-static int find_store(struct walk *w, const struct store *known, const unsigned char *bytes,
-                      int64_t len, int64_t *at, int64_t base)
+static int find_store(struct walk *w, const struct store *known, const struct legacy *l,
+                      int64_t *at)
 {
     int64_t numel, size;
-    if (len - *at < (int64_t)sizeof numel)
+    if (l->len - *at < (int64_t)sizeof numel)
         return s2s_error_set(w->err, S2S_E_TRUNCATED, "file ends before storage %.*s",
                              (int)(known->key_len < 40 ? known->key_len : 40), known->key);
-    memcpy(&numel, bytes + *at, sizeof numel);
+    int rc = s2s_pread(l->fd, &numel, sizeof numel, l->begin + *at, w->err);
+    if (rc < 0)
+        return rc;
     *at += (int64_t)sizeof numel;
-    if (numel < 0 || __builtin_mul_overflow(numel, known->len, &size) || size > len - *at)
+    if (numel < 0 || __builtin_mul_overflow(numel, known->len, &size) || size > l->len - *at)
         return s2s_error_set(w->err, S2S_E_TRUNCATED,
                              "storage of %lld elements at %lld leaves the file", (long long)numel,
                              (long long)*at);
-    w->stores[w->n_stores++] = (struct store){known->key, known->key_len, base + *at, size, 0};
+    w->stores[w->n_stores++] = (struct store){known->key, known->key_len, l->begin + *at, size, 0};
     *at += size;
     return 0;
 }
 
 /* the storages follow the pickles in the order of the key list */
-static int find_stores(struct walk *w, const struct ckpt_pickle *object,
-                       const struct ckpt_node *keys, const unsigned char *bytes, int64_t len,
-                       int64_t at, int64_t base)
+static int find_stores(struct walk *w, const struct legacy *l)
 {
+    const struct ckpt_pickle *object = &l->pickles[OBJECT];
+    const struct ckpt_node *keys = l->pickles[KEYS].root;
     struct store *known;
+    int64_t at = l->end;
     int rc = list_stores(&known, object, w->err);
     if (rc == 0 && keys->kind != CKPT_LIST)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "no list of storages");
@@ -302,58 +306,76 @@ static int find_stores(struct walk *w, const struct ckpt_pickle *object,
         const struct store want = {.key = text ? key->text : "", .key_len = text ? key->len : 0};
         const struct store *found =
             text ? bsearch(&want, known, object->n_persids, sizeof *known, by_key) : NULL;
-        rc = found ? find_store(w, found, bytes, len, &at, base)
+        rc = found ? find_store(w, found, l, &at)
                    : s2s_error_set(w->err, S2S_E_FORMAT, "storage %u of %u: no tensor names it", k,
                                    keys->n);
     }
-    if (rc == 0 && at != len)
+    if (rc == 0 && at != l->len)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
-                           (long long)(len - at));
+                           (long long)(l->len - at));
     free(known);
     return rc < 0 ? rc : sort_stores(w);
 }
 
-static int read_legacy_bytes(struct walk *w, const struct ckpt_torch_source *source,
-                             const unsigned char *bytes, int64_t len)
+/* the five pickles, from the first `have` bytes of the file */
+static int parse_legacy(struct walk *w, struct legacy *l, size_t have)
 {
-    struct ckpt_pickle header[3] = {{.root = NULL}, {.root = NULL}, {.root = NULL}};
-    struct ckpt_pickle object = {.root = NULL}, keys = {.root = NULL};
-    int64_t at = 0, protocol;
+    int64_t protocol;
     int rc = 0;
-    for (int i = 0; rc == 0 && i < 3; i++)
-        rc = next_pickle(w, &header[i], bytes, len, &at);
-    if (rc == 0 && (!ckpt_get_int(header[1].root, &protocol) || protocol != 1001))
-        rc = s2s_error_set(w->err, S2S_E_VERSION, "legacy torch file of an unknown protocol");
-    const struct ckpt_node *little = rc == 0 ? ckpt_get(header[2].root, "little_endian") : NULL;
-    if (rc == 0 && (!little || little->kind != CKPT_BOOL || !little->i))
-        rc =
-            s2s_error_set(w->err, S2S_E_UNSUPPORTED, "legacy torch file that is not little-endian");
-    if (rc == 0)
-        rc = next_pickle(w, &object, bytes, len, &at);
-    if (rc == 0)
-        rc = next_pickle(w, &keys, bytes, len, &at);
-    if (rc == 0)
-        rc = find_stores(w, &object, keys.root, bytes, len, at, source->begin);
-    w->left = ckpt_json_limit(object.len);
-    if (rc == 0)
-        rc = walk_root(w, object.root, source);
-    for (int i = 0; i < 3; i++)
-        ckpt_pickle_release(&header[i]);
-    ckpt_pickle_release(&object);
-    ckpt_pickle_release(&keys);
+    l->end = 0;
+    for (int i = 0; rc == 0 && i < N_PICKLES; i++) {
+        rc = ckpt_pickle_parse(&l->pickles[i], l->bytes + l->end, have - (size_t)l->end, CKPT_OPEN,
+                               w->err);
+        if (rc < 0)
+            return s2s_error_add(w->err, rc, "at %lld", (long long)l->end);
+        l->end += (int64_t)l->pickles[i].len;
+        if (i == PROTOCOL && (!ckpt_get_int(l->pickles[i].root, &protocol) || protocol != 1001))
+            rc = s2s_error_set(w->err, S2S_E_VERSION, "legacy torch file of an unknown protocol");
+        const struct ckpt_node *little =
+            i == SYSTEM ? ckpt_get(l->pickles[i].root, "little_endian") : NULL;
+        if (i == SYSTEM && (!little || little->kind != CKPT_BOOL || !little->i))
+            rc = s2s_error_set(w->err, S2S_E_UNSUPPORTED,
+                               "legacy torch file that is not little-endian");
+    }
     return rc;
 }
 
-/* mapped: only the pickles' pages are touched */
+static void release_legacy(struct legacy *l)
+{
+    for (int i = 0; i < N_PICKLES; i++)
+        ckpt_pickle_release(&l->pickles[i]);
+    free(l->bytes);
+    l->bytes = NULL;
+}
+
+/* Nothing says how long the pickles are; four times as much is read until they end within it. */
+static int read_legacy_pickles(struct walk *w, struct legacy *l)
+{
+    for (int64_t have = FIRST_READ;; have *= 4) {
+        have = have < l->len ? have : l->len;
+        have = have < MAX_PICKLES ? have : MAX_PICKLES;
+        l->bytes = s2s_try_calloc((size_t)have, 1, "pickles", w->err);
+        int rc =
+            l->bytes ? s2s_pread(l->fd, l->bytes, (size_t)have, l->begin, w->err) : S2S_E_NOMEM;
+        if (rc < 0)
+            return rc;
+        rc = parse_legacy(w, l, (size_t)have);
+        if (rc != S2S_E_TRUNCATED || have == l->len || have == MAX_PICKLES)
+            return rc;
+        release_legacy(l);
+    }
+}
+
 static int read_legacy(struct walk *w, const struct ckpt_torch_source *source, int fd, int64_t len)
 {
-    int64_t skip = source->begin % sysconf(_SC_PAGESIZE);
-    size_t map_len = (size_t)(len + skip);
-    char *map = mmap(NULL, map_len, PROT_READ, MAP_PRIVATE, fd, source->begin - skip);
-    if (map == MAP_FAILED)
-        return s2s_error_errno(w->err, S2S_E_IO, "map");
-    int rc = read_legacy_bytes(w, source, (const unsigned char *)map + skip, len);
-    munmap(map, map_len);
+    struct legacy l = {.fd = fd, .begin = source->begin, .len = len};
+    int rc = read_legacy_pickles(w, &l);
+    if (rc == 0)
+        rc = find_stores(w, &l);
+    w->left = ckpt_json_limit(l.pickles[OBJECT].len);
+    if (rc == 0)
+        rc = walk_root(w, l.pickles[OBJECT].root, source);
+    release_legacy(&l);
     return rc;
 }
 

@@ -226,8 +226,7 @@ int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
         int64_t left = object->len_bytes - done;
         size_t n = left < CKPT_SCRATCH ? (size_t)left : CKPT_SCRATCH;
         rc = ckpt_pread(fd, ckpt_piece(ckpt), n, object->pos + done, object->file, err);
-        if (rc == 0)
-            rc = sink(ctx, ckpt->piece, n, err);
+        rc = rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : sink(ctx, ckpt->piece, n, err);
         done += (int64_t)n;
     }
     return rc;

@@ -1,9 +1,9 @@
 /*
  * safetensors files and byte strings (Hugging Face): u64 header length, JSON, data without gaps.
- * The reader maps the file and refuses what the library refuses (offsets that overlap, leave holes,
- * leave the file, products that overflow, duplicate names). The writer is canonical: tensors in the
- * order of their names, metadata keys sorted, JSON padded with spaces to 8 bytes, no gaps: equal
- * content is equal bytes.
+ * The reader maps the file (or only reads its header) and refuses what the library refuses (offsets
+ * that overlap, leave holes, leave the file, products that overflow, duplicate names). The writer
+ * is canonical: tensors in the order of their names, metadata keys sorted, JSON padded with spaces
+ * to 8 bytes, no gaps: equal content is equal bytes.
  */
 #ifndef S2S_IO_SAFETENSORS_H
 #define S2S_IO_SAFETENSORS_H
@@ -39,6 +39,7 @@ struct s2s_safetensors {
     size_t n_tensors;
     struct s2s_st_meta *meta;
     size_t n_meta;
+    size_t *begins; /* only of _read_header: where tensors[i] begins in the file's data */
     void *internal;
 };
 
@@ -49,6 +50,13 @@ int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t 
 int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err);
 /* The same of an open file, which stays the caller's; errors do not name it. */
 int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err);
+/*
+ * The header alone, copied, so that nothing depends on what becomes of the file: data of each
+ * tensor is NULL, and it lies at *data_pos + begins[i] of the file. fd stays the caller's; errors
+ * do not name it.
+ */
+int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *data_pos,
+                                struct s2s_error *err);
 void s2s_safetensors_release(struct s2s_safetensors *st); /* also unmaps */
 
 /* By name, or NULL. */

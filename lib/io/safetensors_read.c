@@ -12,6 +12,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
+#include "lib/io/pread.h"
 
 /* What the safetensors library takes at most. */
 #define MAX_HEADER_BYTES ((uint64_t)100000000)
@@ -184,7 +185,7 @@ static int scan_meta(struct scan *s)
     return take(s, '}') ? 0 : refuse(s, "expected }");
 }
 
-/* Shape and offsets of one tensor; data is an offset until place_data. */
+/* Shape and offsets of one tensor; data is an offset until the header is through. */
 static int scan_tensor(struct scan *s, const char *name)
 {
     struct s2s_st_tensor t = {.name = name};
@@ -266,11 +267,16 @@ static int scan_header(struct scan *s)
 
 /* ---- order and place ---- */
 
+static uintptr_t begin_of(const struct s2s_st_tensor *tensor)
+{
+    return (uintptr_t)tensor->data;
+}
+
 static int by_offset(const void *a, const void *b)
 {
     const struct s2s_st_tensor *x = *(struct s2s_st_tensor *const *)a,
                                *y = *(struct s2s_st_tensor *const *)b;
-    uintptr_t i = (uintptr_t)x->data, j = (uintptr_t)y->data;
+    uintptr_t i = begin_of(x), j = begin_of(y);
     if (i != j)
         return i < j ? -1 : 1;
     /* tensors without elements share an offset with the one that follows */
@@ -299,8 +305,7 @@ static void sort_if_needed(void *array, size_t n, size_t size,
 }
 
 /* Every byte of the data belongs to exactly one tensor. */
-static int place_data(struct s2s_safetensors *st, const char *data, size_t data_len,
-                      struct s2s_error *err)
+static int check_data(struct s2s_safetensors *st, size_t data_len, struct s2s_error *err)
 {
     struct s2s_st_tensor **order = s2s_xcalloc(st->n_tensors, sizeof *order);
     uint64_t at = 0;
@@ -309,7 +314,7 @@ static int place_data(struct s2s_safetensors *st, const char *data, size_t data_
         order[i] = &st->tensors[i];
     sort_if_needed(order, st->n_tensors, sizeof(struct s2s_st_tensor *), by_offset);
     for (size_t i = 0; i < st->n_tensors && rc == 0; i++) {
-        uint64_t begin = (uintptr_t)order[i]->data, len = order[i]->len_bytes;
+        uint64_t begin = begin_of(order[i]), len = order[i]->len_bytes;
         if (begin != at)
             rc =
                 s2s_error_set(err, S2S_E_FORMAT,
@@ -320,8 +325,6 @@ static int place_data(struct s2s_safetensors *st, const char *data, size_t data_
             rc = s2s_error_set(
                 err, S2S_E_TRUNCATED, "tensor '%.200s' needs %llu bytes at %llu, the data has %zu",
                 order[i]->name, (unsigned long long)len, (unsigned long long)at, data_len);
-        else
-            order[i]->data = data + at;
         at += len;
     }
     free(order);
@@ -345,23 +348,33 @@ static int order_names(struct s2s_safetensors *st, struct s2s_error *err)
     return 0;
 }
 
-int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t len,
-                          struct s2s_error *err)
+/* The length that the 8 bytes at head tell, of a file of len bytes. */
+static int header_length(size_t *header_len, const void *head, uint64_t len, struct s2s_error *err)
 {
-    uint64_t header_len = 0;
-    *st = (struct s2s_safetensors){0};
-    if (len < 8)
-        return s2s_error_set(err, S2S_E_TRUNCATED, "%zu bytes are no safetensors file", len);
-    memcpy(&header_len, bytes, 8);
-    if (header_len > MAX_HEADER_BYTES)
+    uint64_t told;
+    memcpy(&told, head, sizeof told);
+    if (told > MAX_HEADER_BYTES)
         return s2s_error_set(err, S2S_E_FORMAT,
                              "a safetensors header of %llu bytes (at most %llu are allowed)",
-                             (unsigned long long)header_len, (unsigned long long)MAX_HEADER_BYTES);
-    if (header_len > len - 8)
+                             (unsigned long long)told, (unsigned long long)MAX_HEADER_BYTES);
+    if (told > len - 8)
         return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "the safetensors header has %llu bytes, the file %zu",
-                             (unsigned long long)header_len, len);
-    const char *json = (const char *)bytes + 8;
+                             "the safetensors header has %llu bytes, the file %llu",
+                             (unsigned long long)told, (unsigned long long)len);
+    *header_len = (size_t)told;
+    return 0;
+}
+
+static int too_short(uint64_t len, struct s2s_error *err)
+{
+    return s2s_error_set(err, S2S_E_TRUNCATED, "%llu bytes are no safetensors file",
+                         (unsigned long long)len);
+}
+
+/* The tables of a header before data_len bytes of data. */
+static int parse_header(struct s2s_safetensors *st, const char *json, size_t header_len,
+                        size_t data_len, struct s2s_error *err)
+{
     if (!s2s_utf8_valid(json, header_len))
         return s2s_error_set(err, S2S_E_FORMAT, "the safetensors header is not UTF-8");
     struct st_internal *internal = s2s_xcalloc(1, sizeof *internal);
@@ -375,12 +388,63 @@ int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t 
                      .err = err};
     int rc = scan_header(&s);
     if (rc == 0)
-        rc = place_data(st, json + header_len, len - 8 - header_len, err);
+        rc = check_data(st, data_len, err);
     if (rc == 0)
         rc = order_names(st, err);
     if (rc < 0)
         s2s_safetensors_release(st);
     return rc;
+}
+
+int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t len,
+                          struct s2s_error *err)
+{
+    size_t header_len = 0;
+    *st = (struct s2s_safetensors){0};
+    if (len < 8)
+        return too_short(len, err);
+    int rc = header_length(&header_len, bytes, len, err);
+    if (rc < 0)
+        return rc;
+    const char *json = (const char *)bytes + 8, *data = json + header_len;
+    rc = parse_header(st, json, header_len, len - 8 - header_len, err);
+    for (size_t i = 0; rc == 0 && i < st->n_tensors; i++)
+        st->tensors[i].data = data + begin_of(&st->tensors[i]);
+    return rc;
+}
+
+int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *data_pos,
+                                struct s2s_error *err)
+{
+    struct stat info;
+    char head[9]; /* the length, and the first byte of the JSON */
+    size_t header_len = 0;
+    *st = (struct s2s_safetensors){0};
+    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
+        return s2s_error_set(err, S2S_E_OPEN, "is not a regular file");
+    const uint64_t len = (uint64_t)info.st_size;
+    if (len < 8)
+        return too_short(len, err);
+    int rc = s2s_pread(fd, head, len < sizeof head ? 8 : sizeof head, 0, err);
+    if (rc == 0)
+        rc = header_length(&header_len, head, len, err);
+    if (rc == 0 && header_len && head[8] != '{')
+        rc = s2s_error_set(err, S2S_E_FORMAT, "safetensors header: expected { at byte 8");
+    char *json = rc == 0 ? s2s_try_calloc(header_len + 1, 1, "a safetensors header", err) : NULL;
+    if (rc == 0)
+        rc = json ? s2s_pread(fd, json, header_len, 8, err) : S2S_E_NOMEM;
+    if (rc == 0)
+        rc = parse_header(st, json, header_len, (size_t)(len - 8 - header_len), err);
+    free(json);
+    if (rc < 0)
+        return rc;
+    *data_pos = 8 + (int64_t)header_len;
+    st->begins = s2s_xmalloc((st->n_tensors + 1) * sizeof *st->begins);
+    for (size_t i = 0; i < st->n_tensors; i++) {
+        st->begins[i] = begin_of(&st->tensors[i]);
+        st->tensors[i].data = NULL;
+    }
+    return 0;
 }
 
 int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err)
@@ -430,6 +494,7 @@ void s2s_safetensors_release(struct s2s_safetensors *st)
     }
     free(st->tensors);
     free(st->meta);
+    free(st->begins);
     *st = (struct s2s_safetensors){0};
 }
 

@@ -1,10 +1,9 @@
 #include "lib/io/zip.h"
 
-#include <errno.h>
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/io/crc32.h"
+#include "lib/io/pread.h"
 
 enum {
     LOCAL_LEN = 30,
@@ -43,19 +42,7 @@ int s2s_zip_read(const struct s2s_zip *zip, void *out, int64_t pos, size_t len,
         memcpy(out, (const char *)source->bytes + source->begin + pos, len);
         return 0;
     }
-    for (size_t done = 0; done < len;) {
-        ssize_t n =
-            pread(source->fd, (char *)out + done, len - done, source->begin + pos + (int64_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return s2s_error_errno(err, S2S_E_IO, "read at %lld", (long long)source->begin + pos);
-        if (n == 0)
-            return s2s_error_set(err, S2S_E_TRUNCATED, "file ends at %lld, inside the archive",
-                                 (long long)(source->begin + pos) + (long long)done);
-        done += (size_t)n;
-    }
-    return 0;
+    return s2s_pread(source->fd, out, len, source->begin + pos, err);
 }
 
 /* where the central directory lies */

@@ -3,10 +3,12 @@
  *
  *   S2S_INJECT=CALL:N:HOW LD_PRELOAD=inject.so program ...
  *
- * CALL is write, read, fsync, rename (with renameat2), mkdir, unlink (with unlinkat), open (for
- * writing), close or malloc (with calloc and realloc). HOW is the name of an errno (ENOSPC, EIO,
- * EDQUOT, EINTR), SHORT (half of the bytes) or KILL. When the call was reached, the file that
- * S2S_INJECT_MARK names is made, so that a test can count up until nothing fails any more.
+ * CALL is write, read, pread, fsync, rename (with renameat2), mkdir, unlink (with unlinkat), open
+ * (for writing), close or malloc (with calloc and realloc). HOW is the name of an errno (ENOSPC,
+ * EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what follows the
+ * middle of what is asked for, as if somebody had cut it while it is read) or KILL. When the call
+ * was reached, the file that S2S_INJECT_MARK names is made, so that a test can count up until
+ * nothing fails any more.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,11 +28,11 @@ extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 
-enum how { NONE, FAIL, SHORT };
+enum how { NONE, FAIL, SHORT, CUT };
 
 static char wanted[16];
 static long countdown;
-static int error_number, is_short, is_kill;
+static int error_number, is_short, is_cut, is_kill;
 static atomic_long n_calls;
 
 __attribute__((constructor)) static void read_environment(void)
@@ -48,6 +50,7 @@ __attribute__((constructor)) static void read_environment(void)
         return;
     }
     is_short = !strcmp(how, "SHORT");
+    is_cut = !strcmp(how, "CUT");
     is_kill = !strcmp(how, "KILL");
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (!strcmp(errors[i].name, how))
@@ -69,7 +72,7 @@ static enum how reached(const char *call)
     if (is_kill)
         raise(SIGKILL);
     errno = error_number;
-    return is_short ? SHORT : FAIL;
+    return is_short ? SHORT : is_cut ? CUT : FAIL;
 }
 
 ssize_t write(int fd, const void *bytes, size_t len)
@@ -86,6 +89,16 @@ ssize_t read(int fd, void *bytes, size_t len)
     if (how == FAIL)
         return -1;
     return syscall(SYS_read, fd, bytes, how == SHORT ? (len + 1) / 2 : len);
+}
+
+ssize_t pread(int fd, void *bytes, size_t len, off_t pos)
+{
+    enum how how = reached("pread");
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (how == FAIL || (how == CUT && truncate(path, pos + (off_t)len / 2) < 0))
+        return -1;
+    return syscall(SYS_pread64, fd, bytes, how == SHORT ? (len + 1) / 2 : len, pos);
 }
 
 int fsync(int fd)

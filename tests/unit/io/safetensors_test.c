@@ -102,6 +102,36 @@ static void what_is_written_is_read(void **state)
     s2s_safetensors_release(&st);
 }
 
+/* what was read of a header stays whatever becomes of the file; what is too short is an error */
+static void a_header_that_was_read_needs_the_file_no_more(void **state)
+{
+    struct s2s_safetensors st;
+    struct s2s_error err = S2S_ERROR_INIT;
+    int64_t data_pos;
+    save(false);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(s2s_safetensors_read_header(&st, fd, &data_pos, NULL), 0);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    const struct s2s_st_tensor *x = s2s_safetensors_find(&st, "x");
+    assert_non_null(x);
+    assert_null(x->data);
+    assert_int_equal(x->len_bytes, 12);
+    assert_string_equal(s2s_safetensors_meta(&st, "z"), "line\n\"quoted\" \\ \x01 \xc3\xa9");
+    assert_int_equal(st.begins[0], 0); /* "b", of 8 bytes */
+    assert_int_equal(st.begins[1], 8);
+    s2s_safetensors_release(&st);
+    const int64_t whole = data_pos + 20;
+    for (int64_t len = 0; len < whole; len++) {
+        save(false);
+        assert_int_equal(truncate(path, len), 0);
+        close(fd);
+        fd = open(path, O_RDWR);
+        assert_true(s2s_safetensors_read_header(&st, fd, &data_pos, &err) < 0);
+        assert_int_equal(err.code, S2S_E_TRUNCATED);
+    }
+    close(fd);
+}
+
 static void a_writer_refuses_what_a_reader_would(void **state)
 {
     char *header = NULL;
@@ -205,6 +235,7 @@ int main(void)
         cmocka_unit_test(equal_content_is_equal_bytes),
         cmocka_unit_test(the_bytes_are_those_of_the_format_document),
         cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(a_header_that_was_read_needs_the_file_no_more),
         cmocka_unit_test(a_writer_refuses_what_a_reader_would),
         cmocka_unit_test(digests_are_xxh3),
         cmocka_unit_test(a_member_of_8_gib_has_a_pax_header),

@@ -10,35 +10,16 @@
 #include "lib/base/utf8.h"
 
 /* a name of the file's may stand in millions of places, or be made of a thousand others */
-enum { BLOCK = 64 << 10, MAX_OPEN = 200, MAX_NAME = 4096, MAX_NAMES = 128 << 20 };
-
-struct block {
-    struct block *next;
-    size_t used, cap;
-    _Alignas(16) char data[];
-};
+enum { MAX_OPEN = 200, MAX_NAME = 4096, MAX_NAMES = 128 << 20 };
 
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len)
 {
-    struct block *block = ckpt->arena;
-    len = (len + 15) / 16 * 16;
-    if (!block || block->cap - block->used < len) {
-        size_t cap = len > BLOCK / 4 ? len : BLOCK;
-        block = s2s_xmalloc(sizeof *block + cap);
-        *block = (struct block){.next = ckpt->arena, .cap = cap};
-        ckpt->arena = block;
-    }
-    void *ptr = block->data + block->used;
-    block->used += len;
-    return ptr;
+    return s2s_blocks_alloc(&ckpt->arena, len);
 }
 
 char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len)
 {
-    char *copy = ckpt_arena(ckpt, len + 1);
-    memcpy(copy, s, len);
-    copy[len] = 0;
-    return copy;
+    return s2s_blocks_text(&ckpt->arena, s, len);
 }
 
 int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n)
@@ -166,10 +147,7 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     }
     for (size_t i = 0; i < ckpt->n_objects; i++)
         json_decref(ckpt->objects[i].value);
-    for (struct block *block = ckpt->arena, *next; block; block = next) {
-        next = block->next;
-        free(block);
-    }
+    s2s_blocks_release(&ckpt->arena);
     if (ckpt->dir_fd >= 0)
         close(ckpt->dir_fd);
     json_decref(ckpt->common);

@@ -60,13 +60,13 @@ struct s2s_ckpt {
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
     json_t *common;
-    void *arena;        /* names, shapes, boxes */
-    void *scratch;      /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
-    char *piece;        /* some times as much, of s2s_ckpt_stream */
-    bool no_links;      /* files of this format are never links: refuse them */
-    const char *part;   /* NULL, or which part of a model this is ("llm") */
-    size_t chunks_left; /* while .metadata is read: how many more are credible */
-    size_t name_bytes;  /* of all tensors and objects */
+    struct s2s_blocks arena; /* names, shapes, boxes */
+    void *scratch;           /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
+    char *piece;             /* some times as much, of s2s_ckpt_stream */
+    bool no_links;           /* files of this format are never links: refuse them */
+    const char *part;        /* NULL, or which part of a model this is ("llm") */
+    size_t chunks_left;      /* while .metadata is read: how many more are credible */
+    size_t name_bytes;       /* of all tensors and objects */
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };

@@ -2,45 +2,23 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_STACK = 1 << 26, BLOCK = 64 << 10 };
+enum { MAX_STACK = 1 << 26 };
 
 /* Values take up to some 60 bytes for each of the pickle's; only copies of copies take more. */
 enum { SPARE_BYTES = 16 << 20, BYTES_PER_BYTE = 128 };
 
 /* ---- memory: blocks that are freed together ---- */
 
-struct block {
-    struct block *next;
-    size_t used, cap;
-    _Alignas(16) char data[];
-};
-
 void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len)
 {
-    struct block *block = out->arena;
-    len = (len + 15) / 16 * 16;
-    if (!block || block->cap - block->used < len) {
-        size_t cap = len > BLOCK / 4 ? len : BLOCK;
-        block = s2s_xmalloc(sizeof *block + cap);
-        block->next = out->arena;
-        block->used = 0;
-        block->cap = cap;
-        out->arena = block;
-    }
-    void *ptr = block->data + block->used;
-    block->used += len;
-    out->arena_bytes += len;
-    return ptr;
+    return s2s_blocks_alloc(&out->arena, len);
 }
 
 void ckpt_pickle_release(struct ckpt_pickle *pickle)
 {
     if (!pickle)
         return;
-    for (struct block *block = pickle->arena, *next; block; block = next) {
-        next = block->next;
-        free(block);
-    }
+    s2s_blocks_release(&pickle->arena);
     free(pickle->persids);
     *pickle = (struct ckpt_pickle){.root = NULL};
 }
@@ -394,7 +372,8 @@ static int run_all(struct pickle_machine *m)
             return 0;
         }
         int rc = run(m, op);
-        if (rc == 0 && m->out->arena_bytes / BYTES_PER_BYTE > m->len + SPARE_BYTES / BYTES_PER_BYTE)
+        if (rc == 0 &&
+            m->out->arena.used_bytes / BYTES_PER_BYTE > m->len + SPARE_BYTES / BYTES_PER_BYTE)
             rc = ckpt_pickle_refuse(m, S2S_E_FORMAT,
                                     "a bomb: values far larger than the pickle itself");
         if (rc < 0)

@@ -15,6 +15,8 @@
 
 #include <jansson.h>
 
+#include "lib/base/blocks.h"
+
 struct s2s_error;
 
 enum ckpt_kind {
@@ -60,8 +62,7 @@ struct ckpt_pickle {
     const char *opaque_name;    /* the first of them, "module.name"; NULL */
     struct ckpt_node **persids; /* every storage that the pickle names, in its order */
     size_t n_persids;
-    void *arena;
-    size_t arena_bytes; /* taken from it */
+    struct s2s_blocks arena;
 };
 
 /*

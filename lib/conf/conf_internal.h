@@ -2,6 +2,7 @@
 #ifndef S2S_CONF_INTERNAL_H
 #define S2S_CONF_INTERNAL_H
 
+#include "lib/base/blocks.h"
 #include "lib/conf/conf.h"
 
 enum { CONF_MAX_DEPTH = 100 };
@@ -9,7 +10,7 @@ enum { CONF_MAX_DEPTH = 100 };
 /* Memory of one tree: blocks that are freed together, the sources its places point at, and what
  * was found while reading. */
 struct conf_arena {
-    struct conf_block *blocks;
+    struct s2s_blocks blocks;
     struct s2s_conf_source **sources;
     size_t n_sources, cap_sources;
     struct s2s_conf_duplicate *duplicates;

@@ -9,13 +9,7 @@
 #include "lib/base/mem.h"
 
 /* maps with more entries than this are found by hash */
-enum { INDEX_FROM = 16, BLOCK_BYTES = 16384 };
-
-struct conf_block {
-    struct conf_block *next;
-    size_t used, size;
-    _Alignas(16) char bytes[];
-};
+enum { INDEX_FROM = 16 };
 
 struct conf_arena *conf_arena_new(size_t max_nodes)
 {
@@ -37,10 +31,7 @@ void conf_arena_free(struct conf_arena *arena)
 {
     if (!arena)
         return;
-    for (struct conf_block *block = arena->blocks, *next; block; block = next) {
-        next = block->next;
-        free(block);
-    }
+    s2s_blocks_release(&arena->blocks);
     for (size_t i = 0; i < arena->n_sources; i++)
         source_release(arena->sources[i]);
     free(arena->sources);
@@ -50,25 +41,12 @@ void conf_arena_free(struct conf_arena *arena)
 
 void *conf_alloc(struct conf_arena *arena, size_t len_bytes)
 {
-    struct conf_block *block = arena->blocks;
-    len_bytes = (len_bytes + 15) & ~(size_t)15;
-    if (!block || block->size - block->used < len_bytes) {
-        size_t size = len_bytes > BLOCK_BYTES ? len_bytes : BLOCK_BYTES;
-        block = s2s_xcalloc(1, sizeof *block + size);
-        block->size = size;
-        block->next = arena->blocks;
-        arena->blocks = block;
-    }
-    void *bytes = block->bytes + block->used;
-    block->used += len_bytes;
-    return bytes;
+    return s2s_blocks_alloc(&arena->blocks, len_bytes);
 }
 
 char *conf_strndup(struct conf_arena *arena, const char *text, size_t len)
 {
-    char *copy = conf_alloc(arena, len + 1);
-    memcpy(copy, text, len);
-    return copy;
+    return s2s_blocks_text(&arena->blocks, text, len);
 }
 
 struct s2s_conf_source *conf_source_new(struct conf_arena *arena, enum s2s_conf_origin origin,

@@ -226,9 +226,34 @@ static void provenance_keeps_only_what_can_change_a_byte(void **state)
     free(args);
 }
 
+static void pieces_lie_apart_and_are_zeroed(void **state)
+{
+    enum { N = 4000 };
+    struct s2s_blocks blocks = {.last = NULL};
+    unsigned char *piece[N];
+    size_t len[N], used = 0;
+    for (size_t i = 0; i < N; i++) {
+        len[i] = i % 97 == 0 ? 100000 + i : i % 50;
+        piece[i] = s2s_blocks_alloc(&blocks, len[i]);
+        used += (len[i] + 15) / 16 * 16;
+        assert_int_equal((uintptr_t)piece[i] % 16, 0);
+        for (size_t k = 0; k < len[i]; k++)
+            assert_int_equal(piece[i][k], 0);
+        memset(piece[i], (int)(i % 255 + 1), len[i]);
+    }
+    assert_int_equal(blocks.used_bytes, used);
+    for (size_t i = 0; i < N; i++)
+        for (size_t k = 0; k < len[i]; k++)
+            assert_int_equal(piece[i][k], i % 255 + 1);
+    assert_string_equal(s2s_blocks_text(&blocks, "words and more", 5), "words");
+    s2s_blocks_release(&blocks);
+    assert_null(blocks.last);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_lie_apart_and_are_zeroed),
         cmocka_unit_test(numbers_are_read_whole_or_refused),
         cmocka_unit_test(errors_gain_context_in_front_and_keep_the_first_hint),
         cmocka_unit_test(ordered_threads_keep_the_order_of_the_source),

@@ -1,0 +1,61 @@
+#include "lib/base/blocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
+
+enum { FIRST_BYTES = 16 << 10, BLOCK_BYTES = 64 << 10 };
+
+struct s2s_block {
+    struct s2s_block *next;
+    size_t used, cap;
+    _Alignas(16) char data[];
+};
+
+static struct s2s_block *new_block(size_t cap)
+{
+    struct s2s_block *block = s2s_xcalloc(1, sizeof *block + cap);
+    block->cap = cap;
+    return block;
+}
+
+void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes)
+{
+    struct s2s_block *block = blocks->last;
+    len_bytes = (len_bytes + 15) / 16 * 16;
+    blocks->used_bytes += len_bytes;
+    if (block && len_bytes > BLOCK_BYTES / 4 && block->cap - block->used < len_bytes) {
+        /* one of its own, behind that which still has room */
+        struct s2s_block *own = new_block(len_bytes);
+        own->used = len_bytes;
+        own->next = block->next;
+        block->next = own;
+        return own->data;
+    }
+    if (!block || block->cap - block->used < len_bytes) {
+        size_t cap = block ? BLOCK_BYTES : FIRST_BYTES;
+        block = new_block(len_bytes > cap ? len_bytes : cap);
+        block->next = blocks->last;
+        blocks->last = block;
+    }
+    void *piece = block->data + block->used;
+    block->used += len_bytes;
+    return piece;
+}
+
+char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len)
+{
+    char *copy = s2s_blocks_alloc(blocks, len + 1);
+    memcpy(copy, text, len);
+    return copy;
+}
+
+void s2s_blocks_release(struct s2s_blocks *blocks)
+{
+    for (struct s2s_block *block = blocks->last, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    *blocks = (struct s2s_blocks){.last = NULL};
+}

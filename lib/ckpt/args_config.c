@@ -1,11 +1,9 @@
 /*
- * config.json out of the arguments that a Megatron checkpoint saves, for families whose arguments
- * say all of it. What transformers could not compute the same way gives no config.json and a word
- * why.
+ * config.json out of the arguments that a Megatron checkpoint saves. Sizes that the tensors' shapes
+ * say are taken from them. What transformers could not compute the same way gives no config.json
+ * and a word why; what neither says is named.
  */
-#include "lib/ckpt/args_config.h"
-
-#include "lib/base/base.h"
+#include "lib/ckpt/args_config_internal.h"
 #include "lib/ckpt/ckpt_internal.h"
 
 const struct ckpt_arg_key ckpt_arg_keys[] = {
@@ -27,178 +25,214 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
     {"ssm_state_size", "mamba_state_dim"},
     {"n_routed_experts", "num_experts"},
     {"num_experts", "num_experts"},
+    {"num_local_experts", "num_experts"},
     {"num_experts_per_tok", "moe_router_topk"},
     {"moe_intermediate_size", "moe_ffn_hidden_size"},
     {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"},
+    {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"},
     {"routed_scaling_factor", "moe_router_topk_scaling_factor"},
     {"n_group", "moe_router_num_groups"},
     {"topk_group", "moe_router_group_topk"},
     {"moe_latent_size", "moe_latent_size"},
+    {"attn_logit_softcapping", "attn_logit_softcapping"},
+    {"final_logit_softcapping", "final_logit_softcapping"},
     {NULL, NULL},
 };
 
-/* Which keys of the table a family's config has. */
-static const char *const llama_keys[] = {"num_hidden_layers",
-                                         "hidden_size",
-                                         "intermediate_size",
-                                         "num_attention_heads",
-                                         "head_dim",
-                                         "rms_norm_eps",
-                                         "rope_theta",
-                                         "max_position_embeddings",
-                                         "num_key_value_heads",
-                                         NULL};
-static const char *const nemotron_keys[] = {"num_hidden_layers",
-                                            "hidden_size",
-                                            "intermediate_size",
-                                            "num_attention_heads",
-                                            "head_dim",
-                                            "layer_norm_epsilon",
-                                            "max_position_embeddings",
-                                            "num_key_value_heads",
-                                            "hybrid_override_pattern",
-                                            "mamba_num_heads",
-                                            "mamba_head_dim",
-                                            "n_groups",
-                                            "ssm_state_size",
-                                            "n_routed_experts",
-                                            "num_experts_per_tok",
-                                            "moe_intermediate_size",
-                                            "moe_shared_expert_intermediate_size",
-                                            "routed_scaling_factor",
-                                            "n_group",
-                                            "topk_group",
-                                            "moe_latent_size",
-                                            NULL};
+/* ---- what a draft offers its families ---- */
 
-static const struct s2s_ckpt_target *find_target(const struct s2s_ckpt_plan *plan, const char *end)
+const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
+                                                const char *end)
 {
-    for (size_t i = 0; i < plan->n_targets; i++) {
-        size_t len = strlen(plan->targets[i].name), n = strlen(end);
-        if (len >= n && strcmp(plan->targets[i].name + len - n, end) == 0)
-            return &plan->targets[i];
+    const size_t n = strlen(end);
+    for (size_t i = 0; i < draft->plan->n_targets; i++) {
+        const struct s2s_ckpt_target *target = &draft->plan->targets[i];
+        const size_t len = strlen(target->name);
+        /* a name from one of its dots on */
+        if (len >= n && strcmp(target->name + len - n, end) == 0 &&
+            (len == n || target->name[len - n - 1] == '.'))
+            return target;
     }
     return NULL;
 }
 
-static const char *text(const json_t *args, const char *key, const char *absent)
+int64_t ckpt_draft_size(const struct ckpt_config_draft *draft, const char *end, int axis)
 {
-    const char *value = json_string_value(json_object_get(args, key));
-    return value ? value : absent;
+    const struct s2s_ckpt_target *target = ckpt_draft_target(draft, end);
+    return target && axis < target->n_dims ? target->shape[axis] : 0;
 }
 
-static bool is_true(const json_t *args, const char *key)
+/* the layer's number in a name; -1: it has none */
+static int64_t layer_of(const char *name, const char **rest)
+{
+    const char *at = strstr(name, "layers.");
+    int64_t layer = 0;
+    int n = 0;
+    *rest = "";
+    if (!at || (at > name && at[-1] != '.'))
+        return -1;
+    for (at += strlen("layers."); *at >= '0' && *at <= '9' && n < 9; at++, n++)
+        layer = layer * 10 + (*at - '0');
+    if (!n || *at != '.')
+        return -1;
+    *rest = at + 1;
+    return layer;
+}
+
+void ckpt_draft_mark_layers(const struct ckpt_config_draft *draft, const char *name, char mark,
+                            char *marks)
+{
+    for (size_t i = 0; i < draft->plan->n_targets; i++) {
+        const char *rest;
+        const int64_t layer = layer_of(draft->plan->targets[i].name, &rest);
+        if (layer >= 0 && !marks[layer] && strcmp(rest, name) == 0)
+            marks[layer] = mark;
+    }
+}
+
+int64_t ckpt_draft_layers(const struct ckpt_config_draft *draft)
+{
+    int64_t n = 0;
+    const char *rest;
+    for (size_t i = 0; i < draft->plan->n_targets; i++) {
+        const int64_t layer = layer_of(draft->plan->targets[i].name, &rest);
+        n = layer >= n ? layer + 1 : n;
+    }
+    return n;
+}
+
+bool ckpt_draft_take(struct ckpt_config_draft *draft, const char *key)
+{
+    for (const struct ckpt_arg_key *k = ckpt_arg_keys; k->config; k++) {
+        json_t *value = json_object_get(draft->args, k->args);
+        if (strcmp(k->config, key) == 0 && value && !json_is_null(value))
+            return json_object_set(draft->config, key, value) == 0;
+    }
+    return false;
+}
+
+void ckpt_draft_need(struct ckpt_config_draft *draft, const char *key)
+{
+    if (!ckpt_draft_take(draft, key))
+        ckpt_draft_unsaid(draft, key);
+}
+
+void ckpt_draft_set_int(struct ckpt_config_draft *draft, const char *key, int64_t value)
+{
+    json_object_set_new(draft->config, key, json_integer(value));
+}
+
+void ckpt_draft_set_bool(struct ckpt_config_draft *draft, const char *key, bool value)
+{
+    json_object_set_new(draft->config, key, json_boolean(value));
+}
+
+void ckpt_draft_set_text(struct ckpt_config_draft *draft, const char *key, const char *value)
+{
+    json_object_set_new(draft->config, key, json_string(value));
+}
+
+void ckpt_draft_unsaid(struct ckpt_config_draft *draft, const char *what)
+{
+    s2s_buf_printf(&draft->unsaid, "%s%s", draft->unsaid.len ? ", " : "", what);
+}
+
+void ckpt_draft_hinder(struct ckpt_config_draft *draft, const char *why)
+{
+    draft->hindrance = draft->hindrance ? draft->hindrance : why;
+}
+
+bool ckpt_arg_is_true(const json_t *args, const char *key)
 {
     return json_is_true(json_object_get(args, key));
 }
 
-/* What transformers' model of the family cannot do; NULL: it can. */
-static const char *hindrance(const json_t *args, bool nemotron)
+bool ckpt_arg_is_number(const json_t *args, const char *key, double *value)
 {
-    const json_t *percent = json_object_get(args, "rotary_percent");
-    if (strcmp(text(args, "normalization", "LayerNorm"), "RMSNorm") != 0)
-        return "its normalization is not RMSNorm";
-    if (is_true(args, "add_bias_linear"))
-        return "its linear layers have biases";
-    if (is_true(args, "apply_layernorm_1p"))
-        return "its norms have gains around 0";
-    if (nemotron)
-        return is_true(args, "squared_relu") ? NULL : "its activation is not squared_relu";
-    if (!is_true(args, "swiglu"))
-        return "its activation is not swiglu";
-    if (strcmp(text(args, "position_embedding_type", "learned_absolute"), "rope") != 0)
-        return "its positions are not rope";
-    if ((json_is_number(percent) && json_number_value(percent) != 1) ||
-        is_true(args, "rotary_interleaved"))
-        return "its rotary embedding is partial or interleaved";
-    return NULL;
+    const json_t *found = json_object_get(args, key);
+    if (!json_is_number(found) || json_number_value(found) == 0)
+        return false;
+    *value = json_number_value(found);
+    return true;
 }
 
-static void add_keys(json_t *config, const json_t *args, const char *const *names)
+/* ---- one config ---- */
+
+/* What no model of these families can do. */
+static void check_args(struct ckpt_config_draft *draft)
 {
-    for (size_t i = 0; ckpt_arg_keys[i].config; i++) {
-        json_t *value = json_object_get(args, ckpt_arg_keys[i].args);
-        bool wanted = false;
-        for (const char *const *name = names; *name; name++)
-            wanted |= strcmp(*name, ckpt_arg_keys[i].config) == 0;
-        if (wanted && value && !json_is_null(value))
-            json_object_set(config, ckpt_arg_keys[i].config, value);
+    static const char *const never[][2] = {
+        {"add_bias_linear", "its linear layers have biases"},
+        {"multi_latent_attention", "its attention is latent"},
+        {"attention_output_gate", "its attention has an output gate"},
+        {"apply_residual_connection_post_layernorm", "its residuals begin behind the norms"},
+        {"use_mup", "its layers are scaled by their widths (muP)"},
+    };
+    static const char *const numbers[][2] = {
+        {"activation_func_clamp_value", "its activation is clamped"},
+        {"glu_linear_offset", "its gates have an offset"},
+    };
+    const char *norm = json_string_value(json_object_get(draft->args, "normalization"));
+    const char *softmax = json_string_value(json_object_get(draft->args, "softmax_type"));
+    double value;
+    if (!norm || strcmp(norm, "RMSNorm") != 0)
+        ckpt_draft_hinder(draft, "its normalization is not RMSNorm");
+    if (softmax && strcmp(softmax, "vanilla") != 0)
+        ckpt_draft_hinder(draft, "its softmax has a sink");
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++)
+        if (ckpt_arg_is_true(draft->args, never[i][0]))
+            ckpt_draft_hinder(draft, never[i][1]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (ckpt_arg_is_number(draft->args, numbers[i][0], &value))
+            ckpt_draft_hinder(draft, numbers[i][1]);
+}
+
+static void add_words(struct ckpt_config_draft *draft)
+{
+    const struct s2s_ckpt_target *words = ckpt_draft_target(draft, "embed_tokens.weight");
+    words = words ? words : ckpt_draft_target(draft, "embeddings.weight");
+    if (words && words->n_dims == 2) {
+        ckpt_draft_set_int(draft, "vocab_size", words->shape[0]);
+        ckpt_draft_set_text(draft, "dtype", ckpt_torch_dtype(words->dtype));
     }
-    /* without group_query_attention the number of groups counts for nothing */
-    if (json_is_false(json_object_get(args, "group_query_attention")))
-        json_object_set(config, "num_key_value_heads",
-                        json_object_get(args, "num_attention_heads"));
-    /* the newer spelling */
-    if (json_is_string(json_object_get(args, "hybrid_layer_pattern")) &&
-        !json_object_get(config, "hybrid_override_pattern"))
-        json_object_set(config, "hybrid_override_pattern",
-                        json_object_get(args, "hybrid_layer_pattern"));
+    ckpt_draft_set_bool(draft, "tie_word_embeddings", !ckpt_draft_target(draft, "lm_head.weight"));
 }
 
-/* Llama 3.1's long context, with the constants that Megatron-Core has for it. */
-static void add_rope_scaling(json_t *config, const json_t *args)
+static bool is_known(const char *family)
 {
-    const json_t *factor = json_object_get(args, "rope_scaling_factor");
-    if (is_true(args, "use_rope_scaling"))
-        json_object_set_new(config, "rope_scaling",
-                            json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor",
-                                      json_is_number(factor) ? json_number_value(factor) : 8.0,
-                                      "low_freq_factor", 1.0, "high_freq_factor", 4.0,
-                                      "original_max_position_embeddings", 8192));
-}
-
-static json_t *llama_config(const json_t *args, const struct s2s_ckpt_plan *plan)
-{
-    const bool bias = find_target(plan, "self_attn.q_proj.bias");
-    const bool norm = find_target(plan, "self_attn.q_norm.weight");
-    const char *type = norm ? "qwen3" : bias ? "qwen2" : "llama";
-    const char *class = norm ? "Qwen3ForCausalLM" : bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
-    json_t *config = json_pack("{s:[s], s:s, s:s}", "architectures", class, "model_type", type,
-                               "hidden_act", "silu");
-    add_keys(config, args, llama_keys);
-    add_rope_scaling(config, args);
-    return config;
-}
-
-/* Megatron does not clamp the step from below, transformers does at time_step_min. */
-static json_t *nemotron_config(const json_t *args, const struct s2s_ckpt_plan *plan)
-{
-    const struct s2s_ckpt_target *conv = find_target(plan, "mixer.conv1d.weight");
-    json_t *config = json_pack(
-        "{s:[s], s:s, s:s, s:s, s:f, s:b, s:b, s:b, s:b, s:b}", "architectures",
-        "NemotronHForCausalLM", "model_type", "nemotron_h", "mlp_hidden_act", "relu2",
-        "mamba_hidden_act", "silu", "time_step_min", 1e-30, "use_conv_bias",
-        find_target(plan, "mixer.conv1d.bias") != NULL, "use_bias", 0, "attention_bias",
-        find_target(plan, "mixer.q_proj.bias") != NULL, "mlp_bias", 0, "mamba_proj_bias", 0);
-    add_keys(config, args, nemotron_keys);
-    if (conv && conv->n_dims == 3)
-        json_object_set_new(config, "conv_kernel", json_integer(conv->shape[2]));
-    if (find_target(plan, "shared_experts.up_proj.weight"))
-        json_object_set_new(config, "n_shared_experts", json_integer(1));
-    return config;
+    static const char *const known[] = {"nemotron_h", "llama", "gemma2", "qwen_moe", "mixtral"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i], family) == 0)
+            return true;
+    return false;
 }
 
 char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan)
 {
-    const bool nemotron = strcmp(family, "nemotron_h") == 0;
-    if (!json_is_object(args) || (!nemotron && strcmp(family, "llama") != 0) ||
-        !json_is_integer(json_object_get(args, "num_layers")))
+    struct ckpt_config_draft draft = {
+        .args = args, .plan = plan, .map = family, .unsaid = S2S_BUF_INIT};
+    char *out = NULL;
+    if (!json_is_object(args) || !is_known(family) || ckpt_draft_layers(&draft) == 0)
         return NULL;
-    const char *why = hindrance(args, nemotron);
-    if (why) {
-        s2s_warn("ckpt", "no config.json: %s; --config takes one", why);
-        return NULL;
+    draft.config = json_object();
+    check_args(&draft);
+    if (strcmp(family, "nemotron_h") == 0)
+        ckpt_draft_nemotron_h(&draft);
+    else
+        ckpt_draft_decoder(&draft);
+    add_words(&draft);
+    if (draft.hindrance) {
+        s2s_warn("ckpt", "no config.json: %s; --config takes one", draft.hindrance);
+    } else {
+        if (draft.unsaid.len)
+            s2s_warn("ckpt",
+                     "config.json: the checkpoint's arguments do not say %.*s; what %s has of its "
+                     "own holds there (--config takes a config.json)",
+                     (int)draft.unsaid.len, draft.unsaid.data, draft.type);
+        ckpt_nemotron_h_differences(draft.config);
+        out = json_dumps(draft.config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     }
-    json_t *config = nemotron ? nemotron_config(args, plan) : llama_config(args, plan);
-    const struct s2s_ckpt_target *words = find_target(plan, "embed_tokens.weight");
-    words = words ? words : find_target(plan, "embeddings.weight");
-    if (words && words->n_dims == 2) {
-        json_object_set_new(config, "vocab_size", json_integer(words->shape[0]));
-        json_object_set_new(config, "dtype", json_string(ckpt_torch_dtype(words->dtype)));
-    }
-    json_object_set_new(config, "tie_word_embeddings",
-                        json_boolean(!find_target(plan, "lm_head.weight")));
-    char *out = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_decref(config);
+    s2s_buf_release(&draft.unsaid);
+    json_decref(draft.config);
     return out;
 }

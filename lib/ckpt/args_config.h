@@ -14,8 +14,12 @@ extern const struct ckpt_arg_key ckpt_arg_keys[];
 
 /*
  * config.json of the planned Hugging Face tensors of a family (its name in the map tables) out of
- * the arguments; NULL when they do not say it all (then a warning says why). Gives: free.
+ * the arguments. A warning names what they do not say. NULL: families that have no such config, or
+ * arguments that transformers' model cannot follow (then a warning says which). Gives: free.
  */
 char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan);
+
+/* Warns where Megatron and transformers compute something else from a Nemotron-H config.json. */
+void ckpt_nemotron_h_differences(const json_t *config);
 
 #endif

@@ -283,6 +283,21 @@ static int refuse_adapters(const struct ckpt_map_engine *e, struct s2s_error *er
                           "torch_dist or safetensors without --map keeps them as they are");
 }
 
+/* Megatron's names are alike for Qwen's MoE models and Mixtral: the configuration knows, the user's
+ * or the one that came along */
+static bool is_mixtral(const struct ckpt_map_engine *e)
+{
+    const json_t *kept = json_object_get(s2s_ckpt_common(e->request->ckpt), "config/llm");
+    json_t *own = !e->config && json_is_string(kept)
+                      ? json_loadb(json_string_value(kept), json_string_length(kept), 0, NULL)
+                      : NULL;
+    const char *type =
+        json_string_value(json_object_get(e->config ? e->config : own, "model_type"));
+    const bool is = type && strcmp(type, "mixtral") == 0;
+    json_decref(own);
+    return is;
+}
+
 /* the text of the tables or of the user's file, and the family in it */
 static int find_map(struct ckpt_map_engine *e, char **file, char family[64], struct s2s_error *err)
 {
@@ -290,10 +305,13 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     char detect[512];
     size_t len, at = 0;
     *file = NULL;
-    if (!name)
-        return find_family(e->sources, e->n_sources, family)
-                   ? 0
-                   : s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
+    if (!name) {
+        if (!find_family(e->sources, e->n_sources, family))
+            return s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
+        if (strcmp(family, "qwen_moe") == 0 && is_mixtral(e))
+            snprintf(family, 64, "mixtral");
+        return 0;
+    }
     for (int i = 0; ckpt_map_texts[i]; i++, at = 0)
         while (ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect))
             if (strcmp(family, name) == 0)
@@ -301,7 +319,7 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
     if (rc < 0)
         return s2s_error_hint(err, rc,
-                              "--map takes a family (llama, qwen_moe, nemotron_h, "
+                              "--map takes a family (llama, qwen_moe, mixtral, nemotron_h, "
                               "nemotron_vlm, gemma2, radio, salm, ..) or a file");
     at = 0;
     return ckpt_map_next_family(*file, &at, family, detect)

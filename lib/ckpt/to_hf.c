@@ -33,11 +33,18 @@ static void add_unused(struct s2s_hf_output *out, const char *name)
     out->unused[out->n_unused++] = s2s_xstrdup(name);
 }
 
-void ckpt_hf_add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len)
+static bool has_file(const struct s2s_hf_output *out, const char *path)
 {
     for (size_t i = 0; i < out->n_files; i++)
         if (strcmp(out->files[i].path, path) == 0)
-            return;
+            return true;
+    return false;
+}
+
+void ckpt_hf_add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len)
+{
+    if (has_file(out, path))
+        return;
     s2s_grow(&out->files, out->n_files, &out->cap_files, sizeof *out->files);
     char *copy = s2s_xmalloc(len + 1);
     memcpy(copy, bytes, len);
@@ -414,10 +421,10 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         rc = ckpt_hf_salm_files(out, ckpt, options->config, err);
         ckpt_hf_salm_say_absent(out);
     }
-    if (rc == 0 && *out->family) {
+    if (rc == 0 && *out->family && !has_file(out, "config.json")) {
         char *config = ckpt_args_config(out->family, json_object_get(ckpt->common, "args"),
                                         &out->parts[0].plan);
-        if (config) /* unless there is one already */
+        if (config)
             ckpt_hf_add_file(out, "config.json", config, strlen(config));
         free(config);
     }

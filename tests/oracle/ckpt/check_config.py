@@ -1,31 +1,119 @@
 """`s2s-ckpt convert --to hf` of Megatron checkpoints without a config.json: transformers opens what it writes out of the saved arguments,
-finds every weight and no other, and runs. Exit 0 ok, 1 different, 77 a library is absent."""
+finds every weight and no other, and gives the logits of the model that the weights and arguments were made from.
+
+check_config.py [MODELS [FAMILY..]]: so many models a family (8). Exit 0 ok, 1 different, 77 a library is absent."""
+import argparse
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 
+warnings.filterwarnings("ignore")
 try:
     import torch
+    import torch.distributed.checkpoint as dcp
+    import transformers
+    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 except ImportError:
     sys.exit(77)
+import families
+import megatron_args
+import megatron_names as names
 
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 here = os.path.dirname(os.path.abspath(__file__))
 root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
 program = os.path.join(os.environ.get("S2S_BIN", os.path.join(root, "bin")), "s2s-ckpt")
 bad = []
-with tempfile.TemporaryDirectory() as tmp:
+# what saved arguments have no word for
+UNSAID = {"gemma": "hidden_act", "gemma2": "hidden_activation", "gemma3": "hidden_activation"}
+
+
+def convert(source, out, *words):
+    p = subprocess.run([program, "convert", "--strict", "--to", "hf", *words, source, out], capture_output=True, text=True, check=False)
+    if p.returncode:
+        raise ValueError(p.stderr)
+    return p.stderr
+
+
+def load(what, folder):
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, experts_implementation="eager")
+    bad.extend("%s: %s: %s" % (what, k, info[k]) for k in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[k])
+    return model.eval()
+
+
+def write_dist(folder, tensors, args):
+    """as torch and Megatron leave it"""
+    os.makedirs(folder)
+    dcp.save({k: t.contiguous().clone() for k, t in tensors.items()}, checkpoint_id=folder, no_dist=True)
+    torch.save({"args": argparse.Namespace(**args), "iteration": 3, "checkpoint_version": 3.0}, os.path.join(folder, "common.pt"))
+    with open(os.path.join(folder, "metadata.json"), "w", encoding="utf-8") as f:
+        json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}, f)
+
+
+def check(family, seed, tmp):
+    what = "%s %d" % (family, seed)
+    model, _ = families.make(family, seed)
+    source, dist, out = (os.path.join(tmp, x) for x in ("hf", "dist", "out"))
+    model.save_pretrained(source)
+    model = load(what, source)  # with the same implementation of experts
+    original, c = load_file(os.path.join(source, "model.safetensors")), model.config
+    hybrid = family == "nemotron_h"
+    write_dist(dist, (names.hybrid if hybrid else names.decoder)(original, c), (megatron_args.hybrid if hybrid else megatron_args.decoder)(c))
+    # nothing in Megatron's names tells them from Qwen's
+    said = convert(dist, out, *(["--map", "mixtral"] if family == "mixtral" else []))
+    lines = [x for x in said.splitlines() if "no config.json" in x or "do not say" in x]
+    if [UNSAID[family] in x for x in lines] != [True] if family in UNSAID else lines:
+        bad.append("%s: said %s" % (what, said))
+    if not os.path.exists(os.path.join(out, "config.json")):
+        bad.append("%s: no config.json: %s" % (what, said))
+        return
+    again = load(what, out)
+    if type(again) is not type(model) and {family, again.config.model_type} != {"llama", "mistral"}:  # the same without a window
+        bad.append("%s: a %s, expected %s" % (what, type(again).__name__, type(model).__name__))
+    tokens = torch.randint(0, c.vocab_size, (2, 23))
+    with torch.no_grad():
+        ours, theirs = (m(tokens, use_cache=False).logits for m in (again, model))
+    error = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    if not error < 1e-5:
+        bad.append("%s: logits differ by %.3g of the largest" % (what, error))
+
+
+def check_fixtures():
+    """checkpoints that say less than Megatron's script does"""
     for name, kind in (("mcore016_hybrid_tp2pp2ep2", "NemotronHForCausalLM"), ("mp_rank_dense", "Qwen2ForCausalLM")):
-        out = os.path.join(tmp, name)
-        subprocess.run([program, "convert", "-q", "--strict", "--to", "hf", os.path.join(here, "data", name), out], check=True)
-        model, info = AutoModelForCausalLM.from_pretrained(out, output_loading_info=True, experts_implementation="eager")
-        if type(model).__name__ != kind:
-            bad.append("%s: a %s, expected %s" % (name, type(model).__name__, kind))
-        bad += ["%s: %s: %s" % (name, what, info[what]) for what in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[what]]
-        with torch.no_grad():
-            logits = model.eval()(torch.arange(12)[None]).logits
-        if not torch.isfinite(logits).all():
-            bad.append("%s: logits are not finite" % name)
-print("\n".join(bad) if bad else "transformers opens what the saved arguments say")
-sys.exit(bool(bad))
+        with tempfile.TemporaryDirectory() as tmp:
+            out = os.path.join(tmp, name)
+            convert(os.path.join(here, "data", name), out)
+            model = load(name, out)
+            if type(model).__name__ != kind:
+                bad.append("%s: a %s, expected %s" % (name, type(model).__name__, kind))
+            with torch.no_grad():
+                logits = model(torch.arange(12)[None]).logits
+            if not torch.isfinite(logits).all():
+                bad.append("%s: logits are not finite" % name)
+
+
+def main():
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 8
+    check_fixtures()
+    for family in sys.argv[2:] or list(families.families):
+        before = len(bad)
+        for seed in range(n):
+            tmp = tempfile.mkdtemp()
+            try:
+                check(family, seed, tmp)
+            except (ValueError, RuntimeError) as e:
+                bad.append("%s %d: %s" % (family, seed, e))
+            shutil.rmtree(tmp)
+        print("%s: %d models, %d differences" % (family, n, len(bad) - before), flush=True)
+    print("\n".join(bad[:60]) if bad else "transformers opens what the saved arguments say, and computes the same")
+    return bool(bad)
+
+
+sys.exit(main())

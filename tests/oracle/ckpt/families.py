@@ -54,6 +54,19 @@ def qwen3_moe(r):
     return hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**dense_layers(r, dict(sizes(r), **experts(r))))), "qwen_moe"
 
 
+def mistral(r):
+    s = sizes(r)
+    s["sliding_window"] = r.choice([None, 4, 8, 64])
+    return hf.MistralForCausalLM(hf.MistralConfig(**s)), "llama"
+
+
+def mixtral(r):
+    # Megatron has no weight of 1 for the one expert that is chosen
+    s, n = sizes(r), r.choice([2, 4, 12])
+    s.update(num_local_experts=n, num_experts_per_tok=r.randint(2, min(n, 3)), sliding_window=r.choice([None, 4]))
+    return hf.MixtralForCausalLM(hf.MixtralConfig(**s)), "mixtral"
+
+
 def gemma(config, model):
     def make(r):
         s = dict(sizes(r), tie_word_embeddings=True)
@@ -91,11 +104,12 @@ def nemotron_h(r):
 
 families = {
     "llama": plain(hf.LlamaConfig, hf.LlamaForCausalLM, "llama"),
-    "mistral": plain(hf.MistralConfig, hf.MistralForCausalLM, "llama", sliding_window=None),
+    "mistral": mistral,
     "qwen2": qwen2,
     "qwen3": plain(hf.Qwen3Config, hf.Qwen3ForCausalLM, "llama"),
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
+    "mixtral": mixtral,
     "gemma": gemma(hf.GemmaConfig, hf.GemmaForCausalLM),
     "gemma2": gemma(hf.Gemma2Config, hf.Gemma2ForCausalLM),
     "gemma3": gemma(hf.Gemma3TextConfig, hf.Gemma3ForCausalLM),

@@ -104,6 +104,10 @@ def start():
         for member in ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge"):
             setattr(sys.modules[name], member, absent)
     parallel_state.initialize_model_parallel()
+    from megatron.core.fusions import fused_softmax
+    own = fused_softmax.get_sliding_window_causal_mask  # asks for a GPU by name
+    on_cpu = types.SimpleNamespace(ones=lambda *a, device=None, **k: torch.ones(*a, **k), triu=torch.triu, tril=torch.tril, bool=torch.bool)
+    fused_softmax.get_sliding_window_causal_mask = types.FunctionType(own.__code__, dict(own.__globals__, torch=on_cpu))
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
@@ -127,7 +131,9 @@ def gpt(c):
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
     kind, more = c.model_type, dict(layernorm_epsilon=c.rms_norm_eps, gated_linear_unit=True, activation_func=F.silu)
-    moe = kind in ("qwen2_moe", "qwen3_moe")
+    moe = kind in ("qwen2_moe", "qwen3_moe", "mixtral")
+    if kind in ("mistral", "mixtral") and c.sliding_window:
+        more["window_size"] = (c.sliding_window - 1, 0)  # it counts the tokens before the one that looks
     if kind == "gemma":
         more["activation_func"] = lambda x: F.gelu(x, approximate="tanh")
     if kind in ("qwen2", "qwen2_moe"):
@@ -135,9 +141,11 @@ def gpt(c):
     if kind in ("qwen3", "qwen3_moe"):
         more["qk_layernorm"] = True
     if moe:
-        dense = set(c.mlp_only_layers or [])
-        more.update(num_moe_experts=c.num_experts, moe_router_topk=c.num_experts_per_tok, moe_ffn_hidden_size=c.moe_intermediate_size,
-                    moe_router_pre_softmax=not c.norm_topk_prob, moe_router_load_balancing_type="none",
+        dense = set(getattr(c, "mlp_only_layers", None) or [])
+        own = kind == "mixtral"
+        more.update(num_moe_experts=c.num_local_experts if own else c.num_experts, moe_router_topk=c.num_experts_per_tok,
+                    moe_ffn_hidden_size=c.intermediate_size if own else c.moe_intermediate_size,
+                    moe_router_pre_softmax=not own and not c.norm_topk_prob, moe_router_load_balancing_type="none",
                     moe_token_dispatcher_type="allgather", moe_router_dtype="fp32")
         if dense:
             more["moe_layer_freq"] = [int(i not in dense) for i in range(c.num_hidden_layers)]
@@ -193,7 +201,7 @@ def logits(model, tokens):
         return model(tokens, torch.arange(n)[None].expand_as(tokens), mask)
 
 
-builders = {family: gpt for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma")}
+builders = {family: gpt for family in ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gemma")}
 
 
 class Duplicated(torch.nn.Linear):
@@ -268,4 +276,3 @@ def hybrid(c):
 
 
 builders["nemotron_h"] = hybrid
-

@@ -32,8 +32,17 @@ def count(hf, at):
     return n
 
 
+def mixtral(key):
+    """Mixtral's name as Qwen's"""
+    for a, b in ((".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w3.", ".up_proj."), (".w2.", ".down_proj.")):
+        key = key.replace(a, b)
+    return key
+
+
 def decoder(hf, c, prefix=""):
-    """Llama, Mistral, Qwen, Gemma"""
+    """Llama, Mistral, Mixtral, Qwen, Gemma"""
+    if c.model_type == "mixtral":
+        hf = {mixtral(key): t for key, t in hf.items()}
     out, m = {}, prefix + "model."
     out["embedding.word_embeddings.weight"] = hf[m + "embed_tokens.weight"]
     if prefix + "lm_head.weight" in hf:

@@ -1,0 +1,162 @@
+#!/usr/bin/env bats
+# s2s-ckpt convert --to hf: config.json out of the arguments that Megatron saves.
+load common
+
+setup_tool() {
+    MODELS=$ROOT/tests/oracle/models
+    DATA=$ROOT/tests/oracle/ckpt/data
+}
+
+# megatron MODEL [ARG=JSON..]: in/ is the model as Megatron's script would have saved it, with these arguments changed (null: absent)
+megatron() {
+    rm -rf in
+    s2s-ckpt convert -q --to torch_dist --map "${MAP:-llama}" "$MODELS/$1" in
+    python3 - "$MODELS/$1/config.json" "${@:2}" <<'PY'
+import argparse, glob, json, pickle, sys, zipfile
+c = json.load(open(sys.argv[1]))
+heads = c["num_attention_heads"]
+args = dict(num_layers=c["num_hidden_layers"], hidden_size=c["hidden_size"], ffn_hidden_size=c["intermediate_size"],
+            num_attention_heads=heads, group_query_attention=True, num_query_groups=c["num_key_value_heads"],
+            kv_channels=c.get("head_dim", c["hidden_size"] // heads), vocab_size=c["vocab_size"], norm_epsilon=c["rms_norm_eps"],
+            max_position_embeddings=c["max_position_embeddings"], normalization="RMSNorm", add_bias_linear=False, swiglu=True,
+            position_embedding_type="rope", rotary_base=int(c.get("rope_theta") or c["rope_parameters"]["rope_theta"]), rotary_percent=1.0,
+            window_size=None)
+for word in sys.argv[2:]:
+    key, value = word.split("=", 1)
+    args[key] = json.loads(value)
+    if args[key] is None:
+        del args[key]
+with zipfile.ZipFile(glob.glob("in/*/common.pt")[0], "w") as z:
+    z.writestr("common/data.pkl", pickle.dumps({"args": argparse.Namespace(**args), "iteration": 5, "checkpoint_version": 3.0}, 2))
+    z.writestr("common/byteorder", "little")
+    z.writestr("common/version", "3\n")
+PY
+}
+
+# what config.json says of these keys
+config() {
+    python3 -c 'import json; print(json.dumps(json.load(open("out/config.json"), parse_float=lambda x: int(float(x)) if float(x).is_integer() else float(x))))' | jq -c "[$1]"
+}
+
+@test "config.json: the sizes and the kind of Llama, Qwen and Gemma" {
+    while read -r name changes; do
+        # shellcheck disable=SC2086
+        megatron "$name" $changes
+        rm -rf out
+        exits 0 s2s-ckpt convert --strict --to hf in out
+        python3 - "$MODELS/$name/config.json" "$output" <<'PY'
+import json, sys
+want, got = json.load(open(sys.argv[1])), json.load(open("out/config.json"))
+for key in ("model_type", "architectures", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+            "vocab_size", "rms_norm_eps", "max_position_embeddings", "hidden_act", "tie_word_embeddings"):
+    assert got[key] == want.get(key, got[key]), (key, got[key], want)
+rope = want.get("rope_parameters") or want
+assert got["rope_theta"] == rope["rope_theta"], got
+assert ("do not say hidden_act;" in sys.argv[2]) == (want["model_type"] == "gemma"), sys.argv[2]
+PY
+    done <<'LIST'
+llama_gqa_untied
+qwen2 add_qkv_bias=true
+qwen3 qk_layernorm=true
+gemma1 swiglu=false apply_layernorm_1p=true
+LIST
+}
+
+@test "config.json: positions that are stretched, windows" {
+    megatron llama_gqa_untied use_rope_scaling=true rope_scaling_factor=32.0
+    exits 0 s2s-ckpt convert -q --to hf in out
+    [ "$(config '.rope_scaling | .rope_type, .factor, .original_max_position_embeddings')" = '["llama3",32,8192]' ]
+    megatron llama_gqa_untied rotary_seq_len_interpolation_factor=4
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to hf in out
+    [ "$(config '.model_type, .rope_scaling.rope_type, .rope_scaling.factor')" = '["llama","linear",4]' ]
+    # transformers counts the token that looks as well
+    megatron llama_gqa_untied 'window_size=[7,0]'
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to hf in out
+    [ "$(config '.model_type, .sliding_window')" = '["mistral",8]' ]
+    megatron qwen3 'window_size=[7,0]' window_attn_skip_freq=2
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to hf in out
+    [ "$(config '.sliding_window, .use_sliding_window, .layer_types[0:2]')" = '[8,true,["sliding_attention","full_attention"]]' ]
+}
+
+@test "config.json: what arguments do not say is named in one line" {
+    megatron llama_gqa_untied norm_epsilon=null rotary_base=null
+    exits 0 s2s-ckpt convert --to hf in out
+    says "do not say rms_norm_eps, rope_theta; what llama has of its own holds there"
+    [ "$(config '.rms_norm_eps, .rope_theta')" = "[null,null]" ]
+}
+
+@test "config.json: what transformers' model cannot do gives none, and a word why" {
+    while read -r change why; do
+        megatron llama_gqa_untied "$change"
+        rm -rf out
+        exits 0 s2s-ckpt convert --to hf in out
+        says "no config.json: $why"
+        [ ! -e out/config.json ]
+    done <<'LIST'
+normalization="LayerNorm" its normalization is not RMSNorm
+add_bias_linear=true its linear layers have biases
+swiglu=false its activation is not swiglu
+apply_layernorm_1p=true its norms have gains around 0
+rotary_percent=0.5 its rotary embedding is partial
+position_embedding_type="yarn" its positions are not rope
+no_rope_freq=4 some of its layers have no positions
+softmax_scale=0.5 its softmax_scale is one of its own
+LIST
+    # a config.json that is given is all that is needed
+    exits 0 s2s-ckpt convert --config "$MODELS/llama_gqa_untied/config.json" --to hf in given
+    case $output in *"no config.json"*) false ;; esac
+    [ "$(jq -r .model_type given/config.json)" = llama ]
+}
+
+@test "config.json: the router decides, and Mixtral has names of its own" {
+    python3 - <<'PY'
+import json, struct
+head, at = {}, 0
+def add(name, *shape):
+    global at
+    size = 4
+    for d in shape:
+        size *= d
+    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+    at += size
+add("model.embed_tokens.weight", 10, 4); add("model.norm.weight", 4); add("lm_head.weight", 10, 4)
+for n in range(2):
+    p = "model.layers.%d." % n
+    add(p + "input_layernorm.weight", 4); add(p + "post_attention_layernorm.weight", 4)
+    for x, rows in (("q", 8), ("k", 4), ("v", 4)):
+        add(p + "self_attn.%s_proj.weight" % x, rows, 4)
+    add(p + "self_attn.o_proj.weight", 4, 8)
+    add(p + "block_sparse_moe.gate.weight", 3, 4)
+    for e in range(3):
+        q = p + "block_sparse_moe.experts.%d." % e
+        add(q + "w1.weight", 5, 4); add(q + "w3.weight", 5, 4); add(q + "w2.weight", 4, 5)
+text = json.dumps(head).encode()
+open("mixtral.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(i % 251 for i in range(at)))
+PY
+    mkdir -p mixtral && mv mixtral.safetensors mixtral/model.safetensors
+    cat >mixtral/config.json <<'JSON'
+{"model_type": "mixtral", "head_dim": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 3, "hidden_size": 4, "intermediate_size": 5,
+ "num_hidden_layers": 2, "vocab_size": 10, "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "rope_theta": 10000.0}
+JSON
+    MODELS=$PWD
+    MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_router_pre_softmax=false
+    # without a configuration the names are Qwen's, whose models have more
+    exits 0 s2s-ckpt convert --to hf in out
+    says "no config.json: Qwen2-MoE has a shared expert (with --map mixtral: Mixtral's names)"
+    exits 0 s2s-ckpt convert --map mixtral --to hf in back
+    exits 0 s2s-ckpt diff mixtral back
+    rm -r out && cp -r back out
+    [ "$(config '.model_type, .num_local_experts, .intermediate_size, .num_experts_per_tok, .sliding_window')" = '["mixtral",3,5,2,null]' ]
+    # the configuration that goes along tells them apart
+    rm -r back
+    s2s-ckpt convert -q --to torch_dist --map mixtral mixtral whole
+    exits 0 s2s-ckpt convert -q --to hf whole back
+    exits 0 s2s-ckpt diff mixtral back
+    # a router that does not divide by the sum
+    MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_router_pre_softmax=true
+    exits 0 s2s-ckpt convert --map mixtral --to hf in none
+    says "no config.json: its router does not divide by the sum of the chosen weights"
+}

@@ -75,6 +75,10 @@ void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype 
 /* key of a dict as argparse.Namespace */
 void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
 
+/* Adds the bytes of a common.pt to out, with one value of its dict set and all else as it was.
+ * FORMAT; UNSUPPORTED: no pickle of torch.save's. */
+int ckpt_common_set(struct s2s_buf *out, const char *bytes, size_t len, const char *key,
+                    const json_t *value, struct s2s_error *err);
 /* s2s_dist_commit with the bytes of common.pt as they are. */
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
                      size_t n_ranks, const struct s2s_buf *common, struct s2s_error *err);

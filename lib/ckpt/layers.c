@@ -424,12 +424,18 @@ int s2s_ckpt_plan_layers(struct s2s_ckpt_plan *plan, enum ckpt_layers how, size_
     return rc;
 }
 
-void s2s_ckpt_say_numbered(json_t *common)
+json_t *s2s_ckpt_layers_metadata(const json_t *common, enum ckpt_layers how)
 {
+    static const char flag[] = "non_homogeneous_layers";
     json_t *old = json_object_get(common, "content_metadata");
+    if (how != CKPT_LAYERS_NUMBERED && !is_said(json_object_get(old, flag)))
+        return NULL;
     json_t *metadata = json_is_object(old) ? json_copy(old) : json_object();
     if (!json_object_get(metadata, "singleton_local_shards"))
         json_object_set_new(metadata, "singleton_local_shards", json_false());
-    json_object_set_new(metadata, "non_homogeneous_layers", json_true());
-    json_object_set_new(common, "content_metadata", metadata);
+    if (how == CKPT_LAYERS_NUMBERED)
+        json_object_set_new(metadata, flag, json_true());
+    else
+        json_object_del(metadata, flag);
+    return metadata;
 }

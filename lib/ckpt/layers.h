@@ -21,8 +21,11 @@
 int s2s_ckpt_plan_layers(struct s2s_ckpt_plan *plan, enum ckpt_layers how, size_t *n_changed,
                          struct s2s_error *err);
 
-/* Notes in a common state that its layers are numbered though they are alike: Megatron-LM hands
- * this to the model, which then asks for such names. */
-void s2s_ckpt_say_numbered(json_t *common);
+/*
+ * The content metadata that belongs to layers named so, out of a common state (NULL: there is
+ * none): Megatron-LM hands it to the model, which then asks for numbers though its layers are alike
+ * (non_homogeneous_layers). NULL: what is there may stay. Gives a reference.
+ */
+json_t *s2s_ckpt_layers_metadata(const json_t *common, enum ckpt_layers how);
 
 #endif

@@ -181,10 +181,15 @@ static int check_ranks(struct merge *m)
     int rc = find_etp(m);
     if (rc < 0)
         return rc;
-    if (!is_covered(m, m->etp))
-        return s2s_error_set(m->err, S2S_E_NOTFOUND,
-                             "%zu rank folders do not make tp %d x pp %d x ep %d: some are missing",
-                             m->n_ranks, m->size[0], m->size[1], m->size[2]);
+    if (!is_covered(m, m->etp)) {
+        char cut[40] = "";
+        if (m->n_local && (m->etp != m->size[0] || arg(m, "expert_tensor_parallel_size", 0)))
+            snprintf(cut, sizeof cut, " (experts cut into %d)", m->etp);
+        return s2s_error_set(
+            m->err, S2S_E_NOTFOUND,
+            "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing", m->n_ranks,
+            m->size[0], m->size[1], m->size[2], cut);
+    }
     const int64_t experts = arg(m, "num_experts", 0);
     if (m->n_local && experts > 0 && experts != m->n_local * m->size[2])
         return s2s_error_set(m->err, S2S_E_SHAPE,

@@ -69,7 +69,8 @@ struct s2s_ckpt_write {
     volatile int *stop;                    /* not 0: give up (INTERRUPTED) */
     bool (*keep_object)(const char *name); /* NULL: all byte objects come along (torch_dist) */
     const json_t *common;                  /* torch_dist: the common state; NULL: the source's */
-    struct ckpt_journal *journal;          /* NULL, or what is done already (lib/ckpt/journal.h) */
+    const json_t *metadata; /* torch_dist: NULL, or the content metadata of the common state */
+    struct ckpt_journal *journal; /* NULL, or what is done already (lib/ckpt/journal.h) */
     /* NULL, or whose ranks share the files: all of them make the same calls (lib/ckpt/share.h) */
     struct s2s_mesh *mesh;
     int turn;         /* the rank whose turn the first file is (set by lib/ckpt/to_hf.c) */

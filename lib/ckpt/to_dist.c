@@ -272,26 +272,32 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
     json_t *common = NULL;
     char *text;
     size_t len;
-    int rc;
-    if (how->common)
-        return s2s_dist_commit(dir, iteration, items, n_ranks, how->common, err);
-    if (strcmp(ckpt->format, "torch_dist") == 0 &&
+    int rc = 0;
+    if (!how->common && strcmp(ckpt->format, "torch_dist") == 0 &&
         faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
         rc = s2s_ckpt_verify_common(ckpt, err);
         if (rc == 0)
             rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
         if (rc < 0)
             return rc;
-        s2s_buf_add(&bytes, text, len);
+        if (how->metadata)
+            rc = ckpt_common_set(&bytes, text, len, "content_metadata", how->metadata, err);
+        else
+            s2s_buf_add(&bytes, text, len);
         free(text);
-        rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &bytes, err);
+        if (rc == 0)
+            rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &bytes, err);
         s2s_buf_release(&bytes);
         return rc;
     }
-    rc = ckpt->common ? 0 : s2s_hf_common(&common, ckpt, err);
+    if (how->common || ckpt->common)
+        common = json_copy((json_t *)(how->common ? how->common : ckpt->common));
+    else
+        rc = s2s_hf_common(&common, ckpt, err);
+    if (rc == 0 && how->metadata)
+        json_object_set(common, "content_metadata", (json_t *)how->metadata);
     if (rc == 0)
-        rc = s2s_dist_commit(dir, iteration, items, n_ranks, ckpt->common ? ckpt->common : common,
-                             err);
+        rc = s2s_dist_commit(dir, iteration, items, n_ranks, common, err);
     json_decref(common);
     return rc;
 }

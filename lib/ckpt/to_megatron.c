@@ -98,10 +98,9 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
     if (rc == 0) {
         json_object_set_new(*common, "args", make_args(full.config, plan));
         /* no optimizer is here: what the tensors' names follow is all that is said */
+        json_t *metadata = s2s_ckpt_layers_metadata(NULL, request->layers);
         json_object_set_new(*common, "content_metadata",
-                            json_pack("{s:b}", "singleton_local_shards", 0));
-        if (request->layers == CKPT_LAYERS_NUMBERED)
-            s2s_ckpt_say_numbered(*common);
+                            metadata ? metadata : json_pack("{s:b}", "singleton_local_shards", 0));
     }
     json_decref(config);
     return rc;

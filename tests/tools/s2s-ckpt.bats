@@ -677,6 +677,7 @@ merged() {
     merged mp_rank_hybrid
     merged mp_rank_packed
     merged mp_rank_tower
+    merged mp_rank_etp1
     # unless it is asked for, names stay as they are
     s2s-ckpt convert -q --to safetensors "$DATA/mp_rank_dense" ranks.safetensors
     exits 0 s2s-ckpt ls ranks.safetensors
@@ -787,6 +788,84 @@ EOF
     exits 1 s2s-ckpt convert -q --to torch_dist --layers numbered "$DATA/mcore012_torch24_flattened_tp2" x
     says "optimizer.state.exp_avg.module.decoder.layers.self_attention.linear_qkv.weight: is stored flattened"
     [ ! -e x ]
+}
+
+# rewrite OLD NEW FILE..: in the pickles of torch.save files
+rewrite() {
+    python3 - "$@" <<'EOF'
+import sys, zipfile
+old, new = (a.encode() for a in sys.argv[1:3])
+for path in sys.argv[3:]:
+    with zipfile.ZipFile(path) as z:
+        members = [(i.filename, z.read(i)) for i in z.infolist()]
+    with zipfile.ZipFile(path, "w") as z:
+        for name, data in members:
+            if name.endswith("data.pkl"):
+                at = data.index(b"expert_tensor_parallel_size")
+                if new.isdigit():
+                    at = data.index(b"K" + bytes([int(old)]), at)
+                    data = data[:at + 1] + bytes([int(new)]) + data[at + 2:]
+                else:
+                    data = data[:at] + data[at:].replace(old, new, 1)
+            z.writestr(name, data)
+EOF
+}
+
+@test "experts that are cut otherwise than the other layers: what the folders tell, and what they cannot" {
+    s2s-ckpt convert -q --to torch_dist --merge-ranks "$DATA/mp_rank_etp1" want
+    exits 0 s2s-ckpt verify want
+    # what the arguments do not say, the folders' names do: there are two of four
+    cp -r "$DATA/mp_rank_etp1" silent
+    chmod -R u+w silent
+    rewrite expert_tensor_parallel_size expert_tensor_parallel_some silent/*/*/*.pt
+    exits 0 s2s-ckpt convert -q --to torch_dist --merge-ranks silent got
+    exits 0 s2s-ckpt diff want got
+    # all parts of the experts: two folders are missing
+    cp -r "$DATA/mp_rank_etp1" other
+    chmod -R u+w other
+    rewrite 1 2 other/*/*/*.pt
+    exits 1 s2s-ckpt convert -q --to torch_dist --merge-ranks other x
+    says "2 rank folders do not make tp 2 x pp 1 x ep 2 (experts cut into 2): some are missing"
+    # four writers of two folders
+    rewrite 2 4 other/*/*/*.pt
+    exits 1 s2s-ckpt convert -q --to torch_dist --merge-ranks other x
+    says "expert_tensor_parallel_size 4 does not divide tensor_model_parallel_size 2: its ranks share folders, each of which keeps the part of the last one that wrote it"
+    rewrite 4 3 other/*/*/*.pt
+    exits 1 s2s-ckpt convert -q --to torch_dist --merge-ranks other x
+    says "expert_tensor_parallel_size 3"
+    # copies of an expert that differ
+    rewrite 3 1 other/*/*/*.pt
+    exits 0 s2s-ckpt convert -q --to torch_dist --merge-ranks other same
+    exits 0 s2s-ckpt diff want same
+    [ ! -e x ]
+}
+
+@test "a name for layers is noted where Megatron looks for it, and the common state is else as it was" {
+    source=$DATA/mcore015_vlm_tp2
+    s2s-ckpt convert -q --to torch_dist --layers numbered "$source" numbered
+    s2s-ckpt convert -q --to torch_dist --layers auto numbered auto
+    python3 - "$source"/iter_*/common.pt numbered/iter_*/common.pt auto/iter_*/common.pt <<'EOF'
+import pickle, sys, zipfile
+
+class Reader(pickle.Unpickler):
+    def persistent_load(self, pid):
+        return pid[2:]
+    def find_class(self, module, name):
+        return super().find_class(module, name) if module == "argparse" else "%s.%s" % (module, name)
+
+def read(path):
+    with zipfile.ZipFile(path) as z:
+        assert z.testzip() is None
+        name = next(n for n in z.namelist() if n.endswith("data.pkl"))
+        return Reader(z.open(name)).load(), {n: z.read(n) for n in z.namelist() if n != name}
+
+(a, rest), (b, rest_b), (c, rest_c) = map(read, sys.argv[1:])
+assert rest == rest_b == rest_c
+assert b.pop("content_metadata") == {**a["content_metadata"], "non_homogeneous_layers": True}
+assert c == a
+a.pop("content_metadata")
+assert a == b
+EOF
 }
 
 @test "rank folders that are not whole are refused" {

@@ -185,6 +185,7 @@ static void close_all(struct job *job)
     free(job->others);
     json_decref(job->config);
     json_decref(job->common);
+    json_decref(job->metadata);
     free(job->config_text);
 }
 

@@ -11,7 +11,7 @@ struct job {
     struct s2s_ckpt *ckpt, **others;
     size_t n_others;
     enum ckpt_output to;
-    json_t *config, *common;
+    json_t *config, *common, *metadata;
     char *config_text;
     char source[33]; /* s2s_ckpt_identity when it was opened */
     struct s2s_ckpt_write how;

@@ -140,12 +140,9 @@ static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_e
                  job->opt->layers == CKPT_LAYERS_NUMBERED ? "numbered" : "on an axis");
     else if (rc == 0 && job->opt->layers)
         s2s_info("convert", "no stack of layers had to change");
-    if (rc == 0 && job->opt->layers == CKPT_LAYERS_NUMBERED) {
-        const json_t *common = s2s_ckpt_common(job->ckpt);
-        job->common = common ? json_copy((json_t *)common) : json_object();
-        s2s_ckpt_say_numbered(job->common);
-        job->how.common = job->common;
-    }
+    if (rc == 0)
+        job->metadata = s2s_ckpt_layers_metadata(s2s_ckpt_common(job->ckpt), job->opt->layers);
+    job->how.metadata = job->metadata;
     return rc;
 }
 

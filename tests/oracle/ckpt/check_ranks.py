@@ -165,14 +165,15 @@ def check(what, c, bad):
         # and for a model that is told that its layers are numbered
         numbered = os.path.join(tmp, "numbered")
         subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--merge-ranks", "--layers", "numbered", tmp + "/mp", numbered], check=True)
-        if what in AGAIN:
-            load_back(what + ", numbered", c, numbered, bad)
         # there and back
         if stacks(c):
             for how, source, to in (("stacked", numbered, "a"), ("numbered", out, "b")):
                 subprocess.run([program, "convert", "-q", "--to", "torch_dist", "--layers", how, source, os.path.join(tmp, to)], check=True)
             compare(what + ", stacked again", stored(glob.glob(tmp + "/a/iter_*")[0]), stored(tmp + "/dist"), bad)
             compare(what + ", numbered again", stored(glob.glob(tmp + "/b/iter_*")[0]), stored(glob.glob(numbered + "/iter_*")[0]), bad)
+        if what in AGAIN:
+            for name in ("numbered", "a", "b"):
+                load_back("%s, %s" % (what, name), c, os.path.join(tmp, name), bad)
 
 
 def stacks(c):

@@ -6,6 +6,8 @@ in_proj as [z_r x_r B_r C_r dt_r], its conv1d as [x_r B_r C_r]; experts and laye
   mp_rank_dense    tp 2, pp 2 of two virtual stages each, gated, tied (the last stage keeps a copy of the embedding)
   mp_rank_hybrid   tp 2, ep 2: Mamba, attention, experts of TEGroupedMLP and SequentialMLP, a shared expert, a latent projection
   mp_rank_tower    tp 2: a gated MLP, a tower whose MLP is not, a gated projector, the projection of multi-token prediction
+  mp_rank_etp1     tp 2, ep 2, experts not cut (expert_tensor_parallel_size 1): tensor rank r is expert rank r, so there are two folders;
+                   layers that are alike, norms of Megatron-Core's own layers, extra states
   mp_rank_packed   ep 2, gated experts of the old GroupedMLP, no pipeline: the folder's second number is the expert rank"""
 import argparse
 import hashlib
@@ -24,6 +26,7 @@ class Model:
         self.args = argparse.Namespace(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
                                        iteration=7, params_dtype=torch.bfloat16, **args)
         self.whole = {}
+        self.objects = []
         self.ranks = {}
         self.gen = torch.Generator().manual_seed(sum(map(ord, name)))
 
@@ -63,7 +66,7 @@ class Model:
                      "sha256": hashlib.sha256(v.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()}
                  for k, v in sorted(self.whole.items())}
         with open(os.path.join(out, self.name + ".expected.json"), "w", encoding="utf-8") as f:
-            json.dump({"tensors": table, "objects": {}}, f, indent=1)
+            json.dump({"tensors": table, "objects": {k: {"value": None} for k in self.objects}}, f, indent=1)
             f.write("\n")
 
 
@@ -154,6 +157,46 @@ def tower(out):
     m.save(out)
 
 
+def etp1(out):
+    h, ffn, experts, layers = 4, 6, 4, 2
+    m = Model("mp_rank_etp1", 2, 1, 1, 2, {"swiglu": False, "num_layers": layers, "hidden_size": h, "num_experts": experts,
+                                          "expert_tensor_parallel_size": 1, "moe_layer_freq": 1, "untie_embeddings_and_output_weights": True})
+    both = ((0, 0), (1, 1))
+
+    def give(name, whole, cut):
+        for tp, ep in both:
+            m.put(tp, 0, 0, ep, name, cut(whole, tp))
+
+    def stack(name, *shape):
+        return m.make("decoder.layers." + name, layers, *shape)
+
+    for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+        give(name, m.make(name, 8, h), m.rows)
+    whole = {"self_attention.linear_qkv.layer_norm_weight": (stack("self_attention.linear_qkv.layer_norm_weight", h), "input_layernorm.weight"),
+             "mlp.linear_fc1.layer_norm_weight": (stack("mlp.linear_fc1.layer_norm_weight", h), "pre_mlp_layernorm.weight"),
+             "mlp.router.weight": (stack("mlp.router.weight", experts, h), "mlp.router.weight")}
+    qkv, proj = stack("self_attention.linear_qkv.weight", 12, h), stack("self_attention.linear_proj.weight", h, h)
+    up, down = stack("mlp.experts.experts.linear_fc1.weight", experts, ffn, h), stack("mlp.experts.experts.linear_fc2.weight", experts, h, ffn)
+    for layer in range(layers):
+        at = "decoder.layers.%d." % layer
+        for tensor, name in whole.values():
+            give(at + name, tensor[layer], lambda w, r: w)
+        give(at + "self_attention.linear_qkv.weight", qkv[layer], m.rows)
+        give(at + "self_attention.linear_proj.weight", proj[layer], lambda w, r: w.chunk(2, 1)[r])
+        for tp, ep in both:
+            for i in range(2):
+                expert = at + "mlp.experts.local_experts.%d." % i
+                m.put(tp, 0, 0, ep, expert + "linear_fc1.weight", up[layer, 2 * ep + i])
+                m.put(tp, 0, 0, ep, expert + "linear_fc2.weight", down[layer, 2 * ep + i])
+                m.ranks[tp, 0, ep][0][expert + "linear_fc2._extra_state"] = None
+            # what differs between ranks is no copy of one tensor
+            m.ranks[tp, 0, ep][0][at + "self_attention.linear_qkv._extra_state"] = torch.tensor([tp], dtype=torch.uint8)
+            m.ranks[tp, 0, ep][0]["output_layer._extra_state"] = None
+    m.objects = ["decoder.layers.self_attention.linear_qkv._extra_state/shard_%d_2" % i for i in range(layers)]
+    m.objects += ["decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_%d.%d_2.4" % (i, e) for i in range(layers) for e in range(experts)]
+    m.save(out)
+
+
 def packed(out):
     h, ffn, experts = 4, 6, 4
     m = Model("mp_rank_packed", 1, 1, 1, 2, {"swiglu": True, "num_layers": 1, "hidden_size": h, "num_experts": experts})
@@ -173,3 +216,4 @@ dense(sys.argv[1])
 hybrid(sys.argv[1])
 tower(sys.argv[1])
 packed(sys.argv[1])
+etp1(sys.argv[1])

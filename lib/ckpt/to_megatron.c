@@ -28,53 +28,6 @@ static int read_config(json_t **config, const struct s2s_ckpt *ckpt, struct s2s_
                                    at.text);
 }
 
-/* ---- the arguments that Megatron's scripts read back (--use-checkpoint-args) ---- */
-
-static void set_activation(json_t *args, const json_t *config)
-{
-    const char *name = json_string_value(json_object_get(config, "hidden_act"));
-    if (!name)
-        name = json_string_value(json_object_get(config, "mlp_hidden_act"));
-    if (!name)
-        return;
-    bool squared = strcmp(name, "relu2") == 0;
-    json_object_set_new(args, "swiglu", json_boolean(strcmp(name, "silu") == 0));
-    json_object_set_new(args, "squared_relu", json_boolean(squared));
-}
-
-static json_t *make_args(const json_t *config, const struct s2s_ckpt_plan *plan)
-{
-    json_t *args = json_object(), *value;
-    const json_t *text = json_object_get(config, "text_config");
-    text = text ? text : json_object_get(config, "llm_config");
-    text = text ? text : config;
-    for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++)
-        if ((value = json_object_get(text, key->config)) && !json_is_null(value))
-            json_object_set(args, key->args, value);
-    int64_t heads = json_integer_value(json_object_get(args, "num_attention_heads"));
-    int64_t groups = json_integer_value(json_object_get(args, "num_query_groups"));
-    int64_t hidden = json_integer_value(json_object_get(args, "hidden_size"));
-    if (heads > 0)
-        json_object_set_new(args, "group_query_attention", json_boolean(groups && groups != heads));
-    if (heads > 0 && hidden % heads == 0 && !json_object_get(args, "kv_channels"))
-        json_object_set_new(args, "kv_channels", json_integer(hidden / heads));
-    set_activation(args, text);
-    bool output = false;
-    for (size_t i = 0; i < plan->n_targets; i++) {
-        const struct s2s_ckpt_target *t = &plan->targets[i];
-        bool words = strstr(t->name, "word_embeddings.weight") != NULL;
-        if (words && t->n_dims == 2) {
-            json_object_set_new(args, "padded_vocab_size", json_integer(t->shape[0]));
-            /* without it nothing would say which rows are padding */
-            if (!json_object_get(args, "vocab_size"))
-                json_object_set_new(args, "vocab_size", json_integer(t->pieces[0].size[0]));
-        }
-        output |= strstr(t->name, "output_layer.weight") != NULL;
-    }
-    json_object_set_new(args, "untie_embeddings_and_output_weights", json_boolean(output));
-    return args;
-}
-
 int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
                          const struct ckpt_map_request *request, struct ckpt_map_result *result,
                          struct s2s_error *err)
@@ -96,7 +49,7 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
     if (rc == 0)
         rc = s2s_hf_common(common, request->ckpt, err);
     if (rc == 0) {
-        json_object_set_new(*common, "args", make_args(full.config, plan));
+        json_object_set_new(*common, "args", ckpt_config_args(full.config, plan));
         /* no optimizer is here: what the tensors' names follow is all that is said */
         json_t *metadata = s2s_ckpt_layers_metadata(NULL, request->layers);
         json_object_set_new(*common, "content_metadata",

@@ -160,3 +160,56 @@ JSON
     exits 0 s2s-ckpt convert --map mixtral --to hf in none
     says "no config.json: its router does not divide by the sum of the chosen weights"
 }
+
+# what the common state in out/ says of these arguments
+args() {
+    python3 - "$@" <<'PY'
+import glob, json, pickle, sys, zipfile
+z = zipfile.ZipFile(glob.glob("out/*/common.pt")[0])
+args = vars(pickle.loads(z.read([n for n in z.namelist() if n.endswith("data.pkl")][0]))["args"])
+print(" ".join(json.dumps(args.get(key)) for key in sys.argv[1:]))
+PY
+}
+
+@test "to Megatron: layers_block_type and rope_parameters of newer configurations become arguments" {
+    s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
+    for kinds in '"mamba", "attention", "moe", "mamba", "mlp", "moe"' \
+        '"linear_attention", "full_attention", "moe", "linear_attention", "mlp", "moe"'; do
+        jq "del(.hybrid_override_pattern, .num_hidden_layers) + {layers_block_type: [$kinds]}" hf/config.json >config.json
+        rm -rf out
+        exits 0 s2s-ckpt convert --to torch_dist --map nemotron_h --config config.json hf out
+        case $output in *WARN* | *warn*) false ;; esac
+        [ "$(args hybrid_override_pattern num_layers normalization position_embedding_type moe_router_score_function moe_router_num_groups)" = \
+            '"M*EM-E" 6 "RMSNorm" "none" "sigmoid" null' ]
+    done
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/qwen3" out
+    [ "$(args rotary_base qk_layernorm add_qkv_bias swiglu add_bias_linear apply_layernorm_1p)" = "1000000 true false true false false" ]
+    jq '.layers_block_type = ["mamba", "rwkv"]' hf/config.json | jq 'del(.hybrid_override_pattern)' >config.json
+    rm -r out
+    exits 0 s2s-ckpt convert --to torch_dist --map nemotron_h --config config.json hf out
+    says 'layer 1 is "rwkv", which Megatron'"'"'s pattern has not'
+}
+
+@test "where Megatron and transformers compute a Nemotron-H differently, both ways say so" {
+    s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
+    while IFS='|' read -r change why; do
+        jq ". + {layer_norm_epsilon: 1e-5, num_experts_per_tok: 2} + $change" hf/config.json >config.json
+        rm -rf out
+        exits 0 s2s-ckpt convert --to torch_dist --map nemotron_h --config config.json hf out
+        if [ -n "$why" ]; then
+            says "$why"
+        else
+            case $output in *Megatron*) false ;; esac
+        fi
+    done <<'LIST'
+{}|
+{layer_norm_epsilon: 1e-6}|Megatron's norm inside of Mamba layers has 1e-5
+{num_experts_per_tok: 1}|norm_topk_prob is true with num_experts_per_tok 1
+{num_experts_per_tok: 1, norm_topk_prob: false}|
+{norm_topk_prob: false}|norm_topk_prob is false with num_experts_per_tok 2
+{n_group: 2, topk_group: 1}|
+{n_group: 2, topk_group: 2, num_experts_per_tok: 4}|
+{n_group: 2, topk_group: 1, num_experts_per_tok: 3}|1 of 2 groups of experts: transformers judges a group by its two best experts, Megatron by its best 3
+LIST
+}

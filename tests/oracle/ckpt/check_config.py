@@ -3,6 +3,7 @@ finds every weight and no other, and gives the logits of the model that the weig
 
 check_config.py [MODELS [FAMILY..]]: so many models a family (8). Exit 0 ok, 1 different, 77 a library is absent."""
 import argparse
+import glob
 import json
 import os
 import shutil
@@ -56,15 +57,52 @@ def write_dist(folder, tensors, args):
         json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}, f)
 
 
+def effective(args):
+    """without what Megatron's script says in any case, and does not use for such a model"""
+    off = [] if args.get("group_query_attention") else ["num_query_groups"]
+    if not args.get("num_experts") or "E" not in (args.get("hybrid_override_pattern") or "E"):
+        off += [k for k in args if k.startswith("moe_")]
+    if args.get("position_embedding_type") != "rope":
+        off += [k for k in args if k.startswith("rotary_")]
+    if not args.get("use_rope_scaling"):
+        off += ["rope_scaling_factor"]
+    if set(args.get("window_attn_skip_freq") or [1]) == {1}:
+        off += ["window_attn_skip_freq"]
+    return {k: v for k, v in args.items() if k not in off and v not in (None, False, "vanilla")}
+
+
+def check_args(what, map_name, source, tmp, want):
+    """the arguments that go with Megatron's names, as its own script would have saved them"""
+    dist = os.path.join(tmp, "args")
+    p = subprocess.run([program, "convert", "--strict", "--to", "torch_dist", "--map", map_name, source, dist], capture_output=True, text=True,
+                       check=True)
+    if "WARN" in p.stderr.upper():
+        bad.append("%s: to Megatron: %s" % (what, p.stderr))
+    got = vars(torch.load(glob.glob(os.path.join(dist, "*", "common.pt"))[0], weights_only=False)["args"])
+    if "hybrid_layer_pattern" in want:
+        want = dict(want, hybrid_layer_pattern=None, hybrid_override_pattern=want["hybrid_layer_pattern"])
+    for key, value in effective(want).items():
+        mine = got.get(key)
+        if isinstance(value, tuple):
+            value = list(value)
+        same = abs(mine - value) <= 1e-12 * abs(value) if isinstance(value, float) and mine is not None else mine == value
+        if not same:
+            bad.append("%s: argument %s is %s, not %s" % (what, key, mine, value))
+    more = {k: v for k, v in effective(got).items() if k in want and want[k] in (None, False) and k not in ("mamba_num_heads", "hybrid_override_pattern")}
+    bad.extend("%s: argument %s is %s, expected none" % (what, k, v) for k, v in more.items())
+
+
 def check(family, seed, tmp):
     what = "%s %d" % (family, seed)
-    model, _ = families.make(family, seed)
+    model, map_name = families.make(family, seed)
     source, dist, out = (os.path.join(tmp, x) for x in ("hf", "dist", "out"))
     model.save_pretrained(source)
     model = load(what, source)  # with the same implementation of experts
     original, c = load_file(os.path.join(source, "model.safetensors")), model.config
     hybrid = family == "nemotron_h"
-    write_dist(dist, (names.hybrid if hybrid else names.decoder)(original, c), (megatron_args.hybrid if hybrid else megatron_args.decoder)(c))
+    args = (megatron_args.hybrid if hybrid else megatron_args.decoder)(c)
+    check_args(what, map_name, source, tmp, args)
+    write_dist(dist, (names.hybrid if hybrid else names.decoder)(original, c), args)
     # nothing in Megatron's names tells them from Qwen's
     said = convert(dist, out, *(["--map", "mixtral"] if family == "mixtral" else []))
     lines = [x for x in said.splitlines() if "no config.json" in x or "do not say" in x]

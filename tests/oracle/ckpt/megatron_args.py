@@ -40,8 +40,8 @@ def hybrid(c):
     limited = c.n_group > 1
     return dict(
         num_layers=c.num_hidden_layers, hidden_size=c.hidden_size, ffn_hidden_size=c.intermediate_size, vocab_size=c.vocab_size,
-        num_attention_heads=c.num_attention_heads, group_query_attention=True, num_query_groups=c.num_key_value_heads,
-        kv_channels=c.head_dim, max_position_embeddings=c.max_position_embeddings, normalization="RMSNorm",
+        num_attention_heads=c.num_attention_heads, group_query_attention=c.num_key_value_heads != c.num_attention_heads,
+        num_query_groups=c.num_key_value_heads, kv_channels=c.head_dim, max_position_embeddings=c.max_position_embeddings, normalization="RMSNorm",
         norm_epsilon=c.layer_norm_epsilon, apply_layernorm_1p=False, add_bias_linear=False, swiglu=False, squared_relu=True,
         untie_embeddings_and_output_weights=True, position_embedding_type="none", rotary_percent=1.0, rotary_base=10000,
         hybrid_layer_pattern=c.hybrid_override_pattern, hybrid_override_pattern=None, mamba_num_heads=None,

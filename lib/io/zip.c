@@ -1,6 +1,5 @@
 #include "lib/io/zip.h"
 
-
 #include "lib/base/base.h"
 #include "lib/io/crc32.h"
 #include "lib/io/pread.h"

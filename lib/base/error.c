@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/utf8.h"
+
 static const struct {
     const char *name, *text;
     int exit_status;
@@ -38,6 +40,14 @@ int s2s_errc_exit_status(int code)
     return idx < sizeof errc_table ? errc_table[idx].exit_status : 1;
 }
 
+/* What a message quotes comes from files: it is shown as text, on one line. */
+static void put_text(char *out, size_t cap, const char *fmt, va_list ap)
+{
+    char raw[sizeof((struct s2s_error *)NULL)->text];
+    vsnprintf(raw, sizeof raw, fmt, ap);
+    s2s_utf8_show_text(out, cap, raw);
+}
+
 int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
 {
     if (!err)
@@ -46,7 +56,7 @@ int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     err->code = code;
     err->hint[0] = 0;
-    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    put_text(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
     return code;
 }
@@ -60,7 +70,7 @@ int s2s_error_errno(struct s2s_error *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     err->code = code;
     err->hint[0] = 0;
-    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    put_text(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
     size_t len = strlen(err->text);
     snprintf(err->text + len, sizeof err->text - len, ": %s", strerror(saved));
@@ -74,7 +84,7 @@ int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
     char context[sizeof err->text];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(context, sizeof context - 2, fmt, ap);
+    put_text(context, sizeof context - 2, fmt, ap);
     va_end(ap);
     size_t context_len = strlen(context);
     context[context_len++] = ':';
@@ -88,13 +98,28 @@ int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
     return rc;
 }
 
+int s2s_error_line(struct s2s_error *err, int rc, const char *fmt, ...)
+{
+    if (!err)
+        return rc;
+    const size_t len = strlen(err->text);
+    va_list ap;
+    if (len + 8 > sizeof err->text)
+        return rc;
+    err->text[len] = '\n';
+    va_start(ap, fmt);
+    put_text(err->text + len + 1, sizeof err->text - len - 1, fmt, ap);
+    va_end(ap);
+    return rc;
+}
+
 int s2s_error_hint(struct s2s_error *err, int rc, const char *fmt, ...)
 {
     if (!err || err->hint[0])
         return rc;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(err->hint, sizeof err->hint, fmt, ap);
+    put_text(err->hint, sizeof err->hint, fmt, ap);
     va_end(ap);
     return rc;
 }

@@ -1,7 +1,9 @@
 /*
  * Errors that somebody outside can cause (bytes, options, disk, network, another rank). A function
  * that can fail returns 0 or more on success and a negative enum s2s_errc otherwise, after filling
- * the caller's struct s2s_error. The library never prints.
+ * the caller's struct s2s_error. The library never prints. Whatever a message quotes, it is one
+ * line: control characters are shown as \n, \x1b (lib/base/utf8.h), only s2s_error_line begins
+ * another.
  */
 #ifndef S2S_BASE_ERROR_H
 #define S2S_BASE_ERROR_H
@@ -69,6 +71,10 @@ int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
 
 /* Says how to mend it (the first hint wins: it is nearest to the cause); returns rc unchanged. */
 int s2s_error_hint(struct s2s_error *err, int rc, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Puts a line of its own behind the text, of a list ("  name"); returns rc unchanged. */
+int s2s_error_line(struct s2s_error *err, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 void s2s_error_clear(struct s2s_error *err);

@@ -72,7 +72,7 @@ bool s2s_log_on(enum s2s_log_level level, const char *room)
 void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
 {
     static const char *const words[] = {"", "warning: ", "", ""};
-    char line[2048];
+    char body[2048], line[2048];
     if (!s2s_log_on(level, room))
         return;
     int len = rank_shown >= 0 ? snprintf(line, sizeof line, "%s[%d]", program_name, rank_shown)
@@ -81,12 +81,11 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
                     room ? room : "", words[level]);
     va_list ap;
     va_start(ap, fmt);
-    int body = vsnprintf(line + len, sizeof line - (size_t)len - 1, fmt, ap);
+    vsnprintf(body, sizeof body, fmt, ap);
     va_end(ap);
-    len += body < 0 ? 0 : body;
-    if (len > (int)sizeof line - 2)
-        len = (int)sizeof line - 2;
-    s2s_utf8_calm(line, len);
+    /* a message is one line, whatever the names that it quotes hold */
+    s2s_utf8_show_text(line + len, sizeof line - (size_t)len - 1, body);
+    len = (int)strlen(line);
     line[len++] = '\n';
     /* one write, so that lines of several ranks do not mix; a lost message is no reason to fail */
     if (write(STDERR_FILENO, line, (size_t)len) < 0)

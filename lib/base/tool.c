@@ -1,5 +1,4 @@
 #include "lib/base/tool.h"
-#include "lib/base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -328,10 +327,6 @@ int s2s_tool_end(int rc, struct s2s_error *err)
     int status = rc < 0 ? s2s_errc_exit_status(rc) : rc;
     if (rc < 0) {
         /* fputs through stderr, not the log: an error is shown whatever the level */
-        if (err) {
-            s2s_utf8_calm(err->text, (int)strlen(err->text));
-            s2s_utf8_calm(err->hint, (int)strlen(err->hint));
-        }
         if (err && err->text[0])
             fprintf(stderr, "%s: %s%s%s\n", tool_name, err->text, err->hint[0] ? "; " : "",
                     err->hint);

@@ -1,5 +1,6 @@
 #include "lib/base/utf8.h"
 
+#include <stdio.h>
 #include <string.h>
 
 int s2s_utf8_len(const char *at, const char *end)
@@ -79,14 +80,44 @@ int s2s_utf8_columns(const char *at, int len)
     return 1;
 }
 
-void s2s_utf8_calm(char *text, int len)
+/* what is never shown as it is: C0, DEL and C1 controls, line and paragraph separators, and those
+ * that embed, override or isolate a direction */
+static bool is_control(uint32_t code)
 {
-    for (int i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
-            text[i] = '?';
-        /* U+0080 to U+009F: some terminals take them for escape sequences */
-        if (c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] < 0xa0)
-            text[i] = text[i + 1] = '?';
+    return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||
+           (code >= 0x2066 && code <= 0x2069);
+}
+
+int s2s_utf8_show(char out[S2S_UTF8_SHOWN], const char *at, const char *end)
+{
+    static const char named[] = "\n\r\t", letters[] = "nrt";
+    int len = s2s_utf8_len(at, end);
+    const bool valid = len > 0;
+    len = valid ? len : 1;
+    const char *name = *at ? strchr(named, *at) : NULL;
+    if (name) {
+        snprintf(out, S2S_UTF8_SHOWN, "\\%c", letters[name - named]);
+    } else if (valid && !is_control(code_of(at, len))) {
+        memcpy(out, at, (size_t)len);
+        out[len] = 0;
+    } else {
+        for (int i = 0; i < len; i++)
+            snprintf(out + 4 * i, 5, "\\x%02x", (unsigned char)at[i]);
     }
+    return len;
+}
+
+void s2s_utf8_show_text(char *out, size_t cap, const char *text)
+{
+    char shown[S2S_UTF8_SHOWN];
+    size_t used = 0;
+    for (const char *end = text + strlen(text); text < end;) {
+        text += s2s_utf8_show(shown, text, end);
+        const size_t len = strlen(shown);
+        if (used + len >= cap)
+            break;
+        memcpy(out + used, shown, len);
+        used += len;
+    }
+    out[used] = 0;
 }

@@ -18,8 +18,17 @@ int s2s_utf8_len(const char *at, const char *end);
  * Asian scripts and pictures, 0 for marks that join the one before, else 1. */
 int s2s_utf8_columns(const char *at, int len);
 
-/* Makes control characters of the len bytes at text (newline and tab aside) question marks: names
- * out of files reach terminals, which obey them. */
-void s2s_utf8_calm(char *text, int len);
+/*
+ * Names out of files reach terminals, which obey control characters, and readers, who take a new
+ * line for another message. s2s_utf8_show writes the character at `at` as text that does neither,
+ * zero-ended: as it is, or as \n, \r, \t or \xNN for each byte of control characters, of those that
+ * turn the direction of text or end a line, and of what is not UTF-8. Returns the bytes read. at <
+ * end.
+ */
+enum { S2S_UTF8_SHOWN = 17 };
+int s2s_utf8_show(char out[S2S_UTF8_SHOWN], const char *at, const char *end);
+/* The same of a whole zero-ended text: as many whole characters as fit into cap bytes, the zero
+ * included. */
+void s2s_utf8_show_text(char *out, size_t cap, const char *text);
 
 #endif

@@ -93,30 +93,36 @@ static char *list_extra(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want 
 enum { SHORT_LIST = 8 };
 
 struct list {
-    struct s2s_buf text; /* lines, each "\n  name ..." */
+    char *lines[SHORT_LIST];
     size_t n;
 };
 
 static void list_note(struct list *list, const char *line)
 {
-    if (list->n == SHORT_LIST) {
-        for (char *at = list->text.data, *end; at && *at; at = end) {
-            end = strchr(at + 1, '\n');
-            s2s_log(S2S_LOG_ERROR, "ckpt", "%.*s", (int)(end ? end - at - 3 : (long)strlen(at) - 3),
-                    at + 3);
-        }
-        s2s_buf_clear(&list->text);
+    if (list->n < SHORT_LIST) {
+        list->lines[list->n++] = s2s_xstrdup(line);
+        return;
     }
-    if (list->n >= SHORT_LIST)
-        s2s_log(S2S_LOG_ERROR, "ckpt", "%s", line);
-    else
-        s2s_buf_printf(&list->text, "\n  %s", line);
-    list->n++;
+    if (list->n++ == SHORT_LIST)
+        for (int i = 0; i < SHORT_LIST; i++) {
+            s2s_log(S2S_LOG_ERROR, "ckpt", "%s", list->lines[i]);
+            free(list->lines[i]);
+        }
+    s2s_log(S2S_LOG_ERROR, "ckpt", "%s", line);
 }
 
-static const char *list_text(const struct list *list)
+/* the list as lines of the error, and its end */
+static void list_end(struct list *list, int rc, struct s2s_error *err)
 {
-    return list->n > SHORT_LIST ? " listed above" : list->text.data ? list->text.data : "";
+    for (size_t i = 0; list->n <= SHORT_LIST && i < list->n; i++) {
+        s2s_error_line(err, rc, "  %s", list->lines[i]);
+        free(list->lines[i]);
+    }
+}
+
+static const char *list_where(const struct list *list)
+{
+    return list->n > SHORT_LIST ? " listed above" : "";
 }
 
 static void check_one(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *want,
@@ -150,17 +156,18 @@ int s2s_ckpt_check(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *want
     for (size_t i = 0; i < n; i++)
         check_one(ckpt, &wants[i], &absent, &wrong);
     int rc = 0;
-    if (absent.n)
-        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent (%zu):%s%s%s",
-                           s2s_ckpt_path(ckpt), absent.n, list_text(&absent),
-                           wrong.n ? "\nof another shape or dtype:" : "",
-                           wrong.n ? list_text(&wrong) : "");
-    else if (wrong.n)
+    if (absent.n) {
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent (%zu):%s",
+                           s2s_ckpt_path(ckpt), absent.n, list_where(&absent));
+        list_end(&absent, rc, err);
+        if (wrong.n)
+            s2s_error_line(err, rc, "of another shape or dtype:%s", list_where(&wrong));
+    } else if (wrong.n) {
         rc = s2s_error_set(err, S2S_E_SHAPE, "%s: of another shape or dtype (%zu):%s",
-                           s2s_ckpt_path(ckpt), wrong.n, list_text(&wrong));
+                           s2s_ckpt_path(ckpt), wrong.n, list_where(&wrong));
+    }
+    list_end(&wrong, rc, err);
     if (extra)
         *extra = list_extra(ckpt, wants, n);
-    s2s_buf_release(&absent.text);
-    s2s_buf_release(&wrong.text);
     return rc;
 }

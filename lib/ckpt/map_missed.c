@@ -154,8 +154,8 @@ static const char *nearest(const struct ckpt_map_engine *e, const char *name)
 
 int ckpt_map_missed(struct ckpt_map_engine *e)
 {
-    struct s2s_buf text = S2S_BUF_INIT;
-    size_t n = 0;
+    char *shown[SHORT_LIST];
+    size_t n = 0, n_shown = 0;
     if (e->n_missed)
         qsort(e->missed, e->n_missed, sizeof *e->missed, by_name);
     for (size_t i = 0; i < e->n_missed; i++) {
@@ -170,18 +170,19 @@ int ckpt_map_missed(struct ckpt_map_engine *e)
             s2s_buf_printf(&line, " (of %s)", m->of);
         if (near)
             s2s_buf_printf(&line, " (nearest: %s)", near);
-        if (n < SHORT_LIST)
-            s2s_buf_printf(&text, "\n  %s", line.data);
-        else
-            s2s_log(S2S_LOG_ERROR, "ckpt", "wanted but absent: %s", line.data);
+        if (n++ < SHORT_LIST) {
+            shown[n_shown++] = line.data;
+            continue;
+        }
+        s2s_log(S2S_LOG_ERROR, "ckpt", "wanted but absent: %s", line.data);
         s2s_buf_release(&line);
-        n++;
     }
     n += (size_t)e->n_missed_more;
-    int rc = n ? s2s_error_set(e->err, S2S_E_NOTFOUND, "wanted but absent (%zu):%s", n,
-                               text.data ? text.data : "")
-               : 0;
-    s2s_buf_release(&text);
+    int rc = n ? s2s_error_set(e->err, S2S_E_NOTFOUND, "wanted but absent (%zu):", n) : 0;
+    for (size_t i = 0; i < n_shown; i++) {
+        s2s_error_line(e->err, rc, "  %s", shown[i]);
+        free(shown[i]);
+    }
     return rc;
 }
 

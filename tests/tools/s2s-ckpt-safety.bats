@@ -56,6 +56,60 @@ sys.exit("control characters: %r" % text if bad else 0)'
     printf '%s' "$output" | python3 -c 'import json,sys; assert "two\nlines" in {t["name"] for t in json.load(sys.stdin)["tensors"]}'
 }
 
+@test "no name forges a line: tensors, files, classes, configs and folders in errors, warnings and lists" {
+    # forged: no line of $output is the one that the names try to put there
+    forged() {
+        calm
+        ! printf '%s\n' "$output" | grep -q '^s2s-ckpt: all is well' || { printf '%s\n' "$output" >&2; return 1; }
+        says '\ns2s-ckpt: all is well'
+    }
+    local evil=$'x\ns2s-ckpt: all is well'
+    tensors a.safetensors 'x\ns2s-ckpt: all is well' b
+    tensors b.safetensors b
+    exits 1 s2s-ckpt diff a.safetensors b.safetensors
+    forged
+    exits 1 s2s-ckpt cat a.safetensors "$evil?"
+    forged
+    exits 2 s2s-ckpt ls "$evil"
+    forged
+    mkdir "$evil" && tensors "$evil/model.safetensors" b
+    exits 0 s2s-ckpt verify "$evil"
+    forged
+    python3 - "$evil" <<'PY'
+import json, os, sys, zipfile
+evil = sys.argv[1]
+def torch(path, pickle):
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("archive/data.pkl", pickle)
+text = evil.encode()
+# a class, an attribute and a storage of such names; a tensor whose storage is not there
+torch("opaque.pt", b"\x80\x04\x8c\x01m\x8c" + bytes([len(text)]) + text + b"\x93.")
+torch("hostile.pt", b"\x80\x04\x8c\x02os\x8c" + bytes([len(text)]) + text + b"\x93)R.")
+key = b"X" + len(text).to_bytes(4, "little") + text
+torch("storage.pt", b"\x80\x02}" + key + b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n" + key +
+      b"X\x03\0\0\0cpuK\x01tQK\0K\x01\x85K\x01\x85\x89}tRs.")
+os.mkdir("sharded")
+json.dump({"weight_map": {evil: "model-00001.safetensors"}}, open("sharded/model.safetensors.index.json", "w"))
+os.mkdir("backend")
+json.dump({"sharded_backend": evil}, open("backend/metadata.json", "w"))
+open("backend/.metadata", "w")
+PY
+    cp b.safetensors sharded/model-00001.safetensors
+    for file in opaque.pt; do
+        exits 0 s2s-ckpt ls $file
+        forged
+    done
+    for file in hostile.pt storage.pt sharded backend; do
+        exits 1 s2s-ckpt ls $file
+        forged
+    done
+    # in the lists of what is absent and of what no map wants
+    printf 'family own\na b copy\n' >own.map
+    tensors hf.safetensors 'x\ns2s-ckpt: all is well' b
+    exits 1 s2s-ckpt convert --strict --to torch_dist --map own.map hf.safetensors out
+    forged
+}
+
 @test "tensors named like paths stay names" {
     mkdir -p deep/er
     tensors deep/er/in.safetensors '../../x' '/tmp/s2s-never' '..' '.' 'a/b'

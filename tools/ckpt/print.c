@@ -1,5 +1,9 @@
 #include "tools/ckpt/ckpt_tool.h"
 
+#include <string.h>
+
+#include "lib/base/utf8.h"
+
 const char *ckpt_bytes_text(char text[32], int64_t bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
@@ -21,17 +25,13 @@ void ckpt_print_shape(const int64_t *shape, int n_dims)
 
 void ckpt_print_name(const char *name)
 {
-    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
-        if (*c == '\\')
-            fputs("\\\\", stdout);
-        else if (*c == '\n' || *c == '\t')
-            fputs(*c == '\n' ? "\\n" : "\\t", stdout);
-        else if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0))
-            printf("\\x%02x", *c);
-        else if (c > (const unsigned char *)name && c[-1] == 0xc2 && *c < 0xa0)
-            printf("\\x%02x", *c);
-        else
-            putchar(*c);
+    char shown[S2S_UTF8_SHOWN];
+    for (const char *at = name, *end = name + strlen(name); at < end;) {
+        if (*at == '\\')
+            putchar('\\');
+        at += s2s_utf8_show(shown, at, end);
+        fputs(shown, stdout);
+    }
 }
 
 void ckpt_print_json_text(const char *text)

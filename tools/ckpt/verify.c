@@ -78,9 +78,9 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
                counts->n_unchecked);
         return;
     }
-    printf("%s: %s, %zu tensors, %s, %zu objects: complete and consistent", s2s_ckpt_path(ckpt),
-           s2s_ckpt_format(ckpt), counts->n_tensors, ckpt_bytes_text(bytes, counts->bytes),
-           counts->n_objects);
+    ckpt_print_name(s2s_ckpt_path(ckpt));
+    printf(": %s, %zu tensors, %s, %zu objects: complete and consistent", s2s_ckpt_format(ckpt),
+           counts->n_tensors, ckpt_bytes_text(bytes, counts->bytes), counts->n_objects);
     if (counts->n_files)
         printf("; %zu files as the manifest says", counts->n_files);
     else if (counts->n_unchecked)

@@ -166,7 +166,7 @@ torch("bomb_dicts", zipped(b"\x80\x02}q\0(" + b"NN" * 100000 + b"uccollections\n
 torch("bomb_text", zipped(b"\x80\x02" + text("x" * 100000) + b"q\0c_codecs\nencode\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
 torch("doubles_none", zipped(b"\x80\x02]q\0Na" + b"".join(b"0](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b"."), "repeat")
 torch("long_names", zipped(b"\x80\x02" + text("k" * 100000) + b"q\0" + b"0}q\1h\0Ns" + b"".join(b"0}q" + bytes([i + 1]) + b"h\0h" + bytes([i]) + b"s" for i in range(1, 200)) + b"."), "a name of")
-torch("name_of_escapes", zipped(b"\x80\x02}" + text("w\x1b]0;owned\x07\x1b[2J") + rebuild(size=b"(K\5t") + b"s.", floats), "w?]0;owned??[2J")
+torch("name_of_escapes", zipped(b"\x80\x02}" + text("w\x1b]0;owned\x07\x1b[2J") + rebuild(size=b"(K\5t") + b"s.", floats), "w\\x1b]0;owned\\x07\\x1b[2J")
 torch("repeated_row", zipped(state(rebuild(size=b"(\x8a\x06" + struct.pack("<q", 1 << 45)[:6] + b"t", stride=b"(K\x00t")), floats), "absurd")
 torch("many_views", zipped(b"\x80\x02}" + b"".join(text("w%d" % i) + rebuild(size=b"(J\0\0\0\x40t", stride=b"(K\x00t") + b"s" for i in range(8)) + b".", floats), "absurd")
 torch("nine_axes", zipped(state(rebuild(size=b"(" + b"K\1" * 9 + b"t", stride=b"(" + b"K\1" * 9 + b"t")), floats), "at most 8 axes")

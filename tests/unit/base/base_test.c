@@ -78,6 +78,26 @@ struct squares {
     int values[1000];
 };
 
+static void errors_quote_names_on_one_line(void **state)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    int rc = s2s_error_set(&err, S2S_E_FORMAT, "tensor %s", "a\ns2s-ckpt: all is well\x1b[2J");
+    rc = s2s_error_add(&err, rc, "%s", "file\r");
+    s2s_error_line(&err, rc, "  %s", "x\ny");
+    s2s_error_hint(&err, rc, "%s", "\x07");
+    assert_string_equal(err.text, "file\\r: tensor a\\ns2s-ckpt: all is well\\x1b[2J\n  x\\ny");
+    assert_string_equal(err.hint, "\\x07");
+    /* what does not fit ends behind a whole character, whichever way it comes */
+    char many[sizeof err.text];
+    memset(many, '\x1b', sizeof many - 1);
+    many[sizeof many - 1] = 0;
+    s2s_error_set(&err, S2S_E_FORMAT, "%s", many);
+    assert_int_equal(strlen(err.text) % 4, 0);
+    for (int i = 0; i < 400; i++)
+        s2s_error_line(&err, rc, "%s", "\x1b");
+    assert_true(strlen(err.text) < sizeof err.text);
+}
+
 static int squares_source(void *ctx, void **item, struct s2s_error *err)
 {
     struct squares *s = ctx;
@@ -256,6 +276,7 @@ int main(void)
         cmocka_unit_test(pieces_lie_apart_and_are_zeroed),
         cmocka_unit_test(numbers_are_read_whole_or_refused),
         cmocka_unit_test(errors_gain_context_in_front_and_keep_the_first_hint),
+        cmocka_unit_test(errors_quote_names_on_one_line),
         cmocka_unit_test(ordered_threads_keep_the_order_of_the_source),
         cmocka_unit_test(ordered_threads_report_the_first_failure_in_order),
         cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),

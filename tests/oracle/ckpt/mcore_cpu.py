@@ -77,8 +77,8 @@ def absent(*_, **__):
     raise NotImplementedError
 
 
-def start():
-    """Imports megatron-core and makes its groups of one. ImportError when it is not there."""
+def cuda_stand_ins():
+    """What megatron-core's Mamba layers import"""
     stand_in("mamba_ssm.ops.triton.selective_state_update", selective_state_update=absent)
     stand_in("mamba_ssm.ops.triton.layernorm_gated", RMSNorm=RMSNormGated)
     stand_in("mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined=mamba_chunk_scan_combined,
@@ -89,13 +89,6 @@ def start():
         stand_in("einops", rearrange=rearrange, repeat=absent)
     stand_in("causal_conv1d", causal_conv1d_fn=causal_conv1d_fn, causal_conv1d_update=absent)
     stand_in("causal_conv1d.causal_conv1d_varlen", causal_conv1d_varlen_states=absent)
-    import torch.distributed as dist
-    if not torch.cuda.is_available():
-        torch.cuda.current_device = lambda: torch.device("cpu")
-        torch.cuda.synchronize = lambda *a, **k: None
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    from megatron.core import parallel_state
     try:
         import triton  # noqa: F401
     except ImportError:  # only needed for inference
@@ -103,6 +96,18 @@ def start():
         sys.modules[name] = types.ModuleType(name)
         for member in ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge"):
             setattr(sys.modules[name], member, absent)
+
+
+def start():
+    """Imports megatron-core and makes its groups of one. ImportError when it is not there."""
+    cuda_stand_ins()
+    import torch.distributed as dist
+    if not torch.cuda.is_available():
+        torch.cuda.current_device = lambda: torch.device("cpu")
+        torch.cuda.synchronize = lambda *a, **k: None
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    from megatron.core import parallel_state
     parallel_state.initialize_model_parallel()
     from megatron.core.fusions import fused_softmax
     own = fused_softmax.get_sliding_window_causal_mask  # asks for a GPU by name

@@ -1,0 +1,185 @@
+"""Checkpoints that several releases of megatron-core write from 1 to 4 processes: models of all kinds, every sharding type that the release's
+distributed optimizer has, sync and async. `s2s-ckpt ls --sha256` must list what the models held, `verify` find nothing; what `reshard`,
+`convert` and `prune` make of them is loaded by the same release, in another parallelism where that is possible, and compared again.
+The releases: folders (as `pip install --no-deps --target FOLDER megatron-core==0.15.3` makes them) in S2S_MCORE_VERSIONS, colon-separated;
+without it those in build/mcore/* and the one that Python itself has. Exit 0 ok, 1 different, 77 none is there."""
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch  # noqa: F401
+except ImportError:
+    sys.exit(77)
+
+here = os.path.dirname(os.path.abspath(__file__))
+program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
+DTYPES = {"torch.float32": "F32", "torch.bfloat16": "BF16", "torch.float16": "F16", "torch.int64": "I64", "torch.int32": "I32", "torch.uint8": "U8",
+          "torch.float64": "F64", "torch.bool": "BOOL"}
+OPTIMIZED = dict(optimizer="distributed", bf16=True)
+# name -> (processes, how it is saved, what is different when it is loaded; None: nothing loads it in one process more or less)
+CASES = {
+    "one process": (1, dict(tied=True), {}),
+    "tp2": (2, dict(tp=2), dict(tp=1)),
+    "layer norm, biases": (2, dict(gated=False), dict(tp=2)),
+    "dp2, saved in parallel": (2, dict(parallel_save=True, metadata={"non_homogeneous_layers": True}), dict(tp=2)),
+    "async": (2, dict(tp=2, asynchronous=True), dict(pp=2, tp=1)),
+    "experts": (2, dict(kind="moe", ep=2), dict(ep=1, tp=2)),
+    "some experts": (2, dict(kind="moe", ep=2, moe_layer_freq=[0, 1, 0, 1], prefix="module."), dict(ep=1, tp=2)),
+    "mamba": (2, dict(kind="mamba", tp=2), dict(tp=1, pp=2)),
+    "plain optimizer": (2, dict(tp=2, optimizer="plain", bf16=True), dict()),
+    "pp2 tp2 tied": (4, dict(tp=2, pp=2, tied=True, asynchronous=True), dict(tp=4, pp=1)),
+    "vpp2": (2, dict(pp=2, vpp=2), {}),
+}
+# sharding type -> releases that have it: from, until (not included)
+SHARDING = {"fully_sharded_model_space": ((0, 12), (0, 16)), "dp_zero_gather_scatter": ((0, 12), (9, 9)),
+            "dp_reshardable": ((0, 15), (9, 9)), "fully_reshardable": ((0, 15), (9, 9))}
+FREE = ("fully_sharded_model_space", "fully_reshardable")  # another parallelism may load them
+for sharding in SHARDING:
+    free = sharding in FREE
+    CASES["%s dp2" % sharding] = (2, dict(OPTIMIZED, sharding=sharding, parallel_save=True), dict(tp=2) if free else {})
+    CASES["%s experts" % sharding] = (4, dict(OPTIMIZED, kind="moe", ep=2, sharding=sharding), {})
+    CASES["%s mamba" % sharding] = (4, dict(OPTIMIZED, kind="mamba", tp=2, sharding=sharding), dict(tp=4) if free else {})
+CASES["singletons"] = (2, dict(kind="moe", ep=2, metadata={"singleton_local_shards": True}), dict(ep=1))
+
+
+def run(*args):
+    return subprocess.run([program, *args], capture_output=True, text=True)
+
+
+def release_of(folder):
+    out = subprocess.run([sys.executable, "-c", "import megatron.core as m; print(m.__file__, m.__version__)"], capture_output=True, text=True,
+                         env=environment(folder))
+    path, _, version = out.stdout.strip().partition(" ")
+    if out.returncode or folder and not os.path.realpath(path).startswith(os.path.realpath(folder)):
+        return None
+    return tuple(int(p) for p in version.split(".")[:2])
+
+
+def environment(folder):
+    return dict(os.environ, PYTHONWARNINGS="ignore", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1", TORCH_CPP_LOG_LEVEL="ERROR", PYTHONPATH=os.pathsep.join([folder] if folder else []))
+
+
+def work(folder, what, world, cases, tmp):
+    with open(os.path.join(tmp, "cases.json"), "w", encoding="utf-8") as f:
+        json.dump(cases, f)
+    made = subprocess.run([sys.executable, os.path.join(here, "mcore_worker.py"), what, str(world), f.name], capture_output=True, text=True, env=environment(folder))
+    return made.stderr[-1500:] if made.returncode else None
+
+
+def listed(path):
+    out = run("ls", "--json", "--sha256", path)
+    if out.returncode:
+        return None, None, out.stderr.strip()
+    got = json.loads(out.stdout)
+    return {t["name"]: t for t in got["tensors"]}, {o["name"]: o for o in got["objects"]}, ""
+
+
+def same_tensors(what, path, truth, bad, only=lambda name: True):
+    got, objects, error = listed(path)
+    if got is None:
+        bad.append("%s: %s" % (what, error))
+        return {}
+    want = {k: v for k, v in truth["tensors"].items() if only(k)}
+    for k in sorted(set(got) | set(want)):
+        have = got.get(k)
+        if have and "orig_shape" in have:
+            have = [have["dtype"], have["orig_shape"], have["orig_sha256"]]
+        elif have:
+            have = [have["dtype"], have["shape"], have["sha256"]]
+        w = [DTYPES[want[k][0]]] + want[k][1:] if k in want else None
+        if have != w:
+            bad.append("%s: %s: %r, megatron-core has %r" % (what, k, have, w))
+    return objects
+
+
+def same_truth(what, got, want, bad):
+    for k in sorted(set(got["tensors"]) | set(want["tensors"])):
+        if got["tensors"].get(k) != want["tensors"].get(k):
+            bad.append("%s: %s: megatron-core loads %r, saved %r" % (what, k, got["tensors"].get(k), want["tensors"].get(k)))
+
+
+def check_saved(what, path, bad):
+    """what s2s-ckpt says of a checkpoint, and what it makes of it"""
+    with open(path + ".truth.json", encoding="utf-8") as f:
+        truth = json.load(f)
+    objects = same_tensors("%s: ls" % what, path, truth, bad)
+    if sorted(objects) != truth["objects"]:
+        bad.append("%s: objects differ: %s" % (what, sorted(set(objects) ^ set(truth["objects"]))))
+    model = lambda name: not name.startswith(("optimizer.", "chained_"))
+    for command, out in ((["verify"], None), (["reshard", "-q", "--files", "3"], ".reshard"), (["convert", "-q", "--to", "torch_dist"], ".convert"),
+                         (["prune", "-q"], ".prune"), (["convert", "-q", "--to", "safetensors"], ".safetensors")):
+        made = run(*command, path, *([path + out] if out else []))
+        if command[0] == "reshard" and "dp_zero_gather_scatter" in what:
+            if made.returncode != 1 or "dp_zero_gather_scatter" not in made.stderr:
+                bad.append("%s: reshard is not refused by name" % what)
+        elif made.returncode:
+            bad.append("%s: %s: %s" % (what, command[0], made.stderr.strip()))
+        elif out in (".reshard", ".convert"):
+            after = same_tensors("%s: %s" % (what, command[0]), path + out, truth, bad)
+            bad.extend("%s: %s: object %s changed" % (what, command[0], k) for k in objects if after.get(k) != objects[k])
+        elif out:
+            same_tensors("%s: %s" % (what, out), path + out, truth, bad, model if out == ".prune" else lambda name: True)
+    return truth
+
+
+def check_release(folder, release, names, tmp, bad):
+    sets = {}
+    for name in names:
+        world, how, other = CASES[name]
+        since, until = SHARDING.get(how.get("sharding"), ((0, 12), (9, 9)))
+        if name == "singletons":
+            since = (0, 14)
+        if since <= release < until:
+            sets.setdefault(world, []).append((name, dict(how, path=os.path.join(tmp, name.replace(" ", "_"))), other))
+    n = 0
+    for world, cases in sorted(sets.items()):
+        error = work(folder, "save", world, [how for _, how, _ in cases], tmp)
+        if error:
+            bad.append("%d.%d: %d processes: %s" % (*release, world, error))
+            continue
+        again, truths = [], {}
+        for name, how, other in cases:
+            what = "%d.%d %s" % (*release, name)
+            truths[how["path"]] = check_saved(what, how["path"], bad)
+            again.append((what, how["path"], {**how, **other, "rng": not other}))
+        for out in (".reshard", ".convert"):
+            there = [(what, path, dict(how, path=whole(path + out))) for what, path, how in again if os.path.isdir(path + out)]
+            error = work(folder, "load", world, [how for _, _, how in there], tmp)
+            if error:
+                bad.append("%d.%d: %d processes, what was %s: %s" % (*release, world, out[1:], error))
+                continue
+            for what, path, how in there:
+                with open(how["path"] + ".truth.json", encoding="utf-8") as f:
+                    same_truth("%s%s" % (what, out), json.load(f), truths[path], bad)
+        n += len(cases)
+    return n
+
+
+def whole(path):
+    inside = glob.glob(os.path.join(path, "iter_*"))
+    return inside[0] if inside else path
+
+
+def main():
+    places = [p for p in os.environ.get("S2S_MCORE_VERSIONS", "").split(os.pathsep) if p]
+    places = places or sorted(glob.glob(os.path.join(here, "../../../build/mcore/*"))) + [None]
+    releases = [(p, release_of(p)) for p in places]
+    names, bad, n, seen = sys.argv[1:] or list(CASES), [], 0, []
+    for folder, release in releases:
+        if not release:
+            continue
+        with tempfile.TemporaryDirectory() as tmp:
+            n += check_release(folder, release, names, tmp, bad)
+        seen.append("%d.%d" % release)
+    if not seen:
+        sys.exit(77)
+    print("\n".join(bad[:60]) if bad else "%d checkpoints of megatron-core %s as they have them" % (n, ", ".join(seen)))
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()

@@ -148,7 +148,7 @@ text = json.dumps(out).encode()
 open("tied.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(parts))
 PY
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h --config config.json tied.safetensors tied
-    [ "$(s2s-ckpt ls tied | grep -c '^output_layer')" -eq 0 ]
+    [ "$(s2s-ckpt ls tied | grep -c '^output_layer.weight')" -eq 0 ]
     sed 's/{/{"tie_word_embeddings": true, /' config.json >said.json
     exits 0 s2s-ckpt convert -v --strict --to hf --config said.json tied back
     says "lm_head.weight is tied"
@@ -167,8 +167,16 @@ PY
             exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --layers $layers "$ROOT/tests/oracle/models/$name" out
             s2s-ckpt ls out >listed
             case $layers in
-            auto) grep -q "^decoder.layers.mlp.linear_fc1.weight" listed ;;
-            numbered) grep -q "^decoder.layers.1.mlp.linear_fc1.weight" listed ;;
+            # and the empty extra states that Megatron-Core's modules ask for
+            auto)
+                grep -q "^decoder.layers.mlp.linear_fc1.weight" listed
+                n=$(sed -n 's/^decoder.layers.mlp.linear_fc1.weight	[A-Z0-9]*	\[\([0-9]*\),.*/\1/p' listed)
+                [ "$(grep -c "^decoder.layers.mlp.linear_fc1._extra_state/shard_[0-9]*_$n	" listed)" -eq "$n" ]
+                ;;
+            numbered)
+                grep -q "^decoder.layers.1.mlp.linear_fc1.weight" listed
+                grep -q "^decoder.layers.1.self_attention.core_attention._extra_state/shard_0_1	" listed
+                ;;
             esac
             exits 0 s2s-ckpt convert -q --strict --to hf out back
             exits 0 s2s-ckpt diff "$ROOT/tests/oracle/models/$name/model.safetensors" back

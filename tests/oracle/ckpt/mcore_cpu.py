@@ -187,16 +187,16 @@ def stored(sharded):
 
 
 def load(model, folder):
-    """The checkpoint into the model by dist_checkpointing; any name too many or too few is an error."""
+    """The checkpoint into the model by dist_checkpointing; any name too many or too few is an error, but for extra states of modules that
+    only Transformer Engine's layers have."""
     from megatron.core import dist_checkpointing
-    from megatron.core.dist_checkpointing.mapping import ShardedObject
     from megatron.core.dist_checkpointing.validation import StrictHandling
-    sharded = {k: v for k, v in wanted(model).items() if not isinstance(v, ShardedObject)}
-    state = dist_checkpointing.load(sharded, folder, strict=StrictHandling.RAISE_ALL)
-    state = {k: v for k, v in state.items() if k in sharded}
-    result = model.load_state_dict(state, strict=False)
-    absent_keys = [k for k in result.missing_keys if not k.endswith("_extra_state")]
-    assert not absent_keys and not result.unexpected_keys, (absent_keys, result.unexpected_keys)
+    state, unused, absent_keys = dist_checkpointing.load(wanted(model), folder, strict=StrictHandling.RETURN_ALL)
+    unused = [k for k in unused if not k.endswith("_extra_state")]
+    assert not unused and not absent_keys, (unused, absent_keys)
+    state.pop("common", None)
+    names = set(model.state_dict())
+    model.load_state_dict({k: v for k, v in state.items() if k in names})
 
 
 def logits(model, tokens):

@@ -9,46 +9,9 @@
 
 static const char VOCAB[] = "tokenizer.vocab", WORDS[] = "vocab.txt";
 
-void ckpt_nemo_add_file(struct s2s_nemo_output *out, const char *name, const void *bytes,
-                        size_t len)
-{
-    s2s_grow(&out->files, out->n_files, &out->cap_files, sizeof *out->files);
-    char *copy = s2s_xmalloc(len + 1);
-    memcpy(copy, bytes, len);
-    copy[len] = 0;
-    out->files[out->n_files++] = (struct s2s_nemo_file){s2s_xstrdup(name), copy, len};
-}
-
-const struct s2s_nemo_file *ckpt_nemo_find_file(const struct s2s_nemo_output *out, const char *name)
-{
-    for (size_t i = 0; i < out->n_files; i++)
-        if (strcmp(out->files[i].name, name) == 0)
-            return &out->files[i];
-    return NULL;
-}
-
 static bool in_folder(const struct s2s_ckpt *ckpt, const char *name)
 {
     return ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, name, R_OK, 0) == 0;
-}
-
-int ckpt_nemo_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
-                        struct s2s_error *err)
-{
-    char *text;
-    size_t len;
-    json_error_t at;
-    *value = NULL;
-    if (!in_folder(ckpt, name))
-        return 0;
-    int rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_NEMO_MAX_SIDE, &text, &len, err);
-    if (rc < 0)
-        return s2s_error_add(err, rc, "%s", ckpt->path);
-    *value = json_loadb(text, len, 0, &at);
-    free(text);
-    return *value ? 0
-                  : s2s_error_set(err, S2S_E_FORMAT, "%s/%s:%d: %s", ckpt->path, name, at.line,
-                                  at.text);
 }
 
 /* ---- the tokenizer ---- */
@@ -65,15 +28,15 @@ int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *
     if (options->without_tokenizer ||
         (!options->tokenizer && !in_folder(ckpt, CKPT_NEMO_TOKENIZER)))
         return 0;
-    int rc = ckpt_slurp(options->tokenizer ? AT_FDCWD : ckpt->dir_fd, path, CKPT_NEMO_MAX_SIDE,
+    int rc = ckpt_slurp(options->tokenizer ? AT_FDCWD : ckpt->dir_fd, path, CKPT_MAX_SIDE_FILE,
                         &bytes, &len, err);
     if (rc < 0)
         return rc;
     rc = ckpt_sentencepiece(labels, &vocab, &words, bytes, len, err);
     if (rc == 0) {
-        ckpt_nemo_add_file(out, CKPT_NEMO_TOKENIZER, bytes, len);
-        ckpt_nemo_add_file(out, VOCAB, vocab.data, vocab.len);
-        ckpt_nemo_add_file(out, WORDS, words.data ? words.data : "", words.len);
+        ckpt_side_add(&out->files, CKPT_NEMO_TOKENIZER, bytes, len);
+        ckpt_side_add(&out->files, VOCAB, vocab.data, vocab.len);
+        ckpt_side_add(&out->files, WORDS, words.data ? words.data : "", words.len);
     } else {
         s2s_error_add(err, rc, "%s%s%s", options->tokenizer ? "" : ckpt->path,
                       options->tokenizer ? "" : "/", path);
@@ -98,13 +61,13 @@ static int add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt, c
                      struct s2s_error *err)
 {
     const char *plain = without_digest(name);
-    const struct s2s_nemo_file *same = ckpt_nemo_find_file(out, plain);
+    const struct ckpt_side_file *same = ckpt_side_find(&out->files, plain);
     char *bytes;
     size_t len;
-    if (ckpt_nemo_find_file(out, name))
+    if (ckpt_side_find(&out->files, name))
         return 0;
     if (same) {
-        ckpt_nemo_add_file(out, name, same->bytes, same->len);
+        ckpt_side_add(&out->files, name, same->bytes, same->len);
         return 0;
     }
     const char *there = in_folder(ckpt, name) ? name : plain;
@@ -114,9 +77,9 @@ static int add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt, c
                                CKPT_NEMO_CONFIG, name);
         return s2s_error_hint(err, rc, "put it beside the weights, or give --tokenizer FILE");
     }
-    int rc = ckpt_slurp(ckpt->dir_fd, there, CKPT_NEMO_MAX_SIDE, &bytes, &len, err);
+    int rc = ckpt_slurp(ckpt->dir_fd, there, CKPT_MAX_SIDE_FILE, &bytes, &len, err);
     if (rc == 0)
-        ckpt_nemo_add_file(out, name, bytes, len);
+        ckpt_side_add(&out->files, name, bytes, len);
     free(bytes);
     return rc;
 }

@@ -32,7 +32,7 @@ static int find_labels(json_t **labels, const struct s2s_ckpt *ckpt,
                               "give it with --tokenizer FILE, or write a model whose labels are "
                               "the pieces with --no-tokenizer");
     }
-    rc = ckpt_nemo_read_json(&tokenizer, ckpt, "tokenizer.json", err);
+    rc = ckpt_side_read_json(&tokenizer, ckpt, "tokenizer.json", err);
     if (rc == 0 && !tokenizer)
         s2s_warn("convert", "no tokenizer.json: the labels are <0> to <%lld>", (long long)(n - 1));
     if (rc == 0)
@@ -106,10 +106,10 @@ struct parakeet {
 static int read_features(struct parakeet *p)
 {
     json_t *whole;
-    int rc = ckpt_nemo_read_json(&p->features, p->ckpt, "preprocessor_config.json", p->err);
+    int rc = ckpt_side_read_json(&p->features, p->ckpt, "preprocessor_config.json", p->err);
     if (rc < 0 || p->features)
         return rc;
-    rc = ckpt_nemo_read_json(&whole, p->ckpt, "processor_config.json", p->err);
+    rc = ckpt_side_read_json(&whole, p->ckpt, "processor_config.json", p->err);
     p->features = json_incref(json_object_get(whole, "feature_extractor"));
     json_decref(whole);
     if (rc == 0 && !p->features)
@@ -207,12 +207,12 @@ static int make_config(struct parakeet *p, enum ckpt_nemo_kind kind)
                                     .config = p->config,
                                     .features = p->features,
                                     .labels = p->labels,
-                                    .pieces =
-                                        ckpt_nemo_find_file(p->out, CKPT_NEMO_TOKENIZER) != NULL};
+                                    .pieces = ckpt_side_find(&p->out->files, CKPT_NEMO_TOKENIZER) !=
+                                              NULL};
     if (rc == 0)
         rc = ckpt_nemo_yaml(&yaml, &model, p->err);
     if (rc == 0)
-        ckpt_nemo_add_file(p->out, CKPT_NEMO_CONFIG, yaml.data, yaml.len);
+        ckpt_side_add(&p->out->files, CKPT_NEMO_CONFIG, yaml.data, yaml.len);
     s2s_buf_release(&yaml);
     return rc < 0 ? rc
                   : add_featurizer(p->out, p->features,
@@ -226,7 +226,7 @@ static int take_config(struct parakeet *p)
     int rc = ckpt_nemo_parse_yaml(&tree, p->options->yaml, p->err);
     if (rc < 0)
         return rc;
-    ckpt_nemo_add_file(p->out, CKPT_NEMO_CONFIG, p->options->yaml, strlen(p->options->yaml));
+    ckpt_side_add_text(&p->out->files, CKPT_NEMO_CONFIG, p->options->yaml);
     rc = ckpt_nemo_add_named(p->out, p->ckpt, tree, p->err);
     p->features = ckpt_nemo_features(tree);
     const json_t *mels = json_object_get(p->features, "feature_size");
@@ -251,7 +251,7 @@ int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     }
     p.config = json_incref((json_t *)options->config);
     if (!p.config)
-        rc = ckpt_nemo_read_json(&p.config, ckpt, "config.json", err);
+        rc = ckpt_side_read_json(&p.config, ckpt, "config.json", err);
     if (rc == 0)
         rc = map_names(&p, ctc     ? "fastconformer_ctc"
                            : joint ? "fastconformer_transducer"

@@ -14,8 +14,6 @@
 #include "lib/ckpt/to_hf_internal.h"
 #include "lib/ckpt/share.h"
 
-enum { MAX_SIDE_FILE = 256 << 20 };
-
 static bool starts(const char *s, const char *prefix)
 {
     return strncmp(s, prefix, strlen(prefix)) == 0;
@@ -31,25 +29,6 @@ static void add_unused(struct s2s_hf_output *out, const char *name)
 {
     s2s_grow(&out->unused, out->n_unused, &out->cap_unused, sizeof *out->unused);
     out->unused[out->n_unused++] = s2s_xstrdup(name);
-}
-
-static bool has_file(const struct s2s_hf_output *out, const char *path)
-{
-    for (size_t i = 0; i < out->n_files; i++)
-        if (strcmp(out->files[i].path, path) == 0)
-            return true;
-    return false;
-}
-
-void ckpt_hf_add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len)
-{
-    if (has_file(out, path))
-        return;
-    s2s_grow(&out->files, out->n_files, &out->cap_files, sizeof *out->files);
-    char *copy = s2s_xmalloc(len + 1);
-    memcpy(copy, bytes, len);
-    copy[len] = 0;
-    out->files[out->n_files++] = (struct s2s_hf_file){s2s_xstrdup(path), copy, len};
 }
 
 static bool is_composite(const struct s2s_ckpt *ckpt)
@@ -84,8 +63,8 @@ static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         value = json_object_get(common, configs[i].key);
         if (json_is_string(value))
-            ckpt_hf_add_file(out, configs[i].path, json_string_value(value),
-                             json_string_length(value));
+            ckpt_side_add(&out->files, configs[i].path, json_string_value(value),
+                          json_string_length(value));
     }
     json_object_foreach((json_t *)common, key, value)
     {
@@ -98,7 +77,7 @@ static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
             (slash && !starts(path, "encoder/") && !starts(path, "llm/")))
             return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
                                  path);
-        ckpt_hf_add_file(out, path, json_string_value(value), json_string_length(value));
+        ckpt_side_add(&out->files, path, json_string_value(value), json_string_length(value));
     }
     return 0;
 }
@@ -120,9 +99,9 @@ static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
             if (len < plain || strcmp(name + len - plain, names[k]) != 0 || strchr(name, '/') ||
                 (len > plain && name[len - plain - 1] != '_'))
                 continue;
-            rc = ckpt_slurp_span(ckpt, &member->span, MAX_SIDE_FILE, &bytes, err);
+            rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
             if (rc == 0)
-                ckpt_hf_add_file(out, names[k], bytes, (size_t)member->span.len_bytes);
+                ckpt_side_add(&out->files, names[k], bytes, (size_t)member->span.len_bytes);
             free(bytes);
         }
     }
@@ -143,11 +122,11 @@ static int files_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const
     if (rc < 0)
         return rc;
     if (texts.config)
-        ckpt_hf_add_file(out, "config.json", texts.config, strlen(texts.config));
+        ckpt_side_add_text(&out->files, "config.json", texts.config);
     if (texts.features)
-        ckpt_hf_add_file(out, "preprocessor_config.json", texts.features, strlen(texts.features));
+        ckpt_side_add_text(&out->files, "preprocessor_config.json", texts.features);
     if (texts.generation)
-        ckpt_hf_add_file(out, "generation_config.json", texts.generation, strlen(texts.generation));
+        ckpt_side_add_text(&out->files, "generation_config.json", texts.generation);
     free(texts.config);
     free(texts.features);
     free(texts.generation);
@@ -188,10 +167,10 @@ int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
             s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", name);
         } else if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
                    S_ISREG(st.st_mode)) {
-            rc = ckpt_slurp(fd, name, MAX_SIDE_FILE, &bytes, &len, err);
+            rc = ckpt_slurp(fd, name, CKPT_MAX_SIDE_FILE, &bytes, &len, err);
             char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
             if (rc == 0)
-                ckpt_hf_add_file(out, path, bytes, len);
+                ckpt_side_add(&out->files, path, bytes, len);
             free(path);
             free(bytes);
         }
@@ -233,7 +212,7 @@ static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
 }
 
 /* NeMo's configuration of a model of several parts is data, as that of a .nemo is */
-static bool keep_nemo_config(json_t *common, const struct s2s_hf_file *file)
+static bool keep_nemo_config(json_t *common, const struct ckpt_side_file *file)
 {
     json_t *root =
         strcmp(file->path, "config.json") == 0 ? json_loadb(file->bytes, file->len, 0, NULL) : NULL;
@@ -253,8 +232,8 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
     int rc = files_of_source(&out, ckpt, err);
     if (rc == 0 && ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, "llm_backbone", F_OK, 0) == 0)
         rc = ckpt_hf_folder_files(&out, ckpt, "llm_backbone", err);
-    for (size_t i = 0; i < out.n_files && rc == 0; i++) {
-        const struct s2s_hf_file *file = &out.files[i];
+    for (size_t i = 0; i < out.files.n && rc == 0; i++) {
+        const struct ckpt_side_file *file = &out.files.v[i];
         if (keep_nemo_config(*common, file))
             continue;
         json_t *text = json_stringn(file->bytes, file->len);
@@ -299,8 +278,8 @@ static bool set_untied(json_t *config)
 
 static void follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, bool untied)
 {
-    for (size_t i = 0; i < out->n_files; i++) {
-        struct s2s_hf_file *file = &out->files[i];
+    for (size_t i = 0; i < out->files.n; i++) {
+        struct ckpt_side_file *file = &out->files.v[i];
         json_t *root = ends(file->path, "config.json") &&
                                (strlen(file->path) == 11 || ends(file->path, "/config.json"))
                            ? json_loadb(file->bytes, file->len, 0, NULL)
@@ -413,7 +392,7 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0 && nemo)
         rc = files_of_nemo(out, ckpt, options->config, err);
     if (rc == 0 && options->config_text && !salm)
-        ckpt_hf_add_file(out, "config.json", options->config_text, strlen(options->config_text));
+        ckpt_side_add_text(&out->files, "config.json", options->config_text);
     if (rc == 0 && ckpt->common)
         rc = files_of_common(out, ckpt, salm || is_composite(ckpt), err);
     if (rc == 0 && salm) {
@@ -421,11 +400,11 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         rc = ckpt_hf_salm_files(out, ckpt, options->config, err);
         ckpt_hf_salm_say_absent(out);
     }
-    if (rc == 0 && *out->family && !has_file(out, "config.json")) {
+    if (rc == 0 && *out->family && !ckpt_side_find(&out->files, "config.json")) {
         char *config = ckpt_args_config(out->family, json_object_get(ckpt->common, "args"),
                                         &out->parts[0].plan);
         if (config)
-            ckpt_hf_add_file(out, "config.json", config, strlen(config));
+            ckpt_side_add_text(&out->files, "config.json", config);
         free(config);
     }
     if (rc == 0 && !salm && !nemo) /* what lies beside them describes NeMo's model */
@@ -487,16 +466,16 @@ static int write_side_files(const struct s2s_hf_output *out, const char *dir, js
                             struct s2s_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < out->n_files && rc == 0; i++) {
-        const char *slash = strchr(out->files[i].path, '/');
-        char *folder = slash ? s2s_xasprintf("%s/%.*s", dir, (int)(slash - out->files[i].path),
-                                             out->files[i].path)
+    for (size_t i = 0; i < out->files.n && rc == 0; i++) {
+        const char *slash = strchr(out->files.v[i].path, '/');
+        char *folder = slash ? s2s_xasprintf("%s/%.*s", dir, (int)(slash - out->files.v[i].path),
+                                             out->files.v[i].path)
                              : s2s_xstrdup(dir);
         struct stat st;
         /* files of a part that has no weights here are left out with it */
         if (stat(folder, &st) == 0)
-            rc = ckpt_file_put_noted(dir, out->files[i].path, out->files[i].bytes,
-                                     out->files[i].len, slash ? NULL : manifest, err);
+            rc = ckpt_file_put_noted(dir, out->files.v[i].path, out->files.v[i].bytes,
+                                     out->files.v[i].len, slash ? NULL : manifest, err);
         free(folder);
     }
     if (rc == 0)
@@ -524,13 +503,9 @@ void s2s_hf_release(struct s2s_hf_output *out)
 {
     for (size_t i = 0; i < out->n_parts; i++)
         s2s_ckpt_plan_release(&out->parts[i].plan);
-    for (size_t i = 0; i < out->n_files; i++) {
-        free(out->files[i].path);
-        free(out->files[i].bytes);
-    }
+    ckpt_side_release(&out->files);
     for (size_t i = 0; i < out->n_unused; i++)
         free(out->unused[i]);
-    free(out->files);
     free(out->unused);
     *out = (struct s2s_hf_output){.n_parts = 0};
 }

@@ -6,6 +6,7 @@
 #define CKPT_TO_HF_H
 
 #include "lib/ckpt/plan.h"
+#include "lib/ckpt/side_files.h"
 
 /* One folder (or, for the projection, one file) of the output. */
 struct s2s_hf_part {
@@ -14,18 +15,10 @@ struct s2s_hf_part {
     struct s2s_ckpt_plan plan;
 };
 
-/* A small file of the output: config.json, tokenizer.json, .. */
-struct s2s_hf_file {
-    char *path;  /* relative to the output */
-    char *bytes; /* len of them */
-    size_t len;
-};
-
 struct s2s_hf_output {
     struct s2s_hf_part parts[3];
     size_t n_parts;
-    struct s2s_hf_file *files;
-    size_t n_files, cap_files;
+    struct ckpt_side_files files; /* config.json, tokenizer.json, .. */
     char **unused; /* tensors of the source that go nowhere, optimizer and random states aside */
     size_t n_unused, cap_unused;
     size_t n_optimizer; /* tensors of the optimizer that were left out */

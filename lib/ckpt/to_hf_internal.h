@@ -7,8 +7,6 @@
 /* A part without targets; lent. */
 struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                      const char *folder, const char *file);
-/* Copies; a path that is there already stays as it is. */
-void ckpt_hf_add_file(struct s2s_hf_output *out, const char *path, const char *bytes, size_t len);
 
 /* The small files of a folder of the source ("": of the source itself), if it is there. */
 int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,

@@ -34,14 +34,14 @@ static void add_share(struct s2s_hf_output *out, const char *part, const char *n
 {
     if (strcmp(name, "config.json") != 0) {
         if (ckpt_part_has_words(part)) /* tokenizers and what goes with them */
-            ckpt_hf_add_file(out, name, bytes, len);
+            ckpt_side_add(&out->files, name, bytes, len);
         return;
     }
     json_t *root = json_loadb(bytes, len, 0, NULL);
     const json_t *own = ckpt_part_config(root, part);
     char *text = own ? json_dumps(own, JSON_INDENT(2)) : NULL;
     if (text)
-        ckpt_hf_add_file(out, name, text, strlen(text));
+        ckpt_side_add_text(&out->files, name, text);
     free(text);
     json_decref(root);
 }
@@ -53,13 +53,13 @@ int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
     int rc = ckpt_name_is_plain(ckpt->part, strlen(ckpt->part))
                  ? ckpt_hf_folder_files(&all, ckpt, ckpt->part, err)
                  : 0;
-    const size_t n_own = all.n_files, skip = strlen(ckpt->part) + 1;
+    const size_t n_own = all.files.n, skip = strlen(ckpt->part) + 1;
     if (rc == 0 && n_own == 0)
         rc = ckpt_hf_folder_files(&all, ckpt, "", err);
-    for (size_t i = 0; i < all.n_files && rc == 0; i++) {
-        const struct s2s_hf_file *file = &all.files[i];
+    for (size_t i = 0; i < all.files.n && rc == 0; i++) {
+        const struct ckpt_side_file *file = &all.files.v[i];
         if (n_own)
-            ckpt_hf_add_file(out, file->path + skip, file->bytes, file->len);
+            ckpt_side_add(&out->files, file->path + skip, file->bytes, file->len);
         else
             add_share(out, ckpt->part, file->path, file->bytes, file->len);
     }
@@ -79,7 +79,8 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
     value = whole ? json_object_get(common, own) : NULL;
     free(own);
     if (json_is_string(value))
-        ckpt_hf_add_file(out, "config.json", json_string_value(value), json_string_length(value));
+        ckpt_side_add(&out->files, "config.json", json_string_value(value),
+                      json_string_length(value));
     value = whole ? NULL : json_object_get(common, "config/llm");
     if (json_is_string(value))
         add_share(out, ckpt->part, "config.json", json_string_value(value),
@@ -91,8 +92,8 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
             continue;
         if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' &&
             ckpt_name_is_plain(path + len + 1, strlen(path + len + 1)))
-            ckpt_hf_add_file(out, path + len + 1, json_string_value(value),
-                             json_string_length(value));
+            ckpt_side_add(&out->files, path + len + 1, json_string_value(value),
+                          json_string_length(value));
         else if (!whole && ckpt_name_is_plain(path, strlen(path)))
             add_share(out, ckpt->part, path, json_string_value(value), json_string_length(value));
     }

@@ -10,8 +10,6 @@
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/to_hf_internal.h"
 
-enum { MAX_CONFIG = 16 << 20, MAX_TEXT = 256 << 20 };
-
 #define BACKBONE "llm_backbone/"
 
 /* ---- weights ---- */
@@ -79,22 +77,10 @@ int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t
                        struct s2s_error *err)
 {
     const json_t *found = json_object_get(ckpt->common, "model_config");
-    char *text;
-    size_t len;
-    json_error_t at;
     if (json_object_get(config, "perception"))
         found = config;
     *model = found ? json_incref((json_t *)found) : tree_of_objects(ckpt, "hyper_parameters.cfg.");
-    if (*model || ckpt->dir_fd < 0 || faccessat(ckpt->dir_fd, "config.json", F_OK, 0) < 0)
-        return 0;
-    int rc = ckpt_slurp(ckpt->dir_fd, "config.json", MAX_CONFIG, &text, &len, err);
-    if (rc < 0)
-        return rc;
-    *model = json_loadb(text, len, 0, &at);
-    free(text);
-    return *model ? 0
-                  : s2s_error_set(err, S2S_E_FORMAT, "%s/config.json:%d: %s", ckpt->path, at.line,
-                                  at.text);
+    return *model ? 0 : ckpt_side_read_json(model, ckpt, "config.json", err);
 }
 
 /* size of an axis of a target; 0: it is not there */
@@ -109,20 +95,17 @@ static int64_t size_of(const struct s2s_ckpt_plan *plan, const char *name, int a
 /* the id of the placeholder, which only the tokenizer knows; -1: not known */
 static int64_t placeholder_id(const struct s2s_hf_output *out, const char *tag)
 {
+    const struct ckpt_side_file *file = ckpt_side_find(&out->files, "llm/tokenizer.json");
+    json_t *root = tag && file ? json_loadb(file->bytes, file->len, 0, NULL) : NULL, *token;
     int64_t id = -1;
-    for (size_t i = 0; tag && i < out->n_files; i++) {
-        if (strcmp(out->files[i].path, "llm/tokenizer.json") != 0)
-            continue;
-        json_t *root = json_loadb(out->files[i].bytes, out->files[i].len, 0, NULL), *token;
-        size_t k;
-        json_array_foreach(json_object_get(root, "added_tokens"), k, token)
-        {
-            const char *content = json_string_value(json_object_get(token, "content"));
-            if (content && strcmp(content, tag) == 0)
-                id = json_integer_value(json_object_get(token, "id"));
-        }
-        json_decref(root);
+    size_t k;
+    json_array_foreach(json_object_get(root, "added_tokens"), k, token)
+    {
+        const char *content = json_string_value(json_object_get(token, "content"));
+        if (content && strcmp(content, tag) == 0)
+            id = json_integer_value(json_object_get(token, "id"));
     }
+    json_decref(root);
     return id;
 }
 
@@ -140,7 +123,7 @@ static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
     if (id >= 0)
         json_object_set_new(config, "audio_locator_token_id", json_integer(id));
     char *text = json_dumps(config, JSON_INDENT(2));
-    ckpt_hf_add_file(out, "config.json", text, strlen(text));
+    ckpt_side_add_text(&out->files, "config.json", text);
     free(text);
     json_decref(config);
 }
@@ -153,10 +136,10 @@ static int take_file(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, con
     size_t len;
     if (ckpt->dir_fd < 0 || faccessat(ckpt->dir_fd, from, F_OK, 0) < 0)
         return 0;
-    int rc = ckpt_slurp(ckpt->dir_fd, from, MAX_TEXT, &bytes, &len, err);
+    int rc = ckpt_slurp(ckpt->dir_fd, from, CKPT_MAX_SIDE_FILE, &bytes, &len, err);
     if (rc < 0)
         return rc;
-    ckpt_hf_add_file(out, to, bytes, len);
+    ckpt_side_add(&out->files, to, bytes, len);
     free(bytes);
     return 0;
 }
@@ -196,10 +179,9 @@ int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, c
     if (rc == 0)
         rc = ckpt_nemo_config(&texts, ckpt, model, "fastconformer_encoder", false, err);
     if (rc == 0 && texts.config)
-        ckpt_hf_add_file(out, "encoder/config.json", texts.config, strlen(texts.config));
+        ckpt_side_add_text(&out->files, "encoder/config.json", texts.config);
     if (rc == 0 && texts.features)
-        ckpt_hf_add_file(out, "encoder/preprocessor_config.json", texts.features,
-                         strlen(texts.features));
+        ckpt_side_add_text(&out->files, "encoder/preprocessor_config.json", texts.features);
     if (rc == 0)
         rc = take_llm_files(out, ckpt, err);
     if (rc == 0)
@@ -213,13 +195,9 @@ int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, c
 void ckpt_hf_salm_say_absent(const struct s2s_hf_output *out)
 {
     static const char *const wanted[] = {"encoder/config.json", "llm/config.json"};
-    for (size_t k = 0; k < 2; k++) {
-        bool there = false;
-        for (size_t i = 0; i < out->n_files; i++)
-            there |= strcmp(out->files[i].path, wanted[k]) == 0;
-        if (!there)
+    for (size_t k = 0; k < 2; k++)
+        if (!ckpt_side_find(&out->files, wanted[k]))
             s2s_warn("ckpt", "%s is not written: nothing here says it (%s)", wanted[k],
                      k ? "copy the language model's config.json there"
                        : "--config takes NeMo's configuration with its \"perception\"");
-    }
 }

@@ -37,13 +37,13 @@ static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool
             return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: member %s: its name is refused",
                                  ckpt->path, member->name);
         total += member->span.len_bytes;
-        if (total > CKPT_NEMO_MAX_SIDE)
+        if (total > CKPT_MAX_SIDE_FILE)
             return s2s_error_set(err, S2S_E_UNSUPPORTED,
                                  "%s: more than %d MiB beside the weights (%s)", ckpt->path,
-                                 CKPT_NEMO_MAX_SIDE >> 20, member->name);
-        rc = ckpt_slurp_span(ckpt, &member->span, CKPT_NEMO_MAX_SIDE, &bytes, err);
+                                 CKPT_MAX_SIDE_FILE >> 20, member->name);
+        rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
         if (rc == 0)
-            ckpt_nemo_add_file(out, name, bytes, (size_t)member->span.len_bytes);
+            ckpt_side_add(&out->files, name, bytes, (size_t)member->span.len_bytes);
         else
             s2s_error_add(err, rc, "%s", member->name);
         free(bytes);
@@ -71,14 +71,14 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
         out->unused[out->n_unused++] = s2s_xstrdup(ckpt->objects[i].name);
     }
     if (options->yaml) {
-        ckpt_nemo_add_file(out, CKPT_NEMO_CONFIG, options->yaml, strlen(options->yaml));
+        ckpt_side_add_text(&out->files, CKPT_NEMO_CONFIG, options->yaml);
         rc = ckpt_nemo_parse_yaml(&tree, options->yaml, err);
     }
     if (rc == 0)
         rc = copy_members(out, ckpt, !options->yaml, err);
     if (rc == 0 && tree)
         rc = ckpt_nemo_add_named(out, ckpt, tree, err);
-    if (rc == 0 && !ckpt_nemo_find_file(out, CKPT_NEMO_CONFIG)) {
+    if (rc == 0 && !ckpt_side_find(&out->files, CKPT_NEMO_CONFIG)) {
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: has no %s", ckpt->path, CKPT_NEMO_CONFIG);
         s2s_error_hint(err, rc, "give one with --config");
     }
@@ -90,10 +90,10 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
 
 static int by_name(const void *a, const void *b)
 {
-    const struct s2s_nemo_file *x = a, *y = b;
-    const bool x_first = strcmp(x->name, CKPT_NEMO_CONFIG) == 0,
-               y_first = strcmp(y->name, CKPT_NEMO_CONFIG) == 0;
-    return x_first != y_first ? (x_first ? -1 : 1) : strcmp(x->name, y->name);
+    const struct ckpt_side_file *x = a, *y = b;
+    const bool x_first = strcmp(x->path, CKPT_NEMO_CONFIG) == 0,
+               y_first = strcmp(y->path, CKPT_NEMO_CONFIG) == 0;
+    return x_first != y_first ? (x_first ? -1 : 1) : strcmp(x->path, y->path);
 }
 
 int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
@@ -117,8 +117,8 @@ int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
         rc = s2s_ckpt_plan_seal(&out->plan, err);
     if (rc == 0 && out->plan.n_targets == 0)
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s holds no weights", ckpt->path);
-    if (out->n_files)
-        qsort(out->files, out->n_files, sizeof *out->files, by_name);
+    if (out->files.n)
+        qsort(out->files.v, out->files.n, sizeof *out->files.v, by_name);
     return rc;
 }
 
@@ -171,11 +171,11 @@ int s2s_nemo_write(struct s2s_nemo_output *out, struct s2s_outfile *file,
 {
     static const char tail[S2S_TAR_TAIL];
     int rc = 0;
-    for (size_t i = 0; i < out->n_files && rc == 0; i++) {
-        const int64_t len = (int64_t)out->files[i].len;
-        rc = begin_member(file, out->files[i].name, len, err);
+    for (size_t i = 0; i < out->files.n && rc == 0; i++) {
+        const int64_t len = (int64_t)out->files.v[i].len;
+        rc = begin_member(file, out->files.v[i].path, len, err);
         if (rc == 0)
-            rc = s2s_outfile_write(file, out->files[i].bytes, out->files[i].len, err);
+            rc = s2s_outfile_write(file, out->files.v[i].bytes, out->files.v[i].len, err);
         if (rc == 0)
             rc = end_member(file, len, err);
     }
@@ -191,13 +191,9 @@ void s2s_nemo_release(struct s2s_nemo_output *out)
     s2s_ckpt_plan_release(&out->plan);
     for (size_t i = 0; i < out->n_made; i++)
         free(out->made[i].bytes);
-    for (size_t i = 0; i < out->n_files; i++) {
-        free(out->files[i].name);
-        free(out->files[i].bytes);
-    }
     for (size_t i = 0; i < out->n_unused; i++)
         free(out->unused[i]);
-    free(out->files);
+    ckpt_side_release(&out->files);
     free(out->unused);
     *out = (struct s2s_nemo_output){.n_made = 0};
 }

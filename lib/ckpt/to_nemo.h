@@ -8,6 +8,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/ckpt/plan.h"
+#include "lib/ckpt/side_files.h"
 #include "lib/io/zip.h"
 
 /* ---- a state dict of torch.save (write_torch.c) ---- */
@@ -43,18 +44,12 @@ struct s2s_nemo_options {
     bool without_tokenizer; /* a model of characters: its labels are the tokenizer's pieces */
 };
 
-struct s2s_nemo_file {
-    char *name, *bytes;
-    size_t len;
-};
-
 struct s2s_nemo_output {
     struct s2s_ckpt_plan plan;
     struct ckpt_made made[2]; /* the featurizer's window and filters */
     size_t n_made;
-    struct s2s_nemo_file *files; /* model_config.yaml first */
-    size_t n_files, cap_files;
-    char **unused; /* tensors of the source that go nowhere */
+    struct ckpt_side_files files; /* model_config.yaml first */
+    char **unused;                /* tensors of the source that go nowhere */
     size_t n_unused, cap_unused;
     size_t n_optimizer;
     char family[64]; /* of the name map; "" when names were NeMo's already */
@@ -73,17 +68,7 @@ void s2s_nemo_release(struct s2s_nemo_output *out);
 
 #define CKPT_NEMO_CONFIG "model_config.yaml"
 #define CKPT_NEMO_TOKENIZER "tokenizer.model"
-#define CKPT_NEMO_MAX_SIDE (256 << 20) /* bytes, and of all of them */
 
-/* Takes a copy of the name and the bytes. */
-void ckpt_nemo_add_file(struct s2s_nemo_output *out, const char *name, const void *bytes,
-                        size_t len);
-/* Lent until the next is added; NULL if there is none. */
-const struct s2s_nemo_file *ckpt_nemo_find_file(const struct s2s_nemo_output *out,
-                                                const char *name);
-/* A JSON file of the folder; NULL without an error where there is none. Gives: json_decref. */
-int ckpt_nemo_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
-                        struct s2s_error *err);
 /* tokenizer.model, from the user or the folder, and what NeMo wants beside it. *labels gets its
  * pieces (json_decref), NULL where there is none. */
 int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,

@@ -1,0 +1,39 @@
+/* The small files beside weights: configurations, tokenizers, licences, each whole in memory. */
+#ifndef CKPT_SIDE_FILES_H
+#define CKPT_SIDE_FILES_H
+
+#include <stddef.h>
+
+#include <jansson.h>
+
+struct s2s_ckpt;
+struct s2s_error;
+
+/* of one file, and of all that come out of an archive */
+#define CKPT_MAX_SIDE_FILE (256 << 20)
+
+struct ckpt_side_file {
+    char *path;  /* relative to the output */
+    char *bytes; /* len of them, and a zero byte */
+    size_t len;
+};
+
+struct ckpt_side_files {
+    struct ckpt_side_file *v;
+    size_t n, cap;
+};
+
+/* Takes copies; a path that is there already stays as it is. */
+void ckpt_side_add(struct ckpt_side_files *files, const char *path, const void *bytes, size_t len);
+/* The same of a text. */
+void ckpt_side_add_text(struct ckpt_side_files *files, const char *path, const char *text);
+/* Lent until the next is added; NULL if there is none. */
+const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path);
+void ckpt_side_release(struct ckpt_side_files *files);
+
+/* A JSON file of the checkpoint's folder; NULL without an error where there is none. FORMAT names
+ * the line. Gives: json_decref. */
+int ckpt_side_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
+                        struct s2s_error *err);
+
+#endif

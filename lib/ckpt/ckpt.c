@@ -35,9 +35,9 @@ int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n)
 int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     struct stat st;
-    for (size_t i = ckpt->n_files; i-- > 0;)
-        if (strcmp(ckpt->files[i].name, name) == 0)
-            return (int)i;
+    const json_t *known = json_object_get(ckpt->file_idx, name);
+    if (known)
+        return (int)json_integer_value(known);
     if (fstatat(ckpt->dir_fd, name, &st, ckpt->no_links ? AT_SYMLINK_NOFOLLOW : 0) < 0)
         return errno == ENOENT ? s2s_error_set(err, S2S_E_NOTFOUND, "%s is missing", name)
                                : s2s_error_errno(err, S2S_E_IO, "%s", name);
@@ -48,7 +48,21 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
     s2s_grow(&ckpt->files, ckpt->n_files, &ckpt->cap_files, sizeof *ckpt->files);
     ckpt->files[ckpt->n_files] =
         (struct ckpt_source_file){.name = s2s_xstrdup(name), .fd = -1, .len_bytes = st.st_size};
+    if (!ckpt->file_idx)
+        ckpt->file_idx = json_object();
+    json_object_set_new_nocheck(ckpt->file_idx, name, json_integer((json_int_t)ckpt->n_files));
     return (int)ckpt->n_files++;
+}
+
+/* Those that can be opened again make room. */
+static void close_files(struct s2s_ckpt *ckpt)
+{
+    for (size_t i = 0; i < ckpt->n_files; i++)
+        if (ckpt->files[i].fd >= 0 && !ckpt->files[i].pinned) {
+            close(ckpt->files[i].fd);
+            ckpt->files[i].fd = -1;
+            ckpt->n_open--;
+        }
 }
 
 int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
@@ -56,14 +70,14 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
     struct ckpt_source_file *f = &ckpt->files[file];
     if (f->fd >= 0)
         return f->fd;
-    for (size_t i = 0; ckpt->n_open >= MAX_OPEN && i < ckpt->n_files; i++)
-        if (ckpt->files[i].fd >= 0 && !ckpt->files[i].pinned) {
-            close(ckpt->files[i].fd);
-            ckpt->files[i].fd = -1;
-            ckpt->n_open--;
-        }
-    f->fd = openat(ckpt->dir_fd, f->name,
-                   O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0));
+    if (ckpt->n_open >= MAX_OPEN)
+        close_files(ckpt);
+    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0);
+    f->fd = openat(ckpt->dir_fd, f->name, flags);
+    if (f->fd < 0 && errno == EMFILE && ckpt->n_open > 0) { /* a limit below MAX_OPEN */
+        close_files(ckpt);
+        f->fd = openat(ckpt->dir_fd, f->name, flags);
+    }
     if (f->fd < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s", f->name);
     ckpt->n_open++;
@@ -151,6 +165,7 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     if (ckpt->dir_fd >= 0)
         close(ckpt->dir_fd);
     json_decref(ckpt->common);
+    json_decref(ckpt->file_idx);
     free(ckpt->files);
     free(ckpt->members);
     free(ckpt->tensors);

@@ -51,6 +51,7 @@ struct s2s_ckpt {
     int64_t iteration;
     struct ckpt_source_file *files;
     size_t n_files, cap_files, n_open;
+    json_t *file_idx; /* of each name in files */
     struct ckpt_member *members; /* of a .nemo, sorted by name */
     size_t n_members, cap_members;
     const char *root;   /* the folder of the model among them: "" or "NAME/" */

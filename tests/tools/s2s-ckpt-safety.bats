@@ -124,6 +124,26 @@ PY
     [ ! -e /tmp/s2s-never ]
 }
 
+@test "a checkpoint of more files than may be open at once" {
+    mkdir in
+    python3 - <<'PY'
+import json, struct
+files = {}
+for i in range(700):
+    name = "model-%05d-of-00700.safetensors" % (i + 1)
+    head = json.dumps({"t.%d" % i: {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    open("in/" + name, "wb").write(struct.pack("<Q", len(head)) + head + struct.pack("<I", i))
+    files["t.%d" % i] = name
+json.dump({"weight_map": files}, open("in/model.safetensors.index.json", "w"))
+PY
+    s2s-ckpt ls --sha256 in >want
+    for limit in 32 256; do
+        (ulimit -n $limit && s2s-ckpt ls --sha256 in >got && s2s-ckpt convert -q --no-sync --to torch_dist in out.$limit)
+        same want got
+        exits 0 s2s-ckpt diff in out.$limit
+    done
+}
+
 @test "the input is never written: OUT is IN, a link to it, a hard link; cat onto it" {
     tensors in.safetensors a b
     cp in.safetensors was

@@ -5,14 +5,18 @@ import argparse
 import glob
 import hashlib
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+import types
 
 try:
     import torch
     import torch.distributed as dist
+    import mcore_cpu
+    mcore_cpu.stand_ins()
     import megatron.core  # noqa: F401
 except ImportError:
     sys.exit(77)
@@ -20,7 +24,7 @@ except ImportError:
 here = os.path.dirname(os.path.abspath(__file__))
 program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
 BASE = dict(num_layers=4, hidden_size=32, num_attention_heads=8, num_query_groups=4, ffn_hidden_size=48, vocab_size=100, add_bias_linear=False,
-            gated=True, tied=False, normalization="RMSNorm", tp=1, pp=1, vpp=None, ep=1, num_moe_experts=None)
+            gated=True, tied=False, normalization="RMSNorm", tp=1, pp=1, vpp=None, ep=1, num_moe_experts=None, hybrid=None)
 CASES = {
     "tp2": dict(tp=2), "tp4, layer norm, biases, no gate": dict(tp=4, normalization="LayerNorm", add_bias_linear=True, gated=False),
     "tp2 pp2 tied": dict(tp=2, pp=2, tied=True), "tp2 pp2 vpp2": dict(tp=2, pp=2, vpp=2), "qkv bias": dict(tp=2, add_qkv_bias=True),
@@ -31,15 +35,46 @@ CASES = {
     "tp2 etp1": dict(tp=2, etp=1, num_moe_experts=2), "tp2 ep2 etp1": dict(tp=2, ep=2, etp=1, num_moe_experts=4),
     "tp4 ep2 etp1": dict(tp=4, ep=2, etp=1, num_moe_experts=2), "tp4 ep2 etp2": dict(tp=4, ep=2, etp=2, num_moe_experts=4),
     "tp2 pp2 ep2 etp1": dict(tp=2, pp=2, ep=2, etp=1, num_moe_experts=4), "tp2 ep4 etp1": dict(tp=2, ep=4, etp=1, num_moe_experts=4),
+    "hybrid tp2": dict(tp=2, hybrid="M*-ME"), "hybrid tp2 pp2": dict(tp=2, pp=2, hybrid="M*-M"),
+    "hybrid tp2 ep2 etp1": dict(tp=2, ep=2, etp=1, hybrid="ME*E"),
 }
 AGAIN = ("tp2", "tp2 pp2 vpp2", "tp2 ep2 etp1")
 
 
+def build_hybrid(c, pre, post):
+    config = types.SimpleNamespace(
+        hybrid_override_pattern=c["hybrid"], num_hidden_layers=len(c["hybrid"]), hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=4, intermediate_size=24, layer_norm_epsilon=1e-5, mamba_num_heads=8, mamba_head_dim=4, n_groups=2, ssm_state_size=4,
+        conv_kernel=4, vocab_size=64, max_position_embeddings=16, tie_word_embeddings=c["tied"], n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=12, moe_shared_expert_intermediate_size=8, routed_scaling_factor=1.0, n_group=1, topk_group=1, moe_latent_size=None,
+        parallel=dict(tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], pipeline_dtype=torch.float32,
+                      expert_model_parallel_size=c["ep"], expert_tensor_parallel_size=c.get("etp", c["tp"])))
+    return mcore_cpu.hybrid(config, pre_process=pre, post_process=post)
+
+
+def fused(state):
+    """Hybrid models are made of Transformer Engine's layers, whose norms are in the linear layers behind them."""
+    out = {}
+    for name, t in state.items():
+        layer = re.match(r"decoder\.layers\.\d+\.", name)
+        rest = name[layer.end():] if layer else ""
+        if rest.startswith("norm."):
+            name = layer[0] + "mixer.in_proj.layer_norm_" + rest[5:]
+        elif rest.startswith("input_layernorm."):
+            name = layer[0] + "self_attention.linear_qkv.layer_norm_" + rest[16:]
+        elif rest.startswith("pre_mlp_layernorm.") and layer[0] + "mlp.linear_fc1.weight" in state:
+            name = layer[0] + "mlp.linear_fc1.layer_norm_" + rest[18:]
+        out[name] = t
+    return out
+
+
 def build(c, pre, post, stage):
+    if c["hybrid"]:
+        return build_hybrid(c, pre, post)
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
-    own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size"}
+    own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size", "hybrid"}
     more = {k: v for k, v in c.items() if k not in own}
     if c["num_moe_experts"]:
         more.update(moe_router_topk=2, moe_ffn_hidden_size=24, moe_token_dispatcher_type="allgather", moe_router_load_balancing_type="none")
@@ -106,7 +141,8 @@ def save(rank, world, port, folder, c):
                               untie_embeddings_and_output_weights=not c["tied"], hidden_size=c["hidden_size"])
     state = {"args": args, "checkpoint_version": 3.0, "iteration": 7}
     for i, m in enumerate(models):
-        state["model%d" % i if c["vpp"] else "model"] = m.state_dict_for_save_checkpoint()
+        own = m.state_dict_for_save_checkpoint()
+        state["model%d" % i if c["vpp"] else "model"] = fused(own) if c["hybrid"] else own
     # the names of Megatron-LM's checkpointing.py
     name = "mp_rank_%02d" % tp + ("_%03d" % pp if c["pp"] > 1 else "") + ("_%03d" % ep if c["ep"] > 1 else "")
     path = os.path.join(folder, "mp", name)
@@ -178,7 +214,7 @@ def check(what, c, bad):
 
 def stacks(c):
     """Layers that differ are numbered in any case."""
-    return "moe_layer_freq" not in c
+    return "moe_layer_freq" not in c and not c["hybrid"]
 
 
 def load_back(what, c, folder, bad):

@@ -98,9 +98,21 @@ def cuda_stand_ins():
             setattr(sys.modules[name], member, absent)
 
 
+def stand_ins():
+    """What megatron-core imports of packages that need CUDA. Before it is imported."""
+    cuda_stand_ins()
+    try:
+        import triton  # noqa: F401
+    except ImportError:  # only needed for inference
+        name = "megatron.core.inference.contexts.attention_context.triton.tensor_ops"
+        sys.modules[name] = types.ModuleType(name)
+        for member in ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge"):
+            setattr(sys.modules[name], member, absent)
+
+
 def start():
     """Imports megatron-core and makes its groups of one. ImportError when it is not there."""
-    cuda_stand_ins()
+    stand_ins()
     import torch.distributed as dist
     if not torch.cuda.is_available():
         torch.cuda.current_device = lambda: torch.device("cpu")
@@ -128,7 +140,7 @@ def transformer_config(c, **more):
         num_query_groups=c.num_key_value_heads, kv_channels=d, ffn_hidden_size=c.intermediate_size, add_bias_linear=False,
         normalization="RMSNorm", hidden_dropout=0.0, attention_dropout=0.0, use_cpu_initialization=True, perform_initialization=False,
         params_dtype=torch.float32, attention_softmax_in_fp32=True, bias_activation_fusion=False, bias_dropout_fusion=False,
-        apply_rope_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False), **more})
+        apply_rope_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False), **more, **getattr(c, "parallel", {})})
 
 
 def gpt(c):
@@ -223,8 +235,8 @@ class Duplicated(torch.nn.Linear):
         return make_sharded_tensors_for_checkpoint(self.state_dict(prefix="", keep_vars=True), prefix, None, sharded_offsets)
 
 
-def hybrid(c):
-    """MambaModel of a NemotronHConfig. The norms are modules of their own here and stored under the names of the fused ones."""
+def hybrid(c, **stage):
+    """MambaModel of a NemotronHConfig (of a pipeline stage: pre_process, post_process). The norms are modules of their own here and stored under the names of the fused ones."""
     from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
     from megatron.core.models.backends import LocalSpecProvider
     from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_backend
@@ -277,7 +289,7 @@ def hybrid(c):
                         mlp=get_mlp_module_spec_for_backend(LocalSpecProvider(), num_experts=config.num_moe_experts or 2))))
     return MambaModel(config, spec, vocab_size=c.vocab_size, max_sequence_length=c.max_position_embeddings,
                       hybrid_override_pattern=c.hybrid_override_pattern, share_embeddings_and_output_weights=c.tie_word_embeddings,
-                      position_embedding_type="none", parallel_output=False).eval()
+                      position_embedding_type="none", parallel_output=False, **stage).eval()
 
 
 builders["nemotron_h"] = hybrid

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,6 +55,14 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
     return (int)ckpt->n_files++;
 }
 
+/* The outputs, and the other checkpoints of diff and average, want some too. */
+static size_t most_open(void)
+{
+    struct rlimit limit;
+    size_t share = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? (size_t)limit.rlim_cur / 16 : MAX_OPEN;
+    return share < 2 ? 2 : share < MAX_OPEN ? share : MAX_OPEN;
+}
+
 /* Those that can be opened again make room. */
 static void close_files(struct s2s_ckpt *ckpt)
 {
@@ -70,14 +79,10 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
     struct ckpt_source_file *f = &ckpt->files[file];
     if (f->fd >= 0)
         return f->fd;
-    if (ckpt->n_open >= MAX_OPEN)
+    if (ckpt->n_open >= most_open())
         close_files(ckpt);
-    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0);
-    f->fd = openat(ckpt->dir_fd, f->name, flags);
-    if (f->fd < 0 && errno == EMFILE && ckpt->n_open > 0) { /* a limit below MAX_OPEN */
-        close_files(ckpt);
-        f->fd = openat(ckpt->dir_fd, f->name, flags);
-    }
+    f->fd = openat(ckpt->dir_fd, f->name,
+                   O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0));
     if (f->fd < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s", f->name);
     ckpt->n_open++;

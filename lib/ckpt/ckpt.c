@@ -321,6 +321,11 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
     return ckpt->common;
 }
 
+size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->n_rank_states;
+}
+
 bool s2s_ckpt_is_state(const char *name)
 {
     static const char *const state[] = {"optimizer.", "optim.", "optimizer_states.", "rng_state",

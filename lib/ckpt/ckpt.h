@@ -96,6 +96,8 @@ int64_t s2s_ckpt_numel(const struct s2s_ckpt_tensor *tensor);
  * are not data are strings.
  */
 const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt);
+/* How many of Megatron's rank folders have an optimizer beside the model: it is no tensor here. */
+size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt);
 
 /*
  * Reads the box [begin, begin + size) of a tensor, row-major, into out (numel(size) elements).

@@ -51,7 +51,7 @@ struct s2s_ckpt {
     int64_t iteration;
     struct ckpt_source_file *files;
     size_t n_files, cap_files, n_open;
-    json_t *file_idx; /* of each name in files */
+    json_t *file_idx;            /* of each name in files */
     struct ckpt_member *members; /* of a .nemo, sorted by name */
     size_t n_members, cap_members;
     const char *root;   /* the folder of the model among them: "" or "NAME/" */
@@ -68,6 +68,7 @@ struct s2s_ckpt {
     const char *part;        /* NULL, or which part of a model this is ("llm") */
     size_t chunks_left;      /* while .metadata is read: how many more are credible */
     size_t name_bytes;       /* of all tensors and objects */
+    size_t n_rank_states;    /* rank folders with an optimizer, which is not read */
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };

@@ -45,7 +45,7 @@ static bool is_float(enum s2s_dtype dtype)
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
-        if (is_float(plan->targets[i].dtype))
+        if (is_float(plan->targets[i].dtype) && !s2s_ckpt_is_state(plan->targets[i].name))
             plan->targets[i].dtype = dtype;
 }
 

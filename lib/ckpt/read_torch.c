@@ -175,6 +175,8 @@ static int walk_rank(struct walk *w, const struct ckpt_node *root)
         if (key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
+        if (strcmp(name, "optimizer") == 0)
+            w->ckpt->n_rank_states += value->kind != CKPT_NONE;
         size_t digits = strncmp(name, "model", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
         if (strcmp(name, "model") == 0)
             rc = walk_node(w, value, 0);
@@ -419,7 +421,12 @@ int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err)
             char *prefix = s2s_xasprintf("%s/", name);
             struct ckpt_torch_source source = {
                 .file = file, .prefix = prefix, .len_bytes = -1, .model_only = true};
+            const size_t had = ckpt->n_rank_states;
             rc = ckpt_read_torch(ckpt, &source, err);
+            char *apart = s2s_xasprintf("%s/distrib_optim.pt", name);
+            if (ckpt->n_rank_states == had && faccessat(ckpt->dir_fd, apart, F_OK, 0) == 0)
+                ckpt->n_rank_states++;
+            free(apart);
             free(file);
             free(prefix);
         }

@@ -315,6 +315,25 @@ assert index["metadata"]["total_size"] == sum(t["bytes"] for t in json.load(open
     says "is torch_dist, not mp_rank"
 }
 
+@test "convert says what it leaves out, and --dtype leaves an optimizer as it is" {
+    exits 0 s2s-ckpt convert --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
+    says "left out: 165 tensors of optimizer and other state, 37 byte objects"
+    exits 0 s2s-ckpt convert --to safetensors "$DATA/mcore016_hybrid_tp2pp2ep2" all.safetensors
+    says "left out: 37 byte objects, the common state"
+    exits 0 s2s-ckpt convert --to torch_dist --dtype f16 "$DATA/mcore016_hybrid_tp2pp2ep2" out
+    case $output in *"left out"*) false ;; esac
+    s2s-ckpt ls out | cut -f 1,2 >listed
+    ! grep -v ^optimizer listed | grep BF16
+    grep -v ^optimizer listed | grep -q F16
+    [ "$(grep ^optimizer listed | cut -f 2 | sort -u)" = F32 ]
+    # an optimizer beside the ranks' models is no tensor here
+    cp -r "$DATA/mp_rank" ranks
+    chmod -R u+w ranks
+    touch ranks/iter_0000100/mp_rank_01/distrib_optim.pt
+    exits 0 s2s-ckpt convert --to torch_dist --merge-ranks ranks merged
+    says "the optimizer of 1 rank folders"
+}
+
 @test "convert names what a layer lacks" {
     exits 1 s2s-ckpt convert --to hf "$DATA/mcore012_torch24_flattened_tp2" out
     says "how many heads"

@@ -101,6 +101,30 @@ static int read_config(struct job *job, struct s2s_error *err)
     return 0;
 }
 
+/* "; left out: .." of what the source has and the output has not. Gives: free. */
+static char *left_out(const struct job *job)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    size_t n, n_objects = 0;
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
+    const size_t n_ranks = s2s_ckpt_rank_states(job->ckpt);
+    for (size_t i = 0; i < n; i++)
+        n_objects += job->to != TO_TORCH_DIST ||
+                     (job->how.keep_object && !job->how.keep_object(objects[i].name));
+    if (job->n_state)
+        s2s_buf_printf(&text, ", %zu tensors of optimizer and other state", job->n_state);
+    if (n_objects)
+        s2s_buf_printf(&text, ", %zu byte objects", n_objects);
+    if (n_ranks)
+        s2s_buf_printf(&text, ", the optimizer of %zu rank folders", n_ranks);
+    if (job->to == TO_SAFETENSORS && json_object_size(s2s_ckpt_common(job->ckpt)))
+        s2s_buf_puts(&text, ", the common state");
+    char *out = s2s_xasprintf("%s%s", text.len ? "; left out: " : "",
+                              text.len ? text.data + strlen(", ") : "");
+    s2s_buf_release(&text);
+    return out;
+}
+
 static void say_done(const struct job *job, double start_s)
 {
     struct rusage usage;
@@ -109,10 +133,12 @@ static void say_done(const struct job *job, double start_s)
     if (job->opt->common.verbosity < 0 || !ckpt_job_is_first())
         return;
     getrusage(RUSAGE_SELF, &usage);
-    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %ld MiB\n",
+    char *rest = left_out(job);
+    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %ld MiB%s\n",
             job->opt->out, job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
             ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
-            usage.ru_maxrss / 1024);
+            usage.ru_maxrss / 1024, rest);
+    free(rest);
 }
 
 static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,

@@ -17,6 +17,7 @@ struct job {
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
     size_t n_tensors;
+    size_t n_state; /* tensors of the optimizer and other state that are left out */
     int64_t bytes;
 };
 

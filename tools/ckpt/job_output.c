@@ -19,12 +19,10 @@ static void begin_progress(struct job *job)
     s2s_progress_begin(&job->progress, "converting", "bytes", job->bytes);
 }
 
-static int report_unused(const struct job *job, const char *const *unused, size_t n,
-                         size_t n_optimizer, struct s2s_error *err)
+static int report_unused(struct job *job, const char *const *unused, size_t n, size_t n_optimizer,
+                         struct s2s_error *err)
 {
-    if (n_optimizer)
-        s2s_info("convert", "%zu tensors of the optimizer and other state are left out",
-                 n_optimizer);
+    job->n_state += n_optimizer;
     for (size_t i = 0; i < n && ckpt_job_is_first(); i++)
         s2s_log(job->opt->strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
                 "in checkpoint but unused: %s", unused[i]);
@@ -121,6 +119,7 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
     if (rc == 0 && job->config_text)
         json_object_set_new(job->common, "config/llm", json_string(job->config_text));
     job->how.common = job->common;
+    job->how.keep_object = ckpt_job_is_weight; /* as with tensors */
     free(result.unused);
     return rc;
 }
@@ -155,6 +154,8 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
     for (size_t i = 0; i < n && !job->opt->map; i++)
         if (!job->opt->only_weights || ckpt_job_is_weight(tensors[i].name))
             s2s_ckpt_plan_copy(plan, tensors[i].name, &tensors[i]);
+        else
+            job->n_state++;
     if (rc == 0)
         rc = name_layers(job, plan, err);
     if (job->opt->dtype)

@@ -162,7 +162,6 @@ bool ckpt_arg_is_number(const json_t *args, const char *key, double *value)
 static void check_args(struct ckpt_config_draft *draft)
 {
     static const char *const never[][2] = {
-        {"add_bias_linear", "its linear layers have biases"},
         {"multi_latent_attention", "its attention is latent"},
         {"attention_output_gate", "its attention has an output gate"},
         {"apply_residual_connection_post_layernorm", "its residuals begin behind the norms"},
@@ -179,6 +178,9 @@ static void check_args(struct ckpt_config_draft *draft)
         ckpt_draft_hinder(draft, "its normalization is not RMSNorm");
     if (softmax && strcmp(softmax, "vanilla") != 0)
         ckpt_draft_hinder(draft, "its softmax has a sink");
+    if (ckpt_arg_is_true(draft->args, "add_bias_linear") &&
+        !ckpt_draft_target(draft, "mlp.down_proj.bias"))
+        ckpt_draft_hinder(draft, "its linear layers have biases");
     for (size_t i = 0; i < sizeof never / sizeof *never; i++)
         if (ckpt_arg_is_true(draft->args, never[i][0]))
             ckpt_draft_hinder(draft, never[i][1]);

@@ -19,7 +19,8 @@ extern const struct ckpt_arg_key ckpt_arg_keys[];
  */
 char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan);
 
-/* The way back: arguments out of config.json and the planned Megatron tensors. Gives a reference. */
+/* The way back: arguments out of config.json and the planned Megatron tensors. Gives a reference.
+ */
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan);
 
 /* Warns where Megatron and transformers compute something else from a Nemotron-H config.json. */

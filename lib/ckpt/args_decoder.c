@@ -64,6 +64,8 @@ static const char *choose_type(const struct ckpt_config_draft *d)
         return norm ? "qwen3_moe" : "qwen2_moe";
     if (norm)
         return "qwen3";
+    if (ckpt_draft_target(d, "self_attn.o_proj.bias") || ckpt_draft_target(d, "mlp.down_proj.bias"))
+        return "llama";
     if (ckpt_draft_target(d, "self_attn.q_proj.bias"))
         return "qwen2";
     /* gated by something else than swiglu, with gains around 0 */
@@ -118,6 +120,11 @@ static void add_biases(struct ckpt_config_draft *d)
         ckpt_draft_hinder(d, "its attention has biases that transformers' model has not");
     if (!only_qkv && q && o)
         ckpt_draft_set_bool(d, "attention_bias", true);
+    if (ckpt_draft_target(d, "mlp.down_proj.bias")) {
+        ckpt_draft_set_bool(d, "mlp_bias", true);
+        if (strcmp(d->type, "llama") != 0 || !heads_divide(d))
+            ckpt_draft_hinder(d, "its linear layers have biases");
+    }
     if (q && (strcmp(d->type, "mixtral") == 0 || strcmp(d->type, "mistral") == 0))
         ckpt_draft_hinder(d, "its attention has biases");
 }

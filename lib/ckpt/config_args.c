@@ -207,7 +207,8 @@ static void add_attention(struct maker *m)
         set(m, "kv_channels", json_integer(hidden / heads));
     if (!is_known(m))
         return;
-    set(m, "add_qkv_bias", json_boolean(has_target(m, "linear_qkv.bias")));
+    set(m, "add_qkv_bias",
+        json_boolean(has_target(m, "linear_qkv.bias") && !has_target(m, "linear_proj.bias")));
     set(m, "qk_layernorm", json_boolean(has_target(m, "self_attention.q_layernorm.weight")));
     if (strcmp(m->type, "nemotron_h") == 0) {
         set(m, "position_embedding_type", json_string("none"));
@@ -240,8 +241,9 @@ static void add_norms(struct maker *m)
         return;
     set(m, "normalization", json_string("RMSNorm"));
     set(m, "apply_layernorm_1p", json_boolean(is_type(m, "gemma")));
-    if (!has_target(m, "linear_proj.bias") && !has_target(m, "linear_fc1.bias"))
-        set(m, "add_bias_linear", json_false());
+    const bool bias = has_target(m, "linear_fc1.bias");
+    if (has_target(m, "linear_proj.bias") == bias)
+        set(m, "add_bias_linear", json_boolean(bias));
 }
 
 static void add_router(struct maker *m)

@@ -173,6 +173,9 @@ const char ckpt_map_tables[] =
     "layers.{N}.mlp.linear_fc1.weight          layers.{N}.mlp.{gate,up}_proj.weight split\n"
     "layers.{N}.mlp.linear_fc1.weight_{w,v}    layers.{N}.mlp.{gate,up}_proj.weight copy\n"
     "layers.{N}.mlp.linear_fc2.weight          layers.{N}.mlp.down_proj.weight      copy\n"
+    "layers.{N}.mlp.linear_fc1.bias            layers.{N}.mlp.{gate,up}_proj.bias   split ?\n"
+    "layers.{N}.mlp.linear_fc1.bias_{w,v}      layers.{N}.mlp.{gate,up}_proj.bias   copy ?\n"
+    "layers.{N}.mlp.linear_fc2.bias            layers.{N}.mlp.down_proj.bias        copy ?\n"
 
     "family fastconformer_ctc\n"
     "detect encoder.pre_encode.conv.0.weight decoder.decoder_layers.0.weight\n"

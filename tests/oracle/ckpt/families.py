@@ -23,6 +23,12 @@ def plain(config, model, map_name, **more):
     return make
 
 
+def llama(r):
+    s = sizes(r)
+    s["attention_bias"] = s["mlp_bias"] = r.random() < 0.3  # Megatron has both or none (add_bias_linear)
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**s)), "llama"
+
+
 def qwen2(r):
     s = sizes(r)  # it has no head_dim of its own
     s["hidden_size"] = s["num_attention_heads"] * s.pop("head_dim")
@@ -103,7 +109,7 @@ def nemotron_h(r):
 
 
 families = {
-    "llama": plain(hf.LlamaConfig, hf.LlamaForCausalLM, "llama"),
+    "llama": llama,
     "mistral": mistral,
     "qwen2": qwen2,
     "qwen3": plain(hf.Qwen3Config, hf.Qwen3ForCausalLM, "llama"),

@@ -137,7 +137,7 @@ def transformer_config(c, **more):
     d = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     return TransformerConfig(**{**dict(
         num_layers=c.num_hidden_layers, hidden_size=c.hidden_size, num_attention_heads=c.num_attention_heads,
-        num_query_groups=c.num_key_value_heads, kv_channels=d, ffn_hidden_size=c.intermediate_size, add_bias_linear=False,
+        num_query_groups=c.num_key_value_heads, kv_channels=d, ffn_hidden_size=c.intermediate_size, add_bias_linear=getattr(c, "mlp_bias", False),
         normalization="RMSNorm", hidden_dropout=0.0, attention_dropout=0.0, use_cpu_initialization=True, perform_initialization=False,
         params_dtype=torch.float32, attention_softmax_in_fp32=True, bias_activation_fusion=False, bias_dropout_fusion=False,
         apply_rope_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False), **more, **getattr(c, "parallel", {})})

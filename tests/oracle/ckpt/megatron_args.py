@@ -10,7 +10,7 @@ def decoder(c):
         num_query_groups=c.num_key_value_heads if c.num_key_value_heads != c.num_attention_heads else 1,
         kv_channels=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
         max_position_embeddings=c.max_position_embeddings, normalization="RMSNorm", norm_epsilon=c.rms_norm_eps, apply_layernorm_1p=gemma,
-        add_bias_linear=False, add_qkv_bias=kind in ("qwen2", "qwen2_moe"), qk_layernorm=kind in ("qwen3", "qwen3_moe", "gemma3_text"),
+        add_bias_linear=getattr(c, "mlp_bias", False), add_qkv_bias=kind in ("qwen2", "qwen2_moe"), qk_layernorm=kind in ("qwen3", "qwen3_moe", "gemma3_text"),
         swiglu=not gemma, squared_relu=False, quick_geglu=False, untie_embeddings_and_output_weights=not c.tie_word_embeddings,
         position_embedding_type="rope", rotary_percent=1.0, rotary_interleaved=False, use_rope_scaling=False, rope_scaling_factor=8.0,
         rotary_seq_len_interpolation_factor=None, no_rope_freq=None, multi_latent_attention=False, attention_output_gate=False,

@@ -15,14 +15,15 @@ def attention(out, hf, to, at, groups):
     for kind in ("weight", "bias"):
         if at + "q_proj." + kind in hf:
             out[to + "linear_qkv." + kind] = interleave(*(hf[at + p + "_proj." + kind] for p in "qkv"), groups)
-    out[to + "linear_proj.weight"] = hf[at + "o_proj.weight"]
+        if at + "o_proj." + kind in hf:
+            out[to + "linear_proj." + kind] = hf[at + "o_proj." + kind]
     for a, b in (("q_layernorm", "q_norm"), ("k_layernorm", "k_norm")):
         if at + b + ".weight" in hf:
             out[to + a + ".weight"] = hf[at + b + ".weight"]
 
 
-def gated(hf, at):
-    return torch.cat([hf[at + "gate_proj.weight"], hf[at + "up_proj.weight"]])
+def gated(hf, at, kind="weight"):
+    return torch.cat([hf[at + "gate_proj." + kind], hf[at + "up_proj." + kind]])
 
 
 def count(hf, at):
@@ -63,6 +64,8 @@ def decoder(hf, c, prefix=""):
             out[to + "linear_fc1.layer_norm_weight"] = norm
             out[to + "linear_fc1.weight"] = gated(hf, at)
             out[to + "linear_fc2.weight"] = hf[at + "down_proj.weight"]
+            if at + "down_proj.bias" in hf:
+                out[to + "linear_fc1.bias"], out[to + "linear_fc2.bias"] = gated(hf, at, "bias"), hf[at + "down_proj.bias"]
             continue
         out[to[:-4] + "pre_mlp_layernorm.weight"] = norm
         out[to + "router.weight"] = hf[at + "gate.weight"]
@@ -157,7 +160,7 @@ def singletons(names, is_gated):
         one = re.fullmatch(r"(.*\.experts\.experts)\.(linear_fc[12])\.weight", key)
         parts = [("%s.%d.%s.weight" % (one[1], e, one[2]), t[e]) for e in range(len(t))] if one else [(key, t)]
         for name, x in parts:
-            if name.endswith("linear_fc1.weight") and is_gated:
+            if name.endswith(("linear_fc1.weight", "linear_fc1.bias")) and is_gated:
                 half = x.shape[0] // 2
                 out[name + "_w"], out[name + "_v"] = x[:half].clone(), x[half:].clone()
             else:

@@ -56,6 +56,8 @@ static void add_attention(struct ckpt_config_draft *d)
     }
     if (ckpt_draft_target(d, "mixer.q_proj.bias"))
         ckpt_draft_hinder(d, "its attention has biases");
+    if (json_is_array(json_object_get(d->args, "window_size")))
+        ckpt_draft_hinder(d, "its attention has a window");
     if (kind && strcmp(kind, "none") != 0)
         ckpt_draft_hinder(d, "its attention has positions");
 }
@@ -105,7 +107,10 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
     ckpt_draft_set_int(d, "hidden_size", ckpt_draft_size(d, "embeddings.weight", 1));
     ckpt_draft_need(d, "layer_norm_epsilon");
     ckpt_draft_take(d, "max_position_embeddings");
-    if (!ckpt_arg_is_true(d->args, "squared_relu"))
+    if (ckpt_arg_is_true(d->args, "apply_layernorm_1p") ||
+        ckpt_arg_is_true(d->args, "layernorm_zero_centered_gamma"))
+        ckpt_draft_hinder(d, "its norms have gains around 0");
+    if (ckpt_draft_target(d, "up_proj.weight") && !ckpt_arg_is_true(d->args, "squared_relu"))
         ckpt_draft_hinder(d, "its activation is not squared_relu");
     ckpt_draft_set_text(d, "mlp_hidden_act", "relu2");
     ckpt_draft_set_bool(d, "mlp_bias", false);

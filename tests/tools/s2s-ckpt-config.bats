@@ -161,6 +161,51 @@ JSON
     says "no config.json: its router does not divide by the sum of the chosen weights"
 }
 
+# hybrid [ARG=JSON..]: in/ is a Nemotron-H as Megatron's script would have saved it
+hybrid() {
+    rm -rf in
+    cp -r "$DATA/mcore016_hybrid_tp2pp2ep2" in
+    chmod -R u+w in
+    python3 - "$@" <<'PY'
+import argparse, glob, json, pickle, sys, zipfile
+args = dict(num_layers=6, hidden_size=32, ffn_hidden_size=48, num_attention_heads=4, group_query_attention=True, num_query_groups=2,
+            kv_channels=8, vocab_size=61, norm_epsilon=1e-5, normalization="RMSNorm", add_bias_linear=False, swiglu=False, squared_relu=True,
+            position_embedding_type="none", max_position_embeddings=64, hybrid_layer_pattern="M*E|M-E/*E", mamba_num_heads=None,
+            mamba_head_dim=4, mamba_num_groups=2, mamba_state_dim=6, num_experts=4, moe_router_topk=2, moe_router_num_groups=None,
+            moe_router_group_topk=None, moe_router_score_function="sigmoid", moe_router_topk_scaling_factor=2.5)
+args.update((word.split("=", 1)[0], json.loads(word.split("=", 1)[1])) for word in sys.argv[1:])
+with zipfile.ZipFile(glob.glob("in/*/common.pt")[0], "w") as z:
+    z.writestr("common/data.pkl", pickle.dumps({"args": argparse.Namespace(**args), "iteration": 1000, "checkpoint_version": 3.0}, 2))
+    z.writestr("common/byteorder", "little")
+    z.writestr("common/version", "3\n")
+PY
+}
+
+@test "config.json: a Nemotron-H, its layers from the tensors; what differs in transformers is said or refused" {
+    hybrid
+    exits 0 s2s-ckpt convert --to hf in out
+    case $output in *warning*) false ;; esac
+    [ "$(config '.hybrid_override_pattern, .mamba_num_heads, .n_routed_experts, .norm_topk_prob, .routed_scaling_factor')" = \
+        '["M*EM-E",8,4,true,2.5]' ]
+    while IFS='|' read -r change says none; do
+        # shellcheck disable=SC2086
+        hybrid $change
+        rm -rf out
+        exits 0 s2s-ckpt convert --to hf in out
+        says "$says"
+        if [ -n "$none" ]; then [ ! -e out/config.json ]; else [ -e out/config.json ]; fi
+    done <<'LIST'
+norm_epsilon=1e-6|Megatron's norm inside of Mamba layers has 1e-5|
+moe_router_num_groups=2 moe_router_group_topk=1 moe_router_topk=1|Megatron by its best 1|
+moe_router_topk=null moe_router_topk_scaling_factor=null|do not say num_experts_per_tok;|
+moe_router_score_function="softmax"|no config.json: its router's scores are not sigmoids|none
+squared_relu=false|no config.json: its activation is not squared_relu|none
+position_embedding_type="rope"|no config.json: its attention has positions|none
+window_size=[7,0]|no config.json: its attention has a window|none
+layernorm_zero_centered_gamma=true|no config.json: its norms have gains around 0|none
+LIST
+}
+
 # what the common state in out/ says of these arguments
 args() {
     python3 - "$@" <<'PY'

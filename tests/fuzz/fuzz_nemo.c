@@ -1,7 +1,9 @@
-/* .nemo archives. First byte 0: the rest is a tar as it is; else a list of members as in folder.h,
- * with right header checksums. */
+/* .nemo archives. First byte 0: the rest is an archive as it is, compressed or not; else a list of
+ * members as in folder.h, with right header checksums, and for 2 compressed. */
 /* run.sh: max_len=4096 */
 #include <sys/mman.h>
+
+#include <zstd.h>
 
 #include "tests/fuzz/folder.h"
 
@@ -52,16 +54,32 @@ static void make_tar(struct s2s_buf *tar, const uint8_t *data, size_t size)
     s2s_buf_release(&bytes);
 }
 
+static void compress_tar(struct s2s_buf *tar)
+{
+    struct s2s_buf plain = *tar;
+    *tar = (struct s2s_buf)S2S_BUF_INIT;
+    s2s_buf_reserve(tar, ZSTD_compressBound(plain.len));
+    tar->len = ZSTD_compress(tar->data, ZSTD_compressBound(plain.len), plain.data, plain.len, 1);
+    if (ZSTD_isError(tar->len))
+        abort();
+    s2s_buf_release(&plain);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct s2s_buf tar = S2S_BUF_INIT;
     if (size == 0)
         return 0;
     s2s_log_set_verbosity(-1);
+    /* where what is inflated goes: to memory */
+    if (access("/dev/shm", W_OK) == 0 && setenv("TMPDIR", "/dev/shm", 1) < 0)
+        abort();
     if (data[0])
         make_tar(&tar, data + 1, size - 1);
     else
         s2s_buf_add(&tar, data + 1, size - 1);
+    if (data[0] == 2)
+        compress_tar(&tar);
     int fd = memfd_create("fuzz", 0);
     if (fd < 0 || write(fd, tar.data, tar.len) != (ssize_t)tar.len)
         abort();

@@ -72,6 +72,21 @@ static void add_extra(struct merge *m, struct names *names, const char *rank_nam
     free(name);
 }
 
+/* An old GroupedMLP has all its experts in one tensor and no extra states, and asks for those that
+ * other kinds of experts store. */
+static void add_packed(struct merge *m, struct names *names, const char *weight)
+{
+    static const char packed[] = "mlp.experts.weight";
+    const size_t len = strlen(weight), n = strlen(packed);
+    if (len < n + 1 || memcmp(weight + len - n - 1, packed, n) != 0 ||
+        (weight[len - 1] != '1' && weight[len - 1] != '2'))
+        return;
+    char *name = s2s_xasprintf("%.*slinear_fc%c.%s", (int)(len - strlen("weight1")), weight,
+                               weight[len - 1], suffix);
+    add_extra(m, names, name, false);
+    free(name);
+}
+
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -92,11 +107,13 @@ int ckpt_merge_objects(struct merge *m)
         json_decref(ckpt->objects[i].value);
     }
     ckpt->n_objects = 0;
-    for (size_t i = 0; i < ckpt->n_tensors; i++)
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        add_packed(m, &names, ckpt->tensors[i].name);
         if (ckpt_merge_is_extra(ckpt->tensors[i].name)) {
             add_extra(m, &names, ckpt->tensors[i].name, hybrid);
             n_left_out += s2s_ckpt_numel(&ckpt->tensors[i]) > 0;
         }
+    }
     if (names.full)
         rc = s2s_error_set(m->err, S2S_E_FORMAT, "more than %d extra states", MAX_NAMES);
     if (n_left_out)

@@ -24,7 +24,7 @@ except ImportError:
 here = os.path.dirname(os.path.abspath(__file__))
 program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
 BASE = dict(num_layers=4, hidden_size=32, num_attention_heads=8, num_query_groups=4, ffn_hidden_size=48, vocab_size=100, add_bias_linear=False,
-            gated=True, tied=False, normalization="RMSNorm", tp=1, pp=1, vpp=None, ep=1, num_moe_experts=None, hybrid=None)
+            gated=True, tied=False, normalization="RMSNorm", tp=1, pp=1, vpp=None, ep=1, num_moe_experts=None, hybrid=None, packed=False)
 CASES = {
     "tp2": dict(tp=2), "tp4, layer norm, biases, no gate": dict(tp=4, normalization="LayerNorm", add_bias_linear=True, gated=False),
     "tp2 pp2 tied": dict(tp=2, pp=2, tied=True), "tp2 pp2 vpp2": dict(tp=2, pp=2, vpp=2), "qkv bias": dict(tp=2, add_qkv_bias=True),
@@ -32,6 +32,8 @@ CASES = {
     "shared experts": dict(tp=2, ep=2, num_moe_experts=4, moe_shared_expert_intermediate_size=16),
     "some dense": dict(ep=2, num_moe_experts=2, moe_layer_freq=[0, 1, 0, 1]), "tp2 pp2 ep2": dict(tp=2, pp=2, ep=2, num_moe_experts=2),
     "a list of alike": dict(ep=2, num_moe_experts=2, moe_layer_freq=[1, 1, 1, 1]),
+    "tp2 ep2, one tensor of experts": dict(tp=2, ep=2, num_moe_experts=4, packed=True),
+    "tp2 ep2 etp1, one tensor of experts": dict(tp=2, ep=2, etp=1, num_moe_experts=4, packed=True),
     "tp2 etp1": dict(tp=2, etp=1, num_moe_experts=2), "tp2 ep2 etp1": dict(tp=2, ep=2, etp=1, num_moe_experts=4),
     "tp4 ep2 etp1": dict(tp=4, ep=2, etp=1, num_moe_experts=2), "tp4 ep2 etp2": dict(tp=4, ep=2, etp=2, num_moe_experts=4),
     "tp2 pp2 ep2 etp1": dict(tp=2, pp=2, ep=2, etp=1, num_moe_experts=4), "tp2 ep4 etp1": dict(tp=2, ep=4, etp=1, num_moe_experts=4),
@@ -74,10 +76,14 @@ def build(c, pre, post, stage):
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
-    own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size", "hybrid"}
+    own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size", "hybrid", "packed"}
     more = {k: v for k, v in c.items() if k not in own}
     if c["num_moe_experts"]:
         more.update(moe_router_topk=2, moe_ffn_hidden_size=24, moe_token_dispatcher_type="allgather", moe_router_load_balancing_type="none")
+    if c["packed"]:
+        from megatron.core.transformer.moe import experts
+        experts.gg.assert_grouped_gemm_is_available = lambda: None  # no step is made here
+        more.update(moe_grouped_gemm=True, moe_use_legacy_grouped_gemm=True)
     config = TransformerConfig(**more, gated_linear_unit=c["gated"], activation_func=torch.nn.functional.silu if c["gated"] else torch.nn.functional.gelu,
                                tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], pipeline_dtype=torch.float32,
                                virtual_pipeline_model_parallel_size=c["vpp"], expert_model_parallel_size=c["ep"],
@@ -99,7 +105,8 @@ def fill(model, seed):
     for name, item in model.sharded_state_dict().items():
         if not isinstance(item, (ShardedTensor, ShardedTensorFactory)):
             continue
-        parts = list(nested_values(item.build())) if isinstance(item, ShardedTensorFactory) else [item]
+        built = item.build() if isinstance(item, ShardedTensorFactory) else item
+        parts = [built] if isinstance(built, ShardedTensor) else list(nested_values(built))
         key = "%s %s" % (parts[0].key, parts[0].global_offset)
         gen = torch.Generator().manual_seed(int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) + seed)
         with torch.no_grad():

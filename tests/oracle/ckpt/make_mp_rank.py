@@ -208,6 +208,7 @@ def packed(out):
         # GroupedMLP multiplies by weight1.view(n, hidden, -1) and weight2.view(n, -1, hidden)
         m.put(0, 0, 0, e, moe + "weight1", one[2 * e:2 * e + 2].transpose(1, 2).contiguous().view(h, -1))
         m.put(0, 0, 0, e, moe + "weight2", two[2 * e:2 * e + 2].transpose(1, 2).contiguous().view(-1, h))
+    m.objects = [moe + "experts.linear_fc%d._extra_state/shard_%d_%d" % (fc, e, experts) for fc in (1, 2) for e in range(experts)]
     m.save(out)
 
 

@@ -147,8 +147,8 @@ static void add_scaling(struct maker *m, const json_t *rope)
 static json_t *as_base(json_t *number)
 {
     const double value = json_number_value(number);
-    return value == floor(value) && value < 1e15 ? json_integer((json_int_t)value)
-                                                 : json_incref(number);
+    return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value)
+                                                       : json_incref(number);
 }
 
 /* rope_theta and rope_scaling by themselves, or in rope_parameters; Gemma 3 has two of it */

@@ -28,6 +28,10 @@ int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *
     if (options->without_tokenizer ||
         (!options->tokenizer && !in_folder(ckpt, CKPT_NEMO_TOKENIZER)))
         return 0;
+    if (!options->tokenizer && ckpt_is_strange_link(ckpt->dir_fd, CKPT_NEMO_TOKENIZER)) {
+        s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", CKPT_NEMO_TOKENIZER);
+        return 0;
+    }
     int rc = ckpt_slurp(options->tokenizer ? AT_FDCWD : ckpt->dir_fd, path, CKPT_MAX_SIDE_FILE,
                         &bytes, &len, err);
     if (rc < 0)
@@ -62,26 +66,26 @@ static int add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt, c
 {
     const char *plain = without_digest(name);
     const struct ckpt_side_file *same = ckpt_side_find(&out->files, plain);
-    char *bytes;
-    size_t len;
+    int rc = 0;
+    if (!ckpt_name_is_plain(name, strlen(name)) || strlen(name) > CKPT_NEMO_MAX_NAME)
+        return s2s_error_set(err, S2S_E_FORMAT,
+                             "%s names nemo:%s, no plain name of %d bytes at most",
+                             CKPT_NEMO_CONFIG, name, CKPT_NEMO_MAX_NAME);
     if (ckpt_side_find(&out->files, name))
         return 0;
-    if (same) {
+    if (same && same->len + out->files.len_bytes <= CKPT_MAX_SIDE_BYTES &&
+        out->files.n < CKPT_MAX_SIDE_FILES) {
         ckpt_side_add(&out->files, name, same->bytes, same->len);
         return 0;
     }
     const char *there = in_folder(ckpt, name) ? name : plain;
-    if (!ckpt_name_is_plain(there, strlen(there)) || !in_folder(ckpt, there)) {
-        int rc = s2s_error_set(err, S2S_E_NOTFOUND,
-                               "%s names nemo:%s, which would not be in the archive",
-                               CKPT_NEMO_CONFIG, name);
-        return s2s_error_hint(err, rc, "put it beside the weights, or give --tokenizer FILE");
-    }
-    int rc = ckpt_slurp(ckpt->dir_fd, there, CKPT_MAX_SIDE_FILE, &bytes, &len, err);
-    if (rc == 0)
-        ckpt_side_add(&out->files, name, bytes, len);
-    free(bytes);
-    return rc;
+    if (in_folder(ckpt, there))
+        rc = ckpt_side_take(&out->files, ckpt->dir_fd, there, name, err);
+    if (rc)
+        return rc < 0 ? rc : 0;
+    rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s names nemo:%s, which would not be in the archive",
+                       CKPT_NEMO_CONFIG, name);
+    return s2s_error_hint(err, rc, "put it beside the weights, or give --tokenizer FILE");
 }
 
 int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,

@@ -11,6 +11,8 @@ struct s2s_error;
 
 /* of one file, and of all that come out of an archive */
 #define CKPT_MAX_SIDE_FILE (256 << 20)
+/* of all that are taken from a folder, where links make many files of one */
+enum { CKPT_MAX_SIDE_FILES = 4096, CKPT_MAX_SIDE_BYTES = 1 << 30 };
 
 struct ckpt_side_file {
     char *path;  /* relative to the output */
@@ -21,12 +23,19 @@ struct ckpt_side_file {
 struct ckpt_side_files {
     struct ckpt_side_file *v;
     size_t n, cap;
+    size_t len_bytes; /* of all */
 };
 
 /* Takes copies; a path that is there already stays as it is. */
 void ckpt_side_add(struct ckpt_side_files *files, const char *path, const void *bytes, size_t len);
 /* The same of a text. */
 void ckpt_side_add_text(struct ckpt_side_files *files, const char *path, const char *text);
+/*
+ * Takes the file dir_fd/name as `path`. 1; 0 and a warning where it is a link to a file elsewhere,
+ * which is not to travel along; FORMAT past the limits above, and as for reading a file.
+ */
+int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, const char *path,
+                   struct s2s_error *err);
 /* Lent until the next is added; NULL if there is none. */
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path);
 void ckpt_side_release(struct ckpt_side_files *files);

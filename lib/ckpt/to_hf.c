@@ -160,26 +160,18 @@ int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         struct stat st;
-        char *bytes;
-        size_t len;
-        if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
-            S_ISREG(st.st_mode) && ckpt_is_strange_link(fd, name)) {
-            s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", name);
-        } else if (rc == 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
-                   S_ISREG(st.st_mode)) {
-            rc = ckpt_slurp(fd, name, CKPT_MAX_SIDE_FILE, &bytes, &len, err);
+        if (rc >= 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
+            S_ISREG(st.st_mode)) {
             char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
-            if (rc == 0)
-                ckpt_side_add(&out->files, path, bytes, len);
+            rc = ckpt_side_take(&out->files, fd, name, path, err);
             free(path);
-            free(bytes);
         }
         free(entries[i]);
     }
     if (n >= 0)
         free(entries);
     close(fd);
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,

@@ -132,16 +132,10 @@ static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
 static int take_file(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *from,
                      const char *to, struct s2s_error *err)
 {
-    char *bytes;
-    size_t len;
     if (ckpt->dir_fd < 0 || faccessat(ckpt->dir_fd, from, F_OK, 0) < 0)
         return 0;
-    int rc = ckpt_slurp(ckpt->dir_fd, from, CKPT_MAX_SIDE_FILE, &bytes, &len, err);
-    if (rc < 0)
-        return rc;
-    ckpt_side_add(&out->files, to, bytes, len);
-    free(bytes);
-    return 0;
+    int rc = ckpt_side_take(&out->files, ckpt->dir_fd, from, to, err);
+    return rc < 0 ? rc : 0;
 }
 
 /* the language model's: its configuration, and the tokenizer, which NeMo keeps on top */

@@ -5,15 +5,13 @@
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"
 
-enum { MAX_NAME = 78 /* of what a tar header here takes, less "./" */ };
-
 static const char WEIGHTS[] = "model_weights.ckpt";
 
 /* ---- from NeMo's names ---- */
 
 static bool is_harmless(const char *name)
 {
-    return *name && *name != '/' && strlen(name) <= MAX_NAME && strcmp(name, "..") != 0 &&
+    return *name && *name != '/' && strlen(name) <= CKPT_NEMO_MAX_NAME && strcmp(name, "..") != 0 &&
            strncmp(name, "../", 3) != 0 && !strstr(name, "/../") &&
            (strlen(name) < 3 || strcmp(name + strlen(name) - 3, "/..") != 0) && !strchr(name, '\\');
 }

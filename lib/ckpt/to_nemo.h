@@ -68,6 +68,8 @@ void s2s_nemo_release(struct s2s_nemo_output *out);
 
 #define CKPT_NEMO_CONFIG "model_config.yaml"
 #define CKPT_NEMO_TOKENIZER "tokenizer.model"
+/* bytes of a name in an archive: what a tar header here takes, less "./" */
+enum { CKPT_NEMO_MAX_NAME = 78 };
 
 /* tokenizer.model, from the user or the folder, and what NeMo wants beside it. *labels gets its
  * pieces (json_decref), NULL where there is none. */

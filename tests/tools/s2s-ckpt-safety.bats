@@ -187,6 +187,37 @@ PY
     [ "$(grep -c x config.json)" -eq 1 ]
 }
 
+@test "what a model_config.yaml names is a plain file of the folder, and no archive of copies" {
+    tar xf "$ROOT/tests/oracle/ckpt/data/tiny.nemo" model_config.yaml 2>/dev/null || tar xf "$ROOT/tests/oracle/ckpt/data/tiny.nemo" ./model_config.yaml
+    s2s-ckpt convert -q --to hf "$ROOT/tests/oracle/ckpt/data/tiny.nemo" in
+    echo secret >secret && echo text >in/real && ln -s ../secret in/linked && ln -s real in/own
+    # named NAME: converts with a configuration that names it
+    named() {
+        { cat model_config.yaml; printf 'extra:\n  file: "nemo:%s"\n' "$1"; } >config.yaml
+        run s2s-ckpt convert -q --to nemo --config config.yaml --no-tokenizer in out.nemo
+    }
+    named own && [ "$status" -eq 0 ]
+    [ "$(tar xOf out.nemo ./own)" = text ]
+    rm out.nemo
+    for name in linked ../secret /etc/passwd in/../real . .. 0123456789abcdef0123456789abcdef_../secret "$(printf 'x%.0s' {1..90})"; do
+        named "$name"
+        [ "$status" -eq 1 ] && says "names nemo:" || { echo "$name: $status $output" >&2; return 1; }
+        [ ! -e out.nemo ]
+    done
+    # a thousand names of one large file
+    truncate -s 4M in/large
+    for i in $(seq 1000); do printf '  f%d: "nemo:%032x_large"\n' $i $i; done >names
+    { cat model_config.yaml && echo extra: && cat names; } >config.yaml
+    ulimit -v 4000000
+    run s2s-ckpt convert -q --to nemo --config config.yaml --no-tokenizer in out.nemo
+    [ "$status" -eq 1 ] && says "beside the weights"
+    # and a folder of links to one
+    for i in $(seq 1000); do ln -s large in/$i.txt; done
+    run s2s-ckpt convert -q --to hf in out
+    [ "$status" -eq 1 ] && says "beside the weights"
+    [ ! -e out ] && [ ! -e out.s2s-partial ]
+}
+
 @test "a full disk, a limit of the file's size and a place that cannot be written leave nothing" {
     large in.safetensors 4
     for to in hf torch_dist safetensors; do

@@ -3,7 +3,8 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 
-enum { MAX_LAYERS = 1 << 16 };
+/* of a stack; new names of a plan */
+enum { MAX_LAYERS = 10000, MAX_NAMES = 1 << 18 };
 
 /* "decoder.layers.7.mlp.linear_fc2.weight": prefix "decoder.layers.", layer 7, rest "mlp.."; layer
  * -1: no number stands there. */
@@ -19,6 +20,7 @@ struct stack {
     const char *prefix;
     size_t len;
     int64_t n_layers;           /* by numbers */
+    int64_t axis_size;          /* of the first tensor whose layers are on an axis */
     bool numbered, on_axis;     /* some of its tensors are */
     bool attention, mlp, mixer; /* its layers have */
     bool single;                /* every expert has a name of its own */
@@ -116,6 +118,10 @@ static void note(struct layers *l, const struct place *place)
         *s = (struct stack){.prefix = place->prefix, .len = place->prefix_len};
     }
     s->numbered |= place->layer >= 0;
+    if (place->layer < 0 && !s->on_axis) {
+        const struct s2s_ckpt_target *t = &l->plan->targets[place->target];
+        s->axis_size = t->n_dims ? t->shape[0] : 0;
+    }
     s->on_axis |= place->layer < 0;
     s->n_layers = place->layer >= s->n_layers ? place->layer + 1 : s->n_layers;
     s->attention |= begins(rest, "self_attention.");
@@ -309,8 +315,12 @@ static int number_rows(struct layers *l, const struct stack *s, const struct pla
     int64_t begin[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS];
     if (source->orig_shape)
         return refuse_flattened(l, &l->plan->targets[place->target]);
-    if (n < 1 || n >= MAX_LAYERS)
-        return s2s_error_set(l->err, S2S_E_SHAPE, "%s: has no axis of layers", source->name);
+    if (n < 1 || n > MAX_LAYERS || n != s->axis_size)
+        return s2s_error_set(l->err, S2S_E_SHAPE,
+                             "%s: its first axis is none of the %lld layers of its stack",
+                             source->name, (long long)s->axis_size);
+    if ((int64_t)l->plan->n_targets + n > MAX_NAMES)
+        return s2s_error_set(l->err, S2S_E_UNSUPPORTED, "more than %d names of tensors", MAX_NAMES);
     if (s->numbered)
         return refuse_run(l, s, (size_t)(place - l->places), (size_t)(place - l->places) + 1);
     for (int d = 0; d < source->n_dims; d++)
@@ -421,7 +431,7 @@ int s2s_ckpt_plan_layers(struct s2s_ckpt_plan *plan, enum ckpt_layers how, size_
     free(l.gone);
     free(l.stacks);
     free(l.places);
-    return rc;
+    return rc < 0 ? s2s_error_add(err, rc, "%s", plan->source->path) : 0;
 }
 
 json_t *s2s_ckpt_layers_metadata(const json_t *common, enum ckpt_layers how)

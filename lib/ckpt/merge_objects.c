@@ -8,7 +8,7 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_NAMES = 1 << 21 };
+enum { MAX_NAMES = 1 << 20 };
 
 static const char suffix[] = "_extra_state";
 

@@ -20,6 +20,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/layers.h"
 #include "lib/ckpt/to_hf.h"
 #include "lib/ckpt/to_nemo.h"
 #include "lib/io/zip.h"
@@ -179,6 +180,22 @@ static inline void folder_plan_hf(struct s2s_ckpt *ckpt, enum s2s_dtype dtype)
     struct s2s_hf_output out;
     s2s_hf_prepare(&out, ckpt, &options, &err);
     s2s_hf_release(&out);
+}
+
+/* Plans a copy whose layers are named otherwise. */
+static inline void folder_plan_layers(struct s2s_ckpt *ckpt, enum ckpt_layers how)
+{
+    struct s2s_ckpt_plan plan = {.source = ckpt};
+    struct s2s_error err = S2S_ERROR_INIT;
+    size_t n, n_changed;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    for (size_t i = 0; i < n; i++)
+        s2s_ckpt_plan_copy(&plan, tensors[i].name, &tensors[i]);
+    int rc = s2s_ckpt_plan_layers(&plan, how, &n_changed, &err);
+    folder_demand(rc, &err);
+    if (rc == 0)
+        s2s_ckpt_plan_seal(&plan, &err);
+    s2s_ckpt_plan_release(&plan);
 }
 
 static inline void folder_plan_nemo(struct s2s_ckpt *ckpt)

@@ -1,4 +1,4 @@
-/* Megatron's rank folders: read, merged, planned towards Hugging Face. */
+/* Megatron's rank folders: read, merged, planned towards Hugging Face and with other layers. */
 /* run.sh: max_len=4096 */
 #include "tests/fuzz/folder.h"
 
@@ -26,6 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (rc == 0) {
         folder_read(ckpt);
         folder_plan_hf(ckpt, S2S_DTYPE_NONE);
+        folder_plan_layers(ckpt, (enum ckpt_layers)(size % 3));
     }
     s2s_ckpt_close(ckpt);
     return 0;

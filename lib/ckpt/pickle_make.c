@@ -155,6 +155,47 @@ static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, stru
     return 0;
 }
 
+/*
+ * numpy's scalars as the numbers they are: Megatron-Core 0.14 and 0.15 leave numpy.int64 in the
+ * offsets of flattened chunks. NULL: not one of these; arguments are (dtype, bytes), the dtype a
+ * record of its code ("i8") whose state has the byte order second.
+ */
+static struct ckpt_node *numpy_scalar(struct pickle_machine *m, const struct ckpt_node *args)
+{
+    const struct ckpt_node *dtype = args->n == 2 ? args->items[0] : NULL;
+    const struct ckpt_node *bytes = dtype ? args->items[1] : NULL;
+    if (!dtype || dtype->kind != CKPT_RECORD || !ckpt_is(dtype->items[0], "numpy", "dtype") ||
+        dtype->items[1]->n == 0 || bytes->kind != CKPT_BYTES || bytes->len > 8)
+        return NULL;
+    const struct ckpt_node *code = dtype->items[1]->items[0], *state = dtype->items[2];
+    const struct ckpt_node *order =
+        state && state->kind == CKPT_TUPLE && state->n > 1 ? state->items[1] : NULL;
+    if (code->kind != CKPT_STR || code->len != 2 || code->text[1] != '0' + (int)bytes->len ||
+        (order && order->kind == CKPT_STR && order->len && order->text[0] == '>'))
+        return NULL;
+    int n = (int)bytes->len;
+    uint64_t value = ckpt_pickle_le((const unsigned char *)bytes->text, n);
+    bool negative = n && value >> (8 * n - 1) & 1;
+    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_INT);
+    if (code->text[0] == 'i' || (code->text[0] == 'u' && !(n == 8 && negative))) {
+        bool extend = code->text[0] == 'i' && negative && n < 8;
+        node->i = (int64_t)(extend ? value | ~(uint64_t)0 << 8 * n : value);
+    } else if (code->text[0] == 'b' && n == 1) {
+        node->kind = CKPT_BOOL;
+        node->i = value != 0;
+    } else if (code->text[0] == 'f' && n >= 4) {
+        float single;
+        memcpy(&single, bytes->text, sizeof single);
+        node->kind = CKPT_FLOAT;
+        node->f = single;
+        if (n == 8)
+            memcpy(&node->f, bytes->text, sizeof node->f);
+    } else {
+        return NULL;
+    }
+    return node;
+}
+
 /* what `global(*args)` would give */
 static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_node *args,
                 struct ckpt_node **out)
@@ -170,6 +211,11 @@ static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_
         return latin1(m, args, out);
     if (is_builtin(global, global->text + global->n + 1))
         return make_builtin(m, global, args, out);
+    if (ckpt_is(global, "numpy._core.multiarray", "scalar") ||
+        ckpt_is(global, "numpy.core.multiarray", "scalar"))
+        *out = numpy_scalar(m, args);
+    if (*out)
+        return 0;
     if (first && (ckpt_is(global, "torch._utils", "_rebuild_parameter") ||
                   ckpt_is(global, "torch._utils", "_rebuild_parameter_with_state"))) {
         *out = first;

@@ -177,7 +177,7 @@ def main():
         seen.append("%d.%d" % release)
     if not seen:
         sys.exit(77)
-    print("\n".join(bad[:60]) if bad else "%d checkpoints of megatron-core %s as they have them" % (n, ", ".join(seen)))
+    print("\n".join(bad[:400]) if bad else "%d checkpoints of megatron-core %s as they have them" % (n, ", ".join(seen)))
     sys.exit(bool(bad))
 
 

@@ -120,6 +120,30 @@ static void known_calls_become_data(void **state)
     SHOWS("ctorch\nbfloat16\n.", "\"torch.bfloat16\"");
 }
 
+/* scalar(dtype of two letters and a byte order, bytes) */
+#define NUMPY(code, order, bytes) \
+    "cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x02\0\0\0" code \
+    "\x89\x88tR(K\x03X\x01\0\0\0" order "NNNtbC" bytes "tR."
+
+static void numbers_of_numpy_are_numbers(void **state)
+{
+    SHOWS(NUMPY("i8", "<", "\x08\x03\0\0\0\0\0\0\0"), "3");
+    SHOWS(NUMPY("i8", "<", "\x08\xfe\xff\xff\xff\xff\xff\xff\xff"), "-2");
+    SHOWS(NUMPY("i2", "<", "\x02\xfe\xff"), "-2");
+    SHOWS(NUMPY("u4", "<", "\x04\xff\xff\xff\xff"), "4294967295");
+    SHOWS(NUMPY("b1", "|", "\x01\x01"), "true");
+    SHOWS(NUMPY("f4", "<", "\x04\0\0\x20\x40"), "2.5");
+    SHOWS(NUMPY("f8", "<", "\x08\0\0\0\0\0\0\x04\x40"), "2.5");
+    /* what does not fit and what is of the other byte order stays a call */
+    const char *others[] = {NUMPY("u8", "<", "\x08\xff\xff\xff\xff\xff\xff\xff\xff"),
+                            NUMPY("i8", ">", "\x08\x03\0\0\0\0\0\0\0")};
+    for (size_t i = 0; i < 2; i++) {
+        char *text = shown(others[i], sizeof NUMPY("i8", "<", "\x08........") - 1, CKPT_STRICT);
+        assert_non_null(strstr(text, "scalar"));
+        free(text);
+    }
+}
+
 static void unknown_classes_are_refused_or_opaque(void **state)
 {
     REFUSES("\x80\x02"
@@ -196,6 +220,7 @@ int main(void)
         cmocka_unit_test(plain_values_of_all_protocols),
         cmocka_unit_test(containers_and_memo),
         cmocka_unit_test(known_calls_become_data),
+        cmocka_unit_test(numbers_of_numpy_are_numbers),
         cmocka_unit_test(unknown_classes_are_refused_or_opaque),
         cmocka_unit_test(hostile_classes_are_always_refused),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),

@@ -155,16 +155,28 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
     return rc;
 }
 
+/* How the optimizer's tensors are cut, or NULL. Of several optimizers (dense and expert layers)
+ * each says it, under its number. */
+static const char *sharding_type(const json_t *common)
+{
+    static const char key[] = "param_state_sharding_type";
+    const json_t *optimizer = json_object_get(common, "optimizer");
+    const char *type = json_string_value(json_object_get(
+        json_object_get(common, "content_metadata"), "distrib_optim_sharding_type"));
+    const char *number;
+    json_t *one;
+    if (!type)
+        type = json_string_value(json_object_get(optimizer, key));
+    json_object_foreach((json_t *)optimizer, number, one) if (!type) type =
+        json_string_value(json_object_get(one, key));
+    return type;
+}
+
 /* optimizer states that only the job that wrote them can take apart */
 static int check_optimizer(const struct job *job, struct s2s_error *err)
 {
     static const char *const refused[] = {"dp_zero_gather_scatter", "fully_sharded_bucket_space"};
-    const json_t *common = s2s_ckpt_common(job->ckpt);
-    const char *type = json_string_value(json_object_get(
-        json_object_get(common, "content_metadata"), "distrib_optim_sharding_type"));
-    if (!type)
-        type = json_string_value(
-            json_object_get(json_object_get(common, "optimizer"), "param_state_sharding_type"));
+    const char *type = sharding_type(s2s_ckpt_common(job->ckpt));
     for (size_t i = 0; type && i < sizeof refused / sizeof *refused; i++)
         if (strcmp(type, refused[i]) == 0) {
             int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,

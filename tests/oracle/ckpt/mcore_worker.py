@@ -1,6 +1,7 @@
 """mcore_worker.py save|load WORLD CASES.json: checkpoints that the megatron-core of PYTHONPATH (0.12 or later) writes or loads on a CPU,
 from WORLD processes. CASES is a list of dicts (see BASE); each names its folder `path`. Beside it PATH.truth.json is written: of every
-tensor that the models and optimizers hold, put together from the shards in memory, its dtype, shape and SHA-256; and the objects' names."""
+tensor that the models and optimizers hold, put together from the shards in memory, its dtype, shape and SHA-256 (and again with zeros in the
+padding of the optimizer's buckets); and the objects' names."""
 import argparse
 import hashlib
 import json
@@ -250,17 +251,27 @@ def state_of(c, models, optimizer, loading=False):
     return state
 
 
+def mark_padding(state, found):
+    """The tensors of a bucket that belong to no parameter, whose values are what was in memory"""
+    for item in state.values() if isinstance(state, dict) else state if isinstance(state, list) else []:
+        if isinstance(item, dict) and getattr(item.get("padding"), "obj", False) is True:
+            found.update(id(t) for t in item.values())
+        mark_padding(item, found)
+
+
 def shards(state):
-    """The pieces that this rank is to write: (key, dtype, global shape, offset, local shape, flattened range, tensor), and objects' keys"""
+    """The pieces that this rank is to write: (key, dtype, global shape, offset, local shape, flattened range, tensor, is it padding), and
+    the objects' keys"""
     from megatron.core.dist_checkpointing.dict_utils import nested_values
     from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory, is_main_replica
-    tensors, objects = [], []
+    tensors, objects, padding = [], [], set()
+    mark_padding(state, padding)
     for item in nested_values(state):
         for t in nested_values(item.build()) if isinstance(item, ShardedTensorFactory) else [item]:
             if isinstance(t, ShardedTensor) and is_main_replica(t.replica_id):
                 flat = getattr(t, "flattened_range", None)
                 tensors.append((t.key, t.dtype, tuple(t.global_shape), tuple(t.global_offset), (1,) * t.prepend_axis_num + tuple(t.local_shape),
-                                (flat.start, flat.stop) if flat else None, t.data.detach().clone()))
+                                (flat.start, flat.stop) if flat else None, t.data.detach().clone(), id(t) in padding))
             elif isinstance(t, ShardedObject) and is_main_replica(t.replica_id):
                 objects.append(t.unique_key)
     return tensors, objects
@@ -344,22 +355,22 @@ def work(rank, world, port, what, cases):
 
 def together(path, world):
     """The shards of all ranks as whole tensors"""
-    whole, objects = {}, []
+    whole, unpadded, objects = {}, {}, []
     for rank in range(world):
         tensors, names = torch.load("%s.%d.shards" % (path, rank), weights_only=False)
         os.remove("%s.%d.shards" % (path, rank))
         objects += names
-        for key, dtype, shape, offset, local, flat, data in tensors:
-            t = whole.setdefault(key, torch.zeros(shape, dtype=dtype))
-            box = t[tuple(slice(o, o + n) for o, n in zip(offset, local))]
-            if flat:
-                part = box.flatten().clone()
-                part[flat[0]:flat[1]] = data
-                box.copy_(part.view(box.shape))
-            else:
-                box.copy_(data.reshape(box.shape))
+        for key, dtype, shape, offset, local, flat, data, is_padding in tensors:
+            for into, values in (whole, data), (unpadded, torch.zeros_like(data) if is_padding else data):
+                box = into.setdefault(key, torch.zeros(shape, dtype=dtype))[tuple(slice(o, o + n) for o, n in zip(offset, local))]
+                if flat:
+                    part = box.flatten().clone()
+                    part[flat[0]:flat[1]] = values
+                    values = part
+                box.copy_(values.reshape(box.shape))
     digest = lambda t: hashlib.sha256(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"").hexdigest()
-    return {"tensors": {k: [str(t.dtype), list(t.shape), digest(t)] for k, t in whole.items()}, "objects": sorted(objects)}
+    told = lambda of: {k: [str(t.dtype), list(t.shape), digest(t)] for k, t in of.items()}
+    return {"tensors": told(whole), "unpadded": told(unpadded), "objects": sorted(objects)}
 
 
 def main():

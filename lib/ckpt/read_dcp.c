@@ -222,6 +222,25 @@ static int place_item(struct s2s_ckpt *ckpt, const struct ckpt_node *index,
     return rc;
 }
 
+/* Each item is an archive that is opened for its chunk: the same one for thousands of them is a
+ * bomb of time. Some may share. */
+static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    enum { TIMES = 16 };
+    const __int128 spare = 64 << 20;
+    __int128 there = 0, told = 0;
+    for (size_t i = 0; i < ckpt->n_files; i++)
+        there += ckpt->files[i].len_bytes;
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
+            told += ckpt->tensors[i].chunks[k].item_len;
+    return told <= TIMES * there + spare
+               ? 0
+               : s2s_error_set(err, S2S_E_FORMAT,
+                               "items of %.3g bytes in files of %lld: the same again and again",
+                               (double)told, (long long)there);
+}
+
 static int check_placed(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char a[200];
@@ -234,7 +253,7 @@ static int check_placed(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     for (size_t i = 0; i < ckpt->n_objects; i++)
         if (!ckpt->objects[i].file)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: in no file", ckpt->objects[i].name);
-    return 0;
+    return check_items(ckpt, err);
 }
 
 /* Megatron-Core up to 0.15: shapes of tensors that it stored flattened */

@@ -43,6 +43,21 @@ static bool is_composite(const struct s2s_ckpt *ckpt)
 
 /* ---- small files ---- */
 
+bool ckpt_hf_is_side_file(const char *name)
+{
+    static const char *const suffixes[] = {".json", ".jinja", ".txt",      ".model", ".py",   ".md",
+                                           ".yaml", ".jsonl", ".tiktoken", ".spm",   ".vocab"};
+    if (name[0] == '.' || ends(name, ".index.json") || strcmp(name, "metadata.json") == 0 ||
+        strcmp(name, CKPT_MANIFEST) == 0 || strcmp(name, "integrity.json") == 0)
+        return false;
+    if (starts(name, "LICENSE") || starts(name, "NOTICE"))
+        return true;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (ends(name, suffixes[i]))
+            return true;
+    return false;
+}
+
 /* config.json of each part and other texts that s2s-train keeps in the common state */
 static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool composite,
                            struct s2s_error *err)
@@ -73,7 +88,7 @@ static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
         const char *path = key + strlen("file/"), *slash = strchr(path, '/');
         /* one folder at most, and a plain name in it */
         const char *name = slash ? slash + 1 : path;
-        if (!ckpt_name_is_plain(name, strlen(name)) ||
+        if (!ckpt_name_is_plain(name, strlen(name)) || !ckpt_hf_is_side_file(name) ||
             (slash && !starts(path, "encoder/") && !starts(path, "llm/")))
             return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
                                  path);
@@ -133,22 +148,6 @@ static int files_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const
     return tokenizer_of_nemo(out, ckpt, err);
 }
 
-/* text that goes with a model: configuration, tokenizer, code, licence; no weights, no index */
-static bool is_side_file(const char *name)
-{
-    static const char *const suffixes[] = {".json", ".jinja", ".txt",   ".model",    ".py",
-                                           ".md",   ".yaml",  ".jsonl", ".tiktoken", ".spm"};
-    if (name[0] == '.' || ends(name, ".index.json") || strcmp(name, "metadata.json") == 0 ||
-        strcmp(name, CKPT_MANIFEST) == 0 || strcmp(name, "integrity.json") == 0)
-        return false;
-    if (starts(name, "LICENSE") || starts(name, "NOTICE"))
-        return true;
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-        if (ends(name, suffixes[i]))
-            return true;
-    return false;
-}
-
 int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
                          struct s2s_error *err)
 {
@@ -160,7 +159,7 @@ int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         struct stat st;
-        if (rc >= 0 && is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
+        if (rc >= 0 && ckpt_hf_is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
             S_ISREG(st.st_mode)) {
             char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
             rc = ckpt_side_take(&out->files, fd, name, path, err);

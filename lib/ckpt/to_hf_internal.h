@@ -8,6 +8,8 @@
 struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                      const char *folder, const char *file);
 
+/* Text that goes with a model: configuration, tokenizer, code, licence; no weights, no index. */
+bool ckpt_hf_is_side_file(const char *name);
 /* The small files of a folder of the source ("": of the source itself), if it is there. */
 int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
                          struct s2s_error *err);

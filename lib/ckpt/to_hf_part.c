@@ -28,6 +28,11 @@ const json_t *ckpt_part_config(const json_t *config, const char *part)
     return NULL;
 }
 
+static bool is_share(const char *name)
+{
+    return ckpt_name_is_plain(name, strlen(name)) && ckpt_hf_is_side_file(name);
+}
+
 /* one small file of the whole model: the part's share of it */
 static void add_share(struct s2s_hf_output *out, const char *part, const char *name,
                       const char *bytes, size_t len)
@@ -90,11 +95,10 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
         const char *path = strncmp(key, "file/", 5) == 0 ? key + 5 : NULL;
         if (!path || !json_is_string(value))
             continue;
-        if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' &&
-            ckpt_name_is_plain(path + len + 1, strlen(path + len + 1)))
+        if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' && is_share(path + len + 1))
             ckpt_side_add(&out->files, path + len + 1, json_string_value(value),
                           json_string_length(value));
-        else if (!whole && ckpt_name_is_plain(path, strlen(path)))
+        else if (!whole && is_share(path))
             add_share(out, ckpt->part, path, json_string_value(value), json_string_length(value));
     }
 }

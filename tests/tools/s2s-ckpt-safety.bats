@@ -218,6 +218,27 @@ PY
     [ ! -e out ] && [ ! -e out.s2s-partial ]
 }
 
+@test "texts of a common state are no weights, no index and no manifest of the output" {
+    tensors in.safetensors a
+    s2s-ckpt convert -q --to torch_dist in.safetensors in
+    # common NAME: the common state holds a file of that name
+    common() {
+        python3 - "$(dirname in/iter*/common.pt)" "$1" <<'PY'
+import pickle, sys, zipfile
+with zipfile.ZipFile(sys.argv[1] + "/common.pt", "w") as z:
+    z.writestr("common/data.pkl", pickle.dumps({"file/" + sys.argv[2]: "text"}, protocol=2))
+PY
+        rm -rf out
+        run s2s-ckpt convert -q --to hf in out
+    }
+    common tokenizer.json
+    [ "$status" -eq 0 ] && [ "$(cat out/tokenizer.json)" = text ]
+    for name in model.safetensors model.safetensors.index.json pytorch_model.bin s2s-manifest.json .hidden ../x.json llm/../x.json other/x.json; do
+        common "$name"
+        [ "$status" -eq 1 ] && says "file name \"$name\" is refused" && [ ! -e out ] || { echo "$name: $status $output" >&2; return 1; }
+    done
+}
+
 @test "a full disk, a limit of the file's size and a place that cannot be written leave nothing" {
     large in.safetensors 4
     for to in hf torch_dist safetensors; do

@@ -333,6 +333,10 @@ dcp("item_class", [one], [here], "not known here", zipped(b"\x80\x02cfoo\nbar\n)
 dcp("behind", [one], [here], "behind")
 with open(os.path.join(out, "dcp_behind/.metadata"), "ab") as f:
     f.write(b"x")
+# thousands of tensors in one item, which is long to read
+slow = zipped(b"\x80\x02" + b"N0" * 500000 + rebuild() + b".", floats)
+dcp("one_item", [("w%d" % i, stored([4], [chunk([0], [4])])) for i in range(4000)],
+    [place("w%d" % i, [0], 0, len(slow)) for i in range(4000)], "again and again", extra=[("__0_0.distcp", slow)])
 shared = b"](" + chunk([0], [1]) + b"q\0" + b"h\0" * 50000 + b"eq\1"
 tensor_of_shared = b"h\2}(" + text("properties") + b"h\3" + text("size") + b"h\4" + text("chunks") + b"h\1ub"
 first = (shared + b"0" + glob(M, "TensorProperties") + b")\x81(" + glob("torch", "float32") + b"NNNNtbq\3" + b"0" + size([1]) + b"q\4" + b"0")

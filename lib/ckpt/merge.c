@@ -303,8 +303,8 @@ static int survey(struct merge *m)
 /*
  * Norms of Megatron-Core's own layers are modules of their own there and are stored under the names
  * of Transformer Engine's fused ones (sharded_state_dict_keys_map of its GPT, BERT and T5 layers;
- * its vision layers have none). at: behind "layers.7."; *len: of what is replaced. NULL: keep the
- * name.
+ * its vision layers have none). at: behind "layers.7." and what it wraps; *len: of what is
+ * replaced. NULL: keep the name.
  */
 static const char *fused_norm(const struct merge *m, const struct merge_local *local,
                               const char *at, size_t *len)
@@ -329,6 +329,16 @@ static const char *fused_norm(const struct merge *m, const struct merge_local *l
     return keep ? NULL : fused;
 }
 
+/* A layer of multi-token prediction has a transformer's layer in it. */
+static const char *inner_layer(const char *rest)
+{
+    static const char *const names[] = {"transformer_layer.", "mtp_model_layer."};
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(rest, names[i], strlen(names[i])) == 0)
+            return rest + strlen(names[i]);
+    return rest;
+}
+
 char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
 {
     int64_t layer, first = 0;
@@ -342,9 +352,11 @@ char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
     for (int i = 0; i < local->chunk * m->size[1] + local->rank->at[1]; i++)
         first += stack->n[i];
     size_t len = 0;
-    const char *rest = at + strspn(at, "0123456789") + 1, *fused = fused_norm(m, local, rest, &len);
-    return s2s_xasprintf("%.*s%lld.%s%s", (int)(at - local->name), local->name,
-                         (long long)(first + layer), fused ? fused : "", rest + (fused ? len : 0));
+    const char *rest = at + strspn(at, "0123456789") + 1, *norm = inner_layer(rest);
+    const char *fused = fused_norm(m, local, norm, &len);
+    return s2s_xasprintf("%.*s%lld.%.*s%s%s", (int)(at - local->name), local->name,
+                         (long long)(first + layer), (int)(norm - rest), rest, fused ? fused : "",
+                         norm + (fused ? len : 0));
 }
 
 /* Of the ranks' states what belongs to the run as a whole. */

@@ -34,6 +34,7 @@ CASES = {
     "a list of alike": dict(ep=2, num_moe_experts=2, moe_layer_freq=[1, 1, 1, 1]),
     "tp2 ep2, one tensor of experts": dict(tp=2, ep=2, num_moe_experts=4, packed=True),
     "tp2 ep2 etp1, one tensor of experts": dict(tp=2, ep=2, etp=1, num_moe_experts=4, packed=True),
+    "tp2 pp2, two tokens more": dict(tp=2, pp=2, mtp_num_layers=2),
     "tp2 etp1": dict(tp=2, etp=1, num_moe_experts=2), "tp2 ep2 etp1": dict(tp=2, ep=2, etp=1, num_moe_experts=4),
     "tp4 ep2 etp1": dict(tp=4, ep=2, etp=1, num_moe_experts=2), "tp4 ep2 etp2": dict(tp=4, ep=2, etp=2, num_moe_experts=4),
     "tp2 pp2 ep2 etp1": dict(tp=2, pp=2, ep=2, etp=1, num_moe_experts=4), "tp2 ep4 etp1": dict(tp=2, ep=4, etp=1, num_moe_experts=4),
@@ -74,7 +75,7 @@ def build(c, pre, post, stage):
     if c["hybrid"]:
         return build_hybrid(c, pre, post)
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec, get_gpt_mtp_block_spec
     from megatron.core.transformer import TransformerConfig
     own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size", "hybrid", "packed"}
     more = {k: v for k, v in c.items() if k not in own}
@@ -94,15 +95,21 @@ def build(c, pre, post, stage):
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=c["normalization"], vp_stage=stage)
     else:
         spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=c["normalization"])
-    return GPTModel(config, spec, vocab_size=-(-c["vocab_size"] // (8 * c["tp"])) * 8 * c["tp"], max_sequence_length=16, pre_process=pre, post_process=post,
+    mtp = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, vp_stage=stage) if config.mtp_num_layers else None
+    return GPTModel(config, spec, mtp_block_spec=mtp, vocab_size=-(-c["vocab_size"] // (8 * c["tp"])) * 8 * c["tp"], max_sequence_length=16, pre_process=pre, post_process=post,
                     share_embeddings_and_output_weights=c["tied"], position_embedding_type="rope", vp_stage=stage)
+
+
+def wanted(model, metadata=None):
+    from megatron.core import parallel_state as ps
+    return model.sharded_state_dict(metadata={**(metadata or {}), "dp_cp_group": ps.get_data_parallel_group(with_context_parallel=True)})
 
 
 def fill(model, seed):
     """Every rank its own values, but one value in all places that hold the same tensor."""
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
     from megatron.core.dist_checkpointing.dict_utils import nested_values
-    for name, item in model.sharded_state_dict().items():
+    for name, item in wanted(model).items():
         if not isinstance(item, (ShardedTensor, ShardedTensorFactory)):
             continue
         built = item.build() if isinstance(item, ShardedTensorFactory) else item
@@ -158,7 +165,7 @@ def save(rank, world, port, folder, c):
         torch.save(state, os.path.join(path, "model_optim_rng.pt"))
     sharded = {}
     for i, m in enumerate(models):
-        sharded["model%d" % i] = m.sharded_state_dict()
+        sharded["model%d" % i] = wanted(m)
     os.makedirs(os.path.join(folder, "dist"), exist_ok=True)
     dist.barrier()
     dist_checkpointing.save(sharded, os.path.join(folder, "dist"))
@@ -177,7 +184,7 @@ def load(rank, world, port, folder, c):
                 p.fill_(9)
     path = glob.glob(folder + "/iter_*")[0]
     metadata = dist_checkpointing.load_content_metadata(path)
-    sharded = {"model%d" % i: m.sharded_state_dict(metadata=metadata) for i, m in enumerate(models)}
+    sharded = {"model%d" % i: wanted(m, metadata) for i, m in enumerate(models)}
     state = dist_checkpointing.load(sharded, path, strict=StrictHandling.RAISE_ALL)
     for i, m in enumerate(models):
         m.load_state_dict(state["model%d" % i])

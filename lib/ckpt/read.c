@@ -127,10 +127,29 @@ static int move(struct transfer *t, int d, int64_t pos, char *to, struct s2s_err
     return rc;
 }
 
+/* Axes in the order in which the source lies, so that the shortest steps come last: a transposed
+ * tensor would otherwise be read an element at a time. */
+static void sort_axes(struct transfer *t)
+{
+    for (int d = 1; d < t->n_dims; d++) {
+        const int64_t n = t->n[d], from = t->from[d], to = t->to[d];
+        int k = d;
+        for (; k > 0 && t->from[k - 1] < from; k--) {
+            t->n[k] = t->n[k - 1];
+            t->from[k] = t->from[k - 1];
+            t->to[k] = t->to[k - 1];
+        }
+        t->n[k] = n;
+        t->from[k] = from;
+        t->to[k] = to;
+    }
+}
+
 /* drops axes of extent 1, joins axes that are one run in source and target */
 static void simplify(struct transfer *t)
 {
     int kept = 0;
+    sort_axes(t);
     for (int d = 0; d < t->n_dims; d++) {
         if (t->n[d] == 1)
             continue;

@@ -1,4 +1,4 @@
-# s2s-ckpt beside files that somebody cuts while they are read: a message, never a signal.
+# s2s-ckpt and how files are read: whole, in good time, and with a message, never a signal, where somebody cuts them.
 load common
 load inject
 
@@ -58,4 +58,33 @@ PY
     says "cut.pt: at "
     exits 1 s2s-ckpt ls long.pt
     says "4 bytes behind the last storage"
+}
+
+@test "views in any order of axes have the elements that their strides say, and are read in runs" {
+    python3 - <<'PY'
+import hashlib, numpy as np, struct, zipfile
+rng = np.random.default_rng(5)
+store = rng.integers(0, 1 << 32, 1800000, dtype=np.uint32).view(np.float32)
+def text(s): return b"X" + struct.pack("<I", len(s)) + s.encode()
+def tup(v): return b"(" + b"".join(b"J" + struct.pack("<i", x) for x in v) + b"t"
+views = {"transposed": ((1200, 1500), (1, 1200), 0), "permuted": ((7, 300, 11, 70), (770, 6000, 70, 1), 3), "swapped": ((40, 50, 60), (1, 40, 2000), 17),
+         "repeated": ((5, 1000), (0, 1), 9), "columns": ((1000, 5), (1, 0), 9), "steps": ((100, 3, 1), (700, 111, 9999), 1), "one": ((1, 1), (5, 7), 2)}
+state = b""
+with open("want", "w") as want:
+    for name in sorted(views):
+        size, stride, offset = views[name]
+        state += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + \
+            b"J" + struct.pack("<i", len(store)) + b"tQJ" + struct.pack("<i", offset) + tup(size) + tup(stride) + b"\x89}tR"
+        data = np.lib.stride_tricks.as_strided(store[offset:], size, [4 * s for s in stride])
+        print(name, hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest(), file=want)
+with zipfile.ZipFile("views.pt", "w") as z:
+    z.writestr("archive/data.pkl", b"\x80\x02}(" + state + b"u.")
+    z.writestr("archive/data/0", store.tobytes())
+PY
+    s2s-ckpt ls --sha256 views.pt | awk '{print $1, $NF}' >got
+    diff want got
+    inject_or_skip
+    # 1,800,000 elements, of which a run at a time is read
+    with_fault pread:200000:EIO s2s-ckpt ls --sha256 views.pt
+    [ $fired = 0 ] && [ "$status" -eq 0 ]
 }

@@ -129,7 +129,22 @@ static void add_biases(struct ckpt_config_draft *d)
         ckpt_draft_hinder(d, "its attention has biases");
 }
 
-/* Llama 3.1's long context has constants of its own in Megatron-Core */
+/* Llama 3.1's long context: constants in Megatron-Core, numbers of the provider in Megatron-Bridge
+ */
+static void add_llama3_scaling(struct ckpt_config_draft *d)
+{
+    double factor = 8, low = 1, high = 4, context = 8192;
+    ckpt_arg_is_number(d->args, "rope_scaling_factor", &factor);
+    ckpt_arg_is_number(d->args, "low_freq_factor", &low);
+    ckpt_arg_is_number(d->args, "high_freq_factor", &high);
+    ckpt_arg_is_number(d->args, "old_context_len", &context);
+    json_object_set_new(d->config, "rope_scaling",
+                        json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor",
+                                  factor, "low_freq_factor", low, "high_freq_factor", high,
+                                  "original_max_position_embeddings",
+                                  (json_int_t)(context < 1e9 ? context : 1e9)));
+}
+
 static void add_rope(struct ckpt_config_draft *d)
 {
     double factor = 8;
@@ -144,11 +159,7 @@ static void add_rope(struct ckpt_config_draft *d)
             ckpt_draft_unsaid(d, "rope_local_base_freq");
     }
     if (ckpt_arg_is_true(d->args, "use_rope_scaling")) {
-        ckpt_arg_is_number(d->args, "rope_scaling_factor", &factor);
-        json_object_set_new(d->config, "rope_scaling",
-                            json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor",
-                                      factor, "low_freq_factor", 1.0, "high_freq_factor", 4.0,
-                                      "original_max_position_embeddings", 8192));
+        add_llama3_scaling(d);
     } else if (ckpt_arg_is_number(d->args, "rotary_seq_len_interpolation_factor", &factor) &&
                factor != 1) {
         json_object_set_new(d->config, "rope_scaling",

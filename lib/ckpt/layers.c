@@ -225,7 +225,7 @@ static bool is_numbered_by_args(const struct layers *l, const struct stack *s)
     bool words = !strstr(prefix, "vision") && !strstr(prefix, "radio") &&
                  !strstr(prefix, "sound") && !strstr(prefix, "image") && !strstr(prefix, "audio");
     free(prefix);
-    return words && args_number(json_object_get(l->plan->source->common, "args"));
+    return words && args_number(ckpt_args(l->plan->source));
 }
 
 static void decide(struct layers *l, enum ckpt_layers how)

@@ -334,7 +334,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     *e = (struct ckpt_map_engine){.request = request,
                                   .plan = plan,
                                   .to_megatron = to_megatron,
-                                  .args = json_object_get(s2s_ckpt_common(request->ckpt), "args"),
+                                  .args = ckpt_args(request->ckpt),
                                   .err = err};
     const char *part = request->ckpt->part;
     e->config = request->config;

@@ -61,6 +61,7 @@ struct s2s_ckpt {
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
     json_t *common;
+    json_t *run_args;        /* what run_config.yaml says in place of common's "args"; NULL */
     struct s2s_blocks arena; /* names, shapes, boxes */
     void *scratch;           /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
     char *piece;             /* some times as much, of s2s_ckpt_stream */
@@ -154,6 +155,11 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Megatron-Bridge's run_config.yaml, where the common state has no arguments. One that cannot be
+ * read is no error: it is warned of. (run_config.c) */
+void ckpt_read_run_config(struct s2s_ckpt *ckpt);
+/* The arguments that shaped a Megatron model, by the names of its scripts; lent, NULL: unknown. */
+const json_t *ckpt_args(const struct s2s_ckpt *ckpt);
 /* One safetensors file; every name gets the prefix. */
 int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
                           struct s2s_error *err);

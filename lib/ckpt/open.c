@@ -160,7 +160,11 @@ static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s
     int rc = ckpt_read_dcp(ckpt, err);
     if (rc == 0)
         rc = ckpt_seal(ckpt, err);
-    return rc < 0 ? rc : ckpt_read_common(ckpt, err);
+    if (rc == 0)
+        rc = ckpt_read_common(ckpt, err);
+    if (rc == 0)
+        ckpt_read_run_config(ckpt);
+    return rc;
 }
 
 /* an unpacked .nemo */

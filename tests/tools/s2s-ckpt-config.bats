@@ -258,3 +258,51 @@ PY
 {n_group: 2, topk_group: 1, num_experts_per_tok: 3}|1 of 2 groups of experts: transformers judges a group by its two best experts, Megatron by its best 3
 LIST
 }
+
+# bridge MODEL [KEY=YAML..]: in/ is the model as Megatron-Bridge leaves it: no arguments in common.pt, run_config.yaml beside
+bridge() {
+    megatron "$1"
+    python3 - "$MODELS/$1/config.json" "${@:2}" <<'PY'
+import glob, json, pickle, sys, zipfile
+c = json.load(open(sys.argv[1]))
+rope = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
+model = dict(num_layers=c["num_hidden_layers"], hidden_size=c["hidden_size"], ffn_hidden_size=c["intermediate_size"], kv_channels="null",
+             num_attention_heads=c["num_attention_heads"], num_query_groups=c["num_key_value_heads"], vocab_size=c["vocab_size"],
+             layernorm_epsilon="%e" % c["rms_norm_eps"], seq_length=c["max_position_embeddings"], normalization="RMSNorm", add_bias_linear="false",
+             gated_linear_unit="true", layernorm_zero_centered_gamma="false", position_embedding_type="rope", rotary_base="%e" % rope,
+             rotary_percent="1.0", window_size="null", num_moe_experts="null", seq_len_interpolation_factor="null", multi_latent_attention="false")
+model.update(word.split("=", 1) for word in sys.argv[2:])
+folder, = glob.glob("in/iter_*")
+with open(folder + "/run_config.yaml", "w") as f:
+    f.write("_target_: megatron.bridge.training.config.ConfigContainer\ncheckpoint:\n  save: null\nmodel:\n"
+            "  _target_: megatron.bridge.models.llama.llama_provider.Llama31ModelProvider\n"
+            "  activation_func:\n    _call_: false\n    _target_: torch.nn.functional.silu\n"
+            "  embedding_init_method:\n    _args_: []\n    _partial_: true\n    _target_: torch.nn.init.normal_\n    std: 0.02\n")
+    f.writelines("  %s: %s\n" % item for item in model.items())
+    f.write("optimizer:\n  lr: 0.0003\n")
+with zipfile.ZipFile(folder + "/common.pt", "w") as z:
+    z.writestr("common/data.pkl", pickle.dumps({"iteration": 5, "checkpoint_version": 3.0}, 2))
+    z.writestr("common/byteorder", "little")
+    z.writestr("common/version", "3\n")
+PY
+}
+
+@test "config.json: out of Megatron-Bridge's run_config.yaml" {
+    bridge llama_gqa_untied scale_factor=32.0 low_freq_factor=1.0 high_freq_factor=4.0 old_context_len=64
+    exits 0 s2s-ckpt convert --strict --to hf in out
+    exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
+    [ "$(config '.model_type, .num_attention_heads, .num_key_value_heads, .hidden_act')" = '["llama",6,2,"silu"]' ]
+    [ "$(config '.rope_scaling')" = '[{"rope_type":"llama3","factor":32,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64}]' ]
+    for key in rms_norm_eps max_position_embeddings vocab_size; do
+        [ "$(config ".$key")" = "$(jq -c "[.$key]" "$MODELS/llama_gqa_untied/config.json")" ]
+    done
+    rm -rf out
+    # nothing of it: the number of groups is asked for
+    rm in/iter_*/run_config.yaml
+    exits 1 s2s-ckpt convert --strict --to hf in out
+    says "--config"
+    # one that is broken is no reason to stop what does not need it
+    printf 'model: [1\n' >"$(echo in/iter_*)/run_config.yaml"
+    exits 0 s2s-ckpt ls in
+    says "not used: run_config.yaml:2:1"
+}

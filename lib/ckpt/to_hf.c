@@ -392,8 +392,7 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         ckpt_hf_salm_say_absent(out);
     }
     if (rc == 0 && *out->family && !ckpt_side_find(&out->files, "config.json")) {
-        char *config = ckpt_args_config(out->family, ckpt_args(ckpt),
-                                        &out->parts[0].plan);
+        char *config = ckpt_args_config(out->family, ckpt_args(ckpt), &out->parts[0].plan);
         if (config)
             ckpt_side_add_text(&out->files, "config.json", config);
         free(config);

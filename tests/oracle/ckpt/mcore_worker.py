@@ -69,6 +69,13 @@ def start(rank, world, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     mcore_cpu.cuda_stand_ins()
+    try:
+        import triton  # noqa: F401
+    except ImportError:  # 0.17 and later import kernels that are never run here
+        from unittest.mock import MagicMock
+        from torch._inductor import compile_fx  # noqa: F401 (torch shall see that there is none)
+        for name in ("triton", "triton.language"):
+            sys.modules[name] = MagicMock(__spec__=None, __version__="3.0.0")
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.synchronize = lambda *a, **k: None
     older_libraries()
@@ -153,7 +160,7 @@ def mamba_spec():
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
     from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
-    mamba_block.TENorm = WrappedTorchNorm
+    sys.modules[mamba_block.MambaStack.__module__].TENorm = WrappedTorchNorm
     mixer = ModuleSpec(MambaMixer, params={"d_conv": 4}, submodules=MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear))
     attention = ModuleSpec(SelfAttention, params={"attn_mask_type": AttnMaskType.causal}, submodules=SelfAttentionSubmodules(
         linear_qkv=ColumnParallelLinear, core_attention=DotProductAttention, linear_proj=RowParallelLinear))
@@ -310,7 +317,7 @@ def save(c, rank):
     dist.barrier()
     state = state_of(c, models, optimizer)
     torch.save(shards(state), "%s.%d.shards" % (c["path"], rank))
-    more = takes(dist_checkpointing.save, content_metadata=c["metadata"] or None)
+    more = takes(dist_checkpointing.save, content_metadata=c["metadata"] or None, async_strategy="mcore")
     request = dist_checkpointing.save(state, c["path"], strategy_of(c), async_sharded_save=c["asynchronous"], **more)
     if c["asynchronous"]:
         from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue

@@ -1,5 +1,7 @@
 #include "lib/base/dtype.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 static const struct {
@@ -85,4 +87,21 @@ uint16_t s2s_f32_to_f16(float x)
     shifted += 0.5f;
     memcpy(&bits, &shifted, sizeof bits);
     return (uint16_t)(sign | (bits - 0x3f000000u));
+}
+
+float s2s_f8_to_f32(uint8_t bits, enum s2s_dtype dtype)
+{
+    bool five = dtype == S2S_F8_E5M2 || dtype == S2S_F8_E5M2FNUZ;
+    bool unsigned_zero = dtype == S2S_F8_E4M3FNUZ || dtype == S2S_F8_E5M2FNUZ;
+    int fraction_bits = five ? 2 : 3, bias = (five ? 15 : 7) + unsigned_zero;
+    int exponent = (bits & 0x7f) >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
+    if (dtype == S2S_F8_E8M0)
+        return bits == 0xff ? NAN : ldexpf(1.0f, bits - 127);
+    if (dtype == S2S_F8_E5M2)
+        return s2s_f16_to_f32((uint16_t)(bits << 8));
+    if (unsigned_zero ? bits == 0x80 : (bits & 0x7f) == 0x7f)
+        return NAN;
+    int whole = exponent ? fraction | 1 << fraction_bits : fraction;
+    float x = ldexpf((float)whole, (exponent ? exponent : 1) - bias - fraction_bits);
+    return bits & 0x80 ? -x : x;
 }

@@ -31,5 +31,6 @@ float s2s_bf16_to_f32(uint16_t bits);
 uint16_t s2s_f32_to_bf16(float x);
 float s2s_f16_to_f32(uint16_t bits);
 uint16_t s2s_f32_to_f16(float x);
+float s2s_f8_to_f32(uint8_t bits, enum s2s_dtype dtype); /* any dtype of name F8_* */
 
 #endif

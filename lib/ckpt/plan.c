@@ -166,8 +166,7 @@ static double load(const char *from, enum s2s_dtype dtype, size_t i)
 
 bool s2s_ckpt_is_number(enum s2s_dtype dtype)
 {
-    return dtype >= S2S_BOOL && dtype <= S2S_F64 && dtype != S2S_F8_E5M2 && dtype != S2S_F8_E4M3 &&
-           dtype != S2S_F8_E8M0;
+    return dtype != S2S_DTYPE_NONE && dtype != S2S_C64 && dtype != S2S_C128;
 }
 
 double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
@@ -187,6 +186,12 @@ double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
         return (int32_t)bits;
     case S2S_I64:
         return (double)(int64_t)bits;
+    case S2S_F8_E5M2:
+    case S2S_F8_E4M3:
+    case S2S_F8_E8M0:
+    case S2S_F8_E4M3FNUZ:
+    case S2S_F8_E5M2FNUZ:
+        return (double)s2s_f8_to_f32((uint8_t)bits, dtype);
     default:
         return (double)bits;
     }
@@ -288,7 +293,8 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
         rc = t ? s2s_ckpt_read(ckpt, t, begin, box, mean->bytes, err)
                : s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent", piece->source->name);
         for (size_t i = 0; i < n && rc == 0; i++)
-            mean->sum[i] = (k ? mean->sum[i] : 0) + load(mean->bytes, s->from, i);
+            mean->sum[i] = k ? mean->sum[i] + load(mean->bytes, s->from, i)
+                             : load(mean->bytes, s->from, i); /* -0 stays */
     }
     if (rc < 0)
         return rc;

@@ -54,7 +54,7 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype);
 int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err);
 /* Refuses, by name, targets of a dtype that safetensors does not have. */
 int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* Element i of floating or integer data as a double; true for dtypes that have one. */
+/* Element i of floating (F8 too) or integer data as a double; true for dtypes that have one. */
 bool s2s_ckpt_is_number(enum s2s_dtype dtype);
 double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i);
 int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target);

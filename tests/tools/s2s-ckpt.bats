@@ -617,6 +617,55 @@ PY
     no_litter . in
 }
 
+@test "numbers: small floats are numbers, JSON is JSON, integers are exact, -0 stays, no mean in silence" {
+    python3 - <<'PY'
+import json, struct
+import numpy as np
+
+def save(path, **tensors):
+    header, data = {}, b""
+    for name, (dtype, array) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    head = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(head)) + head + data)
+
+f32 = lambda *x: ("F32", np.array(x, np.float32))
+u8 = lambda dtype, *x: (dtype, np.array(x, np.uint8))
+nan, inf = float("nan"), float("inf")
+save("a.safetensors", d=f32(1, inf, nan), f=u8("F8_E4M3", 0x38, 0x40, 0xfe, 0x7f, 0x01), g=u8("F8_E5M2", 0x3c, 0x7c, 0x84),
+     h=u8("F8_E8M0", 0x7f, 0x80), n=("I64", np.array([2**53 + 1, -2**63])), w=f32(-inf, 1), x=f32(1, 2), z=f32(-0.0, 1))
+save("b.safetensors", d=f32(1, inf, nan), f=u8("F8_E4M3", 0x40, 0x40, 0xfe, 0x7f, 0x01), g=u8("F8_E5M2", 0x3c, 0x7c, 0x84),
+     h=u8("F8_E8M0", 0x7f, 0x80), n=("I64", np.array([2**53 + 1, -2**63])), w=f32(inf, 1), x=f32(nan, 2), z=f32(-0.0, 1))
+save("half.safetensors", d=("F16", np.array([1, inf, nan], np.float16)))
+save("one.safetensors", d=f32(1, inf, nan))
+save("z.safetensors", z=f32(-0.0, 1))
+PY
+    # E4M3: 1, 2, -448, NaN, 2^-9; E5M2: 1, inf, -4 * 2^-16; E8M0: 1, 2
+    exits 0 s2s-ckpt cat --json a.safetensors f
+    says '[1, 2, -448, "nan", 0.001953125]'
+    exits 0 s2s-ckpt cat --json a.safetensors g
+    says '[1, "inf", -6.103515625e-05]'
+    exits 0 s2s-ckpt cat --json a.safetensors h
+    says '[1, 2]'
+    exits 0 s2s-ckpt cat --json a.safetensors n
+    says '[9007199254740993, -9223372036854775808]'
+    exits 1 s2s-ckpt diff --json a.safetensors b.safetensors
+    echo "$output" | python3 -c '
+import json, sys
+def never(word): raise SystemExit("not JSON: " + word)
+d = json.load(sys.stdin, parse_constant=never)
+assert [(x["name"], x["max_abs"]) for x in d["differences"]] == [("f", 1), ("w", "inf"), ("x", "nan")], d'
+    exits 1 s2s-ckpt diff one.safetensors half.safetensors
+    says "0 of 3"
+    exits 0 s2s-ckpt diff --tolerance 0.1 one.safetensors half.safetensors
+    exits 0 s2s-ckpt average -q z.safetensors z.safetensors mean.safetensors
+    exits 0 s2s-ckpt diff z.safetensors mean.safetensors
+    exits 1 s2s-ckpt average a.safetensors b.safetensors x.safetensors
+    says "f is F8_E4M3, of which no mean is taken"
+    [ ! -e x.safetensors ]
+}
+
 @test "average: the mean of the weights, rounded once; other checkpoints must be alike" {
     python3 - <<'PY'
 import json, struct

@@ -52,6 +52,17 @@ static int raw_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return s2s_outfile_write(ctx, bytes, len, err);
 }
 
+/* a double would round what is past 2^53 */
+static void print_64(char *text, size_t size, const void *bytes, enum s2s_dtype dtype, size_t i)
+{
+    uint64_t bits;
+    memcpy(&bits, (const char *)bytes + 8 * i, sizeof bits);
+    if (dtype == S2S_I64)
+        snprintf(text, size, "%lld", (long long)bits);
+    else
+        snprintf(text, size, "%llu", (unsigned long long)bits);
+}
+
 static int number_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     struct json_sink *sink = ctx;
@@ -62,7 +73,9 @@ static int number_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
         double value = s2s_ckpt_number(bytes, sink->dtype, i);
         /* JSON has no infinities */
         int at = snprintf(text, sizeof text, "%s", sink->first ? "" : ", ");
-        if (isfinite(value))
+        if (sink->dtype == S2S_I64 || sink->dtype == S2S_U64)
+            print_64(text + at, sizeof text - (size_t)at, bytes, sink->dtype, i);
+        else if (isfinite(value))
             snprintf(text + at, sizeof text - (size_t)at, "%.17g", value);
         else
             snprintf(text + at, sizeof text - (size_t)at, "%s",

@@ -55,7 +55,7 @@ static const struct argp argp = {
 struct difference {
     int64_t n_bits; /* elements whose bytes differ */
     int64_t n_past; /* elements past the tolerance, NaN against a number too */
-    double max_abs;
+    double max_abs; /* NaN: a number against NaN */
 };
 
 static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype a_dtype,
@@ -76,9 +76,9 @@ static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype 
         }
         double x = s2s_ckpt_number(a, a_dtype, i), y = s2s_ckpt_number(b, b_dtype, i);
         double by = fabs(x - y);
-        if (isnan(x) && isnan(y))
-            by = 0;
-        d->max_abs = by > d->max_abs ? by : d->max_abs;
+        if (x == y || (isnan(x) && isnan(y)))
+            by = 0; /* infinities too */
+        d->max_abs = by > d->max_abs || isnan(by) ? by : d->max_abs;
         if (same_type && tolerance == 0)
             d->n_past++; /* bits differ */
         else
@@ -148,12 +148,13 @@ static void report_values(struct report *r, const struct s2s_ckpt_tensor *x,
                           const struct s2s_ckpt_tensor *y, const struct difference *d)
 {
     bool types = x->dtype != y->dtype;
+    const char *quote = isfinite(d->max_abs) ? "" : "\""; /* JSON has no such numbers */
     begin_line(r, x->name, d->n_past ? "values" : "dtype");
     if (r->opt->common.json)
         printf(", \"dtype_a\": \"%s\", \"dtype_b\": \"%s\", \"elements\": %lld, \"of\": %lld, "
-               "\"max_abs\": %.9g",
+               "\"max_abs\": %s%.9g%s",
                s2s_dtype_name(x->dtype), s2s_dtype_name(y->dtype), (long long)d->n_past,
-               (long long)s2s_ckpt_numel(x), d->max_abs);
+               (long long)s2s_ckpt_numel(x), quote, d->max_abs, quote);
     else
         printf("\t%s%s%s\t%lld of %lld\tmax %.6g", s2s_dtype_name(x->dtype), types ? " and " : "",
                types ? s2s_dtype_name(y->dtype) : "", (long long)d->n_past,

@@ -46,6 +46,23 @@ static void show_plan(const struct s2s_ckpt_plan *plan, const char *folder)
 
 /* ---- averaging ---- */
 
+/* what is quantised or complex would be A's in silence */
+static bool has_mean_or_is_integer(enum s2s_dtype dtype)
+{
+    switch (dtype) {
+    case S2S_F8_E5M2:
+    case S2S_F8_E4M3:
+    case S2S_F8_E8M0:
+    case S2S_F8_E4M3FNUZ:
+    case S2S_F8_E5M2FNUZ:
+    case S2S_C64:
+    case S2S_C128:
+        return false;
+    default:
+        return true;
+    }
+}
+
 /* the other checkpoints must have the same weights; *plan then takes means */
 static int add_others(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
@@ -57,6 +74,13 @@ static int add_others(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_er
         if (ckpt_job_is_weight(tensors[i].name))
             wants[n_wants++] = (struct s2s_ckpt_want){tensors[i].name, tensors[i].dtype,
                                                       tensors[i].n_dims, tensors[i].shape};
+    for (size_t i = 0; i < n_wants && rc == 0; i++)
+        if (!has_mean_or_is_integer(wants[i].dtype))
+            rc = s2s_error_set(err, S2S_E_DTYPE,
+                               "%s: %s is %s, of which no mean is taken; average the checkpoints "
+                               "it was made from",
+                               s2s_ckpt_path(job->ckpt), wants[i].name,
+                               s2s_dtype_name(wants[i].dtype));
     for (size_t k = 0; k < job->n_others && rc == 0; k++) {
         rc = s2s_ckpt_check(job->others[k], wants, n_wants, NULL, err);
         tensors = s2s_ckpt_tensors(job->others[k], &n);

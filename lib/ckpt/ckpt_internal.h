@@ -79,9 +79,12 @@ void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
  * FORMAT; UNSUPPORTED: no pickle of torch.save's. */
 int ckpt_common_set(struct s2s_buf *out, const char *bytes, size_t len, const char *key,
                     const json_t *value, struct s2s_error *err);
-/* s2s_dist_commit with the bytes of common.pt as they are. */
+/* Adds the bytes of a common.pt. */
+void ckpt_common_make(struct s2s_buf *out, const json_t *common);
+/* s2s_dist_commit with the bytes of common.pt as they are. paths: NULL, or of the names. */
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                     size_t n_ranks, const struct s2s_buf *common, struct s2s_error *err);
+                     size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
+                     struct s2s_error *err);
 
 /* One safetensors file of a folder, by the rank whose turn it is, noted in its how->manifest. */
 struct s2s_ckpt_plan;

@@ -275,8 +275,7 @@ static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return 0;
 }
 
-/* the bytes of common.pt */
-static void make_common(struct s2s_buf *file, const json_t *common)
+void ckpt_common_make(struct s2s_buf *file, const json_t *common)
 {
     struct ckpt_emitter out;
     const char *key;
@@ -304,7 +303,7 @@ static const char METADATA_JSON[] =
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}";
 
 static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
-                  const struct s2s_buf *common, struct s2s_error *err)
+                  const struct s2s_buf *common, const json_t *paths, struct s2s_error *err)
 {
     struct ckpt_items all = {.n = 0};
     struct s2s_buf metadata = S2S_BUF_INIT;
@@ -318,7 +317,7 @@ static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
     if (rc == 0)
         rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
     if (rc == 0) {
-        ckpt_items_metadata(&all, &metadata);
+        ckpt_items_metadata(&all, paths, &metadata);
         rc = ckpt_file_put_noted(dir, ".metadata", metadata.data, metadata.len, manifest, err);
     }
     if (rc == 0)
@@ -338,8 +337,8 @@ int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks
                     const json_t *common, struct s2s_error *err)
 {
     struct s2s_buf file = S2S_BUF_INIT;
-    make_common(&file, common);
-    int rc = finish(dir, items, n_ranks, &file, err);
+    ckpt_common_make(&file, common);
+    int rc = finish(dir, items, n_ranks, &file, NULL, err);
     s2s_buf_release(&file);
     return rc;
 }
@@ -488,11 +487,12 @@ static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
 }
 
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                     size_t n_ranks, const struct s2s_buf *common, struct s2s_error *err)
+                     size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
+                     struct s2s_error *err)
 {
     char *tmp = tmp_dir(root, iteration);
     char *dir = s2s_xasprintf("%s/iter_%07" PRId64, root, iteration);
-    int rc = finish(tmp, items, n_ranks, common, err);
+    int rc = finish(tmp, items, n_ranks, common, paths, err);
     if (rc == 0)
         rc = rename_dir(tmp, dir, err);
     if (rc == 0)
@@ -508,8 +508,8 @@ int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *i
                     size_t n_ranks, const json_t *common, struct s2s_error *err)
 {
     struct s2s_buf file = S2S_BUF_INIT;
-    make_common(&file, common);
-    int rc = ckpt_dist_commit(root, iteration, items, n_ranks, &file, err);
+    ckpt_common_make(&file, common);
+    int rc = ckpt_dist_commit(root, iteration, items, n_ranks, &file, NULL, err);
     s2s_buf_release(&file);
     return rc;
 }

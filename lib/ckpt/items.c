@@ -290,7 +290,8 @@ static void emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *i
         ckpt_emit_op(out, "u");
 }
 
-void ckpt_items_metadata(const struct ckpt_items *items, struct s2s_buf *pickle)
+void ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths,
+                         struct s2s_buf *pickle)
 {
     struct ckpt_emitter out;
     ckpt_emit_begin(&out);
@@ -311,7 +312,7 @@ void ckpt_items_metadata(const struct ckpt_items *items, struct s2s_buf *pickle)
     }
     ckpt_emit_op(&out, "u");
     ckpt_emit_str(&out, "planner_data");
-    ckpt_emit_op(&out, "N");
+    ckpt_emit_paths(&out, items, paths);
     ckpt_emit_str(&out, "storage_data");
     ckpt_emit_op(&out, "}(");
     int64_t index = 0;

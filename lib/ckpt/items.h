@@ -40,7 +40,11 @@ int ckpt_items_unpack(struct ckpt_items *items, const struct s2s_buf *in, struct
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err);
 /* Takes the digests out of the list, into a manifest. */
 void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest);
-/* The .metadata pickle of sorted items. */
-void ckpt_items_metadata(const struct ckpt_items *items, struct s2s_buf *out);
+/* The .metadata pickle of sorted items. paths: NULL, or where names stand in nested dicts and lists
+ * (model.h). */
+void ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths, struct s2s_buf *out);
+/* Its planner_data (paths.c). */
+struct ckpt_emitter;
+void ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items, const json_t *paths);
 
 #endif

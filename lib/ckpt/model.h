@@ -61,6 +61,7 @@ struct s2s_ckpt {
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
     json_t *common;
+    json_t *paths;           /* of names in the nested state that was saved (paths.c); NULL: flat */
     json_t *run_args;        /* what run_config.yaml says in place of common's "args"; NULL */
     struct s2s_blocks arena; /* names, shapes, boxes */
     void *scratch;           /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
@@ -158,6 +159,8 @@ int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Megatron-Bridge's run_config.yaml, where the common state has no arguments. One that cannot be
  * read is no error: it is warned of. (run_config.c) */
 void ckpt_read_run_config(struct s2s_ckpt *ckpt);
+/* What of planner_data is a path; the rest is ignored. (paths.c) */
+void ckpt_read_paths(struct s2s_ckpt *ckpt, const struct ckpt_node *planner_data);
 /* The arguments that shaped a Megatron model, by the names of its scripts; lent, NULL: unknown. */
 const json_t *ckpt_args(const struct s2s_ckpt *ckpt);
 /* One safetensors file; every name gets the prefix. */

@@ -301,6 +301,8 @@ static int read_tree(struct s2s_ckpt *ckpt, const struct ckpt_node *root, struct
     }
     if (rc == 0)
         rc = ckpt_seal(ckpt, err);
+    if (rc == 0)
+        ckpt_read_paths(ckpt, ckpt_get(root, "planner_data"));
     const struct ckpt_node *storage = ckpt_get(root, "storage_data");
     if (rc == 0 && (!storage || storage->kind != CKPT_DICT))
         rc = bad_meta(root, "no dict storage_data", err);

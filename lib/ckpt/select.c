@@ -44,6 +44,8 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
     for (size_t i = 0; i < ckpt->n_objects; i++)
         json_decref(ckpt->objects[i].value);
     ckpt->n_objects = 0;
+    json_decref(ckpt->paths);
+    ckpt->paths = NULL;
     ckpt->part = ckpt_arena_text(ckpt, prefix, len - 1);
     int rc = kept ? ckpt_seal(ckpt, err)
                   : s2s_error_set(err, S2S_E_NOTFOUND, "%s: no tensor's name begins with %s",

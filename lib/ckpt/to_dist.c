@@ -263,42 +263,56 @@ static int write_mine(struct output *out, struct s2s_error *err)
     return rc;
 }
 
+/* the bytes of the source's common.pt, but for its content metadata where that is another */
+static int copy_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const json_t *metadata,
+                       struct s2s_error *err)
+{
+    char *text;
+    size_t len;
+    int rc = s2s_ckpt_verify_common(ckpt, err);
+    if (rc == 0)
+        rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
+    if (rc < 0)
+        return rc;
+    if (metadata)
+        rc = ckpt_common_set(out, text, len, "content_metadata", metadata, err);
+    else
+        s2s_buf_add(out, text, len);
+    free(text);
+    return rc;
+}
+
+static int make_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                       struct s2s_error *err)
+{
+    json_t *common = NULL;
+    int rc = 0;
+    if (how->common || ckpt->common)
+        common = json_copy((json_t *)(how->common ? how->common : ckpt->common));
+    else
+        rc = s2s_hf_common(&common, ckpt, err);
+    if (rc < 0)
+        return rc;
+    if (how->metadata)
+        json_object_set(common, "content_metadata", (json_t *)how->metadata);
+    ckpt_common_make(out, common);
+    json_decref(common);
+    return 0;
+}
+
 static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration,
                   const struct s2s_ckpt_write *how, const struct s2s_buf *items, size_t n_ranks,
                   struct s2s_error *err)
 {
     struct s2s_ckpt *ckpt = plan->source;
-    struct s2s_buf bytes = S2S_BUF_INIT;
-    json_t *common = NULL;
-    char *text;
-    size_t len;
-    int rc = 0;
-    if (!how->common && strcmp(ckpt->format, "torch_dist") == 0 &&
-        faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
-        rc = s2s_ckpt_verify_common(ckpt, err);
-        if (rc == 0)
-            rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
-        if (rc < 0)
-            return rc;
-        if (how->metadata)
-            rc = ckpt_common_set(&bytes, text, len, "content_metadata", how->metadata, err);
-        else
-            s2s_buf_add(&bytes, text, len);
-        free(text);
-        if (rc == 0)
-            rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &bytes, err);
-        s2s_buf_release(&bytes);
-        return rc;
-    }
-    if (how->common || ckpt->common)
-        common = json_copy((json_t *)(how->common ? how->common : ckpt->common));
-    else
-        rc = s2s_hf_common(&common, ckpt, err);
-    if (rc == 0 && how->metadata)
-        json_object_set(common, "content_metadata", (json_t *)how->metadata);
+    struct s2s_buf common = S2S_BUF_INIT;
+    const bool copies = !how->common && strcmp(ckpt->format, "torch_dist") == 0 &&
+                        faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0;
+    int rc = copies ? copy_common(&common, ckpt, how->metadata, err)
+                    : make_common(&common, ckpt, how, err);
     if (rc == 0)
-        rc = s2s_dist_commit(dir, iteration, items, n_ranks, common, err);
-    json_decref(common);
+        rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &common, ckpt->paths, err);
+    s2s_buf_release(&common);
     return rc;
 }
 

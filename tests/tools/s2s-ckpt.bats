@@ -1288,3 +1288,28 @@ PY
     diff many.sums dist.sums
     diff many.sums back.sums
 }
+
+@test "a plain DCP keeps where its names stand in nested dicts and lists" {
+    cat >paths.py <<'PY'
+import glob, pickle, sys
+class Any:
+    def __init__(self, *a): pass
+    def __setstate__(self, state): self.state = state
+    def __hash__(self): return id(self)
+class Reader(pickle.Unpickler):
+    def find_class(self, module, name): return type(name, (Any,), {})
+def paths(pattern):
+    [path] = glob.glob(pattern)
+    return Reader(open(path, "rb")).load().state["planner_data"]
+want, got = paths(sys.argv[1]), paths(sys.argv[2])
+assert len(want) > 10 and any(type(part) is int for path in want.values() for part in path)
+kept = {name: path for name, path in want.items() if name in got} if sys.argv[3] == "some" else want
+assert kept and got == kept, set(got) ^ set(kept)
+PY
+    for name in dcp_plain dcp_fsdp2; do
+        exits 0 s2s-ckpt reshard -q --files 2 "$DATA/$name" "out-$name"
+        python3 paths.py "$DATA/$name/.metadata" "out-$name/iter_*/.metadata" all
+    done
+    exits 0 s2s-ckpt prune -q "$DATA/dcp_plain" weights
+    python3 paths.py "$DATA/dcp_plain/.metadata" "weights/iter_*/.metadata" some
+}

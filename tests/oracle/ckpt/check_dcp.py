@@ -1,6 +1,7 @@
 """Checkpoints that torch.distributed.checkpoint writes from 1 to 4 processes, in every way it shards: `s2s-ckpt ls --sha256` must list
 each tensor whole, `verify` must find nothing, `convert --to safetensors` and `--to torch_dist` must keep each byte.
 Exit 0 ok, 1 different, 77 torch is absent."""
+import glob
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ try:
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import load_file
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
@@ -127,6 +129,16 @@ def run(*args):
     return subprocess.run([program, *args], capture_output=True, text=True)
 
 
+def nested(folder):
+    """the state as torch puts it together again, tensors as digests"""
+    with tempfile.NamedTemporaryFile() as file:
+        dcp_to_torch_save(folder, file.name)
+        state = torch.load(file.name, weights_only=False)
+    form = lambda v: ({k: form(x) for k, x in v.items()} if isinstance(v, dict) else [form(x) for x in v] if isinstance(v, (list, tuple))
+                      else digest(v) if isinstance(v, torch.Tensor) else repr(v))
+    return form(state)
+
+
 def check(path, bad):
     want = {k: tuple(map(str, v)) for k, v in json.load(open(path + ".json")).items()}
     listed = lambda where: {t["name"]: (str(t["shape"]), t["sha256"]) for t in json.loads(run("ls", "--json", "--sha256", where).stdout or '{"tensors":[]}')["tensors"]}
@@ -140,6 +152,9 @@ def check(path, bad):
         for k in sorted(set(got) | set(want)):
             if got.get(k) != want.get(k):
                 bad.append("%s: %s: %r, torch has %r" % (where, k, got.get(k), want.get(k)))
+    (written,) = glob.glob(path + ".dist/iter_*")
+    if os.path.exists(os.path.join(path, ".metadata")) and nested(written) != nested(path):
+        bad.append("%s: dcp_to_torch_save nests it otherwise" % written)
     if os.path.exists(path + ".st"):
         back = load_file(path + ".st")
         bad.extend("%s: %s is not what safetensors loads" % (path, k) for k in want if k not in back or digest(back[k]) != want[k][1])

@@ -15,10 +15,8 @@ try:
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, ParakeetEncoder, ParakeetEncoderConfig
 except ImportError:
     sys.exit(77)
+from tool import here, program
 
-here = os.path.dirname(os.path.abspath(__file__))
-root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(root, "bin")), "s2s-ckpt")
 random = torch.Generator().manual_seed(7)
 bad, proven = [], 0
 

@@ -24,12 +24,10 @@ except ImportError:
 import families
 import megatron_args
 import megatron_names as names
+from tool import here, program
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-here = os.path.dirname(os.path.abspath(__file__))
-root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(root, "bin")), "s2s-ckpt")
 bad = []
 # what saved arguments have no word for
 UNSAID = {"gemma": "hidden_act", "gemma2": "hidden_activation", "gemma3": "hidden_activation"}

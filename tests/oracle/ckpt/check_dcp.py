@@ -21,9 +21,8 @@ try:
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 except ImportError:
     sys.exit(77)
+from tool import program
 
-here = os.path.dirname(os.path.abspath(__file__))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
 NAMES = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "uint16", "uint32", "uint64",
          "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "complex64"]
 

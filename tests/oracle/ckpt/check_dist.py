@@ -12,15 +12,14 @@ try:
     import safetensors  # noqa: F401
 except ImportError:
     sys.exit(77)
+from tool import here, program
+
 try:
     import megatron.core  # noqa: F401
     mcore = ["--mcore", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(megatron.core.__file__))))]
 except ImportError:
     mcore = []
 
-here = os.path.dirname(os.path.abspath(__file__))
-root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(root, "bin")), "s2s-ckpt")
 data = os.path.join(here, "data")
 bad = []
 

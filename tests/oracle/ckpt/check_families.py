@@ -24,6 +24,8 @@ except ImportError:
 import families
 import megatron_names as names
 import mcore_cpu
+from tool import program
+
 try:
     mcore_cpu.start()
     mcore = True
@@ -32,9 +34,6 @@ except ImportError:
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-here = os.path.dirname(os.path.abspath(__file__))
-root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(root, "bin")), "s2s-ckpt")
 bad = []
 
 

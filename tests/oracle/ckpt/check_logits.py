@@ -19,12 +19,10 @@ try:
 except ImportError:
     sys.exit(77)
 import families
+from tool import program
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-here = os.path.dirname(os.path.abspath(__file__))
-root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(root, "bin")), "s2s-ckpt")
 # fp32 sums in another order; the largest seen is a tenth of it
 TOLERANCE = 1e-4
 

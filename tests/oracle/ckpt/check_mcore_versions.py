@@ -16,9 +16,8 @@ try:
     import torch  # noqa: F401
 except ImportError:
     sys.exit(77)
+from tool import here, program
 
-here = os.path.dirname(os.path.abspath(__file__))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
 DTYPES = {"torch.float32": "F32", "torch.bfloat16": "BF16", "torch.float16": "F16", "torch.int64": "I64", "torch.int32": "I32", "torch.uint8": "U8",
           "torch.float64": "F64", "torch.bool": "BOOL"}
 OPTIMIZED = dict(optimizer="distributed", bf16=True)

@@ -11,12 +11,9 @@ try:
 except ImportError:
     sys.exit(77)
 
-here = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, here)
 import make_nemo  # noqa: E402
+from tool import program
 
-root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(root, "bin")), "s2s-ckpt")
 bad = []
 with tempfile.TemporaryDirectory() as tmp:
     make_nemo.main(tmp)

@@ -20,9 +20,8 @@ try:
     import megatron.core  # noqa: F401
 except ImportError:
     sys.exit(77)
+from tool import here, program
 
-here = os.path.dirname(os.path.abspath(__file__))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
 BASE = dict(num_layers=4, hidden_size=32, num_attention_heads=8, num_query_groups=4, ffn_hidden_size=48, vocab_size=100, add_bias_linear=False,
             gated=True, tied=False, normalization="RMSNorm", tp=1, pp=1, vpp=None, ep=1, num_moe_experts=None, hybrid=None, packed=False)
 CASES = {

@@ -19,9 +19,8 @@ try:
     from safetensors.torch import load_file
 except ImportError:
     sys.exit(77)
+from tool import program
 
-here = os.path.dirname(os.path.abspath(__file__))
-program = os.path.join(os.environ.get("S2S_BIN", os.path.join(here, "../../../bin")), "s2s-ckpt")
 bad, done = [], 0
 gen = torch.Generator().manual_seed(7)
 

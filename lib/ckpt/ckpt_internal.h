@@ -75,10 +75,15 @@ void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype 
 /* key of a dict as argparse.Namespace */
 void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value);
 
-/* Adds the bytes of a common.pt to out, with one value of its dict set and all else as it was.
- * FORMAT; UNSUPPORTED: no pickle of torch.save's. */
-int ckpt_common_set(struct s2s_buf *out, const char *bytes, size_t len, const char *key,
-                    const json_t *value, struct s2s_error *err);
+struct ckpt_common_change {
+    bool listed;         /* the dict is the only entry of a list, as in a byte object */
+    const char *key;     /* NULL, or what is set in it */
+    const json_t *value; /* borrowed */
+};
+/* Adds a common.pt to out that is made of the bytes of one or of such an object: all else stays as
+ * it was. FORMAT; UNSUPPORTED: no pickle of torch.save's. */
+int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
+                       const struct ckpt_common_change *how, struct s2s_error *err);
 /* Adds the bytes of a common.pt. */
 void ckpt_common_make(struct s2s_buf *out, const json_t *common);
 /* s2s_dist_commit with the bytes of common.pt as they are. paths: NULL, or of the names. */

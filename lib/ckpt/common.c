@@ -1,6 +1,8 @@
-/* common.pt with one value set, everything else byte for byte as it was. */
+/* common.pt with one value set, or out of the object that has taken its place; everything else byte
+ * for byte as it was. */
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/pickle.h"
 #include "lib/io/zip.h"
 
 enum { ALIGN = 64, MAX_MEMBER = 1 << 30 };
@@ -35,8 +37,54 @@ static int append_item(struct s2s_buf *out, const char *pickle, size_t len, cons
     return 0;
 }
 
-int ckpt_common_set(struct s2s_buf *out, const char *bytes, size_t len, const char *key,
-                    const json_t *value, struct s2s_error *err)
+/*
+ * Objects are lists of one. The list is the first that such a pickle makes and its one entry the
+ * last that it adds: without the list at the front and the opcode that adds to it, what is left on
+ * the stack is the entry.
+ */
+static int take_from_list(struct s2s_buf *out, const char *pickle, size_t len,
+                          struct s2s_error *err)
+{
+    struct ckpt_pickle made;
+    size_t at = 3;
+    if (len < 8 || (unsigned char)pickle[0] != 0x80 || pickle[1] > 3 || pickle[2] != ']')
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "common state: its pickle does not begin with a list");
+    if (pickle[at] == 'q')
+        at += 2;
+    if (pickle[len - 2] == 'e' && pickle[at] == '(')
+        at++;
+    s2s_buf_add(out, pickle, 2);
+    s2s_buf_add(out, pickle + at, len - 2 - at);
+    s2s_buf_add(out, ".", 1);
+    int rc = ckpt_pickle_parse(&made, out->data, out->len, CKPT_OPEN, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "common state without its list");
+    if (made.root->kind != CKPT_DICT)
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "common state: it is no dict in a list");
+    ckpt_pickle_release(&made);
+    return rc;
+}
+
+static int change(struct s2s_buf *out, const char *pickle, size_t len,
+                  const struct ckpt_common_change *how, struct s2s_error *err)
+{
+    struct s2s_buf dict = S2S_BUF_INIT;
+    int rc = 0;
+    if (how->listed)
+        rc = take_from_list(&dict, pickle, len, err);
+    else
+        s2s_buf_add(&dict, pickle, len);
+    if (rc == 0 && how->key)
+        rc = append_item(out, dict.data, dict.len, how->key, how->value, err);
+    else if (rc == 0)
+        s2s_buf_add(out, dict.data, dict.len);
+    s2s_buf_release(&dict);
+    return rc;
+}
+
+int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
+                       const struct ckpt_common_change *how, struct s2s_error *err)
 {
     const struct s2s_zip_source source = {.fd = -1, .bytes = bytes, .len_bytes = (int64_t)len};
     struct s2s_zip zip;
@@ -56,7 +104,7 @@ int ckpt_common_set(struct s2s_buf *out, const char *bytes, size_t len, const ch
         if (rc < 0)
             break;
         if (member == pickle)
-            rc = append_item(&data, had, (size_t)member->len_bytes, key, value, err);
+            rc = change(&data, had, (size_t)member->len_bytes, how, err);
         else
             s2s_buf_add(&data, had, (size_t)member->len_bytes);
         free(had);

@@ -263,22 +263,44 @@ static int write_mine(struct output *out, struct s2s_error *err)
     return rc;
 }
 
-/* the bytes of the source's common.pt, but for its content metadata where that is another */
+static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    s2s_buf_add(ctx, bytes, len);
+    return 0;
+}
+
+/* The source's common state as a common.pt, with the kinds of its keys and values that JSON does
+ * not have; nothing when it has none. */
 static int copy_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const json_t *metadata,
                        struct s2s_error *err)
 {
-    char *text;
-    size_t len;
-    int rc = s2s_ckpt_verify_common(ckpt, err);
-    if (rc == 0)
-        rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
-    if (rc < 0)
-        return rc;
-    if (metadata)
-        rc = ckpt_common_set(out, text, len, "content_metadata", metadata, err);
-    else
-        s2s_buf_add(out, text, len);
-    free(text);
+    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "common_state/shard_0_1");
+    struct ckpt_common_change change = {.key = metadata ? "content_metadata" : NULL,
+                                        .value = metadata};
+    struct s2s_buf had = S2S_BUF_INIT;
+    int rc = 0;
+    if (strcmp(ckpt->format, "torch_dist") != 0)
+        return 0;
+    if (faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
+        char *text = NULL;
+        size_t len = 0;
+        rc = s2s_ckpt_verify_common(ckpt, err);
+        if (rc == 0)
+            rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
+        if (rc == 0)
+            s2s_buf_add(&had, text, len);
+        free(text);
+    } else if (object && object->len_bytes > 0 && object->len_bytes <= MAX_COMMON) {
+        change.listed = true;
+        rc = s2s_ckpt_verify_object(ckpt, object, err);
+        if (rc == 0)
+            rc = s2s_ckpt_stream_object(ckpt, object, buf_sink, &had, err);
+    }
+    if (rc == 0 && had.len && (change.listed || change.key))
+        rc = ckpt_common_change(out, had.data, had.len, &change, err);
+    else if (rc == 0)
+        s2s_buf_add(out, had.data, had.len);
+    s2s_buf_release(&had);
     return rc;
 }
 
@@ -306,10 +328,9 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
 {
     struct s2s_ckpt *ckpt = plan->source;
     struct s2s_buf common = S2S_BUF_INIT;
-    const bool copies = !how->common && strcmp(ckpt->format, "torch_dist") == 0 &&
-                        faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0;
-    int rc = copies ? copy_common(&common, ckpt, how->metadata, err)
-                    : make_common(&common, ckpt, how, err);
+    int rc = how->common ? 0 : copy_common(&common, ckpt, how->metadata, err);
+    if (rc == 0 && common.len == 0)
+        rc = make_common(&common, ckpt, how, err);
     if (rc == 0)
         rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &common, ckpt->paths, err);
     s2s_buf_release(&common);

@@ -86,11 +86,13 @@ def start(rank, world, port):
         import types
         memory = types.SimpleNamespace(rss=0)
         mcore_cpu.stand_in("psutil", Process=lambda *_: types.SimpleNamespace(memory_info=lambda: memory, memory_full_info=lambda: memory))
-    import megatron.core.models.gpt.gpt_layer_specs  # noqa: F401 (its norms are not to be Apex's)
-    mcore_cpu.stand_in("apex.optimizers", FusedAdam=FusedAdam, FusedSGD=None)
-    import megatron.core.optimizer  # noqa: F401
-    for name in [n for n in sys.modules if n.split(".")[0] == "apex"]:
-        del sys.modules[name]
+    from megatron.core import optimizer
+    from megatron.core.optimizer import distrib_optimizer
+    optimizer.Adam = distrib_optimizer.Adam = FusedAdam
+    distrib_optimizer.HAVE_APEX_OR_TE = True
+    optimizer.USING_PYTORCH_OPTIMIZER = False
+    if hasattr(distrib_optimizer, "USING_APEX_OPTIMIZER"):
+        distrib_optimizer.USING_APEX_OPTIMIZER = True
     from megatron.core.tensor_parallel import random
     random.initialize_rng_tracker()
     random.get_cuda_rng_tracker().fork = lambda *a, **k: torch.random.fork_rng(devices=[])

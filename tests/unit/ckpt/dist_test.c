@@ -13,6 +13,9 @@
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/dist.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/pickle.h"
+#include "lib/io/zip.h"
 
 struct fixture {
     char root[64];
@@ -216,6 +219,71 @@ static void tensors_of_every_size_come_back(void **state)
     free(back);
 }
 
+static int to_buf(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    s2s_buf_add(ctx, bytes, len);
+    return 0;
+}
+
+/* what ckpt_common_change makes of an archive with this pickle: its pickle as JSON, or the code */
+static char *changed(const char *pickle, size_t len, const struct ckpt_common_change *how)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_buf had = S2S_BUF_INIT, out = S2S_BUF_INIT;
+    struct s2s_zip_writer *writer = s2s_zip_writer_new(to_buf, &had);
+    int64_t n;
+    assert_int_equal(s2s_zip_add(writer, "archive/data.pkl", 64, pickle, len, &err), 0);
+    assert_int_equal(s2s_zip_add(writer, "archive/version", 64, "3\n", 2, &err), 0);
+    assert_int_equal(s2s_zip_finish(writer, &n, &err), 0);
+    s2s_zip_writer_free(writer);
+    char *text;
+    if (ckpt_common_change(&out, had.data, had.len, how, &err) < 0) {
+        text = s2s_xasprintf("%s", s2s_errc_name(err.code));
+    } else {
+        const struct s2s_zip_source source = {
+            .fd = -1, .bytes = out.data, .len_bytes = (int64_t)out.len};
+        struct ckpt_archive archive;
+        assert_int_equal(ckpt_archive_open(&archive, &source, CKPT_OPEN, &err), 0);
+        const struct ckpt_node *root = archive.pickle.root;
+        /* JSON has no numbers for keys: the first key's kind is told before it */
+        bool number = root->n && root->items[0]->kind == CKPT_INT;
+        json_t *json = ckpt_node_json(root, &(struct ckpt_json_left){1000, 1000});
+        char *dump = json_dumps(json, JSON_COMPACT | JSON_SORT_KEYS);
+        text = s2s_xasprintf("%s%s", number ? "number " : "", dump);
+        free(dump);
+        json_decref(json);
+        ckpt_archive_release(&archive);
+    }
+    s2s_buf_release(&had);
+    s2s_buf_release(&out);
+    return text;
+}
+
+#define CHANGED(pickle, how, want) \
+    do { \
+        char *text = changed(pickle, sizeof(pickle) - 1, how); \
+        assert_string_equal(text, want); \
+        free(text); \
+    } while (0)
+
+static void a_common_state_leaves_its_list(void **state)
+{
+    const struct ckpt_common_change plain = {.listed = true}, none = {0};
+    json_t *seven = json_integer(7);
+    const struct ckpt_common_change set = {.listed = true, .key = "a", .value = seven};
+    /* [{0: 1}] as torch.save writes it, without memo, and with a mark */
+    CHANGED("\x80\x02]q\0}q\1K\0K\1sa.", &plain, "number {\"0\":1}");
+    CHANGED("\x80\x02]}K\0K\1sa.", &plain, "number {\"0\":1}");
+    CHANGED("\x80\x02](}K\0K\1se.", &plain, "number {\"0\":1}");
+    CHANGED("\x80\x02]q\0}q\1K\0K\1sa.", &set, "number {\"0\":1,\"a\":7}");
+    CHANGED("\x80\x02}K\0K\1s.", &none, "number {\"0\":1}");
+    /* no list, no dict in it, a dict that needs its list */
+    CHANGED("\x80\x02}K\0K\1s.", &plain, "UNSUPPORTED");
+    CHANGED("\x80\x02]q\0K\1a.", &plain, "UNSUPPORTED");
+    CHANGED("\x80\x02]q\0}K\0h\0sa.", &plain, "FORMAT");
+    json_decref(seven);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +295,7 @@ int main(void)
                                         remove_root),
         cmocka_unit_test_setup_teardown(prune_keeps_the_newest, make_root, remove_root),
         cmocka_unit_test_setup_teardown(tensors_of_every_size_come_back, make_root, remove_root),
+        cmocka_unit_test(a_common_state_leaves_its_list),
         cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,
                                         remove_root),
     };

@@ -109,6 +109,14 @@ static const struct ckpt_member *find_inside(const struct s2s_ckpt *ckpt, const 
     return member;
 }
 
+__int128 ckpt_files_bytes(const struct s2s_ckpt *ckpt)
+{
+    __int128 bytes = 0;
+    for (size_t i = 0; i < ckpt->n_files; i++)
+        bytes += ckpt->files[i].len_bytes;
+    return bytes;
+}
+
 bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name)
 {
     return ckpt->n_members ? find_inside(ckpt, name) != NULL

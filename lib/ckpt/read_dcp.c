@@ -228,9 +228,8 @@ static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     enum { TIMES = 16 };
     const __int128 spare = 64 << 20;
-    __int128 there = 0, told = 0;
-    for (size_t i = 0; i < ckpt->n_files; i++)
-        there += ckpt->files[i].len_bytes;
+    const __int128 there = ckpt_files_bytes(ckpt);
+    __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
             told += ckpt->tensors[i].chunks[k].item_len;

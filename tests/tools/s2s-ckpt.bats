@@ -618,17 +618,9 @@ PY
 }
 
 @test "numbers: small floats are numbers, JSON is JSON, integers are exact, -0 stays, no mean in silence" {
-    python3 - <<'PY'
-import json, struct
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
 import numpy as np
-
-def save(path, **tensors):
-    header, data = {}, b""
-    for name, (dtype, array) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
-        data += array.tobytes()
-    head = json.dumps(header).encode()
-    open(path, "wb").write(struct.pack("<Q", len(head)) + head + data)
+from small_safetensors import save
 
 f32 = lambda *x: ("F32", np.array(x, np.float32))
 u8 = lambda dtype, *x: (dtype, np.array(x, np.uint8))
@@ -667,17 +659,9 @@ assert [(x["name"], x["max_abs"]) for x in d["differences"]] == [("f", 1), ("w",
 }
 
 @test "average: the mean of the weights, rounded once; other checkpoints must be alike" {
-    python3 - <<'PY'
-import json, struct
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
 import numpy as np
-
-def save(path, **tensors):
-    header, data = {}, b""
-    for name, (dtype, array) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
-        data += array.tobytes()
-    head = json.dumps(header).encode()
-    open(path, "wb").write(struct.pack("<Q", len(head)) + head + data)
+from small_safetensors import save
 
 def bf16(x):
     bits = x.astype(np.float32).view(np.uint32)

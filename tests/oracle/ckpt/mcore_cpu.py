@@ -77,8 +77,8 @@ def absent(*_, **__):
     raise NotImplementedError
 
 
-def cuda_stand_ins():
-    """What megatron-core's Mamba layers import"""
+def stand_ins():
+    """What megatron-core imports of packages that need CUDA. Before it is imported."""
     stand_in("mamba_ssm.ops.triton.selective_state_update", selective_state_update=absent)
     stand_in("mamba_ssm.ops.triton.layernorm_gated", RMSNorm=RMSNormGated)
     stand_in("mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined=mamba_chunk_scan_combined,
@@ -89,18 +89,6 @@ def cuda_stand_ins():
         stand_in("einops", rearrange=rearrange, repeat=absent)
     stand_in("causal_conv1d", causal_conv1d_fn=causal_conv1d_fn, causal_conv1d_update=absent)
     stand_in("causal_conv1d.causal_conv1d_varlen", causal_conv1d_varlen_states=absent)
-    try:
-        import triton  # noqa: F401
-    except ImportError:  # only needed for inference
-        name = "megatron.core.inference.contexts.attention_context.triton.tensor_ops"
-        sys.modules[name] = types.ModuleType(name)
-        for member in ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge"):
-            setattr(sys.modules[name], member, absent)
-
-
-def stand_ins():
-    """What megatron-core imports of packages that need CUDA. Before it is imported."""
-    cuda_stand_ins()
     try:
         import triton  # noqa: F401
     except ImportError:  # only needed for inference

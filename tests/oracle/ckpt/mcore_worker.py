@@ -68,7 +68,7 @@ def older_libraries():
 def start(rank, world, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
-    mcore_cpu.cuda_stand_ins()
+    mcore_cpu.stand_ins()
     try:
         import triton  # noqa: F401
     except ImportError:  # 0.17 and later import kernels that are never run here

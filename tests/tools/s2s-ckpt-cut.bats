@@ -1,14 +1,6 @@
 # s2s-ckpt and how files are read: whole, in good time, and with a message, never a signal, where somebody cuts them.
 load common
-load inject
-
-setup_file() {
-    inject_build
-}
-
-setup_tool() {
-    DATA=$ROOT/tests/oracle/ckpt/data
-}
+load ckpt_faults
 
 # cut_anywhere STEP CHECKPOINT: cuts the file at its 1st, 1+STEP-th, .. read; each time ls ends in a message
 cut_anywhere() {

@@ -1,14 +1,6 @@
 # mpirun -n N s2s-ckpt: the work is shared, the bytes are those of one process.
 load common
-load inject
-
-setup_file() {
-    inject_build
-}
-
-setup_tool() {
-    DATA=$ROOT/tests/oracle/ckpt/data
-}
+load ckpt_faults
 
 # same_bytes IN OPTION...: 2 and 3 ranks write what one process writes
 same_bytes() {

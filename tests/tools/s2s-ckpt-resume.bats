@@ -1,14 +1,6 @@
 # s2s-ckpt convert --resume: what an interrupted conversion finished is kept, and nothing else.
 load common
-load inject
-
-setup_file() {
-    inject_build
-}
-
-setup_tool() {
-    DATA=$ROOT/tests/oracle/ckpt/data
-}
+load ckpt_faults
 
 # killed_anywhere OPTION...: killed at each of its writes, then resumed: the bytes of an unbroken run, and files were kept
 killed_anywhere() {

@@ -40,28 +40,64 @@ static void add_activation(json_t *args, const json_t *model)
                         json_boolean(gated && strcmp(name, "quick_gelu") == 0));
 }
 
+/* Gemma 3's provider has transformers' window as one number, which counts the token itself, and how
+ * many layers with and without it follow each other, or each layer's kind. */
+static void add_interleaved_window(json_t *args, const json_t *model)
+{
+    const json_t *pattern = json_object_get(model, "interleaved_attn_pattern");
+    const json_int_t window = json_integer_value(json_object_get(model, "window_size"));
+    const json_int_t local = json_integer_value(json_array_get(pattern, 0));
+    const json_int_t global = json_integer_value(json_array_get(pattern, 1));
+    json_t *freq = json_array(), *kind;
+    size_t i;
+    if (json_is_string(json_array_get(pattern, 0))) {
+        json_array_foreach(pattern, i, kind)
+        {
+            const char *text = json_string_value(kind);
+            json_array_append_new(freq,
+                                  json_integer(text && strcmp(text, "sliding_attention") == 0));
+        }
+    }
+    json_object_del(args, "window_size"); /* unsaid, unless its layers are known */
+    if (window > 0 && (json_array_size(freq) || (local > 0 && global == 1))) {
+        json_object_set_new(args, "window_size", json_pack("[I, i]", window - 1, 0));
+        if (json_array_size(freq))
+            json_object_set(args, "window_attn_skip_freq", freq);
+        else
+            json_object_set_new(args, "window_attn_skip_freq", json_integer(local + 1));
+    }
+    json_decref(freq);
+}
+
 static void add_attention(json_t *args, const json_t *model)
 {
-    double scalar;
+    const double scalar = json_number_value(json_object_get(model, "query_pre_attn_scalar"));
     if (json_is_null(json_object_get(args, "num_query_groups")))
         json_object_set(args, "num_query_groups", json_object_get(args, "num_attention_heads"));
     json_object_set_new(args, "group_query_attention", json_true());
-    scalar = json_number_value(json_object_get(model, "query_pre_attn_scalar"));
-    if (scalar > 0 && !json_is_number(json_object_get(args, "softmax_scale")))
+    if (json_is_integer(json_object_get(model, "window_size")))
+        add_interleaved_window(args, model);
+    if (scalar <= 0)
+        return;
+    /* Gemma 2: its attention divides by the root of this, and every other layer has the window */
+    if (!json_is_number(json_object_get(args, "softmax_scale")))
         json_object_set_new(args, "softmax_scale", json_real(1 / sqrt(scalar)));
-    /* how far one number looks is the model's own affair there */
-    if (json_is_integer(json_object_get(args, "window_size")))
-        json_object_del(args, "window_size");
+    if (json_is_array(json_object_get(args, "window_size")) &&
+        json_is_null(json_object_get(args, "window_attn_skip_freq")))
+        json_object_set_new(args, "window_attn_skip_freq", json_integer(2));
 }
 
-/* Llama 3.1's provider has the four numbers of its long context. */
+/* Llama 3.1's long context: a switch and the factor, with Megatron-Core's constants, or (older
+ * providers) its four numbers. */
 static void add_rope_scaling(json_t *args, const json_t *model)
 {
-    const json_t *factor = json_object_get(model, "scale_factor");
-    if (!json_is_number(factor) || !json_object_get(model, "old_context_len"))
-        return;
-    json_object_set_new(args, "use_rope_scaling", json_true());
-    json_object_set(args, "rope_scaling_factor", (json_t *)factor);
+    json_t *factor = json_object_get(model, "scale_factor");
+    if (json_is_true(json_object_get(model, "rope_scaling"))) {
+        json_object_set_new(args, "use_rope_scaling", json_true());
+    } else if (json_is_number(factor) && json_object_get(model, "old_context_len")) {
+        json_object_set_new(args, "use_rope_scaling", json_true());
+        json_object_set(args, "rope_scaling_factor", factor);
+    }
 }
 
 /* Gives a reference; NULL: no section of that kind. */

@@ -296,6 +296,21 @@ PY
     for key in rms_norm_eps max_position_embeddings vocab_size; do
         [ "$(config ".$key")" = "$(jq -c "[.$key]" "$MODELS/llama_gqa_untied/config.json")" ]
     done
+    # newer providers have a switch, with Megatron-Core's constants
+    for switch in true:'[{"rope_type":"llama3","factor":32,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}]' \
+        false:'[null]'; do
+        rm -rf out
+        bridge llama_gqa_untied rope_scaling="${switch%%:*}" rope_scaling_factor=32.0
+        exits 0 s2s-ckpt convert --strict --to hf in out
+        [ "$(config '.rope_scaling')" = "${switch#*:}" ]
+    done
+    # Gemma 3's: the window counts the token itself, and every third layer has none; kinds may be listed too
+    for pattern in '[2, 1]' '[sliding_attention, sliding_attention, full_attention]'; do
+        rm -rf out
+        bridge qwen3 window_size=8 interleaved_attn_pattern="$pattern" qk_layernorm=true
+        exits 0 s2s-ckpt convert --strict --to hf in out
+        [ "$(config '.sliding_window, .layer_types[0], .layer_types[1]')" = '[8,"sliding_attention","sliding_attention"]' ]
+    done
     rm -rf out
     # nothing of it: the number of groups is asked for
     rm in/iter_*/run_config.yaml

@@ -17,10 +17,12 @@ try:
     import torch
     import torch.distributed.checkpoint as dcp
     import transformers
+    import yaml
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 except ImportError:
     sys.exit(77)
+import bridge_config
 import families
 import megatron_args
 import megatron_names as names
@@ -50,7 +52,10 @@ def write_dist(folder, tensors, args):
     """as torch and Megatron leave it"""
     os.makedirs(folder)
     dcp.save({k: t.contiguous().clone() for k, t in tensors.items()}, checkpoint_id=folder, no_dist=True)
-    torch.save({"args": argparse.Namespace(**args), "iteration": 3, "checkpoint_version": 3.0}, os.path.join(folder, "common.pt"))
+    common = {"iteration": 3, "checkpoint_version": 3.0}
+    if args is not None:
+        common["args"] = argparse.Namespace(**args)
+    torch.save(common, os.path.join(folder, "common.pt"))
     with open(os.path.join(folder, "metadata.json"), "w", encoding="utf-8") as f:
         json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}, f)
 
@@ -90,17 +95,8 @@ def check_args(what, map_name, source, tmp, want):
     bad.extend("%s: argument %s is %s, expected none" % (what, k, v) for k, v in more.items())
 
 
-def check(family, seed, tmp):
-    what = "%s %d" % (family, seed)
-    model, map_name = families.make(family, seed)
-    source, dist, out = (os.path.join(tmp, x) for x in ("hf", "dist", "out"))
-    model.save_pretrained(source)
-    model = load(what, source)  # with the same implementation of experts
-    original, c = load_file(os.path.join(source, "model.safetensors")), model.config
-    hybrid = family == "nemotron_h"
-    args = (megatron_args.hybrid if hybrid else megatron_args.decoder)(c)
-    check_args(what, map_name, source, tmp, args)
-    write_dist(dist, (names.hybrid if hybrid else names.decoder)(original, c), args)
+def check_back(what, family, model, dist, out):
+    """what comes out opens, says what it has to say, and computes what the model does"""
     # nothing in Megatron's names tells them from Qwen's
     said = convert(dist, out, *(["--map", "mixtral"] if family == "mixtral" else []))
     lines = [x for x in said.splitlines() if "no config.json" in x or "do not say" in x]
@@ -112,12 +108,31 @@ def check(family, seed, tmp):
     again = load(what, out)
     if type(again) is not type(model) and {family, again.config.model_type} != {"llama", "mistral"}:  # the same without a window
         bad.append("%s: a %s, expected %s" % (what, type(again).__name__, type(model).__name__))
-    tokens = torch.randint(0, c.vocab_size, (2, 23))
+    tokens = torch.randint(0, model.config.vocab_size, (2, 23))
     with torch.no_grad():
         ours, theirs = (m(tokens, use_cache=False).logits for m in (again, model))
     error = ((ours - theirs).abs().max() / theirs.abs().max()).item()
     if not error < 1e-5:
         bad.append("%s: logits differ by %.3g of the largest" % (what, error))
+
+
+def check(family, seed, tmp):
+    what = "%s %d" % (family, seed)
+    model, map_name = families.make(family, seed)
+    source, dist, out, bridge, out_bridge = (os.path.join(tmp, x) for x in ("hf", "dist", "out", "bridge", "out-bridge"))
+    model.save_pretrained(source)
+    model = load(what, source)  # with the same implementation of experts
+    original, c = load_file(os.path.join(source, "model.safetensors")), model.config
+    hybrid = family == "nemotron_h"
+    args = (megatron_args.hybrid if hybrid else megatron_args.decoder)(c)
+    tensors = (names.hybrid if hybrid else names.decoder)(original, c)
+    check_args(what, map_name, source, tmp, args)
+    write_dist(dist, tensors, args)
+    check_back(what, family, model, dist, out)
+    write_dist(bridge, tensors, None)
+    with open(os.path.join(bridge, "run_config.yaml"), "w", encoding="utf-8") as f:
+        yaml.safe_dump({"model": (bridge_config.hybrid if hybrid else bridge_config.decoder)(c)}, f)
+    check_back(what + ", run_config.yaml", family, model, bridge, out_bridge)
 
 
 def check_fixtures():

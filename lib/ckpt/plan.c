@@ -164,6 +164,17 @@ static double load(const char *from, enum s2s_dtype dtype, size_t i)
     }
 }
 
+static bool is_float8(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F8_E5M2 || dtype == S2S_F8_E4M3 || dtype == S2S_F8_E8M0 ||
+           dtype == S2S_F8_E4M3FNUZ || dtype == S2S_F8_E5M2FNUZ;
+}
+
+bool s2s_ckpt_can_average(enum s2s_dtype dtype)
+{
+    return s2s_ckpt_is_number(dtype) && !is_float8(dtype);
+}
+
 bool s2s_ckpt_is_number(enum s2s_dtype dtype)
 {
     return dtype != S2S_DTYPE_NONE && dtype != S2S_C64 && dtype != S2S_C128;
@@ -177,6 +188,8 @@ double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
     if (is_float(dtype))
         return load(from, dtype, i);
     memcpy(&bits, from + i * size, size);
+    if (is_float8(dtype))
+        return (double)s2s_f8_to_f32((uint8_t)bits, dtype);
     switch (dtype) {
     case S2S_I8:
         return (int8_t)bits;
@@ -186,12 +199,6 @@ double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
         return (int32_t)bits;
     case S2S_I64:
         return (double)(int64_t)bits;
-    case S2S_F8_E5M2:
-    case S2S_F8_E4M3:
-    case S2S_F8_E8M0:
-    case S2S_F8_E4M3FNUZ:
-    case S2S_F8_E5M2FNUZ:
-        return (double)s2s_f8_to_f32((uint8_t)bits, dtype);
     default:
         return (double)bits;
     }

@@ -57,6 +57,9 @@ int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_e
 /* Element i of floating (F8 too) or integer data as a double; true for dtypes that have one. */
 bool s2s_ckpt_is_number(enum s2s_dtype dtype);
 double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i);
+/* Do tensors of this dtype go into a mean? Floating ones are averaged and those of integers stay
+ * the first's; 8-bit floats and complex numbers would be the first's in silence. */
+bool s2s_ckpt_can_average(enum s2s_dtype dtype);
 int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target);
 void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan);
 

@@ -46,23 +46,6 @@ static void show_plan(const struct s2s_ckpt_plan *plan, const char *folder)
 
 /* ---- averaging ---- */
 
-/* what is quantised or complex would be A's in silence */
-static bool has_mean_or_is_integer(enum s2s_dtype dtype)
-{
-    switch (dtype) {
-    case S2S_F8_E5M2:
-    case S2S_F8_E4M3:
-    case S2S_F8_E8M0:
-    case S2S_F8_E4M3FNUZ:
-    case S2S_F8_E5M2FNUZ:
-    case S2S_C64:
-    case S2S_C128:
-        return false;
-    default:
-        return true;
-    }
-}
-
 /* the other checkpoints must have the same weights; *plan then takes means */
 static int add_others(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
@@ -75,7 +58,7 @@ static int add_others(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_er
             wants[n_wants++] = (struct s2s_ckpt_want){tensors[i].name, tensors[i].dtype,
                                                       tensors[i].n_dims, tensors[i].shape};
     for (size_t i = 0; i < n_wants && rc == 0; i++)
-        if (!has_mean_or_is_integer(wants[i].dtype))
+        if (!s2s_ckpt_can_average(wants[i].dtype))
             rc = s2s_error_set(err, S2S_E_DTYPE,
                                "%s: %s is %s, of which no mean is taken; average the checkpoints "
                                "it was made from",

@@ -65,18 +65,9 @@ int64_t ckpt_draft_size(const struct ckpt_config_draft *draft, const char *end, 
 /* the layer's number in a name; -1: it has none */
 static int64_t layer_of(const char *name, const char **rest)
 {
-    const char *at = strstr(name, "layers.");
-    int64_t layer = 0;
-    int n = 0;
-    *rest = "";
-    if (!at || (at > name && at[-1] != '.'))
-        return -1;
-    for (at += strlen("layers."); *at >= '0' && *at <= '9' && n < 9; at++, n++)
-        layer = layer * 10 + (*at - '0');
-    if (!n || *at != '.')
-        return -1;
-    *rest = at + 1;
-    return layer;
+    size_t prefix_len;
+    int64_t layer;
+    return ckpt_name_layer(name, &prefix_len, &layer, rest) ? layer : -1;
 }
 
 void ckpt_draft_mark_layers(const struct ckpt_config_draft *draft, const char *name, char mark,

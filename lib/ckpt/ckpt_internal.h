@@ -40,6 +40,11 @@ int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, str
 int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,
                struct s2s_error *err);
 int ckpt_sync_dir(const char *dir, struct s2s_error *err);
+enum { CKPT_MAX_LAYERS = 10000 };
+/* "decoder.layers.7.mlp.linear_fc2.weight": the prefix "decoder.layers." is 15 long, the layer 7
+ * (-1: no number stands there) and the rest "mlp..". False where nothing is called layers, or its
+ * number is absurd. */
+bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const char **rest);
 /* One plain component: not empty, ".", "..", no slash, backslash or control character. */
 bool ckpt_name_is_plain(const char *name, size_t len);
 /* A link may take what is secret along into a folder that is published. Those of the hub's cache

@@ -6,6 +6,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/args_config.h"
+#include "lib/ckpt/ckpt_internal.h"
 
 struct maker {
     json_t *args;
@@ -100,7 +101,7 @@ static void add_moe_layers(struct maker *m)
     const int64_t n = config_int(m, "num_hidden_layers");
     int64_t n_routers = 0;
     json_t *freq = json_array();
-    for (int64_t layer = 0; layer < n && n < 10000; layer++)
+    for (int64_t layer = 0; layer < n && n < CKPT_MAX_LAYERS; layer++)
         json_array_append_new(freq, json_integer(0));
     for (size_t i = 0; i < m->plan->n_targets; i++) {
         const char *at = strstr(m->plan->targets[i].name, stack);

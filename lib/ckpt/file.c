@@ -226,6 +226,22 @@ bool ckpt_name_is_plain(const char *name, size_t len)
     return true;
 }
 
+bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const char **rest)
+{
+    const char *at = strstr(name, "layers.");
+    while (at && at > name && at[-1] != '.')
+        at = strstr(at + 1, "layers.");
+    if (!at)
+        return false;
+    at += strlen("layers.");
+    const size_t digits = strspn(at, "0123456789");
+    const bool number = digits && at[digits] == '.';
+    *prefix_len = (size_t)(at - name);
+    *layer = number ? strtol(at, NULL, 10) : -1;
+    *rest = number ? at + digits + 1 : at;
+    return *layer < CKPT_MAX_LAYERS;
+}
+
 bool ckpt_is_strange_link(int fd, const char *name)
 {
     char to[PATH_MAX];

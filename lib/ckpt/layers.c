@@ -3,8 +3,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 
-/* of a stack; new names of a plan */
-enum { MAX_LAYERS = 10000, MAX_NAMES = 1 << 18 };
+enum { MAX_NAMES = 1 << 18 }; /* new ones of a plan */
 
 /* "decoder.layers.7.mlp.linear_fc2.weight": prefix "decoder.layers.", layer 7, rest "mlp.."; layer
  * -1: no number stands there. */
@@ -42,20 +41,9 @@ struct layers {
 
 static bool find_place(struct place *place, const char *name)
 {
-    const char *at = strstr(name, "layers.");
-    while (at && at > name && at[-1] != '.')
-        at = strstr(at + 1, "layers.");
-    if (!at)
-        return false;
-    at += strlen("layers.");
-    size_t digits = strspn(at, "0123456789");
-    *place =
-        (struct place){.prefix = name, .prefix_len = (size_t)(at - name), .layer = -1, .rest = at};
-    if (digits && digits < 6 && at[digits] == '.') {
-        place->layer = strtol(at, NULL, 10);
-        place->rest = at + digits + 1;
-    }
-    return *place->rest != '\0' && place->layer < MAX_LAYERS;
+    *place = (struct place){.prefix = name};
+    return ckpt_name_layer(name, &place->prefix_len, &place->layer, &place->rest) &&
+           *place->rest != '\0';
 }
 
 /* The stack to which a tensor belongs; of the optimizer's the one whose name it ends with:
@@ -315,7 +303,7 @@ static int number_rows(struct layers *l, const struct stack *s, const struct pla
     int64_t begin[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS];
     if (source->orig_shape)
         return refuse_flattened(l, &l->plan->targets[place->target]);
-    if (n < 1 || n > MAX_LAYERS || n != s->axis_size)
+    if (n < 1 || n > CKPT_MAX_LAYERS || n != s->axis_size)
         return s2s_error_set(l->err, S2S_E_SHAPE,
                              "%s: its first axis is none of the %lld layers of its stack",
                              source->name, (long long)s->axis_size);

@@ -221,15 +221,13 @@ int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
     return 0;
 }
 
-/* Where the number of a layer stands: behind the first "layers." */
+/* Where the number of a layer stands; NULL: there is none. */
 static const char *layer_of(const char *name, int64_t *layer)
 {
-    const char *at = strstr(name, "layers.");
-    if (!at || (at > name && at[-1] != '.') || !strchr("0123456789", at[7]))
-        return NULL;
-    char *end;
-    *layer = strtol(at + 7, &end, 10);
-    return *layer < 1 << 20 && *end == '.' ? at + 7 : NULL;
+    const char *rest;
+    size_t prefix_len;
+    return ckpt_name_layer(name, &prefix_len, layer, &rest) && *layer >= 0 ? name + prefix_len
+                                                                           : NULL;
 }
 
 static struct merge_stack *stack_of(struct merge *m, const char *name, size_t len)

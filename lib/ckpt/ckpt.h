@@ -2,7 +2,7 @@
  * The room's door for reading: checkpoints of whatever format. A checkpoint is a set of named
  * tensors, each cut into boxes (chunks) that lie somewhere in its files, of byte objects, and of a
  * small common state. Opening reads names and shapes only; data is read box by box, so memory does
- * not grow with the checkpoint. Nothing in a file is ever executed (lib/ckpt/pickle.h).
+ * not grow with the checkpoint. Nothing in a file is ever executed (lib/ckpt/pickle/pickle.h).
  *
  * Formats, found from the bytes (doc/CHECKPOINT.md says what s2s-train writes):
  *

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/ckpt/manifest.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"
 #include "lib/io/pread.h"

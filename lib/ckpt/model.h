@@ -7,7 +7,7 @@
 
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_internal.h"
-#include "lib/ckpt/pickle.h"
+#include "lib/ckpt/pickle/pickle.h"
 #include "lib/io/zip.h"
 
 /* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize. */

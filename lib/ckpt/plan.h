@@ -74,11 +74,13 @@ struct s2s_ckpt_write {
     bool (*keep_object)(const char *name); /* NULL: all byte objects come along (torch_dist) */
     const json_t *common;                  /* torch_dist: the common state; NULL: the source's */
     const json_t *metadata; /* torch_dist: NULL, or the content metadata of the common state */
-    struct ckpt_journal *journal; /* NULL, or what is done already (lib/ckpt/journal.h) */
-    /* NULL, or whose ranks share the files: all of them make the same calls (lib/ckpt/share.h) */
+    struct ckpt_journal *journal; /* NULL, or what is done already (lib/ckpt/write/journal.h) */
+    /* NULL, or whose ranks share the files: all of them make the same calls
+     * (lib/ckpt/write/share.h) */
     struct s2s_mesh *mesh;
-    int turn;         /* the rank whose turn the first file is (set by lib/ckpt/to_hf.c) */
-    json_t *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/manifest.h) */
+    int turn; /* the rank whose turn the first file is (set by lib/ckpt/to_hf.c) */
+    json_t
+        *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/write/manifest.h) */
 };
 
 /* What of a target lies between these bytes, or a little more: out borrows its name and gives

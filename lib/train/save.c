@@ -6,7 +6,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
-#include "lib/ckpt/dist.h"
+#include "lib/ckpt/write/dist.h"
 #include "lib/conf/conf.h"
 #include "lib/model/salm.h"
 #include "lib/train/trainer.h"

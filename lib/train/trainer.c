@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/dist.h"
+#include "lib/ckpt/write/dist.h"
 #include "lib/conf/conf.h"
 
 static volatile sig_atomic_t asked_to_stop;

@@ -20,9 +20,9 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_files.h"
-#include "lib/ckpt/layers.h"
-#include "lib/ckpt/to_hf.h"
-#include "lib/ckpt/to_nemo.h"
+#include "lib/ckpt/map/layers.h"
+#include "lib/ckpt/write/to_hf.h"
+#include "lib/ckpt/nemo/to_nemo.h"
 #include "lib/io/zip.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,7 +1,7 @@
 /* What an interrupted conversion left (s2s-resume), and manifests beside weights. First byte: 0 the
  * journal as it is, 1 its lines with right sums, 2 s2s-manifest.json, 3 integrity.json. */
-#include "lib/ckpt/journal.h"
-#include "lib/ckpt/manifest.h"
+#include "lib/ckpt/write/journal.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/io/digest.h"
 #include "tests/fuzz/folder.h"
 

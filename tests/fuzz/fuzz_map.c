@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/map.h"
+#include "lib/ckpt/map/map.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

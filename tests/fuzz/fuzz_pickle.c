@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/pickle.h"
+#include "lib/ckpt/pickle/pickle.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
 #ifndef CKPT_JOB_H
 #define CKPT_JOB_H
 
-#include "lib/ckpt/map.h"
+#include "lib/ckpt/map/map.h"
 #include "tools/ckpt/ckpt_tool.h"
 
 enum ckpt_output { TO_NONE, TO_HF, TO_TORCH_DIST, TO_SAFETENSORS, TO_NEMO };

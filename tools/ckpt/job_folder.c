@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "lib/ckpt/ckpt_files.h"
-#include "lib/ckpt/journal.h"
+#include "lib/ckpt/write/journal.h"
 #include "lib/io/digest.h"
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/job_internal.h"

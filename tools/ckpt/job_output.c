@@ -1,9 +1,9 @@
 /* What each output of a job takes, and writing it. */
-#include "lib/ckpt/layers.h"
-#include "lib/ckpt/to_dist.h"
-#include "lib/ckpt/to_hf.h"
-#include "lib/ckpt/to_megatron.h"
-#include "lib/ckpt/to_nemo.h"
+#include "lib/ckpt/map/layers.h"
+#include "lib/ckpt/write/to_dist.h"
+#include "lib/ckpt/write/to_hf.h"
+#include "lib/ckpt/write/to_megatron.h"
+#include "lib/ckpt/nemo/to_nemo.h"
 #include "lib/io/outfile.h"
 #include "tools/ckpt/job_internal.h"
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/map.h"
+#include "lib/ckpt/map/map.h"
 
 static void every_family_of_the_tables_is_read(void **state)
 {

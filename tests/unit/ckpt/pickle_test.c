@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/pickle.h"
+#include "lib/ckpt/pickle/pickle.h"
 
 /* the value of a pickle as compact JSON, or "code: text" */
 static char *shown(const char *bytes, size_t len, enum ckpt_pickle_mode mode)

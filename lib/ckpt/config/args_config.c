@@ -1,0 +1,232 @@
+/*
+ * config.json out of the arguments that a Megatron checkpoint saves. Sizes that the tensors' shapes
+ * say are taken from them. What transformers could not compute the same way gives no config.json
+ * and a word why; what neither says is named.
+ */
+#include "lib/ckpt/pickle/torch_dtype.h"
+#include "lib/ckpt/config/args_config_internal.h"
+#include "lib/ckpt/ckpt_internal.h"
+
+const struct ckpt_arg_key ckpt_arg_keys[] = {
+    {"num_hidden_layers", "num_layers"},
+    {"hidden_size", "hidden_size"},
+    {"intermediate_size", "ffn_hidden_size"},
+    {"num_attention_heads", "num_attention_heads"},
+    {"num_key_value_heads", "num_query_groups"},
+    {"head_dim", "kv_channels"},
+    {"max_position_embeddings", "max_position_embeddings"},
+    {"rms_norm_eps", "norm_epsilon"},
+    {"layer_norm_epsilon", "norm_epsilon"},
+    {"rope_theta", "rotary_base"},
+    {"vocab_size", "vocab_size"},
+    {"hybrid_override_pattern", "hybrid_override_pattern"},
+    {"mamba_num_heads", "mamba_num_heads"},
+    {"mamba_head_dim", "mamba_head_dim"},
+    {"n_groups", "mamba_num_groups"},
+    {"ssm_state_size", "mamba_state_dim"},
+    {"n_routed_experts", "num_experts"},
+    {"num_experts", "num_experts"},
+    {"num_local_experts", "num_experts"},
+    {"num_experts_per_tok", "moe_router_topk"},
+    {"moe_intermediate_size", "moe_ffn_hidden_size"},
+    {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"},
+    {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"},
+    {"routed_scaling_factor", "moe_router_topk_scaling_factor"},
+    {"n_group", "moe_router_num_groups"},
+    {"topk_group", "moe_router_group_topk"},
+    {"moe_latent_size", "moe_latent_size"},
+    {"attn_logit_softcapping", "attn_logit_softcapping"},
+    {"final_logit_softcapping", "final_logit_softcapping"},
+    {NULL, NULL},
+};
+
+/* ---- what a draft offers its families ---- */
+
+const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
+                                                const char *end)
+{
+    const size_t n = strlen(end);
+    for (size_t i = 0; i < draft->plan->n_targets; i++) {
+        const struct s2s_ckpt_target *target = &draft->plan->targets[i];
+        const size_t len = strlen(target->name);
+        /* a name from one of its dots on */
+        if (len >= n && strcmp(target->name + len - n, end) == 0 &&
+            (len == n || target->name[len - n - 1] == '.'))
+            return target;
+    }
+    return NULL;
+}
+
+int64_t ckpt_draft_size(const struct ckpt_config_draft *draft, const char *end, int axis)
+{
+    const struct s2s_ckpt_target *target = ckpt_draft_target(draft, end);
+    return target && axis < target->n_dims ? target->shape[axis] : 0;
+}
+
+/* the layer's number in a name; -1: it has none */
+static int64_t layer_of(const char *name, const char **rest)
+{
+    size_t prefix_len;
+    int64_t layer;
+    return ckpt_name_layer(name, &prefix_len, &layer, rest) ? layer : -1;
+}
+
+void ckpt_draft_mark_layers(const struct ckpt_config_draft *draft, const char *name, char mark,
+                            char *marks)
+{
+    for (size_t i = 0; i < draft->plan->n_targets; i++) {
+        const char *rest;
+        const int64_t layer = layer_of(draft->plan->targets[i].name, &rest);
+        if (layer >= 0 && !marks[layer] && strcmp(rest, name) == 0)
+            marks[layer] = mark;
+    }
+}
+
+int64_t ckpt_draft_layers(const struct ckpt_config_draft *draft)
+{
+    int64_t n = 0;
+    const char *rest;
+    for (size_t i = 0; i < draft->plan->n_targets; i++) {
+        const int64_t layer = layer_of(draft->plan->targets[i].name, &rest);
+        n = layer >= n ? layer + 1 : n;
+    }
+    return n;
+}
+
+bool ckpt_draft_take(struct ckpt_config_draft *draft, const char *key)
+{
+    for (const struct ckpt_arg_key *k = ckpt_arg_keys; k->config; k++) {
+        json_t *value = json_object_get(draft->args, k->args);
+        if (strcmp(k->config, key) == 0 && value && !json_is_null(value))
+            return json_object_set(draft->config, key, value) == 0;
+    }
+    return false;
+}
+
+void ckpt_draft_need(struct ckpt_config_draft *draft, const char *key)
+{
+    if (!ckpt_draft_take(draft, key))
+        ckpt_draft_unsaid(draft, key);
+}
+
+void ckpt_draft_set_int(struct ckpt_config_draft *draft, const char *key, int64_t value)
+{
+    json_object_set_new(draft->config, key, json_integer(value));
+}
+
+void ckpt_draft_set_bool(struct ckpt_config_draft *draft, const char *key, bool value)
+{
+    json_object_set_new(draft->config, key, json_boolean(value));
+}
+
+void ckpt_draft_set_text(struct ckpt_config_draft *draft, const char *key, const char *value)
+{
+    json_object_set_new(draft->config, key, json_string(value));
+}
+
+void ckpt_draft_unsaid(struct ckpt_config_draft *draft, const char *what)
+{
+    s2s_buf_printf(&draft->unsaid, "%s%s", draft->unsaid.len ? ", " : "", what);
+}
+
+void ckpt_draft_hinder(struct ckpt_config_draft *draft, const char *why)
+{
+    draft->hindrance = draft->hindrance ? draft->hindrance : why;
+}
+
+bool ckpt_arg_is_true(const json_t *args, const char *key)
+{
+    return json_is_true(json_object_get(args, key));
+}
+
+bool ckpt_arg_is_number(const json_t *args, const char *key, double *value)
+{
+    const json_t *found = json_object_get(args, key);
+    if (!json_is_number(found) || json_number_value(found) == 0)
+        return false;
+    *value = json_number_value(found);
+    return true;
+}
+
+/* ---- one config ---- */
+
+/* What no model of these families can do. */
+static void check_args(struct ckpt_config_draft *draft)
+{
+    static const char *const never[][2] = {
+        {"multi_latent_attention", "its attention is latent"},
+        {"attention_output_gate", "its attention has an output gate"},
+        {"apply_residual_connection_post_layernorm", "its residuals begin behind the norms"},
+        {"use_mup", "its layers are scaled by their widths (muP)"},
+    };
+    static const char *const numbers[][2] = {
+        {"activation_func_clamp_value", "its activation is clamped"},
+        {"glu_linear_offset", "its gates have an offset"},
+    };
+    const char *norm = json_string_value(json_object_get(draft->args, "normalization"));
+    const char *softmax = json_string_value(json_object_get(draft->args, "softmax_type"));
+    double value;
+    if (!norm || strcmp(norm, "RMSNorm") != 0)
+        ckpt_draft_hinder(draft, "its normalization is not RMSNorm");
+    if (softmax && strcmp(softmax, "vanilla") != 0)
+        ckpt_draft_hinder(draft, "its softmax has a sink");
+    if (ckpt_arg_is_true(draft->args, "add_bias_linear") &&
+        !ckpt_draft_target(draft, "mlp.down_proj.bias"))
+        ckpt_draft_hinder(draft, "its linear layers have biases");
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++)
+        if (ckpt_arg_is_true(draft->args, never[i][0]))
+            ckpt_draft_hinder(draft, never[i][1]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (ckpt_arg_is_number(draft->args, numbers[i][0], &value))
+            ckpt_draft_hinder(draft, numbers[i][1]);
+}
+
+static void add_words(struct ckpt_config_draft *draft)
+{
+    const struct s2s_ckpt_target *words = ckpt_draft_target(draft, "embed_tokens.weight");
+    words = words ? words : ckpt_draft_target(draft, "embeddings.weight");
+    if (words && words->n_dims == 2) {
+        ckpt_draft_set_int(draft, "vocab_size", words->shape[0]);
+        ckpt_draft_set_text(draft, "dtype", ckpt_torch_dtype(words->dtype));
+    }
+    ckpt_draft_set_bool(draft, "tie_word_embeddings", !ckpt_draft_target(draft, "lm_head.weight"));
+}
+
+static bool is_known(const char *family)
+{
+    static const char *const known[] = {"nemotron_h", "llama", "gemma2", "qwen_moe", "mixtral"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i], family) == 0)
+            return true;
+    return false;
+}
+
+char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan)
+{
+    struct ckpt_config_draft draft = {
+        .args = args, .plan = plan, .map = family, .unsaid = S2S_BUF_INIT};
+    char *out = NULL;
+    if (!json_is_object(args) || !is_known(family) || ckpt_draft_layers(&draft) == 0)
+        return NULL;
+    draft.config = json_object();
+    check_args(&draft);
+    if (strcmp(family, "nemotron_h") == 0)
+        ckpt_draft_nemotron_h(&draft);
+    else
+        ckpt_draft_decoder(&draft);
+    add_words(&draft);
+    if (draft.hindrance) {
+        s2s_warn("ckpt", "no config.json: %s; --config takes one", draft.hindrance);
+    } else {
+        if (draft.unsaid.len)
+            s2s_warn("ckpt",
+                     "config.json: the checkpoint's arguments do not say %.*s; what %s has of its "
+                     "own holds there (--config takes a config.json)",
+                     (int)draft.unsaid.len, draft.unsaid.data, draft.type);
+        ckpt_nemotron_h_differences(draft.config);
+        out = json_dumps(draft.config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    }
+    s2s_buf_release(&draft.unsaid);
+    json_decref(draft.config);
+    return out;
+}

@@ -1,0 +1,47 @@
+/* What the parts of making config.json out of arguments share. */
+#ifndef CKPT_ARGS_CONFIG_INTERNAL_H
+#define CKPT_ARGS_CONFIG_INTERNAL_H
+
+#include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
+
+struct ckpt_config_draft {
+    json_t *config;
+    const json_t *args;
+    const struct s2s_ckpt_plan *plan;
+    const char *map;       /* the family of the name map */
+    const char *type;      /* model_type */
+    const char *hindrance; /* what transformers' model cannot do; NULL: nothing */
+    struct s2s_buf unsaid; /* keys of config.json that nothing determines, ", " between them */
+};
+
+/* The first target whose name ends so, or NULL. */
+const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
+                                                const char *end);
+/* Its size on an axis; 0: there is none. */
+int64_t ckpt_draft_size(const struct ckpt_config_draft *draft, const char *end, int axis);
+/* How many layers ("layers.N." in names) there are, the highest + 1. */
+int64_t ckpt_draft_layers(const struct ckpt_config_draft *draft);
+/* Marks the layers that have a target with this name behind "layers.N." and no mark yet. */
+void ckpt_draft_mark_layers(const struct ckpt_config_draft *draft, const char *name, char mark,
+                            char *marks);
+
+/* Sets a key from its argument (ckpt_arg_keys); need notes one that is absent as unsaid. */
+bool ckpt_draft_take(struct ckpt_config_draft *draft, const char *key);
+void ckpt_draft_need(struct ckpt_config_draft *draft, const char *key);
+void ckpt_draft_set_int(struct ckpt_config_draft *draft, const char *key, int64_t value);
+void ckpt_draft_set_bool(struct ckpt_config_draft *draft, const char *key, bool value);
+void ckpt_draft_set_text(struct ckpt_config_draft *draft, const char *key, const char *value);
+void ckpt_draft_unsaid(struct ckpt_config_draft *draft, const char *what);
+/* Notes what transformers' model cannot do, the first time. */
+void ckpt_draft_hinder(struct ckpt_config_draft *draft, const char *why);
+
+bool ckpt_arg_is_true(const json_t *args, const char *key);
+/* An argument that is a number other than 0. */
+bool ckpt_arg_is_number(const json_t *args, const char *key, double *value);
+
+/* Fill in what a family has; the embedding's and the output's part is the caller's. */
+void ckpt_draft_decoder(struct ckpt_config_draft *draft);
+void ckpt_draft_nemotron_h(struct ckpt_config_draft *draft);
+
+#endif

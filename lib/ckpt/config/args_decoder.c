@@ -1,0 +1,382 @@
+/*
+ * config.json of decoders with attention and a gated MLP, or experts, in every layer. Which model
+ * it is follows from the tensors; sizes too, as far as shapes say them.
+ */
+#include <math.h>
+
+#include "lib/ckpt/config/args_config_internal.h"
+
+/* ---- which model ---- */
+
+static bool is_gemma(const struct ckpt_config_draft *d)
+{
+    return strncmp(d->type, "gemma", 5) == 0;
+}
+
+static bool has_experts(const struct ckpt_config_draft *d)
+{
+    return strcmp(d->map, "qwen_moe") == 0 || strcmp(d->map, "mixtral") == 0;
+}
+
+/* Megatron has a window of so many tokens before the one that looks; transformers counts it too */
+static int64_t window_of(const struct ckpt_config_draft *d)
+{
+    const json_t *size = json_object_get(d->args, "window_size");
+    const json_t *before = json_is_array(size) ? json_array_get(size, 0) : size;
+    return json_is_integer(before) && json_integer_value(before) >= 0
+               ? json_integer_value(before) + 1
+               : 0;
+}
+
+static bool layer_has_window(const json_t *skip, int64_t layer)
+{
+    const json_int_t every = json_integer_value(skip);
+    const json_t *own = json_array_get(skip, (size_t)layer);
+    if (json_is_array(skip))
+        return json_is_true(own) || json_integer_value(own) != 0;
+    return every > 0 ? (layer + 1) % every != 0 : true;
+}
+
+static bool all_have_windows(const struct ckpt_config_draft *d)
+{
+    const json_t *skip = json_object_get(d->args, "window_attn_skip_freq");
+    const int64_t n = ckpt_draft_layers(d);
+    for (int64_t layer = 0; layer < n; layer++)
+        if (!layer_has_window(skip, layer))
+            return false;
+    return true;
+}
+
+static bool heads_divide(const struct ckpt_config_draft *d)
+{
+    const int64_t heads = json_integer_value(json_object_get(d->args, "num_attention_heads"));
+    return heads > 0 && ckpt_draft_size(d, "embed_tokens.weight", 1) % heads == 0;
+}
+
+static const char *choose_type(const struct ckpt_config_draft *d)
+{
+    const bool norm = ckpt_draft_target(d, "self_attn.q_norm.weight");
+    if (strcmp(d->map, "gemma2") == 0)
+        return norm ? "gemma3_text" : "gemma2";
+    if (strcmp(d->map, "mixtral") == 0)
+        return "mixtral";
+    if (strcmp(d->map, "qwen_moe") == 0)
+        return norm ? "qwen3_moe" : "qwen2_moe";
+    if (norm)
+        return "qwen3";
+    if (ckpt_draft_target(d, "self_attn.o_proj.bias") || ckpt_draft_target(d, "mlp.down_proj.bias"))
+        return "llama";
+    if (ckpt_draft_target(d, "self_attn.q_proj.bias"))
+        return "qwen2";
+    /* gated by something else than swiglu, with gains around 0 */
+    if (!ckpt_arg_is_true(d->args, "swiglu") &&
+        (ckpt_arg_is_true(d->args, "apply_layernorm_1p") ||
+         ckpt_arg_is_true(d->args, "layernorm_zero_centered_gamma")))
+        return "gemma";
+    /* the same model; transformers' Llama refuses a width that its heads do not divide */
+    return window_of(d) || !heads_divide(d) ? "mistral" : "llama";
+}
+
+static const char *class_of(const char *type)
+{
+    static const char *const classes[][2] = {
+        {"llama", "LlamaForCausalLM"},        {"mistral", "MistralForCausalLM"},
+        {"qwen2", "Qwen2ForCausalLM"},        {"qwen3", "Qwen3ForCausalLM"},
+        {"qwen2_moe", "Qwen2MoeForCausalLM"}, {"qwen3_moe", "Qwen3MoeForCausalLM"},
+        {"mixtral", "MixtralForCausalLM"},    {"gemma", "GemmaForCausalLM"},
+        {"gemma2", "Gemma2ForCausalLM"},      {"gemma3_text", "Gemma3ForCausalLM"},
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strcmp(classes[i][0], type) == 0)
+            return classes[i][1];
+    S2S_BUG("no class for %s", type);
+}
+
+/* ---- attention ---- */
+
+static void add_heads(struct ckpt_config_draft *d)
+{
+    const int64_t heads = json_integer_value(json_object_get(d->args, "num_attention_heads"));
+    const int64_t rows = ckpt_draft_size(d, "self_attn.q_proj.weight", 0);
+    const int64_t of_keys = ckpt_draft_size(d, "self_attn.k_proj.weight", 0);
+    ckpt_draft_need(d, "num_attention_heads");
+    if (heads <= 0 || heads > rows || rows % heads || of_keys % (rows / heads)) {
+        ckpt_draft_need(d, "head_dim");
+        ckpt_draft_need(d, "num_key_value_heads");
+        return;
+    }
+    ckpt_draft_set_int(d, "head_dim", rows / heads);
+    ckpt_draft_set_int(d, "num_key_value_heads", of_keys / (rows / heads));
+}
+
+static void add_biases(struct ckpt_config_draft *d)
+{
+    const bool q = ckpt_draft_target(d, "self_attn.q_proj.bias");
+    const bool o = ckpt_draft_target(d, "self_attn.o_proj.bias");
+    const bool only_qkv = strcmp(d->type, "qwen2") == 0 || strcmp(d->type, "qwen2_moe") == 0;
+    if (strcmp(d->type, "qwen2_moe") == 0)
+        ckpt_draft_set_bool(d, "qkv_bias", q);
+    if (only_qkv ? o : q != o)
+        ckpt_draft_hinder(d, "its attention has biases that transformers' model has not");
+    if (!only_qkv && q && o)
+        ckpt_draft_set_bool(d, "attention_bias", true);
+    if (ckpt_draft_target(d, "mlp.down_proj.bias")) {
+        ckpt_draft_set_bool(d, "mlp_bias", true);
+        if (strcmp(d->type, "llama") != 0 || !heads_divide(d))
+            ckpt_draft_hinder(d, "its linear layers have biases");
+    }
+    if (q && (strcmp(d->type, "mixtral") == 0 || strcmp(d->type, "mistral") == 0))
+        ckpt_draft_hinder(d, "its attention has biases");
+}
+
+/* Llama 3.1's long context: constants in Megatron-Core, numbers of the provider in Megatron-Bridge
+ */
+static void add_llama3_scaling(struct ckpt_config_draft *d)
+{
+    double factor = 8, low = 1, high = 4, context = 8192;
+    ckpt_arg_is_number(d->args, "rope_scaling_factor", &factor);
+    ckpt_arg_is_number(d->args, "low_freq_factor", &low);
+    ckpt_arg_is_number(d->args, "high_freq_factor", &high);
+    ckpt_arg_is_number(d->args, "old_context_len", &context);
+    json_object_set_new(d->config, "rope_scaling",
+                        json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor",
+                                  factor, "low_freq_factor", low, "high_freq_factor", high,
+                                  "original_max_position_embeddings",
+                                  (json_int_t)(context < 1e9 ? context : 1e9)));
+}
+
+static void add_rope(struct ckpt_config_draft *d)
+{
+    double factor = 8;
+    const json_t *base = json_object_get(d->args, "rotary_base");
+    if (strcmp(d->type, "gemma3_text") == 0 && json_is_array(base) && json_array_size(base) == 2) {
+        json_object_set(d->config, "rope_local_base_freq", json_array_get(base, 0));
+        json_object_set(d->config, "rope_theta", json_array_get(base, 1));
+    } else {
+        ckpt_draft_need(d, "rope_theta");
+        if (strcmp(d->type, "gemma3_text") == 0 &&
+            !json_is_null(json_object_get(d->args, "window_size")))
+            ckpt_draft_unsaid(d, "rope_local_base_freq");
+    }
+    if (ckpt_arg_is_true(d->args, "use_rope_scaling")) {
+        add_llama3_scaling(d);
+    } else if (ckpt_arg_is_number(d->args, "rotary_seq_len_interpolation_factor", &factor) &&
+               factor != 1) {
+        json_object_set_new(d->config, "rope_scaling",
+                            json_pack("{s:s, s:f}", "rope_type", "linear", "factor", factor));
+    }
+}
+
+static void add_layer_types(struct ckpt_config_draft *d, bool window)
+{
+    const json_t *skip = json_object_get(d->args, "window_attn_skip_freq");
+    const int64_t n = ckpt_draft_layers(d);
+    json_t *types = json_array();
+    for (int64_t layer = 0; layer < n; layer++)
+        json_array_append_new(types, json_string(window && layer_has_window(skip, layer)
+                                                     ? "sliding_attention"
+                                                     : "full_attention"));
+    json_object_set_new(d->config, "layer_types", types);
+}
+
+static void add_window(struct ckpt_config_draft *d)
+{
+    const int64_t window = window_of(d);
+    const bool by_layer =
+        is_gemma(d) || strncmp(d->type, "qwen2", 5) == 0 || strcmp(d->type, "qwen3") == 0;
+    if (is_gemma(d) && strcmp(d->type, "gemma") != 0) {
+        if (window)
+            ckpt_draft_set_int(d, "sliding_window", window);
+        if (window || json_is_null(json_object_get(d->args, "window_size")))
+            add_layer_types(d, window);
+        else
+            ckpt_draft_unsaid(d, "sliding_window, layer_types");
+        return;
+    }
+    if (strncmp(d->type, "mi", 2) == 0 && !window) /* mistral, mixtral */
+        json_object_set_new(d->config, "sliding_window", json_null());
+    if (!window)
+        return;
+    if (strcmp(d->type, "gemma") == 0)
+        ckpt_draft_hinder(d, "its attention has a window");
+    if (!by_layer && !all_have_windows(d))
+        ckpt_draft_hinder(d, "the attention of some of its layers has a window");
+    ckpt_draft_set_int(d, "sliding_window", window);
+    if (strncmp(d->type, "qwen", 4) == 0) {
+        ckpt_draft_set_bool(d, "use_sliding_window", true);
+        ckpt_draft_set_int(d, "max_window_layers", 0);
+        if (by_layer)
+            add_layer_types(d, true);
+    }
+}
+
+/* Gemma 2 and 3 have a scale of their own; others divide by the root of the head's size */
+static void add_scale(struct ckpt_config_draft *d)
+{
+    const int64_t dim = json_integer_value(json_object_get(d->config, "head_dim"));
+    const bool own = is_gemma(d) && strcmp(d->type, "gemma") != 0;
+    double scale;
+    if (!ckpt_arg_is_number(d->args, "softmax_scale", &scale)) {
+        if (own && json_object_get(d->args, "softmax_scale") && dim > 0)
+            ckpt_draft_set_int(d, "query_pre_attn_scalar", dim);
+        else if (own)
+            ckpt_draft_unsaid(d, "query_pre_attn_scalar");
+    } else if (own) {
+        const double squared = 1 / (scale * scale);
+        /* transformers wants an integer; what is none cannot be said */
+        if (squared >= 1 && squared < 1e9 && fabs(squared - round(squared)) < 1e-6 * squared)
+            ckpt_draft_set_int(d, "query_pre_attn_scalar", llround(squared));
+        else
+            ckpt_draft_hinder(d, "its softmax_scale is not the root of a whole number");
+    } else if (dim > 0 && fabs(scale * sqrt((double)dim) - 1) > 1e-6) {
+        ckpt_draft_hinder(d, "its softmax_scale is one of its own");
+    }
+    if (own) {
+        ckpt_draft_need(d, "attn_logit_softcapping");
+        ckpt_draft_need(d, "final_logit_softcapping");
+    }
+}
+
+/* ---- MLPs ---- */
+
+static void add_activation(struct ckpt_config_draft *d)
+{
+    const json_t *swiglu = json_object_get(d->args, "swiglu");
+    const bool other =
+        ckpt_arg_is_true(d->args, "squared_relu") || ckpt_arg_is_true(d->args, "quick_geglu");
+    if (!is_gemma(d)) {
+        if (!json_is_true(swiglu))
+            ckpt_draft_hinder(d, "its activation is not swiglu");
+        ckpt_draft_set_text(d, "hidden_act", "silu");
+        return;
+    }
+    const char *key = strcmp(d->type, "gemma") == 0 ? "hidden_act" : "hidden_activation";
+    if (json_is_true(swiglu) || other)
+        ckpt_draft_hinder(d, "its activation is not Gemma's gated gelu");
+    ckpt_draft_set_text(d, key, "gelu_pytorch_tanh");
+    ckpt_draft_unsaid(d, key);
+}
+
+static void add_dense_layers(struct ckpt_config_draft *d)
+{
+    const int64_t n = ckpt_draft_layers(d);
+    char *has_router = s2s_xcalloc((size_t)n + 1, 1);
+    json_t *dense = json_array();
+    ckpt_draft_mark_layers(d, "mlp.gate.weight", 1, has_router);
+    for (int64_t layer = 0; layer < n; layer++)
+        if (!has_router[layer])
+            json_array_append_new(dense, json_integer(layer));
+    ckpt_draft_set_int(d, "decoder_sparse_step", 1);
+    json_object_set_new(d->config, "mlp_only_layers", dense);
+    free(has_router);
+}
+
+/* Qwen's and Mixtral's routers take the softmax of all logits, then the best k */
+static void add_router(struct ckpt_config_draft *d)
+{
+    const json_t *args = d->args, *pre = json_object_get(args, "moe_router_pre_softmax");
+    const char *score = json_string_value(json_object_get(args, "moe_router_score_function"));
+    const int64_t groups = json_integer_value(json_object_get(args, "moe_router_num_groups"));
+    const int64_t k = json_integer_value(json_object_get(args, "moe_router_topk"));
+    double factor;
+    if (score && strcmp(score, "softmax") != 0)
+        ckpt_draft_hinder(d, "its router's scores are not a softmax");
+    if (ckpt_arg_is_number(args, "moe_router_topk_scaling_factor", &factor) && factor != 1)
+        ckpt_draft_hinder(d, "its router scales the experts' weights");
+    if (groups > 1 && groups != json_integer_value(json_object_get(args, "moe_router_group_topk")))
+        ckpt_draft_hinder(d, "its router takes experts of some groups only");
+    if (ckpt_arg_is_true(args, "moe_router_enable_expert_bias"))
+        ckpt_draft_hinder(d, "its router has a bias for each expert");
+    ckpt_draft_need(d, "num_experts_per_tok");
+    if (strcmp(d->type, "mixtral") == 0 && json_is_true(pre) && k != 1)
+        ckpt_draft_hinder(d, "its router does not divide by the sum of the chosen weights");
+    else if (strcmp(d->type, "mixtral") == 0 && json_is_true(pre))
+        ckpt_draft_hinder(d, "its router weighs the one expert it chooses");
+    else if (strcmp(d->type, "mixtral") != 0 && json_is_boolean(pre))
+        ckpt_draft_set_bool(d, "norm_topk_prob", !json_is_true(pre));
+    else if (!pre)
+        ckpt_draft_unsaid(d, "norm_topk_prob");
+}
+
+static void add_experts(struct ckpt_config_draft *d)
+{
+    const bool mixtral = strcmp(d->type, "mixtral") == 0;
+    const bool shared = ckpt_draft_target(d, "shared_expert.down_proj.weight");
+    add_router(d);
+    if (mixtral) {
+        ckpt_draft_set_int(d, "num_local_experts",
+                           ckpt_draft_size(d, "block_sparse_moe.gate.weight", 0));
+        ckpt_draft_set_int(d, "intermediate_size", ckpt_draft_size(d, "experts.0.w1.weight", 0));
+        return;
+    }
+    add_dense_layers(d);
+    ckpt_draft_set_int(d, "num_experts", ckpt_draft_size(d, "mlp.gate.weight", 0));
+    ckpt_draft_set_int(d, "moe_intermediate_size",
+                       ckpt_draft_size(d, "experts.0.gate_proj.weight", 0));
+    if (strcmp(d->type, "qwen2_moe") != 0) {
+        if (shared)
+            ckpt_draft_hinder(d, "it has shared experts beside norms of q and k");
+        return;
+    }
+    if (!shared)
+        ckpt_draft_hinder(d, "Qwen2-MoE has a shared expert (with --map mixtral: Mixtral's names)");
+    else if (!ckpt_draft_target(d, "shared_expert_gate.weight"))
+        ckpt_draft_hinder(d, "its shared expert has no gate");
+    ckpt_draft_set_int(d, "shared_expert_intermediate_size",
+                       ckpt_draft_size(d, "shared_expert.gate_proj.weight", 0));
+}
+
+/* ---- all of it ---- */
+
+static void add_norms(struct ckpt_config_draft *d)
+{
+    const json_t *old = json_object_get(d->args, "apply_layernorm_1p");
+    const json_t *around = old ? old : json_object_get(d->args, "layernorm_zero_centered_gamma");
+    if (json_is_true(around) && !is_gemma(d))
+        ckpt_draft_hinder(d, "its norms have gains around 0");
+    if (json_is_false(around) && is_gemma(d))
+        ckpt_draft_hinder(d, "its norms have gains around 1");
+    ckpt_draft_need(d, "rms_norm_eps");
+}
+
+static void check_positions(struct ckpt_config_draft *d)
+{
+    const char *kind = json_string_value(json_object_get(d->args, "position_embedding_type"));
+    const json_t *skip = json_object_get(d->args, "no_rope_freq");
+    double percent;
+    if (!kind || strcmp(kind, "rope") != 0)
+        ckpt_draft_hinder(d, "its positions are not rope");
+    if ((ckpt_arg_is_number(d->args, "rotary_percent", &percent) && percent != 1) ||
+        ckpt_arg_is_true(d->args, "rotary_interleaved"))
+        ckpt_draft_hinder(d, "its rotary embedding is partial or interleaved");
+    if (skip && !json_is_null(skip))
+        ckpt_draft_hinder(d, "some of its layers have no positions");
+}
+
+void ckpt_draft_decoder(struct ckpt_config_draft *d)
+{
+    const int64_t hidden = ckpt_draft_size(d, "embed_tokens.weight", 1);
+    const int64_t ffn = ckpt_draft_size(d, "mlp.gate_proj.weight", 0);
+    d->type = choose_type(d);
+    if (strncmp(d->type, "gemma", 5) == 0 && d->type[5] && !heads_divide(d))
+        ckpt_draft_hinder(d, "its number of heads does not divide its width");
+    json_object_set_new(d->config, "architectures", json_pack("[s]", class_of(d->type)));
+    ckpt_draft_set_text(d, "model_type", d->type);
+    check_positions(d);
+    add_norms(d);
+    ckpt_draft_set_int(d, "num_hidden_layers", ckpt_draft_layers(d));
+    ckpt_draft_set_int(d, "hidden_size", hidden);
+    if (ffn)
+        ckpt_draft_set_int(d, "intermediate_size", ffn);
+    else
+        ckpt_draft_take(d, "intermediate_size");
+    ckpt_draft_need(d, "max_position_embeddings");
+    add_heads(d);
+    add_biases(d);
+    add_rope(d);
+    add_window(d);
+    add_scale(d);
+    add_activation(d);
+    if (has_experts(d))
+        add_experts(d);
+}

@@ -1,0 +1,310 @@
+/*
+ * The arguments that Megatron's scripts read back (--use-checkpoint-args, and what says how a
+ * checkpoint's tensors are meant) out of a transformers config.json and the tensors themselves.
+ */
+#include <math.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/ckpt_internal.h"
+
+struct maker {
+    json_t *args;
+    const json_t *config; /* the language model's part */
+    const char *type;     /* its model_type, or "" */
+    const struct s2s_ckpt_plan *plan;
+};
+
+static bool has_target(const struct maker *m, const char *part)
+{
+    for (size_t i = 0; i < m->plan->n_targets; i++)
+        if (strstr(m->plan->targets[i].name, part))
+            return true;
+    return false;
+}
+
+static bool is_type(const struct maker *m, const char *prefix)
+{
+    return strncmp(m->type, prefix, strlen(prefix)) == 0;
+}
+
+static void set(struct maker *m, const char *key, json_t *value)
+{
+    json_object_set_new(m->args, key, value);
+}
+
+static int64_t config_int(const struct maker *m, const char *key)
+{
+    return json_integer_value(json_object_get(m->config, key));
+}
+
+static bool is_known(const struct maker *m)
+{
+    static const char *const known[] = {"llama",     "mistral",   "mixtral",     "qwen2",
+                                        "qwen3",     "qwen2_moe", "gemma",       "gemma2",
+                                        "qwen3_moe", "gemma3",    "gemma3_text", "nemotron_h"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i], m->type) == 0)
+            return true;
+    return false;
+}
+
+/* ---- layers ---- */
+
+static char letter_of(const char *kind)
+{
+    static const struct {
+        const char *kind;
+        char letter;
+    } kinds[] = {{"mamba", 'M'},     {"linear_attention", 'M'},
+                 {"attention", '*'}, {"full_attention", '*'},
+                 {"mlp", '-'},       {"moe", 'E'}};
+    for (size_t i = 0; kind && i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i].kind, kind) == 0)
+            return kinds[i].letter;
+    return 0;
+}
+
+/* transformers' newer list of the kinds of layers, in Megatron's letters */
+static void add_pattern(struct maker *m)
+{
+    const json_t *kinds = json_object_get(m->config, "layers_block_type");
+    kinds = kinds ? kinds : json_object_get(m->config, "layer_types");
+    struct s2s_buf pattern = S2S_BUF_INIT;
+    size_t i;
+    json_t *kind;
+    if (json_object_get(m->args, "hybrid_override_pattern") || !json_is_array(kinds))
+        return;
+    json_array_foreach(kinds, i, kind)
+    {
+        const char letter = letter_of(json_string_value(kind));
+        if (!letter) {
+            const char *text = json_string_value(kind);
+            s2s_warn("ckpt", "config.json: layer %zu is \"%s\", which Megatron's pattern has not",
+                     i, text ? text : "?");
+            s2s_buf_release(&pattern);
+            return;
+        }
+        s2s_buf_putc(&pattern, letter);
+    }
+    s2s_buf_putc(&pattern, 0);
+    set(m, "hybrid_override_pattern", json_string(pattern.data));
+    if (!json_object_get(m->args, "num_layers"))
+        set(m, "num_layers", json_integer((json_int_t)i));
+    s2s_buf_release(&pattern);
+}
+
+/* 1 for layers of experts, 0 for others; left out where all are */
+static void add_moe_layers(struct maker *m)
+{
+    static const char stack[] = "decoder.layers.", router[] = ".mlp.router.weight";
+    const int64_t n = config_int(m, "num_hidden_layers");
+    int64_t n_routers = 0;
+    json_t *freq = json_array();
+    for (int64_t layer = 0; layer < n && n < CKPT_MAX_LAYERS; layer++)
+        json_array_append_new(freq, json_integer(0));
+    for (size_t i = 0; i < m->plan->n_targets; i++) {
+        const char *at = strstr(m->plan->targets[i].name, stack);
+        char *end = NULL;
+        const unsigned long layer = at ? strtoul(at + strlen(stack), &end, 10) : 0;
+        if (at && end > at + strlen(stack) && strcmp(end, router) == 0 &&
+            json_array_set_new(freq, layer, json_integer(1)) == 0)
+            n_routers++;
+    }
+    if (n_routers && n_routers < n)
+        json_object_set(m->args, "moe_layer_freq", freq);
+    json_decref(freq);
+}
+
+/* ---- attention ---- */
+
+static void add_scaling(struct maker *m, const json_t *rope)
+{
+    const char *kind = json_string_value(json_object_get(rope, "rope_type"));
+    kind = kind ? kind : json_string_value(json_object_get(rope, "type"));
+    json_t *factor = json_object_get(rope, "factor");
+    if (!kind || strcmp(kind, "default") == 0)
+        return;
+    if (strcmp(kind, "linear") == 0) {
+        json_object_set(m->args, "rotary_seq_len_interpolation_factor", factor);
+        return;
+    }
+    const double low = json_number_value(json_object_get(rope, "low_freq_factor"));
+    const double high = json_number_value(json_object_get(rope, "high_freq_factor"));
+    const double before =
+        json_number_value(json_object_get(rope, "original_max_position_embeddings"));
+    if (strcmp(kind, "llama3") == 0) {
+        set(m, "use_rope_scaling", json_true());
+        json_object_set(m->args, "rope_scaling_factor", factor);
+    }
+    if (strcmp(kind, "llama3") != 0 || low != 1 || high != 4 || before != 8192)
+        s2s_warn(
+            "ckpt", "config.json: Megatron's arguments cannot say this rope_type \"%s\"%s", kind,
+            strcmp(kind, "llama3") == 0 ? ": its own has factors 1 and 4 and 8192 positions before"
+                                        : "");
+}
+
+/* Megatron's base is an integer, transformers' a number with a fraction. Gives a reference. */
+static json_t *as_base(json_t *number)
+{
+    const double value = json_number_value(number);
+    return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value)
+                                                       : json_incref(number);
+}
+
+/* rope_theta and rope_scaling by themselves, or in rope_parameters; Gemma 3 has two of it */
+static void add_rope(struct maker *m)
+{
+    const json_t *both = json_object_get(m->config, "rope_parameters");
+    const json_t *far = json_object_get(both, "full_attention");
+    const json_t *rope = json_is_object(far) ? far : both;
+    json_t *base = json_object_get(rope, "rope_theta");
+    json_t *near = json_object_get(json_object_get(both, "sliding_attention"), "rope_theta");
+    base = base ? base : json_object_get(m->config, "rope_theta");
+    near = near ? near : json_object_get(m->config, "rope_local_base_freq");
+    if (json_is_number(base) && json_is_number(near))
+        set(m, "rotary_base", json_pack("[o, o]", as_base(near), as_base(base)));
+    else if (json_is_number(base))
+        set(m, "rotary_base", as_base(base));
+    set(m, "position_embedding_type", json_string("rope"));
+    set(m, "rotary_percent", json_real(1.0));
+    add_scaling(m, json_is_object(rope) ? rope : json_object_get(m->config, "rope_scaling"));
+}
+
+/* Megatron counts the tokens before the one that looks, transformers that one too */
+static void add_window(struct maker *m)
+{
+    const json_t *use = json_object_get(m->config, "use_sliding_window");
+    const json_t *kinds = json_object_get(m->config, "layer_types");
+    const int64_t window = config_int(m, "sliding_window");
+    json_t *freq = json_array(), *kind;
+    bool all = true, any = !json_is_array(kinds);
+    size_t i;
+    json_array_foreach(kinds, i, kind)
+    {
+        const char *text = json_string_value(kind);
+        const bool slides = text && strcmp(text, "sliding_attention") == 0;
+        json_array_append_new(freq, json_integer(slides));
+        all &= slides;
+        any |= slides;
+    }
+    if (window > 0 && any && !json_is_false(use)) {
+        set(m, "window_size", json_pack("[I, i]", (json_int_t)(window - 1), 0));
+        if (!all)
+            json_object_set(m->args, "window_attn_skip_freq", freq);
+    }
+    json_decref(freq);
+}
+
+static void add_attention(struct maker *m)
+{
+    json_t *args = m->args;
+    const int64_t heads = json_integer_value(json_object_get(args, "num_attention_heads"));
+    const int64_t groups = json_integer_value(json_object_get(args, "num_query_groups"));
+    const int64_t hidden = json_integer_value(json_object_get(args, "hidden_size"));
+    if (heads > 0)
+        set(m, "group_query_attention", json_boolean(groups && groups != heads));
+    if (heads > 0 && hidden % heads == 0 && !json_object_get(args, "kv_channels"))
+        set(m, "kv_channels", json_integer(hidden / heads));
+    if (!is_known(m))
+        return;
+    set(m, "add_qkv_bias",
+        json_boolean(has_target(m, "linear_qkv.bias") && !has_target(m, "linear_proj.bias")));
+    set(m, "qk_layernorm", json_boolean(has_target(m, "self_attention.q_layernorm.weight")));
+    if (strcmp(m->type, "nemotron_h") == 0) {
+        set(m, "position_embedding_type", json_string("none"));
+        return;
+    }
+    add_rope(m);
+    add_window(m);
+    const int64_t scale = config_int(m, "query_pre_attn_scalar");
+    if (is_type(m, "gemma") && scale > 0)
+        set(m, "softmax_scale", json_real(1 / sqrt((double)scale)));
+}
+
+/* ---- the rest ---- */
+
+static void add_activation(struct maker *m)
+{
+    static const char *const keys[] = {"hidden_act", "mlp_hidden_act", "hidden_activation"};
+    const char *name = NULL;
+    for (int i = 0; i < 3 && !name; i++)
+        name = json_string_value(json_object_get(m->config, keys[i]));
+    if (!name)
+        return;
+    set(m, "swiglu", json_boolean(strcmp(name, "silu") == 0));
+    set(m, "squared_relu", json_boolean(strcmp(name, "relu2") == 0));
+}
+
+static void add_norms(struct maker *m)
+{
+    if (!is_known(m))
+        return;
+    set(m, "normalization", json_string("RMSNorm"));
+    set(m, "apply_layernorm_1p", json_boolean(is_type(m, "gemma")));
+    const bool bias = has_target(m, "linear_fc1.bias");
+    if (has_target(m, "linear_proj.bias") == bias)
+        set(m, "add_bias_linear", json_boolean(bias));
+}
+
+static void add_router(struct maker *m)
+{
+    const json_t *divides = json_object_get(m->config, "norm_topk_prob");
+    if (!is_known(m) || !has_target(m, "mlp.router.weight"))
+        return;
+    if (config_int(m, "n_group") <= 1) { /* all experts are one group */
+        json_object_del(m->args, "moe_router_num_groups");
+        json_object_del(m->args, "moe_router_group_topk");
+    }
+    const bool sigmoid = strcmp(m->type, "nemotron_h") == 0;
+    set(m, "moe_router_score_function", json_string(sigmoid ? "sigmoid" : "softmax"));
+    set(m, "moe_router_enable_expert_bias", json_boolean(has_target(m, "router.expert_bias")));
+    if (sigmoid)
+        return;
+    if (strcmp(m->type, "mixtral") == 0)
+        json_object_set(m->args, "moe_ffn_hidden_size",
+                        json_object_get(m->config, "intermediate_size"));
+    set(m, "moe_router_pre_softmax",
+        json_boolean(strcmp(m->type, "mixtral") != 0 && !json_is_true(divides)));
+    add_moe_layers(m);
+}
+
+static void add_words(struct maker *m)
+{
+    bool output = false;
+    for (size_t i = 0; i < m->plan->n_targets; i++) {
+        const struct s2s_ckpt_target *t = &m->plan->targets[i];
+        const bool words = strstr(t->name, "word_embeddings.weight") != NULL;
+        if (words && t->n_dims == 2) {
+            set(m, "padded_vocab_size", json_integer(t->shape[0]));
+            /* without it nothing would say which rows are padding */
+            if (!json_object_get(m->args, "vocab_size"))
+                set(m, "vocab_size", json_integer(t->pieces[0].size[0]));
+        }
+        output |= strstr(t->name, "output_layer.weight") != NULL;
+    }
+    set(m, "untie_embeddings_and_output_weights", json_boolean(output));
+}
+
+json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
+{
+    const json_t *text = json_object_get(config, "text_config");
+    text = text ? text : json_object_get(config, "llm_config");
+    text = text ? text : config;
+    struct maker m = {.args = json_object(), .config = text, .plan = plan};
+    const char *type = json_string_value(json_object_get(text, "model_type"));
+    json_t *value;
+    m.type = type ? type : "";
+    for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++)
+        if ((value = json_object_get(text, key->config)) && !json_is_null(value))
+            json_object_set(m.args, key->args, value);
+    if (strcmp(m.type, "nemotron_h") == 0)
+        add_pattern(&m);
+    add_attention(&m);
+    add_activation(&m);
+    add_norms(&m);
+    add_router(&m);
+    add_words(&m);
+    ckpt_nemotron_h_differences(text);
+    return m.args;
+}

@@ -1,0 +1,439 @@
+#include "lib/ckpt/map/layers.h"
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+
+enum { MAX_NAMES = 1 << 18 }; /* new ones of a plan */
+
+/* "decoder.layers.7.mlp.linear_fc2.weight": prefix "decoder.layers.", layer 7, rest "mlp.."; layer
+ * -1: no number stands there. */
+struct place {
+    const char *prefix, *rest;
+    size_t prefix_len;
+    int64_t layer;
+    size_t target; /* of the plan */
+};
+
+/* A stack of the model's own tensors (not of the optimizer's). */
+struct stack {
+    const char *prefix;
+    size_t len;
+    int64_t n_layers;           /* by numbers */
+    int64_t axis_size;          /* of the first tensor whose layers are on an axis */
+    bool numbered, on_axis;     /* some of its tensors are */
+    bool attention, mlp, mixer; /* its layers have */
+    bool single;                /* every expert has a name of its own */
+    bool differ;                /* not all layers are alike */
+    bool to_axis, to_numbers;   /* what becomes of it */
+};
+
+struct layers {
+    struct s2s_ckpt_plan *plan;
+    struct s2s_error *err;
+    struct place *places; /* by stack, rest, layer */
+    size_t n_places;
+    struct stack *stacks;
+    size_t n_stacks, cap_stacks;
+    bool *gone; /* [n_targets of before] */
+};
+
+/* ---- names ---- */
+
+static bool find_place(struct place *place, const char *name)
+{
+    *place = (struct place){.prefix = name};
+    return ckpt_name_layer(name, &place->prefix_len, &place->layer, &place->rest) &&
+           *place->rest != '\0';
+}
+
+/* The stack to which a tensor belongs; of the optimizer's the one whose name it ends with:
+ * "optimizer.state.exp_avg.decoder.layers." */
+static struct stack *stack_of(const struct layers *l, const struct place *place)
+{
+    for (size_t i = 0; i < l->n_stacks; i++) {
+        struct stack *s = &l->stacks[i];
+        if (s->len == place->prefix_len && memcmp(s->prefix, place->prefix, s->len) == 0)
+            return s;
+    }
+    for (size_t i = 0; i < l->n_stacks && s2s_ckpt_is_state(place->prefix); i++) {
+        struct stack *s = &l->stacks[i];
+        size_t before = place->prefix_len - s->len;
+        if (s->len < place->prefix_len && place->prefix[before - 1] == '.' &&
+            memcmp(s->prefix, place->prefix + before, s->len) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+static int by_stack(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    size_t n = x->prefix_len < y->prefix_len ? x->prefix_len : y->prefix_len;
+    int order = strncmp(x->prefix, y->prefix, n);
+    if (order == 0)
+        order = (x->prefix_len > y->prefix_len) - (x->prefix_len < y->prefix_len);
+    if (order == 0)
+        order = strcmp(x->rest, y->rest);
+    return order ? order : (x->layer > y->layer) - (x->layer < y->layer);
+}
+
+/* All places of one rest of one stack: [begin, end) */
+static size_t run_end(const struct layers *l, size_t begin)
+{
+    const struct place *first = &l->places[begin];
+    size_t end = begin + 1;
+    while (end < l->n_places && l->places[end].prefix_len == first->prefix_len &&
+           memcmp(l->places[end].prefix, first->prefix, first->prefix_len) == 0 &&
+           strcmp(l->places[end].rest, first->rest) == 0)
+        end++;
+    return end;
+}
+
+/* ---- what the stacks are ---- */
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static void note(struct layers *l, const struct place *place)
+{
+    struct stack *s = stack_of(l, place);
+    const char *rest = place->rest, *expert = strstr(rest, "experts.experts.");
+    if (!s) {
+        s2s_grow(&l->stacks, l->n_stacks, &l->cap_stacks, sizeof *l->stacks);
+        s = &l->stacks[l->n_stacks++];
+        *s = (struct stack){.prefix = place->prefix, .len = place->prefix_len};
+    }
+    s->numbered |= place->layer >= 0;
+    if (place->layer < 0 && !s->on_axis) {
+        const struct s2s_ckpt_target *t = &l->plan->targets[place->target];
+        s->axis_size = t->n_dims ? t->shape[0] : 0;
+    }
+    s->on_axis |= place->layer < 0;
+    s->n_layers = place->layer >= s->n_layers ? place->layer + 1 : s->n_layers;
+    s->attention |= begins(rest, "self_attention.");
+    s->mlp |= begins(rest, "mlp.");
+    s->mixer |= begins(rest, "mixer.");
+    s->single |= expert && strchr("0123456789", expert[strlen("experts.experts.")]);
+}
+
+/* Are the places [begin, end) all layers of the stack, with one shape and dtype? */
+static bool is_whole(const struct layers *l, const struct stack *s, size_t begin, size_t end)
+{
+    const struct s2s_ckpt_target *first = &l->plan->targets[l->places[begin].target];
+    if ((int64_t)(end - begin) != s->n_layers)
+        return false;
+    for (size_t i = begin; i < end; i++) {
+        const struct s2s_ckpt_target *t = &l->plan->targets[l->places[i].target];
+        if (l->places[i].layer != (int64_t)(i - begin) || t->dtype != first->dtype ||
+            t->n_dims != first->n_dims || t->n_dims >= S2S_MAX_DIMS ||
+            memcmp(t->shape, first->shape, sizeof *t->shape * (size_t)t->n_dims) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void survey(struct layers *l)
+{
+    l->places = s2s_xcalloc(l->plan->n_targets + 1, sizeof *l->places);
+    for (size_t i = 0; i < l->plan->n_targets; i++) {
+        struct place *place = &l->places[l->n_places];
+        if (!find_place(place, l->plan->targets[i].name))
+            continue;
+        place->target = i;
+        if (!s2s_ckpt_is_state(place->prefix))
+            note(l, place);
+        l->n_places++;
+    }
+    if (l->n_places)
+        qsort(l->places, l->n_places, sizeof *l->places, by_stack);
+    for (size_t i = 0, end; i < l->n_places; i = end) {
+        end = run_end(l, i);
+        struct stack *s =
+            s2s_ckpt_is_state(l->places[i].prefix) ? NULL : stack_of(l, &l->places[i]);
+        if (s && s->numbered && !is_whole(l, s, i, end))
+            s->differ = true;
+    }
+}
+
+static bool has_target(const struct layers *l, const struct stack *s, const char *beside)
+{
+    const size_t len = s->len - strlen("layers.");
+    for (size_t i = 0; i < l->plan->n_targets; i++)
+        if (strncmp(l->plan->targets[i].name, s->prefix, len) == 0 &&
+            strcmp(l->plan->targets[i].name + len, beside) == 0)
+            return true;
+    return false;
+}
+
+/* Megatron-Core's TransformerBlock: its layers have both, those of a hybrid stack one of them each.
+ * A MambaStack of one kind of layers has another name for its last norm. */
+static bool is_block(const struct layers *l, const struct stack *s)
+{
+    static const char mtp[] = "mtp.layers.";
+    const size_t len = strlen(mtp);
+    return (s->on_axis ? s->attention || s->mlp : s->attention && s->mlp) && !s->mixer &&
+           !s->single && !has_target(l, s, "final_norm.weight") &&
+           (s->len < len || memcmp(s->prefix + s->len - len, mtp, len) != 0);
+}
+
+static bool is_said(const json_t *value)
+{
+    return value && !json_is_null(value) && !json_is_false(value);
+}
+
+/* Arguments of a language model whose layers Megatron-Core numbers even where they are alike. */
+static bool args_number(const json_t *args)
+{
+    static const char *const every[] = {"moe_layer_freq", "linear_attention_freq"};
+    static const char *const any[] = {
+        "hybrid_override_pattern",
+        "hybrid_layer_pattern",
+        "is_hybrid_model",
+        "heterogeneous_layers_config_path",
+        "hetereogenous_dist_checkpoint",
+        "heterogeneous_layers_config_encoded_json",
+    };
+    for (size_t i = 0; i < sizeof every / sizeof *every; i++) {
+        const json_t *value = json_object_get(args, every[i]);
+        if (json_is_array(value) || (json_is_integer(value) && json_integer_value(value) > 1))
+            return true;
+    }
+    for (size_t i = 0; i < sizeof any / sizeof *any; i++)
+        if (is_said(json_object_get(args, any[i])))
+            return true;
+    return false;
+}
+
+/* The arguments are those of the language model: of the only stack, or of the one called so. */
+static bool is_numbered_by_args(const struct layers *l, const struct stack *s)
+{
+    char *prefix = s2s_xstrndup(s->prefix, s->len);
+    bool words = !strstr(prefix, "vision") && !strstr(prefix, "radio") &&
+                 !strstr(prefix, "sound") && !strstr(prefix, "image") && !strstr(prefix, "audio");
+    free(prefix);
+    return words && args_number(ckpt_args(l->plan->source));
+}
+
+static void decide(struct layers *l, enum ckpt_layers how)
+{
+    for (size_t i = 0; i < l->n_stacks; i++) {
+        struct stack *s = &l->stacks[i];
+        if (!is_block(l, s))
+            continue;
+        if (how == CKPT_LAYERS_AUTO)
+            s->to_axis = s->numbered && !s->on_axis && !s->differ && !is_numbered_by_args(l, s);
+        else
+            s->to_axis = how == CKPT_LAYERS_STACKED && s->numbered;
+        s->to_numbers = how == CKPT_LAYERS_NUMBERED && s->on_axis;
+    }
+}
+
+/* ---- tensors ---- */
+
+static bool is_flattened(const struct s2s_ckpt_target *t)
+{
+    const struct s2s_ckpt_tensor *source = t->n_pieces ? t->pieces[0].source : NULL;
+    return source && source->orig_shape;
+}
+
+static int refuse_flattened(const struct layers *l, const struct s2s_ckpt_target *t)
+{
+    int rc = s2s_error_set(l->err, S2S_E_UNSUPPORTED,
+                           "%s: is stored flattened, its layers cannot be named anew", t->name);
+    return s2s_error_hint(l->err, rc, "s2s-ckpt prune leaves the optimizer out");
+}
+
+/* Why the layers of a run do not go on one axis. */
+static int refuse_run(const struct layers *l, const struct stack *s, size_t begin, size_t end)
+{
+    const struct place *first = &l->places[begin];
+    int rc;
+    size_t i = begin;
+    while (i < end && l->places[i].layer == (int64_t)(i - begin))
+        i++;
+    if (first->layer < 0)
+        rc = s2s_error_set(l->err, S2S_E_FORMAT, "%s: stands beside numbered layers",
+                           l->plan->targets[first->target].name);
+    else if (i < end || (int64_t)(end - begin) < s->n_layers)
+        rc = s2s_error_set(l->err, S2S_E_SHAPE,
+                           "%s: layer %zu of %lld has none: layers that differ cannot lie on an "
+                           "axis",
+                           l->plan->targets[first->target].name, i - begin, (long long)s->n_layers);
+    else
+        rc = s2s_error_set(l->err, S2S_E_SHAPE,
+                           "%s: has another shape or dtype in another layer: layers that differ "
+                           "cannot lie on an axis",
+                           l->plan->targets[first->target].name);
+    return s2s_error_hint(l->err, rc, "--layers numbered keeps them apart");
+}
+
+/* One target of n_layers rows out of the places [begin, end). */
+static int stack_run(struct layers *l, const struct stack *s, size_t begin, size_t end)
+{
+    const struct place *first = &l->places[begin];
+    const struct s2s_ckpt_target *one = &l->plan->targets[first->target];
+    int64_t shape[S2S_MAX_DIMS] = {s->n_layers};
+    if (!is_whole(l, s, begin, end))
+        return refuse_run(l, s, begin, end);
+    for (int d = 0; d < one->n_dims; d++)
+        shape[d + 1] = one->shape[d];
+    char *name = s2s_xasprintf("%.*s%s", (int)first->prefix_len, first->prefix, first->rest);
+    struct s2s_ckpt_target *all =
+        s2s_ckpt_plan_add(l->plan, name, one->dtype, one->n_dims + 1, shape);
+    free(name);
+    for (size_t i = begin; i < end; i++) {
+        const struct s2s_ckpt_target *t = &l->plan->targets[l->places[i].target];
+        if (is_flattened(t))
+            return refuse_flattened(l, t);
+        for (size_t k = 0; k < t->n_pieces; k++)
+            s2s_ckpt_plan_piece(all, t->pieces[k].source, t->pieces[k].begin, t->pieces[k].size);
+        l->gone[l->places[i].target] = true;
+    }
+    return 0;
+}
+
+/* A target for each row of a whole source tensor. */
+static int number_rows(struct layers *l, const struct stack *s, const struct place *place)
+{
+    const struct s2s_ckpt_tensor *source = l->plan->targets[place->target].pieces[0].source;
+    const enum s2s_dtype dtype = l->plan->targets[place->target].dtype;
+    const int64_t n = source->n_dims ? source->shape[0] : 0;
+    int64_t begin[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS];
+    if (source->orig_shape)
+        return refuse_flattened(l, &l->plan->targets[place->target]);
+    if (n < 1 || n > CKPT_MAX_LAYERS || n != s->axis_size)
+        return s2s_error_set(l->err, S2S_E_SHAPE,
+                             "%s: its first axis is none of the %lld layers of its stack",
+                             source->name, (long long)s->axis_size);
+    if ((int64_t)l->plan->n_targets + n > MAX_NAMES)
+        return s2s_error_set(l->err, S2S_E_UNSUPPORTED, "more than %d names of tensors", MAX_NAMES);
+    if (s->numbered)
+        return refuse_run(l, s, (size_t)(place - l->places), (size_t)(place - l->places) + 1);
+    for (int d = 0; d < source->n_dims; d++)
+        size[d] = source->shape[d];
+    size[0] = 1;
+    for (begin[0] = 0; begin[0] < n; begin[0]++) {
+        char *name = s2s_xasprintf("%.*s%lld.%s", (int)place->prefix_len, source->name,
+                                   (long long)begin[0], place->rest);
+        struct s2s_ckpt_target *t =
+            s2s_ckpt_plan_add(l->plan, name, dtype, source->n_dims - 1, source->shape + 1);
+        free(name);
+        s2s_ckpt_plan_piece(t, source, begin, size);
+    }
+    l->gone[place->target] = true;
+    return 0;
+}
+
+static int change(struct layers *l)
+{
+    int rc = 0;
+    for (size_t i = 0, end; rc == 0 && i < l->n_places; i = end) {
+        const struct stack *s = stack_of(l, &l->places[i]);
+        end = run_end(l, i);
+        if (s && s->to_axis)
+            rc = stack_run(l, s, i, end);
+        else if (s && s->to_numbers)
+            rc = number_rows(l, s, &l->places[i]);
+    }
+    return rc;
+}
+
+static void remove_gone(struct layers *l, size_t n_before)
+{
+    struct s2s_ckpt_plan *plan = l->plan;
+    size_t kept = 0;
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        if (i < n_before && l->gone[i]) {
+            free(plan->targets[i].name);
+            free(plan->targets[i].pieces);
+        } else {
+            plan->targets[kept++] = plan->targets[i];
+        }
+    }
+    plan->n_targets = kept;
+}
+
+/* ---- objects ---- */
+
+/*
+ * KEY/shard_OFFSET_SHAPE, both with "." between axes: the axis of layers goes in front, or leaves.
+ * An object without axes is 0_1; an expert's has one of its own.
+ */
+static char *object_name(const struct place *place, const char *shard, const struct stack *s)
+{
+    char offset[64] = "", shape[64] = "";
+    const int key = (int)(shard - place->rest);
+    const bool expert = strstr(place->rest, "experts.experts.") != NULL;
+    const char *sizes = strchr(shard + strlen("/shard_"), '_');
+    if (!sizes || sscanf(shard, "/shard_%63[0-9.]_%63[0-9.]", offset, shape) != 2)
+        return NULL;
+    if (s->to_axis)
+        return expert ? s2s_xasprintf("%.*s%.*s/shard_%lld.%s_%lld.%s", (int)place->prefix_len,
+                                      place->prefix, key, place->rest, (long long)place->layer,
+                                      offset, (long long)s->n_layers, shape)
+                      : s2s_xasprintf("%.*s%.*s/shard_%lld_%lld", (int)place->prefix_len,
+                                      place->prefix, key, place->rest, (long long)place->layer,
+                                      (long long)s->n_layers);
+    const char *offsets = strchr(offset, '.'), *shapes = strchr(shape, '.');
+    return s2s_xasprintf("%.*s%lld.%.*s/shard_%s_%s", (int)place->prefix_len, place->prefix,
+                         strtoll(offset, NULL, 10), key, place->rest, offsets ? offsets + 1 : "0",
+                         shapes ? shapes + 1 : "1");
+}
+
+static void name_objects(struct layers *l)
+{
+    struct s2s_ckpt *ckpt = l->plan->source;
+    for (size_t i = 0; i < ckpt->n_objects; i++) {
+        struct place place;
+        const char *shard = strstr(ckpt->objects[i].name, "/shard_");
+        if (!shard || !find_place(&place, ckpt->objects[i].name))
+            continue;
+        const struct stack *s = stack_of(l, &place);
+        if (!s || !(place.layer < 0 ? s->to_numbers : s->to_axis))
+            continue;
+        char *name = object_name(&place, shard, s);
+        if (name)
+            ckpt->objects[i].name = ckpt_arena_text(ckpt, name, strlen(name));
+        free(name);
+    }
+}
+
+int s2s_ckpt_plan_layers(struct s2s_ckpt_plan *plan, enum ckpt_layers how, size_t *n_changed,
+                         struct s2s_error *err)
+{
+    const size_t n_before = plan->n_targets;
+    struct layers l = {.plan = plan, .err = err};
+    *n_changed = 0;
+    survey(&l);
+    decide(&l, how);
+    l.gone = s2s_xcalloc(n_before + 1, sizeof *l.gone);
+    int rc = change(&l);
+    if (rc == 0) {
+        name_objects(&l);
+        for (size_t i = 0; i < l.n_stacks; i++)
+            *n_changed += l.stacks[i].to_axis || l.stacks[i].to_numbers;
+        remove_gone(&l, n_before);
+    }
+    free(l.gone);
+    free(l.stacks);
+    free(l.places);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", plan->source->path) : 0;
+}
+
+json_t *s2s_ckpt_layers_metadata(const json_t *common, enum ckpt_layers how)
+{
+    static const char flag[] = "non_homogeneous_layers";
+    json_t *old = json_object_get(common, "content_metadata");
+    if (how != CKPT_LAYERS_NUMBERED && !is_said(json_object_get(old, flag)))
+        return NULL;
+    json_t *metadata = json_is_object(old) ? json_copy(old) : json_object();
+    if (!json_object_get(metadata, "singleton_local_shards"))
+        json_object_set_new(metadata, "singleton_local_shards", json_false());
+    if (how == CKPT_LAYERS_NUMBERED)
+        json_object_set_new(metadata, flag, json_true());
+    else
+        json_object_del(metadata, flag);
+    return metadata;
+}

@@ -1,0 +1,376 @@
+/* What both directions of a name map share: the names of a source, its family, its numbers. */
+#include <fcntl.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/model.h"
+
+enum { MAX_MAP_FILE = 1 << 20 };
+
+char *ckpt_map_plain_name(const char *name)
+{
+    struct s2s_buf out = S2S_BUF_INIT;
+    s2s_buf_reserve(&out, strlen(name));
+    if (strncmp(name, "state_dict.", 11) == 0)
+        name += 11;
+    while (*name) {
+        size_t len = strcspn(name, ".");
+        bool wrapper = len == 6 && strncmp(name, "module", 6) == 0;
+        if (!wrapper && out.len)
+            s2s_buf_putc(&out, '.');
+        if (!wrapper)
+            s2s_buf_add(&out, name, len);
+        name += len + (name[len] == '.');
+    }
+    s2s_buf_putc(&out, 0);
+    /* NeMo calls Megatron's model `model` */
+    static const char *const parts[] = {"model.decoder.", "model.embedding.",
+                                        "model.output_layer."};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strncmp(out.data, parts[i], strlen(parts[i])) == 0)
+            memmove(out.data, out.data + 6, strlen(out.data + 6) + 1);
+    return out.data;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct ckpt_map_source *)a)->name,
+                  ((const struct ckpt_map_source *)b)->name);
+}
+
+static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
+                           size_t *n_state)
+{
+    size_t n, kept = 0;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    *sources = s2s_xcalloc(n + 1, sizeof **sources);
+    *n_state = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s2s_ckpt_is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state"))
+            ++*n_state;
+        else
+            (*sources)[kept++] = (struct ckpt_map_source){
+                .name = ckpt_map_plain_name(tensors[i].name), .tensor = &tensors[i]};
+    }
+    qsort(*sources, kept, sizeof **sources, by_name);
+    return kept;
+}
+
+static void free_sources(struct ckpt_map_source *sources, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(sources[i].name);
+    free(sources);
+}
+
+/* ---- which family ---- */
+
+static bool any_matches(const struct ckpt_map_source *sources, size_t n, const char *pattern)
+{
+    struct ckpt_match match;
+    for (size_t i = 0; i < n; i++)
+        if (ckpt_map_match(pattern, sources[i].name, &match))
+            return true;
+    return false;
+}
+
+/* every word of a detect line holds */
+static bool detected(const struct ckpt_map_source *sources, size_t n, const char *detect)
+{
+    char word[256];
+    bool any = false;
+    for (const char *at = detect; *at;) {
+        size_t len = strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", (int)len, at);
+        at += len + (at[len] == ' ');
+        if (!len)
+            continue;
+        if (!any && strcmp(word, "part") == 0)
+            return false; /* not a model of its own */
+        bool not = word[0] == '!';
+        if (any_matches(sources, n, word + not ) == not )
+            return false;
+        any = true;
+    }
+    return any;
+}
+
+static bool find_family(const struct ckpt_map_source *sources, size_t n, char family[64])
+{
+    char detect[512];
+    for (int i = 0; ckpt_map_texts[i]; i++)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect);)
+            if (detected(sources, n, detect))
+                return true;
+    return false;
+}
+
+bool ckpt_map_wanted(const struct s2s_ckpt *ckpt)
+{
+    struct ckpt_map_source *sources;
+    size_t n_state, n = list_sources(&sources, ckpt, &n_state);
+    char family[64];
+    bool found = find_family(sources, n, family);
+    free_sources(sources, n);
+    return found;
+}
+
+/* ---- numbers ---- */
+
+/* from the user's config, else from the arguments that the checkpoint saved; 0: unknown */
+int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
+                        const char *args_key)
+{
+    const json_t *config = e->config;
+    const json_t *text = json_object_get(config, "text_config");
+    if (!text)
+        text = json_object_get(config, "llm_config");
+    const json_t *value = json_object_get(text ? text : config, config_key);
+    if (!json_is_integer(value))
+        value = json_object_get(config, config_key);
+    if (!json_is_integer(value))
+        value = json_object_get(e->args, args_key);
+    /* they are multiplied by each other */
+    int64_t number = json_is_integer(value) ? json_integer_value(value) : 0;
+    return number > 0 && number < 1 << 30 ? number : 0;
+}
+
+bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
+{
+    static const char *const marks[] = {"vision", "radio",   "modality",
+                                        "sound",  "encoder", "perception"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (e->map.n_stacks > 1 && strstr(stack, marks[i]))
+            return true;
+    return false;
+}
+
+/*
+ * Heads of a vision tower of that width: what the configuration says of it, those of the published
+ * sizes, else heads as wide as the language model's.
+ */
+int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width)
+{
+    static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
+    const json_t *vision = json_object_get(e->config, "vision_config");
+    int64_t heads = json_integer_value(json_object_get(vision, "num_attention_heads"));
+    if (heads > 0 && heads <= width)
+        return heads;
+    heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    const int64_t said = ckpt_map_number(e, "hidden_size", "hidden_size");
+    if (e->map.n_stacks == 1 && heads > 0 &&
+        (said == width || (!said && e->config != e->request->config)))
+        return heads;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i][0] == width)
+            return known[i][1];
+    int64_t dim = ckpt_map_number(e, "head_dim", "kv_channels");
+    return dim > 0 && width % dim == 0 ? width / dim : 0;
+}
+
+struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name)
+{
+    struct ckpt_map_source key = {.name = (char *)name};
+    return bsearch(&key, e->sources, e->n_sources, sizeof key, by_name);
+}
+
+/* ---- parts: which of several families stands at a prefix ---- */
+
+/* does the source have what the rule takes, on the side that is read? */
+static bool rule_is_there(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                          bool mirror, const char *m_prefix, const char *h_prefix)
+{
+    const char *pattern = e->to_megatron || mirror ? rule->hf : rule->megatron;
+    if (rule->transform == CKPT_MAP_DROP)
+        return false;
+    char *all = s2s_xasprintf("%s%s", e->to_megatron ? h_prefix : m_prefix, pattern);
+    bool there = any_matches(e->sources, e->n_sources, all);
+    free(all);
+    return there;
+}
+
+/* one word of a detect line, a Megatron name without the prefix */
+static bool word_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
+                          const char *word, bool mirror, const char *m_prefix, const char *h_prefix)
+{
+    const int n = ckpt_map_items(word);
+    bool there = false;
+    for (int item = 0; !there && item < (n ? n : 1); item++) {
+        struct ckpt_match at = {.layer = 0, .expert = 0, .item = item}, match;
+        char *name = ckpt_map_fill(word, &at);
+        for (size_t i = 0; i < map->n_rules && !there; i++)
+            there = ckpt_map_match(map->rules[i].megatron, name, &match) &&
+                    rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix);
+        free(name);
+    }
+    return there;
+}
+
+static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
+                          const char *detect, bool mirror, const char *m_prefix,
+                          const char *h_prefix)
+{
+    char word[256];
+    if (strncmp(detect, "part ", 5) == 0)
+        detect += 5;
+    if (!*detect)
+        for (size_t i = 0; i < map->n_rules; i++)
+            if (rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix))
+                return true;
+    for (const char *at = detect; *at;) {
+        size_t len = strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", (int)len, at);
+        at += len + (at[len] == ' ');
+        bool not = word[0] == '!';
+        if (word_is_there(e, map, word + not, mirror, m_prefix, h_prefix) == not )
+            return false;
+    }
+    return *detect;
+}
+
+/* the detect line of a family of the user's text or of the built-in ones */
+static void find_detect(const char *text, const char *wanted, char detect[512])
+{
+    char family[64];
+    for (int i = -1; i < 0 || ckpt_map_texts[i]; i++)
+        for (size_t at = 0;
+             (i >= 0 || text) &&
+             ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family, detect);)
+            if (strcmp(family, wanted) == 0)
+                return;
+    detect[0] = 0;
+}
+
+/* of a "part" line: is this the family of what the source has under the prefix? */
+static bool choose_part(void *ctx, const char *text, const char *family, const char *m_prefix,
+                        const char *h_prefix)
+{
+    const struct ckpt_map_engine *e = ctx;
+    const bool mirror = *family == '=';
+    struct ckpt_map map;
+    char detect[512];
+    if (ckpt_map_parse(&map, text, family + mirror, NULL, NULL, NULL) < 0)
+        return false;
+    find_detect(text, family + mirror, detect);
+    bool there = part_is_there(e, &map, detect, mirror, m_prefix, h_prefix);
+    ckpt_map_release(&map);
+    return there;
+}
+
+/* ---- opening ---- */
+
+/* Weights that are the sum of a base and an adapter are no weights of the model yet. */
+static int refuse_adapters(const struct ckpt_map_engine *e, struct s2s_error *err)
+{
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_sources; i++) {
+        const char *name = e->sources[i].name;
+        if (strstr(name, ".lora_A.") || strstr(name, ".lora_B.") ||
+            strstr(name, ".lora_embedding_") || strstr(name, ".lora_magnitude_vector") ||
+            strstr(name, ".base_layer.")) {
+            first = first ? first : e->sources[i].tensor->name;
+            n++;
+        }
+    }
+    if (!n)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "%zu tensors are LoRA adapters or lie under them, such as %s", n, first);
+    return s2s_error_hint(err, rc,
+                          "merge them into the weights first (peft's merge_and_unload); --to "
+                          "torch_dist or safetensors without --map keeps them as they are");
+}
+
+/* Megatron's names are alike for Qwen's MoE models and Mixtral: the configuration knows, the user's
+ * or the one that came along */
+static bool is_mixtral(const struct ckpt_map_engine *e)
+{
+    const json_t *kept = json_object_get(s2s_ckpt_common(e->request->ckpt), "config/llm");
+    json_t *own = !e->config && json_is_string(kept)
+                      ? json_loadb(json_string_value(kept), json_string_length(kept), 0, NULL)
+                      : NULL;
+    const char *type =
+        json_string_value(json_object_get(e->config ? e->config : own, "model_type"));
+    const bool is = type && strcmp(type, "mixtral") == 0;
+    json_decref(own);
+    return is;
+}
+
+/* the text of the tables or of the user's file, and the family in it */
+static int find_map(struct ckpt_map_engine *e, char **file, char family[64], struct s2s_error *err)
+{
+    const char *name = e->request->name;
+    char detect[512];
+    size_t len, at = 0;
+    *file = NULL;
+    if (!name) {
+        if (!find_family(e->sources, e->n_sources, family))
+            return s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
+        if (strcmp(family, "qwen_moe") == 0 && is_mixtral(e))
+            snprintf(family, 64, "mixtral");
+        return 0;
+    }
+    for (int i = 0; ckpt_map_texts[i]; i++, at = 0)
+        while (ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect))
+            if (strcmp(family, name) == 0)
+                return 0;
+    int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
+    if (rc < 0)
+        return s2s_error_hint(err, rc,
+                              "--map takes a family (llama, qwen_moe, mixtral, nemotron_h, "
+                              "nemotron_vlm, gemma2, radio, salm, ..) or a file");
+    at = 0;
+    return ckpt_map_next_family(*file, &at, family, detect)
+               ? 0
+               : s2s_error_set(err, S2S_E_FORMAT, "%s: no line \"family NAME\"", name);
+}
+
+int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
+                   const struct ckpt_map_request *request, bool to_megatron,
+                   struct ckpt_map_result *result, struct s2s_error *err)
+{
+    *e = (struct ckpt_map_engine){.request = request,
+                                  .plan = plan,
+                                  .to_megatron = to_megatron,
+                                  .args = ckpt_args(request->ckpt),
+                                  .err = err};
+    const char *part = request->ckpt->part;
+    e->config = request->config;
+    if (part) {
+        const json_t *own = ckpt_part_config(request->config, part);
+        e->config = own ? own : request->config;
+        if (!ckpt_part_has_words(part))
+            e->args = NULL;
+    }
+    char *file = NULL;
+    e->n_sources = list_sources(&e->sources, request->ckpt, &result->n_optimizer);
+    int rc = find_map(e, &file, result->family, err);
+    if (rc == 0)
+        rc = refuse_adapters(e, err);
+    if (rc == 0 && (rc = ckpt_map_parse(&e->map, file, result->family, choose_part, e, err)) < 0 &&
+        file)
+        s2s_error_add(err, rc, "%s", request->name);
+    if (rc == 0)
+        e->n_layers = s2s_xcalloc(e->map.n_stacks + 1, sizeof *e->n_layers);
+    free(file);
+    return rc;
+}
+
+void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
+{
+    for (size_t i = 0; i < e->n_sources; i++)
+        if (!e->sources[i].used) {
+            s2s_grow(&result->unused, result->n_unused, &result->cap_unused,
+                     sizeof *result->unused);
+            result->unused[result->n_unused++] = e->sources[i].tensor->name;
+        }
+    for (size_t i = 0; i < e->n_made; i++)
+        free(e->made[i]);
+    free(e->made);
+    free(e->n_layers);
+    ckpt_map_missed_release(e);
+    ckpt_map_release(&e->map);
+    free_sources(e->sources, e->n_sources);
+}

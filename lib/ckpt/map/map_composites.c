@@ -1,0 +1,160 @@
+#include "lib/ckpt/map/map.h"
+
+/* Models of several parts, and the parts that only they have. Sources: Megatron-Core's
+ * RADIOViTModel, LLaVAModel and MimoModel with their converters; Megatron-Bridge's Nemotron-VL and
+ * Nemotron-Omni; NVIDIA's RADIO (H is timm's ViT, g is DINOv2's with everything one level down, in
+ * "inner."); transformers' Parakeet; NeMo's SALM. */
+static const char composites[] =
+    /* ---- language, vision and (Omni) sound; to Hugging Face all of them are one folder ---- */
+    "family nemotron_vlm\n"
+    "detect vision_model.position_embeddings language_model.embedding.word_embeddings.weight\n"
+    "include vlm_parts \"\" \"\"\n"
+
+    "family nemotron_vlm_bridge\n"
+    "detect llava_model.vision_model.position_embeddings "
+    "llava_model.language_model.embedding.word_embeddings.weight\n"
+    "include vlm_parts llava_model. \"\"\n"
+
+    "family nemotron_vlm_mimo\n"
+    "detect modality_submodules.images.encoders.radio_encoder.radio_model.position_embeddings "
+    "language_model.embedding.word_embeddings.weight\n"
+    "part nemotron_h|qwen_moe|gemma2|llama language_model. language_model.\n"
+    "part radio_g|radio_g_flat|radio_h "
+    "modality_submodules.images.encoders.radio_encoder.radio_model. "
+    "vision_model.radio_model.model.\n"
+    "part vlm_projection modality_submodules.images.input_projections.0. mlp1. ?\n"
+    "include vlm_left_out \"\" \"\"\n"
+
+    "family vlm_parts\n"
+    "part nemotron_h|qwen_moe|gemma2|llama language_model. language_model.\n"
+    "part radio_g|radio_g_flat|radio_h vision_model. vision_model.radio_model.model.\n"
+    "part vlm_projection vision_projection. mlp1. ?\n"
+    "part =fastconformer sound_model.encoder. sound_encoder.encoder. ?\n"
+    "part sound_projection sound_projection. sound_projection. ?\n"
+    "include vlm_left_out \"\" \"\"\n"
+
+    "family vlm_left_out\n"
+    "include radio_left_out \"\" vision_model.radio_model.\n"
+    "drop_hf sound_encoder.encoder.feature_extractor.featurizer.{fb,window}\n"
+
+    "family vlm_projection\n"
+    "encoder.linear_fc1.layer_norm_weight   0.weight   copy\n"
+    "encoder.linear_fc1.layer_norm_bias     0.bias     copy ?\n"
+    "encoder.linear_fc1.weight              1.weight   copy\n"
+    "encoder.linear_fc1.bias                1.bias     copy ?\n"
+    "encoder.linear_fc2.weight              3.weight   copy\n"
+    "encoder.linear_fc2.bias                3.bias     copy ?\n"
+
+    "family sound_projection\n"
+    "encoder.linear_fc1.layer_norm_weight   norm.weight      copy\n"
+    "encoder.linear_fc1.weight              linear1.weight   copy\n"
+    "encoder.linear_fc1.bias                linear1.bias     copy ?\n"
+    "encoder.linear_fc2.weight              linear2.weight   copy\n"
+    "encoder.linear_fc2.bias                linear2.bias     copy ?\n"
+
+    /* ---- the vision tower alone: Hugging Face's folder, torch.hub's file, bare names ---- */
+    "family radio\n"
+    "detect class_token position_embeddings\n"
+    "part radio_g|radio_g_flat|radio_h \"\" radio_model.model.\n"
+    "include radio_left_out \"\" radio_model.\n"
+
+    "family radio_hub\n"
+    "part radio_g|radio_g_flat|radio_h \"\" model.\n"
+    "include radio_left_out \"\" \"\"\n"
+
+    "family radio_bare\n"
+    "part radio_g|radio_g_flat|radio_h \"\" \"\"\n"
+
+    /* what normalises pixels and picks summary tokens is a matter of the configuration there */
+    "family radio_left_out\n"
+    "drop_hf input_conditioner.norm_{mean,std}\n"
+    "drop_hf summary_idxs\n"
+
+    "family radio_h\n"
+    "detect part decoder.layers.{N}.mlp.linear_fc{1,2}.weight\n"
+    "include radio_ends \"\" \"\"\n"
+    "ln_post.weight        inner.norm.weight                      copy ?\n"
+    "ln_post.bias          inner.norm.bias                        copy ?\n"
+    "include radio_layers decoder.layers.{N}. blocks.{N}.\n"
+    "section decoder.layers.{N}.mlp.linear_fc2.weight\n"
+    "decoder.layers.{N}.mlp.linear_fc1.weight  blocks.{N}.mlp.fc1.weight  copy\n"
+    "decoder.layers.{N}.mlp.linear_fc1.bias    blocks.{N}.mlp.fc1.bias    copy\n"
+    "decoder.layers.{N}.mlp.linear_fc2.weight  blocks.{N}.mlp.fc2.weight  copy\n"
+    "decoder.layers.{N}.mlp.linear_fc2.bias    blocks.{N}.mlp.fc2.bias    copy\n"
+
+    "family radio_g\n"
+    "detect part decoder.layers.{N}.ls{1,2}\n"
+    "include radio_ends \"\" inner.\n"
+    "include radio_g_norm \"\" \"\"\n"
+    "include radio_g_layers \"\" inner.\n"
+
+    /* the same with only the last norm below "inner." */
+    "family radio_g_flat\n"
+    "detect part decoder.layers.{N}.ls{1,2}\n"
+    "include radio_ends \"\" \"\"\n"
+    "include radio_g_norm \"\" \"\"\n"
+    "include radio_g_layers \"\" \"\"\n"
+
+    "family radio_g_norm\n"
+    "ln_post.weight        inner.norm.weight                      copy\n"
+    "ln_post.bias          inner.norm.bias                        copy\n"
+
+    "family radio_g_layers\n"
+    "include radio_layers decoder.layers.{N}. blocks.{N}.\n"
+    "section decoder.layers.{N}.mlp.linear_fc2.weight\n"
+    "decoder.layers.{N}.mlp.linear_fc1.weight        blocks.{N}.mlp.w12.weight  copy\n"
+    "decoder.layers.{N}.mlp.linear_fc1.bias          blocks.{N}.mlp.w12.bias    copy\n"
+    "decoder.layers.{N}.mlp.linear_fc1.weight_{w,v}  blocks.{N}.mlp.w12.weight  concat\n"
+    "decoder.layers.{N}.mlp.linear_fc1.bias_{w,v}    blocks.{N}.mlp.w12.bias    concat\n"
+    "decoder.layers.{N}.mlp.linear_fc2.weight        blocks.{N}.mlp.w3.weight   copy\n"
+    "decoder.layers.{N}.mlp.linear_fc2.bias          blocks.{N}.mlp.w3.bias     copy\n"
+    "decoder.layers.{N}.ls1                          blocks.{N}.ls1.grandma     copy\n"
+    "decoder.layers.{N}.ls2                          blocks.{N}.ls2.grandma     copy\n"
+
+    "family radio_ends\n"
+    "class_token           patch_generator.cls_token.token        copy\n"
+    "position_embeddings   patch_generator.pos_embed              copy\n"
+    "embedder.weight       patch_generator.embedder.weight        copy\n"
+    "embedder.bias         patch_generator.embedder.bias          copy ?\n"
+    "video_embedder.weight patch_generator.video_embedder.weight  copy ?\n"
+    "video_embedder.bias   patch_generator.video_embedder.bias    copy ?\n"
+    "mask_token            mask_token                             copy ?\n"
+
+    "family radio_layers\n"
+    "section self_attention.linear_qkv.weight\n"
+    "self_attention.linear_qkv.layer_norm_weight norm1.weight      copy\n"
+    "self_attention.linear_qkv.layer_norm_bias   norm1.bias        copy\n"
+    "input_layernorm.weight                      norm1.weight      copy\n"
+    "input_layernorm.bias                        norm1.bias        copy\n"
+    "self_attention.linear_qkv.weight            attn.qkv.weight   heads\n"
+    "self_attention.linear_qkv.bias              attn.qkv.bias     heads\n"
+    "self_attention.linear_proj.weight           attn.proj.weight  copy\n"
+    "self_attention.linear_proj.bias             attn.proj.bias    copy\n"
+    "mlp.linear_fc1.layer_norm_weight            norm2.weight      copy\n"
+    "mlp.linear_fc1.layer_norm_bias              norm2.bias        copy\n"
+    "pre_mlp_layernorm.weight                    norm2.weight      copy\n"
+    "pre_mlp_layernorm.bias                      norm2.bias        copy\n"
+
+    /* ---- NeMo's SALM <-> the folders encoder/, llm/ and projection.safetensors ---- */
+    "family salm\n"
+    "detect perception.encoder.pre_encode.conv.0.weight embed_tokens.weight llm.{*}\n"
+    "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
+    "include salm_parts \"\" \"\"\n"
+
+    /* with NeMo Automodel the embedding stays inside the language model */
+    "family salm_automodel\n"
+    "detect perception.encoder.pre_encode.conv.0.weight llm.{*}\n"
+    "include salm_parts \"\" \"\"\n"
+
+    "family salm_parts\n"
+    "include fastconformer perception.encoder. encoder.\n"
+    "perception.proj.weight   proj.weight   copy\n"
+    "perception.proj.bias     proj.bias     copy ?\n"
+    "drop perception.preprocessor.featurizer.{window,fb}\n"
+    "part =nemotron_h|=qwen_moe|=gemma2|=llama|as_is llm. llm.\n"
+
+    /* a family that no table knows: names stay, nothing is known to be missing */
+    "family as_is\n"
+    "{*}   {*}   copy\n";
+
+const char *const ckpt_map_texts[] = {composites, ckpt_map_tables, NULL};

@@ -1,0 +1,74 @@
+/* What both directions of a name map share. */
+#ifndef CKPT_MAP_INTERNAL_H
+#define CKPT_MAP_INTERNAL_H
+
+#include "lib/ckpt/map/map.h"
+
+/* a tensor under the name that the rules know: without "module." wherever a wrapper put it */
+struct ckpt_map_source {
+    char *name;
+    const struct s2s_ckpt_tensor *tensor;
+    bool used;
+};
+
+/* a name that is wanted and absent; of: the source's name that would make it, where they differ */
+struct ckpt_map_missed {
+    char *name, *of;
+};
+
+struct ckpt_map_engine {
+    const struct ckpt_map_request *request;
+    struct s2s_ckpt_plan *plan;
+    struct ckpt_map map;
+    struct ckpt_map_source *sources; /* sorted by name */
+    size_t n_sources;
+    bool to_megatron;
+    const json_t *args;   /* of the common state; NULL */
+    const json_t *config; /* of the model, or of the one part of it that this is; NULL */
+    int64_t *n_layers;    /* by stack: the highest layer + 1 */
+    char **made;          /* names of targets, sorted once all are there */
+    size_t n_made, cap_made;
+    /* by section, then layer: 1 the layer has it, -1 it has not, 0 not looked up */
+    signed char *in_section;
+    int64_t max_layers;
+    bool *own; /* by rule: its name in the source belongs to no other section */
+    struct ckpt_map_missed *missed;
+    size_t n_missed, cap_missed;
+    int64_t n_missed_more; /* not in the list */
+    struct s2s_error *err;
+};
+
+/* Lists the sources and reads the map. NOTFOUND, FORMAT, UNSUPPORTED (adapters). ckpt_map_end also
+ * after failure. */
+int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
+                   const struct ckpt_map_request *request, bool to_megatron,
+                   struct ckpt_map_result *result, struct s2s_error *err);
+/* Notes the sources that were not used and releases everything. */
+void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
+
+/* By name, or NULL. */
+struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
+/* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
+int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
+                        const char *args_key);
+/* Is this stack of layers (a Megatron prefix) a tower beside a language model? What configurations
+ * say of layers then holds for the language model only. */
+bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
+/* Heads of a vision tower of that width; 0: unknown. */
+int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width);
+
+/* ---- what is missing (map_missed.c) ---- */
+
+/* After n_layers is known. A layer has a section when the source has any of the section's names
+ * that no other section has: what it then lacks is missing, the tensor that marks it included. */
+void ckpt_map_sections_begin(struct ckpt_map_engine *e);
+bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
+
+void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);
+void ckpt_map_miss_experts(struct ckpt_map_engine *e);
+void ckpt_map_miss_layers(struct ckpt_map_engine *e);
+/* NOTFOUND with the whole list, if there is one. */
+int ckpt_map_missed(struct ckpt_map_engine *e);
+void ckpt_map_missed_release(struct ckpt_map_engine *e);
+
+#endif

@@ -1,0 +1,239 @@
+/* What a name map needs and its source lacks: all of it is listed, with the nearest names found. */
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/map/map_internal.h"
+
+enum { SHORT_LIST = 8, FEW = 4096 };
+
+/* the side of a rule that the source has */
+static const char *source_side(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    return e->to_megatron ? rule->hf : rule->megatron;
+}
+
+/* ---- which sections a layer has ---- */
+
+static bool is_there(const struct ckpt_map_engine *e, const char *pattern, int64_t layer)
+{
+    int n = ckpt_map_items(pattern);
+    bool there = false;
+    for (int i = 0; !there && i < (n ? n : 1); i++) {
+        struct ckpt_match at = {.layer = layer, .expert = 0, .item = i};
+        char *name = ckpt_map_fill(pattern, &at);
+        there = ckpt_map_find(e, name) != NULL;
+        free(name);
+        if (there || e->to_megatron)
+            continue;
+        at = (struct ckpt_match){.layer = -1, .expert = 0, .item = i, .stacked = true};
+        name = ckpt_map_fill(pattern, &at);
+        const struct ckpt_map_source *source = ckpt_map_find(e, name);
+        there = source && source->tensor->n_dims && layer < source->tensor->shape[0];
+        free(name);
+    }
+    return there;
+}
+
+/* no other section of these layers has the name: a layer with it has this section */
+static bool is_own(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *other = &e->map.rules[i];
+        if (other->section >= 0 && other->section != rule->section && other->group == rule->group &&
+            strcmp(source_side(e, other), source_side(e, rule)) == 0)
+            return false;
+    }
+    return true;
+}
+
+static bool look_up(const struct ckpt_map_engine *e, int section, int64_t layer)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *rule = &e->map.rules[i];
+        if (rule->section == section && rule->group >= 0 && e->own[i] &&
+            is_there(e, source_side(e, rule), layer))
+            return true;
+    }
+    return false;
+}
+
+void ckpt_map_sections_begin(struct ckpt_map_engine *e)
+{
+    e->own = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->own);
+    for (size_t i = 0; i < e->map.n_rules; i++)
+        e->own[i] = e->map.rules[i].section >= 0 && is_own(e, &e->map.rules[i]);
+    for (size_t i = 0; i < e->map.n_stacks; i++)
+        if (e->n_layers[i] > e->max_layers)
+            e->max_layers = e->n_layers[i];
+    e->in_section = s2s_xcalloc(e->map.n_sections * (size_t)e->max_layers + 1, 1);
+}
+
+bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer)
+{
+    if (section < 0)
+        return true;
+    layer = layer < 0 ? 0 : layer; /* a rule of the whole model */
+    if (layer >= e->max_layers)
+        return false;
+    signed char *known = &e->in_section[section * e->max_layers + layer];
+    if (!*known)
+        *known = look_up(e, section, layer) ? 1 : -1;
+    return *known > 0;
+}
+
+/* ---- the list ---- */
+
+void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of)
+{
+    s2s_grow(&e->missed, e->n_missed, &e->cap_missed, sizeof *e->missed);
+    e->missed[e->n_missed++] =
+        (struct ckpt_map_missed){s2s_xstrdup(name), of ? s2s_xstrdup(of) : NULL};
+}
+
+/* experts are numbered from 0 without gaps, and each has all tensors of a rule's list */
+void ckpt_map_miss_experts(struct ckpt_map_engine *e)
+{
+    for (size_t r = 0; r < e->map.n_rules; r++) {
+        const struct ckpt_rule *rule = &e->map.rules[r];
+        const char *pattern = source_side(e, rule);
+        const int n = ckpt_map_items(pattern), items = n ? n : 1;
+        const size_t n_layers = (size_t)(rule->group < 0 ? 0 : e->n_layers[rule->group]) + 1;
+        if (!strstr(pattern, "{E}"))
+            continue;
+        int64_t *end = s2s_xcalloc(n_layers, sizeof *end),
+                *count = s2s_xcalloc(n_layers, sizeof *count);
+        struct ckpt_match match;
+        for (size_t i = 0; i < e->n_sources; i++) {
+            if (!ckpt_map_match(pattern, e->sources[i].name, &match) ||
+                match.layer + 1 >= (int64_t)n_layers)
+                continue;
+            count[match.layer + 1]++;
+            if (match.expert >= end[match.layer + 1])
+                end[match.layer + 1] = match.expert + 1;
+        }
+        for (size_t k = 0; k < n_layers; k++)
+            for (int64_t expert = 0, left = end[k] * items - count[k]; left > 0 && expert < end[k];
+                 expert++)
+                for (int i = 0; i < items; i++) {
+                    struct ckpt_match at = {
+                        .layer = (int64_t)k - 1, .expert = expert, .item = i, .stacked = k == 0};
+                    char *name = ckpt_map_fill(pattern, &at);
+                    if (!ckpt_map_find(e, name) && left-- > 0)
+                        ckpt_map_miss(e, name, NULL);
+                    free(name);
+                    if (e->n_missed > FEW)
+                        expert = end[k];
+                }
+        free(end);
+        free(count);
+    }
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct ckpt_map_missed *)a)->name,
+                  ((const struct ckpt_map_missed *)b)->name);
+}
+
+/* of what was not used, the name nearest to one that is missing; NULL: none is near */
+static const char *nearest(const struct ckpt_map_engine *e, const char *name)
+{
+    const char *found = NULL;
+    int best = (int)strlen(name) / 4 + 1;
+    for (size_t i = 0, n = 0; i < e->n_sources && n < FEW; i++) {
+        if (e->sources[i].used)
+            continue;
+        n++;
+        int d = ckpt_name_distance(name, e->sources[i].name, best - 1);
+        if (d < best) {
+            best = d;
+            found = e->sources[i].tensor->name;
+        }
+    }
+    return found;
+}
+
+int ckpt_map_missed(struct ckpt_map_engine *e)
+{
+    char *shown[SHORT_LIST];
+    size_t n = 0, n_shown = 0;
+    if (e->n_missed)
+        qsort(e->missed, e->n_missed, sizeof *e->missed, by_name);
+    for (size_t i = 0; i < e->n_missed; i++) {
+        const struct ckpt_map_missed *m = &e->missed[i];
+        if (i && strcmp(m[-1].name, m->name) == 0)
+            continue; /* several rules may make one name */
+        const char *of = m->of ? m->of : m->name;
+        const char *near = n < SHORT_LIST ? nearest(e, of) : NULL;
+        struct s2s_buf line = S2S_BUF_INIT;
+        s2s_buf_printf(&line, "%s", m->name);
+        if (m->of)
+            s2s_buf_printf(&line, " (of %s)", m->of);
+        if (near)
+            s2s_buf_printf(&line, " (nearest: %s)", near);
+        if (n++ < SHORT_LIST) {
+            shown[n_shown++] = line.data;
+            continue;
+        }
+        s2s_log(S2S_LOG_ERROR, "ckpt", "wanted but absent: %s", line.data);
+        s2s_buf_release(&line);
+    }
+    n += (size_t)e->n_missed_more;
+    int rc = n ? s2s_error_set(e->err, S2S_E_NOTFOUND, "wanted but absent (%zu):", n) : 0;
+    for (size_t i = 0; i < n_shown; i++) {
+        s2s_error_line(e->err, rc, "  %s", shown[i]);
+        free(shown[i]);
+    }
+    return rc;
+}
+
+void ckpt_map_missed_release(struct ckpt_map_engine *e)
+{
+    for (size_t i = 0; i < e->n_missed; i++) {
+        free(e->missed[i].name);
+        free(e->missed[i].of);
+    }
+    free(e->missed);
+    free(e->own);
+    free(e->in_section);
+}
+
+/* layers [begin, end) of a stack in one line: a name may be far from all others */
+static void miss_run(struct ckpt_map_engine *e, const char *prefix, int64_t begin, int64_t end)
+{
+    if (begin >= end)
+        return;
+    char *name = end - begin == 1 ? s2s_xasprintf("all of %s%lld", prefix, (long long)begin)
+                                  : s2s_xasprintf("all of %s%lld to %lld", prefix, (long long)begin,
+                                                  (long long)end - 1);
+    ckpt_map_miss(e, name, NULL);
+    e->n_missed_more += end - begin - 1;
+    free(name);
+}
+
+static bool is_layer(struct ckpt_map_engine *e, int stack, int64_t layer)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++)
+        if (e->map.rules[i].group == stack && e->map.rules[i].section >= 0 &&
+            ckpt_map_in_section(e, e->map.rules[i].section, layer))
+            return true;
+    return false;
+}
+
+/* layers are numbered from 0 without gaps, up to the number that the configuration or the arguments
+ * say */
+void ckpt_map_miss_layers(struct ckpt_map_engine *e)
+{
+    for (size_t k = 0; k < e->map.n_stacks; k++) {
+        const char *prefix = e->map.stacks[k].prefix;
+        int64_t end = e->n_layers[k], begin = 0; /* of a run of absent layers */
+        int64_t said = ckpt_map_is_tower(e, prefix) || !end
+                           ? 0
+                           : ckpt_map_number(e, "num_hidden_layers", "num_layers");
+        for (int64_t layer = 0; layer < end; layer++)
+            if (is_layer(e, (int)k, layer)) {
+                miss_run(e, prefix, begin, layer);
+                begin = layer + 1;
+            }
+        miss_run(e, prefix, begin, said > end ? said : end);
+    }
+}

@@ -1,0 +1,534 @@
+/* Reading a map, and names against its patterns. */
+#include "lib/ckpt/map/map.h"
+
+#include <ctype.h>
+
+#include "lib/base/base.h"
+
+enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256 };
+
+/* splits a line at white space; returns the words */
+static int split_words(char *line, char *words[MAX_WORDS])
+{
+    int n = 0;
+    char *hash = strchr(line, '#');
+    if (hash)
+        *hash = 0;
+    for (char *at = line; n < MAX_WORDS;) {
+        at += strspn(at, " \t\r");
+        if (!*at)
+            break;
+        words[n++] = at;
+        at += strcspn(at, " \t\r");
+        if (*at)
+            *at++ = 0;
+    }
+    return n;
+}
+
+/* the next line of text as a copy; NULL at the end. Gives: free. */
+static char *next_line(const char *text, size_t *at)
+{
+    if (!text[*at])
+        return NULL;
+    size_t len = strcspn(text + *at, "\n");
+    char *line = s2s_xstrndup(text + *at, len);
+    *at += len + (text[*at + len] == '\n');
+    return line;
+}
+
+bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char detect[512])
+{
+    char *line, *words[MAX_WORDS];
+    bool found = false;
+    detect[0] = 0;
+    for (size_t next = *at; (line = next_line(text, &next)) != NULL; *at = next) {
+        int n = split_words(line, words);
+        bool is_family = n == 2 && strcmp(words[0], "family") == 0;
+        if (is_family && found) {
+            free(line);
+            return true;
+        }
+        if (is_family) {
+            snprintf(family, 64, "%s", words[1]);
+            found = true;
+        }
+        for (int i = 1, len = 0; n > 1 && strcmp(words[0], "detect") == 0 && i < n; i++)
+            len += snprintf(detect + len, len < 500 ? (size_t)(512 - len) : 0, "%s ", words[i]);
+        free(line);
+    }
+    return found;
+}
+
+static int find_transform(const char *word)
+{
+    static const char *const names[] = {"copy",   "vocab",   "qkv",   "heads", "split",
+                                        "concat", "experts", "again", "drop"};
+    for (int i = 0; i < 9; i++)
+        if (strcmp(word, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+struct parser {
+    struct ckpt_map *map;
+    const char *text;
+    int depth, n_families; /* of includes: how deep, how many in all */
+    ckpt_map_choose *choose;
+    void *ctx;
+    struct s2s_error *err;
+};
+
+/* where a family stands: what its names begin with; mirror: Hugging Face's names on both sides */
+struct place {
+    const char *m_prefix, *h_prefix;
+    bool mirror;
+};
+
+static int stack_of(struct ckpt_map *map, const char *pattern)
+{
+    const char *hole = strstr(pattern, "{N}");
+    if (!hole)
+        return -1;
+    size_t len = (size_t)(hole - pattern);
+    for (size_t i = 0; i < map->n_stacks; i++)
+        if (strlen(map->stacks[i].prefix) == len &&
+            memcmp(map->stacks[i].prefix, pattern, len) == 0)
+            return (int)i;
+    s2s_grow(&map->stacks, map->n_stacks, &map->cap_stacks, sizeof *map->stacks);
+    map->stacks[map->n_stacks] = (struct ckpt_stack){.prefix = s2s_xstrndup(pattern, len)};
+    return (int)map->n_stacks++;
+}
+
+static struct ckpt_rule *add_rule(struct ckpt_map *map, char *megatron, char *hf, int section)
+{
+    s2s_grow(&map->rules, map->n_rules, &map->cap_rules, sizeof *map->rules);
+    struct ckpt_rule *rule = &map->rules[map->n_rules++];
+    *rule = (struct ckpt_rule){
+        .megatron = megatron, .hf = hf, .section = section, .group = stack_of(map, megatron)};
+    return rule;
+}
+
+/* braces in pairs, not nested, no empty hole, at most one list of at most 16 items */
+static bool is_pattern(const char *word)
+{
+    int lists = 0;
+    for (const char *at = strpbrk(word, "{}"); at; at = strpbrk(at, "{}")) {
+        const char *close = at + 1 + strcspn(at + 1, "{}");
+        size_t len = (size_t)(close - at - 1);
+        if (*at != '{' || *close != '}' || len == 0)
+            return false;
+        int items = 1;
+        for (const char *c = at; c < close; c++)
+            items += *c == ',';
+        lists += items > 1;
+        if (items == 1 && !(len == 1 && (at[1] == 'N' || at[1] == 'E')) &&
+            !(len == 1 && at[1] == '*' && !close[1]))
+            return false;
+        if (items > 16)
+            return false;
+        at = close + 1;
+    }
+    return lists <= 1;
+}
+
+/* what included names begin with: no list, so that one of the name stays the only one */
+static bool is_prefix(const char *word)
+{
+    return is_pattern(word) && ckpt_map_items(word) == 0 && !ckpt_map_is_open(word);
+}
+
+static bool lists_fit(const struct ckpt_rule *rule)
+{
+    int m_items = ckpt_map_items(rule->megatron), h_items = ckpt_map_items(rule->hf);
+    bool m_open = ckpt_map_is_open(rule->megatron), h_open = ckpt_map_is_open(rule->hf);
+    if (m_open != h_open || (m_open && rule->transform != CKPT_MAP_COPY))
+        return false;
+    switch (rule->transform) {
+    case CKPT_MAP_COPY:
+        return m_items == h_items;
+    case CKPT_MAP_QKV:
+        return m_items == 0 && h_items == 3;
+    case CKPT_MAP_SPLIT:
+        return m_items == 0 && h_items > 1;
+    case CKPT_MAP_CONCAT:
+        return m_items > 1 && h_items == 0;
+    case CKPT_MAP_EXPERTS:
+        return m_items == 0 && strstr(rule->hf, "{E}");
+    case CKPT_MAP_AGAIN:
+        return !strchr(rule->megatron, '{') && !strchr(rule->hf, '{');
+    default:
+        return m_items == 0 && h_items == 0;
+    }
+}
+
+/* the pattern with the first item of its list and expert 0, {N} left: a name that is there when any
+ * of it is */
+static char *first_of(const char *pattern, int item)
+{
+    struct s2s_buf out = S2S_BUF_INIT;
+    while (*pattern) {
+        size_t len = strcspn(pattern, "{");
+        s2s_buf_add(&out, pattern, len);
+        pattern += len;
+        if (strncmp(pattern, "{N}", 3) == 0) {
+            s2s_buf_puts(&out, "{N}");
+            pattern += 3;
+        } else if (*pattern) {
+            const char *at = pattern + 1;
+            for (int i = 0; i < item && *at != '}'; i++)
+                at += strcspn(at, ",}") + 1;
+            if (strncmp(pattern, "{E}", 3) == 0)
+                s2s_buf_putc(&out, '0');
+            else
+                s2s_buf_add(&out, at, strcspn(at, ",}"));
+            pattern = strchr(pattern, '}') + 1;
+        }
+    }
+    s2s_buf_putc(&out, 0);
+    return out.data;
+}
+
+/*
+ * A rule of a family that has Hugging Face's names on both sides. The first rule of a section for a
+ * name is kept; the one that makes the section's own tensor says which name marks it now.
+ */
+static void add_mirrored(struct parser *p, char **words, int n, int section, const char *marker,
+                         const struct place *at)
+{
+    struct ckpt_map *map = p->map;
+    struct ckpt_match match = {.layer = 0, .expert = 0, .item = 0};
+    char *name = s2s_xasprintf("%s%s", at->m_prefix, words[1]);
+    char *mark = ckpt_map_fill(marker ? marker : "", &match);
+    if (section >= 0 && ckpt_map_match(words[0], mark, &match)) {
+        free(map->sections[section]);
+        char *own = first_of(words[1], match.item < 0 ? 0 : match.item);
+        map->sections[section] = s2s_xasprintf("%s%s", at->m_prefix, own);
+        free(own);
+    }
+    free(mark);
+    for (size_t i = 0; i < map->n_rules; i++)
+        if (map->rules[i].section == section && strcmp(map->rules[i].megatron, name) == 0) {
+            free(name);
+            return;
+        }
+    char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
+    struct ckpt_rule *rule = add_rule(map, name, hf, section);
+    rule->transform = CKPT_MAP_COPY;
+    rule->optional = n == 4;
+    if (rule->group >= 0)
+        map->stacks[rule->group].numbered = true;
+}
+
+static int parse_rule(struct parser *p, char **words, int n, int section, const char *marker,
+                      const struct place *at)
+{
+    for (int i = 0; i < 2 && i < n; i++)
+        if (!is_pattern(words[i]))
+            return s2s_error_set(p->err, S2S_E_FORMAT, "bad pattern \"%s\"", words[i]);
+    int transform = n >= 3 ? find_transform(words[2]) : -1;
+    bool optional = n == 4 && strcmp(words[3], "?") == 0;
+    if (transform < 0 || n > 4 || (n == 4 && !optional))
+        return s2s_error_set(p->err, S2S_E_FORMAT,
+                             "expected MEGATRON-NAME HF-NAME TRANSFORM [?], found \"%s\"",
+                             words[0]);
+    if (at->mirror && transform == CKPT_MAP_AGAIN)
+        return 0;
+    if (at->mirror) {
+        add_mirrored(p, words, n, section, marker, at);
+        return 0;
+    }
+    char *megatron = s2s_xasprintf("%s%s", at->m_prefix, words[0]);
+    char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
+    struct ckpt_rule *rule = add_rule(p->map, megatron, hf, section);
+    rule->transform = (enum ckpt_transform)transform;
+    rule->optional = optional;
+    return lists_fit(rule) ? 0
+                           : s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s",
+                                           words[0], words[1], words[2]);
+}
+
+static int parse_family(struct parser *p, const char *family, const struct place *at);
+
+static const char *unquote(const char *word)
+{
+    return strcmp(word, "\"\"") == 0 ? "" : word;
+}
+
+static int include_family(struct parser *p, const char *family, const char *m, const char *h,
+                          const struct place *at)
+{
+    const bool mirror = at->mirror || *family == '=';
+    char *m_all = s2s_xasprintf("%s%s", at->m_prefix, at->mirror ? h : m);
+    char *h_all = s2s_xasprintf("%s%s", at->h_prefix, h);
+    const struct place inner = {m_all, h_all, mirror};
+    int rc = is_prefix(m_all) && is_prefix(h_all)
+                 ? parse_family(p, family + (*family == '='), &inner)
+                 : s2s_error_set(p->err, S2S_E_FORMAT, "bad prefix \"%s\" or \"%s\"", m, h);
+    free(m_all);
+    free(h_all);
+    return rc;
+}
+
+/* "part A|B M H [?]": of the families the first that is in the source; the first of all where the
+ * part must be there and none is, so that its names are missed */
+static int include_part(struct parser *p, char **words, int n, const struct place *at)
+{
+    char family[64] = "", first[64] = "";
+    const char *m = unquote(words[2]), *h = unquote(words[3]);
+    bool found = false;
+    if (n == 5 && strcmp(words[4], "?") != 0)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "expected \"?\", found \"%s\"", words[4]);
+    for (const char *next = words[1]; *next && !found;) {
+        size_t len = strcspn(next, "|");
+        snprintf(family, sizeof family, "%.*s", (int)len, next);
+        next += len + (next[len] == '|');
+        if (!*first)
+            snprintf(first, sizeof first, "%s", family);
+        char *m_all = s2s_xasprintf("%s%s", at->m_prefix, at->mirror ? h : m);
+        char *h_all = s2s_xasprintf("%s%s", at->h_prefix, h);
+        found = !p->choose || p->choose(p->ctx, p->text, family, m_all, h_all);
+        free(m_all);
+        free(h_all);
+    }
+    if (!found && n == 5)
+        return 0;
+    return include_family(p, found ? family : first, m, h, at);
+}
+
+static void add_drop(struct parser *p, const char *name, bool hf, const struct place *at)
+{
+    if (at->mirror)
+        return;
+    char *dropped = s2s_xasprintf("%s%s", hf ? at->h_prefix : at->m_prefix, name);
+    char *none = s2s_xstrdup("");
+    add_rule(p->map, hf ? none : dropped, hf ? dropped : none, -1)->transform = CKPT_MAP_DROP;
+}
+
+static void add_section(struct parser *p, const char *name, int *section, char **marker,
+                        const struct place *at)
+{
+    struct ckpt_map *map = p->map;
+    s2s_grow(&map->sections, map->n_sections, &map->cap_sections, sizeof *map->sections);
+    *section = (int)map->n_sections;
+    map->sections[map->n_sections++] = s2s_xasprintf("%s%s", at->m_prefix, name);
+    free(*marker);
+    *marker = s2s_xstrdup(name);
+}
+
+/* section and marker: the section that is open, and its tensor as the family writes it */
+static int parse_line(struct parser *p, char **words, int n, int *section, char **marker,
+                      const struct place *at)
+{
+    if (n == 0 || strcmp(words[0], "detect") == 0)
+        return 0;
+    if (strcmp(words[0], "include") == 0 && n == 4)
+        return include_family(p, words[1], unquote(words[2]), unquote(words[3]), at);
+    if (strcmp(words[0], "part") == 0 && (n == 4 || n == 5))
+        return include_part(p, words, n, at);
+    for (int i = 1; i < n && i < 2; i++)
+        if (!is_pattern(words[i]))
+            return s2s_error_set(p->err, S2S_E_FORMAT, "bad pattern \"%s\"", words[i]);
+    if (strcmp(words[0], "section") == 0 && n == 2) {
+        add_section(p, words[1], section, marker, at);
+        return 0;
+    }
+    if (strcmp(words[0], "numbered") == 0 && n == 2) {
+        char *pattern = s2s_xasprintf("%s%s{N}", at->m_prefix, words[1]);
+        if (!at->mirror) {
+            int stack = stack_of(p->map, pattern);
+            p->map->stacks[stack].numbered = true;
+        }
+        free(pattern);
+        return 0;
+    }
+    if ((strcmp(words[0], "drop") == 0 || strcmp(words[0], "drop_hf") == 0) && n == 2) {
+        add_drop(p, words[1], words[0][4] != 0, at);
+        return 0;
+    }
+    return parse_rule(p, words, n, *section, *marker, at);
+}
+
+/* the lines of one family of a text; *found: it is there */
+static int parse_text(struct parser *p, const char *text, const char *family,
+                      const struct place *at, bool *found)
+{
+    char *line, *words[MAX_WORDS], *marker = NULL;
+    bool inside = false;
+    int section = -1, rc = 0, line_no = 0;
+    for (size_t next = 0; rc == 0 && (line = next_line(text, &next)) != NULL;) {
+        int n = split_words(line, words);
+        line_no++;
+        if (n == 2 && strcmp(words[0], "family") == 0) {
+            inside = strcmp(words[1], family) == 0;
+            *found |= inside;
+        } else if (inside) {
+            rc = parse_line(p, words, n, &section, &marker, at);
+            if (rc < 0 && p->depth == 1)
+                s2s_error_add(p->err, rc, "line %d", line_no);
+        }
+        free(line);
+    }
+    free(marker);
+    return rc;
+}
+
+static int parse_family(struct parser *p, const char *family, const struct place *at)
+{
+    bool found = false;
+    int rc = 0;
+    if (++p->depth > MAX_INCLUDE || ++p->n_families > MAX_FAMILIES)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "includes more than %d deep, or more than %d",
+                             MAX_INCLUDE, MAX_FAMILIES);
+    if (p->text)
+        rc = parse_text(p, p->text, family, at, &found);
+    for (int i = 0; ckpt_map_texts[i] && rc == 0 && !found; i++)
+        rc = parse_text(p, ckpt_map_texts[i], family, at, &found);
+    p->depth--;
+    if (rc == 0 && !found)
+        rc = s2s_error_set(p->err, S2S_E_NOTFOUND, "no family %s", family);
+    return rc;
+}
+
+int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *family,
+                        const char *m_prefix, const char *h_prefix, ckpt_map_choose *choose,
+                        void *ctx, struct s2s_error *err)
+{
+    *map = (struct ckpt_map){.family = family};
+    struct parser p = {.map = map, .text = text, .choose = choose, .ctx = ctx, .err = err};
+    const struct place at = {m_prefix, h_prefix, *family == '='};
+    int rc = parse_family(&p, family + at.mirror, &at);
+    if (rc < 0)
+        ckpt_map_release(map);
+    return rc;
+}
+
+int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *family,
+                   ckpt_map_choose *choose, void *ctx, struct s2s_error *err)
+{
+    return ckpt_map_parse_part(map, text, family, "", "", choose, ctx, err);
+}
+
+void ckpt_map_release(struct ckpt_map *map)
+{
+    for (size_t i = 0; i < map->n_rules; i++) {
+        free(map->rules[i].megatron);
+        free(map->rules[i].hf);
+    }
+    for (size_t i = 0; i < map->n_sections; i++)
+        free(map->sections[i]);
+    for (size_t i = 0; i < map->n_stacks; i++)
+        free(map->stacks[i].prefix);
+    free(map->stacks);
+    free(map->rules);
+    free(map->sections);
+    *map = (struct ckpt_map){.n_rules = 0};
+}
+
+/* ---- patterns ---- */
+
+int ckpt_map_items(const char *pattern)
+{
+    for (const char *open = strchr(pattern, '{'); open; open = strchr(open + 1, '{')) {
+        const char *close = strchr(open, '}');
+        int n = 1;
+        for (const char *at = open; close && at < close; at++)
+            n += *at == ',';
+        if (n > 1)
+            return n;
+    }
+    return 0;
+}
+
+bool ckpt_map_is_open(const char *pattern)
+{
+    size_t len = strlen(pattern);
+    return len >= 3 && strcmp(pattern + len - 3, "{*}") == 0;
+}
+
+/* layers and experts are gone through one by one, up to the highest: no name makes that millions */
+static bool take_number(const char **name, int64_t *value)
+{
+    size_t n = strspn(*name, "0123456789");
+    char text[20];
+    if (n == 0 || n > 4)
+        return false;
+    snprintf(text, sizeof text, "%.*s", (int)n, *name);
+    *name += n;
+    return s2s_parse_i64(value, text, 0, INT64_MAX, NULL) == 0;
+}
+
+static bool match_from(const char *pattern, const char *name, struct ckpt_match *match);
+
+/* tries each item of the list that begins at pattern */
+static bool match_list(const char *pattern, const char *name, struct ckpt_match *match)
+{
+    const char *close = strchr(pattern, '}'), *item = pattern + 1;
+    for (int i = 0; item < close; i++) {
+        size_t len = strcspn(item, ",}");
+        struct ckpt_match tried = *match;
+        tried.item = i;
+        if (strncmp(item, name, len) == 0 && match_from(close + 1, name + len, &tried)) {
+            *match = tried;
+            return true;
+        }
+        item += len + 1;
+    }
+    return false;
+}
+
+static bool match_from(const char *pattern, const char *name, struct ckpt_match *match)
+{
+    while (*pattern) {
+        if (strncmp(pattern, ".{N}", 4) == 0 &&
+            !(name[0] == '.' && isdigit((unsigned char)name[1]))) {
+            match->stacked = true;
+            pattern += 4;
+        } else if (strncmp(pattern, "{N}", 3) == 0 || strncmp(pattern, "{E}", 3) == 0) {
+            if (!take_number(&name, pattern[1] == 'N' ? &match->layer : &match->expert))
+                return false;
+            pattern += 3;
+        } else if (strcmp(pattern, "{*}") == 0) {
+            match->rest = name;
+            return *name;
+        } else if (*pattern == '{') {
+            return match_list(pattern, name, match);
+        } else if (*pattern++ != *name++) {
+            return false;
+        }
+    }
+    return !*name;
+}
+
+bool ckpt_map_match(const char *pattern, const char *name, struct ckpt_match *match)
+{
+    *match = (struct ckpt_match){.layer = -1, .expert = -1, .item = -1};
+    return match_from(pattern, name, match);
+}
+
+char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match)
+{
+    struct s2s_buf out = S2S_BUF_INIT;
+    while (*pattern) {
+        if (strncmp(pattern, ".{N}", 4) == 0 && match->stacked && match->layer < 0) {
+            pattern += 4;
+        } else if (strncmp(pattern, "{N}", 3) == 0 || strncmp(pattern, "{E}", 3) == 0) {
+            s2s_buf_printf(&out, "%lld",
+                           (long long)(pattern[1] == 'N' ? match->layer : match->expert));
+            pattern += 3;
+        } else if (strcmp(pattern, "{*}") == 0) {
+            s2s_buf_puts(&out, match->rest ? match->rest : "");
+            pattern += 3;
+        } else if (*pattern == '{') {
+            const char *item = pattern + 1;
+            for (int i = 0; i < match->item; i++)
+                item += strcspn(item, ",}") + 1;
+            s2s_buf_add(&out, item, strcspn(item, ",}"));
+            pattern = strchr(pattern, '}') + 1;
+        } else {
+            s2s_buf_putc(&out, *pattern++);
+        }
+    }
+    s2s_buf_putc(&out, 0);
+    return out.data;
+}

@@ -1,0 +1,382 @@
+/* Megatron's tensors as Hugging Face targets, by the rules of a map. */
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/map/map_internal.h"
+
+/* query heads, groups and head size of the attention whose fused weight has these rows */
+static int attention_shape(const struct ckpt_map_engine *e, const char *name, int64_t rows,
+                           int64_t *heads, int64_t *groups, int64_t *dim)
+{
+    *heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    *groups = ckpt_map_number(e, "num_key_value_heads", "num_query_groups");
+    *dim = ckpt_map_number(e, "head_dim", "kv_channels");
+    if (*heads && (!*groups || json_is_false(json_object_get(e->args, "group_query_attention"))))
+        *groups = *heads;
+    if (*heads && !*dim && rows % (*heads + 2 * *groups) == 0)
+        *dim = rows / (*heads + 2 * *groups);
+    if (!*heads || !*dim) {
+        int rc = s2s_error_set(e->err, S2S_E_NOTFOUND,
+                               "%s: how many heads and groups does it have? the checkpoint's "
+                               "arguments do not say",
+                               name);
+        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
+    }
+    if (*heads % *groups || rows != (*heads + 2 * *groups) * *dim)
+        return s2s_error_set(
+            e->err, S2S_E_SHAPE, "%s: %lld rows are not %lld heads and 2 x %lld groups of %lld",
+            name, (long long)rows, (long long)*heads, (long long)*groups, (long long)*dim);
+    return 0;
+}
+
+/* ---- boxes of a source: one layer of it, and rows of that ---- */
+
+struct view {
+    const struct s2s_ckpt_tensor *t;
+    int lead;      /* axes in front of the rows: a layer, an expert */
+    int64_t at[2]; /* on them */
+    int64_t rows;
+};
+
+static struct view view_of(const struct s2s_ckpt_tensor *t, bool stacked, int64_t layer)
+{
+    struct view v = {.t = t, .lead = stacked, .at = {layer, 0}};
+    v.rows = t->n_dims > v.lead ? t->shape[v.lead] : 1;
+    return v;
+}
+
+static void add_rows(struct s2s_ckpt_target *target, const struct view *v, int64_t begin,
+                     int64_t n_rows)
+{
+    int64_t first[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS];
+    for (int d = 0; d < v->t->n_dims; d++) {
+        first[d] = d < v->lead ? v->at[d] : 0;
+        size[d] = d < v->lead ? 1 : v->t->shape[d];
+    }
+    if (v->t->n_dims > v->lead) {
+        first[v->lead] = begin;
+        size[v->lead] = n_rows;
+    }
+    s2s_ckpt_plan_piece(target, v->t, first, size);
+}
+
+static bool has_target(const struct ckpt_map_engine *e, const char *name)
+{
+    for (size_t i = 0; i < e->n_made; i++)
+        if (strcmp(e->made[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* a target with that many rows, other axes as in the view */
+static struct s2s_ckpt_target *add_target(struct ckpt_map_engine *e, const char *pattern,
+                                          const struct ckpt_match *match, const struct view *v,
+                                          int64_t rows)
+{
+    int64_t shape[S2S_MAX_DIMS];
+    int n = v->t->n_dims - v->lead;
+    for (int d = 0; d < n; d++)
+        shape[d] = v->t->shape[d + v->lead];
+    if (n)
+        shape[0] = rows;
+    char *name = ckpt_map_fill(pattern, match);
+    struct s2s_ckpt_target *target = s2s_ckpt_plan_add(e->plan, name, v->t->dtype, n, shape);
+    s2s_grow(&e->made, e->n_made, &e->cap_made, sizeof *e->made);
+    e->made[e->n_made++] = name;
+    return target;
+}
+
+/* ---- transforms ---- */
+
+static int make_vocab(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      const struct ckpt_match *match, const struct view *v)
+{
+    int64_t vocab = ckpt_map_number(e, "vocab_size", "vocab_size");
+    bool cut = !e->request->keep_vocab_padding && vocab > 0 && vocab < v->rows;
+    if (!e->request->keep_vocab_padding && vocab == 0)
+        s2s_warn("ckpt",
+                 "%s: the vocabulary's size is not known (the tokenizer had it): all %lld rows are "
+                 "kept, padding included",
+                 v->t->name, (long long)v->rows);
+    if (vocab > v->rows)
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows for a vocabulary of %lld",
+                             v->t->name, (long long)v->rows, (long long)vocab);
+    int64_t rows = cut ? vocab : v->rows;
+    add_rows(add_target(e, rule->hf, match, v, rows), v, 0, rows);
+    return 0;
+}
+
+static int make_qkv(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                    struct ckpt_match match, const struct view *v)
+{
+    int64_t heads, groups, dim;
+    int rc = attention_shape(e, v->t->name, v->rows, &heads, &groups, &dim);
+    if (rc < 0)
+        return rc;
+    int64_t q = heads / groups * dim, stride = q + 2 * dim;
+    int64_t begin[3] = {0, q, q + dim}, rows[3] = {q, dim, dim};
+    for (match.item = 0; match.item < 3; match.item++) {
+        struct s2s_ckpt_target *target =
+            add_target(e, rule->hf, &match, v, groups * rows[match.item]);
+        for (int64_t g = 0; g < groups; g++)
+            add_rows(target, v, g * stride + begin[match.item], rows[match.item]);
+    }
+    return 0;
+}
+
+static int make_heads(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      const struct ckpt_match *match, const struct view *v)
+{
+    int64_t heads = v->rows % 3 == 0 ? ckpt_map_vision_heads(e, v->rows / 3) : 0;
+    if (!heads || v->rows % (3 * heads)) {
+        int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
+                               v->t->name, (long long)v->rows);
+        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
+    }
+    int64_t dim = v->rows / 3 / heads;
+    struct s2s_ckpt_target *target = add_target(e, rule->hf, match, v, v->rows);
+    for (int part = 0; part < 3; part++)
+        for (int64_t h = 0; h < heads; h++)
+            add_rows(target, v, (h * 3 + part) * dim, dim);
+    return 0;
+}
+
+static int make_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      struct ckpt_match match, const struct view *v)
+{
+    int n = ckpt_map_items(rule->hf);
+    if (v->rows % n)
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows cannot be cut into %d", v->t->name,
+                             (long long)v->rows, n);
+    for (match.item = 0; match.item < n; match.item++)
+        add_rows(add_target(e, rule->hf, &match, v, v->rows / n), v, match.item * (v->rows / n),
+                 v->rows / n);
+    return 0;
+}
+
+static int make_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                        struct ckpt_match match, struct view v)
+{
+    int n_items = ckpt_map_items(rule->hf);
+    int axis = v.lead++, rc = 0;
+    if (v.t->n_dims < v.lead + 1)
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: no expert axis", v.t->name);
+    v.rows = v.t->shape[v.lead];
+    for (match.expert = 0; rc == 0 && match.expert < v.t->shape[axis]; match.expert++) {
+        v.at[axis] = match.expert;
+        if (n_items)
+            rc = make_split(e, rule, match, &v);
+        else
+            add_rows(add_target(e, rule->hf, &match, &v, v.rows), &v, 0, v.rows);
+    }
+    return rc;
+}
+
+/* all items of the Megatron list, rows behind each other */
+static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                       struct ckpt_match match, int64_t layer)
+{
+    int n = ckpt_map_items(rule->megatron);
+    struct view views[16] = {{.t = NULL}};
+    int64_t rows = 0;
+    struct ckpt_match hole = match;
+    for (int i = 0; i < n && i < 16; i++) {
+        hole.item = i;
+        hole.layer = match.stacked ? -1 : layer;
+        char *name = ckpt_map_fill(rule->megatron, &hole);
+        struct ckpt_map_source *part = ckpt_map_find(e, name);
+        free(name);
+        if (!part)
+            return 0; /* check_whole lists it */
+        part->used = true;
+        views[i] = view_of(part->tensor, match.stacked, layer);
+        rows += views[i].rows;
+    }
+    match.layer = layer;
+    struct s2s_ckpt_target *target = add_target(e, rule->hf, &match, &views[0], rows);
+    for (int i = 0; i < n; i++)
+        add_rows(target, &views[i], 0, views[i].rows);
+    return 0;
+}
+
+static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      struct ckpt_match match, const struct s2s_ckpt_tensor *t, int64_t layer)
+{
+    struct view v = view_of(t, match.stacked, layer);
+    if (rule->transform == CKPT_MAP_CONCAT)
+        return match.item == 0 ? make_concat(e, rule, match, layer) : 0;
+    match.layer = layer;
+    switch (rule->transform) {
+    case CKPT_MAP_VOCAB:
+    case CKPT_MAP_AGAIN:
+        return make_vocab(e, rule, &match, &v);
+    case CKPT_MAP_QKV:
+        return make_qkv(e, rule, match, &v);
+    case CKPT_MAP_HEADS:
+        return make_heads(e, rule, &match, &v);
+    case CKPT_MAP_SPLIT:
+        return make_split(e, rule, match, &v);
+    case CKPT_MAP_EXPERTS:
+        return make_experts(e, rule, match, v);
+    default:
+        add_rows(add_target(e, rule->hf, &match, &v, v.rows), &v, 0, v.rows);
+        return 0;
+    }
+}
+
+/* each layer and expert on an axis becomes a tensor: an axis of a tensor that is empty, or of one
+ * element shown again and again, may say any number */
+static int check_axes(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      const struct s2s_ckpt_tensor *t, bool stacked)
+{
+    enum { MOST = 1 << 20 };
+    const int n = stacked + (rule->transform == CKPT_MAP_EXPERTS);
+    int64_t tensors = 1;
+    for (int d = 0; d < n && d < t->n_dims; d++)
+        if (__builtin_mul_overflow(tensors, t->shape[d], &tensors) || tensors > MOST)
+            return s2s_error_set(e->err, S2S_E_SHAPE, "%s: more than %d layers and experts",
+                                 t->name, MOST);
+    return 0;
+}
+
+static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source)
+{
+    struct ckpt_match match;
+    const struct ckpt_rule *rule = NULL;
+    for (size_t i = 0; i < e->map.n_rules && !rule; i++)
+        if (e->map.rules[i].transform != CKPT_MAP_AGAIN &&
+            ckpt_map_match(e->map.rules[i].megatron, source->name, &match))
+            rule = &e->map.rules[i];
+    if (!rule)
+        return 0;
+    source->used = true;
+    if (rule->transform == CKPT_MAP_DROP)
+        return 0;
+    const struct s2s_ckpt_tensor *t = source->tensor;
+    if (match.stacked && t->n_dims == 0)
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: no layer axis", t->name);
+    int rc = check_axes(e, rule, t, match.stacked);
+    if (rc < 0)
+        return rc;
+    int64_t first = match.stacked ? 0 : match.layer;
+    int64_t end = match.stacked ? t->shape[0] : match.layer + 1;
+    if (match.layer < 0 && !match.stacked)
+        return make_layer(e, rule, match, t, -1);
+    if (end > e->n_layers[rule->group])
+        e->n_layers[rule->group] = end;
+    for (int64_t layer = first; layer < end && rc == 0; layer++)
+        rc = make_layer(e, rule, match, t, layer);
+    return rc;
+}
+
+/* transformers' NemotronH never ties: without its own output matrix it would begin at random */
+static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      struct ckpt_map_result *result)
+{
+    struct ckpt_match match = {.layer = -1, .expert = -1, .item = -1};
+    const struct ckpt_map_source *source = ckpt_map_find(e, rule->megatron);
+    if (!source || has_target(e, rule->hf))
+        return 0;
+    result->untied = true;
+    s2s_info("ckpt", "%s is tied to %s: written as a copy of it", rule->hf, source->name);
+    return make_layer(e, rule, match, source->tensor, -1);
+}
+
+/* ---- is it whole? ---- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_made(const struct ckpt_map_engine *e, const char *name)
+{
+    return e->n_made && bsearch(&name, e->made, e->n_made, sizeof *e->made, by_text);
+}
+
+/* what of a list that becomes one tensor is not there */
+static void note_absent_items(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                              int64_t layer)
+{
+    for (int i = 0; i < ckpt_map_items(rule->megatron); i++) {
+        struct ckpt_match at = {.layer = layer, .item = i};
+        struct ckpt_match axis = {.layer = -1, .item = i, .stacked = true};
+        char *name = ckpt_map_fill(rule->megatron, &at);
+        char *stacked = ckpt_map_fill(rule->megatron, &axis);
+        const struct ckpt_map_source *source = ckpt_map_find(e, stacked);
+        if (!ckpt_map_find(e, name) &&
+            !(source && source->tensor->n_dims && layer < source->tensor->shape[0]))
+            ckpt_map_miss(e, name, NULL);
+        free(name);
+        free(stacked);
+    }
+}
+
+/* the names that a rule needs made for a layer (-1: the model) and that are not */
+static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
+{
+    int items = ckpt_map_items(rule->hf);
+    struct ckpt_match match = {.layer = layer, .expert = 0};
+    for (match.item = 0; match.item == 0 || match.item < items; match.item++) {
+        char *name = ckpt_map_fill(rule->hf, &match);
+        if (!is_made(e, name) && rule->transform == CKPT_MAP_CONCAT) {
+            note_absent_items(e, rule, layer);
+        } else if (!is_made(e, name)) {
+            struct ckpt_match from = {.layer = layer, .expert = 0, .item = 0};
+            from.item = ckpt_map_items(rule->megatron) == items ? match.item : 0;
+            char *source = ckpt_map_fill(rule->megatron, &from);
+            ckpt_map_miss(e, name, source);
+            free(source);
+        }
+        free(name);
+    }
+}
+
+/* another rule of the section makes the same, from another name */
+static bool is_second(const struct ckpt_map_engine *e, size_t i_rule)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    for (size_t i = 0; i < i_rule; i++)
+        if (e->map.rules[i].section == rule->section && strcmp(e->map.rules[i].hf, rule->hf) == 0)
+            return true;
+    return false;
+}
+
+static int check_whole(struct ckpt_map_engine *e)
+{
+    ckpt_map_sections_begin(e);
+    if (e->n_made)
+        qsort(e->made, e->n_made, sizeof *e->made, by_text);
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *rule = &e->map.rules[i];
+        if (rule->optional || rule->transform == CKPT_MAP_DROP || ckpt_map_is_open(rule->hf) ||
+            is_second(e, i))
+            continue;
+        if (rule->group < 0 && ckpt_map_in_section(e, rule->section, 0))
+            note_absent(e, rule, -1);
+        for (int64_t layer = 0;
+             rule->section >= 0 && rule->group >= 0 && layer < e->n_layers[rule->group]; layer++)
+            if (ckpt_map_in_section(e, rule->section, layer))
+                note_absent(e, rule, layer);
+    }
+    ckpt_map_miss_experts(e);
+    ckpt_map_miss_layers(e);
+    return ckpt_map_missed(e);
+}
+
+/* ---- all of it ---- */
+
+int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
+                   struct ckpt_map_result *result, struct s2s_error *err)
+{
+    struct ckpt_map_engine e;
+    int rc = ckpt_map_begin(&e, plan, request, false, result, err);
+    for (size_t i = 0; i < e.n_sources && rc == 0; i++)
+        rc = make_source(&e, &e.sources[i]);
+    for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)
+        if (e.map.rules[i].transform == CKPT_MAP_AGAIN)
+            rc = make_again(&e, &e.map.rules[i], result);
+    if (rc == 0)
+        rc = check_whole(&e);
+    ckpt_map_end(&e, result);
+    return rc;
+}

@@ -1,0 +1,518 @@
+/* Hugging Face's tensors as Megatron targets: the rules of a map, read from right to left. */
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/map/map_internal.h"
+
+enum { MAX_ITEMS = 16 };
+
+/* what one rule makes for one layer: boxes of sources, to be written behind each other */
+struct part {
+    const struct s2s_ckpt_tensor *first; /* dtype and trailing axes */
+    int64_t shape[S2S_MAX_DIMS];
+    int n_dims;
+    struct s2s_ckpt_piece *pieces;
+    size_t n_pieces, cap_pieces;
+};
+
+static struct s2s_ckpt_piece *add_piece(struct part *part)
+{
+    s2s_grow(&part->pieces, part->n_pieces, &part->cap_pieces, sizeof *part->pieces);
+    struct s2s_ckpt_piece *piece = &part->pieces[part->n_pieces++];
+    *piece = (struct s2s_ckpt_piece){.source = NULL};
+    return piece;
+}
+
+static void add_rows(struct part *part, const struct s2s_ckpt_tensor *t, int64_t begin,
+                     int64_t n_rows)
+{
+    struct s2s_ckpt_piece *piece = add_piece(part);
+    piece->source = t;
+    for (int d = 0; d < t->n_dims; d++)
+        piece->size[d] = t->shape[d];
+    if (t->n_dims) {
+        piece->begin[0] = begin;
+        piece->size[0] = n_rows;
+    }
+}
+
+static int64_t rows_of(const struct s2s_ckpt_tensor *t)
+{
+    return t->n_dims ? t->shape[0] : 1;
+}
+
+static void add_whole(struct part *part, const struct s2s_ckpt_tensor *t)
+{
+    add_rows(part, t, 0, rows_of(t));
+}
+
+/* the shape is that of t with other rows */
+static void set_shape(struct part *part, const struct s2s_ckpt_tensor *t, int64_t rows)
+{
+    part->first = t;
+    part->n_dims = t->n_dims;
+    for (int d = 0; d < t->n_dims; d++)
+        part->shape[d] = t->shape[d];
+    if (t->n_dims)
+        part->shape[0] = rows;
+}
+
+/* several sources go into one target: all but their rows must agree */
+static int check_alike(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *a,
+                       const struct s2s_ckpt_tensor *b)
+{
+    bool alike = a->n_dims == b->n_dims && a->n_dims > 0 && a->dtype == b->dtype;
+    for (int d = 1; alike && d < a->n_dims; d++)
+        alike = a->shape[d] == b->shape[d];
+    return alike ? 0
+                 : s2s_error_set(e->err, S2S_E_SHAPE,
+                                 "%s and %s go into one tensor, but their shapes or dtypes do not "
+                                 "fit",
+                                 a->name, b->name);
+}
+
+/* ---- finding ---- */
+
+static struct ckpt_map_source *find_hf(const struct ckpt_map_engine *e, const char *pattern,
+                                       const struct ckpt_match *match)
+{
+    char *name = ckpt_map_fill(pattern, match);
+    struct ckpt_map_source *source = ckpt_map_find(e, name);
+    free(name);
+    return source;
+}
+
+static struct ckpt_match hole(int64_t layer, int64_t expert, int item)
+{
+    return (struct ckpt_match){.layer = layer, .expert = expert, .item = item};
+}
+
+/* the sources of a rule's items at a layer; how many there are; *n: how many it wants */
+static int find_items(const struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                      int64_t expert, struct ckpt_map_source *items[MAX_ITEMS], int *n)
+{
+    int found = 0;
+    *n = ckpt_map_items(rule->hf);
+    *n = *n ? *n : 1;
+    for (int i = 0; i < *n; i++) {
+        struct ckpt_match at = hole(layer, expert, i);
+        items[i] = find_hf(e, rule->hf, &at);
+        found += items[i] != NULL;
+    }
+    return found;
+}
+
+/* ---- transforms ---- */
+
+static int back_vocab(struct ckpt_map_engine *e, struct part *part, const struct s2s_ckpt_tensor *t)
+{
+    int64_t rows = rows_of(t), multiple = e->request->vocab_multiple, padded = rows;
+    if (t->n_dims != 2)
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: is no matrix", t->name);
+    if (multiple > 0 && rows % multiple)
+        padded = rows + multiple - rows % multiple;
+    set_shape(part, t, padded);
+    add_whole(part, t);
+    if (padded > rows)
+        add_piece(part)->size[0] = (padded - rows) * t->shape[1];
+    return 0;
+}
+
+static int back_qkv(struct ckpt_map_engine *e, struct part *part,
+                    struct ckpt_map_source *const items[3])
+{
+    const struct s2s_ckpt_tensor *q = items[0]->tensor, *k = items[1]->tensor;
+    const struct s2s_ckpt_tensor *v = items[2]->tensor;
+    int64_t groups = ckpt_map_number(e, "num_key_value_heads", "num_query_groups");
+    int rc = check_alike(e, q, k);
+    if (rc == 0)
+        rc = check_alike(e, k, v);
+    if (rc < 0)
+        return rc;
+    if (!groups)
+        groups = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    if (!groups) {
+        rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many groups does it have?", k->name);
+        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
+    }
+    if (rows_of(k) != rows_of(v) || rows_of(k) % groups || rows_of(q) % groups ||
+        rows_of(q) % (rows_of(k) / groups ? rows_of(k) / groups : 1))
+        return s2s_error_set(
+            e->err, S2S_E_SHAPE, "%s: %lld rows (k: %lld, v: %lld) are not %lld groups", q->name,
+            (long long)rows_of(q), (long long)rows_of(k), (long long)rows_of(v), (long long)groups);
+    set_shape(part, q, rows_of(q) + 2 * rows_of(k));
+    int64_t of_q = rows_of(q) / groups, of_k = rows_of(k) / groups;
+    for (int64_t g = 0; g < groups; g++) {
+        add_rows(part, q, g * of_q, of_q);
+        add_rows(part, k, g * of_k, of_k);
+        add_rows(part, v, g * of_k, of_k);
+    }
+    return 0;
+}
+
+static int back_heads(struct ckpt_map_engine *e, struct part *part, const struct s2s_ckpt_tensor *t)
+{
+    int64_t rows = rows_of(t), heads = rows % 3 == 0 ? ckpt_map_vision_heads(e, rows / 3) : 0;
+    if (!heads || rows % (3 * heads)) {
+        int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
+                               t->name, (long long)rows);
+        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
+    }
+    int64_t dim = rows / 3 / heads;
+    set_shape(part, t, rows);
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t which = 0; which < 3; which++)
+            add_rows(part, t, (which * heads + h) * dim, dim);
+    return 0;
+}
+
+static int back_split(struct ckpt_map_engine *e, struct part *part,
+                      struct ckpt_map_source *const *items, int n)
+{
+    int64_t rows = 0;
+    int rc = 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        const struct s2s_ckpt_tensor *t = items[i]->tensor;
+        rc = check_alike(e, items[0]->tensor, t);
+        if (rc == 0 && rows_of(t) != rows_of(items[0]->tensor))
+            rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s and %s should have as many rows",
+                               items[0]->tensor->name, t->name);
+        rows += rows_of(t);
+        add_whole(part, t);
+    }
+    set_shape(part, items[0]->tensor, rows);
+    return rc;
+}
+
+/* expert after expert, on an axis in front */
+static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                        struct part *part)
+{
+    struct ckpt_map_source *items[MAX_ITEMS];
+    struct part one = {.first = NULL};
+    int64_t expert = 0;
+    int n, found, rc = 0;
+    /* all of an expert's tensors are there, or none */
+    for (; rc == 0 && (found = find_items(e, rule, layer, expert, items, &n)) == n; expert++) {
+        int64_t rows = one.shape[0];
+        for (int i = 0; i < n && rc == 0; i++) {
+            if (one.first)
+                rc = check_alike(e, one.first, items[i]->tensor);
+            if (rc == 0)
+                items[i]->used = true;
+        }
+        if (rc == 0)
+            rc = back_split(e, &one, items, n);
+        if (rc == 0 && expert && one.shape[0] != rows)
+            rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s: another number of rows than expert 0",
+                               items[0]->tensor->name);
+    }
+    int64_t said = ckpt_map_number(e, "n_routed_experts", "num_experts");
+    if (!said)
+        said = ckpt_map_number(e, "num_experts", "num_experts");
+    if (rc == 0 && said && said != expert)
+        rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s of layer %lld: %lld experts, wanted %lld",
+                           rule->hf, (long long)layer, (long long)expert, (long long)said);
+    if (rc == 0 && one.n_dims >= S2S_MAX_DIMS - 1)
+        rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s: too many axes", one.first->name);
+    *part = one;
+    part->n_dims = one.n_dims + 1;
+    part->shape[0] = expert;
+    for (int d = 0; d < one.n_dims && rc == 0; d++)
+        part->shape[d + 1] = one.shape[d];
+    return rc;
+}
+
+/*
+ * How many rows of a fused tensor belong to each item of the Megatron list. Mamba-2's are known
+ * from their neighbours: z and x have as many rows as the inner norm, dt one for each head (D), B
+ * and C share the rest. Other lists share equally.
+ */
+static int concat_rows(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                       const struct s2s_ckpt_tensor *t, int64_t rows[MAX_ITEMS])
+{
+    int n = ckpt_map_items(rule->megatron), n_rest = 0;
+    const char *list = strchr(rule->megatron, ','), *mixer = strstr(rule->hf, "mixer.");
+    int64_t rest = rows_of(t), inner = 0, heads = 0;
+    while (list > rule->megatron && *list != '{')
+        list--;
+    if (mixer) {
+        struct ckpt_match at = hole(layer, -1, -1);
+        char *norm = s2s_xasprintf("%.*smixer.norm.weight", (int)(mixer - rule->hf), rule->hf);
+        char *d = s2s_xasprintf("%.*smixer.D", (int)(mixer - rule->hf), rule->hf);
+        const struct ckpt_map_source *a = find_hf(e, norm, &at), *b = find_hf(e, d, &at);
+        inner = a ? rows_of(a->tensor) : 0;
+        heads = b ? rows_of(b->tensor) : 0;
+        free(norm);
+        free(d);
+    }
+    for (int i = 0; i < n; i++) {
+        const char *item = ++list;
+        size_t len = strcspn(item, ",}");
+        bool is_inner = len == 1 && (*item == 'z' || *item == 'x');
+        rows[i] = is_inner ? inner : len == 2 && strncmp(item, "dt", 2) == 0 ? heads : 0;
+        rest -= rows[i];
+        n_rest += rows[i] == 0;
+        list += len;
+    }
+    if (rest < 0 || (n_rest ? rest % n_rest : rest != 0))
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows do not make %s", t->name,
+                             (long long)rows_of(t), rule->megatron);
+    for (int i = 0; i < n; i++)
+        rows[i] = rows[i] ? rows[i] : rest / n_rest;
+    return 0;
+}
+
+/* ---- one rule ---- */
+
+static int back_item(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                     int item, struct ckpt_map_source *const *items, int n, struct part *part)
+{
+    const struct s2s_ckpt_tensor *t = items[0]->tensor;
+    int64_t rows[MAX_ITEMS], begin = 0;
+    int rc;
+    switch (rule->transform) {
+    case CKPT_MAP_VOCAB:
+        return back_vocab(e, part, t);
+    case CKPT_MAP_QKV:
+        return back_qkv(e, part, items);
+    case CKPT_MAP_HEADS:
+        return back_heads(e, part, t);
+    case CKPT_MAP_SPLIT:
+        return back_split(e, part, items, n);
+    case CKPT_MAP_EXPERTS:
+        return back_experts(e, rule, layer, part);
+    case CKPT_MAP_CONCAT:
+        rc = concat_rows(e, rule, layer, t, rows);
+        for (int i = 0; rc == 0 && i < item; i++)
+            begin += rows[i];
+        if (rc == 0) {
+            set_shape(part, t, rows[item]);
+            add_rows(part, t, begin, rows[item]);
+        }
+        return rc;
+    default:
+        t = items[item]->tensor;
+        set_shape(part, t, rows_of(t));
+        add_whole(part, t);
+        return 0;
+    }
+}
+
+/* the part becomes a target, or one more layer of it */
+static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                    const struct ckpt_match *at, int64_t n_layers, const struct part *part)
+{
+    int64_t shape[S2S_MAX_DIMS];
+    int lead = n_layers > 0;
+    if (part->n_dims + lead > S2S_MAX_DIMS)
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: too many axes", part->first->name);
+    shape[0] = n_layers;
+    for (int d = 0; d < part->n_dims; d++)
+        shape[d + lead] = part->shape[d];
+    char *name = ckpt_map_fill(rule->megatron, at);
+    struct s2s_ckpt_target *target =
+        e->plan->n_targets ? &e->plan->targets[e->plan->n_targets - 1] : NULL;
+    bool more = target && lead && strcmp(target->name, name) == 0;
+    if (!more)
+        target = s2s_ckpt_plan_add(e->plan, name, part->first->dtype, part->n_dims + lead, shape);
+    free(name);
+    if (more && (target->dtype != part->first->dtype || target->n_dims != part->n_dims + lead ||
+                 memcmp(target->shape, shape, sizeof *shape * (size_t)target->n_dims) != 0))
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: another shape or dtype than in layer 0",
+                             part->first->name);
+    for (size_t i = 0; i < part->n_pieces; i++) {
+        const struct s2s_ckpt_piece *piece = &part->pieces[i];
+        s2s_ckpt_plan_piece(target, piece->source, piece->begin, piece->size);
+    }
+    return 0;
+}
+
+/* Is it the first of the layer's rules for its Hugging Face names? */
+static bool applies(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    if (rule->transform == CKPT_MAP_DROP || rule->transform == CKPT_MAP_AGAIN ||
+        !ckpt_map_in_section(e, rule->section, layer))
+        return false;
+    for (size_t i = 0; i < i_rule; i++) {
+        const struct ckpt_rule *before = &e->map.rules[i];
+        if (before->group == rule->group && before->transform != CKPT_MAP_DROP &&
+            strcmp(before->hf, rule->hf) == 0 && ckpt_map_in_section(e, before->section, layer))
+            return false;
+    }
+    return true;
+}
+
+/* stacked: n_layers > 0 */
+static int make_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                     int64_t n_layers, int item)
+{
+    struct ckpt_map_source *items[MAX_ITEMS];
+    struct ckpt_match at = {.layer = n_layers ? -1 : layer, .expert = -1, .item = item};
+    bool many = rule->transform != CKPT_MAP_EXPERTS && strstr(rule->hf, "{E}");
+    int rc = 0, n;
+    at.stacked = n_layers > 0;
+    for (int64_t expert = 0; rc == 0; expert++) {
+        struct part part = {.first = NULL};
+        if (find_items(e, rule, layer, expert, items, &n) < n)
+            break;
+        at.expert = many ? expert : -1;
+        rc = back_item(e, rule, layer, item, items, n, &part);
+        for (int i = 0; i < n; i++)
+            items[i]->used = true;
+        if (rc == 0)
+            rc = put_part(e, rule, &at, n_layers, &part);
+        free(part.pieces);
+        if (!many)
+            break;
+    }
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static void count_layers(struct ckpt_map_engine *e)
+{
+    struct ckpt_match match;
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *rule = &e->map.rules[i];
+        for (size_t k = 0; rule->group >= 0 && *rule->hf && k < e->n_sources; k++)
+            if (ckpt_map_match(rule->hf, e->sources[k].name, &match) && !match.stacked &&
+                match.layer >= e->n_layers[rule->group])
+                e->n_layers[rule->group] = match.layer + 1;
+    }
+    ckpt_map_sections_begin(e);
+}
+
+/* all layers of a stack have the same sections */
+static bool is_alike(const struct ckpt_map_engine *e, int group)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *rule = &e->map.rules[i];
+        if (rule->group != group || rule->section < 0)
+            continue;
+        bool first = ckpt_map_in_section(e, rule->section, 0);
+        for (int64_t layer = 1; layer < e->n_layers[group]; layer++)
+            if (ckpt_map_in_section(e, rule->section, layer) != first)
+                return false;
+    }
+    return true;
+}
+
+static bool is_stacked(const struct ckpt_map_engine *e, int group)
+{
+    if (group < 0 || e->map.stacks[group].numbered)
+        return false;
+    if (e->request->layers != CKPT_LAYERS_AUTO)
+        return e->request->layers == CKPT_LAYERS_STACKED;
+    return is_alike(e, group);
+}
+
+static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
+{
+    int n = ckpt_map_items(rule->hf);
+    for (int i = 0; i < (n ? n : 1); i++) {
+        struct ckpt_match at = hole(layer, 0, i);
+        if (find_hf(e, rule->hf, &at))
+            continue;
+        char *name = ckpt_map_fill(rule->hf, &at);
+        ckpt_map_miss(e, name, NULL);
+        free(name);
+    }
+}
+
+/* every source that the open end of a rule takes and no rule before it took; or, of names that the
+ * rule drops, those that are there */
+static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    struct ckpt_match match;
+    for (size_t i = 0; i < e->n_sources; i++) {
+        struct ckpt_map_source *source = &e->sources[i];
+        if (source->used || !ckpt_map_match(rule->hf, source->name, &match))
+            continue;
+        source->used = true;
+        if (rule->transform == CKPT_MAP_DROP)
+            continue;
+        char *name = ckpt_map_fill(rule->megatron, &match);
+        s2s_ckpt_plan_copy(e->plan, name, source->tensor);
+        free(name);
+    }
+}
+
+static bool is_open_rule(const struct ckpt_rule *rule)
+{
+    return ckpt_map_is_open(rule->hf) || rule->transform == CKPT_MAP_DROP;
+}
+
+/* what one rule lacks at the layers where it holds */
+static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    struct ckpt_map_source *items[MAX_ITEMS];
+    int64_t n_layers = rule->group < 0 ? 1 : e->n_layers[rule->group];
+    int n;
+    for (int64_t i = 0; !is_open_rule(rule) && i < n_layers; i++) {
+        int64_t layer = rule->group < 0 ? -1 : i;
+        if (!applies(e, i_rule, layer))
+            continue;
+        int found = find_items(e, rule, layer, 0, items, &n);
+        for (int k = 0; k < n; k++)
+            if (items[k])
+                items[k]->used = true; /* nothing that is missing is meant by it */
+        if (found < n && (found || !rule->optional))
+            note_absent(e, rule, layer);
+    }
+}
+
+/* one rule at all layers where it holds */
+static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    struct ckpt_map_source *items[MAX_ITEMS];
+    int64_t n_layers = rule->group < 0 ? 1 : e->n_layers[rule->group], present = 0;
+    bool stacked = is_stacked(e, rule->group);
+    int n_targets = rule->transform == CKPT_MAP_QKV || rule->transform == CKPT_MAP_SPLIT
+                        ? 1
+                        : ckpt_map_items(rule->megatron),
+        n, rc = 0;
+    if (is_open_rule(rule)) {
+        if (*rule->hf)
+            run_open_rule(e, rule);
+        return 0;
+    }
+    for (int item = 0; rc == 0 && item < (n_targets ? n_targets : 1); item++)
+        for (int64_t i = 0; rc == 0 && i < n_layers; i++) {
+            int64_t layer = rule->group < 0 ? -1 : i;
+            if (!applies(e, i_rule, layer) || find_items(e, rule, layer, 0, items, &n) < n)
+                continue;
+            present += item == 0;
+            rc = make_rule(e, rule, layer, stacked ? n_layers : 0, item);
+        }
+    if (rc == 0 && stacked && present && present != n_layers) {
+        rc = s2s_error_set(e->err, S2S_E_SHAPE,
+                           "%s: in %lld of %lld layers only, so layers cannot "
+                           "lie on one axis",
+                           rule->hf, (long long)present, (long long)n_layers);
+        s2s_error_hint(e->err, rc, "--layers numbered");
+    }
+    return rc;
+}
+
+int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
+                         struct ckpt_map_result *result, struct s2s_error *err)
+{
+    struct ckpt_map_engine e;
+    int rc = ckpt_map_begin(&e, plan, request, true, result, err);
+    if (rc == 0) {
+        count_layers(&e);
+        for (size_t i = 0; i < e.map.n_rules; i++)
+            note_rule(&e, i);
+        ckpt_map_miss_experts(&e);
+        ckpt_map_miss_layers(&e);
+        rc = ckpt_map_missed(&e);
+    }
+    for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)
+        rc = run_rule(&e, i);
+    ckpt_map_end(&e, result);
+    return rc;
+}

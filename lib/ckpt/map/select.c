@@ -1,0 +1,58 @@
+/* One part of a model of several, as a checkpoint of its own. */
+#include "lib/base/base.h"
+#include "lib/ckpt/map/map.h"
+#include "lib/ckpt/model.h"
+
+enum { MAX_SAID = 12 };
+
+/* what names begin with, up to the first dot, each once */
+static void list_beginnings(struct s2s_buf *out, const struct s2s_ckpt *ckpt)
+{
+    const char *last = "";
+    size_t last_len = 0, n = 0;
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const char *name = ckpt->tensors[i].name;
+        size_t len = strcspn(name, ".");
+        if (s2s_ckpt_is_state(name) || (len == last_len && memcmp(name, last, len) == 0))
+            continue;
+        if (n++ < MAX_SAID)
+            s2s_buf_printf(out, "%s%.*s.", n > 1 ? ", " : "", (int)len, name);
+        last = name;
+        last_len = len;
+    }
+    s2s_buf_puts(out, n > MAX_SAID ? ", .." : "");
+    s2s_buf_putc(out, 0);
+}
+
+int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *err)
+{
+    size_t len = strlen(part), kept = 0;
+    char *prefix = s2s_xasprintf("%s%s", part, len && part[len - 1] == '.' ? "" : ".");
+    len = strlen(prefix);
+    struct s2s_buf others = S2S_BUF_INIT;
+    list_beginnings(&others, ckpt);
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        char *name = ckpt_map_plain_name(t->name);
+        if (!s2s_ckpt_is_state(t->name) && strncmp(name, prefix, len) == 0 && name[len]) {
+            t->name = ckpt_arena_text(ckpt, name + len, strlen(name + len));
+            ckpt->tensors[kept++] = *t;
+        }
+        free(name);
+    }
+    ckpt->n_tensors = kept;
+    for (size_t i = 0; i < ckpt->n_objects; i++)
+        json_decref(ckpt->objects[i].value);
+    ckpt->n_objects = 0;
+    json_decref(ckpt->paths);
+    ckpt->paths = NULL;
+    ckpt->part = ckpt_arena_text(ckpt, prefix, len - 1);
+    int rc = kept ? ckpt_seal(ckpt, err)
+                  : s2s_error_set(err, S2S_E_NOTFOUND, "%s: no tensor's name begins with %s",
+                                  ckpt->path, prefix);
+    if (!kept)
+        s2s_error_hint(err, rc, "there are %s", others.data);
+    s2s_buf_release(&others);
+    free(prefix);
+    return rc;
+}

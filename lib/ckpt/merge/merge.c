@@ -1,0 +1,417 @@
+/*
+ * Megatron's rank folders as one checkpoint. Each mp_rank_TT[_PPP][_EEE] holds the tensors of one
+ * tensor-parallel, pipeline and expert-parallel rank under local names. Here every local tensor
+ * becomes one or more boxes of a tensor with its global name and shape: nothing is copied, the
+ * boxes point into the files. Names and layouts are those of Megatron-Core's torch_dist, so that
+ * what reads that reads this.
+ *
+ *   tp  merge_cut.c has the table of which axis is cut; gated fc1 is [w_r; v_r] on each rank,
+ *       Mamba's in_proj [z_r x_r B_r C_r dt_r], its conv1d [x_r B_r C_r]
+ *   pp  layers count from 0 on each rank; with virtual stages chunk v of rank p comes before chunk
+ *       v + 1 of any rank (Narayanan et al. 2021)
+ *   ep  local experts i of rank e are the global ones e * n_local + i
+ *   etp where experts are cut into fewer parts than the other layers, tensor rank t has part t %
+ * etp
+ *
+ * What several ranks hold whole must be equal bit for bit.
+ */
+#include "lib/ckpt/merge/merge_internal.h"
+
+#include "lib/base/base.h"
+
+enum { MAX_EXPERTS = 1 << 16 };
+
+/* ---- ranks ---- */
+
+static const json_t *args_of(const struct merge *m)
+{
+    const json_t *own = json_object_get(m->ckpt->common, m->ranks[0].folder);
+    return json_object_get(own, "args");
+}
+
+/* The integer of that name among the arguments; `absent` when there is none. */
+static int64_t arg(const struct merge *m, const char *name, int64_t absent)
+{
+    const json_t *value = json_object_get(args_of(m), name);
+    return json_is_integer(value) ? json_integer_value(value) : absent;
+}
+
+static int add_rank(struct merge *m, const char *folder)
+{
+    struct merge_rank rank = {.at = {0, 0, 0}};
+    int second = -1, third = -1, end = 0;
+    int n =
+        sscanf(folder, "mp_rank_%2d%n_%3d%n_%3d%n", &rank.at[0], &end, &second, &end, &third, &end);
+    if (n < 1 || rank.at[0] < 0 || second < -1 || third < -1 || folder[end] ||
+        strlen(folder) >= sizeof rank.folder)
+        return s2s_error_set(m->err, S2S_E_FORMAT, "%s: no folder of a Megatron rank", folder);
+    snprintf(rank.folder, sizeof rank.folder, "%s", folder);
+    rank.at[1] = second < 0 ? 0 : second;
+    rank.at[2] = third < 0 ? 0 : third;
+    s2s_grow(&m->ranks, m->n_ranks, &m->cap_ranks, sizeof *m->ranks);
+    m->ranks[m->n_ranks++] = rank;
+    /* without pipelines the second number is the expert rank */
+    if (second >= 0 && third < 0 && arg(m, "pipeline_model_parallel_size", 2) == 1) {
+        m->ranks[m->n_ranks - 1].at[1] = 0;
+        m->ranks[m->n_ranks - 1].at[2] = second;
+    }
+    return 0;
+}
+
+static int list_ranks(struct merge *m)
+{
+    const char *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach(m->ckpt->common, key, value)
+    {
+        if (rc == 0 && strcmp(key, "model_config") != 0) /* NeMo's, of all ranks */
+            rc = add_rank(m, key);
+    }
+    if (rc == 0 && m->n_ranks == 0)
+        rc = s2s_error_set(m->err, S2S_E_FORMAT, "no rank folder");
+    for (size_t i = 0; rc == 0 && i < m->n_ranks; i++)
+        for (int d = 0; d < 3; d++)
+            m->size[d] = m->ranks[i].at[d] >= m->size[d] ? m->ranks[i].at[d] + 1 : m->size[d];
+    return rc;
+}
+
+/* ---- which folders there are ---- */
+
+static bool has_rank(const struct merge *m, int tp, int pp, int ep)
+{
+    for (size_t i = 0; i < m->n_ranks; i++)
+        if (m->ranks[i].at[0] == tp && m->ranks[i].at[1] == pp && m->ranks[i].at[2] == ep)
+            return true;
+    return false;
+}
+
+/* Is every part of the dense layers in some folder of each stage, and every part of all experts? */
+static bool is_covered(const struct merge *m, int etp)
+{
+    const int tp = m->size[0], ep = m->size[2];
+    bool covered = true;
+    for (int p = 0; p < m->size[1] && covered; p++) {
+        for (int t = 0; t < tp && covered; t++) {
+            covered = false;
+            for (int e = 0; e < ep && !covered; e++)
+                covered = has_rank(m, t, p, e);
+        }
+        for (int i = 0; i < etp * ep && covered; i++) {
+            covered = false;
+            for (int t = i % etp; t < tp && !covered; t += etp)
+                covered = has_rank(m, t, p, i / etp);
+        }
+    }
+    return covered;
+}
+
+/*
+ * Of the ranks of a stage, counted by r, Megatron-Core makes tensor rank r % tp, and of the experts
+ * part r % etp of the expert rank r / etp % ep: so not all pairs of tp and ep are there. Can all
+ * folders be of such an etp?
+ */
+static bool can_be(const struct merge *m, int etp)
+{
+    const int tp = m->size[0], ep = m->size[2];
+    for (size_t i = 0; i < m->n_ranks; i++) {
+        bool possible = false;
+        for (int r = m->ranks[i].at[0]; r < tp * etp * ep && !possible; r += tp)
+            possible = r / etp % ep == m->ranks[i].at[2];
+        if (!possible)
+            return false;
+    }
+    return true;
+}
+
+/* What the saved arguments do not say, the folders may: 0 when they do not either. */
+static int guess_etp(const struct merge *m)
+{
+    int found = 0;
+    if (is_covered(m, m->size[0]))
+        return m->size[0];
+    for (int etp = 1; etp < m->size[0]; etp++)
+        if (m->size[0] % etp == 0 && can_be(m, etp) && is_covered(m, etp)) {
+            if (found)
+                return 0;
+            found = etp;
+        }
+    return found;
+}
+
+/* A folder is named by its tensor and its expert rank. Only where etp divides tp does that tell
+ * which part of the experts is in it. */
+static int find_etp(struct merge *m)
+{
+    const int64_t said = arg(m, "expert_tensor_parallel_size", 0);
+    const char *why = NULL;
+    m->etp = m->size[0];
+    if (m->n_local == 0)
+        return 0;
+    if (said > m->size[0])
+        why = "its ranks share folders, each of which keeps the part of the last one that wrote it";
+    else if (said > 0 && m->size[0] % said)
+        why = "the name of a folder does not tell which part of the experts is in it";
+    else if (json_is_true(json_object_get(args_of(m), "moe_extended_tp")))
+        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                             "experts cut over tensor and expert ranks (moe_extended_tp)");
+    if (why) {
+        int rc = s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                               "expert_tensor_parallel_size %lld does not divide "
+                               "tensor_model_parallel_size %d: %s",
+                               (long long)said, m->size[0], why);
+        return s2s_error_hint(m->err, rc, "such a model has to be saved as torch_dist");
+    }
+    m->etp = said > 0 ? (int)said : guess_etp(m);
+    m->etp = m->etp ? m->etp : m->size[0];
+    return 0;
+}
+
+static int check_ranks(struct merge *m)
+{
+    static const char *const names[3] = {
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"};
+    for (int d = 0; d < 3; d++) {
+        int64_t said = arg(m, names[d], m->size[d]);
+        if (said != m->size[d])
+            return s2s_error_set(m->err, S2S_E_NOTFOUND,
+                                 "the saved arguments say %s %lld, the rank folders are of %d",
+                                 names[d], (long long)said, m->size[d]);
+    }
+    int rc = find_etp(m);
+    if (rc < 0)
+        return rc;
+    if (!is_covered(m, m->etp)) {
+        char cut[40] = "";
+        if (m->n_local && (m->etp != m->size[0] || arg(m, "expert_tensor_parallel_size", 0)))
+            snprintf(cut, sizeof cut, " (experts cut into %d)", m->etp);
+        return s2s_error_set(
+            m->err, S2S_E_NOTFOUND,
+            "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing", m->n_ranks,
+            m->size[0], m->size[1], m->size[2], cut);
+    }
+    const int64_t experts = arg(m, "num_experts", 0);
+    if (m->n_local && experts > 0 && experts != m->n_local * m->size[2])
+        return s2s_error_set(m->err, S2S_E_SHAPE,
+                             "the saved arguments say num_experts %lld, the rank folders have %lld",
+                             (long long)experts, (long long)(m->n_local * m->size[2]));
+    return 0;
+}
+
+/* ---- local names ---- */
+
+int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
+                          const struct s2s_ckpt_tensor *t)
+{
+    const char *slash = strchr(t->name, '/');
+    *local = (struct merge_local){.tensor = t};
+    for (size_t i = 0; slash && i < m->n_ranks && !local->rank; i++)
+        if (strlen(m->ranks[i].folder) == (size_t)(slash - t->name) &&
+            strncmp(m->ranks[i].folder, t->name, (size_t)(slash - t->name)) == 0)
+            local->rank = &m->ranks[i];
+    if (!local->rank)
+        return s2s_error_set(m->err, S2S_E_FORMAT, "%s belongs to no rank", t->name);
+    local->name = slash + 1;
+    size_t digits =
+        strncmp(local->name, "model", 5) == 0 ? strspn(local->name + 5, "0123456789") : 0;
+    if (digits && digits < 4 && local->name[5 + digits] == '.') {
+        local->chunk = (int)strtol(local->name + 5, NULL, 10);
+        local->name += digits + 6;
+    }
+    return 0;
+}
+
+/* Where the number of a layer stands; NULL: there is none. */
+static const char *layer_of(const char *name, int64_t *layer)
+{
+    const char *rest;
+    size_t prefix_len;
+    return ckpt_name_layer(name, &prefix_len, layer, &rest) && *layer >= 0 ? name + prefix_len
+                                                                           : NULL;
+}
+
+static struct merge_stack *stack_of(struct merge *m, const char *name, size_t len)
+{
+    for (size_t i = 0; i < m->n_stacks; i++)
+        if (strlen(m->stacks[i].prefix) == len && memcmp(m->stacks[i].prefix, name, len) == 0)
+            return &m->stacks[i];
+    s2s_grow(&m->stacks, m->n_stacks, &m->cap_stacks, sizeof *m->stacks);
+    m->stacks[m->n_stacks] = (struct merge_stack){
+        s2s_xstrndup(name, len),
+        s2s_xcalloc((size_t)m->n_chunks * (size_t)m->size[1], sizeof(int64_t))};
+    return &m->stacks[m->n_stacks++];
+}
+
+int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **end)
+{
+    static const char sequential[] = "experts.local_experts.";
+    const char *at = strstr(name, sequential);
+    char *stop;
+    *begin = *end = name;
+    if (at) {
+        *begin = at + strlen("experts.");
+        int64_t index = strtol(at + strlen(sequential), &stop, 10);
+        *end = stop;
+        return index;
+    }
+    if (!strstr(name, "mlp.experts.linear_fc"))
+        return -1;
+    at = name + strlen(name);
+    *end = at;
+    while (at > name && strchr("0123456789", at[-1]))
+        at--;
+    *begin = at;
+    return *at ? strtol(at, NULL, 10) : -1;
+}
+
+/* Stages, layers and experts of each rank. */
+static int survey(struct merge *m)
+{
+    struct merge_local local;
+    const char *begin, *end;
+    int64_t layer;
+    m->n_chunks = 1;
+    for (size_t i = 0; i < m->ckpt->n_tensors; i++) {
+        int rc = ckpt_merge_find_local(&local, m, &m->ckpt->tensors[i]);
+        if (rc < 0)
+            return rc;
+        m->n_chunks = local.chunk >= m->n_chunks ? local.chunk + 1 : m->n_chunks;
+        int64_t expert = ckpt_merge_expert_of(local.name, &begin, &end);
+        if (expert >= MAX_EXPERTS)
+            return s2s_error_set(m->err, S2S_E_FORMAT, "%s: absurd expert", local.name);
+        m->n_local = expert >= m->n_local ? expert + 1 : m->n_local;
+    }
+    if (m->n_local == 0 && arg(m, "num_experts", 0) > 0)
+        m->n_local = arg(m, "num_experts", 0) / m->size[2]; /* all of a rank in one tensor */
+    if (m->n_local > MAX_EXPERTS)
+        return s2s_error_set(m->err, S2S_E_FORMAT, "the saved arguments say num_experts %lld",
+                             (long long)arg(m, "num_experts", 0));
+    for (size_t i = 0; i < m->ckpt->n_tensors; i++) {
+        ckpt_merge_find_local(&local, m, &m->ckpt->tensors[i]);
+        const char *at = layer_of(local.name, &layer);
+        if (!at)
+            continue;
+        struct merge_stack *stack = stack_of(m, local.name, (size_t)(at - local.name));
+        int64_t *n = &stack->n[local.chunk * m->size[1] + local.rank->at[1]];
+        *n = layer >= *n ? layer + 1 : *n;
+    }
+    return 0;
+}
+
+/*
+ * Norms of Megatron-Core's own layers are modules of their own there and are stored under the names
+ * of Transformer Engine's fused ones (sharded_state_dict_keys_map of its GPT, BERT and T5 layers;
+ * its vision layers have none). at: behind "layers.7." and what it wraps; *len: of what is
+ * replaced. NULL: keep the name.
+ */
+static const char *fused_norm(const struct merge *m, const struct merge_local *local,
+                              const char *at, size_t *len)
+{
+    static const char *const names[][2] = {
+        {"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
+        {"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}};
+    static const char *const beside[] = {"input_layernorm.weight",
+                                         "self_attention.linear_qkv.weight"};
+    const char *fused = NULL;
+    for (size_t i = 0; i < 2 && !fused; i++) {
+        *len = strlen(names[i][0]);
+        fused = strncmp(at, names[i][0], *len) == 0 ? names[i][1] : NULL;
+    }
+    bool keep = !fused || strstr(local->name, "vision") || strstr(local->name, "radio");
+    for (size_t i = 0; i < 2 && !keep; i++) {
+        char *name = s2s_xasprintf("%.*s%s", (int)(at - local->tensor->name), local->tensor->name,
+                                   beside[i]);
+        keep = s2s_ckpt_find(m->ckpt, name) == NULL;
+        free(name);
+    }
+    return keep ? NULL : fused;
+}
+
+/* A layer of multi-token prediction has a transformer's layer in it. */
+static const char *inner_layer(const char *rest)
+{
+    static const char *const names[] = {"transformer_layer.", "mtp_model_layer."};
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(rest, names[i], strlen(names[i])) == 0)
+            return rest + strlen(names[i]);
+    return rest;
+}
+
+char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
+{
+    int64_t layer, first = 0;
+    const char *at = layer_of(local->name, &layer), *output = strstr(local->name, "output_layer.");
+    if (m->tied && output && strcmp(output, "output_layer.weight") == 0)
+        return s2s_xasprintf("%.*sembedding.word_embeddings.weight", (int)(output - local->name),
+                             local->name);
+    if (!at)
+        return s2s_xstrdup(local->name);
+    const struct merge_stack *stack = stack_of(m, local->name, (size_t)(at - local->name));
+    for (int i = 0; i < local->chunk * m->size[1] + local->rank->at[1]; i++)
+        first += stack->n[i];
+    size_t len = 0;
+    const char *rest = at + strspn(at, "0123456789") + 1, *norm = inner_layer(rest);
+    const char *fused = fused_norm(m, local, norm, &len);
+    return s2s_xasprintf("%.*s%lld.%.*s%s%s", (int)(at - local->name), local->name,
+                         (long long)(first + layer), (int)(norm - rest), rest, fused ? fused : "",
+                         norm + (fused ? len : 0));
+}
+
+/* Of the ranks' states what belongs to the run as a whole. */
+static void merge_common(struct merge *m)
+{
+    static const char *const keys[] = {"args", "checkpoint_version", "iteration",
+                                       "opt_param_scheduler",
+                                       "num_floating_point_operations_so_far"};
+    const json_t *own = json_object_get(m->ckpt->common, m->ranks[0].folder);
+    json_t *common = json_object();
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (json_object_get(own, keys[i]))
+            json_object_set(common, keys[i], json_object_get(own, keys[i]));
+    json_decref(m->ckpt->common);
+    m->ckpt->common = common;
+}
+
+static int merge(struct merge *m)
+{
+    struct merge_local local;
+    int rc = list_ranks(m);
+    if (rc == 0)
+        rc = survey(m);
+    if (rc == 0)
+        rc = check_ranks(m);
+    m->tied = rc == 0 &&
+              json_is_false(json_object_get(args_of(m), "untie_embeddings_and_output_weights"));
+    for (size_t i = 0; rc == 0 && i < m->ckpt->n_tensors; i++) {
+        if (ckpt_merge_is_extra(m->ckpt->tensors[i].name))
+            continue;
+        ckpt_merge_find_local(&local, m, &m->ckpt->tensors[i]);
+        char *name = ckpt_merge_global_name(m, &local);
+        rc = ckpt_merge_cut(m, &local, name);
+        free(name);
+    }
+    if (rc == 0)
+        rc = ckpt_merge_objects(m);
+    if (rc == 0)
+        rc = ckpt_merge_join(m);
+    if (rc < 0)
+        return rc;
+    merge_common(m);
+    return ckpt_seal(m->ckpt, m->err);
+}
+
+int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct merge m = {.ckpt = ckpt, .err = err};
+    if (strcmp(ckpt->format, "mp_rank") != 0)
+        return 0;
+    int rc = merge(&m);
+    for (size_t i = 0; i < m.n_stacks; i++) {
+        free(m.stacks[i].prefix);
+        free(m.stacks[i].n);
+    }
+    free(m.stacks);
+    free(m.ranks);
+    free(m.parts);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
+}

@@ -1,0 +1,340 @@
+/* How the parallel ranks of Megatron cut each kind of tensor: from a local tensor to its boxes. */
+#include "lib/ckpt/merge/merge_internal.h"
+
+#include <fnmatch.h>
+
+#include "lib/base/base.h"
+
+enum cut {
+    WHOLE,    /* every rank has all of it */
+    AXIS_0,   /* cut by rows */
+    AXIS_1,   /* cut by columns */
+    GATED,    /* rows, of two halves each; rows alone where the model is not gated */
+    IN_PROJ,  /* rows of z, x, B, C, dt: five tensors */
+    CONV,     /* rows of x, B, C: three tensors */
+    FC1,      /* an expert's, gated or not */
+    FC2,      /* an expert's, cut by columns */
+    FC2_BIAS, /* an expert's, whole */
+    PACKED_1, /* all local experts' fc1 as [n, hidden, ffn] in one [hidden, n * ffn] */
+    PACKED_2, /* all local experts' fc2 as [n, ffn, hidden] in one [n * ffn, hidden] */
+};
+
+/* The first that fits the end of a local name; others are whole. {i} is the local expert. */
+static const struct {
+    const char *pattern;
+    enum cut cut;
+} table[] = {
+    {"*embedding.word_embeddings.weight", AXIS_0},
+    {"*output_layer.weight", AXIS_0},
+    {"*output_layer.bias", AXIS_0},
+    {"*attention.linear_qkv.weight", AXIS_0},
+    {"*attention.linear_qkv.bias", AXIS_0},
+    {"*attention.linear_q.weight", AXIS_0},
+    {"*attention.linear_q.bias", AXIS_0},
+    {"*attention.linear_kv.weight", AXIS_0},
+    {"*attention.linear_kv.bias", AXIS_0},
+    {"*attention.linear_q_proj.weight", AXIS_0},
+    {"*attention.linear_q_up_proj.weight", AXIS_0},
+    {"*attention.linear_kv_up_proj.weight", AXIS_0},
+    {"*attention.linear_proj.weight", AXIS_1},
+    {"*mlp.experts.local_experts.*.linear_fc1.weight", FC1},
+    {"*mlp.experts.local_experts.*.linear_fc1.bias", FC1},
+    {"*mlp.experts.local_experts.*.linear_fc2.weight", FC2},
+    {"*mlp.experts.local_experts.*.linear_fc2.bias", FC2_BIAS},
+    {"*mlp.experts.linear_fc1.weight[0-9]*", FC1},
+    {"*mlp.experts.linear_fc1.bias[0-9]*", FC1},
+    {"*mlp.experts.linear_fc2.weight[0-9]*", FC2},
+    {"*mlp.experts.linear_fc2.bias[0-9]*", FC2_BIAS},
+    {"*mlp.experts.weight1", PACKED_1},
+    {"*mlp.experts.weight2", PACKED_2},
+    {"*linear_fc1.weight", GATED},
+    {"*linear_fc1.bias", GATED},
+    {"*linear_fc2.weight", AXIS_1},
+    {"*mixer.in_proj.weight", IN_PROJ},
+    {"*mixer.conv1d.weight", CONV},
+    {"*mixer.conv1d.bias", CONV},
+    {"*mixer.A_log", AXIS_0},
+    {"*mixer.D", AXIS_0},
+    {"*mixer.dt_bias", AXIS_0},
+    {"*mixer.norm.weight", AXIS_0},
+    {"*mixer.out_proj.weight", AXIS_1},
+    {"*vision_model.embedder.weight", AXIS_0},
+    {"*vision_model.embedder.bias", AXIS_0},
+    {"*radio_model.embedder.weight", AXIS_0},
+    {"*radio_model.embedder.bias", AXIS_0},
+    {"*vision_model.video_embedder.weight", AXIS_0},
+    {"*eh_proj.weight", AXIS_0},
+};
+
+/* A box of `whole` [n_dims] at `offset`, of the `size` elements from element `from` of the local
+ * tensor on, by `stride`. */
+struct box {
+    int n_dims;
+    int64_t whole[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS], stride[S2S_MAX_DIMS];
+    int64_t from;
+};
+
+static void add_part(struct merge *m, const struct merge_local *local, const char *name,
+                     const struct box *box)
+{
+    const struct ckpt_chunk *chunk = local->tensor->chunks;
+    s2s_grow(&m->parts, m->n_parts, &m->cap_parts, sizeof *m->parts);
+    struct merge_part *part = &m->parts[m->n_parts++];
+    *part =
+        (struct merge_part){.tensor = *local->tensor, .chunk = *chunk, .from = local->tensor->name};
+    part->tensor.name = ckpt_arena_text(m->ckpt, name, strlen(name));
+    part->tensor.n_dims = box->n_dims;
+    part->tensor.shape = ckpt_arena_ints(m->ckpt, box->whole, box->n_dims);
+    part->chunk.offset = ckpt_arena_ints(m->ckpt, box->offset, box->n_dims);
+    part->chunk.size = ckpt_arena_ints(m->ckpt, box->size, box->n_dims);
+    part->chunk.stride = ckpt_arena_ints(m->ckpt, box->stride, box->n_dims);
+    part->chunk.data += box->from * (int64_t)s2s_dtype_size(local->tensor->dtype);
+}
+
+/* The local tensor as it is. */
+static struct box box_of(const struct merge_local *local)
+{
+    const struct s2s_ckpt_tensor *t = local->tensor;
+    struct box box = {.n_dims = t->n_dims};
+    for (int d = 0; d < t->n_dims; d++) {
+        box.whole[d] = box.size[d] = t->shape[d];
+        box.stride[d] = t->chunks->stride[d];
+    }
+    return box;
+}
+
+/* Rows [begin, begin + n) of the local tensor, rank `r` of `t` in a tensor (or section) of t * n
+ * rows that starts at row `first` of `rows`. */
+static struct box rows_of(const struct box *all, int64_t begin, int64_t n, int64_t first,
+                          int64_t rows, int r)
+{
+    struct box box = *all;
+    box.from += begin * all->stride[0];
+    box.size[0] = n;
+    box.whole[0] = rows;
+    box.offset[0] = first + n * r;
+    return box;
+}
+
+static int bad_shape(const struct merge *m, const struct merge_local *local, const char *what)
+{
+    char text[200];
+    return s2s_error_set(m->err, S2S_E_SHAPE, "%s: shape %s %s", local->tensor->name,
+                         ckpt_shape_text(text, local->tensor->shape, local->tensor->n_dims), what);
+}
+
+/* The tensor of the same rank whose name has `to` and what follows for `from` and what follows. */
+static const struct s2s_ckpt_tensor *sibling(const struct merge *m, const struct merge_local *local,
+                                             const char *from, const char *to)
+{
+    const char *at = strstr(local->tensor->name, from);
+    if (!at)
+        return NULL;
+    char *name = s2s_xasprintf("%.*s%s", (int)(at - local->tensor->name), local->tensor->name, to);
+    const struct s2s_ckpt_tensor *found = s2s_ckpt_find(m->ckpt, name);
+    free(name);
+    return found;
+}
+
+/* Whether the rows of an MLP's fc1 are two halves, which its own fc2 tells: modules of one model
+ * differ (a language model and a vision tower). */
+static int find_gated(struct merge *m, const struct merge_local *local, bool *gated)
+{
+    const char *number = local->name + strlen(local->name);
+    while (number > local->name && strchr("0123456789", number[-1]))
+        number--;
+    char *fc2 = s2s_xasprintf("linear_fc2.weight%s", number);
+    const struct s2s_ckpt_tensor *fc1 = local->tensor,
+                                 *down = sibling(m, local, "linear_fc1.", fc2);
+    free(fc2);
+    if (!down || fc1->n_dims < 1 || down->n_dims != 2)
+        return s2s_error_set(m->err, S2S_E_NOTFOUND, "%s: its MLP has no linear_fc2 that fits",
+                             fc1->name);
+    *gated = fc1->shape[0] == 2 * down->shape[1];
+    return *gated || fc1->shape[0] == down->shape[1]
+               ? 0
+               : s2s_error_set(m->err, S2S_E_SHAPE,
+                               "%s: %lld rows, its linear_fc2 has %lld columns", fc1->name,
+                               (long long)fc1->shape[0], (long long)down->shape[1]);
+}
+
+static int cut_rows(struct merge *m, const struct merge_local *local, const char *name, bool halves)
+{
+    const int t = m->size[0], r = local->rank->at[0];
+    const struct box all = box_of(local);
+    const int64_t n = all.n_dims ? all.size[0] / (halves ? 2 : 1) : 0;
+    if (all.n_dims < 1 || (halves && all.size[0] % 2))
+        return bad_shape(m, local, "cannot be cut by rows");
+    for (int64_t half = 0; half < (halves ? 2 : 1); half++) {
+        struct box box = rows_of(&all, half * n, n, half * n * t, all.size[0] * t, r);
+        add_part(m, local, name, &box);
+    }
+    return 0;
+}
+
+static int cut_columns(struct merge *m, const struct merge_local *local, const char *name)
+{
+    struct box box = box_of(local);
+    if (box.n_dims != 2)
+        return bad_shape(m, local, "cannot be cut by columns");
+    box.whole[1] *= m->size[0];
+    box.offset[1] = box.size[1] * local->rank->at[0];
+    add_part(m, local, name, &box);
+    return 0;
+}
+
+/* Rows of sections, each a tensor NAME.LETTER of its own. */
+static int cut_sections(struct merge *m, const struct merge_local *local, const char *name,
+                        const char *const *letters, const int64_t *rows, int n)
+{
+    const struct box all = box_of(local);
+    int64_t at = 0, sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += rows[i];
+    if (all.n_dims < 1 || all.size[0] != sum)
+        return bad_shape(m, local, "is none of the Mamba layer's other tensors");
+    for (int i = 0; i < n; at += rows[i++]) {
+        struct box box = rows_of(&all, at, rows[i], 0, rows[i] * m->size[0], local->rank->at[0]);
+        char *section = s2s_xasprintf("%s.%s", name, letters[i]);
+        add_part(m, local, section, &box);
+        free(section);
+    }
+    return 0;
+}
+
+/* Rows of z, x, B, C, dt on this rank: the other tensors of the layer tell them. */
+static int mamba(struct merge *m, const struct merge_local *local, const char *name, enum cut cut)
+{
+    static const char *const letters[] = {"z", "x", "B", "C", "dt"};
+    const struct s2s_ckpt_tensor *out = sibling(m, local, "mixer.", "mixer.out_proj.weight");
+    const struct s2s_ckpt_tensor *conv = sibling(m, local, "mixer.", "mixer.conv1d.weight");
+    const struct s2s_ckpt_tensor *heads = sibling(m, local, "mixer.", "mixer.A_log");
+    if (!out || !conv || !heads || out->n_dims != 2 || conv->n_dims < 1 || heads->n_dims != 1 ||
+        conv->shape[0] < out->shape[1] || (conv->shape[0] - out->shape[1]) % 2)
+        return s2s_error_set(m->err, S2S_E_NOTFOUND,
+                             "%s: its layer has no out_proj, conv1d and A_log that fit",
+                             local->tensor->name);
+    const int64_t inner = out->shape[1], state = (conv->shape[0] - inner) / 2;
+    const int64_t rows[] = {inner, inner, state, state, heads->shape[0]};
+    return cut == IN_PROJ ? cut_sections(m, local, name, letters, rows, 5)
+                          : cut_sections(m, local, name, letters + 1, rows + 1, 3);
+}
+
+/* One expert: box [1, ...] of the tensor of all. */
+static int expert(struct merge *m, const struct merge_local *local, const char *name, enum cut cut)
+{
+    const char *begin, *end;
+    const int64_t index = ckpt_merge_expert_of(name, &begin, &end);
+    const int t = m->etp, r = local->rank->at[0] % m->etp;
+    const struct box one = box_of(local);
+    bool gated = false;
+    if (index < 0 || one.n_dims + 1 > S2S_MAX_DIMS || one.n_dims < 1 ||
+        (cut == FC2 && one.n_dims != 2))
+        return bad_shape(m, local, "is none of an expert");
+    int rc = cut == FC1 ? find_gated(m, local, &gated) : 0;
+    if (rc < 0)
+        return rc;
+    struct box box = {.n_dims = one.n_dims + 1};
+    memcpy(box.whole + 1, one.whole, sizeof(int64_t) * (size_t)one.n_dims);
+    memcpy(box.size + 1, one.size, sizeof(int64_t) * (size_t)one.n_dims);
+    memcpy(box.stride + 1, one.stride, sizeof(int64_t) * (size_t)one.n_dims);
+    box.whole[0] = m->n_local * m->size[2];
+    box.size[0] = 1;
+    box.offset[0] = local->rank->at[2] * m->n_local + index;
+    /* "experts.local_experts.3.linear_fc1.weight" and "experts.linear_fc1.weight3" are
+     * "experts.experts.linear_fc1.weight" */
+    const char *experts = strstr(name, "mlp.experts.") + strlen("mlp.experts.");
+    char *all = begin == experts ? s2s_xasprintf("%.*sexperts%s", (int)(begin - name), name, end)
+                                 : s2s_xasprintf("%.*sexperts.%.*s", (int)(experts - name), name,
+                                                 (int)(begin - experts), experts);
+    if (cut == FC2) {
+        box.whole[2] *= t;
+        box.offset[2] = one.size[1] * r;
+        add_part(m, local, all, &box);
+    } else if (cut == FC2_BIAS) {
+        add_part(m, local, all, &box);
+    } else {
+        const int64_t halves = gated ? 2 : 1, n = one.size[0] / halves;
+        box.whole[1] = one.size[0] * t;
+        box.size[1] = n;
+        for (int64_t half = 0; half < halves; half++) {
+            struct box piece = box;
+            piece.from = half * n * one.stride[0];
+            piece.offset[1] = half * n * t + n * r;
+            add_part(m, local, all, &piece);
+        }
+    }
+    free(all);
+    return 0;
+}
+
+/* All local experts in one tensor, which Megatron views as [n, hidden, ffn] or [n, ffn, hidden]. */
+static int packed_experts(struct merge *m, const struct merge_local *local, const char *name,
+                          enum cut cut)
+{
+    const struct box all = box_of(local);
+    const int64_t n = m->n_local;
+    const int t = m->etp, r = local->rank->at[0] % m->etp;
+    if (all.n_dims != 2 || n < 1 || all.size[cut == PACKED_1] % n || all.stride[1] != 1 ||
+        all.stride[0] != all.size[1])
+        return bad_shape(m, local, "does not divide into the rank's experts");
+    const int64_t hidden = all.size[cut == PACKED_1 ? 0 : 1];
+    const int64_t ffn = all.size[cut == PACKED_1] / n;
+    const struct s2s_ckpt_tensor *down = sibling(m, local, "weight1", "weight2");
+    if (cut == PACKED_1 && (!down || down->n_dims != 2 || down->shape[0] < 1 ||
+                            (ffn * n != down->shape[0] && ffn * n != 2 * down->shape[0])))
+        return bad_shape(m, local, "has no weight2 that fits");
+    const int64_t halves = cut == PACKED_1 && ffn * n != down->shape[0] ? 2 : 1;
+    const int64_t piece = ffn / halves;
+    struct box box = {.n_dims = 3, .offset = {local->rank->at[2] * n}};
+    const bool first = cut == PACKED_1; /* [n, ffn, hidden]; else [n, hidden, ffn] */
+    const int f = first ? 1 : 2, h = first ? 2 : 1;
+    box.whole[0] = n * m->size[2];
+    box.whole[f] = ffn * t;
+    box.whole[h] = box.size[h] = hidden;
+    box.size[0] = n;
+    box.size[f] = piece;
+    box.stride[0] = hidden * ffn;
+    box.stride[f] = first ? 1 : hidden;
+    box.stride[h] = first ? ffn : 1;
+    char *to = s2s_xasprintf("%.*sexperts.linear_fc%d.weight",
+                             (int)(strlen(name) - strlen("weight1")), name, first ? 1 : 2);
+    for (int64_t half = 0; half < halves; half++) {
+        box.from = half * piece;
+        box.offset[f] = half * piece * t + piece * r;
+        add_part(m, local, to, &box);
+    }
+    free(to);
+    return 0;
+}
+
+int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name)
+{
+    enum cut cut = WHOLE;
+    bool gated;
+    int rc;
+    for (size_t i = 0; i < sizeof table / sizeof *table && cut == WHOLE; i++)
+        if (fnmatch(table[i].pattern, name, 0) == 0)
+            cut = table[i].cut;
+    struct box box = box_of(local);
+    switch (cut) {
+    case WHOLE:
+        add_part(m, local, name, &box);
+        return 0;
+    case AXIS_0:
+        return cut_rows(m, local, name, false);
+    case GATED:
+        rc = find_gated(m, local, &gated);
+        return rc < 0 ? rc : cut_rows(m, local, name, gated);
+    case AXIS_1:
+        return cut_columns(m, local, name);
+    case IN_PROJ:
+    case CONV:
+        return mamba(m, local, name, cut);
+    case PACKED_1:
+    case PACKED_2:
+        return packed_experts(m, local, name, cut);
+    default:
+        return expert(m, local, name, cut);
+    }
+}

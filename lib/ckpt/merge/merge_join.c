@@ -1,0 +1,114 @@
+/* Boxes of all ranks, sorted into whole tensors; what several ranks hold must be equal. */
+#include "lib/ckpt/merge/merge_internal.h"
+
+#include "lib/base/base.h"
+
+static int compare_ints(const int64_t *a, const int64_t *b, int n)
+{
+    for (int d = 0; d < n; d++)
+        if (a[d] != b[d])
+            return a[d] < b[d] ? -1 : 1;
+    return 0;
+}
+
+/* by name, then by place; equal ones in the order of their ranks */
+static int by_place(const void *a, const void *b)
+{
+    const struct merge_part *x = a, *y = b;
+    int order = strcmp(x->tensor.name, y->tensor.name);
+    if (order == 0)
+        order = (x->tensor.n_dims > y->tensor.n_dims) - (x->tensor.n_dims < y->tensor.n_dims);
+    if (order == 0)
+        order = compare_ints(x->chunk.offset, y->chunk.offset, x->tensor.n_dims);
+    return order ? order : strcmp(x->from, y->from);
+}
+
+static struct s2s_ckpt_tensor alone(const struct merge_part *part, struct ckpt_chunk *chunk,
+                                    const int64_t *zeros)
+{
+    struct s2s_ckpt_tensor tensor = part->tensor;
+    *chunk = part->chunk;
+    chunk->offset = zeros;
+    tensor.shape = chunk->size;
+    tensor.n_chunks = 1;
+    tensor.chunks = chunk;
+    return tensor;
+}
+
+/* Two ranks' copies of the same box. */
+static int check_equal(struct merge *m, const struct merge_part *a, const struct merge_part *b)
+{
+    static const int64_t zeros[S2S_MAX_DIMS];
+    const size_t itemsize = s2s_dtype_size(a->tensor.dtype);
+    struct ckpt_chunk chunks[2];
+    struct s2s_ckpt_tensor left = alone(a, &chunks[0], zeros), right = alone(b, &chunks[1], zeros);
+    struct s2s_ckpt_walk walk;
+    char *bytes = s2s_xmalloc(2 * S2S_CKPT_PIECE);
+    int rc = 0;
+    bool equal = true;
+    s2s_ckpt_walk_begin(&walk, left.shape, left.n_dims, itemsize);
+    while (rc == 0 && equal && s2s_ckpt_walk_next(&walk)) {
+        size_t len = (size_t)ckpt_box_numel(walk.box, left.n_dims) * itemsize;
+        rc = s2s_ckpt_read(m->ckpt, &left, walk.begin, walk.box, bytes, m->err);
+        if (rc == 0)
+            rc = s2s_ckpt_read(m->ckpt, &right, walk.begin, walk.box, bytes + S2S_CKPT_PIECE,
+                               m->err);
+        equal = rc < 0 || memcmp(bytes, bytes + S2S_CKPT_PIECE, len) == 0;
+    }
+    free(bytes);
+    if (rc == 0 && !equal)
+        rc = s2s_error_set(m->err, S2S_E_FORMAT,
+                           "%s and %s should be copies of one tensor and differ", a->from, b->from);
+    return rc;
+}
+
+/* Parts [begin, end) are one tensor. */
+static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, size_t end)
+{
+    const struct merge_part *first = &m->parts[begin];
+    *tensor = first->tensor;
+    tensor->n_chunks = 0;
+    tensor->chunks = ckpt_arena(m->ckpt, (end - begin) * sizeof *tensor->chunks);
+    for (size_t i = begin; i < end; i++) {
+        const struct merge_part *part = &m->parts[i], *before = part - 1;
+        if (part->tensor.n_dims != first->tensor.n_dims ||
+            compare_ints(part->tensor.shape, first->tensor.shape, first->tensor.n_dims) ||
+            part->tensor.dtype != first->tensor.dtype)
+            return s2s_error_set(m->err, S2S_E_SHAPE, "%s and %s have other shapes or dtypes",
+                                 first->from, part->from);
+        if (i > begin &&
+            compare_ints(part->chunk.offset, before->chunk.offset, first->tensor.n_dims) == 0) {
+            int rc = check_equal(m, before, part);
+            if (rc < 0)
+                return rc;
+            continue;
+        }
+        tensor->chunks[tensor->n_chunks++] = part->chunk;
+    }
+    return 0;
+}
+
+int ckpt_merge_join(struct merge *m)
+{
+    struct s2s_ckpt *ckpt = m->ckpt;
+    struct s2s_ckpt_tensor *tensors = s2s_xcalloc(m->n_parts + 1, sizeof *tensors);
+    size_t n = 0;
+    int rc = 0;
+    if (m->n_parts)
+        qsort(m->parts, m->n_parts, sizeof *m->parts, by_place);
+    for (size_t begin = 0, end; rc == 0 && begin < m->n_parts; begin = end) {
+        for (end = begin + 1; end < m->n_parts &&
+                              strcmp(m->parts[end].tensor.name, m->parts[begin].tensor.name) == 0;)
+            end++;
+        rc = join(m, &tensors[n++], begin, end);
+    }
+    if (rc < 0) {
+        free(tensors);
+        return rc;
+    }
+    free(ckpt->tensors);
+    ckpt->tensors = tensors;
+    ckpt->n_tensors = n;
+    ckpt->cap_tensors = m->n_parts + 1;
+    return 0;
+}

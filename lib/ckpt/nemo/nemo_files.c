@@ -1,0 +1,128 @@
+/* The small files of a .nemo: what a configuration names, and the tokenizer. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/to_nemo.h"
+#include "lib/conf/conf.h"
+
+static const char VOCAB[] = "tokenizer.vocab", WORDS[] = "vocab.txt";
+
+static bool in_folder(const struct s2s_ckpt *ckpt, const char *name)
+{
+    return ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, name, R_OK, 0) == 0;
+}
+
+/* ---- the tokenizer ---- */
+
+int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
+                            const struct s2s_nemo_options *options, json_t **labels,
+                            struct s2s_error *err)
+{
+    const char *path = options->tokenizer ? options->tokenizer : CKPT_NEMO_TOKENIZER;
+    struct s2s_buf vocab = S2S_BUF_INIT, words = S2S_BUF_INIT;
+    char *bytes;
+    size_t len;
+    *labels = NULL;
+    if (options->without_tokenizer ||
+        (!options->tokenizer && !in_folder(ckpt, CKPT_NEMO_TOKENIZER)))
+        return 0;
+    if (!options->tokenizer && ckpt_is_strange_link(ckpt->dir_fd, CKPT_NEMO_TOKENIZER)) {
+        s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", CKPT_NEMO_TOKENIZER);
+        return 0;
+    }
+    int rc = ckpt_slurp(options->tokenizer ? AT_FDCWD : ckpt->dir_fd, path, CKPT_MAX_SIDE_FILE,
+                        &bytes, &len, err);
+    if (rc < 0)
+        return rc;
+    rc = ckpt_sentencepiece(labels, &vocab, &words, bytes, len, err);
+    if (rc == 0) {
+        ckpt_side_add(&out->files, CKPT_NEMO_TOKENIZER, bytes, len);
+        ckpt_side_add(&out->files, VOCAB, vocab.data, vocab.len);
+        ckpt_side_add(&out->files, WORDS, words.data ? words.data : "", words.len);
+    } else {
+        s2s_error_add(err, rc, "%s%s%s", options->tokenizer ? "" : ckpt->path,
+                      options->tokenizer ? "" : "/", path);
+        json_decref(*labels);
+        *labels = NULL;
+    }
+    s2s_buf_release(&vocab);
+    s2s_buf_release(&words);
+    free(bytes);
+    return rc;
+}
+
+/* ---- files that a configuration names ---- */
+
+/* "0123..ef_tokenizer.model": NeMo puts a digest in front */
+static const char *without_digest(const char *name)
+{
+    return strspn(name, "0123456789abcdef") == 32 && name[32] == '_' ? name + 33 : name;
+}
+
+static int add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt, const char *name,
+                     struct s2s_error *err)
+{
+    const char *plain = without_digest(name);
+    const struct ckpt_side_file *same = ckpt_side_find(&out->files, plain);
+    int rc = 0;
+    if (!ckpt_name_is_plain(name, strlen(name)) || strlen(name) > CKPT_NEMO_MAX_NAME)
+        return s2s_error_set(err, S2S_E_FORMAT,
+                             "%s names nemo:%s, no plain name of %d bytes at most",
+                             CKPT_NEMO_CONFIG, name, CKPT_NEMO_MAX_NAME);
+    if (ckpt_side_find(&out->files, name))
+        return 0;
+    if (same && same->len + out->files.len_bytes <= CKPT_MAX_SIDE_BYTES &&
+        out->files.n < CKPT_MAX_SIDE_FILES) {
+        ckpt_side_add(&out->files, name, same->bytes, same->len);
+        return 0;
+    }
+    const char *there = in_folder(ckpt, name) ? name : plain;
+    if (in_folder(ckpt, there))
+        rc = ckpt_side_take(&out->files, ckpt->dir_fd, there, name, err);
+    if (rc)
+        return rc < 0 ? rc : 0;
+    rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s names nemo:%s, which would not be in the archive",
+                       CKPT_NEMO_CONFIG, name);
+    return s2s_error_hint(err, rc, "put it beside the weights, or give --tokenizer FILE");
+}
+
+int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
+                        const json_t *value, struct s2s_error *err)
+{
+    const char *key, *text = json_string_value(value);
+    json_t *item;
+    size_t i;
+    int rc = 0;
+    if (text && strncmp(text, "nemo:", 5) == 0)
+        return add_named(out, ckpt, text + 5, err);
+    if (json_is_object(value))
+        json_object_foreach((json_t *)value, key, item) rc =
+            rc < 0 ? rc : ckpt_nemo_add_named(out, ckpt, item, err);
+    if (json_is_array(value))
+        json_array_foreach(value, i, item) rc =
+            rc < 0 ? rc : ckpt_nemo_add_named(out, ckpt, item, err);
+    return rc;
+}
+
+int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err)
+{
+    struct s2s_conf *conf = NULL;
+    int rc = s2s_conf_parse(&conf, text, strlen(text), CKPT_NEMO_CONFIG, S2S_CONF_YAML, err);
+    *tree = NULL;
+    if (rc == 0) {
+        struct s2s_buf json = S2S_BUF_INIT;
+        s2s_conf_dump_json(&json, conf);
+        *tree = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
+        s2s_buf_release(&json);
+    }
+    s2s_conf_free(conf);
+    if (rc == 0 && !json_is_object(json_object_get(*tree, "encoder")))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: has no section `encoder`", CKPT_NEMO_CONFIG);
+    if (rc < 0) {
+        json_decref(*tree);
+        *tree = NULL;
+    }
+    return rc;
+}

@@ -1,0 +1,273 @@
+/* A .nemo from transformers' Parakeet: its configuration, labels and the featurizer's buffers. */
+#include <math.h>
+
+#include "lib/audio/mel.h"
+#include "lib/base/base.h"
+#include "lib/ckpt/map/map.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/to_nemo.h"
+
+enum { MAX_LABELS = 1 << 22 };
+
+/* the labels that the head has classes for, without the blank */
+static int find_labels(json_t **labels, const struct s2s_ckpt *ckpt,
+                       const struct s2s_nemo_options *options, int64_t n, struct s2s_error *err)
+{
+    json_t *tokenizer;
+    int rc;
+    if (*labels && (int64_t)json_array_size(*labels) != n)
+        return s2s_error_set(err, S2S_E_SHAPE,
+                             "the tokenizer has %zu pieces, the model %lld classes without the "
+                             "blank",
+                             json_array_size(*labels), (long long)n);
+    if (*labels)
+        return 0;
+    if (n < 0 || n > MAX_LABELS)
+        return s2s_error_set(err, S2S_E_SHAPE, "a head of %lld classes", (long long)n);
+    if (!options->without_tokenizer) {
+        rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                           "%s: has no %s (SentencePiece), which a NeMo model of pieces needs",
+                           ckpt->path, CKPT_NEMO_TOKENIZER);
+        return s2s_error_hint(err, rc,
+                              "give it with --tokenizer FILE, or write a model whose labels are "
+                              "the pieces with --no-tokenizer");
+    }
+    rc = ckpt_side_read_json(&tokenizer, ckpt, "tokenizer.json", err);
+    if (rc == 0 && !tokenizer)
+        s2s_warn("convert", "no tokenizer.json: the labels are <0> to <%lld>", (long long)(n - 1));
+    if (rc == 0)
+        *labels = ckpt_tokenizer_labels(tokenizer, n);
+    json_decref(tokenizer);
+    return rc;
+}
+
+/* ---- the featurizer's buffers ---- */
+
+static void add_made(struct s2s_nemo_output *out, const char *name, int n_dims,
+                     const int64_t *shape, float *values)
+{
+    struct ckpt_made *made = &out->made[out->n_made++];
+    *made = (struct ckpt_made){.name = name, .dtype = S2S_F32, .n_dims = n_dims, .bytes = values};
+    made->len = sizeof *values;
+    for (int d = 0; d < n_dims; d++) {
+        made->shape[d] = shape[d];
+        made->len *= (size_t)shape[d];
+    }
+}
+
+/* the symmetric Hann window and the filters: NeMo loads them as part of the model */
+static int add_featurizer(struct s2s_nemo_output *out, const json_t *features, int64_t n_mels,
+                          struct s2s_error *err)
+{
+    static const char *const keys[] = {"sampling_rate", "n_fft", "win_length", "hop_length",
+                                       "feature_size"};
+    struct s2s_mel_config config = S2S_MEL_CONFIG_DEFAULT;
+    int *const fields[] = {&config.rate_hz, &config.n_fft, &config.win, &config.hop,
+                           &config.n_mels};
+    struct s2s_mel *mel;
+    config.n_mels = (int)n_mels;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = json_object_get(features, keys[i]);
+        if (json_is_integer(value) && json_integer_value(value) > 0 &&
+            json_integer_value(value) < 1 << 20)
+            *fields[i] = (int)json_integer_value(value);
+    }
+    if (config.n_mels != n_mels)
+        return s2s_error_set(err, S2S_E_SHAPE,
+                             "preprocessor_config.json: feature_size %d, the encoder takes %lld "
+                             "mel bins",
+                             config.n_mels, (long long)n_mels);
+    int rc = s2s_mel_new(&mel, &config, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "preprocessor_config.json");
+    const int64_t n_bins = config.n_fft / 2 + 1, fb[] = {1, n_mels, n_bins}, win[] = {config.win};
+    float *window = s2s_xcalloc((size_t)config.win, sizeof *window);
+    float *filters = s2s_xcalloc((size_t)(n_mels * n_bins), sizeof *filters);
+    for (int i = 0; i < config.win; i++)
+        window[i] =
+            config.win > 1 ? (float)(0.5 - 0.5 * cos(2 * M_PI * i / (config.win - 1))) : 1.0F;
+    memcpy(filters, s2s_mel_filters(mel), (size_t)(n_mels * n_bins) * sizeof *filters);
+    s2s_mel_free(mel);
+    add_made(out, "preprocessor.featurizer.window", 1, win, window);
+    add_made(out, "preprocessor.featurizer.fb", 3, fb, filters);
+    return 0;
+}
+
+/* ---- names and configuration ---- */
+
+struct parakeet {
+    struct s2s_nemo_output *out;
+    struct s2s_ckpt *ckpt;
+    const struct s2s_nemo_options *options;
+    json_t *config, *features, *labels;
+    struct s2s_error *err;
+};
+
+static int read_features(struct parakeet *p)
+{
+    json_t *whole;
+    int rc = ckpt_side_read_json(&p->features, p->ckpt, "preprocessor_config.json", p->err);
+    if (rc < 0 || p->features)
+        return rc;
+    rc = ckpt_side_read_json(&whole, p->ckpt, "processor_config.json", p->err);
+    p->features = json_incref(json_object_get(whole, "feature_extractor"));
+    json_decref(whole);
+    if (rc == 0 && !p->features)
+        s2s_warn("convert",
+                 "%s: has no preprocessor_config.json: the features are taken to be "
+                 "those of 16 kHz, windows of 25 ms every 10 ms, n_fft 512",
+                 p->ckpt->path);
+    return rc;
+}
+
+static int map_names(struct parakeet *p, const char *family)
+{
+    struct ckpt_map_request request = {
+        .ckpt = p->ckpt, .name = family, .config = p->config, .layers = CKPT_LAYERS_NUMBERED};
+    struct ckpt_map_result result = {.n_unused = 0};
+    int rc = ckpt_map_to_megatron(&p->out->plan, &request, &result, p->err);
+    for (size_t i = 0; i < result.n_unused; i++) {
+        s2s_grow(&p->out->unused, p->out->n_unused, &p->out->cap_unused, sizeof *p->out->unused);
+        p->out->unused[p->out->n_unused++] = s2s_xstrdup(result.unused[i]);
+    }
+    free(result.unused);
+    p->out->n_optimizer = result.n_optimizer;
+    snprintf(p->out->family, sizeof p->out->family, "%s", family);
+    return rc;
+}
+
+static const struct s2s_ckpt_target *find_target(const struct s2s_nemo_output *out,
+                                                 const char *name)
+{
+    for (size_t i = 0; i < out->plan.n_targets; i++)
+        if (strcmp(out->plan.targets[i].name, name) == 0)
+            return &out->plan.targets[i];
+    return NULL;
+}
+
+static int check_rows(const struct parakeet *p, const char *name, int64_t rows, const char *key)
+{
+    const struct s2s_ckpt_target *t = find_target(p->out, name);
+    if (t && t->n_dims > 0 && t->shape[0] == rows)
+        return 0;
+    return s2s_error_set(p->err, S2S_E_SHAPE, "config.json: %s says %lld, %s has %lld rows", key,
+                         (long long)rows, name, t && t->n_dims ? (long long)t->shape[0] : 0LL);
+}
+
+/* the configuration is of these weights */
+static int check_config(const struct parakeet *p, enum ckpt_nemo_kind kind)
+{
+    const int64_t classes = ckpt_parakeet_classes(p->config);
+    const int64_t layers = ckpt_parakeet_int(p->config, "num_hidden_layers");
+    const json_t *blank =
+        json_object_get(p->config, kind == CKPT_NEMO_CTC ? "pad_token_id" : "blank_token_id");
+    const json_t *durations = json_object_get(p->config, "durations");
+    const int64_t extra = kind != CKPT_NEMO_TDT ? 0
+                          : durations           ? (int64_t)json_array_size(durations)
+                                                : 5;
+    char *last = s2s_xasprintf("encoder.layers.%lld.norm_out.weight", (long long)layers - 1);
+    char *past = s2s_xasprintf("encoder.layers.%lld.norm_out.weight", (long long)layers);
+    int rc = check_rows(p, "encoder.pre_encode.out.weight",
+                        ckpt_parakeet_int(p->config, "hidden_size"), "hidden_size");
+    if (rc == 0)
+        rc = check_rows(p, last, ckpt_parakeet_int(p->config, "hidden_size"), "num_hidden_layers");
+    if (rc == 0 && find_target(p->out, past))
+        rc = s2s_error_set(p->err, S2S_E_SHAPE,
+                           "config.json: num_hidden_layers is %lld, there is %s", (long long)layers,
+                           past);
+    if (rc == 0)
+        rc = kind == CKPT_NEMO_CTC
+                 ? check_rows(p, "decoder.decoder_layers.0.weight", classes, "vocab_size")
+                 : check_rows(p, "joint.joint_net.2.weight", classes + extra,
+                              "vocab_size and durations");
+    if (rc == 0 && json_is_integer(blank) && json_integer_value(blank) != classes - 1) {
+        rc = s2s_error_set(p->err, S2S_E_UNSUPPORTED,
+                           "config.json: the blank is token %lld; NeMo's is the last class, %lld",
+                           (long long)json_integer_value(blank), (long long)classes - 1);
+    }
+    free(last);
+    free(past);
+    return rc;
+}
+
+static int make_config(struct parakeet *p, enum ckpt_nemo_kind kind)
+{
+    struct s2s_buf yaml = S2S_BUF_INIT;
+    int rc = p->config ? read_features(p) : 0;
+    if (!p->config) {
+        rc = s2s_error_set(p->err, S2S_E_NOTFOUND, "%s: has no config.json", p->ckpt->path);
+        return s2s_error_hint(p->err, rc, "give one, or a model_config.yaml, with --config");
+    }
+    if (rc == 0)
+        rc = check_config(p, kind);
+    if (rc == 0)
+        rc = find_labels(&p->labels, p->ckpt, p->options, ckpt_parakeet_classes(p->config) - 1,
+                         p->err);
+    struct ckpt_nemo_model model = {.kind = kind,
+                                    .config = p->config,
+                                    .features = p->features,
+                                    .labels = p->labels,
+                                    .pieces = ckpt_side_find(&p->out->files, CKPT_NEMO_TOKENIZER) !=
+                                              NULL};
+    if (rc == 0)
+        rc = ckpt_nemo_yaml(&yaml, &model, p->err);
+    if (rc == 0)
+        ckpt_side_add(&p->out->files, CKPT_NEMO_CONFIG, yaml.data, yaml.len);
+    s2s_buf_release(&yaml);
+    return rc < 0 ? rc
+                  : add_featurizer(p->out, p->features,
+                                   ckpt_parakeet_int(p->config, "num_mel_bins"), p->err);
+}
+
+/* the user's configuration: its features decide about the buffers */
+static int take_config(struct parakeet *p)
+{
+    json_t *tree;
+    int rc = ckpt_nemo_parse_yaml(&tree, p->options->yaml, p->err);
+    if (rc < 0)
+        return rc;
+    ckpt_side_add_text(&p->out->files, CKPT_NEMO_CONFIG, p->options->yaml);
+    rc = ckpt_nemo_add_named(p->out, p->ckpt, tree, p->err);
+    p->features = ckpt_nemo_features(tree);
+    const json_t *mels = json_object_get(p->features, "feature_size");
+    if (rc == 0)
+        rc = add_featurizer(p->out, p->features,
+                            json_is_integer(mels) ? json_integer_value(mels) : 80, p->err);
+    json_decref(tree);
+    return rc;
+}
+
+int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
+                            const struct s2s_nemo_options *options, struct s2s_error *err)
+{
+    struct parakeet p = {.out = out, .ckpt = ckpt, .options = options, .err = err};
+    const bool ctc = s2s_ckpt_find(ckpt, "ctc_head.weight");
+    const bool joint = s2s_ckpt_find(ckpt, "joint.head.weight");
+    int rc = 0;
+    if (!options->yaml && !ctc && !joint) {
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "%s: an encoder without a head is no model of NeMo's", ckpt->path);
+        return s2s_error_hint(err, rc, "give the model_config.yaml to write with --config");
+    }
+    p.config = json_incref((json_t *)options->config);
+    if (!p.config)
+        rc = ckpt_side_read_json(&p.config, ckpt, "config.json", err);
+    if (rc == 0)
+        rc = map_names(&p, ctc     ? "fastconformer_ctc"
+                           : joint ? "fastconformer_transducer"
+                                   : "fastconformer_encoder");
+    /* a configuration names the files that it wants */
+    if (rc == 0 && (!options->yaml || options->tokenizer))
+        rc = ckpt_nemo_add_tokenizer(out, ckpt, options, &p.labels, err);
+    const char *type = json_string_value(json_object_get(p.config, "model_type"));
+    if (rc == 0 && options->yaml)
+        rc = take_config(&p);
+    else if (rc == 0)
+        rc = make_config(&p, ctc                                         ? CKPT_NEMO_CTC
+                             : type && strcmp(type, "parakeet_tdt") == 0 ? CKPT_NEMO_TDT
+                                                                         : CKPT_NEMO_RNNT);
+    json_decref(p.config);
+    json_decref(p.features);
+    json_decref(p.labels);
+    return rc;
+}

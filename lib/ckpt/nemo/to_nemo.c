@@ -1,0 +1,197 @@
+#include "lib/ckpt/nemo/to_nemo.h"
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/io/outfile.h"
+#include "lib/io/tar.h"
+
+static const char WEIGHTS[] = "model_weights.ckpt";
+
+/* ---- from NeMo's names ---- */
+
+static bool is_harmless(const char *name)
+{
+    return *name && *name != '/' && strlen(name) <= CKPT_NEMO_MAX_NAME && strcmp(name, "..") != 0 &&
+           strncmp(name, "../", 3) != 0 && !strstr(name, "/../") &&
+           (strlen(name) < 3 || strcmp(name + strlen(name) - 3, "/..") != 0) && !strchr(name, '\\');
+}
+
+/* all members but the weights and the configuration, as they are called */
+static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool with_config,
+                        struct s2s_error *err)
+{
+    const char *root = ckpt->root ? ckpt->root : "";
+    int64_t total = 0;
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
+        const struct ckpt_member *member = &ckpt->members[i];
+        char *bytes;
+        if (strncmp(member->name, root, strlen(root)) != 0)
+            continue;
+        const char *name = member->name + strlen(root);
+        if (strcmp(name, WEIGHTS) == 0 || (!with_config && strcmp(name, CKPT_NEMO_CONFIG) == 0))
+            continue;
+        if (!is_harmless(name))
+            return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: member %s: its name is refused",
+                                 ckpt->path, member->name);
+        total += member->span.len_bytes;
+        if (total > CKPT_MAX_SIDE_FILE)
+            return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                 "%s: more than %d MiB beside the weights (%s)", ckpt->path,
+                                 CKPT_MAX_SIDE_FILE >> 20, member->name);
+        rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
+        if (rc == 0)
+            ckpt_side_add(&out->files, name, bytes, (size_t)member->span.len_bytes);
+        else
+            s2s_error_add(err, rc, "%s", member->name);
+        free(bytes);
+    }
+    return rc;
+}
+
+static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
+                     const struct s2s_nemo_options *options, struct s2s_error *err)
+{
+    json_t *tree = NULL;
+    int rc = 0;
+    if (strcmp(ckpt->format, "mp_rank") == 0 || ckpt->inside)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "%s: a .nemo is written of one model_weights.ckpt; these weights are "
+                             "distributed",
+                             ckpt->path);
+    if (options->tokenizer || options->without_tokenizer)
+        return s2s_error_set(err, S2S_E_ARG, "%s: has its own tokenizer, which is kept",
+                             ckpt->path);
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        s2s_ckpt_plan_copy(&out->plan, ckpt->tensors[i].name, &ckpt->tensors[i]);
+    for (size_t i = 0; i < ckpt->n_objects; i++) {
+        s2s_grow(&out->unused, out->n_unused, &out->cap_unused, sizeof *out->unused);
+        out->unused[out->n_unused++] = s2s_xstrdup(ckpt->objects[i].name);
+    }
+    if (options->yaml) {
+        ckpt_side_add_text(&out->files, CKPT_NEMO_CONFIG, options->yaml);
+        rc = ckpt_nemo_parse_yaml(&tree, options->yaml, err);
+    }
+    if (rc == 0)
+        rc = copy_members(out, ckpt, !options->yaml, err);
+    if (rc == 0 && tree)
+        rc = ckpt_nemo_add_named(out, ckpt, tree, err);
+    if (rc == 0 && !ckpt_side_find(&out->files, CKPT_NEMO_CONFIG)) {
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: has no %s", ckpt->path, CKPT_NEMO_CONFIG);
+        s2s_error_hint(err, rc, "give one with --config");
+    }
+    json_decref(tree);
+    return rc;
+}
+
+/* ---- both ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct ckpt_side_file *x = a, *y = b;
+    const bool x_first = strcmp(x->path, CKPT_NEMO_CONFIG) == 0,
+               y_first = strcmp(y->path, CKPT_NEMO_CONFIG) == 0;
+    return x_first != y_first ? (x_first ? -1 : 1) : strcmp(x->path, y->path);
+}
+
+int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
+                     const struct s2s_nemo_options *options, struct s2s_error *err)
+{
+    int rc;
+    *out = (struct s2s_nemo_output){.plan = {.source = ckpt}};
+    if (ckpt->n_members || s2s_ckpt_find(ckpt, "encoder.pre_encode.conv.0.weight"))
+        rc = from_nemo(out, ckpt, options, err);
+    else if (s2s_ckpt_find(ckpt, "encoder.subsampling.layers.0.weight") ||
+             s2s_ckpt_find(ckpt, "subsampling.layers.0.weight"))
+        rc = ckpt_nemo_from_parakeet(out, ckpt, options, err);
+    else
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "%s: --to nemo takes transformers' Parakeet or a .nemo; these names are "
+                           "neither's",
+                           ckpt->path);
+    if (rc == 0 && options->dtype)
+        s2s_ckpt_plan_cast(&out->plan, options->dtype);
+    if (rc == 0)
+        rc = s2s_ckpt_plan_seal(&out->plan, err);
+    if (rc == 0 && out->plan.n_targets == 0)
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s holds no weights", ckpt->path);
+    if (out->files.n)
+        qsort(out->files.v, out->files.n, sizeof *out->files.v, by_name);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static int file_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    return s2s_outfile_write(ctx, bytes, len, err);
+}
+
+static int null_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    return 0;
+}
+
+static int begin_member(struct s2s_outfile *file, const char *name, int64_t len,
+                        struct s2s_error *err)
+{
+    unsigned char header[S2S_TAR_MAX_HEADER];
+    char *dotted = s2s_xasprintf("./%s", name); /* as NeMo's own archives */
+    size_t header_len = s2s_tar_header(header, dotted, (uint64_t)len);
+    free(dotted);
+    return s2s_outfile_write(file, header, header_len, err);
+}
+
+static int end_member(struct s2s_outfile *file, int64_t len, struct s2s_error *err)
+{
+    static const char zeros[S2S_TAR_BLOCK];
+    return s2s_outfile_write(file, zeros, s2s_tar_padding((uint64_t)len), err);
+}
+
+static int write_weights(struct s2s_nemo_output *out, struct s2s_outfile *file,
+                         const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    struct ckpt_torch_dict dict = {.made = out->made, .n_made = out->n_made, .plan = &out->plan};
+    int64_t len, written = 0;
+    /* a tar says a length before its bytes */
+    int rc = ckpt_write_torch(&dict, NULL, null_sink, NULL, &len, err);
+    if (rc == 0)
+        rc = begin_member(file, WEIGHTS, len, err);
+    if (rc == 0)
+        rc = ckpt_write_torch(&dict, how, file_sink, file, &written, err);
+    if (rc == 0 && written != len)
+        S2S_BUG("measured %lld bytes, wrote %lld", (long long)len, (long long)written);
+    return rc < 0 ? rc : end_member(file, len, err);
+}
+
+int s2s_nemo_write(struct s2s_nemo_output *out, struct s2s_outfile *file,
+                   const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    static const char tail[S2S_TAR_TAIL];
+    int rc = 0;
+    for (size_t i = 0; i < out->files.n && rc == 0; i++) {
+        const int64_t len = (int64_t)out->files.v[i].len;
+        rc = begin_member(file, out->files.v[i].path, len, err);
+        if (rc == 0)
+            rc = s2s_outfile_write(file, out->files.v[i].bytes, out->files.v[i].len, err);
+        if (rc == 0)
+            rc = end_member(file, len, err);
+    }
+    if (rc == 0)
+        rc = write_weights(out, file, how, err);
+    if (rc == 0)
+        rc = s2s_outfile_write(file, tail, sizeof tail, err);
+    return rc < 0 ? rc : s2s_ckpt_plan_verify(&out->plan, err);
+}
+
+void s2s_nemo_release(struct s2s_nemo_output *out)
+{
+    s2s_ckpt_plan_release(&out->plan);
+    for (size_t i = 0; i < out->n_made; i++)
+        free(out->made[i].bytes);
+    for (size_t i = 0; i < out->n_unused; i++)
+        free(out->unused[i]);
+    ckpt_side_release(&out->files);
+    free(out->unused);
+    *out = (struct s2s_nemo_output){.n_made = 0};
+}

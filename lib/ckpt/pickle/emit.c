@@ -1,0 +1,192 @@
+/* Pickles of protocol 2, the few forms that checkpoints need. */
+#include "lib/ckpt/pickle/torch_dtype.h"
+#include "lib/ckpt/pickle/emit.h"
+#include "lib/base/dtype.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/io/safetensors.h"
+
+void ckpt_emit_op(struct ckpt_emitter *out, const char *ops)
+{
+    s2s_buf_puts(&out->buf, ops);
+}
+
+static void put_le(struct s2s_buf *buf, uint64_t value, int n_bytes)
+{
+    for (int i = 0; i < n_bytes; i++)
+        s2s_buf_putc(buf, (char)(value >> 8 * i & 0xFF));
+}
+
+void ckpt_emit_begin(struct ckpt_emitter *out)
+{
+    *out = (struct ckpt_emitter){.buf = S2S_BUF_INIT};
+    ckpt_emit_op(out, "\x80\x02");
+}
+
+void ckpt_emit_end(struct ckpt_emitter *out)
+{
+    ckpt_emit_op(out, ".");
+}
+
+void ckpt_emit_release(struct ckpt_emitter *out)
+{
+    for (size_t i = 0; i < out->n_memo; i++)
+        free(out->memo[i]);
+    free(out->memo);
+    s2s_buf_release(&out->buf);
+    *out = (struct ckpt_emitter){.buf = S2S_BUF_INIT};
+}
+
+void ckpt_emit_int(struct ckpt_emitter *out, int64_t value)
+{
+    if (value >= 0 && value < 256) {
+        s2s_buf_putc(&out->buf, 'K');
+        put_le(&out->buf, (uint64_t)value, 1);
+    } else if (value >= INT32_MIN && value <= INT32_MAX) {
+        s2s_buf_putc(&out->buf, 'J');
+        put_le(&out->buf, (uint64_t)value, 4);
+    } else {
+        /* LONG1: two's complement */
+        int n = 5;
+        while (n < 8 && (value >> (8 * n - 1)) != 0 && (value >> (8 * n - 1)) != -1)
+            n++;
+        s2s_buf_putc(&out->buf, '\x8a');
+        put_le(&out->buf, (uint64_t)n, 1);
+        put_le(&out->buf, (uint64_t)value, n);
+    }
+}
+
+static void emit_text(struct ckpt_emitter *out, const char *s, size_t len)
+{
+    s2s_buf_putc(&out->buf, 'X');
+    put_le(&out->buf, len, 4);
+    s2s_buf_add(&out->buf, s, len);
+}
+
+void ckpt_emit_str(struct ckpt_emitter *out, const char *s)
+{
+    emit_text(out, s, strlen(s));
+}
+
+bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key)
+{
+    for (size_t i = 0; i < out->n_memo; i++)
+        if (strcmp(out->memo[i], key) == 0) {
+            s2s_buf_putc(&out->buf, i < 256 ? 'h' : 'j');
+            put_le(&out->buf, i, i < 256 ? 1 : 4);
+            return true;
+        }
+    return false;
+}
+
+void ckpt_emit_remember(struct ckpt_emitter *out, const char *key)
+{
+    size_t i = out->n_memo;
+    s2s_grow(&out->memo, i, &out->cap_memo, sizeof *out->memo);
+    out->memo[out->n_memo++] = s2s_xstrdup(key);
+    s2s_buf_putc(&out->buf, i < 256 ? 'q' : 'r');
+    put_le(&out->buf, i, i < 256 ? 1 : 4);
+}
+
+void ckpt_emit_global(struct ckpt_emitter *out, const char *module, const char *name)
+{
+    char key[256];
+    snprintf(key, sizeof key, "%s %s", module, name);
+    if (ckpt_emit_recall(out, key))
+        return;
+    s2s_buf_printf(&out->buf, "c%s\n%s\n", module, name);
+    ckpt_emit_remember(out, key);
+}
+
+void ckpt_emit_ints(struct ckpt_emitter *out, const int64_t *v, int n)
+{
+    ckpt_emit_op(out, "(");
+    for (int i = 0; i < n; i++)
+        ckpt_emit_int(out, v[i]);
+    ckpt_emit_op(out, "t");
+}
+
+static void emit_real(struct ckpt_emitter *out, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    bits = __builtin_bswap64(bits); /* BINFLOAT is big-endian */
+    s2s_buf_putc(&out->buf, 'G');
+    put_le(&out->buf, bits, 8);
+}
+
+void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        ckpt_emit_op(out, "}(");
+        json_object_foreach((json_t *)value, key, item)
+        {
+            ckpt_emit_str(out, key);
+            ckpt_emit_json(out, item);
+        }
+        ckpt_emit_op(out, "u");
+        break;
+    case JSON_ARRAY:
+        ckpt_emit_op(out, "](");
+        json_array_foreach(value, i, item) ckpt_emit_json(out, item);
+        ckpt_emit_op(out, "e");
+        break;
+    case JSON_STRING:
+        emit_text(out, json_string_value(value), json_string_length(value));
+        break;
+    case JSON_INTEGER:
+        ckpt_emit_int(out, json_integer_value(value));
+        break;
+    case JSON_REAL:
+        emit_real(out, json_real_value(value));
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        ckpt_emit_op(out, json_is_true(value) ? "\x88" : "\x89");
+        break;
+    case JSON_NULL:
+        ckpt_emit_op(out, "N");
+        break;
+    }
+}
+
+void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value)
+{
+    ckpt_emit_global(out, "argparse", "Namespace");
+    ckpt_emit_op(out, ")\x81");
+    ckpt_emit_json(out, value);
+    ckpt_emit_op(out, "b");
+}
+
+void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype dtype, int n_dims,
+                      const int64_t *size)
+{
+    int64_t stride[S2S_MAX_DIMS], step = 1, numel = 1;
+    const char *storage = ckpt_torch_storage(dtype);
+    for (int d = n_dims - 1; d >= 0; d--) {
+        stride[d] = step;
+        step *= size[d] > 1 ? size[d] : 1;
+        numel *= size[d];
+    }
+    ckpt_emit_global(out, "torch._utils", storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    ckpt_emit_op(out, "((");
+    ckpt_emit_str(out, "storage");
+    ckpt_emit_global(out, storage ? "torch" : "torch.storage",
+                     storage ? storage : "UntypedStorage");
+    ckpt_emit_str(out, key);
+    ckpt_emit_str(out, "cpu");
+    ckpt_emit_int(out, storage ? numel : numel * (int64_t)s2s_dtype_size(dtype));
+    ckpt_emit_op(out, "tQ");
+    ckpt_emit_int(out, 0);
+    ckpt_emit_ints(out, size, n_dims);
+    ckpt_emit_ints(out, stride, n_dims);
+    ckpt_emit_op(out, "\x89");
+    ckpt_emit_global(out, "collections", "OrderedDict");
+    ckpt_emit_op(out, ")R");
+    if (!storage)
+        ckpt_emit_global(out, "torch", ckpt_torch_dtype(dtype));
+    ckpt_emit_op(out, "tR");
+}

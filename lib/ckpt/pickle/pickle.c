@@ -1,0 +1,403 @@
+#include "lib/ckpt/pickle/pickle_internal.h"
+
+#include "lib/base/base.h"
+
+enum { MAX_STACK = 1 << 26 };
+
+/* Values take up to some 60 bytes for each of the pickle's; only copies of copies take more. */
+enum { SPARE_BYTES = 16 << 20, BYTES_PER_BYTE = 128 };
+
+/* ---- memory: blocks that are freed together ---- */
+
+void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len)
+{
+    return s2s_blocks_alloc(&out->arena, len);
+}
+
+void ckpt_pickle_release(struct ckpt_pickle *pickle)
+{
+    if (!pickle)
+        return;
+    s2s_blocks_release(&pickle->arena);
+    free(pickle->persids);
+    *pickle = (struct ckpt_pickle){.root = NULL};
+}
+
+/* ---- failures ---- */
+
+int ckpt_pickle_refuse(struct pickle_machine *m, int code, const char *what)
+{
+    return s2s_error_set(m->err, code, "pickle: %s (opcode 0x%02x at byte %zu)", what,
+                         m->bytes[m->op_at], m->op_at);
+}
+
+int ckpt_pickle_truncated(struct pickle_machine *m)
+{
+    return s2s_error_set(m->err, S2S_E_TRUNCATED,
+                         "pickle: ends inside opcode 0x%02x at byte %zu of %zu", m->bytes[m->op_at],
+                         m->op_at, m->len);
+}
+
+/* ---- nodes ---- */
+
+struct ckpt_node *ckpt_pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind)
+{
+    struct ckpt_node *node = ckpt_pickle_alloc(m->out, sizeof *node);
+    *node = (struct ckpt_node){.kind = (uint8_t)kind, .offset = m->op_at};
+    return node;
+}
+
+int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node)
+{
+    if (m->n_stack >= MAX_STACK)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "stack of more than 2^26 values");
+    s2s_grow(&m->stack, m->n_stack, &m->cap_stack, sizeof *m->stack);
+    m->stack[m->n_stack++] = node;
+    return 0;
+}
+
+void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item)
+{
+    if (node->n == node->cap) {
+        uint32_t cap = node->cap ? node->cap * 2 : 4;
+        struct ckpt_node **items = ckpt_pickle_alloc(m->out, cap * sizeof *items);
+        if (node->n)
+            memcpy(items, node->items, node->n * sizeof *items);
+        node->items = items;
+        node->cap = cap;
+    }
+    node->items[node->n++] = item;
+}
+
+/* values above the last mark, or -1 */
+static int64_t mark_pos(struct pickle_machine *m)
+{
+    return m->n_marks ? (int64_t)m->marks[m->n_marks - 1] : -1;
+}
+
+/* the lowest stack position that opcodes may pop */
+static size_t floor_pos(struct pickle_machine *m)
+{
+    return m->n_marks ? m->marks[m->n_marks - 1] : 0;
+}
+
+struct ckpt_node *ckpt_pickle_pop(struct pickle_machine *m)
+{
+    return m->n_stack > floor_pos(m) ? m->stack[--m->n_stack] : NULL;
+}
+
+struct ckpt_node *ckpt_pickle_top(struct pickle_machine *m)
+{
+    return m->n_stack > floor_pos(m) ? m->stack[m->n_stack - 1] : NULL;
+}
+
+int ckpt_pickle_underflow(struct pickle_machine *m)
+{
+    return ckpt_pickle_refuse(m, S2S_E_FORMAT, "too few values on the stack");
+}
+
+struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
+                                      struct ckpt_node **items, size_t n)
+{
+    struct ckpt_node *node = ckpt_pickle_new_node(m, kind);
+    if (n) {
+        node->items = ckpt_pickle_alloc(m->out, n * sizeof *items);
+        memcpy(node->items, items, n * sizeof *items);
+    }
+    node->n = node->cap = (uint32_t)n;
+    return node;
+}
+
+/* pops n values into a container */
+static int push_popped(struct pickle_machine *m, enum ckpt_kind kind, size_t n)
+{
+    if (m->n_stack - floor_pos(m) < n)
+        return ckpt_pickle_underflow(m);
+    m->n_stack -= n;
+    return ckpt_pickle_push(m, ckpt_pickle_node_of(m, kind, m->stack + m->n_stack, n));
+}
+
+/* pops the values above the mark, and the mark, into a container */
+static int push_marked(struct pickle_machine *m, enum ckpt_kind kind)
+{
+    int64_t mark = mark_pos(m);
+    if (mark < 0)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
+    size_t n = m->n_stack - (size_t)mark;
+    if (kind == CKPT_DICT && n % 2)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
+    m->n_marks--;
+    m->n_stack -= n;
+    return ckpt_pickle_push(m, ckpt_pickle_node_of(m, kind, m->stack + m->n_stack, n));
+}
+
+/* ---- memo ---- */
+
+static int memo_put(struct pickle_machine *m, uint64_t index)
+{
+    struct ckpt_node *node = ckpt_pickle_top(m);
+    if (!node)
+        return ckpt_pickle_underflow(m);
+    /* a pickler numbers its objects, so no index can pass the count of opcodes */
+    if (index > m->n_ops)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo index past the number of opcodes");
+    while (index >= m->cap_memo) {
+        size_t cap = m->cap_memo ? m->cap_memo * 2 : 256;
+        m->memo = s2s_xrealloc(m->memo, cap, sizeof *m->memo);
+        memset(m->memo + m->cap_memo, 0, (cap - m->cap_memo) * sizeof *m->memo);
+        m->cap_memo = cap;
+    }
+    m->memo[index] = node;
+    m->n_memoized++;
+    return 0;
+}
+
+static int memo_get(struct pickle_machine *m, uint64_t index)
+{
+    if (index >= m->cap_memo || !m->memo[index])
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo entry that was never set");
+    return ckpt_pickle_push(m, m->memo[index]);
+}
+
+static int op_memo_line(struct pickle_machine *m, char op)
+{
+    const char *line = NULL;
+    size_t len = 0;
+    char text[32];
+    int64_t index;
+    int rc = ckpt_pickle_take_line(m, &line, &len);
+    if (rc < 0)
+        return rc;
+    snprintf(text, sizeof text, "%.*s", (int)(len < 30 ? len : 30), line);
+    if (s2s_parse_i64(&index, text, 0, INT64_MAX, NULL) < 0)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad memo index");
+    return op == 'p' ? memo_put(m, (uint64_t)index) : memo_get(m, (uint64_t)index);
+}
+
+/* ---- filling containers ---- */
+
+/* the list or dict that APPEND(S), ADDITEMS or SETITEM(S) fill; a record's contents count */
+static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_kind kind)
+{
+    struct ckpt_node *node = pos >= floor_pos(m) && pos < m->n_stack ? m->stack[pos] : NULL;
+    if (node && node->kind == CKPT_RECORD) {
+        if (!node->items[3])
+            node->items[3] = ckpt_pickle_new_node(m, kind);
+        node = node->items[3];
+    }
+    return node && node->kind == kind ? node : NULL;
+}
+
+/* one (APPEND, SETITEM) or all above the mark */
+static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
+{
+    size_t width = kind == CKPT_DICT ? 2 : 1, begin;
+    if (marked) {
+        int64_t mark = mark_pos(m);
+        if (mark < 0)
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
+        begin = (size_t)mark;
+        m->n_marks--;
+    } else {
+        if (m->n_stack - floor_pos(m) < width)
+            return ckpt_pickle_underflow(m);
+        begin = m->n_stack - width;
+    }
+    if ((m->n_stack - begin) % width)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict of an odd number of values");
+    struct ckpt_node *node = begin ? target(m, begin - 1, kind) : NULL;
+    if (!node)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT,
+                                  kind == CKPT_DICT   ? "items for what is no dict"
+                                  : kind == CKPT_LIST ? "items for what is no list"
+                                                      : "items for what is no set");
+    for (size_t i = begin; i < m->n_stack; i++)
+        ckpt_pickle_add_item(m, node, m->stack[i]);
+    m->n_stack = begin;
+    return 0;
+}
+
+static int op_persid(struct pickle_machine *m)
+{
+    struct ckpt_node *id = ckpt_pickle_pop(m);
+    if (!id)
+        return ckpt_pickle_underflow(m);
+    struct ckpt_node *node = ckpt_pickle_node_of(m, CKPT_PERSID, &id, 1);
+    s2s_grow(&m->out->persids, m->out->n_persids, &m->cap_persids, sizeof node);
+    m->out->persids[m->out->n_persids++] = node;
+    return ckpt_pickle_push(m, node);
+}
+
+static int op_pop(struct pickle_machine *m)
+{
+    if (m->n_stack > floor_pos(m))
+        m->n_stack--;
+    else if (m->n_marks)
+        m->n_marks--;
+    else
+        return ckpt_pickle_underflow(m);
+    return 0;
+}
+
+static int op_mark(struct pickle_machine *m)
+{
+    if (m->n_marks >= MAX_STACK)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "more than 2^26 marks");
+    s2s_grow(&m->marks, m->n_marks, &m->cap_marks, sizeof *m->marks);
+    m->marks[m->n_marks++] = m->n_stack;
+    return 0;
+}
+
+static int op_pop_mark(struct pickle_machine *m)
+{
+    int64_t mark = mark_pos(m);
+    if (mark < 0)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "no mark");
+    m->n_marks--;
+    m->n_stack = (size_t)mark;
+    return 0;
+}
+
+int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,
+                      int (*op)(struct pickle_machine *, uint64_t))
+{
+    const unsigned char *p = ckpt_pickle_take(m, (size_t)n_bytes);
+    return p ? op(m, ckpt_pickle_le(p, n_bytes)) : ckpt_pickle_truncated(m);
+}
+
+static int op_frame(struct pickle_machine *m, uint64_t len)
+{
+    return len <= m->len - m->at
+               ? 0
+               : ckpt_pickle_refuse(m, S2S_E_TRUNCATED, "frame longer than the pickle");
+}
+
+static int op_proto(struct pickle_machine *m, uint64_t version)
+{
+    return version <= 5 ? 0 : ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "protocol above 5");
+}
+
+static int op_dup(struct pickle_machine *m)
+{
+    struct ckpt_node *node = ckpt_pickle_top(m);
+    return node ? ckpt_pickle_push(m, node) : ckpt_pickle_underflow(m);
+}
+
+/* containers, objects, memo; the rest is run_value's */
+static int run(struct pickle_machine *m, unsigned char op)
+{
+    switch (op) {
+    case 0x80:
+        return ckpt_pickle_sized(m, 1, op_proto);
+    case 0x95:
+        return ckpt_pickle_sized(m, 8, op_frame);
+    case '(':
+        return op_mark(m);
+    case '0':
+        return op_pop(m);
+    case '1':
+        return op_pop_mark(m);
+    case '2':
+        return op_dup(m);
+    case ']':
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_LIST));
+    case '}':
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_DICT));
+    case ')':
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_TUPLE));
+    case 0x8f:
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_SET));
+    case 'l':
+        return push_marked(m, CKPT_LIST);
+    case 'd':
+        return push_marked(m, CKPT_DICT);
+    case 't':
+        return push_marked(m, CKPT_TUPLE);
+    case 0x91:
+        return push_marked(m, CKPT_SET);
+    case 0x85:
+    case 0x86:
+    case 0x87:
+        return push_popped(m, CKPT_TUPLE, op - 0x84u);
+    case 'a':
+    case 'e':
+        return op_fill(m, CKPT_LIST, op == 'e');
+    case 's':
+    case 'u':
+        return op_fill(m, CKPT_DICT, op == 'u');
+    case 0x90:
+        return op_fill(m, CKPT_SET, true);
+    case 'g':
+    case 'p':
+        return op_memo_line(m, (char)op);
+    case 'h':
+        return ckpt_pickle_sized(m, 1, memo_get);
+    case 'j':
+        return ckpt_pickle_sized(m, 4, memo_get);
+    case 'q':
+        return ckpt_pickle_sized(m, 1, memo_put);
+    case 'r':
+        return ckpt_pickle_sized(m, 4, memo_put);
+    case 0x94:
+        return memo_put(m, m->n_memoized);
+    case 'c':
+        return ckpt_pickle_global(m);
+    case 0x93:
+        return ckpt_pickle_stack_global(m);
+    case 'R':
+    case 0x81:
+        return ckpt_pickle_reduce(m, false);
+    case 0x92:
+        return ckpt_pickle_reduce(m, true);
+    case 'b':
+        return ckpt_pickle_build(m);
+    case 'Q':
+        return op_persid(m);
+    default:
+        return ckpt_pickle_run_value(m, op);
+    }
+}
+
+static int run_all(struct pickle_machine *m)
+{
+    while (m->at < m->len) {
+        unsigned char op = m->bytes[m->at];
+        m->op_at = m->at++;
+        m->n_ops++;
+        if (op == '.') {
+            if (m->n_stack != 1 || m->n_marks)
+                return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
+            m->out->root = m->stack[0];
+            m->out->len = m->at;
+            return 0;
+        }
+        int rc = run(m, op);
+        if (rc == 0 &&
+            m->out->arena.used_bytes / BYTES_PER_BYTE > m->len + SPARE_BYTES / BYTES_PER_BYTE)
+            rc = ckpt_pickle_refuse(m, S2S_E_FORMAT,
+                                    "a bomb: values far larger than the pickle itself");
+        if (rc < 0)
+            return rc;
+    }
+    return s2s_error_set(m->err, S2S_E_TRUNCATED, "pickle: no STOP within %zu bytes", m->len);
+}
+
+int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
+                      enum ckpt_pickle_mode mode, struct s2s_error *err)
+{
+    *pickle = (struct ckpt_pickle){.root = NULL};
+    struct pickle_machine m = {.bytes = bytes,
+                               .len = len,
+                               .mode = mode,
+                               .out = pickle,
+                               .err = err,
+                               .stack = s2s_xmalloc(64 * sizeof *m.stack),
+                               .cap_stack = 64};
+    int rc = run_all(&m);
+    free(m.stack);
+    free(m.marks);
+    free(m.memo);
+    if (rc < 0)
+        ckpt_pickle_release(pickle);
+    return rc;
+}

@@ -1,0 +1,154 @@
+/* Which classes may stand in a pickle. */
+#include "lib/ckpt/pickle/torch_dtype.h"
+#include "lib/ckpt/pickle/pickle_internal.h"
+
+#include <string.h>
+
+#include "lib/ckpt/ckpt_internal.h"
+
+#define DCP "torch.distributed.checkpoint."
+
+/* module, names separated by blanks; "*" is any name */
+static const struct {
+    const char *module, *names;
+} allowed[] = {
+    {"torch", "Size device strided"},
+    {"torch._utils", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "
+                     "_rebuild_parameter_with_state"},
+    {"torch._tensor", "_rebuild_from_type_v2"},
+    {"torch.nn.parameter", "Parameter"},
+    {"torch.storage", "UntypedStorage TypedStorage"},
+    {"torch.serialization", "_get_layout"},
+    {DCP "metadata", "Metadata MetadataIndex TensorStorageMetadata ChunkStorageMetadata "
+                     "BytesStorageMetadata TensorProperties StorageMeta _MEM_FORMAT_ENCODING"},
+    {DCP "filesystem", "_StorageInfo"},
+    {DCP "planner", "SavePlan WriteItem WriteItemType TensorWriteData BytesIOWriteData"},
+    {"torch.distributed._shard.sharded_tensor.metadata", "TensorProperties MEM_FORMAT_ENCODING"},
+    {"megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata MCoreSavePlan"},
+    {"pathlib", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath"},
+    {"pathlib._local", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath"},
+    {"collections", "OrderedDict defaultdict"},
+    {"argparse", "Namespace"},
+    {"_io", "BytesIO"},
+    {"_codecs", "encode"},
+    {"builtins", "bytes bytearray set frozenset list tuple dict int float bool str complex slice "
+                 "object"},
+    {"__builtin__", "bytes bytearray set frozenset list tuple dict int float bool str unicode "
+                    "complex slice object"},
+    {"copyreg", "_reconstructor"},
+    {"copy_reg", "_reconstructor"},
+    {"numpy", "ndarray dtype"},
+    {"numpy.core.multiarray", "_reconstruct scalar"},
+    {"numpy._core.multiarray", "_reconstruct scalar"},
+};
+
+/* what runs code, opens files or reaches for attributes: only an attack has it in a checkpoint */
+static const struct {
+    const char *module, *names;
+} hostile[] = {
+    {"builtins", "eval exec execfile compile open file input breakpoint getattr setattr delattr "
+                 "__import__ globals locals vars apply map filter memoryview type super"},
+    {"__builtin__", "eval exec execfile compile open file input breakpoint getattr setattr delattr "
+                    "__import__ globals locals vars apply map filter type super"},
+    {"os", "*"},
+    {"posix", "*"},
+    {"nt", "*"},
+    {"posixpath", "*"},
+    {"subprocess", "*"},
+    {"commands", "*"},
+    {"popen2", "*"},
+    {"sys", "*"},
+    {"importlib", "*"},
+    {"imp", "*"},
+    {"pkgutil", "*"},
+    {"runpy", "*"},
+    {"shutil", "*"},
+    {"socket", "*"},
+    {"pty", "*"},
+    {"ctypes", "*"},
+    {"_ctypes", "*"},
+    {"code", "*"},
+    {"codeop", "*"},
+    {"bdb", "*"},
+    {"pdb", "*"},
+    {"timeit", "*"},
+    {"cProfile", "*"},
+    {"profile", "*"},
+    {"doctest", "*"},
+    {"trace", "*"},
+    {"pickle", "*"},
+    {"_pickle", "*"},
+    {"cPickle", "*"},
+    {"marshal", "*"},
+    {"dill", "*"},
+    {"cloudpickle", "*"},
+    {"joblib", "*"},
+    {"types", "FunctionType CodeType MethodType LambdaType"},
+    {"operator", "*"},
+    {"_operator", "*"},
+    {"webbrowser", "*"},
+    {"http", "*"},
+    {"urllib", "*"},
+    {"requests", "*"},
+    {"asyncio", "*"},
+    {"multiprocessing", "*"},
+    {"threading", "*"},
+    {"pip", "*"},
+    {"setuptools", "*"},
+    {"distutils", "*"},
+    {"tempfile", "*"},
+    {"io", "open FileIO"},
+    {"_io", "open FileIO"},
+    {"torch", "load"},
+    {"torch.hub", "*"},
+    {"torch.jit", "*"},
+    {"torch.utils.cpp_extension", "*"},
+    {"numpy.testing", "*"},
+    {"numpy.f2py", "*"},
+};
+
+static bool text_is(const char *s, size_t len, const char *want)
+{
+    return strlen(want) == len && memcmp(s, want, len) == 0;
+}
+
+static bool list_has(const char *names, const char *s, size_t len)
+{
+    if (strcmp(names, "*") == 0)
+        return true;
+    for (const char *at = names; *at;) {
+        size_t n = strcspn(at, " ");
+        if (n == len && memcmp(at, s, len) == 0)
+            return true;
+        at += n + (at[n] == ' ');
+    }
+    return false;
+}
+
+/* "os" is meant by "os" and by "os.path" */
+static bool in_package(const char *module, size_t len, const char *package)
+{
+    size_t n = strlen(package);
+    return len >= n && memcmp(module, package, n) == 0 && (len == n || module[n] == '.');
+}
+
+enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node)
+{
+    const char *module = node->text, *name = node->text + node->n + 1;
+    size_t module_len = node->n, name_len = node->len - node->n - 1;
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
+        if (text_is(module, module_len, allowed[i].module) &&
+            list_has(allowed[i].names, name, name_len))
+            return PICKLE_ALLOWED;
+    if (text_is(module, module_len, "torch") &&
+        (ckpt_dtype_of_torch(name, name_len) || ckpt_dtype_of_storage(name, name_len)))
+        return PICKLE_ALLOWED;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        bool whole = strcmp(hostile[i].names, "*") == 0;
+        if (whole ? in_package(module, module_len, hostile[i].module)
+                  : text_is(module, module_len, hostile[i].module) &&
+                        list_has(hostile[i].names, name, name_len))
+            return PICKLE_HOSTILE;
+    }
+    return PICKLE_UNKNOWN;
+}

@@ -1,0 +1,62 @@
+/* Between the machine, the values and objects that its opcodes give, and the list of classes. */
+#ifndef CKPT_PICKLE_INTERNAL_H
+#define CKPT_PICKLE_INTERNAL_H
+
+#include "lib/ckpt/pickle/pickle.h"
+
+enum pickle_verdict { PICKLE_ALLOWED, PICKLE_UNKNOWN, PICKLE_HOSTILE };
+
+struct pickle_machine {
+    const unsigned char *bytes;
+    size_t len, at, op_at; /* op_at: the opcode that runs */
+    enum ckpt_pickle_mode mode;
+    struct ckpt_node **stack;
+    size_t n_stack, cap_stack;
+    size_t *marks;
+    size_t n_marks, cap_marks;
+    struct ckpt_node **memo;
+    size_t cap_memo, n_memoized, n_ops, cap_persids;
+    struct ckpt_pickle *out;
+    struct s2s_error *err;
+};
+
+enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node);
+
+/* Memory that lives as long as the pickle, 16-aligned, not cleared. */
+void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len);
+
+/* Errors that name the opcode and its place; they give the code. */
+int ckpt_pickle_refuse(struct pickle_machine *m, int code, const char *what);
+int ckpt_pickle_truncated(struct pickle_machine *m);
+int ckpt_pickle_underflow(struct pickle_machine *m);
+
+struct ckpt_node *ckpt_pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind);
+/* A node of these n items, which are copied. */
+struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
+                                      struct ckpt_node **items, size_t n);
+void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item);
+
+int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node);
+/* NULL at the last mark and on an empty stack. */
+struct ckpt_node *ckpt_pickle_pop(struct pickle_machine *m);
+struct ckpt_node *ckpt_pickle_top(struct pickle_machine *m);
+
+/* The next n bytes of the pickle, which are passed; NULL when there are fewer. */
+const unsigned char *ckpt_pickle_take(struct pickle_machine *m, size_t n);
+uint64_t ckpt_pickle_le(const unsigned char *p, int n);
+/* Up to the line's end, which is passed too; borrowed. */
+int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len);
+/* Runs op with the little-endian number of n_bytes that stands next. */
+int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,
+                      int (*op)(struct pickle_machine *, uint64_t));
+
+/* The opcodes of numbers and strings; UNSUPPORTED for what is no opcode at all. */
+int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op);
+
+/* GLOBAL, STACK_GLOBAL, REDUCE and NEWOBJ (with keywords: NEWOBJ_EX), BUILD */
+int ckpt_pickle_global(struct pickle_machine *m);
+int ckpt_pickle_stack_global(struct pickle_machine *m);
+int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords);
+int ckpt_pickle_build(struct pickle_machine *m);
+
+#endif

@@ -1,0 +1,263 @@
+/* Classes, and the nodes that stand for what a pickle would make of them. */
+#include "lib/ckpt/pickle/pickle_internal.h"
+
+#include "lib/base/base.h"
+
+static int push_global(struct pickle_machine *m, const char *module, size_t module_len,
+                       const char *name, size_t name_len)
+{
+    char *text = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
+    memcpy(text, module, module_len);
+    text[module_len] = '\n';
+    memcpy(text + module_len + 1, name, name_len);
+    text[module_len + 1 + name_len] = 0;
+    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_GLOBAL);
+    node->text = text;
+    node->len = module_len + 1 + name_len;
+    node->n = (uint32_t)module_len;
+    enum pickle_verdict verdict = ckpt_judge_global(node);
+    if (verdict == PICKLE_HOSTILE)
+        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                             "pickle: hostile: it wants to call %.*s.%.*s (byte %zu); nothing was "
+                             "run",
+                             (int)(module_len < 200 ? module_len : 200), module,
+                             (int)(name_len < 200 ? name_len : 200), name, m->op_at);
+    if (verdict == PICKLE_UNKNOWN && m->mode == CKPT_STRICT)
+        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                             "pickle: class %.*s.%.*s is not known here (byte %zu)",
+                             (int)(module_len < 200 ? module_len : 200), module,
+                             (int)(name_len < 200 ? name_len : 200), name, m->op_at);
+    if (verdict == PICKLE_UNKNOWN) {
+        node->opaque = true;
+        m->out->n_opaque++;
+        if (!m->out->opaque_name) {
+            char *shown = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
+            memcpy(shown, text, module_len + name_len + 2);
+            shown[module_len] = '.';
+            m->out->opaque_name = shown;
+        }
+    }
+    return ckpt_pickle_push(m, node);
+}
+
+int ckpt_pickle_global(struct pickle_machine *m)
+{
+    const char *module = NULL, *name = NULL;
+    size_t module_len = 0, name_len = 0;
+    int rc = ckpt_pickle_take_line(m, &module, &module_len);
+    if (rc == 0)
+        rc = ckpt_pickle_take_line(m, &name, &name_len);
+    return rc < 0 ? rc : push_global(m, module, module_len, name, name_len);
+}
+
+int ckpt_pickle_stack_global(struct pickle_machine *m)
+{
+    struct ckpt_node *name = ckpt_pickle_pop(m), *module = ckpt_pickle_pop(m);
+    if (!name || !module)
+        return ckpt_pickle_underflow(m);
+    if (name->kind != CKPT_STR || module->kind != CKPT_STR || name->len > 65535 ||
+        module->len > 65535)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "class whose name is no text");
+    return push_global(m, module->text, module->len, name->text, name->len);
+}
+
+/* _codecs.encode(text, "latin1"): how protocol 2 spells bytes */
+static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct ckpt_node **out)
+{
+    const struct ckpt_node *text = args->n ? args->items[0] : NULL;
+    if (!text || text->kind != CKPT_STR)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "encode of what is no text");
+    char *bytes = ckpt_pickle_alloc(m->out, text->len + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < text->len; i++) {
+        unsigned char c = (unsigned char)text->text[i];
+        if (c < 0x80) {
+            bytes[n++] = (char)c;
+        } else if ((c == 0xC2 || c == 0xC3) && i + 1 < text->len) {
+            bytes[n++] = (char)((c & 3) << 6 | (text->text[i + 1] & 0x3F));
+            i++;
+        } else {
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bytes above 255");
+        }
+    }
+    *out = ckpt_pickle_new_node(m, CKPT_BYTES);
+    (*out)->text = bytes;
+    (*out)->len = n;
+    return 0;
+}
+
+/* an empty or copied container for set([..]), OrderedDict([[k, v], ..]) and their like */
+static int container(struct pickle_machine *m, enum ckpt_kind kind, const struct ckpt_node *from,
+                     struct ckpt_node **out)
+{
+    *out = ckpt_pickle_new_node(m, kind);
+    if (!from)
+        return 0;
+    if (from->kind != CKPT_LIST && from->kind != CKPT_TUPLE && from->kind != CKPT_SET &&
+        !(kind == CKPT_DICT && from->kind == CKPT_DICT))
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "container made of something else");
+    if (kind != CKPT_DICT || from->kind == CKPT_DICT) {
+        for (uint32_t i = 0; i < from->n; i++)
+            ckpt_pickle_add_item(m, *out, from->items[i]);
+        return 0;
+    }
+    for (uint32_t i = 0; i < from->n; i++) {
+        const struct ckpt_node *pair = from->items[i];
+        if ((pair->kind != CKPT_LIST && pair->kind != CKPT_TUPLE) || pair->n != 2)
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict made of what are no pairs");
+        ckpt_pickle_add_item(m, *out, pair->items[0]);
+        ckpt_pickle_add_item(m, *out, pair->items[1]);
+    }
+    return 0;
+}
+
+static struct ckpt_node *record(struct pickle_machine *m, struct ckpt_node *global,
+                                struct ckpt_node *args)
+{
+    struct ckpt_node *parts[4] = {global, args, NULL, NULL};
+    struct ckpt_node *node = ckpt_pickle_node_of(m, CKPT_RECORD, parts, 4);
+    node->opaque = global->opaque;
+    return node;
+}
+
+static bool is_builtin(const struct ckpt_node *global, const char *name)
+{
+    return ckpt_is(global, "builtins", name) || ckpt_is(global, "__builtin__", name);
+}
+
+/* plain Python types spelled as calls */
+static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_node *args,
+                        struct ckpt_node **out)
+{
+    struct ckpt_node *first = args->n ? args->items[0] : NULL;
+    static const struct {
+        const char *name;
+        enum ckpt_kind kind;
+    } containers[] = {{"set", CKPT_SET},
+                      {"frozenset", CKPT_SET},
+                      {"list", CKPT_LIST},
+                      {"tuple", CKPT_TUPLE},
+                      {"dict", CKPT_DICT}};
+    for (size_t i = 0; i < sizeof containers / sizeof *containers; i++)
+        if (is_builtin(global, containers[i].name))
+            return container(m, containers[i].kind, first, out);
+    if (is_builtin(global, "bytes") || is_builtin(global, "bytearray")) {
+        *out = ckpt_pickle_new_node(m, CKPT_BYTES);
+        if (first && first->kind == CKPT_STR)
+            return latin1(m, args, out);
+        if (first && first->kind == CKPT_BYTES)
+            **out = *first;
+        else if (first)
+            *out = record(m, global, args);
+        return 0;
+    }
+    *out = record(m, global, args);
+    return 0;
+}
+
+/*
+ * numpy's scalars as the numbers they are: Megatron-Core 0.14 and 0.15 leave numpy.int64 in the
+ * offsets of flattened chunks. NULL: not one of these; arguments are (dtype, bytes), the dtype a
+ * record of its code ("i8") whose state has the byte order second.
+ */
+static struct ckpt_node *numpy_scalar(struct pickle_machine *m, const struct ckpt_node *args)
+{
+    const struct ckpt_node *dtype = args->n == 2 ? args->items[0] : NULL;
+    const struct ckpt_node *bytes = dtype ? args->items[1] : NULL;
+    if (!dtype || dtype->kind != CKPT_RECORD || !ckpt_is(dtype->items[0], "numpy", "dtype") ||
+        dtype->items[1]->n == 0 || bytes->kind != CKPT_BYTES || bytes->len > 8)
+        return NULL;
+    const struct ckpt_node *code = dtype->items[1]->items[0], *state = dtype->items[2];
+    const struct ckpt_node *order =
+        state && state->kind == CKPT_TUPLE && state->n > 1 ? state->items[1] : NULL;
+    if (code->kind != CKPT_STR || code->len != 2 || code->text[1] != '0' + (int)bytes->len ||
+        (order && order->kind == CKPT_STR && order->len && order->text[0] == '>'))
+        return NULL;
+    int n = (int)bytes->len;
+    uint64_t value = ckpt_pickle_le((const unsigned char *)bytes->text, n);
+    bool negative = n && value >> (8 * n - 1) & 1;
+    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_INT);
+    if (code->text[0] == 'i' || (code->text[0] == 'u' && !(n == 8 && negative))) {
+        bool extend = code->text[0] == 'i' && negative && n < 8;
+        node->i = (int64_t)(extend ? value | ~(uint64_t)0 << 8 * n : value);
+    } else if (code->text[0] == 'b' && n == 1) {
+        node->kind = CKPT_BOOL;
+        node->i = value != 0;
+    } else if (code->text[0] == 'f' && n >= 4) {
+        float single;
+        memcpy(&single, bytes->text, sizeof single);
+        node->kind = CKPT_FLOAT;
+        node->f = single;
+        if (n == 8)
+            memcpy(&node->f, bytes->text, sizeof node->f);
+    } else {
+        return NULL;
+    }
+    return node;
+}
+
+/* what `global(*args)` would give */
+static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_node *args,
+                struct ckpt_node **out)
+{
+    struct ckpt_node *first = args->n ? args->items[0] : NULL;
+    if (ckpt_is(global, "torch", "Size"))
+        return container(m, CKPT_TUPLE, first, out);
+    if (ckpt_is(global, "collections", "OrderedDict"))
+        return container(m, CKPT_DICT, first, out);
+    if (ckpt_is(global, "collections", "defaultdict"))
+        return container(m, CKPT_DICT, args->n > 1 ? args->items[1] : NULL, out);
+    if (ckpt_is(global, "_codecs", "encode"))
+        return latin1(m, args, out);
+    if (is_builtin(global, global->text + global->n + 1))
+        return make_builtin(m, global, args, out);
+    if (ckpt_is(global, "numpy._core.multiarray", "scalar") ||
+        ckpt_is(global, "numpy.core.multiarray", "scalar"))
+        *out = numpy_scalar(m, args);
+    if (*out)
+        return 0;
+    if (first && (ckpt_is(global, "torch._utils", "_rebuild_parameter") ||
+                  ckpt_is(global, "torch._utils", "_rebuild_parameter_with_state"))) {
+        *out = first;
+        return 0;
+    }
+    /* a tensor with attributes or a class of its own: (function, type, arguments, state) */
+    if (ckpt_is(global, "torch._tensor", "_rebuild_from_type_v2") && args->n == 4 &&
+        first->kind == CKPT_GLOBAL && !ckpt_is(first, "torch._tensor", "_rebuild_from_type_v2") &&
+        args->items[2]->kind == CKPT_TUPLE)
+        return make(m, first, args->items[2], out);
+    *out = record(m, global, args);
+    return 0;
+}
+
+/* REDUCE (0 extra), NEWOBJ, NEWOBJ_EX (keyword arguments on top) */
+int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
+{
+    struct ckpt_node *names = keywords ? ckpt_pickle_pop(m) : NULL;
+    struct ckpt_node *args = ckpt_pickle_pop(m), *global = ckpt_pickle_pop(m), *made = NULL;
+    if (!args || !global || (keywords && !names))
+        return ckpt_pickle_underflow(m);
+    if (global->kind != CKPT_GLOBAL)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call of something that is no class");
+    if (args->kind != CKPT_TUPLE)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call whose arguments are no tuple");
+    int rc = make(m, global, args, &made);
+    if (rc == 0 && names && made->kind == CKPT_RECORD)
+        made->items[2] = names;
+    return rc < 0 ? rc : ckpt_pickle_push(m, made);
+}
+
+int ckpt_pickle_build(struct pickle_machine *m)
+{
+    struct ckpt_node *state = ckpt_pickle_pop(m), *node = ckpt_pickle_top(m);
+    if (!state || !node)
+        return ckpt_pickle_underflow(m);
+    if (node->kind == CKPT_DICT || node->kind == CKPT_LIST || node->kind == CKPT_SET)
+        return 0; /* attributes of an OrderedDict (its _metadata): no data of ours */
+    if (node->kind != CKPT_RECORD)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state for something that is no object");
+    if (node->items[2])
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state of an object set twice");
+    node->items[2] = state;
+    return 0;
+}

@@ -1,0 +1,230 @@
+/* Looking at the tree that the machine built. */
+#include "lib/ckpt/pickle/pickle.h"
+
+#include <math.h>
+
+#include "lib/base/base.h"
+#include "lib/base/utf8.h"
+
+static const struct ckpt_node *global_of(const struct ckpt_node *node)
+{
+    if (node && node->kind == CKPT_RECORD)
+        node = node->items[0];
+    return node && node->kind == CKPT_GLOBAL ? node : NULL;
+}
+
+bool ckpt_is_named(const struct ckpt_node *node, const char *name)
+{
+    node = global_of(node);
+    return node && node->len - node->n - 1 == strlen(name) &&
+           memcmp(node->text + node->n + 1, name, strlen(name)) == 0;
+}
+
+bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name)
+{
+    const struct ckpt_node *global = global_of(node);
+    return global && global->n == strlen(module) && memcmp(global->text, module, global->n) == 0 &&
+           ckpt_is_named(global, name);
+}
+
+bool ckpt_str_is(const struct ckpt_node *node, const char *s)
+{
+    return node && node->kind == CKPT_STR && node->len == strlen(s) &&
+           memcmp(node->text, s, node->len) == 0;
+}
+
+/* records of ours have up to ten fields: one with millions is not worth a search for each use */
+enum { MAX_FIELDS = 256 };
+
+const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key)
+{
+    if (node && node->kind == CKPT_RECORD)
+        node = node->items[2] ? node->items[2] : node->items[3];
+    if (!node || node->kind != CKPT_DICT)
+        return NULL;
+    for (uint32_t i = 0; i < node->n && i < 2 * MAX_FIELDS; i += 2)
+        if (ckpt_str_is(node->items[i], key))
+            return node->items[i + 1];
+    return NULL;
+}
+
+bool ckpt_get_int(const struct ckpt_node *node, int64_t *value)
+{
+    if (!node || node->kind != CKPT_INT)
+        return false;
+    *value = node->i;
+    return true;
+}
+
+int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max)
+{
+    if (!node || (node->kind != CKPT_TUPLE && node->kind != CKPT_LIST) || node->n > (uint32_t)max)
+        return -1;
+    for (uint32_t i = 0; i < node->n; i++)
+        if (!ckpt_get_int(node->items[i], &values[i]))
+            return -1;
+    return (int)node->n;
+}
+
+/* ---- JSON ---- */
+
+enum { MAX_DEPTH = 1000 };
+
+struct printer {
+    struct ckpt_json_left *left;
+    bool in_key; /* a dict in a key of a dict in a key..: its text would double with each of them */
+};
+
+static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth);
+
+static json_t *text_json(struct printer *p, const char *text, size_t len)
+{
+    if (len > p->left->text_bytes)
+        return json_string("...");
+    p->left->text_bytes -= len;
+    json_t *value = json_stringn(text, len);
+    return value ? value : json_string("(text that is not UTF-8)");
+}
+
+/* decimal digits of a little-endian two's complement number */
+static json_t *bigint_json(const struct ckpt_node *node)
+{
+    enum { MAX = 64 };
+    unsigned char value[MAX];
+    char digits[3 * MAX], text[3 * MAX + 2];
+    size_t n = node->len, n_digits = 0, at = 0;
+    if (n > MAX)
+        return json_sprintf("(integer of %zu bytes)", n);
+    bool negative = node->text[n - 1] & 0x80;
+    unsigned carry = 1;
+    for (size_t i = 0; i < n; i++) {
+        value[i] = (unsigned char)node->text[i];
+        if (negative) {
+            unsigned sum = (unsigned char)~value[i] + carry;
+            value[i] = (unsigned char)sum;
+            carry = sum >> 8;
+        }
+    }
+    for (bool more = true; more;) {
+        unsigned rest = 0;
+        more = false;
+        for (size_t i = n; i-- > 0;) {
+            unsigned now = rest << 8 | value[i];
+            value[i] = (unsigned char)(now / 10);
+            rest = now % 10;
+            more |= value[i] != 0;
+        }
+        digits[n_digits++] = (char)('0' + rest);
+    }
+    if (negative)
+        text[at++] = '-';
+    while (n_digits)
+        text[at++] = digits[--n_digits];
+    return json_stringn(text, at);
+}
+
+static json_t *global_json(struct printer *p, const struct ckpt_node *node)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    s2s_buf_add(&text, node->text, node->n);
+    s2s_buf_putc(&text, '.');
+    s2s_buf_add(&text, node->text + node->n + 1, node->len - node->n - 1);
+    json_t *value = text_json(p, text.data, text.len);
+    s2s_buf_release(&text);
+    return value;
+}
+
+static json_t *list_json(struct printer *p, const struct ckpt_node *node, int depth)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < node->n; i++)
+        json_array_append_new(list, to_json(p, node->items[i], depth));
+    return list;
+}
+
+/* keys that are no text are shown as text */
+static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int depth)
+{
+    json_t *dict = json_object();
+    for (uint32_t i = 0; i + 1 < node->n; i += 2) {
+        const bool in_key = p->in_key;
+        p->in_key = true;
+        json_t *key = to_json(p, node->items[i], depth);
+        p->in_key = in_key;
+        json_t *value = to_json(p, node->items[i + 1], depth);
+        char *dumped = json_is_string(key) ? NULL : json_dumps(key, JSON_ENCODE_ANY | JSON_COMPACT);
+        const char *name = dumped ? dumped : json_string_value(key);
+        if (!name || json_object_set_new(dict, name, value) < 0)
+            json_object_set_new(dict, "(key that is not text)", json_null());
+        free(dumped);
+        json_decref(key);
+    }
+    return dict;
+}
+
+/* dtypes, sizes, paths and enums are short as their class and arguments */
+static json_t *record_json(struct printer *p, const struct ckpt_node *node, int depth)
+{
+    const struct ckpt_node *state = node->items[2], *contents = node->items[3];
+    if (ckpt_is(node, "argparse", "Namespace") && state && state->kind == CKPT_DICT)
+        return dict_json(p, state, depth);
+    json_t *value = json_object();
+    json_object_set_new(value, "class", global_json(p, node->items[0]));
+    if (node->items[1]->n)
+        json_object_set_new(value, "args", to_json(p, node->items[1], depth));
+    if (state)
+        json_object_set_new(value, "state", to_json(p, state, depth));
+    if (contents)
+        json_object_set_new(value, "contents", to_json(p, contents, depth));
+    return value;
+}
+
+static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth)
+{
+    if (p->left->nodes == 0 || depth > MAX_DEPTH || (p->in_key && node->kind == CKPT_DICT))
+        return json_string("...");
+    p->left->nodes--;
+    switch ((enum ckpt_kind)node->kind) {
+    case CKPT_NONE:
+        return json_null();
+    case CKPT_BOOL:
+        return json_boolean(node->i);
+    case CKPT_INT:
+        return json_integer(node->i);
+    case CKPT_BIGINT:
+        return bigint_json(node);
+    case CKPT_FLOAT:
+        return isfinite(node->f) ? json_real(node->f)
+                                 : json_string(isnan(node->f) ? "nan"
+                                               : node->f > 0  ? "inf"
+                                                              : "-inf");
+    case CKPT_STR:
+        return text_json(p, node->text, node->len);
+    case CKPT_BYTES:
+        return json_sprintf("(%zu bytes)", node->len);
+    case CKPT_LIST:
+    case CKPT_TUPLE:
+    case CKPT_SET:
+        return list_json(p, node, depth + 1);
+    case CKPT_DICT:
+        return dict_json(p, node, depth + 1);
+    case CKPT_GLOBAL:
+        return global_json(p, node);
+    case CKPT_RECORD:
+        return record_json(p, node, depth + 1);
+    case CKPT_PERSID:
+        return json_string("(storage)");
+    }
+    return json_null();
+}
+
+struct ckpt_json_left ckpt_json_limit(size_t pickle_len)
+{
+    return (struct ckpt_json_left){4096 + 4 * pickle_len, (1 << 20) + 4 * pickle_len};
+}
+
+json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left)
+{
+    struct printer p = {.left = left};
+    return to_json(&p, node, 0);
+}

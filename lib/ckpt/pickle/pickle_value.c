@@ -1,0 +1,250 @@
+/* Opcodes that carry their value: numbers and strings, with the reading of arguments. */
+#include "lib/ckpt/pickle/pickle_internal.h"
+
+#include "lib/base/base.h"
+#include "lib/base/utf8.h"
+
+static int push_int(struct pickle_machine *m, int64_t value)
+{
+    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_INT);
+    node->i = value;
+    return ckpt_pickle_push(m, node);
+}
+
+static int push_text(struct pickle_machine *m, enum ckpt_kind kind, const char *text, size_t len)
+{
+    struct ckpt_node *node = ckpt_pickle_new_node(m, kind);
+    node->text = text;
+    node->len = len;
+    return ckpt_pickle_push(m, node);
+}
+
+const unsigned char *ckpt_pickle_take(struct pickle_machine *m, size_t n)
+{
+    if (n > m->len - m->at)
+        return NULL;
+    m->at += n;
+    return m->bytes + m->at - n;
+}
+
+uint64_t ckpt_pickle_le(const unsigned char *p, int n)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < n; i++)
+        value |= (uint64_t)p[i] << 8 * i;
+    return value;
+}
+
+/* a string whose length stands before it in size_bytes bytes */
+static int op_counted(struct pickle_machine *m, enum ckpt_kind kind, int size_bytes)
+{
+    const unsigned char *p = ckpt_pickle_take(m, (size_t)size_bytes);
+    if (!p)
+        return ckpt_pickle_truncated(m);
+    uint64_t len = ckpt_pickle_le(p, size_bytes);
+    if (len > m->len - m->at)
+        return s2s_error_set(m->err, S2S_E_TRUNCATED,
+                             "pickle: string of %llu bytes at byte %zu, %zu are left",
+                             (unsigned long long)len, m->op_at, m->len - m->at);
+    return push_text(m, kind, (const char *)ckpt_pickle_take(m, len), len);
+}
+
+/* up to the line's end, which is taken too */
+int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len)
+{
+    const unsigned char *p = m->bytes + m->at;
+    const unsigned char *end = memchr(p, '\n', m->len - m->at);
+    if (!end)
+        return ckpt_pickle_truncated(m);
+    *line = (const char *)p;
+    *len = (size_t)(end - p);
+    m->at += *len + 1;
+    return 0;
+}
+
+static int op_long(struct pickle_machine *m, uint64_t len)
+{
+    const unsigned char *p = len <= m->len - m->at ? ckpt_pickle_take(m, len) : NULL;
+    if (!p)
+        return ckpt_pickle_truncated(m);
+    if (len > 8)
+        return push_text(m, CKPT_BIGINT, (const char *)p, len);
+    uint64_t value = ckpt_pickle_le(p, (int)len);
+    if (len && len < 8 && p[len - 1] & 0x80)
+        value |= ~(uint64_t)0 << 8 * len;
+    return push_int(m, (int64_t)value);
+}
+
+/* INT, LONG, FLOAT: decimal text */
+static int op_number_line(struct pickle_machine *m, char op)
+{
+    const char *line = NULL;
+    size_t len = 0;
+    char text[64];
+    int rc = ckpt_pickle_take_line(m, &line, &len);
+    if (rc < 0)
+        return rc;
+    if (op == 'L' && len && line[len - 1] == 'L')
+        len--;
+    if (len >= sizeof text)
+        return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "number of more than 63 digits");
+    memcpy(text, line, len);
+    text[len] = 0;
+    if (op == 'I' && (strcmp(text, "00") == 0 || strcmp(text, "01") == 0)) {
+        struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_BOOL);
+        node->i = text[1] == '1';
+        return ckpt_pickle_push(m, node);
+    }
+    if (op == 'F') {
+        char *end;
+        struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_FLOAT);
+        node->f = strtod(text, &end);
+        return *text && !*end ? ckpt_pickle_push(m, node)
+                              : ckpt_pickle_refuse(m, S2S_E_FORMAT, "not a number");
+    }
+    int64_t value;
+    if (s2s_parse_i64(&value, text, INT64_MIN, INT64_MAX, NULL) < 0)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "not an integer of 64 bits");
+    return push_int(m, value);
+}
+
+/* UNICODE: raw-unicode-escape, so only \u and \U mean something; bytes are Latin-1 */
+static int op_unicode_line(struct pickle_machine *m)
+{
+    const char *line = NULL;
+    size_t len = 0, n = 0;
+    int rc = ckpt_pickle_take_line(m, &line, &len);
+    if (rc < 0)
+        return rc;
+    char *text = ckpt_pickle_alloc(m->out, 2 * len + 4);
+    for (size_t i = 0; i < len;) {
+        uint32_t c = (unsigned char)line[i];
+        size_t used = 1;
+        if (c == '\\' && i + 1 < len && (line[i + 1] == 'u' || line[i + 1] == 'U')) {
+            int digits = line[i + 1] == 'u' ? 4 : 8;
+            if (len - i - 2 < (size_t)digits ||
+                s2s_parse_hex(&c, line + i + 2, (size_t)digits) < 0 || c > 0x10FFFF ||
+                (c >= 0xD800 && c < 0xE000))
+                return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad \\u escape");
+            used = 2 + (size_t)digits;
+        }
+        n += s2s_utf8_put(text + n, c);
+        i += used;
+    }
+    return push_text(m, CKPT_STR, text, n);
+}
+
+/* STRING: a quoted Python literal */
+static int op_string_line(struct pickle_machine *m)
+{
+    const char *line = NULL;
+    size_t len = 0, n = 0;
+    int rc = ckpt_pickle_take_line(m, &line, &len);
+    if (rc < 0)
+        return rc;
+    if (len < 2 || (line[0] != '\'' && line[0] != '"') || line[len - 1] != line[0])
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "string without quotes");
+    char *text = ckpt_pickle_alloc(m->out, len);
+    for (size_t i = 1; i < len - 1;) {
+        uint32_t c;
+        if (line[i] != '\\') {
+            text[n++] = line[i++];
+            continue;
+        }
+        if (i + 2 >= len)
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad escape in a string");
+        static const char plain[] = "\\\\''\"\"n\nt\tr\r";
+        const char *found = NULL;
+        for (const char *p = plain; *p && !found; p += 2)
+            found = *p == line[i + 1] ? p : NULL;
+        if (found) {
+            text[n++] = found[1];
+            i += 2;
+        } else if (line[i + 1] == 'x' && len - 3 - i >= 2 &&
+                   s2s_parse_hex(&c, line + i + 2, 2) == 0) {
+            text[n++] = (char)c;
+            i += 4;
+        } else {
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad escape in a string");
+        }
+    }
+    return push_text(m, CKPT_STR, text, n);
+}
+
+static int op_bool(struct pickle_machine *m, int value)
+{
+    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_BOOL);
+    node->i = value;
+    return ckpt_pickle_push(m, node);
+}
+
+static int op_binfloat(struct pickle_machine *m)
+{
+    const unsigned char *p = ckpt_pickle_take(m, 8);
+    if (!p)
+        return ckpt_pickle_truncated(m);
+    uint64_t bits = __builtin_bswap64(ckpt_pickle_le(p, 8));
+    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_FLOAT);
+    memcpy(&node->f, &bits, 8);
+    return ckpt_pickle_push(m, node);
+}
+
+/* an unsigned or (4 bytes) signed little-endian number */
+static int op_binint(struct pickle_machine *m, int n_bytes)
+{
+    const unsigned char *p = ckpt_pickle_take(m, (size_t)n_bytes);
+    if (!p)
+        return ckpt_pickle_truncated(m);
+    return push_int(m, n_bytes == 4 ? (int32_t)ckpt_pickle_le(p, 4)
+                                    : (int64_t)ckpt_pickle_le(p, n_bytes));
+}
+
+/* strings and numbers */
+int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op)
+{
+    switch (op) {
+    case 'N':
+        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_NONE));
+    case 0x88:
+        return op_bool(m, 1);
+    case 0x89:
+        return op_bool(m, 0);
+    case 'I':
+    case 'L':
+    case 'F':
+        return op_number_line(m, (char)op);
+    case 'J':
+        return op_binint(m, 4);
+    case 'K':
+        return op_binint(m, 1);
+    case 'M':
+        return op_binint(m, 2);
+    case 0x8a:
+        return ckpt_pickle_sized(m, 1, op_long);
+    case 0x8b:
+        return ckpt_pickle_sized(m, 4, op_long);
+    case 'G':
+        return op_binfloat(m);
+    case 'S':
+        return op_string_line(m);
+    case 'V':
+        return op_unicode_line(m);
+    case 'T':
+    case 'X':
+        return op_counted(m, CKPT_STR, 4);
+    case 'U':
+    case 0x8c:
+        return op_counted(m, CKPT_STR, 1);
+    case 0x8d:
+        return op_counted(m, CKPT_STR, 8);
+    case 'B':
+        return op_counted(m, CKPT_BYTES, 4);
+    case 'C':
+        return op_counted(m, CKPT_BYTES, 1);
+    case 0x8e:
+    case 0x96:
+        return op_counted(m, CKPT_BYTES, 8);
+    default:
+        return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "opcode that no checkpoint needs");
+    }
+}

@@ -1,0 +1,383 @@
+/*
+ * torch.distributed.checkpoint: .metadata says which item of which file holds which box of which
+ * tensor. Items are located only when they are read.
+ */
+#include "lib/ckpt/pickle/torch_dtype.h"
+#include "lib/ckpt/model.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+enum { MAX_METADATA = 1 << 30, MIN_CHUNK = 16 /* bytes of pickle for a chunk, at least */ };
+
+static const char META[] = "torch.distributed.checkpoint.metadata";
+
+static int bad_meta(const struct ckpt_node *node, const char *what, struct s2s_error *err)
+{
+    return s2s_error_set(err, S2S_E_FORMAT, "object at byte %zu: %s", node ? node->offset : 0,
+                         what);
+}
+
+/* TensorProperties: a tuple whose first part is the dtype; a dict in old versions */
+static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
+{
+    if (!properties || properties->kind != CKPT_RECORD || !properties->items[2])
+        return S2S_DTYPE_NONE;
+    const struct ckpt_node *state = properties->items[2];
+    const struct ckpt_node *dtype =
+        state->kind == CKPT_TUPLE && state->n ? state->items[0] : ckpt_get(state, "dtype");
+    if (!dtype || dtype->kind != CKPT_GLOBAL || dtype->n != 5)
+        return S2S_DTYPE_NONE;
+    return ckpt_dtype_of_torch(dtype->text + 6, dtype->len - 6);
+}
+
+static int read_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
+                       const struct ckpt_node *chunks, struct s2s_error *err)
+{
+    int64_t offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
+    if (!chunks || chunks->kind != CKPT_LIST)
+        return bad_meta(chunks, "tensor without a list of chunks", err);
+    if (chunks->n > ckpt->chunks_left)
+        return bad_meta(chunks, "more chunks than the metadata has bytes for: a bomb", err);
+    ckpt->chunks_left -= chunks->n;
+    tensor->n_chunks = chunks->n;
+    tensor->chunks = ckpt_arena(ckpt, chunks->n * sizeof *tensor->chunks);
+    for (uint32_t i = 0; i < chunks->n; i++) {
+        const struct ckpt_node *node = chunks->items[i];
+        int n = ckpt_get_ints(ckpt_get(node, "offsets"), offset, S2S_MAX_DIMS);
+        int m = ckpt_get_ints(ckpt_get(node, "sizes"), size, S2S_MAX_DIMS);
+        if (n != tensor->n_dims || m < 0 || m > n)
+            return bad_meta(node, "chunk of another rank than its tensor", err);
+        /* some writers leave out leading axes of extent 1 */
+        memmove(size + (n - m), size, (size_t)m * sizeof *size);
+        for (int d = 0; d < n - m; d++)
+            size[d] = 1;
+        tensor->chunks[i] = (struct ckpt_chunk){.offset = ckpt_arena_ints(ckpt, offset, n),
+                                                .size = ckpt_arena_ints(ckpt, size, n),
+                                                .file = -1};
+    }
+    return 0;
+}
+
+static int read_tensor(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
+                       const struct ckpt_node *node, struct s2s_error *err)
+{
+    struct s2s_ckpt_tensor *tensor;
+    int64_t shape[S2S_MAX_DIMS];
+    int rc = ckpt_add_tensor(ckpt, &tensor, name->text, name->len, err);
+    if (rc < 0)
+        return rc;
+    tensor->dtype = read_dtype(ckpt_get(node, "properties"));
+    if (!tensor->dtype)
+        return bad_meta(node, "tensor of an unknown dtype", err);
+    tensor->n_dims = ckpt_get_ints(ckpt_get(node, "size"), shape, S2S_MAX_DIMS);
+    if (tensor->n_dims < 0)
+        return bad_meta(node, "tensor without a size (at most 8 axes are read)", err);
+    tensor->shape = ckpt_arena_ints(ckpt, shape, tensor->n_dims);
+    return read_chunks(ckpt, tensor, ckpt_get(node, "chunks"), err);
+}
+
+static int read_names(struct s2s_ckpt *ckpt, const struct ckpt_node *dict, struct s2s_error *err)
+{
+    if (!dict || dict->kind != CKPT_DICT)
+        return bad_meta(dict, "no dict state_dict_metadata", err);
+    for (uint32_t i = 0; i < dict->n; i += 2) {
+        const struct ckpt_node *name = dict->items[i], *node = dict->items[i + 1];
+        struct s2s_ckpt_object *object;
+        int rc;
+        if (name->kind != CKPT_STR)
+            return bad_meta(name, "name that is no text", err);
+        if (ckpt_is(node, META, "TensorStorageMetadata"))
+            rc = read_tensor(ckpt, name, node, err);
+        else if (ckpt_is(node, META, "BytesStorageMetadata"))
+            rc = ckpt_add_object(ckpt, &object, name->text, name->len, err);
+        else
+            rc = bad_meta(node, "neither tensor nor byte object", err);
+        if (rc < 0)
+            return s2s_error_add(err, rc, "%.*s", (int)(name->len < 300 ? name->len : 300),
+                                 name->kind == CKPT_STR ? name->text : "");
+    }
+    return 0;
+}
+
+static int by_offset(const void *a, const void *b, void *n_dims)
+{
+    const struct ckpt_chunk *x = a, *y = b;
+    for (int d = 0; d < *(int *)n_dims; d++)
+        if (x->offset[d] != y->offset[d])
+            return x->offset[d] < y->offset[d] ? -1 : 1;
+    return 0;
+}
+
+static struct ckpt_chunk *find_chunk(struct s2s_ckpt_tensor *tensor, const int64_t *offset)
+{
+    size_t low = 0, high = tensor->n_chunks;
+    struct ckpt_chunk key = {.offset = offset};
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        int order = by_offset(&key, &tensor->chunks[middle], &tensor->n_dims);
+        if (order == 0)
+            return &tensor->chunks[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+/* where an item lies */
+struct place {
+    int file;
+    int64_t pos, len;
+};
+
+static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struct place *place,
+                      struct s2s_error *err)
+{
+    const struct ckpt_node *path = ckpt_get(info, "relative_path");
+    const struct ckpt_node *transforms = ckpt_get(info, "transform_descriptors");
+    char name[256];
+    if (!path || path->kind != CKPT_STR || !ckpt_get_int(ckpt_get(info, "offset"), &place->pos) ||
+        !ckpt_get_int(ckpt_get(info, "length"), &place->len))
+        return bad_meta(info, "storage without file, offset or length", err);
+    if (!ckpt_name_is_plain(path->text, path->len))
+        return s2s_error_set(err, S2S_E_FORMAT,
+                             "relative_path \"%.*s\" is no plain file name: refused",
+                             (int)(path->len < 200 ? path->len : 200), path->text);
+    if (transforms && transforms->kind != CKPT_NONE &&
+        !(transforms->kind == CKPT_LIST && transforms->n == 0))
+        return s2s_error_set(
+            err, S2S_E_UNSUPPORTED,
+            "item is transformed (compressed or encrypted) on its way to the file");
+    snprintf(name, sizeof name, "%.*s", (int)path->len, path->text);
+    struct ckpt_span span;
+    int rc = ckpt_find_span(ckpt, name, &span, err);
+    if (rc < 0)
+        return rc;
+    int64_t file_len = span.len_bytes;
+    place->file = span.file;
+    if (place->pos < 0 || place->len < 0 || place->pos > file_len ||
+        place->len > file_len - place->pos)
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "%s has %lld bytes, an item of %lld bytes at %lld is expected: the "
+                             "file is truncated",
+                             name, (long long)file_len, (long long)place->len,
+                             (long long)place->pos);
+    place->pos += span.begin;
+    return 0;
+}
+
+static int place_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object *object,
+                        const struct place *place, struct s2s_error *err)
+{
+    if (object->file)
+        return s2s_error_set(err, S2S_E_FORMAT, "stored twice");
+    object->file = ckpt->files[place->file].name;
+    object->pos = place->pos;
+    object->len_bytes = place->len;
+    return 0;
+}
+
+static int place_chunk(struct s2s_ckpt_tensor *tensor, const struct ckpt_node *index,
+                       const struct place *place, struct s2s_error *err)
+{
+    int64_t offset[S2S_MAX_DIMS];
+    int n = ckpt_get_ints(ckpt_get(index, "offset"), offset, S2S_MAX_DIMS);
+    struct ckpt_chunk *chunk = n == tensor->n_dims ? find_chunk(tensor, offset) : NULL;
+    /* a tensor of one chunk may be stored without an offset */
+    if (n < 0 && tensor->n_chunks == 1)
+        chunk = &tensor->chunks[0];
+    if (!chunk)
+        return s2s_error_set(err, S2S_E_FORMAT, "stored chunk that the tensor does not have");
+    if (chunk->file >= 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "chunk stored twice");
+    chunk->file = place->file;
+    chunk->item_pos = place->pos;
+    chunk->item_len = place->len;
+    return 0;
+}
+
+static int place_item(struct s2s_ckpt *ckpt, const struct ckpt_node *index,
+                      const struct ckpt_node *info, struct s2s_error *err)
+{
+    const struct ckpt_node *fqn = ckpt_get(index, "fqn");
+    struct place place;
+    if (!fqn || fqn->kind != CKPT_STR)
+        return bad_meta(index, "storage without a name", err);
+    char *name = s2s_xstrndup(fqn->text, fqn->len);
+    const struct s2s_ckpt_tensor *tensor = s2s_ckpt_find(ckpt, name);
+    struct s2s_ckpt_object *object = tensor ? NULL : ckpt_find_object(ckpt, name);
+    int rc = read_place(ckpt, info, &place, err);
+    if (rc == 0 && tensor)
+        rc = place_chunk((struct s2s_ckpt_tensor *)tensor, index, &place, err);
+    else if (rc == 0 && object)
+        rc = place_object(ckpt, object, &place, err);
+    else if (rc == 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "stored, but not among the names");
+    if (rc < 0)
+        s2s_error_add(err, rc, "%.300s", name);
+    free(name);
+    return rc;
+}
+
+/* Each item is an archive that is opened for its chunk: the same one for thousands of them is a
+ * bomb of time. Some may share. */
+static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    enum { TIMES = 16 };
+    const __int128 spare = 64 << 20;
+    const __int128 there = ckpt_files_bytes(ckpt);
+    __int128 told = 0;
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
+            told += ckpt->tensors[i].chunks[k].item_len;
+    return told <= TIMES * there + spare
+               ? 0
+               : s2s_error_set(err, S2S_E_FORMAT,
+                               "items of %.3g bytes in files of %lld: the same again and again",
+                               (double)told, (long long)there);
+}
+
+static int check_placed(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    char a[200];
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
+            if (ckpt->tensors[i].chunks[k].file < 0)
+                return s2s_error_set(
+                    err, S2S_E_FORMAT, "%s: chunk at %s is in no file", ckpt->tensors[i].name,
+                    ckpt_shape_text(a, ckpt->tensors[i].chunks[k].offset, ckpt->tensors[i].n_dims));
+    for (size_t i = 0; i < ckpt->n_objects; i++)
+        if (!ckpt->objects[i].file)
+            return s2s_error_set(err, S2S_E_FORMAT, "%s: in no file", ckpt->objects[i].name);
+    return check_items(ckpt, err);
+}
+
+/* Megatron-Core up to 0.15: shapes of tensors that it stored flattened */
+static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
+                           struct s2s_error *err)
+{
+    int64_t shape[S2S_MAX_DIMS];
+    if (!dict || dict->kind != CKPT_DICT)
+        return 0;
+    for (uint32_t i = 0; i < dict->n; i += 2) {
+        const struct ckpt_node *key = dict->items[i];
+        const struct ckpt_node *orig =
+            ckpt_get(dict->items[i + 1], "nd_reformulated_orig_global_shape");
+        if (!orig || key->kind != CKPT_STR)
+            continue;
+        char *name = s2s_xstrndup(key->text, key->len);
+        struct s2s_ckpt_tensor *tensor = (struct s2s_ckpt_tensor *)s2s_ckpt_find(ckpt, name);
+        free(name);
+        int n = ckpt_get_ints(orig, shape, S2S_MAX_DIMS);
+        if (!tensor)
+            continue;
+        if (n < 0 || n + 1 != tensor->n_dims || ckpt_box_numel(shape, n) != s2s_ckpt_numel(tensor))
+            return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible shape",
+                                 tensor->name);
+        for (int d = 0; d < n; d++)
+            if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d])
+                return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible grid",
+                                     tensor->name);
+        tensor->orig_shape = ckpt_arena_ints(ckpt, shape, n);
+        tensor->n_orig_dims = n;
+    }
+    return 0;
+}
+
+static int read_tree(struct s2s_ckpt *ckpt, const struct ckpt_node *root, struct s2s_error *err)
+{
+    if (!ckpt_is(root, META, "Metadata") && !ckpt_is_named(root, "MCoreMetadata"))
+        return bad_meta(root, "not the Metadata of torch.distributed.checkpoint", err);
+    int rc = read_names(ckpt, ckpt_get(root, "state_dict_metadata"), err);
+    /* sorted by name and offset from here on, so that storage finds its chunk quickly */
+    for (size_t i = 0; i < ckpt->n_tensors && rc == 0; i++) {
+        struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        if (t->n_chunks)
+            qsort_r(t->chunks, t->n_chunks, sizeof *t->chunks, by_offset, &t->n_dims);
+    }
+    if (rc == 0)
+        rc = ckpt_seal(ckpt, err);
+    if (rc == 0)
+        ckpt_read_paths(ckpt, ckpt_get(root, "planner_data"));
+    const struct ckpt_node *storage = ckpt_get(root, "storage_data");
+    if (rc == 0 && (!storage || storage->kind != CKPT_DICT))
+        rc = bad_meta(root, "no dict storage_data", err);
+    for (uint32_t i = 0; rc == 0 && i < storage->n; i += 2)
+        rc = place_item(ckpt, storage->items[i], storage->items[i + 1], err);
+    if (rc == 0)
+        rc = check_placed(ckpt, err);
+    return rc < 0 ? rc : read_mcore_data(ckpt, ckpt_get(root, "mcore_data"), err);
+}
+
+int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct ckpt_pickle pickle;
+    struct ckpt_span span;
+    char *bytes;
+    int rc = ckpt_find_span(ckpt, ".metadata", &span, err);
+    if (rc == 0)
+        rc = ckpt_slurp_span(ckpt, &span, MAX_METADATA, &bytes, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, ".metadata");
+    const size_t len = (size_t)span.len_bytes;
+    ckpt->chunks_left = len / MIN_CHUNK;
+    rc = ckpt_pickle_parse(&pickle, bytes, len, CKPT_STRICT, err);
+    if (rc == 0) {
+        if (pickle.len != len)
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes behind the pickle's end",
+                               len - pickle.len);
+        else
+            rc = read_tree(ckpt, pickle.root, err);
+        ckpt_pickle_release(&pickle);
+    }
+    free(bytes);
+    return rc < 0 ? s2s_error_add(err, rc, ".metadata") : 0;
+}
+
+/* ---- common state ---- */
+
+/* the payload of an archive as JSON; list: it is the only entry of a list */
+static int archive_json(struct s2s_ckpt *ckpt, const struct s2s_zip_source *source, bool list,
+                        const char *name, struct s2s_error *err)
+{
+    struct ckpt_archive archive;
+    int rc = ckpt_archive_open(&archive, source, CKPT_OPEN, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", name);
+    const struct ckpt_node *root = archive.pickle.root;
+    if (list && root->kind == CKPT_LIST && root->n == 1)
+        root = root->items[0];
+    struct ckpt_json_left left = ckpt_json_limit(archive.pickle.len);
+    ckpt->common = ckpt_node_json(root, &left);
+    if (archive.pickle.n_opaque)
+        s2s_info("ckpt", "%s: %zu classes are kept as names (%s and others)", name,
+                 archive.pickle.n_opaque, archive.pickle.opaque_name);
+    ckpt_archive_release(&archive);
+    return 0;
+}
+
+int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "common_state/shard_0_1");
+    if (ckpt_has(ckpt, "common.pt")) {
+        struct ckpt_span span;
+        int rc = ckpt_find_span(ckpt, "common.pt", &span, err);
+        int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, span.file, err);
+        if (fd < 0)
+            return fd;
+        struct s2s_zip_source source = {.fd = fd, .begin = span.begin, .len_bytes = span.len_bytes};
+        return archive_json(ckpt, &source, false, "common.pt", err);
+    }
+    if (!object)
+        return 0;
+    int file = ckpt_add_file(ckpt, object->file, err);
+    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    if (fd < 0)
+        return fd;
+    struct s2s_zip_source source = {.fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};
+    return archive_json(ckpt, &source, true, object->name, err);
+}

@@ -1,0 +1,158 @@
+/*
+ * What Megatron-Bridge writes beside the tensors, run_config.yaml: its section `model` has the
+ * fields of Megatron-Core's TransformerConfig and of the model provider, which say what the
+ * arguments of Megatron-LM's scripts say elsewhere, some under other names.
+ */
+#include <math.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/side_files.h"
+#include "lib/conf/conf.h"
+
+static const char NAME[] = "run_config.yaml";
+
+static const char *function_of(const json_t *model, const char *key)
+{
+    const char *target =
+        json_string_value(json_object_get(json_object_get(model, key), "_target_"));
+    const char *dot = target ? strrchr(target, '.') : NULL;
+    return dot ? dot + 1 : "";
+}
+
+static void rename_key(json_t *args, const char *from, const char *to)
+{
+    json_t *value = json_object_get(args, from);
+    if (value && !json_is_null(value))
+        json_object_set(args, to, value);
+    json_object_del(args, from);
+}
+
+static void add_activation(json_t *args, const json_t *model)
+{
+    const bool gated = json_is_true(json_object_get(model, "gated_linear_unit"));
+    const char *name = function_of(model, "activation_func");
+    json_object_set_new(args, "swiglu", json_boolean(gated && strcmp(name, "silu") == 0));
+    json_object_set_new(args, "squared_relu",
+                        json_boolean(!gated && strcmp(name, "squared_relu") == 0));
+    json_object_set_new(args, "quick_geglu",
+                        json_boolean(gated && strcmp(name, "quick_gelu") == 0));
+}
+
+/* Gemma 3's provider has transformers' window as one number, which counts the token itself, and how
+ * many layers with and without it follow each other, or each layer's kind. */
+static void add_interleaved_window(json_t *args, const json_t *model)
+{
+    const json_t *pattern = json_object_get(model, "interleaved_attn_pattern");
+    const json_int_t window = json_integer_value(json_object_get(model, "window_size"));
+    const json_int_t local = json_integer_value(json_array_get(pattern, 0));
+    const json_int_t global = json_integer_value(json_array_get(pattern, 1));
+    json_t *freq = json_array(), *kind;
+    size_t i;
+    if (json_is_string(json_array_get(pattern, 0))) {
+        json_array_foreach(pattern, i, kind)
+        {
+            const char *text = json_string_value(kind);
+            json_array_append_new(freq,
+                                  json_integer(text && strcmp(text, "sliding_attention") == 0));
+        }
+    }
+    json_object_del(args, "window_size"); /* unsaid, unless its layers are known */
+    if (window > 0 && (json_array_size(freq) || (local > 0 && global == 1))) {
+        json_object_set_new(args, "window_size", json_pack("[I, i]", window - 1, 0));
+        if (json_array_size(freq))
+            json_object_set(args, "window_attn_skip_freq", freq);
+        else
+            json_object_set_new(args, "window_attn_skip_freq", json_integer(local + 1));
+    }
+    json_decref(freq);
+}
+
+static void add_attention(json_t *args, const json_t *model)
+{
+    const double scalar = json_number_value(json_object_get(model, "query_pre_attn_scalar"));
+    if (json_is_null(json_object_get(args, "num_query_groups")))
+        json_object_set(args, "num_query_groups", json_object_get(args, "num_attention_heads"));
+    json_object_set_new(args, "group_query_attention", json_true());
+    if (json_is_integer(json_object_get(model, "window_size")))
+        add_interleaved_window(args, model);
+    if (scalar <= 0)
+        return;
+    /* Gemma 2: its attention divides by the root of this, and every other layer has the window */
+    if (!json_is_number(json_object_get(args, "softmax_scale")))
+        json_object_set_new(args, "softmax_scale", json_real(1 / sqrt(scalar)));
+    if (json_is_array(json_object_get(args, "window_size")) &&
+        json_is_null(json_object_get(args, "window_attn_skip_freq")))
+        json_object_set_new(args, "window_attn_skip_freq", json_integer(2));
+}
+
+/* Llama 3.1's long context: a switch and the factor, with Megatron-Core's constants, or (older
+ * providers) its four numbers. */
+static void add_rope_scaling(json_t *args, const json_t *model)
+{
+    json_t *factor = json_object_get(model, "scale_factor");
+    if (json_is_true(json_object_get(model, "rope_scaling"))) {
+        json_object_set_new(args, "use_rope_scaling", json_true());
+    } else if (json_is_number(factor) && json_object_get(model, "old_context_len")) {
+        json_object_set_new(args, "use_rope_scaling", json_true());
+        json_object_set(args, "rope_scaling_factor", factor);
+    }
+}
+
+/* Gives a reference; NULL: no section of that kind. */
+static json_t *args_of(const json_t *model)
+{
+    const char *key;
+    json_t *value, *args;
+    if (!json_is_integer(json_object_get(model, "num_layers")))
+        return NULL;
+    args = json_object();
+    json_object_foreach((json_t *)model, key, value)
+    {
+        if (!json_is_object(value))
+            json_object_set(args, key, value);
+    }
+    rename_key(args, "layernorm_epsilon", "norm_epsilon");
+    rename_key(args, "layernorm_zero_centered_gamma", "apply_layernorm_1p");
+    rename_key(args, "num_moe_experts", "num_experts");
+    rename_key(args, "seq_length", "max_position_embeddings");
+    rename_key(args, "seq_len_interpolation_factor", "rotary_seq_len_interpolation_factor");
+    add_activation(args, model);
+    add_attention(args, model);
+    add_rope_scaling(args, model);
+    return args;
+}
+
+void ckpt_read_run_config(struct s2s_ckpt *ckpt)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_conf *conf = NULL;
+    char *text;
+    size_t len;
+    if (json_object_get(ckpt->common, "args") || ckpt->dir_fd < 0 ||
+        faccessat(ckpt->dir_fd, NAME, F_OK, 0) < 0)
+        return;
+    int rc = ckpt_slurp(ckpt->dir_fd, NAME, CKPT_MAX_SIDE_FILE, &text, &len, &err);
+    if (rc == 0) {
+        rc = s2s_conf_parse(&conf, text, len, NAME, S2S_CONF_YAML, &err);
+        free(text);
+    }
+    if (rc < 0) {
+        s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
+        return;
+    }
+    struct s2s_buf json = S2S_BUF_INIT;
+    s2s_conf_dump_json(&json, conf);
+    json_t *root = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
+    ckpt->run_args = args_of(json_object_get(root, "model"));
+    json_decref(root);
+    s2s_buf_release(&json);
+    s2s_conf_free(conf);
+}
+
+const json_t *ckpt_args(const struct s2s_ckpt *ckpt)
+{
+    const json_t *args = json_object_get(ckpt->common, "args");
+    return args ? args : ckpt->run_args;
+}

@@ -1,0 +1,122 @@
+/* common.pt with one value set, or out of the object that has taken its place; everything else byte
+ * for byte as it was. */
+#include "lib/ckpt/write/common.h"
+#include "lib/ckpt/pickle/emit.h"
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/pickle/pickle.h"
+#include "lib/io/zip.h"
+
+enum { ALIGN = 64, MAX_MEMBER = 1 << 30 };
+
+static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    s2s_buf_add(ctx, bytes, len);
+    return 0;
+}
+
+/*
+ * The pickle leaves its dict on the stack and stops: in place of STOP stand the key, the value,
+ * SETITEM and STOP. What the emitter puts into the memo nothing behind it reads. From protocol 4 on
+ * frames count the bytes up to STOP; torch.save writes protocol 2.
+ */
+static int append_item(struct s2s_buf *out, const char *pickle, size_t len, const char *key,
+                       const json_t *value, struct s2s_error *err)
+{
+    struct ckpt_emitter item;
+    if (len < 3 || (unsigned char)pickle[0] != 0x80 || pickle[1] > 3 || pickle[len - 1] != '.')
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "common.pt: its data.pkl is no pickle of protocol 2 or 3");
+    ckpt_emit_begin(&item);
+    const size_t begin = item.buf.len; /* behind PROTO */
+    ckpt_emit_str(&item, key);
+    ckpt_emit_json(&item, value);
+    ckpt_emit_op(&item, "s");
+    ckpt_emit_end(&item);
+    s2s_buf_add(out, pickle, len - 1);
+    s2s_buf_add(out, item.buf.data + begin, item.buf.len - begin);
+    ckpt_emit_release(&item);
+    return 0;
+}
+
+/*
+ * Objects are lists of one. The list is the first that such a pickle makes and its one entry the
+ * last that it adds: without the list at the front and the opcode that adds to it, what is left on
+ * the stack is the entry.
+ */
+static int take_from_list(struct s2s_buf *out, const char *pickle, size_t len,
+                          struct s2s_error *err)
+{
+    struct ckpt_pickle made;
+    size_t at = 3;
+    if (len < 8 || (unsigned char)pickle[0] != 0x80 || pickle[1] > 3 || pickle[2] != ']')
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "common state: its pickle does not begin with a list");
+    if (pickle[at] == 'q')
+        at += 2;
+    if (pickle[len - 2] == 'e' && pickle[at] == '(')
+        at++;
+    s2s_buf_add(out, pickle, 2);
+    s2s_buf_add(out, pickle + at, len - 2 - at);
+    s2s_buf_add(out, ".", 1);
+    int rc = ckpt_pickle_parse(&made, out->data, out->len, CKPT_OPEN, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "common state without its list");
+    if (made.root->kind != CKPT_DICT)
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "common state: it is no dict in a list");
+    ckpt_pickle_release(&made);
+    return rc;
+}
+
+static int change(struct s2s_buf *out, const char *pickle, size_t len,
+                  const struct ckpt_common_change *how, struct s2s_error *err)
+{
+    struct s2s_buf dict = S2S_BUF_INIT;
+    int rc = 0;
+    if (how->listed)
+        rc = take_from_list(&dict, pickle, len, err);
+    else
+        s2s_buf_add(&dict, pickle, len);
+    if (rc == 0 && how->key)
+        rc = append_item(out, dict.data, dict.len, how->key, how->value, err);
+    else if (rc == 0)
+        s2s_buf_add(out, dict.data, dict.len);
+    s2s_buf_release(&dict);
+    return rc;
+}
+
+int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
+                       const struct ckpt_common_change *how, struct s2s_error *err)
+{
+    const struct s2s_zip_source source = {.fd = -1, .bytes = bytes, .len_bytes = (int64_t)len};
+    struct s2s_zip zip;
+    int64_t written;
+    int rc = s2s_zip_open(&zip, &source, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "common.pt");
+    const struct s2s_zip_member *pickle = s2s_zip_find(&zip, "data.pkl");
+    struct s2s_zip_writer *writer = s2s_zip_writer_new(buf_sink, out);
+    if (!pickle)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "common.pt: has no data.pkl");
+    for (size_t i = 0; i < zip.n_members && rc == 0; i++) {
+        const struct s2s_zip_member *member = &zip.members[i];
+        struct s2s_buf data = S2S_BUF_INIT;
+        char *had;
+        rc = s2s_zip_read_member(&zip, member, MAX_MEMBER, &had, err);
+        if (rc < 0)
+            break;
+        if (member == pickle)
+            rc = change(&data, had, (size_t)member->len_bytes, how, err);
+        else
+            s2s_buf_add(&data, had, (size_t)member->len_bytes);
+        free(had);
+        if (rc == 0)
+            rc = s2s_zip_add(writer, member->name, ALIGN, data.data, data.len, err);
+        s2s_buf_release(&data);
+    }
+    if (rc == 0)
+        rc = s2s_zip_finish(writer, &written, err);
+    s2s_zip_writer_free(writer);
+    s2s_zip_release(&zip);
+    return rc;
+}

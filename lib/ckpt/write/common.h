@@ -1,0 +1,29 @@
+/* common.pt: what all ranks of a distributed checkpoint share. */
+#ifndef CKPT_WRITE_COMMON_H
+#define CKPT_WRITE_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lib/base/base.h"
+
+struct ckpt_common_change {
+    bool listed;         /* the dict is the only entry of a list, as in a byte object */
+    const char *key;     /* NULL, or what is set in it */
+    const json_t *value; /* borrowed */
+};
+/* Adds a common.pt to out that is made of the bytes of one or of such an object: all else stays as
+ * it was. FORMAT; UNSUPPORTED: no pickle of torch.save's. */
+int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
+                       const struct ckpt_common_change *how, struct s2s_error *err);
+/* Adds the bytes of a common.pt. */
+void ckpt_common_make(struct s2s_buf *out, const json_t *common);
+/* s2s_dist_commit with the bytes of common.pt as they are. paths: NULL, or of the names. */
+int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                     size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
+                     struct s2s_error *err);
+
+#endif

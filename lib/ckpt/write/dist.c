@@ -1,0 +1,590 @@
+#include "lib/ckpt/write/common.h"
+#include "lib/ckpt/pickle/emit.h"
+#include "lib/ckpt/write/dist.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/write/items.h"
+#include "lib/ckpt/write/manifest.h"
+#include "lib/io/zip.h"
+
+/* data is checksummed and written in pieces that stay in the cache in between */
+enum { PIECE = 256 << 10, ALIGN = 64 };
+
+struct s2s_dist_writer {
+    struct ckpt_file file;
+    struct ckpt_items items;
+    char *name; /* of the file in its folder */
+    void *piece;
+    struct s2s_zip_writer *zip; /* of the tensor that is being written */
+    int64_t left;               /* bytes of it that are to come */
+};
+
+int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
+                      struct s2s_error *err)
+{
+    struct s2s_dist_writer *writer = s2s_xcalloc(1, sizeof *writer);
+    writer->name = s2s_xasprintf("__%d_0.distcp", rank);
+    char *path = s2s_xasprintf("%s/%s", dir, writer->name);
+    int rc = ckpt_file_create(&writer->file, path, err);
+    free(path);
+    if (rc < 0) {
+        s2s_dist_discard(writer);
+        return rc;
+    }
+    *out = writer;
+    return 0;
+}
+
+static char *tmp_dir(const char *root, int64_t iteration)
+{
+    return s2s_xasprintf("%s/iter_%07" PRId64 ".tmp", root, iteration);
+}
+
+int s2s_dist_open(struct s2s_dist_writer **out, const char *root, int64_t iteration, int rank,
+                  struct s2s_error *err)
+{
+    char *dir = tmp_dir(root, iteration);
+    int rc = s2s_dist_open_dir(out, dir, rank, err);
+    free(dir);
+    return rc;
+}
+
+static int file_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct s2s_dist_writer *writer = ctx;
+    return ckpt_file_write(&writer->file, bytes, len, err);
+}
+
+/* the pickle of a contiguous tensor over the whole storage data/0 */
+static void tensor_pickle(struct s2s_buf *pickle, const struct ckpt_item *item)
+{
+    struct ckpt_emitter out;
+    ckpt_emit_begin(&out);
+    ckpt_emit_tensor(&out, "0", item->dtype, item->n_dims, item->size);
+    ckpt_emit_end(&out);
+    s2s_buf_add(pickle, out.buf.data, out.buf.len);
+    ckpt_emit_release(&out);
+}
+
+static int check_chunk(const struct s2s_dist_chunk *chunk, struct s2s_error *err)
+{
+    char a[200];
+    if (!s2s_dtype_size(chunk->dtype) || chunk->n_dims < 0 || chunk->n_dims > S2S_MAX_DIMS)
+        return s2s_error_set(err, S2S_E_SHAPE, "%s: %d axes of %s", chunk->name, chunk->n_dims,
+                             s2s_dtype_name(chunk->dtype));
+    for (int d = 0; d < chunk->n_dims; d++) {
+        int64_t offset = chunk->offset ? chunk->offset[d] : 0;
+        int64_t size = chunk->size ? chunk->size[d] : chunk->shape[d];
+        if (chunk->shape[d] < 0 || offset < 0 || size < 0 || offset > chunk->shape[d] - size)
+            return s2s_error_set(err, S2S_E_SHAPE, "%s: box of %lld at %lld on axis %d of %s",
+                                 chunk->name, (long long)size, (long long)offset, d,
+                                 ckpt_shape_text(a, chunk->shape, chunk->n_dims));
+    }
+    return 0;
+}
+
+static struct ckpt_item *add_item(struct s2s_dist_writer *writer, const char *name)
+{
+    struct ckpt_item *item = ckpt_items_add(&writer->items);
+    item->name = s2s_xstrdup(name);
+    item->file = s2s_xstrdup(writer->name);
+    item->pos = writer->file.pos;
+    return item;
+}
+
+int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                          struct s2s_error *err)
+{
+    int rc = check_chunk(chunk, err);
+    if (rc < 0)
+        return rc;
+    struct ckpt_item *item = add_item(writer, chunk->name);
+    item->dtype = chunk->dtype;
+    item->n_dims = chunk->n_dims;
+    for (int d = 0; d < chunk->n_dims; d++) {
+        item->shape[d] = chunk->shape[d];
+        item->offset[d] = chunk->offset ? chunk->offset[d] : 0;
+        item->size[d] = chunk->size ? chunk->size[d] : chunk->shape[d];
+    }
+    item->n_orig_dims = chunk->orig_shape ? chunk->n_orig_dims : 0;
+    for (int d = 0; d < item->n_orig_dims; d++)
+        item->orig_shape[d] = chunk->orig_shape[d];
+    int64_t numel = ckpt_box_numel(item->size, item->n_dims);
+    writer->left = numel * (int64_t)s2s_dtype_size(item->dtype);
+    writer->zip = s2s_zip_writer_new(file_sink, writer);
+    struct s2s_buf pickle = S2S_BUF_INIT;
+    tensor_pickle(&pickle, item);
+    rc = s2s_zip_add(writer->zip, "archive/data.pkl", ALIGN, pickle.data, pickle.len, err);
+    if (rc == 0)
+        rc = s2s_zip_add(writer->zip, "archive/byteorder", ALIGN, "little", 6, err);
+    if (rc == 0)
+        rc = s2s_zip_begin(writer->zip, "archive/data/0", ALIGN, err);
+    s2s_buf_release(&pickle);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
+}
+
+void s2s_dist_begin_bytes(struct s2s_dist_writer *writer, const char *name)
+{
+    add_item(writer, name);
+}
+
+int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
+                  struct s2s_error *err)
+{
+    if (!writer->zip)
+        return ckpt_file_write(&writer->file, bytes, len, err);
+    writer->left -= (int64_t)len;
+    return s2s_zip_write(writer->zip, bytes, len, err);
+}
+
+int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
+{
+    struct ckpt_item *item = &writer->items.v[writer->items.n - 1];
+    if (!writer->zip) {
+        item->len = writer->file.pos - item->pos;
+        return 0;
+    }
+    int rc = 0;
+    if (writer->left)
+        rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %lld bytes %s than its box has", item->name,
+                           (long long)llabs((long long)writer->left),
+                           writer->left > 0 ? "less" : "more");
+    if (rc == 0)
+        rc = s2s_zip_end(writer->zip, err);
+    if (rc == 0)
+        rc = s2s_zip_add(writer->zip, "archive/version", ALIGN, "3\n", 2, err);
+    if (rc == 0)
+        rc = s2s_zip_finish(writer->zip, &item->len, err);
+    s2s_zip_writer_free(writer->zip);
+    writer->zip = NULL;
+    return rc;
+}
+
+/* from memory, or made piece by piece */
+static int write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                        const char *data, s2s_dist_fill *fill, void *ctx, struct s2s_error *err)
+{
+    int rc = s2s_dist_begin_tensor(writer, chunk, err);
+    if (rc < 0)
+        return rc;
+    if (fill && !writer->piece)
+        writer->piece = s2s_xalloc_aligned(PIECE);
+    for (int64_t done = 0, len = writer->left; rc == 0 && done < len;) {
+        size_t n = len - done < PIECE ? (size_t)(len - done) : PIECE;
+        if (fill)
+            rc = fill(ctx, writer->piece, n, err);
+        if (rc == 0)
+            rc = s2s_dist_data(writer, fill ? writer->piece : data + done, n, err);
+        done += (int64_t)n;
+    }
+    if (rc == 0)
+        rc = s2s_dist_end(writer, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
+}
+
+int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                          const void *data, struct s2s_error *err)
+{
+    return write_tensor(writer, chunk, data, NULL, NULL, err);
+}
+
+int s2s_dist_write_fill(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                        s2s_dist_fill *fill, void *ctx, struct s2s_error *err)
+{
+    return write_tensor(writer, chunk, NULL, fill, ctx, err);
+}
+
+/* data.pkl and version: a torch.save file without tensors */
+static int write_pickle_zip(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle,
+                            int64_t *len, struct s2s_error *err)
+{
+    struct s2s_zip_writer *zip = s2s_zip_writer_new(sink, ctx);
+    int rc = s2s_zip_add(zip, "archive/data.pkl", ALIGN, pickle->data, pickle->len, err);
+    if (rc == 0)
+        rc = s2s_zip_add(zip, "archive/byteorder", ALIGN, "little", 6, err);
+    if (rc == 0)
+        rc = s2s_zip_add(zip, "archive/version", ALIGN, "3\n", 2, err);
+    if (rc == 0)
+        rc = s2s_zip_finish(zip, len, err);
+    s2s_zip_writer_free(zip);
+    return rc;
+}
+
+int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
+                          struct s2s_error *err)
+{
+    struct ckpt_item *item = add_item(writer, name);
+    struct ckpt_emitter out;
+    ckpt_emit_begin(&out);
+    ckpt_emit_op(&out, "](");
+    ckpt_emit_json(&out, value);
+    ckpt_emit_op(&out, "e");
+    ckpt_emit_end(&out);
+    int rc = write_pickle_zip(file_sink, writer, &out.buf, &item->len, err);
+    ckpt_emit_release(&out);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
+}
+
+int64_t s2s_dist_written(const struct s2s_dist_writer *writer)
+{
+    return writer->file.pos;
+}
+
+void s2s_dist_discard(struct s2s_dist_writer *writer)
+{
+    if (!writer)
+        return;
+    ckpt_file_discard(&writer->file);
+    ckpt_items_release(&writer->items);
+    s2s_zip_writer_free(writer->zip);
+    free(writer->name);
+    free(writer->piece);
+    free(writer);
+}
+
+int s2s_dist_close(struct s2s_dist_writer *writer, struct s2s_buf *items, struct s2s_error *err)
+{
+    int rc = 0;
+    int64_t len = writer->file.pos;
+    char digest[33];
+    if (writer->items.n == 0 && unlink(writer->file.path) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: remove", writer->file.path);
+    else if (writer->items.n && (rc = ckpt_file_close(&writer->file, digest, err)) == 0) {
+        struct ckpt_item *item = ckpt_items_add(&writer->items);
+        item->name = s2s_xasprintf("%s%s", CKPT_ITEM_DIGEST, digest);
+        item->file = s2s_xstrdup(writer->name);
+        item->len = len;
+    }
+    if (rc == 0)
+        ckpt_items_pack(&writer->items, items);
+    s2s_dist_discard(writer);
+    return rc;
+}
+
+/* ---- rank 0 ---- */
+
+static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    s2s_buf_add(ctx, bytes, len);
+    return 0;
+}
+
+void ckpt_common_make(struct s2s_buf *file, const json_t *common)
+{
+    struct ckpt_emitter out;
+    const char *key;
+    json_t *value;
+    int64_t len;
+    ckpt_emit_begin(&out);
+    ckpt_emit_op(&out, "}(");
+    json_object_foreach((json_t *)common, key, value)
+    {
+        ckpt_emit_str(&out, key);
+        if (strcmp(key, "args") == 0 && json_is_object(value))
+            ckpt_emit_namespace(&out, value);
+        else
+            ckpt_emit_json(&out, value);
+    }
+    ckpt_emit_op(&out, "u");
+    ckpt_emit_end(&out);
+    if (write_pickle_zip(buf_sink, file, &out.buf, &len, NULL) < 0)
+        S2S_BUG("a write to memory failed");
+    ckpt_emit_release(&out);
+}
+
+static const char METADATA_JSON[] =
+    "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
+    "\"common_backend\": \"torch\", \"common_backend_version\": 1}";
+
+static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
+                  const struct s2s_buf *common, const json_t *paths, struct s2s_error *err)
+{
+    struct ckpt_items all = {.n = 0};
+    struct s2s_buf metadata = S2S_BUF_INIT;
+    json_t *manifest = json_object();
+    int rc = 0;
+    for (size_t i = 0; i < n_ranks && rc == 0; i++)
+        rc = ckpt_items_unpack(&all, &items[i], err);
+    ckpt_items_take_digests(&all, manifest);
+    if (rc == 0)
+        rc = ckpt_items_check(&all, err);
+    if (rc == 0)
+        rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
+    if (rc == 0) {
+        ckpt_items_metadata(&all, paths, &metadata);
+        rc = ckpt_file_put_noted(dir, ".metadata", metadata.data, metadata.len, manifest, err);
+    }
+    if (rc == 0)
+        rc = ckpt_manifest_write(dir, manifest, err);
+    /* its presence says that the rest is there */
+    if (rc == 0 && (rc = ckpt_sync_dir(dir, err)) == 0)
+        rc = ckpt_file_put(dir, "metadata.json", METADATA_JSON, strlen(METADATA_JSON), err);
+    if (rc == 0)
+        rc = ckpt_sync_dir(dir, err);
+    json_decref(manifest);
+    s2s_buf_release(&metadata);
+    ckpt_items_release(&all);
+    return rc;
+}
+
+int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
+                    const json_t *common, struct s2s_error *err)
+{
+    struct s2s_buf file = S2S_BUF_INIT;
+    ckpt_common_make(&file, common);
+    int rc = finish(dir, items, n_ranks, &file, NULL, err);
+    s2s_buf_release(&file);
+    return rc;
+}
+
+/* "iter_0001000" with nothing behind it, or with `suffix`; -1 for other names */
+static int64_t iteration_of(const char *name, const char *suffix)
+{
+    char text[32];
+    size_t len = strlen(name), suffix_len = strlen(suffix);
+    int64_t iteration;
+    if (strncmp(name, "iter_", 5) != 0 || len < 12 + suffix_len || len >= sizeof text ||
+        strcmp(name + len - suffix_len, suffix) != 0)
+        return -1;
+    snprintf(text, sizeof text, "%.*s", (int)(len - suffix_len - 5), name + 5);
+    return s2s_parse_i64(&iteration, text, 0, INT64_MAX, NULL) < 0 ? -1 : iteration;
+}
+
+/* the names in root that iteration_of knows, sorted; gives: free each and the list */
+static int list_iterations(const char *root, const char *suffix, char ***names, size_t *n,
+                           struct s2s_error *err)
+{
+    struct dirent **entries;
+    size_t cap = 0;
+    *names = NULL;
+    *n = 0;
+    int n_entries = scandir(root, &entries, NULL, alphasort);
+    if (n_entries < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", root);
+    for (int i = 0; i < n_entries; i++) {
+        if (iteration_of(entries[i]->d_name, suffix) >= 0) {
+            s2s_grow(names, *n, &cap, sizeof **names);
+            (*names)[(*n)++] = s2s_xasprintf("%s/%s", root, entries[i]->d_name);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return 0;
+}
+
+int s2s_dist_clean(const char *root, struct s2s_error *err)
+{
+    char **names;
+    size_t n;
+    if (access(root, F_OK) < 0 && errno == ENOENT)
+        return 0;
+    int rc = list_iterations(root, ".tmp", &names, &n, err);
+    for (size_t i = 0; i < n; i++) {
+        if (rc == 0)
+            rc = s2s_ckpt_remove_tree(names[i], err);
+        free(names[i]);
+    }
+    free(names);
+    if (rc < 0 || (rc = list_iterations(root, ".old", &names, &n, err)) < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        char *name = s2s_xstrndup(names[i], strlen(names[i]) - strlen(".old"));
+        if (rc == 0 && access(name, F_OK) == 0)
+            rc = s2s_ckpt_remove_tree(names[i], err);
+        else if (rc == 0 && rename(names[i], name) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", names[i]);
+        free(name);
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}
+
+static int make_dirs(const char *path, struct s2s_error *err)
+{
+    char *copy = s2s_xstrdup(path);
+    int rc = 0;
+    for (char *slash = copy; rc == 0 && slash;) {
+        slash = strchr(slash + 1, '/');
+        if (slash)
+            *slash = 0;
+        if (mkdir(copy, 0777) < 0 && errno != EEXIST)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", copy);
+        if (slash)
+            *slash = '/';
+    }
+    free(copy);
+    return rc;
+}
+
+int s2s_dist_begin(const char *root, int64_t iteration, struct s2s_error *err)
+{
+    int rc = make_dirs(root, err);
+    if (rc == 0)
+        rc = s2s_dist_clean(root, err);
+    if (rc < 0)
+        return rc;
+    char *dir = tmp_dir(root, iteration);
+    if (mkdir(dir, 0777) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", dir);
+    free(dir);
+    return rc;
+}
+
+void s2s_dist_abort(const char *root, int64_t iteration)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    char *dir = tmp_dir(root, iteration);
+    if (s2s_ckpt_remove_tree(dir, &err) < 0)
+        s2s_warn("ckpt", "%s", err.text);
+    free(dir);
+}
+
+static const char TRACKER[] = "latest_checkpointed_iteration.txt";
+
+static int replace_tracker(const char *root, int64_t iteration, struct s2s_error *err)
+{
+    char text[32], *tmp = s2s_xasprintf("%s/%s.tmp", root, TRACKER);
+    char *path = s2s_xasprintf("%s/%s", root, TRACKER);
+    char *name = s2s_xasprintf("%s.tmp", TRACKER);
+    int len = snprintf(text, sizeof text, "%" PRId64, iteration);
+    int rc = ckpt_file_put(root, name, text, (size_t)len, err);
+    if (rc == 0 && rename(tmp, path) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", path);
+    if (rc == 0)
+        rc = ckpt_sync_dir(root, err);
+    free(tmp);
+    free(path);
+    free(name);
+    return rc;
+}
+
+/* tmp becomes dir; a checkpoint that was there is exchanged for it in one step where the file
+ * system can, and steps aside first where it cannot (clean_root brings it back after a crash in
+ * between) */
+static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
+{
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE) == 0)
+        return s2s_ckpt_remove_tree(tmp, err);
+    char *old = s2s_xasprintf("%s.old", dir);
+    int rc = 0;
+    if (rename(dir, old) < 0 && errno != ENOENT)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", dir);
+    else if (rename(tmp, dir) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", tmp);
+    else
+        rc = s2s_ckpt_remove_tree(old, err);
+    free(old);
+    return rc;
+}
+
+int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                     size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
+                     struct s2s_error *err)
+{
+    char *tmp = tmp_dir(root, iteration);
+    char *dir = s2s_xasprintf("%s/iter_%07" PRId64, root, iteration);
+    int rc = finish(tmp, items, n_ranks, common, paths, err);
+    if (rc == 0)
+        rc = rename_dir(tmp, dir, err);
+    if (rc == 0)
+        rc = ckpt_sync_dir(root, err);
+    if (rc == 0)
+        rc = replace_tracker(root, iteration, err);
+    free(tmp);
+    free(dir);
+    return rc;
+}
+
+int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                    size_t n_ranks, const json_t *common, struct s2s_error *err)
+{
+    struct s2s_buf file = S2S_BUF_INIT;
+    ckpt_common_make(&file, common);
+    int rc = ckpt_dist_commit(root, iteration, items, n_ranks, &file, NULL, err);
+    s2s_buf_release(&file);
+    return rc;
+}
+
+static int by_iteration(const void *a, const void *b)
+{
+    int64_t x = iteration_of(strrchr(*(char *const *)a, '/') + 1, "");
+    int64_t y = iteration_of(strrchr(*(char *const *)b, '/') + 1, "");
+    return (x > y) - (x < y);
+}
+
+/* what the tracker names, -1 when it is absent or no number */
+static int64_t tracked(const char *root)
+{
+    char *text = NULL;
+    size_t len;
+    int64_t latest = -1;
+    int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && ckpt_slurp(fd, TRACKER, 64, &text, &len, NULL) == 0 &&
+        s2s_parse_i64(&latest, text, 0, INT64_MAX, NULL) < 0)
+        latest = -1;
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    return latest;
+}
+
+int64_t s2s_dist_previous(const char *root)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    char **names;
+    size_t n;
+    const int64_t latest = tracked(root);
+    int64_t previous = -1;
+    if (list_iterations(root, "", &names, &n, &err) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        int64_t iteration = iteration_of(strrchr(names[i], '/') + 1, "");
+        if (iteration < latest && iteration > previous)
+            previous = iteration;
+        free(names[i]);
+    }
+    free(names);
+    return previous;
+}
+
+/* Steps aside before it goes, so that no half of it keeps its name when we are killed. */
+static int remove_checkpoint(const char *dir, struct s2s_error *err)
+{
+    char *aside = s2s_xasprintf("%s.tmp", dir);
+    int rc = s2s_ckpt_remove_tree(aside, err);
+    if (rc == 0 && rename(dir, aside) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", dir);
+    if (rc == 0)
+        rc = s2s_ckpt_remove_tree(aside, err);
+    free(aside);
+    return rc;
+}
+
+int s2s_dist_prune(const char *root, int keep, struct s2s_error *err)
+{
+    char **names;
+    size_t n;
+    const int64_t latest = tracked(root);
+    int rc = list_iterations(root, "", &names, &n, err);
+    if (n)
+        qsort(names, n, sizeof *names, by_iteration);
+    for (size_t i = 0; i < n; i++) {
+        const char *base = strrchr(names[i], '/') + 1;
+        if (rc == 0 && i + (size_t)keep < n && iteration_of(base, "") != latest)
+            rc = remove_checkpoint(names[i], err);
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}

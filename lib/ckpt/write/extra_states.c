@@ -1,0 +1,133 @@
+/*
+ * The extra states that Megatron-Core's models ask for beside their weights: its own linear layers
+ * have one each, Transformer Engine's modules too, norms and attention among them. A model that
+ * does not find those of its modules in a torch_dist is refused by torch.distributed.checkpoint,
+ * while one that is there and not asked for does not matter. All are None: nothing is computed in
+ * FP8 yet.
+ */
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/to_megatron.h"
+
+/* What the name of a module with a weight ends with, and whose extra state is asked for then. */
+static const struct {
+    const char *of, *wanted;
+} modules[] = {
+    {"attention.linear_qkv", "linear_qkv"},
+    {"attention.linear_q", "linear_q"},
+    {"attention.linear_kv", "linear_kv"},
+    {"attention.linear_q_proj", "linear_q_proj"},
+    {"attention.linear_q_down_proj", "linear_q_down_proj"},
+    {"attention.linear_q_up_proj", "linear_q_up_proj"},
+    {"attention.linear_kv_down_proj", "linear_kv_down_proj"},
+    {"attention.linear_kv_up_proj", "linear_kv_up_proj"},
+    {"attention.linear_proj", "linear_proj"},
+    {"attention.linear_proj", "core_attention"},
+    {"linear_fc1", "linear_fc1"},
+    {"linear_fc2", "linear_fc2"},
+    {"mixer.in_proj", "in_proj"},
+    {"mixer.out_proj", "out_proj"},
+    {"fc1_latent_proj", "fc1_latent_proj"},
+    {"fc2_latent_proj", "fc2_latent_proj"},
+    {"eh_proj", "eh_proj"},
+    {"embedder", "embedder"},
+    {"video_embedder", "video_embedder"},
+    {"input_layernorm", "input_layernorm"},
+    {"pre_mlp_layernorm", "pre_mlp_layernorm"},
+    {"q_layernorm", "q_layernorm"},
+    {"k_layernorm", "k_layernorm"},
+    {"kv_layernorm", "kv_layernorm"},
+    {"post_layernorm", "post_layernorm"},
+    {"final_layernorm", "final_layernorm"},
+    {"final_norm", "final_norm"},
+    {"enorm", "enorm"},
+    {"hnorm", "hnorm"},
+    /* GPTModel takes that of its output layer out again, a hybrid model does not */
+    {"decoder.final_norm", "output_layer"},
+};
+
+/* One for each layer on an axis, and for each expert on one: KEY/shard_3.0_32.8 */
+static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, const char *key,
+                      struct s2s_error *err)
+{
+    const char *layers = strstr(key, "layers."), *digits = "0123456789";
+    const bool stacked = layers && !strchr(digits, layers[strlen("layers.")]);
+    const bool expert = strstr(key, "experts.experts.") != NULL;
+    const int64_t n_layers = stacked && t->n_dims > 0 ? t->shape[0] : 1;
+    const int64_t n_experts = expert && t->n_dims > stacked ? t->shape[stacked] : 1;
+    int rc = 0;
+    for (int64_t i = 0; i < n_layers * n_experts && rc == 0; i++) {
+        struct s2s_ckpt_object *object;
+        char shard[100];
+        if (stacked && expert)
+            snprintf(shard, sizeof shard, "%lld.%lld_%lld.%lld", (long long)(i / n_experts),
+                     (long long)(i % n_experts), (long long)n_layers, (long long)n_experts);
+        else
+            snprintf(shard, sizeof shard, "%lld_%lld", (long long)i,
+                     (long long)(n_layers * n_experts));
+        char *name = s2s_xasprintf("%s._extra_state/shard_%s", key, shard);
+        rc = ckpt_add_object(ckpt, &object, name, strlen(name), err);
+        free(name);
+        if (rc == 0)
+            object->value = json_null();
+    }
+    return rc;
+}
+
+/* How long "decoder.layers.0.mlp.linear_fc1" is in ".." + ".weight" or ".weight.z"; 0: no weight's
+ * name. */
+static size_t module_len(const char *name)
+{
+    size_t len = strlen(name);
+    static const char weight[] = ".weight";
+    const char *first = strstr(name, ".weight.z");
+    if (first && first[strlen(".weight.z")] == '\0')
+        return (size_t)(first - name);
+    return len > strlen(weight) && strcmp(name + len - strlen(weight), weight) == 0
+               ? len - strlen(weight)
+               : 0;
+}
+
+/* Does the text of this length end with these words, behind a dot or within a word like
+ * "self_attention."? */
+static bool ends(const char *text, size_t len, const char *with)
+{
+    const size_t n = strlen(with);
+    if (len < n || memcmp(text + len - n, with, n) != 0)
+        return false;
+    return len == n || text[len - n - 1] == '.' || strncmp(with, "attention.", 10) == 0;
+}
+
+/* NeMo's names of other models have norms that are called as Megatron's. */
+static bool is_megatron(const struct s2s_ckpt_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (strstr(plan->targets[i].name, "attention.linear_") ||
+            strstr(plan->targets[i].name, "mixer.in_proj.") ||
+            strstr(plan->targets[i].name, ".linear_fc1."))
+            return true;
+    return false;
+}
+
+int ckpt_add_extra_states(struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    static const char decoder[] = "decoder.";
+    int rc = 0;
+    const size_t n_targets = is_megatron(plan) ? plan->n_targets : 0;
+    for (size_t i = 0; i < n_targets && rc == 0; i++) {
+        const struct s2s_ckpt_target *t = &plan->targets[i];
+        size_t len = module_len(t->name), parent = len;
+        while (parent > 0 && t->name[parent - 1] != '.')
+            parent--;
+        for (size_t k = 0; len && k < sizeof modules / sizeof *modules && rc == 0; k++) {
+            if (!ends(t->name, len, modules[k].of))
+                continue;
+            /* the output layer stands beside the decoder, whose last norm this is */
+            size_t up = strcmp(modules[k].wanted, "output_layer") == 0 ? strlen(decoder) : 0;
+            char *key = s2s_xasprintf("%.*s%s", (int)(parent - up), t->name, modules[k].wanted);
+            rc = add_states(plan->source, t, key, err);
+            free(key);
+        }
+    }
+    return rc;
+}

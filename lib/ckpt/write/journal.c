@@ -1,0 +1,328 @@
+#include "lib/ckpt/write/journal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/io/digest.h"
+#include "lib/io/durable.h"
+
+#define NAME "s2s-resume"
+
+struct entry {
+    char *path; /* below the folder */
+    char *state, digest[33];
+    int64_t len;
+};
+
+struct ckpt_journal {
+    char *dir, *name; /* of this rank's own file: NAME, NAME.1, .. */
+    int fd, lock_fd;  /* the journal; the folder, locked while we write into it */
+    struct entry *entries;
+    size_t n, cap;
+};
+
+/* ---- reading it ---- */
+
+/* LENGTH DIGEST STATE PATH XXH3; altered: ignored */
+static void take_line(struct ckpt_journal *journal, char *line)
+{
+    char *sum = strrchr(line, '\t'), hex[17], *end, *field[4];
+    if (!sum)
+        return;
+    s2s_u64_hex(hex, s2s_xxh3_64(line, (size_t)(sum - line)));
+    if (strcmp(sum + 1, hex) != 0)
+        return;
+    *sum = '\0';
+    field[0] = line;
+    for (int i = 1; i < 4; i++) {
+        char *tab = strchr(field[i - 1], '\t');
+        if (!tab)
+            return;
+        *tab = '\0';
+        field[i] = tab + 1;
+    }
+    long long len = strtoll(field[0], &end, 10);
+    if (*end || len < 0 || strlen(field[1]) != 32)
+        return;
+    s2s_grow(&journal->entries, journal->n, &journal->cap, sizeof *journal->entries);
+    struct entry *entry = &journal->entries[journal->n++];
+    *entry = (struct entry){
+        .path = s2s_xstrdup(field[3]), .state = s2s_xstrdup(field[2]), .len = (int64_t)len};
+    memcpy(entry->digest, field[1], sizeof entry->digest);
+}
+
+/* true: there is one with this key */
+static bool load(struct ckpt_journal *journal, const char *name, const char *key)
+{
+    char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    size_t cap = 0;
+    bool same = false;
+    ssize_t n;
+    free(path);
+    if (!file && fd >= 0)
+        close(fd);
+    while (file && (n = getline(&line, &cap, file)) > 0) {
+        if (line[n - 1] != '\n')
+            break; /* cut by a kill */
+        line[n - 1] = '\0';
+        if (!same && strcmp(line, key) != 0)
+            break;
+        if (same)
+            take_line(journal, line);
+        same = true;
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return same;
+}
+
+static bool is_journal(const char *name)
+{
+    return strcmp(name, NAME) == 0 || strncmp(name, NAME ".", strlen(NAME ".")) == 0;
+}
+
+static void load_all(struct ckpt_journal *journal, const char *key)
+{
+    DIR *dir = opendir(journal->dir);
+    for (struct dirent *item; dir && (item = readdir(dir)) != NULL;)
+        if (is_journal(item->d_name))
+            (void)load(journal, item->d_name, key);
+    if (dir)
+        closedir(dir);
+}
+
+static struct entry *find(const struct ckpt_journal *journal, const char *path)
+{
+    for (size_t i = journal->n; i-- > 0;) /* the last word counts */
+        if (strcmp(journal->entries[i].path, path) == 0)
+            return &journal->entries[i];
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+static bool is_plain(int dir_fd, const char *name)
+{
+    struct stat st;
+    return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+}
+
+/* Removes what no line names, and what is no plain file (a link would be written through); folders
+ * that are empty then go too. below: "" or "sub/". */
+static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct s2s_error *err)
+{
+    DIR *dir = fdopendir(fd);
+    int rc = 0;
+    if (!dir) {
+        close(fd);
+        return s2s_error_errno(err, S2S_E_IO, "%s/%s", journal->dir, below);
+    }
+    for (struct dirent *item; rc == 0 && (item = readdir(dir)) != NULL;) {
+        const char *name = item->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+            continue;
+        char *path = s2s_xasprintf("%s%s", below, name);
+        int sub = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (sub >= 0) {
+            char *deeper = s2s_xasprintf("%s/", path);
+            rc = sweep(journal, sub, deeper, err);
+            free(deeper);
+            (void)unlinkat(dirfd(dir), name, AT_REMOVEDIR); /* stays where something is in it */
+        } else if (!(is_plain(dirfd(dir), name) && (find(journal, path) || is_journal(path))) &&
+                   unlinkat(dirfd(dir), name, 0) < 0) {
+            rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, path);
+        }
+        free(path);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf *text,
+                       struct s2s_error *err)
+{
+    for (size_t done = 0; done < text->len;) {
+        ssize_t n = write(journal->fd, text->data + done, text->len - done);
+        if (n < 0 && errno != EINTR)
+            return s2s_error_errno(err, S2S_E_IO, "%s/%s: write", journal->dir, journal->name);
+        done += n > 0 ? (size_t)n : 0;
+    }
+    if (s2s_durable_sync(journal->fd) < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s/%s: sync", journal->dir, journal->name);
+    return 0;
+}
+
+static int open_append(struct ckpt_journal *journal, int flags, const char *head,
+                       struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s/%s", journal->dir, journal->name);
+    struct s2s_buf text = S2S_BUF_INIT;
+    int rc = 0;
+    journal->fd = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+    s2s_buf_printf(&text, "%s\n", head); /* also ends a line that was cut */
+    if (journal->fd < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", path);
+    else
+        rc = write_whole(journal, &text, err);
+    s2s_buf_release(&text);
+    free(path);
+    return rc;
+}
+
+/* One process at a time: the folder's own lock, which ends with the process. Where locks are not
+ * supported there is none. */
+static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
+{
+    journal->lock_fd = open(journal->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (journal->lock_fd < 0 || flock(journal->lock_fd, LOCK_EX | LOCK_NB) == 0 ||
+        errno != EWOULDBLOCK)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_IO, "%s: another process writes there", journal->dir);
+    return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
+}
+
+static void unlock_folder(struct ckpt_journal *journal)
+{
+    if (journal->lock_fd >= 0)
+        close(journal->lock_fd);
+    journal->lock_fd = -1;
+}
+
+static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_error *err)
+{
+    /* only what we have locked is ours to remove; who makes the folder first has it */
+    int rc = journal->lock_fd >= 0 ? s2s_ckpt_remove_tree(journal->dir, err) : 0;
+    unlock_folder(journal);
+    if (rc == 0 && mkdir(journal->dir, 0777) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", journal->dir);
+    if (rc == 0)
+        rc = lock_folder(journal, err);
+    return rc < 0 ? rc : open_append(journal, O_CREAT | O_EXCL, key, err);
+}
+
+static struct ckpt_journal *new_journal(const char *dir, int rank)
+{
+    struct ckpt_journal *journal = s2s_xcalloc(1, sizeof *journal);
+    journal->dir = s2s_xstrdup(dir);
+    journal->name = rank ? s2s_xasprintf(NAME ".%d", rank) : s2s_xstrdup(NAME);
+    journal->fd = journal->lock_fd = -1;
+    return journal;
+}
+
+static int opened(struct ckpt_journal **out, struct ckpt_journal *journal, int rc)
+{
+    if (rc < 0)
+        s2s_ckpt_journal_close(journal);
+    else
+        *out = journal;
+    return rc;
+}
+
+int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char *key, bool resume,
+                          struct s2s_error *err)
+{
+    struct ckpt_journal *journal = new_journal(dir, 0);
+    int rc = lock_folder(journal, err);
+    if (rc == 0 && resume && journal->lock_fd >= 0 && load(journal, NAME, key)) {
+        load_all(journal, key); /* the others' too */
+        rc = sweep(journal, dup(journal->lock_fd), "", err);
+        if (rc == 0)
+            rc = open_append(journal, 0, "", err);
+    } else if (rc == 0) {
+        rc = begin_anew(journal, key, err);
+    }
+    return opened(out, journal, rc);
+}
+
+int s2s_ckpt_journal_join(struct ckpt_journal **out, const char *dir, const char *key, int rank,
+                          struct s2s_error *err)
+{
+    struct ckpt_journal *journal = new_journal(dir, rank);
+    load_all(journal, key);
+    bool there = load(journal, journal->name, key);
+    return opened(out, journal, open_append(journal, O_CREAT, there ? "" : key, err));
+}
+
+/* ---- using it ---- */
+
+static const char *below(const struct ckpt_journal *journal, const char *path)
+{
+    size_t n = strlen(journal->dir);
+    if (strncmp(path, journal->dir, n) != 0 || path[n] != '/')
+        S2S_BUG("%s is not in %s", path, journal->dir);
+    return path + n + 1;
+}
+
+bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, const char **state,
+                      int64_t *len, char digest[33])
+{
+    struct stat st;
+    struct entry *entry = journal ? find(journal, below(journal, path)) : NULL;
+    if (!entry)
+        return false;
+    if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size != entry->len ||
+        s2s_digest_file(digest, path, NULL) < 0 || strcmp(digest, entry->digest) != 0) {
+        s2s_warn("resume", "%s: is not what was written, and is made again", path);
+        return false;
+    }
+    *len = entry->len;
+    if (state)
+        *state = entry->state;
+    s2s_info("resume", "%s is there already", path);
+    return true;
+}
+
+int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len,
+                     const char *digest, const char *state, struct s2s_error *err)
+{
+    struct s2s_buf line = S2S_BUF_INIT;
+    char hex[17];
+    if (!journal)
+        return 0;
+    s2s_buf_printf(&line, "%lld\t%s\t%s\t%s", (long long)len, digest, state, below(journal, path));
+    s2s_u64_hex(hex, s2s_xxh3_64(line.data, line.len));
+    s2s_buf_printf(&line, "\t%s\n", hex);
+    int rc = write_whole(journal, &line, err);
+    s2s_buf_release(&line);
+    return rc;
+}
+
+int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err)
+{
+    int rc = 0;
+    DIR *dir = opendir(journal->dir);
+    if (!dir)
+        return s2s_error_errno(err, S2S_E_IO, "%s", journal->dir);
+    for (struct dirent *item; rc == 0 && (item = readdir(dir)) != NULL;)
+        if (is_journal(item->d_name) && unlinkat(dirfd(dir), item->d_name, 0) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, item->d_name);
+    closedir(dir);
+    return rc;
+}
+
+void s2s_ckpt_journal_close(struct ckpt_journal *journal)
+{
+    if (!journal)
+        return;
+    if (journal->fd >= 0)
+        close(journal->fd);
+    unlock_folder(journal);
+    for (size_t i = 0; i < journal->n; i++) {
+        free(journal->entries[i].path);
+        free(journal->entries[i].state);
+    }
+    free(journal->entries);
+    free(journal->dir);
+    free(journal->name);
+    free(journal);
+}

@@ -1,0 +1,386 @@
+#include "lib/ckpt/write/common.h"
+#include "lib/ckpt/write/to_dist.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/write/dist.h"
+#include "lib/ckpt/write/items.h"
+#include "lib/ckpt/write/journal.h"
+#include "lib/ckpt/write/layout.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/share.h"
+#include "lib/ckpt/write/to_hf.h"
+#include "lib/mesh/mesh.h"
+
+enum { MAX_COMMON = 1 << 30 };
+
+/* This rank's files of a checkpoint that is being written, one after the other. */
+struct output {
+    struct s2s_ckpt_plan *plan;
+    const struct s2s_ckpt_write *how;
+    const char *dir;
+    int64_t iteration;
+    struct ckpt_layout layout;
+    struct s2s_buf *items;
+    struct s2s_dist_writer *writer; /* of `file`; files before `end` are to be written */
+    size_t file, end;
+    /* the tensor that is being written, its rows until `last_row`, the chunk that is open now */
+    size_t target;
+    int64_t row_bytes, last_row, offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
+    int64_t skip, left; /* bytes of the stream: before the first row; of the chunk */
+    struct s2s_dist_chunk chunk;
+};
+
+/* ---- an earlier run's files ---- */
+
+static char *file_path(const struct output *out, size_t file)
+{
+    return s2s_xasprintf("%s/iter_%07" PRId64 ".tmp/__%zu_0.distcp", out->dir, out->iteration,
+                         file);
+}
+
+/* State of the journal: the packed items in hex. */
+static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
+{
+    struct s2s_buf packed = S2S_BUF_INIT, state = S2S_BUF_INIT;
+    struct ckpt_items items = {.n = 0};
+    if (!out->how->journal || out->items->len == items_at)
+        return 0;
+    s2s_buf_add(&packed, out->items->data + items_at, out->items->len - items_at);
+    int rc = ckpt_items_unpack(&items, &packed, err);
+    for (size_t i = 0; i < packed.len; i++)
+        s2s_buf_printf(&state, "%02x", (unsigned char)packed.data[i]);
+    if (rc == 0 && items.n > 0) { /* else it was empty, and is not there */
+        const struct ckpt_item *last = &items.v[items.n - 1];
+        char *path = file_path(out, out->file);
+        rc = ckpt_journal_add(out->how->journal, path, last->len,
+                              last->name + strlen(CKPT_ITEM_DIGEST), state.data, err);
+        free(path);
+    }
+    ckpt_items_release(&items);
+    s2s_buf_release(&packed);
+    s2s_buf_release(&state);
+    return rc;
+}
+
+static bool take_state(struct output *out, const char *at)
+{
+    size_t had = out->items->len;
+    for (uint32_t byte; s2s_parse_hex(&byte, at, 2) == 0; at += 2)
+        s2s_buf_putc(out->items, (char)byte);
+    if (*at)
+        out->items->len = had;
+    return *at == '\0';
+}
+
+static bool keep_file(struct output *out, size_t file)
+{
+    const char *state;
+    char digest[33], *path = file_path(out, file);
+    int64_t len;
+    bool kept =
+        ckpt_journal_has(out->how->journal, path, &state, &len, digest) && take_state(out, state);
+    free(path);
+    if (kept && out->how->progress)
+        out->how->progress(out->how->ctx, len);
+    return kept;
+}
+
+/* ---- writing ---- */
+
+static int data_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    return s2s_dist_data(ctx, bytes, len, err);
+}
+
+/* stored objects come along as they are; plain values of a torch.save file have no bytes */
+static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
+                         const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_objects && rc == 0; i++) {
+        const struct s2s_ckpt_object *object = &ckpt->objects[i];
+        if (how->keep_object && !how->keep_object(object->name))
+            continue;
+        if (!object->file) {
+            rc = s2s_dist_write_object(writer, object->name, object->value, err);
+            continue;
+        }
+        /* who loads what we write runs it: damage and attacks end here */
+        rc = s2s_ckpt_verify_object(ckpt, object, err);
+        if (rc < 0)
+            return rc;
+        s2s_dist_begin_bytes(writer, object->name);
+        rc = s2s_ckpt_stream_object(ckpt, object, data_sink, writer, err);
+        if (rc == 0)
+            rc = s2s_dist_end(writer, err);
+    }
+    return rc;
+}
+
+static int open_file(struct output *out, struct s2s_error *err)
+{
+    int rc = s2s_dist_open(&out->writer, out->dir, out->iteration, (int)out->file, err);
+    return rc < 0 || out->file ? rc : write_objects(out->plan->source, out->writer, out->how, err);
+}
+
+static int close_file(struct output *out, struct s2s_error *err)
+{
+    size_t had = out->items->len;
+    int rc = s2s_dist_close(out->writer, out->items, err);
+    out->writer = NULL;
+    return rc < 0 ? rc : note_file(out, had, err);
+}
+
+/* Goes on to the file in which this row is. */
+static int reach(struct output *out, size_t target, int64_t row, struct s2s_error *err)
+{
+    int rc = 0;
+    while (rc == 0 && out->file + 1 < out->end &&
+           ckpt_place_is(&out->layout.start[out->file + 1], target, row)) {
+        rc = close_file(out, err);
+        out->file++;
+        if (rc == 0)
+            rc = open_file(out, err);
+    }
+    return rc;
+}
+
+/* Begins the chunk that the file has of the tensor from this row on. */
+static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
+{
+    int rc = reach(out, out->target, row, err);
+    const struct ckpt_place *next = &out->layout.start[out->file + 1];
+    int64_t end = next->target == out->target ? next->row : out->last_row;
+    out->offset[0] = row;
+    out->size[0] = end - row;
+    out->left = (end - row) * out->row_bytes;
+    return rc < 0 ? rc : s2s_dist_begin_tensor(out->writer, &out->chunk, err);
+}
+
+/* data of a tensor that may go on in the next file; what is another's is dropped */
+static int cut_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct output *out = ctx;
+    size_t skipped = (int64_t)len < out->skip ? len : (size_t)out->skip;
+    const char *from = (const char *)bytes + skipped;
+    int rc = 0;
+    out->skip -= (int64_t)skipped;
+    len -= skipped;
+    while (len > 0 && rc == 0) {
+        int64_t end = out->offset[0] + out->size[0];
+        if (out->left == 0 && end == out->last_row)
+            return 0;
+        if (out->left == 0) {
+            rc = s2s_dist_end(out->writer, err);
+            if (rc == 0)
+                rc = begin_chunk(out, end, err);
+            continue;
+        }
+        size_t now = (int64_t)len < out->left ? len : (size_t)out->left;
+        rc = s2s_dist_data(out->writer, from, now, err);
+        from += now;
+        len -= now;
+        out->left -= (int64_t)now;
+    }
+    return rc;
+}
+
+/* The rows of a tensor that lie between this file's start and the start of the file `end`. */
+static int write_target(struct output *out, size_t index, struct s2s_error *err)
+{
+    const struct s2s_ckpt_target *target = &out->plan->targets[index];
+    const struct ckpt_place *start = &out->layout.start[out->file];
+    const struct ckpt_place *end = &out->layout.start[out->end];
+    const bool flattened = ckpt_target_is_flattened(target);
+    const struct s2s_ckpt_tensor *source = flattened ? target->pieces[0].source : NULL;
+    const int64_t n_rows = ckpt_target_rows(target, out->how);
+    const int64_t first = start->target == index ? start->row : 0;
+    const bool cut = out->how->n_files && target->n_dims && n_rows == target->shape[0];
+    out->target = index;
+    out->row_bytes = s2s_ckpt_target_bytes(target) / n_rows;
+    out->last_row = end->target == index ? end->row : n_rows;
+    out->chunk = (struct s2s_dist_chunk){.name = target->name,
+                                         .dtype = target->dtype,
+                                         .n_dims = target->n_dims,
+                                         .shape = target->shape,
+                                         .offset = cut ? out->offset : NULL,
+                                         .size = cut ? out->size : NULL,
+                                         .orig_shape = flattened ? source->orig_shape : NULL,
+                                         .n_orig_dims = flattened ? source->n_orig_dims : 0};
+    for (int d = 0; d < target->n_dims; d++) {
+        out->offset[d] = 0;
+        out->size[d] = target->shape[d];
+    }
+    struct s2s_ckpt_target part;
+    out->skip =
+        s2s_ckpt_target_part(&part, target, first * out->row_bytes, out->last_row * out->row_bytes);
+    int rc = begin_chunk(out, first, err);
+    if (rc == 0)
+        rc = s2s_ckpt_target_stream(out->plan, &part, out->how, cut_sink, out, err);
+    free(part.pieces);
+    return rc < 0 ? rc : s2s_dist_end(out->writer, err);
+}
+
+/* The files from first to before end; a tensor that goes on from one to the next is read once. */
+static int write_range(struct output *out, size_t first, size_t end, struct s2s_error *err)
+{
+    const struct ckpt_place *last = &out->layout.start[end];
+    out->file = first;
+    out->end = end;
+    int rc = open_file(out, err);
+    for (size_t i = out->layout.start[first].target;
+         rc == 0 && (i < last->target || (i == last->target && last->row > 0)); i++) {
+        rc = reach(out, i, 0, err);
+        if (rc == 0)
+            rc = write_target(out, i, err);
+    }
+    if (rc == 0)
+        return close_file(out, err);
+    s2s_dist_discard(out->writer);
+    out->writer = NULL;
+    return rc;
+}
+
+/* This rank's files: neighbours, but for those that an earlier run left whole. */
+static int write_mine(struct output *out, struct s2s_error *err)
+{
+    const size_t n = out->layout.n_files, n_ranks = (size_t)ckpt_share_size(out->how);
+    const size_t rank = (size_t)ckpt_share_rank(out->how);
+    size_t file = n * rank / n_ranks, mine = n * (rank + 1) / n_ranks;
+    int rc = 0;
+    while (file < mine && rc == 0) {
+        size_t end = file;
+        bool kept = false;
+        while (end < mine && !(kept = keep_file(out, end)))
+            end++;
+        if (end > file)
+            rc = write_range(out, file, end, err);
+        file = end + kept;
+    }
+    return rc;
+}
+
+static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    s2s_buf_add(ctx, bytes, len);
+    return 0;
+}
+
+/* The source's common state as a common.pt, with the kinds of its keys and values that JSON does
+ * not have; nothing when it has none. */
+static int copy_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const json_t *metadata,
+                       struct s2s_error *err)
+{
+    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "common_state/shard_0_1");
+    struct ckpt_common_change change = {.key = metadata ? "content_metadata" : NULL,
+                                        .value = metadata};
+    struct s2s_buf had = S2S_BUF_INIT;
+    int rc = 0;
+    if (strcmp(ckpt->format, "torch_dist") != 0)
+        return 0;
+    if (faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
+        char *text = NULL;
+        size_t len = 0;
+        rc = s2s_ckpt_verify_common(ckpt, err);
+        if (rc == 0)
+            rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
+        if (rc == 0)
+            s2s_buf_add(&had, text, len);
+        free(text);
+    } else if (object && object->len_bytes > 0 && object->len_bytes <= MAX_COMMON) {
+        change.listed = true;
+        rc = s2s_ckpt_verify_object(ckpt, object, err);
+        if (rc == 0)
+            rc = s2s_ckpt_stream_object(ckpt, object, buf_sink, &had, err);
+    }
+    if (rc == 0 && had.len && (change.listed || change.key))
+        rc = ckpt_common_change(out, had.data, had.len, &change, err);
+    else if (rc == 0)
+        s2s_buf_add(out, had.data, had.len);
+    s2s_buf_release(&had);
+    return rc;
+}
+
+static int make_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                       struct s2s_error *err)
+{
+    json_t *common = NULL;
+    int rc = 0;
+    if (how->common || ckpt->common)
+        common = json_copy((json_t *)(how->common ? how->common : ckpt->common));
+    else
+        rc = s2s_hf_common(&common, ckpt, err);
+    if (rc < 0)
+        return rc;
+    if (how->metadata)
+        json_object_set(common, "content_metadata", (json_t *)how->metadata);
+    ckpt_common_make(out, common);
+    json_decref(common);
+    return 0;
+}
+
+static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration,
+                  const struct s2s_ckpt_write *how, const struct s2s_buf *items, size_t n_ranks,
+                  struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = plan->source;
+    struct s2s_buf common = S2S_BUF_INIT;
+    int rc = how->common ? 0 : copy_common(&common, ckpt, how->metadata, err);
+    if (rc == 0 && common.len == 0)
+        rc = make_common(&common, ckpt, how, err);
+    if (rc == 0)
+        rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &common, ckpt->paths, err);
+    s2s_buf_release(&common);
+    return rc;
+}
+
+/* the folder of the weights, unless an earlier run's is there */
+static int begin(const struct output *out, struct s2s_error *err)
+{
+    char *tmp = s2s_xasprintf("%s/iter_%07" PRId64 ".tmp", out->dir, out->iteration);
+    bool there = out->how->journal && access(tmp, F_OK) == 0;
+    free(tmp);
+    return there ? 0 : s2s_dist_begin(out->dir, out->iteration, err);
+}
+
+/* rank 0 makes of everybody's items what is about all files */
+static int finish(const struct output *out, struct s2s_error *err)
+{
+    const size_t n = (size_t)ckpt_share_size(out->how);
+    struct s2s_buf *all =
+        n > 1 ? s2s_comm_gather_bufs(s2s_mesh_world(out->how->mesh), out->items) : out->items;
+    int rc = ckpt_share_rank(out->how) == 0
+                 ? commit(out->plan, out->dir, out->iteration, out->how, all, n, err)
+                 : 0;
+    for (size_t r = 0; n > 1 && r < n; r++)
+        s2s_buf_release(&all[r]);
+    if (n > 1)
+        free(all);
+    return ckpt_share_agree(out->how, rc, err);
+}
+
+int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
+                        const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    struct s2s_buf items = S2S_BUF_INIT;
+    struct output out = {.plan = plan,
+                         .how = how,
+                         .dir = dir,
+                         .iteration = plan->source->iteration < 0 ? 0 : plan->source->iteration,
+                         .items = &items};
+    ckpt_layout_make(&out.layout, plan, how);
+    int rc = ckpt_share_agree(how, ckpt_share_rank(how) ? 0 : begin(&out, err), err);
+    if (rc == 0)
+        rc = ckpt_share_agree(how, write_mine(&out, err), err);
+    if (rc == 0)
+        rc = ckpt_share_verify(plan, how, err);
+    if (rc == 0)
+        rc = finish(&out, err);
+    ckpt_layout_release(&out.layout);
+    s2s_buf_release(&items);
+    return rc;
+}

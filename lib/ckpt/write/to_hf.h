@@ -1,0 +1,52 @@
+/*
+ * From any checkpoint to Hugging Face folders: which tensors go where under which names, and which
+ * small files belong beside them.
+ */
+#ifndef CKPT_TO_HF_H
+#define CKPT_TO_HF_H
+
+#include "lib/ckpt/plan.h"
+#include "lib/ckpt/write/side_files.h"
+
+/* One folder (or, for the projection, one file) of the output. */
+struct s2s_hf_part {
+    const char *folder; /* "", "encoder", "llm" */
+    const char *file; /* "projection.safetensors": all in this one file; NULL: model*.safetensors */
+    struct s2s_ckpt_plan plan;
+};
+
+struct s2s_hf_output {
+    struct s2s_hf_part parts[3];
+    size_t n_parts;
+    struct ckpt_side_files files; /* config.json, tokenizer.json, .. */
+    char **unused; /* tensors of the source that go nowhere, optimizer and random states aside */
+    size_t n_unused, cap_unused;
+    size_t n_optimizer; /* tensors of the optimizer that were left out */
+    char family[64];    /* of the name map; "" when names were Hugging Face's already */
+    bool untied;        /* the map wrote a tied tensor twice */
+};
+
+struct s2s_hf_options {
+    const char *map;      /* family or file of a name map; NULL: found from the names */
+    enum s2s_dtype dtype; /* of floating tensors; NONE: as they are */
+    bool keep_vocab_padding;
+    const json_t *config;    /* numbers that the source lacks (heads, groups, ..); NULL */
+    const char *config_text; /* becomes config.json, whatever the source has; NULL */
+};
+
+/*
+ * Decides everything, reads no tensor data. NOTFOUND lists what the output needs and the source
+ * lacks. Release also after failure.
+ */
+int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                   const struct s2s_hf_options *options, struct s2s_error *err);
+/* Writes into a folder that exists and is empty. */
+int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
+                 struct s2s_error *err);
+void s2s_hf_release(struct s2s_hf_output *out);
+
+/* The texts of a Hugging Face folder as the common state of a torch_dist checkpoint
+ * (doc/CHECKPOINT.md). Gives a reference in *common. */
+int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error *err);
+
+#endif

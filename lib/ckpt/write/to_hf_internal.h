@@ -1,0 +1,35 @@
+/* What the files that plan Hugging Face folders share. */
+#ifndef CKPT_TO_HF_INTERNAL_H
+#define CKPT_TO_HF_INTERNAL_H
+
+#include "lib/ckpt/write/to_hf.h"
+
+/* A part without targets; lent. */
+struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                                     const char *folder, const char *file);
+
+/* Text that goes with a model: configuration, tokenizer, code, licence; no weights, no index. */
+bool ckpt_hf_is_side_file(const char *name);
+/* The small files of a folder of the source ("": of the source itself), if it is there. */
+int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
+                         struct s2s_error *err);
+
+/* Of a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and common
+ * state say of that part. */
+int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                       struct s2s_error *err);
+void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt);
+
+/* The one part of a SALM, whose names begin with encoder., llm. and proj., as three. */
+void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt);
+/* Configurations and tokenizer of the three parts, as far as the source says them. */
+int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *config,
+                       struct s2s_error *err);
+/* Warns of configurations that nothing gave. */
+void ckpt_hf_salm_say_absent(const struct s2s_hf_output *out);
+/* NeMo's configuration of the model: the user's, of a .nemo, of Lightning's checkpoint, or
+ * config.json. NULL: there is none; gives a reference. */
+int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,
+                       struct s2s_error *err);
+
+#endif

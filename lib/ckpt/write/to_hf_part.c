@@ -1,0 +1,104 @@
+/* The small files of one part of a model: its share of what describes all of it. */
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/to_hf_internal.h"
+
+/* Which key of a model's config.json a part's own stands under, by what the part is called. */
+static const struct {
+    const char *mark, *key;
+} config_keys[] = {
+    {"language", "llm_config"},  {"language", "text_config"}, {"llm", "llm_config"},
+    {"llm", "text_config"},      {"text", "text_config"},     {"vision", "vision_config"},
+    {"visual", "vision_config"}, {"images", "vision_config"}, {"sound", "sound_config"},
+    {"audio", "audio_config"},
+};
+
+bool ckpt_part_has_words(const char *part)
+{
+    return strstr(part, "language") || strstr(part, "llm") || strstr(part, "text");
+}
+
+const json_t *ckpt_part_config(const json_t *config, const char *part)
+{
+    for (size_t i = 0; i < sizeof config_keys / sizeof *config_keys; i++) {
+        const json_t *own = json_object_get(config, config_keys[i].key);
+        if (strstr(part, config_keys[i].mark) && json_is_object(own))
+            return own;
+    }
+    return NULL;
+}
+
+static bool is_share(const char *name)
+{
+    return ckpt_name_is_plain(name, strlen(name)) && ckpt_hf_is_side_file(name);
+}
+
+/* one small file of the whole model: the part's share of it */
+static void add_share(struct s2s_hf_output *out, const char *part, const char *name,
+                      const char *bytes, size_t len)
+{
+    if (strcmp(name, "config.json") != 0) {
+        if (ckpt_part_has_words(part)) /* tokenizers and what goes with them */
+            ckpt_side_add(&out->files, name, bytes, len);
+        return;
+    }
+    json_t *root = json_loadb(bytes, len, 0, NULL);
+    const json_t *own = ckpt_part_config(root, part);
+    char *text = own ? json_dumps(own, JSON_INDENT(2)) : NULL;
+    if (text)
+        ckpt_side_add_text(&out->files, name, text);
+    free(text);
+    json_decref(root);
+}
+
+int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                       struct s2s_error *err)
+{
+    struct s2s_hf_output all = {.n_parts = 0};
+    int rc = ckpt_name_is_plain(ckpt->part, strlen(ckpt->part))
+                 ? ckpt_hf_folder_files(&all, ckpt, ckpt->part, err)
+                 : 0;
+    const size_t n_own = all.files.n, skip = strlen(ckpt->part) + 1;
+    if (rc == 0 && n_own == 0)
+        rc = ckpt_hf_folder_files(&all, ckpt, "", err);
+    for (size_t i = 0; i < all.files.n && rc == 0; i++) {
+        const struct ckpt_side_file *file = &all.files.v[i];
+        if (n_own)
+            ckpt_side_add(&out->files, file->path + skip, file->bytes, file->len);
+        else
+            add_share(out, ckpt->part, file->path, file->bytes, file->len);
+    }
+    s2s_hf_release(&all);
+    return rc;
+}
+
+void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
+{
+    const json_t *common = ckpt->common;
+    const size_t len = strlen(ckpt->part);
+    const char *key;
+    json_t *value;
+    /* what s2s-train and SALMs keep of each part */
+    char *own = s2s_xasprintf("config/%s", ckpt->part);
+    bool whole = json_object_get(common, "config/composite") != NULL;
+    value = whole ? json_object_get(common, own) : NULL;
+    free(own);
+    if (json_is_string(value))
+        ckpt_side_add(&out->files, "config.json", json_string_value(value),
+                      json_string_length(value));
+    value = whole ? NULL : json_object_get(common, "config/llm");
+    if (json_is_string(value))
+        add_share(out, ckpt->part, "config.json", json_string_value(value),
+                  json_string_length(value));
+    json_object_foreach((json_t *)common, key, value)
+    {
+        const char *path = strncmp(key, "file/", 5) == 0 ? key + 5 : NULL;
+        if (!path || !json_is_string(value))
+            continue;
+        if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' && is_share(path + len + 1))
+            ckpt_side_add(&out->files, path + len + 1, json_string_value(value),
+                          json_string_length(value));
+        else if (!whole && is_share(path))
+            add_share(out, ckpt->part, path, json_string_value(value), json_string_length(value));
+    }
+}

@@ -1,0 +1,197 @@
+/*
+ * NeMo's SALM as a composite folder: encoder/, llm/, projection.safetensors and the configurations
+ * that belong to each. What NeMo keeps as one config.json is split; the language model's own
+ * configuration is in llm_backbone/ where NeMo's exporter put it.
+ */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/to_hf_internal.h"
+
+#define BACKBONE "llm_backbone/"
+
+/* ---- weights ---- */
+
+/* moves the targets with that prefix; keep: of it in the new name */
+static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, const char *prefix,
+                         size_t drop)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < from->n_targets; i++) {
+        struct s2s_ckpt_target *target = &from->targets[i];
+        if (strncmp(target->name, prefix, strlen(prefix)) != 0) {
+            from->targets[kept++] = *target;
+            continue;
+        }
+        char *name = s2s_xstrdup(target->name + drop);
+        free(target->name);
+        target->name = name;
+        s2s_grow(&to->targets, to->n_targets, &to->cap_targets, sizeof *to->targets);
+        to->targets[to->n_targets++] = *target;
+    }
+    from->n_targets = kept;
+}
+
+void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
+{
+    struct s2s_ckpt_plan all = out->parts[0].plan;
+    out->n_parts = 0;
+    struct s2s_hf_part *encoder = ckpt_hf_add_part(out, ckpt, "encoder", NULL);
+    struct s2s_hf_part *llm = ckpt_hf_add_part(out, ckpt, "llm", NULL);
+    struct s2s_hf_part *proj = ckpt_hf_add_part(out, ckpt, "", "projection.safetensors");
+    move_targets(&encoder->plan, &all, "encoder.", strlen("encoder."));
+    move_targets(&llm->plan, &all, "llm.", strlen("llm."));
+    move_targets(&proj->plan, &all, "proj.", 0);
+    s2s_ckpt_plan_release(&all);
+}
+
+/* ---- small files ---- */
+
+/* Lightning's hyper-parameters, which a torch.save file gives one value a name ("a.b.c"), as a
+ * tree; NULL: there are none. Gives a reference. */
+static json_t *tree_of_objects(const struct s2s_ckpt *ckpt, const char *prefix)
+{
+    json_t *root = NULL;
+    for (size_t i = 0; i < ckpt->n_objects; i++) {
+        const struct s2s_ckpt_object *object = &ckpt->objects[i];
+        if (strncmp(object->name, prefix, strlen(prefix)) != 0 || !object->value)
+            continue;
+        root = root ? root : json_object();
+        json_t *at = root;
+        const char *key = object->name + strlen(prefix);
+        for (size_t len; key[len = strcspn(key, ".")] && json_is_object(at); key += len + 1) {
+            json_t *next = json_object_getn(at, key, len);
+            if (!next)
+                json_object_setn_new(at, key, len, next = json_object());
+            at = next;
+        }
+        if (json_is_object(at))
+            json_object_set(at, key, object->value);
+    }
+    return root;
+}
+
+int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,
+                       struct s2s_error *err)
+{
+    const json_t *found = json_object_get(ckpt->common, "model_config");
+    if (json_object_get(config, "perception"))
+        found = config;
+    *model = found ? json_incref((json_t *)found) : tree_of_objects(ckpt, "hyper_parameters.cfg.");
+    return *model ? 0 : ckpt_side_read_json(model, ckpt, "config.json", err);
+}
+
+/* size of an axis of a target; 0: it is not there */
+static int64_t size_of(const struct s2s_ckpt_plan *plan, const char *name, int axis)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (strcmp(plan->targets[i].name, name) == 0 && axis < plan->targets[i].n_dims)
+            return plan->targets[i].shape[axis];
+    return 0;
+}
+
+/* the id of the placeholder, which only the tokenizer knows; -1: not known */
+static int64_t placeholder_id(const struct s2s_hf_output *out, const char *tag)
+{
+    const struct ckpt_side_file *file = ckpt_side_find(&out->files, "llm/tokenizer.json");
+    json_t *root = tag && file ? json_loadb(file->bytes, file->len, 0, NULL) : NULL, *token;
+    int64_t id = -1;
+    size_t k;
+    json_array_foreach(json_object_get(root, "added_tokens"), k, token)
+    {
+        const char *content = json_string_value(json_object_get(token, "content"));
+        if (content && strcmp(content, tag) == 0)
+            id = json_integer_value(json_object_get(token, "id"));
+    }
+    json_decref(root);
+    return id;
+}
+
+static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
+{
+    const struct s2s_ckpt_plan *proj = &out->parts[2].plan;
+    const json_t *tag = json_object_get(model, "audio_locator_tag");
+    json_t *config = json_pack(
+        "{s:s, s:s, s:s, s:{s:I, s:I, s:b}}", "model_type", "salm", "encoder", "encoder", "llm",
+        "llm", "projection", "in", (json_int_t)size_of(proj, "proj.weight", 1), "out",
+        (json_int_t)size_of(proj, "proj.weight", 0), "bias", size_of(proj, "proj.bias", 0) > 0);
+    const int64_t id = placeholder_id(out, json_string_value(tag));
+    if (json_is_string(tag))
+        json_object_set(config, "audio_locator_tag", (json_t *)tag);
+    if (id >= 0)
+        json_object_set_new(config, "audio_locator_token_id", json_integer(id));
+    char *text = json_dumps(config, JSON_INDENT(2));
+    ckpt_side_add_text(&out->files, "config.json", text);
+    free(text);
+    json_decref(config);
+}
+
+/* a text of NeMo's folder, if it is there */
+static int take_file(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *from,
+                     const char *to, struct s2s_error *err)
+{
+    if (ckpt->dir_fd < 0 || faccessat(ckpt->dir_fd, from, F_OK, 0) < 0)
+        return 0;
+    int rc = ckpt_side_take(&out->files, ckpt->dir_fd, from, to, err);
+    return rc < 0 ? rc : 0;
+}
+
+/* the language model's: its configuration, and the tokenizer, which NeMo keeps on top */
+static int take_llm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                          struct s2s_error *err)
+{
+    static const char *const names[] = {"generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "tokenizer.model",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "chat_template.jinja",
+                                        "vocab.json",
+                                        "merges.txt"};
+    int rc = take_file(out, ckpt, BACKBONE "config.json", "llm/config.json", err);
+    for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++) {
+        char *inner = s2s_xasprintf(BACKBONE "%s", names[i]);
+        char *to = s2s_xasprintf("llm/%s", names[i]);
+        rc = take_file(out, ckpt, inner, to, err);
+        if (rc == 0)
+            rc = take_file(out, ckpt, names[i], to, err);
+        free(inner);
+        free(to);
+    }
+    return rc;
+}
+
+int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *config,
+                       struct s2s_error *err)
+{
+    struct ckpt_nemo_texts texts = {.config = NULL};
+    json_t *model;
+    int rc = ckpt_hf_nemo_model(&model, ckpt, config, err);
+    if (rc == 0)
+        rc = ckpt_nemo_config(&texts, ckpt, model, "fastconformer_encoder", false, err);
+    if (rc == 0 && texts.config)
+        ckpt_side_add_text(&out->files, "encoder/config.json", texts.config);
+    if (rc == 0 && texts.features)
+        ckpt_side_add_text(&out->files, "encoder/preprocessor_config.json", texts.features);
+    if (rc == 0)
+        rc = take_llm_files(out, ckpt, err);
+    if (rc == 0)
+        add_composite_config(out, model);
+    free(texts.config);
+    free(texts.features);
+    json_decref(model);
+    return rc;
+}
+
+void ckpt_hf_salm_say_absent(const struct s2s_hf_output *out)
+{
+    static const char *const wanted[] = {"encoder/config.json", "llm/config.json"};
+    for (size_t k = 0; k < 2; k++)
+        if (!ckpt_side_find(&out->files, wanted[k]))
+            s2s_warn("ckpt", "%s is not written: nothing here says it (%s)", wanted[k],
+                     k ? "copy the language model's config.json there"
+                       : "--config takes NeMo's configuration with its \"perception\"");
+}

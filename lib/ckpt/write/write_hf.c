@@ -1,0 +1,205 @@
+/* Hugging Face output: safetensors files, shards, index. */
+#include "lib/ckpt/plan.h"
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/write/journal.h"
+#include "lib/ckpt/write/manifest.h"
+#include "lib/ckpt/write/share.h"
+#include "lib/io/digest.h"
+#include "lib/io/outfile.h"
+
+static void add_json_text(struct s2s_buf *out, const char *text)
+{
+    json_t *string = json_string(text);
+    char *dumped = json_dumps(string, JSON_ENCODE_ANY | JSON_COMPACT);
+    if (!dumped)
+        S2S_BUG("a name that is not UTF-8 came this far");
+    s2s_buf_puts(out, dumped);
+    free(dumped);
+    json_decref(string);
+}
+
+int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (plan->targets[i].dtype == S2S_C128) {
+            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is C128, which safetensors lacks",
+                                   plan->targets[i].name);
+            return s2s_error_hint(err, rc, "--to torch_dist keeps it");
+        }
+    return 0;
+}
+
+static int by_width(const void *a, const void *b)
+{
+    const struct s2s_ckpt_target *x = *(struct s2s_ckpt_target *const *)a;
+    const struct s2s_ckpt_target *y = *(struct s2s_ckpt_target *const *)b;
+    size_t x_size = s2s_dtype_size(x->dtype), y_size = s2s_dtype_size(y->dtype);
+    if (x_size != y_size)
+        return x_size > y_size ? -1 : 1;
+    return x < y ? -1 : x > y; /* else the order of the plan */
+}
+
+/* length, JSON padded to 8 bytes */
+static void make_header(struct s2s_buf *out, struct s2s_ckpt_target *const *targets, size_t n)
+{
+    int64_t at = 0;
+    s2s_buf_add(out, "\0\0\0\0\0\0\0\0", 8);
+    s2s_buf_puts(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (size_t i = 0; i < n; i++) {
+        int64_t end = at + s2s_ckpt_target_bytes(targets[i]);
+        s2s_buf_putc(out, ',');
+        add_json_text(out, targets[i]->name);
+        s2s_buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", s2s_dtype_name(targets[i]->dtype));
+        for (int d = 0; d < targets[i]->n_dims; d++)
+            s2s_buf_printf(out, "%s%lld", d ? "," : "", (long long)targets[i]->shape[d]);
+        s2s_buf_printf(out, "],\"data_offsets\":[%lld,%lld]}", (long long)at, (long long)end);
+        at = end;
+    }
+    s2s_buf_putc(out, '}');
+    while (out->len % 8)
+        s2s_buf_putc(out, ' ');
+    uint64_t len = out->len - 8;
+    for (int i = 0; i < 8; i++)
+        out->data[i] = (char)(len >> 8 * i & 0xFF);
+}
+
+struct sink {
+    struct s2s_outfile *out;
+    struct s2s_digest *digest; /* NULL: nobody wants it */
+};
+
+static int out_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct sink *sink = ctx;
+    if (sink->digest)
+        s2s_digest_update(sink->digest, bytes, len);
+    return s2s_outfile_write(sink->out, bytes, len, err);
+}
+
+static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, struct sink *sink,
+                         const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    size_t n = end - begin;
+    struct s2s_ckpt_target **order = s2s_xmalloc(n * sizeof *order);
+    struct s2s_buf header = S2S_BUF_INIT;
+    for (size_t i = 0; i < n; i++)
+        order[i] = &plan->targets[begin + i];
+    if (n)
+        qsort(order, n, sizeof *order, by_width);
+    make_header(&header, order, n);
+    int rc = out_sink(sink, header.data, header.len, err);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = s2s_ckpt_target_stream(plan, order[i], how, out_sink, sink, err);
+    s2s_buf_release(&header);
+    free(order);
+    return rc;
+}
+
+int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
+                               struct s2s_outfile *out, const struct s2s_ckpt_write *how,
+                               struct s2s_error *err)
+{
+    struct sink sink = {.out = out};
+    return write_targets(plan, begin, end, &sink, how, err);
+}
+
+/* digested on the way for the manifest and the journal */
+static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *path,
+                     const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    struct sink sink = {.out = NULL};
+    char digest[33];
+    int rc = s2s_outfile_open(&sink.out, path, err);
+    if (rc < 0)
+        return rc;
+    if (how->manifest || how->journal)
+        sink.digest = s2s_digest_new(128);
+    rc = write_targets(plan, begin, end, &sink, how, err);
+    int64_t len = s2s_outfile_offset(sink.out);
+    if (rc == 0)
+        rc = s2s_outfile_commit(sink.out, err);
+    else
+        s2s_outfile_abort(sink.out);
+    if (rc == 0 && sink.digest) {
+        s2s_digest_hex(sink.digest, digest);
+        if (how->manifest)
+            ckpt_manifest_add(how->manifest, name, len, digest);
+        rc = ckpt_journal_add(how->journal, path, len, digest, "-", err);
+    }
+    s2s_digest_free(sink.digest);
+    return rc;
+}
+
+int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
+                    const char *dir, const char *name, const struct s2s_ckpt_write *how,
+                    struct s2s_error *err)
+{
+    const size_t n_ranks = (size_t)ckpt_share_size(how);
+    if ((number + (size_t)how->turn) % n_ranks != (size_t)ckpt_share_rank(how))
+        return 0;
+    char *path = s2s_xasprintf("%s/%s", dir, name), digest[33];
+    int64_t len;
+    int rc = 0;
+    if (!ckpt_journal_has(how->journal, path, NULL, &len, digest)) {
+        rc = write_new(plan, begin, end, path, name, how, err);
+    } else {
+        if (how->manifest)
+            ckpt_manifest_add(how->manifest, name, len, digest);
+        if (how->progress)
+            how->progress(how->ctx, len);
+    }
+    free(path);
+    return rc;
+}
+
+/* the end of the shard that begins at target `begin` */
+static size_t shard_end(const struct s2s_ckpt_plan *plan, size_t begin, int64_t max_bytes)
+{
+    int64_t bytes = 0;
+    size_t end = begin;
+    while (end < plan->n_targets) {
+        bytes += s2s_ckpt_target_bytes(&plan->targets[end]);
+        if (end > begin && max_bytes > 0 && bytes > max_bytes)
+            break;
+        end++;
+    }
+    return end;
+}
+
+int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
+                      struct s2s_error *err)
+{
+    struct s2s_buf index = S2S_BUF_INIT;
+    int64_t total = 0;
+    size_t n_shards = 0;
+    int rc = 0;
+    for (size_t i = 0; i < plan->n_targets; n_shards++)
+        i = shard_end(plan, i, how->max_shard_bytes);
+    if (n_shards <= 1)
+        return ckpt_write_file(plan, 0, plan->n_targets, 0, dir, "model.safetensors", how, err);
+    for (size_t i = 0; i < plan->n_targets; i++)
+        total += s2s_ckpt_target_bytes(&plan->targets[i]);
+    s2s_buf_printf(&index,
+                   "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
+                   (long long)total);
+    size_t shard = 0;
+    for (size_t begin = 0, end; begin < plan->n_targets && rc == 0; begin = end) {
+        char name[64];
+        end = shard_end(plan, begin, how->max_shard_bytes);
+        snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard + 1, n_shards);
+        rc = ckpt_write_file(plan, begin, end, shard++, dir, name, how, err);
+        for (size_t i = begin; i < end; i++) {
+            s2s_buf_puts(&index, i ? ",\n    " : "\n    ");
+            add_json_text(&index, plan->targets[i].name);
+            s2s_buf_printf(&index, ": \"%s\"", name);
+        }
+    }
+    s2s_buf_puts(&index, "\n  }\n}\n");
+    if (rc == 0 && ckpt_share_rank(how) == 0)
+        rc = ckpt_file_put_noted(dir, "model.safetensors.index.json", index.data, index.len,
+                                 how->manifest, err);
+    s2s_buf_release(&index);
+    return rc;
+}

@@ -95,7 +95,7 @@ test: setup
 	@$(MAKE) --no-print-directory all units fuzzers man
 	@BUILD=$(BUILD) S2S_BIN=$(CURDIR)/$(BIN) tests/run.sh
 
-# everything, under the sanitizers too, and against the peers' own libraries where PYTHON has them
+# everything, under the sanitizers too, fuzzed, and against the peers' own libraries where PYTHON has them; tests/long.sh PART.. runs parts
 test-long: setup
 	@tests/long.sh
 

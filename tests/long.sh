@@ -1,44 +1,73 @@
 #!/bin/bash
-# The long checks: the whole suite with its long tests, the same under ASan + UBSan, the threaded rooms under TSan, every fuzz target
-# for a while (where clang is), and the scripts of tests/oracle that compare with the peers' own libraries (where PYTHON has them:
-# torch, transformers, safetensors, tokenizers, soundfile, soxr, lhotse, megatron-core, tensorboard).
+# The long checks: tests/long.sh [PART...], all parts where none is named.
+#   release   the whole suite with its long tests
+#   sanitize  the suite under ASan and UBSan
+#   fuzz      every fuzz target for FUZZ_RUNS inputs (50000), where clang is
+#   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
+#             tokenizers, soundfile, soxr, lhotse, megatron-core, tensorboard, jsonschema,
+#             PyYAML)
+# Scripts and fuzz targets run side by side, JOBS at once (as many as there are cores). The summary at the end has a line for each with its seconds.
+# Exit 0 when nothing failed; what is skipped is named with its reason.
 set -u
 cd "$(dirname "$0")/.."
-export PYTHON=${PYTHON:-python3}
-status=0
-summary=()
-part() {
-    local name=$1
-    shift
-    echo "=== $name"
-    if "$@"; then summary+=("ok      $name"); else
-        summary+=("FAILED  $name")
-        status=1
-    fi
-}
+export PYTHON=${PYTHON:-python3} S2S_BIN=${S2S_BIN:-$PWD/bin}
+known="release sanitize fuzz oracle"
+export JOBS=${JOBS:-$(nproc)}
+results=$(mktemp -d)
+export results
+trap 'rm -rf "$results"' EXIT
 
-release() { make -s WERROR=1 all units fuzzers man && tests/run.sh --long; }
+for part in "$@"; do
+    [[ " $known " == *" $part "* ]] || { echo "long.sh: no part is called '$part': they are $known" >&2; exit 2; }
+done
+
+# timed NAME COMMAND...: what the command said, its status, and a line of the summary. Exit 77 is skipped, and the last line of what the command said is the reason.
+timed() {
+    local name=$1 log start=$SECONDS status word=FAILED why=""
+    shift
+    log=$results/${name//[^a-z0-9_]/.}.log
+    echo "=== $name"
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    case $status in
+    0) word=ok ;;
+    77) word=skipped why=$(tail -n 1 "$log") ;;
+    124) why="not done in its time" ;;
+    137) why="killed" ;;
+    *) why="exit $status" ;;
+    esac
+    printf '%-8s%6d s  %s%s\n' "$word" $((SECONDS - start)) "$name" "${why:+ ($why)}" >>"$results/summary"
+    return "$status"
+}
+release() { make -s -j"$JOBS" WERROR=1 all units fuzzers man && tests/run.sh --long; }
 sanitize() {
-    make -s -j"$(nproc)" SANITIZE=1 all units fuzzers &&
+    make -s -j"$JOBS" SANITIZE=1 all units fuzzers &&
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 BUILD=build/sanitize S2S_BIN=$PWD/build/sanitize/bin tests/run.sh
 }
-fuzz() { tests/fuzz/run.sh "${FUZZ_RUNS:-50000}"; }
-
-part "suite with its long tests" release
-part "suite under ASan and UBSan" sanitize
-if command -v clang >/dev/null; then part "fuzzing" fuzz; else summary+=("skipped fuzzing (no clang)"); fi
-for script in tests/oracle/*/check_*.py; do
-    [ -e "$script" ] || continue
-    # a script exits 77 when its library is not there
-    "$PYTHON" "$script"
-    case $? in
-    0) summary+=("ok      $script") ;;
-    77) summary+=("skipped $script (its library is not in $PYTHON)") ;;
-    *)
-        summary+=("FAILED  $script")
-        status=1
-        ;;
+fuzz() {
+    command -v clang >/dev/null || { echo "no clang" && return 77; }
+    tests/fuzz/run.sh "${FUZZ_RUNS:-50000}"
+}
+# what a script says stays together; and none waits for ever for a process that has died
+script() {
+    timed "$1" timeout -k 10 3000 "$PYTHON" "$1" >"$results/$$.all"
+    flock "$results/lock" cat "$results/$$.all"
+    return 0
+}
+export -f timed script
+oracle() { printf '%s\n' tests/oracle/*/check_*.py | OMP_NUM_THREADS=1 xargs -n 1 -P "$JOBS" bash -c 'script "$1"' script; }
+part() {
+    case $1 in
+    release) timed "suite with its long tests" release ;;
+    sanitize) timed "suite under ASan and UBSan" sanitize ;;
+    fuzz) timed "fuzzing" fuzz ;;
+    oracle) timed "programs for the scripts of tests/oracle" make -s -j"$JOBS" all && oracle ;;
     esac
-done
-printf '%s\n' "=== summary" "${summary[@]}"
-exit $status
+}
+start=$SECONDS
+for part in ${@:-$known}; do part "$part"; done
+echo "=== summary, $((SECONDS - start)) s"
+cat "$results/summary"
+count() { grep -c "^$1 " "$results/summary"; }
+echo "$(count ok) ok, $(count FAILED) failed, $(count skipped) skipped"
+[ "$(count FAILED)" -eq 0 ] && [ "$(count ok)" -gt 0 ]

@@ -42,6 +42,8 @@ struct s2s_ckpt_tensor {
      * local] */
     const int64_t *orig_shape;
     int n_orig_dims;
+    /* NULL, or what it is a view of (s2s_ckpt_unflattened) */
+    const struct s2s_ckpt_tensor *stored;
     struct ckpt_chunk *chunks; /* lib/ckpt only */
 };
 
@@ -126,10 +128,10 @@ typedef int s2s_ckpt_sink(void *ctx, const void *bytes, size_t len, struct s2s_e
 int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                     const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
                     struct s2s_error *err);
-/* The same for a tensor with an orig_shape, whole and in that shape: stored as [g0, g1, ..,
- * l0*l1*..], it is [g0*l0, g1*l1, ..]. */
-int s2s_ckpt_stream_orig(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                         s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err);
+/* A tensor with an orig_shape in that shape, lent until close: it is read like any other. Others
+ * are returned as they are. */
+const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
+                                                   const struct s2s_ckpt_tensor *tensor);
 /* The stored bytes of an object (len_bytes of them). */
 int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
                            s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err);

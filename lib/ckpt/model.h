@@ -23,6 +23,9 @@ struct ckpt_chunk {
     int64_t store_pos, store_len; /* the storage in which it lies */
     uint32_t crc, crc_so_far;     /* of the storage; of what was read of it in order */
     int64_t crc_pos;              /* how much that is */
+    /* of a view (unflatten.c): what it lies in, and where its first element is there */
+    struct ckpt_chunk *stored;
+    const int64_t *stored_at;
 };
 
 struct ckpt_source_file {
@@ -116,6 +119,9 @@ struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char
 /* Finds where a chunk's data lies, if that is not known yet. */
 int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                 struct ckpt_chunk *chunk, struct s2s_error *err);
+/* The same for a chunk with `stored`. */
+int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                     struct ckpt_chunk *chunk, struct s2s_error *err);
 
 /* ---- torch archives (torch_zip.c) ---- */
 

@@ -169,6 +169,18 @@ static bool same_shape(const struct s2s_ckpt_tensor *x, const struct s2s_ckpt_te
             memcmp(x->shape, y->shape, (size_t)x->n_dims * sizeof *x->shape) == 0);
 }
 
+/* What one parallelism flattened differs in its shape from what another did: then the parameter's
+ * shape is what both have. */
+static bool match_shapes(struct s2s_ckpt *a, const struct s2s_ckpt_tensor **x, struct s2s_ckpt *b,
+                         const struct s2s_ckpt_tensor **y)
+{
+    if (!same_shape(*x, *y)) {
+        *x = s2s_ckpt_unflattened(a, *x);
+        *y = s2s_ckpt_unflattened(b, *y);
+    }
+    return same_shape(*x, *y);
+}
+
 static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
                        struct s2s_error *err)
 {
@@ -186,13 +198,14 @@ static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
             continue;
         }
         struct difference d = {.n_bits = 0};
-        bool shapes = same_shape(&x[i], &y[k]);
+        const struct s2s_ckpt_tensor *in_a = &x[i], *in_b = &y[k];
+        bool shapes = match_shapes(a, &in_a, b, &in_b);
         if (shapes)
-            rc = compare_tensor(&d, a, &x[i], b, &y[k], buffers, r->opt->tolerance, err);
+            rc = compare_tensor(&d, a, in_a, b, in_b, buffers, r->opt->tolerance, err);
         if (!shapes)
-            report_shapes(r, &x[i], &y[k]);
-        else if (rc == 0 && (d.n_past || (x[i].dtype != y[k].dtype && r->opt->tolerance == 0)))
-            report_values(r, &x[i], &y[k], &d);
+            report_shapes(r, in_a, in_b);
+        else if (rc == 0 && (d.n_past || (in_a->dtype != in_b->dtype && r->opt->tolerance == 0)))
+            report_values(r, in_a, in_b, &d);
         else
             r->n_same++;
         i++;

@@ -152,6 +152,8 @@ static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_e
     return rc;
 }
 
+/* Only torch_dist can say of what shape a flattened tensor was, and Megatron-Core up to 0.15 wants
+ * it as it was: in a file of plain tensors it has the shape of its parameter. */
 static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     size_t n;
@@ -160,7 +162,10 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
     plan->source = job->ckpt;
     for (size_t i = 0; i < n && !job->opt->map; i++)
         if (!job->opt->only_weights || ckpt_job_is_weight(tensors[i].name))
-            s2s_ckpt_plan_copy(plan, tensors[i].name, &tensors[i]);
+            s2s_ckpt_plan_copy(plan, tensors[i].name,
+                               job->to == TO_TORCH_DIST
+                                   ? &tensors[i]
+                                   : s2s_ckpt_unflattened(job->ckpt, &tensors[i]));
         else
             job->n_state++;
     if (rc == 0)

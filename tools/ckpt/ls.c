@@ -103,12 +103,8 @@ static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struc
     char hex[65] = "", orig[65] = "";
     int64_t bytes = s2s_ckpt_numel(t) * (int64_t)s2s_dtype_size(t->dtype);
     int rc = l->opt->sha256 ? digest_tensor(l, t, hex, err) : 0;
-    if (rc == 0 && l->opt->sha256 && t->orig_shape) {
-        EVP_DigestInit_ex(l->md, EVP_sha256(), NULL);
-        rc = s2s_ckpt_stream_orig(l->ckpt, t, sha_sink, l->md, err);
-        if (rc == 0)
-            finish_hex(l->md, orig);
-    }
+    if (rc == 0 && l->opt->sha256 && t->orig_shape)
+        rc = digest_tensor(l, s2s_ckpt_unflattened(l->ckpt, t), orig, err);
     if (rc < 0)
         return rc;
     l->bytes += bytes;

@@ -25,7 +25,7 @@ struct transfer {
  */
 static int read_store(struct transfer *t, int64_t pos, void *out, size_t len, struct s2s_error *err)
 {
-    struct ckpt_chunk *chunk = t->chunk;
+    struct ckpt_chunk *chunk = t->chunk->stored ? t->chunk->stored : t->chunk;
     int rc = ckpt_pread(t->fd, out, len, pos, t->path, err);
     if (rc < 0 || !chunk->has_crc || chunk->checked)
         return rc;
@@ -251,6 +251,7 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
 int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                            struct s2s_error *err)
 {
+    tensor = tensor->stored ? tensor->stored : tensor;
     for (size_t i = 0; i < tensor->n_chunks; i++) {
         int rc = verify_chunk(ckpt, tensor, &tensor->chunks[i], err);
         if (rc < 0)
@@ -261,6 +262,7 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
 
 bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
 {
+    tensor = tensor->stored ? tensor->stored : tensor;
     for (size_t i = 0; i < tensor->n_chunks; i++)
         if (!tensor->chunks[i].has_crc && tensor->chunks[i].store_len > 0)
             return false;

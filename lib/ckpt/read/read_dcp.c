@@ -10,7 +10,11 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_METADATA = 1 << 30, MIN_CHUNK = 16 /* bytes of pickle for a chunk, at least */ };
+enum {
+    MAX_METADATA = 1 << 30,
+    MIN_CHUNK = 16,     /* bytes of pickle for a chunk, at least */
+    MAX_CELLS = 4 << 20 /* layers * experts * tensor-parallel ranks of a flattened tensor */
+};
 
 static const char META[] = "torch.distributed.checkpoint.metadata";
 
@@ -278,8 +282,9 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
         if (n < 0 || n + 1 != tensor->n_dims || ckpt_box_numel(shape, n) != s2s_ckpt_numel(tensor))
             return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible shape",
                                  tensor->name);
+        int64_t n_cells = ckpt_box_numel(tensor->shape, n);
         for (int d = 0; d < n; d++)
-            if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d])
+            if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d] || n_cells > MAX_CELLS)
                 return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible grid",
                                      tensor->name);
         tensor->orig_shape = ckpt_arena_ints(ckpt, shape, n);

@@ -184,38 +184,6 @@ int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
     return rc;
 }
 
-/*
- * Row-major over [g0*l0, g1*l1, ..], a run of the last local axis at a time: the element at
- * (g0, g1, .. ; i0, i1, ..) lies at [g0, g1, .., (i0*l1 + i1)*l2 + ..] of what is stored.
- */
-int s2s_ckpt_stream_orig(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                         s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
-{
-    int n = tensor->n_orig_dims, rc = 0;
-    int64_t at[S2S_MAX_DIMS] = {0}, local[S2S_MAX_DIMS], begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    if (n == 0 || s2s_ckpt_numel(tensor) == 0)
-        return s2s_ckpt_stream(ckpt, tensor, NULL, NULL, sink, ctx, err);
-    for (int d = 0; d < n; d++)
-        local[d] = tensor->orig_shape[d] / tensor->shape[d];
-    while (rc == 0 && at[0] < tensor->orig_shape[0]) {
-        int64_t flat = 0;
-        for (int d = 0; d < n; d++) {
-            begin[d] = at[d] / local[d];
-            size[d] = 1;
-            flat = flat * local[d] + at[d] % local[d];
-        }
-        begin[n] = flat;
-        size[n] = local[n - 1];
-        rc = s2s_ckpt_stream(ckpt, tensor, begin, size, sink, ctx, err);
-        at[n - 1] += local[n - 1];
-        for (int d = n - 1; d > 0 && at[d] == tensor->orig_shape[d]; d--) {
-            at[d] = 0;
-            at[d - 1]++;
-        }
-    }
-    return rc;
-}
-
 int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
                            s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
 {

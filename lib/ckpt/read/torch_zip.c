@@ -209,6 +209,8 @@ int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
     struct ckpt_archive archive;
     if (chunk->located)
         return 0;
+    if (chunk->stored)
+        return ckpt_locate_view(ckpt, tensor, chunk, err);
     int fd = ckpt_file_fd(ckpt, chunk->file, err);
     if (fd < 0)
         return fd;

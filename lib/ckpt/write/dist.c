@@ -114,7 +114,7 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
         item->offset[d] = chunk->offset ? chunk->offset[d] : 0;
         item->size[d] = chunk->size ? chunk->size[d] : chunk->shape[d];
     }
-    item->n_orig_dims = chunk->orig_shape ? chunk->n_orig_dims : 0;
+    item->n_orig_dims = chunk->orig_shape ? chunk->n_orig_dims : -1;
     for (int d = 0; d < item->n_orig_dims; d++)
         item->orig_shape[d] = chunk->orig_shape[d];
     int64_t numel = ckpt_box_numel(item->size, item->n_dims);

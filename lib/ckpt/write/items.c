@@ -8,7 +8,7 @@
 struct ckpt_item *ckpt_items_add(struct ckpt_items *items)
 {
     s2s_grow(&items->v, items->n, &items->cap, sizeof *items->v);
-    items->v[items->n] = (struct ckpt_item){.name = NULL};
+    items->v[items->n] = (struct ckpt_item){.n_orig_dims = -1};
     return &items->v[items->n++];
 }
 
@@ -85,7 +85,7 @@ static int get_item(struct cursor *in, struct ckpt_item *item)
     int64_t dtype, n_dims, n_orig;
     if (get_text(in, &item->name) < 0 || get_text(in, &item->file) < 0 || get(in, &dtype) < 0 ||
         get(in, &n_dims) < 0 || get(in, &n_orig) < 0 || get(in, &item->pos) < 0 ||
-        get(in, &item->len) < 0 || n_dims < 0 || n_dims > S2S_MAX_DIMS || n_orig < 0 ||
+        get(in, &item->len) < 0 || n_dims < 0 || n_dims > S2S_MAX_DIMS || n_orig < -1 ||
         n_orig > S2S_MAX_DIMS || dtype < 0 || (dtype && !s2s_dtype_size((enum s2s_dtype)dtype)))
         return -1;
     item->dtype = (enum s2s_dtype)dtype;
@@ -275,7 +275,7 @@ static void emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *i
     bool any = false;
     for (size_t i = 0; i < items->n; i++) {
         const struct ckpt_item *item = &items->v[i];
-        if (!item->n_orig_dims || (i && strcmp(items->v[i - 1].name, item->name) == 0))
+        if (item->n_orig_dims < 0 || (i && strcmp(items->v[i - 1].name, item->name) == 0))
             continue;
         if (!any) {
             ckpt_emit_str(out, "mcore_data");

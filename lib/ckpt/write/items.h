@@ -16,7 +16,7 @@ struct ckpt_item {
     enum s2s_dtype dtype; /* NONE: a byte object */
     int n_dims;
     int64_t shape[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    int n_orig_dims; /* 0: not flattened */
+    int n_orig_dims; /* -1: not flattened */
     int64_t orig_shape[S2S_MAX_DIMS];
     char *file;       /* plain name in the checkpoint's folder */
     int64_t pos, len; /* of the stored archive in it */

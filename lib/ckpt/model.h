@@ -219,6 +219,11 @@ struct ckpt_nemo_texts {
  * wanted, so the encoder may be any. Gives: free all three. */
 int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
                      const char *family, bool any, struct s2s_error *err);
+/* config.json of transformers' Parakeet encoder, out of NeMo's section `encoder` (references
+ * followed) and the weights, which must agree. UNSUPPORTED: Parakeet has no such encoder; SHAPE;
+ * NOTFOUND (mel bins). Gives a reference. */
+int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t *encoder,
+                      struct s2s_error *err);
 /* preprocessor_config.json out of a model_config.yaml; NULL: it has no preprocessor. Gives a
  * reference. */
 json_t *ckpt_nemo_features(const json_t *model_config);

@@ -999,6 +999,39 @@ with wave.open("tone.wav", "wb") as w:
     exits 0 s2s-ckpt diff hf again
 }
 
+# tiny.nemo with its model_config.yaml through sed
+with_yaml() { # NAME SED..
+    local name=$1
+    shift
+    rm -rf unpacked && mkdir unpacked && tar -C unpacked -xf "$DATA/tiny.nemo"
+    sed -i "$@" unpacked/model_config.yaml
+    tar -C unpacked -cf "$name" .
+}
+
+@test "what model_config.yaml leaves out is in the weights, or what NeMo takes" {
+    s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" want
+    with_yaml less.nemo -E '/^  (n_layers|n_heads|subsampling|subsampling_factor|subsampling_conv_channels|ff_expansion_factor|conv_kernel_size|use_bias|dropout|stochastic_depth_drop_prob|pos_emb_max_len):/d'
+    exits 0 s2s-ckpt convert -q --to hf less.nemo got
+    cmp want/config.json got/config.json
+    with_yaml silent.nemo -E '/^  (xscaling|dropout.*):/d; s/d_model: 16/d_model: 16\n  use_bias: null/'
+    exits 0 s2s-ckpt convert -q --to hf silent.nemo silent
+    python3 -c '
+import json
+got = json.load(open("silent/config.json"))["encoder_config"]
+assert got["scale_input"] is True and got["attention_bias"] is got["convolution_bias"] is True, got
+assert (got["dropout"], got["dropout_positions"], got["attention_dropout"], got["layerdrop"]) == (0.1, 0.1, 0, 0), got'
+}
+
+@test "a model_config.yaml that says otherwise than the weights is refused" {
+    for lie in 's/n_heads: 2/n_heads: 4/' 's/n_layers: 2/n_layers: 3/' 's/conv_kernel_size: 5/conv_kernel_size: 9/' \
+        's/subsampling_factor: 8/subsampling_factor: 4/' 's/use_bias: true/use_bias: false/' 's/feat_in: 16/feat_in: 80/'; do
+        with_yaml lie.nemo "$lie"
+        exits 1 s2s-ckpt convert -q --to hf lie.nemo out
+        says "model_config.yaml: encoder.$(echo "$lie" | sed 's,s/\([a-z_]*\):.*,\1,')"
+        [ ! -e out ]
+    done
+}
+
 @test "a .nemo is read compressed, unpacked, nested, and with distributed weights inside" {
     s2s-ckpt ls --sha256 "$DATA/tiny.nemo" >want
     same_list() {

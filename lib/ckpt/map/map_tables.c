@@ -184,7 +184,7 @@ const char ckpt_map_tables[] =
     "drop preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer_transducer\n"
-    "detect encoder.pre_encode.conv.0.weight joint.joint_net.2.weight\n"
+    "detect encoder.pre_encode.conv.0.weight joint.enc.weight\n"
     "include fastconformer encoder. encoder.\n"
     "decoder.prediction.embed.weight decoder.embedding.weight copy\n"
     "decoder.prediction.dec_rnn.lstm.{weight_ih_l0,weight_hh_l0,bias_ih_l0,bias_hh_l0} "
@@ -195,9 +195,19 @@ const char ckpt_map_tables[] =
     "decoder.lstm.{weight_ih_l2,weight_hh_l2,bias_ih_l2,bias_hh_l2} copy ?\n"
     "decoder.prediction.dec_rnn.lstm.{weight_ih_l3,weight_hh_l3,bias_ih_l3,bias_hh_l3} "
     "decoder.lstm.{weight_ih_l3,weight_hh_l3,bias_ih_l3,bias_hh_l3} copy ?\n"
+    "decoder.prediction.dec_rnn.lstm.{weight_ih_l4,weight_hh_l4,bias_ih_l4,bias_hh_l4} "
+    "decoder.lstm.{weight_ih_l4,weight_hh_l4,bias_ih_l4,bias_hh_l4} copy ?\n"
+    "decoder.prediction.dec_rnn.lstm.{weight_ih_l5,weight_hh_l5,bias_ih_l5,bias_hh_l5} "
+    "decoder.lstm.{weight_ih_l5,weight_hh_l5,bias_ih_l5,bias_hh_l5} copy ?\n"
+    "decoder.prediction.dec_rnn.lstm.{weight_ih_l6,weight_hh_l6,bias_ih_l6,bias_hh_l6} "
+    "decoder.lstm.{weight_ih_l6,weight_hh_l6,bias_ih_l6,bias_hh_l6} copy ?\n"
+    "decoder.prediction.dec_rnn.lstm.{weight_ih_l7,weight_hh_l7,bias_ih_l7,bias_hh_l7} "
+    "decoder.lstm.{weight_ih_l7,weight_hh_l7,bias_ih_l7,bias_hh_l7} copy ?\n"
     "joint.enc.{weight,bias}         encoder_projector.{weight,bias}         copy\n"
     "joint.pred.{weight,bias}        decoder.decoder_projector.{weight,bias} copy\n"
     "joint.joint_net.2.{weight,bias} joint.head.{weight,bias}                copy\n"
+    "joint.joint_net.1.{weight,bias} joint.head.{weight,bias}                copy\n" /* no dropout
+                                                                                      */
     "drop preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer_hybrid_ctc\n"
@@ -207,7 +217,7 @@ const char ckpt_map_tables[] =
 
     "family fastconformer_encoder\n"
     "detect encoder.pre_encode.conv.0.weight !decoder.decoder_layers.0.weight "
-    "!joint.joint_net.2.weight\n"
+    "!joint.enc.weight\n"
     "include fastconformer encoder. \"\"\n"
     "drop preprocessor.featurizer.{window,fb}\n"
 

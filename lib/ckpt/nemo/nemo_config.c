@@ -5,86 +5,6 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 
-/* Of ConformerEncoder and of ParakeetEncoderConfig. */
-static const struct {
-    const char *nemo, *hf;
-} encoder_keys[] = {
-    {"d_model", "hidden_size"},
-    {"n_heads", "num_attention_heads"},
-    {"n_layers", "num_hidden_layers"},
-    {"feat_in", "num_mel_bins"},
-    {"conv_kernel_size", "conv_kernel_size"},
-    {"subsampling_factor", "subsampling_factor"},
-    {"subsampling_conv_channels", "subsampling_conv_channels"},
-    {"pos_emb_max_len", "max_position_embeddings"},
-    {"dropout", "dropout"},
-    {"dropout_emb", "dropout_positions"},
-    {"dropout_att", "attention_dropout"},
-    {"xscaling", "scale_input"},
-    {"use_bias", "attention_bias"},
-    {"use_bias", "convolution_bias"},
-    {"stochastic_depth_drop_prob", "layerdrop"},
-};
-
-/* What an encoder must be for transformers to run it: the key's value; what is meant when it is
- * absent is that too. */
-static const struct {
-    const char *key, *only;
-} demands[] = {
-    {"subsampling", "dw_striding"},
-    {"self_attention_model", "rel_pos"},
-    {"conv_norm_type", "batch_norm"},
-    {"att_context_style", "regular"},
-};
-
-static int refuse(struct s2s_error *err, const char *key, const char *is, const char *only)
-{
-    int rc =
-        s2s_error_set(err, S2S_E_UNSUPPORTED,
-                      "model_config.yaml: encoder.%s is %s; Parakeet has only %s", key, is, only);
-    return s2s_error_hint(err, rc, "a config.json of your own can be given with --config");
-}
-
-/* [-1, -1], or several of them: attention sees everything */
-static bool sees_all(const json_t *context)
-{
-    const json_t *item;
-    size_t i;
-    json_array_foreach(context, i,
-                       item) if (!(json_is_integer(item) && json_integer_value(item) == -1) &&
-                                 !(json_is_array(item) && sees_all(item))) return false;
-    return true;
-}
-
-static bool is_centred(const json_t *context)
-{
-    const json_t *left = json_array_get(context, 0), *right = json_array_get(context, 1);
-    return !context || json_is_null(context) || (json_is_array(context) && json_equal(left, right));
-}
-
-static int check_encoder(const json_t *encoder, struct s2s_error *err)
-{
-    for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
-        const char *value = json_string_value(json_object_get(encoder, demands[i].key));
-        if (value && strcmp(value, demands[i].only) != 0)
-            return refuse(err, demands[i].key, value, demands[i].only);
-    }
-    const json_t *width = json_object_get(encoder, "feat_out");
-    if (json_is_true(json_object_get(encoder, "causal_downsampling")))
-        return refuse(err, "causal_downsampling", "true", "false");
-    if (!sees_all(json_object_get(encoder, "att_context_size")))
-        return refuse(err, "att_context_size", "limited", "[-1, -1]");
-    if (!is_centred(json_object_get(encoder, "conv_context_size")))
-        return refuse(err, "conv_context_size", "causal", "null");
-    if (json_is_string(json_object_get(encoder, "reduction")))
-        return refuse(err, "reduction", json_string_value(json_object_get(encoder, "reduction")),
-                      "null");
-    if (json_is_integer(width) && json_integer_value(width) > 0 &&
-        !json_equal(width, json_object_get(encoder, "d_model")))
-        return refuse(err, "feat_out", "another width", "-1");
-    return 0;
-}
-
 /* ---- "${model.sample_rate}" ---- */
 
 static json_t *look_up(json_t *root, const char *path)
@@ -132,29 +52,6 @@ static json_t *section(const json_t *root, const json_t *from, const char *name)
 }
 
 /* ---- config.json ---- */
-
-static json_t *encoder_config(const json_t *encoder)
-{
-    json_t *out =
-        json_pack("{s:s, s:[s], s:f, s:s}", "model_type", "parakeet_encoder", "architectures",
-                  "ParakeetEncoder", "layerdrop", 0.0, "hidden_act", "silu");
-    for (size_t i = 0; i < sizeof encoder_keys / sizeof *encoder_keys; i++) {
-        json_t *value = json_object_get(encoder, encoder_keys[i].nemo);
-        if (value && !json_is_null(value))
-            json_object_set(out, encoder_keys[i].hf, value);
-    }
-    const json_t *width = json_object_get(out, "hidden_size");
-    const json_t *factor = json_object_get(encoder, "ff_expansion_factor");
-    json_int_t times = json_is_integer(factor) ? json_integer_value(factor) : 4, wide;
-    if (!__builtin_mul_overflow(json_integer_value(width), times, &wide))
-        json_object_set_new(out, "intermediate_size", json_integer(wide));
-    json_object_set(out, "num_key_value_heads", json_object_get(out, "num_attention_heads"));
-    /* NeMo's -1: as many channels as the model is wide */
-    json_t *channels = json_object_get(out, "subsampling_conv_channels");
-    if (json_is_integer(channels) && json_integer_value(channels) < 1)
-        json_object_set(out, "subsampling_conv_channels", (json_t *)width);
-    return out;
-}
 
 static int64_t rows_of(const struct s2s_ckpt *ckpt, const char *name)
 {
@@ -242,45 +139,85 @@ static json_t *generation_config(json_int_t classes, int64_t n_durations)
     return out;
 }
 
-/* the head's sizes are those of its tensors */
+/* The sizes of a transducer's head are those of its tensors. */
+struct head {
+    int64_t classes, hidden, n_durations;
+    json_int_t layers;
+};
+
+enum { HEAD_LAYERS_MAX = 8 }; /* as many has the table of names */
+
+static void measure_head(struct head *head, const struct s2s_ckpt *ckpt)
+{
+    int64_t n_outputs = rows_of(ckpt, "joint.joint_net.2.weight");
+    char name[80];
+    if (!n_outputs)
+        n_outputs = rows_of(ckpt, "joint.joint_net.1.weight");
+    head->classes = rows_of(ckpt, "decoder.prediction.embed.weight");
+    head->hidden = rows_of(ckpt, "joint.pred.weight");
+    head->n_durations = n_outputs - head->classes;
+    head->layers = 0;
+    do
+        snprintf(name, sizeof name, "decoder.prediction.dec_rnn.lstm.weight_ih_l%d",
+                 (int)head->layers);
+    while (s2s_ckpt_find(ckpt, name) && ++head->layers);
+}
+
+/* Parakeet's LSTM and joint network have one width, and the blank is a class of the embedding. */
+static int check_head(const struct head *head, const struct s2s_ckpt *ckpt, const json_t *all,
+                      const json_t *durations, struct s2s_error *err)
+{
+    const int64_t gates = rows_of(ckpt, "decoder.prediction.dec_rnn.lstm.weight_hh_l0");
+    int rc = 0;
+    if (json_is_false(look_up((json_t *)all, "decoder.blank_as_pad")))
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "model_config.yaml: decoder.blank_as_pad is false; Parakeet has only "
+                           "true");
+    else if (gates && gates / 4 != head->hidden)
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "the prediction network is %lld wide, the joint network %lld; in "
+                           "Parakeet both have one width",
+                           (long long)gates / 4, (long long)head->hidden);
+    else if (head->layers > HEAD_LAYERS_MAX)
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "the prediction network has more than %d layers",
+                           HEAD_LAYERS_MAX);
+    else if (head->n_durations < 0 || (head->n_durations > 0 && !durations))
+        rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                           "model_config.yaml: names no %lld durations, which the joint network "
+                           "has outputs for",
+                           (long long)head->n_durations);
+    return rc < 0 ? s2s_error_hint(err, rc, "give the model's config.json with --config") : 0;
+}
+
 static int transducer_config(json_t **config, json_t **generation, const struct s2s_ckpt *ckpt,
                              const json_t *all, json_t *encoder, struct s2s_error *err)
 {
-    const int64_t classes = rows_of(ckpt, "decoder.prediction.embed.weight");
-    const int64_t n_durations = rows_of(ckpt, "joint.joint_net.2.weight") - classes;
     const json_t *symbols = look_up((json_t *)all, "decoding.greedy.max_symbols");
     const json_t *act = look_up((json_t *)all, "joint.jointnet.activation");
-    json_t *durations = n_durations > 0 ? find_durations(all, n_durations) : NULL;
     const json_int_t pad = pad_label(all);
-    char name[80];
-    json_int_t layers = 0;
-    do
-        snprintf(name, sizeof name, "decoder.prediction.dec_rnn.lstm.weight_ih_l%d", (int)layers);
-    while (s2s_ckpt_find(ckpt, name) && ++layers);
-    if (n_durations < 0 || (n_durations > 0 && !durations)) {
+    struct head head;
+    measure_head(&head, ckpt);
+    json_t *durations = head.n_durations > 0 ? find_durations(all, head.n_durations) : NULL;
+    int rc = check_head(&head, ckpt, all, durations, err);
+    if (rc < 0) {
         json_decref(encoder);
-        int rc =
-            s2s_error_set(err, S2S_E_NOTFOUND,
-                          "model_config.yaml: names no %lld durations, which the joint network "
-                          "has outputs for",
-                          (long long)n_durations);
-        return s2s_error_hint(err, rc, "give the model's config.json with --config");
+        json_decref(durations);
+        return rc;
     }
-    *config = json_pack("{s:s, s:[s], s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "model_type",
-                        durations ? "parakeet_tdt" : "parakeet_rnnt", "architectures",
-                        durations ? "ParakeetForTDT" : "ParakeetForRNNT", "vocab_size",
-                        (json_int_t)classes, "decoder_hidden_size",
-                        (json_int_t)rows_of(ckpt, "joint.pred.weight"), "num_decoder_layers",
-                        layers, "hidden_act", json_is_string(act) ? json_string_value(act) : "relu",
-                        "max_symbols_per_step",
-                        json_is_integer(symbols) ? json_integer_value(symbols) : 10, "pad_token_id",
-                        pad >= 0    ? pad
-                        : durations ? (json_int_t)classes - 1
-                                    : 0,
-                        "blank_token_id", (json_int_t)classes - 1, "encoder_config", encoder);
+    *config = json_pack(
+        "{s:s, s:[s], s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "model_type",
+        durations ? "parakeet_tdt" : "parakeet_rnnt", "architectures",
+        durations ? "ParakeetForTDT" : "ParakeetForRNNT", "vocab_size", (json_int_t)head.classes,
+        "decoder_hidden_size", (json_int_t)head.hidden, "num_decoder_layers", head.layers,
+        "hidden_act", json_is_string(act) ? json_string_value(act) : "relu", "max_symbols_per_step",
+        json_is_integer(symbols) ? json_integer_value(symbols) : 10, "pad_token_id",
+        pad >= 0    ? pad
+        : durations ? (json_int_t)head.classes - 1
+                    : 0,
+        "blank_token_id", (json_int_t)head.classes - 1, "encoder_config", encoder);
     if (durations)
         json_object_set_new(*config, "durations", durations);
-    *generation = generation_config(classes, n_durations);
+    *generation = generation_config(head.classes, head.n_durations);
     return 0;
 }
 
@@ -308,9 +245,7 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
     int rc = 0;
     *texts = (struct ckpt_nemo_texts){.config = NULL};
     if (!any && json_is_integer(json_object_get(encoder, "d_model"))) {
-        rc = check_encoder(encoder, err);
-        if (rc == 0)
-            out = encoder_config(encoder);
+        rc = ckpt_nemo_encoder(&out, ckpt, encoder, err);
         if (rc == 0 && strcmp(family, "fastconformer_encoder") != 0 &&
             strcmp(family, "fastconformer_perception") != 0)
             json_object_del(out, "architectures");

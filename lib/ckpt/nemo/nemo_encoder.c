@@ -1,0 +1,266 @@
+/*
+ * NeMo's ConformerEncoder as the configuration of transformers' Parakeet encoder. What the weights
+ * say of it is taken from them, and a model_config.yaml that says otherwise is refused; what they
+ * do not say is, where the file is silent, what NeMo then takes, which is not what transformers
+ * takes. Source: nemo/collections/asr/modules/conformer_encoder.py.
+ */
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+
+enum { MEL_BINS_MAX = 1 << 16 };
+
+/* Of ConformerEncoder and of ParakeetEncoderConfig; what no tensor shows. */
+static const struct {
+    const char *nemo, *hf;
+    enum { REAL, TRUTH, WHOLE } kind;
+    double absent; /* what NeMo takes */
+} settings[] = {
+    {"pos_emb_max_len", "max_position_embeddings", WHOLE, 5000},
+    {"dropout", "dropout", REAL, 0.1},
+    {"dropout", "activation_dropout", REAL, 0.1},
+    {"dropout_emb", "dropout_positions", REAL, 0.1},
+    {"dropout_att", "attention_dropout", REAL, 0.0},
+    {"xscaling", "scale_input", TRUTH, 1},
+    {"stochastic_depth_drop_prob", "layerdrop", REAL, 0.0},
+};
+
+/* Sizes that a tensor shows, below "encoder.". */
+static const struct {
+    const char *nemo, *hf, *name;
+    int axis;
+} sizes[] = {
+    {"d_model", "hidden_size", "pre_encode.out.weight", 0},
+    {"n_heads", "num_attention_heads", "layers.0.self_attn.pos_bias_u", 0},
+    {"conv_kernel_size", "conv_kernel_size", "layers.0.conv.depthwise_conv.weight", 2},
+    {"subsampling_conv_channels", "subsampling_conv_channels", "pre_encode.conv.0.weight", 0},
+};
+
+/* What an encoder must be for transformers to run it: the key's value; what is meant when it is
+ * absent is that too. */
+static const struct {
+    const char *key, *only;
+} demands[] = {
+    {"subsampling", "dw_striding"},
+    {"self_attention_model", "rel_pos"},
+    {"conv_norm_type", "batch_norm"},
+    {"att_context_style", "regular"},
+};
+
+struct measured {
+    const struct s2s_ckpt *ckpt;
+    const json_t *yaml; /* the section `encoder` */
+    char *prefix;       /* of its tensors */
+    json_t *out;
+    struct s2s_error *err;
+};
+
+static int refuse(struct s2s_error *err, const char *key, const char *is, const char *only)
+{
+    int rc =
+        s2s_error_set(err, S2S_E_UNSUPPORTED,
+                      "model_config.yaml: encoder.%s is %s; Parakeet has only %s", key, is, only);
+    return s2s_error_hint(err, rc, "a config.json of your own can be given with --config");
+}
+
+/* [-1, -1], or several of them: attention sees everything */
+static bool sees_all(const json_t *context)
+{
+    const json_t *item;
+    size_t i;
+    json_array_foreach(context, i,
+                       item) if (!(json_is_integer(item) && json_integer_value(item) == -1) &&
+                                 !(json_is_array(item) && sees_all(item))) return false;
+    return true;
+}
+
+static bool is_centred(const json_t *context)
+{
+    const json_t *left = json_array_get(context, 0), *right = json_array_get(context, 1);
+    return !context || json_is_null(context) || (json_is_array(context) && json_equal(left, right));
+}
+
+static int check_kind(const json_t *encoder, struct s2s_error *err)
+{
+    for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
+        const char *value = json_string_value(json_object_get(encoder, demands[i].key));
+        if (value && strcmp(value, demands[i].only) != 0)
+            return refuse(err, demands[i].key, value, demands[i].only);
+    }
+    const json_t *width = json_object_get(encoder, "feat_out");
+    if (json_is_true(json_object_get(encoder, "causal_downsampling")))
+        return refuse(err, "causal_downsampling", "true", "false");
+    if (!sees_all(json_object_get(encoder, "att_context_size")))
+        return refuse(err, "att_context_size", "limited", "[-1, -1]");
+    if (!is_centred(json_object_get(encoder, "conv_context_size")))
+        return refuse(err, "conv_context_size", "causal", "null");
+    if (json_is_string(json_object_get(encoder, "reduction")))
+        return refuse(err, "reduction", json_string_value(json_object_get(encoder, "reduction")),
+                      "null");
+    if (json_is_integer(width) && json_integer_value(width) > 0 &&
+        !json_equal(width, json_object_get(encoder, "d_model")))
+        return refuse(err, "feat_out", "another width", "-1");
+    return 0;
+}
+
+/* ---- what the weights say ---- */
+
+/* size of an axis; 0: there is no such tensor */
+static int64_t size_of(const struct measured *m, const char *name, int axis)
+{
+    char *full = s2s_xasprintf("%s%s", m->prefix ? m->prefix : "", name);
+    const struct s2s_ckpt_tensor *t = m->prefix ? s2s_ckpt_find(m->ckpt, full) : NULL;
+    free(full);
+    return t && t->n_dims > axis ? t->shape[axis] : 0;
+}
+
+/* "encoder." with whatever stands in front; NULL: this is no encoder. Gives: free. */
+static char *find_prefix(const struct s2s_ckpt *ckpt)
+{
+    static const char first[] = "encoder.pre_encode.conv.0.weight";
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const char *name = ckpt->tensors[i].name;
+        const size_t len = strlen(name), tail = sizeof first - 1;
+        if (len >= tail && strcmp(name + len - tail, first) == 0 &&
+            (len == tail || name[len - tail - 1] == '.'))
+            return s2s_xstrndup(name, len - tail + strlen("encoder."));
+    }
+    return NULL;
+}
+
+/* layers: how many there are of them in a row */
+static int64_t count(const struct measured *m, const char *format, int first, int step)
+{
+    char name[80];
+    int64_t n = 0;
+    for (int64_t at = first;; at += step, n++) {
+        snprintf(name, sizeof name, format, (long long)at);
+        if (!size_of(m, name, 0))
+            return n;
+    }
+}
+
+/* found: 0 when no tensor says; then the file's */
+static int set_size(struct measured *m, const char *nemo, const char *hf, int64_t found)
+{
+    json_t *said = json_object_get(m->yaml, nemo);
+    /* NeMo's -1: as many as the model is wide */
+    const bool says = json_is_integer(said) && json_integer_value(said) > 0;
+    if (found && says && json_integer_value(said) != found)
+        return s2s_error_set(m->err, S2S_E_SHAPE,
+                             "model_config.yaml: encoder.%s is %lld, the weights have %lld", nemo,
+                             (long long)json_integer_value(said), (long long)found);
+    if (found)
+        json_object_set_new(m->out, hf, json_integer(found));
+    else if (says)
+        json_object_set(m->out, hf, said);
+    return 0;
+}
+
+static int set_bias(struct measured *m)
+{
+    const json_t *said = json_object_get(m->yaml, "use_bias");
+    bool bias = !said || json_is_true(said);
+    if (size_of(m, "layers.0.self_attn.linear_q.weight", 0)) {
+        const bool found = size_of(m, "layers.0.self_attn.linear_q.bias", 0) > 0;
+        if (json_is_boolean(said) && found != bias)
+            return s2s_error_set(m->err, S2S_E_SHAPE,
+                                 "model_config.yaml: encoder.use_bias is %s, the weights have "
+                                 "%sbiases",
+                                 bias ? "true" : "false", found ? "" : "no ");
+        bias = found;
+    }
+    json_object_set_new(m->out, "attention_bias", json_boolean(bias));
+    json_object_set_new(m->out, "convolution_bias", json_boolean(bias));
+    return 0;
+}
+
+/* Mel bins: behind the convolutions of stride 2 there are channels times what remains of them. */
+static int set_bins(struct measured *m, int64_t n_stages)
+{
+    int64_t bins = json_integer_value(json_object_get(m->yaml, "feat_in"));
+    const int64_t channels = size_of(m, "pre_encode.conv.0.weight", 0),
+                  columns = size_of(m, "pre_encode.out.weight", 1);
+    if (bins < 1 || bins > MEL_BINS_MAX)
+        return s2s_error_set(m->err, S2S_E_NOTFOUND,
+                             "model_config.yaml: encoder.feat_in says no number of mel bins");
+    int64_t left = bins;
+    for (int64_t i = 0; i < n_stages; i++)
+        left = (left - 1) / 2 + 1;
+    if (channels > 0 && columns > 0 && columns != channels * left)
+        return s2s_error_set(m->err, S2S_E_SHAPE,
+                             "model_config.yaml: encoder.feat_in is %lld, which the weights are "
+                             "not made for: pre_encode.out.weight has %lld columns, not %lld",
+                             (long long)bins, (long long)columns, (long long)(channels * left));
+    json_object_set_new(m->out, "num_mel_bins", json_integer(bins));
+    return 0;
+}
+
+static int set_sizes(struct measured *m)
+{
+    const int64_t n_stages = size_of(m, "pre_encode.conv.0.weight", 0)
+                                 ? 1 + count(m, "pre_encode.conv.%lld.weight", 3, 3)
+                                 : 0;
+    int rc = 0;
+    /* a dense second convolution is the striding that Parakeet has not */
+    if (size_of(m, "pre_encode.conv.2.weight", 1) > 1)
+        return refuse(m->err, "subsampling", "striding", "dw_striding");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && rc == 0; i++)
+        rc = set_size(m, sizes[i].nemo, sizes[i].hf, size_of(m, sizes[i].name, sizes[i].axis));
+    if (rc == 0)
+        rc = set_size(m, "n_layers", "num_hidden_layers",
+                      count(m, "layers.%lld.norm_out.weight", 0, 1));
+    if (rc == 0 && n_stages < 32)
+        rc = set_size(m, "subsampling_factor", "subsampling_factor",
+                      n_stages ? (int64_t)1 << n_stages : 0);
+    if (rc == 0)
+        rc = set_bins(m, n_stages);
+    return rc == 0 ? set_bias(m) : rc;
+}
+
+static void set_width(struct measured *m)
+{
+    const json_t *factor = json_object_get(m->yaml, "ff_expansion_factor");
+    const json_int_t width = json_integer_value(json_object_get(m->out, "hidden_size"));
+    json_int_t times = json_is_integer(factor) ? json_integer_value(factor) : 4,
+               wide = size_of(m, "layers.0.feed_forward1.linear1.weight", 0);
+    if (wide || !__builtin_mul_overflow(width, times, &wide))
+        json_object_set_new(m->out, "intermediate_size", json_integer(wide));
+    json_object_set(m->out, "num_key_value_heads", json_object_get(m->out, "num_attention_heads"));
+}
+
+/* ---- what only the file says ---- */
+
+static json_t *setting(const json_t *said, int kind, double absent)
+{
+    if (kind == TRUTH)
+        return json_boolean(said ? json_is_true(said) : absent != 0);
+    if (json_is_integer(said) || (kind == REAL && json_is_number(said)))
+        return json_incref((json_t *)said);
+    return kind == WHOLE ? json_integer((json_int_t)absent) : json_real(absent);
+}
+
+int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t *encoder,
+                      struct s2s_error *err)
+{
+    struct measured m = {.ckpt = ckpt, .yaml = encoder, .err = err};
+    *config = NULL;
+    int rc = check_kind(encoder, err);
+    if (rc < 0)
+        return rc;
+    m.prefix = find_prefix(ckpt);
+    m.out = json_pack("{s:s, s:[s], s:s}", "model_type", "parakeet_encoder", "architectures",
+                      "ParakeetEncoder", "hidden_act", "silu");
+    rc = set_sizes(&m);
+    if (rc == 0)
+        set_width(&m);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        json_object_set_new(m.out, settings[i].hf,
+                            setting(json_object_get(encoder, settings[i].nemo), settings[i].kind,
+                                    settings[i].absent));
+    free(m.prefix);
+    if (rc == 0)
+        *config = m.out;
+    else
+        json_decref(m.out);
+    return rc;
+}

@@ -224,3 +224,96 @@ st.rename('whole.safetensors', 'lacks.safetensors', lambda k: None if k == 'deco
     says "model.layers.1.self_attn.v_proj.weight (of decoder.layers.1.self_attention.linear_qkv.weight)"
     [ ! -e x ]
 }
+
+@test "Megatron's names of no known family are refused; a language model beside other parts is mapped, and one in a SALM" {
+    write_salm
+    M=$ROOT/tests/oracle/models/llama_gqa_untied
+    s2s-ckpt convert -q --to torch_dist --map llama --config "$M/config.json" "$M" dist
+    s2s-ckpt convert -q --to safetensors dist whole.safetensors
+    python3 -c "
+import st
+st.rename('whole.safetensors', 'odd.safetensors', lambda k: 'words.' + k)
+st.rename('whole.safetensors', 'vlm.safetensors', lambda k: 'language_model.' + k, {'vision_tower.x.weight': (2, 3)})
+st.rename('whole.safetensors', 'mimo.safetensors', lambda k: 'mimo.language_model.module.' + k)"
+    exits 1 s2s-ckpt convert --to hf --config "$M/config.json" odd.safetensors x
+    says "such as words.decoder.layers.mlp.linear_fc1.layer_norm_weight"
+    says "--part"
+    [ ! -e x ]
+    exits 0 s2s-ckpt convert -q --to hf --part words --config "$M/config.json" odd.safetensors x
+    exits 0 s2s-ckpt diff "$M" x
+    python3 -c "import st; st.rename('$M/model.safetensors', 'want.safetensors', lambda k: 'language_model.' + k)"
+    exits 0 s2s-ckpt convert --to hf --config "$M/config.json" vlm.safetensors vlm
+    says "in checkpoint but unused: vision_tower.x.weight"
+    exits 0 s2s-ckpt diff want.safetensors vlm
+    exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" mimo.safetensors mimo
+    exits 0 s2s-ckpt diff want.safetensors mimo
+    # Megatron's names below llm., Hugging Face's on the other side
+    python3 - <<'PY'
+import json, struct, st
+def load(path):
+    raw = open(path, "rb").read(); n = struct.unpack("<Q", raw[:8])[0]
+    return json.loads(raw[8:8 + n]), raw[8 + n:]
+st.rename("whole.safetensors", "b.safetensors", lambda k: "llm." + k)
+st.rename("salm.safetensors", "a.safetensors", lambda k: k if k.startswith("perception.") else None)
+(a, x), (b, y) = load("a.safetensors"), load("b.safetensors")
+for v in b.values(): v["data_offsets"] = [o + len(x) for o in v["data_offsets"]]
+head = json.dumps({**a, **b}).encode()
+open("salm_m.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + x + y)
+PY
+    exits 0 s2s-ckpt convert -v --strict --to hf --config "$M/config.json" salm_m.safetensors salm
+    says "name map: salm_megatron"
+    exits 0 s2s-ckpt diff "$M" salm/llm
+}
+
+@test "experts under the names that their modules have in memory: local_experts.E, weightE, gate and up apart" {
+    write_lib
+    echo '{"model_type": "qwen3_moe", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 3, "hidden_size": 4, "num_hidden_layers": 1, "num_experts": 11, "vocab_size": 5}' >config.json
+    python3 - <<'PY'
+import st
+names = {"model.embed_tokens.weight": (5, 4), "lm_head.weight": (5, 4), "model.norm.weight": (4,)}
+b = "model.layers.0."
+names.update({b + "input_layernorm.weight": (4,), b + "post_attention_layernorm.weight": (4,), b + "self_attn.q_proj.weight": (6, 4),
+              b + "self_attn.k_proj.weight": (3, 4), b + "self_attn.v_proj.weight": (3, 4), b + "self_attn.o_proj.weight": (4, 6), b + "mlp.gate.weight": (11, 4)})
+for e in range(11):
+    names.update({b + "mlp.experts.%d.%s_proj.weight" % (e, p): (4, 2) if p == "down" else (2, 4) for p in ("gate", "up", "down")})
+st.write("hf.safetensors", names)
+PY
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json --layers numbered hf.safetensors dist
+    s2s-ckpt convert -q --to safetensors dist m.safetensors
+    python3 - <<'PY'
+import json, struct
+raw = open("m.safetensors", "rb").read(); n = struct.unpack("<Q", raw[:8])[0]
+head, body = json.loads(raw[8:8 + n]), raw[8 + n:]
+head.pop("__metadata__", None)
+at = "decoder.layers.0.mlp.experts."
+def cut(name, apart):
+    out, parts = {}, []
+    for k, v in head.items():
+        b, e = v["data_offsets"]
+        if ".experts.experts." not in k:
+            pieces = [(k, v["shape"], body[b:e])]
+        else:
+            fc, size, pieces = k.split(".")[-2], (e - b) // 11, []
+            for i in range(11):
+                data, shape = body[b + i * size:b + (i + 1) * size], v["shape"][1:]
+                if apart and fc == "linear_fc1":
+                    half = [shape[0] // 2, shape[1]]
+                    pieces += [(at + name % {"fc": fc, "e": i} + "_" + h, half, data[j * size // 2:(j + 1) * size // 2]) for j, h in enumerate("wv")]
+                else:
+                    pieces.append((at + name % {"fc": fc, "e": i}, shape, data))
+        for k, shape, data in pieces:
+            start = sum(map(len, parts))
+            out[k] = {"dtype": "F32", "shape": shape, "data_offsets": [start, start + len(data)]}
+            parts.append(data)
+    text = json.dumps(out).encode(); text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + b"".join(parts)
+for k, name in enumerate(("local_experts.%(e)d.%(fc)s.weight", "%(fc)s.weight%(e)d")):
+    for apart in (0, 1):
+        open("live%d%d.safetensors" % (k, apart), "wb").write(cut(name, apart))
+PY
+    for live in live??.safetensors; do
+        rm -rf out
+        exits 0 s2s-ckpt convert -q --strict --to hf --config config.json "$live" out
+        exits 0 s2s-ckpt diff hf.safetensors out
+    done
+}

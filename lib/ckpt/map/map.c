@@ -14,6 +14,9 @@ char *ckpt_map_plain_name(const char *name)
     s2s_buf_reserve(&out, strlen(name));
     if (strncmp(name, "state_dict.", 11) == 0)
         name += 11;
+    /* a branch of a heterogeneous model: mimo.llm.decoder... */
+    if (strncmp(name, "mimo.", 5) == 0)
+        name += 5;
     while (*name) {
         size_t len = strcspn(name, ".");
         bool wrapper = len == 6 && strncmp(name, "module", 6) == 0;
@@ -116,6 +119,19 @@ bool ckpt_map_wanted(const struct s2s_ckpt *ckpt)
     return found;
 }
 
+const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt)
+{
+    static const char *const marks[] = {".linear_qkv.", ".linear_fc1.", ".linear_fc2.",
+                                        "word_embeddings.weight", ".mixer.in_proj.weight.z"};
+    size_t n;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
+            if (strstr(tensors[i].name, marks[k]) && !s2s_ckpt_is_state(tensors[i].name))
+                return tensors[i].name;
+    return NULL;
+}
+
 /* ---- numbers ---- */
 
 /* from the user's config, else from the arguments that the checkpoint saved; 0: unknown */
@@ -150,7 +166,7 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
  * Heads of a vision tower of that width: what the configuration says of it, those of the published
  * sizes, else heads as wide as the language model's.
  */
-int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width)
+int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width)
 {
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
     const json_t *vision = json_object_get(e->config, "vision_config");
@@ -166,7 +182,15 @@ int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width)
         if (known[i][0] == width)
             return known[i][1];
     int64_t dim = ckpt_map_number(e, "head_dim", "kv_channels");
-    return dim > 0 && width % dim == 0 ? width / dim : 0;
+    if (dim <= 0 || width % dim != 0)
+        return 0;
+    if (!e->guessed)
+        s2s_warn("ckpt",
+                 "a vision tower of width %lld: nothing says its heads; taken as %lld of the "
+                 "language model's %lld (--config with vision_config.num_attention_heads says it)",
+                 (long long)width, (long long)(width / dim), (long long)dim);
+    e->guessed = true;
+    return width / dim;
 }
 
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name)

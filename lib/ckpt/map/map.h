@@ -59,8 +59,11 @@ struct ckpt_map_result {
     size_t n_optimizer;
 };
 
-/* A name without the "module." of wrappers and Lightning's "state_dict." in front. Gives: free. */
+/* A name without the "module." of wrappers and the "state_dict." (Lightning) or "mimo." in front.
+ * Gives: free. */
 char *ckpt_map_plain_name(const char *name);
+/* A weight whose name only Megatron gives, or NULL. Lends until the checkpoint is closed. */
+const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
 /* Are these Megatron's names? */
 bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
 /* Fills plan with Hugging Face targets. NOTFOUND lists what a layer needs and the source lacks. */

@@ -25,6 +25,11 @@ static const char composites[] =
     "part vlm_projection modality_submodules.images.input_projections.0. mlp1. ?\n"
     "include vlm_left_out \"\" \"\"\n"
 
+    /* the language model of a model whose other parts no table knows: they are listed as unused */
+    "family language_model\n"
+    "detect language_model.embedding.word_embeddings.weight\n"
+    "part nemotron_h|qwen_moe|gemma2|llama language_model. language_model.\n"
+
     "family vlm_parts\n"
     "part nemotron_h|qwen_moe|gemma2|llama language_model. language_model.\n"
     "part radio_g|radio_g_flat|radio_h vision_model. vision_model.radio_model.model.\n"
@@ -136,6 +141,12 @@ static const char composites[] =
     "pre_mlp_layernorm.bias                      norm2.bias        copy\n"
 
     /* ---- NeMo's SALM <-> the folders encoder/, llm/ and projection.safetensors ---- */
+    /* with Megatron's language model inside */
+    "family salm_megatron\n"
+    "detect perception.encoder.pre_encode.conv.0.weight llm.embedding.word_embeddings.weight\n"
+    "include salm_perception \"\" \"\"\n"
+    "part nemotron_h|qwen_moe|gemma2|llama llm. llm.\n"
+
     "family salm\n"
     "detect perception.encoder.pre_encode.conv.0.weight embed_tokens.weight llm.{*}\n"
     "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
@@ -147,11 +158,14 @@ static const char composites[] =
     "include salm_parts \"\" \"\"\n"
 
     "family salm_parts\n"
+    "include salm_perception \"\" \"\"\n"
+    "part =nemotron_h|=qwen_moe|=gemma2|=llama|as_is llm. llm.\n"
+
+    "family salm_perception\n"
     "include fastconformer perception.encoder. encoder.\n"
     "perception.proj.weight   proj.weight   copy\n"
     "perception.proj.bias     proj.bias     copy ?\n"
     "drop perception.preprocessor.featurizer.{window,fb}\n"
-    "part =nemotron_h|=qwen_moe|=gemma2|=llama|as_is llm. llm.\n"
 
     /* a family that no table knows: names stay, nothing is known to be missing */
     "family as_is\n"

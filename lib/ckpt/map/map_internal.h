@@ -31,7 +31,8 @@ struct ckpt_map_engine {
     /* by section, then layer: 1 the layer has it, -1 it has not, 0 not looked up */
     signed char *in_section;
     int64_t max_layers;
-    bool *own; /* by rule: its name in the source belongs to no other section */
+    bool guessed; /* a number that nothing says was taken from elsewhere, and that was warned of */
+    bool *own;    /* by rule: its name in the source belongs to no other section */
     struct ckpt_map_missed *missed;
     size_t n_missed, cap_missed;
     int64_t n_missed_more; /* not in the list */
@@ -55,7 +56,7 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
  * say of layers then holds for the language model only. */
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
 /* Heads of a vision tower of that width; 0: unknown. */
-int64_t ckpt_map_vision_heads(const struct ckpt_map_engine *e, int64_t width);
+int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width);
 
 /* ---- what is missing (map_missed.c) ---- */
 

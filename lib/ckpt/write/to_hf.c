@@ -369,6 +369,20 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
+/* Hugging Face's folder with Megatron's names would open nowhere. */
+static int refuse_megatron(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    const char *name = ckpt_map_megatron_name(ckpt);
+    if (!name)
+        return 0;
+    int rc =
+        s2s_error_set(err, S2S_E_NOTFOUND,
+                      "the names are Megatron's, such as %s, and of no family known here", name);
+    return s2s_error_hint(err, rc,
+                          "--map takes a family or a file of rules, --part one part of a model, "
+                          "and --to safetensors keeps the names");
+}
+
 int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -376,9 +390,9 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     int rc = 0;
     if (options->map || ckpt_map_wanted(ckpt))
         rc = plan_mapped(out, ckpt, options, err);
-    else if (is_composite(ckpt))
+    else if ((rc = refuse_megatron(ckpt, err)) == 0 && is_composite(ckpt))
         plan_composite(out, ckpt);
-    else
+    else if (rc == 0)
         plan_plain(out, ckpt);
     const bool salm = starts(out->family, "salm"), nemo = starts(out->family, "fastconformer");
     if (rc == 0 && nemo)

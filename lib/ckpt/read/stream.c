@@ -14,7 +14,7 @@
 
 enum {
     N_PIECES = 3,
-    AHEAD_BYTES = 4 * CKPT_SCRATCH /* less is not worth a thread */
+    AHEAD_BYTES = 16 * CKPT_SCRATCH /* less is not worth a thread */
 };
 
 char *ckpt_piece(struct s2s_ckpt *ckpt)

@@ -5,23 +5,24 @@ import glob
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-    import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
-    from safetensors.torch import load_file
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
-except ImportError:
-    sys.exit(77)
-from tool import program
+from tool import need, program
+
+need("torch", "safetensors")
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: E402
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
+import ranks  # noqa: E402
 
 NAMES = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool", "uint16", "uint32", "uint64",
          "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "complex64"]
@@ -84,7 +85,6 @@ def states(world):
             two["%d.tp" % rows] = distribute_tensor(rand(rows, 4), grid, [Replicate(), Shard(0)])
         yield "two axes", two, {}
         tp = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 6))
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
         parallelize_module(tp, grid["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
         fully_shard(tp, mesh=grid["dp"])
         yield "fsdp and tp", {"model": get_model_state_dict(tp)}, {}
@@ -96,12 +96,9 @@ def states(world):
     yield "fsdp2", {"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, optimizer)}, {}
 
 
-def write_all(rank, world, port, folder):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def write_all(rank, folder):
     torch.manual_seed(3)
-    for what, state, how in states(world):
+    for what, state, how in states(dist.get_world_size()):
         path = os.path.join(folder, what)
         dcp.save(state, storage_writer=dcp.FileSystemWriter(path, **how))
         want = {k: [list(t.shape), digest(t)] for k, t in whole(state, "", {}).items()}
@@ -109,7 +106,6 @@ def write_all(rank, world, port, folder):
             future = dcp.async_save(state, checkpoint_id=os.path.join(folder, "async"))
             future.result()
         if what in ("sharded", "fsdp2"):
-            from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
             flat = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)} if what == "sharded" else dict(state["model"])
             index = {k: 1 + i % 3 for i, k in enumerate(sorted(flat))}
             dcp.save(flat, storage_writer=HuggingFaceStorageWriter(path + " hf", fqn_to_index_mapping=index, save_distributed=True))
@@ -121,7 +117,6 @@ def write_all(rank, world, port, folder):
             if what == "sharded":
                 json.dump(want, open(os.path.join(folder, "async.json"), "w"))
         dist.barrier()
-    dist.destroy_process_group()
 
 
 def run(*args):
@@ -165,10 +160,7 @@ def main():
         for world in (1, 2, 3, 4):
             folder = os.path.join(tmp, "%d" % world)
             os.mkdir(folder)
-            with socket.socket() as s:
-                s.bind(("127.0.0.1", 0))
-                port = s.getsockname()[1]
-            torch.multiprocessing.spawn(write_all, (world, port, folder), world)
+            ranks.together(write_all, world, folder)
             for name in sorted(os.listdir(folder)):
                 if name.endswith(".json"):
                     check(os.path.join(folder, name[:-5]), bad)

@@ -4,23 +4,37 @@ Exit 0 ok, 1 different, 77 megatron-core is absent."""
 import argparse
 import glob
 import hashlib
+import multiprocessing
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import types
 
-try:
-    import torch
-    import torch.distributed as dist
-    import mcore_cpu
-    mcore_cpu.stand_ins()
-    import megatron.core  # noqa: F401
-except ImportError:
-    sys.exit(77)
-from tool import here, program
+from tool import here, need, program
+
+need("torch", "megatron.core")
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+import mcore_cpu  # noqa: E402
+import ranks  # noqa: E402
+
+mcore_cpu.stand_ins()
+# here once, so that no process of a case imports anything more
+from megatron.core import dist_checkpointing, parallel_state as ps  # noqa: E402
+from megatron.core.dist_checkpointing.dict_utils import nested_values  # noqa: E402
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory  # noqa: E402
+from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: E402
+from megatron.core.dist_checkpointing.validation import StrictHandling  # noqa: E402
+from megatron.core.models.gpt import GPTModel  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402
+    get_gpt_decoder_block_spec, get_gpt_layer_local_spec, get_gpt_mtp_block_spec)
+from megatron.core.models.mamba import MambaModel  # noqa: E402, F401
+from megatron.core.tensor_parallel import random  # noqa: E402
+from megatron.core.transformer import TransformerConfig  # noqa: E402
+from megatron.core.transformer.moe import experts  # noqa: E402
 
 BASE = dict(num_layers=4, hidden_size=32, num_attention_heads=8, num_query_groups=4, ffn_hidden_size=48, vocab_size=100, add_bias_linear=False,
             gated=True, tied=False, normalization="RMSNorm", tp=1, pp=1, vpp=None, ep=1, num_moe_experts=None, hybrid=None, packed=False)
@@ -73,15 +87,11 @@ def fused(state):
 def build(c, pre, post, stage):
     if c["hybrid"]:
         return build_hybrid(c, pre, post)
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec, get_gpt_mtp_block_spec
-    from megatron.core.transformer import TransformerConfig
     own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size", "hybrid", "packed"}
     more = {k: v for k, v in c.items() if k not in own}
     if c["num_moe_experts"]:
         more.update(moe_router_topk=2, moe_ffn_hidden_size=24, moe_token_dispatcher_type="allgather", moe_router_load_balancing_type="none")
     if c["packed"]:
-        from megatron.core.transformer.moe import experts
         experts.gg.assert_grouped_gemm_is_available = lambda: None  # no step is made here
         more.update(moe_grouped_gemm=True, moe_use_legacy_grouped_gemm=True)
     config = TransformerConfig(**more, gated_linear_unit=c["gated"], activation_func=torch.nn.functional.silu if c["gated"] else torch.nn.functional.gelu,
@@ -100,14 +110,11 @@ def build(c, pre, post, stage):
 
 
 def wanted(model, metadata=None):
-    from megatron.core import parallel_state as ps
     return model.sharded_state_dict(metadata={**(metadata or {}), "dp_cp_group": ps.get_data_parallel_group(with_context_parallel=True)})
 
 
 def fill(model, seed):
     """Every rank its own values, but one value in all places that hold the same tensor."""
-    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
-    from megatron.core.dist_checkpointing.dict_utils import nested_values
     for name, item in wanted(model).items():
         if not isinstance(item, (ShardedTensor, ShardedTensorFactory)):
             continue
@@ -119,21 +126,17 @@ def fill(model, seed):
             item.data.copy_(torch.randn(item.data.shape, generator=gen))
 
 
-def start(rank, world, port, c):
+def start(c):
     """This process's place among the others, and its stages of the model."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
-    torch.set_num_threads(1)
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.synchronize = lambda *a, **k: None
     torch.Tensor.cuda = lambda self, *a, **k: self
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    from megatron.core import parallel_state as ps
     ps.initialize_model_parallel(c["tp"], c["pp"], c["vpp"], expert_model_parallel_size=c["ep"], expert_tensor_parallel_size=c.get("etp", c["tp"]))
-    from megatron.core.tensor_parallel import random
     random.initialize_rng_tracker()
     random.get_cuda_rng_tracker().fork = lambda *a, **k: torch.random.fork_rng(devices=[])
-    from megatron.core.dist_checkpointing.strategies import filesystem_async
     filesystem_async._process_memory = lambda: 0  # it wants psutil for a log line
+    # its own is kept by a process that is not forked, and so imports everything anew
+    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
     models = []
     for stage in range(c["vpp"] or 1):
         at = stage if c["vpp"] else None
@@ -144,9 +147,8 @@ def start(rank, world, port, c):
     return models
 
 
-def save(rank, world, port, folder, c):
-    models = start(rank, world, port, c)
-    from megatron.core import dist_checkpointing, parallel_state as ps
+def save(rank, folder, c):
+    models = start(c)
     tp, pp, ep = ps.get_tensor_model_parallel_rank(), ps.get_pipeline_model_parallel_rank(), ps.get_expert_model_parallel_rank()
     args = argparse.Namespace(tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], expert_model_parallel_size=c["ep"],
                               expert_tensor_parallel_size=c.get("etp", c["tp"]), virtual_pipeline_model_parallel_size=c["vpp"], num_layers=c["num_layers"],
@@ -168,14 +170,11 @@ def save(rank, world, port, folder, c):
     os.makedirs(os.path.join(folder, "dist"), exist_ok=True)
     dist.barrier()
     dist_checkpointing.save(sharded, os.path.join(folder, "dist"))
-    dist.destroy_process_group()
 
 
-def load(rank, world, port, folder, c):
+def load(rank, folder, c):
     """What we wrote, by the model's own sharded load with every name wanted and every name taken."""
-    models = start(rank, world, port, c)
-    from megatron.core import dist_checkpointing
-    from megatron.core.dist_checkpointing.validation import StrictHandling
+    models = start(c)
     want = [{k: v.clone() for k, v in m.state_dict().items() if v is not None} for m in models]
     with torch.no_grad():
         for m in models:
@@ -189,15 +188,10 @@ def load(rank, world, port, folder, c):
         m.load_state_dict(state["model%d" % i])
         got = m.state_dict()
         assert all(torch.equal(got[k], v) for k, v in want[i].items()), "other values"
-    dist.destroy_process_group()
 
 
 def spawn(do, c, folder):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    world = c["pp"] * max(c["tp"], c["ep"] * c.get("etp", c["tp"]))
-    torch.multiprocessing.spawn(do, (world, port, folder, c), world)
+    ranks.together(do, c["pp"] * max(c["tp"], c["ep"] * c.get("etp", c["tp"])), folder, c)
 
 
 def check(what, c, bad):
@@ -250,7 +244,6 @@ def equal(a, b):
 
 def stored(folder):
     """name -> tensor; None for a byte object (Megatron-Core's own layers have empty ones)"""
-    import torch.distributed.checkpoint as dcp
     reader = dcp.FileSystemReader(folder)
     meta = reader.read_metadata().state_dict_metadata
     state = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in meta.items() if hasattr(m, "size")}

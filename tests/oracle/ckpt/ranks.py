@@ -1,0 +1,21 @@
+"""Processes of one gloo group. They are forked from the process that calls, which has imported what they need: that is most of what a small
+case costs. The caller itself must be in no group, and have made no threads."""
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+
+def together(do, world, *args):
+    """do(rank, *args) in WORLD processes; torch.multiprocessing.ProcessRaisedException with what one of them raised."""
+    with tempfile.TemporaryDirectory() as tmp:
+        torch.multiprocessing.start_processes(one, (world, os.path.join(tmp, "store"), do, args), world, daemon=False, start_method="fork")
+
+
+def one(rank, world, store, do, args):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
+    do(rank, *args)
+    dist.destroy_process_group()

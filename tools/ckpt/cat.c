@@ -111,13 +111,28 @@ static int write_json(struct s2s_outfile *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
+/* a name that is no tensor's: an object's, or nobody's */
+static int refuse_name(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
+{
+    size_t n;
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &n);
+    struct s2s_ckpt_want want = {.name = name, .n_dims = -1};
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(objects[i].name, name) == 0) {
+            int rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: %s is an object, not a tensor",
+                                   s2s_ckpt_path(ckpt), name);
+            return s2s_error_hint(err, rc, "s2s-ckpt ls --json shows its %s",
+                                  objects[i].value ? "value" : "size");
+        }
+    return s2s_ckpt_check(ckpt, &want, 1, NULL, err);
+}
+
 static int write_tensor(const struct options *opt, struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct s2s_outfile *out = NULL;
-    struct s2s_ckpt_want want = {.name = opt->name, .n_dims = -1};
     const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, opt->name);
     if (!t)
-        return s2s_ckpt_check(ckpt, &want, 1, NULL, err);
+        return refuse_name(ckpt, opt->name, err);
     if (opt->common.json && !s2s_ckpt_is_number(t->dtype))
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is %s: its numbers are not printed",
                              t->name, s2s_dtype_name(t->dtype));

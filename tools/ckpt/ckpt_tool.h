@@ -5,6 +5,7 @@
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
 #include "lib/ckpt/ckpt.h"
+#include "lib/io/printout.h"
 
 /* The launch, where a command shares its work over ranks; NULL until then. */
 extern struct s2s_mesh *ckpt_mesh;
@@ -17,6 +18,10 @@ int ckpt_diff(int argc, char **argv, struct s2s_error *err);
 int ckpt_cat(int argc, char **argv, struct s2s_error *err);
 int ckpt_verify(int argc, char **argv, struct s2s_error *err);
 int ckpt_convert(int argc, char **argv, struct s2s_error *err);
+
+/* -o of a command that prints: not onto what is read. ckpt may be NULL. */
+int ckpt_report_begin(struct s2s_printout *to, const struct s2s_common *common,
+                      const struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /* "1.7 GB" into text; returns text */
 const char *ckpt_bytes_text(char text[32], int64_t bytes);

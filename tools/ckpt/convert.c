@@ -29,6 +29,11 @@ enum {
 #define SHARD_OPTION \
     "max-shard-size", KEY_SHARD, "SIZE", 0, \
         "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1
+#define RESUME_OPTION \
+    "resume", KEY_RESUME, NULL, 0, \
+        "Go on with an interrupted run of the same command: whole files in OUT.s2s-partial are " \
+        "kept, and stay when this one is interrupted too", \
+        1
 #define NO_SYNC_OPTION \
     "no-sync", KEY_NO_SYNC, NULL, 0, \
         "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1
@@ -74,10 +79,7 @@ static const struct argp_option options[] = {
      "Put Megatron's rank folders (mp_rank_XX) together, as --to hf does by itself; else each "
      "rank's tensors keep their names",
      1},
-    {"resume", KEY_RESUME, NULL, 0,
-     "Go on with an interrupted conversion: whole files in OUT.s2s-partial are kept, and stay when "
-     "this one is interrupted too",
-     1},
+    {RESUME_OPTION},
     {"strict", KEY_STRICT, NULL, 0, "Fail when IN has tensors that OUT does not take", 1},
     {NO_SYNC_OPTION},
     {PLAN_OPTION},
@@ -102,12 +104,22 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
                                        : "IN and OUT are needed");
     if (!opt->average && opt->n_in > 1)
         argp_error(state, "IN and OUT, please: '%s' is too many", opt->in[opt->n_in - 1]);
+    if (!*opt->out)
+        argp_error(state, "OUT is an empty name");
+    if (strcmp(opt->out, "-") == 0 && (opt->to == TO_HF || opt->to == TO_TORCH_DIST))
+        argp_error(state, "OUT is a folder, which stdout cannot be: name it");
+    if (strcmp(opt->out, "-") == 0 && opt->common.json && !opt->plan)
+        argp_error(state, "stdout is OUT (-): it cannot have what --json prints too");
     if (!opt->to && !opt->average)
         argp_error(state, "--to hf, torch_dist, safetensors or nemo is needed");
     if (opt->resume && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
         argp_error(state, "--resume goes with --to hf or torch_dist");
     if (opt->n_files && opt->to != TO_TORCH_DIST)
         argp_error(state, "--files goes with --to torch_dist");
+    if (opt->n_files && opt->shard_given)
+        argp_error(state, "--files or --max-shard-size, not both");
+    if (opt->shard_given && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
+        argp_error(state, "--max-shard-size goes with --to hf or torch_dist");
     if (opt->layers_given && opt->to != TO_TORCH_DIST)
         argp_error(state, "--layers goes with --to torch_dist");
     if (opt->vocab_multiple && !(opt->map && opt->to == TO_TORCH_DIST))
@@ -123,6 +135,9 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const formats[] = {"hf", "torch_dist", "safetensors", "nemo", NULL};
+    static const char *const sources[] = {"torch_dist", "dcp",         "dcp_hf", "hf",
+                                          "hf_bin",     "safetensors", "torch",  "torch_legacy",
+                                          "mp_rank",    "nemo",        NULL};
     static const char *const layers[] = {"auto", "stacked", "numbered", NULL};
     struct ckpt_job_options *opt = state->input;
     struct s2s_error err = S2S_ERROR_INIT;
@@ -131,7 +146,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         opt->to = (enum ckpt_output)(s2s_arg_choice(state, "to", arg, formats) + 1);
         return 0;
     case KEY_FROM:
-        opt->from = arg;
+        opt->from = sources[s2s_arg_choice(state, "from", arg, sources)];
         return 0;
     case KEY_MAP:
         opt->map = arg;
@@ -154,6 +169,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SHARD:
         if (s2s_parse_size(&opt->max_shard_bytes, arg, &err) < 0)
             argp_error(state, "--max-shard-size: %s", err.text);
+        if (opt->max_shard_bytes == 0)
+            argp_error(state, "--max-shard-size: 0 bytes hold nothing");
+        opt->shard_given = true;
         return 0;
     case KEY_MERGE:
         opt->merge_ranks = true;
@@ -219,7 +237,7 @@ static const struct argp argp = {
 /* ---- prune: the same job with fewer options ---- */
 
 static const struct argp_option prune_options[] = {
-    {DTYPE_OPTION}, {SHARD_OPTION}, {NO_SYNC_OPTION}, {PLAN_OPTION}, {0},
+    {DTYPE_OPTION}, {SHARD_OPTION}, {RESUME_OPTION}, {NO_SYNC_OPTION}, {PLAN_OPTION}, {0},
 };
 
 static const struct argp prune_argp = {
@@ -241,6 +259,7 @@ static const struct argp_option reshard_options[] = {
     {"files", KEY_FILES, "N", 0, "Write N files of equal size; tensors are cut where needed", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Instead: largest file, such as 2GB (default " DEFAULT_SHARD "); tensors are not cut", 1},
+    {RESUME_OPTION},
     {NO_SYNC_OPTION},
     {PLAN_OPTION},
     {0},
@@ -265,6 +284,7 @@ static const struct argp_option average_options[] = {
     {"to", KEY_TO, "FORMAT", 0, "hf, torch_dist, safetensors or nemo (default: what A is)", 1},
     {DTYPE_OPTION},
     {SHARD_OPTION},
+    {RESUME_OPTION},
     {NO_SYNC_OPTION},
     {PLAN_OPTION},
     {0},

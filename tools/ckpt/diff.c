@@ -58,6 +58,51 @@ struct difference {
     double max_abs; /* NaN: a number against NaN */
 };
 
+/* A double would round what is past 2^53. false: dtype has fractions. */
+static bool integer(__int128 *value, const char *bytes, enum s2s_dtype dtype, size_t i)
+{
+    int64_t sig;
+    uint64_t uns;
+    switch (dtype) {
+    case S2S_I64:
+        memcpy(&sig, bytes + i * sizeof sig, sizeof sig);
+        *value = sig;
+        return true;
+    case S2S_U64:
+        memcpy(&uns, bytes + i * sizeof uns, sizeof uns);
+        *value = uns;
+        return true;
+    case S2S_BOOL:
+    case S2S_U8:
+    case S2S_I8:
+    case S2S_U16:
+    case S2S_I16:
+    case S2S_U32:
+    case S2S_I32:
+        *value = (__int128)s2s_ckpt_number(bytes, dtype, i);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* |a - b|; *past: by more than the tolerance, or a number against NaN. */
+static double distance(bool *past, const char *a, enum s2s_dtype a_dtype, const char *b,
+                       enum s2s_dtype b_dtype, size_t i, double tolerance)
+{
+    __int128 p, q;
+    if (integer(&p, a, a_dtype, i) && integer(&q, b, b_dtype, i)) {
+        __int128 by = p > q ? p - q : q - p;
+        /* no two of 64 bits are 2^65 apart */
+        *past = tolerance < 0x1p65 && by > (__int128)tolerance;
+        return (double)by;
+    }
+    double x = s2s_ckpt_number(a, a_dtype, i), y = s2s_ckpt_number(b, b_dtype, i);
+    double by = x == y || (isnan(x) && isnan(y)) ? 0 : fabs(x - y); /* infinities too */
+    *past = !(by <= tolerance);
+    return by;
+}
+
 static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype a_dtype,
                             const char *b, enum s2s_dtype b_dtype, size_t n, double tolerance)
 {
@@ -74,15 +119,10 @@ static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype 
             d->n_past++;
             continue;
         }
-        double x = s2s_ckpt_number(a, a_dtype, i), y = s2s_ckpt_number(b, b_dtype, i);
-        double by = fabs(x - y);
-        if (x == y || (isnan(x) && isnan(y)))
-            by = 0; /* infinities too */
+        bool past;
+        double by = distance(&past, a, a_dtype, b, b_dtype, i, tolerance);
         d->max_abs = by > d->max_abs || isnan(by) ? by : d->max_abs;
-        if (same_type && tolerance == 0)
-            d->n_past++; /* bits differ */
-        else
-            d->n_past += !(by <= tolerance);
+        d->n_past += past || (same_type && tolerance == 0); /* then bits differ */
     }
 }
 
@@ -222,9 +262,14 @@ int ckpt_diff(int argc, char **argv, struct s2s_error *err)
     struct s2s_ckpt *a = NULL, *b = NULL;
     s2s_tool_parse(&argp, argc, argv, &opt);
     struct report r = {.opt = &opt, .first = true};
+    struct s2s_printout to = {.out = NULL};
     int rc = s2s_ckpt_open(&a, opt.a, err);
     if (rc == 0)
         rc = s2s_ckpt_open(&b, opt.b, err);
+    if (rc == 0 && opt.common.out && s2s_ckpt_reads(b, opt.common.out))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is part of B", opt.common.out);
+    if (rc == 0)
+        rc = ckpt_report_begin(&to, &opt.common, a, err);
     if (rc == 0 && opt.common.json)
         printf("{\"differences\": [");
     if (rc == 0)
@@ -232,6 +277,7 @@ int ckpt_diff(int argc, char **argv, struct s2s_error *err)
     if (rc == 0 && opt.common.json)
         printf("%s], \"same\": %zu, \"different\": %zu}\n", r.first ? "" : "\n  ", r.n_same,
                r.n_differ);
+    rc = s2s_printout_end(&to, rc, err);
     if (rc == 0)
         s2s_info("diff", "%zu tensors are equal, %zu differ", r.n_same, r.n_differ);
     s2s_ckpt_close(a);

@@ -52,13 +52,30 @@ static void add_progress(void *ctx, int64_t bytes)
 
 /* ---- reading ---- */
 
+static struct s2s_ckpt *input(const struct job *job, size_t i)
+{
+    return i == 0 ? job->ckpt : job->others[i - 1];
+}
+
+static int identify_all(struct job *job, struct s2s_error *err)
+{
+    int rc = 0;
+    job->sources = s2s_xcalloc(job->n_others + 1, sizeof *job->sources);
+    for (size_t i = 0; i <= job->n_others && rc == 0; i++)
+        rc = s2s_ckpt_identity(input(job, i), job->sources[i], err);
+    return rc;
+}
+
 int ckpt_job_check_source(const struct job *job, struct s2s_error *err)
 {
     char now[33];
-    int rc = s2s_ckpt_identity(job->ckpt, now, err);
-    if (rc == 0 && strcmp(now, job->source) != 0)
-        rc = s2s_error_set(err, S2S_E_IO, "%s: was changed while it was read",
-                           s2s_ckpt_path(job->ckpt));
+    int rc = 0;
+    for (size_t i = 0; i <= job->n_others && rc == 0; i++) {
+        rc = s2s_ckpt_identity(input(job, i), now, err);
+        if (rc == 0 && strcmp(now, job->sources[i]) != 0)
+            rc = s2s_error_set(err, S2S_E_IO, "%s: was changed while it was read",
+                               s2s_ckpt_path(input(job, i)));
+    }
     return rc;
 }
 
@@ -101,23 +118,37 @@ static int read_config(struct job *job, struct s2s_error *err)
     return 0;
 }
 
-/* "; left out: .." of what the source has and the output has not. Gives: free. */
-static char *left_out(const struct job *job)
+struct left_out {
+    size_t n_state, n_objects, n_ranks;
+    bool common;
+};
+
+/* What the source has and the output has not. */
+static struct left_out count_left_out(const struct job *job)
+{
+    size_t n;
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
+    struct left_out left = {.n_state = job->n_state,
+                            .n_ranks = s2s_ckpt_rank_states(job->ckpt),
+                            .common = job->to == TO_SAFETENSORS &&
+                                      json_object_size(s2s_ckpt_common(job->ckpt)) > 0};
+    for (size_t i = 0; i < n; i++)
+        left.n_objects += job->to != TO_TORCH_DIST ||
+                          (job->how.keep_object && !job->how.keep_object(objects[i].name));
+    return left;
+}
+
+/* "; left out: ..", or "". Gives: free. */
+static char *left_out_text(const struct left_out *left)
 {
     struct s2s_buf text = S2S_BUF_INIT;
-    size_t n, n_objects = 0;
-    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
-    const size_t n_ranks = s2s_ckpt_rank_states(job->ckpt);
-    for (size_t i = 0; i < n; i++)
-        n_objects += job->to != TO_TORCH_DIST ||
-                     (job->how.keep_object && !job->how.keep_object(objects[i].name));
-    if (job->n_state)
-        s2s_buf_printf(&text, ", %zu tensors of optimizer and other state", job->n_state);
-    if (n_objects)
-        s2s_buf_printf(&text, ", %zu byte objects", n_objects);
-    if (n_ranks)
-        s2s_buf_printf(&text, ", the optimizer of %zu rank folders", n_ranks);
-    if (job->to == TO_SAFETENSORS && json_object_size(s2s_ckpt_common(job->ckpt)))
+    if (left->n_state)
+        s2s_buf_printf(&text, ", %zu tensors of optimizer and other state", left->n_state);
+    if (left->n_objects)
+        s2s_buf_printf(&text, ", %zu byte objects", left->n_objects);
+    if (left->n_ranks)
+        s2s_buf_printf(&text, ", the optimizer of %zu rank folders", left->n_ranks);
+    if (left->common)
         s2s_buf_puts(&text, ", the common state");
     char *out = s2s_xasprintf("%s%s", text.len ? "; left out: " : "",
                               text.len ? text.data + strlen(", ") : "");
@@ -125,15 +156,42 @@ static char *left_out(const struct job *job)
     return out;
 }
 
+static const char *format_name(enum ckpt_output to)
+{
+    static const char *const names[] = {[TO_HF] = "hf",
+                                        [TO_TORCH_DIST] = "torch_dist",
+                                        [TO_SAFETENSORS] = "safetensors",
+                                        [TO_NEMO] = "nemo"};
+    return names[to];
+}
+
+static void print_done(const struct job *job, const struct left_out *left, double seconds,
+                       long peak_kib)
+{
+    printf("{\"out\": ");
+    ckpt_print_json_text(job->opt->out);
+    printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
+           "\"peak_memory_bytes\": %lld, \"left_out\": {\"state_tensors\": %zu, \"objects\": %zu, "
+           "\"rank_optimizers\": %zu, \"common_state\": %s}}\n",
+           format_name(job->to), job->n_tensors, (long long)job->bytes, seconds,
+           (long long)peak_kib * 1024, left->n_state, left->n_objects, left->n_ranks,
+           left->common ? "true" : "false");
+}
+
 static void say_done(const struct job *job, double start_s)
 {
     struct rusage usage;
     char bytes[32], rate[32];
     double seconds = s2s_now_s() - start_s;
-    if (job->opt->common.verbosity < 0 || !ckpt_job_is_first())
+    if (!ckpt_job_is_first())
         return;
     getrusage(RUSAGE_SELF, &usage);
-    char *rest = left_out(job);
+    const struct left_out left = count_left_out(job);
+    if (job->opt->common.json)
+        print_done(job, &left, seconds, usage.ru_maxrss);
+    if (job->opt->common.verbosity < 0)
+        return;
+    char *rest = left_out_text(&left);
     fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %ld MiB%s\n",
             job->opt->out, job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
             ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
@@ -207,7 +265,7 @@ static int open_all(struct job *job, struct s2s_error *err)
     for (size_t i = 1; i < job->opt->n_in && rc == 0; i++)
         rc = open_one(job, job->opt->in[i], &job->others[job->n_others++], err);
     if (rc == 0)
-        rc = s2s_ckpt_identity(job->ckpt, job->source, err);
+        rc = identify_all(job, err);
     if (rc == 0)
         job->to = job->opt->to ? job->opt->to : same_as(job->ckpt);
     if (rc == 0 && job->opt->reshard)
@@ -221,6 +279,7 @@ static void close_all(struct job *job)
     for (size_t i = 0; i < job->n_others; i++)
         s2s_ckpt_close(job->others[i]);
     free(job->others);
+    free(job->sources);
     json_decref(job->config);
     json_decref(job->common);
     json_decref(job->metadata);
@@ -269,6 +328,8 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));
     if (rc == 0 && !opt->plan)
         say_done(&job, start_s);
+    else if (rc == 0 && opt->common.json)
+        ckpt_job_end_plan(&job, format_name(job.to));
     close_all(&job);
     return rc;
 }

@@ -16,7 +16,7 @@ struct ckpt_job_options {
     enum s2s_dtype dtype;
     int64_t max_shard_bytes, n_files;
     enum ckpt_layers layers;
-    bool layers_given;
+    bool layers_given, shard_given;
     int64_t vocab_multiple;
     bool strict, keep_padding, merge_ranks, plan, resume, no_sync;
     bool only_weights; /* names as they are, without the optimizer */

@@ -17,11 +17,14 @@ static void resume_key(const struct job *job, char key[33])
     if (opt->map && access(opt->map, R_OK) == 0)
         (void)s2s_digest_file(map, opt->map, NULL);
     struct s2s_buf all = S2S_BUF_INIT;
-    s2s_buf_printf(&all, "%s %s %s %s %d %d %lld %lld %d %lld %d %d %d ", S2S_VERSION, job->source,
-                   map, opt->map ? opt->map : "", (int)job->to, (int)opt->dtype,
-                   (long long)opt->max_shard_bytes, (long long)opt->n_files,
-                   opt->layers_given ? (int)opt->layers : -1, (long long)opt->vocab_multiple,
-                   opt->keep_padding, opt->only_weights, opt->merge_ranks);
+    s2s_buf_puts(&all, S2S_VERSION);
+    for (size_t i = 0; i <= job->n_others; i++)
+        s2s_buf_printf(&all, " %s", job->sources[i]);
+    s2s_buf_printf(&all, " %s %s %d %d %lld %lld %d %lld %d %d %d ", map, opt->map ? opt->map : "",
+                   (int)job->to, (int)opt->dtype, (long long)opt->max_shard_bytes,
+                   (long long)opt->n_files, opt->layers_given ? (int)opt->layers : -1,
+                   (long long)opt->vocab_multiple, opt->keep_padding, opt->only_weights,
+                   opt->merge_ranks);
     s2s_buf_printf(&all, "%s ", opt->part ? opt->part : "");
     s2s_buf_puts(&all, job->config_text ? job->config_text : "");
     s2s_xxh3_128_hex(key, all.data, all.len);
@@ -79,6 +82,10 @@ static int fill_folder(struct job *job, const char *tmp, const char *out, struct
 int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
 {
     size_t len = strlen(job->opt->out);
+    if (strcmp(job->opt->out, "-") == 0) {
+        int refused = s2s_error_set(err, S2S_E_ARG, "OUT is a folder, which stdout cannot be");
+        return s2s_error_hint(err, refused, "name it");
+    }
     while (len > 1 && job->opt->out[len - 1] == '/')
         len--;
     char *out = s2s_xstrndup(job->opt->out, len), *tmp = s2s_xasprintf("%s.s2s-partial", out);

@@ -13,11 +13,11 @@ struct job {
     enum ckpt_output to;
     json_t *config, *common, *metadata;
     char *config_text;
-    char source[33]; /* s2s_ckpt_identity when it was opened */
+    char (*sources)[33]; /* s2s_ckpt_identity of each input when it was opened */
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
-    size_t n_tensors;
-    size_t n_state; /* tensors of the optimizer and other state that are left out */
+    size_t n_tensors, n_shown; /* in all; by --plan so far */
+    size_t n_state;            /* tensors of the optimizer and other state that are left out */
     int64_t bytes;
 };
 
@@ -36,6 +36,8 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err);
 int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err);
 /* OUT is one file, safetensors or .nemo: one rank's work. */
 int ckpt_job_write_file(struct job *job, struct s2s_error *err);
+/* The end of what --plan --json prints. */
+void ckpt_job_end_plan(const struct job *job, const char *format);
 
 /* ---- OUT is a folder (job_folder.c): beside it first, renamed when whole. Agreed. ---- */
 

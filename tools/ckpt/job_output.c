@@ -32,16 +32,45 @@ static int report_unused(struct job *job, const char *const *unused, size_t n, s
                : 0;
 }
 
-static void show_plan(const struct s2s_ckpt_plan *plan, const char *folder)
+static void show_target(const struct s2s_ckpt_target *t, const char *folder)
 {
-    for (size_t i = 0; i < plan->n_targets && ckpt_job_is_first(); i++) {
-        const struct s2s_ckpt_target *t = &plan->targets[i];
-        printf("%s%s", folder, *folder ? "/" : "");
-        ckpt_print_name(t->name);
-        printf("\t%s\t", s2s_dtype_name(t->dtype));
-        ckpt_print_shape(t->shape, t->n_dims);
-        printf("\t%lld\n", (long long)s2s_ckpt_target_bytes(t));
+    printf("%s%s", folder, *folder ? "/" : "");
+    ckpt_print_name(t->name);
+    printf("\t%s\t", s2s_dtype_name(t->dtype));
+    ckpt_print_shape(t->shape, t->n_dims);
+    printf("\t%lld\n", (long long)s2s_ckpt_target_bytes(t));
+}
+
+static void show_target_json(const struct s2s_ckpt_target *t, const char *folder, bool first)
+{
+    printf("%s{\"name\": ", first ? "{\n  \"tensors\": [\n    " : ",\n    ");
+    ckpt_print_json_text(t->name);
+    if (*folder) {
+        printf(", \"folder\": ");
+        ckpt_print_json_text(folder);
     }
+    printf(", \"dtype\": \"%s\", \"shape\": ", s2s_dtype_name(t->dtype));
+    ckpt_print_shape(t->shape, t->n_dims);
+    printf(", \"bytes\": %lld}", (long long)s2s_ckpt_target_bytes(t));
+}
+
+static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const char *folder)
+{
+    for (size_t i = 0; i < plan->n_targets && ckpt_job_is_first(); i++)
+        if (job->opt->common.json)
+            show_target_json(&plan->targets[i], folder, job->n_shown++ == 0);
+        else
+            show_target(&plan->targets[i], folder);
+}
+
+void ckpt_job_end_plan(const struct job *job, const char *format)
+{
+    if (!ckpt_job_is_first())
+        return;
+    printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
+           job->n_shown ? "\n  " : "{\n  \"tensors\": [", format);
+    ckpt_print_json_text(job->opt->out);
+    puts("\n}");
 }
 
 /* ---- averaging ---- */
@@ -100,7 +129,7 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
             rc = add_others(job, &out.parts[i].plan, err);
         count(job, &out.parts[i].plan);
         if (job->opt->plan)
-            show_plan(&out.parts[i].plan, out.parts[i].folder);
+            show_plan(job, &out.parts[i].plan, out.parts[i].folder);
     }
     rc = ckpt_job_agree(rc, err);
     if (rc == 0 && !job->opt->plan) {
@@ -180,7 +209,7 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
         rc = s2s_ckpt_plan_for_safetensors(plan, err);
     count(job, plan);
     if (rc == 0 && job->opt->plan)
-        show_plan(plan, "");
+        show_plan(job, plan, "");
     return rc;
 }
 
@@ -215,7 +244,7 @@ static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_e
         s2s_info("convert", "name map: %s", nemo->family);
     count(job, &nemo->plan);
     if (rc == 0 && job->opt->plan)
-        show_plan(&nemo->plan, "");
+        show_plan(job, &nemo->plan, "");
     return rc;
 }
 
@@ -248,7 +277,10 @@ int ckpt_job_write_file(struct job *job, struct s2s_error *err)
     struct s2s_ckpt_plan plan = {.source = NULL};
     struct s2s_nemo_output nemo = {.n_made = 0};
     int rc = job->to == TO_NEMO ? plan_nemo(job, &nemo, err) : plan_all(job, &plan, err);
-    if (rc == 0 && s2s_ckpt_reads(job->ckpt, path))
+    bool is_input = s2s_ckpt_reads(job->ckpt, path);
+    for (size_t i = 0; i < job->n_others; i++)
+        is_input |= s2s_ckpt_reads(job->others[i], path);
+    if (rc == 0 && is_input)
         rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", path);
     if (rc == 0 && !job->opt->plan)
         rc = fill_file(job, &plan, &nemo, path, err);

@@ -5,7 +5,7 @@
 static const struct s2s_command commands[] = {
     {"ls", ckpt_ls, "every tensor: name, dtype, shape, bytes; any format, detected"},
     {"verify", ckpt_verify, "complete, consistent, undamaged, safe; exit 1 otherwise"},
-    {"convert", ckpt_convert, "to Hugging Face, torch_dist or one safetensors file"},
+    {"convert", ckpt_convert, "to Hugging Face, torch_dist, one safetensors file or a .nemo"},
     {"prune", ckpt_prune, "the same checkpoint without optimizer and random states"},
     {"reshard", ckpt_reshard, "the same checkpoint in another number of files"},
     {"average", ckpt_average, "the mean of the weights of several checkpoints"},

@@ -94,11 +94,15 @@ int ckpt_verify(int argc, char **argv, struct s2s_error *err)
     struct counts counts = {.bytes = 0};
     struct s2s_ckpt *ckpt = NULL;
     s2s_tool_parse(&argp, argc, argv, &opt);
+    struct s2s_printout to = {.out = NULL};
     int rc = s2s_ckpt_open(&ckpt, opt.path, err);
+    if (rc == 0)
+        rc = ckpt_report_begin(&to, &opt.common, ckpt, err);
     if (rc == 0)
         rc = verify_all(ckpt, &counts, err);
     if (rc == 0)
         report(&opt, ckpt, &counts);
+    rc = s2s_printout_end(&to, rc, err);
     s2s_ckpt_close(ckpt);
     return rc;
 }

@@ -31,26 +31,33 @@ int ckpt_name_distance(const char *a, const char *b, int most)
     return row[b_len];
 }
 
-/* the name found that is nearest, NULL when none is near; exact tails ("x.weight" for
- * "module.x.weight") are nearer than edits */
+/* How many characters "module.x.weight" has more than "x.weight" (or the reverse); SIZE_MAX:
+ * neither is the other's tail, from a dot on. */
+static size_t longer_by(const char *a, const char *b)
+{
+    size_t a_len = strlen(a), b_len = strlen(b);
+    const char *longer = a_len > b_len ? a : b, *tail = a_len > b_len ? b : a;
+    size_t more = a_len > b_len ? a_len - b_len : b_len - a_len;
+    bool is_tail = more > 0 && longer[more - 1] == '.' && strcmp(longer + more, tail) == 0;
+    return is_tail && strchr(tail, '.') ? more : SIZE_MAX;
+}
+
+/* The name found that is nearest, NULL when none is near. Tails are nearer than edits, the longest
+ * of them nearest. */
 static const char *nearest(const struct s2s_ckpt *ckpt, const char *name)
 {
-    size_t n, len = strlen(name);
+    size_t n, least = SIZE_MAX;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
     const char *found = NULL;
-    int best = (int)len / 3 + 1;
+    int best = (int)strlen(name) / 3 + 1;
     for (size_t i = 0; i < n; i++) {
-        size_t other_len = strlen(tensors[i].name);
-        const char *longer = other_len > len ? tensors[i].name : name;
-        const char *tail = other_len > len ? name : tensors[i].name;
-        size_t skip = (size_t)labs((long)other_len - (long)len);
-        if (strcmp(longer + skip, tail) == 0 && strchr(tail, '.') && best > 0) {
-            best = 0;
-            found = tensors[i].name;
-        }
-        int d = best > 0 ? ckpt_name_distance(name, tensors[i].name, best - 1) : 1;
-        if (d < best) {
-            best = d;
+        size_t more = longer_by(name, tensors[i].name);
+        int d = least == SIZE_MAX && more == SIZE_MAX && best > 0
+                    ? ckpt_name_distance(name, tensors[i].name, best - 1)
+                    : best;
+        if (more < least || d < best) {
+            least = more < least ? more : least;
+            best = d < best ? d : best;
             found = tensors[i].name;
         }
     }

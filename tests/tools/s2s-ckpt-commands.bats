@@ -1,0 +1,136 @@
+# s2s-ckpt's options, one by one: what --help says happens, and what cannot be meant is refused.
+load common
+load ckpt_faults
+
+# one_tensor FILE DTYPE NUMPY_TYPE NUMBER...: a safetensors file of one tensor, w
+one_tensor() {
+    /usr/bin/python3 - "$@" <<'PY'
+import json, struct, sys
+import numpy
+data = numpy.array([int(x) for x in sys.argv[4:]], sys.argv[3]).tobytes()
+head = json.dumps({"w": {"dtype": sys.argv[2], "shape": [len(sys.argv) - 4], "data_offsets": [0, len(data)]}}).encode()
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<Q", len(head)) + head + data)
+PY
+}
+
+# json FILE EXPRESSION: true of the document d
+json() {
+    python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); sys.exit(not eval(sys.argv[2]))' "$1" "$2" ||
+        { echo "not so: $2" >&2; cat "$1" >&2; return 1; }
+}
+
+@test "-o: what ls, verify and diff print appears in the file, whole or not at all" {
+    for command in "ls" "ls --json" "verify" "diff --json $DATA/hf_sharded"; do
+        s2s-ckpt $command "$DATA/hf_sharded" >want
+        exits 0 s2s-ckpt $command "$DATA/hf_sharded" -o out
+        [ -z "$output" ]
+        same want out
+        rm out
+    done
+    exits 1 s2s-ckpt diff -o out "$DATA/hf_sharded" "$DATA/dcp_plain"
+    [ -s out ]
+    rm out
+    cp "$DATA/zip.pt" zip.pt
+    truncate -s -1 zip.pt
+    exits 1 s2s-ckpt ls -o out zip.pt
+    [ ! -e out ]
+    exits 1 s2s-ckpt ls -o /dev/full "$DATA/hf_sharded"
+    says "/dev/full"
+    cp "$DATA/zip.pt" zip.pt
+    for command in "ls" "verify" "diff $DATA/zip.pt" "diff zip.pt $DATA/zip.pt" "cat"; do
+        case $command in cat) last=tied ;; *zip.pt\ *) last= ;; *) last= ;; esac
+        case $command in "diff zip.pt "*) in=() ;; *) in=(zip.pt) ;; esac
+        run s2s-ckpt $command -o zip.pt "${in[@]}" $last
+        [ "$status" -ne 0 ]
+        same zip.pt "$DATA/zip.pt"
+    done
+}
+
+@test "--json: convert, prune, reshard and average say what they did, --plan what they would" {
+    exits 0 s2s-ckpt convert --plan --json --to hf "$DATA/hf_sharded" out
+    [ ! -e out ]
+    printf '%s' "$output" >plan.json
+    s2s-ckpt ls --json "$DATA/hf_sharded" >ls.json
+    python3 - <<'PY'
+import json
+plan, ls = json.load(open("plan.json")), json.load(open("ls.json"))
+assert plan["format"] == "hf" and plan["out"] == "out"
+for t in ls["tensors"]:
+    del t["n_chunks"]
+assert plan["tensors"] == ls["tensors"]
+PY
+    s2s-ckpt convert -q --json --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf >done.json
+    json done.json 'd["out"] == "hf" and d["format"] == "hf" and d["tensors"] > 10 and d["left_out"]["state_tensors"] > 0'
+    s2s-ckpt reshard -q --json --files 2 "$DATA/dcp_plain" dist >done.json
+    json done.json 'd["format"] == "torch_dist" and d["tensors"] == 13 and d["bytes"] == 553'
+    exits 2 s2s-ckpt convert --json --to safetensors "$DATA/hf_sharded" -
+    says "--json"
+}
+
+@test "options that contradict each other, or cannot be meant, are a bad command line" {
+    for bad in "convert --to hf --from nonsense $DATA/hf_sharded out" "convert --to hf $DATA/hf_sharded -" \
+        "reshard $DATA/hf_sharded -" "average $DATA/hf_sharded $DATA/hf_sharded -" \
+        "reshard --files 2 --max-shard-size 1GB $DATA/hf_sharded out" "reshard --max-shard-size 0 $DATA/hf_sharded out" \
+        "convert --to safetensors --max-shard-size 1GB $DATA/hf_sharded out"; do
+        exits 2 s2s-ckpt $bad
+        [ -z "$(ls -A)" ] || { ls -A >&2; return 1; }
+    done
+    exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" ""
+    says "OUT"
+    exits 1 s2s-ckpt convert --to hf --from dcp "$DATA/hf_sharded" out
+    says "is hf, not dcp"
+}
+
+@test "cat of a byte object says that it is one" {
+    exits 1 s2s-ckpt cat "$DATA/dcp_plain" optim.param_groups.0.lr
+    says "is an object, not a tensor"
+    exits 1 s2s-ckpt cat "$DATA/hf_sharded" norm.weight
+    says "nearest: model.norm.weight"
+}
+
+@test "diff: integers of 64 bits are compared as integers" {
+    one_tensor a.safetensors I64 int64 9007199254740992 -9223372036854775808 5
+    one_tensor b.safetensors I64 int64 9007199254740993 9223372036854775807 5
+    exits 1 s2s-ckpt diff --json --tolerance 0.5 a.safetensors b.safetensors
+    printf '%s' "$output" >diff.json
+    json diff.json 'd["differences"][0]["elements"] == 2 and d["differences"][0]["max_abs"] > 1.8e19'
+    exits 1 s2s-ckpt diff --tolerance 1 a.safetensors b.safetensors
+    says "1 of 3"
+    exits 0 s2s-ckpt diff --tolerance 1e20 a.safetensors b.safetensors
+    one_tensor c.safetensors U64 uint64 9007199254740993 18446744073709551615 5
+    exits 1 s2s-ckpt diff --tolerance 1 b.safetensors c.safetensors
+    says "1 of 3"
+}
+
+@test "average: none of its inputs is overwritten, each must stay as it was" {
+    one_tensor a.safetensors F32 float32 1 2
+    one_tensor b.safetensors F32 float32 3 4
+    cp b.safetensors before
+    exits 2 s2s-ckpt average a.safetensors b.safetensors b.safetensors
+    says "b.safetensors"
+    same b.safetensors before
+}
+
+@test "--resume: prune, reshard and average go on too, and only with the same inputs" {
+    inject_or_skip
+    A=$DATA/mcore016_gated_pp2dp2_dpreshardable
+    kill=12
+    for command in "prune --max-shard-size 8k $A" "reshard --files 6 $A" "average --max-shard-size 8k $A $A"; do
+        rm -rf want out out.s2s-partial
+        s2s-ckpt $command want -q
+        with_fault "write:$kill:KILL" s2s-ckpt $command -q out
+        [ $fired = 1 ] && [ ! -e out ]
+        exits 0 s2s-ckpt $command --resume -v out
+        says "is there already"
+        diff -r want out
+    done
+    one_tensor a.safetensors F32 float32 1 2
+    one_tensor b.safetensors F32 float32 3 4
+    with_fault write:3:KILL s2s-ckpt average --to torch_dist -q a.safetensors b.safetensors mean
+    [ $fired = 1 ] && [ -e mean.s2s-partial ]
+    one_tensor b.safetensors F32 float32 5 6
+    exits 0 s2s-ckpt average --to torch_dist --resume a.safetensors b.safetensors mean
+    exits 0 s2s-ckpt cat --json mean w
+    says "[3, 4]"
+}

@@ -178,6 +178,9 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
                  struct s2s_error *err);
 /* Files whose boxes are in their headers (torch.distributed.checkpoint with HF storage). */
+/* Files named "model-00002-of-00003.safetensors" must be all there. NOTFOUND names the first that
+ * is not. */
+int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err);
 int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /*

@@ -361,3 +361,80 @@ PY
     says "nested.nemo" && says "not a whole"
     [ ! -e out.nemo ]
 }
+
+# part of a folder: without its index, so that only the files' names tell how many there were
+without_index() {
+    rm -rf part
+    cp -rL "$DATA/$1" part
+    chmod -R u+w part
+    rm -f part/*.index.json
+}
+
+@test "a shard that is missing is noticed without an index, and of every format" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    for gone in 00001 00002 00003; do
+        without_index hf_sharded
+        rm part/model-$gone-of-00003.safetensors
+        for command in ls verify; do
+            exits 1 s2s-ckpt $command part
+            says "model-$gone-of-00003.safetensors is missing"
+        done
+        exits 1 s2s-ckpt convert --to torch_dist part out
+        [ ! -e out ]
+    done
+    without_index hf_sharded
+    exits 0 s2s-ckpt verify part
+    # some count from 0
+    for k in 1 2 3; do mv part/model-0000$k-of-00003.safetensors part/model-0000$((k - 1))-of-00003.safetensors; done
+    exits 0 s2s-ckpt verify part
+    rm part/model-00002-of-00003.safetensors
+    exits 1 s2s-ckpt verify part
+    for gone in 00001 00002; do
+        without_index dcp_hf
+        rm part/model-$gone-of-00002.safetensors
+        exits 1 s2s-ckpt verify part
+        says "model-$gone-of-00002.safetensors is missing"
+        cp "$DATA/dcp_hf/model.safetensors.index.json" part
+        exits 1 s2s-ckpt verify part
+        says "missing"
+    done
+    # each rank has a share of its own; a rank without one writes no file
+    without_index dcp_hf
+    mv part/model-00001-of-00002.safetensors part/shard-00001-model-00001-of-00002.safetensors
+    mv part/model-00002-of-00002.safetensors part/shard-00003-model-00002-of-00002.safetensors
+    cp "$DATA/dcp_hf/model.safetensors.index.json" part
+    exits 0 s2s-ckpt verify part
+    rm part/shard-00003-*
+    exits 1 s2s-ckpt verify part
+    mkdir bin
+    cp "$DATA/pytorch_model.bin" bin/pytorch_model-00001-of-00002.bin
+    cp "$DATA/pytorch_model.bin" bin/training_args.bin
+    exits 1 s2s-ckpt ls bin
+    says "pytorch_model-00002-of-00002.bin is missing"
+}
+
+@test "what an index does not name is said, and an index names something" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    cp -r "$DATA/hf_sharded" folder
+    chmod -R u+w folder
+    cp folder/model-00001-of-00003.safetensors folder/old.safetensors
+    exits 0 s2s-ckpt ls folder
+    says "old.safetensors: not in the index"
+    echo '{"weight_map": {}}' >folder/model.safetensors.index.json
+    exits 1 s2s-ckpt ls folder
+    says "weight_map is empty"
+}
+
+@test "verify reads config.json; what beside the weights is no file is left out with a word" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    cp -r "$DATA/hf_sharded" folder
+    chmod -R u+w folder
+    mkfifo folder/tokenizer.json
+    ln -s nowhere folder/tokenizer_config.json
+    exits 0 s2s-ckpt convert --to hf folder out
+    says "tokenizer.json: not a plain file, left out"
+    says "tokenizer_config.json: a link to nothing, left out"
+    truncate -s -5 folder/config.json
+    exits 1 s2s-ckpt verify folder
+    says "config.json:"
+}

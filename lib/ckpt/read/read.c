@@ -1,5 +1,6 @@
 /* Boxes of tensors, from wherever their chunks lie. */
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/write/side_files.h"
 
 #include <unistd.h>
 
@@ -299,8 +300,19 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
     return rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : 0;
 }
 
+/* what the sizes of a Hugging Face model are read from */
+static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    json_t *config = NULL;
+    int rc = ckpt_side_read_json(&config, ckpt, "config.json", err);
+    json_decref(config);
+    return rc;
+}
+
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
+    if (strncmp(ckpt->format, "hf", 2) == 0)
+        return verify_config(ckpt, err);
     if (ckpt->dir_fd < 0 || !ckpt->no_links || faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) < 0)
         return 0;
     int rc = verify_archive(ckpt, "common.pt", 0, -1, err);

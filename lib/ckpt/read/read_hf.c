@@ -154,6 +154,8 @@ static int load_index(struct s2s_ckpt *ckpt, const char *name, json_t **map, str
                                                                   json_string_length(file)))) rc =
         s2s_error_set(err, S2S_E_FORMAT,
                       "%s: %s is said to be in what is no plain file name: refused", name, key);
+    if (rc == 0 && json_object_size(weights) == 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: weight_map is empty", name);
     if (rc == 0)
         *map = json_incref(weights);
     json_decref(root);
@@ -177,6 +179,27 @@ static void index_files(const json_t *map, const char *folder, char ***files, si
         (*files)[(*n)++] = s2s_xasprintf("%s%s", folder, key);
     }
     json_decref(seen);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* files of weights that the index does not name are not read, as the libraries do */
+static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char *suffix,
+                          char **known, size_t n_known, struct s2s_error *err)
+{
+    char **files;
+    size_t n;
+    int rc = list_suffix(ckpt, folder, suffix, &files, &n, err);
+    if (n_known)
+        qsort(known, n_known, sizeof *known, by_text);
+    for (size_t i = 0; i < n; i++)
+        if (!n_known || !bsearch(&files[i], known, n_known, sizeof *known, by_text))
+            s2s_warn("ckpt", "%s: not in the index, not read", files[i]);
+    free_list(files, n);
+    return rc;
 }
 
 static int by_tensor_name(const void *a, const void *b)
@@ -244,14 +267,32 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
         rc = read_file(ckpt, single, prefix, false, err);
     else if (rc == 0)
         rc = list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
+    if (rc == 0 && !map)
+        rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = read_file(ckpt, files[i], prefix, false, err);
+    if (rc == 0 && map)
+        rc = warn_of_others(ckpt, folder, ".safetensors", files, n, err);
     if (rc == 0 && map)
         rc = check_index(ckpt, map, first, folder, prefix, err);
     free_list(files, n);
     json_decref(map);
     free(index);
     free(single);
+    return rc;
+}
+
+/* training_args.bin and the like lie beside the weights */
+static int list_bin(struct s2s_ckpt *ckpt, char ***files, size_t *n, struct s2s_error *err)
+{
+    size_t kept = 0;
+    int rc = list_suffix(ckpt, "", ".bin", files, n, err);
+    for (size_t i = 0; i < *n; i++)
+        if (strncmp((*files)[i], "pytorch_model", 13) == 0)
+            (*files)[kept++] = (*files)[i];
+        else
+            free((*files)[i]);
+    *n = kept;
     return rc;
 }
 
@@ -264,11 +305,12 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (rc == 0 && map)
         index_files(map, "", &files, &n);
     else if (rc == 0)
-        rc = list_suffix(ckpt, "", ".bin", &files, &n, err);
+        rc = list_bin(ckpt, &files, &n, err);
+    if (rc == 0 && !map)
+        rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         struct ckpt_torch_source source = {.file = files[i], .prefix = "", .len_bytes = -1};
-        if (map || strncmp(files[i], "pytorch_model", 13) == 0)
-            rc = ckpt_read_torch(ckpt, &source, err);
+        rc = ckpt_read_torch(ckpt, &source, err);
     }
     if (rc == 0 && map)
         rc = check_index(ckpt, map, 0, "", "", err);
@@ -307,15 +349,61 @@ static void join_boxes(struct s2s_ckpt *ckpt)
     ckpt->n_tensors = kept;
 }
 
+/* is `name`, or a rank's share of it ("shard-00001-" in front), one of the files? */
+static bool has_share(char **files, size_t n, const char *name)
+{
+    size_t len = strlen(name);
+    for (size_t i = 0; i < n; i++) {
+        size_t have = strlen(files[i]);
+        if (strcmp(files[i], name) == 0 ||
+            (have > len && strncmp(files[i], "shard-", 6) == 0 && files[i][have - len - 1] == '-' &&
+             strcmp(files[i] + have - len, name) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* What an index names must be there: without it a box at a tensor's end would not be missed. The
+ * tensors are in the order of their names. */
+static int check_box_index(struct s2s_ckpt *ckpt, const json_t *map, char **files, size_t n,
+                           struct s2s_error *err)
+{
+    const char *key, *last = "";
+    json_t *file;
+    json_object_foreach((json_t *)map, key, file)
+    {
+        const char *name = json_string_value(file);
+        struct s2s_ckpt_tensor want = {.name = key};
+        bool same = strcmp(name, last) == 0; /* many tensors lie in one file */
+        if (!same && !has_share(files, n, name))
+            return s2s_error_set(err, S2S_E_NOTFOUND,
+                                 "%s is missing: the index says that %s is in it", name, key);
+        last = name;
+        if (!ckpt->n_tensors ||
+            !bsearch(&want, ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, by_tensor_name))
+            return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s: it is not",
+                                 key, name);
+    }
+    return 0;
+}
+
 int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char **files;
     size_t n;
+    json_t *map = NULL;
     int rc = list_suffix(ckpt, "", ".safetensors", &files, &n, err);
+    if (rc == 0)
+        rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = read_file(ckpt, files[i], "", true, err);
     if (rc == 0 && ckpt->n_tensors)
         join_boxes(ckpt);
+    if (rc == 0)
+        rc = load_index(ckpt, "model.safetensors.index.json", &map, err);
+    if (rc == 0 && map)
+        rc = check_box_index(ckpt, map, files, n, err);
+    json_decref(map);
     free_list(files, n);
     return rc;
 }

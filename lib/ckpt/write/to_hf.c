@@ -160,8 +160,16 @@ int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         struct stat st;
-        if (rc >= 0 && ckpt_hf_is_side_file(name) && fstatat(fd, name, &st, 0) == 0 &&
-            S_ISREG(st.st_mode)) {
+        if (rc < 0 || !ckpt_hf_is_side_file(name)) {
+            free(entries[i]);
+            continue;
+        }
+        if (fstatat(fd, name, &st, 0) < 0) {
+            s2s_warn("ckpt", "%s: %s, left out", name,
+                     errno == ENOENT ? "a link to nothing" : strerror(errno));
+        } else if (!S_ISREG(st.st_mode)) {
+            s2s_warn("ckpt", "%s: not a plain file, left out", name);
+        } else {
             char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
             rc = ckpt_side_take(&out->files, fd, name, path, err);
             free(path);

@@ -1,0 +1,97 @@
+/* Files that say how many they are: "model-00002-of-00003.safetensors". */
+#include <stdlib.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+
+/* torch names a rank's share of such a file "shard-00004-model-00002-of-00003.safetensors"; a rank
+ * without a share writes none, so any rank's will do */
+static const char *without_rank(const char *name)
+{
+    static const char rank[] = "shard-";
+    size_t n = strlen(rank), digits;
+    if (strncmp(name, rank, n) != 0)
+        return name;
+    digits = strspn(name + n, "0123456789");
+    return digits && name[n + digits] == '-' ? name + n + digits + 1 : name;
+}
+
+/* STEM-K-of-N.SUFFIX */
+struct part {
+    const char *name, *suffix; /* from the dot on; its stem is what is before the first digit */
+    size_t stem_len, n_digits;
+    long k, n;
+};
+
+static bool parse_part(struct part *part, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = without_rank(slash ? slash + 1 : path);
+    const char *of = strstr(name, "-of-"), *k = of;
+    char *end;
+    for (const char *next = of; next; next = strstr(of + 1, "-of-"))
+        of = next;
+    if (!of)
+        return false;
+    for (k = of; k > name && k[-1] >= '0' && k[-1] <= '9';)
+        k--;
+    size_t n_digits = (size_t)(of - k);
+    /* numbers of nine digits fit in a long */
+    if (!n_digits || n_digits > 9 || k == name || k[-1] != '-' ||
+        strspn(of + strlen("-of-"), "0123456789") - 1 > 8)
+        return false;
+    *part = (struct part){.name = name,
+                          .stem_len = (size_t)(k - name),
+                          .n_digits = n_digits,
+                          .k = strtol(k, NULL, 10),
+                          .n = strtol(of + strlen("-of-"), &end, 10)};
+    part->suffix = end;
+    return *end == '.';
+}
+
+static int order(const struct part *a, const struct part *b)
+{
+    size_t len = a->stem_len < b->stem_len ? a->stem_len : b->stem_len;
+    int by = memcmp(a->name, b->name, len);
+    if (by == 0)
+        by = (a->stem_len > b->stem_len) - (a->stem_len < b->stem_len);
+    if (by == 0)
+        by = (a->n > b->n) - (a->n < b->n);
+    return by ? by : strcmp(a->suffix, b->suffix);
+}
+
+static int by_set_and_number(const void *a, const void *b)
+{
+    const struct part *x = a, *y = b;
+    int by = order(x, y);
+    return by ? by : (x->k > y->k) - (x->k < y->k);
+}
+
+int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err)
+{
+    struct part *parts = s2s_xcalloc(n_files + 1, sizeof *parts);
+    size_t n = 0;
+    long before = 0, end = 0; /* numbers of the set so far; where they end */
+    int rc = 0;
+    for (size_t i = 0; i < n_files; i++)
+        n += parse_part(&parts[n], files[i]);
+    if (n)
+        qsort(parts, n, sizeof *parts, by_set_and_number);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const struct part *p = &parts[i];
+        bool first = i == 0 || order(p, &parts[i - 1]) != 0;
+        bool last = i + 1 == n || order(p, &parts[i + 1]) != 0;
+        if (first) { /* some count from 0 */
+            before = p->k == 0 ? -1 : 0;
+            end = p->n + (p->k > 0);
+        }
+        long absent = p->k > before + 1 ? before + 1 : last ? p->k + 1 : end;
+        before = p->k;
+        if (absent < end)
+            rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                               "%.*s%0*ld-of-%0*ld%s is missing: %s says that there are %ld",
+                               (int)p->stem_len, p->name, (int)p->n_digits, absent,
+                               (int)p->n_digits, p->n, p->suffix, p->name, p->n);
+    }
+    free(parts);
+    return rc < 0 ? s2s_error_hint(err, rc, "copy the whole folder") : 0;
+}

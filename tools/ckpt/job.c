@@ -258,12 +258,35 @@ static enum ckpt_output same_as(const struct s2s_ckpt *ckpt)
                                                 : TO_TORCH_DIST;
 }
 
+/* Objects that hold tensors which no reader takes; the reader has named each. */
+static int check_lost(const struct job *job, struct s2s_error *err)
+{
+    size_t n_tensors, n, n_lost = 0;
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n), *first = NULL;
+    s2s_ckpt_tensors(job->ckpt, &n_tensors);
+    for (size_t i = 0; i < n; i++) {
+        if (!objects[i].lost || !ckpt_job_is_weight(objects[i].name))
+            continue;
+        first = first ? first : &objects[i];
+        n_lost++;
+    }
+    if (!n_lost || (n_tensors && !job->opt->strict))
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: %s is a %s, of which no tensor is read%s",
+                           s2s_ckpt_path(job->ckpt), first->name, first->lost,
+                           n_tensors ? " (--strict)" : "");
+    return n_tensors ? rc
+                     : s2s_error_hint(err, rc, "save the state_dict() of a module, dense tensors");
+}
+
 static int open_all(struct job *job, struct s2s_error *err)
 {
     int rc = open_one(job, job->opt->in[0], &job->ckpt, err);
     job->others = s2s_xcalloc(job->opt->n_in, sizeof(struct s2s_ckpt *));
     for (size_t i = 1; i < job->opt->n_in && rc == 0; i++)
         rc = open_one(job, job->opt->in[i], &job->others[job->n_others++], err);
+    if (rc == 0)
+        rc = check_lost(job, err);
     if (rc == 0)
         rc = identify_all(job, err);
     if (rc == 0)

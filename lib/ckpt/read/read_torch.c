@@ -104,14 +104,98 @@ static int add_view(struct walk *w, const struct ckpt_view *view)
     return 0;
 }
 
+/* How many nodes are looked at for tensors: a class of the user's may hold anything. */
+enum { LOOK_MAX = 1 << 16 };
+
+static bool holds_storage(const struct ckpt_node *node, int *left, int depth)
+{
+    if (!node || depth > MAX_DEPTH || --*left < 0)
+        return false;
+    if (node->kind == CKPT_PERSID)
+        return true;
+    const bool inner = node->kind == CKPT_RECORD || node->kind == CKPT_DICT ||
+                       node->kind == CKPT_LIST || node->kind == CKPT_TUPLE;
+    for (uint32_t i = 0; inner && i < (node->kind == CKPT_RECORD ? 4 : node->n); i++)
+        if (holds_storage(node->items[i], left, depth + 1))
+            return true;
+    return false;
+}
+
+/* sparse, quantized, nested, without data: torch rebuilds them with functions of these names */
+static bool is_odd_tensor(const struct ckpt_node *class)
+{
+    static const char module[] = "torch._utils", first[] = "_rebuild_";
+    return class->n == sizeof module - 1 && memcmp(class->text, module, class->n) == 0 &&
+           class->len - class->n > sizeof first &&
+           memcmp(class->text + class->n + 1, first, sizeof first - 1) == 0;
+}
+
+/* Tensors in what is no tensor would be lost without a word. */
+static void mark_lost(struct walk *w, struct s2s_ckpt_object *object, const struct ckpt_node *node)
+{
+    const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
+    int left = LOOK_MAX;
+    if (!holds_storage(node, &left, 0) && !(class && is_odd_tensor(class)))
+        return;
+    char *name = class ? s2s_xasprintf("%.*s.%.*s", (int)class->n, class->text,
+                                       (int)(class->len - class->n - 1), class->text + class->n + 1)
+                       : s2s_xstrdup("storage");
+    object->lost = ckpt_arena_text(w->ckpt, name, strlen(name));
+    s2s_warn("ckpt", "%s: a %s, of which no tensor is read", object->name, name);
+    free(name);
+}
+
 static int add_value(struct walk *w, const struct ckpt_node *node)
 {
     struct s2s_ckpt_object *object;
     int rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
                              w->name.len ? w->name.len : 5, w->err);
-    if (rc == 0)
-        object->value = ckpt_node_json(node, &w->left);
-    return rc;
+    if (rc < 0)
+        return rc;
+    object->value = ckpt_node_json(node, &w->left);
+    mark_lost(w, object, node);
+    return 0;
+}
+
+/* A key as Python prints it; tuples of such keys too. */
+static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth)
+{
+    switch (key->kind) {
+    case CKPT_STR:
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        s2s_buf_add(name, key->text, key->len);
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        return true;
+    case CKPT_INT:
+        s2s_buf_printf(name, "%lld", (long long)key->i);
+        return true;
+    case CKPT_BOOL:
+        s2s_buf_puts(name, key->i ? "True" : "False");
+        return true;
+    case CKPT_NONE:
+        s2s_buf_puts(name, "None");
+        return true;
+    case CKPT_FLOAT:
+        s2s_buf_printf(name, "%.17g", key->f);
+        return true;
+    case CKPT_GLOBAL: /* a dtype */
+        s2s_buf_printf(name, "%.*s.%.*s", (int)key->n, key->text, (int)(key->len - key->n - 1),
+                       key->text + key->n + 1);
+        return true;
+    case CKPT_TUPLE:
+        s2s_buf_putc(name, '(');
+        for (uint32_t i = 0; i < key->n; i++) {
+            s2s_buf_puts(name, i ? ", " : "");
+            if (depth > 3 || !put_key(name, key->items[i], depth + 1))
+                return false;
+        }
+        s2s_buf_puts(name, key->n == 1 ? ",)" : ")");
+        return true;
+    default:
+        return false;
+    }
 }
 
 static int walk_node(struct walk *w, const struct ckpt_node *node, int depth);
@@ -122,13 +206,12 @@ static int walk_child(struct walk *w, const struct ckpt_node *key, int64_t index
     size_t len = w->name.len;
     if (len && w->name.data[len - 1] != '/')
         s2s_buf_putc(&w->name, '.');
-    if (key && key->kind == CKPT_STR)
-        s2s_buf_add(&w->name, key->text, key->len);
-    else if (!key || key->kind == CKPT_INT)
-        s2s_buf_printf(&w->name, "%lld", (long long)(key ? key->i : index));
-    else
+    if (!key)
+        s2s_buf_printf(&w->name, "%lld", (long long)index);
+    else if (!put_key(&w->name, key, 0))
         return s2s_error_set(w->err, S2S_E_UNSUPPORTED,
-                             "dict key at byte %zu is neither text nor integer", key->offset);
+                             "dict key at byte %zu is neither text, number nor a tuple of them",
+                             key->offset);
     int rc = walk_node(w, node, depth + 1);
     w->name.len = len;
     w->name.data[len] = 0;

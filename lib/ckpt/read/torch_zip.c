@@ -19,6 +19,17 @@ static int bad_view(const struct ckpt_node *node, const char *what, struct s2s_e
                          what);
 }
 
+static int unknown_dtype(const struct ckpt_node *node, const struct ckpt_node *global,
+                         struct s2s_error *err)
+{
+    if (!global || global->kind != CKPT_GLOBAL)
+        return bad_view(node, "it names no dtype", err);
+    const size_t len = global->len - global->n - 1;
+    return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                         "tensor at byte %zu of its pickle: its dtype %.*s is not read",
+                         node->offset, (int)(len < 40 ? len : 40), global->text + global->n + 1);
+}
+
 /* ('storage', class, key, location, numel) */
 int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, struct s2s_error *err)
 {
@@ -68,6 +79,25 @@ static int check_bounds(const struct ckpt_node *node, struct ckpt_view *view, st
     return 0;
 }
 
+/* Of a conjugated or negated view the storage holds other numbers than the tensor has. */
+static int check_bits(const struct ckpt_node *node, const struct ckpt_node *args, uint32_t at,
+                      struct s2s_error *err)
+{
+    static const char *const bits[] = {"conj", "neg"};
+    const struct ckpt_node *metadata = args->n > at ? args->items[at] : NULL;
+    for (size_t i = 0; i < 2 && metadata && metadata->kind == CKPT_DICT; i++) {
+        const struct ckpt_node *set = ckpt_get(metadata, bits[i]);
+        if (set && !(set->kind == CKPT_BOOL && !set->i)) {
+            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                   "tensor at byte %zu of its pickle: a %s view, whose numbers are "
+                                   "not those of its storage",
+                                   node->offset, i ? "negated" : "conjugated");
+            return s2s_error_hint(err, rc, "save it after resolve_%s()", bits[i]);
+        }
+    }
+    return 0;
+}
+
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err)
 {
     if (!node || node->kind != CKPT_RECORD)
@@ -82,8 +112,10 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
         return bad_view(node, "too few arguments", err);
     enum s2s_dtype dtype = v3 ? dtype_of_global(args->items[6]) : S2S_DTYPE_NONE;
     if (v3 && !dtype)
-        return bad_view(node, "unknown dtype", err);
-    int rc = ckpt_storage_of(args->items[0], view, err);
+        return unknown_dtype(node, args->items[6], err);
+    int rc = check_bits(node, args, v3 ? 7 : 6, err);
+    if (rc == 0)
+        rc = ckpt_storage_of(args->items[0], view, err);
     if (rc < 0)
         return rc;
     if (!view->dtype) { /* untyped: the count is of bytes */

@@ -1,0 +1,61 @@
+# Files of torch.save that are unlike those which checkpoints usually are. Every form that PyTorch itself writes is held against
+# torch.load in tests/oracle/ckpt/check_torch_files.py.
+
+load common
+
+make() { # Python after `from torch_files import *`
+    PYTHONPATH=$ROOT/tests/tools python3 -c "from torch_files import *
+$1"
+}
+
+@test "a view whose numbers are not those of its storage is refused by name" {
+    for bit in conj neg; do
+        make "save('$bit.pt', {'w': tensor(Storage('0', [1, 2]), [2], {'$bit': True})})"
+        exits 1 s2s-ckpt ls $bit.pt
+        says "w: tensor at byte" && says "resolve_$bit()"
+        make "save('$bit.pt', {'w': tensor(Storage('0', [1, 2]), [2], {'$bit': False})})"
+        exits 0 s2s-ckpt ls $bit.pt
+    done
+}
+
+@test "a tensor that is no array of numbers is named, and lost only when that was seen" {
+    make "
+w = tensor(Storage('0', [1, 2]), [2])
+odd = Call('torch._utils', '_rebuild_sparse_tensor', (None, (tensor(Storage('1', [0, 1], 'q', 'LongStorage'), [1, 2]), w, (2,))))
+module = Call('model', 'Net', (), {'_parameters': {'w': w}})
+save('sparse.pt', {'w': w, 's': odd})
+save('meta.pt', {'w': w, 's': Call('torch._utils', '_rebuild_meta_tensor_no_storage', (None, (2,), (1,), False))})
+save('storage.pt', {'w': w, 's': Storage('2', [1, 2])})
+save('module.pt', {'w': w, 's': module})
+save('only.pt', module)
+save('settings.pt', {'w': w, 's': Call('model', 'Settings', (), {'depth': 3})})
+save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
+    for file in sparse:torch._utils._rebuild_sparse_tensor meta:torch._utils._rebuild_meta_tensor_no_storage storage:storage \
+        module:model.Net; do
+        exits 0 s2s-ckpt convert --to safetensors "${file%%:*}.pt" out.safetensors
+        says "s: a ${file#*:}, of which no tensor is read"
+        rm out.safetensors
+        exits 1 s2s-ckpt convert --strict --to safetensors "${file%%:*}.pt" out.safetensors
+        says "(--strict)"
+        [ ! -e out.safetensors ]
+    done
+    for to in safetensors torch_dist hf; do
+        exits 1 s2s-ckpt convert --to $to only.pt out
+        says "value is a model.Net" && says "state_dict()"
+        [ ! -e out ]
+    done
+    for file in settings state; do
+        exits 0 s2s-ckpt convert -q --strict --to safetensors $file.pt $file.safetensors
+    done
+}
+
+@test "dicts of any key that torch reads give names as Python prints the key" {
+    make "
+w = [tensor(Storage(str(k), [k]), [1]) for k in range(6)]
+save('keys.pt', {'a': {(0, 'b'): w[0], True: w[1], None: w[2], 2.5: w[3], -3: w[4], (7,): w[5]}})"
+    exits 0 s2s-ckpt ls keys.pt
+    [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(printf '%s\n' "a.(0, 'b')" a.True a.None a.2.5 a.-3 "a.(7,)" | sort)" ]
+    make "save('class.pt', {'a': {frozenset([1]): tensor(Storage('0', [1]), [1])}})"
+    exits 1 s2s-ckpt ls class.pt
+    says "dict key at byte"
+}

@@ -317,3 +317,71 @@ PY
         exits 0 s2s-ckpt diff hf.safetensors out
     done
 }
+
+@test "tensors that do not fit the others, or are no weights, are refused both ways, all of them named" {
+    write_lib
+    echo '{"model_type": "qwen3_moe", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 3, "hidden_size": 4, "num_hidden_layers": 2, "num_experts": 3, "vocab_size": 5}' >config.json
+    cat >moe.py <<'PY'
+import st
+names = {"model.embed_tokens.weight": (5, 4), "lm_head.weight": (5, 4), "model.norm.weight": (4,)}
+for n in range(2):
+    b = "model.layers.%d." % n
+    names.update({b + "input_layernorm.weight": (4,), b + "post_attention_layernorm.weight": (4,), b + "self_attn.q_proj.weight": (6, 4),
+                  b + "self_attn.k_proj.weight": (3, 4), b + "self_attn.v_proj.weight": (3, 4), b + "self_attn.o_proj.weight": (4, 6), b + "mlp.gate.weight": (3, 4)})
+    for e in range(3):
+        names.update({b + "mlp.experts.%d.%s_proj.weight" % (e, p): (4, 2) if p == "down" else (2, 4) for p in ("gate", "up", "down")})
+PY
+    python3 -c "
+from moe import *
+st.write('good.safetensors', names)
+st.write('bad.safetensors', {**names, 'model.layers.1.self_attn.o_proj.weight': (6, 4), 'model.norm.weight': (5,), 'model.embed_tokens.weight': (5, 7),
+                             'model.layers.0.mlp.experts.1.down_proj.weight': (4, 3)})
+st.write('few.safetensors', {k: v for k, v in names.items() if 'layers.1.mlp.experts.2.' not in k})"
+    sed 's/F32/I32/' good.safetensors >whole.safetensors
+    for few in bad few whole; do
+        rm -rf x
+        exits 1 s2s-ckpt convert --to torch_dist --map qwen_moe --config config.json $few.safetensors x
+        [ ! -e x ]
+        case $few in
+        bad) says "do not fit the others (4)"
+            says "model.layers.1.self_attn.o_proj.weight: shape [6, 4], expected [4, 6]"
+            says "model.norm.weight: shape [5], expected [4] (4 as hidden_size of the configuration says)"
+            says "model.embed_tokens.weight: shape [5, 7], expected [5, 4]"
+            says "model.layers.0.mlp.experts.1.down_proj.weight: shape [4, 3], expected [4, 2]" ;;
+        few) says "experts.2.up_proj.weight" ;;
+        whole) says "dtype I32, expected a floating one" ;;
+        esac
+    done
+    # Megatron's: the last expert of a layer, by the router's rows; a square that is none
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json --layers numbered good.safetensors dist
+    s2s-ckpt convert -q --to safetensors dist m.safetensors
+    python3 - <<'PY'
+import json, struct
+raw = open("m.safetensors", "rb").read(); n = struct.unpack("<Q", raw[:8])[0]
+head = json.loads(raw[8:8 + n])
+fc1, fc2 = ("decoder.layers.1.mlp.experts.experts.linear_fc%d.weight" % k for k in (1, 2))
+proj = "decoder.layers.0.self_attention.linear_proj.weight"
+assert head[fc2]["shape"] == [3, 4, 2] and head[proj]["shape"] == [4, 6]
+def write(path, head):
+    text = json.dumps(head).encode(); text += b" " * (-len(text) % 8)
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + n:])
+write("turned.safetensors", {**head, proj: dict(head[proj], shape=[6, 4])})
+write("two.safetensors", {**head, fc1: dict(head[fc1], shape=[2, 6, 4]), fc2: dict(head[fc2], shape=[2, 4, 3])})
+PY
+    exits 1 s2s-ckpt convert --to hf --config config.json turned.safetensors x
+    says "model.layers.0.self_attn.o_proj.weight (of decoder.layers.0.self_attention.linear_proj.weight): shape [6, 4], expected [4, 6]"
+    exits 1 s2s-ckpt convert --to hf --config config.json two.safetensors x
+    says "wanted but absent (3)"
+    says "model.layers.1.mlp.experts.2.down_proj.weight"
+    [ ! -e x ]
+    # a map of the user's own says shapes too
+    printf 'family mine\na.{N}.w model.layers.{N}.mlp.gate.weight copy [r,7]\n' >mine.map
+    exits 1 s2s-ckpt convert --to torch_dist --map mine.map --config config.json good.safetensors x
+    says "model.layers.0.mlp.gate.weight: shape [3, 4], expected [3, 7]"
+    for wrong in '[r' '[r,]' '[r+]' 'r,7' '[r|7]' '[r,7] [r,7]'; do
+        echo "family mine
+a b copy $wrong" >mine.map
+        exits 1 s2s-ckpt convert --to torch_dist --map mine.map good.safetensors x
+        says "line 2"
+    done
+}

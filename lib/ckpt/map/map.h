@@ -2,7 +2,7 @@
  * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c,
  * map_composites.c, or a file of the user's), one line a rule:
  *
- *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [?]
+ *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?]
  *
  * {N} is the layer's number, {E} the expert's, {a,b} a list, {*} at the end whatever follows (that
  * no rule before has taken). Transforms, all in terms of rows:
@@ -19,7 +19,14 @@
  *
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
  * may be absent. Of several rules of a layer with one Hugging Face name the first is what is
- * written towards Megatron. Other lines ("#" begins a comment):
+ * written towards Megatron.
+ *
+ * A shape is that of the Hugging Face tensor, and checked before anything is written: [H,q], with |
+ * between those of a list's items. A capital letter is one number in the whole model (each "part"
+ * is one of its own), a small letter in the layer; else a number, * for any, or a sum (i+c+n). e is
+ * also how many experts the layer has, H also the hidden_size of the configuration.
+ *
+ * Other lines ("#" begins a comment):
  *
  *   - family NAME: begins a map
  *   - detect [part] NAME.. [!NAME..]: names that a source of this family has, or has not; part: it
@@ -91,6 +98,8 @@ struct ckpt_rule {
     char *megatron, *hf; /* with {N}, {E} and at most one list */
     enum ckpt_transform transform;
     bool optional;
+    char *shape; /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
+    int scope;   /* capital letters of a shape mean the same in rules of one scope */
     int section; /* index in sections; -1: holds for the whole model */
     int group;   /* index in stacks: which stack of layers; -1: none */
 };

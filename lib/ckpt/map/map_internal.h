@@ -72,4 +72,18 @@ void ckpt_map_miss_layers(struct ckpt_map_engine *e);
 int ckpt_map_missed(struct ckpt_map_engine *e);
 void ckpt_map_missed_release(struct ckpt_map_engine *e);
 
+/* ---- do the shapes fit each other? (map_shapes.c) ---- */
+
+/* A tensor under its Hugging Face name. Borrows. */
+struct ckpt_map_shaped {
+    const char *name;
+    enum s2s_dtype dtype;
+    int n_dims;
+    const int64_t *shape;
+};
+/* Of the tensors for which a rule says a shape. SHAPE lists what does not fit, NOTFOUND the experts
+ * that a router wants and that are not there. */
+int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors,
+                          size_t n);
+
 #endif

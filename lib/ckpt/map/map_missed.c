@@ -213,8 +213,9 @@ static void miss_run(struct ckpt_map_engine *e, const char *prefix, int64_t begi
 static bool is_layer(struct ckpt_map_engine *e, int stack, int64_t layer)
 {
     for (size_t i = 0; i < e->map.n_rules; i++)
-        if (e->map.rules[i].group == stack && e->map.rules[i].section >= 0 &&
-            ckpt_map_in_section(e, e->map.rules[i].section, layer))
+        if (e->map.rules[i].group == stack &&
+            (e->map.rules[i].section >= 0 ? ckpt_map_in_section(e, e->map.rules[i].section, layer)
+                                          : is_there(e, source_side(e, &e->map.rules[i]), layer)))
             return true;
     return false;
 }

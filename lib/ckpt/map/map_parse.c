@@ -74,6 +74,7 @@ struct parser {
     struct ckpt_map *map;
     const char *text;
     int depth, n_families; /* of includes: how deep, how many in all */
+    int scope, n_scopes;   /* of the shapes' capital letters */
     ckpt_map_choose *choose;
     void *ctx;
     struct s2s_error *err;
@@ -100,12 +101,14 @@ static int stack_of(struct ckpt_map *map, const char *pattern)
     return (int)map->n_stacks++;
 }
 
-static struct ckpt_rule *add_rule(struct ckpt_map *map, char *megatron, char *hf, int section)
+static struct ckpt_rule *add_rule(struct parser *p, char *megatron, char *hf, int section)
 {
+    struct ckpt_map *map = p->map;
     s2s_grow(&map->rules, map->n_rules, &map->cap_rules, sizeof *map->rules);
     struct ckpt_rule *rule = &map->rules[map->n_rules++];
-    *rule = (struct ckpt_rule){
-        .megatron = megatron, .hf = hf, .section = section, .group = stack_of(map, megatron)};
+    *rule =
+        (struct ckpt_rule){.megatron = megatron, .hf = hf, .section = section, .scope = p->scope};
+    rule->group = stack_of(map, megatron);
     return rule;
 }
 
@@ -130,6 +133,40 @@ static bool is_pattern(const char *word)
         at = close + 1;
     }
     return lists <= 1;
+}
+
+/* "[H,q]", "[q,H|k,H|k,H]": a letter, a number or * an axis, or a sum of them */
+static bool is_shape(const char *word)
+{
+    size_t len = strlen(word);
+    bool wanted = true; /* a letter, a number, or nothing of a scalar */
+    if (len < 2 || word[0] != '[' || word[len - 1] != ']')
+        return false;
+    for (const char *at = word + 1; at < word + len - 1; at++) {
+        const size_t digits = strspn(at, "0123456789");
+        if (strchr("|,+", *at)) {
+            if (wanted && *at != '|')
+                return false;
+            wanted = true;
+        } else if (!wanted || digits > 9 ||
+                   !(digits || isalpha((unsigned char)*at) || *at == '*')) {
+            return false;
+        } else {
+            at += digits ? digits - 1 : 0;
+            wanted = false;
+        }
+    }
+    return !wanted || strpbrk(word, ",+") == NULL;
+}
+
+/* as many shapes as items, or one for all */
+static bool shape_fits(const struct ckpt_rule *rule)
+{
+    const int items = ckpt_map_items(rule->hf);
+    int shapes = 1;
+    for (const char *at = rule->shape; at && (at = strchr(at, '|')); at++)
+        shapes++;
+    return shapes == 1 || shapes == items;
 }
 
 /* what included names begin with: no list, so that one of the name stays the only one */
@@ -193,8 +230,8 @@ static char *first_of(const char *pattern, int item)
  * A rule of a family that has Hugging Face's names on both sides. The first rule of a section for a
  * name is kept; the one that makes the section's own tensor says which name marks it now.
  */
-static void add_mirrored(struct parser *p, char **words, int n, int section, const char *marker,
-                         const struct place *at)
+static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule *kind, int section,
+                         const char *marker, const struct place *at)
 {
     struct ckpt_map *map = p->map;
     struct ckpt_match match = {.layer = 0, .expert = 0, .item = 0};
@@ -213,11 +250,28 @@ static void add_mirrored(struct parser *p, char **words, int n, int section, con
             return;
         }
     char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
-    struct ckpt_rule *rule = add_rule(map, name, hf, section);
+    struct ckpt_rule *rule = add_rule(p, name, hf, section);
     rule->transform = CKPT_MAP_COPY;
-    rule->optional = n == 4;
+    rule->optional = kind->optional;
+    rule->shape = kind->shape ? s2s_xstrdup(kind->shape) : NULL;
     if (rule->group >= 0)
         map->stacks[rule->group].numbered = true;
+}
+
+/* what stands behind the names: TRANSFORM [SHAPE] [?]; the shape is lent by words */
+static bool read_kind(struct ckpt_rule *kind, char **words, int n)
+{
+    const int transform = n >= 3 ? find_transform(words[2]) : -1;
+    *kind = (struct ckpt_rule){.transform = (enum ckpt_transform)transform};
+    for (int i = 3; i < n; i++) {
+        if (!kind->optional && strcmp(words[i], "?") == 0)
+            kind->optional = true;
+        else if (!kind->shape && is_shape(words[i]))
+            kind->shape = words[i];
+        else
+            return false;
+    }
+    return transform >= 0;
 }
 
 static int parse_rule(struct parser *p, char **words, int n, int section, const char *marker,
@@ -226,26 +280,29 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     for (int i = 0; i < 2 && i < n; i++)
         if (!is_pattern(words[i]))
             return s2s_error_set(p->err, S2S_E_FORMAT, "bad pattern \"%s\"", words[i]);
-    int transform = n >= 3 ? find_transform(words[2]) : -1;
-    bool optional = n == 4 && strcmp(words[3], "?") == 0;
-    if (transform < 0 || n > 4 || (n == 4 && !optional))
+    struct ckpt_rule kind;
+    if (!read_kind(&kind, words, n))
         return s2s_error_set(p->err, S2S_E_FORMAT,
-                             "expected MEGATRON-NAME HF-NAME TRANSFORM [?], found \"%s\"",
+                             "expected MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?], found \"%s\"",
                              words[0]);
-    if (at->mirror && transform == CKPT_MAP_AGAIN)
+    if (at->mirror && kind.transform == CKPT_MAP_AGAIN)
         return 0;
     if (at->mirror) {
-        add_mirrored(p, words, n, section, marker, at);
+        add_mirrored(p, words, &kind, section, marker, at);
         return 0;
     }
     char *megatron = s2s_xasprintf("%s%s", at->m_prefix, words[0]);
     char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
-    struct ckpt_rule *rule = add_rule(p->map, megatron, hf, section);
-    rule->transform = (enum ckpt_transform)transform;
-    rule->optional = optional;
-    return lists_fit(rule) ? 0
-                           : s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s",
-                                           words[0], words[1], words[2]);
+    struct ckpt_rule *rule = add_rule(p, megatron, hf, section);
+    rule->transform = kind.transform;
+    rule->optional = kind.optional;
+    rule->shape = kind.shape ? s2s_xstrdup(kind.shape) : NULL;
+    if (!lists_fit(rule))
+        return s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s", words[0],
+                             words[1], words[2]);
+    return shape_fits(rule) ? 0
+                            : s2s_error_set(p->err, S2S_E_FORMAT, "shapes %s do not fit %s",
+                                            rule->shape, words[1]);
 }
 
 static int parse_family(struct parser *p, const char *family, const struct place *at);
@@ -267,6 +324,17 @@ static int include_family(struct parser *p, const char *family, const char *m, c
                  : s2s_error_set(p->err, S2S_E_FORMAT, "bad prefix \"%s\" or \"%s\"", m, h);
     free(m_all);
     free(h_all);
+    return rc;
+}
+
+/* as a model of its own: its shapes are not those of the others */
+static int include_apart(struct parser *p, const char *family, const char *m, const char *h,
+                         const struct place *at)
+{
+    const int outer = p->scope;
+    p->scope = ++p->n_scopes;
+    int rc = include_family(p, family, m, h, at);
+    p->scope = outer;
     return rc;
 }
 
@@ -293,7 +361,7 @@ static int include_part(struct parser *p, char **words, int n, const struct plac
     }
     if (!found && n == 5)
         return 0;
-    return include_family(p, found ? family : first, m, h, at);
+    return include_apart(p, found ? family : first, m, h, at);
 }
 
 static void add_drop(struct parser *p, const char *name, bool hf, const struct place *at)
@@ -302,7 +370,7 @@ static void add_drop(struct parser *p, const char *name, bool hf, const struct p
         return;
     char *dropped = s2s_xasprintf("%s%s", hf ? at->h_prefix : at->m_prefix, name);
     char *none = s2s_xstrdup("");
-    add_rule(p->map, hf ? none : dropped, hf ? dropped : none, -1)->transform = CKPT_MAP_DROP;
+    add_rule(p, hf ? none : dropped, hf ? dropped : none, -1)->transform = CKPT_MAP_DROP;
 }
 
 static void add_section(struct parser *p, const char *name, int *section, char **marker,
@@ -322,8 +390,10 @@ static int parse_line(struct parser *p, char **words, int n, int *section, char 
 {
     if (n == 0 || strcmp(words[0], "detect") == 0)
         return 0;
+    /* a file of the user's may include one family twice, such as two towers */
     if (strcmp(words[0], "include") == 0 && n == 4)
-        return include_family(p, words[1], unquote(words[2]), unquote(words[3]), at);
+        return (p->text && p->depth == 1 ? include_apart : include_family)(
+            p, words[1], unquote(words[2]), unquote(words[3]), at);
     if (strcmp(words[0], "part") == 0 && (n == 4 || n == 5))
         return include_part(p, words, n, at);
     for (int i = 1; i < n && i < 2; i++)
@@ -414,6 +484,7 @@ void ckpt_map_release(struct ckpt_map *map)
     for (size_t i = 0; i < map->n_rules; i++) {
         free(map->rules[i].megatron);
         free(map->rules[i].hf);
+        free(map->rules[i].shape);
     }
     for (size_t i = 0; i < map->n_sections; i++)
         free(map->sections[i]);

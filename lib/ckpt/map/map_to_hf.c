@@ -353,14 +353,27 @@ static int check_whole(struct ckpt_map_engine *e)
             continue;
         if (rule->group < 0 && ckpt_map_in_section(e, rule->section, 0))
             note_absent(e, rule, -1);
-        for (int64_t layer = 0;
-             rule->section >= 0 && rule->group >= 0 && layer < e->n_layers[rule->group]; layer++)
+        for (int64_t layer = 0; rule->group >= 0 && layer < e->n_layers[rule->group]; layer++)
             if (ckpt_map_in_section(e, rule->section, layer))
                 note_absent(e, rule, layer);
     }
     ckpt_map_miss_experts(e);
     ckpt_map_miss_layers(e);
     return ckpt_map_missed(e);
+}
+
+/* ---- do shapes fit? ---- */
+
+static int check_shapes(struct ckpt_map_engine *e)
+{
+    struct ckpt_map_shaped *all = s2s_xcalloc(e->plan->n_targets + 1, sizeof *all);
+    for (size_t i = 0; i < e->plan->n_targets; i++) {
+        const struct s2s_ckpt_target *t = &e->plan->targets[i];
+        all[i] = (struct ckpt_map_shaped){t->name, t->dtype, t->n_dims, t->shape};
+    }
+    int rc = ckpt_map_check_shapes(e, all, e->plan->n_targets);
+    free(all);
+    return rc;
 }
 
 /* ---- all of it ---- */
@@ -377,6 +390,8 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
             rc = make_again(&e, &e.map.rules[i], result);
     if (rc == 0)
         rc = check_whole(&e);
+    if (rc == 0)
+        rc = check_shapes(&e);
     ckpt_map_end(&e, result);
     return rc;
 }

@@ -1,0 +1,399 @@
+/*
+ * Do the shapes of a model fit each other? A rule may say the shape of its Hugging Face tensor in
+ * symbols. What most tensors say a symbol is holds; the others are wrong, and all are named.
+ */
+#include <ctype.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/map/map_internal.h"
+
+enum { SHORT_LIST = 8, CONFIG = 1 << 30 };
+
+/* a tensor under its Hugging Face name, and the rule that knows it */
+struct known {
+    const struct ckpt_map_shaped *tensor;
+    const struct ckpt_rule *rule;
+    const char *shape; /* that of the rule's item: up to "|" or "]" */
+    int64_t layer;
+};
+
+/* what a tensor (NULL: the configuration) says a symbol is */
+struct vote {
+    int scope, group; /* group -1 and layer -1: of the whole model */
+    int64_t layer, value;
+    char symbol;
+    const struct ckpt_map_shaped *tensor;
+    int64_t weight, elsewhere; /* how many say so, and in all layers */
+};
+
+struct voting {
+    struct ckpt_map_engine *e;
+    struct known *known;
+    size_t n_known, cap_known;
+    struct vote *votes;
+    size_t n_votes, cap_votes;
+};
+
+/* ---- which rule ---- */
+
+/* the shape of one item of the rule's list */
+static const char *item_shape(const char *shape, int item)
+{
+    const char *at = shape + 1;
+    for (int i = 0; i < item && strchr(at, '|'); i++)
+        at = strchr(at, '|') + 1;
+    return at;
+}
+
+static void find_rule(struct voting *v, const struct ckpt_map_shaped *tensor)
+{
+    const struct ckpt_map *map = &v->e->map;
+    struct ckpt_match match;
+    for (size_t i = 0; i < map->n_rules; i++) {
+        const struct ckpt_rule *rule = &map->rules[i];
+        if (!rule->shape || !ckpt_map_match(rule->hf, tensor->name, &match) || match.stacked ||
+            !ckpt_map_in_section(v->e, rule->section, match.layer))
+            continue;
+        s2s_grow(&v->known, v->n_known, &v->cap_known, sizeof *v->known);
+        v->known[v->n_known++] = (struct known){
+            tensor, rule, item_shape(rule->shape, match.item < 0 ? 0 : match.item), match.layer};
+        return;
+    }
+}
+
+/* ---- axes: "H,q|..." ---- */
+
+static int count_axes(const char *shape)
+{
+    int n = 0;
+    if (!strchr(",|]", *shape) || *shape == ',')
+        for (n = 1; !strchr("|]", *shape); shape++)
+            n += *shape == ',';
+    return n;
+}
+
+static const char *next_axis(const char *axis)
+{
+    axis += strcspn(axis, ",|]");
+    return axis + (*axis == ',');
+}
+
+/* the axis is one symbol and nothing else */
+static bool is_symbol(const char *axis)
+{
+    return isalpha((unsigned char)axis[0]) && strchr(",|]", axis[1]);
+}
+
+static struct vote vote_of(const struct known *k, char symbol)
+{
+    const bool whole = isupper((unsigned char)symbol) != 0;
+    return (struct vote){.scope = k->rule->scope,
+                         .group = whole ? -1 : k->rule->group,
+                         .layer = whole ? -1 : k->layer,
+                         .symbol = symbol,
+                         .tensor = k->tensor,
+                         .weight = 1};
+}
+
+/* ---- counting ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const struct vote *x = a, *y = b;
+    if (x->scope != y->scope)
+        return x->scope < y->scope ? -1 : 1;
+    if (x->symbol != y->symbol)
+        return x->symbol < y->symbol ? -1 : 1;
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
+    return (x->layer > y->layer) - (x->layer < y->layer);
+}
+
+static int by_number(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_place_and_value(const void *a, const void *b)
+{
+    const struct vote *x = a, *y = b;
+    int order = by_place(a, b);
+    if (order == 0)
+        order = by_number(x->value, y->value);
+    return order ? order
+                 : by_number(x->tensor - (const struct ckpt_map_shaped *)NULL,
+                             y->tensor - (const struct ckpt_map_shaped *)NULL);
+}
+
+/* the same symbol and value in all layers stand together */
+static int by_value(const void *a, const void *b)
+{
+    struct vote x = *(const struct vote *)a, y = *(const struct vote *)b;
+    x.layer = y.layer = -1;
+    const int order = by_place(&x, &y);
+    return order ? order : by_number(x.value, y.value);
+}
+
+static int by_place_and_weight(const void *a, const void *b)
+{
+    const struct vote *x = a, *y = b;
+    int order = by_place(a, b);
+    if (order == 0)
+        order = by_number(y->weight, x->weight);
+    return order ? order : by_number(y->elsewhere, x->elsewhere);
+}
+
+static void add_vote(struct voting *v, const struct vote *vote)
+{
+    s2s_grow(&v->votes, v->n_votes, &v->cap_votes, sizeof *v->votes);
+    v->votes[v->n_votes++] = *vote;
+}
+
+static void add_votes(struct voting *v)
+{
+    const int64_t hidden = ckpt_map_number(v->e, "hidden_size", "hidden_size");
+    for (size_t i = 0; i < v->n_known; i++) {
+        const struct known *k = &v->known[i];
+        const char *axis = k->shape;
+        if (count_axes(k->shape) != k->tensor->n_dims)
+            continue;
+        for (int d = 0; d < k->tensor->n_dims; d++, axis = next_axis(axis)) {
+            if (!is_symbol(axis))
+                continue;
+            struct vote vote = vote_of(k, *axis);
+            vote.value = k->tensor->shape[d];
+            add_vote(v, &vote);
+            if (*axis != 'H' || !hidden)
+                continue;
+            vote.tensor = NULL;
+            vote.weight = CONFIG;
+            vote.value = hidden;
+            add_vote(v, &vote);
+        }
+    }
+}
+
+/* votes become one a value */
+static void unite_votes(struct voting *v)
+{
+    size_t kept = 0;
+    if (v->n_votes)
+        qsort(v->votes, v->n_votes, sizeof *v->votes, by_place_and_value);
+    for (size_t i = 0; i < v->n_votes; i++) {
+        struct vote *last = kept ? &v->votes[kept - 1] : NULL;
+        if (last && by_place(last, &v->votes[i]) == 0 && last->value == v->votes[i].value)
+            last->weight += v->votes[i].weight;
+        else
+            v->votes[kept++] = v->votes[i];
+    }
+    v->n_votes = kept;
+}
+
+/* Those of a place stand together, the heaviest first. Where the tensors of one layer are of two
+ * minds, what the other layers say counts. */
+static void count_votes(struct voting *v)
+{
+    unite_votes(v);
+    if (!v->n_votes)
+        return;
+    qsort(v->votes, v->n_votes, sizeof *v->votes, by_value);
+    for (size_t i = 0, end; i < v->n_votes; i = end) {
+        int64_t all = 0;
+        for (end = i; end < v->n_votes && by_value(&v->votes[i], &v->votes[end]) == 0; end++)
+            all += v->votes[end].weight;
+        for (size_t k = i; k < end; k++)
+            v->votes[k].elsewhere = all;
+    }
+    qsort(v->votes, v->n_votes, sizeof *v->votes, by_place_and_weight);
+}
+
+/* the vote that holds; NULL: nothing says the symbol */
+static const struct vote *winner(const struct voting *v, const struct vote *place)
+{
+    size_t begin = 0, end = v->n_votes;
+    while (begin < end) {
+        const size_t mid = begin + (end - begin) / 2;
+        if (by_place(&v->votes[mid], place) < 0)
+            begin = mid + 1;
+        else
+            end = mid;
+    }
+    return begin < v->n_votes && by_place(&v->votes[begin], place) == 0 ? &v->votes[begin] : NULL;
+}
+
+/* ---- judging ---- */
+
+/* What an axis should be; -1: any. *says: who says so, of a single symbol. */
+static int64_t axis_size(const struct voting *v, const struct known *k, const char *axis,
+                         const struct vote **says)
+{
+    int64_t sum = 0;
+    for (; !strchr(",|]", *axis); axis += *axis == '+') {
+        const struct vote place = vote_of(k, *axis);
+        const struct vote *vote = isalpha((unsigned char)*axis) ? winner(v, &place) : NULL;
+        int64_t number = vote ? vote->value : -1;
+        if (isdigit((unsigned char)*axis))
+            number = strtoll(axis, NULL, 10);
+        if (is_symbol(axis))
+            *says = vote;
+        if (number < 0 || __builtin_add_overflow(sum, number, &sum))
+            return -1;
+        axis += strcspn(axis, "+,|]");
+    }
+    return sum;
+}
+
+static void put_shape(struct s2s_buf *out, const int64_t *shape, int n)
+{
+    s2s_buf_putc(out, '[');
+    for (int d = 0; d < n; d++) {
+        s2s_buf_puts(out, d ? ", " : "");
+        if (shape[d] < 0)
+            s2s_buf_putc(out, '*');
+        else
+            s2s_buf_printf(out, "%lld", (long long)shape[d]);
+    }
+    s2s_buf_putc(out, ']');
+}
+
+/* the source's name, where it is another */
+static void put_origin(struct s2s_buf *out, const struct voting *v, const struct known *k)
+{
+    struct ckpt_match match;
+    if (v->e->to_megatron || !ckpt_map_match(k->rule->hf, k->tensor->name, &match))
+        return;
+    match.item = ckpt_map_items(k->rule->megatron) > match.item ? match.item : 0;
+    match.item = match.item < 0 ? 0 : match.item;
+    char *name = ckpt_map_fill(k->rule->megatron, &match);
+    s2s_buf_printf(out, " (of %s)", name);
+    free(name);
+}
+
+static bool is_floating(enum s2s_dtype dtype)
+{
+    const char *name = s2s_dtype_name(dtype);
+    return name[0] == 'F' || strcmp(name, "BF16") == 0;
+}
+
+/* "NAME (of NAME): shape [1, 2], expected [2, 2] (q is 2 in NAME)", or nothing */
+static char *judge(const struct voting *v, const struct known *k)
+{
+    const struct ckpt_map_shaped *t = k->tensor;
+    const int n = count_axes(k->shape);
+    const struct vote *says = NULL, *blamed = NULL;
+    int64_t want[S2S_MAX_DIMS] = {0};
+    const char *axis = k->shape;
+    bool fits = n == t->n_dims;
+    struct s2s_buf out = S2S_BUF_INIT;
+    if (!is_floating(t->dtype)) {
+        s2s_buf_printf(&out, "%s", t->name);
+        put_origin(&out, v, k);
+        s2s_buf_printf(&out, ": dtype %s, expected a floating one", s2s_dtype_name(t->dtype));
+        return out.data;
+    }
+    for (int d = 0; d < n && d < S2S_MAX_DIMS; d++, axis = next_axis(axis)) {
+        says = NULL;
+        want[d] = axis_size(v, k, axis, &says);
+        if (d < t->n_dims && want[d] >= 0 && want[d] != t->shape[d]) {
+            fits = false;
+            blamed = blamed ? blamed : says;
+        }
+    }
+    if (fits)
+        return NULL;
+    s2s_buf_printf(&out, "%s", t->name);
+    put_origin(&out, v, k);
+    s2s_buf_puts(&out, ": shape ");
+    put_shape(&out, t->shape, t->n_dims);
+    s2s_buf_puts(&out, ", expected ");
+    put_shape(&out, want, n);
+    if (blamed && blamed->tensor != t)
+        s2s_buf_printf(&out, " (%lld as %s says)", (long long)blamed->value,
+                       blamed->tensor ? blamed->tensor->name : "hidden_size of the configuration");
+    return out.data;
+}
+
+static void miss_expert(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                        int64_t expert)
+{
+    const int n = ckpt_map_items(rule->hf);
+    for (int i = 0; i < (n ? n : 1); i++) {
+        const struct ckpt_match match = {.layer = layer, .expert = expert, .item = i};
+        char *name = ckpt_map_fill(rule->hf, &match);
+        ckpt_map_miss(e, name, NULL);
+        free(name);
+    }
+}
+
+/* experts up to as many as "e", the rows of the router */
+static void miss_experts(struct voting *v)
+{
+    struct ckpt_map *map = &v->e->map;
+    for (size_t r = 0; r < map->n_rules; r++) {
+        const struct ckpt_rule *rule = &map->rules[r];
+        const size_t n = (size_t)(rule->group < 0 ? 0 : v->e->n_layers[rule->group]) + 1;
+        if (!rule->shape || !strstr(rule->hf, "{E}"))
+            continue;
+        int64_t *end = s2s_xcalloc(n, sizeof *end), *rows = s2s_xcalloc(n, sizeof *rows);
+        for (size_t i = 0; i < v->n_known; i++) {
+            const struct known *k = &v->known[i];
+            const struct vote place = vote_of(k, 'e'), *said = winner(v, &place);
+            struct ckpt_match match;
+            if (k->rule != rule || k->layer + 1 >= (int64_t)n ||
+                !ckpt_map_match(rule->hf, k->tensor->name, &match))
+                continue;
+            rows[k->layer + 1] = said ? said->value : 0;
+            if (match.expert >= end[k->layer + 1])
+                end[k->layer + 1] = match.expert + 1;
+        }
+        for (size_t at = 0; at < n; at++)
+            for (int64_t expert = end[at]; end[at] && expert < rows[at] && expert < 10000; expert++)
+                miss_expert(v->e, rule, (int64_t)at - 1, expert);
+        free(end);
+        free(rows);
+    }
+}
+
+/* ---- all of it ---- */
+
+static int list_wrong(struct voting *v)
+{
+    char *shown[SHORT_LIST];
+    size_t n = 0;
+    for (size_t i = 0; i < v->n_known; i++) {
+        char *line = judge(v, &v->known[i]);
+        if (line && n < SHORT_LIST) {
+            shown[n] = line;
+        } else if (line) {
+            s2s_log(S2S_LOG_ERROR, "ckpt", "does not fit: %s", line);
+            free(line);
+        }
+        n += line != NULL;
+    }
+    int rc =
+        n ? s2s_error_set(v->e->err, S2S_E_SHAPE, "tensors that do not fit the others (%zu):", n)
+          : 0;
+    for (size_t i = 0; i < n && i < SHORT_LIST; i++) {
+        s2s_error_line(v->e->err, rc, "  %s", shown[i]);
+        free(shown[i]);
+    }
+    return rc;
+}
+
+int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors,
+                          size_t n)
+{
+    struct voting v = {.e = e};
+    for (size_t i = 0; i < n; i++)
+        find_rule(&v, &tensors[i]);
+    add_votes(&v);
+    count_votes(&v);
+    miss_experts(&v);
+    int rc = ckpt_map_missed(e);
+    if (rc == 0)
+        rc = list_wrong(&v);
+    free(v.known);
+    free(v.votes);
+    return rc;
+}

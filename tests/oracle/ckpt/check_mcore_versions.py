@@ -12,11 +12,9 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import torch  # noqa: F401
-except ImportError:
-    sys.exit(77)
-from tool import here, program
+from tool import here, need, program
+
+need("torch")
 
 DTYPES = {"torch.float32": "F32", "torch.bfloat16": "BF16", "torch.float16": "F16", "torch.int64": "I64", "torch.int32": "I32", "torch.uint8": "U8",
           "torch.float64": "F64", "torch.bool": "BOOL"}
@@ -68,11 +66,30 @@ def environment(folder):
     return dict(os.environ, PYTHONWARNINGS="ignore", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1", TORCH_CPP_LOG_LEVEL="ERROR", PYTHONPATH=os.pathsep.join([folder] if folder else []))
 
 
-def work(folder, what, world, cases, tmp):
-    with open(os.path.join(tmp, "cases.json"), "w", encoding="utf-8") as f:
-        json.dump(cases, f)
-    made = subprocess.run([sys.executable, os.path.join(here, "mcore_worker.py"), what, str(world), f.name], capture_output=True, text=True, env=environment(folder))
-    return made.stderr[-1500:] if made.returncode else None
+class Worker:
+    """A process that has imported a release and answers requests to save and load."""
+
+    def __init__(self, folder):
+        self.said = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([sys.executable, os.path.join(here, "mcore_worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.said, text=True, env=environment(folder))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.communicate()
+        self.said.close()
+
+    def __call__(self, *request):
+        """None, or what went wrong"""
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.process.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError):
+            self.said.seek(0)
+            return "the process that works for it has ended: %s" % self.said.read()[-1500:]
 
 
 def listed(path):
@@ -134,7 +151,7 @@ def check_saved(what, path, bad):
     return truth
 
 
-def check_release(folder, release, names, tmp, bad):
+def check_release(work, release, names, tmp, bad):
     sets = {}
     for name in names:
         world, how, other = CASES[name]
@@ -145,7 +162,7 @@ def check_release(folder, release, names, tmp, bad):
             sets.setdefault(world, []).append((name, dict(how, path=os.path.join(tmp, name.replace(" ", "_"))), other))
     n = 0
     for world, cases in sorted(sets.items()):
-        error = work(folder, "save", world, [how for _, how, _ in cases], tmp)
+        error = work("save", world, [how for _, how, _ in cases])
         if error:
             bad.append("%d.%d: %d processes: %s" % (*release, world, error))
             continue
@@ -156,7 +173,7 @@ def check_release(folder, release, names, tmp, bad):
             again.append((what, how["path"], {**how, **other, "rng": not other}))
         for out in (".reshard", ".convert"):
             there = [(what, path, dict(how, path=whole(path + out))) for what, path, how in again if os.path.isdir(path + out)]
-            error = work(folder, "load", world, [how for _, _, how in there], tmp)
+            error = work("load", world, [how for _, _, how in there])
             if error:
                 bad.append("%d.%d: %d processes, what was %s: %s" % (*release, world, out[1:], error))
                 continue
@@ -180,8 +197,8 @@ def main():
     for folder, release in releases:
         if not release:
             continue
-        with tempfile.TemporaryDirectory() as tmp:
-            n += check_release(folder, release, names, tmp, bad)
+        with tempfile.TemporaryDirectory() as tmp, Worker(folder) as work:
+            n += check_release(work, release, names, tmp, bad)
         seen.append("%d.%d" % release)
     if not seen:
         sys.exit(77)

@@ -4,7 +4,6 @@ Exit 0 ok, 1 different, 77 megatron-core is absent."""
 import argparse
 import glob
 import hashlib
-import multiprocessing
 import os
 import re
 import subprocess
@@ -135,8 +134,7 @@ def start(c):
     random.initialize_rng_tracker()
     random.get_cuda_rng_tracker().fork = lambda *a, **k: torch.random.fork_rng(devices=[])
     filesystem_async._process_memory = lambda: 0  # it wants psutil for a log line
-    # its own is kept by a process that is not forked, and so imports everything anew
-    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
+    ranks.keep_results()
     models = []
     for stage in range(c["vpp"] or 1):
         at = stage if c["vpp"] else None

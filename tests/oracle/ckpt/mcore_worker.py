@@ -1,12 +1,12 @@
-"""mcore_worker.py save|load WORLD CASES.json: checkpoints that the megatron-core of PYTHONPATH (0.12 or later) writes or loads on a CPU,
-from WORLD processes. CASES is a list of dicts (see BASE); each names its folder `path`. Beside it PATH.truth.json is written: of every
+"""Checkpoints that the megatron-core of PYTHONPATH (0.12 or later) writes or loads on a CPU. Each line of stdin is a request in JSON,
+["save" or "load", number of processes, cases]; each is answered by a line on stdout, null or what went wrong as a string. Cases are a list of
+dicts (see BASE); each names its folder `path`. Beside it PATH.truth.json is written: of every
 tensor that the models and optimizers hold, put together from the shards in memory, its dtype, shape and SHA-256 (and again with zeros in the
 padding of the optimizer's buckets); and the objects' names."""
 import argparse
 import hashlib
 import json
 import os
-import socket
 import sys
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 import mcore_cpu
+import ranks
 
 BASE = dict(kind="gpt", tp=1, pp=1, ep=1, etp=None, vpp=None, layers=4, bf16=False, optimizer=None, sharding=None, metadata={}, gated=True,
             asynchronous=False, parallel_save=False, tied=False, prefix="", moe_layer_freq=None, wrapped=False,
@@ -65,8 +66,8 @@ def older_libraries():
         filesystem._write_item.__defaults__ = (filesystem.SerializationFormat.TORCH_SAVE,)
 
 
-def start(rank, world, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+def start():
+    """Imports all that the ranks, which are forked, will need."""
     torch.set_num_threads(1)
     mcore_cpu.stand_ins()
     try:
@@ -79,7 +80,6 @@ def start(rank, world, port):
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.synchronize = lambda *a, **k: None
     older_libraries()
-    dist.init_process_group("gloo", rank=rank, world_size=world)
     try:
         import psutil  # noqa: F401
     except ImportError:  # for log lines
@@ -96,6 +96,11 @@ def start(rank, world, port):
     from megatron.core.tensor_parallel import random
     random.initialize_rng_tracker()
     random.get_cuda_rng_tracker().fork = lambda *a, **k: torch.random.fork_rng(devices=[])
+    import megatron.core.dist_checkpointing.strategies.fully_parallel  # noqa: F401
+    import megatron.core.distributed  # noqa: F401
+    import megatron.core.models.gpt.gpt_layer_specs  # noqa: F401
+    mamba_spec()
+    import megatron.core.models.mamba  # noqa: F401
 
 
 def config_of(c):
@@ -346,8 +351,8 @@ def load(c, rank):
     torch.save(shards(state_of(c, models, optimizer)), "%s.%d.shards" % (c["path"], rank))
 
 
-def work(rank, world, port, what, cases):
-    start(rank, world, port)
+def work(rank, what, cases):
+    ranks.keep_results()
     from megatron.core import parallel_state as ps
     with OnCpu():
         for c in cases:
@@ -359,7 +364,6 @@ def work(rank, world, port, what, cases):
                 raise RuntimeError("%s: %s" % (what, c["path"])) from e
             dist.barrier()
             ps.destroy_model_parallel()
-    dist.destroy_process_group()
 
 
 def together(path, world):
@@ -382,15 +386,24 @@ def together(path, world):
     return {"tensors": told(whole), "unpadded": told(unpadded), "objects": sorted(objects)}
 
 
-def main():
-    what, world, cases = sys.argv[1], int(sys.argv[2]), [{**BASE, **c} for c in json.load(open(sys.argv[3], encoding="utf-8"))]
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    torch.multiprocessing.spawn(work, (world, port, what, cases), world, daemon=False)
+def answer(what, world, cases):
+    cases = [{**BASE, **c} for c in cases]
+    try:
+        ranks.together(work, world, what, cases)
+    except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException) as e:
+        return str(e)[-1500:]
     for c in cases:
         with open(c["path"] + ".truth.json", "w", encoding="utf-8") as f:
             json.dump(together(c["path"], world), f)
+
+
+def main():
+    # stdout is for answers alone, whatever a library prints
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    start()
+    for line in sys.stdin:
+        print(json.dumps(answer(*json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Processes of one gloo group. They are forked from the process that calls, which has imported what they need: that is most of what a small
 case costs. The caller itself must be in no group, and have made no threads."""
+import multiprocessing
 import os
 import tempfile
 
@@ -19,3 +20,10 @@ def one(rank, world, store, do, args):
     dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
     do(rank, *args)
     dist.destroy_process_group()
+
+
+def keep_results():
+    """Megatron-Core keeps what its writers report in a process that it does not fork, and which so imports everything anew. In a rank."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+    assert filesystem_async._results_queue is None
+    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()

@@ -22,16 +22,13 @@ $1"
     make "
 w = tensor(Storage('0', [1, 2]), [2])
 odd = Call('torch._utils', '_rebuild_sparse_tensor', (None, (tensor(Storage('1', [0, 1], 'q', 'LongStorage'), [1, 2]), w, (2,))))
-module = Call('model', 'Net', (), {'_parameters': {'w': w}})
 save('sparse.pt', {'w': w, 's': odd})
 save('meta.pt', {'w': w, 's': Call('torch._utils', '_rebuild_meta_tensor_no_storage', (None, (2,), (1,), False))})
 save('storage.pt', {'w': w, 's': Storage('2', [1, 2])})
-save('module.pt', {'w': w, 's': module})
-save('only.pt', module)
+save('only.pt', odd)
 save('settings.pt', {'w': w, 's': Call('model', 'Settings', (), {'depth': 3})})
 save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
-    for file in sparse:torch._utils._rebuild_sparse_tensor meta:torch._utils._rebuild_meta_tensor_no_storage storage:storage \
-        module:model.Net; do
+    for file in sparse:torch._utils._rebuild_sparse_tensor meta:torch._utils._rebuild_meta_tensor_no_storage storage:storage; do
         exits 0 s2s-ckpt convert --to safetensors "${file%%:*}.pt" out.safetensors
         says "s: a ${file#*:}, of which no tensor is read"
         rm out.safetensors
@@ -41,12 +38,28 @@ save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
     done
     for to in safetensors torch_dist hf; do
         exits 1 s2s-ckpt convert --to $to only.pt out
-        says "value is a model.Net" && says "state_dict()"
+        says "value is a torch._utils._rebuild_sparse_tensor" && says "state_dict()"
         [ ! -e out ]
     done
     for file in settings state; do
         exits 0 s2s-ckpt convert -q --strict --to safetensors $file.pt $file.safetensors
     done
+}
+
+@test "tensors inside objects have the names of the objects' parts, those of modules the state_dict's" {
+    make "
+w = [tensor(Storage(str(k), [k]), [1]) for k in range(9)]
+inner = Call('model', 'Part', (), {'_parameters': {'w': w[0], 'none': None}, '_buffers': {}, '_modules': {'gone': None}})
+net = Call('model', 'Net', (), {'_parameters': {'w': w[1]}, '_buffers': {'kept': w[2], 'passing': w[3]}, '_non_persistent_buffers_set': {'passing'},
+                                '_modules': {'part': inner}, 'extra': w[4]})
+save('net.pt', net)
+save('objects.pt', {'net': net, 'pair': Call('model', 'Pair', (w[5], 2)), 'state': Call('model', 'State', (), {'x': {'y': w[6]}, 'n': 3}),
+                    'both': Call('model', 'Slots', (), (None, {'z': w[7]})), 'plain': Call('model', 'Config', (3,), {'depth': 2})})"
+    exits 0 s2s-ckpt ls net.pt
+    [ "$(cut -f1 <<<"$output" | grep -v warning | sort | xargs)" = "kept part.w w" ]
+    exits 0 s2s-ckpt convert -q --strict --to safetensors objects.pt objects.safetensors
+    [ "$(s2s-ckpt ls objects.safetensors | cut -f1 | sort | xargs)" = "both.1.z net.kept net.part.w net.w pair.0 state.x.y" ]
+    s2s-ckpt ls objects.pt 2>/dev/null | cut -f1 | grep -qx plain
 }
 
 @test "dicts of any key that torch reads give names as Python prints the key" {

@@ -57,6 +57,11 @@ listed() {
     listed mp_rank
 }
 
+@test "a pickled module has the tensors that its state_dict has, zip and legacy" {
+    listed module.pt
+    listed legacy_module.pt
+}
+
 @test "ls takes a folder, the folder above it and a trailing slash" {
     s2s-ckpt ls "$DATA/mini_writer" >above
     s2s-ckpt ls "$DATA/mini_writer/iter_0000042/" >folder

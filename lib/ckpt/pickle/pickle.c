@@ -222,6 +222,10 @@ static int op_persid(struct pickle_machine *m)
     struct ckpt_node *id = ckpt_pickle_pop(m);
     if (!id)
         return ckpt_pickle_underflow(m);
+    /* before torch 1.6, ('module', class, file, source) stood for a class */
+    if (id->kind == CKPT_TUPLE && id->n > 1 && ckpt_str_is(id->items[0], "module") &&
+        id->items[1]->kind == CKPT_GLOBAL)
+        return ckpt_pickle_push(m, id->items[1]);
     struct ckpt_node *node = ckpt_pickle_node_of(m, CKPT_PERSID, &id, 1);
     s2s_grow(&m->out->persids, m->out->n_persids, &m->cap_persids, sizeof node);
     m->out->persids[m->out->n_persids++] = node;

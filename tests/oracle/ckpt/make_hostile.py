@@ -195,6 +195,7 @@ torch("legacy_negative", legacy(state(rebuild()), data=struct.pack("<q", -4) + b
 torch("legacy_wraps", legacy(state(rebuild()), data=struct.pack("<q", 1 << 62) + b"\0" * 16), "leaves the file")
 torch("legacy_unknown_key", legacy(state(rebuild()), keys=b"\x80\x02]" + text("9") + b"a."), "no tensor names it")
 torch("legacy_twice", legacy(state(rebuild()), keys=b"\x80\x02](" + text("0") * 2 + b"e.", data=(struct.pack("<q", 4) + b"\0" * 16) * 2), "twice")
+torch("doubles_in_sets", zipped(b"\x80\x02c__builtin__\nset\n](Nq\0e\x85R" + b"".join(b"q" + bytes([i + 1]) + b"0csome\nThing\n(h" + bytes([i + 1]) + b"h" + bytes([i + 1]) + b"tR" for i in range(60)) + b"."), "repeat")
 torch("legacy_short", legacy(state(rebuild()), data=struct.pack("<q", 2) + b"\0" * 8), "its tensor says")
 
 # ---- distributed checkpoints ----

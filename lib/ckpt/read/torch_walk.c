@@ -1,0 +1,331 @@
+/* The tree of a torch.save file: tensors and objects under the names that they have in it. */
+#include "lib/ckpt/read/torch_walk.h"
+
+enum { MAX_DEPTH = 1000, LOOKS = 16 /* at each value, on the average */ };
+
+static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
+int ckpt_torch_by_key(const void *a, const void *b)
+{
+    const struct ckpt_torch_store *x = a, *y = b;
+    return compare_keys(x->key, x->key_len, y->key, y->key_len);
+}
+
+static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
+{
+    struct s2s_ckpt *ckpt = w->ckpt;
+    struct s2s_ckpt_tensor *tensor;
+    struct ckpt_torch_store key = {.key = view->key, .key_len = view->key_len};
+    const struct ckpt_torch_store *store =
+        w->n_stores ? bsearch(&key, w->stores, w->n_stores, sizeof key, ckpt_torch_by_key) : NULL;
+    if (!store)
+        return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
+                             (int)(view->key_len < 40 ? view->key_len : 40), view->key);
+    if (store->len != view->store_len)
+        return s2s_error_set(w->err, S2S_E_FORMAT,
+                             "storage %.*s has %lld bytes, its tensor says %lld",
+                             (int)(view->key_len < 40 ? view->key_len : 40), view->key,
+                             (long long)store->len, (long long)view->store_len);
+    int rc = ckpt_add_tensor(ckpt, &tensor, w->name.data, w->name.len, w->err);
+    if (rc < 0)
+        return rc;
+    int64_t zeros[S2S_MAX_DIMS] = {0};
+    tensor->dtype = view->dtype;
+    tensor->n_dims = view->n_dims;
+    tensor->shape = ckpt_arena_ints(ckpt, view->size, view->n_dims);
+    tensor->n_chunks = 1;
+    tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
+    *tensor->chunks = (struct ckpt_chunk){
+        .offset = ckpt_arena_ints(ckpt, zeros, view->n_dims),
+        .size = tensor->shape,
+        .stride = ckpt_arena_ints(ckpt, view->stride, view->n_dims),
+        .file = w->file,
+        .located = true,
+        .has_crc = store->crc != 0,
+        .crc = store->crc,
+        .store_pos = store->pos,
+        .store_len = store->len,
+        .data = store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype)};
+    return 0;
+}
+
+/* sparse, quantized, nested, without data: torch rebuilds them with functions of these names */
+static bool is_odd_tensor(const struct ckpt_node *node)
+{
+    static const char module[] = "torch._utils", first[] = "_rebuild_";
+    const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
+    return class && class->n == sizeof module - 1 && memcmp(class->text, module, class->n) == 0 &&
+           class->len - class->n > sizeof first &&
+           memcmp(class->text + class->n + 1, first, sizeof first - 1) == 0;
+}
+
+static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
+{
+    struct s2s_ckpt_object *object;
+    int rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
+                             w->name.len ? w->name.len : 5, w->err);
+    if (rc < 0)
+        return rc;
+    object->value = ckpt_node_json(node, &w->left);
+    if (node->kind != CKPT_PERSID && !is_odd_tensor(node))
+        return 0;
+    /* its values would be lost without a word */
+    const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
+    char *name = class ? s2s_xasprintf("%.*s.%.*s", (int)class->n, class->text,
+                                       (int)(class->len - class->n - 1), class->text + class->n + 1)
+                       : s2s_xstrdup("storage");
+    object->lost = ckpt_arena_text(w->ckpt, name, strlen(name));
+    s2s_warn("ckpt", "%s: a %s, of which no tensor is read", object->name, name);
+    free(name);
+    return 0;
+}
+
+/* A key as Python prints it; tuples of such keys too. */
+static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth)
+{
+    switch (key->kind) {
+    case CKPT_STR:
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        s2s_buf_add(name, key->text, key->len);
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        return true;
+    case CKPT_INT:
+        s2s_buf_printf(name, "%lld", (long long)key->i);
+        return true;
+    case CKPT_BOOL:
+        s2s_buf_puts(name, key->i ? "True" : "False");
+        return true;
+    case CKPT_NONE:
+        s2s_buf_puts(name, "None");
+        return true;
+    case CKPT_FLOAT:
+        s2s_buf_printf(name, "%.17g", key->f);
+        return true;
+    case CKPT_GLOBAL: /* a dtype */
+        s2s_buf_printf(name, "%.*s.%.*s", (int)key->n, key->text, (int)(key->len - key->n - 1),
+                       key->text + key->n + 1);
+        return true;
+    case CKPT_TUPLE:
+        s2s_buf_putc(name, '(');
+        for (uint32_t i = 0; i < key->n; i++) {
+            s2s_buf_puts(name, i ? ", " : "");
+            if (depth > 3 || !put_key(name, key->items[i], depth + 1))
+                return false;
+        }
+        s2s_buf_puts(name, key->n == 1 ? ",)" : ")");
+        return true;
+    default:
+        return false;
+    }
+}
+
+static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth);
+
+static const char *shown_name(const struct ckpt_torch_walk *w)
+{
+    return w->name.len ? w->name.data : "tensor";
+}
+
+static int bad_tree(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
+{
+    return s2s_error_set(w->err, S2S_E_FORMAT, "object at byte %zu of the pickle: %s", node->offset,
+                         depth > MAX_DEPTH ? "more than 1000 levels down"
+                                           : "its values repeat without end");
+}
+
+static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t index,
+                      const struct ckpt_node *node, int depth)
+{
+    size_t len = w->name.len;
+    if (len && w->name.data[len - 1] != '/')
+        s2s_buf_putc(&w->name, '.');
+    if (!key)
+        s2s_buf_printf(&w->name, "%lld", (long long)index);
+    else if (!put_key(&w->name, key, 0))
+        return s2s_error_set(w->err, S2S_E_UNSUPPORTED,
+                             "dict key at byte %zu is neither text, number nor a tuple of them",
+                             key->offset);
+    int rc = walk_node(w, node, depth + 1);
+    w->name.len = len;
+    w->name.data[len] = 0;
+    return rc;
+}
+
+/* 1: a tensor stands in node, or below it; 0: none; negative: it cannot be said */
+static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
+{
+    const bool parts = node->kind == CKPT_RECORD || node->kind == CKPT_DICT ||
+                       node->kind == CKPT_LIST || node->kind == CKPT_TUPLE ||
+                       node->kind == CKPT_SET;
+    struct ckpt_view view;
+    if (node->kind == CKPT_PERSID || is_odd_tensor(node))
+        return 1;
+    if (!parts)
+        return 0;
+    if (w->looks_left == 0 || depth > MAX_DEPTH)
+        return bad_tree(w, node, depth);
+    w->looks_left--;
+    int rc = ckpt_view_of(node, &view, w->err);
+    for (uint32_t i = 0; rc == 0 && i < node->n; i++)
+        if (node->items[i]) /* a record may lack parts */
+            rc = holds_tensor(w, node->items[i], depth + 1);
+    return rc;
+}
+
+static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, int depth)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < dict->n; i += 2)
+        rc = walk_child(w, dict->items[i], 0, dict->items[i + 1], depth);
+    return rc;
+}
+
+static int walk_list(struct ckpt_torch_walk *w, const struct ckpt_node *list, int depth)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < list->n; i++)
+        rc = walk_child(w, NULL, i, list->items[i], depth);
+    return rc;
+}
+
+/* ---- objects of classes ---- */
+
+static bool names_key(const struct ckpt_node *set, const struct ckpt_node *key)
+{
+    for (uint32_t i = 0; set && set->kind == CKPT_SET && i < set->n; i++)
+        if (set->items[i]->kind == CKPT_STR && key->kind == CKPT_STR &&
+            set->items[i]->len == key->len && memcmp(set->items[i]->text, key->text, key->len) == 0)
+            return true;
+    return false;
+}
+
+static bool is_module(const struct ckpt_node *node)
+{
+    static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
+    for (int i = 0; i < 3; i++) {
+        const struct ckpt_node *part = ckpt_get(node, parts[i]);
+        if (!part || part->kind != CKPT_DICT)
+            return false;
+    }
+    return true;
+}
+
+/* What torch.nn.Module.state_dict would say: parameters, buffers that are kept, modules in it;
+ * what is None is left out. */
+static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module, int depth)
+{
+    static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
+    const struct ckpt_node *passing = ckpt_get(module, "_non_persistent_buffers_set");
+    int rc = 0;
+    for (int p = 0; p < 3; p++) {
+        const struct ckpt_node *part = ckpt_get(module, parts[p]);
+        for (uint32_t i = 0; rc == 0 && i < part->n; i += 2) {
+            const struct ckpt_node *key = part->items[i], *value = part->items[i + 1];
+            if (value->kind != CKPT_NONE && !(p == 1 && names_key(passing, key)))
+                rc = walk_child(w, key, 0, value, depth);
+        }
+    }
+    return rc;
+}
+
+/* the parts of a record in which there are tensors: contents, state, arguments */
+static int walk_record(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
+{
+    int rc = 0;
+    for (int p = 3; rc == 0 && p > 0; p--) {
+        const struct ckpt_node *part = node->items[p];
+        int holds = part ? holds_tensor(w, part, depth) : 0;
+        if (holds < 0)
+            return holds;
+        if (holds && (part->kind == CKPT_DICT || p == 3 || part->kind == CKPT_TUPLE))
+            rc = part->kind == CKPT_DICT ? walk_dict(w, part, depth) : walk_list(w, part, depth);
+        else if (holds)
+            rc = walk_node(w, part, depth + 1);
+    }
+    return rc;
+}
+
+/* what is neither a tensor nor a list or dict of Python's own */
+static int walk_other(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
+{
+    if (node->kind == CKPT_RECORD && is_module(node))
+        return walk_module(w, node, depth);
+    if ((node->kind != CKPT_RECORD && node->kind != CKPT_SET) || is_odd_tensor(node))
+        return add_value(w, node);
+    int rc = holds_tensor(w, node, depth);
+    if (rc <= 0)
+        return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_value(w, node);
+    return node->kind == CKPT_SET ? walk_list(w, node, depth) : walk_record(w, node, depth);
+}
+
+static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
+{
+    struct ckpt_view view;
+    if (w->left.nodes == 0 || depth > MAX_DEPTH)
+        return bad_tree(w, node, depth);
+    w->left.nodes--;
+    int rc = ckpt_view_of(node, &view, w->err);
+    if (rc)
+        return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_view(w, &view);
+    if (ckpt_is(node, "argparse", "Namespace") && node->items[2] &&
+        node->items[2]->kind == CKPT_DICT)
+        node = node->items[2];
+    if (node->kind == CKPT_DICT)
+        return walk_dict(w, node, depth);
+    if (node->kind == CKPT_LIST || node->kind == CKPT_TUPLE)
+        return walk_list(w, node, depth);
+    return walk_other(w, node, depth);
+}
+
+/* a Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run */
+static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
+{
+    json_t *rest = json_object();
+    int rc = 0;
+    if (root->kind != CKPT_DICT)
+        rc = s2s_error_set(w->err, S2S_E_FORMAT, "a Megatron rank file is a dict, this is not");
+    for (uint32_t i = 0; rc == 0 && i < root->n; i += 2) {
+        const struct ckpt_node *key = root->items[i], *value = root->items[i + 1];
+        if (key->kind != CKPT_STR)
+            continue;
+        char *name = s2s_xstrndup(key->text, key->len);
+        if (strcmp(name, "optimizer") == 0)
+            w->ckpt->n_rank_states += value->kind != CKPT_NONE;
+        size_t digits = strncmp(name, "model", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
+        if (strcmp(name, "model") == 0)
+            rc = walk_node(w, value, 0);
+        else if (digits && name[5 + digits] == 0)
+            rc = walk_child(w, key, 0, value, 0);
+        else
+            json_object_set_new(rest, name, ckpt_node_json(value, &w->left));
+        free(name);
+    }
+    if (!w->ckpt->common)
+        w->ckpt->common = json_object();
+    char *rank = s2s_xstrdup(w->name.len ? w->name.data : "");
+    if (*rank && rank[strlen(rank) - 1] == '/')
+        rank[strlen(rank) - 1] = 0;
+    json_object_set_new(w->ckpt->common, rank, rest);
+    free(rank);
+    return rc;
+}
+
+int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
+                    const struct ckpt_torch_source *source)
+{
+    s2s_buf_puts(&w->name, source->prefix);
+    w->looks_left = w->left.nodes > SIZE_MAX / LOOKS ? SIZE_MAX : w->left.nodes * LOOKS;
+    if (source->model_only)
+        return walk_rank(w, root);
+    struct ckpt_view view;
+    int rc = ckpt_view_of(root, &view, w->err);
+    if (rc > 0)
+        s2s_buf_puts(&w->name, "tensor"); /* a file that is one tensor */
+    return rc < 0 ? rc : walk_node(w, root, 0);
+}

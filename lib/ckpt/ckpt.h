@@ -74,6 +74,9 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
  * differ (these are read). After an error the checkpoint can only be closed.
  */
 int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Of such a checkpoint: is each rank there that its arguments and the other folders speak of, and
+ * are all of one run? NOTFOUND, SHAPE, FORMAT. Nothing is changed. */
+int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /*
  * From now on the checkpoint is one part of its model: the tensors whose names begin with `part`

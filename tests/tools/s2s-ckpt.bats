@@ -962,8 +962,11 @@ EOF
     cp -r "$DATA/mp_rank_dense" dense
     chmod -R u+w dense
     rm -r dense/iter_0000007/mp_rank_01_000
-    exits 1 s2s-ckpt convert --to torch_dist --merge-ranks dense out
-    says "3 rank folders do not make tp 2 x pp 2 x ep 1: some are missing"
+    for command in "verify dense" "convert --to torch_dist --merge-ranks dense out"; do
+        # shellcheck disable=SC2086
+        exits 1 s2s-ckpt $command
+        says "3 rank folders do not make tp 2 x pp 2 x ep 1: some are missing"
+    done
     [ ! -e out ]
     # a stage of another model: its copy of the embedding differs
     rm -r dense/iter_0000007/mp_rank_*
@@ -977,6 +980,33 @@ EOF
     rm -r dense/iter_0000007/mp_rank_*_001
     exits 1 s2s-ckpt convert --to hf dense out
     says "the saved arguments say pipeline_model_parallel_size 2, the rank folders are of 1"
+}
+
+@test "rank folders of two steps, or of two models, are refused" {
+    ranks() { # ITERATION HIDDEN-SIZE of the second
+        rm -rf ranks && mkdir -p ranks/mp_rank_00 ranks/mp_rank_01
+        PYTHONPATH=$ROOT/tests/tools python3 - "$@" <<'EOF'
+import sys
+from torch_files import Call, Storage, save, tensor
+for rank, (step, hidden) in enumerate(((7, 4), map(int, sys.argv[1:]))):
+    args = Call("argparse", "Namespace", (), {"tensor_model_parallel_size": 2, "hidden_size": hidden})
+    save("ranks/mp_rank_%02d/model_optim_rng.pt" % rank, {"args": args, "iteration": step, "model": {
+        "decoder.final_layernorm.weight": tensor(Storage("0", [1, 2, 3, 4]), [4])}})
+EOF
+    }
+    ranks 7 4
+    exits 0 s2s-ckpt verify ranks
+    exits 0 s2s-ckpt convert -q --to torch_dist --merge-ranks ranks out
+    rm -r out
+    for other in "8 4:mp_rank_00 has iteration 7, mp_rank_01 has 8" "7 8:mp_rank_00 has hidden_size 4, mp_rank_01 has 8"; do
+        # shellcheck disable=SC2086
+        ranks ${other%%:*}
+        exits 1 s2s-ckpt verify ranks
+        says "${other#*:}"
+        exits 1 s2s-ckpt convert -q --to torch_dist --merge-ranks ranks out
+        says "${other#*:}"
+        [ ! -e out ]
+    done
 }
 
 @test "a .nemo archive becomes a Parakeet folder, and its names come back" {
@@ -1025,6 +1055,28 @@ import json
 got = json.load(open("silent/config.json"))["encoder_config"]
 assert got["scale_input"] is True and got["attention_bias"] is got["convolution_bias"] is True, got
 assert (got["dropout"], got["dropout_positions"], got["attention_dropout"], got["layerdrop"]) == (0.1, 0.1, 0, 0), got'
+}
+
+@test "a .nemo without configuration is said to give none; tokenizers of several languages keep their names" {
+    mkdir folder && tar -C folder -xf "$DATA/tiny.nemo"
+    echo one >folder/11111111111111111111111111111111_tokenizer.model
+    exits 0 s2s-ckpt convert -q --to hf folder single
+    [ "$(cat single/tokenizer.model)" = one ]
+    echo two >folder/22222222222222222222222222222222_tokenizer.model
+    exits 0 s2s-ckpt convert -q --to hf folder both
+    [ "$(cat both/2*_tokenizer.model)" = two ] && [ "$(cat both/1*_tokenizer.model)" = one ] && [ ! -e both/tokenizer.model ]
+    rm folder/model_config.yaml
+    exits 0 s2s-ckpt convert --to hf folder out
+    says "config.json is not written" && [ ! -e out/config.json ]
+}
+
+@test "the mean of .nemo archives is a .nemo" {
+    s2s-ckpt convert -q --to safetensors "$DATA/tiny.nemo" one.safetensors
+    exits 0 s2s-ckpt average -q "$DATA/tiny.nemo" "$DATA/tiny.nemo" mean.nemo
+    exits 0 s2s-ckpt diff "$DATA/tiny.nemo" mean.nemo
+    exits 0 s2s-ckpt average -q --to safetensors "$DATA/tiny.nemo" mean.nemo mean.safetensors
+    cmp one.safetensors mean.safetensors
+    tar -tf mean.nemo | grep -q model_config.yaml
 }
 
 @test "a model_config.yaml that says otherwise than the weights is refused" {

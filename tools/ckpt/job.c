@@ -250,12 +250,13 @@ static int check_optimizer(const struct job *job, struct s2s_error *err)
     return 0;
 }
 
-static enum ckpt_output same_as(const struct s2s_ckpt *ckpt)
+static enum ckpt_output same_as(const struct job *job)
 {
-    const char *format = s2s_ckpt_format(ckpt);
-    return strncmp(format, "hf", 2) == 0        ? TO_HF
-           : strcmp(format, "safetensors") == 0 ? TO_SAFETENSORS
-                                                : TO_TORCH_DIST;
+    const char *format = s2s_ckpt_format(job->ckpt);
+    return strncmp(format, "hf", 2) == 0                       ? TO_HF
+           : strcmp(format, "safetensors") == 0                ? TO_SAFETENSORS
+           : strcmp(format, "nemo") == 0 && !job->opt->reshard ? TO_NEMO
+                                                               : TO_TORCH_DIST;
 }
 
 /* Objects that hold tensors which no reader takes; the reader has named each. */
@@ -290,7 +291,7 @@ static int open_all(struct job *job, struct s2s_error *err)
     if (rc == 0)
         rc = identify_all(job, err);
     if (rc == 0)
-        job->to = job->opt->to ? job->opt->to : same_as(job->ckpt);
+        job->to = job->opt->to ? job->opt->to : same_as(job);
     if (rc == 0 && job->opt->reshard)
         rc = check_optimizer(job, err);
     return rc;

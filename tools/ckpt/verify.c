@@ -99,6 +99,8 @@ int ckpt_verify(int argc, char **argv, struct s2s_error *err)
     if (rc == 0)
         rc = ckpt_report_begin(&to, &opt.common, ckpt, err);
     if (rc == 0)
+        rc = s2s_ckpt_check_ranks(ckpt, err);
+    if (rc == 0)
         rc = verify_all(ckpt, &counts, err);
     if (rc == 0)
         report(&opt, ckpt, &counts);

@@ -167,6 +167,29 @@ static int find_etp(struct merge *m)
     return 0;
 }
 
+/* Folders of two runs, or of two steps of one. */
+static int check_same_run(const struct merge *m)
+{
+    static const char *const same[] = {"tensor_model_parallel_size", "pipeline_model_parallel_size",
+                                       "expert_model_parallel_size", "num_layers", "hidden_size"};
+    const json_t *first = json_object_get(m->ckpt->common, m->ranks[0].folder);
+    for (size_t i = 1; i < m->n_ranks; i++) {
+        const json_t *own = json_object_get(m->ckpt->common, m->ranks[i].folder);
+        const char *what = "iteration";
+        const json_t *a = json_object_get(first, what), *b = json_object_get(own, what);
+        for (size_t k = 0; (!a || !b || json_equal(a, b)) && k < sizeof same / sizeof *same; k++) {
+            what = same[k];
+            a = json_object_get(args_of(m), what);
+            b = json_object_get(json_object_get(own, "args"), what);
+        }
+        if (json_is_integer(a) && json_is_integer(b) && !json_equal(a, b))
+            return s2s_error_set(m->err, S2S_E_FORMAT, "%s has %s %lld, %s has %lld",
+                                 m->ranks[0].folder, what, (long long)json_integer_value(a),
+                                 m->ranks[i].folder, (long long)json_integer_value(b));
+    }
+    return 0;
+}
+
 static int check_ranks(struct merge *m)
 {
     static const char *const names[3] = {
@@ -178,7 +201,9 @@ static int check_ranks(struct merge *m)
                                  "the saved arguments say %s %lld, the rank folders are of %d",
                                  names[d], (long long)said, m->size[d]);
     }
-    int rc = find_etp(m);
+    int rc = check_same_run(m);
+    if (rc == 0)
+        rc = find_etp(m);
     if (rc < 0)
         return rc;
     if (!is_covered(m, m->etp)) {
@@ -400,18 +425,42 @@ static int merge(struct merge *m)
     return ckpt_seal(m->ckpt, m->err);
 }
 
+static void release(struct merge *m)
+{
+    for (size_t i = 0; i < m->n_stacks; i++) {
+        free(m->stacks[i].prefix);
+        free(m->stacks[i].n);
+    }
+    free(m->stacks);
+    free(m->ranks);
+    free(m->parts);
+}
+
 int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct merge m = {.ckpt = ckpt, .err = err};
     if (strcmp(ckpt->format, "mp_rank") != 0)
         return 0;
     int rc = merge(&m);
-    for (size_t i = 0; i < m.n_stacks; i++) {
-        free(m.stacks[i].prefix);
-        free(m.stacks[i].n);
+    release(&m);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
+}
+
+int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct merge m = {.ckpt = (struct s2s_ckpt *)ckpt, .err = err};
+    if (strcmp(ckpt->format, "mp_rank") != 0)
+        return 0;
+    int rc = list_ranks(&m);
+    if (rc == 0)
+        rc = survey(&m);
+    if (rc == 0)
+        rc = check_ranks(&m);
+    release(&m);
+    /* whole, but not to be merged: no fault of the files */
+    if (rc == S2S_E_UNSUPPORTED) {
+        s2s_error_clear(err);
+        return 0;
     }
-    free(m.stacks);
-    free(m.ranks);
-    free(m.parts);
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }

@@ -98,28 +98,42 @@ static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     return 0;
 }
 
-/* the files of the tokenizer, by the names that they have without NeMo's digests */
+/* "tokenizer.model" of "9a..f_tokenizer.model" in the folder of the model; NULL: it is none */
+static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt_member *member)
+{
+    static const char *const names[] = {"tokenizer.model", "tokenizer.vocab", "vocab.txt"};
+    const char *root = ckpt->root ? ckpt->root : "", *name = member->name + strlen(root);
+    if (!starts(member->name, root) || strchr(name, '/'))
+        return NULL;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        const size_t len = strlen(name), plain = strlen(names[k]);
+        if (ends(name, names[k]) && (len == plain || name[len - plain - 1] == '_'))
+            return names[k];
+    }
+    return NULL;
+}
+
+/* The files of the tokenizer, by the names that they have without NeMo's digests. Where there are
+ * several of a name (a tokenizer for each language) each keeps its own. */
 static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                              struct s2s_error *err)
 {
-    static const char *const names[] = {"tokenizer.model", "tokenizer.vocab", "vocab.txt"};
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
         const struct ckpt_member *member = &ckpt->members[i];
-        const char *root = ckpt->root ? ckpt->root : "", *name = member->name + strlen(root);
+        const char *plain = tokenizer_name(ckpt, member);
+        size_t n = 0;
         char *bytes;
-        if (!starts(member->name, root))
+        for (size_t k = 0; plain && k < ckpt->n_members; k++)
+            n += tokenizer_name(ckpt, &ckpt->members[k]) == plain;
+        if (!plain)
             continue;
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-            size_t len = strlen(name), plain = strlen(names[k]);
-            if (len < plain || strcmp(name + len - plain, names[k]) != 0 || strchr(name, '/') ||
-                (len > plain && name[len - plain - 1] != '_'))
-                continue;
-            rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
-            if (rc == 0)
-                ckpt_side_add(&out->files, names[k], bytes, (size_t)member->span.len_bytes);
-            free(bytes);
-        }
+        rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
+        if (rc == 0)
+            ckpt_side_add(&out->files,
+                          n > 1 ? member->name + strlen(ckpt->root ? ckpt->root : "") : plain,
+                          bytes, (size_t)member->span.len_bytes);
+        free(bytes);
     }
     return rc;
 }
@@ -139,6 +153,9 @@ static int files_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const
         return rc;
     if (texts.config)
         ckpt_side_add_text(&out->files, "config.json", texts.config);
+    else if (!any && starts(out->family, "fastconformer"))
+        s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "
+                         "is; --config takes the model's config.json");
     if (texts.features)
         ckpt_side_add_text(&out->files, "preprocessor_config.json", texts.features);
     if (texts.generation)

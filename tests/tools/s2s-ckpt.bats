@@ -84,6 +84,12 @@ digests() {
 for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t["shape"], t["sha256"])'
 }
 
+# the same with the shapes before flattening, which a safetensors file has
+unflattened() {
+    s2s-ckpt ls --json --sha256 "$1" | python3 -c 'import json,sys
+for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t.get("orig_shape") or t["shape"], t.get("orig_sha256") or t["sha256"])'
+}
+
 # shapes before flattening, which only torch_dist can say
 originals() {
     s2s-ckpt ls --json --sha256 "$1" | python3 -c 'import json,sys
@@ -255,8 +261,9 @@ PY
         exits 0 s2s-ckpt convert -q --to safetensors "$DATA/$name" out.safetensors
         digests "$DATA/$name" >want
         digests out >dist
-        digests out.safetensors >single
         same want dist
+        unflattened "$DATA/$name" >want
+        digests out.safetensors >single
         same want single
     done
 }

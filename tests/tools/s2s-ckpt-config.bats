@@ -321,3 +321,26 @@ PY
     exits 0 s2s-ckpt ls in
     says "not used: run_config.yaml:2:1"
 }
+
+@test "a NeMo 2 checkpoint: weights/ and context/, whose model.yaml and tokenizer count" {
+    bridge llama_gqa_untied
+    mkdir -p nemo/context/nemo_tokenizer
+    mv in/iter_* nemo/weights
+    sed -e 's/^model:/config:/' nemo/weights/run_config.yaml >nemo/context/model.yaml
+    rm nemo/weights/run_config.yaml
+    echo '{"model": {}}' >nemo/context/nemo_tokenizer/tokenizer.json
+    echo '{"not": "the model"}' >nemo/context/nemo_tokenizer/config.json
+    for path in nemo nemo/weights; do
+        rm -rf out
+        exits 0 s2s-ckpt convert --strict --to hf $path out
+        exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
+        [ "$(config '.model_type, .num_attention_heads, .num_key_value_heads, .hidden_act')" = '["llama",6,2,"silu"]' ]
+        same nemo/context/nemo_tokenizer/tokenizer.json out/tokenizer.json
+    done
+    exits 0 s2s-ckpt verify out
+    # Megatron-Bridge's lies in the folder itself
+    mv nemo/context/nemo_tokenizer nemo/weights/tokenizer
+    rm -rf out
+    exits 0 s2s-ckpt convert --strict --to hf nemo out
+    same nemo/weights/tokenizer/tokenizer.json out/tokenizer.json
+}

@@ -1,7 +1,8 @@
 /*
- * What Megatron-Bridge writes beside the tensors, run_config.yaml: its section `model` has the
- * fields of Megatron-Core's TransformerConfig and of the model provider, which say what the
- * arguments of Megatron-LM's scripts say elsewhere, some under other names.
+ * What Megatron-Bridge writes beside the tensors, run_config.yaml, and NeMo 2 in context/ beside
+ * weights/: one section of either has the fields of Megatron-Core's TransformerConfig and of the
+ * model provider, which say what the arguments of Megatron-LM's scripts say elsewhere, some under
+ * other names.
  */
 #include <math.h>
 #include <unistd.h>
@@ -11,7 +12,9 @@
 #include "lib/ckpt/write/side_files.h"
 #include "lib/conf/conf.h"
 
-static const char NAME[] = "run_config.yaml";
+static const struct {
+    const char *name, *section;
+} kinds[] = {{"run_config.yaml", "model"}, {"../context/model.yaml", "config"}};
 
 static const char *function_of(const json_t *model, const char *key)
 {
@@ -124,31 +127,39 @@ static json_t *args_of(const json_t *model)
     return args;
 }
 
-void ckpt_read_run_config(struct s2s_ckpt *ckpt)
+/* Gives a reference; NULL: it cannot be read, which was warned of, or has no such section. */
+static json_t *read_section(const struct s2s_ckpt *ckpt, const char *name, const char *section)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_conf *conf = NULL;
     char *text;
     size_t len;
-    if (json_object_get(ckpt->common, "args") || ckpt->dir_fd < 0 ||
-        faccessat(ckpt->dir_fd, NAME, F_OK, 0) < 0)
-        return;
-    int rc = ckpt_slurp(ckpt->dir_fd, NAME, CKPT_MAX_SIDE_FILE, &text, &len, &err);
+    int rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, &text, &len, &err);
     if (rc == 0) {
-        rc = s2s_conf_parse(&conf, text, len, NAME, S2S_CONF_YAML, &err);
+        rc = s2s_conf_parse(&conf, text, len, name, S2S_CONF_YAML, &err);
         free(text);
     }
     if (rc < 0) {
         s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
-        return;
+        return NULL;
     }
     struct s2s_buf json = S2S_BUF_INIT;
     s2s_conf_dump_json(&json, conf);
     json_t *root = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
-    ckpt->run_args = args_of(json_object_get(root, "model"));
+    json_t *args = args_of(json_object_get(root, section));
     json_decref(root);
     s2s_buf_release(&json);
     s2s_conf_free(conf);
+    return args;
+}
+
+void ckpt_read_run_config(struct s2s_ckpt *ckpt)
+{
+    if (json_object_get(ckpt->common, "args") || ckpt->dir_fd < 0)
+        return;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !ckpt->run_args; i++)
+        if (faccessat(ckpt->dir_fd, kinds[i].name, F_OK, 0) == 0)
+            ckpt->run_args = read_section(ckpt, kinds[i].name, kinds[i].section);
 }
 
 const json_t *ckpt_args(const struct s2s_ckpt *ckpt)

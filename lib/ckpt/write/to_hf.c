@@ -213,6 +213,29 @@ static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     return rc;
 }
 
+/* Tokenizers that Megatron-Bridge and NeMo 2 keep in folders of their own beside the weights. */
+static int files_of_tokenizer(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                              struct s2s_error *err)
+{
+    static const char *const folders[] = {"tokenizer", "../context/nemo_tokenizer"};
+    int rc = 0;
+    if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") != 0 ||
+        (ckpt->part && !ckpt_part_has_words(ckpt->part)))
+        return 0;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && rc == 0; i++) {
+        struct s2s_hf_output found = {.n_parts = 0};
+        rc = ckpt_hf_folder_files(&found, ckpt, folders[i], err);
+        for (size_t k = 0; k < found.files.n && rc == 0; k++) {
+            const struct ckpt_side_file *file = &found.files.v[k];
+            const char *name = file->path + strlen(folders[i]) + 1;
+            if (strcmp(name, "config.json") != 0 && !ends(name, ".yaml"))
+                ckpt_side_add(&out->files, name, file->bytes, file->len);
+        }
+        s2s_hf_release(&found);
+    }
+    return rc;
+}
+
 /* Where a file of a folder goes in the common state. Gives: free. */
 static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
 {
@@ -439,6 +462,8 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     }
     if (rc == 0 && !salm && !nemo) /* what lies beside them describes NeMo's model */
         rc = files_of_source(out, ckpt, err);
+    if (rc == 0 && !salm && *out->family)
+        rc = files_of_tokenizer(out, ckpt, err);
     size_t n = 0;
     for (size_t i = 0; i < out->n_parts && rc == 0; i++) {
         if (options->dtype)

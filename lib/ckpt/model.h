@@ -65,7 +65,7 @@ struct s2s_ckpt {
     size_t n_objects, cap_objects;
     json_t *common;
     json_t *paths;           /* of names in the nested state that was saved (paths.c); NULL: flat */
-    json_t *run_args;        /* what a YAML says in place of common's "args"; NULL */
+    json_t *run_args;        /* "args" from elsewhere than common (ckpt_read_args, .._run_config) */
     struct s2s_blocks arena; /* names, shapes, boxes */
     void *scratch;           /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
     char *piece;             /* some times as much, of s2s_ckpt_stream */
@@ -164,6 +164,9 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Megatron's arguments where they are an object of their own beside the tensors (torch_dcp,
+ * fsdp_dtensor). What cannot be read is warned of. */
+void ckpt_read_args(struct s2s_ckpt *ckpt);
 /* Megatron-Bridge's run_config.yaml or NeMo's ../context/model.yaml, where the common state has no
  * arguments. One that cannot be read is no error: it is warned of. (run_config.c) */
 void ckpt_read_run_config(struct s2s_ckpt *ckpt);

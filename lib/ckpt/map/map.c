@@ -8,12 +8,46 @@
 
 enum { MAX_MAP_FILE = 1 << 20 };
 
+/*
+ * Experts of a live model (Megatron-FSDP saves its names, with the number among all experts):
+ * experts.local_experts.3.linear_fc1.weight of SequentialMLP and experts.linear_fc1.weight3 of
+ * TEGroupedMLP are experts.experts.3.linear_fc1.weight; weight3_w likewise. Takes name.
+ */
+static char *name_expert(char *name)
+{
+    static const char experts[] = "mlp.experts.", local[] = "local_experts.";
+    char *at = strstr(name, experts), *out;
+    if (!at || (at != name && at[-1] != '.'))
+        return name;
+    char *rest = at + strlen(experts);
+    const int n = (int)(rest - name);
+    if (strncmp(rest, local, strlen(local)) == 0) {
+        out = s2s_xasprintf("%.*sexperts.%s", n, name, rest + strlen(local));
+    } else {
+        size_t layer = strcspn(rest, "."); /* linear_fc1 */
+        size_t kind = rest[layer] ? layer + 1 + strcspn(rest + layer + 1, ".0123456789") : layer;
+        size_t digits = strspn(rest + kind, "0123456789");
+        const char *end = rest + kind + digits;
+        if (strncmp(rest, "linear_fc", 9) != 0 || digits == 0 || (*end && *end != '_'))
+            return name;
+        out = s2s_xasprintf("%.*sexperts.%.*s.%.*s%s", n, name, (int)digits, rest + kind, (int)kind,
+                            rest, end);
+    }
+    free(name);
+    return out;
+}
+
 char *ckpt_map_plain_name(const char *name)
 {
     struct s2s_buf out = S2S_BUF_INIT;
     s2s_buf_reserve(&out, strlen(name));
     if (strncmp(name, "state_dict.", 11) == 0)
         name += 11;
+    /* "model" of Megatron's state dict, or "model0" of a virtual pipeline, and a wrapper's module
+     */
+    size_t chunk = strncmp(name, "model", 5) == 0 ? 5 + strspn(name + 5, "0123456789") : 0;
+    if (chunk && strncmp(name + chunk, ".module.", 8) == 0)
+        name += chunk + 1;
     /* a branch of a heterogeneous model: mimo.llm.decoder... */
     if (strncmp(name, "mimo.", 5) == 0)
         name += 5;
@@ -33,7 +67,7 @@ char *ckpt_map_plain_name(const char *name)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strncmp(out.data, parts[i], strlen(parts[i])) == 0)
             memmove(out.data, out.data + 6, strlen(out.data + 6) + 1);
-    return out.data;
+    return name_expert(out.data);
 }
 
 static int by_name(const void *a, const void *b)
@@ -121,8 +155,12 @@ bool ckpt_map_wanted(const struct s2s_ckpt *ckpt)
 
 const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt)
 {
-    static const char *const marks[] = {".linear_qkv.", ".linear_fc1.", ".linear_fc2.",
-                                        "word_embeddings.weight", ".mixer.in_proj.weight.z"};
+    static const char *const marks[] = {".linear_qkv.",
+                                        ".linear_fc1.",
+                                        ".linear_fc2.",
+                                        "word_embeddings.weight",
+                                        ".mixer.in_proj.weight.z",
+                                        ".mixer.in_proj.layer_norm_weight"};
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
     for (size_t i = 0; i < n; i++)

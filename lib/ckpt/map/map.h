@@ -13,6 +13,8 @@
  *   - heads: rows by head (q, k, v) <-> one tensor of all q, all k, all v
  *   - split: equal row ranges <-> that many tensors
  *   - concat: several tensors <-> one, rows behind each other
+ *   - mamba: rows by tensor-parallel rank (z, x, B, C, dt, or x, B, C) <-> all ranks' rows of each
+ *     of these. Nothing towards Megatron
  *   - experts: entry E of axis 0 <-> one tensor an expert (with a list: split as well)
  *   - again: vocab once more, where no other rule has made that Hugging Face name: of a model that
  *     stores what Megatron ties. Nothing towards Megatron
@@ -66,8 +68,9 @@ struct ckpt_map_result {
     size_t n_optimizer;
 };
 
-/* A name without the "module." of wrappers and the "state_dict." (Lightning) or "mimo." in front.
- * Gives: free. */
+/* A name without the "module." of wrappers and what state dicts have in front of it ("model.",
+ * Lightning's "state_dict.", a heterogeneous model's "mimo."); experts as torch_dist has them,
+ * whose number stands behind a live model's local_experts or weight. Gives: free. */
 char *ckpt_map_plain_name(const char *name);
 /* A weight whose name only Megatron gives, or NULL. Lends until the checkpoint is closed. */
 const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
@@ -89,6 +92,7 @@ enum ckpt_transform {
     CKPT_MAP_HEADS,
     CKPT_MAP_SPLIT,
     CKPT_MAP_CONCAT,
+    CKPT_MAP_MAMBA,
     CKPT_MAP_EXPERTS,
     CKPT_MAP_AGAIN,
     CKPT_MAP_DROP,

@@ -58,6 +58,12 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
 /* Heads of a vision tower of that width; 0: unknown. */
 int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width);
 
+/* Goes through the rows of a Mamba mixer's fused tensor (map_mamba.c) section by section, in the
+ * order that Hugging Face has them. SHAPE, NOTFOUND. */
+typedef void ckpt_map_rows(void *ctx, int64_t begin, int64_t n_rows);
+int ckpt_map_mamba(struct ckpt_map_engine *e, const struct ckpt_map_source *source, int64_t rows,
+                   ckpt_map_rows *add, void *ctx);
+
 /* ---- what is missing (map_missed.c) ---- */
 
 /* After n_layers is known. A layer has a section when the source has any of the section's names

@@ -62,8 +62,8 @@ bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char de
 
 static int find_transform(const char *word)
 {
-    static const char *const names[] = {"copy",   "vocab",   "qkv",   "heads", "split",
-                                        "concat", "experts", "again", "drop"};
+    static const char *const names[] = {"copy",   "vocab", "qkv",     "heads", "split",
+                                        "concat", "mamba", "experts", "again", "drop"};
     for (int i = 0; i < 9; i++)
         if (strcmp(word, names[i]) == 0)
             return i;

@@ -198,10 +198,29 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     return 0;
 }
 
-static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
-                      struct ckpt_match match, const struct s2s_ckpt_tensor *t, int64_t layer)
+struct rows_of {
+    struct s2s_ckpt_target *target;
+    const struct view *v;
+};
+
+static void add_section(void *ctx, int64_t begin, int64_t n_rows)
 {
-    struct view v = view_of(t, match.stacked, layer);
+    const struct rows_of *to = ctx;
+    add_rows(to->target, to->v, begin, n_rows);
+}
+
+static int make_mamba(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      const struct ckpt_match *match, const struct ckpt_map_source *source,
+                      const struct view *v)
+{
+    struct rows_of to = {add_target(e, rule->hf, match, v, v->rows), v};
+    return ckpt_map_mamba(e, source, v->rows, add_section, &to);
+}
+
+static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                      struct ckpt_match match, const struct ckpt_map_source *source, int64_t layer)
+{
+    struct view v = view_of(source->tensor, match.stacked, layer);
     if (rule->transform == CKPT_MAP_CONCAT)
         return match.item == 0 ? make_concat(e, rule, match, layer) : 0;
     match.layer = layer;
@@ -215,6 +234,8 @@ static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         return make_heads(e, rule, &match, &v);
     case CKPT_MAP_SPLIT:
         return make_split(e, rule, match, &v);
+    case CKPT_MAP_MAMBA:
+        return make_mamba(e, rule, &match, source, &v);
     case CKPT_MAP_EXPERTS:
         return make_experts(e, rule, match, v);
     default:
@@ -260,11 +281,11 @@ static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source
     int64_t first = match.stacked ? 0 : match.layer;
     int64_t end = match.stacked ? t->shape[0] : match.layer + 1;
     if (match.layer < 0 && !match.stacked)
-        return make_layer(e, rule, match, t, -1);
+        return make_layer(e, rule, match, source, -1);
     if (end > e->n_layers[rule->group])
         e->n_layers[rule->group] = end;
     for (int64_t layer = first; layer < end && rc == 0; layer++)
-        rc = make_layer(e, rule, match, t, layer);
+        rc = make_layer(e, rule, match, source, layer);
     return rc;
 }
 
@@ -278,7 +299,7 @@ static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         return 0;
     result->untied = true;
     s2s_info("ckpt", "%s is tied to %s: written as a copy of it", rule->hf, source->name);
-    return make_layer(e, rule, match, source->tensor, -1);
+    return make_layer(e, rule, match, source, -1);
 }
 
 /* ---- is it whole? ---- */

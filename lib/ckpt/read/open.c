@@ -162,8 +162,10 @@ static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s
         rc = ckpt_seal(ckpt, err);
     if (rc == 0)
         rc = ckpt_read_common(ckpt, err);
-    if (rc == 0)
+    if (rc == 0) {
+        ckpt_read_args(ckpt);
         ckpt_read_run_config(ckpt);
+    }
     return rc;
 }
 

@@ -155,7 +155,7 @@ static json_t *read_section(const struct s2s_ckpt *ckpt, const char *name, const
 
 void ckpt_read_run_config(struct s2s_ckpt *ckpt)
 {
-    if (json_object_get(ckpt->common, "args") || ckpt->dir_fd < 0)
+    if (ckpt_args(ckpt) || ckpt->dir_fd < 0)
         return;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !ckpt->run_args; i++)
         if (faccessat(ckpt->dir_fd, kinds[i].name, F_OK, 0) == 0)

@@ -87,7 +87,7 @@ for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t["shape"
 # the same with the shapes before flattening, which a safetensors file has
 unflattened() {
     s2s-ckpt ls --json --sha256 "$1" | python3 -c 'import json,sys
-for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t.get("orig_shape") or t["shape"], t.get("orig_sha256") or t["sha256"])'
+for t in json.load(sys.stdin)["tensors"]: print(t["name"], t["dtype"], t.get("orig_shape", t["shape"]), t.get("orig_sha256", t["sha256"]))'
 }
 
 # shapes before flattening, which only torch_dist can say

@@ -151,7 +151,8 @@ bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor);
 int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
                            struct s2s_error *err);
 /* The same for the common state, where it is a file (common.pt); of Hugging Face folders:
- * config.json is JSON. */
+ * config.json is JSON. TRUNCATED, NOTFOUND: what Megatron-Core
+ * writes last, or the common state of its folder, is not there. */
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Compares the files of the folder with its manifests (s2s-manifest.json, integrity.json); *n_files
  * is how many were compared. */

@@ -63,6 +63,7 @@ struct s2s_ckpt {
     size_t n_tensors, cap_tensors;
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
+    bool unfinished; /* Megatron-Core's, without the metadata.json that it writes last */
     json_t *common;
     json_t *paths;           /* of names in the nested state that was saved (paths.c); NULL: flat */
     json_t *run_args;        /* "args" from elsewhere than common (ckpt_read_args, .._run_config) */
@@ -155,10 +156,21 @@ void ckpt_archive_release(struct ckpt_archive *archive);
 int ckpt_archive_storage(const struct ckpt_archive *archive, const struct ckpt_view *view,
                          const struct s2s_zip_member **member, struct s2s_error *err);
 
-/* ---- hints of open: both add to a failure and return its rc ---- */
+/* common.pt, where there is one: its CRC-32s, and that its pickle is understood. */
+int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
+
+/* The journal in a folder that is being written (lib/ckpt/write/journal.h). */
+#define CKPT_JOURNAL "s2s-resume"
+
+/* A byte object that holds what older checkpoints have as common.pt. */
+#define CKPT_COMMON_OBJECT "common_state/shard_0_1"
+
+/* ---- hints of open: all add to a failure and return its rc ---- */
 
 int ckpt_hint_file(const char *path, int rc, struct s2s_error *err); /* a part of a checkpoint */
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err); /* one above it */
+/* no file of weights, but a pointer of Git LFS or a web page in its place */
+int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
 
 /* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */
 

@@ -134,3 +134,60 @@ PY
     exits 0 s2s-ckpt cat --json mean w
     says "[3, 4]"
 }
+
+@test "the iteration stays, whether the run's folder was named, that of the iteration, or another name" {
+    A=$DATA/mcore016_gated_pp2dp2_dpreshardable
+    for in in "$A" "$A/iter_0000007" "$A/iter_0000007/"; do
+        rm -rf out
+        exits 0 s2s-ckpt reshard "$in" out
+        [ -d out/iter_0000007 ] && [ "$(cat out/latest_checkpointed_iteration.txt)" = 7 ]
+    done
+    # a folder of any name: what the common state says
+    A=$DATA/mcore016_hybrid_tp2pp2ep2
+    cp -r "$A/iter_0001000" renamed
+    rm -rf out
+    exits 0 s2s-ckpt prune renamed out
+    [ "$(cat out/latest_checkpointed_iteration.txt)" = 1000 ]
+    s2s-ckpt ls --json renamed | grep -q '"iteration": 1000'
+}
+
+@test "a common state that is an object becomes common.pt and stays no object" {
+    # common_state/shard_0_1 as Megatron-Core's newest writer has it: a list of the dict
+    cp -r "$DATA/mini_writer" run
+    chmod -R u+w run
+    python3 - run/iter_0000042 <<'PY'
+import io, struct, sys, zipfile
+folder = sys.argv[1]
+item = io.BytesIO()
+with zipfile.ZipFile(folder + "/common.pt") as old, zipfile.ZipFile(item, "w", zipfile.ZIP_STORED) as new:
+    for name in old.namelist():
+        data = old.read(name)
+        if name.endswith("/data.pkl"):
+            # PROTO, the dict, STOP: a list around it
+            data = data[:2] + b"]" + data[2:-1] + b"a."
+        new.writestr("archive/" + name.split("/", 1)[1], data)
+item = item.getvalue()
+path = folder + "/__0_0.distcp"
+at = len(open(path, "rb").read())
+open(path, "ab").write(item)
+meta = open(folder + "/.metadata", "rb").read()
+old = b"decoder.layers.0.mlp.linear_fc1._extra_state/shard_0_1"
+new = b"common_state/shard_0_1"
+meta = meta.replace(struct.pack("<I", len(old)) + old, struct.pack("<I", len(new)) + new)
+place = b"offset%sX\6\0\0\0lengthJ%s"
+was = place % (b"K\0", struct.pack("<i", 275))
+assert meta.count(was) == 1
+meta = meta.replace(was, place % (b"J" + struct.pack("<i", at), struct.pack("<i", len(item))))
+open(folder + "/.metadata", "wb").write(meta)
+PY
+    rm run/iter_0000042/common.pt
+    exits 0 s2s-ckpt verify run
+    s2s-ckpt ls run | grep -q common_state
+    for command in "reshard" "prune" "convert --to torch_dist"; do
+        rm -rf out
+        exits 0 s2s-ckpt $command run out
+        [ -s out/iter_0000042/common.pt ]
+        exits 0 s2s-ckpt verify out
+        ! s2s-ckpt ls out | grep -q common_state || return 1
+    done
+}

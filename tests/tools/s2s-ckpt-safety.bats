@@ -438,3 +438,45 @@ without_index() {
     exits 1 s2s-ckpt verify folder
     says "config.json:"
 }
+
+@test "unfinished saves and conversions are called so, and what was meant is named" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    cp -r "$DATA/mini_writer" run
+    chmod -R u+w run
+    printf 43 >run/latest_checkpointed_iteration.txt
+    exits 1 s2s-ckpt ls run
+    says "name one that is in it: iter_0000042"
+    printf 42 >run/latest_checkpointed_iteration.txt
+    mv run/iter_0000042/metadata.json .
+    exits 1 s2s-ckpt verify run
+    says "metadata.json is missing"
+    # all is there that a conversion needs, the common state too
+    exits 0 s2s-ckpt convert --to torch_dist run out
+    says "no metadata.json"
+    exits 0 s2s-ckpt verify out
+    same run/iter_0000042/common.pt out/iter_0000042/common.pt
+    mv metadata.json run/iter_0000042/
+    rm run/iter_0000042/common.pt
+    exits 1 s2s-ckpt verify run
+    says "common.pt is missing"
+    mkdir out.s2s-partial
+    cp "$DATA/hf_sharded/"model-* out.s2s-partial
+    touch out.s2s-partial/s2s-resume
+    exits 1 s2s-ckpt verify out.s2s-partial
+    says "an unfinished conversion"
+}
+
+@test "a pointer of Git LFS or a web page in place of weights is named as such" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    cp -r "$DATA/hf_sharded" folder
+    chmod -R u+w folder
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n' >folder/model-00002-of-00003.safetensors
+    cp folder/model-00002-of-00003.safetensors pytorch_model.bin
+    printf '<!DOCTYPE html><html>' >model.safetensors
+    for path in folder folder/model-00002-of-00003.safetensors pytorch_model.bin; do
+        exits 1 s2s-ckpt ls $path
+        says "git lfs pull"
+    done
+    exits 1 s2s-ckpt ls model.safetensors
+    says "a web page"
+}

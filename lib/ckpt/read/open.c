@@ -73,6 +73,8 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
     free(text);
     if (rc == 0)
         rc = enter(ckpt, name, err);
+    if (rc == S2S_E_NOTFOUND)
+        ckpt_hint_folder(ckpt, rc, err); /* the last one that was completed */
     return rc < 0 ? s2s_error_add(err, rc, "%s", TRACKER) : 0;
 }
 
@@ -151,8 +153,15 @@ static bool is_dcp_hf(struct s2s_ckpt *ckpt)
 
 static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s2s_error *err)
 {
-    ckpt->format = strcmp(backend, "torch_dist") == 0 ? "torch_dist" : "dcp";
+    /* torch alone has no common state */
+    ckpt->unfinished = !*backend && has(ckpt, "common.pt");
+    ckpt->format = ckpt->unfinished || strcmp(backend, "torch_dist") == 0 ? "torch_dist" : "dcp";
     ckpt->no_links = true;
+    if (ckpt->unfinished)
+        s2s_warn("ckpt",
+                 "%s: no metadata.json, which Megatron-Core writes last: an unfinished save, or a "
+                 "file was lost",
+                 ckpt->path);
     if (*backend && strcmp(backend, "torch_dist") != 0 && strcmp(backend, "fsdp_dtensor") != 0 &&
         strcmp(backend, "torch_dcp") != 0)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "metadata.json: sharded_backend \"%s\"",
@@ -184,6 +193,10 @@ static bool is_nemo(const struct s2s_ckpt *ckpt)
 static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char backend[64];
+    if (has(ckpt, CKPT_JOURNAL)) {
+        int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
+        return s2s_error_hint(err, refused, "its command with --resume goes on from there");
+    }
     int rc = has(ckpt, TRACKER) ? follow_tracker(ckpt, err) : 0;
     /* NeMo puts one more level */
     if (rc == 0 && !has(ckpt, ".metadata") &&
@@ -263,7 +276,7 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
     }
     rc = s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
                        "%s: neither safetensors, a torch.save file nor a .nemo archive", path);
-    return ckpt_hint_file(path, rc, err);
+    return ckpt_hint_file(path, ckpt_hint_bytes(ckpt, path, rc, err), err);
 }
 
 /* Views may show one element a million times, and a million views one storage: what comes of a
@@ -284,6 +297,23 @@ static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
                : s2s_error_set(err, S2S_E_FORMAT,
                                "%s: tensors and objects of %.3g bytes in files of %lld: absurd",
                                ckpt->path, (double)told, (long long)there);
+}
+
+/* Of one whose folder was named without the one above it: the folder's name says it, or what was
+ * saved. -1: nothing does. */
+static int64_t find_iteration(const struct s2s_ckpt *ckpt)
+{
+    int64_t iteration = -1;
+    char *whole = ckpt->dir_fd >= 0 ? realpath(ckpt->path, NULL) : NULL;
+    const char *name = whole ? strrchr(whole, '/') + 1 : "";
+    const json_t *saved = json_object_get(ckpt->common, "iteration");
+    if (strncmp(name, "iter_", 5) != 0 ||
+        s2s_parse_i64(&iteration, name + 5, 0, INT64_MAX, NULL) < 0)
+        iteration = json_is_integer(saved) && json_integer_value(saved) >= 0
+                        ? (int64_t)json_integer_value(saved)
+                        : -1;
+    free(whole);
+    return iteration;
 }
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)
@@ -314,6 +344,8 @@ int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err
         s2s_error_add(err, rc, "%s", ckpt->path);
     if (rc == 0)
         rc = check_total(ckpt, err);
+    if (rc == 0 && ckpt->iteration < 0)
+        ckpt->iteration = find_iteration(ckpt);
     if (rc < 0) {
         s2s_ckpt_close(ckpt);
         return rc;

@@ -25,6 +25,26 @@ int ckpt_hint_file(const char *path, int rc, struct s2s_error *err)
                           slash ? (int)(slash - path) : 1, slash ? path : ".");
 }
 
+int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err)
+{
+    static const char *const pages[] = {"<!doctype", "<html", "<?xml"};
+    static const char lfs[] = "version https://git-lfs.github.com/";
+    char head[sizeof lfs] = "";
+    int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd >= 0 ? pread(fd, head, sizeof head - 1, 0) : 0;
+    if (fd >= 0)
+        close(fd);
+    head[n > 0 ? n : 0] = 0;
+    if (strcmp(head, lfs) == 0)
+        return s2s_error_hint(err, rc,
+                              "it is a pointer of Git LFS in place of the file: git lfs pull "
+                              "fetches that");
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
+        if (strncasecmp(head, pages[i], strlen(pages[i])) == 0)
+            return s2s_error_hint(err, rc, "it is a web page in place of the file: download again");
+    return rc;
+}
+
 /* has the folder what makes one a checkpoint? */
 static bool is_checkpoint(int at, const char *name)
 {

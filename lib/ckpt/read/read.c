@@ -309,14 +309,29 @@ static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
+int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    if (strncmp(ckpt->format, "hf", 2) == 0)
-        return verify_config(ckpt, err);
     if (ckpt->dir_fd < 0 || !ckpt->no_links || faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) < 0)
         return 0;
     int rc = verify_archive(ckpt, "common.pt", 0, -1, err);
     return rc < 0 ? ckpt_at_name(ckpt, "common.pt", rc, err) : 0;
+}
+
+int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    if (strncmp(ckpt->format, "hf", 2) == 0)
+        return verify_config(ckpt, err);
+    if (ckpt->unfinished)
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "%s: metadata.json is missing, which Megatron-Core writes last: an "
+                             "unfinished save, or a file was lost",
+                             ckpt->path);
+    if (strcmp(ckpt->format, "torch_dist") == 0 && !ckpt_has(ckpt, "common.pt") &&
+        !ckpt_find_object(ckpt, CKPT_COMMON_OBJECT))
+        return s2s_error_set(err, S2S_E_NOTFOUND,
+                             "%s: common.pt is missing, without which Megatron-Core loads nothing",
+                             ckpt->path);
+    return ckpt_verify_common_file(ckpt, err);
 }
 
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)

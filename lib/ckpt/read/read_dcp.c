@@ -378,7 +378,7 @@ static int object_json(struct s2s_ckpt *ckpt, json_t **out, const struct s2s_ckp
 
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "common_state/shard_0_1");
+    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
     if (ckpt_has(ckpt, "common.pt")) {
         struct ckpt_span span;
         int rc = ckpt_find_span(ckpt, "common.pt", &span, err);

@@ -105,7 +105,7 @@ static int read_file(struct s2s_ckpt *ckpt, const char *name, const char *prefix
         return fd;
     int rc = s2s_safetensors_read_header(&st, fd, &data_pos, err);
     if (rc < 0)
-        return s2s_error_add(err, rc, "%s", name);
+        return s2s_error_add(err, ckpt_hint_bytes(ckpt, name, rc, err), "%s", name);
     const char *info = sharded ? s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") : NULL;
     json_t *boxes = info ? json_loads(info, JSON_REJECT_DUPLICATES, NULL) : NULL;
     if (info && !json_is_object(boxes))
@@ -310,7 +310,8 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         struct ckpt_torch_source source = {.file = files[i], .prefix = "", .len_bytes = -1};
-        rc = ckpt_read_torch(ckpt, &source, err);
+        if ((rc = ckpt_read_torch(ckpt, &source, err)) < 0)
+            ckpt_hint_bytes(ckpt, files[i], rc, err);
     }
     if (rc == 0 && map)
         rc = check_index(ckpt, map, 0, "", "", err);

@@ -10,10 +10,11 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/model.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"
 
-#define NAME "s2s-resume"
+#define NAME CKPT_JOURNAL
 
 struct entry {
     char *path; /* below the folder */

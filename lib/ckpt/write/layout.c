@@ -31,11 +31,16 @@ static void begin_file(struct ckpt_layout *layout, size_t *cap, size_t target, i
     layout->start[layout->n_files++] = (struct ckpt_place){target, row};
 }
 
+bool ckpt_layout_keeps(const struct s2s_ckpt_write *how, const char *name)
+{
+    return strcmp(name, CKPT_COMMON_OBJECT) != 0 && (!how->keep_object || how->keep_object(name));
+}
+
 static int64_t object_bytes(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how)
 {
     int64_t bytes = 0;
     for (size_t i = 0; i < ckpt->n_objects; i++)
-        if (!how->keep_object || how->keep_object(ckpt->objects[i].name))
+        if (ckpt_layout_keeps(how, ckpt->objects[i].name))
             bytes +=
                 (ckpt->objects[i].len_bytes > 0 ? ckpt->objects[i].len_bytes : 0) + ARCHIVE_BYTES;
     return bytes;

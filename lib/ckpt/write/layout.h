@@ -22,6 +22,9 @@ void ckpt_layout_make(struct ckpt_layout *layout, const struct s2s_ckpt_plan *pl
                       const struct s2s_ckpt_write *how);
 void ckpt_layout_release(struct ckpt_layout *layout);
 
+/* Does the byte object come along? The one that is the common state does not: that becomes
+ * common.pt, which all releases read, and the two could differ. */
+bool ckpt_layout_keeps(const struct s2s_ckpt_write *how, const char *name);
 /* What Megatron-Core flattened is stored flattened. */
 bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target);
 /* Rows between which a target may be cut; 1 when it is never cut. */

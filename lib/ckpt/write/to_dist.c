@@ -103,7 +103,7 @@ static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_objects && rc == 0; i++) {
         const struct s2s_ckpt_object *object = &ckpt->objects[i];
-        if (how->keep_object && !how->keep_object(object->name))
+        if (!ckpt_layout_keeps(how, object->name))
             continue;
         if (!object->file) {
             rc = s2s_dist_write_object(writer, object->name, object->value, err);
@@ -275,7 +275,7 @@ static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
 static int copy_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const json_t *metadata,
                        struct s2s_error *err)
 {
-    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "common_state/shard_0_1");
+    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
     struct ckpt_common_change change = {.key = metadata ? "content_metadata" : NULL,
                                         .value = metadata};
     struct s2s_buf had = S2S_BUF_INIT;
@@ -285,7 +285,7 @@ static int copy_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const json_t 
     if (faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
         char *text = NULL;
         size_t len = 0;
-        rc = s2s_ckpt_verify_common(ckpt, err);
+        rc = ckpt_verify_common_file(ckpt, err);
         if (rc == 0)
             rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
         if (rc == 0)

@@ -385,3 +385,31 @@ a b copy $wrong" >mine.map
         says "line 2"
     done
 }
+
+@test "a configuration that is not this model's is noticed: heads, vocabulary, layers, an output matrix that is no copy" {
+    M=$ROOT/tests/oracle/models/llama_gqa_untied
+    write_lib
+    for wrong in '.num_key_value_heads=1;not 6 heads and 1 groups' '.num_attention_heads=3;not 3 heads and 2 groups' \
+        '.vocab_size=1000;rows for a vocabulary of 1000' '.num_hidden_layers=1;the configuration says 1 layers, the checkpoint has'; do
+        jq "${wrong%%;*}" "$M/config.json" >config.json
+        exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x
+        says "${wrong#*;}"
+        [ ! -e x ]
+    done
+    python3 -c "import st; st.rename('$M/model.safetensors', 'tied.safetensors', lambda k: None if k == 'lm_head.weight' else k)"
+    exits 1 s2s-ckpt convert --to torch_dist --map llama --config "$M/config.json" tied.safetensors x
+    says "wanted but absent (1)"
+    says "lm_head.weight"
+    jq '.tie_word_embeddings=true' "$M/config.json" >config.json
+    exits 0 s2s-ckpt convert --to torch_dist --map llama --config config.json tied.safetensors dist
+    exits 0 s2s-ckpt convert --to safetensors dist m.safetensors
+    exits 0 s2s-ckpt convert --to hf --config config.json m.safetensors x
+    exits 1 s2s-ckpt convert --to hf --config "$M/config.json" m.safetensors y
+    says "lm_head.weight (of output_layer.weight)"
+    # padding that is kept is words to transformers
+    exits 0 s2s-ckpt convert --to torch_dist --map llama --pad-vocab 64 --config "$M/config.json" "$M" padded
+    exits 0 s2s-ckpt convert --to hf --keep-vocab-padding padded z
+    rows=$(s2s-ckpt ls --json z | jq '.tensors[] | select(.name == "lm_head.weight") | .shape[0]')
+    [ "$rows" -gt "$(jq .vocab_size "$M/config.json")" ]
+    [ "$(jq .vocab_size z/config.json)" -eq "$rows" ]
+}

@@ -190,6 +190,41 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
     return number > 0 && number < 1 << 30 ? number : 0;
 }
 
+/* 1 the arguments say that words and outputs have one matrix, 0 that they have not, -1 neither */
+static int args_tied(const json_t *args)
+{
+    const json_t *untied = json_object_get(args, "untie_embeddings_and_output_weights");
+    const json_t *shared = json_object_get(args, "share_embeddings_and_output_weights");
+    if (json_is_boolean(untied))
+        return json_is_false(untied);
+    return json_is_boolean(shared) ? json_is_true(shared) : -1;
+}
+
+static int config_tied(const json_t *config)
+{
+    const json_t *tied = json_object_get(config, "tie_word_embeddings");
+    const json_t *inner = json_object_get(config, "text_config");
+    inner = inner ? inner : json_object_get(config, "llm_config");
+    if (json_is_boolean(json_object_get(inner, "tie_word_embeddings")))
+        tied = json_object_get(inner, "tie_word_embeddings");
+    return json_is_boolean(tied) ? json_is_true(tied) : -1;
+}
+
+bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    if (!rule->tied)
+        return rule->optional;
+    int tied = e->to_megatron ? -1 : args_tied(e->args);
+    if (tied < 0)
+        tied = config_tied(e->config);
+    /* an output that Hugging Face's model never ties may be a copy of the words */
+    for (size_t i = 0; i < e->map.n_rules && tied == 0 && !e->to_megatron; i++)
+        if (e->map.rules[i].transform == CKPT_MAP_AGAIN &&
+            strcmp(e->map.rules[i].hf, rule->hf) == 0 && args_tied(e->args) != 0)
+            tied = 1;
+    return tied != 0;
+}
+
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
 {
     static const char *const marks[] = {"vision", "radio",   "modality",

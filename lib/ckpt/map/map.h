@@ -2,7 +2,7 @@
  * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c,
  * map_composites.c, or a file of the user's), one line a rule:
  *
- *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?]
+ *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?|?tied]
  *
  * {N} is the layer's number, {E} the expert's, {a,b} a list, {*} at the end whatever follows (that
  * no rule before has taken). Transforms, all in terms of rows:
@@ -20,7 +20,8 @@
  *     stores what Megatron ties. Nothing towards Megatron
  *
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
- * may be absent. Of several rules of a layer with one Hugging Face name the first is what is
+ * may be absent, "?tied" what may be unless the arguments or the configuration say that words are
+ * not tied. Of several rules of a layer with one Hugging Face name the first is what is
  * written towards Megatron.
  *
  * A shape is that of the Hugging Face tensor, and checked before anything is written: [H,q], with |
@@ -101,11 +102,11 @@ enum ckpt_transform {
 struct ckpt_rule {
     char *megatron, *hf; /* with {N}, {E} and at most one list */
     enum ckpt_transform transform;
-    bool optional;
-    char *shape; /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
-    int scope;   /* capital letters of a shape mean the same in rules of one scope */
-    int section; /* index in sections; -1: holds for the whole model */
-    int group;   /* index in stacks: which stack of layers; -1: none */
+    bool optional, tied; /* tied: only where words are */
+    char *shape;         /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
+    int scope;           /* capital letters of a shape mean the same in rules of one scope */
+    int section;         /* index in sections; -1: holds for the whole model */
+    int group;           /* index in stacks: which stack of layers; -1: none */
 };
 
 /* Layers are numbered within a stack. */

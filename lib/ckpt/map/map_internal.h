@@ -52,6 +52,9 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key);
+/* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
+ * none in common with it. */
+bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 /* Is this stack of layers (a Megatron prefix) a tower beside a language model? What configurations
  * say of layers then holds for the language model only. */
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
@@ -74,6 +77,8 @@ bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t l
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);
 void ckpt_map_miss_experts(struct ckpt_map_engine *e);
 void ckpt_map_miss_layers(struct ckpt_map_engine *e);
+/* SHAPE: more layers than the configuration or the arguments say. */
+int ckpt_map_check_layers(struct ckpt_map_engine *e);
 /* NOTFOUND with the whole list, if there is one. */
 int ckpt_map_missed(struct ckpt_map_engine *e);
 void ckpt_map_missed_release(struct ckpt_map_engine *e);

@@ -220,6 +220,19 @@ static bool is_layer(struct ckpt_map_engine *e, int stack, int64_t layer)
     return false;
 }
 
+int ckpt_map_check_layers(struct ckpt_map_engine *e)
+{
+    const int64_t said = ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    for (size_t k = 0; k < e->map.n_stacks && said; k++)
+        if (!ckpt_map_is_tower(e, e->map.stacks[k].prefix) && e->n_layers[k] > said)
+            return s2s_error_set(e->err, S2S_E_SHAPE,
+                                 "%s%lld: the configuration says %lld layers, the checkpoint has "
+                                 "%lld",
+                                 e->map.stacks[k].prefix, (long long)said, (long long)said,
+                                 (long long)e->n_layers[k]);
+    return 0;
+}
+
 /* layers are numbered from 0 without gaps, up to the number that the configuration or the arguments
  * say */
 void ckpt_map_miss_layers(struct ckpt_map_engine *e)

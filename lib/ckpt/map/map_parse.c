@@ -253,6 +253,7 @@ static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule 
     struct ckpt_rule *rule = add_rule(p, name, hf, section);
     rule->transform = CKPT_MAP_COPY;
     rule->optional = kind->optional;
+    rule->tied = kind->tied;
     rule->shape = kind->shape ? s2s_xstrdup(kind->shape) : NULL;
     if (rule->group >= 0)
         map->stacks[rule->group].numbered = true;
@@ -264,12 +265,14 @@ static bool read_kind(struct ckpt_rule *kind, char **words, int n)
     const int transform = n >= 3 ? find_transform(words[2]) : -1;
     *kind = (struct ckpt_rule){.transform = (enum ckpt_transform)transform};
     for (int i = 3; i < n; i++) {
-        if (!kind->optional && strcmp(words[i], "?") == 0)
+        if (!kind->optional && (strcmp(words[i], "?") == 0 || strcmp(words[i], "?tied") == 0)) {
             kind->optional = true;
-        else if (!kind->shape && is_shape(words[i]))
+            kind->tied = words[i][1] != 0;
+        } else if (!kind->shape && is_shape(words[i])) {
             kind->shape = words[i];
-        else
+        } else {
             return false;
+        }
     }
     return transform >= 0;
 }
@@ -282,9 +285,9 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
             return s2s_error_set(p->err, S2S_E_FORMAT, "bad pattern \"%s\"", words[i]);
     struct ckpt_rule kind;
     if (!read_kind(&kind, words, n))
-        return s2s_error_set(p->err, S2S_E_FORMAT,
-                             "expected MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?], found \"%s\"",
-                             words[0]);
+        return s2s_error_set(
+            p->err, S2S_E_FORMAT,
+            "expected MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?|?tied], found \"%s\"", words[0]);
     if (at->mirror && kind.transform == CKPT_MAP_AGAIN)
         return 0;
     if (at->mirror) {
@@ -296,6 +299,7 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     struct ckpt_rule *rule = add_rule(p, megatron, hf, section);
     rule->transform = kind.transform;
     rule->optional = kind.optional;
+    rule->tied = kind.tied;
     rule->shape = kind.shape ? s2s_xstrdup(kind.shape) : NULL;
     if (!lists_fit(rule))
         return s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s", words[0],

@@ -392,6 +392,8 @@ int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shape
     miss_experts(&v);
     int rc = ckpt_map_missed(e);
     if (rc == 0)
+        rc = ckpt_map_check_layers(e);
+    if (rc == 0)
         rc = list_wrong(&v);
     free(v.known);
     free(v.votes);

@@ -8,7 +8,7 @@ const char ckpt_map_tables[] =
     "detect decoder.layers.{N}.mixer.A_log\n"
     "numbered decoder.layers.\n"
     "embedding.word_embeddings.weight   backbone.embeddings.weight   vocab [V,H]\n"
-    "output_layer.weight                lm_head.weight               vocab [V,H] ?\n"
+    "output_layer.weight                lm_head.weight               vocab [V,H] ?tied\n"
     "embedding.word_embeddings.weight   lm_head.weight               again ?\n"
     "decoder.final_norm.weight          backbone.norm_f.weight       copy [H]\n"
     "decoder.final_layernorm.weight     backbone.norm_f.weight       copy [H]\n"
@@ -185,7 +185,7 @@ const char ckpt_map_tables[] =
 
     "family decoder_ends\n"
     "embedding.word_embeddings.weight   model.embed_tokens.weight   vocab [V,H]\n"
-    "output_layer.weight                lm_head.weight              vocab [V,H] ?\n"
+    "output_layer.weight                lm_head.weight              vocab [V,H] ?tied\n"
     "decoder.final_layernorm.weight     model.norm.weight           copy [H]\n"
     "decoder.final_norm.weight          model.norm.weight           copy [H]\n"
     "drop rotary_pos_emb.inv_freq\n"

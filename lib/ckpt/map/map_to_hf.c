@@ -289,13 +289,22 @@ static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source
     return rc;
 }
 
+/* an output matrix that is said to be no copy */
+static bool is_wanted(const struct ckpt_map_engine *e, const char *hf)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++)
+        if (e->map.rules[i].tied && strcmp(e->map.rules[i].hf, hf) == 0)
+            return !ckpt_map_is_optional(e, &e->map.rules[i]);
+    return false;
+}
+
 /* transformers' NemotronH never ties: without its own output matrix it would begin at random */
 static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       struct ckpt_map_result *result)
 {
     struct ckpt_match match = {.layer = -1, .expert = -1, .item = -1};
     const struct ckpt_map_source *source = ckpt_map_find(e, rule->megatron);
-    if (!source || has_target(e, rule->hf))
+    if (!source || has_target(e, rule->hf) || is_wanted(e, rule->hf))
         return 0;
     result->untied = true;
     s2s_info("ckpt", "%s is tied to %s: written as a copy of it", rule->hf, source->name);
@@ -369,8 +378,8 @@ static int check_whole(struct ckpt_map_engine *e)
         qsort(e->made, e->n_made, sizeof *e->made, by_text);
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
-        if (rule->optional || rule->transform == CKPT_MAP_DROP || ckpt_map_is_open(rule->hf) ||
-            is_second(e, i))
+        if (ckpt_map_is_optional(e, rule) || rule->transform == CKPT_MAP_DROP ||
+            rule->transform == CKPT_MAP_AGAIN || ckpt_map_is_open(rule->hf) || is_second(e, i))
             continue;
         if (rule->group < 0 && ckpt_map_in_section(e, rule->section, 0))
             note_absent(e, rule, -1);

@@ -108,6 +108,10 @@ static int back_vocab(struct ckpt_map_engine *e, struct part *part, const struct
     int64_t rows = rows_of(t), multiple = e->request->vocab_multiple, padded = rows;
     if (t->n_dims != 2)
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: is no matrix", t->name);
+    const int64_t vocab = ckpt_map_number(e, "vocab_size", "vocab_size");
+    if (vocab > rows)
+        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows for a vocabulary of %lld", t->name,
+                             (long long)rows, (long long)vocab);
     if (multiple > 0 && rows % multiple)
         padded = rows + multiple - rows % multiple;
     set_shape(part, t, padded);
@@ -115,6 +119,23 @@ static int back_vocab(struct ckpt_map_engine *e, struct part *part, const struct
     if (padded > rows)
         add_piece(part)->size[0] = (padded - rows) * t->shape[1];
     return 0;
+}
+
+/* heads and their size, where the configuration says them */
+static int check_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *q,
+                       const struct s2s_ckpt_tensor *k, int64_t groups)
+{
+    const int64_t heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    const int64_t said = ckpt_map_number(e, "head_dim", "kv_channels");
+    const int64_t dim = said ? said : rows_of(k) / groups;
+    if (rows_of(k) == groups * dim && (!heads || rows_of(q) == heads * dim))
+        return 0;
+    return s2s_error_set(
+        e->err, S2S_E_SHAPE,
+        "%s: %lld rows (k: %lld) are not %lld heads and %lld groups of %lld, which "
+        "the configuration says",
+        q->name, (long long)rows_of(q), (long long)rows_of(k), (long long)heads, (long long)groups,
+        (long long)dim);
 }
 
 static int back_qkv(struct ckpt_map_engine *e, struct part *part,
@@ -139,6 +160,8 @@ static int back_qkv(struct ckpt_map_engine *e, struct part *part,
         return s2s_error_set(
             e->err, S2S_E_SHAPE, "%s: %lld rows (k: %lld, v: %lld) are not %lld groups", q->name,
             (long long)rows_of(q), (long long)rows_of(k), (long long)rows_of(v), (long long)groups);
+    if ((rc = check_heads(e, q, k, groups)) < 0)
+        return rc;
     set_shape(part, q, rows_of(q) + 2 * rows_of(k));
     int64_t of_q = rows_of(q) / groups, of_k = rows_of(k) / groups;
     for (int64_t g = 0; g < groups; g++) {
@@ -459,7 +482,7 @@ static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
         for (int k = 0; k < n; k++)
             if (items[k])
                 items[k]->used = true; /* nothing that is missing is meant by it */
-        if (found < n && (found || !rule->optional))
+        if (found < n && (found || !ckpt_map_is_optional(e, rule)))
             note_absent(e, rule, layer);
     }
 }

@@ -316,7 +316,33 @@ static bool set_untied(json_t *config)
     return changed;
 }
 
-static void follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, bool untied)
+/* rows past the vocabulary were kept: to transformers they are words */
+static bool set_vocab(json_t *config, int64_t rows)
+{
+    static const char *const inner[] = {"text_config", "llm_config"};
+    const json_t *said = json_object_get(config, "vocab_size");
+    bool changed = json_is_integer(said) && json_integer_value(said) < rows;
+    if (changed)
+        json_object_set_new(config, "vocab_size", json_integer(rows));
+    for (int k = 0; k < 2; k++)
+        if (json_is_object(json_object_get(config, inner[k])))
+            changed |= set_vocab(json_object_get(config, inner[k]), rows);
+    return changed;
+}
+
+/* rows of the matrix of words; 0: there is none */
+static int64_t vocab_rows(const struct s2s_hf_output *out)
+{
+    const struct s2s_ckpt_plan *plan = &out->parts[0].plan;
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (ends(plan->targets[i].name, ".embed_tokens.weight") ||
+            ends(plan->targets[i].name, "backbone.embeddings.weight"))
+            return plan->targets[i].shape[0];
+    return 0;
+}
+
+static void follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, bool untied,
+                              bool padded)
 {
     for (size_t i = 0; i < out->files.n; i++) {
         struct ckpt_side_file *file = &out->files.v[i];
@@ -327,6 +353,8 @@ static void follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, b
         bool changed = set_dtype(root, dtype);
         if (untied)
             changed |= set_untied(root);
+        if (padded)
+            changed |= set_vocab(root, vocab_rows(out));
         if (changed) {
             free(file->bytes);
             file->bytes = json_dumps(root, JSON_INDENT(2));
@@ -476,7 +504,8 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0 && n == 0)
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s holds no weights", ckpt->path);
     if (rc == 0)
-        follow_in_configs(out, options->dtype, out->untied);
+        follow_in_configs(out, options->dtype, out->untied,
+                          options->keep_vocab_padding && *out->family);
     return rc;
 }
 

@@ -230,6 +230,7 @@ bool ckpt_is_compressed(const unsigned char head[6]);
  * does not say. */
 struct ckpt_nemo_texts {
     char *config, *features, *generation; /* config.json, preprocessor_config.json, .. */
+    char *tokenizer, *tokenizer_config, *processor;
 };
 /* Out of NeMo's configuration of a model (all; NULL: there is none), for the head of that family
  * of names. UNSUPPORTED: an encoder
@@ -242,6 +243,11 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
  * NOTFOUND (mel bins). Gives a reference. */
 int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t *encoder,
                       struct s2s_error *err);
+/* The last three of texts, out of a SentencePiece model, the model's config.json and the features;
+ * none for an encoder alone. FORMAT: no such model; SHAPE: not this model's. Gives: free all
+ * three. */
+int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, const void *bytes,
+                        size_t len, struct s2s_error *err);
 /* preprocessor_config.json out of a model_config.yaml; NULL: it has no preprocessor. Gives a
  * reference. */
 json_t *ckpt_nemo_features(const json_t *model_config);

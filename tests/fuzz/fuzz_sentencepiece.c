@@ -4,9 +4,30 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/model.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* tokenizer.json of the same pieces: JSON, or said why not */
+static void make_tokenizer(const uint8_t *data, size_t size, json_int_t n_pieces)
+{
+    struct ckpt_nemo_texts texts = {.config = NULL};
+    struct s2s_error err = S2S_ERROR_INIT;
+    json_t *config =
+        json_pack("{s:s, s:I}", "model_type", "parakeet_ctc", "vocab_size", n_pieces + 1);
+    int rc = ckpt_nemo_tokenizer(&texts, config, data, size, &err);
+    json_t *made = rc == 0 ? json_loads(texts.tokenizer, 0, NULL) : NULL;
+    if (rc == 0 && !made)
+        S2S_BUG("a tokenizer.json that is none");
+    if (rc < 0 && !*err.text)
+        S2S_BUG("an error without a text");
+    json_decref(made);
+    json_decref(config);
+    free(texts.tokenizer);
+    free(texts.tokenizer_config);
+    free(texts.processor);
+}
 
 static void read_model(const uint8_t *data, size_t size)
 {
@@ -19,6 +40,8 @@ static void read_model(const uint8_t *data, size_t size)
     /* a piece is a field of its own: a tag and a length at least */
     if (rc == 0 && (json_array_size(labels) == 0 || json_array_size(labels) > size / 2))
         S2S_BUG("%zu pieces of %zu bytes", json_array_size(labels), size);
+    if (rc == 0)
+        make_tokenizer(data, size, (json_int_t)json_array_size(labels));
     json_decref(labels);
     s2s_buf_release(&vocab);
     s2s_buf_release(&words);

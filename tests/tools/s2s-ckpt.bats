@@ -1107,6 +1107,53 @@ assert (got["dropout"], got["dropout_positions"], got["attention_dropout"], got[
     says "config.json is not written" && [ ! -e out/config.json ]
 }
 
+@test "a SentencePiece model becomes the tokenizer that transformers opens" {
+    mkdir folder && tar -C folder -xf "$DATA/tiny.nemo"
+    tokenizer() { # TOKENIZER.MODEL PIECES CHARSMAP
+        python3 - "$@" <<'EOF'
+import ast, struct, sys
+def field(number, data):
+    return bytes([number << 3 & 127 | 128 * (number > 15) | 2]) + (b"\x02" if number > 15 else b"") + bytes([len(data)]) + data
+out = b""
+for text, score, kind in ast.literal_eval(sys.argv[2]):
+    out += field(1, field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + bytes([0x18, kind]))
+open(sys.argv[1], "wb").write(out + field(2, field(45, b"[?]")) + field(3, field(2, sys.argv[3].encode())))
+EOF
+    }
+    # ab of the best score, then abc, cut in two ways: the longer left part first
+    pieces='("[?]", 0, 2), ("a", -9, 1), ("b", -9, 1), ("c", -9, 1), ("ab", -1, 1), ("bc", -3, 1), ("abc", -2, 1), ("<s>", 0, 3), ("<u>", 0, 4)'
+    tokenizer folder/tokenizer.model "[$pieces, ('d', -9, 1)]" word
+    exits 0 s2s-ckpt convert --strict --to hf folder hf
+    python3 - <<'EOF'
+import base64, json
+made = json.load(open("hf/tokenizer.json"))
+assert made["model"]["merges"] == [["a", "b"], ["ab", "c"], ["a", "bc"], ["b", "c"]], made["model"]["merges"]
+assert made["model"]["vocab"]["<u>"] == 8 and made["model"]["unk_token"] == "[?]"
+assert [(t["id"], t["content"], t["special"]) for t in made["added_tokens"]] == [
+    (0, "[?]", True), (7, "<s>", True), (8, "<u>", False), (10, "<pad>", True)], made["added_tokens"]
+assert base64.b64decode(made["normalizer"]["normalizers"][0]["precompiled_charsmap"], validate=True) == b"word"
+assert json.load(open("hf/tokenizer_config.json"))["pad_token"] == "<pad>"
+processor, features = json.load(open("hf/processor_config.json")), json.load(open("hf/preprocessor_config.json"))
+assert processor["decoder_type"] == "ctc" and processor["feature_extractor"] == features
+EOF
+    for map in w wo wor word+; do
+        tokenizer folder/tokenizer.model "[$pieces, ('d', -9, 1)]" $map
+        rm -r hf && s2s-ckpt convert -q --to hf folder hf
+        python3 -c "
+import base64, json
+made = json.load(open('hf/tokenizer.json'))['normalizer']['normalizers'][0]['precompiled_charsmap']
+assert made == base64.b64encode(b'$map').decode(), made"
+    done
+    # of another model, or none: the weights are of use without it
+    for pieces in "$pieces" "$pieces, ('d', -9, 1), ('e', -9, 1)" "$pieces, ('a', -9, 1)" "$pieces, ('<blank>', 0, 1)"; do
+        tokenizer folder/tokenizer.model "[$pieces]" x
+        rm -r hf
+        exits 0 s2s-ckpt convert --to hf folder hf
+        says "tokenizer.json is not written: tokenizer.model: "
+        [ ! -e hf/tokenizer.json ] && [ -e hf/tokenizer.model ]
+    done
+}
+
 @test "the mean of .nemo archives is a .nemo" {
     s2s-ckpt convert -q --to safetensors "$DATA/tiny.nemo" one.safetensors
     exits 0 s2s-ckpt average -q "$DATA/tiny.nemo" "$DATA/tiny.nemo" mean.nemo

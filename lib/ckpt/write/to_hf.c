@@ -138,6 +138,40 @@ static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
+/* what transformers opens, out of tokenizer.model; without it the weights are of use all the same
+ */
+static void processor_of_nemo(struct s2s_hf_output *out, struct ckpt_nemo_texts *texts,
+                              const json_t *user)
+{
+    json_t *own = texts->config ? json_loads(texts->config, 0, NULL) : NULL;
+    const struct ckpt_side_file *model = ckpt_side_find(&out->files, "tokenizer.model");
+    struct s2s_error why = S2S_ERROR_INIT;
+    if (model && ckpt_nemo_tokenizer(texts, own ? own : user, model->bytes, model->len, &why) < 0) {
+        s2s_warn("ckpt", "tokenizer.json is not written: tokenizer.model: %s", why.text);
+        s2s_error_clear(&why);
+    }
+    json_decref(own);
+}
+
+/* takes the texts */
+static void add_texts(struct s2s_hf_output *out, struct ckpt_nemo_texts *texts)
+{
+    const struct {
+        const char *name;
+        char *text;
+    } all[] = {{"config.json", texts->config},
+               {"preprocessor_config.json", texts->features},
+               {"generation_config.json", texts->generation},
+               {"tokenizer.json", texts->tokenizer},
+               {"tokenizer_config.json", texts->tokenizer_config},
+               {"processor_config.json", texts->processor}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].text)
+            ckpt_side_add_text(&out->files, all[i].name, all[i].text);
+        free(all[i].text);
+    }
+}
+
 static int files_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const json_t *user,
                          struct s2s_error *err)
 {
@@ -151,19 +185,14 @@ static int files_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const
     json_decref(model);
     if (rc < 0)
         return rc;
-    if (texts.config)
-        ckpt_side_add_text(&out->files, "config.json", texts.config);
-    else if (!any && starts(out->family, "fastconformer"))
+    if (!texts.config && !any && starts(out->family, "fastconformer"))
         s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "
                          "is; --config takes the model's config.json");
-    if (texts.features)
-        ckpt_side_add_text(&out->files, "preprocessor_config.json", texts.features);
-    if (texts.generation)
-        ckpt_side_add_text(&out->files, "generation_config.json", texts.generation);
-    free(texts.config);
-    free(texts.features);
-    free(texts.generation);
-    return tokenizer_of_nemo(out, ckpt, err);
+    rc = tokenizer_of_nemo(out, ckpt, err);
+    if (rc == 0)
+        processor_of_nemo(out, &texts, any ? user : NULL);
+    add_texts(out, &texts);
+    return rc;
 }
 
 int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,

@@ -263,6 +263,29 @@ PY
     exits 0 s2s-ckpt convert -v --strict --to hf --config "$M/config.json" salm_m.safetensors salm
     says "name map: salm_megatron"
     exits 0 s2s-ckpt diff "$M" salm/llm
+    # its configuration out of the arguments, here those of a context/model.yaml
+    s2s-ckpt convert -q --to torch_dist salm_m.safetensors made
+    mkdir -p nemo/context
+    mv made/iter_* nemo/weights
+    cat >nemo/context/model.yaml <<YAML
+config:
+  num_layers: $(jq .num_hidden_layers "$M/config.json")
+  hidden_size: $(jq .hidden_size "$M/config.json")
+  num_attention_heads: $(jq .num_attention_heads "$M/config.json")
+  num_query_groups: $(jq .num_key_value_heads "$M/config.json")
+  normalization: RMSNorm
+  gated_linear_unit: true
+  activation_func:
+    _target_: torch.nn.functional.silu
+  position_embedding_type: rope
+  vocab_size: $(jq .vocab_size "$M/config.json")
+YAML
+    exits 0 s2s-ckpt convert --strict --to hf nemo named
+    exits 0 s2s-ckpt diff "$M" named/llm
+    [ "$(jq -c '[.model_type, .num_key_value_heads]' named/llm/config.json)" = "$(jq -c '["llama", .num_key_value_heads]' "$M/config.json")" ]
+    exits 0 s2s-ckpt convert --to hf "$DATA/mcore015_vlm_tp2" eyes
+    says "no config.json: arguments do not make that of a model of several parts (nemotron_vlm)"
+    says "nothing says its heads; taken as 2"
 }
 
 @test "experts under the names that their modules have in memory: local_experts.E, weightE, gate and up apart" {

@@ -192,7 +192,7 @@ static void add_words(struct ckpt_config_draft *draft)
     ckpt_draft_set_bool(draft, "tie_word_embeddings", !ckpt_draft_target(draft, "lm_head.weight"));
 }
 
-static bool is_known(const char *family)
+bool ckpt_args_config_knows(const char *family)
 {
     static const char *const known[] = {"nemotron_h", "llama", "gemma2", "qwen_moe", "mixtral"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -206,7 +206,7 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
     struct ckpt_config_draft draft = {
         .args = args, .plan = plan, .map = family, .unsaid = S2S_BUF_INIT};
     char *out = NULL;
-    if (!json_is_object(args) || !is_known(family) || ckpt_draft_layers(&draft) == 0)
+    if (!json_is_object(args) || !ckpt_args_config_knows(family) || ckpt_draft_layers(&draft) == 0)
         return NULL;
     draft.config = json_object();
     check_args(&draft);

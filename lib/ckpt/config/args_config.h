@@ -18,6 +18,8 @@ extern const struct ckpt_arg_key ckpt_arg_keys[];
  * arguments that transformers' model cannot follow (then a warning says which). Gives: free.
  */
 char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan);
+/* Is this a family whose config.json can be made so? */
+bool ckpt_args_config_knows(const char *family);
 
 /* The way back: arguments out of config.json and the planned Megatron tensors. Gives a reference.
  */

@@ -64,7 +64,7 @@ static int find_transform(const char *word)
 {
     static const char *const names[] = {"copy",   "vocab", "qkv",     "heads", "split",
                                         "concat", "mamba", "experts", "again", "drop"};
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(word, names[i]) == 0)
             return i;
     return -1;

@@ -130,7 +130,8 @@ static int make_heads(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     if (!heads || v->rows % (3 * heads)) {
         int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
                                v->t->name, (long long)v->rows);
-        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
+        return s2s_error_hint(
+            e->err, rc, "--config takes a config.json with vision_config.num_attention_heads");
     }
     int64_t dim = v->rows / 3 / heads;
     struct s2s_ckpt_target *target = add_target(e, rule->hf, match, v, v->rows);

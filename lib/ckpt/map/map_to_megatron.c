@@ -178,7 +178,8 @@ static int back_heads(struct ckpt_map_engine *e, struct part *part, const struct
     if (!heads || rows % (3 * heads)) {
         int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
                                t->name, (long long)rows);
-        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
+        return s2s_error_hint(
+            e->err, rc, "--config takes a config.json with vision_config.num_attention_heads");
     }
     int64_t dim = rows / 3 / heads;
     set_shape(part, t, rows);

@@ -515,6 +515,11 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         char *config = ckpt_args_config(out->family, ckpt_args(ckpt), &out->parts[0].plan);
         if (config)
             ckpt_side_add_text(&out->files, "config.json", config);
+        else if (!salm && !nemo && !ckpt_args_config_knows(out->family))
+            s2s_warn("ckpt",
+                     "no config.json: arguments do not make that of a model of several parts "
+                     "(%s); --config takes one",
+                     out->family);
         free(config);
     }
     if (rc == 0 && !salm && !nemo) /* what lies beside them describes NeMo's model */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
@@ -164,6 +165,26 @@ static int take_llm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt
     return rc;
 }
 
+/* Of a language model that Megatron saved, out of its arguments. Its family shows in the names. */
+static void add_llm_config(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
+{
+    static const char *const marks[][2] = {{"backbone.", "nemotron_h"},
+                                           {".pre_feedforward_layernorm.", "gemma2"},
+                                           {".mlp.experts.", "qwen_moe"},
+                                           {"model.layers.", "llama"}};
+    const struct s2s_ckpt_plan *plan = &out->parts[1].plan;
+    const char *family = NULL;
+    if (ckpt_side_find(&out->files, "llm/config.json"))
+        return;
+    for (size_t k = 0; k < sizeof marks / sizeof *marks && !family; k++)
+        for (size_t i = 0; i < plan->n_targets && !family; i++)
+            family = strstr(plan->targets[i].name, marks[k][0]) ? marks[k][1] : NULL;
+    char *config = family ? ckpt_args_config(family, ckpt_args(ckpt), plan) : NULL;
+    if (config)
+        ckpt_side_add_text(&out->files, "llm/config.json", config);
+    free(config);
+}
+
 int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *config,
                        struct s2s_error *err)
 {
@@ -178,6 +199,8 @@ int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, c
         ckpt_side_add_text(&out->files, "encoder/preprocessor_config.json", texts.features);
     if (rc == 0)
         rc = take_llm_files(out, ckpt, err);
+    if (rc == 0)
+        add_llm_config(out, ckpt);
     if (rc == 0)
         add_composite_config(out, model);
     free(texts.config);

@@ -72,3 +72,25 @@ save('keys.pt', {'a': {(0, 'b'): w[0], True: w[1], None: w[2], 2.5: w[3], -3: w[
     exits 1 s2s-ckpt ls class.pt
     says "dict key at byte"
 }
+
+@test "DeepSpeed's folders and TorchScript's archives are refused by name" {
+    mkdir -p run/global_step10
+    make "
+w = {'module': {'w': tensor(Storage('0', [1]), [1])}}
+save('run/global_step10/mp_rank_00_model_states.pt', w)
+save('run/global_step10/zero_pp_rank_0_mp_rank_00_optim_states.pt', {})
+import zipfile
+with zipfile.ZipFile('script.pt', 'w', zipfile.ZIP_DEFLATED) as z:
+    z.writestr('script/code/__torch__/model.py', 'class Net(Module):\\n' * 50)
+    z.writestr('script/data.pkl', b'x' * 100)
+    z.writestr('script/constants.pkl', b'x' * 100)"
+    echo -n global_step10 >run/latest
+    for folder in run run/global_step10; do
+        exits 1 s2s-ckpt ls $folder
+        says "a DeepSpeed checkpoint" && says "zero_to_fp32.py"
+    done
+    exits 0 s2s-ckpt ls run/global_step10/mp_rank_00_model_states.pt
+    says "module.w"
+    exits 1 s2s-ckpt ls script.pt
+    says "TorchScript archive: it holds a program"
+}

@@ -221,6 +221,11 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         ckpt->format = "nemo";
         return ckpt_read_nemo(ckpt, NULL, err);
     }
+    if (has_like(ckpt, "", "_model_states.pt") || has_like(ckpt, "", "_optim_states.pt") ||
+        (has(ckpt, "latest") && has_like(ckpt, "global_step", "")))
+        return refuse_format(err, "a DeepSpeed checkpoint (a file a rank)",
+                             "the zero_to_fp32.py that DeepSpeed put beside it makes one file of "
+                             "it; without ZeRO 3 the weights are in mp_rank_00_model_states.pt");
     if (has_like(ckpt, "mp_rank_", "")) {
         ckpt->format = "mp_rank";
         return ckpt_read_mp_rank(ckpt, err);

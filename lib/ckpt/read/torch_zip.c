@@ -140,6 +140,8 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
 {
     *archive = (struct ckpt_archive){.bytes = NULL};
     int rc = s2s_zip_open(&archive->zip, source, err);
+    if (rc == S2S_E_UNSUPPORTED && strstr(err->text, "/code/__torch__"))
+        return s2s_error_set(err, rc, "TorchScript archive: it holds a program");
     if (rc == S2S_E_UNSUPPORTED)
         return s2s_error_hint(err, rc,
                               "torch.save compresses nothing; TorchScript (torch.jit.save) "

@@ -250,7 +250,10 @@ int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, con
                         size_t len, struct s2s_error *err);
 /* preprocessor_config.json out of a model_config.yaml; NULL: it has no preprocessor. Gives a
  * reference. */
-json_t *ckpt_nemo_features(const json_t *model_config);
+json_t *ckpt_nemo_features(const char **odd, const json_t *model_config);
+/* The same of the section `preprocessor`. *odd: NULL, or the key whose value is one that
+ * transformers' features have not, so that these would be others. */
+json_t *ckpt_nemo_mel(const char **odd, const json_t *preprocessor);
 
 /* Of a part of a model, by what it is called ("vision_model"): is it the language model, to which
  * the saved arguments belong? What config.json says of it alone; NULL: nothing. */

@@ -1163,6 +1163,33 @@ assert made == base64.b64encode(b'$map').decode(), made"
     tar -tf mean.nemo | grep -q model_config.yaml
 }
 
+@test "features are NeMo's: sizes cut off, its own where it is silent, none where Parakeet has no such" {
+    feature() { # SED KEY VALUE
+        with_yaml one.nemo "$1"
+        rm -rf out && s2s-ckpt convert -q --to hf one.nemo out
+        python3 -c "
+import json, sys
+got = json.load(open('out/preprocessor_config.json'))['$2']
+assert got == $3, got"
+    }
+    feature 's/sample_rate: 16000/sample_rate: 22050/' hop_length 220
+    feature 's/sample_rate: 16000/sample_rate: 22050/' win_length 551
+    feature '/window_size/d' win_length 320
+    feature 's/window_size: 0.025/window_size: null\n  n_window_size: 200/; /n_fft/d' n_fft 256
+    feature 's/dither.*/preemph: null/' preemphasis 0
+    feature 's/dither.*/preemph: 0.9/' preemphasis 0.9
+    feature 's/dither.*/highfreq: 8000\n  lowfreq: 0\n  log: true\n  mag_power: 2.0\n  log_zero_guard_value: 5.960464477539063e-08/' feature_size 16
+    for odd in 's/normalize: per_feature/normalize: NA/' 's/normalize: per_feature/normalize: null/' 's/window: hann/window: hamming/' \
+        's/dither.*/highfreq: 7600/' 's/dither.*/lowfreq: 20/' 's/dither.*/mag_power: 1.0/' 's/dither.*/log: false/' \
+        's/AudioToMelSpectrogramPreprocessor/AudioToMFCCPreprocessor/'; do
+        with_yaml odd.nemo "$odd"
+        rm -rf out
+        exits 0 s2s-ckpt convert --to hf odd.nemo out
+        says "preprocessor_config.json is not written" || { echo "$odd" >&2; return 1; }
+        [ ! -e out/preprocessor_config.json ] && [ -e out/config.json ]
+    done
+}
+
 @test "a model_config.yaml that says otherwise than the weights is refused" {
     for lie in 's/n_heads: 2/n_heads: 4/' 's/n_layers: 2/n_layers: 3/' 's/conv_kernel_size: 5/conv_kernel_size: 9/' \
         's/subsampling_factor: 8/subsampling_factor: 4/' 's/use_bias: true/use_bias: false/' 's/feat_in: 16/feat_in: 80/'; do

@@ -59,40 +59,6 @@ static int64_t rows_of(const struct s2s_ckpt *ckpt, const char *name)
     return t && t->n_dims > 0 ? t->shape[0] : 0;
 }
 
-/* samples: of the key in seconds, or of the key that counts them; the usual number where neither
- * says anything of use */
-static json_int_t samples(const json_t *from, const char *seconds, const char *count,
-                          double usual_s, json_int_t hz)
-{
-    const json_t *value = json_object_get(from, seconds), *n = json_object_get(from, count);
-    const double s = json_number_value(value);
-    if (!json_is_number(value) && json_is_integer(n))
-        return json_integer_value(n);
-    return (json_int_t)((s > 0 && s < 1000 ? s : usual_s) * (double)hz + 0.5);
-}
-
-static json_t *features_config(const json_t *from)
-{
-    const json_t *rate = json_object_get(from, "sample_rate");
-    json_int_t hz = json_integer_value(rate);
-    hz = hz > 0 && hz < 1 << 24 ? hz : 16000;
-    json_t *out = json_pack("{s:s, s:I, s:I, s:I}", "feature_extractor_type",
-                            "ParakeetFeatureExtractor", "sampling_rate", hz, "win_length",
-                            samples(from, "window_size", "n_window_size", 0.025, hz), "hop_length",
-                            samples(from, "window_stride", "n_window_stride", 0.01, hz));
-    static const char *const keys[][2] = {{"features", "feature_size"},
-                                          {"n_fft", "n_fft"},
-                                          {"preemph", "preemphasis"},
-                                          {"preemphasis", "preemphasis"},
-                                          {"pad_value", "padding_value"}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        json_t *value = json_object_get(from, keys[i][0]);
-        if (json_is_number(value))
-            json_object_set(out, keys[i][1], value);
-    }
-    return out;
-}
-
 static json_t *ctc_config(json_t *encoder, int64_t n_classes)
 {
     return json_pack("{s:s, s:[s], s:I, s:I, s:o}", "model_type", "parakeet_ctc", "architectures",
@@ -228,13 +194,28 @@ static char *as_text(json_t *value)
     return text;
 }
 
-json_t *ckpt_nemo_features(const json_t *model_config)
+json_t *ckpt_nemo_features(const char **odd, const json_t *model_config)
 {
     const json_t *part = json_object_get(model_config, "perception");
     json_t *from = section(model_config, part ? part : model_config, "preprocessor");
-    json_t *out = from ? features_config(from) : NULL;
+    json_t *out = from ? ckpt_nemo_mel(odd, from) : NULL;
     json_decref(from);
     return out;
+}
+
+/* preprocessor_config.json, or why there is none; a reference */
+static json_t *features_of(const json_t *all)
+{
+    const char *odd = NULL;
+    json_t *out = ckpt_nemo_features(&odd, all);
+    if (!odd)
+        return out;
+    s2s_warn("ckpt",
+             "preprocessor_config.json is not written: the features that transformers' Parakeet "
+             "takes are of another preprocessor.%s than this model's",
+             odd);
+    json_decref(out);
+    return NULL;
 }
 
 int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
@@ -263,6 +244,6 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
         return rc;
     texts->config = as_text(out);
     texts->generation = as_text(generation);
-    texts->features = as_text(ckpt_nemo_features(all));
+    texts->features = as_text(features_of(all));
     return 0;
 }

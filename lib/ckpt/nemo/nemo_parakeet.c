@@ -222,14 +222,21 @@ static int make_config(struct parakeet *p, enum ckpt_nemo_kind kind)
 /* the user's configuration: its features decide about the buffers */
 static int take_config(struct parakeet *p)
 {
+    const char *odd = NULL;
     json_t *tree;
     int rc = ckpt_nemo_parse_yaml(&tree, p->options->yaml, p->err);
     if (rc < 0)
         return rc;
     ckpt_side_add_text(&p->out->files, CKPT_NEMO_CONFIG, p->options->yaml);
     rc = ckpt_nemo_add_named(p->out, p->ckpt, tree, p->err);
-    p->features = ckpt_nemo_features(tree);
+    p->features = ckpt_nemo_features(&odd, tree);
     const json_t *mels = json_object_get(p->features, "feature_size");
+    if (rc == 0 && odd) {
+        rc = s2s_error_set(p->err, S2S_E_UNSUPPORTED,
+                           "model_config.yaml: preprocessor.%s is not what Parakeet's features "
+                           "are made with",
+                           odd);
+    }
     if (rc == 0)
         rc = add_featurizer(p->out, p->features,
                             json_is_integer(mels) ? json_integer_value(mels) : 80, p->err);

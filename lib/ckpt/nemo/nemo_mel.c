@@ -1,0 +1,102 @@
+/*
+ * NeMo's AudioToMelSpectrogramPreprocessor as transformers' ParakeetFeatureExtractor: the sizes
+ * that both let one choose, and the choices that only NeMo has. What NeMo takes where a
+ * configuration is silent: nemo/collections/asr/modules/audio_preprocessing.py.
+ */
+#include <math.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+
+/* The one value that ParakeetFeatureExtractor has; null, and what is not there, is it too. */
+static const struct {
+    const char *key;
+    const char *text; /* NULL: a number or a truth value */
+    double number;
+} fixed[] = {
+    {"normalize", "per_feature", 0},
+    {"window", "hann", 0},
+    {"mel_norm", "slaney", 0},
+    {"log_zero_guard_type", "add", 0},
+    {"log_zero_guard_value", NULL, 0x1p-24},
+    {"log", NULL, 1},
+    {"exact_pad", NULL, 0},
+    {"frame_splicing", NULL, 1},
+    {"mag_power", NULL, 2},
+    {"lowfreq", NULL, 0},
+};
+
+static double number_of(const json_t *value)
+{
+    return json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+}
+
+/* the key in which it is another than transformers'; NULL: in none */
+static const char *find_odd(const json_t *from, json_int_t hz)
+{
+    static const char mel[] = "AudioToMelSpectrogramPreprocessor";
+    const char *class = json_string_value(json_object_get(from, "_target_"));
+    const size_t len = class ? strlen(class) : 0;
+    if (class && (len < sizeof mel - 1 || strcmp(class + len - (sizeof mel - 1), mel) != 0))
+        return "_target_";
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        const json_t *value = json_object_get(from, fixed[i].key);
+        const char *text = json_string_value(value);
+        const bool is_it = fixed[i].text
+                               ? text && strcmp(text, fixed[i].text) == 0
+                               : !text && fabs(number_of(value) - fixed[i].number) < 1e-12;
+        /* NeMo normalizes only where it is said how */
+        const bool silent =
+            !value || (json_is_null(value) && strcmp(fixed[i].key, "normalize") != 0);
+        if (!silent && !is_it)
+            return fixed[i].key;
+    }
+    const double highest = json_number_value(json_object_get(from, "highfreq"));
+    return highest > 0 && highest * 2 != (double)hz ? "highfreq" : NULL;
+}
+
+/* samples: of the key in seconds, or of the key that counts them; cut off as NeMo does */
+static json_int_t samples(const json_t *from, const char *seconds, const char *count,
+                          double usual_s, json_int_t hz)
+{
+    const json_t *value = json_object_get(from, seconds), *n = json_object_get(from, count);
+    const double s = json_number_value(value);
+    if (!(s > 0) && json_is_integer(n))
+        return json_integer_value(n);
+    return (json_int_t)((s > 0 && s < 1000 ? s : usual_s) * (double)hz);
+}
+
+/* the power of two that a window of so many samples fits into */
+static json_int_t fft_of(json_int_t window)
+{
+    json_int_t n = 1;
+    while (n < window && n < 1 << 24)
+        n *= 2;
+    return n;
+}
+
+json_t *ckpt_nemo_mel(const char **odd, const json_t *from)
+{
+    static const char *const keys[][2] = {{"features", "feature_size"},
+                                          {"n_fft", "n_fft"},
+                                          {"preemph", "preemphasis"},
+                                          {"preemphasis", "preemphasis"},
+                                          {"pad_value", "padding_value"}};
+    json_int_t hz = json_integer_value(json_object_get(from, "sample_rate"));
+    hz = hz > 0 && hz < 1 << 24 ? hz : 16000;
+    const json_int_t window = samples(from, "window_size", "n_window_size", 0.02, hz);
+    json_t *out =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "feature_extractor_type",
+                  "ParakeetFeatureExtractor", "sampling_rate", hz, "win_length", window,
+                  "hop_length", samples(from, "window_stride", "n_window_stride", 0.01, hz),
+                  "feature_size", (json_int_t)64, "n_fft", fft_of(window));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *value = json_object_get(from, keys[i][0]);
+        if (json_is_number(value))
+            json_object_set(out, keys[i][1], value);
+    }
+    if (json_is_null(json_object_get(from, "preemph")))
+        json_object_set_new(out, "preemphasis", json_real(0.0));
+    *odd = find_odd(from, hz);
+    return out;
+}

@@ -58,11 +58,8 @@ static const struct {
     {"*mixer.dt_bias", AXIS_0},
     {"*mixer.norm.weight", AXIS_0},
     {"*mixer.out_proj.weight", AXIS_1},
-    {"*vision_model.embedder.weight", AXIS_0},
-    {"*vision_model.embedder.bias", AXIS_0},
-    {"*radio_model.embedder.weight", AXIS_0},
-    {"*radio_model.embedder.bias", AXIS_0},
-    {"*vision_model.video_embedder.weight", AXIS_0},
+    {"*embedder.weight", AXIS_0}, /* of RADIO's patches and videos */
+    {"*embedder.bias", AXIS_0},
     {"*eh_proj.weight", AXIS_0},
 };
 

@@ -310,7 +310,40 @@ def vlm(tmp):
                 same("%s %s of a job, copied" % (family, tower), read_dist(at + "_copy"), job)
 
 
+def save_ranks(path, tensors, tp):
+    """a tower as examples/multimodal's radio_converter leaves it: rank folders with weights and nothing else"""
+    for r in range(tp):
+        state = {}
+        for name, t in tensors.items():
+            kind = re.sub(r"^decoder\.layers\.\d+\.", "", name)
+            if re.fullmatch(r"self_attention\.linear_qkv\.(weight|bias)|mlp\.linear_fc1\.(weight|bias)|embedder\.(weight|bias)", kind):
+                # ranks have gate and up of their own
+                halves = t.chunk(2) if kind.startswith("mlp.") and "ln_post.weight" in tensors else [t]
+                t = torch.cat([half.chunk(tp)[r] for half in halves])
+            elif kind in ("self_attention.linear_proj.weight", "mlp.linear_fc2.weight"):
+                t = t.chunk(tp, 1)[r]
+            state[name] = t.clone()
+        folder = os.path.join(path, "iter_0000001", "mp_rank_%02d" % r)
+        os.makedirs(folder)
+        torch.save({"model": state}, os.path.join(folder, "model_optim_rng.pt"))
+    with open(os.path.join(path, "latest_checkpointed_iteration.txt"), "w") as f:
+        f.write("1")
+
+
 def towers(tmp):
+    for size in ("h", "g"):
+        tower = radio(size, 8, 24, "inner." * (size == "g"), layers=11)
+        numbered = {}
+        for name, t in radio_megatron(tower, 4).items():
+            at = "decoder.layers."
+            numbered.update({at + "%d." % i + name[len(at):]: row for i, row in enumerate(t)} if name.startswith(at) else {name: t})
+        for tp in (1, 2, 4):
+            at = os.path.join(tmp, "ranks_%s_%d" % (size, tp))
+            save_ranks(at, numbered, tp)
+            with open(at + ".json", "w") as f:
+                json.dump({"vision_config": {"num_attention_heads": 4}}, f)
+            run("convert", "-q", "--strict", "--to", "hf", "--config", at + ".json", at, at + "_hf")
+            same("radio %s of %d ranks" % (size, tp), read_folder(at + "_hf"), under("radio_model.model.", tower))
     for size, tokens, width, heads, inner in (("h", 8, 1280, 16, ""), ("h", 10, 1280, 16, ""), ("g", 8, 1536, 24, "inner.")):
         tower = radio(size, tokens, width, inner, layers=2)
         config = {"num_hidden_layers": 2}

@@ -59,9 +59,9 @@ struct s2s_ckpt_object {
 
 /*
  * Opens a file, a checkpoint's folder, or the folder above it with
- * latest_checkpointed_iteration.txt. OPEN when it is not there; FORMAT, TRUNCATED, UNSUPPORTED
- * (named formats that are not read) otherwise. Every tensor's chunks are checked to cover it
- * exactly.
+ * latest_checkpointed_iteration.txt or LATEST, or one that a trainer put around it. OPEN when it is
+ * not there; FORMAT, TRUNCATED, UNSUPPORTED (named formats that are not read) otherwise. Every
+ * tensor's chunks are checked to cover it exactly.
  */
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err);
 void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */

@@ -172,6 +172,11 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 /* no file of weights, but a pointer of Git LFS or a web page in its place */
 int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
 
+/* Does the folder at/name have files that make it a checkpoint? */
+bool ckpt_folder_has_weights(int at, const char *name);
+/* Or the folders that trainers put around one: weights/, model/, policy/weights/? */
+bool ckpt_folder_is_around(int at, const char *name);
+
 /* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */
 
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);

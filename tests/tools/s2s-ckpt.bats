@@ -62,6 +62,51 @@ listed() {
     listed legacy_module.pt
 }
 
+@test "what trainers put around a checkpoint is gone through: Automodel's model/, LATEST and .hf_metadata, NeMo RL's policy/weights" {
+    step=run/epoch_0_step_20
+    mkdir -p $step/model/.hf_metadata $step/optim $step/rng run/epoch_0_step_10
+    cp "$DATA"/dcp_hf/*.safetensors $step/model
+    cp -r "$DATA"/dcp_fsdp2/. $step/optim
+    echo '{"model_type": "mine"}' >$step/model/.hf_metadata/config.json
+    echo '{}' >$step/model/.hf_metadata/fqn_to_file_index_mapping.json
+    echo 'a b' >$step/model/.hf_metadata/merges.txt
+    echo 'step: 20' >$step/config.yaml
+    s2s-ckpt ls --sha256 "$DATA/dcp_hf" >want
+    exits 1 s2s-ckpt ls run
+    says "epoch_0_step_20"
+    ln -s epoch_0_step_20 run/LATEST
+    for name in run $step $step/model run/LATEST; do
+        s2s-ckpt ls --sha256 "$name" >got
+        same want got
+        rm -rf out
+        exits 0 s2s-ckpt convert -q --to hf "$name" out
+        [ "$(cat out/config.json)" = '{"model_type": "mine"}' ]
+        [ -e out/merges.txt ] && [ ! -e out/fqn_to_file_index_mapping.json ]
+    done
+    rm run/LATEST out -r
+    printf epoch_0_step_20 >run/LATEST.txt
+    exits 0 s2s-ckpt convert -q --to torch_dist run out
+    [ -d out/iter_0000020 ]
+    s2s-ckpt ls $step/optim | grep -q exp_avg
+    printf ../elsewhere >run/LATEST.txt
+    exits 1 s2s-ckpt ls run
+    says "LATEST"
+    touch $step/.incomplete
+    exits 1 s2s-ckpt ls $step
+    says "unfinished"
+
+    mkdir -p rl/step_7/policy/tokenizer rl/step_7/policy/weights rl/step_7/policy/optimizer
+    mv $step/model rl/step_7/policy/weights
+    echo '{}' >rl/step_7/policy/tokenizer/tokenizer.json
+    for name in rl/step_7 rl/step_7/policy rl/step_7/policy/weights; do
+        s2s-ckpt ls --sha256 "$name" >got
+        same want got
+        rm -rf out
+        exits 0 s2s-ckpt convert -q --to hf "$name" out
+        [ -e out/tokenizer.json ]
+    done
+}
+
 @test "ls takes a folder, the folder above it and a trailing slash" {
     s2s-ckpt ls "$DATA/mini_writer" >above
     s2s-ckpt ls "$DATA/mini_writer/iter_0000042/" >folder
@@ -1436,9 +1481,11 @@ PY
 @test "whoever names a part of a checkpoint, or the folder above it, is told what to name" {
     mkdir above zarr zarr/layer.weight
     cp -r "$DATA/hf_sharded" above/model
-    cp -r "$DATA/dcp_fsdp2" above/optim
     exits 1 s2s-ckpt ls above
-    says "name one that is in it: model, optim"
+    says "name one that is in it: model"
+    cp -r "$DATA/dcp_fsdp2" above/optim
+    exits 0 s2s-ckpt ls above
+    says "model/ is read; optim/ beside it is a checkpoint of its own"
     for part in above/model/model.safetensors.index.json above/model/config.json; do
         exits 1 s2s-ckpt ls "$part"
         says "name the folder, above/model"

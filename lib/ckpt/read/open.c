@@ -4,12 +4,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
 
-static const char TRACKER[] = "latest_checkpointed_iteration.txt";
+static const char TRACKER[] = "latest_checkpointed_iteration.txt", LATEST[] = "LATEST";
 
 static bool has(const struct s2s_ckpt *ckpt, const char *name)
 {
@@ -190,6 +191,85 @@ static bool is_nemo(const struct s2s_ckpt *ckpt)
     return false;
 }
 
+/* LATEST or LATEST.txt of NeMo Automodel: a link to, or the name of, a folder beside it */
+static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    char name[NAME_MAX + 1], *text = NULL;
+    ssize_t len = readlinkat(ckpt->dir_fd, LATEST, name, sizeof name - 1);
+    if (len < 0 && has(ckpt, "LATEST.txt")) {
+        size_t n;
+        int rc = ckpt_slurp(ckpt->dir_fd, "LATEST.txt", sizeof name - 1, &text, &n, err);
+        if (rc < 0)
+            return rc;
+        for (len = (ssize_t)n; len && strchr(" \r\n\t", text[len - 1]);)
+            len--;
+        memcpy(name, text, (size_t)len);
+        free(text);
+    }
+    if (len < 0)
+        return 0;
+    if (!ckpt_name_is_plain(name, (size_t)len))
+        return s2s_error_hint(
+            err, s2s_error_set(err, S2S_E_FORMAT, "LATEST is no name of a folder beside it"),
+            "name that folder");
+    name[len] = 0;
+    return enter(ckpt, name, err);
+}
+
+/* Does the folder `name` hold a checkpoint, or one of the folders that trainers put around one?
+ * Somebody's model/ alone is not meant: the trainer's own files lie beside it. */
+static bool leads_down(const struct s2s_ckpt *ckpt, const char *name, bool inside)
+{
+    if (strcmp(name, "model") == 0 && !inside && !has(ckpt, "optim") && !has(ckpt, "config.yaml") &&
+        !has(ckpt, "model/.hf_metadata"))
+        return false;
+    return ckpt_folder_has_weights(ckpt->dir_fd, name) || ckpt_folder_is_around(ckpt->dir_fd, name);
+}
+
+/* epoch_0_step_20 */
+static int64_t step_of(const char *path)
+{
+    const char *at = strrchr(path, '/'), *step = strstr(at ? at : path, "step_");
+    int64_t n;
+    return step && s2s_parse_i64(&n, step + 5, 0, INT64_MAX, NULL) == 0 ? n : -1;
+}
+
+/* The folders that trainers put around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
+ * Automodel), policy/weights/ (NeMo RL). */
+static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    static const char *const around[] = {"weights", "model", "policy"};
+    enum { LEVELS = 4 };
+    const char *next = "";
+    int rc = 0;
+    for (int level = 0; rc == 0 && next && level < LEVELS; level++) {
+        if (has(ckpt, TRACKER)) {
+            rc = follow_tracker(ckpt, err);
+            continue;
+        }
+        if (has(ckpt, ".incomplete"))
+            return s2s_error_hint(
+                err,
+                s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished save: .incomplete is there"),
+                "remove .incomplete if its files are known to be complete");
+        if (ckpt_folder_has_weights(ckpt->dir_fd, "."))
+            return 0;
+        if (ckpt->iteration < 0)
+            ckpt->iteration = step_of(ckpt->path);
+        next = NULL;
+        for (size_t i = 0; !next && i < sizeof around / sizeof *around; i++)
+            next = leads_down(ckpt, around[i], level > 0) ? around[i] : NULL;
+        if (next && ckpt_folder_has_weights(ckpt->dir_fd, "optim"))
+            s2s_warn("ckpt", "%s: %s/ is read; optim/ beside it is a checkpoint of its own",
+                     ckpt->path, next);
+        if (!next && level == 0 && (has(ckpt, LATEST) || has(ckpt, "LATEST.txt")))
+            next = LATEST;
+        if (next)
+            rc = next == LATEST ? follow_latest(ckpt, err) : enter(ckpt, next, err);
+    }
+    return rc;
+}
+
 static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char backend[64];
@@ -197,11 +277,7 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
         return s2s_error_hint(err, refused, "its command with --resume goes on from there");
     }
-    int rc = has(ckpt, TRACKER) ? follow_tracker(ckpt, err) : 0;
-    /* NeMo puts one more level */
-    if (rc == 0 && !has(ckpt, ".metadata") &&
-        faccessat(ckpt->dir_fd, "weights/.metadata", F_OK, 0) == 0)
-        rc = enter(ckpt, "weights", err);
+    int rc = go_down(ckpt, err);
     if (rc == 0)
         rc = read_backend(ckpt, backend, err);
     if (rc < 0)

@@ -45,8 +45,7 @@ int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struc
     return rc;
 }
 
-/* has the folder what makes one a checkpoint? */
-static bool is_checkpoint(int at, const char *name)
+bool ckpt_folder_has_weights(int at, const char *name)
 {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
@@ -59,6 +58,22 @@ static bool is_checkpoint(int at, const char *name)
                 (strncmp(item->d_name, "pytorch_model", 13) == 0 && ends(item->d_name, ".bin"));
     if (dir)
         closedir(dir);
+    return found;
+}
+
+bool ckpt_folder_is_around(int at, const char *name)
+{
+    static const char *const folders[] = {"weights", "model", "policy"};
+    bool found = false;
+    for (size_t i = 0; !found && i < sizeof folders / sizeof *folders; i++) {
+        char *path = s2s_xasprintf("%s/%s", name, folders[i]);
+        char *deeper = s2s_xasprintf("%s/model", path), *policy = s2s_xasprintf("%s/weights", path);
+        found = ckpt_folder_has_weights(at, path) || ckpt_folder_has_weights(at, deeper) ||
+                faccessat(at, policy, F_OK, 0) == 0;
+        free(path);
+        free(deeper);
+        free(policy);
+    }
     return found;
 }
 
@@ -81,7 +96,8 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
             continue;
         for (size_t k = 0; k < sizeof files / sizeof *files; k++)
             named |= ends(item->d_name, files[k]);
-        if (!named && !is_checkpoint(dirfd(dir), item->d_name))
+        if (!named && !ckpt_folder_has_weights(dirfd(dir), item->d_name) &&
+            !ckpt_folder_is_around(dirfd(dir), item->d_name))
             continue;
         s2s_grow(&names, n, &cap, sizeof *names);
         names[n++] = s2s_xstrdup(item->d_name);

@@ -51,8 +51,12 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
         return 0;
     if (class->n == 5 && memcmp(class->text, "torch", 5) == 0)
         view->dtype = ckpt_dtype_of_storage(class->text + 6, class->len - 6);
-    if (!view->dtype)
-        return bad_view(persid, "its storage class has no dtype", err);
+    const size_t len = class->len - class->n - 1;
+    if (!view->dtype) /* those of quantized tensors */
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "tensor at byte %zu of its pickle: its storage class %.*s is not read",
+                             persid->offset, (int)(len < 40 ? len : 40),
+                             class->text + class->n + 1);
     if (__builtin_mul_overflow(count, (int64_t)s2s_dtype_size(view->dtype), &view->store_len))
         return bad_view(persid, "its storage has an absurd size", err);
     return 0;

@@ -242,6 +242,24 @@ static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     return rc;
 }
 
+/* The files of a folder beside the weights, by their names alone; config: of the model, not of the
+ * tokenizer. */
+static int files_beside(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
+                        bool config, struct s2s_error *err)
+{
+    struct s2s_hf_output found = {.n_parts = 0};
+    int rc = ckpt_hf_folder_files(&found, ckpt, folder, err);
+    for (size_t k = 0; k < found.files.n && rc == 0; k++) {
+        const struct ckpt_side_file *file = &found.files.v[k];
+        const char *name = file->path + strlen(folder) + 1;
+        if ((config || (strcmp(name, "config.json") != 0 && !ends(name, ".yaml"))) &&
+            !starts(name, "fqn_to_")) /* Automodel's own lists of tensors */
+            ckpt_side_add(&out->files, name, file->bytes, file->len);
+    }
+    s2s_hf_release(&found);
+    return rc;
+}
+
 /* Tokenizers that Megatron-Bridge and NeMo 2 keep in folders of their own beside the weights. */
 static int files_of_tokenizer(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                               struct s2s_error *err)
@@ -251,17 +269,26 @@ static int files_of_tokenizer(struct s2s_hf_output *out, const struct s2s_ckpt *
     if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") != 0 ||
         (ckpt->part && !ckpt_part_has_words(ckpt->part)))
         return 0;
-    for (size_t i = 0; i < sizeof folders / sizeof *folders && rc == 0; i++) {
-        struct s2s_hf_output found = {.n_parts = 0};
-        rc = ckpt_hf_folder_files(&found, ckpt, folders[i], err);
-        for (size_t k = 0; k < found.files.n && rc == 0; k++) {
-            const struct ckpt_side_file *file = &found.files.v[k];
-            const char *name = file->path + strlen(folders[i]) + 1;
-            if (strcmp(name, "config.json") != 0 && !ends(name, ".yaml"))
-                ckpt_side_add(&out->files, name, file->bytes, file->len);
-        }
-        s2s_hf_release(&found);
-    }
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && rc == 0; i++)
+        rc = files_beside(out, ckpt, folders[i], false, err);
+    return rc;
+}
+
+/* What NeMo Automodel keeps in .hf_metadata beside shards, and NeMo RL in policy/tokenizer beside
+ * policy/weights, in which there may be one more folder. */
+static int files_of_trainer(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                            struct s2s_error *err)
+{
+    static const char weights[] = "/policy/weights";
+    const char *at = ckpt->dir_fd >= 0 ? strstr(ckpt->path, weights) : NULL;
+    const char *below = at ? at + strlen(weights) : "//";
+    if (ckpt->dir_fd < 0 || ckpt->part)
+        return 0;
+    int rc = files_beside(out, ckpt, ".hf_metadata", true, err);
+    if (rc == 0 && !*below)
+        rc = files_beside(out, ckpt, "../tokenizer", false, err);
+    else if (rc == 0 && *below == '/' && !strchr(below + 1, '/'))
+        rc = files_beside(out, ckpt, "../../tokenizer", false, err);
     return rc;
 }
 
@@ -299,6 +326,8 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
                         (json_int_t)(ckpt->iteration < 0 ? 0 : ckpt->iteration),
                         "checkpoint_version", 3.0);
     int rc = files_of_source(&out, ckpt, err);
+    if (rc == 0)
+        rc = files_of_trainer(&out, ckpt, err);
     if (rc == 0 && ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, "llm_backbone", F_OK, 0) == 0)
         rc = ckpt_hf_folder_files(&out, ckpt, "llm_backbone", err);
     for (size_t i = 0; i < out.files.n && rc == 0; i++) {
@@ -524,6 +553,8 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     }
     if (rc == 0 && !salm && !nemo) /* what lies beside them describes NeMo's model */
         rc = files_of_source(out, ckpt, err);
+    if (rc == 0 && !salm && !nemo)
+        rc = files_of_trainer(out, ckpt, err);
     if (rc == 0 && !salm && *out->family)
         rc = files_of_tokenizer(out, ckpt, err);
     size_t n = 0;

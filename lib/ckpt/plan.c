@@ -42,10 +42,26 @@ static bool is_float(enum s2s_dtype dtype)
     return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t len = strlen(name), n = strlen(end);
+    return len >= n && strcmp(name + len - n, end) == 0;
+}
+
+/* A router adds steps of a thousandth to this; Megatron-Core and transformers have it in float32
+ * whatever the model's dtype. */
+static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dtype)
+{
+    return s2s_dtype_size(dtype) < s2s_dtype_size(target->dtype) &&
+           (ends_with(target->name, ".e_score_correction_bias") ||
+            ends_with(target->name, ".router.expert_bias"));
+}
+
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
-        if (is_float(plan->targets[i].dtype) && !s2s_ckpt_is_state(plan->targets[i].name))
+        if (is_float(plan->targets[i].dtype) && !s2s_ckpt_is_state(plan->targets[i].name) &&
+            !is_kept_wide(&plan->targets[i], dtype))
             plan->targets[i].dtype = dtype;
 }
 

@@ -438,6 +438,11 @@ assert index["metadata"]["total_size"] == sum(t["bytes"] for t in json.load(open
     ! grep -v ^optimizer listed | grep BF16
     grep -v ^optimizer listed | grep -q F16
     [ "$(grep ^optimizer listed | cut -f 2 | sort -u)" = F32 ]
+    # nor does a router's bias get narrower, by either name
+    [ "$(grep 'router.expert_bias' listed | grep -v ^optimizer | cut -f 2 | sort -u)" = F32 ]
+    exits 0 s2s-ckpt convert -q --to hf --dtype bf16 "$DATA/mcore016_hybrid_tp2pp2ep2" narrow
+    [ "$(s2s-ckpt ls narrow | grep e_score_correction_bias | cut -f 2 | sort -u)" = F32 ]
+    [ "$(s2s-ckpt ls narrow | grep A_log | cut -f 2 | sort -u)" = BF16 ]
     # an optimizer beside the ranks' models is no tensor here
     cp -r "$DATA/mp_rank" ranks
     chmod -R u+w ranks

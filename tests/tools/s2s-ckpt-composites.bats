@@ -413,6 +413,7 @@ a b copy $wrong" >mine.map
     M=$ROOT/tests/oracle/models/llama_gqa_untied
     write_lib
     for wrong in '.num_key_value_heads=1;not 6 heads and 1 groups' '.num_attention_heads=3;not 3 heads and 2 groups' \
+        '.hidden_size=1000;the configuration says hidden_size 1000, the tensors' \
         '.vocab_size=1000;rows for a vocabulary of 1000' '.num_hidden_layers=1;the configuration says 1 layers, the checkpoint has'; do
         jq "${wrong%%;*}" "$M/config.json" >config.json
         exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x

@@ -357,6 +357,21 @@ static void miss_experts(struct voting *v)
 
 /* ---- all of it ---- */
 
+/* a hidden_size that no tensor has is another model's: one line says more than all tensors */
+static int check_hidden(struct voting *v)
+{
+    for (size_t i = 0; i + 1 < v->n_votes; i++) {
+        const struct vote *said = &v->votes[i], *next = said + 1;
+        if (said->symbol == 'H' && said->weight % CONFIG == 0 && by_place(said, next) == 0)
+            return s2s_error_set(v->e->err, S2S_E_SHAPE,
+                                 "the configuration says hidden_size %lld, the tensors %lld, such "
+                                 "as %s",
+                                 (long long)said->value, (long long)next->value,
+                                 next->tensor->name);
+    }
+    return 0;
+}
+
 static int list_wrong(struct voting *v)
 {
     char *shown[SHORT_LIST];
@@ -393,6 +408,8 @@ int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shape
     int rc = ckpt_map_missed(e);
     if (rc == 0)
         rc = ckpt_map_check_layers(e);
+    if (rc == 0)
+        rc = check_hidden(&v);
     if (rc == 0)
         rc = list_wrong(&v);
     free(v.known);

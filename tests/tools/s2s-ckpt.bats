@@ -1372,6 +1372,11 @@ PY
     refused 's/"pad_token_id": 10/"pad_token_id": 0/' "NeMo's is the last class, 10"
     refused 's/"convolution_bias": true/"convolution_bias": false/' "one use_bias"
     refused 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' "num_hidden_layers says"
+    refused 's/"num_attention_heads": 2/"num_attention_heads": 4/' "num_attention_heads says 4, encoder.layers.0.self_attn.pos_bias_u has 2 rows"
+    refused 's/"conv_kernel_size": 5/"conv_kernel_size": 9/' "conv_kernel_size says 9"
+    refused 's/"subsampling_factor": 8/"subsampling_factor": 4/' "subsampling_factor says 4, the weights have 8"
+    refused 's/"num_mel_bins": 16/"num_mel_bins": 80/' "num_mel_bins"
+    refused 's/\("[a-z]*_bias"\): true/\1: false/' "attention_bias is false, the weights have biases"
     refused 's/"intermediate_size": 32/"intermediate_size": 33/' "a multiple of hidden_size"
     [ ! -e no.nemo ]
     exits 2 s2s-ckpt convert --to hf --tokenizer x in.nemo out

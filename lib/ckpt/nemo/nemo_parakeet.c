@@ -145,48 +145,125 @@ static const struct s2s_ckpt_target *find_target(const struct s2s_nemo_output *o
     return NULL;
 }
 
-static int check_rows(const struct parakeet *p, const char *name, int64_t rows, const char *key)
+/* key: of config.json, and what it says; axis: where the weights show it */
+static int check_size(const struct parakeet *p, const char *name, int axis, int64_t said,
+                      const char *key)
 {
+    static const char *const axes[] = {"rows", "columns", "taps"};
     const struct s2s_ckpt_target *t = find_target(p->out, name);
-    if (t && t->n_dims > 0 && t->shape[0] == rows)
-        return 0;
-    return s2s_error_set(p->err, S2S_E_SHAPE, "config.json: %s says %lld, %s has %lld rows", key,
-                         (long long)rows, name, t && t->n_dims ? (long long)t->shape[0] : 0LL);
+    const int64_t found = t && t->n_dims > axis ? t->shape[axis] : 0;
+    return found == said
+               ? 0
+               : s2s_error_set(p->err, S2S_E_SHAPE, "config.json: %s says %lld, %s has %lld %s",
+                               key, (long long)said, name, (long long)found, axes[axis]);
 }
 
-/* the configuration is of these weights */
+/* how many of the numbered names there are in a row */
+static int64_t count_targets(const struct parakeet *p, const char *format, int first, int step)
+{
+    char name[80];
+    for (int64_t n = 0, at = first;; n++, at += step) {
+        snprintf(name, sizeof name, format, (long long)at);
+        if (!find_target(p->out, name))
+            return n;
+    }
+}
+
+static int check_count(const struct parakeet *p, int64_t found, const char *key)
+{
+    const int64_t said = ckpt_parakeet_int(p->config, key);
+    return found == said ? 0
+                         : s2s_error_set(p->err, S2S_E_SHAPE,
+                                         "config.json: %s says %lld, the weights have "
+                                         "%lld",
+                                         key, (long long)said, (long long)found);
+}
+
+/* the encoder of the configuration is that of the weights */
+static int check_encoder(const struct parakeet *p)
+{
+    static const struct {
+        const char *key, *name;
+        int axis;
+    } sizes[] = {
+        {"hidden_size", "encoder.pre_encode.out.weight", 0},
+        {"num_attention_heads", "encoder.layers.0.self_attn.pos_bias_u", 0},
+        {"intermediate_size", "encoder.layers.0.feed_forward1.linear1.weight", 0},
+        {"conv_kernel_size", "encoder.layers.0.conv.depthwise_conv.weight", 2},
+        {"subsampling_conv_channels", "encoder.pre_encode.conv.0.weight", 0},
+    };
+    const int64_t n_stages = 1 + count_targets(p, "encoder.pre_encode.conv.%lld.weight", 3, 3);
+    const bool bias = find_target(p->out, "encoder.layers.0.self_attn.linear_q.bias") != NULL;
+    const json_t *said =
+        json_object_get(json_object_get(p->config, "encoder_config"), "attention_bias");
+    int rc = check_count(p, count_targets(p, "encoder.layers.%lld.norm_out.weight", 0, 1),
+                         "num_hidden_layers");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && rc == 0; i++)
+        rc = check_size(p, sizes[i].name, sizes[i].axis, ckpt_parakeet_int(p->config, sizes[i].key),
+                        sizes[i].key);
+    if (rc == 0)
+        rc = check_count(p, n_stages < 32 ? (int64_t)1 << n_stages : 0, "subsampling_factor");
+    if (rc == 0 && json_is_boolean(said) && json_is_true(said) != bias)
+        rc = s2s_error_set(p->err, S2S_E_SHAPE,
+                           "config.json: attention_bias is %s, the weights have %sbiases",
+                           json_is_true(said) ? "true" : "false", bias ? "" : "no ");
+    int64_t bins = ckpt_parakeet_int(p->config, "num_mel_bins");
+    for (int64_t i = 0; i < n_stages; i++)
+        bins = (bins - 1) / 2 + 1;
+    return rc < 0 ? rc
+                  : check_size(p, "encoder.pre_encode.out.weight", 1,
+                               bins * ckpt_parakeet_int(p->config, "subsampling_conv_channels"),
+                               "num_mel_bins (times channels)");
+}
+
+static int check_transducer(const struct parakeet *p, int64_t n_outputs)
+{
+    static const char *const heads[] = {"relu", "sigmoid", "tanh"};
+    const json_t *hidden = json_object_get(p->config, "decoder_hidden_size");
+    const json_t *layers = json_object_get(p->config, "num_decoder_layers");
+    const char *act = json_string_value(json_object_get(p->config, "hidden_act"));
+    const int64_t n_layers =
+        count_targets(p, "decoder.prediction.dec_rnn.lstm.weight_ih_l%lld", 0, 1);
+    bool known = !act;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads && !known; i++)
+        known = strcmp(act, heads[i]) == 0;
+    if (!known) {
+        int rc = s2s_error_set(p->err, S2S_E_UNSUPPORTED,
+                               "config.json: hidden_act: NeMo's joint network has relu, sigmoid or "
+                               "tanh");
+        return s2s_error_hint(p->err, rc,
+                              "a model_config.yaml of your own can be given with --config");
+    }
+    if (n_layers != (json_is_integer(layers) ? json_integer_value(layers) : 2))
+        return s2s_error_set(p->err, S2S_E_SHAPE,
+                             "config.json: num_decoder_layers is not the %lld that there are",
+                             (long long)n_layers);
+    int rc = check_size(p, "joint.pred.weight", 0,
+                        json_is_integer(hidden) ? json_integer_value(hidden) : 640,
+                        "decoder_hidden_size");
+    return rc < 0 ? rc
+                  : check_size(p, "joint.joint_net.2.weight", 0, n_outputs,
+                               "vocab_size and durations");
+}
+
+/* so is its head */
 static int check_config(const struct parakeet *p, enum ckpt_nemo_kind kind)
 {
     const int64_t classes = ckpt_parakeet_classes(p->config);
-    const int64_t layers = ckpt_parakeet_int(p->config, "num_hidden_layers");
     const json_t *blank =
         json_object_get(p->config, kind == CKPT_NEMO_CTC ? "pad_token_id" : "blank_token_id");
     const json_t *durations = json_object_get(p->config, "durations");
     const int64_t extra = kind != CKPT_NEMO_TDT ? 0
                           : durations           ? (int64_t)json_array_size(durations)
                                                 : 5;
-    char *last = s2s_xasprintf("encoder.layers.%lld.norm_out.weight", (long long)layers - 1);
-    char *past = s2s_xasprintf("encoder.layers.%lld.norm_out.weight", (long long)layers);
-    int rc = check_rows(p, "encoder.pre_encode.out.weight",
-                        ckpt_parakeet_int(p->config, "hidden_size"), "hidden_size");
-    if (rc == 0)
-        rc = check_rows(p, last, ckpt_parakeet_int(p->config, "hidden_size"), "num_hidden_layers");
-    if (rc == 0 && find_target(p->out, past))
-        rc = s2s_error_set(p->err, S2S_E_SHAPE,
-                           "config.json: num_hidden_layers is %lld, there is %s", (long long)layers,
-                           past);
-    if (rc == 0)
-        rc = kind == CKPT_NEMO_CTC
-                 ? check_rows(p, "decoder.decoder_layers.0.weight", classes, "vocab_size")
-                 : check_rows(p, "joint.joint_net.2.weight", classes + extra,
-                              "vocab_size and durations");
+    int rc = kind == CKPT_NEMO_CTC
+                 ? check_size(p, "decoder.decoder_layers.0.weight", 0, classes, "vocab_size")
+                 : check_transducer(p, classes + extra);
     if (rc == 0 && json_is_integer(blank) && json_integer_value(blank) != classes - 1) {
         rc = s2s_error_set(p->err, S2S_E_UNSUPPORTED,
                            "config.json: the blank is token %lld; NeMo's is the last class, %lld",
                            (long long)json_integer_value(blank), (long long)classes - 1);
     }
-    free(last);
-    free(past);
     return rc;
 }
 
@@ -211,6 +288,8 @@ static int make_config(struct parakeet *p, enum ckpt_nemo_kind kind)
                                               NULL};
     if (rc == 0)
         rc = ckpt_nemo_yaml(&yaml, &model, p->err);
+    if (rc == 0)
+        rc = check_encoder(p);
     if (rc == 0)
         ckpt_side_add(&p->out->files, CKPT_NEMO_CONFIG, yaml.data, yaml.len);
     s2s_buf_release(&yaml);

@@ -196,9 +196,12 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
 static int check_name(struct s2s_ckpt *ckpt, const char *name, size_t len, struct s2s_error *err)
 {
     ckpt->name_bytes += len;
-    if (len > MAX_NAME || ckpt->name_bytes > MAX_NAMES)
-        return s2s_error_set(err, S2S_E_FORMAT, "%.60s..: a name of %zu bytes, all up to it %zu",
-                             name, len, ckpt->name_bytes);
+    if (len > MAX_NAME)
+        return s2s_error_set(err, S2S_E_FORMAT, "%.60s..: a name of %zu bytes, at most %d are read",
+                             name, len, MAX_NAME);
+    if (ckpt->name_bytes > MAX_NAMES)
+        return s2s_error_set(err, S2S_E_FORMAT, "names of more than %d MiB together",
+                             MAX_NAMES >> 20);
     if (memchr(name, 0, len) || !s2s_utf8_valid(name, len))
         return s2s_error_set(err, S2S_E_FORMAT, "a name of %zu bytes is not UTF-8 text", len);
     return 0;

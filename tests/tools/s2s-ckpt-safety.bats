@@ -480,3 +480,15 @@ without_index() {
     exits 1 s2s-ckpt ls model.safetensors
     says "a web page"
 }
+
+@test "somebody else's folder named OUT.s2s-partial is not removed; what a killed run left is" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    mkdir out.s2s-partial
+    echo precious >out.s2s-partial/file
+    exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" out
+    says "no run of s2s-ckpt left it"
+    [ "$(cat out.s2s-partial/file)" = precious ] && [ ! -e out ]
+    touch out.s2s-partial/s2s-resume
+    exits 0 s2s-ckpt convert --to hf "$DATA/hf_sharded" out
+    [ ! -e out.s2s-partial ]
+}

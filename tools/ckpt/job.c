@@ -1,7 +1,9 @@
 /* Reading checkpoints, writing one: whole or not at all. */
+#include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "lib/base/utf8.h"
 #include "lib/io/durable.h"
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/job_internal.h"
@@ -191,9 +193,10 @@ static void say_done(const struct job *job, double start_s)
         print_done(job, &left, seconds, usage.ru_maxrss);
     if (job->opt->common.verbosity < 0)
         return;
-    char *rest = left_out_text(&left);
-    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %ld MiB%s\n",
-            job->opt->out, job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
+    char *rest = left_out_text(&left), out[PATH_MAX];
+    s2s_utf8_show_text(out, sizeof out, job->opt->out);
+    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %ld MiB%s\n", out,
+            job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
             ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
             usage.ru_maxrss / 1024, rest);
     free(rest);

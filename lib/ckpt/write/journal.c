@@ -11,6 +11,7 @@
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"
 
@@ -199,10 +200,32 @@ static void unlock_folder(struct ckpt_journal *journal)
     journal->lock_fd = -1;
 }
 
+/* Is the folder what a run of ours left? It has a journal, or what is written just before that
+ * goes, or nothing yet. Somebody else's files are not removed. */
+static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
+{
+    static const char *const ours[] = {NAME, CKPT_MANIFEST, "latest_checkpointed_iteration.txt"};
+    DIR *dir = opendir(journal->dir);
+    bool empty = dir != NULL;
+    for (struct dirent *item; dir && empty && (item = readdir(dir)) != NULL;)
+        empty = strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0;
+    if (dir)
+        closedir(dir);
+    for (size_t i = 0; !empty && i < sizeof ours / sizeof *ours; i++)
+        empty = faccessat(journal->lock_fd, ours[i], F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    if (empty)
+        return 0;
+    int rc =
+        s2s_error_set(err, S2S_E_ARG, "%s: is there, and no run of s2s-ckpt left it", journal->dir);
+    return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
+}
+
 static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_error *err)
 {
     /* only what we have locked is ours to remove; who makes the folder first has it */
-    int rc = journal->lock_fd >= 0 ? s2s_ckpt_remove_tree(journal->dir, err) : 0;
+    int rc = journal->lock_fd >= 0 ? check_ours(journal, err) : 0;
+    if (rc == 0 && journal->lock_fd >= 0)
+        rc = s2s_ckpt_remove_tree(journal->dir, err);
     unlock_folder(journal);
     if (rc == 0 && mkdir(journal->dir, 0777) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", journal->dir);

@@ -17,6 +17,10 @@ struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char
 void s2s_ckpt_plan_piece(struct s2s_ckpt_target *target, const struct s2s_ckpt_tensor *source,
                          const int64_t *begin, const int64_t *size)
 {
+    if (!target->pieces) { /* most have one, and there may be a hundred thousand of them */
+        target->pieces = s2s_xmalloc(sizeof *target->pieces);
+        target->cap_pieces = 1;
+    }
     s2s_grow(&target->pieces, target->n_pieces, &target->cap_pieces, sizeof *target->pieces);
     struct s2s_ckpt_piece *piece = &target->pieces[target->n_pieces++];
     *piece = (struct s2s_ckpt_piece){.source = source};

@@ -191,3 +191,20 @@ PY
         ! s2s-ckpt ls out | grep -q common_state || return 1
     done
 }
+
+@test "memory: 20,000 small tensors pass through less than 64 MiB" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    python3 - <<'PY'
+import json, struct
+header = {"model.layers.%d.mlp.experts.%d.up_proj.weight" % (i // 100, i % 100): {"dtype": "F32", "shape": [1, 2], "data_offsets": [8 * i, 8 * i + 8]}
+          for i in range(20000)}
+head = json.dumps(header).encode()
+open("many.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(8 * 20000))
+PY
+    for step in "--to torch_dist many.safetensors dist" "--to torch_dist --files 4 dist again" "--to hf --dtype bf16 dist hf"; do
+        exits 0 s2s-ckpt convert --no-sync $step
+        [[ $output =~ "peak memory "([0-9]+)" MiB" ]]
+        [ "${BASH_REMATCH[1]}" -lt 64 ] || { echo "$output" >&2; return 1; }
+    done
+    exits 0 s2s-ckpt diff dist again
+}

@@ -42,9 +42,24 @@ int ckpt_pickle_truncated(struct pickle_machine *m)
 
 struct ckpt_node *ckpt_pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind)
 {
-    struct ckpt_node *node = ckpt_pickle_alloc(m->out, sizeof *node);
-    *node = (struct ckpt_node){.kind = (uint8_t)kind, .offset = m->op_at};
+    enum { AT_ONCE = 64 };
+    if (m->n_nodes == 0) {
+        m->nodes = ckpt_pickle_alloc(m->out, AT_ONCE * sizeof *m->nodes);
+        m->n_nodes = AT_ONCE;
+    }
+    struct ckpt_node *node = &m->nodes[--m->n_nodes];
+    *node = (struct ckpt_node){.kind = (uint8_t)kind, .offset = (uint32_t)m->op_at};
     return node;
+}
+
+struct ckpt_node *ckpt_pickle_known(struct pickle_machine *m, struct ckpt_node **known,
+                                    enum ckpt_kind kind, int64_t value)
+{
+    if (!*known) {
+        *known = ckpt_pickle_new_node(m, kind);
+        (*known)->i = value;
+    }
+    return *known;
 }
 
 int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node)
@@ -56,16 +71,23 @@ int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node)
     return 0;
 }
 
-void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item)
+/* room for so many more: no more than these at first, for most containers are filled at once */
+static void reserve(struct pickle_machine *m, struct ckpt_node *node, size_t more)
 {
-    if (node->n == node->cap) {
-        uint32_t cap = node->cap ? node->cap * 2 : 4;
+    if (node->cap - node->n < more) {
+        size_t twice = (size_t)node->cap * 2, cap = node->n + more;
+        cap = cap < twice ? twice : cap;
         struct ckpt_node **items = ckpt_pickle_alloc(m->out, cap * sizeof *items);
         if (node->n)
             memcpy(items, node->items, node->n * sizeof *items);
         node->items = items;
-        node->cap = cap;
+        node->cap = (uint32_t)cap;
     }
+}
+
+void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item)
+{
+    reserve(m, node, node->n == node->cap && !node->cap ? 4 : 1);
     node->items[node->n++] = item;
 }
 
@@ -211,6 +233,7 @@ static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
                                   kind == CKPT_DICT   ? "items for what is no dict"
                                   : kind == CKPT_LIST ? "items for what is no list"
                                                       : "items for what is no set");
+    reserve(m, node, m->n_stack - begin);
     for (size_t i = begin; i < m->n_stack; i++)
         ckpt_pickle_add_item(m, node, m->stack[i]);
     m->n_stack = begin;
@@ -308,7 +331,7 @@ static int run(struct pickle_machine *m, unsigned char op)
     case '}':
         return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_DICT));
     case ')':
-        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_TUPLE));
+        return ckpt_pickle_push(m, ckpt_pickle_known(m, &m->known.empty, CKPT_TUPLE, 0));
     case 0x8f:
         return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_SET));
     case 'l':
@@ -365,6 +388,8 @@ static int run(struct pickle_machine *m, unsigned char op)
 static int run_all(struct pickle_machine *m)
 {
     while (m->at < m->len) {
+        if (m->at > UINT32_MAX)
+            return s2s_error_set(m->err, S2S_E_UNSUPPORTED, "pickle: more than 4 GiB");
         unsigned char op = m->bytes[m->at];
         m->op_at = m->at++;
         m->n_ops++;

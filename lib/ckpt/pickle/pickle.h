@@ -36,18 +36,23 @@ enum ckpt_kind {
     CKPT_PERSID, /* items: the id */
 };
 
+/* There are dozens of them for each tensor of a .metadata: 24 bytes. Those of equal small values
+ * may be one node. */
 struct ckpt_node {
     uint8_t kind; /* enum ckpt_kind */
     bool opaque;  /* of a global outside the list, and of a record of such a one */
-    uint32_t n, cap;
+    uint32_t n;
+    union {
+        uint32_t cap; /* of items */
+        uint32_t len; /* of text */
+    };
+    uint32_t offset; /* of the opcode that made it, or the first like it */
     union {
         int64_t i; /* BOOL, INT */
         double f;
         const char *text; /* not zero-ended */
         struct ckpt_node **items;
     };
-    size_t len;    /* of text */
-    size_t offset; /* of the opcode that made it */
 };
 
 enum ckpt_pickle_mode {

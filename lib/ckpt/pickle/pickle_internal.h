@@ -6,6 +6,15 @@
 
 enum pickle_verdict { PICKLE_ALLOWED, PICKLE_UNKNOWN, PICKLE_HOSTILE };
 
+enum { PICKLE_FIRST_INT = -1, PICKLE_INTS = 1026, PICKLE_TEXTS = 64 };
+
+/* Values that come again and again, and are never changed: small numbers, short texts (by a hash of
+ * theirs), None, the truths and the empty tuple. */
+struct pickle_known {
+    struct ckpt_node *ints[PICKLE_INTS], *texts[PICKLE_TEXTS];
+    struct ckpt_node *none, *truth[2], *empty;
+};
+
 struct pickle_machine {
     const unsigned char *bytes;
     size_t len, at, op_at; /* op_at: the opcode that runs */
@@ -16,6 +25,9 @@ struct pickle_machine {
     size_t n_marks, cap_marks;
     struct ckpt_node **memo;
     size_t cap_memo, n_memoized, n_ops, cap_persids;
+    struct ckpt_node *nodes; /* of which n_nodes are not used yet */
+    size_t n_nodes;
+    struct pickle_known known;
     struct ckpt_pickle *out;
     struct s2s_error *err;
 };
@@ -31,6 +43,9 @@ int ckpt_pickle_truncated(struct pickle_machine *m);
 int ckpt_pickle_underflow(struct pickle_machine *m);
 
 struct ckpt_node *ckpt_pickle_new_node(struct pickle_machine *m, enum ckpt_kind kind);
+/* The node at *known, made when there is none yet. */
+struct ckpt_node *ckpt_pickle_known(struct pickle_machine *m, struct ckpt_node **known,
+                                    enum ckpt_kind kind, int64_t value);
 /* A node of these n items, which are copied. */
 struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
                                       struct ckpt_node **items, size_t n);

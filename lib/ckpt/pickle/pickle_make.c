@@ -201,8 +201,10 @@ static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_
                 struct ckpt_node **out)
 {
     struct ckpt_node *first = args->n ? args->items[0] : NULL;
-    if (ckpt_is(global, "torch", "Size"))
-        return container(m, CKPT_TUPLE, first, out);
+    if (ckpt_is(global, "torch", "Size")) {
+        *out = first && first->kind == CKPT_TUPLE ? first : NULL; /* neither is ever changed */
+        return *out ? 0 : container(m, CKPT_TUPLE, first, out);
+    }
     if (ckpt_is(global, "collections", "OrderedDict"))
         return container(m, CKPT_DICT, first, out);
     if (ckpt_is(global, "collections", "defaultdict"))

@@ -201,7 +201,7 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
     case CKPT_STR:
         return text_json(p, node->text, node->len);
     case CKPT_BYTES:
-        return json_sprintf("(%zu bytes)", node->len);
+        return json_sprintf("(%u bytes)", node->len);
     case CKPT_LIST:
     case CKPT_TUPLE:
     case CKPT_SET:

@@ -6,16 +6,35 @@
 
 static int push_int(struct pickle_machine *m, int64_t value)
 {
+    if (value >= PICKLE_FIRST_INT && value < PICKLE_FIRST_INT + PICKLE_INTS)
+        return ckpt_pickle_push(
+            m, ckpt_pickle_known(m, &m->known.ints[value - PICKLE_FIRST_INT], CKPT_INT, value));
     struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_INT);
     node->i = value;
     return ckpt_pickle_push(m, node);
 }
 
+/* where a short text that came before would be */
+static struct ckpt_node **known_text(struct pickle_machine *m, const char *text, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    return &m->known.texts[(p[0] * 7u + p[len / 2] * 5u + p[len - 1] + len) % PICKLE_TEXTS];
+}
+
 static int push_text(struct pickle_machine *m, enum ckpt_kind kind, const char *text, size_t len)
 {
+    enum { MAX_KNOWN = 24 };
+    struct ckpt_node **known =
+        kind == CKPT_STR && len && len <= MAX_KNOWN ? known_text(m, text, len) : NULL;
+    if (known && *known && (*known)->len == len && memcmp((*known)->text, text, len) == 0)
+        return ckpt_pickle_push(m, *known);
+    if (len > UINT32_MAX)
+        return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "text of more than 4 GiB");
     struct ckpt_node *node = ckpt_pickle_new_node(m, kind);
     node->text = text;
-    node->len = len;
+    node->len = (uint32_t)len;
+    if (known)
+        *known = node;
     return ckpt_pickle_push(m, node);
 }
 
@@ -204,7 +223,7 @@ int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op)
 {
     switch (op) {
     case 'N':
-        return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_NONE));
+        return ckpt_pickle_push(m, ckpt_pickle_known(m, &m->known.none, CKPT_NONE, 0));
     case 0x88:
         return op_bool(m, 1);
     case 0x89:

@@ -20,8 +20,7 @@ static const char META[] = "torch.distributed.checkpoint.metadata";
 
 static int bad_meta(const struct ckpt_node *node, const char *what, struct s2s_error *err)
 {
-    return s2s_error_set(err, S2S_E_FORMAT, "object at byte %zu: %s", node ? node->offset : 0,
-                         what);
+    return s2s_error_set(err, S2S_E_FORMAT, "object at byte %u: %s", node ? node->offset : 0, what);
 }
 
 /* TensorProperties: a tuple whose first part is the dtype; a dict in old versions */

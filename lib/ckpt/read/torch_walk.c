@@ -134,7 +134,7 @@ static const char *shown_name(const struct ckpt_torch_walk *w)
 
 static int bad_tree(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
-    return s2s_error_set(w->err, S2S_E_FORMAT, "object at byte %zu of the pickle: %s", node->offset,
+    return s2s_error_set(w->err, S2S_E_FORMAT, "object at byte %u of the pickle: %s", node->offset,
                          depth > MAX_DEPTH ? "more than 1000 levels down"
                                            : "its values repeat without end");
 }
@@ -149,7 +149,7 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
         s2s_buf_printf(&w->name, "%lld", (long long)index);
     else if (!put_key(&w->name, key, 0))
         return s2s_error_set(w->err, S2S_E_UNSUPPORTED,
-                             "dict key at byte %zu is neither text, number nor a tuple of them",
+                             "dict key at byte %u is neither text, number nor a tuple of them",
                              key->offset);
     int rc = walk_node(w, node, depth + 1);
     w->name.len = len;

@@ -15,7 +15,7 @@ static enum s2s_dtype dtype_of_global(const struct ckpt_node *node)
 
 static int bad_view(const struct ckpt_node *node, const char *what, struct s2s_error *err)
 {
-    return s2s_error_set(err, S2S_E_FORMAT, "tensor at byte %zu of its pickle: %s", node->offset,
+    return s2s_error_set(err, S2S_E_FORMAT, "tensor at byte %u of its pickle: %s", node->offset,
                          what);
 }
 
@@ -26,7 +26,7 @@ static int unknown_dtype(const struct ckpt_node *node, const struct ckpt_node *g
         return bad_view(node, "it names no dtype", err);
     const size_t len = global->len - global->n - 1;
     return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                         "tensor at byte %zu of its pickle: its dtype %.*s is not read",
+                         "tensor at byte %u of its pickle: its dtype %.*s is not read",
                          node->offset, (int)(len < 40 ? len : 40), global->text + global->n + 1);
 }
 
@@ -93,7 +93,7 @@ static int check_bits(const struct ckpt_node *node, const struct ckpt_node *args
         const struct ckpt_node *set = ckpt_get(metadata, bits[i]);
         if (set && !(set->kind == CKPT_BOOL && !set->i)) {
             int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
-                                   "tensor at byte %zu of its pickle: a %s view, whose numbers are "
+                                   "tensor at byte %u of its pickle: a %s view, whose numbers are "
                                    "not those of its storage",
                                    node->offset, i ? "negated" : "conjugated");
             return s2s_error_hint(err, rc, "save it after resolve_%s()", bits[i]);

@@ -51,17 +51,21 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
         return 0;
     s2s_buf_add(&packed, out->items->data + items_at, out->items->len - items_at);
     int rc = ckpt_items_unpack(&items, &packed, err);
+    const bool written = rc == 0 && items.n > 0; /* else it was empty, and is not there */
+    const struct ckpt_item *last = written ? &items.v[items.n - 1] : NULL;
+    char *digest = written ? s2s_xstrdup(last->name + strlen(CKPT_ITEM_DIGEST)) : NULL;
+    const int64_t len = written ? last->len : 0;
+    ckpt_items_release(&items); /* the items of a file may be many: one copy of them at a time */
+    s2s_buf_reserve(&state, 2 * packed.len + 1);
     for (size_t i = 0; i < packed.len; i++)
         s2s_buf_printf(&state, "%02x", (unsigned char)packed.data[i]);
-    if (rc == 0 && items.n > 0) { /* else it was empty, and is not there */
-        const struct ckpt_item *last = &items.v[items.n - 1];
+    s2s_buf_release(&packed);
+    if (written) {
         char *path = file_path(out, out->file);
-        rc = ckpt_journal_add(out->how->journal, path, last->len,
-                              last->name + strlen(CKPT_ITEM_DIGEST), state.data, err);
+        rc = ckpt_journal_add(out->how->journal, path, len, digest, state.data, err);
         free(path);
     }
-    ckpt_items_release(&items);
-    s2s_buf_release(&packed);
+    free(digest);
     s2s_buf_release(&state);
     return rc;
 }

@@ -54,7 +54,7 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
     const size_t len = class->len - class->n - 1;
     if (!view->dtype) /* those of quantized tensors */
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                             "tensor at byte %zu of its pickle: its storage class %.*s is not read",
+                             "tensor at byte %u of its pickle: its storage class %.*s is not read",
                              persid->offset, (int)(len < 40 ? len : 40),
                              class->text + class->n + 1);
     if (__builtin_mul_overflow(count, (int64_t)s2s_dtype_size(view->dtype), &view->store_len))

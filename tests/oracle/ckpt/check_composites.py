@@ -13,9 +13,11 @@ try:
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import load_file, save_file
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, ParakeetEncoder, ParakeetEncoderConfig
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
-from tool import here, program
+import ranks
+from tool import has, here, program
 
 random = torch.Generator().manual_seed(7)
 bad, proven = [], 0
@@ -488,15 +490,15 @@ def salm(tmp):
 
 def branches(tmp):
     """what megatron-core saves of a heterogeneous job's two optimizers: kept by reshard and convert --to torch_dist, left out by hf"""
-    try:
-        import torch.distributed as dist
-        from megatron.core import dist_checkpointing
-        from megatron.core.dist_checkpointing import ShardedTensor
-        from megatron.core.dist_checkpointing.mapping import ShardedObject
-        from megatron.core.dist_checkpointing.strategies import filesystem_async
-    except ImportError:
+    if not has("megatron.core"):
         print("megatron-core is absent: branches are not checked")
         return
+    import torch.distributed as dist
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing import ShardedTensor
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+    ranks.keep_results()
     # its writer asks for a GPU and for psutil, of which this needs neither
     torch.cuda.synchronize, torch.cuda.current_device, filesystem_async._process_memory = lambda *_: None, lambda: "cpu", lambda: 0
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())

@@ -20,7 +20,8 @@ try:
     import yaml
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 import bridge_config
 import families

@@ -19,18 +19,17 @@ try:
     import torch.distributed.checkpoint as dcp
     import transformers
     from safetensors import safe_open
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 import families
 import megatron_names as names
 import mcore_cpu
-from tool import program
+from tool import has, program
 
-try:
+mcore = has("megatron.core")
+if mcore:
     mcore_cpu.start()
-    mcore = True
-except ImportError:
-    mcore = False
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

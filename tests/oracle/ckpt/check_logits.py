@@ -10,17 +10,16 @@ import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
-try:
-    import safetensors.torch
-    import torch
-    import transformers
-    import mcore_cpu
-    mcore_cpu.start()
-except ImportError:
-    sys.exit(77)
-import families
-from tool import program
+from tool import need, program
 
+need("safetensors", "torch", "transformers", "megatron.core")
+import safetensors.torch  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+import families  # noqa: E402
+import mcore_cpu  # noqa: E402
+
+mcore_cpu.start()
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 # fp32 sums in another order; the largest seen is a tenth of it

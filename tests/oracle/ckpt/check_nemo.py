@@ -8,7 +8,8 @@ import tempfile
 try:
     import torch
     from transformers import ParakeetForCTC
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 import make_nemo  # noqa: E402

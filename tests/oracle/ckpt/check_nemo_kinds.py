@@ -13,7 +13,8 @@ try:
     from transformers import (ParakeetCTCConfig, ParakeetEncoderConfig, ParakeetForCTC, ParakeetForRNNT, ParakeetForTDT, ParakeetRNNTConfig,
                               ParakeetTDTConfig)
     from transformers.utils import logging
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 import make_nemo  # noqa: E402

@@ -20,7 +20,8 @@ try:
                               ParakeetForTDT, ParakeetRNNTConfig, ParakeetTDTConfig)
     from transformers.audio_utils import mel_filter_bank
     from transformers.utils import logging
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 import make_nemo  # noqa: E402

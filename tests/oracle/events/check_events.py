@@ -7,7 +7,8 @@ import tempfile
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -19,7 +19,7 @@ try:
     import torch
     from safetensors.torch import load_file, save_file
     from transformers import AutoModelForCausalLM
-except ImportError as e:
+except ModuleNotFoundError as e:
     print(e)
     sys.exit(77)
 
@@ -114,7 +114,7 @@ def check(path):
     stored = load_file(os.path.join(path, "expected.safetensors"))
     with tempfile.TemporaryDirectory() as tmp:
         out = os.path.join(tmp, "out.safetensors")
-        subprocess.run([os.path.join(ROOT, "bin", "s2s-train"), "probe", "--model", path, "--inputs", path + "/inputs.safetensors",
+        subprocess.run([os.path.join(os.environ.get("S2S_BIN", os.path.join(ROOT, "bin")), "s2s-train"), "probe", "--model", path, "--inputs", path + "/inputs.safetensors",
                         "--out", out, "--grads", "--steps", "3", "--optimizer", path + "/expected.json"], check=True)
         probe = load_file(out)
     bad = 0
@@ -134,13 +134,14 @@ def main():
     if len(sys.argv) == 3 and sys.argv[1] == "--write":
         write(sys.argv[2])
         return 0
-    bad = 0
+    bad = checked = 0
     for config in sorted(glob.glob(os.path.join(HERE, "*", "config.json"))):
         with open(config) as f:
             if json.load(f).get("model_type") in ("llama", "qwen2", "qwen3", "gemma"):
                 bad += check(os.path.dirname(config))
-    print("%d tensors differ" % bad)
-    return 1 if bad else 0
+                checked += 1
+    print("%d models, %d tensors differ" % (checked, bad))
+    return 1 if bad or not checked else 0
 
 
 if __name__ == "__main__":

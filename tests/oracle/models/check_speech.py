@@ -18,7 +18,7 @@ try:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
     from transformers.models.parakeet import ParakeetEncoder
-except ImportError as e:
+except ModuleNotFoundError as e:
     print(e)
     sys.exit(77)
 from check_decoders import casts_to
@@ -161,6 +161,7 @@ def check(kind, name, options, training=False):
                 if not share <= 1:
                     print("%s: differs by %.2f of its tolerance" % (key, share))
                     bad += 1
+            bad += n == 0
             print("%-24s %-6s against %s: %d tensors, worst %.2f of its tolerance" % (name, what, dtype, n, worst))
     return bad
 

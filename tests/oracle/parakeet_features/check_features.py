@@ -10,7 +10,8 @@ try:
     import torch
     from safetensors.numpy import load
     from transformers import ParakeetFeatureExtractor
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -18,7 +18,8 @@ import warnings
 try:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -133,8 +134,8 @@ def main():
         if (error is None) != (rule == "-") or (rules & {rule} if rule != "-" else not rules) in (set(), False):
             bad += 1
             print(f"{rule} {more}: the class says {error!r}, s2s-check {sorted(rules)}")
-    print(f"{checked} configs, {bad} judged otherwise")
-    return bad > 0 or not checked
+    print(f"{checked} configs, {bad} judged otherwise; {len(LINES) - checked} are of fields or libraries that are not there")
+    return bad > 0 or checked < len(LINES) // 2
 
 
 sys.exit(main())

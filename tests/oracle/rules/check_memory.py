@@ -13,8 +13,8 @@ import tempfile
 try:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
-except ImportError:
-    print("check_memory: needs torch and transformers")
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -16,8 +16,8 @@ import urllib.parse
 
 try:
     import jsonschema
-except ImportError:
-    print("check_sarif: needs the Python package jsonschema")
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -12,7 +12,7 @@ sys.dont_write_bytecode = True
 import reader  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHARD = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../../../bin/s2s-shard")
+SHARD = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.environ.get("S2S_BIN", os.path.join(HERE, "../../../bin")), "s2s-shard")
 HAVE_ZSTD = subprocess.run(["sh", "-c", "command -v zstd"], capture_output=True).returncode == 0
 # what only one who knows the kinds and the zstd frames can see, and what Python's json lets pass
 ONLY_OURS = ("record_", "header_", "zst_", "safetensors_half", "safetensors_neg", "safetensors_nul", "safetensors_unknown")
@@ -75,6 +75,7 @@ for name, says in expected.items():
     if not name.startswith(ONLY_OURS):
         expect(not read(path)[0], name, "reader.py takes it")
 
+expect(len(os.listdir(os.path.join(HERE, "good"))) >= 10 and len(expected) >= 50, "the corpus", "is not whole")
 for failure in failures:
     print(failure)
 print("%d good, %d bad, %d failures" % (len(os.listdir(os.path.join(HERE, "good"))), len(expected), len(failures)))

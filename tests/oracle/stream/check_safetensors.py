@@ -13,11 +13,12 @@ try:
     import numpy as np
     import safetensors
     import safetensors.numpy
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHARD = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "../../../bin/s2s-shard")
+SHARD = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.environ.get("S2S_BIN", os.path.join(HERE, "../../../bin")), "s2s-shard")
 n = 0
 for name in sorted(os.listdir(os.path.join(HERE, "good"))):
     path = os.path.join(HERE, "good", name)

@@ -11,7 +11,8 @@ import copy, json, os, random, subprocess, sys, tempfile, unicodedata
 
 try:
     import tokenizers
-except ImportError:
+except ModuleNotFoundError as e:
+    print(e)
     sys.exit(77)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -16,6 +16,10 @@ complain 'the library prints or exits (only lib/base may):' \
     "$(git grep -nE '(^|[^a-z_])(exit|printf|perror|puts|fputs)\(' -- 'lib/*.c' 'kernels/*.c' | grep -vE '^lib/base/|[^:]*:[0-9]+: *(/?\*|//)')"
 complain 'includes of .c files:' "$(git grep -nE '#include ".*\.c"' -- '*.c' '*.h')"
 complain 'unfinished work:' "$(git grep -nE '\b(TODO|FIXME|XXX|HACK)\b' -- '*.c' '*.h' '*.sh' '*.bats' Makefile | grep -v '^tests/style.sh')"
+# bash goes on after `! a` that fails and after `a` of `a && b`; two commands that fail print the same nothing
+complain 'lines of a test that cannot fail (use not, says_not, alike, a line each):' \
+    "$(git grep -nE '^ +(! |(\[|says|says_not|same|alike|cmp|diff|grep|exits) .* && |(cmp|diff) .*<\()' -- 'tests/tools/*.bats' 'tests/tools/*.bash' |
+        grep -vE ' \|\| |&& (break|continue)$|\| head')"
 complain 'trailing white space or tabs in C:' "$(git grep -nE '[[:space:]]+$|	' -- '*.c' '*.h')"
 complain 'files past 1000 lines:' "$(for f in $c_files; do n=$(wc -l <"$f"); [ "$n" -le 1000 ] || echo "$f: $n lines"; done)"
 complain 'a lib file includes a tool:' "$(git grep -nE '#include "tools/' -- 'lib/*' 'kernels/*')"

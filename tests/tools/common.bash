@@ -43,6 +43,33 @@ says() {
     return 1
 }
 
+# not COMMAND...: demands that it fails (a test goes on after a bare `! command`, whatever comes of it)
+not() {
+    if "$@"; then
+        printf 'expected to fail: %s\n' "$*" >&2
+        return 1
+    fi
+}
+
+# says_not TEXT: $output does not hold TEXT
+says_not() {
+    case "$output" in
+    *"$1"*)
+        printf 'did not expect to see: %s\ngot: %s\n' "$1" "$output" >&2
+        return 1
+        ;;
+    esac
+}
+
+# alike TEXT TEXT: equal, and something: two commands that failed have said the same nothing
+alike() {
+    if [ -z "$1" ] || [ "$1" != "$2" ]; then
+        diff <(printf '%s\n' "$1") <(printf '%s\n' "$2") | head -n 20 >&2
+        [ -n "$1" ] || echo 'nothing to compare' >&2
+        return 1
+    fi
+}
+
 # same FILE FILE: equal bytes
 same() {
     cmp "$1" "$2"

@@ -12,6 +12,9 @@ load common
     exits 0 bash -e -o pipefail pipeline.sh
     says "good: "
     says "legal"
-    [ -s out/cp0.s2s ] && [ -s out/cp1.s2s ] && [ -s out/run/log.jsonl ]
-    [ -s out/model/llm/model.safetensors ] && [ -s out/model/encoder/config.json ]
+    [ -s out/cp0.s2s ]
+    [ -s out/cp1.s2s ]
+    [ -s out/run/log.jsonl ]
+    [ -s out/model/llm/model.safetensors ]
+    [ -s out/model/encoder/config.json ]
 }

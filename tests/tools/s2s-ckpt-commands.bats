@@ -120,7 +120,8 @@ PY
         rm -rf want out out.s2s-partial
         s2s-ckpt $command want -q
         with_fault "write:$kill:KILL" s2s-ckpt $command -q out
-        [ $fired = 1 ] && [ ! -e out ]
+        [ $fired = 1 ]
+        [ ! -e out ]
         exits 0 s2s-ckpt $command --resume -v out
         says "is there already"
         diff -r want out
@@ -128,7 +129,8 @@ PY
     one_tensor a.safetensors F32 float32 1 2
     one_tensor b.safetensors F32 float32 3 4
     with_fault write:3:KILL s2s-ckpt average --to torch_dist -q a.safetensors b.safetensors mean
-    [ $fired = 1 ] && [ -e mean.s2s-partial ]
+    [ $fired = 1 ]
+    [ -e mean.s2s-partial ]
     one_tensor b.safetensors F32 float32 5 6
     exits 0 s2s-ckpt average --to torch_dist --resume a.safetensors b.safetensors mean
     exits 0 s2s-ckpt cat --json mean w
@@ -140,7 +142,8 @@ PY
     for in in "$A" "$A/iter_0000007" "$A/iter_0000007/"; do
         rm -rf out
         exits 0 s2s-ckpt reshard "$in" out
-        [ -d out/iter_0000007 ] && [ "$(cat out/latest_checkpointed_iteration.txt)" = 7 ]
+        [ -d out/iter_0000007 ]
+        [ "$(cat out/latest_checkpointed_iteration.txt)" = 7 ]
     done
     # a folder of any name: what the common state says
     A=$DATA/mcore016_hybrid_tp2pp2ep2

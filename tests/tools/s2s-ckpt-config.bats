@@ -294,7 +294,7 @@ PY
     [ "$(config '.model_type, .num_attention_heads, .num_key_value_heads, .hidden_act')" = '["llama",6,2,"silu"]' ]
     [ "$(config '.rope_scaling')" = '[{"rope_type":"llama3","factor":32,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64}]' ]
     for key in rms_norm_eps max_position_embeddings vocab_size; do
-        [ "$(config ".$key")" = "$(jq -c "[.$key]" "$MODELS/llama_gqa_untied/config.json")" ]
+        alike "$(config ".$key")" "$(jq -c "[.$key]" "$MODELS/llama_gqa_untied/config.json")"
     done
     # newer providers have a switch, with Megatron-Core's constants
     for switch in true:'[{"rope_type":"llama3","factor":32,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}]' \

@@ -11,7 +11,8 @@ cut_anywhere() {
         with_fault "pread:$n:CUT" s2s-ckpt ls --sha256 in
         [ $fired = 1 ] || break
         [ "$status" -eq 1 ] && [ -n "$output" ] || { echo "$2: read $n: exit $status: $output" >&2; return 1; }
-        [ "${#lines[@]}" -lt 100 ] && says "in"
+        [ "${#lines[@]}" -lt 100 ]
+        says "in"
         cuts=$((cuts + 1))
     done
     [ "$cuts" -gt 2 ] || { echo "$2: $cuts cuts" >&2; return 1; }
@@ -78,5 +79,6 @@ PY
     inject_or_skip
     # 1,800,000 elements, of which a run at a time is read
     with_fault pread:200000:EIO s2s-ckpt ls --sha256 views.pt
-    [ $fired = 0 ] && [ "$status" -eq 0 ]
+    [ $fired = 0 ]
+    [ "$status" -eq 0 ]
 }

@@ -17,7 +17,9 @@ load common
             fi
             says "s2s-ckpt: " && says "cases/$name" || { echo "$command" >&2; return 1; }
             says "$says" || { echo "$command" >&2; return 1; }
-            [ ! -e out ] && [ ! -e out.s2s-partial ] && [ ! -e ran ]
+            [ ! -e out ]
+            [ ! -e out.s2s-partial ]
+            [ ! -e ran ]
         done
     done <cases/cases.tsv
     [ "$n" -ge 170 ]
@@ -31,8 +33,10 @@ load common
         n=$((n + 1))
         for map in llama nemotron_h; do
             exits 1 timeout 20 s2s-ckpt convert -q --to hf --map $map "cases/$name" out
-            says "cases/$name" && says "$says"
-            [ ! -e out ] && [ ! -e out.s2s-partial ]
+            says "cases/$name"
+            says "$says"
+            [ ! -e out ]
+            [ ! -e out.s2s-partial ]
         done
     done <cases/models.tsv
     [ "$n" -ge 3 ]
@@ -45,8 +49,11 @@ load common
         n=$((n + 1))
         for command in "verify cases/$name" "convert -q --to torch_dist cases/$name out" "reshard -q cases/$name out"; do
             exits 1 timeout 20 s2s-ckpt $command
-            says "cases/$name" && says "$says"
-            [ ! -e out ] && [ ! -e out.s2s-partial ] && [ ! -e ran ]
+            says "cases/$name"
+            says "$says"
+            [ ! -e out ]
+            [ ! -e out.s2s-partial ]
+            [ ! -e ran ]
         done
     done <cases/objects.tsv
     [ "$n" -ge 6 ]

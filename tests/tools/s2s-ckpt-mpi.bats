@@ -48,7 +48,8 @@ same_bytes() {
     [ "$status" -eq 1 ]
     exits 1 mpirun_n 2 s2s-ckpt convert --to torch_dist --files 4 bad out2
     says "CRC-32"
-    [ ! -e out2 ] && [ ! -e out2.s2s-partial ]
+    [ ! -e out2 ]
+    [ ! -e out2.s2s-partial ]
 }
 
 @test "what killed ranks finished is kept by --resume, with another number of ranks too" {
@@ -59,7 +60,8 @@ same_bytes() {
         s2s-ckpt convert -q --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
     [ "$status" -ne 0 ]
     ls out.s2s-partial/iter_*/*.distcp
-    [ ! -e out ] && [ -e out.s2s-partial ]
+    [ ! -e out ]
+    [ -e out.s2s-partial ]
     cp -r out.s2s-partial kept
     for n in 1 2 3; do
         rm -rf out out.s2s-partial

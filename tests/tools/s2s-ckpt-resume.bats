@@ -11,13 +11,15 @@ killed_anywhere() {
         rm -rf out out.s2s-partial
         with_fault "write:$n:KILL" s2s-ckpt convert -q "$@" "$DATA/hf_sharded" out
         [ $fired = 1 ] || break
-        [ "$status" -eq 137 ] && [ ! -e out ]
+        [ "$status" -eq 137 ]
+        [ ! -e out ]
         exits 0 s2s-ckpt convert -v --resume "$@" "$DATA/hf_sharded" out
         case $output in *"is there already"*) kept=$((kept + 1)) ;; esac
         diff -r want out || { echo "write $n: other bytes" >&2; return 1; }
         [ ! -e out.s2s-partial ]
     done
-    [ "$n" -gt 10 ] && [ "$kept" -gt 3 ]
+    [ "$n" -gt 10 ]
+    [ "$kept" -gt 3 ]
 }
 
 @test "killed at any write and resumed, a conversion gives the bytes of an unbroken one" {
@@ -52,20 +54,22 @@ stopped() {
     cp victim was && flip victim 100
     cp victim flipped
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
-    diff -r want out && [ -z "$(find out -type l)" ] && same victim flipped
+    diff -r want out
+    [ -z "$(find out -type l)" ]
+    same victim flipped
     # another dtype: another conversion
     stopped
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k --dtype f32 "$DATA/hf_sharded" out
-    ! says "is there already"
+    says_not "is there already"
     # another source of the same shape
     stopped
     cp -r "$DATA/hf_sharded" in
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k in out
-    ! says "is there already"
+    says_not "is there already"
     # without --resume it begins anew
     stopped
     exits 0 s2s-ckpt convert -v --to hf --max-shard-size 4k "$DATA/hf_sharded" out
-    ! says "is there already"
+    says_not "is there already"
     diff -r want out
 }
 
@@ -87,10 +91,12 @@ data[header + 30 + name + more] ^= 1
 open(sys.argv[1], "wb").write(data)
 PY
     exits 1 s2s-ckpt convert -q --to hf --max-shard-size 4k dist out
-    [ ! -e out ] && [ ! -e out.s2s-partial ]
+    [ ! -e out ]
+    [ ! -e out.s2s-partial ]
     exits 1 s2s-ckpt convert -q --resume --to hf --max-shard-size 4k dist out
     says "out.s2s-partial keeps what is done"
-    [ ! -e out ] && [ -e out.s2s-partial ]
+    [ ! -e out ]
+    [ -e out.s2s-partial ]
     exits 2 s2s-ckpt convert --resume --to safetensors in x
 }
 
@@ -106,7 +112,8 @@ PY
     exec 9>hold
     exits 1 s2s-ckpt convert -q --to hf big.safetensors out
     says "out.s2s-partial: another process writes there"
-    [ -e out.s2s-partial ] && [ ! -e out ]
+    [ -e out.s2s-partial ]
+    [ ! -e out ]
     exec 9>&-
     wait
     s2s-ckpt convert -q --to hf big.safetensors out
@@ -118,10 +125,13 @@ PY
     for to in hf torch_dist; do
         s2s-ckpt convert -q --to $to "$DATA/hf_sharded" synced
         with_fault fsync:1:EIO s2s-ckpt convert -q --no-sync --to $to "$DATA/hf_sharded" out
-        [ "$status" -eq 0 ] && [ $fired = 0 ]
+        [ "$status" -eq 0 ]
+        [ $fired = 0 ]
         diff -r synced out
         with_fault fsync:1:EIO s2s-ckpt convert -q --to $to "$DATA/hf_sharded" again
-        [ "$status" -eq 1 ] && [ $fired = 1 ] && [ ! -e again ]
+        [ "$status" -eq 1 ]
+        [ $fired = 1 ]
+        [ ! -e again ]
         rm -rf synced out
     done
 }

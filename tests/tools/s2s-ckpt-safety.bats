@@ -43,7 +43,11 @@ sys.exit("control characters: %r" % text if bad else 0)'
     exits 0 s2s-ckpt ls a.safetensors
     calm
     [ "${#lines[@]}" -eq 6 ]
-    says 'x\x1b[2Jy' && says 'two\nlines' && says 'tab\tbed' && says 'c1\xc2\x9b31m' && says 'back\\slash'
+    says 'x\x1b[2Jy'
+    says 'two\nlines'
+    says 'tab\tbed'
+    says 'c1\xc2\x9b31m'
+    says 'back\\slash'
     exits 1 s2s-ckpt diff a.safetensors b.safetensors
     calm
     exits 0 s2s-ckpt convert --plan --to hf a.safetensors out
@@ -120,7 +124,10 @@ PY
     done
     exits 0 s2s-ckpt convert -q --to safetensors in.safetensors one
     only in.safetensors hf torch_dist one
-    cd .. && only er && cd .. && only deep
+    cd ..
+    only er
+    cd ..
+    only deep
     [ ! -e /tmp/s2s-never ]
 }
 
@@ -181,7 +188,9 @@ PY
     ln -s ../../blobs/aa model.safetensors && ln -s ../../blobs/bb config.json && ln -s real.txt README.md
     ln -s "$BATS_TEST_TMPDIR/secret.json" notes.json && ln -s ../../../secret.json other.json && ln -s ../../blobs/../../secret.json third.json
     exits 0 s2s-ckpt convert --to hf . "$BATS_TEST_TMPDIR/out"
-    says "notes.json: a link to a file elsewhere" && says "other.json: a link" && says "third.json: a link"
+    says "notes.json: a link to a file elsewhere"
+    says "other.json: a link"
+    says "third.json: a link"
     cd "$BATS_TEST_TMPDIR/out"
     only README.md config.json model.safetensors real.txt s2s-manifest.json
     [ "$(grep -c x config.json)" -eq 1 ]
@@ -196,7 +205,8 @@ PY
         { cat model_config.yaml; printf 'extra:\n  file: "nemo:%s"\n' "$1"; } >config.yaml
         run s2s-ckpt convert -q --to nemo --config config.yaml --no-tokenizer in out.nemo
     }
-    named own && [ "$status" -eq 0 ]
+    named own
+    [ "$status" -eq 0 ]
     [ "$(tar xOf out.nemo ./own)" = text ]
     rm out.nemo
     for name in linked ../secret /etc/passwd in/../real . .. 0123456789abcdef0123456789abcdef_../secret "$(printf 'x%.0s' {1..90})"; do
@@ -210,12 +220,15 @@ PY
     { cat model_config.yaml && echo extra: && cat names; } >config.yaml
     ulimit -v 4000000
     run s2s-ckpt convert -q --to nemo --config config.yaml --no-tokenizer in out.nemo
-    [ "$status" -eq 1 ] && says "beside the weights"
+    [ "$status" -eq 1 ]
+    says "beside the weights"
     # and a folder of links to one
     for i in $(seq 1000); do ln -s large in/$i.txt; done
     run s2s-ckpt convert -q --to hf in out
-    [ "$status" -eq 1 ] && says "beside the weights"
-    [ ! -e out ] && [ ! -e out.s2s-partial ]
+    [ "$status" -eq 1 ]
+    says "beside the weights"
+    [ ! -e out ]
+    [ ! -e out.s2s-partial ]
 }
 
 @test "texts of a common state are no weights, no index and no manifest of the output" {
@@ -232,7 +245,8 @@ PY
         run s2s-ckpt convert -q --to hf in out
     }
     common tokenizer.json
-    [ "$status" -eq 0 ] && [ "$(cat out/tokenizer.json)" = text ]
+    [ "$status" -eq 0 ]
+    [ "$(cat out/tokenizer.json)" = text ]
     for name in model.safetensors model.safetensors.index.json pytorch_model.bin s2s-manifest.json .hidden ../x.json llm/../x.json other/x.json; do
         common "$name"
         [ "$status" -eq 1 ] && says "file name \"$name\" is refused" && [ ! -e out ] || { echo "$name: $status $output" >&2; return 1; }
@@ -265,10 +279,13 @@ PY
     mkdir model && tensors model/model.safetensors a && chmod 000 model
     run s2s-ckpt ls model
     chmod 755 model
-    [ "$status" -ne 0 ] && says "model" && says "Permission denied"
+    [ "$status" -ne 0 ]
+    says "model"
+    says "Permission denied"
     chmod 000 model/model.safetensors
     exits 1 s2s-ckpt ls model
-    says "model.safetensors" && says "Permission denied"
+    says "model.safetensors"
+    says "Permission denied"
 }
 
 @test "an input that is replaced while it is read is noticed" {
@@ -319,7 +336,8 @@ PY
     case ${S2S_BIN:-} in *sanitize*) little= ;; esac
     for name in list keys; do
         run bash -c "$little timeout 20 s2s-ckpt ls -q --json $name.pt | head -c 100000000 | wc -c"
-        [ "$status" -eq 0 ] && [ "$output" -lt 20000000 ]
+        [ "$status" -eq 0 ]
+        [ "$output" -lt 20000000 ]
     done
 }
 
@@ -354,11 +372,14 @@ PY
     exits 0 s2s-ckpt ls short.nemo
     exits 0 s2s-ckpt convert -q --to hf short.nemo out
     exits 1 s2s-ckpt convert -q --to nemo up.nemo out.nemo
-    says "up.nemo" && says "refused"
+    says "up.nemo"
+    says "refused"
     exits 1 s2s-ckpt convert -q --to nemo beside.nemo out.nemo
-    says "beside.nemo" && says "beside the weights"
+    says "beside.nemo"
+    says "beside the weights"
     exits 1 s2s-ckpt ls nested.nemo
-    says "nested.nemo" && says "not a whole"
+    says "nested.nemo"
+    says "not a whole"
     [ ! -e out.nemo ]
 }
 

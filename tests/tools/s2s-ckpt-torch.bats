@@ -12,7 +12,8 @@ $1"
     for bit in conj neg; do
         make "save('$bit.pt', {'w': tensor(Storage('0', [1, 2]), [2], {'$bit': True})})"
         exits 1 s2s-ckpt ls $bit.pt
-        says "w: tensor at byte" && says "resolve_$bit()"
+        says "w: tensor at byte"
+        says "resolve_$bit()"
         make "save('$bit.pt', {'w': tensor(Storage('0', [1, 2]), [2], {'$bit': False})})"
         exits 0 s2s-ckpt ls $bit.pt
     done
@@ -38,7 +39,8 @@ save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
     done
     for to in safetensors torch_dist hf; do
         exits 1 s2s-ckpt convert --to $to only.pt out
-        says "value is a torch._utils._rebuild_sparse_tensor" && says "state_dict()"
+        says "value is a torch._utils._rebuild_sparse_tensor"
+        says "state_dict()"
         [ ! -e out ]
     done
     for file in settings state; do
@@ -87,7 +89,8 @@ with zipfile.ZipFile('script.pt', 'w', zipfile.ZIP_DEFLATED) as z:
     echo -n global_step10 >run/latest
     for folder in run run/global_step10; do
         exits 1 s2s-ckpt ls $folder
-        says "a DeepSpeed checkpoint" && says "zero_to_fp32.py"
+        says "a DeepSpeed checkpoint"
+        says "zero_to_fp32.py"
     done
     exits 0 s2s-ckpt ls run/global_step10/mp_rank_00_model_states.pt
     says "module.w"

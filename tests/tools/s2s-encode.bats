@@ -112,7 +112,7 @@ tensor() {
     encode p.s2s -o e.s2s
     local name
     for name in input_ids labels position_ids seq_lens cu_seqlens audio_slot audio_frames; do
-        [ "$(tensor p.s2s 1 $name)" = "$(tensor e.s2s 1 $name)" ]
+        alike "$(tensor p.s2s 1 $name)" "$(tensor e.s2s 1 $name)"
     done
     exits 0 s2s-shard view --json e.s2s
     case "$output" in *audio_pcm* | *audio_cu_samples*) false ;; esac
@@ -130,14 +130,14 @@ tensor() {
     encode m.s2s -o mel.s2s
     s2s-encode -q --features mel p.s2s -o f.s2s
     encode f.s2s -o features.s2s
-    [ "$(tensor pcm.s2s 1 audio_embeds)" = "$(tensor mel.s2s 1 audio_embeds)" ]
-    [ "$(tensor pcm.s2s 1 audio_embeds)" = "$(tensor features.s2s 1 audio_embeds)" ]
+    alike "$(tensor pcm.s2s 1 audio_embeds)" "$(tensor mel.s2s 1 audio_embeds)"
+    alike "$(tensor pcm.s2s 1 audio_embeds)" "$(tensor features.s2s 1 audio_embeds)"
     s2s-encode -q --features mel "$W/activated.wav" "$W/hello-world.wav" -o files.s2s
     encode files.s2s -o single.s2s
     mpirun_n 3 s2s-encode -q -j 1 --encoder "$E" files.s2s -o single3.s2s
     same single.s2s single3.s2s
     s2s-shard verify single.s2s
-    [ "$(tensor single.s2s 0 embeds | sed 1d)" = "$(tensor pcm.s2s 1 audio_embeds | sed 1d | head -n $((14 * 24)))" ]
+    alike "$(tensor single.s2s 0 embeds | sed 1d)" "$(tensor pcm.s2s 1 audio_embeds | sed 1d | head -n $((14 * 24)))"
 }
 
 @test "rows are those of the model that transformers wrote" {
@@ -183,7 +183,7 @@ PY
     encode --projection "$ROOT/tests/oracle/models/salm_llama" p.s2s -o wide.s2s
     encode --projection "$ROOT/tests/oracle/models/salm_llama/projection.safetensors" p.s2s -o file.s2s
     [ "$(tensor wide.s2s 1 audio_embeds | head -n 1)" = "[32, 32]" ]
-    [ "$(tensor wide.s2s 1 audio_embeds)" = "$(tensor file.s2s 1 audio_embeds)" ]
+    alike "$(tensor wide.s2s 1 audio_embeds)" "$(tensor file.s2s 1 audio_embeds)"
     encode --dtype bf16 --projection "$ROOT/tests/oracle/models/salm_llama" p.s2s -o half.s2s
     tensor wide.s2s 1 audio_embeds | sed 1d >full
     tensor half.s2s 1 audio_embeds | sed 1d >half

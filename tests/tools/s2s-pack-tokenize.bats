@@ -42,7 +42,7 @@ setup_tool() {
     [ "$status" -eq 0 ]
     [ "$(jq -c '.ids | length' <<<"$output")" = 5 ]
     s2s-pack tokenize --json --tokenizer "$qwen" text | s2s-pack tokenize --json --decode --tokenizer "$qwen" >back
-    [ "$(jq -c . back)" = "$(jq -c . text)" ]
+    alike "$(jq -c . back)" "$(jq -c . text)"
     exits 1 bash -c "s2s-pack tokenize --json --tokenizer '$qwen' text | sed 's/.*\[//;s/\].*//;s/,//g' | s2s-pack tokenize --decode --tokenizer '$qwen'"
     says "line feed"
 }

@@ -46,9 +46,9 @@ for line in open(sys.argv[1] + "/log.jsonl"):
 same() {
     local name
     name=$(printf 'iter_%07d' "$3")
-    cmp <(log "$1") <(log "$2")
-    cmp <(s2s-ckpt ls --json --sha256 "$1/checkpoints/$name" | grep -v '"path"') \
-        <(s2s-ckpt ls --json --sha256 "$2/checkpoints/$name" | grep -v '"path"')
+    alike "$(log "$1")" "$(log "$2")"
+    alike "$(s2s-ckpt ls --json --sha256 "$1/checkpoints/$name" | grep -v '"path"')" \
+        "$(s2s-ckpt ls --json --sha256 "$2/checkpoints/$name" | grep -v '"path"')"
     no_litter "$2/checkpoints" "$name" latest_checkpointed_iteration.txt
 }
 
@@ -63,12 +63,12 @@ same() {
     says "write 4 into cut/checkpoints/latest_checkpointed_iteration.txt"
     echo 4 >cut/checkpoints/latest_checkpointed_iteration.txt
     s2s-train -j1 -q r.yaml run=cut checkpoint.keep=2
-    cmp <(log whole) <(log cut)
+    alike "$(log whole)" "$(log cut)"
     # nothing older: nothing is promised
     rm -r cut/checkpoints/iter_0000004
     truncate -s -100 "$file"
     exits 1 s2s-train -j1 -q r.yaml run=cut train.steps=8
-    ! says "write 4"
+    says_not "write 4"
 }
 
 @test "long: killed at any write, sync, rename, mkdir or unlink, it goes on bit for bit" {

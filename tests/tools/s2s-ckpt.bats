@@ -1070,6 +1070,20 @@ EOF
     says "the saved arguments say pipeline_model_parallel_size 2, the rank folders are of 1"
 }
 
+@test "rank folders of models of before Megatron-Core are refused by name" {
+    mkdir -p ranks/mp_rank_00 ranks/mp_rank_01
+    PYTHONPATH=$ROOT/tests/tools python3 - <<'EOF'
+from torch_files import Storage, save, tensor
+for rank in range(2):
+    save("ranks/mp_rank_%02d/model_optim_rng.pt" % rank, {"iteration": 7, "model": {"language_model": {"encoder": {
+        "layers.0.self_attention.query_key_value.bias": tensor(Storage("0", [0, 0, 0]), [3])}}}})
+EOF
+    exits 0 s2s-ckpt verify ranks
+    exits 1 s2s-ckpt convert --to torch_dist --merge-ranks ranks out
+    says "before Megatron-Core" && says "query_key_value.bias"
+    [ ! -e out ]
+}
+
 @test "rank folders of two steps, or of two models, are refused" {
     ranks() { # ITERATION HIDDEN-SIZE of the second
         rm -rf ranks && mkdir -p ranks/mp_rank_00 ranks/mp_rank_01

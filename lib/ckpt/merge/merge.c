@@ -397,6 +397,26 @@ static void merge_common(struct merge *m)
     m->ckpt->common = common;
 }
 
+/* Megatron-LM's own layers, before Megatron-Core: cut alike, but of other names, and their fused
+ * q, k, v in three orders by checkpoint_version. */
+static int check_names(const struct merge *m)
+{
+    static const char *const older[] = {".query_key_value.", ".dense_h_to_4h.", ".dense_4h_to_h."};
+    for (size_t i = 0; i < m->ckpt->n_tensors; i++)
+        for (size_t k = 0; k < sizeof older / sizeof *older; k++)
+            if (strstr(m->ckpt->tensors[i].name, older[k])) {
+                int rc =
+                    s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                                  "%s is of a model of before Megatron-Core: such rank folders "
+                                  "are not put together",
+                                  m->ckpt->tensors[i].name);
+                return s2s_error_hint(m->err, rc,
+                                      "Megatron-LM's tools/checkpoint/convert.py makes a model of "
+                                      "Megatron-Core of them");
+            }
+    return 0;
+}
+
 static int merge(struct merge *m)
 {
     struct merge_local local;
@@ -405,6 +425,8 @@ static int merge(struct merge *m)
         rc = survey(m);
     if (rc == 0)
         rc = check_ranks(m);
+    if (rc == 0)
+        rc = check_names(m);
     m->tied = rc == 0 &&
               json_is_false(json_object_get(args_of(m), "untie_embeddings_and_output_weights"));
     for (size_t i = 0; rc == 0 && i < m->ckpt->n_tensors; i++) {

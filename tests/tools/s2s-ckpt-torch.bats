@@ -97,3 +97,31 @@ with zipfile.ZipFile('script.pt', 'w', zipfile.ZIP_DEFLATED) as z:
     exits 1 s2s-ckpt ls script.pt
     says "TorchScript archive: it holds a program"
 }
+
+@test "what trainers put around the names of a model is not in a Hugging Face folder" {
+    make "
+w = {n: tensor(Storage(n, [1]), [1]) for n in ('lm_head.weight', 'model.norm.weight', 'model.layers.0._x.weight')}
+state = {'exp_avg': tensor(Storage('e', [1]), [1])}
+def put(front, at=''): return {front + k.replace('layers.0.', 'layers.0.' + at): v for k, v in w.items()}
+save('plain.pt', w)
+save('lightning.ckpt', {'state_dict': w, 'optimizer_states': [{'state': {0: state}}], 'epoch': 3})
+save('attribute.ckpt', {'state_dict': put('model.')})
+save('trainer.pt', {'model_state_dict': w, 'optimizer_state_dict': {'state': {0: state}}})
+save('ddp.pt', put('module.'))
+save('compiled.pt', {'model': put('_orig_mod.'), 'optimizer': {'state': {0: state}}})
+save('fsdp.pt', put('_fsdp_wrapped_module.', '_fsdp_wrapped_module._checkpoint_wrapped_module.'))
+save('two.pt', {'model': w, 'ema': w})"
+    exits 0 s2s-ckpt convert -q --strict --to hf plain.pt plain
+    for file in lightning.ckpt attribute.ckpt trainer.pt ddp.pt compiled.pt fsdp.pt; do
+        exits 0 s2s-ckpt convert -q --strict --to hf $file "${file%.*}"
+        exits 0 s2s-ckpt diff plain "${file%.*}"
+    done
+    # not where they are names of the model: of two of them, and in Hugging Face's own files
+    exits 0 s2s-ckpt convert -q --to hf two.pt two
+    exits 0 s2s-ckpt ls two
+    says "model.lm_head.weight" && says "ema.lm_head.weight"
+    s2s-ckpt convert -q --to safetensors ddp.pt ddp.safetensors
+    exits 0 s2s-ckpt convert -q --to hf ddp.safetensors kept
+    exits 0 s2s-ckpt ls kept
+    says "module.lm_head.weight"
+}

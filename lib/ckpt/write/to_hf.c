@@ -454,33 +454,19 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
         out->n_parts--;
 }
 
-/* torch.distributed.checkpoint of {"model": .., "optim": ..}: the model's names have one "model."
- * more than Hugging Face's */
-static const char *wrapping_prefix(const struct s2s_ckpt *ckpt)
-{
-    bool optimizer = false, doubled = false, outside = false;
-    for (size_t i = 0; i < ckpt->n_tensors; i++) {
-        const char *name = ckpt->tensors[i].name;
-        if (s2s_ckpt_is_state(name))
-            optimizer = true;
-        else if (starts(name, "model.model.") || starts(name, "model.lm_head."))
-            doubled = true;
-        else if (!starts(name, "model."))
-            outside = true;
-    }
-    return !outside && (doubled || (optimizer && strcmp(ckpt->format, "dcp") == 0)) ? "model." : "";
-}
-
 static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
     struct s2s_hf_part *part = ckpt_hf_add_part(out, ckpt, "", NULL);
-    const char *prefix = wrapping_prefix(ckpt);
+    const size_t len = ckpt_hf_wrapping_len(ckpt);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        if (s2s_ckpt_is_state(t->name))
+        if (s2s_ckpt_is_state(t->name)) {
             out->n_optimizer++;
-        else
-            s2s_ckpt_plan_copy(&part->plan, t->name + strlen(prefix), t);
+            continue;
+        }
+        char *name = ckpt_hf_unwrapped(ckpt, t->name + len);
+        s2s_ckpt_plan_copy(&part->plan, name, t);
+        free(name);
     }
 }
 

@@ -32,4 +32,12 @@ void ckpt_hf_salm_say_absent(const struct s2s_hf_output *out);
 int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,
                        struct s2s_error *err);
 
+/* A name without the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's;
+ * names of Hugging Face's files stay. Gives: free. */
+char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name);
+/* Bytes that the names of all weights begin with and Hugging Face's do not: a trainer's dict
+ * ({"state_dict": .., "optimizer": ..}), and its own "model." (Lightning's attribute, {"model": ..}
+ * of torch.distributed.checkpoint). */
+size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt);
+
 #endif

@@ -1,0 +1,69 @@
+/* Names that trainers put something around, as the model itself has them. */
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/to_hf_internal.h"
+
+static bool starts(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+/* names of Hugging Face's files are what their model has */
+static bool is_hf(const struct s2s_ckpt *ckpt)
+{
+    return starts(ckpt->format, "hf") || strcmp(ckpt->format, "safetensors") == 0;
+}
+
+char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
+{
+    static const char *const wrappers[] = {"_orig_mod", "_fsdp_wrapped_module",
+                                           "_checkpoint_wrapped_module"};
+    struct s2s_buf out = S2S_BUF_INIT;
+    if (is_hf(ckpt))
+        return s2s_xstrdup(name);
+    s2s_buf_reserve(&out, strlen(name) + 1);
+    while (starts(name, "module."))
+        name += strlen("module.");
+    for (size_t len; *name; name += len + (name[len] == '.')) {
+        bool wrapper = false;
+        len = strcspn(name, ".");
+        for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+            wrapper |= strlen(wrappers[i]) == len && memcmp(name, wrappers[i], len) == 0;
+        if (wrapper)
+            continue;
+        s2s_buf_puts(&out, out.len ? "." : "");
+        s2s_buf_add(&out, name, len);
+    }
+    s2s_buf_putc(&out, 0);
+    return out.data;
+}
+
+size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)
+{
+    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "module."};
+    bool optimizer = false, doubled = false, outside = false;
+    size_t dict = 0, n = 0;
+    for (size_t k = 0; k < sizeof dicts / sizeof *dicts && !dict && !is_hf(ckpt); k++) {
+        dict = strlen(dicts[k]);
+        for (size_t i = n = 0; i < ckpt->n_tensors && dict; i++)
+            if (!s2s_ckpt_is_state(ckpt->tensors[i].name)) {
+                n++;
+                dict = starts(ckpt->tensors[i].name, dicts[k]) ? dict : 0;
+            }
+    }
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        if (s2s_ckpt_is_state(ckpt->tensors[i].name)) {
+            optimizer = true;
+            continue;
+        }
+        char *name = ckpt_hf_unwrapped(ckpt, ckpt->tensors[i].name + dict);
+        if (starts(name, "model.model.") || starts(name, "model.lm_head."))
+            doubled = true;
+        else if (!starts(name, "model."))
+            outside = true;
+        free(name);
+    }
+    const bool model =
+        n && !outside && (doubled || (optimizer && strcmp(ckpt->format, "dcp") == 0));
+    return dict + (model ? strlen("model.") : 0);
+}

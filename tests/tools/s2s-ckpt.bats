@@ -853,6 +853,21 @@ merged() {
 @test "rank folders become the whole tensors: tp, pp, virtual stages, gated MLPs, Mamba, experts" {
     merged mp_rank_dense --layers numbered
     merged mp_rank_hybrid
+    # as Megatron-Core 0.17 and later name a mixer's convolution
+    rm -rf mp_rank_hybrid.dist
+    cp -r "$DATA/mp_rank_hybrid" .
+    python3 -c '
+import glob, zipfile
+for path in glob.glob("mp_rank_hybrid/iter_0000007/*/*.pt"):
+    with zipfile.ZipFile(path) as z:
+        members = [(m.filename, z.read(m).replace(b".mixer.conv1d.", b".mixer.conv1d_")) for m in z.infolist()]
+    with zipfile.ZipFile(path, "w") as z:
+        for name, data in members:
+            z.writestr(name, data)'
+    exits 0 s2s-ckpt ls mp_rank_hybrid
+    says "mixer.conv1d_weight"
+    cp "$DATA/mp_rank_hybrid.expected.json" .
+    DATA=$PWD merged mp_rank_hybrid
     merged mp_rank_packed
     merged mp_rank_tower
     merged mp_rank_etp1

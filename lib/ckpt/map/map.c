@@ -37,6 +37,17 @@ static char *name_expert(char *name)
     return out;
 }
 
+/* Megatron-Core has the convolution's parameters in the mixer itself since 0.17, conv1d_weight: in
+ * torch_dist they are a module's still. */
+static char *name_mixer(char *name)
+{
+    static const char conv[] = ".mixer.conv1d_";
+    char *at = strstr(name, conv);
+    if (at)
+        at[strlen(conv) - 1] = '.';
+    return name;
+}
+
 char *ckpt_map_plain_name(const char *name)
 {
     struct s2s_buf out = S2S_BUF_INIT;
@@ -67,7 +78,7 @@ char *ckpt_map_plain_name(const char *name)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strncmp(out.data, parts[i], strlen(parts[i])) == 0)
             memmove(out.data, out.data + 6, strlen(out.data + 6) + 1);
-    return name_expert(out.data);
+    return name_mixer(name_expert(out.data));
 }
 
 static int by_name(const void *a, const void *b)

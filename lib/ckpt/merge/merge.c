@@ -458,12 +458,32 @@ static void release(struct merge *m)
     free(m->parts);
 }
 
+/* Since 0.17 the convolution's parameters are the mixer's own: in torch_dist they are a module's
+ * still. */
+static int name_convolutions(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    static const char conv[] = ".mixer.conv1d_";
+    bool any = false;
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const char *name = ckpt->tensors[i].name, *at = strstr(name, conv);
+        if (!at)
+            continue;
+        char *renamed = ckpt_arena_text(ckpt, name, strlen(name));
+        renamed[at - name + (ptrdiff_t)strlen(conv) - 1] = '.';
+        ckpt->tensors[i].name = renamed;
+        any = true;
+    }
+    return any ? ckpt_seal(ckpt, err) : 0; /* in the order of their names */
+}
+
 int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct merge m = {.ckpt = ckpt, .err = err};
     if (strcmp(ckpt->format, "mp_rank") != 0)
         return 0;
-    int rc = merge(&m);
+    int rc = name_convolutions(ckpt, err);
+    if (rc == 0)
+        rc = merge(&m);
     release(&m);
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }

@@ -99,7 +99,7 @@ def hybrid(tp, said=True):
         shape = {"in_proj.weight": (H,), "conv1d.weight": (1, 4), "conv1d.bias": ()}[k]
         made = [values(n, *shape) for _, n in sections]
         dist.update({"%s%s.%s" % (at, k, name): v for (name, _), v in zip(sections, made)})
-        live[at + k] = by_rank(made, tp)
+        live[at + (k.replace("conv1d.", "conv1d_") if tp == 1 else k)] = by_rank(made, tp)  # the later spelling in one of them
     for k, v in (("in_proj.layer_norm_weight", values(H)), ("A_log", values(MAMBA_HEADS)), ("D", values(MAMBA_HEADS)), ("dt_bias", values(MAMBA_HEADS)),
                  ("norm.weight", values(CHANNELS)), ("out_proj.weight", values(H, CHANNELS))):
         live[at + k] = dist[at + k] = v

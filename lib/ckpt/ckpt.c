@@ -341,8 +341,8 @@ size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
 
 bool s2s_ckpt_is_state(const char *name)
 {
-    static const char *const state[] = {"optimizer.", "optim.", "optimizer_state", "rng_state",
-                                        "grad_scaler"};
+    static const char *const state[] = {"optimizer.",  "optim.",    "optimizer_state",
+                                        "optimizers.", "rng_state", "grad_scaler"};
     for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL)
         for (size_t i = 0; i < sizeof state / sizeof *state; i++)
             if (strncmp(at, state[i], strlen(state[i])) == 0)

@@ -110,12 +110,21 @@ save('trainer.pt', {'model_state_dict': w, 'optimizer_state_dict': {'state': {0:
 save('ddp.pt', put('module.'))
 save('compiled.pt', {'model': put('_orig_mod.'), 'optimizer': {'state': {0: state}}})
 save('fsdp.pt', put('_fsdp_wrapped_module.', '_fsdp_wrapped_module._checkpoint_wrapped_module.'))
+save('app.pt', {'app': {'model': w, 'optim': {'state': {'w': state}}}})
 save('two.pt', {'model': w, 'ema': w})"
     exits 0 s2s-ckpt convert -q --strict --to hf plain.pt plain
-    for file in lightning.ckpt attribute.ckpt trainer.pt ddp.pt compiled.pt fsdp.pt; do
+    for file in lightning.ckpt attribute.ckpt trainer.pt ddp.pt compiled.pt fsdp.pt app.pt; do
         exits 0 s2s-ckpt convert -q --strict --to hf $file "${file%.*}"
         exits 0 s2s-ckpt diff plain "${file%.*}"
     done
+    # a tied model that lies flat beside its optimizer, as plain torch.distributed.checkpoint
+    make "
+w = {n: tensor(Storage(n, [1]), [1]) for n in ('model.embed_tokens.weight', 'model.layers.0.x.weight')}
+save('flat.pt', dict(w, optimizer={'state': {'s': tensor(Storage('s', [1]), [1])}}))"
+    exits 0 s2s-ckpt convert -q --to torch_dist flat.pt flat
+    rm flat/iter_0000000/metadata.json flat/iter_0000000/common.pt
+    exits 0 s2s-ckpt convert -q --to hf flat flat.hf
+    [ "$(s2s-ckpt ls flat.hf | cut -f1 | xargs)" = "model.embed_tokens.weight model.layers.0.x.weight" ]
     # not where they are names of the model: of two of them, and in Hugging Face's own files
     exits 0 s2s-ckpt convert -q --to hf two.pt two
     exits 0 s2s-ckpt ls two

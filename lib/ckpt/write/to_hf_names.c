@@ -40,8 +40,8 @@ char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
 
 size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)
 {
-    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "module."};
-    bool optimizer = false, doubled = false, outside = false;
+    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.", "module."};
+    bool optimizer = false, doubled = false, outside = false, own = false;
     size_t dict = 0, n = 0;
     for (size_t k = 0; k < sizeof dicts / sizeof *dicts && !dict && !is_hf(ckpt); k++) {
         dict = strlen(dicts[k]);
@@ -61,9 +61,11 @@ size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)
             doubled = true;
         else if (!starts(name, "model."))
             outside = true;
+        /* of a tied model whose weights lie flat beside its optimizer */
+        own |= starts(name, "model.layers.") || starts(name, "model.embed_tokens.");
         free(name);
     }
     const bool model =
-        n && !outside && (doubled || (optimizer && strcmp(ckpt->format, "dcp") == 0));
+        n && !outside && (doubled || (optimizer && !own && strcmp(ckpt->format, "dcp") == 0));
     return dict + (model ? strlen("model.") : 0);
 }

@@ -437,3 +437,20 @@ a b copy $wrong" >mine.map
     [ "$rows" -gt "$(jq .vocab_size "$M/config.json")" ]
     [ "$(jq .vocab_size z/config.json)" -eq "$rows" ]
 }
+
+@test "what wrappers of PyTorch put into names is left out where names are mapped; a SALM in a state dict's model is split" {
+    M=$ROOT/tests/oracle/models/llama_gqa_untied
+    write_salm
+    s2s-ckpt convert -q --to torch_dist --map llama --layers numbered --config "$M/config.json" "$M" dist
+    s2s-ckpt convert -q --to safetensors dist m.safetensors
+    for wrapped in "'_orig_mod.' + k" "'module._orig_mod.' + k.replace('layers.0.', 'layers.0._checkpoint_wrapped_module.')" \
+        "k.replace('layers.', 'layers._fsdp_wrapped_module.')"; do
+        rm -rf out
+        python3 -c "import st; st.rename('m.safetensors', 'w.safetensors', lambda k: $wrapped)"
+        exits 0 s2s-ckpt convert --to hf --config "$M/config.json" w.safetensors out
+        exits 0 s2s-ckpt diff "$M" out
+    done
+    python3 -c "import st; st.rename('salm.safetensors', 'm.safetensors', lambda k: 'model.' + k)"
+    exits 0 s2s-ckpt convert --to hf m.safetensors salm
+    exits 0 s2s-ckpt diff llm.safetensors salm/llm
+}

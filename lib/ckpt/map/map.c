@@ -48,10 +48,19 @@ static char *name_mixer(char *name)
     return name;
 }
 
+/* what PyTorch (compile, FSDP, checkpointing of activations) and trainers wrap a model into */
+static bool is_wrapper(const char *part, size_t len)
+{
+    static const char *const wrappers[] = {"module", "_orig_mod", "_forward_module",
+                                           "_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
+    for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+        if (strlen(wrappers[i]) == len && strncmp(part, wrappers[i], len) == 0)
+            return true;
+    return false;
+}
+
 char *ckpt_map_plain_name(const char *name)
 {
-    struct s2s_buf out = S2S_BUF_INIT;
-    s2s_buf_reserve(&out, strlen(name));
     if (strncmp(name, "state_dict.", 11) == 0)
         name += 11;
     /* "model" of Megatron's state dict, or "model0" of a virtual pipeline, and a wrapper's module
@@ -62,14 +71,14 @@ char *ckpt_map_plain_name(const char *name)
     /* a branch of a heterogeneous model: mimo.llm.decoder... */
     if (strncmp(name, "mimo.", 5) == 0)
         name += 5;
-    while (*name) {
-        size_t len = strcspn(name, ".");
-        bool wrapper = len == 6 && strncmp(name, "module", 6) == 0;
-        if (!wrapper && out.len)
-            s2s_buf_putc(&out, '.');
-        if (!wrapper)
-            s2s_buf_add(&out, name, len);
-        name += len + (name[len] == '.');
+    struct s2s_buf out = S2S_BUF_INIT;
+    s2s_buf_reserve(&out, strlen(name) + 1);
+    for (size_t len; *name; name += len + (name[len] == '.')) {
+        len = strcspn(name, ".");
+        if (is_wrapper(name, len))
+            continue;
+        s2s_buf_puts(&out, out.len ? "." : "");
+        s2s_buf_add(&out, name, len);
     }
     s2s_buf_putc(&out, 0);
     /* NeMo calls Megatron's model `model` */
@@ -87,6 +96,21 @@ static int by_name(const void *a, const void *b)
                   ((const struct ckpt_map_source *)b)->name);
 }
 
+/* {"model": ..} of a plain save, in front of a SALM's parts */
+static void drop_common_model(struct ckpt_map_source *sources, size_t n)
+{
+    static const char model[] = "model.", part[] = "model.perception.";
+    const size_t len = strlen(model);
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(sources[i].name, model, len) != 0)
+            return;
+        any |= strncmp(sources[i].name, part, strlen(part)) == 0;
+    }
+    for (size_t i = 0; i < n && any; i++)
+        memmove(sources[i].name, sources[i].name + len, strlen(sources[i].name + len) + 1);
+}
+
 static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
                            size_t *n_state)
 {
@@ -101,6 +125,7 @@ static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ck
             (*sources)[kept++] = (struct ckpt_map_source){
                 .name = ckpt_map_plain_name(tensors[i].name), .tensor = &tensors[i]};
     }
+    drop_common_model(*sources, kept);
     qsort(*sources, kept, sizeof **sources, by_name);
     return kept;
 }

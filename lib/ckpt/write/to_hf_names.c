@@ -16,9 +16,10 @@ static bool is_hf(const struct s2s_ckpt *ckpt)
 
 char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
 {
-    static const char *const wrappers[] = {"_orig_mod", "_fsdp_wrapped_module",
+    static const char *const wrappers[] = {"_orig_mod", "_forward_module", "_fsdp_wrapped_module",
                                            "_checkpoint_wrapped_module"};
     struct s2s_buf out = S2S_BUF_INIT;
+    bool any = false;
     if (is_hf(ckpt))
         return s2s_xstrdup(name);
     s2s_buf_reserve(&out, strlen(name) + 1);
@@ -31,8 +32,9 @@ char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
             wrapper |= strlen(wrappers[i]) == len && memcmp(name, wrappers[i], len) == 0;
         if (wrapper)
             continue;
-        s2s_buf_puts(&out, out.len ? "." : "");
+        s2s_buf_puts(&out, any ? "." : "");
         s2s_buf_add(&out, name, len);
+        any = true;
     }
     s2s_buf_putc(&out, 0);
     return out.data;

@@ -134,3 +134,47 @@ save('flat.pt', dict(w, optimizer={'state': {'s': tensor(Storage('s', [1]), [1])
     exits 0 s2s-ckpt ls kept
     says "module.lm_head.weight"
 }
+
+@test "NeMo's settings in a Lightning file are read through OmegaConf, whose nodes point back" {
+    mkdir nemo && tar -C nemo -xf "$ROOT/tests/oracle/ckpt/data/tiny.nemo"
+    s2s-ckpt convert -q --to hf "$ROOT/tests/oracle/ckpt/data/tiny.nemo" want
+    # the names and shapes of the archive with numbers of this test
+    s2s-ckpt ls --json nemo >list.json
+    make "
+import json
+def node(module, name, parent, **state):
+    made = named(module, name)()
+    made.__dict__.update(state, _metadata=named('omegaconf.base', 'Metadata')(), _parent=parent)
+    return made
+def conf(value, parent=None):
+    if isinstance(value, dict):
+        made = node('omegaconf.dictconfig', 'DictConfig', parent)
+        made._content = {k: conf(v, made) for k, v in value.items()}
+    elif isinstance(value, list):
+        made = node('omegaconf.listconfig', 'ListConfig', parent)
+        made._content = [conf(v, made) for v in value]
+    else:
+        made = node('omegaconf.nodes', 'AnyNode', parent, _val=value)
+    return made
+def size(shape):
+    n = 1
+    for s in shape: n *= s
+    return n
+listed = json.load(open('list.json'))['tensors']
+state = {t['name']: tensor(Storage(str(i), [0] * size(t['shape']), *(('q', 'LongStorage') if t['dtype'] == 'I64' else ())), t['shape'])
+         for i, t in enumerate(listed)}
+settings = {'preprocessor': {'sample_rate': 16000, 'window_size': 0.025, 'features': 16, 'n_fft': 512},
+            'encoder': {'feat_in': '\${model.preprocessor.features}', 'd_model': 16, 'subsampling': 'dw_striding', 'xscaling': False,
+                        'att_context_size': [-1, -1], 'dropout_emb': 0.0, 'dropout_att': 0.1, 'n_layers': 2}}
+save('model.ckpt', {'state_dict': state, 'epoch': 3, 'hyper_parameters': {'cfg': conf(settings)}})
+settings['encoder']['att_context_size'] = [70, 0]
+save('limited.ckpt', {'state_dict': state, 'hyper_parameters': {'cfg': conf(settings)}})"
+    exits 0 s2s-ckpt convert -q --to hf model.ckpt got
+    cmp want/config.json got/config.json
+    cmp <(s2s-ckpt ls want) <(s2s-ckpt ls got)
+    python3 -c "
+import json
+assert json.load(open('want/preprocessor_config.json')) == json.load(open('got/preprocessor_config.json'))"
+    exits 1 s2s-ckpt convert -q --to hf limited.ckpt no
+    says "encoder.att_context_size is limited"
+}

@@ -3,6 +3,7 @@
  * Parakeet. Which key is which: transformers' models/parakeet/convert_nemo_to_hf.py.
  */
 #include "lib/base/base.h"
+#include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
 
 /* ---- "${model.sample_rate}" ---- */
@@ -53,9 +54,26 @@ static json_t *section(const json_t *root, const json_t *from, const char *name)
 
 /* ---- config.json ---- */
 
+/* also below what Lightning and wrappers put in front */
+static const struct s2s_ckpt_tensor *find_plain(const struct s2s_ckpt *ckpt, const char *name)
+{
+    const struct s2s_ckpt_tensor *found = s2s_ckpt_find(ckpt, name);
+    const size_t len = strlen(name);
+    for (size_t i = 0; i < ckpt->n_tensors && !found; i++) {
+        const size_t full = strlen(ckpt->tensors[i].name);
+        if (full < len || strcmp(ckpt->tensors[i].name + full - len, name) != 0)
+            continue;
+        char *plain = ckpt_map_plain_name(ckpt->tensors[i].name);
+        if (strcmp(plain, name) == 0)
+            found = &ckpt->tensors[i];
+        free(plain);
+    }
+    return found;
+}
+
 static int64_t rows_of(const struct s2s_ckpt *ckpt, const char *name)
 {
-    const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, name);
+    const struct s2s_ckpt_tensor *t = find_plain(ckpt, name);
     return t && t->n_dims > 0 ? t->shape[0] : 0;
 }
 
@@ -126,7 +144,7 @@ static void measure_head(struct head *head, const struct s2s_ckpt *ckpt)
     do
         snprintf(name, sizeof name, "decoder.prediction.dec_rnn.lstm.weight_ih_l%d",
                  (int)head->layers);
-    while (s2s_ckpt_find(ckpt, name) && ++head->layers);
+    while (find_plain(ckpt, name) && ++head->layers);
 }
 
 /* Parakeet's LSTM and joint network have one width, and the blank is a class of the embedding. */

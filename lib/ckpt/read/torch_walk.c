@@ -264,9 +264,29 @@ static int walk_other(struct ckpt_torch_walk *w, const struct ckpt_node *node, i
     return node->kind == CKPT_SET ? walk_list(w, node, depth) : walk_record(w, node, depth);
 }
 
+/* OmegaConf's containers and values, which all point back at what they are in: NeMo's settings in
+ * Lightning's files */
+static const struct ckpt_node *plain_conf(const struct ckpt_node *node)
+{
+    static const char module[] = "omegaconf.";
+    for (int i = 0; i < 3 && node->kind == CKPT_RECORD; i++) {
+        const struct ckpt_node *class = node->items[0], *state = node->items[2], *inner;
+        if (class->n < sizeof module - 1 || memcmp(class->text, module, sizeof module - 1) != 0)
+            break;
+        inner = state ? ckpt_get(state, "_content") : NULL;
+        if (!inner)
+            inner = state ? ckpt_get(state, "_val") : NULL;
+        if (!inner)
+            break;
+        node = inner;
+    }
+    return node;
+}
+
 static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     struct ckpt_view view;
+    node = plain_conf(node);
     if (w->left.nodes == 0 || depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
     w->left.nodes--;

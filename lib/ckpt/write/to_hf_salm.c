@@ -50,6 +50,35 @@ void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 
 /* ---- small files ---- */
 
+/* A list has become an object of "0", "1", ..: a list again, and so in all that is below. Takes
+ * value, gives another. */
+static json_t *with_lists(json_t *value)
+{
+    const size_t n = json_object_size(value);
+    json_t *out = json_array(), *item;
+    const char *key;
+    char digits[24];
+    if (!json_is_object(value)) {
+        json_decref(out);
+        return value;
+    }
+    for (size_t i = 0; i < n; i++) {
+        snprintf(digits, sizeof digits, "%zu", i);
+        if (!(item = json_object_get(value, digits)))
+            break;
+        json_array_append_new(out, with_lists(json_incref(item)));
+    }
+    if (n == 0 || json_array_size(out) != n) {
+        json_array_clear(out);
+        json_decref(out);
+        out = json_object();
+        json_object_foreach(value, key, item)
+            json_object_set_new(out, key, with_lists(json_incref(item)));
+    }
+    json_decref(value);
+    return out;
+}
+
 /* Lightning's hyper-parameters, which a torch.save file gives one value a name ("a.b.c"), as a
  * tree; NULL: there are none. Gives a reference. */
 static json_t *tree_of_objects(const struct s2s_ckpt *ckpt, const char *prefix)
@@ -71,7 +100,7 @@ static json_t *tree_of_objects(const struct s2s_ckpt *ckpt, const char *prefix)
         if (json_is_object(at))
             json_object_set(at, key, object->value);
     }
-    return root;
+    return root ? with_lists(root) : NULL;
 }
 
 int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,

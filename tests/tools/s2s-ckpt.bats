@@ -339,7 +339,7 @@ PY
 
 @test "convert to hf: what Megatron-FSDP saves gives the same model as torch_dist" {
     python3 "$ROOT/tests/oracle/ckpt/make_fsdp.py" made
-    for name in dense grouped sequential unsplit hybrid hybrid1; do
+    for name in dense grouped sequential unsplit single hybrid hybrid1; do
         exits 0 s2s-ckpt verify "made/$name.fsdp"
         exits 0 s2s-ckpt convert --strict --to hf "made/$name.fsdp" "$name.live"
         says "tensors of optimizer and other state, 2 byte objects"

@@ -11,7 +11,8 @@ enum { MAX_MAP_FILE = 1 << 20 };
 /*
  * Experts of a live model (Megatron-FSDP saves its names, with the number among all experts):
  * experts.local_experts.3.linear_fc1.weight of SequentialMLP and experts.linear_fc1.weight3 of
- * TEGroupedMLP are experts.experts.3.linear_fc1.weight; weight3_w likewise. Takes name.
+ * TEGroupedMLP are experts.experts.3.linear_fc1.weight; weight3_w likewise. All in one tensor
+ * (moe_single_grouped_weight) they are experts.experts.linear_fc1.weight. Takes name.
  */
 static char *name_expert(char *name)
 {
@@ -28,10 +29,11 @@ static char *name_expert(char *name)
         size_t kind = rest[layer] ? layer + 1 + strcspn(rest + layer + 1, ".0123456789") : layer;
         size_t digits = strspn(rest + kind, "0123456789");
         const char *end = rest + kind + digits;
-        if (strncmp(rest, "linear_fc", 9) != 0 || digits == 0 || (*end && *end != '_'))
+        if (strncmp(rest, "linear_fc", 9) != 0 || (*end && *end != '_'))
             return name;
-        out = s2s_xasprintf("%.*sexperts.%.*s.%.*s%s", n, name, (int)digits, rest + kind, (int)kind,
-                            rest, end);
+        out = digits == 0 ? s2s_xasprintf("%.*sexperts.%s", n, name, rest)
+                          : s2s_xasprintf("%.*sexperts.%.*s.%.*s%s", n, name, (int)digits,
+                                          rest + kind, (int)kind, rest, end);
     }
     free(name);
     return out;

@@ -72,7 +72,7 @@ def dense():
     return live, dist, args(2, swiglu=True)
 
 
-def experts(name1, name2, split):
+def experts(name1, name2, split, single=False):
     live, dist = ends()
     for n in range(2):
         at = "decoder.layers.%d." % n
@@ -87,6 +87,9 @@ def experts(name1, name2, split):
             live[at + name2 % e] = fc2[e]
         dist[at + "mlp.experts.experts.linear_fc1.weight"] = np.stack([fc1[e] for e in range(EXPERTS)])
         dist[at + "mlp.experts.experts.linear_fc2.weight"] = fc2
+        if single:  # Transformer Engine's one tensor of all experts
+            live = {k: v for k, v in live.items() if not k.startswith(at + "mlp.experts.")}
+            live.update({k.replace("experts.experts.", "experts."): v for k, v in dist.items() if k.startswith(at + "mlp.experts.")})
     return live, dist, args(1, swiglu=True, num_experts=EXPERTS, moe_ffn_hidden_size=F, moe_router_topk=2, moe_router_load_balancing_type="aux_loss", moe_router_score_function="softmax", moe_layer_freq=1, qk_layernorm=True)
 
 
@@ -110,7 +113,7 @@ def hybrid(tp, said=True):
 for name, model in (("dense", dense()), ("grouped", experts("mlp.experts.linear_fc1.weight%d", "mlp.experts.linear_fc2.weight%d", True)),
                     ("sequential", experts("mlp.experts.local_experts.%d.linear_fc1.weight", "mlp.experts.local_experts.%d.linear_fc2.weight", True)),
                     ("unsplit", experts("mlp.experts.local_experts.%d.linear_fc1.weight", "mlp.experts.local_experts.%d.linear_fc2.weight", False)),
-                    ("hybrid", hybrid(2)), ("hybrid1", hybrid(1)), ("silent", hybrid(2, said=False))):
+                    ("single", experts("mlp.experts.linear_fc1.weight%d", "mlp.experts.linear_fc2.weight%d", False, single=True)), ("hybrid", hybrid(2)), ("hybrid1", hybrid(1)), ("silent", hybrid(2, said=False))):
     live, dist, said = model
     state = {"model.module." + k: v for k, v in live.items()}
     state.update({"optimizer.state.module.module.%s.%s" % (k, m): values(*v.shape) for k, v in live.items() for m in ("exp_avg", "exp_avg_sq")})

@@ -508,7 +508,8 @@ without_index() {
     echo precious >out.s2s-partial/file
     exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" out
     says "no run of s2s-ckpt left it"
-    [ "$(cat out.s2s-partial/file)" = precious ] && [ ! -e out ]
+    [ "$(cat out.s2s-partial/file)" = precious ]
+    [ ! -e out ]
     touch out.s2s-partial/s2s-resume
     exits 0 s2s-ckpt convert --to hf "$DATA/hf_sharded" out
     [ ! -e out.s2s-partial ]

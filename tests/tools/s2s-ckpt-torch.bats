@@ -128,7 +128,8 @@ save('flat.pt', dict(w, optimizer={'state': {'s': tensor(Storage('s', [1]), [1])
     # not where they are names of the model: of two of them, and in Hugging Face's own files
     exits 0 s2s-ckpt convert -q --to hf two.pt two
     exits 0 s2s-ckpt ls two
-    says "model.lm_head.weight" && says "ema.lm_head.weight"
+    says "model.lm_head.weight"
+    says "ema.lm_head.weight"
     s2s-ckpt convert -q --to safetensors ddp.pt ddp.safetensors
     exits 0 s2s-ckpt convert -q --to hf ddp.safetensors kept
     exits 0 s2s-ckpt ls kept

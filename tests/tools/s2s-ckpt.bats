@@ -81,7 +81,8 @@ listed() {
         rm -rf out
         exits 0 s2s-ckpt convert -q --to hf "$name" out
         [ "$(cat out/config.json)" = '{"model_type": "mine"}' ]
-        [ -e out/merges.txt ] && [ ! -e out/fqn_to_file_index_mapping.json ]
+        [ -e out/merges.txt ]
+        [ ! -e out/fqn_to_file_index_mapping.json ]
     done
     rm run/LATEST out -r
     printf epoch_0_step_20 >run/LATEST.txt
@@ -1095,7 +1096,8 @@ for rank in range(2):
 EOF
     exits 0 s2s-ckpt verify ranks
     exits 1 s2s-ckpt convert --to torch_dist --merge-ranks ranks out
-    says "before Megatron-Core" && says "query_key_value.bias"
+    says "before Megatron-Core"
+    says "query_key_value.bias"
     [ ! -e out ]
 }
 

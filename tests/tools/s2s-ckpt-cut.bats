@@ -61,7 +61,8 @@ store = rng.integers(0, 1 << 32, 1800000, dtype=np.uint32).view(np.float32)
 def text(s): return b"X" + struct.pack("<I", len(s)) + s.encode()
 def tup(v): return b"(" + b"".join(b"J" + struct.pack("<i", x) for x in v) + b"t"
 views = {"transposed": ((1200, 1500), (1, 1200), 0), "permuted": ((7, 300, 11, 70), (770, 6000, 70, 1), 3), "swapped": ((40, 50, 60), (1, 40, 2000), 17),
-         "repeated": ((5, 1000), (0, 1), 9), "columns": ((1000, 5), (1, 0), 9), "steps": ((100, 3, 1), (700, 111, 9999), 1), "one": ((1, 1), (5, 7), 2)}
+         "repeated": ((5, 1000), (0, 1), 9), "columns": ((1000, 5), (1, 0), 9), "steps": ((100, 3, 1), (700, 111, 9999), 1), "one": ((1, 1), (5, 7), 2),
+         "two boxes": ((3000, 1600), (1, 1000), 11)}
 state = b""
 with open("want", "w") as want:
     for name in sorted(views):
@@ -74,11 +75,11 @@ with zipfile.ZipFile("views.pt", "w") as z:
     z.writestr("archive/data.pkl", b"\x80\x02}(" + state + b"u.")
     z.writestr("archive/data/0", store.tobytes())
 PY
-    s2s-ckpt ls --sha256 views.pt | awk '{print $1, $NF}' >got
+    s2s-ckpt ls --sha256 views.pt | awk -F'\t' '{print $1, $NF}' >got
     diff want got
     inject_or_skip
-    # 1,800,000 elements, of which a run at a time is read
-    with_fault pread:200000:EIO s2s-ckpt ls --sha256 views.pt
+    # 7,000,000 elements, of which a run at a time is read, the longer the better
+    with_fault pread:20000:EIO s2s-ckpt ls --sha256 views.pt
     [ $fired = 0 ]
     [ "$status" -eq 0 ]
 }

@@ -23,10 +23,9 @@ char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
     if (is_hf(ckpt))
         return s2s_xstrdup(name);
     s2s_buf_reserve(&out, strlen(name) + 1);
-    while (starts(name, "module."))
-        name += strlen("module.");
     for (size_t len; *name; name += len + (name[len] == '.')) {
-        bool wrapper = false;
+        /* a module of the model's own may have that name, further inside */
+        bool wrapper = !any && starts(name, "module.");
         len = strcspn(name, ".");
         for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
             wrapper |= strlen(wrappers[i]) == len && memcmp(name, wrappers[i], len) == 0;

@@ -470,10 +470,10 @@ without_index() {
     printf 42 >run/latest_checkpointed_iteration.txt
     mv run/iter_0000042/metadata.json .
     exits 1 s2s-ckpt verify run
-    says "metadata.json is missing"
+    says "metadata.json, which Megatron-Core writes last, is missing"
     # all is there that a conversion needs, the common state too
     exits 0 s2s-ckpt convert --to torch_dist run out
-    says "no metadata.json"
+    says "is missing or names no backend"
     exits 0 s2s-ckpt verify out
     same run/iter_0000042/common.pt out/iter_0000042/common.pt
     mv metadata.json run/iter_0000042/

@@ -160,8 +160,9 @@ static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s
     ckpt->no_links = true;
     if (ckpt->unfinished)
         s2s_warn("ckpt",
-                 "%s: no metadata.json, which Megatron-Core writes last: an unfinished save, or a "
-                 "file was lost",
+                 "%s: metadata.json, which Megatron-Core writes last, is missing or names no "
+                 "backend: an "
+                 "unfinished save, or a damaged one",
                  ckpt->path);
     if (*backend && strcmp(backend, "torch_dist") != 0 && strcmp(backend, "fsdp_dtensor") != 0 &&
         strcmp(backend, "torch_dcp") != 0)

@@ -322,10 +322,11 @@ int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (strncmp(ckpt->format, "hf", 2) == 0)
         return verify_config(ckpt, err);
     if (ckpt->unfinished)
-        return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "%s: metadata.json is missing, which Megatron-Core writes last: an "
-                             "unfinished save, or a file was lost",
-                             ckpt->path);
+        return s2s_error_set(
+            err, S2S_E_TRUNCATED,
+            "%s: metadata.json, which Megatron-Core writes last, is missing or names no "
+            "backend: an unfinished save, or a damaged one",
+            ckpt->path);
     if (strcmp(ckpt->format, "torch_dist") == 0 && !ckpt_has(ckpt, "common.pt") &&
         !ckpt_find_object(ckpt, CKPT_COMMON_OBJECT))
         return s2s_error_set(err, S2S_E_NOTFOUND,

@@ -19,7 +19,7 @@ static int list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *su
     *n = 0;
     int n_entries = scandirat(ckpt->dir_fd, *folder ? folder : ".", &entries, NULL, alphasort);
     if (n_entries < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "list folder %s", folder);
+        return s2s_error_errno(err, S2S_E_OPEN, "list folder %s", *folder ? folder : ".");
     for (int i = 0; i < n_entries; i++) {
         const char *name = entries[i]->d_name;
         size_t len = strlen(name), suffix_len = strlen(suffix);

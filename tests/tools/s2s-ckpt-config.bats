@@ -344,3 +344,16 @@ PY
     exits 0 s2s-ckpt convert --strict --to hf nemo out
     same nemo/weights/tokenizer/tokenizer.json out/tokenizer.json
 }
+
+@test "norms of another kind than the config.json given are told of" {
+    bridge llama_gqa_untied layernorm_zero_centered_gamma=true
+    exits 0 s2s-ckpt convert --strict --to hf in out
+    says "no config.json: its norms have gains around 0"
+    rm -rf out
+    exits 0 s2s-ckpt convert --strict --to hf --config "$MODELS/llama_gqa_untied/config.json" in out
+    says "transformers' llama takes gains around 1"
+    bridge llama_gqa_untied
+    rm -rf out
+    exits 0 s2s-ckpt convert --strict --to hf --config "$MODELS/llama_gqa_untied/config.json" in out
+    says_not "gains around"
+}

@@ -201,6 +201,21 @@ bool ckpt_args_config_knows(const char *family)
     return false;
 }
 
+void ckpt_args_check_norms(const char *family, const json_t *args, const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    type = type ? type : "model";
+    if (!ckpt_args_config_knows(family) || strcmp(family, "gemma2") == 0 ||
+        strncmp(type, "gemma", 5) == 0 ||
+        !(ckpt_arg_is_true(args, "apply_layernorm_1p") ||
+          ckpt_arg_is_true(args, "layernorm_zero_centered_gamma")))
+        return;
+    s2s_warn("ckpt",
+             "the arguments say that norms have gains around 0, and they are written so: "
+             "transformers' %s takes gains around 1",
+             type);
+}
+
 char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan)
 {
     struct ckpt_config_draft draft = {

@@ -21,6 +21,9 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
 /* Is this a family whose config.json can be made so? */
 bool ckpt_args_config_knows(const char *family);
 
+/* Warns where a config.json that was given means another kind of norms than the arguments. */
+void ckpt_args_check_norms(const char *family, const json_t *args, const json_t *config);
+
 /* The way back: arguments out of config.json and the planned Megatron tensors. Gives a reference.
  */
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan);

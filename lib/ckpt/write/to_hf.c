@@ -517,6 +517,8 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     const bool salm = starts(out->family, "salm"), nemo = starts(out->family, "fastconformer");
     if (rc == 0 && nemo)
         rc = files_of_nemo(out, ckpt, options->config, err);
+    if (rc == 0 && options->config)
+        ckpt_args_check_norms(out->family, ckpt_args(ckpt), options->config);
     if (rc == 0 && options->config_text && !salm)
         ckpt_side_add_text(&out->files, "config.json", options->config_text);
     if (rc == 0 && ckpt->common)

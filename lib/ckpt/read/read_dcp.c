@@ -281,6 +281,11 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
         if (n < 0 || n + 1 != tensor->n_dims || ckpt_box_numel(shape, n) != s2s_ckpt_numel(tensor))
             return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible shape",
                                  tensor->name);
+        /* each cell becomes boxes: as many as there are bytes for, at most */
+        if ((__int128)s2s_ckpt_numel(tensor) * (int)s2s_dtype_size(tensor->dtype) >
+            ckpt_files_bytes(ckpt))
+            return s2s_error_set(err, S2S_E_TRUNCATED, "%s: is larger than all files together",
+                                 tensor->name);
         int64_t n_cells = ckpt_box_numel(tensor->shape, n);
         for (int d = 0; d < n; d++)
             if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d] || n_cells > MAX_CELLS)

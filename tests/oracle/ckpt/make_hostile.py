@@ -277,10 +277,10 @@ def place(name, offset, at, length, path="__0_0.distcp", **more):
             obj("torch.distributed.checkpoint.filesystem", "_StorageInfo", relative_path=text(path), offset=number(at), length=number(length), **more))
 
 
-def dcp(name, tensors, places, says, item=None, extra=()):
+def dcp(name, tensors, places, says, item=None, extra=(), **more):
     if item:
         places = [place("w", [0], 0, len(item))]
-    root = obj(M, "Metadata", state_dict_metadata=dct([(text(k), v) for k, v in tensors]), planner_data=b"N", storage_data=dct(places))
+    root = obj(M, "Metadata", state_dict_metadata=dct([(text(k), v) for k, v in tensors]), planner_data=b"N", storage_data=dct(places), **more)
     put("dcp_%s/.metadata" % name, b"\x80\x02" + root + b".", says)
     cases[-1] = ("dcp_" + name, says)
     for path, content in [("__0_0.distcp", item or piece)] + list(extra):
@@ -294,6 +294,9 @@ one = ("w", stored([4], [chunk([0], [4])]))
 here = place("w", [0], 0, n)
 dcp("good", [one], [here], "")
 cases.pop()
+for name, cells, shape in (("cells_of_nothing", [1 << 21, 1], b"(" + number(1 << 21) + b"t"), ("flattened_from_more", [4, 1], b"(" + number(5) + b"t")):
+    dcp(name, [("w", stored(cells, [chunk([0, 0], cells)]))], [place("w", [0, 0], 0, n)], "w",
+        mcore_data=dct([(text("w"), dct([(text("nd_reformulated_orig_global_shape"), shape)]))]))
 dcp("hole", [("w", stored([8], [chunk([0], [4])]))], [here], "missing")
 dcp("overlap", [("w", stored([6], [chunk([0], [4]), chunk([2], [4])]))], [here, place("w", [2], 0, n)], "overlap")
 dcp("chunk_outside", [("w", stored([4], [chunk([2], [4])]))], [place("w", [2], 0, n)], "leaves the tensor")

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "lib/base/affix.h"
 #include "lib/base/blocks.h"
 #include "lib/base/dtype.h"
 #include "lib/base/error.h"

@@ -46,19 +46,13 @@ static bool is_float(enum s2s_dtype dtype)
     return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t len = strlen(name), n = strlen(end);
-    return len >= n && strcmp(name + len - n, end) == 0;
-}
-
 /* A router adds steps of a thousandth to this; Megatron-Core and transformers have it in float32
  * whatever the model's dtype. */
 static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dtype)
 {
     return s2s_dtype_size(dtype) < s2s_dtype_size(target->dtype) &&
-           (ends_with(target->name, ".e_score_correction_bias") ||
-            ends_with(target->name, ".router.expert_bias"));
+           (s2s_ends_with(target->name, ".e_score_correction_bias") ||
+            s2s_ends_with(target->name, ".router.expert_bias"));
 }
 
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)

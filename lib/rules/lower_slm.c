@@ -1,4 +1,5 @@
 /* NeMo speechlm2: SALM, SALMAutomodel, duplex and streaming models trained with Lightning. */
+#include "lib/base/affix.h"
 #include "lib/rules/rules_internal.h"
 
 #include <stdlib.h>
@@ -81,12 +82,6 @@ static const struct rules_map map[] = {
     {0},
 };
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t len = strlen(text), end_len = strlen(end);
-    return len >= end_len && !strcmp(text + len - end_len, end);
-}
-
 static bool present(const struct rules_check *check, const char *path)
 {
     return s2s_conf_find(check->conf, path) != NULL;
@@ -98,10 +93,10 @@ static void lower_strategy(struct rules_check *check)
     struct rules_value target = rules_fact_find(&check->facts, "strategy_target")->value;
     struct rules_value strategy = rules_unknown();
     if (target.type == RULES_TEXT)
-        strategy = rules_text(ends_with(target.s, ".AutomodelParallelStrategy") ? "automodel"
-                              : ends_with(target.s, ".ModelParallelStrategy")   ? "model_parallel"
-                              : ends_with(target.s, ".DDPStrategy")             ? "ddp"
-                                                                                : "other");
+        strategy = rules_text(s2s_ends_with(target.s, ".AutomodelParallelStrategy") ? "automodel"
+                              : s2s_ends_with(target.s, ".ModelParallelStrategy") ? "model_parallel"
+                              : s2s_ends_with(target.s, ".DDPStrategy")           ? "ddp"
+                                                                                  : "other");
     else if (target.type == RULES_NULL) /* `strategy: ddp`, or none */
         strategy = rules_text("other");
     rules_fact_set(&check->facts, "strategy", strategy);

@@ -13,12 +13,6 @@
 
 extern char **environ;
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t len = strlen(text), end_len = strlen(end);
-    return len > end_len && !strcmp(text + len - end_len, end);
-}
-
 /* ---- the script ---- */
 
 /* Neighbours must differ: hues step by the golden angle. */
@@ -174,12 +168,12 @@ static int draw(struct s2s_outfile *out, FILE *script, struct s2s_error *err)
 int shard_plot(const struct shard_stats *stats, const char *path, struct s2s_error *err)
 {
     struct s2s_outfile *out = NULL;
-    if (!ends_with(path, ".svg") && !ends_with(path, ".png"))
+    if (!s2s_ends_with(path, ".svg") && !s2s_ends_with(path, ".png"))
         return s2s_error_set(err, S2S_E_ARG, "--plot %s: the name must end in .svg or .png", path);
     FILE *script = tmpfile();
     if (!script)
         return s2s_error_errno(err, S2S_E_IO, "cannot make a temporary file");
-    put_script(script, stats, ends_with(path, ".svg"));
+    put_script(script, stats, s2s_ends_with(path, ".svg"));
     int rc = 0;
     if (fflush(script) != 0 || ferror(script) || fseek(script, 0, SEEK_SET) != 0)
         rc = s2s_error_errno(err, S2S_E_IO, "cannot write a temporary file");

@@ -91,11 +91,6 @@ static size_t run_end(const struct layers *l, size_t begin)
 
 /* ---- what the stacks are ---- */
 
-static bool begins(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
-}
-
 static void note(struct layers *l, const struct place *place)
 {
     struct stack *s = stack_of(l, place);
@@ -112,9 +107,9 @@ static void note(struct layers *l, const struct place *place)
     }
     s->on_axis |= place->layer < 0;
     s->n_layers = place->layer >= s->n_layers ? place->layer + 1 : s->n_layers;
-    s->attention |= begins(rest, "self_attention.");
-    s->mlp |= begins(rest, "mlp.");
-    s->mixer |= begins(rest, "mixer.");
+    s->attention |= s2s_starts_with(rest, "self_attention.");
+    s->mlp |= s2s_starts_with(rest, "mlp.");
+    s->mixer |= s2s_starts_with(rest, "mixer.");
     s->single |= expert && strchr("0123456789", expert[strlen("experts.experts.")]);
 }
 

@@ -9,17 +9,12 @@
 
 enum { MAX_NAMED = 4, MAX_LOOKED_AT = 4096 };
 
-static bool ends(const char *s, const char *suffix)
-{
-    size_t len = strlen(s), n = strlen(suffix);
-    return len > n && strcmp(s + len - n, suffix) == 0;
-}
-
 int ckpt_hint_file(const char *path, int rc, struct s2s_error *err)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (strcmp(name, ".metadata") != 0 && strcmp(name, "metadata.json") != 0 &&
-        strcmp(name, "config.json") != 0 && !ends(name, ".distcp") && !ends(name, ".index.json"))
+        strcmp(name, "config.json") != 0 && !s2s_ends_with(name, ".distcp") &&
+        !s2s_ends_with(name, ".index.json"))
         return rc;
     return s2s_error_hint(err, rc, "it is part of a checkpoint: name the folder, %.*s",
                           slash ? (int)(slash - path) : 1, slash ? path : ".");
@@ -53,9 +48,11 @@ bool ckpt_folder_has_weights(int at, const char *name)
     for (struct dirent *item; dir && !found && (item = readdir(dir)) != NULL;)
         found = strcmp(item->d_name, ".metadata") == 0 ||
                 strcmp(item->d_name, "latest_checkpointed_iteration.txt") == 0 ||
-                strncmp(item->d_name, "mp_rank_", 8) == 0 || ends(item->d_name, ".safetensors") ||
-                ends(item->d_name, ".distcp") ||
-                (strncmp(item->d_name, "pytorch_model", 13) == 0 && ends(item->d_name, ".bin"));
+                strncmp(item->d_name, "mp_rank_", 8) == 0 ||
+                s2s_ends_with(item->d_name, ".safetensors") ||
+                s2s_ends_with(item->d_name, ".distcp") ||
+                (strncmp(item->d_name, "pytorch_model", 13) == 0 &&
+                 s2s_ends_with(item->d_name, ".bin"));
     if (dir)
         closedir(dir);
     return found;
@@ -95,7 +92,7 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
         if (item->d_name[0] == '.' || !ckpt_name_is_plain(item->d_name, strlen(item->d_name)))
             continue;
         for (size_t k = 0; k < sizeof files / sizeof *files; k++)
-            named |= ends(item->d_name, files[k]);
+            named |= s2s_ends_with(item->d_name, files[k]);
         if (!named && !ckpt_folder_has_weights(dirfd(dir), item->d_name) &&
             !ckpt_folder_is_around(dirfd(dir), item->d_name))
             continue;

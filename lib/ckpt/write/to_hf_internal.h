@@ -8,6 +8,20 @@
 struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                      const char *folder, const char *file);
 
+/* A SALM under names of its own: llm. and encoder. */
+bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt);
+
+/* All small files of the output, once its family and parts are known. */
+int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                  const struct s2s_hf_options *options, struct s2s_error *err);
+/* Those of NeMo's FastConformer; user: what --config gave, or NULL. */
+int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const json_t *user,
+                       struct s2s_error *err);
+/* Changes what config.json says: dtype (NONE: as it is), that words and output have a matrix each,
+ * that rows past the vocabulary were kept. */
+void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, bool untied,
+                               bool padded);
+
 /* Text that goes with a model: configuration, tokenizer, code, licence; no weights, no index. */
 bool ckpt_hf_is_side_file(const char *name);
 /* The small files of a folder of the source ("": of the source itself), if it is there. */

@@ -3,15 +3,10 @@
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
-static bool starts(const char *s, const char *prefix)
-{
-    return strncmp(s, prefix, strlen(prefix)) == 0;
-}
-
 /* names of Hugging Face's files are what their model has */
 static bool is_hf(const struct s2s_ckpt *ckpt)
 {
-    return starts(ckpt->format, "hf") || strcmp(ckpt->format, "safetensors") == 0;
+    return s2s_starts_with(ckpt->format, "hf") || strcmp(ckpt->format, "safetensors") == 0;
 }
 
 char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
@@ -25,7 +20,7 @@ char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
     s2s_buf_reserve(&out, strlen(name) + 1);
     for (size_t len; *name; name += len + (name[len] == '.')) {
         /* a module of the model's own may have that name, further inside */
-        bool wrapper = !any && starts(name, "module.");
+        bool wrapper = !any && s2s_starts_with(name, "module.");
         len = strcspn(name, ".");
         for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
             wrapper |= strlen(wrappers[i]) == len && memcmp(name, wrappers[i], len) == 0;
@@ -49,7 +44,7 @@ size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)
         for (size_t i = n = 0; i < ckpt->n_tensors && dict; i++)
             if (!s2s_ckpt_is_state(ckpt->tensors[i].name)) {
                 n++;
-                dict = starts(ckpt->tensors[i].name, dicts[k]) ? dict : 0;
+                dict = s2s_starts_with(ckpt->tensors[i].name, dicts[k]) ? dict : 0;
             }
     }
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
@@ -58,12 +53,13 @@ size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)
             continue;
         }
         char *name = ckpt_hf_unwrapped(ckpt, ckpt->tensors[i].name + dict);
-        if (starts(name, "model.model.") || starts(name, "model.lm_head."))
+        if (s2s_starts_with(name, "model.model.") || s2s_starts_with(name, "model.lm_head."))
             doubled = true;
-        else if (!starts(name, "model."))
+        else if (!s2s_starts_with(name, "model."))
             outside = true;
         /* of a tied model whose weights lie flat beside its optimizer */
-        own |= starts(name, "model.layers.") || starts(name, "model.embed_tokens.");
+        own |=
+            s2s_starts_with(name, "model.layers.") || s2s_starts_with(name, "model.embed_tokens.");
         free(name);
     }
     const bool model =

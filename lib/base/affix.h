@@ -1,0 +1,19 @@
+/* What a text begins and ends with. */
+#ifndef S2S_BASE_AFFIX_H
+#define S2S_BASE_AFFIX_H
+
+#include <stdbool.h>
+#include <string.h>
+
+static inline bool s2s_starts_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static inline bool s2s_ends_with(const char *text, const char *suffix)
+{
+    const size_t len = strlen(text), n = strlen(suffix);
+    return len >= n && memcmp(text + len - n, suffix, n) == 0;
+}
+
+#endif

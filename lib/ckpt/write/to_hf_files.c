@@ -1,0 +1,267 @@
+/*
+ * The small files of a Hugging Face folder: of the source's folder and of those that trainers keep
+ * beside it, of the common state, and config.json out of saved arguments. The first of a name
+ * stays.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/manifest.h"
+#include "lib/ckpt/write/to_hf_internal.h"
+
+bool ckpt_hf_is_side_file(const char *name)
+{
+    static const char *const suffixes[] = {".json", ".jinja", ".txt",      ".model", ".py",   ".md",
+                                           ".yaml", ".jsonl", ".tiktoken", ".spm",   ".vocab"};
+    if (name[0] == '.' || s2s_ends_with(name, ".index.json") ||
+        strcmp(name, "metadata.json") == 0 || strcmp(name, CKPT_MANIFEST) == 0 ||
+        strcmp(name, "integrity.json") == 0)
+        return false;
+    if (s2s_starts_with(name, "LICENSE") || s2s_starts_with(name, "NOTICE"))
+        return true;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (s2s_ends_with(name, suffixes[i]))
+            return true;
+    return false;
+}
+
+/* config.json of each part and other texts that s2s-train keeps in the common state */
+static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool composite,
+                           struct s2s_error *err)
+{
+    const json_t *common = ckpt->common;
+    if (ckpt->part) {
+        ckpt_hf_part_common(out, ckpt);
+        return 0;
+    }
+    /* a bare encoder or LLM is a folder of its own */
+    const struct {
+        const char *key, *path;
+    } configs[] = {{"config/composite", "config.json"},
+                   {"config/encoder", composite ? "encoder/config.json" : "config.json"},
+                   {"config/llm", composite ? "llm/config.json" : "config.json"}};
+    const char *key;
+    json_t *value;
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        value = json_object_get(common, configs[i].key);
+        if (json_is_string(value))
+            ckpt_side_add(&out->files, configs[i].path, json_string_value(value),
+                          json_string_length(value));
+    }
+    json_object_foreach((json_t *)common, key, value)
+    {
+        if (!s2s_starts_with(key, "file/") || !json_is_string(value))
+            continue;
+        const char *path = key + strlen("file/"), *slash = strchr(path, '/');
+        /* one folder at most, and a plain name in it */
+        const char *name = slash ? slash + 1 : path;
+        if (!ckpt_name_is_plain(name, strlen(name)) || !ckpt_hf_is_side_file(name) ||
+            (slash && !s2s_starts_with(path, "encoder/") && !s2s_starts_with(path, "llm/")))
+            return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
+                                 path);
+        ckpt_side_add(&out->files, path, json_string_value(value), json_string_length(value));
+    }
+    return 0;
+}
+
+int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
+                         struct s2s_error *err)
+{
+    int fd = openat(ckpt->dir_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct dirent **entries;
+    if (fd < 0)
+        return 0;
+    int n = scandirat(fd, ".", &entries, NULL, alphasort), rc = 0;
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        struct stat st;
+        if (rc < 0 || !ckpt_hf_is_side_file(name)) {
+            free(entries[i]);
+            continue;
+        }
+        if (fstatat(fd, name, &st, 0) < 0) {
+            s2s_warn("ckpt", "%s: %s, left out", name,
+                     errno == ENOENT ? "a link to nothing" : strerror(errno));
+        } else if (!S_ISREG(st.st_mode)) {
+            s2s_warn("ckpt", "%s: not a plain file, left out", name);
+        } else {
+            char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
+            rc = ckpt_side_take(&out->files, fd, name, path, err);
+            free(path);
+        }
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+    close(fd);
+    return rc < 0 ? rc : 0;
+}
+
+static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                           struct s2s_error *err)
+{
+    static const char *const folders[] = {"", "encoder", "llm"};
+    int rc = 0;
+    if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") == 0)
+        return 0;
+    if (ckpt->part)
+        return ckpt_hf_part_files(out, ckpt, err);
+    for (int i = 0; i < 3 && rc == 0; i++)
+        rc = ckpt_hf_folder_files(out, ckpt, folders[i], err);
+    return rc;
+}
+
+/* The files of a folder beside the weights, by their names alone; config: of the model, not of the
+ * tokenizer. */
+static int files_beside(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
+                        bool config, struct s2s_error *err)
+{
+    struct s2s_hf_output found = {.n_parts = 0};
+    int rc = ckpt_hf_folder_files(&found, ckpt, folder, err);
+    for (size_t k = 0; k < found.files.n && rc == 0; k++) {
+        const struct ckpt_side_file *file = &found.files.v[k];
+        const char *name = file->path + strlen(folder) + 1;
+        if ((config || (strcmp(name, "config.json") != 0 && !s2s_ends_with(name, ".yaml"))) &&
+            !s2s_starts_with(name, "fqn_to_")) /* Automodel's own lists of tensors */
+            ckpt_side_add(&out->files, name, file->bytes, file->len);
+    }
+    s2s_hf_release(&found);
+    return rc;
+}
+
+/* Tokenizers that Megatron-Bridge and NeMo 2 keep in folders of their own beside the weights. */
+static int files_of_tokenizer(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                              struct s2s_error *err)
+{
+    static const char *const folders[] = {"tokenizer", "../context/nemo_tokenizer"};
+    int rc = 0;
+    if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") != 0 ||
+        (ckpt->part && !ckpt_part_has_words(ckpt->part)))
+        return 0;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && rc == 0; i++)
+        rc = files_beside(out, ckpt, folders[i], false, err);
+    return rc;
+}
+
+/* What NeMo Automodel keeps in .hf_metadata beside shards, and NeMo RL in policy/tokenizer beside
+ * policy/weights, in which there may be one more folder. */
+static int files_of_trainer(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                            struct s2s_error *err)
+{
+    static const char weights[] = "/policy/weights";
+    const char *at = ckpt->dir_fd >= 0 ? strstr(ckpt->path, weights) : NULL;
+    const char *below = at ? at + strlen(weights) : "//";
+    if (ckpt->dir_fd < 0 || ckpt->part)
+        return 0;
+    int rc = files_beside(out, ckpt, ".hf_metadata", true, err);
+    if (rc == 0 && !*below)
+        rc = files_beside(out, ckpt, "../tokenizer", false, err);
+    else if (rc == 0 && *below == '/' && !strchr(below + 1, '/'))
+        rc = files_beside(out, ckpt, "../../tokenizer", false, err);
+    return rc;
+}
+
+/* config.json as the saved arguments make it, where nothing else is one */
+static void add_config_of_args(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool wanted)
+{
+    if (!*out->family || ckpt_side_find(&out->files, "config.json"))
+        return;
+    char *config = ckpt_args_config(out->family, ckpt_args(ckpt), &out->parts[0].plan);
+    if (config)
+        ckpt_side_add_text(&out->files, "config.json", config);
+    else if (wanted && !ckpt_args_config_knows(out->family))
+        s2s_warn("ckpt",
+                 "no config.json: arguments do not make that of a model of several parts "
+                 "(%s); --config takes one",
+                 out->family);
+    free(config);
+}
+
+int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                  const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    const bool salm = s2s_starts_with(out->family, "salm");
+    const bool nemo = s2s_starts_with(out->family, "fastconformer");
+    int rc = nemo ? ckpt_hf_nemo_files(out, ckpt, options->config, err) : 0;
+    if (rc == 0 && options->config_text && !salm)
+        ckpt_side_add_text(&out->files, "config.json", options->config_text);
+    if (rc == 0 && ckpt->common)
+        rc = files_of_common(out, ckpt, salm || ckpt_hf_is_composite(ckpt), err);
+    if (rc == 0 && salm) {
+        rc = ckpt_hf_salm_files(out, ckpt, options->config, err);
+        ckpt_hf_salm_say_absent(out);
+    }
+    if (rc == 0)
+        add_config_of_args(out, ckpt, !salm && !nemo);
+    if (rc == 0 && !salm && !nemo) /* what lies beside them describes NeMo's model */
+        rc = files_of_source(out, ckpt, err);
+    if (rc == 0 && !salm && !nemo)
+        rc = files_of_trainer(out, ckpt, err);
+    if (rc == 0 && !salm && *out->family)
+        rc = files_of_tokenizer(out, ckpt, err);
+    return rc;
+}
+
+/* ---- the same files in a common state ---- */
+
+/* Where a file of a folder goes in the common state. Gives: free. */
+static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
+{
+    static const char backbone[] = "llm_backbone/"; /* NeMo's name for llm/ */
+    if (strcmp(path, "config.json") == 0)
+        return s2s_xstrdup(ckpt_hf_is_composite(ckpt) ? "config/composite" : "config/llm");
+    if (strcmp(path, "encoder/config.json") == 0)
+        return s2s_xstrdup("config/encoder");
+    if (strcmp(path, "llm/config.json") == 0 || strcmp(path, "llm_backbone/config.json") == 0)
+        return s2s_xstrdup("config/llm");
+    if (s2s_starts_with(path, backbone))
+        return s2s_xasprintf("file/llm/%s", path + strlen(backbone));
+    return s2s_xasprintf("file/%s", path);
+}
+
+/* NeMo's configuration of a model of several parts is data, as that of a .nemo is */
+static bool keep_nemo_config(json_t *common, const struct ckpt_side_file *file)
+{
+    json_t *root =
+        strcmp(file->path, "config.json") == 0 ? json_loadb(file->bytes, file->len, 0, NULL) : NULL;
+    bool is_nemo = json_is_object(json_object_get(root, "perception"));
+    if (is_nemo)
+        json_object_set(common, "model_config", root);
+    json_decref(root);
+    return is_nemo;
+}
+
+int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct s2s_hf_output out = {.n_parts = 0};
+    *common = json_pack("{s:I, s:f}", "iteration",
+                        (json_int_t)(ckpt->iteration < 0 ? 0 : ckpt->iteration),
+                        "checkpoint_version", 3.0);
+    int rc = files_of_source(&out, ckpt, err);
+    if (rc == 0)
+        rc = files_of_trainer(&out, ckpt, err);
+    if (rc == 0 && ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, "llm_backbone", F_OK, 0) == 0)
+        rc = ckpt_hf_folder_files(&out, ckpt, "llm_backbone", err);
+    for (size_t i = 0; i < out.files.n && rc == 0; i++) {
+        const struct ckpt_side_file *file = &out.files.v[i];
+        if (keep_nemo_config(*common, file))
+            continue;
+        json_t *text = json_stringn(file->bytes, file->len);
+        char *key = common_key(ckpt, file->path);
+        if (text)
+            json_object_set_new(*common, key, text);
+        else
+            s2s_warn("ckpt", "%s: is not text, left out", file->path);
+        free(key);
+    }
+    s2s_hf_release(&out);
+    if (rc < 0)
+        json_decref(*common);
+    return rc;
+}

@@ -1,0 +1,101 @@
+/* What goes beside weights that have become a Parakeet: configuration, features, tokenizer. */
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/to_hf_internal.h"
+
+/* "tokenizer.model" of "9a..f_tokenizer.model" in the folder of the model; NULL: it is none */
+static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt_member *member)
+{
+    static const char *const names[] = {"tokenizer.model", "tokenizer.vocab", "vocab.txt"};
+    const char *root = ckpt->root ? ckpt->root : "", *name = member->name + strlen(root);
+    if (!s2s_starts_with(member->name, root) || strchr(name, '/'))
+        return NULL;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        const size_t len = strlen(name), plain = strlen(names[k]);
+        if (s2s_ends_with(name, names[k]) && (len == plain || name[len - plain - 1] == '_'))
+            return names[k];
+    }
+    return NULL;
+}
+
+/* The files of the tokenizer, by the names that they have without NeMo's digests. Where there are
+ * several of a name (a tokenizer for each language) each keeps its own. */
+static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                             struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
+        const struct ckpt_member *member = &ckpt->members[i];
+        const char *plain = tokenizer_name(ckpt, member);
+        size_t n = 0;
+        char *bytes;
+        for (size_t k = 0; plain && k < ckpt->n_members; k++)
+            n += tokenizer_name(ckpt, &ckpt->members[k]) == plain;
+        if (!plain)
+            continue;
+        rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
+        if (rc == 0)
+            ckpt_side_add(&out->files,
+                          n > 1 ? member->name + strlen(ckpt->root ? ckpt->root : "") : plain,
+                          bytes, (size_t)member->span.len_bytes);
+        free(bytes);
+    }
+    return rc;
+}
+
+/* what transformers opens, out of tokenizer.model; without it the weights are of use all the same
+ */
+static void processor_of_nemo(struct s2s_hf_output *out, struct ckpt_nemo_texts *texts,
+                              const json_t *user)
+{
+    json_t *own = texts->config ? json_loads(texts->config, 0, NULL) : NULL;
+    const struct ckpt_side_file *model = ckpt_side_find(&out->files, "tokenizer.model");
+    struct s2s_error why = S2S_ERROR_INIT;
+    if (model && ckpt_nemo_tokenizer(texts, own ? own : user, model->bytes, model->len, &why) < 0) {
+        s2s_warn("ckpt", "tokenizer.json is not written: tokenizer.model: %s", why.text);
+        s2s_error_clear(&why);
+    }
+    json_decref(own);
+}
+
+/* takes the texts */
+static void add_texts(struct s2s_hf_output *out, struct ckpt_nemo_texts *texts)
+{
+    const struct {
+        const char *name;
+        char *text;
+    } all[] = {{"config.json", texts->config},
+               {"preprocessor_config.json", texts->features},
+               {"generation_config.json", texts->generation},
+               {"tokenizer.json", texts->tokenizer},
+               {"tokenizer_config.json", texts->tokenizer_config},
+               {"processor_config.json", texts->processor}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].text)
+            ckpt_side_add_text(&out->files, all[i].name, all[i].text);
+        free(all[i].text);
+    }
+}
+
+int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const json_t *user,
+                       struct s2s_error *err)
+{
+    struct ckpt_nemo_texts texts = {.config = NULL};
+    /* a config.json of the user's needs nothing; NeMo's configuration does */
+    const bool any = user && !json_object_get(user, "perception");
+    json_t *model;
+    int rc = ckpt_hf_nemo_model(&model, ckpt, user, err);
+    if (rc == 0)
+        rc = ckpt_nemo_config(&texts, ckpt, model, out->family, any, err);
+    json_decref(model);
+    if (rc < 0)
+        return rc;
+    if (!texts.config && !any && s2s_starts_with(out->family, "fastconformer"))
+        s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "
+                         "is; --config takes the model's config.json");
+    rc = tokenizer_of_nemo(out, ckpt, err);
+    if (rc == 0)
+        processor_of_nemo(out, &texts, any ? user : NULL);
+    add_texts(out, &texts);
+    return rc;
+}

@@ -70,8 +70,9 @@ alike() {
     fi
 }
 
-# same FILE FILE: equal bytes
+# same FILE FILE: equal bytes, and some
 same() {
+    [ -s "$1" ] || { echo "$1 is empty or absent" >&2; return 1; }
     cmp "$1" "$2"
 }
 

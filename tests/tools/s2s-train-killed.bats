@@ -42,14 +42,14 @@ for line in open(sys.argv[1] + "/log.jsonl"):
     print(*(r[k] for k in ("step", "samples", "tokens", "loss", "grad_norm", "lr")))' "$1"
 }
 
-# same A B STEP: the same log and the same checkpoint, and nothing else lies beside it
+# same A B STEP: the same log and the same checkpoint, and nothing else lies beside it. What calls it asks for its status, so each line does too.
 same() {
     local name
     name=$(printf 'iter_%07d' "$3")
-    alike "$(log "$1")" "$(log "$2")"
-    alike "$(s2s-ckpt ls --json --sha256 "$1/checkpoints/$name" | grep -v '"path"')" \
-        "$(s2s-ckpt ls --json --sha256 "$2/checkpoints/$name" | grep -v '"path"')"
-    no_litter "$2/checkpoints" "$name" latest_checkpointed_iteration.txt
+    alike "$(log "$1")" "$(log "$2")" &&
+        alike "$(s2s-ckpt ls --json --sha256 "$1/checkpoints/$name" | grep -v '"path"')" \
+            "$(s2s-ckpt ls --json --sha256 "$2/checkpoints/$name" | grep -v '"path"')" &&
+        no_litter "$2/checkpoints" "$name" latest_checkpointed_iteration.txt
 }
 
 @test "a damaged checkpoint is named, and the older one that is there" {

@@ -37,6 +37,7 @@ def tie(config, folder):
     del tensors["lm_head.weight"]
     safetensors.torch.save_file(tensors, path, {"format": "pt"})
     config.tie_word_embeddings = True
+    config.save_pretrained(folder)
 
 
 def check(family, seed, tmp):

@@ -49,13 +49,16 @@ fuzz() {
     tests/fuzz/run.sh "${FUZZ_RUNS:-50000}"
 }
 # what a script says stays together; and none waits for ever for a process that has died
-script() {
+oracle_script() {
     timed "$1" timeout -k 10 3000 "$PYTHON" "$1" >"$results/$$.all"
     flock "$results/lock" cat "$results/$$.all"
     return 0
 }
-export -f timed script
-oracle() { printf '%s\n' tests/oracle/*/check_*.py | OMP_NUM_THREADS=1 xargs -n 1 -P "$JOBS" bash -c 'script "$1"' script; }
+oracle() {
+    export -f timed oracle_script
+    printf '%s\n' tests/oracle/*/check_*.py | OMP_NUM_THREADS=1 xargs -n 1 -P "$JOBS" bash -c 'oracle_script "$1"' oracle
+    export -nf timed oracle_script
+}
 part() {
     case $1 in
     release) timed "suite with its long tests" release ;;

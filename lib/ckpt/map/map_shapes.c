@@ -121,9 +121,8 @@ static int by_place_and_value(const void *a, const void *b)
     int order = by_place(a, b);
     if (order == 0)
         order = by_number(x->value, y->value);
-    return order ? order
-                 : by_number(x->tensor - (const struct ckpt_map_shaped *)NULL,
-                             y->tensor - (const struct ckpt_map_shaped *)NULL);
+    /* in the order of the tensors, the configuration's first */
+    return order ? order : (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
 /* the same symbol and value in all layers stand together */

@@ -10,8 +10,7 @@
  *   pp  layers count from 0 on each rank; with virtual stages chunk v of rank p comes before chunk
  *       v + 1 of any rank (Narayanan et al. 2021)
  *   ep  local experts i of rank e are the global ones e * n_local + i
- *   etp where experts are cut into fewer parts than the other layers, tensor rank t has part t %
- * etp
+ *   etp where experts are cut into fewer parts than other layers, tensor rank t has part t % etp
  *
  * What several ranks hold whole must be equal bit for bit.
  */

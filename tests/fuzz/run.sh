@@ -1,6 +1,6 @@
 #!/bin/bash
 # libFuzzer with ASan and UBSan: tests/fuzz/run.sh [RUNS] [TARGET...], JOBS targets at once (as many as there are cores); needs clang.
-# New inputs go to build/fuzz/corpus/.
+# New inputs go to build/fuzz/corpus/, those that fail to build/fuzz/.
 set -eu
 cd "$(dirname "$0")/../.."
 export runs=${1:-100000}
@@ -30,7 +30,7 @@ fuzz_one() {
     # shellcheck disable=SC2086
     clang -std=gnu11 -D_GNU_SOURCE -I. -w ${flags/fuzzer-no-link/fuzzer} -march=native -pthread -o "build/fuzz/fuzz_$target" \
         "tests/fuzz/fuzz_$target.c" build/fuzz/libs2s.a -Wl,--as-needed $libs >"$log" 2>&1 &&
-        "build/fuzz/fuzz_$target" -runs="$runs" -rss_limit_mb=512 -timeout=5 -max_len="${longest:-65536}" -verbosity=0 -print_funcs=0 -print_final_stats=1 \
+        "build/fuzz/fuzz_$target" -runs="$runs" -rss_limit_mb=512 -timeout=5 -max_len="${longest:-65536}" -verbosity=0 -print_funcs=0 -print_final_stats=1 -artifact_prefix=build/fuzz/ \
             "build/fuzz/corpus/$target" "tests/fuzz/corpus/$target" >>"$log" 2>&1 || word=FAILED
     # a fuzzer that stops before its time has tested little
     done=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")

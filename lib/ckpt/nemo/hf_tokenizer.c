@@ -94,13 +94,14 @@ static json_t *merges_of(const struct ckpt_spm *spm, const json_t *vocab)
     return out;
 }
 
-/* the pieces by their text; NULL: not of the kind that a tokenizer can have */
+/* the pieces by their text; NULL: not of the kind that a tokenizer can have. SentencePiece's own
+ * tables end at a NUL, and many readers of JSON take none in a key. */
 static json_t *vocab_of(const struct ckpt_spm *spm)
 {
     json_t *vocab = json_object();
     for (size_t i = 0; i < spm->n_pieces; i++) {
         const struct ckpt_spm_piece *piece = &spm->pieces[i];
-        if (piece->len > PIECE_MAX || isnan(piece->score) ||
+        if (piece->len > PIECE_MAX || memchr(piece->text, 0, piece->len) || isnan(piece->score) ||
             json_object_getn(vocab, piece->text, piece->len)) {
             json_decref(vocab);
             return NULL;
@@ -263,8 +264,9 @@ int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, con
         rc = s2s_error_set(err, S2S_E_SHAPE, "it has %zu pieces, the head %lld classes and a blank",
                            spm.n_pieces, (long long)classes - 1);
     else if (!vocab || json_object_get(vocab, "<blank>"))
-        rc = s2s_error_set(err, S2S_E_FORMAT,
-                           "pieces that are there twice, absurdly long or called <blank>");
+        rc = s2s_error_set(
+            err, S2S_E_FORMAT,
+            "pieces that are there twice, absurdly long, with a NUL byte or called <blank>");
     else
         write_texts(texts, &spm, vocab, kind);
     json_decref(vocab);

@@ -17,7 +17,7 @@ static void make_tokenizer(const uint8_t *data, size_t size, json_int_t n_pieces
     json_t *config =
         json_pack("{s:s, s:I}", "model_type", "parakeet_ctc", "vocab_size", n_pieces + 1);
     int rc = ckpt_nemo_tokenizer(&texts, config, data, size, &err);
-    json_t *made = rc == 0 ? json_loads(texts.tokenizer, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *made = rc == 0 ? json_loads(texts.tokenizer, 0, NULL) : NULL;
     if (rc == 0 && !made)
         S2S_BUG("a tokenizer.json that is none");
     if (rc < 0 && !*err.text)

@@ -26,15 +26,26 @@ static int split_words(char *line, char *words[MAX_WORDS])
     return n;
 }
 
-/* the next line of text as a copy; NULL at the end. Gives: free. */
+/* the next line of text as a copy. Gives: free. */
 static char *next_line(const char *text, size_t *at)
 {
-    if (!text[*at])
-        return NULL;
     size_t len = strcspn(text + *at, "\n");
     char *line = s2s_xstrndup(text + *at, len);
     *at += len + (text[*at + len] == '\n');
     return line;
+}
+
+/* does the line's first word begin so? A text is gone through once for every family that is
+ * included: lines of others are not taken apart */
+static bool begins_with(const char *line, const char *word)
+{
+    return strncmp(line + strspn(line, " \t\r"), word, strlen(word)) == 0;
+}
+
+static void skip_line(const char *text, size_t *at)
+{
+    const char *end = strchr(text + *at, '\n');
+    *at = end ? (size_t)(end + 1 - text) : *at + strlen(text + *at);
 }
 
 bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char detect[512])
@@ -42,7 +53,12 @@ bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char de
     char *line, *words[MAX_WORDS];
     bool found = false;
     detect[0] = 0;
-    for (size_t next = *at; (line = next_line(text, &next)) != NULL; *at = next) {
+    for (size_t next = *at; text[next]; *at = next) {
+        if (!begins_with(text + next, "family") && !begins_with(text + next, "detect")) {
+            skip_line(text, &next);
+            continue;
+        }
+        line = next_line(text, &next);
         int n = split_words(line, words);
         bool is_family = n == 2 && strcmp(words[0], "family") == 0;
         if (is_family && found) {
@@ -430,9 +446,14 @@ static int parse_text(struct parser *p, const char *text, const char *family,
     char *line, *words[MAX_WORDS], *marker = NULL;
     bool inside = false;
     int section = -1, rc = 0, line_no = 0;
-    for (size_t next = 0; rc == 0 && (line = next_line(text, &next)) != NULL;) {
-        int n = split_words(line, words);
+    for (size_t next = 0; rc == 0 && text[next];) {
         line_no++;
+        if (!inside && !begins_with(text + next, "family")) {
+            skip_line(text, &next);
+            continue;
+        }
+        line = next_line(text, &next);
+        int n = split_words(line, words);
         if (n == 2 && strcmp(words[0], "family") == 0) {
             inside = strcmp(words[1], family) == 0;
             *found |= inside;

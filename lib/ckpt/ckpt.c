@@ -10,8 +10,8 @@
 #include "lib/io/digest.h"
 #include "lib/base/utf8.h"
 
-/* a name of the file's may stand in millions of places, or be made of a thousand others */
-enum { MAX_OPEN = 200, MAX_NAME = 4096, MAX_NAMES = 128 << 20 };
+/* a name of the file's may stand in millions of places */
+enum { MAX_OPEN = 200, MAX_NAMES = 128 << 20 };
 
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len)
 {
@@ -193,12 +193,20 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
 
 /* ---- what is in it ---- */
 
+int ckpt_check_name_len(const char *name, size_t len, struct s2s_error *err)
+{
+    return len <= CKPT_MAX_NAME ? 0
+                                : s2s_error_set(err, S2S_E_FORMAT,
+                                                "%.60s..: a name of %zu bytes, at most %d are read",
+                                                name, len, CKPT_MAX_NAME);
+}
+
 static int check_name(struct s2s_ckpt *ckpt, const char *name, size_t len, struct s2s_error *err)
 {
+    int rc = ckpt_check_name_len(name, len, err);
+    if (rc < 0)
+        return rc;
     ckpt->name_bytes += len;
-    if (len > MAX_NAME)
-        return s2s_error_set(err, S2S_E_FORMAT, "%.60s..: a name of %zu bytes, at most %d are read",
-                             name, len, MAX_NAME);
     if (ckpt->name_bytes > MAX_NAMES)
         return s2s_error_set(err, S2S_E_FORMAT, "names of more than %d MiB together",
                              MAX_NAMES >> 20);

@@ -106,7 +106,12 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
 /* A descriptor, opened when needed (few stay open); valid until the next call. */
 int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err);
 
-/* Adds an empty tensor or object; lent until the next. name is copied. FORMAT: not UTF-8. */
+/* FORMAT: longer than a name may be. A name that is made of the file's own is held against it
+ * before it is complete, for it may be made of a thousand others. */
+enum { CKPT_MAX_NAME = 4096 };
+int ckpt_check_name_len(const char *name, size_t len, struct s2s_error *err);
+/* Adds an empty tensor or object; lent until the next. name is copied. FORMAT: not UTF-8, too
+ * long, too many bytes of names together. */
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err);
 int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,

@@ -84,7 +84,8 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
     return 0;
 }
 
-/* A key as Python prints it; tuples of such keys too. */
+/* A key as Python prints it; tuples of such keys too. What is too long for a name is not printed to
+ * its end, for a tuple may hold one text a million times. */
 static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth)
 {
     switch (key->kind) {
@@ -113,7 +114,7 @@ static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth
         return true;
     case CKPT_TUPLE:
         s2s_buf_putc(name, '(');
-        for (uint32_t i = 0; i < key->n; i++) {
+        for (uint32_t i = 0; i < key->n && name->len <= CKPT_MAX_NAME; i++) {
             s2s_buf_puts(name, i ? ", " : "");
             if (depth > 3 || !put_key(name, key->items[i], depth + 1))
                 return false;
@@ -151,7 +152,9 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
         return s2s_error_set(w->err, S2S_E_UNSUPPORTED,
                              "dict key at byte %u is neither text, number nor a tuple of them",
                              key->offset);
-    int rc = walk_node(w, node, depth + 1);
+    int rc = ckpt_check_name_len(w->name.data, w->name.len, w->err);
+    if (rc == 0)
+        rc = walk_node(w, node, depth + 1);
     w->name.len = len;
     w->name.data[len] = 0;
     return rc;
@@ -196,13 +199,20 @@ static int walk_list(struct ckpt_torch_walk *w, const struct ckpt_node *list, in
 
 /* ---- objects of classes ---- */
 
-static bool names_key(const struct ckpt_node *set, const struct ckpt_node *key)
+/* 1: the set names the key; 0: it does not; negative: too many keys for so large a set */
+static int names_key(struct ckpt_torch_walk *w, const struct ckpt_node *set,
+                     const struct ckpt_node *key)
 {
-    for (uint32_t i = 0; set && set->kind == CKPT_SET && i < set->n; i++)
+    if (!set || set->kind != CKPT_SET)
+        return 0;
+    if (w->looks_left < set->n)
+        return bad_tree(w, set, 0);
+    w->looks_left -= set->n;
+    for (uint32_t i = 0; i < set->n; i++)
         if (set->items[i]->kind == CKPT_STR && key->kind == CKPT_STR &&
             set->items[i]->len == key->len && memcmp(set->items[i]->text, key->text, key->len) == 0)
-            return true;
-    return false;
+            return 1;
+    return 0;
 }
 
 static bool is_module(const struct ckpt_node *node)
@@ -227,7 +237,10 @@ static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module
         const struct ckpt_node *part = ckpt_get(module, parts[p]);
         for (uint32_t i = 0; rc == 0 && i < part->n; i += 2) {
             const struct ckpt_node *key = part->items[i], *value = part->items[i + 1];
-            if (value->kind != CKPT_NONE && !(p == 1 && names_key(passing, key)))
+            const int passes = p == 1 ? names_key(w, passing, key) : 0;
+            if (passes < 0)
+                return passes;
+            if (value->kind != CKPT_NONE && !passes)
                 rc = walk_child(w, key, 0, value, depth);
         }
     }

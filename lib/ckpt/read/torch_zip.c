@@ -69,16 +69,18 @@ static int check_bounds(const struct ckpt_node *node, struct ckpt_view *view, st
     int64_t numel = ckpt_box_numel(view->size, view->n_dims);
     if (numel < 0 || view->offset < 0)
         return bad_view(node, "absurd size or offset", err);
-    for (int d = 0; d < view->n_dims; d++) {
+    for (int d = 0; d < view->n_dims; d++)
         if (view->stride[d] < 0)
             return bad_view(node, "negative stride", err);
-        last += (__int128)(view->size[d] - 1) * view->stride[d];
-    }
     if (numel == 0) {
         view->offset = 0;
         memset(view->stride, 0, sizeof view->stride);
+        return 0;
     }
-    if (numel && last >= view->store_numel)
+    /* the product of all sizes fits 63 bits, so this sum fits 127 */
+    for (int d = 0; d < view->n_dims; d++)
+        last += (__int128)(view->size[d] - 1) * view->stride[d];
+    if (last >= view->store_numel)
         return bad_view(node, "it reaches past the end of its storage", err);
     return 0;
 }

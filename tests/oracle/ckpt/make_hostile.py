@@ -130,6 +130,7 @@ torch("offset_wraps", zipped(state(rebuild(offset=(1 << 62) + 1)), floats), "w")
 torch("offset_negative", zipped(state(rebuild(offset=-4)), floats), "w")
 torch("size_outside", zipped(state(rebuild(size=b"(K\x05t")), floats), "w")
 torch("size_wraps", zipped(state(rebuild(size=b"(" + (b"\x8a\x06" + struct.pack("<q", 1 << 40)[:6]) * 2 + b"t", stride=b"(K\x00K\x00t")), floats), "w")
+torch("size_of_nothing", zipped(state(rebuild(size=b"(K\x00" + (b"\x8a\x08" + struct.pack("<q", (1 << 63) - 1)) * 7 + b"t", stride=b"(K\x01" + (b"\x8a\x08" + struct.pack("<q", (1 << 63) - 1)) * 7 + b"t")), floats), "absurd")
 torch("size_negative", zipped(state(rebuild(size=b"(J\xff\xff\xff\xfft")), floats), "w")
 torch("stride_negative", zipped(state(rebuild(stride=b"(J\xff\xff\xff\xfft")), floats), "w")
 torch("dims_differ", zipped(state(rebuild(stride=b"(K\x01K\x01t")), floats), "w")
@@ -166,6 +167,12 @@ torch("bomb_dicts", zipped(b"\x80\x02}q\0(" + b"NN" * 100000 + b"uccollections\n
 torch("bomb_text", zipped(b"\x80\x02" + text("x" * 100000) + b"q\0c_codecs\nencode\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
 torch("doubles_none", zipped(b"\x80\x02]q\0Na" + b"".join(b"0](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b"."), "repeat")
 torch("long_names", zipped(b"\x80\x02" + text("k" * 100000) + b"q\0" + b"0}q\1h\0Ns" + b"".join(b"0}q" + bytes([i + 1]) + b"h\0h" + bytes([i]) + b"s" for i in range(1, 200)) + b"."), "a name of")
+torch("long_names_of_nothing", zipped(b"\x80\x02}" + text("k" * 1000000) + b"q\0}" + b"h\0}" * 400 + b"s" * 401 + b"."), "a name of")
+torch("long_tuple", zipped(b"\x80\x02}" + text("t" * 1000000) + b"q\0" + b"0(" + b"h\0" * 2000 + b"tNs."), "a name of")
+buffers = b"h\1K\0" * 200000
+torch("many_buffers", zipped(b"\x80\x02csome\nModule\n)\x81}(" + text("_parameters") + b"}" + text("_modules") + b"}" +
+                             text("_non_persistent_buffers_set") + b"c__builtin__\nset\n](" + text("a") + b"q\0" + b"h\0" * 200000 + b"e\x85R" +
+                             text("_buffers") + b"}(" + text("b") + b"q\1K\0" + buffers + b"uub."), "repeat")
 torch("name_of_escapes", zipped(b"\x80\x02}" + text("w\x1b]0;owned\x07\x1b[2J") + rebuild(size=b"(K\5t") + b"s.", floats), "w\\x1b]0;owned\\x07\\x1b[2J")
 torch("repeated_row", zipped(state(rebuild(size=b"(\x8a\x06" + struct.pack("<q", 1 << 45)[:6] + b"t", stride=b"(K\x00t")), floats), "absurd")
 torch("many_views", zipped(b"\x80\x02}" + b"".join(text("w%d" % i) + rebuild(size=b"(J\0\0\0\x40t", stride=b"(K\x00t") + b"s" for i in range(8)) + b".", floats), "absurd")

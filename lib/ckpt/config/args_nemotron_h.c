@@ -113,7 +113,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
     if (ckpt_draft_target(d, "up_proj.weight") && !ckpt_arg_is_true(d->args, "squared_relu"))
         ckpt_draft_hinder(d, "its activation is not squared_relu");
     ckpt_draft_set_text(d, "mlp_hidden_act", "relu2");
-    ckpt_draft_set_bool(d, "mlp_bias", false);
+    ckpt_draft_set_bool(d, "mlp_bias", ckpt_draft_target(d, "up_proj.bias"));
     if (ckpt_draft_size(d, "mixer.up_proj.weight", 0))
         ckpt_draft_set_int(d, "intermediate_size", ckpt_draft_size(d, "mixer.up_proj.weight", 0));
     else
@@ -161,6 +161,9 @@ void ckpt_nemotron_h_differences(const json_t *config)
                  "layer_norm_epsilon is %g: Megatron's norm inside of Mamba layers has 1e-5 "
                  "whatever it is, transformers' has this one",
                  json_number_value(eps));
+    if (json_is_true(json_object_get(config, "mlp_bias")))
+        s2s_warn("ckpt", "mlp_bias: Megatron's add_bias_linear is for the attention too, which has "
+                         "no biases in transformers");
     if (!has_layer(config, 'E', "moe", "moe"))
         return;
     const int64_t k = int_or(config, "num_experts_per_tok", 2);

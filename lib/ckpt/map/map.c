@@ -113,6 +113,46 @@ static void drop_common_model(struct ckpt_map_source *sources, size_t n)
         memmove(sources[i].name, sources[i].name + len, strlen(sources[i].name + len) + 1);
 }
 
+/*
+ * Nemotron-H as transformers 5 and NeMo Automodel have it in memory: what is saved as
+ * "backbone.layers.0.mixer.." is "model.layers.0.mixer..", and Automodel has the words and the last
+ * norm under the names of other decoders. Gives name or another; prefix: what stands in front of
+ * such a model, as far as "model.".
+ */
+static char *name_backbone(char *name, const char *prefix)
+{
+    static const char *const names[][2] = {{"embed_tokens.weight", "embeddings.weight"},
+                                           {"norm.weight", "norm_f.weight"}};
+    static const char held[] = ".mixer._fp32_params.";
+    const size_t len = strlen(prefix), before = len - strlen("model.");
+    if (strncmp(name, prefix, len) != 0)
+        return name;
+    const char *rest = name + len, *hold = strstr(rest, held);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(rest, names[i][0]) == 0)
+            rest = names[i][1];
+    char *out = hold ? s2s_xasprintf("%.*sbackbone.%.*s.mixer.%s", (int)before, name,
+                                     (int)(hold - rest), rest, hold + strlen(held))
+                     : s2s_xasprintf("%.*sbackbone.%s", (int)before, name, rest);
+    free(name);
+    return out;
+}
+
+static void name_backbones(struct ckpt_map_source *sources, size_t n)
+{
+    static const char layers[] = "model.layers.";
+    char *prefix = NULL;
+    for (size_t i = 0; i < n && !prefix; i++) {
+        const char *at = strstr(sources[i].name, layers);
+        if (at && (at == sources[i].name || at[-1] == '.') &&
+            s2s_ends_with(sources[i].name, ".dt_bias") && strstr(at, ".mixer."))
+            prefix = s2s_xasprintf("%.*smodel.", (int)(at - sources[i].name), sources[i].name);
+    }
+    for (size_t i = 0; i < n && prefix; i++)
+        sources[i].name = name_backbone(sources[i].name, prefix);
+    free(prefix);
+}
+
 static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
                            size_t *n_state)
 {
@@ -128,6 +168,7 @@ static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ck
                 .name = ckpt_map_plain_name(tensors[i].name), .tensor = &tensors[i]};
     }
     drop_common_model(*sources, kept);
+    name_backbones(*sources, kept);
     qsort(*sources, kept, sizeof **sources, by_name);
     return kept;
 }
@@ -248,10 +289,34 @@ static int config_tied(const json_t *config)
     return json_is_boolean(tied) ? json_is_true(tied) : -1;
 }
 
-bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+static const json_t *of_words(const json_t *config)
 {
-    if (!rule->tied)
-        return rule->optional;
+    const json_t *text = json_object_get(config, "text_config");
+    text = text ? text : json_object_get(config, "llm_config");
+    return text ? text : config;
+}
+
+static bool has_no_conv_bias(const struct ckpt_map_engine *e)
+{
+    const json_t *said =
+        json_object_get(of_words(e->config ? e->config : e->own_config), "use_conv_bias");
+    return json_is_false(said);
+}
+
+/* NeMo's perception has a projection where its adapter says a width and none of its output;
+ * s2s-train's configuration of the composite says it itself */
+static bool has_no_projection(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const json_t *adapter =
+        json_object_get(json_object_get(config, "perception"), "modality_adapter");
+    if (json_is_object(adapter))
+        return !json_object_get(adapter, "d_model") || json_object_get(adapter, "output_dim");
+    return type && strcmp(type, "salm") == 0 && !json_object_get(config, "projection");
+}
+
+static bool is_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
     int tied = e->to_megatron ? -1 : args_tied(e->args);
     if (tied < 0)
         tied = config_tied(e->config);
@@ -261,6 +326,23 @@ bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rul
             strcmp(e->map.rules[i].hf, rule->hf) == 0 && args_tied(e->args) != 0)
             tied = 1;
     return tied != 0;
+}
+
+bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    switch (rule->absence) {
+    case CKPT_NEVER_ABSENT:
+        return false;
+    case CKPT_MAY_BE_ABSENT:
+        return true;
+    case CKPT_ABSENT_IF_TIED:
+        return is_tied(e, rule);
+    case CKPT_ABSENT_IF_NO_CONV_BIAS:
+        return has_no_conv_bias(e);
+    case CKPT_ABSENT_IF_NO_PROJECTION:
+        return has_no_projection(e->request->config ? e->request->config : e->request->beside);
+    }
+    S2S_BUG("absence %d", (int)rule->absence);
 }
 
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
@@ -418,19 +500,28 @@ static int refuse_adapters(const struct ckpt_map_engine *e, struct s2s_error *er
                           "torch_dist or safetensors without --map keeps them as they are");
 }
 
-/* Megatron's names are alike for Qwen's MoE models and Mixtral: the configuration knows, the user's
- * or the one that came along */
-static bool is_mixtral(const struct ckpt_map_engine *e)
+/* Megatron's names are alike for Qwen's MoE models and Mixtral. Qwen's have norms of q and k,
+ * biases or a shared expert, by which the tables tell them apart; the configuration, the user's or
+ * the one that came along, knows better. */
+static void choose_experts(const struct ckpt_map_engine *e, char family[64])
 {
-    const json_t *kept = json_object_get(s2s_ckpt_common(e->request->ckpt), "config/llm");
-    json_t *own = !e->config && json_is_string(kept)
-                      ? json_loadb(json_string_value(kept), json_string_length(kept), 0, NULL)
-                      : NULL;
     const char *type =
-        json_string_value(json_object_get(e->config ? e->config : own, "model_type"));
-    const bool is = type && strcmp(type, "mixtral") == 0;
-    json_decref(own);
-    return is;
+        json_string_value(json_object_get(e->config ? e->config : e->own_config, "model_type"));
+    if (!type || (strcmp(family, "qwen_moe") != 0 && strcmp(family, "mixtral") != 0))
+        return;
+    if (strcmp(type, "mixtral") == 0)
+        snprintf(family, 64, "mixtral");
+    else if (strncmp(type, "qwen", 4) == 0)
+        snprintf(family, 64, "qwen_moe");
+}
+
+/* the language model's config.json that came along in the common state */
+static json_t *load_own(const struct s2s_ckpt *ckpt)
+{
+    const json_t *kept = json_object_get(s2s_ckpt_common(ckpt), "config/llm");
+    return json_is_string(kept)
+               ? json_loadb(json_string_value(kept), json_string_length(kept), 0, NULL)
+               : NULL;
 }
 
 /* the text of the tables or of the user's file, and the family in it */
@@ -443,8 +534,7 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     if (!name) {
         if (!find_family(e->sources, e->n_sources, family))
             return s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
-        if (strcmp(family, "qwen_moe") == 0 && is_mixtral(e))
-            snprintf(family, 64, "mixtral");
+        choose_experts(e, family);
         return 0;
     }
     for (int i = 0; ckpt_map_texts[i]; i++, at = 0)
@@ -479,6 +569,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
         if (!ckpt_part_has_words(part))
             e->args = NULL;
     }
+    e->own_config = load_own(request->ckpt);
     char *file = NULL;
     e->n_sources = list_sources(&e->sources, request->ckpt, &result->n_optimizer);
     int rc = find_map(e, &file, result->family, err);
@@ -505,6 +596,7 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
         free(e->made[i]);
     free(e->made);
     free(e->n_layers);
+    json_decref(e->own_config);
     ckpt_map_missed_release(e);
     ckpt_map_release(&e->map);
     free_sources(e->sources, e->n_sources);

@@ -2,7 +2,7 @@
  * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c,
  * map_composites.c, or a file of the user's), one line a rule:
  *
- *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?|?tied]
+ *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?|?tied|?conv_bias|?projection]
  *
  * {N} is the layer's number, {E} the expert's, {a,b} a list, {*} at the end whatever follows (that
  * no rule before has taken). Transforms, all in terms of rows:
@@ -21,8 +21,9 @@
  *
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
  * may be absent, "?tied" what may be unless the arguments or the configuration say that words are
- * not tied. Of several rules of a layer with one Hugging Face name the first is what is
- * written towards Megatron.
+ * not tied, "?conv_bias" and "?projection" what may be when the configuration says that there is
+ * none. Of several rules of a layer with one Hugging Face name the first is what is written towards
+ * Megatron; of several with one Megatron name one must be there.
  *
  * A shape is that of the Hugging Face tensor, and checked before anything is written: [H,q], with |
  * between those of a list's items. A capital letter is one number in the whole model (each "part"
@@ -56,6 +57,7 @@ struct ckpt_map_request {
     struct s2s_ckpt *ckpt;
     const char *name; /* a family, a file, or NULL: found from the names */
     const json_t *config;
+    const json_t *beside;    /* the configuration that came with the checkpoint; NULL */
     bool keep_vocab_padding; /* to Hugging Face */
     int64_t vocab_multiple;  /* to Megatron: rows become a multiple of it, with zeros; 0: as is */
     enum ckpt_layers layers; /* to Megatron */
@@ -99,14 +101,24 @@ enum ckpt_transform {
     CKPT_MAP_DROP,
 };
 
+/* When may a rule's tensor be absent? */
+enum ckpt_absence {
+    CKPT_NEVER_ABSENT,
+    CKPT_MAY_BE_ABSENT,
+    CKPT_ABSENT_IF_TIED,
+    CKPT_ABSENT_IF_NO_CONV_BIAS,
+    CKPT_ABSENT_IF_NO_PROJECTION,
+};
+
 struct ckpt_rule {
     char *megatron, *hf; /* with {N}, {E} and at most one list */
     enum ckpt_transform transform;
-    bool optional, tied; /* tied: only where words are */
-    char *shape;         /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
-    int scope;           /* capital letters of a shape mean the same in rules of one scope */
-    int section;         /* index in sections; -1: holds for the whole model */
-    int group;           /* index in stacks: which stack of layers; -1: none */
+    enum ckpt_absence absence;
+    char *same;  /* the Megatron name in the table: rules that share it make the same tensor */
+    char *shape; /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
+    int scope;   /* capital letters of a shape mean the same in rules of one scope */
+    int section; /* index in sections; -1: holds for the whole model */
+    int group;   /* index in stacks: which stack of layers; -1: none */
 };
 
 /* Layers are numbered within a stack. */

@@ -25,6 +25,7 @@ struct ckpt_map_engine {
     bool to_megatron;
     const json_t *args;   /* of the common state; NULL */
     const json_t *config; /* of the model, or of the one part of it that this is; NULL */
+    json_t *own_config;   /* the language model's configuration of the common state; NULL */
     int64_t *n_layers;    /* by stack: the highest layer + 1 */
     char **made;          /* names of targets, sorted once all are there */
     size_t n_made, cap_made;
@@ -53,7 +54,7 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key);
 /* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
- * none in common with it. */
+ * none in common with it; of other words: when the configuration says so. */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 /* Is this stack of layers (a Megatron prefix) a tower beside a language model? What configurations
  * say of layers then holds for the language model only. */
@@ -72,6 +73,8 @@ int ckpt_map_mamba(struct ckpt_map_engine *e, const struct ckpt_map_source *sour
 /* After n_layers is known. A layer has a section when the source has any of the section's names
  * that no other section has: what it then lacks is missing, the tensor that marks it included. */
 void ckpt_map_sections_begin(struct ckpt_map_engine *e);
+/* Does the source have, at that layer, what another rule makes the same tensor of? */
+bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer);
 bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
 
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);

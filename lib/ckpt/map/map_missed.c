@@ -33,6 +33,19 @@ static bool is_there(const struct ckpt_map_engine *e, const char *pattern, int64
     return there;
 }
 
+bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    for (size_t i = 0; rule->same && i < e->map.n_rules; i++) {
+        const struct ckpt_rule *other = &e->map.rules[i];
+        if (i != i_rule && other->same && other->section == rule->section &&
+            other->transform != CKPT_MAP_AGAIN && strcmp(other->same, rule->same) == 0 &&
+            is_there(e, source_side(e, other), layer))
+            return true;
+    }
+    return false;
+}
+
 /* no other section of these layers has the name: a layer with it has this section */
 static bool is_own(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {

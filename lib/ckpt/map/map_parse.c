@@ -268,11 +268,23 @@ static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule 
     char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
     struct ckpt_rule *rule = add_rule(p, name, hf, section);
     rule->transform = CKPT_MAP_COPY;
-    rule->optional = kind->optional;
-    rule->tied = kind->tied;
+    rule->absence = kind->absence;
+    rule->same = s2s_xasprintf("%s%s", at->m_prefix, words[0]);
     rule->shape = kind->shape ? s2s_xstrdup(kind->shape) : NULL;
     if (rule->group >= 0)
         map->stacks[rule->group].numbered = true;
+}
+
+static enum ckpt_absence find_absence(const char *word)
+{
+    static const char *const words[] = {[CKPT_MAY_BE_ABSENT] = "?",
+                                        [CKPT_ABSENT_IF_TIED] = "?tied",
+                                        [CKPT_ABSENT_IF_NO_CONV_BIAS] = "?conv_bias",
+                                        [CKPT_ABSENT_IF_NO_PROJECTION] = "?projection"};
+    for (size_t i = 1; i < sizeof words / sizeof *words; i++)
+        if (strcmp(words[i], word) == 0)
+            return (enum ckpt_absence)i;
+    return CKPT_NEVER_ABSENT;
 }
 
 /* what stands behind the names: TRANSFORM [SHAPE] [?]; the shape is lent by words */
@@ -281,9 +293,9 @@ static bool read_kind(struct ckpt_rule *kind, char **words, int n)
     const int transform = n >= 3 ? find_transform(words[2]) : -1;
     *kind = (struct ckpt_rule){.transform = (enum ckpt_transform)transform};
     for (int i = 3; i < n; i++) {
-        if (!kind->optional && (strcmp(words[i], "?") == 0 || strcmp(words[i], "?tied") == 0)) {
-            kind->optional = true;
-            kind->tied = words[i][1] != 0;
+        if (!kind->absence && words[i][0] == '?') {
+            if (!(kind->absence = find_absence(words[i])))
+                return false;
         } else if (!kind->shape && is_shape(words[i])) {
             kind->shape = words[i];
         } else {
@@ -301,9 +313,9 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
             return s2s_error_set(p->err, S2S_E_FORMAT, "bad pattern \"%s\"", words[i]);
     struct ckpt_rule kind;
     if (!read_kind(&kind, words, n))
-        return s2s_error_set(
-            p->err, S2S_E_FORMAT,
-            "expected MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?|?tied], found \"%s\"", words[0]);
+        return s2s_error_set(p->err, S2S_E_FORMAT,
+                             "expected MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?..], found \"%s\"",
+                             words[0]);
     if (at->mirror && kind.transform == CKPT_MAP_AGAIN)
         return 0;
     if (at->mirror) {
@@ -314,8 +326,8 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
     struct ckpt_rule *rule = add_rule(p, megatron, hf, section);
     rule->transform = kind.transform;
-    rule->optional = kind.optional;
-    rule->tied = kind.tied;
+    rule->absence = kind.absence;
+    rule->same = s2s_xstrdup(rule->megatron);
     rule->shape = kind.shape ? s2s_xstrdup(kind.shape) : NULL;
     if (!lists_fit(rule))
         return s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s", words[0],
@@ -510,6 +522,7 @@ void ckpt_map_release(struct ckpt_map *map)
         free(map->rules[i].megatron);
         free(map->rules[i].hf);
         free(map->rules[i].shape);
+        free(map->rules[i].same);
     }
     for (size_t i = 0; i < map->n_sections; i++)
         free(map->sections[i]);

@@ -294,7 +294,7 @@ static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source
 static bool is_wanted(const struct ckpt_map_engine *e, const char *hf)
 {
     for (size_t i = 0; i < e->map.n_rules; i++)
-        if (e->map.rules[i].tied && strcmp(e->map.rules[i].hf, hf) == 0)
+        if (e->map.rules[i].absence == CKPT_ABSENT_IF_TIED && strcmp(e->map.rules[i].hf, hf) == 0)
             return !ckpt_map_is_optional(e, &e->map.rules[i]);
     return false;
 }
@@ -385,7 +385,7 @@ static int check_whole(struct ckpt_map_engine *e)
         if (rule->group < 0 && ckpt_map_in_section(e, rule->section, 0))
             note_absent(e, rule, -1);
         for (int64_t layer = 0; rule->group >= 0 && layer < e->n_layers[rule->group]; layer++)
-            if (ckpt_map_in_section(e, rule->section, layer))
+            if (ckpt_map_in_section(e, rule->section, layer) && !ckpt_map_has_same(e, i, layer))
                 note_absent(e, rule, layer);
     }
     ckpt_map_miss_experts(e);

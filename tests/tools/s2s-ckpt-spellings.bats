@@ -1,0 +1,120 @@
+#!/usr/bin/env bats
+# Names of one model that differ with the program that wrote it. The mappings themselves: tests/oracle/ckpt/check_spellings.py.
+load common
+
+setup_tool() {
+    DATA=$ROOT/tests/oracle/ckpt/data
+}
+
+# FILE SHAPES-AS-PYTHON-DICT: a safetensors file; equal numbers in equal names, whatever else is in it
+write() {
+    python3 - "$1" "$2" <<'PY'
+import json, struct, sys, zlib
+header, data = {}, b""
+for name, shape in eval(sys.argv[2]).items():
+    n = 1
+    for size in shape:
+        n *= size
+    header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + 4 * n]}
+    data += struct.pack("<%df" % n, *[zlib.crc32(name.encode()) % 997 + i / 64 for i in range(n)])
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data)
+PY
+}
+
+# memory.py IN OUT PREFIX..: a Nemotron-H as a program has it in memory: under another prefix, experts in one tensor
+write_memory() {
+    cat >memory.py <<'PY'
+import json, re, struct, sys
+raw = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, body, out, experts = json.loads(raw[8:8 + n]), raw[8 + n:], {}, {}
+head.pop("__metadata__", None)
+for name, t in head.items():
+    bytes_of = body[slice(*t["data_offsets"])]
+    e = re.match(r"(.*experts)\.(\d+)\.(\w+)\.weight", name)
+    if e:
+        experts.setdefault((e[1] + "." + e[3], tuple(t["shape"]), t["dtype"]), {})[int(e[2])] = bytes_of
+    else:
+        out[name] = (t["dtype"], t["shape"], bytes_of)
+for (name, shape, dtype), each in experts.items():
+    out[name] = (dtype, [len(each), *shape], b"".join(each[i] for i in sorted(each)))
+header, data = {}, b""
+for name, (dtype, shape, b) in out.items():
+    name = name.replace("backbone.", sys.argv[3])
+    if len(sys.argv) > 4:
+        name = name.replace("model.embeddings.", "model.embed_tokens.").replace("norm_f", "norm").replace("mixer.A_log", "mixer._fp32_params.A_log")
+    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
+    data += b
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
+PY
+}
+
+@test "a Nemotron-H as transformers and Automodel have it in memory is the one on disk" {
+    write_memory
+    cat >config.json <<'JSON'
+{"model_type": "nemotron_h", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 61}
+JSON
+    exits 0 s2s-ckpt convert -q --to hf --config config.json "$DATA/mcore016_hybrid_tp2pp2ep2" disk
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h disk want
+    python3 memory.py disk/model.safetensors memory.safetensors model.
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h --config config.json memory.safetensors got
+    exits 0 s2s-ckpt diff want got
+    python3 memory.py disk/model.safetensors native.safetensors model. native
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h --config config.json native.safetensors got2
+    exits 0 s2s-ckpt diff want got2
+    # what such a tensor lacks is missed still
+    python3 - <<'PY'
+import re
+raw = open("memory.safetensors", "rb").read()
+open("less.safetensors", "wb").write(re.sub(rb"mixer\.experts\.down_proj", b"mixer.experts.down_prot", raw))
+PY
+    exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h --config config.json less.safetensors less
+    says "mixer.experts.0.down_proj.weight"
+}
+
+@test "a Nemotron-H with biases, and without one of the convolution, is whole where its configuration says so" {
+    write hf.safetensors '{
+        "backbone.embeddings.weight": (10, 4), "lm_head.weight": (10, 4), "backbone.norm_f.weight": (4,),
+        "backbone.layers.0.norm.weight": (4,), "backbone.layers.0.mixer.in_proj.weight": (22, 4), "backbone.layers.0.mixer.conv1d.weight": (14, 1, 4),
+        "backbone.layers.0.mixer.A_log": (2,), "backbone.layers.0.mixer.D": (2,), "backbone.layers.0.mixer.dt_bias": (2,),
+        "backbone.layers.0.mixer.norm.weight": (6,), "backbone.layers.0.mixer.out_proj.weight": (4, 6),
+        "backbone.layers.1.norm.weight": (4,), "backbone.layers.1.mixer.up_proj.weight": (5, 4), "backbone.layers.1.mixer.up_proj.bias": (5,),
+        "backbone.layers.1.mixer.down_proj.weight": (4, 5), "backbone.layers.1.mixer.down_proj.bias": (4,)}'
+    echo '{"model_type": "nemotron_h", "use_conv_bias": false, "mlp_bias": true, "vocab_size": 10}' >without.json
+    echo '{"model_type": "nemotron_h", "vocab_size": 10}' >with.json
+    exits 0 s2s-ckpt convert --strict --to torch_dist --map nemotron_h --config without.json hf.safetensors megatron
+    says "mlp_bias: Megatron's add_bias_linear is for the attention too"
+    exits 0 s2s-ckpt convert -q --strict --to hf --config without.json megatron back
+    exits 0 s2s-ckpt diff hf.safetensors back
+    exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h --config with.json hf.safetensors other
+    says "backbone.layers.0.mixer.conv1d.bias"
+    exits 1 s2s-ckpt convert --to hf --config with.json megatron other
+    says "conv1d.bias"
+}
+
+@test "experts in one tensor, as transformers has Qwen's and Mixtral's in memory" {
+    cat >config.json <<'JSON'
+{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10, "num_experts": 3}
+JSON
+    cat >rest.py <<'PY'
+rest = {"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.norm.weight": (4,), "model.layers.0.input_layernorm.weight": (4,),
+        "model.layers.0.post_attention_layernorm.weight": (4,), "model.layers.0.self_attn.q_proj.weight": (8, 4),
+        "model.layers.0.self_attn.k_proj.weight": (4, 4), "model.layers.0.self_attn.v_proj.weight": (4, 4), "model.layers.0.self_attn.o_proj.weight": (4, 8)}
+memory = dict(rest, **{"model.layers.0.mlp.gate.weight": (3, 4), "model.layers.0.mlp.experts.gate_up_proj": (3, 10, 4),
+                       "model.layers.0.mlp.experts.down_proj": (3, 4, 5)})
+PY
+    write memory.safetensors '__import__("importlib.machinery").machinery.SourceFileLoader("rest", "rest.py").load_module().memory'
+    for map in qwen_moe mixtral; do
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map $map --config config.json memory.safetensors $map
+        exits 0 s2s-ckpt convert -q --strict --to hf --map $map --config config.json $map $map.hf
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map $map --config config.json $map.hf $map.again
+        exits 0 s2s-ckpt diff $map $map.again
+    done
+    exits 0 s2s-ckpt diff qwen_moe mixtral
+    # expert 2's gate and up are rows 0 to 4 and 5 to 9 of it
+    s2s-ckpt cat memory.safetensors model.layers.0.mlp.experts.gate_up_proj >all
+    s2s-ckpt cat mixtral.hf model.layers.0.block_sparse_moe.experts.2.w3.weight >up
+    cmp up <(tail -c 80 all)
+}

@@ -155,6 +155,7 @@ struct stream {
     enum s2s_dtype from, to;
     s2s_ckpt_sink *sink;
     void *ctx;
+    char *cast; /* CAST_ELEMENTS of the widest; NULL until it is wanted */
 };
 
 static double load(const char *from, enum s2s_dtype dtype, size_t i)
@@ -273,12 +274,13 @@ static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
         s->how->progress(s->how->ctx, (int64_t)len);
     if (s->from == s->to)
         return s->sink(s->ctx, bytes, len, err);
-    _Alignas(64) char cast[CAST_ELEMENTS * 8];
+    if (!s->cast)
+        s->cast = s2s_xmalloc(CAST_ELEMENTS * sizeof(double));
     size_t from = s2s_dtype_size(s->from), to = s2s_dtype_size(s->to), n = len / from;
     for (size_t done = 0; done < n && rc == 0; done += CAST_ELEMENTS) {
         size_t now = n - done < CAST_ELEMENTS ? n - done : CAST_ELEMENTS;
-        cast_block(cast, s->to, (const char *)bytes + done * from, s->from, now);
-        rc = s->sink(s->ctx, cast, now * to, err);
+        cast_block(s->cast, s->to, (const char *)bytes + done * from, s->from, now);
+        rc = s->sink(s->ctx, s->cast, now * to, err);
     }
     return rc;
 }
@@ -388,10 +390,10 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
                            const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
                            struct s2s_error *err)
 {
+    struct stream s = {.how = how, .to = target->dtype, .sink = sink, .ctx = ctx};
     int rc = 0;
     for (size_t i = 0; i < target->n_pieces && rc == 0; i++) {
         const struct s2s_ckpt_piece *piece = &target->pieces[i];
-        struct stream s = {.how = how, .to = target->dtype, .sink = sink, .ctx = ctx};
         if (!piece->source) {
             rc = stream_zeros(&s, piece->size[0] * (int64_t)s2s_dtype_size(target->dtype), err);
             continue;
@@ -404,6 +406,7 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
         rc = s2s_ckpt_stream(plan->source, piece->source, piece->begin, piece->size, stream_sink,
                              &s, err);
     }
+    free(s.cast);
     return rc;
 }
 

@@ -14,6 +14,7 @@
 
 #include "lib/base/base.h"
 #include "lib/io/durable.h"
+#include "lib/io/unnamed.h"
 
 /* A write is as large as a pipe takes at once without waking the reader too often (measured: 64 KiB
  * writes into the default pipe lose up to two thirds of the speed). */
@@ -25,8 +26,8 @@ enum { WRITEBACK_BYTES = 16 << 20 };
 
 struct s2s_outfile {
     char *path;        /* as given, for messages */
-    char *target;      /* what the temporary file is renamed to; NULL: written in place */
-    char *temp;        /* NULL when written in place */
+    char *target;      /* the name it gets in the end; NULL: written in place */
+    char *temp;        /* the name it has until then; NULL: none */
     int fd;            /* STDOUT_FILENO is never closed here: lib/base/tool does that */
     int slot;          /* in temps[] */
     char *buf;         /* WRITE_BYTES */
@@ -34,6 +35,7 @@ struct s2s_outfile {
     int64_t offset;    /* bytes taken, buffered ones included */
     int64_t synced;    /* bytes of the file for which writeback was asked */
     bool is_temp_file; /* a regular file of ours */
+    bool is_unnamed;   /* without a name so far */
 };
 
 /* ---- temporary files that a signal or exit() must remove ---- */
@@ -113,8 +115,20 @@ static void outfile_free(struct s2s_outfile *out)
     free(out);
 }
 
-/* Makes the temporary file beside its target: rename works only within one file system. */
-static int open_temp(struct s2s_outfile *out, struct s2s_error *err)
+static int create_temp(struct s2s_outfile *out, const char *temp)
+{
+    out->fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return out->fd < 0 ? -1 : 0;
+}
+
+static int link_temp(struct s2s_outfile *out, const char *temp)
+{
+    return s2s_unnamed_link(out->fd, temp);
+}
+
+/* A name for the file beside its target: rename works only within one file system. */
+static int take_temp(struct s2s_outfile *out, int (*take)(struct s2s_outfile *, const char *),
+                     struct s2s_error *err)
 {
     const char *slash = strrchr(out->target, '/');
     const char *base = slash ? slash + 1 : out->target;
@@ -129,10 +143,8 @@ static int open_temp(struct s2s_outfile *out, struct s2s_error *err)
             return s2s_error_set(err, S2S_E_IO, "%s: more than %d files open for writing",
                                  out->path, MAX_TEMPS);
         }
-        out->fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (out->fd >= 0) {
+        if (take(out, temp) == 0) {
             out->temp = temp;
-            out->is_temp_file = true;
             return 0;
         }
         int saved = errno;
@@ -146,10 +158,24 @@ static int open_temp(struct s2s_outfile *out, struct s2s_error *err)
     return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", out->path);
 }
 
+static int open_target(struct s2s_outfile *out, struct s2s_error *err)
+{
+    out->is_temp_file = true;
+    out->fd = s2s_unnamed_open(out->target);
+    out->is_unnamed = out->fd >= 0;
+    if (out->fd < 0 && s2s_unnamed_is_failure(errno))
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", out->path);
+    return out->is_unnamed ? 0 : take_temp(out, create_temp, err);
+}
+
 static int open_path(struct s2s_outfile *out, struct s2s_error *err)
 {
     struct stat st;
-    if (stat(out->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+    bool exists = stat(out->path, &st) == 0;
+    /* a name that is too long, say: before hours of writing, not after them */
+    if (!exists && errno != ENOENT)
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", out->path);
+    if (exists && !S_ISREG(st.st_mode)) {
         if (S_ISDIR(st.st_mode))
             return s2s_error_set(err, S2S_E_IO, "%s: is a folder, not a file", out->path);
         /* devices and named pipes are written in place */
@@ -163,7 +189,7 @@ static int open_path(struct s2s_outfile *out, struct s2s_error *err)
     /* a link keeps pointing at the file that is replaced */
     char resolved[PATH_MAX];
     out->target = s2s_xstrdup(realpath(out->path, resolved) ? resolved : out->path);
-    return open_temp(out, err);
+    return open_target(out, err);
 }
 
 int s2s_outfile_open(struct s2s_outfile **result, const char *path, struct s2s_error *err)
@@ -295,28 +321,78 @@ static int sync_folder_of(const char *target)
     return rc;
 }
 
+static int sync_file(struct s2s_outfile *out, struct s2s_error *err)
+{
+    if (!out->is_temp_file || s2s_durable_sync(out->fd) == 0)
+        return 0;
+    return s2s_error_errno(err, S2S_E_IO, "%s: cannot sync %lld bytes", out->path,
+                           (long long)out->offset);
+}
+
+/* Some file systems say what went wrong only here. */
+static int close_fd(struct s2s_outfile *out, int fd, struct s2s_error *err)
+{
+    return close(fd) == 0 || errno == EINTR
+               ? 0
+               : s2s_error_errno(err, S2S_E_IO, "%s: cannot close", out->path);
+}
+
+/* The file system makes files without names, but gives them none later: then a copy has one. */
+static int copy_to_temp(struct s2s_outfile *out, struct s2s_error *err)
+{
+    int unnamed = out->fd;
+    out->fd = -1;
+    int rc = take_temp(out, create_temp, err);
+    if (rc == 0 && s2s_unnamed_copy(unnamed, out->fd) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot write %lld bytes", out->path,
+                             (long long)out->offset);
+    close(unnamed);
+    return rc < 0 ? rc : sync_file(out, err);
+}
+
+/* Gives the file its name, or, where that is taken, one from which it is renamed. */
+static int link_unnamed(struct s2s_outfile *out, struct s2s_error *err)
+{
+    int twin = fcntl(out->fd, F_DUPFD_CLOEXEC, 0), rc = 0;
+    if (twin >= 0) /* the descriptor itself is needed for the link */
+        rc = close_fd(out, twin, err);
+    if (rc < 0)
+        return rc;
+    out->is_unnamed = false;
+    if (s2s_unnamed_link(out->fd, out->target) == 0)
+        return 0;
+    if (errno == EEXIST)
+        return take_temp(out, link_temp, err);
+    if (s2s_unnamed_is_failure(errno))
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", out->path);
+    return copy_to_temp(out, err);
+}
+
+static int rename_temp(struct s2s_outfile *out, struct s2s_error *err)
+{
+    if (rename(out->temp, out->target) < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot rename %s", out->path, out->temp);
+    unregister_temp(out->slot);
+    out->slot = -1;
+    return 0;
+}
+
 int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
 {
     int rc = s2s_outfile_flush(out, err);
-    if (rc == 0 && out->is_temp_file && s2s_durable_sync(out->fd) < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot sync %lld bytes", out->path,
-                             (long long)out->offset);
-    if (out->fd != STDOUT_FILENO) {
-        int bad = close(out->fd);
+    if (rc == 0)
+        rc = sync_file(out, err);
+    if (rc == 0 && out->is_unnamed)
+        rc = link_unnamed(out, err);
+    if (rc == 0 && out->fd != STDOUT_FILENO) {
+        int fd = out->fd;
         out->fd = -1;
-        if (bad && rc == 0 && errno != EINTR)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot close", out->path);
+        rc = close_fd(out, fd, err);
     }
-    if (rc == 0 && out->temp) {
-        if (rename(out->temp, out->target) < 0) {
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot rename %s", out->path, out->temp);
-        } else {
-            unregister_temp(out->slot);
-            out->slot = -1;
-            if (sync_folder_of(out->target) < 0)
-                rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot sync its folder", out->path);
-        }
-    }
+    if (rc == 0 && out->temp)
+        rc = rename_temp(out, err);
+    if (rc == 0 && out->target && sync_folder_of(out->target) < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot sync its folder", out->path);
     if (rc < 0)
         s2s_outfile_abort(out);
     else

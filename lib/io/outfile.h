@@ -1,8 +1,10 @@
 /*
- * Files that appear whole or not at all: written beside their final name, synced, renamed. A
- * program that is killed or fails leaves nothing under the final name; SIGINT and SIGTERM remove
- * the temporary file too (SIGKILL leaves it: .NAME.PID-N.tmp). What exists and is no regular file
- * (a device, a named pipe) is written in place.
+ * Files that appear whole or not at all: written without a name, synced, and only then given
+ * theirs. Of a program that is killed or fails nothing stays. What was there under the name is
+ * replaced by a rename: between the two calls a file .NAME.PID-N.tmp is there, complete. File
+ * systems that know no files without names have it all the time; SIGINT and SIGTERM remove it,
+ * SIGKILL leaves it. What exists and is no regular file (a device, a named pipe) is written in
+ * place.
  */
 #ifndef S2S_IO_OUTFILE_H
 #define S2S_IO_OUTFILE_H
@@ -23,7 +25,7 @@ int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len,
  * pipe. */
 int s2s_outfile_flush(struct s2s_outfile *out, struct s2s_error *err);
 int64_t s2s_outfile_offset(const struct s2s_outfile *out); /* bytes written so far */
-/* Flush, fsync, close, rename: the file exists from here on. Frees out, also on failure (then
+/* Flush, fsync, name, close: the file exists from here on. Frees out, also on failure (then
  * nothing appears). */
 int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err);
 /* Removes what was written. Frees out; NULL is a no-op. */

@@ -40,7 +40,6 @@ every_fault() {
         KILL)
             [ "$status" -eq 137 ] || { echo "$call $n $how: exit $status" >&2; return 1; }
             if [ -e "$out" ]; then cmp "$out" want.bytes || return 1; fi
-            rm -f ./.*.tmp
             ;;
         *)
             if [ "$status" -ne 1 ] || [ -z "$output" ]; then

@@ -3,12 +3,12 @@
  *
  *   S2S_INJECT=CALL:N:HOW LD_PRELOAD=inject.so program ...
  *
- * CALL is write, read, pread, fsync, rename (with renameat2), mkdir, unlink (with unlinkat), open
- * (for writing), close or malloc (with calloc and realloc). HOW is the name of an errno (ENOSPC,
- * EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what follows the
- * middle of what is asked for, as if somebody had cut it while it is read) or KILL. When the call
- * was reached, the file that S2S_INJECT_MARK names is made, so that a test can count up until
- * nothing fails any more.
+ * CALL is write, read, pread, fsync, rename (with renameat2 and linkat), mkdir, unlink (with
+ * unlinkat), open (for writing), close or malloc (with calloc and realloc). HOW is the name of an
+ * errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what
+ * follows the middle of what is asked for, as if somebody had cut it while it is read) or KILL.
+ * When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count
+ * up until nothing fails any more.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,8 +40,8 @@ __attribute__((constructor)) static void read_environment(void)
     static const struct {
         const char *name;
         int number;
-    } errors[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT},
-                  {"EINTR", EINTR},   {"EACCES", EACCES}, {"ENOMEM", ENOMEM}};
+    } errors[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT}, {"EINTR", EINTR},
+                  {"EACCES", EACCES}, {"ENOMEM", ENOMEM}, {"EPERM", EPERM},   {"ENOTSUP", ENOTSUP}};
     const char *text = getenv("S2S_INJECT");
     char how[16] = "";
     long n = 0;
@@ -123,6 +123,11 @@ int rename(const char *from, const char *to)
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
     return reached("rename") ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+}
+
+int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
+{
+    return reached("rename") ? -1 : (int)syscall(SYS_linkat, from_dir, from, to_dir, to, flags);
 }
 
 int mkdir(const char *path, mode_t mode)

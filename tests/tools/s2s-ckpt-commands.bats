@@ -211,3 +211,14 @@ PY
     done
     exits 0 s2s-ckpt diff dist again
 }
+
+@test "a stack of 64 kB is enough" {
+    case ${S2S_BIN:-} in *sanitize*) skip "the sanitizers want more" ;; esac
+    for to in hf torch_dist safetensors; do
+        (ulimit -s 64 && s2s-ckpt convert -q --to $to --dtype f32 "$DATA/hf_sharded" small)
+        s2s-ckpt convert -q --to $to --dtype f32 "$DATA/hf_sharded" usual
+        diff -r usual small
+        rm -r usual small
+    done
+    (ulimit -s 64 && s2s-ckpt average -q "$DATA/hf_sharded" "$DATA/hf_sharded" mean && s2s-ckpt verify -q mean && s2s-ckpt diff "$DATA/hf_sharded" mean)
+}

@@ -71,3 +71,23 @@ same_bytes() {
         [ ! -e out.s2s-partial ]
     done
 }
+
+@test "ls, verify, diff and cat are one rank's work and one voice" {
+    local in="$DATA/mcore016_hybrid_tp2pp2ep2" command
+    for command in "ls $in" "ls --json --sha256 $in" "verify $in" "diff $in $DATA/hf_sharded" "cat --json $in decoder.final_norm.weight"; do
+        local one=0 three=0
+        s2s-ckpt $command >alone 2>&1 || one=$?
+        mpirun_n 3 s2s-ckpt $command >many 2>/dev/null || three=$?
+        [ $one = $three ]
+        same alone many
+    done
+    s2s-ckpt convert -q --to safetensors "$in" cut.safetensors
+    truncate -s -1 cut.safetensors
+    exits 1 mpirun_n 3 s2s-ckpt verify cut.safetensors
+    [ "$(grep -c '^s2s-ckpt: ' <<<"$output")" = 1 ]
+    # -o is written once, and so are the messages of an absent input
+    mpirun_n 2 s2s-ckpt ls -o list "$in"
+    s2s-ckpt ls "$in" | cmp - list
+    exits 2 mpirun_n 2 s2s-ckpt ls nowhere
+    [ "$(grep -c nowhere <<<"$output")" = 1 ]
+}

@@ -123,6 +123,13 @@ big() {
     s2s-shard cat one.s2s.zst | cmp - big.s2s
 }
 
+# writes_unnamed PID: a child of that process has a file of this folder open that has no name
+writes_unnamed() {
+    local child
+    child=$(pgrep -P "$1") || return 1
+    readlink "/proc/$child/fd/"* | grep -q "^$PWD/.*(deleted)"
+}
+
 @test "killed in the middle leaves no file" {
     mkfifo in.fifo
     for signal in TERM INT; do
@@ -132,10 +139,10 @@ big() {
         exec 8>in.fifo
         head -c 5000 a.s2s >&8
         for i in $(seq 100); do
-            [ -e "$(echo .out.s2s*.tmp)" ] && break
+            writes_unnamed $pid && break
             sleep 0.05
         done
-        [ -e "$(echo .out.s2s*.tmp)" ]
+        writes_unnamed $pid
         kill -$signal $pid # timeout passes it on
         wait $pid || true
         exec 8>&-
@@ -320,6 +327,36 @@ PY
     big big.s2s 600
     for call in write fsync rename; do
         every_fault $call KILL out.s2s s2s-shard cat big.s2s -o out.s2s
+    done
+}
+
+@test "where a file cannot be without a name, it has a hidden one until it is whole" {
+    inject_or_skip
+    big big.s2s 600
+    # no such files; such files that cannot be linked; a link that is refused where there is a file
+    for fault in open:1:ENOTSUP rename:1:EPERM rename:2:EPERM; do
+        [ $fault != rename:2:EPERM ] || echo old >out.s2s
+        with_fault $fault s2s-shard cat big.s2s -o out.s2s
+        [ "$fired" = 1 ]
+        if [ $fault = rename:2:EPERM ]; then
+            [ "$status" -eq 1 ]
+            [ "$(cat out.s2s)" = old ]
+        else
+            [ "$status" -eq 0 ]
+            same big.s2s out.s2s
+        fi
+        rm out.s2s
+        [ -z "$(ls -A | grep tmp || true)" ]
+    done
+    # over a file that is there: killed between link and rename, the old one stays and the new is complete
+    for n in 1 2 3; do
+        echo old >out.s2s
+        with_fault rename:$n:KILL s2s-shard cat big.s2s -o out.s2s
+        [ "$(cat out.s2s)" = old ]
+        for left in .*.tmp; do
+            [ ! -e "$left" ] || same big.s2s "$left"
+        done
+        rm -f .*.tmp
     done
 }
 

@@ -154,14 +154,20 @@ static int write_tensor(const struct options *opt, struct s2s_ckpt *ckpt, struct
     return rc;
 }
 
+static int write_from(const struct options *opt, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = NULL;
+    int rc = s2s_ckpt_open(&ckpt, opt->path, err);
+    if (rc == 0)
+        rc = write_tensor(opt, ckpt, err);
+    s2s_ckpt_close(ckpt);
+    return rc;
+}
+
 int ckpt_cat(int argc, char **argv, struct s2s_error *err)
 {
     struct options opt = {.common = S2S_COMMON_DEFAULT};
-    struct s2s_ckpt *ckpt = NULL;
     s2s_tool_parse(&argp, argc, argv, &opt);
-    int rc = s2s_ckpt_open(&ckpt, opt.path, err);
-    if (rc == 0)
-        rc = write_tensor(&opt, ckpt, err);
-    s2s_ckpt_close(ckpt);
-    return rc;
+    int rc = ckpt_launch(&opt.common, err);
+    return rc < 0 ? rc : ckpt_agree(ckpt_is_first() ? write_from(&opt, err) : 0, err);
 }

@@ -7,8 +7,15 @@
 #include "lib/ckpt/ckpt.h"
 #include "lib/io/printout.h"
 
-/* The launch, where a command shares its work over ranks; NULL until then. */
+/* The ranks of this launch; NULL before ckpt_launch. */
 extern struct s2s_mesh *ckpt_mesh;
+
+/* Collective; each command's first call. Ranks past the first are quiet from here on. */
+int ckpt_launch(const struct s2s_common *common, struct s2s_error *err);
+/* Rank 0, which alone speaks and renames, and does what is not shared. */
+bool ckpt_is_first(void);
+/* The first failure of any rank, on all of them. */
+int ckpt_agree(int rc, struct s2s_error *err);
 
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
 int ckpt_prune(int argc, char **argv, struct s2s_error *err);

@@ -256,25 +256,24 @@ static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
     return rc;
 }
 
-int ckpt_diff(int argc, char **argv, struct s2s_error *err)
+/* *differ: they do */
+static int diff_paths(const struct options *opt, bool *differ, struct s2s_error *err)
 {
-    struct options opt = {.common = S2S_COMMON_DEFAULT};
     struct s2s_ckpt *a = NULL, *b = NULL;
-    s2s_tool_parse(&argp, argc, argv, &opt);
-    struct report r = {.opt = &opt, .first = true};
+    struct report r = {.opt = opt, .first = true};
     struct s2s_printout to = {.out = NULL};
-    int rc = s2s_ckpt_open(&a, opt.a, err);
+    int rc = s2s_ckpt_open(&a, opt->a, err);
     if (rc == 0)
-        rc = s2s_ckpt_open(&b, opt.b, err);
-    if (rc == 0 && opt.common.out && s2s_ckpt_reads(b, opt.common.out))
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is part of B", opt.common.out);
+        rc = s2s_ckpt_open(&b, opt->b, err);
+    if (rc == 0 && opt->common.out && s2s_ckpt_reads(b, opt->common.out))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is part of B", opt->common.out);
     if (rc == 0)
-        rc = ckpt_report_begin(&to, &opt.common, a, err);
-    if (rc == 0 && opt.common.json)
+        rc = ckpt_report_begin(&to, &opt->common, a, err);
+    if (rc == 0 && opt->common.json)
         printf("{\"differences\": [");
     if (rc == 0)
         rc = compare_all(&r, a, b, err);
-    if (rc == 0 && opt.common.json)
+    if (rc == 0 && opt->common.json)
         printf("%s], \"same\": %zu, \"different\": %zu}\n", r.first ? "" : "\n  ", r.n_same,
                r.n_differ);
     rc = s2s_printout_end(&to, rc, err);
@@ -282,5 +281,17 @@ int ckpt_diff(int argc, char **argv, struct s2s_error *err)
         s2s_info("diff", "%zu tensors are equal, %zu differ", r.n_same, r.n_differ);
     s2s_ckpt_close(a);
     s2s_ckpt_close(b);
-    return rc < 0 ? rc : r.n_differ > 0;
+    *differ = r.n_differ > 0;
+    return rc;
+}
+
+int ckpt_diff(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    bool differ = false;
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    int rc = ckpt_launch(&opt.common, err);
+    if (rc == 0)
+        rc = ckpt_agree(ckpt_is_first() ? diff_paths(&opt, &differ, err) : 0, err);
+    return rc < 0 ? rc : differ;
 }

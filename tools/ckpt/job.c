@@ -8,11 +8,6 @@
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/job_internal.h"
 
-/* a rank that has little to write waits for the others; the launcher notices one that is gone */
-#define LONGEST_WAIT_S (7 * 86400.0)
-
-struct s2s_mesh *ckpt_mesh;
-
 bool ckpt_job_is_weight(const char *name)
 {
     return !s2s_ckpt_is_state(name);
@@ -34,16 +29,6 @@ static void catch_signals(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-}
-
-bool ckpt_job_is_first(void)
-{
-    return s2s_mesh_rank(ckpt_mesh) == 0;
-}
-
-int ckpt_job_agree(int rc, struct s2s_error *err)
-{
-    return s2s_mesh_all_ok(ckpt_mesh, rc, err);
 }
 
 /* rank 0 speaks for all; the shares are about equal */
@@ -185,7 +170,7 @@ static void say_done(const struct job *job, double start_s)
     struct rusage usage;
     char bytes[32], rate[32];
     double seconds = s2s_now_s() - start_s;
-    if (!ckpt_job_is_first())
+    if (!ckpt_is_first())
         return;
     getrusage(RUSAGE_SELF, &usage);
     const struct left_out left = count_left_out(job);
@@ -313,18 +298,6 @@ static void close_all(struct job *job)
     free(job->config_text);
 }
 
-/* ranks of an `mpirun -n N` share the work; without a launcher it is one process's */
-static int launch(const struct ckpt_job_options *opt, struct s2s_error *err)
-{
-    int rc = s2s_mesh_open(&ckpt_mesh, NULL, err);
-    if (rc < 0)
-        return rc;
-    s2s_mesh_set_timeout(ckpt_mesh, LONGEST_WAIT_S);
-    if (!ckpt_job_is_first())
-        s2s_log_set_verbosity(opt->common.verbosity > 1 ? opt->common.verbosity : -1);
-    return 0;
-}
-
 int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
 {
     struct job job = {.opt = opt};
@@ -337,18 +310,18 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
                                       .keep_object = opt->only_weights ? ckpt_job_is_weight : NULL};
     catch_signals();
     s2s_durable_set(!opt->no_sync);
-    int rc = launch(opt, err);
+    int rc = ckpt_launch(&opt->common, err);
     if (rc < 0)
         return rc;
     job.how.mesh = ckpt_mesh;
     rc = open_all(&job, err);
     if (rc == 0)
         rc = read_config(&job, err);
-    rc = ckpt_job_agree(rc, err);
+    rc = ckpt_agree(rc, err);
     if (rc == 0 && job.to != TO_SAFETENSORS && job.to != TO_NEMO)
         rc = ckpt_job_write_folder(&job, err);
     else if (rc == 0)
-        rc = ckpt_job_agree(ckpt_job_is_first() ? ckpt_job_write_file(&job, err) : 0, err);
+        rc = ckpt_agree(ckpt_is_first() ? ckpt_job_write_file(&job, err) : 0, err);
     s2s_progress_end(&job.progress);
     if (rc < 0 && job.ckpt && !strstr(err->text, s2s_ckpt_path(job.ckpt)) &&
         !strstr(err->text, opt->out))

@@ -37,12 +37,12 @@ static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
     char key[33];
     int rc = 0;
     resume_key(job, key);
-    if (ckpt_job_is_first())
+    if (ckpt_is_first())
         rc = s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
-    rc = ckpt_job_agree(rc, err);
-    if (rc == 0 && !ckpt_job_is_first())
+    rc = ckpt_agree(rc, err);
+    if (rc == 0 && !ckpt_is_first())
         rc = s2s_ckpt_journal_join(&job->how.journal, tmp, key, s2s_mesh_rank(ckpt_mesh), err);
-    return ckpt_job_agree(rc, err);
+    return ckpt_agree(rc, err);
 }
 
 static int end_folder(const struct job *job, const char *tmp, const char *out,
@@ -67,16 +67,16 @@ static int check_free(const struct job *job, const char *out, struct s2s_error *
 /* Agreed. */
 static int fill_folder(struct job *job, const char *tmp, const char *out, struct s2s_error *err)
 {
-    int rc = ckpt_job_agree(ckpt_job_is_first() ? check_free(job, out, err) : 0, err);
+    int rc = ckpt_agree(ckpt_is_first() ? check_free(job, out, err) : 0, err);
     if (rc == 0 && !job->opt->plan)
         rc = begin_folder(job, tmp, err);
     if (rc == 0)
-        rc = ckpt_job_agree(job->to == TO_HF ? ckpt_job_write_hf(job, tmp, err)
-                                             : ckpt_job_write_torch_dist(job, tmp, err),
-                            err);
-    if (rc == 0 && !job->opt->plan && ckpt_job_is_first())
+        rc = ckpt_agree(job->to == TO_HF ? ckpt_job_write_hf(job, tmp, err)
+                                         : ckpt_job_write_torch_dist(job, tmp, err),
+                        err);
+    if (rc == 0 && !job->opt->plan && ckpt_is_first())
         rc = end_folder(job, tmp, out, err);
-    return ckpt_job_agree(rc, err);
+    return ckpt_agree(rc, err);
 }
 
 int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
@@ -90,7 +90,7 @@ int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
         len--;
     char *out = s2s_xstrndup(job->opt->out, len), *tmp = s2s_xasprintf("%s.s2s-partial", out);
     int rc = fill_folder(job, tmp, out, err);
-    bool begun = job->how.journal && ckpt_job_is_first();
+    bool begun = job->how.journal && ckpt_is_first();
     s2s_ckpt_journal_close(job->how.journal);
     job->how.journal = NULL;
     if (rc < 0 && begun && !job->opt->resume)

@@ -22,10 +22,6 @@ struct job {
 };
 
 bool ckpt_job_is_weight(const char *name);
-/* Rank 0, which alone speaks and renames. */
-bool ckpt_job_is_first(void);
-/* The first failure of any rank, on all of them. */
-int ckpt_job_agree(int rc, struct s2s_error *err);
 /* A file that was replaced while it was read would give half of one model and half of another. */
 int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
 

@@ -23,7 +23,7 @@ static int report_unused(struct job *job, const char *const *unused, size_t n, s
                          struct s2s_error *err)
 {
     job->n_state += n_optimizer;
-    for (size_t i = 0; i < n && ckpt_job_is_first(); i++)
+    for (size_t i = 0; i < n && ckpt_is_first(); i++)
         s2s_log(job->opt->strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
                 "in checkpoint but unused: %s", unused[i]);
     return n && job->opt->strict
@@ -56,7 +56,7 @@ static void show_target_json(const struct s2s_ckpt_target *t, const char *folder
 
 static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const char *folder)
 {
-    for (size_t i = 0; i < plan->n_targets && ckpt_job_is_first(); i++)
+    for (size_t i = 0; i < plan->n_targets && ckpt_is_first(); i++)
         if (job->opt->common.json)
             show_target_json(&plan->targets[i], folder, job->n_shown++ == 0);
         else
@@ -65,7 +65,7 @@ static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const c
 
 void ckpt_job_end_plan(const struct job *job, const char *format)
 {
-    if (!ckpt_job_is_first())
+    if (!ckpt_is_first())
         return;
     printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
            job->n_shown ? "\n  " : "{\n  \"tensors\": [", format);
@@ -131,7 +131,7 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
         if (job->opt->plan)
             show_plan(job, &out.parts[i].plan, out.parts[i].folder);
     }
-    rc = ckpt_job_agree(rc, err);
+    rc = ckpt_agree(rc, err);
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
         rc = s2s_hf_write(&out, tmp, &job->how, err);
@@ -216,7 +216,7 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
 int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err)
 {
     struct s2s_ckpt_plan plan = {.source = NULL};
-    int rc = ckpt_job_agree(plan_all(job, &plan, err), err);
+    int rc = ckpt_agree(plan_all(job, &plan, err), err);
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
         rc = s2s_ckpt_write_dist(&plan, tmp, &job->how, err);

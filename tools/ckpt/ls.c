@@ -196,19 +196,25 @@ static int list(struct listing *l, struct s2s_error *err)
     return rc;
 }
 
-int ckpt_ls(int argc, char **argv, struct s2s_error *err)
+static int list_path(const struct options *opt, struct s2s_error *err)
 {
-    struct options opt = {.common = S2S_COMMON_DEFAULT};
-    s2s_tool_parse(&argp, argc, argv, &opt);
-    struct listing l = {.opt = &opt, .md = EVP_MD_CTX_new()};
+    struct listing l = {.opt = opt, .md = EVP_MD_CTX_new()};
     struct s2s_printout to = {.out = NULL};
-    int rc = s2s_ckpt_open(&l.ckpt, opt.path, err);
+    int rc = s2s_ckpt_open(&l.ckpt, opt->path, err);
     if (rc == 0)
-        rc = ckpt_report_begin(&to, &opt.common, l.ckpt, err);
+        rc = ckpt_report_begin(&to, &opt->common, l.ckpt, err);
     if (rc == 0)
         rc = list(&l, err);
     rc = s2s_printout_end(&to, rc, err);
     s2s_ckpt_close(l.ckpt);
     EVP_MD_CTX_free(l.md);
     return rc;
+}
+
+int ckpt_ls(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    int rc = ckpt_launch(&opt.common, err);
+    return rc < 0 ? rc : ckpt_agree(ckpt_is_first() ? list_path(&opt, err) : 0, err);
 }

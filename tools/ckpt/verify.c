@@ -88,23 +88,29 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
     putchar('\n');
 }
 
-int ckpt_verify(int argc, char **argv, struct s2s_error *err)
+static int verify_path(const struct options *opt, struct s2s_error *err)
 {
-    struct options opt = {.common = S2S_COMMON_DEFAULT};
     struct counts counts = {.bytes = 0};
     struct s2s_ckpt *ckpt = NULL;
-    s2s_tool_parse(&argp, argc, argv, &opt);
     struct s2s_printout to = {.out = NULL};
-    int rc = s2s_ckpt_open(&ckpt, opt.path, err);
+    int rc = s2s_ckpt_open(&ckpt, opt->path, err);
     if (rc == 0)
-        rc = ckpt_report_begin(&to, &opt.common, ckpt, err);
+        rc = ckpt_report_begin(&to, &opt->common, ckpt, err);
     if (rc == 0)
         rc = s2s_ckpt_check_ranks(ckpt, err);
     if (rc == 0)
         rc = verify_all(ckpt, &counts, err);
     if (rc == 0)
-        report(&opt, ckpt, &counts);
+        report(opt, ckpt, &counts);
     rc = s2s_printout_end(&to, rc, err);
     s2s_ckpt_close(ckpt);
     return rc;
+}
+
+int ckpt_verify(int argc, char **argv, struct s2s_error *err)
+{
+    struct options opt = {.common = S2S_COMMON_DEFAULT};
+    s2s_tool_parse(&argp, argc, argv, &opt);
+    int rc = ckpt_launch(&opt.common, err);
+    return rc < 0 ? rc : ckpt_agree(ckpt_is_first() ? verify_path(&opt, err) : 0, err);
 }

@@ -3,33 +3,55 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
 
+static const int64_t *keep_ints(struct s2s_ckpt_plan *plan, const int64_t *v, int n)
+{
+    int64_t *kept = s2s_blocks_alloc(&plan->arena, (size_t)n * sizeof *v);
+    if (n)
+        memcpy(kept, v, (size_t)n * sizeof *v);
+    return kept;
+}
+
 struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char *name,
                                           enum s2s_dtype dtype, int n_dims, const int64_t *shape)
 {
     s2s_grow(&plan->targets, plan->n_targets, &plan->cap_targets, sizeof *plan->targets);
     struct s2s_ckpt_target *target = &plan->targets[plan->n_targets++];
-    *target = (struct s2s_ckpt_target){.name = s2s_xstrdup(name), .dtype = dtype, .n_dims = n_dims};
-    for (int d = 0; d < n_dims; d++)
-        target->shape[d] = shape[d];
+    *target = (struct s2s_ckpt_target){.name = s2s_blocks_text(&plan->arena, name, strlen(name)),
+                                       .dtype = dtype,
+                                       .n_dims = n_dims,
+                                       .shape = keep_ints(plan, shape, n_dims)};
     return target;
 }
 
-void s2s_ckpt_plan_piece(struct s2s_ckpt_target *target, const struct s2s_ckpt_tensor *source,
-                         const int64_t *begin, const int64_t *size)
+/* most begin at zero and many are as large as their source: these need no copy */
+static const int64_t *keep_equal(struct s2s_ckpt_plan *plan, const int64_t *v, int n,
+                                 const int64_t *equal)
 {
+    return !v || (n && memcmp(v, equal, (size_t)n * sizeof *v) == 0) ? equal
+                                                                     : keep_ints(plan, v, n);
+}
+
+void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target,
+                         const struct s2s_ckpt_tensor *source, const int64_t *begin,
+                         const int64_t *size)
+{
+    static const int64_t zeros[S2S_MAX_DIMS];
+    int64_t rest[S2S_MAX_DIMS];
     if (!target->pieces) { /* most have one, and there may be a hundred thousand of them */
         target->pieces = s2s_xmalloc(sizeof *target->pieces);
         target->cap_pieces = 1;
     }
     s2s_grow(&target->pieces, target->n_pieces, &target->cap_pieces, sizeof *target->pieces);
     struct s2s_ckpt_piece *piece = &target->pieces[target->n_pieces++];
-    *piece = (struct s2s_ckpt_piece){.source = source};
-    for (int d = 0; source && d < source->n_dims; d++) {
-        piece->begin[d] = begin ? begin[d] : 0;
-        piece->size[d] = size ? size[d] : source->shape[d] - piece->begin[d];
+    *piece = (struct s2s_ckpt_piece){.source = source, .begin = zeros};
+    if (!source) {
+        piece->size = keep_ints(plan, size, 1);
+        return;
     }
-    if (!source)
-        piece->size[0] = *size;
+    for (int d = 0; begin && !size && d < source->n_dims; d++)
+        rest[d] = source->shape[d] - begin[d];
+    piece->begin = keep_equal(plan, begin, source->n_dims, zeros);
+    piece->size = keep_equal(plan, begin && !size ? rest : size, source->n_dims, source->shape);
 }
 
 struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
@@ -37,7 +59,7 @@ struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const cha
 {
     struct s2s_ckpt_target *target =
         s2s_ckpt_plan_add(plan, name, source->dtype, source->n_dims, source->shape);
-    s2s_ckpt_plan_piece(target, source, NULL, NULL);
+    s2s_ckpt_plan_piece(plan, target, source, NULL, NULL);
     return target;
 }
 
@@ -137,11 +159,10 @@ int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err)
 
 void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan)
 {
-    for (size_t i = 0; i < plan->n_targets; i++) {
-        free(plan->targets[i].name);
+    for (size_t i = 0; i < plan->n_targets; i++)
         free(plan->targets[i].pieces);
-    }
     free(plan->targets);
+    s2s_blocks_release(&plan->arena);
     *plan = (struct s2s_ckpt_plan){.source = NULL};
 }
 
@@ -350,9 +371,9 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
 }
 
 /* Whole rows of the first axis of a piece, the first of which begins at byte *at or before it;
- * false: none of them lie before end. */
-static bool piece_part(struct s2s_ckpt_piece *piece, size_t itemsize, int64_t begin, int64_t end,
-                       int64_t *pos, int64_t *skip)
+ * false: none of them lie before end. ints: room for the numbers of the part. */
+static bool piece_part(struct s2s_ckpt_piece *piece, int64_t (*ints)[S2S_MAX_DIMS], size_t itemsize,
+                       int64_t begin, int64_t end, int64_t *pos, int64_t *skip)
 {
     const int n_dims = piece->source ? piece->source->n_dims : 1;
     const int64_t bytes = ckpt_box_numel(piece->size, n_dims) * (int64_t)itemsize;
@@ -366,8 +387,12 @@ static bool piece_part(struct s2s_ckpt_piece *piece, size_t itemsize, int64_t be
     if (n_dims == 0)
         return true;
     const int64_t last = *pos > end ? (end - at + row_bytes - 1) / row_bytes : rows;
-    piece->begin[0] += first;
-    piece->size[0] = last - first;
+    memcpy(ints[0], piece->begin, (size_t)n_dims * sizeof **ints);
+    memcpy(ints[1], piece->size, (size_t)n_dims * sizeof **ints);
+    ints[0][0] += first;
+    ints[1][0] = last - first;
+    piece->begin = ints[0];
+    piece->size = ints[1];
     return true;
 }
 
@@ -376,12 +401,18 @@ int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_
 {
     int64_t pos = 0, skip = 0;
     *out = *target;
-    out->pieces = s2s_xcalloc(target->n_pieces + 1, sizeof *out->pieces);
+    struct {
+        int64_t ints[2][S2S_MAX_DIMS];
+    } * rooms;
+    /* the pieces, and behind them room for the numbers of each */
+    out->pieces = s2s_xcalloc(target->n_pieces + 1, sizeof *out->pieces + sizeof *rooms);
+    rooms = (void *)(out->pieces + target->n_pieces + 1);
     out->n_pieces = 0;
     for (size_t i = 0; i < target->n_pieces; i++) {
         out->pieces[out->n_pieces] = target->pieces[i];
-        out->n_pieces += piece_part(&out->pieces[out->n_pieces], s2s_dtype_size(target->dtype),
-                                    begin_bytes, end_bytes, &pos, &skip);
+        out->n_pieces +=
+            piece_part(&out->pieces[out->n_pieces], rooms[out->n_pieces].ints,
+                       s2s_dtype_size(target->dtype), begin_bytes, end_bytes, &pos, &skip);
     }
     return skip;
 }

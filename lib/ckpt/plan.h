@@ -6,23 +6,26 @@
 #ifndef CKPT_PLAN_H
 #define CKPT_PLAN_H
 
+#include "lib/base/blocks.h"
 #include "lib/ckpt/ckpt.h"
 
 struct s2s_mesh;
 struct s2s_outfile;
 struct ckpt_journal;
 
-/* A box of a source tensor, or zeros (source NULL: numel of size). */
+/* A box of a source tensor, or zeros (source NULL: size is their number). Of piece and target there
+ * may be a hundred thousand each: their names and numbers are in the plan's arena or the source's.
+ */
 struct s2s_ckpt_piece {
     const struct s2s_ckpt_tensor *source;
-    int64_t begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
+    const int64_t *begin, *size; /* [n_dims of source] */
 };
 
 struct s2s_ckpt_target {
-    char *name;
+    const char *name;
     enum s2s_dtype dtype; /* as it is written */
     int n_dims;
-    int64_t shape[S2S_MAX_DIMS];
+    const int64_t *shape; /* [n_dims] */
     struct s2s_ckpt_piece *pieces;
     size_t n_pieces, cap_pieces;
 };
@@ -35,14 +38,16 @@ struct s2s_ckpt_plan {
     size_t n_others;
     struct s2s_ckpt_target *targets;
     size_t n_targets, cap_targets;
+    struct s2s_blocks arena;
 };
 
 /* Adds a target without pieces; lent until the next. */
 struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char *name,
                                           enum s2s_dtype dtype, int n_dims, const int64_t *shape);
-/* Adds a box to a target. begin NULL: zeros; size NULL: to the end. */
-void s2s_ckpt_plan_piece(struct s2s_ckpt_target *target, const struct s2s_ckpt_tensor *source,
-                         const int64_t *begin, const int64_t *size);
+/* Adds a box to a target of the plan. begin NULL: zeros; size NULL: to the end. */
+void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target,
+                         const struct s2s_ckpt_tensor *source, const int64_t *begin,
+                         const int64_t *size);
 /* A target that is a whole source tensor under another name. */
 struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
                                            const struct s2s_ckpt_tensor *source);
@@ -84,8 +89,8 @@ struct s2s_ckpt_write {
         *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/write/manifest.h) */
 };
 
-/* What of a target lies between these bytes, or a little more: out borrows its name and gives
- * out->pieces (free). Returns how many bytes of its stream are before begin_bytes. */
+/* What of a target lies between these bytes, or a little more: out borrows its name and shape and
+ * gives out->pieces (free). Returns how many bytes of its stream are before begin_bytes. */
 int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_target *target,
                              int64_t begin_bytes, int64_t end_bytes);
 /* Streams one target. */

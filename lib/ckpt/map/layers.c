@@ -283,7 +283,8 @@ static int stack_run(struct layers *l, const struct stack *s, size_t begin, size
         if (is_flattened(t))
             return refuse_flattened(l, t);
         for (size_t k = 0; k < t->n_pieces; k++)
-            s2s_ckpt_plan_piece(all, t->pieces[k].source, t->pieces[k].begin, t->pieces[k].size);
+            s2s_ckpt_plan_piece(l->plan, all, t->pieces[k].source, t->pieces[k].begin,
+                                t->pieces[k].size);
         l->gone[l->places[i].target] = true;
     }
     return 0;
@@ -315,7 +316,7 @@ static int number_rows(struct layers *l, const struct stack *s, const struct pla
         struct s2s_ckpt_target *t =
             s2s_ckpt_plan_add(l->plan, name, dtype, source->n_dims - 1, source->shape + 1);
         free(name);
-        s2s_ckpt_plan_piece(t, source, begin, size);
+        s2s_ckpt_plan_piece(l->plan, t, source, begin, size);
     }
     l->gone[place->target] = true;
     return 0;
@@ -341,7 +342,6 @@ static void remove_gone(struct layers *l, size_t n_before)
     size_t kept = 0;
     for (size_t i = 0; i < plan->n_targets; i++) {
         if (i < n_before && l->gone[i]) {
-            free(plan->targets[i].name);
             free(plan->targets[i].pieces);
         } else {
             plan->targets[kept++] = plan->targets[i];

@@ -44,8 +44,8 @@ static struct view view_of(const struct s2s_ckpt_tensor *t, bool stacked, int64_
     return v;
 }
 
-static void add_rows(struct s2s_ckpt_target *target, const struct view *v, int64_t begin,
-                     int64_t n_rows)
+static void add_rows(struct ckpt_map_engine *e, struct s2s_ckpt_target *target,
+                     const struct view *v, int64_t begin, int64_t n_rows)
 {
     int64_t first[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS];
     for (int d = 0; d < v->t->n_dims; d++) {
@@ -56,7 +56,7 @@ static void add_rows(struct s2s_ckpt_target *target, const struct view *v, int64
         first[v->lead] = begin;
         size[v->lead] = n_rows;
     }
-    s2s_ckpt_plan_piece(target, v->t, first, size);
+    s2s_ckpt_plan_piece(e->plan, target, v->t, first, size);
 }
 
 static bool has_target(const struct ckpt_map_engine *e, const char *name)
@@ -101,7 +101,7 @@ static int make_vocab(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows for a vocabulary of %lld",
                              v->t->name, (long long)v->rows, (long long)vocab);
     int64_t rows = cut ? vocab : v->rows;
-    add_rows(add_target(e, rule->hf, match, v, rows), v, 0, rows);
+    add_rows(e, add_target(e, rule->hf, match, v, rows), v, 0, rows);
     return 0;
 }
 
@@ -118,7 +118,7 @@ static int make_qkv(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         struct s2s_ckpt_target *target =
             add_target(e, rule->hf, &match, v, groups * rows[match.item]);
         for (int64_t g = 0; g < groups; g++)
-            add_rows(target, v, g * stride + begin[match.item], rows[match.item]);
+            add_rows(e, target, v, g * stride + begin[match.item], rows[match.item]);
     }
     return 0;
 }
@@ -137,7 +137,7 @@ static int make_heads(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     struct s2s_ckpt_target *target = add_target(e, rule->hf, match, v, v->rows);
     for (int part = 0; part < 3; part++)
         for (int64_t h = 0; h < heads; h++)
-            add_rows(target, v, (h * 3 + part) * dim, dim);
+            add_rows(e, target, v, (h * 3 + part) * dim, dim);
     return 0;
 }
 
@@ -149,7 +149,7 @@ static int make_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows cannot be cut into %d", v->t->name,
                              (long long)v->rows, n);
     for (match.item = 0; match.item < n; match.item++)
-        add_rows(add_target(e, rule->hf, &match, v, v->rows / n), v, match.item * (v->rows / n),
+        add_rows(e, add_target(e, rule->hf, &match, v, v->rows / n), v, match.item * (v->rows / n),
                  v->rows / n);
     return 0;
 }
@@ -167,7 +167,7 @@ static int make_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         if (n_items)
             rc = make_split(e, rule, match, &v);
         else
-            add_rows(add_target(e, rule->hf, &match, &v, v.rows), &v, 0, v.rows);
+            add_rows(e, add_target(e, rule->hf, &match, &v, v.rows), &v, 0, v.rows);
     }
     return rc;
 }
@@ -195,11 +195,12 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     match.layer = layer;
     struct s2s_ckpt_target *target = add_target(e, rule->hf, &match, &views[0], rows);
     for (int i = 0; i < n; i++)
-        add_rows(target, &views[i], 0, views[i].rows);
+        add_rows(e, target, &views[i], 0, views[i].rows);
     return 0;
 }
 
 struct rows_of {
+    struct ckpt_map_engine *e;
     struct s2s_ckpt_target *target;
     const struct view *v;
 };
@@ -207,14 +208,14 @@ struct rows_of {
 static void add_section(void *ctx, int64_t begin, int64_t n_rows)
 {
     const struct rows_of *to = ctx;
-    add_rows(to->target, to->v, begin, n_rows);
+    add_rows(to->e, to->target, to->v, begin, n_rows);
 }
 
 static int make_mamba(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       const struct ckpt_match *match, const struct ckpt_map_source *source,
                       const struct view *v)
 {
-    struct rows_of to = {add_target(e, rule->hf, match, v, v->rows), v};
+    struct rows_of to = {e, add_target(e, rule->hf, match, v, v->rows), v};
     return ckpt_map_mamba(e, source, v->rows, add_section, &to);
 }
 
@@ -240,7 +241,7 @@ static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     case CKPT_MAP_EXPERTS:
         return make_experts(e, rule, match, v);
     default:
-        add_rows(add_target(e, rule->hf, &match, &v, v.rows), &v, 0, v.rows);
+        add_rows(e, add_target(e, rule->hf, &match, &v, v.rows), &v, 0, v.rows);
         return 0;
     }
 }

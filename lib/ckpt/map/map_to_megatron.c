@@ -5,27 +5,33 @@
 
 enum { MAX_ITEMS = 16 };
 
+/* a box of a source, or zeros (source NULL: size[0] of them) */
+struct box {
+    const struct s2s_ckpt_tensor *source;
+    int64_t begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
+};
+
 /* what one rule makes for one layer: boxes of sources, to be written behind each other */
 struct part {
     const struct s2s_ckpt_tensor *first; /* dtype and trailing axes */
     int64_t shape[S2S_MAX_DIMS];
     int n_dims;
-    struct s2s_ckpt_piece *pieces;
+    struct box *pieces;
     size_t n_pieces, cap_pieces;
 };
 
-static struct s2s_ckpt_piece *add_piece(struct part *part)
+static struct box *add_piece(struct part *part)
 {
     s2s_grow(&part->pieces, part->n_pieces, &part->cap_pieces, sizeof *part->pieces);
-    struct s2s_ckpt_piece *piece = &part->pieces[part->n_pieces++];
-    *piece = (struct s2s_ckpt_piece){.source = NULL};
+    struct box *piece = &part->pieces[part->n_pieces++];
+    *piece = (struct box){.source = NULL};
     return piece;
 }
 
 static void add_rows(struct part *part, const struct s2s_ckpt_tensor *t, int64_t begin,
                      int64_t n_rows)
 {
-    struct s2s_ckpt_piece *piece = add_piece(part);
+    struct box *piece = add_piece(part);
     piece->source = t;
     for (int d = 0; d < t->n_dims; d++)
         piece->size[d] = t->shape[d];
@@ -345,8 +351,8 @@ static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: another shape or dtype than in layer 0",
                              part->first->name);
     for (size_t i = 0; i < part->n_pieces; i++) {
-        const struct s2s_ckpt_piece *piece = &part->pieces[i];
-        s2s_ckpt_plan_piece(target, piece->source, piece->begin, piece->size);
+        const struct box *piece = &part->pieces[i];
+        s2s_ckpt_plan_piece(e->plan, target, piece->source, piece->begin, piece->size);
     }
     return 0;
 }

@@ -71,6 +71,7 @@ static int add_st_tensor(struct s2s_ckpt *ckpt, const struct s2s_st_tensor *st, 
                          struct s2s_error *err)
 {
     struct s2s_ckpt_tensor *tensor;
+    static const int64_t zeros[S2S_MAX_DIMS];
     int64_t offset[S2S_MAX_DIMS];
     char *name = s2s_xasprintf("%s%s", prefix, st->name);
     int rc = ckpt_add_tensor(ckpt, &tensor, name, strlen(name), err);
@@ -84,13 +85,14 @@ static int add_st_tensor(struct s2s_ckpt *ckpt, const struct s2s_st_tensor *st, 
     tensor->shape = ckpt_arena_ints(ckpt, st->shape, st->n_dims);
     tensor->n_chunks = 1;
     tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
-    *tensor->chunks = (struct ckpt_chunk){.offset = ckpt_arena_ints(ckpt, offset, st->n_dims),
-                                          .size = tensor->shape,
-                                          .file = file,
-                                          .located = true,
-                                          .data = pos,
-                                          .store_pos = pos,
-                                          .store_len = (int64_t)st->len_bytes};
+    *tensor->chunks = (struct ckpt_chunk){
+        .offset = sharding->info ? ckpt_arena_ints(ckpt, offset, st->n_dims) : zeros,
+        .size = tensor->shape,
+        .file = file,
+        .located = true,
+        .data = pos,
+        .store_pos = pos,
+        .store_len = (int64_t)st->len_bytes};
     return 0;
 }
 
@@ -127,12 +129,43 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 
 /* ---- index ---- */
 
-/* the file of each name; gives a reference. 0: none is there. */
-static int load_index(struct s2s_ckpt *ckpt, const char *name, json_t **map, struct s2s_error *err)
+/* The file of each name. There may be a hundred thousand of them, which take much more as JSON. */
+struct index {
+    struct s2s_blocks arena;
+    struct index_entry {
+        const char *name, *file;
+    } * entries;
+    size_t n; /* 0: there is no index */
+};
+
+static void release_index(struct index *index)
+{
+    s2s_blocks_release(&index->arena);
+    free(index->entries);
+}
+
+static void fill_index(struct index *index, const json_t *weights)
+{
+    const char *key, *last = "";
+    json_t *file;
+    index->entries = s2s_xcalloc(json_object_size(weights), sizeof *index->entries);
+    json_object_foreach((json_t *)weights, key, file)
+    {
+        const char *name = json_string_value(file);
+        if (strcmp(name, last) != 0) /* many tensors lie in one file */
+            last = s2s_blocks_text(&index->arena, name, strlen(name));
+        index->entries[index->n++] =
+            (struct index_entry){s2s_blocks_text(&index->arena, key, strlen(key)), last};
+    }
+}
+
+/* Gives: release_index, also on failure. */
+static int load_index(struct s2s_ckpt *ckpt, const char *name, struct index *index,
+                      struct s2s_error *err)
 {
     char *bytes;
     size_t len;
-    *map = NULL;
+    *index = (struct index){.n = 0};
     if (faccessat(ckpt->dir_fd, name, F_OK, 0) < 0)
         return 0;
     int rc = ckpt_slurp(ckpt->dir_fd, name, MAX_INDEX, &bytes, &len, err);
@@ -157,13 +190,13 @@ static int load_index(struct s2s_ckpt *ckpt, const char *name, json_t **map, str
     if (rc == 0 && json_object_size(weights) == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: weight_map is empty", name);
     if (rc == 0)
-        *map = json_incref(weights);
+        fill_index(index, weights);
     json_decref(root);
     return rc;
 }
 
-/* the distinct files of an index, in the order of their names. Gives: free each and the list. */
-static void index_files(const json_t *map, const char *folder, char ***files, size_t *n)
+/* the distinct files of an index, in its order. Gives: free each and the list. */
+static void index_files(const struct index *index, const char *folder, char ***files, size_t *n)
 {
     json_t *seen = json_object();
     const char *key;
@@ -171,8 +204,9 @@ static void index_files(const json_t *map, const char *folder, char ***files, si
     size_t cap = 0;
     *files = NULL;
     *n = 0;
-    json_object_foreach((json_t *)map, key, file)
-        json_object_set_new(seen, json_string_value(file), json_null());
+    for (size_t i = 0; i < index->n; i++)
+        if (i == 0 || index->entries[i].file != index->entries[i - 1].file)
+            json_object_set_new(seen, index->entries[i].file, json_null());
     json_object_foreach(seen, key, file)
     {
         s2s_grow(files, *n, &cap, sizeof **files);
@@ -217,18 +251,28 @@ static bool twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t, 
            (t + 1 < end && strcmp(t[1].name, t->name) == 0);
 }
 
+static int by_entry_name(const void *a, const void *b)
+{
+    return strcmp(((const struct index_entry *)a)->name, ((const struct index_entry *)b)->name);
+}
+
+static bool index_has(const struct index *index, const char *name)
+{
+    struct index_entry key = {.name = name};
+    return bsearch(&key, index->entries, index->n, sizeof key, by_entry_name) != NULL;
+}
+
 /* every name of the index must be in its file; what is in a file and not in the index is dropped,
  * as the libraries do, with a warning */
-static int check_index(struct s2s_ckpt *ckpt, const json_t *map, size_t first, const char *folder,
+static int check_index(struct s2s_ckpt *ckpt, struct index *index, size_t first, const char *folder,
                        const char *prefix, struct s2s_error *err)
 {
     size_t n = ckpt->n_tensors - first, kept = first;
-    const char *key;
-    json_t *file;
     if (n)
         qsort(ckpt->tensors + first, n, sizeof *ckpt->tensors, by_tensor_name);
-    json_object_foreach((json_t *)map, key, file)
-    {
+    qsort(index->entries, index->n, sizeof *index->entries, by_entry_name);
+    for (size_t i = 0; i < index->n; i++) {
+        const char *key = index->entries[i].name, *file = index->entries[i].file;
         char *name = s2s_xasprintf("%s%s", prefix, key);
         struct s2s_ckpt_tensor want = {.name = name};
         const struct s2s_ckpt_tensor *found =
@@ -237,14 +281,12 @@ static int check_index(struct s2s_ckpt *ckpt, const json_t *map, size_t first, c
         if (found && twice(ckpt, found, first))
             return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files",
                                  key);
-        if (!found || strcmp(ckpt->files[found->chunks->file].name + strlen(folder),
-                             json_string_value(file)) != 0)
+        if (!found || strcmp(ckpt->files[found->chunks->file].name + strlen(folder), file) != 0)
             return s2s_error_set(err, S2S_E_NOTFOUND,
-                                 "the index says that %s is in %s%s: it is not", key, folder,
-                                 json_string_value(file));
+                                 "the index says that %s is in %s%s: it is not", key, folder, file);
     }
     for (size_t i = first; i < ckpt->n_tensors; i++) {
-        if (json_object_get(map, ckpt->tensors[i].name + strlen(prefix)))
+        if (index_has(index, ckpt->tensors[i].name + strlen(prefix)))
             ckpt->tensors[kept++] = ckpt->tensors[i];
         else
             s2s_warn("ckpt", "%s: not in the index, left out", ckpt->tensors[i].name);
@@ -259,24 +301,24 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     char *index = s2s_xasprintf("%smodel.safetensors.index.json", folder);
     char *single = s2s_xasprintf("%smodel.safetensors", folder), **files = NULL;
     size_t n = 0, first = ckpt->n_tensors;
-    json_t *map;
+    struct index map;
     int rc = load_index(ckpt, index, &map, err);
-    if (rc == 0 && map)
-        index_files(map, folder, &files, &n);
+    if (rc == 0 && map.n)
+        index_files(&map, folder, &files, &n);
     else if (rc == 0 && faccessat(ckpt->dir_fd, single, F_OK, 0) == 0)
         rc = read_file(ckpt, single, prefix, false, err);
     else if (rc == 0)
         rc = list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
-    if (rc == 0 && !map)
+    if (rc == 0 && !map.n)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = read_file(ckpt, files[i], prefix, false, err);
-    if (rc == 0 && map)
+    if (rc == 0 && map.n)
         rc = warn_of_others(ckpt, folder, ".safetensors", files, n, err);
-    if (rc == 0 && map)
-        rc = check_index(ckpt, map, first, folder, prefix, err);
+    if (rc == 0 && map.n)
+        rc = check_index(ckpt, &map, first, folder, prefix, err);
     free_list(files, n);
-    json_decref(map);
+    release_index(&map);
     free(index);
     free(single);
     return rc;
@@ -300,23 +342,23 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char **files = NULL;
     size_t n = 0;
-    json_t *map;
+    struct index map;
     int rc = load_index(ckpt, "pytorch_model.bin.index.json", &map, err);
-    if (rc == 0 && map)
-        index_files(map, "", &files, &n);
+    if (rc == 0 && map.n)
+        index_files(&map, "", &files, &n);
     else if (rc == 0)
         rc = list_bin(ckpt, &files, &n, err);
-    if (rc == 0 && !map)
+    if (rc == 0 && !map.n)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         struct ckpt_torch_source source = {.file = files[i], .prefix = "", .len_bytes = -1};
         if ((rc = ckpt_read_torch(ckpt, &source, err)) < 0)
             ckpt_hint_bytes(ckpt, files[i], rc, err);
     }
-    if (rc == 0 && map)
-        rc = check_index(ckpt, map, 0, "", "", err);
+    if (rc == 0 && map.n)
+        rc = check_index(ckpt, &map, 0, "", "", err);
     free_list(files, n);
-    json_decref(map);
+    release_index(&map);
     return rc;
 }
 
@@ -366,17 +408,14 @@ static bool has_share(char **files, size_t n, const char *name)
 
 /* What an index names must be there: without it a box at a tensor's end would not be missed. The
  * tensors are in the order of their names. */
-static int check_box_index(struct s2s_ckpt *ckpt, const json_t *map, char **files, size_t n,
+static int check_box_index(struct s2s_ckpt *ckpt, const struct index *index, char **files, size_t n,
                            struct s2s_error *err)
 {
-    const char *key, *last = "";
-    json_t *file;
-    json_object_foreach((json_t *)map, key, file)
-    {
-        const char *name = json_string_value(file);
+    const char *last = NULL;
+    for (size_t i = 0; i < index->n; i++) {
+        const char *key = index->entries[i].name, *name = index->entries[i].file;
         struct s2s_ckpt_tensor want = {.name = key};
-        bool same = strcmp(name, last) == 0; /* many tensors lie in one file */
-        if (!same && !has_share(files, n, name))
+        if (name != last && !has_share(files, n, name))
             return s2s_error_set(err, S2S_E_NOTFOUND,
                                  "%s is missing: the index says that %s is in it", name, key);
         last = name;
@@ -392,7 +431,7 @@ int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char **files;
     size_t n;
-    json_t *map = NULL;
+    struct index index = {.n = 0};
     int rc = list_suffix(ckpt, "", ".safetensors", &files, &n, err);
     if (rc == 0)
         rc = ckpt_check_parts(files, n, err);
@@ -401,10 +440,10 @@ int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (rc == 0 && ckpt->n_tensors)
         join_boxes(ckpt);
     if (rc == 0)
-        rc = load_index(ckpt, "model.safetensors.index.json", &map, err);
-    if (rc == 0 && map)
-        rc = check_box_index(ckpt, map, files, n, err);
-    json_decref(map);
+        rc = load_index(ckpt, "model.safetensors.index.json", &index, err);
+    if (rc == 0)
+        rc = check_box_index(ckpt, &index, files, n, err);
+    release_index(&index);
     free_list(files, n);
     return rc;
 }

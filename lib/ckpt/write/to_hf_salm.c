@@ -26,11 +26,12 @@ static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, c
             from->targets[kept++] = *target;
             continue;
         }
-        char *name = s2s_xstrdup(target->name + drop);
-        free(target->name);
-        target->name = name;
-        s2s_grow(&to->targets, to->n_targets, &to->cap_targets, sizeof *to->targets);
-        to->targets[to->n_targets++] = *target;
+        struct s2s_ckpt_target *moved = s2s_ckpt_plan_add(to, target->name + drop, target->dtype,
+                                                          target->n_dims, target->shape);
+        for (size_t k = 0; k < target->n_pieces; k++)
+            s2s_ckpt_plan_piece(to, moved, target->pieces[k].source, target->pieces[k].begin,
+                                target->pieces[k].size);
+        free(target->pieces);
     }
     from->n_targets = kept;
 }

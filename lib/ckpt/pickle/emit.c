@@ -27,6 +27,16 @@ void ckpt_emit_end(struct ckpt_emitter *out)
     ckpt_emit_op(out, ".");
 }
 
+int ckpt_emit_drain(struct ckpt_emitter *out, struct s2s_error *err)
+{
+    enum { LARGE = 64 << 10 };
+    if (!out->file || out->buf.len < LARGE)
+        return 0;
+    int rc = ckpt_file_write(out->file, out->buf.data, out->buf.len, err);
+    s2s_buf_clear(&out->buf);
+    return rc;
+}
+
 void ckpt_emit_release(struct ckpt_emitter *out)
 {
     for (size_t i = 0; i < out->n_memo; i++)

@@ -10,9 +10,12 @@
 
 #include "lib/base/base.h"
 
+struct ckpt_file;
+
 /* Remembers globals and shared objects so that they are written once. */
 struct ckpt_emitter {
     struct s2s_buf buf;
+    struct ckpt_file *file; /* NULL, or where ckpt_emit_drain puts what buf holds */
     char **memo;
     size_t n_memo, cap_memo;
 };
@@ -20,6 +23,8 @@ struct ckpt_emitter {
 void ckpt_emit_begin(struct ckpt_emitter *out);
 void ckpt_emit_end(struct ckpt_emitter *out); /* STOP; buf holds the pickle */
 void ckpt_emit_release(struct ckpt_emitter *out);
+/* Hands a large buf on to the file and empties it. */
+int ckpt_emit_drain(struct ckpt_emitter *out, struct s2s_error *err);
 void ckpt_emit_op(struct ckpt_emitter *out, const char *ops); /* opcodes as they are */
 void ckpt_emit_int(struct ckpt_emitter *out, int64_t value);
 void ckpt_emit_str(struct ckpt_emitter *out, const char *s);

@@ -52,11 +52,6 @@ void ckpt_read_paths(struct s2s_ckpt *ckpt, const struct ckpt_node *planner_data
     }
 }
 
-static bool starts_name(const struct ckpt_items *items, size_t i)
-{
-    return i == 0 || strcmp(items->v[i - 1].name, items->v[i].name) != 0;
-}
-
 static void emit_path(struct ckpt_emitter *out, const char *name, const json_t *path)
 {
     json_t *part;
@@ -75,18 +70,24 @@ static void emit_path(struct ckpt_emitter *out, const char *name, const json_t *
     ckpt_emit_op(out, "t");
 }
 
-void ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items, const json_t *paths)
+int ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items, const json_t *paths,
+                    struct s2s_error *err)
 {
     bool any = false;
+    int rc = 0;
     for (size_t i = 0; i < items->n && !any; i++)
-        any = json_object_get(paths, items->v[i].name) != NULL;
+        any = json_object_get(paths, ckpt_items_name(items, i)) != NULL;
     if (!any) { /* none, or of other names than are written */
         ckpt_emit_op(out, "N");
-        return;
+        return 0;
     }
     ckpt_emit_op(out, "}(");
-    for (size_t i = 0; i < items->n; i++)
-        if (starts_name(items, i))
-            emit_path(out, items->v[i].name, json_object_get(paths, items->v[i].name));
+    for (size_t i = 0; i < items->n && rc == 0; i++) {
+        const char *name = ckpt_items_name(items, i);
+        if (ckpt_items_starts_name(items, i))
+            emit_path(out, name, json_object_get(paths, name));
+        rc = ckpt_emit_drain(out, err);
+    }
     ckpt_emit_op(out, "u");
+    return rc;
 }

@@ -20,7 +20,9 @@ enum { PIECE = 256 << 10, ALIGN = 64 };
 
 struct s2s_dist_writer {
     struct ckpt_file file;
-    struct ckpt_items items;
+    struct s2s_buf packed; /* the items so far */
+    struct ckpt_item item; /* the one that is being written */
+    char *item_name;
     char *name; /* of the file in its folder */
     void *piece;
     struct s2s_zip_writer *zip; /* of the tensor that is being written */
@@ -93,11 +95,13 @@ static int check_chunk(const struct s2s_dist_chunk *chunk, struct s2s_error *err
 
 static struct ckpt_item *add_item(struct s2s_dist_writer *writer, const char *name)
 {
-    struct ckpt_item *item = ckpt_items_add(&writer->items);
-    item->name = s2s_xstrdup(name);
-    item->file = s2s_xstrdup(writer->name);
-    item->pos = writer->file.pos;
-    return item;
+    free(writer->item_name);
+    writer->item_name = s2s_xstrdup(name);
+    writer->item = (struct ckpt_item){.name = writer->item_name,
+                                      .file = writer->name,
+                                      .n_orig_dims = -1,
+                                      .pos = writer->file.pos};
+    return &writer->item;
 }
 
 int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
@@ -147,9 +151,10 @@ int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
 
 int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
 {
-    struct ckpt_item *item = &writer->items.v[writer->items.n - 1];
+    struct ckpt_item *item = &writer->item;
     if (!writer->zip) {
         item->len = writer->file.pos - item->pos;
+        ckpt_item_pack(item, &writer->packed);
         return 0;
     }
     int rc = 0;
@@ -163,6 +168,8 @@ int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
         rc = s2s_zip_add(writer->zip, "archive/version", ALIGN, "3\n", 2, err);
     if (rc == 0)
         rc = s2s_zip_finish(writer->zip, &item->len, err);
+    if (rc == 0)
+        ckpt_item_pack(item, &writer->packed);
     s2s_zip_writer_free(writer->zip);
     writer->zip = NULL;
     return rc;
@@ -230,6 +237,8 @@ int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, cons
     ckpt_emit_end(&out);
     int rc = write_pickle_zip(file_sink, writer, &out.buf, &item->len, err);
     ckpt_emit_release(&out);
+    if (rc == 0)
+        ckpt_item_pack(item, &writer->packed);
     return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
 }
 
@@ -243,8 +252,9 @@ void s2s_dist_discard(struct s2s_dist_writer *writer)
     if (!writer)
         return;
     ckpt_file_discard(&writer->file);
-    ckpt_items_release(&writer->items);
+    s2s_buf_release(&writer->packed);
     s2s_zip_writer_free(writer->zip);
+    free(writer->item_name);
     free(writer->name);
     free(writer->piece);
     free(writer);
@@ -255,16 +265,22 @@ int s2s_dist_close(struct s2s_dist_writer *writer, struct s2s_buf *items, struct
     int rc = 0;
     int64_t len = writer->file.pos;
     char digest[33];
-    if (writer->items.n == 0 && unlink(writer->file.path) < 0)
+    if (writer->packed.len == 0 && unlink(writer->file.path) < 0) {
         rc = s2s_error_errno(err, S2S_E_IO, "%s: remove", writer->file.path);
-    else if (writer->items.n && (rc = ckpt_file_close(&writer->file, digest, err)) == 0) {
-        struct ckpt_item *item = ckpt_items_add(&writer->items);
-        item->name = s2s_xasprintf("%s%s", CKPT_ITEM_DIGEST, digest);
-        item->file = s2s_xstrdup(writer->name);
-        item->len = len;
+    } else if (writer->packed.len && (rc = ckpt_file_close(&writer->file, digest, err)) == 0) {
+        char *name = s2s_xasprintf("%s%s", CKPT_ITEM_DIGEST, digest);
+        add_item(writer, name)->pos = 0;
+        writer->item.len = len;
+        ckpt_item_pack(&writer->item, &writer->packed);
+        free(name);
     }
-    if (rc == 0)
-        ckpt_items_pack(&writer->items, items);
+    if (rc == 0 && items->len == 0) { /* the lists of large models are not copied */
+        const struct s2s_buf empty = *items;
+        *items = writer->packed;
+        writer->packed = empty;
+    } else if (rc == 0) {
+        s2s_buf_add(items, writer->packed.data, writer->packed.len);
+    }
     s2s_dist_discard(writer);
     return rc;
 }
@@ -304,24 +320,41 @@ static const char METADATA_JSON[] =
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}";
 
+static int write_metadata(const char *dir, const struct ckpt_items *items, const json_t *paths,
+                          json_t *manifest, struct s2s_error *err)
+{
+    struct ckpt_file file;
+    char digest[33], *path = s2s_xasprintf("%s/.metadata", dir);
+    int rc = ckpt_file_create(&file, path, err);
+    free(path);
+    if (rc < 0)
+        return rc;
+    rc = ckpt_items_metadata(items, paths, &file, err);
+    const int64_t len = file.pos;
+    if (rc < 0)
+        ckpt_file_discard(&file);
+    else
+        rc = ckpt_file_close(&file, digest, err);
+    if (rc == 0)
+        ckpt_manifest_add(manifest, ".metadata", len, digest);
+    return rc;
+}
+
 static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
                   const struct s2s_buf *common, const json_t *paths, struct s2s_error *err)
 {
     struct ckpt_items all = {.n = 0};
-    struct s2s_buf metadata = S2S_BUF_INIT;
     json_t *manifest = json_object();
     int rc = 0;
     for (size_t i = 0; i < n_ranks && rc == 0; i++)
-        rc = ckpt_items_unpack(&all, &items[i], err);
+        rc = ckpt_items_add(&all, &items[i], err);
     ckpt_items_take_digests(&all, manifest);
     if (rc == 0)
         rc = ckpt_items_check(&all, err);
     if (rc == 0)
         rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
-    if (rc == 0) {
-        ckpt_items_metadata(&all, paths, &metadata);
-        rc = ckpt_file_put_noted(dir, ".metadata", metadata.data, metadata.len, manifest, err);
-    }
+    if (rc == 0)
+        rc = write_metadata(dir, &all, paths, manifest, err);
     if (rc == 0)
         rc = ckpt_manifest_write(dir, manifest, err);
     /* its presence says that the rest is there */
@@ -330,7 +363,6 @@ static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
     if (rc == 0)
         rc = ckpt_sync_dir(dir, err);
     json_decref(manifest);
-    s2s_buf_release(&metadata);
     ckpt_items_release(&all);
     return rc;
 }

@@ -1,132 +1,142 @@
-#include "lib/ckpt/pickle/torch_dtype.h"
-#include "lib/ckpt/pickle/emit.h"
 #include "lib/ckpt/write/items.h"
 
+#include <limits.h>
+
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/pickle/emit.h"
+#include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/write/manifest.h"
 
-struct ckpt_item *ckpt_items_add(struct ckpt_items *items)
-{
-    s2s_grow(&items->v, items->n, &items->cap, sizeof *items->v);
-    items->v[items->n] = (struct ckpt_item){.n_orig_dims = -1};
-    return &items->v[items->n++];
-}
-
-void ckpt_items_release(struct ckpt_items *items)
-{
-    for (size_t i = 0; i < items->n; i++) {
-        free(items->v[i].name);
-        free(items->v[i].file);
-    }
-    free(items->v);
-    *items = (struct ckpt_items){.n = 0};
-}
-
-/* ---- bytes: a count, then per item numbers and length-prefixed strings, all int64 ---- */
+/* ---- bytes: zero-ended texts and numbers in groups of seven bits, the lowest first ---- */
 
 static void put(struct s2s_buf *out, int64_t value)
 {
-    s2s_buf_add(out, &value, sizeof value);
+    uint64_t left = (uint64_t)value;
+    for (; left >= 0x80; left >>= 7)
+        s2s_buf_putc(out, (char)(left | 0x80));
+    s2s_buf_putc(out, (char)left);
 }
 
-static void put_text(struct s2s_buf *out, const char *s)
+void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out)
 {
-    put(out, (int64_t)strlen(s));
-    s2s_buf_puts(out, s);
-}
-
-void ckpt_items_pack(const struct ckpt_items *items, struct s2s_buf *out)
-{
-    put(out, (int64_t)items->n);
-    for (size_t i = 0; i < items->n; i++) {
-        const struct ckpt_item *item = &items->v[i];
-        put_text(out, item->name);
-        put_text(out, item->file);
-        put(out, item->dtype);
-        put(out, item->n_dims);
-        put(out, item->n_orig_dims);
-        put(out, item->pos);
-        put(out, item->len);
-        for (int d = 0; d < item->n_dims; d++) {
-            put(out, item->shape[d]);
-            put(out, item->offset[d]);
-            put(out, item->size[d]);
-        }
-        for (int d = 0; d < item->n_orig_dims; d++)
-            put(out, item->orig_shape[d]);
+    s2s_buf_add(out, item->name, strlen(item->name) + 1);
+    s2s_buf_add(out, item->file, strlen(item->file) + 1);
+    put(out, item->dtype);
+    put(out, item->n_dims);
+    put(out, item->n_orig_dims + 1);
+    put(out, item->pos);
+    put(out, item->len);
+    for (int d = 0; d < item->n_dims; d++) {
+        put(out, item->shape[d]);
+        put(out, item->offset[d]);
+        put(out, item->size[d]);
     }
+    for (int d = 0; d < item->n_orig_dims; d++)
+        put(out, item->orig_shape[d]);
 }
 
 struct cursor {
-    const char *p, *end;
+    const char *p;
+    size_t left;
 };
 
 static int get(struct cursor *in, int64_t *value)
 {
-    if ((size_t)(in->end - in->p) < sizeof *value)
+    uint64_t sum = 0;
+    for (int shift = 0; shift < 63 && in->left; shift += 7) {
+        unsigned char byte = (unsigned char)*in->p++;
+        in->left--;
+        sum |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            *value = (int64_t)sum;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+static int get_text(struct cursor *in, const char **text)
+{
+    size_t len = strnlen(in->p, in->left);
+    if (len == in->left)
         return -1;
-    memcpy(value, in->p, sizeof *value);
-    in->p += sizeof *value;
+    *text = in->p;
+    in->p += len + 1;
+    in->left -= len + 1;
     return 0;
 }
 
-static int get_text(struct cursor *in, char **s)
+size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len)
 {
-    int64_t len;
-    if (get(in, &len) < 0 || len < 0 || len > in->end - in->p)
-        return -1;
-    *s = s2s_xstrndup(in->p, (size_t)len);
-    in->p += len;
-    return 0;
-}
-
-static int get_item(struct cursor *in, struct ckpt_item *item)
-{
+    struct cursor in = {list, len};
     int64_t dtype, n_dims, n_orig;
-    if (get_text(in, &item->name) < 0 || get_text(in, &item->file) < 0 || get(in, &dtype) < 0 ||
-        get(in, &n_dims) < 0 || get(in, &n_orig) < 0 || get(in, &item->pos) < 0 ||
-        get(in, &item->len) < 0 || n_dims < 0 || n_dims > S2S_MAX_DIMS || n_orig < -1 ||
-        n_orig > S2S_MAX_DIMS || dtype < 0 || (dtype && !s2s_dtype_size((enum s2s_dtype)dtype)))
-        return -1;
+    *item = (struct ckpt_item){.n_orig_dims = -1};
+    if (get_text(&in, &item->name) < 0 || get_text(&in, &item->file) < 0 || get(&in, &dtype) < 0 ||
+        get(&in, &n_dims) < 0 || get(&in, &n_orig) < 0 || get(&in, &item->pos) < 0 ||
+        get(&in, &item->len) < 0 || n_dims > S2S_MAX_DIMS || n_orig > S2S_MAX_DIMS + 1 ||
+        (dtype && (dtype > INT_MAX || !s2s_dtype_size((enum s2s_dtype)dtype))))
+        return 0;
     item->dtype = (enum s2s_dtype)dtype;
     item->n_dims = (int)n_dims;
     for (int d = 0; d < n_dims; d++)
-        if (get(in, &item->shape[d]) < 0 || get(in, &item->offset[d]) < 0 ||
-            get(in, &item->size[d]) < 0)
-            return -1;
-    item->n_orig_dims = (int)n_orig;
-    for (int d = 0; d < n_orig; d++)
-        if (get(in, &item->orig_shape[d]) < 0)
-            return -1;
+        if (get(&in, &item->shape[d]) < 0 || get(&in, &item->offset[d]) < 0 ||
+            get(&in, &item->size[d]) < 0)
+            return 0;
+    item->n_orig_dims = (int)n_orig - 1;
+    for (int d = 0; d < item->n_orig_dims; d++)
+        if (get(&in, &item->orig_shape[d]) < 0)
+            return 0;
+    return (size_t)(in.p - list);
+}
+
+/* ---- lists ---- */
+
+int ckpt_items_add(struct ckpt_items *items, const struct s2s_buf *list, struct s2s_error *err)
+{
+    struct ckpt_item item;
+    for (size_t at = 0, len; at < list->len; at += len) {
+        len = ckpt_item_unpack(&item, list->data + at, list->len - at);
+        if (len == 0)
+            return s2s_error_set(err, S2S_E_FORMAT, "a rank's list of items is damaged");
+        s2s_grow(&items->at, items->n, &items->cap, sizeof *items->at);
+        items->at[items->n++] = list->data + at;
+    }
     return 0;
 }
 
-int ckpt_items_unpack(struct ckpt_items *items, const struct s2s_buf *in, struct s2s_error *err)
+void ckpt_items_release(struct ckpt_items *items)
 {
-    struct cursor at = {in->data, in->data + in->len};
-    while (at.p < at.end) {
-        int64_t n;
-        if (get(&at, &n) < 0)
-            return s2s_error_set(err, S2S_E_FORMAT, "a rank's list of items is cut off");
-        for (int64_t i = 0; i < n; i++)
-            if (get_item(&at, ckpt_items_add(items)) < 0)
-                return s2s_error_set(err, S2S_E_FORMAT, "a rank's list of items is damaged");
-    }
-    return 0;
+    free(items->at);
+    *items = (struct ckpt_items){.n = 0};
+}
+
+struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i)
+{
+    struct ckpt_item item;
+    (void)ckpt_item_unpack(&item, items->at[i], SIZE_MAX); /* known to be whole */
+    return item;
+}
+
+const char *ckpt_items_name(const struct ckpt_items *items, size_t i)
+{
+    return items->at[i]; /* comes first */
+}
+
+bool ckpt_items_starts_name(const struct ckpt_items *items, size_t i)
+{
+    return i == 0 || strcmp(ckpt_items_name(items, i - 1), ckpt_items_name(items, i)) != 0;
 }
 
 void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest)
 {
     size_t kept = 0, prefix = strlen(CKPT_ITEM_DIGEST);
     for (size_t i = 0; i < items->n; i++) {
-        struct ckpt_item *item = &items->v[i];
-        if (strncmp(item->name, CKPT_ITEM_DIGEST, prefix) != 0) {
-            items->v[kept++] = *item;
+        if (strncmp(ckpt_items_name(items, i), CKPT_ITEM_DIGEST, prefix) != 0) {
+            items->at[kept++] = items->at[i];
             continue;
         }
-        ckpt_manifest_add(manifest, item->file, item->len, item->name + prefix);
-        free(item->name);
-        free(item->file);
+        struct ckpt_item item = ckpt_items_get(items, i);
+        ckpt_manifest_add(manifest, item.file, item.len, item.name + prefix);
     }
     items->n = kept;
 }
@@ -135,48 +145,65 @@ void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest)
 
 static int by_name_offset(const void *a, const void *b)
 {
-    const struct ckpt_item *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
-    for (int d = 0; d < x->n_dims && d < y->n_dims && order == 0; d++)
-        order = (x->offset[d] > y->offset[d]) - (x->offset[d] < y->offset[d]);
-    return order ? order : strcmp(x->file, y->file);
+    const char *const *p = a, *const *q = b;
+    int order = strcmp(*p, *q); /* the names come first */
+    if (order)
+        return order;
+    struct ckpt_item x, y;
+    (void)ckpt_item_unpack(&x, *p, SIZE_MAX);
+    (void)ckpt_item_unpack(&y, *q, SIZE_MAX);
+    for (int d = 0; d < x.n_dims && d < y.n_dims && order == 0; d++)
+        order = (x.offset[d] > y.offset[d]) - (x.offset[d] < y.offset[d]);
+    return order ? order : strcmp(x.file, y.file);
 }
 
-static int check_group(const struct ckpt_item *first, size_t n, struct s2s_error *err)
+/* the items [begin, begin + n) of one name */
+static int check_group(const struct ckpt_items *items, size_t begin, size_t n,
+                       struct s2s_error *err)
 {
-    if (first->dtype == S2S_DTYPE_NONE && n > 1)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s: object written %zu times", first->name, n);
-    if (first->dtype == S2S_DTYPE_NONE)
+    const struct ckpt_item first = ckpt_items_get(items, begin);
+    if (first.dtype == S2S_DTYPE_NONE && n > 1)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: object written %zu times", first.name, n);
+    if (first.dtype == S2S_DTYPE_NONE)
         return 0;
+    struct ckpt_item *group = s2s_xmalloc(n * sizeof *group);
     struct ckpt_box *boxes = s2s_xmalloc(n * sizeof *boxes);
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++) {
-        const struct ckpt_item *item = &first[i];
+        struct ckpt_item *item = &group[i];
+        *item = ckpt_items_get(items, begin + i);
         boxes[i] = (struct ckpt_box){item->offset, item->size};
-        if (item->dtype != first->dtype)
+        if (item->dtype != first.dtype)
             rc = s2s_error_set(err, S2S_E_DTYPE, "%s: %s in %s, %s in %s", item->name,
-                               s2s_dtype_name(first->dtype), first->file,
-                               s2s_dtype_name(item->dtype), item->file);
-        else if (item->n_dims != first->n_dims ||
-                 memcmp(item->shape, first->shape, (size_t)item->n_dims * sizeof(int64_t)) != 0)
+                               s2s_dtype_name(first.dtype), first.file, s2s_dtype_name(item->dtype),
+                               item->file);
+        else if (item->n_dims != first.n_dims ||
+                 memcmp(item->shape, first.shape, (size_t)item->n_dims * sizeof(int64_t)) != 0)
             rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %s and %s disagree about its shape",
-                               item->name, first->file, item->file);
+                               item->name, first.file, item->file);
     }
     if (rc == 0)
-        rc = ckpt_boxes_tile(first->name, first->shape, first->n_dims, boxes, n, err);
+        rc = ckpt_boxes_tile(first.name, first.shape, first.n_dims, boxes, n, err);
     free(boxes);
+    free(group);
     return rc;
+}
+
+static size_t end_of_name(const struct ckpt_items *items, size_t begin)
+{
+    size_t end = begin + 1;
+    while (end < items->n && !ckpt_items_starts_name(items, end))
+        end++;
+    return end;
 }
 
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err)
 {
     if (items->n)
-        qsort(items->v, items->n, sizeof *items->v, by_name_offset);
+        qsort(items->at, items->n, sizeof *items->at, by_name_offset);
     for (size_t i = 0, next; i < items->n; i = next) {
-        for (next = i + 1; next < items->n; next++)
-            if (strcmp(items->v[next].name, items->v[i].name) != 0)
-                break;
-        int rc = check_group(&items->v[i], next - i, err);
+        next = end_of_name(items, i);
+        int rc = check_group(items, i, next - i, err);
         if (rc < 0)
             return rc;
     }
@@ -222,21 +249,24 @@ static void emit_properties(struct ckpt_emitter *out, enum s2s_dtype dtype)
     ckpt_emit_remember(out, key);
 }
 
-static void emit_tensor(struct ckpt_emitter *out, const struct ckpt_item *items, size_t n)
+static void emit_tensor(struct ckpt_emitter *out, const struct ckpt_items *items, size_t begin,
+                        size_t end)
 {
+    struct ckpt_item item = ckpt_items_get(items, begin);
     begin_object(out, META, "TensorStorageMetadata");
     ckpt_emit_str(out, "properties");
-    emit_properties(out, items->dtype);
+    emit_properties(out, item.dtype);
     ckpt_emit_str(out, "size");
-    emit_size(out, items->shape, items->n_dims);
+    emit_size(out, item.shape, item.n_dims);
     ckpt_emit_str(out, "chunks");
     ckpt_emit_op(out, "](");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = begin; i < end; i++) {
+        item = ckpt_items_get(items, i);
         begin_object(out, META, "ChunkStorageMetadata");
         ckpt_emit_str(out, "offsets");
-        emit_size(out, items[i].offset, items[i].n_dims);
+        emit_size(out, item.offset, item.n_dims);
         ckpt_emit_str(out, "sizes");
-        emit_size(out, items[i].size, items[i].n_dims);
+        emit_size(out, item.size, item.n_dims);
         ckpt_emit_op(out, "ub");
     }
     ckpt_emit_op(out, "eub");
@@ -274,60 +304,84 @@ static void emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *i
 {
     bool any = false;
     for (size_t i = 0; i < items->n; i++) {
-        const struct ckpt_item *item = &items->v[i];
-        if (item->n_orig_dims < 0 || (i && strcmp(items->v[i - 1].name, item->name) == 0))
+        if (!ckpt_items_starts_name(items, i))
+            continue;
+        const struct ckpt_item item = ckpt_items_get(items, i);
+        if (item.n_orig_dims < 0)
             continue;
         if (!any) {
             ckpt_emit_str(out, "mcore_data");
             ckpt_emit_op(out, "}(");
         }
         any = true;
-        ckpt_emit_str(out, item->name);
+        ckpt_emit_str(out, item.name);
         ckpt_emit_op(out, "}(");
         ckpt_emit_str(out, "nd_reformulated_orig_global_shape");
-        ckpt_emit_ints(out, item->orig_shape, item->n_orig_dims);
+        ckpt_emit_ints(out, item.orig_shape, item.n_orig_dims);
         ckpt_emit_op(out, "u");
     }
     if (any)
         ckpt_emit_op(out, "u");
 }
 
-void ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths,
-                         struct s2s_buf *pickle)
+static int emit_names(struct ckpt_emitter *out, const struct ckpt_items *items,
+                      struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0, next; i < items->n && rc == 0; i = next) {
+        next = end_of_name(items, i);
+        ckpt_emit_str(out, ckpt_items_name(items, i));
+        if (ckpt_items_get(items, i).dtype) {
+            emit_tensor(out, items, i, next);
+        } else {
+            ckpt_emit_global(out, META, "BytesStorageMetadata");
+            ckpt_emit_op(out, ")\x81");
+        }
+        rc = ckpt_emit_drain(out, err);
+    }
+    return rc;
+}
+
+static int emit_places(struct ckpt_emitter *out, const struct ckpt_items *items,
+                       struct s2s_error *err)
+{
+    int64_t index = 0;
+    int rc = 0;
+    for (size_t i = 0; i < items->n && rc == 0; i++) {
+        const struct ckpt_item item = ckpt_items_get(items, i);
+        index = ckpt_items_starts_name(items, i) ? 0 : index + 1;
+        emit_storage(out, &item, index);
+        rc = ckpt_emit_drain(out, err);
+    }
+    return rc;
+}
+
+int ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths, struct ckpt_file *file,
+                        struct s2s_error *err)
 {
     struct ckpt_emitter out;
     ckpt_emit_begin(&out);
+    out.file = file;
     begin_object(&out, META, "Metadata");
     ckpt_emit_str(&out, "state_dict_metadata");
     ckpt_emit_op(&out, "}(");
-    for (size_t i = 0, next; i < items->n; i = next) {
-        for (next = i + 1; next < items->n; next++)
-            if (strcmp(items->v[next].name, items->v[i].name) != 0)
-                break;
-        ckpt_emit_str(&out, items->v[i].name);
-        if (items->v[i].dtype) {
-            emit_tensor(&out, &items->v[i], next - i);
-        } else {
-            ckpt_emit_global(&out, META, "BytesStorageMetadata");
-            ckpt_emit_op(&out, ")\x81");
-        }
-    }
+    int rc = emit_names(&out, items, err);
     ckpt_emit_op(&out, "u");
     ckpt_emit_str(&out, "planner_data");
-    ckpt_emit_paths(&out, items, paths);
+    if (rc == 0)
+        rc = ckpt_emit_paths(&out, items, paths, err);
     ckpt_emit_str(&out, "storage_data");
     ckpt_emit_op(&out, "}(");
-    int64_t index = 0;
-    for (size_t i = 0; i < items->n; i++) {
-        index = i && strcmp(items->v[i].name, items->v[i - 1].name) == 0 ? index + 1 : 0;
-        emit_storage(&out, &items->v[i], index);
-    }
+    if (rc == 0)
+        rc = emit_places(&out, items, err);
     ckpt_emit_op(&out, "u");
     ckpt_emit_str(&out, "storage_meta");
     ckpt_emit_op(&out, "N");
     emit_mcore_data(&out, items);
     ckpt_emit_op(&out, "ub");
     ckpt_emit_end(&out);
-    s2s_buf_add(pickle, out.buf.data, out.buf.len);
+    if (rc == 0)
+        rc = ckpt_file_write(file, out.buf.data, out.buf.len, err);
     ckpt_emit_release(&out);
+    return rc;
 }

@@ -7,45 +7,57 @@
 
 #include <jansson.h>
 
-#include "lib/ckpt/pickle/emit.h"
 #include "lib/base/base.h"
 #include "lib/io/safetensors.h"
 
+struct ckpt_file;
+
 struct ckpt_item {
-    char *name;
+    const char *name;
     enum s2s_dtype dtype; /* NONE: a byte object */
     int n_dims;
     int64_t shape[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
     int n_orig_dims; /* -1: not flattened */
     int64_t orig_shape[S2S_MAX_DIMS];
-    char *file;       /* plain name in the checkpoint's folder */
+    const char *file; /* plain name in the checkpoint's folder */
     int64_t pos, len; /* of the stored archive in it */
 };
 
 /* The digest of a rank's file travels as an item of this name: the hex digits follow. */
 #define CKPT_ITEM_DIGEST "\x01xxh3:"
 
+/* Appends an item to a list of packed ones, which take a quarter of the memory: there may be a
+ * hundred thousand. */
+void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out);
+/* The item that begins such a list; its texts are lent by the list. Returns its packed length, 0:
+ * damaged. */
+size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len);
+
+/* Where packed items lie. */
 struct ckpt_items {
-    struct ckpt_item *v;
+    const char **at;
     size_t n, cap;
 };
 
-/* Adds a zeroed item; lent until the next. */
-struct ckpt_item *ckpt_items_add(struct ckpt_items *items);
 void ckpt_items_release(struct ckpt_items *items);
-void ckpt_items_pack(const struct ckpt_items *items, struct s2s_buf *out);
-/* Appends those of a packed list. FORMAT: not such a list. */
-int ckpt_items_unpack(struct ckpt_items *items, const struct s2s_buf *in, struct s2s_error *err);
+/* Appends those of a list, which must outlive items. FORMAT: not such a list. */
+int ckpt_items_add(struct ckpt_items *items, const struct s2s_buf *list, struct s2s_error *err);
+struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i);
+const char *ckpt_items_name(const struct ckpt_items *items, size_t i);
+/* Has the one before it another name? */
+bool ckpt_items_starts_name(const struct ckpt_items *items, size_t i);
 
 /* Sorts by name, then offset; checks that items of one name agree and tile it. */
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err);
 /* Takes the digests out of the list, into a manifest. */
 void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest);
-/* The .metadata pickle of sorted items. paths: NULL, or where names stand in nested dicts and lists
- * (model.h). */
-void ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths, struct s2s_buf *out);
+/* Writes the .metadata pickle of sorted items. paths: NULL, or where names stand in nested dicts
+ * and lists (model.h). */
+int ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths, struct ckpt_file *file,
+                        struct s2s_error *err);
 /* Its planner_data (paths.c). */
 struct ckpt_emitter;
-void ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items, const json_t *paths);
+int ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items, const json_t *paths,
+                    struct s2s_error *err);
 
 #endif

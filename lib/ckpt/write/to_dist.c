@@ -45,39 +45,43 @@ static char *file_path(const struct output *out, size_t file)
 /* State of the journal: the packed items in hex. */
 static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
 {
-    struct s2s_buf packed = S2S_BUF_INIT, state = S2S_BUF_INIT;
-    struct ckpt_items items = {.n = 0};
-    if (!out->how->journal || out->items->len == items_at)
+    static const char digits[] = "0123456789abcdef";
+    struct s2s_buf state = S2S_BUF_INIT;
+    struct ckpt_item last;
+    size_t n = out->items->len - items_at;
+    const char *packed = out->items->data + items_at;
+    if (!out->how->journal || n == 0) /* 0: it was empty, and is not there */
         return 0;
-    s2s_buf_add(&packed, out->items->data + items_at, out->items->len - items_at);
-    int rc = ckpt_items_unpack(&items, &packed, err);
-    const bool written = rc == 0 && items.n > 0; /* else it was empty, and is not there */
-    const struct ckpt_item *last = written ? &items.v[items.n - 1] : NULL;
-    char *digest = written ? s2s_xstrdup(last->name + strlen(CKPT_ITEM_DIGEST)) : NULL;
-    const int64_t len = written ? last->len : 0;
-    ckpt_items_release(&items); /* the items of a file may be many: one copy of them at a time */
-    s2s_buf_reserve(&state, 2 * packed.len + 1);
-    for (size_t i = 0; i < packed.len; i++)
-        s2s_buf_printf(&state, "%02x", (unsigned char)packed.data[i]);
-    s2s_buf_release(&packed);
-    if (written) {
-        char *path = file_path(out, out->file);
-        rc = ckpt_journal_add(out->how->journal, path, len, digest, state.data, err);
-        free(path);
+    for (size_t at = 0, len; at < n; at += len) {
+        len = ckpt_item_unpack(&last, packed + at, n - at);
+        if (len == 0)
+            S2S_BUG("items that were just packed are damaged");
     }
-    free(digest);
+    s2s_buf_reserve(&state, 2 * n + 1);
+    for (size_t i = 0; i < n; i++) {
+        s2s_buf_putc(&state, digits[(unsigned char)packed[i] >> 4]);
+        s2s_buf_putc(&state, digits[packed[i] & 15]);
+    }
+    char *path = file_path(out, out->file);
+    int rc = ckpt_journal_add(out->how->journal, path, last.len,
+                              last.name + strlen(CKPT_ITEM_DIGEST), state.data, err);
+    free(path);
     s2s_buf_release(&state);
     return rc;
 }
 
 static bool take_state(struct output *out, const char *at)
 {
-    size_t had = out->items->len;
+    size_t had = out->items->len, end = had;
+    struct ckpt_item item;
     for (uint32_t byte; s2s_parse_hex(&byte, at, 2) == 0; at += 2)
         s2s_buf_putc(out->items, (char)byte);
-    if (*at)
+    for (size_t len = 1; len && end < out->items->len; end += len)
+        len = ckpt_item_unpack(&item, out->items->data + end, out->items->len - end);
+    const bool whole = *at == '\0' && end == out->items->len;
+    if (!whole) /* of another version */
         out->items->len = had;
-    return *at == '\0';
+    return whole;
 }
 
 static bool keep_file(struct output *out, size_t file)

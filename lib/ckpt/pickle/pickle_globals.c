@@ -46,9 +46,9 @@ static const struct {
 static const struct {
     const char *module, *names;
 } hostile[] = {
-    {"builtins", "eval exec execfile compile open file input breakpoint getattr setattr delattr "
+    {"builtins", "eval exec execfile compile open file input breakpoint setattr delattr "
                  "__import__ globals locals vars apply map filter memoryview type super"},
-    {"__builtin__", "eval exec execfile compile open file input breakpoint getattr setattr delattr "
+    {"__builtin__", "eval exec execfile compile open file input breakpoint setattr delattr "
                     "__import__ globals locals vars apply map filter type super"},
     {"os", "*"},
     {"posix", "*"},
@@ -132,6 +132,44 @@ static bool in_package(const char *module, size_t len, const char *package)
     return len >= n && memcmp(module, package, n) == 0 && (len == n || module[n] == '.');
 }
 
+/*
+ * In "a.b.c" every name but the last is looked into: a module that a harmless one has imported
+ * (torch.serialization's os.system), or what Python keeps under its double underscores.
+ */
+static bool reaches_for(const char *name, size_t len)
+{
+    for (const char *at = name, *end = name + len; at < end;) {
+        const char *dot = memchr(at, '.', (size_t)(end - at));
+        size_t n = (size_t)((dot ? dot : end) - at);
+        if ((at > name || dot) && n >= 2 && memcmp(at, "__", 2) == 0)
+            return true;
+        if (dot && (text_is(at, n, "builtins") || text_is(at, n, "__builtin__")))
+            return true;
+        for (size_t i = 0; dot && i < sizeof hostile / sizeof *hostile; i++)
+            if (strcmp(hostile[i].names, "*") == 0 && text_is(at, n, hostile[i].module))
+                return true;
+        at += n + 1;
+    }
+    return false;
+}
+
+/* The members of these stand in every .metadata. */
+static bool is_known_member(const char *module, size_t module_len, const char *name, size_t len)
+{
+    static const struct {
+        const char *module, *name;
+    } enums[] = {{DCP "metadata", "_MEM_FORMAT_ENCODING"},
+                 {DCP "planner", "WriteItemType"},
+                 {"torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"}};
+    const char *dot = memchr(name, '.', len);
+    for (size_t i = 0; dot && i < sizeof enums / sizeof *enums; i++)
+        if (text_is(module, module_len, enums[i].module) &&
+            text_is(name, (size_t)(dot - name), enums[i].name) &&
+            !memchr(dot + 1, '.', len - (size_t)(dot + 1 - name)))
+            return true;
+    return false;
+}
+
 enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node)
 {
     const char *module = node->text, *name = node->text + node->n + 1;
@@ -143,6 +181,13 @@ enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node)
     if (text_is(module, module_len, "torch") &&
         (ckpt_dtype_of_torch(name, name_len) || ckpt_dtype_of_storage(name, name_len)))
         return PICKLE_ALLOWED;
+    if ((text_is(module, module_len, "builtins") || text_is(module, module_len, "__builtin__")) &&
+        text_is(name, name_len, "getattr"))
+        return PICKLE_GETATTR;
+    if (is_known_member(module, module_len, name, name_len))
+        return PICKLE_ALLOWED;
+    if (reaches_for(name, name_len))
+        return PICKLE_HOSTILE;
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         bool whole = strcmp(hostile[i].names, "*") == 0;
         if (whole ? in_package(module, module_len, hostile[i].module)

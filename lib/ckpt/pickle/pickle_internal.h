@@ -4,7 +4,12 @@
 
 #include "lib/ckpt/pickle/pickle.h"
 
-enum pickle_verdict { PICKLE_ALLOWED, PICKLE_UNKNOWN, PICKLE_HOSTILE };
+enum pickle_verdict {
+    PICKLE_ALLOWED,
+    PICKLE_UNKNOWN,
+    PICKLE_HOSTILE,
+    PICKLE_GETATTR, /* as good as hostile but for getattr(class, "name"): see pickle_make.c */
+};
 
 enum { PICKLE_FIRST_INT = -1, PICKLE_INTS = 1026, PICKLE_TEXTS = 64 };
 
@@ -28,6 +33,8 @@ struct pickle_machine {
     struct ckpt_node *nodes; /* of which n_nodes are not used yet */
     size_t n_nodes;
     struct pickle_known known;
+    struct ckpt_node *getattr; /* NULL: not met */
+    size_t n_getattr;          /* how often it was pushed and not called */
     struct ckpt_pickle *out;
     struct s2s_error *err;
 };
@@ -49,6 +56,8 @@ struct ckpt_node *ckpt_pickle_known(struct pickle_machine *m, struct ckpt_node *
 /* A node of these n items, which are copied. */
 struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind kind,
                                       struct ckpt_node **items, size_t n);
+/* The error of what only an attack has: it names module.name and the byte. */
+int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global);
 void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, struct ckpt_node *item);
 
 int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node);

@@ -3,41 +3,92 @@
 
 #include "lib/base/base.h"
 
-static int push_global(struct pickle_machine *m, const char *module, size_t module_len,
-                       const char *name, size_t name_len)
+int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global)
+{
+    size_t len = global->len - global->n - 1;
+    return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                         "pickle: hostile: it wants to call %.*s.%.*s (byte %u); nothing was run",
+                         (int)(global->n < 200 ? global->n : 200), global->text,
+                         (int)(len < 200 ? len : 200), global->text + global->n + 1,
+                         global->offset);
+}
+
+/* A class known only by name stays as such, where the mode lets it. */
+static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
+{
+    const char *name = node->text + node->n + 1;
+    size_t len = node->len - node->n - 1;
+    if (m->mode == CKPT_STRICT)
+        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                             "pickle: class %.*s.%.*s is not known here (byte %zu)",
+                             (int)(node->n < 200 ? node->n : 200), node->text,
+                             (int)(len < 200 ? len : 200), name, m->op_at);
+    node->opaque = true;
+    m->out->n_opaque++;
+    if (!m->out->opaque_name) {
+        char *shown = ckpt_pickle_alloc(m->out, node->len + 1);
+        memcpy(shown, node->text, node->len + 1);
+        shown[node->n] = '.';
+        m->out->opaque_name = shown;
+    }
+    return 0;
+}
+
+static int make_global(struct pickle_machine *m, const char *module, size_t module_len,
+                       const char *name, size_t name_len, struct ckpt_node **out)
 {
     char *text = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
     memcpy(text, module, module_len);
     text[module_len] = '\n';
     memcpy(text + module_len + 1, name, name_len);
     text[module_len + 1 + name_len] = 0;
-    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_GLOBAL);
+    struct ckpt_node *node = *out = ckpt_pickle_new_node(m, CKPT_GLOBAL);
     node->text = text;
     node->len = module_len + 1 + name_len;
     node->n = (uint32_t)module_len;
-    enum pickle_verdict verdict = ckpt_judge_global(node);
-    if (verdict == PICKLE_HOSTILE)
-        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                             "pickle: hostile: it wants to call %.*s.%.*s (byte %zu); nothing was "
-                             "run",
-                             (int)(module_len < 200 ? module_len : 200), module,
-                             (int)(name_len < 200 ? name_len : 200), name, m->op_at);
-    if (verdict == PICKLE_UNKNOWN && m->mode == CKPT_STRICT)
-        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                             "pickle: class %.*s.%.*s is not known here (byte %zu)",
-                             (int)(module_len < 200 ? module_len : 200), module,
-                             (int)(name_len < 200 ? name_len : 200), name, m->op_at);
-    if (verdict == PICKLE_UNKNOWN) {
-        node->opaque = true;
-        m->out->n_opaque++;
-        if (!m->out->opaque_name) {
-            char *shown = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
-            memcpy(shown, text, module_len + name_len + 2);
-            shown[module_len] = '.';
-            m->out->opaque_name = shown;
-        }
+    switch (ckpt_judge_global(node)) {
+    case PICKLE_HOSTILE:
+        return ckpt_pickle_hostile(m, node);
+    case PICKLE_UNKNOWN:
+        return keep_opaque(m, node);
+    case PICKLE_GETATTR:
+        if (!m->getattr)
+            m->getattr = node;
+        *out = m->getattr;
+        return 0;
+    case PICKLE_ALLOWED:
+        return 0;
     }
-    return ckpt_pickle_push(m, node);
+    return 0;
+}
+
+static int push_global(struct pickle_machine *m, const char *module, size_t module_len,
+                       const char *name, size_t name_len)
+{
+    struct ckpt_node *node = NULL;
+    int rc = make_global(m, module, module_len, name, name_len, &node);
+    return rc < 0 ? rc : ckpt_pickle_push(m, node);
+}
+
+/*
+ * getattr(class, "name"): a member of an enum as Python 3.11.0 to 3.11.4 spell it, and at protocol
+ * 2 a class within a class. It is the global class.name of later protocols. Any other use of
+ * getattr is how an attack gets hold of what it may not name.
+ */
+static int attribute(struct pickle_machine *m, const struct ckpt_node *args, struct ckpt_node **out)
+{
+    m->n_getattr--;
+    if (args->n != 2 || args->items[0]->kind != CKPT_GLOBAL || args->items[1]->kind != CKPT_STR ||
+        args->items[0]->len + args->items[1]->len > 65535)
+        return ckpt_pickle_hostile(m, m->getattr);
+    const struct ckpt_node *class = args->items[0], *member = args->items[1];
+    const char *name = class->text + class->n + 1;
+    size_t len = class->len - class->n - 1;
+    char *dotted = ckpt_pickle_alloc(m->out, len + member->len + 1);
+    memcpy(dotted, name, len);
+    dotted[len] = '.';
+    memcpy(dotted + len + 1, member->text, member->len);
+    return make_global(m, class->text, class->n, dotted, len + 1 + member->len, out);
 }
 
 int ckpt_pickle_global(struct pickle_machine *m)
@@ -243,7 +294,7 @@ int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call of something that is no class");
     if (args->kind != CKPT_TUPLE)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call whose arguments are no tuple");
-    int rc = make(m, global, args, &made);
+    int rc = global == m->getattr ? attribute(m, args, &made) : make(m, global, args, &made);
     if (rc == 0 && names && made->kind == CKPT_RECORD)
         made->items[2] = names;
     return rc < 0 ? rc : ckpt_pickle_push(m, made);

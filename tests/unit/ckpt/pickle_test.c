@@ -165,8 +165,41 @@ static void hostile_classes_are_always_refused(void **state)
     REFUSES_OPEN("csubprocess\nPopen\n.", "hostile");
     REFUSES_OPEN("\x80\x04\x8c\x02os\x8c\x06system\x93.", "hostile");
     REFUSES_OPEN("coperator\nattrgetter\n.", "hostile");
+    /* what a harmless module has imported, and what Python keeps to itself */
+    REFUSES_OPEN("ctorch.serialization\nos.system\n.", "torch.serialization.os.system");
+    REFUSES_OPEN("cmymodule\nf.__globals__\n.", "hostile");
+    REFUSES_OPEN("cmymodule\n__builtins__.eval\n.", "hostile");
     /* a name that only begins so is none */
     SHOWS_OPEN("cosprey\nBird\n.", "\"osprey.Bird\"");
+}
+
+/* of a class known by its name: how Python 3.11.0 to 3.11.4 spell a member of an enum */
+static void getattr_is_a_name_and_nothing_else(void **state)
+{
+    SHOWS_OPEN("cbuiltins\ngetattr\np0\n(cm\nKind\nX\x03\0\0\0onetRp1\n0]h\x01"
+               "ah\0(cm\nKind\nX\x03\0\0\0twotRa.",
+               "[\"m.Kind.one\",\"m.Kind.two\"]");
+    SHOWS_OPEN("c__builtin__\ngetattr\n(cm\nOuter\nX\x05\0\0\0InnertRK\x01\x85\x81.",
+               "{\"args\":[1],\"class\":\"m.Outer.Inner\"}");
+    SHOWS("cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.planner\nWriteItemType\n"
+          "X\x05\0\0\0SHARDtR.",
+          "\"torch.distributed.checkpoint.planner.WriteItemType.SHARD\"");
+    REFUSES("cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.planner\nSavePlan\n"
+            "X\x05\0\0\0itemstR.",
+            "SavePlan.items is not known here");
+    /* kept, or handed to what may call it */
+    REFUSES_OPEN("cbuiltins\ngetattr\n\x85.",
+                 "hostile: it wants to call builtins.getattr (byte 0)");
+    REFUSES_OPEN("cfunctools\npartial\n(cbuiltins\ngetattr\ncm\nK\ntR.", "hostile");
+    REFUSES_OPEN("cbuiltins\ngetattr\np0\n(cm\nK\nX\x01\0\0\0xtR0]h\0a.", "hostile");
+    /* of an object, by another thing than a name, from a builtin, into what is hidden */
+    REFUSES_OPEN("cbuiltins\ngetattr\n(cm\nK\n)RX\x01\0\0\0xtR.", "hostile");
+    REFUSES_OPEN("cbuiltins\ngetattr\n(cm\nK\nK\x01tR.", "hostile");
+    REFUSES_OPEN("cbuiltins\ngetattr\n(cm\nK\nX\x01\0\0\0xNtR.", "hostile");
+    REFUSES_OPEN("cbuiltins\ngetattr\n(h\0X\x01\0\0\0xtR.", "memo entry");
+    REFUSES_OPEN("cbuiltins\ngetattr\n(cm\nK\nX\x0b\0\0\0__globals__tR.", "m.K.__globals__");
+    REFUSES_OPEN("cbuiltins\ngetattr\n(ctorch.serialization\nos\nX\x06\0\0\0systemtR.",
+                 "os.system");
 }
 
 static void damaged_pickles_name_opcode_and_byte(void **state)
@@ -223,6 +256,7 @@ int main(void)
         cmocka_unit_test(numbers_of_numpy_are_numbers),
         cmocka_unit_test(unknown_classes_are_refused_or_opaque),
         cmocka_unit_test(hostile_classes_are_always_refused),
+        cmocka_unit_test(getattr_is_a_name_and_nothing_else),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
         cmocka_unit_test(nesting_does_not_recurse),
     };

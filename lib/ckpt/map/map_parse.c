@@ -589,8 +589,11 @@ static bool match_list(const char *pattern, const char *name, struct ckpt_match 
 static bool match_from(const char *pattern, const char *name, struct ckpt_match *match)
 {
     while (*pattern) {
-        if (strncmp(pattern, ".{N}", 4) == 0 &&
-            !(name[0] == '.' && isdigit((unsigned char)name[1]))) {
+        if (*pattern != '.' && *pattern != '{') {
+            if (*pattern++ != *name++)
+                return false;
+        } else if (strncmp(pattern, ".{N}", 4) == 0 &&
+                   !(name[0] == '.' && isdigit((unsigned char)name[1]))) {
             match->stacked = true;
             pattern += 4;
         } else if (strncmp(pattern, "{N}", 3) == 0 || strncmp(pattern, "{E}", 3) == 0) {

@@ -348,9 +348,10 @@ static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
     int rc = 0;
     for (size_t i = 0; i < n_ranks && rc == 0; i++)
         rc = ckpt_items_add(&all, &items[i], err);
-    ckpt_items_take_digests(&all, manifest);
-    if (rc == 0)
+    if (rc == 0) {
+        ckpt_items_take_digests(&all, manifest);
         rc = ckpt_items_check(&all, err);
+    }
     if (rc == 0)
         rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
     if (rc == 0)
@@ -500,8 +501,8 @@ static int replace_tracker(const char *root, int64_t iteration, struct s2s_error
 }
 
 /* tmp becomes dir; a checkpoint that was there is exchanged for it in one step where the file
- * system can, and steps aside first where it cannot (clean_root brings it back after a crash in
- * between) */
+ * system can, and steps aside first where it cannot (s2s_dist_clean brings it back after a crash
+ * in between) */
 static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
 {
     if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_NOREPLACE) == 0)

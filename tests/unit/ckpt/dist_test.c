@@ -159,6 +159,106 @@ static void prune_keeps_the_newest(void **state)
     assert_true(exists(f->root, "iter_0000003"));
 }
 
+/* a run that went back: what its tracker names is not the newest, and is still what it goes on from
+ */
+static void prune_keeps_what_the_tracker_names(void **state)
+{
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    static const int64_t order[] = {2, 3, 4, 1};
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(save(f->root, order[i], 3, &err), 0);
+    assert_int_equal(s2s_dist_previous(f->root), -1);
+    assert_int_equal(s2s_dist_prune(f->root, 1, &err), 0);
+    assert_true(exists(f->root, "iter_0000001"));
+    assert_false(exists(f->root, "iter_0000002"));
+    assert_false(exists(f->root, "iter_0000003"));
+    assert_true(exists(f->root, "iter_0000004"));
+    assert_int_equal(save(f->root, 5, 3, &err), 0);
+    assert_int_equal(s2s_dist_previous(f->root), 4);
+}
+
+/* what ranks say of one name must be one tensor, and what they say may come damaged */
+static void finish_refuses_lists_that_contradict(void **state)
+{
+    static const struct {
+        enum s2s_dtype dtype;
+        int64_t rows;
+        int code;
+    } second[] = {{S2S_F32, 4, S2S_E_SHAPE}, {S2S_BF16, 4, S2S_E_DTYPE}, {S2S_F32, 5, S2S_E_SHAPE}};
+    static const char data[20];
+    struct fixture *f = *state;
+    for (size_t i = 0; i < sizeof second / sizeof *second; i++) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_buf items[2] = {S2S_BUF_INIT, S2S_BUF_INIT};
+        for (int rank = 0; rank < 2; rank++) {
+            struct s2s_dist_writer *w = NULL;
+            /* rows [0, 2) and [2, ..): overlapping, and of another dtype or shape, the second time
+             */
+            const int64_t from = rank && i ? 2 : 0;
+            const int64_t shape[] = {rank ? second[i].rows : 4}, size[] = {shape[0] - from};
+            struct s2s_dist_chunk chunk = {.name = "w",
+                                           .dtype = rank ? second[i].dtype : S2S_F32,
+                                           .n_dims = 1,
+                                           .shape = shape,
+                                           .offset = (int64_t[]){from},
+                                           .size = rank ? size : (int64_t[]){2}};
+            assert_int_equal(s2s_dist_open_dir(&w, f->root, rank, &err), 0);
+            assert_int_equal(s2s_dist_write_tensor(w, &chunk, data, &err), 0);
+            assert_int_equal(s2s_dist_close(w, &items[rank], &err), 0);
+        }
+        json_t *common = json_object();
+        assert_int_equal(s2s_dist_finish(f->root, items, 2, common, &err), second[i].code);
+        assert_non_null(strstr(err.text, "w"));
+        items[1].len -= 4;
+        assert_int_equal(s2s_dist_finish(f->root, items, 2, common, &err), S2S_E_FORMAT);
+        items[1].len = 8; /* says one item and holds none */
+        assert_int_equal(s2s_dist_finish(f->root, items, 2, common, &err), S2S_E_FORMAT);
+        items[1].len = 5;
+        assert_int_equal(s2s_dist_finish(f->root, items, 2, common, &err), S2S_E_FORMAT);
+        assert_false(exists(f->root, "metadata.json"));
+        json_decref(common);
+        s2s_buf_release(&items[0]);
+        s2s_buf_release(&items[1]);
+    }
+}
+
+static void an_object_is_written_once(void **state)
+{
+    struct fixture *f = *state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_dist_writer *w = NULL;
+    struct s2s_buf items = S2S_BUF_INIT;
+    json_t *value = json_object();
+    assert_int_equal(s2s_dist_open_dir(&w, f->root, 0, &err), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(s2s_dist_write_object(w, "rng_state/shard_0_1", value, &err), 0);
+    assert_int_equal(s2s_dist_close(w, &items, &err), 0);
+    assert_int_equal(s2s_dist_finish(f->root, &items, 1, value, &err), S2S_E_FORMAT);
+    assert_non_null(strstr(err.text, "rng_state/shard_0_1: object written 2 times"));
+    json_decref(value);
+    s2s_buf_release(&items);
+}
+
+static void writer_refuses_more_or_less_than_its_box(void **state)
+{
+    static const char data[32];
+    struct fixture *f = *state;
+    for (size_t len = 12; len <= 20; len += 4) {
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_dist_writer *w = NULL;
+        struct s2s_dist_chunk chunk = {
+            .name = "w", .dtype = S2S_F32, .n_dims = 1, .shape = (int64_t[]){4}};
+        assert_int_equal(s2s_dist_open_dir(&w, f->root, 0, &err), 0);
+        assert_int_equal(s2s_dist_begin_tensor(w, &chunk, &err), 0);
+        assert_int_equal(s2s_dist_data(w, data, len, &err), 0);
+        assert_int_equal(s2s_dist_end(w, &err), len == 16 ? 0 : S2S_E_SHAPE);
+        if (len != 16)
+            assert_non_null(strstr(err.text, len < 16 ? "w: 4 bytes less" : "w: 4 bytes more"));
+        s2s_dist_discard(w);
+    }
+}
+
 static void writer_refuses_a_box_outside_its_tensor(void **state)
 {
     struct fixture *f = *state;
@@ -295,6 +395,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(begin_removes_what_killed_saves_left, make_root,
                                         remove_root),
         cmocka_unit_test_setup_teardown(prune_keeps_the_newest, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(prune_keeps_what_the_tracker_names, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(finish_refuses_lists_that_contradict, make_root,
+                                        remove_root),
+        cmocka_unit_test_setup_teardown(an_object_is_written_once, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(writer_refuses_more_or_less_than_its_box, make_root,
+                                        remove_root),
         cmocka_unit_test_setup_teardown(tensors_of_every_size_come_back, make_root, remove_root),
         cmocka_unit_test(a_common_state_leaves_its_list),
         cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,

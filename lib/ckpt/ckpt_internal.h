@@ -2,6 +2,7 @@
 #ifndef CKPT_INTERNAL_H
 #define CKPT_INTERNAL_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,6 +41,9 @@ int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, str
 int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,
                struct s2s_error *err);
 int ckpt_sync_dir(const char *dir, struct s2s_error *err);
+/* The folder at/name, to list its entries; NULL: it is not there, or cannot be listed. Gives:
+ * closedir. */
+DIR *ckpt_open_dir(int at, const char *name);
 enum { CKPT_MAX_LAYERS = 10000 };
 /* "decoder.layers.7.mlp.linear_fc2.weight": the prefix "decoder.layers." is 15 long, the layer 7
  * (-1: no number stands there) and the rest "mlp..". False where nothing is called layers, or its

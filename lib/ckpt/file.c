@@ -1,6 +1,5 @@
 #include "lib/ckpt/ckpt_internal.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -165,6 +164,15 @@ int ckpt_sync_dir(const char *dir, struct s2s_error *err)
     if (fd >= 0)
         close(fd);
     return rc;
+}
+
+DIR *ckpt_open_dir(int at, const char *name)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (fd >= 0 && !dir)
+        close(fd);
+    return dir;
 }
 
 static int remove_entries(int fd, struct s2s_error *err)

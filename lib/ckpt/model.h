@@ -100,8 +100,8 @@ void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);
 char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len);
 int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n);
 
-/* Index of a file, added (and its size taken) when it is new: a linear search from the last one.
- * OPEN when it is not there. */
+/* Index of a file by its name, added (and its size taken) when it is new. NOTFOUND when it is not
+ * there; IO; FORMAT: no plain file, or a link where the format has none. */
 int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err);
 /* A descriptor, opened when needed (few stay open); valid until the next call. */
 int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err);
@@ -147,13 +147,14 @@ struct ckpt_view {
 int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, struct s2s_error *err);
 /* 1: node is a tensor and view describes it (bounds checked against its storage); 0: it is none. */
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
-/* Opens the archive of a span of a file and parses its data.pkl. Gives: *pickle_bytes, zip, pickle.
- */
+/* The archive of a span of a file, with its data.pkl parsed. */
 struct ckpt_archive {
     struct s2s_zip zip;
     struct ckpt_pickle pickle;
-    char *bytes;
+    char *bytes; /* of data.pkl, into which the pickle points */
 };
+/* FORMAT, TRUNCATED; UNSUPPORTED: not of torch.save, of big-endian bytes, or (STRICT) with classes
+ * that are not known. Gives: ckpt_archive_release, only after success. */
 int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_archive_release(struct ckpt_archive *archive);
@@ -202,10 +203,10 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 /* A folder of them, single or with index; `folder` is "" or "llm/". */
 int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
                  struct s2s_error *err);
-/* Files whose boxes are in their headers (torch.distributed.checkpoint with HF storage). */
 /* Files named "model-00002-of-00003.safetensors" must be all there. NOTFOUND names the first that
  * is not. */
 int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err);
+/* Files whose boxes are in their headers (torch.distributed.checkpoint with HF storage). */
 int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /*
@@ -242,10 +243,9 @@ struct ckpt_nemo_texts {
     char *config, *features, *generation; /* config.json, preprocessor_config.json, .. */
     char *tokenizer, *tokenizer_config, *processor;
 };
-/* Out of NeMo's configuration of a model (all; NULL: there is none), for the head of that family
- * of names. UNSUPPORTED: an encoder
- * that Parakeet has not. any: config.json is not
- * wanted, so the encoder may be any. Gives: free all three. */
+/* The first three of texts, out of NeMo's configuration of a model (all; NULL: there is none), for
+ * the head of that family of names. any: config.json is not wanted, so the encoder may be any.
+ * UNSUPPORTED: an encoder that Parakeet has not. Gives: free all three. */
 int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
                      const char *family, bool any, struct s2s_error *err);
 /* config.json of transformers' Parakeet encoder, out of NeMo's section `encoder` (references

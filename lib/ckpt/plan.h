@@ -84,9 +84,9 @@ struct s2s_ckpt_write {
     /* NULL, or whose ranks share the files: all of them make the same calls
      * (lib/ckpt/write/share.h) */
     struct s2s_mesh *mesh;
-    int turn; /* the rank whose turn the first file is (set by lib/ckpt/to_hf.c) */
-    json_t
-        *manifest; /* NULL, or where the files of a folder are noted (lib/ckpt/write/manifest.h) */
+    int turn; /* the rank whose turn the first file is (set by lib/ckpt/write/to_hf.c) */
+    /* NULL, or where the files of a folder are noted (lib/ckpt/write/manifest.h) */
+    json_t *manifest;
 };
 
 /* What of a target lies between these bytes, or a little more: out borrows its name and shape and

@@ -515,3 +515,18 @@ without_index() {
     exits 0 s2s-ckpt convert --to hf "$DATA/hf_sharded" out
     [ ! -e out.s2s-partial ]
 }
+
+@test "hidden files are nobody's weights" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    mkdir only
+    echo x >only/._model.safetensors
+    exits 1 s2s-ckpt ls only
+    says "no checkpoint that is known here"
+    cp -r "$DATA/dcp_hf" boxes
+    for file in boxes/*.safetensors; do
+        echo x >"boxes/._${file##*/}"
+    done
+    s2s-ckpt ls "$DATA/dcp_hf" >want
+    s2s-ckpt ls boxes >got
+    diff want got
+}

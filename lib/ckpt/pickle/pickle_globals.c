@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "lib/ckpt/ckpt_internal.h"
-
 #define DCP "torch.distributed.checkpoint."
 
 /* module, names separated by blanks; "*" is any name */

@@ -1,5 +1,4 @@
 #include "lib/ckpt/pickle/torch_dtype.h"
-#include "lib/ckpt/ckpt_internal.h"
 
 static const struct {
     enum s2s_dtype dtype;

@@ -301,6 +301,22 @@ static bool is_weights(const char *name)
     return dot && (strcmp(dot, ".ckpt") == 0 || strcmp(dot, ".distcp") == 0);
 }
 
+static int add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
+{
+    if (!is_weights(name) && ckpt_is_strange_link(ckpt->dir_fd, name)) {
+        s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", name);
+        return 0;
+    }
+    if (ckpt->n_members >= MAX_MEMBERS)
+        return s2s_error_set(err, S2S_E_FORMAT, "more than %d files", MAX_MEMBERS);
+    struct ckpt_span span = {.file = ckpt_add_file(ckpt, name, err)};
+    if (span.file < 0)
+        return span.file;
+    span.len_bytes = ckpt->files[span.file].len_bytes;
+    add_member(ckpt, name, &span);
+    return 0;
+}
+
 static int walk_folder(struct s2s_ckpt *ckpt, const char *folder, int depth, struct s2s_error *err)
 {
     struct dirent **entries;
@@ -312,16 +328,8 @@ static int walk_folder(struct s2s_ckpt *ckpt, const char *folder, int depth, str
         struct stat st;
         bool own = strcmp(entries[i]->d_name, ".") == 0 || strcmp(entries[i]->d_name, "..") == 0;
         bool found = rc == 0 && !own && fstatat(ckpt->dir_fd, name, &st, 0) == 0;
-        if (found && S_ISREG(st.st_mode) && !is_weights(name) &&
-            ckpt_is_strange_link(ckpt->dir_fd, name)) {
-            s2s_warn("ckpt", "%s: a link to a file elsewhere, left out", name);
-        } else if (found && S_ISREG(st.st_mode) && ckpt->n_members < MAX_MEMBERS) {
-            struct ckpt_span span = {.file = ckpt_add_file(ckpt, name, err)};
-            rc = span.file < 0 ? span.file : 0;
-            if (rc == 0) {
-                span.len_bytes = ckpt->files[span.file].len_bytes;
-                add_member(ckpt, name, &span);
-            }
+        if (found && S_ISREG(st.st_mode)) {
+            rc = add_file(ckpt, name, err);
         } else if (found && S_ISDIR(st.st_mode) && depth < MAX_DEPTH &&
                    fstatat(ckpt->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                    S_ISDIR(st.st_mode)) {

@@ -1,7 +1,6 @@
 /* Which format is it? The first test that holds decides. */
 #include "lib/ckpt/model.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,17 +16,17 @@ static bool has(const struct s2s_ckpt *ckpt, const char *name)
     return faccessat(ckpt->dir_fd, name, F_OK, 0) == 0;
 }
 
-/* the first name of the folder that starts and ends so; gives, NULL when there is none */
+/* A name of the folder that starts and ends so; which one, if there are several, is the file
+ * system's choice. Hidden files are nobody's weights: macOS puts a "._NAME" beside what it copies.
+ * Gives; NULL when there is none. */
 static char *find_name(const struct s2s_ckpt *ckpt, const char *prefix, const char *suffix)
 {
-    int fd = openat(ckpt->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = ckpt_open_dir(ckpt->dir_fd, ".");
     char *found = NULL;
     for (struct dirent *entry; dir && !found && (entry = readdir(dir)) != NULL;) {
         const char *name = entry->d_name;
-        size_t len = strlen(name), suffix_len = strlen(suffix);
-        if (strncmp(name, prefix, strlen(prefix)) == 0 && len > suffix_len &&
-            strcmp(name + len - suffix_len, suffix) == 0)
+        if (name[0] != '.' && s2s_starts_with(name, prefix) && strlen(name) > strlen(suffix) &&
+            s2s_ends_with(name, suffix))
             found = s2s_xstrdup(name);
     }
     if (dir)
@@ -105,8 +104,7 @@ static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *
 /* zarr: a folder a tensor */
 static bool has_zarr(const struct s2s_ckpt *ckpt)
 {
-    int fd = openat(ckpt->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = ckpt_open_dir(ckpt->dir_fd, ".");
     bool found = false;
     for (struct dirent *entry; dir && !found && (entry = readdir(dir)) != NULL;) {
         char *path = s2s_xasprintf("%s/.zarray", entry->d_name);
@@ -134,7 +132,7 @@ static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-/* does any header hold the boxes of torch.distributed.checkpoint? */
+/* Does a header hold the boxes of torch.distributed.checkpoint? All of a folder do, or none. */
 static bool is_dcp_hf(struct s2s_ckpt *ckpt)
 {
     struct s2s_safetensors st;

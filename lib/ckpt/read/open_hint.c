@@ -1,7 +1,6 @@
 /* What somebody who named the wrong file or folder probably meant. */
 #include "lib/ckpt/model.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,19 +39,22 @@ int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struc
     return rc;
 }
 
+static bool is_of_checkpoint(const char *name)
+{
+    if (name[0] == '.')
+        return strcmp(name, ".metadata") == 0;
+    return strcmp(name, "latest_checkpointed_iteration.txt") == 0 ||
+           s2s_starts_with(name, "mp_rank_") || s2s_ends_with(name, ".safetensors") ||
+           s2s_ends_with(name, ".distcp") ||
+           (s2s_starts_with(name, "pytorch_model") && s2s_ends_with(name, ".bin"));
+}
+
 bool ckpt_folder_has_weights(int at, const char *name)
 {
-    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = ckpt_open_dir(at, name);
     bool found = false;
     for (struct dirent *item; dir && !found && (item = readdir(dir)) != NULL;)
-        found = strcmp(item->d_name, ".metadata") == 0 ||
-                strcmp(item->d_name, "latest_checkpointed_iteration.txt") == 0 ||
-                strncmp(item->d_name, "mp_rank_", 8) == 0 ||
-                s2s_ends_with(item->d_name, ".safetensors") ||
-                s2s_ends_with(item->d_name, ".distcp") ||
-                (strncmp(item->d_name, "pytorch_model", 13) == 0 &&
-                 s2s_ends_with(item->d_name, ".bin"));
+        found = is_of_checkpoint(item->d_name);
     if (dir)
         closedir(dir);
     return found;
@@ -82,8 +84,7 @@ static int by_name(const void *a, const void *b)
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 {
     static const char *const files[] = {".pt", ".pth", ".ckpt", ".nemo", ".bin"};
-    int fd = openat(ckpt->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = ckpt_open_dir(ckpt->dir_fd, ".");
     char **names = NULL;
     size_t n = 0, cap = 0;
     struct dirent *item;

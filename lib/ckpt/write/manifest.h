@@ -15,11 +15,13 @@ struct s2s_error;
 
 #define CKPT_MANIFEST "s2s-manifest.json"
 
+/* One more entry of files (an object): digest is XXH3-128 in 32 hex digits. */
 void ckpt_manifest_add(json_t *files, const char *name, int64_t len_bytes, const char *digest);
 /* Writes it into dir. files is borrowed. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
-/* Compares every file that the folder's manifests name. DIGEST, NOTFOUND; *n is how many files were
- * compared. stop: NULL, or set to end early. */
+/* Compares every file that the folder's manifests name; *n is how many were compared, 0 without a
+ * manifest. DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT, UNSUPPORTED: the
+ * manifest itself. */
 int ckpt_manifest_verify(const char *dir, size_t *n, struct s2s_error *err);
 
 #endif

@@ -147,6 +147,18 @@ static const char composites[] =
     "include salm_perception \"\" \"\"\n"
     "part nemotron_h|qwen_moe|gemma2|llama llm. llm.\n"
 
+    /* DuplexS2S: the language model's layers without its "model.", its ends beside it */
+    "family salm_duplex\n"
+    "detect perception.encoder.pre_encode.conv.0.weight embed_tokens.weight lm_head.weight "
+    "llm.layers.{N}.{*}\n"
+    "include salm_perception \"\" \"\"\n"
+    "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
+    "lm_head.weight        llm.lm_head.weight              copy\n"
+    "llm.norm.weight       llm.model.norm.weight           copy\n"
+    "include =decoder_attention llm. llm.model.\n"
+    "include =gated_mlp llm. llm.model.\n"
+    "llm.{*}               llm.model.{*}                   copy\n"
+
     "family salm\n"
     "detect perception.encoder.pre_encode.conv.0.weight embed_tokens.weight llm.{*}\n"
     "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
@@ -163,7 +175,7 @@ static const char composites[] =
 
     "family salm_perception\n"
     "include fastconformer perception.encoder. encoder.\n"
-    "perception.proj.weight   proj.weight   copy [o,a]\n"
+    "perception.proj.weight   proj.weight   copy [o,a] ?projection\n"
     "perception.proj.bias     proj.bias     copy [o] ?\n"
     "drop perception.preprocessor.featurizer.{window,fb}\n"
 

@@ -84,7 +84,13 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                        .config = options->config,
                                        .keep_vocab_padding = options->keep_vocab_padding};
     struct ckpt_map_result result = {.n_unused = 0};
+    json_t *beside = NULL;
+    /* it is read again, and its faults told, where it is taken along */
+    if (!options->config && ckpt_hf_nemo_model(&beside, ckpt, NULL, NULL) < 0)
+        beside = NULL;
+    request.beside = beside;
     int rc = ckpt_map_to_hf(&part->plan, &request, &result, err);
+    json_decref(beside);
     for (size_t i = 0; i < result.n_unused; i++)
         add_unused(out, result.unused[i]);
     free(result.unused);

@@ -47,6 +47,8 @@ void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     move_targets(&llm->plan, &all, "llm.", strlen("llm."));
     move_targets(&proj->plan, &all, "proj.", 0);
     s2s_ckpt_plan_release(&all);
+    if (proj->plan.n_targets == 0) /* an encoder as wide as the language model may have none */
+        out->n_parts--;
 }
 
 /* ---- small files ---- */
@@ -142,12 +144,16 @@ static int64_t placeholder_id(const struct s2s_hf_output *out, const char *tag)
 
 static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
 {
-    const struct s2s_ckpt_plan *proj = &out->parts[2].plan;
+    const struct s2s_ckpt_plan *proj = out->n_parts > 2 ? &out->parts[2].plan : NULL;
     const json_t *tag = json_object_get(model, "audio_locator_tag");
-    json_t *config = json_pack(
-        "{s:s, s:s, s:s, s:{s:I, s:I, s:b}}", "model_type", "salm", "encoder", "encoder", "llm",
-        "llm", "projection", "in", (json_int_t)size_of(proj, "proj.weight", 1), "out",
-        (json_int_t)size_of(proj, "proj.weight", 0), "bias", size_of(proj, "proj.bias", 0) > 0);
+    json_t *config = json_pack("{s:s, s:s, s:s}", "model_type", "salm", "encoder", "encoder", "llm",
+                               "llm");
+    if (proj)
+        json_object_set_new(config, "projection",
+                            json_pack("{s:I, s:I, s:b}", "in",
+                                      (json_int_t)size_of(proj, "proj.weight", 1), "out",
+                                      (json_int_t)size_of(proj, "proj.weight", 0), "bias",
+                                      size_of(proj, "proj.bias", 0) > 0));
     const int64_t id = placeholder_id(out, json_string_value(tag));
     if (json_is_string(tag))
         json_object_set(config, "audio_locator_tag", (json_t *)tag);

@@ -488,6 +488,52 @@ def salm(tmp):
     run("convert", "--strict", "--to", "hf", at, at + "_strict", rc=1)
 
 
+def salm_kin(tmp):
+    """NeMo's models of speech and text that are a little otherwise: an adapter that needs no projection, DuplexS2S with its language model
+    taken apart, a language model whose experts are in one tensor"""
+    speech, text = under("perception.encoder.", parakeet_nemo(parakeet())), llama()
+    no_adapter = {**NEMO, "perception": {**NEMO["perception"], "modality_adapter": {"_target_": "nemo.collections.speechlm2.modules.perception.IdentityConnector"}}}
+    adapter = {**NEMO, "perception": {**NEMO["perception"], "modality_adapter": {**no_adapter["perception"]["modality_adapter"], "d_model": 16}}}
+    tensors = {**speech, **under("llm.", text)}
+    at = os.path.join(tmp, "direct")
+    save_hf(at, tensors, no_adapter)
+    run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
+    same("no projection", read_folder(os.path.join(at + "_hf", "llm")), text)
+    if "projection" in json.load(open(os.path.join(at + "_hf", "config.json"))) or os.path.exists(os.path.join(at + "_hf", "projection.safetensors")):
+        bad.append("a projection out of nothing")
+    run("convert", "-q", "--strict", "--to", "torch_dist", "--map", "salm_automodel", at + "_hf", at + "_nemo")
+    same("no projection, back", read_dist(at + "_nemo"), tensors)
+    torch.save({"state_dict": tensors, "hyper_parameters": {"cfg": no_adapter}}, at + ".ckpt")
+    run("convert", "-q", "--strict", "--to", "hf", at + ".ckpt", at + "_lightning")
+    save_hf(at + "_lost", tensors, adapter)
+    if "proj.weight" not in run("convert", "--to", "hf", at + "_lost", at + "_none", rc=1):
+        bad.append("a projection that the adapter has is not missed")
+    # DuplexS2S
+    inner = {"llm." + k[len("model."):]: v for k, v in text.items() if k.startswith("model.") and "embed" not in k}
+    duplex = {**speech, **under("perception.proj.", {"weight": new(32, 16), "bias": new(32)}), **inner, "embed_tokens.weight": text["model.embed_tokens.weight"],
+              "lm_head.weight": text["lm_head.weight"]}
+    heads = {"audio_head.weight": new(9, 32), "embed_audio_tokens.0.weight": new(9, 32)}
+    at = os.path.join(tmp, "duplex")
+    save_hf(at, {**duplex, **heads}, NEMO)
+    if "unused: audio_head.weight" not in run("convert", "--to", "hf", at, at + "_hf"):
+        bad.append("duplex: its audio head is not listed")
+    same("duplex", read_folder(os.path.join(at + "_hf", "llm")), text)
+    run("convert", "-q", "--strict", "--to", "torch_dist", "--map", "salm_duplex", at + "_hf", at + "_back")
+    same("duplex, back", read_dist(at + "_back"), duplex)
+    save_hf(at + "_lost", {k: v for k, v in duplex.items() if k != "llm.layers.1.mlp.up_proj.weight"}, NEMO)
+    if "layers.1.mlp.up_proj.weight" not in run("convert", "--to", "hf", at + "_lost", at + "_none", rc=1):
+        bad.append("duplex: a lost tensor is not missed")
+    # experts, and Nemotron-H's names in memory
+    hybrid = nemotron_h()
+    memory = {k.replace("backbone.", "model."): v for k, v in hybrid.items() if ".experts." not in k}
+    for kind in ("up_proj", "down_proj"):
+        memory["model.layers.3.mixer.experts." + kind] = torch.stack([hybrid["backbone.layers.3.mixer.experts.%d.%s.weight" % (e, kind)] for e in range(3)])
+    at = os.path.join(tmp, "memory")
+    save_hf(at, {**speech, **under("perception.proj.", {"weight": new(16, 16)}), **under("llm.", memory)}, NEMO)
+    run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
+    same("a hybrid as it is in memory", read_folder(os.path.join(at + "_hf", "llm")), {k.replace("model.", "backbone."): v for k, v in memory.items()})
+
+
 def branches(tmp):
     """what megatron-core saves of a heterogeneous job's two optimizers: kept by reshard and convert --to torch_dist, left out by hf"""
     if not has("megatron.core"):
@@ -588,7 +634,7 @@ def totality(tmp):
 
 
 if __name__ == "__main__":
-    for case in [globals()[name] for name in sys.argv[1:]] or [vlm, towers, omni, salm, branches, totality]:
+    for case in [globals()[name] for name in sys.argv[1:]] or [vlm, towers, omni, salm, salm_kin, branches, totality]:
         with tempfile.TemporaryDirectory() as folder:
             case(folder)
     print("\n".join(bad[:40]) if bad else "%d tensors of models of several parts are as the mappings here say" % proven)

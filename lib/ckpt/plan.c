@@ -74,7 +74,9 @@ static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dt
 {
     return s2s_dtype_size(dtype) < s2s_dtype_size(target->dtype) &&
            (s2s_ends_with(target->name, ".e_score_correction_bias") ||
-            s2s_ends_with(target->name, ".router.expert_bias"));
+            s2s_ends_with(target->name, ".router.expert_bias") ||
+            s2s_ends_with(target->name, ".weight_scale_inv") ||
+            s2s_ends_with(target->name, ".weight_scale"));
 }
 
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)

@@ -53,7 +53,7 @@ struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const cha
                                            const struct s2s_ckpt_tensor *source);
 /* Floating targets (F64 F32 F16 BF16) get this dtype; others stay, and so does the optimizer's
  * state (moments and master weights are of use in their own precision only). A router's bias of
- * experts gets no narrower. */
+ * experts and the scales of quantised weights get no narrower. */
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype);
 /* Sorts by name, numbers by value ("layers.2" before "layers.10"); refuses a name twice, and pieces
  * that do not fill their target or cannot be cast to it. */

@@ -118,3 +118,39 @@ PY
     s2s-ckpt cat mixtral.hf model.layers.0.block_sparse_moe.experts.2.w3.weight >up
     cmp up <(tail -c 80 all)
 }
+
+@test "the hub's cache, adapters, quantised weights and files beside model.safetensors" {
+    mkdir -p models--a--b/blobs models--a--b/refs models--a--b/snapshots/abc adapter fp8
+    write models--a--b/blobs/1 '{"model.norm.weight": (4,)}'
+    echo '{}' >models--a--b/blobs/2
+    ln -s ../../blobs/1 models--a--b/snapshots/abc/model.safetensors
+    ln -s ../../blobs/2 models--a--b/snapshots/abc/config.json
+    exits 1 s2s-ckpt ls models--a--b
+    says "snapshots"
+    printf abc >models--a--b/refs/main
+    exits 0 s2s-ckpt convert -q --to hf models--a--b out
+    exits 0 s2s-ckpt diff models--a--b/snapshots/abc out
+    [ -f out/config.json ]
+    printf ../../.. >models--a--b/refs/main
+    exits 1 s2s-ckpt ls models--a--b
+    says "refs/main names no snapshot"
+    # peft looks for it under this name
+    write adapter/adapter_model.safetensors '{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 4)}'
+    echo '{}' >adapter/adapter_config.json
+    exits 0 s2s-ckpt convert -q --to hf adapter adapted
+    [ -f adapted/adapter_model.safetensors ]
+    [ -f adapted/adapter_config.json ]
+    exits 0 s2s-ckpt diff adapter adapted
+    # numbers without their scales are no weights
+    write fp8/model.safetensors '{"model.embed_tokens.weight": (10, 4), "model.layers.0.mlp.down_proj.weight": (4, 8),
+                                  "model.layers.0.mlp.down_proj.weight_scale_inv": (1, 1)}'
+    exits 1 s2s-ckpt convert --to torch_dist --map llama fp8 megatron
+    says "quantised"
+    says "model.layers.0.mlp.down_proj.weight_scale_inv"
+    exits 0 s2s-ckpt convert -q --to hf --dtype bf16 fp8 kept
+    exits 0 s2s-ckpt ls kept
+    says "$(printf 'model.layers.0.mlp.down_proj.weight_scale_inv\tF32')"
+    cp fp8/model.safetensors fp8/consolidated.safetensors
+    exits 0 s2s-ckpt ls fp8
+    says "consolidated.safetensors: beside model.safetensors, not read"
+}

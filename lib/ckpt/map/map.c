@@ -477,29 +477,6 @@ static bool choose_part(void *ctx, const char *text, const char *family, const c
 
 /* ---- opening ---- */
 
-/* Weights that are the sum of a base and an adapter are no weights of the model yet. */
-static int refuse_adapters(const struct ckpt_map_engine *e, struct s2s_error *err)
-{
-    const char *first = NULL;
-    size_t n = 0;
-    for (size_t i = 0; i < e->n_sources; i++) {
-        const char *name = e->sources[i].name;
-        if (strstr(name, ".lora_A.") || strstr(name, ".lora_B.") ||
-            strstr(name, ".lora_embedding_") || strstr(name, ".lora_magnitude_vector") ||
-            strstr(name, ".base_layer.")) {
-            first = first ? first : e->sources[i].tensor->name;
-            n++;
-        }
-    }
-    if (!n)
-        return 0;
-    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
-                           "%zu tensors are LoRA adapters or lie under them, such as %s", n, first);
-    return s2s_error_hint(err, rc,
-                          "merge them into the weights first (peft's merge_and_unload); --to "
-                          "torch_dist or safetensors without --map keeps them as they are");
-}
-
 /* Megatron's names are alike for Qwen's MoE models and Mixtral. Qwen's have norms of q and k,
  * biases or a shared expert, by which the tables tell them apart; the configuration, the user's or
  * the one that came along, knows better. */
@@ -574,7 +551,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     e->n_sources = list_sources(&e->sources, request->ckpt, &result->n_optimizer);
     int rc = find_map(e, &file, result->family, err);
     if (rc == 0)
-        rc = refuse_adapters(e, err);
+        rc = ckpt_map_refuse(e);
     if (rc == 0 && (rc = ckpt_map_parse(&e->map, file, result->family, choose_part, e, err)) < 0 &&
         file)
         s2s_error_add(err, rc, "%s", request->name);

@@ -40,14 +40,16 @@ struct ckpt_map_engine {
     struct s2s_error *err;
 };
 
-/* Lists the sources and reads the map. NOTFOUND, FORMAT, UNSUPPORTED (adapters). ckpt_map_end also
- * after failure. */
+/* Lists the sources and reads the map. NOTFOUND, FORMAT, UNSUPPORTED (ckpt_map_refuse).
+ * ckpt_map_end also after failure. */
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
                    const struct ckpt_map_request *request, bool to_megatron,
                    struct ckpt_map_result *result, struct s2s_error *err);
 /* Notes the sources that were not used and releases everything. */
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
 
+/* UNSUPPORTED: adapters, or quantised weights (map_refuse.c). */
+int ckpt_map_refuse(const struct ckpt_map_engine *e);
 /* By name, or NULL. */
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */

@@ -233,6 +233,32 @@ static int64_t step_of(const char *path)
     return step && s2s_parse_i64(&n, step + 5, 0, INT64_MAX, NULL) == 0 ? n : -1;
 }
 
+/* models--OWNER--NAME, the cache of Hugging Face's hub: refs/main says which of snapshots/ is meant
+ */
+static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    static const char main_ref[] = "refs/main";
+    char *text;
+    size_t len;
+    if (!has(ckpt, main_ref))
+        return s2s_error_hint(
+            err, s2s_error_set(err, S2S_E_NOTFOUND, "a cache of the hub without %s", main_ref),
+            "name one of the folders in snapshots");
+    int rc = ckpt_slurp(ckpt->dir_fd, main_ref, NAME_MAX, &text, &len, err);
+    if (rc < 0)
+        return rc;
+    while (len && strchr(" \r\n\t", text[len - 1]))
+        text[--len] = 0;
+    if (!ckpt_name_is_plain(text, len))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s names no snapshot", main_ref);
+    if (rc == 0)
+        rc = enter(ckpt, "snapshots", err);
+    if (rc == 0)
+        rc = enter(ckpt, text, err);
+    free(text);
+    return rc;
+}
+
 /* The folders that trainers put around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
  * Automodel), policy/weights/ (NeMo RL). */
 static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
@@ -255,6 +281,8 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
             return 0;
         if (ckpt->iteration < 0)
             ckpt->iteration = step_of(ckpt->path);
+        if (level == 0 && has(ckpt, "snapshots") && has(ckpt, "blobs"))
+            return follow_hub(ckpt, err);
         next = NULL;
         for (size_t i = 0; !next && i < sizeof around / sizeof *around; i++)
             next = leads_down(ckpt, around[i], level > 0) ? around[i] : NULL;
@@ -314,7 +342,7 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         ckpt->format = boxes ? "dcp_hf" : "hf";
         return boxes ? ckpt_read_dcp_hf(ckpt, err) : ckpt_read_hf(ckpt, "", "", err);
     }
-    if (has_like(ckpt, "pytorch_model", ".bin")) {
+    if (has_like(ckpt, "pytorch_model", ".bin") || has(ckpt, "adapter_model.bin")) {
         ckpt->format = "hf_bin";
         return ckpt_read_hf_bin(ckpt, err);
     }

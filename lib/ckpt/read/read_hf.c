@@ -220,9 +220,10 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* files of weights that the index does not name are not read, as the libraries do */
+/* files of weights that the index does not name, or beside model.safetensors, are not read, as the
+ * libraries do */
 static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char *suffix,
-                          char **known, size_t n_known, struct s2s_error *err)
+                          char **known, size_t n_known, const char *why, struct s2s_error *err)
 {
     char **files;
     size_t n;
@@ -231,7 +232,7 @@ static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char 
         qsort(known, n_known, sizeof *known, by_text);
     for (size_t i = 0; i < n; i++)
         if (!n_known || !bsearch(&files[i], known, n_known, sizeof *known, by_text))
-            s2s_warn("ckpt", "%s: not in the index, not read", files[i]);
+            s2s_warn("ckpt", "%s: %s, not read", files[i], why);
     free_list(files, n);
     return rc;
 }
@@ -305,16 +306,19 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     int rc = load_index(ckpt, index, &map, err);
     if (rc == 0 && map.n)
         index_files(&map, folder, &files, &n);
-    else if (rc == 0 && faccessat(ckpt->dir_fd, single, F_OK, 0) == 0)
+    else if (rc == 0 && faccessat(ckpt->dir_fd, single, F_OK, 0) == 0) {
         rc = read_file(ckpt, single, prefix, false, err);
-    else if (rc == 0)
+        if (rc == 0)
+            rc = warn_of_others(ckpt, folder, ".safetensors", &single, 1,
+                                "beside model.safetensors", err);
+    } else if (rc == 0)
         rc = list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
     if (rc == 0 && !map.n)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = read_file(ckpt, files[i], prefix, false, err);
     if (rc == 0 && map.n)
-        rc = warn_of_others(ckpt, folder, ".safetensors", files, n, err);
+        rc = warn_of_others(ckpt, folder, ".safetensors", files, n, "not in the index", err);
     if (rc == 0 && map.n)
         rc = check_index(ckpt, &map, first, folder, prefix, err);
     free_list(files, n);
@@ -330,7 +334,8 @@ static int list_bin(struct s2s_ckpt *ckpt, char ***files, size_t *n, struct s2s_
     size_t kept = 0;
     int rc = list_suffix(ckpt, "", ".bin", files, n, err);
     for (size_t i = 0; i < *n; i++)
-        if (strncmp((*files)[i], "pytorch_model", 13) == 0)
+        if (s2s_starts_with((*files)[i], "pytorch_model") ||
+            strcmp((*files)[i], "adapter_model.bin") == 0)
             (*files)[kept++] = (*files)[i];
         else
             free((*files)[i]);

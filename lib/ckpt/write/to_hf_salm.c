@@ -146,8 +146,8 @@ static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
 {
     const struct s2s_ckpt_plan *proj = out->n_parts > 2 ? &out->parts[2].plan : NULL;
     const json_t *tag = json_object_get(model, "audio_locator_tag");
-    json_t *config = json_pack("{s:s, s:s, s:s}", "model_type", "salm", "encoder", "encoder", "llm",
-                               "llm");
+    json_t *config =
+        json_pack("{s:s, s:s, s:s}", "model_type", "salm", "encoder", "encoder", "llm", "llm");
     if (proj)
         json_object_set_new(config, "projection",
                             json_pack("{s:I, s:I, s:b}", "in",

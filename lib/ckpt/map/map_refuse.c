@@ -1,0 +1,54 @@
+/* Sources whose tensors are not yet the weights that a name map could give other names. */
+#include "lib/base/base.h"
+#include "lib/ckpt/map/map_internal.h"
+
+struct kind {
+    const char *what, *hint;
+    const char *parts[8], *ends[8]; /* of names */
+};
+
+static const struct kind kinds[] = {
+    /* the sum of a base and an adapter */
+    {"LoRA adapters or lie under them",
+     "merge them into the weights first (peft's merge_and_unload); --to torch_dist or safetensors "
+     "without --map keeps them as they are",
+     {".lora_A.", ".lora_B.", ".lora_embedding_", ".lora_magnitude_vector", ".base_layer."},
+     {NULL}},
+    /* numbers of few bits, and what they are to be multiplied by */
+    {"quantised weights' scales or packed numbers",
+     "dequantise them first (transformers: dequantize(), then save_pretrained); without --map they "
+     "are kept as they are",
+     {".quant_state."},
+     {"weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed", ".qweight", ".qzeros",
+      ".absmax", "_proj_scales"}},
+};
+
+static bool is_of(const struct kind *kind, const char *name)
+{
+    for (size_t i = 0; i < 8 && kind->parts[i]; i++)
+        if (strstr(name, kind->parts[i]))
+            return true;
+    for (size_t i = 0; i < 8 && kind->ends[i]; i++)
+        if (s2s_ends_with(name, kind->ends[i]))
+            return true;
+    return false;
+}
+
+int ckpt_map_refuse(const struct ckpt_map_engine *e)
+{
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const char *first = NULL;
+        size_t n = 0;
+        for (size_t i = 0; i < e->n_sources; i++)
+            if (is_of(&kinds[k], e->sources[i].name)) {
+                first = first ? first : e->sources[i].tensor->name;
+                n++;
+            }
+        if (!n)
+            continue;
+        int rc = s2s_error_set(e->err, S2S_E_UNSUPPORTED, "%zu tensors are %s, such as %s", n,
+                               kinds[k].what, first);
+        return s2s_error_hint(e->err, rc, "%s", kinds[k].hint);
+    }
+    return 0;
+}

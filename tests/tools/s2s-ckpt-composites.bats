@@ -284,7 +284,7 @@ YAML
     exits 0 s2s-ckpt diff "$M" named/llm
     [ "$(jq -c '[.model_type, .num_key_value_heads]' named/llm/config.json)" = "$(jq -c '["llama", .num_key_value_heads]' "$M/config.json")" ]
     exits 0 s2s-ckpt convert --to hf "$DATA/mcore015_vlm_tp2" eyes
-    says "no config.json: arguments do not make that of a model of several parts (nemotron_vlm)"
+    says "no config.json: the arguments of a checkpoint do not make that of nemotron_vlm"
     says "nothing says its heads; taken as 2"
 }
 

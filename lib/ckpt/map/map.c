@@ -523,6 +523,8 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
         return s2s_error_hint(err, rc,
                               "--map takes a family (llama, qwen_moe, mixtral, nemotron_h, "
                               "nemotron_vlm, gemma2, radio, salm, ..) or a file");
+    if (strlen(*file) != len)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: no text: byte %zu is 0", name, strlen(*file));
     at = 0;
     return ckpt_map_next_family(*file, &at, family, detect)
                ? 0

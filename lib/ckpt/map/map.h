@@ -119,6 +119,7 @@ struct ckpt_rule {
     int scope;   /* capital letters of a shape mean the same in rules of one scope */
     int section; /* index in sections; -1: holds for the whole model */
     int group;   /* index in stacks: which stack of layers; -1: none */
+    int line;    /* of the user's file; 0: of an included family */
 };
 
 /* Layers are numbered within a stack. */

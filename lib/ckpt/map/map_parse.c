@@ -76,10 +76,12 @@ bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char de
     return found;
 }
 
+#define TRANSFORMS "copy, vocab, qkv, heads, split, concat, mamba, experts, again"
+
 static int find_transform(const char *word)
 {
     static const char *const names[] = {"copy",   "vocab", "qkv",     "heads", "split",
-                                        "concat", "mamba", "experts", "again", "drop"};
+                                        "concat", "mamba", "experts", "again"};
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(word, names[i]) == 0)
             return i;
@@ -91,6 +93,8 @@ struct parser {
     const char *text;
     int depth, n_families; /* of includes: how deep, how many in all */
     int scope, n_scopes;   /* of the shapes' capital letters */
+    int line;              /* of the user's file, while one of its own rules is read; else 0 */
+    bool said_line;        /* the error has its line */
     ckpt_map_choose *choose;
     void *ctx;
     struct s2s_error *err;
@@ -122,16 +126,31 @@ static struct ckpt_rule *add_rule(struct parser *p, char *megatron, char *hf, in
     struct ckpt_map *map = p->map;
     s2s_grow(&map->rules, map->n_rules, &map->cap_rules, sizeof *map->rules);
     struct ckpt_rule *rule = &map->rules[map->n_rules++];
-    *rule =
-        (struct ckpt_rule){.megatron = megatron, .hf = hf, .section = section, .scope = p->scope};
+    *rule = (struct ckpt_rule){
+        .megatron = megatron, .hf = hf, .section = section, .scope = p->scope, .line = p->line};
     rule->group = stack_of(map, megatron);
     return rule;
 }
 
-/* braces in pairs, not nested, no empty hole, at most one list of at most 16 items */
+/* do two items of the list that begins at open say the same? */
+static bool has_twins(const char *open, const char *close)
+{
+    for (const char *a = open + 1; a < close; a += strcspn(a, ",}") + 1)
+        for (const char *b = a + strcspn(a, ",}") + 1; b < close; b += strcspn(b, ",}") + 1) {
+            size_t len = strcspn(a, ",}");
+            if (len == strcspn(b, ",}") && memcmp(a, b, len) == 0)
+                return true;
+        }
+    return false;
+}
+
+/* braces in pairs, not nested, no empty hole, at most one list of at most 16 different items; "?"
+ * stands at the end of a line, not of a name */
 static bool is_pattern(const char *word)
 {
     int lists = 0;
+    if (strchr(word, '?'))
+        return false;
     for (const char *at = strpbrk(word, "{}"); at; at = strpbrk(at, "{}")) {
         const char *close = at + 1 + strcspn(at + 1, "{}");
         size_t len = (size_t)(close - at - 1);
@@ -144,7 +163,7 @@ static bool is_pattern(const char *word)
         if (items == 1 && !(len == 1 && (at[1] == 'N' || at[1] == 'E')) &&
             !(len == 1 && at[1] == '*' && !close[1]))
             return false;
-        if (items > 16)
+        if (items > 16 || has_twins(at, close))
             return false;
         at = close + 1;
     }
@@ -287,35 +306,104 @@ static enum ckpt_absence find_absence(const char *word)
     return CKPT_NEVER_ABSENT;
 }
 
+static int refuse_pattern(struct parser *p, const char *word)
+{
+    return s2s_error_set(
+        p->err, S2S_E_FORMAT,
+        "bad pattern \"%s\": names may hold {N}, {E}, one list such as {q,k,v}, or "
+        "{*} at the end%s",
+        word, strchr(word, '?') ? "; ? is a word of its own behind them" : "");
+}
+
+/* a line that begins with one of these words, and has too few or too many */
+static int refuse_line(struct parser *p, char **words)
+{
+    static const char *const forms[] = {"family NAME",
+                                        "section MEGATRON-NAME",
+                                        "numbered M-PREFIX",
+                                        "drop MEGATRON-NAME",
+                                        "drop_hf HF-NAME",
+                                        "include FAMILY M-PREFIX H-PREFIX",
+                                        "part FAMILY[|FAMILY..] M-PREFIX H-PREFIX [?]"};
+    const char *form = "MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?]";
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        size_t len = strcspn(forms[i], " ");
+        if (strlen(words[0]) == len && memcmp(words[0], forms[i], len) == 0)
+            form = forms[i];
+    }
+    return s2s_error_set(p->err, S2S_E_FORMAT, "expected %s, found \"%s\"", form, words[0]);
+}
+
 /* what stands behind the names: TRANSFORM [SHAPE] [?]; the shape is lent by words */
-static bool read_kind(struct ckpt_rule *kind, char **words, int n)
+static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int n)
 {
     const int transform = n >= 3 ? find_transform(words[2]) : -1;
     *kind = (struct ckpt_rule){.transform = (enum ckpt_transform)transform};
+    if (n < 3)
+        return refuse_line(p, words);
+    if (transform < 0)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is no transform (" TRANSFORMS ")",
+                             words[2]);
     for (int i = 3; i < n; i++) {
-        if (!kind->absence && words[i][0] == '?') {
-            if (!(kind->absence = find_absence(words[i])))
-                return false;
-        } else if (!kind->shape && is_shape(words[i])) {
+        if (!kind->absence && words[i][0] == '?')
+            kind->absence = find_absence(words[i]);
+        else if (!kind->shape && is_shape(words[i]))
             kind->shape = words[i];
-        } else {
-            return false;
-        }
+        else
+            return s2s_error_set(p->err, S2S_E_FORMAT,
+                                 "\"%s\" is neither a shape such as [V,H] nor ?", words[i]);
+        if (words[i][0] == '?' && !kind->absence)
+            return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is neither ? nor ?tied", words[i]);
     }
-    return transform >= 0;
+    return 0;
+}
+
+/* the number that one side has and the other lacks, or NULL: all its tensors would be one */
+static const char *lost_number(const struct ckpt_rule *rule)
+{
+    static const char *const numbers[] = {"{N}", "{E}"};
+    for (size_t i = 0; i < 2; i++) {
+        bool m = strstr(rule->megatron, numbers[i]), h = strstr(rule->hf, numbers[i]);
+        if (m != h && !(i == 1 && h && rule->transform == CKPT_MAP_EXPERTS))
+            return numbers[i];
+    }
+    return NULL;
+}
+
+/* the last rule of the user's own file against the others of it */
+static int check_own(struct parser *p)
+{
+    const struct ckpt_map *map = p->map;
+    const struct ckpt_rule *rule = &map->rules[map->n_rules - 1];
+    const char *lost = lost_number(rule);
+    if (!p->line || rule->transform == CKPT_MAP_AGAIN)
+        return 0;
+    if (lost)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "%s is in %s and not in %s", lost,
+                             strstr(rule->hf, lost) ? rule->hf : rule->megatron,
+                             strstr(rule->hf, lost) ? rule->megatron : rule->hf);
+    if (rule->absence)
+        return 0; /* another form of what the first rule makes, read towards Megatron */
+    for (const struct ckpt_rule *other = map->rules; other < rule; other++) {
+        bool dropped = other->transform == CKPT_MAP_DROP;
+        if (other->line && (dropped || other->section == rule->section) &&
+            other->transform != CKPT_MAP_AGAIN && strcmp(other->megatron, rule->megatron) == 0)
+            return s2s_error_set(p->err, S2S_E_FORMAT, "%s has a rule already, in line %d",
+                                 rule->megatron, other->line);
+    }
+    return 0;
 }
 
 static int parse_rule(struct parser *p, char **words, int n, int section, const char *marker,
                       const struct place *at)
 {
-    for (int i = 0; i < 2 && i < n; i++)
-        if (!is_pattern(words[i]))
-            return s2s_error_set(p->err, S2S_E_FORMAT, "bad pattern \"%s\"", words[i]);
     struct ckpt_rule kind;
-    if (!read_kind(&kind, words, n))
-        return s2s_error_set(p->err, S2S_E_FORMAT,
-                             "expected MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?..], found \"%s\"",
-                             words[0]);
+    int rc = read_kind(p, &kind, words, n);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < 2; i++)
+        if (!is_pattern(words[i]))
+            return refuse_pattern(p, words[i]);
     if (at->mirror && kind.transform == CKPT_MAP_AGAIN)
         return 0;
     if (at->mirror) {
@@ -332,9 +420,10 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     if (!lists_fit(rule))
         return s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s", words[0],
                              words[1], words[2]);
-    return shape_fits(rule) ? 0
-                            : s2s_error_set(p->err, S2S_E_FORMAT, "shapes %s do not fit %s",
-                                            rule->shape, words[1]);
+    if (!shape_fits(rule))
+        return s2s_error_set(p->err, S2S_E_FORMAT, "shapes %s do not fit %s", rule->shape,
+                             words[1]);
+    return check_own(p);
 }
 
 static int parse_family(struct parser *p, const char *family, const struct place *at);
@@ -428,9 +517,8 @@ static int parse_line(struct parser *p, char **words, int n, int *section, char 
             p, words[1], unquote(words[2]), unquote(words[3]), at);
     if (strcmp(words[0], "part") == 0 && (n == 4 || n == 5))
         return include_part(p, words, n, at);
-    for (int i = 1; i < n && i < 2; i++)
-        if (!is_pattern(words[i]))
-            return s2s_error_set(p->err, S2S_E_FORMAT, "bad pattern \"%s\"", words[i]);
+    if (n == 2 && !is_pattern(words[1]))
+        return refuse_pattern(p, words[1]);
     if (strcmp(words[0], "section") == 0 && n == 2) {
         add_section(p, words[1], section, marker, at);
         return 0;
@@ -456,24 +544,31 @@ static int parse_text(struct parser *p, const char *text, const char *family,
                       const struct place *at, bool *found)
 {
     char *line, *words[MAX_WORDS], *marker = NULL;
-    bool inside = false;
+    bool inside = false, begun = false; /* a line family has been there */
     int section = -1, rc = 0, line_no = 0;
     for (size_t next = 0; rc == 0 && text[next];) {
         line_no++;
-        if (!inside && !begins_with(text + next, "family")) {
+        const bool own = text == p->text;
+        if (!inside && !begins_with(text + next, "family") && (!own || begun)) {
             skip_line(text, &next);
             continue;
         }
         line = next_line(text, &next);
         int n = split_words(line, words);
+        p->line = own && p->depth == 1 ? line_no : 0;
         if (n == 2 && strcmp(words[0], "family") == 0) {
             inside = strcmp(words[1], family) == 0;
             *found |= inside;
+            begun = true;
         } else if (inside) {
             rc = parse_line(p, words, n, &section, &marker, at);
-            if (rc < 0 && p->depth == 1)
-                s2s_error_add(p->err, rc, "line %d", line_no);
+        } else if (n > 0 && own && !begun) {
+            rc = s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" before the first line family NAME",
+                               words[0]);
         }
+        if (rc < 0 && own && !p->said_line)
+            s2s_error_add(p->err, rc, "line %d", line_no);
+        p->said_line |= rc < 0 && own;
         free(line);
     }
     free(marker);
@@ -532,115 +627,4 @@ void ckpt_map_release(struct ckpt_map *map)
     free(map->rules);
     free(map->sections);
     *map = (struct ckpt_map){.n_rules = 0};
-}
-
-/* ---- patterns ---- */
-
-int ckpt_map_items(const char *pattern)
-{
-    for (const char *open = strchr(pattern, '{'); open; open = strchr(open + 1, '{')) {
-        const char *close = strchr(open, '}');
-        int n = 1;
-        for (const char *at = open; close && at < close; at++)
-            n += *at == ',';
-        if (n > 1)
-            return n;
-    }
-    return 0;
-}
-
-bool ckpt_map_is_open(const char *pattern)
-{
-    size_t len = strlen(pattern);
-    return len >= 3 && strcmp(pattern + len - 3, "{*}") == 0;
-}
-
-/* layers and experts are gone through one by one, up to the highest: no name makes that millions */
-static bool take_number(const char **name, int64_t *value)
-{
-    size_t n = strspn(*name, "0123456789");
-    char text[20];
-    if (n == 0 || n > 4)
-        return false;
-    snprintf(text, sizeof text, "%.*s", (int)n, *name);
-    *name += n;
-    return s2s_parse_i64(value, text, 0, INT64_MAX, NULL) == 0;
-}
-
-static bool match_from(const char *pattern, const char *name, struct ckpt_match *match);
-
-/* tries each item of the list that begins at pattern */
-static bool match_list(const char *pattern, const char *name, struct ckpt_match *match)
-{
-    const char *close = strchr(pattern, '}'), *item = pattern + 1;
-    for (int i = 0; item < close; i++) {
-        size_t len = strcspn(item, ",}");
-        struct ckpt_match tried = *match;
-        tried.item = i;
-        if (strncmp(item, name, len) == 0 && match_from(close + 1, name + len, &tried)) {
-            *match = tried;
-            return true;
-        }
-        item += len + 1;
-    }
-    return false;
-}
-
-static bool match_from(const char *pattern, const char *name, struct ckpt_match *match)
-{
-    while (*pattern) {
-        if (*pattern != '.' && *pattern != '{') {
-            if (*pattern++ != *name++)
-                return false;
-        } else if (strncmp(pattern, ".{N}", 4) == 0 &&
-                   !(name[0] == '.' && isdigit((unsigned char)name[1]))) {
-            match->stacked = true;
-            pattern += 4;
-        } else if (strncmp(pattern, "{N}", 3) == 0 || strncmp(pattern, "{E}", 3) == 0) {
-            if (!take_number(&name, pattern[1] == 'N' ? &match->layer : &match->expert))
-                return false;
-            pattern += 3;
-        } else if (strcmp(pattern, "{*}") == 0) {
-            match->rest = name;
-            return *name;
-        } else if (*pattern == '{') {
-            return match_list(pattern, name, match);
-        } else if (*pattern++ != *name++) {
-            return false;
-        }
-    }
-    return !*name;
-}
-
-bool ckpt_map_match(const char *pattern, const char *name, struct ckpt_match *match)
-{
-    *match = (struct ckpt_match){.layer = -1, .expert = -1, .item = -1};
-    return match_from(pattern, name, match);
-}
-
-char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match)
-{
-    struct s2s_buf out = S2S_BUF_INIT;
-    while (*pattern) {
-        if (strncmp(pattern, ".{N}", 4) == 0 && match->stacked && match->layer < 0) {
-            pattern += 4;
-        } else if (strncmp(pattern, "{N}", 3) == 0 || strncmp(pattern, "{E}", 3) == 0) {
-            s2s_buf_printf(&out, "%lld",
-                           (long long)(pattern[1] == 'N' ? match->layer : match->expert));
-            pattern += 3;
-        } else if (strcmp(pattern, "{*}") == 0) {
-            s2s_buf_puts(&out, match->rest ? match->rest : "");
-            pattern += 3;
-        } else if (*pattern == '{') {
-            const char *item = pattern + 1;
-            for (int i = 0; i < match->item; i++)
-                item += strcspn(item, ",}") + 1;
-            s2s_buf_add(&out, item, strcspn(item, ",}"));
-            pattern = strchr(pattern, '}') + 1;
-        } else {
-            s2s_buf_putc(&out, *pattern++);
-        }
-    }
-    s2s_buf_putc(&out, 0);
-    return out.data;
 }

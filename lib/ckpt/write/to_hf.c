@@ -152,7 +152,10 @@ static int seal_parts(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, en
         n += out->parts[i].plan.n_targets;
     }
     if (rc == 0 && n == 0)
-        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s holds no weights", ckpt->path);
+        rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                           *out->family ? "%s holds no weights that %s names"
+                                        : "%s holds no weights",
+                           ckpt->path, out->family);
     return rc;
 }
 

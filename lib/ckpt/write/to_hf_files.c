@@ -177,8 +177,8 @@ static void add_config_of_args(struct s2s_hf_output *out, const struct s2s_ckpt 
         ckpt_side_add_text(&out->files, "config.json", config);
     else if (wanted && !ckpt_args_config_knows(out->family))
         s2s_warn("ckpt",
-                 "no config.json: arguments do not make that of a model of several parts "
-                 "(%s); --config takes one",
+                 "no config.json: the arguments of a checkpoint do not make that of %s; --config "
+                 "takes one",
                  out->family);
     free(config);
 }

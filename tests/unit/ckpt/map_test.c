@@ -155,6 +155,20 @@ static void bad_tables_name_the_line(void **state)
         {"family a\nx.{*} z.{*} vocab\n", "do not fit"},
         {"family a\npart b x. y. !\n", "expected"},
         {"family a\ninclude llama x.{*} y.\n", "bad prefix"},
+        {"family a\nx y nonsense\n", "\"nonsense\" is no transform (copy, "},
+        {"family a\nx y copy [H\n", "line 2: \"[H\" is neither a shape"},
+        {"family a\nx y copy [H] ? z\n", "line 2: \"z\" is neither a shape"},
+        {"family a\nx y copy ?perhaps\n", "\"?perhaps\" is neither ? nor"},
+        {"family a\nx? y copy\n", "? is a word of its own"},
+        {"family a\nx y.{q,k,q} split\n", "bad pattern"},
+        {"family a\ndrop\n", "expected drop MEGATRON-NAME"},
+        {"family a\ninclude llama\n", "expected include FAMILY M-PREFIX H-PREFIX"},
+        {"family a\nx.{N} y copy\n", "line 2: {N} is in x.{N} and not in y"},
+        {"family a\nx y.{E} copy\n", "line 2: {E} is in y.{E} and not in x"},
+        {"family a\nx y copy\n\nx z copy\n", "line 4: x has a rule already, in line 2"},
+        {"family a\ndrop x\nx z copy\n", "line 3: x has a rule already, in line 2"},
+        {"# mine\nx y copy\nfamily a\n", "line 2: \"x\" before the first line family NAME"},
+        {"family a\ninclude b \"\" \"\"\nfamily b\nx y\n", "line 4: expected MEGATRON-NAME"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct ckpt_map map;

@@ -120,6 +120,39 @@ static void known_calls_become_data(void **state)
     SHOWS("ctorch\nbfloat16\n.", "\"torch.bfloat16\"");
 }
 
+static void rarer_opcodes_give_what_pickle_gives(void **state)
+{
+    SHOWS("K\x07p0\n0g0\n.", "7");
+    SHOWS("K\x07"
+          "2\x86.",
+          "[7,7]");
+    SHOWS("\x80\x04(K\x01K\x02\x91.", "[1,2]");
+    SHOWS("cargparse\nNamespace\n)}\x8c\x01"
+          "aK\x01s\x92.",
+          "{\"a\":1}");
+    SHOWS("B\x02\0\0\0hi.", "\"(2 bytes)\"");
+    SHOWS("\x8e\x02\0\0\0\0\0\0\0hi.", "\"(2 bytes)\"");
+    SHOWS("\x96\x02\0\0\0\0\0\0\0hi.", "\"(2 bytes)\"");
+    SHOWS("G\x7f\xf0\0\0\0\0\0\0.", "\"inf\"");
+    SHOWS("G\xff\xf0\0\0\0\0\0\0.", "\"-inf\"");
+    SHOWS("G\x7f\xf8\0\0\0\0\0\0.", "\"nan\"");
+    SHOWS_OPEN("cmymodule\nList\n)R(K\x01"
+               "e.",
+               "{\"class\":\"mymodule.List\",\"contents\":[1]}");
+    SHOWS_OPEN("cmymodule\nDict\n)RK\x01K\x02s.",
+               "{\"class\":\"mymodule.Dict\",\"contents\":{\"1\":2}}");
+    SHOWS("ccollections\ndefaultdict\n(c__builtin__\nlist\n}\x8c\x01"
+          "aK\x01stR.",
+          "{\"a\":1}");
+    SHOWS("c__builtin__\nbytes\n(X\x02\0\0\0\xc3\xa9X\x06\0\0\0latin1tR.", "\"(1 bytes)\"");
+    SHOWS("cbuiltins\nbytearray\nC\x02hi\x85R.", "\"(2 bytes)\"");
+    SHOWS("cbuiltins\nbytes\nK\x05\x85R.", "{\"args\":[5],\"class\":\"builtins.bytes\"}");
+    SHOWS("cbuiltins\nint\nK\x05\x85R.", "{\"args\":[5],\"class\":\"builtins.int\"}");
+    SHOWS("ctorch._tensor\n_rebuild_from_type_v2\n(ccollections\nOrderedDict\n"
+          "ctorch.nn.parameter\nParameter\n)}tR.",
+          "{}");
+}
+
 /* scalar(dtype of two letters and a byte order, bytes) */
 #define NUMPY(code, order, bytes) \
     "cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x02\0\0\0" code \
@@ -230,6 +263,46 @@ static void damaged_pickles_name_opcode_and_byte(void **state)
             "too few values");
 }
 
+static void wrong_values_name_what_is_wrong(void **state)
+{
+    REFUSES("}K\x01K\x02u.", "no mark");
+    REFUSES("}(K\x01u.", "odd number");
+    REFUSES("1.", "no mark");
+    REFUSES("s.", "too few values");
+    REFUSES("q\0.", "too few values");
+    REFUSES("2.", "too few values");
+    REFUSES("Q.", "too few values");
+    REFUSES("b.", "too few values");
+    REFUSES("\x93.", "too few values");
+    REFUSES("(.", "end with more or less than one value");
+    REFUSES("K\x01(.", "end with more or less than one value");
+    REFUSES("K\x07p0x\n.", "bad memo index");
+    REFUSES("\x80\x04\x95\xff\0\0\0\0\0\0\0N.", "frame longer than the pickle");
+    REFUSES("K\x01K\x02\x93.", "class whose name is no text");
+    REFUSES("c_codecs\nencode\nK\x01\x85R.", "encode of what is no text");
+    REFUSES("c_codecs\nencode\nX\x02\0\0\0\xc4\x80\x85R.", "bytes above 255");
+    REFUSES("c__builtin__\nset\nK\x01\x85R.", "container made of something else");
+    REFUSES("ccollections\nOrderedDict\n]K\x01"
+            "a\x85R.",
+            "dict made of what are no pairs");
+    REFUSES("ctorch\nSize\n]R.", "call whose arguments are no tuple");
+    REFUSES("K\x01Nb.", "state for something that is no object");
+    REFUSES("cargparse\nNamespace\n)\x81}b}b.", "state of an object set twice");
+    REFUSES("Fx\n.", "not a number");
+    REFUSES("Ix\n.", "not an integer of 64 bits");
+    REFUSES("L1111111111222222222233333333334444444444555555555566666666667777L\n.",
+            "number of more than 63 digits");
+    REFUSES("V\\ud800\n.", "bad \\u escape");
+    REFUSES("V\\u12\n.", "bad \\u escape");
+    REFUSES("Sabc\n.", "string without quotes");
+    REFUSES("S'a\\q'\n.", "bad escape");
+    REFUSES("S'a\\'\n.", "bad escape");
+    REFUSES("J\x01.", "ends inside opcode 0x4a at byte 0 of 3");
+    REFUSES("G\0.", "ends inside opcode 0x47");
+    REFUSES("I12", "ends inside opcode 0x49");
+    REFUSES("\x8a\x02\x01", "ends inside opcode 0x8a");
+}
+
 static void nesting_does_not_recurse(void **state)
 {
     enum { DEPTH = 200000 };
@@ -253,11 +326,13 @@ int main(void)
         cmocka_unit_test(plain_values_of_all_protocols),
         cmocka_unit_test(containers_and_memo),
         cmocka_unit_test(known_calls_become_data),
+        cmocka_unit_test(rarer_opcodes_give_what_pickle_gives),
         cmocka_unit_test(numbers_of_numpy_are_numbers),
         cmocka_unit_test(unknown_classes_are_refused_or_opaque),
         cmocka_unit_test(hostile_classes_are_always_refused),
         cmocka_unit_test(getattr_is_a_name_and_nothing_else),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
+        cmocka_unit_test(wrong_values_name_what_is_wrong),
         cmocka_unit_test(nesting_does_not_recurse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

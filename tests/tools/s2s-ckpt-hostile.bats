@@ -22,7 +22,7 @@ load common
             [ ! -e ran ]
         done
     done <cases/cases.tsv
-    [ "$n" -ge 170 ]
+    [ "$n" -ge 220 ]
     no_litter . cases
 }
 
@@ -39,7 +39,7 @@ load common
             [ ! -e out.s2s-partial ]
         done
     done <cases/models.tsv
-    [ "$n" -ge 3 ]
+    [ "$n" -ge 18 ]
 }
 
 @test "byte objects and a common state that lie do not travel on" {

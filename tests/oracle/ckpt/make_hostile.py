@@ -204,6 +204,53 @@ torch("legacy_unknown_key", legacy(state(rebuild()), keys=b"\x80\x02]" + text("9
 torch("legacy_twice", legacy(state(rebuild()), keys=b"\x80\x02](" + text("0") * 2 + b"e.", data=(struct.pack("<q", 4) + b"\0" * 16) * 2), "twice")
 torch("doubles_in_sets", zipped(b"\x80\x02c__builtin__\nset\n](Nq\0e\x85R" + b"".join(b"q" + bytes([i + 1]) + b"0csome\nThing\n(h" + bytes([i + 1]) + b"h" + bytes([i + 1]) + b"tR" for i in range(60)) + b"."), "repeat")
 torch("legacy_short", legacy(state(rebuild()), data=struct.pack("<q", 2) + b"\0" * 8), "its tensor says")
+torch("legacy_ends", legacy(state(rebuild()), data=b"\0" * 3), "ends before storage")
+torch("legacy_keys", legacy(state(rebuild()), keys=b"\x80\x02}."), "no list of storages")
+
+# ---- tensors that are not what they are called ----
+
+
+def rebuild3(dtype, storage=b"ctorch.storage\nUntypedStorage\n", function=b"_rebuild_tensor_v3"):
+    persid = b"(" + text("storage") + storage + text("0") + text("cpu") + b"K\x10tQ"
+    return b"ctorch._utils\n" + function + b"\n(" + persid + b"K\0K\4\x85K\1\x85\x89ccollections\nOrderedDict\n)R" + dtype + b"tR"
+
+
+torch("dtype_of_tomorrow", zipped(state(rebuild3(b"ctorch\nfloat4_e2m1fn_x2\n")), floats), "dtype float4_e2m1fn_x2 is not read")
+torch("dtype_is_none", zipped(state(rebuild3(b"N")), floats), "it names no dtype")
+torch("dtype_is_absent", zipped(state(rebuild3(b"")), floats), "too few arguments")
+torch("dtype_of_another", zipped(state(rebuild3(b"ctorch\nint32\n", b"ctorch\nFloatStorage\n")), floats), "disagree")
+torch("dtype_of_bytes", zipped(state(rebuild3(b"", function=b"_rebuild_tensor_v2")), floats), "its storage has no dtype")
+torch("storage_quantized", zipped(state(rebuild(storage="QInt8Storage")), floats), "storage class QInt8Storage is not read")
+torch("storage_of_storage", zipped(state(rebuild()).replace(b"J\4\0\0\0tQ", b"J\4\0\0\0(" + text("0") + b"K\0K\4ttQ"), floats), "a view of another")
+torch("storage_absurd", zipped(state(rebuild()).replace(b"J\4\0\0\0tQ", b"\x8a\x08" + struct.pack("<q", 1 << 62) + b"tQ"), floats), "absurd size")
+torch("byte_order", zipped(state(rebuild()), floats + [("archive/byteorder", b"big")]), 'byte order "big"')
+torch("behind_pickle", zipped(state(rebuild()) + b"x", floats), "1 bytes behind the pickle's end")
+torch("program", zipped(state(rebuild()), floats + [("archive/constants.pkl", b"\x80\x02).")]), "it holds a program")
+torch("few_bytes", b"PK\3\4" + b"\0" * 6, "10 bytes are too few")
+torch("key_is_a_list", zipped(b"\x80\x02}]Ns."), "dict key at byte")
+torch("key_holds_a_list", zipped(b"\x80\x02}]\x85Ns."), "dict key at byte")
+put("mp_list/mp_rank_00/model_optim_rng.pt", zipped(b"\x80\x02]."), "a Megatron rank file is a dict")
+cases[-1] = ("mp_list", cases[-1][1])
+
+# ---- boxes in the headers of safetensors ----
+
+
+def boxes(name, info, says, index=None):
+    info = info if isinstance(info, str) else json.dumps(info)
+    put("box_%s/model-00001-of-00001.safetensors" % name, st({"__metadata__": {"DCP_SHARDING_INFO": info}, "a": tensor()}), says)
+    if index:
+        put("box_%s/model.safetensors.index.json" % name, json.dumps({"weight_map": index}).encode(), says)
+        cases.pop()
+    cases[-1] = ("box_" + name, says)
+
+
+boxes("not_json", "{", "DCP_SHARDING_INFO is not JSON")
+boxes("other_rank", {"a": {"saved_offsets": [0, 0]}}, "saved_offsets of another rank")
+boxes("negative", {"a": {"saved_offsets": [-4]}}, "bad saved_offsets")
+boxes("fraction", {"a": {"saved_offsets": [0.5]}}, "bad saved_offsets")
+boxes("hole", {"a": {"saved_offsets": [4]}}, "missing")
+boxes("lacks_file", {}, "y.safetensors is missing", {"a": "model-00001-of-00001.safetensors", "b": "y.safetensors"})
+boxes("lacks_tensor", {}, "it is not", {"b": "model-00001-of-00001.safetensors"})
 
 # ---- distributed checkpoints ----
 
@@ -344,6 +391,22 @@ dcp("item_class", [one], [here], "not known here", zipped(b"\x80\x02cfoo\nbar\n)
 dcp("behind", [one], [here], "behind")
 with open(os.path.join(out, "dcp_behind/.metadata"), "ab") as f:
     f.write(b"x")
+octets = glob(M, "BytesStorageMetadata") + b")\x81"
+dcp("object_twice", [one, ("o", octets)], [here, place("o", None, 0, n), place("o", None, 0, n)], "stored twice")
+dcp("object_named_twice", [one, ("o", octets), ("o", octets)], [here, place("o", None, 0, n)], "object o is there twice")
+dcp("object_nowhere", [one, ("o", octets)], [here], "o: in no file")
+dcp("entry_is_text", [("w", text("x"))], [here], "neither tensor nor byte object")
+dcp("chunks_are_none", [("w", stored([4], []).replace(b"](e", b"N"))], [here], "without a list of chunks")
+dcp("scalar_twice", [("w", stored([], [chunk([], []), chunk([], [])]))], [place("w", [], 0, n)], "a scalar stored 2 times")
+dcp("name_with_nul", [("w\0x", stored([4], [chunk([0], [4])]))], [here], "not UTF-8 text")
+dcp("place_is_none", [one], [(here[0], b"N")], "storage without file, offset or length")
+dcp("place_without_name", [one], [(obj(M, "MetadataIndex", index=b"N"), here[1])], "storage without a name")
+dcp("impossible_grid", [("w", stored([2, 1, 6], [chunk([0, 0, 0], [2, 1, 6])]))], [place("w", [0, 0, 0], 0, n)], "an impossible grid",
+    mcore_data=dct([(text("w"), dct([(text("nd_reformulated_orig_global_shape"), b"(" + number(3) + number(4) + b"t")]))]))
+for name, root, says in (("root_is_a_dict", b"}", "not the Metadata"), ("no_names", obj(M, "Metadata", storage_data=b"}"), "no dict state_dict_metadata"),
+                         ("no_places", obj(M, "Metadata", state_dict_metadata=b"}"), "no dict storage_data")):
+    put("dcp_%s/.metadata" % name, b"\x80\x02" + root + b".", says)
+    cases[-1] = ("dcp_" + name, says)
 # thousands of tensors in one item, which is long to read
 slow = zipped(b"\x80\x02" + b"N0" * 500000 + rebuild() + b".", floats)
 dcp("one_item", [("w%d" % i, stored([4], [chunk([0], [4])])) for i in range(4000)],
@@ -398,6 +461,41 @@ models = []
 megatron("layers_on_an_axis", [empty("decoder.layers.self_attention.linear_proj.weight", [1 << 40, 0, 4])], "layers", [("decoder.layers.self_attention.linear_proj.weight", 3)])
 megatron("far_layer", [empty("decoder.layers.9999.self_attention.linear_proj.weight", [0, 4])], "absent", [("decoder.layers.9999.self_attention.linear_proj.weight", 2)])
 megatron("many_layers", [], "absent", common=b"\x80\x02}" + text("args") + b"cargparse\nNamespace\n)\x81}" + text("num_layers") + number(1 << 29) + b"sbs.")
+
+
+def rank_folders(name, folders, says):
+    """Megatron's rank folders that are no model: {folder: ({tensor: shape}, {argument: number})}. All tensors are views of one number."""
+    def pack(dims):
+        return b"(" + b"".join(number(d) for d in dims) + b"t"
+    for folder, (tensors, args) in folders.items():
+        model = b"}(" + b"".join(text(k) + rebuild(size=pack(dims), stride=pack([0] * len(dims)), storage=dtype) for k, dims, dtype in (v if len(v) == 3 else v + ("FloatStorage",) for v in tensors)) + b"u"
+        named = b"cargparse\nNamespace\n)\x81}(" + b"".join(text(k) + (number(v) if isinstance(v, int) and not isinstance(v, bool) else b"\x88") for k, v in args.items()) + b"ub"
+        put("ranks_%s/%s/model_optim_rng.pt" % (name, folder), zipped(b"\x80\x02}(" + text("model") + model + text("args") + named + b"u.", floats), says)
+        cases.pop()
+    models.append(("ranks_" + name, says))
+
+
+def rank(name, tensors, says, **args):
+    rank_folders(name, {"mp_rank_00": (tensors, args)}, says)
+
+
+L = "decoder.layers.0."
+rank("no_fc2", [(L + "mlp.linear_fc1.weight", [4, 2])], "its MLP has no linear_fc2 that fits")
+rank("fc1_and_fc2", [(L + "mlp.linear_fc1.weight", [6, 2]), (L + "mlp.linear_fc2.weight", [2, 4])], "6 rows, its linear_fc2 has 4 columns")
+rank("column", [(L + "self_attention.linear_proj.weight", [4])], "cannot be cut by columns")
+rank("row", [("embedding.word_embeddings.weight", [])], "cannot be cut by rows")
+rank("mixer_alone", [(L + "mixer.in_proj.weight", [8, 2])], "no out_proj, conv1d and A_log that fit")
+rank("mixer_rows", [(L + "mixer.in_proj.weight", [8, 2]), (L + "mixer.out_proj.weight", [2, 2]), (L + "mixer.conv1d.weight", [4, 1, 4]), (L + "mixer.A_log", [1])],
+     "is none of the Mamba layer's other tensors")
+rank("experts_said", [(L + "mlp.experts.local_experts.0.linear_fc2.weight", [2, 4])], "the saved arguments say num_experts 4, the rank folders have 1", num_experts=4)
+rank("experts_extended", [(L + "mlp.experts.local_experts.0.linear_fc2.weight", [2, 4])], "moe_extended_tp", moe_extended_tp=True)
+rank("expert_far", [(L + "mlp.experts.local_experts.99999.linear_fc2.weight", [2, 4])], "absurd expert")
+rank("expert_flat", [(L + "mlp.experts.local_experts.0.linear_fc2.weight", [4])], "is none of an expert")
+rank("packed_odd", [(L + "mlp.experts.weight1", [2, 5]), (L + "mlp.experts.weight2", [4, 2])], "does not divide into the rank's experts", num_experts=2)
+rank("packed_alone", [(L + "mlp.experts.weight1", [2, 4])], "does not divide into the rank's experts", num_experts=2)
+rank_folders("other_folder", {"mp_rank_00": ([("x", [4])], {}), "mp_rank_0x": ([("x", [4])], {})}, "no folder of a Megatron rank")
+rank_folders("other_shape", {"mp_rank_00": ([("x", [4])], {}), "mp_rank_01": ([("x", [2])], {})}, "have other shapes or dtypes")
+rank_folders("other_dtype", {"mp_rank_00": ([("x", [4])], {}), "mp_rank_01": ([("x", [4], "IntStorage")], {})}, "have other shapes or dtypes")
 with open(os.path.join(out, "models.tsv"), "w", encoding="utf-8") as f:
     for name, says in models:
         f.write("%s\t%s\n" % (name, says))

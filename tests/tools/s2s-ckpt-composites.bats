@@ -409,6 +409,20 @@ a b copy $wrong" >mine.map
     done
 }
 
+@test "an axis of more layers or experts than any model has is refused at once, not gone through" {
+    write_lib
+    echo '{"vision_config": {"num_attention_heads": 2}}' >config.json
+    python3 -c "
+import st
+st.write('layers.safetensors', {'decoder.layers.self_attention.linear_qkv.layer_norm_weight': (10001, 1), 'decoder.layers.self_attention.linear_qkv.weight': (1, 6, 1)})
+st.write('experts.safetensors', {'decoder.layers.0.mlp.experts.experts.linear_fc1.weight': (10001, 1, 1), 'decoder.layers.0.mlp.router.weight': (1, 1)})"
+    exits 1 s2s-ckpt convert --to hf --map radio --config config.json layers.safetensors out
+    says "linear_qkv.layer_norm_weight: 10001 layers: more than 10000"
+    exits 1 s2s-ckpt convert --to hf --map qwen_moe experts.safetensors out
+    says "linear_fc1.weight: 10001 experts: more than 10000"
+    [ ! -e out ]
+}
+
 @test "a configuration that is not this model's is noticed: heads, vocabulary, layers, an output matrix that is no copy" {
     M=$ROOT/tests/oracle/models/llama_gqa_untied
     write_lib

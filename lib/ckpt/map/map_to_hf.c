@@ -254,10 +254,16 @@ static int check_axes(const struct ckpt_map_engine *e, const struct ckpt_rule *r
     enum { MOST = 1 << 20 };
     const int n = stacked + (rule->transform == CKPT_MAP_EXPERTS);
     int64_t tensors = 1;
-    for (int d = 0; d < n && d < t->n_dims; d++)
+    for (int d = 0; d < n && d < t->n_dims; d++) {
+        /* no name says a higher number; what layers lack is gone through one by one */
+        if (t->shape[d] > CKPT_MAX_LAYERS)
+            return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld %s: more than %d", t->name,
+                                 (long long)t->shape[d], d || !stacked ? "experts" : "layers",
+                                 CKPT_MAX_LAYERS);
         if (__builtin_mul_overflow(tensors, t->shape[d], &tensors) || tensors > MOST)
             return s2s_error_set(e->err, S2S_E_SHAPE, "%s: more than %d layers and experts",
                                  t->name, MOST);
+    }
     return 0;
 }
 

@@ -58,3 +58,19 @@ load common
     done <cases/objects.tsv
     [ "$n" -ge 6 ]
 }
+
+@test "what is odd and whole is read" {
+    python3 "$ROOT/tests/oracle/ckpt/make_hostile.py" cases
+    n=0
+    while IFS=$'\t' read -r name says; do
+        n=$((n + 1))
+        exits 0 s2s-ckpt verify -q "cases/$name"
+        exits 0 s2s-ckpt ls "cases/$name"
+        output=${output//$'\t'/ }
+        says "$says"
+        rm -f out.safetensors
+        exits 0 s2s-ckpt convert -q --to safetensors "cases/$name" out.safetensors
+        exits 0 s2s-ckpt diff "cases/$name" out.safetensors
+    done <cases/good.tsv
+    [ "$n" -ge 12 ]
+}

@@ -500,6 +500,54 @@ with open(os.path.join(out, "models.tsv"), "w", encoding="utf-8") as f:
     for name, says in models:
         f.write("%s\t%s\n" % (name, says))
 
+# ---- odd and whole: what ls must say of it ----
+good = []
+
+
+def whole_torch(name, pickle, says, members=(("archive/data/0", struct.pack("<4f", 1, 2, 3, 4)),)):
+    torch(name, zipped(b"\x80\x02" + pickle + b".", members), says)
+    good.append(cases.pop())
+
+
+whole_torch("one_tensor", rebuild(), "tensor\tF32\t[4]\t16")
+whole_torch("namespace", b"cargparse\nNamespace\n)\x81}" + text("w") + rebuild() + b"sb", "w\tF32\t[4]\t16")
+whole_torch("dtypes_as_keys", b"}" + glob("torch", "float32") + glob("torch", "int32") + b"\x86" + rebuild() + b"s", "(torch.float32, torch.int32)\tF32\t[4]\t16")
+whole_torch("untyped", b"}" + text("w") + rebuild3(b"ctorch\nuint16\n") + b"s", "w\tU16\t[4]\t8")
+whole_torch("own_class", b"}" + text("w") + b"ctorch._tensor\n_rebuild_from_type_v2\n(" + rebuild().split(b"(", 1)[0] + b"cmy\nTensor\n(" + rebuild().split(b"(", 1)[1][:-1] + b"}tRs",
+            "w\tF32\t[4]\t16")
+whole_torch("list_of_a_class", b"}" + text("w") + b"cmy\nList\n)R" + rebuild() + b"as", "w.0\tF32\t[4]\t16")
+dcp("short_sizes", [("w", stored([1, 1, 4], [chunk([0, 0, 0], [4])]))], [place("w", [0, 0, 0], 0, n)], "w\tF32\t[1, 1, 4]\t16")
+good.append(cases.pop())
+dcp("without_offset", [one], [place("w", None, 0, n)], "w\tF32\t[4]\t16")
+good.append(cases.pop())
+none = zipped(b"\x80\x02" + rebuild(numel=0, size=b"(K\0K\3t", stride=b"(K\3K\1t") + b".", [("archive/data/0", b"")])
+dcp("of_nothing", [("w", stored([0, 3], [chunk([0, 0], [0, 3])]))], [place("w", [0, 0], 0, len(none))], "w\tF32\t[0, 3]\t0", extra=[("__0_0.distcp", none)])
+good.append(cases.pop())
+
+
+def parts(name, index, says, shards):
+    for k, names in enumerate(shards, 1):
+        put("bin_%s/pytorch_model-0000%d-of-0000%d.bin" % (name, k, len(shards)), zipped(b"\x80\x02}(" + b"".join(text(x) + rebuild() for x in names) + b"u.", floats), says)
+        cases.pop()
+    put("bin_%s/pytorch_model.bin.index.json" % name, json.dumps({"weight_map": index}).encode(), says)
+    cases[-1] = ("bin_" + name, says)
+
+
+A, B = "pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"
+parts("index", {"a": A, "b": B}, "b\tF32\t[4]\t16", [["a"], ["b"]])
+good.append(cases.pop())
+parts("twice", {"a": A, "b": B}, "tensor a is in two of the index's files", [["a"], ["a", "b"]])
+parts("elsewhere", {"a": B, "b": B}, "the index says that a is in", [["a"], ["b"]])
+parts("absent", {"a": A, "c": B}, "the index says that c is in", [["a"], ["b"]])
+parts("file_absent", {"a": A, "b": "pytorch_model-00003-of-00003.bin"}, "pytorch_model-00003-of-00003.bin", [["a"], ["b"]])
+for name, tracker, folder in (("tracked_release", "latest_checkpointed_iteration.txt", "release"), ("tracked_latest", "LATEST.txt", "epoch_0_step_20")):
+    shutil.copytree(os.path.join(out, "dcp_good"), os.path.join(out, name, folder))
+    put("%s/%s" % (name, tracker), folder.encode() + b" \n", "w\tF32\t[4]\t16")
+    good.append((name, cases.pop()[1]))
+with open(os.path.join(out, "good.tsv"), "w", encoding="utf-8") as f:
+    for name, says in good:
+        f.write("%s\t%s\n" % (name, says.replace("\t", " ")))
+
 os.makedirs(os.path.join(out, "nothing"))
 cases.append(("nothing", "no checkpoint"))
 put("text.pt", b"just some words, no checkpoint at all\n" * 3, "neither")

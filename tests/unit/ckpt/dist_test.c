@@ -275,6 +275,33 @@ static void writer_refuses_a_box_outside_its_tensor(void **state)
     s2s_dist_discard(w);
 }
 
+/* pieces follow each other in row-major order, none is too large, and nothing is left out */
+static void a_walk_meets_each_element_once(void **state)
+{
+    static const struct {
+        int n_dims;
+        int64_t size[4];
+        size_t itemsize;
+    } boxes[] = {{0, {0}, 8},           {1, {5}, 4},           {1, {100000}, 8},
+                 {2, {4, 0}, 4},        {2, {100000, 3}, 2},   {2, {3, 100000}, 8},
+                 {3, {3, 300, 300}, 4}, {3, {2, 2, 70000}, 8}, {4, {2, 3, 5, 40000}, 4}};
+    for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++) {
+        const int n = boxes[i].n_dims;
+        struct s2s_ckpt_walk walk;
+        int64_t next = 0;
+        s2s_ckpt_walk_begin(&walk, boxes[i].size, n, boxes[i].itemsize);
+        while (s2s_ckpt_walk_next(&walk)) {
+            int64_t at = 0, numel = ckpt_box_numel(walk.box, n);
+            for (int d = 0; d < n; d++)
+                at = at * boxes[i].size[d] + walk.begin[d];
+            assert_int_equal(at, next);
+            assert_true(numel > 0 && numel * (int64_t)boxes[i].itemsize <= S2S_CKPT_PIECE);
+            next += numel;
+        }
+        assert_int_equal(next, ckpt_box_numel(boxes[i].size, n));
+    }
+}
+
 /* sizes around those of the writer's buffer, small ones before and after each: order is kept */
 static void tensors_of_every_size_come_back(void **state)
 {
@@ -402,6 +429,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(writer_refuses_more_or_less_than_its_box, make_root,
                                         remove_root),
         cmocka_unit_test_setup_teardown(tensors_of_every_size_come_back, make_root, remove_root),
+        cmocka_unit_test(a_walk_meets_each_element_once),
         cmocka_unit_test(a_common_state_leaves_its_list),
         cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,
                                         remove_root),

@@ -251,6 +251,7 @@ static void damaged_pickles_name_opcode_and_byte(void **state)
             "a.",
             "items for what is no list");
     REFUSES("h\x05.", "memo entry that was never set");
+    REFUSES("Nq\0h\x05.", "memo entry that was never set");
     REFUSES("]r\xff\xff\xff\xff.", "memo index past the number of opcodes");
     REFUSES("(i__main__\nX\n.", "opcode 0x69 at byte 1");
     REFUSES("\x82\x01.", "opcode that no checkpoint needs");

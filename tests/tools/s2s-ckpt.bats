@@ -285,6 +285,75 @@ PY
     [ ! -e x ]
 }
 
+# renamed IN OUT NAME NAME..: a safetensors file with names of equal length in place of others
+renamed() {
+    python3 - "$@" <<'PY'
+import sys
+data = open(sys.argv[1], "rb").read()
+for old, new in zip(sys.argv[3::2], sys.argv[4::2]):
+    assert len(old) == len(new) and old.encode() in data
+    data = data.replace(old.encode(), new.encode())
+open(sys.argv[2], "wb").write(data)
+PY
+}
+
+@test "what lacks is named: an expert's tensor, a section of a mixer, words, heads that do not fit" {
+    exits 0 s2s-ckpt convert -q --to safetensors "$DATA/mcore016_hybrid_tp2pp2ep2" whole.safetensors
+    exits 0 s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
+    layer=$(s2s-ckpt ls whole.safetensors | sed -n 's/^decoder\.layers\.\([0-9]*\)\.mixer\.in_proj\.weight\.dt.*/\1/p' | head -1)
+    renamed whole.safetensors lacks.safetensors "decoder.layers.$layer.mixer.in_proj.weight.dt" "decoder.layers.$layer.mixer.in_proj.weight.dx"
+    exits 1 s2s-ckpt convert --to hf --config hf/config.json lacks.safetensors out
+    says "wanted but absent (1):"
+    says "decoder.layers.$layer.mixer.in_proj.weight.dt (nearest: decoder.layers.$layer.mixer.in_proj.weight.dx)"
+    # an expert in the middle
+    s2s-ckpt convert -q --to safetensors hf one.safetensors
+    name=$(s2s-ckpt ls one.safetensors | sed -n 's/^\(backbone.*experts\.1\.down_proj\.weight\).*/\1/p' | head -1)
+    renamed one.safetensors lacks.safetensors "$name" "${name/down_proj/dawn_proj}"
+    exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h --config hf/config.json lacks.safetensors out
+    says "wanted but absent (1):"
+    says "$name (nearest: ${name/down_proj/dawn_proj})"
+    # words that are said to be more than the matrix has
+    sed 's/"vocab_size": [0-9]*/"vocab_size": 99999/' hf/config.json >more.json
+    exits 1 s2s-ckpt convert --to hf --config more.json whole.safetensors out
+    says "rows for a vocabulary of 99999"
+    sed 's/"num_attention_heads": [0-9]*/"num_attention_heads": 5/' hf/config.json >five.json
+    exits 1 s2s-ckpt convert --to hf --config five.json whole.safetensors out
+    says "rows are not 5 heads"
+    [ ! -e out ]
+}
+
+@test "layers that differ do not go on an axis, whatever is asked for" {
+    exits 0 s2s-ckpt convert -q --to safetensors "$ROOT/tests/oracle/models/qwen3/model.safetensors" whole.safetensors
+    config=$ROOT/tests/oracle/models/qwen3/config.json
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama --layers numbered --config "$config" whole.safetensors numbered
+    exits 0 s2s-ckpt reshard -q numbered again
+    exits 0 s2s-ckpt convert -q --to safetensors numbered numbered.safetensors
+    # a layer in another dtype; a layer without one of its tensors
+    python3 - <<'PY'
+import json, struct
+data = open("numbered.safetensors", "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+head = json.loads(data[8:8 + n])
+def put(path, head):
+    text = json.dumps(head).encode()
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+name = "decoder.layers.1.mlp.linear_fc2.weight"
+same = {"F32": "I32", "BF16": "F16"}
+put("dtype.safetensors", {k: dict(v, dtype=same[v["dtype"]]) if k == name else v for k, v in head.items()})
+put("lacks.safetensors", {k.replace(name, "other.weight"): v for k, v in head.items()})
+PY
+    exits 1 s2s-ckpt convert --to torch_dist --layers stacked dtype.safetensors out
+    says "has another shape or dtype in another layer: layers that differ cannot lie on an axis"
+    says "--layers numbered keeps them apart"
+    exits 1 s2s-ckpt convert --to torch_dist --layers stacked lacks.safetensors out
+    says "layer 1 of"
+    says "has none: layers that differ cannot lie on an axis"
+    [ ! -e out ]
+    # left to the tool, such layers stay numbered
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers auto dtype.safetensors out
+    exits 0 s2s-ckpt diff dtype.safetensors out
+}
+
 @test "convert --to torch_dist --map lists what a layer lacks" {
     exits 0 s2s-ckpt convert -q --to safetensors "$ROOT/tests/oracle/models/qwen3/model.safetensors" whole.safetensors
     python3 - <<'PY'

@@ -266,7 +266,7 @@ for n in range(2):
 head = json.dumps(header).encode()
 open("moe.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + data)
 PY
-    echo '{"num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 3}' >config.json
+    echo '{"model_type": "qwen3_moe", "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 3}' >config.json
     for layers in auto numbered; do
         rm -rf out back
         exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --layers $layers --config config.json moe.safetensors out

@@ -222,3 +222,21 @@ PY
     done
     (ulimit -s 64 && s2s-ckpt average -q "$DATA/hf_sharded" "$DATA/hf_sharded" mean && s2s-ckpt verify -q mean && s2s-ckpt diff "$DATA/hf_sharded" mean)
 }
+
+@test "an empty folder that is OUT stays when nothing comes of it, and is replaced when all is written" {
+    mkdir out
+    exits 1 s2s-ckpt convert -q --to hf --map gemma2 "$DATA/zip.pt" out
+    [ -d out ]
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+    [ -s out/model.safetensors ]
+    exits 2 s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+    says "out: is there already"
+}
+
+@test "verify: a file of which no tensor is read is no complete checkpoint" {
+    # one flipped bit in the name of the function that makes tensors; such files have no checksums
+    sed 's/_rebuild_tensor_v2/_rebuild_tenror_v2/' "$DATA/legacy.pt" >flipped.pt
+    exits 1 s2s-ckpt verify -q flipped.pt
+    says "_rebuild_tenror_v2, and no tensor is read from the file"
+    s2s-ckpt verify -q --json "$DATA/legacy.pt" | grep -q '"objects_with_unread_tensors": 0'
+}

@@ -602,6 +602,7 @@ PY
     exits 1 s2s-ckpt ls empty
     : >nothing
     exits 1 s2s-ckpt ls nothing
+    says "nothing: is empty"
 }
 
 @test "a conversion that is killed leaves nothing under the final name" {

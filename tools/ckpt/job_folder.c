@@ -1,4 +1,5 @@
 /* An output folder appears whole or not at all, and an interrupted one can go on. */
+#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -51,14 +52,27 @@ static int end_folder(const struct job *job, const char *tmp, const char *out,
     int rc = ckpt_job_check_source(job, err);
     if (rc == 0)
         rc = s2s_ckpt_journal_remove(job->how.journal, err);
+    if (rc == 0)
+        (void)rmdir(out); /* an empty one; of anything else the rename says it */
     return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, out, err);
 }
 
-/* an empty folder may be replaced, anything else is somebody's */
+static bool is_empty(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    bool empty = dir != NULL;
+    for (struct dirent *item; empty && (item = readdir(dir)) != NULL;)
+        empty = strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0;
+    if (dir)
+        closedir(dir);
+    return empty;
+}
+
+/* An empty folder may be replaced, in the end; anything else is somebody's. */
 static int check_free(const struct job *job, const char *out, struct s2s_error *err)
 {
     struct stat st;
-    if (lstat(out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || rmdir(out) == 0)))
+    if (lstat(out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || is_empty(out))))
         return 0;
     int rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", out);
     return s2s_error_hint(err, rc, "choose another OUT, or remove it first");

@@ -39,6 +39,7 @@ static const struct argp argp = {
 
 struct counts {
     size_t n_tensors, n_objects, n_files, n_unchecked;
+    size_t n_unread; /* objects that hold tensors which no reader takes */
     int64_t bytes;
 };
 
@@ -55,8 +56,14 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
         counts->n_unchecked += !s2s_ckpt_has_crc(&tensors[i]);
         s2s_progress_add(&progress, 1);
     }
-    for (size_t i = 0; i < counts->n_objects && rc == 0; i++)
+    for (size_t i = 0; i < counts->n_objects && rc == 0; i++) {
         rc = s2s_ckpt_verify_object(ckpt, &objects[i], err);
+        counts->n_unread += objects[i].lost != NULL;
+        if (rc == 0 && objects[i].lost && counts->n_tensors == 0)
+            rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                               "%s: %s is a %s, and no tensor is read from the file",
+                               s2s_ckpt_path(ckpt), objects[i].name, objects[i].lost);
+    }
     if (rc == 0)
         rc = s2s_ckpt_verify_common(ckpt, err);
     if (rc == 0)
@@ -73,14 +80,16 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
         printf("{\"ok\": true, \"format\": \"%s\", \"path\": ", s2s_ckpt_format(ckpt));
         ckpt_print_json_text(s2s_ckpt_path(ckpt));
         printf(", \"tensors\": %zu, \"bytes\": %lld, \"objects\": %zu, \"manifest_files\": %zu, "
-               "\"tensors_without_checksum\": %zu}\n",
+               "\"tensors_without_checksum\": %zu, \"objects_with_unread_tensors\": %zu}\n",
                counts->n_tensors, (long long)counts->bytes, counts->n_objects, counts->n_files,
-               counts->n_unchecked);
+               counts->n_unchecked, counts->n_unread);
         return;
     }
     ckpt_print_name(s2s_ckpt_path(ckpt));
     printf(": %s, %zu tensors, %s, %zu objects: complete and consistent", s2s_ckpt_format(ckpt),
            counts->n_tensors, ckpt_bytes_text(bytes, counts->bytes), counts->n_objects);
+    if (counts->n_unread)
+        printf("; %zu objects hold tensors that are not read", counts->n_unread);
     if (counts->n_files)
         printf("; %zu files as the manifest says", counts->n_files);
     else if (counts->n_unchecked)

@@ -383,7 +383,9 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
         return ckpt_read_nemo(ckpt, path, err);
     }
     rc = s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
-                       "%s: neither safetensors, a torch.save file nor a .nemo archive", path);
+                       len == 0 ? "%s: is empty"
+                                : "%s: neither safetensors, a torch.save file nor a .nemo archive",
+                       path);
     return ckpt_hint_file(path, ckpt_hint_bytes(ckpt, path, rc, err), err);
 }
 

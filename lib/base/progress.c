@@ -40,14 +40,39 @@ static int format_time(char *text, size_t size, double seconds)
                      : snprintf(text, size, "%d:%02d", s / 60, s % 60);
 }
 
+static const char *bytes_unit(double bytes, double *scale)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    int unit = 0;
+    for (*scale = 1; bytes / *scale >= 1000 && unit < 5; unit++)
+        *scale *= 1000;
+    return units[unit];
+}
+
+/* "packing: 17/40 samples, 3.1/s", "converting: 1.61/3.22 GB, 412 MB/s" */
+static int show_amount(char *line, size_t size, const struct s2s_progress *p, double rate)
+{
+    if (strcmp(p->unit, "bytes") != 0) {
+        int len = snprintf(line, size, "%s: %lld", p->label, (long long)p->done);
+        if (p->total > 0)
+            len += snprintf(line + len, size - (size_t)len, "/%lld", (long long)p->total);
+        return len + snprintf(line + len, size - (size_t)len, " %s, %.3g/s", p->unit, rate);
+    }
+    double scale, rate_scale;
+    const char *unit = bytes_unit((double)(p->total > 0 ? p->total : p->done), &scale);
+    const char *rate_unit = bytes_unit(rate, &rate_scale);
+    int len = snprintf(line, size, "%s: %.2f", p->label, (double)p->done / scale);
+    if (p->total > 0)
+        len += snprintf(line + len, size - (size_t)len, "/%.2f", (double)p->total / scale);
+    return len + snprintf(line + len, size - (size_t)len, " %s, %.3g %s/s", unit, rate / rate_scale,
+                          rate_unit);
+}
+
 static void show(struct s2s_progress *p, double now)
 {
     char line[400], left[32] = "";
     double elapsed = now - p->start_s, rate = elapsed > 0 ? (double)p->done / elapsed : 0;
-    int len = snprintf(line, sizeof line, "%s: %lld", p->label, (long long)p->done);
-    if (p->total > 0)
-        len += snprintf(line + len, sizeof line - (size_t)len, "/%lld", (long long)p->total);
-    len += snprintf(line + len, sizeof line - (size_t)len, " %s, %.3g/s", p->unit, rate);
+    int len = show_amount(line, sizeof line, p, rate);
     if (p->total > 0 && rate > 0) {
         format_time(left, sizeof left, (double)(p->total - p->done) / rate);
         len += snprintf(line + len, sizeof line - (size_t)len, ", %s left", left);

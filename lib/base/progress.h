@@ -9,8 +9,9 @@
 #include <stdint.h>
 
 struct s2s_progress {
-    const char *label, *unit; /* "packing", "samples"; borrowed until s2s_progress_end */
-    int64_t done, total;      /* total 0: not known */
+    /* "packing", "samples"; "bytes" are shown as MB, GB, ..; borrowed until s2s_progress_end */
+    const char *label, *unit;
+    int64_t done, total; /* total 0: not known */
     double start_s, shown_s;
     char note[160]; /* shown behind the rate, such as "loss 1.234" */
     int drawn;      /* columns of the line on the terminal */

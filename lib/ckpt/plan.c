@@ -293,8 +293,9 @@ static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
     int rc = 0;
     if (s->how->stop && *s->how->stop)
         return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted");
-    if (s->how->progress)
-        s->how->progress(s->how->ctx, (int64_t)len);
+    if (s->how->progress) /* of what is written */
+        s->how->progress(s->how->ctx,
+                         (int64_t)(len / s2s_dtype_size(s->from) * s2s_dtype_size(s->to)));
     if (s->from == s->to)
         return s->sink(s->ctx, bytes, len, err);
     if (!s->cast)
@@ -313,9 +314,11 @@ static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
     static const char zeros[64 << 10];
     int rc = 0;
     for (int64_t done = 0; done < len && rc == 0; done += (int64_t)sizeof zeros) {
-        int64_t left = len - done;
-        rc =
-            s->sink(s->ctx, zeros, left < (int64_t)sizeof zeros ? (size_t)left : sizeof zeros, err);
+        int64_t left = len - done,
+                now = left < (int64_t)sizeof zeros ? left : (int64_t)sizeof zeros;
+        if (s->how->progress)
+            s->how->progress(s->how->ctx, now);
+        rc = s->sink(s->ctx, zeros, (size_t)now, err);
     }
     return rc;
 }
@@ -349,7 +352,7 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
     if (s->how->stop && *s->how->stop)
         return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted");
     if (s->how->progress)
-        s->how->progress(s->how->ctx, (int64_t)(n * s2s_dtype_size(s->from)));
+        s->how->progress(s->how->ctx, (int64_t)(n * s2s_dtype_size(s->to)));
     return s->sink(s->ctx, mean->bytes, n * s2s_dtype_size(s->to), err);
 }
 

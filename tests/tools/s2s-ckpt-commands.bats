@@ -240,3 +240,25 @@ PY
     says "_rebuild_tenror_v2, and no tensor is read from the file"
     s2s-ckpt verify -q --json "$DATA/legacy.pt" | grep -q '"objects_with_unread_tensors": 0'
 }
+
+@test "progress counts what is written, in MB and MB/s" {
+    python3 - <<'PY'
+import json, struct
+n = 8000000
+header = json.dumps({"w": {"dtype": "BF16", "shape": [n // 1000, 1000], "data_offsets": [0, 2 * n]}}).encode()
+open("big.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + bytes(2 * n))
+PY
+    # a reader that takes its time: 32 MB in pieces of 2
+    cat >slow.py <<'PY'
+import sys, time
+while sys.stdin.buffer.read(2000000):
+    time.sleep(0.1)
+PY
+    unset S2S_NO_PROGRESS
+    script -qec "s2s-ckpt convert --to safetensors --dtype f32 big.safetensors - | python3 slow.py" /dev/null | tr '\r' '\n' | grep converting >lines
+    last=$(tail -n 1 lines)
+    [[ "$last" =~ ^converting:\ ([0-9]+)\.[0-9]+/32\.00\ MB,\ [0-9.e+]+\ [kMG]B/s ]]
+    # of 32 MB 16 are read
+    [ "${BASH_REMATCH[1]}" -gt 20 ]
+    [ "${BASH_REMATCH[1]}" -le 32 ]
+}

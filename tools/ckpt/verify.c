@@ -49,12 +49,14 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &counts->n_tensors);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &counts->n_objects);
     int rc = 0;
-    s2s_progress_begin(&progress, "verifying", "tensors", (int64_t)counts->n_tensors);
+    for (size_t i = 0; i < counts->n_tensors; i++)
+        counts->bytes += s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype);
+    s2s_progress_begin(&progress, "verifying", "bytes", counts->bytes);
     for (size_t i = 0; i < counts->n_tensors && rc == 0; i++) {
         rc = s2s_ckpt_verify_tensor(ckpt, &tensors[i], err);
-        counts->bytes += s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype);
         counts->n_unchecked += !s2s_ckpt_has_crc(&tensors[i]);
-        s2s_progress_add(&progress, 1);
+        s2s_progress_add(&progress,
+                         s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype));
     }
     for (size_t i = 0; i < counts->n_objects && rc == 0; i++) {
         rc = s2s_ckpt_verify_object(ckpt, &objects[i], err);

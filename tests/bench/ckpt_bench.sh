@@ -1,5 +1,5 @@
 #!/bin/bash
-# s2s-ckpt convert against cp of the same bytes, in pairs, after an untimed round: medians of seconds, ratio, cpu seconds, peak memory.
+# s2s-ckpt convert against cp of the same bytes, round by round in changing order (a disk remembers what was before), after an untimed round: medians of seconds, ratio, cpu seconds, peak memory.
 # Two of cp: followed by sync of its file system, as convert stores what it writes before it renames it, and alone, as with --no-sync.
 # "disk" is the least that storing can take: the same bytes by O_DIRECT, past the page cache. Peak memory counts from the 15 MiB of the starter.
 # Beside them the usual Python ways, where PYTHON (default python3) has torch and safetensors.
@@ -12,7 +12,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$dir"
 program=${S2S_BIN:-$OLDPWD/bin}/s2s-ckpt
 S2S_NO_PROGRESS=1 PEER=$OLDPWD/tests/bench/ckpt_peer.py PYTHON=${PYTHON:-python3} PROGRAM=$program MB=$mb ROUNDS=$rounds python3 - <<'PY'
-import json, os, shutil, statistics, struct, subprocess, time
+import json, os, random, shutil, statistics, struct, subprocess, time
 
 program, mb, rounds = os.environ["PROGRAM"], int(os.environ["MB"]), int(os.environ["ROUNDS"])
 rows, n = 4096, max(1, mb // 32)
@@ -61,7 +61,7 @@ if not found:
     print("ckpt  torch and safetensors: not found by %s (set PYTHON to compare)" % python)
 times = {way: [] for way in ways}
 for r in range(rounds + 1):
-    for way, command in ways.items():
+    for way, command in random.Random(r).sample(list(ways.items()), len(ways)):
         result = timed(command)
         if r:
             times[way].append(result)

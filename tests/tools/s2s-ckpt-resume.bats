@@ -29,6 +29,43 @@ killed_anywhere() {
     killed_anywhere --to torch_dist --files 5
 }
 
+@test "long: killed at a random moment by any signal, a hundred times of each way, resumed or begun anew, it gives the same bytes" {
+    head -c 48000000 /dev/urandom >noise
+    python3 - <<'PY'
+import json, struct
+rows = 24000000 // 48 // 1000
+header = {"layers.%d.w" % i: {"dtype": "BF16", "shape": [rows, 1000], "data_offsets": [i * 2000 * rows, (i + 1) * 2000 * rows]} for i in range(48)}
+header = json.dumps(header).encode()
+with open("big.safetensors", "wb") as out:
+    out.write(struct.pack("<Q", len(header)) + header + open("noise", "rb").read())
+PY
+    local n killed kept resume way signals=(TERM INT HUP KILL)
+    for way in "--to hf --max-shard-size 4M" "--to torch_dist --files 12" "--to safetensors"; do
+        rm -rf want out out.s2s-partial
+        s2s-ckpt convert -q $way big.safetensors want
+        killed=0 kept=0
+        for ((n = 0; n < 100; n++)); do
+            resume=
+            [ $((n % 3)) = 0 ] || resume=--resume
+            timeout -s ${signals[n % 4]} 0.0$((RANDOM % 90 + 10)) s2s-ckpt convert -q $resume $way big.safetensors out || killed=$((killed + 1))
+            if [ -e out ]; then
+                diff -r want out
+                rm -rf out
+                continue
+            fi
+            [ $((n % 5)) != 0 ] || continue
+            exits 0 s2s-ckpt convert -v --resume $way big.safetensors out
+            case $output in *"is there already"*) kept=$((kept + 1)) ;; esac
+            diff -r want out
+            [ ! -e out.s2s-partial ]
+            rm -rf out
+        done
+        [ $killed -gt 20 ]
+        [ "$way" = "--to safetensors" ] || [ $kept -gt 5 ]
+        no_litter . big.safetensors noise want out.s2s-partial
+    done
+}
+
 # stopped [OPTION...]: out.s2s-partial of a conversion that was killed after some files
 stopped() {
     rm -rf out out.s2s-partial

@@ -204,16 +204,19 @@ static void unlock_folder(struct ckpt_journal *journal)
  * goes, or nothing yet. Somebody else's files are not removed. */
 static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
 {
-    static const char *const ours[] = {NAME, CKPT_MANIFEST, "latest_checkpointed_iteration.txt"};
     DIR *dir = opendir(journal->dir);
-    bool empty = dir != NULL;
-    for (struct dirent *item; dir && empty && (item = readdir(dir)) != NULL;)
-        empty = strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0;
+    bool empty = dir != NULL, ours = false;
+    for (struct dirent *item; dir && (item = readdir(dir)) != NULL;) {
+        const char *name = item->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+            continue;
+        empty = false;
+        ours |= is_journal(name) || strcmp(name, CKPT_MANIFEST) == 0 ||
+                strcmp(name, "latest_checkpointed_iteration.txt") == 0;
+    }
     if (dir)
         closedir(dir);
-    for (size_t i = 0; !empty && i < sizeof ours / sizeof *ours; i++)
-        empty = faccessat(journal->lock_fd, ours[i], F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    if (empty)
+    if (empty || ours)
         return 0;
     int rc =
         s2s_error_set(err, S2S_E_ARG, "%s: is there, and no run of s2s-ckpt left it", journal->dir);
@@ -223,8 +226,12 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
 static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_error *err)
 {
     /* only what we have locked is ours to remove; who makes the folder first has it */
-    int rc = journal->lock_fd >= 0 ? check_ours(journal, err) : 0;
-    if (rc == 0 && journal->lock_fd >= 0)
+    const bool there = journal->lock_fd >= 0;
+    int rc = there ? check_ours(journal, err) : 0;
+    /* the journal goes last: whoever is killed here leaves a folder that is known as ours */
+    if (rc == 0 && there)
+        rc = sweep(journal, dup(journal->lock_fd), "", err);
+    if (rc == 0 && there)
         rc = s2s_ckpt_remove_tree(journal->dir, err);
     unlock_folder(journal);
     if (rc == 0 && mkdir(journal->dir, 0777) < 0)

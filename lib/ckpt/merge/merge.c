@@ -18,209 +18,8 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_EXPERTS = 1 << 16 };
-
-/* ---- ranks ---- */
-
-static const json_t *args_of(const struct merge *m)
-{
-    const json_t *own = json_object_get(m->ckpt->common, m->ranks[0].folder);
-    return json_object_get(own, "args");
-}
-
-/* The integer of that name among the arguments; `absent` when there is none. */
-static int64_t arg(const struct merge *m, const char *name, int64_t absent)
-{
-    const json_t *value = json_object_get(args_of(m), name);
-    return json_is_integer(value) ? json_integer_value(value) : absent;
-}
-
-static int add_rank(struct merge *m, const char *folder)
-{
-    struct merge_rank rank = {.at = {0, 0, 0}};
-    int second = -1, third = -1, end = 0;
-    int n =
-        sscanf(folder, "mp_rank_%2d%n_%3d%n_%3d%n", &rank.at[0], &end, &second, &end, &third, &end);
-    if (n < 1 || rank.at[0] < 0 || second < -1 || third < -1 || folder[end] ||
-        strlen(folder) >= sizeof rank.folder)
-        return s2s_error_set(m->err, S2S_E_FORMAT, "%s: no folder of a Megatron rank", folder);
-    snprintf(rank.folder, sizeof rank.folder, "%s", folder);
-    rank.at[1] = second < 0 ? 0 : second;
-    rank.at[2] = third < 0 ? 0 : third;
-    s2s_grow(&m->ranks, m->n_ranks, &m->cap_ranks, sizeof *m->ranks);
-    m->ranks[m->n_ranks++] = rank;
-    /* without pipelines the second number is the expert rank */
-    if (second >= 0 && third < 0 && arg(m, "pipeline_model_parallel_size", 2) == 1) {
-        m->ranks[m->n_ranks - 1].at[1] = 0;
-        m->ranks[m->n_ranks - 1].at[2] = second;
-    }
-    return 0;
-}
-
-static int list_ranks(struct merge *m)
-{
-    const char *key;
-    json_t *value;
-    int rc = 0;
-    json_object_foreach(m->ckpt->common, key, value)
-    {
-        if (rc == 0 && strcmp(key, "model_config") != 0) /* NeMo's, of all ranks */
-            rc = add_rank(m, key);
-    }
-    if (rc == 0 && m->n_ranks == 0)
-        rc = s2s_error_set(m->err, S2S_E_FORMAT, "no rank folder");
-    for (size_t i = 0; rc == 0 && i < m->n_ranks; i++)
-        for (int d = 0; d < 3; d++)
-            m->size[d] = m->ranks[i].at[d] >= m->size[d] ? m->ranks[i].at[d] + 1 : m->size[d];
-    return rc;
-}
-
-/* ---- which folders there are ---- */
-
-static bool has_rank(const struct merge *m, int tp, int pp, int ep)
-{
-    for (size_t i = 0; i < m->n_ranks; i++)
-        if (m->ranks[i].at[0] == tp && m->ranks[i].at[1] == pp && m->ranks[i].at[2] == ep)
-            return true;
-    return false;
-}
-
-/* Is every part of the dense layers in some folder of each stage, and every part of all experts? */
-static bool is_covered(const struct merge *m, int etp)
-{
-    const int tp = m->size[0], ep = m->size[2];
-    bool covered = true;
-    for (int p = 0; p < m->size[1] && covered; p++) {
-        for (int t = 0; t < tp && covered; t++) {
-            covered = false;
-            for (int e = 0; e < ep && !covered; e++)
-                covered = has_rank(m, t, p, e);
-        }
-        for (int i = 0; i < etp * ep && covered; i++) {
-            covered = false;
-            for (int t = i % etp; t < tp && !covered; t += etp)
-                covered = has_rank(m, t, p, i / etp);
-        }
-    }
-    return covered;
-}
-
-/*
- * Of the ranks of a stage, counted by r, Megatron-Core makes tensor rank r % tp, and of the experts
- * part r % etp of the expert rank r / etp % ep: so not all pairs of tp and ep are there. Can all
- * folders be of such an etp?
- */
-static bool can_be(const struct merge *m, int etp)
-{
-    const int tp = m->size[0], ep = m->size[2];
-    for (size_t i = 0; i < m->n_ranks; i++) {
-        bool possible = false;
-        for (int r = m->ranks[i].at[0]; r < tp * etp * ep && !possible; r += tp)
-            possible = r / etp % ep == m->ranks[i].at[2];
-        if (!possible)
-            return false;
-    }
-    return true;
-}
-
-/* What the saved arguments do not say, the folders may: 0 when they do not either. */
-static int guess_etp(const struct merge *m)
-{
-    int found = 0;
-    if (is_covered(m, m->size[0]))
-        return m->size[0];
-    for (int etp = 1; etp < m->size[0]; etp++)
-        if (m->size[0] % etp == 0 && can_be(m, etp) && is_covered(m, etp)) {
-            if (found)
-                return 0;
-            found = etp;
-        }
-    return found;
-}
-
-/* A folder is named by its tensor and its expert rank. Only where etp divides tp does that tell
- * which part of the experts is in it. */
-static int find_etp(struct merge *m)
-{
-    const int64_t said = arg(m, "expert_tensor_parallel_size", 0);
-    const char *why = NULL;
-    m->etp = m->size[0];
-    if (m->n_local == 0)
-        return 0;
-    if (said > m->size[0])
-        why = "its ranks share folders, each of which keeps the part of the last one that wrote it";
-    else if (said > 0 && m->size[0] % said)
-        why = "the name of a folder does not tell which part of the experts is in it";
-    else if (json_is_true(json_object_get(args_of(m), "moe_extended_tp")))
-        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                             "experts cut over tensor and expert ranks (moe_extended_tp)");
-    if (why) {
-        int rc = s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                               "expert_tensor_parallel_size %lld does not divide "
-                               "tensor_model_parallel_size %d: %s",
-                               (long long)said, m->size[0], why);
-        return s2s_error_hint(m->err, rc, "such a model has to be saved as torch_dist");
-    }
-    m->etp = said > 0 ? (int)said : guess_etp(m);
-    m->etp = m->etp ? m->etp : m->size[0];
-    return 0;
-}
-
-/* Folders of two runs, or of two steps of one. */
-static int check_same_run(const struct merge *m)
-{
-    static const char *const same[] = {"tensor_model_parallel_size", "pipeline_model_parallel_size",
-                                       "expert_model_parallel_size", "num_layers", "hidden_size"};
-    const json_t *first = json_object_get(m->ckpt->common, m->ranks[0].folder);
-    for (size_t i = 1; i < m->n_ranks; i++) {
-        const json_t *own = json_object_get(m->ckpt->common, m->ranks[i].folder);
-        const char *what = "iteration";
-        const json_t *a = json_object_get(first, what), *b = json_object_get(own, what);
-        for (size_t k = 0; (!a || !b || json_equal(a, b)) && k < sizeof same / sizeof *same; k++) {
-            what = same[k];
-            a = json_object_get(args_of(m), what);
-            b = json_object_get(json_object_get(own, "args"), what);
-        }
-        if (json_is_integer(a) && json_is_integer(b) && !json_equal(a, b))
-            return s2s_error_set(m->err, S2S_E_FORMAT, "%s has %s %lld, %s has %lld",
-                                 m->ranks[0].folder, what, (long long)json_integer_value(a),
-                                 m->ranks[i].folder, (long long)json_integer_value(b));
-    }
-    return 0;
-}
-
-static int check_ranks(struct merge *m)
-{
-    static const char *const names[3] = {
-        "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"};
-    for (int d = 0; d < 3; d++) {
-        int64_t said = arg(m, names[d], m->size[d]);
-        if (said != m->size[d])
-            return s2s_error_set(m->err, S2S_E_NOTFOUND,
-                                 "the saved arguments say %s %lld, the rank folders are of %d",
-                                 names[d], (long long)said, m->size[d]);
-    }
-    int rc = check_same_run(m);
-    if (rc == 0)
-        rc = find_etp(m);
-    if (rc < 0)
-        return rc;
-    if (!is_covered(m, m->etp)) {
-        char cut[40] = "";
-        if (m->n_local && (m->etp != m->size[0] || arg(m, "expert_tensor_parallel_size", 0)))
-            snprintf(cut, sizeof cut, " (experts cut into %d)", m->etp);
-        return s2s_error_set(
-            m->err, S2S_E_NOTFOUND,
-            "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing", m->n_ranks,
-            m->size[0], m->size[1], m->size[2], cut);
-    }
-    const int64_t experts = arg(m, "num_experts", 0);
-    if (m->n_local && experts > 0 && experts != m->n_local * m->size[2])
-        return s2s_error_set(m->err, S2S_E_SHAPE,
-                             "the saved arguments say num_experts %lld, the rank folders have %lld",
-                             (long long)experts, (long long)(m->n_local * m->size[2]));
-    return 0;
-}
+/* of real ones there are one or two; each has a number for every stage */
+enum { MAX_EXPERTS = 1 << 16, MAX_STACKS = 256 };
 
 /* ---- local names ---- */
 
@@ -229,10 +28,8 @@ int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
 {
     const char *slash = strchr(t->name, '/');
     *local = (struct merge_local){.tensor = t};
-    for (size_t i = 0; slash && i < m->n_ranks && !local->rank; i++)
-        if (strlen(m->ranks[i].folder) == (size_t)(slash - t->name) &&
-            strncmp(m->ranks[i].folder, t->name, (size_t)(slash - t->name)) == 0)
-            local->rank = &m->ranks[i];
+    if (slash)
+        local->rank = ckpt_merge_find_rank(m, t->name, (size_t)(slash - t->name));
     if (!local->rank)
         return s2s_error_set(m->err, S2S_E_FORMAT, "%s belongs to no rank", t->name);
     local->name = slash + 1;
@@ -305,17 +102,21 @@ static int survey(struct merge *m)
             return s2s_error_set(m->err, S2S_E_FORMAT, "%s: absurd expert", local.name);
         m->n_local = expert >= m->n_local ? expert + 1 : m->n_local;
     }
-    if (m->n_local == 0 && arg(m, "num_experts", 0) > 0)
-        m->n_local = arg(m, "num_experts", 0) / m->size[2]; /* all of a rank in one tensor */
+    if (m->n_local == 0 && ckpt_merge_arg(m, "num_experts", 0) > 0)
+        m->n_local =
+            ckpt_merge_arg(m, "num_experts", 0) / m->size[2]; /* all of a rank in one tensor */
     if (m->n_local > MAX_EXPERTS)
         return s2s_error_set(m->err, S2S_E_FORMAT, "the saved arguments say num_experts %lld",
-                             (long long)arg(m, "num_experts", 0));
+                             (long long)ckpt_merge_arg(m, "num_experts", 0));
     for (size_t i = 0; i < m->ckpt->n_tensors; i++) {
         ckpt_merge_find_local(&local, m, &m->ckpt->tensors[i]);
         const char *at = layer_of(local.name, &layer);
         if (!at)
             continue;
         struct merge_stack *stack = stack_of(m, local.name, (size_t)(at - local.name));
+        if (m->n_stacks > MAX_STACKS)
+            return s2s_error_set(m->err, S2S_E_FORMAT, "%s: more than %d stacks of layers",
+                                 m->ckpt->tensors[i].name, MAX_STACKS);
         int64_t *n = &stack->n[local.chunk * m->size[1] + local.rank->at[1]];
         *n = layer >= *n ? layer + 1 : *n;
     }
@@ -419,15 +220,15 @@ static int check_names(const struct merge *m)
 static int merge(struct merge *m)
 {
     struct merge_local local;
-    int rc = list_ranks(m);
+    int rc = ckpt_merge_list_ranks(m);
     if (rc == 0)
         rc = survey(m);
     if (rc == 0)
-        rc = check_ranks(m);
+        rc = ckpt_merge_check_ranks(m);
     if (rc == 0)
         rc = check_names(m);
-    m->tied = rc == 0 &&
-              json_is_false(json_object_get(args_of(m), "untie_embeddings_and_output_weights"));
+    m->tied = rc == 0 && json_is_false(json_object_get(ckpt_merge_args(m),
+                                                       "untie_embeddings_and_output_weights"));
     for (size_t i = 0; rc == 0 && i < m->ckpt->n_tensors; i++) {
         if (ckpt_merge_is_extra(m->ckpt->tensors[i].name))
             continue;
@@ -492,11 +293,11 @@ int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     struct merge m = {.ckpt = (struct s2s_ckpt *)ckpt, .err = err};
     if (strcmp(ckpt->format, "mp_rank") != 0)
         return 0;
-    int rc = list_ranks(&m);
+    int rc = ckpt_merge_list_ranks(&m);
     if (rc == 0)
         rc = survey(&m);
     if (rc == 0)
-        rc = check_ranks(&m);
+        rc = ckpt_merge_check_ranks(&m);
     release(&m);
     /* whole, but not to be merged: no fault of the files */
     if (rc == S2S_E_UNSUPPORTED) {

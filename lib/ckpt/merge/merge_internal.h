@@ -26,7 +26,7 @@ struct merge_part {
 struct merge {
     struct s2s_ckpt *ckpt;
     struct s2s_error *err;
-    struct merge_rank *ranks;
+    struct merge_rank *ranks; /* by folder */
     size_t n_ranks, cap_ranks;
     int size[3], n_chunks; /* tp, pp, ep; virtual stages of a pipeline rank */
     int etp;               /* into how many parts experts are cut; rank r has part tp % etp */
@@ -45,6 +45,20 @@ struct merge_local {
     int chunk;
     const char *name;
 };
+
+/* The arguments that the first rank saved, and the integer of that name among them; `absent` when
+ * there is none. */
+const json_t *ckpt_merge_args(const struct merge *m);
+int64_t ckpt_merge_arg(const struct merge *m, const char *name, int64_t absent);
+/* Fills m->ranks (in the order of their folders) and m->size. FORMAT: no ranks, or an odd folder.
+ */
+int ckpt_merge_list_ranks(struct merge *m);
+/* Is each rank there that the arguments and the other folders speak of, and are all of one run?
+ * After m->n_local is known; finds m->etp. NOTFOUND, SHAPE, FORMAT, UNSUPPORTED. */
+int ckpt_merge_check_ranks(struct merge *m);
+/* By the first len bytes of a name; NULL: no rank's. */
+const struct merge_rank *ckpt_merge_find_rank(const struct merge *m, const char *folder,
+                                              size_t len);
 
 /* Whose it is, and what follows the folder and the stage in its name. FORMAT: no rank's. */
 int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,

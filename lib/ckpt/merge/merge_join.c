@@ -35,7 +35,7 @@ static struct s2s_ckpt_tensor alone(const struct merge_part *part, struct ckpt_c
     return tensor;
 }
 
-/* Two ranks' copies of the same box. */
+/* Two ranks' copies of the same box, of one size. */
 static int check_equal(struct merge *m, const struct merge_part *a, const struct merge_part *b)
 {
     static const int64_t zeros[S2S_MAX_DIMS];
@@ -70,14 +70,16 @@ static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, s
     tensor->n_chunks = 0;
     tensor->chunks = ckpt_arena(m->ckpt, (end - begin) * sizeof *tensor->chunks);
     for (size_t i = begin; i < end; i++) {
-        const struct merge_part *part = &m->parts[i], *before = part - 1;
-        if (part->tensor.n_dims != first->tensor.n_dims ||
-            compare_ints(part->tensor.shape, first->tensor.shape, first->tensor.n_dims) ||
-            part->tensor.dtype != first->tensor.dtype)
+        const struct merge_part *part = &m->parts[i], *before = i > begin ? part - 1 : NULL;
+        const int n = first->tensor.n_dims;
+        const bool copy = before && n == part->tensor.n_dims &&
+                          compare_ints(part->chunk.offset, before->chunk.offset, n) == 0;
+        if (part->tensor.n_dims != n || compare_ints(part->tensor.shape, first->tensor.shape, n) ||
+            part->tensor.dtype != first->tensor.dtype ||
+            (copy && compare_ints(part->chunk.size, before->chunk.size, n)))
             return s2s_error_set(m->err, S2S_E_SHAPE, "%s and %s have other shapes or dtypes",
                                  first->from, part->from);
-        if (i > begin &&
-            compare_ints(part->chunk.offset, before->chunk.offset, first->tensor.n_dims) == 0) {
+        if (copy) {
             int rc = check_equal(m, before, part);
             if (rc < 0)
                 return rc;

@@ -58,6 +58,10 @@ static void add_extra(struct merge *m, struct names *names, const char *rank_nam
     const char *experts = strstr(name, "mlp.experts.");
     const int64_t first = local.rank->at[2] * m->n_local, all = m->n_local * m->size[2];
     int64_t index = experts ? ckpt_merge_expert_of(name, &begin, &end) : -1;
+    if (index >= m->n_local) { /* of an expert that has no weights */
+        free(name);
+        return;
+    }
     if (!experts) {
         add_name(names, s2s_xasprintf("%s/shard_0_1", name));
     } else if (index >= 0) { /* "experts.local_experts.3.linear_fc1._extra_state" */

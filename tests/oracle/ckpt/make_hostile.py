@@ -493,6 +493,10 @@ rank("expert_far", [(L + "mlp.experts.local_experts.99999.linear_fc2.weight", [2
 rank("expert_flat", [(L + "mlp.experts.local_experts.0.linear_fc2.weight", [4])], "is none of an expert")
 rank("packed_odd", [(L + "mlp.experts.weight1", [2, 5]), (L + "mlp.experts.weight2", [4, 2])], "does not divide into the rank's experts", num_experts=2)
 rank("packed_alone", [(L + "mlp.experts.weight1", [2, 4])], "does not divide into the rank's experts", num_experts=2)
+rank("many_stacks", [("m%d.layers.0.w" % i, [4]) for i in range(300)], "more than 256 stacks of layers")
+# copies of which one is two halves and the other is not
+rank_folders("other_halves", {"mp_rank_00_%03d" % e: ([(L + "mlp.linear_fc1.weight", [4, 2]), (L + "mlp.linear_fc2.weight", [2, 2 << e])], {"pipeline_model_parallel_size": 1})
+                              for e in range(2)}, "mp_rank_00_000/decoder.layers.0.mlp.linear_fc1.weight and mp_rank_00_001/decoder.layers.0.mlp.linear_fc1.weight have other")
 rank_folders("other_folder", {"mp_rank_00": ([("x", [4])], {}), "mp_rank_0x": ([("x", [4])], {})}, "no folder of a Megatron rank")
 rank_folders("other_shape", {"mp_rank_00": ([("x", [4])], {}), "mp_rank_01": ([("x", [2])], {})}, "have other shapes or dtypes")
 rank_folders("other_dtype", {"mp_rank_00": ([("x", [4])], {}), "mp_rank_01": ([("x", [4], "IntStorage")], {})}, "have other shapes or dtypes")

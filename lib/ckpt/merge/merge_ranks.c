@@ -1,0 +1,220 @@
+/* Megatron's rank folders: which rank each is of, and whether they are one model's, all of them. */
+#include "lib/ckpt/merge/merge_internal.h"
+
+#include "lib/base/base.h"
+
+const json_t *ckpt_merge_args(const struct merge *m)
+{
+    const json_t *own = json_object_get(m->ckpt->common, m->ranks[0].folder);
+    return json_object_get(own, "args");
+}
+
+int64_t ckpt_merge_arg(const struct merge *m, const char *name, int64_t absent)
+{
+    const json_t *value = json_object_get(ckpt_merge_args(m), name);
+    return json_is_integer(value) ? json_integer_value(value) : absent;
+}
+
+static int add_rank(struct merge *m, const char *folder)
+{
+    struct merge_rank rank = {.at = {0, 0, 0}};
+    int second = -1, third = -1, end = 0;
+    int n =
+        sscanf(folder, "mp_rank_%2d%n_%3d%n_%3d%n", &rank.at[0], &end, &second, &end, &third, &end);
+    if (n < 1 || rank.at[0] < 0 || second < -1 || third < -1 || folder[end] ||
+        strlen(folder) >= sizeof rank.folder)
+        return s2s_error_set(m->err, S2S_E_FORMAT, "%s: no folder of a Megatron rank", folder);
+    snprintf(rank.folder, sizeof rank.folder, "%s", folder);
+    rank.at[1] = second < 0 ? 0 : second;
+    rank.at[2] = third < 0 ? 0 : third;
+    s2s_grow(&m->ranks, m->n_ranks, &m->cap_ranks, sizeof *m->ranks);
+    m->ranks[m->n_ranks++] = rank;
+    /* without pipelines the second number is the expert rank */
+    if (second >= 0 && third < 0 && ckpt_merge_arg(m, "pipeline_model_parallel_size", 2) == 1) {
+        m->ranks[m->n_ranks - 1].at[1] = 0;
+        m->ranks[m->n_ranks - 1].at[2] = second;
+    }
+    return 0;
+}
+
+static int by_folder(const void *a, const void *b)
+{
+    return strcmp(((const struct merge_rank *)a)->folder, ((const struct merge_rank *)b)->folder);
+}
+
+int ckpt_merge_list_ranks(struct merge *m)
+{
+    const char *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach(m->ckpt->common, key, value)
+    {
+        if (rc == 0 && strcmp(key, "model_config") != 0) /* NeMo's, of all ranks */
+            rc = add_rank(m, key);
+    }
+    if (rc == 0 && m->n_ranks == 0)
+        rc = s2s_error_set(m->err, S2S_E_FORMAT, "no rank folder");
+    if (m->n_ranks)
+        qsort(m->ranks, m->n_ranks, sizeof *m->ranks, by_folder);
+    for (size_t i = 0; rc == 0 && i < m->n_ranks; i++)
+        for (int d = 0; d < 3; d++)
+            m->size[d] = m->ranks[i].at[d] >= m->size[d] ? m->ranks[i].at[d] + 1 : m->size[d];
+    return rc;
+}
+
+const struct merge_rank *ckpt_merge_find_rank(const struct merge *m, const char *folder, size_t len)
+{
+    struct merge_rank key;
+    if (len >= sizeof key.folder)
+        return NULL;
+    snprintf(key.folder, sizeof key.folder, "%.*s", (int)len, folder);
+    return bsearch(&key, m->ranks, m->n_ranks, sizeof key, by_folder);
+}
+
+/* ---- which folders there are ---- */
+
+static bool has_rank(const struct merge *m, int tp, int pp, int ep)
+{
+    for (size_t i = 0; i < m->n_ranks; i++)
+        if (m->ranks[i].at[0] == tp && m->ranks[i].at[1] == pp && m->ranks[i].at[2] == ep)
+            return true;
+    return false;
+}
+
+/* Is every part of the dense layers in some folder of each stage, and every part of all experts? */
+static bool is_covered(const struct merge *m, int etp)
+{
+    const int tp = m->size[0], ep = m->size[2];
+    bool covered = true;
+    for (int p = 0; p < m->size[1] && covered; p++) {
+        for (int t = 0; t < tp && covered; t++) {
+            covered = false;
+            for (int e = 0; e < ep && !covered; e++)
+                covered = has_rank(m, t, p, e);
+        }
+        for (int i = 0; i < etp * ep && covered; i++) {
+            covered = false;
+            for (int t = i % etp; t < tp && !covered; t += etp)
+                covered = has_rank(m, t, p, i / etp);
+        }
+    }
+    return covered;
+}
+
+/*
+ * Of the ranks of a stage, counted by r, Megatron-Core makes tensor rank r % tp, and of the experts
+ * part r % etp of the expert rank r / etp % ep: so not all pairs of tp and ep are there. Can all
+ * folders be of such an etp?
+ */
+static bool can_be(const struct merge *m, int etp)
+{
+    const int tp = m->size[0], ep = m->size[2];
+    for (size_t i = 0; i < m->n_ranks; i++) {
+        bool possible = false;
+        for (int r = m->ranks[i].at[0]; r < tp * etp * ep && !possible; r += tp)
+            possible = r / etp % ep == m->ranks[i].at[2];
+        if (!possible)
+            return false;
+    }
+    return true;
+}
+
+/* What the saved arguments do not say, the folders may: 0 when they do not either. */
+static int guess_etp(const struct merge *m)
+{
+    int found = 0;
+    if (is_covered(m, m->size[0]))
+        return m->size[0];
+    for (int etp = 1; etp < m->size[0]; etp++)
+        if (m->size[0] % etp == 0 && can_be(m, etp) && is_covered(m, etp)) {
+            if (found)
+                return 0;
+            found = etp;
+        }
+    return found;
+}
+
+/* A folder is named by its tensor and its expert rank. Only where etp divides tp does that tell
+ * which part of the experts is in it. */
+static int find_etp(struct merge *m)
+{
+    const int64_t said = ckpt_merge_arg(m, "expert_tensor_parallel_size", 0);
+    const char *why = NULL;
+    m->etp = m->size[0];
+    if (m->n_local == 0)
+        return 0;
+    if (said > m->size[0])
+        why = "its ranks share folders, each of which keeps the part of the last one that wrote it";
+    else if (said > 0 && m->size[0] % said)
+        why = "the name of a folder does not tell which part of the experts is in it";
+    else if (json_is_true(json_object_get(ckpt_merge_args(m), "moe_extended_tp")))
+        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                             "experts cut over tensor and expert ranks (moe_extended_tp)");
+    if (why) {
+        int rc = s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                               "expert_tensor_parallel_size %lld does not divide "
+                               "tensor_model_parallel_size %d: %s",
+                               (long long)said, m->size[0], why);
+        return s2s_error_hint(m->err, rc, "such a model has to be saved as torch_dist");
+    }
+    m->etp = said > 0 ? (int)said : guess_etp(m);
+    m->etp = m->etp ? m->etp : m->size[0];
+    return 0;
+}
+
+/* Folders of two runs, or of two steps of one. */
+static int check_same_run(const struct merge *m)
+{
+    static const char *const same[] = {"tensor_model_parallel_size", "pipeline_model_parallel_size",
+                                       "expert_model_parallel_size", "num_layers", "hidden_size"};
+    const json_t *first = json_object_get(m->ckpt->common, m->ranks[0].folder);
+    for (size_t i = 1; i < m->n_ranks; i++) {
+        const json_t *own = json_object_get(m->ckpt->common, m->ranks[i].folder);
+        const char *what = "iteration";
+        const json_t *a = json_object_get(first, what), *b = json_object_get(own, what);
+        for (size_t k = 0; (!a || !b || json_equal(a, b)) && k < sizeof same / sizeof *same; k++) {
+            what = same[k];
+            a = json_object_get(ckpt_merge_args(m), what);
+            b = json_object_get(json_object_get(own, "args"), what);
+        }
+        if (json_is_integer(a) && json_is_integer(b) && !json_equal(a, b))
+            return s2s_error_set(m->err, S2S_E_FORMAT, "%s has %s %lld, %s has %lld",
+                                 m->ranks[0].folder, what, (long long)json_integer_value(a),
+                                 m->ranks[i].folder, (long long)json_integer_value(b));
+    }
+    return 0;
+}
+
+int ckpt_merge_check_ranks(struct merge *m)
+{
+    static const char *const names[3] = {
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"};
+    for (int d = 0; d < 3; d++) {
+        int64_t said = ckpt_merge_arg(m, names[d], m->size[d]);
+        if (said != m->size[d])
+            return s2s_error_set(m->err, S2S_E_NOTFOUND,
+                                 "the saved arguments say %s %lld, the rank folders are of %d",
+                                 names[d], (long long)said, m->size[d]);
+    }
+    int rc = check_same_run(m);
+    if (rc == 0)
+        rc = find_etp(m);
+    if (rc < 0)
+        return rc;
+    if (!is_covered(m, m->etp)) {
+        char cut[40] = "";
+        if (m->n_local &&
+            (m->etp != m->size[0] || ckpt_merge_arg(m, "expert_tensor_parallel_size", 0)))
+            snprintf(cut, sizeof cut, " (experts cut into %d)", m->etp);
+        return s2s_error_set(
+            m->err, S2S_E_NOTFOUND,
+            "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing", m->n_ranks,
+            m->size[0], m->size[1], m->size[2], cut);
+    }
+    const int64_t experts = ckpt_merge_arg(m, "num_experts", 0);
+    if (m->n_local && experts > 0 && experts != m->n_local * m->size[2])
+        return s2s_error_set(m->err, S2S_E_SHAPE,
+                             "the saved arguments say num_experts %lld, the rank folders have %lld",
+                             (long long)experts, (long long)(m->n_local * m->size[2]));
+    return 0;
+}

@@ -49,9 +49,10 @@ struct ckpt_member {
 
 struct s2s_ckpt {
     const char *format;
-    char *path; /* of the folder or file */
-    int dir_fd; /* of the folder; AT_FDCWD for a single file */
-    int64_t iteration;
+    char *path;        /* of the folder or file */
+    int dir_fd;        /* of the folder; AT_FDCWD for a single file */
+    int64_t iteration; /* -1: not known */
+    bool release;      /* Megatron's word for weights that no training is to go on from */
     struct ckpt_source_file *files;
     size_t n_files, cap_files, n_open;
     json_t *file_idx;            /* of each name in files */

@@ -784,6 +784,21 @@ PY
     exits 2 s2s-ckpt convert --to hf --files 2 big.safetensors x
 }
 
+@test "what Megatron calls a release stays one: its training begins anew from it" {
+    exits 0 s2s-ckpt convert -q --to torch_dist "$DATA/mini_writer" base
+    mkdir root
+    cp -r base/iter_* root/release
+    printf release >root/latest_checkpointed_iteration.txt
+    for name in root root/release; do
+        exits 0 s2s-ckpt reshard -q --files 2 "$name" out
+        [ "$(cat out/latest_checkpointed_iteration.txt)" = release ]
+        [ "$(ls out)" = "$(printf 'latest_checkpointed_iteration.txt\nrelease')" ]
+        exits 0 s2s-ckpt verify out
+        exits 0 s2s-ckpt diff "$DATA/mini_writer" out
+        rm -r out
+    done
+}
+
 @test "reshard refuses optimizers that only their own job can take apart, by name" {
     cp -r "$DATA/mcore016_gated_pp2dp2_dpreshardable" in
     python3 - <<'PY'

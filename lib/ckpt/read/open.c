@@ -64,7 +64,8 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
         return rc;
     while (len && strchr(" \r\n\t", text[len - 1]))
         text[--len] = 0;
-    if (strcmp(text, "release") == 0)
+    ckpt->release = strcmp(text, "release") == 0;
+    if (ckpt->release)
         snprintf(name, sizeof name, "release");
     else if (s2s_parse_i64(&ckpt->iteration, text, 0, INT64_MAX, NULL) < 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "\"%s\" is no iteration", text);
@@ -411,12 +412,13 @@ static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 /* Of one whose folder was named without the one above it: the folder's name says it, or what was
  * saved. -1: nothing does. */
-static int64_t find_iteration(const struct s2s_ckpt *ckpt)
+static int64_t find_iteration(struct s2s_ckpt *ckpt)
 {
     int64_t iteration = -1;
     char *whole = ckpt->dir_fd >= 0 ? realpath(ckpt->path, NULL) : NULL;
     const char *name = whole ? strrchr(whole, '/') + 1 : "";
     const json_t *saved = json_object_get(ckpt->common, "iteration");
+    ckpt->release |= strcmp(name, "release") == 0;
     if (strncmp(name, "iter_", 5) != 0 ||
         s2s_parse_i64(&iteration, name + 5, 0, INT64_MAX, NULL) < 0)
         iteration = json_is_integer(saved) && json_integer_value(saved) >= 0

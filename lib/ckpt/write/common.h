@@ -25,5 +25,7 @@ void ckpt_common_make(struct s2s_buf *out, const json_t *common);
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
                      size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
                      struct s2s_error *err);
+/* The folder that is written into before commit renames it. Gives: free it. */
+char *ckpt_dist_tmp_dir(const char *root, int64_t iteration);
 
 #endif

@@ -45,15 +45,24 @@ int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
     return 0;
 }
 
-static char *tmp_dir(const char *root, int64_t iteration)
+static char *final_dir(const char *root, int64_t iteration)
 {
-    return s2s_xasprintf("%s/iter_%07" PRId64 ".tmp", root, iteration);
+    return iteration == S2S_DIST_RELEASE ? s2s_xasprintf("%s/release", root)
+                                         : s2s_xasprintf("%s/iter_%07" PRId64, root, iteration);
+}
+
+char *ckpt_dist_tmp_dir(const char *root, int64_t iteration)
+{
+    char *dir = final_dir(root, iteration);
+    char *tmp = s2s_xasprintf("%s.tmp", dir);
+    free(dir);
+    return tmp;
 }
 
 int s2s_dist_open(struct s2s_dist_writer **out, const char *root, int64_t iteration, int rank,
                   struct s2s_error *err)
 {
-    char *dir = tmp_dir(root, iteration);
+    char *dir = ckpt_dist_tmp_dir(root, iteration);
     int rc = s2s_dist_open_dir(out, dir, rank, err);
     free(dir);
     return rc;
@@ -391,6 +400,12 @@ static int64_t iteration_of(const char *name, const char *suffix)
     return s2s_parse_i64(&iteration, text, 0, INT64_MAX, NULL) < 0 ? -1 : iteration;
 }
 
+/* what a save of a release leaves when it is killed */
+static bool is_release(const char *name, const char *suffix)
+{
+    return *suffix && strncmp(name, "release", 7) == 0 && strcmp(name + 7, suffix) == 0;
+}
+
 /* the names in root that iteration_of knows, sorted; gives: free each and the list */
 static int list_iterations(const char *root, const char *suffix, char ***names, size_t *n,
                            struct s2s_error *err)
@@ -403,7 +418,8 @@ static int list_iterations(const char *root, const char *suffix, char ***names, 
     if (n_entries < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s", root);
     for (int i = 0; i < n_entries; i++) {
-        if (iteration_of(entries[i]->d_name, suffix) >= 0) {
+        if (iteration_of(entries[i]->d_name, suffix) >= 0 ||
+            is_release(entries[i]->d_name, suffix)) {
             s2s_grow(names, *n, &cap, sizeof **names);
             (*names)[(*n)++] = s2s_xasprintf("%s/%s", root, entries[i]->d_name);
         }
@@ -465,7 +481,7 @@ int s2s_dist_begin(const char *root, int64_t iteration, struct s2s_error *err)
         rc = s2s_dist_clean(root, err);
     if (rc < 0)
         return rc;
-    char *dir = tmp_dir(root, iteration);
+    char *dir = ckpt_dist_tmp_dir(root, iteration);
     if (mkdir(dir, 0777) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", dir);
     free(dir);
@@ -475,7 +491,7 @@ int s2s_dist_begin(const char *root, int64_t iteration, struct s2s_error *err)
 void s2s_dist_abort(const char *root, int64_t iteration)
 {
     struct s2s_error err = S2S_ERROR_INIT;
-    char *dir = tmp_dir(root, iteration);
+    char *dir = ckpt_dist_tmp_dir(root, iteration);
     if (s2s_ckpt_remove_tree(dir, &err) < 0)
         s2s_warn("ckpt", "%s", err.text);
     free(dir);
@@ -488,7 +504,8 @@ static int replace_tracker(const char *root, int64_t iteration, struct s2s_error
     char text[32], *tmp = s2s_xasprintf("%s/%s.tmp", root, TRACKER);
     char *path = s2s_xasprintf("%s/%s", root, TRACKER);
     char *name = s2s_xasprintf("%s.tmp", TRACKER);
-    int len = snprintf(text, sizeof text, "%" PRId64, iteration);
+    int len = iteration == S2S_DIST_RELEASE ? snprintf(text, sizeof text, "release")
+                                            : snprintf(text, sizeof text, "%" PRId64, iteration);
     int rc = ckpt_file_put(root, name, text, (size_t)len, err);
     if (rc == 0 && rename(tmp, path) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", path);
@@ -525,8 +542,8 @@ int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *
                      size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
                      struct s2s_error *err)
 {
-    char *tmp = tmp_dir(root, iteration);
-    char *dir = s2s_xasprintf("%s/iter_%07" PRId64, root, iteration);
+    char *tmp = ckpt_dist_tmp_dir(root, iteration);
+    char *dir = final_dir(root, iteration);
     int rc = finish(tmp, items, n_ranks, common, paths, err);
     if (rc == 0)
         rc = rename_dir(tmp, dir, err);

@@ -6,6 +6,8 @@
  *   ROOT/iter_0001000/                         appears by rename, complete
  *        __R_0.distcp .metadata common.pt metadata.json
  *
+ * S2S_DIST_RELEASE as the iteration: the tracker says "release", the folder is ROOT/release/.
+ *
  * Who does what, with several ranks (this room knows no communicator; the caller's calls in
  * between are marked):
  *
@@ -34,6 +36,8 @@
 
 struct s2s_error;
 struct s2s_dist_writer;
+
+enum { S2S_DIST_RELEASE = -1 };
 
 /* Rank 0: makes root if needed, removes what killed saves left there (iter_*.tmp), and makes the
  * folder that the ranks write into. */

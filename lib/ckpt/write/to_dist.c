@@ -38,8 +38,10 @@ struct output {
 
 static char *file_path(const struct output *out, size_t file)
 {
-    return s2s_xasprintf("%s/iter_%07" PRId64 ".tmp/__%zu_0.distcp", out->dir, out->iteration,
-                         file);
+    char *dir = ckpt_dist_tmp_dir(out->dir, out->iteration);
+    char *path = s2s_xasprintf("%s/__%zu_0.distcp", dir, file);
+    free(dir);
+    return path;
 }
 
 /* State of the journal: the packed items in hex. */
@@ -349,7 +351,7 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
 /* the folder of the weights, unless an earlier run's is there */
 static int begin(const struct output *out, struct s2s_error *err)
 {
-    char *tmp = s2s_xasprintf("%s/iter_%07" PRId64 ".tmp", out->dir, out->iteration);
+    char *tmp = ckpt_dist_tmp_dir(out->dir, out->iteration);
     bool there = out->how->journal && access(tmp, F_OK) == 0;
     free(tmp);
     return there ? 0 : s2s_dist_begin(out->dir, out->iteration, err);
@@ -371,6 +373,13 @@ static int finish(const struct output *out, struct s2s_error *err)
     return ckpt_share_agree(out->how, rc, err);
 }
 
+static int64_t iteration_for(const struct s2s_ckpt *source)
+{
+    if (source->release)
+        return S2S_DIST_RELEASE;
+    return source->iteration < 0 ? 0 : source->iteration;
+}
+
 int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
                         const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
@@ -378,7 +387,7 @@ int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
     struct output out = {.plan = plan,
                          .how = how,
                          .dir = dir,
-                         .iteration = plan->source->iteration < 0 ? 0 : plan->source->iteration,
+                         .iteration = iteration_for(plan->source),
                          .items = &items};
     ckpt_layout_make(&out.layout, plan, how);
     int rc = ckpt_share_agree(how, ckpt_share_rank(how) ? 0 : begin(&out, err), err);

@@ -21,6 +21,7 @@
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/map/layers.h"
+#include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 #include "lib/io/zip.h"
@@ -129,6 +130,14 @@ static inline void folder_fill(const uint8_t *data, size_t size, const struct fo
     s2s_buf_release(&bytes);
 }
 
+/* Beside the folder: where things are written. Gives: free. */
+static inline char *folder_out(void)
+{
+    char *out = s2s_xasprintf("%s-out", folder);
+    s2s_ckpt_remove_tree(out, NULL);
+    return out;
+}
+
 static int folder_ignore(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     return 0;
@@ -150,8 +159,15 @@ static inline void folder_read(struct s2s_ckpt *ckpt)
         if (whole != &tensors[i] && s2s_ckpt_numel(whole) < 1 << 12)
             s2s_ckpt_stream(ckpt, whole, NULL, NULL, folder_ignore, NULL, &err);
     }
-    for (size_t i = 0; i < n_objects; i++)
+    for (size_t i = 0; i < n_objects; i++) {
         s2s_ckpt_verify_object(ckpt, &objects[i], &err);
+        if (objects[i].file)
+            s2s_ckpt_stream_object(ckpt, &objects[i], folder_ignore, NULL, &err);
+    }
+    char identity[33];
+    s2s_ckpt_verify_common(ckpt, &err);
+    s2s_ckpt_check_ranks(ckpt, &err);
+    s2s_ckpt_identity(ckpt, identity, &err);
 }
 
 /* An error must say something, and where. */
@@ -173,6 +189,59 @@ static inline struct s2s_ckpt *folder_open(void)
         return NULL;
     folder_read(ckpt);
     return ckpt;
+}
+
+static inline bool folder_is_small(const struct s2s_ckpt_plan *plan)
+{
+    enum { MAX_WRITTEN = 1 << 18 };
+    int64_t bytes = 0;
+    for (size_t i = 0; i < plan->n_targets && bytes <= MAX_WRITTEN; i++)
+        bytes += s2s_ckpt_target_bytes(&plan->targets[i]);
+    return bytes <= MAX_WRITTEN;
+}
+
+/* What was written at path is read again, and has what the plan says under `prefix`. */
+static inline void folder_demand_written(const char *path, const struct s2s_ckpt_plan *plan,
+                                         const char *prefix)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_ckpt *ckpt;
+    size_t n;
+    if (s2s_ckpt_open(&ckpt, path, &err) < 0)
+        S2S_BUG("what was written cannot be read: %s", err.text);
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        const struct s2s_ckpt_target *target = &plan->targets[i];
+        char *name = s2s_xasprintf("%s%s", prefix, target->name);
+        const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, name);
+        if (!t || t->dtype != target->dtype || t->n_dims != target->n_dims ||
+            memcmp(t->shape, target->shape, (size_t)t->n_dims * sizeof *t->shape) != 0)
+            S2S_BUG("%s is not what was planned", name);
+        if (s2s_ckpt_verify_tensor(ckpt, t, &err) < 0)
+            S2S_BUG("%s", err.text);
+        free(name);
+    }
+    if (s2s_ckpt_verify_manifest(ckpt, &n, &err) < 0)
+        S2S_BUG("%s", err.text);
+    s2s_ckpt_close(ckpt);
+}
+
+/* A copy as torch_dist; data may be refused while it is read. */
+static inline void folder_reshard(struct s2s_ckpt *ckpt, int64_t n_files)
+{
+    const struct s2s_ckpt_write how = {.n_files = n_files};
+    struct s2s_ckpt_plan plan = {.source = ckpt};
+    struct s2s_error err = S2S_ERROR_INIT;
+    size_t n;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    char *out = folder_out();
+    for (size_t i = 0; i < n; i++)
+        s2s_ckpt_plan_copy(&plan, tensors[i].name, &tensors[i]);
+    if (s2s_ckpt_plan_seal(&plan, &err) == 0 && folder_is_small(&plan) &&
+        s2s_ckpt_write_dist(&plan, out, &how, &err) == 0)
+        folder_demand_written(out, &plan, "");
+    s2s_ckpt_plan_release(&plan);
+    s2s_ckpt_remove_tree(out, NULL);
+    free(out);
 }
 
 /* Plans the conversion to Hugging Face's names; S2S_DTYPE_NONE keeps dtypes. */

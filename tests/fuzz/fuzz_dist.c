@@ -1,5 +1,5 @@
 /* torch_dist folders: .metadata, metadata.json, common.pt and items, with manifests beside them;
- * read, planned towards Hugging Face and with other layers. */
+ * read, planned towards Hugging Face and with other layers, and copied. */
 /* run.sh: max_len=4096 */
 #include "tests/fuzz/folder.h"
 
@@ -20,6 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     s2s_ckpt_verify_manifest(ckpt, &n, &err);
     folder_plan_hf(ckpt, S2S_DTYPE_NONE);
     folder_plan_layers(ckpt, (enum ckpt_layers)(size % 3));
+    folder_reshard(ckpt, (int64_t)(size % 4));
     s2s_ckpt_close(ckpt);
     return 0;
 }

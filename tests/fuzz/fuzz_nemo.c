@@ -1,5 +1,6 @@
 /* .nemo archives. First byte 0: the rest is an archive as it is, compressed or not; else a list of
- * members as in folder.h, with right header checksums, and for 2 compressed. */
+ * members as in folder.h, with right header checksums, and for 2 compressed; for 3 the same as an
+ * unpacked folder. */
 /* run.sh: max_len=4096 */
 #include <sys/mman.h>
 
@@ -65,11 +66,27 @@ static void compress_tar(struct s2s_buf *tar)
     s2s_buf_release(&plain);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void read_and_plan(void)
+{
+    struct s2s_ckpt *ckpt = folder_open();
+    if (!ckpt)
+        return;
+    folder_plan_hf(ckpt, S2S_DTYPE_NONE);
+    folder_plan_nemo(ckpt);
+    s2s_ckpt_close(ckpt);
+}
+
+static void try_folder(const uint8_t *data, size_t size)
+{
+    /* the last of the archive's names would lie outside */
+    folder_fill(data, size, names, sizeof names / sizeof *names - 1);
+    read_and_plan();
+}
+
+static void try_archive(const uint8_t *data, size_t size)
 {
     struct s2s_buf tar = S2S_BUF_INIT;
-    if (size == 0)
-        return 0;
+    char real[sizeof folder];
     s2s_log_set_verbosity(-1);
     /* where what is inflated goes: to memory */
     if (access("/dev/shm", W_OK) == 0 && setenv("TMPDIR", "/dev/shm", 1) < 0)
@@ -83,14 +100,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int fd = memfd_create("fuzz", 0);
     if (fd < 0 || write(fd, tar.data, tar.len) != (ssize_t)tar.len)
         abort();
+    memcpy(real, folder, sizeof real);
     snprintf(folder, sizeof folder, "/proc/self/fd/%d", fd);
-    struct s2s_ckpt *ckpt = folder_open();
-    if (ckpt) {
-        folder_plan_hf(ckpt, S2S_DTYPE_NONE);
-        folder_plan_nemo(ckpt);
-        s2s_ckpt_close(ckpt);
-    }
+    read_and_plan();
+    memcpy(folder, real, sizeof real);
     close(fd);
     s2s_buf_release(&tar);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0)
+        return 0;
+    if (data[0] == 3)
+        try_folder(data + 1, size - 1);
+    else
+        try_archive(data, size);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Megatron's rank folders: read, merged, planned towards Hugging Face and with other layers. */
+/* Megatron's rank folders: read, merged, planned towards Hugging Face and with other layers, and
+ * copied. */
 /* run.sh: max_len=4096 */
 #include "tests/fuzz/folder.h"
 
@@ -27,6 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         folder_read(ckpt);
         folder_plan_hf(ckpt, S2S_DTYPE_NONE);
         folder_plan_layers(ckpt, (enum ckpt_layers)(size % 3));
+        folder_reshard(ckpt, (int64_t)(size % 4));
     }
     s2s_ckpt_close(ckpt);
     return 0;

@@ -51,9 +51,9 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
     struct s2s_buf state = S2S_BUF_INIT;
     struct ckpt_item last;
     size_t n = out->items->len - items_at;
-    const char *packed = out->items->data + items_at;
     if (!out->how->journal || n == 0) /* 0: it was empty, and is not there */
         return 0;
+    const char *packed = out->items->data + items_at;
     for (size_t at = 0, len; at < n; at += len) {
         len = ckpt_item_unpack(&last, packed + at, n - at);
         if (len == 0)

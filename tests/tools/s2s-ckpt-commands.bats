@@ -262,3 +262,14 @@ PY
     [ "${BASH_REMATCH[1]}" -gt 20 ]
     [ "${BASH_REMATCH[1]}" -le 32 ]
 }
+
+@test "--dtype takes the names of ls and of torch too" {
+    s2s-ckpt convert -q --to hf --dtype bf16 "$DATA/hf_sharded" want
+    for dtype in BF16 bfloat16; do
+        s2s-ckpt convert -q --to hf --dtype $dtype "$DATA/hf_sharded" out
+        diff -r want out
+        rm -r out
+    done
+    exits 2 s2s-ckpt convert -q --to hf --dtype int8 "$DATA/hf_sharded" out
+    says "none of f32, bf16, f16, f64"
+}

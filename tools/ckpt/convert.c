@@ -90,6 +90,13 @@ static enum s2s_dtype parse_dtype(struct argp_state *state, const char *text)
 {
     static const char *const names[] = {"f32", "bf16", "f16", "f64", NULL};
     static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16, S2S_F16, S2S_F64};
+    /* torch's, and as ls prints them */
+    static const char *const others[][4] = {{"float32", "bfloat16", "float16", "float64"},
+                                            {"F32", "BF16", "F16", "F64"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        for (size_t k = 0; k < 4; k++)
+            if (strcmp(others[i][k], text) == 0)
+                return dtypes[k];
     return dtypes[s2s_arg_choice(state, "dtype", text, names)];
 }
 

@@ -273,3 +273,25 @@ PY
     exits 2 s2s-ckpt convert -q --to hf --dtype int8 "$DATA/hf_sharded" out
     says "none of f32, bf16, f16, f64"
 }
+
+@test "diff: complex numbers have a distance; integers of 64 bits against float64 are exact" {
+    python3 - <<'PY'
+import json, struct
+def write(name, **tensors):
+    header, data = {}, b""
+    for key, (dtype, n, raw) in sorted(tensors.items()):
+        header[key] = {"dtype": dtype, "shape": [n], "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    head = json.dumps(header).encode()
+    open(name, "wb").write(struct.pack("<Q", len(head)) + head + data)
+write("a", c=("C64", 2, struct.pack("<4f", 1, 2, 3, 4)), i=("I64", 1, struct.pack("<q", 2**53 + 1)), n=("C64", 1, struct.pack("<2f", 1, float("nan"))))
+write("b", c=("C64", 2, struct.pack("<4f", 1, 2, 6, 8)), i=("F64", 1, struct.pack("<d", 2.0**53)), n=("C64", 1, struct.pack("<2f", 1, 2)))
+PY
+    exits 1 s2s-ckpt diff --json a b
+    alike "$(jq -c '.differences[] | [.name, .difference, .elements, .max_abs]' <<<"$output")" '["c","values",1,5]
+["i","values",1,1]
+["n","values",1,"nan"]'
+    exits 1 s2s-ckpt diff --tolerance 5 a b
+    [ "$(wc -l <<<"$output")" = 1 ]
+    says "n	values"
+}

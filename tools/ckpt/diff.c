@@ -53,54 +53,61 @@ static const struct argp argp = {
     NULL};
 
 struct difference {
-    int64_t n_bits; /* elements whose bytes differ */
     int64_t n_past; /* elements past the tolerance, NaN against a number too */
     double max_abs; /* NaN: a number against NaN */
 };
 
-/* A double would round what is past 2^53. false: dtype has fractions. */
-static bool integer(__int128 *value, const char *bytes, enum s2s_dtype dtype, size_t i)
+static bool is_complex(enum s2s_dtype dtype)
 {
-    int64_t sig;
-    uint64_t uns;
-    switch (dtype) {
-    case S2S_I64:
-        memcpy(&sig, bytes + i * sizeof sig, sizeof sig);
-        *value = sig;
-        return true;
-    case S2S_U64:
-        memcpy(&uns, bytes + i * sizeof uns, sizeof uns);
-        *value = uns;
-        return true;
-    case S2S_BOOL:
-    case S2S_U8:
-    case S2S_I8:
-    case S2S_U16:
-    case S2S_I16:
-    case S2S_U32:
-    case S2S_I32:
-        *value = (__int128)s2s_ckpt_number(bytes, dtype, i);
-        return true;
-    default:
-        return false;
+    return dtype == S2S_C64 || dtype == S2S_C128;
+}
+
+/* a double would round integers past 2^53 */
+static bool fits_double(enum s2s_dtype dtype)
+{
+    return dtype != S2S_I64 && dtype != S2S_U64 && !is_complex(dtype);
+}
+
+/* exact where a long double holds integers of 64 bits, as on x86-64 and AArch64 */
+static void number(long double *re, long double *im, const char *bytes, enum s2s_dtype dtype,
+                   size_t i)
+{
+    int64_t whole;
+    *im = 0;
+    if (is_complex(dtype)) {
+        const enum s2s_dtype part = dtype == S2S_C64 ? S2S_F32 : S2S_F64;
+        *re = s2s_ckpt_number(bytes, part, 2 * i);
+        *im = s2s_ckpt_number(bytes, part, 2 * i + 1);
+    } else if (fits_double(dtype)) {
+        *re = s2s_ckpt_number(bytes, dtype, i);
+    } else {
+        memcpy(&whole, bytes + i * sizeof whole, sizeof whole);
+        *re = dtype == S2S_U64 ? (long double)(uint64_t)whole : (long double)whole;
     }
+}
+
+/* |x - y|, NaN and infinities equal to themselves */
+static long double apart(long double x, long double y)
+{
+    return x == y || (isnan(x) && isnan(y)) ? 0 : fabsl(x - y);
 }
 
 /* |a - b|; *past: by more than the tolerance, or a number against NaN. */
 static double distance(bool *past, const char *a, enum s2s_dtype a_dtype, const char *b,
                        enum s2s_dtype b_dtype, size_t i, double tolerance)
 {
-    __int128 p, q;
-    if (integer(&p, a, a_dtype, i) && integer(&q, b, b_dtype, i)) {
-        __int128 by = p > q ? p - q : q - p;
-        /* no two of 64 bits are 2^65 apart */
-        *past = tolerance < 0x1p65 && by > (__int128)tolerance;
-        return (double)by;
+    if (fits_double(a_dtype) && fits_double(b_dtype)) {
+        const double p = s2s_ckpt_number(a, a_dtype, i), q = s2s_ckpt_number(b, b_dtype, i);
+        const double plain = p == q || (isnan(p) && isnan(q)) ? 0 : fabs(p - q);
+        *past = !(plain <= tolerance);
+        return plain;
     }
-    double x = s2s_ckpt_number(a, a_dtype, i), y = s2s_ckpt_number(b, b_dtype, i);
-    double by = x == y || (isnan(x) && isnan(y)) ? 0 : fabs(x - y); /* infinities too */
+    long double x, x_im, y, y_im;
+    number(&x, &x_im, a, a_dtype, i);
+    number(&y, &y_im, b, b_dtype, i);
+    const long double im = apart(x_im, y_im), by = im == 0 ? apart(x, y) : hypotl(apart(x, y), im);
     *past = !(by <= tolerance);
-    return by;
+    return (double)by;
 }
 
 static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype a_dtype,
@@ -108,17 +115,11 @@ static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype 
 {
     size_t size = s2s_dtype_size(a_dtype);
     bool same_type = a_dtype == b_dtype;
-    bool numbers = s2s_ckpt_is_number(a_dtype) && s2s_ckpt_is_number(b_dtype);
     if (same_type && memcmp(a, b, n * size) == 0)
         return;
     for (size_t i = 0; i < n; i++) {
         if (same_type && memcmp(a + i * size, b + i * size, size) == 0)
             continue;
-        d->n_bits += same_type;
-        if (!numbers) {
-            d->n_past++;
-            continue;
-        }
         bool past;
         double by = distance(&past, a, a_dtype, b, b_dtype, i, tolerance);
         d->max_abs = by > d->max_abs || isnan(by) ? by : d->max_abs;
@@ -133,7 +134,7 @@ static int compare_tensor(struct difference *d, struct s2s_ckpt *a, const struct
     size_t x_size = s2s_dtype_size(x->dtype), y_size = s2s_dtype_size(y->dtype);
     struct s2s_ckpt_walk walk;
     int rc = 0;
-    *d = (struct difference){.n_bits = 0};
+    *d = (struct difference){.n_past = 0};
     s2s_ckpt_walk_begin(&walk, x->shape, x->n_dims, x_size > y_size ? x_size : y_size);
     while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
         size_t n = 1;
@@ -237,7 +238,7 @@ static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
             k += order > 0;
             continue;
         }
-        struct difference d = {.n_bits = 0};
+        struct difference d = {.n_past = 0};
         const struct s2s_ckpt_tensor *in_a = &x[i], *in_b = &y[k];
         bool shapes = match_shapes(a, &in_a, b, &in_b);
         if (shapes)

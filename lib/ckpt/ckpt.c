@@ -33,6 +33,12 @@ int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n)
 
 /* ---- files ---- */
 
+/* of errno: a file that is not ours to read, or a fault */
+static enum s2s_errc cannot_open(void)
+{
+    return errno == EACCES || errno == EPERM ? S2S_E_OPEN : S2S_E_IO;
+}
+
 int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     struct stat st;
@@ -41,7 +47,7 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
         return (int)json_integer_value(known);
     if (fstatat(ckpt->dir_fd, name, &st, ckpt->no_links ? AT_SYMLINK_NOFOLLOW : 0) < 0)
         return errno == ENOENT ? s2s_error_set(err, S2S_E_NOTFOUND, "%s is missing", name)
-                               : s2s_error_errno(err, S2S_E_IO, "%s", name);
+                               : s2s_error_errno(err, cannot_open(), "%s", name);
     if (!S_ISREG(st.st_mode))
         return s2s_error_set(err, S2S_E_FORMAT, "%s: %s", name,
                              S_ISLNK(st.st_mode) ? "a link, which this format never has: refused"
@@ -84,7 +90,7 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
     f->fd = openat(ckpt->dir_fd, f->name,
                    O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0));
     if (f->fd < 0)
-        return s2s_error_errno(err, S2S_E_IO, "%s", f->name);
+        return s2s_error_errno(err, cannot_open(), "%s", f->name);
     ckpt->n_open++;
     return f->fd;
 }

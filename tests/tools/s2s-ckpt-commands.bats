@@ -295,3 +295,23 @@ PY
     [ "$(wc -l <<<"$output")" = 1 ]
     says "n	values"
 }
+
+@test "what cannot be opened is said and exit 2; no binary data to a terminal" {
+    exits 2 s2s-ckpt convert -q --to hf --config nowhere.json "$DATA/hf_sharded" out
+    says "nowhere.json: No such file or directory"
+    says_not ":-1"
+    exits 1 s2s-ckpt convert -q --to hf --config "$DATA/zip.pt" "$DATA/hf_sharded" out
+    exits 2 script -qec "s2s-ckpt convert --to safetensors '$DATA/zip.pt' -" /dev/null
+    says "binary output would go to the terminal"
+    if [ "$(id -u)" = 0 ]; then
+        id nobody >/dev/null && command -v setpriv >/dev/null || return 0
+        as="setpriv --reuid=nobody --clear-groups"
+        $as test -x "$(command -v s2s-ckpt)" || return 0
+    else
+        as=
+    fi
+    cp "$DATA/zip.pt" closed.pt
+    chmod 0 closed.pt
+    exits 2 $as "$(command -v s2s-ckpt)" ls "$PWD/closed.pt"
+    says "closed.pt: Permission denied"
+}

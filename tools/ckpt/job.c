@@ -97,10 +97,13 @@ static int read_config(struct job *job, struct s2s_error *err)
     if (job->to == TO_NEMO && is_yaml(job->opt->config))
         return read_yaml(job, err);
     json_error_t at;
-    job->config = json_load_file(job->opt->config, JSON_REJECT_DUPLICATES, &at);
+    FILE *file = fopen(job->opt->config, "re");
+    if (!file)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", job->opt->config);
+    job->config = json_loadf(file, JSON_REJECT_DUPLICATES, &at);
+    fclose(file);
     if (!job->config)
-        return s2s_error_set(err, at.line > 0 ? S2S_E_FORMAT : S2S_E_OPEN, "%s:%d: %s",
-                             job->opt->config, at.line, at.text);
+        return s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", job->opt->config, at.line, at.text);
     job->config_text = json_dumps(job->config, JSON_INDENT(2));
     return 0;
 }

@@ -282,6 +282,8 @@ int ckpt_job_write_file(struct job *job, struct s2s_error *err)
         is_input |= s2s_ckpt_reads(job->others[i], path);
     if (rc == 0 && is_input)
         rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", path);
+    if (rc == 0 && !job->opt->plan && strcmp(path, "-") == 0)
+        rc = s2s_tool_check_stdout(err);
     if (rc == 0 && !job->opt->plan)
         rc = fill_file(job, &plan, &nemo, path, err);
     s2s_ckpt_plan_release(&plan);

@@ -168,6 +168,13 @@ st.rename('salm.safetensors', 'lora.safetensors', lambda k: k.replace('llm.', 'l
     [ ! -e model ]
     exits 0 s2s-ckpt convert -q --to torch_dist lora.safetensors kept
     s2s-ckpt ls kept | grep -q lora_A
+    # a layer in the wrapping of an adapter that is gone
+    python3 -c "
+import st
+st.rename('salm.safetensors', 'wrapped.safetensors', lambda k: k.replace('q_proj.weight', 'q_proj.base_layer.weight'), {})"
+    exits 1 s2s-ckpt convert --to hf wrapped.safetensors model
+    says "LoRA adapters or lie under them, such as"
+    says "q_proj.base_layer.weight"
 }
 
 @test "--part takes one part of a model: its tensors, its configuration, nothing of the others" {

@@ -88,6 +88,28 @@ stopped() {
     [ "$n" -gt 5 ]
 }
 
+@test "a line of the journal that was altered counts as absent" {
+    inject_or_skip
+    s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" want
+    rm -rf out out.s2s-partial
+    with_fault fsync:6:KILL s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" out
+    [ $fired = 1 ]
+    # what a file holds, in hex: another digit is another tensor, place or size
+    python3 - <<'PY'
+lines = open("out.s2s-partial/s2s-resume").read().split("\n")
+noted = [i for i, line in enumerate(lines) if line.count("\t") == 4]
+assert noted
+for i in noted:
+    field = lines[i].split("\t")
+    at = len(field[2]) // 2
+    field[2] = field[2][:at] + ("1" if field[2][at] == "0" else "0") + field[2][at + 1:]
+    lines[i] = "\t".join(field)
+open("out.s2s-partial/s2s-resume", "w").write("\n".join(lines))
+PY
+    exits 0 s2s-ckpt convert -q --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+    diff -r want out
+}
+
 @test "--resume takes no file that is damaged, half or of another conversion" {
     inject_or_skip
     s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" want

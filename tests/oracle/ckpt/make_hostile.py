@@ -353,6 +353,8 @@ for name, cells, shape in (("cells_of_nothing", [1 << 21, 1], b"(" + number(1 <<
         mcore_data=dct([(text("w"), dct([(text("nd_reformulated_orig_global_shape"), shape)]))]))
 dcp("hole", [("w", stored([8], [chunk([0], [4])]))], [here], "missing")
 dcp("overlap", [("w", stored([6], [chunk([0], [4]), chunk([2], [4])]))], [here, place("w", [2], 0, n)], "overlap")
+# as many elements as the tensor has, two of them twice
+dcp("overlap_and_hole", [("w", stored([4, 2], [chunk([0, 0], [2, 2]), chunk([1, 0], [2, 2])]))], [place("w", [0, 0], 0, n), place("w", [1, 0], 0, n)], "overlap")
 dcp("chunk_outside", [("w", stored([4], [chunk([2], [4])]))], [place("w", [2], 0, n)], "leaves the tensor")
 dcp("chunk_wraps", [("w", stored([4], [chunk([(1 << 63) - 2], [4])]))], [here], "w")
 dcp("chunk_negative", [("w", stored([4], [chunk([-4], [8])]))], [here], "w")
@@ -468,7 +470,8 @@ def rank_folders(name, folders, says):
     def pack(dims):
         return b"(" + b"".join(number(d) for d in dims) + b"t"
     for folder, (tensors, args) in folders.items():
-        model = b"}(" + b"".join(text(k) + rebuild(size=pack(dims), stride=pack([0] * len(dims)), storage=dtype) for k, dims, dtype in (v if len(v) == 3 else v + ("FloatStorage",) for v in tensors)) + b"u"
+        model = b"}(" + b"".join(text(k) + rebuild(size=pack(dims), stride=pack(strides[0] if strides else [0] * len(dims)), storage=dtype)
+                                 for k, dims, dtype, *strides in (v if len(v) > 2 else v + ("FloatStorage",) for v in tensors)) + b"u"
         named = b"cargparse\nNamespace\n)\x81}(" + b"".join(text(k) + (number(v) if isinstance(v, int) and not isinstance(v, bool) else b"\x88") for k, v in args.items()) + b"ub"
         put("ranks_%s/%s/model_optim_rng.pt" % (name, folder), zipped(b"\x80\x02}(" + text("model") + model + text("args") + named + b"u.", floats), says)
         cases.pop()
@@ -492,6 +495,8 @@ rank("experts_extended", [(L + "mlp.experts.local_experts.0.linear_fc2.weight", 
 rank("expert_far", [(L + "mlp.experts.local_experts.99999.linear_fc2.weight", [2, 4])], "absurd expert")
 rank("expert_flat", [(L + "mlp.experts.local_experts.0.linear_fc2.weight", [4])], "is none of an expert")
 rank("packed_odd", [(L + "mlp.experts.weight1", [2, 5]), (L + "mlp.experts.weight2", [4, 2])], "does not divide into the rank's experts", num_experts=2)
+rank("packed_apart", [(L + "mlp.experts.weight1", [2, 2], "FloatStorage", [2, 1]), (L + "mlp.experts.weight2", [3, 1], "FloatStorage", [1, 1])],
+     "has no weight2 that fits", num_experts=2)
 rank("packed_alone", [(L + "mlp.experts.weight1", [2, 4])], "does not divide into the rank's experts", num_experts=2)
 rank("many_stacks", [("m%d.layers.0.w" % i, [4]) for i in range(300)], "more than 256 stacks of layers")
 # copies of which one is two halves and the other is not

@@ -9,6 +9,11 @@ inject_or_skip() {
     case ${S2S_BIN:-} in *sanitize*) skip "a preloaded library and ASan do not go together" ;; esac
 }
 
+# does the file system here know files without names (else outputs have a hidden one until they are whole)?
+unnamed_files() {
+    python3 -c 'import os; os.open(".", os.O_TMPFILE | os.O_WRONLY)' 2>/dev/null
+}
+
 # with_fault CALL:N:HOW COMMAND...: runs it with that fault; $fired is 1 when the call was reached
 with_fault() {
     local fault=$1
@@ -40,6 +45,7 @@ every_fault() {
         KILL)
             [ "$status" -eq 137 ] || { echo "$call $n $how: exit $status" >&2; return 1; }
             if [ -e "$out" ]; then cmp "$out" want.bytes || return 1; fi
+            unnamed_files || rm -f ./.*.tmp
             ;;
         *)
             if [ "$status" -ne 1 ] || [ -z "$output" ]; then

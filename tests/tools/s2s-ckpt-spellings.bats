@@ -155,3 +155,56 @@ PY
     exits 0 s2s-ckpt ls fp8
     says "consolidated.safetensors: beside model.safetensors, not read"
 }
+
+@test "what may be absent is absent from all layers, and from none where one has it" {
+    cat >make.py <<'PY'
+import sys
+def model(layers=3):
+    out = {"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.norm.weight": (4,)}
+    for n in range(layers):
+        p = "model.layers.%d." % n
+        out.update({p + "input_layernorm.weight": (4,), p + "post_attention_layernorm.weight": (4,), p + "self_attn.q_proj.weight": (8, 4),
+                    p + "self_attn.k_proj.weight": (4, 4), p + "self_attn.v_proj.weight": (4, 4), p + "self_attn.o_proj.weight": (4, 8),
+                    p + "self_attn.q_norm.weight": (4,), p + "self_attn.k_norm.weight": (4,), p + "mlp.gate.weight": (2, 4),
+                    p + "mlp.shared_expert_gate.weight": (1, 4), p + "self_attn.q_proj.bias": (8,), p + "self_attn.k_proj.bias": (4,),
+                    p + "self_attn.v_proj.bias": (4,)})
+        for where in ("experts.0.", "experts.1.", "shared_expert."):
+            out.update({p + "mlp.%sgate_proj.weight" % where: (5, 4), p + "mlp.%sup_proj.weight" % where: (5, 4), p + "mlp.%sdown_proj.weight" % where: (4, 5)})
+    return out
+PY
+    cat >lose.py <<'PY'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head = {k: v for k, v in json.loads(raw[8:8 + n]).items() if k not in sys.argv[3:]}
+text, data = {}, b""
+for k, v in head.items():
+    if k != "__metadata__":
+        b = raw[8 + n:][slice(*v["data_offsets"])]
+        text[k] = dict(v, data_offsets=[len(data), len(data) + len(b)])
+        data += b
+text = json.dumps(text).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
+PY
+    echo '{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}' >config.json
+    PYTHONPATH=. write hf.safetensors '__import__("make").model()'
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --layers numbered --map qwen_moe --config config.json hf.safetensors whole
+    exits 0 s2s-ckpt convert -q --to safetensors whole megatron.safetensors
+    for lost in self_attn.q_norm.weight self_attn.k_norm.weight self_attn.q_proj.bias mlp.shared_expert_gate.weight mlp.shared_expert.down_proj.weight; do
+        python3 lose.py hf.safetensors less.safetensors model.layers.1.$lost
+        exits 1 s2s-ckpt convert --layers numbered --to torch_dist --map qwen_moe --config config.json less.safetensors out
+        says "model.layers.1.$lost"
+    done
+    for lost in self_attention.q_layernorm.weight self_attention.linear_qkv.bias mlp.shared_experts.gate_weight mlp.shared_experts.linear_fc1.weight; do
+        python3 lose.py megatron.safetensors less.safetensors decoder.layers.2.$lost
+        exits 1 s2s-ckpt convert --to hf --config config.json less.safetensors out
+        says "decoder.layers.2.$lost"
+    done
+    # from all layers one of two that belong together
+    python3 lose.py hf.safetensors less.safetensors model.layers.{0,1,2}.self_attn.k_norm.weight
+    exits 1 s2s-ckpt convert --layers numbered --to torch_dist --map qwen_moe --config config.json less.safetensors out
+    says "wanted but absent (3)"
+    # and from all layers both
+    python3 lose.py hf.safetensors less.safetensors model.layers.{0,1,2}.self_attn.{q,k}_norm.weight
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json less.safetensors out
+}

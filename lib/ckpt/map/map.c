@@ -328,6 +328,11 @@ static bool is_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *rul
     return tied != 0;
 }
 
+bool ckpt_map_says_tied(const struct ckpt_map_engine *e)
+{
+    return args_tied(e->args) == 1 || (args_tied(e->args) < 0 && config_tied(e->config) == 1);
+}
+
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {
     switch (rule->absence) {

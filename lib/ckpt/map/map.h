@@ -2,7 +2,7 @@
  * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c,
  * map_composites.c, or a file of the user's), one line a rule:
  *
- *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?|?tied|?conv_bias|?projection]
+ *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?|?tied|?conv_bias|?projection|?+NAME]
  *
  * {N} is the layer's number, {E} the expert's, {a,b} a list, {*} at the end whatever follows (that
  * no rule before has taken). Transforms, all in terms of rows:
@@ -22,8 +22,10 @@
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
  * may be absent, "?tied" what may be unless the arguments or the configuration say that words are
  * not tied, "?conv_bias" and "?projection" what may be when the configuration says that there is
- * none. Of several rules of a layer with one Hugging Face name the first is what is written towards
- * Megatron; of several with one Megatron name one must be there.
+ * none. What one layer has that may be absent, all layers of its section have; rules of a section
+ * with the same "?+NAME" are all there or all absent. Of several rules of a layer with one Hugging
+ * Face name the first is what is written towards Megatron; of several with one Megatron name one
+ * must be there.
  *
  * A shape is that of the Hugging Face tensor, and checked before anything is written: [H,q], with |
  * between those of a list's items. A capital letter is one number in the whole model (each "part"
@@ -114,12 +116,13 @@ struct ckpt_rule {
     char *megatron, *hf; /* with {N}, {E} and at most one list */
     enum ckpt_transform transform;
     enum ckpt_absence absence;
-    char *same;  /* the Megatron name in the table: rules that share it make the same tensor */
-    char *shape; /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
-    int scope;   /* capital letters of a shape mean the same in rules of one scope */
-    int section; /* index in sections; -1: holds for the whole model */
-    int group;   /* index in stacks: which stack of layers; -1: none */
-    int line;    /* of the user's file; 0: of an included family */
+    char *company; /* with which other rules it is there or absent; NULL: with none */
+    char *same;    /* the Megatron name in the table: rules that share it make the same tensor */
+    char *shape;   /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
+    int scope;     /* capital letters of a shape mean the same in rules of one scope */
+    int section;   /* index in sections; -1: holds for the whole model */
+    int group;     /* index in stacks: which stack of layers; -1: none */
+    int line;      /* of the user's file; 0: of an included family */
 };
 
 /* Layers are numbered within a stack. */

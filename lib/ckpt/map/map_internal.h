@@ -33,7 +33,9 @@ struct ckpt_map_engine {
     signed char *in_section;
     int64_t max_layers;
     bool guessed; /* a number that nothing says was taken from elsewhere, and that was warned of */
-    bool *own;    /* by rule: its name in the source belongs to no other section */
+    /* by rule, of what may be absent: 1 some layer has it, -1 none, 0 not looked up */
+    signed char *kept;
+    bool *own; /* by rule: its name in the source belongs to no other section */
     struct ckpt_map_missed *missed;
     size_t n_missed, cap_missed;
     int64_t n_missed_more; /* not in the list */
@@ -55,6 +57,8 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key);
+/* Do the arguments, or else the configuration, say that words and outputs have one matrix? */
+bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
 /* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
  * none in common with it; of other words: when the configuration says so. */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
@@ -75,6 +79,9 @@ int ckpt_map_mamba(struct ckpt_map_engine *e, const struct ckpt_map_source *sour
 /* After n_layers is known. A layer has a section when the source has any of the section's names
  * that no other section has: what it then lacks is missing, the tensor that marks it included. */
 void ckpt_map_sections_begin(struct ckpt_map_engine *e);
+/* Must the rule's tensor be there? Also what may be absent must, where another layer has it, or
+ * what goes along with it. After ckpt_map_sections_begin. */
+bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule);
 /* Does the source have, at that layer, what another rule makes the same tensor of? */
 bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer);
 bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);

@@ -46,6 +46,41 @@ bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t l
     return false;
 }
 
+static bool go_together(const struct ckpt_rule *a, const struct ckpt_rule *b)
+{
+    if (a->section != b->section || a->group != b->group || b->transform == CKPT_MAP_AGAIN ||
+        b->transform == CKPT_MAP_DROP)
+        return false;
+    if (a->company && b->company)
+        return strcmp(a->company, b->company) == 0;
+    return strcmp(a->hf, b->hf) == 0;
+}
+
+/* does any layer of its section have it, or what goes along with it? */
+static bool is_anywhere(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    const int64_t n = rule->group < 0 ? 1 : e->n_layers[rule->group];
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *other = &e->map.rules[i];
+        for (int64_t layer = 0; go_together(rule, other) && layer < n; layer++)
+            if (ckpt_map_in_section(e, rule->section, layer) &&
+                is_there(e, source_side(e, other), rule->group < 0 ? -1 : layer))
+                return true;
+    }
+    return false;
+}
+
+bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    signed char *kept = &e->kept[i_rule];
+    if (!ckpt_map_is_optional(e, rule))
+        return true;
+    if (!*kept)
+        *kept = is_anywhere(e, rule) ? 1 : -1;
+    return *kept > 0;
+}
+
 /* no other section of these layers has the name: a layer with it has this section */
 static bool is_own(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {
@@ -71,6 +106,7 @@ static bool look_up(const struct ckpt_map_engine *e, int section, int64_t layer)
 
 void ckpt_map_sections_begin(struct ckpt_map_engine *e)
 {
+    e->kept = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->kept);
     e->own = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->own);
     for (size_t i = 0; i < e->map.n_rules; i++)
         e->own[i] = e->map.rules[i].section >= 0 && is_own(e, &e->map.rules[i]);
@@ -207,6 +243,7 @@ void ckpt_map_missed_release(struct ckpt_map_engine *e)
     }
     free(e->missed);
     free(e->own);
+    free(e->kept);
     free(e->in_section);
 }
 

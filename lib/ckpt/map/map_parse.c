@@ -288,6 +288,7 @@ static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule 
     struct ckpt_rule *rule = add_rule(p, name, hf, section);
     rule->transform = CKPT_MAP_COPY;
     rule->absence = kind->absence;
+    rule->company = kind->company ? s2s_xstrdup(kind->company) : NULL;
     rule->same = s2s_xasprintf("%s%s", at->m_prefix, words[0]);
     rule->shape = kind->shape ? s2s_xstrdup(kind->shape) : NULL;
     if (rule->group >= 0)
@@ -334,7 +335,7 @@ static int refuse_line(struct parser *p, char **words)
     return s2s_error_set(p->err, S2S_E_FORMAT, "expected %s, found \"%s\"", form, words[0]);
 }
 
-/* what stands behind the names: TRANSFORM [SHAPE] [?]; the shape is lent by words */
+/* what stands behind the names: TRANSFORM [SHAPE] [?]; its texts are lent by words */
 static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int n)
 {
     const int transform = n >= 3 ? find_transform(words[2]) : -1;
@@ -345,13 +346,17 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
         return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is no transform (" TRANSFORMS ")",
                              words[2]);
     for (int i = 3; i < n; i++) {
-        if (!kind->absence && words[i][0] == '?')
+        if (!kind->absence && words[i][0] == '?') {
             kind->absence = find_absence(words[i]);
-        else if (!kind->shape && is_shape(words[i]))
+            kind->company = words[i][1] == '+' && words[i][2] ? words[i] + 2 : NULL;
+            if (kind->company)
+                kind->absence = CKPT_MAY_BE_ABSENT;
+        } else if (!kind->shape && is_shape(words[i])) {
             kind->shape = words[i];
-        else
+        } else {
             return s2s_error_set(p->err, S2S_E_FORMAT,
                                  "\"%s\" is neither a shape such as [V,H] nor ?", words[i]);
+        }
         if (words[i][0] == '?' && !kind->absence)
             return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is neither ? nor ?tied", words[i]);
     }
@@ -415,6 +420,7 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     struct ckpt_rule *rule = add_rule(p, megatron, hf, section);
     rule->transform = kind.transform;
     rule->absence = kind.absence;
+    rule->company = kind.company ? s2s_xstrdup(kind.company) : NULL;
     rule->same = s2s_xstrdup(rule->megatron);
     rule->shape = kind.shape ? s2s_xstrdup(kind.shape) : NULL;
     if (!lists_fit(rule))
@@ -618,6 +624,7 @@ void ckpt_map_release(struct ckpt_map *map)
         free(map->rules[i].hf);
         free(map->rules[i].shape);
         free(map->rules[i].same);
+        free(map->rules[i].company);
     }
     for (size_t i = 0; i < map->n_sections; i++)
         free(map->sections[i]);

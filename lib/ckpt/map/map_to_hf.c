@@ -315,7 +315,12 @@ static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     if (!source || has_target(e, rule->hf) || is_wanted(e, rule->hf))
         return 0;
     result->untied = true;
-    s2s_info("ckpt", "%s is tied to %s: written as a copy of it", rule->hf, source->name);
+    if (ckpt_map_says_tied(e))
+        s2s_info("ckpt", "%s is tied to %s: written as a copy of it", rule->hf, source->name);
+    else
+        s2s_warn("ckpt",
+                 "%s is not there and nothing says that it is tied to %s: written as a copy of it",
+                 rule->hf, source->name);
     return make_layer(e, rule, match, source, -1);
 }
 
@@ -386,8 +391,8 @@ static int check_whole(struct ckpt_map_engine *e)
         qsort(e->made, e->n_made, sizeof *e->made, by_text);
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
-        if (ckpt_map_is_optional(e, rule) || rule->transform == CKPT_MAP_DROP ||
-            rule->transform == CKPT_MAP_AGAIN || ckpt_map_is_open(rule->hf) || is_second(e, i))
+        if (rule->transform == CKPT_MAP_DROP || rule->transform == CKPT_MAP_AGAIN ||
+            ckpt_map_is_open(rule->hf) || is_second(e, i) || !ckpt_map_is_needed(e, i))
             continue;
         if (rule->group < 0 && ckpt_map_in_section(e, rule->section, 0))
             note_absent(e, rule, -1);

@@ -489,7 +489,7 @@ static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
         for (int k = 0; k < n; k++)
             if (items[k])
                 items[k]->used = true; /* nothing that is missing is meant by it */
-        if (found < n && (found || !ckpt_map_is_optional(e, rule)) &&
+        if (found < n && (found || ckpt_map_is_needed(e, i_rule)) &&
             !ckpt_map_has_same(e, i_rule, layer))
             note_absent(e, rule, layer);
     }

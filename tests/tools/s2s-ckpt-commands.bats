@@ -315,3 +315,12 @@ PY
     exits 2 $as "$(command -v s2s-ckpt)" ls "$PWD/closed.pt"
     says "closed.pt: Permission denied"
 }
+
+@test "average takes more inputs than files may be open at first" {
+    [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 512 ] || skip "no more files may be open here"
+    for n in $(seq 100); do cp "$DATA/zip.pt" $n.pt; done
+    (ulimit -Sn 64 && s2s-ckpt average -q --to safetensors *.pt mean)
+    # 100 times the same, in float64
+    s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" one
+    exits 0 s2s-ckpt diff --tolerance 1e-12 one mean
+}

@@ -19,7 +19,7 @@ import ranks
 
 BASE = dict(kind="gpt", tp=1, pp=1, ep=1, etp=None, vpp=None, layers=4, bf16=False, optimizer=None, sharding=None, metadata={}, gated=True,
             asynchronous=False, parallel_save=False, tied=False, prefix="", moe_layer_freq=None, wrapped=False,
-            rng=True)
+            rng=True, latent=None, mtp=None, grouped=False, config={})
 
 
 class OnCpu(TorchFunctionMode):
@@ -58,8 +58,11 @@ class FusedAdam(torch.optim.Optimizer):
 
 
 def older_libraries():
-    """What megatron-core before 0.15 calls that newer torch and numpy call or name otherwise"""
+    """What megatron-core before 0.15 calls that newer torch and numpy call or name otherwise, and 0.15 calls that it has not imported"""
+    import builtins
     import numpy
+    import warnings
+    builtins.warnings = warnings
     from torch.distributed.checkpoint import filesystem
     numpy.product = numpy.prod
     if hasattr(filesystem, "SerializationFormat"):
@@ -101,11 +104,34 @@ def start():
     import megatron.core.models.gpt.gpt_layer_specs  # noqa: F401
     mamba_spec()
     import megatron.core.models.mamba  # noqa: F401
+    latent_attention()
+    from megatron.core.transformer import multi_token_prediction
+    if hasattr(multi_token_prediction, "is_inference_column_parallel_linear"):  # by classes that are made of Transformer Engine's
+        multi_token_prediction.is_inference_column_parallel_linear = lambda _: False
+
+
+def latent_attention():
+    """Megatron-Core's own attention, which has no weights, takes what Transformer Engine's takes."""
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    own = DotProductAttention.__init__
+    DotProductAttention.__init__ = lambda self, *args, **more: own(self, *args, **takes(own, **more))
+    from megatron.core.transformer import multi_latent_attention
+    if not isinstance(getattr(multi_latent_attention, "TELinear", None), type):
+        multi_latent_attention.TELinear = type(None)
 
 
 def config_of(c):
-    from megatron.core.transformer import TransformerConfig
-    more = {}
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig
+    more, kind = dict(c["config"]), MLATransformerConfig if c["latent"] else TransformerConfig
+    if c["latent"]:
+        more.update(c["latent"], multi_latent_attention=True, kv_lora_rank=12, qk_head_dim=8, qk_pos_emb_head_dim=4, v_head_dim=8, rope_type="rope",
+                    num_query_groups=8)
+    if c["mtp"]:
+        more.update(mtp_num_layers=c["mtp"])
+    if c["grouped"]:
+        from megatron.core.transformer.moe import experts
+        experts.gg = type("gg", (), {"assert_grouped_gemm_is_available": staticmethod(lambda: None)})  # no step is made here
+        more.update(moe_grouped_gemm=True, moe_use_legacy_grouped_gemm=True)
     if c["kind"] == "moe":
         more.update(num_moe_experts=4, moe_router_topk=2, moe_ffn_hidden_size=24, moe_token_dispatcher_type="allgather",
                     moe_router_load_balancing_type="none", moe_shared_expert_intermediate_size=16)
@@ -115,8 +141,9 @@ def config_of(c):
         more.update(mamba_num_heads=8, mamba_head_dim=8, mamba_num_groups=4, mamba_state_dim=8, is_hybrid_model=True, use_mamba_mem_eff_path=False)
         have = TransformerConfig.__dataclass_fields__
         more = {k: v for k, v in more.items() if k in have}
-    return TransformerConfig(
-        num_layers=c["layers"], hidden_size=32, num_attention_heads=8, num_query_groups=4, ffn_hidden_size=48, add_bias_linear=not c["gated"],
+    more.setdefault("num_query_groups", 4)
+    return kind(
+        num_layers=c["layers"], hidden_size=32, num_attention_heads=8, ffn_hidden_size=48, add_bias_linear=not c["gated"],
         normalization="RMSNorm" if c["gated"] else "LayerNorm", gated_linear_unit=c["gated"], activation_func=F.silu if c["gated"] else F.gelu,
         tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], pipeline_dtype=torch.float32,
         virtual_pipeline_model_parallel_size=c["vpp"], expert_model_parallel_size=c["ep"], expert_tensor_parallel_size=c["etp"] or c["tp"],
@@ -134,13 +161,14 @@ def takes(function, **arguments):
 
 def gpt(c, config, pre, post, stage):
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
-    if c["kind"] == "moe":
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec, get_gpt_mtp_block_spec
+    if c["kind"] == "moe" or c["latent"]:
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=config.normalization,
                                           **takes(get_gpt_decoder_block_spec, vp_stage=stage))
     else:
         spec = get_gpt_layer_local_spec(normalization=config.normalization)
-    return GPTModel(config, spec, vocab_size=96, max_sequence_length=16, pre_process=pre, post_process=post,
+    mtp = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, **takes(get_gpt_mtp_block_spec, vp_stage=stage)) if c["mtp"] else None
+    return GPTModel(config, spec, mtp_block_spec=mtp, vocab_size=96, max_sequence_length=16, pre_process=pre, post_process=post,
                     share_embeddings_and_output_weights=c["tied"], position_embedding_type="rope" if c["gated"] else "learned_absolute",
                     **takes(GPTModel.__init__, vp_stage=stage))
 
@@ -237,6 +265,12 @@ def fill_optimizer(optimizer, rank):
                         t.copy_(torch.randn(t.shape, generator=gen))
 
 
+def groups(c):
+    """What the tokens more want of the metadata, and which is not saved"""
+    from megatron.core import parallel_state as ps
+    return {"dp_cp_group": ps.get_data_parallel_group(with_context_parallel=True)} if c["mtp"] else {}
+
+
 def state_of(c, models, optimizer, loading=False):
     from megatron.core.dist_checkpointing.mapping import ShardedObject
     from megatron.core import parallel_state as ps
@@ -248,7 +282,7 @@ def state_of(c, models, optimizer, loading=False):
         while hasattr(inner, "module") and not c["wrapped"]:
             inner = inner.module
         state["model%d" % i if c["vpp"] else "model"] = inner.sharded_state_dict(**({"prefix": c["prefix"]} if c["prefix"] else {}),
-                                                                              metadata=metadata or None)
+                                                                              metadata={**metadata, **groups(c)} or None)
     if optimizer:
         more = takes(parts_of(optimizer)[0].sharded_state_dict, metadata=metadata)
         if not more and c["sharding"]:
@@ -281,7 +315,7 @@ def shards(state):
     tensors, objects, padding = [], [], set()
     mark_padding(state, padding)
     for item in nested_values(state):
-        for t in nested_values(item.build()) if isinstance(item, ShardedTensorFactory) else [item]:
+        for t in nested_values([item.build()]) if isinstance(item, ShardedTensorFactory) else [item]:
             if isinstance(t, ShardedTensor) and is_main_replica(t.replica_id):
                 flat = getattr(t, "flattened_range", None)
                 tensors.append((t.key, t.dtype, tuple(t.global_shape), tuple(t.global_offset), (1,) * t.prepend_axis_num + tuple(t.local_shape),
@@ -296,7 +330,7 @@ def fill_models(state):
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
     for item in nested_values(state):
         if isinstance(item, (ShardedTensor, ShardedTensorFactory)) and item.data is not None and item.data.is_floating_point():
-            t = list(nested_values(item.build()))[0] if isinstance(item, ShardedTensorFactory) else item
+            t = list(nested_values([item.build()]))[0] if isinstance(item, ShardedTensorFactory) else item
             seed = hashlib.sha256(("%s %s" % (t.key, t.global_offset)).encode()).hexdigest()[:8]
             with torch.no_grad():
                 item.data.copy_(torch.randn(item.data.shape, generator=torch.Generator().manual_seed(int(seed, 16))))
@@ -315,7 +349,7 @@ def strategy_of(c):
 def save(c, rank):
     from megatron.core import dist_checkpointing
     config, models = build(c)
-    fill_models({"m%d" % i: m.sharded_state_dict() for i, m in enumerate(models)})
+    fill_models({"m%d" % i: m.sharded_state_dict(metadata=groups(c) or None) for i, m in enumerate(models)})
     models, optimizer = optimizer_of(c, config, models)
     if optimizer:
         fill_optimizer(optimizer, rank)
@@ -366,6 +400,11 @@ def work(rank, what, cases):
             ps.destroy_model_parallel()
 
 
+def digest(t):
+    t = t.contiguous()
+    return hashlib.sha256(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"").hexdigest()
+
+
 def together(path, world):
     """The shards of all ranks as whole tensors"""
     whole, unpadded, objects = {}, {}, []
@@ -381,7 +420,6 @@ def together(path, world):
                     part[flat[0]:flat[1]] = values
                     values = part
                 box.copy_(values.reshape(box.shape))
-    digest = lambda t: hashlib.sha256(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"").hexdigest()
     told = lambda of: {k: [str(t.dtype), list(t.shape), digest(t)] for k, t in of.items()}
     return {"tensors": told(whole), "unpadded": told(unpadded), "objects": sorted(objects)}
 
@@ -397,7 +435,7 @@ def answer(what, world, cases):
             json.dump(together(c["path"], world), f)
 
 
-def main():
+def main(answer=answer):
     # stdout is for answers alone, whatever a library prints
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

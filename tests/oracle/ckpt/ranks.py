@@ -1,7 +1,10 @@
 """Processes of one gloo group. They are forked from the process that calls, which has imported what they need: that is most of what a small
 case costs. The caller itself must be in no group, and have made no threads."""
+import ctypes
 import multiprocessing
+import multiprocessing.managers
 import os
+import signal
 import tempfile
 
 import torch
@@ -26,4 +29,11 @@ def keep_results():
     """Megatron-Core keeps what its writers report in a process that it does not fork, and which so imports everything anew. In a rank."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async
     assert filesystem_async._results_queue is None
-    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
+    manager = multiprocessing.managers.SyncManager(ctx=multiprocessing.get_context("fork"))
+    manager.start(end_with_parent)
+    filesystem_async._results_queue = manager.Queue()
+
+
+def end_with_parent():
+    """Else it would hold open what tells the caller that a rank which failed has ended."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

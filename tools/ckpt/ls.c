@@ -1,6 +1,5 @@
 /* s2s-ckpt ls */
-#include <openssl/evp.h>
-
+#include "lib/io/sha256.h"
 #include "tools/ckpt/ckpt_tool.h"
 
 struct options {
@@ -52,22 +51,14 @@ static const struct argp argp = {options,
 
 static int sha_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
-    EVP_DigestUpdate(ctx, bytes, len);
+    s2s_sha256_update(ctx, bytes, len);
     return 0;
-}
-
-static void finish_hex(EVP_MD_CTX *md, char hex[65])
-{
-    unsigned char sum[32];
-    EVP_DigestFinal_ex(md, sum, NULL);
-    for (int i = 0; i < 32; i++)
-        snprintf(hex + 2 * i, 3, "%02x", sum[i]);
 }
 
 struct listing {
     const struct options *opt;
     struct s2s_ckpt *ckpt;
-    EVP_MD_CTX *md;
+    struct s2s_sha256 *sha; /* NULL: not asked for */
     int64_t bytes;
     bool first;
 };
@@ -75,20 +66,18 @@ struct listing {
 static int digest_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, char hex[65],
                          struct s2s_error *err)
 {
-    EVP_DigestInit_ex(l->md, EVP_sha256(), NULL);
-    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, sha_sink, l->md, err);
+    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, sha_sink, l->sha, err);
     if (rc == 0)
-        finish_hex(l->md, hex);
+        s2s_sha256_hex(l->sha, hex);
     return rc;
 }
 
 static int digest_object(struct listing *l, const struct s2s_ckpt_object *o, char hex[65],
                          struct s2s_error *err)
 {
-    EVP_DigestInit_ex(l->md, EVP_sha256(), NULL);
-    int rc = s2s_ckpt_stream_object(l->ckpt, o, sha_sink, l->md, err);
+    int rc = s2s_ckpt_stream_object(l->ckpt, o, sha_sink, l->sha, err);
     if (rc == 0)
-        finish_hex(l->md, hex);
+        s2s_sha256_hex(l->sha, hex);
     return rc;
 }
 
@@ -198,8 +187,10 @@ static int list(struct listing *l, struct s2s_error *err)
 
 static int list_path(const struct options *opt, struct s2s_error *err)
 {
-    struct listing l = {.opt = opt, .md = EVP_MD_CTX_new()};
+    struct listing l = {.opt = opt, .sha = opt->sha256 ? s2s_sha256_new(err) : NULL};
     struct s2s_printout to = {.out = NULL};
+    if (opt->sha256 && !l.sha)
+        return S2S_E_NOMEM;
     int rc = s2s_ckpt_open(&l.ckpt, opt->path, err);
     if (rc == 0)
         rc = ckpt_report_begin(&to, &opt->common, l.ckpt, err);
@@ -207,7 +198,7 @@ static int list_path(const struct options *opt, struct s2s_error *err)
         rc = list(&l, err);
     rc = s2s_printout_end(&to, rc, err);
     s2s_ckpt_close(l.ckpt);
-    EVP_MD_CTX_free(l.md);
+    s2s_sha256_free(l.sha);
     return rc;
 }
 

@@ -5,11 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <openssl/evp.h>
-
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/io/digest.h"
+#include "lib/io/sha256.h"
 
 enum { PIECE = 1 << 20, MAX_MANIFEST = 64 << 20 };
 
@@ -32,28 +31,24 @@ int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err)
 /* XXH3-128 or SHA-256 of a file, as hex */
 static int digest_file(int fd, const char *name, bool sha256, char hex[65], struct s2s_error *err)
 {
+    struct s2s_sha256 *sha = sha256 ? s2s_sha256_new(err) : NULL;
+    if (sha256 && !sha)
+        return S2S_E_NOMEM;
     struct s2s_digest *xxh3 = sha256 ? NULL : s2s_digest_new(128);
-    EVP_MD_CTX *sha = sha256 ? EVP_MD_CTX_new() : NULL;
     char *piece = s2s_xmalloc(PIECE);
     ssize_t n;
-    if (sha)
-        EVP_DigestInit_ex(sha, EVP_sha256(), NULL);
     while ((n = read(fd, piece, PIECE)) > 0 || (n < 0 && errno == EINTR))
         if (n > 0 && sha)
-            EVP_DigestUpdate(sha, piece, (size_t)n);
+            s2s_sha256_update(sha, piece, (size_t)n);
         else if (n > 0)
             s2s_digest_update(xxh3, piece, (size_t)n);
     int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s", name) : 0;
-    if (sha) {
-        unsigned char sum[32];
-        EVP_DigestFinal_ex(sha, sum, NULL);
-        for (int i = 0; i < 32; i++)
-            snprintf(hex + 2 * i, 3, "%02x", sum[i]);
-    } else {
+    if (sha)
+        s2s_sha256_hex(sha, hex);
+    else
         s2s_digest_hex(xxh3, hex);
-    }
     free(piece);
-    EVP_MD_CTX_free(sha);
+    s2s_sha256_free(sha);
     s2s_digest_free(xxh3);
     return rc;
 }

@@ -1,0 +1,17 @@
+/* SHA-256 piece by piece, where others wrote it or want it; what is ours has XXH3 (digest.h). */
+#ifndef S2S_IO_SHA256_H
+#define S2S_IO_SHA256_H
+
+#include <stddef.h>
+
+struct s2s_error;
+struct s2s_sha256;
+
+/* NULL: libcrypto gives none (NOMEM). */
+struct s2s_sha256 *s2s_sha256_new(struct s2s_error *err);
+void s2s_sha256_update(struct s2s_sha256 *sha, const void *bytes, size_t len);
+/* The digest of what came since the last one, as 64 hex digits and NUL. */
+void s2s_sha256_hex(struct s2s_sha256 *sha, char hex[65]);
+void s2s_sha256_free(struct s2s_sha256 *sha); /* NULL is a no-op */
+
+#endif

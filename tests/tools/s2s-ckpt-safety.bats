@@ -248,7 +248,7 @@ PY
     common tokenizer.json
     [ "$status" -eq 0 ]
     [ "$(cat out/tokenizer.json)" = text ]
-    for name in model.safetensors model.safetensors.index.json pytorch_model.bin s2s-manifest.json .hidden ../x.json llm/../x.json other/x.json; do
+    for name in model.safetensors model.safetensors.index.json pytorch_model.bin s2s-manifest.json .hidden ../x.json llm/../x.json other/x.json 'back\slash.json'; do
         common "$name"
         [ "$status" -eq 1 ] && says "file name \"$name\" is refused" && [ ! -e out ] || { echo "$name: $status $output" >&2; return 1; }
     done

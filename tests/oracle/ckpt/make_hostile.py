@@ -227,6 +227,7 @@ torch("byte_order", zipped(state(rebuild()), floats + [("archive/byteorder", b"b
 torch("behind_pickle", zipped(state(rebuild()) + b"x", floats), "1 bytes behind the pickle's end")
 torch("program", zipped(state(rebuild()), floats + [("archive/constants.pkl", b"\x80\x02).")]), "it holds a program")
 torch("few_bytes", b"PK\3\4" + b"\0" * 6, "10 bytes are too few")
+torch("key_twice", zipped(b"\x80\x02}(" + (text("w") + rebuild()) * 2 + b"u.", floats), "tensor w is there twice")
 torch("key_is_a_list", zipped(b"\x80\x02}]Ns."), "dict key at byte")
 torch("key_holds_a_list", zipped(b"\x80\x02}]\x85Ns."), "dict key at byte")
 put("mp_list/mp_rank_00/model_optim_rng.pt", zipped(b"\x80\x02]."), "a Megatron rank file is a dict")

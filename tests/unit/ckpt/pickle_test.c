@@ -242,7 +242,8 @@ static void damaged_pickles_name_opcode_and_byte(void **state)
     REFUSES("X\xff\xff\xff\x7f"
             "abc.",
             "string of 2147483647 bytes at byte 0, 4 are left");
-    REFUSES("\x80\x09N.", "protocol above 5");
+    SHOWS("\x80\x05N.", "null");
+    REFUSES("\x80\x06N.", "protocol above 5");
     REFUSES("tN.", "no mark");
     REFUSES("R.", "too few values");
     REFUSES("K\x01K\x02.", "end with more or less than one value");

@@ -185,7 +185,6 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
         close(ckpt->dir_fd);
     json_decref(ckpt->common);
     json_decref(ckpt->run_args);
-    json_decref(ckpt->paths);
     json_decref(ckpt->file_idx);
     free(ckpt->files);
     free(ckpt->members);

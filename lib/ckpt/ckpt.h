@@ -44,7 +44,8 @@ struct s2s_ckpt_tensor {
     int n_orig_dims;
     /* NULL, or what it is a view of (s2s_ckpt_unflattened) */
     const struct s2s_ckpt_tensor *stored;
-    struct ckpt_chunk *chunks; /* lib/ckpt only */
+    struct ckpt_chunk *chunks; /* lib/ckpt only, as is the path (paths.c); NULL: flat */
+    const uint16_t *path;
 };
 
 /* Something stored that is no tensor (extra state, random states, plain values). */
@@ -55,6 +56,7 @@ struct s2s_ckpt_object {
     int64_t pos;
     json_t *value;    /* NULL, or the value where it came with the names */
     const char *lost; /* the class, when it holds tensors that are not read; NULL */
+    const uint16_t *path;
 };
 
 /*

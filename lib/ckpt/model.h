@@ -66,7 +66,6 @@ struct s2s_ckpt {
     size_t n_objects, cap_objects;
     bool unfinished; /* Megatron-Core's, without the metadata.json that it writes last */
     json_t *common;
-    json_t *paths;           /* of names in the nested state that was saved (paths.c); NULL: flat */
     json_t *run_args;        /* "args" from elsewhere than common (ckpt_read_args, .._run_config) */
     struct s2s_blocks arena; /* names, shapes, boxes */
     void *scratch;           /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
@@ -194,8 +193,11 @@ void ckpt_read_args(struct s2s_ckpt *ckpt);
 /* Megatron-Bridge's run_config.yaml or NeMo's ../context/model.yaml, where the common state has no
  * arguments. One that cannot be read is no error: it is warned of. (run_config.c) */
 void ckpt_read_run_config(struct s2s_ckpt *ckpt);
-/* What of planner_data is a path; the rest is ignored. (paths.c) */
-void ckpt_read_paths(struct s2s_ckpt *ckpt, const struct ckpt_node *planner_data);
+/* Does a pair of planner_data say where a name stands in nested dicts and lists? (paths.c) */
+bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts);
+/* Keeps it, if it does, and the name is one of the checkpoint's. After ckpt_seal. */
+void ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
+                    const struct ckpt_node *parts);
 /* The arguments that shaped a Megatron model, by the names of its scripts; lent, NULL: unknown. */
 const json_t *ckpt_args(const struct s2s_ckpt *ckpt);
 /* One safetensors file; every name gets the prefix. */

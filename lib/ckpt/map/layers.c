@@ -389,8 +389,10 @@ static void name_objects(struct layers *l)
         if (!s || !(place.layer < 0 ? s->to_numbers : s->to_axis))
             continue;
         char *name = object_name(&place, shard, s);
-        if (name)
+        if (name) {
             ckpt->objects[i].name = ckpt_arena_text(ckpt, name, strlen(name));
+            ckpt->objects[i].path = NULL;
+        }
         free(name);
     }
 }

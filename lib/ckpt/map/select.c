@@ -36,6 +36,7 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
         char *name = ckpt_map_plain_name(t->name);
         if (!s2s_ckpt_is_state(t->name) && strncmp(name, prefix, len) == 0 && name[len]) {
             t->name = ckpt_arena_text(ckpt, name + len, strlen(name + len));
+            t->path = NULL;
             ckpt->tensors[kept++] = *t;
         }
         free(name);
@@ -44,8 +45,6 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
     for (size_t i = 0; i < ckpt->n_objects; i++)
         json_decref(ckpt->objects[i].value);
     ckpt->n_objects = 0;
-    json_decref(ckpt->paths);
-    ckpt->paths = NULL;
     ckpt->part = ckpt_arena_text(ckpt, prefix, len - 1);
     int rc = kept ? ckpt_seal(ckpt, err)
                   : s2s_error_set(err, S2S_E_NOTFOUND, "%s: no tensor's name begins with %s",

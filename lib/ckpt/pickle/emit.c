@@ -65,7 +65,7 @@ void ckpt_emit_int(struct ckpt_emitter *out, int64_t value)
     }
 }
 
-static void emit_text(struct ckpt_emitter *out, const char *s, size_t len)
+void ckpt_emit_strn(struct ckpt_emitter *out, const char *s, size_t len)
 {
     s2s_buf_putc(&out->buf, 'X');
     put_le(&out->buf, len, 4);
@@ -74,7 +74,7 @@ static void emit_text(struct ckpt_emitter *out, const char *s, size_t len)
 
 void ckpt_emit_str(struct ckpt_emitter *out, const char *s)
 {
-    emit_text(out, s, strlen(s));
+    ckpt_emit_strn(out, s, strlen(s));
 }
 
 bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key)
@@ -145,7 +145,7 @@ void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value)
         ckpt_emit_op(out, "e");
         break;
     case JSON_STRING:
-        emit_text(out, json_string_value(value), json_string_length(value));
+        ckpt_emit_strn(out, json_string_value(value), json_string_length(value));
         break;
     case JSON_INTEGER:
         ckpt_emit_int(out, json_integer_value(value));

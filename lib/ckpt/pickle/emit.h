@@ -28,6 +28,7 @@ int ckpt_emit_drain(struct ckpt_emitter *out, struct s2s_error *err);
 void ckpt_emit_op(struct ckpt_emitter *out, const char *ops); /* opcodes as they are */
 void ckpt_emit_int(struct ckpt_emitter *out, int64_t value);
 void ckpt_emit_str(struct ckpt_emitter *out, const char *s);
+void ckpt_emit_strn(struct ckpt_emitter *out, const char *s, size_t len);
 /* "module name", written once, then fetched from the memo */
 void ckpt_emit_global(struct ckpt_emitter *out, const char *module, const char *name);
 /* true: the object with this key was fetched from the memo; false: the caller writes it now and

@@ -1,8 +1,10 @@
 #include "lib/ckpt/pickle/pickle_internal.h"
 
+#include <sys/mman.h>
+
 #include "lib/base/base.h"
 
-enum { MAX_STACK = 1 << 26 };
+enum { MAX_STACK = 1 << 26, AHEAD = 64 };
 
 /* Values take up to some 60 bytes for each of the pickle's; only copies of copies take more. */
 enum { SPARE_BYTES = 16 << 20, BYTES_PER_BYTE = 128 };
@@ -33,6 +35,8 @@ int ckpt_pickle_refuse(struct pickle_machine *m, int code, const char *what)
 
 int ckpt_pickle_truncated(struct pickle_machine *m)
 {
+    if (m->io_rc < 0)
+        return m->io_rc;
     return s2s_error_set(m->err, S2S_E_TRUNCATED,
                          "pickle: ends inside opcode 0x%02x at byte %zu of %zu", m->bytes[m->op_at],
                          m->op_at, m->len);
@@ -164,6 +168,13 @@ static int memo_put(struct pickle_machine *m, uint64_t index)
     /* a pickler numbers its objects, so no index can pass the count of opcodes */
     if (index > m->n_ops)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo index past the number of opcodes");
+    m->n_memoized++;
+    if (!m->wanted.all) {
+        size_t place;
+        if (!ckpt_pickle_is_wanted(&m->wanted, index, &place))
+            return 0;
+        index = place;
+    }
     while (index >= m->cap_memo) {
         size_t cap = m->cap_memo ? m->cap_memo * 2 : 256;
         m->memo = s2s_xrealloc(m->memo, cap, sizeof *m->memo);
@@ -171,12 +182,20 @@ static int memo_put(struct pickle_machine *m, uint64_t index)
         m->cap_memo = cap;
     }
     m->memo[index] = node;
-    m->n_memoized++;
     return 0;
 }
 
 static int memo_get(struct pickle_machine *m, uint64_t index)
 {
+    if (!m->wanted.all) {
+        size_t place;
+        if (index < m->n_memoized && !ckpt_pickle_is_wanted(&m->wanted, index, &place)) {
+            m->n_forgotten++;
+            return ckpt_pickle_push(m,
+                                    ckpt_pickle_known(m, &m->known.forgotten, CKPT_FORGOTTEN, 0));
+        }
+        index = index < m->n_memoized ? place : UINT64_MAX;
+    }
     if (index >= m->cap_memo || !m->memo[index])
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo entry that was never set");
     return ckpt_pickle_push(m, m->memo[index]);
@@ -211,6 +230,14 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
     return node && node->kind == kind ? node : NULL;
 }
 
+/* Is it the caller's already? What was forgotten cannot be taken. */
+static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
+{
+    if (!m->taker)
+        return 0;
+    return m->taker->item(m->taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err);
+}
+
 /* one (APPEND, SETITEM) or all above the mark */
 static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
 {
@@ -234,11 +261,16 @@ static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
                                   kind == CKPT_DICT   ? "items for what is no dict"
                                   : kind == CKPT_LIST ? "items for what is no list"
                                                       : "items for what is no set");
-    reserve(m, node, m->n_stack - begin);
-    for (size_t i = begin; i < m->n_stack; i++)
-        ckpt_pickle_add_item(m, node, m->stack[i]);
+    int rc = 0;
+    if (!m->taker)
+        reserve(m, node, m->n_stack - begin);
+    for (size_t i = begin; i < m->n_stack && rc >= 0; i += width) {
+        rc = kind == CKPT_SET ? 0 : take(m, &m->stack[i], width);
+        for (size_t k = 0; k < width && rc == 0; k++)
+            ckpt_pickle_add_item(m, node, m->stack[i + k]);
+    }
     m->n_stack = begin;
-    return 0;
+    return rc < 0 ? rc : 0;
 }
 
 static int op_persid(struct pickle_machine *m)
@@ -391,6 +423,10 @@ static int run_all(struct pickle_machine *m)
     while (m->at < m->len) {
         if (m->at > UINT32_MAX)
             return s2s_error_set(m->err, S2S_E_UNSUPPORTED, "pickle: more than 4 GiB");
+        if (m->filled - m->at < AHEAD && ckpt_pickle_fill(m, m->at + AHEAD) < 0)
+            return m->io_rc;
+        if (m->taker && m->out->arena.used_bytes > m->collect_at)
+            (void)ckpt_pickle_collect(m);
         unsigned char op = m->bytes[m->at];
         m->op_at = m->at++;
         m->n_ops++;
@@ -399,6 +435,11 @@ static int run_all(struct pickle_machine *m)
                 return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
             if (m->n_getattr) /* handed on to something that may call it */
                 return ckpt_pickle_hostile(m, m->getattr);
+            if (m->taker) { /* the tree alone is left */
+                m->cap_memo = 0;
+                m->known = (struct pickle_known){.none = NULL};
+                m->left_forgotten = ckpt_pickle_collect(m);
+            }
             m->out->root = m->stack[0];
             m->out->len = m->at;
             return 0;
@@ -414,22 +455,75 @@ static int run_all(struct pickle_machine *m)
     return s2s_error_set(m->err, S2S_E_TRUNCATED, "pickle: no STOP within %zu bytes", m->len);
 }
 
+static int run_machine(struct pickle_machine *m)
+{
+    m->stack = s2s_xmalloc(64 * sizeof *m->stack);
+    m->cap_stack = 64;
+    int rc = run_all(m);
+    free(m->stack);
+    free(m->marks);
+    free(m->memo);
+    if (rc < 0)
+        ckpt_pickle_release(m->out);
+    return rc;
+}
+
 int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err)
 {
     *pickle = (struct ckpt_pickle){.root = NULL};
     struct pickle_machine m = {.bytes = bytes,
                                .len = len,
+                               .filled = len,
                                .mode = mode,
                                .out = pickle,
                                .err = err,
-                               .stack = s2s_xmalloc(64 * sizeof *m.stack),
-                               .cap_stack = 64};
-    int rc = run_all(&m);
-    free(m.stack);
-    free(m.marks);
-    free(m.memo);
-    if (rc < 0)
+                               .wanted = {.all = true}};
+    return run_machine(&m);
+}
+
+/* once; all: nothing is forgotten. *again: that is why it failed, or may be wrong. */
+static int parse_mapped(struct pickle_machine *m, bool all, bool *again)
+{
+    struct ckpt_pickle *pickle = m->out;
+    m->wanted.all = all;
+    int rc = all ? 0 : ckpt_pickle_find_wanted(m);
+    if (rc == 0)
+        rc = run_machine(m);
+    *again = m->n_forgotten > 0 && (rc < 0 || m->left_forgotten);
+    if (*again && rc == 0)
         ckpt_pickle_release(pickle);
+    free(m->wanted.bits);
+    free(m->wanted.rank);
+    return rc;
+}
+
+int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size_t len,
+                           enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,
+                           struct s2s_error *err)
+{
+    bool again = false;
+    *pickle = (struct ckpt_pickle){.root = NULL};
+    void *bytes = mmap(NULL, len + 1, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED)
+        return s2s_error_errno(err, S2S_E_NOMEM, "%zu bytes", len);
+    const struct pickle_machine fresh = {.bytes = bytes,
+                                         .len = len,
+                                         .mode = mode,
+                                         .out = pickle,
+                                         .err = err,
+                                         .taker = taker,
+                                         .fd = fd,
+                                         .pos = pos};
+    struct pickle_machine m = fresh;
+    int rc = parse_mapped(&m, false, &again);
+    if (again) {
+        taker->again(taker->ctx);
+        ckpt_pickle_rewind(&m);
+        m = fresh;
+        rc = parse_mapped(&m, true, &again);
+    }
+    munmap(bytes, len + 1);
     return rc;
 }

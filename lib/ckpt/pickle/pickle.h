@@ -30,17 +30,19 @@ enum ckpt_kind {
     CKPT_LIST,
     CKPT_TUPLE,
     CKPT_SET,
-    CKPT_DICT,   /* items: key, value, key, value, ... ; n is twice the pairs */
-    CKPT_GLOBAL, /* text: "module\nname", n: length of the module's name */
-    CKPT_RECORD, /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
-    CKPT_PERSID, /* items: the id */
+    CKPT_DICT,      /* items: key, value, key, value, ... ; n is twice the pairs */
+    CKPT_GLOBAL,    /* text: "module\nname", n: length of the module's name */
+    CKPT_RECORD,    /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
+    CKPT_PERSID,    /* items: the id */
+    CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
 
 /* There are dozens of them for each tensor of a .metadata: 24 bytes. Those of equal small values
  * may be one node. */
 struct ckpt_node {
     uint8_t kind; /* enum ckpt_kind */
-    bool opaque;  /* of a global outside the list, and of a record of such a one */
+    bool opaque;  /* of a global outside the list, and of a record of such a one; of a text: it is
+                   * somebody else's, who keeps it */
     uint32_t n;
     union {
         uint32_t cap; /* of items */
@@ -79,6 +81,23 @@ struct ckpt_pickle {
 int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_pickle_release(struct ckpt_pickle *pickle);
+
+/*
+ * The same for a large pickle of many like things, len bytes from pos of a file, which are taken
+ * one by one while they are read: the memory is that of what is left. item is asked about each pair
+ * that goes into a dict and each value (key NULL) that goes into a list: 1 when it took it, 0 to
+ * leave it there. What else still holds a taken value may read it as CKPT_FORGOTTEN behind the name
+ * "all_local_plans" (Megatron-Core repeats all there); where such a one is left in the tree, or
+ * stood in the way, `again` is called and all is read again, nothing forgotten.
+ */
+struct ckpt_pickle_taker {
+    void *ctx;
+    int (*item)(void *ctx, struct ckpt_node *key, struct ckpt_node *value, struct s2s_error *err);
+    void (*again)(void *ctx);
+};
+int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size_t len,
+                           enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,
+                           struct s2s_error *err);
 
 /* True for a global, or a record of one, with this module and name. */
 bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name);

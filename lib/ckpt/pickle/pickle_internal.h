@@ -17,7 +17,16 @@ enum { PICKLE_FIRST_INT = -1, PICKLE_INTS = 1026, PICKLE_TEXTS = 64 };
  * theirs), None, the truths and the empty tuple. */
 struct pickle_known {
     struct ckpt_node *ints[PICKLE_INTS], *texts[PICKLE_TEXTS];
-    struct ckpt_node *none, *truth[2], *empty;
+    struct ckpt_node *none, *truth[2], *empty, *forgotten;
+};
+
+/* Which entries of the memo are fetched again: one in ten of a large pickle's. The others are not
+ * kept. */
+struct pickle_wanted {
+    bool all;       /* not known */
+    uint64_t *bits; /* [n_words] by index */
+    uint32_t *rank; /* [n_words]: how many before */
+    size_t n_words;
 };
 
 struct pickle_machine {
@@ -35,8 +44,18 @@ struct pickle_machine {
     struct pickle_known known;
     struct ckpt_node *getattr; /* NULL: not met */
     size_t n_getattr;          /* how often it was pushed and not called */
+    struct pickle_wanted wanted;
     struct ckpt_pickle *out;
     struct s2s_error *err;
+    /* of ckpt_pickle_parse_file: bytes before `filled` were read, texts are copied, and the memory
+     * of those before op_at is given back */
+    const struct ckpt_pickle_taker *taker; /* NULL: all bytes are there, and stay */
+    int fd, io_rc;
+    int64_t pos;
+    size_t filled, given_back;
+    size_t collect_at;   /* bytes of nodes at which to collect */
+    size_t n_forgotten;  /* entries of the memo that were fetched and are gone */
+    bool left_forgotten; /* such a one is in the tree */
 };
 
 enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node);
@@ -70,6 +89,16 @@ const unsigned char *ckpt_pickle_take(struct pickle_machine *m, size_t n);
 uint64_t ckpt_pickle_le(const unsigned char *p, int n);
 /* Up to the line's end, which is passed too; borrowed. */
 int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len);
+/* Reads on, so that at least the bytes before `end` are there, or all. */
+int ckpt_pickle_fill(struct pickle_machine *m, size_t end);
+void ckpt_pickle_rewind(struct pickle_machine *m);
+/* Goes through the opcodes alone. Gives: free bits and rank. */
+int ckpt_pickle_find_wanted(struct pickle_machine *m);
+/* Of an index that is wanted: its place among those. */
+bool ckpt_pickle_is_wanted(const struct pickle_wanted *wanted, uint64_t index, size_t *place);
+/* Moves what is still in use into new memory. True: a forgotten value is. */
+bool ckpt_pickle_collect(struct pickle_machine *m);
+
 /* Runs op with the little-endian number of n_bytes that stands next. */
 int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,
                       int (*op)(struct pickle_machine *, uint64_t));

@@ -31,7 +31,7 @@ static int push_text(struct pickle_machine *m, enum ckpt_kind kind, const char *
     if (len > UINT32_MAX)
         return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "text of more than 4 GiB");
     struct ckpt_node *node = ckpt_pickle_new_node(m, kind);
-    node->text = text;
+    node->text = m->taker ? memcpy(ckpt_pickle_alloc(m->out, len + 1), text, len) : text;
     node->len = (uint32_t)len;
     if (known)
         *known = node;
@@ -40,7 +40,7 @@ static int push_text(struct pickle_machine *m, enum ckpt_kind kind, const char *
 
 const unsigned char *ckpt_pickle_take(struct pickle_machine *m, size_t n)
 {
-    if (n > m->len - m->at)
+    if (n > m->len - m->at || ckpt_pickle_fill(m, m->at + n) < 0)
         return NULL;
     m->at += n;
     return m->bytes + m->at - n;
@@ -71,8 +71,16 @@ static int op_counted(struct pickle_machine *m, enum ckpt_kind kind, int size_by
 /* up to the line's end, which is taken too */
 int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len)
 {
+    enum { LONG_LINE = 4096 };
+    if (ckpt_pickle_fill(m, m->at + LONG_LINE) < 0)
+        return m->io_rc;
     const unsigned char *p = m->bytes + m->at;
-    const unsigned char *end = memchr(p, '\n', m->len - m->at);
+    const unsigned char *end = memchr(p, '\n', m->filled - m->at);
+    if (!end && m->filled < m->len) {
+        if (ckpt_pickle_fill(m, m->len) < 0)
+            return m->io_rc;
+        end = memchr(p, '\n', m->len - m->at);
+    }
     if (!end)
         return ckpt_pickle_truncated(m);
     *line = (const char *)p;

@@ -82,27 +82,38 @@ static int read_tensor(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
     return read_chunks(ckpt, tensor, ckpt_get(node, "chunks"), err);
 }
 
+static bool is_stored(const struct ckpt_node *node)
+{
+    return ckpt_is(node, META, "TensorStorageMetadata") ||
+           ckpt_is(node, META, "BytesStorageMetadata");
+}
+
+static int read_name(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
+                     const struct ckpt_node *node, struct s2s_error *err)
+{
+    struct s2s_ckpt_object *object;
+    int rc;
+    if (name->kind != CKPT_STR)
+        return bad_meta(name, "name that is no text", err);
+    if (ckpt_is(node, META, "TensorStorageMetadata"))
+        rc = read_tensor(ckpt, name, node, err);
+    else if (is_stored(node))
+        rc = ckpt_add_object(ckpt, &object, name->text, name->len, err);
+    else
+        rc = bad_meta(node, "neither tensor nor byte object", err);
+    return rc < 0 ? s2s_error_add(err, rc, "%.*s", (int)(name->len < 300 ? name->len : 300),
+                                  name->text)
+                  : 0;
+}
+
 static int read_names(struct s2s_ckpt *ckpt, const struct ckpt_node *dict, struct s2s_error *err)
 {
+    int rc = 0;
     if (!dict || dict->kind != CKPT_DICT)
         return bad_meta(dict, "no dict state_dict_metadata", err);
-    for (uint32_t i = 0; i < dict->n; i += 2) {
-        const struct ckpt_node *name = dict->items[i], *node = dict->items[i + 1];
-        struct s2s_ckpt_object *object;
-        int rc;
-        if (name->kind != CKPT_STR)
-            return bad_meta(name, "name that is no text", err);
-        if (ckpt_is(node, META, "TensorStorageMetadata"))
-            rc = read_tensor(ckpt, name, node, err);
-        else if (ckpt_is(node, META, "BytesStorageMetadata"))
-            rc = ckpt_add_object(ckpt, &object, name->text, name->len, err);
-        else
-            rc = bad_meta(node, "neither tensor nor byte object", err);
-        if (rc < 0)
-            return s2s_error_add(err, rc, "%.*s", (int)(name->len < 300 ? name->len : 300),
-                                 name->kind == CKPT_STR ? name->text : "");
-    }
-    return 0;
+    for (uint32_t i = 0; i < dict->n && rc == 0; i += 2)
+        rc = read_name(ckpt, dict->items[i], dict->items[i + 1], err);
+    return rc;
 }
 
 static int by_offset(const void *a, const void *b, void *n_dims)
@@ -297,21 +308,89 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
     return 0;
 }
 
-static int read_tree(struct s2s_ckpt *ckpt, const struct ckpt_node *root, struct s2s_error *err)
+/* Sorted by name and offset from here on, so that storage finds its chunk quickly. */
+static int sort_all(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    if (!ckpt_is(root, META, "Metadata") && !ckpt_is_named(root, "MCoreMetadata"))
-        return bad_meta(root, "not the Metadata of torch.distributed.checkpoint", err);
-    int rc = read_names(ckpt, ckpt_get(root, "state_dict_metadata"), err);
-    /* sorted by name and offset from here on, so that storage finds its chunk quickly */
-    for (size_t i = 0; i < ckpt->n_tensors && rc == 0; i++) {
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (t->n_chunks)
             qsort_r(t->chunks, t->n_chunks, sizeof *t->chunks, by_offset, &t->n_dims);
     }
-    if (rc == 0)
-        rc = ckpt_seal(ckpt, err);
-    if (rc == 0)
-        ckpt_read_paths(ckpt, ckpt_get(root, "planner_data"));
+    return ckpt_seal(ckpt, err);
+}
+
+/* What is taken out of the pickle while it runs. */
+struct reading {
+    struct s2s_ckpt *ckpt;
+    size_t len;  /* of .metadata */
+    bool sorted; /* all names came */
+};
+
+/* From here on, names are known. */
+static int end_names(struct reading *r, struct s2s_error *err)
+{
+    int rc = r->sorted ? 0 : sort_all(r->ckpt, err);
+    r->sorted = true;
+    return rc;
+}
+
+/* The name lives on as the checkpoint's, for storage refers to it. */
+static int take_name(struct reading *r, struct ckpt_node *name, const struct ckpt_node *node,
+                     struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = r->ckpt;
+    const size_t had = ckpt->n_tensors;
+    int rc = read_name(ckpt, name, node, err);
+    if (rc < 0)
+        return rc;
+    name->text =
+        ckpt->n_tensors > had ? ckpt->tensors[had].name : ckpt->objects[ckpt->n_objects - 1].name;
+    name->opaque = true;
+    return 1;
+}
+
+static int take_item(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
+                     struct s2s_error *err)
+{
+    struct reading *r = ctx;
+    if (!key) /* Megatron-Core repeats everything in them */
+        return ckpt_is_named(value, "WriteItem") || ckpt_is_named(value, "SavePlan") ||
+               ckpt_is_named(value, "MCoreSavePlan");
+    if (key->kind == CKPT_STR && is_stored(value))
+        return r->sorted ? 0 : take_name(r, key, value, err);
+    const bool path = ckpt_is_path(key, value);
+    const bool place = ckpt_is(key, META, "MetadataIndex");
+    if ((!path && !place) || r->ckpt->n_tensors + r->ckpt->n_objects == 0)
+        return 0;
+    int rc = end_names(r, err);
+    if (rc == 0 && path)
+        ckpt_keep_path(r->ckpt, key, value);
+    else if (rc == 0)
+        rc = place_item(r->ckpt, key, value, err);
+    return rc < 0 ? rc : 1;
+}
+
+static void take_again(void *ctx)
+{
+    struct reading *r = ctx;
+    r->ckpt->n_tensors = r->ckpt->n_objects = r->ckpt->name_bytes = 0;
+    r->ckpt->chunks_left = r->len / MIN_CHUNK;
+    r->sorted = false;
+}
+
+/* what was not taken, where things stand in another order than torch writes them */
+static int read_tree(struct reading *r, const struct ckpt_node *root, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = r->ckpt;
+    if (!ckpt_is(root, META, "Metadata") && !ckpt_is_named(root, "MCoreMetadata"))
+        return bad_meta(root, "not the Metadata of torch.distributed.checkpoint", err);
+    const struct ckpt_node *names = ckpt_get(root, "state_dict_metadata");
+    int rc = read_names(ckpt, names, err);
+    if (rc == 0 && (!r->sorted || names->n))
+        rc = sort_all(ckpt, err);
+    const struct ckpt_node *paths = ckpt_get(root, "planner_data");
+    for (uint32_t i = 0; rc == 0 && paths && paths->kind == CKPT_DICT && i < paths->n; i += 2)
+        ckpt_keep_path(ckpt, paths->items[i], paths->items[i + 1]);
     const struct ckpt_node *storage = ckpt_get(root, "storage_data");
     if (rc == 0 && (!storage || storage->kind != CKPT_DICT))
         rc = bad_meta(root, "no dict storage_data", err);
@@ -326,24 +405,29 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct ckpt_pickle pickle;
     struct ckpt_span span;
-    char *bytes;
     int rc = ckpt_find_span(ckpt, ".metadata", &span, err);
-    if (rc == 0)
-        rc = ckpt_slurp_span(ckpt, &span, MAX_METADATA, &bytes, err);
-    if (rc < 0)
-        return s2s_error_add(err, rc, ".metadata");
-    const size_t len = (size_t)span.len_bytes;
-    ckpt->chunks_left = len / MIN_CHUNK;
-    rc = ckpt_pickle_parse(&pickle, bytes, len, CKPT_STRICT, err);
+    int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, span.file, err);
+    if (fd >= 0 && span.len_bytes > MAX_METADATA)
+        fd = s2s_error_set(err, S2S_E_FORMAT, "has %lld bytes, at most %d are expected",
+                           (long long)span.len_bytes, MAX_METADATA);
+    if (fd < 0)
+        return s2s_error_add(err, fd, ".metadata");
+    struct reading reading = {.ckpt = ckpt, .len = (size_t)span.len_bytes};
+    const struct ckpt_pickle_taker taker = {&reading, take_item, take_again};
+    take_again(&reading);
+    fd = dup(fd); /* others are opened meanwhile */
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_IO, ".metadata");
+    rc = ckpt_pickle_parse_file(&pickle, fd, span.begin, reading.len, CKPT_STRICT, &taker, err);
+    close(fd);
     if (rc == 0) {
-        if (pickle.len != len)
+        if (pickle.len != reading.len)
             rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes behind the pickle's end",
-                               len - pickle.len);
+                               reading.len - pickle.len);
         else
-            rc = read_tree(ckpt, pickle.root, err);
+            rc = read_tree(&reading, pickle.root, err);
         ckpt_pickle_release(&pickle);
     }
-    free(bytes);
     return rc < 0 ? s2s_error_add(err, rc, ".metadata") : 0;
 }
 

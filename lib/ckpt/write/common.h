@@ -10,6 +10,8 @@
 
 #include "lib/base/base.h"
 
+struct s2s_ckpt;
+
 struct ckpt_common_change {
     bool listed;         /* the dict is the only entry of a list, as in a byte object */
     const char *key;     /* NULL, or what is set in it */
@@ -21,9 +23,10 @@ int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
                        const struct ckpt_common_change *how, struct s2s_error *err);
 /* Adds the bytes of a common.pt. */
 void ckpt_common_make(struct s2s_buf *out, const json_t *common);
-/* s2s_dist_commit with the bytes of common.pt as they are. paths: NULL, or of the names. */
+/* s2s_dist_commit with the bytes of common.pt as they are. names: NULL, or a checkpoint that knows
+ * their paths. */
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                     size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
+                     size_t n_ranks, const struct s2s_buf *common, const struct s2s_ckpt *names,
                      struct s2s_error *err);
 /* The folder that is written into before commit renames it. Gives: free it. */
 char *ckpt_dist_tmp_dir(const char *root, int64_t iteration);

@@ -329,8 +329,8 @@ static const char METADATA_JSON[] =
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}";
 
-static int write_metadata(const char *dir, const struct ckpt_items *items, const json_t *paths,
-                          json_t *manifest, struct s2s_error *err)
+static int write_metadata(const char *dir, const struct ckpt_items *items,
+                          const struct s2s_ckpt *names, json_t *manifest, struct s2s_error *err)
 {
     struct ckpt_file file;
     char digest[33], *path = s2s_xasprintf("%s/.metadata", dir);
@@ -338,7 +338,7 @@ static int write_metadata(const char *dir, const struct ckpt_items *items, const
     free(path);
     if (rc < 0)
         return rc;
-    rc = ckpt_items_metadata(items, paths, &file, err);
+    rc = ckpt_items_metadata(items, names, &file, err);
     const int64_t len = file.pos;
     if (rc < 0)
         ckpt_file_discard(&file);
@@ -350,7 +350,7 @@ static int write_metadata(const char *dir, const struct ckpt_items *items, const
 }
 
 static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
-                  const struct s2s_buf *common, const json_t *paths, struct s2s_error *err)
+                  const struct s2s_buf *common, const struct s2s_ckpt *names, struct s2s_error *err)
 {
     struct ckpt_items all = {.n = 0};
     json_t *manifest = json_object();
@@ -364,7 +364,7 @@ static int finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
     if (rc == 0)
         rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
     if (rc == 0)
-        rc = write_metadata(dir, &all, paths, manifest, err);
+        rc = write_metadata(dir, &all, names, manifest, err);
     if (rc == 0)
         rc = ckpt_manifest_write(dir, manifest, err);
     /* its presence says that the rest is there */
@@ -539,12 +539,12 @@ static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
 }
 
 int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                     size_t n_ranks, const struct s2s_buf *common, const json_t *paths,
+                     size_t n_ranks, const struct s2s_buf *common, const struct s2s_ckpt *names,
                      struct s2s_error *err)
 {
     char *tmp = ckpt_dist_tmp_dir(root, iteration);
     char *dir = final_dir(root, iteration);
-    int rc = finish(tmp, items, n_ranks, common, paths, err);
+    int rc = finish(tmp, items, n_ranks, common, names, err);
     if (rc == 0)
         rc = rename_dir(tmp, dir, err);
     if (rc == 0)

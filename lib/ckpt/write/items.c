@@ -324,10 +324,20 @@ static void emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *i
         ckpt_emit_op(out, "u");
 }
 
+/* After every so many pairs a dict is filled anew, as by Python's pickler: no reader's stack grows
+ * with the dict. */
+static void end_batch(struct ckpt_emitter *out, size_t i)
+{
+    enum { BATCH = 1000 };
+    if ((i + 1) % BATCH == 0)
+        ckpt_emit_op(out, "u(");
+}
+
 static int emit_names(struct ckpt_emitter *out, const struct ckpt_items *items,
                       struct s2s_error *err)
 {
     int rc = 0;
+    size_t n = 0;
     for (size_t i = 0, next; i < items->n && rc == 0; i = next) {
         next = end_of_name(items, i);
         ckpt_emit_str(out, ckpt_items_name(items, i));
@@ -337,6 +347,7 @@ static int emit_names(struct ckpt_emitter *out, const struct ckpt_items *items,
             ckpt_emit_global(out, META, "BytesStorageMetadata");
             ckpt_emit_op(out, ")\x81");
         }
+        end_batch(out, n++);
         rc = ckpt_emit_drain(out, err);
     }
     return rc;
@@ -351,13 +362,14 @@ static int emit_places(struct ckpt_emitter *out, const struct ckpt_items *items,
         const struct ckpt_item item = ckpt_items_get(items, i);
         index = ckpt_items_starts_name(items, i) ? 0 : index + 1;
         emit_storage(out, &item, index);
+        end_batch(out, i);
         rc = ckpt_emit_drain(out, err);
     }
     return rc;
 }
 
-int ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths, struct ckpt_file *file,
-                        struct s2s_error *err)
+int ckpt_items_metadata(const struct ckpt_items *items, const struct s2s_ckpt *names,
+                        struct ckpt_file *file, struct s2s_error *err)
 {
     struct ckpt_emitter out;
     ckpt_emit_begin(&out);
@@ -369,7 +381,7 @@ int ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths, str
     ckpt_emit_op(&out, "u");
     ckpt_emit_str(&out, "planner_data");
     if (rc == 0)
-        rc = ckpt_emit_paths(&out, items, paths, err);
+        rc = ckpt_emit_paths(&out, items, names, err);
     ckpt_emit_str(&out, "storage_data");
     ckpt_emit_op(&out, "}(");
     if (rc == 0)

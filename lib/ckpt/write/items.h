@@ -11,6 +11,7 @@
 #include "lib/io/safetensors.h"
 
 struct ckpt_file;
+struct s2s_ckpt;
 
 struct ckpt_item {
     const char *name;
@@ -53,11 +54,11 @@ int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err);
 void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest);
 /* Writes the .metadata pickle of sorted items. paths: NULL, or where names stand in nested dicts
  * and lists (model.h). */
-int ckpt_items_metadata(const struct ckpt_items *items, const json_t *paths, struct ckpt_file *file,
-                        struct s2s_error *err);
+int ckpt_items_metadata(const struct ckpt_items *items, const struct s2s_ckpt *names,
+                        struct ckpt_file *file, struct s2s_error *err);
 /* Its planner_data (paths.c). */
 struct ckpt_emitter;
-int ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items, const json_t *paths,
-                    struct s2s_error *err);
+int ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items,
+                    const struct s2s_ckpt *names, struct s2s_error *err);
 
 #endif

@@ -343,7 +343,7 @@ static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration
     if (rc == 0 && common.len == 0)
         rc = make_common(&common, ckpt, how, err);
     if (rc == 0)
-        rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &common, ckpt->paths, err);
+        rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &common, ckpt, err);
     s2s_buf_release(&common);
     return rc;
 }

@@ -1,0 +1,299 @@
+/*
+ * What keeps the memory of a large pickle small (ckpt_pickle_parse_file): its bytes are read window
+ * by window, the memo keeps only what is fetched again, and nodes that nothing holds any more are
+ * dropped by moving the others.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/pickle/pickle_internal.h"
+
+enum { WINDOW = 1 << 20, COLLECT_BYTES = 4 << 20 };
+
+/* ---- bytes ---- */
+
+/* what was read before stays until WINDOW bytes more are passed */
+static void give_back(struct pickle_machine *m)
+{
+    const size_t end = m->op_at / WINDOW * WINDOW;
+    if (end > m->given_back)
+        (void)madvise((char *)m->bytes + m->given_back, end - m->given_back, MADV_DONTNEED);
+    m->given_back = end;
+}
+
+int ckpt_pickle_fill(struct pickle_machine *m, size_t end)
+{
+    while (m->filled < end && m->filled < m->len) {
+        size_t n = m->len - m->filled < WINDOW ? m->len - m->filled : WINDOW;
+        m->io_rc = ckpt_pread(m->fd, (char *)m->bytes + m->filled, n, m->pos + (int64_t)m->filled,
+                              "pickle", m->err);
+        if (m->io_rc < 0)
+            return m->io_rc;
+        m->filled += n;
+        give_back(m);
+    }
+    return 0;
+}
+
+void ckpt_pickle_rewind(struct pickle_machine *m)
+{
+    (void)madvise((char *)m->bytes, m->filled, MADV_DONTNEED);
+    m->filled = m->given_back = m->op_at = m->at = 0;
+}
+
+/* ---- the memo ---- */
+
+/* Of the entries so far: is it a text or a class? */
+struct scan {
+    struct pickle_machine *m;
+    uint64_t *bits, *small;
+    size_t cap_words, n;
+    size_t n_before; /* entries before "all_local_plans"; SIZE_MAX: that has not come */
+    bool last_small;
+};
+
+/* Bytes of an opcode's number that says how many more follow (-1 to -8), or of its fixed argument;
+ * 100 for one line, 200 for two. */
+static int argument_of(unsigned char op)
+{
+    switch (op) {
+    case 0x80:
+    case 'K':
+    case 'h':
+    case 'q':
+        return 1;
+    case 'M':
+        return 2;
+    case 'J':
+    case 'j':
+    case 'r':
+        return 4;
+    case 0x95:
+    case 'G':
+        return 8;
+    case 'U':
+    case 'C':
+    case 0x8a:
+    case 0x8c:
+        return -1;
+    case 'T':
+    case 'X':
+    case 'B':
+    case 0x8b:
+        return -4;
+    case 0x8d:
+    case 0x8e:
+    case 0x96:
+        return -8;
+    case 'I':
+    case 'L':
+    case 'F':
+    case 'S':
+    case 'V':
+    case 'g':
+    case 'p':
+        return 100;
+    case 'c':
+        return 200;
+    default:
+        return 0;
+    }
+}
+
+static bool is_small(unsigned char op)
+{
+    return op == 'X' || op == 'T' || op == 'U' || op == 0x8c || op == 0x8d || op == 'V' ||
+           op == 'S' || op == 'c' || op == 0x93;
+}
+
+static void scan_put(struct scan *s)
+{
+    if (s->n / 64 >= s->cap_words) {
+        size_t cap = s->cap_words ? s->cap_words * 2 : 64;
+        s->bits = s2s_xrealloc(s->bits, cap, sizeof *s->bits);
+        s->small = s2s_xrealloc(s->small, cap, sizeof *s->small);
+        memset(s->bits + s->cap_words, 0, (cap - s->cap_words) * sizeof *s->bits);
+        memset(s->small + s->cap_words, 0, (cap - s->cap_words) * sizeof *s->small);
+        s->cap_words = cap;
+    }
+    if (s->last_small)
+        s->small[s->n / 64] |= (uint64_t)1 << s->n % 64;
+    s->n++;
+}
+
+static void scan_get(struct scan *s, uint64_t index)
+{
+    if (index < s->n &&
+        (s->n_before == SIZE_MAX || index >= s->n_before || s->small[index / 64] >> index % 64 & 1))
+        s->bits[index / 64] |= (uint64_t)1 << index % 64;
+}
+
+/* The opcode at m->op_at and what of its arguments the memo is about; false: the rest is for the
+ * machine to judge, or the memo is numbered in a way of its own. */
+static bool scan_op(struct scan *s, unsigned char op)
+{
+    struct pickle_machine *m = s->m;
+    const int argument = argument_of(op);
+    const unsigned char *p = NULL;
+    uint64_t value = 0;
+    const char *line;
+    size_t len;
+    for (int lines = argument / 100; lines > 0; lines--)
+        if (ckpt_pickle_take_line(m, &line, &len) < 0)
+            return false;
+    if (argument < 100 && argument) {
+        const int n = argument < 0 ? -argument : argument;
+        if (!(p = ckpt_pickle_take(m, (size_t)n)))
+            return false;
+        value = ckpt_pickle_le(p, n);
+    }
+    if (argument < 0 && !(p = value <= m->len ? ckpt_pickle_take(m, (size_t)value) : NULL))
+        return false;
+    if (op == 0x94 || op == 'q' || op == 'r') {
+        if (op != 0x94 && value != s->n)
+            return false;
+        scan_put(s);
+    } else if (op == 'h' || op == 'j') {
+        scan_get(s, value);
+    }
+    if ((op == 'X' || op == 0x8c) && s->n_before == SIZE_MAX &&
+        value == strlen("all_local_plans") && memcmp(p, "all_local_plans", (size_t)value) == 0)
+        s->n_before = s->n;
+    s->last_small = is_small(op);
+    return op != 'g' && op != 'p' && op != '.';
+}
+
+int ckpt_pickle_find_wanted(struct pickle_machine *m)
+{
+    struct scan s = {.m = m, .n_before = SIZE_MAX};
+    struct pickle_wanted *wanted = &m->wanted;
+    unsigned char op = 0;
+    bool more = true;
+    while (more && m->at < m->len && ckpt_pickle_fill(m, m->at + 1) == 0) {
+        m->op_at = m->at;
+        op = m->bytes[m->at++];
+        more = scan_op(&s, op);
+    }
+    free(s.small);
+    wanted->bits = s.bits;
+    wanted->n_words = (s.n + 63) / 64;
+    wanted->rank = s2s_xcalloc(wanted->n_words + 1, sizeof *wanted->rank);
+    for (size_t i = 0; i < wanted->n_words; i++)
+        wanted->rank[i + 1] = wanted->rank[i] + (uint32_t)__builtin_popcountll(wanted->bits[i]);
+    wanted->all = op != '.';
+    const int rc = m->io_rc;
+    if (rc == 0)
+        s2s_error_clear(m->err); /* what is wrong is found again */
+    ckpt_pickle_rewind(m);
+    return rc;
+}
+
+bool ckpt_pickle_is_wanted(const struct pickle_wanted *wanted, uint64_t index, size_t *place)
+{
+    *place = 0;
+    if (index / 64 >= wanted->n_words || !(wanted->bits[index / 64] >> index % 64 & 1))
+        return false;
+    const uint64_t before = wanted->bits[index / 64] & (((uint64_t)1 << index % 64) - 1);
+    *place = wanted->rank[index / 64] + (size_t)__builtin_popcountll(before);
+    return true;
+}
+
+/* ---- nodes ---- */
+
+struct collection {
+    struct ckpt_pickle new;  /* only its arena */
+    struct ckpt_node **todo; /* moved; their items are not */
+    size_t n_todo, cap_todo;
+    struct ckpt_node *nodes;
+    size_t n_nodes;
+    bool forgotten;
+};
+
+enum { MOVED = 255 };
+
+static bool has_items(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_LIST || node->kind == CKPT_TUPLE || node->kind == CKPT_SET ||
+           node->kind == CKPT_DICT || node->kind == CKPT_RECORD || node->kind == CKPT_PERSID;
+}
+
+static struct ckpt_node *new_node(struct collection *c)
+{
+    enum { AT_ONCE = 64 };
+    if (c->n_nodes == 0) {
+        c->nodes = ckpt_pickle_alloc(&c->new, AT_ONCE * sizeof *c->nodes);
+        c->n_nodes = AT_ONCE;
+    }
+    return &c->nodes[--c->n_nodes];
+}
+
+static struct ckpt_node *move_node(struct collection *c, struct ckpt_node *node)
+{
+    if (!node)
+        return NULL;
+    if (node->kind == MOVED)
+        return (struct ckpt_node *)node->items;
+    struct ckpt_node *moved = new_node(c);
+    *moved = *node;
+    c->forgotten |= node->kind == CKPT_FORGOTTEN;
+    if (has_items(node)) {
+        s2s_grow(&c->todo, c->n_todo, &c->cap_todo, sizeof *c->todo);
+        c->todo[c->n_todo++] = moved;
+    } else if (node->kind == CKPT_GLOBAL || node->kind == CKPT_BYTES || node->kind == CKPT_BIGINT ||
+               (node->kind == CKPT_STR && !node->opaque)) {
+        char *text = ckpt_pickle_alloc(&c->new, (size_t)node->len + 1);
+        if (node->len)
+            memcpy(text, node->text, node->len);
+        moved->text = text;
+    }
+    node->kind = MOVED;
+    node->items = (struct ckpt_node **)moved;
+    return moved;
+}
+
+static void move_items(struct collection *c, struct ckpt_node *node)
+{
+    struct ckpt_node **items = node->n ? ckpt_pickle_alloc(&c->new, node->n * sizeof *items) : NULL;
+    for (uint32_t i = 0; i < node->n; i++)
+        items[i] = move_node(c, node->items[i]);
+    node->items = items;
+    node->cap = node->n;
+}
+
+static void move_all(struct collection *c, struct ckpt_node **nodes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        nodes[i] = move_node(c, nodes[i]);
+        while (c->n_todo)
+            move_items(c, c->todo[--c->n_todo]);
+    }
+}
+
+bool ckpt_pickle_collect(struct pickle_machine *m)
+{
+    struct collection c = {.n_todo = 0};
+    struct pickle_known *known = &m->known;
+    move_all(&c, m->stack, m->n_stack);
+    move_all(&c, m->memo, m->cap_memo);
+    move_all(&c, m->out->persids, m->out->n_persids);
+    move_all(&c, known->ints, PICKLE_INTS);
+    move_all(&c, known->texts, PICKLE_TEXTS);
+    move_all(&c, &known->none, 1);
+    move_all(&c, known->truth, 2);
+    move_all(&c, &known->empty, 1);
+    move_all(&c, &m->getattr, 1);
+    if (m->out->opaque_name)
+        m->out->opaque_name =
+            s2s_blocks_text(&c.new.arena, m->out->opaque_name, strlen(m->out->opaque_name));
+    known->forgotten = NULL;
+    free(c.todo);
+    s2s_blocks_release(&m->out->arena);
+    m->out->arena = c.new.arena;
+    m->nodes = c.nodes;
+    m->n_nodes = c.n_nodes;
+    const size_t used = m->out->arena.used_bytes;
+    m->collect_at = used + (used / 4 > COLLECT_BYTES ? used / 4 : COLLECT_BYTES);
+    return c.forgotten;
+}

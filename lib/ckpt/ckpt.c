@@ -31,6 +31,11 @@ int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n)
     return copy;
 }
 
+const int64_t *ckpt_arena_box(struct s2s_ckpt *ckpt, const int64_t *v, int n, const int64_t *like)
+{
+    return n && memcmp(v, like, (size_t)n * sizeof *v) == 0 ? like : ckpt_arena_ints(ckpt, v, n);
+}
+
 /* ---- files ---- */
 
 /* of errno: a file that is not ours to read, or a fault */

@@ -99,6 +99,8 @@ const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const ch
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);
 char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len);
 int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n);
+/* The same; but `like` itself where that is equal. */
+const int64_t *ckpt_arena_box(struct s2s_ckpt *ckpt, const int64_t *v, int n, const int64_t *like);
 
 /* Index of a file by its name, added (and its size taken) when it is new. NOTFOUND when it is not
  * there; IO; FORMAT: no plain file, or a link where the format has none. */

@@ -39,6 +39,7 @@ static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
 static int read_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
                        const struct ckpt_node *chunks, struct s2s_error *err)
 {
+    static const int64_t zeros[S2S_MAX_DIMS];
     int64_t offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
     if (!chunks || chunks->kind != CKPT_LIST)
         return bad_meta(chunks, "tensor without a list of chunks", err);
@@ -57,9 +58,10 @@ static int read_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
         memmove(size + (n - m), size, (size_t)m * sizeof *size);
         for (int d = 0; d < n - m; d++)
             size[d] = 1;
-        tensor->chunks[i] = (struct ckpt_chunk){.offset = ckpt_arena_ints(ckpt, offset, n),
-                                                .size = ckpt_arena_ints(ckpt, size, n),
-                                                .file = -1};
+        tensor->chunks[i] =
+            (struct ckpt_chunk){.offset = ckpt_arena_box(ckpt, offset, n, zeros),
+                                .size = ckpt_arena_box(ckpt, size, n, tensor->shape),
+                                .file = -1};
     }
     return 0;
 }

@@ -19,7 +19,7 @@
 
 struct entry {
     char *path; /* below the folder */
-    char *state, digest[33];
+    char digest[33];
     int64_t len;
 };
 
@@ -32,10 +32,10 @@ struct ckpt_journal {
 
 /* ---- reading it ---- */
 
-/* LENGTH DIGEST STATE PATH XXH3; altered: ignored */
+/* LENGTH DIGEST PATH XXH3; altered: ignored */
 static void take_line(struct ckpt_journal *journal, char *line)
 {
-    char *sum = strrchr(line, '\t'), hex[17], *end, *field[4];
+    char *sum = strrchr(line, '\t'), hex[17], *end, *field[3];
     if (!sum)
         return;
     s2s_u64_hex(hex, s2s_xxh3_64(line, (size_t)(sum - line)));
@@ -43,7 +43,7 @@ static void take_line(struct ckpt_journal *journal, char *line)
         return;
     *sum = '\0';
     field[0] = line;
-    for (int i = 1; i < 4; i++) {
+    for (int i = 1; i < 3; i++) {
         char *tab = strchr(field[i - 1], '\t');
         if (!tab)
             return;
@@ -55,8 +55,7 @@ static void take_line(struct ckpt_journal *journal, char *line)
         return;
     s2s_grow(&journal->entries, journal->n, &journal->cap, sizeof *journal->entries);
     struct entry *entry = &journal->entries[journal->n++];
-    *entry = (struct entry){
-        .path = s2s_xstrdup(field[3]), .state = s2s_xstrdup(field[2]), .len = (int64_t)len};
+    *entry = (struct entry){.path = s2s_xstrdup(field[2]), .len = (int64_t)len};
     memcpy(entry->digest, field[1], sizeof entry->digest);
 }
 
@@ -294,8 +293,7 @@ static const char *below(const struct ckpt_journal *journal, const char *path)
     return path + n + 1;
 }
 
-bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, const char **state,
-                      int64_t *len, char digest[33])
+bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *len, char digest[33])
 {
     struct stat st;
     struct entry *entry = journal ? find(journal, below(journal, path)) : NULL;
@@ -307,20 +305,18 @@ bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, const char
         return false;
     }
     *len = entry->len;
-    if (state)
-        *state = entry->state;
     s2s_info("resume", "%s is there already", path);
     return true;
 }
 
 int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len,
-                     const char *digest, const char *state, struct s2s_error *err)
+                     const char *digest, struct s2s_error *err)
 {
     struct s2s_buf line = S2S_BUF_INIT;
     char hex[17];
     if (!journal)
         return 0;
-    s2s_buf_printf(&line, "%lld\t%s\t%s\t%s", (long long)len, digest, state, below(journal, path));
+    s2s_buf_printf(&line, "%lld\t%s\t%s", (long long)len, digest, below(journal, path));
     s2s_u64_hex(hex, s2s_xxh3_64(line.data, line.len));
     s2s_buf_printf(&line, "\t%s\n", hex);
     int rc = write_whole(journal, &line, err);
@@ -350,7 +346,6 @@ void s2s_ckpt_journal_close(struct ckpt_journal *journal)
     unlock_folder(journal);
     for (size_t i = 0; i < journal->n; i++) {
         free(journal->entries[i].path);
-        free(journal->entries[i].state);
     }
     free(journal->entries);
     free(journal->dir);

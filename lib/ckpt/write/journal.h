@@ -26,13 +26,12 @@ int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char
 int s2s_ckpt_journal_join(struct ckpt_journal **out, const char *dir, const char *key, int rank,
                           struct s2s_error *err);
 /* Reads the file `path` (in dir, or below it) and compares; false: it must be written (journal NULL
- * too). *state is lent, may be NULL; digest gets the 32 digits. */
-bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, const char **state,
-                      int64_t *len, char digest[33]);
-/* Notes a file that is synced and has its name. state: without tabs and newlines. journal NULL: a
- * no-op. */
+ * too). digest gets the 32 digits. */
+bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *len,
+                      char digest[33]);
+/* Notes a file that is synced and has its name. journal NULL: a no-op. */
 int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len,
-                     const char *digest, const char *state, struct s2s_error *err);
+                     const char *digest, struct s2s_error *err);
 /* All is done: removes the journal, every rank's. */
 int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err);
 void s2s_ckpt_journal_close(struct ckpt_journal *journal); /* NULL is a no-op */

@@ -13,6 +13,7 @@
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/share.h"
 #include "lib/ckpt/write/to_hf.h"
+#include "lib/io/digest.h"
 #include "lib/mesh/mesh.h"
 
 enum { MAX_COMMON = 1 << 30 };
@@ -36,21 +37,23 @@ struct output {
 
 /* ---- an earlier run's files ---- */
 
-static char *file_path(const struct output *out, size_t file)
+static char *file_path(const struct output *out, size_t file, const char *suffix)
 {
     char *dir = ckpt_dist_tmp_dir(out->dir, out->iteration);
-    char *path = s2s_xasprintf("%s/__%zu_0.distcp", dir, file);
+    char *path = s2s_xasprintf("%s/__%zu_0%s", dir, file, suffix);
     free(dir);
     return path;
 }
 
-/* State of the journal: the packed items in hex. */
+/* Beside each file, while not all are there: what it holds, packed. */
+static const char ITEMS[] = ".items";
+
+/* Both in the journal. */
 static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
 {
-    static const char digits[] = "0123456789abcdef";
-    struct s2s_buf state = S2S_BUF_INIT;
     struct ckpt_item last;
-    size_t n = out->items->len - items_at;
+    const size_t n = out->items->len - items_at;
+    char digest[33];
     if (!out->how->journal || n == 0) /* 0: it was empty, and is not there */
         return 0;
     const char *packed = out->items->data + items_at;
@@ -59,44 +62,60 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
         if (len == 0)
             S2S_BUG("items that were just packed are damaged");
     }
-    s2s_buf_reserve(&state, 2 * n + 1);
-    for (size_t i = 0; i < n; i++) {
-        s2s_buf_putc(&state, digits[(unsigned char)packed[i] >> 4]);
-        s2s_buf_putc(&state, digits[packed[i] & 15]);
-    }
-    char *path = file_path(out, out->file);
-    int rc = ckpt_journal_add(out->how->journal, path, last.len,
-                              last.name + strlen(CKPT_ITEM_DIGEST), state.data, err);
+    char *folder = ckpt_dist_tmp_dir(out->dir, out->iteration), *path = file_path(out, out->file, ".distcp");
+    char *items = file_path(out, out->file, ITEMS);
+    int rc = ckpt_file_put(folder, strrchr(items, '/') + 1, packed, n, err);
+    s2s_xxh3_128_hex(digest, packed, n);
+    if (rc == 0)
+        rc = ckpt_journal_add(out->how->journal, items, (int64_t)n, digest, err);
+    if (rc == 0)
+        rc = ckpt_journal_add(out->how->journal, path, last.len,
+                              last.name + strlen(CKPT_ITEM_DIGEST), err);
+    free(folder);
     free(path);
-    s2s_buf_release(&state);
+    free(items);
     return rc;
 }
 
-static bool take_state(struct output *out, const char *at)
+/* false: they are of another version */
+static bool take_items(struct output *out, const char *path)
 {
-    size_t had = out->items->len, end = had;
-    struct ckpt_item item;
-    for (uint32_t byte; s2s_parse_hex(&byte, at, 2) == 0; at += 2)
-        s2s_buf_putc(out->items, (char)byte);
-    for (size_t len = 1; len && end < out->items->len; end += len)
-        len = ckpt_item_unpack(&item, out->items->data + end, out->items->len - end);
-    const bool whole = *at == '\0' && end == out->items->len;
-    if (!whole) /* of another version */
-        out->items->len = had;
-    return whole;
+    enum { MAX_ITEMS = 1 << 30 };
+    struct ckpt_items known = {.n = 0};
+    struct s2s_buf list = S2S_BUF_INIT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    int rc = ckpt_slurp(AT_FDCWD, path, MAX_ITEMS, &list.data, &list.len, &err);
+    if (rc == 0)
+        rc = ckpt_items_add(&known, &list, &err);
+    if (rc == 0)
+        s2s_buf_add(out->items, list.data, list.len);
+    ckpt_items_release(&known);
+    free(list.data);
+    return rc == 0;
 }
 
 static bool keep_file(struct output *out, size_t file)
 {
-    const char *state;
-    char digest[33], *path = file_path(out, file);
-    int64_t len;
-    bool kept =
-        ckpt_journal_has(out->how->journal, path, &state, &len, digest) && take_state(out, state);
+    char digest[33], *path = file_path(out, file, ".distcp"), *items = file_path(out, file, ITEMS);
+    int64_t len, items_len;
+    bool kept = ckpt_journal_has(out->how->journal, path, &len, digest) &&
+                ckpt_journal_has(out->how->journal, items, &items_len, digest) &&
+                take_items(out, items);
     free(path);
+    free(items);
     if (kept && out->how->progress)
         out->how->progress(out->how->ctx, len);
     return kept;
+}
+
+/* All files are there: what lay beside them goes. */
+static void drop_items(const struct output *out)
+{
+    for (size_t file = 0; out->how->journal && file < out->layout.n_files; file++) {
+        char *items = file_path(out, file, ITEMS);
+        (void)unlink(items); /* an empty file has none */
+        free(items);
+    }
 }
 
 /* ---- writing ---- */
@@ -363,6 +382,8 @@ static int finish(const struct output *out, struct s2s_error *err)
     const size_t n = (size_t)ckpt_share_size(out->how);
     struct s2s_buf *all =
         n > 1 ? s2s_comm_gather_bufs(s2s_mesh_world(out->how->mesh), out->items) : out->items;
+    if (ckpt_share_rank(out->how) == 0)
+        drop_items(out);
     int rc = ckpt_share_rank(out->how) == 0
                  ? commit(out->plan, out->dir, out->iteration, out->how, all, n, err)
                  : 0;

@@ -126,7 +126,7 @@ static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const
         s2s_digest_hex(sink.digest, digest);
         if (how->manifest)
             ckpt_manifest_add(how->manifest, name, len, digest);
-        rc = ckpt_journal_add(how->journal, path, len, digest, "-", err);
+        rc = ckpt_journal_add(how->journal, path, len, digest, err);
     }
     s2s_digest_free(sink.digest);
     return rc;
@@ -142,7 +142,7 @@ int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t
     char *path = s2s_xasprintf("%s/%s", dir, name), digest[33];
     int64_t len;
     int rc = 0;
-    if (!ckpt_journal_has(how->journal, path, NULL, &len, digest)) {
+    if (!ckpt_journal_has(how->journal, path, &len, digest)) {
         rc = write_new(plan, begin, end, path, name, how, err);
     } else {
         if (how->manifest)

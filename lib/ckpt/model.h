@@ -18,14 +18,21 @@ struct ckpt_chunk {
     bool located;                 /* data, stride and store are known */
     bool checked;                 /* the store's CRC-32 was compared and is right */
     bool has_crc;
-    int64_t item_pos, item_len;   /* a torch archive in the file; item_len 0: there is none */
-    int64_t data;                 /* position of element 0 in the file */
-    int64_t store_pos, store_len; /* the storage in which it lies */
-    uint32_t crc, crc_so_far;     /* of the storage; of what was read of it in order */
-    int64_t crc_pos;              /* how much that is */
-    /* of a view (unflatten.c): what it lies in, and where its first element is there */
-    struct ckpt_chunk *stored;
-    const int64_t *stored_at;
+    bool is_view; /* it has `stored` in place of a storage */
+    int64_t data; /* position of element 0 in the file */
+    union {
+        struct {
+            int64_t store_pos, store_len; /* the storage in which it lies; before it is located, the
+                                           * torch archive that holds it (0: there is none) */
+        };
+        struct {
+            /* what it lies in, and where its first element is there (unflatten.c) */
+            struct ckpt_chunk *stored;
+            const int64_t *stored_at;
+        };
+    };
+    uint32_t crc, crc_so_far; /* of the storage; of what was read of it in order */
+    int64_t crc_pos;          /* how much that is */
 };
 
 struct ckpt_source_file {

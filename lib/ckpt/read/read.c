@@ -26,7 +26,7 @@ struct transfer {
  */
 static int read_store(struct transfer *t, int64_t pos, void *out, size_t len, struct s2s_error *err)
 {
-    struct ckpt_chunk *chunk = t->chunk->stored ? t->chunk->stored : t->chunk;
+    struct ckpt_chunk *chunk = t->chunk->is_view ? t->chunk->stored : t->chunk;
     int rc = ckpt_pread(t->fd, out, len, pos, t->path, err);
     if (rc < 0 || !chunk->has_crc || chunk->checked)
         return rc;

@@ -211,8 +211,8 @@ static int place_chunk(struct s2s_ckpt_tensor *tensor, const struct ckpt_node *i
     if (chunk->file >= 0)
         return s2s_error_set(err, S2S_E_FORMAT, "chunk stored twice");
     chunk->file = place->file;
-    chunk->item_pos = place->pos;
-    chunk->item_len = place->len;
+    chunk->store_pos = place->pos;
+    chunk->store_len = place->len;
     return 0;
 }
 
@@ -249,7 +249,7 @@ static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
-            told += ckpt->tensors[i].chunks[k].item_len;
+            told += ckpt->tensors[i].chunks[k].store_len;
     return told <= TIMES * there + spare
                ? 0
                : s2s_error_set(err, S2S_E_FORMAT,

@@ -238,7 +238,7 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
         contiguous[d] = (int64_t)step;
     const int64_t *kept = ckpt_arena_box(ckpt, stride, tensor->n_dims, contiguous);
     chunk->stride = kept == contiguous ? NULL : kept;
-    chunk->store_pos = chunk->item_pos + member->pos;
+    chunk->store_pos += member->pos;
     chunk->store_len = view.store_len;
     chunk->data = chunk->store_pos + view.offset * (int64_t)s2s_dtype_size(view.dtype);
     chunk->crc = member->crc;
@@ -253,19 +253,19 @@ int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
     struct ckpt_archive archive;
     if (chunk->located)
         return 0;
-    if (chunk->stored)
+    if (chunk->is_view)
         return ckpt_locate_view(ckpt, tensor, chunk, err);
     int fd = ckpt_file_fd(ckpt, chunk->file, err);
     if (fd < 0)
         return fd;
     struct s2s_zip_source source = {
-        .fd = fd, .begin = chunk->item_pos, .len_bytes = chunk->item_len};
+        .fd = fd, .begin = chunk->store_pos, .len_bytes = chunk->store_len};
     int rc = ckpt_archive_open(&archive, &source, CKPT_STRICT, err);
     if (rc == 0) {
         rc = locate_item(ckpt, tensor, chunk, &archive, err);
         ckpt_archive_release(&archive);
     }
     return rc < 0 ? s2s_error_add(err, rc, "%s: item at %lld", ckpt->files[chunk->file].name,
-                                  (long long)chunk->item_pos)
+                                  (long long)chunk->store_pos)
                   : 0;
 }

@@ -32,6 +32,7 @@ static void add_box(struct view *v, struct ckpt_chunk *stored, const int64_t *ce
     out->chunks[out->n_chunks++] =
         (struct ckpt_chunk){.offset = ckpt_arena_ints(v->ckpt, offset, v->n_dims),
                             .size = ckpt_arena_ints(v->ckpt, size, v->n_dims),
+                            .is_view = true,
                             .stored = stored,
                             .stored_at = ckpt_arena_ints(v->ckpt, at, v->n_dims + 1),
                             .file = stored->file};

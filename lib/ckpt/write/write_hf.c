@@ -41,28 +41,17 @@ static int by_width(const void *a, const void *b)
     return x < y ? -1 : x > y; /* else the order of the plan */
 }
 
-/* length, JSON padded to 8 bytes */
-static void make_header(struct s2s_buf *out, struct s2s_ckpt_target *const *targets, size_t n)
+/* returns where its data ends */
+static int64_t add_entry(struct s2s_buf *out, const struct s2s_ckpt_target *target, int64_t at)
 {
-    int64_t at = 0;
-    s2s_buf_add(out, "\0\0\0\0\0\0\0\0", 8);
-    s2s_buf_puts(out, "{\"__metadata__\":{\"format\":\"pt\"}");
-    for (size_t i = 0; i < n; i++) {
-        int64_t end = at + s2s_ckpt_target_bytes(targets[i]);
-        s2s_buf_putc(out, ',');
-        add_json_text(out, targets[i]->name);
-        s2s_buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", s2s_dtype_name(targets[i]->dtype));
-        for (int d = 0; d < targets[i]->n_dims; d++)
-            s2s_buf_printf(out, "%s%lld", d ? "," : "", (long long)targets[i]->shape[d]);
-        s2s_buf_printf(out, "],\"data_offsets\":[%lld,%lld]}", (long long)at, (long long)end);
-        at = end;
-    }
-    s2s_buf_putc(out, '}');
-    while (out->len % 8)
-        s2s_buf_putc(out, ' ');
-    uint64_t len = out->len - 8;
-    for (int i = 0; i < 8; i++)
-        out->data[i] = (char)(len >> 8 * i & 0xFF);
+    int64_t end = at + s2s_ckpt_target_bytes(target);
+    s2s_buf_putc(out, ',');
+    add_json_text(out, target->name);
+    s2s_buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", s2s_dtype_name(target->dtype));
+    for (int d = 0; d < target->n_dims; d++)
+        s2s_buf_printf(out, "%s%lld", d ? "," : "", (long long)target->shape[d]);
+    s2s_buf_printf(out, "],\"data_offsets\":[%lld,%lld]}", (long long)at, (long long)end);
+    return end;
 }
 
 struct sink {
@@ -78,21 +67,58 @@ static int out_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return s2s_outfile_write(sink->out, bytes, len, err);
 }
 
+/* the JSON of the header, handed on in pieces; sink NULL: only counted */
+static int put_header(struct s2s_ckpt_target *const *targets, size_t n, struct sink *sink,
+                      size_t *len, struct s2s_error *err)
+{
+    enum { LARGE = 64 << 10 };
+    struct s2s_buf out = S2S_BUF_INIT;
+    int64_t at = 0;
+    int rc = 0;
+    *len = 0;
+    s2s_buf_puts(&out, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (size_t i = 0; i <= n && rc == 0; i++) {
+        if (i == n || out.len > LARGE) {
+            if (i == n)
+                s2s_buf_putc(&out, '}');
+            while (i == n && (*len + out.len) % 8)
+                s2s_buf_putc(&out, ' ');
+            *len += out.len;
+            rc = sink ? out_sink(sink, out.data, out.len, err) : 0;
+            s2s_buf_clear(&out);
+        }
+        if (i < n)
+            at = add_entry(&out, targets[i], at);
+    }
+    s2s_buf_release(&out);
+    return rc;
+}
+
+/* length, JSON padded to 8 bytes */
+static int write_header(struct s2s_ckpt_target *const *targets, size_t n, struct sink *sink,
+                        struct s2s_error *err)
+{
+    size_t len;
+    char head[8];
+    (void)put_header(targets, n, NULL, &len, err);
+    for (int i = 0; i < 8; i++)
+        head[i] = (char)((uint64_t)len >> 8 * i & 0xFF);
+    int rc = out_sink(sink, head, sizeof head, err);
+    return rc < 0 ? rc : put_header(targets, n, sink, &len, err);
+}
+
 static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, struct sink *sink,
                          const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     size_t n = end - begin;
     struct s2s_ckpt_target **order = s2s_xmalloc(n * sizeof *order);
-    struct s2s_buf header = S2S_BUF_INIT;
     for (size_t i = 0; i < n; i++)
         order[i] = &plan->targets[begin + i];
     if (n)
         qsort(order, n, sizeof *order, by_width);
-    make_header(&header, order, n);
-    int rc = out_sink(sink, header.data, header.len, err);
+    int rc = write_header(order, n, sink, err);
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = s2s_ckpt_target_stream(plan, order[i], how, out_sink, sink, err);
-    s2s_buf_release(&header);
     free(order);
     return rc;
 }

@@ -2,7 +2,6 @@
 #include "lib/ckpt/write/to_dist.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -62,7 +61,8 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
         if (len == 0)
             S2S_BUG("items that were just packed are damaged");
     }
-    char *folder = ckpt_dist_tmp_dir(out->dir, out->iteration), *path = file_path(out, out->file, ".distcp");
+    char *folder = ckpt_dist_tmp_dir(out->dir, out->iteration),
+         *path = file_path(out, out->file, ".distcp");
     char *items = file_path(out, out->file, ITEMS);
     int rc = ckpt_file_put(folder, strrchr(items, '/') + 1, packed, n, err);
     s2s_xxh3_128_hex(digest, packed, n);

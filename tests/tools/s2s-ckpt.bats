@@ -359,6 +359,19 @@ PY
     exits 0 s2s-ckpt diff dtype.safetensors out
 }
 
+@test "layers of multi-token prediction keep their numbers, which Megatron-Core asks for" {
+    python3 - <<'PY'
+import json, struct
+names = ["%s.layers.%d.%s.weight" % (stack, n, name) for stack in ("decoder", "mtp") for n in range(2) for name in ("self_attention.linear_proj", "mlp.linear_fc2")]
+head = json.dumps({k: {"dtype": "F32", "shape": [2, 2], "data_offsets": [16 * i, 16 * i + 16]} for i, k in enumerate(names)}).encode()
+open("in.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(range(16 * len(names))))
+PY
+    exits 0 s2s-ckpt convert -q --to torch_dist --layers stacked in.safetensors out
+    s2s-ckpt ls out >said
+    grep -q $'^decoder.layers.mlp.linear_fc2.weight\tF32\t\[2, 2, 2\]' said
+    grep -q $'^mtp.layers.1.mlp.linear_fc2.weight\tF32\t\[2, 2\]' said
+}
+
 @test "convert --to torch_dist --map lists what a layer lacks" {
     exits 0 s2s-ckpt convert -q --to safetensors "$ROOT/tests/oracle/models/qwen3/model.safetensors" whole.safetensors
     python3 - <<'PY'

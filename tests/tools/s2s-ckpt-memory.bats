@@ -1,0 +1,106 @@
+# s2s-ckpt with very many tensors: what it keeps of each is small.
+load common
+
+# under MIB COMMAND...: exits 0 and peaks below
+under() {
+    python3 - "$@" <<'PY'
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[2:], stdout=subprocess.DEVNULL).returncode
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+if code or peak >= float(sys.argv[1]):
+    sys.exit("exit %d, peak %.1f MiB: %s" % (code, peak, " ".join(sys.argv[2:])))
+PY
+}
+
+@test "sixty thousand tensors in less than 64 MiB: safetensors, shards, torch_dist" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    python3 - <<'PY'
+import json, struct
+header, at = {}, 0
+for layer in range(60):
+    for expert in range(500):
+        for part, shape in (("up_proj", [2, 4]), ("down_proj", [4, 2])):
+            header["backbone.layers.%d.mixer.experts.%d.%s.weight" % (layer, expert, part)] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + 16]}
+            at += 16
+head = json.dumps(header).encode()
+head += b" " * (-len(head) % 8)
+open("one.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(i * 7 % 251 for i in range(at)))
+PY
+    under 64 s2s-ckpt convert -q --to torch_dist one.safetensors dist
+    under 64 s2s-ckpt convert -q --to hf --max-shard-size 20KB dist shards
+    for in in one.safetensors dist shards; do
+        under 64 s2s-ckpt ls "$in"
+        [ "$(s2s-ckpt ls "$in" | grep -c experts)" -eq 60000 ]
+        under 64 s2s-ckpt verify "$in"
+    done
+    under 64 s2s-ckpt reshard -q --files 3 dist three
+    under 64 s2s-ckpt prune -q dist pruned
+    under 64 s2s-ckpt diff -q three shards
+    under 64 s2s-ckpt cat pruned backbone.layers.59.mixer.experts.499.down_proj.weight
+}
+
+@test "a .metadata of which Megatron-Core repeats all, and one in another order, give the same" {
+    python3 - <<'PY'
+import json, struct
+header, at = {}, 0
+for i in range(2500):
+    header["layers.%d.weight" % i] = {"dtype": "F32", "shape": [2, 1], "data_offsets": [at, at + 8]}
+    at += 8
+head = json.dumps(header).encode()
+open("in.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(i % 251 for i in range(at)))
+PY
+    s2s-ckpt convert -q --to torch_dist in.safetensors plain
+    # Python's own pickler numbers every object and shares them
+    for order in repeated reversed; do
+        cp -r plain $order
+        rm $order/iter_0000000/s2s-manifest.json
+        ORDER=$order python3 - <<'PY'
+import os, pickle, sys, types
+
+
+class Any:
+    def __new__(cls, *args):
+        self = object.__new__(cls)
+        self.__dict__["made_of"] = args
+        return self
+
+    def __reduce__(self):
+        state = {k: v for k, v in self.__dict__.items() if k not in ("made_of", "state")}
+        return type(self), self.made_of, self.__dict__.get("state", state) or None
+
+    def __setstate__(self, state):
+        self.__dict__.update(state if isinstance(state, dict) else {"state": state})
+
+    def __hash__(self):
+        return id(self)
+
+
+class Reader(pickle.Unpickler):
+    def find_class(self, module, name):
+        there = sys.modules.setdefault(module, types.ModuleType(module))
+        if not hasattr(there, name):
+            setattr(there, name, type(name, (Any,), {"__module__": module}))
+        return getattr(there, name)
+
+
+path = os.environ["ORDER"] + "/iter_0000000/.metadata"
+meta = Reader(open(path, "rb")).load()
+item = Reader(open(path, "rb")).find_class("torch.distributed.checkpoint.planner", "WriteItem")
+plan = Reader(open(path, "rb")).find_class("torch.distributed.checkpoint.planner", "SavePlan")
+if os.environ["ORDER"] == "repeated":
+    plans = plan()
+    plans.items = []
+    for index, info in meta.storage_data.items():
+        one = item()
+        one.index, one.tensor_data = index, meta.state_dict_metadata[index.fqn]
+        plans.items.append(one)
+    meta.all_local_plans = [plans, plans]
+else:
+    meta.__dict__.update({k: meta.__dict__.pop(k) for k in reversed([*meta.__dict__])})
+pickle.dump(meta, open(path, "wb"), protocol=4)
+PY
+        exits 0 s2s-ckpt verify $order
+        exits 0 s2s-ckpt diff plain $order
+    done
+}

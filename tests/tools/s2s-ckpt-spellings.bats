@@ -208,3 +208,21 @@ PY
     python3 lose.py hf.safetensors less.safetensors model.layers.{0,1,2}.self_attn.{q,k}_norm.weight
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json less.safetensors out
 }
+
+@test "Nemotron-4: norms with biases, an MLP without gate; its configuration tells it from a Llama" {
+    write hf.safetensors '{"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.norm.weight": (4,), "model.norm.bias": (4,),
+        "model.layers.0.input_layernorm.weight": (4,), "model.layers.0.input_layernorm.bias": (4,), "model.layers.0.post_attention_layernorm.weight": (4,),
+        "model.layers.0.post_attention_layernorm.bias": (4,), "model.layers.0.self_attn.q_proj.weight": (8, 4), "model.layers.0.self_attn.k_proj.weight": (4, 4),
+        "model.layers.0.self_attn.v_proj.weight": (4, 4), "model.layers.0.self_attn.o_proj.weight": (4, 8), "model.layers.0.mlp.up_proj.weight": (6, 4),
+        "model.layers.0.mlp.down_proj.weight": (4, 6)}'
+    echo '{"model_type": "nemotron", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}' >config.json
+    exits 0 s2s-ckpt convert -q --strict --layers numbered --to torch_dist --map nemotron --config config.json hf.safetensors megatron
+    s2s-ckpt cat megatron decoder.layers.0.mlp.linear_fc1.weight >fc1
+    s2s-ckpt cat hf.safetensors model.layers.0.mlp.up_proj.weight >up
+    same fc1 up
+    exits 0 s2s-ckpt convert -q --strict --to hf --config config.json megatron back
+    exits 0 s2s-ckpt diff hf.safetensors back
+    sed s/nemotron/llama/ config.json >llama.json
+    exits 1 s2s-ckpt convert --to hf --config llama.json megatron other
+    says "do not fit the others"
+}

@@ -484,11 +484,13 @@ static bool choose_part(void *ctx, const char *text, const char *family, const c
 
 /* Megatron's names are alike for Qwen's MoE models and Mixtral. Qwen's have norms of q and k,
  * biases or a shared expert, by which the tables tell them apart; the configuration, the user's or
- * the one that came along, knows better. */
-static void choose_experts(const struct ckpt_map_engine *e, char family[64])
+ * the one that came along, knows better. It alone tells Nemotron-4 from a Llama. */
+static void choose_by_config(const struct ckpt_map_engine *e, char family[64])
 {
     const char *type =
         json_string_value(json_object_get(e->config ? e->config : e->own_config, "model_type"));
+    if (type && strcmp(type, "nemotron") == 0 && strcmp(family, "llama") == 0)
+        snprintf(family, 64, "nemotron");
     if (!type || (strcmp(family, "qwen_moe") != 0 && strcmp(family, "mixtral") != 0))
         return;
     if (strcmp(type, "mixtral") == 0)
@@ -516,7 +518,7 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     if (!name) {
         if (!find_family(e->sources, e->n_sources, family))
             return s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
-        choose_experts(e, family);
+        choose_by_config(e, family);
         return 0;
     }
     for (int i = 0; ckpt_map_texts[i]; i++, at = 0)

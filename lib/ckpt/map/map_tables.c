@@ -191,6 +191,25 @@ const char ckpt_map_tables[] =
     "include decoder_ends \"\" \"\"\n"
     "include gated_mlp decoder. model.\n"
 
+    /* Nemotron-4 and Minitron: norms with biases, an MLP without gate. Megatron's names are those
+     * of others as well: asked for, or known from the configuration */
+    "family nemotron\n"
+    "include decoder_attention decoder. model.\n"
+    "decoder.layers.{N}.self_attention.linear_qkv.layer_norm_bias "
+    "model.layers.{N}.input_layernorm.bias copy [H]\n"
+    "decoder.layers.{N}.input_layernorm.bias model.layers.{N}.input_layernorm.bias copy [H]\n"
+    "include decoder_ends \"\" \"\"\n"
+    "decoder.final_layernorm.bias model.norm.bias copy [H]\n"
+    "section decoder.layers.{N}.mlp.linear_fc2.weight\n"
+    "decoder.layers.{N}.mlp.linear_fc1.layer_norm_{weight,bias} "
+    "model.layers.{N}.post_attention_layernorm.{weight,bias} copy [H]\n"
+    "decoder.layers.{N}.pre_mlp_layernorm.{weight,bias} "
+    "model.layers.{N}.post_attention_layernorm.{weight,bias} copy [H]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.weight model.layers.{N}.mlp.up_proj.weight copy [f,H]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.bias model.layers.{N}.mlp.up_proj.bias copy [f] ?+biases\n"
+    "decoder.layers.{N}.mlp.linear_fc2.weight model.layers.{N}.mlp.down_proj.weight copy [H,f]\n"
+    "decoder.layers.{N}.mlp.linear_fc2.bias model.layers.{N}.mlp.down_proj.bias copy [H] ?+biases\n"
+
     "family decoder_ends\n"
     "embedding.word_embeddings.weight   model.embed_tokens.weight   vocab [V,H]\n"
     "output_layer.weight                lm_head.weight              vocab [V,H] ?tied\n"

@@ -87,6 +87,7 @@ MODELS = {
     "qwen3": ("llama", lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**MANY, head_dim=4))),
     "qwen2_moe": ("qwen_moe", lambda: hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**MANY, **EXPERTS, shared_expert_intermediate_size=6))),
     "qwen3_moe": ("qwen_moe", lambda: hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**MANY, **EXPERTS, head_dim=4))),
+    "nemotron": ("nemotron", lambda: hf.NemotronForCausalLM(hf.NemotronConfig(**MANY))),
     "nemotron_h": ("nemotron_h", lambda: hf.NemotronHForCausalLM(hf.NemotronHConfig(
         **SIZES, head_dim=4, hybrid_override_pattern="ME-*ME-*", mamba_num_heads=2, mamba_head_dim=4, n_groups=1, ssm_state_size=3,
         n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=5, moe_shared_expert_intermediate_size=6, moe_latent_size=4, mlp_bias=True,

@@ -16,6 +16,7 @@ load common
                 return 1
             fi
             says "s2s-ckpt: " && says "cases/$name" || { echo "$command" >&2; return 1; }
+            output=${output//"$name"/} # many a case is called what must be said of it
             says "$says" || { echo "$command" >&2; return 1; }
             [ ! -e out ]
             [ ! -e out.s2s-partial ]

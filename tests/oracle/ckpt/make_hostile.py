@@ -355,7 +355,7 @@ for name, cells, shape in (("cells_of_nothing", [1 << 21, 1], b"(" + number(1 <<
 dcp("hole", [("w", stored([8], [chunk([0], [4])]))], [here], "missing")
 dcp("overlap", [("w", stored([6], [chunk([0], [4]), chunk([2], [4])]))], [here, place("w", [2], 0, n)], "overlap")
 # as many elements as the tensor has, two of them twice
-dcp("overlap_and_hole", [("w", stored([4, 2], [chunk([0, 0], [2, 2]), chunk([1, 0], [2, 2])]))], [place("w", [0, 0], 0, n), place("w", [1, 0], 0, n)], "overlap")
+dcp("overlap_and_hole", [("w", stored([4, 2], [chunk([0, 0], [2, 2]), chunk([1, 0], [2, 2])]))], [place("w", [0, 0], 0, n), place("w", [1, 0], 0, n)], "chunks at [0, 0] and [1, 0] overlap")
 dcp("chunk_outside", [("w", stored([4], [chunk([2], [4])]))], [place("w", [2], 0, n)], "leaves the tensor")
 dcp("chunk_wraps", [("w", stored([4], [chunk([(1 << 63) - 2], [4])]))], [here], "w")
 dcp("chunk_negative", [("w", stored([4], [chunk([-4], [8])]))], [here], "w")

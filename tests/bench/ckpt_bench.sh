@@ -68,7 +68,7 @@ for r in range(rounds + 1):
 peers = {"python: DCP load, save_file": "load", "python: dcp_to_torch_save": "save"}
 for way, name in peers.items():
     if found:
-        ways[way] = [python, os.environ["PEER"], name, "dist/iter_0000000", "out"]
+        ways[way] = [python, os.environ["PEER"], name, "dist/iter_0000001", "out"]
         times[way] = [timed(ways[way]) for _ in range(2)]
 gb = at / 1e9
 base = statistics.median(t[0] for t in times["cp"]), statistics.median(t[0] for t in times["cp && sync"])

@@ -137,6 +137,18 @@ PY
     says "[3, 4]"
 }
 
+@test "weights that say no iteration get the first, for Megatron-LM takes no 0 as the latest" {
+    exits 0 s2s-ckpt convert -q --to torch_dist "$DATA/hf_sharded" out
+    [ "$(cat out/latest_checkpointed_iteration.txt)" = 1 ]
+    [ "$(ls out)" = "$(printf 'iter_0000001\nlatest_checkpointed_iteration.txt')" ]
+    s2s-ckpt ls --json out | grep '"iteration": 1'
+    # one that is 0 stays so
+    mv out/iter_0000001 out/iter_0000000
+    printf 0 >out/latest_checkpointed_iteration.txt
+    exits 0 s2s-ckpt reshard -q out/iter_0000000 again
+    [ "$(cat again/latest_checkpointed_iteration.txt)" = 0 ]
+}
+
 @test "the iteration stays, whether the run's folder was named, that of the iteration, or another name" {
     A=$DATA/mcore016_gated_pp2dp2_dpreshardable
     for in in "$A" "$A/iter_0000007" "$A/iter_0000007/"; do

@@ -54,7 +54,7 @@ PY
     # Python's own pickler numbers every object and shares them
     for order in repeated reversed; do
         cp -r plain $order
-        rm $order/iter_0000000/s2s-manifest.json
+        rm $order/iter_0000001/s2s-manifest.json
         ORDER=$order python3 - <<'PY'
 import os, pickle, sys, types
 
@@ -84,7 +84,7 @@ class Reader(pickle.Unpickler):
         return getattr(there, name)
 
 
-path = os.environ["ORDER"] + "/iter_0000000/.metadata"
+path = os.environ["ORDER"] + "/iter_0000001/.metadata"
 meta = Reader(open(path, "rb")).load()
 item = Reader(open(path, "rb")).find_class("torch.distributed.checkpoint.planner", "WriteItem")
 plan = Reader(open(path, "rb")).find_class("torch.distributed.checkpoint.planner", "SavePlan")

@@ -94,19 +94,27 @@ stopped() {
     rm -rf out out.s2s-partial
     with_fault fsync:6:KILL s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" out
     [ $fired = 1 ]
-    # what a file holds, in hex: another digit is another tensor, place or size
+    cp -r out.s2s-partial stopped
     python3 - <<'PY'
-lines = open("out.s2s-partial/s2s-resume").read().split("\n")
-noted = [i for i, line in enumerate(lines) if line.count("\t") == 4]
+lines = open("stopped/s2s-resume").read().split("\n")
+noted = [i for i, line in enumerate(lines) if line.count("\t") == 3]
 assert noted
 for i in noted:
     field = lines[i].split("\t")
-    at = len(field[2]) // 2
-    field[2] = field[2][:at] + ("1" if field[2][at] == "0" else "0") + field[2][at + 1:]
+    field[0] = str(int(field[0]) + 1)
     lines[i] = "\t".join(field)
 open("out.s2s-partial/s2s-resume", "w").write("\n".join(lines))
 PY
-    exits 0 s2s-ckpt convert -q --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+    exits 0 s2s-ckpt convert -v --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+    says_not "is there already"
+    diff -r want out
+    # what a file holds: another byte is another tensor, place or size
+    rm -rf out && mv stopped out.s2s-partial
+    items=$(find out.s2s-partial -name '*.items' | head -1)
+    flip "$items" $(($(stat -c %s "$items") / 2))
+    exits 0 s2s-ckpt convert -v --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+    says "${items##*/}: is not what was written, and is made again"
+    says "is there already"
     diff -r want out
 }
 

@@ -122,7 +122,7 @@ save('two.pt', {'model': w, 'ema': w})"
 w = {n: tensor(Storage(n, [1]), [1]) for n in ('model.embed_tokens.weight', 'model.layers.0.x.weight')}
 save('flat.pt', dict(w, optimizer={'state': {'s': tensor(Storage('s', [1]), [1])}}))"
     exits 0 s2s-ckpt convert -q --to torch_dist flat.pt flat
-    rm flat/iter_0000000/metadata.json flat/iter_0000000/common.pt
+    rm flat/iter_0000001/metadata.json flat/iter_0000001/common.pt
     exits 0 s2s-ckpt convert -q --to hf flat flat.hf
     [ "$(s2s-ckpt ls flat.hf | cut -f1 | xargs)" = "model.embed_tokens.weight model.layers.0.x.weight" ]
     # not where they are names of the model: of two of them, and in Hugging Face's own files

@@ -942,7 +942,7 @@ PY
     [ ! -e x ]
     # damage in any of them is found
     cp -r dist bad
-    flip bad/iter_0000000/__0_0.distcp 100000
+    flip bad/iter_0000001/__0_0.distcp 100000
     exits 1 s2s-ckpt average -q 0.safetensors bad x.safetensors
     [ ! -e x.safetensors ]
     # optimizer and random states stay behind

@@ -37,7 +37,12 @@
 struct s2s_error;
 struct s2s_dist_writer;
 
-enum { S2S_DIST_RELEASE = -1 };
+enum {
+    S2S_DIST_RELEASE = -1,
+    /* of weights that say none, as Megatron-LM's own converters number them: it takes no 0 as the
+     * latest iteration ("error parsing metadata file") */
+    S2S_DIST_UNKNOWN = 1,
+};
 
 /* Rank 0: makes root if needed, removes what killed saves left there (iter_*.tmp), and makes the
  * folder that the ranks write into. */

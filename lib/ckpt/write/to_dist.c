@@ -398,7 +398,7 @@ static int64_t iteration_for(const struct s2s_ckpt *source)
 {
     if (source->release)
         return S2S_DIST_RELEASE;
-    return source->iteration < 0 ? 0 : source->iteration;
+    return source->iteration < 0 ? S2S_DIST_UNKNOWN : source->iteration;
 }
 
 int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,

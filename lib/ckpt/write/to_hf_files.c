@@ -12,6 +12,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
@@ -241,7 +242,7 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
 {
     struct s2s_hf_output out = {.n_parts = 0};
     *common = json_pack("{s:I, s:f}", "iteration",
-                        (json_int_t)(ckpt->iteration < 0 ? 0 : ckpt->iteration),
+                        (json_int_t)(ckpt->iteration < 0 ? S2S_DIST_UNKNOWN : ckpt->iteration),
                         "checkpoint_version", 3.0);
     int rc = files_of_source(&out, ckpt, err);
     if (rc == 0)

@@ -4,8 +4,8 @@
  * options, version); then a line for each file that has its final name and is synced:
  *   LENGTH DIGEST PATH XXH3      separated by tabs, XXH3-64 of what is before it
  * Ranks that share a conversion have a file each, s2s-resume.1 and so on beside that of rank 0.
- * What a writer has to know of a file is a file beside it, noted too. A line that is cut or altered, and a file that is not what its line
- * says, count as absent: they are written again.
+ * What a writer has to know of a file is a file beside it, noted too. A line that is cut or
+ * altered, and a file that is not what its line says, count as absent: they are written again.
  */
 #ifndef CKPT_JOURNAL_H
 #define CKPT_JOURNAL_H

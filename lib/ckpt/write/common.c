@@ -1,5 +1,5 @@
-/* common.pt with one value set, or out of the object that has taken its place; everything else byte
- * for byte as it was. */
+/* common.pt: made, or with one value set, or out of the object that has taken its place; everything
+ * else byte for byte as it was. */
 #include "lib/ckpt/write/common.h"
 #include "lib/ckpt/pickle/emit.h"
 #include "lib/base/base.h"
@@ -13,6 +13,44 @@ static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
 {
     s2s_buf_add(ctx, bytes, len);
     return 0;
+}
+
+int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle, int64_t *len,
+                        struct s2s_error *err)
+{
+    struct s2s_zip_writer *zip = s2s_zip_writer_new(sink, ctx);
+    int rc = s2s_zip_add(zip, "archive/data.pkl", ALIGN, pickle->data, pickle->len, err);
+    if (rc == 0)
+        rc = s2s_zip_add(zip, "archive/byteorder", ALIGN, "little", 6, err);
+    if (rc == 0)
+        rc = s2s_zip_add(zip, "archive/version", ALIGN, "3\n", 2, err);
+    if (rc == 0)
+        rc = s2s_zip_finish(zip, len, err);
+    s2s_zip_writer_free(zip);
+    return rc;
+}
+
+void ckpt_common_make(struct s2s_buf *file, const json_t *common)
+{
+    struct ckpt_emitter out;
+    const char *key;
+    json_t *value;
+    int64_t len;
+    ckpt_emit_begin(&out);
+    ckpt_emit_op(&out, "}(");
+    json_object_foreach((json_t *)common, key, value)
+    {
+        ckpt_emit_str(&out, key);
+        if (strcmp(key, "args") == 0 && json_is_object(value))
+            ckpt_emit_namespace(&out, value);
+        else
+            ckpt_emit_json(&out, value);
+    }
+    ckpt_emit_op(&out, "u");
+    ckpt_emit_end(&out);
+    if (ckpt_pickle_archive(buf_sink, file, &out.buf, &len, NULL) < 0)
+        S2S_BUG("a write to memory failed");
+    ckpt_emit_release(&out);
 }
 
 /*

@@ -9,8 +9,7 @@
 #include <jansson.h>
 
 #include "lib/base/base.h"
-
-struct s2s_ckpt;
+#include "lib/io/zip.h"
 
 struct ckpt_common_change {
     bool listed;         /* the dict is the only entry of a list, as in a byte object */
@@ -21,14 +20,10 @@ struct ckpt_common_change {
  * it was. FORMAT; UNSUPPORTED: no pickle of torch.save's. */
 int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
                        const struct ckpt_common_change *how, struct s2s_error *err);
+/* Writes a torch.save file without tensors: this pickle, byte order, version. *len: its bytes. */
+int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle, int64_t *len,
+                        struct s2s_error *err);
 /* Adds the bytes of a common.pt. */
 void ckpt_common_make(struct s2s_buf *out, const json_t *common);
-/* s2s_dist_commit with the bytes of common.pt as they are. names: NULL, or a checkpoint that knows
- * their paths. */
-int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                     size_t n_ranks, const struct s2s_buf *common, const struct s2s_ckpt *names,
-                     struct s2s_error *err);
-/* The folder that is written into before commit renames it. Gives: free it. */
-char *ckpt_dist_tmp_dir(const char *root, int64_t iteration);
 
 #endif

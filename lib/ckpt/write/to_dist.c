@@ -6,6 +6,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/write/dist.h"
+#include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/items.h"
 #include "lib/ckpt/write/journal.h"
 #include "lib/ckpt/write/layout.h"

@@ -1,0 +1,23 @@
+/* Between the writers of torch_dist: what s2s_dist_finish and _commit do, with the bytes of
+ * common.pt as they are. */
+#ifndef CKPT_DIST_INTERNAL_H
+#define CKPT_DIST_INTERNAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct s2s_buf;
+struct s2s_ckpt;
+struct s2s_error;
+
+/* names: NULL, or a checkpoint that knows their paths. */
+int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
+                     const struct s2s_buf *common, const struct s2s_ckpt *names,
+                     struct s2s_error *err);
+int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
+                     size_t n_ranks, const struct s2s_buf *common, const struct s2s_ckpt *names,
+                     struct s2s_error *err);
+/* The folder that is written into before commit renames it. Gives: free it. */
+char *ckpt_dist_tmp_dir(const char *root, int64_t iteration);
+
+#endif

@@ -258,24 +258,15 @@ static const char METADATA_JSON[] =
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}";
 
-static int write_metadata(const char *dir, const struct ckpt_items *items,
-                          const struct s2s_ckpt *names, json_t *manifest, struct s2s_error *err)
+struct metadata {
+    const struct ckpt_items *items;
+    const struct s2s_ckpt *names;
+};
+
+static int fill_metadata(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
 {
-    struct ckpt_file file;
-    char digest[33], *path = s2s_xasprintf("%s/.metadata", dir);
-    int rc = ckpt_file_create(&file, path, err);
-    free(path);
-    if (rc < 0)
-        return rc;
-    rc = ckpt_items_metadata(items, names, &file, err);
-    const int64_t len = file.pos;
-    if (rc < 0)
-        ckpt_file_discard(&file);
-    else
-        rc = ckpt_file_close(&file, digest, err);
-    if (rc == 0)
-        ckpt_manifest_add(manifest, ".metadata", len, digest);
-    return rc;
+    const struct metadata *metadata = ctx;
+    return ckpt_items_metadata(metadata->items, metadata->names, file, err);
 }
 
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
@@ -294,7 +285,8 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
     if (rc == 0)
         rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
     if (rc == 0)
-        rc = write_metadata(dir, &all, names, manifest, err);
+        rc = ckpt_file_make(dir, ".metadata", fill_metadata, &(struct metadata){&all, names},
+                            manifest, err);
     if (rc == 0)
         rc = ckpt_manifest_write(dir, manifest, err);
     /* its presence says that the rest is there */

@@ -194,38 +194,68 @@ static size_t shard_end(const struct s2s_ckpt_plan *plan, size_t begin, int64_t 
     return end;
 }
 
+struct shards {
+    const struct s2s_ckpt_plan *plan;
+    int64_t max_bytes;
+    size_t n;
+};
+
+enum { SHARD_NAME = 64 };
+
+static void shard_name(char name[SHARD_NAME], size_t shard, size_t n)
+{
+    snprintf(name, SHARD_NAME, "model-%05zu-of-%05zu.safetensors", shard + 1, n);
+}
+
+/* Which shard has which tensor; not made in memory, for it is longer than all else of a model of
+ * very many tensors. */
+static int fill_index(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
+{
+    const struct shards *shards = ctx;
+    const struct s2s_ckpt_plan *plan = shards->plan;
+    struct s2s_buf text = S2S_BUF_INIT;
+    int64_t total = 0;
+    size_t shard = 0, end;
+    int rc = 0;
+    for (size_t i = 0; i < plan->n_targets; i++)
+        total += s2s_ckpt_target_bytes(&plan->targets[i]);
+    s2s_buf_printf(&text,
+                   "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
+                   (long long)total);
+    for (size_t begin = 0; begin < plan->n_targets && rc == 0; begin = end) {
+        char name[SHARD_NAME];
+        end = shard_end(plan, begin, shards->max_bytes);
+        shard_name(name, shard++, shards->n);
+        for (size_t i = begin; i < end; i++) {
+            s2s_buf_puts(&text, i ? ",\n    " : "\n    ");
+            add_json_text(&text, plan->targets[i].name);
+            s2s_buf_printf(&text, ": \"%s\"", name);
+        }
+        rc = ckpt_file_write(file, text.data, text.len, err);
+        s2s_buf_clear(&text);
+    }
+    s2s_buf_release(&text);
+    return rc < 0 ? rc : ckpt_file_write(file, "\n  }\n}\n", 7, err);
+}
+
 int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
                       struct s2s_error *err)
 {
-    struct s2s_buf index = S2S_BUF_INIT;
-    int64_t total = 0;
-    size_t n_shards = 0;
+    struct shards shards = {.plan = plan, .max_bytes = how->max_shard_bytes};
+    size_t shard = 0, end;
     int rc = 0;
-    for (size_t i = 0; i < plan->n_targets; n_shards++)
-        i = shard_end(plan, i, how->max_shard_bytes);
-    if (n_shards <= 1)
+    for (size_t i = 0; i < plan->n_targets; shards.n++)
+        i = shard_end(plan, i, shards.max_bytes);
+    if (shards.n <= 1)
         return ckpt_write_file(plan, 0, plan->n_targets, 0, dir, "model.safetensors", how, err);
-    for (size_t i = 0; i < plan->n_targets; i++)
-        total += s2s_ckpt_target_bytes(&plan->targets[i]);
-    s2s_buf_printf(&index,
-                   "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
-                   (long long)total);
-    size_t shard = 0;
-    for (size_t begin = 0, end; begin < plan->n_targets && rc == 0; begin = end) {
-        char name[64];
-        end = shard_end(plan, begin, how->max_shard_bytes);
-        snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard + 1, n_shards);
+    for (size_t begin = 0; begin < plan->n_targets && rc == 0; begin = end) {
+        char name[SHARD_NAME];
+        end = shard_end(plan, begin, shards.max_bytes);
+        shard_name(name, shard, shards.n);
         rc = ckpt_write_file(plan, begin, end, shard++, dir, name, how, err);
-        for (size_t i = begin; i < end; i++) {
-            s2s_buf_puts(&index, i ? ",\n    " : "\n    ");
-            add_json_text(&index, plan->targets[i].name);
-            s2s_buf_printf(&index, ": \"%s\"", name);
-        }
     }
-    s2s_buf_puts(&index, "\n  }\n}\n");
     if (rc == 0 && ckpt_share_rank(how) == 0)
-        rc = ckpt_file_put_noted(dir, "model.safetensors.index.json", index.data, index.len,
-                                 how->manifest, err);
-    s2s_buf_release(&index);
+        rc = ckpt_file_make(dir, "model.safetensors.index.json", fill_index, &shards, how->manifest,
+                            err);
     return rc;
 }

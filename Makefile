@@ -21,7 +21,7 @@ endif
 
 comma := ,
 WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wno-unused-parameter
-OPT := $(if $(SANITIZE),-O3 -g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer,$(if $(DEBUG),-Og -g3,-O3 -g))
+OPT := $(if $(SANITIZE),-O3 -g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DPICKLE_WINDOW=4096 -DPICKLE_COLLECT=1024,$(if $(DEBUG),-Og -g3,-O3 -g))
 CFLAGS_ALL := -std=gnu11 -D_GNU_SOURCE -I. $(PKG_CFLAGS) $(WARN) $(if $(WERROR),-Werror) $(OPT) -march=$(MARCH) -fopenmp -pthread \
 	-ffp-contract=fast -fno-math-errno -fno-trapping-math $(CFLAGS)
 LDFLAGS_ALL := $(OPT) -fopenmp -pthread -Wl,--as-needed $(LDFLAGS)

@@ -55,8 +55,8 @@ CASES.update({
     "experts etp1": (4, dict(OPTIMIZED, kind="moe", tp=2, ep=2, etp=1, sharding="fully_reshardable"), dict(tp=1, ep=2, etp=None)),
     "experts etp1, buckets": (4, dict(OPTIMIZED, kind="moe", tp=2, ep=2, etp=1, sharding="dp_reshardable", bucket=1000), {}),
     "experts etp1, flattened": (4, dict(OPTIMIZED, kind="moe", tp=2, ep=2, etp=1, sharding="fully_sharded_model_space"), dict(tp=1, ep=2, etp=None)),
-    "one tensor of experts": (2, dict(OPTIMIZED, kind="moe", ep=2, grouped=True, sharding="fully_reshardable"), {}),
-    "one tensor of experts, flattened": (2, dict(OPTIMIZED, kind="moe", tp=2, grouped=True, sharding="fully_sharded_model_space"), {}),
+    "one tensor of experts": (2, dict(OPTIMIZED, kind="moe", ep=2, legacy_grouped=True, sharding="fully_reshardable"), {}),
+    "one tensor of experts, flattened": (2, dict(OPTIMIZED, kind="moe", tp=2, legacy_grouped=True, sharding="fully_sharded_model_space"), {}),
     "vpp2 buckets": (4, dict(OPTIMIZED, pp=2, vpp=2, sharding="dp_reshardable"), {}),
     "vpp2 optimizer": (4, dict(OPTIMIZED, pp=2, vpp=2, tied=True, sharding="fully_reshardable"), {}),
     "uneven stages, optimizer": (4, dict(OPTIMIZED, pp=2, tp=2, tied=True, sharding="fully_reshardable", config=dict(num_layers_in_first_pipeline_stage=3)),
@@ -185,7 +185,7 @@ def check_release(work, release, names, tmp, bad):
             since = (0, 14)
         if how.get("ep", 1) > 1 and how.get("tp", 1) > 1:  # before, only with layers of Transformer Engine
             since = max(since, (0, 15))
-        if how.get("grouped"):
+        if how.get("legacy_grouped"):
             until = min(until, (0, 17))
         if since <= release < until:
             sets.setdefault(world, []).append((name, dict(how, path=os.path.join(tmp, name.replace(" ", "_"))), other))

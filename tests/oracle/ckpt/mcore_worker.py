@@ -19,7 +19,7 @@ import ranks
 
 BASE = dict(kind="gpt", tp=1, pp=1, ep=1, etp=None, vpp=None, layers=4, bf16=False, optimizer=None, sharding=None, metadata={}, gated=True,
             asynchronous=False, parallel_save=False, tied=False, prefix="", moe_layer_freq=None, wrapped=False,
-            rng=True, latent=None, mtp=None, grouped=False, config={})
+            rng=True, latent=None, mtp=None, legacy_grouped=False, config={})
 
 
 class OnCpu(TorchFunctionMode):
@@ -128,7 +128,7 @@ def config_of(c):
                     num_query_groups=8)
     if c["mtp"]:
         more.update(mtp_num_layers=c["mtp"])
-    if c["grouped"]:
+    if c["legacy_grouped"]:
         from megatron.core.transformer.moe import experts
         experts.gg = type("gg", (), {"assert_grouped_gemm_is_available": staticmethod(lambda: None)})  # no step is made here
         more.update(moe_grouped_gemm=True, moe_use_legacy_grouped_gemm=True)

@@ -28,6 +28,9 @@ void ckpt_args_check_norms(const char *family, const json_t *args, const json_t 
  */
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan);
 
+/* The language model's part of a config.json, which may be all of it. Lent; NULL for NULL. */
+const json_t *ckpt_config_of_words(const json_t *config);
+
 /* Warns where Megatron and transformers compute something else from a Nemotron-H config.json. */
 void ckpt_nemotron_h_differences(const json_t *config);
 

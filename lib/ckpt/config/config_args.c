@@ -286,11 +286,16 @@ static void add_words(struct maker *m)
     set(m, "untie_embeddings_and_output_weights", json_boolean(output));
 }
 
-json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
+const json_t *ckpt_config_of_words(const json_t *config)
 {
     const json_t *text = json_object_get(config, "text_config");
     text = text ? text : json_object_get(config, "llm_config");
-    text = text ? text : config;
+    return text ? text : config;
+}
+
+json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
+{
+    const json_t *text = ckpt_config_of_words(config);
     struct maker m = {.args = json_object(), .config = text, .plan = plan};
     const char *type = json_string_value(json_object_get(text, "model_type"));
     json_t *value;

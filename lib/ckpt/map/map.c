@@ -3,6 +3,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/ckpt/model.h"
 
@@ -256,10 +257,7 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key)
 {
     const json_t *config = e->config;
-    const json_t *text = json_object_get(config, "text_config");
-    if (!text)
-        text = json_object_get(config, "llm_config");
-    const json_t *value = json_object_get(text ? text : config, config_key);
+    const json_t *value = json_object_get(ckpt_config_of_words(config), config_key);
     if (!json_is_integer(value))
         value = json_object_get(config, config_key);
     if (!json_is_integer(value))
@@ -281,26 +279,16 @@ static int args_tied(const json_t *args)
 
 static int config_tied(const json_t *config)
 {
-    const json_t *tied = json_object_get(config, "tie_word_embeddings");
-    const json_t *inner = json_object_get(config, "text_config");
-    inner = inner ? inner : json_object_get(config, "llm_config");
-    if (json_is_boolean(json_object_get(inner, "tie_word_embeddings")))
-        tied = json_object_get(inner, "tie_word_embeddings");
+    const json_t *tied = json_object_get(ckpt_config_of_words(config), "tie_word_embeddings");
+    if (!json_is_boolean(tied))
+        tied = json_object_get(config, "tie_word_embeddings");
     return json_is_boolean(tied) ? json_is_true(tied) : -1;
-}
-
-static const json_t *of_words(const json_t *config)
-{
-    const json_t *text = json_object_get(config, "text_config");
-    text = text ? text : json_object_get(config, "llm_config");
-    return text ? text : config;
 }
 
 static bool has_no_conv_bias(const struct ckpt_map_engine *e)
 {
-    const json_t *said =
-        json_object_get(of_words(e->config ? e->config : e->own_config), "use_conv_bias");
-    return json_is_false(said);
+    const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
+    return json_is_false(json_object_get(config, "use_conv_bias"));
 }
 
 /* NeMo's perception has a projection where its adapter says a width and none of its output;

@@ -92,7 +92,7 @@ stopped() {
     inject_or_skip
     s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" want
     rm -rf out out.s2s-partial
-    with_fault fsync:6:KILL s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" out
+    with_fault fsync:12:KILL s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" out
     [ $fired = 1 ]
     cp -r out.s2s-partial stopped
     python3 - <<'PY'
@@ -116,6 +116,27 @@ PY
     says "${items##*/}: is not what was written, and is made again"
     says "is there already"
     diff -r want out
+}
+
+@test "what fails or is killed behind the last file keeps all files for --resume" {
+    inject_or_skip
+    s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" want
+    files=$(find want -name '*.distcp' | wc -l)
+    for how in ENOSPC KILL; do
+        for ((n = 1; n <= 200; n++)); do
+            rm -rf out out.s2s-partial
+            with_fault write:$n:$how s2s-ckpt convert -q --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+            [ $fired = 1 ] || break
+            [ ! -e out.s2s-partial/iter_0000001.tmp/common.pt ] || break
+        done
+        [ -e out.s2s-partial/iter_0000001.tmp/common.pt ]
+        (cd out.s2s-partial/iter_0000001.tmp && stat -c "%n %y" *.distcp) >had # when each was written
+        [ "$(wc -l <had)" = "$files" ]
+        exits 0 s2s-ckpt convert --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
+        (cd out/iter_0000001 && stat -c "%n %y" *.distcp) >has
+        same had has
+        diff -r want out
+    done
 }
 
 @test "--resume takes no file that is damaged, half or of another conversion" {

@@ -1,5 +1,5 @@
-/* Between the writers of torch_dist: what s2s_dist_finish and _commit do, with the bytes of
- * common.pt as they are. */
+/* Between the writers of torch_dist: s2s_dist_finish, with the bytes of common.pt as they are, and
+ * the two halves of s2s_dist_commit. */
 #ifndef CKPT_DIST_INTERNAL_H
 #define CKPT_DIST_INTERNAL_H
 
@@ -14,10 +14,9 @@ struct s2s_error;
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
                      const struct s2s_buf *common, const struct s2s_ckpt *names,
                      struct s2s_error *err);
-int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                     size_t n_ranks, const struct s2s_buf *common, const struct s2s_ckpt *names,
-                     struct s2s_error *err);
-/* The folder that is written into before commit renames it. Gives: free it. */
+/* The folder that was finished gets its final name, then the tracker names it. */
+int ckpt_dist_publish(const char *root, int64_t iteration, struct s2s_error *err);
+/* The folder that is written into before that. Gives: free it. */
 char *ckpt_dist_tmp_dir(const char *root, int64_t iteration);
 
 #endif

@@ -187,15 +187,11 @@ static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
     return rc;
 }
 
-int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
-                     size_t n_ranks, const struct s2s_buf *common, const struct s2s_ckpt *names,
-                     struct s2s_error *err)
+int ckpt_dist_publish(const char *root, int64_t iteration, struct s2s_error *err)
 {
     char *tmp = ckpt_dist_tmp_dir(root, iteration);
     char *dir = final_dir(root, iteration);
-    int rc = ckpt_dist_finish(tmp, items, n_ranks, common, names, err);
-    if (rc == 0)
-        rc = rename_dir(tmp, dir, err);
+    int rc = rename_dir(tmp, dir, err);
     if (rc == 0)
         rc = ckpt_sync_dir(root, err);
     if (rc == 0)
@@ -208,11 +204,10 @@ int ckpt_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *
 int s2s_dist_commit(const char *root, int64_t iteration, const struct s2s_buf *items,
                     size_t n_ranks, const json_t *common, struct s2s_error *err)
 {
-    struct s2s_buf file = S2S_BUF_INIT;
-    ckpt_common_make(&file, common);
-    int rc = ckpt_dist_commit(root, iteration, items, n_ranks, &file, NULL, err);
-    s2s_buf_release(&file);
-    return rc;
+    char *tmp = ckpt_dist_tmp_dir(root, iteration);
+    int rc = s2s_dist_finish(tmp, items, n_ranks, common, err);
+    free(tmp);
+    return rc < 0 ? rc : ckpt_dist_publish(root, iteration, err);
 }
 
 static int by_iteration(const void *a, const void *b)

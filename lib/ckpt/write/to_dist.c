@@ -99,9 +99,8 @@ static bool keep_file(struct output *out, size_t file)
 {
     char digest[33], *path = file_path(out, file, ".distcp"), *items = file_path(out, file, ITEMS);
     int64_t len, items_len;
-    bool kept = ckpt_journal_has(out->how->journal, path, &len, digest) &&
-                ckpt_journal_has(out->how->journal, items, &items_len, digest) &&
-                take_items(out, items);
+    bool kept = ckpt_journal_has(out->how->journal, items, &items_len, digest) &&
+                ckpt_journal_has(out->how->journal, path, &len, digest) && take_items(out, items);
     free(path);
     free(items);
     if (kept && out->how->progress)
@@ -353,18 +352,23 @@ static int make_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const struct 
     return 0;
 }
 
-static int commit(struct s2s_ckpt_plan *plan, const char *dir, int64_t iteration,
-                  const struct s2s_ckpt_write *how, const struct s2s_buf *items, size_t n_ranks,
+static int commit(const struct output *out, const struct s2s_buf *items, size_t n_ranks,
                   struct s2s_error *err)
 {
-    struct s2s_ckpt *ckpt = plan->source;
+    struct s2s_ckpt *ckpt = out->plan->source;
     struct s2s_buf common = S2S_BUF_INIT;
-    int rc = how->common ? 0 : copy_common(&common, ckpt, how->metadata, err);
+    char *tmp = ckpt_dist_tmp_dir(out->dir, out->iteration);
+    int rc = out->how->common ? 0 : copy_common(&common, ckpt, out->how->metadata, err);
     if (rc == 0 && common.len == 0)
-        rc = make_common(&common, ckpt, how, err);
+        rc = make_common(&common, ckpt, out->how, err);
     if (rc == 0)
-        rc = ckpt_dist_commit(dir, iteration, items, n_ranks, &common, ckpt, err);
+        rc = ckpt_dist_finish(tmp, items, n_ranks, &common, ckpt, err);
+    if (rc == 0) { /* not before: who resumes after a full disk has all files still */
+        drop_items(out);
+        rc = ckpt_dist_publish(out->dir, out->iteration, err);
+    }
     s2s_buf_release(&common);
+    free(tmp);
     return rc;
 }
 
@@ -383,11 +387,7 @@ static int finish(const struct output *out, struct s2s_error *err)
     const size_t n = (size_t)ckpt_share_size(out->how);
     struct s2s_buf *all =
         n > 1 ? s2s_comm_gather_bufs(s2s_mesh_world(out->how->mesh), out->items) : out->items;
-    if (ckpt_share_rank(out->how) == 0)
-        drop_items(out);
-    int rc = ckpt_share_rank(out->how) == 0
-                 ? commit(out->plan, out->dir, out->iteration, out->how, all, n, err)
-                 : 0;
+    int rc = ckpt_share_rank(out->how) == 0 ? commit(out, all, n, err) : 0;
     for (size_t r = 0; n > 1 && r < n; r++)
         s2s_buf_release(&all[r]);
     if (n > 1)

@@ -149,6 +149,10 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
 
 /* After s2s_ckpt_verify_tensor: did every box of it have a CRC-32 to compare? */
 bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor);
+/* The CRC-32 of the tensor's row-major bytes, where one archive holds them so and says it:
+ * streaming the whole tensor, or s2s_ckpt_verify_tensor, compares it. false: nobody says it. */
+bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                         uint32_t *crc);
 /* Opens a stored object's archive, checks its CRC-32s and that its pickle is understood. */
 int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
                            struct s2s_error *err);

@@ -69,6 +69,9 @@ struct s2s_zip_writer;
 struct s2s_zip_writer *s2s_zip_writer_new(s2s_zip_sink *sink, void *ctx);
 /* align: the member's data starts at a multiple of it from the archive's begin (1: anywhere). */
 int s2s_zip_begin(struct s2s_zip_writer *zip, const char *name, int align, struct s2s_error *err);
+/* After begin: the CRC-32 that the member's data will have, for who knows it from elsewhere. It is
+ * not computed then, and not compared. */
+void s2s_zip_give_crc(struct s2s_zip_writer *zip, uint32_t crc);
 int s2s_zip_write(struct s2s_zip_writer *zip, const void *bytes, size_t len, struct s2s_error *err);
 int s2s_zip_end(struct s2s_zip_writer *zip, struct s2s_error *err);
 /* Instead of writing: len bytes of data are only counted. For a run that finds out how long an

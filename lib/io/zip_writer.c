@@ -10,6 +10,7 @@ struct written {
     char *name;
     int64_t header, len_bytes;
     uint32_t crc;
+    bool has_crc; /* it was given */
 };
 
 struct s2s_zip_writer {
@@ -82,9 +83,17 @@ int s2s_zip_begin(struct s2s_zip_writer *zip, const char *name, int align, struc
 int s2s_zip_write(struct s2s_zip_writer *zip, const void *bytes, size_t len, struct s2s_error *err)
 {
     struct written *member = &zip->members[zip->n_members - 1];
-    member->crc = s2s_crc32(member->crc, bytes, len);
+    if (!member->has_crc)
+        member->crc = s2s_crc32(member->crc, bytes, len);
     member->len_bytes += (int64_t)len;
     return emit(zip, bytes, len, err);
+}
+
+void s2s_zip_give_crc(struct s2s_zip_writer *zip, uint32_t crc)
+{
+    struct written *member = &zip->members[zip->n_members - 1];
+    member->crc = crc;
+    member->has_crc = true;
 }
 
 void s2s_zip_skip(struct s2s_zip_writer *zip, int64_t len)

@@ -270,6 +270,19 @@ bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
     return true;
 }
 
+bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, uint32_t *crc)
+{
+    struct ckpt_chunk *chunk = tensor->n_chunks == 1 ? tensor->chunks : NULL;
+    struct s2s_error ignored = S2S_ERROR_INIT; /* who reads it meets the same */
+    if (!chunk || ckpt_locate(ckpt, tensor, chunk, &ignored) < 0 || chunk->is_view ||
+        chunk->stride || !chunk->has_crc || chunk->data != chunk->store_pos ||
+        chunk->store_len !=
+            ckpt_box_numel(tensor->shape, tensor->n_dims) * (int64_t)s2s_dtype_size(tensor->dtype))
+        return false;
+    *crc = chunk->crc;
+    return true;
+}
+
 /* an archive that wants no more than data, and is undamaged */
 static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t begin, int64_t len,
                           struct s2s_error *err)

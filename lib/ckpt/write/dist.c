@@ -114,6 +114,8 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
         rc = s2s_zip_add(writer->zip, "archive/byteorder", ALIGN, "little", 6, err);
     if (rc == 0)
         rc = s2s_zip_begin(writer->zip, "archive/data/0", ALIGN, err);
+    if (rc == 0 && chunk->crc)
+        s2s_zip_give_crc(writer->zip, *chunk->crc);
     s2s_buf_release(&pickle);
     return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
 }

@@ -67,6 +67,8 @@ struct s2s_dist_chunk {
      * (n_orig_dims) */
     const int64_t *orig_shape;
     int n_orig_dims;
+    /* NULL, or the CRC-32 that the box's bytes will have; not compared */
+    const uint32_t *crc;
 };
 
 /* data: the box, row-major and contiguous. Written without another copy of it. */

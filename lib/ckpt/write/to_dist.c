@@ -33,6 +33,7 @@ struct output {
     int64_t row_bytes, last_row, offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
     int64_t skip, left; /* bytes of the stream: before the first row; of the chunk */
     struct s2s_dist_chunk chunk;
+    uint32_t crc; /* of its data, where the source says it */
 };
 
 /* ---- an earlier run's files ---- */
@@ -178,6 +179,20 @@ static int reach(struct output *out, size_t target, int64_t row, struct s2s_erro
     return rc;
 }
 
+/* Is all of the target's data one tensor of the source, byte for byte, and does that say its
+ * CRC-32? It is compared when the tensor is read, and need not be computed a second time. */
+static bool has_stored_crc(struct output *out)
+{
+    struct s2s_ckpt_plan *plan = out->plan;
+    const struct s2s_ckpt_target *target = &plan->targets[out->target];
+    const struct s2s_ckpt_tensor *source = target->n_pieces == 1 ? target->pieces[0].source : NULL;
+    return source && source->dtype == target->dtype && plan->n_others == 0 &&
+           out->left == s2s_ckpt_target_bytes(target) &&
+           out->left == ckpt_box_numel(source->shape, source->n_dims) *
+                            (int64_t)s2s_dtype_size(source->dtype) &&
+           s2s_ckpt_stored_crc(plan->source, source, &out->crc);
+}
+
 /* Begins the chunk that the file has of the tensor from this row on. */
 static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
 {
@@ -187,7 +202,10 @@ static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
     out->offset[0] = row;
     out->size[0] = end - row;
     out->left = (end - row) * out->row_bytes;
-    return rc < 0 ? rc : s2s_dist_begin_tensor(out->writer, &out->chunk, err);
+    if (rc < 0)
+        return rc;
+    out->chunk.crc = has_stored_crc(out) ? &out->crc : NULL;
+    return s2s_dist_begin_tensor(out->writer, &out->chunk, err);
 }
 
 /* data of a tensor that may go on in the next file; what is another's is dropped */

@@ -5,7 +5,8 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256 };
+/* MAX_RULES: rules, sections and stacks of a map are gone through for each other */
+enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256, MAX_RULES = 1 << 14 };
 
 /* splits a line at white space; returns the words */
 static int split_words(char *line, char *words[MAX_WORDS])
@@ -517,6 +518,8 @@ static int parse_line(struct parser *p, char **words, int n, int *section, char 
 {
     if (n == 0 || strcmp(words[0], "detect") == 0)
         return 0;
+    if (p->map->n_rules + p->map->n_sections + p->map->n_stacks >= MAX_RULES)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections", MAX_RULES);
     /* a file of the user's may include one family twice, such as two towers */
     if (strcmp(words[0], "include") == 0 && n == 4)
         return (p->text && p->depth == 1 ? include_apart : include_family)(
@@ -545,7 +548,20 @@ static int parse_line(struct parser *p, char **words, int n, int *section, char 
     return parse_rule(p, words, n, *section, *marker, at);
 }
 
-/* the lines of one family of a text; *found: it is there */
+/* the line of a family in a text of ours, whose lines are all "family NAME"; NULL: it is not there
+ */
+static const char *find_builtin(const char *text, const char *family)
+{
+    char *line = s2s_xasprintf("family %s\n", family);
+    const char *at = strstr(text, line);
+    while (at && at > text && at[-1] != '\n')
+        at = strstr(at + 1, line);
+    free(line);
+    return at;
+}
+
+/* the lines of one family of a text, of the built-in ones up to the next family; *found: it is
+ * there */
 static int parse_text(struct parser *p, const char *text, const char *family,
                       const struct place *at, bool *found)
 {
@@ -563,9 +579,12 @@ static int parse_text(struct parser *p, const char *text, const char *family,
         int n = split_words(line, words);
         p->line = own && p->depth == 1 ? line_no : 0;
         if (n == 2 && strcmp(words[0], "family") == 0) {
+            const bool over = inside && !own;
             inside = strcmp(words[1], family) == 0;
             *found |= inside;
             begun = true;
+            if (over)
+                next += strlen(text + next);
         } else if (inside) {
             rc = parse_line(p, words, n, &section, &marker, at);
         } else if (n > 0 && own && !begun) {
@@ -590,8 +609,10 @@ static int parse_family(struct parser *p, const char *family, const struct place
                              MAX_INCLUDE, MAX_FAMILIES);
     if (p->text)
         rc = parse_text(p, p->text, family, at, &found);
-    for (int i = 0; ckpt_map_texts[i] && rc == 0 && !found; i++)
-        rc = parse_text(p, ckpt_map_texts[i], family, at, &found);
+    for (int i = 0; ckpt_map_texts[i] && rc == 0 && !found; i++) {
+        const char *builtin = find_builtin(ckpt_map_texts[i], family);
+        rc = builtin ? parse_text(p, builtin, family, at, &found) : 0;
+    }
     p->depth--;
     if (rc == 0 && !found)
         rc = s2s_error_set(p->err, S2S_E_NOTFOUND, "no family %s", family);

@@ -106,7 +106,9 @@ char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match)
             s2s_buf_add(&out, item, strcspn(item, ",}"));
             pattern = strchr(pattern, '}') + 1;
         } else {
-            s2s_buf_putc(&out, *pattern++);
+            const size_t len = 1 + strcspn(pattern + 1, ".{");
+            s2s_buf_add(&out, pattern, len);
+            pattern += len;
         }
     }
     s2s_buf_putc(&out, 0);

@@ -179,6 +179,26 @@ static void bad_tables_name_the_line(void **state)
     }
 }
 
+/* a family that is included again and again, with and without Hugging Face's names on both sides */
+static void a_map_has_an_end(void **state)
+{
+    for (int mirror = 0; mirror < 2; mirror++) {
+        struct s2s_buf text = S2S_BUF_INIT;
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct ckpt_map map;
+        s2s_buf_puts(&text, "family a\n");
+        for (int i = 0; i < 200; i++)
+            s2s_buf_printf(&text, "include %sb m%d. h%d.\n", mirror ? "=" : "", i, i);
+        s2s_buf_puts(&text, "family b\n");
+        for (int i = 0; i < 100; i++)
+            s2s_buf_printf(&text, "x%d y%d copy\n", i, i);
+        s2s_buf_putc(&text, 0);
+        assert_true(ckpt_map_parse(&map, text.data, "a", NULL, NULL, &err) < 0);
+        assert_non_null(strstr(err.text, "more than 16384 rules"));
+        free(text.data);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +208,7 @@ int main(void)
         cmocka_unit_test(gate_and_up_may_lie_apart),
         cmocka_unit_test(a_missing_layer_number_means_a_layer_axis),
         cmocka_unit_test(bad_tables_name_the_line),
+        cmocka_unit_test(a_map_has_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,11 +25,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ckpt_map map;
     struct s2s_error err = S2S_ERROR_INIT;
-    char family[64], detect[512], *text = s2s_xmalloc(size + 1);
+    struct ckpt_map_family family;
+    char *text = s2s_xmalloc(size + 1);
     memcpy(text, data, size);
     text[size] = 0;
-    for (size_t at = 0, n = 0; n < 8 && ckpt_map_next_family(text, &at, family, detect); n++)
-        if (ckpt_map_parse(&map, text, family, NULL, NULL, &err) == 0) {
+    for (size_t at = 0, n = 0; n < 8 && ckpt_map_next_family(text, &at, &family); n++)
+        if (ckpt_map_parse(&map, text, family.name, NULL, NULL, &err) == 0) {
             try_map(&map);
             ckpt_map_release(&map);
         }

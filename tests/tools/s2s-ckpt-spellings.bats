@@ -226,3 +226,25 @@ PY
     exits 1 s2s-ckpt convert --to hf --config llama.json megatron other
     says "do not fit the others"
 }
+
+@test "a language model that names cannot tell from others, inside a model of several parts, is what the configuration says" {
+    # Mixtral's and Qwen's experts have one name in Megatron
+    cat >model.py <<'PY'
+rest = {"embedding.word_embeddings.weight": (10, 4), "output_layer.weight": (10, 4), "decoder.final_layernorm.weight": (4,),
+        "decoder.layers.0.self_attention.linear_qkv.layer_norm_weight": (4,), "decoder.layers.0.self_attention.linear_qkv.weight": (16, 4),
+        "decoder.layers.0.self_attention.linear_proj.weight": (4, 8), "decoder.layers.0.pre_mlp_layernorm.weight": (4,),
+        "decoder.layers.0.mlp.router.weight": (3, 4), "decoder.layers.0.mlp.experts.experts.linear_fc1.weight": (3, 10, 4),
+        "decoder.layers.0.mlp.experts.experts.linear_fc2.weight": (3, 4, 5)}
+whole = {"language_model." + k: v for k, v in rest.items()}
+PY
+    write whole.safetensors '__import__("importlib.machinery").machinery.SourceFileLoader("model", "model.py").load_module().whole'
+    for type in mixtral qwen3_moe; do
+        echo '{"llm_config": {"model_type": "'$type'", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}}' >$type.json
+        exits 0 s2s-ckpt convert -q --strict --to hf --config $type.json whole.safetensors $type
+        exits 0 s2s-ckpt convert -q --strict --layers numbered --to torch_dist --map language_model --config $type.json $type $type.back
+        exits 0 s2s-ckpt diff whole.safetensors $type.back
+    done
+    s2s-ckpt cat mixtral language_model.model.layers.0.block_sparse_moe.experts.1.w3.weight >a
+    s2s-ckpt cat qwen3_moe language_model.model.layers.0.mlp.experts.1.up_proj.weight >b
+    same a b
+}

@@ -213,12 +213,12 @@ static bool detected(const struct ckpt_map_source *sources, size_t n, const char
     return any;
 }
 
-static bool find_family(const struct ckpt_map_source *sources, size_t n, char family[64])
+static bool find_family(const struct ckpt_map_source *sources, size_t n,
+                        struct ckpt_map_family *family)
 {
-    char detect[512];
     for (int i = 0; ckpt_map_texts[i]; i++)
-        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect);)
-            if (detected(sources, n, detect))
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family);)
+            if (detected(sources, n, family->detect))
                 return true;
     return false;
 }
@@ -227,8 +227,8 @@ bool ckpt_map_wanted(const struct s2s_ckpt *ckpt)
 {
     struct ckpt_map_source *sources;
     size_t n_state, n = list_sources(&sources, ckpt, &n_state);
-    char family[64];
-    bool found = find_family(sources, n, family);
+    struct ckpt_map_family family;
+    bool found = find_family(sources, n, &family);
     free_sources(sources, n);
     return found;
 }
@@ -417,8 +417,9 @@ static bool word_is_there(const struct ckpt_map_engine *e, const struct ckpt_map
     return there;
 }
 
+/* by_type: the configuration has said that it is none of those with a !NAME */
 static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
-                          const char *detect, bool mirror, const char *m_prefix,
+                          const char *detect, bool by_type, bool mirror, const char *m_prefix,
                           const char *h_prefix)
 {
     char word[256];
@@ -433,59 +434,91 @@ static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map
         snprintf(word, sizeof word, "%.*s", (int)len, at);
         at += len + (at[len] == ' ');
         bool not = word[0] == '!';
+        if (not &&by_type)
+            continue;
         if (word_is_there(e, map, word + not, mirror, m_prefix, h_prefix) == not )
             return false;
     }
     return *detect;
 }
 
-/* the detect line of a family of the user's text or of the built-in ones */
-static void find_detect(const char *text, const char *wanted, char detect[512])
+/* a family of the user's text or of the built-in ones; without a name where there is none */
+static void find_named(const char *text, const char *wanted, struct ckpt_map_family *family)
 {
-    char family[64];
     for (int i = -1; i < 0 || ckpt_map_texts[i]; i++)
-        for (size_t at = 0;
-             (i >= 0 || text) &&
-             ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family, detect);)
-            if (strcmp(family, wanted) == 0)
+        for (size_t at = 0; (i >= 0 || text) &&
+                            ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family);)
+            if (strcmp(family->name, wanted) == 0)
                 return;
-    detect[0] = 0;
+    *family = (struct ckpt_map_family){.name = ""};
+}
+
+/* ---- what the configuration says ---- */
+
+/* the next word of a detect line that is to be there, or its end */
+static const char *next_wanted(const char *at)
+{
+    while (*at == '!') {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    return at;
+}
+
+static bool wants_same(const char *a, const char *b)
+{
+    for (a = next_wanted(a), b = next_wanted(b); *a && *b; a = next_wanted(a), b = next_wanted(b)) {
+        const size_t len = strcspn(a, " ");
+        if (len != strcspn(b, " ") || memcmp(a, b, len) != 0)
+            return false;
+        a += len + (a[len] == ' ');
+        b += len + (b[len] == ' ');
+    }
+    return !*a && !*b;
+}
+
+static bool has_word(const char *words, const char *word)
+{
+    for (const char *at = words; *at; at += strcspn(at, " ") + 1)
+        if (strcspn(at, " ") == strlen(word) && memcmp(at, word, strlen(word)) == 0)
+            return true;
+    return false;
+}
+
+/* Of the families whose detect lines want the same names as this one, the one that the
+ * configuration means: the user's, or the one that came along. */
+static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
+                           const struct ckpt_map_family *alike, struct ckpt_map_family *family)
+{
+    const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    for (int i = -1; type && *alike->detect && (i < 0 || ckpt_map_texts[i]); i++)
+        for (size_t at = 0; (i >= 0 || text) &&
+                            ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family);)
+            if (has_word(family->model_types, type) && wants_same(family->detect, alike->detect))
+                return true;
+    return false;
 }
 
 /* of a "part" line: is this the family of what the source has under the prefix? */
-static bool choose_part(void *ctx, const char *text, const char *family, const char *m_prefix,
+static bool choose_part(void *ctx, const char *text, const char *name, const char *m_prefix,
                         const char *h_prefix)
 {
     const struct ckpt_map_engine *e = ctx;
-    const bool mirror = *family == '=';
+    const bool mirror = *name == '=';
     struct ckpt_map map;
-    char detect[512];
-    if (ckpt_map_parse(&map, text, family + mirror, NULL, NULL, NULL) < 0)
+    struct ckpt_map_family family, meant;
+    if (ckpt_map_parse(&map, text, name + mirror, NULL, NULL, NULL) < 0)
         return false;
-    find_detect(text, family + mirror, detect);
-    bool there = part_is_there(e, &map, detect, mirror, m_prefix, h_prefix);
+    find_named(text, name + mirror, &family);
+    bool by_type = find_by_config(e, text, &family, &meant);
+    bool there = (!by_type || strcmp(meant.name, family.name) == 0) &&
+                 part_is_there(e, &map, family.detect, by_type, mirror, m_prefix, h_prefix);
     ckpt_map_release(&map);
     return there;
 }
 
 /* ---- opening ---- */
-
-/* Megatron's names are alike for Qwen's MoE models and Mixtral. Qwen's have norms of q and k,
- * biases or a shared expert, by which the tables tell them apart; the configuration, the user's or
- * the one that came along, knows better. It alone tells Nemotron-4 from a Llama. */
-static void choose_by_config(const struct ckpt_map_engine *e, char family[64])
-{
-    const char *type =
-        json_string_value(json_object_get(e->config ? e->config : e->own_config, "model_type"));
-    if (type && strcmp(type, "nemotron") == 0 && strcmp(family, "llama") == 0)
-        snprintf(family, 64, "nemotron");
-    if (!type || (strcmp(family, "qwen_moe") != 0 && strcmp(family, "mixtral") != 0))
-        return;
-    if (strcmp(type, "mixtral") == 0)
-        snprintf(family, 64, "mixtral");
-    else if (strncmp(type, "qwen", 4) == 0)
-        snprintf(family, 64, "qwen_moe");
-}
 
 /* the language model's config.json that came along in the common state */
 static json_t *load_own(const struct s2s_ckpt *ckpt)
@@ -496,34 +529,41 @@ static json_t *load_own(const struct s2s_ckpt *ckpt)
                : NULL;
 }
 
+/* the family that the names show, or the configuration where they are those of several */
+static int find_shown(struct ckpt_map_engine *e, char name[64], struct s2s_error *err)
+{
+    struct ckpt_map_family family, meant;
+    if (!find_family(e->sources, e->n_sources, &family))
+        return s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
+    const bool is_meant = find_by_config(e, NULL, &family, &meant);
+    snprintf(name, 64, "%s", is_meant ? meant.name : family.name);
+    return 0;
+}
+
 /* the text of the tables or of the user's file, and the family in it */
 static int find_map(struct ckpt_map_engine *e, char **file, char family[64], struct s2s_error *err)
 {
     const char *name = e->request->name;
-    char detect[512];
+    struct ckpt_map_family found;
     size_t len, at = 0;
     *file = NULL;
-    if (!name) {
-        if (!find_family(e->sources, e->n_sources, family))
-            return s2s_error_set(err, S2S_E_NOTFOUND, "the names belong to no known family");
-        choose_by_config(e, family);
-        return 0;
+    if (!name)
+        return find_shown(e, family, err);
+    find_named(NULL, name, &found);
+    if (!*found.name) {
+        int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
+        if (rc < 0)
+            return s2s_error_hint(err, rc,
+                                  "--map takes a family (llama, qwen_moe, mixtral, nemotron_h, "
+                                  "nemotron_vlm, gemma2, radio, salm, ..) or a file");
+        if (strlen(*file) != len)
+            return s2s_error_set(err, S2S_E_FORMAT, "%s: no text: byte %zu is 0", name,
+                                 strlen(*file));
+        if (!ckpt_map_next_family(*file, &at, &found))
+            return s2s_error_set(err, S2S_E_FORMAT, "%s: no line \"family NAME\"", name);
     }
-    for (int i = 0; ckpt_map_texts[i]; i++, at = 0)
-        while (ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect))
-            if (strcmp(family, name) == 0)
-                return 0;
-    int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
-    if (rc < 0)
-        return s2s_error_hint(err, rc,
-                              "--map takes a family (llama, qwen_moe, mixtral, nemotron_h, "
-                              "nemotron_vlm, gemma2, radio, salm, ..) or a file");
-    if (strlen(*file) != len)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s: no text: byte %zu is 0", name, strlen(*file));
-    at = 0;
-    return ckpt_map_next_family(*file, &at, family, detect)
-               ? 0
-               : s2s_error_set(err, S2S_E_FORMAT, "%s: no line \"family NAME\"", name);
+    snprintf(family, 64, "%s", found.name);
+    return 0;
 }
 
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,

@@ -37,6 +37,8 @@
  *   - family NAME: begins a map
  *   - detect [part] NAME.. [!NAME..]: names that a source of this family has, or has not; part: it
  *     is found only where a "part" line asks for it
+ *   - model_type NAME..: what its config.json says it is. It tells families apart whose detect
+ * lines want the same names; without a config.json the first is taken that has none of its !NAMEs
  *   - include FAMILY M-PREFIX H-PREFIX: also a built-in one, from a file; =FAMILY has its Hugging
  *     Face names on both sides
  *   - part FAMILY|FAMILY.. M-PREFIX H-PREFIX [?]: includes the first of these that is in the source
@@ -158,9 +160,12 @@ int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *fami
                         const char *m_prefix, const char *h_prefix, ckpt_map_choose *choose,
                         void *ctx, struct s2s_error *err);
 void ckpt_map_release(struct ckpt_map *map);
-/* The names of the families of a text and their detect lines, one after the other: false at the
- * end. *at starts at 0. */
-bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char detect[512]);
+struct ckpt_map_family {
+    char name[64];
+    char detect[512], model_types[256]; /* words of the line, each with a space behind it; or "" */
+};
+/* The families of a text, one after the other: false at the end. *at starts at 0. */
+bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *family);
 
 /* What a pattern's holes are in a name. */
 struct ckpt_match {

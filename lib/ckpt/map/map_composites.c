@@ -18,7 +18,7 @@ static const char composites[] =
     "family nemotron_vlm_mimo\n"
     "detect modality_submodules.images.encoders.radio_encoder.radio_model.position_embeddings "
     "language_model.embedding.word_embeddings.weight\n"
-    "part nemotron_h|qwen_moe|gemma2|llama language_model. language_model.\n"
+    "part nemotron_h|mixtral|qwen_moe|gemma2|llama|nemotron language_model. language_model.\n"
     "part radio_g|radio_g_flat|radio_h "
     "modality_submodules.images.encoders.radio_encoder.radio_model. "
     "vision_model.radio_model.model.\n"
@@ -28,10 +28,10 @@ static const char composites[] =
     /* the language model of a model whose other parts no table knows: they are listed as unused */
     "family language_model\n"
     "detect language_model.embedding.word_embeddings.weight\n"
-    "part nemotron_h|qwen_moe|gemma2|llama language_model. language_model.\n"
+    "part nemotron_h|mixtral|qwen_moe|gemma2|llama|nemotron language_model. language_model.\n"
 
     "family vlm_parts\n"
-    "part nemotron_h|qwen_moe|gemma2|llama language_model. language_model.\n"
+    "part nemotron_h|mixtral|qwen_moe|gemma2|llama|nemotron language_model. language_model.\n"
     "part radio_g|radio_g_flat|radio_h vision_model. vision_model.radio_model.model.\n"
     "part vlm_projection vision_projection. mlp1. ?\n"
     "part =fastconformer sound_model.encoder. sound_encoder.encoder. ?\n"
@@ -145,7 +145,7 @@ static const char composites[] =
     "family salm_megatron\n"
     "detect perception.encoder.pre_encode.conv.0.weight llm.embedding.word_embeddings.weight\n"
     "include salm_perception \"\" \"\"\n"
-    "part nemotron_h|qwen_moe|gemma2|llama llm. llm.\n"
+    "part nemotron_h|mixtral|qwen_moe|gemma2|llama|nemotron llm. llm.\n"
 
     /* DuplexS2S: the language model's layers without its "model.", its ends beside it */
     "family salm_duplex\n"
@@ -171,7 +171,7 @@ static const char composites[] =
 
     "family salm_parts\n"
     "include salm_perception \"\" \"\"\n"
-    "part =nemotron_h|=qwen_moe|=gemma2|=llama|as_is llm. llm.\n"
+    "part =nemotron_h|=qwen_moe|=mixtral|=gemma2|=llama|=nemotron|as_is llm. llm.\n"
 
     "family salm_perception\n"
     "include fastconformer perception.encoder. encoder.\n"

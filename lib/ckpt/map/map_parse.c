@@ -49,13 +49,20 @@ static void skip_line(const char *text, size_t *at)
     *at = end ? (size_t)(end + 1 - text) : *at + strlen(text + *at);
 }
 
-bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char detect[512])
+static void join_words(char *out, size_t size, char **words, int n)
+{
+    for (size_t i = 1, len = 0; i < (size_t)n && len < size; i++)
+        len += (size_t)snprintf(out + len, size - len, "%s ", words[i]);
+}
+
+bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *family)
 {
     char *line, *words[MAX_WORDS];
     bool found = false;
-    detect[0] = 0;
+    *family = (struct ckpt_map_family){.name = ""};
     for (size_t next = *at; text[next]; *at = next) {
-        if (!begins_with(text + next, "family") && !begins_with(text + next, "detect")) {
+        if (!begins_with(text + next, "family") && !begins_with(text + next, "detect") &&
+            !begins_with(text + next, "model_type")) {
             skip_line(text, &next);
             continue;
         }
@@ -67,11 +74,13 @@ bool ckpt_map_next_family(const char *text, size_t *at, char family[64], char de
             return true;
         }
         if (is_family) {
-            snprintf(family, 64, "%s", words[1]);
+            snprintf(family->name, sizeof family->name, "%s", words[1]);
             found = true;
         }
-        for (int i = 1, len = 0; n > 1 && strcmp(words[0], "detect") == 0 && i < n; i++)
-            len += snprintf(detect + len, len < 500 ? (size_t)(512 - len) : 0, "%s ", words[i]);
+        if (n > 1 && strcmp(words[0], "detect") == 0)
+            join_words(family->detect, sizeof family->detect, words, n);
+        if (n > 1 && strcmp(words[0], "model_type") == 0)
+            join_words(family->model_types, sizeof family->model_types, words, n);
         free(line);
     }
     return found;
@@ -516,7 +525,7 @@ static void add_section(struct parser *p, const char *name, int *section, char *
 static int parse_line(struct parser *p, char **words, int n, int *section, char **marker,
                       const struct place *at)
 {
-    if (n == 0 || strcmp(words[0], "detect") == 0)
+    if (n == 0 || strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0)
         return 0;
     if (p->map->n_rules + p->map->n_sections + p->map->n_stacks >= MAX_RULES)
         return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections", MAX_RULES);

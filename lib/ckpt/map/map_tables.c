@@ -6,6 +6,7 @@
 const char ckpt_map_tables[] =
     "family nemotron_h\n"
     "detect decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "model_type nemotron_h\n"
     "numbered decoder.layers.\n"
     "embedding.word_embeddings.weight   backbone.embeddings.weight   vocab [V,H]\n"
     "output_layer.weight                lm_head.weight               vocab [V,H] ?tied\n"
@@ -95,6 +96,7 @@ const char ckpt_map_tables[] =
 
     "family gemma2\n"
     "detect decoder.layers.{N}.mlp.linear_fc2.post_layernorm.weight\n"
+    "model_type gemma2 gemma3 gemma3_text\n"
     "include decoder_attention decoder. model.\n"
     "include decoder_ends \"\" \"\"\n"
     "section decoder.layers.{N}.mlp.linear_fc2.weight\n"
@@ -122,6 +124,7 @@ const char ckpt_map_tables[] =
     "!decoder.layers.{N}.mlp.linear_fc2.weight "
     "!decoder.layers.{N}.mlp.shared_experts.linear_fc2.weight "
     "!decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "model_type mixtral\n"
     "include decoder_attention decoder. model.\n"
     "include decoder_ends \"\" \"\"\n"
     "section decoder.layers.{N}.mlp.router.weight\n"
@@ -150,7 +153,10 @@ const char ckpt_map_tables[] =
     "model.layers.{N}.mlp.experts.down_proj copy [e,H,m] ?\n"
 
     "family qwen_moe\n"
-    "detect decoder.layers.{N}.mlp.router.weight !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "detect decoder.layers.{N}.mlp.router.weight "
+    "decoder.layers.{N}.self_attention.linear_qkv.weight "
+    "!decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "model_type qwen2_moe qwen3_moe\n"
     "include decoder_attention decoder. model.\n"
     "include decoder_ends \"\" \"\"\n"
     "include gated_mlp decoder. model.\n"
@@ -187,13 +193,17 @@ const char ckpt_map_tables[] =
     "family llama\n"
     "detect decoder.layers.{N}.self_attention.linear_qkv.weight "
     "!decoder.layers.{N}.mlp.router.weight !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "model_type llama mistral qwen2 qwen3 gemma\n"
     "include decoder_attention decoder. model.\n"
     "include decoder_ends \"\" \"\"\n"
     "include gated_mlp decoder. model.\n"
 
     /* Nemotron-4 and Minitron: norms with biases, an MLP without gate. Megatron's names are those
-     * of others as well: asked for, or known from the configuration */
+     * of llama, which stands before it: asked for, or known from the configuration */
     "family nemotron\n"
+    "detect decoder.layers.{N}.self_attention.linear_qkv.weight "
+    "!decoder.layers.{N}.mlp.router.weight !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "model_type nemotron\n"
     "include decoder_attention decoder. model.\n"
     "decoder.layers.{N}.self_attention.linear_qkv.layer_norm_bias "
     "model.layers.{N}.input_layernorm.bias copy [H]\n"

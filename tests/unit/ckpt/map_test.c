@@ -12,14 +12,14 @@
 
 static void every_family_of_the_tables_is_read(void **state)
 {
-    char family[64], detect[512];
+    struct ckpt_map_family family;
     size_t n = 0;
     for (int i = 0; ckpt_map_texts[i]; i++)
-        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family, detect); n++) {
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, &family); n++) {
             struct ckpt_map map;
             struct s2s_error err = S2S_ERROR_INIT;
-            if (ckpt_map_parse(&map, NULL, family, NULL, NULL, &err) < 0)
-                fail_msg("%s: %s", family, err.text);
+            if (ckpt_map_parse(&map, NULL, family.name, NULL, NULL, &err) < 0)
+                fail_msg("%s: %s", family.name, err.text);
             assert_true(map.n_rules > 0);
             ckpt_map_release(&map);
         }
@@ -53,12 +53,12 @@ static void check_rule(const struct ckpt_rule *rule)
  * in both directions */
 static void every_rule_matches_what_it_fills(void **state)
 {
-    char family[64], detect[512];
+    struct ckpt_map_family family;
     for (int k = 0; ckpt_map_texts[k]; k++)
-        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, family, detect);) {
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);) {
             struct ckpt_map map;
             struct s2s_error err = S2S_ERROR_INIT;
-            assert_int_equal(ckpt_map_parse(&map, NULL, family, NULL, NULL, &err), 0);
+            assert_int_equal(ckpt_map_parse(&map, NULL, family.name, NULL, NULL, &err), 0);
             for (size_t i = 0; i < map.n_rules; i++)
                 check_rule(&map.rules[i]);
             ckpt_map_release(&map);
@@ -69,13 +69,14 @@ static void every_rule_matches_what_it_fills(void **state)
  * be known from one side only, and in the other direction nothing of them be missed. */
 static void every_section_is_marked_by_a_rule_of_its_own(void **state)
 {
-    char family[64], detect[512], part[65];
+    struct ckpt_map_family family;
+    char part[66];
     for (int k = 0; ckpt_map_texts[k]; k++)
-        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, family, detect);)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);)
             for (int mirror = 0; mirror < 2; mirror++) {
                 struct ckpt_map map;
                 struct s2s_error err = S2S_ERROR_INIT;
-                snprintf(part, sizeof part, "%s%s", mirror ? "=" : "", family);
+                snprintf(part, sizeof part, "%s%s", mirror ? "=" : "", family.name);
                 assert_int_equal(ckpt_map_parse(&map, NULL, part, NULL, NULL, &err), 0);
                 for (int i = 0; i < (int)map.n_sections; i++) {
                     struct ckpt_match first = {.layer = 3, .expert = 0, .item = 0}, match;
@@ -96,12 +97,12 @@ static void every_section_is_marked_by_a_rule_of_its_own(void **state)
  * that finds them cut, and no section is marked by the tensor that is cut */
 static void gate_and_up_may_lie_apart(void **state)
 {
-    char family[64], detect[512];
+    struct ckpt_map_family family;
     size_t n_cut = 0;
-    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, family, detect);) {
+    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, &family);) {
         struct ckpt_map map;
         struct s2s_error err = S2S_ERROR_INIT;
-        assert_int_equal(ckpt_map_parse(&map, ckpt_map_tables, family, NULL, NULL, &err), 0);
+        assert_int_equal(ckpt_map_parse(&map, ckpt_map_tables, family.name, NULL, NULL, &err), 0);
         for (size_t i = 0; i < map.n_rules; i++) {
             const struct ckpt_rule *rule = &map.rules[i];
             if (!strstr(rule->hf, "{gate,up}") || strstr(rule->megatron, "{w,v}"))
@@ -113,12 +114,33 @@ static void gate_and_up_may_lie_apart(void **state)
                          strstr(map.rules[k].megatron,
                                 bias ? "linear_fc1.bias_{w,v}" : "linear_fc1.weight_{w,v}");
             if (!apart || strcmp(map.sections[rule->section], rule->megatron) == 0)
-                fail_msg("%s: %s", family, rule->megatron);
+                fail_msg("%s: %s", family.name, rule->megatron);
             n_cut++;
         }
         ckpt_map_release(&map);
     }
     assert_true(n_cut >= 4);
+}
+
+/* a configuration says one model_type: of one family at most */
+static void a_model_type_belongs_to_one_family(void **state)
+{
+    char all[4096] = " ";
+    size_t n = 0;
+    for (int k = 0; ckpt_map_texts[k]; k++) {
+        struct ckpt_map_family family;
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);)
+            for (char *word = family.model_types; *word; n++) {
+                char one[72];
+                const int len = (int)strcspn(word, " ");
+                snprintf(one, sizeof one, " %.*s ", len, word);
+                if (strstr(all, one))
+                    fail_msg("%s: model_type%s", family.name, one);
+                strncat(all, one + 1, sizeof all - strlen(all) - 1);
+                word += len + 1;
+            }
+    }
+    assert_true(n >= 12);
 }
 
 static void a_missing_layer_number_means_a_layer_axis(void **state)
@@ -206,6 +228,7 @@ int main(void)
         cmocka_unit_test(every_rule_matches_what_it_fills),
         cmocka_unit_test(every_section_is_marked_by_a_rule_of_its_own),
         cmocka_unit_test(gate_and_up_may_lie_apart),
+        cmocka_unit_test(a_model_type_belongs_to_one_family),
         cmocka_unit_test(a_missing_layer_number_means_a_layer_axis),
         cmocka_unit_test(bad_tables_name_the_line),
         cmocka_unit_test(a_map_has_an_end),

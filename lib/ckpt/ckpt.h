@@ -130,8 +130,10 @@ void s2s_ckpt_walk_begin(struct s2s_ckpt_walk *walk, const int64_t *size, int n_
                          size_t itemsize);
 bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk); /* false: there are no more */
 
-/* The same box as a row-major run of bytes, in pieces of at most 1 MiB (one reused buffer). Whole
- * tensors are also checked against the CRC-32 of torch's archives (DIGEST). */
+/* The same box as a row-major run of bytes, handed to sink in pieces of at most S2S_CKPT_PIECE
+ * bytes, each lent for the call; a large one is read by a thread of its own. A failure of the sink
+ * ends it and is returned. Whole tensors are also checked against the CRC-32 of torch's archives
+ * (DIGEST). */
 typedef int s2s_ckpt_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err);
 int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                     const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,

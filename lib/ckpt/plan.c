@@ -375,8 +375,9 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
     return rc;
 }
 
-/* Whole rows of the first axis of a piece, the first of which begins at byte *at or before it;
- * false: none of them lie before end. ints: room for the numbers of the part. */
+/* Narrows a piece, which begins at byte *pos of its target, to the rows of its first axis that have
+ * bytes in [begin, end); false: none has. Moves *pos behind the whole piece; *skip: bytes of the
+ * first such row that lie before begin. ints: room for the new begin and size. */
 static bool piece_part(struct s2s_ckpt_piece *piece, int64_t (*ints)[S2S_MAX_DIMS], size_t itemsize,
                        int64_t begin, int64_t end, int64_t *pos, int64_t *skip)
 {

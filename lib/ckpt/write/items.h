@@ -52,8 +52,8 @@ bool ckpt_items_starts_name(const struct ckpt_items *items, size_t i);
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err);
 /* Takes the digests out of the list, into a manifest. */
 void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest);
-/* Writes the .metadata pickle of sorted items. paths: NULL, or where names stand in nested dicts
- * and lists (model.h). */
+/* Writes the .metadata pickle of sorted items. names: NULL, or the checkpoint that knows where
+ * names stand in nested dicts and lists (model.h). */
 int ckpt_items_metadata(const struct ckpt_items *items, const struct s2s_ckpt *names,
                         struct ckpt_file *file, struct s2s_error *err);
 /* Its planner_data (paths.c). */

@@ -15,7 +15,7 @@
 
 /* ---- weights ---- */
 
-/* moves the targets with that prefix; keep: of it in the new name */
+/* Moves the targets whose names begin with prefix, without the first `drop` bytes of them. */
 static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, const char *prefix,
                          size_t drop)
 {

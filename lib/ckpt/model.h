@@ -177,6 +177,9 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* The journal in a folder that is being written (lib/ckpt/write/journal.h). */
 #define CKPT_JOURNAL "s2s-resume"
 
+/* Beside Megatron's iter_0001000/: "1000", or "release", says which of them is the latest. */
+#define CKPT_TRACKER "latest_checkpointed_iteration.txt"
+
 /* A byte object that holds what older checkpoints have as common.pt. */
 #define CKPT_COMMON_OBJECT "common_state/shard_0_1"
 

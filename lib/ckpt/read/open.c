@@ -9,7 +9,7 @@
 
 #include "lib/base/base.h"
 
-static const char TRACKER[] = "latest_checkpointed_iteration.txt", LATEST[] = "LATEST";
+static const char LATEST[] = "LATEST";
 
 static bool has(const struct s2s_ckpt *ckpt, const char *name)
 {
@@ -55,15 +55,25 @@ static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
     return 0;
 }
 
+/* What a small file of the folder says, without the white space behind it. Gives: free *text. */
+static int read_word(const struct s2s_ckpt *ckpt, const char *file, char **text, size_t *len,
+                     struct s2s_error *err)
+{
+    int rc = ckpt_slurp(ckpt->dir_fd, file, NAME_MAX, text, len, err);
+    if (rc < 0)
+        return rc;
+    while (*len && strchr(" \r\n\t", (*text)[*len - 1]))
+        (*text)[--*len] = 0;
+    return 0;
+}
+
 static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char *text, name[40];
     size_t len;
-    int rc = ckpt_slurp(ckpt->dir_fd, TRACKER, 64, &text, &len, err);
+    int rc = read_word(ckpt, CKPT_TRACKER, &text, &len, err);
     if (rc < 0)
         return rc;
-    while (len && strchr(" \r\n\t", text[len - 1]))
-        text[--len] = 0;
     ckpt->release = strcmp(text, "release") == 0;
     if (ckpt->release)
         snprintf(name, sizeof name, "release");
@@ -76,7 +86,7 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = enter(ckpt, name, err);
     if (rc == S2S_E_NOTFOUND)
         ckpt_hint_folder(ckpt, rc, err); /* the last one that was completed */
-    return rc < 0 ? s2s_error_add(err, rc, "%s", TRACKER) : 0;
+    return rc < 0 ? s2s_error_add(err, rc, "%s", CKPT_TRACKER) : 0;
 }
 
 /* "sharded_backend" of metadata.json into text; empty when there is none */
@@ -198,12 +208,11 @@ static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
     ssize_t len = readlinkat(ckpt->dir_fd, LATEST, name, sizeof name - 1);
     if (len < 0 && has(ckpt, "LATEST.txt")) {
         size_t n;
-        int rc = ckpt_slurp(ckpt->dir_fd, "LATEST.txt", sizeof name - 1, &text, &n, err);
+        int rc = read_word(ckpt, "LATEST.txt", &text, &n, err);
         if (rc < 0)
             return rc;
-        for (len = (ssize_t)n; len && strchr(" \r\n\t", text[len - 1]);)
-            len--;
-        memcpy(name, text, (size_t)len);
+        memcpy(name, text, n);
+        len = (ssize_t)n;
         free(text);
     }
     if (len < 0)
@@ -245,11 +254,9 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
         return s2s_error_hint(
             err, s2s_error_set(err, S2S_E_NOTFOUND, "a cache of the hub without %s", main_ref),
             "name one of the folders in snapshots");
-    int rc = ckpt_slurp(ckpt->dir_fd, main_ref, NAME_MAX, &text, &len, err);
+    int rc = read_word(ckpt, main_ref, &text, &len, err);
     if (rc < 0)
         return rc;
-    while (len && strchr(" \r\n\t", text[len - 1]))
-        text[--len] = 0;
     if (!ckpt_name_is_plain(text, len))
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s names no snapshot", main_ref);
     if (rc == 0)
@@ -269,7 +276,7 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
     const char *next = "";
     int rc = 0;
     for (int level = 0; rc == 0 && next && level < LEVELS; level++) {
-        if (has(ckpt, TRACKER)) {
+        if (has(ckpt, CKPT_TRACKER)) {
             rc = follow_tracker(ckpt, err);
             continue;
         }

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/model.h"
 #include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/dist_internal.h"
@@ -146,13 +146,11 @@ void s2s_dist_abort(const char *root, int64_t iteration)
     free(dir);
 }
 
-static const char TRACKER[] = "latest_checkpointed_iteration.txt";
-
 static int replace_tracker(const char *root, int64_t iteration, struct s2s_error *err)
 {
-    char text[32], *tmp = s2s_xasprintf("%s/%s.tmp", root, TRACKER);
-    char *path = s2s_xasprintf("%s/%s", root, TRACKER);
-    char *name = s2s_xasprintf("%s.tmp", TRACKER);
+    static const char name[] = CKPT_TRACKER ".tmp";
+    char text[32], *tmp = s2s_xasprintf("%s/%s", root, name);
+    char *path = s2s_xasprintf("%s/" CKPT_TRACKER, root);
     int len = iteration == S2S_DIST_RELEASE ? snprintf(text, sizeof text, "release")
                                             : snprintf(text, sizeof text, "%" PRId64, iteration);
     int rc = ckpt_file_put(root, name, text, (size_t)len, err);
@@ -162,7 +160,6 @@ static int replace_tracker(const char *root, int64_t iteration, struct s2s_error
         rc = ckpt_sync_dir(root, err);
     free(tmp);
     free(path);
-    free(name);
     return rc;
 }
 
@@ -224,7 +221,7 @@ static int64_t tracked(const char *root)
     size_t len;
     int64_t latest = -1;
     int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0 && ckpt_slurp(fd, TRACKER, 64, &text, &len, NULL) == 0 &&
+    if (fd >= 0 && ckpt_slurp(fd, CKPT_TRACKER, 64, &text, &len, NULL) == 0 &&
         s2s_parse_i64(&latest, text, 0, INT64_MAX, NULL) < 0)
         latest = -1;
     if (fd >= 0)

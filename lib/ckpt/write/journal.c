@@ -211,7 +211,7 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
             continue;
         empty = false;
         ours |= is_journal(name) || strcmp(name, CKPT_MANIFEST) == 0 ||
-                strcmp(name, "latest_checkpointed_iteration.txt") == 0;
+                strcmp(name, CKPT_TRACKER) == 0;
     }
     if (dir)
         closedir(dir);

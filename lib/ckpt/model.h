@@ -207,9 +207,16 @@ void ckpt_read_args(struct s2s_ckpt *ckpt);
 void ckpt_read_run_config(struct s2s_ckpt *ckpt);
 /* Does a pair of planner_data say where a name stands in nested dicts and lists? (paths.c) */
 bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts);
-/* Keeps it, if it does, and the name is one of the checkpoint's. After ckpt_seal. */
+/*
+ * Keeps it, if it does, and the name is one of the checkpoint's. After ckpt_seal. A path as it is
+ * kept: how many parts, then twice the length of each (the last one's does not count: it is the
+ * rest of the name), plus one where the part is an int. Joined by dots the parts are the name, so
+ * that no pickle can make more of them than it spells out.
+ */
 void ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
                     const struct ckpt_node *parts);
+/* What was kept of a name, lent until close; NULL: nothing. */
+const uint16_t *ckpt_path_of(const struct s2s_ckpt *ckpt, const char *name);
 /* The arguments that shaped a Megatron model, by the names of its scripts; lent, NULL: unknown. */
 const json_t *ckpt_args(const struct s2s_ckpt *ckpt);
 /* One safetensors file; every name gets the prefix. */

@@ -3,16 +3,10 @@
  * of the state that was saved, "optim.param_groups.0.lr" at ("optim", "param_groups", 0, "lr"). By
  * it dcp_to_torch_save puts them together again.
  */
-#include "lib/ckpt/pickle/emit.h"
-#include "lib/ckpt/write/items.h"
 #include "lib/ckpt/model.h"
 
-/*
- * A path as it is kept: how many parts, then the length of each, doubled, and odd where the part is
- * an int. Joined by dots the parts are the name, so that no pickle can make more of them than it
- * spells out.
- */
 enum { MAX_PARTS = 64 };
+/* one part, a text: shared by all names that are not nested */
 static const uint16_t flat[] = {1, 0};
 
 /* false: they are not */
@@ -50,7 +44,7 @@ bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts)
 }
 
 /* where the path of that name is kept; NULL: there is no such name */
-static const uint16_t **path_of(const struct s2s_ckpt *ckpt, const char *name)
+static const uint16_t **place_of(const struct s2s_ckpt *ckpt, const char *name)
 {
     struct s2s_ckpt_tensor *tensor = (struct s2s_ckpt_tensor *)s2s_ckpt_find(ckpt, name);
     struct s2s_ckpt_object *object = tensor ? NULL : ckpt_find_object(ckpt, name);
@@ -64,7 +58,7 @@ void ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
     if (!pack_path(packed, name, parts))
         return;
     char *text = s2s_xstrndup(name->text, name->len);
-    const uint16_t **path = path_of(ckpt, text);
+    const uint16_t **path = place_of(ckpt, text);
     free(text);
     if (!path || *path)
         return;
@@ -76,44 +70,8 @@ void ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
     *path = memcpy(ckpt_arena(ckpt, len), packed, len);
 }
 
-static void emit_path(struct ckpt_emitter *out, const char *name, const uint16_t *path)
+const uint16_t *ckpt_path_of(const struct s2s_ckpt *ckpt, const char *name)
 {
-    ckpt_emit_str(out, name);
-    ckpt_emit_op(out, "(");
-    if (!path || path == flat)
-        ckpt_emit_str(out, name);
-    for (int i = 0; path && path != flat && i < path[0]; i++) {
-        const size_t len = path[1 + i] / 2;
-        if (path[1 + i] % 2)
-            ckpt_emit_int(out, strtoll(name, NULL, 10));
-        else
-            ckpt_emit_strn(out, name, len);
-        name += len + 1;
-    }
-    ckpt_emit_op(out, "t");
-}
-
-int ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items,
-                    const struct s2s_ckpt *names, struct s2s_error *err)
-{
-    bool any = false;
-    int rc = 0;
-    for (size_t i = 0; names && i < items->n && !any; i++) {
-        const uint16_t **path = path_of(names, ckpt_items_name(items, i));
-        any = path && *path;
-    }
-    if (!any) { /* none, or of other names than are written */
-        ckpt_emit_op(out, "N");
-        return 0;
-    }
-    ckpt_emit_op(out, "}(");
-    for (size_t i = 0; i < items->n && rc == 0; i++) {
-        const char *name = ckpt_items_name(items, i);
-        const uint16_t **path = ckpt_items_starts_name(items, i) ? path_of(names, name) : NULL;
-        if (ckpt_items_starts_name(items, i))
-            emit_path(out, name, path ? *path : NULL);
-        rc = ckpt_emit_drain(out, err);
-    }
-    ckpt_emit_op(out, "u");
-    return rc;
+    const uint16_t **path = place_of(ckpt, name);
+    return path ? *path : NULL;
 }

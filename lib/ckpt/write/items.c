@@ -3,8 +3,6 @@
 #include <limits.h>
 
 #include "lib/ckpt/ckpt_internal.h"
-#include "lib/ckpt/pickle/emit.h"
-#include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/write/manifest.h"
 
 /* ---- bytes: zero-ended texts and numbers in groups of seven bits, the lowest first ---- */
@@ -189,7 +187,7 @@ static int check_group(const struct ckpt_items *items, size_t begin, size_t n,
     return rc;
 }
 
-static size_t end_of_name(const struct ckpt_items *items, size_t begin)
+size_t ckpt_items_end_of_name(const struct ckpt_items *items, size_t begin)
 {
     size_t end = begin + 1;
     while (end < items->n && !ckpt_items_starts_name(items, end))
@@ -202,198 +200,10 @@ int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err)
     if (items->n)
         qsort(items->at, items->n, sizeof *items->at, by_name_offset);
     for (size_t i = 0, next; i < items->n; i = next) {
-        next = end_of_name(items, i);
+        next = ckpt_items_end_of_name(items, i);
         int rc = check_group(items, i, next - i, err);
         if (rc < 0)
             return rc;
     }
     return 0;
-}
-
-/* ---- .metadata: the objects of torch.distributed.checkpoint.metadata, smallest form ---- */
-
-static const char META[] = "torch.distributed.checkpoint.metadata";
-
-static void begin_object(struct ckpt_emitter *out, const char *module, const char *name)
-{
-    ckpt_emit_global(out, module, name);
-    ckpt_emit_op(out, ")\x81}(");
-}
-
-static void emit_size(struct ckpt_emitter *out, const int64_t *size, int n_dims)
-{
-    ckpt_emit_global(out, "torch", "Size");
-    ckpt_emit_op(out, "(");
-    ckpt_emit_ints(out, size, n_dims);
-    ckpt_emit_op(out, "tR");
-}
-
-/* dtype, layout, requires_grad, memory format, pin_memory; one object for all tensors of a dtype */
-static void emit_properties(struct ckpt_emitter *out, enum s2s_dtype dtype)
-{
-    char key[64];
-    snprintf(key, sizeof key, "properties %s", s2s_dtype_name(dtype));
-    if (ckpt_emit_recall(out, key))
-        return;
-    ckpt_emit_global(out, META, "TensorProperties");
-    ckpt_emit_op(out, ")\x81(");
-    ckpt_emit_global(out, "torch", ckpt_torch_dtype(dtype));
-    ckpt_emit_global(out, "torch.serialization", "_get_layout");
-    ckpt_emit_op(out, "(");
-    ckpt_emit_str(out, "torch.strided");
-    ckpt_emit_op(out, "tR\x89");
-    ckpt_emit_global(out, META, "_MEM_FORMAT_ENCODING");
-    ckpt_emit_op(out, "(");
-    ckpt_emit_int(out, 0);
-    ckpt_emit_op(out, "tR\x89tb");
-    ckpt_emit_remember(out, key);
-}
-
-static void emit_tensor(struct ckpt_emitter *out, const struct ckpt_items *items, size_t begin,
-                        size_t end)
-{
-    struct ckpt_item item = ckpt_items_get(items, begin);
-    begin_object(out, META, "TensorStorageMetadata");
-    ckpt_emit_str(out, "properties");
-    emit_properties(out, item.dtype);
-    ckpt_emit_str(out, "size");
-    emit_size(out, item.shape, item.n_dims);
-    ckpt_emit_str(out, "chunks");
-    ckpt_emit_op(out, "](");
-    for (size_t i = begin; i < end; i++) {
-        item = ckpt_items_get(items, i);
-        begin_object(out, META, "ChunkStorageMetadata");
-        ckpt_emit_str(out, "offsets");
-        emit_size(out, item.offset, item.n_dims);
-        ckpt_emit_str(out, "sizes");
-        emit_size(out, item.size, item.n_dims);
-        ckpt_emit_op(out, "ub");
-    }
-    ckpt_emit_op(out, "eub");
-}
-
-static void emit_storage(struct ckpt_emitter *out, const struct ckpt_item *item, int64_t index)
-{
-    begin_object(out, META, "MetadataIndex");
-    ckpt_emit_str(out, "fqn");
-    ckpt_emit_str(out, item->name);
-    ckpt_emit_str(out, "offset");
-    if (item->dtype)
-        emit_size(out, item->offset, item->n_dims);
-    else
-        ckpt_emit_op(out, "N");
-    ckpt_emit_str(out, "index");
-    if (item->dtype)
-        ckpt_emit_int(out, index);
-    else
-        ckpt_emit_op(out, "N");
-    ckpt_emit_op(out, "ub");
-    begin_object(out, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
-    ckpt_emit_str(out, "relative_path");
-    ckpt_emit_str(out, item->file);
-    ckpt_emit_str(out, "offset");
-    ckpt_emit_int(out, item->pos);
-    ckpt_emit_str(out, "length");
-    ckpt_emit_int(out, item->len);
-    ckpt_emit_op(out, "ub");
-}
-
-/* an attribute that Megatron-Core (to 0.15) looks for: shapes of tensors that it stored flattened
- */
-static void emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *items)
-{
-    bool any = false;
-    for (size_t i = 0; i < items->n; i++) {
-        if (!ckpt_items_starts_name(items, i))
-            continue;
-        const struct ckpt_item item = ckpt_items_get(items, i);
-        if (item.n_orig_dims < 0)
-            continue;
-        if (!any) {
-            ckpt_emit_str(out, "mcore_data");
-            ckpt_emit_op(out, "}(");
-        }
-        any = true;
-        ckpt_emit_str(out, item.name);
-        ckpt_emit_op(out, "}(");
-        ckpt_emit_str(out, "nd_reformulated_orig_global_shape");
-        ckpt_emit_ints(out, item.orig_shape, item.n_orig_dims);
-        ckpt_emit_op(out, "u");
-    }
-    if (any)
-        ckpt_emit_op(out, "u");
-}
-
-/* After every so many pairs a dict is filled anew, as by Python's pickler: no reader's stack grows
- * with the dict. */
-static void end_batch(struct ckpt_emitter *out, size_t i)
-{
-    enum { BATCH = 1000 };
-    if ((i + 1) % BATCH == 0)
-        ckpt_emit_op(out, "u(");
-}
-
-static int emit_names(struct ckpt_emitter *out, const struct ckpt_items *items,
-                      struct s2s_error *err)
-{
-    int rc = 0;
-    size_t n = 0;
-    for (size_t i = 0, next; i < items->n && rc == 0; i = next) {
-        next = end_of_name(items, i);
-        ckpt_emit_str(out, ckpt_items_name(items, i));
-        if (ckpt_items_get(items, i).dtype) {
-            emit_tensor(out, items, i, next);
-        } else {
-            ckpt_emit_global(out, META, "BytesStorageMetadata");
-            ckpt_emit_op(out, ")\x81");
-        }
-        end_batch(out, n++);
-        rc = ckpt_emit_drain(out, err);
-    }
-    return rc;
-}
-
-static int emit_places(struct ckpt_emitter *out, const struct ckpt_items *items,
-                       struct s2s_error *err)
-{
-    int64_t index = 0;
-    int rc = 0;
-    for (size_t i = 0; i < items->n && rc == 0; i++) {
-        const struct ckpt_item item = ckpt_items_get(items, i);
-        index = ckpt_items_starts_name(items, i) ? 0 : index + 1;
-        emit_storage(out, &item, index);
-        end_batch(out, i);
-        rc = ckpt_emit_drain(out, err);
-    }
-    return rc;
-}
-
-int ckpt_items_metadata(const struct ckpt_items *items, const struct s2s_ckpt *names,
-                        struct ckpt_file *file, struct s2s_error *err)
-{
-    struct ckpt_emitter out;
-    ckpt_emit_begin(&out);
-    out.file = file;
-    begin_object(&out, META, "Metadata");
-    ckpt_emit_str(&out, "state_dict_metadata");
-    ckpt_emit_op(&out, "}(");
-    int rc = emit_names(&out, items, err);
-    ckpt_emit_op(&out, "u");
-    ckpt_emit_str(&out, "planner_data");
-    if (rc == 0)
-        rc = ckpt_emit_paths(&out, items, names, err);
-    ckpt_emit_str(&out, "storage_data");
-    ckpt_emit_op(&out, "}(");
-    if (rc == 0)
-        rc = emit_places(&out, items, err);
-    ckpt_emit_op(&out, "u");
-    ckpt_emit_str(&out, "storage_meta");
-    ckpt_emit_op(&out, "N");
-    emit_mcore_data(&out, items);
-    ckpt_emit_op(&out, "ub");
-    ckpt_emit_end(&out);
-    if (rc == 0)
-        rc = ckpt_file_write(file, out.buf.data, out.buf.len, err);
-    ckpt_emit_release(&out);
-    return rc;
 }

@@ -52,13 +52,11 @@ bool ckpt_items_starts_name(const struct ckpt_items *items, size_t i);
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err);
 /* Takes the digests out of the list, into a manifest. */
 void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest);
+/* Where the items of the name at begin end. */
+size_t ckpt_items_end_of_name(const struct ckpt_items *items, size_t begin);
 /* Writes the .metadata pickle of sorted items. names: NULL, or the checkpoint that knows where
  * names stand in nested dicts and lists (model.h). */
 int ckpt_items_metadata(const struct ckpt_items *items, const struct s2s_ckpt *names,
                         struct ckpt_file *file, struct s2s_error *err);
-/* Its planner_data (paths.c). */
-struct ckpt_emitter;
-int ckpt_emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items,
-                    const struct s2s_ckpt *names, struct s2s_error *err);
 
 #endif

@@ -71,7 +71,8 @@ int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node)
     if (m->n_stack >= MAX_STACK)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "stack of more than 2^26 values");
     s2s_grow(&m->stack, m->n_stack, &m->cap_stack, sizeof *m->stack);
-    m->n_getattr += node == m->getattr;
+    m->getattr.n_pushed += node == m->getattr.node;
+    m->or.n_pushed += node == m->or.node;
     m->stack[m->n_stack++] = node;
     return 0;
 }
@@ -433,8 +434,9 @@ static int run_all(struct pickle_machine *m)
         if (op == '.') {
             if (m->n_stack != 1 || m->n_marks)
                 return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
-            if (m->n_getattr) /* handed on to something that may call it */
-                return ckpt_pickle_hostile(m, m->getattr);
+            /* handed on to something that may call it */
+            if (m->getattr.n_pushed || m->or.n_pushed)
+                return ckpt_pickle_hostile(m, m->getattr.n_pushed ? m->getattr.node : m->or.node);
             if (m->taker) { /* the tree alone is left */
                 m->cap_memo = 0;
                 m->known = (struct pickle_known){.none = NULL};

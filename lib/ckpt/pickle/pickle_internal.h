@@ -8,7 +8,9 @@ enum pickle_verdict {
     PICKLE_ALLOWED,
     PICKLE_UNKNOWN,
     PICKLE_HOSTILE,
-    PICKLE_GETATTR, /* as good as hostile but for getattr(class, "name"): see pickle_make.c */
+    /* as good as hostile but for one use: see pickle_make.c */
+    PICKLE_GETATTR, /* getattr(class, "name") */
+    PICKLE_OR,      /* or_(class.name, class.other) */
 };
 
 enum { PICKLE_FIRST_INT = -1, PICKLE_INTS = 1026, PICKLE_TEXTS = 64 };
@@ -29,6 +31,12 @@ struct pickle_wanted {
     size_t n_words;
 };
 
+/* A function that a pickle may only call, at once and in one way. */
+struct pickle_function {
+    struct ckpt_node *node; /* NULL: not met */
+    size_t n_pushed;        /* how often it was pushed and not called */
+};
+
 struct pickle_machine {
     const unsigned char *bytes;
     size_t len, at, op_at; /* op_at: the opcode that runs */
@@ -42,8 +50,7 @@ struct pickle_machine {
     struct ckpt_node *nodes; /* of which n_nodes are not used yet */
     size_t n_nodes;
     struct pickle_known known;
-    struct ckpt_node *getattr; /* NULL: not met */
-    size_t n_getattr;          /* how often it was pushed and not called */
+    struct pickle_function getattr, or ;
     struct pickle_wanted wanted;
     struct ckpt_pickle *out;
     struct s2s_error *err;

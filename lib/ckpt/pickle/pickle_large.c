@@ -290,7 +290,8 @@ bool ckpt_pickle_collect(struct pickle_machine *m)
     move_all(&c, &known->none, 1);
     move_all(&c, known->truth, 2);
     move_all(&c, &known->empty, 1);
-    move_all(&c, &m->getattr, 1);
+    move_all(&c, &m->getattr.node, 1);
+    move_all(&c, &m->or.node, 1);
     if (m->out->opaque_name)
         m->out->opaque_name =
             s2s_blocks_text(&c.new.arena, m->out->opaque_name, strlen(m->out->opaque_name));

@@ -34,6 +34,13 @@ static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
     return 0;
 }
 
+static struct ckpt_node *the_function(struct pickle_function *function, struct ckpt_node *node)
+{
+    if (!function->node)
+        function->node = node;
+    return function->node;
+}
+
 static int make_global(struct pickle_machine *m, const char *module, size_t module_len,
                        const char *name, size_t name_len, struct ckpt_node **out)
 {
@@ -52,9 +59,12 @@ static int make_global(struct pickle_machine *m, const char *module, size_t modu
     case PICKLE_UNKNOWN:
         return keep_opaque(m, node);
     case PICKLE_GETATTR:
-        if (!m->getattr)
-            m->getattr = node;
-        *out = m->getattr;
+        *out = the_function(&m->getattr, node);
+        return 0;
+    case PICKLE_OR:
+        if (m->mode == CKPT_STRICT)
+            return ckpt_pickle_hostile(m, node);
+        *out = the_function(&m->or, node);
         return 0;
     case PICKLE_ALLOWED:
         return 0;
@@ -77,10 +87,10 @@ static int push_global(struct pickle_machine *m, const char *module, size_t modu
  */
 static int attribute(struct pickle_machine *m, const struct ckpt_node *args, struct ckpt_node **out)
 {
-    m->n_getattr--;
+    m->getattr.n_pushed--;
     if (args->n != 2 || args->items[0]->kind != CKPT_GLOBAL || args->items[1]->kind != CKPT_STR ||
         args->items[0]->len + args->items[1]->len > 65535)
-        return ckpt_pickle_hostile(m, m->getattr);
+        return ckpt_pickle_hostile(m, m->getattr.node);
     const struct ckpt_node *class = args->items[0], *member = args->items[1];
     const char *name = class->text + class->n + 1;
     size_t len = class->len - class->n - 1;
@@ -89,6 +99,43 @@ static int attribute(struct pickle_machine *m, const struct ckpt_node *args, str
     dotted[len] = '.';
     memcpy(dotted + len + 1, member->text, member->len);
     return make_global(m, class->text, class->n, dotted, len + 1 + member->len, out);
+}
+
+/* the bytes of "Class." in a name "Class.member"; 0: it is no member */
+static size_t class_of(const struct ckpt_node *global)
+{
+    size_t len = global->kind == CKPT_GLOBAL ? global->len - global->n - 1 : 0;
+    while (len && global->text[global->n + len] != '.')
+        len--;
+    return len;
+}
+
+/*
+ * or_(class.rest, class.lowest) or or_(class.name, bits without a name): how an enum.Flag of
+ * several names is spelled by Python 3.11.0 to 3.11.4. It becomes the name that Python shows,
+ * class.lowest|rest. Any other use is refused.
+ */
+static int combination(struct pickle_machine *m, const struct ckpt_node *args,
+                       struct ckpt_node **out)
+{
+    m->or.n_pushed--;
+    const struct ckpt_node *rest = args->n == 2 ? args->items[0] : NULL;
+    const struct ckpt_node *lowest = rest ? args->items[1] : NULL;
+    const size_t class_len = rest ? class_of(rest) : 0;
+    const bool bits = class_len && lowest->kind == CKPT_INT && lowest->i > 0;
+    if (!class_len || rest->len + lowest->len > 65535 ||
+        !(bits || (class_of(lowest) == class_len && rest->n == lowest->n &&
+                   memcmp(rest->text, lowest->text, rest->n + 1 + class_len) == 0)))
+        return ckpt_pickle_hostile(m, m->or.node);
+    const char *name = rest->text + rest->n + 1;
+    struct s2s_buf joined = S2S_BUF_INIT;
+    if (bits)
+        s2s_buf_printf(&joined, "%s|%lld", name, (long long)lowest->i);
+    else
+        s2s_buf_printf(&joined, "%s|%s", lowest->text + lowest->n + 1, name + class_len);
+    int rc = make_global(m, rest->text, rest->n, joined.data, joined.len, out);
+    s2s_buf_release(&joined);
+    return rc;
 }
 
 int ckpt_pickle_global(struct pickle_machine *m)
@@ -294,7 +341,9 @@ int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call of something that is no class");
     if (args->kind != CKPT_TUPLE)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call whose arguments are no tuple");
-    int rc = global == m->getattr ? attribute(m, args, &made) : make(m, global, args, &made);
+    int rc = global == m->getattr.node ? attribute(m, args, &made)
+             : global == m->or.node    ? combination(m, args, &made)
+                                       : make(m, global, args, &made);
     if (rc == 0 && names && made->kind == CKPT_RECORD)
         made->items[2] = names;
     return rc < 0 ? rc : ckpt_pickle_push(m, made);

@@ -242,6 +242,56 @@ static void getattr_is_a_name_and_nothing_else(void **state)
                  "os.system");
 }
 
+/* the bytes are those of pickle.dumps of Python 3.11.2, with protocols 2 and 4 */
+static void flags_of_several_names_are_names(void **state)
+{
+    SHOWS_OPEN("\x80\x02"
+               "c_operator\nor_\nq\x00"
+               "c__builtin__\ngetattr\nq\x01"
+               "cre\nRegexFlag\nq\x02X\x09\0\0\0MULTILINEq\x03\x86q\x04Rq\x05h\x01h\x02X\x0a\0\0\0"
+               "IGNORECASEq\x06\x86q\x07Rq\x08\x86q\x09Rq\x0a.",
+               "\"re.RegexFlag.IGNORECASE|MULTILINE\"");
+    SHOWS_OPEN("\x80\x02"
+               "c_operator\nor_\nq\x00h\x00"
+               "c__builtin__\ngetattr\nq\x01"
+               "cm\nF\nq\x02X\x01\0\0\0Cq\x03\x86q\x04Rq\x05h\x01h\x02X\x01\0\0\0Bq\x06\x86q\x07Rq"
+               "\x08\x86q\x09Rq\x0ah\x01h\x02X\x01\0\0\0Aq\x0b\x86q\x0cRq\x0d\x86q\x0eRq\x0f.",
+               "\"m.F.A|B|C\"");
+    SHOWS_OPEN("\x80\x04\x95\x4e\0\0\0\0\0\0\0\x8c\x09_operator\x94\x8c\x03or_\x94\x93\x94\x8c\x08"
+               "builtins\x94\x8c\x07getattr\x94\x93\x94\x8c\x01m\x94\x8c\x01"
+               "F\x94\x93\x94\x8c\x01"
+               "B\x94\x86\x94R\x94h\x05h\x08\x8c\x01"
+               "A\x94\x86\x94R\x94\x86\x94R\x94.",
+               "\"m.F.A|B\"");
+    /* bits without a name */
+    SHOWS_OPEN("\x80\x02"
+               "c_operator\nor_\nq\x00"
+               "c__builtin__\ngetattr\nq\x01"
+               "cm\nK\nq\x02X\x01\0\0\0Aq\x03\x86q\x04Rq\x05K\x0c\x86q\x06Rq\x07.",
+               "\"m.K.A|12\"");
+    /* not where classes are known or refused */
+    REFUSES("c_operator\nor_\n(cm\nF.B\ncm\nF.A\ntR.", "hostile: it wants to call _operator.or_");
+    REFUSES(
+        "c_operator\nor_\n(ctorch.distributed.checkpoint.planner\nWriteItemType.SHARD\nK\x04tR.",
+        "hostile");
+    /* kept, handed on, or of what is no member of one class */
+    REFUSES_OPEN("c_operator\nor_\n.", "hostile: it wants to call _operator.or_ (byte 0)");
+    REFUSES_OPEN("cfunctools\nreduce\n(c_operator\nor_\n(cm\nF.A\ncm\nF.B\nttR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\np0\n(cm\nF.B\ncm\nF.A\ntR0]h\0a.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF.B\ncm\nG.A\ntR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF.B\ncn\nF.A\ntR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF\ncm\nG\ntR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF\nK\x01tR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF.B\ncm\nF.A\n)RtR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF.B\n)Rcm\nF.A\ntR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF.B\ncm\nF.A\ncm\nF.C\ntR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF.B\nX\x01\0\0\0AtR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n(cm\nF.B\nJ\xff\xff\xff\xfftR.", "hostile");
+    REFUSES_OPEN("c_operator\nor_\n)R.", "hostile");
+    REFUSES_OPEN("c_operator\nand_\n(cm\nF.B\ncm\nF.A\ntR.", "hostile");
+    REFUSES_OPEN("coperator\nor_\n(cm\nF.B\ncm\nF.A\ntR.", "hostile");
+}
+
 static void damaged_pickles_name_opcode_and_byte(void **state)
 {
     REFUSES("", "no STOP within 0 bytes");
@@ -340,6 +390,7 @@ int main(void)
         cmocka_unit_test(unknown_classes_are_refused_or_opaque),
         cmocka_unit_test(hostile_classes_are_always_refused),
         cmocka_unit_test(getattr_is_a_name_and_nothing_else),
+        cmocka_unit_test(flags_of_several_names_are_names),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
         cmocka_unit_test(wrong_values_name_what_is_wrong),
         cmocka_unit_test(nesting_does_not_recurse),

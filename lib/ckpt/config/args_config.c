@@ -42,17 +42,25 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
 
 /* ---- what a draft offers its families ---- */
 
+/* layers that predict further tokens are no layers of the model: theirs is the prefix "mtp." */
+static const char *own_name(const struct ckpt_config_draft *draft, size_t i)
+{
+    const char *name = draft->plan->targets[i].name;
+    const bool mtp = strncmp(name, "mtp.", 4) == 0;
+    return mtp == draft->mtp ? name : NULL;
+}
+
 const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
                                                 const char *end)
 {
     const size_t n = strlen(end);
     for (size_t i = 0; i < draft->plan->n_targets; i++) {
-        const struct s2s_ckpt_target *target = &draft->plan->targets[i];
-        const size_t len = strlen(target->name);
+        const char *name = own_name(draft, i);
+        const size_t len = name ? strlen(name) : 0;
         /* a name from one of its dots on */
-        if (len >= n && strcmp(target->name + len - n, end) == 0 &&
-            (len == n || target->name[len - n - 1] == '.'))
-            return target;
+        if (name && len >= n && strcmp(name + len - n, end) == 0 &&
+            (len == n || name[len - n - 1] == '.'))
+            return &draft->plan->targets[i];
     }
     return NULL;
 }
@@ -63,12 +71,13 @@ int64_t ckpt_draft_size(const struct ckpt_config_draft *draft, const char *end, 
     return target && axis < target->n_dims ? target->shape[axis] : 0;
 }
 
-/* the layer's number in a name; -1: it has none */
-static int64_t layer_of(const char *name, const char **rest)
+/* the layer's number in a target's name; -1: it has none, or is not of these layers */
+static int64_t layer_of(const struct ckpt_config_draft *draft, size_t i, const char **rest)
 {
+    const char *name = own_name(draft, i);
     size_t prefix_len;
     int64_t layer;
-    return ckpt_name_layer(name, &prefix_len, &layer, rest) ? layer : -1;
+    return name && ckpt_name_layer(name, &prefix_len, &layer, rest) ? layer : -1;
 }
 
 void ckpt_draft_mark_layers(const struct ckpt_config_draft *draft, const char *name, char mark,
@@ -76,7 +85,7 @@ void ckpt_draft_mark_layers(const struct ckpt_config_draft *draft, const char *n
 {
     for (size_t i = 0; i < draft->plan->n_targets; i++) {
         const char *rest;
-        const int64_t layer = layer_of(draft->plan->targets[i].name, &rest);
+        const int64_t layer = layer_of(draft, i, &rest);
         if (layer >= 0 && !marks[layer] && strcmp(rest, name) == 0)
             marks[layer] = mark;
     }
@@ -87,7 +96,7 @@ int64_t ckpt_draft_layers(const struct ckpt_config_draft *draft)
     int64_t n = 0;
     const char *rest;
     for (size_t i = 0; i < draft->plan->n_targets; i++) {
-        const int64_t layer = layer_of(draft->plan->targets[i].name, &rest);
+        const int64_t layer = layer_of(draft, i, &rest);
         n = layer >= n ? layer + 1 : n;
     }
     return n;

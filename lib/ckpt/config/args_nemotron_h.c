@@ -21,6 +21,34 @@ static char *pattern_of(const struct ckpt_config_draft *d)
     return NULL;
 }
 
+/*
+ * Layers that predict further tokens: the kinds of one depth's, and how many depths there are. A
+ * model that uses one depth again and again has the number in its arguments alone.
+ */
+static void add_mtp(struct ckpt_config_draft *d)
+{
+    struct ckpt_config_draft mtp = *d;
+    const int64_t said = json_integer_value(json_object_get(d->args, "mtp_num_layers"));
+    mtp.mtp = true;
+    const int64_t n = ckpt_draft_layers(&mtp);
+    if (!n)
+        return;
+    char *first = s2s_xcalloc((size_t)n + 1, 1), *pattern = pattern_of(&mtp);
+    ckpt_draft_mark_layers(&mtp, "eh_proj.weight", '1', first);
+    int64_t depths = 0;
+    for (int64_t layer = 0; layer < n; layer++)
+        depths += first[layer] != 0;
+    if (!pattern || !depths || n % depths) {
+        ckpt_draft_hinder(d, "a layer of it that predicts further tokens is of no known kind");
+    } else {
+        ckpt_draft_set_int(d, "num_nextn_predict_layers", said > depths ? said : depths);
+        pattern[n / depths] = 0;
+        ckpt_draft_set_text(d, "mtp_hybrid_override_pattern", pattern);
+    }
+    free(pattern);
+    free(first);
+}
+
 static void add_mamba(struct ckpt_config_draft *d)
 {
     const int64_t heads = ckpt_draft_size(d, "mixer.D", 0);
@@ -121,6 +149,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
     add_mamba(d);
     add_attention(d);
     add_experts(d);
+    add_mtp(d);
 }
 
 /* ---- where the two programs compute something else ---- */

@@ -65,16 +65,13 @@ static char letter_of(const char *kind)
     return 0;
 }
 
-/* transformers' newer list of the kinds of layers, in Megatron's letters */
-static void add_pattern(struct maker *m)
+/* transformers' newer list of the kinds of layers, in Megatron's letters. Gives; NULL: one of them
+ * has no letter. */
+static json_t *as_letters(const json_t *kinds)
 {
-    const json_t *kinds = json_object_get(m->config, "layers_block_type");
-    kinds = kinds ? kinds : json_object_get(m->config, "layer_types");
     struct s2s_buf pattern = S2S_BUF_INIT;
     size_t i;
     json_t *kind;
-    if (json_object_get(m->args, "hybrid_override_pattern") || !json_is_array(kinds))
-        return;
     json_array_foreach(kinds, i, kind)
     {
         const char letter = letter_of(json_string_value(kind));
@@ -83,15 +80,50 @@ static void add_pattern(struct maker *m)
             s2s_warn("ckpt", "config.json: layer %zu is \"%s\", which Megatron's pattern has not",
                      i, text ? text : "?");
             s2s_buf_release(&pattern);
-            return;
+            return NULL;
         }
         s2s_buf_putc(&pattern, letter);
     }
     s2s_buf_putc(&pattern, 0);
-    set(m, "hybrid_override_pattern", json_string(pattern.data));
-    if (!json_object_get(m->args, "num_layers"))
-        set(m, "num_layers", json_integer((json_int_t)i));
+    json_t *letters = json_string(pattern.data);
     s2s_buf_release(&pattern);
+    return letters;
+}
+
+static void add_pattern(struct maker *m)
+{
+    const json_t *kinds = json_object_get(m->config, "layers_block_type");
+    kinds = kinds ? kinds : json_object_get(m->config, "layer_types");
+    if (json_object_get(m->args, "hybrid_override_pattern") || !json_is_array(kinds))
+        return;
+    json_t *letters = as_letters(kinds);
+    if (!letters)
+        return;
+    set(m, "hybrid_override_pattern", letters);
+    if (!json_object_get(m->args, "num_layers"))
+        set(m, "num_layers", json_integer((json_int_t)json_array_size(kinds)));
+}
+
+/* of layers that predict further tokens, where there are any */
+static void add_mtp(struct maker *m)
+{
+    const int64_t depths = config_int(m, "num_nextn_predict_layers");
+    const json_t *pattern = json_object_get(m->config, "mtp_hybrid_override_pattern");
+    const json_t *kinds = json_object_get(m->config, "mtp_layers_block_type");
+    const json_t *again = json_object_get(m->config, "mtp_use_repeated_layer");
+    bool there = false;
+    for (size_t i = 0; i < m->plan->n_targets && !there; i++)
+        there = strstr(m->plan->targets[i].name, "mtp.layers.") != NULL;
+    if (!there || depths <= 0)
+        return;
+    set(m, "mtp_num_layers", json_integer(depths));
+    json_t *letters = json_is_string(pattern) ? json_string(json_string_value(pattern))
+                      : json_is_array(kinds)  ? as_letters(kinds)
+                                              : NULL;
+    if (letters)
+        set(m, "mtp_hybrid_override_pattern", letters);
+    if (json_is_boolean(again))
+        set(m, "mtp_use_repeated_layer", json_boolean(json_is_true(again)));
 }
 
 /* 1 for layers of experts, 0 for others; left out where all are */
@@ -305,6 +337,7 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
             json_object_set(m.args, key->args, value);
     if (strcmp(m.type, "nemotron_h") == 0)
         add_pattern(&m);
+    add_mtp(&m);
     add_attention(&m);
     add_activation(&m);
     add_norms(&m);

@@ -340,8 +340,8 @@ bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rul
 
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
 {
-    static const char *const marks[] = {"vision", "radio",   "modality",
-                                        "sound",  "encoder", "perception"};
+    static const char *const marks[] = {"vision",  "radio",      "modality", "sound",
+                                        "encoder", "perception", "mtp."};
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         if (e->map.n_stacks > 1 && strstr(stack, marks[i]))
             return true;
@@ -592,8 +592,10 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     if (rc == 0 && (rc = ckpt_map_parse(&e->map, file, result->family, choose_part, e, err)) < 0 &&
         file)
         s2s_error_add(err, rc, "%s", request->name);
-    if (rc == 0)
+    if (rc == 0) {
         e->n_layers = s2s_xcalloc(e->map.n_stacks + 1, sizeof *e->n_layers);
+        ckpt_map_mtp_begin(e);
+    }
     free(file);
     return rc;
 }

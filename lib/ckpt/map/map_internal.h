@@ -32,6 +32,8 @@ struct ckpt_map_engine {
     /* by section, then layer: 1 the layer has it, -1 it has not, 0 not looked up */
     signed char *in_section;
     int64_t max_layers;
+    int64_t mtp_layers; /* layers a depth of multi-token prediction (map_mtp.c); 0: none */
+    bool hybrid_mtp;    /* the tables number them in a row */
     bool guessed; /* a number that nothing says was taken from elsewhere, and that was warned of */
     /* by rule, of what may be absent: 1 some layer has it, -1 none, 0 not looked up */
     signed char *kept;
@@ -62,8 +64,8 @@ bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
 /* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
  * none in common with it; of other words: when the configuration says so. */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
-/* Is this stack of layers (a Megatron prefix) a tower beside a language model? What configurations
- * say of layers then holds for the language model only. */
+/* Is this stack of layers (a Megatron prefix) a tower beside a language model, or does it predict
+ * further tokens? What configurations say of layers does not hold there. */
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
 /* Heads of a vision tower of that width; 0: unknown. */
 int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width);
@@ -73,6 +75,15 @@ int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width);
 typedef void ckpt_map_rows(void *ctx, int64_t begin, int64_t n_rows);
 int ckpt_map_mamba(struct ckpt_map_engine *e, const struct ckpt_map_source *source, int64_t rows,
                    ckpt_map_rows *add, void *ctx);
+
+/* ---- layers that predict further tokens (map_mtp.c) ---- */
+
+/* Gives the sources the numbers that the tables have. */
+void ckpt_map_mtp_begin(struct ckpt_map_engine *e);
+/* A Megatron name of the tables as Megatron has it. Takes name, gives it or another: free. */
+char *ckpt_map_mtp_name(const struct ckpt_map_engine *e, char *name);
+/* What a depth lacks of its own. After ckpt_map_sections_begin. */
+void ckpt_map_miss_mtp(struct ckpt_map_engine *e);
 
 /* ---- what is missing (map_missed.c) ---- */
 

@@ -134,8 +134,8 @@ bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t l
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of)
 {
     s2s_grow(&e->missed, e->n_missed, &e->cap_missed, sizeof *e->missed);
-    e->missed[e->n_missed++] =
-        (struct ckpt_map_missed){s2s_xstrdup(name), of ? s2s_xstrdup(of) : NULL};
+    e->missed[e->n_missed++] = (struct ckpt_map_missed){
+        s2s_xstrdup(name), of ? ckpt_map_mtp_name(e, s2s_xstrdup(of)) : NULL};
 }
 
 /* experts are numbered from 0 without gaps, and each has all tensors of a rule's list */

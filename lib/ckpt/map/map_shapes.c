@@ -264,7 +264,7 @@ static void put_origin(struct s2s_buf *out, const struct voting *v, const struct
         return;
     match.item = ckpt_map_items(k->rule->megatron) > match.item ? match.item : 0;
     match.item = match.item < 0 ? 0 : match.item;
-    char *name = ckpt_map_fill(k->rule->megatron, &match);
+    char *name = ckpt_map_mtp_name(v->e, ckpt_map_fill(k->rule->megatron, &match));
     s2s_buf_printf(out, " (of %s)", name);
     free(name);
 }

@@ -401,6 +401,7 @@ static int check_whole(struct ckpt_map_engine *e)
                 note_absent(e, rule, layer);
     }
     ckpt_map_miss_experts(e);
+    ckpt_map_miss_mtp(e);
     ckpt_map_miss_layers(e);
     return ckpt_map_missed(e);
 }

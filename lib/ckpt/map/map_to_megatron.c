@@ -339,7 +339,7 @@ static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     shape[0] = n_layers;
     for (int d = 0; d < part->n_dims; d++)
         shape[d + lead] = part->shape[d];
-    char *name = ckpt_map_fill(rule->megatron, at);
+    char *name = ckpt_map_mtp_name(e, ckpt_map_fill(rule->megatron, at));
     struct s2s_ckpt_target *target =
         e->plan->n_targets ? &e->plan->targets[e->plan->n_targets - 1] : NULL;
     bool more = target && lead && strcmp(target->name, name) == 0;
@@ -551,6 +551,7 @@ int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_reque
         for (size_t i = 0; i < e.map.n_rules; i++)
             note_rule(&e, i);
         ckpt_map_miss_experts(&e);
+        ckpt_map_miss_mtp(&e);
         ckpt_map_miss_layers(&e);
         rc = ckpt_map_missed(&e);
     }

@@ -225,6 +225,12 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 /* A folder of them, single or with index; `folder` is "" or "llm/". */
 int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
                  struct s2s_error *err);
+/* Calls visit with each name of a folder's index and the file in which it is said to be (a plain
+ * name), in the index's order; both lent. 0: there is no such index, 1: it was read. FORMAT, IO, or
+ * what visit returns below 0. A name that is there twice may be told twice. (index.c) */
+typedef int ckpt_index_visit(void *ctx, const char *name, const char *file, struct s2s_error *err);
+int ckpt_index_each(struct s2s_ckpt *ckpt, const char *index, ckpt_index_visit *visit, void *ctx,
+                    struct s2s_error *err);
 /* Files named "model-00002-of-00003.safetensors" must be all there. NOTFOUND names the first that
  * is not. */
 int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err);

@@ -39,7 +39,6 @@ struct s2s_safetensors {
     size_t n_tensors;
     struct s2s_st_meta *meta;
     size_t n_meta;
-    size_t *begins; /* only of _read_header: where tensors[i] begins in the file's data */
     void *internal;
 };
 
@@ -51,12 +50,17 @@ int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2
 /* The same of an open file, which stays the caller's; errors do not name it. */
 int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err);
 /*
- * The header alone, copied, so that nothing depends on what becomes of the file: data of each
- * tensor is NULL, and it lies at *data_pos + begins[i] of the file. fd stays the caller's; errors
- * do not name it.
+ * The header alone, a part at a time: memory does not grow with it, and nothing depends on what
+ * becomes of the file. st gets the metadata; visit (NULL: nobody) each tensor in the header's
+ * order, lent for the call: its data is NULL and lies at *data_pos + begin of the file. That is
+ * known from the first call on; whether a name comes twice, or the tensors after it are sound, is
+ * not. fd stays the caller's; errors do not name it. FORMAT, TRUNCATED, OPEN, IO, or what visit
+ * returns below 0; nothing to release then.
  */
+typedef int s2s_st_visit(void *ctx, const struct s2s_st_tensor *tensor, size_t begin,
+                         struct s2s_error *err);
 int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *data_pos,
-                                struct s2s_error *err);
+                                s2s_st_visit *visit, void *ctx, struct s2s_error *err);
 void s2s_safetensors_release(struct s2s_safetensors *st); /* also unmaps */
 
 /* By name, or NULL. */

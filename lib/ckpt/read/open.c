@@ -151,7 +151,7 @@ static bool is_dcp_hf(struct s2s_ckpt *ckpt)
     char *name = find_name(ckpt, "", ".safetensors");
     int fd = name ? openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     bool found = false;
-    if (fd >= 0 && s2s_safetensors_read_header(&st, fd, &data_pos, NULL) == 0) {
+    if (fd >= 0 && s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, NULL) == 0) {
         found = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
         s2s_safetensors_release(&st);
     }

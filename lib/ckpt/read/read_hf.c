@@ -7,8 +7,6 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_INDEX = 256 << 20 };
-
 /* names of a folder that end in suffix, sorted. Gives: free each and the list. */
 static int list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
                        size_t *n, struct s2s_error *err)
@@ -40,19 +38,20 @@ static void free_list(char **names, size_t n)
     free(names);
 }
 
-/* boxes by their offsets, from the DCP_SHARDING_INFO of a header; NULL: whole tensors */
-struct sharding {
-    const json_t *info;
+/* Whose tensors these are. */
+struct st_reader {
+    struct s2s_ckpt *ckpt;
+    int file;
+    int64_t data_pos;
+    const char *prefix;  /* before every name */
+    const json_t *boxes; /* by their offsets, from the DCP_SHARDING_INFO; NULL: whole tensors */
 };
 
-static int read_offsets(const struct sharding *sharding, const struct s2s_st_tensor *st,
-                        int64_t *offset, struct s2s_error *err)
+static int read_offsets(const json_t *boxes, const struct s2s_st_tensor *st, int64_t *offset,
+                        struct s2s_error *err)
 {
     memset(offset, 0, S2S_MAX_DIMS * sizeof *offset);
-    if (!sharding->info)
-        return 0;
-    const json_t *list =
-        json_object_get(json_object_get(sharding->info, st->name), "saved_offsets");
+    const json_t *list = json_object_get(json_object_get(boxes, st->name), "saved_offsets");
     if (!list)
         return 0;
     if (!json_is_array(list) || json_array_size(list) != (size_t)st->n_dims)
@@ -66,18 +65,20 @@ static int read_offsets(const struct sharding *sharding, const struct s2s_st_ten
     return 0;
 }
 
-static int add_st_tensor(struct s2s_ckpt *ckpt, const struct s2s_st_tensor *st, int file,
-                         int64_t pos, const char *prefix, const struct sharding *sharding,
+static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin,
                          struct s2s_error *err)
 {
+    const struct st_reader *r = ctx;
+    struct s2s_ckpt *ckpt = r->ckpt;
     struct s2s_ckpt_tensor *tensor;
     static const int64_t zeros[S2S_MAX_DIMS];
-    int64_t offset[S2S_MAX_DIMS];
-    char *name = s2s_xasprintf("%s%s", prefix, st->name);
-    int rc = ckpt_add_tensor(ckpt, &tensor, name, strlen(name), err);
+    int64_t offset[S2S_MAX_DIMS], pos = r->data_pos + (int64_t)begin;
+    char *name = *r->prefix ? s2s_xasprintf("%s%s", r->prefix, st->name) : NULL;
+    const char *full = name ? name : st->name;
+    int rc = ckpt_add_tensor(ckpt, &tensor, full, strlen(full), err);
     free(name);
     if (rc == 0)
-        rc = read_offsets(sharding, st, offset, err);
+        rc = read_offsets(r->boxes, st, offset, err);
     if (rc < 0)
         return rc;
     tensor->dtype = st->dtype;
@@ -85,40 +86,50 @@ static int add_st_tensor(struct s2s_ckpt *ckpt, const struct s2s_st_tensor *st, 
     tensor->shape = ckpt_arena_ints(ckpt, st->shape, st->n_dims);
     tensor->n_chunks = 1;
     tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
-    *tensor->chunks = (struct ckpt_chunk){
-        .offset = sharding->info ? ckpt_arena_ints(ckpt, offset, st->n_dims) : zeros,
-        .size = tensor->shape,
-        .file = file,
-        .located = true,
-        .data = pos,
-        .store_pos = pos,
-        .store_len = (int64_t)st->len_bytes};
+    *tensor->chunks =
+        (struct ckpt_chunk){.offset = r->boxes ? ckpt_arena_ints(ckpt, offset, st->n_dims) : zeros,
+                            .size = tensor->shape,
+                            .file = r->file,
+                            .located = true,
+                            .data = pos,
+                            .store_pos = pos,
+                            .store_len = (int64_t)st->len_bytes};
     return 0;
+}
+
+/* The boxes of a header, which may stand behind all tensors. Gives a reference; NULL: none. */
+static int read_boxes(json_t **boxes, int fd, struct s2s_error *err)
+{
+    struct s2s_safetensors st;
+    int64_t data_pos;
+    int rc = s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
+    if (rc < 0)
+        return rc;
+    const char *info = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO");
+    *boxes = info ? json_loads(info, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (info && !json_is_object(*boxes))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "DCP_SHARDING_INFO is not JSON");
+    s2s_safetensors_release(&st);
+    return rc;
 }
 
 static int read_file(struct s2s_ckpt *ckpt, const char *name, const char *prefix, bool sharded,
                      struct s2s_error *err)
 {
     struct s2s_safetensors st;
-    int64_t data_pos;
+    json_t *boxes = NULL;
     int file = ckpt_add_file(ckpt, name, err);
     int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
-    int rc = s2s_safetensors_read_header(&st, fd, &data_pos, err);
-    if (rc < 0)
-        return s2s_error_add(err, ckpt_hint_bytes(ckpt, name, rc, err), "%s", name);
-    const char *info = sharded ? s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") : NULL;
-    json_t *boxes = info ? json_loads(info, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    if (info && !json_is_object(boxes))
-        rc = s2s_error_set(err, S2S_E_FORMAT, "DCP_SHARDING_INFO is not JSON");
-    struct sharding sharding = {boxes};
-    for (size_t i = 0; rc == 0 && i < st.n_tensors; i++)
-        rc = add_st_tensor(ckpt, &st.tensors[i], file, data_pos + (int64_t)st.begins[i], prefix,
-                           &sharding, err);
+    int rc = sharded ? read_boxes(&boxes, fd, err) : 0;
+    struct st_reader r = {.ckpt = ckpt, .file = file, .prefix = prefix, .boxes = boxes};
+    if (rc == 0)
+        rc = s2s_safetensors_read_header(&st, fd, &r.data_pos, add_st_tensor, &r, err);
+    if (rc == 0)
+        s2s_safetensors_release(&st);
     json_decref(boxes);
-    s2s_safetensors_release(&st);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
+    return rc < 0 ? s2s_error_add(err, ckpt_hint_bytes(ckpt, name, rc, err), "%s", name) : 0;
 }
 
 int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
@@ -129,90 +140,42 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 
 /* ---- index ---- */
 
-/* The file of each name. There may be a hundred thousand of them, which take much more as JSON. */
-struct index {
-    struct s2s_blocks arena;
-    struct index_entry {
-        const char *name, *file;
-    } * entries;
-    size_t n; /* 0: there is no index */
+/* the distinct files of an index, in its order */
+struct index_files {
+    const char *folder; /* before each */
+    char **names, *last;
+    size_t n, cap;
+    json_t *seen;
 };
 
-static void release_index(struct index *index)
+static int note_file(void *ctx, const char *name, const char *file, struct s2s_error *err)
 {
-    s2s_blocks_release(&index->arena);
-    free(index->entries);
-}
-
-static void fill_index(struct index *index, const json_t *weights)
-{
-    const char *key, *last = "";
-    json_t *file;
-    index->entries = s2s_xcalloc(json_object_size(weights), sizeof *index->entries);
-    json_object_foreach((json_t *)weights, key, file)
-    {
-        const char *name = json_string_value(file);
-        if (strcmp(name, last) != 0) /* many tensors lie in one file */
-            last = s2s_blocks_text(&index->arena, name, strlen(name));
-        index->entries[index->n++] =
-            (struct index_entry){s2s_blocks_text(&index->arena, key, strlen(key)), last};
-    }
-}
-
-/* Gives: release_index, also on failure. */
-static int load_index(struct s2s_ckpt *ckpt, const char *name, struct index *index,
-                      struct s2s_error *err)
-{
-    char *bytes;
-    size_t len;
-    *index = (struct index){.n = 0};
-    if (faccessat(ckpt->dir_fd, name, F_OK, 0) < 0)
+    struct index_files *files = ctx;
+    (void)name;
+    (void)err;
+    if (files->last && strcmp(files->last, file) == 0) /* many tensors lie in one file */
         return 0;
-    int rc = ckpt_slurp(ckpt->dir_fd, name, MAX_INDEX, &bytes, &len, err);
-    if (rc < 0)
-        return rc;
-    json_error_t at;
-    json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES, &at);
-    free(bytes);
-    if (!root)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", name, at.line, at.text);
-    json_t *weights = json_object_get(root, "weight_map");
-    const char *key;
-    json_t *file;
-    if (!json_is_object(weights))
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no object weight_map", name);
-    json_object_foreach(weights, key,
-                        file) if (rc == 0 && (!json_is_string(file) ||
-                                              !ckpt_name_is_plain(json_string_value(file),
-                                                                  json_string_length(file)))) rc =
-        s2s_error_set(err, S2S_E_FORMAT,
-                      "%s: %s is said to be in what is no plain file name: refused", name, key);
-    if (rc == 0 && json_object_size(weights) == 0)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: weight_map is empty", name);
-    if (rc == 0)
-        fill_index(index, weights);
-    json_decref(root);
-    return rc;
+    free(files->last);
+    files->last = s2s_xstrdup(file);
+    if (json_object_get(files->seen, file))
+        return 0;
+    json_object_set_new(files->seen, file, json_null());
+    s2s_grow(&files->names, files->n, &files->cap, sizeof *files->names);
+    files->names[files->n++] = s2s_xasprintf("%s%s", files->folder, file);
+    return 0;
 }
 
-/* the distinct files of an index, in its order. Gives: free each and the list. */
-static void index_files(const struct index *index, const char *folder, char ***files, size_t *n)
+/* 0: there is no index; 1. Gives, also on failure: free each name and the list. */
+static int list_index(struct s2s_ckpt *ckpt, const char *index, const char *folder, char ***names,
+                      size_t *n, struct s2s_error *err)
 {
-    json_t *seen = json_object();
-    const char *key;
-    json_t *file;
-    size_t cap = 0;
-    *files = NULL;
-    *n = 0;
-    for (size_t i = 0; i < index->n; i++)
-        if (i == 0 || index->entries[i].file != index->entries[i - 1].file)
-            json_object_set_new(seen, index->entries[i].file, json_null());
-    json_object_foreach(seen, key, file)
-    {
-        s2s_grow(files, *n, &cap, sizeof **files);
-        (*files)[(*n)++] = s2s_xasprintf("%s%s", folder, key);
-    }
-    json_decref(seen);
+    struct index_files files = {.folder = folder, .seen = json_object()};
+    int rc = ckpt_index_each(ckpt, index, note_file, &files, err);
+    json_decref(files.seen);
+    free(files.last);
+    *names = files.names;
+    *n = files.n;
+    return rc;
 }
 
 static int by_text(const void *a, const void *b)
@@ -252,48 +215,59 @@ static bool twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t, 
            (t + 1 < end && strcmp(t[1].name, t->name) == 0);
 }
 
-static int by_entry_name(const void *a, const void *b)
-{
-    return strcmp(((const struct index_entry *)a)->name, ((const struct index_entry *)b)->name);
-}
+/* an index beside what its files hold */
+struct index_check {
+    struct s2s_ckpt *ckpt;
+    size_t first; /* of the tensors */
+    const char *folder, *prefix;
+    bool *named; /* of each tensor: by the index */
+};
 
-static bool index_has(const struct index *index, const char *name)
+static int check_entry(void *ctx, const char *key, const char *file, struct s2s_error *err)
 {
-    struct index_entry key = {.name = name};
-    return bsearch(&key, index->entries, index->n, sizeof key, by_entry_name) != NULL;
+    const struct index_check *c = ctx;
+    struct s2s_ckpt *ckpt = c->ckpt;
+    const size_t n = ckpt->n_tensors - c->first;
+    char *name = *c->prefix ? s2s_xasprintf("%s%s", c->prefix, key) : NULL;
+    const struct s2s_ckpt_tensor want = {.name = name ? name : key};
+    const struct s2s_ckpt_tensor *found =
+        n ? bsearch(&want, ckpt->tensors + c->first, n, sizeof want, by_tensor_name) : NULL;
+    free(name);
+    if (found && twice(ckpt, found, c->first))
+        return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files", key);
+    if (!found || strcmp(ckpt->files[found->chunks->file].name + strlen(c->folder), file) != 0)
+        return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s%s: it is not",
+                             key, c->folder, file);
+    bool *named = &c->named[found - (ckpt->tensors + c->first)];
+    if (*named)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s is twice in the index", key);
+    *named = true;
+    return 0;
 }
 
 /* every name of the index must be in its file; what is in a file and not in the index is dropped,
  * as the libraries do, with a warning */
-static int check_index(struct s2s_ckpt *ckpt, struct index *index, size_t first, const char *folder,
+static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, const char *folder,
                        const char *prefix, struct s2s_error *err)
 {
+    struct index_check c = {.ckpt = ckpt, .first = first, .folder = folder, .prefix = prefix};
     size_t n = ckpt->n_tensors - first, kept = first;
     if (n)
         qsort(ckpt->tensors + first, n, sizeof *ckpt->tensors, by_tensor_name);
-    qsort(index->entries, index->n, sizeof *index->entries, by_entry_name);
-    for (size_t i = 0; i < index->n; i++) {
-        const char *key = index->entries[i].name, *file = index->entries[i].file;
-        char *name = s2s_xasprintf("%s%s", prefix, key);
-        struct s2s_ckpt_tensor want = {.name = name};
-        const struct s2s_ckpt_tensor *found =
-            n ? bsearch(&want, ckpt->tensors + first, n, sizeof want, by_tensor_name) : NULL;
-        free(name);
-        if (found && twice(ckpt, found, first))
-            return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files",
-                                 key);
-        if (!found || strcmp(ckpt->files[found->chunks->file].name + strlen(folder), file) != 0)
-            return s2s_error_set(err, S2S_E_NOTFOUND,
-                                 "the index says that %s is in %s%s: it is not", key, folder, file);
-    }
-    for (size_t i = first; i < ckpt->n_tensors; i++) {
-        if (index_has(index, ckpt->tensors[i].name + strlen(prefix)))
-            ckpt->tensors[kept++] = ckpt->tensors[i];
+    c.named = s2s_xcalloc(n + 1, sizeof *c.named);
+    int rc = ckpt_index_each(ckpt, index, check_entry, &c, err);
+    for (size_t i = 0; i < n && rc > 0; i++) {
+        if (c.named[i])
+            ckpt->tensors[kept++] = ckpt->tensors[first + i];
         else
-            s2s_warn("ckpt", "%s: not in the index, left out", ckpt->tensors[i].name);
+            s2s_warn("ckpt", "%s: not in the index, left out", ckpt->tensors[first + i].name);
     }
-    ckpt->n_tensors = kept;
-    return 0;
+    free(c.named);
+    if (rc > 0)
+        ckpt->n_tensors = kept;
+    else if (rc == 0)
+        rc = s2s_error_set(err, S2S_E_IO, "%s: gone while it was read", index);
+    return rc < 0 ? rc : 0;
 }
 
 int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
@@ -302,27 +276,25 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     char *index = s2s_xasprintf("%smodel.safetensors.index.json", folder);
     char *single = s2s_xasprintf("%smodel.safetensors", folder), **files = NULL;
     size_t n = 0, first = ckpt->n_tensors;
-    struct index map;
-    int rc = load_index(ckpt, index, &map, err);
-    if (rc == 0 && map.n)
-        index_files(&map, folder, &files, &n);
-    else if (rc == 0 && faccessat(ckpt->dir_fd, single, F_OK, 0) == 0) {
+    int rc = list_index(ckpt, index, folder, &files, &n, err);
+    const bool indexed = rc > 0;
+    rc = rc < 0 ? rc : 0;
+    if (rc == 0 && !indexed && faccessat(ckpt->dir_fd, single, F_OK, 0) == 0) {
         rc = read_file(ckpt, single, prefix, false, err);
         if (rc == 0)
             rc = warn_of_others(ckpt, folder, ".safetensors", &single, 1,
                                 "beside model.safetensors", err);
-    } else if (rc == 0)
+    } else if (rc == 0 && !indexed)
         rc = list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
-    if (rc == 0 && !map.n)
+    if (rc == 0 && !indexed)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = read_file(ckpt, files[i], prefix, false, err);
-    if (rc == 0 && map.n)
+    if (rc == 0 && indexed)
         rc = warn_of_others(ckpt, folder, ".safetensors", files, n, "not in the index", err);
-    if (rc == 0 && map.n)
-        rc = check_index(ckpt, &map, first, folder, prefix, err);
+    if (rc == 0 && indexed)
+        rc = check_index(ckpt, index, first, folder, prefix, err);
     free_list(files, n);
-    release_index(&map);
     free(index);
     free(single);
     return rc;
@@ -345,25 +317,24 @@ static int list_bin(struct s2s_ckpt *ckpt, char ***files, size_t *n, struct s2s_
 
 int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
+    static const char index[] = "pytorch_model.bin.index.json";
     char **files = NULL;
     size_t n = 0;
-    struct index map;
-    int rc = load_index(ckpt, "pytorch_model.bin.index.json", &map, err);
-    if (rc == 0 && map.n)
-        index_files(&map, "", &files, &n);
-    else if (rc == 0)
+    int rc = list_index(ckpt, index, "", &files, &n, err);
+    const bool indexed = rc > 0;
+    if (rc == 0)
         rc = list_bin(ckpt, &files, &n, err);
-    if (rc == 0 && !map.n)
+    if (rc == 0)
         rc = ckpt_check_parts(files, n, err);
+    rc = rc < 0 ? rc : 0;
     for (size_t i = 0; rc == 0 && i < n; i++) {
         struct ckpt_torch_source source = {.file = files[i], .prefix = "", .len_bytes = -1};
         if ((rc = ckpt_read_torch(ckpt, &source, err)) < 0)
             ckpt_hint_bytes(ckpt, files[i], rc, err);
     }
-    if (rc == 0 && map.n)
-        rc = check_index(ckpt, &map, 0, "", "", err);
+    if (rc == 0 && indexed)
+        rc = check_index(ckpt, index, 0, "", "", err);
     free_list(files, n);
-    release_index(&map);
     return rc;
 }
 
@@ -411,32 +382,42 @@ static bool has_share(char **files, size_t n, const char *name)
     return false;
 }
 
+struct box_check {
+    const struct s2s_ckpt *ckpt;
+    char **files, *last; /* the one that was looked for last is there */
+    size_t n;
+};
+
+static int check_box_entry(void *ctx, const char *key, const char *file, struct s2s_error *err)
+{
+    struct box_check *c = ctx;
+    if (!c->last || strcmp(c->last, file) != 0) {
+        if (!has_share(c->files, c->n, file))
+            return s2s_error_set(err, S2S_E_NOTFOUND,
+                                 "%s is missing: the index says that %s is in it", file, key);
+        free(c->last);
+        c->last = s2s_xstrdup(file);
+    }
+    if (!s2s_ckpt_find(c->ckpt, key))
+        return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s: it is not", key,
+                             file);
+    return 0;
+}
+
 /* What an index names must be there: without it a box at a tensor's end would not be missed. The
  * tensors are in the order of their names. */
-static int check_box_index(struct s2s_ckpt *ckpt, const struct index *index, char **files, size_t n,
-                           struct s2s_error *err)
+static int check_box_index(struct s2s_ckpt *ckpt, char **files, size_t n, struct s2s_error *err)
 {
-    const char *last = NULL;
-    for (size_t i = 0; i < index->n; i++) {
-        const char *key = index->entries[i].name, *name = index->entries[i].file;
-        struct s2s_ckpt_tensor want = {.name = key};
-        if (name != last && !has_share(files, n, name))
-            return s2s_error_set(err, S2S_E_NOTFOUND,
-                                 "%s is missing: the index says that %s is in it", name, key);
-        last = name;
-        if (!ckpt->n_tensors ||
-            !bsearch(&want, ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, by_tensor_name))
-            return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s: it is not",
-                                 key, name);
-    }
-    return 0;
+    struct box_check c = {.ckpt = ckpt, .files = files, .n = n};
+    int rc = ckpt_index_each(ckpt, "model.safetensors.index.json", check_box_entry, &c, err);
+    free(c.last);
+    return rc < 0 ? rc : 0;
 }
 
 int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char **files;
     size_t n;
-    struct index index = {.n = 0};
     int rc = list_suffix(ckpt, "", ".safetensors", &files, &n, err);
     if (rc == 0)
         rc = ckpt_check_parts(files, n, err);
@@ -445,10 +426,7 @@ int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (rc == 0 && ckpt->n_tensors)
         join_boxes(ckpt);
     if (rc == 0)
-        rc = load_index(ckpt, "model.safetensors.index.json", &index, err);
-    if (rc == 0)
-        rc = check_box_index(ckpt, &index, files, n, err);
-    release_index(&index);
+        rc = check_box_index(ckpt, files, n, err);
     free_list(files, n);
     return rc;
 }

@@ -102,23 +102,48 @@ static void what_is_written_is_read(void **state)
     s2s_safetensors_release(&st);
 }
 
-/* what was read of a header stays whatever becomes of the file; what is too short is an error */
-static void a_header_that_was_read_needs_the_file_no_more(void **state)
+/* tensors of a header as they come */
+struct seen {
+    struct seen_tensor {
+        char name[400];
+        int64_t shape;
+        size_t begin, len;
+    } * tensors;
+    size_t n;
+};
+
+static int see(void *ctx, const struct s2s_st_tensor *tensor, size_t begin, struct s2s_error *err)
+{
+    struct seen *seen = ctx;
+    struct seen_tensor *t = &seen->tensors[seen->n++];
+    (void)err;
+    assert_null(tensor->data);
+    snprintf(t->name, sizeof t->name, "%s", tensor->name);
+    t->shape = tensor->n_dims ? tensor->shape[0] : -1;
+    t->begin = begin;
+    t->len = tensor->len_bytes;
+    return 0;
+}
+
+/* every shorter file is cut somewhere, and that is said */
+static void a_header_is_read_without_its_data(void **state)
 {
     struct s2s_safetensors st;
     struct s2s_error err = S2S_ERROR_INIT;
+    struct seen_tensor tensors[2];
+    struct seen seen = {tensors, 0};
     int64_t data_pos;
     save(false);
     int fd = open(path, O_RDWR);
-    assert_int_equal(s2s_safetensors_read_header(&st, fd, &data_pos, NULL), 0);
-    assert_int_equal(ftruncate(fd, 0), 0);
-    const struct s2s_st_tensor *x = s2s_safetensors_find(&st, "x");
-    assert_non_null(x);
-    assert_null(x->data);
-    assert_int_equal(x->len_bytes, 12);
+    assert_int_equal(s2s_safetensors_read_header(&st, fd, &data_pos, see, &seen, NULL), 0);
+    assert_int_equal(seen.n, 2);
+    assert_string_equal(tensors[1].name, "x");
+    assert_int_equal(tensors[1].shape, 1);
+    assert_int_equal(tensors[1].len, 12);
+    assert_int_equal(tensors[0].begin, 0); /* "b", of 8 bytes */
+    assert_int_equal(tensors[1].begin, 8);
+    assert_int_equal(st.n_tensors, 0);
     assert_string_equal(s2s_safetensors_meta(&st, "z"), "line\n\"quoted\" \\ \x01 \xc3\xa9");
-    assert_int_equal(st.begins[0], 0); /* "b", of 8 bytes */
-    assert_int_equal(st.begins[1], 8);
     s2s_safetensors_release(&st);
     const int64_t whole = data_pos + 20;
     for (int64_t len = 0; len < whole; len++) {
@@ -126,9 +151,84 @@ static void a_header_that_was_read_needs_the_file_no_more(void **state)
         assert_int_equal(truncate(path, len), 0);
         close(fd);
         fd = open(path, O_RDWR);
-        assert_true(s2s_safetensors_read_header(&st, fd, &data_pos, &err) < 0);
+        assert_true(s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, &err) < 0);
         assert_int_equal(err.code, S2S_E_TRUNCATED);
     }
+    close(fd);
+}
+
+enum { MANY = 400 };
+
+/* MANY tensors of a byte each; the data of their even ones comes last. Texts that look like the
+ * ends of members stand everywhere, and the metadata in the middle. bad: -1, or which begins a byte
+ * late.
+ */
+static void save_many(int bad)
+{
+    struct s2s_buf json = S2S_BUF_INIT;
+    s2s_buf_puts(&json, "{");
+    for (int i = 0; i < MANY; i++) {
+        const int at = (i % 2 ? i / 2 : MANY / 2 + i / 2) + (i == bad);
+        s2s_buf_printf(&json,
+                       "%s\"%d},\\\"{\\\\%*s\": {\"shape\": [1], \"data_offsets\": [%d, %d], "
+                       "\"dtype\": \"U8\"}",
+                       i ? " ,\n" : "", i, i % 300, "]", at, at + 1);
+        if (i == MANY / 2)
+            s2s_buf_printf(&json, ",\"__metadata__\":{\"long\":\"%*s\",\"},\":\"\\u00e9\"}", 30000,
+                           "{\\n");
+    }
+    s2s_buf_puts(&json, "}");
+    const uint64_t len = json.len;
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fwrite(&len, sizeof len, 1, file);
+    fwrite(json.data, 1, json.len, file);
+    for (int i = 0; i < MANY; i++)
+        fputc(i, file);
+    assert_int_equal(fclose(file), 0);
+    s2s_buf_release(&json);
+}
+
+static void a_header_in_parts_is_that_at_once(void **state)
+{
+    struct s2s_safetensors st, head;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct seen seen = {s2s_xcalloc(MANY, sizeof *seen.tensors), 0};
+    int64_t data_pos;
+    save_many(-1);
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(s2s_safetensors_open(&st, path, NULL), 0);
+    assert_int_equal(s2s_safetensors_read_header(&head, fd, &data_pos, see, &seen, NULL), 0);
+    assert_int_equal(st.n_tensors, MANY);
+    assert_int_equal(seen.n, MANY);
+    const char *data = (const char *)s2s_safetensors_find(&st, seen.tensors[1].name)->data;
+    for (size_t i = 0; i < MANY; i++) {
+        const struct s2s_st_tensor *t = s2s_safetensors_find(&st, seen.tensors[i].name);
+        assert_non_null(t);
+        assert_int_equal((const char *)t->data - data, seen.tensors[i].begin);
+        assert_int_equal(*(const unsigned char *)t->data, seen.tensors[i].begin % 256);
+    }
+    assert_int_equal(head.n_meta, 2);
+    for (size_t i = 0; i < 2; i++) {
+        assert_string_equal(head.meta[i].key, st.meta[i].key);
+        assert_string_equal(head.meta[i].value, st.meta[i].value);
+    }
+    s2s_safetensors_release(&st);
+    s2s_safetensors_release(&head);
+    close(fd);
+    /* whoever reads it names the same tensor */
+    save_many(8);
+    fd = open(path, O_RDONLY);
+    assert_int_equal(s2s_safetensors_open(&st, path, &err), S2S_E_FORMAT);
+    const char *said = strstr(err.text, "tensor '8}");
+    assert_non_null(said);
+    char *copy = s2s_xstrdup(said);
+    s2s_error_clear(&err);
+    assert_int_equal(s2s_safetensors_read_header(&head, fd, &data_pos, NULL, NULL, &err),
+                     S2S_E_FORMAT);
+    assert_string_equal(err.text, copy);
+    free(copy);
+    free(seen.tensors);
     close(fd);
 }
 
@@ -235,7 +335,8 @@ int main(void)
         cmocka_unit_test(equal_content_is_equal_bytes),
         cmocka_unit_test(the_bytes_are_those_of_the_format_document),
         cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(a_header_that_was_read_needs_the_file_no_more),
+        cmocka_unit_test(a_header_is_read_without_its_data),
+        cmocka_unit_test(a_header_in_parts_is_that_at_once),
         cmocka_unit_test(a_writer_refuses_what_a_reader_would),
         cmocka_unit_test(digests_are_xxh3),
         cmocka_unit_test(a_member_of_8_gib_has_a_pax_header),

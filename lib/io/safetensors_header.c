@@ -1,0 +1,204 @@
+/* The header of a safetensors file, read a part at a time: it may be as large as all else. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/base/base.h"
+#include "lib/base/utf8.h"
+#include "lib/io/pread.h"
+#include "lib/io/safetensors_internal.h"
+
+enum { FIRST_WINDOW = 4 << 10 };
+
+/* What of the header is in memory, from a member on. */
+struct window {
+    int fd;
+    size_t header_len;
+    char *bytes, *texts; /* cap bytes each, and one more */
+    size_t pos, len, cap;
+    size_t seen, depth, cut; /* looked at so far; the last comma between members there, 0: none */
+    bool in_text, escaped;
+};
+
+/* The lists and objects are counted, not understood: where they are damaged, the scan finds it. */
+static void look_for_commas(struct window *w)
+{
+    for (; w->seen < w->len; w->seen++) {
+        const char c = w->bytes[w->seen];
+        if (w->in_text) {
+            w->in_text = w->escaped || c != '"';
+            w->escaped = !w->escaped && c == '\\';
+        } else if (c == '"') {
+            w->in_text = true;
+        } else if (c == '{' || c == '[') {
+            w->depth++;
+        } else if (c == '}' || c == ']') {
+            w->depth--;
+        } else if (c == ',' && w->depth == 1) {
+            w->cut = w->seen;
+        }
+    }
+}
+
+/* Reads on until a whole member is there or the header ends. */
+static int fill(struct window *w, struct s2s_error *err)
+{
+    while (!w->cut && w->pos + w->len < w->header_len) {
+        if (w->len == w->cap || !w->bytes) {
+            const size_t cap = w->cap ? 2 * w->cap : FIRST_WINDOW;
+            w->cap = cap < w->header_len ? cap : w->header_len;
+            w->bytes = s2s_xrealloc(w->bytes, w->cap + 1, 1);
+            w->texts = s2s_xrealloc(w->texts, w->cap + 1, 1);
+        }
+        const size_t left = w->header_len - w->pos - w->len, room = w->cap - w->len,
+                     now = left < room ? left : room;
+        int rc = s2s_pread(w->fd, w->bytes + w->len, now, 8 + (int64_t)(w->pos + w->len), err);
+        if (rc < 0)
+            return rc;
+        w->len += now;
+        look_for_commas(w);
+    }
+    return 0;
+}
+
+/* Drops what was scanned, and the comma. */
+static void drop(struct window *w)
+{
+    const size_t done = w->cut + 1;
+    memmove(w->bytes, w->bytes + done, w->len - done);
+    w->pos += done;
+    w->len -= done;
+    w->seen -= done;
+    w->cut = 0;
+}
+
+struct reader {
+    struct s2s_safetensors *st;
+    size_t cap_meta;
+    struct st_extents extents;
+    s2s_st_visit *visit;
+    void *ctx;
+};
+
+static int take_member(void *ctx, const struct st_member *member, struct s2s_error *err)
+{
+    struct reader *r = ctx;
+    struct s2s_safetensors *st = r->st;
+    if (member->tensor.name) {
+        st_extents_add(&r->extents, member->begin, member->tensor.len_bytes);
+        return r->visit ? r->visit(r->ctx, &member->tensor, member->begin, err) : 0;
+    }
+    struct st_internal *internal = st->internal;
+    const char *key = member->meta.key, *value = member->meta.value;
+    s2s_grow(&st->meta, st->n_meta, &r->cap_meta, sizeof *st->meta);
+    st->meta[st->n_meta++] =
+        (struct s2s_st_meta){s2s_blocks_text(&internal->texts, key, strlen(key)),
+                             s2s_blocks_text(&internal->texts, value, strlen(value))};
+    return 0;
+}
+
+static int scan_all(struct window *w, struct reader *r, struct s2s_error *err)
+{
+    struct st_scan s = {.member = take_member, .ctx = r, .err = err};
+    bool last = false;
+    int rc = 0;
+    while (rc == 0 && !last) {
+        if ((rc = fill(w, err)) < 0)
+            break;
+        last = w->pos + w->len == w->header_len;
+        const size_t len = last ? w->len : w->cut;
+        s.begin = s.p = w->bytes;
+        s.end = s.p + len;
+        s.out = w->texts;
+        s.pos = w->pos;
+        rc = s2s_utf8_valid(w->bytes, len) ? st_scan_part(&s, last) : st_not_utf8(err);
+        if (!last)
+            drop(w);
+    }
+    return rc;
+}
+
+static int read_members(struct reader *r, int fd, size_t header_len, struct s2s_error *err)
+{
+    struct window w = {.fd = fd, .header_len = header_len};
+    int rc = scan_all(&w, r, err);
+    free(w.bytes);
+    free(w.texts);
+    return rc;
+}
+
+/* ---- the name of a tensor that is not where it should be ---- */
+
+struct wanted {
+    size_t idx, n_seen;
+    const struct st_extents *extents;
+};
+
+static int find_name(void *ctx, const struct s2s_st_tensor *tensor, size_t begin,
+                     struct s2s_error *err)
+{
+    struct wanted *wanted = ctx;
+    (void)begin;
+    return wanted->n_seen++ == wanted->idx ? st_misplaced(wanted->extents, tensor->name, err) : 0;
+}
+
+/* Names are not kept, so that of the one is read again. */
+static int say_misplaced(const struct reader *r, int fd, size_t header_len, struct s2s_error *err)
+{
+    struct wanted wanted = {.idx = r->extents.bad.idx, .extents = &r->extents};
+    struct st_internal internal = {.map = NULL};
+    struct s2s_safetensors st = {.internal = &internal};
+    struct reader again = {.st = &st,
+                           .extents = {.is_bad = true}, /* nothing is to be added */
+                           .visit = find_name,
+                           .ctx = &wanted};
+    int rc = read_members(&again, fd, header_len, err);
+    s2s_blocks_release(&internal.texts);
+    free(st.meta);
+    return rc < 0 ? rc : s2s_error_set(err, S2S_E_FORMAT, "the file changes while it is read");
+}
+
+/* ---- the file ---- */
+
+static int read_length(size_t *header_len, uint64_t *len, int fd, struct s2s_error *err)
+{
+    struct stat info;
+    char head[9]; /* the length, and the first byte of the JSON */
+    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
+        return s2s_error_set(err, S2S_E_OPEN, "is not a regular file");
+    *len = (uint64_t)info.st_size;
+    if (*len < 8)
+        return st_too_short(*len, err);
+    int rc = s2s_pread(fd, head, *len < sizeof head ? 8 : sizeof head, 0, err);
+    if (rc == 0)
+        rc = st_header_length(header_len, head, *len, err);
+    if (rc == 0 && *header_len && head[8] != '{')
+        rc = s2s_error_set(err, S2S_E_FORMAT, "safetensors header: expected { at byte 8");
+    return rc;
+}
+
+int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *data_pos,
+                                s2s_st_visit *visit, void *ctx, struct s2s_error *err)
+{
+    size_t header_len = 0;
+    uint64_t len = 0;
+    *st = (struct s2s_safetensors){0};
+    int rc = read_length(&header_len, &len, fd, err);
+    if (rc < 0)
+        return rc;
+    *data_pos = 8 + (int64_t)header_len;
+    st->internal = s2s_xcalloc(1, sizeof(struct st_internal));
+    struct reader r = {
+        .st = st, .extents = {.data_len = len - (uint64_t)*data_pos}, .visit = visit, .ctx = ctx};
+    rc = read_members(&r, fd, header_len, err);
+    int end = st_extents_end(&r.extents, rc == 0 ? err : NULL);
+    if (rc == 0 && r.extents.is_bad)
+        rc = say_misplaced(&r, fd, header_len, err);
+    else if (rc == 0)
+        rc = end;
+    if (rc == 0)
+        rc = st_order_meta(st, err);
+    if (rc < 0)
+        s2s_safetensors_release(st);
+    return rc;
+}

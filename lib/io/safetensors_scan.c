@@ -1,0 +1,311 @@
+#include "lib/io/safetensors_internal.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/base.h"
+#include "lib/base/utf8.h"
+
+/*
+ * The header's JSON is a small fixed shape, so it is read in one pass without a tree: a stream has
+ * one for every record, and a general tree would cost more than the digest of the data.
+ */
+
+static int refuse(struct st_scan *s, const char *what)
+{
+    return s2s_error_set(s->err, S2S_E_FORMAT, "safetensors header: %s at byte %zu", what,
+                         (size_t)(s->p - s->begin) + (size_t)s->pos + 8);
+}
+
+static void skip_space(struct st_scan *s)
+{
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\r' || *s->p == '\t'))
+        s->p++;
+}
+
+/* Takes c, after white space, if it is there. */
+static bool take(struct st_scan *s, char c)
+{
+    skip_space(s);
+    if (s->p < s->end && *s->p == c) {
+        s->p++;
+        return true;
+    }
+    return false;
+}
+
+static int scan_hex4(struct st_scan *s, uint32_t *value)
+{
+    if (s->end - s->p < 4)
+        return refuse(s, "a cut escape");
+    if (s2s_parse_hex(value, s->p, 4) < 0)
+        return refuse(s, "a bad escape");
+    s->p += 4;
+    return 0;
+}
+
+static int scan_escape(struct st_scan *s)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    if (s->p == s->end)
+        return refuse(s, "a cut escape");
+    char c = *s->p++;
+    const char *at = c ? strchr(from, c) : NULL;
+    if (at) {
+        *s->out++ = to[at - from];
+        return 0;
+    }
+    uint32_t cp, low;
+    if (c != 'u')
+        return refuse(s, "a bad escape");
+    int rc = scan_hex4(s, &cp);
+    if (rc == 0 && cp >= 0xd800 && cp < 0xdc00) {
+        if (s->end - s->p < 6 || s->p[0] != '\\' || s->p[1] != 'u')
+            return refuse(s, "half of a surrogate pair");
+        s->p += 2;
+        rc = scan_hex4(s, &low);
+        if (rc == 0 && (low < 0xdc00 || low > 0xdfff))
+            return refuse(s, "half of a surrogate pair");
+        cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
+    }
+    if (rc < 0)
+        return rc;
+    if (cp == 0 || (cp >= 0xdc00 && cp < 0xe000))
+        return refuse(s, cp ? "half of a surrogate pair" : "a NUL in a text");
+    s->out += s2s_utf8_put(s->out, cp);
+    return 0;
+}
+
+static int scan_string(struct st_scan *s, const char **text)
+{
+    if (!take(s, '"'))
+        return refuse(s, "expected a string");
+    char *begin = s->out;
+    while (s->p < s->end && *s->p != '"') {
+        if (*s->p == '\\') {
+            s->p++;
+            int rc = scan_escape(s);
+            if (rc < 0)
+                return rc;
+        } else if ((unsigned char)*s->p < 0x20) {
+            return refuse(s, "a control character in a string");
+        } else {
+            *s->out++ = *s->p++;
+        }
+    }
+    if (s->p == s->end)
+        return refuse(s, "a string without end");
+    s->p++;
+    *s->out++ = 0;
+    *text = begin;
+    return 0;
+}
+
+static int scan_u64(struct st_scan *s, uint64_t *value)
+{
+    skip_space(s);
+    const char *begin = s->p;
+    *value = 0;
+    while (s->p < s->end && *s->p >= '0' && *s->p <= '9') {
+        if (__builtin_mul_overflow(*value, (uint64_t)10, value) ||
+            __builtin_add_overflow(*value, (uint64_t)(*s->p - '0'), value))
+            return refuse(s, "a number past 64 bits");
+        s->p++;
+    }
+    if (s->p == begin || (*begin == '0' && s->p - begin > 1))
+        return refuse(s, "expected a whole number");
+    return 0;
+}
+
+/* [a, b, ...] of at most max numbers */
+static int scan_numbers(struct st_scan *s, uint64_t *values, int max, int *n)
+{
+    *n = 0;
+    if (!take(s, '['))
+        return refuse(s, "expected [");
+    if (take(s, ']'))
+        return 0;
+    do {
+        if (*n == max)
+            return refuse(s, "a list that is too long");
+        int rc = scan_u64(s, &values[(*n)++]);
+        if (rc < 0)
+            return rc;
+    } while (take(s, ','));
+    return take(s, ']') ? 0 : refuse(s, "expected ]");
+}
+
+static int scan_meta(struct st_scan *s)
+{
+    if (s->has_meta)
+        return refuse(s, "__metadata__ twice");
+    s->has_meta = true;
+    if (!take(s, '{'))
+        return refuse(s, "expected {");
+    if (take(s, '}'))
+        return 0;
+    do {
+        struct s2s_st_meta m = {NULL, NULL};
+        int rc = scan_string(s, &m.key);
+        if (rc == 0 && !take(s, ':'))
+            rc = refuse(s, "expected :");
+        if (rc == 0)
+            rc = scan_string(s, &m.value);
+        if (rc < 0)
+            return rc;
+        const struct st_member member = {.meta = m};
+        if ((rc = s->member(s->ctx, &member, s->err)) < 0)
+            return rc;
+    } while (take(s, ','));
+    return take(s, '}') ? 0 : refuse(s, "expected }");
+}
+
+static int scan_tensor(struct st_scan *s, const char *name)
+{
+    struct s2s_st_tensor t = {.name = name};
+    uint64_t shape[S2S_MAX_DIMS], offsets[2] = {0, 0};
+    enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
+    int seen = 0, n_offsets = 0;
+    if (!take(s, '{'))
+        return refuse(s, "expected {");
+    do {
+        const char *key, *dtype;
+        int rc = scan_string(s, &key), field = 0;
+        if (rc < 0)
+            return rc;
+        if (!take(s, ':'))
+            return refuse(s, "expected :");
+        if (!strcmp(key, "dtype")) {
+            field = DTYPE;
+            rc = scan_string(s, &dtype);
+            if (rc == 0 && (t.dtype = s2s_dtype_parse(dtype)) == S2S_DTYPE_NONE)
+                rc = s2s_error_set(s->err, S2S_E_DTYPE, "tensor '%.200s' has unknown dtype '%.40s'",
+                                   name, dtype);
+        } else if (!strcmp(key, "shape")) {
+            field = SHAPE;
+            rc = scan_numbers(s, shape, S2S_MAX_DIMS, &t.n_dims);
+        } else if (!strcmp(key, "data_offsets")) {
+            field = OFFSETS;
+            rc = scan_numbers(s, offsets, 2, &n_offsets);
+        }
+        if (rc < 0)
+            return rc;
+        if (field == 0 || seen & field)
+            return refuse(s, "an unknown or repeated key of a tensor");
+        seen |= field;
+    } while (take(s, ','));
+    if (!take(s, '}') || seen != (DTYPE | SHAPE | OFFSETS) || n_offsets != 2)
+        return refuse(s, "a tensor without dtype, shape or two data_offsets");
+    uint64_t need = s2s_dtype_size(t.dtype);
+    for (int d = 0; d < t.n_dims; d++) {
+        if (shape[d] > INT64_MAX || __builtin_mul_overflow(need, shape[d], &need))
+            return s2s_error_set(s->err, S2S_E_SHAPE, "the shape of tensor '%.200s' overflows",
+                                 name);
+        t.shape[d] = (int64_t)shape[d];
+    }
+    if (offsets[1] < offsets[0] || offsets[1] - offsets[0] != need)
+        return s2s_error_set(s->err, S2S_E_SHAPE,
+                             "tensor '%.200s' has data_offsets [%llu,%llu], its shape needs %llu "
+                             "bytes",
+                             name, (unsigned long long)offsets[0], (unsigned long long)offsets[1],
+                             (unsigned long long)need);
+    t.len_bytes = need;
+    const struct st_member member = {.tensor = t, .begin = offsets[0]};
+    return s->member(s->ctx, &member, s->err);
+}
+
+static int scan_members(struct st_scan *s)
+{
+    do {
+        const char *name;
+        int rc = scan_string(s, &name);
+        if (rc == 0 && !take(s, ':'))
+            rc = refuse(s, "expected :");
+        if (rc == 0)
+            rc = strcmp(name, "__metadata__") ? scan_tensor(s, name) : scan_meta(s);
+        if (rc < 0)
+            return rc;
+    } while (take(s, ','));
+    return 0;
+}
+
+int st_scan_part(struct st_scan *s, bool last)
+{
+    bool empty = false;
+    if (s->pos == 0) {
+        if (s->p == s->end || *s->p != '{')
+            return refuse(s, "expected {");
+        s->p++;
+        empty = last && take(s, '}');
+    }
+    int rc = empty ? 0 : scan_members(s);
+    if (rc < 0)
+        return rc;
+    if (last && !empty && !take(s, '}'))
+        return refuse(s, "expected }");
+    skip_space(s);
+    return s->p == s->end ? 0 : refuse(s, last ? "something after the object" : "expected }");
+}
+
+/* ---- which bytes belong to which ---- */
+
+void st_extents_add(struct st_extents *x, uint64_t begin, uint64_t len)
+{
+    const struct st_extent extent = {begin, len, x->n_seen++};
+    if (x->is_bad)
+        return;
+    if (x->n || begin != x->at) {
+        s2s_grow(&x->list, x->n, &x->cap, sizeof *x->list);
+        x->list[x->n++] = extent;
+    } else if (len > x->data_len - x->at) {
+        x->bad = extent;
+        x->is_bad = true;
+    } else {
+        x->at += len;
+    }
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct st_extent *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    /* tensors without elements share their place with the one that follows */
+    return (x->len > y->len) - (x->len < y->len);
+}
+
+int st_extents_end(struct st_extents *x, struct s2s_error *err)
+{
+    if (x->n)
+        qsort(x->list, x->n, sizeof *x->list, by_begin);
+    for (size_t i = 0; i < x->n && !x->is_bad; i++) {
+        x->is_bad = x->list[i].begin != x->at || x->list[i].len > x->data_len - x->at;
+        if (x->is_bad)
+            x->bad = x->list[i];
+        else
+            x->at += x->list[i].len;
+    }
+    free(x->list);
+    x->list = NULL;
+    x->n = x->cap = 0;
+    if (x->is_bad)
+        return S2S_E_FORMAT;
+    return x->at == x->data_len
+               ? 0
+               : s2s_error_set(err, S2S_E_FORMAT,
+                               "the tensors end at byte %llu of the data, it has %llu",
+                               (unsigned long long)x->at, (unsigned long long)x->data_len);
+}
+
+int st_misplaced(const struct st_extents *x, const char *name, struct s2s_error *err)
+{
+    const unsigned long long begin = x->bad.begin, len = x->bad.len, at = x->at;
+    if (begin != at)
+        return s2s_error_set(err, S2S_E_FORMAT,
+                             "tensor '%.200s' begins at byte %llu of the data, %llu expected (%s)",
+                             name, begin, at, begin < at ? "overlap" : "hole");
+    return s2s_error_set(err, S2S_E_TRUNCATED,
+                         "tensor '%.200s' needs %llu bytes at %llu, the data has %llu", name, len,
+                         at, (unsigned long long)x->data_len);
+}

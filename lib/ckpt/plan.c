@@ -11,12 +11,22 @@ static const int64_t *keep_ints(struct s2s_ckpt_plan *plan, const int64_t *v, in
     return kept;
 }
 
+static const char *keep_text(struct s2s_ckpt_plan *plan, const char *text)
+{
+    return s2s_blocks_text(&plan->arena, text, strlen(text));
+}
+
+static struct s2s_ckpt_target *new_target(struct s2s_ckpt_plan *plan)
+{
+    s2s_grow(&plan->targets, plan->n_targets, &plan->cap_targets, sizeof *plan->targets);
+    return &plan->targets[plan->n_targets++];
+}
+
 struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char *name,
                                           enum s2s_dtype dtype, int n_dims, const int64_t *shape)
 {
-    s2s_grow(&plan->targets, plan->n_targets, &plan->cap_targets, sizeof *plan->targets);
-    struct s2s_ckpt_target *target = &plan->targets[plan->n_targets++];
-    *target = (struct s2s_ckpt_target){.name = s2s_blocks_text(&plan->arena, name, strlen(name)),
+    struct s2s_ckpt_target *target = new_target(plan);
+    *target = (struct s2s_ckpt_target){.name = keep_text(plan, name),
                                        .dtype = dtype,
                                        .n_dims = n_dims,
                                        .shape = keep_ints(plan, shape, n_dims)};
@@ -57,8 +67,15 @@ void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *tar
 struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
                                            const struct s2s_ckpt_tensor *source)
 {
-    struct s2s_ckpt_target *target =
-        s2s_ckpt_plan_add(plan, name, source->dtype, source->n_dims, source->shape);
+    const size_t had = strlen(source->name), len = strlen(name);
+    struct s2s_ckpt_target *target = new_target(plan);
+    *target = (struct s2s_ckpt_target){
+        /* most keep their name, or lose its beginning: the source's serves for both */
+        .name =
+            s2s_ends_with(source->name, name) ? source->name + (had - len) : keep_text(plan, name),
+        .dtype = source->dtype,
+        .n_dims = source->n_dims,
+        .shape = source->shape};
     s2s_ckpt_plan_piece(plan, target, source, NULL, NULL);
     return target;
 }

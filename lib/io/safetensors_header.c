@@ -75,20 +75,20 @@ static void drop(struct window *w)
 struct reader {
     struct s2s_safetensors *st;
     size_t cap_meta;
-    struct st_extents extents;
+    struct io_extents extents;
     s2s_st_visit *visit;
     void *ctx;
 };
 
-static int take_member(void *ctx, const struct st_member *member, struct s2s_error *err)
+static int take_member(void *ctx, const struct io_member *member, struct s2s_error *err)
 {
     struct reader *r = ctx;
     struct s2s_safetensors *st = r->st;
     if (member->tensor.name) {
-        st_extents_add(&r->extents, member->begin, member->tensor.len_bytes);
+        io_extents_add(&r->extents, member->begin, member->tensor.len_bytes);
         return r->visit ? r->visit(r->ctx, &member->tensor, member->begin, err) : 0;
     }
-    struct st_internal *internal = st->internal;
+    struct io_internal *internal = st->internal;
     const char *key = member->meta.key, *value = member->meta.value;
     s2s_grow(&st->meta, st->n_meta, &r->cap_meta, sizeof *st->meta);
     st->meta[st->n_meta++] =
@@ -99,7 +99,7 @@ static int take_member(void *ctx, const struct st_member *member, struct s2s_err
 
 static int scan_all(struct window *w, struct reader *r, struct s2s_error *err)
 {
-    struct st_scan s = {.member = take_member, .ctx = r, .err = err};
+    struct io_scan s = {.member = take_member, .ctx = r, .err = err};
     bool last = false;
     int rc = 0;
     while (rc == 0 && !last) {
@@ -111,7 +111,7 @@ static int scan_all(struct window *w, struct reader *r, struct s2s_error *err)
         s.end = s.p + len;
         s.out = w->texts;
         s.pos = w->pos;
-        rc = s2s_utf8_valid(w->bytes, len) ? st_scan_part(&s, last) : st_not_utf8(err);
+        rc = s2s_utf8_valid(w->bytes, len) ? io_scan_part(&s, last) : io_not_utf8(err);
         if (!last)
             drop(w);
     }
@@ -131,7 +131,7 @@ static int read_members(struct reader *r, int fd, size_t header_len, struct s2s_
 
 struct wanted {
     size_t idx, n_seen;
-    const struct st_extents *extents;
+    const struct io_extents *extents;
 };
 
 static int find_name(void *ctx, const struct s2s_st_tensor *tensor, size_t begin,
@@ -139,14 +139,14 @@ static int find_name(void *ctx, const struct s2s_st_tensor *tensor, size_t begin
 {
     struct wanted *wanted = ctx;
     (void)begin;
-    return wanted->n_seen++ == wanted->idx ? st_misplaced(wanted->extents, tensor->name, err) : 0;
+    return wanted->n_seen++ == wanted->idx ? io_misplaced(wanted->extents, tensor->name, err) : 0;
 }
 
 /* Names are not kept, so that of the one is read again. */
 static int say_misplaced(const struct reader *r, int fd, size_t header_len, struct s2s_error *err)
 {
     struct wanted wanted = {.idx = r->extents.bad.idx, .extents = &r->extents};
-    struct st_internal internal = {.map = NULL};
+    struct io_internal internal = {.map = NULL};
     struct s2s_safetensors st = {.internal = &internal};
     struct reader again = {.st = &st,
                            .extents = {.is_bad = true}, /* nothing is to be added */
@@ -168,10 +168,10 @@ static int read_length(size_t *header_len, uint64_t *len, int fd, struct s2s_err
         return s2s_error_set(err, S2S_E_OPEN, "is not a regular file");
     *len = (uint64_t)info.st_size;
     if (*len < 8)
-        return st_too_short(*len, err);
+        return io_too_short(*len, err);
     int rc = s2s_pread(fd, head, *len < sizeof head ? 8 : sizeof head, 0, err);
     if (rc == 0)
-        rc = st_header_length(header_len, head, *len, err);
+        rc = io_header_length(header_len, head, *len, err);
     if (rc == 0 && *header_len && head[8] != '{')
         rc = s2s_error_set(err, S2S_E_FORMAT, "safetensors header: expected { at byte 8");
     return rc;
@@ -187,17 +187,17 @@ int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *dat
     if (rc < 0)
         return rc;
     *data_pos = 8 + (int64_t)header_len;
-    st->internal = s2s_xcalloc(1, sizeof(struct st_internal));
+    st->internal = s2s_xcalloc(1, sizeof(struct io_internal));
     struct reader r = {
         .st = st, .extents = {.data_len = len - (uint64_t)*data_pos}, .visit = visit, .ctx = ctx};
     rc = read_members(&r, fd, header_len, err);
-    int end = st_extents_end(&r.extents, rc == 0 ? err : NULL);
+    int end = io_extents_end(&r.extents, rc == 0 ? err : NULL);
     if (rc == 0 && r.extents.is_bad)
         rc = say_misplaced(&r, fd, header_len, err);
     else if (rc == 0)
         rc = end;
     if (rc == 0)
-        rc = st_order_meta(st, err);
+        rc = io_order_meta(st, err);
     if (rc < 0)
         s2s_safetensors_release(st);
     return rc;

@@ -48,7 +48,7 @@ static int order_names(struct s2s_safetensors *st, struct s2s_error *err)
     return 0;
 }
 
-int st_order_meta(struct s2s_safetensors *st, struct s2s_error *err)
+int io_order_meta(struct s2s_safetensors *st, struct s2s_error *err)
 {
     sort_if_needed(st->meta, st->n_meta, sizeof *st->meta, by_key);
     for (size_t i = 1; i < st->n_meta; i++)
@@ -57,7 +57,7 @@ int st_order_meta(struct s2s_safetensors *st, struct s2s_error *err)
     return 0;
 }
 
-int st_header_length(size_t *header_len, const void *head, uint64_t len, struct s2s_error *err)
+int io_header_length(size_t *header_len, const void *head, uint64_t len, struct s2s_error *err)
 {
     uint64_t told;
     memcpy(&told, head, sizeof told);
@@ -73,13 +73,13 @@ int st_header_length(size_t *header_len, const void *head, uint64_t len, struct 
     return 0;
 }
 
-int st_too_short(uint64_t len, struct s2s_error *err)
+int io_too_short(uint64_t len, struct s2s_error *err)
 {
     return s2s_error_set(err, S2S_E_TRUNCATED, "%llu bytes are no safetensors file",
                          (unsigned long long)len);
 }
 
-int st_not_utf8(struct s2s_error *err)
+int io_not_utf8(struct s2s_error *err)
 {
     return s2s_error_set(err, S2S_E_FORMAT, "the safetensors header is not UTF-8");
 }
@@ -87,10 +87,10 @@ int st_not_utf8(struct s2s_error *err)
 struct tables {
     struct s2s_safetensors *st;
     size_t cap_tensors, cap_meta;
-    struct st_extents extents;
+    struct io_extents extents;
 };
 
-static int add_member(void *ctx, const struct st_member *member, struct s2s_error *err)
+static int add_member(void *ctx, const struct io_member *member, struct s2s_error *err)
 {
     struct tables *tables = ctx;
     struct s2s_safetensors *st = tables->st;
@@ -100,7 +100,7 @@ static int add_member(void *ctx, const struct st_member *member, struct s2s_erro
         st->meta[st->n_meta++] = member->meta;
         return 0;
     }
-    st_extents_add(&tables->extents, member->begin, member->tensor.len_bytes);
+    io_extents_add(&tables->extents, member->begin, member->tensor.len_bytes);
     s2s_grow(&st->tensors, st->n_tensors, &tables->cap_tensors, sizeof *st->tensors);
     st->tensors[st->n_tensors] = member->tensor;
     /* an offset until the header is through */
@@ -113,27 +113,27 @@ static int parse_header(struct s2s_safetensors *st, const char *json, size_t hea
                         size_t data_len, struct s2s_error *err)
 {
     if (!s2s_utf8_valid(json, header_len))
-        return st_not_utf8(err);
-    struct st_internal *internal = s2s_xcalloc(1, sizeof *internal);
+        return io_not_utf8(err);
+    struct io_internal *internal = s2s_xcalloc(1, sizeof *internal);
     internal->strings = s2s_xmalloc(header_len + 1);
     st->internal = internal;
     struct tables tables = {.st = st, .extents = {.data_len = data_len}};
-    struct st_scan s = {.p = json,
+    struct io_scan s = {.p = json,
                         .begin = json,
                         .end = json + header_len,
                         .out = internal->strings,
                         .member = add_member,
                         .ctx = &tables,
                         .err = err};
-    int rc = st_scan_part(&s, true), end = st_extents_end(&tables.extents, rc == 0 ? err : NULL);
+    int rc = io_scan_part(&s, true), end = io_extents_end(&tables.extents, rc == 0 ? err : NULL);
     if (rc == 0 && tables.extents.is_bad) /* the order is still the header's */
-        rc = st_misplaced(&tables.extents, st->tensors[tables.extents.bad.idx].name, err);
+        rc = io_misplaced(&tables.extents, st->tensors[tables.extents.bad.idx].name, err);
     else if (rc == 0)
         rc = end;
     if (rc == 0)
         rc = order_names(st, err);
     if (rc == 0)
-        rc = st_order_meta(st, err);
+        rc = io_order_meta(st, err);
     for (size_t i = 0; rc == 0 && i < st->n_tensors; i++)
         st->tensors[i].data = json + header_len + (uintptr_t)st->tensors[i].data;
     if (rc < 0)
@@ -147,8 +147,8 @@ int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t 
     size_t header_len = 0;
     *st = (struct s2s_safetensors){0};
     if (len < 8)
-        return st_too_short(len, err);
-    int rc = st_header_length(&header_len, bytes, len, err);
+        return io_too_short(len, err);
+    int rc = io_header_length(&header_len, bytes, len, err);
     if (rc < 0)
         return rc;
     return parse_header(st, (const char *)bytes + 8, header_len, len - 8 - header_len, err);
@@ -170,7 +170,7 @@ int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *er
             munmap(map, len);
         return rc;
     }
-    struct st_internal *internal = st->internal;
+    struct io_internal *internal = st->internal;
     internal->map = map;
     internal->map_len = len;
     return 0;
@@ -192,7 +192,7 @@ void s2s_safetensors_release(struct s2s_safetensors *st)
 {
     if (!st)
         return;
-    struct st_internal *internal = st->internal;
+    struct io_internal *internal = st->internal;
     if (internal) {
         if (internal->map)
             munmap(internal->map, internal->map_len);

@@ -12,20 +12,20 @@
  * one for every record, and a general tree would cost more than the digest of the data.
  */
 
-static int refuse(struct st_scan *s, const char *what)
+static int refuse(struct io_scan *s, const char *what)
 {
     return s2s_error_set(s->err, S2S_E_FORMAT, "safetensors header: %s at byte %zu", what,
                          (size_t)(s->p - s->begin) + (size_t)s->pos + 8);
 }
 
-static void skip_space(struct st_scan *s)
+static void skip_space(struct io_scan *s)
 {
     while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\r' || *s->p == '\t'))
         s->p++;
 }
 
 /* Takes c, after white space, if it is there. */
-static bool take(struct st_scan *s, char c)
+static bool take(struct io_scan *s, char c)
 {
     skip_space(s);
     if (s->p < s->end && *s->p == c) {
@@ -35,7 +35,7 @@ static bool take(struct st_scan *s, char c)
     return false;
 }
 
-static int scan_hex4(struct st_scan *s, uint32_t *value)
+static int scan_hex4(struct io_scan *s, uint32_t *value)
 {
     if (s->end - s->p < 4)
         return refuse(s, "a cut escape");
@@ -45,7 +45,7 @@ static int scan_hex4(struct st_scan *s, uint32_t *value)
     return 0;
 }
 
-static int scan_escape(struct st_scan *s)
+static int scan_escape(struct io_scan *s)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (s->p == s->end)
@@ -77,7 +77,7 @@ static int scan_escape(struct st_scan *s)
     return 0;
 }
 
-static int scan_string(struct st_scan *s, const char **text)
+static int scan_string(struct io_scan *s, const char **text)
 {
     if (!take(s, '"'))
         return refuse(s, "expected a string");
@@ -102,7 +102,7 @@ static int scan_string(struct st_scan *s, const char **text)
     return 0;
 }
 
-static int scan_u64(struct st_scan *s, uint64_t *value)
+static int scan_u64(struct io_scan *s, uint64_t *value)
 {
     skip_space(s);
     const char *begin = s->p;
@@ -119,7 +119,7 @@ static int scan_u64(struct st_scan *s, uint64_t *value)
 }
 
 /* [a, b, ...] of at most max numbers */
-static int scan_numbers(struct st_scan *s, uint64_t *values, int max, int *n)
+static int scan_numbers(struct io_scan *s, uint64_t *values, int max, int *n)
 {
     *n = 0;
     if (!take(s, '['))
@@ -136,7 +136,7 @@ static int scan_numbers(struct st_scan *s, uint64_t *values, int max, int *n)
     return take(s, ']') ? 0 : refuse(s, "expected ]");
 }
 
-static int scan_meta(struct st_scan *s)
+static int scan_meta(struct io_scan *s)
 {
     if (s->has_meta)
         return refuse(s, "__metadata__ twice");
@@ -154,14 +154,14 @@ static int scan_meta(struct st_scan *s)
             rc = scan_string(s, &m.value);
         if (rc < 0)
             return rc;
-        const struct st_member member = {.meta = m};
+        const struct io_member member = {.meta = m};
         if ((rc = s->member(s->ctx, &member, s->err)) < 0)
             return rc;
     } while (take(s, ','));
     return take(s, '}') ? 0 : refuse(s, "expected }");
 }
 
-static int scan_tensor(struct st_scan *s, const char *name)
+static int scan_tensor(struct io_scan *s, const char *name)
 {
     struct s2s_st_tensor t = {.name = name};
     uint64_t shape[S2S_MAX_DIMS], offsets[2] = {0, 0};
@@ -211,11 +211,11 @@ static int scan_tensor(struct st_scan *s, const char *name)
                              name, (unsigned long long)offsets[0], (unsigned long long)offsets[1],
                              (unsigned long long)need);
     t.len_bytes = need;
-    const struct st_member member = {.tensor = t, .begin = offsets[0]};
+    const struct io_member member = {.tensor = t, .begin = offsets[0]};
     return s->member(s->ctx, &member, s->err);
 }
 
-static int scan_members(struct st_scan *s)
+static int scan_members(struct io_scan *s)
 {
     do {
         const char *name;
@@ -230,7 +230,7 @@ static int scan_members(struct st_scan *s)
     return 0;
 }
 
-int st_scan_part(struct st_scan *s, bool last)
+int io_scan_part(struct io_scan *s, bool last)
 {
     bool empty = false;
     if (s->pos == 0) {
@@ -250,9 +250,9 @@ int st_scan_part(struct st_scan *s, bool last)
 
 /* ---- which bytes belong to which ---- */
 
-void st_extents_add(struct st_extents *x, uint64_t begin, uint64_t len)
+void io_extents_add(struct io_extents *x, uint64_t begin, uint64_t len)
 {
-    const struct st_extent extent = {begin, len, x->n_seen++};
+    const struct io_extent extent = {begin, len, x->n_seen++};
     if (x->is_bad)
         return;
     if (x->n || begin != x->at) {
@@ -268,14 +268,14 @@ void st_extents_add(struct st_extents *x, uint64_t begin, uint64_t len)
 
 static int by_begin(const void *a, const void *b)
 {
-    const struct st_extent *x = a, *y = b;
+    const struct io_extent *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
     /* tensors without elements share their place with the one that follows */
     return (x->len > y->len) - (x->len < y->len);
 }
 
-int st_extents_end(struct st_extents *x, struct s2s_error *err)
+int io_extents_end(struct io_extents *x, struct s2s_error *err)
 {
     if (x->n)
         qsort(x->list, x->n, sizeof *x->list, by_begin);
@@ -298,7 +298,7 @@ int st_extents_end(struct st_extents *x, struct s2s_error *err)
                                (unsigned long long)x->at, (unsigned long long)x->data_len);
 }
 
-int st_misplaced(const struct st_extents *x, const char *name, struct s2s_error *err)
+int io_misplaced(const struct io_extents *x, const char *name, struct s2s_error *err)
 {
     const unsigned long long begin = x->bad.begin, len = x->bad.len, at = x->at;
     if (begin != at)

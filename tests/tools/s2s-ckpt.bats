@@ -1494,6 +1494,13 @@ PY
     tar -xOf chars.nemo ./model_config.yaml | grep -q "ctc_models.EncDecCTCModel$"
     exits 0 s2s-ckpt convert --plan --to nemo --no-tokenizer hf none.nemo
     [ ! -e none.nemo ]
+    # by the rate the lengths of windows become seconds
+    for rate in 0 -16000 5000000000; do
+        jq ".sampling_rate = $rate" back/preprocessor_config.json >hf/preprocessor_config.json
+        exits 1 s2s-ckpt convert --to nemo --no-tokenizer hf none.nemo
+        says "the feature extractor's sampling_rate is no credible number"
+        [ ! -e none.nemo ]
+    done
 }
 
 @test "convert --to nemo: a .nemo keeps its configuration and files; a configuration can be given" {

@@ -185,6 +185,18 @@ static int check_encoder(const json_t *config, struct s2s_error *err)
     return 0;
 }
 
+/* What an absent one is taken for is credible. */
+static int check_features(const json_t *features, struct s2s_error *err)
+{
+    static const char *const counts[] = {"sampling_rate", "win_length", "hop_length", "n_fft",
+                                         "feature_size"};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (top_int(features, counts[i], 1) < 1)
+            return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                 "the feature extractor's %s is no credible number", counts[i]);
+    return 0;
+}
+
 /* ---- sections ---- */
 
 static json_t *encoder_section(const json_t *c)
@@ -346,6 +358,8 @@ static void add_transducer(json_t *out, const struct ckpt_nemo_model *m)
 int ckpt_nemo_yaml(struct s2s_buf *out, const struct ckpt_nemo_model *m, struct s2s_error *err)
 {
     int rc = check_encoder(m->config, err);
+    if (rc == 0)
+        rc = check_features(m->features, err);
     if (rc < 0)
         return rc;
     json_t *all = json_pack("{s:I, s:b, s:b}", "sample_rate",

@@ -210,8 +210,8 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
         if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
             continue;
         empty = false;
-        ours |= is_journal(name) || strcmp(name, CKPT_MANIFEST) == 0 ||
-                strcmp(name, CKPT_TRACKER) == 0;
+        ours |=
+            is_journal(name) || strcmp(name, CKPT_MANIFEST) == 0 || strcmp(name, CKPT_TRACKER) == 0;
     }
     if (dir)
         closedir(dir);

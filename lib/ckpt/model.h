@@ -219,6 +219,16 @@ void ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
 const uint16_t *ckpt_path_of(const struct s2s_ckpt *ckpt, const char *name);
 /* The arguments that shaped a Megatron model, by the names of its scripts; lent, NULL: unknown. */
 const json_t *ckpt_args(const struct s2s_ckpt *ckpt);
+/* Bytes of a small file beside the weights, at most. */
+enum { CKPT_MAX_SIDE_FILE = 256 << 20 };
+/* A JSON file of the checkpoint's folder; NULL without an error where there is none. FORMAT names
+ * the line. Gives: json_decref. */
+int ckpt_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
+                   struct s2s_error *err);
+/* The text of a YAML file as JSON, NULL where JSON has no such value; name is for errors. FORMAT
+ * names the line. Gives: json_decref. */
+int ckpt_parse_yaml(json_t **tree, const char *text, size_t len, const char *name,
+                    struct s2s_error *err);
 /* One safetensors file; every name gets the prefix. */
 int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
                           struct s2s_error *err);

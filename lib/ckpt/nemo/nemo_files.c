@@ -5,7 +5,6 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/nemo/to_nemo.h"
-#include "lib/conf/conf.h"
 
 static const char VOCAB[] = "tokenizer.vocab", WORDS[] = "vocab.txt";
 
@@ -108,16 +107,7 @@ int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt
 
 int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err)
 {
-    struct s2s_conf *conf = NULL;
-    int rc = s2s_conf_parse(&conf, text, strlen(text), CKPT_NEMO_CONFIG, S2S_CONF_YAML, err);
-    *tree = NULL;
-    if (rc == 0) {
-        struct s2s_buf json = S2S_BUF_INIT;
-        s2s_conf_dump_json(&json, conf);
-        *tree = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
-        s2s_buf_release(&json);
-    }
-    s2s_conf_free(conf);
+    int rc = ckpt_parse_yaml(tree, text, strlen(text), CKPT_NEMO_CONFIG, err);
     if (rc == 0 && !json_is_object(json_object_get(*tree, "encoder")))
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: has no section `encoder`", CKPT_NEMO_CONFIG);
     if (rc < 0) {

@@ -32,7 +32,7 @@ static int find_labels(json_t **labels, const struct s2s_ckpt *ckpt,
                               "give it with --tokenizer FILE, or write a model whose labels are "
                               "the pieces with --no-tokenizer");
     }
-    rc = ckpt_side_read_json(&tokenizer, ckpt, "tokenizer.json", err);
+    rc = ckpt_read_json(&tokenizer, ckpt, "tokenizer.json", err);
     if (rc == 0 && !tokenizer)
         s2s_warn("convert", "no tokenizer.json: the labels are <0> to <%lld>", (long long)(n - 1));
     if (rc == 0)
@@ -106,10 +106,10 @@ struct parakeet {
 static int read_features(struct parakeet *p)
 {
     json_t *whole;
-    int rc = ckpt_side_read_json(&p->features, p->ckpt, "preprocessor_config.json", p->err);
+    int rc = ckpt_read_json(&p->features, p->ckpt, "preprocessor_config.json", p->err);
     if (rc < 0 || p->features)
         return rc;
-    rc = ckpt_side_read_json(&whole, p->ckpt, "processor_config.json", p->err);
+    rc = ckpt_read_json(&whole, p->ckpt, "processor_config.json", p->err);
     p->features = json_incref(json_object_get(whole, "feature_extractor"));
     json_decref(whole);
     if (rc == 0 && !p->features)
@@ -337,7 +337,7 @@ int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     }
     p.config = json_incref((json_t *)options->config);
     if (!p.config)
-        rc = ckpt_side_read_json(&p.config, ckpt, "config.json", err);
+        rc = ckpt_read_json(&p.config, ckpt, "config.json", err);
     if (rc == 0)
         rc = map_names(&p, ctc     ? "fastconformer_ctc"
                            : joint ? "fastconformer_transducer"

@@ -1,6 +1,5 @@
 /* Boxes of tensors, from wherever their chunks lie. */
 #include "lib/ckpt/model.h"
-#include "lib/ckpt/write/side_files.h"
 
 #include <unistd.h>
 
@@ -317,7 +316,7 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
 static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     json_t *config = NULL;
-    int rc = ckpt_side_read_json(&config, ckpt, "config.json", err);
+    int rc = ckpt_read_json(&config, ckpt, "config.json", err);
     json_decref(config);
     return rc;
 }

@@ -5,7 +5,6 @@
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
-#include "lib/conf/conf.h"
 
 enum { MAX_CONFIG = 16 << 20, MAX_BACKEND = 1 << 20 };
 
@@ -73,27 +72,22 @@ static const struct ckpt_member *find(const struct nemo *n, const char *name)
 static int read_config(struct nemo *n)
 {
     const struct ckpt_member *member = find(n, CONFIG);
-    struct s2s_conf *conf = NULL;
+    json_t *value;
     char *text;
     if (!member || member->span.len_bytes == 0)
         return 0;
     int rc = ckpt_slurp_span(n->ckpt, &member->span, MAX_CONFIG, &text, n->err);
     if (rc < 0)
         return s2s_error_add(n->err, rc, "%s: %s", n->path, member->name);
-    rc = s2s_conf_parse(&conf, text, (size_t)member->span.len_bytes, CONFIG, S2S_CONF_YAML, n->err);
-    if (rc == 0) {
-        struct s2s_buf json = S2S_BUF_INIT;
-        s2s_conf_dump_json(&json, conf);
-        json_t *value = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
-        if (!n->ckpt->common)
-            n->ckpt->common = json_object();
-        if (value)
-            json_object_set_new(n->ckpt->common, "model_config", value);
-        s2s_buf_release(&json);
-    }
-    s2s_conf_free(conf);
+    rc = ckpt_parse_yaml(&value, text, (size_t)member->span.len_bytes, CONFIG, n->err);
     free(text);
-    return rc < 0 ? s2s_error_add(n->err, rc, "%s", n->path) : 0;
+    if (rc < 0)
+        return s2s_error_add(n->err, rc, "%s", n->path);
+    if (!n->ckpt->common)
+        n->ckpt->common = json_object();
+    if (value)
+        json_object_set_new(n->ckpt->common, "model_config", value);
+    return 0;
 }
 
 /* ---- the weights ---- */

@@ -9,8 +9,6 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
-#include "lib/ckpt/write/side_files.h"
-#include "lib/conf/conf.h"
 
 static const struct {
     const char *name, *section;
@@ -131,25 +129,18 @@ static json_t *args_of(const json_t *model)
 static json_t *read_section(const struct s2s_ckpt *ckpt, const char *name, const char *section)
 {
     struct s2s_error err = S2S_ERROR_INIT;
-    struct s2s_conf *conf = NULL;
+    json_t *root = NULL;
     char *text;
     size_t len;
     int rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, &text, &len, &err);
     if (rc == 0) {
-        rc = s2s_conf_parse(&conf, text, len, name, S2S_CONF_YAML, &err);
+        rc = ckpt_parse_yaml(&root, text, len, name, &err);
         free(text);
     }
-    if (rc < 0) {
+    if (rc < 0)
         s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
-        return NULL;
-    }
-    struct s2s_buf json = S2S_BUF_INIT;
-    s2s_conf_dump_json(&json, conf);
-    json_t *root = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
     json_t *args = args_of(json_object_get(root, section));
     json_decref(root);
-    s2s_buf_release(&json);
-    s2s_conf_free(conf);
     return args;
 }
 

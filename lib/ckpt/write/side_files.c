@@ -62,31 +62,3 @@ void ckpt_side_release(struct ckpt_side_files *files)
     free(files->v);
     *files = (struct ckpt_side_files){.n = 0};
 }
-
-int ckpt_side_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
-                        struct s2s_error *err)
-{
-    char *text;
-    size_t len;
-    json_error_t at;
-    /* NeMo Automodel keeps them aside while the weights are in shards */
-    char *aside = s2s_xasprintf(".hf_metadata/%s", name);
-    int rc = 0;
-    *value = NULL;
-    if (ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, name, F_OK, 0) < 0)
-        name = aside;
-    if (ckpt->dir_fd < 0 || faccessat(ckpt->dir_fd, name, F_OK, 0) < 0)
-        goto out;
-    rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, &text, &len, err);
-    if (rc < 0) {
-        s2s_error_add(err, rc, "%s", ckpt->path);
-        goto out;
-    }
-    *value = json_loadb(text, len, 0, &at);
-    free(text);
-    if (!*value)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s/%s:%d: %s", ckpt->path, name, at.line, at.text);
-out:
-    free(aside);
-    return rc;
-}

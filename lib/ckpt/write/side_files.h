@@ -9,9 +9,8 @@
 struct s2s_ckpt;
 struct s2s_error;
 
-/* of one file, and of all that come out of an archive */
-#define CKPT_MAX_SIDE_FILE (256 << 20)
-/* of all that are taken from a folder, where links make many files of one */
+/* of all that are taken from a folder, where links make many files of one; one of them, and all
+ * that come out of an archive, have at most CKPT_MAX_SIDE_FILE (model.h) */
 enum { CKPT_MAX_SIDE_FILES = 4096, CKPT_MAX_SIDE_BYTES = 1 << 30 };
 
 struct ckpt_side_file {
@@ -39,10 +38,5 @@ int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, 
 /* Lent until the next is added; NULL if there is none. */
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path);
 void ckpt_side_release(struct ckpt_side_files *files);
-
-/* A JSON file of the checkpoint's folder; NULL without an error where there is none. FORMAT names
- * the line. Gives: json_decref. */
-int ckpt_side_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
-                        struct s2s_error *err);
 
 #endif

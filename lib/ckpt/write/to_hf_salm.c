@@ -113,7 +113,7 @@ int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t
     if (json_object_get(config, "perception"))
         found = config;
     *model = found ? json_incref((json_t *)found) : tree_of_objects(ckpt, "hyper_parameters.cfg.");
-    return *model ? 0 : ckpt_side_read_json(model, ckpt, "config.json", err);
+    return *model ? 0 : ckpt_read_json(model, ckpt, "config.json", err);
 }
 
 /* size of an axis of a target; 0: it is not there */

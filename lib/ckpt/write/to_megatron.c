@@ -20,7 +20,7 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
         return s2s_error_hint(err, rc, "without --map they are kept");
     }
     if (!request->config)
-        rc = ckpt_side_read_json(&config, request->ckpt, "config.json", err);
+        rc = ckpt_read_json(&config, request->ckpt, "config.json", err);
     full.config = config ? config : request->config;
     plan->source = request->ckpt;
     if (rc == 0)

@@ -249,7 +249,7 @@ int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, cons
     return 0;
 }
 
-static int by_tensor_name(const void *a, const void *b)
+int ckpt_by_tensor_name(const void *a, const void *b)
 {
     return strcmp(((const struct s2s_ckpt_tensor *)a)->name,
                   ((const struct s2s_ckpt_tensor *)b)->name);
@@ -279,7 +279,7 @@ int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     int64_t bytes;
     if (ckpt->n_tensors)
-        qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, by_tensor_name);
+        qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
     if (ckpt->n_objects)
         qsort(ckpt->objects, ckpt->n_objects, sizeof *ckpt->objects, by_object_name);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
@@ -330,7 +330,7 @@ const struct s2s_ckpt_tensor *s2s_ckpt_find(const struct s2s_ckpt *ckpt, const c
 {
     struct s2s_ckpt_tensor key = {.name = name};
     return ckpt->n_tensors
-               ? bsearch(&key, ckpt->tensors, ckpt->n_tensors, sizeof key, by_tensor_name)
+               ? bsearch(&key, ckpt->tensors, ckpt->n_tensors, sizeof key, ckpt_by_tensor_name)
                : NULL;
 }
 

@@ -128,6 +128,8 @@ int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, cons
 /* Sorts; refuses names that are there twice; checks that chunks tile. Every reader ends with it. */
 int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
+/* The order of sorted tensors, for qsort and bsearch. */
+int ckpt_by_tensor_name(const void *a, const void *b);
 /* By name, or NULL (sorted: after ckpt_seal). */
 struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char *name);
 

@@ -216,8 +216,11 @@ static const char *sharding_type(const json_t *common)
     json_t *one;
     if (!type)
         type = json_string_value(json_object_get(optimizer, key));
-    json_object_foreach((json_t *)optimizer, number, one) if (!type) type =
-        json_string_value(json_object_get(one, key));
+    json_object_foreach((json_t *)optimizer, number, one)
+    {
+        if (!type)
+            type = json_string_value(json_object_get(one, key));
+    }
     return type;
 }
 

@@ -96,12 +96,16 @@ int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt
     int rc = 0;
     if (text && strncmp(text, "nemo:", 5) == 0)
         return add_named(out, ckpt, text + 5, err);
-    if (json_is_object(value))
-        json_object_foreach((json_t *)value, key, item) rc =
-            rc < 0 ? rc : ckpt_nemo_add_named(out, ckpt, item, err);
-    if (json_is_array(value))
-        json_array_foreach(value, i, item) rc =
-            rc < 0 ? rc : ckpt_nemo_add_named(out, ckpt, item, err);
+    json_object_foreach((json_t *)value, key, item)
+    {
+        if (rc == 0)
+            rc = ckpt_nemo_add_named(out, ckpt, item, err);
+    }
+    json_array_foreach(value, i, item)
+    {
+        if (rc == 0)
+            rc = ckpt_nemo_add_named(out, ckpt, item, err);
+    }
     return rc;
 }
 

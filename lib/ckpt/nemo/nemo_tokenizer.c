@@ -56,15 +56,20 @@ json_t *ckpt_tokenizer_labels(const json_t *tokenizer, int64_t n)
         snprintf(text, sizeof text, "<%lld>", (long long)k);
         json_array_append_new(labels, json_string(text));
     }
-    if (json_is_object(vocab))
-        json_object_foreach((json_t *)vocab, key, value) set_label(labels, value, key);
-    if (json_is_array(vocab))
-        json_array_foreach(vocab, i,
-                           value) if (i < (size_t)n && json_is_string(json_array_get(value, 0)))
+    json_object_foreach((json_t *)vocab, key, value)
+    {
+        set_label(labels, value, key);
+    }
+    json_array_foreach(vocab, i, value)
+    {
+        if (i < (size_t)n && json_is_string(json_array_get(value, 0)))
             json_array_set(labels, i, json_array_get(value, 0));
-    json_array_foreach(json_object_get(tokenizer, "added_tokens"), i,
-                       value) if (json_is_string(json_object_get(value, "content")))
-        set_label(labels, json_object_get(value, "id"),
-                  json_string_value(json_object_get(value, "content")));
+    }
+    json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, value)
+    {
+        const char *content = json_string_value(json_object_get(value, "content"));
+        if (content)
+            set_label(labels, json_object_get(value, "id"), content);
+    }
     return labels;
 }

@@ -20,8 +20,7 @@ static int list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *su
         return s2s_error_errno(err, S2S_E_OPEN, "list folder %s", *folder ? folder : ".");
     for (int i = 0; i < n_entries; i++) {
         const char *name = entries[i]->d_name;
-        size_t len = strlen(name), suffix_len = strlen(suffix);
-        if (name[0] != '.' && len > suffix_len && strcmp(name + len - suffix_len, suffix) == 0) {
+        if (name[0] != '.' && strlen(name) > strlen(suffix) && s2s_ends_with(name, suffix)) {
             s2s_grow(names, *n, &cap, sizeof **names);
             (*names)[(*n)++] = s2s_xasprintf("%s%s", folder, name);
         }
@@ -50,8 +49,8 @@ struct st_reader {
 static int read_offsets(const json_t *boxes, const struct s2s_st_tensor *st, int64_t *offset,
                         struct s2s_error *err)
 {
-    memset(offset, 0, S2S_MAX_DIMS * sizeof *offset);
     const json_t *list = json_object_get(json_object_get(boxes, st->name), "saved_offsets");
+    memset(offset, 0, S2S_MAX_DIMS * sizeof *offset);
     if (!list)
         return 0;
     if (!json_is_array(list) || json_array_size(list) != (size_t)st->n_dims)
@@ -200,12 +199,6 @@ static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char 
     return rc;
 }
 
-static int by_tensor_name(const void *a, const void *b)
-{
-    return strcmp(((const struct s2s_ckpt_tensor *)a)->name,
-                  ((const struct s2s_ckpt_tensor *)b)->name);
-}
-
 /* is the tensor's neighbour of the same name? sorted from `first` on */
 static bool twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t, size_t first)
 {
@@ -231,7 +224,7 @@ static int check_entry(void *ctx, const char *key, const char *file, struct s2s_
     char *name = *c->prefix ? s2s_xasprintf("%s%s", c->prefix, key) : NULL;
     const struct s2s_ckpt_tensor want = {.name = name ? name : key};
     const struct s2s_ckpt_tensor *found =
-        n ? bsearch(&want, ckpt->tensors + c->first, n, sizeof want, by_tensor_name) : NULL;
+        n ? bsearch(&want, ckpt->tensors + c->first, n, sizeof want, ckpt_by_tensor_name) : NULL;
     free(name);
     if (found && twice(ckpt, found, c->first))
         return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files", key);
@@ -253,7 +246,7 @@ static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, c
     struct index_check c = {.ckpt = ckpt, .first = first, .folder = folder, .prefix = prefix};
     size_t n = ckpt->n_tensors - first, kept = first;
     if (n)
-        qsort(ckpt->tensors + first, n, sizeof *ckpt->tensors, by_tensor_name);
+        qsort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
     c.named = s2s_xcalloc(n + 1, sizeof *c.named);
     int rc = ckpt_index_each(ckpt, index, check_entry, &c, err);
     for (size_t i = 0; i < n && rc > 0; i++) {
@@ -344,7 +337,7 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
 static void join_boxes(struct s2s_ckpt *ckpt)
 {
     size_t kept = 0;
-    qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, by_tensor_name);
+    qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
     for (size_t i = 0, next; i < ckpt->n_tensors; i = next) {
         struct s2s_ckpt_tensor joined = ckpt->tensors[i];
         int64_t shape[S2S_MAX_DIMS] = {0};

@@ -102,8 +102,10 @@ static int verify_one(int dir_fd, const char *manifest, const char *algorithm, s
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a manifest", manifest);
     else if (strcmp(said, algorithm) != 0)
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: algorithm %.40s", manifest, said);
-    json_object_foreach(files, name, entry) if (rc == 0)
+    json_object_foreach(files, name, entry)
     {
+        if (rc < 0)
+            break;
         rc = compare(dir_fd, name, entry, strcmp(algorithm, "sha256") == 0, err);
         ++*n;
     }

@@ -1,11 +1,11 @@
 # s2s: GNU make, pkg-config, C11. `make` builds bin/; `make setup` installs what packages.txt names.
-# Knobs: SANITIZE=1 (ASan + UBSan), DEBUG=1, MARCH=native, WERROR=1, V=1, PREFIX, DESTDIR, BUILD.
+# Knobs: SANITIZE=1 (ASan + UBSan), SANITIZE=thread (TSan), DEBUG=1, MARCH=native, WERROR=1, V=1, PREFIX, DESTDIR, BUILD.
 
 CC ?= gcc
 MARCH ?= native
 PREFIX ?= /usr/local
 V ?= 0
-VARIANT := $(if $(SANITIZE),sanitize,$(if $(DEBUG),debug,release))
+VARIANT := $(if $(filter thread,$(SANITIZE)),tsan,$(if $(SANITIZE),sanitize,$(if $(DEBUG),debug,release)))
 BUILD ?= build/$(VARIANT)
 BIN := $(if $(filter release,$(VARIANT)),bin,$(BUILD)/bin)
 Q := $(if $(filter 1,$(V)),,@)
@@ -19,9 +19,12 @@ PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 GEMM_LIB := $(if $(wildcard /usr/include/dnnl.h /usr/include/*/dnnl.h),dnnl,openblas)
 endif
 
-comma := ,
 WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wno-unused-parameter
-OPT := $(if $(SANITIZE),-O3 -g -fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DPICKLE_WINDOW=4096 -DPICKLE_COLLECT=1024,$(if $(DEBUG),-Og -g3,-O3 -g))
+OPT_release := -O3 -g
+OPT_debug := -Og -g3
+OPT_sanitize := -O3 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DPICKLE_WINDOW=4096 -DPICKLE_COLLECT=1024
+OPT_tsan := -O1 -g -fsanitize=thread
+OPT := $(OPT_$(VARIANT))
 CFLAGS_ALL := -std=gnu11 -D_GNU_SOURCE -I. $(PKG_CFLAGS) $(WARN) $(if $(WERROR),-Werror) $(OPT) -march=$(MARCH) -fopenmp -pthread \
 	-ffp-contract=fast -fno-math-errno -fno-trapping-math $(CFLAGS)
 LDFLAGS_ALL := $(OPT) -fopenmp -pthread -Wl,--as-needed $(LDFLAGS)

@@ -2,6 +2,7 @@
 # The long checks: tests/long.sh [PART...], all parts where none is named.
 #   release   the whole suite with its long tests
 #   sanitize  the suite under ASan and UBSan
+#   tsan      threads that work on one tensor and threads in general, under TSan
 #   fuzz      every fuzz target for FUZZ_RUNS inputs (50000), where clang is
 #   oracle    the scripts of tests/oracle, which compare with the peers' own libraries where PYTHON has them (torch, transformers, safetensors,
 #             tokenizers, soundfile, soxr, lhotse, megatron-core, tensorboard, jsonschema,
@@ -11,7 +12,7 @@
 set -u
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-python3} S2S_BIN=${S2S_BIN:-$PWD/bin}
-known="release sanitize fuzz oracle"
+known="release sanitize tsan fuzz oracle"
 export JOBS=${JOBS:-$(nproc)}
 results=$(mktemp -d)
 export results
@@ -44,6 +45,16 @@ sanitize() {
     make -s -j"$JOBS" SANITIZE=1 all units fuzzers &&
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 BUILD=build/sanitize S2S_BIN=$PWD/build/sanitize/bin tests/run.sh
 }
+# the sanitizer wants its part of the address space, which a random layout may have taken
+tsan() {
+    local fixed=(setarch -R)
+    "${fixed[@]}" true 2>/dev/null || fixed=()
+    echo 'int main(void) { return 0; }' | ${CC:-gcc} -fsanitize=thread -x c - -o "$results/thread" && "${fixed[@]}" "$results/thread" ||
+        { echo "no program runs under TSan here" && return 77; }
+    make -s -j"$JOBS" SANITIZE=thread build/tsan/bin/s2s-ckpt build/tsan/tests/unit/base/base_test &&
+        OMP_NUM_THREADS=1 "${fixed[@]}" build/tsan/tests/unit/base/base_test &&
+        S2S_BIN=$PWD/build/tsan/bin "${fixed[@]}" bats tests/tools/s2s-ckpt-threads.bats
+}
 fuzz() {
     command -v clang >/dev/null || { echo "no clang" && return 77; }
     tests/fuzz/run.sh "${FUZZ_RUNS:-50000}"
@@ -63,6 +74,7 @@ part() {
     case $1 in
     release) timed "suite with its long tests" release ;;
     sanitize) timed "suite under ASan and UBSan" sanitize ;;
+    tsan) timed "threads under TSan" tsan ;;
     fuzz) timed "fuzzing" fuzz ;;
     oracle) timed "programs for the scripts of tests/oracle" make -s -j"$JOBS" all && oracle ;;
     esac

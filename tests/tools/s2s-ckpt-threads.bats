@@ -1,0 +1,63 @@
+#!/usr/bin/env bats
+# Tensors past a few megabytes are read by a thread while what came before is written: the same bytes as from one thread, the same failures. Run under TSan by `tests/long.sh tsan`.
+load common
+
+setup_tool() {
+    PYTHONPATH=$ROOT/tests/tools python3 - <<'END'
+import numpy as np, small_safetensors, torch_files as t
+for seed, path in enumerate(("a.safetensors", "b.safetensors")):
+    r = np.random.default_rng(seed)
+    small_safetensors.save(path, **{"layer.weight": ("F32", r.standard_normal((1300, 1100)).astype("f4")),
+                                    "layer.bias": ("F32", r.standard_normal(7).astype("f4")),
+                                    "embed.weight": ("F32", r.standard_normal((700, 2003)).astype("f4"))})
+store = t.Storage("0", [float(i % 65521) for i in range(1200 * 1000)])
+t.save("transposed.pt", {"weight": t.tensor(store, (1000, 1200), stride=[1, 1000])})
+END
+}
+
+# every way that data takes: out of a file, of several, cut again, cast, turned round
+both_ways() {
+    "$@" convert -q --to torch_dist --files 3 a.safetensors dist
+    "$@" reshard -q --files 2 dist again
+    "$@" convert -q --to hf --dtype bf16 --max-shard-size 4MB again hf
+    "$@" convert -q --to safetensors transposed.pt transposed.safetensors
+    "$@" average -q a.safetensors b.safetensors mean.safetensors
+    "$@" ls --json --sha256 dist -o dist.json
+    "$@" verify -q dist -o verify.txt
+}
+
+@test "two threads write the bytes of one" {
+    mkdir one two
+    cp -- *.safetensors *.pt one
+    cp -- *.safetensors *.pt two
+    (cd one && both_ways taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" s2s-ckpt)
+    (cd two && both_ways s2s-ckpt)
+    diff -r one two
+    exits 0 s2s-ckpt diff one/dist two/again
+}
+
+@test "the mean of large tensors is numpy's, and a mean of the same is the same" {
+    s2s-ckpt average -q a.safetensors b.safetensors mean.safetensors
+    s2s-ckpt average -q a.safetensors a.safetensors same.safetensors
+    exits 0 s2s-ckpt diff a.safetensors same.safetensors
+    exits 1 s2s-ckpt diff a.safetensors mean.safetensors
+    for name in a b mean; do s2s-ckpt cat "$name.safetensors" layer.weight -o "$name.raw"; done
+    python3 -c '
+import numpy as np
+a, b, mean = (np.fromfile(n + ".raw", "f4") for n in ("a", "b", "mean"))
+assert np.array_equal(((a.astype("f8") + b) / 2).astype("f4"), mean)'
+}
+
+@test "damage that the thread meets ends the conversion, and is named" {
+    s2s-ckpt convert -q --to torch_dist a.safetensors dist
+    file=$(ls dist/iter_*/__0_0.distcp)
+    printf 'X' | dd of="$file" bs=1 seek=3000000 conv=notrunc status=none
+    exits 1 s2s-ckpt convert --to hf dist hf
+    says 'CRC-32'
+    [ ! -e hf ]
+}
+
+@test "an output that fails ends the thread that reads" {
+    exits 1 bash -c 's2s-ckpt cat a.safetensors layer.weight >/dev/full'
+    says 'No space left'
+}

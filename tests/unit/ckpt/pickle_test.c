@@ -205,6 +205,13 @@ static void hostile_classes_are_always_refused(void **state)
     REFUSES_OPEN("csubprocess\nPopen\n.", "hostile");
     REFUSES_OPEN("\x80\x04\x8c\x02os\x8c\x06system\x93.", "hostile");
     REFUSES_OPEN("coperator\nattrgetter\n.", "hostile");
+    REFUSES_OPEN("cnumpy\nload\n.", "hostile: it wants to call numpy.load");
+    REFUSES_OPEN("ctorch.serialization\nload\n.", "hostile");
+    REFUSES_OPEN("ctorch.utils.collect_env\nrun\n.", "hostile");
+    REFUSES_OPEN("ctorch._inductor.codecache\ncompile_file\n.", "hostile");
+    REFUSES_OPEN("cpydoc\npipepager\n.", "hostile");
+    REFUSES_OPEN("cidlelib.pyshell\nModifiedInterpreter.runcode\n.", "hostile");
+    REFUSES_OPEN("csqlite3\nconnect\n.", "hostile");
     /* what a harmless module has imported, and what Python keeps to itself */
     REFUSES_OPEN("ctorch.serialization\nos.system\n.", "torch.serialization.os.system");
     REFUSES_OPEN("cmymodule\nf.__globals__\n.", "hostile");

@@ -195,6 +195,10 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     free(ckpt->members);
     free(ckpt->tensors);
     free(ckpt->objects);
+    for (size_t i = 0; i < ckpt->n_rank_states; i++)
+        json_decref(ckpt->rank_states[i].parts);
+    free(ckpt->rank_states);
+    free(ckpt->states);
     free(ckpt->path);
     free(ckpt->scratch);
     free(ckpt->piece);
@@ -354,7 +358,7 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
 
 size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
 {
-    return ckpt->n_rank_states;
+    return ckpt->n_left_states;
 }
 
 bool s2s_ckpt_is_state(const char *name)
@@ -404,4 +408,12 @@ bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path)
             in.st_ino == out.st_ino)
             return true;
     return false;
+}
+
+int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_states && rc == 0; i++)
+        rc = s2s_ckpt_verify_tensor(ckpt, &ckpt->states[i].tensor, err);
+    return rc;
 }

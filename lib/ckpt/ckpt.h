@@ -71,11 +71,14 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
 /*
  * Of a checkpoint of Megatron's rank folders (format mp_rank): from now on its tensors are those of
  * the whole model, with the names and shapes of torch_dist, its common state that of the first
- * rank without random states; extra states are dropped. Other formats stay as they are. NOTFOUND:
- * a rank is missing; SHAPE or FORMAT names tensors that do not fit together or should be copies and
- * differ (these are read). After an error the checkpoint can only be closed.
+ * rank without random states; extra states are dropped. with_optimizer: the optimizers of the ranks
+ * are merged too, as Megatron-Core's own torch_dist has them; where it is not certain which of its
+ * tensors belong to which parameters they are left out, and a warning says why. Other formats stay
+ * as they are. NOTFOUND: a rank is missing; SHAPE or FORMAT names tensors that do not fit together
+ * or should be copies and differ (these are read). After an error the checkpoint can only be
+ * closed.
  */
-int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err);
+int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, bool with_optimizer, struct s2s_error *err);
 /* Of such a checkpoint: is each rank there that its arguments and the other folders speak of, and
  * are all of one run? NOTFOUND, SHAPE, FORMAT. Nothing is changed. */
 int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err);
@@ -104,7 +107,8 @@ int64_t s2s_ckpt_numel(const struct s2s_ckpt_tensor *tensor);
  * are not data are strings.
  */
 const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt);
-/* How many of Megatron's rank folders have an optimizer beside the model: it is no tensor here. */
+/* How many of Megatron's rank folders have an optimizer beside the model that is not among the
+ * tensors. */
 size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt);
 
 /*
@@ -149,6 +153,8 @@ int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
 int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                            struct s2s_error *err);
 
+/* The same of the tensors of the optimizers in Megatron's rank folders. */
+int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* After s2s_ckpt_verify_tensor: did every box of it have a CRC-32 to compare? */
 bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor);
 /* The CRC-32 of the tensor's row-major bytes, where one archive holds them so and says it:

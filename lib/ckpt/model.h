@@ -54,6 +54,23 @@ struct ckpt_member {
     struct ckpt_span span;
 };
 
+/* A tensor of the optimizer of a Megatron rank, which is none of the checkpoint's before the ranks
+ * are merged. */
+struct ckpt_state {
+    struct s2s_ckpt_tensor tensor; /* "mp_rank_00/optimizer.0.state.3.exp_avg" */
+    const char *key;               /* "exp_avg", "step"; "fp32_param": of the master weights */
+    const char *param;  /* NULL, or the name of the tensor of the model to which it belongs */
+    const char *folder; /* "mp_rank_00" */
+    size_t optimizer;   /* of several, which */
+};
+
+/* The optimizer of a Megatron rank. */
+struct ckpt_rank_state {
+    const char *folder;
+    const char *why; /* NULL, or why nobody can know which parameters its tensors are of */
+    json_t *parts;   /* for each optimizer what it has beside tensors, as in Megatron's dict */
+};
+
 struct s2s_ckpt {
     const char *format;
     char *path;        /* of the folder or file */
@@ -81,7 +98,11 @@ struct s2s_ckpt {
     const char *part;        /* NULL, or which part of a model this is ("llm") */
     size_t chunks_left;      /* while .metadata is read: how many more are credible */
     size_t name_bytes;       /* of all tensors and objects */
-    size_t n_rank_states;    /* rank folders with an optimizer, which is not read */
+    struct ckpt_state *states;
+    size_t n_states, cap_states;
+    struct ckpt_rank_state *rank_states; /* of the rank folders with an optimizer */
+    size_t n_rank_states, cap_rank_states;
+    size_t n_left_states; /* rank folders whose optimizer is not read */
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };

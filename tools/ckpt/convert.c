@@ -37,6 +37,11 @@ enum {
 #define NO_SYNC_OPTION \
     "no-sync", KEY_NO_SYNC, NULL, 0, \
         "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1
+#define MERGE_OPTION \
+    "merge-ranks", KEY_MERGE, NULL, 0, \
+        "Put Megatron's rank folders (mp_rank_XX) together, as convert --to hf does by itself; " \
+        "else each rank's tensors keep their names", \
+        1
 #define PLAN_OPTION "plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1
 
 static const struct argp_option options[] = {
@@ -75,10 +80,7 @@ static const struct argp_option options[] = {
     {"files", KEY_FILES, "N", 0,
      "torch_dist: in N files of equal size; tensors are cut where needed", 1},
     {"keep-vocab-padding", KEY_PADDING, NULL, 0, "Keep the rows past the vocabulary", 1},
-    {"merge-ranks", KEY_MERGE, NULL, 0,
-     "Put Megatron's rank folders (mp_rank_XX) together, as --to hf does by itself; else each "
-     "rank's tensors keep their names",
-     1},
+    {MERGE_OPTION},
     {RESUME_OPTION},
     {"strict", KEY_STRICT, NULL, 0, "Fail when IN has tensors that OUT does not take", 1},
     {NO_SYNC_OPTION},
@@ -244,7 +246,13 @@ static const struct argp argp = {
 /* ---- prune: the same job with fewer options ---- */
 
 static const struct argp_option prune_options[] = {
-    {DTYPE_OPTION}, {SHARD_OPTION}, {RESUME_OPTION}, {NO_SYNC_OPTION}, {PLAN_OPTION}, {0},
+    {DTYPE_OPTION},
+    {SHARD_OPTION},
+    {MERGE_OPTION},
+    {RESUME_OPTION},
+    {NO_SYNC_OPTION},
+    {PLAN_OPTION},
+    {0},
 };
 
 static const struct argp prune_argp = {
@@ -266,6 +274,7 @@ static const struct argp_option reshard_options[] = {
     {"files", KEY_FILES, "N", 0, "Write N files of equal size; tensors are cut where needed", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Instead: largest file, such as 2GB (default " DEFAULT_SHARD "); tensors are not cut", 1},
+    {MERGE_OPTION},
     {RESUME_OPTION},
     {NO_SYNC_OPTION},
     {PLAN_OPTION},

@@ -190,6 +190,14 @@ static void say_done(const struct job *job, double start_s)
     free(rest);
 }
 
+/* Hugging Face's formats, a part of a model, and names that are mapped have no optimizer. */
+static bool keeps_optimizer(const struct ckpt_job_options *opt)
+{
+    return (opt->to == TO_TORCH_DIST || opt->to == TO_SAFETENSORS ||
+            (opt->to == TO_NONE && opt->reshard)) &&
+           !opt->only_weights && !opt->part && !opt->map;
+}
+
 static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
                     struct s2s_error *err)
 {
@@ -198,7 +206,7 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
         return s2s_error_set(err, S2S_E_FORMAT, "%s: is %s, not %s", path, s2s_ckpt_format(*ckpt),
                              job->opt->from);
     if (rc == 0 && (job->opt->merge_ranks || job->opt->to == TO_HF))
-        rc = s2s_ckpt_merge_ranks(*ckpt, err);
+        rc = s2s_ckpt_merge_ranks(*ckpt, keeps_optimizer(job->opt), err);
     if (rc == 0 && job->opt->part)
         rc = s2s_ckpt_select(*ckpt, job->opt->part, err);
     return rc;

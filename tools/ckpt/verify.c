@@ -67,6 +67,8 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
                                s2s_ckpt_path(ckpt), objects[i].name, objects[i].lost);
     }
     if (rc == 0)
+        rc = s2s_ckpt_verify_rank_states(ckpt, err);
+    if (rc == 0)
         rc = s2s_ckpt_verify_common(ckpt, err);
     if (rc == 0)
         rc = s2s_ckpt_verify_manifest(ckpt, &counts->n_files, err);

@@ -193,6 +193,8 @@ static void merge_common(struct merge *m)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (json_object_get(own, keys[i]))
             json_object_set(common, keys[i], json_object_get(own, keys[i]));
+    if (m->optimizer)
+        json_object_set(common, "optimizer", m->optimizer);
     json_decref(m->ckpt->common);
     m->ckpt->common = common;
 }
@@ -217,7 +219,7 @@ static int check_names(const struct merge *m)
     return 0;
 }
 
-static int merge(struct merge *m)
+static int merge(struct merge *m, bool with_optimizer)
 {
     struct merge_local local;
     int rc = ckpt_merge_list_ranks(m);
@@ -237,6 +239,8 @@ static int merge(struct merge *m)
         rc = ckpt_merge_cut(m, &local, name);
         free(name);
     }
+    if (rc == 0 && with_optimizer)
+        rc = ckpt_merge_optimizer(m);
     if (rc == 0)
         rc = ckpt_merge_objects(m);
     if (rc == 0)
@@ -256,34 +260,46 @@ static void release(struct merge *m)
     free(m->stacks);
     free(m->ranks);
     free(m->parts);
+    json_decref(m->optimizer);
 }
 
 /* Since 0.17 the convolution's parameters are the mixer's own: in torch_dist they are a module's
- * still. */
-static int name_convolutions(struct s2s_ckpt *ckpt, struct s2s_error *err)
+ * still. NULL: the name is none of these. */
+static const char *convolution_name(struct s2s_ckpt *ckpt, const char *name)
 {
     static const char conv[] = ".mixer.conv1d_";
+    const char *at = strstr(name, conv);
+    if (!at)
+        return NULL;
+    char *renamed = ckpt_arena_text(ckpt, name, strlen(name));
+    renamed[at - name + (ptrdiff_t)strlen(conv) - 1] = '.';
+    return renamed;
+}
+
+static int name_convolutions(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    const char *renamed;
     bool any = false;
-    for (size_t i = 0; i < ckpt->n_tensors; i++) {
-        const char *name = ckpt->tensors[i].name, *at = strstr(name, conv);
-        if (!at)
-            continue;
-        char *renamed = ckpt_arena_text(ckpt, name, strlen(name));
-        renamed[at - name + (ptrdiff_t)strlen(conv) - 1] = '.';
-        ckpt->tensors[i].name = renamed;
-        any = true;
-    }
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        if ((renamed = convolution_name(ckpt, ckpt->tensors[i].name)) != NULL) {
+            ckpt->tensors[i].name = renamed;
+            any = true;
+        }
+    for (size_t i = 0; any && i < ckpt->n_states; i++)
+        if (ckpt->states[i].param &&
+            (renamed = convolution_name(ckpt, ckpt->states[i].param)) != NULL)
+            ckpt->states[i].param = renamed;
     return any ? ckpt_seal(ckpt, err) : 0; /* in the order of their names */
 }
 
-int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err)
+int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, bool with_optimizer, struct s2s_error *err)
 {
     struct merge m = {.ckpt = ckpt, .err = err};
     if (strcmp(ckpt->format, "mp_rank") != 0)
         return 0;
     int rc = name_convolutions(ckpt, err);
     if (rc == 0)
-        rc = merge(&m);
+        rc = merge(&m, with_optimizer);
     release(&m);
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }

@@ -77,8 +77,9 @@ static void add_part(struct merge *m, const struct merge_local *local, const cha
     const struct ckpt_chunk *chunk = local->tensor->chunks;
     s2s_grow(&m->parts, m->n_parts, &m->cap_parts, sizeof *m->parts);
     struct merge_part *part = &m->parts[m->n_parts++];
-    *part =
-        (struct merge_part){.tensor = *local->tensor, .chunk = *chunk, .from = local->tensor->name};
+    *part = (struct merge_part){.tensor = *local->tensor,
+                                .chunk = *chunk,
+                                .from = local->from ? local->from : local->tensor->name};
     part->tensor.name = ckpt_arena_text(m->ckpt, name, strlen(name));
     part->tensor.n_dims = box->n_dims;
     part->tensor.shape = ckpt_arena_ints(m->ckpt, box->whole, box->n_dims);

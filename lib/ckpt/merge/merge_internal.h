@@ -36,6 +36,7 @@ struct merge {
     size_t n_stacks, cap_stacks;
     struct merge_part *parts;
     size_t n_parts, cap_parts;
+    json_t *optimizer; /* NULL, or what the common state is to have of it */
 };
 
 /* A local tensor: whose, which virtual stage, its name without folder and stage. */
@@ -44,6 +45,7 @@ struct merge_local {
     const struct merge_rank *rank;
     int chunk;
     const char *name;
+    const char *from; /* NULL, or what messages call it in place of the tensor's name */
 };
 
 /* The arguments that the first rank saved, and the integer of that name among them; `absent` when
@@ -72,6 +74,14 @@ int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **
 
 /* Adds the boxes of a local tensor, whose global name this is, to m->parts. */
 int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name);
+
+/*
+ * Adds the boxes of the ranks' optimizers to m->parts, under the names of Megatron-Core's
+ * torch_dist (optimizer.state.KEY.NAME; of several optimizers chained_I.optimizer.state.KEY.NAME),
+ * and sets m->optimizer and ckpt->n_left_states. Where it is not certain which parameter a tensor
+ * belongs to, nothing is added, with a warning that says why. After m->parts has the model's.
+ */
+int ckpt_merge_optimizer(struct merge *m);
 
 /* Makes m->parts the tensors of m->ckpt. SHAPE or FORMAT name two ranks that contradict each other;
  * copies are compared bit for bit. */

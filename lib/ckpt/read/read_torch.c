@@ -254,11 +254,11 @@ int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err)
             char *prefix = s2s_xasprintf("%s/", name);
             struct ckpt_torch_source source = {
                 .file = file, .prefix = prefix, .len_bytes = -1, .model_only = true};
-            const size_t had = ckpt->n_rank_states;
+            const size_t had = ckpt->n_left_states;
             rc = ckpt_read_torch(ckpt, &source, err);
             char *apart = s2s_xasprintf("%s/distrib_optim.pt", name);
-            if (ckpt->n_rank_states == had && faccessat(ckpt->dir_fd, apart, F_OK, 0) == 0)
-                ckpt->n_rank_states++;
+            if (ckpt->n_left_states == had && faccessat(ckpt->dir_fd, apart, F_OK, 0) == 0)
+                ckpt->n_left_states++;
             free(apart);
             free(file);
             free(prefix);

@@ -15,10 +15,10 @@ int ckpt_torch_by_key(const void *a, const void *b)
     return compare_keys(x->key, x->key_len, y->key, y->key_len);
 }
 
-static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
+int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
+                      const struct ckpt_view *view)
 {
     struct s2s_ckpt *ckpt = w->ckpt;
-    struct s2s_ckpt_tensor *tensor;
     struct ckpt_torch_store key = {.key = view->key, .key_len = view->key_len};
     const struct ckpt_torch_store *store =
         w->n_stores ? bsearch(&key, w->stores, w->n_stores, sizeof key, ckpt_torch_by_key) : NULL;
@@ -30,15 +30,13 @@ static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
                              "storage %.*s has %lld bytes, its tensor says %lld",
                              (int)(view->key_len < 40 ? view->key_len : 40), view->key,
                              (long long)store->len, (long long)view->store_len);
-    int rc = ckpt_add_tensor(ckpt, &tensor, w->name.data, w->name.len, w->err);
-    if (rc < 0)
-        return rc;
     int64_t zeros[S2S_MAX_DIMS] = {0};
-    tensor->dtype = view->dtype;
-    tensor->n_dims = view->n_dims;
-    tensor->shape = ckpt_arena_ints(ckpt, view->size, view->n_dims);
-    tensor->n_chunks = 1;
-    tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
+    *tensor = (struct s2s_ckpt_tensor){.name = name,
+                                       .dtype = view->dtype,
+                                       .n_dims = view->n_dims,
+                                       .shape = ckpt_arena_ints(ckpt, view->size, view->n_dims),
+                                       .n_chunks = 1,
+                                       .chunks = ckpt_arena(ckpt, sizeof *tensor->chunks)};
     *tensor->chunks = (struct ckpt_chunk){
         .offset = ckpt_arena_ints(ckpt, zeros, view->n_dims),
         .size = tensor->shape,
@@ -50,6 +48,19 @@ static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
         .store_pos = store->pos,
         .store_len = store->len,
         .data = store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype)};
+    return 0;
+}
+
+static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
+{
+    struct s2s_ckpt_tensor *tensor, made;
+    int rc = ckpt_torch_tensor(w, &made, NULL, view);
+    if (rc == 0)
+        rc = ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
+    if (rc < 0)
+        return rc;
+    made.name = tensor->name;
+    *tensor = made;
     return 0;
 }
 
@@ -316,9 +327,19 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
     return walk_other(w, node, depth);
 }
 
+/* "mp_rank_00/" without its end. Gives: free. */
+static char *folder_of(const struct ckpt_torch_walk *w)
+{
+    size_t len = w->name.len;
+    return s2s_xstrndup(w->name.data ? w->name.data : "",
+                        len && w->name.data[len - 1] == '/' ? len - 1 : len);
+}
+
 /* a Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run */
 static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
+    const size_t n_before = w->ckpt->n_tensors;
+    const struct ckpt_node *optimizer = NULL;
     json_t *rest = json_object();
     int rc = 0;
     if (root->kind != CKPT_DICT)
@@ -328,8 +349,8 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         if (key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
-        if (strcmp(name, "optimizer") == 0)
-            w->ckpt->n_rank_states += value->kind != CKPT_NONE;
+        if (strcmp(name, "optimizer") == 0 && value->kind != CKPT_NONE)
+            optimizer = value;
         size_t digits = strncmp(name, "model", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
         if (strcmp(name, "model") == 0)
             rc = walk_node(w, value, 0);
@@ -341,11 +362,11 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
     }
     if (!w->ckpt->common)
         w->ckpt->common = json_object();
-    char *rank = s2s_xstrdup(w->name.len ? w->name.data : "");
-    if (*rank && rank[strlen(rank) - 1] == '/')
-        rank[strlen(rank) - 1] = 0;
-    json_object_set_new(w->ckpt->common, rank, rest);
-    free(rank);
+    char *folder = folder_of(w);
+    json_object_set_new(w->ckpt->common, folder, rest);
+    if (rc == 0 && optimizer)
+        rc = ckpt_read_rank_optimizer(w, optimizer, folder, n_before);
+    free(folder);
     return rc;
 }
 

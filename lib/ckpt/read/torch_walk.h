@@ -30,6 +30,18 @@ struct ckpt_torch_walk {
 
 /* Order of two stores by key, for qsort and bsearch. */
 int ckpt_torch_by_key(const void *a, const void *b);
+/* A tensor of that name (borrowed; it has to live as long as the checkpoint), described in *tensor
+ * and not added to the checkpoint. FORMAT: its storage is not in the file, or of another size. */
+int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
+                      const struct ckpt_view *view);
+/*
+ * The optimizer of a Megatron rank, whose model is the checkpoint's tensors from n_before on: adds
+ * its tensors to ckpt->states and what it is to ckpt->rank_states. Which parameter a tensor belongs
+ * to is said only where nothing else can be (rank_optimizer.c); why not is no error. Before the
+ * tensors are sorted. FORMAT: a tensor is not in the file.
+ */
+int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *optimizer,
+                             const char *folder, size_t n_before);
 /*
  * Adds what stands in root to w->ckpt: every tensor, and every other value as an object. A pickled
  * module gives the names that its state_dict would have; tensors in objects of other classes are

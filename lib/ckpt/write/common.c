@@ -7,7 +7,7 @@
 #include "lib/ckpt/pickle/pickle.h"
 #include "lib/io/zip.h"
 
-enum { ALIGN = 64, MAX_MEMBER = 1 << 30 };
+enum { ALIGN = 64, MAX_MEMBER = 1 << 30, MAX_STORAGES = 1024 };
 
 static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
@@ -15,13 +15,81 @@ static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return 0;
 }
 
-int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle, int64_t *len,
-                        struct s2s_error *err)
+/* ---- the optimizer: small tensors, and keys and values of kinds that JSON does not have ---- */
+
+struct storages {
+    struct s2s_buf bytes[MAX_STORAGES];
+    size_t n;
+};
+
+/* {"tensor F32": 1.0}, or a list of values, as a tensor; false: it is none. */
+static bool emit_small(struct ckpt_emitter *out, struct storages *storages, const json_t *value)
+{
+    static const char mark[] = "tensor ";
+    const char *key = json_object_iter_key(json_object_iter((json_t *)value));
+    if (json_object_size(value) != 1 || !s2s_starts_with(key, mark) || storages->n == MAX_STORAGES)
+        return false;
+    const enum s2s_dtype dtype = s2s_dtype_parse(key + strlen(mark));
+    json_t *values = json_object_get(value, key);
+    const bool list = json_is_array(values);
+    const int64_t n = list ? (int64_t)json_array_size(values) : 1;
+    char number[24];
+    snprintf(number, sizeof number, "%zu", storages->n);
+    struct s2s_buf *bytes = &storages->bytes[storages->n++];
+    for (int64_t i = 0; i < n; i++) {
+        const json_t *one = list ? json_array_get(values, (size_t)i) : values;
+        const float real = (float)json_number_value(one);
+        const int64_t whole = json_integer_value(one);
+        s2s_buf_add(bytes, dtype == S2S_F32 ? (const void *)&real : &whole, s2s_dtype_size(dtype));
+    }
+    ckpt_emit_tensor(out, number, dtype, list ? 1 : 0, &n);
+    return true;
+}
+
+/* Numbers count the optimizers of a chain, and Adam's betas are a pair. */
+static void emit_optimizer(struct ckpt_emitter *out, struct storages *storages, const json_t *value)
+{
+    const char *key;
+    json_t *item, *one;
+    size_t i;
+    if (json_is_object(value) && !emit_small(out, storages, value)) {
+        ckpt_emit_op(out, "}(");
+        json_object_foreach((json_t *)value, key, item)
+        {
+            const bool pair = strcmp(key, "betas") == 0 && json_is_array(item);
+            if (*key && strspn(key, "0123456789") == strlen(key) && strlen(key) < 9)
+                ckpt_emit_int(out, strtol(key, NULL, 10));
+            else
+                ckpt_emit_str(out, key);
+            ckpt_emit_op(out, pair ? "(" : "");
+            if (pair)
+                json_array_foreach(item, i, one) ckpt_emit_json(out, one);
+            else
+                emit_optimizer(out, storages, item);
+            ckpt_emit_op(out, pair ? "t" : "");
+        }
+        ckpt_emit_op(out, "u");
+    } else if (json_is_array(value)) {
+        ckpt_emit_op(out, "](");
+        json_array_foreach(value, i, item) emit_optimizer(out, storages, item);
+        ckpt_emit_op(out, "e");
+    } else if (!json_is_object(value)) {
+        ckpt_emit_json(out, value);
+    }
+}
+
+static int write_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle,
+                         const struct storages *storages, int64_t *len, struct s2s_error *err)
 {
     struct s2s_zip_writer *zip = s2s_zip_writer_new(sink, ctx);
+    char name[40];
     int rc = s2s_zip_add(zip, "archive/data.pkl", ALIGN, pickle->data, pickle->len, err);
     if (rc == 0)
         rc = s2s_zip_add(zip, "archive/byteorder", ALIGN, "little", 6, err);
+    for (size_t i = 0; storages && rc == 0 && i < storages->n; i++) {
+        snprintf(name, sizeof name, "archive/data/%zu", i);
+        rc = s2s_zip_add(zip, name, ALIGN, storages->bytes[i].data, storages->bytes[i].len, err);
+    }
     if (rc == 0)
         rc = s2s_zip_add(zip, "archive/version", ALIGN, "3\n", 2, err);
     if (rc == 0)
@@ -30,8 +98,15 @@ int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pic
     return rc;
 }
 
+int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle, int64_t *len,
+                        struct s2s_error *err)
+{
+    return write_archive(sink, ctx, pickle, NULL, len, err);
+}
+
 void ckpt_common_make(struct s2s_buf *file, const json_t *common)
 {
+    struct storages *storages = s2s_xcalloc(1, sizeof *storages);
     struct ckpt_emitter out;
     const char *key;
     json_t *value;
@@ -43,14 +118,19 @@ void ckpt_common_make(struct s2s_buf *file, const json_t *common)
         ckpt_emit_str(&out, key);
         if (strcmp(key, "args") == 0 && json_is_object(value))
             ckpt_emit_namespace(&out, value);
+        else if (strcmp(key, "optimizer") == 0)
+            emit_optimizer(&out, storages, value);
         else
             ckpt_emit_json(&out, value);
     }
     ckpt_emit_op(&out, "u");
     ckpt_emit_end(&out);
-    if (ckpt_pickle_archive(buf_sink, file, &out.buf, &len, NULL) < 0)
+    if (write_archive(buf_sink, file, &out.buf, storages, &len, NULL) < 0)
         S2S_BUG("a write to memory failed");
     ckpt_emit_release(&out);
+    for (size_t i = 0; i < storages->n; i++)
+        s2s_buf_release(&storages->bytes[i]);
+    free(storages);
 }
 
 /*

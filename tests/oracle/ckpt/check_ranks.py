@@ -86,7 +86,7 @@ def fused(state):
 def build(c, pre, post, stage):
     if c["hybrid"]:
         return build_hybrid(c, pre, post)
-    own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size", "hybrid", "packed"}
+    own = {"tp", "pp", "vpp", "ep", "etp", "gated", "tied", "vocab_size", "hybrid", "packed", "bf16", "how", "odd"}
     more = {k: v for k, v in c.items() if k not in own}
     if c["num_moe_experts"]:
         more.update(moe_router_topk=2, moe_ffn_hidden_size=24, moe_token_dispatcher_type="allgather", moe_router_load_balancing_type="none")
@@ -112,6 +112,10 @@ def wanted(model, metadata=None):
     return model.sharded_state_dict(metadata={**(metadata or {}), "dp_cp_group": ps.get_data_parallel_group(with_context_parallel=True)})
 
 
+def generator(name, seed):
+    return torch.Generator().manual_seed(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) + seed)
+
+
 def fill(model, seed):
     """Every rank its own values, but one value in all places that hold the same tensor."""
     for name, item in wanted(model).items():
@@ -120,9 +124,8 @@ def fill(model, seed):
         built = item.build() if isinstance(item, ShardedTensorFactory) else item
         parts = [built] if isinstance(built, ShardedTensor) else list(nested_values(built))
         key = "%s %s" % (parts[0].key, parts[0].global_offset)
-        gen = torch.Generator().manual_seed(int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) + seed)
         with torch.no_grad():
-            item.data.copy_(torch.randn(item.data.shape, generator=gen))
+            item.data.copy_(torch.randn(item.data.shape, generator=generator(key, seed)))
 
 
 def start(c):
@@ -145,14 +148,13 @@ def start(c):
     return models
 
 
-def save(rank, folder, c):
-    models = start(c)
+def save_rank(models, folder, c, more):
     tp, pp, ep = ps.get_tensor_model_parallel_rank(), ps.get_pipeline_model_parallel_rank(), ps.get_expert_model_parallel_rank()
     args = argparse.Namespace(tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"], expert_model_parallel_size=c["ep"],
                               expert_tensor_parallel_size=c.get("etp", c["tp"]), virtual_pipeline_model_parallel_size=c["vpp"], num_layers=c["num_layers"],
                               num_experts=c["num_moe_experts"], moe_layer_freq=c.get("moe_layer_freq", 1), swiglu=c["gated"], padded_vocab_size=-(-c["vocab_size"] // (8 * c["tp"])) * 8 * c["tp"],
                               untie_embeddings_and_output_weights=not c["tied"], hidden_size=c["hidden_size"])
-    state = {"args": args, "checkpoint_version": 3.0, "iteration": 7}
+    state = {"args": args, "checkpoint_version": 3.0, "iteration": 7, **more}
     for i, m in enumerate(models):
         own = m.state_dict_for_save_checkpoint()
         state["model%d" % i if c["vpp"] else "model"] = fused(own) if c["hybrid"] else own
@@ -162,6 +164,11 @@ def save(rank, folder, c):
     if ps.get_data_parallel_rank() == 0 or c["ep"] > 1 and ps.get_expert_data_parallel_rank() == 0:
         os.makedirs(path, exist_ok=True)
         torch.save(state, os.path.join(path, "model_optim_rng.pt"))
+
+
+def save(rank, folder, c):
+    models = start(c)
+    save_rank(models, folder, c, {})
     sharded = {}
     for i, m in enumerate(models):
         sharded["model%d" % i] = wanted(m)

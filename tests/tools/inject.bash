@@ -64,3 +64,44 @@ every_fault() {
     done
     [ "$n" -gt 1 ] || { echo "no $call was ever reached" >&2; return 1; }
 }
+
+# durably OUT COMMAND...: COMMAND makes OUT, and a loss of power at any time leaves no whole name with half of the bytes: a file is on the disk
+# before what makes it visible has its name, a folder behind the last name in it.
+durably() {
+    local trace=$BATS_TEST_TMPDIR/.trace
+    rm -f "$trace"
+    S2S_INJECT_TRACE=$trace LD_PRELOAD=$INJECT "${@:2}" || return 1
+    python3 - "$1" "$trace" <<'PY'
+import os, sys
+out = sys.argv[1]
+events = [line.split() for line in open(sys.argv[2])]
+def inode(path):
+    return str(os.lstat(path).st_ino)
+def last(call, path):
+    return max([i for i, e in enumerate(events) if e[0] == call and e[1] == inode(path)], default=-1)
+def above(path):
+    return os.path.dirname(path) or "."
+files = [os.path.join(d, f) for d, _, fs in os.walk(out) for f in fs] if os.path.isdir(out) else [out]
+folders = [d for d, _, _ in os.walk(out)] if os.path.isdir(out) else []
+for path in files:
+    synced = last("fsync", path)
+    assert synced >= 0 and last("write", path) < synced, path + ": not synced behind its last byte"
+    while path:
+        named = last("name", path)
+        assert named < 0 or synced < named, path + ": has its name before all of it is synced"
+        path = os.path.dirname(path)
+for path in files + folders:
+    # a file that is not renamed has its name before it is synced
+    begun = max(last("name", path), last("fsync", path) if os.path.isfile(path) else -1)
+    assert last("fsync", above(path)) > begun, path + ": its folder is not synced behind it"
+def between(folder, begin, end):
+    return any(e[:2] == ["fsync", inode(folder)] for e in events[begin + 1 : end])
+for path in files: # these say that others are there
+    beside = [p for p in files + folders if above(p) == above(path) and p != path]
+    if os.path.basename(path) == "metadata.json":
+        assert between(above(path), max(last("fsync", p) for p in beside), last("fsync", path)), path + ": before the others"
+    if os.path.basename(path) == "latest_checkpointed_iteration.txt":
+        assert between(above(path), max(last("name", p) for p in beside), last("name", path)), path + ": before the folder that it names"
+assert last("name", out) >= 0
+PY
+}

@@ -9,6 +9,10 @@
  * follows the middle of what is asked for, as if somebody had cut it while it is read) or KILL.
  * When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count
  * up until nothing fails any more.
+ *
+ * S2S_INJECT_TRACE=FILE: what becomes durable and what gets a name is noted there, a line a call
+ * that succeeded: "write INODE" and "fsync INODE" of a descriptor, "name INODE TO" of rename and
+ * link.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -75,11 +79,35 @@ static enum how reached(const char *call)
     return is_short ? SHORT : is_cut ? CUT : FAIL;
 }
 
+/* a call of fd, or of what at/path names */
+static void trace(const char *call, int fd, int at, const char *path)
+{
+    const char *file = getenv("S2S_INJECT_TRACE");
+    struct stat st;
+    char line[512];
+    if (!file || (path ? fstatat(at, path, &st, AT_SYMLINK_NOFOLLOW) : fstat(fd, &st)) < 0)
+        return;
+    int len = snprintf(line, sizeof line, "%s %llu %s\n", call, (unsigned long long)st.st_ino,
+                       path ? path : "");
+    long out = syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    if (out < 0 || len >= (int)sizeof line || syscall(SYS_write, out, line, len) != len)
+        abort();
+    syscall(SYS_close, out);
+}
+
+static int named(int rc, int at, const char *to)
+{
+    if (rc == 0)
+        trace("name", -1, at, to);
+    return rc;
+}
+
 ssize_t write(int fd, const void *bytes, size_t len)
 {
     enum how how = fd == STDERR_FILENO ? NONE : reached("write");
     if (how == FAIL)
         return -1;
+    trace("write", fd, -1, NULL);
     return syscall(SYS_write, fd, bytes, how == SHORT ? (len + 1) / 2 : len);
 }
 
@@ -103,7 +131,10 @@ ssize_t pread(int fd, void *bytes, size_t len, off_t pos)
 
 int fsync(int fd)
 {
-    return reached("fsync") ? -1 : (int)syscall(SYS_fsync, fd);
+    int rc = reached("fsync") ? -1 : (int)syscall(SYS_fsync, fd);
+    if (rc == 0)
+        trace("fsync", fd, -1, NULL);
+    return rc;
 }
 
 int close(int fd)
@@ -117,17 +148,21 @@ int close(int fd)
 
 int rename(const char *from, const char *to)
 {
-    return reached("rename") ? -1 : (int)syscall(SYS_rename, from, to);
+    return reached("rename") ? -1 : named((int)syscall(SYS_rename, from, to), AT_FDCWD, to);
 }
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
-    return reached("rename") ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+    if (reached("rename"))
+        return -1;
+    return named((int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags), to_dir, to);
 }
 
 int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
 {
-    return reached("rename") ? -1 : (int)syscall(SYS_linkat, from_dir, from, to_dir, to, flags);
+    if (reached("rename"))
+        return -1;
+    return named((int)syscall(SYS_linkat, from_dir, from, to_dir, to, flags), to_dir, to);
 }
 
 int mkdir(const char *path, mode_t mode)

@@ -2,6 +2,7 @@
 # tests/oracle/ckpt/check_composites.py.
 
 load common
+load inject
 
 setup_tool() {
     DATA=$ROOT/tests/oracle/ckpt/data
@@ -131,6 +132,10 @@ PY
     says "name map: salm"
     says "llm/config.json is not written"
     exits 0 s2s-ckpt diff llm.safetensors model/llm
+    case ${S2S_BIN:-} in
+    *sanitize*) ;;
+    *) inject_build && durably again s2s-ckpt convert -q --to hf salm.safetensors again ;;
+    esac
     s2s-ckpt convert -q --map fastconformer_encoder --to hf "$DATA/tiny.nemo" encoder
     s2s-ckpt ls --sha256 encoder >want
     s2s-ckpt ls --sha256 model/encoder >got

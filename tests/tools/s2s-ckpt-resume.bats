@@ -237,3 +237,14 @@ PY
         rm -rf synced out
     done
 }
+
+@test "files and folders are synced before and behind the names that they get" {
+    inject_or_skip
+    for to in "torch_dist --files 3" "hf --max-shard-size 4k" safetensors; do
+        rm -rf out
+        durably out s2s-ckpt convert -q --to $to "$DATA/hf_sharded" out
+    done
+    # over a file that is there
+    durably out s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" out
+    durably pruned s2s-ckpt prune -q "$DATA/mcore016_gated_pp2dp2_dpreshardable" pruned
+}

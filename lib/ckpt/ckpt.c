@@ -398,11 +398,26 @@ int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_erro
     return rc;
 }
 
+/* Does the file lie in the checkpoint's folder, or below it? */
+static bool is_inside(const struct s2s_ckpt *ckpt, const char *path)
+{
+    struct stat st;
+    char *folder = realpath(ckpt->path, NULL), *file = realpath(path, NULL);
+    size_t n = folder ? strlen(folder) : 0;
+    bool inside = folder && file && stat(folder, &st) == 0 && S_ISDIR(st.st_mode) &&
+                  strncmp(file, folder, n) == 0 && file[n] == '/';
+    free(folder);
+    free(file);
+    return inside;
+}
+
 bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path)
 {
     struct stat out, in;
     if (stat(path, &out) < 0)
         return false;
+    if (S_ISREG(out.st_mode) && is_inside(ckpt, path))
+        return true;
     for (size_t i = 0; i < ckpt->n_files; i++)
         if (fstatat(ckpt->dir_fd, ckpt->files[i].name, &in, 0) == 0 && in.st_dev == out.st_dev &&
             in.st_ino == out.st_ino)

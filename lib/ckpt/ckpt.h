@@ -175,7 +175,8 @@ int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struc
 /* XXH3-128 of the names, lengths and times of the files that are read: the same while nobody wrote
  * to them. IO. */
 int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_error *err);
-/* Is the file `path` one of those that are read? Then it must not be written. */
+/* Is the file `path` one of those that are read, or any that is in the checkpoint's folder
+ * (configuration, tokenizer, ..)? Then it must not be written. */
 bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path);
 
 /* Is this the name of optimizer or random state, also under the prefixes that several optimizers or

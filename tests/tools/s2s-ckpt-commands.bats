@@ -336,3 +336,34 @@ PY
     s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" one
     exits 0 s2s-ckpt diff --tolerance 1e-12 one mean
 }
+
+@test "--json stays JSON where a path is no UTF-8, and -0 and differences are exact" {
+    cp "$DATA/zip.pt" $'bad\xff.pt'
+    for command in ls verify; do
+        s2s-ckpt $command --json $'bad\xff.pt' >out.json
+        json out.json 'd["path"] == "bad\ufffd.pt"'
+    done
+    s2s-ckpt convert -q --json --to safetensors "$DATA/zip.pt" $'out\xfe' >out.json
+    json out.json 'd["out"] == "out\ufffd"'
+    python3 - <<'PY'
+import struct
+for name, x in (("a", -0.0), ("b", 0.1)):
+    head = b'{"w": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}}'
+    open(name + ".safetensors", "wb").write(struct.pack("<Q", len(head)) + head + struct.pack("<d", x))
+PY
+    s2s-ckpt cat --json a.safetensors w >out.json
+    json out.json 'str(d["data"][0]) == "-0.0"'
+    exits 1 s2s-ckpt diff --json -o out.json a.safetensors b.safetensors
+    json out.json 'd["differences"][0]["max_abs"] == 0.1'
+}
+
+@test "a checkpoint does not come through a pipe, and that is said" {
+    exits 2 s2s-ckpt ls -
+    says "name a file or a folder"
+    mkfifo pipe
+    exits 2 s2s-ckpt ls pipe
+    says "pipe: is a pipe; checkpoints are read in any order"
+    mkdir full && touch full/a
+    exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" full/
+    [ "$output" = "s2s-ckpt: full: is there already; choose another OUT, or remove it first" ]
+}

@@ -530,3 +530,48 @@ without_index() {
     s2s-ckpt ls boxes >got
     diff want got
 }
+
+@test "no file of the input's folder is an output, weights or not" {
+    mkdir model && tensors model/model.safetensors a b && echo '{}' >model/config.json
+    cp -r model was
+    exits 2 s2s-ckpt convert --to safetensors model model/config.json
+    says "choose another OUT"
+    ln model/config.json hard && ln -s model/config.json link
+    for out in model/config.json link model/../model/model.safetensors; do
+        exits 2 s2s-ckpt ls -o $out model
+        exits 2 s2s-ckpt cat -o $out model a
+    done
+    diff -r model was
+}
+
+@test "a disk that is full at the first byte leaves no folder" {
+    tensors in.safetensors a b
+    run bash -c 'ulimit -f 0; s2s-ckpt convert --to torch_dist in.safetensors out 2>&1 | cat; exit ${PIPESTATUS[0]}'
+    [ "$status" -eq 1 ]
+    says "out.s2s-partial/s2s-resume: write: File too large"
+    only in.safetensors
+}
+
+@test "a signal ends what waits for a pipe's reader; one that is ignored stays ignored" {
+    tensors in.safetensors a b && large big.safetensors 64
+    mkfifo pipe
+    s2s-ckpt convert --to safetensors in.safetensors pipe &
+    pid=$!
+    sleep 0.5
+    kill -TERM $pid
+    status=0
+    for _ in $(seq 100); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    kill -KILL $pid 2>/dev/null || true
+    wait $pid || status=$?
+    [ $status -eq 143 ]
+    # as under nohup: a whole folder comes of it
+    (trap '' HUP && exec s2s-ckpt convert -q --no-sync --to hf big.safetensors out) &
+    pid=$!
+    while [ ! -e out.s2s-partial/s2s-resume ] && kill -0 $pid; do :; done
+    kill -HUP $pid || true
+    wait $pid
+    [ -s out/model.safetensors ]
+}

@@ -76,7 +76,9 @@ static int number_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
         if (sink->dtype == S2S_I64 || sink->dtype == S2S_U64)
             print_64(text + at, sizeof text - (size_t)at, bytes, sink->dtype, i);
         else if (isfinite(value))
-            snprintf(text + at, sizeof text - (size_t)at, "%.17g", value);
+            /* readers of JSON take -0 for an integer, which has no sign */
+            snprintf(text + at, sizeof text - (size_t)at,
+                     value == 0 && signbit(value) ? "%.1f" : "%.17g", value);
         else
             snprintf(text + at, sizeof text - (size_t)at, "%s",
                      isnan(value) ? "\"nan\""
@@ -93,8 +95,7 @@ static int write_json(struct s2s_outfile *out, struct s2s_ckpt *ckpt,
 {
     struct s2s_buf text = S2S_BUF_INIT;
     struct json_sink sink = {.out = out, .dtype = t->dtype, .first = true};
-    json_t *name = json_string(t->name);
-    char *quoted = json_dumps(name, JSON_ENCODE_ANY);
+    char *quoted = ckpt_json_text(t->name);
     s2s_buf_printf(&text, "{\"name\": %s, \"dtype\": \"%s\", \"shape\": [", quoted,
                    s2s_dtype_name(t->dtype));
     for (int d = 0; d < t->n_dims; d++)
@@ -107,7 +108,6 @@ static int write_json(struct s2s_outfile *out, struct s2s_ckpt *ckpt,
         rc = s2s_outfile_write(out, "]}\n", 3, err);
     s2s_buf_release(&text);
     free(quoted);
-    json_decref(name);
     return rc;
 }
 

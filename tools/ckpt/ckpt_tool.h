@@ -36,6 +36,8 @@ const char *ckpt_bytes_text(char text[32], int64_t bytes);
 void ckpt_print_shape(const int64_t *shape, int n_dims);
 /* A JSON string with its quotes, on stdout. */
 void ckpt_print_json_text(const char *text);
+/* The text as a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. Gives: free. */
+char *ckpt_json_text(const char *text);
 /* To stdout; what lib/base/utf8.h shows as text so, and backslashes doubled. */
 void ckpt_print_name(const char *name);
 

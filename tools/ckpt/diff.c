@@ -193,7 +193,7 @@ static void report_values(struct report *r, const struct s2s_ckpt_tensor *x,
     begin_line(r, x->name, d->n_past ? "values" : "dtype");
     if (r->opt->common.json)
         printf(", \"dtype_a\": \"%s\", \"dtype_b\": \"%s\", \"elements\": %lld, \"of\": %lld, "
-               "\"max_abs\": %s%.9g%s",
+               "\"max_abs\": %s%.17g%s",
                s2s_dtype_name(x->dtype), s2s_dtype_name(y->dtype), (long long)d->n_past,
                (long long)s2s_ckpt_numel(x), quote, d->max_abs, quote);
     else

@@ -22,13 +22,16 @@ static void on_signal(int signal_number)
     stop = 1;
 }
 
-/* ends through the ordinary clean-up, so that no half folder stays */
-static void catch_signals(void)
+/* A folder is left through the ordinary clean-up, so that no half one stays. A file has no name
+ * before it is whole: there a signal ends us at once, also where we wait for the reader of a pipe.
+ */
+void ckpt_job_catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal}, now;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup's */
+            sigaction(signals[i], &action, NULL);
 }
 
 /* rank 0 speaks for all; the shares are about equal */
@@ -312,6 +315,18 @@ static void close_all(struct job *job)
     free(job->config_text);
 }
 
+/* does the message name OUT, with or without the slashes behind it? */
+static bool names_out(const struct job *job, const struct s2s_error *err)
+{
+    size_t len = strlen(job->opt->out);
+    while (len > 1 && job->opt->out[len - 1] == '/')
+        len--;
+    char *out = s2s_xstrndup(job->opt->out, len);
+    bool named = strstr(err->text, out) != NULL;
+    free(out);
+    return named;
+}
+
 int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
 {
     struct job job = {.opt = opt};
@@ -322,7 +337,6 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
                                       .ctx = &job.progress,
                                       .stop = &stop,
                                       .keep_object = opt->only_weights ? ckpt_job_is_weight : NULL};
-    catch_signals();
     s2s_durable_set(!opt->no_sync);
     int rc = ckpt_launch(&opt->common, err);
     if (rc < 0)
@@ -337,8 +351,7 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
     else if (rc == 0)
         rc = ckpt_agree(ckpt_is_first() ? ckpt_job_write_file(&job, err) : 0, err);
     s2s_progress_end(&job.progress);
-    if (rc < 0 && job.ckpt && !strstr(err->text, s2s_ckpt_path(job.ckpt)) &&
-        !strstr(err->text, opt->out))
+    if (rc < 0 && job.ckpt && !strstr(err->text, s2s_ckpt_path(job.ckpt)) && !names_out(&job, err))
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));
     if (rc == 0 && !opt->plan)
         say_done(&job, start_s);

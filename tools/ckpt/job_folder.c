@@ -38,6 +38,7 @@ static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
     char key[33];
     int rc = 0;
     resume_key(job, key);
+    ckpt_job_catch_signals();
     if (ckpt_is_first())
         rc = s2s_ckpt_journal_open(&job->how.journal, tmp, key, job->opt->resume, err);
     rc = ckpt_agree(rc, err);

@@ -22,6 +22,8 @@ struct job {
 };
 
 bool ckpt_job_is_weight(const char *name);
+/* From now on SIGINT, SIGTERM and SIGHUP make writing fail; one that is ignored stays so. */
+void ckpt_job_catch_signals(void);
 /* A file that was replaced while it was read would give half of one model and half of another. */
 int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
 

@@ -437,6 +437,9 @@ static int64_t find_iteration(struct s2s_ckpt *ckpt)
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)
 {
+    static const char no_pipe[] =
+        "checkpoints are read in any order, which no pipe can give: name a "
+        "file or a folder";
     struct s2s_ckpt *ckpt = s2s_xcalloc(1, sizeof *ckpt);
     struct stat st;
     size_t len = strlen(path);
@@ -449,6 +452,11 @@ int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err
     int rc = 0;
     if (stat(path, &st) < 0) {
         rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+        if (strcmp(path, "-") == 0)
+            s2s_error_hint(err, rc, "%s", no_pipe);
+    } else if (S_ISFIFO(st.st_mode)) {
+        rc = s2s_error_set(err, S2S_E_OPEN, "%s: is a pipe", path);
+        s2s_error_hint(err, rc, "%s", no_pipe);
     } else if (!S_ISDIR(st.st_mode)) {
         rc = read_single(ckpt, path, err);
     } else if ((ckpt->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {

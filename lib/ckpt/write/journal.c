@@ -235,9 +235,15 @@ static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_
     unlock_folder(journal);
     if (rc == 0 && mkdir(journal->dir, 0777) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", journal->dir);
-    if (rc == 0)
-        rc = lock_folder(journal, err);
-    return rc < 0 ? rc : open_append(journal, O_CREAT | O_EXCL, key, err);
+    if (rc < 0)
+        return rc;
+    rc = lock_folder(journal, err);
+    if (rc < 0)
+        return rc; /* somebody else has it by now */
+    rc = open_append(journal, O_CREAT | O_EXCL, key, err);
+    if (rc < 0)
+        (void)s2s_ckpt_remove_tree(journal->dir, NULL); /* a full disk: nothing is in it */
+    return rc;
 }
 
 static struct ckpt_journal *new_journal(const char *dir, int rank)

@@ -255,6 +255,80 @@ static void a_writer_refuses_what_a_reader_would(void **state)
     assert_null(header);
 }
 
+/* a file of this header, so many bytes of data, and a length that may lie by so much */
+static int parse_text(const char *json, size_t data_len, uint64_t lie, struct s2s_error *err)
+{
+    static const char zeros[64];
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    struct s2s_safetensors st;
+    const uint64_t told = strlen(json) + lie;
+    s2s_buf_add(&bytes, &told, 8);
+    s2s_buf_puts(&bytes, json);
+    s2s_buf_add(&bytes, zeros, data_len);
+    char *exact = s2s_xmalloc(bytes.len); /* ASan sees what is read behind it */
+    memcpy(exact, bytes.data, bytes.len);
+    int rc = s2s_safetensors_parse(&st, exact, bytes.len, err);
+    if (rc == 0)
+        s2s_safetensors_release(&st);
+    free(exact);
+    s2s_buf_release(&bytes);
+    return rc;
+}
+
+#define F32(name, shape, offsets) \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
+
+static void headers_that_lie_are_refused(void **state)
+{
+    static const struct {
+        const char *json, *says;
+        size_t data_len;
+    } bad[] = {
+        {"{" F32("a", "02", "0,8") "}", "expected a whole number", 8},
+        {"{" F32("a", "2", "0,08") "}", "expected a whole number", 8},
+        {"{" F32("a", "", "0,4") "," F32("a", "", "4,8") "}", "'a' twice", 8},
+        {"{" F32("a", "2", "0,8") "}x", "after the object", 8},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"dtype\":\"F32\",\"data_offsets\":[0,4]}}",
+         "repeated key", 4},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4]}}", "two data_offsets", 4},
+        {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", "without dtype, shape", 4},
+        {"{" F32("\\udc00", "", "0,4") "}", "surrogate", 4},
+        {"{" F32("\\ud800\\u0041", "", "0,4") "}", "surrogate", 4},
+        {"{" F32("\\ud800", "", "0,4") "}", "surrogate", 4},
+        {"{" F32("a\x1f", "", "0,4") "}", "control character", 4},
+        {"{" F32("a\\u0000", "", "0,4") "}", "NUL", 4},
+        {"{" F32("\xff", "", "0,4") "}", "UTF-8", 4},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", "__metadata__ twice", 0},
+        {"{\"__metadata__\":{\"k\":\"v\",\"k\":\"v\"}}", "'k' twice", 0},
+        {"{" F32("a", "9223372036854775808,0", "0,0") "}", "overflows", 0},
+        {"{" F32("a", "4294967296,4294967296", "0,0") "}", "overflows", 0},
+        {"{" F32("a", "18446744073709551616", "0,0") "}", "past 64 bits", 0},
+        {"{" F32("a", "", "4,0") "}", "data_offsets", 4},
+        {"{" F32("a", "", "0,4") "," F32("b", "", "8,12") "}", "hole", 12},
+        {"{" F32("a", "2", "0,8") "," F32("b", "", "4,8") "}", "overlap", 8},
+        {"{" F32("a", "", "0,4") "}", "end at byte 4", 5},
+        {"{" F32("a", "", "0,4") "}", "the data has 3", 3},
+        {"{" F32("a", "1,1,1,1,1,1,1,1,1", "0,4") "}", "too long", 4},
+    };
+    struct s2s_error err = S2S_ERROR_INIT;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (parse_text(bad[i].json, bad[i].data_len, 0, &err) == 0)
+            fail_msg("read: %s", bad[i].json);
+        if (!strstr(err.text, bad[i].says))
+            fail_msg("expected \"%s\" in: %s", bad[i].says, err.text);
+    }
+    /* what is odd and right */
+    assert_int_equal(parse_text("{" F32("\\ud83d\\ude00", "0,9", "0,0") "}", 0, 0, &err), 0);
+    assert_int_equal(parse_text("{" F32("b", "0", "4,4") "," F32("a", "", "0,4") "} ", 4, 0, &err),
+                     0);
+    assert_int_equal(parse_text("{}", 0, 0, &err), 0);
+    /* the header ends behind the file, by one byte and by very many */
+    assert_int_equal(parse_text("{}", 0, 1, &err), S2S_E_TRUNCATED);
+    assert_int_equal(parse_text("{}", 0, 8, &err), S2S_E_TRUNCATED);
+    assert_int_equal(parse_text("{}", 0, 100000001 - 2, &err), S2S_E_FORMAT);
+    assert_int_equal(parse_text("{}", 0, (uint64_t)-3, &err), S2S_E_FORMAT);
+}
+
 static void digests_are_xxh3(void **state)
 {
     /* values of the xxHash project's own sanity checks: empty input, seed 0 */
@@ -338,6 +412,7 @@ int main(void)
         cmocka_unit_test(a_header_is_read_without_its_data),
         cmocka_unit_test(a_header_in_parts_is_that_at_once),
         cmocka_unit_test(a_writer_refuses_what_a_reader_would),
+        cmocka_unit_test(headers_that_lie_are_refused),
         cmocka_unit_test(digests_are_xxh3),
         cmocka_unit_test(a_member_of_8_gib_has_a_pax_header),
         cmocka_unit_test(utf8_is_rfc_3629),

@@ -158,3 +158,16 @@ void s2s_buf_release(struct s2s_buf *buf)
     free(buf->data);
     *buf = (struct s2s_buf)S2S_BUF_INIT;
 }
+
+int64_t s2s_peak_memory_bytes(void)
+{
+    char line[128];
+    long long kib = 0;
+    FILE *status = fopen("/proc/self/status", "re");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "VmHWM: %lld", &kib) == 1)
+            break;
+    if (status)
+        fclose(status);
+    return kib * 1024;
+}

@@ -8,6 +8,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct s2s_error;
 
@@ -51,5 +52,9 @@ void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void s2s_buf_clear(struct s2s_buf *buf);   /* empties, keeps the memory */
 void s2s_buf_release(struct s2s_buf *buf); /* frees the memory */
+
+/* The most memory that this program had resident at once, in bytes; 0: the system does not say.
+ * Unlike getrusage's, it does not count the program that started this one. */
+int64_t s2s_peak_memory_bytes(void);
 
 #endif

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "lib/base/base.h"
 #include "lib/train/trainer.h"
@@ -91,15 +90,12 @@ static int bad_gradient(struct s2s_trainer *t, double norm, struct s2s_error *er
 static void share_counts(struct s2s_trainer *t, const struct s2s_feed_step *data, double loss,
                          struct s2s_step_result *result)
 {
-    struct rusage usage;
-    double mine[3] = {loss, 0, 0}, peak = 0;
+    double mine[3] = {loss, 0, 0}, peak = (double)s2s_peak_memory_bytes();
     for (size_t i = 0; i < data->n_packs; i++) {
         mine[1] += (double)data->packs[i]->batch.n_seqs;
         mine[2] += (double)data->packs[i]->n_real;
     }
     s2s_comm_all_reduce(t->dp, mine, 3, S2S_F64, S2S_GROUP_SUM);
-    if (getrusage(RUSAGE_SELF, &usage) == 0)
-        peak = (double)usage.ru_maxrss * 1024;
     s2s_comm_all_reduce(t->dp, &peak, 1, S2S_F64, S2S_GROUP_MAX);
     result->loss = result->labels > 0 ? mine[0] / (double)result->labels : 0;
     result->samples = (int64_t)mine[1];

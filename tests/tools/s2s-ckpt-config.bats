@@ -361,3 +361,85 @@ PY
     exits 0 s2s-ckpt convert --strict --to hf --config "$MODELS/llama_gqa_untied/config.json" in out
     says_not "gains around"
 }
+
+# layers PATTERN: model/, a Nemotron-H of transformers with these layers
+layers() {
+    rm -rf model in out
+    mkdir model
+    python3 - "$1" <<'PY'
+import json, sys
+import numpy as np
+pattern, H, rng, t = sys.argv[1], 8, np.random.default_rng(3), {}
+shapes = {"backbone.embeddings": (20, H), "backbone.norm_f": (H,), "lm_head": (20, H)}
+for n, kind in enumerate(pattern):
+    at = "backbone.layers.%d." % n
+    shapes[at + "norm"] = (H,)
+    at += "mixer."
+    if kind == "*":
+        shapes.update({at + "q_proj": (12, H), at + "k_proj": (6, H), at + "v_proj": (6, H), at + "o_proj": (H, 12)})
+    elif kind == "-":
+        shapes.update({at + "up_proj": (14, H), at + "down_proj": (H, 14)})
+    else:
+        shapes.update({at + "gate": (2, H), at + "shared_experts.up_proj": (10, H), at + "shared_experts.down_proj": (H, 10)})
+        shapes.update({at + "experts.%d.%s_proj" % (e, w): s for e in (0, 1) for w, s in (("up", (6, H)), ("down", (H, 6)))})
+for name, shape in shapes.items():
+    t[name + ".weight"] = rng.normal(size=shape).astype("<f4")
+for n, kind in enumerate(pattern):
+    if kind == "E":
+        t["backbone.layers.%d.mixer.gate.e_score_correction_bias" % n] = rng.normal(size=2).astype("<f4")
+head, at = {}, 0
+for name, value in t.items():
+    head[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [at, at + value.nbytes]}
+    at += value.nbytes
+head = json.dumps(head).encode()
+with open("model/model.safetensors", "wb") as f:
+    f.write(len(head).to_bytes(8, "little") + head + b"".join(v.tobytes() for v in t.values()))
+json.dump({"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "hidden_size": H, "hybrid_override_pattern": pattern,
+           "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 3, "n_routed_experts": 2, "vocab_size": 20}, open("model/config.json", "w"))
+PY
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h --pad-vocab 16 model in
+}
+
+# saved [ARG=JSON..]: in/ says no more than these arguments
+saved() {
+    python3 - "$@" <<'PY'
+import argparse, glob, json, pickle, sys, zipfile
+args = {k: json.loads(v) for k, v in (w.split("=", 1) for w in sys.argv[1:])}
+with zipfile.ZipFile(glob.glob("in/*/common.pt")[0], "w") as z:
+    z.writestr("common/data.pkl", pickle.dumps({"args": argparse.Namespace(**args), "iteration": 5, "checkpoint_version": 3.0}, 2))
+    z.writestr("common/byteorder", "little")
+    z.writestr("common/version", "3\n")
+PY
+    rm -f in/*/s2s-manifest.json
+}
+
+@test "a Nemotron-H without a Mamba layer is one, and no Llama or Qwen" {
+    for pattern in '*-' '*E-' 'E' '--' '*'; do
+        layers "$pattern"
+        saved num_attention_heads=4 num_query_groups=2 kv_channels=3 vocab_size=20
+        exits 0 s2s-ckpt convert -q --strict --to hf in out
+        exits 0 s2s-ckpt diff model out
+    done
+}
+
+@test "a config.json beside Megatron's weights counts as --config does, and goes along" {
+    layers '*-E'
+    saved
+    exits 1 s2s-ckpt convert --to hf in out
+    says "how many heads and groups"
+    cp model/config.json in/iter_*/
+    exits 0 s2s-ckpt convert -q --strict --to hf in out
+    exits 0 s2s-ckpt diff model out
+    cmp model/config.json out/config.json
+    # one that is given goes before it
+    rm -rf out
+    jq '.num_attention_heads = 2 | .num_key_value_heads = 1 | .head_dim = 6' model/config.json > other.json
+    exits 0 s2s-ckpt convert -q --strict --to hf --config other.json in out
+    exits 1 s2s-ckpt diff model out
+    # and a broken one is refused
+    rm -rf out
+    echo '{' > in/iter_0000001/config.json
+    exits 1 s2s-ckpt convert --to hf in out
+    says "config.json:2"
+    [ ! -e out ]
+}

@@ -104,3 +104,12 @@ PY
         exits 0 s2s-ckpt diff plain $order
     done
 }
+
+@test "the peak that is told is the program's own, not that of the one that started it" {
+    peak=$(python3 -c 'import json, subprocess, sys
+ballast = b"x" * (256 << 20)
+p = subprocess.run(sys.argv[1:], capture_output=True, check=True)
+print(json.loads(p.stdout)["peak_memory_bytes"] >> 20)' "$S2S_BIN/s2s-ckpt" reshard --json "$ROOT/tests/oracle/ckpt/data/dcp_plain" out)
+    [ "$peak" -gt 0 ]
+    [ "$peak" -lt 200 ]
+}

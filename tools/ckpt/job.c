@@ -1,7 +1,6 @@
 /* Reading checkpoints, writing one: whole or not at all. */
 #include <limits.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include "lib/base/utf8.h"
 #include "lib/io/durable.h"
@@ -158,8 +157,7 @@ static const char *format_name(enum ckpt_output to)
     return names[to];
 }
 
-static void print_done(const struct job *job, const struct left_out *left, double seconds,
-                       long peak_kib)
+static void print_done(const struct job *job, const struct left_out *left, double seconds)
 {
     printf("{\"out\": ");
     ckpt_print_json_text(job->opt->out);
@@ -167,29 +165,27 @@ static void print_done(const struct job *job, const struct left_out *left, doubl
            "\"peak_memory_bytes\": %lld, \"left_out\": {\"state_tensors\": %zu, \"objects\": %zu, "
            "\"rank_optimizers\": %zu, \"common_state\": %s}}\n",
            format_name(job->to), job->n_tensors, (long long)job->bytes, seconds,
-           (long long)peak_kib * 1024, left->n_state, left->n_objects, left->n_ranks,
+           (long long)s2s_peak_memory_bytes(), left->n_state, left->n_objects, left->n_ranks,
            left->common ? "true" : "false");
 }
 
 static void say_done(const struct job *job, double start_s)
 {
-    struct rusage usage;
     char bytes[32], rate[32];
     double seconds = s2s_now_s() - start_s;
     if (!ckpt_is_first())
         return;
-    getrusage(RUSAGE_SELF, &usage);
     const struct left_out left = count_left_out(job);
     if (job->opt->common.json)
-        print_done(job, &left, seconds, usage.ru_maxrss);
+        print_done(job, &left, seconds);
     if (job->opt->common.verbosity < 0)
         return;
     char *rest = left_out_text(&left), out[PATH_MAX];
     s2s_utf8_show_text(out, sizeof out, job->opt->out);
-    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %ld MiB%s\n", out,
+    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %lld MiB%s\n", out,
             job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
             ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
-            usage.ru_maxrss / 1024, rest);
+            (long long)s2s_peak_memory_bytes() >> 20, rest);
     free(rest);
 }
 

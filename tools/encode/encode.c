@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "lib/io/digest.h"
@@ -543,15 +542,14 @@ static int commit(struct run *run, struct s2s_error *err)
 
 static void say_done(const struct run *run)
 {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
     if (run->rank == 0 && run->opt->common.verbosity >= 0)
         fprintf(
             stderr,
             "s2s-encode: %lld records, %lld clips, %.1f s of sound, %lld frames in %.1f s, peak "
-            "%ld MiB\n",
+            "%lld MiB\n",
             (long long)run->n_records, (long long)run->n_clips, run->seconds,
-            (long long)run->n_frames, s2s_now_s() - run->start_s, usage.ru_maxrss / 1024);
+            (long long)run->n_frames, s2s_now_s() - run->start_s,
+            (long long)s2s_peak_memory_bytes() >> 20);
 }
 
 /* ---- the whole ---- */

@@ -1,7 +1,5 @@
 #include "tools/pack/report.h"
 
-#include <sys/resource.h>
-
 #include "lib/io/outfile.h"
 
 static double share(int64_t part, int64_t whole)
@@ -83,18 +81,16 @@ static void warn_counts(const struct pack_totals *t, const struct pack_plan *pla
 static void say_last_line(const struct pack_totals *t, const struct pack_plan *plan,
                           const struct pack_loader *loader)
 {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
     fprintf(stderr,
             "s2s-pack: %lld samples (%.2f h) in %lld packs, %lld tokens, fill %.2f %%; padding "
             "%.2f %%, as padded batches %.2f %%; %zu bad, %lld too long, %lld truncated; %.1f s, "
-            "%ld MiB\n",
+            "%lld MiB\n",
             (long long)t->n_samples, hours_of(t, loader), (long long)t->n_packs,
             (long long)t->n_tokens, 100 * share(t->n_tokens, slots_of(t, plan)),
             100 * share(t->n_slots - t->n_tokens, t->n_slots),
             100 * share(t->n_padded_batch_slots - t->n_tokens, t->n_padded_batch_slots),
             plan->n_bad, (long long)plan->n_too_long, (long long)plan->n_truncated,
-            t->plan_s + t->pack_s, usage.ru_maxrss / 1024);
+            t->plan_s + t->pack_s, (long long)s2s_peak_memory_bytes() >> 20);
 }
 
 static void print_text(const struct pack_totals *t, const struct pack_plan *plan,

@@ -10,6 +10,10 @@ const char ckpt_map_tables[] =
     "include nemotron_h_decoder \"\" \"\"\n"
     "include nemotron_h_mtp \"\" \"\"\n"
 
+    /* without a Mamba layer: Megatron's hybrid stack alone calls its last norm so */
+    "family nemotron_h\n"
+    "detect decoder.final_norm.weight\n"
+
     "family nemotron_h_decoder\n"
     "detect part decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
     "numbered decoder.layers.\n"

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
@@ -159,10 +160,30 @@ static int seal_parts(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, en
     return rc;
 }
 
-int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+/* The config.json of transformers that somebody put beside Megatron's weights says what --config
+ * would: into options, and its text is given to be freed. NeMo's has its own way. */
+static int config_beside(struct s2s_hf_options *options, char **text, const struct s2s_ckpt *ckpt,
+                         struct s2s_error *err)
+{
+    json_t *config;
+    size_t len;
+    if (options->config || ckpt->part || (!options->map && !ckpt_map_wanted(ckpt)))
+        return 0;
+    int rc = ckpt_read_json(&config, ckpt, "config.json", err);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    if (rc == 0 && type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
+        faccessat(ckpt->dir_fd, "config.json", F_OK, 0) == 0 &&
+        (rc = ckpt_slurp(ckpt->dir_fd, "config.json", CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {
+        options->config = json_incref(config);
+        options->config_text = *text;
+    }
+    json_decref(config);
+    return rc;
+}
+
+static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    *out = (struct s2s_hf_output){.n_parts = 0};
     int rc = plan_names(out, ckpt, options, err);
     if (rc == 0 && options->config)
         ckpt_args_check_norms(out->family, ckpt_args(ckpt), options->config);
@@ -173,6 +194,21 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0)
         ckpt_hf_follow_in_configs(out, options->dtype, out->untied,
                                   options->keep_vocab_padding && *out->family);
+    return rc;
+}
+
+int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                   const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    struct s2s_hf_options full = *options;
+    char *text = NULL;
+    *out = (struct s2s_hf_output){.n_parts = 0};
+    int rc = config_beside(&full, &text, ckpt, err);
+    if (rc == 0)
+        rc = prepare(out, ckpt, &full, err);
+    if (full.config != options->config)
+        json_decref((json_t *)full.config);
+    free(text);
     return rc;
 }
 

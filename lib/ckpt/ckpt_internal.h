@@ -30,15 +30,6 @@ int ckpt_file_flush(struct ckpt_file *file, struct s2s_error *err);
 /* Flush, fsync, close; digest (may be NULL) gets the XXH3-128. Releases file, also on failure. */
 int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err);
 void ckpt_file_discard(struct ckpt_file *file);
-/* dir/name as fill writes it, synced; noted in manifest unless that is NULL. */
-typedef int ckpt_file_fill(struct ckpt_file *file, const void *ctx, struct s2s_error *err);
-int ckpt_file_make(const char *dir, const char *name, ckpt_file_fill *fill, const void *ctx,
-                   json_t *manifest, struct s2s_error *err);
-/* The same of bytes in memory. */
-int ckpt_file_put_noted(const char *dir, const char *name, const void *bytes, size_t len,
-                        json_t *manifest, struct s2s_error *err);
-int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
-                  struct s2s_error *err);
 
 int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, struct s2s_error *err);
 /* A whole file of at most max_len bytes. Gives: free *bytes; a zero byte follows. */

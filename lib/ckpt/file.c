@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/ckpt/write/manifest.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"
 #include "lib/io/pread.h"
@@ -92,49 +91,6 @@ void ckpt_file_discard(struct ckpt_file *file)
     s2s_buf_release(&file->buf);
     s2s_digest_free(file->digest);
     *file = (struct ckpt_file){.fd = -1};
-}
-
-int ckpt_file_make(const char *dir, const char *name, ckpt_file_fill *fill, const void *ctx,
-                   json_t *manifest, struct s2s_error *err)
-{
-    struct ckpt_file file;
-    char digest[33], *path = s2s_xasprintf("%s/%s", dir, name);
-    int rc = ckpt_file_create(&file, path, err);
-    free(path);
-    if (rc < 0)
-        return rc;
-    rc = fill(&file, ctx, err);
-    const int64_t len = file.pos;
-    if (rc < 0)
-        ckpt_file_discard(&file);
-    else
-        rc = ckpt_file_close(&file, digest, err);
-    if (rc == 0 && manifest)
-        ckpt_manifest_add(manifest, name, len, digest);
-    return rc;
-}
-
-struct bytes {
-    const void *data;
-    size_t len;
-};
-
-static int fill_bytes(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
-{
-    const struct bytes *bytes = ctx;
-    return ckpt_file_write(file, bytes->data, bytes->len, err);
-}
-
-int ckpt_file_put_noted(const char *dir, const char *name, const void *bytes, size_t len,
-                        json_t *manifest, struct s2s_error *err)
-{
-    return ckpt_file_make(dir, name, fill_bytes, &(struct bytes){bytes, len}, manifest, err);
-}
-
-int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
-                  struct s2s_error *err)
-{
-    return ckpt_file_put_noted(dir, name, bytes, len, NULL, err);
 }
 
 int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, struct s2s_error *err)

@@ -154,6 +154,19 @@ int ckpt_by_tensor_name(const void *a, const void *b);
 /* By name, or NULL (sorted: after ckpt_seal). */
 struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char *name);
 
+/* The storage of a chunk in its open file. */
+struct ckpt_store {
+    struct ckpt_chunk *chunk;
+    int fd;
+    const char *path;
+};
+/*
+ * Reads len of its bytes, from pos of the file on. When a storage is read from its begin to its end
+ * (whole tensors are), its CRC-32 is computed on the way and compared at the end: DIGEST.
+ */
+int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size_t len,
+                    struct s2s_error *err);
+
 /* Finds where a chunk's data lies, if that is not known yet. */
 int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                 struct ckpt_chunk *chunk, struct s2s_error *err);
@@ -202,6 +215,11 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /* Beside Megatron's iter_0001000/: "1000", or "release", says which of them is the latest. */
 #define CKPT_TRACKER "latest_checkpointed_iteration.txt"
+
+/* What is said of an `unfinished` one. */
+#define CKPT_UNFINISHED \
+    "metadata.json, which Megatron-Core writes last, is missing or names no backend: an " \
+    "unfinished save, or a damaged one"
 
 /* A byte object that holds what older checkpoints have as common.pt. */
 #define CKPT_COMMON_OBJECT "common_state/shard_0_1"

@@ -168,11 +168,7 @@ static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s
     ckpt->format = ckpt->unfinished || strcmp(backend, "torch_dist") == 0 ? "torch_dist" : "dcp";
     ckpt->no_links = true;
     if (ckpt->unfinished)
-        s2s_warn("ckpt",
-                 "%s: metadata.json, which Megatron-Core writes last, is missing or names no "
-                 "backend: an "
-                 "unfinished save, or a damaged one",
-                 ckpt->path);
+        s2s_warn("ckpt", "%s: %s", ckpt->path, CKPT_UNFINISHED);
     if (*backend && strcmp(backend, "torch_dist") != 0 && strcmp(backend, "fsdp_dtensor") != 0 &&
         strcmp(backend, "torch_dcp") != 0)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "metadata.json: sharded_backend \"%s\"",

@@ -12,6 +12,7 @@
 #include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/dist_internal.h"
+#include "lib/ckpt/write/manifest.h"
 
 static char *final_dir(const char *root, int64_t iteration)
 {

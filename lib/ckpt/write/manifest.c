@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/model.h"
 #include "lib/io/digest.h"
 #include "lib/io/sha256.h"
 
@@ -16,6 +16,49 @@ void ckpt_manifest_add(json_t *files, const char *name, int64_t len_bytes, const
 {
     json_object_set_new(files, name,
                         json_pack("{s:I, s:s}", "bytes", (json_int_t)len_bytes, "digest", digest));
+}
+
+int ckpt_file_make(const char *dir, const char *name, ckpt_file_fill *fill, const void *ctx,
+                   json_t *manifest, struct s2s_error *err)
+{
+    struct ckpt_file file;
+    char digest[33], *path = s2s_xasprintf("%s/%s", dir, name);
+    int rc = ckpt_file_create(&file, path, err);
+    free(path);
+    if (rc < 0)
+        return rc;
+    rc = fill(&file, ctx, err);
+    const int64_t len = file.pos;
+    if (rc < 0)
+        ckpt_file_discard(&file);
+    else
+        rc = ckpt_file_close(&file, digest, err);
+    if (rc == 0 && manifest)
+        ckpt_manifest_add(manifest, name, len, digest);
+    return rc;
+}
+
+struct bytes {
+    const void *data;
+    size_t len;
+};
+
+static int fill_bytes(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
+{
+    const struct bytes *bytes = ctx;
+    return ckpt_file_write(file, bytes->data, bytes->len, err);
+}
+
+int ckpt_file_put_noted(const char *dir, const char *name, const void *bytes, size_t len,
+                        json_t *manifest, struct s2s_error *err)
+{
+    return ckpt_file_make(dir, name, fill_bytes, &(struct bytes){bytes, len}, manifest, err);
+}
+
+int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
+                  struct s2s_error *err)
+{
+    return ckpt_file_put_noted(dir, name, bytes, len, NULL, err);
 }
 
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err)
@@ -123,5 +166,22 @@ int ckpt_manifest_verify(const char *dir, size_t *n, struct s2s_error *err)
     if (rc == 0)
         rc = verify_one(fd, "integrity.json", "sha256", n, err);
     close(fd);
+    return rc;
+}
+
+int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)
+{
+    /* parts of a composite have manifests of their own */
+    static const char *const folders[] = {"", "/encoder", "/llm"};
+    int rc = 0;
+    *n_files = 0;
+    for (int i = 0; i < 3 && rc == 0 && ckpt->dir_fd >= 0; i++) {
+        char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
+        size_t n = 0;
+        if (i == 0 || access(path, F_OK) == 0)
+            rc = ckpt_manifest_verify(path, &n, err);
+        *n_files += n;
+        free(path);
+    }
     return rc;
 }

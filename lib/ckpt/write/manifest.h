@@ -1,5 +1,6 @@
 /*
- * s2s-manifest.json beside what we write: XXH3-128 and length of every file of a folder but itself.
+ * Files of a folder that appear whole, and s2s-manifest.json beside them: XXH3-128 and length of
+ * every file but itself.
  *   {"algorithm": "xxh3-128", "files": {"__0_0.distcp": {"bytes": 1234, "digest": "0f.."}}}
  * integrity.json of Megatron-Core 0.20 ({"algorithm": "sha256", "files": {name: hex}}) is read too.
  */
@@ -11,13 +12,24 @@
 
 #include <jansson.h>
 
+struct ckpt_file;
 struct s2s_error;
 
 #define CKPT_MANIFEST "s2s-manifest.json"
 
 /* One more entry of files (an object): digest is XXH3-128 in 32 hex digits. */
 void ckpt_manifest_add(json_t *files, const char *name, int64_t len_bytes, const char *digest);
-/* Writes it into dir. files is borrowed. */
+/* dir/name as fill writes it, synced; noted in manifest (borrowed) unless that is NULL. IO; what
+ * fill failed with. */
+typedef int ckpt_file_fill(struct ckpt_file *file, const void *ctx, struct s2s_error *err);
+int ckpt_file_make(const char *dir, const char *name, ckpt_file_fill *fill, const void *ctx,
+                   json_t *manifest, struct s2s_error *err);
+/* The same of bytes in memory. */
+int ckpt_file_put_noted(const char *dir, const char *name, const void *bytes, size_t len,
+                        json_t *manifest, struct s2s_error *err);
+int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
+                  struct s2s_error *err);
+/* Writes the manifest of files (borrowed) into dir. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
 /* Compares every file that the folder's manifests name; *n is how many were compared, 0 without a
  * manifest. DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT, UNSUPPORTED: the

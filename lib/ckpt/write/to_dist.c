@@ -1,16 +1,17 @@
-#include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/to_dist.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/items.h"
 #include "lib/ckpt/write/journal.h"
 #include "lib/ckpt/write/layout.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/share.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/io/digest.h"

@@ -1,0 +1,118 @@
+/* Is what a checkpoint holds whole and harmless: CRC-32s, archives, common state, config.json? */
+#include "lib/ckpt/model.h"
+
+#include <unistd.h>
+
+#include "lib/base/base.h"
+
+static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                        struct ckpt_chunk *chunk, struct s2s_error *err)
+{
+    int rc = ckpt_locate(ckpt, tensor, chunk, err);
+    int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, chunk->file, err);
+    if (fd < 0 || chunk->checked || !chunk->has_crc)
+        return fd < 0 ? fd : 0;
+    const struct ckpt_store store = {chunk, fd, ckpt->files[chunk->file].name};
+    for (int64_t done = 0; rc == 0 && done < chunk->store_len;) {
+        int64_t left = chunk->store_len - done;
+        size_t n = left < CKPT_SCRATCH ? (size_t)left : CKPT_SCRATCH;
+        rc = ckpt_read_store(&store, chunk->store_pos + done, ckpt_piece(ckpt), n, err);
+        done += (int64_t)n;
+    }
+    return rc;
+}
+
+int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                           struct s2s_error *err)
+{
+    tensor = tensor->stored ? tensor->stored : tensor;
+    for (size_t i = 0; i < tensor->n_chunks; i++) {
+        int rc = verify_chunk(ckpt, tensor, &tensor->chunks[i], err);
+        if (rc < 0)
+            return ckpt_at_name(ckpt, tensor->name, rc, err);
+    }
+    return 0;
+}
+
+bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
+{
+    tensor = tensor->stored ? tensor->stored : tensor;
+    for (size_t i = 0; i < tensor->n_chunks; i++)
+        if (!tensor->chunks[i].has_crc && tensor->chunks[i].store_len > 0)
+            return false;
+    return true;
+}
+
+bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, uint32_t *crc)
+{
+    struct ckpt_chunk *chunk = tensor->n_chunks == 1 ? tensor->chunks : NULL;
+    struct s2s_error ignored = S2S_ERROR_INIT; /* who reads it meets the same */
+    if (!chunk || ckpt_locate(ckpt, tensor, chunk, &ignored) < 0 || chunk->is_view ||
+        chunk->stride || !chunk->has_crc || chunk->data != chunk->store_pos ||
+        chunk->store_len !=
+            ckpt_box_numel(tensor->shape, tensor->n_dims) * (int64_t)s2s_dtype_size(tensor->dtype))
+        return false;
+    *crc = chunk->crc;
+    return true;
+}
+
+/* an archive that wants no more than data, and is undamaged */
+static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t begin, int64_t len,
+                          struct s2s_error *err)
+{
+    struct ckpt_archive archive;
+    int file = ckpt_add_file(ckpt, file_name, err);
+    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    if (fd < 0)
+        return fd;
+    struct s2s_zip_source source = {
+        .fd = fd, .begin = begin, .len_bytes = len < 0 ? ckpt->files[file].len_bytes : len};
+    int rc = ckpt_archive_open(&archive, &source, CKPT_OPEN, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++)
+        rc = s2s_zip_check_member(&archive.zip, &archive.zip.members[i], ckpt_piece(ckpt),
+                                  CKPT_SCRATCH, err);
+    ckpt_archive_release(&archive);
+    return rc;
+}
+
+int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
+                           struct s2s_error *err)
+{
+    if (!object->file)
+        return 0;
+    int rc = verify_archive(ckpt, object->file, object->pos, object->len_bytes, err);
+    return rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : 0;
+}
+
+/* what the sizes of a Hugging Face model are read from */
+static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    json_t *config = NULL;
+    int rc = ckpt_read_json(&config, ckpt, "config.json", err);
+    json_decref(config);
+    return rc;
+}
+
+int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    if (ckpt->dir_fd < 0 || !ckpt->no_links || faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) < 0)
+        return 0;
+    int rc = verify_archive(ckpt, "common.pt", 0, -1, err);
+    return rc < 0 ? ckpt_at_name(ckpt, "common.pt", rc, err) : 0;
+}
+
+int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    if (strncmp(ckpt->format, "hf", 2) == 0)
+        return verify_config(ckpt, err);
+    if (ckpt->unfinished)
+        return s2s_error_set(err, S2S_E_TRUNCATED, "%s: %s", ckpt->path, CKPT_UNFINISHED);
+    if (strcmp(ckpt->format, "torch_dist") == 0 && !ckpt_has(ckpt, "common.pt") &&
+        !ckpt_find_object(ckpt, CKPT_COMMON_OBJECT))
+        return s2s_error_set(err, S2S_E_NOTFOUND,
+                             "%s: common.pt is missing, without which Megatron-Core loads nothing",
+                             ckpt->path);
+    return ckpt_verify_common_file(ckpt, err);
+}

@@ -2,6 +2,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/number.h"
 
 static const int64_t *keep_ints(struct s2s_ckpt_plan *plan, const int64_t *v, int n)
 {
@@ -80,11 +81,6 @@ struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const cha
     return target;
 }
 
-static bool is_float(enum s2s_dtype dtype)
-{
-    return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
-}
-
 /* A router adds steps of a thousandth to this; Megatron-Core and transformers have it in float32
  * whatever the model's dtype. */
 static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dtype)
@@ -99,7 +95,7 @@ static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dt
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
-        if (is_float(plan->targets[i].dtype) && !s2s_ckpt_is_state(plan->targets[i].name) &&
+        if (ckpt_is_float(plan->targets[i].dtype) && !s2s_ckpt_is_state(plan->targets[i].name) &&
             !is_kept_wide(&plan->targets[i], dtype))
             plan->targets[i].dtype = dtype;
 }
@@ -149,7 +145,7 @@ static int check_target(const struct s2s_ckpt_target *target, struct s2s_error *
         const struct s2s_ckpt_piece *piece = &target->pieces[i];
         filled += ckpt_box_numel(piece->size, piece->source ? piece->source->n_dims : 1);
         if (piece->source && piece->source->dtype != target->dtype &&
-            !(is_float(piece->source->dtype) && is_float(target->dtype)))
+            !(ckpt_is_float(piece->source->dtype) && ckpt_is_float(target->dtype)))
             return s2s_error_set(err, S2S_E_DTYPE, "%s: %s cannot be made of %s", target->name,
                                  s2s_dtype_name(target->dtype),
                                  s2s_dtype_name(piece->source->dtype));
@@ -198,129 +194,28 @@ struct stream {
     char *cast; /* CAST_ELEMENTS of the widest; NULL until it is wanted */
 };
 
-static double load(const char *from, enum s2s_dtype dtype, size_t i)
+/* before so many bytes are written */
+static int pass(const struct s2s_ckpt_write *how, int64_t bytes, struct s2s_error *err)
 {
-    uint16_t half;
-    float single;
-    double value;
-    switch (dtype) {
-    case S2S_F64:
-        memcpy(&value, from + 8 * i, 8);
-        return value;
-    case S2S_F32:
-        memcpy(&single, from + 4 * i, 4);
-        return (double)single;
-    case S2S_F16:
-        memcpy(&half, from + 2 * i, 2);
-        return (double)s2s_f16_to_f32(half);
-    default:
-        memcpy(&half, from + 2 * i, 2);
-        return (double)s2s_bf16_to_f32(half);
-    }
-}
-
-static bool is_float8(enum s2s_dtype dtype)
-{
-    return dtype == S2S_F8_E5M2 || dtype == S2S_F8_E4M3 || dtype == S2S_F8_E8M0 ||
-           dtype == S2S_F8_E4M3FNUZ || dtype == S2S_F8_E5M2FNUZ;
-}
-
-bool s2s_ckpt_can_average(enum s2s_dtype dtype)
-{
-    return s2s_ckpt_is_number(dtype) && !is_float8(dtype);
-}
-
-bool s2s_ckpt_is_number(enum s2s_dtype dtype)
-{
-    return dtype != S2S_DTYPE_NONE && dtype != S2S_C64 && dtype != S2S_C128;
-}
-
-double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
-{
-    const char *from = data;
-    size_t size = s2s_dtype_size(dtype);
-    uint64_t bits = 0;
-    if (is_float(dtype))
-        return load(from, dtype, i);
-    memcpy(&bits, from + i * size, size);
-    if (is_float8(dtype))
-        return (double)s2s_f8_to_f32((uint8_t)bits, dtype);
-    switch (dtype) {
-    case S2S_I8:
-        return (int8_t)bits;
-    case S2S_I16:
-        return (int16_t)bits;
-    case S2S_I32:
-        return (int32_t)bits;
-    case S2S_I64:
-        return (double)(int64_t)bits;
-    default:
-        return (double)bits;
-    }
-}
-
-static void store(char *to, enum s2s_dtype dtype, size_t i, double value)
-{
-    float single = (float)value;
-    uint16_t half;
-    switch (dtype) {
-    case S2S_F64:
-        memcpy(to + 8 * i, &value, 8);
-        return;
-    case S2S_F32:
-        memcpy(to + 4 * i, &single, 4);
-        return;
-    case S2S_F16:
-        half = s2s_f32_to_f16(single);
-        memcpy(to + 2 * i, &half, 2);
-        return;
-    default:
-        half = s2s_f32_to_bf16(single);
-        memcpy(to + 2 * i, &half, 2);
-    }
-}
-
-/* the two casts that whole models go through are loops that the compiler makes vectors of */
-static void cast_block(char *to, enum s2s_dtype to_dtype, const char *from,
-                       enum s2s_dtype from_dtype, size_t n)
-{
-    if (from_dtype == S2S_BF16 && to_dtype == S2S_F32) {
-        for (size_t i = 0; i < n; i++) {
-            uint16_t half;
-            memcpy(&half, from + 2 * i, 2);
-            uint32_t bits = (uint32_t)half << 16;
-            memcpy(to + 4 * i, &bits, 4);
-        }
-    } else if (from_dtype == S2S_F32 && to_dtype == S2S_BF16) {
-        for (size_t i = 0; i < n; i++) {
-            float single;
-            memcpy(&single, from + 4 * i, 4);
-            uint16_t half = s2s_f32_to_bf16(single);
-            memcpy(to + 2 * i, &half, 2);
-        }
-    } else {
-        for (size_t i = 0; i < n; i++)
-            store(to, to_dtype, i, load(from, from_dtype, i));
-    }
+    if (how->stop && *how->stop)
+        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted");
+    if (how->progress)
+        how->progress(how->ctx, bytes);
+    return 0;
 }
 
 static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     struct stream *s = ctx;
-    int rc = 0;
-    if (s->how->stop && *s->how->stop)
-        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted");
-    if (s->how->progress) /* of what is written */
-        s->how->progress(s->how->ctx,
-                         (int64_t)(len / s2s_dtype_size(s->from) * s2s_dtype_size(s->to)));
-    if (s->from == s->to)
-        return s->sink(s->ctx, bytes, len, err);
+    size_t from = s2s_dtype_size(s->from), to = s2s_dtype_size(s->to), n = len / from;
+    int rc = pass(s->how, (int64_t)(n * to), err);
+    if (rc < 0 || s->from == s->to)
+        return rc < 0 ? rc : s->sink(s->ctx, bytes, len, err);
     if (!s->cast)
         s->cast = s2s_xmalloc(CAST_ELEMENTS * sizeof(double));
-    size_t from = s2s_dtype_size(s->from), to = s2s_dtype_size(s->to), n = len / from;
     for (size_t done = 0; done < n && rc == 0; done += CAST_ELEMENTS) {
         size_t now = n - done < CAST_ELEMENTS ? n - done : CAST_ELEMENTS;
-        cast_block(s->cast, s->to, (const char *)bytes + done * from, s->from, now);
+        ckpt_numbers_cast(s->cast, s->to, (const char *)bytes + done * from, s->from, now);
         rc = s->sink(s->ctx, s->cast, now * to, err);
     }
     return rc;
@@ -333,9 +228,9 @@ static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
     for (int64_t done = 0; done < len && rc == 0; done += (int64_t)sizeof zeros) {
         int64_t left = len - done,
                 now = left < (int64_t)sizeof zeros ? left : (int64_t)sizeof zeros;
-        if (s->how->progress)
-            s->how->progress(s->how->ctx, now);
-        rc = s->sink(s->ctx, zeros, (size_t)now, err);
+        rc = pass(s->how, now, err);
+        if (rc == 0)
+            rc = s->sink(s->ctx, zeros, (size_t)now, err);
     }
     return rc;
 }
@@ -358,19 +253,18 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
             k ? s2s_ckpt_find(ckpt, piece->source->name) : piece->source;
         rc = t ? s2s_ckpt_read(ckpt, t, begin, box, mean->bytes, err)
                : s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent", piece->source->name);
-        for (size_t i = 0; i < n && rc == 0; i++)
-            mean->sum[i] = k ? mean->sum[i] + load(mean->bytes, s->from, i)
-                             : load(mean->bytes, s->from, i); /* -0 stays */
+        if (rc == 0 && k == 0)
+            ckpt_numbers_load(mean->sum, mean->bytes, s->from, n);
+        else if (rc == 0)
+            ckpt_numbers_add(mean->sum, mean->bytes, s->from, n);
     }
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < n; i++)
-        store(mean->bytes, s->to, i, mean->sum[i] / (double)(plan->n_others + 1));
-    if (s->how->stop && *s->how->stop)
-        return s2s_error_set(err, S2S_E_INTERRUPTED, "interrupted");
-    if (s->how->progress)
-        s->how->progress(s->how->ctx, (int64_t)(n * s2s_dtype_size(s->to)));
-    return s->sink(s->ctx, mean->bytes, n * s2s_dtype_size(s->to), err);
+        mean->sum[i] /= (double)(plan->n_others + 1);
+    ckpt_numbers_store(mean->bytes, s->to, mean->sum, n);
+    rc = pass(s->how, (int64_t)(n * s2s_dtype_size(s->to)), err);
+    return rc < 0 ? rc : s->sink(s->ctx, mean->bytes, n * s2s_dtype_size(s->to), err);
 }
 
 static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *piece,
@@ -453,7 +347,7 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
             continue;
         }
         s.from = piece->source->dtype;
-        if (plan->n_others && is_float(s.from)) {
+        if (plan->n_others && ckpt_is_float(s.from)) {
             rc = stream_mean(plan, piece, &s, err);
             continue;
         }
@@ -464,18 +358,23 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
     return rc;
 }
 
-int s2s_ckpt_plan_verify(struct s2s_ckpt_plan *plan, struct s2s_error *err)
+int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
+                            struct s2s_error *err)
 {
+    int rc = s2s_ckpt_verify_tensor(plan->source, source, err);
+    for (size_t i = 0; i < plan->n_others && rc == 0; i++) {
+        const struct s2s_ckpt_tensor *other = s2s_ckpt_find(plan->others[i], source->name);
+        rc = other ? s2s_ckpt_verify_tensor(plan->others[i], other, err) : 0;
+    }
+    return rc;
+}
+
+int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err)
+{
+    int rc = 0;
     for (size_t i = 0; i < plan->n_targets; i++)
-        for (size_t k = 0; k < plan->targets[i].n_pieces; k++) {
-            const struct s2s_ckpt_tensor *source = plan->targets[i].pieces[k].source;
-            int rc = source ? s2s_ckpt_verify_tensor(plan->source, source, err) : 0;
-            for (size_t o = 0; source && o < plan->n_others && rc == 0; o++) {
-                const struct s2s_ckpt_tensor *other = s2s_ckpt_find(plan->others[o], source->name);
-                rc = other ? s2s_ckpt_verify_tensor(plan->others[o], other, err) : 0;
-            }
-            if (rc < 0)
-                return rc;
-        }
-    return 0;
+        for (size_t k = 0; k < plan->targets[i].n_pieces && rc == 0; k++)
+            if (plan->targets[i].pieces[k].source)
+                rc = ckpt_plan_verify_source(plan, plan->targets[i].pieces[k].source, err);
+    return rc;
 }

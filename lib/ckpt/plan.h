@@ -60,12 +60,6 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype);
 int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err);
 /* Refuses, by name, targets of a dtype that safetensors does not have. */
 int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* Element i of floating (F8 too) or integer data as a double; true for dtypes that have one. */
-bool s2s_ckpt_is_number(enum s2s_dtype dtype);
-double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i);
-/* Do tensors of this dtype go into a mean? Floating ones are averaged and those of integers stay
- * the first's; 8-bit floats and complex numbers would be the first's in silence. */
-bool s2s_ckpt_can_average(enum s2s_dtype dtype);
 int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target);
 void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan);
 
@@ -98,7 +92,10 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
                            const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
                            struct s2s_error *err);
 /* Compares the CRC-32 of every source storage that the streams did not read in order. */
-int s2s_ckpt_plan_verify(struct s2s_ckpt_plan *plan, struct s2s_error *err);
+int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
+/* The same of one source tensor, and of those of its name that a mean takes beside it. */
+int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
+                            struct s2s_error *err);
 
 /* One safetensors file of targets [begin, end); aligned, so tensors of wide types come first. */
 int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,

@@ -10,6 +10,7 @@
  * says when it is read again.
  */
 /* run.sh: max_len=16384 */
+#include "lib/ckpt/number.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_megatron.h"
 #include "lib/io/outfile.h"

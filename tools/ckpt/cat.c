@@ -1,7 +1,7 @@
 /* s2s-ckpt cat */
 #include <math.h>
 
-#include "lib/ckpt/plan.h"
+#include "lib/ckpt/number.h"
 #include "lib/io/outfile.h"
 #include "tools/ckpt/ckpt_tool.h"
 

@@ -1,7 +1,7 @@
 /* s2s-ckpt diff */
 #include <math.h>
 
-#include "lib/ckpt/plan.h"
+#include "lib/ckpt/number.h"
 #include "tools/ckpt/ckpt_tool.h"
 
 struct options {

@@ -1,5 +1,6 @@
 /* What each output of a job takes, and writing it. */
 #include "lib/ckpt/map/layers.h"
+#include "lib/ckpt/number.h"
 #include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/ckpt/write/to_megatron.h"

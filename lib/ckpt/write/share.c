@@ -48,18 +48,6 @@ static bool is_checked(const struct s2s_ckpt_tensor *tensor)
     return true;
 }
 
-/* of the source and of those that a mean takes beside it */
-static int verify_one(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
-                      struct s2s_error *err)
-{
-    int rc = s2s_ckpt_verify_tensor(plan->source, source, err);
-    for (size_t i = 0; i < plan->n_others && rc == 0; i++) {
-        const struct s2s_ckpt_tensor *other = s2s_ckpt_find(plan->others[i], source->name);
-        rc = other ? s2s_ckpt_verify_tensor(plan->others[i], other, err) : 0;
-    }
-    return rc;
-}
-
 /* A view of one of them (s2s_ckpt_unflattened) stands for it. */
 static size_t index_of(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *source)
 {
@@ -90,7 +78,7 @@ int ckpt_share_verify(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_write *h
     int rc = 0, turn = 0;
     for (size_t i = 0; i < ckpt->n_tensors && rc == 0; i++)
         if (wanted[i] && !done[i] && turn++ % n == rank)
-            rc = verify_one(plan, &ckpt->tensors[i], err);
+            rc = ckpt_plan_verify_source(plan, &ckpt->tensors[i], err);
     free(done);
     free(wanted);
     return ckpt_share_agree(how, rc, err);

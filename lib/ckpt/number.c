@@ -1,0 +1,134 @@
+#include "lib/ckpt/number.h"
+
+#include <string.h>
+
+bool ckpt_is_float(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
+}
+
+static double load(const char *from, enum s2s_dtype dtype, size_t i)
+{
+    uint16_t half;
+    float single;
+    double value;
+    switch (dtype) {
+    case S2S_F64:
+        memcpy(&value, from + 8 * i, 8);
+        return value;
+    case S2S_F32:
+        memcpy(&single, from + 4 * i, 4);
+        return (double)single;
+    case S2S_F16:
+        memcpy(&half, from + 2 * i, 2);
+        return (double)s2s_f16_to_f32(half);
+    default:
+        memcpy(&half, from + 2 * i, 2);
+        return (double)s2s_bf16_to_f32(half);
+    }
+}
+
+static bool is_float8(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F8_E5M2 || dtype == S2S_F8_E4M3 || dtype == S2S_F8_E8M0 ||
+           dtype == S2S_F8_E4M3FNUZ || dtype == S2S_F8_E5M2FNUZ;
+}
+
+bool s2s_ckpt_can_average(enum s2s_dtype dtype)
+{
+    return s2s_ckpt_is_number(dtype) && !is_float8(dtype);
+}
+
+bool s2s_ckpt_is_number(enum s2s_dtype dtype)
+{
+    return dtype != S2S_DTYPE_NONE && dtype != S2S_C64 && dtype != S2S_C128;
+}
+
+double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
+{
+    const char *from = data;
+    size_t size = s2s_dtype_size(dtype);
+    uint64_t bits = 0;
+    if (ckpt_is_float(dtype))
+        return load(from, dtype, i);
+    memcpy(&bits, from + i * size, size);
+    if (is_float8(dtype))
+        return (double)s2s_f8_to_f32((uint8_t)bits, dtype);
+    switch (dtype) {
+    case S2S_I8:
+        return (int8_t)bits;
+    case S2S_I16:
+        return (int16_t)bits;
+    case S2S_I32:
+        return (int32_t)bits;
+    case S2S_I64:
+        return (double)(int64_t)bits;
+    default:
+        return (double)bits;
+    }
+}
+
+static void store(char *to, enum s2s_dtype dtype, size_t i, double value)
+{
+    float single = (float)value;
+    uint16_t half;
+    switch (dtype) {
+    case S2S_F64:
+        memcpy(to + 8 * i, &value, 8);
+        return;
+    case S2S_F32:
+        memcpy(to + 4 * i, &single, 4);
+        return;
+    case S2S_F16:
+        half = s2s_f32_to_f16(single);
+        memcpy(to + 2 * i, &half, 2);
+        return;
+    default:
+        half = s2s_f32_to_bf16(single);
+        memcpy(to + 2 * i, &half, 2);
+    }
+}
+
+/* the two casts that whole models go through are loops that the compiler makes vectors of */
+void ckpt_numbers_cast(void *out, enum s2s_dtype to_dtype, const void *in,
+                       enum s2s_dtype from_dtype, size_t n)
+{
+    const char *from = in;
+    char *to = out;
+    if (from_dtype == S2S_BF16 && to_dtype == S2S_F32) {
+        for (size_t i = 0; i < n; i++) {
+            uint16_t half;
+            memcpy(&half, from + 2 * i, 2);
+            uint32_t bits = (uint32_t)half << 16;
+            memcpy(to + 4 * i, &bits, 4);
+        }
+    } else if (from_dtype == S2S_F32 && to_dtype == S2S_BF16) {
+        for (size_t i = 0; i < n; i++) {
+            float single;
+            memcpy(&single, from + 4 * i, 4);
+            uint16_t half = s2s_f32_to_bf16(single);
+            memcpy(to + 2 * i, &half, 2);
+        }
+    } else {
+        for (size_t i = 0; i < n; i++)
+            store(to, to_dtype, i, load(from, from_dtype, i));
+    }
+}
+
+void ckpt_numbers_load(double *out, const void *from, enum s2s_dtype dtype, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = load(from, dtype, i);
+}
+
+void ckpt_numbers_add(double *sum, const void *from, enum s2s_dtype dtype, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += load(from, dtype, i);
+}
+
+void ckpt_numbers_store(void *out, enum s2s_dtype dtype, const double *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        store(out, dtype, i, from[i]);
+}

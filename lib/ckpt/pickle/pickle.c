@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/pickle/opcodes.h"
 
 enum { MAX_STACK = 1 << 26, AHEAD = 64 };
 
@@ -214,7 +215,7 @@ static int op_memo_line(struct pickle_machine *m, char op)
     snprintf(text, sizeof text, "%.*s", (int)(len < 30 ? len : 30), line);
     if (s2s_parse_i64(&index, text, 0, INT64_MAX, NULL) < 0)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad memo index");
-    return op == 'p' ? memo_put(m, (uint64_t)index) : memo_get(m, (uint64_t)index);
+    return op == OP_PUT ? memo_put(m, (uint64_t)index) : memo_get(m, (uint64_t)index);
 }
 
 /* ---- filling containers ---- */
@@ -348,71 +349,71 @@ static int op_dup(struct pickle_machine *m)
 static int run(struct pickle_machine *m, unsigned char op)
 {
     switch (op) {
-    case 0x80:
+    case OP_PROTO:
         return ckpt_pickle_sized(m, 1, op_proto);
-    case 0x95:
+    case OP_FRAME:
         return ckpt_pickle_sized(m, 8, op_frame);
-    case '(':
+    case OP_MARK:
         return op_mark(m);
-    case '0':
+    case OP_POP:
         return op_pop(m);
-    case '1':
+    case OP_POP_MARK:
         return op_pop_mark(m);
-    case '2':
+    case OP_DUP:
         return op_dup(m);
-    case ']':
+    case OP_EMPTY_LIST:
         return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_LIST));
-    case '}':
+    case OP_EMPTY_DICT:
         return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_DICT));
-    case ')':
+    case OP_EMPTY_TUPLE:
         return ckpt_pickle_push(m, ckpt_pickle_known(m, &m->known.empty, CKPT_TUPLE, 0));
-    case 0x8f:
+    case OP_EMPTY_SET:
         return ckpt_pickle_push(m, ckpt_pickle_new_node(m, CKPT_SET));
-    case 'l':
+    case OP_LIST:
         return push_marked(m, CKPT_LIST);
-    case 'd':
+    case OP_DICT:
         return push_marked(m, CKPT_DICT);
-    case 't':
+    case OP_TUPLE:
         return push_marked(m, CKPT_TUPLE);
-    case 0x91:
+    case OP_FROZENSET:
         return push_marked(m, CKPT_SET);
-    case 0x85:
-    case 0x86:
-    case 0x87:
-        return push_popped(m, CKPT_TUPLE, op - 0x84u);
-    case 'a':
-    case 'e':
-        return op_fill(m, CKPT_LIST, op == 'e');
-    case 's':
-    case 'u':
-        return op_fill(m, CKPT_DICT, op == 'u');
-    case 0x90:
+    case OP_TUPLE1:
+    case OP_TUPLE2:
+    case OP_TUPLE3:
+        return push_popped(m, CKPT_TUPLE, (size_t)op - OP_TUPLE1 + 1);
+    case OP_APPEND:
+    case OP_APPENDS:
+        return op_fill(m, CKPT_LIST, op == OP_APPENDS);
+    case OP_SETITEM:
+    case OP_SETITEMS:
+        return op_fill(m, CKPT_DICT, op == OP_SETITEMS);
+    case OP_ADDITEMS:
         return op_fill(m, CKPT_SET, true);
-    case 'g':
-    case 'p':
+    case OP_GET:
+    case OP_PUT:
         return op_memo_line(m, (char)op);
-    case 'h':
+    case OP_BINGET:
         return ckpt_pickle_sized(m, 1, memo_get);
-    case 'j':
+    case OP_LONG_BINGET:
         return ckpt_pickle_sized(m, 4, memo_get);
-    case 'q':
+    case OP_BINPUT:
         return ckpt_pickle_sized(m, 1, memo_put);
-    case 'r':
+    case OP_LONG_BINPUT:
         return ckpt_pickle_sized(m, 4, memo_put);
-    case 0x94:
+    case OP_MEMOIZE:
         return memo_put(m, m->n_memoized);
-    case 'c':
+    case OP_GLOBAL:
         return ckpt_pickle_global(m);
-    case 0x93:
+    case OP_STACK_GLOBAL:
         return ckpt_pickle_stack_global(m);
-    case 'R':
-    case 0x81:
+    case OP_REDUCE:
+    case OP_NEWOBJ:
         return ckpt_pickle_reduce(m, false);
-    case 0x92:
+    case OP_NEWOBJ_EX:
         return ckpt_pickle_reduce(m, true);
-    case 'b':
+    case OP_BUILD:
         return ckpt_pickle_build(m);
-    case 'Q':
+    case OP_BINPERSID:
         return op_persid(m);
     default:
         return ckpt_pickle_run_value(m, op);
@@ -431,7 +432,7 @@ static int run_all(struct pickle_machine *m)
         unsigned char op = m->bytes[m->at];
         m->op_at = m->at++;
         m->n_ops++;
-        if (op == '.') {
+        if (op == OP_STOP) {
             if (m->n_stack != 1 || m->n_marks)
                 return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
             /* handed on to something that may call it */

@@ -8,6 +8,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/pickle/opcodes.h"
 #include "lib/ckpt/pickle/pickle_internal.h"
 
 /* The builds that test for errors of memory make both small, so that small pickles go through this.
@@ -61,49 +62,51 @@ struct scan {
     bool last_small;
 };
 
+enum { LINE = 100 };
+
 /* Bytes of an opcode's number that says how many more follow (-1 to -8), or of its fixed argument;
- * 100 for one line, 200 for two. */
+ * or its lines, each as LINE. */
 static int argument_of(unsigned char op)
 {
     switch (op) {
-    case 0x80:
-    case 'K':
-    case 'h':
-    case 'q':
+    case OP_PROTO:
+    case OP_BININT1:
+    case OP_BINGET:
+    case OP_BINPUT:
         return 1;
-    case 'M':
+    case OP_BININT2:
         return 2;
-    case 'J':
-    case 'j':
-    case 'r':
+    case OP_BININT:
+    case OP_LONG_BINGET:
+    case OP_LONG_BINPUT:
         return 4;
-    case 0x95:
-    case 'G':
+    case OP_FRAME:
+    case OP_BINFLOAT:
         return 8;
-    case 'U':
-    case 'C':
-    case 0x8a:
-    case 0x8c:
+    case OP_SHORT_BINSTRING:
+    case OP_SHORT_BINBYTES:
+    case OP_LONG1:
+    case OP_SHORT_BINUNICODE:
         return -1;
-    case 'T':
-    case 'X':
-    case 'B':
-    case 0x8b:
+    case OP_BINSTRING:
+    case OP_BINUNICODE:
+    case OP_BINBYTES:
+    case OP_LONG4:
         return -4;
-    case 0x8d:
-    case 0x8e:
-    case 0x96:
+    case OP_BINUNICODE8:
+    case OP_BINBYTES8:
+    case OP_BYTEARRAY8:
         return -8;
-    case 'I':
-    case 'L':
-    case 'F':
-    case 'S':
-    case 'V':
-    case 'g':
-    case 'p':
-        return 100;
-    case 'c':
-        return 200;
+    case OP_INT:
+    case OP_LONG:
+    case OP_FLOAT:
+    case OP_STRING:
+    case OP_UNICODE:
+    case OP_GET:
+    case OP_PUT:
+        return LINE;
+    case OP_GLOBAL:
+        return 2 * LINE;
     default:
         return 0;
     }
@@ -111,8 +114,9 @@ static int argument_of(unsigned char op)
 
 static bool is_small(unsigned char op)
 {
-    return op == 'X' || op == 'T' || op == 'U' || op == 0x8c || op == 0x8d || op == 'V' ||
-           op == 'S' || op == 'c' || op == 0x93;
+    return op == OP_BINUNICODE || op == OP_BINSTRING || op == OP_SHORT_BINSTRING ||
+           op == OP_SHORT_BINUNICODE || op == OP_BINUNICODE8 || op == OP_UNICODE ||
+           op == OP_STRING || op == OP_GLOBAL || op == OP_STACK_GLOBAL;
 }
 
 static void scan_put(struct scan *s)
@@ -147,10 +151,10 @@ static bool scan_op(struct scan *s, unsigned char op)
     uint64_t value = 0;
     const char *line;
     size_t len;
-    for (int lines = argument / 100; lines > 0; lines--)
+    for (int lines = argument / LINE; lines > 0; lines--)
         if (ckpt_pickle_take_line(m, &line, &len) < 0)
             return false;
-    if (argument < 100 && argument) {
+    if (argument < LINE && argument) {
         const int n = argument < 0 ? -argument : argument;
         if (!(p = ckpt_pickle_take(m, (size_t)n)))
             return false;
@@ -158,18 +162,18 @@ static bool scan_op(struct scan *s, unsigned char op)
     }
     if (argument < 0 && !(p = value <= m->len ? ckpt_pickle_take(m, (size_t)value) : NULL))
         return false;
-    if (op == 0x94 || op == 'q' || op == 'r') {
-        if (op != 0x94 && value != s->n)
+    if (op == OP_MEMOIZE || op == OP_BINPUT || op == OP_LONG_BINPUT) {
+        if (op != OP_MEMOIZE && value != s->n)
             return false;
         scan_put(s);
-    } else if (op == 'h' || op == 'j') {
+    } else if (op == OP_BINGET || op == OP_LONG_BINGET) {
         scan_get(s, value);
     }
-    if ((op == 'X' || op == 0x8c) && s->n_before == SIZE_MAX &&
+    if ((op == OP_BINUNICODE || op == OP_SHORT_BINUNICODE) && s->n_before == SIZE_MAX &&
         value == strlen("all_local_plans") && memcmp(p, "all_local_plans", (size_t)value) == 0)
         s->n_before = s->n;
     s->last_small = is_small(op);
-    return op != 'g' && op != 'p' && op != '.';
+    return op != OP_GET && op != OP_PUT && op != OP_STOP;
 }
 
 int ckpt_pickle_find_wanted(struct pickle_machine *m)
@@ -189,7 +193,7 @@ int ckpt_pickle_find_wanted(struct pickle_machine *m)
     wanted->rank = s2s_xcalloc(wanted->n_words + 1, sizeof *wanted->rank);
     for (size_t i = 0; i < wanted->n_words; i++)
         wanted->rank[i + 1] = wanted->rank[i] + (uint32_t)__builtin_popcountll(wanted->bits[i]);
-    wanted->all = op != '.';
+    wanted->all = op != OP_STOP;
     const int rc = m->io_rc;
     if (rc == 0)
         s2s_error_clear(m->err); /* what is wrong is found again */

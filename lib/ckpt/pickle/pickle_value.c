@@ -3,6 +3,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
+#include "lib/ckpt/pickle/opcodes.h"
 
 static int push_int(struct pickle_machine *m, int64_t value)
 {
@@ -111,18 +112,18 @@ static int op_number_line(struct pickle_machine *m, char op)
     int rc = ckpt_pickle_take_line(m, &line, &len);
     if (rc < 0)
         return rc;
-    if (op == 'L' && len && line[len - 1] == 'L')
+    if (op == OP_LONG && len && line[len - 1] == 'L')
         len--;
     if (len >= sizeof text)
         return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "number of more than 63 digits");
     memcpy(text, line, len);
     text[len] = 0;
-    if (op == 'I' && (strcmp(text, "00") == 0 || strcmp(text, "01") == 0)) {
+    if (op == OP_INT && (strcmp(text, "00") == 0 || strcmp(text, "01") == 0)) {
         struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_BOOL);
         node->i = text[1] == '1';
         return ckpt_pickle_push(m, node);
     }
-    if (op == 'F') {
+    if (op == OP_FLOAT) {
         char *end;
         struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_FLOAT);
         node->f = strtod(text, &end);
@@ -230,46 +231,46 @@ static int op_binint(struct pickle_machine *m, int n_bytes)
 int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op)
 {
     switch (op) {
-    case 'N':
+    case OP_NONE:
         return ckpt_pickle_push(m, ckpt_pickle_known(m, &m->known.none, CKPT_NONE, 0));
-    case 0x88:
+    case OP_NEWTRUE:
         return op_bool(m, 1);
-    case 0x89:
+    case OP_NEWFALSE:
         return op_bool(m, 0);
-    case 'I':
-    case 'L':
-    case 'F':
+    case OP_INT:
+    case OP_LONG:
+    case OP_FLOAT:
         return op_number_line(m, (char)op);
-    case 'J':
+    case OP_BININT:
         return op_binint(m, 4);
-    case 'K':
+    case OP_BININT1:
         return op_binint(m, 1);
-    case 'M':
+    case OP_BININT2:
         return op_binint(m, 2);
-    case 0x8a:
+    case OP_LONG1:
         return ckpt_pickle_sized(m, 1, op_long);
-    case 0x8b:
+    case OP_LONG4:
         return ckpt_pickle_sized(m, 4, op_long);
-    case 'G':
+    case OP_BINFLOAT:
         return op_binfloat(m);
-    case 'S':
+    case OP_STRING:
         return op_string_line(m);
-    case 'V':
+    case OP_UNICODE:
         return op_unicode_line(m);
-    case 'T':
-    case 'X':
+    case OP_BINSTRING:
+    case OP_BINUNICODE:
         return op_counted(m, CKPT_STR, 4);
-    case 'U':
-    case 0x8c:
+    case OP_SHORT_BINSTRING:
+    case OP_SHORT_BINUNICODE:
         return op_counted(m, CKPT_STR, 1);
-    case 0x8d:
+    case OP_BINUNICODE8:
         return op_counted(m, CKPT_STR, 8);
-    case 'B':
+    case OP_BINBYTES:
         return op_counted(m, CKPT_BYTES, 4);
-    case 'C':
+    case OP_SHORT_BINBYTES:
         return op_counted(m, CKPT_BYTES, 1);
-    case 0x8e:
-    case 0x96:
+    case OP_BINBYTES8:
+    case OP_BYTEARRAY8:
         return op_counted(m, CKPT_BYTES, 8);
     default:
         return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "opcode that no checkpoint needs");

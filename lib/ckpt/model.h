@@ -239,6 +239,8 @@ bool ckpt_folder_is_around(int at, const char *name);
 /* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */
 
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Sets `common` out of common.pt or the byte object that stands for it; neither is no failure.
+ * After ckpt_seal. */
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Megatron's arguments where they are an object of their own beside the tensors (torch_dcp,
  * fsdp_dtensor). What cannot be read is warned of. */

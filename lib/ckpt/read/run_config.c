@@ -152,9 +152,3 @@ void ckpt_read_run_config(struct s2s_ckpt *ckpt)
         if (faccessat(ckpt->dir_fd, kinds[i].name, F_OK, 0) == 0)
             ckpt->run_args = read_section(ckpt, kinds[i].name, kinds[i].section);
 }
-
-const json_t *ckpt_args(const struct s2s_ckpt *ckpt)
-{
-    const json_t *args = json_object_get(ckpt->common, "args");
-    return args ? args : ckpt->run_args;
-}

@@ -1,0 +1,69 @@
+/*
+ * The common state of a distributed checkpoint, common.pt or a byte object, and the arguments that
+ * its run was started with, wherever they are.
+ */
+#include "lib/ckpt/model.h"
+
+#include "lib/base/base.h"
+
+/* the payload of an archive as JSON; list: it is the only entry of a list. Gives a reference. */
+static int archive_json(json_t **out, const struct s2s_zip_source *source, bool list,
+                        const char *name, struct s2s_error *err)
+{
+    struct ckpt_archive archive;
+    int rc = ckpt_archive_open(&archive, source, CKPT_OPEN, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", name);
+    const struct ckpt_node *root = archive.pickle.root;
+    if (list && root->kind == CKPT_LIST && root->n == 1)
+        root = root->items[0];
+    struct ckpt_json_left left = ckpt_json_limit(archive.pickle.len);
+    *out = ckpt_node_json(root, &left);
+    if (archive.pickle.n_opaque)
+        s2s_info("ckpt", "%s: %zu classes are kept as names (%s and others)", name,
+                 archive.pickle.n_opaque, archive.pickle.opaque_name);
+    ckpt_archive_release(&archive);
+    return 0;
+}
+
+static int object_json(struct s2s_ckpt *ckpt, json_t **out, const struct s2s_ckpt_object *object,
+                       bool list, struct s2s_error *err)
+{
+    int file = ckpt_add_file(ckpt, object->file, err);
+    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    if (fd < 0)
+        return fd;
+    struct s2s_zip_source source = {.fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};
+    return archive_json(out, &source, list, object->name, err);
+}
+
+int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
+    if (ckpt_has(ckpt, "common.pt")) {
+        struct ckpt_span span;
+        int rc = ckpt_find_span(ckpt, "common.pt", &span, err);
+        int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, span.file, err);
+        if (fd < 0)
+            return fd;
+        struct s2s_zip_source source = {.fd = fd, .begin = span.begin, .len_bytes = span.len_bytes};
+        return archive_json(&ckpt->common, &source, false, "common.pt", err);
+    }
+    return object ? object_json(ckpt, &ckpt->common, object, true, err) : 0;
+}
+
+void ckpt_read_args(struct s2s_ckpt *ckpt)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "args");
+    if (!object || json_object_get(ckpt->common, "args"))
+        return;
+    if (object_json(ckpt, &ckpt->run_args, object, false, &err) < 0)
+        s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
+}
+
+const json_t *ckpt_args(const struct s2s_ckpt *ckpt)
+{
+    const json_t *args = json_object_get(ckpt->common, "args");
+    return args ? args : ckpt->run_args;
+}

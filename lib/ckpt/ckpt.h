@@ -42,7 +42,7 @@ struct s2s_ckpt_tensor {
      * local] */
     const int64_t *orig_shape;
     int n_orig_dims;
-    /* NULL, or what it is a view of (s2s_ckpt_unflattened) */
+    /* NULL, or what it is a view of (s2s_ckpt_unflattened, ckpt_transposed) */
     const struct s2s_ckpt_tensor *stored;
     struct ckpt_chunk *chunks; /* lib/ckpt only, as is the path (paths.c); NULL: flat */
     const uint16_t *path;

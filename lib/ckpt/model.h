@@ -28,7 +28,7 @@ struct ckpt_chunk {
         struct {
             /* what it lies in, and where its first element is there (unflatten.c) */
             struct ckpt_chunk *stored;
-            const int64_t *stored_at;
+            const int64_t *stored_at; /* NULL: the same element, the last two axes exchanged */
         };
     };
     uint32_t crc, crc_so_far; /* of the storage; of what was read of it in order */
@@ -173,6 +173,10 @@ int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
 /* The same for a chunk with `stored`. */
 int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                      struct ckpt_chunk *chunk, struct s2s_error *err);
+/* The tensor with its last two axes exchanged, as a view of it; itself where it has less than two.
+ * Lives as long as the checkpoint. */
+const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
+                                              const struct s2s_ckpt_tensor *tensor);
 
 /* ---- torch archives (torch_zip.c) ---- */
 

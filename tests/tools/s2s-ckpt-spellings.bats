@@ -248,3 +248,30 @@ PY
     s2s-ckpt cat qwen3_moe language_model.model.layers.0.mlp.experts.1.up_proj.weight >b
     same a b
 }
+
+@test "experts as NeMo Automodel has them, all of a layer in one transposed tensor, go to Hugging Face's and to Megatron's names" {
+    cat >model.py <<'PY'
+native = {"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.norm.weight": (4,), "model.layers.0.input_layernorm.weight": (4,),
+          "model.layers.0.post_attention_layernorm.weight": (4,), "model.layers.0.self_attn.q_proj.weight": (8, 4),
+          "model.layers.0.self_attn.k_proj.weight": (4, 4), "model.layers.0.self_attn.v_proj.weight": (4, 4), "model.layers.0.self_attn.o_proj.weight": (4, 8),
+          "model.layers.0.self_attn.q_norm.weight": (4,), "model.layers.0.self_attn.k_norm.weight": (4,), "model.layers.0.mlp.gate.weight": (3, 4),
+          "model.layers.0.mlp.experts.gate_and_up_projs": (3, 4, 10), "model.layers.0.mlp.experts.down_projs": (3, 5, 4)}
+PY
+    write native.safetensors '__import__("importlib.machinery").machinery.SourceFileLoader("model", "model.py").load_module().native'
+    echo '{"model_type": "qwen3_moe", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}' >config.json
+    exits 0 s2s-ckpt convert -q --strict --to hf --config config.json native.safetensors hf
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json native.safetensors a
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe hf b
+    exits 0 s2s-ckpt diff a b
+    for name in gate_and_up_projs down_projs; do s2s-ckpt cat native.safetensors model.layers.0.mlp.experts.$name >$name; done
+    for name in gate up down; do s2s-ckpt cat hf model.layers.0.mlp.experts.2.${name}_proj.weight >$name; done
+    python3 - <<'PY'
+import numpy as np
+both, down = np.fromfile("gate_and_up_projs", "<f4").reshape(3, 4, 10), np.fromfile("down_projs", "<f4").reshape(3, 5, 4)
+for name, want in (("gate", both[2, :, :5]), ("up", both[2, :, 5:]), ("down", down[2])):
+    assert np.array_equal(np.fromfile(name, "<f4").reshape(want.T.shape), want.T), name
+PY
+    # columns of two tensors side by side are not made
+    exits 1 s2s-ckpt convert --to torch_dist --map automodel_qwen_moe --config config.json hf native
+    says "only the way back is known"
+}

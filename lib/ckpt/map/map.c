@@ -99,16 +99,18 @@ static int by_name(const void *a, const void *b)
                   ((const struct ckpt_map_source *)b)->name);
 }
 
-/* {"model": ..} of a plain save, in front of a SALM's parts */
+/* {"model": ..} of a plain save, in front of what a whole model has */
 static void drop_common_model(struct ckpt_map_source *sources, size_t n)
 {
-    static const char model[] = "model.", part[] = "model.perception.";
+    static const char model[] = "model.";
+    static const char *const parts[] = {"perception.", "model.", "backbone."};
     const size_t len = strlen(model);
     bool any = false;
     for (size_t i = 0; i < n; i++) {
         if (strncmp(sources[i].name, model, len) != 0)
             return;
-        any |= strncmp(sources[i].name, part, strlen(part)) == 0;
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            any |= strncmp(sources[i].name + len, parts[k], strlen(parts[k])) == 0;
     }
     for (size_t i = 0; i < n && any; i++)
         memmove(sources[i].name, sources[i].name + len, strlen(sources[i].name + len) + 1);
@@ -223,14 +225,25 @@ static bool find_family(const struct ckpt_map_source *sources, size_t n,
     return false;
 }
 
-bool ckpt_map_wanted(const struct s2s_ckpt *ckpt)
+static bool find_wanted(const struct s2s_ckpt *ckpt, struct ckpt_map_family *family)
 {
     struct ckpt_map_source *sources;
     size_t n_state, n = list_sources(&sources, ckpt, &n_state);
-    struct ckpt_map_family family;
-    bool found = find_family(sources, n, &family);
+    bool found = find_family(sources, n, family);
     free_sources(sources, n);
     return found;
+}
+
+bool ckpt_map_wanted(const struct s2s_ckpt *ckpt)
+{
+    struct ckpt_map_family family;
+    return find_wanted(ckpt, &family);
+}
+
+bool ckpt_map_is_megatron(const struct s2s_ckpt *ckpt)
+{
+    struct ckpt_map_family family;
+    return find_wanted(ckpt, &family) && !family.trains;
 }
 
 const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt)
@@ -383,6 +396,13 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
 {
     struct ckpt_map_source key = {.name = (char *)name};
     return bsearch(&key, e->sources, e->n_sources, sizeof key, by_name);
+}
+
+const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
+                                              const struct ckpt_rule *rule,
+                                              const struct ckpt_map_source *source)
+{
+    return rule->transposed ? ckpt_transposed(e->request->ckpt, source->tensor) : source->tensor;
 }
 
 /* ---- parts: which of several families stands at a prefix ---- */

@@ -2,7 +2,8 @@
  * Name maps between Megatron and Hugging Face. A map is a readable table (map_tables.c,
  * map_composites.c, or a file of the user's), one line a rule:
  *
- *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [?|?tied|?conv_bias|?projection|?+NAME]
+ *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [transposed]
+ *                                                   [?|?tied|?conv_bias|?projection|?+NAME]
  *
  * {N} is the layer's number, {E} the expert's, {a,b} a list, {*} at the end whatever follows (that
  * no rule before has taken). Transforms, all in terms of rows:
@@ -18,6 +19,8 @@
  *   - experts: entry E of axis 0 <-> one tensor an expert (with a list: split as well)
  *   - again: vocab once more, where no other rule has made that Hugging Face name: of a model that
  *     stores what Megatron ties. Nothing towards Megatron
+ *
+ * transposed (of copy and experts): with the last two axes of the source exchanged before.
  *
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
  * may be absent, "?tied" what may be unless the arguments or the configuration say that words are
@@ -45,6 +48,8 @@
  *     (?: or none)
  *   - section NAME: rules up to the next section hold for layers that have this tensor; those
  *     without {N} hold when layer 0 has it
+ *   - trains: the names on the left are those of a program that trains Hugging Face's models, not
+ *     Megatron's
  *   - numbered M-PREFIX: the stack of layers with this prefix never lies on a leading axis
  *   - drop NAME: known, and not wanted on the other side; drop_hf NAME: a Hugging Face name
  */
@@ -81,8 +86,10 @@ struct ckpt_map_result {
 char *ckpt_map_plain_name(const char *name);
 /* A weight whose name only Megatron gives, or NULL. Lends until the checkpoint is closed. */
 const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
-/* Are these Megatron's names? */
+/* Are these the names of a family, which Hugging Face's names are to be made of? */
 bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
+/* And Megatron's? */
+bool ckpt_map_is_megatron(const struct s2s_ckpt *ckpt);
 /* Fills plan with Hugging Face targets. NOTFOUND lists what a layer needs and the source lacks. */
 int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                    struct ckpt_map_result *result, struct s2s_error *err);
@@ -118,13 +125,14 @@ struct ckpt_rule {
     char *megatron, *hf; /* with {N}, {E} and at most one list */
     enum ckpt_transform transform;
     enum ckpt_absence absence;
-    char *company; /* with which other rules it is there or absent; NULL: with none */
-    char *same;    /* the Megatron name in the table: rules that share it make the same tensor */
-    char *shape;   /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
-    int scope;     /* capital letters of a shape mean the same in rules of one scope */
-    int section;   /* index in sections; -1: holds for the whole model */
-    int group;     /* index in stacks: which stack of layers; -1: none */
-    int line;      /* of the user's file; 0: of an included family */
+    bool transposed; /* the last two axes of the source are exchanged */
+    char *company;   /* with which other rules it is there or absent; NULL: with none */
+    char *same;      /* the Megatron name in the table: rules that share it make the same tensor */
+    char *shape;     /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
+    int scope;       /* capital letters of a shape mean the same in rules of one scope */
+    int section;     /* index in sections; -1: holds for the whole model */
+    int group;       /* index in stacks: which stack of layers; -1: none */
+    int line;        /* of the user's file; 0: of an included family */
 };
 
 /* Layers are numbered within a stack. */
@@ -163,6 +171,7 @@ void ckpt_map_release(struct ckpt_map *map);
 struct ckpt_map_family {
     char name[64];
     char detect[512], model_types[256]; /* words of the line, each with a space behind it; or "" */
+    bool trains;
 };
 /* The families of a text, one after the other: false at the end. *at starts at 0. */
 bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *family);

@@ -54,6 +54,10 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
 
 /* UNSUPPORTED: adapters, or quantised weights (map_refuse.c). */
 int ckpt_map_refuse(const struct ckpt_map_engine *e);
+/* The source's tensor, as the rule wants it. */
+const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
+                                              const struct ckpt_rule *rule,
+                                              const struct ckpt_map_source *source);
 /* By name, or NULL. */
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */

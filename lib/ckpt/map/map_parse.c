@@ -62,7 +62,7 @@ bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *
     *family = (struct ckpt_map_family){.name = ""};
     for (size_t next = *at; text[next]; *at = next) {
         if (!begins_with(text + next, "family") && !begins_with(text + next, "detect") &&
-            !begins_with(text + next, "model_type")) {
+            !begins_with(text + next, "model_type") && !begins_with(text + next, "trains")) {
             skip_line(text, &next);
             continue;
         }
@@ -81,6 +81,7 @@ bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *
             join_words(family->detect, sizeof family->detect, words, n);
         if (n > 1 && strcmp(words[0], "model_type") == 0)
             join_words(family->model_types, sizeof family->model_types, words, n);
+        family->trains |= n == 1 && strcmp(words[0], "trains") == 0;
         free(line);
     }
     return found;
@@ -363,6 +364,9 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
                 kind->absence = CKPT_MAY_BE_ABSENT;
         } else if (!kind->shape && is_shape(words[i])) {
             kind->shape = words[i];
+        } else if (!kind->transposed && strcmp(words[i], "transposed") == 0 &&
+                   (transform == CKPT_MAP_COPY || transform == CKPT_MAP_EXPERTS)) {
+            kind->transposed = true;
         } else {
             return s2s_error_set(p->err, S2S_E_FORMAT,
                                  "\"%s\" is neither a shape such as [V,H] nor ?", words[i]);
@@ -430,6 +434,7 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     struct ckpt_rule *rule = add_rule(p, megatron, hf, section);
     rule->transform = kind.transform;
     rule->absence = kind.absence;
+    rule->transposed = kind.transposed;
     rule->company = kind.company ? s2s_xstrdup(kind.company) : NULL;
     rule->same = s2s_xstrdup(rule->megatron);
     rule->shape = kind.shape ? s2s_xstrdup(kind.shape) : NULL;
@@ -525,7 +530,8 @@ static void add_section(struct parser *p, const char *name, int *section, char *
 static int parse_line(struct parser *p, char **words, int n, int *section, char **marker,
                       const struct place *at)
 {
-    if (n == 0 || strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0)
+    if (n == 0 || strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0 ||
+        (n == 1 && strcmp(words[0], "trains") == 0))
         return 0;
     if (p->map->n_rules + p->map->n_sections + p->map->n_stacks >= MAX_RULES)
         return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections", MAX_RULES);

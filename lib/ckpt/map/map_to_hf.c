@@ -222,7 +222,7 @@ static int make_mamba(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       struct ckpt_match match, const struct ckpt_map_source *source, int64_t layer)
 {
-    struct view v = view_of(source->tensor, match.stacked, layer);
+    struct view v = view_of(ckpt_map_tensor(e, rule, source), match.stacked, layer);
     if (rule->transform == CKPT_MAP_CONCAT)
         return match.item == 0 ? make_concat(e, rule, match, layer) : 0;
     match.layer = layer;

@@ -218,12 +218,22 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                         struct part *part)
 {
     struct ckpt_map_source *items[MAX_ITEMS];
+    struct ckpt_map_source turned;
     struct part one = {.first = NULL};
     int64_t expert = 0;
     int n, found, rc = 0;
+    if (rule->transposed && ckpt_map_items(rule->hf))
+        return s2s_error_set(e->err, S2S_E_UNSUPPORTED,
+                             "%s: columns of several tensors are not put side by side, only the "
+                             "way back is known",
+                             rule->megatron);
     /* all of an expert's tensors are there, or none */
     for (; rc == 0 && (found = find_items(e, rule, layer, expert, items, &n)) == n; expert++) {
         int64_t rows = one.shape[0];
+        turned = *items[0];
+        turned.tensor = ckpt_map_tensor(e, rule, items[0]);
+        items[0]->used = true;
+        items[0] = &turned;
         for (int i = 0; i < n && rc == 0; i++) {
             if (one.first)
                 rc = check_alike(e, one.first, items[i]->tensor);
@@ -321,7 +331,7 @@ static int back_item(struct ckpt_map_engine *e, const struct ckpt_rule *rule, in
         }
         return rc;
     default:
-        t = items[item]->tensor;
+        t = ckpt_map_tensor(e, rule, items[item]);
         set_shape(part, t, rows_of(t));
         add_whole(part, t);
         return 0;

@@ -94,6 +94,9 @@ static bool is_transposed(const struct s2s_ckpt_tensor *tensor)
 {
     const struct ckpt_chunk *chunk = tensor->n_chunks == 1 ? tensor->chunks : NULL;
     const int last = tensor->n_dims - 1;
+    /* a view whose strides are not known before it is read (ckpt_transposed) */
+    if (tensor->n_chunks && tensor->chunks->is_view && !tensor->chunks->stored_at)
+        return true;
     return chunk && chunk->stride && last > 0 && tensor->shape[last] > 1 && chunk->stride[last] > 1;
 }
 
@@ -208,10 +211,13 @@ int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
     for (int d = 0; d < tensor->n_dims; d++)
         rest[d] = size ? size[d] : tensor->shape[d] - (begin ? begin[d] : 0);
     s2s_ckpt_walk_begin(&a.walk, rest, tensor->n_dims, itemsize);
-    const bool large = ckpt_box_numel(rest, tensor->n_dims) >= AHEAD_BYTES / (int64_t)itemsize;
-    if (large && is_transposed(tensor)) {
-        a.wide = s2s_xalloc_aligned((size_t)N_WIDE * CKPT_SCRATCH);
-        a.walk.rows *= N_WIDE;
+    const int64_t bytes = ckpt_box_numel(rest, tensor->n_dims) * (int64_t)itemsize;
+    const bool large = bytes >= AHEAD_BYTES;
+    if (bytes > CKPT_SCRATCH && is_transposed(tensor)) {
+        const int64_t n_pieces = bytes / CKPT_SCRATCH + 1;
+        const int64_t n_wide = n_pieces < N_WIDE ? n_pieces : N_WIDE;
+        a.wide = s2s_xalloc_aligned((size_t)n_wide * CKPT_SCRATCH);
+        a.walk.rows *= n_wide;
     }
     int rc;
     if (large && has_second_core() && pthread_create(&thread, NULL, read_ahead, &a) == 0)

@@ -79,6 +79,15 @@ static void add_chunk(struct view *v, struct ckpt_chunk *stored)
     }
 }
 
+static const int64_t *swap_last(struct s2s_ckpt *ckpt, const int64_t *v, int n)
+{
+    int64_t out[S2S_MAX_DIMS];
+    memcpy(out, v, (size_t)n * sizeof *out);
+    out[n - 2] = v[n - 1];
+    out[n - 1] = v[n - 2];
+    return ckpt_arena_ints(ckpt, out, n);
+}
+
 const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
                                                    const struct s2s_ckpt_tensor *tensor)
 {
@@ -107,12 +116,54 @@ const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
     return out;
 }
 
+const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
+                                              const struct s2s_ckpt_tensor *tensor)
+{
+    const int n = tensor->n_dims;
+    if (n < 2)
+        return tensor;
+    struct s2s_ckpt_tensor *out = ckpt_arena(ckpt, sizeof *out);
+    struct ckpt_chunk *chunks = ckpt_arena(ckpt, tensor->n_chunks * sizeof *chunks);
+    *out = *tensor;
+    out->shape = swap_last(ckpt, tensor->shape, n);
+    out->stored = tensor;
+    out->chunks = chunks;
+    for (size_t i = 0; i < tensor->n_chunks; i++)
+        chunks[i] = (struct ckpt_chunk){.offset = swap_last(ckpt, tensor->chunks[i].offset, n),
+                                        .size = swap_last(ckpt, tensor->chunks[i].size, n),
+                                        .is_view = true,
+                                        .stored = &tensor->chunks[i],
+                                        .file = tensor->chunks[i].file};
+    return out;
+}
+
+/* of ckpt_transposed: the strides of what is stored, the last two exchanged */
+static int locate_transposed(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                             struct ckpt_chunk *chunk, struct s2s_error *err)
+{
+    struct ckpt_chunk *stored = chunk->stored;
+    int64_t stride[S2S_MAX_DIMS], step = 1;
+    int rc = ckpt_locate(ckpt, tensor->stored, stored, err);
+    if (rc < 0)
+        return rc;
+    for (int d = tensor->n_dims - 1; d >= 0; d--) {
+        stride[d] = stored->stride ? stored->stride[d] : step;
+        step *= stored->size[d];
+    }
+    chunk->stride = swap_last(ckpt, stride, tensor->n_dims);
+    chunk->data = stored->data;
+    chunk->located = true;
+    return 0;
+}
+
 int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                      struct ckpt_chunk *chunk, struct s2s_error *err)
 {
     struct ckpt_chunk *stored = chunk->stored;
     const int n = tensor->n_dims;
     int64_t stride[S2S_MAX_DIMS], at = 0, step = 1;
+    if (!chunk->stored_at)
+        return locate_transposed(ckpt, tensor, chunk, err);
     int rc = ckpt_locate(ckpt, tensor->stored, stored, err);
     if (rc < 0)
         return rc;

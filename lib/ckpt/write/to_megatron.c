@@ -15,7 +15,7 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
     json_t *config = NULL;
     int rc = 0;
     *common = NULL;
-    if (ckpt_map_wanted(request->ckpt)) {
+    if (ckpt_map_is_megatron(request->ckpt)) {
         rc = s2s_error_set(err, S2S_E_ARG, "the names are Megatron's already");
         return s2s_error_hint(err, rc, "without --map they are kept");
     }

@@ -66,12 +66,12 @@ load common
     while IFS=$'\t' read -r name says; do
         n=$((n + 1))
         exits 0 s2s-ckpt verify -q "cases/$name"
-        exits 0 s2s-ckpt ls "cases/$name"
+        exits 0 s2s-ckpt ls --sha256 "cases/$name"
         output=${output//$'\t'/ }
         says "$says"
         rm -f out.safetensors
         exits 0 s2s-ckpt convert -q --to safetensors "cases/$name" out.safetensors
         exits 0 s2s-ckpt diff "cases/$name" out.safetensors
     done <cases/good.tsv
-    [ "$n" -ge 12 ]
+    [ "$n" -ge 14 ]
 }

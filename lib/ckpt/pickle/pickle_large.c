@@ -257,6 +257,7 @@ static struct ckpt_node *move_node(struct collection *c, struct ckpt_node *node)
         char *text = ckpt_pickle_alloc(&c->new, (size_t)node->len + 1);
         if (node->len)
             memcpy(text, node->text, node->len);
+        text[node->len] = 0; /* a class's name is a text of C too */
         moved->text = text;
     }
     node->kind = MOVED;

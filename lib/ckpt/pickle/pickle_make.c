@@ -128,11 +128,16 @@ static int combination(struct pickle_machine *m, const struct ckpt_node *args,
                    memcmp(rest->text, lowest->text, rest->n + 1 + class_len) == 0)))
         return ckpt_pickle_hostile(m, m->or.node);
     const char *name = rest->text + rest->n + 1;
+    const size_t len = rest->len - rest->n - 1;
     struct s2s_buf joined = S2S_BUF_INIT;
-    if (bits)
-        s2s_buf_printf(&joined, "%s|%lld", name, (long long)lowest->i);
-    else
-        s2s_buf_printf(&joined, "%s|%s", lowest->text + lowest->n + 1, name + class_len);
+    if (bits) {
+        s2s_buf_add(&joined, name, len);
+        s2s_buf_printf(&joined, "|%lld", (long long)lowest->i);
+    } else {
+        s2s_buf_add(&joined, lowest->text + lowest->n + 1, lowest->len - lowest->n - 1);
+        s2s_buf_putc(&joined, '|');
+        s2s_buf_add(&joined, name + class_len, len - class_len);
+    }
     int rc = make_global(m, rest->text, rest->n, joined.data, joined.len, out);
     s2s_buf_release(&joined);
     return rc;

@@ -1,5 +1,6 @@
 """make_hostile.py OUT: checkpoints that lie, a folder or file each in OUT, and OUT/cases.tsv: path, and a piece of what must be said of
 it. Plain Python; nothing here runs anything of theirs."""
+import hashlib
 import io
 import json
 import os
@@ -365,12 +366,14 @@ dcp("size_is_nan", [("w", stored([b"G\x7f\xf8\0\0\0\0\0\0"], [chunk([0], [4])]))
 dcp("size_is_huge", [("w", stored([1 << 40], [chunk([0], [1 << 40])]))], [here], "absurd")
 dcp("nine_axes", [("w", stored([1] * 9, [chunk([0] * 9, [1] * 9)]))], [place("w", [0] * 9, 0, n)], "at most 8 axes")
 dcp("rank_differs", [("w", stored([4], [chunk([0, 0], [4, 1])]))], [here], "another rank")
+dcp("sizes_of_more_axes", [("w", stored([4], [chunk([0], [4, 1])]))], [here], "another rank")
 dcp("no_chunks", [("w", stored([4], []))], [], "missing")
 dcp("empty_and_wide", [("w", stored([0, 1 << 60], [chunk([0, 0], [0, 1 << 60])]))], [place("w", [0, 0], 0, n)], "absurd")
 dcp("dtype_lies", [("w", stored([4], [chunk([0], [4])], "int64"))], [here], "the metadata says")
 dcp("dtype_unknown", [("w", stored([4], [chunk([0], [4])], "device"))], [here], "unknown dtype")
 dcp("shape_lies", [("w", stored([2, 2], [chunk([0, 0], [2, 2])]))], [place("w", [0, 0], 0, n)], "the metadata says")
 dcp("stored_short", [one], [here], "its tensor says", zipped(b"\x80\x02" + rebuild() + b".", [("archive/data/0", b"\0" * 12)]))
+dcp("stored_long", [one], [here], "its tensor says", zipped(b"\x80\x02" + rebuild() + b".", [("archive/data/0", b"\0" * 20)]))
 dcp("stored_nowhere", [one], [], "in no file")
 dcp("stored_twice", [one], [here, place("w", [0], 0, n)], "stored twice")
 dcp("stored_unknown", [one], [here, place("v", [0], 0, n)], "not among the names")
@@ -550,6 +553,15 @@ parts("twice", {"a": A, "b": B}, "tensor a is in two of the index's files", [["a
 parts("elsewhere", {"a": B, "b": B}, "the index says that a is in", [["a"], ["b"]])
 parts("absent", {"a": A, "c": B}, "the index says that c is in", [["a"], ["b"]])
 parts("file_absent", {"a": A, "b": "pytorch_model-00003-of-00003.bin"}, "pytorch_model-00003-of-00003.bin", [["a"], ["b"]])
+# items whose tensors lie within what is stored, or by columns
+six = [("archive/data/0", struct.pack("<6f", 1, 2, 3, 4, 5, 6))]
+for name, dims, values, where in (("item_offset", [4], (3, 4, 5, 6), dict(offset=2)),
+                                  ("item_transposed", [2, 3], (1, 3, 5, 2, 4, 6), dict(size=b"(K\x02K\x03t", stride=b"(K\x01K\x02t"))):
+    item = zipped(b"\x80\x02" + rebuild(numel=6, **where) + b".", six)
+    zeros = [0] * len(dims)
+    dcp(name, [("w", stored(dims, [chunk(zeros, dims)]))], [place("w", zeros, 0, len(item))],
+        "w\tF32\t%s\t%d\t%s" % (dims, 4 * len(values), hashlib.sha256(struct.pack("<%df" % len(values), *values)).hexdigest()), extra=[("__0_0.distcp", item)])
+    good.append(cases.pop())
 for name, tracker, folder in (("tracked_release", "latest_checkpointed_iteration.txt", "release"), ("tracked_latest", "LATEST.txt", "epoch_0_step_20")):
     shutil.copytree(os.path.join(out, "dcp_good"), os.path.join(out, name, folder))
     put("%s/%s" % (name, tracker), folder.encode() + b" \n", "w\tF32\t[4]\t16")

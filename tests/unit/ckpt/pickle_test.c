@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
@@ -249,6 +250,71 @@ static void getattr_is_a_name_and_nothing_else(void **state)
                  "os.system");
 }
 
+static void marks_are_the_floor_of_the_stack(void **state)
+{
+    REFUSES("K\x01K\x02(\x86.", "too few values on the stack");
+    REFUSES_OPEN("cm\nC\n)(R.", "too few values on the stack");
+    REFUSES("]((e", "items for what is no list");
+    REFUSES("}((u", "items for what is no dict");
+    REFUSES("K\x01(00.", "end with more or less than one value");
+}
+
+static void values_at_their_limits(void **state)
+{
+    /* seven bytes, which have no opcode of their own */
+    SHOWS("\x8a\x07\0\0\0\0\0\0\xff.", "-281474976710656");
+    SHOWS("\x8a\x07\0\0\0\0\0\0\x7f.", "35747322042253312");
+    REFUSES("V\\U00110000\n.", "bad \\u escape");
+    REFUSES("V\\ud800\n.", "bad \\u escape");
+    /* there are so many bytes in all, but not behind it */
+    REFUSES("K\x01\x30X\x06\0\0\0ab.", "string of 6 bytes");
+    /* like one another in their first, middle and last letter */
+    SHOWS("(X\x05\0\0\0abcdeX\x05\0\0\0aXcdel.", "[\"abcde\",\"aXcde\"]");
+    REFUSES("ccollections\nOrderedDict\n(](K\x01K\x02K\x03tatR.", "no pairs");
+    REFUSES("ccollections\nOrderedDict\n(](K\x01tatR.", "no pairs");
+}
+
+/* a value of so many bytes: an opcode with its four bytes of length, then bytes of this kind */
+static char *shown_large(char op, size_t n, char c)
+{
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    const uint32_t len = (uint32_t)n;
+    s2s_buf_putc(&bytes, op);
+    s2s_buf_add(&bytes, &len, 4);
+    for (size_t i = 0; i < n; i++)
+        s2s_buf_putc(&bytes, c);
+    s2s_buf_putc(&bytes, '.');
+    char *text = shown(bytes.data, bytes.len, CKPT_STRICT);
+    s2s_buf_release(&bytes);
+    return text;
+}
+
+/* shown() lets 1000 values and 1000 bytes of text be printed */
+static void what_is_shown_has_an_end(void **state)
+{
+    char *text = shown_large('X', 1000, 'a');
+    assert_int_equal(strlen(text), 1002);
+    free(text);
+    text = shown_large('X', 1001, 'a');
+    assert_string_equal(text, "\"...\"");
+    free(text);
+    text = shown_large('\x8b', 64, '\xff');
+    assert_string_equal(text, "\"-1\"");
+    free(text);
+    text = shown_large('\x8b', 65, '\xff');
+    assert_string_equal(text, "\"(integer of 65 bytes)\"");
+    free(text);
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    s2s_buf_putc(&bytes, '(');
+    for (int i = 0; i < 2000; i++)
+        s2s_buf_putc(&bytes, 'N');
+    s2s_buf_puts(&bytes, "l.");
+    text = shown(bytes.data, bytes.len, CKPT_STRICT);
+    assert_int_equal(strlen(text), 2 + 999 * strlen("null,") + 1001 * strlen("\"...\",") - 1);
+    free(text);
+    s2s_buf_release(&bytes);
+}
+
 /* the bytes are those of pickle.dumps of Python 3.11.2, with protocols 2 and 4 */
 static void flags_of_several_names_are_names(void **state)
 {
@@ -297,6 +363,102 @@ static void flags_of_several_names_are_names(void **state)
     REFUSES_OPEN("c_operator\nor_\n)R.", "hostile");
     REFUSES_OPEN("c_operator\nand_\n(cm\nF.B\ncm\nF.A\ntR.", "hostile");
     REFUSES_OPEN("coperator\nor_\n(cm\nF.B\ncm\nF.A\ntR.", "hostile");
+}
+
+static int take_none(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
+                     struct s2s_error *err)
+{
+    return 0;
+}
+
+static int take_texts(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
+                      struct s2s_error *err)
+{
+    size_t *n_taken = ctx;
+    *n_taken += value->kind == CKPT_STR;
+    return value->kind == CKPT_STR;
+}
+
+static void begin_again(void *ctx)
+{
+    *(size_t *)ctx = 0;
+}
+
+/* [{"...0"}, {"...1"}, ..], each set(["..."]) with the class from the memo; more than is collected
+ * at once, several times */
+static void a_large_pickle_is_as_a_small_one(void **state)
+{
+    enum { N = 100000, TEXT = 120 };
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct ckpt_pickle pickle;
+    size_t n_taken = 0;
+    /* a class, and texts that are fetched at the end: in the memo and off the stack */
+    static const char head[] =
+        "]cbuiltins\nset\nq\0000X\3\0\0\0oneq\0010X\3\0\0\0twoq\0020X\3\0\0\0redq\0030";
+    s2s_buf_add(&bytes, head, sizeof head - 1);
+    for (int i = 0; i < N; i++) {
+        s2s_buf_add(&bytes, "h\0(]X\x78\0\0\0", 9);
+        s2s_buf_printf(&bytes, "%0*d", TEXT, i);
+        s2s_buf_puts(&bytes, "atRa");
+    }
+    s2s_buf_puts(&bytes, "h\3ah\1ah\2a.");
+    FILE *file = tmpfile();
+    assert_int_equal(fwrite(bytes.data, 1, bytes.len, file), bytes.len);
+    fflush(file);
+    const struct ckpt_pickle_taker none = {&n_taken, take_none, begin_again};
+    assert_int_equal(
+        ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes.len, CKPT_STRICT, &none, &err), 0);
+    assert_int_equal(pickle.root->n, N + 3);
+    assert_true(ckpt_str_is(pickle.root->items[N], "red"));
+    assert_true(ckpt_str_is(pickle.root->items[N + 1], "one"));
+    assert_true(ckpt_str_is(pickle.root->items[N + 2], "two"));
+    for (int i = 0; i < N; i++) {
+        const struct ckpt_node *set = pickle.root->items[i];
+        char want[TEXT + 1];
+        snprintf(want, sizeof want, "%0*d", TEXT, i);
+        if (set->kind != CKPT_SET || set->n != 1 || !ckpt_str_is(set->items[0], want))
+            fail_msg("item %d is of kind %d", i, set->kind);
+    }
+    ckpt_pickle_release(&pickle);
+    /* the texts are taken before they come into a set */
+    const struct ckpt_pickle_taker texts = {&n_taken, take_texts, begin_again};
+    assert_int_equal(
+        ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes.len, CKPT_STRICT, &texts, &err), 0);
+    assert_int_equal(n_taken, N + 3);
+    assert_int_equal(pickle.root->n, N);
+    assert_int_equal(pickle.root->items[N - 1]->n, 0);
+    ckpt_pickle_release(&pickle);
+    /* a byte less, and one more in front */
+    assert_int_equal(
+        ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes.len - 1, CKPT_STRICT, &none, &err),
+        S2S_E_TRUNCATED);
+    assert_int_equal(
+        ckpt_pickle_parse_file(&pickle, fileno(file), 1, bytes.len - 1, CKPT_STRICT, &none, &err),
+        S2S_E_FORMAT);
+    fclose(file);
+    s2s_buf_release(&bytes);
+}
+
+/* a memo whose entries are not put in the order of their numbers */
+static void a_memo_may_be_numbered_in_any_way(void **state)
+{
+    static const char bytes[] = "]X\1\0\0\0aq\1aX\1\0\0\0bq\0ah\1ah\0a.";
+    size_t n_taken = 0;
+    const struct ckpt_pickle_taker none = {&n_taken, take_none, begin_again};
+    struct ckpt_pickle pickle;
+    struct s2s_error err = S2S_ERROR_INIT;
+    FILE *file = tmpfile();
+    assert_int_equal(fwrite(bytes, 1, sizeof bytes - 1, file), sizeof bytes - 1);
+    fflush(file);
+    assert_int_equal(ckpt_pickle_parse_file(&pickle, fileno(file), 0, sizeof bytes - 1, CKPT_STRICT,
+                                            &none, &err),
+                     0);
+    assert_int_equal(pickle.root->n, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(ckpt_str_is(pickle.root->items[i], i % 2 ? "b" : "a"));
+    ckpt_pickle_release(&pickle);
+    fclose(file);
 }
 
 static void damaged_pickles_name_opcode_and_byte(void **state)
@@ -398,6 +560,11 @@ int main(void)
         cmocka_unit_test(hostile_classes_are_always_refused),
         cmocka_unit_test(getattr_is_a_name_and_nothing_else),
         cmocka_unit_test(flags_of_several_names_are_names),
+        cmocka_unit_test(marks_are_the_floor_of_the_stack),
+        cmocka_unit_test(values_at_their_limits),
+        cmocka_unit_test(what_is_shown_has_an_end),
+        cmocka_unit_test(a_large_pickle_is_as_a_small_one),
+        cmocka_unit_test(a_memo_may_be_numbered_in_any_way),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
         cmocka_unit_test(wrong_values_name_what_is_wrong),
         cmocka_unit_test(nesting_does_not_recurse),

@@ -249,7 +249,7 @@ static int usage_error(const char *given, const struct s2s_command *commands)
     const struct s2s_command *nearest = NULL;
     size_t best = 4;
     for (const struct s2s_command *c = commands; given && c->name; c++)
-        if (distance(given, c->name) < best) {
+        if (distance(given, c->name) < best && distance(given, c->name) < strlen(c->name)) {
             best = distance(given, c->name);
             nearest = c;
         }

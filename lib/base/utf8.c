@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
+
 int s2s_utf8_len(const char *at, const char *end)
 {
     const unsigned char *s = (const unsigned char *)at;
@@ -120,4 +122,19 @@ void s2s_utf8_show_text(char *out, size_t cap, const char *text)
         used += len;
     }
     out[used] = 0;
+}
+
+char *s2s_utf8_mend(const char *text)
+{
+    const char *end = text + strlen(text);
+    char *mended = s2s_xmalloc(3 * (size_t)(end - text) + 1), *to = mended;
+    while (text < end) {
+        int len = s2s_utf8_len(text, end);
+        if (len)
+            memcpy(to, text, (size_t)len);
+        to += len ? (size_t)len : s2s_utf8_put(to, 0xFFFD);
+        text += len ? len : 1;
+    }
+    *to = '\0';
+    return mended;
 }

@@ -7,6 +7,9 @@
 #include <stdint.h>
 
 bool s2s_utf8_valid(const char *text, size_t len);
+/* A copy with U+FFFD for each byte that is no UTF-8, for JSON, which holds nothing else. Gives:
+ * free. */
+char *s2s_utf8_mend(const char *text);
 /* Writes code point cp (a Unicode scalar value) at out; returns the bytes written, 1 to 4. */
 size_t s2s_utf8_put(char *out, uint32_t cp);
 

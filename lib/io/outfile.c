@@ -410,3 +410,10 @@ void s2s_outfile_abort(struct s2s_outfile *out)
         unlink(out->temp);
     outfile_free(out);
 }
+
+bool s2s_outfile_is(const char *out, const char *input)
+{
+    struct stat a, b;
+    return out && input && strcmp(out, "-") != 0 && stat(out, &a) == 0 && S_ISREG(a.st_mode) &&
+           stat(input, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}

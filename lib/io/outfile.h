@@ -9,6 +9,7 @@
 #ifndef S2S_IO_OUTFILE_H
 #define S2S_IO_OUTFILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,5 +31,9 @@ int64_t s2s_outfile_offset(const struct s2s_outfile *out); /* bytes written so f
 int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err);
 /* Removes what was written. Frees out; NULL is a no-op. */
 void s2s_outfile_abort(struct s2s_outfile *out);
+
+/* Is `out`, where it is a file that exists (NULL and "-" are none), the file `input`? Whoever reads
+ * the one must not replace it by the other. */
+bool s2s_outfile_is(const char *out, const char *input);
 
 #endif

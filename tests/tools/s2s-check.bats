@@ -562,3 +562,11 @@ EOT
     says "run.sh:1:11: info: NUM_NODES=1 decides how many ranks there are [S2S-CFG-014]"
     [[ $output != *MOD-007* ]]
 }
+
+@test "-o is none of the files that are checked; --explain is JSON when asked" {
+    cp good.yaml was
+    exits 2 s2s-check -o good.yaml good.yaml
+    says "choose another OUT"
+    same good.yaml was
+    [ "$(s2s-check --json --explain S2S-CP-001 | jq -r '.[0].rule')" = S2S-CP-001 ]
+}

@@ -205,3 +205,10 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)" "$1"
     [ "$(peak_kib bigger.s2s)" -lt 65536 ]
     rm bigger.s2s
 }
+
+@test "index prints into -o" {
+    s2s-cpshard index --cp 2 --cu-seqlens 0,8,12 >want
+    exits 0 s2s-cpshard index --cp 2 --cu-seqlens 0,8,12 -o got
+    [ -z "$output" ]
+    same want got
+}

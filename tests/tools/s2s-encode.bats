@@ -304,3 +304,10 @@ PY
     kill $feeder
     no_litter . clips.jsonl p.s2s slow
 }
+
+@test "--plan prints into -o" {
+    s2s-encode --plan --ranks 2 --lengths 900,400,700 >want
+    exits 0 s2s-encode --plan --ranks 2 --lengths 900,400,700 -o got
+    [ -z "$output" ]
+    same want got
+}

@@ -388,3 +388,22 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     says damaged
     [ ! -e none.s2s ]
 }
+
+@test "no output replaces an input, and --plan and bins print into -o" {
+    cp m.jsonl was
+    for names in "-o m.jsonl" "-o packs.s2s --report m.jsonl" "-o $ROOT/demo/tokenizer.json" "-o one --report one"; do
+        exits 2 s2s-pack --manifest m.jsonl --tokenizer "$ROOT/demo/tokenizer.json" --tokens 256 $names
+        [[ "$output" == *"give each its name"* || "$output" == *"is what would be read"* ]]
+    done
+    same m.jsonl was
+    [ ! -e packs.s2s ] && [ ! -e one ]
+    s2s-pack -q --plan --ids ids.jsonl --tokens 64 >want
+    exits 0 s2s-pack -q --plan --ids ids.jsonl --tokens 64 -o got
+    [ -z "$output" ]
+    same want got
+    printf '3\n2\n5\n' >lens
+    exits 0 s2s-pack bins --tokens 5 -o bins lens
+    [ -z "$output" ]
+    alike "$(cat bins)" "$(s2s-pack bins --tokens 5 lens)"
+    exits 2 s2s-pack bins --tokens 5 -o lens lens
+}

@@ -424,3 +424,30 @@ PY
         done
     done
 }
+
+@test "-o: what is printed goes to a file, whole or not at all, and to no input" {
+    for command in ls head view stats verify "ls --json" "verify --json"; do
+        s2s-shard $command a.s2s >want
+        exits 0 s2s-shard $command -o got a.s2s
+        [ -z "$output" ]
+        same want got
+        rm got
+        exits 2 s2s-shard $command -o a.s2s a.s2s
+        says "choose another OUT"
+        exits 1 s2s-shard $command -o /dev/full a.s2s
+    done
+    same a.s2s "$good/pack.s2s"
+    truncate -s -1 a.s2s
+    exits 1 s2s-shard ls -o got a.s2s
+    [ ! -e got ]
+    # a bad stream's report is whole too
+    exits 1 s2s-shard verify -k -o got a.s2s
+    grep "stream is cut" got
+}
+
+@test "--json is JSON where a path is no UTF-8" {
+    cp a.s2s $'a\xff.s2s'
+    [ "$(s2s-shard ls --json $'a\xff.s2s' | jq -r '.files[0].path')" = $'a\xef\xbf\xbd.s2s' ]
+    truncate -s -1 $'a\xff.s2s'
+    [ "$(s2s-shard verify --json $'a\xff.s2s' 2>errors | jq '.files[0].faults | length')" -eq 1 ]
+}

@@ -384,6 +384,9 @@ PY
     cut -d' ' -f1 got | paste -sd' ' | grep -qx '1 2 3 20'
     awk 'NR == 1 && $2 != 0 || NR == 2 && $2 != 0.005 || NR == 3 && $2 != 0.01 { exit 1 }' got
     [ "$(s2s-train lr r.yaml | wc -l)" -eq 20 ]
+    exits 0 s2s-train lr r.yaml --steps 1,2,3,20 -o file
+    [ -z "$output" ]
+    same got file
     s2s-train lr r.yaml --json --steps 3 | grep -qF '{"points": [[3, 0.01'
     exits 1 s2s-train lr r.yaml schedule.name=wsd
     exits 2 s2s-train lr r.yaml --steps 0

@@ -45,19 +45,11 @@ void ckpt_print_name(const char *name)
 
 char *ckpt_json_text(const char *text)
 {
-    struct s2s_buf whole = S2S_BUF_INIT;
-    for (const char *at = text, *end = text + strlen(text); at < end;) {
-        int len = s2s_utf8_len(at, end);
-        if (len)
-            s2s_buf_printf(&whole, "%.*s", len, at);
-        else
-            s2s_buf_puts(&whole, "\xef\xbf\xbd"); /* U+FFFD: JSON holds nothing but UTF-8 */
-        at += len ? len : 1;
-    }
-    json_t *string = json_string(whole.len ? whole.data : "");
+    char *mended = s2s_utf8_mend(text);
+    json_t *string = json_string(mended);
     char *dumped = json_dumps(string, JSON_ENCODE_ANY | JSON_COMPACT);
     json_decref(string);
-    s2s_buf_release(&whole);
+    free(mended);
     return dumped ? dumped : s2s_xstrdup("\"\"");
 }
 

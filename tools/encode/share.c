@@ -1,6 +1,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lib/io/outfile.h"
+#include "lib/io/printout.h"
 #include "tools/encode/encode.h"
 
 struct encode_share encode_share(const int64_t *lengths, int64_t n_clips, int n_ranks)
@@ -133,6 +135,7 @@ static int plan_stream(json_t **plan, const char *path, int n_ranks, struct s2s_
 
 int encode_plan(const struct encode_options *opt, int n_ranks, struct s2s_error *err)
 {
+    struct s2s_printout to = {.out = NULL};
     json_t *plan = NULL;
     int rc;
     if (opt->lengths) {
@@ -145,8 +148,14 @@ int encode_plan(const struct encode_options *opt, int n_ranks, struct s2s_error 
     } else {
         rc = plan_stream(&plan, opt->inputs[0], n_ranks, err);
     }
+    if (rc == 0 && s2s_outfile_is(opt->common.out, opt->lengths ? NULL : opt->inputs[0]))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT",
+                           opt->common.out);
+    if (rc == 0)
+        rc = s2s_printout_begin(&to, opt->common.out, err);
     if (rc == 0)
         print_plan(plan, opt->common.json);
+    rc = s2s_printout_end(&to, rc, err);
     json_decref(plan);
     return rc;
 }

@@ -1,5 +1,7 @@
 /* `s2s-pack bins`: the bin packers alone on a list of lengths. */
 #include "lib/data/lines.h"
+#include "lib/io/outfile.h"
+#include "lib/io/printout.h"
 #include "tools/pack/pack.h"
 
 struct options {
@@ -128,6 +130,7 @@ int pack_bins(int argc, char **argv, struct s2s_error *err)
     struct s2s_bins bins = S2S_BINS_INIT;
     int32_t *lens = NULL;
     size_t n = 0;
+    struct s2s_printout to = {.out = NULL};
     s2s_tool_parse(&bins_argp, argc, argv, &opt);
     opt.bins.seed = (uint64_t)opt.common.seed;
     int rc = s2s_lines_open(&lines, opt.input ? opt.input : "-", err);
@@ -135,11 +138,17 @@ int pack_bins(int argc, char **argv, struct s2s_error *err)
         rc = read_lens(&lens, &n, &lines, err);
     if (rc == 0)
         rc = s2s_thd_bins(&bins, lens, n, &opt.bins, err);
+    if (rc == 0 && s2s_outfile_is(opt.common.out, opt.input))
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT",
+                           opt.common.out);
+    if (rc == 0)
+        rc = s2s_printout_begin(&to, opt.common.out, err);
     if (rc == 0) {
         double fill = s2s_thd_bins_fill(&bins, lens, &opt.bins);
         print_bins(&bins, fill, opt.common.json);
         s2s_info("pack", "%zu lengths in %zu bins, fill %.4f", n, bins.n_bins, fill);
     }
+    rc = s2s_printout_end(&to, rc, err);
     s2s_bins_release(&bins);
     s2s_lines_close(&lines);
     free(lens);

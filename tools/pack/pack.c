@@ -1,5 +1,6 @@
 #include "tools/pack/pack.h"
 
+#include "lib/io/outfile.h"
 #include "lib/io/digest.h"
 #include "tools/pack/plan.h"
 #include "tools/pack/record.h"
@@ -266,6 +267,25 @@ static int commit(struct s2s_stream_writer *out, const struct pack_loader *loade
     return rc;
 }
 
+/* What is written must not replace what is read. */
+static int check_outputs(const struct pack_options *opt, struct s2s_error *err)
+{
+    const char *const outputs[] = {opt->common.out, opt->report};
+    for (size_t k = 0; k < 2; k++) {
+        bool is_input = s2s_outfile_is(outputs[k], opt->tokenizer);
+        for (size_t i = 0; i < opt->n_inputs; i++)
+            is_input |= s2s_outfile_is(outputs[k], opt->inputs[i]);
+        if (is_input)
+            return s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another name",
+                                 outputs[k]);
+    }
+    if (opt->common.out && opt->report && strcmp(opt->common.out, "-") != 0 &&
+        strcmp(opt->common.out, opt->report) == 0)
+        return s2s_error_set(err, S2S_E_ARG, "%s: is OUT and the report: give each its name",
+                             opt->report);
+    return 0;
+}
+
 int pack_run(const struct pack_options *opt, struct s2s_error *err)
 {
     struct pack_loader loader;
@@ -273,7 +293,9 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err)
     struct pack_totals totals = {.n_packs = 0};
     struct packer packer = {.plan = &plan, .loader = &loader, .opt = opt, .totals = &totals};
     const double start_s = s2s_now_s();
-    int rc = pack_loader_open(&loader, opt, err);
+    int rc = check_outputs(opt, err);
+    if (rc == 0)
+        rc = pack_loader_open(&loader, opt, err);
     if (rc < 0)
         return rc;
     if (!opt->plan && (!opt->common.out || !strcmp(opt->common.out, "-")))

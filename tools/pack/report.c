@@ -1,6 +1,7 @@
 #include "tools/pack/report.h"
 
 #include "lib/io/outfile.h"
+#include "lib/io/printout.h"
 
 static double share(int64_t part, int64_t whole)
 {
@@ -127,11 +128,15 @@ int pack_report(const struct pack_totals *t, const struct pack_plan *plan,
     json_t *report = report_json(t, plan, loader);
     char *text = json_dumps(report, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     const bool stdout_is_free = opt->plan || (opt->common.out && strcmp(opt->common.out, "-") != 0);
+    struct s2s_printout to = {.out = NULL};
     int rc = opt->report ? save(opt->report, text, err) : 0;
+    if (rc == 0 && opt->plan) /* else OUT is the stream */
+        rc = s2s_printout_begin(&to, opt->common.out, err);
     if (rc == 0 && opt->common.json && stdout_is_free)
         puts(text);
     else if (rc == 0 && opt->plan)
         print_text(t, plan, loader);
+    rc = s2s_printout_end(&to, rc, err);
     warn_counts(t, plan, opt);
     if (rc == 0 && opt->common.verbosity >= 0)
         say_last_line(t, plan, loader);

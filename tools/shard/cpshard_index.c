@@ -1,4 +1,5 @@
 /* `s2s-cpshard index`: the index map alone. */
+#include "lib/io/printout.h"
 #include "tools/shard/cpshard.h"
 
 struct options {
@@ -89,7 +90,10 @@ int cpshard_index(int argc, char **argv, struct s2s_error *err)
     struct options opt = {.common = S2S_COMMON_DEFAULT, .cp_rank = -1};
     s2s_tool_parse(&index_argp, argc, argv, &opt);
     const int32_t n_slots = opt.cu_seqlens[opt.n - 1];
+    struct s2s_printout to = {.out = NULL};
     int rc = s2s_thd_cp_check(opt.cu_seqlens, opt.n - 1, n_slots, opt.cp_size, 0, err);
+    if (rc == 0)
+        rc = s2s_printout_begin(&to, opt.common.out, err);
     if (rc == 0) {
         const size_t n = (size_t)(n_slots / opt.cp_size);
         int32_t *index = s2s_xmalloc((n + 1) * sizeof *index);
@@ -106,6 +110,7 @@ int cpshard_index(int argc, char **argv, struct s2s_error *err)
         fputs(opt.common.json ? "]}\n" : "", stdout);
         free(index);
     }
+    rc = s2s_printout_end(&to, rc, err);
     free(opt.cu_seqlens);
     return rc;
 }

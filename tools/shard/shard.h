@@ -8,6 +8,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
+#include "lib/io/printout.h"
 #include "lib/stream/stream.h"
 
 /* Options without a short name. */
@@ -43,6 +44,9 @@ struct shard_options {
 void shard_parse(struct shard_options *opt, const struct argp_option *options, const char *doc,
                  size_t max_inputs, int argc, char **argv);
 void shard_options_release(struct shard_options *opt);
+/* What is printed goes to -o OUT from here to s2s_printout_end; OUT is none of the inputs. */
+int shard_report_begin(struct s2s_printout *to, const struct shard_options *opt,
+                       struct s2s_error *err);
 
 int shard_ls(int argc, char **argv, struct s2s_error *err);
 int shard_head(int argc, char **argv, struct s2s_error *err);

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/utf8.h"
+#include "lib/io/outfile.h"
 #include "tools/shard/shard.h"
 
 /* ---- options ---- */
@@ -76,6 +78,16 @@ void shard_options_release(struct shard_options *opt)
 
 /* ---- shared by the commands ---- */
 
+int shard_report_begin(struct s2s_printout *to, const struct shard_options *opt,
+                       struct s2s_error *err)
+{
+    for (size_t i = 0; i < opt->n_inputs; i++)
+        if (s2s_outfile_is(opt->common.out, opt->inputs[i]))
+            return s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT",
+                                 opt->common.out);
+    return s2s_printout_begin(to, opt->common.out, err);
+}
+
 int64_t shard_int(const struct s2s_st_tensor *tensor, int64_t i)
 {
     if (!tensor || i < 0 || i >= s2s_st_numel(tensor))
@@ -97,9 +109,17 @@ const struct s2s_st_tensor *shard_bounds(const struct s2s_safetensors *st)
     return padded ? padded : s2s_safetensors_find(st, "cu_seqlens");
 }
 
+static json_t *mended_string(const char *text)
+{
+    char *mended = s2s_utf8_mend(text);
+    json_t *string = json_string(mended);
+    free(mended);
+    return string;
+}
+
 void shard_put_json(const char *text)
 {
-    json_t *string = json_string(text);
+    json_t *string = mended_string(text);
     json_dumpf(string, stdout, JSON_ENCODE_ANY);
     json_decref(string);
 }
@@ -173,12 +193,14 @@ int shard_ls(int argc, char **argv, struct s2s_error *err)
 {
     static const struct argp_option options[] = {{0}};
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
+    struct s2s_printout to = {.out = NULL};
     int rc = 0;
     shard_parse(&opt, options,
                 "One line a record: number, offset, bytes, digest, and what it holds."
                 "\vExample: s2s-shard ls packs.s2s\nSee also: s2s-shard(1)",
                 0, argc, argv);
-    if (opt.common.json)
+    rc = shard_report_begin(&to, &opt, err);
+    if (opt.common.json && rc == 0)
         fputs("{\"files\": [", stdout);
     for (size_t i = 0; i < opt.n_inputs && rc == 0; i++) {
         if (opt.common.json && i)
@@ -187,6 +209,7 @@ int shard_ls(int argc, char **argv, struct s2s_error *err)
     }
     if (opt.common.json && rc == 0)
         fputs("]}\n", stdout);
+    rc = s2s_printout_end(&to, rc, err);
     shard_options_release(&opt);
     return rc;
 }
@@ -267,12 +290,15 @@ int shard_head(int argc, char **argv, struct s2s_error *err)
 {
     static const struct argp_option options[] = {{0}};
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
+    struct s2s_printout to = {.out = NULL};
     struct s2s_stream *in = NULL;
     shard_parse(&opt, options,
                 "Header and provenance; of a file also the number of records and the inputs' "
                 "digests.\vExample: s2s-shard head packs.s2s\nSee also: s2s-shard(1)",
                 1, argc, argv);
-    int rc = s2s_stream_open(&in, opt.inputs[0], err);
+    int rc = shard_report_begin(&to, &opt, err);
+    if (rc == 0)
+        rc = s2s_stream_open(&in, opt.inputs[0], err);
     if (rc == 0) {
         int64_t n_records = s2s_stream_n_records(in, err);
         if (opt.common.json)
@@ -284,6 +310,7 @@ int shard_head(int argc, char **argv, struct s2s_error *err)
         rc = n_records < 0 && n_records != S2S_E_UNSUPPORTED ? (int)n_records : 0;
     }
     s2s_stream_close(in);
+    rc = s2s_printout_end(&to, rc, err);
     shard_options_release(&opt);
     return rc;
 }
@@ -299,7 +326,7 @@ static void note_fault(struct verdict *v, const struct s2s_error *err, bool json
 {
     v->n_faults++;
     if (json)
-        json_array_append_new(v->faults, json_string(err->text));
+        json_array_append_new(v->faults, mended_string(err->text));
     else
         printf("%s\n", err->text);
 }
@@ -371,6 +398,8 @@ int shard_verify(int argc, char **argv, struct s2s_error *err)
          "Header and end only: finds every cut in milliseconds, but no flipped byte in between", 0},
         {0}};
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
+    struct s2s_printout to = {.out = NULL};
+    struct s2s_error not_written = S2S_ERROR_INIT;
     int first = 0;
     int64_t n_faults = 0;
     size_t n_bad = 0;
@@ -379,12 +408,17 @@ int shard_verify(int argc, char **argv, struct s2s_error *err)
         "Checks digests, counts, schema and end of every record; exit status 1 at the first "
         "fault.\vExample: s2s-shard verify -k *.s2s\nSee also: s2s-shard(1)",
         0, argc, argv);
+    int rc = shard_report_begin(&to, &opt, err);
+    if (rc < 0) {
+        shard_options_release(&opt);
+        return rc;
+    }
     if (opt.common.json)
         fputs("{\"files\": [", stdout);
     for (size_t i = 0; i < opt.n_inputs && (first == 0 || opt.keep_going); i++) {
         struct verdict v = {.faults = json_array()};
         struct s2s_error one = S2S_ERROR_INIT;
-        int rc = verify_one(&v, &opt, opt.inputs[i], &one);
+        rc = verify_one(&v, &opt, opt.inputs[i], &one);
         if (rc < 0 && first == 0) {
             first = rc;
             *err = one;
@@ -392,7 +426,7 @@ int shard_verify(int argc, char **argv, struct s2s_error *err)
         n_faults += v.n_faults;
         n_bad += rc < 0;
         if (rc < 0 && !opt.keep_going && opt.common.json)
-            json_array_append_new(v.faults, json_string(one.text));
+            json_array_append_new(v.faults, mended_string(one.text));
         if (opt.common.json && i)
             fputs(", ", stdout);
         put_verdict(&v, &opt, opt.inputs[i], rc == 0);
@@ -403,6 +437,12 @@ int shard_verify(int argc, char **argv, struct s2s_error *err)
     if (first < 0 && opt.keep_going)
         s2s_error_set(err, first, "%" PRId64 " faults in %zu of %zu streams", n_faults, n_bad,
                       opt.n_inputs);
+    /* what is said of a bad stream is a whole report too */
+    rc = s2s_printout_end(&to, 0, &not_written);
+    if (rc < 0 && first == 0) {
+        first = rc;
+        *err = not_written;
+    }
     shard_options_release(&opt);
     return first;
 }

@@ -233,6 +233,7 @@ int shard_view(int argc, char **argv, struct s2s_error *err)
         {"tensor", SHARD_KEY_TENSOR, "NAME", 0, "Only this tensor", 0},
         {0}};
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
+    struct s2s_printout to = {.out = NULL};
     struct s2s_stream *in = NULL;
     shard_parse(&opt, options,
                 "Tensors and metadata as they are stored. Text shows the ends of long tensors (-v: "
@@ -240,7 +241,9 @@ int shard_view(int argc, char **argv, struct s2s_error *err)
                 "\vExample: s2s-shard view --record 0 --tensor labels --json packs.s2s\n"
                 "See also: s2s-shard(1)",
                 1, argc, argv);
-    int rc = s2s_stream_open(&in, opt.inputs[0], err);
+    int rc = shard_report_begin(&to, &opt, err);
+    if (rc == 0)
+        rc = s2s_stream_open(&in, opt.inputs[0], err);
     if (rc == 0) {
         if (opt.common.json)
             printf("{\"kind\": \"%s\", \"records\": [", s2s_kind_name(s2s_stream_kind(in)));
@@ -249,6 +252,7 @@ int shard_view(int argc, char **argv, struct s2s_error *err)
             fputs("]}\n", stdout);
     }
     s2s_stream_close(in);
+    rc = s2s_printout_end(&to, rc, err);
     shard_options_release(&opt);
     return rc;
 }

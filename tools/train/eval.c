@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "lib/base/base.h"
+#include "lib/io/printout.h"
 #include "lib/text/tokenizer.h"
 #include "lib/train/trainer.h"
 #include "tools/train/commands.h"
@@ -154,8 +155,10 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
                                    .max_new_tokens = args->max_new_tokens,
                                    .heard = args->n_show > 0 ? keep_text : NULL};
     const bool first = s2s_mesh_rank(train_mesh) == 0, json = args->train.common.json;
+    struct s2s_printout to = {.out = NULL};
     json_t *sets = json_array();
-    int rc = 0;
+    int rc = first ? s2s_printout_begin(&to, args->train.common.out, err) : 0;
+    rc = s2s_mesh_all_ok(train_mesh, rc, err);
     for (size_t i = 0; rc == 0 && i < recipe->n_eval; i++) {
         struct s2s_eval_result result;
         struct texts texts = {.list = NULL};
@@ -181,6 +184,7 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
         putchar('\n');
         json_decref(report);
     }
+    rc = s2s_printout_end(&to, rc, err);
     json_decref(sets);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "lib/audio/audio.h"
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
+#include "lib/io/printout.h"
 #include "lib/model/generate.h"
 #include "lib/text/prompt.h"
 #include "lib/text/tokenizer.h"
@@ -246,7 +247,10 @@ static int say(const struct generate_args *args, const struct s2s_tokenizer *tok
 {
     struct s2s_buf text = S2S_BUF_INIT;
     s2s_buf_puts(&text, "");
+    struct s2s_printout to = {.out = NULL};
     int rc = s2s_tokenizer_decode(tok, &text, ids, n, true, err);
+    if (rc == 0)
+        rc = s2s_printout_begin(&to, args->common.out, err);
     if (rc == 0 && args->common.json) {
         json_t *list = json_array();
         for (size_t i = 0; i < n; i++)
@@ -259,6 +263,7 @@ static int say(const struct generate_args *args, const struct s2s_tokenizer *tok
         fwrite(text.data, 1, text.len, stdout);
         putchar('\n');
     }
+    rc = s2s_printout_end(&to, rc, err);
     s2s_buf_release(&text);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/io/printout.h"
 #include "lib/train/runlog.h"
 #include "tools/train/commands.h"
 
@@ -101,11 +102,15 @@ int train_lr(int argc, char **argv, struct s2s_error *err)
                                      NULL,    NULL};
     struct lr_args args = {.train.common = S2S_COMMON_DEFAULT};
     struct s2s_recipe recipe = S2S_RECIPE_INIT;
+    struct s2s_printout to = {.out = NULL};
     s2s_tool_parse(&argp, argc, argv, &args);
     int rc = s2s_recipe_read(&recipe, args.train.recipe, args.train.overrides,
                              args.train.n_overrides, err);
     if (rc == 0)
+        rc = s2s_printout_begin(&to, args.train.common.out, err);
+    if (rc == 0)
         rc = print_curve(&recipe, &args, err);
+    rc = s2s_printout_end(&to, rc, err);
     s2s_recipe_release(&recipe);
     train_args_release(&args.train);
     return rc;

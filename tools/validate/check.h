@@ -52,7 +52,8 @@ void check_format_junit(struct s2s_buf *buf, const struct check_file *files, siz
 
 /* Documentation out of the rule table. */
 void check_explain(struct s2s_buf *buf, const struct s2s_rule *rule);
-void check_list(struct s2s_buf *buf, bool json);
+/* id NULL: all rules */
+void check_list(struct s2s_buf *buf, bool json, const char *id);
 /* A page about one rule, or (rule NULL) the index of all pages. */
 void check_page(struct s2s_buf *buf, const struct s2s_rule *rule);
 

@@ -39,7 +39,7 @@ void check_explain(struct s2s_buf *buf, const struct s2s_rule *rule)
     }
 }
 
-void check_list(struct s2s_buf *buf, bool json)
+void check_list(struct s2s_buf *buf, bool json, const char *id)
 {
     size_t n = 0, shown = 0;
     const struct s2s_rule *const *rules = s2s_rules(&n);
@@ -47,6 +47,8 @@ void check_list(struct s2s_buf *buf, bool json)
         s2s_buf_putc(buf, '[');
     for (size_t i = 0; i < n; i++) {
         const struct s2s_rule *r = rules[i];
+        if (id && strcmp(r->id, id) != 0)
+            continue;
         if (!json) {
             s2s_buf_printf(buf, "%-12s %-8s ", r->id, s2s_severity_name(r->severity));
             add_dialects(buf, r->dialects, ",");

@@ -380,6 +380,10 @@ static int write_out(const struct check_options *opt, const struct s2s_buf *buf,
                      struct s2s_error *err)
 {
     struct s2s_outfile *out = NULL;
+    for (size_t i = 0; i < opt->n_inputs && !opt->argv; i++)
+        if (s2s_outfile_is(opt->common.out, opt->inputs[i]))
+            return s2s_error_set(err, S2S_E_ARG, "%s: is what was checked: choose another OUT",
+                                 opt->common.out);
     int rc = s2s_outfile_open(&out, opt->common.out, err);
     if (rc < 0)
         return rc;
@@ -474,12 +478,14 @@ static int run_documentation(const struct check_options *opt, struct s2s_error *
         }
         if (opt->format == CHECK_MARKDOWN)
             check_page(&buf, rule);
+        else if (opt->format == CHECK_JSON)
+            check_list(&buf, true, rule->id);
         else
             check_explain(&buf, rule);
     } else if (opt->format == CHECK_MARKDOWN) {
         check_page(&buf, NULL);
     } else {
-        check_list(&buf, opt->format == CHECK_JSON);
+        check_list(&buf, opt->format == CHECK_JSON, NULL);
     }
     int rc = write_out(opt, &buf, err);
     s2s_buf_release(&buf);

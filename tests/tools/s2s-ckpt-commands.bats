@@ -367,3 +367,17 @@ PY
     exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" full/
     [ "$output" = "s2s-ckpt: full: is there already; choose another OUT, or remove it first" ]
 }
+
+@test "latest_checkpointed_iteration.txt: white space around the number is nothing, a NUL behind it is no number" {
+    mkdir in
+    cp -r "$DATA/mini_writer/iter_0000042" in
+    for word in '42' ' 42' '42\r\n' '0042 \n'; do
+        printf "$word" >in/latest_checkpointed_iteration.txt
+        exits 0 s2s-ckpt ls in
+    done
+    for word in '42\0' '\0' '' ' ' '42 43' '-42' '42.0' '4e1' '../42' '99999999999999999999'; do
+        printf -- "$word" >in/latest_checkpointed_iteration.txt
+        exits 1 s2s-ckpt ls in
+        says "latest_checkpointed_iteration.txt"
+    done
+}

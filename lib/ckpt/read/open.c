@@ -55,15 +55,18 @@ static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
     return 0;
 }
 
-/* What a small file of the folder says, without the white space behind it. Gives: free *text. */
+/* What a small file of the folder says, without the white space around it. Gives: free *text. */
 static int read_word(const struct s2s_ckpt *ckpt, const char *file, char **text, size_t *len,
                      struct s2s_error *err)
 {
     int rc = ckpt_slurp(ckpt->dir_fd, file, NAME_MAX, text, len, err);
     if (rc < 0)
         return rc;
-    while (*len && strchr(" \r\n\t", (*text)[*len - 1]))
+    while (*len && memchr(" \r\n\t", (*text)[*len - 1], 4))
         (*text)[--*len] = 0;
+    size_t n_space = strspn(*text, " \r\n\t");
+    *len -= n_space;
+    memmove(*text, *text + n_space, *len + 1);
     return 0;
 }
 
@@ -75,7 +78,9 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (rc < 0)
         return rc;
     ckpt->release = strcmp(text, "release") == 0;
-    if (ckpt->release)
+    if (strlen(text) != len)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "a NUL behind \"%s\"", text);
+    else if (ckpt->release)
         snprintf(name, sizeof name, "release");
     else if (s2s_parse_i64(&ckpt->iteration, text, 0, INT64_MAX, NULL) < 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "\"%s\" is no iteration", text);

@@ -141,6 +141,23 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
     return rc < 0 ? rc : 1;
 }
 
+/* torch reads 1 to 10 (kMaxSupportedFileFormatVersion), and has written no other */
+static int check_version(const struct s2s_zip *zip, const struct s2s_zip_member *member,
+                         struct s2s_error *err)
+{
+    char *text = NULL;
+    int64_t version;
+    int rc = s2s_zip_read_member(zip, member, 64, &text, err);
+    if (rc < 0)
+        return rc;
+    text[strcspn(text, "\r\n")] = 0;
+    if (s2s_parse_i64(&version, text, 1, 10, NULL) < 0)
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "archive of version \"%.16s\"; 1 to 10 are known", text);
+    free(text);
+    return rc;
+}
+
 int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
                       enum ckpt_pickle_mode mode, struct s2s_error *err)
 {
@@ -157,6 +174,7 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
     const struct s2s_zip *zip = &archive->zip;
     const struct s2s_zip_member *pickle = s2s_zip_find(zip, "data.pkl");
     const struct s2s_zip_member *order = s2s_zip_find(zip, "byteorder");
+    const struct s2s_zip_member *version = s2s_zip_find(zip, "version");
     char *text = NULL;
     if (!pickle)
         rc = s2s_error_set(err, S2S_E_FORMAT, "zip archive without data.pkl: not of torch.save");
@@ -167,6 +185,8 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
     if (rc == 0 && text && strcmp(text, "little") != 0)
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "archive of byte order \"%.16s\"", text);
     free(text);
+    if (rc == 0 && version)
+        rc = check_version(zip, version, err);
     if (rc == 0)
         rc = s2s_zip_read_member(zip, pickle, MAX_PICKLE, &archive->bytes, err);
     if (rc == 0)

@@ -81,6 +81,14 @@ struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const cha
     return target;
 }
 
+const struct s2s_ckpt_target *s2s_ckpt_plan_find(const struct s2s_ckpt_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (strcmp(plan->targets[i].name, name) == 0)
+            return &plan->targets[i];
+    return NULL;
+}
+
 /* A router adds steps of a thousandth to this; Megatron-Core and transformers have it in float32
  * whatever the model's dtype. */
 static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dtype)

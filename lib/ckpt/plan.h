@@ -51,6 +51,9 @@ void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *tar
 /* A target that is a whole source tensor under another name. */
 struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
                                            const struct s2s_ckpt_tensor *source);
+/* By name, NULL: there is none. Looks at each: for a few of a plan, sealed or not. */
+const struct s2s_ckpt_target *s2s_ckpt_plan_find(const struct s2s_ckpt_plan *plan,
+                                                 const char *name);
 /* Floating targets (F64 F32 F16 BF16) get this dtype; others stay, and so does the optimizer's
  * state (moments and master weights are of use in their own precision only). A router's bias of
  * experts and the scales of quantised weights get no narrower. */

@@ -105,9 +105,11 @@ static json_int_t pad_label(const json_t *all)
     size_t i;
     if (!labels)
         labels = json_object_get(json_object_get(all, "joint"), "vocabulary");
-    json_array_foreach(labels, i,
-                       item) if (json_is_string(item) && strcmp(json_string_value(item), "<pad>") ==
-                                                             0) return (json_int_t)i;
+    json_array_foreach(labels, i, item)
+    {
+        if (json_is_string(item) && strcmp(json_string_value(item), "<pad>") == 0)
+            return (json_int_t)i;
+    }
     return -1;
 }
 

@@ -67,9 +67,12 @@ static bool sees_all(const json_t *context)
 {
     const json_t *item;
     size_t i;
-    json_array_foreach(context, i,
-                       item) if (!(json_is_integer(item) && json_integer_value(item) == -1) &&
-                                 !(json_is_array(item) && sees_all(item))) return false;
+    json_array_foreach(context, i, item)
+    {
+        if (!(json_is_integer(item) && json_integer_value(item) == -1) &&
+            !(json_is_array(item) && sees_all(item)))
+            return false;
+    }
     return true;
 }
 

@@ -136,21 +136,12 @@ static int map_names(struct parakeet *p, const char *family)
     return rc;
 }
 
-static const struct s2s_ckpt_target *find_target(const struct s2s_nemo_output *out,
-                                                 const char *name)
-{
-    for (size_t i = 0; i < out->plan.n_targets; i++)
-        if (strcmp(out->plan.targets[i].name, name) == 0)
-            return &out->plan.targets[i];
-    return NULL;
-}
-
 /* key: of config.json, and what it says; axis: where the weights show it */
 static int check_size(const struct parakeet *p, const char *name, int axis, int64_t said,
                       const char *key)
 {
     static const char *const axes[] = {"rows", "columns", "taps"};
-    const struct s2s_ckpt_target *t = find_target(p->out, name);
+    const struct s2s_ckpt_target *t = s2s_ckpt_plan_find(&p->out->plan, name);
     const int64_t found = t && t->n_dims > axis ? t->shape[axis] : 0;
     return found == said
                ? 0
@@ -164,7 +155,7 @@ static int64_t count_targets(const struct parakeet *p, const char *format, int f
     char name[80];
     for (int64_t n = 0, at = first;; n++, at += step) {
         snprintf(name, sizeof name, format, (long long)at);
-        if (!find_target(p->out, name))
+        if (!s2s_ckpt_plan_find(&p->out->plan, name))
             return n;
     }
 }
@@ -193,7 +184,8 @@ static int check_encoder(const struct parakeet *p)
         {"subsampling_conv_channels", "encoder.pre_encode.conv.0.weight", 0},
     };
     const int64_t n_stages = 1 + count_targets(p, "encoder.pre_encode.conv.%lld.weight", 3, 3);
-    const bool bias = find_target(p->out, "encoder.layers.0.self_attn.linear_q.bias") != NULL;
+    const bool bias =
+        s2s_ckpt_plan_find(&p->out->plan, "encoder.layers.0.self_attn.linear_q.bias") != NULL;
     const json_t *said =
         json_object_get(json_object_get(p->config, "encoder_config"), "attention_bias");
     int rc = check_count(p, count_targets(p, "encoder.layers.%lld.norm_out.weight", 0, 1),

@@ -305,48 +305,65 @@ static void add_loss(json_t *out, const json_t *durations)
                                   durations, "sigma", 0.02, "omega", 0.1));
 }
 
+/* Gives a reference; NULL: the head has none. */
+static json_t *durations_of(const struct ckpt_nemo_model *m)
+{
+    json_t *said = json_object_get(m->config, "durations");
+    if (m->kind != CKPT_NEMO_TDT)
+        return NULL;
+    return said ? json_incref(said) : json_pack("[i,i,i,i,i]", 0, 1, 2, 3, 4);
+}
+
+static json_t *defaults_section(json_int_t width, json_int_t hidden, json_t *durations)
+{
+    json_t *out = json_pack("{s:I, s:I, s:I}", "enc_hidden", width, "pred_hidden", hidden,
+                            "joint_hidden", hidden);
+    if (durations) {
+        json_object_set(out, "tdt_durations", durations);
+        json_object_set_new(out, "num_tdt_durations",
+                            json_integer((json_int_t)json_array_size(durations)));
+    }
+    return out;
+}
+
+static json_t *decoder_section(const struct ckpt_nemo_model *m, json_int_t hidden)
+{
+    return json_pack("{s:s, s:n, s:b, s:b, s:I, s:{s:I, s:I, s:n, s:f}}", "_target_",
+                     "nemo.collections.asr.modules.RNNTDecoder", "normalization_mode",
+                     "random_state_sampling", 0, "blank_as_pad", 1, "vocab_size",
+                     (json_int_t)json_array_size(m->labels), "prednet", "pred_hidden", hidden,
+                     "pred_rnn_layers", (json_int_t)top_int(m->config, "num_decoder_layers", 2),
+                     "t_max", "dropout", 0.2);
+}
+
+static json_t *joint_section(const struct ckpt_nemo_model *m, json_int_t width, json_int_t hidden,
+                             const json_t *durations)
+{
+    const char *act = json_string_value(json_object_get(m->config, "hidden_act"));
+    json_t *out = json_pack(
+        "{s:s, s:n, s:b, s:b, s:i, s:{s:I, s:s, s:f, s:I, s:I}, s:I, s:O}", "_target_",
+        "nemo.collections.asr.modules.RNNTJoint", "log_softmax", "preserve_memory", 0,
+        "fuse_loss_wer", 1, "fused_batch_size", 4, "jointnet", "joint_hidden", hidden, "activation",
+        act ? act : "relu", "dropout", 0.2, "encoder_hidden", width, "pred_hidden", hidden,
+        "num_classes", (json_int_t)json_array_size(m->labels), "vocabulary", m->labels);
+    if (durations)
+        json_object_set_new(out, "num_extra_outputs",
+                            json_integer((json_int_t)json_array_size(durations)));
+    return out;
+}
+
 static void add_transducer(json_t *out, const struct ckpt_nemo_model *m)
 {
-    const json_t *c = m->config;
-    const json_int_t hidden = top_int(c, "decoder_hidden_size", 640);
-    const json_int_t width = ckpt_parakeet_int(c, "hidden_size");
-    const json_int_t classes = (json_int_t)json_array_size(m->labels);
-    const char *act = json_string_value(json_object_get(c, "hidden_act"));
-    json_t *durations = NULL;
-    if (m->kind == CKPT_NEMO_TDT) {
-        durations = json_incref(json_object_get(c, "durations"));
-        if (!durations)
-            durations = json_pack("[i,i,i,i,i]", 0, 1, 2, 3, 4);
-    }
-    json_t *defaults_ = json_pack("{s:I, s:I, s:I}", "enc_hidden", width, "pred_hidden", hidden,
-                                  "joint_hidden", hidden);
-    if (durations) {
-        json_object_set_new(defaults_, "tdt_durations", json_incref(durations));
-        json_object_set_new(defaults_, "num_tdt_durations",
-                            json_integer((json_int_t)json_array_size(durations)));
-    }
-    json_object_set_new(out, "model_defaults", defaults_);
-    json_object_set_new(out, "decoder",
-                        json_pack("{s:s, s:n, s:b, s:b, s:I, s:{s:I, s:I, s:n, s:f}}", "_target_",
-                                  "nemo.collections.asr.modules.RNNTDecoder", "normalization_mode",
-                                  "random_state_sampling", 0, "blank_as_pad", 1, "vocab_size",
-                                  classes, "prednet", "pred_hidden", hidden, "pred_rnn_layers",
-                                  (json_int_t)top_int(c, "num_decoder_layers", 2), "t_max",
-                                  "dropout", 0.2));
-    json_t *joint =
-        json_pack("{s:s, s:n, s:b, s:b, s:i, s:{s:I, s:s, s:f, s:I, s:I}, s:I, s:O}", "_target_",
-                  "nemo.collections.asr.modules.RNNTJoint", "log_softmax", "preserve_memory", 0,
-                  "fuse_loss_wer", 1, "fused_batch_size", 4, "jointnet", "joint_hidden", hidden,
-                  "activation", act ? act : "relu", "dropout", 0.2, "encoder_hidden", width,
-                  "pred_hidden", hidden, "num_classes", classes, "vocabulary", m->labels);
-    if (durations)
-        json_object_set_new(joint, "num_extra_outputs",
-                            json_integer((json_int_t)json_array_size(durations)));
-    json_object_set_new(out, "joint", joint);
+    const json_int_t hidden = top_int(m->config, "decoder_hidden_size", 640);
+    const json_int_t width = ckpt_parakeet_int(m->config, "hidden_size");
+    json_t *durations = durations_of(m);
+    json_object_set_new(out, "model_defaults", defaults_section(width, hidden, durations));
+    json_object_set_new(out, "decoder", decoder_section(m, hidden));
+    json_object_set_new(out, "joint", joint_section(m, width, hidden, durations));
     json_object_set_new(out, "decoding",
                         json_pack("{s:s, s:{s:I}}", "strategy", "greedy_batch", "greedy",
                                   "max_symbols",
-                                  (json_int_t)top_int(c, "max_symbols_per_step", 10)));
+                                  (json_int_t)top_int(m->config, "max_symbols_per_step", 10)));
     add_loss(out, durations);
     json_object_set_new(
         out, "target",

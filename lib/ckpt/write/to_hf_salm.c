@@ -119,10 +119,8 @@ int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t
 /* size of an axis of a target; 0: it is not there */
 static int64_t size_of(const struct s2s_ckpt_plan *plan, const char *name, int axis)
 {
-    for (size_t i = 0; i < plan->n_targets; i++)
-        if (strcmp(plan->targets[i].name, name) == 0 && axis < plan->targets[i].n_dims)
-            return plan->targets[i].shape[axis];
-    return 0;
+    const struct s2s_ckpt_target *target = s2s_ckpt_plan_find(plan, name);
+    return target && axis < target->n_dims ? target->shape[axis] : 0;
 }
 
 /* the id of the placeholder, which only the tokenizer knows; -1: not known */

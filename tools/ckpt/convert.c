@@ -143,7 +143,6 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    static const char *const formats[] = {"hf", "torch_dist", "safetensors", "nemo", NULL};
     static const char *const sources[] = {"torch_dist", "dcp",         "dcp_hf", "hf",
                                           "hf_bin",     "safetensors", "torch",  "torch_legacy",
                                           "mp_rank",    "nemo",        NULL};
@@ -152,7 +151,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     struct s2s_error err = S2S_ERROR_INIT;
     switch (key) {
     case KEY_TO:
-        opt->to = (enum ckpt_output)(s2s_arg_choice(state, "to", arg, formats) + 1);
+        opt->to = TO_HF + (enum ckpt_output)s2s_arg_choice(state, "to", arg, ckpt_output_names);
         return 0;
     case KEY_FROM:
         opt->from = sources[s2s_arg_choice(state, "from", arg, sources)];

@@ -6,6 +6,8 @@
 #include "tools/ckpt/ckpt_tool.h"
 
 enum ckpt_output { TO_NONE, TO_HF, TO_TORCH_DIST, TO_SAFETENSORS, TO_NEMO };
+/* As --to takes them, from TO_HF on; NULL ends them. */
+extern const char *const ckpt_output_names[];
 
 struct ckpt_job_options {
     struct s2s_common common;

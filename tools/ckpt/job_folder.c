@@ -47,15 +47,14 @@ static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
     return ckpt_agree(rc, err);
 }
 
-static int end_folder(const struct job *job, const char *tmp, const char *out,
-                      struct s2s_error *err)
+static int end_folder(const struct job *job, const char *tmp, struct s2s_error *err)
 {
     int rc = ckpt_job_check_source(job, err);
     if (rc == 0)
         rc = s2s_ckpt_journal_remove(job->how.journal, err);
     if (rc == 0)
-        (void)rmdir(out); /* an empty one; of anything else the rename says it */
-    return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, out, err);
+        (void)rmdir(job->out); /* an empty one; of anything else the rename says it */
+    return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, job->out, err);
 }
 
 static bool is_empty(const char *folder)
@@ -70,19 +69,19 @@ static bool is_empty(const char *folder)
 }
 
 /* An empty folder may be replaced, in the end; anything else is somebody's. */
-static int check_free(const struct job *job, const char *out, struct s2s_error *err)
+static int check_free(const struct job *job, struct s2s_error *err)
 {
     struct stat st;
-    if (lstat(out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || is_empty(out))))
+    if (lstat(job->out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || is_empty(job->out))))
         return 0;
-    int rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", out);
+    int rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", job->out);
     return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
 }
 
 /* Agreed. */
-static int fill_folder(struct job *job, const char *tmp, const char *out, struct s2s_error *err)
+static int fill_folder(struct job *job, const char *tmp, struct s2s_error *err)
 {
-    int rc = ckpt_agree(ckpt_is_first() ? check_free(job, out, err) : 0, err);
+    int rc = ckpt_agree(ckpt_is_first() ? check_free(job, err) : 0, err);
     if (rc == 0 && !job->opt->plan)
         rc = begin_folder(job, tmp, err);
     if (rc == 0)
@@ -90,21 +89,18 @@ static int fill_folder(struct job *job, const char *tmp, const char *out, struct
                                          : ckpt_job_write_torch_dist(job, tmp, err),
                         err);
     if (rc == 0 && !job->opt->plan && ckpt_is_first())
-        rc = end_folder(job, tmp, out, err);
+        rc = end_folder(job, tmp, err);
     return ckpt_agree(rc, err);
 }
 
 int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
 {
-    size_t len = strlen(job->opt->out);
     if (strcmp(job->opt->out, "-") == 0) {
         int refused = s2s_error_set(err, S2S_E_ARG, "OUT is a folder, which stdout cannot be");
         return s2s_error_hint(err, refused, "name it");
     }
-    while (len > 1 && job->opt->out[len - 1] == '/')
-        len--;
-    char *out = s2s_xstrndup(job->opt->out, len), *tmp = s2s_xasprintf("%s.s2s-partial", out);
-    int rc = fill_folder(job, tmp, out, err);
+    char *tmp = s2s_xasprintf("%s.s2s-partial", job->out);
+    int rc = fill_folder(job, tmp, err);
     bool begun = job->how.journal && ckpt_is_first();
     s2s_ckpt_journal_close(job->how.journal);
     job->how.journal = NULL;
@@ -112,7 +108,6 @@ int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
         s2s_ckpt_remove_tree(tmp, NULL);
     else if (rc < 0 && begun)
         s2s_error_hint(err, rc, "%s keeps what is done; the same command goes on from there", tmp);
-    free(out);
     free(tmp);
     return rc;
 }

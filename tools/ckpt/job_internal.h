@@ -8,6 +8,7 @@
 
 struct job {
     const struct ckpt_job_options *opt;
+    char *out; /* opt->out without the slashes behind it */
     struct s2s_ckpt *ckpt, **others;
     size_t n_others;
     enum ckpt_output to;
@@ -24,6 +25,16 @@ struct job {
 bool ckpt_job_is_weight(const char *name);
 /* From now on SIGINT, SIGTERM and SIGHUP make writing fail; one that is ignored stays so. */
 void ckpt_job_catch_signals(void);
+
+/* ---- what is read (job_input.c) ---- */
+
+/* Opens the inputs; sets ckpt, others, sources and to. What this job cannot do with them is refused
+ * before anything is written. */
+int ckpt_job_open(struct job *job, struct s2s_error *err);
+/* --config, if it was given: sets config (JSON) and config_text. OPEN, IO, FORMAT. */
+int ckpt_job_read_config(struct job *job, struct s2s_error *err);
+/* Frees all that job has; also after a failure. */
+void ckpt_job_close(struct job *job);
 /* A file that was replaced while it was read would give half of one model and half of another. */
 int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
 
@@ -35,7 +46,13 @@ int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error
 /* OUT is one file, safetensors or .nemo: one rank's work. */
 int ckpt_job_write_file(struct job *job, struct s2s_error *err);
 /* The end of what --plan --json prints. */
-void ckpt_job_end_plan(const struct job *job, const char *format);
+void ckpt_job_end_plan(const struct job *job);
+
+/* ---- the end (job_report.c) ---- */
+
+const char *ckpt_job_format(const struct job *job); /* "hf", of what it writes */
+/* Rank 0: the line on stderr, and with --json the object on stdout. */
+void ckpt_job_say_done(const struct job *job, double start_s);
 
 /* ---- OUT is a folder (job_folder.c): beside it first, renamed when whole. Agreed. ---- */
 

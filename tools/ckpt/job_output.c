@@ -64,12 +64,12 @@ static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const c
             show_target(&plan->targets[i], folder);
 }
 
-void ckpt_job_end_plan(const struct job *job, const char *format)
+void ckpt_job_end_plan(const struct job *job)
 {
     if (!ckpt_is_first())
         return;
     printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
-           job->n_shown ? "\n  " : "{\n  \"tensors\": [", format);
+           job->n_shown ? "\n  " : "{\n  \"tensors\": [", ckpt_job_format(job));
     ckpt_print_json_text(job->opt->out);
     puts("\n}");
 }

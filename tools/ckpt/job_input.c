@@ -1,0 +1,195 @@
+/* What a job reads: checkpoints, opened and found fit for it, and the configuration that it was
+ * given. */
+#include "tools/ckpt/job_internal.h"
+
+static struct s2s_ckpt *input(const struct job *job, size_t i)
+{
+    return i == 0 ? job->ckpt : job->others[i - 1];
+}
+
+static int identify_all(struct job *job, struct s2s_error *err)
+{
+    int rc = 0;
+    job->sources = s2s_xcalloc(job->n_others + 1, sizeof *job->sources);
+    for (size_t i = 0; i <= job->n_others && rc == 0; i++)
+        rc = s2s_ckpt_identity(input(job, i), job->sources[i], err);
+    return rc;
+}
+
+int ckpt_job_check_source(const struct job *job, struct s2s_error *err)
+{
+    char now[33];
+    int rc = 0;
+    for (size_t i = 0; i <= job->n_others && rc == 0; i++) {
+        rc = s2s_ckpt_identity(input(job, i), now, err);
+        if (rc == 0 && strcmp(now, job->sources[i]) != 0)
+            rc = s2s_error_set(err, S2S_E_IO, "%s: was changed while it was read",
+                               s2s_ckpt_path(input(job, i)));
+    }
+    return rc;
+}
+
+/* a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is written */
+static int read_yaml(struct job *job, struct s2s_error *err)
+{
+    enum { MAX_YAML = 16 << 20 };
+    FILE *file = fopen(job->opt->config, "re");
+    if (!file)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", job->opt->config);
+    job->config_text = s2s_xcalloc(MAX_YAML + 1, 1);
+    size_t len = fread(job->config_text, 1, MAX_YAML, file);
+    int rc = 0;
+    if (ferror(file))
+        rc = s2s_error_errno(err, S2S_E_IO, "%s", job->opt->config);
+    else if (!feof(file) || strlen(job->config_text) != len)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no text of at most 16 MiB", job->opt->config);
+    fclose(file);
+    return rc;
+}
+
+static bool is_yaml(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+}
+
+int ckpt_job_read_config(struct job *job, struct s2s_error *err)
+{
+    if (!job->opt->config)
+        return 0;
+    if (job->to == TO_NEMO && is_yaml(job->opt->config))
+        return read_yaml(job, err);
+    json_error_t at;
+    FILE *file = fopen(job->opt->config, "re");
+    if (!file)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", job->opt->config);
+    job->config = json_loadf(file, JSON_REJECT_DUPLICATES, &at);
+    fclose(file);
+    if (!job->config)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", job->opt->config, at.line, at.text);
+    job->config_text = json_dumps(job->config, JSON_INDENT(2));
+    return 0;
+}
+
+/* Hugging Face's formats, a part of a model, and names that are mapped have no optimizer. */
+static bool keeps_optimizer(const struct ckpt_job_options *opt)
+{
+    return (opt->to == TO_TORCH_DIST || opt->to == TO_SAFETENSORS ||
+            (opt->to == TO_NONE && opt->reshard)) &&
+           !opt->only_weights && !opt->part && !opt->map;
+}
+
+static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
+                    struct s2s_error *err)
+{
+    int rc = s2s_ckpt_open(ckpt, path, err);
+    if (rc == 0 && job->opt->from && strcmp(job->opt->from, s2s_ckpt_format(*ckpt)) != 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: is %s, not %s", path, s2s_ckpt_format(*ckpt),
+                             job->opt->from);
+    if (rc == 0 && (job->opt->merge_ranks || job->opt->to == TO_HF))
+        rc = s2s_ckpt_merge_ranks(*ckpt, keeps_optimizer(job->opt), err);
+    if (rc == 0 && job->opt->part)
+        rc = s2s_ckpt_select(*ckpt, job->opt->part, err);
+    return rc;
+}
+
+/* How the optimizer's tensors are cut, or NULL. Of several optimizers (dense and expert layers)
+ * each says it, under its number. */
+static const char *sharding_type(const json_t *common)
+{
+    static const char key[] = "param_state_sharding_type";
+    const json_t *optimizer = json_object_get(common, "optimizer");
+    const char *type = json_string_value(json_object_get(
+        json_object_get(common, "content_metadata"), "distrib_optim_sharding_type"));
+    const char *number;
+    json_t *one;
+    if (!type)
+        type = json_string_value(json_object_get(optimizer, key));
+    json_object_foreach((json_t *)optimizer, number, one)
+    {
+        if (!type)
+            type = json_string_value(json_object_get(one, key));
+    }
+    return type;
+}
+
+/* optimizer states that only the job that wrote them can take apart */
+static int check_optimizer(const struct job *job, struct s2s_error *err)
+{
+    static const char *const refused[] = {"dp_zero_gather_scatter", "fully_sharded_bucket_space"};
+    const char *type = sharding_type(s2s_ckpt_common(job->ckpt));
+    for (size_t i = 0; type && i < sizeof refused / sizeof *refused; i++)
+        if (strcmp(type, refused[i]) == 0) {
+            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                   "%s: its optimizer is saved as %s, which cannot be resharded",
+                                   s2s_ckpt_path(job->ckpt), type);
+            return s2s_error_hint(err, rc, "s2s-ckpt prune leaves the optimizer out");
+        }
+    if (type && strcmp(type, "dp_reshardable") == 0)
+        s2s_info("reshard",
+                 "the optimizer is %s: its buckets are kept as they are, for the same "
+                 "tensor and pipeline parallelism",
+                 type);
+    return 0;
+}
+
+static enum ckpt_output same_as(const struct job *job)
+{
+    const char *format = s2s_ckpt_format(job->ckpt);
+    return strncmp(format, "hf", 2) == 0                       ? TO_HF
+           : strcmp(format, "safetensors") == 0                ? TO_SAFETENSORS
+           : strcmp(format, "nemo") == 0 && !job->opt->reshard ? TO_NEMO
+                                                               : TO_TORCH_DIST;
+}
+
+/* Objects that hold tensors which no reader takes; the reader has named each. */
+static int check_lost(const struct job *job, struct s2s_error *err)
+{
+    size_t n_tensors, n, n_lost = 0;
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n), *first = NULL;
+    s2s_ckpt_tensors(job->ckpt, &n_tensors);
+    for (size_t i = 0; i < n; i++) {
+        if (!objects[i].lost || !ckpt_job_is_weight(objects[i].name))
+            continue;
+        first = first ? first : &objects[i];
+        n_lost++;
+    }
+    if (!n_lost || (n_tensors && !job->opt->strict))
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: %s is a %s, of which no tensor is read%s",
+                           s2s_ckpt_path(job->ckpt), first->name, first->lost,
+                           n_tensors ? " (--strict)" : "");
+    return n_tensors ? rc
+                     : s2s_error_hint(err, rc, "save the state_dict() of a module, dense tensors");
+}
+
+int ckpt_job_open(struct job *job, struct s2s_error *err)
+{
+    int rc = open_one(job, job->opt->in[0], &job->ckpt, err);
+    job->others = s2s_xcalloc(job->opt->n_in, sizeof(struct s2s_ckpt *));
+    for (size_t i = 1; i < job->opt->n_in && rc == 0; i++)
+        rc = open_one(job, job->opt->in[i], &job->others[job->n_others++], err);
+    if (rc == 0)
+        rc = check_lost(job, err);
+    if (rc == 0)
+        rc = identify_all(job, err);
+    if (rc == 0)
+        job->to = job->opt->to ? job->opt->to : same_as(job);
+    if (rc == 0 && job->opt->reshard)
+        rc = check_optimizer(job, err);
+    return rc;
+}
+
+void ckpt_job_close(struct job *job)
+{
+    s2s_ckpt_close(job->ckpt);
+    for (size_t i = 0; i < job->n_others; i++)
+        s2s_ckpt_close(job->others[i]);
+    free(job->others);
+    free(job->sources);
+    json_decref(job->config);
+    json_decref(job->common);
+    json_decref(job->metadata);
+    free(job->config_text);
+    free(job->out);
+}

@@ -1,0 +1,82 @@
+/* What a job says at its end: what was written, how fast, and what was left out. */
+#include <limits.h>
+
+#include "lib/base/utf8.h"
+#include "tools/ckpt/job_internal.h"
+
+const char *const ckpt_output_names[] = {"hf", "torch_dist", "safetensors", "nemo", NULL};
+
+const char *ckpt_job_format(const struct job *job)
+{
+    return ckpt_output_names[job->to - TO_HF];
+}
+
+struct left_out {
+    size_t n_state, n_objects, n_ranks;
+    bool common;
+};
+
+/* What the source has and the output has not. */
+static struct left_out count_left_out(const struct job *job)
+{
+    size_t n;
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
+    struct left_out left = {.n_state = job->n_state,
+                            .n_ranks = s2s_ckpt_rank_states(job->ckpt),
+                            .common = job->to == TO_SAFETENSORS &&
+                                      json_object_size(s2s_ckpt_common(job->ckpt)) > 0};
+    for (size_t i = 0; i < n; i++)
+        left.n_objects += job->to != TO_TORCH_DIST ||
+                          (job->how.keep_object && !job->how.keep_object(objects[i].name));
+    return left;
+}
+
+/* "; left out: ..", or "". Gives: free. */
+static char *left_out_text(const struct left_out *left)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    if (left->n_state)
+        s2s_buf_printf(&text, ", %zu tensors of optimizer and other state", left->n_state);
+    if (left->n_objects)
+        s2s_buf_printf(&text, ", %zu byte objects", left->n_objects);
+    if (left->n_ranks)
+        s2s_buf_printf(&text, ", the optimizer of %zu rank folders", left->n_ranks);
+    if (left->common)
+        s2s_buf_puts(&text, ", the common state");
+    char *out = s2s_xasprintf("%s%s", text.len ? "; left out: " : "",
+                              text.len ? text.data + strlen(", ") : "");
+    s2s_buf_release(&text);
+    return out;
+}
+
+static void print_done(const struct job *job, const struct left_out *left, double seconds)
+{
+    printf("{\"out\": ");
+    ckpt_print_json_text(job->opt->out);
+    printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
+           "\"peak_memory_bytes\": %lld, \"left_out\": {\"state_tensors\": %zu, \"objects\": %zu, "
+           "\"rank_optimizers\": %zu, \"common_state\": %s}}\n",
+           ckpt_job_format(job), job->n_tensors, (long long)job->bytes, seconds,
+           (long long)s2s_peak_memory_bytes(), left->n_state, left->n_objects, left->n_ranks,
+           left->common ? "true" : "false");
+}
+
+void ckpt_job_say_done(const struct job *job, double start_s)
+{
+    char bytes[32], rate[32];
+    double seconds = s2s_now_s() - start_s;
+    if (!ckpt_is_first())
+        return;
+    const struct left_out left = count_left_out(job);
+    if (job->opt->common.json)
+        print_done(job, &left, seconds);
+    if (job->opt->common.verbosity < 0)
+        return;
+    char *rest = left_out_text(&left), out[PATH_MAX];
+    s2s_utf8_show_text(out, sizeof out, job->opt->out);
+    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %lld MiB%s\n", out,
+            job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
+            ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
+            (long long)s2s_peak_memory_bytes() >> 20, rest);
+    free(rest);
+}

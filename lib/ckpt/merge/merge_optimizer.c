@@ -16,7 +16,31 @@ static json_t *inner_of(json_t *part)
     return inner ? inner : part;
 }
 
+static bool is_of_experts(json_t *part)
+{
+    json_t *group;
+    size_t i;
+    json_array_foreach(json_object_get(inner_of(part), "param_groups"), i, group)
+    {
+        if (json_is_true(json_object_get(group, "is_expert_parallel")))
+            return true;
+    }
+    return false;
+}
+
 /* ---- may it be merged ---- */
+
+/* NULL, or what one rank's optimizers are unlike the first rank's. Gives: free. A rank without
+ * experts has, in releases before 0.14, one less. */
+static char *unlike(const struct ckpt_rank_state *first, const struct ckpt_rank_state *other)
+{
+    for (size_t i = 0; i < json_array_size(first->parts) && i < json_array_size(other->parts); i++)
+        if (is_of_experts(json_array_get(first->parts, i)) !=
+            is_of_experts(json_array_get(other->parts, i)))
+            return s2s_xasprintf("optimizer %zu is of experts either in %s or in %s", i,
+                                 first->folder, other->folder);
+    return NULL;
+}
 
 /* Why not; NULL: it may. Gives: free. */
 static char *reason(const struct merge *m)
@@ -26,10 +50,9 @@ static char *reason(const struct merge *m)
         const struct ckpt_rank_state *state = &ckpt->rank_states[i];
         if (state->why)
             return s2s_xasprintf("%s: %s", state->folder, state->why);
-        if (json_array_size(state->parts) != json_array_size(ckpt->rank_states->parts))
-            return s2s_xasprintf("%s has %zu optimizers, %s has %zu", ckpt->rank_states->folder,
-                                 json_array_size(ckpt->rank_states->parts), state->folder,
-                                 json_array_size(state->parts));
+        char *why = unlike(ckpt->rank_states, state);
+        if (why)
+            return why;
     }
     for (size_t i = 0; i < m->n_ranks; i++) {
         size_t k = 0;
@@ -187,46 +210,53 @@ static int cut(struct merge *m, const struct ckpt_state *state, size_t n_parts)
     return rc;
 }
 
-static void leave_out(const struct merge *m, char *why)
+/* What all ranks have beside tensors: an array of optimizers. *why (gives: free) when they
+ * contradict each other. Gives a reference. */
+static json_t *join_parts(const struct s2s_ckpt *ckpt, char **why)
 {
-    s2s_warn("ckpt", "%s: the optimizer of the rank folders is left out: %s", m->ckpt->path, why);
-    free(why);
+    json_t *parts = json_deep_copy(ckpt->rank_states->parts), *part;
+    size_t k;
+    for (size_t i = 1; i < ckpt->n_rank_states; i++)
+        json_array_foreach(ckpt->rank_states[i].parts, k, part)
+        {
+            if (k == json_array_size(parts)) {
+                json_array_append_new(parts, part = json_deep_copy(part));
+                /* the first rank, which has none of it, reads that from the common state */
+                if (!json_object_get(inner_of(part), "state"))
+                    json_object_set_new(inner_of(part), "state", json_object());
+            } else if (!*why && !add_groups(json_array_get(parts, k), part)) {
+                *why = s2s_xasprintf("%s is of another step than %s", ckpt->rank_states[i].folder,
+                                     ckpt->rank_states->folder);
+            }
+        }
+    return parts;
 }
 
 int ckpt_merge_optimizer(struct merge *m)
 {
     struct s2s_ckpt *ckpt = m->ckpt;
-    char *why = NULL;
+    json_t *parts = NULL;
     int rc = 0;
     if (ckpt->n_rank_states == 0)
         return 0;
-    why = reason(m);
-    json_t *parts = json_deep_copy(ckpt->rank_states->parts), *part;
-    const size_t n_parts = json_array_size(parts);
-    size_t k;
+    char *why = reason(m);
+    if (!why)
+        parts = join_parts(ckpt, &why);
     for (size_t i = 0; i < ckpt->n_states && rc == 0 && !why; i++) {
         rc = check_master(m, &ckpt->states[i], &why);
         if (rc == 0 && !why)
             rc = check_step(m, &ckpt->states[i], parts, &why);
     }
-    for (size_t i = 1; i < ckpt->n_rank_states && !why; i++)
-        json_array_foreach(parts, k, part)
-        {
-            if (!why && !add_groups(part, json_array_get(ckpt->rank_states[i].parts, k)))
-                why = s2s_xasprintf("%s is of another step than %s", ckpt->rank_states[i].folder,
-                                    ckpt->rank_states->folder);
-        }
     for (size_t i = 0; i < ckpt->n_states && rc == 0 && !why; i++)
         if (strcmp(ckpt->states[i].key, "step") != 0)
-            rc = cut(m, &ckpt->states[i], n_parts);
-    if (rc == 0 && why) {
-        leave_out(m, why);
-    } else if (rc == 0) {
+            rc = cut(m, &ckpt->states[i], json_array_size(parts));
+    if (rc == 0 && !why) {
         m->optimizer = common_of(parts);
         ckpt->n_left_states = 0;
-    } else {
-        free(why);
+    } else if (rc == 0) {
+        s2s_warn("ckpt", "%s: the optimizer of the rank folders is left out: %s", ckpt->path, why);
     }
+    free(why);
     json_decref(parts);
     return rc;
 }

@@ -10,7 +10,7 @@
 static const struct {
     const char *module, *names;
 } allowed[] = {
-    {"torch", "Size device strided"},
+    {"torch", "Size Tensor device strided"},
     {"torch._utils", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "
                      "_rebuild_parameter_with_state"},
     {"torch._tensor", "_rebuild_from_type_v2"},

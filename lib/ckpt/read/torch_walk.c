@@ -349,11 +349,11 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         if (key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
-        if (strcmp(name, "optimizer") == 0 && value->kind != CKPT_NONE)
-            optimizer = value;
         size_t digits = strncmp(name, "model", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
         if (strcmp(name, "model") == 0)
             rc = walk_node(w, value, 0);
+        else if (strcmp(name, "optimizer") == 0)
+            optimizer = value->kind != CKPT_NONE ? value : NULL;
         else if (digits && name[5 + digits] == 0)
             rc = walk_child(w, key, 0, value, 0);
         else

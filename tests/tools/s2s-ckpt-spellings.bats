@@ -275,3 +275,45 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map automodel_qwen_moe --config config.json hf native
     says "only the way back is known"
 }
+
+@test "Qwen3's layer that predicts a further token, under each of Megatron's names, and the inverse frequencies of an old transformers" {
+    cat >model.py <<'PY'
+def layer(at):
+    return {at + k: v for k, v in {"input_layernorm.weight": (4,), "post_attention_layernorm.weight": (4,), "self_attn.q_proj.weight": (8, 4),
+            "self_attn.k_proj.weight": (4, 4), "self_attn.v_proj.weight": (4, 4), "self_attn.o_proj.weight": (4, 8), "self_attn.q_norm.weight": (4,),
+            "self_attn.k_norm.weight": (4,), "mlp.gate_proj.weight": (6, 4), "mlp.up_proj.weight": (6, 4), "mlp.down_proj.weight": (4, 6)}.items()}
+hf = dict({"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.norm.weight": (4,), "mtp.fc.weight": (4, 8),
+           "mtp.pre_fc_norm_embedding.weight": (4,), "mtp.pre_fc_norm_hidden.weight": (4,), "mtp.norm.weight": (4,)},
+          **layer("model.layers.0."), **layer("mtp.layers.0."))
+old = dict(hf, **{"model.layers.0.self_attn.rotary_emb.inv_freq": (2,)})
+PY
+    load='__import__("importlib.machinery").machinery.SourceFileLoader("model", "model.py").load_module()'
+    write hf.safetensors "$load.hf"
+    write old.safetensors "$load.old"
+    echo '{"model_type": "qwen3", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10, "num_hidden_layers": 1}' >config.json
+    for from in hf old; do
+        exits 0 s2s-ckpt convert -q --strict --layers numbered --to torch_dist --map llama --config config.json $from.safetensors $from
+    done
+    exits 0 s2s-ckpt diff hf old
+    says_not inv_freq
+    exits 0 s2s-ckpt convert -q --strict --to hf --config config.json hf back
+    exits 0 s2s-ckpt diff hf.safetensors back
+    s2s-ckpt cat hf mtp.layers.0.eh_proj.weight >eh
+    s2s-ckpt cat hf.safetensors mtp.fc.weight >fc
+    same eh fc
+    # as a live model of newer releases calls it
+    exits 0 s2s-ckpt convert -q --to safetensors hf file.safetensors
+    python3 - <<'PY'
+import json, struct
+raw = open("file.safetensors", "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head = raw[8:8 + n].decode().replace("transformer_layer.", "mtp_model_layer.").encode()
+open("live.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + raw[8 + n:])
+PY
+    exits 0 s2s-ckpt convert -q --strict --to hf --config config.json live.safetensors live
+    exits 0 s2s-ckpt diff hf.safetensors live
+    # nothing of it may be lost
+    write less.safetensors "{k: v for k, v in $load.hf.items() if k != 'mtp.norm.weight'}"
+    exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json less.safetensors less
+    says "mtp.norm.weight"
+}

@@ -27,6 +27,17 @@ static const char composites[] =
     "part vlm_projection modality_submodules.images.input_projections.0. mlp1. ?\n"
     "include vlm_left_out \"\" \"\"\n"
 
+    /* Gemma 3 with its eye, as Megatron-Bridge has it: transformers' own tower */
+    "family gemma3_vl\n"
+    "detect language_model.embedding.word_embeddings.weight "
+    "multi_modal_projector.mm_soft_embed_norm.weight\n"
+    "part gemma2 language_model. language_model.\n"
+    "multi_modal_projector.mm_soft_embed_norm.weight "
+    "multi_modal_projector.mm_soft_emb_norm.weight copy [v]\n"
+    "multi_modal_projector.proj.weight "
+    "multi_modal_projector.mm_input_projection_weight copy [v,*] transposed\n"
+    "vision_tower.{*}  vision_tower.{*}  copy\n"
+
     /* the language model of a model whose other parts no table knows: they are listed as unused */
     "family language_model\n"
     "detect language_model.embedding.word_embeddings.weight\n"

@@ -84,8 +84,8 @@ def compare(what, got, want):
 def is_alike(numbered):
     kinds = {}
     for key in numbered:
-        if ".layers." in key:
-            n, rest = key.split(".layers.")[1].split(".", 1)
+        if "decoder.layers." in key:
+            n, rest = key.split("decoder.layers.")[1].split(".", 1)
             kinds.setdefault(int(n), set()).add(rest)
     return len({frozenset(k) for k in kinds.values()}) == 1
 
@@ -118,6 +118,8 @@ def check_model(family, seed, tmp):
     original = read_hf(source)
     prefix = "language_model." if "multimodal" in family else ""
     numbered = names.hybrid(original, text) if family == "nemotron_h" else names.decoder(original, text, prefix)
+    if prefix:
+        numbered = names.with_eye(original, numbered)
     is_stacked = family != "nemotron_h" and is_alike(numbered)
     if run(what + " to torch_dist", "--to", "torch_dist", "--map", map_name, source, dist):
         got, folder = read_dist(dist)

@@ -82,6 +82,13 @@ def gemma(config, model):
     return make
 
 
+def gemma3_multimodal(r):
+    s = dict(sizes(r), tie_word_embeddings=True, sliding_window=8)
+    s["query_pre_attn_scalar"] = s["head_dim"]
+    eye = dict(hidden_size=2 * r.randint(2, 9), num_attention_heads=2, intermediate_size=r.randint(5, 19), num_hidden_layers=2, image_size=28, patch_size=14)
+    return hf.Gemma3ForConditionalGeneration(hf.Gemma3Config(text_config=s, vision_config=eye, mm_tokens_per_image=4)), "gemma3_vl"
+
+
 def nemotron_h(r):
     s = sizes(r)
     s["layer_norm_epsilon"] = 1e-5  # Megatron's Mamba mixer knows no other
@@ -119,6 +126,7 @@ families = {
     "gemma": gemma(hf.GemmaConfig, hf.GemmaForCausalLM),
     "gemma2": gemma(hf.Gemma2Config, hf.Gemma2ForCausalLM),
     "gemma3": gemma(hf.Gemma3TextConfig, hf.Gemma3ForCausalLM),
+    "gemma3_multimodal": gemma3_multimodal,
     "nemotron_h": nemotron_h,
 }
 

@@ -120,6 +120,16 @@ def hybrid(hf, c):
     return out
 
 
+def with_eye(hf, words):
+    """Gemma 3: transformers' tower as it is, a projection as a linear layer has it"""
+    out = {"language_model." + key: t for key, t in words.items()}
+    out.update((key, t) for key, t in hf.items() if key.startswith("vision_tower."))
+    at = "multi_modal_projector."
+    out[at + "mm_soft_embed_norm.weight"] = hf[at + "mm_soft_emb_norm.weight"]
+    out[at + "proj.weight"] = hf[at + "mm_input_projection_weight"].T.contiguous()
+    return out
+
+
 def stacked(numbered):
     """all layers of a name on axis 0"""
     out, layers = {}, {}

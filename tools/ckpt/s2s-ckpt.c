@@ -1,4 +1,6 @@
 /* s2s-ckpt: look at, verify and convert checkpoints of any format. */
+#include <malloc.h>
+
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/ckpt_tool.h"
 
@@ -18,6 +20,10 @@ int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     s2s_tool_begin("s2s-ckpt", argc, argv);
+    /* What would be kept here for the next use is tables of names that are needed no more, and
+     * holes between what stays. */
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    mallopt(M_TRIM_THRESHOLD, 1 << 20);
     int rc = s2s_tool_run(commands,
                           "Checkpoints: torch_dist (Megatron, NeMo), torch.distributed.checkpoint, "
                           "Hugging Face, torch.save. No Python, no GPU, memory that does not grow "

@@ -93,6 +93,30 @@ char *ckpt_map_plain_name(const char *name)
     return name_mixer(name_expert(out.data));
 }
 
+/* the end of its tensor's name, or memory of its own? */
+static bool is_lent(const struct ckpt_map_source *source)
+{
+    const uintptr_t at = (uintptr_t)source->name - (uintptr_t)source->tensor->name;
+    return at <= strlen(source->tensor->name);
+}
+
+void ckpt_map_set_name(struct ckpt_map_source *source, char *name)
+{
+    const size_t had = strlen(source->tensor->name), len = strlen(name);
+    const char *lent =
+        s2s_ends_with(source->tensor->name, name) ? source->tensor->name + (had - len) : NULL;
+    source->name = lent ? lent : name;
+    if (lent)
+        free(name);
+}
+
+char *ckpt_map_take_name(struct ckpt_map_source *source)
+{
+    char *name = is_lent(source) ? s2s_xstrdup(source->name) : (char *)source->name;
+    source->name = NULL;
+    return name;
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct ckpt_map_source *)a)->name,
@@ -112,8 +136,11 @@ static void drop_common_model(struct ckpt_map_source *sources, size_t n)
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
             any |= strncmp(sources[i].name + len, parts[k], strlen(parts[k])) == 0;
     }
-    for (size_t i = 0; i < n && any; i++)
-        memmove(sources[i].name, sources[i].name + len, strlen(sources[i].name + len) + 1);
+    for (size_t i = 0; i < n && any; i++) {
+        char *name = ckpt_map_take_name(&sources[i]);
+        memmove(name, name + len, strlen(name + len) + 1);
+        ckpt_map_set_name(&sources[i], name);
+    }
 }
 
 /*
@@ -152,7 +179,7 @@ static void name_backbones(struct ckpt_map_source *sources, size_t n)
             prefix = s2s_xasprintf("%.*smodel.", (int)(at - sources[i].name), sources[i].name);
     }
     for (size_t i = 0; i < n && prefix; i++)
-        sources[i].name = name_backbone(sources[i].name, prefix);
+        ckpt_map_set_name(&sources[i], name_backbone(ckpt_map_take_name(&sources[i]), prefix));
     free(prefix);
 }
 
@@ -164,11 +191,13 @@ static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ck
     *sources = s2s_xcalloc(n + 1, sizeof **sources);
     *n_state = 0;
     for (size_t i = 0; i < n; i++) {
-        if (s2s_ckpt_is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state"))
+        if (s2s_ckpt_is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state")) {
             ++*n_state;
-        else
-            (*sources)[kept++] = (struct ckpt_map_source){
-                .name = ckpt_map_plain_name(tensors[i].name), .tensor = &tensors[i]};
+            continue;
+        }
+        struct ckpt_map_source *source = &(*sources)[kept++];
+        *source = (struct ckpt_map_source){.tensor = &tensors[i]};
+        ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
     }
     drop_common_model(*sources, kept);
     name_backbones(*sources, kept);
@@ -179,7 +208,8 @@ static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ck
 static void free_sources(struct ckpt_map_source *sources, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        free(sources[i].name);
+        if (!is_lent(&sources[i]))
+            free((char *)sources[i].name);
     free(sources);
 }
 

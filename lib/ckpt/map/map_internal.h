@@ -6,10 +6,14 @@
 
 /* a tensor under the name that the rules know: without "module." wherever a wrapper put it */
 struct ckpt_map_source {
-    char *name;
+    const char *name; /* of most, the end of the tensor's own: there may be a hundred thousand */
     const struct s2s_ckpt_tensor *tensor;
     bool used;
 };
+/* Takes name. */
+void ckpt_map_set_name(struct ckpt_map_source *source, char *name);
+/* Gives its name, to be changed and set: it has none in between. */
+char *ckpt_map_take_name(struct ckpt_map_source *source);
 
 /* a name that is wanted and absent; of: the source's name that would make it, where they differ */
 struct ckpt_map_missed {

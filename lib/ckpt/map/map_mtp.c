@@ -102,7 +102,7 @@ static void flatten_all(struct ckpt_map_engine *e)
             n_layers = layer + 1;
     }
     for (size_t i = 0; i < e->n_sources; i++)
-        e->sources[i].name = flatten(e->sources[i].name, n_layers);
+        ckpt_map_set_name(&e->sources[i], flatten(ckpt_map_take_name(&e->sources[i]), n_layers));
     if (e->n_sources)
         qsort(e->sources, e->n_sources, sizeof *e->sources, by_name);
     e->mtp_layers = n_layers;

@@ -31,9 +31,21 @@ int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n)
     return copy;
 }
 
+const int64_t *ckpt_arena_shape(struct s2s_ckpt *ckpt, const int64_t *v, int n)
+{
+    const unsigned n_kept = sizeof ckpt->shapes / sizeof *ckpt->shapes;
+    for (unsigned i = 0; i < n_kept && i < ckpt->n_shapes; i++)
+        if (ckpt->shapes[i].n == n && memcmp(ckpt->shapes[i].v, v, (size_t)n * sizeof *v) == 0)
+            return ckpt->shapes[i].v;
+    const int64_t *kept = ckpt_arena_ints(ckpt, v, n);
+    ckpt->shapes[ckpt->n_shapes % n_kept].v = kept;
+    ckpt->shapes[ckpt->n_shapes++ % n_kept].n = n;
+    return kept;
+}
+
 const int64_t *ckpt_arena_box(struct s2s_ckpt *ckpt, const int64_t *v, int n, const int64_t *like)
 {
-    return n && memcmp(v, like, (size_t)n * sizeof *v) == 0 ? like : ckpt_arena_ints(ckpt, v, n);
+    return n && memcmp(v, like, (size_t)n * sizeof *v) == 0 ? like : ckpt_arena_shape(ckpt, v, n);
 }
 
 /* ---- files ---- */
@@ -229,6 +241,33 @@ static int check_name(struct s2s_ckpt *ckpt, const char *name, size_t len, struc
     return 0;
 }
 
+static int compare_name(const struct s2s_ckpt_tensor *tensor, const char *name, size_t len)
+{
+    const int order = strncmp(tensor->name, name, len);
+    return order ? order : tensor->name[len] != 0;
+}
+
+/* Checkpoints that are compared have the same names, mostly in the same order. */
+static const char *keep_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
+{
+    const struct s2s_ckpt *like = ckpt->like;
+    size_t low = 0, high = like ? like->n_tensors : 0, at = ckpt->like_idx;
+    while (low < high) {
+        if (at < low || at >= high)
+            at = low + (high - low) / 2;
+        const int order = compare_name(&like->tensors[at], name, len);
+        if (order == 0) {
+            ckpt->like_idx = at + 1;
+            return like->tensors[at].name;
+        }
+        if (order < 0)
+            low = at + 1;
+        else
+            high = at;
+    }
+    return ckpt_arena_text(ckpt, name, len);
+}
+
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err)
 {
@@ -237,7 +276,7 @@ int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, cons
         return rc;
     s2s_grow(&ckpt->tensors, ckpt->n_tensors, &ckpt->cap_tensors, sizeof *ckpt->tensors);
     *tensor = &ckpt->tensors[ckpt->n_tensors++];
-    **tensor = (struct s2s_ckpt_tensor){.name = ckpt_arena_text(ckpt, name, len)};
+    **tensor = (struct s2s_ckpt_tensor){.name = keep_name(ckpt, name, len)};
     return 0;
 }
 

@@ -66,6 +66,9 @@ struct s2s_ckpt_object {
  * tensor's chunks are checked to cover it exactly.
  */
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err);
+/* The same beside another one (keeps; NULL: none), whose names it does not have again in memory. */
+int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s_ckpt *like,
+                       struct s2s_error *err);
 void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
 
 /*

@@ -92,12 +92,20 @@ struct s2s_ckpt {
     json_t *common;
     json_t *run_args;        /* "args" from elsewhere than common (ckpt_read_args, .._run_config) */
     struct s2s_blocks arena; /* names, shapes, boxes */
-    void *scratch;           /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
-    char *piece;             /* some times as much, of s2s_ckpt_stream */
-    bool no_links;           /* files of this format are never links: refuse them */
-    const char *part;        /* NULL, or which part of a model this is ("llm") */
-    size_t chunks_left;      /* while .metadata is read: how many more are credible */
-    size_t name_bytes;       /* of all tensors and objects */
+    /* NULL, or whose names serve for equal ones here, and which is expected next */
+    const struct s2s_ckpt *like;
+    size_t like_idx;
+    struct {
+        const int64_t *v;
+        int n;
+    } shapes[16]; /* that were kept last: most are those of others */
+    unsigned n_shapes;
+    void *scratch;      /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
+    char *piece;        /* some times as much, of s2s_ckpt_stream */
+    bool no_links;      /* files of this format are never links: refuse them */
+    const char *part;   /* NULL, or which part of a model this is ("llm") */
+    size_t chunks_left; /* while .metadata is read: how many more are credible */
+    size_t name_bytes;  /* of all tensors and objects */
     struct ckpt_state *states;
     size_t n_states, cap_states;
     struct ckpt_rank_state *rank_states; /* of the rank folders with an optimizer */
@@ -127,6 +135,8 @@ const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const ch
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);
 char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len);
 int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n);
+/* The same, which may be another's equal ones: a layer's shapes are those of the next. */
+const int64_t *ckpt_arena_shape(struct s2s_ckpt *ckpt, const int64_t *v, int n);
 /* The same; but `like` itself where that is equal. */
 const int64_t *ckpt_arena_box(struct s2s_ckpt *ckpt, const int64_t *v, int n, const int64_t *like);
 

@@ -265,7 +265,7 @@ static int diff_paths(const struct options *opt, bool *differ, struct s2s_error 
     struct s2s_printout to = {.out = NULL};
     int rc = s2s_ckpt_open(&a, opt->a, err);
     if (rc == 0)
-        rc = s2s_ckpt_open(&b, opt->b, err);
+        rc = s2s_ckpt_open_like(&b, opt->b, a, err);
     if (rc == 0 && opt->common.out && s2s_ckpt_reads(b, opt->common.out))
         rc = s2s_error_set(err, S2S_E_ARG, "%s: is part of B", opt->common.out);
     if (rc == 0)
@@ -280,8 +280,8 @@ static int diff_paths(const struct options *opt, bool *differ, struct s2s_error 
     rc = s2s_printout_end(&to, rc, err);
     if (rc == 0)
         s2s_info("diff", "%zu tensors are equal, %zu differ", r.n_same, r.n_differ);
-    s2s_ckpt_close(a);
     s2s_ckpt_close(b);
+    s2s_ckpt_close(a);
     *differ = r.n_differ > 0;
     return rc;
 }

@@ -82,7 +82,7 @@ static bool keeps_optimizer(const struct ckpt_job_options *opt)
 static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
                     struct s2s_error *err)
 {
-    int rc = s2s_ckpt_open(ckpt, path, err);
+    int rc = s2s_ckpt_open_like(ckpt, path, job->ckpt, err);
     if (rc == 0 && job->opt->from && strcmp(job->opt->from, s2s_ckpt_format(*ckpt)) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: is %s, not %s", path, s2s_ckpt_format(*ckpt),
                              job->opt->from);
@@ -182,9 +182,9 @@ int ckpt_job_open(struct job *job, struct s2s_error *err)
 
 void ckpt_job_close(struct job *job)
 {
-    s2s_ckpt_close(job->ckpt);
     for (size_t i = 0; i < job->n_others; i++)
         s2s_ckpt_close(job->others[i]);
+    s2s_ckpt_close(job->ckpt); /* whose names the others have */
     free(job->others);
     free(job->sources);
     json_decref(job->config);

@@ -438,10 +438,17 @@ static int64_t find_iteration(struct s2s_ckpt *ckpt)
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)
 {
+    return s2s_ckpt_open_like(out, path, NULL, err);
+}
+
+int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s_ckpt *like,
+                       struct s2s_error *err)
+{
     static const char no_pipe[] =
         "checkpoints are read in any order, which no pipe can give: name a "
         "file or a folder";
     struct s2s_ckpt *ckpt = s2s_xcalloc(1, sizeof *ckpt);
+    ckpt->like = like;
     struct stat st;
     size_t len = strlen(path);
     ckpt->dir_fd = AT_FDCWD;

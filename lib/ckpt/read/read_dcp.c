@@ -80,7 +80,7 @@ static int read_tensor(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
     tensor->n_dims = ckpt_get_ints(ckpt_get(node, "size"), shape, S2S_MAX_DIMS);
     if (tensor->n_dims < 0)
         return bad_meta(node, "tensor without a size (at most 8 axes are read)", err);
-    tensor->shape = ckpt_arena_ints(ckpt, shape, tensor->n_dims);
+    tensor->shape = ckpt_arena_shape(ckpt, shape, tensor->n_dims);
     return read_chunks(ckpt, tensor, ckpt_get(node, "chunks"), err);
 }
 

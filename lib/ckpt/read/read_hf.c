@@ -82,11 +82,11 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
         return rc;
     tensor->dtype = st->dtype;
     tensor->n_dims = st->n_dims;
-    tensor->shape = ckpt_arena_ints(ckpt, st->shape, st->n_dims);
+    tensor->shape = ckpt_arena_shape(ckpt, st->shape, st->n_dims);
     tensor->n_chunks = 1;
     tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
     *tensor->chunks =
-        (struct ckpt_chunk){.offset = r->boxes ? ckpt_arena_ints(ckpt, offset, st->n_dims) : zeros,
+        (struct ckpt_chunk){.offset = r->boxes ? ckpt_arena_shape(ckpt, offset, st->n_dims) : zeros,
                             .size = tensor->shape,
                             .file = r->file,
                             .located = true,
@@ -355,7 +355,7 @@ static void join_boxes(struct s2s_ckpt *ckpt)
                 shape[d] = end > shape[d] ? end : shape[d];
             }
         }
-        joined.shape = ckpt_arena_ints(ckpt, shape, joined.n_dims);
+        joined.shape = ckpt_arena_shape(ckpt, shape, joined.n_dims);
         ckpt->tensors[kept++] = joined;
     }
     ckpt->n_tensors = kept;

@@ -30,17 +30,17 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
                              "storage %.*s has %lld bytes, its tensor says %lld",
                              (int)(view->key_len < 40 ? view->key_len : 40), view->key,
                              (long long)store->len, (long long)view->store_len);
-    int64_t zeros[S2S_MAX_DIMS] = {0};
+    static const int64_t zeros[S2S_MAX_DIMS];
     *tensor = (struct s2s_ckpt_tensor){.name = name,
                                        .dtype = view->dtype,
                                        .n_dims = view->n_dims,
-                                       .shape = ckpt_arena_ints(ckpt, view->size, view->n_dims),
+                                       .shape = ckpt_arena_shape(ckpt, view->size, view->n_dims),
                                        .n_chunks = 1,
                                        .chunks = ckpt_arena(ckpt, sizeof *tensor->chunks)};
     *tensor->chunks = (struct ckpt_chunk){
-        .offset = ckpt_arena_ints(ckpt, zeros, view->n_dims),
+        .offset = zeros,
         .size = tensor->shape,
-        .stride = ckpt_arena_ints(ckpt, view->stride, view->n_dims),
+        .stride = ckpt_arena_shape(ckpt, view->stride, view->n_dims),
         .file = w->file,
         .located = true,
         .has_crc = store->crc != 0,

@@ -6,6 +6,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/pickle/emit.h"
+#include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/items.h"
@@ -94,6 +95,7 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
     if (rc < 0)
         return rc;
     struct ckpt_item *item = add_item(writer, chunk->name);
+    item->name_number = chunk->name_number;
     item->dtype = chunk->dtype;
     item->n_dims = chunk->n_dims;
     for (int d = 0; d < chunk->n_dims; d++) {
@@ -272,10 +274,11 @@ static int fill_metadata(struct ckpt_file *file, const void *ctx, struct s2s_err
 }
 
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
-                     const struct s2s_buf *common, const struct s2s_ckpt *names,
+                     const struct s2s_buf *common, const struct s2s_ckpt_plan *plan,
                      struct s2s_error *err)
 {
-    struct ckpt_items all = {.n = 0};
+    const struct s2s_ckpt *names = plan ? plan->source : NULL;
+    struct ckpt_items all = {.plan = plan};
     json_t *manifest = json_object();
     int rc = 0;
     for (size_t i = 0; i < n_ranks && rc == 0; i++)

@@ -67,6 +67,7 @@ struct s2s_dist_chunk {
      * (n_orig_dims) */
     const int64_t *orig_shape;
     int n_orig_dims;
+    size_t name_number; /* lib/ckpt only: 0, or of the plan's target, from 1, that has the name */
     /* NULL, or the CRC-32 that the box's bytes will have; not compared */
     const uint32_t *crc;
 };

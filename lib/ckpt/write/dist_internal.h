@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 struct s2s_buf;
-struct s2s_ckpt;
+struct s2s_ckpt_plan;
 struct s2s_error;
 
-/* names: NULL, or a checkpoint that knows their paths. */
+/* plan: NULL, or that of what was written: it knows its names, and its source their paths. */
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
-                     const struct s2s_buf *common, const struct s2s_ckpt *names,
+                     const struct s2s_buf *common, const struct s2s_ckpt_plan *plan,
                      struct s2s_error *err);
 /* The folder that was finished gets its final name, then the tracker names it. */
 int ckpt_dist_publish(const char *root, int64_t iteration, struct s2s_error *err);

@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/manifest.h"
 
 /* ---- bytes: zero-ended texts and numbers in groups of seven bits, the lowest first ---- */
@@ -17,7 +18,11 @@ static void put(struct s2s_buf *out, int64_t value)
 
 void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out)
 {
-    s2s_buf_add(out, item->name, strlen(item->name) + 1);
+    if (!item->name_number)
+        s2s_buf_puts(out, item->name);
+    s2s_buf_putc(out, 0);
+    if (item->name_number || !*item->name)
+        put(out, (int64_t)item->name_number);
     s2s_buf_add(out, item->file, strlen(item->file) + 1);
     put(out, item->dtype);
     put(out, item->n_dims);
@@ -67,13 +72,15 @@ static int get_text(struct cursor *in, const char **text)
 size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len)
 {
     struct cursor in = {list, len};
-    int64_t dtype, n_dims, n_orig;
+    int64_t dtype, n_dims, n_orig, number = 0;
     *item = (struct ckpt_item){.n_orig_dims = -1};
-    if (get_text(&in, &item->name) < 0 || get_text(&in, &item->file) < 0 || get(&in, &dtype) < 0 ||
-        get(&in, &n_dims) < 0 || get(&in, &n_orig) < 0 || get(&in, &item->pos) < 0 ||
-        get(&in, &item->len) < 0 || n_dims > S2S_MAX_DIMS || n_orig > S2S_MAX_DIMS + 1 ||
+    if (get_text(&in, &item->name) < 0 || (!*item->name && get(&in, &number) < 0) ||
+        get_text(&in, &item->file) < 0 || get(&in, &dtype) < 0 || get(&in, &n_dims) < 0 ||
+        get(&in, &n_orig) < 0 || get(&in, &item->pos) < 0 || get(&in, &item->len) < 0 ||
+        n_dims > S2S_MAX_DIMS || n_orig > S2S_MAX_DIMS + 1 ||
         (dtype && (dtype > INT_MAX || !s2s_dtype_size((enum s2s_dtype)dtype))))
         return 0;
+    item->name_number = (size_t)number;
     item->dtype = (enum s2s_dtype)dtype;
     item->n_dims = (int)n_dims;
     for (int d = 0; d < n_dims; d++)
@@ -94,7 +101,7 @@ int ckpt_items_add(struct ckpt_items *items, const struct s2s_buf *list, struct 
     struct ckpt_item item;
     for (size_t at = 0, len; at < list->len; at += len) {
         len = ckpt_item_unpack(&item, list->data + at, list->len - at);
-        if (len == 0)
+        if (len == 0 || item.name_number > (items->plan ? items->plan->n_targets : 0))
             return s2s_error_set(err, S2S_E_FORMAT, "a rank's list of items is damaged");
         s2s_grow(&items->at, items->n, &items->cap, sizeof *items->at);
         items->at[items->n++] = list->data + at;
@@ -112,12 +119,24 @@ struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i)
 {
     struct ckpt_item item;
     (void)ckpt_item_unpack(&item, items->at[i], SIZE_MAX); /* known to be whole */
+    if (item.name_number)
+        item.name = items->plan->targets[item.name_number - 1].name;
     return item;
+}
+
+static const char *name_at(const struct ckpt_items *items, const char *packed)
+{
+    struct cursor in = {packed + 1, SIZE_MAX};
+    int64_t number = 0;
+    if (*packed) /* comes first */
+        return packed;
+    (void)get(&in, &number);
+    return number ? items->plan->targets[number - 1].name : packed;
 }
 
 const char *ckpt_items_name(const struct ckpt_items *items, size_t i)
 {
-    return items->at[i]; /* comes first */
+    return name_at(items, items->at[i]);
 }
 
 bool ckpt_items_starts_name(const struct ckpt_items *items, size_t i)
@@ -141,10 +160,10 @@ void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest)
 
 /* ---- checks ---- */
 
-static int by_name_offset(const void *a, const void *b)
+static int by_name_offset(const void *a, const void *b, void *items)
 {
     const char *const *p = a, *const *q = b;
-    int order = strcmp(*p, *q); /* the names come first */
+    int order = strcmp(name_at(items, *p), name_at(items, *q));
     if (order)
         return order;
     struct ckpt_item x, y;
@@ -198,7 +217,7 @@ size_t ckpt_items_end_of_name(const struct ckpt_items *items, size_t begin)
 int ckpt_items_check(struct ckpt_items *items, struct s2s_error *err)
 {
     if (items->n)
-        qsort(items->at, items->n, sizeof *items->at, by_name_offset);
+        qsort_r(items->at, items->n, sizeof *items->at, by_name_offset, items);
     for (size_t i = 0, next; i < items->n; i = next) {
         next = ckpt_items_end_of_name(items, i);
         int rc = check_group(items, i, next - i, err);

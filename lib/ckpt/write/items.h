@@ -11,10 +11,12 @@
 #include "lib/io/safetensors.h"
 
 struct ckpt_file;
+struct s2s_ckpt_plan;
 struct s2s_ckpt;
 
 struct ckpt_item {
     const char *name;
+    size_t name_number;   /* 0, or that of the plan's target whose name it is, from 1 */
     enum s2s_dtype dtype; /* NONE: a byte object */
     int n_dims;
     int64_t shape[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
@@ -27,17 +29,18 @@ struct ckpt_item {
 /* The digest of a rank's file travels as an item of this name: the hex digits follow. */
 #define CKPT_ITEM_DIGEST "\x01xxh3:"
 
-/* Appends an item to a list of packed ones, which take a quarter of the memory: there may be a
- * hundred thousand. */
+/* Appends an item to a list of packed ones, which take a tenth of the memory: there may be a
+ * hundred thousand. A name that has a number is left out. */
 void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out);
-/* The item that begins such a list; its texts are lent by the list. Returns its packed length, 0:
- * damaged. */
+/* The item that begins such a list; its texts are lent by the list, a name that has a number is
+ * empty. Returns its packed length, 0: damaged. */
 size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len);
 
 /* Where packed items lie. */
 struct ckpt_items {
     const char **at;
     size_t n, cap;
+    const struct s2s_ckpt_plan *plan; /* NULL, or what the names of most are (kept) */
 };
 
 void ckpt_items_release(struct ckpt_items *items);

@@ -84,7 +84,7 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
 static bool take_items(struct output *out, const char *path)
 {
     enum { MAX_ITEMS = 1 << 30 };
-    struct ckpt_items known = {.n = 0};
+    struct ckpt_items known = {.plan = out->plan};
     struct s2s_buf list = S2S_BUF_INIT;
     struct s2s_error err = S2S_ERROR_INIT;
     int rc = ckpt_slurp(AT_FDCWD, path, MAX_ITEMS, &list.data, &list.len, &err);
@@ -252,6 +252,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
     out->row_bytes = s2s_ckpt_target_bytes(target) / n_rows;
     out->last_row = end->target == index ? end->row : n_rows;
     out->chunk = (struct s2s_dist_chunk){.name = target->name,
+                                         .name_number = index + 1,
                                          .dtype = target->dtype,
                                          .n_dims = target->n_dims,
                                          .shape = target->shape,
@@ -381,7 +382,7 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
     if (rc == 0 && common.len == 0)
         rc = make_common(&common, ckpt, out->how, err);
     if (rc == 0)
-        rc = ckpt_dist_finish(tmp, items, n_ranks, &common, ckpt, err);
+        rc = ckpt_dist_finish(tmp, items, n_ranks, &common, out->plan, err);
     if (rc == 0) { /* not before: who resumes after a full disk has all files still */
         drop_items(out);
         rc = ckpt_dist_publish(out->dir, out->iteration, err);

@@ -12,32 +12,86 @@ if code or peak >= float(sys.argv[1]):
 PY
 }
 
-@test "sixty thousand tensors in less than 64 MiB: safetensors, shards, torch_dist" {
-    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
-    export S2S_NO_PROGRESS=1
-    python3 - <<'PY'
-import json, struct
+# a file of COUNT tensors whose names are long
+make_many() {
+    COUNT=$1 python3 - <<'PY'
+import json, os, struct
 header, at = {}, 0
-for layer in range(60):
-    for expert in range(500):
-        for part, shape in (("up_proj", [2, 4]), ("down_proj", [4, 2])):
-            header["backbone.layers.%d.mixer.experts.%d.%s.weight" % (layer, expert, part)] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + 16]}
-            at += 16
+for i in range(int(os.environ["COUNT"])):
+    part, shape = ("up_proj", [2, 4]) if i % 2 else ("down_proj", [4, 2])
+    name = "model.language_model_of_the_speech_branch.backbone.layers.%d.mixer.experts.%d.%s_of_the_routed_expert.weight" % (i // 1000, i % 1000 // 2, part)
+    header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + 16]}
+    at += 16
 head = json.dumps(header).encode()
 head += b" " * (-len(head) % 8)
 open("one.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(i * 7 % 251 for i in range(at)))
 PY
-    under 64 s2s-ckpt convert -q --to torch_dist one.safetensors dist
-    under 64 s2s-ckpt convert -q --to hf --max-shard-size 20KB dist shards
+}
+
+# 64 MiB are for a hundred thousand
+@test "forty thousand tensors with long names in less than 30 MiB: safetensors, shards, torch_dist" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    make_many 40000
+    under 30 s2s-ckpt convert -q --no-sync --to torch_dist one.safetensors dist
+    under 30 s2s-ckpt convert -q --no-sync --to hf --max-shard-size 20KB dist shards
     for in in one.safetensors dist shards; do
-        under 64 s2s-ckpt ls "$in"
-        [ "$(s2s-ckpt ls "$in" | grep -c experts)" -eq 60000 ]
-        under 64 s2s-ckpt verify "$in"
+        under 30 s2s-ckpt ls --json "$in"
+        [ "$(s2s-ckpt ls "$in" | grep -c experts)" -eq 40000 ]
     done
-    under 64 s2s-ckpt reshard -q --files 3 dist three
-    under 64 s2s-ckpt prune -q dist pruned
-    under 64 s2s-ckpt diff -q three shards
-    under 64 s2s-ckpt cat pruned backbone.layers.59.mixer.experts.499.down_proj.weight
+    under 30 s2s-ckpt reshard -q --no-sync --files 3 dist three
+    under 30 s2s-ckpt prune -q --no-sync dist pruned
+    under 34 s2s-ckpt diff -q three shards
+    under 30 s2s-ckpt verify shards
+    under 30 s2s-ckpt cat pruned model.language_model_of_the_speech_branch.backbone.layers.39.mixer.experts.499.down_proj_of_the_routed_expert.weight
+}
+
+@test "an index that is read a part at a time is held to the same JSON" {
+    make_many 2000
+    exits 0 s2s-ckpt convert -q --no-sync --to hf --max-shard-size 2KB one.safetensors shards
+    cp shards/model.safetensors.index.json index
+    [ "$(wc -c <index)" -gt 200000 ]
+    # $1: what the text becomes
+    change() {
+        python3 - "$1" <<'PY'
+import sys
+text = open("index").read()
+head, entries = text.split('"weight_map": {')
+entries = entries[:entries.index("}")].strip().split(",\n")
+def join(entries, end=""):
+    return head + '"weight_map": {\n' + ",\n".join(entries) + end + "\n  }\n}\n"
+open("shards/model.safetensors.index.json", "w").write(eval(sys.argv[1]))
+PY
+    }
+    local count
+    count=$(wc -l <index)
+    for bad in 'join(entries, ",")' 'join(entries[:1500] + [""] + entries[1500:])' 'text[:len(text) // 2]' 'text[:-2] + "]"' \
+        'join(entries, "]")' 'text.replace("{", "[", 1)' '""'; do
+        change "$bad"
+        exits 1 s2s-ckpt ls shards
+        says "model.safetensors.index.json:"
+    done
+    change 'join(entries[:1500] + ["x"] + entries[1500:])'
+    exits 1 s2s-ckpt ls shards
+    says "index.json:$((6 + 1500)): "
+    change 'text + "}"'
+    exits 1 s2s-ckpt ls shards
+    says "index.json:$((count + 1)): "
+    change 'join(entries + entries[:1])'
+    exits 1 s2s-ckpt ls shards
+    says "down_proj_of_the_routed_expert.weight is twice in the index"
+    change 'text.replace("\"weight_map\"", "\"weight_map\": {}, \"weight_map\"")'
+    exits 1 s2s-ckpt ls shards
+    says "duplicate"
+    # what JSON may also be
+    s2s-ckpt ls one.safetensors >names
+    for same in 'text.replace("weight_map", "weight\\u005fmap")' 'text.replace("\n", "").replace("  ", "")' \
+        '"{\"weight_map\"\n:\n{" + ",".join(entries) + "},\"a\": [{\"weight_map\": {\"x\": [\"}\\\"\"]}}]}"' \
+        'text.replace(".mixer.", "\\u002emixer\\u002e")'; do
+        change "$same"
+        exits 0 s2s-ckpt ls shards
+        alike "$(cat names)" "$(s2s-ckpt ls shards)"
+    done
 }
 
 @test "a .metadata of which Megatron-Core repeats all, and one in another order, give the same" {

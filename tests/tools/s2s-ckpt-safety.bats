@@ -428,6 +428,15 @@ without_index() {
     exits 0 s2s-ckpt verify part
     rm part/shard-00003-*
     exits 1 s2s-ckpt verify part
+    # which the last of one file may have been, too
+    without_index dcp_hf
+    mv part/model-00001-of-00002.safetensors part/shard-00001-model-00001-of-00002.safetensors
+    mv part/model-00002-of-00002.safetensors part/shard-00001-model-00002-of-00002.safetensors
+    exits 0 s2s-ckpt verify part
+    says_not rank
+    mv part/shard-00001-model-00002-of-00002.safetensors part/shard-00004-model-00002-of-00002.safetensors
+    exits 0 s2s-ckpt verify part
+    says "model-00001-of-00002.safetensors: the last share is of rank 1, that of other files of rank 4"
     mkdir bin
     cp "$DATA/pytorch_model.bin" bin/pytorch_model-00001-of-00002.bin
     cp "$DATA/pytorch_model.bin" bin/training_args.bin

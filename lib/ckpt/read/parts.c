@@ -6,14 +6,18 @@
 
 /* torch names a rank's share of such a file "shard-00004-model-00002-of-00003.safetensors"; a rank
  * without a share writes none, so any rank's will do */
-static const char *without_rank(const char *name)
+static const char *without_rank(const char *name, long *rank)
 {
-    static const char rank[] = "shard-";
-    size_t n = strlen(rank), digits;
-    if (strncmp(name, rank, n) != 0)
+    static const char prefix[] = "shard-";
+    size_t n = strlen(prefix), digits;
+    *rank = 0;
+    if (strncmp(name, prefix, n) != 0)
         return name;
     digits = strspn(name + n, "0123456789");
-    return digits && name[n + digits] == '-' ? name + n + digits + 1 : name;
+    if (digits < 1 || digits > 9 || name[n + digits] != '-')
+        return name;
+    *rank = strtol(name + n, NULL, 10);
+    return name + n + digits + 1;
 }
 
 /* STEM-K-of-N.SUFFIX */
@@ -21,11 +25,14 @@ struct part {
     const char *name, *suffix; /* from the dot on; its stem is what is before the first digit */
     size_t stem_len, n_digits;
     long k, n;
+    long rank; /* from 1; 0 where the name says none */
 };
 
 static bool parse_part(struct part *part, const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = without_rank(slash ? slash + 1 : path);
+    const char *slash = strrchr(path, '/'), *name;
+    long rank;
+    name = without_rank(slash ? slash + 1 : path, &rank);
     const char *of = strstr(name, "-of-"), *k = of;
     char *end;
     for (const char *next = of; next; next = strstr(of + 1, "-of-"))
@@ -43,6 +50,7 @@ static bool parse_part(struct part *part, const char *path)
                           .stem_len = (size_t)(k - name),
                           .n_digits = n_digits,
                           .k = strtol(k, NULL, 10),
+                          .rank = rank,
                           .n = strtol(of + strlen("-of-"), &end, 10)};
     part->suffix = end;
     return *end == '.';
@@ -63,7 +71,33 @@ static int by_set_and_number(const void *a, const void *b)
 {
     const struct part *x = a, *y = b;
     int by = order(x, y);
-    return by ? by : (x->k > y->k) - (x->k < y->k);
+    if (by == 0)
+        by = (x->k > y->k) - (x->k < y->k);
+    return by ? by : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/*
+ * No file says how many ranks there were, nor how long a tensor is: its last rows are where its
+ * last rank's file ends. What other files of the set have and one has not may be lost, or never
+ * was.
+ */
+static void warn_of_ranks(const struct part *parts, size_t n)
+{
+    for (size_t first = 0, i; first < n; first = i) {
+        long most = 0;
+        for (i = first; i < n && order(&parts[i], &parts[first]) == 0; i++)
+            most = parts[i].rank > most ? parts[i].rank : most;
+        for (size_t j = first; j < i; j++) {
+            const struct part *p = &parts[j];
+            if ((j + 1 == i || p[1].k != p->k) && p->rank > 0 && p->rank < most) {
+                s2s_warn("ckpt",
+                         "%s: the last share is of rank %ld, that of other files of rank %ld; if "
+                         "one was lost, so were the last rows of its tensors",
+                         p->name, p->rank, most);
+                return;
+            }
+        }
+    }
 }
 
 int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err)
@@ -92,6 +126,8 @@ int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err)
                                (int)p->stem_len, p->name, (int)p->n_digits, absent,
                                (int)p->n_digits, p->n, p->suffix, p->name, p->n);
     }
+    if (rc == 0)
+        warn_of_ranks(parts, n);
     free(parts);
     return rc < 0 ? s2s_error_hint(err, rc, "copy the whole folder") : 0;
 }

@@ -243,7 +243,7 @@ static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
     return rc;
 }
 
-/* sums in float64: the mean is rounded once */
+/* sums in float64: the mean is cast as any float64 is */
 struct mean {
     double *sum;
     char *bytes;

@@ -443,3 +443,14 @@ PY
     says "config.json:2"
     [ ! -e out ]
 }
+
+@test "--map takes what config.json calls a model; who forgets it is told" {
+    # shellcheck disable=SC2153
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen3 "$MODELS/qwen3" a
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama "$MODELS/qwen3" b
+    exits 0 s2s-ckpt diff a b
+    exits 0 s2s-ckpt convert --to torch_dist "$MODELS/qwen3" c
+    says "--map NAME gives Megatron's"
+    exits 0 s2s-ckpt convert --to torch_dist c d
+    says_not "--map NAME"
+}

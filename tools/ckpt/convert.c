@@ -52,7 +52,8 @@ static const struct argp_option options[] = {
     {"from", KEY_FROM, "FORMAT", 0, "Refuse IN unless it is this format, as `ls --json` names it",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Name map between Megatron and Hugging Face: a family or a file (default to hf: found from "
+     "Name map between Megatron and Hugging Face: a family, a model_type or a file (default to hf: "
+     "found from "
      "the "
      "names). With --to torch_dist: from Hugging Face's names to Megatron's",
      1},
@@ -310,7 +311,8 @@ static const struct argp average_argp = {
     parse,
     "A B... OUT",
     "The mean of the weights of several checkpoints with the same names, shapes and dtypes. Each "
-    "mean is summed in float64 and rounded once. Tensors of integers, small files and the common "
+    "mean is summed in float64 and cast as PyTorch casts. Tensors of integers, small files and the "
+    "common "
     "state are those of A; 8-bit floating and complex ones are refused; optimizer and random "
     "states are left "
     "out.\vExamples:\n"

@@ -61,6 +61,13 @@ static void print_done(const struct job *job, const struct left_out *left, doubl
            left->common ? "true" : "false");
 }
 
+/* Who converts a Hugging Face folder for Megatron forgets --map once; the folder looks alike. */
+static bool kept_hf_names(const struct job *job)
+{
+    return job->to == TO_TORCH_DIST && job->opt->to && !job->opt->map && job->n_others == 0 &&
+           strncmp(s2s_ckpt_format(job->ckpt), "hf", 2) == 0;
+}
+
 void ckpt_job_say_done(const struct job *job, double start_s)
 {
     char bytes[32], rate[32];
@@ -74,9 +81,10 @@ void ckpt_job_say_done(const struct job *job, double start_s)
         return;
     char *rest = left_out_text(&left), out[PATH_MAX];
     s2s_utf8_show_text(out, sizeof out, job->opt->out);
-    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %lld MiB%s\n", out,
-            job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
+    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %lld MiB%s%s\n",
+            out, job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
             ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
-            (long long)s2s_peak_memory_bytes() >> 20, rest);
+            (long long)s2s_peak_memory_bytes() >> 20, rest,
+            kept_hf_names(job) ? "; names kept as they are (--map NAME gives Megatron's)" : "");
     free(rest);
 }

@@ -590,6 +590,16 @@ static int find_shown(struct ckpt_map_engine *e, char name[64], struct s2s_error
     return 0;
 }
 
+/* by what config.json calls its models, such as qwen3; without a name where there is none */
+static void find_typed(const char *type, struct ckpt_map_family *family)
+{
+    for (int i = 0; ckpt_map_texts[i]; i++)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family);)
+            if (has_word(family->model_types, type))
+                return;
+    *family = (struct ckpt_map_family){.name = ""};
+}
+
 /* the text of the tables or of the user's file, and the family in it */
 static int find_map(struct ckpt_map_engine *e, char **file, char family[64], struct s2s_error *err)
 {
@@ -600,12 +610,15 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     if (!name)
         return find_shown(e, family, err);
     find_named(NULL, name, &found);
+    if (!*found.name)
+        find_typed(name, &found);
     if (!*found.name) {
         int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
         if (rc < 0)
             return s2s_error_hint(err, rc,
                                   "--map takes a family (llama, qwen_moe, mixtral, nemotron_h, "
-                                  "nemotron_vlm, gemma2, radio, salm, ..) or a file");
+                                  "nemotron_vlm, gemma2, radio, salm, ..), a model_type of "
+                                  "config.json (qwen3, ..) or a file");
         if (strlen(*file) != len)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: no text: byte %zu is 0", name,
                                  strlen(*file));

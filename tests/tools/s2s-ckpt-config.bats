@@ -454,3 +454,46 @@ PY
     exits 0 s2s-ckpt convert --to torch_dist c d
     says_not "--map NAME"
 }
+
+@test "a config.json of another model is refused: layers, their kinds and sizes; nothing is written" {
+    layers '*-E*'
+    while IFS='|' read -r change says; do
+        jq "$change" model/config.json > other.json
+        for to in hf torch_dist; do
+            rm -rf out
+            if [ $to = hf ]; then
+                exits 1 s2s-ckpt convert --to hf --config other.json in out
+            else
+                exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h --config other.json model out
+            fi
+            says "$says"
+            [ ! -e out ]
+        done
+    done <<'LIST'
+.hybrid_override_pattern="*-E*-"|all of decoder.layers.4
+.hybrid_override_pattern="*-E"|the configuration says 3 layers, the checkpoint has 4
+.hybrid_override_pattern="*E-*"|decoder.layers.1: the configuration says kind E (*E-*), its tensors are those of -
+.layers_block_type=["mlp","mlp","moe","mlp"]|decoder.layers.0: the configuration says kind - (--E-), its tensors are those of *
+.intermediate_size=15|expected [15, 8] (15 as intermediate_size of the configuration says)
+.moe_intermediate_size=7|7 as moe_intermediate_size of the configuration says
+.n_routed_experts=1|expert 1, where there are 1
+.n_routed_experts=3|backbone.layers.2.mixer.experts.2.up_proj.weight
+LIST
+}
+
+@test "experts that the router does not know are refused" {
+    layers 'E'
+    python3 - <<'PY'
+import json
+raw = open("model/model.safetensors", "rb").read()
+n = int.from_bytes(raw[:8], "little")
+head, data = json.loads(raw[8:8 + n]), raw[8 + n:]
+for part, shape in (("up", [6, 8]), ("down", [8, 6])):
+    head["backbone.layers.0.mixer.experts.2.%s_proj.weight" % part] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 192]}
+    data += bytes(192)
+head = json.dumps(head).encode()
+open("model/model.safetensors", "wb").write(len(head).to_bytes(8, "little") + head + data)
+PY
+    exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h model out
+    says "backbone.layers.0.mixer.experts.2.up_proj.weight: expert 2, where there are 2"
+}

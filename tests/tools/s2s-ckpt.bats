@@ -281,7 +281,7 @@ PY
     same want got
     sed -i 's/"num_experts": 3/"num_experts": 4/' config.json
     exits 1 s2s-ckpt convert --to torch_dist --map qwen_moe --config config.json moe.safetensors x
-    says "3 experts, wanted 4"
+    says "model.layers.1.mlp.experts.3.up_proj.weight (nearest: "
     [ ! -e x ]
 }
 

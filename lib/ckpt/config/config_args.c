@@ -90,6 +90,27 @@ static json_t *as_letters(const json_t *kinds)
     return letters;
 }
 
+char *ckpt_config_letters(const json_t *config)
+{
+    const json_t *word = json_object_get(config, "hybrid_override_pattern");
+    const json_t *kinds = json_object_get(config, "layers_block_type");
+    const size_t n = json_is_array(kinds) ? json_array_size(kinds) : json_string_length(word);
+    char *letters = s2s_xcalloc(n + 1, 1);
+    for (size_t i = 0; i < n; i++) {
+        letters[i] = json_is_array(kinds) ? letter_of(json_string_value(json_array_get(kinds, i)))
+                                          : json_string_value(word)[i];
+        if (!letters[i] || !strchr("M*-E", letters[i])) {
+            free(letters);
+            return NULL;
+        }
+    }
+    if (!n) {
+        free(letters);
+        return NULL;
+    }
+    return letters;
+}
+
 static void add_pattern(struct maker *m)
 {
     const json_t *kinds = json_object_get(m->config, "layers_block_type");

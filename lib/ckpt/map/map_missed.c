@@ -1,6 +1,7 @@
 /* What a name map needs and its source lacks: all of it is listed, with the nearest names found. */
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 
 enum { SHORT_LIST = 8, FEW = 4096 };
@@ -270,9 +271,62 @@ static bool is_layer(struct ckpt_map_engine *e, int stack, int64_t layer)
     return false;
 }
 
+/* as many as the configuration or the arguments say, by number or by their letters; 0: they do not
+ */
+static int64_t said_layers(const struct ckpt_map_engine *e)
+{
+    const int64_t number = ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    char *letters = number ? NULL : ckpt_config_letters(ckpt_config_of_words(e->config));
+    const int64_t said = letters ? (int64_t)strlen(letters) : number;
+    free(letters);
+    return said;
+}
+
+/* the letter of a layer in a hybrid stack; 0: a layer of another stack, or of no such kind */
+static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, int64_t layer)
+{
+    static const struct {
+        const char *name;
+        char letter;
+    } kinds[] = {{"mixer.in_proj.weight.z", 'M'},
+                 {"self_attention.linear_qkv.weight", '*'},
+                 {"mlp.linear_fc1.weight", '-'},
+                 {"mlp.router.weight", 'E'}};
+    const size_t len = strlen(stack);
+    for (size_t s = 0; s < e->map.n_sections; s++)
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            const char *name = e->map.sections[s];
+            if (strncmp(name, stack, len) == 0 && strncmp(name + len, "{N}.", 4) == 0 &&
+                strcmp(name + len + 4, kinds[i].name) == 0 && ckpt_map_in_section(e, (int)s, layer))
+                return kinds[i].letter;
+        }
+    return 0;
+}
+
+/* Is each layer of a hybrid stack of the kind that the configuration's letter says? */
+static int check_letters(struct ckpt_map_engine *e)
+{
+    char *letters = ckpt_config_letters(ckpt_config_of_words(e->config));
+    int rc = 0;
+    for (size_t k = 0; letters && k < e->map.n_stacks && rc == 0; k++) {
+        const char *stack = e->map.stacks[k].prefix;
+        const int64_t n = (int64_t)strlen(letters);
+        for (int64_t i = 0; !ckpt_map_is_tower(e, stack) && i < e->n_layers[k] && i < n; i++) {
+            const char letter = letter_of_layer(e, stack, i);
+            if (rc == 0 && letter && letter != letters[i])
+                rc = s2s_error_set(e->err, S2S_E_SHAPE,
+                                   "%s%lld: the configuration says kind %c (%s), its tensors are "
+                                   "those of %c",
+                                   stack, (long long)i, letters[i], letters, letter);
+        }
+    }
+    free(letters);
+    return rc;
+}
+
 int ckpt_map_check_layers(struct ckpt_map_engine *e)
 {
-    const int64_t said = ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    const int64_t said = said_layers(e);
     for (size_t k = 0; k < e->map.n_stacks && said; k++)
         if (!ckpt_map_is_tower(e, e->map.stacks[k].prefix) && e->n_layers[k] > said)
             return s2s_error_set(e->err, S2S_E_SHAPE,
@@ -280,7 +334,7 @@ int ckpt_map_check_layers(struct ckpt_map_engine *e)
                                  "%lld",
                                  e->map.stacks[k].prefix, (long long)said, (long long)said,
                                  (long long)e->n_layers[k]);
-    return 0;
+    return check_letters(e);
 }
 
 /* layers are numbered from 0 without gaps, up to the number that the configuration or the arguments
@@ -290,9 +344,7 @@ void ckpt_map_miss_layers(struct ckpt_map_engine *e)
     for (size_t k = 0; k < e->map.n_stacks; k++) {
         const char *prefix = e->map.stacks[k].prefix;
         int64_t end = e->n_layers[k], begin = 0; /* of a run of absent layers */
-        int64_t said = ckpt_map_is_tower(e, prefix) || !end
-                           ? 0
-                           : ckpt_map_number(e, "num_hidden_layers", "num_layers");
+        int64_t said = ckpt_map_is_tower(e, prefix) || !end ? 0 : said_layers(e);
         for (int64_t layer = 0; layer < end; layer++)
             if (is_layer(e, (int)k, layer)) {
                 miss_run(e, prefix, begin, layer);

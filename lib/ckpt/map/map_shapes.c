@@ -6,6 +6,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 
 enum { SHORT_LIST = 8, CONFIG = 1 << 30 };
@@ -149,9 +150,34 @@ static void add_vote(struct voting *v, const struct vote *vote)
     v->votes[v->n_votes++] = *vote;
 }
 
+/* what the language model's configuration calls a symbol; NULL: nothing that all families share */
+static const char *config_key(const struct voting *v, const struct known *k, char symbol)
+{
+    static const struct {
+        char symbol;
+        const char *key;
+    } keys[] = {{'f', "intermediate_size"},
+                {'m', "moe_intermediate_size"},
+                {'e', "num_experts"},
+                {'e', "n_routed_experts"},
+                {'e', "num_local_experts"},
+                {'s', "shared_expert_intermediate_size"},
+                {'s', "moe_shared_expert_intermediate_size"},
+                {'n', "mamba_num_heads"},
+                {'K', "conv_kernel"}};
+    const json_t *words = ckpt_config_of_words(v->e->config);
+    if (symbol == 'H')
+        return "hidden_size";
+    if (k->rule->group < 0 || ckpt_map_is_tower(v->e, v->e->map.stacks[k->rule->group].prefix))
+        return NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].symbol == symbol && json_is_integer(json_object_get(words, keys[i].key)))
+            return keys[i].key;
+    return NULL;
+}
+
 static void add_votes(struct voting *v)
 {
-    const int64_t hidden = ckpt_map_number(v->e, "hidden_size", "hidden_size");
     for (size_t i = 0; i < v->n_known; i++) {
         const struct known *k = &v->known[i];
         const char *axis = k->shape;
@@ -163,11 +189,12 @@ static void add_votes(struct voting *v)
             struct vote vote = vote_of(k, *axis);
             vote.value = k->tensor->shape[d];
             add_vote(v, &vote);
-            if (*axis != 'H' || !hidden)
+            const char *key = config_key(v, k, *axis);
+            vote.value = key ? ckpt_map_number(v->e, key, *axis == 'H' ? key : "") : 0;
+            if (vote.value == 0)
                 continue;
             vote.tensor = NULL;
             vote.weight = CONFIG;
-            vote.value = hidden;
             add_vote(v, &vote);
         }
     }
@@ -275,13 +302,25 @@ static bool is_floating(enum s2s_dtype dtype)
     return name[0] == 'F' || strcmp(name, "BF16") == 0;
 }
 
+/* an expert that the router does not know; 0: not so, else how many it knows */
+static int64_t beyond_experts(const struct voting *v, const struct known *k, int64_t *expert)
+{
+    const struct vote place = vote_of(k, 'e'), *said = winner(v, &place);
+    struct ckpt_match match;
+    if (!strstr(k->rule->hf, "{E}") || !said ||
+        !ckpt_map_match(k->rule->hf, k->tensor->name, &match) || match.expert < said->value)
+        return 0;
+    *expert = match.expert;
+    return said->value;
+}
+
 /* "NAME (of NAME): shape [1, 2], expected [2, 2] (q is 2 in NAME)", or nothing */
 static char *judge(const struct voting *v, const struct known *k)
 {
     const struct ckpt_map_shaped *t = k->tensor;
     const int n = count_axes(k->shape);
     const struct vote *says = NULL, *blamed = NULL;
-    int64_t want[S2S_MAX_DIMS] = {0};
+    int64_t want[S2S_MAX_DIMS] = {0}, expert = 0;
     const char *axis = k->shape;
     bool fits = n == t->n_dims;
     struct s2s_buf out = S2S_BUF_INIT;
@@ -289,6 +328,14 @@ static char *judge(const struct voting *v, const struct known *k)
         s2s_buf_printf(&out, "%s", t->name);
         put_origin(&out, v, k);
         s2s_buf_printf(&out, ": dtype %s, expected a floating one", s2s_dtype_name(t->dtype));
+        return out.data;
+    }
+    const int64_t n_experts = beyond_experts(v, k, &expert);
+    if (n_experts) {
+        s2s_buf_printf(&out, "%s", t->name);
+        put_origin(&out, v, k);
+        s2s_buf_printf(&out, ": expert %lld, where there are %lld", (long long)expert,
+                       (long long)n_experts);
         return out.data;
     }
     for (int d = 0; d < n && d < S2S_MAX_DIMS; d++, axis = next_axis(axis)) {
@@ -307,9 +354,13 @@ static char *judge(const struct voting *v, const struct known *k)
     put_shape(&out, t->shape, t->n_dims);
     s2s_buf_puts(&out, ", expected ");
     put_shape(&out, want, n);
-    if (blamed && blamed->tensor != t)
-        s2s_buf_printf(&out, " (%lld as %s says)", (long long)blamed->value,
-                       blamed->tensor ? blamed->tensor->name : "hidden_size of the configuration");
+    if (blamed && !blamed->tensor) {
+        const char *key = config_key(v, k, blamed->symbol);
+        s2s_buf_printf(&out, " (%lld as %s of the configuration says)", (long long)blamed->value,
+                       key ? key : "the size");
+    } else if (blamed && blamed->tensor != t) {
+        s2s_buf_printf(&out, " (%lld as %s says)", (long long)blamed->value, blamed->tensor->name);
+    }
     return out.data;
 }
 

@@ -73,5 +73,5 @@ load common
         exits 0 s2s-ckpt convert -q --to safetensors "cases/$name" out.safetensors
         exits 0 s2s-ckpt diff "cases/$name" out.safetensors
     done <cases/good.tsv
-    [ "$n" -ge 14 ]
+    [ "$n" -ge 16 ]
 }

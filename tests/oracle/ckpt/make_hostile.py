@@ -121,6 +121,7 @@ def torch(name, content, says):
 
 
 whole = zipped(state(rebuild()), floats)
+torch("stored_long", zipped(state(rebuild()), [("archive/data/0", b"\0" * 20)]), "its tensor says")
 torch("cut", whole[:-30], "")
 torch("cut_in_data", whole[:120], "")
 torch("no_pickle", zipped(None, floats), "data.pkl")
@@ -357,6 +358,9 @@ cases.pop()
 for name, cells, shape in (("cells_of_nothing", [1 << 21, 1], b"(" + number(1 << 21) + b"t"), ("flattened_from_more", [4, 1], b"(" + number(5) + b"t")):
     dcp(name, [("w", stored(cells, [chunk([0, 0], cells)]))], [place("w", [0, 0], 0, n)], "w",
         mcore_data=dct([(text("w"), dct([(text("nd_reformulated_orig_global_shape"), shape)]))]))
+dcp("flattened_from_twice", [("w", stored([4, 1], [chunk([0, 0], [4, 1])]))], [place("w", [0, 0], 0, n)], "an impossible shape",
+    mcore_data=dct([(text("w"), dct([(text("nd_reformulated_orig_global_shape"), b"(" + number(8) + b"t")]))]))
+dcp("two_without_offset", [("w", stored([8], [chunk([0], [4]), chunk([4], [4])]))], [place("w", None, 0, n), place("w", [4], 0, n)], "does not have")
 dcp("hole", [("w", stored([8], [chunk([0], [4])]))], [here], "missing")
 dcp("overlap", [("w", stored([6], [chunk([0], [4]), chunk([2], [4])]))], [here, place("w", [2], 0, n)], "overlap")
 # as many elements as the tensor has, two of them twice
@@ -527,6 +531,10 @@ def whole_torch(name, pickle, says, members=(("archive/data/0", struct.pack("<4f
 
 
 whole_torch("one_tensor", rebuild(), "tensor\tF32\t[4]\t16")
+for protocol in b"\4", b"\5":
+    torch("legacy_of_%d" % protocol[0], legacy(state(rebuild())).replace(b"\x80\2", b"\x80" + protocol), "w\tF32\t[4]\t16")
+    good.append(cases.pop())
+torch("legacy_of_6", legacy(state(rebuild())).replace(b"\x80\2", b"\x80\6"), "neither")
 whole_torch("namespace", b"cargparse\nNamespace\n)\x81}" + text("w") + rebuild() + b"sb", "w\tF32\t[4]\t16")
 whole_torch("dtypes_as_keys", b"}" + glob("torch", "float32") + glob("torch", "int32") + b"\x86" + rebuild() + b"s", "(torch.float32, torch.int32)\tF32\t[4]\t16")
 whole_torch("untyped", b"}" + text("w") + rebuild3(b"ctorch\nuint16\n") + b"s", "w\tU16\t[4]\t8")

@@ -272,6 +272,13 @@ static void values_at_their_limits(void **state)
     SHOWS("(X\x05\0\0\0abcdeX\x05\0\0\0aXcdel.", "[\"abcde\",\"aXcde\"]");
     REFUSES("ccollections\nOrderedDict\n(](K\x01K\x02K\x03tatR.", "no pairs");
     REFUSES("ccollections\nOrderedDict\n(](K\x01tatR.", "no pairs");
+    /* numpy has no numbers of nine bytes */
+    REFUSES("cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(X\2\0\0\0i9tRC\x09"
+            "123456789tR.",
+            "\"class\":\"numpy.core.multiarray.scalar\"");
+    /* a tensor of a class of its own, in one, in one: only once */
+    REFUSES_OPEN("ctorch._tensor\n_rebuild_from_type_v2\np0\n(h\0cm\nT\n(cm\nC\ncm\nT\n)NtNtR.",
+                 "\"class\":\"torch._tensor._rebuild_from_type_v2\"");
 }
 
 /* a value of so many bytes: an opcode with its four bytes of length, then bytes of this kind */
@@ -443,7 +450,7 @@ static void a_large_pickle_is_as_a_small_one(void **state)
 /* a memo whose entries are not put in the order of their numbers */
 static void a_memo_may_be_numbered_in_any_way(void **state)
 {
-    static const char bytes[] = "]X\1\0\0\0aq\1aX\1\0\0\0bq\0ah\1ah\0a.";
+    static const char bytes[] = "]X\1\0\0\0aq\2aX\1\0\0\0bq\1ah\2ah\1a.";
     size_t n_taken = 0;
     const struct ckpt_pickle_taker none = {&n_taken, take_none, begin_again};
     struct ckpt_pickle pickle;

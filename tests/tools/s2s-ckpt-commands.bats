@@ -72,7 +72,9 @@ PY
     for bad in "convert --to hf --from nonsense $DATA/hf_sharded out" "convert --to hf $DATA/hf_sharded -" \
         "reshard $DATA/hf_sharded -" "average $DATA/hf_sharded $DATA/hf_sharded -" \
         "reshard --files 2 --max-shard-size 1GB $DATA/hf_sharded out" "reshard --max-shard-size 0 $DATA/hf_sharded out" \
-        "convert --to safetensors --max-shard-size 1GB $DATA/hf_sharded out"; do
+        "convert --to safetensors --max-shard-size 1GB $DATA/hf_sharded out" \
+        "convert --to torch_dist --keep-vocab-padding $DATA/hf_sharded out" \
+        "convert --to safetensors --config $DATA/hf_sharded/config.json $DATA/hf_sharded out"; do
         exits 2 s2s-ckpt $bad
         [ -z "$(ls -A)" ] || { ls -A >&2; return 1; }
     done

@@ -396,7 +396,8 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
         [[ "$output" == *"give each its name"* || "$output" == *"is what would be read"* ]]
     done
     same m.jsonl was
-    [ ! -e packs.s2s ] && [ ! -e one ]
+    [ ! -e packs.s2s ]
+    [ ! -e one ]
     s2s-pack -q --plan --ids ids.jsonl --tokens 64 >want
     exits 0 s2s-pack -q --plan --ids ids.jsonl --tokens 64 -o got
     [ -z "$output" ]

@@ -138,6 +138,10 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
         argp_error(state, "--tokenizer and --no-tokenizer go with --to nemo");
     if (opt->tokenizer && opt->without_tokenizer)
         argp_error(state, "--tokenizer or --no-tokenizer, not both");
+    if (opt->keep_padding && opt->to != TO_HF)
+        argp_error(state, "--keep-vocab-padding goes with --to hf: else it is kept anyway");
+    if (opt->config && (opt->to == TO_SAFETENSORS || (opt->to == TO_TORCH_DIST && !opt->map)))
+        argp_error(state, "--config goes with --to hf, nemo, or torch_dist --map");
     if (opt->map && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
         argp_error(state, "--map goes with --to hf or torch_dist");
 }

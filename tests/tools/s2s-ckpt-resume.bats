@@ -215,6 +215,9 @@ PY
     exits 1 s2s-ckpt convert -q --to hf big.safetensors out
     says "out.s2s-partial: another process writes there"
     [ -e out.s2s-partial ]
+    printf 'key\nprocess 1 on elsewhere\nprocess 42 on node3\n' >out.s2s-partial/s2s-resume
+    exits 1 s2s-ckpt convert -q --to hf big.safetensors out
+    says "out.s2s-partial: process 42 on node3 writes there"
     [ ! -e out ]
     exec 9>&-
     wait

@@ -16,6 +16,7 @@
 #include "lib/io/durable.h"
 
 #define NAME CKPT_JOURNAL
+#define OWNER "process "
 
 struct entry {
     char *path; /* below the folder */
@@ -168,9 +169,12 @@ static int open_append(struct ckpt_journal *journal, int flags, const char *head
 {
     char *path = s2s_xasprintf("%s/%s", journal->dir, journal->name);
     struct s2s_buf text = S2S_BUF_INIT;
+    char host[256] = "";
     int rc = 0;
     journal->fd = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
     s2s_buf_printf(&text, "%s\n", head); /* also ends a line that was cut */
+    gethostname(host, sizeof host - 1);
+    s2s_buf_printf(&text, OWNER "%ld on %s\n", (long)getpid(), host); /* no line of a file */
     if (journal->fd < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", path);
     else
@@ -178,6 +182,28 @@ static int open_append(struct ckpt_journal *journal, int flags, const char *head
     s2s_buf_release(&text);
     free(path);
     return rc;
+}
+
+/* Who has the folder, out of its journal: "process 12 on node3", or "another process". Gives: free.
+ */
+static char *owner(const struct ckpt_journal *journal)
+{
+    char *path = s2s_xasprintf("%s/%s", journal->dir, NAME), *line = NULL, *who = NULL;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    size_t cap = 0;
+    while (file && getline(&line, &cap, file) > 0)
+        if (strncmp(line, OWNER, strlen(OWNER)) == 0) { /* the last word counts */
+            free(who);
+            who = s2s_xstrndup(line, strcspn(line, "\n"));
+        }
+    if (file)
+        fclose(file);
+    else if (fd >= 0)
+        close(fd);
+    free(line);
+    free(path);
+    return who ? who : s2s_xstrdup("another process");
 }
 
 /* One process at a time: the folder's own lock, which ends with the process. Where locks are not
@@ -188,7 +214,9 @@ static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
     if (journal->lock_fd < 0 || flock(journal->lock_fd, LOCK_EX | LOCK_NB) == 0 ||
         errno != EWOULDBLOCK)
         return 0;
-    int rc = s2s_error_set(err, S2S_E_IO, "%s: another process writes there", journal->dir);
+    char *who = owner(journal);
+    int rc = s2s_error_set(err, S2S_E_IO, "%s: %.300s writes there", journal->dir, who);
+    free(who);
     return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
 }
 

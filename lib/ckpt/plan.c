@@ -102,10 +102,20 @@ static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dt
 
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
 {
-    for (size_t i = 0; i < plan->n_targets; i++)
-        if (ckpt_is_float(plan->targets[i].dtype) && !s2s_ckpt_is_state(plan->targets[i].name) &&
-            !is_kept_wide(&plan->targets[i], dtype))
-            plan->targets[i].dtype = dtype;
+    const char *kept = NULL;
+    size_t n_kept = 0;
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        struct s2s_ckpt_target *target = &plan->targets[i];
+        if (s2s_ckpt_is_state(target->name))
+            continue;
+        if (ckpt_is_float(target->dtype) && !is_kept_wide(target, dtype))
+            target->dtype = dtype;
+        if (!s2s_ckpt_can_average(target->dtype) && n_kept++ == 0)
+            kept = target->name;
+    }
+    if (n_kept)
+        s2s_warn("ckpt", "%s%s: 8-bit floating or complex, and not cast", kept,
+                 n_kept > 1 ? " and others" : "");
 }
 
 int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target)

@@ -148,7 +148,8 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map llama fp8 megatron
     says "quantised"
     says "model.layers.0.mlp.down_proj.weight_scale_inv"
-    exits 0 s2s-ckpt convert -q --to hf --dtype bf16 fp8 kept
+    exits 0 s2s-ckpt convert --to hf --dtype bf16 fp8 kept
+    says_not "not cast"
     exits 0 s2s-ckpt ls kept
     says "$(printf 'model.layers.0.mlp.down_proj.weight_scale_inv\tF32')"
     cp fp8/model.safetensors fp8/consolidated.safetensors

@@ -515,6 +515,20 @@ assert index["metadata"]["total_size"] == sum(t["bytes"] for t in json.load(open
     same want got
 }
 
+@test "convert --dtype says what it does not cast: 8-bit floating and complex numbers" {
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
+import numpy as np
+from small_safetensors import save
+
+save("in.safetensors", a=("F8_E4M3", np.array([1, 2], np.uint8)), c=("C64", np.array([1j], np.complex64)), w=("F32", np.array([1], np.float32)))
+PY
+    exits 0 s2s-ckpt convert --to safetensors --dtype bf16 in.safetensors out
+    says "a and others: 8-bit floating or complex, and not cast"
+    [ "$(s2s-ckpt ls out | cut -f2 | tr '\n' ' ')" = "F8_E4M3 C64 BF16 " ]
+    exits 0 s2s-ckpt convert --to safetensors in.safetensors out
+    says_not "not cast"
+}
+
 @test "convert is whole or nothing: a damaged input leaves nothing" {
     cp -r "$DATA/mini_writer" in
     # a byte of tensor data: found by its CRC-32

@@ -306,29 +306,9 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
+/* one that torch.distributed.checkpoint did not write */
+static int read_other_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    char backend[64];
-    if (has(ckpt, CKPT_JOURNAL)) {
-        int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
-        return s2s_error_hint(err, refused, "its command with --resume goes on from there");
-    }
-    int rc = go_down(ckpt, err);
-    if (rc == 0)
-        rc = read_backend(ckpt, backend, err);
-    if (rc < 0)
-        return rc;
-    if (strcmp(backend, "zarr") == 0 || (!has(ckpt, ".metadata") && has_zarr(ckpt)))
-        return refuse_format(err, "a zarr checkpoint (Megatron-Core before 0.15)",
-                             "load and save it with Megatron-Core 0.14 as torch_dist");
-    if (has(ckpt, ".metadata"))
-        return read_distributed(ckpt, backend, err);
-    if (has_like(ckpt, "__", ".metadata"))
-        return refuse_format(err, "one metadata file a rank (saved without collectives)",
-                             "merge them with torch.distributed.checkpoint first");
-    if (has_like(ckpt, "", ".distcp"))
-        return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "an unfinished save: there is .distcp data and no .metadata");
     if (is_nemo(ckpt)) {
         ckpt->format = "nemo";
         return ckpt_read_nemo(ckpt, NULL, err);
@@ -357,6 +337,32 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
     }
     return ckpt_hint_folder(
         ckpt, s2s_error_set(err, S2S_E_FORMAT, "no checkpoint that is known here"), err);
+}
+
+static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    char backend[64];
+    if (has(ckpt, CKPT_JOURNAL)) {
+        int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
+        return s2s_error_hint(err, refused, "its command with --resume goes on from there");
+    }
+    int rc = go_down(ckpt, err);
+    if (rc == 0)
+        rc = read_backend(ckpt, backend, err);
+    if (rc < 0)
+        return rc;
+    if (strcmp(backend, "zarr") == 0 || (!has(ckpt, ".metadata") && has_zarr(ckpt)))
+        return refuse_format(err, "a zarr checkpoint (Megatron-Core before 0.15)",
+                             "load and save it with Megatron-Core 0.14 as torch_dist");
+    if (has(ckpt, ".metadata"))
+        return read_distributed(ckpt, backend, err);
+    if (has_like(ckpt, "__", ".metadata"))
+        return refuse_format(err, "one metadata file a rank (saved without collectives)",
+                             "merge them with torch.distributed.checkpoint first");
+    if (has_like(ckpt, "", ".distcp"))
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "an unfinished save: there is .distcp data and no .metadata");
+    return read_other_folder(ckpt, err);
 }
 
 static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)

@@ -76,9 +76,13 @@ int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
 {
     int fd = openat(ckpt->dir_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct dirent **entries;
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            s2s_warn("ckpt", "%s: %s, left out", folder, strerror(errno));
         return 0;
-    int n = scandirat(fd, ".", &entries, NULL, alphasort), rc = 0;
+    }
+    int n = scandirat(fd, ".", &entries, NULL, alphasort);
+    int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: list folder", *folder ? folder : ".") : 0;
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         struct stat st;

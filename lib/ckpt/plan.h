@@ -13,9 +13,9 @@ struct s2s_mesh;
 struct s2s_outfile;
 struct ckpt_journal;
 
-/* A box of a source tensor, or zeros (source NULL: size is their number). Of piece and target there
- * may be a hundred thousand each: their names and numbers are in the plan's arena or the source's.
- */
+/* A box of a source tensor, or zeros (source NULL: size is their number). There may be a hundred
+ * thousand pieces and as many targets: their names and numbers are in the plan's arena, or the
+ * source's where they are equal. */
 struct s2s_ckpt_piece {
     const struct s2s_ckpt_tensor *source;
     const int64_t *begin, *size; /* [n_dims of source] */

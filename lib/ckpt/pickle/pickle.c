@@ -232,7 +232,7 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
     return node && node->kind == kind ? node : NULL;
 }
 
-/* Is it the caller's already? What was forgotten cannot be taken. */
+/* Offers a value (width 1) or a pair to the caller: 1 when it took it, 0 when it stays here. */
 static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
 {
     if (!m->taker)

@@ -8,8 +8,8 @@
  *
  * S2S_DIST_RELEASE as the iteration: the tracker says "release", the folder is ROOT/release/.
  *
- * Who does what, with several ranks (this room knows no communicator; the caller's calls in
- * between are marked):
+ * Who does what, with several ranks (no call of this header communicates; what the caller does in
+ * between stands in brackets):
  *
  *   rank 0    s2s_dist_begin(root, iteration)          makes ROOT/iter_0001000.tmp
  *   all       [barrier; agree that it went well]

@@ -25,7 +25,8 @@ void ckpt_layout_release(struct ckpt_layout *layout);
 /* Does the byte object come along? The one that is the common state does not: that becomes
  * common.pt, which all releases read, and the two could differ. */
 bool ckpt_layout_keeps(const struct s2s_ckpt_write *how, const char *name);
-/* What Megatron-Core flattened is stored flattened. */
+/* Is it a tensor that Megatron-Core flattened, as it was stored? Then it is written so, in one
+ * piece, with the shape that it had before. */
 bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target);
 /* Rows between which a target may be cut; 1 when it is never cut. */
 int64_t ckpt_target_rows(const struct s2s_ckpt_target *target, const struct s2s_ckpt_write *how);

@@ -26,7 +26,6 @@ struct ckpt_file {
 
 int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err);
 int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struct s2s_error *err);
-int ckpt_file_flush(struct ckpt_file *file, struct s2s_error *err);
 /* Flush, fsync, close; digest (may be NULL) gets the XXH3-128. Releases file, also on failure. */
 int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err);
 void ckpt_file_discard(struct ckpt_file *file);

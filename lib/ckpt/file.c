@@ -47,7 +47,7 @@ static int write_all(struct ckpt_file *file, const char *bytes, size_t len, stru
     return 0;
 }
 
-int ckpt_file_flush(struct ckpt_file *file, struct s2s_error *err)
+static int flush(struct ckpt_file *file, struct s2s_error *err)
 {
     int rc = write_all(file, file->buf.data, file->buf.len, err);
     s2s_buf_clear(&file->buf);
@@ -61,7 +61,7 @@ int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struc
     s2s_digest_update(file->digest, bytes, len);
     /* what goes past the buffer must find it empty, or it would overtake what came before */
     bool past = len > FILE_BUFFER / 2;
-    if ((past || file->buf.len + len > FILE_BUFFER) && (rc = ckpt_file_flush(file, err)) < 0)
+    if ((past || file->buf.len + len > FILE_BUFFER) && (rc = flush(file, err)) < 0)
         return rc;
     if (past)
         return write_all(file, bytes, len, err);
@@ -71,7 +71,7 @@ int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struc
 
 int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err)
 {
-    int rc = ckpt_file_flush(file, err);
+    int rc = flush(file, err);
     if (rc == 0 && s2s_durable_sync(file->fd) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: sync", file->path);
     if (close(file->fd) < 0 && rc == 0)

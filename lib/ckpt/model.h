@@ -217,9 +217,6 @@ struct ckpt_archive {
 int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_archive_release(struct ckpt_archive *archive);
-/* The storage of a view: its member; checks the length. */
-int ckpt_archive_storage(const struct ckpt_archive *archive, const struct ckpt_view *view,
-                         const struct s2s_zip_member **member, struct s2s_error *err);
 
 /* common.pt, where there is one: its CRC-32s, and that its pickle is understood. */
 int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);

@@ -208,8 +208,9 @@ void ckpt_archive_release(struct ckpt_archive *archive)
     archive->bytes = NULL;
 }
 
-int ckpt_archive_storage(const struct ckpt_archive *archive, const struct ckpt_view *view,
-                         const struct s2s_zip_member **member, struct s2s_error *err)
+/* the storage of a view: its member; checks the length */
+static int find_storage(const struct ckpt_archive *archive, const struct ckpt_view *view,
+                        const struct s2s_zip_member **member, struct s2s_error *err)
 {
     char name[80];
     if (view->key_len > 60 || !ckpt_name_is_plain(view->key, view->key_len))
@@ -230,11 +231,11 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
                        struct s2s_error *err)
 {
     struct ckpt_view view = {.n_dims = 0};
-    const struct s2s_zip_member *member;
+    const struct s2s_zip_member *member = NULL;
     int rc = ckpt_view_of(archive->pickle.root, &view, err);
     if (rc == 0)
         return s2s_error_set(err, S2S_E_FORMAT, "item holds no tensor");
-    if (rc < 0 || (rc = ckpt_archive_storage(archive, &view, &member, err)) < 0)
+    if (rc < 0 || (rc = find_storage(archive, &view, &member, err)) < 0)
         return rc;
     if (view.dtype != tensor->dtype)
         return s2s_error_set(err, S2S_E_DTYPE, "item is %s, the metadata says %s",

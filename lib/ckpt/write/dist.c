@@ -21,8 +21,7 @@ struct s2s_dist_writer {
     struct s2s_buf packed; /* the items so far */
     struct ckpt_item item; /* the one that is being written */
     char *item_name;
-    char *name; /* of the file in its folder */
-    void *piece;
+    char *name;                 /* of the file in its folder */
     struct s2s_zip_writer *zip; /* of the tensor that is being written */
     int64_t left;               /* bytes of it that are to come */
 };
@@ -162,38 +161,19 @@ int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
     return rc;
 }
 
-/* from memory, or made piece by piece */
-static int write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
-                        const char *data, s2s_dist_fill *fill, void *ctx, struct s2s_error *err)
+int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
+                          const void *data, struct s2s_error *err)
 {
     int rc = s2s_dist_begin_tensor(writer, chunk, err);
     if (rc < 0)
         return rc;
-    if (fill && !writer->piece)
-        writer->piece = s2s_xalloc_aligned(PIECE);
-    for (int64_t done = 0, len = writer->left; rc == 0 && done < len;) {
+    for (int64_t done = 0, len = writer->left; rc == 0 && done < len; done += PIECE) {
         size_t n = len - done < PIECE ? (size_t)(len - done) : PIECE;
-        if (fill)
-            rc = fill(ctx, writer->piece, n, err);
-        if (rc == 0)
-            rc = s2s_dist_data(writer, fill ? writer->piece : data + done, n, err);
-        done += (int64_t)n;
+        rc = s2s_dist_data(writer, (const char *)data + done, n, err);
     }
     if (rc == 0)
         rc = s2s_dist_end(writer, err);
     return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
-}
-
-int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
-                          const void *data, struct s2s_error *err)
-{
-    return write_tensor(writer, chunk, data, NULL, NULL, err);
-}
-
-int s2s_dist_write_fill(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
-                        s2s_dist_fill *fill, void *ctx, struct s2s_error *err)
-{
-    return write_tensor(writer, chunk, NULL, fill, ctx, err);
 }
 
 int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
@@ -213,11 +193,6 @@ int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, cons
     return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
 }
 
-int64_t s2s_dist_written(const struct s2s_dist_writer *writer)
-{
-    return writer->file.pos;
-}
-
 void s2s_dist_discard(struct s2s_dist_writer *writer)
 {
     if (!writer)
@@ -227,7 +202,6 @@ void s2s_dist_discard(struct s2s_dist_writer *writer)
     s2s_zip_writer_free(writer->zip);
     free(writer->item_name);
     free(writer->name);
-    free(writer->piece);
     free(writer);
 }
 

@@ -14,7 +14,7 @@
  *   rank 0    s2s_dist_begin(root, iteration)          makes ROOT/iter_0001000.tmp
  *   all       [barrier; agree that it went well]
  *   all       s2s_dist_open(&w, root, iteration, rank)
- *             s2s_dist_write_tensor / _fill / s2s_dist_write_object ...
+ *             s2s_dist_write_tensor / s2s_dist_write_object ...
  *             s2s_dist_close(w, &items)                file synced; what it holds, as bytes
  *   all       [gather items on rank 0; agree]
  *   rank 0    s2s_dist_commit(root, iteration, items, n_ranks, common)
@@ -75,26 +75,19 @@ struct s2s_dist_chunk {
 /* data: the box, row-major and contiguous. Written without another copy of it. */
 int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
                           const void *data, struct s2s_error *err);
-/* The same with data that is made on the way (cast, gathered, read from a device): fill puts the
- * next len bytes of the box (a multiple of the element) into buf, called until it is whole. */
-typedef int s2s_dist_fill(void *ctx, void *buf, size_t len, struct s2s_error *err);
-int s2s_dist_write_fill(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
-                        s2s_dist_fill *fill, void *ctx, struct s2s_error *err);
 /* A byte object whose value is this JSON (a dict, list, number, ...); name as Megatron-Core spells
  * it, "rng_state/shard_0.0_1.1" (a key, offsets, shape), the value then wrapped in a list. */
 int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
                           struct s2s_error *err);
-/* The same step by step, for data that is pushed: a tensor's box, or the stored bytes of an object
- * (a torch.save archive); then its data in order, then the end (SHAPE when it was too much or too
- * little). */
+/* Both step by step, for data that is made on the way: a tensor's box, or the stored bytes of an
+ * object (a torch.save archive); then its data in order, then the end (SHAPE when it was too much
+ * or too little). */
 int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
                           struct s2s_error *err);
 void s2s_dist_begin_bytes(struct s2s_dist_writer *writer, const char *name);
 int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
                   struct s2s_error *err);
 int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err);
-
-int64_t s2s_dist_written(const struct s2s_dist_writer *writer); /* bytes so far */
 
 /* Syncs and closes the file (a rank that wrote nothing leaves none); what it holds is appended to
  * items, to be gathered. Frees writer, also on failure. */

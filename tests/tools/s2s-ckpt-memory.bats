@@ -94,6 +94,21 @@ PY
     done
 }
 
+@test "tens of thousands of stacks of layers are told apart at once" {
+    python3 - <<'PY'
+import json, struct
+header, at = {}, 0
+for i in range(40000):
+    for part in ("self_attention.linear_qkv.weight", "mlp.linear_fc1.weight"):
+        header["s%d.decoder.layers.0.%s" % (i, part)] = {"dtype": "U8", "shape": [1], "data_offsets": [at, at + 1]}
+        at += 1
+head = json.dumps(header).encode()
+open("stacks.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(at))
+PY
+    # a comparison of each with each took minutes
+    exits 0 timeout 30 s2s-ckpt convert --plan -q --to torch_dist --layers stacked stacks.safetensors out
+}
+
 @test "a .metadata of which Megatron-Core repeats all, and one in another order, give the same" {
     python3 - <<'PY'
 import json, struct

@@ -19,7 +19,8 @@ struct stack {
     const char *prefix;
     size_t len;
     int64_t n_layers;           /* by numbers */
-    int64_t axis_size;          /* of the first tensor whose layers are on an axis */
+    int64_t axis_size;          /* of the first tensor whose layers are on an axis: */
+    size_t axis_target;         /* of the plan */
     bool numbered, on_axis;     /* some of its tensors are */
     bool attention, mlp, mixer; /* its layers have */
     bool single;                /* every expert has a name of its own */
@@ -32,8 +33,10 @@ struct layers {
     struct s2s_error *err;
     struct place *places; /* by stack, rest, layer */
     size_t n_places;
-    struct stack *stacks;
+    struct stack *stacks; /* by prefix */
     size_t n_stacks, cap_stacks;
+    const char **norms; /* names of targets that may be last norms of hybrid stacks, sorted */
+    size_t n_norms, cap_norms;
     bool *gone; /* [n_targets of before] */
 };
 
@@ -46,32 +49,40 @@ static bool find_place(struct place *place, const char *name)
            *place->rest != '\0';
 }
 
+static int compare_stacks(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    const int order = strncmp(a, b, a_len < b_len ? a_len : b_len);
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
+static int by_prefix(const void *a, const void *b)
+{
+    const struct stack *x = a, *y = b;
+    return compare_stacks(x->prefix, x->len, y->prefix, y->len);
+}
+
+static struct stack *find_stack(const struct layers *l, const char *prefix, size_t len)
+{
+    const struct stack key = {.prefix = prefix, .len = len};
+    return l->n_stacks ? bsearch(&key, l->stacks, l->n_stacks, sizeof key, by_prefix) : NULL;
+}
+
 /* The stack to which a tensor belongs; of the optimizer's the one whose name it ends with:
  * "optimizer.state.exp_avg.decoder.layers." */
 static struct stack *stack_of(const struct layers *l, const struct place *place)
 {
-    for (size_t i = 0; i < l->n_stacks; i++) {
-        struct stack *s = &l->stacks[i];
-        if (s->len == place->prefix_len && memcmp(s->prefix, place->prefix, s->len) == 0)
-            return s;
-    }
-    for (size_t i = 0; i < l->n_stacks && s2s_ckpt_is_state(place->prefix); i++) {
-        struct stack *s = &l->stacks[i];
-        size_t before = place->prefix_len - s->len;
-        if (s->len < place->prefix_len && place->prefix[before - 1] == '.' &&
-            memcmp(s->prefix, place->prefix + before, s->len) == 0)
-            return s;
-    }
-    return NULL;
+    struct stack *s = find_stack(l, place->prefix, place->prefix_len);
+    const bool state = !s && s2s_ckpt_is_state(place->prefix);
+    for (size_t at = 1; state && !s && at < place->prefix_len; at++)
+        if (place->prefix[at - 1] == '.')
+            s = find_stack(l, place->prefix + at, place->prefix_len - at);
+    return s;
 }
 
 static int by_stack(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;
-    size_t n = x->prefix_len < y->prefix_len ? x->prefix_len : y->prefix_len;
-    int order = strncmp(x->prefix, y->prefix, n);
-    if (order == 0)
-        order = (x->prefix_len > y->prefix_len) - (x->prefix_len < y->prefix_len);
+    int order = compare_stacks(x->prefix, x->prefix_len, y->prefix, y->prefix_len);
     if (order == 0)
         order = strcmp(x->rest, y->rest);
     return order ? order : (x->layer > y->layer) - (x->layer < y->layer);
@@ -91,18 +102,20 @@ static size_t run_end(const struct layers *l, size_t begin)
 
 /* ---- what the stacks are ---- */
 
+/* The places come by stack. */
 static void note(struct layers *l, const struct place *place)
 {
-    struct stack *s = stack_of(l, place);
+    struct stack *s = l->n_stacks ? &l->stacks[l->n_stacks - 1] : NULL;
     const char *rest = place->rest, *expert = strstr(rest, "experts.experts.");
-    if (!s) {
+    if (!s || compare_stacks(s->prefix, s->len, place->prefix, place->prefix_len) != 0) {
         s2s_grow(&l->stacks, l->n_stacks, &l->cap_stacks, sizeof *l->stacks);
         s = &l->stacks[l->n_stacks++];
         *s = (struct stack){.prefix = place->prefix, .len = place->prefix_len};
     }
     s->numbered |= place->layer >= 0;
-    if (place->layer < 0 && !s->on_axis) {
+    if (place->layer < 0 && (!s->on_axis || place->target < s->axis_target)) {
         const struct s2s_ckpt_target *t = &l->plan->targets[place->target];
+        s->axis_target = place->target;
         s->axis_size = t->n_dims ? t->shape[0] : 0;
     }
     s->on_axis |= place->layer < 0;
@@ -137,12 +150,13 @@ static void survey(struct layers *l)
         if (!find_place(place, l->plan->targets[i].name))
             continue;
         place->target = i;
-        if (!s2s_ckpt_is_state(place->prefix))
-            note(l, place);
         l->n_places++;
     }
     if (l->n_places)
         qsort(l->places, l->n_places, sizeof *l->places, by_stack);
+    for (size_t i = 0; i < l->n_places; i++)
+        if (!s2s_ckpt_is_state(l->places[i].prefix))
+            note(l, &l->places[i]);
     for (size_t i = 0, end; i < l->n_places; i = end) {
         end = run_end(l, i);
         struct stack *s =
@@ -152,14 +166,33 @@ static void survey(struct layers *l)
     }
 }
 
-static bool has_target(const struct layers *l, const struct stack *s, const char *beside)
+static const char last_norm[] = "final_norm.weight";
+
+static int by_text(const void *a, const void *b)
 {
-    const size_t len = s->len - strlen("layers.");
-    for (size_t i = 0; i < l->plan->n_targets; i++)
-        if (strncmp(l->plan->targets[i].name, s->prefix, len) == 0 &&
-            strcmp(l->plan->targets[i].name + len, beside) == 0)
-            return true;
-    return false;
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void list_norms(struct layers *l)
+{
+    for (size_t i = 0; i < l->plan->n_targets; i++) {
+        if (!s2s_ends_with(l->plan->targets[i].name, last_norm))
+            continue;
+        s2s_grow(&l->norms, l->n_norms, &l->cap_norms, sizeof *l->norms);
+        l->norms[l->n_norms++] = l->plan->targets[i].name;
+    }
+    if (l->n_norms)
+        qsort(l->norms, l->n_norms, sizeof *l->norms, by_text);
+}
+
+static bool has_last_norm(const struct layers *l, const struct stack *s)
+{
+    char *name = s2s_xasprintf("%.*s%s", (int)(s->len - strlen("layers.")), s->prefix, last_norm);
+    const char *key = name;
+    const bool found =
+        l->n_norms && bsearch(&key, l->norms, l->n_norms, sizeof key, by_text) != NULL;
+    free(name);
+    return found;
 }
 
 /* Megatron-Core's TransformerBlock: its layers have both, those of a hybrid stack one of them each.
@@ -169,7 +202,7 @@ static bool is_block(const struct layers *l, const struct stack *s)
     static const char mtp[] = "mtp.layers.";
     const size_t len = strlen(mtp);
     return (s->on_axis ? s->attention || s->mlp : s->attention && s->mlp) && !s->mixer &&
-           !s->single && !has_target(l, s, "final_norm.weight") &&
+           !s->single && !has_last_norm(l, s) &&
            (s->len < len || memcmp(s->prefix + s->len - len, mtp, len) != 0);
 }
 
@@ -404,7 +437,9 @@ int s2s_ckpt_plan_layers(struct s2s_ckpt_plan *plan, enum ckpt_layers how, size_
     struct layers l = {.plan = plan, .err = err};
     *n_changed = 0;
     survey(&l);
+    list_norms(&l);
     decide(&l, how);
+    free(l.norms);
     l.gone = s2s_xcalloc(n_before + 1, sizeof *l.gone);
     int rc = change(&l);
     if (rc == 0) {

@@ -39,18 +39,19 @@ static void demand_sound(const struct ckpt_map *map)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char family[64], mirrored[66], detect[512], *text = s2s_xmalloc(size + 1);
+    struct ckpt_map_family family;
+    char mirrored[66], *text = s2s_xmalloc(size + 1);
     memcpy(text, data, size);
     text[size] = 0;
-    for (size_t at = 0, n = 0; n < 4 && ckpt_map_next_family(text, &at, family, detect); n++)
+    for (size_t at = 0, n = 0; n < 4 && ckpt_map_next_family(text, &at, &family); n++)
         for (int how = 0; how < 2; how++) {
             struct ckpt_map map;
             struct s2s_error err = S2S_ERROR_INIT;
             int n_asked = 0;
-            snprintf(mirrored, sizeof mirrored, "=%s", family);
+            snprintf(mirrored, sizeof mirrored, "=%s", family.name);
             const int rc = how ? ckpt_map_parse_part(&map, text, mirrored, "m.", "h.",
                                                      choose_second, &n_asked, &err)
-                               : ckpt_map_parse(&map, text, family, NULL, NULL, &err);
+                               : ckpt_map_parse(&map, text, family.name, NULL, NULL, &err);
             if (rc < 0 && !*err.text)
                 S2S_BUG("an error without a text");
             if (rc == 0) {

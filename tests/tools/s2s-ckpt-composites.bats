@@ -201,6 +201,13 @@ st.rename('salm.safetensors', 'wrapped.safetensors', lambda k: k.replace('q_proj
     s2s-ckpt ls --sha256 all | sed -n 's/^vision_model\.//p' >want
     s2s-ckpt ls --sha256 eye >got
     same want got
+    # the part's share of it goes along, given or lying beside the weights
+    [ "$(jq -c . eye/config.json)" = '{"num_attention_heads":2,"num_hidden_layers":2}' ]
+    cp -r "$V" beside
+    jq '.model_type = "vlm"' config.json > "$(echo beside/iter_*)/config.json"
+    exits 0 s2s-ckpt convert -q --strict --to hf --part vision_model beside eye2
+    exits 0 s2s-ckpt diff eye eye2
+    cmp eye/config.json eye2/config.json
     # from Hugging Face's side, and into one file
     cp config.json all/
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --part vision_model --map radio all back

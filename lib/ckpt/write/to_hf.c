@@ -167,10 +167,13 @@ static int config_beside(struct s2s_hf_options *options, char **text, const stru
 {
     json_t *config;
     size_t len;
-    if (options->config || ckpt->part || (!options->map && !ckpt_map_wanted(ckpt)))
+    if (options->config || (!options->map && !ckpt_map_wanted(ckpt)))
         return 0;
     int rc = ckpt_read_json(&config, ckpt, "config.json", err);
     const char *type = json_string_value(json_object_get(config, "model_type"));
+    /* of a part, its share */
+    if (type && ckpt->part && !ckpt_part_config(config, ckpt->part))
+        type = NULL;
     if (rc == 0 && type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
         faccessat(ckpt->dir_fd, "config.json", F_OK, 0) == 0 &&
         (rc = ckpt_slurp(ckpt->dir_fd, "config.json", CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {

@@ -188,6 +188,16 @@ static void add_config_of_args(struct s2s_hf_output *out, const struct s2s_ckpt 
     free(config);
 }
 
+/* the config.json that was given, of a part of the model its share */
+static void add_given_config(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                             const struct s2s_hf_options *options)
+{
+    const json_t *own = ckpt->part ? ckpt_part_config(options->config, ckpt->part) : NULL;
+    char *share = own ? json_dumps(own, JSON_INDENT(2)) : NULL;
+    ckpt_side_add_text(&out->files, "config.json", share ? share : options->config_text);
+    free(share);
+}
+
 int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                   const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -195,7 +205,7 @@ int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     const bool nemo = s2s_starts_with(out->family, "fastconformer");
     int rc = nemo ? ckpt_hf_nemo_files(out, ckpt, options->config, err) : 0;
     if (rc == 0 && options->config_text && !salm)
-        ckpt_side_add_text(&out->files, "config.json", options->config_text);
+        add_given_config(out, ckpt, options);
     if (rc == 0 && ckpt->common)
         rc = files_of_common(out, ckpt, salm || ckpt_hf_is_composite(ckpt), err);
     if (rc == 0 && salm) {

@@ -497,3 +497,25 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h model out
     says "backbone.layers.0.mixer.experts.2.up_proj.weight: expert 2, where there are 2"
 }
+
+@test "config.json: of a model with a vision tower the language model's part, and a word on the rest" {
+    cp -r "$DATA/mcore015_vlm_tp2" vlm
+    python3 - <<'PY'
+import argparse, glob, pickle, zipfile
+args = dict(num_layers=3, hidden_size=16, ffn_hidden_size=24, num_attention_heads=4, group_query_attention=True, num_query_groups=2, kv_channels=4,
+            vocab_size=45, norm_epsilon=1e-5, normalization="RMSNorm", add_bias_linear=False, squared_relu=True, position_embedding_type="none",
+            mamba_num_groups=2, mamba_state_dim=4, num_experts=4, moe_router_topk=2, moe_router_score_function="sigmoid",
+            moe_router_topk_scaling_factor=2.5, max_position_embeddings=64)
+with zipfile.ZipFile(glob.glob("vlm/*/common.pt")[0], "w") as z:
+    z.writestr("common/data.pkl", pickle.dumps({"args": argparse.Namespace(**args), "iteration": 5, "checkpoint_version": 3.0}, 2))
+    z.writestr("common/byteorder", "little")
+    z.writestr("common/version", "3\n")
+PY
+    exits 0 s2s-ckpt convert --strict --to hf vlm out
+    says "config.json has the language model's part alone (llm_config)"
+    [ "$(config '.model_type, (.llm_config | .model_type, .hybrid_override_pattern, .vocab_size, .head_dim, .n_routed_experts)')" = '[null,"nemotron_h","M*E",45,4,4]' ]
+    # which is what the way back needs
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_vlm --pad-vocab 16 out again
+    exits 0 s2s-ckpt convert -q --strict --to hf again back
+    exits 0 s2s-ckpt diff out back
+}

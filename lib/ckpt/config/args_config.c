@@ -42,12 +42,15 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
 
 /* ---- what a draft offers its families ---- */
 
-/* layers that predict further tokens are no layers of the model: theirs is the prefix "mtp." */
+/* A target's name without the prefix of the language model; NULL: it is another part's. Layers that
+ * predict further tokens are no layers of the model: theirs is the prefix "mtp.". */
 static const char *own_name(const struct ckpt_config_draft *draft, size_t i)
 {
     const char *name = draft->plan->targets[i].name;
-    const bool mtp = strncmp(name, "mtp.", 4) == 0;
-    return mtp == draft->mtp ? name : NULL;
+    const size_t len = strlen(draft->prefix);
+    if (draft->mtp || strncmp(name, "mtp.", 4) == 0)
+        return draft->mtp && strncmp(name, "mtp.", 4) == 0 ? name : NULL;
+    return strncmp(name, draft->prefix, len) == 0 ? name + len : NULL;
 }
 
 const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
@@ -225,16 +228,48 @@ void ckpt_args_check_norms(const char *family, const json_t *args, const json_t 
              type);
 }
 
+const char *ckpt_config_family(const struct s2s_ckpt_plan *plan, const char *prefix)
+{
+    static const char *const marks[][2] = {{"backbone.", "nemotron_h"},
+                                           {".pre_feedforward_layernorm.", "gemma2"},
+                                           {".block_sparse_moe.", "mixtral"},
+                                           {".mlp.experts.", "qwen_moe"},
+                                           {"model.layers.", "llama"}};
+    const struct ckpt_config_draft draft = {.plan = plan, .prefix = prefix};
+    for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
+        for (size_t i = 0; i < plan->n_targets; i++) {
+            const char *name = own_name(&draft, i);
+            if (name && strstr(name, marks[k][0]))
+                return marks[k][1];
+        }
+    return NULL;
+}
+
+/* of a model of several parts: what is beside the language model is in no argument */
+static json_t *as_part(json_t *config)
+{
+    s2s_warn("ckpt",
+             "config.json has the language model's part alone (llm_config): what the vision "
+             "tower and its projection take is not in the checkpoint's arguments (--config "
+             "takes a whole one)");
+    return json_pack("{s:o}", "llm_config", config);
+}
+
 char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan)
 {
-    struct ckpt_config_draft draft = {
-        .args = args, .plan = plan, .map = family, .unsaid = S2S_BUF_INIT};
+    const bool parts = s2s_starts_with(family, "nemotron_vlm");
+    struct ckpt_config_draft draft = {.args = args,
+                                      .plan = plan,
+                                      .prefix = parts ? "language_model." : "",
+                                      .unsaid = S2S_BUF_INIT};
     char *out = NULL;
-    if (!json_is_object(args) || !ckpt_args_config_knows(family) || ckpt_draft_layers(&draft) == 0)
+    draft.map = parts ? ckpt_config_family(plan, draft.prefix) : family;
+    if (!json_is_object(args) || !draft.map || !ckpt_args_config_knows(draft.map) ||
+        ckpt_draft_layers(&draft) == 0)
         return NULL;
     draft.config = json_object();
     check_args(&draft);
-    if (strcmp(family, "nemotron_h") == 0)
+    if (strcmp(draft.map, "nemotron_h") == 0)
         ckpt_draft_nemotron_h(&draft);
     else
         ckpt_draft_decoder(&draft);
@@ -248,6 +283,7 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
                      "own holds there (--config takes a config.json)",
                      (int)draft.unsaid.len, draft.unsaid.data, draft.type);
         ckpt_nemotron_h_differences(draft.config);
+        draft.config = parts ? as_part(draft.config) : draft.config;
         out = json_dumps(draft.config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     }
     s2s_buf_release(&draft.unsaid);

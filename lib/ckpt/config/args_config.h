@@ -18,6 +18,8 @@ extern const struct ckpt_arg_key ckpt_arg_keys[];
  * arguments that transformers' model cannot follow (then a warning says which). Gives: free.
  */
 char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_ckpt_plan *plan);
+/* The family whose names a plan has behind a prefix, of those of language models; NULL: none. */
+const char *ckpt_config_family(const struct s2s_ckpt_plan *plan, const char *prefix);
 /* Is this a family whose config.json can be made so? */
 bool ckpt_args_config_knows(const char *family);
 

@@ -202,17 +202,10 @@ static int take_llm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt
 /* Of a language model that Megatron saved, out of its arguments. Its family shows in the names. */
 static void add_llm_config(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
 {
-    static const char *const marks[][2] = {{"backbone.", "nemotron_h"},
-                                           {".pre_feedforward_layernorm.", "gemma2"},
-                                           {".mlp.experts.", "qwen_moe"},
-                                           {"model.layers.", "llama"}};
     const struct s2s_ckpt_plan *plan = &out->parts[1].plan;
-    const char *family = NULL;
+    const char *family = ckpt_config_family(plan, "");
     if (ckpt_side_find(&out->files, "llm/config.json"))
         return;
-    for (size_t k = 0; k < sizeof marks / sizeof *marks && !family; k++)
-        for (size_t i = 0; i < plan->n_targets && !family; i++)
-            family = strstr(plan->targets[i].name, marks[k][0]) ? marks[k][1] : NULL;
     char *config = family ? ckpt_args_config(family, ckpt_args(ckpt), plan) : NULL;
     if (config)
         ckpt_side_add_text(&out->files, "llm/config.json", config);

@@ -151,7 +151,7 @@ def check_model(family, seed, tmp):
 
 def main():
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    chosen = sys.argv[2:] or list(families.families)
+    chosen = sys.argv[2:] or [*families.families, *families.composites]
     for family in chosen:
         before = len(bad)
         for seed in range(n):

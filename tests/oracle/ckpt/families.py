@@ -126,15 +126,16 @@ families = {
     "gemma": gemma(hf.GemmaConfig, hf.GemmaForCausalLM),
     "gemma2": gemma(hf.Gemma2Config, hf.Gemma2ForCausalLM),
     "gemma3": gemma(hf.Gemma3TextConfig, hf.Gemma3ForCausalLM),
-    "gemma3_multimodal": gemma3_multimodal,
     "nemotron_h": nemotron_h,
 }
+# whose language model is one of these, inside of more
+composites = {"gemma3_multimodal": gemma3_multimodal}
 
 
 def make(family, seed):
     """a model, every number of it drawn, and the name of its map"""
     torch.manual_seed(seed)
-    model, name = families[family](random.Random("%s %d" % (family, seed)))
+    model, name = dict(families, **composites)[family](random.Random("%s %d" % (family, seed)))
     with torch.no_grad():
         for key, p in list(model.named_parameters()) + list(model.named_buffers()):
             if not p.is_floating_point() or "inv_freq" in key:

@@ -37,16 +37,20 @@ PY
     exits 0 s2s-ckpt verify in
     says "$(($(ls -A in | wc -l) - 1)) files as the manifest says"
     cp in/integrity.json kept
+    python3 -c 'import json
+d = json.load(open("kept"))
+json.dump({**d, "files": {k: v.upper() for k, v in d["files"].items()}}, open("in/integrity.json", "w"))'
+    exits 0 s2s-ckpt verify in
     # a byte of a file that nothing else holds against anything
     echo x >in/notes.txt
     integrity in
     echo y >in/notes.txt
     exits 1 s2s-ckpt verify in
-    says "notes.txt: digest "
+    says "in: notes.txt: digest "
     says "it is damaged"
     rm in/notes.txt
     exits 1 s2s-ckpt verify in
-    says "notes.txt is in the manifest and missing"
+    says "in: notes.txt is in the manifest and missing"
     mkdir in/notes.txt
     exits 1 s2s-ckpt verify in
     says "notes.txt is in the manifest and no plain file"

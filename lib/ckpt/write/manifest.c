@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -117,7 +118,7 @@ static int compare(int dir_fd, const char *name, const json_t *entry, bool sha25
                            (long long)st.st_size, (long long)json_integer_value(bytes));
     if (rc == 0)
         rc = digest_file(fd, name, sha256, hex, err);
-    if (rc == 0 && strcmp(hex, want) != 0)
+    if (rc == 0 && strcasecmp(hex, want) != 0)
         rc = s2s_error_set(err, S2S_E_DIGEST, "%s: digest %s, the manifest says %s: it is damaged",
                            name, hex, want);
     close(fd);
@@ -180,6 +181,8 @@ int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struc
         size_t n = 0;
         if (i == 0 || access(path, F_OK) == 0)
             rc = ckpt_manifest_verify(path, &n, err);
+        if (rc < 0)
+            s2s_error_add(err, rc, "%s", path);
         *n_files += n;
         free(path);
     }

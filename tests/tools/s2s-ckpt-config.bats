@@ -453,6 +453,22 @@ PY
     says "--map NAME gives Megatron's"
     exits 0 s2s-ckpt convert --to torch_dist c d
     says_not "--map NAME"
+    exits 0 s2s-ckpt reshard --files 2 "$MODELS/qwen3" e
+    says_not "--map NAME"
+}
+
+@test "--config takes the folder of a config.json, and no list" {
+    layers '*-'
+    saved
+    exits 0 s2s-ckpt convert -q --strict --to hf --config model in out
+    exits 0 s2s-ckpt diff model out
+    echo '[4]' > list.json
+    rm -rf out
+    exits 1 s2s-ckpt convert --to hf --config list.json in out
+    says "list.json: no configuration: not an object"
+    mkdir empty
+    exits 2 s2s-ckpt convert --to hf --config empty in out
+    says "empty/config.json"
 }
 
 @test "a config.json of another model is refused: layers, their kinds and sizes; nothing is written" {

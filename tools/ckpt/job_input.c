@@ -1,5 +1,7 @@
 /* What a job reads: checkpoints, opened and found fit for it, and the configuration that it was
  * given. */
+#include <sys/stat.h>
+
 #include "tools/ckpt/job_internal.h"
 
 static struct s2s_ckpt *input(const struct job *job, size_t i)
@@ -60,15 +62,24 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
     if (job->to == TO_NEMO && is_yaml(job->opt->config))
         return read_yaml(job, err);
     json_error_t at;
-    FILE *file = fopen(job->opt->config, "re");
-    if (!file)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s", job->opt->config);
-    job->config = json_loadf(file, JSON_REJECT_DUPLICATES, &at);
-    fclose(file);
-    if (!job->config)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", job->opt->config, at.line, at.text);
-    job->config_text = json_dumps(job->config, JSON_INDENT(2));
-    return 0;
+    struct stat st;
+    /* of a folder its config.json is meant */
+    const bool is_folder = stat(job->opt->config, &st) == 0 && S_ISDIR(st.st_mode);
+    char *path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : "");
+    FILE *file = fopen(path, "re");
+    int rc = file ? 0 : s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+    if (file) {
+        job->config = json_loadf(file, JSON_REJECT_DUPLICATES, &at);
+        fclose(file);
+        if (!job->config)
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", path, at.line, at.text);
+        else if (!json_is_object(job->config))
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no configuration: not an object", path);
+    }
+    if (rc == 0)
+        job->config_text = json_dumps(job->config, JSON_INDENT(2));
+    free(path);
+    return rc;
 }
 
 /* Hugging Face's formats, a part of a model, and names that are mapped have no optimizer. */

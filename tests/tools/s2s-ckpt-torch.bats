@@ -70,6 +70,11 @@ w = [tensor(Storage(str(k), [k]), [1]) for k in range(6)]
 save('keys.pt', {'a': {(0, 'b'): w[0], True: w[1], None: w[2], 2.5: w[3], -3: w[4], (7,): w[5]}})"
     exits 0 s2s-ckpt ls keys.pt
     [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(printf '%s\n' "a.(0, 'b')" a.True a.None a.2.5 a.-3 "a.(7,)" | sort)" ]
+    make "
+w = [tensor(Storage(str(k), [k]), [1]) for k in range(7)]
+save('floats.pt', dict(zip((0.1, 2.0, 1e16, -1e-05, 123456.75, 1 / 3, float('inf')), w)))"
+    exits 0 s2s-ckpt ls floats.pt
+    [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(printf '%s\n' 0.1 2.0 1e+16 -1e-05 123456.75 0.3333333333333333 inf | sort)" ]
     make "save('class.pt', {'a': {frozenset([1]): tensor(Storage('0', [1]), [1])}})"
     exits 1 s2s-ckpt ls class.pt
     says "dict key at byte"

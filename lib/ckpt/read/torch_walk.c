@@ -95,6 +95,25 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
     return 0;
 }
 
+/* As Python prints it: the fewest digits that are this number, an exponent below 1e-4 and from 1e16
+ */
+static void put_float(struct s2s_buf *name, double value)
+{
+    char text[40];
+    int n_digits = 0, exponent = 0;
+    do
+        snprintf(text, sizeof text, "%.*e", n_digits++, value);
+    while (n_digits < 17 && strtod(text, NULL) != value);
+    const char *e = strchr(text, 'e');
+    if (e)
+        exponent = (int)strtol(e + 1, NULL, 10);
+    if (!e || exponent < -4 || exponent >= 16)
+        s2s_buf_puts(name, text);
+    else
+        s2s_buf_printf(name, "%.*f", n_digits - 1 > exponent + 1 ? n_digits - 1 - exponent : 1,
+                       value);
+}
+
 /* A key as Python prints it; tuples of such keys too. What is too long for a name is not printed to
  * its end, for a tuple may hold one text a million times. */
 static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth)
@@ -117,7 +136,7 @@ static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth
         s2s_buf_puts(name, "None");
         return true;
     case CKPT_FLOAT:
-        s2s_buf_printf(name, "%.17g", key->f);
+        put_float(name, key->f);
         return true;
     case CKPT_GLOBAL: /* a dtype */
         s2s_buf_printf(name, "%.*s.%.*s", (int)key->n, key->text, (int)(key->len - key->n - 1),

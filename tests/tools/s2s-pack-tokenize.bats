@@ -22,6 +22,8 @@ setup_tool() {
     says nowhere.txt
     exits 2 s2s-pack tokenize --tokenizer nowhere.json </dev/null
     says nowhere.json
+    exits 2 s2s-pack tokenize --tokenizer "$tok" .
+    says ".: is a folder"
 }
 
 @test "lines become ids and come back, through pipes and files" {

@@ -400,6 +400,9 @@ PY
     s2s-train r.yaml train.eval_every=10
     s2s-train plot run
     grep -q '<svg' run/loss.svg
+    exits 2 s2s-train plot run -o loss.txt
+    says "must end in .svg or .png"
+    [ ! -e loss.txt ]
     s2s-train plot run -o loss.png
     head -c 8 loss.png | od -An -tx1 | grep -q '89 50 4e 47'
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -292,6 +293,15 @@ static int run(struct job *job, struct s2s_error *err)
     return s2s_outfile_commit(job->out, err);
 }
 
+/* what reading would find only at its first line */
+static int check_input(const struct job *job, const char *name, struct s2s_error *err)
+{
+    struct stat st;
+    if (fstat(fileno(job->file), &st) < 0)
+        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", name);
+    return S_ISDIR(st.st_mode) ? s2s_error_set(err, S2S_E_OPEN, "%s: is a folder", name) : 0;
+}
+
 int pack_tokenize(int argc, char **argv, struct s2s_error *err)
 {
     struct options opt = {.common = S2S_COMMON_DEFAULT};
@@ -303,7 +313,9 @@ int pack_tokenize(int argc, char **argv, struct s2s_error *err)
         if (!job.file)
             return s2s_error_errno(err, S2S_E_OPEN, "%s", opt.input);
     }
-    int rc = s2s_tokenizer_open(&tok, opt.tokenizer, err);
+    int rc = check_input(&job, job.file == stdin ? "stdin" : opt.input, err);
+    if (rc == 0)
+        rc = s2s_tokenizer_open(&tok, opt.tokenizer, err);
     job.tok = tok;
     if (rc == 0)
         rc = run(&job, err);

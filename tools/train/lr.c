@@ -158,8 +158,11 @@ int train_plot(int argc, char **argv, struct s2s_error *err)
     static const struct argp argp = {NULL, parse_plot, "RUN", plot_doc, NULL, NULL, NULL};
     struct plot_args args = {.common = S2S_COMMON_DEFAULT};
     s2s_tool_parse(&argp, argc, argv, &args);
+    const char *out = args.common.out;
+    if (out && !s2s_ends_with(out, ".svg") && !s2s_ends_with(out, ".png"))
+        return s2s_error_set(err, S2S_E_ARG, "-o %s: the name must end in .svg or .png", out);
     char *path = s2s_xasprintf("%s/loss.svg", args.run);
-    int rc = s2s_runlog_plot(args.run, args.common.out ? args.common.out : path, err);
+    int rc = s2s_runlog_plot(args.run, out ? out : path, err);
     free(path);
     return rc;
 }

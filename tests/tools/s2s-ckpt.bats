@@ -212,6 +212,12 @@ PY
     s2s-ckpt cat back backbone.embeddings.weight >words
     s2s-ckpt cat back lm_head.weight | cmp - words
     grep -q '"tie_word_embeddings": false' back/config.json
+    # weights without arguments: where the configuration says that it is no copy, it is lost
+    s2s-ckpt convert -q --to safetensors tied bare.safetensors
+    sed 's/{/{"tie_word_embeddings": false, /' config.json >said.json
+    exits 1 s2s-ckpt convert --to hf --config said.json bare.safetensors lost
+    says "lm_head.weight (of output_layer.weight)"
+    not test -e lost
     [ "$(s2s-ckpt ls back | wc -l)" -eq "$(s2s-ckpt ls hf | wc -l)" ]
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h back again
     s2s-ckpt cat again output_layer.weight | cmp - words

@@ -346,16 +346,11 @@ static bool has_no_projection(const json_t *config)
     return type && strcmp(type, "salm") == 0 && !json_object_get(config, "projection");
 }
 
-static bool is_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+static bool is_tied(const struct ckpt_map_engine *e)
 {
     int tied = e->to_megatron ? -1 : args_tied(e->args);
     if (tied < 0)
         tied = config_tied(e->config);
-    /* an output that Hugging Face's model never ties may be a copy of the words */
-    for (size_t i = 0; i < e->map.n_rules && tied == 0 && !e->to_megatron; i++)
-        if (e->map.rules[i].transform == CKPT_MAP_AGAIN &&
-            strcmp(e->map.rules[i].hf, rule->hf) == 0 && args_tied(e->args) != 0)
-            tied = 1;
     return tied != 0;
 }
 
@@ -372,7 +367,7 @@ bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rul
     case CKPT_MAY_BE_ABSENT:
         return true;
     case CKPT_ABSENT_IF_TIED:
-        return is_tied(e, rule);
+        return is_tied(e);
     case CKPT_ABSENT_IF_NO_CONV_BIAS:
         return has_no_conv_bias(e);
     case CKPT_ABSENT_IF_NO_PROJECTION:

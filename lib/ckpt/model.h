@@ -217,6 +217,8 @@ struct ckpt_archive {
 int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_archive_release(struct ckpt_archive *archive);
+/* The CRC-32 of each member of torch's archive that is no storage. DIGEST, IO. */
+int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err);
 
 /* common.pt, where there is one: its CRC-32s, and that its pickle is understood. */
 int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);

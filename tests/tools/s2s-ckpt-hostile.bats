@@ -75,3 +75,26 @@ load common
     done <cases/good.tsv
     [ "$n" -ge 16 ]
 }
+
+@test "a flipped byte in what an archive says beside its tensors is found" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    cp -r "$DATA/mcore016_hybrid_tp2pp2ep2" "$DATA/zip.pt" .
+    exits 0 s2s-ckpt verify mcore016_hybrid_tp2pp2ep2
+    exits 0 s2s-ckpt verify zip.pt
+    for file in mcore016_hybrid_tp2pp2ep2/*/*.distcp zip.pt; do
+        cp "$file" whole
+        # the last item's number of its own, behind its local header
+        python3 - "$file" <<'PY'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+local = max(i for i in range(len(data)) if data[i:i + 4] == b"PK\3\4" and b".data/serialization_id" in data[i:i + 80])
+size = 30 + int.from_bytes(data[local + 26:local + 28], "little") + int.from_bytes(data[local + 28:local + 30], "little")
+data[local + size] ^= 1
+open(sys.argv[1], "wb").write(data)
+PY
+        exits 1 s2s-ckpt verify "${file%%/*}"
+        says "serialization_id"
+        says "CRC-32"
+        mv whole "$file"
+    done
+}

@@ -54,6 +54,8 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
                 slash + 6, strlen(slash + 6), source->begin + m->pos, m->len_bytes, m->crc};
     }
     rc = sort_stores(w);
+    if (rc == 0)
+        rc = ckpt_archive_check_notes(&archive.zip, w->err);
     w->left = ckpt_json_limit(archive.pickle.len);
     if (rc == 0)
         rc = ckpt_torch_walk(w, archive.pickle.root, source);

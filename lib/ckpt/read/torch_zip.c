@@ -200,6 +200,18 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
     return rc;
 }
 
+int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err)
+{
+    char piece[512];
+    int rc = 0;
+    for (size_t i = 0; i < zip->n_members && rc == 0; i++) {
+        const char *slash = strchr(zip->members[i].name, '/');
+        if (!slash || strncmp(slash, "/data/", 6) != 0)
+            rc = s2s_zip_check_member(zip, &zip->members[i], piece, sizeof piece, err);
+    }
+    return rc;
+}
+
 void ckpt_archive_release(struct ckpt_archive *archive)
 {
     s2s_zip_release(&archive->zip);

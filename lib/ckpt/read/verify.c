@@ -5,10 +5,35 @@
 
 #include "lib/base/base.h"
 
+/* Finds the chunk's data; of an item of a .distcp file it also checks what no reader looks at, the
+ * notes beside the tensor. */
+static int locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                        struct ckpt_chunk *chunk, struct s2s_error *err)
+{
+    struct s2s_zip zip;
+    const bool is_item = !chunk->located && !chunk->is_view;
+    const struct ckpt_span item = {chunk->file, is_item ? chunk->store_pos : 0,
+                                   is_item ? chunk->store_len : 0};
+    int rc = ckpt_locate(ckpt, tensor, chunk, err);
+    if (rc < 0 || !is_item)
+        return rc;
+    const struct s2s_zip_source source = {
+        .fd = ckpt_file_fd(ckpt, item.file, err), .begin = item.begin, .len_bytes = item.len_bytes};
+    if (source.fd < 0)
+        return source.fd;
+    if ((rc = s2s_zip_open(&zip, &source, err)) == 0) {
+        rc = ckpt_archive_check_notes(&zip, err);
+        s2s_zip_release(&zip);
+    }
+    return rc < 0 ? s2s_error_add(err, rc, "%s: item at %lld", ckpt->files[item.file].name,
+                                  (long long)item.begin)
+                  : 0;
+}
+
 static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                         struct ckpt_chunk *chunk, struct s2s_error *err)
 {
-    int rc = ckpt_locate(ckpt, tensor, chunk, err);
+    int rc = locate_whole(ckpt, tensor, chunk, err);
     int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, chunk->file, err);
     if (fd < 0 || chunk->checked || !chunk->has_crc)
         return fd < 0 ? fd : 0;
@@ -70,6 +95,11 @@ static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t 
     int rc = ckpt_archive_open(&archive, &source, CKPT_OPEN, err);
     if (rc < 0)
         return rc;
+    struct ckpt_view view;
+    rc = ckpt_view_of(archive.pickle.root, &view, err);
+    if (rc > 0)
+        rc = s2s_error_set(err, S2S_E_FORMAT,
+                           "holds a tensor where something else is said to be: it would be lost");
     for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++)
         rc = s2s_zip_check_member(&archive.zip, &archive.zip.members[i], ckpt_piece(ckpt),
                                   CKPT_SCRATCH, err);

@@ -445,6 +445,7 @@ with_object("object_runs", zipped(b"\x80\x02cos\nsystem\n(" + text("touch ran") 
 with_object("object_cut", zipped(b"\x80\x02](Ne.")[:-5], "rng/shard_0_1")
 with_object("object_deflated", zipped(b"\x80\x02](Ne.", method=zipfile.ZIP_DEFLATED), "rng/shard_0_1")
 with_object("object_flipped", zipped(b"\x80\x02](Ne.", floats).replace(b"\0" * 16, b"\0" * 15 + b"\1", 1), "CRC-32")
+with_object("object_is_a_tensor", zipped(b"\x80\x02" + rebuild() + b".", floats), "holds a tensor")
 with_object("object_is_no_archive", b"just words, and some more of them", "rng/shard_0_1")
 wide = zipped(b"\x80\x02](Ne.", [("archive/data/0", bytes(1 << 20))])
 dcp("objects_share", [one] + [("o%d" % i, glob(M, "BytesStorageMetadata") + b")\x81") for i in range(1500)],

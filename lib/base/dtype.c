@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "lib/base/half.h"
+
 static const struct {
     const char *name;
     size_t size;
@@ -35,58 +37,22 @@ enum s2s_dtype s2s_dtype_parse(const char *name)
 
 float s2s_bf16_to_f32(uint16_t bits)
 {
-    uint32_t wide = (uint32_t)bits << 16;
-    float x;
-    memcpy(&x, &wide, sizeof x);
-    return x;
+    return s2s_f32_of_bits(s2s_bits_bf16_to_f32(bits));
 }
 
 uint16_t s2s_f32_to_bf16(float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((bits >> 16) | 0x40u); /* a quiet NaN, never rounded to infinity */
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    return s2s_bits_f32_to_bf16(s2s_bits_of_f32(x));
 }
 
 float s2s_f16_to_f32(uint16_t bits)
 {
-    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, exponent = bits >> 10 & 0x1fu;
-    uint32_t fraction = bits & 0x3ffu, wide;
-    if (exponent == 31) {
-        wide = sign | 0x7f800000u | fraction << 13;
-    } else if (exponent) {
-        wide = sign | (exponent + 112) << 23 | fraction << 13;
-    } else {
-        /* subnormal: fraction * 2^-24, exact in fp32 */
-        float x = (float)fraction * 0x1p-24f;
-        memcpy(&wide, &x, sizeof wide);
-        wide |= sign;
-    }
-    float x;
-    memcpy(&x, &wide, sizeof x);
-    return x;
+    return s2s_f32_of_bits(s2s_bits_f16_to_f32(bits));
 }
 
 uint16_t s2s_f32_to_f16(float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u | magnitude >> 13); /* NaN, quiet */
-    if (magnitude >= 0x477ff000u)
-        return (uint16_t)(sign | 0x7c00u); /* 65520 and more round to infinity */
-    if (magnitude >= 0x38800000u)
-        return (uint16_t)(sign |
-                          (((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - 0x1c000u));
-    /* subnormal: adding 0.5 lets the addition itself round to multiples of 2^-24 */
-    float shifted;
-    memcpy(&shifted, &magnitude, sizeof shifted);
-    shifted += 0.5f;
-    memcpy(&bits, &shifted, sizeof bits);
-    return (uint16_t)(sign | (bits - 0x3f000000u));
+    return s2s_bits_f32_to_f16(s2s_bits_of_f32(x));
 }
 
 float s2s_f8_to_f32(uint8_t bits, enum s2s_dtype dtype)

@@ -1,6 +1,9 @@
 #include "lib/ckpt/number.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "lib/base/half.h"
 
 bool ckpt_is_float(enum s2s_dtype dtype)
 {
@@ -89,30 +92,57 @@ static void store(char *to, enum s2s_dtype dtype, size_t i, double value)
     }
 }
 
-/* the two casts that whole models go through are loops that the compiler makes vectors of */
-void ckpt_numbers_cast(void *out, enum s2s_dtype to_dtype, const void *in,
+static inline uint32_t same_bits(uint32_t bits)
+{
+    return bits;
+}
+
+/* n elements of IN to OUT, by way of the bits of a float32 */
+#define CAST(IN, WIDEN, OUT, NARROW) \
+    for (size_t i = 0; i < n; i++) { \
+        IN x; \
+        memcpy(&x, from + i * sizeof x, sizeof x); \
+        const OUT y = NARROW(WIDEN(x)); \
+        memcpy(to + i * sizeof y, &y, sizeof y); \
+    }
+
+/* what whole models go through are loops that the compiler makes vectors of */
+void ckpt_numbers_cast(void *restrict out, enum s2s_dtype to_dtype, const void *restrict in,
                        enum s2s_dtype from_dtype, size_t n)
 {
-    const char *from = in;
-    char *to = out;
-    if (from_dtype == S2S_BF16 && to_dtype == S2S_F32) {
-        for (size_t i = 0; i < n; i++) {
-            uint16_t half;
-            memcpy(&half, from + 2 * i, 2);
-            uint32_t bits = (uint32_t)half << 16;
-            memcpy(to + 4 * i, &bits, 4);
-        }
-    } else if (from_dtype == S2S_F32 && to_dtype == S2S_BF16) {
-        for (size_t i = 0; i < n; i++) {
-            float single;
-            memcpy(&single, from + 4 * i, 4);
-            uint16_t half = s2s_f32_to_bf16(single);
-            memcpy(to + 2 * i, &half, 2);
-        }
-    } else {
+    const char *restrict from = in;
+    char *restrict to = out;
+    if (from_dtype == S2S_BF16 && to_dtype == S2S_F32)
+        CAST(uint16_t, s2s_bits_bf16_to_f32, uint32_t, same_bits)
+    else if (from_dtype == S2S_F16 && to_dtype == S2S_F32)
+        CAST(uint16_t, s2s_bits_f16_to_f32, uint32_t, same_bits)
+    else if (from_dtype == S2S_F32 && to_dtype == S2S_BF16)
+        CAST(uint32_t, same_bits, uint16_t, s2s_bits_f32_to_bf16)
+    else if (from_dtype == S2S_F16 && to_dtype == S2S_BF16)
+        CAST(uint16_t, s2s_bits_f16_to_f32, uint16_t, s2s_bits_f32_to_bf16)
+    else if (from_dtype == S2S_F32 && to_dtype == S2S_F16)
+        CAST(uint32_t, same_bits, uint16_t, s2s_bits_f32_to_f16)
+    else if (from_dtype == S2S_BF16 && to_dtype == S2S_F16)
+        CAST(uint16_t, s2s_bits_bf16_to_f32, uint16_t, s2s_bits_f32_to_f16)
+    else
         for (size_t i = 0; i < n; i++)
             store(to, to_dtype, i, load(from, from_dtype, i));
+}
+
+size_t ckpt_numbers_infinite(const void *data, enum s2s_dtype dtype, size_t n)
+{
+    size_t found = 0;
+    if (dtype == S2S_F16) {
+        for (size_t i = 0; i < n; i++) {
+            uint16_t x;
+            memcpy(&x, (const char *)data + 2 * i, 2);
+            found += (x & 0x7fffu) == 0x7c00u;
+        }
+        return found;
     }
+    for (size_t i = 0; i < n; i++)
+        found += isinf(load(data, dtype, i)) != 0;
+    return found;
 }
 
 void ckpt_numbers_load(double *out, const void *from, enum s2s_dtype dtype, size_t n)

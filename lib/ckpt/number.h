@@ -17,8 +17,10 @@ bool s2s_ckpt_can_average(enum s2s_dtype dtype);
 
 /* F64, F32, F16 or BF16: what is cast, and averaged. The dtypes below are these. */
 bool ckpt_is_float(enum s2s_dtype dtype);
-void ckpt_numbers_cast(void *out, enum s2s_dtype to_dtype, const void *in,
+void ckpt_numbers_cast(void *restrict out, enum s2s_dtype to_dtype, const void *restrict in,
                        enum s2s_dtype from_dtype, size_t n);
+/* How many of them are infinite. */
+size_t ckpt_numbers_infinite(const void *data, enum s2s_dtype dtype, size_t n);
 void ckpt_numbers_load(double *out, const void *from, enum s2s_dtype dtype, size_t n);
 void ckpt_numbers_add(double *sum, const void *from, enum s2s_dtype dtype, size_t n);
 void ckpt_numbers_store(void *out, enum s2s_dtype dtype, const double *from, size_t n);

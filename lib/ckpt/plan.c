@@ -210,7 +210,27 @@ struct stream {
     s2s_ckpt_sink *sink;
     void *ctx;
     char *cast; /* CAST_ELEMENTS of the widest; NULL until it is wanted */
+    size_t n_overflows;
 };
+
+/* float16 ends at 65504, where models of bfloat16 may not: what becomes infinite is counted. The
+ * few that are infinite already are looked for only then. */
+static void count_overflows(struct stream *s, const void *to, const void *from,
+                            enum s2s_dtype from_dtype, size_t n)
+{
+    const size_t infinite = s->to == S2S_F16 ? ckpt_numbers_infinite(to, S2S_F16, n) : 0;
+    if (infinite)
+        s->n_overflows += infinite - ckpt_numbers_infinite(from, from_dtype, n);
+}
+
+static void warn_of_overflows(struct s2s_ckpt_plan *plan, const char *name, size_t n)
+{
+    enum { MAX_WARNINGS = 5 };
+    if (n && plan->n_overflows < MAX_WARNINGS)
+        s2s_warn("ckpt", "%s: %zu values are past float16's largest, 65504, and become infinite%s",
+                 name, n, plan->n_overflows + 1 == MAX_WARNINGS ? "; more are not told" : "");
+    plan->n_overflows += n > 0;
+}
 
 /* before so many bytes are written */
 static int pass(const struct s2s_ckpt_write *how, int64_t bytes, struct s2s_error *err)
@@ -234,6 +254,7 @@ static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
     for (size_t done = 0; done < n && rc == 0; done += CAST_ELEMENTS) {
         size_t now = n - done < CAST_ELEMENTS ? n - done : CAST_ELEMENTS;
         ckpt_numbers_cast(s->cast, s->to, (const char *)bytes + done * from, s->from, now);
+        count_overflows(s, s->cast, (const char *)bytes + done * from, s->from, now);
         rc = s->sink(s->ctx, s->cast, now * to, err);
     }
     return rc;
@@ -281,6 +302,7 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
     for (size_t i = 0; i < n; i++)
         mean->sum[i] /= (double)(plan->n_others + 1);
     ckpt_numbers_store(mean->bytes, s->to, mean->sum, n);
+    count_overflows(s, mean->bytes, mean->sum, S2S_F64, n);
     rc = pass(s->how, (int64_t)(n * s2s_dtype_size(s->to)), err);
     return rc < 0 ? rc : s->sink(s->ctx, mean->bytes, n * s2s_dtype_size(s->to), err);
 }
@@ -373,6 +395,7 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
                              &s, err);
     }
     free(s.cast);
+    warn_of_overflows(plan, target->name, s.n_overflows);
     return rc;
 }
 

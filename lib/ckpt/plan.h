@@ -38,6 +38,7 @@ struct s2s_ckpt_plan {
     size_t n_others;
     struct s2s_ckpt_target *targets;
     size_t n_targets, cap_targets;
+    size_t n_overflows; /* streams so far in which numbers became infinite, as was warned */
     struct s2s_blocks arena;
 };
 

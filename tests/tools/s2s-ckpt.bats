@@ -535,6 +535,30 @@ PY
     says_not "not cast"
 }
 
+@test "what is past float16 becomes infinite, and that is said; what was infinite is not" {
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
+import numpy as np
+from small_safetensors import save
+
+values = np.full(20000, 3, np.float32)
+save("fits.safetensors", w=("F32", np.where(values > 0, 65519, values).astype(np.float32)), i=("F32", np.array([np.inf, -np.inf, np.nan], np.float32)))
+values[[0, 17000, 19999]] = 65520, -1e30, np.inf
+save("past.safetensors", w=("F32", values), i=("F32", np.array([np.inf, -np.inf, np.nan], np.float32)))
+save("brain.safetensors", w=("BF16", np.array([0x7f00, 0xff80, 0x3f80], np.uint16)))
+PY
+    exits 0 s2s-ckpt convert --to safetensors --dtype f16 fits.safetensors out
+    says_not "infinite"
+    exits 0 s2s-ckpt convert --to safetensors --dtype f16 past.safetensors out
+    says "w: 2 values are past float16's largest, 65504, and become infinite"
+    says_not "i: "
+    exits 0 s2s-ckpt convert --to safetensors --dtype f16 brain.safetensors out
+    says "w: 1 values"
+    exits 0 s2s-ckpt average --dtype f16 past.safetensors past.safetensors mean.safetensors
+    says "w: 2 values"
+    exits 0 s2s-ckpt convert --to safetensors --dtype bf16 past.safetensors out
+    says_not "infinite"
+}
+
 @test "convert is whole or nothing: a damaged input leaves nothing" {
     cp -r "$DATA/mini_writer" in
     # a byte of tensor data: found by its CRC-32

@@ -145,20 +145,61 @@ size_t ckpt_numbers_infinite(const void *data, enum s2s_dtype dtype, size_t n)
     return found;
 }
 
-void ckpt_numbers_load(double *out, const void *from, enum s2s_dtype dtype, size_t n)
+/* out[i] DO element i of IN, by way of the bits of a float32 */
+#define EACH(IN, WIDEN, DO) \
+    for (size_t i = 0; i < n; i++) { \
+        IN x; \
+        memcpy(&x, bytes + i * sizeof x, sizeof x); \
+        out[i] DO(double) s2s_f32_of_bits(WIDEN(x)); \
+    }
+
+void s2s_ckpt_numbers(double *restrict out, const void *restrict from, enum s2s_dtype dtype,
+                      size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        out[i] = load(from, dtype, i);
+    const char *restrict bytes = from;
+    if (dtype == S2S_F32)
+        EACH(uint32_t, same_bits, =)
+    else if (dtype == S2S_BF16)
+        EACH(uint16_t, s2s_bits_bf16_to_f32, =)
+    else if (dtype == S2S_F16)
+        EACH(uint16_t, s2s_bits_f16_to_f32, =)
+    else
+        for (size_t i = 0; i < n; i++)
+            out[i] = s2s_ckpt_number(bytes, dtype, i);
 }
 
-void ckpt_numbers_add(double *sum, const void *from, enum s2s_dtype dtype, size_t n)
+void ckpt_numbers_add(double *restrict out, const void *restrict from, enum s2s_dtype dtype,
+                      size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        sum[i] += load(from, dtype, i);
+    const char *restrict bytes = from;
+    if (dtype == S2S_F32)
+        EACH(uint32_t, same_bits, +=)
+    else if (dtype == S2S_BF16)
+        EACH(uint16_t, s2s_bits_bf16_to_f32, +=)
+    else if (dtype == S2S_F16)
+        EACH(uint16_t, s2s_bits_f16_to_f32, +=)
+    else
+        for (size_t i = 0; i < n; i++)
+            out[i] += load(bytes, dtype, i);
 }
 
-void ckpt_numbers_store(void *out, enum s2s_dtype dtype, const double *from, size_t n)
+/* n float64 to OUT, by way of the bits of a float32 */
+#define STORE(OUT, NARROW) \
+    for (size_t i = 0; i < n; i++) { \
+        const OUT y = NARROW(s2s_bits_of_f32((float)from[i])); \
+        memcpy(to + i * sizeof y, &y, sizeof y); \
+    }
+
+void ckpt_numbers_store(void *restrict out, enum s2s_dtype dtype, const double *restrict from,
+                        size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        store(out, dtype, i, from[i]);
+    char *restrict to = out;
+    if (dtype == S2S_F32)
+        STORE(uint32_t, same_bits)
+    else if (dtype == S2S_BF16)
+        STORE(uint16_t, s2s_bits_f32_to_bf16)
+    else if (dtype == S2S_F16)
+        STORE(uint16_t, s2s_bits_f32_to_f16)
+    else
+        memcpy(to, from, n * sizeof *from);
 }

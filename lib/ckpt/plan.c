@@ -293,7 +293,7 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
         rc = t ? s2s_ckpt_read(ckpt, t, begin, box, mean->bytes, err)
                : s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent", piece->source->name);
         if (rc == 0 && k == 0)
-            ckpt_numbers_load(mean->sum, mean->bytes, s->from, n);
+            s2s_ckpt_numbers(mean->sum, mean->bytes, s->from, n);
         else if (rc == 0)
             ckpt_numbers_add(mean->sum, mean->bytes, s->from, n);
     }

@@ -1,7 +1,7 @@
 /*
  * Bin packing: which utterances share a row of `capacity` slots. The algorithms are those of
  * NeMo-RL's sequence packing and give the same bins in the same order;
- * tests/oracle/packing/check_bins.py pins them.
+ * tests/oracle/packing/check_packing.py pins them.
  */
 #ifndef S2S_THD_BINS_H
 #define S2S_THD_BINS_H

@@ -1015,6 +1015,26 @@ PY
     exits 0 s2s-ckpt diff --tolerance 0.01 out "$model/model.safetensors"
 }
 
+@test "s2s-train goes on from a resharded checkpoint of its own as from the one it wrote" {
+    for i in 1 2 3 4; do echo "{\"id\": \"a$i\", \"input_ids\": [1,2,3,4,5,6,7,$i]}"; done >ids.jsonl
+    s2s-pack -q --ids ids.jsonl --tokens 16 -o train.s2s
+    for run in unbroken resharded; do
+        printf 'run: %s\nmodel: {path: %s}\ntrain: {packs_per_step: 1}\ndata: {train: [train.s2s]}\n' $run "$ROOT/tests/oracle/models/llama_gqa_tied" >$run.yaml
+    done
+    exits 0 s2s-train -q unbroken.yaml train.steps=2
+    exits 0 s2s-train -q resharded.yaml train.steps=1
+    mv resharded/checkpoints written
+    exits 0 s2s-ckpt reshard -q --files 3 written resharded/checkpoints
+    exits 0 s2s-train -q resharded.yaml train.steps=2
+    exits 0 s2s-ckpt diff unbroken/checkpoints resharded/checkpoints
+    # weights alone are nothing to go on from
+    rm -r resharded/checkpoints
+    exits 0 s2s-ckpt prune -q written resharded/checkpoints
+    exits 1 s2s-train -q resharded.yaml train.steps=2
+    says "optimizer.state.exp_avg.model.norm.weight"
+    says "wanted but absent"
+}
+
 # merged NAME [OPTION..]: rank folders as torch_dist are the whole tensors they were cut from
 merged() {
     s2s-ckpt convert -q --to torch_dist --merge-ranks "${@:2}" "$DATA/$1" "$1.dist"

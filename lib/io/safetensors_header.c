@@ -40,16 +40,19 @@ static void look_for_commas(struct window *w)
     }
 }
 
+static void widen(struct window *w, size_t cap)
+{
+    w->cap = cap < w->header_len ? cap : w->header_len;
+    w->bytes = s2s_xrealloc(w->bytes, w->cap + 1, 1);
+    w->texts = s2s_xrealloc(w->texts, w->cap + 1, 1);
+}
+
 /* Reads on until a whole member is there or the header ends. */
 static int fill(struct window *w, struct s2s_error *err)
 {
     while (!w->cut && w->pos + w->len < w->header_len) {
-        if (w->len == w->cap || !w->bytes) {
-            const size_t cap = w->cap ? 2 * w->cap : FIRST_WINDOW;
-            w->cap = cap < w->header_len ? cap : w->header_len;
-            w->bytes = s2s_xrealloc(w->bytes, w->cap + 1, 1);
-            w->texts = s2s_xrealloc(w->texts, w->cap + 1, 1);
-        }
+        if (w->len == w->cap)
+            widen(w, 2 * w->cap);
         const size_t left = w->header_len - w->pos - w->len, room = w->cap - w->len,
                      now = left < room ? left : room;
         int rc = s2s_pread(w->fd, w->bytes + w->len, now, 8 + (int64_t)(w->pos + w->len), err);
@@ -121,6 +124,7 @@ static int scan_all(struct window *w, struct reader *r, struct s2s_error *err)
 static int read_members(struct reader *r, int fd, size_t header_len, struct s2s_error *err)
 {
     struct window w = {.fd = fd, .header_len = header_len};
+    widen(&w, FIRST_WINDOW);
     int rc = scan_all(&w, r, err);
     free(w.bytes);
     free(w.texts);

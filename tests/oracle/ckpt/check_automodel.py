@@ -6,14 +6,13 @@ each axis. Hugging Face's files must come back bit for bit, and Megatron's be th
 check_automodel.py [MODELS]: so many a family (6). Exit 0 ok, 1 different, 77 a library is absent."""
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import types
 import warnings
 
 warnings.filterwarnings("ignore")
-from tool import need, program
+from tool import bad, compare, convert, need, run
 
 need("torch", "transformers", "safetensors")
 import torch  # noqa: E402
@@ -22,8 +21,6 @@ import transformers as hf  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 import families  # noqa: E402
 
-hf.logging.set_verbosity_error()
-hf.logging.disable_progress_bar()
 sys.path.insert(0, os.environ.get("S2S_AUTOMODEL", "/nowhere"))
 try:
     from nemo_automodel.components.models.nemotron_v3.state_dict_adapter import NemotronV3StateDictAdapter
@@ -31,23 +28,6 @@ try:
     adapters = {"nemotron_h": NemotronV3StateDictAdapter, "qwen3_moe": Qwen3MoeStateDictAdapter}
 except ImportError:
     adapters = {}
-bad = []
-
-
-def run(*words):
-    p = subprocess.run([program, "convert", "-q", "--strict", *words], capture_output=True, text=True)
-    if p.returncode:
-        bad.append("%s: %s" % (" ".join(words), p.stderr.strip()[:400]))
-    return p.returncode == 0
-
-
-def compare(what, got, want):
-    for key in sorted(set(got) | set(want)):
-        g, w = got.get(key), want.get(key)
-        if g is None or w is None:
-            bad.append("%s: %s: %s" % (what, key, "absent" if g is None else "not wanted"))
-        elif g.dtype != w.dtype or not torch.equal(g, w):
-            bad.append("%s: %s: other values" % (what, key))
 
 
 def native(tensors):
@@ -131,7 +111,7 @@ def check(family, seed, tmp):
     config = os.path.join(disk, "config.json")
     want = os.path.join(tmp, "want")
     to = ("--to", "torch_dist", "--map", name, "--config", config)
-    run(*to, disk, want)
+    convert(what, *to, disk, want)
     for axis in range(-1, 3):
         folder, back, megatron = (os.path.join(tmp, "%s%d" % (n, axis)) for n in ("dcp", "back", "megatron"))
         if axis < 0:
@@ -139,10 +119,10 @@ def check(family, seed, tmp):
                      checkpoint_id=folder, no_dist=True)
         else:
             save_pieces(folder, own, axis)
-        if run("--to", "hf", "--config", config, folder, back):
+        if convert(what, "--to", "hf", "--config", config, folder, back):
             compare("%s axis %d to Hugging Face" % (what, axis), load_file(os.path.join(back, "model.safetensors")), whole)
-        if run(*to, folder, megatron):
-            p = subprocess.run([program, "diff", want, megatron], capture_output=True, text=True)
+        if convert(what, *to, folder, megatron):
+            p = run("diff", want, megatron)
             if p.returncode:
                 bad.append("%s axis %d to Megatron: %s" % (what, axis, (p.stdout + p.stderr)[:300]))
     return 1

@@ -29,8 +29,6 @@ import megatron_args
 import megatron_names as names
 from tool import here, program
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 bad = []
 # what saved arguments have no word for
 UNSAID = {"gemma": "hidden_act", "gemma2": "hidden_activation", "gemma3": "hidden_activation"}

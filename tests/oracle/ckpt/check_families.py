@@ -8,7 +8,6 @@ import glob
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -25,22 +24,11 @@ except ModuleNotFoundError as e:
 import families
 import megatron_names as names
 import mcore_cpu
-from tool import has, program
+from tool import bad, compare, convert, has
 
 mcore = has("megatron.core")
 if mcore:
     mcore_cpu.start()
-
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-bad = []
-
-
-def run(what, *words):
-    p = subprocess.run([program, "convert", "-q", "--strict", *words], capture_output=True, text=True)
-    if p.returncode:
-        bad.append("%s: %s" % (what, p.stderr.strip()))
-    return p.returncode == 0
 
 
 def read_hf(folder):
@@ -68,17 +56,6 @@ def write_dist(folder, tensors, args):
     torch.save({"args": argparse.Namespace(**args), "iteration": 3}, os.path.join(folder, "common.pt"))
     with open(os.path.join(folder, "metadata.json"), "w", encoding="utf-8") as f:
         json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}, f)
-
-
-def compare(what, got, want):
-    for key in sorted(set(got) | set(want)):
-        g, w = got.get(key), want.get(key)
-        if g is None or w is None:
-            bad.append("%s: %s: %s" % (what, key, "absent" if g is None else "not wanted"))
-        elif g.dtype != w.dtype or g.shape != w.shape:
-            bad.append("%s: %s: %s %s, expected %s %s" % (what, key, g.dtype, list(g.shape), w.dtype, list(w.shape)))
-        elif not torch.equal(g, w):
-            bad.append("%s: %s: other values" % (what, key))
 
 
 def is_alike(numbered):
@@ -121,7 +98,7 @@ def check_model(family, seed, tmp):
     if prefix:
         numbered = names.with_eye(original, numbered)
     is_stacked = family != "nemotron_h" and is_alike(numbered)
-    if run(what + " to torch_dist", "--to", "torch_dist", "--map", map_name, source, dist):
+    if convert(what + " to torch_dist", "--to", "torch_dist", "--map", map_name, source, dist):
         got, folder = read_dist(dist)
         compare(what + " in Megatron's names", got, names.stacked(numbered) if is_stacked else numbered)
         if mcore and family in mcore_cpu.builders:
@@ -130,7 +107,7 @@ def check_model(family, seed, tmp):
             for key in sorted(set(asked) | set(have)):
                 if asked.get(key) != have.get(key):
                     bad.append("%s: %s: megatron-core asks for %s, there is %s" % (what, key, asked.get(key), have.get(key)))
-        if run(what + " back", "--to", "hf", dist, back):
+        if convert(what + " back", "--to", "hf", dist, back):
             compare(what + " back", read_hf(back), original)
             again, info = type(model).from_pretrained(back, output_loading_info=True)
             bad.extend("%s: transformers: %s: %s" % (what, k, v) for k, v in info.items() if v and k.endswith("_keys"))
@@ -143,7 +120,7 @@ def check_model(family, seed, tmp):
     for word, stored in [every[seed % len(every)], every[(seed * 5 + 3) % len(every)]]:
         spelled, out = os.path.join(tmp, "spelled"), os.path.join(tmp, "out")
         write_dist(spelled, stored, args)
-        if run("%s: %s" % (what, word), "--to", "hf", spelled, out):
+        if convert("%s: %s" % (what, word), "--to", "hf", spelled, out):
             compare("%s: %s" % (what, word), read_hf(out), original)
         shutil.rmtree(spelled)
         shutil.rmtree(out, ignore_errors=True)

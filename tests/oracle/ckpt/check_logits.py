@@ -20,8 +20,6 @@ import families  # noqa: E402
 import mcore_cpu  # noqa: E402
 
 mcore_cpu.start()
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 # fp32 sums in another order; the largest seen is a tenth of it
 TOLERANCE = 1e-4
 

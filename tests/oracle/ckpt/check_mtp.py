@@ -7,13 +7,12 @@ check_mtp.py [MODELS]: so many (12). Exit 0 ok, 1 different, 77 a library is abs
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
-from tool import need, program
+from tool import bad, compare, convert, need, need_ok, run
 
 need("torch", "transformers", "safetensors")
 import torch  # noqa: E402
@@ -21,30 +20,6 @@ import transformers as hf  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 import families  # noqa: E402
 import megatron_names as names  # noqa: E402
-
-hf.logging.set_verbosity_error()
-hf.logging.disable_progress_bar()
-bad = []
-
-
-def run(*words):
-    return subprocess.run([program, *words], capture_output=True, text=True)
-
-
-def need_ok(what, *words):
-    p = run(*words)
-    if p.returncode:
-        bad.append("%s: %s: %s" % (what, " ".join(words), p.stderr.strip()[:400]))
-    return p.returncode == 0
-
-
-def compare(what, got, want):
-    for key in sorted(set(got) | set(want)):
-        g, w = got.get(key), want.get(key)
-        if g is None or w is None:
-            bad.append("%s: %s: %s" % (what, key, "absent" if g is None else "not wanted"))
-        elif g.dtype != w.dtype or not torch.equal(g, w):
-            bad.append("%s: %s: other values" % (what, key))
 
 
 def layer(c, kind):
@@ -129,12 +104,12 @@ def check(seed, tmp):
     said.pop("mtp_layers_block_type", None)
     with open(config, "w", encoding="utf-8") as f:
         json.dump(said, f)
-    if not need_ok(what, "convert", "-q", "--strict", "--to", "torch_dist", "--map", "nemotron_h", folder, dist):
+    if not convert(what, "--to", "torch_dist", "--map", "nemotron_h", folder, dist):
         return 0
     got = megatron(dist, tmp)
     compare(what, got, dict(names.hybrid(main, c), **wanted))
     # the configuration out of the arguments that went along
-    if need_ok(what, "convert", "-q", "--strict", "--to", "hf", dist, back):
+    if convert(what, "--to", "hf", dist, back):
         compare(what + " back", load_file(os.path.join(back, "model.safetensors")), whole)
         _, info = type(model).from_pretrained(back, output_loading_info=True)
         bad.extend("%s: transformers: %s: %s" % (what, k, v) for k, v in info.items() if v and k.endswith("_keys"))
@@ -144,7 +119,7 @@ def check(seed, tmp):
                    (("num_nextn_predict_layers", depths), ("mtp_hybrid_override_pattern", pattern)) if made.get(k) != v)
     kept = os.path.join(tmp, "kept")
     save_file(got, file)
-    if need_ok(what, "convert", "-q", "--strict", "--to", "hf", "--config", config, file, kept):
+    if convert(what, "--to", "hf", "--config", config, file, kept):
         compare(what + " of one file", load_file(os.path.join(kept, "model.safetensors")), whole)
     if seed % 3 == 0:
         count = one_less(what, folder, file, config, tmp)
@@ -153,10 +128,10 @@ def check(seed, tmp):
     with open(os.path.join(tmp, "vlm.json"), "w", encoding="utf-8") as f:
         json.dump({"llm_config": said}, f)
     save_file({"language_model." + k: v for k, v in got.items()}, parts)
-    if need_ok(what, "convert", "-q", "--strict", "--to", "hf", "--config", f.name, parts, split):
+    if convert(what, "--to", "hf", "--config", f.name, parts, split):
         compare(what + " as a part", load_file(os.path.join(split, "model.safetensors")),
                 {k if k.startswith("mtp.") else "language_model." + k: v for k, v in whole.items()})
-        if need_ok(what, "convert", "-q", "--strict", "--to", "torch_dist", "--map", "language_model", "--config", f.name, split, again):
+        if convert(what, "--to", "torch_dist", "--map", "language_model", "--config", f.name, split, again):
             compare(what + " as a part, back", megatron(again, tmp), load_file(parts))
     return count
 

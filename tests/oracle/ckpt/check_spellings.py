@@ -5,33 +5,18 @@ have not, each tensor is taken away in turn, in both directions: none is left ou
 check_spellings.py [MODELS]: so many models a family (4). Exit 0 ok, 1 different, 77 a library is absent."""
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
-from tool import need, program
+from tool import bad, convert, need, need_ok, run
 
 need("torch", "transformers", "safetensors")
 import torch  # noqa: E402
 import transformers as hf  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 import families  # noqa: E402
-
-hf.logging.set_verbosity_error()
-hf.logging.disable_progress_bar()
-bad = []
-
-
-def run(*words):
-    return subprocess.run([program, *words], capture_output=True, text=True)
-
-
-def need_ok(what, *words):
-    p = run(*words)
-    if p.returncode:
-        bad.append("%s: %s: %s" % (what, " ".join(words), p.stderr.strip()[:300]))
 
 
 def in_memory(family, seed, tmp):
@@ -51,10 +36,10 @@ def in_memory(family, seed, tmp):
     need_ok(what, *to, "--config", os.path.join(disk, "config.json"), file, c)
     need_ok(what, "diff", a, b)
     need_ok(what, "diff", a, c)
-    need_ok(what, "convert", "-q", "--strict", "--to", "hf", a, back)
+    convert(what, "--to", "hf", a, back)
     need_ok(what, "diff", disk, back)
     # under the names that it has: transformers takes those too
-    need_ok(what, "convert", "-q", "--strict", "--to", "hf", memory, d)
+    convert(what, "--to", "hf", memory, d)
     _, info = type(model).from_pretrained(d, output_loading_info=True)
     bad.extend("%s: transformers: %s: %s" % (what, k, v) for k, v in info.items() if v and k.endswith("_keys"))
 
@@ -63,7 +48,7 @@ def one_less(what, name, model, tmp):
     whole, less, megatron, file, out = (os.path.join(tmp, n) for n in ("whole", "less", "megatron", "m.safetensors", "out"))
     model.save_pretrained(whole)
     shutil.copytree(whole, less)
-    need_ok(what, "convert", "-q", "--strict", "--to", "torch_dist", "--map", name, "--layers", "numbered", whole, megatron)
+    convert(what, "--to", "torch_dist", "--map", name, "--layers", "numbered", whole, megatron)
     need_ok(what, "convert", "-q", "--to", "safetensors", megatron, file)
     for path, words in ((os.path.join(less, "model.safetensors"), ("--to", "torch_dist", "--layers", "numbered", "--map", name, less)),
                         (file, ("--to", "hf", "--config", os.path.join(whole, "config.json"), file))):

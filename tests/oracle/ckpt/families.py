@@ -5,6 +5,9 @@ import random
 import torch
 import transformers as hf
 
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
+
 
 def sizes(r):
     """hidden, heads, groups, head_dim, layers, ffn, vocabulary; head_dim is seldom hidden / heads"""

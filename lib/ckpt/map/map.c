@@ -123,6 +123,12 @@ static int by_name(const void *a, const void *b)
                   ((const struct ckpt_map_source *)b)->name);
 }
 
+void ckpt_map_sort(struct ckpt_map_source *sources, size_t n)
+{
+    if (n)
+        qsort(sources, n, sizeof *sources, by_name);
+}
+
 /* {"model": ..} of a plain save, in front of what a whole model has */
 static void drop_common_model(struct ckpt_map_source *sources, size_t n)
 {
@@ -201,7 +207,7 @@ static size_t list_sources(struct ckpt_map_source **sources, const struct s2s_ck
     }
     drop_common_model(*sources, kept);
     name_backbones(*sources, kept);
-    qsort(*sources, kept, sizeof **sources, by_name);
+    ckpt_map_sort(*sources, kept);
     return kept;
 }
 

@@ -14,6 +14,8 @@ struct ckpt_map_source {
 void ckpt_map_set_name(struct ckpt_map_source *source, char *name);
 /* Gives its name, to be changed and set: it has none in between. */
 char *ckpt_map_take_name(struct ckpt_map_source *source);
+/* By name, as ckpt_map_find wants them. */
+void ckpt_map_sort(struct ckpt_map_source *sources, size_t n);
 
 /* a name that is wanted and absent; of: the source's name that would make it, where they differ */
 struct ckpt_map_missed {

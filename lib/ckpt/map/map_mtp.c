@@ -39,26 +39,24 @@ static const char *after_depth(const char *name, size_t *len, int64_t *depth)
 /* "mtp_model_layer.layers.I.REST": REST, or NULL */
 static const char *after_inner(const char *rest, int64_t *layer)
 {
-    if (strncmp(rest, inner, strlen(inner)) != 0)
+    if (!s2s_starts_with(rest, inner))
         return NULL;
     rest += strlen(inner);
-    if (strncmp(rest, layers, strlen(layers)) != 0)
+    if (!s2s_starts_with(rest, layers))
         return NULL;
     rest += strlen(layers);
     return read_number(&rest, layer) ? rest : NULL;
 }
 
-static bool begins(const char *text, const char *start)
-{
-    return strncmp(text, start, strlen(start)) == 0;
-}
-
 /* of a depth's own tensors: the last norm is the last layer's, the others are the first's */
 static int64_t own_layer(const char *rest, int64_t n_layers)
 {
-    if (begins(rest, "final_layernorm."))
+    if (s2s_starts_with(rest, "final_layernorm."))
         return n_layers - 1;
-    return begins(rest, "eh_proj.") || begins(rest, "enorm.") || begins(rest, "hnorm.") ? 0 : -1;
+    return s2s_starts_with(rest, "eh_proj.") || s2s_starts_with(rest, "enorm.") ||
+                   s2s_starts_with(rest, "hnorm.")
+               ? 0
+               : -1;
 }
 
 /* Takes name. */
@@ -70,7 +68,7 @@ static char *flatten(char *name, int64_t n_layers)
     char *out = NULL;
     if (!rest)
         return name;
-    if (!n_layers && begins(rest, inner))
+    if (!n_layers && s2s_starts_with(rest, inner))
         out = s2s_xasprintf("%.*s%lld.transformer_layer.%s", (int)len, name, (long long)depth,
                             rest + strlen(inner));
     else if (n_layers && (of_inner = after_inner(rest, &layer)))
@@ -85,12 +83,6 @@ static char *flatten(char *name, int64_t n_layers)
     return out;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct ckpt_map_source *)a)->name,
-                  ((const struct ckpt_map_source *)b)->name);
-}
-
 /* the table's own numbers: of a hybrid model, or (0) of one with a layer a depth */
 static void flatten_all(struct ckpt_map_engine *e)
 {
@@ -103,8 +95,7 @@ static void flatten_all(struct ckpt_map_engine *e)
     }
     for (size_t i = 0; i < e->n_sources; i++)
         ckpt_map_set_name(&e->sources[i], flatten(ckpt_map_take_name(&e->sources[i]), n_layers));
-    if (e->n_sources)
-        qsort(e->sources, e->n_sources, sizeof *e->sources, by_name);
+    ckpt_map_sort(e->sources, e->n_sources);
     e->mtp_layers = n_layers;
 }
 
@@ -119,7 +110,7 @@ static void find_depth(struct ckpt_map_engine *e)
         if (!rest)
             continue;
         end = layer >= end ? layer + 1 : end;
-        if (begins(rest, "final_layernorm.") && (!n_layers || layer < n_layers))
+        if (s2s_starts_with(rest, "final_layernorm.") && (!n_layers || layer < n_layers))
             n_layers = layer + 1;
     }
     e->mtp_layers = n_layers ? n_layers : end;
@@ -149,7 +140,7 @@ char *ckpt_map_mtp_name(const struct ckpt_map_engine *e, char *name)
     if (!rest || !e->mtp_layers || !e->hybrid_mtp)
         return name;
     const int64_t depth = layer / e->mtp_layers;
-    if (begins(rest, inner))
+    if (s2s_starts_with(rest, inner))
         out = s2s_xasprintf("%.*s%lld.%s%s%lld.%s", (int)len, name, (long long)depth, inner, layers,
                             (long long)(layer % e->mtp_layers), rest + strlen(inner));
     else if (own_layer(rest, 1) >= 0)

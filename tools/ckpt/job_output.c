@@ -121,8 +121,7 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
                                 .config_text = job->config_text};
     int rc = s2s_hf_prepare(&out, job->ckpt, &hf, err);
     if (rc == 0)
-        rc =
-            report_unused(job, (const char *const *)out.unused, out.n_unused, out.n_optimizer, err);
+        rc = report_unused(job, out.unused, out.n_unused, out.n_optimizer, err);
     if (rc == 0 && *out.family)
         s2s_info("convert", "name map: %s", out.family);
     for (size_t i = 0; i < out.n_parts && rc == 0; i++) {
@@ -237,8 +236,7 @@ static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_e
                                        .without_tokenizer = job->opt->without_tokenizer};
     int rc = s2s_nemo_prepare(nemo, job->ckpt, &options, err);
     if (rc == 0)
-        rc = report_unused(job, (const char *const *)nemo->unused, nemo->n_unused,
-                           nemo->n_optimizer, err);
+        rc = report_unused(job, nemo->unused, nemo->n_unused, nemo->n_optimizer, err);
     if (rc == 0 && job->n_others)
         rc = add_others(job, &nemo->plan, err);
     if (rc == 0 && *nemo->family)

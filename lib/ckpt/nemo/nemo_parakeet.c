@@ -126,11 +126,8 @@ static int map_names(struct parakeet *p, const char *family)
         .ckpt = p->ckpt, .name = family, .config = p->config, .layers = CKPT_LAYERS_NUMBERED};
     struct ckpt_map_result result = {.n_unused = 0};
     int rc = ckpt_map_to_megatron(&p->out->plan, &request, &result, p->err);
-    for (size_t i = 0; i < result.n_unused; i++) {
-        s2s_grow(&p->out->unused, p->out->n_unused, &p->out->cap_unused, sizeof *p->out->unused);
-        p->out->unused[p->out->n_unused++] = s2s_xstrdup(result.unused[i]);
-    }
-    free(result.unused);
+    p->out->unused = result.unused;
+    p->out->n_unused = result.n_unused;
     p->out->n_optimizer = result.n_optimizer;
     snprintf(p->out->family, sizeof p->out->family, "%s", family);
     return rc;

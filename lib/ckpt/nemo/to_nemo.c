@@ -64,10 +64,9 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                              ckpt->path);
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         s2s_ckpt_plan_copy(&out->plan, ckpt->tensors[i].name, &ckpt->tensors[i]);
-    for (size_t i = 0; i < ckpt->n_objects; i++) {
-        s2s_grow(&out->unused, out->n_unused, &out->cap_unused, sizeof *out->unused);
-        out->unused[out->n_unused++] = s2s_xstrdup(ckpt->objects[i].name);
-    }
+    out->unused = s2s_xcalloc(ckpt->n_objects + 1, sizeof *out->unused);
+    for (size_t i = 0; i < ckpt->n_objects; i++)
+        out->unused[out->n_unused++] = ckpt->objects[i].name;
     if (options->yaml) {
         ckpt_side_add_text(&out->files, CKPT_NEMO_CONFIG, options->yaml);
         rc = ckpt_nemo_parse_yaml(&tree, options->yaml, err);
@@ -189,8 +188,6 @@ void s2s_nemo_release(struct s2s_nemo_output *out)
     s2s_ckpt_plan_release(&out->plan);
     for (size_t i = 0; i < out->n_made; i++)
         free(out->made[i].bytes);
-    for (size_t i = 0; i < out->n_unused; i++)
-        free(out->unused[i]);
     ckpt_side_release(&out->files);
     free(out->unused);
     *out = (struct s2s_nemo_output){.n_made = 0};

@@ -49,8 +49,8 @@ struct s2s_nemo_output {
     struct ckpt_made made[2]; /* the featurizer's window and filters */
     size_t n_made;
     struct ckpt_side_files files; /* model_config.yaml first */
-    char **unused;                /* tensors of the source that go nowhere */
-    size_t n_unused, cap_unused;
+    const char **unused;          /* what of the source goes nowhere; it lends the names */
+    size_t n_unused;
     size_t n_optimizer;
     char family[64]; /* of the name map; "" when names were NeMo's already */
 };

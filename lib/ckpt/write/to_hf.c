@@ -12,12 +12,6 @@
 #include "lib/ckpt/write/share.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
-static void add_unused(struct s2s_hf_output *out, const char *name)
-{
-    s2s_grow(&out->unused, out->n_unused, &out->cap_unused, sizeof *out->unused);
-    out->unused[out->n_unused++] = s2s_xstrdup(name);
-}
-
 bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt)
 {
     bool llm = false, encoder = false;
@@ -43,6 +37,7 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     struct s2s_hf_part *encoder = ckpt_hf_add_part(out, ckpt, "encoder", NULL);
     struct s2s_hf_part *llm = ckpt_hf_add_part(out, ckpt, "llm", NULL);
     struct s2s_hf_part *proj = ckpt_hf_add_part(out, ckpt, "", "projection.safetensors");
+    out->unused = s2s_xcalloc(ckpt->n_tensors + 1, sizeof *out->unused);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (s2s_starts_with(t->name, "encoder."))
@@ -54,7 +49,7 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
         else if (s2s_ckpt_is_state(t->name))
             out->n_optimizer++;
         else
-            add_unused(out, t->name);
+            out->unused[out->n_unused++] = t->name;
     }
     if (proj->plan.n_targets == 0)
         out->n_parts--;
@@ -99,9 +94,8 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     request.beside = beside;
     int rc = ckpt_map_to_hf(&part->plan, &request, &result, err);
     json_decref(beside);
-    for (size_t i = 0; i < result.n_unused; i++)
-        add_unused(out, result.unused[i]);
-    free(result.unused);
+    out->unused = result.unused;
+    out->n_unused = result.n_unused;
     out->n_optimizer += result.n_optimizer;
     out->untied = result.untied;
     snprintf(out->family, sizeof out->family, "%s", result.family);
@@ -294,8 +288,6 @@ void s2s_hf_release(struct s2s_hf_output *out)
     for (size_t i = 0; i < out->n_parts; i++)
         s2s_ckpt_plan_release(&out->parts[i].plan);
     ckpt_side_release(&out->files);
-    for (size_t i = 0; i < out->n_unused; i++)
-        free(out->unused[i]);
     free(out->unused);
     *out = (struct s2s_hf_output){.n_parts = 0};
 }

@@ -19,8 +19,8 @@ struct s2s_hf_output {
     struct s2s_hf_part parts[3];
     size_t n_parts;
     struct ckpt_side_files files; /* config.json, tokenizer.json, .. */
-    char **unused; /* tensors of the source that go nowhere, optimizer and random states aside */
-    size_t n_unused, cap_unused;
+    const char **unused; /* the source's tensors that go nowhere, states aside; it lends names */
+    size_t n_unused;
     size_t n_optimizer; /* tensors of the optimizer that were left out */
     char family[64];    /* of the name map; "" when names were Hugging Face's already */
     bool untied;        /* the map wrote a tied tensor twice */

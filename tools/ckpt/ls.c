@@ -13,21 +13,10 @@ enum { KEY_SHA256 = 0x100 };
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct options *opt = state->input;
-    switch (key) {
-    case KEY_SHA256:
-        opt->sha256 = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (opt->path)
-            argp_error(state, "one PATH, please: '%s' is too many", arg);
-        opt->path = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "PATH is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    if (key != KEY_SHA256)
+        return ckpt_parse_path(&opt->path, key, arg, state);
+    opt->sha256 = true;
+    return 0;
 }
 
 static const struct argp_option options[] = {

@@ -16,6 +16,22 @@ static const struct s2s_command commands[] = {
     {NULL, NULL, NULL},
 };
 
+error_t ckpt_parse_path(const char **path, int key, char *arg, struct argp_state *state)
+{
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (*path)
+            argp_error(state, "one PATH, please: '%s' is too many", arg);
+        *path = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "PATH is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;

@@ -9,18 +9,7 @@ struct options {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct options *opt = state->input;
-    switch (key) {
-    case ARGP_KEY_ARG:
-        if (opt->path)
-            argp_error(state, "one PATH, please: '%s' is too many", arg);
-        opt->path = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "PATH is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    return ckpt_parse_path(&opt->path, key, arg, state);
 }
 
 static const struct argp argp = {

@@ -417,3 +417,10 @@ bool s2s_outfile_is(const char *out, const char *input)
     return out && input && strcmp(out, "-") != 0 && stat(out, &a) == 0 && S_ISREG(a.st_mode) &&
            stat(input, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
+
+int s2s_outfile_spares(const char *out, const char *input, struct s2s_error *err)
+{
+    return s2s_outfile_is(out, input)
+               ? s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", out)
+               : 0;
+}

@@ -35,5 +35,7 @@ void s2s_outfile_abort(struct s2s_outfile *out);
 /* Is `out`, where it is a file that exists (NULL and "-" are none), the file `input`? Whoever reads
  * the one must not replace it by the other. */
 bool s2s_outfile_is(const char *out, const char *input);
+/* ARG where it is. */
+int s2s_outfile_spares(const char *out, const char *input, struct s2s_error *err);
 
 #endif

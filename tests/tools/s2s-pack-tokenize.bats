@@ -24,6 +24,10 @@ setup_tool() {
     says nowhere.json
     exits 2 s2s-pack tokenize --tokenizer "$tok" .
     says ".: is a folder"
+    echo a line >text
+    exits 2 s2s-pack tokenize --tokenizer "$tok" -o text text
+    says "choose another OUT"
+    same text - <<<"a line"
 }
 
 @test "lines become ids and come back, through pipes and files" {

@@ -356,6 +356,12 @@ PY
     exits 0 s2s-train eval r.yaml
     says "seen: loss "
     says "(40 utterances, 422 tokens)"
+    for input in r.yaml t.s2s; do
+        cp $input was
+        exits 2 s2s-train eval r.yaml -o $input
+        says "choose another OUT"
+        same $input was
+    done
     s2s-train eval r.yaml --checkpoint run/checkpoints/iter_0000020 --json >one.json
     mpirun_n 2 s2s-train eval r.yaml mesh.dp=2 --json >two.json
     python3 - <<'PY'
@@ -390,6 +396,10 @@ PY
     s2s-train lr r.yaml --json --steps 3 | grep -qF '{"points": [[3, 0.01'
     exits 1 s2s-train lr r.yaml schedule.name=wsd
     exits 2 s2s-train lr r.yaml --steps 0
+    cp r.yaml was
+    exits 2 s2s-train lr r.yaml -o r.yaml
+    says "choose another OUT"
+    same r.yaml was
     # the log used the same
     s2s-train r.yaml
     alike "$(s2s-train lr r.yaml | awk '{ printf "%d %.6g\n", $1, $2 }')" "$(log run | awk '{ printf "%d %.6g\n", $1, $6 }')"
@@ -474,6 +484,8 @@ assert deaf2["wer"] == deaf["wer"] and abs(deaf2["loss"] - deaf["loss"]) < 1e-4,
 PY
     want=$(python3 -c 'import json; print(json.loads(open("m.jsonl").readline())["text"])')
     [ "$(s2s-train generate --checkpoint srun/checkpoints --audio a0.wav)" = "$want" ]
+    exits 2 s2s-train generate --checkpoint srun/checkpoints --audio a0.wav -o a0.wav
+    says "choose another OUT"
     s2s-ckpt convert -q --to hf srun/checkpoints model
     [ "$(s2s-train generate --model model --tokenizer tokenizer.json --audio a0.wav)" = "$want" ]
     s2s-train generate --model model --tokenizer tokenizer.json --audio a0.wav --json | grep -q '"ids":\['

@@ -148,9 +148,8 @@ int encode_plan(const struct encode_options *opt, int n_ranks, struct s2s_error 
     } else {
         rc = plan_stream(&plan, opt->inputs[0], n_ranks, err);
     }
-    if (rc == 0 && s2s_outfile_is(opt->common.out, opt->lengths ? NULL : opt->inputs[0]))
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT",
-                           opt->common.out);
+    if (rc == 0)
+        rc = s2s_outfile_spares(opt->common.out, opt->lengths ? NULL : opt->inputs[0], err);
     if (rc == 0)
         rc = s2s_printout_begin(&to, opt->common.out, err);
     if (rc == 0)

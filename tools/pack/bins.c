@@ -138,9 +138,8 @@ int pack_bins(int argc, char **argv, struct s2s_error *err)
         rc = read_lens(&lens, &n, &lines, err);
     if (rc == 0)
         rc = s2s_thd_bins(&bins, lens, n, &opt.bins, err);
-    if (rc == 0 && s2s_outfile_is(opt.common.out, opt.input))
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT",
-                           opt.common.out);
+    if (rc == 0)
+        rc = s2s_outfile_spares(opt.common.out, opt.input, err);
     if (rc == 0)
         rc = s2s_printout_begin(&to, opt.common.out, err);
     if (rc == 0) {

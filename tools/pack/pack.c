@@ -1,7 +1,7 @@
 #include "tools/pack/pack.h"
 
-#include "lib/io/outfile.h"
 #include "lib/io/digest.h"
+#include "lib/io/outfile.h"
 #include "tools/pack/plan.h"
 #include "tools/pack/record.h"
 #include "tools/pack/report.h"

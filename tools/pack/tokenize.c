@@ -315,6 +315,10 @@ int pack_tokenize(int argc, char **argv, struct s2s_error *err)
     }
     int rc = check_input(&job, job.file == stdin ? "stdin" : opt.input, err);
     if (rc == 0)
+        rc = s2s_outfile_spares(opt.common.out, opt.input, err);
+    if (rc == 0)
+        rc = s2s_outfile_spares(opt.common.out, opt.tokenizer, err);
+    if (rc == 0)
         rc = s2s_tokenizer_open(&tok, opt.tokenizer, err);
     job.tok = tok;
     if (rc == 0)

@@ -81,11 +81,10 @@ void shard_options_release(struct shard_options *opt)
 int shard_report_begin(struct s2s_printout *to, const struct shard_options *opt,
                        struct s2s_error *err)
 {
-    for (size_t i = 0; i < opt->n_inputs; i++)
-        if (s2s_outfile_is(opt->common.out, opt->inputs[i]))
-            return s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT",
-                                 opt->common.out);
-    return s2s_printout_begin(to, opt->common.out, err);
+    int rc = 0;
+    for (size_t i = 0; i < opt->n_inputs && rc == 0; i++)
+        rc = s2s_outfile_spares(opt->common.out, opt->inputs[i], err);
+    return rc < 0 ? rc : s2s_printout_begin(to, opt->common.out, err);
 }
 
 int64_t shard_int(const struct s2s_st_tensor *tensor, int64_t i)
@@ -194,12 +193,11 @@ int shard_ls(int argc, char **argv, struct s2s_error *err)
     static const struct argp_option options[] = {{0}};
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
     struct s2s_printout to = {.out = NULL};
-    int rc = 0;
     shard_parse(&opt, options,
                 "One line a record: number, offset, bytes, digest, and what it holds."
                 "\vExample: s2s-shard ls packs.s2s\nSee also: s2s-shard(1)",
                 0, argc, argv);
-    rc = shard_report_begin(&to, &opt, err);
+    int rc = shard_report_begin(&to, &opt, err);
     if (opt.common.json && rc == 0)
         fputs("{\"files\": [", stdout);
     for (size_t i = 0; i < opt.n_inputs && rc == 0; i++) {

@@ -194,12 +194,11 @@ int shard_stats(int argc, char **argv, struct s2s_error *err)
     struct shard_options opt = SHARD_OPTIONS_DEFAULT;
     struct shard_stats s = {.n_records = 0};
     struct s2s_printout to = {.out = NULL};
-    int rc = 0;
     shard_parse(&opt, options,
                 "Lengths, fill, hours and tokens of all streams together."
                 "\vExample: s2s-shard stats --plot packing.svg packs.s2s\nSee also: s2s-shard(1)",
                 0, argc, argv);
-    rc = shard_report_begin(&to, &opt, err);
+    int rc = shard_report_begin(&to, &opt, err);
     for (size_t i = 0; i < opt.n_inputs && rc == 0; i++)
         rc = gather(&s, opt.inputs[i], err);
     if (rc == 0) {

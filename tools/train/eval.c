@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "lib/base/base.h"
+#include "lib/io/outfile.h"
 #include "lib/io/printout.h"
 #include "lib/text/tokenizer.h"
 #include "lib/train/trainer.h"
@@ -194,12 +195,14 @@ static int eval_run(struct eval_args *args, const struct s2s_recipe *recipe, str
     struct s2s_bundle bundle = {.model = NULL};
     struct s2s_tokenizer *tok = NULL;
     char *newest = recipe->run ? s2s_xasprintf("%s/checkpoints", recipe->run) : NULL;
-    int rc = 0;
+    int rc = s2s_outfile_spares(args->train.common.out, args->train.recipe, err);
+    for (size_t i = 0; i < recipe->n_eval && rc == 0; i++)
+        rc = s2s_outfile_spares(args->train.common.out, recipe->eval[i].path, err);
     if (!args->checkpoint)
         args->checkpoint = newest;
-    if (!args->checkpoint)
+    if (rc == 0 && !args->checkpoint)
         rc = s2s_error_set(err, S2S_E_ARG, "no checkpoint: give --checkpoint DIR");
-    else if (recipe->n_eval == 0)
+    else if (rc == 0 && recipe->n_eval == 0)
         rc = s2s_error_set(err, S2S_E_NOTFOUND, "data.eval names no data set");
     if (rc == 0 && recipe->tokenizer && !args->no_text)
         rc = s2s_tokenizer_open(&tok, recipe->tokenizer, err);

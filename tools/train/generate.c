@@ -10,6 +10,7 @@
 #include "lib/audio/audio.h"
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
+#include "lib/io/outfile.h"
 #include "lib/io/printout.h"
 #include "lib/model/generate.h"
 #include "lib/text/prompt.h"
@@ -276,7 +277,9 @@ static int generate_run(const struct generate_args *args, struct s2s_error *err)
     struct prompt prompt = {.ids = NULL};
     int32_t *ids = NULL, stop;
     size_t n = 0;
-    int rc = open_tokenizer(&tok, args, err);
+    int rc = s2s_outfile_spares(args->common.out, args->audio, err);
+    if (rc == 0)
+        rc = open_tokenizer(&tok, args, err);
     if (rc == 0)
         rc = s2s_bundle_open_dir(&bundle, args->model, args->checkpoint, err);
     if (rc == 0 && args->audio)

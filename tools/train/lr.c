@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/io/outfile.h"
 #include "lib/io/printout.h"
 #include "lib/train/runlog.h"
 #include "tools/train/commands.h"
@@ -106,6 +107,8 @@ int train_lr(int argc, char **argv, struct s2s_error *err)
     s2s_tool_parse(&argp, argc, argv, &args);
     int rc = s2s_recipe_read(&recipe, args.train.recipe, args.train.overrides,
                              args.train.n_overrides, err);
+    if (rc == 0)
+        rc = s2s_outfile_spares(args.train.common.out, args.train.recipe, err);
     if (rc == 0)
         rc = s2s_printout_begin(&to, args.train.common.out, err);
     if (rc == 0)

@@ -380,11 +380,11 @@ static int write_out(const struct check_options *opt, const struct s2s_buf *buf,
                      struct s2s_error *err)
 {
     struct s2s_outfile *out = NULL;
-    for (size_t i = 0; i < opt->n_inputs && !opt->argv; i++)
-        if (s2s_outfile_is(opt->common.out, opt->inputs[i]))
-            return s2s_error_set(err, S2S_E_ARG, "%s: is what was checked: choose another OUT",
-                                 opt->common.out);
-    int rc = s2s_outfile_open(&out, opt->common.out, err);
+    int rc = 0;
+    for (size_t i = 0; i < opt->n_inputs && !opt->argv && rc == 0; i++)
+        rc = s2s_outfile_spares(opt->common.out, opt->inputs[i], err);
+    if (rc == 0)
+        rc = s2s_outfile_open(&out, opt->common.out, err);
     if (rc < 0)
         return rc;
     rc = s2s_outfile_write(out, buf->data ? buf->data : "", buf->len, err);

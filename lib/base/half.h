@@ -1,7 +1,7 @@
 /*
  * Floats of 16 bits out of float32 and back, as bits and without branches: a loop over these is
  * one that the compiler makes vectors of, if the loop too reads and writes bits. Rounding is to the
- * nearest, ties to even; NaNs stay NaNs and become quiet where they are narrowed.
+ * nearest, ties to even; NaNs keep their sign and become quiet where they are narrowed.
  */
 #ifndef BASE_HALF_H
 #define BASE_HALF_H
@@ -52,7 +52,7 @@ static inline uint16_t s2s_bits_f32_to_f16(uint32_t bits)
     const uint32_t normal = ((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - 0x1c000u;
     half = magnitude >= 0x38800000u ? normal : half;
     half = magnitude >= 0x477ff000u ? 0x7c00u : half; /* 65520 and more round to infinity */
-    half = magnitude > 0x7f800000u ? 0x7e00u | magnitude >> 13 : half;
+    half = magnitude > 0x7f800000u ? 0x7e00u | (magnitude >> 13 & 0x3ffu) : half;
     return (uint16_t)(sign | half);
 }
 

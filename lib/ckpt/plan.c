@@ -89,8 +89,9 @@ const struct s2s_ckpt_target *s2s_ckpt_plan_find(const struct s2s_ckpt_plan *pla
     return NULL;
 }
 
-/* A router adds steps of a thousandth to this; Megatron-Core and transformers have it in float32
- * whatever the model's dtype. */
+/* A router adds steps of a thousandth to its bias, and the scales are what weights of 8 bits are
+ * multiplied with: Megatron-Core and transformers have both in float32, whatever the model's
+ * dtype. */
 static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dtype)
 {
     return s2s_dtype_size(dtype) < s2s_dtype_size(target->dtype) &&
@@ -413,7 +414,7 @@ int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_c
 int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < plan->n_targets; i++)
+    for (size_t i = 0; i < plan->n_targets && rc == 0; i++)
         for (size_t k = 0; k < plan->targets[i].n_pieces && rc == 0; k++)
             if (plan->targets[i].pieces[k].source)
                 rc = ckpt_plan_verify_source(plan, plan->targets[i].pieces[k].source, err);

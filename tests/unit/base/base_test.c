@@ -161,7 +161,8 @@ static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state)
     assert_int_equal(s2s_f32_to_bf16(1.0f), 0x3f80);
     assert_int_equal(s2s_f32_to_bf16(1.00390625f), 0x3f80); /* halfway, to even */
     assert_int_equal(s2s_f32_to_bf16(1.01171875f), 0x3f82); /* halfway, to even */
-    assert_true(isnan(s2s_bf16_to_f32(s2s_f32_to_bf16(NAN))));
+    assert_int_equal(s2s_f32_to_bf16(NAN), 0x7fc0);
+    assert_int_equal(s2s_f32_to_bf16(-NAN), 0xffc0);
     assert_true(isinf(s2s_bf16_to_f32(s2s_f32_to_bf16(3.4e38f))));
 }
 
@@ -176,7 +177,7 @@ static void f16_agrees_with_the_compiler(void **state)
         float x = s2s_f16_to_f32(half_bits), want = (float)half;
         if (isnan(want)) {
             assert_true(isnan(x));
-            assert_true(isnan(s2s_f16_to_f32(s2s_f32_to_f16(x))));
+            assert_int_equal(s2s_f32_to_f16(x), half_bits | 0x200); /* quiet, of its sign */
             continue;
         }
         assert_memory_equal(&x, &want, sizeof x);

@@ -131,7 +131,21 @@ static int read_members(struct reader *r, int fd, size_t header_len, struct s2s_
     return rc;
 }
 
-/* ---- the name of a tensor that is not where it should be ---- */
+/* ---- what was not kept ---- */
+
+/* Reads the header again, for the places of its tensors or for the visit. */
+static int read_again(struct io_extents *extents, s2s_st_visit *visit, void *ctx, int fd,
+                      size_t header_len, struct s2s_error *err)
+{
+    struct io_internal internal = {.map = NULL};
+    struct s2s_safetensors st = {.internal = &internal};
+    struct reader again = {.st = &st, .extents = *extents, .visit = visit, .ctx = ctx};
+    int rc = read_members(&again, fd, header_len, err);
+    *extents = again.extents;
+    s2s_blocks_release(&internal.texts);
+    free(st.meta);
+    return rc;
+}
 
 struct wanted {
     size_t idx, n_seen;
@@ -146,19 +160,23 @@ static int find_name(void *ctx, const struct s2s_st_tensor *tensor, size_t begin
     return wanted->n_seen++ == wanted->idx ? io_misplaced(wanted->extents, tensor->name, err) : 0;
 }
 
-/* Names are not kept, so that of the one is read again. */
-static int say_misplaced(const struct reader *r, int fd, size_t header_len, struct s2s_error *err)
+/* Is every tensor where it should be? Releases the extents. */
+static int check_places(struct io_extents *extents, int fd, size_t header_len,
+                        struct s2s_error *err)
 {
-    struct wanted wanted = {.idx = r->extents.bad.idx, .extents = &r->extents};
-    struct io_internal internal = {.map = NULL};
-    struct s2s_safetensors st = {.internal = &internal};
-    struct reader again = {.st = &st,
-                           .extents = {.is_bad = true}, /* nothing is to be added */
-                           .visit = find_name,
-                           .ctx = &wanted};
-    int rc = read_members(&again, fd, header_len, err);
-    s2s_blocks_release(&internal.texts);
-    free(st.meta);
+    int rc = io_extents_end(extents, err);
+    if (rc > 0) {
+        rc = read_again(extents, NULL, NULL, fd, header_len, err);
+        int end = io_extents_end(extents, rc == 0 ? err : NULL);
+        if (rc < 0)
+            return rc;
+        rc = end;
+    }
+    if (!extents->is_bad)
+        return rc;
+    struct wanted wanted = {.idx = extents->bad.idx, .extents = extents};
+    struct io_extents none = {.is_bad = true}; /* nothing is to be added */
+    rc = read_again(&none, find_name, &wanted, fd, header_len, err);
     return rc < 0 ? rc : s2s_error_set(err, S2S_E_FORMAT, "the file changes while it is read");
 }
 
@@ -195,11 +213,10 @@ int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *dat
     struct reader r = {
         .st = st, .extents = {.data_len = len - (uint64_t)*data_pos}, .visit = visit, .ctx = ctx};
     rc = read_members(&r, fd, header_len, err);
-    int end = io_extents_end(&r.extents, rc == 0 ? err : NULL);
-    if (rc == 0 && r.extents.is_bad)
-        rc = say_misplaced(&r, fd, header_len, err);
-    else if (rc == 0)
-        rc = end;
+    if (rc == 0)
+        rc = check_places(&r.extents, fd, header_len, err);
+    else
+        io_extents_end(&r.extents, NULL);
     if (rc == 0)
         rc = io_order_meta(st, err);
     if (rc < 0)

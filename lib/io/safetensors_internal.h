@@ -47,11 +47,13 @@ struct io_extents {
         size_t idx; /* of the tensor, in the order of the calls */
     } * list, bad;  /* the rest, until it is sorted; the tensor that was not expected */
     size_t n, cap, n_seen;
-    bool is_bad;
+    bool is_bad, all_listed;
 };
 void io_extents_add(struct io_extents *extents, uint64_t begin, uint64_t len);
 /* Does every byte of the data belong to exactly one tensor? FORMAT: the tensors end elsewhere than
- * the data; where `is_bad` is set, io_misplaced says the rest. Releases extents. */
+ * the data; where `is_bad` is set, io_misplaced says the rest. 1: a tensor without elements begins
+ * within the sum, and between which of its tensors only their places say; add all of them again,
+ * and ask again. Releases extents. */
 int io_extents_end(struct io_extents *extents, struct s2s_error *err);
 int io_misplaced(const struct io_extents *extents, const char *name, struct s2s_error *err);
 

@@ -108,6 +108,20 @@ static int add_member(void *ctx, const struct io_member *member, struct s2s_erro
     return 0;
 }
 
+/* Is every tensor where it should be? Their order is still the header's. */
+static int check_places(struct tables *tables, struct s2s_error *err)
+{
+    struct io_extents *extents = &tables->extents;
+    const struct s2s_st_tensor *tensors = tables->st->tensors;
+    int rc = io_extents_end(extents, err);
+    if (rc > 0) {
+        for (size_t i = 0; i < tables->st->n_tensors; i++)
+            io_extents_add(extents, (uintptr_t)tensors[i].data, tensors[i].len_bytes);
+        rc = io_extents_end(extents, err);
+    }
+    return extents->is_bad ? io_misplaced(extents, tensors[extents->bad.idx].name, err) : rc;
+}
+
 /* The tables of a header before data_len bytes of data. */
 static int parse_header(struct s2s_safetensors *st, const char *json, size_t header_len,
                         size_t data_len, struct s2s_error *err)
@@ -125,11 +139,11 @@ static int parse_header(struct s2s_safetensors *st, const char *json, size_t hea
                         .member = add_member,
                         .ctx = &tables,
                         .err = err};
-    int rc = io_scan_part(&s, true), end = io_extents_end(&tables.extents, rc == 0 ? err : NULL);
-    if (rc == 0 && tables.extents.is_bad) /* the order is still the header's */
-        rc = io_misplaced(&tables.extents, st->tensors[tables.extents.bad.idx].name, err);
-    else if (rc == 0)
-        rc = end;
+    int rc = io_scan_part(&s, true);
+    if (rc == 0)
+        rc = check_places(&tables, err);
+    else
+        io_extents_end(&tables.extents, NULL);
     if (rc == 0)
         rc = order_names(st, err);
     if (rc == 0)

@@ -255,7 +255,7 @@ void io_extents_add(struct io_extents *x, uint64_t begin, uint64_t len)
     const struct io_extent extent = {begin, len, x->n_seen++};
     if (x->is_bad)
         return;
-    if (x->n || begin != x->at) {
+    if (x->n || begin != x->at || x->all_listed) {
         s2s_grow(&x->list, x->n, &x->cap, sizeof *x->list);
         x->list[x->n++] = extent;
     } else if (len > x->data_len - x->at) {
@@ -289,6 +289,10 @@ int io_extents_end(struct io_extents *x, struct s2s_error *err)
     free(x->list);
     x->list = NULL;
     x->n = x->cap = 0;
+    if (x->is_bad && x->bad.len == 0 && x->bad.begin < x->at && !x->all_listed) {
+        *x = (struct io_extents){.data_len = x->data_len, .all_listed = true};
+        return 1;
+    }
     if (x->is_bad)
         return S2S_E_FORMAT;
     return x->at == x->data_len

@@ -255,6 +255,28 @@ static void a_writer_refuses_what_a_reader_would(void **state)
     assert_null(header);
 }
 
+/* Whoever reads the header alone says the same, but for names that are there twice: it keeps none.
+ */
+static void demand_same(const struct s2s_buf *bytes, int want, const struct s2s_error *said)
+{
+    struct s2s_safetensors st;
+    struct s2s_error err = S2S_ERROR_INIT;
+    int64_t data_pos;
+    FILE *file = fopen(path, "w+");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes->data, 1, bytes->len, file), bytes->len);
+    assert_int_equal(fflush(file), 0);
+    const int rc = s2s_safetensors_read_header(&st, fileno(file), &data_pos, NULL, NULL, &err);
+    if (rc == 0)
+        s2s_safetensors_release(&st);
+    assert_int_equal(fclose(file), 0);
+    if (want < 0 && strstr(said->text, "tensor 'a' twice"))
+        return;
+    assert_int_equal(rc, want);
+    if (rc < 0)
+        assert_string_equal(err.text, said->text);
+}
+
 /* a file of this header, so many bytes of data, and a length that may lie by so much */
 static int parse_text(const char *json, size_t data_len, uint64_t lie, struct s2s_error *err)
 {
@@ -271,6 +293,7 @@ static int parse_text(const char *json, size_t data_len, uint64_t lie, struct s2
     if (rc == 0)
         s2s_safetensors_release(&st);
     free(exact);
+    demand_same(&bytes, rc, err);
     s2s_buf_release(&bytes);
     return rc;
 }
@@ -306,6 +329,9 @@ static void headers_that_lie_are_refused(void **state)
         {"{" F32("a", "", "4,0") "}", "data_offsets", 4},
         {"{" F32("a", "", "0,4") "," F32("b", "", "8,12") "}", "hole", 12},
         {"{" F32("a", "2", "0,8") "," F32("b", "", "4,8") "}", "overlap", 8},
+        {"{" F32("a", "2", "0,8") "," F32("b", "0", "4,4") "}", "'b' begins at byte 4", 8},
+        {"{" F32("a", "", "0,4") "," F32("b", "0", "8,8") "," F32("c", "", "4,8") "}",
+         "end at byte 8", 9},
         {"{" F32("a", "", "0,4") "}", "end at byte 4", 5},
         {"{" F32("a", "", "0,4") "}", "the data has 3", 3},
         {"{" F32("a", "1,1,1,1,1,1,1,1,1", "0,4") "}", "too long", 4},
@@ -320,6 +346,13 @@ static void headers_that_lie_are_refused(void **state)
     /* what is odd and right */
     assert_int_equal(parse_text("{" F32("\\ud83d\\ude00", "0,9", "0,0") "}", 0, 0, &err), 0);
     assert_int_equal(parse_text("{" F32("b", "0", "4,4") "," F32("a", "", "0,4") "} ", 4, 0, &err),
+                     0);
+    /* without elements, and at a place that the tensors before it in the header have filled */
+    assert_int_equal(parse_text("{" F32("a", "", "0,4") "," F32("b", "0", "0,0") "}", 4, 0, &err),
+                     0);
+    assert_int_equal(parse_text("{" F32("a", "", "0,4") "," F32("b", "", "4,8") "," F32(
+                                    "c", "0", "4,4") "," F32("d", "", "8,12") "}",
+                                12, 0, &err),
                      0);
     assert_int_equal(parse_text("{}", 0, 0, &err), 0);
     /* the header ends behind the file, by one byte and by very many */

@@ -1,7 +1,6 @@
 #include "lib/base/dtype.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "lib/base/half.h"
@@ -33,6 +32,11 @@ enum s2s_dtype s2s_dtype_parse(const char *name)
         if (!strcmp(name, dtype_table[i].name))
             return (enum s2s_dtype)i;
     return S2S_DTYPE_NONE;
+}
+
+bool s2s_dtype_is_float(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
 }
 
 float s2s_bf16_to_f32(uint16_t bits)

@@ -2,6 +2,7 @@
 #ifndef S2S_BASE_DTYPE_H
 #define S2S_BASE_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +26,9 @@ enum s2s_dtype {
 size_t s2s_dtype_size(enum s2s_dtype dtype);      /* bytes an element; 0 for S2S_DTYPE_NONE */
 const char *s2s_dtype_name(enum s2s_dtype dtype); /* "BF16"; "none" */
 enum s2s_dtype s2s_dtype_parse(const char *name); /* S2S_DTYPE_NONE when unknown */
+
+/* F64, F32, F16 or BF16; those of 8 bits are none. */
+bool s2s_dtype_is_float(enum s2s_dtype dtype);
 
 /* Exact widening, and rounding to nearest even (NaN stays NaN). */
 float s2s_bf16_to_f32(uint16_t bits);

@@ -5,11 +5,6 @@
 
 #include "lib/base/half.h"
 
-bool ckpt_is_float(enum s2s_dtype dtype)
-{
-    return dtype == S2S_F64 || dtype == S2S_F32 || dtype == S2S_F16 || dtype == S2S_BF16;
-}
-
 static double load(const char *from, enum s2s_dtype dtype, size_t i)
 {
     uint16_t half;
@@ -52,7 +47,7 @@ double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i)
     const char *from = data;
     size_t size = s2s_dtype_size(dtype);
     uint64_t bits = 0;
-    if (ckpt_is_float(dtype))
+    if (s2s_dtype_is_float(dtype))
         return load(from, dtype, i);
     memcpy(&bits, from + i * size, size);
     if (is_float8(dtype))

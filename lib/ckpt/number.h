@@ -17,8 +17,7 @@ void s2s_ckpt_numbers(double *restrict out, const void *restrict data, enum s2s_
  * the first's; 8-bit floats and complex numbers would be the first's in silence. */
 bool s2s_ckpt_can_average(enum s2s_dtype dtype);
 
-/* F64, F32, F16 or BF16: what is cast, and averaged. The dtypes below are these. */
-bool ckpt_is_float(enum s2s_dtype dtype);
+/* The dtypes below are those of s2s_dtype_is_float: what is cast, and averaged. */
 void ckpt_numbers_cast(void *restrict out, enum s2s_dtype to_dtype, const void *restrict in,
                        enum s2s_dtype from_dtype, size_t n);
 /* How many of them are infinite. */

@@ -109,7 +109,7 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
         struct s2s_ckpt_target *target = &plan->targets[i];
         if (s2s_ckpt_is_state(target->name))
             continue;
-        if (ckpt_is_float(target->dtype) && !is_kept_wide(target, dtype))
+        if (s2s_dtype_is_float(target->dtype) && !is_kept_wide(target, dtype))
             target->dtype = dtype;
         if (!s2s_ckpt_can_average(target->dtype) && n_kept++ == 0)
             kept = target->name;
@@ -164,7 +164,7 @@ static int check_target(const struct s2s_ckpt_target *target, struct s2s_error *
         const struct s2s_ckpt_piece *piece = &target->pieces[i];
         filled += ckpt_box_numel(piece->size, piece->source ? piece->source->n_dims : 1);
         if (piece->source && piece->source->dtype != target->dtype &&
-            !(ckpt_is_float(piece->source->dtype) && ckpt_is_float(target->dtype)))
+            !(s2s_dtype_is_float(piece->source->dtype) && s2s_dtype_is_float(target->dtype)))
             return s2s_error_set(err, S2S_E_DTYPE, "%s: %s cannot be made of %s", target->name,
                                  s2s_dtype_name(target->dtype),
                                  s2s_dtype_name(piece->source->dtype));
@@ -388,7 +388,7 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
             continue;
         }
         s.from = piece->source->dtype;
-        if (plan->n_others && ckpt_is_float(s.from)) {
+        if (plan->n_others && s2s_dtype_is_float(s.from)) {
             rc = stream_mean(plan, piece, &s, err);
             continue;
         }

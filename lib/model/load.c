@@ -91,11 +91,6 @@ static const struct s2s_st_tensor *find(const struct weights *w, const char *nam
     return NULL;
 }
 
-static bool is_float(enum s2s_dtype dtype)
-{
-    return dtype == S2S_F32 || dtype == S2S_BF16 || dtype == S2S_F16 || dtype == S2S_F64;
-}
-
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err)
 {
     bool same = t->n_dims == param->n_dims;
@@ -113,7 +108,7 @@ int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, stru
         s2s_buf_release(&have);
         return rc;
     }
-    if (!is_float(t->dtype))
+    if (!s2s_dtype_is_float(t->dtype))
         return s2s_error_set(err, S2S_E_DTYPE, "%s is %s; expected F32, BF16, F16 or F64", t->name,
                              s2s_dtype_name(t->dtype));
     s2s_param_set(param, t->data, t->dtype);

@@ -36,11 +36,6 @@ char *encode_projection_path(const char *projection)
     return s2s_xstrdup(projection);
 }
 
-static bool is_float(enum s2s_dtype dtype)
-{
-    return dtype == S2S_F32 || dtype == S2S_BF16 || dtype == S2S_F16 || dtype == S2S_F64;
-}
-
 static int add_projection(struct encode_coder *c, const struct s2s_safetensors *st,
                           struct s2s_error *err)
 {
@@ -55,7 +50,7 @@ static int add_projection(struct encode_coder *c, const struct s2s_safetensors *
     if (b && (b->n_dims != 1 || b->shape[0] != w->shape[0]))
         return s2s_error_set(err, S2S_E_SHAPE, "proj.bias does not have %lld values",
                              (long long)w->shape[0]);
-    if (!is_float(w->dtype) || (b && !is_float(b->dtype)))
+    if (!s2s_dtype_is_float(w->dtype) || (b && !s2s_dtype_is_float(b->dtype)))
         return s2s_error_set(err, S2S_E_DTYPE, "proj.weight and proj.bias must be floats");
     struct s2s_param_spec spec = {.name = "proj.weight",
                                   .n_dims = 2,

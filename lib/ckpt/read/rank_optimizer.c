@@ -115,8 +115,7 @@ static bool is_buffer(const struct s2s_ckpt_tensor *t)
 {
     static const char *const ends[] = {".expert_bias", ".running_mean", ".running_var", ".inv_freq",
                                        "._extra_state"};
-    const bool real = t->dtype == S2S_F32 || t->dtype == S2S_BF16 || t->dtype == S2S_F16 ||
-                      t->dtype == S2S_F64 || s2s_dtype_size(t->dtype) == 1;
+    const bool real = s2s_dtype_is_float(t->dtype) || s2s_dtype_size(t->dtype) == 1;
     bool found = !real || t->dtype == S2S_BOOL || t->dtype == S2S_I8;
     for (size_t i = 0; i < sizeof ends / sizeof *ends && !found; i++)
         found = s2s_ends_with(t->name, ends[i]);

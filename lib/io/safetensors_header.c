@@ -5,6 +5,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
+#include "lib/io/json_place.h"
 #include "lib/io/pread.h"
 #include "lib/io/safetensors_internal.h"
 
@@ -16,27 +17,16 @@ struct window {
     size_t header_len;
     char *bytes, *texts; /* cap bytes each, and one more */
     size_t pos, len, cap;
-    size_t seen, depth, cut; /* looked at so far; the last comma between members there, 0: none */
-    bool in_text, escaped;
+    size_t seen, cut; /* looked at so far; the last comma between members there, 0: none */
+    struct s2s_json_place place;
 };
 
-/* The lists and objects are counted, not understood: where they are damaged, the scan finds it. */
 static void look_for_commas(struct window *w)
 {
     for (; w->seen < w->len; w->seen++) {
-        const char c = w->bytes[w->seen];
-        if (w->in_text) {
-            w->in_text = w->escaped || c != '"';
-            w->escaped = !w->escaped && c == '\\';
-        } else if (c == '"') {
-            w->in_text = true;
-        } else if (c == '{' || c == '[') {
-            w->depth++;
-        } else if (c == '}' || c == ']') {
-            w->depth--;
-        } else if (c == ',' && w->depth == 1) {
+        if (s2s_json_cuts(&w->place, w->bytes[w->seen], 1))
             w->cut = w->seen;
-        }
+        s2s_json_pass(&w->place, w->bytes[w->seen]);
     }
 }
 

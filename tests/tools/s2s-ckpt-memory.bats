@@ -66,7 +66,7 @@ PY
     local count
     count=$(wc -l <index)
     for bad in 'join(entries, ",")' 'join(entries[:1500] + [""] + entries[1500:])' 'text[:len(text) // 2]' 'text[:-2] + "]"' \
-        'join(entries, "]")' 'text.replace("{", "[", 1)' '""'; do
+        'join(entries, "]")' 'text.replace("{", "[", 1)' '""' 'join([" " * 70000] + entries)'; do
         change "$bad"
         exits 1 s2s-ckpt ls shards
         says "model.safetensors.index.json:"

@@ -6,20 +6,21 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
+#include "lib/io/json_place.h"
 
 enum { MAX_INDEX = 256 << 20, PART_BYTES = 64 << 10 };
 
 /*
  * The text is cut where commas stand between the entries of weight_map, and the JSON library reads
  * each part as an object of its own; what stands around them, with the map empty, is the rest.
- * Brackets are counted, not understood: where they are damaged, the library finds it.
  */
 struct cutter {
     const char *name;
     struct s2s_buf rest, part;
-    size_t depth, lines, part_line; /* lines before; before the part */
-    size_t key_begin, key_end;      /* the last text on the first level, in the rest */
-    bool in_text, escaped, in_map, was_cut;
+    struct s2s_json_place place;
+    size_t lines, part_line;   /* before; before the part */
+    size_t key_begin, key_end; /* the last text on the first level, in the rest */
+    bool in_map, was_cut;
     ckpt_index_visit *visit;
     void *ctx;
     size_t n; /* entries */
@@ -51,15 +52,15 @@ static int visit_entries(struct cutter *c, const json_t *entries, struct s2s_err
     return 0;
 }
 
-/* The entries since the last cut. */
-static int take_part(struct cutter *c, struct s2s_error *err)
+/* The entries since the last cut; at_comma: up to the next. */
+static int take_part(struct cutter *c, bool at_comma, struct s2s_error *err)
 {
     json_error_t at;
     json_t *entries = json_loadb(c->part.data, c->part.len, JSON_REJECT_DUPLICATES, &at);
     if (!entries)
         return bad_json(c, c->part_line, &at, err);
-    int rc = c->was_cut && json_object_size(entries) == 0
-                 ? s2s_error_set(err, S2S_E_FORMAT, "%s:%zu: a comma without an entry behind it",
+    int rc = (c->was_cut || at_comma) && json_object_size(entries) == 0
+                 ? s2s_error_set(err, S2S_E_FORMAT, "%s:%zu: a comma without an entry beside it",
                                  c->name, c->lines + 1)
                  : visit_entries(c, entries, err);
     json_decref(entries);
@@ -70,20 +71,20 @@ static int take_part(struct cutter *c, struct s2s_error *err)
     return rc;
 }
 
-/* A byte of what stands around the entries. */
-static void take_outside(struct cutter *c, char byte)
+/* A byte of what stands around the entries, at that place. */
+static void take_outside(struct cutter *c, const struct s2s_json_place *at, char byte)
 {
     static const char map[] = "\"weight_map\"";
     const size_t key_len = c->key_end - c->key_begin;
-    const bool is_map = byte == '{' && c->depth == 1 && key_len == sizeof map - 1 &&
-                        memcmp(c->rest.data + c->key_begin, map, key_len) == 0;
+    const bool is_first_level = at->depth == 1 && !at->in_text;
+    c->in_map = is_first_level && byte == '{' && key_len == sizeof map - 1 &&
+                memcmp(c->rest.data + c->key_begin, map, key_len) == 0;
     s2s_buf_putc(&c->rest, byte);
-    if (byte == '"' && c->depth == 1)
+    if (is_first_level && byte == '"')
         c->key_begin = c->rest.len - 1;
-    if (byte != '{')
-        return;
-    c->in_map = is_map;
-    if (is_map) {
+    else if (at->depth == 1 && at->in_text && !c->place.in_text)
+        c->key_end = c->rest.len;
+    if (c->in_map) {
         s2s_buf_clear(&c->part);
         s2s_buf_putc(&c->part, '{');
         c->part_line = c->lines;
@@ -91,51 +92,41 @@ static void take_outside(struct cutter *c, char byte)
     }
 }
 
+/* A byte of the entries, of which the last is the map's end. */
+static int take_inside(struct cutter *c, const struct s2s_json_place *at, char byte,
+                       struct s2s_error *err)
+{
+    if (s2s_json_cuts(at, byte, 2) && c->part.len > PART_BYTES) {
+        s2s_buf_putc(&c->part, '}');
+        return take_part(c, true, err);
+    }
+    s2s_buf_putc(&c->part, byte);
+    if (byte == '\n') /* so that lines of the rest are those of the file */
+        s2s_buf_putc(&c->rest, byte);
+    if (c->place.depth > 1)
+        return 0;
+    s2s_buf_putc(&c->rest, '}');
+    c->in_map = false;
+    c->key_begin = c->key_end;
+    return take_part(c, false, err);
+}
+
 static int take_byte(struct cutter *c, char byte, struct s2s_error *err)
 {
-    const bool in_text = c->in_text;
-    int rc = 0;
-    if (byte == '\n')
-        c->lines++;
-    if (c->in_map && byte == ',' && !in_text && c->depth == 2 && c->part.len > PART_BYTES) {
-        s2s_buf_putc(&c->part, '}');
-        return take_part(c, err);
-    }
-    if (c->in_map) {
-        s2s_buf_putc(&c->part, byte);
-        if (byte == '\n') /* so that lines of the rest are those of the file */
-            s2s_buf_putc(&c->rest, byte);
-    } else if (in_text) {
-        s2s_buf_putc(&c->rest, byte);
-    } else {
-        take_outside(c, byte);
-    }
-    if (in_text) {
-        c->in_text = c->escaped || byte != '"';
-        c->escaped = !c->escaped && byte == '\\';
-        if (!c->in_text && c->depth == 1)
-            c->key_end = c->rest.len;
-    } else if (byte == '"') {
-        c->in_text = true;
-    } else if (byte == '{' || byte == '[') {
-        c->depth++;
-    } else if (byte == '}' || byte == ']') {
-        c->depth--;
-        if (c->in_map && c->depth == 1) {
-            rc = take_part(c, err);
-            s2s_buf_putc(&c->rest, '}');
-            c->in_map = false;
-            c->key_begin = c->key_end;
-        }
-    }
-    return rc;
+    const struct s2s_json_place at = c->place;
+    s2s_json_pass(&c->place, byte);
+    c->lines += byte == '\n';
+    if (c->in_map)
+        return take_inside(c, &at, byte, err);
+    take_outside(c, &at, byte);
+    return 0;
 }
 
 static int take_rest(struct cutter *c, struct s2s_error *err)
 {
     json_error_t at;
     if (c->in_map) /* the text ends there */
-        return take_part(c, err);
+        return take_part(c, false, err);
     json_t *root =
         json_loadb(c->rest.len ? c->rest.data : "", c->rest.len, JSON_REJECT_DUPLICATES, &at);
     if (!root)

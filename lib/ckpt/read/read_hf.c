@@ -58,7 +58,7 @@ static int read_offsets(const json_t *boxes, const struct s2s_st_tensor *st, int
     for (int d = 0; d < st->n_dims; d++) {
         const json_t *value = json_array_get(list, (size_t)d);
         offset[d] = json_integer_value(value);
-        if (!json_is_integer(value) || offset[d] < 0 || offset[d] > INT64_MAX / 2)
+        if (!json_is_integer(value) || offset[d] < 0 || offset[d] > INT64_MAX - st->shape[d])
             return s2s_error_set(err, S2S_E_FORMAT, "%s: bad saved_offsets", st->name);
     }
     return 0;

@@ -242,9 +242,9 @@ cases[-1] = ("mp_list", cases[-1][1])
 # ---- boxes in the headers of safetensors ----
 
 
-def boxes(name, info, says, index=None):
+def boxes(name, info, says, index=None, a=tensor()):
     info = info if isinstance(info, str) else json.dumps(info)
-    put("box_%s/model-00001-of-00001.safetensors" % name, st({"__metadata__": {"DCP_SHARDING_INFO": info}, "a": tensor()}), says)
+    put("box_%s/model-00001-of-00001.safetensors" % name, st({"__metadata__": {"DCP_SHARDING_INFO": info}, "a": a}, b"\0" * a["data_offsets"][1]), says)
     if index:
         put("box_%s/model.safetensors.index.json" % name, json.dumps({"weight_map": index}).encode(), says)
         cases.pop()
@@ -254,6 +254,7 @@ def boxes(name, info, says, index=None):
 boxes("not_json", "{", "DCP_SHARDING_INFO is not JSON")
 boxes("other_rank", {"a": {"saved_offsets": [0, 0]}}, "saved_offsets of another rank")
 boxes("negative", {"a": {"saved_offsets": [-4]}}, "bad saved_offsets")
+boxes("past_63_bits", {"a": {"saved_offsets": [0, 1]}}, "bad saved_offsets", a=tensor((0, (1 << 63) - 1), end=0))
 boxes("fraction", {"a": {"saved_offsets": [0.5]}}, "bad saved_offsets")
 boxes("hole", {"a": {"saved_offsets": [4]}}, "missing")
 boxes("lacks_file", {}, "y.safetensors is missing", {"a": "model-00001-of-00001.safetensors", "b": "y.safetensors"})

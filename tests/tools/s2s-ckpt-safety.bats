@@ -456,6 +456,23 @@ without_index() {
     says "weight_map is empty"
 }
 
+@test "a tensor that the index forgets, in a file that it names, is read" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    cp -r "$DATA/hf_sharded" folder
+    chmod -R u+w folder
+    exits 0 s2s-ckpt ls --sha256 -o whole folder
+    python3 - <<'EOF'
+import json
+path = "folder/model.safetensors.index.json"
+index = json.load(open(path))
+del index["weight_map"][min(index["weight_map"])]
+json.dump(index, open(path, "w"))
+EOF
+    exits 0 s2s-ckpt ls --sha256 -o forgotten folder
+    says "$(cut -f 1 whole | head -n 1): not in the index, read all the same"
+    cmp whole forgotten
+}
+
 @test "verify reads config.json; what beside the weights is no file is left out with a word" {
     DATA=$ROOT/tests/oracle/ckpt/data
     cp -r "$DATA/hf_sharded" folder

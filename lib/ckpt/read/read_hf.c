@@ -238,27 +238,23 @@ static int check_entry(void *ctx, const char *key, const char *file, struct s2s_
     return 0;
 }
 
-/* every name of the index must be in its file; what is in a file and not in the index is dropped,
- * as the libraries do, with a warning */
+/* every name of the index must be in its file; what is in a file and not in the index is read, as
+ * transformers does, with a warning */
 static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, const char *folder,
                        const char *prefix, struct s2s_error *err)
 {
     struct index_check c = {.ckpt = ckpt, .first = first, .folder = folder, .prefix = prefix};
-    size_t n = ckpt->n_tensors - first, kept = first;
+    const size_t n = ckpt->n_tensors - first;
     if (n)
         qsort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
     c.named = s2s_xcalloc(n + 1, sizeof *c.named);
     int rc = ckpt_index_each(ckpt, index, check_entry, &c, err);
-    for (size_t i = 0; i < n && rc > 0; i++) {
-        if (c.named[i])
-            ckpt->tensors[kept++] = ckpt->tensors[first + i];
-        else
-            s2s_warn("ckpt", "%s: not in the index, left out", ckpt->tensors[first + i].name);
-    }
+    for (size_t i = 0; i < n && rc > 0; i++)
+        if (!c.named[i])
+            s2s_warn("ckpt", "%s: not in the index, read all the same",
+                     ckpt->tensors[first + i].name);
     free(c.named);
-    if (rc > 0)
-        ckpt->n_tensors = kept;
-    else if (rc == 0)
+    if (rc == 0)
         rc = s2s_error_set(err, S2S_E_IO, "%s: gone while it was read", index);
     return rc < 0 ? rc : 0;
 }

@@ -88,8 +88,8 @@ struct s2s_ckpt {
     size_t n_tensors, cap_tensors;
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
-    bool unfinished; /* Megatron-Core's, without the metadata.json that it writes last */
-    json_t *common;
+    bool unfinished;         /* Megatron-Core's, without the metadata.json that it writes last */
+    json_t *common;          /* with small tensors as CKPT_SMALL_TENSOR says */
     json_t *run_args;        /* "args" from elsewhere than common (ckpt_read_args, .._run_config) */
     struct s2s_blocks arena; /* names, shapes, boxes */
     /* NULL, or whose names serve for equal ones here, and which is expected next */
@@ -228,6 +228,15 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /* Beside Megatron's iter_0001000/: "1000", or "release", says which of them is the latest. */
 #define CKPT_TRACKER "latest_checkpointed_iteration.txt"
+
+/* A small tensor in the optimizer of the common state (a step, a loss scale), which JSON has not:
+ * {CKPT_SMALL_TENSOR "F32": 1.0}, of one axis a list of values. */
+#define CKPT_SMALL_TENSOR "tensor "
+/* Of what dtypes it can be. */
+static inline bool ckpt_is_small_dtype(enum s2s_dtype dtype)
+{
+    return dtype == S2S_F32 || dtype == S2S_I32 || dtype == S2S_I64;
+}
 
 /* What is said of an `unfinished` one. */
 #define CKPT_UNFINISHED \

@@ -66,6 +66,8 @@ for rank in range(2):
              "is_decoupled_lr": False, "params": [order.index(p) for p in group]} for g, group in enumerate(groups)]
     if fault == "half":
         told = [{**g, "step": 5} for g in told]
+    if fault == "notes":
+        told = [{**g, "note": {"tensor C128": 1}, "other": {"tensor of mine": [2]}} for g in told]
     optimizer = {"state": state, "param_groups": told}
     if fault == "apart":
         del optimizer["state"]
@@ -163,6 +165,14 @@ EOF
     says "'grad_scaler': {'scale': ('FloatStorage', (1,), (512.0,)), 'growth_tracker': 3}"
     says "'step': 5"
     says_not common_step
+}
+
+@test "a dict in an optimizer's groups that looks like how a small tensor is kept stays a dict" {
+    ranks run notes
+    exits 0 s2s-ckpt convert --to torch_dist --merge-ranks --layers numbered run out
+    holds out
+    exits 0 common_optimizer out
+    says "'note': {'tensor C128': 1}, 'other': {'tensor of mine': [2]}"
 }
 
 @test "where it is not certain whose the optimizer's tensors are, they are left out and it is said why" {

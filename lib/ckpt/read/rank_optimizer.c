@@ -143,12 +143,13 @@ static void list_params(struct reading *r, size_t n_before)
 
 /* ---- what the file has ---- */
 
-/* Values of a small tensor, which stay where a dict has them: {"tensor F32": 1.0}, or a list. */
+/* The values stay where a dict has them. NULL: it is no small tensor, or JSON has not its values.
+ */
 static json_t *small_tensor(struct reading *r, const struct ckpt_view *view)
 {
     struct s2s_ckpt_tensor tensor;
     char bytes[MAX_SMALL * 16], key[32];
-    if (view->dtype != S2S_F32 && view->dtype != S2S_I64 && view->dtype != S2S_I32)
+    if (!ckpt_is_small_dtype(view->dtype))
         return NULL;
     int rc = ckpt_torch_tensor(r->w, &tensor, "", view);
     if (rc < 0 || tensor.n_dims > 1 || s2s_ckpt_numel(&tensor) > MAX_SMALL ||
@@ -165,15 +166,18 @@ static json_t *small_tensor(struct reading *r, const struct ckpt_view *view)
                s2s_dtype_size(view->dtype));
         if (view->dtype == S2S_I32)
             whole = (int32_t)whole;
-        json_array_append_new(values,
-                              view->dtype == S2S_F32 ? json_real(real) : json_integer(whole));
+        if (json_array_append_new(values, view->dtype == S2S_F32 ? json_real(real)
+                                                                 : json_integer(whole)) < 0) {
+            json_decref(values); /* a NaN or an infinity */
+            return NULL;
+        }
     }
     if (tensor.n_dims == 0) {
         json_t *one = json_incref(json_array_get(values, 0));
         json_decref(values);
         values = one;
     }
-    snprintf(key, sizeof key, "tensor %s", s2s_dtype_name(view->dtype));
+    snprintf(key, sizeof key, CKPT_SMALL_TENSOR "%s", s2s_dtype_name(view->dtype));
     json_t *out = json_object();
     json_object_set_new(out, key, values);
     return out;

@@ -3,7 +3,7 @@
 #include "lib/ckpt/write/common.h"
 #include "lib/ckpt/pickle/emit.h"
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/model.h"
 #include "lib/ckpt/pickle/pickle.h"
 #include "lib/io/zip.h"
 
@@ -22,15 +22,17 @@ struct storages {
     size_t n;
 };
 
-/* {"tensor F32": 1.0}, or a list of values, as a tensor; false: it is none. */
+/* CKPT_SMALL_TENSOR as a tensor; false: it is none, but a dict of the checkpoint's. */
 static bool emit_small(struct ckpt_emitter *out, struct storages *storages, const json_t *value)
 {
-    static const char mark[] = "tensor ";
+    static const char mark[] = CKPT_SMALL_TENSOR;
     const char *key = json_object_iter_key(json_object_iter((json_t *)value));
     if (json_object_size(value) != 1 || !s2s_starts_with(key, mark) || storages->n == MAX_STORAGES)
         return false;
     const enum s2s_dtype dtype = s2s_dtype_parse(key + strlen(mark));
-    json_t *values = json_object_get(value, key);
+    if (!ckpt_is_small_dtype(dtype))
+        return false;
+    const json_t *values = json_object_get(value, key);
     const bool list = json_is_array(values);
     const int64_t n = list ? (int64_t)json_array_size(values) : 1;
     char number[24];

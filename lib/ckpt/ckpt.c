@@ -463,11 +463,3 @@ bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path)
             return true;
     return false;
 }
-
-int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < ckpt->n_states && rc == 0; i++)
-        rc = s2s_ckpt_verify_tensor(ckpt, &ckpt->states[i].tensor, err);
-    return rc;
-}

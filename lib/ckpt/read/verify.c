@@ -59,6 +59,14 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
     return 0;
 }
 
+int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_states && rc == 0; i++)
+        rc = s2s_ckpt_verify_tensor(ckpt, &ckpt->states[i].tensor, err);
+    return rc;
+}
+
 bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
 {
     tensor = tensor->stored ? tensor->stored : tensor;

@@ -53,9 +53,7 @@ static const struct argp_option options[] = {
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
      "Name map between Megatron and Hugging Face: a family, a model_type or a file (default to hf: "
-     "found from "
-     "the "
-     "names). With --to torch_dist: from Hugging Face's names to Megatron's",
+     "found from the names). With --to torch_dist: from Hugging Face's names to Megatron's",
      1},
     {"part", KEY_PART, "PREFIX", 0,
      "Only tensors whose names begin with PREFIX and a dot, without it: one part of a model, such "
@@ -233,8 +231,7 @@ static const struct argp argp = {
     parse,
     "--to FORMAT IN OUT",
     "Convert a checkpoint of any format that `s2s-ckpt ls` reads. OUT appears when it is complete; "
-    "a "
-    "refused input leaves nothing.\vExamples:\n"
+    "a refused input leaves nothing.\vExamples:\n"
     "  s2s-ckpt convert --to hf checkpoints/ model/\n"
     "  s2s-ckpt convert --to hf --dtype bf16 --max-shard-size 2GB iter_0001000/ model/\n"
     "  s2s-ckpt convert --to torch_dist --map llama --pad-vocab 128 model/ megatron/\n"
@@ -264,8 +261,7 @@ static const struct argp prune_argp = {
     parse,
     "IN OUT",
     "A torch_dist checkpoint without its optimizer, gradient scaler and random states: what is "
-    "needed "
-    "to start from, not to resume. Names stay as they are.\vExamples:\n"
+    "needed to start from, not to resume. Names stay as they are.\vExamples:\n"
     "  s2s-ckpt prune checkpoints/iter_0001000 weights/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,
@@ -316,10 +312,8 @@ static const struct argp average_argp = {
     "A B... OUT",
     "The mean of the weights of several checkpoints with the same names, shapes and dtypes. Each "
     "mean is summed in float64 and cast as PyTorch casts. Tensors of integers, small files and the "
-    "common "
-    "state are those of A; 8-bit floating and complex ones are refused; optimizer and random "
-    "states are left "
-    "out.\vExamples:\n"
+    "common state are those of A; 8-bit floating and complex ones are refused; optimizer and "
+    "random states are left out.\vExamples:\n"
     "  s2s-ckpt average run/iter_0000800 run/iter_0000900 run/iter_0001000 mean/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,

@@ -85,9 +85,8 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
 /* Hugging Face's formats, a part of a model, and names that are mapped have no optimizer. */
 static bool keeps_optimizer(const struct ckpt_job_options *opt)
 {
-    return (opt->to == TO_TORCH_DIST || opt->to == TO_SAFETENSORS ||
-            (opt->to == TO_NONE && opt->reshard)) &&
-           !opt->only_weights && !opt->part && !opt->map;
+    return (opt->to == TO_TORCH_DIST || opt->to == TO_SAFETENSORS) && !opt->only_weights &&
+           !opt->part && !opt->map;
 }
 
 static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
@@ -144,13 +143,14 @@ static int check_optimizer(const struct job *job, struct s2s_error *err)
     return 0;
 }
 
-static enum ckpt_output same_as(const struct job *job)
+/* what a mean becomes by itself */
+static enum ckpt_output same_as(const struct s2s_ckpt *ckpt)
 {
-    const char *format = s2s_ckpt_format(job->ckpt);
-    return strncmp(format, "hf", 2) == 0                       ? TO_HF
-           : strcmp(format, "safetensors") == 0                ? TO_SAFETENSORS
-           : strcmp(format, "nemo") == 0 && !job->opt->reshard ? TO_NEMO
-                                                               : TO_TORCH_DIST;
+    const char *format = s2s_ckpt_format(ckpt);
+    return strncmp(format, "hf", 2) == 0        ? TO_HF
+           : strcmp(format, "safetensors") == 0 ? TO_SAFETENSORS
+           : strcmp(format, "nemo") == 0        ? TO_NEMO
+                                                : TO_TORCH_DIST;
 }
 
 /* Objects that hold tensors which no reader takes; the reader has named each. */
@@ -185,7 +185,7 @@ int ckpt_job_open(struct job *job, struct s2s_error *err)
     if (rc == 0)
         rc = identify_all(job, err);
     if (rc == 0)
-        job->to = job->opt->to ? job->opt->to : same_as(job);
+        job->to = job->opt->to ? job->opt->to : same_as(job->ckpt);
     if (rc == 0 && job->opt->reshard)
         rc = check_optimizer(job, err);
     return rc;

@@ -18,8 +18,7 @@ static const struct argp argp = {
     "PATH",
     "Read all of a checkpoint and check it: every file is there, boxes cover each tensor exactly, "
     "headers and metadata agree, CRC-32s and manifests (s2s-manifest.json, integrity.json) are "
-    "right, "
-    "and no pickle wants more than data. Exit status 1 at the first fault.\vExamples:\n"
+    "right, and no pickle wants more than data. Exit status 1 at the first fault.\vExamples:\n"
     "  s2s-ckpt verify checkpoints/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,

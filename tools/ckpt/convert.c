@@ -57,8 +57,7 @@ static const struct argp_option options[] = {
      1},
     {"part", KEY_PART, "PREFIX", 0,
      "Only tensors whose names begin with PREFIX and a dot, without it: one part of a model, such "
-     "as "
-     "language_model or llm",
+     "as language_model or llm",
      1},
     {"layers", KEY_LAYERS, "HOW", 0,
      "torch_dist: layers stacked on an axis, numbered, or auto: as Megatron-Core saves this model "

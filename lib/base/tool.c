@@ -248,11 +248,14 @@ static int usage_error(const char *given, const struct s2s_command *commands)
 {
     const struct s2s_command *nearest = NULL;
     size_t best = 4;
-    for (const struct s2s_command *c = commands; given && c->name; c++)
-        if (distance(given, c->name) < best && distance(given, c->name) < strlen(c->name)) {
-            best = distance(given, c->name);
+    for (const struct s2s_command *c = commands; given && c->name; c++) {
+        const size_t changes = distance(given, c->name);
+        /* where every letter is another, nothing of it was meant */
+        if (changes < best && changes < strlen(c->name)) {
+            best = changes;
             nearest = c;
         }
+    }
     if (!given)
         fprintf(stderr, "%s: a command is missing\n", tool_name);
     else if (nearest)

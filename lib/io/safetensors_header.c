@@ -156,11 +156,11 @@ static int check_places(struct io_extents *extents, int fd, size_t header_len,
 {
     int rc = io_extents_end(extents, err);
     if (rc > 0) {
-        rc = read_again(extents, NULL, NULL, fd, header_len, err);
-        int end = io_extents_end(extents, rc == 0 ? err : NULL);
-        if (rc < 0)
+        if ((rc = read_again(extents, NULL, NULL, fd, header_len, err)) < 0) {
+            io_extents_end(extents, NULL);
             return rc;
-        rc = end;
+        }
+        rc = io_extents_end(extents, err);
     }
     if (!extents->is_bad)
         return rc;

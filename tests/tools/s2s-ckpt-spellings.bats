@@ -6,17 +6,18 @@ setup_tool() {
     DATA=$ROOT/tests/oracle/ckpt/data
 }
 
-# FILE SHAPES-AS-PYTHON-DICT: a safetensors file; equal numbers in equal names, whatever else is in it
+# FILE SHAPES-AS-PYTHON-DICT: a safetensors file; equal numbers in equal names, whatever else is in it. F32, or F16 of ("F16", 2, 3)
 write() {
     python3 - "$1" "$2" <<'PY'
 import json, struct, sys, zlib
 header, data = {}, b""
 for name, shape in eval(sys.argv[2]).items():
-    n = 1
+    dtype, shape = ("F16", shape[1:]) if "F16" in shape else ("F32", shape)
+    n, width, letter = 1, 2 if dtype == "F16" else 4, "e" if dtype == "F16" else "f"
     for size in shape:
         n *= size
-    header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + 4 * n]}
-    data += struct.pack("<%df" % n, *[zlib.crc32(name.encode()) % 997 + i / 64 for i in range(n)])
+    header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + width * n]}
+    data += struct.pack("<%d%s" % (n, letter), *[zlib.crc32(name.encode()) % 997 + i / 64 for i in range(n)])
 text = json.dumps(header).encode()
 open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data)
 PY
@@ -226,6 +227,64 @@ PY
     sed s/nemotron/llama/ config.json >llama.json
     exits 1 s2s-ckpt convert --to hf --config llama.json megatron other
     says "do not fit the others"
+}
+
+@test "layers of several sizes or dtypes are numbered, as Megatron-Core has them; on one axis they are refused" {
+    cat >layer.py <<'PY'
+def layer(n, f, *dtype):
+    at = "model.layers.%d." % n
+    return {at + "input_layernorm.weight": dtype + (4,), at + "post_attention_layernorm.weight": dtype + (4,),
+            at + "self_attn.q_proj.weight": (8, 4), at + "self_attn.k_proj.weight": (4, 4), at + "self_attn.v_proj.weight": (4, 4),
+            at + "self_attn.o_proj.weight": (4, 8), at + "mlp.gate_proj.weight": (f, 4), at + "mlp.up_proj.weight": (f, 4),
+            at + "mlp.down_proj.weight": (4, f)}
+ends = {"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.norm.weight": (4,)}
+alike = dict(ends, **layer(0, 6), **layer(1, 6))
+sizes = dict(ends, **layer(0, 6), **layer(1, 7))
+dtypes = dict(ends, **layer(0, 6, "F16"), **layer(1, 6))
+PY
+    echo '{"model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}' >config.json
+    for kind in alike sizes dtypes; do
+        write $kind.safetensors "__import__('importlib.machinery').machinery.SourceFileLoader('layer', 'layer.py').load_module().$kind"
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config config.json $kind.safetensors $kind
+        exits 0 s2s-ckpt convert -q --strict --to hf --config config.json $kind $kind.hf
+        exits 0 s2s-ckpt diff $kind.safetensors $kind.hf
+        s2s-ckpt ls --json $kind | jq -r '.tensors[].name' >names
+        [ $kind = alike ] || grep -qx decoder.layers.1.mlp.linear_fc1.weight names
+        [ $kind != alike ] || grep -qx decoder.layers.mlp.linear_fc1.weight names
+    done
+    exits 1 s2s-ckpt convert --to torch_dist --layers stacked --map llama --config config.json sizes.safetensors x
+    says "model.layers.1.mlp.gate_proj.weight: another shape or dtype than in layer 0, so layers cannot lie on one axis"
+    says "layers numbered"
+    [ ! -e x ]
+}
+
+@test "parts that make one tensor are refused where their dtypes or columns differ: no cast is silent" {
+    cat >mixer.py <<'PY'
+at = "decoder.layers.0.mixer."
+good = {"embedding.word_embeddings.weight": (10, 4), "output_layer.weight": (10, 4), "decoder.final_norm.weight": (4,),
+        at + "in_proj.layer_norm_weight": (4,), at + "in_proj.weight.z": (6, 4), at + "in_proj.weight.x": (6, 4), at + "in_proj.weight.B": (4, 4),
+        at + "in_proj.weight.C": (4, 4), at + "in_proj.weight.dt": (2, 4), at + "conv1d.weight.x": (6, 1, 4), at + "conv1d.weight.B": (4, 1, 4),
+        at + "conv1d.weight.C": (4, 1, 4), at + "conv1d.bias.x": (6,), at + "conv1d.bias.B": (4,), at + "conv1d.bias.C": (4,), at + "A_log": (2,),
+        at + "D": (2,), at + "dt_bias": (2,), at + "norm.weight": (6,), at + "out_proj.weight": (4, 6)}
+dtype = dict(good, **{at + "conv1d.bias.C": ("F16", 4)})
+columns = dict(good, **{at + "in_proj.weight.dt": (2, 1, 4)})
+# all layers on an axis, and one of the parts has fewer
+stacked = {k.replace("layers.0.", "layers."): (2,) + v if "layers" in k else v for k, v in good.items()}
+short = dict(stacked, **{"decoder.layers.mixer.in_proj.weight.B": (1, 4, 4)})
+PY
+    echo '{"model_type": "nemotron_h", "vocab_size": 10}' >config.json
+    for kind in good dtype columns stacked short; do
+        write $kind.safetensors "__import__('importlib.machinery').machinery.SourceFileLoader('mixer', 'mixer.py').load_module().$kind"
+    done
+    exits 0 s2s-ckpt convert -q --strict --to hf --config config.json good.safetensors good
+    exits 0 s2s-ckpt convert -q --strict --to hf --config config.json stacked.safetensors stacked
+    exits 1 s2s-ckpt convert --to hf --config config.json dtype.safetensors x
+    says "conv1d.bias.x (F32 [6]) and decoder.layers.0.mixer.conv1d.bias.C (F16 [4]) go into one tensor"
+    exits 1 s2s-ckpt convert --to hf --config config.json columns.safetensors x
+    says "in_proj.weight.z (F32 [6, 4]) and decoder.layers.0.mixer.in_proj.weight.dt (F32 [2, 1, 4]) go into one tensor"
+    exits 1 s2s-ckpt convert --to hf --config config.json short.safetensors x
+    says "in_proj.weight.z (F32 [2, 6, 4]) and decoder.layers.mixer.in_proj.weight.B (F32 [1, 4, 4]) go into one tensor"
+    [ ! -e x ]
 }
 
 @test "a language model that names cannot tell from others, inside a model of several parts, is what the configuration says" {

@@ -64,6 +64,10 @@ int ckpt_map_refuse(const struct ckpt_map_engine *e);
 const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
                                               const struct ckpt_rule *rule,
                                               const struct ckpt_map_source *source);
+/* Several sources go into one target, rows behind each other: all but their rows must agree. SHAPE.
+ */
+int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *a,
+                         const struct s2s_ckpt_tensor *b, int rows_axis);
 /* By name, or NULL. */
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */

@@ -191,6 +191,9 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         part->used = true;
         views[i] = view_of(part->tensor, match.stacked, layer);
         rows += views[i].rows;
+        int rc = ckpt_map_check_alike(e, views[0].t, views[i].t, views[i].lead);
+        if (rc < 0)
+            return rc;
     }
     match.layer = layer;
     struct s2s_ckpt_target *target = add_target(e, rule->hf, &match, &views[0], rows);

@@ -62,20 +62,6 @@ static void set_shape(struct part *part, const struct s2s_ckpt_tensor *t, int64_
         part->shape[0] = rows;
 }
 
-/* several sources go into one target: all but their rows must agree */
-static int check_alike(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *a,
-                       const struct s2s_ckpt_tensor *b)
-{
-    bool alike = a->n_dims == b->n_dims && a->n_dims > 0 && a->dtype == b->dtype;
-    for (int d = 1; alike && d < a->n_dims; d++)
-        alike = a->shape[d] == b->shape[d];
-    return alike ? 0
-                 : s2s_error_set(e->err, S2S_E_SHAPE,
-                                 "%s and %s go into one tensor, but their shapes or dtypes do not "
-                                 "fit",
-                                 a->name, b->name);
-}
-
 /* ---- finding ---- */
 
 static struct ckpt_map_source *find_hf(const struct ckpt_map_engine *e, const char *pattern,
@@ -150,9 +136,9 @@ static int back_qkv(struct ckpt_map_engine *e, struct part *part,
     const struct s2s_ckpt_tensor *q = items[0]->tensor, *k = items[1]->tensor;
     const struct s2s_ckpt_tensor *v = items[2]->tensor;
     int64_t groups = ckpt_map_number(e, "num_key_value_heads", "num_query_groups");
-    int rc = check_alike(e, q, k);
+    int rc = ckpt_map_check_alike(e, q, k, 0);
     if (rc == 0)
-        rc = check_alike(e, k, v);
+        rc = ckpt_map_check_alike(e, k, v, 0);
     if (rc < 0)
         return rc;
     if (!groups)
@@ -202,7 +188,7 @@ static int back_split(struct ckpt_map_engine *e, struct part *part,
     int rc = 0;
     for (int i = 0; i < n && rc == 0; i++) {
         const struct s2s_ckpt_tensor *t = items[i]->tensor;
-        rc = check_alike(e, items[0]->tensor, t);
+        rc = ckpt_map_check_alike(e, items[0]->tensor, t, 0);
         if (rc == 0 && rows_of(t) != rows_of(items[0]->tensor))
             rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s and %s should have as many rows",
                                items[0]->tensor->name, t->name);
@@ -236,7 +222,7 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         items[0] = &turned;
         for (int i = 0; i < n && rc == 0; i++) {
             if (one.first)
-                rc = check_alike(e, one.first, items[i]->tensor);
+                rc = ckpt_map_check_alike(e, one.first, items[i]->tensor, 0);
             if (rc == 0)
                 items[i]->used = true;
         }
@@ -358,8 +344,12 @@ static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     free(name);
     if (more && (target->dtype != part->first->dtype || target->n_dims != part->n_dims + lead ||
                  memcmp(target->shape, shape, sizeof *shape * (size_t)target->n_dims) != 0))
-        return s2s_error_set(e->err, S2S_E_SHAPE, "%s: another shape or dtype than in layer 0",
-                             part->first->name);
+        return s2s_error_hint(e->err,
+                              s2s_error_set(e->err, S2S_E_SHAPE,
+                                            "%s: another shape or dtype than in layer 0, so layers "
+                                            "cannot lie on one axis",
+                                            part->first->name),
+                              "--layers numbered");
     for (size_t i = 0; i < part->n_pieces; i++) {
         const struct box *piece = &part->pieces[i];
         s2s_ckpt_plan_piece(e->plan, target, piece->source, piece->begin, piece->size);
@@ -424,28 +414,55 @@ static void count_layers(struct ckpt_map_engine *e)
     ckpt_map_sections_begin(e);
 }
 
-/* all layers of a stack have the same sections */
+static bool is_open_rule(const struct ckpt_rule *rule)
+{
+    return ckpt_map_is_open(rule->hf) || rule->transform == CKPT_MAP_DROP;
+}
+
+/* has what the rule takes, layer by layer, the shape and dtype that it has in layer 0? */
+static bool has_one_shape(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    struct ckpt_map_source *first[MAX_ITEMS], *items[MAX_ITEMS];
+    int n;
+    find_items(e, rule, 0, 0, first, &n);
+    for (int64_t layer = 1; layer < e->n_layers[rule->group]; layer++) {
+        find_items(e, rule, layer, 0, items, &n);
+        for (int i = 0; i < n; i++) {
+            const struct s2s_ckpt_tensor *a = first[i] ? first[i]->tensor : NULL;
+            const struct s2s_ckpt_tensor *b = items[i] ? items[i]->tensor : NULL;
+            if (a && b &&
+                (a->dtype != b->dtype || a->n_dims != b->n_dims ||
+                 memcmp(a->shape, b->shape, (size_t)a->n_dims * sizeof *a->shape) != 0))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* all layers of a stack have the same sections, and in them tensors of the same shapes */
 static bool is_alike(const struct ckpt_map_engine *e, int group)
 {
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
-        if (rule->group != group || rule->section < 0)
+        if (rule->group != group)
             continue;
         bool first = ckpt_map_in_section(e, rule->section, 0);
         for (int64_t layer = 1; layer < e->n_layers[group]; layer++)
             if (ckpt_map_in_section(e, rule->section, layer) != first)
                 return false;
+        if (!is_open_rule(rule) && !has_one_shape(e, rule))
+            return false;
     }
     return true;
 }
 
-static bool is_stacked(const struct ckpt_map_engine *e, int group)
+/* Megatron-Core numbers the layers of a heterogeneous model, which could not lie on one axis. */
+static void number_stacks(struct ckpt_map_engine *e)
 {
-    if (group < 0 || e->map.stacks[group].numbered)
-        return false;
-    if (e->request->layers != CKPT_LAYERS_AUTO)
-        return e->request->layers == CKPT_LAYERS_STACKED;
-    return is_alike(e, group);
+    const enum ckpt_layers how = e->request->layers;
+    for (size_t k = 0; k < e->map.n_stacks; k++)
+        e->map.stacks[k].numbered |=
+            how == CKPT_LAYERS_NUMBERED || (how == CKPT_LAYERS_AUTO && !is_alike(e, (int)k));
 }
 
 static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
@@ -479,11 +496,6 @@ static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rul
     }
 }
 
-static bool is_open_rule(const struct ckpt_rule *rule)
-{
-    return ckpt_map_is_open(rule->hf) || rule->transform == CKPT_MAP_DROP;
-}
-
 /* what one rule lacks at the layers where it holds */
 static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
 {
@@ -511,7 +523,7 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
     struct ckpt_map_source *items[MAX_ITEMS];
     int64_t n_layers = rule->group < 0 ? 1 : e->n_layers[rule->group], present = 0;
-    bool stacked = is_stacked(e, rule->group);
+    bool stacked = rule->group >= 0 && !e->map.stacks[rule->group].numbered;
     int n_targets = rule->transform == CKPT_MAP_QKV || rule->transform == CKPT_MAP_SPLIT
                         ? 1
                         : ckpt_map_items(rule->megatron),
@@ -567,6 +579,8 @@ int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_reque
     }
     if (rc == 0)
         rc = check_shapes(&e);
+    if (rc == 0)
+        number_stacks(&e);
     for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)
         rc = run_rule(&e, i);
     ckpt_map_end(&e, result);

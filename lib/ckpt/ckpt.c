@@ -186,6 +186,30 @@ int ckpt_slurp_span(struct s2s_ckpt *ckpt, const struct ckpt_span *span, int64_t
     return rc;
 }
 
+void ckpt_drop_tables(struct s2s_ckpt *ckpt)
+{
+    for (size_t i = 0; i < ckpt->n_objects; i++)
+        json_decref(ckpt->objects[i].value);
+    for (size_t i = 0; i < ckpt->n_rank_states; i++)
+        json_decref(ckpt->rank_states[i].parts);
+    json_decref(ckpt->common);
+    json_decref(ckpt->run_args);
+    free(ckpt->members);
+    free(ckpt->tensors);
+    free(ckpt->objects);
+    free(ckpt->rank_states);
+    free(ckpt->states);
+    s2s_blocks_release(&ckpt->arena);
+    ckpt->common = ckpt->run_args = NULL;
+    ckpt->members = NULL;
+    ckpt->tensors = NULL;
+    ckpt->objects = NULL;
+    ckpt->rank_states = NULL;
+    ckpt->states = NULL;
+    ckpt->n_members = ckpt->n_tensors = ckpt->n_objects = 0;
+    ckpt->n_rank_states = ckpt->n_states = 0;
+}
+
 void s2s_ckpt_close(struct s2s_ckpt *ckpt)
 {
     if (!ckpt)
@@ -195,22 +219,12 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
             close(ckpt->files[i].fd);
         free(ckpt->files[i].name);
     }
-    for (size_t i = 0; i < ckpt->n_objects; i++)
-        json_decref(ckpt->objects[i].value);
-    s2s_blocks_release(&ckpt->arena);
     if (ckpt->dir_fd >= 0)
         close(ckpt->dir_fd);
-    json_decref(ckpt->common);
-    json_decref(ckpt->run_args);
+    ckpt_drop_tables(ckpt);
+    ckpt_places_free(ckpt->places);
     json_decref(ckpt->file_idx);
     free(ckpt->files);
-    free(ckpt->members);
-    free(ckpt->tensors);
-    free(ckpt->objects);
-    for (size_t i = 0; i < ckpt->n_rank_states; i++)
-        json_decref(ckpt->rank_states[i].parts);
-    free(ckpt->rank_states);
-    free(ckpt->states);
     free(ckpt->path);
     free(ckpt->scratch);
     free(ckpt->piece);
@@ -375,6 +389,14 @@ const struct s2s_ckpt_tensor *s2s_ckpt_find(const struct s2s_ckpt *ckpt, const c
     return ckpt->n_tensors
                ? bsearch(&key, ckpt->tensors, ckpt->n_tensors, sizeof key, ckpt_by_tensor_name)
                : NULL;
+}
+
+size_t ckpt_tensor_index(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
+{
+    tensor = tensor->stored ? tensor->stored : tensor;
+    if (tensor < ckpt->tensors || tensor >= ckpt->tensors + ckpt->n_tensors)
+        S2S_BUG("%s is no tensor of %s", tensor->name, ckpt->path);
+    return (size_t)(tensor - ckpt->tensors);
 }
 
 struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char *name)

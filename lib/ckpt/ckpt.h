@@ -72,6 +72,17 @@ int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s
 void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
 
 /*
+ * Of a checkpoint opened like another, that only the other's weights are wanted from now on: of
+ * each that is here in the same dtype and shape a few bytes are kept. Nothing that was lent lives
+ * on; its files are known as before.
+ */
+void s2s_ckpt_reduce(struct s2s_ckpt *ckpt);
+/* Of such a checkpoint what the other's tensor, or view of a tensor, is here; lent until the next
+ * call. NULL: it is not here. */
+const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
+                                                   const struct s2s_ckpt_tensor *tensor);
+
+/*
  * Of a checkpoint of Megatron's rank folders (format mp_rank): from now on its tensors are those of
  * the whole model, with the names and shapes of torch_dist, its common state that of the first
  * rank without random states; extra states are dropped. with_optimizer: the optimizers of the ranks

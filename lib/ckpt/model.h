@@ -110,7 +110,8 @@ struct s2s_ckpt {
     size_t n_states, cap_states;
     struct ckpt_rank_state *rank_states; /* of the rank folders with an optimizer */
     size_t n_rank_states, cap_rank_states;
-    size_t n_left_states; /* rank folders whose optimizer is not read */
+    size_t n_left_states;       /* rank folders whose optimizer is not read */
+    struct ckpt_places *places; /* NULL, or what s2s_ckpt_reduce left of the tensors */
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
@@ -118,6 +119,10 @@ enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
 char *ckpt_piece(struct s2s_ckpt *ckpt);
 /* Puts "FOLDER: NAME: " before an error of reading; a single file has said its path already. */
 int ckpt_at_name(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
+
+/* Frees what was read, tensors and objects and common state; the files remain. */
+void ckpt_drop_tables(struct s2s_ckpt *ckpt);
+void ckpt_places_free(struct ckpt_places *places); /* NULL is a no-op */
 
 /* A file of the checkpoint by its name there: of the folder, or a member. NOTFOUND, FORMAT. */
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,
@@ -159,6 +164,8 @@ int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, cons
 /* Sorts; refuses names that are there twice; checks that chunks tile. Every reader ends with it. */
 int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
+/* Which of the checkpoint's tensors it is, or is a view of. */
+size_t ckpt_tensor_index(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor);
 /* The order of sorted tensors, for qsort and bsearch. */
 int ckpt_by_tensor_name(const void *a, const void *b);
 /* By name, or NULL (sorted: after ckpt_seal). */

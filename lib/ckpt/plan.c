@@ -290,7 +290,7 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
     for (size_t k = 0; k <= plan->n_others && rc == 0; k++) {
         struct s2s_ckpt *ckpt = k ? plan->others[k - 1] : plan->source;
         const struct s2s_ckpt_tensor *t =
-            k ? s2s_ckpt_find(ckpt, piece->source->name) : piece->source;
+            k ? s2s_ckpt_counterpart(ckpt, piece->source) : piece->source;
         rc = t ? s2s_ckpt_read(ckpt, t, begin, box, mean->bytes, err)
                : s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent", piece->source->name);
         if (rc == 0 && k == 0)
@@ -405,7 +405,7 @@ int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_c
 {
     int rc = s2s_ckpt_verify_tensor(plan->source, source, err);
     for (size_t i = 0; i < plan->n_others && rc == 0; i++) {
-        const struct s2s_ckpt_tensor *other = s2s_ckpt_find(plan->others[i], source->name);
+        const struct s2s_ckpt_tensor *other = s2s_ckpt_counterpart(plan->others[i], source);
         rc = other ? s2s_ckpt_verify_tensor(plan->others[i], other, err) : 0;
     }
     return rc;

@@ -32,8 +32,8 @@ struct s2s_ckpt_target {
 
 struct s2s_ckpt_plan {
     struct s2s_ckpt *source;
-    /* Floating tensors are the mean of source and these (borrowed), which have the same names and
-     * shapes. */
+    /* Floating tensors are the mean of source and these (borrowed), which were opened like it, have
+     * the same names and shapes, and were reduced. */
     struct s2s_ckpt **others;
     size_t n_others;
     struct s2s_ckpt_target *targets;

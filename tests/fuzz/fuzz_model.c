@@ -83,14 +83,15 @@ static void put_files(json_t *files)
 }
 
 /* as if another format's reader had filled it */
-static struct s2s_ckpt *open_as(const json_t *root)
+/* like: NULL, or beside which */
+static struct s2s_ckpt *open_as(const json_t *root, const struct s2s_ckpt *like)
 {
     static const char *const formats[] = {"torch_dist", "dcp", "nemo", "torch", "mp_rank"};
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *part = json_string_value(json_object_get(root, "part"));
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_ckpt *ckpt;
-    int rc = s2s_ckpt_open(&ckpt, folder, &err);
+    int rc = s2s_ckpt_open_like(&ckpt, folder, like, &err);
     folder_demand(rc, &err);
     if (rc < 0)
         return NULL;
@@ -252,13 +253,15 @@ static void try_check(const struct s2s_ckpt *ckpt)
 static void try_file(struct s2s_ckpt *ckpt, const json_t *root)
 {
     const struct s2s_ckpt_write how = {.max_shard_bytes = 0};
-    struct s2s_ckpt *others[] = {ckpt};
+    struct s2s_ckpt *others[1] = {NULL};
     struct s2s_ckpt_plan plan = {.source = ckpt, .others = others};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_outfile *file;
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
-    plan.n_others = json_is_true(json_object_get(root, "average"));
+    if (json_is_true(json_object_get(root, "average")) && (others[0] = open_as(root, ckpt)))
+        s2s_ckpt_reduce(others[0]);
+    plan.n_others = others[0] != NULL;
     for (size_t i = 0; i < n; i++)
         if (!plan.n_others || s2s_ckpt_can_average(tensors[i].dtype))
             s2s_ckpt_plan_copy(&plan, tensors[i].name, &tensors[i]);
@@ -278,6 +281,7 @@ static void try_file(struct s2s_ckpt *ckpt, const json_t *root)
         folder_demand_written(path, &plan, "");
     }
     s2s_ckpt_plan_release(&plan);
+    s2s_ckpt_close(others[0]);
 }
 
 static void try_model(struct s2s_ckpt *ckpt, const json_t *root, const char *map)
@@ -312,7 +316,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     put_files(json_object_get(root, "files"));
     put_tensors(json_object_get(root, "tensors"));
     char *map = map_of(root);
-    struct s2s_ckpt *ckpt = open_as(root);
+    struct s2s_ckpt *ckpt = open_as(root, NULL);
     if (ckpt)
         try_model(ckpt, root, map);
     s2s_ckpt_close(ckpt);

@@ -2,6 +2,7 @@
  * given. */
 #include <sys/stat.h>
 
+#include "lib/ckpt/number.h"
 #include "tools/ckpt/job_internal.h"
 
 static struct s2s_ckpt *input(const struct job *job, size_t i)
@@ -174,12 +175,63 @@ static int check_lost(const struct job *job, struct s2s_error *err)
                      : s2s_error_hint(err, rc, "save the state_dict() of a module, dense tensors");
 }
 
+/* ---- averaging ---- */
+
+static int check_dtypes(const struct job *job, struct s2s_error *err)
+{
+    size_t n;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    for (size_t i = 0; i < n; i++)
+        if (ckpt_job_is_weight(tensors[i].name) && !s2s_ckpt_can_average(tensors[i].dtype))
+            return s2s_error_set(err, S2S_E_DTYPE,
+                                 "%s: %s is %s, of which no mean is taken; average the checkpoints "
+                                 "it was made from",
+                                 s2s_ckpt_path(job->ckpt), tensors[i].name,
+                                 s2s_dtype_name(tensors[i].dtype));
+    return 0;
+}
+
+/* the others must have the same weights as the first */
+static int check_alike(const struct job *job, const struct s2s_ckpt *other, struct s2s_error *err)
+{
+    size_t n, n_wants = 0;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    struct s2s_ckpt_want *wants = s2s_xcalloc(n + 1, sizeof *wants);
+    for (size_t i = 0; i < n; i++)
+        if (ckpt_job_is_weight(tensors[i].name))
+            wants[n_wants++] = (struct s2s_ckpt_want){tensors[i].name, tensors[i].dtype,
+                                                      tensors[i].n_dims, tensors[i].shape};
+    int rc = s2s_ckpt_check(other, wants, n_wants, NULL, err);
+    free(wants);
+    tensors = s2s_ckpt_tensors(other, &n);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        if (ckpt_job_is_weight(tensors[i].name) && !s2s_ckpt_find(job->ckpt, tensors[i].name))
+            rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s is in %s, but not in %s", tensors[i].name,
+                               s2s_ckpt_path(other), s2s_ckpt_path(job->ckpt));
+    return rc;
+}
+
+/* One after the other, each reduced before the next: there may be many. */
+static int open_others(struct job *job, struct s2s_error *err)
+{
+    int rc = check_dtypes(job, err);
+    job->others = s2s_xcalloc(job->opt->n_in, sizeof(struct s2s_ckpt *));
+    for (size_t i = 1; i < job->opt->n_in && rc == 0; i++) {
+        struct s2s_ckpt **other = &job->others[job->n_others++];
+        rc = open_one(job, job->opt->in[i], other, err);
+        if (rc == 0)
+            rc = check_alike(job, *other, err);
+        if (rc == 0)
+            s2s_ckpt_reduce(*other);
+    }
+    return rc;
+}
+
 int ckpt_job_open(struct job *job, struct s2s_error *err)
 {
     int rc = open_one(job, job->opt->in[0], &job->ckpt, err);
-    job->others = s2s_xcalloc(job->opt->n_in, sizeof(struct s2s_ckpt *));
-    for (size_t i = 1; i < job->opt->n_in && rc == 0; i++)
-        rc = open_one(job, job->opt->in[i], &job->others[job->n_others++], err);
+    if (rc == 0 && job->opt->average)
+        rc = open_others(job, err);
     if (rc == 0)
         rc = check_lost(job, err);
     if (rc == 0)

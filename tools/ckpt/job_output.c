@@ -1,6 +1,5 @@
 /* What each output of a job takes, and writing it. */
 #include "lib/ckpt/map/layers.h"
-#include "lib/ckpt/number.h"
 #include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/ckpt/write/to_megatron.h"
@@ -13,6 +12,13 @@ static void count(struct job *job, const struct s2s_ckpt_plan *plan)
     for (size_t i = 0; i < plan->n_targets; i++)
         job->bytes += s2s_ckpt_target_bytes(&plan->targets[i]);
     job->n_tensors += plan->n_targets;
+}
+
+/* tensors are the means of all inputs */
+static void add_others(const struct job *job, struct s2s_ckpt_plan *plan)
+{
+    plan->others = job->others;
+    plan->n_others = job->n_others;
 }
 
 static void begin_progress(struct job *job)
@@ -74,41 +80,6 @@ void ckpt_job_end_plan(const struct job *job)
     puts("\n}");
 }
 
-/* ---- averaging ---- */
-
-/* the other checkpoints must have the same weights; *plan then takes means */
-static int add_others(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
-{
-    size_t n, n_wants = 0;
-    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
-    struct s2s_ckpt_want *wants = s2s_xcalloc(n + 1, sizeof *wants);
-    int rc = 0;
-    for (size_t i = 0; i < n; i++)
-        if (ckpt_job_is_weight(tensors[i].name))
-            wants[n_wants++] = (struct s2s_ckpt_want){tensors[i].name, tensors[i].dtype,
-                                                      tensors[i].n_dims, tensors[i].shape};
-    for (size_t i = 0; i < n_wants && rc == 0; i++)
-        if (!s2s_ckpt_can_average(wants[i].dtype))
-            rc = s2s_error_set(err, S2S_E_DTYPE,
-                               "%s: %s is %s, of which no mean is taken; average the checkpoints "
-                               "it was made from",
-                               s2s_ckpt_path(job->ckpt), wants[i].name,
-                               s2s_dtype_name(wants[i].dtype));
-    for (size_t k = 0; k < job->n_others && rc == 0; k++) {
-        rc = s2s_ckpt_check(job->others[k], wants, n_wants, NULL, err);
-        tensors = s2s_ckpt_tensors(job->others[k], &n);
-        for (size_t i = 0; i < n && rc == 0; i++)
-            if (ckpt_job_is_weight(tensors[i].name) && !s2s_ckpt_find(job->ckpt, tensors[i].name))
-                rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s is in %s, but not in %s",
-                                   tensors[i].name, s2s_ckpt_path(job->others[k]),
-                                   s2s_ckpt_path(job->ckpt));
-    }
-    free(wants);
-    plan->others = job->others;
-    plan->n_others = job->n_others;
-    return rc;
-}
-
 /* ---- folders ---- */
 
 int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
@@ -125,8 +96,7 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
     if (rc == 0 && *out.family)
         s2s_info("convert", "name map: %s", out.family);
     for (size_t i = 0; i < out.n_parts && rc == 0; i++) {
-        if (job->n_others)
-            rc = add_others(job, &out.parts[i].plan, err);
+        add_others(job, &out.parts[i].plan);
         count(job, &out.parts[i].plan);
         if (job->opt->plan)
             show_plan(job, &out.parts[i].plan, out.parts[i].folder);
@@ -201,8 +171,7 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
         rc = name_layers(job, plan, err);
     if (job->opt->dtype)
         s2s_ckpt_plan_cast(plan, job->opt->dtype);
-    if (rc == 0 && job->n_others)
-        rc = add_others(job, plan, err);
+    add_others(job, plan);
     if (rc == 0)
         rc = s2s_ckpt_plan_seal(plan, err);
     if (rc == 0 && job->to == TO_SAFETENSORS)
@@ -237,8 +206,7 @@ static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_e
     int rc = s2s_nemo_prepare(nemo, job->ckpt, &options, err);
     if (rc == 0)
         rc = report_unused(job, nemo->unused, nemo->n_unused, nemo->n_optimizer, err);
-    if (rc == 0 && job->n_others)
-        rc = add_others(job, &nemo->plan, err);
+    add_others(job, &nemo->plan);
     if (rc == 0 && *nemo->family)
         s2s_info("convert", "name map: %s", nemo->family);
     count(job, &nemo->plan);

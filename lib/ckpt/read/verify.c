@@ -33,9 +33,11 @@ static int locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
 static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                         struct ckpt_chunk *chunk, struct s2s_error *err)
 {
+    if (chunk->checked)
+        return 0;
     int rc = locate_whole(ckpt, tensor, chunk, err);
     int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, chunk->file, err);
-    if (fd < 0 || chunk->checked || !chunk->has_crc)
+    if (fd < 0 || !chunk->has_crc)
         return fd < 0 ? fd : 0;
     const struct ckpt_store store = {chunk, fd, ckpt->files[chunk->file].name};
     for (int64_t done = 0; rc == 0 && done < chunk->store_len;) {

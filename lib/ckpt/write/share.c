@@ -48,15 +48,6 @@ static bool is_checked(const struct s2s_ckpt_tensor *tensor)
     return true;
 }
 
-/* A view of one of them (s2s_ckpt_unflattened) stands for it. */
-static size_t index_of(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *source)
-{
-    source = source->stored ? source->stored : source;
-    if (source < ckpt->tensors || source >= ckpt->tensors + ckpt->n_tensors)
-        S2S_BUG("%s is no tensor of %s", source->name, ckpt->path);
-    return (size_t)(source - ckpt->tensors);
-}
-
 int ckpt_share_verify(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_write *how,
                       struct s2s_error *err)
 {
@@ -70,7 +61,7 @@ int ckpt_share_verify(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_write *h
     for (size_t i = 0; i < plan->n_targets; i++)
         for (size_t k = 0; k < plan->targets[i].n_pieces; k++)
             if (plan->targets[i].pieces[k].source)
-                wanted[index_of(ckpt, plan->targets[i].pieces[k].source)] = 1;
+                wanted[ckpt_tensor_index(ckpt, plan->targets[i].pieces[k].source)] = 1;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         done[i] = is_checked(&ckpt->tensors[i]) && plan->n_others == 0;
     s2s_comm_all_reduce(s2s_mesh_world(how->mesh), done, (int64_t)ckpt->n_tensors, S2S_U8,

@@ -1,0 +1,229 @@
+/*
+ * A further checkpoint of a mean. Its names, dtypes and shapes are those of the one that it was
+ * opened like, so all that is kept of a tensor is where its bytes are: about ten bytes in place of
+ * 144. The one that is wanted now is made a tensor again.
+ */
+#include "lib/ckpt/model.h"
+
+#include "lib/base/base.h"
+
+enum {
+    STEP = 16, /* the begin of each 16th record is known, the others are found from there */
+    /* flags of a tensor; without IS_THERE nothing follows */
+    IS_THERE = 1,
+    IS_CHECKED = 2, /* no chunk has a CRC-32 that is still to be compared */
+    SAME_BOXES = 4, /* its chunks are cut as those of the other tensor: neither count nor boxes */
+    /* flags of a chunk */
+    IS_LOCATED = 1,
+    HAS_CRC = 2,
+    HAS_STRIDE = 4
+};
+
+struct ckpt_places {
+    struct s2s_buf records; /* of each tensor of `like`, in their order; numbers 7 bits a byte */
+    size_t *starts;         /* of each STEPth in records */
+    /* that was asked for last, and what was made for it: `tensor`, or a view of it */
+    const struct s2s_ckpt_tensor *wanted, *lent;
+    struct s2s_ckpt_tensor tensor;
+    size_t cap_chunks, flags_at;
+};
+
+/* ---- records ---- */
+
+static void put(struct s2s_buf *out, uint64_t v)
+{
+    for (; v > 127; v >>= 7)
+        s2s_buf_putc(out, (char)(v | 128));
+    s2s_buf_putc(out, (char)v);
+}
+
+static uint64_t take(const char **at)
+{
+    uint64_t v = 0, byte;
+    int shift = 0;
+    do {
+        byte = (unsigned char)*(*at)++;
+        v |= (byte & 127) << shift;
+        shift += 7;
+    } while (byte & 128);
+    return v;
+}
+
+static void put_ints(struct s2s_buf *out, const int64_t *v, int n)
+{
+    for (int d = 0; d < n; d++)
+        put(out, (uint64_t)v[d]);
+}
+
+static const int64_t *take_ints(const char **at, struct s2s_ckpt *ckpt, int n)
+{
+    int64_t v[S2S_MAX_DIMS];
+    for (int d = 0; d < n; d++)
+        v[d] = (int64_t)take(at);
+    return ckpt_arena_ints(ckpt, v, n);
+}
+
+static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n_dims, bool box)
+{
+    put(out, (chunk->located ? IS_LOCATED : 0) | (chunk->has_crc ? HAS_CRC : 0) |
+                 (chunk->stride ? HAS_STRIDE : 0));
+    put(out, (uint64_t)chunk->file);
+    put(out, (uint64_t)chunk->store_pos);
+    put(out, (uint64_t)chunk->store_len);
+    if (chunk->located)
+        put(out, (uint64_t)(chunk->data - chunk->store_pos));
+    if (chunk->has_crc)
+        put(out, chunk->crc);
+    put_ints(out, chunk->stride, chunk->stride ? n_dims : 0);
+    put_ints(out, chunk->offset, box ? n_dims : 0);
+    put_ints(out, chunk->size, box ? n_dims : 0);
+}
+
+/* same: NULL, or the chunk whose box it has */
+static struct ckpt_chunk take_chunk(const char **at, struct s2s_ckpt *ckpt, int n_dims,
+                                    const struct ckpt_chunk *same)
+{
+    struct ckpt_chunk chunk = {.stride = NULL};
+    const uint64_t flags = take(at);
+    chunk.located = flags & IS_LOCATED;
+    chunk.has_crc = flags & HAS_CRC;
+    chunk.file = (int)take(at);
+    chunk.store_pos = (int64_t)take(at);
+    chunk.store_len = (int64_t)take(at);
+    chunk.data = chunk.located ? chunk.store_pos + (int64_t)take(at) : 0;
+    chunk.crc = chunk.has_crc ? (uint32_t)take(at) : 0;
+    chunk.stride = flags & HAS_STRIDE ? take_ints(at, ckpt, n_dims) : NULL;
+    chunk.offset = same ? same->offset : take_ints(at, ckpt, n_dims);
+    chunk.size = same ? same->size : take_ints(at, ckpt, n_dims);
+    return chunk;
+}
+
+static bool same_ints(const int64_t *a, const int64_t *b, int n)
+{
+    return n == 0 || memcmp(a, b, (size_t)n * sizeof *a) == 0;
+}
+
+static bool same_boxes(const struct s2s_ckpt_tensor *a, const struct s2s_ckpt_tensor *b)
+{
+    bool same = a->n_chunks == b->n_chunks;
+    for (size_t i = 0; same && i < a->n_chunks; i++)
+        same = same_ints(a->chunks[i].offset, b->chunks[i].offset, a->n_dims) &&
+               same_ints(a->chunks[i].size, b->chunks[i].size, a->n_dims);
+    return same;
+}
+
+static bool is_checked(const struct s2s_ckpt_tensor *tensor)
+{
+    bool checked = true;
+    for (size_t i = 0; i < tensor->n_chunks; i++) {
+        const struct ckpt_chunk *chunk = &tensor->chunks[i];
+        checked &= chunk->checked || (chunk->located && !chunk->has_crc);
+    }
+    return checked;
+}
+
+/* tensor: NULL, or that which is of the name, dtype and shape of `like` */
+static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor,
+                       const struct s2s_ckpt_tensor *like)
+{
+    if (!tensor) {
+        put(out, 0);
+        return;
+    }
+    const bool same = same_boxes(tensor, like);
+    put(out, IS_THERE | (is_checked(tensor) ? IS_CHECKED : 0) | (same ? SAME_BOXES : 0));
+    if (!same)
+        put(out, tensor->n_chunks);
+    for (size_t i = 0; i < tensor->n_chunks; i++)
+        put_chunk(out, &tensor->chunks[i], tensor->n_dims, !same);
+}
+
+/* Into places->tensor; false: it is not there. */
+static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *like)
+{
+    struct ckpt_places *places = ckpt->places;
+    struct ckpt_chunk *chunks = places->tensor.chunks;
+    places->flags_at = (size_t)(*at - places->records.data);
+    const uint64_t flags = take(at);
+    if (!(flags & IS_THERE))
+        return false;
+    const bool same = flags & SAME_BOXES;
+    const size_t n = same ? like->n_chunks : (size_t)take(at);
+    if (n > places->cap_chunks) {
+        chunks = s2s_xrealloc(chunks, n, sizeof *chunks);
+        places->cap_chunks = n;
+    }
+    places->tensor = *like;
+    places->tensor.n_chunks = n;
+    places->tensor.chunks = chunks;
+    for (size_t i = 0; i < n; i++) {
+        chunks[i] = take_chunk(at, ckpt, like->n_dims, same ? &like->chunks[i] : NULL);
+        chunks[i].checked = flags & IS_CHECKED;
+    }
+    return true;
+}
+
+/* ---- the checkpoint ---- */
+
+void s2s_ckpt_reduce(struct s2s_ckpt *ckpt)
+{
+    const struct s2s_ckpt *like = ckpt->like;
+    struct ckpt_places *places = s2s_xcalloc(1, sizeof *places);
+    places->starts = s2s_xmalloc((like->n_tensors / STEP + 1) * sizeof *places->starts);
+    for (size_t i = 0; i < like->n_tensors; i++) {
+        const struct s2s_ckpt_tensor *theirs = &like->tensors[i];
+        const struct s2s_ckpt_tensor *ours =
+            s2s_ckpt_is_state(theirs->name) ? NULL : s2s_ckpt_find(ckpt, theirs->name);
+        if (ours && (ours->dtype != theirs->dtype || ours->n_dims != theirs->n_dims ||
+                     !same_ints(ours->shape, theirs->shape, ours->n_dims)))
+            ours = NULL;
+        if (i % STEP == 0)
+            places->starts[i / STEP] = places->records.len;
+        put_tensor(&places->records, ours, theirs);
+    }
+    ckpt_drop_tables(ckpt);
+    ckpt->places = places;
+}
+
+/* What was compared with a CRC-32 is not compared again. */
+static void put_back(struct s2s_ckpt *ckpt)
+{
+    struct ckpt_places *places = ckpt->places;
+    if (places->lent && is_checked(&places->tensor))
+        places->records.data[places->flags_at] |= IS_CHECKED;
+    places->wanted = places->lent = NULL;
+    s2s_blocks_release(&ckpt->arena); /* it has only what belonged to that tensor */
+    ckpt->n_shapes = 0;
+}
+
+const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
+                                                   const struct s2s_ckpt_tensor *tensor)
+{
+    struct ckpt_places *places = ckpt->places;
+    if (places->wanted == tensor)
+        return places->lent;
+    put_back(ckpt);
+    const struct s2s_ckpt *like = ckpt->like;
+    const size_t idx = ckpt_tensor_index(like, tensor);
+    const char *at = places->records.data + places->starts[idx / STEP];
+    bool is_there = false;
+    for (size_t i = idx / STEP * STEP; i <= idx; i++)
+        is_there = take_tensor(&at, ckpt, &like->tensors[i]);
+    places->wanted = tensor;
+    if (is_there)
+        places->lent = !tensor->stored ? &places->tensor
+                       : tensor->n_dims == tensor->stored->n_dims
+                           ? ckpt_transposed(ckpt, &places->tensor)
+                           : s2s_ckpt_unflattened(ckpt, &places->tensor);
+    return places->lent;
+}
+
+void ckpt_places_free(struct ckpt_places *places)
+{
+    if (!places)
+        return;
+    s2s_buf_release(&places->records);
+    free(places->starts);
+    free(places->tensor.chunks);
+    free(places);
+}

@@ -455,6 +455,14 @@ PY
     says_not "--map NAME"
     exits 0 s2s-ckpt reshard --files 2 "$MODELS/qwen3" e
     says_not "--map NAME"
+    exits 0 s2s-ckpt prune "$MODELS/qwen3" f
+    says_not "--map NAME"
+    # who gives it to what has Hugging Face's names
+    exits 1 s2s-ckpt convert --to hf --map qwen3 "$MODELS/qwen3" g
+    says "Hugging Face's already; without --map they are kept"
+    exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h "$MODELS/qwen3" g
+    says_not "already"
+    [ ! -e g ]
 }
 
 @test "--config takes the folder of a config.json, and no list" {

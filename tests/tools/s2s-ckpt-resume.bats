@@ -47,7 +47,6 @@ PY
         for ((n = 0; n < 100; n++)); do
             resume=--resume
             [ $((n % 3)) != 0 ] || resume=
-            [ "$way" != "--to safetensors" ] || resume=
             s2s-ckpt convert -q $resume $way big.safetensors out 2>/dev/null &
             sleep 0.0$((RANDOM % 90 + 10))
             kill -${signals[n % 4]} $! 2>/dev/null || true
@@ -86,6 +85,20 @@ stopped() {
         diff -r want out
     done
     [ "$n" -gt 5 ]
+}
+
+@test "--resume with an OUT of one file begins anew, whatever stopped the one before" {
+    inject_or_skip
+    s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" want
+    for how in KILL ENOSPC; do
+        with_fault write:1:$how s2s-ckpt convert -q --resume --to safetensors "$DATA/hf_sharded" out
+        [ $fired = 1 ]
+        [ -z "$(find . -name 'out*')" ]
+    done
+    exits 0 s2s-ckpt convert -q --resume --to safetensors "$DATA/hf_sharded" out
+    cmp want out
+    exits 2 s2s-ckpt convert --resume --to safetensors "$DATA/hf_sharded" -
+    says "stdout"
 }
 
 @test "a line of the journal that was altered counts as absent" {

@@ -32,7 +32,7 @@ enum {
 #define RESUME_OPTION \
     "resume", KEY_RESUME, NULL, 0, \
         "Go on with an interrupted run of the same command: whole files in OUT.s2s-partial are " \
-        "kept, and stay when this one is interrupted too", \
+        "kept, and stay when this one is interrupted too. An OUT of one file is begun anew", \
         1
 #define NO_SYNC_OPTION \
     "no-sync", KEY_NO_SYNC, NULL, 0, \
@@ -119,8 +119,8 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
         argp_error(state, "stdout is OUT (-): it cannot have what --json prints too");
     if (!opt->to && !opt->average)
         argp_error(state, "--to hf, torch_dist, safetensors or nemo is needed");
-    if (opt->resume && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
-        argp_error(state, "--resume goes with --to hf or torch_dist");
+    if (strcmp(opt->out, "-") == 0 && opt->resume)
+        argp_error(state, "OUT is stdout, which nothing can go on with: leave out --resume");
     if (opt->n_files && opt->to != TO_TORCH_DIST)
         argp_error(state, "--files goes with --to torch_dist");
     if (opt->n_files && opt->shard_given)

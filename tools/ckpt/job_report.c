@@ -64,8 +64,10 @@ static void print_done(const struct job *job, const struct left_out *left, doubl
 /* Who converts a Hugging Face folder for Megatron forgets --map once; the folder looks alike. */
 static bool kept_hf_names(const struct job *job)
 {
-    return job->to == TO_TORCH_DIST && job->opt->to && !job->opt->reshard && !job->opt->map &&
-           job->n_others == 0 && strncmp(s2s_ckpt_format(job->ckpt), "hf", 2) == 0;
+    const struct ckpt_job_options *opt = job->opt;
+    const bool is_convert = !opt->reshard && !opt->only_weights; /* the others have no --map */
+    return job->to == TO_TORCH_DIST && is_convert && !opt->map &&
+           strncmp(s2s_ckpt_format(job->ckpt), "hf", 2) == 0;
 }
 
 void ckpt_job_say_done(const struct job *job, double start_s)

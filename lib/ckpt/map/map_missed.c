@@ -205,7 +205,7 @@ static const char *nearest(const struct ckpt_map_engine *e, const char *name)
 int ckpt_map_missed(struct ckpt_map_engine *e)
 {
     char *shown[SHORT_LIST];
-    size_t n = 0, n_shown = 0;
+    size_t n = 0, n_shown = 0, n_there = 0;
     if (e->n_missed)
         qsort(e->missed, e->n_missed, sizeof *e->missed, by_name);
     for (size_t i = 0; i < e->n_missed; i++) {
@@ -214,6 +214,7 @@ int ckpt_map_missed(struct ckpt_map_engine *e)
             continue; /* several rules may make one name */
         const char *of = m->of ? m->of : m->name;
         const char *near = n < SHORT_LIST ? nearest(e, of) : NULL;
+        n_there += ckpt_map_find(e, m->name) != NULL;
         struct s2s_buf line = S2S_BUF_INIT;
         s2s_buf_printf(&line, "%s", m->name);
         if (m->of)
@@ -233,6 +234,9 @@ int ckpt_map_missed(struct ckpt_map_engine *e)
         s2s_error_line(e->err, rc, "  %s", shown[i]);
         free(shown[i]);
     }
+    if (n && n_there == n) /* who gives --map to what it would make */
+        return s2s_error_hint(e->err, rc,
+                              "the names are Hugging Face's already; without --map they are kept");
     return rc;
 }
 

@@ -33,6 +33,21 @@ cut_anywhere() {
     cut_anywhere 61 mcore016_hybrid_tp2pp2ep2
 }
 
+@test "a read that fails is a failure, whatever is asked of the file" {
+    inject_or_skip
+    local of n
+    for of in dcp_hf hf_sharded zip.pt legacy.pt mp_rank_dense tiny.nemo; do
+        for ((n = 1; n <= 1000; n += n > 8 ? 17 : 1)); do
+            with_fault "pread:$n:EIO" s2s-ckpt ls --sha256 "$DATA/$of"
+            [ $fired = 1 ] || break
+            [ "$status" -eq 1 ] || { echo "$of: read $n: exit $status: $output" >&2; return 1; }
+            says "$of"
+            says "Input/output error"
+        done
+        [ "$n" -gt 3 ] || { echo "$of: $n" >&2; return 1; }
+    done
+}
+
 @test "pickles of a legacy file are read to their end, however long, and no further" {
     python3 - <<'PY'
 import pickle

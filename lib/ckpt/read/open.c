@@ -148,22 +148,29 @@ static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-/* Does a header hold the boxes of torch.distributed.checkpoint? All of a folder do, or none. */
-static bool is_dcp_hf(struct s2s_ckpt *ckpt)
+/* 1: a header holds the boxes of torch.distributed.checkpoint, as all of a folder do or none; 0.
+ * A header that is damaged, or not ours to read, has none: it may be no part of the checkpoint. IO:
+ * nobody can know. */
+static int has_boxes(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct s2s_safetensors st;
     int64_t data_pos;
     char *name = find_name(ckpt, "", ".safetensors");
     int fd = name ? openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    bool found = false;
-    if (fd >= 0 && s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, NULL) == 0) {
-        found = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
+    int rc = fd < 0 ? 0 : s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
+    if (rc == 0 && fd >= 0) {
+        rc = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
         s2s_safetensors_release(&st);
+    } else if (rc == S2S_E_IO) {
+        s2s_error_add(err, rc, "%s", name);
+    } else if (rc < 0) {
+        s2s_error_clear(err);
+        rc = 0;
     }
     if (fd >= 0)
         close(fd);
     free(name);
-    return found;
+    return rc;
 }
 
 static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s2s_error *err)
@@ -327,7 +334,9 @@ static int read_other_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         return read_composite(ckpt, err);
     }
     if (has_like(ckpt, "", ".safetensors")) {
-        bool boxes = is_dcp_hf(ckpt);
+        const int boxes = has_boxes(ckpt, err);
+        if (boxes < 0)
+            return boxes;
         ckpt->format = boxes ? "dcp_hf" : "hf";
         return boxes ? ckpt_read_dcp_hf(ckpt, err) : ckpt_read_hf(ckpt, "", "", err);
     }
@@ -368,7 +377,7 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
 {
     unsigned char head[CKPT_TORCH_HEAD] = {0};
-    char magic[5];
+    char magic[5] = "";
     int file = ckpt_add_file(ckpt, path, err);
     int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
@@ -388,12 +397,9 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
         rc = ckpt_read_torch(ckpt, &source, err);
         return rc < 0 ? ckpt_hint_file(path, rc, err) : 0;
     }
-    if (rc == 0 && len > 262 && ckpt_pread(fd, magic, sizeof magic, 257, path, err) == 0 &&
-        memcmp(magic, "ustar", sizeof magic) == 0) {
-        ckpt->format = "nemo";
-        return ckpt_read_nemo(ckpt, path, err);
-    }
-    if (ckpt_is_compressed(head)) {
+    if (len > 262 && (rc = ckpt_pread(fd, magic, sizeof magic, 257, path, err)) < 0)
+        return rc;
+    if (memcmp(magic, "ustar", sizeof magic) == 0 || ckpt_is_compressed(head)) {
         ckpt->format = "nemo";
         return ckpt_read_nemo(ckpt, path, err);
     }

@@ -384,6 +384,76 @@ PY
     [ ! -e out.nemo ]
 }
 
+@test "members of a .nemo that would leave its folder or are no plain files, and links to its own" {
+    export ROOT
+    python3 - <<'PY'
+import io, os, tarfile
+weights = tarfile.open(os.environ["ROOT"] + "/tests/oracle/ckpt/data/tiny.nemo")
+content = {m.name: weights.extractfile(m).read() for m in weights if m.isreg()}
+
+
+def tar(name, *members, mode="w"):
+    with tarfile.open(name, mode) as t:
+        for path, data in content.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(data)
+            t.addfile(info, io.BytesIO(data))
+        for path, kind, target in members:
+            info = tarfile.TarInfo(path)
+            info.type, info.linkname = kind, target
+            t.addfile(info)
+
+
+first = min(content)
+tar("up.nemo", ("./a/../../x", tarfile.REGTYPE, ""))
+tar("folder.nemo", ("../", tarfile.DIRTYPE, ""))
+tar("root.nemo", ("/etc/x", tarfile.REGTYPE, ""), mode="w:gz")
+tar("link.nemo", ("./x", tarfile.SYMTYPE, "/etc/passwd"))
+tar("device.nemo", ("./x", tarfile.CHRTYPE, ""))
+tar("fifo.nemo", ("./x", tarfile.FIFOTYPE, ""), mode="w:gz")
+tar("lost.nemo", ("./x", tarfile.LNKTYPE, "./nothing"))
+tar("again.nemo", ("./again", tarfile.LNKTYPE, first))
+tar("dots.nemo", ("./..a/b..", tarfile.REGTYPE, ""))
+PY
+    for name in up folder root link device fifo lost; do
+        for command in ls verify; do
+            exits 1 s2s-ckpt $command $name.nemo
+            says "$name.nemo: "
+        done
+        exits 1 s2s-ckpt convert --to hf $name.nemo out
+        [ ! -e out ]
+    done
+    exits 0 s2s-ckpt verify dots.nemo
+    exits 0 s2s-ckpt verify again.nemo
+    exits 0 s2s-ckpt convert -q --to nemo again.nemo out.nemo
+    tar xOf out.nemo ./again >again
+    [ -s again ]
+}
+
+@test "a gzip's checksum is compared: bytes of a small file that flipped are noticed" {
+    export ROOT
+    python3 - <<'PY'
+import gzip, os
+data = bytearray(open(os.environ["ROOT"] + "/tests/oracle/ckpt/data/tiny.nemo", "rb").read())
+packed = gzip.compress(bytes(data), 0)  # stored: what flips is the data, not how it is packed
+at = packed.find(b"sample_rate")
+assert at > 0
+open("good.nemo", "wb").write(packed)
+open("flipped.nemo", "wb").write(packed[:at] + b"S" + packed[at + 1:])
+open("crc.nemo", "wb").write(packed[:-8] + bytes(4) + packed[-4:])
+open("length.nemo", "wb").write(packed[:-4] + bytes(4))
+open("cut.nemo", "wb").write(packed[:-8])
+half = len(data) // 2 // 512 * 512
+open("two.nemo", "wb").write(gzip.compress(bytes(data[:half])) + gzip.compress(bytes(data[half:])))
+PY
+    exits 0 s2s-ckpt verify good.nemo
+    exits 0 s2s-ckpt verify two.nemo
+    for name in flipped crc length cut; do
+        exits 1 s2s-ckpt verify $name.nemo
+        says "$name.nemo: not a whole"
+    done
+}
+
 # part of a folder: without its index, so that only the files' names tell how many there were
 without_index() {
     rm -rf part

@@ -14,6 +14,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/read/gzip.h"
 
 enum {
     MAX_MEMBERS = 1 << 16,
@@ -32,6 +33,8 @@ struct tar {
     const char *spill_dir;
     int64_t packed_len, spilled, declared;
     struct archive *in;
+    bool is_gzip;
+    struct ckpt_gzip *gzip; /* of which this is what inflates it */
     struct s2s_error *err;
 };
 
@@ -203,17 +206,55 @@ static int spill_member(struct tar *t, const char *name, int64_t len_bytes)
 
 /* ---- walking ---- */
 
+static const char *without_dot(const char *name)
+{
+    while (strncmp(name, "./", 2) == 0)
+        name += 2;
+    return name;
+}
+
+static bool leaves_folder(const char *name)
+{
+    bool leaves = *name == '/';
+    for (const char *part = name; part && !leaves; part = strchr(part, '/'), part += part != NULL)
+        leaves = strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == 0);
+    return leaves;
+}
+
+/* a file once more, under another name */
+static int add_again(struct tar *t, const char *name, const char *target)
+{
+    for (size_t i = 0; i < t->ckpt->n_members; i++)
+        if (strcmp(t->ckpt->members[i].name, without_dot(target)) == 0) {
+            const struct ckpt_span span = t->ckpt->members[i].span;
+            add_member(t->ckpt, name, &span);
+            return 0;
+        }
+    return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is a link to %s, which is not before it",
+                         t->path, name, target);
+}
+
+/* Who unpacks the archive gets what its members are: none may lie elsewhere or be no plain file. */
 static int read_member(struct tar *t, struct archive_entry *entry)
 {
     const char *name = archive_entry_pathname(entry);
+    const char *target = name ? archive_entry_hardlink(entry) : NULL;
     const int64_t len_bytes = archive_entry_size(entry);
-    if (!name || archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry))
-        /* what is skipped is inflated all the same */
-        return t->spill >= 0 && len_bytes > 0 ? check_room(t, name ? name : "?", len_bytes) : 0;
-    while (strncmp(name, "./", 2) == 0)
-        name += 2;
-    if (strlen(name) > MAX_NAME || len_bytes < 0)
+    if (!name || strlen(name) > MAX_NAME || len_bytes < 0)
         return s2s_error_set(t->err, S2S_E_FORMAT, "%s: a member with an absurd header", t->path);
+    name = without_dot(name);
+    if (leaves_folder(name))
+        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s would leave the folder: refused",
+                             t->path, name);
+    if (target || archive_entry_filetype(entry) == AE_IFDIR) {
+        /* what is skipped is inflated all the same */
+        int rc = t->spill >= 0 && len_bytes > 0 ? check_room(t, name, len_bytes) : 0;
+        return rc == 0 && target ? add_again(t, name, target) : rc;
+    }
+    if (archive_entry_filetype(entry) != AE_IFREG)
+        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is %s: refused", t->path, name,
+                             archive_entry_filetype(entry) == AE_IFLNK ? "a symbolic link"
+                                                                       : "no plain file");
     if (archive_entry_sparse_count(entry) > 0)
         return s2s_error_set(t->err, S2S_E_UNSUPPORTED, "%s: %s is stored as a sparse file",
                              t->path, name);
@@ -228,7 +269,10 @@ static int walk(struct tar *t)
 {
     struct archive_entry *entry;
     int rc = 0;
-    if (archive_read_open_filename(t->in, t->path, READ_BLOCK) != ARCHIVE_OK)
+    if (t->is_gzip)
+        t->gzip = ckpt_gzip_open(t->in, t->fd);
+    if (t->is_gzip ? !t->gzip
+                   : archive_read_open_filename(t->in, t->path, READ_BLOCK) != ARCHIVE_OK)
         return bad_tar(t, NULL);
     for (int i = 0; rc == 0; i++) {
         int status = archive_read_next_header(t->in, &entry);
@@ -242,6 +286,9 @@ static int walk(struct tar *t)
         else
             rc = read_member(t, entry);
     }
+    const char *why = rc == 0 && t->gzip ? ckpt_gzip_finish(t->gzip) : NULL;
+    if (why)
+        rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole gzip: %s", t->path, why);
     return rc;
 }
 
@@ -268,10 +315,12 @@ static void add_filters(struct archive *in)
     archive_read_support_filter_zstd(in);
 }
 
-int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, bool compressed,
+int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, const unsigned char head[6],
                       struct s2s_error *err)
 {
+    const bool compressed = ckpt_is_compressed(head);
     struct tar t = {.ckpt = ckpt, .path = path, .spill = -1, .err = err};
+    t.is_gzip = head[0] == 0x1f && compressed;
     t.packed_len = ckpt->files[0].len_bytes;
     t.fd = ckpt_file_fd(ckpt, 0, err);
     if (t.fd < 0)
@@ -286,6 +335,7 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, bool compressed,
     if (rc == 0)
         rc = walk(&t);
     archive_read_free(t.in);
+    ckpt_gzip_close(t.gzip);
     if (rc == 0 && compressed)
         take_spill(&t);
     else if (t.spill >= 0)

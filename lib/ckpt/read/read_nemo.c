@@ -237,8 +237,7 @@ int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *er
     if (rc == 0 && path)
         rc = ckpt_pread(fd, head, sizeof head, 0, path, err);
     if (rc == 0)
-        rc = path ? ckpt_nemo_members(ckpt, path, ckpt_is_compressed(head), err)
-                  : ckpt_nemo_folder(ckpt, err);
+        rc = path ? ckpt_nemo_members(ckpt, path, head, err) : ckpt_nemo_folder(ckpt, err);
     if (rc < 0)
         return rc;
     n.root = find_root(ckpt);

@@ -217,7 +217,7 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
 struct ckpt_archive {
     struct s2s_zip zip;
     struct ckpt_pickle pickle;
-    char *bytes; /* of data.pkl, into which the pickle points */
+    char *bytes; /* of data.pkl, into which the pickle points; NULL: it is large */
 };
 /* FORMAT, TRUNCATED; UNSUPPORTED: not of torch.save, of big-endian bytes, or (STRICT) with classes
  * that are not known. Gives: ckpt_archive_release, only after success. */

@@ -7,7 +7,8 @@
 
 enum { MAX_STACK = 1 << 26, AHEAD = 64 };
 
-/* Values take up to some 60 bytes for each of the pickle's; only copies of copies take more. */
+/* Values take up to some 60 bytes for each of the pickle's so far; only copies of copies take more.
+ */
 enum { SPARE_BYTES = 16 << 20, BYTES_PER_BYTE = 128 };
 
 /* ---- memory: blocks that are freed together ---- */
@@ -264,7 +265,7 @@ static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
                                   : kind == CKPT_LIST ? "items for what is no list"
                                                       : "items for what is no set");
     int rc = 0;
-    if (!m->taker)
+    if (!m->windowed)
         reserve(m, node, m->n_stack - begin);
     for (size_t i = begin; i < m->n_stack && rc >= 0; i += width) {
         rc = kind == CKPT_SET ? 0 : take(m, &m->stack[i], width);
@@ -449,7 +450,7 @@ static int run_all(struct pickle_machine *m)
         }
         int rc = run(m, op);
         if (rc == 0 &&
-            m->out->arena.used_bytes / BYTES_PER_BYTE > m->len + SPARE_BYTES / BYTES_PER_BYTE)
+            m->out->arena.used_bytes / BYTES_PER_BYTE > m->at + SPARE_BYTES / BYTES_PER_BYTE)
             rc = ckpt_pickle_refuse(m, S2S_E_FORMAT,
                                     "a bomb: values far larger than the pickle itself");
         if (rc < 0)
@@ -516,13 +517,15 @@ int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size
                                          .mode = mode,
                                          .out = pickle,
                                          .err = err,
+                                         .windowed = true,
                                          .taker = taker,
                                          .fd = fd,
                                          .pos = pos};
     struct pickle_machine m = fresh;
     int rc = parse_mapped(&m, false, &again);
     if (again) {
-        taker->again(taker->ctx);
+        if (taker)
+            taker->again(taker->ctx);
         ckpt_pickle_rewind(&m);
         m = fresh;
         rc = parse_mapped(&m, true, &again);

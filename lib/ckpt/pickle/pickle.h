@@ -25,8 +25,8 @@ enum ckpt_kind {
     CKPT_INT,
     CKPT_BIGINT, /* above 64 bits: text holds little-endian two's complement */
     CKPT_FLOAT,
-    CKPT_STR, /* UTF-8, may hold zero bytes */
-    CKPT_BYTES,
+    CKPT_STR,   /* UTF-8, may hold zero bytes */
+    CKPT_BYTES, /* text: NULL where a large one was read from a file */
     CKPT_LIST,
     CKPT_TUPLE,
     CKPT_SET,
@@ -34,6 +34,8 @@ enum ckpt_kind {
     CKPT_GLOBAL,    /* text: "module\nname", n: length of the module's name */
     CKPT_RECORD,    /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
     CKPT_PERSID,    /* items: the id */
+    CKPT_LONG,      /* a text that is not kept: len says how long; n: its bytes as Latin-1, or
+                     * UINT32_MAX */
     CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
 
@@ -60,6 +62,7 @@ struct ckpt_node {
 enum ckpt_pickle_mode {
     CKPT_STRICT, /* unknown classes are refused: .metadata, items */
     CKPT_OPEN,   /* unknown classes become opaque nodes: common state, torch.save files */
+    CKPT_CHECK,  /* the same, for who asks only whether it is harmless: no large text is kept */
 };
 
 struct ckpt_pickle {
@@ -82,13 +85,20 @@ int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_pickle_release(struct ckpt_pickle *pickle);
 
+/* Whether a pickle, or a text in it, is so long that it is read from its file a part at a time. */
+bool ckpt_pickle_is_large(size_t len);
+
 /*
- * The same for a large pickle of many like things, len bytes from pos of a file, which are taken
- * one by one while they are read: the memory is that of what is left. item is asked about each pair
- * that goes into a dict and each value (key NULL) that goes into a list: 1 when it took it, 0 to
- * leave it there. What else still holds a taken value may read it as CKPT_FORGOTTEN behind the name
- * "all_local_plans" (Megatron-Core repeats all there); where such a one is left in the tree, or
- * stood in the way, `again` is called and all is read again, nothing forgotten.
+ * The same for the pickle at pos of a file, of at most len bytes, of which only a part is in memory
+ * at a time. Nobody reads large byte objects, so they are not read here either: neither those that
+ * are spelled as such nor those of protocol 2, which are texts that are encoded.
+ *
+ * Of many like things each is taken when it was read, where there is a taker (or NULL): the memory
+ * is that of what is left. item is asked about each pair that goes into a dict and each value (key
+ * NULL) that goes into a list: 1 when it took it, 0 to leave it there. What else still holds a
+ * taken value may read it as CKPT_FORGOTTEN behind the name "all_local_plans" (Megatron-Core
+ * repeats all there); where such a one is left in the tree, or stood in the way, `again` is called
+ * and all is read again, nothing forgotten.
  */
 struct ckpt_pickle_taker {
     void *ctx;

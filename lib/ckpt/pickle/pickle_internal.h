@@ -56,7 +56,8 @@ struct pickle_machine {
     struct s2s_error *err;
     /* of ckpt_pickle_parse_file: bytes before `filled` were read, texts are copied, and the memory
      * of those before op_at is given back */
-    const struct ckpt_pickle_taker *taker; /* NULL: all bytes are there, and stay */
+    bool windowed;                         /* false: all bytes are there, and stay */
+    const struct ckpt_pickle_taker *taker; /* NULL: nothing is taken */
     int fd, io_rc;
     int64_t pos;
     size_t filled, given_back;
@@ -98,6 +99,10 @@ uint64_t ckpt_pickle_le(const unsigned char *p, int n);
 int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len);
 /* Reads on, so that at least the bytes before `end` are there, or all. */
 int ckpt_pickle_fill(struct pickle_machine *m, size_t end);
+/* Passes n bytes that nobody reads. */
+void ckpt_pickle_skip(struct pickle_machine *m, size_t n);
+/* Passes a large text and pushes what is kept of it. */
+int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t len);
 void ckpt_pickle_rewind(struct pickle_machine *m);
 /* Goes through the opcodes alone. Gives: free bits and rank. */
 int ckpt_pickle_find_wanted(struct pickle_machine *m);
@@ -112,6 +117,9 @@ int ckpt_pickle_sized(struct pickle_machine *m, int n_bytes,
 
 /* The opcodes of numbers and strings; UNSUPPORTED for what is no opcode at all. */
 int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op);
+
+/* Does this class make bytes of a text? */
+bool ckpt_pickle_encodes(const struct ckpt_node *global);
 
 /* GLOBAL, STACK_GLOBAL, REDUCE and NEWOBJ (with keywords: NEWOBJ_EX), BUILD */
 int ckpt_pickle_global(struct pickle_machine *m);

@@ -45,10 +45,68 @@ int ckpt_pickle_fill(struct pickle_machine *m, size_t end)
     return 0;
 }
 
+void ckpt_pickle_skip(struct pickle_machine *m, size_t n)
+{
+    m->at += n;
+    if (m->filled < m->at)
+        m->filled = m->at;
+}
+
 void ckpt_pickle_rewind(struct pickle_machine *m)
 {
     (void)madvise((char *)m->bytes, m->filled, MADV_DONTNEED);
     m->filled = m->given_back = m->op_at = m->at = 0;
+}
+
+/* ---- large texts ---- */
+
+bool ckpt_pickle_is_large(size_t len)
+{
+    return len > WINDOW / 16;
+}
+
+/* The bytes that the next len, of UTF-8, have as Latin-1; UINT32_MAX: they are no such text. */
+static int count_latin1(struct pickle_machine *m, size_t len, uint32_t *n)
+{
+    unsigned char piece[16 << 10];
+    bool half = false, odd = false;
+    *n = 0;
+    for (size_t done = 0; done < len && !odd;) {
+        const size_t now = len - done < sizeof piece ? len - done : sizeof piece;
+        m->io_rc =
+            ckpt_pread(m->fd, piece, now, m->pos + (int64_t)(m->at + done), "pickle", m->err);
+        if (m->io_rc < 0)
+            return m->io_rc;
+        for (size_t i = 0; i < now; i++) {
+            *n += !half;
+            odd |= !half && piece[i] >= 0x80 && piece[i] != 0xC2 && piece[i] != 0xC3;
+            half = !half && piece[i] >= 0x80;
+        }
+        done += now;
+    }
+    *n = odd || half ? UINT32_MAX : *n;
+    return 0;
+}
+
+int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t len)
+{
+    if (len > UINT32_MAX)
+        return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "text of more than 4 GiB");
+    const bool is_text = kind == CKPT_STR;
+    const bool kept = is_text && m->mode != CKPT_CHECK && !ckpt_pickle_encodes(ckpt_pickle_top(m));
+    struct ckpt_node *node = ckpt_pickle_new_node(m, is_text && !kept ? CKPT_LONG : kind);
+    node->len = (uint32_t)len;
+    if (kept) {
+        char *text = ckpt_pickle_alloc(m->out, len + 1);
+        m->io_rc = ckpt_pread(m->fd, text, len, m->pos + (int64_t)m->at, "pickle", m->err);
+        node->text = text;
+    } else if (is_text) {
+        m->io_rc = count_latin1(m, len, &node->n);
+    }
+    if (m->io_rc < 0)
+        return m->io_rc;
+    ckpt_pickle_skip(m, len);
+    return ckpt_pickle_push(m, node);
 }
 
 /* ---- the memo ---- */
@@ -160,7 +218,11 @@ static bool scan_op(struct scan *s, unsigned char op)
             return false;
         value = ckpt_pickle_le(p, n);
     }
-    if (argument < 0 && !(p = value <= m->len ? ckpt_pickle_take(m, (size_t)value) : NULL))
+    if (argument < 0 && value > m->len - m->at)
+        return false;
+    if (argument < 0 && ckpt_pickle_is_large((size_t)value))
+        ckpt_pickle_skip(m, (size_t)value);
+    else if (argument < 0 && !(p = ckpt_pickle_take(m, (size_t)value)))
         return false;
     if (op == OP_MEMOIZE || op == OP_BINPUT || op == OP_LONG_BINPUT) {
         if (op != OP_MEMOIZE && value != s->n)
@@ -169,7 +231,7 @@ static bool scan_op(struct scan *s, unsigned char op)
     } else if (op == OP_BINGET || op == OP_LONG_BINGET) {
         scan_get(s, value);
     }
-    if ((op == OP_BINUNICODE || op == OP_SHORT_BINUNICODE) && s->n_before == SIZE_MAX &&
+    if (m->taker && (op == OP_BINUNICODE || op == OP_SHORT_BINUNICODE) && s->n_before == SIZE_MAX &&
         value == strlen("all_local_plans") && memcmp(p, "all_local_plans", (size_t)value) == 0)
         s->n_before = s->n;
     s->last_small = is_small(op);
@@ -252,8 +314,9 @@ static struct ckpt_node *move_node(struct collection *c, struct ckpt_node *node)
     if (has_items(node)) {
         s2s_grow(&c->todo, c->n_todo, &c->cap_todo, sizeof *c->todo);
         c->todo[c->n_todo++] = moved;
-    } else if (node->kind == CKPT_GLOBAL || node->kind == CKPT_BYTES || node->kind == CKPT_BIGINT ||
-               (node->kind == CKPT_STR && !node->opaque)) {
+    } else if (node->kind == CKPT_GLOBAL ||
+               ((node->kind == CKPT_BYTES || node->kind == CKPT_BIGINT || node->kind == CKPT_STR) &&
+                node->text && !node->opaque)) {
         char *text = ckpt_pickle_alloc(&c->new, (size_t)node->len + 1);
         if (node->len)
             memcpy(text, node->text, node->len);

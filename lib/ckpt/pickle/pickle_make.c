@@ -168,6 +168,13 @@ int ckpt_pickle_stack_global(struct pickle_machine *m)
 static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct ckpt_node **out)
 {
     const struct ckpt_node *text = args->n ? args->items[0] : NULL;
+    if (text && text->kind == CKPT_LONG && text->n <= text->len) {
+        *out = ckpt_pickle_new_node(m, CKPT_BYTES);
+        (*out)->len = text->n;
+        return 0;
+    }
+    if (text && text->kind == CKPT_LONG)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bytes above 255");
     if (!text || text->kind != CKPT_STR)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "encode of what is no text");
     char *bytes = ckpt_pickle_alloc(m->out, text->len + 1);
@@ -228,6 +235,13 @@ static bool is_builtin(const struct ckpt_node *global, const char *name)
     return ckpt_is(global, "builtins", name) || ckpt_is(global, "__builtin__", name);
 }
 
+bool ckpt_pickle_encodes(const struct ckpt_node *global)
+{
+    return global && global->kind == CKPT_GLOBAL &&
+           (ckpt_is(global, "_codecs", "encode") || is_builtin(global, "bytes") ||
+            is_builtin(global, "bytearray"));
+}
+
 /* plain Python types spelled as calls */
 static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_node *args,
                         struct ckpt_node **out)
@@ -246,7 +260,7 @@ static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, stru
             return container(m, containers[i].kind, first, out);
     if (is_builtin(global, "bytes") || is_builtin(global, "bytearray")) {
         *out = ckpt_pickle_new_node(m, CKPT_BYTES);
-        if (first && first->kind == CKPT_STR)
+        if (first && (first->kind == CKPT_STR || first->kind == CKPT_LONG))
             return latin1(m, args, out);
         if (first && first->kind == CKPT_BYTES)
             **out = *first;

@@ -185,6 +185,8 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
         return json_string("...");
     p->left->nodes--;
     switch ((enum ckpt_kind)node->kind) {
+    case CKPT_LONG:
+        return json_string("...");
     case CKPT_FORGOTTEN:
     case CKPT_NONE:
         return json_null();

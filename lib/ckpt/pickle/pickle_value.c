@@ -32,7 +32,7 @@ static int push_text(struct pickle_machine *m, enum ckpt_kind kind, const char *
     if (len > UINT32_MAX)
         return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "text of more than 4 GiB");
     struct ckpt_node *node = ckpt_pickle_new_node(m, kind);
-    node->text = m->taker ? memcpy(ckpt_pickle_alloc(m->out, len + 1), text, len) : text;
+    node->text = m->windowed ? memcpy(ckpt_pickle_alloc(m->out, len + 1), text, len) : text;
     node->len = (uint32_t)len;
     if (known)
         *known = node;
@@ -66,6 +66,8 @@ static int op_counted(struct pickle_machine *m, enum ckpt_kind kind, int size_by
         return s2s_error_set(m->err, S2S_E_TRUNCATED,
                              "pickle: string of %llu bytes at byte %zu, %zu are left",
                              (unsigned long long)len, m->op_at, m->len - m->at);
+    if (m->windowed && ckpt_pickle_is_large(len))
+        return ckpt_pickle_push_long(m, kind, len);
     return push_text(m, kind, (const char *)ckpt_pickle_take(m, len), len);
 }
 
@@ -92,6 +94,8 @@ int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *l
 
 static int op_long(struct pickle_machine *m, uint64_t len)
 {
+    if (m->windowed && len <= m->len - m->at && ckpt_pickle_is_large(len))
+        return ckpt_pickle_push_long(m, CKPT_BIGINT, len);
     const unsigned char *p = len <= m->len - m->at ? ckpt_pickle_take(m, len) : NULL;
     if (!p)
         return ckpt_pickle_truncated(m);

@@ -9,7 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/io/pread.h"
 
-enum { FIRST_READ = 1 << 20, MAX_PICKLES = 1 << 30 };
+enum { MAX_PICKLES = 1 << 30 };
 
 /* The first pickle of a legacy file is a number; from protocol 4 on it stands in a frame. */
 bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
@@ -74,7 +74,6 @@ enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES };
 struct legacy {
     int fd;
     int64_t begin, len; /* of the file in fd */
-    unsigned char *bytes;
     struct ckpt_pickle pickles[N_PICKLES];
     int64_t end; /* of the pickles */
 };
@@ -153,15 +152,15 @@ static int find_stores(struct ckpt_torch_walk *w, const struct legacy *l)
     return rc < 0 ? rc : sort_stores(w);
 }
 
-/* the five pickles, from the first `have` bytes of the file */
-static int parse_legacy(struct ckpt_torch_walk *w, struct legacy *l, size_t have)
+/* the five pickles; nothing says how long they are */
+static int parse_legacy(struct ckpt_torch_walk *w, struct legacy *l)
 {
+    const int64_t have = l->len < MAX_PICKLES ? l->len : MAX_PICKLES;
     int64_t protocol;
     int rc = 0;
-    l->end = 0;
     for (int i = 0; rc == 0 && i < N_PICKLES; i++) {
-        rc = ckpt_pickle_parse(&l->pickles[i], l->bytes + l->end, have - (size_t)l->end, CKPT_OPEN,
-                               w->err);
+        rc = ckpt_pickle_parse_file(&l->pickles[i], l->fd, l->begin + l->end,
+                                    (size_t)(have - l->end), CKPT_OPEN, NULL, w->err);
         if (rc < 0)
             return s2s_error_add(w->err, rc, "at %lld", (long long)l->end);
         l->end += (int64_t)l->pickles[i].len;
@@ -180,33 +179,13 @@ static void release_legacy(struct legacy *l)
 {
     for (int i = 0; i < N_PICKLES; i++)
         ckpt_pickle_release(&l->pickles[i]);
-    free(l->bytes);
-    l->bytes = NULL;
-}
-
-/* Nothing says how long the pickles are; four times as much is read until they end within it. */
-static int read_legacy_pickles(struct ckpt_torch_walk *w, struct legacy *l)
-{
-    for (int64_t have = FIRST_READ;; have *= 4) {
-        have = have < l->len ? have : l->len;
-        have = have < MAX_PICKLES ? have : MAX_PICKLES;
-        l->bytes = s2s_try_calloc((size_t)have, 1, "pickles", w->err);
-        int rc =
-            l->bytes ? s2s_pread(l->fd, l->bytes, (size_t)have, l->begin, w->err) : S2S_E_NOMEM;
-        if (rc < 0)
-            return rc;
-        rc = parse_legacy(w, l, (size_t)have);
-        if (rc != S2S_E_TRUNCATED || have == l->len || have == MAX_PICKLES)
-            return rc;
-        release_legacy(l);
-    }
 }
 
 static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
                        int64_t len)
 {
     struct legacy l = {.fd = fd, .begin = source->begin, .len = len};
-    int rc = read_legacy_pickles(w, &l);
+    int rc = parse_legacy(w, &l);
     if (rc == 0)
         rc = find_stores(w, &l);
     w->left = ckpt_json_limit(l.pickles[OBJECT].len);

@@ -158,6 +158,25 @@ static int check_version(const struct s2s_zip *zip, const struct s2s_zip_member 
     return rc;
 }
 
+/* Of a large one only what is needed stays in memory, and the archive's bytes do not. */
+static int read_pickle(struct ckpt_archive *archive, const struct s2s_zip_member *member,
+                       enum ckpt_pickle_mode mode, struct s2s_error *err)
+{
+    enum { PIECE = 64 << 10 };
+    const struct s2s_zip *zip = &archive->zip;
+    const size_t len = (size_t)member->len_bytes;
+    if (zip->source.bytes || !ckpt_pickle_is_large(len) || member->len_bytes > MAX_PICKLE) {
+        int rc = s2s_zip_read_member(zip, member, MAX_PICKLE, &archive->bytes, err);
+        return rc < 0 ? rc : ckpt_pickle_parse(&archive->pickle, archive->bytes, len, mode, err);
+    }
+    char *piece = s2s_xmalloc(PIECE);
+    int rc = s2s_zip_check_member(zip, member, piece, PIECE, err);
+    free(piece);
+    return rc < 0 ? rc
+                  : ckpt_pickle_parse_file(&archive->pickle, zip->source.fd,
+                                           zip->source.begin + member->pos, len, mode, NULL, err);
+}
+
 int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
                       enum ckpt_pickle_mode mode, struct s2s_error *err)
 {
@@ -188,10 +207,7 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
     if (rc == 0 && version)
         rc = check_version(zip, version, err);
     if (rc == 0)
-        rc = s2s_zip_read_member(zip, pickle, MAX_PICKLE, &archive->bytes, err);
-    if (rc == 0)
-        rc = ckpt_pickle_parse(&archive->pickle, archive->bytes, (size_t)pickle->len_bytes, mode,
-                               err);
+        rc = read_pickle(archive, pickle, mode, err);
     if (rc == 0 && archive->pickle.len != (size_t)pickle->len_bytes)
         rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes behind the pickle's end",
                            (size_t)pickle->len_bytes - archive->pickle.len);

@@ -102,7 +102,7 @@ static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t 
         return fd;
     struct s2s_zip_source source = {
         .fd = fd, .begin = begin, .len_bytes = len < 0 ? ckpt->files[file].len_bytes : len};
-    int rc = ckpt_archive_open(&archive, &source, CKPT_OPEN, err);
+    int rc = ckpt_archive_open(&archive, &source, CKPT_CHECK, err);
     if (rc < 0)
         return rc;
     struct ckpt_view view;

@@ -12,16 +12,34 @@
 #include "lib/ckpt/pickle/pickle.h"
 
 /* the value of a pickle as compact JSON, or "code: text" */
+static char *shown_tree(struct ckpt_pickle *pickle, int rc, const struct s2s_error *err)
+{
+    if (rc < 0)
+        return s2s_xasprintf("%s: %s", s2s_errc_name(err->code), err->text);
+    json_t *json = ckpt_node_json(pickle->root, &(struct ckpt_json_left){1000, 1000});
+    char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(json);
+    ckpt_pickle_release(pickle);
+    return text;
+}
+
+/* the same, whether it is in memory or in a file */
 static char *shown(const char *bytes, size_t len, enum ckpt_pickle_mode mode)
 {
     struct ckpt_pickle pickle;
     struct s2s_error err = S2S_ERROR_INIT;
-    if (ckpt_pickle_parse(&pickle, bytes, len, mode, &err) < 0)
-        return s2s_xasprintf("%s: %s", s2s_errc_name(err.code), err.text);
-    json_t *json = ckpt_node_json(pickle.root, &(struct ckpt_json_left){1000, 1000});
-    char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
-    json_decref(json);
-    ckpt_pickle_release(&pickle);
+    FILE *file = tmpfile();
+    assert_int_equal(fwrite("12", 1, 2, file), 2);
+    assert_int_equal(fwrite(bytes, 1, len, file), len);
+    fflush(file);
+    int rc = ckpt_pickle_parse(&pickle, bytes, len, mode, &err);
+    char *text = shown_tree(&pickle, rc, &err);
+    err = (struct s2s_error)S2S_ERROR_INIT;
+    rc = ckpt_pickle_parse_file(&pickle, fileno(file), 2, len, mode, NULL, &err);
+    char *other = shown_tree(&pickle, rc, &err);
+    assert_string_equal(text, other);
+    free(other);
+    fclose(file);
     return text;
 }
 
@@ -447,6 +465,45 @@ static void a_large_pickle_is_as_a_small_one(void **state)
     s2s_buf_release(&bytes);
 }
 
+/* before, n times fill behind its length, after; what is shown begins with want */
+static void shows_large(const char *before, size_t before_len, const char *fill, const char *after,
+                        const char *want)
+{
+    const uint32_t n = 300000, len = n * (uint32_t)strlen(fill);
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    s2s_buf_add(&bytes, before, before_len);
+    s2s_buf_add(&bytes, &len, sizeof len);
+    for (uint32_t i = 0; i < n; i++)
+        s2s_buf_puts(&bytes, fill);
+    s2s_buf_puts(&bytes, after);
+    char *text = shown(bytes.data, bytes.len, CKPT_OPEN);
+    if (!s2s_starts_with(text, want))
+        fail_msg("expected \"%s\" in: %.200s", want, text);
+    free(text);
+    s2s_buf_release(&bytes);
+}
+
+#define SHOWS_LARGE(before, fill, after, want) \
+    shows_large(before, sizeof(before) - 1, fill, after, want)
+
+/* of a file large byte objects are not read; what is behind them is */
+static void large_texts_and_bytes(void **state)
+{
+#define LATIN "U\6latin1\x86R"
+    SHOWS_LARGE("]B", "x", "aK\7a.", "[\"(300000 bytes)\",7]");
+    SHOWS_LARGE("]\x8b", "\1", "aK\7a.", "[\"(integer of 300000 bytes)\",7]");
+    SHOWS_LARGE("]c_codecs\nencode\nX", "\xc3\xa9", "q\1" LATIN "q\2aK\7ah\2a.",
+                "[\"(300000 bytes)\",7,\"(300000 bytes)\"]");
+    SHOWS_LARGE("]c__builtin__\nbytearray\nX", "x\xc2\x80", LATIN "aK\7a.",
+                "[\"(600000 bytes)\",7]");
+    SHOWS_LARGE("]c_codecs\nencode\nX", "\xc4\x80", LATIN "a.", "FORMAT: pickle: bytes above 255");
+    /* as a text it is too long to be shown here, and whole */
+    SHOWS_LARGE("]X", "x", "q\1aK\7ac_codecs\nencode\nh\1" LATIN "a.",
+                "[\"...\",7,\"(300000 bytes)\"]");
+    SHOWS_LARGE("B", "x", "", "TRUNCATED: pickle: no STOP within 300005 bytes");
+#undef LATIN
+}
+
 /* a memo whose entries are not put in the order of their numbers */
 static void a_memo_may_be_numbered_in_any_way(void **state)
 {
@@ -571,6 +628,7 @@ int main(void)
         cmocka_unit_test(values_at_their_limits),
         cmocka_unit_test(what_is_shown_has_an_end),
         cmocka_unit_test(a_large_pickle_is_as_a_small_one),
+        cmocka_unit_test(large_texts_and_bytes),
         cmocka_unit_test(a_memo_may_be_numbered_in_any_way),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
         cmocka_unit_test(wrong_values_name_what_is_wrong),

@@ -134,7 +134,10 @@ PY
     exits 0 s2s-ckpt diff llm.safetensors model/llm
     case ${S2S_BIN:-} in
     *sanitize*) ;;
-    *) inject_build && durably again s2s-ckpt convert -q --to hf salm.safetensors again ;;
+    *)
+        inject_build
+        durably again s2s-ckpt convert -q --to hf salm.safetensors again
+        ;;
     esac
     s2s-ckpt convert -q --map fastconformer_encoder --to hf "$DATA/tiny.nemo" encoder
     s2s-ckpt ls --sha256 encoder >want

@@ -106,7 +106,7 @@ rest = {"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.
 memory = dict(rest, **{"model.layers.0.mlp.gate.weight": (3, 4), "model.layers.0.mlp.experts.gate_up_proj": (3, 10, 4),
                        "model.layers.0.mlp.experts.down_proj": (3, 4, 5)})
 PY
-    write memory.safetensors '__import__("importlib.machinery").machinery.SourceFileLoader("rest", "rest.py").load_module().memory'
+    write memory.safetensors '__import__("rest").memory'
     for map in qwen_moe mixtral; do
         exits 0 s2s-ckpt convert -q --strict --to torch_dist --map $map --config config.json memory.safetensors $map
         exits 0 s2s-ckpt convert -q --strict --to hf --map $map --config config.json $map $map.hf
@@ -297,7 +297,7 @@ rest = {"embedding.word_embeddings.weight": (10, 4), "output_layer.weight": (10,
         "decoder.layers.0.mlp.experts.experts.linear_fc2.weight": (3, 4, 5)}
 whole = {"language_model." + k: v for k, v in rest.items()}
 PY
-    write whole.safetensors '__import__("importlib.machinery").machinery.SourceFileLoader("model", "model.py").load_module().whole'
+    write whole.safetensors '__import__("model").whole'
     for type in mixtral qwen3_moe; do
         echo '{"llm_config": {"model_type": "'$type'", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}}' >$type.json
         exits 0 s2s-ckpt convert -q --strict --to hf --config $type.json whole.safetensors $type
@@ -317,7 +317,7 @@ native = {"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "mode
           "model.layers.0.self_attn.q_norm.weight": (4,), "model.layers.0.self_attn.k_norm.weight": (4,), "model.layers.0.mlp.gate.weight": (3, 4),
           "model.layers.0.mlp.experts.gate_and_up_projs": (3, 4, 10), "model.layers.0.mlp.experts.down_projs": (3, 5, 4)}
 PY
-    write native.safetensors '__import__("importlib.machinery").machinery.SourceFileLoader("model", "model.py").load_module().native'
+    write native.safetensors '__import__("model").native'
     echo '{"model_type": "qwen3_moe", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}' >config.json
     exits 0 s2s-ckpt convert -q --strict --to hf --config config.json native.safetensors hf
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json native.safetensors a
@@ -347,7 +347,7 @@ hf = dict({"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "mod
           **layer("model.layers.0."), **layer("mtp.layers.0."))
 old = dict(hf, **{"model.layers.0.self_attn.rotary_emb.inv_freq": (2,)})
 PY
-    load='__import__("importlib.machinery").machinery.SourceFileLoader("model", "model.py").load_module()'
+    load='__import__("model")'
     write hf.safetensors "$load.hf"
     write old.safetensors "$load.old"
     echo '{"model_type": "qwen3", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10, "num_hidden_layers": 1}' >config.json

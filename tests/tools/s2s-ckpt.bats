@@ -1483,12 +1483,19 @@ assert got == $3, got"
         exits 0 s2s-ckpt ls --sha256 "$1"
         [ "$output" = "$(cat want)" ]
     }
-    gzip -c "$DATA/tiny.nemo" >gzip.nemo && same_list gzip.nemo
-    xz -c "$DATA/tiny.nemo" >xz.nemo && same_list xz.nemo
-    zstd -qc "$DATA/tiny.nemo" >zstd.nemo && same_list zstd.nemo
-    mkdir -p folder/model && tar -C folder/model -xf "$DATA/tiny.nemo" && same_list folder/model
-    tar -C folder --format=pax -cf nested.nemo model && same_list nested.nemo
-    tar --format=gnu -czf dots.nemo ./folder && same_list dots.nemo
+    gzip -c "$DATA/tiny.nemo" >gzip.nemo
+    same_list gzip.nemo
+    xz -c "$DATA/tiny.nemo" >xz.nemo
+    same_list xz.nemo
+    zstd -qc "$DATA/tiny.nemo" >zstd.nemo
+    same_list zstd.nemo
+    mkdir -p folder/model
+    tar -C folder/model -xf "$DATA/tiny.nemo"
+    same_list folder/model
+    tar -C folder --format=pax -cf nested.nemo model
+    same_list nested.nemo
+    tar --format=gnu -czf dots.nemo ./folder
+    same_list dots.nemo
     s2s-ckpt convert -q --to hf gzip.nemo hf
     s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" plain
     cmp hf/model.safetensors plain/model.safetensors
@@ -1497,8 +1504,10 @@ assert got == $3, got"
     mkdir llm && cp -r "$DATA"/mcore012_torch24_flattened_tp2/iter_* llm/model_weights
     echo "name: tiny" >llm/model_config.yaml
     same_list llm
-    tar -C llm -cf llm.nemo . && same_list llm.nemo
-    tar -C llm -czf llm.tgz . && same_list llm.tgz
+    tar -C llm -cf llm.nemo .
+    same_list llm.nemo
+    tar -C llm -czf llm.tgz .
+    same_list llm.tgz
     exits 0 s2s-ckpt verify llm.tgz
     # one of its files is missing, or the format is zarr
     tar -C llm --exclude __0_0.distcp -cf less.nemo .

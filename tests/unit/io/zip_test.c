@@ -45,20 +45,26 @@ static int to_buf(void *ctx, const void *bytes, size_t len, struct s2s_error *er
     return 0;
 }
 
+static void finish(struct s2s_zip_writer *zip, const struct s2s_buf *out)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    int64_t len = 0;
+    assert_int_equal(s2s_zip_finish(zip, &len, &err), 0);
+    assert_int_equal(len, out->len);
+    s2s_zip_writer_free(zip);
+}
+
 static void make_archive(struct s2s_buf *out)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_zip_writer *zip = s2s_zip_writer_new(to_buf, out);
-    int64_t len = 0;
     assert_int_equal(s2s_zip_add(zip, "archive/data.pkl", 64, "hello", 5, &err), 0);
     assert_int_equal(s2s_zip_begin(zip, "archive/data/0", 64, &err), 0);
     for (int i = 0; i < 100; i++)
         assert_int_equal(s2s_zip_write(zip, "0123456789", 10, &err), 0);
     assert_int_equal(s2s_zip_end(zip, &err), 0);
     assert_int_equal(s2s_zip_add(zip, "archive/empty", 1, "", 0, &err), 0);
-    assert_int_equal(s2s_zip_finish(zip, &len, &err), 0);
-    assert_int_equal(len, out->len);
-    s2s_zip_writer_free(zip);
+    finish(zip, out);
 }
 
 static int open_bytes(struct s2s_zip *zip, const struct s2s_buf *bytes, struct s2s_error *err)
@@ -216,13 +222,11 @@ static void a_name_is_there_once(void **state)
 {
     struct s2s_buf bytes = S2S_BUF_INIT;
     struct s2s_error err = S2S_ERROR_INIT;
-    int64_t len;
     struct s2s_zip_writer *writer = s2s_zip_writer_new(to_buf, &bytes);
     assert_int_equal(s2s_zip_add(writer, "a/one", 1, "1", 1, &err), 0);
     assert_int_equal(s2s_zip_add(writer, "a/two", 1, "2", 1, &err), 0);
     assert_int_equal(s2s_zip_add(writer, "a/one", 1, "3", 1, &err), 0);
-    assert_int_equal(s2s_zip_finish(writer, &len, &err), 0);
-    s2s_zip_writer_free(writer);
+    finish(writer, &bytes);
     assert_int_equal(open_and_release(&bytes, &err), S2S_E_FORMAT);
     assert_non_null(strstr(err.text, "a/one is there twice"));
     s2s_buf_release(&bytes);
@@ -233,11 +237,8 @@ static void an_archive_may_be_empty_and_a_crc_unknown(void **state)
     struct s2s_buf bytes = S2S_BUF_INIT;
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_zip zip;
-    int64_t len;
     char *data;
-    struct s2s_zip_writer *writer = s2s_zip_writer_new(to_buf, &bytes);
-    assert_int_equal(s2s_zip_finish(writer, &len, &err), 0);
-    s2s_zip_writer_free(writer);
+    finish(s2s_zip_writer_new(to_buf, &bytes), &bytes);
     assert_int_equal(bytes.len, 22);
     assert_int_equal(open_bytes(&zip, &bytes, &err), 0);
     assert_int_equal(zip.n_members, 0);

@@ -212,7 +212,6 @@ PY
     says "out.s2s-partial keeps what is done"
     [ ! -e out ]
     [ -e out.s2s-partial ]
-    exits 2 s2s-ckpt convert --resume --to safetensors in x
 }
 
 @test "two conversions to one place: the second is refused and harms nothing" {

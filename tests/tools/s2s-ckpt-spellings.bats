@@ -211,6 +211,24 @@ PY
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json less.safetensors out
 }
 
+@test "experts that a map of one's own numbers on both sides: each of them has all layers on its axis" {
+    write hf.safetensors '{"h.%d.e%d.%s" % (n, e, x): (2, 3) for n in range(3) for e in range(12) for x in ("up", "gate")}'
+    printf 'family mine\nblocks.{N}.expert.{E}.weight h.{N}.e{E}.{up,gate} split\n' >mine.map
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map mine.map hf.safetensors megatron
+    s2s-ckpt ls --json megatron | jq -r '.tensors[] | .name, (.shape | tostring)' | sort -u >got
+    { echo '[3,4,3]'; printf 'blocks.expert.%d.weight\n' {0..11}; } | sort >want
+    same got want
+    exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map megatron back
+    exits 0 s2s-ckpt diff hf.safetensors back
+    # one expert more in one layer
+    write more.safetensors '{"h.%d.e%d.%s" % (n, e, x): (2, 3) for n in range(3) for e in range(2 + (n == 1)) for x in ("up", "gate")}'
+    exits 1 s2s-ckpt convert --to torch_dist --map mine.map more.safetensors x
+    says "h.{N}.e{E}.{up,gate}: in 1 of 3 layers only, so layers cannot lie on one axis"
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --layers numbered --map mine.map more.safetensors numbered
+    exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map numbered again
+    exits 0 s2s-ckpt diff more.safetensors again
+}
+
 @test "Nemotron-4: norms with biases, an MLP without gate; its configuration tells it from a Llama" {
     write hf.safetensors '{"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "model.norm.weight": (4,), "model.norm.bias": (4,),
         "model.layers.0.input_layernorm.weight": (4,), "model.layers.0.input_layernorm.bias": (4,), "model.layers.0.post_attention_layernorm.weight": (4,),

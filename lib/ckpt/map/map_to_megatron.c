@@ -373,30 +373,26 @@ static bool applies(const struct ckpt_map_engine *e, size_t i_rule, int64_t laye
     return true;
 }
 
-/* stacked: n_layers > 0 */
-static int make_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
-                     int64_t n_layers, int item)
+/* One rule at one layer, and for one expert where these have a name each; stacked: n_layers > 0.
+ * Returns 1, 0 where its sources are not there, or an error. */
+static int make_rule(struct ckpt_map_engine *e, size_t i_rule, int64_t layer, int64_t n_layers,
+                     int item, int64_t expert)
 {
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
     struct ckpt_map_source *items[MAX_ITEMS];
-    struct ckpt_match at = {.layer = n_layers ? -1 : layer, .expert = -1, .item = item};
-    bool many = rule->transform != CKPT_MAP_EXPERTS && strstr(rule->hf, "{E}");
-    int rc = 0, n;
-    at.stacked = n_layers > 0;
-    for (int64_t expert = 0; rc == 0; expert++) {
-        struct part part = {.first = NULL};
-        if (find_items(e, rule, layer, expert, items, &n) < n)
-            break;
-        at.expert = many ? expert : -1;
-        rc = back_item(e, rule, layer, item, items, n, &part);
-        for (int i = 0; i < n; i++)
-            items[i]->used = true;
-        if (rc == 0)
-            rc = put_part(e, rule, &at, n_layers, &part);
-        free(part.pieces);
-        if (!many)
-            break;
-    }
-    return rc;
+    const struct ckpt_match at = {
+        .layer = n_layers ? -1 : layer, .expert = expert, .item = item, .stacked = n_layers > 0};
+    struct part part = {.first = NULL};
+    int n;
+    if (!applies(e, i_rule, layer) || find_items(e, rule, layer, expert, items, &n) < n)
+        return 0;
+    int rc = back_item(e, rule, layer, item, items, n, &part);
+    for (int i = 0; i < n; i++)
+        items[i]->used = true;
+    if (rc == 0)
+        rc = put_part(e, rule, &at, n_layers, &part);
+    free(part.pieces);
+    return rc < 0 ? rc : 1;
 }
 
 /* ---- all of it ---- */
@@ -517,38 +513,42 @@ static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
     }
 }
 
-/* one rule at all layers where it holds */
+/* One item and expert of a rule at all layers where it holds. Returns at how many, or an error. */
+static int run_layers(struct ckpt_map_engine *e, size_t i_rule, int item, int64_t expert)
+{
+    const struct ckpt_rule *rule = &e->map.rules[i_rule];
+    const int64_t n_layers = rule->group < 0 ? 1 : e->n_layers[rule->group];
+    const bool stacked = rule->group >= 0 && !e->map.stacks[rule->group].numbered;
+    int present = 0, rc = 0;
+    for (int64_t i = 0; rc >= 0 && i < n_layers; i++) {
+        rc = make_rule(e, i_rule, rule->group < 0 ? -1 : i, stacked ? n_layers : 0, item, expert);
+        present += rc > 0;
+    }
+    if (rc >= 0 && stacked && present && present != n_layers) {
+        rc = s2s_error_set(e->err, S2S_E_SHAPE,
+                           "%s: in %d of %lld layers only, so layers cannot lie on one axis",
+                           rule->hf, present, (long long)n_layers);
+        s2s_error_hint(e->err, rc, "--layers numbered");
+    }
+    return rc < 0 ? rc : present;
+}
+
+/* all of one rule: a target's layers one after the other, which put_part wants */
 static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    struct ckpt_map_source *items[MAX_ITEMS];
-    int64_t n_layers = rule->group < 0 ? 1 : e->n_layers[rule->group], present = 0;
-    bool stacked = rule->group >= 0 && !e->map.stacks[rule->group].numbered;
-    int n_targets = rule->transform == CKPT_MAP_QKV || rule->transform == CKPT_MAP_SPLIT
-                        ? 1
-                        : ckpt_map_items(rule->megatron),
-        n, rc = 0;
+    const int n_items = ckpt_map_items(rule->megatron);
+    const bool by_expert = rule->transform != CKPT_MAP_EXPERTS && strstr(rule->hf, "{E}");
+    int rc = 0;
     if (is_open_rule(rule)) {
         if (*rule->hf)
             run_open_rule(e, rule);
         return 0;
     }
-    for (int item = 0; rc == 0 && item < (n_targets ? n_targets : 1); item++)
-        for (int64_t i = 0; rc == 0 && i < n_layers; i++) {
-            int64_t layer = rule->group < 0 ? -1 : i;
-            if (!applies(e, i_rule, layer) || find_items(e, rule, layer, 0, items, &n) < n)
-                continue;
-            present += item == 0;
-            rc = make_rule(e, rule, layer, stacked ? n_layers : 0, item);
-        }
-    if (rc == 0 && stacked && present && present != n_layers) {
-        rc = s2s_error_set(e->err, S2S_E_SHAPE,
-                           "%s: in %lld of %lld layers only, so layers cannot "
-                           "lie on one axis",
-                           rule->hf, (long long)present, (long long)n_layers);
-        s2s_error_hint(e->err, rc, "--layers numbered");
-    }
-    return rc;
+    for (int item = 0; rc >= 0 && item < (n_items ? n_items : 1); item++)
+        for (int64_t expert = 0; expert == 0 || (by_expert && rc > 0); expert++)
+            rc = run_layers(e, i_rule, item, expert);
+    return rc < 0 ? rc : 0;
 }
 
 static int check_shapes(struct ckpt_map_engine *e)

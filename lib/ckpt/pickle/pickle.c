@@ -221,11 +221,20 @@ static int op_memo_line(struct pickle_machine *m, char op)
 
 /* ---- filling containers ---- */
 
+/* May a record have contents? One of a known class that is no container may not: items set on a
+ * tensor would be other numbers than those of its storage. */
+static bool may_hold(const struct ckpt_node *record)
+{
+    return record->opaque || ckpt_is_of(record, "collections") || ckpt_is_of(record, "builtins") ||
+           ckpt_is_of(record, "__builtin__") || ckpt_is_of(record, "copyreg") ||
+           ckpt_is_of(record, "copy_reg");
+}
+
 /* the list or dict that APPEND(S), ADDITEMS or SETITEM(S) fill; a record's contents count */
 static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_kind kind)
 {
     struct ckpt_node *node = pos >= floor_pos(m) && pos < m->n_stack ? m->stack[pos] : NULL;
-    if (node && node->kind == CKPT_RECORD) {
+    if (node && node->kind == CKPT_RECORD && may_hold(node)) {
         if (!node->items[3])
             node->items[3] = ckpt_pickle_new_node(m, kind);
         node = node->items[3];

@@ -111,6 +111,8 @@ int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size
 
 /* True for a global, or a record of one, with this module and name. */
 bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name);
+/* of that module, whatever the name */
+bool ckpt_is_of(const struct ckpt_node *node, const char *module);
 /* The same whatever the module. */
 bool ckpt_is_named(const struct ckpt_node *node, const char *name);
 bool ckpt_str_is(const struct ckpt_node *node, const char *s);

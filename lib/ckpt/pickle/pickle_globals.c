@@ -45,7 +45,8 @@ static const struct {
     const char *module, *names;
 } hostile[] = {
     {"builtins", "eval exec execfile compile open file input breakpoint setattr delattr "
-                 "__import__ globals locals vars apply map filter memoryview type super"},
+                 "__import__ globals locals vars apply map filter memoryview type super dir "
+                 "hasattr help print exit quit __dict__"},
     {"__builtin__", "eval exec execfile compile open file input breakpoint setattr delattr "
                     "__import__ globals locals vars apply map filter type super reload"},
     {"os", "*"},
@@ -131,8 +132,25 @@ static const struct {
     {"telnetlib", "*"},
     {"imaplib", "*"},
     {"xmlrpc", "*"},
-    {"torch", "load"},
-    {"torch.serialization", "load"},
+    {"ssl", "*"},
+    {"zipfile", "*"},
+    {"tarfile", "*"},
+    {"glob", "*"},
+    {"fileinput", "*"},
+    {"mmap", "*"},
+    {"concurrent", "*"},
+    {"unittest", "*"},
+    {"logging.config", "*"},
+    {"logging", "FileHandler"},
+    {"logging.handlers", "*"},
+    {"signal", "signal"},
+    {"torch", "load save from_file compile UntypedStorage.from_file"},
+    {"torch.serialization", "load save"},
+    {"torch.storage", "UntypedStorage.from_file"},
+    {"torch.ops", "*"},
+    {"torch.classes", "*"},
+    {"torch.utils._config_module", "*"},
+    {"torch.utils.data.datapipes", "*"},
     {"torch.hub", "*"},
     {"torch.jit", "*"},
     {"torch.package", "*"},
@@ -142,11 +160,16 @@ static const struct {
     {"torch._inductor.codecache", "*"},
     {"torch._dynamo.guards", "*"},
     {"torch.fx.experimental.symbolic_shapes", "ShapeEnv.evaluate_guards_expression"},
-    {"numpy", "load"},
+    {"pathlib", "*"},
+    {"numpy", "load loadtxt genfromtxt fromfile save savez savez_compressed savetxt"},
+    {"numpy.lib", "*"},
+    {"numpy.distutils", "*"},
     {"numpy.testing", "*"},
     {"numpy.f2py", "*"},
     {"pandas", "read_pickle"},
     {"yaml", "load unsafe_load full_load"},
+    {"hydra.utils", "*"},
+    {"hydra._internal", "*"},
 };
 
 static bool text_is(const char *s, size_t len, const char *want)

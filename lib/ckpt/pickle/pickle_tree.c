@@ -20,11 +20,15 @@ bool ckpt_is_named(const struct ckpt_node *node, const char *name)
            memcmp(node->text + node->n + 1, name, strlen(name)) == 0;
 }
 
-bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name)
+bool ckpt_is_of(const struct ckpt_node *node, const char *module)
 {
     const struct ckpt_node *global = global_of(node);
-    return global && global->n == strlen(module) && memcmp(global->text, module, global->n) == 0 &&
-           ckpt_is_named(global, name);
+    return global && global->n == strlen(module) && memcmp(global->text, module, global->n) == 0;
+}
+
+bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name)
+{
+    return ckpt_is_of(node, module) && ckpt_is_named(global_of(node), name);
 }
 
 bool ckpt_str_is(const struct ckpt_node *node, const char *s)

@@ -231,6 +231,10 @@ static void hostile_classes_are_always_refused(void **state)
     REFUSES_OPEN("cpydoc\npipepager\n.", "hostile");
     REFUSES_OPEN("cidlelib.pyshell\nModifiedInterpreter.runcode\n.", "hostile");
     REFUSES_OPEN("csqlite3\nconnect\n.", "hostile");
+    REFUSES_OPEN("cpathlib\nPath.unlink\n.", "hostile");
+    REFUSES_OPEN("ctorch\nUntypedStorage.from_file\n.", "hostile");
+    REFUSES_OPEN("cnumpy.lib.npyio\nload\n.", "hostile");
+    REFUSES_OPEN("clogging.config\nfileConfig\n.", "hostile");
     /* what a harmless module has imported, and what Python keeps to itself */
     REFUSES_OPEN("ctorch.serialization\nos.system\n.", "torch.serialization.os.system");
     REFUSES_OPEN("cmymodule\nf.__globals__\n.", "hostile");
@@ -266,6 +270,24 @@ static void getattr_is_a_name_and_nothing_else(void **state)
     REFUSES_OPEN("cbuiltins\ngetattr\n(cm\nK\nX\x0b\0\0\0__globals__tR.", "m.K.__globals__");
     REFUSES_OPEN("cbuiltins\ngetattr\n(ctorch.serialization\nos\nX\x06\0\0\0systemtR.",
                  "os.system");
+}
+
+#define A_TENSOR "ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))\x89NtR"
+
+/* torch would change the tensor's numbers, which are read from its storage here */
+static void tensors_have_no_items_and_no_state(void **state)
+{
+    REFUSES_OPEN(A_TENSOR "K\x00K\x05s.", "items for what is no dict");
+    REFUSES_OPEN(A_TENSOR "(K\x00K\x05u.", "items for what is no dict");
+    REFUSES_OPEN(A_TENSOR "K\x05"
+                          "a.",
+                 "items for what is no list");
+    REFUSES_OPEN(A_TENSOR "(NK\x01))tb.", "state that would replace a tensor's");
+    REFUSES_OPEN("ctorch._utils\n_rebuild_parameter\n(" A_TENSOR "\x89NtR(NK\x01))tb.",
+                 "state that would replace");
+    REFUSES_OPEN("cargparse\nNamespace\n)RK\x00K\x05s.", "items for what is no dict");
+    SHOWS_OPEN("ccollections\nCounter\n)RK\x00K\x05s.",
+               "{\"class\":\"collections.Counter\",\"contents\":{\"0\":5}}");
 }
 
 static void marks_are_the_floor_of_the_stack(void **state)
@@ -623,6 +645,7 @@ int main(void)
         cmocka_unit_test(unknown_classes_are_refused_or_opaque),
         cmocka_unit_test(hostile_classes_are_always_refused),
         cmocka_unit_test(getattr_is_a_name_and_nothing_else),
+        cmocka_unit_test(tensors_have_no_items_and_no_state),
         cmocka_unit_test(flags_of_several_names_are_names),
         cmocka_unit_test(marks_are_the_floor_of_the_stack),
         cmocka_unit_test(values_at_their_limits),

@@ -356,6 +356,10 @@ PY
     exits 0 s2s-train eval r.yaml
     says "seen: loss "
     says "(40 utterances, 422 tokens)"
+    want=$output
+    exits 0 s2s-train eval r.yaml -o got
+    [ -z "$output" ]
+    alike "$want" "$(cat got)"
     for input in r.yaml t.s2s; do
         cp $input was
         exits 2 s2s-train eval r.yaml -o $input
@@ -484,6 +488,8 @@ assert deaf2["wer"] == deaf["wer"] and abs(deaf2["loss"] - deaf["loss"]) < 1e-4,
 PY
     want=$(python3 -c 'import json; print(json.loads(open("m.jsonl").readline())["text"])')
     [ "$(s2s-train generate --checkpoint srun/checkpoints --audio a0.wav)" = "$want" ]
+    s2s-train generate --checkpoint srun/checkpoints --audio a0.wav -o got
+    alike "$want" "$(cat got)"
     exits 2 s2s-train generate --checkpoint srun/checkpoints --audio a0.wav -o a0.wav
     says "choose another OUT"
     s2s-ckpt convert -q --to hf srun/checkpoints model

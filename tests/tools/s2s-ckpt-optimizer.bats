@@ -60,6 +60,8 @@ for rank in range(2):
                  "exp_avg_sq": make(*part("exp_avg_sq", *p, rank))} for i, p in enumerate(order)}
     if fault == "half":
         state = {i: {k: v for k, v in s.items() if k != "step"} for i, s in state.items()}
+    if fault == "copies":
+        state = {i: {**state[i], "fp32_param": make(*part("", *p, rank))} for i, p in enumerate(order)}
     if fault == "lost":
         del state[2]
     told = [{"lr": 0.5, "betas": (0.9, 0.95), "wd_mult": 1.0 - (g if fault != "alike" else 0), "lr_mult": 1.0, "is_expert_parallel": False,
@@ -165,6 +167,16 @@ EOF
     says "'grad_scaler': {'scale': ('FloatStorage', (1,), (512.0,)), 'growth_tracker': 3}"
     says "'step': 5"
     says_not common_step
+}
+
+@test "float32 copies that an optimizer keeps of float32 parameters come along" {
+    ranks run copies
+    exits 0 s2s-ckpt convert --to torch_dist --merge-ranks --layers numbered run out
+    says_not "left out"
+    for prefix in "" optimizer.state.fp32_param.; do
+        s2s-ckpt cat out "${prefix}decoder.layers.0.self_attention.linear_qkv.weight" >"is$prefix"
+    done
+    same is isoptimizer.state.fp32_param.
 }
 
 @test "a dict in an optimizer's groups that looks like how a small tensor is kept stays a dict" {

@@ -78,7 +78,8 @@ static int check_master(const struct merge *m, const struct ckpt_state *state, c
     int64_t size[S2S_MAX_DIMS], n = 1;
     float master[LOOK];
     uint16_t own[LOOK];
-    if (!param || state->tensor.dtype != S2S_F32 || strcmp(state->key, "fp32_param") != 0)
+    if (!param || (param->dtype != S2S_BF16 && param->dtype != S2S_F16) ||
+        state->tensor.dtype != S2S_F32 || strcmp(state->key, "fp32_param") != 0)
         return 0;
     for (int d = param->n_dims - 1; d >= 0; d--) {
         size[d] = param->shape[d] < LOOK / n ? param->shape[d] : LOOK / n;
@@ -115,12 +116,12 @@ static int check_step(const struct merge *m, const struct ckpt_state *state, jso
     int rc = s2s_ckpt_read(m->ckpt, &state->tensor, NULL, NULL, &step, m->err);
     if (rc < 0)
         return rc;
-    snprintf(key, sizeof key, "tensor %s", s2s_dtype_name(state->tensor.dtype));
-    json_t *value = whole ? json_integer(step.whole) : json_real(step.real);
+    snprintf(key, sizeof key, CKPT_SMALL_TENSOR "%s", s2s_dtype_name(state->tensor.dtype));
     json_t *made = json_object(), *inner = inner_of(json_array_get(parts, state->optimizer));
     const json_t *had = json_object_get(json_object_get(inner, "state"), "common_step");
-    json_object_set_new(made, key, value ? value : json_null());
-    if (had && !json_equal(had, made))
+    if (json_object_set_new(made, key, whole ? json_integer(step.whole) : json_real(step.real)) < 0)
+        *why = s2s_xasprintf("%s is no number", state->tensor.name);
+    else if (had && !json_equal(had, made))
         *why = s2s_xasprintf("%s is not the step of the other parameters", state->tensor.name);
     else if (!had)
         json_object_set_new(inner, "state", json_pack("{s:O}", "common_step", made));

@@ -59,7 +59,10 @@ static int bad_tar(const struct tar *t, const char *member)
     const char *why = archive_error_string(t->in);
     return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s%snot a whole %star archive: %s", t->path,
                          member ? member : "", member ? ": " : "",
-                         t->spill < 0 ? "" : "compressed ", why ? why : "it ends too early");
+                         t->spill < 0 ? ""
+                         : t->is_gzip ? "gzip of a "
+                                      : "compressed ",
+                         why ? why : "it ends too early");
 }
 
 static void add_member(struct s2s_ckpt *ckpt, const char *name, const struct ckpt_span *span)

@@ -10,6 +10,14 @@ struct ckpt_map_source {
     const struct s2s_ckpt_tensor *tensor;
     bool used;
 };
+
+/* ---- sources and their names (map_names.c) ---- */
+
+/* All weights of the checkpoint, sorted. Gives: ckpt_map_free_list. *n_state: how many other
+ * tensors there are (an optimizer's). */
+size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
+                     size_t *n_state);
+void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n);
 /* Takes name. */
 void ckpt_map_set_name(struct ckpt_map_source *source, char *name);
 /* Gives its name, to be changed and set: it has none in between. */

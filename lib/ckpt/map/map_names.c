@@ -1,0 +1,219 @@
+/* The tensors of a source under the names that the rules of a map know. */
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/map/map_internal.h"
+
+/*
+ * Experts of a live model (Megatron-FSDP saves its names, with the number among all experts):
+ * experts.local_experts.3.linear_fc1.weight of SequentialMLP and experts.linear_fc1.weight3 of
+ * TEGroupedMLP are experts.experts.3.linear_fc1.weight; weight3_w likewise. All in one tensor
+ * (moe_single_grouped_weight) they are experts.experts.linear_fc1.weight. Takes name.
+ */
+static char *name_expert(char *name)
+{
+    static const char experts[] = "mlp.experts.", local[] = "local_experts.";
+    char *at = strstr(name, experts), *out;
+    if (!at || (at != name && at[-1] != '.'))
+        return name;
+    char *rest = at + strlen(experts);
+    const int n = (int)(rest - name);
+    if (strncmp(rest, local, strlen(local)) == 0) {
+        out = s2s_xasprintf("%.*sexperts.%s", n, name, rest + strlen(local));
+    } else {
+        size_t layer = strcspn(rest, "."); /* linear_fc1 */
+        size_t kind = rest[layer] ? layer + 1 + strcspn(rest + layer + 1, ".0123456789") : layer;
+        size_t digits = strspn(rest + kind, "0123456789");
+        const char *end = rest + kind + digits;
+        if (strncmp(rest, "linear_fc", 9) != 0 || (*end && *end != '_'))
+            return name;
+        out = digits == 0 ? s2s_xasprintf("%.*sexperts.%s", n, name, rest)
+                          : s2s_xasprintf("%.*sexperts.%.*s.%.*s%s", n, name, (int)digits,
+                                          rest + kind, (int)kind, rest, end);
+    }
+    free(name);
+    return out;
+}
+
+/* Megatron-Core has the convolution's parameters in the mixer itself since 0.17, conv1d_weight: in
+ * torch_dist they are a module's still. */
+static char *name_mixer(char *name)
+{
+    static const char conv[] = ".mixer.conv1d_";
+    char *at = strstr(name, conv);
+    if (at)
+        at[strlen(conv) - 1] = '.';
+    return name;
+}
+
+/* what PyTorch (compile, FSDP, checkpointing of activations) and trainers wrap a model into */
+static bool is_wrapper(const char *part, size_t len)
+{
+    static const char *const wrappers[] = {"module", "_orig_mod", "_forward_module",
+                                           "_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
+    for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+        if (strlen(wrappers[i]) == len && strncmp(part, wrappers[i], len) == 0)
+            return true;
+    return false;
+}
+
+char *ckpt_map_plain_name(const char *name)
+{
+    if (strncmp(name, "state_dict.", 11) == 0)
+        name += 11;
+    /* "model" of Megatron's state dict, or "model0" of a virtual pipeline, and a wrapper's module
+     */
+    size_t chunk = strncmp(name, "model", 5) == 0 ? 5 + strspn(name + 5, "0123456789") : 0;
+    if (chunk && strncmp(name + chunk, ".module.", 8) == 0)
+        name += chunk + 1;
+    /* a branch of a heterogeneous model: mimo.llm.decoder... */
+    if (strncmp(name, "mimo.", 5) == 0)
+        name += 5;
+    struct s2s_buf out = S2S_BUF_INIT;
+    s2s_buf_reserve(&out, strlen(name) + 1);
+    for (size_t len; *name; name += len + (name[len] == '.')) {
+        len = strcspn(name, ".");
+        if (is_wrapper(name, len))
+            continue;
+        s2s_buf_puts(&out, out.len ? "." : "");
+        s2s_buf_add(&out, name, len);
+    }
+    s2s_buf_putc(&out, 0);
+    /* NeMo calls Megatron's model `model` */
+    static const char *const parts[] = {"model.decoder.", "model.embedding.",
+                                        "model.output_layer."};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strncmp(out.data, parts[i], strlen(parts[i])) == 0)
+            memmove(out.data, out.data + 6, strlen(out.data + 6) + 1);
+    return name_mixer(name_expert(out.data));
+}
+
+/* the end of its tensor's name, or memory of its own? */
+static bool is_lent(const struct ckpt_map_source *source)
+{
+    const uintptr_t at = (uintptr_t)source->name - (uintptr_t)source->tensor->name;
+    return at <= strlen(source->tensor->name);
+}
+
+void ckpt_map_set_name(struct ckpt_map_source *source, char *name)
+{
+    const size_t had = strlen(source->tensor->name), len = strlen(name);
+    const char *lent =
+        s2s_ends_with(source->tensor->name, name) ? source->tensor->name + (had - len) : NULL;
+    source->name = lent ? lent : name;
+    if (lent)
+        free(name);
+}
+
+char *ckpt_map_take_name(struct ckpt_map_source *source)
+{
+    char *name = is_lent(source) ? s2s_xstrdup(source->name) : (char *)source->name;
+    source->name = NULL;
+    return name;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct ckpt_map_source *)a)->name,
+                  ((const struct ckpt_map_source *)b)->name);
+}
+
+void ckpt_map_sort(struct ckpt_map_source *sources, size_t n)
+{
+    if (n)
+        qsort(sources, n, sizeof *sources, by_name);
+}
+
+/* {"model": ..} of a plain save, in front of what a whole model has */
+static void drop_common_model(struct ckpt_map_source *sources, size_t n)
+{
+    static const char model[] = "model.";
+    static const char *const parts[] = {"perception.", "model.", "backbone."};
+    const size_t len = strlen(model);
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(sources[i].name, model, len) != 0)
+            return;
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            any |= strncmp(sources[i].name + len, parts[k], strlen(parts[k])) == 0;
+    }
+    for (size_t i = 0; i < n && any; i++) {
+        char *name = ckpt_map_take_name(&sources[i]);
+        memmove(name, name + len, strlen(name + len) + 1);
+        ckpt_map_set_name(&sources[i], name);
+    }
+}
+
+/*
+ * Nemotron-H as transformers 5 and NeMo Automodel have it in memory: what is saved as
+ * "backbone.layers.0.mixer.." is "model.layers.0.mixer..", and Automodel has the words and the last
+ * norm under the names of other decoders. Gives name or another; prefix: what stands in front of
+ * such a model, as far as "model.".
+ */
+static char *name_backbone(char *name, const char *prefix)
+{
+    static const char *const names[][2] = {{"embed_tokens.weight", "embeddings.weight"},
+                                           {"norm.weight", "norm_f.weight"}};
+    static const char held[] = ".mixer._fp32_params.";
+    const size_t len = strlen(prefix), before = len - strlen("model.");
+    if (strncmp(name, prefix, len) != 0)
+        return name;
+    const char *rest = name + len, *hold = strstr(rest, held);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(rest, names[i][0]) == 0)
+            rest = names[i][1];
+    char *out = hold ? s2s_xasprintf("%.*sbackbone.%.*s.mixer.%s", (int)before, name,
+                                     (int)(hold - rest), rest, hold + strlen(held))
+                     : s2s_xasprintf("%.*sbackbone.%s", (int)before, name, rest);
+    free(name);
+    return out;
+}
+
+static void name_backbones(struct ckpt_map_source *sources, size_t n)
+{
+    static const char layers[] = "model.layers.";
+    char *prefix = NULL;
+    for (size_t i = 0; i < n && !prefix; i++) {
+        const char *at = strstr(sources[i].name, layers);
+        if (at && (at == sources[i].name || at[-1] == '.') &&
+            s2s_ends_with(sources[i].name, ".dt_bias") && strstr(at, ".mixer."))
+            prefix = s2s_xasprintf("%.*smodel.", (int)(at - sources[i].name), sources[i].name);
+    }
+    for (size_t i = 0; i < n && prefix; i++)
+        ckpt_map_set_name(&sources[i], name_backbone(ckpt_map_take_name(&sources[i]), prefix));
+    free(prefix);
+}
+
+size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt, size_t *n_state)
+{
+    size_t n, kept = 0;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    *sources = s2s_xcalloc(n + 1, sizeof **sources);
+    *n_state = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s2s_ckpt_is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state")) {
+            ++*n_state;
+            continue;
+        }
+        struct ckpt_map_source *source = &(*sources)[kept++];
+        *source = (struct ckpt_map_source){.tensor = &tensors[i]};
+        ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
+    }
+    drop_common_model(*sources, kept);
+    name_backbones(*sources, kept);
+    ckpt_map_sort(*sources, kept);
+    return kept;
+}
+
+void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!is_lent(&sources[i]))
+            free((char *)sources[i].name);
+    free(sources);
+}
+
+struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name)
+{
+    struct ckpt_map_source key = {.name = (char *)name};
+    return bsearch(&key, e->sources, e->n_sources, sizeof key, by_name);
+}

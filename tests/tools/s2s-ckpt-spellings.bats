@@ -247,6 +247,40 @@ PY
     says "do not fit the others"
 }
 
+@test "a model of several parts as transformers has it in memory, and a decoder without its matrix of outputs" {
+    cat >names.py <<'PY'
+rest = {"layers.0.input_layernorm.weight": (4,), "layers.0.post_attention_layernorm.weight": (4,), "layers.0.self_attn.q_proj.weight": (8, 4),
+        "layers.0.self_attn.k_proj.weight": (4, 4), "layers.0.self_attn.v_proj.weight": (4, 4), "layers.0.self_attn.o_proj.weight": (4, 8),
+        "layers.0.mlp.gate_proj.weight": (5, 4), "layers.0.mlp.up_proj.weight": (5, 4), "layers.0.mlp.down_proj.weight": (4, 5),
+        "embed_tokens.weight": (10, 4), "norm.weight": (4,)}
+def named(prefix, **more): return dict({prefix + k: v for k, v in rest.items()}, **more)
+PY
+    of() { echo "__import__('importlib.machinery').machinery.SourceFileLoader('names', 'names.py').load_module().named($*)"; }
+    write memory.safetensors "$(of '"model.language_model.", **{"lm_head.weight": (10, 4), "model.visual.proj": (3,)}')"
+    write headless.safetensors "$(of '""')"
+    write whole.safetensors "$(of '"model."')"
+    echo '{"model_type": "qwen3", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10, "tie_word_embeddings": true}' >config.json
+    # equal names have equal numbers here: shapes and names are what is compared
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config config.json headless.safetensors headless
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config config.json whole.safetensors whole
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --part model.language_model --map llama --config config.json memory.safetensors part
+    for out in headless whole part; do
+        s2s-ckpt ls --json $out | jq -c '.tensors[] | [.name, .shape]' >$out.names
+    done
+    same headless.names whole.names
+    same part.names whole.names
+    s2s-ckpt cat headless decoder.layers.self_attention.linear_proj.weight >got
+    s2s-ckpt cat headless.safetensors layers.0.self_attn.o_proj.weight >want
+    same got want
+    exits 1 s2s-ckpt convert --strict --to torch_dist --map language_model --config config.json memory.safetensors x
+    says "in checkpoint but unused: model.visual.proj"
+    exits 0 s2s-ckpt convert -q --to torch_dist --map language_model --config config.json memory.safetensors all
+    s2s-ckpt ls --json all | jq -r '.tensors[].name' >names
+    for name in embedding.word_embeddings output_layer decoder.final_layernorm decoder.layers.mlp.linear_fc1; do
+        grep -qx "language_model.$name.weight" names
+    done
+}
+
 @test "layers of several sizes or dtypes are numbered, as Megatron-Core has them; on one axis they are refused" {
     cat >layer.py <<'PY'
 def layer(n, f, *dtype):

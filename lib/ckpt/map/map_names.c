@@ -143,6 +143,57 @@ static void drop_common_model(struct ckpt_map_source *sources, size_t n)
     }
 }
 
+/* puts text in the place of the first len bytes of a name */
+static void begin_with(struct ckpt_map_source *source, size_t len, const char *text)
+{
+    char *name = ckpt_map_take_name(source);
+    ckpt_map_set_name(source, s2s_xasprintf("%s%s", text, name + len));
+    free(name);
+}
+
+static bool any_begins(const struct ckpt_map_source *sources, size_t n, const char *text)
+{
+    for (size_t i = 0; i < n; i++)
+        if (s2s_starts_with(sources[i].name, text))
+            return true;
+    return false;
+}
+
+/*
+ * A model of several parts as transformers has it in memory since 4.52, one model whose first part
+ * is model.language_model.layers and so on: save_pretrained writes language_model.model.layers,
+ * as before, and the tables have it.
+ */
+static void name_parts(struct ckpt_map_source *sources, size_t n)
+{
+    static const char *const names[][2] = {{"model.language_model.", "language_model.model."},
+                                           {"lm_head.", "language_model.lm_head."},
+                                           {"model.", ""}};
+    if (!any_begins(sources, n, "model.language_model.layers."))
+        return;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+            if (s2s_starts_with(sources[i].name, names[k][0])) {
+                begin_with(&sources[i], strlen(names[k][0]), names[k][1]);
+                break;
+            }
+}
+
+/* A decoder without its head, such as transformers' Qwen3Model: its names lack what they begin
+ * with in the model that has one. */
+static void name_headless(struct ckpt_map_source *sources, size_t n)
+{
+    static const char *const names[] = {"embed_tokens.weight", "norm.weight", "layers."};
+    if (!any_begins(sources, n, names[0]) || !any_begins(sources, n, "layers.0.input_layernorm."))
+        return;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+            if (s2s_starts_with(sources[i].name, names[k])) {
+                begin_with(&sources[i], 0, "model.");
+                break;
+            }
+}
+
 /*
  * Nemotron-H as transformers 5 and NeMo Automodel have it in memory: what is saved as
  * "backbone.layers.0.mixer.." is "model.layers.0.mixer..", and Automodel has the words and the last
@@ -199,6 +250,8 @@ size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ck
         ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
     }
     drop_common_model(*sources, kept);
+    name_parts(*sources, kept);
+    name_headless(*sources, kept);
     name_backbones(*sources, kept);
     ckpt_map_sort(*sources, kept);
     return kept;

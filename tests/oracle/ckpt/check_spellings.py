@@ -1,9 +1,10 @@
 """Models as transformers has them in memory (a layer's experts in one tensor, Nemotron-H as model.*) give the Megatron checkpoint that its
-save_pretrained gives, also out of torch.save; a Mixtral is known by its names. And of models whose tensors some families have and others
+save_pretrained gives, also out of torch.save; so does a decoder without its matrix of outputs; a Mixtral is known by its names. And of models whose tensors some families have and others
 have not, each tensor is taken away in turn, in both directions: none is left out in silence.
 
 check_spellings.py [MODELS]: so many models a family (4). Exit 0 ok, 1 different, 77 a library is absent."""
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -44,6 +45,20 @@ def in_memory(family, seed, tmp):
     bad.extend("%s: transformers: %s: %s" % (what, k, v) for k, v in info.items() if v and k.endswith("_keys"))
 
 
+def headless(family, seed, tmp):
+    """transformers' model without the matrix of outputs, which has names of its own, as the tied model that it is a part of"""
+    torch.manual_seed(seed)
+    model = families.families[family](random.Random(seed))[0]
+    model.config.tie_word_embeddings = True
+    whole, part, a, b = (os.path.join(tmp, n) for n in ("whole", "part", "a", "b"))
+    model.tie_weights()
+    model.save_pretrained(whole)
+    model.model.save_pretrained(part)
+    for source, out in ((whole, a), (part, b)):
+        need_ok("headless " + family, "convert", "-q", "--strict", "--to", "torch_dist", "--map", "llama", source, out)
+    need_ok("headless " + family, "diff", a, b)
+
+
 def one_less(what, name, model, tmp):
     whole, less, megatron, file, out = (os.path.join(tmp, n) for n in ("whole", "less", "megatron", "m.safetensors", "out"))
     model.save_pretrained(whole)
@@ -73,6 +88,8 @@ MODELS = {
     "qwen2_moe": ("qwen_moe", lambda: hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**MANY, **EXPERTS, shared_expert_intermediate_size=6))),
     "qwen3_moe": ("qwen_moe", lambda: hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**MANY, **EXPERTS, head_dim=4))),
     "nemotron": ("nemotron", lambda: hf.NemotronForCausalLM(hf.NemotronConfig(**MANY))),
+    "mixtral": ("mixtral", lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**MANY, num_local_experts=2))),
+    "gemma3": ("gemma2", lambda: hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**dict(MANY, tie_word_embeddings=True), head_dim=4))),
     "nemotron_h": ("nemotron_h", lambda: hf.NemotronHForCausalLM(hf.NemotronHConfig(
         **SIZES, head_dim=4, hybrid_override_pattern="ME-*ME-*", mamba_num_heads=2, mamba_head_dim=4, n_groups=1, ssm_state_size=3,
         n_routed_experts=2, num_experts_per_tok=1, moe_intermediate_size=5, moe_shared_expert_intermediate_size=6, moe_latent_size=4, mlp_bias=True,
@@ -83,13 +100,15 @@ MODELS = {
 }
 
 count, n = 0, int(sys.argv[1]) if len(sys.argv) > 1 else 4
-for family in ("nemotron_h", "qwen2_moe", "qwen3_moe", "mixtral"):
-    for seed in range(n):
-        with tempfile.TemporaryDirectory() as tmp:
-            in_memory(family, seed, tmp)
+MEMORY, HEADLESS = ("nemotron_h", "qwen2_moe", "qwen3_moe", "mixtral", "gemma3_multimodal"), ("qwen3", "llama")
+for families_of, check in ((MEMORY, in_memory), (HEADLESS, headless)):
+    for family in families_of:
+        for seed in range(n):
+            with tempfile.TemporaryDirectory() as tmp:
+                check(family, seed, tmp)
 torch.manual_seed(1)
 for what, (name, make) in MODELS.items():
     with tempfile.TemporaryDirectory() as tmp:
         count += one_less(what, name, make(), tmp)
-print("\n".join(bad[:40]) if bad else "%d models as they are in memory; each of %d tensors is missed" % (4 * n, count))
+print("\n".join(bad[:40]) if bad else "%d models as they are in memory; each of %d tensors is missed" % ((len(MEMORY) + len(HEADLESS)) * n, count))
 sys.exit(bool(bad))

@@ -7,7 +7,7 @@
 #include "lib/ckpt/pickle/pickle.h"
 #include "lib/io/zip.h"
 
-enum { ALIGN = 64, MAX_MEMBER = 1 << 30, MAX_STORAGES = 1024 };
+enum { ALIGN = 64, MAX_STORAGES = 1024, PIECE = 256 << 10 };
 
 static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
@@ -135,108 +135,127 @@ void ckpt_common_make(struct s2s_buf *file, const json_t *common)
     free(storages);
 }
 
-/*
- * The pickle leaves its dict on the stack and stops: in place of STOP stand the key, the value,
- * SETITEM and STOP. What the emitter puts into the memo nothing behind it reads. From protocol 4 on
- * frames count the bytes up to STOP; torch.save writes protocol 2.
- */
-static int append_item(struct s2s_buf *out, const char *pickle, size_t len, const char *key,
-                       const json_t *value, struct s2s_error *err)
+/* ---- one that is there, changed: a piece of it at a time ---- */
+
+struct change {
+    const struct ckpt_common_change *how;
+    const struct s2s_zip *zip;
+    struct s2s_zip_writer *out;
+    char piece[PIECE];
+};
+
+/* Bytes [pos, end) of the archive. */
+static int copy_bytes(struct change *c, int64_t pos, int64_t end, struct s2s_error *err)
+{
+    int rc = 0;
+    while (rc == 0 && pos < end) {
+        const size_t n = end - pos < PIECE ? (size_t)(end - pos) : PIECE;
+        rc = s2s_zip_read(c->zip, c->piece, pos, n, err);
+        if (rc == 0)
+            rc = s2s_zip_write(c->out, c->piece, n, err);
+        pos += (int64_t)n;
+    }
+    return rc;
+}
+
+/* The pickle leaves its dict on the stack and stops: in place of STOP stand the key, the value,
+ * SETITEM and STOP. What the emitter puts into the memo nothing behind it reads. */
+static int write_stop(struct change *c, struct s2s_error *err)
 {
     struct ckpt_emitter item;
-    if (len < 3 || (unsigned char)pickle[0] != 0x80 || pickle[1] > 3 || pickle[len - 1] != '.')
-        return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                             "common.pt: its data.pkl is no pickle of protocol 2 or 3");
+    if (!c->how->key)
+        return s2s_zip_write(c->out, ".", 1, err);
     ckpt_emit_begin(&item);
     const size_t begin = item.buf.len; /* behind PROTO */
-    ckpt_emit_str(&item, key);
-    ckpt_emit_json(&item, value);
+    ckpt_emit_str(&item, c->how->key);
+    ckpt_emit_json(&item, c->how->value);
     ckpt_emit_op(&item, "s");
     ckpt_emit_end(&item);
-    s2s_buf_add(out, pickle, len - 1);
-    s2s_buf_add(out, item.buf.data + begin, item.buf.len - begin);
+    int rc = s2s_zip_write(c->out, item.buf.data + begin, item.buf.len - begin, err);
     ckpt_emit_release(&item);
-    return 0;
+    return rc;
 }
 
 /*
+ * From protocol 4 on frames count the bytes up to STOP; torch.save writes protocol 2.
+ *
  * Objects are lists of one. The list is the first that such a pickle makes and its one entry the
  * last that it adds: without the list at the front and the opcode that adds to it, what is left on
  * the stack is the entry.
  */
-static int take_from_list(struct s2s_buf *out, const char *pickle, size_t len,
-                          struct s2s_error *err)
+static int change_pickle(struct change *c, const struct s2s_zip_member *member,
+                         struct s2s_error *err)
 {
-    struct ckpt_pickle made;
-    size_t at = 3;
-    if (len < 8 || (unsigned char)pickle[0] != 0x80 || pickle[1] > 3 || pickle[2] != ']')
+    enum { HEAD = 8 };
+    unsigned char head[HEAD] = {0}, tail[2] = {0};
+    const bool listed = c->how->listed;
+    const int64_t len = member->len_bytes;
+    int64_t begin = 2;
+    int rc = s2s_zip_read(c->zip, head, member->pos, len < HEAD ? (size_t)len : HEAD, err);
+    if (rc == 0 && len > 2)
+        rc = s2s_zip_read(c->zip, tail, member->pos + len - 2, 2, err);
+    if (rc < 0)
+        return rc;
+    if (head[0] != 0x80 || head[1] > 3 || tail[1] != '.')
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "common.pt: its data.pkl is no pickle of protocol 2 or 3");
+    if (listed && (len < HEAD || head[begin++] != ']'))
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
                              "common state: its pickle does not begin with a list");
-    if (pickle[at] == 'q')
-        at += 2;
-    if (pickle[len - 2] == 'e' && pickle[at] == '(')
-        at++;
-    s2s_buf_add(out, pickle, 2);
-    s2s_buf_add(out, pickle + at, len - 2 - at);
-    s2s_buf_add(out, ".", 1);
-    int rc = ckpt_pickle_parse(&made, out->data, out->len, CKPT_OPEN, err);
-    if (rc < 0)
-        return s2s_error_add(err, rc, "common state without its list");
-    if (made.root->kind != CKPT_DICT)
-        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "common state: it is no dict in a list");
-    ckpt_pickle_release(&made);
-    return rc;
+    if (listed && head[begin] == 'q')
+        begin += 2;
+    if (listed && head[begin] == '(' && tail[0] == 'e')
+        begin++;
+    rc = s2s_zip_write(c->out, head, 2, err);
+    if (rc == 0)
+        rc = copy_bytes(c, member->pos + begin, member->pos + len - (listed ? 2 : 1), err);
+    return rc < 0 ? rc : write_stop(c, err);
 }
 
-static int change(struct s2s_buf *out, const char *pickle, size_t len,
-                  const struct ckpt_common_change *how, struct s2s_error *err)
+static int change_member(struct change *c, const struct s2s_zip_member *member,
+                         struct s2s_error *err)
 {
-    struct s2s_buf dict = S2S_BUF_INIT;
-    int rc = 0;
-    if (how->listed)
-        rc = take_from_list(&dict, pickle, len, err);
-    else
-        s2s_buf_add(&dict, pickle, len);
-    if (rc == 0 && how->key)
-        rc = append_item(out, dict.data, dict.len, how->key, how->value, err);
-    else if (rc == 0)
-        s2s_buf_add(out, dict.data, dict.len);
-    s2s_buf_release(&dict);
-    return rc;
+    int rc = s2s_zip_check_member(c->zip, member, c->piece, PIECE, err);
+    if (rc == 0)
+        rc = s2s_zip_begin(c->out, member->name, ALIGN, err);
+    if (rc < 0)
+        return rc;
+    rc = member == s2s_zip_find(c->zip, "data.pkl")
+             ? change_pickle(c, member, err)
+             : copy_bytes(c, member->pos, member->pos + member->len_bytes, err);
+    return rc < 0 ? rc : s2s_zip_end(c->out, err);
 }
 
-int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
+int ckpt_common_change(s2s_zip_sink *sink, void *ctx, const struct s2s_zip_source *source,
                        const struct ckpt_common_change *how, struct s2s_error *err)
 {
-    const struct s2s_zip_source source = {.fd = -1, .bytes = bytes, .len_bytes = (int64_t)len};
     struct s2s_zip zip;
     int64_t written;
-    int rc = s2s_zip_open(&zip, &source, err);
+    int rc = s2s_zip_open(&zip, source, err);
     if (rc < 0)
         return s2s_error_add(err, rc, "common.pt");
-    const struct s2s_zip_member *pickle = s2s_zip_find(&zip, "data.pkl");
-    struct s2s_zip_writer *writer = s2s_zip_writer_new(buf_sink, out);
-    if (!pickle)
+    struct change *c = s2s_xcalloc(1, sizeof *c);
+    *c = (struct change){.how = how, .zip = &zip, .out = s2s_zip_writer_new(sink, ctx)};
+    if (!s2s_zip_find(&zip, "data.pkl"))
         rc = s2s_error_set(err, S2S_E_FORMAT, "common.pt: has no data.pkl");
-    for (size_t i = 0; i < zip.n_members && rc == 0; i++) {
-        const struct s2s_zip_member *member = &zip.members[i];
-        struct s2s_buf data = S2S_BUF_INIT;
-        char *had;
-        rc = s2s_zip_read_member(&zip, member, MAX_MEMBER, &had, err);
-        if (rc < 0)
-            break;
-        if (member == pickle)
-            rc = change(&data, had, (size_t)member->len_bytes, how, err);
-        else
-            s2s_buf_add(&data, had, (size_t)member->len_bytes);
-        free(had);
-        if (rc == 0)
-            rc = s2s_zip_add(writer, member->name, ALIGN, data.data, data.len, err);
-        s2s_buf_release(&data);
-    }
+    for (size_t i = 0; i < zip.n_members && rc == 0; i++)
+        rc = change_member(c, &zip.members[i], err);
     if (rc == 0)
-        rc = s2s_zip_finish(writer, &written, err);
-    s2s_zip_writer_free(writer);
+        rc = s2s_zip_finish(c->out, &written, err);
+    s2s_zip_writer_free(c->out);
     s2s_zip_release(&zip);
+    free(c);
+    return rc;
+}
+
+int ckpt_common_check(const struct s2s_zip_source *source, struct s2s_error *err)
+{
+    struct ckpt_archive archive;
+    int rc = ckpt_archive_open(&archive, source, CKPT_CHECK, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "common state without its list");
+    if (archive.pickle.root->kind != CKPT_DICT)
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "common state: it is no dict in a list");
+    ckpt_archive_release(&archive);
     return rc;
 }

@@ -16,10 +16,13 @@ struct ckpt_common_change {
     const char *key;     /* NULL, or what is set in it */
     const json_t *value; /* borrowed */
 };
-/* Adds a common.pt to out that is made of the bytes of one or of such an object: all else stays as
- * it was. FORMAT; UNSUPPORTED: no pickle of torch.save's. */
-int ckpt_common_change(struct s2s_buf *out, const char *bytes, size_t len,
+/* Writes a common.pt that is made of one or of such an object: all else stays as it was. FORMAT;
+ * UNSUPPORTED: no pickle of torch.save's. */
+int ckpt_common_change(s2s_zip_sink *sink, void *ctx, const struct s2s_zip_source *source,
                        const struct ckpt_common_change *how, struct s2s_error *err);
+/* What was made of a listed one: FORMAT, UNSUPPORTED: it did not have that form, so this is not a
+ * dict. */
+int ckpt_common_check(const struct s2s_zip_source *source, struct s2s_error *err);
 /* Writes a torch.save file without tensors: this pickle, byte order, version. *len: its bytes. */
 int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle, int64_t *len,
                         struct s2s_error *err);

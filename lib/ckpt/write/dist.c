@@ -248,7 +248,7 @@ static int fill_metadata(struct ckpt_file *file, const void *ctx, struct s2s_err
 }
 
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
-                     const struct s2s_buf *common, const struct s2s_ckpt_plan *plan,
+                     const struct ckpt_dist_common *common, const struct s2s_ckpt_plan *plan,
                      struct s2s_error *err)
 {
     const struct s2s_ckpt *names = plan ? plan->source : NULL;
@@ -262,7 +262,7 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
         rc = ckpt_items_check(&all, err);
     }
     if (rc == 0)
-        rc = ckpt_file_put_noted(dir, "common.pt", common->data, common->len, manifest, err);
+        rc = ckpt_file_make(dir, "common.pt", common->fill, common->ctx, manifest, err);
     if (rc == 0)
         rc = ckpt_file_make(dir, ".metadata", fill_metadata, &(struct metadata){&all, names},
                             manifest, err);
@@ -278,12 +278,19 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
     return rc;
 }
 
+static int fill_buf(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
+{
+    const struct s2s_buf *buf = ctx;
+    return ckpt_file_write(file, buf->data, buf->len, err);
+}
+
 int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
                     const json_t *common, struct s2s_error *err)
 {
     struct s2s_buf file = S2S_BUF_INIT;
     ckpt_common_make(&file, common);
-    int rc = ckpt_dist_finish(dir, items, n_ranks, &file, NULL, err);
+    int rc = ckpt_dist_finish(dir, items, n_ranks, &(struct ckpt_dist_common){fill_buf, &file},
+                              NULL, err);
     s2s_buf_release(&file);
     return rc;
 }

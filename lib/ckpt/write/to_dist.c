@@ -1,6 +1,7 @@
 #include "lib/ckpt/write/to_dist.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -16,8 +17,6 @@
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/io/digest.h"
 #include "lib/mesh/mesh.h"
-
-enum { MAX_COMMON = 1 << 30 };
 
 /* This rank's files of a checkpoint that is being written, one after the other. */
 struct output {
@@ -313,44 +312,79 @@ static int write_mine(struct output *out, struct s2s_error *err)
     return rc;
 }
 
-static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+/* ---- common.pt ---- */
+
+struct common {
+    struct s2s_buf made;
+    /* or what the source has, so that keys and values stay of kinds that JSON does not have */
+    struct s2s_ckpt *ckpt; /* NULL: it has none */
+    struct ckpt_span span;
+    struct ckpt_common_change change;
+};
+
+static int file_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
-    s2s_buf_add(ctx, bytes, len);
-    return 0;
+    return ckpt_file_write(ctx, bytes, len, err);
 }
 
-/* The source's common state as a common.pt, with the kinds of its keys and values that JSON does
- * not have; nothing when it has none. */
-static int copy_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const json_t *metadata,
+static int fill_common(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
+{
+    const struct common *c = ctx;
+    if (!c->ckpt)
+        return ckpt_file_write(file, c->made.data, c->made.len, err);
+    const int64_t begin = c->span.begin, len = c->span.len_bytes;
+    const char *name = c->ckpt->files[c->span.file].name;
+    const int fd = ckpt_file_fd(c->ckpt, c->span.file, err);
+    const struct s2s_zip_source source = {.fd = fd, .begin = begin, .len_bytes = len};
+    if (fd < 0)
+        return fd;
+    if (c->change.listed || c->change.key)
+        return ckpt_common_change(file_sink, file, &source, &c->change, err);
+    int rc = 0;
+    for (int64_t done = 0; rc == 0 && done < len;) {
+        const size_t n = len - done < CKPT_SCRATCH ? (size_t)(len - done) : CKPT_SCRATCH;
+        rc = ckpt_pread(fd, ckpt_piece(c->ckpt), n, begin + done, name, err);
+        if (rc == 0)
+            rc = ckpt_file_write(file, c->ckpt->piece, n, err);
+        done += (int64_t)n;
+    }
+    return rc;
+}
+
+/* Is there one to copy? */
+static int find_common(struct common *c, struct s2s_ckpt *ckpt, const json_t *metadata,
                        struct s2s_error *err)
 {
     const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
-    struct ckpt_common_change change = {.key = metadata ? "content_metadata" : NULL,
-                                        .value = metadata};
-    struct s2s_buf had = S2S_BUF_INIT;
-    int rc = 0;
-    if (strcmp(ckpt->format, "torch_dist") != 0)
+    const bool has_file = faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0;
+    if (strcmp(ckpt->format, "torch_dist") != 0 || (!has_file && !object))
         return 0;
-    if (faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0) {
-        char *text = NULL;
-        size_t len = 0;
-        rc = ckpt_verify_common_file(ckpt, err);
-        if (rc == 0)
-            rc = ckpt_slurp(ckpt->dir_fd, "common.pt", MAX_COMMON, &text, &len, err);
-        if (rc == 0)
-            s2s_buf_add(&had, text, len);
-        free(text);
-    } else if (object && object->len_bytes > 0 && object->len_bytes <= MAX_COMMON) {
-        change.listed = true;
-        rc = s2s_ckpt_verify_object(ckpt, object, err);
-        if (rc == 0)
-            rc = s2s_ckpt_stream_object(ckpt, object, buf_sink, &had, err);
-    }
-    if (rc == 0 && had.len && (change.listed || change.key))
-        rc = ckpt_common_change(out, had.data, had.len, &change, err);
-    else if (rc == 0)
-        s2s_buf_add(out, had.data, had.len);
-    s2s_buf_release(&had);
+    int rc =
+        has_file ? ckpt_verify_common_file(ckpt, err) : s2s_ckpt_verify_object(ckpt, object, err);
+    const int file = rc < 0 ? rc : ckpt_add_file(ckpt, has_file ? "common.pt" : object->file, err);
+    if (file < 0)
+        return file;
+    c->ckpt = ckpt;
+    c->span = has_file ? (struct ckpt_span){file, 0, ckpt->files[file].len_bytes}
+                       : (struct ckpt_span){file, object->pos, object->len_bytes};
+    c->change = (struct ckpt_common_change){
+        .listed = !has_file, .key = metadata ? "content_metadata" : NULL, .value = metadata};
+    return 0;
+}
+
+/* A list that was taken off, was it one? */
+static int check_common(const char *dir, struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s/common.pt", dir);
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd < 0 || fstat(fd, &st) < 0 ? s2s_error_errno(err, S2S_E_OPEN, "%s", path) : 0;
+    const struct s2s_zip_source source = {.fd = fd, .len_bytes = rc == 0 ? st.st_size : 0};
+    if (rc == 0)
+        rc = ckpt_common_check(&source, err);
+    if (fd >= 0)
+        close(fd);
+    free(path);
     return rc;
 }
 
@@ -376,18 +410,21 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
                   struct s2s_error *err)
 {
     struct s2s_ckpt *ckpt = out->plan->source;
-    struct s2s_buf common = S2S_BUF_INIT;
+    struct common common = {.made = S2S_BUF_INIT};
+    const struct ckpt_dist_common filled = {fill_common, &common};
     char *tmp = ckpt_dist_tmp_dir(out->dir, out->iteration);
-    int rc = out->how->common ? 0 : copy_common(&common, ckpt, out->how->metadata, err);
-    if (rc == 0 && common.len == 0)
-        rc = make_common(&common, ckpt, out->how, err);
+    int rc = out->how->common ? 0 : find_common(&common, ckpt, out->how->metadata, err);
+    if (rc == 0 && !common.ckpt)
+        rc = make_common(&common.made, ckpt, out->how, err);
     if (rc == 0)
-        rc = ckpt_dist_finish(tmp, items, n_ranks, &common, out->plan, err);
+        rc = ckpt_dist_finish(tmp, items, n_ranks, &filled, out->plan, err);
+    if (rc == 0 && common.change.listed)
+        rc = check_common(tmp, err);
     if (rc == 0) { /* not before: who resumes after a full disk has all files still */
         drop_items(out);
         rc = ckpt_dist_publish(out->dir, out->iteration, err);
     }
-    s2s_buf_release(&common);
+    s2s_buf_release(&common.made);
     free(tmp);
     return rc;
 }

@@ -400,11 +400,14 @@ static char *changed(const char *pickle, size_t len, const struct ckpt_common_ch
     assert_int_equal(s2s_zip_finish(writer, &n, &err), 0);
     s2s_zip_writer_free(writer);
     char *text;
-    if (ckpt_common_change(&out, had.data, had.len, how, &err) < 0) {
+    struct s2s_zip_source source = {.fd = -1, .bytes = had.data, .len_bytes = (int64_t)had.len};
+    int rc = ckpt_common_change(to_buf, &out, &source, how, &err);
+    source = (struct s2s_zip_source){.fd = -1, .bytes = out.data, .len_bytes = (int64_t)out.len};
+    if (rc == 0 && how->listed)
+        rc = ckpt_common_check(&source, &err);
+    if (rc < 0) {
         text = s2s_xasprintf("%s", s2s_errc_name(err.code));
     } else {
-        const struct s2s_zip_source source = {
-            .fd = -1, .bytes = out.data, .len_bytes = (int64_t)out.len};
         struct ckpt_archive archive;
         assert_int_equal(ckpt_archive_open(&archive, &source, CKPT_OPEN, &err), 0);
         const struct ckpt_node *root = archive.pickle.root;

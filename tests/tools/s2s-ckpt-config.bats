@@ -422,6 +422,40 @@ PY
     done
 }
 
+@test "layers of several sizes get no config.json: it has one number for all of them" {
+    for widths in '5 5' '5 6'; do
+        rm -rf in out
+        python3 - "$widths" <<'PY'
+import json, struct, sys
+shapes = {"model.embed_tokens": (20, 8), "lm_head": (20, 8), "model.norm": (8,)}
+for n, width in enumerate(map(int, sys.argv[1].split())):
+    at = "model.layers.%d." % n
+    shapes.update({at + "input_layernorm": (8,), at + "post_attention_layernorm": (8,), at + "self_attn.q_proj": (12, 8), at + "self_attn.k_proj": (6, 8),
+                   at + "self_attn.v_proj": (6, 8), at + "self_attn.o_proj": (8, 12), at + "mlp.gate_proj": (width, 8), at + "mlp.up_proj": (width, 8),
+                   at + "mlp.down_proj": (8, width)})
+head, end = {}, 0
+for name, shape in shapes.items():
+    size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+    head[name + ".weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+    end += size
+head = json.dumps(head).encode()
+open("hf.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(end))
+json.dump({"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2}, open("heads.json", "w"))
+PY
+        s2s-ckpt convert -q --to torch_dist --map llama --config heads.json hf.safetensors in
+        saved num_attention_heads=4 num_query_groups=2 kv_channels=3 vocab_size=20 normalization='"RMSNorm"' swiglu=true position_embedding_type='"rope"' \
+            rotary_base=10000 norm_epsilon=1e-5 max_position_embeddings=64
+        exits 0 s2s-ckpt convert --strict --to hf in out
+        if [ "$widths" = '5 5' ]; then
+            [ "$(jq .intermediate_size out/config.json)" = 5 ]
+        else
+            says "no config.json: its layers are of several sizes"
+            [ ! -e out/config.json ]
+        fi
+        exits 0 s2s-ckpt diff hf.safetensors out
+    done
+}
+
 @test "a config.json beside Megatron's weights counts as --config does, and goes along" {
     layers '*-E'
     saved

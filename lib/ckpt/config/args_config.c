@@ -162,6 +162,50 @@ bool ckpt_arg_is_number(const json_t *args, const char *key, double *value)
 
 /* ---- one config ---- */
 
+/* Has this tensor another shape in another layer? */
+static bool differs_by_layer(const struct ckpt_config_draft *draft, const char *name)
+{
+    const struct s2s_ckpt_target *first = NULL;
+    for (size_t i = 0; i < draft->plan->n_targets; i++) {
+        const struct s2s_ckpt_target *target = &draft->plan->targets[i];
+        const char *rest;
+        if (layer_of(draft, i, &rest) < 0 || strcmp(rest, name) != 0)
+            continue;
+        first = first ? first : target;
+        if (first->n_dims != target->n_dims ||
+            memcmp(first->shape, target->shape, sizeof *first->shape * (size_t)first->n_dims) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* config.json has one number for all layers, which these say between them. */
+static void check_layers(struct ckpt_config_draft *draft)
+{
+    static const char *const names[] = {"self_attn.q_proj.weight",
+                                        "self_attn.k_proj.weight",
+                                        "mlp.gate_proj.weight",
+                                        "mlp.gate.weight",
+                                        "mlp.experts.0.up_proj.weight",
+                                        "mlp.shared_expert.up_proj.weight",
+                                        "block_sparse_moe.gate.weight",
+                                        "block_sparse_moe.experts.0.w1.weight",
+                                        "mixer.in_proj.weight",
+                                        "mixer.norm.weight",
+                                        "mixer.D",
+                                        "mixer.conv1d.weight",
+                                        "mixer.q_proj.weight",
+                                        "mixer.k_proj.weight",
+                                        "mixer.up_proj.weight",
+                                        "mixer.gate.weight",
+                                        "mixer.experts.0.up_proj.weight",
+                                        "mixer.shared_experts.up_proj.weight",
+                                        "mixer.fc1_latent_proj.weight"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (differs_by_layer(draft, names[i]))
+            ckpt_draft_hinder(draft, "its layers are of several sizes");
+}
+
 /* What no model of these families can do. */
 static void check_args(struct ckpt_config_draft *draft)
 {
@@ -269,6 +313,7 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
         return NULL;
     draft.config = json_object();
     check_args(&draft);
+    check_layers(&draft);
     if (strcmp(draft.map, "nemotron_h") == 0)
         ckpt_draft_nemotron_h(&draft);
     else

@@ -48,6 +48,24 @@ cut_anywhere() {
     done
 }
 
+@test "a pickle of several windows whose reading fails anywhere ends in a message" {
+    inject_or_skip
+    mkdir dist
+    # texts of 5000 bytes, each dropped: some lie across the end of a window
+    python3 - <<'PY'
+text = b"X" + (5000).to_bytes(4, "little") + b"x" * 5000 + b"0"
+open("dist/.metadata", "wb").write(b"\x80\x02" + text * 700 + b"N.")
+PY
+    local n
+    for ((n = 1; n <= 20; n++)); do
+        with_fault "pread:$n:EIO" s2s-ckpt ls dist
+        [ $fired = 1 ] || break
+        [ "$status" -eq 1 ] || { echo "read $n: exit $status: $output" >&2; return 1; }
+        says "Input/output error"
+    done
+    [ "$n" -gt 5 ]
+}
+
 @test "pickles of a legacy file are read to their end, however long, and no further" {
     python3 - <<'PY'
 import pickle

@@ -68,7 +68,8 @@ static int op_counted(struct pickle_machine *m, enum ckpt_kind kind, int size_by
                              (unsigned long long)len, m->op_at, m->len - m->at);
     if (m->windowed && ckpt_pickle_is_large(len))
         return ckpt_pickle_push_long(m, kind, len);
-    return push_text(m, kind, (const char *)ckpt_pickle_take(m, len), len);
+    const char *text = (const char *)ckpt_pickle_take(m, len);
+    return text ? push_text(m, kind, text, len) : ckpt_pickle_truncated(m);
 }
 
 /* up to the line's end, which is taken too */

@@ -97,7 +97,13 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
                            struct s2s_error *err);
 /* Compares the CRC-32 of every source storage that the streams did not read in order. */
 int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* The same of one source tensor, and of those of its name that a mean takes beside it. */
+/* Compares the files of the source's folder with integrity.json, where it has one: each of them by
+ * one of the ranks. Not agreed. DIGEST, NOTFOUND, FORMAT, UNSUPPORTED as s2s_ckpt_verify_manifest;
+ * INTERRUPTED. */
+int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                              struct s2s_error *err);
+/* s2s_ckpt_plan_verify of one source tensor, and of those of its name that a mean takes beside it.
+ */
 int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
                             struct s2s_error *err);
 

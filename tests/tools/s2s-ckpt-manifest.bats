@@ -68,6 +68,53 @@ json.dump({**d, "files": {k: v.upper() for k, v in d["files"].items()}}, open("i
     exits 0 s2s-ckpt verify in
 }
 
+@test "integrity.json: what is made of a checkpoint is compared with it first" {
+    cp -r "$DATA/mcore016_gated_pp2dp2_dpreshardable/iter_0000007" in
+    chmod -R u+w in
+    integrity in
+    cp in/integrity.json kept
+    for command in "convert --to torch_dist" "convert --to safetensors" reshard prune "average in"; do
+        rm -rf out
+        cp kept in/integrity.json
+        exits 0 s2s-ckpt $command -q in out
+        rm -rf out
+        # a digest of another file; its CRC-32s are right
+        sed 's/\("__0_0.distcp": "\)[0-9a-f]\{8\}/\100000000/' kept >in/integrity.json
+        exits 1 s2s-ckpt $command in out
+        says "in: __0_0.distcp: digest "
+        says "without integrity.json no file is compared with it"
+        [ ! -e out ]
+        [ ! -e out.s2s-partial ]
+    done
+    exits 0 s2s-ckpt convert --plan --to torch_dist in out
+    sed 's/sha256/blake3/' kept >in/integrity.json
+    exits 0 s2s-ckpt reshard in out
+    says "integrity.json: algorithm blake3: nothing is compared with it"
+}
+
+@test "a manifest names all that is read, and files that are links are compared where the format has them" {
+    s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" out
+    mkdir blobs
+    for file in out/*; do
+        mv "$file" blobs/
+        ln -s "../blobs/${file##*/}" "$file"
+    done
+    exits 0 s2s-ckpt verify out
+    says "$(find blobs -type f ! -name s2s-manifest.json | wc -l) files as the manifest says"
+    file=$(cd blobs && ls ./*.safetensors | head -1)
+    file=${file#./}
+    python3 - "$file" <<'PY'
+import json, sys
+m = json.load(open("blobs/s2s-manifest.json"))
+del m["files"][sys.argv[1]]
+json.dump(m, open("blobs/s2s-manifest.json", "w"))
+PY
+    exits 1 s2s-ckpt verify out
+    says "out: $file is read, and s2s-manifest.json does not name it"
+    rm blobs/"$file"
+    exits 1 s2s-ckpt verify out
+}
+
 @test "s2s-manifest.json: lengths are held against the files before they are read" {
     s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
     exits 0 s2s-ckpt verify out

@@ -21,6 +21,17 @@ static void add_others(const struct job *job, struct s2s_ckpt_plan *plan)
     plan->n_others = job->n_others;
 }
 
+/* What Megatron-Core wrote digests of is held against them before anything is made of it. */
+static int check_integrity(struct job *job, const struct s2s_ckpt_write *how, struct s2s_error *err)
+{
+    s2s_progress_begin(&job->progress, "comparing digests", "bytes", 0);
+    int rc = s2s_ckpt_verify_integrity(job->ckpt, how, err);
+    for (size_t i = 0; rc == 0 && i < job->n_others; i++)
+        rc = s2s_ckpt_verify_integrity(job->others[i], how, err);
+    s2s_progress_end(&job->progress);
+    return rc;
+}
+
 static void begin_progress(struct job *job)
 {
     s2s_progress_begin(&job->progress, "converting", "bytes", job->bytes);
@@ -101,6 +112,8 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
         if (job->opt->plan)
             show_plan(job, &out.parts[i].plan, out.parts[i].folder);
     }
+    if (rc == 0 && !job->opt->plan)
+        rc = check_integrity(job, &job->how, err);
     rc = ckpt_agree(rc, err);
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
@@ -185,7 +198,10 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
 int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err)
 {
     struct s2s_ckpt_plan plan = {.source = NULL};
-    int rc = ckpt_agree(plan_all(job, &plan, err), err);
+    int rc = plan_all(job, &plan, err);
+    if (rc == 0 && !job->opt->plan)
+        rc = check_integrity(job, &job->how, err);
+    rc = ckpt_agree(rc, err);
     if (rc == 0 && !job->opt->plan) {
         begin_progress(job);
         rc = s2s_ckpt_write_dist(&plan, tmp, &job->how, err);
@@ -220,8 +236,13 @@ static int fill_file(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_nem
                      const char *path, struct s2s_error *err)
 {
     struct s2s_outfile *out;
+    struct s2s_ckpt_write alone = job->how;
+    alone.mesh = NULL;
+    int rc = check_integrity(job, &alone, err);
+    if (rc < 0)
+        return rc;
     begin_progress(job);
-    int rc = s2s_outfile_open(&out, path, err);
+    rc = s2s_outfile_open(&out, path, err);
     if (rc < 0)
         return rc;
     if (job->to == TO_NEMO)

@@ -31,9 +31,5 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
                   struct s2s_error *err);
 /* Writes the manifest of files (borrowed) into dir. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
-/* Compares every file that the folder's manifests name; *n is how many were compared, 0 without a
- * manifest. DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT, UNSUPPORTED: the
- * manifest itself. */
-int ckpt_manifest_verify(const char *dir, size_t *n, struct s2s_error *err);
 
 #endif

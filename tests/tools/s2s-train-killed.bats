@@ -1,45 +1,14 @@
 # Training that is killed: at every call of a save, and at random moments on two ranks, a hundred times.
 load common
 load inject
+load train
 
 setup_file() {
     inject_build
 }
 
-# A tiny LLM on rows of numbers that count by three.
 setup_tool() {
-    python3 - <<'PY'
-import json, random
-random.seed(3)
-with open("ids.jsonl", "w") as f:
-    for i in range(40):
-        n, s = random.randint(3, 20), random.randint(1, 50)
-        f.write(json.dumps({"id": f"u{i}", "input_ids": [(s + 3 * k) % 60 + 1 for k in range(n)]}) + "\n")
-json.dump({"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2,
-           "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "rms_norm_eps": 1e-5,
-           "rope_theta": 10000.0, "tie_word_embeddings": True, "max_position_embeddings": 128,
-           "hidden_act": "silu"}, open("llm.json", "w"))
-PY
-    cat >r.yaml <<'YAML'
-run: run
-seed: 1
-model: {llm: {config: llm.json}}
-data: {train: [t.s2s], eval: {}}
-optimizer: {name: adamw, lr: 1.0e-2, betas: [0.9, 0.98], eps: 1.0e-8, weight_decay: 0.1, clip_norm: 1.0}
-schedule: {name: cosine, warmup_steps: 2, decay_steps: 20, min_lr: 1.0e-5}
-train: {steps: 6, packs_per_step: 4}
-checkpoint: {every: 2, keep: 1}
-YAML
-    s2s-pack -q --ids ids.jsonl --tokens 64 -o t.s2s
-}
-
-# log RUN: what must not depend on time
-log() {
-    python3 -c '
-import json, sys
-for line in open(sys.argv[1] + "/log.jsonl"):
-    r = json.loads(line)
-    print(*(r[k] for k in ("step", "samples", "tokens", "loss", "grad_norm", "lr")))' "$1"
+    tiny_model '' 6 2 1
 }
 
 # same A B STEP: the same log and the same checkpoint, and nothing else lies beside it. What calls it asks for its status, so each line does too.

@@ -1259,7 +1259,7 @@ EOF
     for command in "verify dense" "convert --to torch_dist --merge-ranks dense out"; do
         # shellcheck disable=SC2086
         exits 1 s2s-ckpt $command
-        says "3 rank folders do not make tp 2 x pp 2 x ep 1: some are missing"
+        says "3 rank folders do not make tp 2 x pp 2 x ep 1: some are missing, mp_rank_01_000 first"
     done
     [ ! -e out ]
     # a stage of another model: its copy of the embedding differs
@@ -1289,6 +1289,41 @@ EOF
     says "before Megatron-Core"
     says "query_key_value.bias"
     [ ! -e out ]
+}
+
+@test "verify holds tensor-parallel ranks against each other, and tensors beside a model are said" {
+    ranks() { # PYTHON that changes the state of the second rank
+        rm -rf ranks && mkdir -p ranks/mp_rank_00 ranks/mp_rank_01
+        PYTHONPATH=$ROOT/tests/tools python3 - "$1" <<'EOF'
+import sys
+from torch_files import Storage, save, tensor
+for rank in range(2):
+    model = {"decoder.final_layernorm.weight": tensor(Storage("0", [1, 2, 3, 4]), [4]),
+             "output_layer.weight": tensor(Storage("1", list(range(8))), [2, 4])}
+    state = {"iteration": 7, "rng_state": [{"cuda_rng_state": tensor(Storage("2", [1]), [1])}], "model": model}
+    if rank:
+        exec(sys.argv[1])
+    save("ranks/mp_rank_%02d/model_optim_rng.pt" % rank, state)
+EOF
+    }
+    ranks pass
+    exits 0 s2s-ckpt verify ranks
+    says_not "beside the model"
+    ranks 'del model["output_layer.weight"]'
+    exits 1 s2s-ckpt verify ranks
+    says "mp_rank_01/output_layer.weight is not there, but mp_rank_00/output_layer.weight is"
+    ranks 'model["more"] = tensor(Storage("3", [1]), [1])'
+    exits 1 s2s-ckpt verify ranks
+    says "mp_rank_00/more is not there, but mp_rank_01/more is"
+    ranks 'model["output_layer.weight"] = tensor(Storage("1", list(range(8))), [1, 4])'
+    exits 1 s2s-ckpt verify ranks
+    says "have other shapes or dtypes"
+    ranks 'state["ema"] = {"w": tensor(Storage("3", [1]), [1])}'
+    exits 0 s2s-ckpt verify ranks
+    says "mp_rank_01/ema: tensors beside the model, left out"
+    ranks 'state["state_dict"] = state.pop("model")'
+    exits 1 s2s-ckpt ls ranks
+    says "mp_rank_01/model_optim_rng.pt: a Megatron rank file without its model"
 }
 
 @test "rank folders of two steps, or of two models, are refused" {

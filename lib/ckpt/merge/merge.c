@@ -314,6 +314,8 @@ int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = survey(&m);
     if (rc == 0)
         rc = ckpt_merge_check_ranks(&m);
+    if (rc == 0)
+        rc = ckpt_merge_check_peers(&m);
     release(&m);
     /* whole, but not to be merged: no fault of the files */
     if (rc == S2S_E_UNSUPPORTED) {

@@ -58,6 +58,9 @@ int ckpt_merge_list_ranks(struct merge *m);
 /* Is each rank there that the arguments and the other folders speak of, and are all of one run?
  * After m->n_local is known; finds m->etp. NOTFOUND, SHAPE, FORMAT, UNSUPPORTED. */
 int ckpt_merge_check_ranks(struct merge *m);
+/* Tensor-parallel ranks of the same stage and experts have tensors of the same names, dtypes and
+ * shapes: NOTFOUND, SHAPE name one that has not. The tensors are in the order of their names. */
+int ckpt_merge_check_peers(struct merge *m);
 /* By the first len bytes of a name; NULL: no rank's. */
 const struct merge_rank *ckpt_merge_find_rank(const struct merge *m, const char *folder,
                                               size_t len);

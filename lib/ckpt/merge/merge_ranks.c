@@ -185,6 +185,18 @@ static int check_same_run(const struct merge *m)
     return 0;
 }
 
+/* of dense models: experts may be cut in several ways */
+static void name_missing(const struct merge *m, char folder[64])
+{
+    *folder = 0;
+    for (int p = 0; m->size[2] == 1 && p < m->size[1]; p++)
+        for (int t = 0; t < m->size[0] && !*folder; t++)
+            if (!has_rank(m, t, p, 0) && m->size[1] > 1)
+                snprintf(folder, 64, ", mp_rank_%02d_%03d first", t, p);
+            else if (!has_rank(m, t, p, 0))
+                snprintf(folder, 64, ", mp_rank_%02d first", t);
+}
+
 int ckpt_merge_check_ranks(struct merge *m)
 {
     static const char *const names[3] = {
@@ -202,14 +214,15 @@ int ckpt_merge_check_ranks(struct merge *m)
     if (rc < 0)
         return rc;
     if (!is_covered(m, m->etp)) {
-        char cut[40] = "";
+        char cut[40] = "", first[64];
+        name_missing(m, first);
         if (m->n_local &&
             (m->etp != m->size[0] || ckpt_merge_arg(m, "expert_tensor_parallel_size", 0)))
             snprintf(cut, sizeof cut, " (experts cut into %d)", m->etp);
         return s2s_error_set(
             m->err, S2S_E_NOTFOUND,
-            "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing", m->n_ranks,
-            m->size[0], m->size[1], m->size[2], cut);
+            "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing%s", m->n_ranks,
+            m->size[0], m->size[1], m->size[2], cut, first);
     }
     const int64_t experts = ckpt_merge_arg(m, "num_experts", 0);
     if (m->n_local && experts > 0 && experts != m->n_local * m->size[2])
@@ -217,4 +230,51 @@ int ckpt_merge_check_ranks(struct merge *m)
                              "the saved arguments say num_experts %lld, the rank folders have %lld",
                              (long long)experts, (long long)(m->n_local * m->size[2]));
     return 0;
+}
+
+/* ---- what is in them ---- */
+
+/* the first folder of the same stage and experts */
+static const struct merge_rank *peer_of(const struct merge *m, const struct merge_rank *rank)
+{
+    const struct merge_rank *peer = rank;
+    for (size_t i = 0; i < m->n_ranks; i++)
+        if (m->ranks[i].at[1] == rank->at[1] && m->ranks[i].at[2] == rank->at[2] &&
+            m->ranks[i].at[0] < peer->at[0])
+            peer = &m->ranks[i];
+    return peer;
+}
+
+/* Is t in that folder too, as it is here? */
+static int check_in(const struct merge *m, const struct s2s_ckpt_tensor *t, const char *folder)
+{
+    char *name = s2s_xasprintf("%s%s", folder, strchr(t->name, '/'));
+    const struct s2s_ckpt_tensor *other = s2s_ckpt_find(m->ckpt, name);
+    int rc = 0;
+    if (!other)
+        rc = s2s_error_set(m->err, S2S_E_NOTFOUND, "%s is not there, but %s is", name, t->name);
+    else if (other->dtype != t->dtype || other->n_dims != t->n_dims ||
+             (t->n_dims &&
+              memcmp(other->shape, t->shape, (size_t)t->n_dims * sizeof *t->shape) != 0))
+        rc = s2s_error_set(m->err, S2S_E_SHAPE, "%s and %s have other shapes or dtypes", name,
+                           t->name);
+    free(name);
+    return rc;
+}
+
+int ckpt_merge_check_peers(struct merge *m)
+{
+    struct merge_local local;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < m->ckpt->n_tensors; i++) {
+        const struct s2s_ckpt_tensor *t = &m->ckpt->tensors[i];
+        if ((rc = ckpt_merge_find_local(&local, m, t)) < 0 || ckpt_merge_is_extra(local.name))
+            continue;
+        const struct merge_rank *peer = peer_of(m, local.rank);
+        for (size_t r = 0; rc == 0 && r < m->n_ranks; r++)
+            if (&m->ranks[r] != local.rank &&
+                (local.rank == peer ? peer_of(m, &m->ranks[r]) == peer : &m->ranks[r] == peer))
+                rc = check_in(m, t, m->ranks[r].folder);
+    }
+    return rc;
 }

@@ -354,12 +354,24 @@ static char *folder_of(const struct ckpt_torch_walk *w)
                         len && w->name.data[len - 1] == '/' ? len - 1 : len);
 }
 
+/* Tensors beside the model that are no state of random generators: somebody's own (averages, ..) */
+static int warn_of_tensors(struct ckpt_torch_walk *w, const struct ckpt_node *value,
+                           const char *name)
+{
+    int rc = strstr(name, "rng") ? 0 : holds_tensor(w, value, 0);
+    if (rc > 0)
+        s2s_warn("ckpt", "%s%s: tensors beside the model, left out",
+                 w->name.data ? w->name.data : "", name);
+    return rc < 0 ? s2s_error_add(w->err, rc, "%s", name) : 0;
+}
+
 /* a Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run */
 static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
     const size_t n_before = w->ckpt->n_tensors;
     const struct ckpt_node *optimizer = NULL;
     json_t *rest = json_object();
+    bool has_model = false;
     int rc = 0;
     if (root->kind != CKPT_DICT)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "a Megatron rank file is a dict, this is not");
@@ -369,16 +381,20 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
         size_t digits = strncmp(name, "model", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
-        if (strcmp(name, "model") == 0)
+        const bool whole = strcmp(name, "model") == 0;
+        has_model |= whole || (digits && name[5 + digits] == 0);
+        if (whole)
             rc = walk_node(w, value, 0);
         else if (strcmp(name, "optimizer") == 0)
             optimizer = value->kind != CKPT_NONE ? value : NULL;
         else if (digits && name[5 + digits] == 0)
             rc = walk_child(w, key, 0, value, 0);
-        else
+        else if ((rc = warn_of_tensors(w, value, name)) == 0)
             json_object_set_new(rest, name, ckpt_node_json(value, &w->left));
         free(name);
     }
+    if (rc == 0 && !has_model)
+        rc = s2s_error_set(w->err, S2S_E_NOTFOUND, "a Megatron rank file without its model");
     if (!w->ckpt->common)
         w->ckpt->common = json_object();
     char *folder = folder_of(w);

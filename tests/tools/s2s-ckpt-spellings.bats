@@ -281,6 +281,36 @@ PY
     done
 }
 
+@test "a text_config that leaves out what its class has by itself means that" {
+    write hf.safetensors '{"model.embed_tokens.weight": (10, 6), "model.norm.weight": (6,), "model.layers.0.input_layernorm.weight": (6,),
+        "model.layers.0.post_attention_layernorm.weight": (6,), "model.layers.0.pre_feedforward_layernorm.weight": (6,),
+        "model.layers.0.post_feedforward_layernorm.weight": (6,), "model.layers.0.self_attn.q_proj.weight": (24, 6),
+        "model.layers.0.self_attn.k_proj.weight": (12, 6), "model.layers.0.self_attn.v_proj.weight": (12, 6),
+        "model.layers.0.self_attn.o_proj.weight": (6, 24), "model.layers.0.self_attn.q_norm.weight": (3,), "model.layers.0.self_attn.k_norm.weight": (3,),
+        "model.layers.0.mlp.gate_proj.weight": (5, 6), "model.layers.0.mlp.up_proj.weight": (5, 6), "model.layers.0.mlp.down_proj.weight": (6, 5)}'
+    # Gemma 3's 8 heads in 4 groups; a head is not as wide as 6 / 8
+    echo '{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 6, "vocab_size": 10}}' >few.json
+    echo '{"model_type": "gemma3_text", "hidden_size": 6, "vocab_size": 10, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 3}' >all.json
+    for config in few all; do
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map gemma2 --config $config.json hf.safetensors $config
+        exits 0 s2s-ckpt convert -q --strict --to hf --config $config.json $config $config.hf
+        exits 0 s2s-ckpt diff hf.safetensors $config.hf
+        python3 - "$config" <<'PY'
+import argparse, glob, pickle, sys, zipfile
+class Safe(pickle.Unpickler):
+    def find_class(self, module, name): return argparse.Namespace
+with zipfile.ZipFile(glob.glob(sys.argv[1] + "/*/common.pt")[0]) as z:
+    args = Safe(z.open(next(n for n in z.namelist() if n.endswith("data.pkl")))).load()["args"]
+assert (args.num_attention_heads, args.num_query_groups, args.kv_channels, args.norm_epsilon) == (8, 4, 3, 1e-6), args
+PY
+    done
+    exits 0 s2s-ckpt diff few all
+    # what says something else is taken at its word
+    sed 's/"hidden_size"/"num_key_value_heads": 2, &/' few.json >other.json
+    exits 1 s2s-ckpt convert --to torch_dist --map gemma2 --config other.json hf.safetensors x
+    says "not 8 heads and 2 groups"
+}
+
 @test "layers of several sizes or dtypes are numbered, as Megatron-Core has them; on one axis they are refused" {
     cat >layer.py <<'PY'
 def layer(n, f, *dtype):

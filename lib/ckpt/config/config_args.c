@@ -249,6 +249,20 @@ static void add_window(struct maker *m)
     json_decref(freq);
 }
 
+/* The rows of the attention say it: a head need not be as wide as the model divided by their
+ * number. 0: nothing says it. */
+static int64_t head_dim_of(const struct maker *m, int64_t heads, int64_t groups, int64_t hidden)
+{
+    for (size_t i = 0; i < m->plan->n_targets && heads < 1 << 30 && groups < 1 << 30; i++) {
+        const struct s2s_ckpt_target *t = &m->plan->targets[i];
+        if (s2s_ends_with(t->name, "self_attention.linear_qkv.weight") && t->n_dims >= 2 &&
+            t->shape[t->n_dims - 1] == hidden &&
+            t->shape[t->n_dims - 2] % (heads + 2 * groups) == 0)
+            return t->shape[t->n_dims - 2] / (heads + 2 * groups);
+    }
+    return hidden % heads == 0 ? hidden / heads : 0;
+}
+
 static void add_attention(struct maker *m)
 {
     json_t *args = m->args;
@@ -257,8 +271,11 @@ static void add_attention(struct maker *m)
     const int64_t hidden = json_integer_value(json_object_get(args, "hidden_size"));
     if (heads > 0)
         set(m, "group_query_attention", json_boolean(groups && groups != heads));
-    if (heads > 0 && hidden % heads == 0 && !json_object_get(args, "kv_channels"))
-        set(m, "kv_channels", json_integer(hidden / heads));
+    if (heads > 0 && !json_object_get(args, "kv_channels")) {
+        const int64_t dim = head_dim_of(m, heads, groups > 0 ? groups : heads, hidden);
+        if (dim)
+            set(m, "kv_channels", json_integer(dim));
+    }
     if (!is_known(m))
         return;
     set(m, "add_qkv_bias",
@@ -353,9 +370,13 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
     const char *type = json_string_value(json_object_get(text, "model_type"));
     json_t *value;
     m.type = type ? type : "";
-    for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++)
+    for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++) {
+        const double own = ckpt_config_default(text, key->config);
         if ((value = json_object_get(text, key->config)) && !json_is_null(value))
             json_object_set(m.args, key->args, value);
+        else if (own != 0)
+            set(&m, key->args, own == floor(own) ? json_integer((json_int_t)own) : json_real(own));
+    }
     if (strcmp(m.type, "nemotron_h") == 0)
         add_pattern(&m);
     add_mtp(&m);

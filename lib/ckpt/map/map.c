@@ -95,14 +95,15 @@ const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt)
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key)
 {
-    const json_t *config = e->config;
-    const json_t *value = json_object_get(ckpt_config_of_words(config), config_key);
+    const json_t *config = e->config, *words = ckpt_config_of_words(config);
+    const json_t *value = json_object_get(words, config_key);
     if (!json_is_integer(value))
         value = json_object_get(config, config_key);
     if (!json_is_integer(value))
         value = json_object_get(e->args, args_key);
     /* they are multiplied by each other */
-    int64_t number = json_is_integer(value) ? json_integer_value(value) : 0;
+    int64_t number = json_is_integer(value) ? json_integer_value(value)
+                                            : (int64_t)ckpt_config_default(words, config_key);
     return number > 0 && number < 1 << 30 ? number : 0;
 }
 

@@ -261,25 +261,39 @@ static int compare_name(const struct s2s_ckpt_tensor *tensor, const char *name, 
     return order ? order : tensor->name[len] != 0;
 }
 
-/* Checkpoints that are compared have the same names, mostly in the same order. */
-static const char *keep_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
+/* The name as one of n sorted tensors has it, mostly that at *expected; NULL: none has. */
+static const char *same_name(const struct s2s_ckpt_tensor *tensors, size_t n, size_t *expected,
+                             const char *name, size_t len)
 {
-    const struct s2s_ckpt *like = ckpt->like;
-    size_t low = 0, high = like ? like->n_tensors : 0, at = ckpt->like_idx;
+    size_t low = 0, high = n, at = *expected;
     while (low < high) {
         if (at < low || at >= high)
             at = low + (high - low) / 2;
-        const int order = compare_name(&like->tensors[at], name, len);
+        const int order = compare_name(&tensors[at], name, len);
         if (order == 0) {
-            ckpt->like_idx = at + 1;
-            return like->tensors[at].name;
+            *expected = at + 1;
+            return tensors[at].name;
         }
         if (order < 0)
             low = at + 1;
         else
             high = at;
     }
-    return ckpt_arena_text(ckpt, name, len);
+    return NULL;
+}
+
+/* Checkpoints that are compared have the same names, mostly in the same order, and so have files of
+ * several ranks. */
+static const char *keep_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
+{
+    const struct s2s_ckpt *like = ckpt->like;
+    const char *known = NULL;
+    if (like)
+        known = same_name(like->tensors, like->n_tensors, &ckpt->like_idx, name, len);
+    if (!known && ckpt->n_sorted)
+        known = same_name(ckpt->tensors + ckpt->first_sorted, ckpt->n_sorted, &ckpt->sorted_idx,
+                          name, len);
+    return known ? known : ckpt_arena_text(ckpt, name, len);
 }
 
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,

@@ -95,6 +95,8 @@ struct s2s_ckpt {
     /* NULL, or whose names serve for equal ones here, and which is expected next */
     const struct s2s_ckpt *like;
     size_t like_idx;
+    /* own tensors, sorted, whose names serve likewise */
+    size_t first_sorted, n_sorted, sorted_idx;
     struct {
         const int64_t *v;
         int n;
@@ -313,6 +315,11 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
 typedef int ckpt_index_visit(void *ctx, const char *name, const char *file, struct s2s_error *err);
 int ckpt_index_each(struct s2s_ckpt *ckpt, const char *index, ckpt_index_visit *visit, void *ctx,
                     struct s2s_error *err);
+/* Names of a folder ("" or "llm/", which stands before each) that end in suffix, sorted. Gives:
+ * ckpt_free_list. */
+int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
+                     size_t *n, struct s2s_error *err);
+void ckpt_free_list(char **names, size_t n);
 /* Files named "model-00002-of-00003.safetensors" must be all there. NOTFOUND names the first that
  * is not. */
 int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err);

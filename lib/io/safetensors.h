@@ -51,7 +51,8 @@ int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2
 int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err);
 /*
  * The header alone, a part at a time: memory does not grow with it, and nothing depends on what
- * becomes of the file. st gets the metadata; visit (NULL: nobody) each tensor in the header's
+ * becomes of the file. st gets the metadata, of a text of 64 KiB and more perhaps only the
+ * beginning; visit (NULL: nobody) each tensor in the header's
  * order, lent for the call: its data is NULL and lies at *data_pos + begin of the file. That is
  * known from the first call on; whether a name comes twice, or the tensors after it are sound, is
  * not. fd stays the caller's; errors do not name it. FORMAT, TRUNCATED, OPEN, IO, or what visit
@@ -61,6 +62,10 @@ typedef int s2s_st_visit(void *ctx, const struct s2s_st_tensor *tensor, size_t b
                          struct s2s_error *err);
 int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *data_pos,
                                 s2s_st_visit *visit, void *ctx, struct s2s_error *err);
+/* The texts of its metadata, in the header's order and in pieces that are lent for the call; key
+ * NULL: the last one goes on. Errors as above. */
+typedef int s2s_st_text(void *ctx, const char *key, const char *piece, struct s2s_error *err);
+int s2s_safetensors_read_texts(int fd, s2s_st_text *text, void *ctx, struct s2s_error *err);
 void s2s_safetensors_release(struct s2s_safetensors *st); /* also unmaps */
 
 /* By name, or NULL. */

@@ -9,25 +9,70 @@
 #include "lib/io/pread.h"
 #include "lib/io/safetensors_internal.h"
 
-enum { FIRST_WINDOW = 4 << 10 };
+enum { FIRST_WINDOW = 4 << 10, LONG_TEXT = 64 << 10, LONGEST_ESCAPE = 12 /* a pair of \u */ };
 
-/* What of the header is in memory, from a member on. */
+/* What of the header is in memory, from a member on or from within a text of the metadata. */
 struct window {
     int fd;
     size_t header_len;
     char *bytes, *texts; /* cap bytes each, and one more */
     size_t pos, len, cap;
-    size_t seen, cut; /* looked at so far; the last comma between members there, 0: none */
+    size_t seen, cut; /* looked at so far; where a part ends that can be scanned, 0: nowhere yet */
+    enum io_part_end end;
     struct s2s_json_place place;
+    size_t text_at; /* where the last text begins */
+    bool in_meta;   /* the last member that began is the metadata */
+    bool in_value;  /* what comes in it is a value, no key */
 };
 
-static void look_for_commas(struct window *w)
+/* Does the last member? One whose name is written with escapes is not known, and read whole. */
+static bool begins_metadata(const struct window *w)
+{
+    static const char name[] = "\"__metadata__\"";
+    const char *at = memchr(w->bytes + w->cut, '"', w->seen - w->cut);
+    return at && w->bytes + w->seen - at >= (ptrdiff_t)sizeof name &&
+           memcmp(at, name, sizeof name - 1) == 0;
+}
+
+/* a byte that stands in no text */
+static void look_at(struct window *w, char byte)
+{
+    if (byte == '"') {
+        w->text_at = w->seen;
+    } else if (w->place.depth == 1 && byte == ',') {
+        w->cut = w->seen;
+        w->end = IO_AT_COMMA;
+    } else if (w->place.depth == 1 && byte == '{') {
+        w->in_meta = begins_metadata(w);
+        w->in_value = false;
+    } else if (w->place.depth == 2 && (byte == ':' || byte == ',')) {
+        w->in_value = byte == ':';
+    }
+}
+
+/* A long text of the metadata is cut between two of its characters, where no escape is near. */
+static void cut_text(struct window *w)
+{
+    const bool is_long = w->len >= LONG_TEXT && w->in_meta && w->in_value && w->place.in_text;
+    for (size_t at = w->len - 1; is_long && !w->cut && at > w->text_at; at--) {
+        const size_t n = at - w->text_at < LONGEST_ESCAPE ? at - w->text_at : LONGEST_ESCAPE;
+        if (((unsigned char)w->bytes[at] & 0xc0) == 0x80 || memchr(w->bytes + at - n, '\\', n))
+            continue;
+        w->cut = at;
+        w->end = IO_IN_TEXT;
+    }
+}
+
+/* Where does a part end? */
+static void look(struct window *w)
 {
     for (; w->seen < w->len; w->seen++) {
-        if (s2s_json_cuts(&w->place, w->bytes[w->seen], 1))
-            w->cut = w->seen;
+        if (!w->place.in_text)
+            look_at(w, w->bytes[w->seen]);
         s2s_json_pass(&w->place, w->bytes[w->seen]);
     }
+    if (!w->cut)
+        cut_text(w);
 }
 
 static void widen(struct window *w, size_t cap)
@@ -37,7 +82,7 @@ static void widen(struct window *w, size_t cap)
     w->texts = s2s_xrealloc(w->texts, w->cap + 1, 1);
 }
 
-/* Reads on until a whole member is there or the header ends. */
+/* Reads on until a whole member, or much of a text, is there or the header ends. */
 static int fill(struct window *w, struct s2s_error *err)
 {
     while (!w->cut && w->pos + w->len < w->header_len) {
@@ -49,7 +94,7 @@ static int fill(struct window *w, struct s2s_error *err)
         if (rc < 0)
             return rc;
         w->len += now;
-        look_for_commas(w);
+        look(w);
     }
     return 0;
 }
@@ -57,11 +102,12 @@ static int fill(struct window *w, struct s2s_error *err)
 /* Drops what was scanned, and the comma. */
 static void drop(struct window *w)
 {
-    const size_t done = w->cut + 1;
+    const size_t done = w->cut + (w->end == IO_AT_COMMA);
     memmove(w->bytes, w->bytes + done, w->len - done);
     w->pos += done;
     w->len -= done;
     w->seen -= done;
+    w->text_at = w->text_at > done ? w->text_at - done : 0;
     w->cut = 0;
 }
 
@@ -70,24 +116,30 @@ struct reader {
     size_t cap_meta;
     struct io_extents extents;
     s2s_st_visit *visit;
+    s2s_st_text *text;
     void *ctx;
 };
+
+static int take_text(struct reader *r, const struct s2s_st_meta *meta, struct s2s_error *err)
+{
+    struct s2s_safetensors *st = r->st;
+    struct io_internal *internal = st->internal;
+    if (meta->key) {
+        s2s_grow(&st->meta, st->n_meta, &r->cap_meta, sizeof *st->meta);
+        st->meta[st->n_meta++] = (struct s2s_st_meta){
+            s2s_blocks_text(&internal->texts, meta->key, strlen(meta->key)),
+            s2s_blocks_text(&internal->texts, meta->value, strlen(meta->value))};
+    }
+    return r->text ? r->text(r->ctx, meta->key, meta->value, err) : 0;
+}
 
 static int take_member(void *ctx, const struct io_member *member, struct s2s_error *err)
 {
     struct reader *r = ctx;
-    struct s2s_safetensors *st = r->st;
-    if (member->tensor.name) {
-        io_extents_add(&r->extents, member->begin, member->tensor.len_bytes);
-        return r->visit ? r->visit(r->ctx, &member->tensor, member->begin, err) : 0;
-    }
-    struct io_internal *internal = st->internal;
-    const char *key = member->meta.key, *value = member->meta.value;
-    s2s_grow(&st->meta, st->n_meta, &r->cap_meta, sizeof *st->meta);
-    st->meta[st->n_meta++] =
-        (struct s2s_st_meta){s2s_blocks_text(&internal->texts, key, strlen(key)),
-                             s2s_blocks_text(&internal->texts, value, strlen(value))};
-    return 0;
+    if (!member->tensor.name)
+        return take_text(r, &member->meta, err);
+    io_extents_add(&r->extents, member->begin, member->tensor.len_bytes);
+    return r->visit ? r->visit(r->ctx, &member->tensor, member->begin, err) : 0;
 }
 
 static int scan_all(struct window *w, struct reader *r, struct s2s_error *err)
@@ -104,7 +156,8 @@ static int scan_all(struct window *w, struct reader *r, struct s2s_error *err)
         s.end = s.p + len;
         s.out = w->texts;
         s.pos = w->pos;
-        rc = s2s_utf8_valid(w->bytes, len) ? io_scan_part(&s, last) : io_not_utf8(err);
+        rc = s2s_utf8_valid(w->bytes, len) ? io_scan_part(&s, last ? IO_AT_END : w->end)
+                                           : io_not_utf8(err);
         if (!last)
             drop(w);
     }
@@ -189,9 +242,10 @@ static int read_length(size_t *header_len, uint64_t *len, int fd, struct s2s_err
     return rc;
 }
 
-int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *data_pos,
-                                s2s_st_visit *visit, void *ctx, struct s2s_error *err)
+/* r says who is told what */
+static int read_header(struct reader *r, int fd, int64_t *data_pos, struct s2s_error *err)
 {
+    struct s2s_safetensors *st = r->st;
     size_t header_len = 0;
     uint64_t len = 0;
     *st = (struct s2s_safetensors){0};
@@ -200,16 +254,33 @@ int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *dat
         return rc;
     *data_pos = 8 + (int64_t)header_len;
     st->internal = s2s_xcalloc(1, sizeof(struct io_internal));
-    struct reader r = {
-        .st = st, .extents = {.data_len = len - (uint64_t)*data_pos}, .visit = visit, .ctx = ctx};
-    rc = read_members(&r, fd, header_len, err);
+    r->extents.data_len = len - (uint64_t)*data_pos;
+    rc = read_members(r, fd, header_len, err);
     if (rc == 0)
-        rc = check_places(&r.extents, fd, header_len, err);
+        rc = check_places(&r->extents, fd, header_len, err);
     else
-        io_extents_end(&r.extents, NULL);
+        io_extents_end(&r->extents, NULL);
     if (rc == 0)
         rc = io_order_meta(st, err);
     if (rc < 0)
         s2s_safetensors_release(st);
+    return rc;
+}
+
+int s2s_safetensors_read_header(struct s2s_safetensors *st, int fd, int64_t *data_pos,
+                                s2s_st_visit *visit, void *ctx, struct s2s_error *err)
+{
+    struct reader r = {.st = st, .visit = visit, .ctx = ctx};
+    return read_header(&r, fd, data_pos, err);
+}
+
+int s2s_safetensors_read_texts(int fd, s2s_st_text *text, void *ctx, struct s2s_error *err)
+{
+    struct s2s_safetensors st;
+    int64_t data_pos;
+    struct reader r = {.st = &st, .text = text, .ctx = ctx};
+    int rc = read_header(&r, fd, &data_pos, err);
+    if (rc == 0)
+        s2s_safetensors_release(&st);
     return rc;
 }

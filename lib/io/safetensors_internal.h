@@ -16,7 +16,8 @@ struct io_internal {
 };
 
 /* A tensor of a header (its data is NULL), which begins at byte `begin` of the file's data; or,
- * tensor.name NULL, a text of its __metadata__. All is lent for the call. */
+ * tensor.name NULL, a text of its __metadata__, whose key is NULL where the last call's text goes
+ * on. All is lent for the call. */
 struct io_member {
     struct s2s_st_tensor tensor;
     uint64_t begin;
@@ -29,14 +30,17 @@ struct io_scan {
     const char *begin;
     uint64_t pos; /* of `begin` in the header, for messages */
     bool has_meta;
+    bool in_text; /* the last part ended within a text of the metadata */
     int (*member)(void *ctx, const struct io_member *member, struct s2s_error *err);
     void *ctx;
     struct s2s_error *err;
 };
 
 /* The bytes from p to end are those of a header from pos on: its beginning, or what follows the
- * comma between two members; they end before such a comma, or (last) where the header ends. */
-int io_scan_part(struct io_scan *s, bool last);
+ * part before. They end before a comma between two members, which belongs to no part, within a text
+ * of the metadata, between two of its characters, or where the header ends. */
+enum io_part_end { IO_AT_COMMA, IO_IN_TEXT, IO_AT_END };
+int io_scan_part(struct io_scan *s, enum io_part_end end);
 
 /* Which bytes of the data belong to a tensor. What lies end to end from byte 0 on is a sum, so that
  * files in order, which most are, take no memory here. */

@@ -139,7 +139,7 @@ static int parse_header(struct s2s_safetensors *st, const char *json, size_t hea
                         .member = add_member,
                         .ctx = &tables,
                         .err = err};
-    int rc = io_scan_part(&s, true);
+    int rc = io_scan_part(&s, IO_AT_END);
     if (rc == 0)
         rc = check_places(&tables, err);
     else

@@ -77,10 +77,9 @@ static int scan_escape(struct io_scan *s)
     return 0;
 }
 
-static int scan_string(struct io_scan *s, const char **text)
+/* up to the quote, or where the part ends */
+static int scan_characters(struct io_scan *s, const char **text)
 {
-    if (!take(s, '"'))
-        return refuse(s, "expected a string");
     char *begin = s->out;
     while (s->p < s->end && *s->p != '"') {
         if (*s->p == '\\') {
@@ -94,12 +93,25 @@ static int scan_string(struct io_scan *s, const char **text)
             *s->out++ = *s->p++;
         }
     }
-    if (s->p == s->end)
-        return refuse(s, "a string without end");
-    s->p++;
     *s->out++ = 0;
     *text = begin;
     return 0;
+}
+
+static int scan_quote(struct io_scan *s)
+{
+    if (s->p == s->end)
+        return refuse(s, "a string without end");
+    s->p++;
+    return 0;
+}
+
+static int scan_string(struct io_scan *s, const char **text)
+{
+    if (!take(s, '"'))
+        return refuse(s, "expected a string");
+    int rc = scan_characters(s, text);
+    return rc < 0 ? rc : scan_quote(s);
 }
 
 static int scan_u64(struct io_scan *s, uint64_t *value)
@@ -136,29 +148,44 @@ static int scan_numbers(struct io_scan *s, uint64_t *values, int max, int *n)
     return take(s, ']') ? 0 : refuse(s, "expected ]");
 }
 
-static int scan_meta(struct io_scan *s)
+/* A key and the quote before its text. */
+static int scan_key(struct io_scan *s, const char **key)
+{
+    int rc = scan_string(s, key);
+    if (rc == 0 && !take(s, ':'))
+        rc = refuse(s, "expected :");
+    if (rc == 0 && !take(s, '"'))
+        rc = refuse(s, "expected a string");
+    return rc;
+}
+
+/* The texts of the metadata, from the first or from within one. */
+static int scan_texts(struct io_scan *s, enum io_part_end end)
+{
+    do {
+        struct io_member member = {.meta = {NULL, NULL}};
+        int rc = s->in_text ? 0 : scan_key(s, &member.meta.key);
+        if (rc == 0)
+            rc = scan_characters(s, &member.meta.value);
+        if (rc == 0)
+            rc = s->member(s->ctx, &member, s->err);
+        s->in_text = s->p == s->end && end == IO_IN_TEXT;
+        if (rc < 0 || s->in_text)
+            return rc;
+        if ((rc = scan_quote(s)) < 0)
+            return rc;
+    } while (take(s, ','));
+    return take(s, '}') ? 0 : refuse(s, "expected }");
+}
+
+static int scan_meta(struct io_scan *s, enum io_part_end end)
 {
     if (s->has_meta)
         return refuse(s, "__metadata__ twice");
     s->has_meta = true;
     if (!take(s, '{'))
         return refuse(s, "expected {");
-    if (take(s, '}'))
-        return 0;
-    do {
-        struct s2s_st_meta m = {NULL, NULL};
-        int rc = scan_string(s, &m.key);
-        if (rc == 0 && !take(s, ':'))
-            rc = refuse(s, "expected :");
-        if (rc == 0)
-            rc = scan_string(s, &m.value);
-        if (rc < 0)
-            return rc;
-        const struct io_member member = {.meta = m};
-        if ((rc = s->member(s->ctx, &member, s->err)) < 0)
-            return rc;
-    } while (take(s, ','));
-    return take(s, '}') ? 0 : refuse(s, "expected }");
+    return take(s, '}') ? 0 : scan_texts(s, end);
 }
 
 static int scan_tensor(struct io_scan *s, const char *name)
@@ -215,23 +242,22 @@ static int scan_tensor(struct io_scan *s, const char *name)
     return s->member(s->ctx, &member, s->err);
 }
 
-static int scan_members(struct io_scan *s)
+static int scan_member(struct io_scan *s, enum io_part_end end)
 {
-    do {
-        const char *name;
-        int rc = scan_string(s, &name);
-        if (rc == 0 && !take(s, ':'))
-            rc = refuse(s, "expected :");
-        if (rc == 0)
-            rc = strcmp(name, "__metadata__") ? scan_tensor(s, name) : scan_meta(s);
-        if (rc < 0)
-            return rc;
-    } while (take(s, ','));
-    return 0;
+    const char *name;
+    if (s->in_text)
+        return scan_texts(s, end);
+    int rc = scan_string(s, &name);
+    if (rc == 0 && !take(s, ':'))
+        rc = refuse(s, "expected :");
+    if (rc == 0)
+        rc = strcmp(name, "__metadata__") ? scan_tensor(s, name) : scan_meta(s, end);
+    return rc;
 }
 
-int io_scan_part(struct io_scan *s, bool last)
+int io_scan_part(struct io_scan *s, enum io_part_end end)
 {
+    const bool last = end == IO_AT_END;
     bool empty = false;
     if (s->pos == 0) {
         if (s->p == s->end || *s->p != '{')
@@ -239,8 +265,12 @@ int io_scan_part(struct io_scan *s, bool last)
         s->p++;
         empty = last && take(s, '}');
     }
-    int rc = empty ? 0 : scan_members(s);
-    if (rc < 0)
+    int rc = 0;
+    if (!empty)
+        do {
+            rc = scan_member(s, end);
+        } while (rc >= 0 && !s->in_text && take(s, ','));
+    if (rc < 0 || s->in_text)
         return rc;
     if (last && !empty && !take(s, '}'))
         return refuse(s, "expected }");

@@ -46,6 +46,56 @@ PY
     under 30 s2s-ckpt cat pruned model.language_model_of_the_speech_branch.backbone.layers.39.mixer.experts.499.down_proj_of_the_routed_expert.weight
 }
 
+@test "eighty thousand boxes in less than 34 MiB: torch.distributed.checkpoint with safetensors" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    make_many 40000
+    # the rows of each tensor in two files; again: a name comes again at the end
+    cut() {
+        python3 - "$@" <<'PY'
+import json, os, struct, sys
+whole = open("one.safetensors", "rb").read()
+n = struct.unpack("<Q", whole[:8])[0]
+header, data = json.loads(whole[8 : 8 + n]), whole[8 + n :]
+os.makedirs(sys.argv[1])
+for half in 0, 1:
+    tensors, info, at, rows = {}, {}, 0, []
+    for name, t in header.items():
+        begin, end = t["data_offsets"]
+        middle = (begin + end) // 2
+        rows.append(data[middle:end] if half else data[begin:middle])
+        tensors[name] = {"dtype": "BF16", "shape": [t["shape"][0] // 2, t["shape"][1]], "data_offsets": [at, at + 8]}
+        info[name] = {"saved_offsets": [half * t["shape"][0] // 2, 0]}
+        at += 8
+    text = json.dumps(info)
+    if "again" in sys.argv:
+        text = text[:-1] + ', "%s": {}}' % next(iter(info))
+    head = json.dumps({**tensors, "__metadata__": {"DCP_SHARDING_INFO": text, "format": "pt"}}).encode()
+    open("%s/model-%05d-of-00002.safetensors" % (sys.argv[1], half + 1), "wb").write(struct.pack("<Q", len(head)) + head + b"".join(rows))
+PY
+    }
+    cut boxes
+    under 38 s2s-ckpt diff one.safetensors boxes
+    under 34 s2s-ckpt ls boxes
+    under 34 s2s-ckpt verify boxes
+    cut twice again
+    exits 1 s2s-ckpt ls twice
+    says "model-00001-of-00002.safetensors: DCP_SHARDING_INFO is not JSON"
+}
+
+@test "forty thousand tensors in less than 34 MiB: means, also of ten" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    make_many 40000
+    local f=one.safetensors
+    s2s-ckpt convert -q --no-sync --to torch_dist $f dist
+    s2s-ckpt reshard -q --no-sync --files 3 dist three
+    under 34 s2s-ckpt average -q --no-sync dist three $f mean
+    exits 0 s2s-ckpt diff -q dist mean
+    under 34 s2s-ckpt average -q --no-sync $f $f $f $f $f $f $f $f $f $f mean.safetensors
+    exits 0 s2s-ckpt diff -q $f mean.safetensors
+}
+
 @test "an index that is read a part at a time is held to the same JSON" {
     make_many 2000
     exits 0 s2s-ckpt convert -q --no-sync --to hf --max-shard-size 2KB one.safetensors shards

@@ -7,9 +7,8 @@
 
 #include "lib/base/base.h"
 
-/* names of a folder that end in suffix, sorted. Gives: free each and the list. */
-static int list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
-                       size_t *n, struct s2s_error *err)
+int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
+                     size_t *n, struct s2s_error *err)
 {
     struct dirent **entries;
     size_t cap = 0;
@@ -30,7 +29,7 @@ static int list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *su
     return 0;
 }
 
-static void free_list(char **names, size_t n)
+void ckpt_free_list(char **names, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         free(names[i]);
@@ -42,27 +41,8 @@ struct st_reader {
     struct s2s_ckpt *ckpt;
     int file;
     int64_t data_pos;
-    const char *prefix;  /* before every name */
-    const json_t *boxes; /* by their offsets, from the DCP_SHARDING_INFO; NULL: whole tensors */
+    const char *prefix; /* before every name */
 };
-
-static int read_offsets(const json_t *boxes, const struct s2s_st_tensor *st, int64_t *offset,
-                        struct s2s_error *err)
-{
-    const json_t *list = json_object_get(json_object_get(boxes, st->name), "saved_offsets");
-    memset(offset, 0, S2S_MAX_DIMS * sizeof *offset);
-    if (!list)
-        return 0;
-    if (!json_is_array(list) || json_array_size(list) != (size_t)st->n_dims)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s: saved_offsets of another rank", st->name);
-    for (int d = 0; d < st->n_dims; d++) {
-        const json_t *value = json_array_get(list, (size_t)d);
-        offset[d] = json_integer_value(value);
-        if (!json_is_integer(value) || offset[d] < 0 || offset[d] > INT64_MAX - st->shape[d])
-            return s2s_error_set(err, S2S_E_FORMAT, "%s: bad saved_offsets", st->name);
-    }
-    return 0;
-}
 
 static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin,
                          struct s2s_error *err)
@@ -71,13 +51,11 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     struct s2s_ckpt *ckpt = r->ckpt;
     struct s2s_ckpt_tensor *tensor;
     static const int64_t zeros[S2S_MAX_DIMS];
-    int64_t offset[S2S_MAX_DIMS], pos = r->data_pos + (int64_t)begin;
+    int64_t pos = r->data_pos + (int64_t)begin;
     char *name = *r->prefix ? s2s_xasprintf("%s%s", r->prefix, st->name) : NULL;
     const char *full = name ? name : st->name;
     int rc = ckpt_add_tensor(ckpt, &tensor, full, strlen(full), err);
     free(name);
-    if (rc == 0)
-        rc = read_offsets(r->boxes, st, offset, err);
     if (rc < 0)
         return rc;
     tensor->dtype = st->dtype;
@@ -85,56 +63,28 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     tensor->shape = ckpt_arena_shape(ckpt, st->shape, st->n_dims);
     tensor->n_chunks = 1;
     tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
-    *tensor->chunks =
-        (struct ckpt_chunk){.offset = r->boxes ? ckpt_arena_shape(ckpt, offset, st->n_dims) : zeros,
-                            .size = tensor->shape,
-                            .file = r->file,
-                            .located = true,
-                            .data = pos,
-                            .store_pos = pos,
-                            .store_len = (int64_t)st->len_bytes};
+    *tensor->chunks = (struct ckpt_chunk){.offset = zeros,
+                                          .size = tensor->shape,
+                                          .file = r->file,
+                                          .located = true,
+                                          .data = pos,
+                                          .store_pos = pos,
+                                          .store_len = (int64_t)st->len_bytes};
     return 0;
-}
-
-/* The boxes of a header, which may stand behind all tensors. Gives a reference; NULL: none. */
-static int read_boxes(json_t **boxes, int fd, struct s2s_error *err)
-{
-    struct s2s_safetensors st;
-    int64_t data_pos;
-    int rc = s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
-    if (rc < 0)
-        return rc;
-    const char *info = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO");
-    *boxes = info ? json_loads(info, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    if (info && !json_is_object(*boxes))
-        rc = s2s_error_set(err, S2S_E_FORMAT, "DCP_SHARDING_INFO is not JSON");
-    s2s_safetensors_release(&st);
-    return rc;
-}
-
-static int read_file(struct s2s_ckpt *ckpt, const char *name, const char *prefix, bool sharded,
-                     struct s2s_error *err)
-{
-    struct s2s_safetensors st;
-    json_t *boxes = NULL;
-    int file = ckpt_add_file(ckpt, name, err);
-    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
-    if (fd < 0)
-        return fd;
-    int rc = sharded ? read_boxes(&boxes, fd, err) : 0;
-    struct st_reader r = {.ckpt = ckpt, .file = file, .prefix = prefix, .boxes = boxes};
-    if (rc == 0)
-        rc = s2s_safetensors_read_header(&st, fd, &r.data_pos, add_st_tensor, &r, err);
-    if (rc == 0)
-        s2s_safetensors_release(&st);
-    json_decref(boxes);
-    return rc < 0 ? s2s_error_add(err, ckpt_hint_bytes(ckpt, name, rc, err), "%s", name) : 0;
 }
 
 int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
                           struct s2s_error *err)
 {
-    return read_file(ckpt, file, prefix, false, err);
+    struct s2s_safetensors st;
+    struct st_reader r = {.ckpt = ckpt, .file = ckpt_add_file(ckpt, file, err), .prefix = prefix};
+    int fd = r.file < 0 ? r.file : ckpt_file_fd(ckpt, r.file, err);
+    if (fd < 0)
+        return fd;
+    int rc = s2s_safetensors_read_header(&st, fd, &r.data_pos, add_st_tensor, &r, err);
+    if (rc == 0)
+        s2s_safetensors_release(&st);
+    return rc < 0 ? s2s_error_add(err, ckpt_hint_bytes(ckpt, file, rc, err), "%s", file) : 0;
 }
 
 /* ---- index ---- */
@@ -189,13 +139,13 @@ static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char 
 {
     char **files;
     size_t n;
-    int rc = list_suffix(ckpt, folder, suffix, &files, &n, err);
+    int rc = ckpt_list_suffix(ckpt, folder, suffix, &files, &n, err);
     if (n_known)
         qsort(known, n_known, sizeof *known, by_text);
     for (size_t i = 0; i < n; i++)
         if (!n_known || !bsearch(&files[i], known, n_known, sizeof *known, by_text))
             s2s_warn("ckpt", "%s: %s, not read", files[i], why);
-    free_list(files, n);
+    ckpt_free_list(files, n);
     return rc;
 }
 
@@ -269,21 +219,21 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     const bool indexed = rc > 0;
     rc = rc < 0 ? rc : 0;
     if (rc == 0 && !indexed && faccessat(ckpt->dir_fd, single, F_OK, 0) == 0) {
-        rc = read_file(ckpt, single, prefix, false, err);
+        rc = ckpt_read_safetensors(ckpt, single, prefix, err);
         if (rc == 0)
             rc = warn_of_others(ckpt, folder, ".safetensors", &single, 1,
                                 "beside model.safetensors", err);
     } else if (rc == 0 && !indexed)
-        rc = list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
+        rc = ckpt_list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
     if (rc == 0 && !indexed)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = read_file(ckpt, files[i], prefix, false, err);
+        rc = ckpt_read_safetensors(ckpt, files[i], prefix, err);
     if (rc == 0 && indexed)
         rc = warn_of_others(ckpt, folder, ".safetensors", files, n, "not in the index", err);
     if (rc == 0 && indexed)
         rc = check_index(ckpt, index, first, folder, prefix, err);
-    free_list(files, n);
+    ckpt_free_list(files, n);
     free(index);
     free(single);
     return rc;
@@ -293,7 +243,7 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
 static int list_bin(struct s2s_ckpt *ckpt, char ***files, size_t *n, struct s2s_error *err)
 {
     size_t kept = 0;
-    int rc = list_suffix(ckpt, "", ".bin", files, n, err);
+    int rc = ckpt_list_suffix(ckpt, "", ".bin", files, n, err);
     for (size_t i = 0; i < *n; i++)
         if (s2s_starts_with((*files)[i], "pytorch_model") ||
             strcmp((*files)[i], "adapter_model.bin") == 0)
@@ -323,99 +273,6 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
     }
     if (rc == 0 && indexed)
         rc = check_index(ckpt, index, 0, "", "", err);
-    free_list(files, n);
-    return rc;
-}
-
-/* ---- torch.distributed.checkpoint with safetensors: boxes of one tensor in several files ---- */
-
-/* chunks of the same name, sorted together, become one tensor; its shape is where they end */
-static void join_boxes(struct s2s_ckpt *ckpt)
-{
-    size_t kept = 0;
-    qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
-    for (size_t i = 0, next; i < ckpt->n_tensors; i = next) {
-        struct s2s_ckpt_tensor joined = ckpt->tensors[i];
-        int64_t shape[S2S_MAX_DIMS] = {0};
-        next = i + 1;
-        while (next < ckpt->n_tensors && strcmp(ckpt->tensors[next].name, joined.name) == 0 &&
-               ckpt->tensors[next].n_dims == joined.n_dims &&
-               ckpt->tensors[next].dtype == joined.dtype)
-            next++;
-        joined.n_chunks = next - i;
-        joined.chunks = ckpt_arena(ckpt, joined.n_chunks * sizeof *joined.chunks);
-        for (size_t k = 0; k < joined.n_chunks; k++) {
-            joined.chunks[k] = *ckpt->tensors[i + k].chunks;
-            for (int d = 0; d < joined.n_dims; d++) {
-                int64_t end = joined.chunks[k].offset[d] + joined.chunks[k].size[d];
-                shape[d] = end > shape[d] ? end : shape[d];
-            }
-        }
-        joined.shape = ckpt_arena_shape(ckpt, shape, joined.n_dims);
-        ckpt->tensors[kept++] = joined;
-    }
-    ckpt->n_tensors = kept;
-}
-
-/* is `name`, or a rank's share of it ("shard-00001-" in front), one of the files? */
-static bool has_share(char **files, size_t n, const char *name)
-{
-    size_t len = strlen(name);
-    for (size_t i = 0; i < n; i++) {
-        size_t have = strlen(files[i]);
-        if (strcmp(files[i], name) == 0 ||
-            (have > len && strncmp(files[i], "shard-", 6) == 0 && files[i][have - len - 1] == '-' &&
-             strcmp(files[i] + have - len, name) == 0))
-            return true;
-    }
-    return false;
-}
-
-struct box_check {
-    const struct s2s_ckpt *ckpt;
-    char **files, *last; /* the one that was looked for last is there */
-    size_t n;
-};
-
-static int check_box_entry(void *ctx, const char *key, const char *file, struct s2s_error *err)
-{
-    struct box_check *c = ctx;
-    if (!c->last || strcmp(c->last, file) != 0) {
-        if (!has_share(c->files, c->n, file))
-            return s2s_error_set(err, S2S_E_NOTFOUND,
-                                 "%s is missing: the index says that %s is in it", file, key);
-        free(c->last);
-        c->last = s2s_xstrdup(file);
-    }
-    if (!s2s_ckpt_find(c->ckpt, key))
-        return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s: it is not", key,
-                             file);
-    return 0;
-}
-
-/* What an index names must be there: without it a box at a tensor's end would not be missed. The
- * tensors are in the order of their names. */
-static int check_box_index(struct s2s_ckpt *ckpt, char **files, size_t n, struct s2s_error *err)
-{
-    struct box_check c = {.ckpt = ckpt, .files = files, .n = n};
-    int rc = ckpt_index_each(ckpt, "model.safetensors.index.json", check_box_entry, &c, err);
-    free(c.last);
-    return rc < 0 ? rc : 0;
-}
-
-int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    char **files;
-    size_t n;
-    int rc = list_suffix(ckpt, "", ".safetensors", &files, &n, err);
-    if (rc == 0)
-        rc = ckpt_check_parts(files, n, err);
-    for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = read_file(ckpt, files[i], "", true, err);
-    if (rc == 0 && ckpt->n_tensors)
-        join_boxes(ckpt);
-    if (rc == 0)
-        rc = check_box_index(ckpt, files, n, err);
-    free_list(files, n);
+    ckpt_free_list(files, n);
     return rc;
 }

@@ -301,6 +301,74 @@ static int parse_text(const char *json, size_t data_len, uint64_t lie, struct s2
 #define F32(name, shape, offsets) \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
 
+/* Texts of the metadata as they come, each behind its key. */
+struct gathered {
+    struct s2s_buf text;
+    size_t n_pieces;
+};
+
+static int gather(void *ctx, const char *key, const char *piece, struct s2s_error *err)
+{
+    struct gathered *got = ctx;
+    (void)err;
+    if (key)
+        s2s_buf_printf(&got->text, "\n%s=", key);
+    s2s_buf_puts(&got->text, piece);
+    got->n_pieces++;
+    return 0;
+}
+
+/* A header whose metadata has a text of so many bits out of the first n_bits, in the middle of
+ * tensors without elements. */
+static void put_long_text(struct s2s_buf *json, size_t n, unsigned n_bits, unsigned *seed)
+{
+    static const char *const bits[] = {
+        "\\ud83d\\ude00",    "\\\"",     "\\u00e9",           "\\\\", "\\n",
+        "\xf0\x9f\x98\x80",  "\xc3\xa9", "},{\\\"a\\\": 1, ", ":",    "weight_of_the_first_layer",
+        "bias_of_the_output"};
+    s2s_buf_puts(json, "{" F32("a", "0", "0,0") ", \"__metadata__\" : {\"\\u0062\":\"\",\"c\": \"");
+    for (size_t i = 0; i < n; i++)
+        s2s_buf_puts(json, bits[(*seed = *seed * 1103515245 + 12345) / 65536 % n_bits]);
+    s2s_buf_puts(json, "\" , \"d\":\"}\"}," F32("e", "0", "0,0") "}");
+}
+
+static void long_texts_come_in_pieces(void **state)
+{
+    unsigned seed = 1;
+    for (unsigned n_bits = 1; n_bits <= 11; n_bits++) {
+        struct s2s_buf json = S2S_BUF_INIT, want = S2S_BUF_INIT;
+        struct gathered got = {S2S_BUF_INIT, 0};
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_safetensors st;
+        put_long_text(&json, 40000, n_bits, &seed);
+        assert_int_equal(parse_text(json.data, 0, 0, &err), 0);
+        int fd = open(path, O_RDONLY);
+        assert_int_equal(s2s_safetensors_read_texts(fd, gather, &got, &err), 0);
+        assert_int_equal(s2s_safetensors_open(&st, path, &err), 0);
+        assert_int_equal(st.n_meta, 3);
+        for (size_t i = 0; i < st.n_meta; i++)
+            s2s_buf_printf(&want, "\n%s=%s", st.meta[i].key, st.meta[i].value);
+        assert_string_equal(got.text.data, want.data);
+        /* where nothing but escapes is, no cut */
+        assert_true(n_bits < 6 ? got.n_pieces <= 4 : n_bits < 10 || got.n_pieces > 5);
+        s2s_safetensors_release(&st);
+        close(fd);
+        /* damage is found at the same place */
+        for (int i = 0; i < 40; i++) {
+            seed = seed * 1103515245 + 12345;
+            char *byte = json.data + seed / 16 % json.len;
+            const char was = *byte;
+            *byte = "\x01\\\"u\xff"[i % 5];
+            parse_text(json.data, 0, 0, &err);
+            s2s_error_clear(&err);
+            *byte = was;
+        }
+        s2s_buf_release(&json);
+        s2s_buf_release(&got.text);
+        s2s_buf_release(&want);
+    }
+}
+
 static void headers_that_lie_are_refused(void **state)
 {
     static const struct {
@@ -445,6 +513,7 @@ int main(void)
         cmocka_unit_test(a_header_is_read_without_its_data),
         cmocka_unit_test(a_header_in_parts_is_that_at_once),
         cmocka_unit_test(a_writer_refuses_what_a_reader_would),
+        cmocka_unit_test(long_texts_come_in_pieces),
         cmocka_unit_test(headers_that_lie_are_refused),
         cmocka_unit_test(digests_are_xxh3),
         cmocka_unit_test(a_member_of_8_gib_has_a_pax_header),

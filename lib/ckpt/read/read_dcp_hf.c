@@ -1,0 +1,216 @@
+/*
+ * torch.distributed.checkpoint with Hugging Face storage: boxes of one tensor in several files,
+ * each of which says in DCP_SHARDING_INFO, a JSON object as a text of its metadata, where its own
+ * begin.
+ */
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/entries.h"
+
+/* ---- where boxes begin ---- */
+
+/* The boxes of one file. */
+struct boxes {
+    struct s2s_ckpt *ckpt;
+    struct s2s_ckpt_tensor *tensors; /* its own, in the order of their names */
+    size_t n;
+    bool *placed; /* [n] */
+    struct ckpt_entries entries;
+    bool told, in_info; /* there is a DCP_SHARDING_INFO; this text is it */
+    bool begun, ended;  /* its object */
+};
+
+static int not_json(struct s2s_error *err)
+{
+    return s2s_error_set(err, S2S_E_FORMAT, "DCP_SHARDING_INFO is not JSON");
+}
+
+static int place_box(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const json_t *list,
+                     struct s2s_error *err)
+{
+    int64_t offset[S2S_MAX_DIMS];
+    if (!json_is_array(list) || json_array_size(list) != (size_t)tensor->n_dims)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: saved_offsets of another rank", tensor->name);
+    for (int d = 0; d < tensor->n_dims; d++) {
+        const json_t *value = json_array_get(list, (size_t)d);
+        offset[d] = json_integer_value(value);
+        if (!json_is_integer(value) || offset[d] < 0 || offset[d] > INT64_MAX - tensor->shape[d])
+            return s2s_error_set(err, S2S_E_FORMAT, "%s: bad saved_offsets", tensor->name);
+    }
+    tensor->chunks->offset = ckpt_arena_shape(ckpt, offset, tensor->n_dims);
+    return 0;
+}
+
+static int take_entry(void *ctx, const char *name, const json_t *info, struct s2s_error *err)
+{
+    struct boxes *b = ctx;
+    const struct s2s_ckpt_tensor key = {.name = name};
+    const json_t *list = json_object_get(info, "saved_offsets");
+    struct s2s_ckpt_tensor *end = b->tensors + b->n, *tensor = NULL;
+    int rc = 0;
+    if (b->n)
+        tensor = bsearch(&key, b->tensors, b->n, sizeof key, ckpt_by_tensor_name);
+    if (!tensor)
+        return 0;
+    /* one that the file has twice overlaps itself, wherever it is */
+    while (tensor > b->tensors && strcmp(tensor[-1].name, name) == 0)
+        tensor--;
+    bool *placed = &b->placed[tensor - b->tensors];
+    if (*placed)
+        return not_json(err); /* a key twice */
+    *placed = true;
+    for (; list && rc == 0 && tensor < end && strcmp(tensor->name, name) == 0; tensor++)
+        rc = place_box(b->ckpt, tensor, list, err);
+    return rc;
+}
+
+static int take_byte(struct boxes *b, char byte, struct s2s_error *err)
+{
+    if ((!b->begun || b->ended) && strchr(" \t\r\n", byte))
+        return 0;
+    if (b->ended || (!b->begun && byte != '{'))
+        return not_json(err);
+    b->begun = true;
+    int rc = ckpt_entries_take(&b->entries, byte, err);
+    b->ended = rc > 0;
+    return rc < 0 && b->entries.not_json ? not_json(err) : rc < 0 ? rc : 0;
+}
+
+static int take_text(void *ctx, const char *key, const char *piece, struct s2s_error *err)
+{
+    struct boxes *b = ctx;
+    int rc = 0;
+    if (key)
+        b->in_info = strcmp(key, "DCP_SHARDING_INFO") == 0;
+    b->told |= b->in_info;
+    for (; b->in_info && rc == 0 && *piece; piece++)
+        rc = take_byte(b, *piece, err);
+    return rc;
+}
+
+static int read_boxes(struct s2s_ckpt *ckpt, int fd, size_t first, struct s2s_error *err)
+{
+    struct boxes b = {.ckpt = ckpt, .tensors = ckpt->tensors + first, .n = ckpt->n_tensors - first};
+    b.entries = (struct ckpt_entries){.visit = take_entry, .ctx = &b, .name = ""};
+    b.placed = s2s_xcalloc(b.n + 1, sizeof *b.placed);
+    if (b.n)
+        qsort(b.tensors, b.n, sizeof *b.tensors, ckpt_by_tensor_name);
+    int rc = s2s_safetensors_read_texts(fd, take_text, &b, err);
+    if (rc == 0 && b.told && !b.ended)
+        rc = not_json(err);
+    ckpt_entries_release(&b.entries);
+    free(b.placed);
+    return rc;
+}
+
+static int read_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
+{
+    const size_t first = ckpt->n_tensors;
+    int rc = ckpt_read_safetensors(ckpt, name, "", err);
+    if (rc < 0)
+        return rc;
+    int fd = ckpt_file_fd(ckpt, ckpt_add_file(ckpt, name, err), err);
+    if (fd < 0)
+        return fd;
+    rc = read_boxes(ckpt, fd, first, err);
+    /* the next rank's file has its boxes of the same tensors */
+    ckpt->first_sorted = first;
+    ckpt->n_sorted = ckpt->n_tensors - first;
+    ckpt->sorted_idx = 0;
+    return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
+}
+
+/* ---- tensors ---- */
+
+/* chunks of the same name, sorted together, become one tensor; its shape is where they end */
+static void join_boxes(struct s2s_ckpt *ckpt)
+{
+    size_t kept = 0;
+    qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
+    for (size_t i = 0, next; i < ckpt->n_tensors; i = next) {
+        struct s2s_ckpt_tensor joined = ckpt->tensors[i];
+        int64_t shape[S2S_MAX_DIMS] = {0};
+        next = i + 1;
+        while (next < ckpt->n_tensors && strcmp(ckpt->tensors[next].name, joined.name) == 0 &&
+               ckpt->tensors[next].n_dims == joined.n_dims &&
+               ckpt->tensors[next].dtype == joined.dtype)
+            next++;
+        joined.n_chunks = next - i;
+        if (joined.n_chunks > 1)
+            joined.chunks = ckpt_arena(ckpt, joined.n_chunks * sizeof *joined.chunks);
+        for (size_t k = 0; k < joined.n_chunks; k++) {
+            joined.chunks[k] = *ckpt->tensors[i + k].chunks;
+            for (int d = 0; d < joined.n_dims; d++) {
+                int64_t end = joined.chunks[k].offset[d] + joined.chunks[k].size[d];
+                shape[d] = end > shape[d] ? end : shape[d];
+            }
+        }
+        joined.shape = ckpt_arena_shape(ckpt, shape, joined.n_dims);
+        ckpt->tensors[kept++] = joined;
+    }
+    ckpt->n_tensors = kept;
+    ckpt->n_sorted = 0;
+}
+
+/* is `name`, or a rank's share of it ("shard-00001-" in front), one of the files? */
+static bool has_share(char **files, size_t n, const char *name)
+{
+    size_t len = strlen(name);
+    for (size_t i = 0; i < n; i++) {
+        size_t have = strlen(files[i]);
+        if (strcmp(files[i], name) == 0 ||
+            (have > len && strncmp(files[i], "shard-", 6) == 0 && files[i][have - len - 1] == '-' &&
+             strcmp(files[i] + have - len, name) == 0))
+            return true;
+    }
+    return false;
+}
+
+struct box_check {
+    const struct s2s_ckpt *ckpt;
+    char **files, *last; /* the one that was looked for last is there */
+    size_t n;
+};
+
+static int check_box_entry(void *ctx, const char *key, const char *file, struct s2s_error *err)
+{
+    struct box_check *c = ctx;
+    if (!c->last || strcmp(c->last, file) != 0) {
+        if (!has_share(c->files, c->n, file))
+            return s2s_error_set(err, S2S_E_NOTFOUND,
+                                 "%s is missing: the index says that %s is in it", file, key);
+        free(c->last);
+        c->last = s2s_xstrdup(file);
+    }
+    if (!s2s_ckpt_find(c->ckpt, key))
+        return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s: it is not", key,
+                             file);
+    return 0;
+}
+
+/* What an index names must be there: without it a box at a tensor's end would not be missed. The
+ * tensors are in the order of their names. */
+static int check_box_index(struct s2s_ckpt *ckpt, char **files, size_t n, struct s2s_error *err)
+{
+    struct box_check c = {.ckpt = ckpt, .files = files, .n = n};
+    int rc = ckpt_index_each(ckpt, "model.safetensors.index.json", check_box_entry, &c, err);
+    free(c.last);
+    return rc < 0 ? rc : 0;
+}
+
+int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    char **files;
+    size_t n;
+    int rc = ckpt_list_suffix(ckpt, "", ".safetensors", &files, &n, err);
+    if (rc == 0)
+        rc = ckpt_check_parts(files, n, err);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = read_file(ckpt, files[i], err);
+    if (rc == 0 && ckpt->n_tensors)
+        join_boxes(ckpt);
+    if (rc == 0)
+        rc = check_box_index(ckpt, files, n, err);
+    ckpt_free_list(files, n);
+    return rc;
+}

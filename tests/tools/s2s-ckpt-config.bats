@@ -499,6 +499,29 @@ PY
     [ ! -e g ]
 }
 
+@test "config.json says the dtype that the weights have, whichever command cast them" {
+    said() { grep -o '"\(torch_\)\?dtype": "[a-z0-9]*"' "$1/config.json"; }
+    model=$MODELS/qwen3
+    dtype=$(said "$model")
+    [[ $dtype == *float32* ]]
+    for command in "convert --to torch_dist" "convert --to torch_dist --map qwen3" prune; do
+        rm -rf megatron pruned out
+        exits 0 s2s-ckpt $command -q --dtype bf16 "$model" megatron
+        exits 0 s2s-ckpt convert -q --to hf megatron out
+        [ "$(said out)" = "${dtype/float32/bfloat16}" ]
+    done
+    # as it was, where it is right; and of a folder of Hugging Face's own, which nothing was cast in
+    rm -rf megatron out
+    exits 0 s2s-ckpt convert -q --to torch_dist --map qwen3 "$model" megatron
+    exits 0 s2s-ckpt convert -q --to hf megatron out
+    same "$model/config.json" out/config.json
+    mkdir in
+    cp "$model"/* in/
+    sed 's/"float32"/"bfloat16"/' "$model/config.json" >in/config.json
+    exits 0 s2s-ckpt convert -q --to hf in kept
+    same in/config.json kept/config.json
+}
+
 @test "--config takes the folder of a config.json, and no list" {
     layers '*-'
     saved

@@ -189,7 +189,7 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0)
         rc = seal_parts(out, ckpt, options->dtype, err);
     if (rc == 0)
-        ckpt_hf_follow_in_configs(out, options->dtype, out->untied,
+        ckpt_hf_follow_in_configs(out, ckpt, options->dtype, out->untied,
                                   options->keep_vocab_padding && *out->family);
     return rc;
 }

@@ -1,5 +1,7 @@
 /* What config.json says of the weights follows what became of them. */
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/model.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
@@ -8,12 +10,42 @@ static bool set_dtype(json_t *config, enum s2s_dtype dtype)
 {
     static const char *const keys[] = {"dtype", "torch_dtype"};
     bool changed = false;
-    for (int k = 0; k < 2 && dtype; k++)
-        if (json_is_string(json_object_get(config, keys[k]))) {
-            json_object_set_new(config, keys[k], json_string(ckpt_torch_dtype(dtype)));
-            changed = true;
-        }
+    for (int k = 0; k < 2 && dtype; k++) {
+        const char *said = json_string_value(json_object_get(config, keys[k]));
+        if (!said || strcmp(said, ckpt_torch_dtype(dtype)) == 0)
+            continue;
+        json_object_set_new(config, keys[k], json_string(ckpt_torch_dtype(dtype)));
+        changed = true;
+    }
     return changed;
+}
+
+/* of the largest tensor with one of a model's dtypes: norms and the like may be wider */
+static enum s2s_dtype weights_dtype(const struct s2s_ckpt_plan *plan)
+{
+    enum s2s_dtype found = S2S_DTYPE_NONE;
+    int64_t most = 0;
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        const struct s2s_ckpt_target *target = &plan->targets[i];
+        const int64_t numel = ckpt_box_numel(target->shape, target->n_dims);
+        if (s2s_dtype_is_float(target->dtype) && numel > most) {
+            most = numel;
+            found = target->dtype;
+        }
+    }
+    return found;
+}
+
+/* what a config.json beside one of the folders of weights has to say */
+static enum s2s_dtype dtype_beside(const struct s2s_hf_output *out, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t len = slash ? (size_t)(slash - path) : 0;
+    for (size_t i = 0; i < out->n_parts; i++)
+        if (!out->parts[i].file && strlen(out->parts[i].folder) == len &&
+            strncmp(out->parts[i].folder, path, len) == 0)
+            return weights_dtype(&out->parts[i].plan);
+    return S2S_DTYPE_NONE;
 }
 
 /* the words of the output have a matrix of their own now */
@@ -54,9 +86,20 @@ static int64_t vocab_rows(const struct s2s_hf_output *out)
     return 0;
 }
 
-void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, bool untied,
-                               bool padded)
+static bool is_hugging_face(const struct s2s_ckpt *ckpt)
 {
+    static const char *const formats[] = {"hf", "hf_bin", "dcp_hf", "safetensors"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        is |= strcmp(ckpt->format, formats[i]) == 0;
+    return is;
+}
+
+void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                               enum s2s_dtype dtype, bool untied, bool padded)
+{
+    /* Hugging Face's own may say what it likes of the weights beside it */
+    const bool is_new = *out->family || !is_hugging_face(ckpt);
     for (size_t i = 0; i < out->files.n; i++) {
         struct ckpt_side_file *file = &out->files.v[i];
         json_t *root =
@@ -64,7 +107,7 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, enum s2s_dtype dtype, 
                     (strlen(file->path) == 11 || s2s_ends_with(file->path, "/config.json"))
                 ? json_loadb(file->bytes, file->len, 0, NULL)
                 : NULL;
-        bool changed = set_dtype(root, dtype);
+        bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
         if (untied)
             changed |= set_untied(root);
         if (padded)

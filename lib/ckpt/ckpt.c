@@ -436,14 +436,38 @@ size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
     return ckpt->n_left_states;
 }
 
+/* Is `name` from `at` on a part of what torch.optim gives, whatever the trainer called the dict
+ * around it ("optimizer_0" is PyTorch Lightning's)? Its "param_groups", or "state" with, after the
+ * parameter's name, what an optimizer keeps of it. */
+static bool is_torch_optim(const char *at, const char *last)
+{
+    static const char *const kept[] = {
+        "exp_avg",  "exp_avg_sq", "max_exp_avg_sq", "exp_inf",     "momentum_buffer", "square_avg",
+        "grad_avg", "acc_delta",  "mu_product",     "step",        "row_var",         "col_var",
+        "sum",      "prev",       "step_size",      "master_param"};
+    const size_t len = strcspn(at, ".");
+    if (len == strlen("param_groups") && s2s_starts_with(at, "param_groups"))
+        return true;
+    if (len != strlen("state") || !s2s_starts_with(at, "state") || last <= at + len + 1)
+        return false;
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (strcmp(last, kept[i]) == 0)
+            return true;
+    return false;
+}
+
 bool s2s_ckpt_is_state(const char *name)
 {
     static const char *const state[] = {"optimizer.",  "optim.",    "optimizer_state",
                                         "optimizers.", "rng_state", "grad_scaler"};
-    for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL)
+    const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+    for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL) {
         for (size_t i = 0; i < sizeof state / sizeof *state; i++)
             if (strncmp(at, state[i], strlen(state[i])) == 0)
                 return true;
+        if (is_torch_optim(at, last))
+            return true;
+    }
     return false;
 }
 

@@ -168,6 +168,26 @@ PY
     s2s-ckpt ls --json renamed | grep -q '"iteration": 1000'
 }
 
+@test "prune and average know torch.optim's state under any name, and no weight that sounds like it" {
+    # optimizer_0: PyTorch Lightning; without a name: the state dict of an optimizer laid beside the weights
+    python3 - <<'PY'
+import json, struct
+weights = ["w", "net.state.proj.weight", "net.step", "state.exp_avg", "optimizer_scale.weight", "optim_head.weight", "net.state.sum.w"]
+states = ["%sstate.%s.%s" % (a, b, c) for a in ("", "opt.", "optimizer_0.", "run.sgd.") for b in ("0", "net.w") for c in ("exp_avg", "momentum_buffer", "step")]
+states += ["%sparam_groups.%s" % (a, b) for a in ("", "opt.", "optimizer_0.") for b in ("0.lr", "net.w.lr")]
+names = weights + states
+head = json.dumps({n: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, n in enumerate(names)}).encode()
+open("in.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + struct.pack("<%df" % len(names), *range(len(names))))
+open("weights", "w").write("".join(n + "\n" for n in sorted(weights)))
+PY
+    exits 0 s2s-ckpt convert -q --to torch_dist in.safetensors in
+    exits 0 s2s-ckpt prune in pruned
+    says "left out: 30 tensors of optimizer and other state"
+    s2s-ckpt ls pruned | cut -f1 | diff - weights
+    exits 0 s2s-ckpt average -q in in mean
+    s2s-ckpt ls mean | cut -f1 | diff - weights
+}
+
 @test "a common state that is an object becomes common.pt and stays no object" {
     # common_state/shard_0_1 as Megatron-Core's newest writer has it: a list of the dict
     cp -r "$DATA/mini_writer" run

@@ -103,6 +103,10 @@ int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err);
  * beginning; no objects, no optimizer. NOTFOUND: there are none.
  */
 int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *err);
+/* From now on NeMo's configuration is this text of a model_config.yaml; name is for errors. FORMAT:
+ * it is none. */
+int s2s_ckpt_take_nemo_config(struct s2s_ckpt *ckpt, const char *text, const char *name,
+                              struct s2s_error *err);
 
 const char *s2s_ckpt_format(const struct s2s_ckpt *ckpt); /* "torch_dist" */
 const char *s2s_ckpt_path(const struct s2s_ckpt *ckpt);   /* of the folder or file that is read */

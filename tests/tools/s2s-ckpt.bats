@@ -1353,6 +1353,47 @@ EOF
     done
 }
 
+@test "NeMo's weights without configuration, and Lightning's file of a run, with a model_config.yaml" {
+    mkdir unpacked && tar -C unpacked -xf "$DATA/tiny.nemo"
+    s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" hf
+    s2s-ckpt convert -q --to safetensors "$DATA/tiny.nemo" tiny.safetensors
+    PYTHONPATH=$ROOT/tests/tools python3 - <<'EOF'
+import json, struct
+from torch_files import Storage, save, tensor
+data = open("tiny.safetensors", "rb").read()
+n = struct.unpack_from("<Q", data)[0]
+state = {}
+for key, (name, t) in enumerate(json.loads(data[8:8 + n]).items()):
+    if name != "__metadata__":
+        code, kind = ("f", "FloatStorage") if t["dtype"] == "F32" else ("q", "LongStorage")
+        a, b = (8 + n + x for x in t["data_offsets"])
+        state[name] = tensor(Storage(str(key), [x for x, in struct.iter_unpack("<" + code, data[a:b])], code, kind), t["shape"])
+save("weights.pt", state)
+save("run.ckpt", {"state_dict": state, "epoch": 3, "ema": {"w": tensor(Storage("a", [1]), [1])},
+                  "optimizer_states": [{"state": {0: {"exp_avg": tensor(Storage("b", [1]), [1])}}}]})
+EOF
+    for file in weights.pt run.ckpt; do
+        rm -rf out out.nemo
+        exits 0 s2s-ckpt convert --to hf --config unpacked/model_config.yaml "$file" out
+        cmp hf/config.json out/config.json
+        exits 0 s2s-ckpt diff hf out
+        exits 0 s2s-ckpt convert --to nemo --config unpacked/model_config.yaml "$file" out.nemo
+        exits 0 s2s-ckpt diff "$DATA/tiny.nemo" out.nemo
+    done
+    # what else the run's file has is said
+    exits 0 s2s-ckpt convert --to nemo --config unpacked/model_config.yaml run.ckpt out2.nemo
+    says "in checkpoint but unused: ema.w"
+    says "left out: 1 tensors of optimizer"
+    exits 1 s2s-ckpt convert --strict --to nemo --config unpacked/model_config.yaml run.ckpt out3.nemo
+    # a part may be called by what wraps it
+    exits 0 s2s-ckpt convert -q --to safetensors --part state_dict run.ckpt part.safetensors
+    exits 0 s2s-ckpt diff tiny.safetensors part.safetensors
+    echo "a: 1" >other.yaml
+    exits 1 s2s-ckpt convert --to hf --config other.yaml run.ckpt out4
+    says "other.yaml: no model_config.yaml of NeMo's"
+    [ ! -e out4 ] && [ ! -e out3.nemo ]
+}
+
 @test "a .nemo archive becomes a Parakeet folder, and its names come back" {
     exits 0 s2s-ckpt ls "$DATA/tiny.nemo"
     says "encoder.layers.1.self_attn.linear_pos.weight	F32	[16, 16]"

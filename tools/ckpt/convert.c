@@ -67,7 +67,9 @@ static const struct argp_option options[] = {
      "To Megatron's names: zero rows until the vocabulary is a multiple of N", 1},
     {"config", KEY_CONFIG, "FILE", 0,
      "The model's config.json: heads, groups and vocabulary where IN does not say; copied to OUT. "
-     "With --to nemo also a model_config.yaml, written as it is",
+     "Also NeMo's model_config.yaml: to hf for weights that have none, with --to nemo written as "
+     "it "
+     "is",
      1},
     {"tokenizer", KEY_TOKENIZER, "FILE", 0,
      "--to nemo: the SentencePiece model (default: tokenizer.model of IN)", 1},

@@ -32,7 +32,8 @@ int ckpt_job_check_source(const struct job *job, struct s2s_error *err)
     return rc;
 }
 
-/* a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is written */
+/* To NeMo a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is
+ * written. */
 static int read_yaml(struct job *job, struct s2s_error *err)
 {
     enum { MAX_YAML = 16 << 20 };
@@ -60,8 +61,12 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
 {
     if (!job->opt->config)
         return 0;
-    if (job->to == TO_NEMO && is_yaml(job->opt->config))
-        return read_yaml(job, err);
+    if ((job->to == TO_NEMO || job->to == TO_HF) && is_yaml(job->opt->config)) {
+        int rc = read_yaml(job, err);
+        return rc < 0 || job->to == TO_NEMO
+                   ? rc
+                   : s2s_ckpt_take_nemo_config(job->ckpt, job->config_text, job->opt->config, err);
+    }
     json_error_t at;
     struct stat st;
     /* of a folder its config.json is meant */

@@ -100,7 +100,8 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
                                 .dtype = job->opt->dtype,
                                 .keep_vocab_padding = job->opt->keep_padding,
                                 .config = job->config,
-                                .config_text = job->config_text};
+                                /* a model_config.yaml is no config.json */
+                                .config_text = job->config ? job->config_text : NULL};
     int rc = s2s_hf_prepare(&out, job->ckpt, &hf, err);
     if (rc == 0)
         rc = report_unused(job, out.unused, out.n_unused, out.n_optimizer, err);

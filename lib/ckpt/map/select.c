@@ -24,6 +24,20 @@ static void list_beginnings(struct s2s_buf *out, const struct s2s_ckpt *ckpt)
     s2s_buf_putc(out, 0);
 }
 
+/* What follows the prefix, in the name without what wraps a model or, such as "state_dict.", in the
+ * name itself; NULL: it is none of the part. Gives: free. */
+static char *name_within(const char *name, const char *prefix)
+{
+    const size_t len = strlen(prefix);
+    char *plain = ckpt_map_plain_name(name);
+    const char *from = strncmp(plain, prefix, len) == 0  ? plain
+                       : strncmp(name, prefix, len) == 0 ? name
+                                                         : NULL;
+    char *rest = from && from[len] ? s2s_xstrdup(from + len) : NULL;
+    free(plain);
+    return rest;
+}
+
 int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *err)
 {
     size_t len = strlen(part), kept = 0;
@@ -33,9 +47,9 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
     list_beginnings(&others, ckpt);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        char *name = ckpt_map_plain_name(t->name);
-        if (!s2s_ckpt_is_state(t->name) && strncmp(name, prefix, len) == 0 && name[len]) {
-            t->name = ckpt_arena_text(ckpt, name + len, strlen(name + len));
+        char *name = s2s_ckpt_is_state(t->name) ? NULL : name_within(t->name, prefix);
+        if (name) {
+            t->name = ckpt_arena_text(ckpt, name, strlen(name));
             t->path = NULL;
             ckpt->tensors[kept++] = *t;
         }

@@ -64,7 +64,8 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                              ckpt->path);
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         s2s_ckpt_plan_copy(&out->plan, ckpt->tensors[i].name, &ckpt->tensors[i]);
-    out->unused = s2s_xcalloc(ckpt->n_objects + 1, sizeof *out->unused);
+    if (!out->unused)
+        out->unused = s2s_xcalloc(ckpt->n_objects + 1, sizeof *out->unused);
     for (size_t i = 0; i < ckpt->n_objects; i++)
         out->unused[out->n_unused++] = ckpt->objects[i].name;
     if (options->yaml) {
@@ -83,6 +84,21 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
+/* Lightning's file of a NeMo model: its state_dict, without the state of the trainer. */
+static int take_state_dict(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
+                           struct s2s_error *err)
+{
+    out->unused = s2s_xcalloc(ckpt->n_tensors + ckpt->n_objects + 1, sizeof *out->unused);
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const char *name = ckpt->tensors[i].name;
+        if (s2s_ckpt_is_state(name))
+            out->n_optimizer++;
+        else if (!s2s_starts_with(name, "state_dict."))
+            out->unused[out->n_unused++] = name;
+    }
+    return s2s_ckpt_select(ckpt, "state_dict", err);
+}
+
 /* ---- both ---- */
 
 static int by_name(const void *a, const void *b)
@@ -98,6 +114,9 @@ int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
 {
     int rc;
     *out = (struct s2s_nemo_output){.plan = {.source = ckpt}};
+    if (s2s_ckpt_find(ckpt, "state_dict.encoder.pre_encode.conv.0.weight") &&
+        (rc = take_state_dict(out, ckpt, err)) < 0)
+        return rc;
     if (ckpt->n_members || s2s_ckpt_find(ckpt, "encoder.pre_encode.conv.0.weight"))
         rc = from_nemo(out, ckpt, options, err);
     else if (s2s_ckpt_find(ckpt, "encoder.subsampling.layers.0.weight") ||

@@ -57,11 +57,9 @@ bool ckpt_is_compressed(const unsigned char head[6])
 static int bad_tar(const struct tar *t, const char *member)
 {
     const char *why = archive_error_string(t->in);
-    return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s%snot a whole %star archive: %s", t->path,
+    return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s%snot a whole %star archive: %s%s", t->path,
                          member ? member : "", member ? ": " : "",
-                         t->spill < 0 ? ""
-                         : t->is_gzip ? "gzip of a "
-                                      : "compressed ",
+                         t->spill < 0 ? "" : "compressed ", t->is_gzip ? "gzip: " : "",
                          why ? why : "it ends too early");
 }
 
@@ -291,7 +289,8 @@ static int walk(struct tar *t)
     }
     const char *why = rc == 0 && t->gzip ? ckpt_gzip_finish(t->gzip) : NULL;
     if (why)
-        rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole gzip: %s", t->path, why);
+        rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole compressed tar archive: gzip: %s",
+                           t->path, why);
     return rc;
 }
 

@@ -90,6 +90,26 @@ static int read_config(struct nemo *n)
     return 0;
 }
 
+int s2s_ckpt_take_nemo_config(struct s2s_ckpt *ckpt, const char *text, const char *name,
+                              struct s2s_error *err)
+{
+    json_t *value;
+    int rc = ckpt_parse_yaml(&value, text, strlen(text), name, err);
+    if (rc < 0)
+        return rc;
+    if (!json_is_object(json_object_get(value, "encoder")) &&
+        !json_is_object(json_object_get(value, "perception"))) {
+        json_decref(value);
+        return s2s_error_set(err, S2S_E_FORMAT,
+                             "%s: no model_config.yaml of NeMo's: neither encoder nor perception",
+                             name);
+    }
+    if (!ckpt->common)
+        ckpt->common = json_object();
+    json_object_set_new(ckpt->common, "model_config", value);
+    return 0;
+}
+
 /* ---- the weights ---- */
 
 static int read_torch(struct nemo *n, const struct ckpt_member *member, const char *prefix)

@@ -8,6 +8,7 @@
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/pickle/pickle.h"
+#include "lib/ckpt/pickle/view.h"
 #include "lib/io/zip.h"
 
 /* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize. */
@@ -199,22 +200,6 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
 
 /* ---- torch archives (torch_zip.c) ---- */
 
-/* A tensor inside an archive: a view of one storage. */
-struct ckpt_view {
-    enum s2s_dtype dtype;
-    int n_dims;
-    int64_t size[S2S_MAX_DIMS], stride[S2S_MAX_DIMS];
-    int64_t offset;  /* elements, in the storage */
-    const char *key; /* of the storage, not zero-ended */
-    size_t key_len;
-    int64_t store_numel; /* elements of the storage */
-    int64_t store_len;   /* bytes */
-};
-
-/* What a storage's id says: key, numel, bytes, dtype (NONE: untyped). */
-int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, struct s2s_error *err);
-/* 1: node is a tensor and view describes it (bounds checked against its storage); 0: it is none. */
-int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
 /* The archive of a span of a file, with its data.pkl parsed. */
 struct ckpt_archive {
     struct s2s_zip zip;

@@ -232,3 +232,132 @@ print(json.loads(p.stdout)["peak_memory_bytes"] >> 20)' "$S2S_BIN/s2s-ckpt" resh
     [ "$peak" -gt 0 ]
     [ "$peak" -lt 200 ]
 }
+
+# torch.py: a module that writes torch.save's files as torch does, with plain Python
+write_torch() {
+    cat >torch_files.py <<'PY'
+import collections, io, pickle, struct, sys, types, zipfile
+
+for name in ("torch", "torch._utils"):
+    sys.modules[name] = types.ModuleType(name)
+
+
+class BFloat16Storage:
+    __module__ = "torch"
+
+
+def _rebuild_tensor_v2(*args):
+    return args
+
+
+_rebuild_tensor_v2.__module__ = "torch._utils"
+sys.modules["torch"].BFloat16Storage = BFloat16Storage
+sys.modules["torch._utils"]._rebuild_tensor_v2 = _rebuild_tensor_v2
+
+
+class Storage:
+    def __init__(self, key, numel):
+        self.key, self.numel = key, numel
+
+
+class Tensor:
+    def __init__(self, key, shape):
+        self.storage, self.shape = Storage(str(key), shape[0] * shape[1]), shape
+
+    def __reduce__(self):
+        return _rebuild_tensor_v2, (self.storage, 0, self.shape, (self.shape[1], 1), False, collections.OrderedDict())
+
+
+class Pickler(pickle.Pickler):
+    def persistent_id(self, obj):
+        return ("storage", BFloat16Storage, obj.key, "cpu", obj.numel) if isinstance(obj, Storage) else None
+
+
+def dumps(value, protocol=2):
+    out = io.BytesIO()
+    Pickler(out, protocol).dump(value)
+    return out.getvalue()
+
+
+# 16 bytes a storage
+def save(value, path, n_storages=0, protocol=2):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", dumps(value, protocol))
+        archive.writestr("archive/version", "3\n")
+        for i in range(n_storages):
+            archive.writestr("archive/data/%d" % i, struct.pack("<8H", *(i * 8 + k & 0x3FFF for k in range(8))))
+
+
+def save_legacy(value, path, n_storages):
+    with open(path, "wb") as out:
+        for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, value, [str(i) for i in range(n_storages)]):
+            out.write(dumps(part))
+        for i in range(n_storages):
+            out.write(struct.pack("<q8H", 8, *(i * 8 + k & 0x3FFF for k in range(8))))
+
+
+def many(count, prefix=""):
+    names = ("%smodel.language_model_of_the_speech_branch.backbone.layers.%d.mixer.experts.%d.up_proj_of_the_routed_expert.weight"
+             % (prefix, i // 500, i % 500) for i in range(count))
+    return collections.OrderedDict((name, Tensor(i, (2, 4))) for i, name in enumerate(names))
+PY
+}
+
+# 64 MiB are for some eighty thousand
+@test "forty thousand tensors with long names in less than 44 MiB: torch.save's files and rank folders" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    write_torch
+    python3 - <<'PY'
+import os
+from torch_files import *
+save(many(40000), "zip.pt", 40000)
+save_legacy(many(40000), "legacy.pt", 40000)
+for rank in range(2):
+    os.makedirs("ranks/mp_rank_%02d" % rank)
+    save({"iteration": 7, "model": many(20000, "decoder.")}, "ranks/mp_rank_%02d/model_optim_rng.pt" % rank, 20000)
+PY
+    for in in zip.pt legacy.pt ranks; do
+        under 44 s2s-ckpt ls --json "$in"
+        [ "$(s2s-ckpt ls "$in" | grep -c experts)" -eq 40000 ]
+        under 44 s2s-ckpt verify "$in"
+        under 44 s2s-ckpt convert -q --no-sync --to torch_dist "$in" out
+        rm -r out
+    done
+    exits 0 s2s-ckpt diff zip.pt legacy.pt
+}
+
+@test "byte objects of 64 MB in a torch archive: less than 24 MiB" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    write_torch
+    exits 0 s2s-ckpt reshard -q --no-sync "$ROOT/tests/oracle/ckpt/data/mcore016_hybrid_tp2pp2ep2" dist
+    rm dist/*/s2s-manifest.json
+    python3 - <<'PY'
+import glob, os
+from torch_files import *
+blob = bytes(range(256)) * 250000
+# protocol 2 has no bytes: they are texts that are encoded
+for protocol in (2, 4):
+    save({"w": Tensor(0, (2, 4)), "blob": blob, "last": 7}, "one%d.pt" % protocol, 1, protocol)
+save_legacy({"w": Tensor(0, (2, 4)), "blob": blob, "last": 7}, "legacy.pt", 1)
+os.makedirs("ranks/mp_rank_00")
+save({"model": {"w": Tensor(0, (2, 4))}, "blob": blob, "iteration": 7}, "ranks/mp_rank_00/model_optim_rng.pt", 1)
+save({"blob": blob, "iteration": 7}, glob.glob("dist/iter_*/common.pt")[0])
+PY
+    for in in one2.pt one4.pt legacy.pt ranks; do
+        under 24 s2s-ckpt verify "$in"
+        under 24 s2s-ckpt ls --json "$in"
+        under 24 s2s-ckpt convert -q --no-sync --to torch_dist "$in" out
+        rm -r out
+    done
+    for in in one2.pt one4.pt legacy.pt; do
+        s2s-ckpt ls --json "$in" >shown
+        grep -q '(64000000 bytes)' shown
+        grep -Eq '"last".*7' shown
+    done
+    under 24 s2s-ckpt verify dist
+    under 24 s2s-ckpt reshard -q --no-sync dist again
+    under 24 s2s-ckpt prune -q --no-sync dist pruned
+    cmp dist/iter_0001000/common.pt again/iter_0001000/common.pt
+}

@@ -4,6 +4,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/pickle/opcodes.h"
+#include "lib/ckpt/pickle/view.h"
 
 enum { MAX_STACK = 1 << 26, AHEAD = 64 };
 
@@ -23,7 +24,7 @@ void ckpt_pickle_release(struct ckpt_pickle *pickle)
     if (!pickle)
         return;
     s2s_blocks_release(&pickle->arena);
-    free(pickle->persids);
+    s2s_blocks_release(&pickle->kept);
     *pickle = (struct ckpt_pickle){.root = NULL};
 }
 
@@ -242,10 +243,24 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
     return node && node->kind == kind ? node : NULL;
 }
 
+/* A tensor and its name, which are what a large pickle is made of, are never moved. */
+static void pack(struct pickle_machine *m, struct ckpt_node *key, struct ckpt_node *value)
+{
+    struct s2s_blocks *kept = &m->out->kept;
+    if (value->kind == CKPT_RECORD)
+        m->n_packed += ckpt_view_pack(value, kept);
+    if (value->kind == CKPT_TENSOR && key && key->kind == CKPT_STR && !key->opaque) {
+        key->text = s2s_blocks_text(kept, key->text, key->len);
+        key->opaque = true;
+    }
+}
+
 /* Offers a value (width 1) or a pair to the caller: 1 when it took it, 0 when it stays here. */
 static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
 {
-    if (!m->taker)
+    if (m->packs)
+        pack(m, width == 2 ? item[0] : NULL, item[width - 1]);
+    if (m->packs || !m->taker)
         return 0;
     return m->taker->item(m->taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err);
 }
@@ -295,8 +310,8 @@ static int op_persid(struct pickle_machine *m)
         id->items[1]->kind == CKPT_GLOBAL)
         return ckpt_pickle_push(m, id->items[1]);
     struct ckpt_node *node = ckpt_pickle_node_of(m, CKPT_PERSID, &id, 1);
-    s2s_grow(&m->out->persids, m->out->n_persids, &m->cap_persids, sizeof node);
-    m->out->persids[m->out->n_persids++] = node;
+    if (m->taker && m->taker->storage)
+        m->taker->storage(m->taker->ctx, node);
     return ckpt_pickle_push(m, node);
 }
 
@@ -430,6 +445,20 @@ static int run(struct pickle_machine *m, unsigned char op)
     }
 }
 
+/* Is much of the memory that of what has been taken or packed? */
+static bool is_worth_it(const struct pickle_machine *m)
+{
+    enum { BYTES_OF_A_TENSOR = 256 };
+    return !m->packs || m->n_packed * BYTES_OF_A_TENSOR > m->out->arena.used_bytes / 4;
+}
+
+/* Values far larger than what was read of the pickle are copies of copies. */
+static bool is_bomb(const struct pickle_machine *m)
+{
+    const size_t used = m->out->arena.used_bytes + m->out->kept.used_bytes;
+    return used / BYTES_PER_BYTE > m->at + SPARE_BYTES / BYTES_PER_BYTE;
+}
+
 static int run_all(struct pickle_machine *m)
 {
     while (m->at < m->len) {
@@ -437,7 +466,7 @@ static int run_all(struct pickle_machine *m)
             return s2s_error_set(m->err, S2S_E_UNSUPPORTED, "pickle: more than 4 GiB");
         if (m->filled - m->at < AHEAD && ckpt_pickle_fill(m, m->at + AHEAD) < 0)
             return m->io_rc;
-        if (m->taker && m->out->arena.used_bytes > m->collect_at)
+        if (m->windowed && m->out->arena.used_bytes > m->collect_at && is_worth_it(m))
             (void)ckpt_pickle_collect(m);
         unsigned char op = m->bytes[m->at];
         m->op_at = m->at++;
@@ -448,7 +477,7 @@ static int run_all(struct pickle_machine *m)
             /* handed on to something that may call it */
             if (m->getattr.n_pushed || m->or.n_pushed)
                 return ckpt_pickle_hostile(m, m->getattr.n_pushed ? m->getattr.node : m->or.node);
-            if (m->taker) { /* the tree alone is left */
+            if (m->windowed && is_worth_it(m)) { /* the tree alone is left */
                 m->cap_memo = 0;
                 m->known = (struct pickle_known){.none = NULL};
                 m->left_forgotten = ckpt_pickle_collect(m);
@@ -458,8 +487,7 @@ static int run_all(struct pickle_machine *m)
             return 0;
         }
         int rc = run(m, op);
-        if (rc == 0 &&
-            m->out->arena.used_bytes / BYTES_PER_BYTE > m->at + SPARE_BYTES / BYTES_PER_BYTE)
+        if (rc == 0 && is_bomb(m))
             rc = ckpt_pickle_refuse(m, S2S_E_FORMAT,
                                     "a bomb: values far larger than the pickle itself");
         if (rc < 0)
@@ -528,12 +556,13 @@ int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size
                                          .err = err,
                                          .windowed = true,
                                          .taker = taker,
+                                         .packs = !taker || !taker->item,
                                          .fd = fd,
                                          .pos = pos};
     struct pickle_machine m = fresh;
     int rc = parse_mapped(&m, false, &again);
     if (again) {
-        if (taker)
+        if (taker && taker->again)
             taker->again(taker->ctx);
         ckpt_pickle_rewind(&m);
         m = fresh;

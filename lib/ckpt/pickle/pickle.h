@@ -36,6 +36,7 @@ enum ckpt_kind {
     CKPT_PERSID,    /* items: the id */
     CKPT_LONG,      /* a text that is not kept: len says how long; n: its bytes as Latin-1, or
                      * UINT32_MAX */
+    CKPT_TENSOR,    /* text: what view.c says of a tensor, in place of its record */
     CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
 
@@ -67,12 +68,10 @@ enum ckpt_pickle_mode {
 
 struct ckpt_pickle {
     struct ckpt_node *root;
-    size_t len;                 /* bytes of the pickle, its STOP included */
-    size_t n_opaque;            /* opaque classes met */
-    const char *opaque_name;    /* the first of them, "module.name"; NULL */
-    struct ckpt_node **persids; /* every storage that the pickle names, in its order */
-    size_t n_persids;
-    struct s2s_blocks arena;
+    size_t len;                    /* bytes of the pickle, its STOP included */
+    size_t n_opaque;               /* opaque classes met */
+    const char *opaque_name;       /* the first of them, "module.name"; NULL */
+    struct s2s_blocks arena, kept; /* nodes and texts; those that never move */
 };
 
 /*
@@ -93,17 +92,21 @@ bool ckpt_pickle_is_large(size_t len);
  * at a time. Nobody reads large byte objects, so they are not read here either: neither those that
  * are spelled as such nor those of protocol 2, which are texts that are encoded.
  *
- * Of many like things each is taken when it was read, where there is a taker (or NULL): the memory
- * is that of what is left. item is asked about each pair that goes into a dict and each value (key
- * NULL) that goes into a list: 1 when it took it, 0 to leave it there. What else still holds a
- * taken value may read it as CKPT_FORGOTTEN behind the name "all_local_plans" (Megatron-Core
- * repeats all there); where such a one is left in the tree, or stood in the way, `again` is called
- * and all is read again, nothing forgotten.
+ * Of many like things each is taken when it was read, where there is a taker (or NULL) with an
+ * item: the memory is that of what is left. item is asked about each pair that goes into a dict and
+ * each value (key NULL) that goes into a list: 1 when it took it, 0 to leave it there. What else
+ * still holds a taken value may read it as CKPT_FORGOTTEN behind the name "all_local_plans"
+ * (Megatron-Core repeats all there); where such a one is left in the tree, or stood in the way,
+ * `again` is called and all is read again, nothing forgotten.
+ *
+ * Without an item plain tensors in dicts and lists become CKPT_TENSOR. storage (or NULL) is shown
+ * each storage that the pickle names, in its order.
  */
 struct ckpt_pickle_taker {
     void *ctx;
     int (*item)(void *ctx, struct ckpt_node *key, struct ckpt_node *value, struct s2s_error *err);
     void (*again)(void *ctx);
+    void (*storage)(void *ctx, const struct ckpt_node *persid);
 };
 int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size_t len,
                            enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,

@@ -46,7 +46,7 @@ struct pickle_machine {
     size_t *marks;
     size_t n_marks, cap_marks;
     struct ckpt_node **memo;
-    size_t cap_memo, n_memoized, n_ops, cap_persids;
+    size_t cap_memo, n_memoized, n_ops;
     struct ckpt_node *nodes; /* of which n_nodes are not used yet */
     size_t n_nodes;
     struct pickle_known known;
@@ -58,10 +58,12 @@ struct pickle_machine {
      * of those before op_at is given back */
     bool windowed;                         /* false: all bytes are there, and stay */
     const struct ckpt_pickle_taker *taker; /* NULL: nothing is taken */
+    bool packs;                            /* plain tensors */
     int fd, io_rc;
     int64_t pos;
     size_t filled, given_back;
     size_t collect_at;   /* bytes of nodes at which to collect */
+    size_t n_packed;     /* tensors since it was done */
     size_t n_forgotten;  /* entries of the memo that were fetched and are gone */
     bool left_forgotten; /* such a one is in the tree */
 };

@@ -231,8 +231,9 @@ static bool scan_op(struct scan *s, unsigned char op)
     } else if (op == OP_BINGET || op == OP_LONG_BINGET) {
         scan_get(s, value);
     }
-    if (m->taker && (op == OP_BINUNICODE || op == OP_SHORT_BINUNICODE) && s->n_before == SIZE_MAX &&
-        value == strlen("all_local_plans") && memcmp(p, "all_local_plans", (size_t)value) == 0)
+    if (!m->packs && (op == OP_BINUNICODE || op == OP_SHORT_BINUNICODE) &&
+        s->n_before == SIZE_MAX && value == strlen("all_local_plans") &&
+        memcmp(p, "all_local_plans", (size_t)value) == 0)
         s->n_before = s->n;
     s->last_small = is_small(op);
     return op != OP_GET && op != OP_PUT && op != OP_STOP;
@@ -352,7 +353,6 @@ bool ckpt_pickle_collect(struct pickle_machine *m)
     struct pickle_known *known = &m->known;
     move_all(&c, m->stack, m->n_stack);
     move_all(&c, m->memo, m->cap_memo);
-    move_all(&c, m->out->persids, m->out->n_persids);
     move_all(&c, known->ints, PICKLE_INTS);
     move_all(&c, known->texts, PICKLE_TEXTS);
     move_all(&c, &known->none, 1);
@@ -368,6 +368,7 @@ bool ckpt_pickle_collect(struct pickle_machine *m)
     s2s_blocks_release(&m->out->arena);
     m->out->arena = c.new.arena;
     m->nodes = c.nodes;
+    m->n_packed = 0;
     m->n_nodes = c.n_nodes;
     const size_t used = m->out->arena.used_bytes;
     m->collect_at = used + (used / 4 > COLLECT_BYTES ? used / 4 : COLLECT_BYTES);

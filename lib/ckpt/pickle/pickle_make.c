@@ -375,9 +375,9 @@ int ckpt_pickle_build(struct pickle_machine *m)
         return ckpt_pickle_underflow(m);
     if (node->kind == CKPT_DICT || node->kind == CKPT_LIST || node->kind == CKPT_SET)
         return 0; /* attributes of an OrderedDict (its _metadata): no data of ours */
-    if (node->kind != CKPT_RECORD)
+    if (node->kind != CKPT_RECORD && node->kind != CKPT_TENSOR)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state for something that is no object");
-    if (ckpt_is_of(node, "torch._utils") && !node->opaque)
+    if (node->kind == CKPT_TENSOR || (ckpt_is_of(node, "torch._utils") && !node->opaque))
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state that would replace a tensor's");
     if (node->items[2])
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state of an object set twice");

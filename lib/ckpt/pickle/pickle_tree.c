@@ -5,6 +5,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
+#include "lib/ckpt/pickle/view.h"
 
 static const struct ckpt_node *global_of(const struct ckpt_node *node)
 {
@@ -183,6 +184,19 @@ static json_t *record_json(struct printer *p, const struct ckpt_node *node, int 
     return value;
 }
 
+/* as its record would be shown */
+static json_t *tensor_json(struct printer *p, const struct ckpt_node *node)
+{
+    json_t *args = ckpt_view_args(node);
+    const size_t n = 1 + json_array_size(args) + 2 * json_array_size(json_array_get(args, 2));
+    if (n > p->left->nodes) {
+        json_decref(args);
+        return json_string("...");
+    }
+    p->left->nodes -= n;
+    return json_pack("{s:s, s:o}", "class", "torch._utils._rebuild_tensor_v2", "args", args);
+}
+
 static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
     if (p->left->nodes == 0 || depth > MAX_DEPTH || (p->in_key && node->kind == CKPT_DICT))
@@ -191,6 +205,8 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
     switch ((enum ckpt_kind)node->kind) {
     case CKPT_LONG:
         return json_string("...");
+    case CKPT_TENSOR:
+        return tensor_json(p, node);
     case CKPT_FORGOTTEN:
     case CKPT_NONE:
         return json_null();

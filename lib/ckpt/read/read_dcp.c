@@ -415,7 +415,8 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (fd < 0)
         return s2s_error_add(err, fd, ".metadata");
     struct reading reading = {.ckpt = ckpt, .len = (size_t)span.len_bytes};
-    const struct ckpt_pickle_taker taker = {&reading, take_item, take_again};
+    const struct ckpt_pickle_taker taker = {
+        .ctx = &reading, .item = take_item, .again = take_again};
     take_again(&reading);
     fd = dup(fd); /* others are opened meanwhile */
     if (fd < 0)

@@ -76,28 +76,29 @@ struct legacy {
     int64_t begin, len; /* of the file in fd */
     struct ckpt_pickle pickles[N_PICKLES];
     int64_t end; /* of the pickles */
+    /* the storages that tensors name: len is what one element has, pos is not known yet */
+    struct ckpt_torch_store *named;
+    size_t n_named, cap_named;
+    struct s2s_blocks keys;
+    int bad; /* of the first that cannot be read, with the error */
+    struct s2s_error bad_err;
 };
 
-/* the storages that tensors name, sorted by key; len is what one element has, pos is not known yet.
- * Gives: free. */
-static int list_stores(struct ckpt_torch_store **stores, const struct ckpt_pickle *object,
-                       struct s2s_error *err)
+static void note_store(void *ctx, const struct ckpt_node *persid)
 {
-    int rc = 0;
-    *stores = s2s_xcalloc(object->n_persids + 1, sizeof **stores);
-    for (size_t i = 0; rc == 0 && i < object->n_persids; i++) {
-        struct ckpt_view view;
-        rc = ckpt_storage_of(object->persids[i], &view, err);
-        if (rc == 0)
-            (*stores)[i] = (struct ckpt_torch_store){
-                .key = view.key,
-                .key_len = view.key_len,
-                .pos = -1,
-                .len = view.dtype ? (int64_t)s2s_dtype_size(view.dtype) : 1};
-    }
-    if (rc == 0)
-        qsort(*stores, object->n_persids, sizeof **stores, ckpt_torch_by_key);
-    return rc;
+    struct legacy *l = ctx;
+    struct ckpt_view view;
+    if (l->bad < 0 || (l->bad = ckpt_storage_of(persid, &view, &l->bad_err)) < 0)
+        return;
+    const struct ckpt_torch_store *last = l->n_named ? &l->named[l->n_named - 1] : NULL;
+    if (last && last->key_len == view.key_len && memcmp(last->key, view.key, view.key_len) == 0)
+        return;
+    s2s_grow(&l->named, l->n_named, &l->cap_named, sizeof *l->named);
+    l->named[l->n_named++] =
+        (struct ckpt_torch_store){.key = s2s_blocks_text(&l->keys, view.key, view.key_len),
+                                  .key_len = view.key_len,
+                                  .pos = -1,
+                                  .len = view.dtype ? (int64_t)s2s_dtype_size(view.dtype) : 1};
 }
 
 /* one storage at *at, behind its element count; *at moves behind it */
@@ -123,13 +124,15 @@ static int find_store(struct ckpt_torch_walk *w, const struct ckpt_torch_store *
 }
 
 /* the storages follow the pickles in the order of the key list */
-static int find_stores(struct ckpt_torch_walk *w, const struct legacy *l)
+static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
 {
-    const struct ckpt_pickle *object = &l->pickles[OBJECT];
     const struct ckpt_node *keys = l->pickles[KEYS].root;
-    struct ckpt_torch_store *known;
     int64_t at = l->end;
-    int rc = list_stores(&known, object, w->err);
+    int rc = l->bad;
+    if (rc < 0)
+        *w->err = l->bad_err;
+    if (l->n_named)
+        qsort(l->named, l->n_named, sizeof *l->named, ckpt_torch_by_key);
     if (rc == 0 && keys->kind != CKPT_LIST)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "no list of storages");
     w->stores = s2s_xcalloc(rc == 0 ? keys->n + 1 : 1, sizeof *w->stores);
@@ -139,8 +142,9 @@ static int find_stores(struct ckpt_torch_walk *w, const struct legacy *l)
         const struct ckpt_torch_store want = {.key = text ? key->text : "",
                                               .key_len = text ? key->len : 0};
         const struct ckpt_torch_store *found =
-            text ? bsearch(&want, known, object->n_persids, sizeof *known, ckpt_torch_by_key)
-                 : NULL;
+            text && l->n_named
+                ? bsearch(&want, l->named, l->n_named, sizeof *l->named, ckpt_torch_by_key)
+                : NULL;
         rc = found ? find_store(w, found, l, &at)
                    : s2s_error_set(w->err, S2S_E_FORMAT, "storage %u of %u: no tensor names it", k,
                                    keys->n);
@@ -148,19 +152,23 @@ static int find_stores(struct ckpt_torch_walk *w, const struct legacy *l)
     if (rc == 0 && at != l->len)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
                            (long long)(l->len - at));
-    free(known);
+    ckpt_pickle_release(&l->pickles[KEYS]);
+    free(l->named);
+    l->named = NULL;
     return rc < 0 ? rc : sort_stores(w);
 }
 
 /* the five pickles; nothing says how long they are */
 static int parse_legacy(struct ckpt_torch_walk *w, struct legacy *l)
 {
+    const struct ckpt_pickle_taker taker = {.ctx = l, .storage = note_store};
     const int64_t have = l->len < MAX_PICKLES ? l->len : MAX_PICKLES;
     int64_t protocol;
     int rc = 0;
     for (int i = 0; rc == 0 && i < N_PICKLES; i++) {
         rc = ckpt_pickle_parse_file(&l->pickles[i], l->fd, l->begin + l->end,
-                                    (size_t)(have - l->end), CKPT_OPEN, NULL, w->err);
+                                    (size_t)(have - l->end), CKPT_OPEN, i == OBJECT ? &taker : NULL,
+                                    w->err);
         if (rc < 0)
             return s2s_error_add(w->err, rc, "at %lld", (long long)l->end);
         l->end += (int64_t)l->pickles[i].len;
@@ -179,6 +187,8 @@ static void release_legacy(struct legacy *l)
 {
     for (int i = 0; i < N_PICKLES; i++)
         ckpt_pickle_release(&l->pickles[i]);
+    free(l->named);
+    s2s_blocks_release(&l->keys);
 }
 
 static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,

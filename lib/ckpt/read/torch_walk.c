@@ -197,7 +197,7 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
                        node->kind == CKPT_LIST || node->kind == CKPT_TUPLE ||
                        node->kind == CKPT_SET;
     struct ckpt_view view;
-    if (node->kind == CKPT_PERSID || is_odd_tensor(node))
+    if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || is_odd_tensor(node))
         return 1;
     if (!parts)
         return 0;

@@ -453,7 +453,8 @@ static void a_large_pickle_is_as_a_small_one(void **state)
     FILE *file = tmpfile();
     assert_int_equal(fwrite(bytes.data, 1, bytes.len, file), bytes.len);
     fflush(file);
-    const struct ckpt_pickle_taker none = {&n_taken, take_none, begin_again};
+    const struct ckpt_pickle_taker none = {
+        .ctx = &n_taken, .item = take_none, .again = begin_again};
     assert_int_equal(
         ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes.len, CKPT_STRICT, &none, &err), 0);
     assert_int_equal(pickle.root->n, N + 3);
@@ -469,7 +470,8 @@ static void a_large_pickle_is_as_a_small_one(void **state)
     }
     ckpt_pickle_release(&pickle);
     /* the texts are taken before they come into a set */
-    const struct ckpt_pickle_taker texts = {&n_taken, take_texts, begin_again};
+    const struct ckpt_pickle_taker texts = {
+        .ctx = &n_taken, .item = take_texts, .again = begin_again};
     assert_int_equal(
         ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes.len, CKPT_STRICT, &texts, &err), 0);
     assert_int_equal(n_taken, N + 3);
@@ -526,12 +528,37 @@ static void large_texts_and_bytes(void **state)
 #undef LATIN
 }
 
+/* _rebuild_tensor_v2 of storage "7", float32, 6 elements; what it gives is memo 9 */
+#define TENSOR(offset, size, stride) \
+    "ctorch._utils\n_rebuild_tensor_v2\n((" \
+    "U\7storagectorch\nFloatStorage\nU\0017U\3cpuK\6tQ" offset size stride "\x89}tRq\x09"
+#define SHOWN(offset, size, stride) \
+    "{\"args\":[\"(storage)\"," offset "," size "," stride ",false,{}]," \
+    "\"class\":\"torch._utils._rebuild_tensor_v2\"}"
+
+/* of a file plain tensors are packed, which nobody sees */
+static void tensors_are_as_they_were(void **state)
+{
+    SHOWS_OPEN("}U\1a" TENSOR("K\0", "(K\2K\3t", "(K\3K\1t") "s.",
+               "{\"a\":" SHOWN("0", "[2,3]", "[3,1]") "}");
+    SHOWS_OPEN("]" TENSOR("K\1", "(K\2K\2t", "(K\1K\2t") "ah\11ah\11\205a.",
+               "[" SHOWN("1", "[2,2]", "[1,2]") "," SHOWN("1", "[2,2]", "[1,2]") ",[" SHOWN(
+                   "1", "[2,2]", "[1,2]") "]]");
+    /* empty, no axes, past its storage, with a hook */
+    SHOWS_OPEN("(U\1a" TENSOR("K\2", "(K\0t", "(K\5t") "d}U\1b" TENSOR("K\5", ")", ")") "s\x86.",
+               "[{\"a\":" SHOWN("2", "[0]", "[5]") "},{\"b\":" SHOWN("5", "[]", "[]") "}]");
+    SHOWS_OPEN("]" TENSOR("K\2", "(K\5t", "(K\1t") "a.", "[" SHOWN("2", "[5]", "[1]") "]");
+    REFUSES_OPEN("]" TENSOR("K\0", "(K\2t", "(K\1t") "ah\11}ba.", "state that would replace");
+    REFUSES_OPEN("]" TENSOR("K\0", "(K\2t", "(K\1t") "ah\11K\1K\1sa.", "items for what is no dict");
+}
+
 /* a memo whose entries are not put in the order of their numbers */
 static void a_memo_may_be_numbered_in_any_way(void **state)
 {
     static const char bytes[] = "]X\1\0\0\0aq\2aX\1\0\0\0bq\1ah\2ah\1a.";
     size_t n_taken = 0;
-    const struct ckpt_pickle_taker none = {&n_taken, take_none, begin_again};
+    const struct ckpt_pickle_taker none = {
+        .ctx = &n_taken, .item = take_none, .again = begin_again};
     struct ckpt_pickle pickle;
     struct s2s_error err = S2S_ERROR_INIT;
     FILE *file = tmpfile();
@@ -652,6 +679,7 @@ int main(void)
         cmocka_unit_test(what_is_shown_has_an_end),
         cmocka_unit_test(a_large_pickle_is_as_a_small_one),
         cmocka_unit_test(large_texts_and_bytes),
+        cmocka_unit_test(tensors_are_as_they_were),
         cmocka_unit_test(a_memo_may_be_numbered_in_any_way),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
         cmocka_unit_test(wrong_values_name_what_is_wrong),

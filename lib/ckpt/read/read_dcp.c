@@ -175,8 +175,10 @@ static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struc
         return rc;
     int64_t file_len = span.len_bytes;
     place->file = span.file;
-    if (place->pos < 0 || place->len < 0 || place->pos > file_len ||
-        place->len > file_len - place->pos)
+    if (place->pos < 0 || place->len < 0)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: an item of %lld bytes at %lld cannot be", name,
+                             (long long)place->len, (long long)place->pos);
+    if (place->pos > file_len || place->len > file_len - place->pos)
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "%s has %lld bytes, an item of %lld bytes at %lld is expected: the "
                              "file is truncated",
@@ -257,6 +259,42 @@ static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
                                (double)told, (long long)there);
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct ckpt_chunk *x = *(struct ckpt_chunk *const *)a,
+                            *y = *(struct ckpt_chunk *const *)b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->store_pos != y->store_pos)
+        return x->store_pos < y->store_pos ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* Two chunks of one tensor in the same bytes: one of them is not what it is said to be, and nothing
+ * else would tell, for they have the same shape. */
+static int check_apart(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t,
+                       struct s2s_error *err)
+{
+    struct ckpt_chunk **sorted = s2s_xmalloc(t->n_chunks * sizeof(void *));
+    char a[200], b[200];
+    size_t n = 0;
+    int rc = 0;
+    for (size_t k = 0; k < t->n_chunks; k++)
+        if (ckpt_box_numel(t->chunks[k].size, t->n_dims) > 0)
+            sorted[n++] = &t->chunks[k];
+    qsort(sorted, n, sizeof *sorted, by_place);
+    for (size_t k = 1; k < n && rc == 0; k++)
+        if (sorted[k]->file == sorted[k - 1]->file &&
+            sorted[k]->store_pos < sorted[k - 1]->store_pos + sorted[k - 1]->store_len)
+            rc = s2s_error_set(err, S2S_E_FORMAT,
+                               "%s: chunks at %s and %s lie in the same bytes of %s", t->name,
+                               ckpt_shape_text(a, sorted[k - 1]->offset, t->n_dims),
+                               ckpt_shape_text(b, sorted[k]->offset, t->n_dims),
+                               ckpt->files[sorted[k]->file].name);
+    free(sorted);
+    return rc;
+}
+
 static int check_placed(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char a[200];
@@ -269,6 +307,11 @@ static int check_placed(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     for (size_t i = 0; i < ckpt->n_objects; i++)
         if (!ckpt->objects[i].file)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: in no file", ckpt->objects[i].name);
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        int rc = ckpt->tensors[i].n_chunks > 1 ? check_apart(ckpt, &ckpt->tensors[i], err) : 0;
+        if (rc < 0)
+            return rc;
+    }
     return check_items(ckpt, err);
 }
 

@@ -123,6 +123,8 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
     if (!object->file)
         return 0;
     int rc = verify_archive(ckpt, object->file, object->pos, object->len_bytes, err);
+    if (rc < 0)
+        rc = s2s_error_add(err, rc, "%s: item at %lld", object->file, (long long)object->pos);
     return rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : 0;
 }
 

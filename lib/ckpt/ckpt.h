@@ -103,6 +103,11 @@ int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err);
  * beginning; no objects, no optimizer. NOTFOUND: there are none.
  */
 int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *err);
+/* A configuration as a tree, also with Python's Infinity and NaN, and a tree as its text; flags are
+ * json_loadb's. Give: json_decref, free. NULL: it is no JSON, `at` (may be NULL) says where; of
+ * NULL there is no text. */
+json_t *s2s_ckpt_parse_config(const char *text, size_t len, size_t flags, json_error_t *at);
+char *s2s_ckpt_config_text(const json_t *root);
 /* From now on NeMo's configuration is this text of a model_config.yaml; name is for errors. FORMAT:
  * it is none. */
 int s2s_ckpt_take_nemo_config(struct s2s_ckpt *ckpt, const char *text, const char *name,

@@ -600,3 +600,36 @@ PY
     exits 0 s2s-ckpt convert -q --strict --to hf again back
     exits 0 s2s-ckpt diff out back
 }
+
+@test "Python's Infinity and NaN in a config.json, which Nemotron-H has, stay what they are" {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    cp -r "$DATA/hf_sharded" in
+    chmod -R u+w in
+    python3 - <<'EOF'
+import json
+config = json.load(open("in/config.json"))
+config.update(time_step_limit=[0.0, float("inf")], low=-float("inf"), nan=float("nan"), text='a "NaN", \\" Infinity')
+json.dump(config, open("in/config.json", "w"))
+EOF
+    same() { # FILE DTYPE
+        python3 - "$@" <<'EOF'
+import json, sys
+config = json.load(open(sys.argv[1]))
+assert config["time_step_limit"] == [0.0, float("inf")] and config["low"] == -float("inf") and config["nan"] != config["nan"], config
+assert config["text"] == 'a "NaN", \\" Infinity' and config.get("dtype", config.get("torch_dtype")) == sys.argv[2], config
+EOF
+    }
+    exits 0 s2s-ckpt verify in
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama in dist
+    exits 0 s2s-ckpt convert -q --to hf dist back
+    same back/config.json bfloat16
+    exits 0 s2s-ckpt diff in back
+    exits 0 s2s-ckpt convert -q --to hf --dtype f32 in wide
+    same wide/config.json float32
+    exits 0 s2s-ckpt convert -q --to hf --config in/config.json dist given
+    same given/config.json bfloat16
+    # no other word is a number
+    sed -i 's/Infinity\]/Infinite]/' in/config.json
+    exits 1 s2s-ckpt verify in
+    says "config.json:1:"
+}

@@ -32,21 +32,21 @@ int ckpt_job_check_source(const struct job *job, struct s2s_error *err)
     return rc;
 }
 
-/* To NeMo a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is
- * written. */
-static int read_yaml(struct job *job, struct s2s_error *err)
+/* Gives, also on failure: free. */
+static int read_text(char **text, const char *path, struct s2s_error *err)
 {
-    enum { MAX_YAML = 16 << 20 };
-    FILE *file = fopen(job->opt->config, "re");
+    enum { MAX_TEXT = 16 << 20 };
+    FILE *file = fopen(path, "re");
+    *text = NULL;
     if (!file)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s", job->opt->config);
-    job->config_text = s2s_xcalloc(MAX_YAML + 1, 1);
-    size_t len = fread(job->config_text, 1, MAX_YAML, file);
+        return s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+    *text = s2s_xcalloc(MAX_TEXT + 1, 1);
+    size_t len = fread(*text, 1, MAX_TEXT, file);
     int rc = 0;
     if (ferror(file))
-        rc = s2s_error_errno(err, S2S_E_IO, "%s", job->opt->config);
-    else if (!feof(file) || strlen(job->config_text) != len)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no text of at most 16 MiB", job->opt->config);
+        rc = s2s_error_errno(err, S2S_E_IO, "%s", path);
+    else if (!feof(file) || strlen(*text) != len)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no text of at most 16 MiB", path);
     fclose(file);
     return rc;
 }
@@ -57,33 +57,38 @@ static bool is_yaml(const char *path)
     return dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
 }
 
+/* To NeMo a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is
+ * written. */
+static int read_yaml(struct job *job, struct s2s_error *err)
+{
+    const char *path = job->opt->config;
+    int rc = read_text(&job->config_text, path, err);
+    return rc < 0 || job->to == TO_NEMO
+               ? rc
+               : s2s_ckpt_take_nemo_config(job->ckpt, job->config_text, path, err);
+}
+
 int ckpt_job_read_config(struct job *job, struct s2s_error *err)
 {
     if (!job->opt->config)
         return 0;
-    if ((job->to == TO_NEMO || job->to == TO_HF) && is_yaml(job->opt->config)) {
-        int rc = read_yaml(job, err);
-        return rc < 0 || job->to == TO_NEMO
-                   ? rc
-                   : s2s_ckpt_take_nemo_config(job->ckpt, job->config_text, job->opt->config, err);
-    }
+    if ((job->to == TO_NEMO || job->to == TO_HF) && is_yaml(job->opt->config))
+        return read_yaml(job, err);
     json_error_t at;
     struct stat st;
     /* of a folder its config.json is meant */
     const bool is_folder = stat(job->opt->config, &st) == 0 && S_ISDIR(st.st_mode);
-    char *path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : "");
-    FILE *file = fopen(path, "re");
-    int rc = file ? 0 : s2s_error_errno(err, S2S_E_OPEN, "%s", path);
-    if (file) {
-        job->config = json_loadf(file, JSON_REJECT_DUPLICATES, &at);
-        fclose(file);
-        if (!job->config)
-            rc = s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", path, at.line, at.text);
-        else if (!json_is_object(job->config))
-            rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no configuration: not an object", path);
-    }
+    char *path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : ""), *text;
+    int rc = read_text(&text, path, err);
     if (rc == 0)
-        job->config_text = json_dumps(job->config, JSON_INDENT(2));
+        job->config = s2s_ckpt_parse_config(text, strlen(text), JSON_REJECT_DUPLICATES, &at);
+    if (rc == 0 && !job->config)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", path, at.line, at.text);
+    else if (rc == 0 && !json_is_object(job->config))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no configuration: not an object", path);
+    if (rc == 0)
+        job->config_text = s2s_ckpt_config_text(job->config);
+    free(text);
     free(path);
     return rc;
 }

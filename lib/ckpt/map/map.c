@@ -379,7 +379,7 @@ static json_t *load_own(const struct s2s_ckpt *ckpt)
 {
     const json_t *kept = json_object_get(s2s_ckpt_common(ckpt), "config/llm");
     return json_is_string(kept)
-               ? json_loadb(json_string_value(kept), json_string_length(kept), 0, NULL)
+               ? s2s_ckpt_parse_config(json_string_value(kept), json_string_length(kept), 0, NULL)
                : NULL;
 }
 

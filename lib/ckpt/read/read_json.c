@@ -25,7 +25,7 @@ int ckpt_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name
         s2s_error_add(err, rc, "%s", ckpt->path);
         goto out;
     }
-    *value = json_loadb(text, len, 0, &at);
+    *value = s2s_ckpt_parse_config(text, len, 0, &at);
     free(text);
     if (!*value)
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s/%s:%d: %s", ckpt->path, name, at.line, at.text);

@@ -105,7 +105,7 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
         json_t *root =
             s2s_ends_with(file->path, "config.json") &&
                     (strlen(file->path) == 11 || s2s_ends_with(file->path, "/config.json"))
-                ? json_loadb(file->bytes, file->len, 0, NULL)
+                ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
                 : NULL;
         bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
         if (untied)
@@ -114,7 +114,7 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
             changed |= set_vocab(root, vocab_rows(out));
         if (changed) {
             free(file->bytes);
-            file->bytes = json_dumps(root, JSON_INDENT(2));
+            file->bytes = s2s_ckpt_config_text(root);
             file->len = strlen(file->bytes);
         }
         json_decref(root);

@@ -193,7 +193,7 @@ static void add_given_config(struct s2s_hf_output *out, const struct s2s_ckpt *c
                              const struct s2s_hf_options *options)
 {
     const json_t *own = ckpt->part ? ckpt_part_config(options->config, ckpt->part) : NULL;
-    char *share = own ? json_dumps(own, JSON_INDENT(2)) : NULL;
+    char *share = s2s_ckpt_config_text(own);
     ckpt_side_add_text(&out->files, "config.json", share ? share : options->config_text);
     free(share);
 }
@@ -243,8 +243,9 @@ static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
 /* NeMo's configuration of a model of several parts is data, as that of a .nemo is */
 static bool keep_nemo_config(json_t *common, const struct ckpt_side_file *file)
 {
-    json_t *root =
-        strcmp(file->path, "config.json") == 0 ? json_loadb(file->bytes, file->len, 0, NULL) : NULL;
+    json_t *root = strcmp(file->path, "config.json") == 0
+                       ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
+                       : NULL;
     bool is_nemo = json_is_object(json_object_get(root, "perception"));
     if (is_nemo)
         json_object_set(common, "model_config", root);

@@ -42,9 +42,9 @@ static void add_share(struct s2s_hf_output *out, const char *part, const char *n
             ckpt_side_add(&out->files, name, bytes, len);
         return;
     }
-    json_t *root = json_loadb(bytes, len, 0, NULL);
+    json_t *root = s2s_ckpt_parse_config(bytes, len, 0, NULL);
     const json_t *own = ckpt_part_config(root, part);
-    char *text = own ? json_dumps(own, JSON_INDENT(2)) : NULL;
+    char *text = s2s_ckpt_config_text(own);
     if (text)
         ckpt_side_add_text(&out->files, name, text);
     free(text);

@@ -157,7 +157,7 @@ static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
         json_object_set(config, "audio_locator_tag", (json_t *)tag);
     if (id >= 0)
         json_object_set_new(config, "audio_locator_token_id", json_integer(id));
-    char *text = json_dumps(config, JSON_INDENT(2));
+    char *text = s2s_ckpt_config_text(config);
     ckpt_side_add_text(&out->files, "config.json", text);
     free(text);
     json_decref(config);

@@ -5,12 +5,12 @@
 
 #include "lib/base/mem.h"
 
-enum { FIRST_BYTES = 16 << 10, BLOCK_BYTES = 64 << 10 };
+enum { FIRST_BYTES = 16 << 10, BLOCK_BYTES = 64 << 10, ALIGN_BYTES = 8 };
 
 struct s2s_block {
     struct s2s_block *next;
     size_t used, cap;
-    _Alignas(16) char data[];
+    _Alignas(ALIGN_BYTES) char data[];
 };
 
 static struct s2s_block *new_block(size_t cap)
@@ -23,7 +23,7 @@ static struct s2s_block *new_block(size_t cap)
 void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes)
 {
     struct s2s_block *block = blocks->last;
-    len_bytes = (len_bytes + 15) / 16 * 16;
+    len_bytes = (len_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     blocks->used_bytes += len_bytes;
     if (block && len_bytes > BLOCK_BYTES / 4 && block->cap - block->used < len_bytes) {
         /* one of its own, behind that which still has room */

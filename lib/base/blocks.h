@@ -6,10 +6,10 @@
 
 struct s2s_blocks {
     struct s2s_block *last; /* NULL: none yet */
-    size_t used_bytes;      /* of all pieces, rounded up to 16 */
+    size_t used_bytes;      /* of all pieces, rounded up to 8 */
 };
 
-/* Zeroed, 16-byte aligned; ends the program when memory is out. */
+/* Zeroed, 8-byte aligned; ends the program when memory is out. */
 void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes);
 /* A copy of len bytes and a zero byte. */
 char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len);

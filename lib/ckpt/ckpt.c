@@ -222,7 +222,7 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     if (ckpt->dir_fd >= 0)
         close(ckpt->dir_fd);
     ckpt_drop_tables(ckpt);
-    ckpt_places_free(ckpt->places);
+    ckpt_reduced_free(ckpt->reduced);
     json_decref(ckpt->file_idx);
     free(ckpt->files);
     free(ckpt->path);

@@ -38,10 +38,9 @@ struct s2s_ckpt_tensor {
     int n_dims;
     const int64_t *shape; /* [n_dims], of the whole tensor */
     size_t n_chunks;
-    /* NULL, or the shape before Megatron-Core flattened it (n_orig_dims): stored is [grid...,
+    /* NULL, or the shape before Megatron-Core flattened it, of n_dims - 1 axes: stored is [grid...,
      * local] */
     const int64_t *orig_shape;
-    int n_orig_dims;
     /* NULL, or what it is a view of (s2s_ckpt_unflattened, ckpt_transposed) */
     const struct s2s_ckpt_tensor *stored;
     struct ckpt_chunk *chunks; /* lib/ckpt only, as is the path (paths.c); NULL: flat */

@@ -113,8 +113,8 @@ struct s2s_ckpt {
     size_t n_states, cap_states;
     struct ckpt_rank_state *rank_states; /* of the rank folders with an optimizer */
     size_t n_rank_states, cap_rank_states;
-    size_t n_left_states;       /* rank folders whose optimizer is not read */
-    struct ckpt_places *places; /* NULL, or what s2s_ckpt_reduce left of the tensors */
+    size_t n_left_states;         /* rank folders whose optimizer is not read */
+    struct ckpt_reduced *reduced; /* NULL, or what s2s_ckpt_reduce left of the tensors */
 };
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
@@ -125,7 +125,7 @@ int ckpt_at_name(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s
 
 /* Frees what was read, tensors and objects and common state; the files remain. */
 void ckpt_drop_tables(struct s2s_ckpt *ckpt);
-void ckpt_places_free(struct ckpt_places *places); /* NULL is a no-op */
+void ckpt_reduced_free(struct ckpt_reduced *reduced); /* NULL is a no-op */
 
 /* A file of the checkpoint by its name there: of the folder, or a member. NOTFOUND, FORMAT. */
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,

@@ -19,7 +19,7 @@ enum {
     HAS_STRIDE = 4
 };
 
-struct ckpt_places {
+struct ckpt_reduced {
     struct s2s_buf records; /* of each tensor of `like`, in their order; numbers 7 bits a byte */
     size_t *starts;         /* of each STEPth in records */
     /* that was asked for last, and what was made for it: `tensor`, or a view of it */
@@ -138,24 +138,24 @@ static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor
         put_chunk(out, &tensor->chunks[i], tensor->n_dims, !same);
 }
 
-/* Into places->tensor; false: it is not there. */
+/* Into reduced->tensor; false: it is not there. */
 static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *like)
 {
-    struct ckpt_places *places = ckpt->places;
-    struct ckpt_chunk *chunks = places->tensor.chunks;
-    places->flags_at = (size_t)(*at - places->records.data);
+    struct ckpt_reduced *reduced = ckpt->reduced;
+    struct ckpt_chunk *chunks = reduced->tensor.chunks;
+    reduced->flags_at = (size_t)(*at - reduced->records.data);
     const uint64_t flags = take(at);
     if (!(flags & IS_THERE))
         return false;
     const bool same = flags & SAME_BOXES;
     const size_t n = same ? like->n_chunks : (size_t)take(at);
-    if (n > places->cap_chunks) {
+    if (n > reduced->cap_chunks) {
         chunks = s2s_xrealloc(chunks, n, sizeof *chunks);
-        places->cap_chunks = n;
+        reduced->cap_chunks = n;
     }
-    places->tensor = *like;
-    places->tensor.n_chunks = n;
-    places->tensor.chunks = chunks;
+    reduced->tensor = *like;
+    reduced->tensor.n_chunks = n;
+    reduced->tensor.chunks = chunks;
     for (size_t i = 0; i < n; i++) {
         chunks[i] = take_chunk(at, ckpt, like->n_dims, same ? &like->chunks[i] : NULL);
         chunks[i].checked = flags & IS_CHECKED;
@@ -168,8 +168,8 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
 void s2s_ckpt_reduce(struct s2s_ckpt *ckpt)
 {
     const struct s2s_ckpt *like = ckpt->like;
-    struct ckpt_places *places = s2s_xcalloc(1, sizeof *places);
-    places->starts = s2s_xmalloc((like->n_tensors / STEP + 1) * sizeof *places->starts);
+    struct ckpt_reduced *reduced = s2s_xcalloc(1, sizeof *reduced);
+    reduced->starts = s2s_xmalloc((like->n_tensors / STEP + 1) * sizeof *reduced->starts);
     for (size_t i = 0; i < like->n_tensors; i++) {
         const struct s2s_ckpt_tensor *theirs = &like->tensors[i];
         const struct s2s_ckpt_tensor *ours =
@@ -178,20 +178,20 @@ void s2s_ckpt_reduce(struct s2s_ckpt *ckpt)
                      !same_ints(ours->shape, theirs->shape, ours->n_dims)))
             ours = NULL;
         if (i % STEP == 0)
-            places->starts[i / STEP] = places->records.len;
-        put_tensor(&places->records, ours, theirs);
+            reduced->starts[i / STEP] = reduced->records.len;
+        put_tensor(&reduced->records, ours, theirs);
     }
     ckpt_drop_tables(ckpt);
-    ckpt->places = places;
+    ckpt->reduced = reduced;
 }
 
 /* What was compared with a CRC-32 is not compared again. */
 static void put_back(struct s2s_ckpt *ckpt)
 {
-    struct ckpt_places *places = ckpt->places;
-    if (places->lent && is_checked(&places->tensor))
-        places->records.data[places->flags_at] |= IS_CHECKED;
-    places->wanted = places->lent = NULL;
+    struct ckpt_reduced *reduced = ckpt->reduced;
+    if (reduced->lent && is_checked(&reduced->tensor))
+        reduced->records.data[reduced->flags_at] |= IS_CHECKED;
+    reduced->wanted = reduced->lent = NULL;
     s2s_blocks_release(&ckpt->arena); /* it has only what belonged to that tensor */
     ckpt->n_shapes = 0;
 }
@@ -199,31 +199,31 @@ static void put_back(struct s2s_ckpt *ckpt)
 const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
                                                    const struct s2s_ckpt_tensor *tensor)
 {
-    struct ckpt_places *places = ckpt->places;
-    if (places->wanted == tensor)
-        return places->lent;
+    struct ckpt_reduced *reduced = ckpt->reduced;
+    if (reduced->wanted == tensor)
+        return reduced->lent;
     put_back(ckpt);
     const struct s2s_ckpt *like = ckpt->like;
     const size_t idx = ckpt_tensor_index(like, tensor);
-    const char *at = places->records.data + places->starts[idx / STEP];
+    const char *at = reduced->records.data + reduced->starts[idx / STEP];
     bool is_there = false;
     for (size_t i = idx / STEP * STEP; i <= idx; i++)
         is_there = take_tensor(&at, ckpt, &like->tensors[i]);
-    places->wanted = tensor;
+    reduced->wanted = tensor;
     if (is_there)
-        places->lent = !tensor->stored ? &places->tensor
-                       : tensor->n_dims == tensor->stored->n_dims
-                           ? ckpt_transposed(ckpt, &places->tensor)
-                           : s2s_ckpt_unflattened(ckpt, &places->tensor);
-    return places->lent;
+        reduced->lent = !tensor->stored ? &reduced->tensor
+                        : tensor->n_dims == tensor->stored->n_dims
+                            ? ckpt_transposed(ckpt, &reduced->tensor)
+                            : s2s_ckpt_unflattened(ckpt, &reduced->tensor);
+    return reduced->lent;
 }
 
-void ckpt_places_free(struct ckpt_places *places)
+void ckpt_reduced_free(struct ckpt_reduced *reduced)
 {
-    if (!places)
+    if (!reduced)
         return;
-    s2s_buf_release(&places->records);
-    free(places->starts);
-    free(places->tensor.chunks);
-    free(places);
+    s2s_buf_release(&reduced->records);
+    free(reduced->starts);
+    free(reduced->tensor.chunks);
+    free(reduced);
 }

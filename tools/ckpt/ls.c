@@ -103,7 +103,7 @@ static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struc
         printf(", \"sha256\": \"%s\"", hex);
     if (t->orig_shape) {
         printf(", \"orig_shape\": ");
-        ckpt_print_shape(t->orig_shape, t->n_orig_dims);
+        ckpt_print_shape(t->orig_shape, t->n_dims - 1);
     }
     if (*orig)
         printf(", \"orig_sha256\": \"%s\"", orig);

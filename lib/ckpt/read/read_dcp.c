@@ -348,7 +348,6 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
                 return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible grid",
                                      tensor->name);
         tensor->orig_shape = ckpt_arena_ints(ckpt, shape, n);
-        tensor->n_orig_dims = n;
     }
     return 0;
 }

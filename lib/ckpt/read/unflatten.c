@@ -95,11 +95,10 @@ const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
         return tensor;
     struct s2s_ckpt_tensor *out = ckpt_arena(ckpt, sizeof *out);
     *out = *tensor;
-    out->n_dims = tensor->n_orig_dims;
+    out->n_dims = tensor->n_dims - 1;
     out->shape = tensor->orig_shape;
     out->stored = tensor;
     out->orig_shape = NULL;
-    out->n_orig_dims = 0;
     out->chunks = NULL;
     out->n_chunks = 0;
     struct view v = {.ckpt = ckpt, .out = out, .n_dims = out->n_dims};

@@ -258,7 +258,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
                                          .offset = cut ? out->offset : NULL,
                                          .size = cut ? out->size : NULL,
                                          .orig_shape = flattened ? source->orig_shape : NULL,
-                                         .n_orig_dims = flattened ? source->n_orig_dims : 0};
+                                         .n_orig_dims = flattened ? source->n_dims - 1 : 0};
     for (int d = 0; d < target->n_dims; d++) {
         out->offset[d] = 0;
         out->size[d] = target->shape[d];

@@ -413,6 +413,24 @@ both, down = np.fromfile("gate_and_up_projs", "<f4").reshape(3, 4, 10), np.fromf
 for name, want in (("gate", both[2, :, :5]), ("up", both[2, :, 5:]), ("down", down[2])):
     assert np.array_equal(np.fromfile(name, "<f4").reshape(want.T.shape), want.T), name
 PY
+    # a mean of such: every checkpoint's is transposed
+    mkdir one two
+    cp config.json one/config.json
+    cp config.json two/config.json
+    cp native.safetensors one/model.safetensors
+    python3 - <<'PY'
+import struct
+import numpy as np
+whole = open("native.safetensors", "rb").read()
+at = 8 + struct.unpack("<Q", whole[:8])[0]
+thrice = np.frombuffer(whole[at:], "<f4") * 3
+open("two/model.safetensors", "wb").write(whole[:at] + thrice.tobytes())
+PY
+    exits 0 s2s-ckpt average -q --to hf one two mean
+    for name in gate up down; do
+        s2s-ckpt cat mean model.layers.0.mlp.experts.2.${name}_proj.weight >$name.mean
+        python3 -c "import numpy as np; assert np.array_equal(np.fromfile('$name', '<f4') * 2, np.fromfile('$name.mean', '<f4'))"
+    done
     # columns of two tensors side by side are not made
     exits 1 s2s-ckpt convert --to torch_dist --map automodel_qwen_moe --config config.json hf native
     says "only the way back is known"

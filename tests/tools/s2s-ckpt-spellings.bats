@@ -219,6 +219,10 @@ PY
     { echo '[3,4,3]'; printf 'blocks.expert.%d.weight\n' {0..11}; } | sort >want
     same got want
     exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map megatron back
+    # as an editor elsewhere stores it
+    { printf '\xef\xbb\xbf'; sed 's/$/\r/' mine.map; } >marked.map
+    exits 0 s2s-ckpt convert -q --strict --to hf --map marked.map megatron marked
+    diff -r back marked
     exits 0 s2s-ckpt diff hf.safetensors back
     # one expert more in one layer
     write more.safetensors '{"h.%d.e%d.%s" % (n, e, x): (2, 3) for n in range(3) for e in range(2 + (n == 1)) for x in ("up", "gate")}'

@@ -426,6 +426,8 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
         if (strlen(*file) != len)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: no text: byte %zu is 0", name,
                                  strlen(*file));
+        if (s2s_starts_with(*file, "\xef\xbb\xbf")) /* an editor's mark of UTF-8 */
+            memset(*file, ' ', 3);
         if (!ckpt_map_next_family(*file, &at, &found))
             return s2s_error_set(err, S2S_E_FORMAT, "%s: no line \"family NAME\"", name);
     }

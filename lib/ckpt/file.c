@@ -107,7 +107,9 @@ int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size
     /* not to wait for the other end of a pipe */
     int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return s2s_error_errno(err, dir_fd == AT_FDCWD ? S2S_E_OPEN : S2S_E_IO, "%s", name);
+        return s2s_error_errno(
+            err, dir_fd == AT_FDCWD || errno == EACCES || errno == EPERM ? S2S_E_OPEN : S2S_E_IO,
+            "%s", name);
     int rc = 0;
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a plain file", name);

@@ -344,10 +344,23 @@ PY
     else
         as=
     fi
+    chmod a+rx . # whose own folder may be closed
     cp "$DATA/zip.pt" closed.pt
     chmod 0 closed.pt
-    exits 2 $as "$(command -v s2s-ckpt)" ls "$PWD/closed.pt"
+    exits 2 $as "$(command -v s2s-ckpt)" ls closed.pt
     says "closed.pt: Permission denied"
+    # a folder whose files may be listed and not opened; one with a small file of somebody else's
+    cp -r "$DATA/hf_sharded" listed
+    echo '{}' >listed/config.json
+    chmod -R a+rX listed
+    chmod 744 listed
+    [ "$(id -u)" = 0 ] || chmod 444 listed
+    exits 2 $as "$(command -v s2s-ckpt)" ls listed
+    says "listed: Permission denied"
+    chmod 755 listed
+    chmod 0 listed/config.json
+    exits 2 $as "$(command -v s2s-ckpt)" verify listed
+    says "config.json: Permission denied"
 }
 
 @test "average takes more inputs than files may be open at first" {

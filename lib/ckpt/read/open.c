@@ -41,12 +41,25 @@ static bool has_like(const struct s2s_ckpt *ckpt, const char *prefix, const char
     return name != NULL;
 }
 
+/* A descriptor of a folder whose files may be opened: one that may only be listed would look like
+ * one without them. */
+static int open_folder(int at, const char *name, enum s2s_errc otherwise, struct s2s_error *err)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && faccessat(fd, ".", X_OK, AT_EACCESS) == 0)
+        return fd;
+    int rc = s2s_error_errno(err, errno == EACCES ? S2S_E_OPEN : otherwise, "%s", name);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
 /* goes into a folder below */
 static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
-    int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open_folder(ckpt->dir_fd, name, S2S_E_NOTFOUND, err);
     if (fd < 0)
-        return s2s_error_errno(err, S2S_E_NOTFOUND, "%s", name);
+        return fd;
     char *path = s2s_xasprintf("%s/%s", ckpt->path, name);
     close(ckpt->dir_fd);
     free(ckpt->path);
@@ -479,9 +492,8 @@ int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s
         s2s_error_hint(err, rc, "%s", no_pipe);
     } else if (!S_ISDIR(st.st_mode)) {
         rc = read_single(ckpt, path, err);
-    } else if ((ckpt->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
-        rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
-    } else {
+    } else if ((rc = open_folder(AT_FDCWD, path, S2S_E_OPEN, err)) >= 0) {
+        ckpt->dir_fd = rc;
         rc = read_folder(ckpt, err);
         if (rc < 0)
             s2s_error_add(err, rc, "%s", ckpt->path);

@@ -150,6 +150,15 @@ PY
     same want got
 }
 
+@test "the id of a SALM's placeholder is found in a tokenizer of any characters" {
+    write_salm
+    mkdir in && mv salm.safetensors in/model.safetensors
+    echo '{"perception": {"encoder": {}}, "audio_locator_tag": "<|audio|>"}' >in/config.json
+    printf '%s' '{"model": {"vocab": {"\u0000": 0}}, "added_tokens": [{"id": 7, "content": "<|audio|>"}]}' >in/tokenizer.json
+    s2s-ckpt convert -q --to hf in out
+    grep -q '"audio_locator_token_id": 7' out/config.json
+}
+
 @test "a SALM that lacks a tensor of any part is refused, all of them named" {
     write_salm
     python3 -c "

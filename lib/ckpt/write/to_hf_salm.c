@@ -123,11 +123,23 @@ static int64_t size_of(const struct s2s_ckpt_plan *plan, const char *name, int a
     return target && axis < target->n_dims ? target->shape[axis] : 0;
 }
 
+/* A tokenizer.json for its added tokens. A vocabulary may have U+0000, which no key of jansson's
+ * can: another character stands for it. */
+static json_t *parse_tokenizer(const struct ckpt_side_file *file)
+{
+    char *text = s2s_xstrndup(file->bytes, file->len);
+    for (char *at = text; (at = strstr(at, "\\u0000")) != NULL;)
+        at[5] = '1';
+    json_t *root = json_loads(text, 0, NULL);
+    free(text);
+    return root;
+}
+
 /* the id of the placeholder, which only the tokenizer knows; -1: not known */
 static int64_t placeholder_id(const struct s2s_hf_output *out, const char *tag)
 {
     const struct ckpt_side_file *file = ckpt_side_find(&out->files, "llm/tokenizer.json");
-    json_t *root = tag && file ? json_loadb(file->bytes, file->len, 0, NULL) : NULL, *token;
+    json_t *root = tag && file ? parse_tokenizer(file) : NULL, *token;
     int64_t id = -1;
     size_t k;
     json_array_foreach(json_object_get(root, "added_tokens"), k, token)

@@ -115,6 +115,27 @@ PY
     exits 1 s2s-ckpt verify out
 }
 
+@test "verify --json says of a bad checkpoint that it is bad, and why" {
+    cp "$DATA/zip.pt" whole.pt
+    head -c 1000 whole.pt >cut.pt
+    for path in cut.pt nowhere.pt; do
+        status=0
+        s2s-ckpt verify --json $path >out.json 2>err.txt || status=$?
+        [ $status = "$([ $path = cut.pt ] && echo 1 || echo 2)" ]
+        jq -e --arg path $path '.ok == false and .path == $path' out.json >/dev/null
+        [[ $(<err.txt) == "s2s-ckpt: $(jq -r .error out.json)"* ]]
+    done
+    # a digest that is not right; into a file, which appears whole
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+    echo >>out/config.json
+    exits 1 s2s-ckpt verify --json -o report.json out
+    jq -e '.ok == false and (.error | contains("config.json"))' report.json >/dev/null
+    exits 1 s2s-ckpt verify -o text out
+    [ ! -e text ]
+    exits 2 s2s-ckpt verify --json -o absent.json nowhere.pt
+    [ ! -e absent.json ]
+}
+
 @test "s2s-manifest.json: lengths are held against the files before they are read" {
     s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
     exits 0 s2s-ckpt verify out

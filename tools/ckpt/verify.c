@@ -89,21 +89,49 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
     putchar('\n');
 }
 
-static int verify_path(const struct options *opt, struct s2s_error *err)
+/* -o's file may be one of a checkpoint that could not be opened: then it is not written. */
+static void report_bad(const struct options *opt, const struct s2s_printout *to,
+                       const struct s2s_error *err)
+{
+    const char *out = opt->common.out;
+    if (!opt->common.json || (!to->out && out && strcmp(out, "-") != 0))
+        return;
+    printf("{\"ok\": false, \"path\": ");
+    ckpt_print_json_text(opt->path);
+    printf(", \"error\": ");
+    ckpt_print_json_text(err->text);
+    printf("}\n");
+}
+
+static int verify_opened(const struct options *opt, struct s2s_ckpt *ckpt, struct s2s_printout *to,
+                         struct s2s_error *err)
 {
     struct counts counts = {.bytes = 0};
-    struct s2s_ckpt *ckpt = NULL;
-    struct s2s_printout to = {.out = NULL};
-    int rc = s2s_ckpt_open(&ckpt, opt->path, err);
-    if (rc == 0)
-        rc = ckpt_report_begin(&to, &opt->common, ckpt, err);
-    if (rc == 0)
-        rc = s2s_ckpt_check_ranks(ckpt, err);
+    struct s2s_error late = S2S_ERROR_INIT;
+    int rc = s2s_ckpt_check_ranks(ckpt, err);
     if (rc == 0)
         rc = verify_all(ckpt, &counts, err);
     if (rc == 0)
         report(opt, ckpt, &counts);
-    rc = s2s_printout_end(&to, rc, err);
+    else
+        report_bad(opt, to, err);
+    if (rc == 0 || !opt->common.json)
+        return s2s_printout_end(to, rc, err);
+    s2s_printout_end(to, 0, &late); /* that it is bad is what there is to say */
+    return rc;
+}
+
+static int verify_path(const struct options *opt, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = NULL;
+    struct s2s_printout to = {.out = NULL};
+    int rc = s2s_ckpt_open(&ckpt, opt->path, err);
+    if (rc < 0)
+        report_bad(opt, &to, err);
+    else
+        rc = ckpt_report_begin(&to, &opt->common, ckpt, err);
+    if (rc == 0)
+        rc = verify_opened(opt, ckpt, &to, err);
     s2s_ckpt_close(ckpt);
     return rc;
 }

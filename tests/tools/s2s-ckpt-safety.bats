@@ -579,6 +579,8 @@ EOF
     rm run/iter_0000042/common.pt
     exits 1 s2s-ckpt verify run
     says "common.pt is missing"
+    exits 0 s2s-ckpt reshard run resharded
+    says "run/iter_0000042: common.pt is missing: the one written holds none of the run's arguments"
     mkdir out.s2s-partial
     cp "$DATA/hf_sharded/"model-* out.s2s-partial
     touch out.s2s-partial/s2s-resume

@@ -393,6 +393,10 @@ static int make_common(struct s2s_buf *out, struct s2s_ckpt *ckpt, const struct 
 {
     json_t *common = NULL;
     int rc = 0;
+    if (!how->common && !ckpt->common && strcmp(ckpt->format, "torch_dist") == 0)
+        s2s_warn("ckpt",
+                 "%s: common.pt is missing: the one written holds none of the run's arguments",
+                 ckpt->path);
     if (how->common || ckpt->common)
         common = json_copy((json_t *)(how->common ? how->common : ckpt->common));
     else

@@ -422,6 +422,35 @@ PY
     done
 }
 
+@test "biases and norms that arguments or a configuration speak of are missed where every layer lacks them" {
+    while read -r name change lacks; do
+        megatron "$name" "$change"
+        rm -rf out
+        exits 1 s2s-ckpt convert --to hf in out
+        says "wanted but absent"
+        for tensor in $lacks; do
+            says "model.layers.0.$tensor (of decoder.layers.0."
+        done
+        [ ! -e out ]
+    done <<'LIST'
+llama_gqa_untied add_qkv_bias=true self_attn.q_proj.bias
+llama_gqa_untied qk_layernorm=true self_attn.k_norm.weight self_attn.q_norm.weight
+qwen2 add_bias_linear=true mlp.down_proj.bias self_attn.o_proj.bias
+LIST
+    # where it is there they are no hindrance
+    megatron qwen2 add_qkv_bias=true
+    exits 0 s2s-ckpt convert -q --strict --to hf in out
+    megatron llama_gqa_untied
+    for key in attention_bias mlp_bias; do
+        jq ".$key = true" "$MODELS/llama_gqa_untied/config.json" >config.json
+        exits 1 s2s-ckpt convert --to hf --config config.json in x
+        says "_proj.bias (of decoder.layers.0."
+        exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$MODELS/llama_gqa_untied" x
+        says "_proj.bias"
+    done
+    [ ! -e x ]
+}
+
 @test "layers of several sizes get no config.json: it has one number for all of them" {
     for widths in '5 5' '5 6'; do
         rm -rf in out

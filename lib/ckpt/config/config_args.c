@@ -13,12 +13,28 @@ struct maker {
     const json_t *config; /* the language model's part */
     const char *type;     /* its model_type, or "" */
     const struct s2s_ckpt_plan *plan;
+    const char *words; /* the name of its words, whose beginning all of its names have; or NULL */
 };
+
+static const char *find_words(const struct s2s_ckpt_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (s2s_ends_with(plan->targets[i].name, "embedding.word_embeddings.weight"))
+            return plan->targets[i].name;
+    return NULL;
+}
+
+/* The arguments are the language model's, not those of towers beside it, which have biases. */
+static bool is_own(const struct maker *m, const char *name)
+{
+    const size_t len = m->words ? strlen(m->words) - strlen("embedding.word_embeddings.weight") : 0;
+    return !len || strncmp(name, m->words, len) == 0;
+}
 
 static bool has_target(const struct maker *m, const char *part)
 {
     for (size_t i = 0; i < m->plan->n_targets; i++)
-        if (strstr(m->plan->targets[i].name, part))
+        if (is_own(m, m->plan->targets[i].name) && strstr(m->plan->targets[i].name, part))
             return true;
     return false;
 }
@@ -255,9 +271,8 @@ static int64_t head_dim_of(const struct maker *m, int64_t heads, int64_t groups,
 {
     for (size_t i = 0; i < m->plan->n_targets && heads < 1 << 30 && groups < 1 << 30; i++) {
         const struct s2s_ckpt_target *t = &m->plan->targets[i];
-        if (s2s_ends_with(t->name, "self_attention.linear_qkv.weight") && t->n_dims >= 2 &&
-            t->shape[t->n_dims - 1] == hidden &&
-            t->shape[t->n_dims - 2] % (heads + 2 * groups) == 0)
+        if (is_own(m, t->name) && s2s_ends_with(t->name, "self_attention.linear_qkv.weight") &&
+            t->n_dims >= 2 && t->shape[t->n_dims - 2] % (heads + 2 * groups) == 0)
             return t->shape[t->n_dims - 2] / (heads + 2 * groups);
     }
     return hidden % heads == 0 ? hidden / heads : 0;
@@ -366,7 +381,8 @@ const json_t *ckpt_config_of_words(const json_t *config)
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
 {
     const json_t *text = ckpt_config_of_words(config);
-    struct maker m = {.args = json_object(), .config = text, .plan = plan};
+    struct maker m = {
+        .args = json_object(), .config = text, .plan = plan, .words = find_words(plan)};
     const char *type = json_string_value(json_object_get(text, "model_type"));
     json_t *value;
     m.type = type ? type : "";

@@ -107,72 +107,6 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
     return number > 0 && number < 1 << 30 ? number : 0;
 }
 
-/* 1 the arguments say that words and outputs have one matrix, 0 that they have not, -1 neither */
-static int args_tied(const json_t *args)
-{
-    const json_t *untied = json_object_get(args, "untie_embeddings_and_output_weights");
-    const json_t *shared = json_object_get(args, "share_embeddings_and_output_weights");
-    if (json_is_boolean(untied))
-        return json_is_false(untied);
-    return json_is_boolean(shared) ? json_is_true(shared) : -1;
-}
-
-static int config_tied(const json_t *config)
-{
-    const json_t *tied = json_object_get(ckpt_config_of_words(config), "tie_word_embeddings");
-    if (!json_is_boolean(tied))
-        tied = json_object_get(config, "tie_word_embeddings");
-    return json_is_boolean(tied) ? json_is_true(tied) : -1;
-}
-
-static bool has_no_conv_bias(const struct ckpt_map_engine *e)
-{
-    const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
-    return json_is_false(json_object_get(config, "use_conv_bias"));
-}
-
-/* NeMo's perception has a projection where its adapter says a width and none of its output;
- * s2s-train's configuration of the composite says it itself */
-static bool has_no_projection(const json_t *config)
-{
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    const json_t *adapter =
-        json_object_get(json_object_get(config, "perception"), "modality_adapter");
-    if (json_is_object(adapter))
-        return !json_object_get(adapter, "d_model") || json_object_get(adapter, "output_dim");
-    return type && strcmp(type, "salm") == 0 && !json_object_get(config, "projection");
-}
-
-static bool is_tied(const struct ckpt_map_engine *e)
-{
-    int tied = e->to_megatron ? -1 : args_tied(e->args);
-    if (tied < 0)
-        tied = config_tied(e->config);
-    return tied != 0;
-}
-
-bool ckpt_map_says_tied(const struct ckpt_map_engine *e)
-{
-    return args_tied(e->args) == 1 || (args_tied(e->args) < 0 && config_tied(e->config) == 1);
-}
-
-bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
-{
-    switch (rule->absence) {
-    case CKPT_NEVER_ABSENT:
-        return false;
-    case CKPT_MAY_BE_ABSENT:
-        return true;
-    case CKPT_ABSENT_IF_TIED:
-        return is_tied(e);
-    case CKPT_ABSENT_IF_NO_CONV_BIAS:
-        return has_no_conv_bias(e);
-    case CKPT_ABSENT_IF_NO_PROJECTION:
-        return has_no_projection(e->request->config ? e->request->config : e->request->beside);
-    }
-    S2S_BUG("absence %d", (int)rule->absence);
-}
-
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
 {
     static const char *const marks[] = {"vision",  "radio",      "modality", "sound",
@@ -333,9 +267,12 @@ static bool wants_same(const char *a, const char *b)
 
 static bool has_word(const char *words, const char *word)
 {
-    for (const char *at = words; *at; at += strcspn(at, " ") + 1)
-        if (strcspn(at, " ") == strlen(word) && memcmp(at, word, strlen(word)) == 0)
+    size_t len;
+    for (const char *at = words; *at; at += len + (at[len] == ' ')) {
+        len = strcspn(at, " ");
+        if (len == strlen(word) && memcmp(at, word, len) == 0)
             return true;
+    }
     return false;
 }
 

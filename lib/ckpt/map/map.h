@@ -3,7 +3,7 @@
  * map_composites.c, or a file of the user's), one line a rule:
  *
  *     MEGATRON-NAME   HUGGING-FACE-NAME   TRANSFORM [SHAPE] [transposed]
- *                                                   [?|?tied|?conv_bias|?projection|?+NAME]
+ *                                                   [?|?tied|?conv_bias|?projection|?WORD] [?+NAME]
  *
  * {N} is the layer's number, {E} the expert's, {a,b} a list, {*} at the end whatever follows (that
  * no rule before has taken). Transforms, all in terms of rows:
@@ -25,10 +25,11 @@
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
  * may be absent, "?tied" what may be unless the arguments or the configuration say that words are
  * not tied, "?conv_bias" and "?projection" what may be when the configuration says that there is
- * none. What one layer has that may be absent, all layers of its section have; rules of a section
- * with the same "?+NAME" are all there or all absent. Of several rules of a layer with one Hugging
- * Face name the first is what is written towards Megatron; of several with one Megatron name one
- * must be there.
+ * none; "?qkv_bias", "?bias" (of attention's output), "?mlp_bias", "?qk_norm" and "?shared_gate"
+ * what may be unless these say that there is one. What one layer has that may be absent, all layers
+ * of its section have; rules of a section with the same "?+NAME" are all there or all absent. Of
+ * several rules of a layer with one Hugging Face name the first is what is written towards
+ * Megatron; of several with one Megatron name one must be there.
  *
  * A shape is that of the Hugging Face tensor, and checked before anything is written: [H,q], with |
  * between those of a list's items. A capital letter is one number in the whole model (each "part"
@@ -119,6 +120,11 @@ enum ckpt_absence {
     CKPT_ABSENT_IF_TIED,
     CKPT_ABSENT_IF_NO_CONV_BIAS,
     CKPT_ABSENT_IF_NO_PROJECTION,
+    CKPT_ABSENT_UNLESS_QKV_BIAS, /* unless something says that the model has it (map_absence.c) */
+    CKPT_ABSENT_UNLESS_BIAS,
+    CKPT_ABSENT_UNLESS_MLP_BIAS,
+    CKPT_ABSENT_UNLESS_QK_NORM,
+    CKPT_ABSENT_UNLESS_SHARED_GATE,
 };
 
 struct ckpt_rule {

@@ -81,11 +81,6 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key);
-/* Do the arguments, or else the configuration, say that words and outputs have one matrix? */
-bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
-/* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
- * none in common with it; of other words: when the configuration says so. */
-bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 /* Is this stack of layers (a Megatron prefix) a tower beside a language model, or does it predict
  * further tokens? What configurations say of layers does not hold there. */
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
@@ -106,6 +101,14 @@ void ckpt_map_mtp_begin(struct ckpt_map_engine *e);
 char *ckpt_map_mtp_name(const struct ckpt_map_engine *e, char *name);
 /* What a depth lacks of its own. After ckpt_map_sections_begin. */
 void ckpt_map_miss_mtp(struct ckpt_map_engine *e);
+
+/* ---- what may be absent (map_absence.c) ---- */
+
+/* Do the arguments, or else the configuration, say that words and outputs have one matrix? */
+bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
+/* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
+ * none in common with it; of other words: when the configuration says so. */
+bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 
 /* ---- what is missing (map_missed.c) ---- */
 

@@ -311,7 +311,12 @@ static enum ckpt_absence find_absence(const char *word)
     static const char *const words[] = {[CKPT_MAY_BE_ABSENT] = "?",
                                         [CKPT_ABSENT_IF_TIED] = "?tied",
                                         [CKPT_ABSENT_IF_NO_CONV_BIAS] = "?conv_bias",
-                                        [CKPT_ABSENT_IF_NO_PROJECTION] = "?projection"};
+                                        [CKPT_ABSENT_IF_NO_PROJECTION] = "?projection",
+                                        [CKPT_ABSENT_UNLESS_QKV_BIAS] = "?qkv_bias",
+                                        [CKPT_ABSENT_UNLESS_BIAS] = "?bias",
+                                        [CKPT_ABSENT_UNLESS_MLP_BIAS] = "?mlp_bias",
+                                        [CKPT_ABSENT_UNLESS_QK_NORM] = "?qk_norm",
+                                        [CKPT_ABSENT_UNLESS_SHARED_GATE] = "?shared_gate"};
     for (size_t i = 1; i < sizeof words / sizeof *words; i++)
         if (strcmp(words[i], word) == 0)
             return (enum ckpt_absence)i;
@@ -357,11 +362,13 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
         return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is no transform (" TRANSFORMS ")",
                              words[2]);
     for (int i = 3; i < n; i++) {
-        if (!kind->absence && words[i][0] == '?') {
+        if (!kind->company && strncmp(words[i], "?+", 2) == 0 && words[i][2]) {
+            kind->company = words[i] + 2;
+        } else if (!kind->absence && words[i][0] == '?') {
             kind->absence = find_absence(words[i]);
-            kind->company = words[i][1] == '+' && words[i][2] ? words[i] + 2 : NULL;
-            if (kind->company)
-                kind->absence = CKPT_MAY_BE_ABSENT;
+            if (!kind->absence)
+                return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is neither ? nor ?tied",
+                                     words[i]);
         } else if (!kind->shape && is_shape(words[i])) {
             kind->shape = words[i];
         } else if (!kind->transposed && strcmp(words[i], "transposed") == 0 &&
@@ -371,9 +378,9 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
             return s2s_error_set(p->err, S2S_E_FORMAT,
                                  "\"%s\" is neither a shape such as [V,H] nor ?", words[i]);
         }
-        if (words[i][0] == '?' && !kind->absence)
-            return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is neither ? nor ?tied", words[i]);
     }
+    if (kind->company && !kind->absence)
+        kind->absence = CKPT_MAY_BE_ABSENT;
     return 0;
 }
 

@@ -178,8 +178,11 @@ LIST
     exits 0 s2s-ckpt convert -q --to torch_dist --map nemotron_h --config config.json --pad-vocab 16 hf out
     s2s-ckpt ls out | grep -q "^embedding.word_embeddings.weight.*\[64, 32\]"
     s2s-ckpt cat out output_layer.weight | tail -c $((3 * 32 * 2)) | cmp - <(head -c $((3 * 32 * 2)) /dev/zero)
-    exits 0 s2s-ckpt convert -q --to hf out back
+    exits 0 s2s-ckpt convert --to hf out back
+    says ", 3 rows past the vocabulary"
     exits 0 s2s-ckpt diff hf back
+    s2s-ckpt convert -q --json --to hf out counted >out.json
+    jq -e '.left_out.vocabulary_rows == 3' out.json >/dev/null
     exits 2 s2s-ckpt convert --to hf --pad-vocab 16 out x
     exits 2 s2s-ckpt convert --to torch_dist --map nemotron_h "$DATA/mcore016_hybrid_tp2pp2ep2" x
     says "Megatron's already"

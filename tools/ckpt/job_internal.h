@@ -19,7 +19,7 @@ struct job {
     struct s2s_progress progress;
     size_t n_tensors, n_shown; /* in all; by --plan so far */
     size_t n_state;            /* tensors of the optimizer and other state that are left out */
-    int64_t bytes;
+    int64_t bytes, rows_cut;   /* rows_cut: past the vocabulary, left out */
 };
 
 bool ckpt_job_is_weight(const char *name);

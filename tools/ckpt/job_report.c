@@ -13,6 +13,7 @@ const char *ckpt_job_format(const struct job *job)
 
 struct left_out {
     size_t n_state, n_objects, n_ranks;
+    int64_t rows_cut;
     bool common;
 };
 
@@ -23,6 +24,7 @@ static struct left_out count_left_out(const struct job *job)
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
     struct left_out left = {.n_state = job->n_state,
                             .n_ranks = s2s_ckpt_rank_states(job->ckpt),
+                            .rows_cut = job->rows_cut,
                             .common = job->to == TO_SAFETENSORS &&
                                       json_object_size(s2s_ckpt_common(job->ckpt)) > 0};
     for (size_t i = 0; i < n; i++)
@@ -41,6 +43,8 @@ static char *left_out_text(const struct left_out *left)
         s2s_buf_printf(&text, ", %zu byte objects", left->n_objects);
     if (left->n_ranks)
         s2s_buf_printf(&text, ", the optimizer of %zu rank folders", left->n_ranks);
+    if (left->rows_cut)
+        s2s_buf_printf(&text, ", %lld rows past the vocabulary", (long long)left->rows_cut);
     if (left->common)
         s2s_buf_puts(&text, ", the common state");
     char *out = s2s_xasprintf("%s%s", text.len ? "; left out: " : "",
@@ -55,10 +59,10 @@ static void print_done(const struct job *job, const struct left_out *left, doubl
     ckpt_print_json_text(job->opt->out);
     printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
            "\"peak_memory_bytes\": %lld, \"left_out\": {\"state_tensors\": %zu, \"objects\": %zu, "
-           "\"rank_optimizers\": %zu, \"common_state\": %s}}\n",
+           "\"rank_optimizers\": %zu, \"vocabulary_rows\": %lld, \"common_state\": %s}}\n",
            ckpt_job_format(job), job->n_tensors, (long long)job->bytes, seconds,
            (long long)s2s_peak_memory_bytes(), left->n_state, left->n_objects, left->n_ranks,
-           left->common ? "true" : "false");
+           (long long)left->rows_cut, left->common ? "true" : "false");
 }
 
 /* Who converts a Hugging Face folder for Megatron forgets --map once; the folder looks alike. */

@@ -408,6 +408,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
 
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
 {
+    result->rows_cut = e->rows_cut;
     for (size_t i = 0; i < e->n_sources; i++)
         if (!e->sources[i].used) {
             s2s_grow(&result->unused, result->n_unused, &result->cap_unused,

@@ -79,6 +79,7 @@ struct ckpt_map_result {
     const char **unused;
     size_t n_unused, cap_unused;
     size_t n_optimizer;
+    int64_t rows_cut; /* past the vocabulary, of each of its matrices */
 };
 
 /* A name without the "module." of wrappers and what state dicts have in front of it ("model.",

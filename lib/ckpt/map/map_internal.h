@@ -55,6 +55,7 @@ struct ckpt_map_engine {
     struct ckpt_map_missed *missed;
     size_t n_missed, cap_missed;
     int64_t n_missed_more; /* not in the list */
+    int64_t rows_cut;      /* past the vocabulary */
     struct s2s_error *err;
 };
 

@@ -101,6 +101,8 @@ static int make_vocab(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows for a vocabulary of %lld",
                              v->t->name, (long long)v->rows, (long long)vocab);
     int64_t rows = cut ? vocab : v->rows;
+    if (v->rows - rows > e->rows_cut)
+        e->rows_cut = v->rows - rows;
     add_rows(e, add_target(e, rule->hf, match, v, rows), v, 0, rows);
     return 0;
 }

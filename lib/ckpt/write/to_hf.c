@@ -97,6 +97,7 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     out->unused = result.unused;
     out->n_unused = result.n_unused;
     out->n_optimizer += result.n_optimizer;
+    out->rows_cut = result.rows_cut;
     out->untied = result.untied;
     snprintf(out->family, sizeof out->family, "%s", result.family);
     return rc;

@@ -130,8 +130,8 @@ static int scan_u64(struct io_scan *s, uint64_t *value)
     return 0;
 }
 
-/* [a, b, ...] of at most max numbers */
-static int scan_numbers(struct io_scan *s, uint64_t *values, int max, int *n)
+/* [a, b, ...] of at most max numbers, of which more are `too_many` */
+static int scan_numbers(struct io_scan *s, uint64_t *values, int max, int *n, const char *too_many)
 {
     *n = 0;
     if (!take(s, '['))
@@ -140,7 +140,7 @@ static int scan_numbers(struct io_scan *s, uint64_t *values, int max, int *n)
         return 0;
     do {
         if (*n == max)
-            return refuse(s, "a list that is too long");
+            return refuse(s, too_many);
         int rc = scan_u64(s, &values[(*n)++]);
         if (rc < 0)
             return rc;
@@ -183,6 +183,11 @@ static int scan_meta(struct io_scan *s, enum io_part_end end)
     if (s->has_meta)
         return refuse(s, "__metadata__ twice");
     s->has_meta = true;
+    skip_space(s);
+    if (s->end - s->p >= 4 && memcmp(s->p, "null", 4) == 0) { /* an Option of Rust's: none */
+        s->p += 4;
+        return 0;
+    }
     if (!take(s, '{'))
         return refuse(s, "expected {");
     return take(s, '}') ? 0 : scan_texts(s, end);
@@ -211,10 +216,11 @@ static int scan_tensor(struct io_scan *s, const char *name)
                                    name, dtype);
         } else if (!strcmp(key, "shape")) {
             field = SHAPE;
-            rc = scan_numbers(s, shape, S2S_MAX_DIMS, &t.n_dims);
+            rc = scan_numbers(s, shape, S2S_MAX_DIMS, &t.n_dims,
+                              "more axes than the 8 that are read");
         } else if (!strcmp(key, "data_offsets")) {
             field = OFFSETS;
-            rc = scan_numbers(s, offsets, 2, &n_offsets);
+            rc = scan_numbers(s, offsets, 2, &n_offsets, "more than two data_offsets");
         }
         if (rc < 0)
             return rc;

@@ -82,7 +82,10 @@ static int find_directory(const struct s2s_zip *zip, struct directory *dir, stru
         return s2s_error_set(
             err, S2S_E_FORMAT, "zip directory of %llu bytes at %llu does not end at %lld",
             (unsigned long long)dir->len, (unsigned long long)dir->pos, (long long)limit);
-    if (dir->n > MAX_MEMBERS || dir->n * CENTRAL_LEN > dir->len || dir->len > MAX_DIRECTORY)
+    if (dir->n > MAX_MEMBERS)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip archive of %llu members: at most %d are read",
+                             (unsigned long long)dir->n, MAX_MEMBERS);
+    if (dir->n * CENTRAL_LEN > dir->len || dir->len > MAX_DIRECTORY)
         return s2s_error_set(err, S2S_E_FORMAT, "zip directory of %llu bytes claims %llu members",
                              (unsigned long long)dir->len, (unsigned long long)dir->n);
     return 0;

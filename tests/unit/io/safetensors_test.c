@@ -402,7 +402,9 @@ static void headers_that_lie_are_refused(void **state)
          "end at byte 8", 9},
         {"{" F32("a", "", "0,4") "}", "end at byte 4", 5},
         {"{" F32("a", "", "0,4") "}", "the data has 3", 3},
-        {"{" F32("a", "1,1,1,1,1,1,1,1,1", "0,4") "}", "too long", 4},
+        {"{" F32("a", "1,1,1,1,1,1,1,1,1", "0,4") "}", "more axes than the 8", 4},
+        {"{" F32("a", "1", "0,4,4") "}", "more than two data_offsets", 4},
+        {"{\"__metadata__\":nul," F32("a", "1", "0,4") "}", "expected {", 4},
     };
     struct s2s_error err = S2S_ERROR_INIT;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -421,6 +423,8 @@ static void headers_that_lie_are_refused(void **state)
     assert_int_equal(parse_text("{" F32("a", "", "0,4") "," F32("b", "", "4,8") "," F32(
                                     "c", "0", "4,4") "," F32("d", "", "8,12") "}",
                                 12, 0, &err),
+                     0);
+    assert_int_equal(parse_text("{\"__metadata__\": null ," F32("a", "", "0,4") "}", 4, 0, &err),
                      0);
     assert_int_equal(parse_text("{}", 0, 0, &err), 0);
     /* the header ends behind the file, by one byte and by very many */

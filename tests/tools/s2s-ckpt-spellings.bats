@@ -276,6 +276,10 @@ PY
     s2s-ckpt cat headless decoder.layers.self_attention.linear_proj.weight >got
     s2s-ckpt cat headless.safetensors layers.0.self_attn.o_proj.weight >want
     same got want
+    # a map of one's own has the names that are there
+    printf 'family mine\nmine.{*} {*} copy\n' >mine.map
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map mine.map headless.safetensors mine
+    s2s-ckpt ls --json mine | jq -r '.tensors[].name' | grep -qx mine.layers.0.mlp.up_proj.weight
     exits 1 s2s-ckpt convert --strict --to torch_dist --map language_model --config config.json memory.safetensors x
     says "in checkpoint but unused: model.visual.proj"
     exits 0 s2s-ckpt convert -q --to torch_dist --map language_model --config config.json memory.safetensors all

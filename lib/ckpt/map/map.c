@@ -393,6 +393,9 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     char *file = NULL;
     e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_optimizer);
     int rc = find_map(e, &file, result->family, err);
+    /* the names of a user's map are what its author saw */
+    if (rc == 0 && !file && to_megatron)
+        ckpt_map_name_saved(e->sources, e->n_sources);
     if (rc == 0)
         rc = ckpt_map_refuse(e);
     if (rc == 0 && (rc = ckpt_map_parse(&e->map, file, result->family, choose_part, e, err)) < 0 &&

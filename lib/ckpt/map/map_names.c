@@ -250,11 +250,17 @@ size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ck
         ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
     }
     drop_common_model(*sources, kept);
-    name_parts(*sources, kept);
-    name_headless(*sources, kept);
     name_backbones(*sources, kept);
     ckpt_map_sort(*sources, kept);
     return kept;
+}
+
+void ckpt_map_name_saved(struct ckpt_map_source *sources, size_t n)
+{
+    name_parts(sources, n);
+    name_headless(sources, n);
+    name_backbones(sources, n);
+    ckpt_map_sort(sources, n);
 }
 
 void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n)

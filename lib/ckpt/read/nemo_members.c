@@ -217,7 +217,8 @@ static const char *without_dot(const char *name)
 static bool leaves_folder(const char *name)
 {
     bool leaves = *name == '/';
-    for (const char *part = name; part && !leaves; part = strchr(part, '/'), part += part != NULL)
+    for (const char *part = name; part && !leaves;
+         part = strchr(part, '/'), part = part ? part + 1 : NULL)
         leaves = strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == 0);
     return leaves;
 }

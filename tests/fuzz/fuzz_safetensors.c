@@ -40,6 +40,35 @@ static bool has_twice(const struct names *names)
     return false;
 }
 
+/* Its texts in pieces, one behind the other. */
+static int add_text(void *ctx, const char *key, const char *piece, struct s2s_error *err)
+{
+    (void)err;
+    if (key)
+        s2s_buf_printf(ctx, "%s=", key);
+    s2s_buf_puts(ctx, piece);
+    return 0;
+}
+
+static void read_texts(int fd, const struct s2s_safetensors *st)
+{
+    struct s2s_buf texts = S2S_BUF_INIT;
+    size_t len = 0;
+    if (s2s_safetensors_read_texts(fd, add_text, &texts, NULL) < 0)
+        S2S_BUG("the texts of a sound header are none");
+    for (size_t i = 0; i < st->n_meta; i++) {
+        const char *key = st->meta[i].key, *value = st->meta[i].value;
+        char *text = s2s_xasprintf("%s=%s", key, value);
+        if (!strstr(texts.data, text))
+            S2S_BUG("the text '%s' is another in pieces", key);
+        len += strlen(text);
+        free(text);
+    }
+    if (len != texts.len)
+        S2S_BUG("%zu bytes of texts, in pieces %zu", len, texts.len);
+    s2s_buf_release(&texts);
+}
+
 static void read_header(const uint8_t *data, size_t size, const struct s2s_safetensors *st)
 {
     struct s2s_safetensors head;
@@ -55,6 +84,8 @@ static void read_header(const uint8_t *data, size_t size, const struct s2s_safet
         S2S_BUG("the header alone is another: %d", rc);
     if (rc == 0)
         s2s_safetensors_release(&head);
+    if (st)
+        read_texts(fd, st);
     for (size_t i = 0; i < names.n; i++)
         free(names.list[i]);
     free(names.list);

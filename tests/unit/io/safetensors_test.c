@@ -211,7 +211,8 @@ static void a_header_in_parts_is_that_at_once(void **state)
     assert_int_equal(head.n_meta, 2);
     for (size_t i = 0; i < 2; i++) {
         assert_string_equal(head.meta[i].key, st.meta[i].key);
-        assert_string_equal(head.meta[i].value, st.meta[i].value);
+        /* of a long one the beginning */
+        assert_true(s2s_starts_with(st.meta[i].value, head.meta[i].value));
     }
     s2s_safetensors_release(&st);
     s2s_safetensors_release(&head);

@@ -413,7 +413,7 @@ tar("device.nemo", ("./x", tarfile.CHRTYPE, ""))
 tar("fifo.nemo", ("./x", tarfile.FIFOTYPE, ""), mode="w:gz")
 tar("lost.nemo", ("./x", tarfile.LNKTYPE, "./nothing"))
 tar("again.nemo", ("./again", tarfile.LNKTYPE, first))
-tar("dots.nemo", ("./..a/b..", tarfile.REGTYPE, ""))
+tar("dots.nemo", ("./..a/b..", tarfile.REGTYPE, ""), (".//c", tarfile.REGTYPE, ""))
 PY
     for name in up folder root link device fifo lost; do
         for command in ls verify; do

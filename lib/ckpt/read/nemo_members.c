@@ -210,7 +210,7 @@ static int spill_member(struct tar *t, const char *name, int64_t len_bytes)
 static const char *without_dot(const char *name)
 {
     while (strncmp(name, "./", 2) == 0)
-        name += 2;
+        name += 1 + strspn(name + 1, "/");
     return name;
 }
 

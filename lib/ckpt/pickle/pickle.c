@@ -449,7 +449,7 @@ static int run(struct pickle_machine *m, unsigned char op)
 static bool is_worth_it(const struct pickle_machine *m)
 {
     enum { BYTES_OF_A_TENSOR = 256 };
-    return !m->packs || m->n_packed * BYTES_OF_A_TENSOR > m->out->arena.used_bytes / 4;
+    return !m->packs || m->n_packed * BYTES_OF_A_TENSOR > m->out->arena.used_bytes / 16;
 }
 
 /* Values far larger than what was read of the pickle are copies of copies. */

@@ -103,12 +103,13 @@ struct s2s_ckpt {
         int n;
     } shapes[16]; /* that were kept last: most are those of others */
     unsigned n_shapes;
-    void *scratch;      /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
-    char *piece;        /* some times as much, of s2s_ckpt_stream */
-    bool no_links;      /* files of this format are never links: refuse them */
-    const char *part;   /* NULL, or which part of a model this is ("llm") */
-    size_t chunks_left; /* while .metadata is read: how many more are credible */
-    size_t name_bytes;  /* of all tensors and objects */
+    void *scratch;                  /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
+    struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was compared (verify.c) */
+    char *piece;                    /* some times as much, of s2s_ckpt_stream */
+    bool no_links;                  /* files of this format are never links: refuse them */
+    const char *part;               /* NULL, or which part of a model this is ("llm") */
+    size_t chunks_left;             /* while .metadata is read: how many more are credible */
+    size_t name_bytes;              /* of all tensors and objects */
     struct ckpt_state *states;
     size_t n_states, cap_states;
     struct ckpt_rank_state *rank_states; /* of the rank folders with an optimizer */

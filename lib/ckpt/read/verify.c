@@ -30,6 +30,21 @@ static int locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
                   : 0;
 }
 
+/* A storage by its place, in a table where the last of several that fall on one place stays. */
+struct ckpt_verified {
+    int64_t pos; /* 0: none, for an archive begins with a header */
+    int file;
+};
+
+/* Thousands of tensors may be views of one storage: it is read once. */
+static struct ckpt_verified *verified_of(struct s2s_ckpt *ckpt, const struct ckpt_chunk *chunk)
+{
+    enum { N = 4096, MEMBER_ALIGN = 64 };
+    if (!ckpt->verified)
+        ckpt->verified = s2s_xcalloc(N, sizeof *ckpt->verified);
+    return &ckpt->verified[(size_t)(chunk->store_pos / MEMBER_ALIGN + chunk->file) % N];
+}
+
 static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                         struct ckpt_chunk *chunk, struct s2s_error *err)
 {
@@ -39,6 +54,11 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
     int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, chunk->file, err);
     if (fd < 0 || !chunk->has_crc)
         return fd < 0 ? fd : 0;
+    struct ckpt_verified *verified = verified_of(ckpt, chunk);
+    if (verified->pos == chunk->store_pos && verified->file == chunk->file) {
+        chunk->checked = true;
+        return 0;
+    }
     const struct ckpt_store store = {chunk, fd, ckpt->files[chunk->file].name};
     for (int64_t done = 0; rc == 0 && done < chunk->store_len;) {
         int64_t left = chunk->store_len - done;
@@ -46,6 +66,8 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
         rc = ckpt_read_store(&store, chunk->store_pos + done, ckpt_piece(ckpt), n, err);
         done += (int64_t)n;
     }
+    if (rc == 0)
+        *verified = (struct ckpt_verified){chunk->store_pos, chunk->file};
     return rc;
 }
 

@@ -129,8 +129,7 @@ static void add_biases(struct ckpt_config_draft *d)
         ckpt_draft_hinder(d, "its attention has biases");
 }
 
-/* Llama 3.1's long context: constants in Megatron-Core, numbers of the provider in Megatron-Bridge
- */
+/* Llama 3.1's long context: constants in Megatron-Core, the provider's numbers in its Bridge */
 static void add_llama3_scaling(struct ckpt_config_draft *d)
 {
     double factor = 8, low = 1, high = 4, context = 8192;

@@ -275,8 +275,7 @@ static bool is_layer(struct ckpt_map_engine *e, int stack, int64_t layer)
     return false;
 }
 
-/* as many as the configuration or the arguments say, by number or by their letters; 0: they do not
- */
+/* as many as configuration or arguments say, by number or by their letters; 0: they do not */
 static int64_t said_layers(const struct ckpt_map_engine *e)
 {
     const int64_t number = ckpt_map_number(e, "num_hidden_layers", "num_layers");

@@ -17,14 +17,14 @@ static char *name_expert(char *name)
         return name;
     char *rest = at + strlen(experts);
     const int n = (int)(rest - name);
-    if (strncmp(rest, local, strlen(local)) == 0) {
+    if (s2s_starts_with(rest, local)) {
         out = s2s_xasprintf("%.*sexperts.%s", n, name, rest + strlen(local));
     } else {
         size_t layer = strcspn(rest, "."); /* linear_fc1 */
         size_t kind = rest[layer] ? layer + 1 + strcspn(rest + layer + 1, ".0123456789") : layer;
         size_t digits = strspn(rest + kind, "0123456789");
         const char *end = rest + kind + digits;
-        if (strncmp(rest, "linear_fc", 9) != 0 || (*end && *end != '_'))
+        if (!s2s_starts_with(rest, "linear_fc") || (*end && *end != '_'))
             return name;
         out = digits == 0 ? s2s_xasprintf("%.*sexperts.%s", n, name, rest)
                           : s2s_xasprintf("%.*sexperts.%.*s.%.*s%s", n, name, (int)digits,
@@ -58,16 +58,15 @@ static bool is_wrapper(const char *part, size_t len)
 
 char *ckpt_map_plain_name(const char *name)
 {
-    if (strncmp(name, "state_dict.", 11) == 0)
-        name += 11;
-    /* "model" of Megatron's state dict, or "model0" of a virtual pipeline, and a wrapper's module
-     */
-    size_t chunk = strncmp(name, "model", 5) == 0 ? 5 + strspn(name + 5, "0123456789") : 0;
-    if (chunk && strncmp(name + chunk, ".module.", 8) == 0)
+    if (s2s_starts_with(name, "state_dict."))
+        name += strlen("state_dict.");
+    /* Megatron's state dict has "model", one of a virtual pipeline "model0", before a wrapper's */
+    size_t chunk = s2s_starts_with(name, "model") ? 5 + strspn(name + 5, "0123456789") : 0;
+    if (chunk && s2s_starts_with(name + chunk, ".module."))
         name += chunk + 1;
     /* a branch of a heterogeneous model: mimo.llm.decoder... */
-    if (strncmp(name, "mimo.", 5) == 0)
-        name += 5;
+    if (s2s_starts_with(name, "mimo."))
+        name += strlen("mimo.");
     struct s2s_buf out = S2S_BUF_INIT;
     s2s_buf_reserve(&out, strlen(name) + 1);
     for (size_t len; *name; name += len + (name[len] == '.')) {
@@ -82,7 +81,7 @@ char *ckpt_map_plain_name(const char *name)
     static const char *const parts[] = {"model.decoder.", "model.embedding.",
                                         "model.output_layer."};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (strncmp(out.data, parts[i], strlen(parts[i])) == 0)
+        if (s2s_starts_with(out.data, parts[i]))
             memmove(out.data, out.data + 6, strlen(out.data + 6) + 1);
     return name_mixer(name_expert(out.data));
 }
@@ -131,10 +130,10 @@ static void drop_common_model(struct ckpt_map_source *sources, size_t n)
     const size_t len = strlen(model);
     bool any = false;
     for (size_t i = 0; i < n; i++) {
-        if (strncmp(sources[i].name, model, len) != 0)
+        if (!s2s_starts_with(sources[i].name, model))
             return;
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
-            any |= strncmp(sources[i].name + len, parts[k], strlen(parts[k])) == 0;
+            any |= s2s_starts_with(sources[i].name + len, parts[k]);
     }
     for (size_t i = 0; i < n && any; i++) {
         char *name = ckpt_map_take_name(&sources[i]);
@@ -206,7 +205,7 @@ static char *name_backbone(char *name, const char *prefix)
                                            {"norm.weight", "norm_f.weight"}};
     static const char held[] = ".mixer._fp32_params.";
     const size_t len = strlen(prefix), before = len - strlen("model.");
-    if (strncmp(name, prefix, len) != 0)
+    if (!s2s_starts_with(name, prefix))
         return name;
     const char *rest = name + len, *hold = strstr(rest, held);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -570,8 +570,7 @@ static int parse_line(struct parser *p, char **words, int n, int *section, char 
     return parse_rule(p, words, n, *section, *marker, at);
 }
 
-/* the line of a family in a text of ours, whose lines are all "family NAME"; NULL: it is not there
- */
+/* the line of a family in a text of ours, whose lines are all "family NAME", or NULL */
 static const char *find_builtin(const char *text, const char *family)
 {
     char *line = s2s_xasprintf("family %s\n", family);

@@ -386,8 +386,8 @@ const char ckpt_map_tables[] =
     "joint.enc.{weight,bias}         encoder_projector.{weight,bias}         copy\n"
     "joint.pred.{weight,bias}        decoder.decoder_projector.{weight,bias} copy\n"
     "joint.joint_net.2.{weight,bias} joint.head.{weight,bias}                copy\n"
-    "joint.joint_net.1.{weight,bias} joint.head.{weight,bias}                copy\n" /* no dropout
-                                                                                      */
+    /* without dropout */
+    "joint.joint_net.1.{weight,bias} joint.head.{weight,bias}                copy\n"
     "drop preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer_hybrid_ctc\n"

@@ -363,6 +363,16 @@ PY
     says "config.json: Permission denied"
 }
 
+@test "average names the checkpoint that does not fit, and no other" {
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" first
+    one_tensor other.safetensors F32 float32 1 2
+    exits 2 s2s-ckpt average first nowhere out
+    says "s2s-ckpt: nowhere: No such file or directory"
+    exits 1 s2s-ckpt average first other.safetensors out
+    says "s2s-ckpt: other.safetensors: wanted but absent"
+    [ ! -e out ]
+}
+
 @test "average takes more inputs than files may be open at first" {
     [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 512 ] || skip "no more files may be open here"
     for n in $(seq 100); do cp "$DATA/zip.pt" $n.pt; done

@@ -45,6 +45,17 @@ static char *without_slashes(const char *path)
     return s2s_xstrndup(path, len);
 }
 
+/* the error speaks of a file or folder already */
+static bool says_where(const struct job *job, const char *text)
+{
+    bool says = strstr(text, s2s_ckpt_path(job->ckpt)) || strstr(text, job->out);
+    for (size_t i = 0; i < job->opt->n_in; i++) {
+        const size_t len = strlen(job->opt->in[i]);
+        says |= strncmp(text, job->opt->in[i], len) == 0 && (text[len] == ':' || text[len] == '/');
+    }
+    return says;
+}
+
 int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
 {
     struct job job = {.opt = opt, .out = without_slashes(opt->out)};
@@ -69,8 +80,7 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
     else if (rc == 0)
         rc = ckpt_agree(ckpt_is_first() ? ckpt_job_write_file(&job, err) : 0, err);
     s2s_progress_end(&job.progress);
-    if (rc < 0 && job.ckpt && !strstr(err->text, s2s_ckpt_path(job.ckpt)) &&
-        !strstr(err->text, job.out))
+    if (rc < 0 && job.ckpt && !says_where(&job, err->text))
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));
     if (rc == 0 && !opt->plan)
         ckpt_job_say_done(&job, start_s);

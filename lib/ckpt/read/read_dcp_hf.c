@@ -29,6 +29,8 @@ static int place_box(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, cons
                      struct s2s_error *err)
 {
     int64_t offset[S2S_MAX_DIMS];
+    if (!list)
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: no saved_offsets", tensor->name);
     if (!json_is_array(list) || json_array_size(list) != (size_t)tensor->n_dims)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: saved_offsets of another rank", tensor->name);
     for (int d = 0; d < tensor->n_dims; d++) {
@@ -59,7 +61,7 @@ static int take_entry(void *ctx, const char *name, const json_t *info, struct s2
     if (*placed)
         return not_json(err); /* a key twice */
     *placed = true;
-    for (; list && rc == 0 && tensor < end && strcmp(tensor->name, name) == 0; tensor++)
+    for (; rc == 0 && tensor < end && strcmp(tensor->name, name) == 0; tensor++)
         rc = place_box(b->ckpt, tensor, list, err);
     return rc;
 }
@@ -88,6 +90,16 @@ static int take_text(void *ctx, const char *key, const char *piece, struct s2s_e
     return rc;
 }
 
+/* PyTorch itself does not load what DCP_SHARDING_INFO forgets: a box that may lie anywhere. */
+static int check_all_placed(const struct boxes *b, struct s2s_error *err)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (!b->placed[i] && (i == 0 || strcmp(b->tensors[i - 1].name, b->tensors[i].name) != 0))
+            return s2s_error_set(err, S2S_E_FORMAT, "%s: not in DCP_SHARDING_INFO",
+                                 b->tensors[i].name);
+    return 0;
+}
+
 static int read_boxes(struct s2s_ckpt *ckpt, int fd, size_t first, struct s2s_error *err)
 {
     struct boxes b = {.ckpt = ckpt, .tensors = ckpt->tensors + first, .n = ckpt->n_tensors - first};
@@ -98,6 +110,8 @@ static int read_boxes(struct s2s_ckpt *ckpt, int fd, size_t first, struct s2s_er
     int rc = s2s_safetensors_read_texts(fd, take_text, &b, err);
     if (rc == 0 && b.told && !b.ended)
         rc = not_json(err);
+    if (rc == 0 && b.told)
+        rc = check_all_placed(&b, err);
     ckpt_entries_release(&b.entries);
     free(b.placed);
     return rc;

@@ -257,8 +257,10 @@ boxes("negative", {"a": {"saved_offsets": [-4]}}, "bad saved_offsets")
 boxes("past_63_bits", {"a": {"saved_offsets": [0, 1]}}, "bad saved_offsets", a=tensor((0, (1 << 63) - 1), end=0))
 boxes("fraction", {"a": {"saved_offsets": [0.5]}}, "bad saved_offsets")
 boxes("hole", {"a": {"saved_offsets": [4]}}, "missing")
-boxes("lacks_file", {}, "y.safetensors is missing", {"a": "model-00001-of-00001.safetensors", "b": "y.safetensors"})
-boxes("lacks_tensor", {}, "it is not", {"b": "model-00001-of-00001.safetensors"})
+boxes("forgotten", {"b": {"saved_offsets": [0]}}, "model-00001-of-00001.safetensors: a: not in DCP_SHARDING_INFO")
+boxes("nowhere", {"a": {}}, "a: no saved_offsets")
+boxes("lacks_file", {"a": {"saved_offsets": [0]}}, "y.safetensors is missing", {"a": "model-00001-of-00001.safetensors", "b": "y.safetensors"})
+boxes("lacks_tensor", {"a": {"saved_offsets": [0]}}, "it is not", {"b": "model-00001-of-00001.safetensors"})
 
 # ---- distributed checkpoints ----
 

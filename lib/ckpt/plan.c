@@ -314,8 +314,11 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
     struct s2s_ckpt_walk walk;
     int64_t begin[S2S_MAX_DIMS];
     int rc = 0;
-    /* walked in boxes of so many float64 */
-    struct mean mean = {.sum = s2s_xmalloc(S2S_CKPT_PIECE), .bytes = s2s_xmalloc(S2S_CKPT_PIECE)};
+    /* walked in boxes of so many float64; there may be very many of a few elements */
+    const int64_t numel = ckpt_box_numel(piece->size, piece->source->n_dims);
+    const int64_t most = S2S_CKPT_PIECE / (int64_t)sizeof(double);
+    const size_t room = (size_t)(numel < most ? numel : most) * sizeof(double);
+    struct mean mean = {.sum = s2s_xmalloc(room), .bytes = s2s_xmalloc(room)};
     s2s_ckpt_walk_begin(&walk, piece->size, piece->source->n_dims, sizeof(double));
     while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
         for (int d = 0; d < piece->source->n_dims; d++)

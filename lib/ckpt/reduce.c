@@ -8,7 +8,7 @@
 #include "lib/base/base.h"
 
 enum {
-    STEP = 16, /* the begin of each 16th record is known, the others are found from there */
+    STEP = 8, /* the begin of each eighth record is known, the others are found from there */
     /* flags of a tensor; without IS_THERE nothing follows */
     IS_THERE = 1,
     IS_CHECKED = 2, /* no chunk has a CRC-32 that is still to be compared */
@@ -165,21 +165,33 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
 
 /* ---- the checkpoint ---- */
 
+/* What of `left` sorted tensors is the weight `like`; NULL: none. Those before it are passed. */
+static const struct s2s_ckpt_tensor *find_next(const struct s2s_ckpt_tensor **tensors, size_t *left,
+                                               const struct s2s_ckpt_tensor *like)
+{
+    int order = -1;
+    for (; *left && (order = strcmp((*tensors)->name, like->name)) < 0; ++*tensors)
+        --*left;
+    const struct s2s_ckpt_tensor *found = *tensors;
+    return order == 0 && !s2s_ckpt_is_state(like->name) && found->dtype == like->dtype &&
+                   found->n_dims == like->n_dims &&
+                   same_ints(found->shape, like->shape, like->n_dims)
+               ? found
+               : NULL;
+}
+
 void s2s_ckpt_reduce(struct s2s_ckpt *ckpt)
 {
     const struct s2s_ckpt *like = ckpt->like;
     struct ckpt_reduced *reduced = s2s_xcalloc(1, sizeof *reduced);
     reduced->starts = s2s_xmalloc((like->n_tensors / STEP + 1) * sizeof *reduced->starts);
+    size_t left;
+    const struct s2s_ckpt_tensor *own = s2s_ckpt_tensors(ckpt, &left);
     for (size_t i = 0; i < like->n_tensors; i++) {
         const struct s2s_ckpt_tensor *theirs = &like->tensors[i];
-        const struct s2s_ckpt_tensor *ours =
-            s2s_ckpt_is_state(theirs->name) ? NULL : s2s_ckpt_find(ckpt, theirs->name);
-        if (ours && (ours->dtype != theirs->dtype || ours->n_dims != theirs->n_dims ||
-                     !same_ints(ours->shape, theirs->shape, ours->n_dims)))
-            ours = NULL;
         if (i % STEP == 0)
             reduced->starts[i / STEP] = reduced->records.len;
-        put_tensor(&reduced->records, ours, theirs);
+        put_tensor(&reduced->records, find_next(&own, &left, theirs), theirs);
     }
     ckpt_drop_tables(ckpt);
     ckpt->reduced = reduced;

@@ -51,6 +51,21 @@ char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len)
     return copy;
 }
 
+void s2s_blocks_take(struct s2s_blocks *blocks, struct s2s_blocks *from)
+{
+    struct s2s_block *first = from->last;
+    while (first && first->next)
+        first = first->next;
+    if (first && blocks->last) { /* behind that which still has room */
+        first->next = blocks->last->next;
+        blocks->last->next = from->last;
+    } else if (first) {
+        blocks->last = from->last;
+    }
+    blocks->used_bytes += from->used_bytes;
+    *from = (struct s2s_blocks){.last = NULL};
+}
+
 void s2s_blocks_release(struct s2s_blocks *blocks)
 {
     for (struct s2s_block *block = blocks->last, *next; block; block = next) {

@@ -13,6 +13,8 @@ struct s2s_blocks {
 void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes);
 /* A copy of len bytes and a zero byte. */
 char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len);
+/* Takes all pieces of `from`, which is empty then. */
+void s2s_blocks_take(struct s2s_blocks *blocks, struct s2s_blocks *from);
 /* Frees all pieces; the blocks are empty and can be used again. */
 void s2s_blocks_release(struct s2s_blocks *blocks);
 

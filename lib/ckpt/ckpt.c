@@ -300,12 +300,21 @@ static const char *keep_name(struct s2s_ckpt *ckpt, const char *name, size_t len
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err)
 {
+    int rc = ckpt_add_tensor_named(ckpt, tensor, name, len, err);
+    if (rc == 0)
+        (*tensor)->name = keep_name(ckpt, name, len);
+    return rc;
+}
+
+int ckpt_add_tensor_named(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
+                          size_t len, struct s2s_error *err)
+{
     int rc = check_name(ckpt, name, len, err);
     if (rc < 0)
         return rc;
     s2s_grow(&ckpt->tensors, ckpt->n_tensors, &ckpt->cap_tensors, sizeof *ckpt->tensors);
     *tensor = &ckpt->tensors[ckpt->n_tensors++];
-    **tensor = (struct s2s_ckpt_tensor){.name = keep_name(ckpt, name, len)};
+    **tensor = (struct s2s_ckpt_tensor){.name = name};
     return 0;
 }
 

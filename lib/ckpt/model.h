@@ -163,6 +163,9 @@ int ckpt_check_name_len(const char *name, size_t len, struct s2s_error *err);
  * long, too many bytes of names together. */
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err);
+/* The same of a zero-ended name that lives as long as the checkpoint. */
+int ckpt_add_tensor_named(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
+                          size_t len, struct s2s_error *err);
 int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,
                     size_t len, struct s2s_error *err);
 /* Sorts; refuses names that are there twice; checks that chunks tile. Every reader ends with it. */

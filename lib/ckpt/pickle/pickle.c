@@ -25,6 +25,7 @@ void ckpt_pickle_release(struct ckpt_pickle *pickle)
         return;
     s2s_blocks_release(&pickle->arena);
     s2s_blocks_release(&pickle->kept);
+    s2s_blocks_release(&pickle->names);
     *pickle = (struct ckpt_pickle){.root = NULL};
 }
 
@@ -246,11 +247,10 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
 /* A tensor and its name, which are what a large pickle is made of, are never moved. */
 static void pack(struct pickle_machine *m, struct ckpt_node *key, struct ckpt_node *value)
 {
-    struct s2s_blocks *kept = &m->out->kept;
     if (value->kind == CKPT_RECORD)
-        m->n_packed += ckpt_view_pack(value, kept);
+        m->n_packed += ckpt_view_pack(value, &m->out->kept);
     if (value->kind == CKPT_TENSOR && key && key->kind == CKPT_STR && !key->opaque) {
-        key->text = s2s_blocks_text(kept, key->text, key->len);
+        key->text = s2s_blocks_text(&m->out->names, key->text, key->len);
         key->opaque = true;
     }
 }
@@ -455,7 +455,8 @@ static bool is_worth_it(const struct pickle_machine *m)
 /* Values far larger than what was read of the pickle are copies of copies. */
 static bool is_bomb(const struct pickle_machine *m)
 {
-    const size_t used = m->out->arena.used_bytes + m->out->kept.used_bytes;
+    const struct ckpt_pickle *out = m->out;
+    const size_t used = out->arena.used_bytes + out->kept.used_bytes + out->names.used_bytes;
     return used / BYTES_PER_BYTE > m->at + SPARE_BYTES / BYTES_PER_BYTE;
 }
 

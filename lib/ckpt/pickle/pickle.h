@@ -68,10 +68,13 @@ enum ckpt_pickle_mode {
 
 struct ckpt_pickle {
     struct ckpt_node *root;
-    size_t len;                    /* bytes of the pickle, its STOP included */
-    size_t n_opaque;               /* opaque classes met */
-    const char *opaque_name;       /* the first of them, "module.name"; NULL */
-    struct s2s_blocks arena, kept; /* nodes and texts; those that never move */
+    size_t len;              /* bytes of the pickle, its STOP included */
+    size_t n_opaque;         /* opaque classes met */
+    const char *opaque_name; /* the first of them, "module.name"; NULL */
+    struct s2s_blocks arena; /* nodes and texts */
+    /* What never moves: packed tensors, and their keys in dicts, which are `opaque`. Who wants
+     * these keys for longer takes names away. */
+    struct s2s_blocks kept, names;
 };
 
 /*

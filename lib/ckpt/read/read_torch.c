@@ -57,6 +57,7 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     if (rc == 0)
         rc = ckpt_archive_check_notes(&archive.zip, w->err);
     w->left = ckpt_json_limit(archive.pickle.len);
+    w->names = &archive.pickle.names;
     if (rc == 0)
         rc = ckpt_torch_walk(w, archive.pickle.root, source);
     if (rc == 0 && archive.pickle.n_opaque)
@@ -199,6 +200,7 @@ static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source
     if (rc == 0)
         rc = find_stores(w, &l);
     w->left = ckpt_json_limit(l.pickles[OBJECT].len);
+    w->names = &l.pickles[OBJECT].names;
     if (rc == 0)
         rc = ckpt_torch_walk(w, l.pickles[OBJECT].root, source);
     release_legacy(&l);

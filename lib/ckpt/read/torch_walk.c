@@ -56,7 +56,8 @@ static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
     struct s2s_ckpt_tensor *tensor, made;
     int rc = ckpt_torch_tensor(w, &made, NULL, view);
     if (rc == 0)
-        rc = ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
+        rc = w->key ? ckpt_add_tensor_named(w->ckpt, &tensor, w->key->text, w->key->len, w->err)
+                    : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
     if (rc < 0)
         return rc;
     made.name = tensor->name;
@@ -182,6 +183,8 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
         return s2s_error_set(w->err, S2S_E_UNSUPPORTED,
                              "dict key at byte %u is neither text, number nor a tuple of them",
                              key->offset);
+    const bool whole = !len && w->takes_names && key && key->kind == CKPT_STR && key->opaque;
+    w->key = whole ? key : NULL;
     int rc = ckpt_check_name_len(w->name.data, w->name.len, w->err);
     if (rc == 0)
         rc = walk_node(w, node, depth + 1);
@@ -405,6 +408,21 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
     return rc;
 }
 
+/* Names that stand in the pickle as they are, most of them, need not be copied. */
+static void take_names(struct ckpt_torch_walk *w, const struct ckpt_node *root)
+{
+    size_t n_bytes = 0;
+    if (w->name.len || w->ckpt->like || root->kind != CKPT_DICT)
+        return;
+    for (uint32_t i = 0; i < root->n; i += 2)
+        if (root->items[i]->kind == CKPT_STR && root->items[i + 1]->kind == CKPT_TENSOR)
+            n_bytes += root->items[i]->len;
+    if (n_bytes > w->names->used_bytes / 2) {
+        s2s_blocks_take(&w->ckpt->arena, w->names);
+        w->takes_names = true;
+    }
+}
+
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source)
 {
@@ -414,6 +432,8 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
         return walk_rank(w, root);
     struct ckpt_view view;
     int rc = ckpt_view_of(root, &view, w->err);
+    if (rc == 0)
+        take_names(w, root);
     if (rc > 0)
         s2s_buf_puts(&w->name, "tensor"); /* a file that is one tensor */
     return rc < 0 ? rc : walk_node(w, root, 0);

@@ -267,7 +267,19 @@ static void pieces_lie_apart_and_are_zeroed(void **state)
         for (size_t k = 0; k < len[i]; k++)
             assert_int_equal(piece[i][k], i % 255 + 1);
     assert_string_equal(s2s_blocks_text(&blocks, "words and more", 5), "words");
+    /* taken over by others: empty ones, and some that have pieces */
+    struct s2s_blocks second = {.last = NULL}, third = {.last = NULL};
+    const char *text = s2s_blocks_text(&second, "of others", 9);
+    const size_t both = blocks.used_bytes + second.used_bytes;
+    s2s_blocks_take(&second, &blocks);
+    assert_int_equal(second.used_bytes, both);
+    assert_int_equal(blocks.used_bytes, 0);
+    s2s_blocks_take(&third, &second);
+    s2s_blocks_take(&third, &second);
+    assert_string_equal(s2s_blocks_text(&third, "more", 4), "more");
+    assert_string_equal(text, "of others");
     s2s_blocks_release(&blocks);
+    s2s_blocks_release(&third);
     assert_null(blocks.last);
 }
 

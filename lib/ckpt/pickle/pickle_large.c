@@ -329,21 +329,42 @@ static struct ckpt_node *move_node(struct collection *c, struct ckpt_node *node)
     return moved;
 }
 
-static void move_items(struct collection *c, struct ckpt_node *node)
+static void move_items(struct collection *c, struct ckpt_node *node, uint32_t cap)
 {
-    struct ckpt_node **items = node->n ? ckpt_pickle_alloc(&c->new, node->n * sizeof *items) : NULL;
+    struct ckpt_node **items = cap ? ckpt_pickle_alloc(&c->new, cap * sizeof *items) : NULL;
     for (uint32_t i = 0; i < node->n; i++)
         items[i] = move_node(c, node->items[i]);
     node->items = items;
-    node->cap = node->n;
+    node->cap = cap;
+}
+
+static void move_todo(struct collection *c)
+{
+    while (c->n_todo) {
+        struct ckpt_node *node = c->todo[--c->n_todo];
+        move_items(c, node, node->n);
+    }
 }
 
 static void move_all(struct collection *c, struct ckpt_node **nodes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         nodes[i] = move_node(c, nodes[i]);
-        while (c->n_todo)
-            move_items(c, c->todo[--c->n_todo]);
+        move_todo(c);
+    }
+}
+
+/* What still grows is here, and keeps its room: a long list without would get it at its next item,
+ * be collected for that, and so on, once for each of its items. */
+static void move_stack(struct collection *c, struct ckpt_node **stack, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        stack[i] = move_node(c, stack[i]);
+        if (c->n_todo) {
+            struct ckpt_node *node = c->todo[--c->n_todo];
+            move_items(c, node, node->cap > node->n ? node->cap : node->n);
+        }
+        move_todo(c);
     }
 }
 
@@ -351,7 +372,7 @@ bool ckpt_pickle_collect(struct pickle_machine *m)
 {
     struct collection c = {.n_todo = 0};
     struct pickle_known *known = &m->known;
-    move_all(&c, m->stack, m->n_stack);
+    move_stack(&c, m->stack, m->n_stack);
     move_all(&c, m->memo, m->cap_memo);
     move_all(&c, known->ints, PICKLE_INTS);
     move_all(&c, known->texts, PICKLE_TEXTS);

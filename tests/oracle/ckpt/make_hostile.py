@@ -421,7 +421,8 @@ dcp("place_is_none", [one], [(here[0], b"N")], "storage without file, offset or 
 dcp("place_without_name", [one], [(obj(M, "MetadataIndex", index=b"N"), here[1])], "storage without a name")
 dcp("impossible_grid", [("w", stored([2, 1, 6], [chunk([0, 0, 0], [2, 1, 6])]))], [place("w", [0, 0, 0], 0, n)], "an impossible grid",
     mcore_data=dct([(text("w"), dct([(text("nd_reformulated_orig_global_shape"), b"(" + number(3) + number(4) + b"t")]))]))
-for name, root, says in (("root_is_a_dict", b"}", "not the Metadata"), ("no_names", obj(M, "Metadata", storage_data=b"}"), "no dict state_dict_metadata"),
+for name, root, says in (("root_is_a_dict", b"}", "not the Metadata"), ("long_list", b"]" + b"}a" * 300000, "not the Metadata"),
+                         ("no_names", obj(M, "Metadata", storage_data=b"}"), "no dict state_dict_metadata"),
                          ("no_places", obj(M, "Metadata", state_dict_metadata=b"}"), "no dict storage_data")):
     put("dcp_%s/.metadata" % name, b"\x80\x02" + root + b".", says)
     cases[-1] = ("dcp_" + name, says)

@@ -21,6 +21,8 @@ complain 'lines of a test that cannot fail (use not, says_not, alike, a line eac
     "$(git grep -nE '^ +(! |(\[|says|says_not|same|alike|cmp|diff|grep|exits) .* && |(cmp|diff) .*<\()' -- 'tests/tools/*.bats' 'tests/tools/*.bash' |
         grep -vE ' \|\| |&& (break|continue)$|\| head')"
 complain 'trailing white space or tabs in C:' "$(git grep -nE '[[:space:]]+$|	' -- '*.c' '*.h')"
+# what a test left behind is soon committed with the rest
+complain 'a file in no room of the tree:' "$(git ls-files | grep -vE '^(\.ci|bin|demo|doc|kernels|lib|tests|tools)/|^(\.(clang-format|gitignore|pre-commit-hooks\.yaml)|LICENSE|Makefile|NEWS\.md|README\.md|packages\.txt)$')"
 complain 'files past 1000 lines:' "$(for f in $c_files; do n=$(wc -l <"$f"); [ "$n" -le 1000 ] || echo "$f: $n lines"; done)"
 complain 'a lib file includes a tool:' "$(git grep -nE '#include "tools/' -- 'lib/*' 'kernels/*')"
 complain 'kernels know a layer above them:' "$(git grep -nE '#include "lib/' -- 'kernels/*' | grep -v '"lib/base/')"

@@ -485,3 +485,28 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json less.safetensors less
     says "mtp.norm.weight"
 }
+
+@test "--map gemma3 is Gemma 3 with its eye or without, whichever is there; parakeet_ctc is a map's name too" {
+    layer=''
+    for name in input post_attention pre_feedforward post_feedforward; do layer+="'layers.0.${name}_layernorm.weight': (6,), "; done
+    layer+="'layers.0.self_attn.q_proj.weight': (24, 6), 'layers.0.self_attn.k_proj.weight': (12, 6), 'layers.0.self_attn.v_proj.weight': (12, 6),
+        'layers.0.self_attn.o_proj.weight': (6, 24), 'layers.0.self_attn.q_norm.weight': (3,), 'layers.0.self_attn.k_norm.weight': (3,),
+        'layers.0.mlp.gate_proj.weight': (5, 6), 'layers.0.mlp.up_proj.weight': (5, 6), 'layers.0.mlp.down_proj.weight': (6, 5),
+        'embed_tokens.weight': (10, 6), 'norm.weight': (6,)"
+    eye="'multi_modal_projector.mm_soft_emb_norm.weight': (4,), 'multi_modal_projector.mm_input_projection_weight': (4, 6), 'vision_tower.a.weight': (2, 3)"
+    write text.safetensors "{'model.' + k: v for k, v in {$layer}.items()}"
+    write eye.safetensors "dict({'language_model.model.' + k: v for k, v in {$layer}.items()}, **{$eye})"
+    write memory.safetensors "{'model.' + k: v for k, v in dict({'language_model.' + k: v for k, v in {$layer}.items()}, **{$eye}).items()}"
+    echo '{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 6, "vocab_size": 10}}' >config.json
+    for kind in text:gemma2 eye:gemma3_vl memory:gemma3_vl; do
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map gemma3 --config config.json "${kind%:*}.safetensors" "${kind%:*}"
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map "${kind#*:}" --config config.json "${kind%:*}.safetensors" "${kind%:*}.named"
+        exits 0 s2s-ckpt diff "${kind%:*}" "${kind%:*}.named"
+        exits 0 s2s-ckpt convert -q --strict --to hf --map gemma3 --config config.json "${kind%:*}" "${kind%:*}.hf"
+    done
+    exits 0 s2s-ckpt diff text.safetensors text.hf
+    exits 0 s2s-ckpt diff eye.safetensors eye.hf
+    exits 0 s2s-ckpt convert -q --to hf --map parakeet_ctc "$DATA/tiny.nemo" ctc
+    exits 0 s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" found
+    exits 0 s2s-ckpt diff ctc found
+}

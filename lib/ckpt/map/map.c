@@ -331,14 +331,27 @@ static int find_shown(struct ckpt_map_engine *e, char name[64], struct s2s_error
     return 0;
 }
 
-/* by what config.json calls its models, such as qwen3; without a name where there is none */
-static void find_typed(const char *type, struct ckpt_map_family *family)
+/* By what config.json calls its models, such as qwen3: of several families, as of gemma3 with an
+ * eye and without, the first of which anything is there, else the last. Without a name where there
+ * is none. */
+static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_map_family *family)
 {
-    for (int i = 0; ckpt_map_texts[i]; i++)
-        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family);)
-            if (has_word(family->model_types, type))
-                return;
+    struct ckpt_map_family next;
+    bool there = false;
     *family = (struct ckpt_map_family){.name = ""};
+    for (int i = 0; ckpt_map_texts[i]; i++)
+        for (size_t at = 0; !there && ckpt_map_next_family(ckpt_map_texts[i], &at, &next);) {
+            if (!has_word(next.model_types, type))
+                continue;
+            if (e->to_megatron && !*family->name)
+                ckpt_map_name_saved(e->sources, e->n_sources);
+            *family = next;
+            struct ckpt_map map;
+            if (ckpt_map_parse(&map, NULL, next.name, NULL, NULL, NULL) < 0)
+                continue;
+            there = part_is_there(e, &map, "", false, false, "", "");
+            ckpt_map_release(&map);
+        }
 }
 
 /* the text of the tables or of the user's file, and the family in it */
@@ -352,7 +365,7 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
         return find_shown(e, family, err);
     find_named(NULL, name, &found);
     if (!*found.name)
-        find_typed(name, &found);
+        find_typed(e, name, &found);
     if (!*found.name) {
         int rc = ckpt_slurp(AT_FDCWD, name, MAX_MAP_FILE, file, &len, err);
         if (rc < 0)

@@ -31,6 +31,7 @@ static const char composites[] =
     "family gemma3_vl\n"
     "detect language_model.embedding.word_embeddings.weight "
     "multi_modal_projector.mm_soft_embed_norm.weight\n"
+    "model_type gemma3\n"
     "part gemma2 language_model. language_model.\n"
     "multi_modal_projector.mm_soft_embed_norm.weight "
     "multi_modal_projector.mm_soft_emb_norm.weight copy [v]\n"

@@ -359,12 +359,14 @@ const char ckpt_map_tables[] =
 
     "family fastconformer_ctc\n"
     "detect encoder.pre_encode.conv.0.weight decoder.decoder_layers.0.weight\n"
+    "model_type parakeet_ctc\n"
     "include fastconformer encoder. encoder.\n"
     "decoder.decoder_layers.0.{weight,bias} ctc_head.{weight,bias} copy\n"
     "drop preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer_transducer\n"
     "detect encoder.pre_encode.conv.0.weight joint.enc.weight\n"
+    "model_type parakeet_tdt parakeet_rnnt\n"
     "include fastconformer encoder. encoder.\n"
     "decoder.prediction.embed.weight decoder.embedding.weight copy\n"
     "decoder.prediction.dec_rnn.lstm.{weight_ih_l0,weight_hh_l0,bias_ih_l0,bias_hh_l0} "
@@ -397,6 +399,7 @@ const char ckpt_map_tables[] =
 
     "family fastconformer_encoder\n"
     "detect encoder.pre_encode.conv.0.weight !decoder.decoder_layers.0.weight !joint.enc.weight\n"
+    "model_type parakeet_encoder\n"
     "include fastconformer encoder. \"\"\n"
     "drop preprocessor.featurizer.{window,fb}\n"
 

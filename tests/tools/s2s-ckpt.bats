@@ -386,6 +386,21 @@ PY
     says "in 1 of 2 layers only, so layers cannot lie on one axis"
     [ ! -e out ]
     exits 0 s2s-ckpt convert --to torch_dist --map qwen_moe --config "$config" mixed.safetensors numbered_experts
+    # which layers have experts is what config.json says, where it does, in both directions
+    while IFS=@ read -r said wrong; do
+        jq ".model_type = \"qwen3_moe\" | $said" "$config" >said.json
+        for way in "--to torch_dist --map qwen_moe --config said.json mixed.safetensors" "--to hf --map qwen_moe --config said.json numbered_experts"; do
+            # shellcheck disable=SC2086
+            exits $((${#wrong} > 0)) s2s-ckpt convert $way out
+            says "$wrong"
+            rm -rf out
+        done
+    done <<'END'
+.mlp_only_layers = [0]@
+.decoder_sparse_step = 2@
+.mlp_only_layers = []@decoder.layers.0: the configuration says that it has some experts (mlp_only_layers, decoder_sparse_step), its tensors are those of a layer with none
+.mlp_only_layers = [0] | .decoder_sparse_step = 3@decoder.layers.1: the configuration says that it has no experts
+END
     # left to the tool, such layers stay numbered
     exits 0 s2s-ckpt convert -q --to torch_dist --layers auto dtype.safetensors out
     exits 0 s2s-ckpt diff dtype.safetensors out

@@ -41,6 +41,9 @@ double ckpt_config_default(const json_t *config, const char *key);
  * Gives: free; NULL: it has neither, or layers of other kinds. */
 char *ckpt_config_letters(const json_t *config);
 
+/* Has that layer of Qwen's mixtures of experts some, by config.json? -1: it does not say. */
+int ckpt_config_has_experts(const json_t *config, int64_t layer);
+
 /* Warns where Megatron and transformers compute something else from a Nemotron-H config.json. */
 void ckpt_nemotron_h_differences(const json_t *config);
 

@@ -127,6 +127,25 @@ char *ckpt_config_letters(const json_t *config)
     return letters;
 }
 
+int ckpt_config_has_experts(const json_t *config, int64_t layer)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const json_t *dense = json_object_get(config, "mlp_only_layers");
+    const json_t *every = json_object_get(config, "decoder_sparse_step");
+    const int64_t step = json_is_integer(every) ? json_integer_value(every) : 1;
+    size_t i;
+    json_t *number;
+    if (!type || (strcmp(type, "qwen2_moe") != 0 && strcmp(type, "qwen3_moe") != 0) ||
+        (!dense && !every) || step < 1)
+        return -1;
+    json_array_foreach(dense, i, number)
+    {
+        if (json_is_integer(number) && json_integer_value(number) == layer)
+            return 0;
+    }
+    return (layer + 1) % step == 0;
+}
+
 static void add_pattern(struct maker *m)
 {
     const json_t *kinds = json_object_get(m->config, "layers_block_type");

@@ -285,6 +285,22 @@ static int64_t said_layers(const struct ckpt_map_engine *e)
     return said;
 }
 
+/* has the layer of a stack the section of that name? */
+static bool has_section(const struct ckpt_map_engine *e, const char *stack, const char *section,
+                        int64_t layer)
+{
+    const size_t len = strlen(stack);
+    for (size_t s = 0; s < e->map.n_sections; s++) {
+        const char *name = e->map.sections[s];
+        if (strncmp(name, stack, len) == 0 && strncmp(name + len, "{N}.", 4) == 0 &&
+            strcmp(name + len + 4, section) == 0 && ckpt_map_in_section(e, (int)s, layer))
+            return true;
+    }
+    return false;
+}
+
+static const char router[] = "mlp.router.weight";
+
 /* the letter of a layer in a hybrid stack; 0: a layer of another stack, or of no such kind */
 static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, int64_t layer)
 {
@@ -294,15 +310,10 @@ static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, 
     } kinds[] = {{"mixer.in_proj.weight.z", 'M'},
                  {"self_attention.linear_qkv.weight", '*'},
                  {"mlp.linear_fc1.weight", '-'},
-                 {"mlp.router.weight", 'E'}};
-    const size_t len = strlen(stack);
-    for (size_t s = 0; s < e->map.n_sections; s++)
-        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-            const char *name = e->map.sections[s];
-            if (strncmp(name, stack, len) == 0 && strncmp(name + len, "{N}.", 4) == 0 &&
-                strcmp(name + len + 4, kinds[i].name) == 0 && ckpt_map_in_section(e, (int)s, layer))
-                return kinds[i].letter;
-        }
+                 {router, 'E'}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (has_section(e, stack, kinds[i].name, layer))
+            return kinds[i].letter;
     return 0;
 }
 
@@ -327,6 +338,28 @@ static int check_letters(struct ckpt_map_engine *e)
     return rc;
 }
 
+/* Are there experts where the configuration says so, and only there? */
+static int check_experts(struct ckpt_map_engine *e)
+{
+    const json_t *config = ckpt_config_of_words(e->config);
+    for (size_t k = 0; k < e->map.n_stacks; k++) {
+        const char *stack = e->map.stacks[k].prefix;
+        const bool words = s2s_ends_with(stack, "decoder.layers.") && !ckpt_map_is_tower(e, stack);
+        for (int64_t i = 0; words && i < e->n_layers[k]; i++) {
+            const int said = ckpt_config_has_experts(config, i);
+            const char *other = said ? "mlp.linear_fc2.weight" : router;
+            if (said >= 0 && has_section(e, stack, other, i))
+                return s2s_error_set(e->err, S2S_E_SHAPE,
+                                     "%s%lld: the configuration says that it has %s experts "
+                                     "(mlp_only_layers, decoder_sparse_step), its tensors are "
+                                     "those of a layer with %s",
+                                     stack, (long long)i, said ? "some" : "no",
+                                     said ? "none" : "some");
+        }
+    }
+    return 0;
+}
+
 int ckpt_map_check_layers(struct ckpt_map_engine *e)
 {
     const int64_t said = said_layers(e);
@@ -337,7 +370,8 @@ int ckpt_map_check_layers(struct ckpt_map_engine *e)
                                  "%lld",
                                  e->map.stacks[k].prefix, (long long)said, (long long)said,
                                  (long long)e->n_layers[k]);
-    return check_letters(e);
+    const int rc = check_letters(e);
+    return rc < 0 ? rc : check_experts(e);
 }
 
 /* layers are numbered from 0 without gaps, up to the number that the configuration or the arguments

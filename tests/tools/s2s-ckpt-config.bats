@@ -163,6 +163,18 @@ JSON
     MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_router_pre_softmax=true
     exits 0 s2s-ckpt convert --map mixtral --to hf in none
     says "no config.json: its router does not divide by the sum of the chosen weights"
+    # experts whose gate and up lie in turn, as Megatron-LM saves what its fused kernels train
+    MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_mlp_glu_interleave_size=32
+    exits 1 s2s-ckpt convert --to hf in none2
+    says "mlp.experts.experts.linear_fc1.weight: gate and up lie in it in turn, 32 rows of each (moe_mlp_glu_interleave_size)"
+    exits 0 s2s-ckpt convert -q --to safetensors in kept.safetensors
+    # experts one by one have no such kernels; Megatron-Bridge saves all rows of gate first
+    MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_mlp_glu_interleave_size=32 moe_grouped_gemm=false
+    exits 0 s2s-ckpt convert -q --map mixtral --to hf in apart
+    exits 0 s2s-ckpt diff mixtral apart
+    MAP=mixtral bridge mixtral num_moe_experts=3 moe_router_topk=2 moe_mlp_glu_interleave_size=32 kv_channels=2
+    exits 0 s2s-ckpt convert -q --map mixtral --to hf in contiguous
+    exits 0 s2s-ckpt diff mixtral contiguous
 }
 
 # hybrid [ARG=JSON..]: in/ is a Nemotron-H as Megatron's script would have saved it

@@ -272,6 +272,30 @@ static int check_axes(const struct ckpt_map_engine *e, const struct ckpt_rule *r
     return 0;
 }
 
+/* Megatron-Core can train a grouped MLP whose gate and up lie in turn, so many rows of each, and
+ * Megatron-LM saves them so: halves would be a mixture of both. */
+static int refuse_interleaved(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                              const char *name)
+{
+    static const char *const kinds[][3] = {
+        {".shared_experts.", "moe_shared_expert_glu_interleave_size",
+         "use_grouped_gemm_for_shared_expert"},
+        {".experts.", "moe_mlp_glu_interleave_size", "moe_grouped_gemm"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const json_t *size = json_object_get(e->args, kinds[i][1]);
+        if (!strstr(rule->megatron, kinds[i][0]) || !ckpt_map_items(rule->hf) ||
+            !json_is_integer(size) || json_is_false(json_object_get(e->args, kinds[i][2])))
+            continue;
+        int rc = s2s_error_set(e->err, S2S_E_UNSUPPORTED,
+                               "%s: gate and up lie in it in turn, %lld rows of each (%s)", name,
+                               (long long)json_integer_value(size), kinds[i][1]);
+        return s2s_error_hint(e->err, rc,
+                              "put all rows of gate before those of up first; --to torch_dist or "
+                              "safetensors keeps them as they are");
+    }
+    return 0;
+}
+
 static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source)
 {
     struct ckpt_match match;
@@ -289,6 +313,8 @@ static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source
     if (match.stacked && t->n_dims == 0)
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: no layer axis", t->name);
     int rc = check_axes(e, rule, t, match.stacked);
+    if (rc == 0)
+        rc = refuse_interleaved(e, rule, t->name);
     if (rc < 0)
         return rc;
     int64_t first = match.stacked ? 0 : match.layer;

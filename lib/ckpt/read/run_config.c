@@ -119,6 +119,9 @@ static json_t *args_of(const json_t *model)
     rename_key(args, "num_moe_experts", "num_experts");
     rename_key(args, "seq_length", "max_position_embeddings");
     rename_key(args, "seq_len_interpolation_factor", "rotary_seq_len_interpolation_factor");
+    /* of the model as it trains: what is saved has gate before up */
+    json_object_del(args, "moe_mlp_glu_interleave_size");
+    json_object_del(args, "moe_shared_expert_glu_interleave_size");
     add_activation(args, model);
     add_attention(args, model);
     add_rope_scaling(args, model);

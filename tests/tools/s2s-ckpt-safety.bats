@@ -514,6 +514,52 @@ without_index() {
     says "pytorch_model-00002-of-00002.bin is missing"
 }
 
+@test "shares of ranks as NeMo Automodel leaves them: the last one is missed by the vocabulary, and names by their list" {
+    python3 - <<'PY'
+import json, os, struct
+os.makedirs("model/.hf_metadata")
+names = {"model.embed_tokens.weight": (7, 4), "model.norm.weight": (4,)}
+for rank in range(2):
+    head, info, at = {}, {}, 0
+    for name, shape in names.items():
+        begin, half = (0, -(-shape[0] // 2)) if rank == 0 else (-(-shape[0] // 2), shape[0] // 2)
+        size = 4 * half * (shape[1] if len(shape) > 1 else 1)
+        head[name] = {"dtype": "F32", "shape": [half, *shape[1:]], "data_offsets": [at, at + size]}
+        info[name] = {"saved_offsets": [begin] + [0] * (len(shape) - 1)}
+        at += size
+    head["__metadata__"] = {"DCP_SHARDING_INFO": json.dumps(info), "DCP_VERSION": "1.0"}
+    text = json.dumps(head).encode()
+    with open("model/shard-0000%d-model-00001-of-00001.safetensors" % (rank + 1), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + bytes(at))
+json.dump({name: 1 for name in names}, open("model/.hf_metadata/fqn_to_file_index_mapping.json", "w"), indent=2)
+json.dump({"vocab_size": 7, "model_type": "mine"}, open("model/.hf_metadata/config.json", "w"))
+PY
+    exits 0 s2s-ckpt verify model
+    says_not warning
+    cp -r model short
+    rm short/shard-00002-*
+    for command in ls verify "convert --to hf -o out"; do
+        # shellcheck disable=SC2086
+        exits 1 s2s-ckpt $command short
+        says "model.embed_tokens.weight ends with row 4; config.json says 7: the last rank's share is missing"
+    done
+    [ ! -e out ]
+    # where the words are the text model's
+    echo '{"vocab_size": 4, "text_config": {"vocab_size": 7}}' >short/.hf_metadata/config.json
+    exits 1 s2s-ckpt verify short
+    # a configuration that is broken is verify's business
+    echo '{' >short/.hf_metadata/config.json
+    exits 0 s2s-ckpt ls short
+    exits 1 s2s-ckpt verify short
+    echo '{"model.layers.0.mlp.up_proj.weight": 1, "model.layers.1.mlp.up_proj.weight": 1, "model.norm.weight": 1}' \
+        >model/.hf_metadata/fqn_to_file_index_mapping.json
+    exits 0 s2s-ckpt verify model
+    says "no file has 2 of the tensors that .hf_metadata/fqn_to_file_index_mapping.json names, such as model.layers.0.mlp.up_proj.weight"
+    echo '{"model.norm.weight": 1,, }' >model/.hf_metadata/fqn_to_file_index_mapping.json
+    exits 0 s2s-ckpt verify model
+    says "not used: .hf_metadata/fqn_to_file_index_mapping.json:1:"
+}
+
 @test "what an index does not name is said, and an index names something" {
     DATA=$ROOT/tests/oracle/ckpt/data
     cp -r "$DATA/hf_sharded" folder

@@ -3,7 +3,10 @@
  * each of which says in DCP_SHARDING_INFO, a JSON object as a text of its metadata, where its own
  * begin.
  */
+#include <unistd.h>
+
 #include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/read/entries.h"
 
@@ -212,6 +215,92 @@ static int check_box_index(struct s2s_ckpt *ckpt, char **files, size_t n, struct
     return rc < 0 ? rc : 0;
 }
 
+/* names that a list has and no share */
+struct absent {
+    const struct s2s_ckpt *ckpt;
+    char *first;
+    size_t n;
+};
+
+static int note_absent(void *ctx, const char *name, const json_t *file, struct s2s_error *err)
+{
+    struct absent *absent = ctx;
+    (void)file;
+    (void)err;
+    if (s2s_ckpt_find(absent->ckpt, name))
+        return 0;
+    if (absent->n++ == 0)
+        absent->first = s2s_xstrdup(name);
+    return 0;
+}
+
+/* NeMo Automodel notes what its shares are to become, with some names that nothing was saved under
+ * (of tied weights). */
+static void warn_of_absent(struct s2s_ckpt *ckpt)
+{
+    static const char name[] = ".hf_metadata/fqn_to_file_index_mapping.json";
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct absent absent = {.ckpt = ckpt};
+    struct ckpt_entries entries = {.visit = note_absent, .ctx = &absent, .name = name};
+    char *text = NULL;
+    size_t len = 0;
+    if (faccessat(ckpt->dir_fd, name, F_OK, 0) < 0)
+        return;
+    int rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, &text, &len, &err);
+    const size_t begin = rc == 0 ? strcspn(text, "{") : 0;
+    for (size_t i = begin; rc == 0 && i < len; i++)
+        rc = ckpt_entries_take(&entries, text[i], &err);
+    if (rc < 0)
+        s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
+    else if (absent.n)
+        s2s_warn("ckpt",
+                 "%s: no file has %zu of the tensors that %s names, such as %s: unless they are "
+                 "tied to others, a rank's share is missing",
+                 ckpt->path, absent.n, name, absent.first);
+    free(text);
+    free(absent.first);
+    ckpt_entries_release(&entries);
+}
+
+static bool has_words(const char *name)
+{
+    static const char *const parts[] = {"embed_tokens.weight", "embeddings.weight", "wte.weight",
+                                        "word_embeddings.weight", "lm_head.weight"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const size_t len = strlen(name), n = strlen(parts[i]);
+        if (s2s_ends_with(name, parts[i]) && (len == n || name[len - n - 1] == '.'))
+            return true;
+    }
+    return false;
+}
+
+/* Without an index, as NeMo Automodel leaves them, nothing says how many ranks had a share, and the
+ * boxes end where those of the last do: all tensors would be shorter if it were not there. Of one
+ * the configuration says the rows. */
+static int check_words(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct s2s_error ignored = S2S_ERROR_INIT; /* verify says it */
+    const struct s2s_ckpt_tensor *most = NULL;
+    json_t *config;
+    if (ckpt_read_json(&config, ckpt, "config.json", &ignored) < 0)
+        return 0;
+    const json_t *words = json_object_get(ckpt_config_of_words(config), "vocab_size");
+    const int64_t vocab = json_is_integer(words) ? json_integer_value(words) : 0;
+    json_decref(config);
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        if (t->n_dims == 2 && has_words(t->name) && (!most || t->shape[0] > most->shape[0]))
+            most = t;
+    }
+    if (!most || most->shape[0] >= vocab)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                           "%s ends with row %lld; config.json says %lld: the last rank's share is "
+                           "missing",
+                           most->name, (long long)most->shape[0], (long long)vocab);
+    return s2s_error_hint(err, rc, "copy the whole folder");
+}
+
 int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char **files;
@@ -225,6 +314,10 @@ int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
         join_boxes(ckpt);
     if (rc == 0)
         rc = check_box_index(ckpt, files, n, err);
+    if (rc == 0)
+        rc = check_words(ckpt, err);
+    if (rc == 0)
+        warn_of_absent(ckpt);
     ckpt_free_list(files, n);
     return rc;
 }

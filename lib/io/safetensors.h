@@ -52,11 +52,10 @@ int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *er
 /*
  * The header alone, a part at a time: memory does not grow with it, and nothing depends on what
  * becomes of the file. st gets the metadata, of a text of 64 KiB and more perhaps only the
- * beginning; visit (NULL: nobody) each tensor in the header's
- * order, lent for the call: its data is NULL and lies at *data_pos + begin of the file. That is
- * known from the first call on; whether a name comes twice, or the tensors after it are sound, is
- * not. fd stays the caller's; errors do not name it. FORMAT, TRUNCATED, OPEN, IO, or what visit
- * returns below 0; nothing to release then.
+ * beginning; visit (NULL: nobody) each tensor in the header's order, lent for the call: its data is
+ * NULL and lies at *data_pos + begin of the file. That is known from the first call on; whether a
+ * name comes twice, or the tensors after it are sound, is not. fd stays the caller's; errors do not
+ * name it. FORMAT, TRUNCATED, OPEN, IO, or what visit returns below 0; nothing to release then.
  */
 typedef int s2s_st_visit(void *ctx, const struct s2s_st_tensor *tensor, size_t begin,
                          struct s2s_error *err);

@@ -70,7 +70,7 @@ struct pickle_machine {
 
 enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node);
 
-/* Memory that lives as long as the pickle, 16-aligned, not cleared. */
+/* Memory that lives as long as the pickle, 8-aligned, zeroed. */
 void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len);
 
 /* Errors that name the opcode and its place; they give the code. */

@@ -277,9 +277,9 @@ bool ckpt_pickle_is_wanted(const struct pickle_wanted *wanted, uint64_t index, s
 /* ---- nodes ---- */
 
 struct collection {
-    struct ckpt_pickle new;  /* only its arena */
-    struct ckpt_node **todo; /* moved; their items are not */
-    size_t n_todo, cap_todo;
+    struct s2s_blocks arena;    /* the new one */
+    struct ckpt_node **pending; /* moved; their items are not */
+    size_t n_pending, cap_pending;
     struct ckpt_node *nodes;
     size_t n_nodes;
     bool forgotten;
@@ -297,7 +297,7 @@ static struct ckpt_node *new_node(struct collection *c)
 {
     enum { AT_ONCE = 64 };
     if (c->n_nodes == 0) {
-        c->nodes = ckpt_pickle_alloc(&c->new, AT_ONCE * sizeof *c->nodes);
+        c->nodes = s2s_blocks_alloc(&c->arena, AT_ONCE * sizeof *c->nodes);
         c->n_nodes = AT_ONCE;
     }
     return &c->nodes[--c->n_nodes];
@@ -313,16 +313,12 @@ static struct ckpt_node *move_node(struct collection *c, struct ckpt_node *node)
     *moved = *node;
     c->forgotten |= node->kind == CKPT_FORGOTTEN;
     if (has_items(node)) {
-        s2s_grow(&c->todo, c->n_todo, &c->cap_todo, sizeof *c->todo);
-        c->todo[c->n_todo++] = moved;
+        s2s_grow(&c->pending, c->n_pending, &c->cap_pending, sizeof *c->pending);
+        c->pending[c->n_pending++] = moved;
     } else if (node->kind == CKPT_GLOBAL ||
                ((node->kind == CKPT_BYTES || node->kind == CKPT_BIGINT || node->kind == CKPT_STR) &&
                 node->text && !node->opaque)) {
-        char *text = ckpt_pickle_alloc(&c->new, (size_t)node->len + 1);
-        if (node->len)
-            memcpy(text, node->text, node->len);
-        text[node->len] = 0; /* a class's name is a text of C too */
-        moved->text = text;
+        moved->text = s2s_blocks_text(&c->arena, node->text, node->len);
     }
     node->kind = MOVED;
     node->items = (struct ckpt_node **)moved;
@@ -331,17 +327,17 @@ static struct ckpt_node *move_node(struct collection *c, struct ckpt_node *node)
 
 static void move_items(struct collection *c, struct ckpt_node *node, uint32_t cap)
 {
-    struct ckpt_node **items = cap ? ckpt_pickle_alloc(&c->new, cap * sizeof *items) : NULL;
+    struct ckpt_node **items = cap ? s2s_blocks_alloc(&c->arena, cap * sizeof *items) : NULL;
     for (uint32_t i = 0; i < node->n; i++)
         items[i] = move_node(c, node->items[i]);
     node->items = items;
     node->cap = cap;
 }
 
-static void move_todo(struct collection *c)
+static void move_pending(struct collection *c)
 {
-    while (c->n_todo) {
-        struct ckpt_node *node = c->todo[--c->n_todo];
+    while (c->n_pending) {
+        struct ckpt_node *node = c->pending[--c->n_pending];
         move_items(c, node, node->n);
     }
 }
@@ -350,7 +346,7 @@ static void move_all(struct collection *c, struct ckpt_node **nodes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         nodes[i] = move_node(c, nodes[i]);
-        move_todo(c);
+        move_pending(c);
     }
 }
 
@@ -360,17 +356,17 @@ static void move_stack(struct collection *c, struct ckpt_node **stack, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         stack[i] = move_node(c, stack[i]);
-        if (c->n_todo) {
-            struct ckpt_node *node = c->todo[--c->n_todo];
+        if (c->n_pending) {
+            struct ckpt_node *node = c->pending[--c->n_pending];
             move_items(c, node, node->cap > node->n ? node->cap : node->n);
         }
-        move_todo(c);
+        move_pending(c);
     }
 }
 
 bool ckpt_pickle_collect(struct pickle_machine *m)
 {
-    struct collection c = {.n_todo = 0};
+    struct collection c = {.n_pending = 0};
     struct pickle_known *known = &m->known;
     move_stack(&c, m->stack, m->n_stack);
     move_all(&c, m->memo, m->cap_memo);
@@ -383,11 +379,11 @@ bool ckpt_pickle_collect(struct pickle_machine *m)
     move_all(&c, &m->or.node, 1);
     if (m->out->opaque_name)
         m->out->opaque_name =
-            s2s_blocks_text(&c.new.arena, m->out->opaque_name, strlen(m->out->opaque_name));
+            s2s_blocks_text(&c.arena, m->out->opaque_name, strlen(m->out->opaque_name));
     known->forgotten = NULL;
-    free(c.todo);
+    free(c.pending);
     s2s_blocks_release(&m->out->arena);
-    m->out->arena = c.new.arena;
+    m->out->arena = c.arena;
     m->nodes = c.nodes;
     m->n_packed = 0;
     m->n_nodes = c.n_nodes;

@@ -1,10 +1,11 @@
+#include "lib/ckpt/read/gzip.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/read/gzip.h"
 
 enum { BLOCK = 1 << 16, MAX_BEHIND = 64 << 20 };
 

@@ -414,8 +414,11 @@ tar("fifo.nemo", ("./x", tarfile.FIFOTYPE, ""), mode="w:gz")
 tar("lost.nemo", ("./x", tarfile.LNKTYPE, "./nothing"))
 tar("again.nemo", ("./again", tarfile.LNKTYPE, first))
 tar("dots.nemo", ("./..a/b..", tarfile.REGTYPE, ""), (".//c", tarfile.REGTYPE, ""))
+tar("odd.nemo", ("./a\\..\\b", tarfile.REGTYPE, ""))
+for i, spelling in enumerate(("a/./b", "a//b", "././/a/b")):
+    tar("twice%d.nemo" % i, ("a/b", tarfile.REGTYPE, ""), (spelling, tarfile.REGTYPE, ""))
 PY
-    for name in up folder root link device fifo lost; do
+    for name in up folder root link device fifo lost odd twice{0..2}; do
         for command in ls verify; do
             exits 1 s2s-ckpt $command $name.nemo
             says "$name.nemo: "

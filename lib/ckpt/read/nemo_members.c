@@ -207,47 +207,49 @@ static int spill_member(struct tar *t, const char *name, int64_t len_bytes)
 
 /* ---- walking ---- */
 
-static const char *without_dot(const char *name)
+/* A path within the folder without what says nothing ("./", "//"), for two spellings of one are one
+ * file; NULL: it leads out, or has a part that is no plain name. Gives: free. */
+static char *plain_path(const char *name)
 {
-    while (strncmp(name, "./", 2) == 0)
-        name += 1 + strspn(name + 1, "/");
-    return name;
-}
-
-static bool leaves_folder(const char *name)
-{
-    bool leaves = *name == '/';
-    for (const char *part = name; part && !leaves;
-         part = strchr(part, '/'), part = part ? part + 1 : NULL)
-        leaves = strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == 0);
-    return leaves;
+    char *path = s2s_xmalloc(strlen(name) + 1), *end = path;
+    bool plain = *name != '/';
+    for (size_t len; plain && *name; name += len + (name[len] == '/')) {
+        len = strcspn(name, "/");
+        if (len == 0 || (len == 1 && *name == '.'))
+            continue;
+        plain = ckpt_name_is_plain(name, len);
+        if (end > path)
+            *end++ = '/';
+        memcpy(end, name, len);
+        end += len;
+    }
+    *end = 0;
+    if (!plain)
+        free(path);
+    return plain ? path : NULL;
 }
 
 /* a file once more, under another name */
 static int add_again(struct tar *t, const char *name, const char *target)
 {
-    for (size_t i = 0; i < t->ckpt->n_members; i++)
-        if (strcmp(t->ckpt->members[i].name, without_dot(target)) == 0) {
-            const struct ckpt_span span = t->ckpt->members[i].span;
-            add_member(t->ckpt, name, &span);
-            return 0;
-        }
-    return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is a link to %s, which is not before it",
-                         t->path, name, target);
+    char *path = plain_path(target);
+    size_t i = 0;
+    while (path && i < t->ckpt->n_members && strcmp(t->ckpt->members[i].name, path) != 0)
+        i++;
+    const bool found = path && i < t->ckpt->n_members;
+    free(path);
+    if (!found)
+        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is a link to %s, which is not before it",
+                             t->path, name, target);
+    const struct ckpt_span span = t->ckpt->members[i].span;
+    add_member(t->ckpt, name, &span);
+    return 0;
 }
 
-/* Who unpacks the archive gets what its members are: none may lie elsewhere or be no plain file. */
-static int read_member(struct tar *t, struct archive_entry *entry)
+static int take_member(struct tar *t, struct archive_entry *entry, const char *name)
 {
-    const char *name = archive_entry_pathname(entry);
-    const char *target = name ? archive_entry_hardlink(entry) : NULL;
+    const char *target = archive_entry_hardlink(entry);
     const int64_t len_bytes = archive_entry_size(entry);
-    if (!name || strlen(name) > MAX_NAME || len_bytes < 0)
-        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: a member with an absurd header", t->path);
-    name = without_dot(name);
-    if (leaves_folder(name))
-        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s would leave the folder: refused",
-                             t->path, name);
     if (target || archive_entry_filetype(entry) == AE_IFDIR) {
         /* what is skipped is inflated all the same */
         int rc = t->spill >= 0 && len_bytes > 0 ? check_room(t, name, len_bytes) : 0;
@@ -265,6 +267,21 @@ static int read_member(struct tar *t, struct archive_entry *entry)
         return 0;
     }
     return t->spill < 0 ? place_member(t, name, len_bytes) : spill_member(t, name, len_bytes);
+}
+
+/* Who unpacks the archive gets what its members are: none may lie elsewhere or be no plain file. */
+static int read_member(struct tar *t, struct archive_entry *entry)
+{
+    const char *name = archive_entry_pathname(entry);
+    if (!name || strlen(name) > MAX_NAME || archive_entry_size(entry) < 0)
+        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: a member with an absurd header", t->path);
+    char *path = plain_path(name);
+    int rc = path ? take_member(t, entry, path)
+                  : s2s_error_set(t->err, S2S_E_FORMAT,
+                                  "%s: %s leads out of the folder, or is no plain path: refused",
+                                  t->path, name);
+    free(path);
+    return rc;
 }
 
 static int walk(struct tar *t)

@@ -141,6 +141,32 @@ save('flat.pt', dict(w, optimizer={'state': {'s': tensor(Storage('s', [1]), [1])
     says "module.lm_head.weight"
 }
 
+@test "objects that hold themselves, or lead back to what they are in, are values like others" {
+    mkdir -p ranks/mp_rank_00
+    make "
+w = tensor(Storage('0', [1, 2]), [2])
+Own, Conf, Value = named('own', 'Thing'), named('omegaconf.dictconfig', 'DictConfig'), named('omegaconf.nodes', 'AnyNode')
+alone, first, second, conf, value, holder, deep = Own(), Own(), Own(), Conf(), Value(), Own(), Own()
+alone.own = alone
+# all of these lead to all others, in more ways than anybody can go: they are shown in part
+many = [Own() for _ in range(40)]
+for one in many: one.others = list(many)
+conf._content, value._val, value._parent, holder.conf = {'depth': value}, 3, conf, conf
+first.next, second.next, second.w = second, first, w
+save('own.pt', {'w': w, 'alone': alone, 'holder': holder, 'many': many, 'last': w})
+save('tensors.pt', {'both': {'second': second, 'first': first}})
+save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 'conf': conf, 'many': many})"
+    exits 0 s2s-ckpt ls --json own.pt
+    says '{"name": "alone", "value": {"class":"own.Thing","state":{"own":"..."}}}'
+    says '{"name": "last", "dtype": "F32"'
+    exits 0 s2s-ckpt verify own.pt
+    exits 0 s2s-ckpt ls ranks
+    says "mp_rank_00/w"
+    # a tensor in such a ring has names without end, unless it is found from where the ring begins
+    exits 0 s2s-ckpt ls tensors.pt
+    says "both.second.w"
+}
+
 @test "NeMo's settings in a Lightning file are read through OmegaConf, whose nodes point back" {
     mkdir nemo && tar -C nemo -xf "$ROOT/tests/oracle/ckpt/data/tiny.nemo"
     s2s-ckpt convert -q --to hf "$ROOT/tests/oracle/ckpt/data/tiny.nemo" want

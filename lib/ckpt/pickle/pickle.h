@@ -46,6 +46,8 @@ struct ckpt_node {
     uint8_t kind; /* enum ckpt_kind */
     bool opaque;  /* of a global outside the list, and of a record of such a one; of a text: it is
                    * somebody else's, who keeps it */
+    bool shown;   /* while JSON is made of it: a value may hold itself */
+    uint8_t mark; /* 0; for who walks the tree */
     uint32_t n;
     union {
         uint32_t cap; /* of items */
@@ -132,8 +134,8 @@ int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max);
 
 /*
  * The tree as JSON: tuples and sets as arrays, a Namespace or record with a dict as object, bytes
- * and classes as text. Tensors, and what is too deep (1000) or more than *left allows, as text.
- * Values that several places share are shown, and counted, in each. Gives a reference.
+ * and classes as text. Tensors, and what is too deep (1000), more than *left allows or in itself,
+ * as text. Values that several places share are shown, and counted, in each. Gives a reference.
  */
 struct ckpt_json_left {
     size_t nodes, text_bytes;

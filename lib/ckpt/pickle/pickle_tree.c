@@ -197,11 +197,8 @@ static json_t *tensor_json(struct printer *p, const struct ckpt_node *node)
     return json_pack("{s:s, s:o}", "class", "torch._utils._rebuild_tensor_v2", "args", args);
 }
 
-static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth)
+static json_t *value_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
-    if (p->left->nodes == 0 || depth > MAX_DEPTH || (p->in_key && node->kind == CKPT_DICT))
-        return json_string("...");
-    p->left->nodes--;
     switch ((enum ckpt_kind)node->kind) {
     case CKPT_LONG:
         return json_string("...");
@@ -239,6 +236,18 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
         return json_string("(storage)");
     }
     return json_null();
+}
+
+static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth)
+{
+    if (p->left->nodes == 0 || depth > MAX_DEPTH || node->shown ||
+        (p->in_key && node->kind == CKPT_DICT))
+        return json_string("...");
+    p->left->nodes--;
+    ((struct ckpt_node *)node)->shown = true;
+    json_t *value = value_json(p, node, depth);
+    ((struct ckpt_node *)node)->shown = false;
+    return value;
 }
 
 struct ckpt_json_left ckpt_json_limit(size_t pickle_len)

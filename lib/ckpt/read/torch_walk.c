@@ -1,7 +1,7 @@
 /* The tree of a torch.save file: tensors and objects under the names that they have in it. */
 #include "lib/ckpt/read/torch_walk.h"
 
-enum { MAX_DEPTH = 1000, LOOKS = 16 /* at each value, on the average */ };
+enum { MAX_DEPTH = 1000, LOOKS = 16 /* for each value, on the average */ };
 
 static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
 {
@@ -193,24 +193,50 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
     return rc;
 }
 
-/* 1: a tensor stands in node, or below it; 0: none; negative: it cannot be said */
+/* OmegaConf's containers and values, which all point back at what they are in: NeMo's settings in
+ * Lightning's files */
+static const struct ckpt_node *plain_conf(const struct ckpt_node *node)
+{
+    static const char module[] = "omegaconf.";
+    for (int i = 0; i < 3 && node->kind == CKPT_RECORD; i++) {
+        const struct ckpt_node *class = node->items[0], *state = node->items[2], *inner;
+        if (class->n < sizeof module - 1 || memcmp(class->text, module, sizeof module - 1) != 0)
+            break;
+        inner = state ? ckpt_get(state, "_content") : NULL;
+        if (!inner)
+            inner = state ? ckpt_get(state, "_val") : NULL;
+        if (!inner)
+            break;
+        node = inner;
+    }
+    return node;
+}
+
+/* 1: a tensor stands in node, or below it; 0: none; negative: it cannot be said. Each node is
+ * looked into once; what leads back to where one came from holds nothing that is not found there.
+ */
 static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
+    enum { LOOKED_INTO = 1, HOLDS };
+    node = plain_conf(node);
     const bool parts = node->kind == CKPT_RECORD || node->kind == CKPT_DICT ||
                        node->kind == CKPT_LIST || node->kind == CKPT_TUPLE ||
                        node->kind == CKPT_SET;
     struct ckpt_view view;
     if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || is_odd_tensor(node))
         return 1;
-    if (!parts)
-        return 0;
-    if (w->looks_left == 0 || depth > MAX_DEPTH)
+    if (!parts || node->mark)
+        return node->mark == HOLDS;
+    if (depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
-    w->looks_left--;
+    uint8_t *mark = &((struct ckpt_node *)node)->mark;
+    *mark = LOOKED_INTO;
     int rc = ckpt_view_of(node, &view, w->err);
     for (uint32_t i = 0; rc == 0 && i < node->n; i++)
         if (node->items[i]) /* a record may lack parts */
             rc = holds_tensor(w, node->items[i], depth + 1);
+    if (rc > 0)
+        *mark = HOLDS;
     return rc;
 }
 
@@ -310,32 +336,13 @@ static int walk_other(struct ckpt_torch_walk *w, const struct ckpt_node *node, i
     return node->kind == CKPT_SET ? walk_list(w, node, depth) : walk_record(w, node, depth);
 }
 
-/* OmegaConf's containers and values, which all point back at what they are in: NeMo's settings in
- * Lightning's files */
-static const struct ckpt_node *plain_conf(const struct ckpt_node *node)
-{
-    static const char module[] = "omegaconf.";
-    for (int i = 0; i < 3 && node->kind == CKPT_RECORD; i++) {
-        const struct ckpt_node *class = node->items[0], *state = node->items[2], *inner;
-        if (class->n < sizeof module - 1 || memcmp(class->text, module, sizeof module - 1) != 0)
-            break;
-        inner = state ? ckpt_get(state, "_content") : NULL;
-        if (!inner)
-            inner = state ? ckpt_get(state, "_val") : NULL;
-        if (!inner)
-            break;
-        node = inner;
-    }
-    return node;
-}
-
 static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     struct ckpt_view view;
     node = plain_conf(node);
-    if (w->left.nodes == 0 || depth > MAX_DEPTH)
+    if (w->nodes_left == 0 || depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
-    w->left.nodes--;
+    w->nodes_left--;
     int rc = ckpt_view_of(node, &view, w->err);
     if (rc)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_view(w, &view);
@@ -427,7 +434,8 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source)
 {
     s2s_buf_puts(&w->name, source->prefix);
-    w->looks_left = w->left.nodes > SIZE_MAX / LOOKS ? SIZE_MAX : w->left.nodes * LOOKS;
+    w->nodes_left = w->left.nodes;
+    w->looks_left = w->nodes_left > SIZE_MAX / LOOKS ? SIZE_MAX : w->nodes_left * LOOKS;
     if (source->model_only)
         return walk_rank(w, root);
     struct ckpt_view view;

@@ -382,3 +382,35 @@ PY
     under 24 s2s-ckpt prune -q --no-sync dist pruned
     cmp dist/iter_0001000/common.pt again/iter_0001000/common.pt
 }
+
+@test "a text of 64 MB in a torch archive: less than 24 MiB, and a warning; one of a megabyte is kept" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    write_torch
+    python3 - <<'PY'
+import os
+from torch_files import *
+values = {"w": Tensor(0, (2, 4)), "short": "kept " * 200000, "long": "t" * 64000000, "last": 7}
+save(values, "zip.pt", 1, 4)
+save(values, "unframed.pt", 1)
+save_legacy(values, "legacy.pt", 1)
+os.makedirs("ranks/mp_rank_00")
+save({"model": {"w": Tensor(0, (2, 4))}, "args": values["long"], "iteration": 7}, "ranks/mp_rank_00/model_optim_rng.pt", 1)
+# a line of protocol 0
+with zipfile.ZipFile("line.pt", "w") as archive:
+    archive.writestr("archive/data.pkl", b"V" + b"t" * 64000000 + b"\n.")
+PY
+    for in in zip.pt unframed.pt legacy.pt ranks; do
+        under 24 s2s-ckpt verify "$in"
+        under 24 s2s-ckpt ls --json "$in"
+        under 24 s2s-ckpt convert --no-sync --to torch_dist "$in" out
+        rm -r out
+    done
+    exits 0 s2s-ckpt ls --json legacy.pt
+    says 'a text of 64000000 bytes (byte '
+    says '"value": "(64000000 bytes of text)"'
+    says '"last", "value": 7'
+    says 'kept kept kept kept "'
+    exits 1 s2s-ckpt ls line.pt
+    says "line of more than 4 MiB"
+}

@@ -95,7 +95,8 @@ bool ckpt_pickle_is_large(size_t len);
 /*
  * The same for the pickle at pos of a file, of at most len bytes, of which only a part is in memory
  * at a time. Nobody reads large byte objects, so they are not read here either: neither those that
- * are spelled as such nor those of protocol 2, which are texts that are encoded.
+ * are spelled as such nor those of protocol 2, which are texts that are encoded. Of large texts the
+ * first twelve megabytes are kept.
  *
  * Of many like things each is taken when it was read, where there is a taker (or NULL) with an
  * item: the memory is that of what is left. item is asked about each pair that goes into a dict and

@@ -62,6 +62,7 @@ struct pickle_machine {
     int fd, io_rc;
     int64_t pos;
     size_t filled, given_back;
+    size_t texts_bytes;  /* of the large ones that are kept */
     size_t collect_at;   /* bytes of nodes at which to collect */
     size_t n_packed;     /* tensors since it was done */
     size_t n_forgotten;  /* entries of the memo that were fetched and are gone */

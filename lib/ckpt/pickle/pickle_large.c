@@ -18,7 +18,8 @@
 #define PICKLE_COLLECT (4 << 20)
 #endif
 
-enum { WINDOW = PICKLE_WINDOW, COLLECT_BYTES = PICKLE_COLLECT };
+/* A tokenizer is a text of some ten megabytes, and three copies of it are made on its way. */
+enum { WINDOW = PICKLE_WINDOW, COLLECT_BYTES = PICKLE_COLLECT, MAX_TEXTS = 12 << 20 };
 
 /* ---- bytes ---- */
 
@@ -93,13 +94,15 @@ int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t 
     if (len > UINT32_MAX)
         return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "text of more than 4 GiB");
     const bool is_text = kind == CKPT_STR;
-    const bool kept = is_text && m->mode != CKPT_CHECK && !ckpt_pickle_encodes(ckpt_pickle_top(m));
+    const bool kept = is_text && m->mode != CKPT_CHECK && len <= MAX_TEXTS - m->texts_bytes &&
+                      !ckpt_pickle_encodes(ckpt_pickle_top(m));
     struct ckpt_node *node = ckpt_pickle_new_node(m, is_text && !kept ? CKPT_LONG : kind);
     node->len = (uint32_t)len;
     if (kept) {
         char *text = ckpt_pickle_alloc(m->out, len + 1);
         m->io_rc = ckpt_pread(m->fd, text, len, m->pos + (int64_t)m->at, "pickle", m->err);
         node->text = text;
+        m->texts_bytes += len;
     } else if (is_text) {
         m->io_rc = count_latin1(m, len, &node->n);
     }

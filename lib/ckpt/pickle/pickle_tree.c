@@ -201,7 +201,9 @@ static json_t *value_json(struct printer *p, const struct ckpt_node *node, int d
 {
     switch ((enum ckpt_kind)node->kind) {
     case CKPT_LONG:
-        return json_string("...");
+        s2s_warn("ckpt", "a text of %u bytes (byte %u of the pickle) is too large to be kept",
+                 node->len, node->offset);
+        return json_sprintf("(%u bytes of text)", node->len);
     case CKPT_TENSOR:
         return tensor_json(p, node);
     case CKPT_FORGOTTEN:

@@ -75,16 +75,15 @@ static int op_counted(struct pickle_machine *m, enum ckpt_kind kind, int size_by
 /* up to the line's end, which is taken too */
 int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len)
 {
-    enum { LONG_LINE = 4096 };
-    if (ckpt_pickle_fill(m, m->at + LONG_LINE) < 0)
-        return m->io_rc;
-    const unsigned char *p = m->bytes + m->at;
-    const unsigned char *end = memchr(p, '\n', m->filled - m->at);
-    if (!end && m->filled < m->len) {
-        if (ckpt_pickle_fill(m, m->len) < 0)
+    enum { LONG_LINE = 4096, MAX_LINE = 4 << 20 };
+    const unsigned char *p = m->bytes + m->at, *end = NULL;
+    for (size_t room = LONG_LINE; !end && room <= MAX_LINE; room *= 32) {
+        if (ckpt_pickle_fill(m, m->at + room) < 0)
             return m->io_rc;
-        end = memchr(p, '\n', m->len - m->at);
+        end = memchr(p, '\n', m->filled - m->at);
     }
+    if (!end && m->filled < m->len)
+        return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "line of more than 4 MiB");
     if (!end)
         return ckpt_pickle_truncated(m);
     *line = (const char *)p;

@@ -72,10 +72,11 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt); /* NULL is a no-op */
 
 /*
  * Of a checkpoint opened like another, that only the other's weights are wanted from now on: of
- * each that is here in the same dtype and shape a few bytes are kept. Nothing that was lent lives
- * on; its files are known as before.
+ * each that is here in the same dtype and shape a few bytes are kept, which are shared with one of
+ * n_others that were reduced before where both have all in the same places. Nothing that was lent
+ * lives on; its files are known as before.
  */
-void s2s_ckpt_reduce(struct s2s_ckpt *ckpt);
+void s2s_ckpt_reduce(struct s2s_ckpt *ckpt, struct s2s_ckpt *const *others, size_t n_others);
 /* Of such a checkpoint what the other's tensor, or view of a tensor, is here; lent until the next
  * call. NULL: it is not here. */
 const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,

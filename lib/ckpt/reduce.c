@@ -1,7 +1,8 @@
 /*
  * A further checkpoint of a mean. Its names, dtypes and shapes are those of the one that it was
- * opened like, so all that is kept of a tensor is where its bytes are: about ten bytes in place of
- * 144. The one that is wanted now is made a tensor again.
+ * opened like, so all that is kept of a tensor is where its bytes are, about ten bytes, and nothing
+ * at all where one before has them in the same places, as checkpoints of one run do: a bit. The one
+ * that is wanted now is made a tensor again.
  */
 #include "lib/ckpt/model.h"
 
@@ -11,21 +12,26 @@ enum {
     STEP = 8, /* the begin of each eighth record is known, the others are found from there */
     /* flags of a tensor; without IS_THERE nothing follows */
     IS_THERE = 1,
-    IS_CHECKED = 2, /* no chunk has a CRC-32 that is still to be compared */
-    SAME_BOXES = 4, /* its chunks are cut as those of the other tensor: neither count nor boxes */
+    SAME_BOXES = 2, /* its chunks are cut as those of the other tensor: neither count nor boxes */
     /* flags of a chunk */
     IS_LOCATED = 1,
     HAS_CRC = 2,
     HAS_STRIDE = 4
 };
 
-struct ckpt_reduced {
+struct places {
+    size_t n_users;
     struct s2s_buf records; /* of each tensor of `like`, in their order; numbers 7 bits a byte */
     size_t *starts;         /* of each STEPth in records */
+};
+
+struct ckpt_reduced {
+    struct places *places;
+    unsigned char *checked; /* a bit a tensor: no chunk has a CRC-32 that is still to be compared */
     /* that was asked for last, and what was made for it: `tensor`, or a view of it */
     const struct s2s_ckpt_tensor *wanted, *lent;
     struct s2s_ckpt_tensor tensor;
-    size_t cap_chunks, flags_at;
+    size_t cap_chunks, idx;
 };
 
 /* ---- records ---- */
@@ -131,7 +137,7 @@ static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor
         return;
     }
     const bool same = same_boxes(tensor, like);
-    put(out, IS_THERE | (is_checked(tensor) ? IS_CHECKED : 0) | (same ? SAME_BOXES : 0));
+    put(out, IS_THERE | (same ? SAME_BOXES : 0));
     if (!same)
         put(out, tensor->n_chunks);
     for (size_t i = 0; i < tensor->n_chunks; i++)
@@ -143,7 +149,6 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
 {
     struct ckpt_reduced *reduced = ckpt->reduced;
     struct ckpt_chunk *chunks = reduced->tensor.chunks;
-    reduced->flags_at = (size_t)(*at - reduced->records.data);
     const uint64_t flags = take(at);
     if (!(flags & IS_THERE))
         return false;
@@ -156,10 +161,8 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
     reduced->tensor = *like;
     reduced->tensor.n_chunks = n;
     reduced->tensor.chunks = chunks;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         chunks[i] = take_chunk(at, ckpt, like->n_dims, same ? &like->chunks[i] : NULL);
-        chunks[i].checked = flags & IS_CHECKED;
-    }
     return true;
 }
 
@@ -180,20 +183,62 @@ static const struct s2s_ckpt_tensor *find_next(const struct s2s_ckpt_tensor **te
                : NULL;
 }
 
-void s2s_ckpt_reduce(struct s2s_ckpt *ckpt)
+static void set_checked(struct ckpt_reduced *reduced, size_t idx)
+{
+    reduced->checked[idx / 8] |= (unsigned char)(1 << idx % 8);
+}
+
+static struct places *make_places(struct s2s_ckpt *ckpt, struct ckpt_reduced *reduced)
 {
     const struct s2s_ckpt *like = ckpt->like;
-    struct ckpt_reduced *reduced = s2s_xcalloc(1, sizeof *reduced);
-    reduced->starts = s2s_xmalloc((like->n_tensors / STEP + 1) * sizeof *reduced->starts);
+    struct places *places = s2s_xcalloc(1, sizeof *places);
+    places->n_users = 1;
+    places->starts = s2s_xmalloc((like->n_tensors / STEP + 1) * sizeof *places->starts);
     size_t left;
     const struct s2s_ckpt_tensor *own = s2s_ckpt_tensors(ckpt, &left);
     for (size_t i = 0; i < like->n_tensors; i++) {
         const struct s2s_ckpt_tensor *theirs = &like->tensors[i];
         if (i % STEP == 0)
-            reduced->starts[i / STEP] = reduced->records.len;
-        put_tensor(&reduced->records, find_next(&own, &left, theirs), theirs);
+            places->starts[i / STEP] = places->records.len;
+        const struct s2s_ckpt_tensor *found = find_next(&own, &left, theirs);
+        put_tensor(&places->records, found, theirs);
+        if (found && is_checked(found))
+            set_checked(reduced, i);
     }
+    return places;
+}
+
+static void release_places(struct places *places)
+{
+    if (--places->n_users > 0)
+        return;
+    s2s_buf_release(&places->records);
+    free(places->starts);
+    free(places);
+}
+
+/* Equal ones of a checkpoint before, in place of one's own. */
+static struct places *share_places(struct places *own, struct s2s_ckpt *const *others, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct places *theirs = others[i]->reduced->places;
+        if (theirs->records.len == own->records.len && own->records.len &&
+            memcmp(theirs->records.data, own->records.data, own->records.len) == 0) {
+            release_places(own);
+            theirs->n_users++;
+            return theirs;
+        }
+    }
+    return own;
+}
+
+void s2s_ckpt_reduce(struct s2s_ckpt *ckpt, struct s2s_ckpt *const *others, size_t n_others)
+{
+    struct ckpt_reduced *reduced = s2s_xcalloc(1, sizeof *reduced);
+    reduced->checked = s2s_xcalloc(ckpt->like->n_tensors / 8 + 1, 1);
+    reduced->places = make_places(ckpt, reduced);
     ckpt_drop_tables(ckpt);
+    reduced->places = share_places(reduced->places, others, n_others);
     ckpt->reduced = reduced;
 }
 
@@ -202,7 +247,7 @@ static void put_back(struct s2s_ckpt *ckpt)
 {
     struct ckpt_reduced *reduced = ckpt->reduced;
     if (reduced->lent && is_checked(&reduced->tensor))
-        reduced->records.data[reduced->flags_at] |= IS_CHECKED;
+        set_checked(reduced, reduced->idx);
     reduced->wanted = reduced->lent = NULL;
     s2s_blocks_release(&ckpt->arena); /* it has only what belonged to that tensor */
     ckpt->n_shapes = 0;
@@ -216,11 +261,13 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
         return reduced->lent;
     put_back(ckpt);
     const struct s2s_ckpt *like = ckpt->like;
-    const size_t idx = ckpt_tensor_index(like, tensor);
-    const char *at = reduced->records.data + reduced->starts[idx / STEP];
+    const size_t idx = reduced->idx = ckpt_tensor_index(like, tensor);
+    const char *at = reduced->places->records.data + reduced->places->starts[idx / STEP];
     bool is_there = false;
     for (size_t i = idx / STEP * STEP; i <= idx; i++)
         is_there = take_tensor(&at, ckpt, &like->tensors[i]);
+    for (size_t i = 0; is_there && i < reduced->tensor.n_chunks; i++)
+        reduced->tensor.chunks[i].checked = reduced->checked[idx / 8] >> idx % 8 & 1;
     reduced->wanted = tensor;
     if (is_there)
         reduced->lent = !tensor->stored ? &reduced->tensor
@@ -234,8 +281,8 @@ void ckpt_reduced_free(struct ckpt_reduced *reduced)
 {
     if (!reduced)
         return;
-    s2s_buf_release(&reduced->records);
-    free(reduced->starts);
+    release_places(reduced->places);
+    free(reduced->checked);
     free(reduced->tensor.chunks);
     free(reduced);
 }

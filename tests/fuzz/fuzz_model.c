@@ -249,19 +249,21 @@ static void try_check(const struct s2s_ckpt *ckpt)
     free(extra);
 }
 
-/* The mean of it and itself, or a copy, as one file. */
+/* The mean of it and itself, or copies, as one file. */
 static void try_file(struct s2s_ckpt *ckpt, const json_t *root)
 {
     const struct s2s_ckpt_write how = {.max_shard_bytes = 0};
-    struct s2s_ckpt *others[1] = {NULL};
+    struct s2s_ckpt *others[2] = {NULL};
     struct s2s_ckpt_plan plan = {.source = ckpt, .others = others};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_outfile *file;
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
     if (json_is_true(json_object_get(root, "average")) && (others[0] = open_as(root, ckpt)))
-        s2s_ckpt_reduce(others[0]);
-    plan.n_others = others[0] != NULL;
+        s2s_ckpt_reduce(others[0], NULL, 0);
+    if (others[0] && (others[1] = open_as(root, ckpt)))
+        s2s_ckpt_reduce(others[1], others, 1);
+    plan.n_others = (others[0] != NULL) + (others[1] != NULL);
     for (size_t i = 0; i < n; i++)
         if (!plan.n_others || s2s_ckpt_can_average(tensors[i].dtype))
             s2s_ckpt_plan_copy(&plan, tensors[i].name, &tensors[i]);
@@ -282,6 +284,7 @@ static void try_file(struct s2s_ckpt *ckpt, const json_t *root)
     }
     s2s_ckpt_plan_release(&plan);
     s2s_ckpt_close(others[0]);
+    s2s_ckpt_close(others[1]);
 }
 
 static void try_model(struct s2s_ckpt *ckpt, const json_t *root, const char *map)

@@ -232,7 +232,7 @@ static int open_others(struct job *job, struct s2s_error *err)
         if (rc == 0)
             rc = check_alike(job, *other, err);
         if (rc == 0)
-            s2s_ckpt_reduce(*other);
+            s2s_ckpt_reduce(*other, job->others, job->n_others - 1);
     }
     return rc;
 }

@@ -46,6 +46,49 @@ PY
     under 30 s2s-ckpt cat pruned model.language_model_of_the_speech_branch.backbone.layers.39.mixer.experts.499.down_proj_of_the_routed_expert.weight
 }
 
+@test "no dict of .metadata is filled with more than a thousand pairs at once, whatever it says of a tensor" {
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+import mini_writer
+names = ["model.%d.weight" % i for i in range(2500)]
+mini_writer.write("in", [(n, "float32", (1, 2), [((0, 0), (1, 2), bytes(8))]) for n in names],
+                  mcore_data={n: (2,) for n in names}, paths={n: tuple(n.split(".")) for n in names})
+PY
+    s2s-ckpt reshard -q --no-sync in out
+    python3 - <<'PY'
+import glob, pickle
+most, dicts = [0], {}
+
+
+class Part:
+    def __init__(self, *args):
+        pass
+
+    def __setstate__(self, state):
+        dicts.update(state if isinstance(state, dict) else {})
+
+    def __hash__(self):
+        return id(self)
+
+
+class Reader(pickle._Unpickler):
+    def pop_mark(self):
+        most[0] = max(most[0], len(self.stack))
+        return super().pop_mark()
+
+    def find_class(self, module, name):
+        return Part
+
+
+with open(glob.glob("out/iter_*/.metadata")[0], "rb") as f:
+    Reader(f).load()
+assert most[0] <= 2000, most
+assert dicts["mcore_data"]["model.2499.weight"] == {"nd_reformulated_orig_global_shape": (2,)}, dicts["mcore_data"]
+assert dicts["planner_data"]["model.7.weight"] == ("model", "7", "weight")
+for key in "state_dict_metadata", "storage_data", "mcore_data", "planner_data":
+    assert len(dicts[key]) == 2500, key
+PY
+}
+
 @test "eighty thousand boxes in less than 34 MiB: torch.distributed.checkpoint with safetensors" {
     case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
     export S2S_NO_PROGRESS=1

@@ -91,32 +91,6 @@ static void emit_storage(struct ckpt_emitter *out, const struct ckpt_item *item,
     ckpt_emit_op(out, "ub");
 }
 
-/* an attribute that Megatron-Core (to 0.15) looks for: shapes of tensors that it stored flattened
- */
-static void emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *items)
-{
-    bool any = false;
-    for (size_t i = 0; i < items->n; i++) {
-        if (!ckpt_items_starts_name(items, i))
-            continue;
-        const struct ckpt_item item = ckpt_items_get(items, i);
-        if (item.n_orig_dims < 0)
-            continue;
-        if (!any) {
-            ckpt_emit_str(out, "mcore_data");
-            ckpt_emit_op(out, "}(");
-        }
-        any = true;
-        ckpt_emit_str(out, item.name);
-        ckpt_emit_op(out, "}(");
-        ckpt_emit_str(out, "nd_reformulated_orig_global_shape");
-        ckpt_emit_ints(out, item.orig_shape, item.n_orig_dims);
-        ckpt_emit_op(out, "u");
-    }
-    if (any)
-        ckpt_emit_op(out, "u");
-}
-
 /* After every so many pairs a dict is filled anew, as by Python's pickler: no reader's stack grows
  * with the dict. */
 static void end_batch(struct ckpt_emitter *out, size_t i)
@@ -185,22 +159,54 @@ static int emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items,
                       const struct s2s_ckpt *names, struct s2s_error *err)
 {
     bool any = false;
+    size_t n = 0;
     int rc = 0;
-    for (size_t i = 0; names && i < items->n && !any; i++) {
+    for (size_t i = 0; names && i < items->n && !any; i++)
         any = ckpt_path_of(names, ckpt_items_name(items, i)) != NULL;
-    }
     if (!any) { /* none, or of other names than are written */
         ckpt_emit_op(out, "N");
         return 0;
     }
     ckpt_emit_op(out, "}(");
     for (size_t i = 0; i < items->n && rc == 0; i++) {
+        if (!ckpt_items_starts_name(items, i))
+            continue;
         const char *name = ckpt_items_name(items, i);
-        if (ckpt_items_starts_name(items, i))
-            emit_path(out, name, ckpt_path_of(names, name));
+        emit_path(out, name, ckpt_path_of(names, name));
+        end_batch(out, n++);
         rc = ckpt_emit_drain(out, err);
     }
     ckpt_emit_op(out, "u");
+    return rc;
+}
+
+/* ---- mcore_data: what flattened tensors were, for Megatron-Core up to 0.15 ---- */
+
+static int emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *items,
+                           struct s2s_error *err)
+{
+    size_t n = 0;
+    int rc = 0;
+    for (size_t i = 0; i < items->n && rc == 0; i++) {
+        if (!ckpt_items_starts_name(items, i))
+            continue;
+        const struct ckpt_item item = ckpt_items_get(items, i);
+        if (item.n_orig_dims < 0)
+            continue;
+        if (n == 0) {
+            ckpt_emit_str(out, "mcore_data");
+            ckpt_emit_op(out, "}(");
+        }
+        ckpt_emit_str(out, item.name);
+        ckpt_emit_op(out, "}(");
+        ckpt_emit_str(out, "nd_reformulated_orig_global_shape");
+        ckpt_emit_ints(out, item.orig_shape, item.n_orig_dims);
+        ckpt_emit_op(out, "u");
+        end_batch(out, n++);
+        rc = ckpt_emit_drain(out, err);
+    }
+    if (n)
+        ckpt_emit_op(out, "u");
     return rc;
 }
 
@@ -225,7 +231,8 @@ int ckpt_items_metadata(const struct ckpt_items *items, const struct s2s_ckpt *n
     ckpt_emit_op(&out, "u");
     ckpt_emit_str(&out, "storage_meta");
     ckpt_emit_op(&out, "N");
-    emit_mcore_data(&out, items);
+    if (rc == 0)
+        rc = emit_mcore_data(&out, items, err);
     ckpt_emit_op(&out, "ub");
     ckpt_emit_end(&out);
     if (rc == 0)

@@ -80,10 +80,8 @@ static struct ckpt_item *add_item(struct s2s_dist_writer *writer, const char *na
 {
     free(writer->item_name);
     writer->item_name = s2s_xstrdup(name);
-    writer->item = (struct ckpt_item){.name = writer->item_name,
-                                      .file = writer->name,
-                                      .n_orig_dims = -1,
-                                      .pos = writer->file.pos};
+    writer->item = (struct ckpt_item){
+        .name = writer->item_name, .file = writer->name, .pos = writer->file.pos};
     return &writer->item;
 }
 
@@ -102,8 +100,8 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
         item->offset[d] = chunk->offset ? chunk->offset[d] : 0;
         item->size[d] = chunk->size ? chunk->size[d] : chunk->shape[d];
     }
-    item->n_orig_dims = chunk->orig_shape ? chunk->n_orig_dims : -1;
-    for (int d = 0; d < item->n_orig_dims; d++)
+    item->is_flattened = chunk->orig_shape != NULL;
+    for (int d = 0; chunk->orig_shape && d < chunk->n_dims - 1; d++)
         item->orig_shape[d] = chunk->orig_shape[d];
     int64_t numel = ckpt_box_numel(item->size, item->n_dims);
     writer->left = numel * (int64_t)s2s_dtype_size(item->dtype);

@@ -63,10 +63,9 @@ struct s2s_dist_chunk {
     enum s2s_dtype dtype;
     int n_dims;
     const int64_t *shape, *offset, *size;
-    /* NULL, or what the tensor is before Megatron-Core flattened it to [grid.., local]
-     * (n_orig_dims) */
+    /* NULL, or what the tensor is before Megatron-Core flattened it to [grid.., local]: it has one
+     * axis less */
     const int64_t *orig_shape;
-    int n_orig_dims;
     size_t name_number; /* lib/ckpt only: 0, or of the plan's target, from 1, that has the name */
     /* NULL, or the CRC-32 that the box's bytes will have; not compared */
     const uint32_t *crc;

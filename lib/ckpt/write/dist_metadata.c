@@ -191,7 +191,7 @@ static int emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *it
         if (!ckpt_items_starts_name(items, i))
             continue;
         const struct ckpt_item item = ckpt_items_get(items, i);
-        if (item.n_orig_dims < 0)
+        if (!item.is_flattened)
             continue;
         if (n == 0) {
             ckpt_emit_str(out, "mcore_data");
@@ -200,7 +200,7 @@ static int emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *it
         ckpt_emit_str(out, item.name);
         ckpt_emit_op(out, "}(");
         ckpt_emit_str(out, "nd_reformulated_orig_global_shape");
-        ckpt_emit_ints(out, item.orig_shape, item.n_orig_dims);
+        ckpt_emit_ints(out, item.orig_shape, item.n_dims - 1);
         ckpt_emit_op(out, "u");
         end_batch(out, n++);
         rc = ckpt_emit_drain(out, err);

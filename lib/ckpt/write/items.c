@@ -26,7 +26,7 @@ void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out)
     s2s_buf_add(out, item->file, strlen(item->file) + 1);
     put(out, item->dtype);
     put(out, item->n_dims);
-    put(out, item->n_orig_dims + 1);
+    put(out, item->is_flattened);
     put(out, item->pos);
     put(out, item->len);
     for (int d = 0; d < item->n_dims; d++) {
@@ -34,7 +34,7 @@ void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out)
         put(out, item->offset[d]);
         put(out, item->size[d]);
     }
-    for (int d = 0; d < item->n_orig_dims; d++)
+    for (int d = 0; item->is_flattened && d < item->n_dims - 1; d++)
         put(out, item->orig_shape[d]);
 }
 
@@ -72,12 +72,12 @@ static int get_text(struct cursor *in, const char **text)
 size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len)
 {
     struct cursor in = {list, len};
-    int64_t dtype, n_dims, n_orig, number = 0;
-    *item = (struct ckpt_item){.n_orig_dims = -1};
+    int64_t dtype, n_dims, flattened, number = 0;
+    *item = (struct ckpt_item){.n_dims = 0};
     if (get_text(&in, &item->name) < 0 || (!*item->name && get(&in, &number) < 0) ||
         get_text(&in, &item->file) < 0 || get(&in, &dtype) < 0 || get(&in, &n_dims) < 0 ||
-        get(&in, &n_orig) < 0 || get(&in, &item->pos) < 0 || get(&in, &item->len) < 0 ||
-        n_dims > S2S_MAX_DIMS || n_orig > S2S_MAX_DIMS + 1 ||
+        get(&in, &flattened) < 0 || get(&in, &item->pos) < 0 || get(&in, &item->len) < 0 ||
+        n_dims > S2S_MAX_DIMS ||
         (dtype && (dtype > INT_MAX || !s2s_dtype_size((enum s2s_dtype)dtype))))
         return 0;
     item->name_number = (size_t)number;
@@ -87,8 +87,8 @@ size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len)
         if (get(&in, &item->shape[d]) < 0 || get(&in, &item->offset[d]) < 0 ||
             get(&in, &item->size[d]) < 0)
             return 0;
-    item->n_orig_dims = (int)n_orig - 1;
-    for (int d = 0; d < item->n_orig_dims; d++)
+    item->is_flattened = flattened != 0;
+    for (int d = 0; item->is_flattened && d < n_dims - 1; d++)
         if (get(&in, &item->orig_shape[d]) < 0)
             return 0;
     return (size_t)(in.p - list);

@@ -2,6 +2,7 @@
 #ifndef CKPT_ITEMS_H
 #define CKPT_ITEMS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,10 +21,10 @@ struct ckpt_item {
     enum s2s_dtype dtype; /* NONE: a byte object */
     int n_dims;
     int64_t shape[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    int n_orig_dims; /* -1: not flattened */
-    int64_t orig_shape[S2S_MAX_DIMS];
-    const char *file; /* plain name in the checkpoint's folder */
-    int64_t pos, len; /* of the stored archive in it */
+    bool is_flattened;
+    int64_t orig_shape[S2S_MAX_DIMS]; /* before that, with one axis less */
+    const char *file;                 /* plain name in the checkpoint's folder */
+    int64_t pos, len;                 /* of the stored archive in it */
 };
 
 /* The digest of a rank's file travels as an item of this name: the hex digits follow. */

@@ -242,8 +242,8 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
     const struct s2s_ckpt_target *target = &out->plan->targets[index];
     const struct ckpt_place *start = &out->layout.start[out->file];
     const struct ckpt_place *end = &out->layout.start[out->end];
-    const bool flattened = ckpt_target_is_flattened(target);
-    const struct s2s_ckpt_tensor *source = flattened ? target->pieces[0].source : NULL;
+    const int64_t *orig_shape =
+        ckpt_target_is_flattened(target) ? target->pieces[0].source->orig_shape : NULL;
     const int64_t n_rows = ckpt_target_rows(target, out->how);
     const int64_t first = start->target == index ? start->row : 0;
     const bool cut = out->how->n_files && target->n_dims && n_rows == target->shape[0];
@@ -257,8 +257,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
                                          .shape = target->shape,
                                          .offset = cut ? out->offset : NULL,
                                          .size = cut ? out->size : NULL,
-                                         .orig_shape = flattened ? source->orig_shape : NULL,
-                                         .n_orig_dims = flattened ? source->n_dims - 1 : 0};
+                                         .orig_shape = orig_shape};
     for (int d = 0; d < target->n_dims; d++) {
         out->offset[d] = 0;
         out->size[d] = target->shape[d];

@@ -234,15 +234,10 @@ int ckpt_merge_check_ranks(struct merge *m)
 
 /* ---- what is in them ---- */
 
-/* the first folder of the same stage and experts */
-static const struct merge_rank *peer_of(const struct merge *m, const struct merge_rank *rank)
+/* of the same stage and experts */
+static bool is_peer(const struct merge_rank *a, const struct merge_rank *b)
 {
-    const struct merge_rank *peer = rank;
-    for (size_t i = 0; i < m->n_ranks; i++)
-        if (m->ranks[i].at[1] == rank->at[1] && m->ranks[i].at[2] == rank->at[2] &&
-            m->ranks[i].at[0] < peer->at[0])
-            peer = &m->ranks[i];
-    return peer;
+    return a->at[1] == b->at[1] && a->at[2] == b->at[2];
 }
 
 /* Is t in that folder too, as it is here? */
@@ -270,11 +265,16 @@ int ckpt_merge_check_peers(struct merge *m)
         const struct s2s_ckpt_tensor *t = &m->ckpt->tensors[i];
         if ((rc = ckpt_merge_find_local(&local, m, t)) < 0 || ckpt_merge_is_extra(local.name))
             continue;
-        const struct merge_rank *peer = peer_of(m, local.rank);
-        for (size_t r = 0; rc == 0 && r < m->n_ranks; r++)
-            if (&m->ranks[r] != local.rank &&
-                (local.rank == peer ? peer_of(m, &m->ranks[r]) == peer : &m->ranks[r] == peer))
-                rc = check_in(m, t, m->ranks[r].folder);
+        /* those of the first are held against all others, those of the others against the first */
+        for (const struct merge_rank *rank = m->ranks; rc == 0 && rank < m->ranks + m->n_ranks;
+             rank++) {
+            if (!is_peer(rank, local.rank))
+                continue;
+            if (rank != local.rank)
+                rc = check_in(m, t, rank->folder);
+            if (rank < local.rank)
+                break;
+        }
     }
     return rc;
 }

@@ -7,7 +7,7 @@
 #include "lib/ckpt/pickle/pickle.h"
 #include "lib/io/zip.h"
 
-enum { ALIGN = 64, MAX_STORAGES = 1024, PIECE = 256 << 10 };
+enum { ALIGN = 64, PIECE = 256 << 10 };
 
 static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
@@ -18,8 +18,8 @@ static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
 /* ---- the optimizer: small tensors, and keys and values of kinds that JSON does not have ---- */
 
 struct storages {
-    struct s2s_buf bytes[MAX_STORAGES];
-    size_t n;
+    struct s2s_buf *bytes;
+    size_t n, cap;
 };
 
 /* CKPT_SMALL_TENSOR as a tensor; false: it is none, but a dict of the checkpoint's. */
@@ -27,7 +27,7 @@ static bool emit_small(struct ckpt_emitter *out, struct storages *storages, cons
 {
     static const char mark[] = CKPT_SMALL_TENSOR;
     const char *key = json_object_iter_key(json_object_iter((json_t *)value));
-    if (json_object_size(value) != 1 || !s2s_starts_with(key, mark) || storages->n == MAX_STORAGES)
+    if (json_object_size(value) != 1 || !s2s_starts_with(key, mark))
         return false;
     const enum s2s_dtype dtype = s2s_dtype_parse(key + strlen(mark));
     if (!ckpt_is_small_dtype(dtype))
@@ -37,7 +37,9 @@ static bool emit_small(struct ckpt_emitter *out, struct storages *storages, cons
     const int64_t n = list ? (int64_t)json_array_size(values) : 1;
     char number[24];
     snprintf(number, sizeof number, "%zu", storages->n);
+    s2s_grow(&storages->bytes, storages->n, &storages->cap, sizeof *storages->bytes);
     struct s2s_buf *bytes = &storages->bytes[storages->n++];
+    *bytes = (struct s2s_buf)S2S_BUF_INIT;
     for (int64_t i = 0; i < n; i++) {
         const json_t *one = list ? json_array_get(values, (size_t)i) : values;
         const float real = (float)json_number_value(one);
@@ -108,7 +110,7 @@ int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pic
 
 void ckpt_common_make(struct s2s_buf *file, const json_t *common)
 {
-    struct storages *storages = s2s_xcalloc(1, sizeof *storages);
+    struct storages storages = {.n = 0};
     struct ckpt_emitter out;
     const char *key;
     json_t *value;
@@ -121,18 +123,18 @@ void ckpt_common_make(struct s2s_buf *file, const json_t *common)
         if (strcmp(key, "args") == 0 && json_is_object(value))
             ckpt_emit_namespace(&out, value);
         else if (strcmp(key, "optimizer") == 0)
-            emit_optimizer(&out, storages, value);
+            emit_optimizer(&out, &storages, value);
         else
             ckpt_emit_json(&out, value);
     }
     ckpt_emit_op(&out, "u");
     ckpt_emit_end(&out);
-    if (write_archive(buf_sink, file, &out.buf, storages, &len, NULL) < 0)
+    if (write_archive(buf_sink, file, &out.buf, &storages, &len, NULL) < 0)
         S2S_BUG("a write to memory failed");
     ckpt_emit_release(&out);
-    for (size_t i = 0; i < storages->n; i++)
-        s2s_buf_release(&storages->bytes[i]);
-    free(storages);
+    for (size_t i = 0; i < storages.n; i++)
+        s2s_buf_release(&storages.bytes[i]);
+    free(storages.bytes);
 }
 
 /* ---- one that is there, changed: a piece of it at a time ---- */

@@ -450,6 +450,32 @@ static void a_common_state_leaves_its_list(void **state)
     json_decref(seven);
 }
 
+static void an_optimizer_may_have_any_number_of_small_tensors(void **state)
+{
+    enum { N = 1500 };
+    json_t *steps = json_array();
+    for (int i = 0; i < N; i++)
+        json_array_append_new(steps, json_pack("{s:f}", CKPT_SMALL_TENSOR "F32", i / 2.));
+    json_t *common = json_pack("{s:o}", "optimizer", steps);
+    struct s2s_buf file = S2S_BUF_INIT;
+    ckpt_common_make(&file, common);
+    const struct s2s_zip_source source = {
+        .fd = -1, .bytes = file.data, .len_bytes = (int64_t)file.len};
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_zip zip;
+    float last = 0;
+    assert_int_equal(s2s_zip_open(&zip, &source, &err), 0);
+    assert_int_equal(zip.n_members, N + 3);
+    const struct s2s_zip_member *member = s2s_zip_find(&zip, "data/1499");
+    assert_non_null(member);
+    assert_int_equal(member->len_bytes, sizeof last);
+    assert_int_equal(s2s_zip_read(&zip, &last, member->pos, sizeof last, &err), 0);
+    assert_true(last == 749.5f);
+    s2s_zip_release(&zip);
+    s2s_buf_release(&file);
+    json_decref(common);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -471,6 +497,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(tensors_of_every_size_come_back, make_root, remove_root),
         cmocka_unit_test(a_walk_meets_each_element_once),
         cmocka_unit_test(a_common_state_leaves_its_list),
+        cmocka_unit_test(an_optimizer_may_have_any_number_of_small_tensors),
         cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,
                                         remove_root),
     };

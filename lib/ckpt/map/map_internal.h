@@ -52,8 +52,8 @@ struct ckpt_map_engine {
     int64_t mtp_layers; /* layers a depth of multi-token prediction (map_mtp.c); 0: none */
     bool hybrid_mtp;    /* the tables number them in a row */
     bool guessed; /* a number that nothing says was taken from elsewhere, and that was warned of */
-    /* by rule, of what may be absent: 1 some layer has it, -1 none, 0 not looked up */
-    signed char *kept;
+    /* by rule: 1 its tensor must be there, -1 it need not, 0 not looked up */
+    signed char *needed;
     bool *own; /* by rule: its name in the source belongs to no other section */
     struct ckpt_map_missed *missed;
     size_t n_missed, cap_missed;

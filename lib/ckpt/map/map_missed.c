@@ -74,12 +74,10 @@ static bool is_anywhere(const struct ckpt_map_engine *e, const struct ckpt_rule 
 bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    signed char *kept = &e->kept[i_rule];
-    if (!ckpt_map_is_optional(e, rule))
-        return true;
-    if (!*kept)
-        *kept = is_anywhere(e, rule) ? 1 : -1;
-    return *kept > 0;
+    signed char *needed = &e->needed[i_rule];
+    if (!*needed)
+        *needed = !ckpt_map_is_optional(e, rule) || is_anywhere(e, rule) ? 1 : -1;
+    return *needed > 0;
 }
 
 /* no other section of these layers has the name: a layer with it has this section */
@@ -107,7 +105,7 @@ static bool look_up(const struct ckpt_map_engine *e, int section, int64_t layer)
 
 void ckpt_map_sections_begin(struct ckpt_map_engine *e)
 {
-    e->kept = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->kept);
+    e->needed = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->needed);
     e->own = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->own);
     for (size_t i = 0; i < e->map.n_rules; i++)
         e->own[i] = e->map.rules[i].section >= 0 && is_own(e, &e->map.rules[i]);
@@ -248,7 +246,7 @@ void ckpt_map_missed_release(struct ckpt_map_engine *e)
     }
     free(e->missed);
     free(e->own);
-    free(e->kept);
+    free(e->needed);
     free(e->in_section);
 }
 

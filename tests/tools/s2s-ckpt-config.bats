@@ -571,10 +571,10 @@ PY
     echo '[4]' > list.json
     rm -rf out
     exits 1 s2s-ckpt convert --to hf --config list.json in out
-    says "list.json: no configuration: not an object"
+    says "s2s-ckpt: list.json: no configuration: not an object"
     mkdir empty
     exits 2 s2s-ckpt convert --to hf --config empty in out
-    says "empty/config.json"
+    says "s2s-ckpt: empty/config.json: "
 }
 
 @test "a config.json of another model is refused: layers, their kinds and sizes; nothing is written" {

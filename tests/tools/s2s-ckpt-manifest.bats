@@ -92,6 +92,18 @@ json.dump({**d, "files": {k: v.upper() for k, v in d["files"].items()}}, open("i
     says "integrity.json: algorithm blake3: nothing is compared with it"
 }
 
+@test "integrity.json: whoever interrupts the comparison is obeyed" {
+    cp -r "$DATA/mini_writer/iter_0000042" in
+    chmod -R u+w in
+    truncate -s 64G in/large
+    python3 -c 'import json
+json.dump({"algorithm": "sha256", "files": {"large": "0" * 64}}, open("in/integrity.json", "w"))'
+    exits 124 timeout -s TERM 1 s2s-ckpt reshard in out
+    [ "$output" = "s2s-ckpt: in: interrupted" ]
+    [ ! -e out ]
+    [ ! -e out.s2s-partial ]
+}
+
 @test "a manifest names all that is read, and files that are links are compared where the format has them" {
     s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" out
     mkdir blobs

@@ -45,14 +45,29 @@ static char *without_slashes(const char *path)
     return s2s_xstrndup(path, len);
 }
 
+/* Does it name this path, one in it, or the one beside it (.s2s-partial)? Words may have the
+ * letters of a short one. */
+static bool speaks_of(const char *text, const char *path)
+{
+    const size_t len = strlen(path);
+    for (const char *at = strstr(text, path); at; at = strstr(at + 1, path))
+        if ((at == text || strchr(" \"(", at[-1])) &&
+            (strchr(":/,\")", at[len]) || s2s_starts_with(at + len, ".s2s-")))
+            return true;
+    return false;
+}
+
 /* the error speaks of a file or folder already */
 static bool says_where(const struct job *job, const char *text)
 {
-    bool says = strstr(text, s2s_ckpt_path(job->ckpt)) || strstr(text, job->out);
-    for (size_t i = 0; i < job->opt->n_in; i++) {
-        const size_t len = strlen(job->opt->in[i]);
-        says |= strncmp(text, job->opt->in[i], len) == 0 && (text[len] == ':' || text[len] == '/');
-    }
+    const struct ckpt_job_options *opt = job->opt;
+    const char *const paths[] = {s2s_ckpt_path(job->ckpt), job->out, opt->config, opt->tokenizer,
+                                 opt->map};
+    bool says = false;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        says |= paths[i] && speaks_of(text, paths[i]);
+    for (size_t i = 0; i < opt->n_in; i++)
+        says |= speaks_of(text, opt->in[i]);
     return says;
 }
 

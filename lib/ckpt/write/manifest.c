@@ -267,7 +267,8 @@ int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt
         s2s_error_clear(err);
         return 0;
     }
-    if (rc < 0)
-        s2s_error_add(err, rc, "%s", ckpt->path);
+    if (rc == 0 || rc == S2S_E_INTERRUPTED)
+        return rc;
+    s2s_error_add(err, rc, "%s", ckpt->path);
     return s2s_error_hint(err, rc, "without integrity.json no file is compared with it");
 }

@@ -259,6 +259,9 @@ bool ckpt_folder_is_around(int at, const char *name);
 /* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */
 
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* "sharded_backend" of a metadata.json into text, empty where there is none. Versions that came
+ * after those known are refused, as Megatron-Core itself does. */
+int ckpt_parse_backend(const char *json, size_t len, char text[64], struct s2s_error *err);
 /* Sets `common` out of common.pt or the byte object that stands for it; neither is no failure.
  * After ckpt_seal. */
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err);

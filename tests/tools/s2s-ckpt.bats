@@ -708,6 +708,27 @@ PY
     says "nothing: is empty"
 }
 
+@test "a folder of a version that came later is refused, and the version named" {
+    mkdir -p llm/model_weights && cp -r "$DATA/mini_writer/iter_0000042" new
+    chmod -R u+w new
+    for key in sharded common; do
+        python3 - $key <<'PY'
+import json, sys
+known = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
+json.dump({**known, sys.argv[1] + "_backend_version": 2}, open("new/metadata.json", "w"))
+PY
+        exits 1 s2s-ckpt ls new
+        says "new: metadata.json: ${key}_backend_version 2; none past 1 is known"
+        exits 1 s2s-ckpt convert --to safetensors new out
+        [ ! -e out ]
+    done
+    cp -r new/. llm/model_weights
+    echo "name: tiny" >llm/model_config.yaml
+    tar -C llm -cf new.nemo .
+    exits 1 s2s-ckpt ls new.nemo
+    says "metadata.json: common_backend_version 2"
+}
+
 @test "a conversion that is killed leaves nothing under the final name" {
     head -c 60000000 /dev/zero >zeros
     python3 - <<'PY'

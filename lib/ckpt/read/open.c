@@ -107,7 +107,25 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc < 0 ? s2s_error_add(err, rc, "%s", CKPT_TRACKER) : 0;
 }
 
-/* "sharded_backend" of metadata.json into text; empty when there is none */
+int ckpt_parse_backend(const char *json, size_t len, char text[64], struct s2s_error *err)
+{
+    static const char *const versions[] = {"sharded_backend_version", "common_backend_version"};
+    json_error_t at;
+    json_t *root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &at);
+    const char *backend = json_string_value(json_object_get(root, "sharded_backend"));
+    int rc = root ? 0 : s2s_error_set(err, S2S_E_FORMAT, "metadata.json:%d: %s", at.line, at.text);
+    for (size_t i = 0; rc == 0 && i < sizeof versions / sizeof *versions; i++) {
+        const json_int_t version = json_integer_value(json_object_get(root, versions[i]));
+        if (version > 1)
+            rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                               "metadata.json: %s %lld; none past 1 is known", versions[i],
+                               (long long)version);
+    }
+    snprintf(text, 64, "%s", rc == 0 && backend ? backend : "");
+    json_decref(root);
+    return rc;
+}
+
 static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *err)
 {
     char *bytes;
@@ -118,14 +136,7 @@ static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *
     int rc = ckpt_slurp(ckpt->dir_fd, "metadata.json", 1 << 20, &bytes, &len, err);
     if (rc < 0)
         return rc;
-    json_error_t at;
-    json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES, &at);
-    const char *backend = json_string_value(json_object_get(root, "sharded_backend"));
-    if (!root)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "metadata.json:%d: %s", at.line, at.text);
-    else if (backend)
-        snprintf(text, 64, "%s", backend);
-    json_decref(root);
+    rc = ckpt_parse_backend(bytes, len, text, err);
     free(bytes);
     return rc;
 }

@@ -174,8 +174,7 @@ static int refuse_zarr(const struct nemo *n)
 
 static int check_backend(struct nemo *n)
 {
-    char *text;
-    const char *backend;
+    char *text, backend[64];
     const size_t len = strlen(n->ckpt->inside);
     for (size_t i = 0; i < n->ckpt->n_members; i++) {
         const char *name = n->ckpt->members[i].name, *last = strrchr(name, '/');
@@ -190,16 +189,16 @@ static int check_backend(struct nemo *n)
     int rc = ckpt_slurp_span(n->ckpt, &member->span, MAX_BACKEND, &text, n->err);
     if (rc < 0)
         return s2s_error_add(n->err, rc, "%s: %s", n->path, member->name);
-    json_t *root = json_loadb(text, (size_t)member->span.len_bytes, JSON_REJECT_DUPLICATES, NULL);
-    backend = json_string_value(json_object_get(root, "sharded_backend"));
-    if (backend && strcmp(backend, "zarr") == 0)
-        rc = refuse_zarr(n);
-    else if (backend && strcmp(backend, "torch_dist") != 0)
-        rc = s2s_error_set(n->err, S2S_E_UNSUPPORTED, "%s: %s: sharded_backend \"%s\"", n->path,
-                           member->name, backend);
-    json_decref(root);
+    rc = ckpt_parse_backend(text, (size_t)member->span.len_bytes, backend, n->err);
     free(text);
-    return rc;
+    if (rc < 0)
+        return s2s_error_add(n->err, rc, "%s: %s", n->path, n->ckpt->inside);
+    if (strcmp(backend, "zarr") == 0)
+        return refuse_zarr(n);
+    return *backend && strcmp(backend, "torch_dist") != 0
+               ? s2s_error_set(n->err, S2S_E_UNSUPPORTED, "%s: %s: sharded_backend \"%s\"", n->path,
+                               member->name, backend)
+               : 0;
 }
 
 /* The folder of a distributed checkpoint; NULL: there is none. Gives: free. */

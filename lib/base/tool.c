@@ -191,39 +191,7 @@ static error_t parse_noting(int key, char *arg, struct argp_state *state)
     return key == ARGP_KEY_INIT && rc == ARGP_ERR_UNKNOWN ? 0 : rc;
 }
 
-void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
-{
-    struct s2s_common *common = input;
-    const struct argp_child children[] = {{&common_argp, 0, NULL, 90}, {0}};
-    struct argp whole = *argp;
-    whole.parser = parse_noting;
-    whole.children = children;
-    tool_argp = argp;
-    forget_parsed();
-    /* argp names the program after argv[0]: the tool's own name, with the subcommand behind it */
-    char *saved = argv[0];
-    const char *base = strrchr(saved, '/');
-    base = base ? base + 1 : saved;
-    char *title = strncmp(base, tool_name, strlen(tool_name)) == 0 || !strncmp(base, "lt-", 3)
-                      ? s2s_xstrdup(tool_name)
-                      : s2s_xasprintf("%s %s", tool_name, base);
-    argv[0] = title;
-    program_invocation_short_name = program_invocation_name = title;
-    error_t failed = argp_parse(&whole, argc, argv, ARGP_NO_HELP, NULL, input);
-    if (failed) { /* bad options have ended the program already */
-        fprintf(stderr, "%s: cannot read the command line: %s\n", tool_name, strerror(failed));
-        exit(1);
-    }
-    argv[0] = saved;
-    program_invocation_short_name = program_invocation_name = (char *)tool_name;
-    free(title);
-    if (common->jobs == 0) {
-        common->jobs = s2s_n_cores() / ranks_on_node();
-        common->jobs = common->jobs > 0 ? common->jobs : 1;
-    }
-}
-
-/* Levenshtein distance; names of commands are short. */
+/* Levenshtein distance; names of commands and options are short. */
 static size_t distance(const char *a, const char *b)
 {
     size_t len_a = strlen(a), len_b = strlen(b), row[64];
@@ -244,23 +212,106 @@ static size_t distance(const char *a, const char *b)
     return row[len_b];
 }
 
+/* What was meant by a name that nobody knows: at most three letters are others, and no more than
+ * half of them. */
+struct meant {
+    const char *name; /* NULL: none is near */
+    size_t changes;
+};
+
+static void consider(struct meant *meant, const char *given, const char *name)
+{
+    const size_t changes = distance(given, name);
+    if (changes <= 3 && 2 * changes <= strlen(name) && (!meant->name || changes < meant->changes))
+        *meant = (struct meant){name, changes};
+}
+
+/* The option of a key, or with key 0 the one whose name begins so; else NULL, and what was meant.
+ */
+static const struct argp_option *look_up(const char *begin, int key, struct meant *meant)
+{
+    const struct argp_option *const tables[] = {tool_argp->options, common_options};
+    for (size_t i = 0; i < 2; i++)
+        for (const struct argp_option *o = tables[i]; o && (o->name || o->key || o->doc); o++)
+            if (o->name && (key ? o->key == key : !strncmp(o->name, begin, strlen(begin))))
+                return o;
+            else if (o->name && !key)
+                consider(meant, begin, o->name);
+    return NULL;
+}
+
+/* Of an unknown option getopt says only that it is one: where another is near, that is said here,
+ * before. */
+static void say_what_was_meant(const struct argp *whole, int argc, char **argv, char *title)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *text = argv[i], *letter = text + 1;
+        const struct argp_option *option = NULL;
+        struct meant meant = {NULL, 0};
+        if (text[0] == '-' && text[1] == '-') {
+            char *name = s2s_xstrndup(text + 2, strcspn(text + 2, "="));
+            option = look_up(name, 0, &meant);
+            if (!option && meant.name) {
+                fprintf(stderr, "%s: unrecognized option '--%s'; did you mean '--%s'?\n", title,
+                        name, meant.name);
+                argp_help(whole, stderr, ARGP_HELP_SEE, title);
+                exit(2);
+            }
+            free(name);
+            i += option && option->arg && !strchr(text, '=');
+        } else if (text[0] == '-' && *letter) {
+            for (; *letter && (option = look_up("", *letter, &meant)) && !option->arg; letter++)
+                ;
+            i += *letter && option && !letter[1]; /* its argument is the next word */
+        }
+        if (text[0] == '-' && text[1] && (!option || option->key == 'h'))
+            return; /* argp speaks of it, or shows the help */
+    }
+}
+
+void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
+{
+    struct s2s_common *common = input;
+    const struct argp_child children[] = {{&common_argp, 0, NULL, 90}, {0}};
+    struct argp whole = *argp;
+    whole.parser = parse_noting;
+    whole.children = children;
+    tool_argp = argp;
+    forget_parsed();
+    /* argp names the program after argv[0]: the tool's own name, with the subcommand behind it */
+    char *saved = argv[0];
+    const char *base = strrchr(saved, '/');
+    base = base ? base + 1 : saved;
+    char *title = strncmp(base, tool_name, strlen(tool_name)) == 0 || !strncmp(base, "lt-", 3)
+                      ? s2s_xstrdup(tool_name)
+                      : s2s_xasprintf("%s %s", tool_name, base);
+    argv[0] = title;
+    program_invocation_short_name = program_invocation_name = title;
+    say_what_was_meant(&whole, argc, argv, title);
+    error_t failed = argp_parse(&whole, argc, argv, ARGP_NO_HELP, NULL, input);
+    if (failed) { /* bad options have ended the program already */
+        fprintf(stderr, "%s: cannot read the command line: %s\n", tool_name, strerror(failed));
+        exit(1);
+    }
+    argv[0] = saved;
+    program_invocation_short_name = program_invocation_name = (char *)tool_name;
+    free(title);
+    if (common->jobs == 0) {
+        common->jobs = s2s_n_cores() / ranks_on_node();
+        common->jobs = common->jobs > 0 ? common->jobs : 1;
+    }
+}
+
 static int usage_error(const char *given, const struct s2s_command *commands)
 {
-    const struct s2s_command *nearest = NULL;
-    size_t best = 4;
-    for (const struct s2s_command *c = commands; given && c->name; c++) {
-        const size_t changes = distance(given, c->name);
-        /* where every letter is another, nothing of it was meant */
-        if (changes < best && changes < strlen(c->name)) {
-            best = changes;
-            nearest = c;
-        }
-    }
+    struct meant meant = {NULL, 0};
+    for (const struct s2s_command *c = commands; given && c->name; c++)
+        consider(&meant, given, c->name);
     if (!given)
         fprintf(stderr, "%s: a command is missing\n", tool_name);
-    else if (nearest)
+    else if (meant.name)
         fprintf(stderr, "%s: unknown command '%s'; did you mean '%s'?\n", tool_name, given,
-                nearest->name);
+                meant.name);
     else
         fprintf(stderr, "%s: unknown command '%s'\n", tool_name, given);
     fprintf(stderr, "Try '%s --help' for the list of commands.\n", tool_name);

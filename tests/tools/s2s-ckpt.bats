@@ -25,7 +25,19 @@ listed() {
     exits 2 s2s-ckpt ls --nonsense x
     says "nonsense"
     exits 2 s2s-ckpt lst x
-    says "ls"
+    says "did you mean 'ls'"
+    # the near one is named, not what argument of another looks like one
+    exits 2 s2s-ckpt ls -v --jsno x
+    says "ls: unrecognized option '--jsno'; did you mean '--json'?"
+    says "s2s-ckpt ls --help"
+    exits 2 s2s-ckpt convert --to hf --max-shard-sizee=2GB a b
+    says "did you mean '--max-shard-size'?"
+    exits 2 s2s-ckpt ls --bogus x
+    says_not "did you mean"
+    exits 0 s2s-ckpt ls -qo --jsno "$DATA/zip.pt"
+    [ -s ./--jsno ]
+    exits 2 s2s-ckpt ls -- --jsn
+    says_not "did you mean"
     exits 2 s2s-ckpt ls
     exits 2 s2s-ckpt ls absent
     says "absent"

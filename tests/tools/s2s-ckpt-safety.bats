@@ -701,6 +701,26 @@ EOF
     only in.safetensors
 }
 
+@test "what a signal interrupts leaves nothing, and ends of that signal" {
+    large big.safetensors 512
+    for signal in INT TERM HUP; do
+        run python3 - $signal <<'PY'
+import os, signal, subprocess, sys
+number = getattr(signal, "SIG" + sys.argv[1])
+signal.signal(number, signal.SIG_DFL)
+made = subprocess.Popen(["s2s-ckpt", "convert", "--to", "hf", "big.safetensors", "out"], stderr=subprocess.PIPE, text=True)
+while not os.path.exists("out.s2s-partial/s2s-resume") and made.poll() is None:
+    pass
+made.send_signal(number)
+said = made.communicate()[1]
+assert "interrupted" in said, said
+assert made.returncode == -number, made.returncode
+PY
+        [ "$status" -eq 0 ] || { echo "$output" >&2; return 1; }
+        only big.safetensors
+    done
+}
+
 @test "a signal ends what waits for a pipe's reader; one that is ignored stays ignored" {
     tensors in.safetensors a b && large big.safetensors 64
     mkfifo pipe

@@ -16,6 +16,9 @@ int ckpt_launch(const struct s2s_common *common, struct s2s_error *err);
 bool ckpt_is_first(void);
 /* The first failure of any rank, on all of them. */
 int ckpt_agree(int rc, struct s2s_error *err);
+/* What a signal interrupted ends of that signal, once all is cleaned up: a loop of the shell goes
+ * on after a program that merely failed. */
+void ckpt_end_as_signalled(int rc);
 
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
 int ckpt_prune(int argc, char **argv, struct s2s_error *err);

@@ -11,11 +11,11 @@ bool ckpt_job_is_weight(const char *name)
     return !s2s_ckpt_is_state(name);
 }
 
-static volatile int stop;
+static volatile int stop; /* the signal that came */
 
 static void on_signal(int signal_number)
 {
-    stop = 1;
+    stop = signal_number;
 }
 
 /* A folder is left through the ordinary clean-up, so that no half one stays. A file has no name
@@ -28,6 +28,14 @@ void ckpt_job_catch_signals(void)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup's */
             sigaction(signals[i], &action, NULL);
+}
+
+void ckpt_end_as_signalled(int rc)
+{
+    if (rc != S2S_E_INTERRUPTED || !stop)
+        return;
+    signal(stop, SIG_DFL);
+    raise(stop);
 }
 
 /* rank 0 speaks for all; the shares are about equal */

@@ -50,9 +50,9 @@ int main(int argc, char **argv)
                           "See also: s2s-ckpt(1)",
                           argc, argv, &err);
     /* what all ranks know, one of them says, before any of them ends */
-    if (rc < 0 && ckpt_mesh && s2s_mesh_rank(ckpt_mesh) > 0)
-        rc = s2s_errc_exit_status(rc);
-    int status = s2s_tool_end(rc, &err);
+    const bool silent = rc < 0 && ckpt_mesh && s2s_mesh_rank(ckpt_mesh) > 0;
+    int status = s2s_tool_end(silent ? s2s_errc_exit_status(rc) : rc, &err);
     s2s_mesh_close(ckpt_mesh);
+    ckpt_end_as_signalled(rc);
     return status;
 }

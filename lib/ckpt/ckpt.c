@@ -200,6 +200,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->rank_states);
     free(ckpt->states);
     s2s_blocks_release(&ckpt->arena);
+    ckpt->root = ckpt->inside = ckpt->part = NULL; /* they were there */
     ckpt->common = ckpt->run_args = NULL;
     ckpt->members = NULL;
     ckpt->tensors = NULL;

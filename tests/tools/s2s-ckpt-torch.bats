@@ -155,6 +155,7 @@ conf._content, value._val, value._parent, holder.conf = {'depth': value}, 3, con
 first.next, second.next, second.w = second, first, w
 save('own.pt', {'w': w, 'alone': alone, 'holder': holder, 'many': many, 'last': w})
 save('tensors.pt', {'both': {'second': second, 'first': first}})
+save('ring.pt', {'first': first})
 save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 'conf': conf, 'many': many})"
     exits 0 s2s-ckpt ls --json own.pt
     says '{"name": "alone", "value": {"class":"own.Thing","state":{"own":"..."}}}'
@@ -162,9 +163,12 @@ save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 
     exits 0 s2s-ckpt verify own.pt
     exits 0 s2s-ckpt ls ranks
     says "mp_rank_00/w"
-    # a tensor in such a ring has names without end, unless it is found from where the ring begins
+    # a tensor in such a ring has one name, from where one first comes to it
     exits 0 s2s-ckpt ls tensors.pt
     says "both.second.w"
+    exits 0 s2s-ckpt ls ring.pt
+    says "first.next.w"
+    [ "$(grep -c F32 <<<"$output")" -eq 1 ]
 }
 
 @test "NeMo's settings in a Lightning file are read through OmegaConf, whose nodes point back" {

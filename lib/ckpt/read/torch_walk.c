@@ -212,12 +212,19 @@ static const struct ckpt_node *plain_conf(const struct ckpt_node *node)
     return node;
 }
 
+/* of a node; LOOKED_INTO also of a record that is walked just now, for what leads back to it holds
+ * nothing that is not found there */
+enum { LOOKED_INTO = 1, HOLDS };
+
+static uint8_t *mark_of(const struct ckpt_node *node)
+{
+    return &((struct ckpt_node *)node)->mark;
+}
+
 /* 1: a tensor stands in node, or below it; 0: none; negative: it cannot be said. Each node is
- * looked into once; what leads back to where one came from holds nothing that is not found there.
- */
+ * looked into once. */
 static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
-    enum { LOOKED_INTO = 1, HOLDS };
     node = plain_conf(node);
     const bool parts = node->kind == CKPT_RECORD || node->kind == CKPT_DICT ||
                        node->kind == CKPT_LIST || node->kind == CKPT_TUPLE ||
@@ -229,14 +236,13 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
         return node->mark == HOLDS;
     if (depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
-    uint8_t *mark = &((struct ckpt_node *)node)->mark;
-    *mark = LOOKED_INTO;
+    *mark_of(node) = LOOKED_INTO;
     int rc = ckpt_view_of(node, &view, w->err);
     for (uint32_t i = 0; rc == 0 && i < node->n; i++)
         if (node->items[i]) /* a record may lack parts */
             rc = holds_tensor(w, node->items[i], depth + 1);
     if (rc > 0)
-        *mark = HOLDS;
+        *mark_of(node) = HOLDS;
     return rc;
 }
 
@@ -310,6 +316,7 @@ static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module
 static int walk_record(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     int rc = 0;
+    *mark_of(node) = LOOKED_INTO;
     for (int p = 3; rc == 0 && p > 0; p--) {
         const struct ckpt_node *part = node->items[p];
         int holds = part ? holds_tensor(w, part, depth) : 0;
@@ -320,6 +327,7 @@ static int walk_record(struct ckpt_torch_walk *w, const struct ckpt_node *node, 
         else if (holds)
             rc = walk_node(w, part, depth + 1);
     }
+    *mark_of(node) = HOLDS;
     return rc;
 }
 

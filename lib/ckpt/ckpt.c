@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -196,6 +197,8 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     json_decref(ckpt->run_args);
     free(ckpt->members);
     free(ckpt->tensors);
+    if (ckpt->chunks)
+        munmap(ckpt->chunks, ckpt->chunks_bytes);
     free(ckpt->objects);
     free(ckpt->rank_states);
     free(ckpt->states);
@@ -204,6 +207,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     ckpt->common = ckpt->run_args = NULL;
     ckpt->members = NULL;
     ckpt->tensors = NULL;
+    ckpt->chunks = NULL;
     ckpt->objects = NULL;
     ckpt->rank_states = NULL;
     ckpt->states = NULL;

@@ -87,6 +87,8 @@ struct s2s_ckpt {
     const char *inside; /* what stands before the names of a distributed checkpoint among them */
     struct s2s_ckpt_tensor *tensors;
     size_t n_tensors, cap_tensors;
+    struct ckpt_chunk *chunks; /* NULL, or those of a .metadata, in a map of so many bytes */
+    size_t chunks_bytes;
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
     bool unfinished;         /* Megatron-Core's, without the metadata.json that it writes last */
@@ -103,12 +105,12 @@ struct s2s_ckpt {
         int n;
     } shapes[16]; /* that were kept last: most are those of others */
     unsigned n_shapes;
+    size_t chunk_idx;               /* from which a box was read last */
     void *scratch;                  /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
     struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was compared (verify.c) */
     char *piece;                    /* some times as much, of s2s_ckpt_stream */
     bool no_links;                  /* files of this format are never links: refuse them */
     const char *part;               /* NULL, or which part of a model this is ("llm") */
-    size_t chunks_left;             /* while .metadata is read: how many more are credible */
     size_t name_bytes;              /* of all tensors and objects */
     struct ckpt_state *states;
     size_t n_states, cap_states;

@@ -255,7 +255,7 @@ static void pack(struct pickle_machine *m, struct ckpt_node *key, struct ckpt_no
     }
 }
 
-/* Offers a value (width 1) or a pair to the caller: 1 when it took it, 0 when it stays here. */
+/* Offers a value (width 1) or a pair to the caller: 0 when it stays here. */
 static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
 {
     if (m->packs)
@@ -263,6 +263,19 @@ static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
     if (m->packs || !m->taker)
         return 0;
     return m->taker->item(m->taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err);
+}
+
+/* A value that was the list's: those in a row are one node. */
+static void add_taken(struct pickle_machine *m, struct ckpt_node *list)
+{
+    struct ckpt_node *last = list->n ? list->items[list->n - 1] : NULL;
+    if (!last || last->kind != CKPT_TAKEN || last->i + last->n != m->n_taken) {
+        last = ckpt_pickle_new_node(m, CKPT_TAKEN);
+        last->i = m->n_taken;
+        ckpt_pickle_add_item(m, list, last);
+    }
+    last->n++;
+    m->n_taken++;
 }
 
 /* one (APPEND, SETITEM) or all above the mark */
@@ -295,6 +308,8 @@ static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
         rc = kind == CKPT_SET ? 0 : take(m, &m->stack[i], width);
         for (size_t k = 0; k < width && rc == 0; k++)
             ckpt_pickle_add_item(m, node, m->stack[i + k]);
+        if (rc == 2)
+            add_taken(m, node);
     }
     m->n_stack = begin;
     return rc < 0 ? rc : 0;

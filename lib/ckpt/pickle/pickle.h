@@ -36,6 +36,7 @@ enum ckpt_kind {
     CKPT_PERSID,    /* items: the id */
     CKPT_LONG,      /* a text that is not kept: len says how long; n: its bytes as Latin-1, or
                      * UINT32_MAX */
+    CKPT_TAKEN,     /* in place of n values of a list that a taker has: from its i-th on */
     CKPT_TENSOR,    /* text: what view.c says of a tensor, in place of its record */
     CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
@@ -100,8 +101,9 @@ bool ckpt_pickle_is_large(size_t len);
  *
  * Of many like things each is taken when it was read, where there is a taker (or NULL) with an
  * item: the memory is that of what is left. item is asked about each pair that goes into a dict and
- * each value (key NULL) that goes into a list: 1 when it took it, 0 to leave it there. What else
- * still holds a taken value may read it as CKPT_FORGOTTEN behind the name "all_local_plans"
+ * each value (key NULL) that goes into a list: 1 when it took it, 0 to leave it there; 2 when it
+ * took it and the list is to say so, as CKPT_TAKEN, where i counts these from 0. What else still
+ * holds a taken value may read it as CKPT_FORGOTTEN behind the name "all_local_plans"
  * (Megatron-Core repeats all there); where such a one is left in the tree, or stood in the way,
  * `again` is called and all is read again, nothing forgotten.
  *

@@ -65,6 +65,7 @@ struct pickle_machine {
     size_t texts_bytes;  /* of the large ones that are kept */
     size_t collect_at;   /* bytes of nodes at which to collect */
     size_t n_packed;     /* tensors since it was done */
+    int64_t n_taken;     /* values for which there are CKPT_TAKEN */
     size_t n_forgotten;  /* entries of the memo that were fetched and are gone */
     bool left_forgotten; /* such a one is in the tree */
 };

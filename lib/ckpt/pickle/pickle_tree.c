@@ -207,6 +207,7 @@ static json_t *value_json(struct printer *p, const struct ckpt_node *node, int d
     case CKPT_TENSOR:
         return tensor_json(p, node);
     case CKPT_FORGOTTEN:
+    case CKPT_TAKEN:
     case CKPT_NONE:
         return json_null();
     case CKPT_BOOL:

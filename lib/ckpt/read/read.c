@@ -191,16 +191,17 @@ static void simplify(struct transfer *t)
     t->n_dims = kept;
 }
 
-/* the overlap of a chunk and the wanted box, into its place in out */
+/* the overlap of a chunk and the wanted box, into its place in out; *numel: how much that is */
 static int read_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                       struct ckpt_chunk *chunk, const int64_t *begin, const int64_t *size,
-                      char *out, struct s2s_error *err)
+                      char *out, int64_t *numel, struct s2s_error *err)
 {
     struct transfer t = {.ckpt = ckpt,
                          .store = {.chunk = chunk, .path = ckpt->files[chunk->file].name},
                          .itemsize = s2s_dtype_size(tensor->dtype),
                          .n_dims = tensor->n_dims};
     int64_t first[S2S_MAX_DIMS];
+    *numel = 0;
     for (int d = 0; d < t.n_dims; d++) {
         int64_t low = begin[d] > chunk->offset[d] ? begin[d] : chunk->offset[d];
         int64_t end = begin[d] + size[d], chunk_end = chunk->offset[d] + chunk->size[d];
@@ -209,6 +210,7 @@ static int read_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tenso
             return 0;
         first[d] = low;
     }
+    *numel = numel_from(&t, 0);
     int rc = ckpt_locate(ckpt, tensor, chunk, err);
     if (rc < 0)
         return rc;
@@ -243,12 +245,19 @@ int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, c
     }
     if (!ckpt->scratch)
         ckpt->scratch = s2s_xalloc_aligned(CKPT_SCRATCH);
-    if (ckpt_box_numel(rest, tensor->n_dims) == 0)
-        return 0;
-    for (size_t i = 0; i < tensor->n_chunks; i++) {
-        int rc = read_chunk(ckpt, tensor, &tensor->chunks[i], begin, rest, out, err);
+    /* a hundred thousand chunks tile a tensor that is read in as many boxes: the next begins where
+     * the last one did, mostly, and all that is wanted is there soon */
+    int64_t left = ckpt_box_numel(rest, tensor->n_dims), numel = 0;
+    const size_t n = tensor->n_chunks, first = ckpt->chunk_idx < n ? ckpt->chunk_idx : 0;
+    bool found = false;
+    for (size_t i = 0; i < n && left > 0; i++, left -= numel) {
+        const size_t at = i < n - first ? first + i : first + i - n;
+        int rc = read_chunk(ckpt, tensor, &tensor->chunks[at], begin, rest, out, &numel, err);
         if (rc < 0)
             return ckpt_at_name(ckpt, tensor->name, rc, err);
+        if (numel && !found)
+            ckpt->chunk_idx = at;
+        found |= numel > 0;
     }
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "lib/ckpt/model.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -36,39 +37,101 @@ static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
     return ckpt_dtype_of_torch(dtype->text + 6, dtype->len - 6);
 }
 
-static int read_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                       const struct ckpt_node *chunks, struct s2s_error *err)
+/* What is taken out of the pickle while it runs. */
+struct reading {
+    struct s2s_ckpt *ckpt;
+    size_t len;         /* of .metadata */
+    bool sorted;        /* all names came */
+    size_t n_chunks;    /* of ckpt->chunks: they come before their tensors do */
+    size_t chunks_left; /* how many more are credible */
+};
+
+/* Until its tensor is known, `data` is how many axes it has. False: it is no chunk. */
+static bool read_chunk(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
+                       const struct ckpt_node *node)
 {
     static const int64_t zeros[S2S_MAX_DIMS];
     int64_t offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    if (!chunks || chunks->kind != CKPT_LIST)
-        return bad_meta(chunks, "tensor without a list of chunks", err);
-    if (chunks->n > ckpt->chunks_left)
-        return bad_meta(chunks, "more chunks than the metadata has bytes for: a bomb", err);
-    ckpt->chunks_left -= chunks->n;
-    tensor->n_chunks = chunks->n;
-    tensor->chunks = ckpt_arena(ckpt, chunks->n * sizeof *tensor->chunks);
-    for (uint32_t i = 0; i < chunks->n; i++) {
-        const struct ckpt_node *node = chunks->items[i];
-        int n = ckpt_get_ints(ckpt_get(node, "offsets"), offset, S2S_MAX_DIMS);
-        int m = ckpt_get_ints(ckpt_get(node, "sizes"), size, S2S_MAX_DIMS);
-        if (n != tensor->n_dims || m < 0 || m > n)
+    int n = ckpt_get_ints(ckpt_get(node, "offsets"), offset, S2S_MAX_DIMS);
+    int m = ckpt_get_ints(ckpt_get(node, "sizes"), size, S2S_MAX_DIMS);
+    if (n < 0 || m < 0 || m > n)
+        return false;
+    /* some writers leave out leading axes of extent 1 */
+    memmove(size + (n - m), size, (size_t)m * sizeof *size);
+    for (int d = 0; d < n - m; d++)
+        size[d] = 1;
+    *chunk = (struct ckpt_chunk){.offset = ckpt_arena_box(ckpt, offset, n, zeros),
+                                 .size = ckpt_arena_shape(ckpt, size, n),
+                                 .file = -1,
+                                 .data = n};
+    return true;
+}
+
+/* Of one tensor there may be a hundred thousand: none waits in the tree for the others. */
+static int take_chunk(struct reading *r, const struct ckpt_node *node, struct s2s_error *err)
+{
+    if (r->chunks_left == 0)
+        return bad_meta(node, "more chunks than the metadata has bytes for: a bomb", err);
+    if (!read_chunk(r->ckpt, &r->ckpt->chunks[r->n_chunks], node))
+        return 0; /* it is refused with its tensor's name */
+    r->n_chunks++;
+    r->chunks_left--;
+    return 2;
+}
+
+/* Those of a list that is not simply what was taken: of two tensors, or with others between. */
+static int gather_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
+                         const struct ckpt_node *list, struct s2s_error *err)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < list->n; i++)
+        n += list->items[i]->kind == CKPT_TAKEN ? list->items[i]->n : 1;
+    if (n > r->chunks_left)
+        return bad_meta(list, "more chunks than the metadata has bytes for: a bomb", err);
+    r->chunks_left -= n;
+    struct ckpt_chunk *at = tensor->chunks = ckpt_arena(r->ckpt, n * sizeof *at);
+    tensor->n_chunks = n;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct ckpt_node *node = list->items[i];
+        if (node->kind == CKPT_TAKEN) {
+            memcpy(at, r->ckpt->chunks + node->i, node->n * sizeof *at);
+            at += node->n;
+        } else if (!read_chunk(r->ckpt, at++, node)) {
             return bad_meta(node, "chunk of another rank than its tensor", err);
-        /* some writers leave out leading axes of extent 1 */
-        memmove(size + (n - m), size, (size_t)m * sizeof *size);
-        for (int d = 0; d < n - m; d++)
-            size[d] = 1;
-        tensor->chunks[i] =
-            (struct ckpt_chunk){.offset = ckpt_arena_box(ckpt, offset, n, zeros),
-                                .size = ckpt_arena_box(ckpt, size, n, tensor->shape),
-                                .file = -1};
+        }
     }
     return 0;
 }
 
-static int read_tensor(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
+static int read_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
+                       const struct ckpt_node *list, struct s2s_error *err)
+{
+    if (!list || list->kind != CKPT_LIST)
+        return bad_meta(list, "tensor without a list of chunks", err);
+    struct ckpt_node *taken = list->n == 1 ? list->items[0] : NULL;
+    int rc = 0;
+    if (taken && taken->kind == CKPT_TAKEN && !taken->cap) {
+        tensor->chunks = r->ckpt->chunks + taken->i;
+        tensor->n_chunks = taken->n;
+        taken->cap = 1; /* it has its tensor */
+    } else {
+        rc = gather_chunks(r, tensor, list, err);
+    }
+    const int n_dims = tensor->n_dims;
+    for (size_t i = 0; i < tensor->n_chunks && rc == 0; i++) {
+        struct ckpt_chunk *chunk = &tensor->chunks[i];
+        if (chunk->data != n_dims)
+            rc = bad_meta(list, "chunk of another rank than its tensor", err);
+        if (rc == 0 && n_dims && memcmp(chunk->size, tensor->shape, (size_t)n_dims * 8) == 0)
+            chunk->size = tensor->shape;
+    }
+    return rc;
+}
+
+static int read_tensor(struct reading *r, const struct ckpt_node *name,
                        const struct ckpt_node *node, struct s2s_error *err)
 {
+    struct s2s_ckpt *ckpt = r->ckpt;
     struct s2s_ckpt_tensor *tensor;
     int64_t shape[S2S_MAX_DIMS];
     int rc = ckpt_add_tensor(ckpt, &tensor, name->text, name->len, err);
@@ -81,7 +144,7 @@ static int read_tensor(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
     if (tensor->n_dims < 0)
         return bad_meta(node, "tensor without a size (at most 8 axes are read)", err);
     tensor->shape = ckpt_arena_shape(ckpt, shape, tensor->n_dims);
-    return read_chunks(ckpt, tensor, ckpt_get(node, "chunks"), err);
+    return read_chunks(r, tensor, ckpt_get(node, "chunks"), err);
 }
 
 static bool is_stored(const struct ckpt_node *node)
@@ -90,17 +153,17 @@ static bool is_stored(const struct ckpt_node *node)
            ckpt_is(node, META, "BytesStorageMetadata");
 }
 
-static int read_name(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
-                     const struct ckpt_node *node, struct s2s_error *err)
+static int read_name(struct reading *r, const struct ckpt_node *name, const struct ckpt_node *node,
+                     struct s2s_error *err)
 {
     struct s2s_ckpt_object *object;
     int rc;
     if (name->kind != CKPT_STR)
         return bad_meta(name, "name that is no text", err);
     if (ckpt_is(node, META, "TensorStorageMetadata"))
-        rc = read_tensor(ckpt, name, node, err);
+        rc = read_tensor(r, name, node, err);
     else if (is_stored(node))
-        rc = ckpt_add_object(ckpt, &object, name->text, name->len, err);
+        rc = ckpt_add_object(r->ckpt, &object, name->text, name->len, err);
     else
         rc = bad_meta(node, "neither tensor nor byte object", err);
     return rc < 0 ? s2s_error_add(err, rc, "%.*s", (int)(name->len < 300 ? name->len : 300),
@@ -108,13 +171,13 @@ static int read_name(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
                   : 0;
 }
 
-static int read_names(struct s2s_ckpt *ckpt, const struct ckpt_node *dict, struct s2s_error *err)
+static int read_names(struct reading *r, const struct ckpt_node *dict, struct s2s_error *err)
 {
     int rc = 0;
     if (!dict || dict->kind != CKPT_DICT)
         return bad_meta(dict, "no dict state_dict_metadata", err);
     for (uint32_t i = 0; i < dict->n && rc == 0; i += 2)
-        rc = read_name(ckpt, dict->items[i], dict->items[i + 1], err);
+        rc = read_name(r, dict->items[i], dict->items[i + 1], err);
     return rc;
 }
 
@@ -357,18 +420,14 @@ static int sort_all(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        if (t->n_chunks)
+        size_t k = 1; /* sorting takes room for half of them again */
+        while (k < t->n_chunks && by_offset(&t->chunks[k - 1], &t->chunks[k], &t->n_dims) <= 0)
+            k++;
+        if (k < t->n_chunks)
             qsort_r(t->chunks, t->n_chunks, sizeof *t->chunks, by_offset, &t->n_dims);
     }
     return ckpt_seal(ckpt, err);
 }
-
-/* What is taken out of the pickle while it runs. */
-struct reading {
-    struct s2s_ckpt *ckpt;
-    size_t len;  /* of .metadata */
-    bool sorted; /* all names came */
-};
 
 /* From here on, names are known. */
 static int end_names(struct reading *r, struct s2s_error *err)
@@ -384,7 +443,7 @@ static int take_name(struct reading *r, struct ckpt_node *name, const struct ckp
 {
     struct s2s_ckpt *ckpt = r->ckpt;
     const size_t had = ckpt->n_tensors;
-    int rc = read_name(ckpt, name, node, err);
+    int rc = read_name(r, name, node, err);
     if (rc < 0)
         return rc;
     name->text =
@@ -397,6 +456,8 @@ static int take_item(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
                      struct s2s_error *err)
 {
     struct reading *r = ctx;
+    if (!key && ckpt_is(value, META, "ChunkStorageMetadata"))
+        return take_chunk(r, value, err);
     if (!key) /* Megatron-Core repeats everything in them */
         return ckpt_is_named(value, "WriteItem") || ckpt_is_named(value, "SavePlan") ||
                ckpt_is_named(value, "MCoreSavePlan");
@@ -418,7 +479,8 @@ static void take_again(void *ctx)
 {
     struct reading *r = ctx;
     r->ckpt->n_tensors = r->ckpt->n_objects = r->ckpt->name_bytes = 0;
-    r->ckpt->chunks_left = r->len / MIN_CHUNK;
+    r->chunks_left = r->len / MIN_CHUNK;
+    r->n_chunks = 0;
     r->sorted = false;
 }
 
@@ -429,7 +491,7 @@ static int read_tree(struct reading *r, const struct ckpt_node *root, struct s2s
     if (!ckpt_is(root, META, "Metadata") && !ckpt_is_named(root, "MCoreMetadata"))
         return bad_meta(root, "not the Metadata of torch.distributed.checkpoint", err);
     const struct ckpt_node *names = ckpt_get(root, "state_dict_metadata");
-    int rc = read_names(ckpt, names, err);
+    int rc = read_names(r, names, err);
     if (rc == 0 && (!r->sorted || names->n))
         rc = sort_all(ckpt, err);
     const struct ckpt_node *paths = ckpt_get(root, "planner_data");
@@ -443,6 +505,19 @@ static int read_tree(struct reading *r, const struct ckpt_node *root, struct s2s
     if (rc == 0)
         rc = check_placed(ckpt, err);
     return rc < 0 ? rc : read_mcore_data(ckpt, ckpt_get(root, "mcore_data"), err);
+}
+
+/* For as many chunks as are credible; what is not used is no memory. */
+static int make_room(struct reading *r, struct s2s_error *err)
+{
+    struct s2s_ckpt *ckpt = r->ckpt;
+    ckpt->chunks_bytes = (r->chunks_left + 1) * sizeof *ckpt->chunks;
+    ckpt->chunks = mmap(NULL, ckpt->chunks_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (ckpt->chunks != MAP_FAILED)
+        return 0;
+    ckpt->chunks = NULL;
+    return s2s_error_errno(err, S2S_E_NOMEM, "%zu bytes", ckpt->chunks_bytes);
 }
 
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
@@ -460,6 +535,8 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     const struct ckpt_pickle_taker taker = {
         .ctx = &reading, .item = take_item, .again = take_again};
     take_again(&reading);
+    if ((rc = make_room(&reading, err)) < 0)
+        return s2s_error_add(err, rc, ".metadata");
     fd = dup(fd); /* others are opened meanwhile */
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_IO, ".metadata");

@@ -39,11 +39,15 @@ commands() {
         /^  or:  [^ ]+ \[OPTION...\] [a-z]/ { print $4, "" }'
 }
 
-# what may follow an option: words, or nothing said
+# what may follow an option (metavariable, name): words, or nothing said. Those of FORMAT, HOW and D are named where another is refused.
 values() {
     case $1 in
     *[A-Z]*'|'* | *'|'*[A-Z]*) ;;
     *'|'*) echo "$1" | tr '|' ' ' ;;
+    FORMAT | HOW | D)
+        for command in $verbs; do "$program" "$command" "--$2=?" 2>&1 </dev/null || :; done |
+            sed -n "/.*--$2: '?' is none of /{s///;s/,//g;p;q}"
+        ;;
     ID) [ "$name" != s2s-check ] || "$program" --list | cut -d' ' -f1 | sort -u | tr '\n' ' ' ;;
     esac
 }
@@ -72,7 +76,7 @@ $function() {
     case \$prev in
 EOF
     while IFS=$tab read -r short long arg text; do
-        words_after=$(values "$arg")
+        words_after=$(values "$arg" "$long")
         [ -z "$words_after" ] || printf '    --%s) mapfile -t COMPREPLY < <(compgen -W "%s" -- "$cur") && return ;;\n' "$long" "$words_after"
     done <"$list"
     cat <<EOF
@@ -89,7 +93,7 @@ EOF
 write_zsh() {
     printf '#compdef %s\n# out of its --help\n_arguments -s \\\n' "$name"
     while IFS=$tab read -r short long arg text; do
-        words_after=$(values "$arg")
+        words_after=$(values "$arg" "$long")
         follow=
         [ "$arg" = . ] || follow=":$long:$([ -n "$words_after" ] && echo "($words_after)" || echo _files)"
         equals=$([ "$arg" = . ] || echo =)
@@ -107,7 +111,7 @@ write_zsh() {
 write_fish() {
     echo "# completion of $name, out of its --help"
     while IFS=$tab read -r short long arg text; do
-        words_after=$(values "$arg")
+        words_after=$(values "$arg" "$long")
         printf "complete -c %s -l %s" "$name" "$long"
         [ "$short" = . ] || printf ' -s %s' "$short"
         if [ -n "$words_after" ]; then printf " -x -a '%s'" "$words_after"; elif [ "$arg" != . ]; then printf ' -r'; fi

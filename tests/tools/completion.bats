@@ -33,6 +33,17 @@ make_completion() {
     alike "$(try s2s-check --explain S2S-WLD-00)" "$(s2s-check --list | grep -o '^S2S-WLD-00.' | sort -u | paste -sd' ')"
     [ "$(try s2s-shard ver)" = verify ]
     [ -z "$(try s2s-check a.ya)" ]
+    make_completion bash s2s-ckpt
+    source ./s2s-ckpt.bash
+    [ "$(try s2s-ckpt convert --to "")" = "hf torch_dist safetensors nemo" ]
+    [ "$(try s2s-ckpt prune --dtype = bf)" = bf16 ]
+    [ "$(try s2s-ckpt convert --layers "")" = "auto stacked numbered" ]
+    [[ "$(try s2s-ckpt convert --from mp)" = mp_rank ]]
+    for command in $(try s2s-ckpt ""); do
+        for option in $(s2s-ckpt "$command" --help | grep -oE '^ +(-[a-z], )?--[a-z0-9-]+' | grep -oE -- '--.*'); do
+            [[ " $(try s2s-ckpt "$command" --) " == *" $option "* ]]
+        done
+    done
     # each option of the help is offered, and what is offered is taken
     options=$(s2s-check --help | grep -oE '^ +(-[a-z], )?--[a-z-]+' | grep -oE -- '--.*')
     for option in $options; do

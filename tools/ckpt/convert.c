@@ -46,8 +46,9 @@ enum {
 
 static const struct argp_option options[] = {
     {"to", KEY_TO, "FORMAT", 0,
-     "hf (a folder), torch_dist (a folder), safetensors (one file, names as they are), nemo (an "
-     "archive of NeMo's, from Parakeet or a .nemo)",
+     "What OUT is: hf (a folder), torch_dist (a folder), safetensors (one file, names as they "
+     "are), "
+     "nemo (an archive of NeMo's, from Parakeet or a .nemo)",
      1},
     {"from", KEY_FROM, "FORMAT", 0, "Refuse IN unless it is this format, as `ls --json` names it",
      1},
@@ -60,11 +61,12 @@ static const struct argp_option options[] = {
      "as language_model or llm",
      1},
     {"layers", KEY_LAYERS, "HOW", 0,
-     "torch_dist: layers stacked on an axis, numbered, or auto: as Megatron-Core saves this model "
-     "(default auto with --map or --merge-ranks, else as they are)",
+     "How torch_dist has layers: stacked on an axis, numbered, or auto, as Megatron-Core saves "
+     "this "
+     "model (default auto with --map or --merge-ranks, else as they are)",
      1},
     {"pad-vocab", KEY_PAD_VOCAB, "N", 0,
-     "To Megatron's names: zero rows until the vocabulary is a multiple of N", 1},
+     "Add zero rows for Megatron until the vocabulary is a multiple of N", 1},
     {"config", KEY_CONFIG, "FILE", 0,
      "The model's config.json: heads, groups and vocabulary where IN does not say; copied to OUT. "
      "Also NeMo's model_config.yaml: to hf for weights that have none, with --to nemo written as "
@@ -72,13 +74,13 @@ static const struct argp_option options[] = {
      "is",
      1},
     {"tokenizer", KEY_TOKENIZER, "FILE", 0,
-     "--to nemo: the SentencePiece model (default: tokenizer.model of IN)", 1},
+     "The SentencePiece model of --to nemo (default: tokenizer.model of IN)", 1},
     {"no-tokenizer", KEY_NO_TOKENIZER, NULL, 0,
-     "--to nemo: a model without tokenizer, whose labels are the pieces of tokenizer.json", 1},
+     "With --to nemo a model without tokenizer, whose labels are the pieces of tokenizer.json", 1},
     {DTYPE_OPTION},
     {SHARD_OPTION},
     {"files", KEY_FILES, "N", 0,
-     "torch_dist: in N files of equal size; tensors are cut where needed", 1},
+     "Write torch_dist in N files of equal size; tensors are cut where needed", 1},
     {"keep-vocab-padding", KEY_PADDING, NULL, 0, "Keep the rows past the vocabulary", 1},
     {MERGE_OPTION},
     {RESUME_OPTION},
@@ -298,7 +300,8 @@ static const struct argp reshard_argp = {
 /* ---- average ---- */
 
 static const struct argp_option average_options[] = {
-    {"to", KEY_TO, "FORMAT", 0, "hf, torch_dist, safetensors or nemo (default: what A is)", 1},
+    {"to", KEY_TO, "FORMAT", 0,
+     "What OUT is: hf, torch_dist, safetensors or nemo (default: what A is)", 1},
     {DTYPE_OPTION},
     {SHARD_OPTION},
     {RESUME_OPTION},

@@ -111,6 +111,32 @@ LIST
     [ "$(jq -r .model_type given/config.json)" = llama ]
 }
 
+@test "config.json: an output matrix of its own is not tied, whatever the configuration says" {
+    # (transformers 4 leaves out the matrix of a folder that is said to be tied)
+    M=$MODELS/llama_gqa_untied
+    jq '.tie_word_embeddings = true' "$M/config.json" >config.json
+    mkdir tied
+    cp "$M/model.safetensors" config.json tied
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama tied own
+    megatron llama_gqa_untied untie_embeddings_and_output_weights=true
+    for source in own "--config config.json in"; do
+        rm -rf out
+        # shellcheck disable=SC2086
+        exits 0 s2s-ckpt convert --strict --to hf $source out
+        says "output_layer.weight is a matrix of its own"
+        [ "$(config .tie_word_embeddings)" = "[false]" ]
+        exits 0 s2s-ckpt diff "$M" out
+    done
+    # arguments that say tied too, and Hugging Face's own folders, are let be
+    megatron llama_gqa_untied untie_embeddings_and_output_weights=false
+    exits 0 s2s-ckpt convert --strict --to hf --config config.json in kept
+    says_not "a matrix of its own"
+    exits 0 s2s-ckpt convert --strict --to hf tied same
+    says_not "a matrix of its own"
+    grep -q '"tie_word_embeddings": true' kept/config.json
+    grep -q '"tie_word_embeddings": true' same/config.json
+}
+
 @test "config.json: the router decides, and Mixtral has names of its own" {
     python3 - <<'PY'
 import json, struct

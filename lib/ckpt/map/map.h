@@ -75,7 +75,7 @@ struct ckpt_map_request {
 
 struct ckpt_map_result {
     char family[64];
-    bool untied; /* a tensor that Megatron ties is written twice ("again") */
+    bool untied; /* what the configuration calls tied is written apart, or twice ("again") */
     const char **unused;
     size_t n_unused, cap_unused;
     size_t n_optimizer;

@@ -52,6 +52,11 @@ bool ckpt_map_says_tied(const struct ckpt_map_engine *e)
     return args_tied(e->args) == 1 || (args_tied(e->args) < 0 && config_tied(e->config) == 1);
 }
 
+bool ckpt_map_config_ties(const struct ckpt_map_engine *e)
+{
+    return args_tied(e->args) != 1 && config_tied(e->config ? e->config : e->own_config) == 1;
+}
+
 /*
  * Arguments and keys of the configuration of which any, when true, says that a tensor is there that
  * some models have. Where all layers lay in one tensor and it is lost, all layers lack it: nothing

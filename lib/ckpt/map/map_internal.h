@@ -110,6 +110,8 @@ void ckpt_map_miss_mtp(struct ckpt_map_engine *e);
 
 /* Do the arguments, or else the configuration, say that words and outputs have one matrix? */
 bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
+/* Does the configuration alone say so, the arguments not? */
+bool ckpt_map_config_ties(const struct ckpt_map_engine *e);
 /* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
  * none in common with it; of other words: when the configuration says so. */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);

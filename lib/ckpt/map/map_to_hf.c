@@ -355,6 +355,24 @@ static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     return make_layer(e, rule, match, source, -1);
 }
 
+/* Megatron has an output matrix only where it is not the words': by a configuration that says
+ * otherwise, transformers would leave it out */
+static void note_untied(const struct ckpt_map_engine *e, struct ckpt_map_result *result)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *rule = &e->map.rules[i];
+        if (rule->absence != CKPT_ABSENT_IF_TIED || !ckpt_map_config_ties(e) ||
+            !s2s_ends_with(rule->megatron, "output_layer.weight") ||
+            !ckpt_map_find(e, rule->megatron))
+            continue;
+        result->untied = true;
+        s2s_warn("ckpt",
+                 "%s is a matrix of its own, which the configuration denies: config.json gets "
+                 "tie_word_embeddings false",
+                 rule->megatron);
+    }
+}
+
 /* ---- is it whole? ---- */
 
 static int by_text(const void *a, const void *b)
@@ -463,6 +481,8 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
     for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)
         if (e.map.rules[i].transform == CKPT_MAP_AGAIN)
             rc = make_again(&e, &e.map.rules[i], result);
+    if (rc == 0)
+        note_untied(&e, result);
     if (rc == 0)
         rc = check_whole(&e);
     if (rc == 0)

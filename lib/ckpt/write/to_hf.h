@@ -24,7 +24,7 @@ struct s2s_hf_output {
     size_t n_optimizer; /* tensors of the optimizer that were left out */
     int64_t rows_cut;   /* rows past the vocabulary that were left out of each of its matrices */
     char family[64];    /* of the name map; "" when names were Hugging Face's already */
-    bool untied;        /* the map wrote a tied tensor twice */
+    bool untied;        /* what config.json may call tied was written apart */
 };
 
 struct s2s_hf_options {

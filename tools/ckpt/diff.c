@@ -35,7 +35,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp_option options[] = {
     {"tolerance", KEY_TOLERANCE, "X", 0,
-     "Values that differ by at most X are equal (default 0: bit for bit)", 1},
+     "Values that differ by at most X are equal, whatever their dtypes (default 0: bit for bit, of "
+     "one dtype)",
+     1},
     {0},
 };
 

@@ -192,6 +192,20 @@ st.rename('salm.safetensors', 'wrapped.safetensors', lambda k: k.replace('q_proj
     exits 1 s2s-ckpt convert --to hf wrapped.safetensors model
     says "LoRA adapters or lie under them, such as"
     says "q_proj.base_layer.weight"
+    # Megatron-Bridge's, beside the weights they are to be added to, and alone
+    s2s-ckpt convert -q --to torch_dist --map llama "$ROOT/tests/oracle/models/llama_gqa_untied" dist
+    s2s-ckpt convert -q --to safetensors dist dist.safetensors
+    python3 -c "
+import st
+q = 'decoder.layers.self_attention.linear_qkv.adapter.'
+st.rename('dist.safetensors', 'both.safetensors', lambda k: k, {q + 'linear_in.weight': (3, 4, 24), q + 'linear_out.weight': (3, 40, 4)})
+st.rename('dist.safetensors', 'alone.safetensors', lambda k: None, {q + 'adapter_q.linear_in.weight': (3, 4, 24)})"
+    for name in both alone; do
+        exits 1 s2s-ckpt convert --config "$ROOT/tests/oracle/models/llama_gqa_untied/config.json" --to hf $name.safetensors model
+        says "LoRA adapters or lie under them, such as decoder.layers.self_attention.linear_qkv.adapter."
+        [ ! -e model ]
+        exits 0 s2s-ckpt convert -q --to torch_dist $name.safetensors $name
+    done
 }
 
 @test "--part takes one part of a model: its tensors, its configuration, nothing of the others" {

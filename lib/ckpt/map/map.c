@@ -410,7 +410,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     if (rc == 0 && !file && to_megatron)
         ckpt_map_name_saved(e->sources, e->n_sources);
     if (rc == 0)
-        rc = ckpt_map_refuse(e);
+        rc = ckpt_map_refuse(request->ckpt, err);
     if (rc == 0 && (rc = ckpt_map_parse(&e->map, file, result->family, choose_part, e, err)) < 0 &&
         file)
         s2s_error_add(err, rc, "%s", request->name);

@@ -70,8 +70,6 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
 /* Notes the sources that were not used and releases everything. */
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
 
-/* UNSUPPORTED: adapters, or quantised weights (map_refuse.c). */
-int ckpt_map_refuse(const struct ckpt_map_engine *e);
 /* The source's tensor, as the rule wants it. */
 const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
                                               const struct ckpt_rule *rule,

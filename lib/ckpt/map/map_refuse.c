@@ -1,18 +1,22 @@
 /* Sources whose tensors are not yet the weights that a name map could give other names. */
 #include "lib/base/base.h"
-#include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/map/map.h"
 
 struct kind {
     const char *what, *hint;
-    const char *parts[8], *ends[8]; /* of names */
+    const char *parts[12], *ends[8]; /* of names */
 };
 
 static const struct kind kinds[] = {
     /* the sum of a base and an adapter */
     {"LoRA adapters or lie under them",
-     "merge them into the weights first (peft's merge_and_unload); --to torch_dist or safetensors "
-     "without --map keeps them as they are",
-     {".lora_A.", ".lora_B.", ".lora_embedding_", ".lora_magnitude_vector", ".base_layer."},
+     "merge them into the weights first (peft's merge_and_unload, Megatron-Bridge's "
+     "merge_lora.py); "
+     "--to torch_dist or safetensors without --map keeps them as they are",
+     {".lora_A.", ".lora_B.", ".lora_embedding_", ".lora_magnitude_vector", ".base_layer.",
+      /* of Megatron-Bridge and NeMo 2, those of q, k, v, gate and up apart too */
+      ".adapter.linear_in.", ".adapter.linear_out.", ".adapter.adapter_",
+      ".adapter.weight_magnitude", ".to_wrap."},
      {NULL}},
     /* numbers of few bits, and what they are to be multiplied by */
     {"quantised weights' scales or packed numbers",
@@ -25,7 +29,7 @@ static const struct kind kinds[] = {
 
 static bool is_of(const struct kind *kind, const char *name)
 {
-    for (size_t i = 0; i < 8 && kind->parts[i]; i++)
+    for (size_t i = 0; i < sizeof kind->parts / sizeof *kind->parts && kind->parts[i]; i++)
         if (strstr(name, kind->parts[i]))
             return true;
     for (size_t i = 0; i < 8 && kind->ends[i]; i++)
@@ -34,21 +38,23 @@ static bool is_of(const struct kind *kind, const char *name)
     return false;
 }
 
-int ckpt_map_refuse(const struct ckpt_map_engine *e)
+int ckpt_map_refuse(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
+    size_t n_tensors;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n_tensors);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         const char *first = NULL;
         size_t n = 0;
-        for (size_t i = 0; i < e->n_sources; i++)
-            if (is_of(&kinds[k], e->sources[i].name)) {
-                first = first ? first : e->sources[i].tensor->name;
+        for (size_t i = 0; i < n_tensors; i++)
+            if (is_of(&kinds[k], tensors[i].name) && !s2s_ckpt_is_state(tensors[i].name)) {
+                first = first ? first : tensors[i].name;
                 n++;
             }
         if (!n)
             continue;
-        int rc = s2s_error_set(e->err, S2S_E_UNSUPPORTED, "%zu tensors are %s, such as %s", n,
+        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%zu tensors are %s, such as %s", n,
                                kinds[k].what, first);
-        return s2s_error_hint(e->err, rc, "%s", kinds[k].hint);
+        return s2s_error_hint(err, rc, "%s", kinds[k].hint);
     }
     return 0;
 }

@@ -107,11 +107,11 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 static int refuse_megatron(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     const char *name = ckpt_map_megatron_name(ckpt);
-    if (!name)
-        return 0;
-    int rc =
-        s2s_error_set(err, S2S_E_NOTFOUND,
-                      "the names are Megatron's, such as %s, and of no family known here", name);
+    int rc = name ? ckpt_map_refuse(ckpt, err) : 0;
+    if (!name || rc < 0)
+        return rc;
+    rc = s2s_error_set(err, S2S_E_NOTFOUND,
+                       "the names are Megatron's, such as %s, and of no family known here", name);
     return s2s_error_hint(err, rc,
                           "--map takes a family or a file of rules, --part one part of a model, "
                           "and --to safetensors keeps the names");

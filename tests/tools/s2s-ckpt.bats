@@ -118,6 +118,14 @@ listed() {
         exits 0 s2s-ckpt convert -q --to hf "$name" out
         [ -e out/tokenizer.json ]
     done
+    cp -r $step/optim rl/step_7/policy/optimizer
+    mkdir -p rl/step_7/value/weights
+    cp -r rl/step_7/policy/weights/model rl/step_7/value/weights
+    exits 0 s2s-ckpt verify rl/step_7
+    says "policy/ is read; value/ beside it is a checkpoint of its own"
+    says "weights/ is read; optimizer/optim/ beside it is a checkpoint of its own"
+    exits 0 s2s-ckpt verify rl/step_7/value
+    says_not warning
 }
 
 @test "ls takes a folder, the folder above it and a trailing slash" {

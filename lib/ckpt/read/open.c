@@ -304,6 +304,9 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
 static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     static const char *const around[] = {"weights", "model", "policy"};
+    /* Automodel's and NeMo RL's optimizer, and the model beside a policy that judges what it does
+     */
+    static const char *const beside[] = {"optim", "optimizer/optim", "value"};
     enum { LEVELS = 4 };
     const char *next = "";
     int rc = 0;
@@ -326,9 +329,11 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
         next = NULL;
         for (size_t i = 0; !next && i < sizeof around / sizeof *around; i++)
             next = leads_down(ckpt, around[i], level > 0) ? around[i] : NULL;
-        if (next && ckpt_folder_has_weights(ckpt->dir_fd, "optim"))
-            s2s_warn("ckpt", "%s: %s/ is read; optim/ beside it is a checkpoint of its own",
-                     ckpt->path, next);
+        for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
+            if (ckpt_folder_has_weights(ckpt->dir_fd, beside[i]) ||
+                ckpt_folder_is_around(ckpt->dir_fd, beside[i]))
+                s2s_warn("ckpt", "%s: %s/ is read; %s/ beside it is a checkpoint of its own",
+                         ckpt->path, next, beside[i]);
         if (!next && level == 0 && (has(ckpt, LATEST) || has(ckpt, "LATEST.txt")))
             next = LATEST;
         if (next)

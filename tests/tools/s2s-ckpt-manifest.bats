@@ -127,6 +127,21 @@ PY
     exits 1 s2s-ckpt verify out
 }
 
+@test "a bit of metadata.json that turns is found, as one of any other file" {
+    s2s-ckpt convert -q --to torch_dist "$DATA/mini_writer" out
+    cat >turn.py <<'PY'
+import subprocess, sys
+path = "out/iter_0000042/metadata.json"
+was = open(path, "rb").read()
+for at in range(0, len(was), 5):
+    with open(path, "wb") as f:
+        f.write(was[:at] + bytes([was[at] ^ 2]) + was[at + 1:])
+    made = subprocess.run(["s2s-ckpt", "verify", "out"], capture_output=True, text=True)
+    assert made.returncode == 1 and "metadata.json" in made.stderr, (at, made)
+PY
+    python3 turn.py
+}
+
 @test "verify --json says of a bad checkpoint that it is bad, and why" {
     cp "$DATA/zip.pt" whole.pt
     head -c 1000 whole.pt >cut.pt

@@ -11,6 +11,7 @@
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/items.h"
 #include "lib/ckpt/write/manifest.h"
+#include "lib/io/digest.h"
 #include "lib/io/zip.h"
 
 /* data is checksummed and written in pieces that stay in the cache in between */
@@ -264,8 +265,12 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
     if (rc == 0)
         rc = ckpt_file_make(dir, ".metadata", fill_metadata, &(struct metadata){&all, names},
                             manifest, err);
-    if (rc == 0)
+    if (rc == 0) {
+        char digest[33];
+        s2s_xxh3_128_hex(digest, METADATA_JSON, strlen(METADATA_JSON));
+        ckpt_manifest_add(manifest, "metadata.json", (int64_t)strlen(METADATA_JSON), digest);
         rc = ckpt_manifest_write(dir, manifest, err);
+    }
     /* its presence says that the rest is there */
     if (rc == 0 && (rc = ckpt_sync_dir(dir, err)) == 0)
         rc = ckpt_file_put(dir, "metadata.json", METADATA_JSON, strlen(METADATA_JSON), err);

@@ -478,14 +478,22 @@ LIST
     # where it is there they are no hindrance
     megatron qwen2 add_qkv_bias=true
     exits 0 s2s-ckpt convert -q --strict --to hf in out
+    # Megatron's default, and no bias anywhere
+    megatron llama_gqa_untied add_bias_linear=true
+    exits 0 s2s-ckpt convert -q --strict --to hf in none
     megatron llama_gqa_untied
-    for key in attention_bias mlp_bias; do
+    while read -r key lacks; do
         jq ".$key = true" "$MODELS/llama_gqa_untied/config.json" >config.json
-        exits 1 s2s-ckpt convert --to hf --config config.json in x
-        says "_proj.bias (of decoder.layers.0."
-        exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$MODELS/llama_gqa_untied" x
-        says "_proj.bias"
-    done
+        for tensor in $lacks; do
+            exits 1 s2s-ckpt convert --to hf --config config.json in x
+            says "model.layers.0.$tensor (of decoder.layers.0."
+            exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$MODELS/llama_gqa_untied" x
+            says "model.layers.0.$tensor"
+        done
+    done <<'LIST'
+attention_bias self_attn.q_proj.bias self_attn.o_proj.bias
+mlp_bias mlp.up_proj.bias mlp.down_proj.bias
+LIST
     [ ! -e x ]
 }
 
@@ -587,6 +595,16 @@ PY
     sed 's/"float32"/"bfloat16"/' "$model/config.json" >in/config.json
     exits 0 s2s-ckpt convert -q --to hf in kept
     same in/config.json kept/config.json
+    # norms and the like may be wider
+    rm -r in megatron out
+    mkdir in
+    echo '{"dtype": "float32"}' >in/config.json
+    PYTHONPATH=$ROOT/tests/tools python3 -B -c 'import numpy as np
+from small_safetensors import save
+save("in/model.safetensors", a=("F32", np.zeros(2, np.float32)), w=("BF16", np.zeros((4, 4), np.uint16)), z=("F32", np.zeros(2, np.float32)))'
+    exits 0 s2s-ckpt convert -q --to torch_dist in megatron
+    exits 0 s2s-ckpt convert -q --to hf megatron out
+    [ "$(said out)" = '"dtype": "bfloat16"' ]
 }
 
 @test "--config takes the folder of a config.json, and no list" {
@@ -666,6 +684,16 @@ PY
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_vlm --pad-vocab 16 out again
     exits 0 s2s-ckpt convert -q --strict --to hf again back
     exits 0 s2s-ckpt diff out back
+    # the tower's biases are none of the arguments'
+    s2s-ckpt ls again | grep -q 'vision_model.*linear_qkv.bias'
+    python3 - <<'PY'
+import argparse, glob, pickle, zipfile
+class Safe(pickle.Unpickler):
+    def find_class(self, module, name): return argparse.Namespace
+with zipfile.ZipFile(glob.glob("again/*/common.pt")[0]) as z:
+    args = Safe(z.open(next(n for n in z.namelist() if n.endswith("data.pkl")))).load()["args"]
+assert args.add_bias_linear is False and args.add_qkv_bias is False, args
+PY
 }
 
 @test "Python's Infinity and NaN in a config.json, which Nemotron-H has, stay what they are" {

@@ -55,6 +55,11 @@ json.dump({**d, "files": {k: v.upper() for k, v in d["files"].items()}}, open("i
     exits 1 s2s-ckpt verify in
     says "notes.txt is in the manifest and no plain file"
     rmdir in/notes.txt
+    echo x >notes.txt
+    ln -s ../notes.txt in/notes.txt
+    exits 1 s2s-ckpt verify in
+    says "notes.txt is in the manifest and a link"
+    rm in/notes.txt
     sed 's/sha256/md5/' kept >in/integrity.json
     exits 1 s2s-ckpt verify in
     says "integrity.json: algorithm md5"
@@ -86,6 +91,9 @@ json.dump({**d, "files": {k: v.upper() for k, v in d["files"].items()}}, open("i
         [ ! -e out ]
         [ ! -e out.s2s-partial ]
     done
+    jq 'del(.files["__0_0.distcp"])' kept >in/integrity.json
+    exits 1 s2s-ckpt reshard in out
+    says "__0_0.distcp is read, and integrity.json does not name it"
     exits 0 s2s-ckpt convert --plan --to torch_dist in out
     sed 's/sha256/blake3/' kept >in/integrity.json
     exits 0 s2s-ckpt reshard in out
@@ -160,6 +168,7 @@ PY
     exits 1 s2s-ckpt verify -o text out
     [ ! -e text ]
     exits 2 s2s-ckpt verify --json -o absent.json nowhere.pt
+    says_not '"ok"'
     [ ! -e absent.json ]
 }
 

@@ -209,6 +209,22 @@ PY
     # and from all layers both
     python3 lose.py hf.safetensors less.safetensors model.layers.{0,1,2}.self_attn.{q,k}_norm.weight
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json less.safetensors out
+    # the gate of shared experts, of which the arguments speak or do not
+    python3 lose.py hf.safetensors less.safetensors model.layers.{0,1,2}.mlp.shared_expert_gate.weight
+    for gate in False True; do
+        rm -rf out hf
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map qwen_moe --config config.json less.safetensors out
+        python3 - "$gate" <<'PY'
+import argparse, glob, pickle, sys, zipfile
+args = argparse.Namespace(moe_shared_expert_gate=sys.argv[1] == "True")
+with zipfile.ZipFile(glob.glob("out/*/common.pt")[0], "w") as z:
+    z.writestr("common/data.pkl", pickle.dumps({"args": args}, 2))
+    z.writestr("common/version", "3\n")
+PY
+        rm out/*/s2s-manifest.json
+        exits $([ $gate = True ] && echo 1 || echo 0) s2s-ckpt convert --to hf --config config.json out hf
+    done
+    says "model.layers.0.mlp.shared_expert_gate.weight (of decoder.layers.0."
 }
 
 @test "experts that a map of one's own numbers on both sides: each of them has all layers on its axis" {

@@ -1380,6 +1380,10 @@ EOF
     ranks 'state["ema"] = {"w": tensor(Storage("3", [1]), [1])}'
     exits 0 s2s-ckpt verify ranks
     says "mp_rank_01/ema: tensors beside the model, left out"
+    ranks pass
+    rm -r ranks/mp_rank_00
+    exits 1 s2s-ckpt verify ranks
+    says "1 rank folders do not make tp 2 x pp 1 x ep 1: some are missing, mp_rank_00 first"
     ranks 'state["state_dict"] = state.pop("model")'
     exits 1 s2s-ckpt ls ranks
     says "mp_rank_01/model_optim_rng.pt: a Megatron rank file without its model"

@@ -275,7 +275,7 @@ rest = {"layers.0.input_layernorm.weight": (4,), "layers.0.post_attention_layern
         "embed_tokens.weight": (10, 4), "norm.weight": (4,)}
 def named(prefix, **more): return dict({prefix + k: v for k, v in rest.items()}, **more)
 PY
-    of() { echo "__import__('importlib.machinery').machinery.SourceFileLoader('names', 'names.py').load_module().named($*)"; }
+    of() { echo "__import__('names').named($*)"; }
     write memory.safetensors "$(of '"model.language_model.", **{"lm_head.weight": (10, 4), "model.visual.proj": (3,)}')"
     write headless.safetensors "$(of '""')"
     write whole.safetensors "$(of '"model."')"
@@ -350,7 +350,7 @@ dtypes = dict(ends, **layer(0, 6, "F16"), **layer(1, 6))
 PY
     echo '{"model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}' >config.json
     for kind in alike sizes dtypes; do
-        write $kind.safetensors "__import__('importlib.machinery').machinery.SourceFileLoader('layer', 'layer.py').load_module().$kind"
+        write $kind.safetensors "__import__('layer').$kind"
         exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config config.json $kind.safetensors $kind
         exits 0 s2s-ckpt convert -q --strict --to hf --config config.json $kind $kind.hf
         exits 0 s2s-ckpt diff $kind.safetensors $kind.hf
@@ -380,7 +380,7 @@ short = dict(stacked, **{"decoder.layers.mixer.in_proj.weight.B": (1, 4, 4)})
 PY
     echo '{"model_type": "nemotron_h", "vocab_size": 10}' >config.json
     for kind in good dtype columns stacked short; do
-        write $kind.safetensors "__import__('importlib.machinery').machinery.SourceFileLoader('mixer', 'mixer.py').load_module().$kind"
+        write $kind.safetensors "__import__('mixer').$kind"
     done
     exits 0 s2s-ckpt convert -q --strict --to hf --config config.json good.safetensors good
     exits 0 s2s-ckpt convert -q --strict --to hf --config config.json stacked.safetensors stacked

@@ -162,48 +162,36 @@ bool ckpt_arg_is_number(const json_t *args, const char *key, double *value)
 
 /* ---- one config ---- */
 
-/* Has this tensor another shape in another layer? */
-static bool differs_by_layer(const struct ckpt_config_draft *draft, const char *name)
+/* a tensor by its name within a layer */
+struct layer_tensor {
+    const char *name;
+    const struct s2s_ckpt_target *target;
+};
+
+static int by_name(const void *a, const void *b)
 {
-    const struct s2s_ckpt_target *first = NULL;
-    for (size_t i = 0; i < draft->plan->n_targets; i++) {
-        const struct s2s_ckpt_target *target = &draft->plan->targets[i];
-        const char *rest;
-        if (layer_of(draft, i, &rest) < 0 || strcmp(rest, name) != 0)
-            continue;
-        first = first ? first : target;
-        if (first->n_dims != target->n_dims ||
-            memcmp(first->shape, target->shape, sizeof *first->shape * (size_t)first->n_dims) != 0)
-            return true;
-    }
-    return false;
+    return strcmp(((const struct layer_tensor *)a)->name, ((const struct layer_tensor *)b)->name);
 }
 
-/* config.json has one number for all layers, which these say between them. */
+static bool is_alike(const struct s2s_ckpt_target *a, const struct s2s_ckpt_target *b)
+{
+    return a->n_dims == b->n_dims &&
+           memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims) == 0;
+}
+
+/* config.json has one number for all layers. */
 static void check_layers(struct ckpt_config_draft *draft)
 {
-    static const char *const names[] = {"self_attn.q_proj.weight",
-                                        "self_attn.k_proj.weight",
-                                        "mlp.gate_proj.weight",
-                                        "mlp.gate.weight",
-                                        "mlp.experts.0.up_proj.weight",
-                                        "mlp.shared_expert.up_proj.weight",
-                                        "block_sparse_moe.gate.weight",
-                                        "block_sparse_moe.experts.0.w1.weight",
-                                        "mixer.in_proj.weight",
-                                        "mixer.norm.weight",
-                                        "mixer.D",
-                                        "mixer.conv1d.weight",
-                                        "mixer.q_proj.weight",
-                                        "mixer.k_proj.weight",
-                                        "mixer.up_proj.weight",
-                                        "mixer.gate.weight",
-                                        "mixer.experts.0.up_proj.weight",
-                                        "mixer.shared_experts.up_proj.weight",
-                                        "mixer.fc1_latent_proj.weight"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (differs_by_layer(draft, names[i]))
+    struct layer_tensor *all = s2s_xcalloc(draft->plan->n_targets, sizeof *all);
+    size_t n = 0;
+    for (size_t i = 0; i < draft->plan->n_targets; i++)
+        if (layer_of(draft, i, &all[n].name) >= 0)
+            all[n++].target = &draft->plan->targets[i];
+    qsort(all, n, sizeof *all, by_name);
+    for (size_t i = 1; i < n; i++)
+        if (by_name(&all[i - 1], &all[i]) == 0 && !is_alike(all[i - 1].target, all[i].target))
             ckpt_draft_hinder(draft, "its layers are of several sizes");
+    free(all);
 }
 
 /* What no model of these families can do. */

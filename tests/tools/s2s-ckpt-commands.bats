@@ -363,6 +363,36 @@ PY
     says "config.json: Permission denied"
 }
 
+@test "average finds each tensor where its own checkpoint has it, however that is cut" {
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+import struct
+from mini_writer import write
+rows = [((0, 0), (1, 2), (0, 1)), ((1, 0), (1, 2), (2, 3))]
+columns = [((0, 0), (2, 1), (0, 2)), ((0, 1), (2, 1), (1, 3))]
+values = {"a": (1, 2, 3, 4), "b": (5, 6, 7, 8)}
+# two of them differ in nothing but which tensor comes first
+for n, (names, cut, times) in enumerate((("ab", rows, 1), ("ab", columns, 2), ("ba", columns, 3), ("ab", rows, 6))):
+    write("in%d" % n, [(name, "float32", (2, 2), [(o, s, struct.pack("<2f", *(values[name][i] * times for i in at))) for o, s, at in cut]) for name in names])
+PY
+    exits 0 s2s-ckpt average -q in0 in1 in2 in3 mean
+    alike "$(s2s-ckpt cat mean a | od -An -tf4 | xargs)" "3 6 9 12"
+    alike "$(s2s-ckpt cat mean b | od -An -tf4 | xargs)" "15 18 21 24"
+}
+
+@test "a common state that is nothing without the list around it is not made a common.pt" {
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+from mini_writer import s, write
+for name, state in (("itself", b"]q\0}" + s("a") + b"h\0sa."), ("two", b"](}}e.")):
+    write(name, [("w", "float32", (2,), [((0,), (2,), bytes(8))])], objs=[("common_state/shard_0_1", b"\x80\2" + state)])
+PY
+    for name in itself two; do
+        exits 1 s2s-ckpt reshard $name out
+        says "$name: common state without its list"
+        [ ! -e out ]
+        [ ! -e out.s2s-partial ]
+    done
+}
+
 @test "average names the checkpoint that does not fit, and no other" {
     s2s-ckpt convert -q --to hf "$DATA/hf_sharded" first
     one_tensor other.safetensors F32 float32 1 2

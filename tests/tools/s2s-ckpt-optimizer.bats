@@ -56,7 +56,7 @@ for rank in range(2):
     if fault == "moved":
         groups[1].append(groups[0].pop())
     order = groups[0] + groups[1]
-    state = {i: {"step": make([5.0 + (fault == "steps" and i == 3)], []), "exp_avg": make(*part("exp_avg", *p, rank)),
+    state = {i: {"step": make([float("nan") if fault == "endless" else 5.0 + (fault == "steps" and i == 3)], []), "exp_avg": make(*part("exp_avg", *p, rank)),
                  "exp_avg_sq": make(*part("exp_avg_sq", *p, rank))} for i, p in enumerate(order)}
     if fault == "half":
         state = {i: {k: v for k, v in s.items() if k != "step"} for i, s in state.items()}
@@ -202,6 +202,7 @@ alike:two of its groups may have embedding.word_embeddings.weight
 apart:it is a distributed one, whose state is in distrib_optim.pt
 lost:parameter 2 has no state
 steps:state.3.step is not the step of the other parameters
+endless:state.0.step is no number
 one rank:mp_rank_01 has none
 odd:it has no groups of parameters
 swapped:is not what mp_rank_00/embedding.word_embeddings.weight was rounded from

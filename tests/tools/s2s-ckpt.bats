@@ -862,6 +862,27 @@ PY
     exits 2 s2s-ckpt cat "$DATA/zip.pt"
 }
 
+@test "diff: bits without a tolerance, numbers with one; NaNs are alike, and past everything else" {
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
+import numpy as np
+from small_safetensors import save
+
+plain = np.zeros(3000, np.float32)
+first, last = plain.copy(), plain.copy()
+first[5], last[2999] = np.nan, 7
+odd = np.array([0, np.nan, 1], np.float32)
+others = np.array([0x80000000, 0x7fc00001, 0x3f800000], np.uint32)
+save("a.safetensors", bits=("F32", odd), far=("F32", first), wide=("F32", odd))
+save("b.safetensors", bits=("F32", others.view(np.float32)), far=("F32", last), wide=("BF16", (others >> 16).astype(np.uint16)))
+PY
+    exits 1 s2s-ckpt diff a.safetensors b.safetensors
+    alike "$(grep -v '^wide' <<<"$output")" $'bits\tvalues\tF32\t2 of 3\tmax 0\nfar\tvalues\tF32\t2 of 3000\tmax nan'
+    exits 1 s2s-ckpt diff --tolerance 1 a.safetensors b.safetensors
+    says $'far\tvalues\tF32\t2 of 3000\tmax nan'
+    says_not bits
+    says_not wide
+}
+
 @test "diff: equal is 0, different is 1 and says how" {
     exits 0 s2s-ckpt diff "$DATA/zip.pt" "$DATA/legacy.pt"
     [ -z "$output" ]

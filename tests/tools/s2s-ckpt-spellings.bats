@@ -522,7 +522,20 @@ PY
     done
     exits 0 s2s-ckpt diff text.safetensors text.hf
     exits 0 s2s-ckpt diff eye.safetensors eye.hf
+    # a file too many is named
+    mkdir two
+    cp text.safetensors two/b.safetensors
+    cp text.safetensors two/a.safetensors
+    exits 1 s2s-ckpt ls two
+    says "tensor model.embed_tokens.weight is there twice, in a.safetensors and in b.safetensors"
     exits 0 s2s-ckpt convert -q --to hf --map parakeet_ctc "$DATA/tiny.nemo" ctc
     exits 0 s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" found
     exits 0 s2s-ckpt diff ctc found
+    # its config.json goes along, and is not said to be missing
+    exits 0 s2s-ckpt convert --to torch_dist --map parakeet_ctc ctc nemo
+    exits 0 s2s-ckpt convert --to hf nemo back
+    says_not "config.json is not written"
+    cmp ctc/config.json back/config.json
+    exits 2 s2s-ckpt convert --to nemo --no-tokenizer nemo out.nemo
+    says "has NeMo's names, whose configuration says the tokenizer"
 }

@@ -1749,7 +1749,7 @@ PY
     cmp o/model_config.yaml t/model_config.yaml
     cmp o/0123456789abcdef0123456789abcdef_tokenizer.model t/0123456789abcdef0123456789abcdef_tokenizer.model
     exits 2 s2s-ckpt convert --to nemo --no-tokenizer in.nemo no.nemo
-    says "has its own tokenizer"
+    says "whose configuration says the tokenizer: it is kept"
     s2s-ckpt convert -q --to nemo in.nemo same.nemo
     exits 0 s2s-ckpt diff "$DATA/tiny.nemo" same.nemo
     exits 0 s2s-ckpt average --to nemo same.nemo same.nemo mean.nemo

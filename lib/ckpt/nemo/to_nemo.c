@@ -60,7 +60,9 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                              "distributed",
                              ckpt->path);
     if (options->tokenizer || options->without_tokenizer)
-        return s2s_error_set(err, S2S_E_ARG, "%s: has its own tokenizer, which is kept",
+        return s2s_error_set(err, S2S_E_ARG,
+                             "%s: has NeMo's names, whose configuration says the tokenizer: it is "
+                             "kept; leave out --tokenizer and --no-tokenizer",
                              ckpt->path);
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         s2s_ckpt_plan_copy(&out->plan, ckpt->tensors[i].name, &ckpt->tensors[i]);

@@ -220,6 +220,9 @@ int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         rc = files_of_trainer(out, ckpt, err);
     if (rc == 0 && !salm && *out->family)
         rc = files_of_tokenizer(out, ckpt, err);
+    if (rc == 0 && nemo && !ckpt_side_find(&out->files, "config.json"))
+        s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "
+                         "is; --config takes one, or the model's config.json");
     return rc;
 }
 

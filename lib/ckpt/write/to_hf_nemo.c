@@ -90,9 +90,6 @@ int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const j
     json_decref(model);
     if (rc < 0)
         return rc;
-    if (!texts.config && !any && s2s_starts_with(out->family, "fastconformer"))
-        s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "
-                         "is; --config takes one, or the model's config.json");
     rc = tokenizer_of_nemo(out, ckpt, err);
     if (rc == 0)
         processor_of_nemo(out, &texts, any ? user : NULL);

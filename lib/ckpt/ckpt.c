@@ -361,6 +361,18 @@ static int check_tiles(const struct s2s_ckpt_tensor *tensor, struct s2s_error *e
     return rc;
 }
 
+static int refuse_twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
+                        const struct s2s_ckpt_tensor *b, struct s2s_error *err)
+{
+    const char *in = a->n_chunks ? ckpt->files[a->chunks->file].name : "";
+    const char *and_in = b->n_chunks ? ckpt->files[b->chunks->file].name : "";
+    const int order = strcmp(in, and_in);
+    if (!*in || !*and_in || !order)
+        return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is there twice", a->name);
+    return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is there twice, in %s and in %s", a->name,
+                         order < 0 ? in : and_in, order < 0 ? and_in : in);
+}
+
 int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     int64_t bytes;
@@ -371,7 +383,7 @@ int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err)
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (i && strcmp(t[-1].name, t->name) == 0)
-            return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is there twice", t->name);
+            return refuse_twice(ckpt, t - 1, t, err);
         int rc = check_tiles(t, err);
         if (rc < 0)
             return rc;

@@ -148,18 +148,21 @@ w = tensor(Storage('0', [1, 2]), [2])
 Own, Conf, Value = named('own', 'Thing'), named('omegaconf.dictconfig', 'DictConfig'), named('omegaconf.nodes', 'AnyNode')
 alone, first, second, conf, value, holder, deep = Own(), Own(), Own(), Conf(), Value(), Own(), Own()
 alone.own = alone
-# all of these lead to all others, in more ways than anybody can go: they are shown in part
+# all of these lead to all others, in more ways than anybody can go
 many = [Own() for _ in range(40)]
 for one in many: one.others = list(many)
 conf._content, value._val, value._parent, holder.conf = {'depth': value}, 3, conf, conf
 first.next, second.next, second.w = second, first, w
-save('own.pt', {'w': w, 'alone': alone, 'holder': holder, 'many': many, 'last': w})
+save('own.pt', {'w': w, 'alone': alone, 'holder': holder, 'last': 5})
+save('many.pt', {'w': w, 'many': many})
 save('tensors.pt', {'both': {'second': second, 'first': first}})
 save('ring.pt', {'first': first})
-save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 'conf': conf, 'many': many})"
+save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 'conf': conf})"
     exits 0 s2s-ckpt ls --json own.pt
     says '{"name": "alone", "value": {"class":"own.Thing","state":{"own":"..."}}}'
-    says '{"name": "last", "dtype": "F32"'
+    says '{"name": "last", "value": 5}'
+    exits 1 s2s-ckpt ls many.pt
+    says "repeat without end"
     exits 0 s2s-ckpt verify own.pt
     exits 0 s2s-ckpt ls ranks
     says "mp_rank_00/w"

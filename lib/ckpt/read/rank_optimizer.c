@@ -68,9 +68,9 @@ __attribute__((format(printf, 2, 3))) static int unknown(struct reading *r, cons
 /* Values that several places share count in each; false: there are absurdly many. */
 static bool spend(struct reading *r)
 {
-    if (r->w->nodes_left == 0)
+    if (r->w->left.nodes == 0)
         return false;
-    r->w->nodes_left--;
+    r->w->left.nodes--;
     return true;
 }
 

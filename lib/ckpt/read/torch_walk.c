@@ -75,6 +75,20 @@ static bool is_odd_tensor(const struct ckpt_node *node)
            memcmp(class->text + class->n + 1, first, sizeof first - 1) == 0;
 }
 
+static int bad_tree(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
+{
+    return s2s_error_set(w->err, S2S_E_FORMAT, "object at byte %u of the pickle: %s", node->offset,
+                         depth > MAX_DEPTH ? "more than 1000 levels down"
+                                           : "its values repeat without end");
+}
+
+/* Gives a reference; FORMAT: it cannot be shown whole. */
+static int make_json(struct ckpt_torch_walk *w, json_t **value, const struct ckpt_node *node)
+{
+    *value = ckpt_node_json(node, &w->left);
+    return w->left.nodes ? 0 : bad_tree(w, node, 0);
+}
+
 static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 {
     struct s2s_ckpt_object *object;
@@ -82,9 +96,9 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
                              w->name.len ? w->name.len : 5, w->err);
     if (rc < 0)
         return rc;
-    object->value = ckpt_node_json(node, &w->left);
-    if (node->kind != CKPT_PERSID && !is_odd_tensor(node))
-        return 0;
+    rc = make_json(w, &object->value, node);
+    if (rc < 0 || (node->kind != CKPT_PERSID && !is_odd_tensor(node)))
+        return rc;
     /* its values would be lost without a word */
     const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
     char *name = class ? s2s_xasprintf("%.*s.%.*s", (int)class->n, class->text,
@@ -162,13 +176,6 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
 static const char *shown_name(const struct ckpt_torch_walk *w)
 {
     return w->name.len ? w->name.data : "tensor";
-}
-
-static int bad_tree(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
-{
-    return s2s_error_set(w->err, S2S_E_FORMAT, "object at byte %u of the pickle: %s", node->offset,
-                         depth > MAX_DEPTH ? "more than 1000 levels down"
-                                           : "its values repeat without end");
 }
 
 static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t index,
@@ -348,9 +355,9 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
 {
     struct ckpt_view view;
     node = plain_conf(node);
-    if (w->nodes_left == 0 || depth > MAX_DEPTH)
+    if (w->left.nodes == 0 || depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
-    w->nodes_left--;
+    w->left.nodes--;
     int rc = ckpt_view_of(node, &view, w->err);
     if (rc)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_view(w, &view);
@@ -407,8 +414,11 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
             optimizer = value->kind != CKPT_NONE ? value : NULL;
         else if (digits && name[5 + digits] == 0)
             rc = walk_child(w, key, 0, value, 0);
-        else if ((rc = warn_of_tensors(w, value, name)) == 0)
-            json_object_set_new(rest, name, ckpt_node_json(value, &w->left));
+        else if ((rc = warn_of_tensors(w, value, name)) == 0) {
+            json_t *json;
+            rc = make_json(w, &json, value);
+            json_object_set_new(rest, name, json);
+        }
         free(name);
     }
     if (rc == 0 && !has_model)
@@ -442,8 +452,7 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source)
 {
     s2s_buf_puts(&w->name, source->prefix);
-    w->nodes_left = w->left.nodes;
-    w->looks_left = w->nodes_left > SIZE_MAX / LOOKS ? SIZE_MAX : w->nodes_left * LOOKS;
+    w->looks_left = w->left.nodes > SIZE_MAX / LOOKS ? SIZE_MAX : w->left.nodes * LOOKS;
     if (source->model_only)
         return walk_rank(w, root);
     struct ckpt_view view;

@@ -22,10 +22,10 @@ struct ckpt_torch_walk {
     int file;
     struct ckpt_torch_store *stores; /* sorted by key */
     size_t n_stores;
-    size_t nodes_left, looks_left; /* of the tree, to walk; at keys in sets */
-    struct ckpt_json_left left;    /* of the tree, to show; shared values count in each place */
-    struct s2s_blocks *names;      /* of the pickle; borrowed */
-    bool takes_names;              /* they are the checkpoint's now */
+    struct ckpt_json_left left;  /* of the tree; shared values count in each place */
+    size_t looks_left;           /* at keys in sets */
+    struct s2s_blocks *names;    /* of the pickle; borrowed */
+    bool takes_names;            /* they are the checkpoint's now */
     const struct ckpt_node *key; /* NULL, or whose text is all of the name, and the checkpoint's */
     struct s2s_buf name;
     struct s2s_error *err;

@@ -113,7 +113,7 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
     return f->fd;
 }
 
-static int by_member(const void *a, const void *b)
+int ckpt_by_member_name(const void *a, const void *b)
 {
     return strcmp(((const struct ckpt_member *)a)->name, ((const struct ckpt_member *)b)->name);
 }
@@ -121,8 +121,9 @@ static int by_member(const void *a, const void *b)
 const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const char *name)
 {
     struct ckpt_member key = {.name = name};
-    return ckpt->n_members ? bsearch(&key, ckpt->members, ckpt->n_members, sizeof key, by_member)
-                           : NULL;
+    return ckpt->n_members
+               ? bsearch(&key, ckpt->members, ckpt->n_members, sizeof key, ckpt_by_member_name)
+               : NULL;
 }
 
 static const struct ckpt_member *find_inside(const struct s2s_ckpt *ckpt, const char *name)

@@ -139,8 +139,9 @@ __int128 ckpt_files_bytes(const struct s2s_ckpt *ckpt);
 /* All bytes of a span (at most max_len). Gives: free *bytes; a zero byte follows. */
 int ckpt_slurp_span(struct s2s_ckpt *ckpt, const struct ckpt_span *span, int64_t max_len,
                     char **bytes, struct s2s_error *err);
-/* A member by its name, or NULL. */
+/* A member by its name, or NULL; their order, for qsort. */
 const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const char *name);
+int ckpt_by_member_name(const void *a, const void *b);
 
 /* Memory that lives as long as the checkpoint. */
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);

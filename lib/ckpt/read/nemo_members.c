@@ -70,16 +70,11 @@ static void add_member(struct s2s_ckpt *ckpt, const char *name, const struct ckp
         (struct ckpt_member){ckpt_arena_text(ckpt, name, strlen(name)), *span};
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct ckpt_member *)a)->name, ((const struct ckpt_member *)b)->name);
-}
-
 /* by name; a name twice would let two readers see two different models */
 static int sort_members(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
 {
     if (ckpt->n_members)
-        qsort(ckpt->members, ckpt->n_members, sizeof *ckpt->members, by_name);
+        qsort(ckpt->members, ckpt->n_members, sizeof *ckpt->members, ckpt_by_member_name);
     for (size_t i = 1; i < ckpt->n_members; i++)
         if (strcmp(ckpt->members[i - 1].name, ckpt->members[i].name) == 0)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: holds %s twice", path,

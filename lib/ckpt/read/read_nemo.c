@@ -68,7 +68,14 @@ static const struct ckpt_member *find(const struct nemo *n, const char *name)
 
 /* ---- the configuration ---- */
 
-/* model_config.yaml as "model_config" of the common state */
+/* Takes it as "model_config" of the common state. */
+static void keep_config(struct s2s_ckpt *ckpt, json_t *config)
+{
+    if (!ckpt->common)
+        ckpt->common = json_object();
+    json_object_set_new(ckpt->common, "model_config", config);
+}
+
 static int read_config(struct nemo *n)
 {
     const struct ckpt_member *member = find(n, CONFIG);
@@ -83,10 +90,8 @@ static int read_config(struct nemo *n)
     free(text);
     if (rc < 0)
         return s2s_error_add(n->err, rc, "%s", n->path);
-    if (!n->ckpt->common)
-        n->ckpt->common = json_object();
     if (value)
-        json_object_set_new(n->ckpt->common, "model_config", value);
+        keep_config(n->ckpt, value);
     return 0;
 }
 
@@ -104,9 +109,7 @@ int s2s_ckpt_take_nemo_config(struct s2s_ckpt *ckpt, const char *text, const cha
                              "%s: no model_config.yaml of NeMo's: neither encoder nor perception",
                              name);
     }
-    if (!ckpt->common)
-        ckpt->common = json_object();
-    json_object_set_new(ckpt->common, "model_config", value);
+    keep_config(ckpt, value);
     return 0;
 }
 

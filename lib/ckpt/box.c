@@ -15,6 +15,13 @@ int64_t ckpt_box_numel(const int64_t *size, int n_dims)
     return empty ? 0 : numel;
 }
 
+void ckpt_box_strides(int64_t *stride, const int64_t *size, int n_dims)
+{
+    int64_t step = 1;
+    for (int d = n_dims; d-- > 0; step *= size[d] > 1 ? size[d] : 1)
+        stride[d] = step;
+}
+
 const char *ckpt_shape_text(char text[200], const int64_t *shape, int n_dims)
 {
     int at = snprintf(text, 200, "[");
@@ -89,13 +96,14 @@ int ckpt_boxes_tile(const char *name, const int64_t *shape, int n_dims, struct c
                     size_t n, struct s2s_error *err)
 {
     char a[200], b[200], c[200];
-    int64_t numel = ckpt_box_numel(shape, n_dims);
+    int64_t numel = ckpt_box_numel(shape, n_dims), step = 1;
     uint64_t covered = 0; /* may wrap only when boxes overlap, which is found first */
     size_t kept = 0;
-    /* also where another axis is 0: sums and products of extents come later */
+    /* also where another axis is 0: strides, and sums of extents, come later */
     bool absurd = numel < 0;
     for (int d = 0; d < n_dims; d++)
-        absurd |= shape[d] > (int64_t)1 << 48;
+        absurd |= shape[d] > (int64_t)1 << 48 ||
+                  __builtin_mul_overflow(step, shape[d] > 1 ? shape[d] : 1, &step);
     if (absurd)
         return s2s_error_set(err, S2S_E_SHAPE, "%s: absurd shape %s", name,
                              ckpt_shape_text(a, shape, n_dims));

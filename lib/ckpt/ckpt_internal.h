@@ -63,6 +63,9 @@ int ckpt_name_distance(const char *a, const char *b, int most);
 
 /* Elements of a box; -1 on overflow or a negative size. */
 int64_t ckpt_box_numel(const int64_t *size, int n_dims);
+/* Strides of a box of a sound shape whose elements follow each other, row-major, as torch has
+ * them. */
+void ckpt_box_strides(int64_t *stride, const int64_t *size, int n_dims);
 
 struct ckpt_box {
     const int64_t *offset, *size;

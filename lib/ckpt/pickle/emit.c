@@ -174,13 +174,10 @@ void ckpt_emit_namespace(struct ckpt_emitter *out, const json_t *value)
 void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype dtype, int n_dims,
                       const int64_t *size)
 {
-    int64_t stride[S2S_MAX_DIMS], step = 1, numel = 1;
+    int64_t stride[S2S_MAX_DIMS];
+    const int64_t numel = ckpt_box_numel(size, n_dims);
     const char *storage = ckpt_torch_storage(dtype);
-    for (int d = n_dims - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= size[d] > 1 ? size[d] : 1;
-        numel *= size[d];
-    }
+    ckpt_box_strides(stride, size, n_dims);
     ckpt_emit_global(out, "torch._utils", storage ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
     ckpt_emit_op(out, "((");
     ckpt_emit_str(out, "storage");

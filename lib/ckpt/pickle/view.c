@@ -110,14 +110,6 @@ static int check_bits(const struct ckpt_node *node, const struct ckpt_node *args
     return 0;
 }
 
-/* Strides of a box whose elements follow each other. */
-static void lay_out(int64_t *stride, const int64_t *size, int n_dims)
-{
-    int64_t step = 1;
-    for (int d = n_dims; d-- > 0; step *= size[d])
-        stride[d] = step;
-}
-
 static void unpack(struct ckpt_view *view, const struct ckpt_node *node)
 {
     const struct packed *packed = (const struct packed *)node->text;
@@ -131,7 +123,7 @@ static void unpack(struct ckpt_view *view, const struct ckpt_node *node)
     view->store_len = view->store_numel * (int64_t)s2s_dtype_size(view->dtype);
     memcpy(view->size, packed->dims, (size_t)n * sizeof *view->size);
     if (packed->contiguous) {
-        lay_out(view->stride, view->size, n);
+        ckpt_box_strides(view->stride, view->size, n);
     } else {
         memcpy(view->stride, rest, (size_t)n * sizeof *view->stride);
         rest += n;
@@ -200,7 +192,7 @@ bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept)
         ckpt_box_numel(view.size, view.n_dims) == 0)
         return false;
     const size_t n = (size_t)view.n_dims, dims_bytes = n * sizeof *view.size;
-    lay_out(contiguous, view.size, view.n_dims);
+    ckpt_box_strides(contiguous, view.size, view.n_dims);
     const bool same = memcmp(contiguous, view.stride, dims_bytes) == 0;
     const size_t len = sizeof(struct packed) + (same ? 1 : 2) * dims_bytes + view.key_len;
     struct packed *packed = s2s_blocks_alloc(kept, len);

@@ -134,7 +134,7 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
                              s2s_dtype_name(view.dtype), s2s_dtype_name(tensor->dtype));
     /* the item may lack leading axes of extent 1 */
     int lead = tensor->n_dims - view.n_dims;
-    int64_t stride[S2S_MAX_DIMS] = {0}, contiguous[S2S_MAX_DIMS] = {0};
+    int64_t stride[S2S_MAX_DIMS] = {0}, contiguous[S2S_MAX_DIMS];
     bool same = lead >= 0;
     for (int d = 0; d < tensor->n_dims && same; d++) {
         same = chunk->size[d] == (d < lead ? 1 : view.size[d - lead]);
@@ -146,9 +146,7 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
                              ckpt_shape_text(a, view.size, view.n_dims),
                              ckpt_shape_text(b, chunk->size, tensor->n_dims));
     }
-    uint64_t step = 1; /* wraps where an axis is empty */
-    for (int d = tensor->n_dims; d-- > 0; step *= (uint64_t)chunk->size[d])
-        contiguous[d] = (int64_t)step;
+    ckpt_box_strides(contiguous, chunk->size, tensor->n_dims);
     const int64_t *kept = ckpt_arena_box(ckpt, stride, tensor->n_dims, contiguous);
     chunk->stride = kept == contiguous ? NULL : kept;
     chunk->store_pos += member->pos;

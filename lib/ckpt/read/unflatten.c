@@ -141,15 +141,12 @@ static int locate_transposed(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor
                              struct ckpt_chunk *chunk, struct s2s_error *err)
 {
     struct ckpt_chunk *stored = chunk->stored;
-    int64_t stride[S2S_MAX_DIMS], step = 1;
+    int64_t contiguous[S2S_MAX_DIMS];
     int rc = ckpt_locate(ckpt, tensor->stored, stored, err);
     if (rc < 0)
         return rc;
-    for (int d = tensor->n_dims - 1; d >= 0; d--) {
-        stride[d] = stored->stride ? stored->stride[d] : step;
-        step *= stored->size[d];
-    }
-    chunk->stride = swap_last(ckpt, stride, tensor->n_dims);
+    ckpt_box_strides(contiguous, stored->size, tensor->n_dims);
+    chunk->stride = swap_last(ckpt, stored->stride ? stored->stride : contiguous, tensor->n_dims);
     chunk->data = stored->data;
     chunk->located = true;
     return 0;
@@ -160,17 +157,17 @@ int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor
 {
     struct ckpt_chunk *stored = chunk->stored;
     const int n = tensor->n_dims;
-    int64_t stride[S2S_MAX_DIMS], at = 0, step = 1;
+    int64_t stride[S2S_MAX_DIMS], contiguous[S2S_MAX_DIMS], at = 0;
     if (!chunk->stored_at)
         return locate_transposed(ckpt, tensor, chunk, err);
     int rc = ckpt_locate(ckpt, tensor->stored, stored, err);
     if (rc < 0)
         return rc;
-    for (int d = n; d >= 0; d--) {
-        at += chunk->stored_at[d] * (stored->stride ? stored->stride[d] : step);
-        step *= stored->size[d];
-    }
-    step = stored->stride ? stored->stride[n] : 1;
+    ckpt_box_strides(contiguous, stored->size, n + 1);
+    const int64_t *steps = stored->stride ? stored->stride : contiguous;
+    for (int d = 0; d <= n; d++)
+        at += chunk->stored_at[d] * steps[d];
+    int64_t step = steps[n];
     for (int d = n - 1; d >= 0; d--) {
         stride[d] = step;
         step *= tensor->shape[d] / tensor->stored->shape[d];

@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     for (size_t at = 0, n = 0; n < 8 && ckpt_map_next_family(text, &at, &family); n++)
-        if (ckpt_map_parse(&map, text, family.name, NULL, NULL, &err) == 0) {
+        if (ckpt_map_parse(&map, text, "map", family.name, NULL, NULL, &err) == 0) {
             try_map(&map);
             ckpt_map_release(&map);
         }

@@ -450,7 +450,7 @@ PY
         echo "family mine
 a b copy $wrong" >mine.map
         exits 1 s2s-ckpt convert --to torch_dist --map mine.map good.safetensors x
-        says "line 2"
+        says "s2s-ckpt: mine.map:2: "
     done
 }
 

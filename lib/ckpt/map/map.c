@@ -299,7 +299,7 @@ static bool choose_part(void *ctx, const char *text, const char *name, const cha
     const bool mirror = *name == '=';
     struct ckpt_map map;
     struct ckpt_map_family family, meant;
-    if (ckpt_map_parse(&map, text, name + mirror, NULL, NULL, NULL) < 0)
+    if (ckpt_map_parse(&map, text, "", name + mirror, NULL, NULL, NULL) < 0)
         return false;
     find_named(text, name + mirror, &family);
     bool by_type = find_by_config(e, text, &family, &meant);
@@ -347,7 +347,7 @@ static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_
                 ckpt_map_name_saved(e->sources, e->n_sources);
             *family = next;
             struct ckpt_map map;
-            if (ckpt_map_parse(&map, NULL, next.name, NULL, NULL, NULL) < 0)
+            if (ckpt_map_parse(&map, NULL, NULL, next.name, NULL, NULL, NULL) < 0)
                 continue;
             there = part_is_there(e, &map, "", false, false, "", "");
             ckpt_map_release(&map);
@@ -411,9 +411,8 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
         ckpt_map_name_saved(e->sources, e->n_sources);
     if (rc == 0)
         rc = ckpt_map_refuse(request->ckpt, err);
-    if (rc == 0 && (rc = ckpt_map_parse(&e->map, file, result->family, choose_part, e, err)) < 0 &&
-        file)
-        s2s_error_add(err, rc, "%s", request->name);
+    if (rc == 0)
+        rc = ckpt_map_parse(&e->map, file, request->name, result->family, choose_part, e, err);
     if (rc == 0) {
         e->n_layers = s2s_xcalloc(e->map.n_stacks + 1, sizeof *e->n_layers);
         ckpt_map_mtp_begin(e);

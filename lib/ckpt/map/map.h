@@ -167,15 +167,15 @@ extern const char *const ckpt_map_texts[]; /* all families that are built in; NU
 typedef bool ckpt_map_choose(void *ctx, const char *text, const char *family, const char *m_prefix,
                              const char *h_prefix);
 
-/* Reads one family of a text (NULL: of the built-in ones), in which includes of built-in families
- * work too. Of a "part" the first family is taken for which choose says yes (NULL: always).
- * NOTFOUND, FORMAT (line). */
-int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *family,
+/* Reads one family of a text that messages call file (NULL: of the built-in ones), in which
+ * includes of built-in families work too. Of a "part" the first family is taken for which choose
+ * says yes (NULL: always). NOTFOUND, FORMAT (file:line). */
+int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *file, const char *family,
                    ckpt_map_choose *choose, void *ctx, struct s2s_error *err);
 /* One family under prefixes, as an include has it ("=": its Hugging Face names on both sides). */
-int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *family,
-                        const char *m_prefix, const char *h_prefix, ckpt_map_choose *choose,
-                        void *ctx, struct s2s_error *err);
+int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *file,
+                        const char *family, const char *m_prefix, const char *h_prefix,
+                        ckpt_map_choose *choose, void *ctx, struct s2s_error *err);
 void ckpt_map_release(struct ckpt_map *map);
 struct ckpt_map_family {
     char name[64];

@@ -101,11 +101,11 @@ static int find_transform(const char *word)
 
 struct parser {
     struct ckpt_map *map;
-    const char *text;
-    int depth, n_families; /* of includes: how deep, how many in all */
-    int scope, n_scopes;   /* of the shapes' capital letters */
-    int line;              /* of the user's file, while one of its own rules is read; else 0 */
-    bool said_line;        /* the error has its line */
+    const char *text, *file; /* the user's and what it is called */
+    int depth, n_families;   /* of includes: how deep, how many in all */
+    int scope, n_scopes;     /* of the shapes' capital letters */
+    int line;                /* of the user's file, while one of its own rules is read; else 0 */
+    bool said_line;          /* the error has its line */
     ckpt_map_choose *choose;
     void *ctx;
     struct s2s_error *err;
@@ -613,7 +613,7 @@ static int parse_text(struct parser *p, const char *text, const char *family,
                                words[0]);
         }
         if (rc < 0 && own && !p->said_line)
-            s2s_error_add(p->err, rc, "line %d", line_no);
+            s2s_error_add(p->err, rc, "%s:%d", p->file, line_no);
         p->said_line |= rc < 0 && own;
         free(line);
     }
@@ -640,12 +640,13 @@ static int parse_family(struct parser *p, const char *family, const struct place
     return rc;
 }
 
-int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *family,
-                        const char *m_prefix, const char *h_prefix, ckpt_map_choose *choose,
-                        void *ctx, struct s2s_error *err)
+int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *file,
+                        const char *family, const char *m_prefix, const char *h_prefix,
+                        ckpt_map_choose *choose, void *ctx, struct s2s_error *err)
 {
     *map = (struct ckpt_map){.family = family};
-    struct parser p = {.map = map, .text = text, .choose = choose, .ctx = ctx, .err = err};
+    struct parser p = {
+        .map = map, .text = text, .file = file, .choose = choose, .ctx = ctx, .err = err};
     const struct place at = {m_prefix, h_prefix, *family == '='};
     int rc = parse_family(&p, family + at.mirror, &at);
     if (rc < 0)
@@ -653,10 +654,10 @@ int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *fami
     return rc;
 }
 
-int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *family,
+int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *file, const char *family,
                    ckpt_map_choose *choose, void *ctx, struct s2s_error *err)
 {
-    return ckpt_map_parse_part(map, text, family, "", "", choose, ctx, err);
+    return ckpt_map_parse_part(map, text, file, family, "", "", choose, ctx, err);
 }
 
 void ckpt_map_release(struct ckpt_map *map)

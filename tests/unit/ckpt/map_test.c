@@ -18,7 +18,7 @@ static void every_family_of_the_tables_is_read(void **state)
         for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, &family); n++) {
             struct ckpt_map map;
             struct s2s_error err = S2S_ERROR_INIT;
-            if (ckpt_map_parse(&map, NULL, family.name, NULL, NULL, &err) < 0)
+            if (ckpt_map_parse(&map, NULL, NULL, family.name, NULL, NULL, &err) < 0)
                 fail_msg("%s: %s", family.name, err.text);
             assert_true(map.n_rules > 0);
             ckpt_map_release(&map);
@@ -58,7 +58,7 @@ static void every_rule_matches_what_it_fills(void **state)
         for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);) {
             struct ckpt_map map;
             struct s2s_error err = S2S_ERROR_INIT;
-            assert_int_equal(ckpt_map_parse(&map, NULL, family.name, NULL, NULL, &err), 0);
+            assert_int_equal(ckpt_map_parse(&map, NULL, NULL, family.name, NULL, NULL, &err), 0);
             for (size_t i = 0; i < map.n_rules; i++)
                 check_rule(&map.rules[i]);
             ckpt_map_release(&map);
@@ -77,7 +77,7 @@ static void every_section_is_marked_by_a_rule_of_its_own(void **state)
                 struct ckpt_map map;
                 struct s2s_error err = S2S_ERROR_INIT;
                 snprintf(part, sizeof part, "%s%s", mirror ? "=" : "", family.name);
-                assert_int_equal(ckpt_map_parse(&map, NULL, part, NULL, NULL, &err), 0);
+                assert_int_equal(ckpt_map_parse(&map, NULL, NULL, part, NULL, NULL, &err), 0);
                 for (int i = 0; i < (int)map.n_sections; i++) {
                     struct ckpt_match first = {.layer = 3, .expert = 0, .item = 0}, match;
                     char *name = ckpt_map_fill(map.sections[i], &first);
@@ -102,7 +102,8 @@ static void gate_and_up_may_lie_apart(void **state)
     for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, &family);) {
         struct ckpt_map map;
         struct s2s_error err = S2S_ERROR_INIT;
-        assert_int_equal(ckpt_map_parse(&map, ckpt_map_tables, family.name, NULL, NULL, &err), 0);
+        assert_int_equal(
+            ckpt_map_parse(&map, ckpt_map_tables, "map", family.name, NULL, NULL, &err), 0);
         for (size_t i = 0; i < map.n_rules; i++) {
             const struct ckpt_rule *rule = &map.rules[i];
             if (!strstr(rule->hf, "{gate,up}") || ckpt_map_items(rule->megatron) ||
@@ -123,20 +124,21 @@ static void gate_and_up_may_lie_apart(void **state)
     assert_true(n_cut >= 4);
 }
 
-/* a configuration says one model_type: of one family at most */
-static void a_model_type_belongs_to_one_family(void **state)
+/* families that want the same names are told apart by a configuration's model_type */
+static void a_model_type_tells_families_apart(void **state)
 {
-    char all[4096] = " ";
+    char all[8192] = "\n"; /* lines of a model_type and the names that its family wants */
     size_t n = 0;
     for (int k = 0; ckpt_map_texts[k]; k++) {
         struct ckpt_map_family family;
         for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);)
             for (char *word = family.model_types; *word; n++) {
-                char one[72];
+                char one[1024];
                 const int len = (int)strcspn(word, " ");
-                snprintf(one, sizeof one, " %.*s ", len, word);
+                snprintf(one, sizeof one, "\n%.*s %s\n", len, word, family.detect);
                 if (strstr(all, one))
-                    fail_msg("%s: model_type%s", family.name, one);
+                    fail_msg("%s: %.*s", family.name, len, word);
+                assert_true(strlen(all) + strlen(one) < sizeof all);
                 strncat(all, one + 1, sizeof all - strlen(all) - 1);
                 word += len + 1;
             }
@@ -161,8 +163,8 @@ static void a_missing_layer_number_means_a_layer_axis(void **state)
 static void bad_tables_name_the_line(void **state)
 {
     static const char *const bad[][2] = {
-        {"family a\nx y nonsense\n", "line 2"},
-        {"family a\nx\n", "line 2"},
+        {"family a\nx y nonsense\n", "map:2"},
+        {"family a\nx\n", "map:2"},
         {"family a\nx.{N y copy\n", "bad pattern"},
         {"family a\nx.{} y copy\n", "bad pattern"},
         {"family a\nx.{Q} y copy\n", "bad pattern"},
@@ -179,24 +181,24 @@ static void bad_tables_name_the_line(void **state)
         {"family a\npart b x. y. !\n", "expected"},
         {"family a\ninclude llama x.{*} y.\n", "bad prefix"},
         {"family a\nx y nonsense\n", "\"nonsense\" is no transform (copy, "},
-        {"family a\nx y copy [H\n", "line 2: \"[H\" is neither a shape"},
-        {"family a\nx y copy [H] ? z\n", "line 2: \"z\" is neither a shape"},
+        {"family a\nx y copy [H\n", "map:2: \"[H\" is neither a shape"},
+        {"family a\nx y copy [H] ? z\n", "map:2: \"z\" is neither a shape"},
         {"family a\nx y copy ?perhaps\n", "\"?perhaps\" is neither ? nor"},
         {"family a\nx? y copy\n", "? is a word of its own"},
         {"family a\nx y.{q,k,q} split\n", "bad pattern"},
         {"family a\ndrop\n", "expected drop MEGATRON-NAME"},
         {"family a\ninclude llama\n", "expected include FAMILY M-PREFIX H-PREFIX"},
-        {"family a\nx.{N} y copy\n", "line 2: {N} is in x.{N} and not in y"},
-        {"family a\nx y.{E} copy\n", "line 2: {E} is in y.{E} and not in x"},
-        {"family a\nx y copy\n\nx z copy\n", "line 4: x has a rule already, in line 2"},
-        {"family a\ndrop x\nx z copy\n", "line 3: x has a rule already, in line 2"},
-        {"# mine\nx y copy\nfamily a\n", "line 2: \"x\" before the first line family NAME"},
-        {"family a\ninclude b \"\" \"\"\nfamily b\nx y\n", "line 4: expected MEGATRON-NAME"},
+        {"family a\nx.{N} y copy\n", "map:2: {N} is in x.{N} and not in y"},
+        {"family a\nx y.{E} copy\n", "map:2: {E} is in y.{E} and not in x"},
+        {"family a\nx y copy\n\nx z copy\n", "map:4: x has a rule already, in line 2"},
+        {"family a\ndrop x\nx z copy\n", "map:3: x has a rule already, in line 2"},
+        {"# mine\nx y copy\nfamily a\n", "map:2: \"x\" before the first line family NAME"},
+        {"family a\ninclude b \"\" \"\"\nfamily b\nx y\n", "map:4: expected MEGATRON-NAME"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct ckpt_map map;
         struct s2s_error err = S2S_ERROR_INIT;
-        assert_true(ckpt_map_parse(&map, bad[i][0], "a", NULL, NULL, &err) < 0);
+        assert_true(ckpt_map_parse(&map, bad[i][0], "map", "a", NULL, NULL, &err) < 0);
         if (!strstr(err.text, bad[i][1]))
             fail_msg("expected \"%s\" in: %s", bad[i][1], err.text);
     }
@@ -216,7 +218,7 @@ static void a_map_has_an_end(void **state)
         for (int i = 0; i < 100; i++)
             s2s_buf_printf(&text, "x%d y%d copy\n", i, i);
         s2s_buf_putc(&text, 0);
-        assert_true(ckpt_map_parse(&map, text.data, "a", NULL, NULL, &err) < 0);
+        assert_true(ckpt_map_parse(&map, text.data, "map", "a", NULL, NULL, &err) < 0);
         assert_non_null(strstr(err.text, "more than 16384 rules"));
         free(text.data);
     }
@@ -229,7 +231,7 @@ int main(void)
         cmocka_unit_test(every_rule_matches_what_it_fills),
         cmocka_unit_test(every_section_is_marked_by_a_rule_of_its_own),
         cmocka_unit_test(gate_and_up_may_lie_apart),
-        cmocka_unit_test(a_model_type_belongs_to_one_family),
+        cmocka_unit_test(a_model_type_tells_families_apart),
         cmocka_unit_test(a_missing_layer_number_means_a_layer_axis),
         cmocka_unit_test(bad_tables_name_the_line),
         cmocka_unit_test(a_map_has_an_end),

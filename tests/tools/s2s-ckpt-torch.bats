@@ -174,6 +174,17 @@ save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 
     [ "$(grep -c F32 <<<"$output")" -eq 1 ]
 }
 
+@test "a common state whose values repeat without end is known in part, and that is said" {
+    cp -r "$ROOT/tests/oracle/ckpt/data/mcore016_hybrid_tp2pp2ep2" dist
+    make "
+import glob
+twice = []
+for _ in range(40): twice = [twice, twice]
+save(glob.glob('dist/iter_*/common.pt')[0], {'iteration': 1000, 'twice': twice})"
+    exits 0 s2s-ckpt ls dist
+    says "common.pt: its values repeat without end"
+}
+
 @test "NeMo's settings in a Lightning file are read through OmegaConf, whose nodes point back" {
     mkdir nemo && tar -C nemo -xf "$ROOT/tests/oracle/ckpt/data/tiny.nemo"
     s2s-ckpt convert -q --to hf "$ROOT/tests/oracle/ckpt/data/tiny.nemo" want

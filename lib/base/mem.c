@@ -1,9 +1,11 @@
 #include "lib/base/mem.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/error.h"
 
@@ -144,6 +146,24 @@ void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
     vsnprintf(buf->data + buf->len, (size_t)len + 1, fmt, ap);
     va_end(ap);
     buf->len += (size_t)len;
+}
+
+int s2s_buf_read(struct s2s_buf *buf, int fd, size_t max_len, struct s2s_error *err)
+{
+    enum { PIECE = 64 << 10 };
+    ssize_t n;
+    do {
+        s2s_buf_reserve(buf, PIECE);
+        n = read(fd, buf->data + buf->len, buf->cap - buf->len - 1);
+        if (n < 0 && errno != EINTR)
+            return s2s_error_errno(err, S2S_E_IO, "cannot read");
+        buf->len += n > 0 ? (size_t)n : 0;
+        buf->data[buf->len] = 0;
+        if (buf->len > max_len)
+            return s2s_error_set(err, S2S_E_FORMAT, "more than %zu MiB, the most that is read",
+                                 max_len >> 20);
+    } while (n != 0);
+    return 0;
 }
 
 void s2s_buf_clear(struct s2s_buf *buf)

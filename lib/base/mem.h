@@ -50,6 +50,9 @@ void s2s_buf_puts(struct s2s_buf *buf, const char *s);
 void s2s_buf_putc(struct s2s_buf *buf, char c);
 void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* All that is left of a file or pipe. IO; FORMAT: that makes more than max_len bytes. Neither names
+ * it. */
+int s2s_buf_read(struct s2s_buf *buf, int fd, size_t max_len, struct s2s_error *err);
 void s2s_buf_clear(struct s2s_buf *buf);   /* empties, keeps the memory */
 void s2s_buf_release(struct s2s_buf *buf); /* frees the memory */
 

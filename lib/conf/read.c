@@ -1,6 +1,5 @@
 #include "lib/conf/conf_internal.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,34 +12,6 @@
 
 enum { MAX_YAML_BYTES = 8 << 20, MAX_JSON_BYTES = 64 << 20 };
 enum { MAX_YAML_NODES = 200000, MAX_JSON_NODES = 2000000 };
-
-/* All bytes of fd, at most max; text[len] is 0. */
-static int read_all(int fd, size_t max, char **text, size_t *len, struct s2s_error *err)
-{
-    struct s2s_buf buf = S2S_BUF_INIT;
-    for (;;) {
-        s2s_buf_reserve(&buf, 65536);
-        ssize_t got = read(fd, buf.data + buf.len, 65535);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0) {
-            s2s_error_errno(err, S2S_E_IO, "cannot read");
-            s2s_buf_release(&buf);
-            return S2S_E_IO;
-        }
-        buf.len += (size_t)got;
-        buf.data[buf.len] = 0;
-        if (buf.len > max) {
-            s2s_buf_release(&buf);
-            return s2s_error_set(err, S2S_E_FORMAT, "a config of more than %zu MiB", max >> 20);
-        }
-        if (got == 0)
-            break;
-    }
-    *text = buf.data;
-    *len = buf.len;
-    return 0;
-}
 
 static bool names_json(const char *name)
 {
@@ -84,8 +55,7 @@ int s2s_conf_read(struct s2s_conf **out, const char *path, enum s2s_conf_format 
     bool json = format == S2S_CONF_JSON || (format == S2S_CONF_AUTO && names_json(path));
     bool standard = !strcmp(path, "-");
     struct stat st;
-    char *text = NULL;
-    size_t len = 0;
+    struct s2s_buf text = S2S_BUF_INIT;
     *out = NULL;
     int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -94,12 +64,13 @@ int s2s_conf_read(struct s2s_conf **out, const char *path, enum s2s_conf_format 
     if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
         rc = s2s_error_set(err, S2S_E_OPEN, "a folder, expected a file");
     else
-        rc = read_all(fd, json ? MAX_JSON_BYTES : MAX_YAML_BYTES, &text, &len, err);
+        rc = s2s_buf_read(&text, fd, json ? MAX_JSON_BYTES : MAX_YAML_BYTES, err);
     if (!standard)
         close(fd);
-    if (rc < 0)
-        return s2s_error_add(err, rc, "%s", path);
-    return parse_taken(out, text, len, standard ? "stdin" : path, json, err);
+    if (rc == 0)
+        return parse_taken(out, text.data, text.len, standard ? "stdin" : path, json, err);
+    s2s_buf_release(&text);
+    return s2s_error_add(err, rc, "%s", path);
 }
 
 struct s2s_conf *s2s_conf_new(enum s2s_conf_origin origin, const char *name)

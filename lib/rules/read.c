@@ -31,23 +31,12 @@ bool s2s_rules_is_shell(const char *path)
 
 static int read_text(struct s2s_buf *text, const char *path, struct s2s_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
-    for (;;) {
-        s2s_buf_reserve(text, 65536);
-        ssize_t got = read(fd, text->data + text->len, 65535);
-        if (got <= 0) {
-            rc = got < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: cannot read", path) : 0;
-            break;
-        }
-        text->len += (size_t)got;
-        if (text->len > MAX_SCRIPT_BYTES) {
-            rc = s2s_error_set(err, S2S_E_FORMAT, "%s: a script of more than %d MiB", path,
-                               MAX_SCRIPT_BYTES >> 20);
-            break;
-        }
-    }
+    int rc = s2s_buf_read(text, fd, MAX_SCRIPT_BYTES, err);
+    if (rc < 0)
+        s2s_error_add(err, rc, "%s", path);
     close(fd);
     if (rc >= 0 && memchr(text->data, 0, text->len))
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a text file", path);

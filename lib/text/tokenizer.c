@@ -1,6 +1,5 @@
 #include "lib/text/tokenizer.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -168,16 +167,11 @@ static int read_file(struct s2s_buf *out, const char *path, struct s2s_error *er
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s", path);
     struct stat st;
-    ssize_t n = -1;
     if (fstat(fd, &st) == 0 && st.st_size > 0)
         s2s_buf_reserve(out, (size_t)st.st_size);
-    do {
-        s2s_buf_reserve(out, 64 << 10);
-        n = read(fd, out->data + out->len, out->cap - out->len);
-        if (n > 0)
-            out->len += (size_t)n;
-    } while (n > 0 || (n < 0 && errno == EINTR));
-    int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s", path) : 0;
+    int rc = s2s_buf_read(out, fd, SIZE_MAX, err);
+    if (rc < 0)
+        s2s_error_add(err, rc, "%s", path);
     close(fd);
     return rc;
 }

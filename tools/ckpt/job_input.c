@@ -1,6 +1,8 @@
 /* What a job reads: checkpoints, opened and found fit for it, and the configuration that it was
  * given. */
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/ckpt/number.h"
 #include "tools/ckpt/job_internal.h"
@@ -32,23 +34,24 @@ int ckpt_job_check_source(const struct job *job, struct s2s_error *err)
     return rc;
 }
 
-/* Gives, also on failure: free. */
+/* Gives: free. */
 static int read_text(char **text, const char *path, struct s2s_error *err)
 {
     enum { MAX_TEXT = 16 << 20 };
-    FILE *file = fopen(path, "re");
-    *text = NULL;
-    if (!file)
+    struct s2s_buf buf = S2S_BUF_INIT;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s", path);
-    *text = s2s_xcalloc(MAX_TEXT + 1, 1);
-    size_t len = fread(*text, 1, MAX_TEXT, file);
-    int rc = 0;
-    if (ferror(file))
-        rc = s2s_error_errno(err, S2S_E_IO, "%s", path);
-    else if (!feof(file) || strlen(*text) != len)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: no text of at most 16 MiB", path);
-    fclose(file);
-    return rc;
+    int rc = s2s_buf_read(&buf, fd, MAX_TEXT, err);
+    close(fd);
+    if (rc == 0 && strlen(buf.data) != buf.len)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "no text: byte %zu is 0", strlen(buf.data));
+    if (rc < 0) {
+        s2s_buf_release(&buf);
+        return s2s_error_add(err, rc, "%s", path);
+    }
+    *text = buf.data;
+    return 0;
 }
 
 static bool is_yaml(const char *path)
@@ -78,7 +81,8 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
     struct stat st;
     /* of a folder its config.json is meant */
     const bool is_folder = stat(job->opt->config, &st) == 0 && S_ISDIR(st.st_mode);
-    char *path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : ""), *text;
+    char *path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : "");
+    char *text = NULL;
     int rc = read_text(&text, path, err);
     if (rc == 0)
         job->config = s2s_ckpt_parse_config(text, strlen(text), JSON_REJECT_DUPLICATES, &at);

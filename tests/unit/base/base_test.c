@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -283,10 +285,49 @@ static void pieces_lie_apart_and_are_zeroed(void **state)
     assert_null(blocks.last);
 }
 
+static void what_is_left_of_a_file_or_pipe_is_read(void **state)
+{
+    enum { N = 200000 };
+    struct s2s_buf text = S2S_BUF_INIT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    char byte;
+    int ends[2];
+    FILE *file = tmpfile();
+    for (int i = 0; i < N; i++)
+        fputc('a' + i % 26, file);
+    fflush(file);
+    rewind(file);
+    s2s_buf_puts(&text, "had ");
+    assert_int_equal(read(fileno(file), &byte, 1), 1);
+    assert_int_equal(s2s_buf_read(&text, fileno(file), N + 3, &err), 0);
+    assert_int_equal(text.len, N + 3);
+    assert_int_equal(text.data[text.len], 0);
+    assert_memory_equal(text.data, "had bcde", 8);
+    assert_int_equal(text.data[text.len - 1], 'a' + (N - 1) % 26);
+    /* one byte too many, a pipe, nothing, and what cannot be read */
+    rewind(file);
+    s2s_buf_clear(&text);
+    assert_int_equal(s2s_buf_read(&text, fileno(file), N - 1, &err), S2S_E_FORMAT);
+    fclose(file);
+    s2s_buf_release(&text);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "words", 5), 5);
+    close(ends[1]);
+    assert_int_equal(s2s_buf_read(&text, ends[0], 5, &err), 0);
+    assert_string_equal(text.data, "words");
+    s2s_buf_release(&text);
+    assert_int_equal(s2s_buf_read(&text, ends[0], 5, &err), 0);
+    assert_string_equal(text.data, "");
+    close(ends[0]);
+    assert_int_equal(s2s_buf_read(&text, ends[0], 5, &err), S2S_E_IO);
+    s2s_buf_release(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_lie_apart_and_are_zeroed),
+        cmocka_unit_test(what_is_left_of_a_file_or_pipe_is_read),
         cmocka_unit_test(numbers_are_read_whole_or_refused),
         cmocka_unit_test(errors_gain_context_in_front_and_keep_the_first_hint),
         cmocka_unit_test(errors_quote_names_on_one_line),

@@ -362,11 +362,17 @@ static int check_tiles(const struct s2s_ckpt_tensor *tensor, struct s2s_error *e
     return rc;
 }
 
+/* "" where it is not known, as while .metadata is read */
+static const char *file_of(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
+{
+    const bool known = tensor->n_chunks && tensor->chunks->file >= 0;
+    return known ? ckpt->files[tensor->chunks->file].name : "";
+}
+
 static int refuse_twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
                         const struct s2s_ckpt_tensor *b, struct s2s_error *err)
 {
-    const char *in = a->n_chunks ? ckpt->files[a->chunks->file].name : "";
-    const char *and_in = b->n_chunks ? ckpt->files[b->chunks->file].name : "";
+    const char *in = file_of(ckpt, a), *and_in = file_of(ckpt, b);
     const int order = strcmp(in, and_in);
     if (!*in || !*and_in || !order)
         return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is there twice", a->name);

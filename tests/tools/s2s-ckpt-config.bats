@@ -137,6 +137,32 @@ LIST
     grep -q '"tie_word_embeddings": true' same/config.json
 }
 
+@test "config.json of another kind of model is refused: transformers would leave out what its class has not" {
+    while read -r name type tensor; do
+        rm -rf in
+        s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/$name" in
+        jq ".model_type = \"$type\"" "$MODELS/$name/config.json" >other.json
+        exits 1 s2s-ckpt convert --to hf --config other.json in out
+        says "model.layers.0.$tensor: the configuration says that this is a $type, which has none"
+        not test -e out
+        jq '.auto_map = {}' other.json >own.json # code of one's own
+        exits 0 s2s-ckpt convert -q --strict --to hf --config own.json in out
+        rm -rf out
+        exits 0 s2s-ckpt convert -q --strict --to hf --config "$MODELS/$name" in out
+        rm -rf out
+    done <<'LIST'
+qwen3 llama self_attn.q_norm.weight
+qwen3 qwen2 self_attn.q_norm.weight
+qwen2 mistral self_attn.q_proj.bias
+llama_gqa_untied mixtral mlp.gate_proj.weight
+llama_gqa_untied nemotron_h mlp.gate_proj.weight
+LIST
+    s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/qwen2" biased
+    jq '.model_type = "llama"' "$MODELS/qwen2/config.json" >llama.json
+    exits 1 s2s-ckpt convert --to hf --config llama.json biased out
+    says "which has none without attention_bias"
+}
+
 @test "config.json: the router decides, and Mixtral has names of its own" {
     python3 - <<'PY'
 import json, struct

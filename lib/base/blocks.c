@@ -46,7 +46,15 @@ void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes)
 
 char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len)
 {
-    char *copy = s2s_blocks_alloc(blocks, len + 1);
+    struct s2s_block *block = blocks->last;
+    char *copy;
+    if (block && block->cap - block->used > len) { /* from the end, where nothing is aligned */
+        block->cap -= len + 1;
+        blocks->used_bytes += len + 1;
+        copy = block->data + block->cap;
+    } else {
+        copy = s2s_blocks_alloc(blocks, len + 1);
+    }
     memcpy(copy, text, len);
     return copy;
 }

@@ -6,7 +6,7 @@
 
 struct s2s_blocks {
     struct s2s_block *last; /* NULL: none yet */
-    size_t used_bytes;      /* of all pieces, rounded up to 8 */
+    size_t used_bytes;      /* of all pieces, most rounded up to 8 */
 };
 
 /* Zeroed, 8-byte aligned; ends the program when memory is out. */

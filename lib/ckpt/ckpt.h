@@ -32,12 +32,13 @@
 struct s2s_error;
 struct s2s_ckpt;
 
+/* There may be hundreds of thousands. */
 struct s2s_ckpt_tensor {
     const char *name;
-    enum s2s_dtype dtype;
-    int n_dims;
     const int64_t *shape; /* [n_dims], of the whole tensor */
-    size_t n_chunks;
+    uint32_t n_chunks;
+    enum s2s_dtype dtype : 8;
+    int n_dims : 8;
     /* NULL, or the shape before Megatron-Core flattened it, of n_dims - 1 axes: stored is [grid...,
      * local] */
     const int64_t *orig_shape;

@@ -11,16 +11,18 @@
 #include "lib/ckpt/pickle/view.h"
 #include "lib/io/zip.h"
 
-/* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize. */
+/* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize.
+ * There may be a million. */
 struct ckpt_chunk {
     const int64_t *offset, *size; /* [n_dims] */
     const int64_t *stride;        /* [n_dims], in elements; NULL: contiguous */
-    int file;                     /* index in files */
-    bool located;                 /* data, stride and store are known */
-    bool checked;                 /* the store's CRC-32 was compared and is right */
-    bool has_crc;
-    bool is_view; /* it has `stored` in place of a storage */
-    int64_t data; /* position of element 0 in the file */
+    int file : 28;                /* index in files */
+    bool located : 1;             /* data, stride and store are known */
+    bool checked : 1;             /* the store's CRC-32 was compared and is right */
+    bool has_crc : 1;
+    bool is_view : 1; /* it has `stored` in place of a storage */
+    uint32_t crc;     /* of the storage */
+    int64_t data;     /* position of element 0 in the file */
     union {
         struct {
             int64_t store_pos, store_len; /* the storage in which it lies; before it is located, the
@@ -32,8 +34,6 @@ struct ckpt_chunk {
             const int64_t *stored_at; /* NULL: the same element, the last two axes exchanged */
         };
     };
-    uint32_t crc, crc_so_far; /* of the storage; of what was read of it in order */
-    int64_t crc_pos;          /* how much that is */
 };
 
 struct ckpt_source_file {
@@ -107,6 +107,7 @@ struct s2s_ckpt {
     unsigned n_shapes;
     size_t chunk_idx;               /* from which a box was read last */
     void *scratch;                  /* CKPT_SCRATCH bytes, of s2s_ckpt_read */
+    struct ckpt_crc *crcs;          /* NULL, or of storages that are read in order (read.c) */
     struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was compared (verify.c) */
     char *piece;                    /* some times as much, of s2s_ckpt_stream */
     bool no_links;                  /* files of this format are never links: refuse them */
@@ -183,6 +184,7 @@ struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char
 
 /* The storage of a chunk in its open file. */
 struct ckpt_store {
+    struct s2s_ckpt *ckpt;
     struct ckpt_chunk *chunk;
     int fd;
     const char *path;

@@ -48,11 +48,14 @@ void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *tar
 {
     static const int64_t zeros[S2S_MAX_DIMS];
     int64_t rest[S2S_MAX_DIMS];
-    if (!target->pieces) { /* most have one, and there may be a hundred thousand of them */
-        target->pieces = s2s_xmalloc(sizeof *target->pieces);
-        target->cap_pieces = 1;
+    const uint32_t had = target->n_pieces;
+    if ((had & (had - 1)) == 0) { /* full: twice the room, and most have one */
+        const size_t room = had ? 2 * (size_t)had : 1;
+        struct s2s_ckpt_piece *pieces = s2s_blocks_alloc(&plan->arena, room * sizeof *pieces);
+        if (had)
+            memcpy(pieces, target->pieces, had * sizeof *pieces);
+        target->pieces = pieces;
     }
-    s2s_grow(&target->pieces, target->n_pieces, &target->cap_pieces, sizeof *target->pieces);
     struct s2s_ckpt_piece *piece = &target->pieces[target->n_pieces++];
     *piece = (struct s2s_ckpt_piece){.source = source, .begin = zeros};
     if (!source) {
@@ -193,8 +196,6 @@ int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err)
 
 void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan)
 {
-    for (size_t i = 0; i < plan->n_targets; i++)
-        free(plan->targets[i].pieces);
     free(plan->targets);
     s2s_blocks_release(&plan->arena);
     *plan = (struct s2s_ckpt_plan){.source = NULL};

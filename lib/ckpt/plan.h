@@ -14,7 +14,7 @@ struct s2s_outfile;
 struct ckpt_journal;
 
 /* A box of a source tensor, or zeros (source NULL: size is their number). There may be a hundred
- * thousand pieces and as many targets: their names and numbers are in the plan's arena, or the
+ * thousand pieces and as many targets: they, names and numbers are in the plan's arena, or the
  * source's where they are equal. */
 struct s2s_ckpt_piece {
     const struct s2s_ckpt_tensor *source;
@@ -23,11 +23,11 @@ struct s2s_ckpt_piece {
 
 struct s2s_ckpt_target {
     const char *name;
-    enum s2s_dtype dtype; /* as it is written */
-    int n_dims;
     const int64_t *shape; /* [n_dims] */
     struct s2s_ckpt_piece *pieces;
-    size_t n_pieces, cap_pieces;
+    uint32_t n_pieces;
+    enum s2s_dtype dtype : 8; /* as it is written */
+    int n_dims : 8;
 };
 
 struct s2s_ckpt_plan {

@@ -98,7 +98,7 @@ static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struc
     ckpt_print_json_text(t->name);
     printf(", \"dtype\": \"%s\", \"shape\": ", s2s_dtype_name(t->dtype));
     ckpt_print_shape(t->shape, t->n_dims);
-    printf(", \"bytes\": %lld, \"n_chunks\": %zu", (long long)bytes, t->n_chunks);
+    printf(", \"bytes\": %lld, \"n_chunks\": %u", (long long)bytes, t->n_chunks);
     if (*hex)
         printf(", \"sha256\": \"%s\"", hex);
     if (t->orig_shape) {

@@ -373,13 +373,9 @@ static void remove_gone(struct layers *l, size_t n_before)
 {
     struct s2s_ckpt_plan *plan = l->plan;
     size_t kept = 0;
-    for (size_t i = 0; i < plan->n_targets; i++) {
-        if (i < n_before && l->gone[i]) {
-            free(plan->targets[i].pieces);
-        } else {
+    for (size_t i = 0; i < plan->n_targets; i++)
+        if (i >= n_before || !l->gone[i])
             plan->targets[kept++] = plan->targets[i];
-        }
-    }
     plan->n_targets = kept;
 }
 

@@ -14,6 +14,22 @@ struct transfer {
     int64_t n[S2S_MAX_DIMS], from[S2S_MAX_DIMS], to[S2S_MAX_DIMS];
 };
 
+/* The CRC-32 of the bytes [begin, end) of a storage that is read in order, in a table where the
+ * last of several that fall on one place stays: few are read at a time. */
+struct ckpt_crc {
+    int64_t begin, end;
+    uint32_t crc;
+    int file;
+};
+
+static struct ckpt_crc *crc_of(struct s2s_ckpt *ckpt, const struct ckpt_chunk *chunk)
+{
+    enum { N = 1021 };
+    if (!ckpt->crcs)
+        ckpt->crcs = s2s_xcalloc(N, sizeof *ckpt->crcs);
+    return &ckpt->crcs[((size_t)chunk->store_pos / 8 + (size_t)chunk->file * 31) % N];
+}
+
 int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size_t len,
                     struct s2s_error *err)
 {
@@ -21,20 +37,21 @@ int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size
     int rc = ckpt_pread(store->fd, out, len, pos, store->path, err);
     if (rc < 0 || !chunk->has_crc || chunk->checked)
         return rc;
+    struct ckpt_crc *so_far = crc_of(store->ckpt, chunk);
     if (pos == chunk->store_pos)
-        chunk->crc_pos = chunk->crc_so_far = 0;
-    if (pos != chunk->store_pos + chunk->crc_pos)
+        *so_far = (struct ckpt_crc){.file = chunk->file, .begin = pos, .end = pos};
+    if (pos != so_far->end || chunk->store_pos != so_far->begin || chunk->file != so_far->file)
         return 0;
-    chunk->crc_so_far = s2s_crc32(chunk->crc_so_far, out, len);
-    chunk->crc_pos += (int64_t)len;
-    if (chunk->crc_pos < chunk->store_len)
+    so_far->crc = s2s_crc32(so_far->crc, out, len);
+    so_far->end += (int64_t)len;
+    if (so_far->end < chunk->store_pos + chunk->store_len)
         return 0;
-    if (chunk->crc_so_far != chunk->crc)
+    if (so_far->crc != chunk->crc)
         return s2s_error_set(err, S2S_E_DIGEST,
                              "%s: CRC-32 of the %lld bytes at %lld is %08x, the archive says %08x: "
                              "the file is damaged",
                              store->path, (long long)chunk->store_len, (long long)chunk->store_pos,
-                             chunk->crc_so_far, chunk->crc);
+                             so_far->crc, chunk->crc);
     chunk->checked = true;
     return 0;
 }
@@ -196,10 +213,11 @@ static int read_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tenso
                       struct ckpt_chunk *chunk, const int64_t *begin, const int64_t *size,
                       char *out, int64_t *numel, struct s2s_error *err)
 {
-    struct transfer t = {.ckpt = ckpt,
-                         .store = {.chunk = chunk, .path = ckpt->files[chunk->file].name},
-                         .itemsize = s2s_dtype_size(tensor->dtype),
-                         .n_dims = tensor->n_dims};
+    struct transfer t = {
+        .ckpt = ckpt,
+        .store = {.ckpt = ckpt, .chunk = chunk, .path = ckpt->files[chunk->file].name},
+        .itemsize = s2s_dtype_size(tensor->dtype),
+        .n_dims = tensor->n_dims};
     int64_t first[S2S_MAX_DIMS];
     *numel = 0;
     for (int d = 0; d < t.n_dims; d++) {

@@ -181,10 +181,10 @@ static int read_names(struct reading *r, const struct ckpt_node *dict, struct s2
     return rc;
 }
 
-static int by_offset(const void *a, const void *b, void *n_dims)
+static int by_offset(const void *a, const void *b, void *tensor)
 {
     const struct ckpt_chunk *x = a, *y = b;
-    for (int d = 0; d < *(int *)n_dims; d++)
+    for (int d = 0; d < ((const struct s2s_ckpt_tensor *)tensor)->n_dims; d++)
         if (x->offset[d] != y->offset[d])
             return x->offset[d] < y->offset[d] ? -1 : 1;
     return 0;
@@ -196,7 +196,7 @@ static struct ckpt_chunk *find_chunk(struct s2s_ckpt_tensor *tensor, const int64
     struct ckpt_chunk key = {.offset = offset};
     while (low < high) {
         size_t middle = (low + high) / 2;
-        int order = by_offset(&key, &tensor->chunks[middle], &tensor->n_dims);
+        int order = by_offset(&key, &tensor->chunks[middle], tensor);
         if (order == 0)
             return &tensor->chunks[middle];
         if (order < 0)
@@ -421,10 +421,10 @@ static int sort_all(struct s2s_ckpt *ckpt, struct s2s_error *err)
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         size_t k = 1; /* sorting takes room for half of them again */
-        while (k < t->n_chunks && by_offset(&t->chunks[k - 1], &t->chunks[k], &t->n_dims) <= 0)
+        while (k < t->n_chunks && by_offset(&t->chunks[k - 1], &t->chunks[k], t) <= 0)
             k++;
         if (k < t->n_chunks)
-            qsort_r(t->chunks, t->n_chunks, sizeof *t->chunks, by_offset, &t->n_dims);
+            qsort_r(t->chunks, t->n_chunks, sizeof *t->chunks, by_offset, t);
     }
     return ckpt_seal(ckpt, err);
 }

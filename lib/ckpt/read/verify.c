@@ -59,7 +59,7 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
         chunk->checked = true;
         return 0;
     }
-    const struct ckpt_store store = {chunk, fd, ckpt->files[chunk->file].name};
+    const struct ckpt_store store = {ckpt, chunk, fd, ckpt->files[chunk->file].name};
     for (int64_t done = 0; rc == 0 && done < chunk->store_len;) {
         int64_t left = chunk->store_len - done;
         size_t n = left < CKPT_SCRATCH ? (size_t)left : CKPT_SCRATCH;

@@ -31,7 +31,6 @@ static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, c
         for (size_t k = 0; k < target->n_pieces; k++)
             s2s_ckpt_plan_piece(to, moved, target->pieces[k].source, target->pieces[k].begin,
                                 target->pieces[k].size);
-        free(target->pieces);
     }
     from->n_targets = kept;
 }

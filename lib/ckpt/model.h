@@ -225,6 +225,8 @@ int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err);
 
 /* common.pt, where there is one: its CRC-32s, and that its pickle is understood. */
 int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* The same of a file of torch.save's that is no part of the checkpoint's own format. */
+int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err);
 
 /* The journal in a folder that is being written (lib/ckpt/write/journal.h). */
 #define CKPT_JOURNAL "s2s-resume"

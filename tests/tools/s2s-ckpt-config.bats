@@ -390,6 +390,53 @@ PY
     says "not used: run_config.yaml:2:1"
 }
 
+# train_state CALL: train_state.pt as Megatron-Bridge writes it; CALL: another that runs something
+train_state() {
+    python3 - "$@" <<'PY'
+import glob, os, pickle, sys, zipfile
+class Runs:
+    def __reduce__(self):
+        return os.system, ("touch ran",)
+folder, = glob.glob("in/iter_*")
+with zipfile.ZipFile(folder + "/train_state.pt", "w") as z:
+    z.writestr("train_state/data.pkl", pickle.dumps({"step": Runs() if sys.argv[1:] else 5}, 2))
+    z.writestr("train_state/byteorder", "little")
+    z.writestr("train_state/version", "3\n")
+PY
+}
+
+@test "what Megatron-Bridge loads beside the tensors goes along to torch_dist, checked like them" {
+    bridge llama_gqa_untied
+    train_state
+    mv in/iter_* in/iter_0000005
+    printf 5 >in/latest_checkpointed_iteration.txt
+    mkdir in/iter_0000005/tokenizer in/iter_0000005/modelopt_state
+    echo '{"model": {}}' >in/iter_0000005/tokenizer/tokenizer.json
+    for command in reshard prune "convert --to torch_dist" "average in"; do
+        rm -rf out hf
+        # shellcheck disable=SC2086
+        exits 0 s2s-ckpt $command in out
+        says "modelopt_state is not taken along"
+        for name in run_config.yaml train_state.pt tokenizer/tokenizer.json; do
+            same in/iter_0000005/$name out/iter_0000005/$name
+        done
+        exits 0 s2s-ckpt verify out
+        # without the arguments this would ask for --config
+        exits 0 s2s-ckpt convert --strict --to hf out hf
+        exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" hf
+        [ -e hf/tokenizer.json ]
+    done
+    sed -i 's/heads/tails/' out/iter_0000005/run_config.yaml
+    exits 1 s2s-ckpt verify out
+    train_state runs
+    rm -r out
+    exits 1 s2s-ckpt reshard in out
+    says "train_state.pt"
+    says "posix.system"
+    [ ! -e ran ]
+    [ ! -e out ]
+}
+
 @test "a NeMo 2 checkpoint: weights/ and context/, whose model.yaml and tokenizer count" {
     bridge llama_gqa_untied
     mkdir -p nemo/context/nemo_tokenizer

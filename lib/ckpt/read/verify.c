@@ -1,6 +1,8 @@
 /* Is what a checkpoint holds whole and harmless: CRC-32s, archives, common state, config.json? */
 #include "lib/ckpt/model.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -114,17 +116,11 @@ bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *te
 }
 
 /* an archive that wants no more than data, and is undamaged */
-static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t begin, int64_t len,
-                          struct s2s_error *err)
+static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *source,
+                         struct s2s_error *err)
 {
     struct ckpt_archive archive;
-    int file = ckpt_add_file(ckpt, file_name, err);
-    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
-    if (fd < 0)
-        return fd;
-    struct s2s_zip_source source = {
-        .fd = fd, .begin = begin, .len_bytes = len < 0 ? ckpt->files[file].len_bytes : len};
-    int rc = ckpt_archive_open(&archive, &source, CKPT_CHECK, err);
+    int rc = ckpt_archive_open(&archive, source, CKPT_CHECK, err);
     if (rc < 0)
         return rc;
     struct ckpt_view view;
@@ -137,6 +133,32 @@ static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t 
                                   CKPT_SCRATCH, err);
     ckpt_archive_release(&archive);
     return rc;
+}
+
+static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t begin, int64_t len,
+                          struct s2s_error *err)
+{
+    int file = ckpt_add_file(ckpt, file_name, err);
+    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    if (fd < 0)
+        return fd;
+    struct s2s_zip_source source = {
+        .fd = fd, .begin = begin, .len_bytes = len < 0 ? ckpt->files[file].len_bytes : len};
+    return verify_source(ckpt, &source, err);
+}
+
+int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
+{
+    struct stat st;
+    const int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    int rc = fd < 0 || fstat(fd, &st) < 0 ? s2s_error_errno(err, S2S_E_OPEN, "open") : 0;
+    if (rc == 0 && !S_ISREG(st.st_mode))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "not a plain file");
+    if (rc == 0)
+        rc = verify_source(ckpt, &(struct s2s_zip_source){.fd = fd, .len_bytes = st.st_size}, err);
+    if (fd >= 0)
+        close(fd);
+    return rc < 0 ? ckpt_at_name(ckpt, name, rc, err) : 0;
 }
 
 int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,

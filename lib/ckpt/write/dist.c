@@ -247,8 +247,8 @@ static int fill_metadata(struct ckpt_file *file, const void *ctx, struct s2s_err
 }
 
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
-                     const struct ckpt_dist_common *common, const struct s2s_ckpt_plan *plan,
-                     struct s2s_error *err)
+                     const struct ckpt_dist_common *common, const struct ckpt_side_files *beside,
+                     const struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     const struct s2s_ckpt *names = plan ? plan->source : NULL;
     struct ckpt_items all = {.plan = plan};
@@ -265,6 +265,8 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
     if (rc == 0)
         rc = ckpt_file_make(dir, ".metadata", fill_metadata, &(struct metadata){&all, names},
                             manifest, err);
+    if (rc == 0)
+        rc = ckpt_dist_write_beside(dir, beside, manifest, err);
     if (rc == 0) {
         char digest[33];
         s2s_xxh3_128_hex(digest, METADATA_JSON, strlen(METADATA_JSON));
@@ -291,9 +293,10 @@ int s2s_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks
                     const json_t *common, struct s2s_error *err)
 {
     struct s2s_buf file = S2S_BUF_INIT;
+    const struct ckpt_side_files none = {.n = 0};
     ckpt_common_make(&file, common);
     int rc = ckpt_dist_finish(dir, items, n_ranks, &(struct ckpt_dist_common){fill_buf, &file},
-                              NULL, err);
+                              &none, NULL, err);
     s2s_buf_release(&file);
     return rc;
 }

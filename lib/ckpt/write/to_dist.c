@@ -415,18 +415,22 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
     struct s2s_ckpt *ckpt = out->plan->source;
     struct common common = {.made = S2S_BUF_INIT};
     const struct ckpt_dist_common filled = {fill_common, &common};
+    struct ckpt_side_files beside = {.n = 0};
     char *tmp = ckpt_dist_tmp_dir(out->dir, out->iteration);
     int rc = out->how->common ? 0 : find_common(&common, ckpt, out->how->metadata, err);
     if (rc == 0 && !common.ckpt)
         rc = make_common(&common.made, ckpt, out->how, err);
+    if (rc == 0 && !out->how->common) /* they speak of the source's names */
+        rc = ckpt_dist_take_beside(&beside, ckpt, err);
     if (rc == 0)
-        rc = ckpt_dist_finish(tmp, items, n_ranks, &filled, out->plan, err);
+        rc = ckpt_dist_finish(tmp, items, n_ranks, &filled, &beside, out->plan, err);
     if (rc == 0 && common.change.listed)
         rc = check_common(tmp, err);
     if (rc == 0) { /* not before: who resumes after a full disk has all files still */
         drop_items(out);
         rc = ckpt_dist_publish(out->dir, out->iteration, err);
     }
+    ckpt_side_release(&beside);
     s2s_buf_release(&common.made);
     free(tmp);
     return rc;

@@ -1,0 +1,66 @@
+/* What Megatron-Bridge and NeMo RL load beside the tensors of a torch_dist folder: without
+ * run_config.yaml they take it for one of Megatron-LM's, whose arguments it has not. */
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/base/base.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/dist_internal.h"
+#include "lib/ckpt/write/to_hf_internal.h"
+
+static const char tokenizer[] = "tokenizer";
+
+static int take_tokenizer(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
+                          struct s2s_error *err)
+{
+    struct s2s_hf_output found = {.n_parts = 0};
+    int rc = ckpt_hf_folder_files(&found, ckpt, tokenizer, err);
+    for (size_t i = 0; i < found.files.n && rc == 0; i++)
+        ckpt_side_add(files, found.files.v[i].path, found.files.v[i].bytes, found.files.v[i].len);
+    s2s_hf_release(&found);
+    return rc;
+}
+
+int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
+                          struct s2s_error *err)
+{
+    static const char *const names[] = {"run_config.yaml", "train_state.pt"};
+    /* of ModelOpt, and of NeMo 2 */
+    static const char *const left[] = {"modelopt_state", "../context/model.yaml"};
+    int rc = 0;
+    if (strcmp(ckpt->format, "torch_dist") != 0 || ckpt->part)
+        return 0;
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        if (faccessat(ckpt->dir_fd, left[i], F_OK, 0) == 0)
+            s2s_warn("ckpt", "%s: %s is not taken along", ckpt->path, left[i]);
+    for (size_t i = 0; i < sizeof names / sizeof *names && rc >= 0; i++) {
+        if (faccessat(ckpt->dir_fd, names[i], F_OK, 0) < 0)
+            continue;
+        if (s2s_ends_with(names[i], ".pt")) /* who loads it runs it */
+            rc = ckpt_verify_torch_file(ckpt, names[i], err);
+        if (rc == 0)
+            rc = ckpt_side_take(files, ckpt->dir_fd, names[i], names[i], err);
+    }
+    return rc < 0 ? rc : take_tokenizer(files, ckpt, err);
+}
+
+int ckpt_dist_write_beside(const char *dir, const struct ckpt_side_files *files, json_t *manifest,
+                           struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < files->n && rc == 0; i++) {
+        const struct ckpt_side_file *file = &files->v[i];
+        const bool in_folder = strchr(file->path, '/') != NULL;
+        char *folder = s2s_xasprintf("%s/%s", dir, tokenizer);
+        if (in_folder && mkdir(folder, 0777) < 0 && errno != EEXIST)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", folder);
+        if (rc == 0)
+            rc = ckpt_file_put_noted(dir, file->path, file->bytes, file->len,
+                                     in_folder ? NULL : manifest, err);
+        if (rc == 0 && in_folder)
+            rc = ckpt_sync_dir(folder, err);
+        free(folder);
+    }
+    return rc;
+}

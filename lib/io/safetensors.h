@@ -17,6 +17,8 @@ struct s2s_error;
 struct s2s_outfile;
 
 enum { S2S_MAX_DIMS = 8 };
+/* What the library takes at most of a header, in bytes. */
+enum { S2S_SAFETENSORS_MAX_HEADER = 100000000 };
 
 /* One named tensor: row-major, little-endian. */
 struct s2s_st_tensor {

@@ -13,9 +13,6 @@
 #include "lib/base/utf8.h"
 #include "lib/io/safetensors_internal.h"
 
-/* What the safetensors library takes at most. */
-#define MAX_HEADER_BYTES ((uint64_t)100000000)
-
 /* ---- order ---- */
 
 static int by_name(const void *a, const void *b)
@@ -61,10 +58,10 @@ int io_header_length(size_t *header_len, const void *head, uint64_t len, struct 
 {
     uint64_t told;
     memcpy(&told, head, sizeof told);
-    if (told > MAX_HEADER_BYTES)
+    if (told > S2S_SAFETENSORS_MAX_HEADER)
         return s2s_error_set(err, S2S_E_FORMAT,
-                             "a safetensors header of %llu bytes (at most %llu are allowed)",
-                             (unsigned long long)told, (unsigned long long)MAX_HEADER_BYTES);
+                             "a safetensors header of %llu bytes (at most %d are allowed)",
+                             (unsigned long long)told, S2S_SAFETENSORS_MAX_HEADER);
     if (told > len - 8)
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "the safetensors header has %llu bytes, the file %llu",

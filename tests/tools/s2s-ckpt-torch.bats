@@ -228,3 +228,29 @@ assert json.load(open('want/preprocessor_config.json')) == json.load(open('got/p
     exits 1 s2s-ckpt convert -q --to hf limited.ckpt no
     says "encoder.att_context_size is limited"
 }
+
+@test "no safetensors file is written that no reader takes" {
+    # a name that the format has for texts
+    make "save('a.pt', {'__metadata__': tensor(Storage('0', [1, 2]), [2]), 'w': tensor(Storage('1', [3]), [1])})"
+    for to in safetensors hf; do
+        exits 1 s2s-ckpt convert --to $to a.pt out
+        says "a.pt: a tensor is called __metadata__"
+        says "--to torch_dist keeps it"
+        [ ! -e out ]
+    done
+    exits 0 s2s-ckpt convert --to torch_dist a.pt dist
+    exits 0 s2s-ckpt diff a.pt dist
+    # two headers of 50 MB fit, one of both does not
+    mkdir in
+    python3 - <<'PY'
+import json, struct
+for k in 1, 2:
+    names = {"%d.%s%d" % (k, "n" * 4000, i): {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(12400)}
+    head = json.dumps(names).encode()
+    open("in/model-0000%d-of-00002.safetensors" % k, "wb").write(struct.pack("<Q", len(head)) + head + bytes(len(names)))
+PY
+    exits 1 s2s-ckpt convert --to safetensors in out
+    says "in: a safetensors header of 100"
+    says "of which no reader takes more than 100000000"
+    [ ! -e out ]
+}

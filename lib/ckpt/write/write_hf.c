@@ -8,6 +8,7 @@
 #include "lib/ckpt/write/share.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
+#include "lib/io/safetensors.h"
 
 static void add_json_text(struct s2s_buf *out, const char *text)
 {
@@ -26,6 +27,11 @@ int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_e
         if (plan->targets[i].dtype == S2S_C128) {
             int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is C128, which safetensors lacks",
                                    plan->targets[i].name);
+            return s2s_error_hint(err, rc, "--to torch_dist keeps it");
+        } else if (strcmp(plan->targets[i].name, "__metadata__") == 0) {
+            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                   "a tensor is called __metadata__, which safetensors has for "
+                                   "texts about the file");
             return s2s_error_hint(err, rc, "--to torch_dist keeps it");
         }
     return 0;
@@ -101,6 +107,14 @@ static int write_header(struct s2s_ckpt_target *const *targets, size_t n, struct
     size_t len;
     char head[8];
     (void)put_header(targets, n, NULL, &len, err);
+    if (len > S2S_SAFETENSORS_MAX_HEADER)
+        return s2s_error_hint(
+            err,
+            s2s_error_set(
+                err, S2S_E_UNSUPPORTED,
+                "a safetensors header of %zu bytes, of which no reader takes more than %d", len,
+                S2S_SAFETENSORS_MAX_HEADER),
+            "--to hf with a smaller --max-shard-size, or --to torch_dist");
     for (int i = 0; i < 8; i++)
         head[i] = (char)((uint64_t)len >> 8 * i & 0xFF);
     int rc = out_sink(sink, head, sizeof head, err);

@@ -127,12 +127,17 @@ int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target)
     return ckpt_box_numel(target->shape, target->n_dims) * (int64_t)s2s_dtype_size(target->dtype);
 }
 
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
 /* text, with runs of digits compared as numbers */
 static int compare_natural(const char *a, const char *b)
 {
     while (*a && *b) {
-        size_t n = strspn(a, "0123456789"), m = strspn(b, "0123456789");
-        if (n && m) {
+        if (is_digit(*a) && is_digit(*b)) {
+            size_t n = strspn(a, "0123456789"), m = strspn(b, "0123456789");
             while (n > 1 && *a == '0')
                 a++, n--;
             while (m > 1 && *b == '0')

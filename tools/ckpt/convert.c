@@ -62,16 +62,14 @@ static const struct argp_option options[] = {
      1},
     {"layers", KEY_LAYERS, "HOW", 0,
      "How torch_dist has layers: stacked on an axis, numbered, or auto, as Megatron-Core saves "
-     "this "
-     "model (default auto with --map or --merge-ranks, else as they are)",
+     "this model (default auto with --map or --merge-ranks, else as they are)",
      1},
     {"pad-vocab", KEY_PAD_VOCAB, "N", 0,
      "Add zero rows for Megatron until the vocabulary is a multiple of N", 1},
     {"config", KEY_CONFIG, "FILE", 0,
      "The model's config.json: heads, groups and vocabulary where IN does not say; copied to OUT. "
      "Also NeMo's model_config.yaml: to hf for weights that have none, with --to nemo written as "
-     "it "
-     "is",
+     "it is",
      1},
     {"tokenizer", KEY_TOKENIZER, "FILE", 0,
      "The SentencePiece model of --to nemo (default: tokenizer.model of IN)", 1},

@@ -123,8 +123,7 @@ static const struct argp argp = {
     "  s2s-encode --plan --ranks 2 --json --lengths 900,400,700,300,800\n"
     "\n"
     "Exit status: 0 done, 1 the input or the run is bad, 2 bad command line or an input that "
-    "cannot "
-    "be opened.\n"
+    "cannot be opened.\n"
     "See also: s2s-pack(1), s2s-cpshard(1), s2s-train(1)",
     NULL,
     NULL,

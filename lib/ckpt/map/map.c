@@ -161,16 +161,14 @@ int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_
     bool alike = a->n_dims == b->n_dims && a->n_dims > rows_axis && a->dtype == b->dtype;
     for (int d = 0; alike && d < a->n_dims; d++)
         alike = d == rows_axis || a->shape[d] == b->shape[d];
+    if (alike)
+        return 0;
     char text[200], other[200];
-    return alike
-               ? 0
-               : s2s_error_set(e->err, S2S_E_SHAPE,
-                               "%s (%s %s) and %s (%s %s) go into one tensor, but their shapes or "
-                               "dtypes do not fit",
-                               a->name, s2s_dtype_name(a->dtype),
-                               ckpt_shape_text(text, a->shape, a->n_dims), b->name,
-                               s2s_dtype_name(b->dtype),
-                               ckpt_shape_text(other, b->shape, b->n_dims));
+    return s2s_error_set(
+        e->err, S2S_E_SHAPE,
+        "%s (%s %s) and %s (%s %s) go into one tensor, but their shapes or dtypes do not fit",
+        a->name, s2s_dtype_name(a->dtype), ckpt_shape_text(text, a->shape, a->n_dims), b->name,
+        s2s_dtype_name(b->dtype), ckpt_shape_text(other, b->shape, b->n_dims));
 }
 
 /* ---- parts: which of several families stands at a prefix ---- */

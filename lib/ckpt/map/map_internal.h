@@ -74,8 +74,8 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
 const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
                                               const struct ckpt_rule *rule,
                                               const struct ckpt_map_source *source);
-/* Several sources go into one target, rows behind each other: all but their rows must agree. SHAPE.
- */
+/* Two sources that go into one target, rows behind each other: SHAPE where anything but the number
+ * of rows differs. */
 int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *a,
                          const struct s2s_ckpt_tensor *b, int rows_axis);
 /* By name, or NULL. */
@@ -110,8 +110,7 @@ void ckpt_map_miss_mtp(struct ckpt_map_engine *e);
 bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
 /* Does the configuration alone say so, the arguments not? */
 bool ckpt_map_config_ties(const struct ckpt_map_engine *e);
-/* May the rule's tensor be absent? Of an output matrix ("?tied"): unless words are said to have
- * none in common with it; of other words: when the configuration says so. */
+/* May the rule's tensor be absent, by its word (map.h) and what arguments and configuration say? */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 
 /* ---- what is missing (map_missed.c) ---- */

@@ -30,9 +30,9 @@ static char *name_within(const char *name, const char *prefix)
 {
     const size_t len = strlen(prefix);
     char *plain = ckpt_map_plain_name(name);
-    const char *from = strncmp(plain, prefix, len) == 0  ? plain
-                       : strncmp(name, prefix, len) == 0 ? name
-                                                         : NULL;
+    const char *from = s2s_starts_with(plain, prefix)  ? plain
+                       : s2s_starts_with(name, prefix) ? name
+                                                       : NULL;
     char *rest = from && from[len] ? s2s_xstrdup(from + len) : NULL;
     free(plain);
     return rest;

@@ -339,12 +339,13 @@ static int fill_common(struct ckpt_file *file, const void *ctx, struct s2s_error
         return fd;
     if (c->change.listed || c->change.key)
         return ckpt_common_change(file_sink, file, &source, &c->change, err);
+    char *piece = ckpt_piece(c->ckpt);
     int rc = 0;
     for (int64_t done = 0; rc == 0 && done < len;) {
         const size_t n = len - done < CKPT_SCRATCH ? (size_t)(len - done) : CKPT_SCRATCH;
-        rc = ckpt_pread(fd, ckpt_piece(c->ckpt), n, begin + done, name, err);
+        rc = ckpt_pread(fd, piece, n, begin + done, name, err);
         if (rc == 0)
-            rc = ckpt_file_write(file, c->ckpt->piece, n, err);
+            rc = ckpt_file_write(file, piece, n, err);
         done += (int64_t)n;
     }
     return rc;

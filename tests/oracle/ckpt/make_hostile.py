@@ -413,6 +413,7 @@ with open(os.path.join(out, "dcp_behind/.metadata"), "ab") as f:
 octets = glob(M, "BytesStorageMetadata") + b")\x81"
 dcp("object_twice", [one, ("o", octets)], [here, place("o", None, 0, n), place("o", None, 0, n)], "stored twice")
 dcp("object_named_twice", [one, ("o", octets), ("o", octets)], [here, place("o", None, 0, n)], "object o is there twice")
+dcp("tensor_named_twice", [one, one], [here], "tensor w is there twice")
 dcp("object_nowhere", [one, ("o", octets)], [here], "o: in no file")
 dcp("entry_is_text", [("w", text("x"))], [here], "neither tensor nor byte object")
 dcp("chunks_are_none", [("w", stored([4], []).replace(b"](e", b"N"))], [here], "without a list of chunks")

@@ -34,6 +34,7 @@ struct voting {
     size_t n_known, cap_known;
     struct vote *votes;
     size_t n_votes, cap_votes;
+    size_t unite_at; /* so many votes are united before the next comes */
 };
 
 /* ---- which rule ---- */
@@ -144,8 +145,30 @@ static int by_place_and_weight(const void *a, const void *b)
     return order ? order : by_number(y->elsewhere, x->elsewhere);
 }
 
+/* votes become one a value */
+static void unite_votes(struct voting *v)
+{
+    size_t kept = 0;
+    if (v->n_votes)
+        qsort(v->votes, v->n_votes, sizeof *v->votes, by_place_and_value);
+    for (size_t i = 0; i < v->n_votes; i++) {
+        struct vote *last = kept ? &v->votes[kept - 1] : NULL;
+        if (last && by_place(last, &v->votes[i]) == 0 && last->value == v->votes[i].value)
+            last->weight += v->votes[i].weight;
+        else
+            v->votes[kept++] = v->votes[i];
+    }
+    v->n_votes = kept;
+}
+
+/* A hundred thousand tensors say the same few things. */
 static void add_vote(struct voting *v, const struct vote *vote)
 {
+    enum { AT_LEAST = 4096 };
+    if (v->n_votes >= v->unite_at) {
+        unite_votes(v);
+        v->unite_at = 2 * v->n_votes + AT_LEAST;
+    }
     s2s_grow(&v->votes, v->n_votes, &v->cap_votes, sizeof *v->votes);
     v->votes[v->n_votes++] = *vote;
 }
@@ -198,22 +221,6 @@ static void add_votes(struct voting *v)
             add_vote(v, &vote);
         }
     }
-}
-
-/* votes become one a value */
-static void unite_votes(struct voting *v)
-{
-    size_t kept = 0;
-    if (v->n_votes)
-        qsort(v->votes, v->n_votes, sizeof *v->votes, by_place_and_value);
-    for (size_t i = 0; i < v->n_votes; i++) {
-        struct vote *last = kept ? &v->votes[kept - 1] : NULL;
-        if (last && by_place(last, &v->votes[i]) == 0 && last->value == v->votes[i].value)
-            last->weight += v->votes[i].weight;
-        else
-            v->votes[kept++] = v->votes[i];
-    }
-    v->n_votes = kept;
 }
 
 /* Those of a place stand together, the heaviest first. Where the tensors of one layer are of two

@@ -1,11 +1,14 @@
 """Experts as NeMo Automodel has them in its own state dict (all of a layer in one tensor, transposed, gate and up side by side) to Hugging Face's
 names and to Megatron's: random Qwen3-MoE and Nemotron-H models of transformers, whose tensors Automodel's own adapters (where S2S_AUTOMODEL is a
 folder with nemo_automodel) or a mapping written here name anew; saved by torch.distributed.checkpoint from one process, and cut into pieces along
-each axis. Hugging Face's files must come back bit for bit, and Megatron's be those that the Hugging Face files give.
+each axis. Hugging Face's files must come back bit for bit, and Megatron's be those that the Hugging Face files give. Where S2S_AUTOMODEL is there,
+its Checkpointer saves models from three processes too, and without a process's file the rest must be refused.
 
 check_automodel.py [MODELS]: so many a family (6). Exit 0 ok, 1 different, 77 a library is absent."""
+import glob
 import os
 import re
+import shutil
 import sys
 import tempfile
 import types
@@ -20,6 +23,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 import transformers as hf  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 import families  # noqa: E402
+import ranks  # noqa: E402
 
 sys.path.insert(0, os.environ.get("S2S_AUTOMODEL", "/nowhere"))
 try:
@@ -128,12 +132,50 @@ def check(family, seed, tmp):
     return 1
 
 
+WORLD = 3
+
+
+def save_as_trained(rank, disk, folder, how):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+    from nemo_automodel.components.checkpoint.checkpointing import Checkpointer, CheckpointingConfig
+    model, mesh = hf.AutoModelForCausalLM.from_pretrained(disk), init_device_mesh("cpu", (WORLD,))
+    for module in (*model.model.layers, model):
+        fully_shard(module, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    keep = CheckpointingConfig(checkpoint_dir=folder, model_cache_dir=folder, model_repo_id="none", model_save_format=how, save_consolidated="every")
+    saver = Checkpointer(keep, dp_rank=rank, tp_rank=0, pp_rank=0)
+    saver.save_model(model, folder)
+    saver.save_optimizer(optimizer, model, folder)
+    saver.close()
+
+
+def check_saved(family, how, tmp):
+    what, disk, folder, back = family + " " + how, *(os.path.join(tmp, n) for n in ("disk", "epoch_0_step_1", "back"))
+    families.make(family, 1)[0].save_pretrained(disk)
+    os.makedirs(folder)
+    ranks.together(save_as_trained, WORLD, disk, folder, how)
+    want = load_file(os.path.join(disk, "model.safetensors"))
+    for source in [folder] + glob.glob(os.path.join(folder, "model/consolidated")):
+        if convert(what, "--to", "hf", source, back):
+            compare(what, load_file(os.path.join(back, "model.safetensors")), want)
+            shutil.rmtree(back)
+    for share in sorted(glob.glob(os.path.join(folder, "model/shard-*"))):
+        os.rename(share, share + ".aside")
+        if not run("verify", folder).returncode:
+            bad.append("%s: %s is not missed" % (what, os.path.basename(share)))
+        os.rename(share + ".aside", share)
+
+
 n, seen = int(sys.argv[1]) if len(sys.argv) > 1 else 6, 0
 for family in ("qwen3_moe", "nemotron_h"):
     for seed in range(n):
         torch.manual_seed(seed)
         with tempfile.TemporaryDirectory() as tmp:
             seen += check(family, seed, tmp)
+for family, how in [(f, h) for f in ("llama", "qwen3") for h in ("safetensors", "torch_save")] if adapters else []:
+    with tempfile.TemporaryDirectory() as tmp:
+        check_saved(family, how, tmp)
 if not seen:
     bad.append("no model with experts")
 print("\n".join(bad[:40]) if bad else "%d models with Automodel's experts%s" % (seen, ", named by its adapters too" if adapters else ""))

@@ -64,6 +64,11 @@ CASES.update({
     "a plain optimizer of experts": (4, dict(kind="moe", ep=2, tp=2, optimizer="plain", bf16=True), {}),
     "a plain optimizer of floats": (2, dict(tp=2, optimizer="plain"), dict(tp=1)),
 })
+CASES.update({
+    "frozen attention, buckets": (4, dict(OPTIMIZED, kind="moe", ep=2, pp=2, tied=True, frozen="attention", sharding="dp_reshardable"), {}),
+    "frozen experts": (4, dict(OPTIMIZED, kind="moe", ep=2, tp=2, frozen="experts", sharding="fully_reshardable"), dict(tp=1, ep=4)),
+    "singletons, optimizer": (4, dict(OPTIMIZED, kind="moe", ep=2, tp=2, sharding="fully_reshardable", metadata={"singleton_local_shards": True}), {}),
+})
 CASES["singletons"] = (2, dict(kind="moe", ep=2, metadata={"singleton_local_shards": True}), dict(ep=1))
 
 
@@ -181,7 +186,7 @@ def check_release(work, release, names, tmp, bad):
     for name in names:
         world, how, other = CASES[name]
         since, until = SHARDING.get(how.get("sharding"), ((0, 12), (9, 9)))
-        if name == "singletons":
+        if name.startswith("singletons"):
             since = (0, 14)
         if how.get("ep", 1) > 1 and how.get("tp", 1) > 1:  # before, only with layers of Transformer Engine
             since = max(since, (0, 15))

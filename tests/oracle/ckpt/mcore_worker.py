@@ -19,7 +19,7 @@ import ranks
 
 BASE = dict(kind="gpt", tp=1, pp=1, ep=1, etp=None, vpp=None, layers=4, bf16=False, optimizer=None, sharding=None, metadata={}, gated=True,
             asynchronous=False, parallel_save=False, tied=False, prefix="", moe_layer_freq=None, wrapped=False,
-            rng=True, latent=None, mtp=None, legacy_grouped=False, config={})
+            rng=True, latent=None, mtp=None, legacy_grouped=False, config={}, frozen=None)
 
 
 class OnCpu(TorchFunctionMode):
@@ -223,6 +223,8 @@ def build(c):
         known = takes(ps.is_pipeline_first_stage, ignore_virtual=not c["vpp"], vp_stage=at)
         pre, post = ps.is_pipeline_first_stage(**known), ps.is_pipeline_last_stage(**known)
         model = (mamba if c["kind"] == "mamba" else gpt)(c, config, pre, post, at)
+        for name, p in model.named_parameters():
+            p.requires_grad = not c["frozen"] or c["frozen"] not in name
         models.append(model.bfloat16() if c["bf16"] else model)
     return config, models
 

@@ -341,7 +341,8 @@ import st
 names = {"model.embed_tokens.weight": (5, 4), "lm_head.weight": (5, 4), "model.norm.weight": (4,)}
 b = "model.layers.0."
 names.update({b + "input_layernorm.weight": (4,), b + "post_attention_layernorm.weight": (4,), b + "self_attn.q_proj.weight": (6, 4),
-              b + "self_attn.k_proj.weight": (3, 4), b + "self_attn.v_proj.weight": (3, 4), b + "self_attn.o_proj.weight": (4, 6), b + "mlp.gate.weight": (11, 4)})
+              b + "self_attn.k_proj.weight": (3, 4), b + "self_attn.v_proj.weight": (3, 4), b + "self_attn.o_proj.weight": (4, 6), b + "mlp.gate.weight": (11, 4),
+              b + "self_attn.q_norm.weight": (3,), b + "self_attn.k_norm.weight": (3,)})
 for e in range(11):
     names.update({b + "mlp.experts.%d.%s_proj.weight" % (e, p): (4, 2) if p == "down" else (2, 4) for p in ("gate", "up", "down")})
 st.write("hf.safetensors", names)
@@ -395,7 +396,8 @@ names = {"model.embed_tokens.weight": (5, 4), "lm_head.weight": (5, 4), "model.n
 for n in range(2):
     b = "model.layers.%d." % n
     names.update({b + "input_layernorm.weight": (4,), b + "post_attention_layernorm.weight": (4,), b + "self_attn.q_proj.weight": (6, 4),
-                  b + "self_attn.k_proj.weight": (3, 4), b + "self_attn.v_proj.weight": (3, 4), b + "self_attn.o_proj.weight": (4, 6), b + "mlp.gate.weight": (3, 4)})
+                  b + "self_attn.k_proj.weight": (3, 4), b + "self_attn.v_proj.weight": (3, 4), b + "self_attn.o_proj.weight": (4, 6), b + "mlp.gate.weight": (3, 4),
+                  b + "self_attn.q_norm.weight": (3,), b + "self_attn.k_norm.weight": (3,)})
     for e in range(3):
         names.update({b + "mlp.experts.%d.%s_proj.weight" % (e, p): (4, 2) if p == "down" else (2, 4) for p in ("gate", "up", "down")})
 PY

@@ -198,12 +198,16 @@ JSON
     # no norms of q and k, no biases, no shared expert: of these Qwen's have at least one
     exits 0 s2s-ckpt convert --to hf in back
     exits 0 s2s-ckpt diff mixtral back
-    # a configuration of Qwen's, or its map, is taken at its word
+    # a configuration of Qwen's, or its map, is taken at its word: what transformers would begin at random is missed
     exits 0 s2s-ckpt convert --map qwen_moe --to hf in out
     says "no config.json: Qwen2-MoE has a shared expert (with --map mixtral: Mixtral's names)"
     sed 's/mixtral/qwen2_moe/; s/num_local_experts/num_experts/' mixtral/config.json >qwen.json
-    exits 0 s2s-ckpt convert --config qwen.json --to hf in qwen
-    exits 0 s2s-ckpt diff out qwen
+    exits 1 s2s-ckpt convert --config qwen.json --to hf in qwen
+    says "model.layers.0.self_attn.q_proj.bias (of decoder.layers.0.self_attention.linear_qkv.bias)"
+    says "model.layers.1.mlp.shared_expert_gate.weight"
+    exits 1 s2s-ckpt convert --config <(jq '.model_type = "qwen3_moe"' qwen.json) --to hf in qwen
+    says "model.layers.0.self_attn.q_norm.weight (of decoder.layers.0.self_attention.q_layernorm.weight)"
+    [ ! -e qwen ]
     rm -r out && cp -r back out
     [ "$(config '.model_type, .num_local_experts, .intermediate_size, .num_experts_per_tok, .sliding_window')" = '["mixtral",3,5,2,null]' ]
     # the configuration that goes along tells them apart

@@ -271,7 +271,7 @@ PY
     cat >names.py <<'PY'
 rest = {"layers.0.input_layernorm.weight": (4,), "layers.0.post_attention_layernorm.weight": (4,), "layers.0.self_attn.q_proj.weight": (8, 4),
         "layers.0.self_attn.k_proj.weight": (4, 4), "layers.0.self_attn.v_proj.weight": (4, 4), "layers.0.self_attn.o_proj.weight": (4, 8),
-        "layers.0.mlp.gate_proj.weight": (5, 4), "layers.0.mlp.up_proj.weight": (5, 4), "layers.0.mlp.down_proj.weight": (4, 5),
+        "layers.0.self_attn.q_norm.weight": (4,), "layers.0.self_attn.k_norm.weight": (4,), "layers.0.mlp.gate_proj.weight": (5, 4), "layers.0.mlp.up_proj.weight": (5, 4), "layers.0.mlp.down_proj.weight": (4, 5),
         "embed_tokens.weight": (10, 4), "norm.weight": (4,)}
 def named(prefix, **more): return dict({prefix + k: v for k, v in rest.items()}, **more)
 PY
@@ -401,14 +401,16 @@ rest = {"embedding.word_embeddings.weight": (10, 4), "output_layer.weight": (10,
         "decoder.layers.0.self_attention.linear_proj.weight": (4, 8), "decoder.layers.0.pre_mlp_layernorm.weight": (4,),
         "decoder.layers.0.mlp.router.weight": (3, 4), "decoder.layers.0.mlp.experts.experts.linear_fc1.weight": (3, 10, 4),
         "decoder.layers.0.mlp.experts.experts.linear_fc2.weight": (3, 4, 5)}
-whole = {"language_model." + k: v for k, v in rest.items()}
+norms = {"decoder.layers.0.self_attention.%s_layernorm.weight" % name: (4,) for name in "qk"}
+def whole(**more): return {"language_model." + k: v for k, v in {**rest, **more}.items()}
 PY
-    write whole.safetensors '__import__("model").whole'
+    write mixtral.safetensors '__import__("model").whole()'
+    write qwen3_moe.safetensors '__import__("model").whole(**__import__("model").norms)'
     for type in mixtral qwen3_moe; do
         echo '{"llm_config": {"model_type": "'$type'", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}}' >$type.json
-        exits 0 s2s-ckpt convert -q --strict --to hf --config $type.json whole.safetensors $type
+        exits 0 s2s-ckpt convert -q --strict --to hf --config $type.json $type.safetensors $type
         exits 0 s2s-ckpt convert -q --strict --layers numbered --to torch_dist --map language_model --config $type.json $type $type.back
-        exits 0 s2s-ckpt diff whole.safetensors $type.back
+        exits 0 s2s-ckpt diff $type.safetensors $type.back
     done
     s2s-ckpt cat mixtral language_model.model.layers.0.block_sparse_moe.experts.1.w3.weight >a
     s2s-ckpt cat qwen3_moe language_model.model.layers.0.mlp.experts.1.up_proj.weight >b

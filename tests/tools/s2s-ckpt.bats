@@ -287,6 +287,7 @@ for n in range(2):
     p = "model.layers.%d." % n
     for name, rows in (("q", 8), ("k", 4), ("v", 4)): add(p + "self_attn.%s_proj.weight" % name, rows, 4)
     add(p + "self_attn.o_proj.weight", 4, 8)
+    for name in "qk": add(p + "self_attn.%s_norm.weight" % name, 2)
     for name in ("input", "post_attention"): add(p + name + "_layernorm.weight", 4)
     add(p + "mlp.gate.weight", 3, 4)
     for e in range(3):

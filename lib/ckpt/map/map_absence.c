@@ -59,18 +59,25 @@ bool ckpt_map_config_ties(const struct ckpt_map_engine *e)
 
 /*
  * Arguments and keys of the configuration of which any, when true, says that a tensor is there that
- * some models have. Where all layers lay in one tensor and it is lost, all layers lack it: nothing
- * else tells that from a model that never had it.
+ * some models have, and the types of transformers' models that all have it unless a key is false.
+ * Where all layers lay in one tensor and it is lost, all layers lack it: nothing else tells that
+ * from a model that never had it.
  */
 static const struct claim {
-    const char *args, *config[2];
+    const char *args, *config[2], *types[3];
     bool linear; /* one of the biases of add_bias_linear */
 } claims[] = {
-    [CKPT_ABSENT_UNLESS_QKV_BIAS] = {"add_qkv_bias", {"attention_bias", "qkv_bias"}, true},
-    [CKPT_ABSENT_UNLESS_BIAS] = {NULL, {"attention_bias"}, true},
-    [CKPT_ABSENT_UNLESS_MLP_BIAS] = {NULL, {"mlp_bias"}, true},
-    [CKPT_ABSENT_UNLESS_QK_NORM] = {"qk_layernorm", {NULL}, false},
-    [CKPT_ABSENT_UNLESS_SHARED_GATE] = {"moe_shared_expert_gate", {NULL}, false},
+    [CKPT_ABSENT_UNLESS_QKV_BIAS] = {"add_qkv_bias",
+                                     {"attention_bias", "qkv_bias"},
+                                     {"qwen2", "qwen2_moe"},
+                                     true},
+    [CKPT_ABSENT_UNLESS_BIAS] = {NULL, {"attention_bias"}, {NULL}, true},
+    [CKPT_ABSENT_UNLESS_MLP_BIAS] = {NULL, {"mlp_bias"}, {NULL}, true},
+    [CKPT_ABSENT_UNLESS_QK_NORM] = {"qk_layernorm",
+                                    {NULL},
+                                    {"qwen3", "qwen3_moe", "gemma3_text"},
+                                    false},
+    [CKPT_ABSENT_UNLESS_SHARED_GATE] = {"moe_shared_expert_gate", {NULL}, {"qwen2_moe"}, false},
 };
 
 static bool is_true(const json_t *object, const char *key)
@@ -92,11 +99,23 @@ static bool has_linear_biases(const struct ckpt_map_engine *e)
     return false;
 }
 
+static bool is_claimed_by_type(const json_t *config, const struct claim *claim)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    bool claimed = false;
+    for (int i = 0; type && i < 3 && claim->types[i]; i++)
+        claimed |= strcmp(type, claim->types[i]) == 0;
+    for (int i = 0; i < 2 && claim->config[i]; i++)
+        claimed &= !json_is_false(json_object_get(config, claim->config[i]));
+    return claimed;
+}
+
 static bool is_claimed(const struct ckpt_map_engine *e, const struct claim *claim)
 {
     const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
     return is_true(config, claim->config[0]) || is_true(config, claim->config[1]) ||
-           is_true(e->args, claim->args) || (claim->linear && has_linear_biases(e));
+           is_true(e->args, claim->args) || is_claimed_by_type(config, claim) ||
+           (claim->linear && has_linear_biases(e));
 }
 
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)

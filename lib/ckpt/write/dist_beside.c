@@ -7,20 +7,8 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/dist_internal.h"
-#include "lib/ckpt/write/to_hf_internal.h"
 
 static const char tokenizer[] = "tokenizer";
-
-static int take_tokenizer(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
-                          struct s2s_error *err)
-{
-    struct s2s_hf_output found = {.n_parts = 0};
-    int rc = ckpt_hf_folder_files(&found, ckpt, tokenizer, err);
-    for (size_t i = 0; i < found.files.n && rc == 0; i++)
-        ckpt_side_add(files, found.files.v[i].path, found.files.v[i].bytes, found.files.v[i].len);
-    s2s_hf_release(&found);
-    return rc;
-}
 
 int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
                           struct s2s_error *err)
@@ -42,7 +30,7 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
         if (rc == 0)
             rc = ckpt_side_take(files, ckpt->dir_fd, names[i], names[i], err);
     }
-    return rc < 0 ? rc : take_tokenizer(files, ckpt, err);
+    return rc < 0 ? rc : ckpt_side_take_folder(files, ckpt, tokenizer, err);
 }
 
 int ckpt_dist_write_beside(const char *dir, const struct ckpt_side_files *files, json_t *manifest,

@@ -1,9 +1,14 @@
 #include "lib/ckpt/write/side_files.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/write/manifest.h"
 
 void ckpt_side_add(struct ckpt_side_files *files, const char *path, const void *bytes, size_t len)
 {
@@ -43,6 +48,59 @@ int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, 
         ckpt_side_add(files, path, bytes, len);
     free(bytes);
     return rc < 0 ? rc : 1;
+}
+
+bool ckpt_side_is_one(const char *name)
+{
+    static const char *const suffixes[] = {".json", ".jinja", ".txt",      ".model", ".py",   ".md",
+                                           ".yaml", ".jsonl", ".tiktoken", ".spm",   ".vocab"};
+    if (name[0] == '.' || s2s_ends_with(name, ".index.json") ||
+        strcmp(name, "metadata.json") == 0 || strcmp(name, CKPT_MANIFEST) == 0 ||
+        strcmp(name, "integrity.json") == 0)
+        return false;
+    if (s2s_starts_with(name, "LICENSE") || s2s_starts_with(name, "NOTICE"))
+        return true;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (s2s_ends_with(name, suffixes[i]))
+            return true;
+    return false;
+}
+
+int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
+                          const char *folder, struct s2s_error *err)
+{
+    int fd = openat(ckpt->dir_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct dirent **entries;
+    if (fd < 0) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            s2s_warn("ckpt", "%s: %s, left out", folder, strerror(errno));
+        return 0;
+    }
+    int n = scandirat(fd, ".", &entries, NULL, alphasort);
+    int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: list folder", *folder ? folder : ".") : 0;
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        struct stat st;
+        if (rc < 0 || !ckpt_side_is_one(name)) {
+            free(entries[i]);
+            continue;
+        }
+        if (fstatat(fd, name, &st, 0) < 0) {
+            s2s_warn("ckpt", "%s: %s, left out", name,
+                     errno == ENOENT ? "a link to nothing" : strerror(errno));
+        } else if (!S_ISREG(st.st_mode)) {
+            s2s_warn("ckpt", "%s: not a plain file, left out", name);
+        } else {
+            char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
+            rc = ckpt_side_take(files, fd, name, path, err);
+            free(path);
+        }
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+    close(fd);
+    return rc < 0 ? rc : 0;
 }
 
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path)

@@ -2,6 +2,7 @@
 #ifndef CKPT_SIDE_FILES_H
 #define CKPT_SIDE_FILES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <jansson.h>
@@ -35,6 +36,11 @@ void ckpt_side_add_text(struct ckpt_side_files *files, const char *path, const c
  */
 int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, const char *path,
                    struct s2s_error *err);
+/* Text that goes with a model: configuration, tokenizer, code, licence; no weights, no index. */
+bool ckpt_side_is_one(const char *name);
+/* Takes such files of a folder of the checkpoint's ("": of its own), if it is there. */
+int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
+                          const char *folder, struct s2s_error *err);
 /* Lent until the next is added; NULL if there is none. */
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path);
 void ckpt_side_release(struct ckpt_side_files *files);

@@ -3,34 +3,13 @@
  * beside it, of the common state, and config.json out of saved arguments. The first of a name
  * stays.
  */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/dist.h"
-#include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_hf_internal.h"
-
-bool ckpt_hf_is_side_file(const char *name)
-{
-    static const char *const suffixes[] = {".json", ".jinja", ".txt",      ".model", ".py",   ".md",
-                                           ".yaml", ".jsonl", ".tiktoken", ".spm",   ".vocab"};
-    if (name[0] == '.' || s2s_ends_with(name, ".index.json") ||
-        strcmp(name, "metadata.json") == 0 || strcmp(name, CKPT_MANIFEST) == 0 ||
-        strcmp(name, "integrity.json") == 0)
-        return false;
-    if (s2s_starts_with(name, "LICENSE") || s2s_starts_with(name, "NOTICE"))
-        return true;
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-        if (s2s_ends_with(name, suffixes[i]))
-            return true;
-    return false;
-}
 
 /* config.json of each part and other texts that s2s-train keeps in the common state */
 static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool composite,
@@ -62,50 +41,13 @@ static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
         const char *path = key + strlen("file/"), *slash = strchr(path, '/');
         /* one folder at most, and a plain name in it */
         const char *name = slash ? slash + 1 : path;
-        if (!ckpt_name_is_plain(name, strlen(name)) || !ckpt_hf_is_side_file(name) ||
+        if (!ckpt_name_is_plain(name, strlen(name)) || !ckpt_side_is_one(name) ||
             (slash && !s2s_starts_with(path, "encoder/") && !s2s_starts_with(path, "llm/")))
             return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
                                  path);
         ckpt_side_add(&out->files, path, json_string_value(value), json_string_length(value));
     }
     return 0;
-}
-
-int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
-                         struct s2s_error *err)
-{
-    int fd = openat(ckpt->dir_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    struct dirent **entries;
-    if (fd < 0) {
-        if (errno != ENOENT && errno != ENOTDIR)
-            s2s_warn("ckpt", "%s: %s, left out", folder, strerror(errno));
-        return 0;
-    }
-    int n = scandirat(fd, ".", &entries, NULL, alphasort);
-    int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: list folder", *folder ? folder : ".") : 0;
-    for (int i = 0; i < n; i++) {
-        const char *name = entries[i]->d_name;
-        struct stat st;
-        if (rc < 0 || !ckpt_hf_is_side_file(name)) {
-            free(entries[i]);
-            continue;
-        }
-        if (fstatat(fd, name, &st, 0) < 0) {
-            s2s_warn("ckpt", "%s: %s, left out", name,
-                     errno == ENOENT ? "a link to nothing" : strerror(errno));
-        } else if (!S_ISREG(st.st_mode)) {
-            s2s_warn("ckpt", "%s: not a plain file, left out", name);
-        } else {
-            char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
-            rc = ckpt_side_take(&out->files, fd, name, path, err);
-            free(path);
-        }
-        free(entries[i]);
-    }
-    if (n >= 0)
-        free(entries);
-    close(fd);
-    return rc < 0 ? rc : 0;
 }
 
 static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
@@ -118,7 +60,7 @@ static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     if (ckpt->part)
         return ckpt_hf_part_files(out, ckpt, err);
     for (int i = 0; i < 3 && rc == 0; i++)
-        rc = ckpt_hf_folder_files(out, ckpt, folders[i], err);
+        rc = ckpt_side_take_folder(&out->files, ckpt, folders[i], err);
     return rc;
 }
 
@@ -127,16 +69,16 @@ static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
 static int files_beside(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
                         bool config, struct s2s_error *err)
 {
-    struct s2s_hf_output found = {.n_parts = 0};
-    int rc = ckpt_hf_folder_files(&found, ckpt, folder, err);
-    for (size_t k = 0; k < found.files.n && rc == 0; k++) {
-        const struct ckpt_side_file *file = &found.files.v[k];
+    struct ckpt_side_files found = {.n = 0};
+    int rc = ckpt_side_take_folder(&found, ckpt, folder, err);
+    for (size_t k = 0; k < found.n && rc == 0; k++) {
+        const struct ckpt_side_file *file = &found.v[k];
         const char *name = file->path + strlen(folder) + 1;
         if ((config || (strcmp(name, "config.json") != 0 && !s2s_ends_with(name, ".yaml"))) &&
             !s2s_starts_with(name, "fqn_to_")) /* Automodel's own lists of tensors */
             ckpt_side_add(&out->files, name, file->bytes, file->len);
     }
-    s2s_hf_release(&found);
+    ckpt_side_release(&found);
     return rc;
 }
 
@@ -266,7 +208,7 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
     if (rc == 0)
         rc = files_of_trainer(&out, ckpt, err);
     if (rc == 0 && ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, "llm_backbone", F_OK, 0) == 0)
-        rc = ckpt_hf_folder_files(&out, ckpt, "llm_backbone", err);
+        rc = ckpt_side_take_folder(&out.files, ckpt, "llm_backbone", err);
     for (size_t i = 0; i < out.files.n && rc == 0; i++) {
         const struct ckpt_side_file *file = &out.files.v[i];
         if (keep_nemo_config(*common, file))

@@ -23,12 +23,6 @@ int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const j
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                                enum s2s_dtype dtype, bool untied, bool padded);
 
-/* Text that goes with a model: configuration, tokenizer, code, licence; no weights, no index. */
-bool ckpt_hf_is_side_file(const char *name);
-/* The small files of a folder of the source ("": of the source itself), if it is there. */
-int ckpt_hf_folder_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
-                         struct s2s_error *err);
-
 /* Of a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and common
  * state say of that part. */
 int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,

@@ -30,7 +30,7 @@ const json_t *ckpt_part_config(const json_t *config, const char *part)
 
 static bool is_share(const char *name)
 {
-    return ckpt_name_is_plain(name, strlen(name)) && ckpt_hf_is_side_file(name);
+    return ckpt_name_is_plain(name, strlen(name)) && ckpt_side_is_one(name);
 }
 
 /* one small file of the whole model: the part's share of it */
@@ -54,21 +54,21 @@ static void add_share(struct s2s_hf_output *out, const char *part, const char *n
 int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                        struct s2s_error *err)
 {
-    struct s2s_hf_output all = {.n_parts = 0};
+    struct ckpt_side_files all = {.n = 0};
     int rc = ckpt_name_is_plain(ckpt->part, strlen(ckpt->part))
-                 ? ckpt_hf_folder_files(&all, ckpt, ckpt->part, err)
+                 ? ckpt_side_take_folder(&all, ckpt, ckpt->part, err)
                  : 0;
-    const size_t n_own = all.files.n, skip = strlen(ckpt->part) + 1;
+    const size_t n_own = all.n, skip = strlen(ckpt->part) + 1;
     if (rc == 0 && n_own == 0)
-        rc = ckpt_hf_folder_files(&all, ckpt, "", err);
-    for (size_t i = 0; i < all.files.n && rc == 0; i++) {
-        const struct ckpt_side_file *file = &all.files.v[i];
+        rc = ckpt_side_take_folder(&all, ckpt, "", err);
+    for (size_t i = 0; i < all.n && rc == 0; i++) {
+        const struct ckpt_side_file *file = &all.v[i];
         if (n_own)
             ckpt_side_add(&out->files, file->path + skip, file->bytes, file->len);
         else
             add_share(out, ckpt->part, file->path, file->bytes, file->len);
     }
-    s2s_hf_release(&all);
+    ckpt_side_release(&all);
     return rc;
 }
 

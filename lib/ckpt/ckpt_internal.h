@@ -45,6 +45,8 @@ enum { CKPT_MAX_LAYERS = 10000 };
 bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const char **rest);
 /* One plain component: not empty, ".", "..", no slash, backslash or control character. */
 bool ckpt_name_is_plain(const char *name, size_t len);
+/* Is it one of the words between blanks? */
+bool ckpt_has_word(const char *words, const char *word);
 /* A link may take what is secret along into a folder that is published. Those of the hub's cache
  * (../../blobs/NAME) and those within the folder are what they seem. */
 bool ckpt_is_strange_link(int dir_fd, const char *name);

@@ -198,6 +198,17 @@ int s2s_ckpt_rename_tree(const char *from, const char *to, struct s2s_error *err
     return rc;
 }
 
+bool ckpt_has_word(const char *words, const char *word)
+{
+    size_t len;
+    for (const char *at = words; *at; at += len + (at[len] == ' ')) {
+        len = strcspn(at, " ");
+        if (len == strlen(word) && memcmp(at, word, len) == 0)
+            return true;
+    }
+    return false;
+}
+
 bool ckpt_name_is_plain(const char *name, size_t len)
 {
     if (len == 0 || len > 255 || (len == 1 && name[0] == '.') ||

@@ -161,6 +161,9 @@ LIST
     jq '.model_type = "llama"' "$MODELS/qwen2/config.json" >llama.json
     exits 1 s2s-ckpt convert --to hf --config llama.json biased out
     says "which has none without attention_bias"
+    jq '.model_type = "nemotron"' llama.json >nemotron.json # by the configuration alone it would be taken for one
+    exits 1 s2s-ckpt convert --to hf --map llama --config nemotron.json biased out
+    says "model.layers.0.mlp.gate_proj.weight: the configuration says that this is a nemotron, which has none"
 }
 
 @test "config.json: the router decides, and Mixtral has names of its own" {

@@ -3,6 +3,7 @@
  * leaves out. Source: transformers' models.
  */
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
 
 #define NORMED "qwen3 qwen3_moe gemma3_text "
@@ -24,12 +25,6 @@ static const struct {
     {".mlp.shared_expert.", "qwen2_moe ", NULL},
 };
 
-static bool has_type(const char *types, const char *type)
-{
-    const char *at = strstr(types, type);
-    return at && (at == types || at[-1] == ' ') && at[strlen(type)] == ' ';
-}
-
 static bool is_words(const char *name)
 {
     static const char *const stacks[] = {"model.layers.", "backbone.layers.",
@@ -48,12 +43,13 @@ int ckpt_config_check_kind(const json_t *config, const struct s2s_ckpt_plan *pla
     const char *type = json_string_value(json_object_get(words, "model_type"));
     /* code of one's own may have anything */
     if (!type || json_object_get(config, "auto_map") ||
-        !has_type("nemotron_h nemotron mixtral " GATED, type))
+        !ckpt_has_word("nemotron_h nemotron mixtral " GATED, type))
         return 0;
     for (size_t i = 0; i < plan->n_targets; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             const char *name = plan->targets[i].name;
-            if (!is_words(name) || !strstr(name, kinds[k].part) || has_type(kinds[k].types, type) ||
+            if (!is_words(name) || !strstr(name, kinds[k].part) ||
+                ckpt_has_word(kinds[k].types, type) ||
                 (kinds[k].key && json_is_true(json_object_get(words, kinds[k].key))))
                 continue;
             int rc = s2s_error_set(

@@ -263,17 +263,6 @@ static bool wants_same(const char *a, const char *b)
     return !*a && !*b;
 }
 
-static bool has_word(const char *words, const char *word)
-{
-    size_t len;
-    for (const char *at = words; *at; at += len + (at[len] == ' ')) {
-        len = strcspn(at, " ");
-        if (len == strlen(word) && memcmp(at, word, len) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* Of the families whose detect lines want the same names as this one, the one that the
  * configuration means: the user's, or the one that came along. */
 static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
@@ -284,7 +273,8 @@ static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
     for (int i = -1; type && *alike->detect && (i < 0 || ckpt_map_texts[i]); i++)
         for (size_t at = 0; (i >= 0 || text) &&
                             ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family);)
-            if (has_word(family->model_types, type) && wants_same(family->detect, alike->detect))
+            if (ckpt_has_word(family->model_types, type) &&
+                wants_same(family->detect, alike->detect))
                 return true;
     return false;
 }
@@ -339,7 +329,7 @@ static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_
     *family = (struct ckpt_map_family){.name = ""};
     for (int i = 0; ckpt_map_texts[i]; i++)
         for (size_t at = 0; !there && ckpt_map_next_family(ckpt_map_texts[i], &at, &next);) {
-            if (!has_word(next.model_types, type))
+            if (!ckpt_has_word(next.model_types, type))
                 continue;
             if (e->to_megatron && !*family->name)
                 ckpt_map_name_saved(e->sources, e->n_sources);

@@ -403,6 +403,17 @@ PY
     [ ! -e out ]
 }
 
+@test "an option with an empty name is no place that an error speaks of" {
+    python3 -c "
+import numpy as np, sys
+sys.path.insert(0, '$BATS_TEST_DIRNAME')
+from small_safetensors import save
+save('in.safetensors', **{'encoder.subsampling.layers.0.weight': ('F32', np.zeros((2, 2), 'f')), 'ctc_head.weight': ('F32', np.zeros((3, 4, 1), 'f'))})"
+    exits 1 s2s-ckpt convert --to nemo --tokenizer "" in.safetensors out.nemo
+    says "s2s-ckpt: in.safetensors: wanted but absent"
+    [ ! -e out.nemo ]
+}
+
 @test "average takes more inputs than files may be open at first" {
     [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 512 ] || skip "no more files may be open here"
     for n in $(seq 100); do cp "$DATA/zip.pt" $n.pt; done

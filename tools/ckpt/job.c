@@ -73,7 +73,7 @@ static bool says_where(const struct job *job, const char *text)
                                  opt->map};
     bool says = false;
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        says |= paths[i] && speaks_of(text, paths[i]);
+        says |= paths[i] && *paths[i] && speaks_of(text, paths[i]);
     for (size_t i = 0; i < opt->n_in; i++)
         says |= speaks_of(text, opt->in[i]);
     return says;

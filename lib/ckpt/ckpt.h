@@ -54,7 +54,11 @@ struct s2s_ckpt_object {
     int64_t len_bytes; /* as stored; -1: it has no bytes of its own (inside a torch.save file) */
     const char *file;  /* NULL when it has no bytes of its own */
     int64_t pos;
-    json_t *value;    /* NULL, or the value where it came with the names */
+    json_t *value; /* NULL, or the value where it came with the names */
+    /* NULL, or where JSON has no such value (bytes, nan, ..) the opcodes of a pickle that make it
+     */
+    const char *pickle;
+    size_t pickle_len;
     const char *lost; /* the class, when it holds tensors that are not read; NULL */
     const uint16_t *path;
 };

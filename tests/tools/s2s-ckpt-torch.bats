@@ -48,6 +48,63 @@ save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
     done
 }
 
+@test "values that JSON does not have are in torch_dist what they were: bytes, files of them, nan, dtypes" {
+    for protocol in 2 3 5; do
+        make "
+import math
+values = {'b': bytes(range(256)), 'empty': b'', 'array': bytearray(b'a\\xff'), 'io': io.BytesIO(b'q\\x80'), 'deep': [(1, {'x': b'deep'})],
+          'text': '(4 bytes)', 'nan': math.nan, 'inf': -math.inf, 'long': -2**100, 'dtype': named('torch', 'bfloat16')}
+values['io'].seek(1)
+save('in.pt', {'w': tensor(Storage('0', [1, 2]), [2]), **values}, protocol=$protocol)"
+        exits 0 s2s-ckpt convert --strict --to torch_dist in.pt out
+        says_not warning
+        exits 0 s2s-ckpt verify out
+        python3 - <<'PY'
+import glob, io, pickle, re
+
+
+class Unpickler(pickle.Unpickler):
+    persistent_load = print
+
+    def find_class(self, module, name):
+        if module.startswith("torch"):
+            return "torch." + name
+        return super().find_class(module, name)
+
+
+[path] = glob.glob("out/iter_*/__0_0.distcp")
+blob = open(path, "rb").read()
+found = []
+for m in re.finditer(rb"PK\x03\x04.{22}(..)(..)archive/data\.pkl", blob, re.S):
+    start = m.end() + int.from_bytes(m[2], "little")
+    if blob[start + 2:start + 3] == b"]":
+        [value] = Unpickler(io.BytesIO(blob[start:])).load()
+        found.append((value.tell(), value.getvalue()) if isinstance(value, io.BytesIO) else value)
+want = [bytearray(b"a\xff"), bytes(range(256)), 1, b"deep", "torch.bfloat16", b"", float("-inf"), (1, b"q\x80"), -2**100, float("nan"), "(4 bytes)"]
+assert repr(found) == repr(want), found
+PY
+        rm -r out
+    done
+}
+
+@test "bytes that are not kept are named" {
+    make "
+import os
+w = tensor(Storage('0', [1, 2]), [2])
+save('large.pt', {'w': w, 'large': bytes(100000), 'small': b'x'})
+save('inside.pt', {'w': w, 'inside': Call('model', 'Settings', (), {'x': b'x'}), 'small': b'x'})
+os.makedirs('ranks/mp_rank_00')
+save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'run': [b'x'], 'rng_state': [b'x'], 'iteration': 7})"
+    for file in large inside; do
+        exits 0 s2s-ckpt convert --to torch_dist $file.pt $file
+        says "$file: its bytes are not kept, only how many they are"
+        says_not "small: its"
+    done
+    exits 0 s2s-ckpt ls ranks
+    says "mp_rank_00/run: its bytes are not kept"
+    says_not rng_state
+}
+
 @test "tensors inside objects have the names of the objects' parts, those of modules the state_dict's" {
     make "
 w = [tensor(Storage(str(k), [k]), [1]) for k in range(9)]

@@ -47,9 +47,9 @@ class Pickler(pickle._Pickler):
         return NotImplemented
 
 
-def save(path, value, prefix="archive", order=None):
+def save(path, value, prefix="archive", order=None, protocol=2):
     out = io.BytesIO()
-    pickler = Pickler(out, 2)
+    pickler = Pickler(out, protocol)
     pickler.stores = {}
     # a class is called by name; nobody calls it here
     pickler.dump(value)

@@ -1,6 +1,10 @@
 /* Pickles of protocol 2, the few forms that checkpoints need. */
-#include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/pickle/emit.h"
+
+#include <math.h>
+
+#include "lib/ckpt/pickle/pickle.h"
+#include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/base/dtype.h"
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/io/safetensors.h"
@@ -160,6 +164,78 @@ void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value)
     case JSON_NULL:
         ckpt_emit_op(out, "N");
         break;
+    }
+}
+
+static bool has_bytes(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_BYTES && (node->text || node->len == 0);
+}
+
+/* Protocol 2 has none: they are a text of Latin-1 that is encoded. */
+static void emit_bytes(struct ckpt_emitter *out, const struct ckpt_node *node)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    for (uint32_t i = 0; i < node->len; i++) {
+        const unsigned char byte = (unsigned char)node->text[i];
+        if (byte >= 0x80)
+            s2s_buf_putc(&text, (char)(0xC0 | byte >> 6));
+        s2s_buf_putc(&text, (char)(byte < 0x80 ? byte : 0x80 | (byte & 0x3F)));
+    }
+    ckpt_emit_global(out, node->n ? "__builtin__" : "_codecs", node->n ? "bytearray" : "encode");
+    ckpt_emit_strn(out, text.data ? text.data : "", text.len);
+    ckpt_emit_str(out, "latin1");
+    ckpt_emit_op(out, "\x86R");
+    s2s_buf_release(&text);
+}
+
+/* its state is (bytes, position, attributes) */
+static bool emit_bytes_io(struct ckpt_emitter *out, const struct ckpt_node *node)
+{
+    const struct ckpt_node *state = node->items[2];
+    if (!ckpt_is(node, "_io", "BytesIO") || node->items[1]->n || !state ||
+        state->kind != CKPT_TUPLE || state->n != 3 || !has_bytes(state->items[0]) ||
+        state->items[1]->kind != CKPT_INT || state->items[2]->kind != CKPT_NONE)
+        return false;
+    ckpt_emit_global(out, "_io", "BytesIO");
+    ckpt_emit_op(out, ")\x81(");
+    emit_bytes(out, state->items[0]);
+    ckpt_emit_int(out, state->items[1]->i);
+    ckpt_emit_op(out, "Ntb");
+    return true;
+}
+
+bool ckpt_emit_node(struct ckpt_emitter *out, const struct ckpt_node *node)
+{
+    switch ((enum ckpt_kind)node->kind) {
+    case CKPT_BYTES:
+        if (has_bytes(node))
+            emit_bytes(out, node);
+        return has_bytes(node);
+    case CKPT_RECORD:
+        return emit_bytes_io(out, node);
+    case CKPT_FLOAT:
+        if (!isfinite(node->f))
+            emit_real(out, node->f);
+        return !isfinite(node->f);
+    case CKPT_BIGINT:
+        if (node->len > UINT8_MAX)
+            return false;
+        ckpt_emit_op(out, "\x8a"); /* LONG1 */
+        put_le(&out->buf, node->len, 1);
+        s2s_buf_add(&out->buf, node->text, node->len);
+        return true;
+    case CKPT_GLOBAL: {
+        const char *name = node->text + node->n + 1;
+        const size_t len = node->len - node->n - 1;
+        const enum s2s_dtype dtype =
+            ckpt_is_of(node, "torch") ? ckpt_dtype_of_torch(name, len) : S2S_DTYPE_NONE;
+        if (dtype != S2S_DTYPE_NONE)
+            ckpt_emit_global(out, "torch", ckpt_torch_dtype(dtype));
+        return dtype != S2S_DTYPE_NONE;
+    }
+    default:
+        return false;
     }
 }
 

@@ -11,6 +11,7 @@
 #include "lib/base/base.h"
 
 struct ckpt_file;
+struct ckpt_node;
 
 /* Remembers globals and shared objects so that they are written once. */
 struct ckpt_emitter {
@@ -37,6 +38,9 @@ bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key);
 void ckpt_emit_remember(struct ckpt_emitter *out, const char *key);
 void ckpt_emit_ints(struct ckpt_emitter *out, const int64_t *v, int n); /* a tuple */
 void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value);
+/* What JSON has no value for, as it was: bytes, a bytearray, io.BytesIO, a dtype, nan, an integer
+ * past 64 bits. false: another value, or one that is not in memory; nothing is written. */
+bool ckpt_emit_node(struct ckpt_emitter *out, const struct ckpt_node *node);
 /* a contiguous tensor over the whole storage data/KEY of the archive */
 void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype dtype, int n_dims,
                       const int64_t *size);

@@ -26,7 +26,7 @@ enum ckpt_kind {
     CKPT_BIGINT, /* above 64 bits: text holds little-endian two's complement */
     CKPT_FLOAT,
     CKPT_STR,   /* UTF-8, may hold zero bytes */
-    CKPT_BYTES, /* text: NULL where a large one was read from a file */
+    CKPT_BYTES, /* text: NULL where a large one was read from a file; n: 1 of a bytearray, else 0 */
     CKPT_LIST,
     CKPT_TUPLE,
     CKPT_SET,
@@ -142,6 +142,7 @@ int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max);
  */
 struct ckpt_json_left {
     size_t nodes, text_bytes;
+    size_t n_bytes; /* of how many byte strings only the length was shown */
 };
 json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left);
 /* What a tree of so many bytes of pickle may come to: every value of it, some of them again. */

@@ -260,13 +260,16 @@ static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, stru
             return container(m, containers[i].kind, first, out);
     if (is_builtin(global, "bytes") || is_builtin(global, "bytearray")) {
         *out = ckpt_pickle_new_node(m, CKPT_BYTES);
+        int rc = 0;
         if (first && (first->kind == CKPT_STR || first->kind == CKPT_LONG))
-            return latin1(m, args, out);
-        if (first && first->kind == CKPT_BYTES)
+            rc = latin1(m, args, out);
+        else if (first && first->kind == CKPT_BYTES)
             **out = *first;
         else if (first)
             *out = record(m, global, args);
-        return 0;
+        if ((*out)->kind == CKPT_BYTES)
+            (*out)->n = is_builtin(global, "bytearray");
+        return rc;
     }
     *out = record(m, global, args);
     return 0;

@@ -224,6 +224,7 @@ static json_t *value_json(struct printer *p, const struct ckpt_node *node, int d
     case CKPT_STR:
         return text_json(p, node->text, node->len);
     case CKPT_BYTES:
+        p->left->n_bytes++;
         return json_sprintf("(%u bytes)", node->len);
     case CKPT_LIST:
     case CKPT_TUPLE:
@@ -255,7 +256,7 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
 
 struct ckpt_json_left ckpt_json_limit(size_t pickle_len)
 {
-    return (struct ckpt_json_left){4096 + 4 * pickle_len, (1 << 20) + 4 * pickle_len};
+    return (struct ckpt_json_left){4096 + 4 * pickle_len, (1 << 20) + 4 * pickle_len, 0};
 }
 
 json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left)

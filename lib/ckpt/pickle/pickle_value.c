@@ -274,8 +274,13 @@ int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op)
     case OP_SHORT_BINBYTES:
         return op_counted(m, CKPT_BYTES, 1);
     case OP_BINBYTES8:
-    case OP_BYTEARRAY8:
         return op_counted(m, CKPT_BYTES, 8);
+    case OP_BYTEARRAY8: {
+        int rc = op_counted(m, CKPT_BYTES, 8);
+        if (rc == 0)
+            ckpt_pickle_top(m)->n = 1;
+        return rc;
+    }
     default:
         return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "opcode that no checkpoint needs");
     }

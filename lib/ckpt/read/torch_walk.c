@@ -1,6 +1,8 @@
 /* The tree of a torch.save file: tensors and objects under the names that they have in it. */
 #include "lib/ckpt/read/torch_walk.h"
 
+#include "lib/ckpt/pickle/emit.h"
+
 enum { MAX_DEPTH = 1000, LOOKS = 16 /* for each value, on the average */ };
 
 static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
@@ -89,6 +91,31 @@ static int make_json(struct ckpt_torch_walk *w, json_t **value, const struct ckp
     return w->left.nodes ? 0 : bad_tree(w, node, 0);
 }
 
+/* of what is shown since `had` were counted */
+static void warn_of_bytes(const struct ckpt_torch_walk *w, const char *prefix, const char *name,
+                          size_t had)
+{
+    if (w->left.n_bytes > had)
+        s2s_warn("ckpt", "%s%s: its bytes are not kept, only how many they are", prefix, name);
+}
+
+static int keep_value(struct ckpt_torch_walk *w, struct s2s_ckpt_object *object,
+                      const struct ckpt_node *node)
+{
+    struct ckpt_emitter exact = {.buf = S2S_BUF_INIT};
+    const size_t had = w->left.n_bytes;
+    const bool kept = ckpt_emit_node(&exact, node);
+    int rc = make_json(w, &object->value, node);
+    if (kept) {
+        object->pickle = ckpt_arena_text(w->ckpt, exact.buf.data, exact.buf.len);
+        object->pickle_len = exact.buf.len;
+    } else if (rc == 0) {
+        warn_of_bytes(w, "", object->name, had);
+    }
+    ckpt_emit_release(&exact);
+    return rc;
+}
+
 static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 {
     struct s2s_ckpt_object *object;
@@ -96,7 +123,7 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
                              w->name.len ? w->name.len : 5, w->err);
     if (rc < 0)
         return rc;
-    rc = make_json(w, &object->value, node);
+    rc = keep_value(w, object, node);
     if (rc < 0 || (node->kind != CKPT_PERSID && !is_odd_tensor(node)))
         return rc;
     /* its values would be lost without a word */
@@ -416,7 +443,10 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
             rc = walk_child(w, key, 0, value, 0);
         else if ((rc = warn_of_tensors(w, value, name)) == 0) {
             json_t *json;
+            const size_t had = w->left.n_bytes;
             rc = make_json(w, &json, value);
+            if (!strstr(name, "rng"))
+                warn_of_bytes(w, w->name.data ? w->name.data : "", name, had);
             json_object_set_new(rest, name, json);
         }
         free(name);

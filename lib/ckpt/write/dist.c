@@ -175,14 +175,18 @@ int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
     return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
 }
 
-int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
-                          struct s2s_error *err)
+/* opcodes, or where they are NULL a value */
+static int write_object(struct s2s_dist_writer *writer, const char *name, const char *opcodes,
+                        size_t len, const json_t *value, struct s2s_error *err)
 {
     struct ckpt_item *item = add_item(writer, name);
     struct ckpt_emitter out;
     ckpt_emit_begin(&out);
     ckpt_emit_op(&out, "](");
-    ckpt_emit_json(&out, value);
+    if (opcodes)
+        s2s_buf_add(&out.buf, opcodes, len);
+    else
+        ckpt_emit_json(&out, value);
     ckpt_emit_op(&out, "e");
     ckpt_emit_end(&out);
     int rc = ckpt_pickle_archive(file_sink, writer, &out.buf, &item->len, err);
@@ -190,6 +194,18 @@ int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, cons
     if (rc == 0)
         ckpt_item_pack(item, &writer->packed);
     return rc < 0 ? s2s_error_add(err, rc, "%s", name) : 0;
+}
+
+int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
+                          struct s2s_error *err)
+{
+    return write_object(writer, name, NULL, 0, value, err);
+}
+
+int s2s_dist_write_pickle(struct s2s_dist_writer *writer, const char *name, const char *opcodes,
+                          size_t len, struct s2s_error *err)
+{
+    return write_object(writer, name, opcodes, len, NULL, err);
 }
 
 void s2s_dist_discard(struct s2s_dist_writer *writer)

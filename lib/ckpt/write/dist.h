@@ -78,6 +78,9 @@ int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
  * it, "rng_state/shard_0.0_1.1" (a key, offsets, shape), the value then wrapped in a list. */
 int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
                           struct s2s_error *err);
+/* The same of a value that JSON does not have, as the opcodes that make it. */
+int s2s_dist_write_pickle(struct s2s_dist_writer *writer, const char *name, const char *opcodes,
+                          size_t len, struct s2s_error *err);
 /* Both step by step, for data that is made on the way: a tensor's box, or the stored bytes of an
  * object (a torch.save archive); then its data in order, then the end (SHAPE when it was too much
  * or too little). */

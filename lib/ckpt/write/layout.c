@@ -41,8 +41,9 @@ static int64_t object_bytes(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_w
     int64_t bytes = 0;
     for (size_t i = 0; i < ckpt->n_objects; i++)
         if (ckpt_layout_keeps(how, ckpt->objects[i].name))
-            bytes +=
-                (ckpt->objects[i].len_bytes > 0 ? ckpt->objects[i].len_bytes : 0) + ARCHIVE_BYTES;
+            bytes += (ckpt->objects[i].len_bytes > 0 ? ckpt->objects[i].len_bytes
+                                                     : (int64_t)ckpt->objects[i].pickle_len) +
+                     ARCHIVE_BYTES;
     return bytes;
 }
 

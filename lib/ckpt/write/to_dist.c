@@ -136,7 +136,9 @@ static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
         if (!ckpt_layout_keeps(how, object->name))
             continue;
         if (!object->file) {
-            rc = s2s_dist_write_object(writer, object->name, object->value, err);
+            rc = object->pickle ? s2s_dist_write_pickle(writer, object->name, object->pickle,
+                                                        object->pickle_len, err)
+                                : s2s_dist_write_object(writer, object->name, object->value, err);
             continue;
         }
         /* who loads what we write runs it: damage and attacks end here */

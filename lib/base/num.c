@@ -89,7 +89,9 @@ int s2s_parse_size(int64_t *out, const char *text, struct s2s_error *err)
     if (*end)
         return s2s_error_set(err, S2S_E_ARG, "'%s' is not a size (such as 512, 8k, 1.5M, 2Gi)",
                              text);
-    if (value < 0 || value > 9e18 || value != floor(value))
+    if (value > 9e18)
+        return s2s_error_set(err, S2S_E_ARG, "'%s' is too large", text);
+    if (value < 0 || value != floor(value))
         return s2s_error_set(err, S2S_E_ARG, "%s is not a whole number of at least 0", text);
     *out = (int64_t)value;
     return 0;

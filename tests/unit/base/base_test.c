@@ -40,6 +40,9 @@ static void numbers_are_read_whole_or_refused(void **state)
     }
     assert_int_equal(s2s_parse_size(&i, "1.5", NULL), S2S_E_ARG);
     assert_int_equal(s2s_parse_size(&i, "-1", NULL), S2S_E_ARG);
+    struct s2s_error size_err = S2S_ERROR_INIT;
+    assert_int_equal(s2s_parse_size(&i, "20000000T", &size_err), S2S_E_ARG);
+    assert_string_equal(size_err.text, "'20000000T' is too large");
     uint32_t hex;
     assert_int_equal(s2s_parse_hex(&hex, "00aFx", 4), 0);
     assert_int_equal(hex, 0xaf);

@@ -433,6 +433,21 @@ PY
     [ -s again ]
 }
 
+@test "hard links in a .nemo are not looked up one after another" {
+    python3 - <<'PY'
+import tarfile
+long = "n" * 90
+with tarfile.open("links.nemo", "w", format=tarfile.USTAR_FORMAT) as t:
+    for k in range(65536):
+        info = tarfile.TarInfo(long + "%05d" % k)
+        if k >= 32768:
+            info.type, info.linkname = tarfile.LNKTYPE, long + "32767"
+        t.addfile(info)
+PY
+    exits 1 timeout 2 s2s-ckpt ls links.nemo
+    says "a tar without model_weights.ckpt"
+}
+
 @test "a gzip's checksum is compared: bytes of a small file that flipped are noticed" {
     export ROOT
     python3 - <<'PY'

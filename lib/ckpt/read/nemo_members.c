@@ -33,6 +33,8 @@ struct tar {
     const char *spill_dir;
     int64_t packed_len, spilled, declared;
     struct archive *in;
+    json_t *member_idx; /* NULL before the first link, then of the names of the first n_indexed */
+    size_t n_indexed;
     bool is_gzip;
     struct ckpt_gzip *gzip; /* of which this is what inflates it */
     struct s2s_error *err;
@@ -224,19 +226,30 @@ static char *plain_path(const char *name)
     return plain ? path : NULL;
 }
 
+/* NULL: there is none so far */
+static const struct ckpt_member *member_before(struct tar *t, const char *name)
+{
+    const struct s2s_ckpt *ckpt = t->ckpt;
+    if (!t->member_idx)
+        t->member_idx = json_object();
+    for (size_t i = t->n_indexed; i < ckpt->n_members; i++)
+        json_object_set_new_nocheck(t->member_idx, ckpt->members[i].name,
+                                    json_integer((json_int_t)i));
+    t->n_indexed = ckpt->n_members;
+    const json_t *i = json_object_get(t->member_idx, name);
+    return i ? &ckpt->members[json_integer_value(i)] : NULL;
+}
+
 /* a file once more, under another name */
 static int add_again(struct tar *t, const char *name, const char *target)
 {
     char *path = plain_path(target);
-    size_t i = 0;
-    while (path && i < t->ckpt->n_members && strcmp(t->ckpt->members[i].name, path) != 0)
-        i++;
-    const bool found = path && i < t->ckpt->n_members;
+    const struct ckpt_member *member = path ? member_before(t, path) : NULL;
     free(path);
-    if (!found)
+    if (!member)
         return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is a link to %s, which is not before it",
                              t->path, name, target);
-    const struct ckpt_span span = t->ckpt->members[i].span;
+    const struct ckpt_span span = member->span;
     add_member(t->ckpt, name, &span);
     return 0;
 }
@@ -350,6 +363,7 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, const unsigned ch
     if (rc == 0)
         rc = walk(&t);
     archive_read_free(t.in);
+    json_decref(t.member_idx);
     ckpt_gzip_close(t.gzip);
     if (rc == 0 && compressed)
         take_spill(&t);

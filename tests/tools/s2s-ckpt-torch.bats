@@ -214,6 +214,10 @@ save('own.pt', {'w': w, 'alone': alone, 'holder': holder, 'last': 5})
 save('many.pt', {'w': w, 'many': many})
 save('tensors.pt', {'both': {'second': second, 'first': first}})
 save('ring.pt', {'first': first})
+whole = Own()
+whole.parts = [Own() for _ in range(300)]
+for part in whole.parts: part.w, part.whole = w, whole
+save('parts.pt', {'whole': whole})
 save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 'conf': conf})"
     exits 0 s2s-ckpt ls --json own.pt
     says '{"name": "alone", "value": {"class":"own.Thing","state":{"own":"..."}}}'
@@ -229,6 +233,10 @@ save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'alone': alone, 
     exits 0 s2s-ckpt ls ring.pt
     says "first.next.w"
     [ "$(grep -c F32 <<<"$output")" -eq 1 ]
+    # what knows the whole does not show it again
+    exits 0 s2s-ckpt ls --json parts.pt
+    says '{"name": "whole.parts.299.w", "dtype": "F32"'
+    says '{"name": "whole.parts.299.whole", "value": "..."}'
 }
 
 @test "a common state whose values repeat without end is known in part, and that is said" {

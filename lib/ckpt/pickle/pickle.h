@@ -47,7 +47,7 @@ struct ckpt_node {
     uint8_t kind; /* enum ckpt_kind */
     bool opaque;  /* of a global outside the list, and of a record of such a one; of a text: it is
                    * somebody else's, who keeps it */
-    bool shown;   /* while JSON is made of it: a value may hold itself */
+    bool shown;   /* while JSON is made of it, or of parts of it: a value may hold itself */
     uint8_t mark; /* 0; for who walks the tree */
     uint32_t n;
     union {

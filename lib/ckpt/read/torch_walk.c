@@ -346,11 +346,13 @@ static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module
     return rc;
 }
 
-/* the parts of a record in which there are tensors: contents, state, arguments */
+/* The parts of a record in which there are tensors: contents, state, arguments. What leads back to
+ * it is shown without it: each of a thousand parts may know the whole. */
 static int walk_record(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     int rc = 0;
     *mark_of(node) = LOOKED_INTO;
+    ((struct ckpt_node *)node)->shown = true;
     for (int p = 3; rc == 0 && p > 0; p--) {
         const struct ckpt_node *part = node->items[p];
         int holds = part ? holds_tensor(w, part, depth) : 0;
@@ -361,6 +363,7 @@ static int walk_record(struct ckpt_torch_walk *w, const struct ckpt_node *node, 
         else if (holds)
             rc = walk_node(w, part, depth + 1);
     }
+    ((struct ckpt_node *)node)->shown = false;
     *mark_of(node) = HOLDS;
     return rc;
 }

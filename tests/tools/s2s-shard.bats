@@ -416,15 +416,6 @@ PY
     done
 }
 
-@test "the manual has every option" {
-    for command in ls head view verify stats cat split shuffle; do
-        options=$(s2s-shard $command --help | grep -oE '^ +(-[a-zA-Z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+')
-        for option in $options; do
-            grep -q -- "$option" "$ROOT/doc/man/s2s-shard.1.scd" || { echo "$option of $command" >&2; false; }
-        done
-    done
-}
-
 @test "-o: what is printed goes to a file, whole or not at all, and to no input" {
     for command in ls head view stats verify "ls --json" "verify --json"; do
         s2s-shard $command a.s2s >want

@@ -34,6 +34,15 @@ same_bytes() {
     same_bytes many reshard -q --files 2
 }
 
+@test "a rank whose files are all empty writes none" {
+    # the second row is past the middle: the files between hold nothing
+    printf '\x40\0\0\0\0\0\0\0%-64s%-8s%-8s' '{"two":{"dtype":"U64","shape":[2],"data_offsets":[0,16]}}' one two >two.safetensors
+    same_bytes two.safetensors convert -q --to torch_dist --files 6
+    mpirun_n 3 s2s-ckpt convert -q --to torch_dist --files 6 two.safetensors out
+    exits 0 s2s-ckpt verify out
+    exits 0 s2s-ckpt diff two.safetensors out
+}
+
 @test "ranks speak with one voice, and a failure of one is everybody's" {
     mpirun_n 3 s2s-ckpt convert --to hf "$DATA/hf_sharded" out 2>said
     [ "$(grep -c 's2s-ckpt: out: ' said)" = 1 ]

@@ -277,12 +277,13 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
 /* The files from first to before end; a tensor that goes on from one to the next is read once. */
 static int write_range(struct output *out, size_t first, size_t end, struct s2s_error *err)
 {
-    const struct ckpt_place *last = &out->layout.start[end];
+    const struct ckpt_place *start = &out->layout.start[first], *last = &out->layout.start[end];
+    const bool empty = ckpt_place_is(start, last->target, last->row);
     out->file = first;
     out->end = end;
     int rc = open_file(out, err);
-    for (size_t i = out->layout.start[first].target;
-         rc == 0 && (i < last->target || (i == last->target && last->row > 0)); i++) {
+    for (size_t i = start->target;
+         rc == 0 && !empty && (i < last->target || (i == last->target && last->row > 0)); i++) {
         rc = reach(out, i, 0, err);
         if (rc == 0)
             rc = write_target(out, i, err);

@@ -418,9 +418,6 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
                      sizeof *result->unused);
             result->unused[result->n_unused++] = e->sources[i].tensor->name;
         }
-    for (size_t i = 0; i < e->n_made; i++)
-        free(e->made[i]);
-    free(e->made);
     free(e->n_layers);
     json_decref(e->own_config);
     ckpt_map_missed_release(e);

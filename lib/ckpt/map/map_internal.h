@@ -44,8 +44,6 @@ struct ckpt_map_engine {
     const json_t *config; /* of the model, or of the one part of it that this is; NULL */
     json_t *own_config;   /* the language model's configuration of the common state; NULL */
     int64_t *n_layers;    /* by stack: the highest layer + 1 */
-    char **made;          /* names of targets, sorted once all are there */
-    size_t n_made, cap_made;
     /* by section, then layer: 1 the layer has it, -1 it has not, 0 not looked up */
     signed char *in_section;
     int64_t max_layers;

@@ -59,14 +59,6 @@ static void add_rows(struct ckpt_map_engine *e, struct s2s_ckpt_target *target,
     s2s_ckpt_plan_piece(e->plan, target, v->t, first, size);
 }
 
-static bool has_target(const struct ckpt_map_engine *e, const char *name)
-{
-    for (size_t i = 0; i < e->n_made; i++)
-        if (strcmp(e->made[i], name) == 0)
-            return true;
-    return false;
-}
-
 /* a target with that many rows, other axes as in the view */
 static struct s2s_ckpt_target *add_target(struct ckpt_map_engine *e, const char *pattern,
                                           const struct ckpt_match *match, const struct view *v,
@@ -80,8 +72,7 @@ static struct s2s_ckpt_target *add_target(struct ckpt_map_engine *e, const char 
         shape[0] = rows;
     char *name = ckpt_map_fill(pattern, match);
     struct s2s_ckpt_target *target = s2s_ckpt_plan_add(e->plan, name, v->t->dtype, n, shape);
-    s2s_grow(&e->made, e->n_made, &e->cap_made, sizeof *e->made);
-    e->made[e->n_made++] = name;
+    free(name);
     return target;
 }
 
@@ -343,7 +334,7 @@ static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 {
     struct ckpt_match match = {.layer = -1, .expert = -1, .item = -1};
     const struct ckpt_map_source *source = ckpt_map_find(e, rule->megatron);
-    if (!source || has_target(e, rule->hf) || is_wanted(e, rule->hf))
+    if (!source || s2s_ckpt_plan_find(e->plan, rule->hf) || is_wanted(e, rule->hf))
         return 0;
     result->untied = true;
     if (ckpt_map_says_tied(e))
@@ -377,12 +368,17 @@ static void note_untied(const struct ckpt_map_engine *e, struct ckpt_map_result 
 
 static int by_text(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static bool is_made(const struct ckpt_map_engine *e, const char *name)
+/* names of the targets, sorted. Gives: free. */
+static const char **list_made(const struct s2s_ckpt_plan *plan)
 {
-    return e->n_made && bsearch(&name, e->made, e->n_made, sizeof *e->made, by_text);
+    const char **made = s2s_xmalloc((plan->n_targets + 1) * sizeof *made);
+    for (size_t i = 0; i < plan->n_targets; i++)
+        made[i] = plan->targets[i].name;
+    qsort(made, plan->n_targets, sizeof *made, by_text);
+    return made;
 }
 
 /* what of a list that becomes one tensor is not there */
@@ -404,15 +400,17 @@ static void note_absent_items(struct ckpt_map_engine *e, const struct ckpt_rule 
 }
 
 /* the names that a rule needs made for a layer (-1: the model) and that are not */
-static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
+static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                        const char *const *made)
 {
     int items = ckpt_map_items(rule->hf);
     struct ckpt_match match = {.layer = layer, .expert = 0};
     for (match.item = 0; match.item == 0 || match.item < items; match.item++) {
         char *name = ckpt_map_fill(rule->hf, &match);
-        if (!is_made(e, name) && rule->transform == CKPT_MAP_CONCAT) {
+        const bool is_made = bsearch(&name, made, e->plan->n_targets, sizeof *made, by_text);
+        if (!is_made && rule->transform == CKPT_MAP_CONCAT) {
             note_absent_items(e, rule, layer);
-        } else if (!is_made(e, name)) {
+        } else if (!is_made) {
             struct ckpt_match from = {.layer = layer, .expert = 0, .item = 0};
             from.item = ckpt_map_items(rule->megatron) == items ? match.item : 0;
             char *source = ckpt_map_fill(rule->megatron, &from);
@@ -435,20 +433,20 @@ static bool is_second(const struct ckpt_map_engine *e, size_t i_rule)
 
 static int check_whole(struct ckpt_map_engine *e)
 {
+    const char **made = list_made(e->plan);
     ckpt_map_sections_begin(e);
-    if (e->n_made)
-        qsort(e->made, e->n_made, sizeof *e->made, by_text);
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
         if (rule->transform == CKPT_MAP_DROP || rule->transform == CKPT_MAP_AGAIN ||
             ckpt_map_is_open(rule->hf) || is_second(e, i) || !ckpt_map_is_needed(e, i))
             continue;
         if (rule->group < 0 && ckpt_map_in_section(e, rule->section, 0))
-            note_absent(e, rule, -1);
+            note_absent(e, rule, -1, made);
         for (int64_t layer = 0; rule->group >= 0 && layer < e->n_layers[rule->group]; layer++)
             if (ckpt_map_in_section(e, rule->section, layer) && !ckpt_map_has_same(e, i, layer))
-                note_absent(e, rule, layer);
+                note_absent(e, rule, layer, made);
     }
+    free(made);
     ckpt_map_miss_experts(e);
     ckpt_map_miss_mtp(e);
     ckpt_map_miss_layers(e);

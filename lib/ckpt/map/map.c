@@ -20,34 +20,51 @@ static bool any_matches(const struct ckpt_map_source *sources, size_t n, const c
     return false;
 }
 
+/* the next word of a detect line; false: there is none */
+static bool next_word(const char **at, char word[256])
+{
+    const size_t len = strcspn(*at, " ");
+    snprintf(word, 256, "%.*s", (int)len, *at);
+    *at += len + ((*at)[len] == ' ');
+    return len > 0;
+}
+
 /* every word of a detect line holds */
 static bool detected(const struct ckpt_map_source *sources, size_t n, const char *detect)
 {
     char word[256];
-    bool any = false;
-    for (const char *at = detect; *at;) {
-        size_t len = strcspn(at, " ");
-        snprintf(word, sizeof word, "%.*s", (int)len, at);
-        at += len + (at[len] == ' ');
-        if (!len)
-            continue;
-        if (!any && strcmp(word, "part") == 0)
-            return false; /* not a model of its own */
+    if (s2s_starts_with(detect, "part "))
+        return false; /* not a model of its own */
+    for (const char *at = detect; next_word(&at, word);) {
         bool not = word[0] == '!';
         if (any_matches(sources, n, word + not ) == not )
             return false;
-        any = true;
     }
-    return any;
+    return *detect;
+}
+
+/* The families of a text, or of none (""), then those that are built in. */
+struct families {
+    const char *text;
+    size_t at;
+    int n_built_in; /* texts that were begun */
+};
+
+static bool next_family(struct families *all, struct ckpt_map_family *family)
+{
+    for (; all->text; all->text = ckpt_map_texts[all->n_built_in++], all->at = 0)
+        if (ckpt_map_next_family(all->text, &all->at, family))
+            return true;
+    return false;
 }
 
 static bool find_family(const struct ckpt_map_source *sources, size_t n,
                         struct ckpt_map_family *family)
 {
-    for (int i = 0; ckpt_map_texts[i]; i++)
-        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, family);)
-            if (detected(sources, n, family->detect))
-                return true;
+    struct families all = {.text = ""};
+    while (next_family(&all, family))
+        if (detected(sources, n, family->detect))
+            return true;
     return false;
 }
 
@@ -215,10 +232,7 @@ static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map
         for (size_t i = 0; i < map->n_rules; i++)
             if (rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix))
                 return true;
-    for (const char *at = detect; *at;) {
-        size_t len = strcspn(at, " ");
-        snprintf(word, sizeof word, "%.*s", (int)len, at);
-        at += len + (at[len] == ' ');
+    for (const char *at = detect; next_word(&at, word);) {
         bool not = word[0] == '!';
         if (not &&by_type)
             continue;
@@ -231,36 +245,28 @@ static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map
 /* a family of the user's text or of the built-in ones; without a name where there is none */
 static void find_named(const char *text, const char *wanted, struct ckpt_map_family *family)
 {
-    for (int i = -1; i < 0 || ckpt_map_texts[i]; i++)
-        for (size_t at = 0; (i >= 0 || text) &&
-                            ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family);)
-            if (strcmp(family->name, wanted) == 0)
-                return;
-    *family = (struct ckpt_map_family){.name = ""};
+    struct families all = {.text = text ? text : ""};
+    while (next_family(&all, family) && strcmp(family->name, wanted) != 0)
+        ;
 }
 
 /* ---- what the configuration says ---- */
 
-/* the next word of a detect line that is to be there, or its end */
-static const char *next_wanted(const char *at)
+/* the next word of a detect line that is to be there, or "" */
+static void next_wanted(const char **at, char word[256])
 {
-    while (*at == '!') {
-        at += strcspn(at, " ");
-        at += *at == ' ';
-    }
-    return at;
+    while (next_word(at, word) && word[0] == '!')
+        ;
 }
 
 static bool wants_same(const char *a, const char *b)
 {
-    for (a = next_wanted(a), b = next_wanted(b); *a && *b; a = next_wanted(a), b = next_wanted(b)) {
-        const size_t len = strcspn(a, " ");
-        if (len != strcspn(b, " ") || memcmp(a, b, len) != 0)
-            return false;
-        a += len + (a[len] == ' ');
-        b += len + (b[len] == ' ');
-    }
-    return !*a && !*b;
+    char x[256], y[256];
+    do {
+        next_wanted(&a, x);
+        next_wanted(&b, y);
+    } while (*x && strcmp(x, y) == 0);
+    return !*x && !*y;
 }
 
 /* Of the families whose detect lines want the same names as this one, the one that the
@@ -270,12 +276,10 @@ static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
 {
     const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    for (int i = -1; type && *alike->detect && (i < 0 || ckpt_map_texts[i]); i++)
-        for (size_t at = 0; (i >= 0 || text) &&
-                            ckpt_map_next_family(i < 0 ? text : ckpt_map_texts[i], &at, family);)
-            if (ckpt_has_word(family->model_types, type) &&
-                wants_same(family->detect, alike->detect))
-                return true;
+    struct families all = {.text = text ? text : ""};
+    while (type && *alike->detect && next_family(&all, family))
+        if (ckpt_has_word(family->model_types, type) && wants_same(family->detect, alike->detect))
+            return true;
     return false;
 }
 
@@ -325,21 +329,21 @@ static int find_shown(struct ckpt_map_engine *e, char name[64], struct s2s_error
 static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_map_family *family)
 {
     struct ckpt_map_family next;
+    struct families all = {.text = ""};
     bool there = false;
     *family = (struct ckpt_map_family){.name = ""};
-    for (int i = 0; ckpt_map_texts[i]; i++)
-        for (size_t at = 0; !there && ckpt_map_next_family(ckpt_map_texts[i], &at, &next);) {
-            if (!ckpt_has_word(next.model_types, type))
-                continue;
-            if (e->to_megatron && !*family->name)
-                ckpt_map_name_saved(e->sources, e->n_sources);
-            *family = next;
-            struct ckpt_map map;
-            if (ckpt_map_parse(&map, NULL, NULL, next.name, NULL, NULL, NULL) < 0)
-                continue;
-            there = part_is_there(e, &map, "", false, false, "", "");
-            ckpt_map_release(&map);
-        }
+    while (!there && next_family(&all, &next)) {
+        if (!ckpt_has_word(next.model_types, type))
+            continue;
+        if (e->to_megatron && !*family->name)
+            ckpt_map_name_saved(e->sources, e->n_sources);
+        *family = next;
+        struct ckpt_map map;
+        if (ckpt_map_parse(&map, NULL, NULL, next.name, NULL, NULL, NULL) < 0)
+            continue;
+        there = part_is_there(e, &map, "", false, false, "", "");
+        ckpt_map_release(&map);
+    }
 }
 
 /* the text of the tables or of the user's file, and the family in it */

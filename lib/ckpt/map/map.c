@@ -134,11 +134,9 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
     return false;
 }
 
-/*
- * Heads of a vision tower of that width: what the configuration says of it, those of the published
- * sizes, else heads as wide as the language model's.
- */
-int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width)
+/* By a tower's width: what the configuration says of it, those of the published sizes, else heads
+ * as wide as the language model's; 0: unknown. */
+static int64_t heads_of_width(struct ckpt_map_engine *e, int64_t width)
 {
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
     const json_t *vision = json_object_get(e->config, "vision_config");
@@ -163,6 +161,18 @@ int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width)
                  (long long)width, (long long)(width / dim), (long long)dim);
     e->guessed = true;
     return width / dim;
+}
+
+int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int64_t rows,
+                          int64_t *heads)
+{
+    *heads = rows % 3 == 0 ? heads_of_width(e, rows / 3) : 0;
+    if (*heads && rows % (3 * *heads) == 0)
+        return 0;
+    int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
+                           t->name, (long long)rows);
+    return s2s_error_hint(e->err, rc,
+                          "--config takes a config.json with vision_config.num_attention_heads");
 }
 
 const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
@@ -207,9 +217,9 @@ static bool rule_is_there(const struct ckpt_map_engine *e, const struct ckpt_rul
 static bool word_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
                           const char *word, bool mirror, const char *m_prefix, const char *h_prefix)
 {
-    const int n = ckpt_map_items(word);
+    const int n = ckpt_map_names(word);
     bool there = false;
-    for (int item = 0; !there && item < (n ? n : 1); item++) {
+    for (int item = 0; !there && item < n; item++) {
         struct ckpt_match at = {.layer = 0, .expert = 0, .item = item}, match;
         char *name = ckpt_map_fill(word, &at);
         for (size_t i = 0; i < map->n_rules && !there; i++)

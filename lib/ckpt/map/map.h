@@ -195,8 +195,11 @@ struct ckpt_match {
 bool ckpt_map_match(const char *pattern, const char *name, struct ckpt_match *match);
 /* The pattern with its holes filled. Gives: free. */
 char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match);
-/* Items of the pattern's list; 0: it has none. */
+/* Items of the pattern's list, of which there are at most so many; 0: it has none. */
+enum { CKPT_MAP_MAX_ITEMS = 16 };
 int ckpt_map_items(const char *pattern);
+/* The same, where what has no list is one name. */
+int ckpt_map_names(const char *pattern);
 /* Does it end with {*}? */
 bool ckpt_map_is_open(const char *pattern);
 

@@ -84,8 +84,9 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
 /* Is this stack of layers (a Megatron prefix) a tower beside a language model, or does it predict
  * further tokens? What configurations say of layers does not hold there. */
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
-/* Heads of a vision tower of that width; 0: unknown. */
-int64_t ckpt_map_vision_heads(struct ckpt_map_engine *e, int64_t width);
+/* Heads of a vision tower whose q, k and v together are that tensor of so many rows. NOTFOUND. */
+int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int64_t rows,
+                          int64_t *heads);
 
 /* Goes through the rows of a Mamba mixer's fused tensor (map_mamba.c) section by section, in the
  * order that Hugging Face has them. SHAPE, NOTFOUND. */
@@ -124,6 +125,9 @@ bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t l
 bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
 
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);
+/* Those of the rule's Hugging Face names that the source lacks. */
+void ckpt_map_miss_names(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                         int64_t expert);
 void ckpt_map_miss_experts(struct ckpt_map_engine *e);
 void ckpt_map_miss_layers(struct ckpt_map_engine *e);
 /* SHAPE: more layers than the configuration or the arguments say. */

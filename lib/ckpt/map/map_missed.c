@@ -16,9 +16,9 @@ static const char *source_side(const struct ckpt_map_engine *e, const struct ckp
 
 static bool is_there(const struct ckpt_map_engine *e, const char *pattern, int64_t layer)
 {
-    int n = ckpt_map_items(pattern);
+    const int n = ckpt_map_names(pattern);
     bool there = false;
-    for (int i = 0; !there && i < (n ? n : 1); i++) {
+    for (int i = 0; !there && i < n; i++) {
         struct ckpt_match at = {.layer = layer, .expert = 0, .item = i};
         char *name = ckpt_map_fill(pattern, &at);
         there = ckpt_map_find(e, name) != NULL;
@@ -137,13 +137,25 @@ void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of)
         s2s_xstrdup(name), of ? ckpt_map_mtp_name(e, s2s_xstrdup(of)) : NULL};
 }
 
+void ckpt_map_miss_names(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+                         int64_t expert)
+{
+    struct ckpt_match at = {.layer = layer, .expert = expert};
+    for (; at.item < ckpt_map_names(rule->hf); at.item++) {
+        char *name = ckpt_map_fill(rule->hf, &at);
+        if (!ckpt_map_find(e, name))
+            ckpt_map_miss(e, name, NULL);
+        free(name);
+    }
+}
+
 /* experts are numbered from 0 without gaps, and each has all tensors of a rule's list */
 void ckpt_map_miss_experts(struct ckpt_map_engine *e)
 {
     for (size_t r = 0; r < e->map.n_rules; r++) {
         const struct ckpt_rule *rule = &e->map.rules[r];
         const char *pattern = source_side(e, rule);
-        const int n = ckpt_map_items(pattern), items = n ? n : 1;
+        const int items = ckpt_map_names(pattern);
         const size_t n_layers = (size_t)(rule->group < 0 ? 0 : e->n_layers[rule->group]) + 1;
         if (!strstr(pattern, "{E}"))
             continue;

@@ -174,7 +174,7 @@ static bool is_pattern(const char *word)
         if (items == 1 && !(len == 1 && (at[1] == 'N' || at[1] == 'E')) &&
             !(len == 1 && at[1] == '*' && !close[1]))
             return false;
-        if (items > 16 || has_twins(at, close))
+        if (items > CKPT_MAP_MAX_ITEMS || has_twins(at, close))
             return false;
         at = close + 1;
     }

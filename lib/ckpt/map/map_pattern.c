@@ -17,6 +17,12 @@ int ckpt_map_items(const char *pattern)
     return 0;
 }
 
+int ckpt_map_names(const char *pattern)
+{
+    const int n = ckpt_map_items(pattern);
+    return n ? n : 1;
+}
+
 bool ckpt_map_is_open(const char *pattern)
 {
     size_t len = strlen(pattern);

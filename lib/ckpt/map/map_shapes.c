@@ -371,18 +371,6 @@ static char *judge(const struct voting *v, const struct known *k)
     return out.data;
 }
 
-static void miss_expert(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
-                        int64_t expert)
-{
-    const int n = ckpt_map_items(rule->hf);
-    for (int i = 0; i < (n ? n : 1); i++) {
-        const struct ckpt_match match = {.layer = layer, .expert = expert, .item = i};
-        char *name = ckpt_map_fill(rule->hf, &match);
-        ckpt_map_miss(e, name, NULL);
-        free(name);
-    }
-}
-
 /* experts up to as many as "e", the rows of the router */
 static void miss_experts(struct voting *v)
 {
@@ -406,7 +394,7 @@ static void miss_experts(struct voting *v)
         }
         for (size_t at = 0; at < n; at++)
             for (int64_t expert = end[at]; end[at] && expert < rows[at] && expert < 10000; expert++)
-                miss_expert(v->e, rule, (int64_t)at - 1, expert);
+                ckpt_map_miss_names(v->e, rule, (int64_t)at - 1, expert);
         free(end);
         free(rows);
     }

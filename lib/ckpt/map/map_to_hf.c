@@ -119,13 +119,10 @@ static int make_qkv(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 static int make_heads(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       const struct ckpt_match *match, const struct view *v)
 {
-    int64_t heads = v->rows % 3 == 0 ? ckpt_map_vision_heads(e, v->rows / 3) : 0;
-    if (!heads || v->rows % (3 * heads)) {
-        int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
-                               v->t->name, (long long)v->rows);
-        return s2s_error_hint(
-            e->err, rc, "--config takes a config.json with vision_config.num_attention_heads");
-    }
+    int64_t heads;
+    int rc = ckpt_map_vision_heads(e, v->t, v->rows, &heads);
+    if (rc < 0)
+        return rc;
     int64_t dim = v->rows / 3 / heads;
     struct s2s_ckpt_target *target = add_target(e, rule->hf, match, v, v->rows);
     for (int part = 0; part < 3; part++)
@@ -170,10 +167,10 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                        struct ckpt_match match, int64_t layer)
 {
     int n = ckpt_map_items(rule->megatron);
-    struct view views[16] = {{.t = NULL}};
+    struct view views[CKPT_MAP_MAX_ITEMS] = {{.t = NULL}};
     int64_t rows = 0;
     struct ckpt_match hole = match;
-    for (int i = 0; i < n && i < 16; i++) {
+    for (int i = 0; i < n; i++) {
         hole.item = i;
         hole.layer = match.stacked ? -1 : layer;
         char *name = ckpt_map_fill(rule->megatron, &hole);
@@ -405,7 +402,7 @@ static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 {
     int items = ckpt_map_items(rule->hf);
     struct ckpt_match match = {.layer = layer, .expert = 0};
-    for (match.item = 0; match.item == 0 || match.item < items; match.item++) {
+    for (; match.item < ckpt_map_names(rule->hf); match.item++) {
         char *name = ckpt_map_fill(rule->hf, &match);
         const bool is_made = bsearch(&name, made, e->plan->n_targets, sizeof *made, by_text);
         if (!is_made && rule->transform == CKPT_MAP_CONCAT) {

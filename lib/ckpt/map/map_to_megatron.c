@@ -3,8 +3,6 @@
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/map/map_internal.h"
 
-enum { MAX_ITEMS = 16 };
-
 /* a box of a source, or zeros (source NULL: size[0] of them) */
 struct box {
     const struct s2s_ckpt_tensor *source;
@@ -80,11 +78,10 @@ static struct ckpt_match hole(int64_t layer, int64_t expert, int item)
 
 /* the sources of a rule's items at a layer; how many there are; *n: how many it wants */
 static int find_items(const struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
-                      int64_t expert, struct ckpt_map_source *items[MAX_ITEMS], int *n)
+                      int64_t expert, struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS], int *n)
 {
     int found = 0;
-    *n = ckpt_map_items(rule->hf);
-    *n = *n ? *n : 1;
+    *n = ckpt_map_names(rule->hf);
     for (int i = 0; i < *n; i++) {
         struct ckpt_match at = hole(layer, expert, i);
         items[i] = find_hf(e, rule->hf, &at);
@@ -166,13 +163,10 @@ static int back_qkv(struct ckpt_map_engine *e, struct part *part,
 
 static int back_heads(struct ckpt_map_engine *e, struct part *part, const struct s2s_ckpt_tensor *t)
 {
-    int64_t rows = rows_of(t), heads = rows % 3 == 0 ? ckpt_map_vision_heads(e, rows / 3) : 0;
-    if (!heads || rows % (3 * heads)) {
-        int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
-                               t->name, (long long)rows);
-        return s2s_error_hint(
-            e->err, rc, "--config takes a config.json with vision_config.num_attention_heads");
-    }
+    int64_t rows = rows_of(t), heads;
+    int rc = ckpt_map_vision_heads(e, t, rows, &heads);
+    if (rc < 0)
+        return rc;
     int64_t dim = rows / 3 / heads;
     set_shape(part, t, rows);
     for (int64_t h = 0; h < heads; h++)
@@ -203,7 +197,7 @@ static int back_split(struct ckpt_map_engine *e, struct part *part,
 static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
                         struct part *part)
 {
-    struct ckpt_map_source *items[MAX_ITEMS];
+    struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS];
     struct ckpt_map_source turned;
     struct part one = {.first = NULL};
     int64_t expert = 0;
@@ -254,7 +248,7 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
  * and C share the rest. Other lists share equally.
  */
 static int concat_rows(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
-                       const struct s2s_ckpt_tensor *t, int64_t rows[MAX_ITEMS])
+                       const struct s2s_ckpt_tensor *t, int64_t rows[CKPT_MAP_MAX_ITEMS])
 {
     int n = ckpt_map_items(rule->megatron), n_rest = 0;
     const char *list = strchr(rule->megatron, ','), *mixer = strstr(rule->hf, "mixer.");
@@ -294,7 +288,7 @@ static int back_item(struct ckpt_map_engine *e, const struct ckpt_rule *rule, in
                      int item, struct ckpt_map_source *const *items, int n, struct part *part)
 {
     const struct s2s_ckpt_tensor *t = items[0]->tensor;
-    int64_t rows[MAX_ITEMS], begin = 0;
+    int64_t rows[CKPT_MAP_MAX_ITEMS], begin = 0;
     int rc;
     switch (rule->transform) {
     case CKPT_MAP_VOCAB:
@@ -379,7 +373,7 @@ static int make_rule(struct ckpt_map_engine *e, size_t i_rule, int64_t layer, in
                      int item, int64_t expert)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    struct ckpt_map_source *items[MAX_ITEMS];
+    struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS];
     const struct ckpt_match at = {
         .layer = n_layers ? -1 : layer, .expert = expert, .item = item, .stacked = n_layers > 0};
     struct part part = {.first = NULL};
@@ -418,7 +412,7 @@ static bool is_open_rule(const struct ckpt_rule *rule)
 /* has what the rule takes, layer by layer, the shape and dtype that it has in layer 0? */
 static bool has_one_shape(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {
-    struct ckpt_map_source *first[MAX_ITEMS], *items[MAX_ITEMS];
+    struct ckpt_map_source *first[CKPT_MAP_MAX_ITEMS], *items[CKPT_MAP_MAX_ITEMS];
     int n;
     find_items(e, rule, 0, 0, first, &n);
     for (int64_t layer = 1; layer < e->n_layers[rule->group]; layer++) {
@@ -461,19 +455,6 @@ static void number_stacks(struct ckpt_map_engine *e)
             how == CKPT_LAYERS_NUMBERED || (how == CKPT_LAYERS_AUTO && !is_alike(e, (int)k));
 }
 
-static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
-{
-    int n = ckpt_map_items(rule->hf);
-    for (int i = 0; i < (n ? n : 1); i++) {
-        struct ckpt_match at = hole(layer, 0, i);
-        if (find_hf(e, rule->hf, &at))
-            continue;
-        char *name = ckpt_map_fill(rule->hf, &at);
-        ckpt_map_miss(e, name, NULL);
-        free(name);
-    }
-}
-
 /* every source that the open end of a rule takes and no rule before it took; or, of names that the
  * rule drops, those that are there */
 static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rule)
@@ -496,7 +477,7 @@ static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rul
 static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    struct ckpt_map_source *items[MAX_ITEMS];
+    struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS];
     int64_t n_layers = rule->group < 0 ? 1 : e->n_layers[rule->group];
     int n;
     for (int64_t i = 0; !is_open_rule(rule) && i < n_layers; i++) {
@@ -509,7 +490,7 @@ static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
                 items[k]->used = true; /* nothing that is missing is meant by it */
         if (found < n && (found || ckpt_map_is_needed(e, i_rule)) &&
             !ckpt_map_has_same(e, i_rule, layer))
-            note_absent(e, rule, layer);
+            ckpt_map_miss_names(e, rule, layer, 0);
     }
 }
 
@@ -537,7 +518,7 @@ static int run_layers(struct ckpt_map_engine *e, size_t i_rule, int item, int64_
 static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    const int n_items = ckpt_map_items(rule->megatron);
+    const int n_items = ckpt_map_names(rule->megatron);
     const bool by_expert = rule->transform != CKPT_MAP_EXPERTS && strstr(rule->hf, "{E}");
     int rc = 0;
     if (is_open_rule(rule)) {
@@ -545,7 +526,7 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
             run_open_rule(e, rule);
         return 0;
     }
-    for (int item = 0; rc >= 0 && item < (n_items ? n_items : 1); item++)
+    for (int item = 0; rc >= 0 && item < n_items; item++)
         for (int64_t expert = 0; expert == 0 || (by_expert && rc > 0); expert++)
             rc = run_layers(e, i_rule, item, expert);
     return rc < 0 ? rc : 0;

@@ -115,6 +115,8 @@ struct parser {
 struct place {
     const char *m_prefix, *h_prefix;
     bool mirror;
+    int section;  /* the one that is open; -1: none */
+    char *marker; /* its tensor, as the family writes it */
 };
 
 static int stack_of(struct ckpt_map *map, const char *pattern)
@@ -132,13 +134,21 @@ static int stack_of(struct ckpt_map *map, const char *pattern)
     return (int)map->n_stacks++;
 }
 
-static struct ckpt_rule *add_rule(struct parser *p, char *megatron, char *hf, int section)
+/* Takes the names; the texts of kind are copied. */
+static struct ckpt_rule *add_rule(struct parser *p, const struct ckpt_rule *kind, char *megatron,
+                                  char *hf, int section)
 {
     struct ckpt_map *map = p->map;
     s2s_grow(&map->rules, map->n_rules, &map->cap_rules, sizeof *map->rules);
     struct ckpt_rule *rule = &map->rules[map->n_rules++];
-    *rule = (struct ckpt_rule){
-        .megatron = megatron, .hf = hf, .section = section, .scope = p->scope, .line = p->line};
+    *rule = *kind;
+    rule->megatron = megatron;
+    rule->hf = hf;
+    rule->company = kind->company ? s2s_xstrdup(kind->company) : NULL;
+    rule->shape = kind->shape ? s2s_xstrdup(kind->shape) : NULL;
+    rule->section = section;
+    rule->scope = p->scope;
+    rule->line = p->line;
     rule->group = stack_of(map, megatron);
     return rule;
 }
@@ -276,13 +286,15 @@ static char *first_of(const char *pattern, int item)
  * A rule of a family that has Hugging Face's names on both sides. The first rule of a section for a
  * name is kept; the one that makes the section's own tensor says which name marks it now.
  */
-static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule *kind, int section,
-                         const char *marker, const struct place *at)
+static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule *kind,
+                         const struct place *at)
 {
     struct ckpt_map *map = p->map;
+    struct ckpt_rule copy = *kind;
+    const int section = at->section;
     struct ckpt_match match = {.layer = 0, .expert = 0, .item = 0};
     char *name = s2s_xasprintf("%s%s", at->m_prefix, words[1]);
-    char *mark = ckpt_map_fill(marker ? marker : "", &match);
+    char *mark = ckpt_map_fill(at->marker ? at->marker : "", &match);
     if (section >= 0 && ckpt_map_match(words[0], mark, &match)) {
         free(map->sections[section]);
         char *own = first_of(words[1], match.item < 0 ? 0 : match.item);
@@ -296,12 +308,10 @@ static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule 
             return;
         }
     char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
-    struct ckpt_rule *rule = add_rule(p, name, hf, section);
-    rule->transform = CKPT_MAP_COPY;
-    rule->absence = kind->absence;
-    rule->company = kind->company ? s2s_xstrdup(kind->company) : NULL;
+    copy.transform = CKPT_MAP_COPY;
+    copy.transposed = false;
+    struct ckpt_rule *rule = add_rule(p, &copy, name, hf, section);
     rule->same = s2s_xasprintf("%s%s", at->m_prefix, words[0]);
-    rule->shape = kind->shape ? s2s_xstrdup(kind->shape) : NULL;
     if (rule->group >= 0)
         map->stacks[rule->group].numbered = true;
 }
@@ -420,8 +430,7 @@ static int check_own(struct parser *p)
     return 0;
 }
 
-static int parse_rule(struct parser *p, char **words, int n, int section, const char *marker,
-                      const struct place *at)
+static int parse_rule(struct parser *p, char **words, int n, const struct place *at)
 {
     struct ckpt_rule kind;
     int rc = read_kind(p, &kind, words, n);
@@ -433,18 +442,13 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     if (at->mirror && kind.transform == CKPT_MAP_AGAIN)
         return 0;
     if (at->mirror) {
-        add_mirrored(p, words, &kind, section, marker, at);
+        add_mirrored(p, words, &kind, at);
         return 0;
     }
     char *megatron = s2s_xasprintf("%s%s", at->m_prefix, words[0]);
     char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
-    struct ckpt_rule *rule = add_rule(p, megatron, hf, section);
-    rule->transform = kind.transform;
-    rule->absence = kind.absence;
-    rule->transposed = kind.transposed;
-    rule->company = kind.company ? s2s_xstrdup(kind.company) : NULL;
+    struct ckpt_rule *rule = add_rule(p, &kind, megatron, hf, at->section);
     rule->same = s2s_xstrdup(rule->megatron);
-    rule->shape = kind.shape ? s2s_xstrdup(kind.shape) : NULL;
     if (!lists_fit(rule))
         return s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s", words[0],
                              words[1], words[2]);
@@ -454,7 +458,7 @@ static int parse_rule(struct parser *p, char **words, int n, int section, const 
     return check_own(p);
 }
 
-static int parse_family(struct parser *p, const char *family, const struct place *at);
+static int parse_family(struct parser *p, const char *family, struct place *at);
 
 static const char *unquote(const char *word)
 {
@@ -467,7 +471,7 @@ static int include_family(struct parser *p, const char *family, const char *m, c
     const bool mirror = at->mirror || *family == '=';
     char *m_all = s2s_xasprintf("%s%s", at->m_prefix, at->mirror ? h : m);
     char *h_all = s2s_xasprintf("%s%s", at->h_prefix, h);
-    const struct place inner = {m_all, h_all, mirror};
+    struct place inner = {m_all, h_all, mirror, -1, NULL};
     int rc = is_prefix(m_all) && is_prefix(h_all)
                  ? parse_family(p, family + (*family == '='), &inner)
                  : s2s_error_set(p->err, S2S_E_FORMAT, "bad prefix \"%s\" or \"%s\"", m, h);
@@ -515,27 +519,25 @@ static int include_part(struct parser *p, char **words, int n, const struct plac
 
 static void add_drop(struct parser *p, const char *name, bool hf, const struct place *at)
 {
+    const struct ckpt_rule drop = {.transform = CKPT_MAP_DROP};
     if (at->mirror)
         return;
     char *dropped = s2s_xasprintf("%s%s", hf ? at->h_prefix : at->m_prefix, name);
     char *none = s2s_xstrdup("");
-    add_rule(p, hf ? none : dropped, hf ? dropped : none, -1)->transform = CKPT_MAP_DROP;
+    add_rule(p, &drop, hf ? none : dropped, hf ? dropped : none, -1);
 }
 
-static void add_section(struct parser *p, const char *name, int *section, char **marker,
-                        const struct place *at)
+static void add_section(struct parser *p, const char *name, struct place *at)
 {
     struct ckpt_map *map = p->map;
     s2s_grow(&map->sections, map->n_sections, &map->cap_sections, sizeof *map->sections);
-    *section = (int)map->n_sections;
+    at->section = (int)map->n_sections;
     map->sections[map->n_sections++] = s2s_xasprintf("%s%s", at->m_prefix, name);
-    free(*marker);
-    *marker = s2s_xstrdup(name);
+    free(at->marker);
+    at->marker = s2s_xstrdup(name);
 }
 
-/* section and marker: the section that is open, and its tensor as the family writes it */
-static int parse_line(struct parser *p, char **words, int n, int *section, char **marker,
-                      const struct place *at)
+static int parse_line(struct parser *p, char **words, int n, struct place *at)
 {
     if (n == 0 || strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0 ||
         (n == 1 && strcmp(words[0], "trains") == 0))
@@ -551,7 +553,7 @@ static int parse_line(struct parser *p, char **words, int n, int *section, char 
     if (n == 2 && !is_pattern(words[1]))
         return refuse_pattern(p, words[1]);
     if (strcmp(words[0], "section") == 0 && n == 2) {
-        add_section(p, words[1], section, marker, at);
+        add_section(p, words[1], at);
         return 0;
     }
     if (strcmp(words[0], "numbered") == 0 && n == 2) {
@@ -567,7 +569,7 @@ static int parse_line(struct parser *p, char **words, int n, int *section, char 
         add_drop(p, words[1], words[0][4] != 0, at);
         return 0;
     }
-    return parse_rule(p, words, n, *section, *marker, at);
+    return parse_rule(p, words, n, at);
 }
 
 /* the line of a family in a text of ours, whose lines are all "family NAME", or NULL */
@@ -583,12 +585,12 @@ static const char *find_builtin(const char *text, const char *family)
 
 /* the lines of one family of a text, of the built-in ones up to the next family; *found: it is
  * there */
-static int parse_text(struct parser *p, const char *text, const char *family,
-                      const struct place *at, bool *found)
+static int parse_text(struct parser *p, const char *text, const char *family, struct place *at,
+                      bool *found)
 {
-    char *line, *words[MAX_WORDS], *marker = NULL;
+    char *line, *words[MAX_WORDS];
     bool inside = false, begun = false; /* a line family has been there */
-    int section = -1, rc = 0, line_no = 0;
+    int rc = 0, line_no = 0;
     for (size_t next = 0; rc == 0 && text[next];) {
         line_no++;
         const bool own = text == p->text;
@@ -607,7 +609,7 @@ static int parse_text(struct parser *p, const char *text, const char *family,
             if (over)
                 next += strlen(text + next);
         } else if (inside) {
-            rc = parse_line(p, words, n, &section, &marker, at);
+            rc = parse_line(p, words, n, at);
         } else if (n > 0 && own && !begun) {
             rc = s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" before the first line family NAME",
                                words[0]);
@@ -617,11 +619,11 @@ static int parse_text(struct parser *p, const char *text, const char *family,
         p->said_line |= rc < 0 && own;
         free(line);
     }
-    free(marker);
+    free(at->marker);
     return rc;
 }
 
-static int parse_family(struct parser *p, const char *family, const struct place *at)
+static int parse_family(struct parser *p, const char *family, struct place *at)
 {
     bool found = false;
     int rc = 0;
@@ -647,7 +649,7 @@ int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *file
     *map = (struct ckpt_map){.family = family};
     struct parser p = {
         .map = map, .text = text, .file = file, .choose = choose, .ctx = ctx, .err = err};
-    const struct place at = {m_prefix, h_prefix, *family == '='};
+    struct place at = {m_prefix, h_prefix, *family == '=', -1, NULL};
     int rc = parse_family(&p, family + at.mirror, &at);
     if (rc < 0)
         ckpt_map_release(map);

@@ -16,4 +16,11 @@ static inline bool s2s_ends_with(const char *text, const char *suffix)
     return len >= n && memcmp(text + len - n, suffix, n) == 0;
 }
 
+/* Is the text this tail, or does it end with a separator and the tail? */
+static inline bool s2s_has_tail(const char *text, char separator, const char *tail)
+{
+    const size_t len = strlen(text), n = strlen(tail);
+    return s2s_ends_with(text, tail) && (len == n || text[len - n - 1] == separator);
+}
+
 #endif

@@ -498,7 +498,7 @@ bool s2s_ckpt_is_state(const char *name)
     const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
     for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL) {
         for (size_t i = 0; i < sizeof state / sizeof *state; i++)
-            if (strncmp(at, state[i], strlen(state[i])) == 0)
+            if (s2s_starts_with(at, state[i]))
                 return true;
         if (is_torch_optim(at, last))
             return true;

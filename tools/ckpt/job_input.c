@@ -162,7 +162,7 @@ static int check_optimizer(const struct job *job, struct s2s_error *err)
 static enum ckpt_output same_as(const struct s2s_ckpt *ckpt)
 {
     const char *format = s2s_ckpt_format(ckpt);
-    return strncmp(format, "hf", 2) == 0        ? TO_HF
+    return s2s_starts_with(format, "hf")        ? TO_HF
            : strcmp(format, "safetensors") == 0 ? TO_SAFETENSORS
            : strcmp(format, "nemo") == 0        ? TO_NEMO
                                                 : TO_TORCH_DIST;

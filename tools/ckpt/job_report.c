@@ -71,7 +71,7 @@ static bool kept_hf_names(const struct job *job)
     const struct ckpt_job_options *opt = job->opt;
     const bool is_convert = !opt->reshard && !opt->only_weights; /* the others have no --map */
     return job->to == TO_TORCH_DIST && is_convert && !opt->map &&
-           strncmp(s2s_ckpt_format(job->ckpt), "hf", 2) == 0;
+           s2s_starts_with(s2s_ckpt_format(job->ckpt), "hf");
 }
 
 void ckpt_job_say_done(const struct job *job, double start_s)

@@ -47,22 +47,17 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
 static const char *own_name(const struct ckpt_config_draft *draft, size_t i)
 {
     const char *name = draft->plan->targets[i].name;
-    const size_t len = strlen(draft->prefix);
-    if (draft->mtp || strncmp(name, "mtp.", 4) == 0)
-        return draft->mtp && strncmp(name, "mtp.", 4) == 0 ? name : NULL;
-    return strncmp(name, draft->prefix, len) == 0 ? name + len : NULL;
+    if (draft->mtp || s2s_starts_with(name, "mtp."))
+        return draft->mtp && s2s_starts_with(name, "mtp.") ? name : NULL;
+    return s2s_starts_with(name, draft->prefix) ? name + strlen(draft->prefix) : NULL;
 }
 
 const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
                                                 const char *end)
 {
-    const size_t n = strlen(end);
     for (size_t i = 0; i < draft->plan->n_targets; i++) {
         const char *name = own_name(draft, i);
-        const size_t len = name ? strlen(name) : 0;
-        /* a name from one of its dots on */
-        if (name && len >= n && strcmp(name + len - n, end) == 0 &&
-            (len == n || name[len - n - 1] == '.'))
+        if (name && s2s_has_tail(name, '.', end))
             return &draft->plan->targets[i];
     }
     return NULL;
@@ -250,7 +245,7 @@ void ckpt_args_check_norms(const char *family, const json_t *args, const json_t 
     const char *type = json_string_value(json_object_get(config, "model_type"));
     type = type ? type : "model";
     if (!ckpt_args_config_knows(family) || strcmp(family, "gemma2") == 0 ||
-        strncmp(type, "gemma", 5) == 0 ||
+        s2s_starts_with(type, "gemma") ||
         !(ckpt_arg_is_true(args, "apply_layernorm_1p") ||
           ckpt_arg_is_true(args, "layernorm_zero_centered_gamma")))
         return;

@@ -10,7 +10,7 @@
 
 static bool is_gemma(const struct ckpt_config_draft *d)
 {
-    return strncmp(d->type, "gemma", 5) == 0;
+    return s2s_starts_with(d->type, "gemma");
 }
 
 static bool has_experts(const struct ckpt_config_draft *d)
@@ -182,7 +182,7 @@ static void add_window(struct ckpt_config_draft *d)
 {
     const int64_t window = window_of(d);
     const bool by_layer =
-        is_gemma(d) || strncmp(d->type, "qwen2", 5) == 0 || strcmp(d->type, "qwen3") == 0;
+        is_gemma(d) || s2s_starts_with(d->type, "qwen2") || strcmp(d->type, "qwen3") == 0;
     if (is_gemma(d) && strcmp(d->type, "gemma") != 0) {
         if (window)
             ckpt_draft_set_int(d, "sliding_window", window);
@@ -192,7 +192,7 @@ static void add_window(struct ckpt_config_draft *d)
             ckpt_draft_unsaid(d, "sliding_window, layer_types");
         return;
     }
-    if (strncmp(d->type, "mi", 2) == 0 && !window) /* mistral, mixtral */
+    if (s2s_starts_with(d->type, "mi") && !window) /* mistral, mixtral */
         json_object_set_new(d->config, "sliding_window", json_null());
     if (!window)
         return;
@@ -201,7 +201,7 @@ static void add_window(struct ckpt_config_draft *d)
     if (!by_layer && !all_have_windows(d))
         ckpt_draft_hinder(d, "the attention of some of its layers has a window");
     ckpt_draft_set_int(d, "sliding_window", window);
-    if (strncmp(d->type, "qwen", 4) == 0) {
+    if (s2s_starts_with(d->type, "qwen")) {
         ckpt_draft_set_bool(d, "use_sliding_window", true);
         ckpt_draft_set_int(d, "max_window_layers", 0);
         if (by_layer)
@@ -357,7 +357,7 @@ void ckpt_draft_decoder(struct ckpt_config_draft *d)
     const int64_t hidden = ckpt_draft_size(d, "embed_tokens.weight", 1);
     const int64_t ffn = ckpt_draft_size(d, "mlp.gate_proj.weight", 0);
     d->type = choose_type(d);
-    if (strncmp(d->type, "gemma", 5) == 0 && d->type[5] && !heads_divide(d))
+    if (s2s_starts_with(d->type, "gemma") && d->type[5] && !heads_divide(d))
         ckpt_draft_hinder(d, "its number of heads does not divide its width");
     json_object_set_new(d->config, "architectures", json_pack("[s]", class_of(d->type)));
     ckpt_draft_set_text(d, "model_type", d->type);

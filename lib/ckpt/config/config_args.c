@@ -39,11 +39,6 @@ static bool has_target(const struct maker *m, const char *part)
     return false;
 }
 
-static bool is_type(const struct maker *m, const char *prefix)
-{
-    return strncmp(m->type, prefix, strlen(prefix)) == 0;
-}
-
 static void set(struct maker *m, const char *key, json_t *value)
 {
     json_object_set_new(m->args, key, value);
@@ -322,7 +317,7 @@ static void add_attention(struct maker *m)
     add_rope(m);
     add_window(m);
     const int64_t scale = config_int(m, "query_pre_attn_scalar");
-    if (is_type(m, "gemma") && scale > 0)
+    if (s2s_starts_with(m->type, "gemma") && scale > 0)
         set(m, "softmax_scale", json_real(1 / sqrt((double)scale)));
 }
 
@@ -345,7 +340,7 @@ static void add_norms(struct maker *m)
     if (!is_known(m))
         return;
     set(m, "normalization", json_string("RMSNorm"));
-    set(m, "apply_layernorm_1p", json_boolean(is_type(m, "gemma")));
+    set(m, "apply_layernorm_1p", json_boolean(s2s_starts_with(m->type, "gemma")));
     const bool bias = has_target(m, "linear_fc1.bias");
     if (has_target(m, "linear_proj.bias") == bias)
         set(m, "add_bias_linear", json_boolean(bias));

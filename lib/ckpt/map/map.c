@@ -236,7 +236,7 @@ static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map
                           const char *h_prefix)
 {
     char word[256];
-    if (strncmp(detect, "part ", 5) == 0)
+    if (s2s_starts_with(detect, "part "))
         detect += 5;
     if (!*detect)
         for (size_t i = 0; i < map->n_rules; i++)

@@ -302,7 +302,7 @@ static bool has_section(const struct ckpt_map_engine *e, const char *stack, cons
     const size_t len = strlen(stack);
     for (size_t s = 0; s < e->map.n_sections; s++) {
         const char *name = e->map.sections[s];
-        if (strncmp(name, stack, len) == 0 && strncmp(name + len, "{N}.", 4) == 0 &&
+        if (strncmp(name, stack, len) == 0 && s2s_starts_with(name + len, "{N}.") &&
             strcmp(name + len + 4, section) == 0 && ckpt_map_in_section(e, (int)s, layer))
             return true;
     }

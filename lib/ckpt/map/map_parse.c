@@ -40,7 +40,7 @@ static char *next_line(const char *text, size_t *at)
  * included: lines of others are not taken apart */
 static bool begins_with(const char *line, const char *word)
 {
-    return strncmp(line + strspn(line, " \t\r"), word, strlen(word)) == 0;
+    return s2s_starts_with(line + strspn(line, " \t\r"), word);
 }
 
 static void skip_line(const char *text, size_t *at)
@@ -264,14 +264,14 @@ static char *first_of(const char *pattern, int item)
         size_t len = strcspn(pattern, "{");
         s2s_buf_add(&out, pattern, len);
         pattern += len;
-        if (strncmp(pattern, "{N}", 3) == 0) {
+        if (s2s_starts_with(pattern, "{N}")) {
             s2s_buf_puts(&out, "{N}");
             pattern += 3;
         } else if (*pattern) {
             const char *at = pattern + 1;
             for (int i = 0; i < item && *at != '}'; i++)
                 at += strcspn(at, ",}") + 1;
-            if (strncmp(pattern, "{E}", 3) == 0)
+            if (s2s_starts_with(pattern, "{E}"))
                 s2s_buf_putc(&out, '0');
             else
                 s2s_buf_add(&out, at, strcspn(at, ",}"));
@@ -372,7 +372,7 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
         return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is no transform (" TRANSFORMS ")",
                              words[2]);
     for (int i = 3; i < n; i++) {
-        if (!kind->company && strncmp(words[i], "?+", 2) == 0 && words[i][2]) {
+        if (!kind->company && s2s_starts_with(words[i], "?+") && words[i][2]) {
             kind->company = words[i] + 2;
         } else if (!kind->absence && words[i][0] == '?') {
             kind->absence = find_absence(words[i]);

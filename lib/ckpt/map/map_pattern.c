@@ -25,8 +25,7 @@ int ckpt_map_names(const char *pattern)
 
 bool ckpt_map_is_open(const char *pattern)
 {
-    size_t len = strlen(pattern);
-    return len >= 3 && strcmp(pattern + len - 3, "{*}") == 0;
+    return s2s_ends_with(pattern, "{*}");
 }
 
 /* layers and experts are gone through one by one, up to the highest: no name makes that millions */
@@ -66,11 +65,11 @@ static bool match_from(const char *pattern, const char *name, struct ckpt_match 
         if (*pattern != '.' && *pattern != '{') {
             if (*pattern++ != *name++)
                 return false;
-        } else if (strncmp(pattern, ".{N}", 4) == 0 &&
+        } else if (s2s_starts_with(pattern, ".{N}") &&
                    !(name[0] == '.' && isdigit((unsigned char)name[1]))) {
             match->stacked = true;
             pattern += 4;
-        } else if (strncmp(pattern, "{N}", 3) == 0 || strncmp(pattern, "{E}", 3) == 0) {
+        } else if (s2s_starts_with(pattern, "{N}") || s2s_starts_with(pattern, "{E}")) {
             if (!take_number(&name, pattern[1] == 'N' ? &match->layer : &match->expert))
                 return false;
             pattern += 3;
@@ -96,9 +95,9 @@ char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match)
 {
     struct s2s_buf out = S2S_BUF_INIT;
     while (*pattern) {
-        if (strncmp(pattern, ".{N}", 4) == 0 && match->stacked && match->layer < 0) {
+        if (s2s_starts_with(pattern, ".{N}") && match->stacked && match->layer < 0) {
             pattern += 4;
-        } else if (strncmp(pattern, "{N}", 3) == 0 || strncmp(pattern, "{E}", 3) == 0) {
+        } else if (s2s_starts_with(pattern, "{N}") || s2s_starts_with(pattern, "{E}")) {
             s2s_buf_printf(&out, "%lld",
                            (long long)(pattern[1] == 'N' ? match->layer : match->expert));
             pattern += 3;

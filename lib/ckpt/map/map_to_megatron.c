@@ -269,7 +269,7 @@ static int concat_rows(struct ckpt_map_engine *e, const struct ckpt_rule *rule, 
         const char *item = ++list;
         size_t len = strcspn(item, ",}");
         bool is_inner = len == 1 && (*item == 'z' || *item == 'x');
-        rows[i] = is_inner ? inner : len == 2 && strncmp(item, "dt", 2) == 0 ? heads : 0;
+        rows[i] = is_inner ? inner : len == 2 && s2s_starts_with(item, "dt") ? heads : 0;
         rest -= rows[i];
         n_rest += rows[i] == 0;
         list += len;

@@ -34,7 +34,7 @@ int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
         return s2s_error_set(m->err, S2S_E_FORMAT, "%s belongs to no rank", t->name);
     local->name = slash + 1;
     size_t digits =
-        strncmp(local->name, "model", 5) == 0 ? strspn(local->name + 5, "0123456789") : 0;
+        s2s_starts_with(local->name, "model") ? strspn(local->name + 5, "0123456789") : 0;
     if (digits && digits < 4 && local->name[5 + digits] == '.') {
         local->chunk = (int)strtol(local->name + 5, NULL, 10);
         local->name += digits + 6;
@@ -157,7 +157,7 @@ static const char *inner_layer(const char *rest)
 {
     static const char *const names[] = {"transformer_layer.", "mtp_model_layer."};
     for (size_t i = 0; i < 2; i++)
-        if (strncmp(rest, names[i], strlen(names[i])) == 0)
+        if (s2s_starts_with(rest, names[i]))
             return rest + strlen(names[i]);
     return rest;
 }

@@ -10,12 +10,9 @@
 
 enum { MAX_NAMES = 1 << 20 };
 
-static const char suffix[] = "_extra_state";
-
 bool ckpt_merge_is_extra(const char *name)
 {
-    const size_t len = strlen(name), n = strlen(suffix);
-    return len > n && strcmp(name + len - n, suffix) == 0 && name[len - n - 1] == '.';
+    return s2s_ends_with(name, "._extra_state");
 }
 
 struct names {
@@ -80,13 +77,12 @@ static void add_extra(struct merge *m, struct names *names, const char *rank_nam
  * other kinds of experts store. */
 static void add_packed(struct merge *m, struct names *names, const char *weight)
 {
-    static const char packed[] = "mlp.experts.weight";
-    const size_t len = strlen(weight), n = strlen(packed);
-    if (len < n + 1 || memcmp(weight + len - n - 1, packed, n) != 0 ||
-        (weight[len - 1] != '1' && weight[len - 1] != '2'))
+    const size_t len = strlen(weight);
+    if (!s2s_ends_with(weight, "mlp.experts.weight1") &&
+        !s2s_ends_with(weight, "mlp.experts.weight2"))
         return;
-    char *name = s2s_xasprintf("%.*slinear_fc%c.%s", (int)(len - strlen("weight1")), weight,
-                               weight[len - 1], suffix);
+    char *name = s2s_xasprintf("%.*slinear_fc%c._extra_state", (int)(len - strlen("weight1")),
+                               weight, weight[len - 1]);
     add_extra(m, names, name, false);
     free(name);
 }

@@ -27,12 +27,12 @@ static json_t *resolved(json_t *root, json_t *value, int depth)
     const char *text = json_string_value(value);
     size_t len = text ? strlen(text) : 0;
     char path[256];
-    if (depth > 8 || len < 4 || len >= sizeof path || strncmp(text, "${", 2) != 0 ||
+    if (depth > 8 || len < 4 || len >= sizeof path || !s2s_starts_with(text, "${") ||
         text[len - 1] != '}')
         return value;
     snprintf(path, sizeof path, "%.*s", (int)len - 3, text + 2);
     json_t *found = look_up(root, path);
-    if (!found && strncmp(path, "model.", 6) == 0)
+    if (!found && s2s_starts_with(path, "model."))
         found = look_up(root, path + 6);
     return found ? resolved(root, found, depth + 1) : value;
 }
@@ -58,10 +58,8 @@ static json_t *section(const json_t *root, const json_t *from, const char *name)
 static const struct s2s_ckpt_tensor *find_plain(const struct s2s_ckpt *ckpt, const char *name)
 {
     const struct s2s_ckpt_tensor *found = s2s_ckpt_find(ckpt, name);
-    const size_t len = strlen(name);
     for (size_t i = 0; i < ckpt->n_tensors && !found; i++) {
-        const size_t full = strlen(ckpt->tensors[i].name);
-        if (full < len || strcmp(ckpt->tensors[i].name + full - len, name) != 0)
+        if (!s2s_ends_with(ckpt->tensors[i].name, name))
             continue;
         char *plain = ckpt_map_plain_name(ckpt->tensors[i].name);
         if (strcmp(plain, name) == 0)

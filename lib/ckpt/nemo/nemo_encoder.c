@@ -122,10 +122,8 @@ static char *find_prefix(const struct s2s_ckpt *ckpt)
     static const char first[] = "encoder.pre_encode.conv.0.weight";
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const char *name = ckpt->tensors[i].name;
-        const size_t len = strlen(name), tail = sizeof first - 1;
-        if (len >= tail && strcmp(name + len - tail, first) == 0 &&
-            (len == tail || name[len - tail - 1] == '.'))
-            return s2s_xstrndup(name, len - tail + strlen("encoder."));
+        if (s2s_has_tail(name, '.', first))
+            return s2s_xstrndup(name, strlen(name) - strlen(first) + strlen("encoder."));
     }
     return NULL;
 }

@@ -94,7 +94,7 @@ int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt
     json_t *item;
     size_t i;
     int rc = 0;
-    if (text && strncmp(text, "nemo:", 5) == 0)
+    if (text && s2s_starts_with(text, "nemo:"))
         return add_named(out, ckpt, text + 5, err);
     json_object_foreach((json_t *)value, key, item)
     {

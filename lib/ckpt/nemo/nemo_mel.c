@@ -34,10 +34,8 @@ static double number_of(const json_t *value)
 /* the key in which it is another than transformers'; NULL: in none */
 static const char *find_odd(const json_t *from, json_int_t hz)
 {
-    static const char mel[] = "AudioToMelSpectrogramPreprocessor";
     const char *class = json_string_value(json_object_get(from, "_target_"));
-    const size_t len = class ? strlen(class) : 0;
-    if (class && (len < sizeof mel - 1 || strcmp(class + len - (sizeof mel - 1), mel) != 0))
+    if (class && !s2s_ends_with(class, "AudioToMelSpectrogramPreprocessor"))
         return "_target_";
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         const json_t *value = json_object_get(from, fixed[i].key);

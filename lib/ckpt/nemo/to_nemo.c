@@ -12,8 +12,8 @@ static const char WEIGHTS[] = "model_weights.ckpt";
 static bool is_harmless(const char *name)
 {
     return *name && *name != '/' && strlen(name) <= CKPT_NEMO_MAX_NAME && strcmp(name, "..") != 0 &&
-           strncmp(name, "../", 3) != 0 && !strstr(name, "/../") &&
-           (strlen(name) < 3 || strcmp(name + strlen(name) - 3, "/..") != 0) && !strchr(name, '\\');
+           !s2s_starts_with(name, "../") && !strstr(name, "/../") && !s2s_ends_with(name, "/..") &&
+           !strchr(name, '\\');
 }
 
 /* all members but the weights and the configuration, as they are called */
@@ -26,7 +26,7 @@ static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool
     for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
         const struct ckpt_member *member = &ckpt->members[i];
         char *bytes;
-        if (strncmp(member->name, root, strlen(root)) != 0)
+        if (!s2s_starts_with(member->name, root))
             continue;
         const char *name = member->name + strlen(root);
         if (strcmp(name, WEIGHTS) == 0 || (!with_config && strcmp(name, CKPT_NEMO_CONFIG) == 0))

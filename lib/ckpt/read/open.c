@@ -468,7 +468,7 @@ static int64_t find_iteration(struct s2s_ckpt *ckpt)
     const char *name = whole ? strrchr(whole, '/') + 1 : "";
     const json_t *saved = json_object_get(ckpt->common, "iteration");
     ckpt->release |= strcmp(name, "release") == 0;
-    if (strncmp(name, "iter_", 5) != 0 ||
+    if (!s2s_starts_with(name, "iter_") ||
         s2s_parse_i64(&iteration, name + 5, 0, INT64_MAX, NULL) < 0)
         iteration = json_is_integer(saved) && json_integer_value(saved) >= 0
                         ? (int64_t)json_integer_value(saved)

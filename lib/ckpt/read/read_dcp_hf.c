@@ -172,14 +172,10 @@ static void join_boxes(struct s2s_ckpt *ckpt)
 /* is `name`, or a rank's share of it ("shard-00001-" in front), one of the files? */
 static bool has_share(char **files, size_t n, const char *name)
 {
-    size_t len = strlen(name);
-    for (size_t i = 0; i < n; i++) {
-        size_t have = strlen(files[i]);
+    for (size_t i = 0; i < n; i++)
         if (strcmp(files[i], name) == 0 ||
-            (have > len && strncmp(files[i], "shard-", 6) == 0 && files[i][have - len - 1] == '-' &&
-             strcmp(files[i] + have - len, name) == 0))
+            (s2s_starts_with(files[i], "shard-") && s2s_has_tail(files[i], '-', name)))
             return true;
-    }
     return false;
 }
 

@@ -32,17 +32,13 @@ static size_t n_slashes(const char *name)
 static char *folder_of(const struct s2s_ckpt *ckpt, const char *last)
 {
     const struct ckpt_member *found = NULL;
-    const size_t len = strlen(last);
     for (size_t i = 0; i < ckpt->n_members; i++) {
         const struct ckpt_member *member = &ckpt->members[i];
-        const size_t name_len = strlen(member->name);
-        if (name_len < len || strcmp(member->name + name_len - len, last) != 0 ||
-            (name_len > len && member->name[name_len - len - 1] != '/'))
-            continue;
-        if (!found || n_slashes(member->name) < n_slashes(found->name))
+        if (s2s_has_tail(member->name, '/', last) &&
+            (!found || n_slashes(member->name) < n_slashes(found->name)))
             found = member;
     }
-    return found ? s2s_xstrndup(found->name, strlen(found->name) - len) : NULL;
+    return found ? s2s_xstrndup(found->name, strlen(found->name) - strlen(last)) : NULL;
 }
 
 /* Gives: free. */

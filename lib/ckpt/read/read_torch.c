@@ -49,7 +49,7 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     for (size_t i = 0; i < archive.zip.n_members; i++) {
         const struct s2s_zip_member *m = &archive.zip.members[i];
         const char *slash = strchr(m->name, '/');
-        if (slash && strncmp(slash, "/data/", 6) == 0)
+        if (slash && s2s_starts_with(slash, "/data/"))
             w->stores[w->n_stores++] = (struct ckpt_torch_store){
                 slash + 6, strlen(slash + 6), source->begin + m->pos, m->len_bytes, m->crc};
     }
@@ -242,7 +242,7 @@ int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err)
         return s2s_error_errno(err, S2S_E_OPEN, "list folder");
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
-        if (rc == 0 && strncmp(name, "mp_rank_", 8) == 0) {
+        if (rc == 0 && s2s_starts_with(name, "mp_rank_")) {
             char *file = s2s_xasprintf("%s/model_optim_rng.pt", name);
             char *prefix = s2s_xasprintf("%s/", name);
             struct ckpt_torch_source source = {

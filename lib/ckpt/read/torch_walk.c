@@ -435,7 +435,7 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         if (key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
-        size_t digits = strncmp(name, "model", 5) == 0 ? strspn(name + 5, "0123456789") : 0;
+        size_t digits = s2s_starts_with(name, "model") ? strspn(name + 5, "0123456789") : 0;
         const bool whole = strcmp(name, "model") == 0;
         has_model |= whole || (digits && name[5 + digits] == 0);
         if (whole)

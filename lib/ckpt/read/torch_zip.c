@@ -86,7 +86,7 @@ int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err)
     int rc = 0;
     for (size_t i = 0; i < zip->n_members && rc == 0; i++) {
         const char *slash = strchr(zip->members[i].name, '/');
-        if (!slash || strncmp(slash, "/data/", 6) != 0)
+        if (!slash || !s2s_starts_with(slash, "/data/"))
             rc = s2s_zip_check_member(zip, &zip->members[i], piece, sizeof piece, err);
     }
     return rc;

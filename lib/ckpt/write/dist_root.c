@@ -43,8 +43,8 @@ static int64_t iteration_of(const char *name, const char *suffix)
     char text[32];
     size_t len = strlen(name), suffix_len = strlen(suffix);
     int64_t iteration;
-    if (strncmp(name, "iter_", 5) != 0 || len < 12 + suffix_len || len >= sizeof text ||
-        strcmp(name + len - suffix_len, suffix) != 0)
+    if (!s2s_starts_with(name, "iter_") || len < 12 + suffix_len || len >= sizeof text ||
+        !s2s_ends_with(name, suffix))
         return -1;
     snprintf(text, sizeof text, "%.*s", (int)(len - suffix_len - 5), name + 5);
     return s2s_parse_i64(&iteration, text, 0, INT64_MAX, NULL) < 0 ? -1 : iteration;
@@ -53,7 +53,7 @@ static int64_t iteration_of(const char *name, const char *suffix)
 /* what a save of a release leaves when it is killed */
 static bool is_release(const char *name, const char *suffix)
 {
-    return *suffix && strncmp(name, "release", 7) == 0 && strcmp(name + 7, suffix) == 0;
+    return *suffix && s2s_starts_with(name, "release") && strcmp(name + 7, suffix) == 0;
 }
 
 /* the names in root that iteration_of knows, sorted; gives: free each and the list */

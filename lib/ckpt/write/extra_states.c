@@ -78,14 +78,11 @@ static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, co
  * name. */
 static size_t module_len(const char *name)
 {
-    size_t len = strlen(name);
-    static const char weight[] = ".weight";
-    const char *first = strstr(name, ".weight.z");
-    if (first && first[strlen(".weight.z")] == '\0')
-        return (size_t)(first - name);
-    return len > strlen(weight) && strcmp(name + len - strlen(weight), weight) == 0
-               ? len - strlen(weight)
-               : 0;
+    static const char *const ends[] = {".weight", ".weight.z"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (s2s_ends_with(name, ends[i]))
+            return strlen(name) - strlen(ends[i]);
+    return 0;
 }
 
 /* Does the text of this length end with these words, behind a dot or within a word like
@@ -95,7 +92,7 @@ static bool ends(const char *text, size_t len, const char *with)
     const size_t n = strlen(with);
     if (len < n || memcmp(text + len - n, with, n) != 0)
         return false;
-    return len == n || text[len - n - 1] == '.' || strncmp(with, "attention.", 10) == 0;
+    return len == n || text[len - n - 1] == '.' || s2s_starts_with(with, "attention.");
 }
 
 /* NeMo's names of other models have norms that are called as Megatron's. */

@@ -102,11 +102,9 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
     const bool is_new = *out->family || !is_hugging_face(ckpt);
     for (size_t i = 0; i < out->files.n; i++) {
         struct ckpt_side_file *file = &out->files.v[i];
-        json_t *root =
-            s2s_ends_with(file->path, "config.json") &&
-                    (strlen(file->path) == 11 || s2s_ends_with(file->path, "/config.json"))
-                ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
-                : NULL;
+        json_t *root = s2s_has_tail(file->path, '/', "config.json")
+                           ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
+                           : NULL;
         bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
         if (untied)
             changed |= set_untied(root);

@@ -10,11 +10,9 @@ static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt
     const char *root = ckpt->root ? ckpt->root : "", *name = member->name + strlen(root);
     if (!s2s_starts_with(member->name, root) || strchr(name, '/'))
         return NULL;
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        const size_t len = strlen(name), plain = strlen(names[k]);
-        if (s2s_ends_with(name, names[k]) && (len == plain || name[len - plain - 1] == '_'))
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        if (s2s_has_tail(name, '_', names[k]))
             return names[k];
-    }
     return NULL;
 }
 

@@ -92,7 +92,7 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
                   json_string_length(value));
     json_object_foreach((json_t *)common, key, value)
     {
-        const char *path = strncmp(key, "file/", 5) == 0 ? key + 5 : NULL;
+        const char *path = s2s_starts_with(key, "file/") ? key + 5 : NULL;
         if (!path || !json_is_string(value))
             continue;
         if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' && is_share(path + len + 1))

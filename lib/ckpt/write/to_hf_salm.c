@@ -22,7 +22,7 @@ static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, c
     size_t kept = 0;
     for (size_t i = 0; i < from->n_targets; i++) {
         struct s2s_ckpt_target *target = &from->targets[i];
-        if (strncmp(target->name, prefix, strlen(prefix)) != 0) {
+        if (!s2s_starts_with(target->name, prefix)) {
             from->targets[kept++] = *target;
             continue;
         }
@@ -88,7 +88,7 @@ static json_t *tree_of_objects(const struct s2s_ckpt *ckpt, const char *prefix)
     json_t *root = NULL;
     for (size_t i = 0; i < ckpt->n_objects; i++) {
         const struct s2s_ckpt_object *object = &ckpt->objects[i];
-        if (strncmp(object->name, prefix, strlen(prefix)) != 0 || !object->value)
+        if (!s2s_starts_with(object->name, prefix) || !object->value)
             continue;
         root = root ? root : json_object();
         json_t *at = root;

@@ -1,5 +1,10 @@
 #include "lib/ckpt/ckpt_internal.h"
 
+bool ckpt_same_shape(const int64_t *a, int a_dims, const int64_t *b, int b_dims)
+{
+    return a_dims == b_dims && (a_dims == 0 || memcmp(a, b, (size_t)a_dims * sizeof *a) == 0);
+}
+
 int64_t ckpt_box_numel(const int64_t *size, int n_dims)
 {
     int64_t numel = 1;

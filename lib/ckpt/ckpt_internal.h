@@ -63,6 +63,7 @@ int ckpt_name_distance(const char *a, const char *b, int most);
 
 /* ---- boxes ---- */
 
+bool ckpt_same_shape(const int64_t *a, int a_dims, const int64_t *b, int b_dims);
 /* Elements of a box; -1 on overflow or a negative size. */
 int64_t ckpt_box_numel(const int64_t *size, int n_dims);
 /* Strides of a box of a sound shape whose elements follow each other, row-major, as torch has

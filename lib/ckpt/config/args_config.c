@@ -168,12 +168,6 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct layer_tensor *)a)->name, ((const struct layer_tensor *)b)->name);
 }
 
-static bool is_alike(const struct s2s_ckpt_target *a, const struct s2s_ckpt_target *b)
-{
-    return a->n_dims == b->n_dims &&
-           memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims) == 0;
-}
-
 /* config.json has one number for all layers. */
 static void check_layers(struct ckpt_config_draft *draft)
 {
@@ -183,9 +177,12 @@ static void check_layers(struct ckpt_config_draft *draft)
         if (layer_of(draft, i, &all[n].name) >= 0)
             all[n++].target = &draft->plan->targets[i];
     qsort(all, n, sizeof *all, by_name);
-    for (size_t i = 1; i < n; i++)
-        if (by_name(&all[i - 1], &all[i]) == 0 && !is_alike(all[i - 1].target, all[i].target))
+    for (size_t i = 1; i < n; i++) {
+        const struct s2s_ckpt_target *a = all[i - 1].target, *b = all[i].target;
+        if (by_name(&all[i - 1], &all[i]) == 0 &&
+            !ckpt_same_shape(a->shape, a->n_dims, b->shape, b->n_dims))
             ckpt_draft_hinder(draft, "its layers are of several sizes");
+    }
     free(all);
 }
 

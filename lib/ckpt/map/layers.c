@@ -135,8 +135,8 @@ static bool is_whole(const struct layers *l, const struct stack *s, size_t begin
     for (size_t i = begin; i < end; i++) {
         const struct s2s_ckpt_target *t = &l->plan->targets[l->places[i].target];
         if (l->places[i].layer != (int64_t)(i - begin) || t->dtype != first->dtype ||
-            t->n_dims != first->n_dims || t->n_dims >= S2S_MAX_DIMS ||
-            memcmp(t->shape, first->shape, sizeof *t->shape * (size_t)t->n_dims) != 0)
+            t->n_dims >= S2S_MAX_DIMS ||
+            !ckpt_same_shape(t->shape, t->n_dims, first->shape, first->n_dims))
             return false;
     }
     return true;

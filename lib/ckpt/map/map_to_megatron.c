@@ -336,8 +336,8 @@ static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     if (!more)
         target = s2s_ckpt_plan_add(e->plan, name, part->first->dtype, part->n_dims + lead, shape);
     free(name);
-    if (more && (target->dtype != part->first->dtype || target->n_dims != part->n_dims + lead ||
-                 memcmp(target->shape, shape, sizeof *shape * (size_t)target->n_dims) != 0))
+    if (more && (target->dtype != part->first->dtype ||
+                 !ckpt_same_shape(target->shape, target->n_dims, shape, part->n_dims + lead)))
         return s2s_error_hint(e->err,
                               s2s_error_set(e->err, S2S_E_SHAPE,
                                             "%s: another shape or dtype than in layer 0, so layers "
@@ -421,8 +421,8 @@ static bool has_one_shape(const struct ckpt_map_engine *e, const struct ckpt_rul
             const struct s2s_ckpt_tensor *a = first[i] ? first[i]->tensor : NULL;
             const struct s2s_ckpt_tensor *b = items[i] ? items[i]->tensor : NULL;
             if (a && b &&
-                (a->dtype != b->dtype || a->n_dims != b->n_dims ||
-                 memcmp(a->shape, b->shape, (size_t)a->n_dims * sizeof *a->shape) != 0))
+                (a->dtype != b->dtype ||
+                 !ckpt_same_shape(a->shape, a->n_dims, b->shape, b->n_dims)))
                 return false;
         }
     }

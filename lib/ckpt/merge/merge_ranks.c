@@ -248,9 +248,8 @@ static int check_in(const struct merge *m, const struct s2s_ckpt_tensor *t, cons
     int rc = 0;
     if (!other)
         rc = s2s_error_set(m->err, S2S_E_NOTFOUND, "%s is not there, but %s is", name, t->name);
-    else if (other->dtype != t->dtype || other->n_dims != t->n_dims ||
-             (t->n_dims &&
-              memcmp(other->shape, t->shape, (size_t)t->n_dims * sizeof *t->shape) != 0))
+    else if (other->dtype != t->dtype ||
+             !ckpt_same_shape(other->shape, other->n_dims, t->shape, t->n_dims))
         rc = s2s_error_set(m->err, S2S_E_SHAPE, "%s and %s have other shapes or dtypes", name,
                            t->name);
     free(name);

@@ -64,12 +64,10 @@ static const char *nearest(const struct s2s_ckpt *ckpt, const char *name)
     return found;
 }
 
-static bool same_shape(const struct s2s_ckpt_want *want, const struct s2s_ckpt_tensor *t)
+static bool is_as_wanted(const struct s2s_ckpt_want *want, const struct s2s_ckpt_tensor *t)
 {
-    return want->n_dims < 0 ||
-           (want->n_dims == t->n_dims &&
-            (t->n_dims == 0 ||
-             memcmp(want->shape, t->shape, (size_t)t->n_dims * sizeof *t->shape) == 0));
+    return (!want->dtype || want->dtype == t->dtype) &&
+           (want->n_dims < 0 || ckpt_same_shape(want->shape, want->n_dims, t->shape, t->n_dims));
 }
 
 static int by_name(const void *a, const void *b)
@@ -145,7 +143,7 @@ static void check_one(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *w
         if (near)
             s2s_buf_printf(&line, " (nearest: %s)", near);
         list_note(absent, line.data);
-    } else if (!same_shape(want, t) || (want->dtype && want->dtype != t->dtype)) {
+    } else if (!is_as_wanted(want, t)) {
         s2s_buf_printf(&line, ": %s %s, wanted %s %s", s2s_dtype_name(t->dtype),
                        ckpt_shape_text(a, t->shape, t->n_dims),
                        want->dtype ? s2s_dtype_name(want->dtype) : "any dtype",

@@ -465,20 +465,14 @@ static struct group *group_of(struct reading *r, const struct param *p, bool qk_
     return found;
 }
 
-static bool same_shape(const struct s2s_ckpt_tensor *a, const struct s2s_ckpt_tensor *b)
-{
-    return a->n_dims == b->n_dims &&
-           (a->n_dims == 0 ||
-            memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims) == 0);
-}
-
 /* *why (gives: free) unless the state fits the parameter. */
 static void fit(struct reading *r, struct ckpt_state *state, const struct s2s_ckpt_tensor *t,
                 char **why)
 {
     char a[200], b[200];
     const bool is_step = strcmp(state->key, "step") == 0;
-    if (is_step ? s2s_ckpt_numel(&state->tensor) == 1 : same_shape(&state->tensor, t))
+    if (is_step ? s2s_ckpt_numel(&state->tensor) == 1
+                : ckpt_same_shape(state->tensor.shape, state->tensor.n_dims, t->shape, t->n_dims))
         state->param = t->name;
     else
         *why =

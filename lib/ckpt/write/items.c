@@ -194,8 +194,7 @@ static int check_group(const struct ckpt_items *items, size_t begin, size_t n,
             rc = s2s_error_set(err, S2S_E_DTYPE, "%s: %s in %s, %s in %s", item->name,
                                s2s_dtype_name(first.dtype), first.file, s2s_dtype_name(item->dtype),
                                item->file);
-        else if (item->n_dims != first.n_dims ||
-                 memcmp(item->shape, first.shape, (size_t)item->n_dims * sizeof(int64_t)) != 0)
+        else if (!ckpt_same_shape(item->shape, item->n_dims, first.shape, first.n_dims))
             rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %s and %s disagree about its shape",
                                item->name, first.file, item->file);
     }

@@ -131,6 +131,13 @@ void ckpt_draft_set_text(struct ckpt_config_draft *draft, const char *key, const
     json_object_set_new(draft->config, key, json_string(value));
 }
 
+void ckpt_draft_set_type(struct ckpt_config_draft *draft, const char *type)
+{
+    draft->type = type;
+    json_object_set_new(draft->config, "architectures", json_pack("[s]", ckpt_config_class(type)));
+    ckpt_draft_set_text(draft, "model_type", type);
+}
+
 void ckpt_draft_unsaid(struct ckpt_config_draft *draft, const char *what)
 {
     s2s_buf_printf(&draft->unsaid, "%s%s", draft->unsaid.len ? ", " : "", what);

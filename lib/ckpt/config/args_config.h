@@ -38,8 +38,10 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
 /* The language model's part of a config.json, which may be all of it. Lent; NULL for NULL. */
 const json_t *ckpt_config_of_words(const json_t *config);
 
+/* The class of transformers of a model_type; NULL: it is not known here (config_types.c). */
+const char *ckpt_config_class(const char *type);
 /* What a key that this part of a config.json lacks means by its model_type; 0: nothing, or the key
- * is there (config_defaults.c). */
+ * is there. */
 double ckpt_config_default(const json_t *config, const char *key);
 
 /* The letters M * - E of a Nemotron-H's layers, as its config.json has them in a word or in a list.

@@ -34,6 +34,8 @@ void ckpt_draft_need(struct ckpt_config_draft *draft, const char *key);
 void ckpt_draft_set_int(struct ckpt_config_draft *draft, const char *key, int64_t value);
 void ckpt_draft_set_bool(struct ckpt_config_draft *draft, const char *key, bool value);
 void ckpt_draft_set_text(struct ckpt_config_draft *draft, const char *key, const char *value);
+/* The model_type, and the class that belongs to it. */
+void ckpt_draft_set_type(struct ckpt_config_draft *draft, const char *type);
 void ckpt_draft_unsaid(struct ckpt_config_draft *draft, const char *what);
 /* Notes what transformers' model cannot do, the first time. */
 void ckpt_draft_hinder(struct ckpt_config_draft *draft, const char *why);

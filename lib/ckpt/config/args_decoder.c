@@ -77,21 +77,6 @@ static const char *choose_type(const struct ckpt_config_draft *d)
     return window_of(d) || !heads_divide(d) ? "mistral" : "llama";
 }
 
-static const char *class_of(const char *type)
-{
-    static const char *const classes[][2] = {
-        {"llama", "LlamaForCausalLM"},        {"mistral", "MistralForCausalLM"},
-        {"qwen2", "Qwen2ForCausalLM"},        {"qwen3", "Qwen3ForCausalLM"},
-        {"qwen2_moe", "Qwen2MoeForCausalLM"}, {"qwen3_moe", "Qwen3MoeForCausalLM"},
-        {"mixtral", "MixtralForCausalLM"},    {"gemma", "GemmaForCausalLM"},
-        {"gemma2", "Gemma2ForCausalLM"},      {"gemma3_text", "Gemma3ForCausalLM"},
-    };
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-        if (strcmp(classes[i][0], type) == 0)
-            return classes[i][1];
-    S2S_BUG("no class for %s", type);
-}
-
 /* ---- attention ---- */
 
 static void add_heads(struct ckpt_config_draft *d)
@@ -356,11 +341,9 @@ void ckpt_draft_decoder(struct ckpt_config_draft *d)
 {
     const int64_t hidden = ckpt_draft_size(d, "embed_tokens.weight", 1);
     const int64_t ffn = ckpt_draft_size(d, "mlp.gate_proj.weight", 0);
-    d->type = choose_type(d);
-    if (s2s_starts_with(d->type, "gemma") && d->type[5] && !heads_divide(d))
+    ckpt_draft_set_type(d, choose_type(d));
+    if (is_gemma(d) && d->type[5] && !heads_divide(d))
         ckpt_draft_hinder(d, "its number of heads does not divide its width");
-    json_object_set_new(d->config, "architectures", json_pack("[s]", class_of(d->type)));
-    ckpt_draft_set_text(d, "model_type", d->type);
     check_positions(d);
     add_norms(d);
     ckpt_draft_set_int(d, "num_hidden_layers", ckpt_draft_layers(d));

@@ -122,9 +122,7 @@ static void add_experts(struct ckpt_config_draft *d)
 
 void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
 {
-    d->type = "nemotron_h";
-    json_object_set_new(d->config, "architectures", json_pack("[s]", "NemotronHForCausalLM"));
-    ckpt_draft_set_text(d, "model_type", d->type);
+    ckpt_draft_set_type(d, "nemotron_h");
     char *pattern = pattern_of(d);
     if (pattern)
         ckpt_draft_set_text(d, "hybrid_override_pattern", pattern);

@@ -49,17 +49,6 @@ static int64_t config_int(const struct maker *m, const char *key)
     return json_integer_value(json_object_get(m->config, key));
 }
 
-static bool is_known(const struct maker *m)
-{
-    static const char *const known[] = {"llama",     "mistral",   "mixtral",     "qwen2",
-                                        "qwen3",     "qwen2_moe", "gemma",       "gemma2",
-                                        "qwen3_moe", "gemma3",    "gemma3_text", "nemotron_h"};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i], m->type) == 0)
-            return true;
-    return false;
-}
-
 /* ---- layers ---- */
 
 static char letter_of(const char *kind)
@@ -305,7 +294,7 @@ static void add_attention(struct maker *m)
         if (dim)
             set(m, "kv_channels", json_integer(dim));
     }
-    if (!is_known(m))
+    if (!ckpt_config_class(m->type))
         return;
     set(m, "add_qkv_bias",
         json_boolean(has_target(m, "linear_qkv.bias") && !has_target(m, "linear_proj.bias")));
@@ -337,7 +326,7 @@ static void add_activation(struct maker *m)
 
 static void add_norms(struct maker *m)
 {
-    if (!is_known(m))
+    if (!ckpt_config_class(m->type))
         return;
     set(m, "normalization", json_string("RMSNorm"));
     set(m, "apply_layernorm_1p", json_boolean(s2s_starts_with(m->type, "gemma")));
@@ -349,7 +338,7 @@ static void add_norms(struct maker *m)
 static void add_router(struct maker *m)
 {
     const json_t *divides = json_object_get(m->config, "norm_topk_prob");
-    if (!is_known(m) || !has_target(m, "mlp.router.weight"))
+    if (!ckpt_config_class(m->type) || !has_target(m, "mlp.router.weight"))
         return;
     if (config_int(m, "n_group") <= 1) { /* all experts are one group */
         json_object_del(m->args, "moe_router_num_groups");

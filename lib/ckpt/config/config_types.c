@@ -1,0 +1,54 @@
+/*
+ * The models of transformers that are known here, by the model_type of their config.json: their
+ * class, and what it takes for a key that is absent. Files of models of several parts, such as
+ * Gemma 3's, leave that out of text_config. Source: the configuration classes of transformers.
+ */
+#include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
+
+static const char *const keys[] = {"num_attention_heads", "num_key_value_heads", "rms_norm_eps"};
+
+/* values in the order of keys; 0: the class has none. Without heads of keys all heads have their
+ * own. */
+static const struct {
+    const char *type, *class;
+    double values[3];
+} types[] = {
+    {"llama", "LlamaForCausalLM", {32, 0, 1e-6}},
+    {"mistral", "MistralForCausalLM", {32, 8, 1e-6}},
+    {"mixtral", "MixtralForCausalLM", {32, 8, 1e-5}},
+    {"qwen2", "Qwen2ForCausalLM", {32, 32, 1e-6}},
+    {"qwen3", "Qwen3ForCausalLM", {32, 32, 1e-6}},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", {16, 16, 1e-6}},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", {32, 4, 1e-6}},
+    {"gemma", "GemmaForCausalLM", {16, 16, 1e-6}},
+    {"gemma2", "Gemma2ForCausalLM", {8, 4, 1e-6}},
+    {"gemma3", "Gemma3ForConditionalGeneration", {0, 0, 0}},
+    {"gemma3_text", "Gemma3ForCausalLM", {8, 4, 1e-6}},
+    {"nemotron_h", "NemotronHForCausalLM", {32, 8, 0}},
+};
+
+enum { N_TYPES = sizeof types / sizeof *types };
+
+static size_t find(const char *type)
+{
+    size_t i = 0;
+    while (i < N_TYPES && (!type || strcmp(types[i].type, type) != 0))
+        i++;
+    return i;
+}
+
+const char *ckpt_config_class(const char *type)
+{
+    const size_t i = find(type);
+    return i < N_TYPES ? types[i].class : NULL;
+}
+
+double ckpt_config_default(const json_t *config, const char *key)
+{
+    const size_t i = find(json_string_value(json_object_get(config, "model_type")));
+    for (size_t k = 0; i < N_TYPES && k < sizeof keys / sizeof *keys; k++)
+        if (strcmp(keys[k], key) == 0 && !json_object_get(config, key))
+            return types[i].values[k];
+    return 0;
+}

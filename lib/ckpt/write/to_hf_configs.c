@@ -48,30 +48,22 @@ static enum s2s_dtype dtype_beside(const struct s2s_hf_output *out, const char *
     return S2S_DTYPE_NONE;
 }
 
-/* the words of the output have a matrix of their own now */
-static bool set_untied(json_t *config)
-{
-    static const char *const inner[] = {"text_config", "llm_config"};
-    bool changed = json_is_true(json_object_get(config, "tie_word_embeddings"));
-    if (changed)
-        json_object_set_new(config, "tie_word_embeddings", json_false());
-    for (int k = 0; k < 2; k++)
-        if (json_is_object(json_object_get(config, inner[k])))
-            changed |= set_untied(json_object_get(config, inner[k]));
-    return changed;
-}
-
-/* rows past the vocabulary were kept: to transformers they are words */
-static bool set_vocab(json_t *config, int64_t rows)
+/* untied: the words of the output have a matrix of their own now. rows: 0, or of the words, where
+ * those past the vocabulary were kept: to transformers they are words. */
+static bool set_words(json_t *config, bool untied, int64_t rows)
 {
     static const char *const inner[] = {"text_config", "llm_config"};
     const json_t *said = json_object_get(config, "vocab_size");
-    bool changed = json_is_integer(said) && json_integer_value(said) < rows;
-    if (changed)
+    const bool ties = untied && json_is_true(json_object_get(config, "tie_word_embeddings"));
+    const bool grows = rows > 0 && json_is_integer(said) && json_integer_value(said) < rows;
+    bool changed = ties || grows;
+    if (ties)
+        json_object_set_new(config, "tie_word_embeddings", json_false());
+    if (grows)
         json_object_set_new(config, "vocab_size", json_integer(rows));
     for (int k = 0; k < 2; k++)
         if (json_is_object(json_object_get(config, inner[k])))
-            changed |= set_vocab(json_object_get(config, inner[k]), rows);
+            changed |= set_words(json_object_get(config, inner[k]), untied, rows);
     return changed;
 }
 
@@ -106,10 +98,7 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
                            ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
                            : NULL;
         bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
-        if (untied)
-            changed |= set_untied(root);
-        if (padded)
-            changed |= set_vocab(root, vocab_rows(out));
+        changed |= set_words(root, untied, padded ? vocab_rows(out) : 0);
         if (changed) {
             free(file->bytes);
             file->bytes = s2s_ckpt_config_text(root);

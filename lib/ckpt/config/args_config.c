@@ -153,12 +153,30 @@ bool ckpt_arg_is_true(const json_t *args, const char *key)
     return json_is_true(json_object_get(args, key));
 }
 
+bool ckpt_arg_is_zero_centered(const json_t *args)
+{
+    return ckpt_arg_is_true(args, "apply_layernorm_1p") ||
+           ckpt_arg_is_true(args, "layernorm_zero_centered_gamma");
+}
+
 bool ckpt_arg_is_number(const json_t *args, const char *key, double *value)
 {
     const json_t *found = json_object_get(args, key);
     if (!json_is_number(found) || json_number_value(found) == 0)
         return false;
     *value = json_number_value(found);
+    return true;
+}
+
+bool ckpt_draft_heads(struct ckpt_config_draft *draft, const char *q, const char *k)
+{
+    const int64_t heads = json_integer_value(json_object_get(draft->args, "num_attention_heads"));
+    const int64_t rows = ckpt_draft_size(draft, q, 0), of_keys = ckpt_draft_size(draft, k, 0);
+    ckpt_draft_need(draft, "num_attention_heads");
+    if (heads <= 0 || heads > rows || rows % heads || of_keys % (rows / heads))
+        return false;
+    ckpt_draft_set_int(draft, "head_dim", rows / heads);
+    ckpt_draft_set_int(draft, "num_key_value_heads", of_keys / (rows / heads));
     return true;
 }
 
@@ -249,9 +267,7 @@ void ckpt_args_check_norms(const char *family, const json_t *args, const json_t 
     const char *type = json_string_value(json_object_get(config, "model_type"));
     type = type ? type : "model";
     if (!ckpt_args_config_knows(family) || strcmp(family, "gemma2") == 0 ||
-        s2s_starts_with(type, "gemma") ||
-        !(ckpt_arg_is_true(args, "apply_layernorm_1p") ||
-          ckpt_arg_is_true(args, "layernorm_zero_centered_gamma")))
+        s2s_starts_with(type, "gemma") || !ckpt_arg_is_zero_centered(args))
         return;
     s2s_warn("ckpt",
              "the arguments say that norms have gains around 0, and they are written so: "

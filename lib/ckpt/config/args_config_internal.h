@@ -17,6 +17,9 @@ struct ckpt_config_draft {
     struct s2s_buf unsaid; /* keys of config.json that nothing determines, ", " between them */
 };
 
+/* Sets num_attention_heads, head_dim and the heads of keys out of the rows of two projections.
+ * false: they are not of as many heads as the arguments say. */
+bool ckpt_draft_heads(struct ckpt_config_draft *draft, const char *q, const char *k);
 /* The first target whose name ends so, or NULL. */
 const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
                                                 const char *end);
@@ -40,7 +43,12 @@ void ckpt_draft_unsaid(struct ckpt_config_draft *draft, const char *what);
 /* Notes what transformers' model cannot do, the first time. */
 void ckpt_draft_hinder(struct ckpt_config_draft *draft, const char *why);
 
+/* Megatron's letter of a kind of layers ("mamba", "moe"); 0: it has none. */
+char ckpt_config_letter(const char *kind);
+
 bool ckpt_arg_is_true(const json_t *args, const char *key);
+/* Have norms gains around 0, as a Gemma's (zero-centered gamma)? */
+bool ckpt_arg_is_zero_centered(const json_t *args);
 /* An argument that is a number other than 0. */
 bool ckpt_arg_is_number(const json_t *args, const char *key, double *value);
 

@@ -69,30 +69,13 @@ static const char *choose_type(const struct ckpt_config_draft *d)
     if (ckpt_draft_target(d, "self_attn.q_proj.bias"))
         return "qwen2";
     /* gated by something else than swiglu, with gains around 0 */
-    if (!ckpt_arg_is_true(d->args, "swiglu") &&
-        (ckpt_arg_is_true(d->args, "apply_layernorm_1p") ||
-         ckpt_arg_is_true(d->args, "layernorm_zero_centered_gamma")))
+    if (!ckpt_arg_is_true(d->args, "swiglu") && ckpt_arg_is_zero_centered(d->args))
         return "gemma";
     /* the same model; transformers' Llama refuses a width that its heads do not divide */
     return window_of(d) || !heads_divide(d) ? "mistral" : "llama";
 }
 
 /* ---- attention ---- */
-
-static void add_heads(struct ckpt_config_draft *d)
-{
-    const int64_t heads = json_integer_value(json_object_get(d->args, "num_attention_heads"));
-    const int64_t rows = ckpt_draft_size(d, "self_attn.q_proj.weight", 0);
-    const int64_t of_keys = ckpt_draft_size(d, "self_attn.k_proj.weight", 0);
-    ckpt_draft_need(d, "num_attention_heads");
-    if (heads <= 0 || heads > rows || rows % heads || of_keys % (rows / heads)) {
-        ckpt_draft_need(d, "head_dim");
-        ckpt_draft_need(d, "num_key_value_heads");
-        return;
-    }
-    ckpt_draft_set_int(d, "head_dim", rows / heads);
-    ckpt_draft_set_int(d, "num_key_value_heads", of_keys / (rows / heads));
-}
 
 static void add_biases(struct ckpt_config_draft *d)
 {
@@ -353,7 +336,10 @@ void ckpt_draft_decoder(struct ckpt_config_draft *d)
     else
         ckpt_draft_take(d, "intermediate_size");
     ckpt_draft_need(d, "max_position_embeddings");
-    add_heads(d);
+    if (!ckpt_draft_heads(d, "self_attn.q_proj.weight", "self_attn.k_proj.weight")) {
+        ckpt_draft_need(d, "head_dim");
+        ckpt_draft_need(d, "num_key_value_heads");
+    }
     add_biases(d);
     add_rope(d);
     add_window(d);

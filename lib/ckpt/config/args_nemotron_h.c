@@ -70,18 +70,11 @@ static void add_mamba(struct ckpt_config_draft *d)
 
 static void add_attention(struct ckpt_config_draft *d)
 {
-    const int64_t heads = json_integer_value(json_object_get(d->args, "num_attention_heads"));
-    const int64_t rows = ckpt_draft_size(d, "mixer.q_proj.weight", 0);
-    const int64_t of_keys = ckpt_draft_size(d, "mixer.k_proj.weight", 0);
     const char *kind = json_string_value(json_object_get(d->args, "position_embedding_type"));
     ckpt_draft_set_bool(d, "attention_bias", false);
-    if (!rows)
+    if (!ckpt_draft_size(d, "mixer.q_proj.weight", 0))
         return;
-    ckpt_draft_need(d, "num_attention_heads");
-    if (heads > 0 && heads <= rows && rows % heads == 0 && of_keys % (rows / heads) == 0) {
-        ckpt_draft_set_int(d, "head_dim", rows / heads);
-        ckpt_draft_set_int(d, "num_key_value_heads", of_keys / (rows / heads));
-    }
+    (void)ckpt_draft_heads(d, "mixer.q_proj.weight", "mixer.k_proj.weight");
     if (ckpt_draft_target(d, "mixer.q_proj.bias"))
         ckpt_draft_hinder(d, "its attention has biases");
     if (json_is_array(json_object_get(d->args, "window_size")))
@@ -133,8 +126,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
     ckpt_draft_set_int(d, "hidden_size", ckpt_draft_size(d, "embeddings.weight", 1));
     ckpt_draft_need(d, "layer_norm_epsilon");
     ckpt_draft_take(d, "max_position_embeddings");
-    if (ckpt_arg_is_true(d->args, "apply_layernorm_1p") ||
-        ckpt_arg_is_true(d->args, "layernorm_zero_centered_gamma"))
+    if (ckpt_arg_is_zero_centered(d->args))
         ckpt_draft_hinder(d, "its norms have gains around 0");
     if (ckpt_draft_target(d, "up_proj.weight") && !ckpt_arg_is_true(d->args, "squared_relu"))
         ckpt_draft_hinder(d, "its activation is not squared_relu");
@@ -152,7 +144,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
 
 /* ---- where the two programs compute something else ---- */
 
-static bool has_layer(const json_t *config, char letter, const char *old, const char *new)
+static bool has_layer(const json_t *config, char letter)
 {
     const char *pattern = json_string_value(json_object_get(config, "hybrid_override_pattern"));
     const json_t *kinds = json_object_get(config, "layers_block_type");
@@ -163,8 +155,7 @@ static bool has_layer(const json_t *config, char letter, const char *old, const 
     kinds = kinds ? kinds : json_object_get(config, "layer_types");
     json_array_foreach(kinds, i, kind)
     {
-        const char *name = json_string_value(kind);
-        if (name && (strcmp(name, old) == 0 || strcmp(name, new) == 0))
+        if (ckpt_config_letter(json_string_value(kind)) == letter)
             return true;
     }
     return false;
@@ -182,8 +173,7 @@ void ckpt_nemotron_h_differences(const json_t *config)
     const json_t *eps = json_object_get(config, "layer_norm_epsilon");
     if (!type || strcmp(type, "nemotron_h") != 0)
         return;
-    if (json_is_number(eps) && json_number_value(eps) != 1e-5 &&
-        has_layer(config, 'M', "mamba", "linear_attention"))
+    if (json_is_number(eps) && json_number_value(eps) != 1e-5 && has_layer(config, 'M'))
         s2s_warn("ckpt",
                  "layer_norm_epsilon is %g: Megatron's norm inside of Mamba layers has 1e-5 "
                  "whatever it is, transformers' has this one",
@@ -191,7 +181,7 @@ void ckpt_nemotron_h_differences(const json_t *config)
     if (json_is_true(json_object_get(config, "mlp_bias")))
         s2s_warn("ckpt", "mlp_bias: Megatron's add_bias_linear is for the attention too, which has "
                          "no biases in transformers");
-    if (!has_layer(config, 'E', "moe", "moe"))
+    if (!has_layer(config, 'E'))
         return;
     const int64_t k = int_or(config, "num_experts_per_tok", 2);
     const int64_t groups = int_or(config, "n_group", 1), chosen = int_or(config, "topk_group", 1);

@@ -4,8 +4,7 @@
  */
 #include <math.h>
 
-#include "lib/base/base.h"
-#include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/config/args_config_internal.h"
 #include "lib/ckpt/ckpt_internal.h"
 
 struct maker {
@@ -51,7 +50,7 @@ static int64_t config_int(const struct maker *m, const char *key)
 
 /* ---- layers ---- */
 
-static char letter_of(const char *kind)
+char ckpt_config_letter(const char *kind)
 {
     static const struct {
         const char *kind;
@@ -65,50 +64,44 @@ static char letter_of(const char *kind)
     return 0;
 }
 
-/* transformers' newer list of the kinds of layers, in Megatron's letters. Gives; NULL: one of them
- * has no letter. */
+/* transformers' newer list of the kinds of layers, in Megatron's letters; as many as have one.
+ * Gives: free. */
+static char *letters_of(const json_t *kinds)
+{
+    const size_t n = json_array_size(kinds);
+    char *letters = s2s_xcalloc(n + 1, 1);
+    for (size_t i = 0; i < n; i++) {
+        letters[i] = ckpt_config_letter(json_string_value(json_array_get(kinds, i)));
+        if (!letters[i])
+            break;
+    }
+    return letters;
+}
+
+/* Gives; NULL: one of them has no letter. */
 static json_t *as_letters(const json_t *kinds)
 {
-    struct s2s_buf pattern = S2S_BUF_INIT;
-    size_t i;
-    json_t *kind;
-    json_array_foreach(kinds, i, kind)
-    {
-        const char letter = letter_of(json_string_value(kind));
-        if (!letter) {
-            const char *text = json_string_value(kind);
-            s2s_warn("ckpt", "config.json: layer %zu is \"%s\", which Megatron's pattern has not",
-                     i, text ? text : "?");
-            s2s_buf_release(&pattern);
-            return NULL;
-        }
-        s2s_buf_putc(&pattern, letter);
-    }
-    s2s_buf_putc(&pattern, 0);
-    json_t *letters = json_string(pattern.data);
-    s2s_buf_release(&pattern);
-    return letters;
+    char *letters = letters_of(kinds);
+    const size_t n = strlen(letters);
+    const char *odd = json_string_value(json_array_get(kinds, n));
+    json_t *word = n == json_array_size(kinds) ? json_string(letters) : NULL;
+    if (!word)
+        s2s_warn("ckpt", "config.json: layer %zu is \"%s\", which Megatron's pattern has not", n,
+                 odd ? odd : "?");
+    free(letters);
+    return word;
 }
 
 char *ckpt_config_letters(const json_t *config)
 {
-    const json_t *word = json_object_get(config, "hybrid_override_pattern");
+    const char *word = json_string_value(json_object_get(config, "hybrid_override_pattern"));
     const json_t *kinds = json_object_get(config, "layers_block_type");
-    const size_t n = json_is_array(kinds) ? json_array_size(kinds) : json_string_length(word);
-    char *letters = s2s_xcalloc(n + 1, 1);
-    for (size_t i = 0; i < n; i++) {
-        letters[i] = json_is_array(kinds) ? letter_of(json_string_value(json_array_get(kinds, i)))
-                                          : json_string_value(word)[i];
-        if (!letters[i] || !strchr("M*-E", letters[i])) {
-            free(letters);
-            return NULL;
-        }
-    }
-    if (!n) {
-        free(letters);
-        return NULL;
-    }
-    return letters;
+    char *letters = json_is_array(kinds) ? letters_of(kinds) : s2s_xstrdup(word ? word : "");
+    const size_t n = json_is_array(kinds) ? json_array_size(kinds) : strlen(letters);
+    if (n > 0 && strspn(letters, "M*-E") == n)
+        return letters;
+    free(letters);
+    return NULL;
 }
 
 int ckpt_config_has_experts(const json_t *config, int64_t layer)

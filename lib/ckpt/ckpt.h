@@ -163,13 +163,15 @@ void s2s_ckpt_walk_begin(struct s2s_ckpt_walk *walk, const int64_t *size, int n_
 bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk); /* false: there are no more */
 
 /* The same box as a row-major run of bytes, handed to sink in pieces of at most S2S_CKPT_PIECE
- * bytes, each lent for the call; a large one is read by a thread of its own. A failure of the sink
- * ends it and is returned. Whole tensors are also checked against the CRC-32 of torch's archives
- * (DIGEST). */
+ * bytes, each lent for the call; a large one is read by a thread of its own, which shows each piece
+ * to tap (NULL: none) before sink gets it: a digest need not keep the thread that writes from
+ * writing. Nothing of a tap's runs after this has returned. A failure of the sink ends it and is
+ * returned. Whole tensors are also checked against the CRC-32 of torch's archives (DIGEST). */
 typedef int s2s_ckpt_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err);
+typedef void s2s_ckpt_tap(void *ctx, const void *bytes, size_t len);
 int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                    const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
-                    struct s2s_error *err);
+                    const int64_t *begin, const int64_t *size, s2s_ckpt_tap *tap,
+                    s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err);
 /* A tensor with an orig_shape in that shape, lent until close: it is read like any other. Others
  * are returned as they are. */
 const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,

@@ -22,6 +22,7 @@ struct ckpt_file {
     int64_t pos, written, started; /* appended; handed to the system; of that, begun to store */
     struct s2s_buf buf;
     struct s2s_digest *digest; /* XXH3-128 of what was written */
+    bool is_summed_apart;      /* it has what is written now, from elsewhere */
 };
 
 int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err);

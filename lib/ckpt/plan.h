@@ -91,10 +91,10 @@ struct s2s_ckpt_write {
  * gives out->pieces (free). Returns how many bytes of its stream are before begin_bytes. */
 int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_target *target,
                              int64_t begin_bytes, int64_t end_bytes);
-/* Streams one target. */
+/* Streams one target, as s2s_ckpt_stream does a tensor. */
 int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
-                           const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
-                           struct s2s_error *err);
+                           const struct s2s_ckpt_write *how, s2s_ckpt_tap *tap, s2s_ckpt_sink *sink,
+                           void *ctx, struct s2s_error *err);
 /* Compares the CRC-32 of every source storage that the streams did not read in order. */
 int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
 /* Compares the files of the source's folder with integrity.json, where it has one: each of them by

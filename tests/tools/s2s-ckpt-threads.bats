@@ -21,6 +21,8 @@ both_ways() {
     "$@" reshard -q --files 2 dist again
     "$@" convert -q --to hf --dtype bf16 --max-shard-size 4MB again hf
     "$@" convert -q --to safetensors transposed.pt transposed.safetensors
+    "$@" convert -q --to torch_dist transposed.pt turned
+    "$@" convert -q --to torch_dist --dtype f64 a.safetensors cast
     "$@" average -q a.safetensors b.safetensors mean.safetensors
     "$@" ls --json --sha256 dist -o dist.json
     "$@" verify -q dist -o verify.txt
@@ -34,6 +36,8 @@ both_ways() {
     (cd two && both_ways s2s-ckpt)
     diff -r one two
     exits 0 s2s-ckpt diff one/dist two/again
+    # the sums that were made beside the writing: of the archives, of the files
+    for folder in dist again hf turned cast; do exits 0 s2s-ckpt verify "two/$folder"; done
 }
 
 @test "the mean of large tensors is numpy's, and a mean of the same is the same" {

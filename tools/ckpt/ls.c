@@ -55,7 +55,7 @@ struct listing {
 static int digest_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, char hex[65],
                          struct s2s_error *err)
 {
-    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, sha_sink, l->sha, err);
+    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, NULL, sha_sink, l->sha, err);
     if (rc == 0)
         s2s_sha256_hex(l->sha, hex);
     return rc;

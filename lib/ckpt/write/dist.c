@@ -11,6 +11,7 @@
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/items.h"
 #include "lib/ckpt/write/manifest.h"
+#include "lib/io/crc32.h"
 #include "lib/io/digest.h"
 #include "lib/io/zip.h"
 
@@ -25,6 +26,8 @@ struct s2s_dist_writer {
     char *name;                 /* of the file in its folder */
     struct s2s_zip_writer *zip; /* of the tensor that is being written */
     int64_t left;               /* bytes of it that are to come */
+    uint32_t crc;               /* of it, as far as it was summed apart */
+    bool has_crc;               /* that of all of it was given */
 };
 
 int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
@@ -114,8 +117,11 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
         rc = s2s_zip_add(writer->zip, "archive/byteorder", ALIGN, "little", 6, err);
     if (rc == 0)
         rc = s2s_zip_begin(writer->zip, "archive/data/0", ALIGN, err);
-    if (rc == 0 && chunk->crc)
-        s2s_zip_give_crc(writer->zip, *chunk->crc);
+    writer->has_crc = chunk->crc;
+    writer->crc = chunk->crc ? *chunk->crc : 0;
+    writer->file.is_summed_apart = chunk->is_summed_apart;
+    if (rc == 0 && (chunk->crc || chunk->is_summed_apart))
+        s2s_zip_give_crc(writer->zip, writer->crc);
     s2s_buf_release(&pickle);
     return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
 }
@@ -134,6 +140,13 @@ int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
     return s2s_zip_write(writer->zip, bytes, len, err);
 }
 
+void s2s_dist_sum(struct s2s_dist_writer *writer, const void *bytes, size_t len)
+{
+    if (!writer->has_crc)
+        writer->crc = s2s_crc32(writer->crc, bytes, len);
+    s2s_digest_update(writer->file.digest, bytes, len);
+}
+
 int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
 {
     struct ckpt_item *item = &writer->item;
@@ -147,6 +160,9 @@ int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
         rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %lld bytes %s than its box has", item->name,
                            (long long)llabs((long long)writer->left),
                            writer->left > 0 ? "less" : "more");
+    if (writer->file.is_summed_apart)
+        s2s_zip_give_crc(writer->zip, writer->crc);
+    writer->file.is_summed_apart = false;
     if (rc == 0)
         rc = s2s_zip_end(writer->zip, err);
     if (rc == 0)

@@ -26,6 +26,7 @@
 #ifndef S2S_CKPT_DIST_H
 #define S2S_CKPT_DIST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -69,6 +70,8 @@ struct s2s_dist_chunk {
     size_t name_number; /* lib/ckpt only: 0, or of the plan's target, from 1, that has the name */
     /* NULL, or the CRC-32 that the box's bytes will have; not compared */
     const uint32_t *crc;
+    /* all its data is shown to s2s_dist_sum, before s2s_dist_data gets it */
+    bool is_summed_apart;
 };
 
 /* data: the box, row-major and contiguous. Written without another copy of it. */
@@ -89,6 +92,9 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
 void s2s_dist_begin_bytes(struct s2s_dist_writer *writer, const char *name);
 int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
                   struct s2s_error *err);
+/* The sums of data that is_summed_apart, in order: by another thread, if that has ended when
+ * s2s_dist_end is called. */
+void s2s_dist_sum(struct s2s_dist_writer *writer, const void *bytes, size_t len);
 int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err);
 
 /* Syncs and closes the file (a rank that wrote nothing leaves none); what it holds is appended to

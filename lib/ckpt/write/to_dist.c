@@ -189,7 +189,6 @@ static bool has_stored_crc(struct output *out)
     const struct s2s_ckpt_target *target = &plan->targets[out->target];
     const struct s2s_ckpt_tensor *source = target->n_pieces == 1 ? target->pieces[0].source : NULL;
     return source && source->dtype == target->dtype && plan->n_others == 0 &&
-           out->left == s2s_ckpt_target_bytes(target) &&
            out->left == ckpt_box_numel(source->shape, source->n_dims) *
                             (int64_t)s2s_dtype_size(source->dtype) &&
            s2s_ckpt_stored_crc(plan->source, source, &out->crc);
@@ -206,8 +205,17 @@ static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
     out->left = (end - row) * out->row_bytes;
     if (rc < 0)
         return rc;
-    out->chunk.crc = has_stored_crc(out) ? &out->crc : NULL;
+    /* no byte of the stream is skipped, or another file's */
+    out->chunk.is_summed_apart =
+        out->left == s2s_ckpt_target_bytes(&out->plan->targets[out->target]);
+    out->chunk.crc = out->chunk.is_summed_apart && has_stored_crc(out) ? &out->crc : NULL;
     return s2s_dist_begin_tensor(out->writer, &out->chunk, err);
+}
+
+static void sum_tap(void *ctx, const void *bytes, size_t len)
+{
+    const struct output *out = ctx;
+    s2s_dist_sum(out->writer, bytes, len);
 }
 
 /* data of a tensor that may go on in the next file; what is another's is dropped */
@@ -269,7 +277,9 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
         s2s_ckpt_target_part(&part, target, first * out->row_bytes, out->last_row * out->row_bytes);
     int rc = begin_chunk(out, first, err);
     if (rc == 0)
-        rc = s2s_ckpt_target_stream(out->plan, &part, out->how, cut_sink, out, err);
+        rc =
+            s2s_ckpt_target_stream(out->plan, &part, out->how,
+                                   out->chunk.is_summed_apart ? sum_tap : NULL, cut_sink, out, err);
     free(part.pieces);
     return rc < 0 ? rc : s2s_dist_end(out->writer, err);
 }

@@ -65,12 +65,23 @@ struct sink {
     struct s2s_digest *digest; /* NULL: nobody wants it */
 };
 
-static int out_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+static void digest_tap(void *ctx, const void *bytes, size_t len)
 {
-    struct sink *sink = ctx;
+    const struct sink *sink = ctx;
     if (sink->digest)
         s2s_digest_update(sink->digest, bytes, len);
+}
+
+static int write_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    const struct sink *sink = ctx;
     return s2s_outfile_write(sink->out, bytes, len, err);
+}
+
+static int put(struct sink *sink, const void *bytes, size_t len, struct s2s_error *err)
+{
+    digest_tap(sink, bytes, len);
+    return write_sink(sink, bytes, len, err);
 }
 
 /* the JSON of the header, handed on in pieces; sink NULL: only counted */
@@ -90,7 +101,7 @@ static int put_header(struct s2s_ckpt_target *const *targets, size_t n, struct s
             while (i == n && (*len + out.len) % 8)
                 s2s_buf_putc(&out, ' ');
             *len += out.len;
-            rc = sink ? out_sink(sink, out.data, out.len, err) : 0;
+            rc = sink ? put(sink, out.data, out.len, err) : 0;
             s2s_buf_clear(&out);
         }
         if (i < n)
@@ -117,7 +128,7 @@ static int write_header(struct s2s_ckpt_target *const *targets, size_t n, struct
             "--to hf with a smaller --max-shard-size, or --to torch_dist");
     for (int i = 0; i < 8; i++)
         head[i] = (char)((uint64_t)len >> 8 * i & 0xFF);
-    int rc = out_sink(sink, head, sizeof head, err);
+    int rc = put(sink, head, sizeof head, err);
     return rc < 0 ? rc : put_header(targets, n, sink, &len, err);
 }
 
@@ -132,7 +143,7 @@ static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, s
         qsort(order, n, sizeof *order, by_width);
     int rc = write_header(order, n, sink, err);
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = s2s_ckpt_target_stream(plan, order[i], how, out_sink, sink, err);
+        rc = s2s_ckpt_target_stream(plan, order[i], how, digest_tap, write_sink, sink, err);
     free(order);
     return rc;
 }

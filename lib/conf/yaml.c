@@ -16,11 +16,6 @@
 /* Copies made for aliases and merge keys, in values, before a file counts as an alias bomb. */
 enum { MAX_ALIASED = 50000, ALIASED_TEXT = 256 };
 
-struct anchor {
-    const char *name;
-    const struct s2s_conf *node;
-};
-
 /* An open map or list. Own entries of a map wait beside those of its merge keys until it ends. */
 struct level {
     struct s2s_conf *node;
@@ -34,8 +29,7 @@ struct composer {
     yaml_parser_t parser;
     struct conf_arena *arena;
     const struct s2s_conf_source *source;
-    struct anchor *anchors;
-    size_t n_anchors, cap_anchors;
+    struct s2s_conf anchors; /* a map of lists of one node, which has a key of its own */
     struct level levels[CONF_MAX_DEPTH];
     size_t depth;
     size_t n_aliased;
@@ -193,13 +187,15 @@ static int end_level(struct composer *c, const yaml_mark_t *mark, struct s2s_err
     return place_node(c, node, mark, err);
 }
 
-static void note_anchor(struct composer *c, const yaml_char_t *name, const struct s2s_conf *node)
+static void note_anchor(struct composer *c, const yaml_char_t *name, struct s2s_conf *node)
 {
     if (!name)
         return;
-    s2s_grow(&c->anchors, c->n_anchors, &c->cap_anchors, sizeof *c->anchors);
-    const char *text = (const char *)name;
-    c->anchors[c->n_anchors++] = (struct anchor){conf_strndup(c->arena, text, strlen(text)), node};
+    struct s2s_conf *entry = conf_alloc(c->arena, sizeof *entry);
+    entry->key = conf_strndup(c->arena, (const char *)name, strlen((const char *)name));
+    entry->items = conf_alloc(c->arena, sizeof *entry->items);
+    entry->items[0] = node;
+    conf_map_put(&c->anchors, entry);
 }
 
 static bool is_open(const struct composer *c, const struct s2s_conf *node)
@@ -214,14 +210,12 @@ static int on_alias(struct composer *c, const yaml_event_t *event, struct s2s_er
 {
     const char *name = (const char *)event->data.alias.anchor;
     struct s2s_conf *copy = NULL;
-    size_t i = c->n_anchors;
-    while (i > 0 && strcmp(c->anchors[i - 1].name, name))
-        i--;
-    if (i == 0)
+    const struct s2s_conf *entry = conf_map_find(&c->anchors, name);
+    if (!entry)
         return FAIL(c, &event->start_mark, err, "unknown anchor '%s'", name);
-    if (is_open(c, c->anchors[i - 1].node))
+    if (is_open(c, entry->items[0]))
         return FAIL(c, &event->start_mark, err, "'*%s' stands inside what it names", name);
-    int rc = copy_alias(&copy, c, c->anchors[i - 1].node, &event->start_mark, err);
+    int rc = copy_alias(&copy, c, entry->items[0], &event->start_mark, err);
     if (rc < 0)
         return rc;
     copy->key = NULL; /* the anchored value's key is not the alias's */
@@ -356,6 +350,7 @@ int conf_parse_yaml(struct s2s_conf **out, struct conf_arena *arena,
     *out = NULL;
     c->arena = arena;
     c->source = source;
+    c->anchors = (struct s2s_conf){.kind = S2S_CONF_MAP, .arena = arena};
     if (!yaml_parser_initialize(&c->parser)) {
         free(c);
         return s2s_error_set(err, S2S_E_NOMEM, "libyaml has no memory");
@@ -374,7 +369,6 @@ int conf_parse_yaml(struct s2s_conf **out, struct conf_arena *arena,
     yaml_parser_delete(&c->parser);
     for (size_t i = 0; i < CONF_MAX_DEPTH; i++)
         free(c->levels[i].merges);
-    free(c->anchors);
     free(c);
     return rc;
 }

@@ -759,3 +759,18 @@ PY
     wait $pid
     [ -s out/model.safetensors ]
 }
+
+@test "forty thousand aliases among fifty thousand anchors are found at once" {
+    python3 - "$ROOT/tests/oracle/ckpt/data/tiny.nemo" <<'PY'
+import io, sys, tarfile
+with tarfile.open(sys.argv[1]) as old, tarfile.open("many.nemo", "w") as new:
+    for member in old.getmembers():
+        content = old.extractfile(member).read() if member.isfile() else b""
+        if member.name.endswith("model_config.yaml"):
+            content += b"".join(b"a%d: &a%d 1\n" % (i, i) for i in range(50000)) + b"".join(b"b%d: *a0\n" % i for i in range(40000))
+            member.size = len(content)
+        new.addfile(member, io.BytesIO(content))
+PY
+    # a comparison with each took many seconds
+    exits 0 timeout 3 s2s-ckpt ls many.nemo
+}

@@ -38,7 +38,8 @@ bool ckpt_str_is(const struct ckpt_node *node, const char *s)
            memcmp(node->text, s, node->len) == 0;
 }
 
-/* records of ours have up to ten fields: one with millions is not worth a search for each use */
+/* Records of ours have up to ten fields: one with millions is not worth a search for each use. Of
+ * those with one key the last counts, as in Python. */
 enum { MAX_FIELDS = 256 };
 
 const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key)
@@ -47,10 +48,11 @@ const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key)
         node = node->items[2] ? node->items[2] : node->items[3];
     if (!node || node->kind != CKPT_DICT)
         return NULL;
+    const struct ckpt_node *value = NULL;
     for (uint32_t i = 0; i < node->n && i < 2 * MAX_FIELDS; i += 2)
         if (ckpt_str_is(node->items[i], key))
-            return node->items[i + 1];
-    return NULL;
+            value = node->items[i + 1];
+    return value;
 }
 
 bool ckpt_get_int(const struct ckpt_node *node, int64_t *value)

@@ -162,6 +162,8 @@ static int op_unicode_line(struct pickle_machine *m)
         }
         n += s2s_utf8_put(text + n, c);
         i += used;
+        if (c == '\\' && used == 1 && i < len && line[i] == '\\')
+            text[n++] = line[i++]; /* behind two of them no escape begins */
     }
     return push_text(m, CKPT_STR, text, n);
 }

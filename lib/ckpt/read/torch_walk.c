@@ -255,18 +255,21 @@ static uint8_t *mark_of(const struct ckpt_node *node)
     return &((struct ckpt_node *)node)->mark;
 }
 
+static bool has_parts(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_RECORD || node->kind == CKPT_DICT || node->kind == CKPT_LIST ||
+           node->kind == CKPT_TUPLE || node->kind == CKPT_SET;
+}
+
 /* 1: a tensor stands in node, or below it; 0: none; negative: it cannot be said. Each node is
  * looked into once. */
 static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     node = plain_conf(node);
-    const bool parts = node->kind == CKPT_RECORD || node->kind == CKPT_DICT ||
-                       node->kind == CKPT_LIST || node->kind == CKPT_TUPLE ||
-                       node->kind == CKPT_SET;
     struct ckpt_view view;
     if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || is_odd_tensor(node))
         return 1;
-    if (!parts || node->mark)
+    if (!has_parts(node) || node->mark)
         return node->mark == HOLDS;
     if (depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
@@ -280,9 +283,47 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
     return rc;
 }
 
+static int by_key(const void *a, const void *b)
+{
+    const struct ckpt_node *x = *(struct ckpt_node *const *)a, *y = *(struct ckpt_node *const *)b;
+    if (x->kind != y->kind)
+        return x->kind - y->kind;
+    if (x->kind == CKPT_STR)
+        return compare_keys(x->text, x->len, y->text, y->len);
+    if (x->kind == CKPT_INT)
+        return (x->i > y->i) - (x->i < y->i);
+    return (x > y) - (x < y);
+}
+
+/* Of one key twice Python has the last value alone. Two tensors of one name are refused anyway;
+ * those in two dicts or lists would get names that do not meet. */
+static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
+{
+    const uint32_t n = dict->n / 2;
+    bool nested = false;
+    int rc = 0;
+    for (uint32_t i = 0; i < n; i++)
+        nested |= has_parts(dict->items[2 * i + 1]);
+    if (!nested || n < 2)
+        return 0;
+    const struct ckpt_node **keys = s2s_xmalloc(n * sizeof *keys);
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = dict->items[2 * i];
+    qsort(keys, n, sizeof *keys, by_key);
+    for (uint32_t i = 1; i < n && rc == 0; i++)
+        if (by_key(&keys[i - 1], &keys[i]) == 0)
+            rc = s2s_error_set(
+                w->err, S2S_E_FORMAT, "dict key at byte %u of the pickle is there twice: %.*s",
+                keys[i]->offset,
+                keys[i]->kind != CKPT_STR ? 0 : (int)(keys[i]->len < 200 ? keys[i]->len : 200),
+                keys[i]->text);
+    free(keys);
+    return rc;
+}
+
 static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, int depth)
 {
-    int rc = 0;
+    int rc = check_keys(w, dict);
     for (uint32_t i = 0; rc == 0 && i < dict->n; i += 2)
         rc = walk_child(w, dict->items[i], 0, dict->items[i + 1], depth);
     return rc;
@@ -332,8 +373,9 @@ static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module
     static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
     const struct ckpt_node *passing = ckpt_get(module, "_non_persistent_buffers_set");
     int rc = 0;
-    for (int p = 0; p < 3; p++) {
+    for (int p = 0; p < 3 && rc == 0; p++) {
         const struct ckpt_node *part = ckpt_get(module, parts[p]);
+        rc = check_keys(w, part);
         for (uint32_t i = 0; rc == 0 && i < part->n; i += 2) {
             const struct ckpt_node *key = part->items[i], *value = part->items[i + 1];
             const int passes = p == 1 ? names_key(w, passing, key) : 0;
@@ -427,9 +469,11 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
     const struct ckpt_node *optimizer = NULL;
     json_t *rest = json_object();
     bool has_model = false;
-    int rc = 0;
+    int rc;
     if (root->kind != CKPT_DICT)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "a Megatron rank file is a dict, this is not");
+    else
+        rc = check_keys(w, root);
     for (uint32_t i = 0; rc == 0 && i < root->n; i += 2) {
         const struct ckpt_node *key = root->items[i], *value = root->items[i + 1];
         if (key->kind != CKPT_STR)

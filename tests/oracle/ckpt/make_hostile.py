@@ -234,11 +234,15 @@ torch("byte_order", zipped(state(rebuild()), floats + [("archive/byteorder", b"b
 torch("behind_pickle", zipped(state(rebuild()) + b"x", floats), "1 bytes behind the pickle's end")
 torch("program", zipped(state(rebuild()), floats + [("archive/constants.pkl", b"\x80\x02).")]), "it holds a program")
 torch("few_bytes", b"PK\3\4" + b"\0" * 6, "10 bytes are too few")
-torch("key_twice", zipped(b"\x80\x02}(" + (text("w") + rebuild()) * 2 + b"u.", floats), "tensor w is there twice")
+torch("key_twice", zipped(b"\x80\x02}(" + (text("w") + rebuild()) * 2 + b"u.", floats), "is there twice")
+torch("key_of_two_dicts", zipped(b"\x80\x02}(" + b"".join(text("l") + b"}" + text(k) + rebuild() + b"s" for k in "xy") + b"u.", floats), "is there twice: l")
+torch("key_of_two_layers", zipped(b"\x80\x02}" + text("l") + b"}(" + b"".join(b"K\1}" + text(k) + rebuild() + b"s" for k in "xy") + b"us.", floats), "is there twice")
 torch("key_is_a_list", zipped(b"\x80\x02}]Ns."), "dict key at byte")
 torch("key_holds_a_list", zipped(b"\x80\x02}]\x85Ns."), "dict key at byte")
 put("mp_list/mp_rank_00/model_optim_rng.pt", zipped(b"\x80\x02]."), "a Megatron rank file is a dict")
 cases[-1] = ("mp_list", cases[-1][1])
+put("mp_two_models/mp_rank_00/model_optim_rng.pt", zipped(b"\x80\x02}(" + b"".join(text("model") + b"}" + text(k) + rebuild() + b"s" for k in "xy") + b"u.", floats), "is there twice: model")
+cases[-1] = ("mp_two_models", cases[-1][1])
 
 # ---- boxes in the headers of safetensors ----
 
@@ -552,6 +556,9 @@ whole_torch("list_of_a_class", b"}" + text("w") + b"cmy\nList\n)R" + rebuild() +
 dcp("short_sizes", [("w", stored([1, 1, 4], [chunk([0, 0, 0], [4])]))], [place("w", [0, 0, 0], 0, n)], "w\tF32\t[1, 1, 4]\t16")
 good.append(cases.pop())
 dcp("without_offset", [one], [place("w", None, 0, n)], "w\tF32\t[4]\t16")
+good.append(cases.pop())
+# of fields that are there twice the last counts
+dcp("fields_twice", [one], [(here[0], place("w", [0], 1, n - 1)[1][:-2] + text("offset") + number(0) + text("length") + number(n) + b"ub")], "w\tF32\t[4]\t16")
 good.append(cases.pop())
 none = zipped(b"\x80\x02" + rebuild(numel=0, size=b"(K\0K\3t", stride=b"(K\3K\1t") + b".", [("archive/data/0", b"")])
 dcp("of_nothing", [("w", stored([0, 3], [chunk([0, 0], [0, 3])]))], [place("w", [0, 0], 0, len(none))], "w\tF32\t[0, 3]\t0", extra=[("__0_0.distcp", none)])

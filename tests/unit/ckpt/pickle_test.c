@@ -82,6 +82,7 @@ static void plain_values_of_all_protocols(void **state)
     SHOWS("F2.5\n.", "2.5");
     SHOWS("G@\x04\0\0\0\0\0\0.", "2.5");
     SHOWS("V\\u00e9\\U0001F600x\n.", "\"\xc3\xa9\xf0\x9f\x98\x80x\"");
+    SHOWS("V\\\\u0041\\\\\\u0041\n.", "\"\\\\\\\\u0041\\\\\\\\A\"");
     SHOWS("S'a\\x41\\n\\'q'\n.", "\"aA\\n'q\"");
     SHOWS("\x8c\x02hi.", "\"hi\"");
     SHOWS("X\x02\0\0\0hi.", "\"hi\"");

@@ -424,3 +424,12 @@ int s2s_outfile_spares(const char *out, const char *input, struct s2s_error *err
                ? s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", out)
                : 0;
 }
+
+int s2s_outfile_spares_each(const char *out, const char *const *inputs, size_t n,
+                            struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = s2s_outfile_spares(out, inputs[i], err);
+    return rc;
+}

@@ -37,5 +37,7 @@ void s2s_outfile_abort(struct s2s_outfile *out);
 bool s2s_outfile_is(const char *out, const char *input);
 /* ARG where it is. */
 int s2s_outfile_spares(const char *out, const char *input, struct s2s_error *err);
+int s2s_outfile_spares_each(const char *out, const char *const *inputs, size_t n,
+                            struct s2s_error *err);
 
 #endif

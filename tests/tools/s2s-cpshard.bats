@@ -206,6 +206,19 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)" "$1"
     rm bigger.s2s
 }
 
+@test "a stream that is read is not replaced" {
+    cp packs.s2s p0.s2s
+    exits 2 s2s-cpshard --cp 3 -o p%r.s2s p0.s2s
+    says "p0.s2s: is what would be read: choose another OUT"
+    exits 2 s2s-cpshard --cp 3 --rank 1 -o p0.s2s ./p0.s2s
+    same packs.s2s p0.s2s
+    s2s-cpshard --cp 3 -o r%r.s2s packs.s2s
+    exits 2 s2s-cpshard --join -o r2.s2s r0.s2s r1.s2s r2.s2s
+    s2s-cpshard --join -o joined.s2s r0.s2s r1.s2s r2.s2s
+    same packs.s2s joined.s2s
+    no_litter . packs.s2s rows.jsonl p0.s2s r0.s2s r1.s2s r2.s2s joined.s2s
+}
+
 @test "index prints into -o" {
     s2s-cpshard index --cp 2 --cu-seqlens 0,8,12 >want
     exits 0 s2s-cpshard index --cp 2 --cu-seqlens 0,8,12 -o got

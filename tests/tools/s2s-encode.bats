@@ -305,6 +305,18 @@ PY
     no_litter . clips.jsonl p.s2s slow
 }
 
+@test "what is read is not replaced" {
+    packs mel p.s2s
+    cp p.s2s kept.s2s
+    exits 2 encode p.s2s -o p.s2s
+    says "p.s2s: is what would be read: choose another OUT"
+    exits 2 mpirun_n 2 s2s-encode --encoder "$E" p.s2s -o p.s2s
+    same kept.s2s p.s2s
+    cp "$W/activated.wav" a.wav
+    exits 2 s2s-encode --features mel a.wav -o a.wav
+    same "$W/activated.wav" a.wav
+}
+
 @test "--plan prints into -o" {
     s2s-encode --plan --ranks 2 --lengths 900,400,700 >want
     exits 0 s2s-encode --plan --ranks 2 --lengths 900,400,700 -o got

@@ -416,6 +416,18 @@ PY
     done
 }
 
+@test "a stream that is read is not replaced" {
+    cp a.s2s p0.s2s
+    for command in cat shuffle "cat a.s2s" "cat --zstd 3" "split --records 1"; do
+        out=p0.s2s
+        [[ "$command" != split* ]] || out=p%d.s2s
+        exits 2 s2s-shard $command p0.s2s -o $out
+        says "p0.s2s: is what would be read: choose another OUT"
+        same a.s2s p0.s2s
+    done
+    [ ! -e p1.s2s ]
+}
+
 @test "-o: what is printed goes to a file, whole or not at all, and to no input" {
     for command in ls head view stats verify "ls --json" "verify --json"; do
         s2s-shard $command a.s2s >want

@@ -52,6 +52,15 @@ three_steps() {
     says "--optimizer"
 }
 
+@test "probe does not replace its inputs" {
+    cp "$M/qwen2/inputs.safetensors" "$M/qwen2/expected.json" .
+    for out in inputs.safetensors expected.json; do
+        exits 2 s2s-train probe --model "$M/qwen2" --inputs inputs.safetensors --steps 1 --optimizer expected.json --out ./$out
+        says "$out: is what would be read: choose another OUT"
+    done
+    same "$M/qwen2/inputs.safetensors" inputs.safetensors
+}
+
 @test "probe says which input is absent" {
     exits 2 s2s-train probe --model "$M/none" --inputs x --out y
     says "none/config.json"

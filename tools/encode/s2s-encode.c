@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "lib/audio/features.h"
+#include "lib/io/outfile.h"
 #include "tools/encode/encode.h"
 
 enum {
@@ -152,6 +153,8 @@ static int run(const struct encode_options *opt, struct s2s_mesh *mesh, struct s
     int rc = 0;
     if (first && !opt->plan && (!opt->common.out || !strcmp(opt->common.out, "-")))
         rc = s2s_tool_check_stdout(err);
+    if (first && !opt->plan && rc == 0)
+        rc = s2s_outfile_spares_each(opt->common.out, opt->inputs, opt->n_inputs, err);
     if ((rc = s2s_mesh_all_ok(mesh, rc, err)) < 0)
         return rc;
     if (opt->encoder)

@@ -2,6 +2,7 @@
 #include "tools/shard/cpshard.h"
 
 #include "lib/io/digest.h"
+#include "lib/io/outfile.h"
 
 struct joiner {
     const struct cpshard_options *opt;
@@ -134,8 +135,11 @@ static int create_output(struct joiner *j, struct s2s_error *err)
     const char *wanted = json_string_value(json_object_get(s2s_stream_header(j->in[0]), "parent"));
     if (json_array_size(json_object_get(s2s_stream_header(j->in[0]), "provenance")) < 2)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: its provenance has no parent", j->path[0]);
+    int rc = s2s_outfile_spares_each(j->opt->common.out, j->opt->inputs, j->opt->n_inputs, err);
+    if (rc < 0)
+        return rc;
     json_t *header = parent_header(j);
-    int rc = s2s_stream_create_exact(&j->out, j->opt->common.out, header, &how, err);
+    rc = s2s_stream_create_exact(&j->out, j->opt->common.out, header, &how, err);
     json_decref(header);
     if (rc == 0 && strcmp(s2s_stream_writer_header_digest(j->out), wanted) != 0)
         return s2s_error_set(err, S2S_E_DIGEST,

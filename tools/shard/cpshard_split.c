@@ -2,6 +2,7 @@
 #include "tools/shard/cpshard.h"
 
 #include "lib/io/digest.h"
+#include "lib/io/outfile.h"
 
 struct splitter {
     const struct cpshard_options *opt;
@@ -79,8 +80,9 @@ static int create_outputs(struct splitter *s, struct s2s_error *err)
             continue;
         json_t *header = header_of(s, rank);
         char *name = name_of(s->opt->common.out ? s->opt->common.out : "-", rank);
-        rc = s2s_stream_create(&s->out[rank], name, header, s2s_stream_header(s->in), args, n_args,
-                               &how, err);
+        if ((rc = s2s_outfile_spares_each(name, s->opt->inputs, s->opt->n_inputs, err)) == 0)
+            rc = s2s_stream_create(&s->out[rank], name, header, s2s_stream_header(s->in), args,
+                                   n_args, &how, err);
         free(name);
         json_decref(header);
     }

@@ -81,9 +81,8 @@ void shard_options_release(struct shard_options *opt)
 int shard_report_begin(struct s2s_printout *to, const struct shard_options *opt,
                        struct s2s_error *err)
 {
-    int rc = 0;
-    for (size_t i = 0; i < opt->n_inputs && rc == 0; i++)
-        rc = s2s_outfile_spares(opt->common.out, opt->inputs[i], err);
+    int rc = s2s_outfile_spares_each(opt->common.out, (const char *const *)opt->inputs,
+                                     opt->n_inputs, err);
     return rc < 0 ? rc : s2s_printout_begin(to, opt->common.out, err);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "lib/base/rng.h"
+#include "lib/io/outfile.h"
 #include "tools/shard/shard.h"
 
 #define ZSTD_OPTION \
@@ -142,14 +143,22 @@ static char **make_args(const char *command, const char *extra, size_t *n)
     return args;
 }
 
+static int spare_inputs(const char *out, const struct shard_options *opt, struct s2s_error *err)
+{
+    return s2s_outfile_spares_each(out, (const char *const *)opt->inputs, opt->n_inputs, err);
+}
+
 static int create(struct s2s_stream_writer **out, const char *path, const struct inputs *in,
                   const struct shard_options *opt, const char *command, const char *extra,
                   struct s2s_error *err)
 {
     struct s2s_stream_options options = {.zstd_level = opt->zstd_level, .jobs = opt->common.jobs};
+    int rc = spare_inputs(path, opt, err);
+    if (rc < 0)
+        return rc;
     size_t n_args;
     char **args = make_args(command, extra, &n_args);
-    int rc = s2s_stream_create(out, path, in->header, in->header, args, n_args, &options, err);
+    rc = s2s_stream_create(out, path, in->header, in->header, args, n_args, &options, err);
     for (size_t i = 0; i < n_args; i++)
         free(args[i]);
     free(args);
@@ -188,8 +197,8 @@ static int cat_one(const struct shard_options *opt, struct inputs *in, struct s2
     struct s2s_stream_options options = {.zstd_level = opt->zstd_level, .jobs = opt->common.jobs};
     struct s2s_stream_writer *out = NULL;
     struct s2s_stream *from = in->streams[0];
-    int rc = s2s_stream_create_copy(&out, opt->common.out, from, &options, err);
-    if (rc < 0)
+    int rc = spare_inputs(opt->common.out, opt, err);
+    if (rc < 0 || (rc = s2s_stream_create_copy(&out, opt->common.out, from, &options, err)) < 0)
         return rc;
     if ((rc = copy_records(out, from, err)) < 0) {
         s2s_stream_abort(out);

@@ -9,6 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/base/tool.h"
 #include "lib/conf/conf.h"
+#include "lib/io/outfile.h"
 #include "lib/optim/optim.h"
 
 /* Families in the order they are asked. */
@@ -342,8 +343,9 @@ static int run_steps(struct probe *p, const struct probe_options *opt, struct s2
 static int run(struct probe *p, const struct probe_options *opt, struct s2s_error *err)
 {
     const struct s2s_model_options options = {.batch_norm_batch = p->batch_norm_batch};
-    int rc = s2s_device_open(&p->device, "cpu", err);
-    if (rc < 0 ||
+    int rc = s2s_outfile_spares_each(opt->out, (const char *const[]){opt->inputs, opt->optimizer},
+                                     2, err);
+    if (rc < 0 || (rc = s2s_device_open(&p->device, "cpu", err)) < 0 ||
         (rc = s2s_model_open(&p->model, p->device, NULL, opt->model, &options, err)) < 0 ||
         (rc = choose_family(p, err)) < 0)
         return rc;

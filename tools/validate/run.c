@@ -380,9 +380,8 @@ static int write_out(const struct check_options *opt, const struct s2s_buf *buf,
                      struct s2s_error *err)
 {
     struct s2s_outfile *out = NULL;
-    int rc = 0;
-    for (size_t i = 0; i < opt->n_inputs && !opt->argv && rc == 0; i++)
-        rc = s2s_outfile_spares(opt->common.out, opt->inputs[i], err);
+    int rc =
+        s2s_outfile_spares_each(opt->common.out, opt->inputs, opt->argv ? 0 : opt->n_inputs, err);
     if (rc == 0)
         rc = s2s_outfile_open(&out, opt->common.out, err);
     if (rc < 0)

@@ -4,20 +4,25 @@
  * RADIOViTModel, LLaVAModel and MimoModel with their converters; Megatron-Bridge's Nemotron-VL and
  * Nemotron-Omni; NVIDIA's RADIO (H is timm's ViT, g is DINOv2's with everything one level down, in
  * "inner."); transformers' Parakeet; NeMo's SALM. */
+
+/* by any of which a part is known, as map_tables.c says */
+#define EYE "{position_embeddings,class_token}"
+#define WORDS \
+    "{embedding.word_embeddings,output_layer,decoder.final_layernorm,decoder.final_norm}.weight"
+
 static const char composites[] =
     /* ---- language, vision and (Omni) sound; to Hugging Face all of them are one folder ---- */
     "family nemotron_vlm\n"
-    "detect vision_model.position_embeddings language_model.embedding.word_embeddings.weight\n"
+    "detect vision_model." EYE " language_model." WORDS "\n"
     "include vlm_parts \"\" \"\"\n"
 
     "family nemotron_vlm_bridge\n"
-    "detect llava_model.vision_model.position_embeddings "
-    "llava_model.language_model.embedding.word_embeddings.weight\n"
+    "detect llava_model.vision_model." EYE " llava_model.language_model." WORDS "\n"
     "include vlm_parts llava_model. \"\"\n"
 
     "family nemotron_vlm_mimo\n"
-    "detect modality_submodules.images.encoders.radio_encoder.radio_model.position_embeddings "
-    "language_model.embedding.word_embeddings.weight\n"
+    "detect modality_submodules.images.encoders.radio_encoder.radio_model." EYE
+    " language_model." WORDS "\n"
     "part nemotron_h_decoder|mixtral|qwen_moe|gemma2|llama|nemotron language_model. "
     "language_model.\n"
     "part nemotron_h_mtp language_model. \"\" ?\n"
@@ -29,8 +34,7 @@ static const char composites[] =
 
     /* Gemma 3 with its eye, as Megatron-Bridge has it: transformers' own tower */
     "family gemma3_vl\n"
-    "detect language_model.embedding.word_embeddings.weight "
-    "multi_modal_projector.mm_soft_embed_norm.weight\n"
+    "detect language_model." WORDS " multi_modal_projector.{mm_soft_embed_norm,proj}.weight\n"
     "model_type gemma3\n"
     "part gemma2 language_model. language_model.\n"
     "multi_modal_projector.mm_soft_embed_norm.weight "
@@ -41,7 +45,7 @@ static const char composites[] =
 
     /* the language model of a model whose other parts no table knows: they are listed as unused */
     "family language_model\n"
-    "detect language_model.embedding.word_embeddings.weight\n"
+    "detect language_model." WORDS "\n"
     "part nemotron_h_decoder|mixtral|qwen_moe|gemma2|llama|nemotron language_model. "
     "language_model.\n"
     "part nemotron_h_mtp language_model. \"\" ?\n"
@@ -77,7 +81,7 @@ static const char composites[] =
 
     /* ---- the vision tower alone: Hugging Face's folder, torch.hub's file, bare names ---- */
     "family radio\n"
-    "detect class_token position_embeddings\n"
+    "detect " EYE " decoder.layers.{N}.{*}\n"
     "part radio_g|radio_g_flat|radio_h \"\" radio_model.model.\n"
     "include radio_left_out \"\" radio_model.\n"
 
@@ -131,8 +135,8 @@ static const char composites[] =
     "decoder.layers.{N}.mlp.linear_fc1.bias_{w,v}    blocks.{N}.mlp.w12.bias    concat [f+f]\n"
     "decoder.layers.{N}.mlp.linear_fc2.weight        blocks.{N}.mlp.w3.weight   copy [D,f]\n"
     "decoder.layers.{N}.mlp.linear_fc2.bias          blocks.{N}.mlp.w3.bias     copy [D]\n"
-    "decoder.layers.{N}.ls1                          blocks.{N}.ls1.grandma     copy\n"
-    "decoder.layers.{N}.ls2                          blocks.{N}.ls2.grandma     copy\n"
+    "decoder.layers.{N}.ls1                          blocks.{N}.ls1.grandma     copy [D]\n"
+    "decoder.layers.{N}.ls2                          blocks.{N}.ls2.grandma     copy [D]\n"
 
     "family radio_ends\n"
     "class_token           patch_generator.cls_token.token        copy [*,D]\n"
@@ -161,13 +165,13 @@ static const char composites[] =
     /* ---- NeMo's SALM <-> the folders encoder/, llm/ and projection.safetensors ---- */
     /* with Megatron's language model inside */
     "family salm_megatron\n"
-    "detect perception.encoder.pre_encode.conv.0.weight llm.embedding.word_embeddings.weight\n"
+    "detect perception.encoder.pre_encode.{conv.0,out}.weight llm." WORDS "\n"
     "include salm_perception \"\" \"\"\n"
     "part nemotron_h|mixtral|qwen_moe|gemma2|llama|nemotron llm. llm.\n"
 
     /* DuplexS2S: the language model's layers without its "model.", its ends beside it */
     "family salm_duplex\n"
-    "detect perception.encoder.pre_encode.conv.0.weight embed_tokens.weight lm_head.weight "
+    "detect perception.encoder.pre_encode.{conv.0,out}.weight {embed_tokens,lm_head}.weight "
     "llm.layers.{N}.{*}\n"
     "include salm_perception \"\" \"\"\n"
     "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
@@ -178,13 +182,13 @@ static const char composites[] =
     "llm.{*}               llm.model.{*}                   copy\n"
 
     "family salm\n"
-    "detect perception.encoder.pre_encode.conv.0.weight embed_tokens.weight llm.{*}\n"
+    "detect perception.encoder.pre_encode.{conv.0,out}.weight embed_tokens.weight llm.{*}\n"
     "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
     "include salm_parts \"\" \"\"\n"
 
     /* with NeMo Automodel the embedding stays inside the language model */
     "family salm_automodel\n"
-    "detect perception.encoder.pre_encode.conv.0.weight llm.{*}\n"
+    "detect perception.encoder.pre_encode.{conv.0,out}.weight llm.{*}\n"
     "include salm_parts \"\" \"\"\n"
 
     "family salm_parts\n"

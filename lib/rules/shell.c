@@ -17,8 +17,6 @@
 #define UNKNOWN RULES_SHELL_UNKNOWN
 
 enum { MAX_VARIABLES = 4000, MAX_WORDS = 20000, MAX_DEPTH = 20 };
-/* bytes of one value, and of all values put in: variables made of variables double at each step */
-enum { MAX_VALUE = 100000, MAX_SPENT = 32 << 20 };
 
 void rules_words_release(struct rules_words *w)
 {
@@ -56,252 +54,6 @@ static struct rules_variable *make_variable(struct rules_shell *sh, const char *
     sh->variables[sh->n_variables] =
         (struct rules_variable){.name = s2s_xstrndup(name, len), .len = len};
     return &sh->variables[sh->n_variables++];
-}
-
-static size_t name_len(const char *s, const char *end)
-{
-    size_t n = 0;
-    if (s >= end || (!isalpha((unsigned char)*s) && *s != '_'))
-        return 0;
-    while (s + n < end && (isalnum((unsigned char)s[n]) || s[n] == '_'))
-        n++;
-    return n;
-}
-
-/* ---- expansion ---- */
-
-static void expand(struct rules_shell *sh, struct s2s_buf *out, const char *s, const char *end);
-
-/* behind an opening bracket of `open`: just past the one that closes it, or end */
-static const char *past_close(const char *s, const char *end, char open, char close)
-{
-    int depth = 1;
-    for (; s < end; s++) {
-        if (*s == '\\' && s + 1 < end)
-            s++;
-        else if (*s == open)
-            depth++;
-        else if (*s == close && --depth == 0)
-            return s + 1;
-    }
-    return end;
-}
-
-/* the value as one text, unknown past a limit; NULL if it is not set */
-static char *value_of(struct rules_shell *sh, const char *name, size_t len)
-{
-    const struct rules_variable *v = rules_shell_variable(sh, name, len);
-    struct s2s_buf text = S2S_BUF_INIT;
-    if (!v)
-        return NULL;
-    s2s_buf_puts(&text, "");
-    for (size_t i = 0; i < v->words.n && sh->n_spent <= MAX_SPENT; i++) {
-        s2s_buf_puts(&text, i ? " " : "");
-        s2s_buf_puts(&text, v->words.items[i].text);
-    }
-    sh->n_spent += text.len + 1;
-    if (text.len > MAX_VALUE || sh->n_spent > MAX_SPENT) {
-        s2s_buf_clear(&text);
-        s2s_buf_puts(&text, UNKNOWN);
-    }
-    return text.data ? text.data : s2s_xstrdup("");
-}
-
-/* ${..}: s is behind the brace, end at the closing one */
-static void expand_braces(struct rules_shell *sh, struct s2s_buf *out, const char *s,
-                          const char *end)
-{
-    size_t len = name_len(s, end);
-    const char *op = s + len;
-    if (!len) {
-        s2s_buf_puts(out, UNKNOWN);
-        return;
-    }
-    if (end - op >= 3 && op[0] == '[' && (op[1] == '@' || op[1] == '*') && op[2] == ']')
-        op += 3;
-    char *value = value_of(sh, s, len);
-    bool colon = op < end && *op == ':';
-    const char *kind = op + colon;
-    bool empty = !value || (colon && !*value);
-    if (op == end) {
-        s2s_buf_puts(out, value ? value : UNKNOWN);
-    } else if (kind < end && (*kind == '-' || *kind == '=')) {
-        if (empty)
-            expand(sh, out, kind + 1, end);
-        else
-            s2s_buf_puts(out, value);
-    } else if (kind < end && *kind == '+') {
-        if (!empty)
-            expand(sh, out, kind + 1, end);
-    } else if (kind < end && *kind == '?' && value) {
-        s2s_buf_puts(out, value);
-    } else {
-        s2s_buf_puts(out, UNKNOWN);
-    }
-    free(value);
-}
-
-/* $((..)) with + - * / % and brackets over integers; false if it is anything else */
-struct sum {
-    const char *at, *end;
-    bool bad;
-};
-
-static int64_t read_sum(struct sum *s, int depth);
-
-static int64_t read_factor(struct sum *s, int depth)
-{
-    while (s->at < s->end && isspace((unsigned char)*s->at))
-        s->at++;
-    if (s->at < s->end && *s->at == '(' && depth < MAX_DEPTH) {
-        s->at++;
-        int64_t v = read_sum(s, depth + 1);
-        while (s->at < s->end && isspace((unsigned char)*s->at))
-            s->at++;
-        s->bad |= s->at >= s->end || *s->at != ')';
-        s->at += s->at < s->end;
-        return v;
-    }
-    int64_t v = 0;
-    s->bad |= s->at >= s->end || !isdigit((unsigned char)*s->at);
-    for (; s->at < s->end && isdigit((unsigned char)*s->at); s->at++)
-        s->bad |= __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *s->at - '0', &v);
-    return v;
-}
-
-static char next_operator(struct sum *s, const char *set)
-{
-    while (s->at < s->end && isspace((unsigned char)*s->at))
-        s->at++;
-    if (s->bad || s->at >= s->end || !strchr(set, *s->at))
-        return 0;
-    return *s->at++;
-}
-
-static int64_t read_product(struct sum *s, int depth)
-{
-    int64_t v = read_factor(s, depth);
-    for (char op; (op = next_operator(s, "*/%")) != 0;) {
-        int64_t w = read_factor(s, depth);
-        if (op == '*')
-            s->bad |= __builtin_mul_overflow(v, w, &v);
-        else if (w == 0)
-            s->bad = true;
-        else
-            v = op == '/' ? v / w : v % w;
-    }
-    return v;
-}
-
-static int64_t read_sum(struct sum *s, int depth)
-{
-    int64_t v = read_product(s, depth);
-    for (char op; (op = next_operator(s, "+-")) != 0;) {
-        int64_t w = read_product(s, depth);
-        s->bad |= op == '+' ? __builtin_add_overflow(v, w, &v) : __builtin_sub_overflow(v, w, &v);
-    }
-    return v;
-}
-
-static void expand_arithmetic(struct rules_shell *sh, struct s2s_buf *out, const char *s,
-                              const char *end)
-{
-    struct s2s_buf text = S2S_BUF_INIT;
-    /* names stand without a $ here too */
-    while (s < end) {
-        size_t len = name_len(s, end);
-        if (len) {
-            char *value = value_of(sh, s, len);
-            s2s_buf_puts(&text, value ? value : UNKNOWN);
-            free(value);
-            s += len;
-        } else if (*s == '$') {
-            const char *stop = s + 1 < end && s[1] == '{' ? past_close(s + 2, end, '{', '}')
-                                                          : s + 1 + name_len(s + 1, end);
-            expand(sh, &text, s, stop > s + 1 ? stop : s + 1);
-            s = stop > s + 1 ? stop : s + 1;
-        } else {
-            s2s_buf_putc(&text, *s++);
-        }
-    }
-    struct sum sum = {text.data ? text.data : "", (text.data ? text.data : "") + text.len, false};
-    int64_t value = read_sum(&sum, 0);
-    while (sum.at < sum.end && isspace((unsigned char)*sum.at))
-        sum.at++;
-    if (sum.bad || sum.at < sum.end)
-        s2s_buf_puts(out, UNKNOWN);
-    else
-        s2s_buf_printf(out, "%lld", (long long)value);
-    s2s_buf_release(&text);
-}
-
-/* one '$' of a word: returns where it ends */
-static const char *expand_dollar(struct rules_shell *sh, struct s2s_buf *out, const char *s,
-                                 const char *end)
-{
-    if (s + 2 < end && s[1] == '(' && s[2] == '(') {
-        const char *stop = past_close(s + 2, end, '(', ')');
-        if (stop - s > 6 || (stop - s > 5 && stop[-1] == ')'))
-            expand_arithmetic(sh, out, s + 3, stop - 1 - (stop[-1] == ')' && stop[-2] == ')'));
-        return stop;
-    }
-    if (s + 1 < end && (s[1] == '(' || s[1] == '{')) {
-        bool brace = s[1] == '{';
-        const char *stop = past_close(s + 2, end, s[1], brace ? '}' : ')');
-        if (brace && stop > s + 2)
-            expand_braces(sh, out, s + 2, stop - 1);
-        else
-            s2s_buf_puts(out, UNKNOWN);
-        return stop;
-    }
-    size_t len = name_len(s + 1, end);
-    if (!len) {
-        bool special = s + 1 < end && (isdigit((unsigned char)s[1]) || strchr("@*#?$!", s[1]));
-        s2s_buf_puts(out, special ? UNKNOWN : "$");
-        return s + 1 + special;
-    }
-    char *value = value_of(sh, s + 1, len);
-    s2s_buf_puts(out, value ? value : UNKNOWN);
-    free(value);
-    return s + 1 + len;
-}
-
-/* quotes are taken away, variables put in */
-static void expand(struct rules_shell *sh, struct s2s_buf *out, const char *s, const char *end)
-{
-    bool single = false, quoted = false;
-    if (++sh->depth > MAX_DEPTH || out->len > 100000) {
-        s2s_buf_puts(out, UNKNOWN);
-        sh->depth--;
-        return;
-    }
-    while (s < end) {
-        if (single) {
-            single = *s != '\'';
-            if (single)
-                s2s_buf_putc(out, *s);
-            s++;
-        } else if (*s == '\'' && !quoted) {
-            single = true;
-            s++;
-        } else if (*s == '"') {
-            quoted = !quoted;
-            s++;
-        } else if (*s == '\\' && s + 1 < end) {
-            if (s[1] != '\n')
-                s2s_buf_putc(out, s[1]);
-            s += 2;
-        } else if (*s == '`') {
-            const char *stop = memchr(s + 1, '`', (size_t)(end - s) - 1);
-            s2s_buf_puts(out, UNKNOWN);
-            s = stop ? stop + 1 : end;
-        } else if (*s == '$') {
-            s = expand_dollar(sh, out, s, end);
-        } else {
-            s2s_buf_putc(out, *s++);
-        }
-    }
-    sh->depth--;
 }
 
 /* ---- words ---- */
@@ -384,7 +136,7 @@ static void pass_word(struct rules_shell *sh)
             step(sh);
         } else if (c == '$' && sh->at + 1 < sh->end && (sh->at[1] == '(' || sh->at[1] == '{')) {
             const char *stop =
-                past_close(sh->at + 2, sh->end, sh->at[1], sh->at[1] == '(' ? ')' : '}');
+                rules_past_close(sh->at + 2, sh->end, sh->at[1], sh->at[1] == '(' ? ')' : '}');
             while (sh->at < stop)
                 step(sh);
         } else if (c == '"') {
@@ -421,7 +173,7 @@ static bool add_array(struct rules_shell *sh, struct rules_words *out, const cha
         return false;
     bool brace = s[1] == '{' && end[-1] == '}';
     const char *name = s + 1 + brace, *stop = end - brace;
-    size_t len = name_len(name, stop);
+    size_t len = rules_name_len(name, stop);
     bool all = stop - name - (ptrdiff_t)len == 3 && name[len] == '[' &&
                (name[len + 1] == '@' || name[len + 1] == '*');
     if (!len || (name + len != stop && !all))
@@ -432,7 +184,7 @@ static bool add_array(struct rules_shell *sh, struct rules_words *out, const cha
     for (size_t i = 0, n = v->words.n; i < n; i++) {
         const struct rules_word *w = &v->words.items[i];
         sh->n_spent += strlen(w->text) + sizeof *w;
-        if (sh->n_spent > MAX_SPENT) {
+        if (sh->n_spent > RULES_SHELL_SPENT) {
             rules_words_add(out, s2s_xstrdup(UNKNOWN), w->line, w->column, w->script);
             break;
         }
@@ -457,7 +209,7 @@ static void add_word(struct rules_shell *sh, struct rules_words *out, const char
     if (add_array(sh, out, s, end))
         return;
     s2s_buf_puts(&text, "");
-    expand(sh, &text, s, end);
+    rules_shell_expand(sh, &text, s, end);
     rules_words_add(out, text.data ? text.data : s2s_xstrdup(""), line, column, sh->script);
 }
 
@@ -466,7 +218,7 @@ static void add_word(struct rules_shell *sh, struct rules_words *out, const char
 /* NAME=, NAME+= or NAME=( at s; the length of the name, or 0 */
 static size_t assignment(const char *s, const char *end, bool *append, const char **value)
 {
-    size_t len = name_len(s, end);
+    size_t len = rules_name_len(s, end);
     if (!len || s + len >= end)
         return 0;
     *append = s[len] == '+' && s + len + 1 < end && s[len + 1] == '=';
@@ -476,8 +228,24 @@ static size_t assignment(const char *s, const char *end, bool *append, const cha
     return len;
 }
 
+/* The flags of a text that may be there or not: they keep their names and lose their values. */
+static bool add_doubted(struct s2s_buf *out, const char *text)
+{
+    bool any = false;
+    char *copy = s2s_xstrdup(text), *rest = copy;
+    for (char *part; (part = strsep(&rest, " \t\n")) != NULL;) {
+        size_t len = strcspn(part, "=");
+        if (strncmp(part, "--", 2) != 0 || !part[2] || memchr(part, '{', len))
+            continue;
+        s2s_buf_printf(out, "%s%.*s=" UNKNOWN, out->len ? " " : "", (int)len, part);
+        any = true;
+    }
+    free(copy);
+    return any;
+}
+
 /* A text assigned under a condition, nobody knows whether: what it has in common with the text
- * before it stays, flags keep their names and lose their values, the rest is unknown. */
+ * before it stays, the flags of both are in doubt, the rest is unknown. */
 static char *doubted(const char *text, const char *before)
 {
     size_t same = before && !strncmp(text, before, strlen(before)) ? strlen(before) : 0;
@@ -485,46 +253,54 @@ static char *doubted(const char *text, const char *before)
     if (same && !text[same])
         return s2s_xstrdup(text);
     s2s_buf_add(&out, text, same);
-    char *copy = s2s_xstrdup(text + same), *rest = copy;
-    bool any = false;
-    for (char *part; (part = strsep(&rest, " \t\n")) != NULL;) {
-        size_t len = strcspn(part, "=");
-        if (strncmp(part, "--", 2) != 0 || !part[2] || memchr(part, '{', len))
-            continue;
-        s2s_buf_printf(&out, "%s%.*s=" UNKNOWN, out.len ? " " : "", (int)len, part);
-        any = true;
-    }
-    free(copy);
+    bool any = !same && before && add_doubted(&out, before);
+    any |= add_doubted(&out, text + same);
     if (!any)
         s2s_buf_printf(&out, "%s" UNKNOWN, out.len ? " " : "");
     return out.data;
 }
 
+/* Takes the words that a variable has now; `before`: those that it had. */
+static void doubt(struct rules_words *words, const struct rules_words *before)
+{
+    bool one = words->n == 1 && before->n <= 1;
+    size_t same = 0, n = words->n;
+    while (same < n && same < before->n &&
+           !strcmp(words->items[same].text, before->items[same].text))
+        same++;
+    for (size_t i = same; i < n; i++) {
+        struct rules_word *w = &words->items[i];
+        char *text = doubted(w->text, one && before->n ? before->items[0].text : NULL);
+        free(w->text);
+        w->text = text;
+    }
+    for (size_t i = same; i < before->n && !one; i++) {
+        const struct rules_word *w = &before->items[i];
+        rules_words_add(words, doubted(w->text, NULL), w->line, w->column, w->script);
+    }
+}
+
 static void assign(struct rules_shell *sh, const char *name, size_t len, struct rules_words *words,
                    bool append)
 {
+    static const struct rules_words none = {0};
     struct rules_variable *v = sh->dead ? NULL : make_variable(sh, name, len);
-    struct rules_words before = {0};
-    if (!v) {
-        rules_words_release(words);
-        return;
+    if (v && sh->conditional)
+        doubt(words, append ? &none : &v->words);
+    if (v && !append)
+        rules_words_release(&v->words);
+    for (size_t i = 0; v && i < words->n; i++) {
+        const struct rules_word *w = &words->items[i];
+        rules_words_add(&v->words, s2s_xstrdup(w->text), w->line, w->column, w->script);
     }
-    if (!append) {
-        before = v->words;
-        v->words = (struct rules_words){0};
-    }
-    for (size_t i = 0; i < words->n; i++) {
-        char *text = words->items[i].text;
-        if (sh->conditional) {
-            text = doubted(words->items[i].text, i < before.n ? before.items[i].text : NULL);
-            free(words->items[i].text);
-        }
-        rules_words_add(&v->words, text, words->items[i].line, words->items[i].column,
-                        words->items[i].script);
-    }
-    rules_words_release(&before);
-    free(words->items);
-    *words = (struct rules_words){0};
+    rules_words_release(words);
+}
+
+void rules_shell_assign(struct rules_shell *sh, const char *name, size_t len, const char *text)
+{
+    struct rules_words words = {0};
+    rules_words_add(&words, s2s_xstrdup(text), sh->line, column_here(sh), sh->script);
+    assign(sh, name, len, &words, false);
 }
 
 /* at the bracket of NAME=( */
@@ -662,12 +438,15 @@ static void follow_guard(struct rules_shell *sh, const struct rules_words *words
         drop_guard(&sh->guard);
 }
 
+static void assign_by_command(struct rules_shell *sh, const struct rules_words *words);
+
 /* The end of a simple command: what it means to us. */
 static void end_command(struct rules_shell *sh, struct rules_words *words)
 {
     static const char *const texts[] = {"echo", "printf", NULL};
     rules_shell_follow(sh, words);
-    if (!sh->dead)
+    assign_by_command(sh, words);
+    if (sh->dead == sh->dead_lists)
         follow_guard(sh, words);
     bool marked = false;
     split_quoted(words);
@@ -728,6 +507,23 @@ static bool is_declaration(const struct rules_words *words)
 
 static void read_script(struct rules_shell *sh);
 
+/* NAME+=TEXT goes on with the last word of NAME where no blank stands between them: true if text
+ * is now the whole value. */
+static bool prolong(const struct rules_shell *sh, const char *name, size_t len,
+                    struct s2s_buf *text)
+{
+    const struct rules_variable *v = rules_shell_variable(sh, name, len);
+    const char *before = v && v->words.n == 1 ? v->words.items[0].text : "";
+    if (!*before || strlen(before) + text->len > RULES_SHELL_VALUE ||
+        isspace((unsigned char)before[strlen(before) - 1]) || isspace((unsigned char)*text->data))
+        return false;
+    char *whole = s2s_xasprintf("%s%s", before, text->data);
+    s2s_buf_clear(text);
+    s2s_buf_puts(text, whole);
+    free(whole);
+    return true;
+}
+
 /* bash -c 'SCRIPT': at the quote; what runs inside is read where it stands, behind the words so far
  */
 static bool read_inner(struct rules_shell *sh, struct rules_words *words)
@@ -784,21 +580,68 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
         pass_word(sh);
         struct s2s_buf text = S2S_BUF_INIT;
         s2s_buf_puts(&text, "");
-        expand(sh, &text, value, sh->at);
+        rules_shell_expand(sh, &text, value, sh->at);
+        append = append && !prolong(sh, begin, len, &text);
         rules_words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column,
                         sh->script);
     }
     assign(sh, begin, len, &got, append);
+    sh->assigned = true;
     struct rules_variable *v = rules_shell_variable(sh, begin, len);
     if (v && exported && !sh->dead)
         v->exported = true;
+}
+
+static void forget(struct rules_shell *sh, const char *name)
+{
+    if (rules_name_len(name, name + strlen(name)) == strlen(name))
+        rules_shell_assign(sh, name, strlen(name), UNKNOWN);
+}
+
+/* A sum as a command: NAME=.., NAME+=.., NAME++. Whatever else it assigns to is unknown then. */
+static void run_sum(struct rules_shell *sh, const char *s, const char *end)
+{
+    struct s2s_buf sum = S2S_BUF_INIT, value = S2S_BUF_INIT;
+    while (s < end && isspace((unsigned char)*s))
+        s++;
+    while (end > s && isspace((unsigned char)end[-1]))
+        end--;
+    size_t len = rules_name_len(s, end);
+    const char *op = s + len;
+    while (op < end && isspace((unsigned char)*op))
+        op++;
+    bool one = len && end - op == 2 && (*op == '+' || *op == '-') && op[1] == *op;
+    bool binary = len && end - op > 2 && memchr("+-*/%", *op, 5) && op[1] == '=';
+    bool plain = len && end - op > 1 && *op == '=' && op[1] != '=';
+    if (one)
+        s2s_buf_printf(&sum, "%.*s %c 1", (int)len, s, *op);
+    else if (binary)
+        s2s_buf_printf(&sum, "%.*s %c (%.*s)", (int)len, s, *op, (int)(end - op) - 2, op + 2);
+    else if (plain)
+        s2s_buf_add(&sum, op + 1, (size_t)(end - op) - 1);
+    s2s_buf_puts(&sum, "");
+    rules_shell_sum(sh, &value, sum.data, sum.data + sum.len);
+    if (sum.len && !strpbrk(sum.data, "=,"))
+        rules_shell_assign(sh, s, len, value.data);
+    else
+        for (; s < end; s += len ? len : 1) {
+            struct s2s_buf name = S2S_BUF_INIT;
+            len = rules_name_len(s, end);
+            s2s_buf_add(&name, s, len);
+            s2s_buf_puts(&name, "");
+            if (len && memchr(s, '=', (size_t)(end - s)))
+                forget(sh, name.data);
+            s2s_buf_release(&name);
+        }
+    s2s_buf_release(&sum);
+    s2s_buf_release(&value);
 }
 
 /* at "((": the words of a test over two sums; what it is otherwise is unknown */
 static void read_sums(struct rules_shell *sh, struct rules_words *words)
 {
     static const char *const operators[] = {"==", "!=", "<=", ">=", "<", ">", NULL};
-    const char *begin = sh->at + 2, *stop = past_close(begin, sh->end, '(', ')');
+    const char *begin = sh->at + 2, *stop = rules_past_close(begin, sh->end, '(', ')');
     int line = sh->line, column = column_here(sh) + 2;
     const char *end = stop > begin ? stop - 1 : begin, *at = end, *operator= NULL;
     for (int i = 0; operators[i] && !operator; i++)
@@ -808,11 +651,13 @@ static void read_sums(struct rules_shell *sh, struct rules_words *words)
     rules_words_add(words, s2s_xstrdup("(("), line, column, sh->script);
     if (operator&& !memchr(begin, '&', (size_t)(end - begin)) &&
         !memchr(begin, '|', (size_t)(end - begin))) {
-        expand_arithmetic(sh, &left, begin, at);
-        expand_arithmetic(sh, &right, at + strlen(operator), end);
+        rules_shell_sum(sh, &left, begin, at);
+        rules_shell_sum(sh, &right, at + strlen(operator), end);
         rules_words_add(words, left.data, line, column, sh->script);
         rules_words_add(words, s2s_xstrdup(operator), line, column, sh->script);
         rules_words_add(words, right.data, line, column, sh->script);
+    } else if (!operator) {
+        run_sum(sh, begin, end);
     }
     rules_words_add(words, s2s_xstrdup("))"), line, column, sh->script);
     while (sh->at < stop)
@@ -821,8 +666,68 @@ static void read_sums(struct rules_shell *sh, struct rules_words *words)
         step(sh);
 }
 
+/* Commands that assign to the variables they name. */
+static void assign_by_command(struct rules_shell *sh, const struct rules_words *words)
+{
+    static const char *const commands[] = {"for",       "read",   "unset", "mapfile",
+                                           "readarray", "select", NULL};
+    const char *first = words->n ? words->items[0].text : "";
+    bool known = is_any_of(first, commands);
+    size_t n = !strcmp(first, "for") || !strcmp(first, "select") ? 2 : words->n;
+    for (size_t i = 1; i < words->n && i < n && known; i++)
+        forget(sh, words->items[i].text);
+    for (size_t i = 1; i < words->n && !strcmp(first, "let"); i++)
+        run_sum(sh, words->items[i].text, words->items[i].text + strlen(words->items[i].text));
+    if (words->n > 2 && !strcmp(first, "printf") && !strcmp(words->items[1].text, "-v"))
+        forget(sh, words->items[2].text);
+}
+
+/* at what ends a command: && and || go on with the list */
+static void end_part(struct rules_shell *sh, struct rules_words *words)
+{
+    char c = *sh->at;
+    bool twice = sh->at + 1 < sh->end && (c == '&' || c == '|') && sh->at[1] == c;
+    bool any = words->n > 0 || sh->assigned;
+    int status = any ? rules_shell_status(words) : RULES_NO_COMMAND;
+    end_command(sh, words);
+    sh->assigned = false;
+    if (twice) {
+        rules_shell_join(sh, status, c);
+        step(sh);
+        step(sh);
+        skip(sh, true);
+    } else {
+        if (c != '|' && c != '(')
+            rules_shell_join(sh, status, 0);
+        step(sh);
+    }
+}
+
+/* A word that stands before a command, where one begins: read and passed over. */
+static bool read_keyword(struct rules_shell *sh, struct rules_words *words)
+{
+    static const char *const keywords[] = {"then", "do", "else", "{", NULL};
+    for (int i = 0; keywords[i] && !words->n; i++) {
+        size_t len = strlen(keywords[i]);
+        if ((size_t)(sh->end - sh->at) <= len || memcmp(sh->at, keywords[i], len) != 0 ||
+            !strchr(" \t\r\n;", sh->at[len]))
+            continue;
+        int column = column_here(sh);
+        sh->at += len;
+        if (i == 0) {
+            rules_shell_then(sh);
+        } else if (i > 1) {
+            rules_words_add(words, s2s_xstrdup(keywords[i]), sh->line, column, sh->script);
+            end_command(sh, words);
+        }
+        return true;
+    }
+    return false;
+}
+
 static void read_script(struct rules_shell *sh)
 {
+    static const char *const conditions[] = {"if", "elif", "while", "until", "!", NULL};
     struct rules_words words = {0};
     while (sh->at < sh->end) {
         skip(sh, false);
@@ -832,24 +737,19 @@ static void read_script(struct rules_shell *sh)
         if (c == '<' && sh->at + 1 < sh->end && sh->at[1] == '<') {
             pass_document(sh);
         } else if (c == '(' && sh->at + 1 < sh->end && sh->at[1] == '(' &&
-                   (!words.n || (words.n == 1 && !strcmp(words.items[0].text, "if")))) {
+                   (!words.n || (words.n == 1 && is_any_of(words.items[0].text, conditions)))) {
             read_sums(sh, &words);
         } else if (strchr("\n;&|()", c)) {
-            end_command(sh, &words);
-            step(sh);
+            end_part(sh, &words);
         } else if (c == '<' || c == '>') {
             step(sh);
-        } else if (words.n == 0 && sh->end - sh->at > 4 && !strncmp(sh->at, "then", 4)) {
-            sh->at += 4; /* a command may follow in the line */
-        } else if (words.n == 0 && sh->end - sh->at > 2 && !strncmp(sh->at, "do", 2) &&
-                   isspace((unsigned char)sh->at[2])) {
-            sh->at += 2;
-        } else {
+        } else if (!read_keyword(sh, &words)) {
             one_word(sh, &words);
         }
     }
     sh->at = "\n";
     end_command(sh, &words);
+    rules_shell_join(sh, RULES_NO_COMMAND, 0);
 }
 
 /* ---- scripts ---- */
@@ -866,7 +766,8 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         sh.end = text + scripts[i].len_bytes;
         sh.line = 1;
         sh.n_inner_bytes = 0;
-        sh.conditional = sh.dead = sh.n_branches = sh.depth = 0;
+        sh.conditional = sh.dead = sh.dead_lists = sh.n_branches = sh.depth = 0;
+        sh.assigned = false;
         sh.script = (int)i;
         drop_guard(&sh.guard);
         read_script(&sh);

@@ -12,71 +12,130 @@ static bool is_any_of(const char *word, const char *const *names)
 }
 
 /* [ A = B ], [[ A != B ]], [ -z A ], [ -n A ] and tests of integers, all words known: 1 or 0;
- * -1 for any other test, or one that hangs together with another. */
-static int test_holds(const struct rules_shell *sh, const struct rules_words *words)
+ * -1 for any other test. */
+static int test_holds(const char *const *words, size_t n)
 {
-    const char *parts[8];
-    size_t n = words->n < 8 ? words->n : 0;
-    for (size_t i = 0; i < n; i++) {
-        parts[i] = words->items[i].text;
-        if (strstr(parts[i], RULES_SHELL_UNKNOWN) || (i > 1 && strpbrk(parts[i], "*?")))
-            return -1;
-    }
-    if (n < 4 || *sh->at == '&' || *sh->at == '|')
+    const char *parts[8] = {"if"};
+    bool not = n > 2 && !strcmp(words[1], "!");
+    if (n - not < 3 || n - not > 7)
         return -1;
-    parts[0] = "if"; /* of an elif too */
+    for (size_t i = 0, k = 1; i < n; i++) {
+        if (not &&i == 1)
+            continue;
+        if (strstr(words[i], RULES_SHELL_UNKNOWN) || (k > 1 && strpbrk(words[i], "*?")))
+            return -1;
+        parts[k++] = words[i];
+    }
+    n += 1 - (size_t) not ;
     int holds = rules_test_holds(parts, n);
     bool bracket = !strcmp(parts[1], "[") || !strcmp(parts[1], "[[");
-    if (holds >= 0 || !bracket)
-        return holds;
-    if (n == 5 && (!strcmp(parts[2], "-z") || !strcmp(parts[2], "-n")))
-        return (*parts[3] == 0) == (parts[2][1] == 'z');
     bool equal = n == 6 && (!strcmp(parts[3], "=") || !strcmp(parts[3], "=="));
     bool differ = n == 6 && !strcmp(parts[3], "!=");
-    return equal || differ ? (strcmp(parts[2], parts[4]) == 0) == equal : -1;
+    if (holds < 0 && bracket && n == 5 && (!strcmp(parts[2], "-z") || !strcmp(parts[2], "-n")))
+        holds = (*parts[3] == 0) == (parts[2][1] == 'z');
+    else if (holds < 0 && bracket && (equal || differ))
+        holds = (strcmp(parts[2], parts[4]) == 0) == equal;
+    return holds < 0 ? -1 : holds != not ;
+}
+
+int rules_shell_status(const struct rules_words *words)
+{
+    static const char *const openers[] = {"if", "elif", "while", "until", NULL};
+    static const char *const good[] = {"true", ":", "echo", "export", "cd", "mkdir", NULL};
+    const char *parts[16];
+    size_t n = words->n < 16 ? words->n : 0, at = 0;
+    bool not = false;
+    for (size_t i = 0; i < n; i++)
+        parts[i] = words->items[i].text;
+    at += n && is_any_of(parts[0], openers);
+    for (; at < n && !strcmp(parts[at], "!"); at++)
+        not = !not ;
+    if (at == n)
+        return words->n ? -1 : 1;
+    int status = is_any_of(parts[at], good)    ? 1
+                 : !strcmp(parts[at], "false") ? 0
+                                               : test_holds(parts + at, n - at);
+    return status < 0 ? -1 : status != not ;
 }
 
 static void set_taken(struct rules_shell *sh, struct rules_branch *b, enum rules_taken taken)
 {
+    int dead = (taken == RULES_DEAD) - (b->taken == RULES_DEAD);
     sh->conditional += (taken == RULES_MAYBE) - (b->taken == RULES_MAYBE);
-    sh->dead += (taken == RULES_DEAD) - (b->taken == RULES_DEAD);
+    sh->dead += dead;
+    sh->dead_lists += b->list ? dead : 0;
     b->taken = taken;
 }
 
-static void open_branch(struct rules_shell *sh, int holds)
+static enum rules_taken taken_if(int holds)
 {
-    enum rules_taken taken = holds < 0 ? RULES_MAYBE : holds ? RULES_LIVE : RULES_DEAD;
+    return holds < 0 ? RULES_MAYBE : holds ? RULES_LIVE : RULES_DEAD;
+}
+
+/* The innermost branch; NULL if there is none, or it is too deep to be followed. */
+static struct rules_branch *innermost(struct rules_shell *sh)
+{
+    bool followed = sh->n_branches > 0 && sh->n_branches <= RULES_SHELL_BRANCHES;
+    return followed ? &sh->branches[sh->n_branches - 1] : NULL;
+}
+
+static void open_branch(struct rules_shell *sh, struct rules_branch branch, int holds)
+{
     if (sh->n_branches >= RULES_SHELL_BRANCHES) {
         sh->n_branches++; /* MAYBE as the last that has a place, if that one is */
         return;
     }
     struct rules_branch *b = &sh->branches[sh->n_branches++];
-    *b = (struct rules_branch){RULES_MAYBE, holds == 1};
-    sh->conditional++;
-    set_taken(sh, b, taken);
+    *b = branch;
+    b->taken = RULES_LIVE;
+    set_taken(sh, b, taken_if(holds));
 }
 
 static void close_branch(struct rules_shell *sh)
 {
-    if (sh->n_branches > 0 && --sh->n_branches < RULES_SHELL_BRANCHES) {
-        set_taken(sh, &sh->branches[sh->n_branches], RULES_LIVE);
-    }
+    struct rules_branch *b = innermost(sh);
+    if (b)
+        set_taken(sh, b, RULES_LIVE);
+    sh->n_branches -= sh->n_branches > 0;
 }
 
-/* elif (holds: its test) and else (holds: 1) */
-static void next_branch(struct rules_shell *sh, int holds)
+/* What stands behind the condition, or behind `else` (holds: 1). */
+static void choose(struct rules_shell *sh, struct rules_branch *b, int holds)
 {
-    if (!sh->n_branches || sh->n_branches > RULES_SHELL_BRANCHES)
+    holds = b->maybe ? -1 : holds; /* then nobody knows about the others either */
+    set_taken(sh, b, b->done ? RULES_DEAD : taken_if(holds));
+    b->done |= holds == 1;
+    b->maybe |= !b->done && holds < 0;
+    b->condition = false;
+}
+
+void rules_shell_then(struct rules_shell *sh)
+{
+    struct rules_branch *b = innermost(sh);
+    if (b && b->condition)
+        choose(sh, b, b->status);
+}
+
+void rules_shell_join(struct rules_shell *sh, int status, char op)
+{
+    struct rules_branch *b = innermost(sh);
+    struct rules_branch *list = b && b->list ? b : NULL;
+    if (status == RULES_NO_COMMAND && !list)
         return;
-    struct rules_branch *b = &sh->branches[sh->n_branches - 1];
-    bool maybe = b->taken == RULES_MAYBE; /* then nobody knows about the others either */
-    set_taken(sh, b,
-              b->done     ? RULES_DEAD
-              : maybe     ? RULES_MAYBE
-              : holds < 0 ? RULES_MAYBE
-              : holds     ? RULES_LIVE
-                          : RULES_DEAD);
-    b->done |= !maybe && holds == 1;
+    if (list) /* a command that did not run leaves the status as it was */
+        status = status == RULES_NO_COMMAND  ? list->status
+                 : list->taken == RULES_LIVE ? status
+                 : list->taken == RULES_DEAD ? list->status
+                                             : -1;
+    int runs = status < 0 ? -1 : (status == 1) == (op == '&');
+    if (op && list)
+        set_taken(sh, list, taken_if(runs));
+    else if (op && sh->n_branches < RULES_SHELL_BRANCHES)
+        open_branch(sh, (struct rules_branch){.list = true}, runs);
+    else if (list)
+        close_branch(sh);
+    if ((b = innermost(sh)) && (b->list || b->condition))
+        b->status = status;
 }
 
 void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words)
@@ -84,14 +143,20 @@ void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words)
     static const char *const openers[] = {"case", "for", "while", "until", NULL};
     static const char *const closers[] = {"fi", "esac", "done", NULL};
     const char *first = words->n ? words->items[0].text : "";
-    if (!strcmp(first, "if"))
-        open_branch(sh, test_holds(sh, words));
-    else if (!strcmp(first, "elif"))
-        next_branch(sh, test_holds(sh, words));
-    else if (!strcmp(first, "else"))
-        next_branch(sh, 1);
-    else if (is_any_of(first, openers))
-        open_branch(sh, -1);
-    else if (is_any_of(first, closers))
+    struct rules_branch *b = innermost(sh);
+    if (!strcmp(first, "if")) {
+        open_branch(sh, (struct rules_branch){.condition = true, .status = -1}, -1);
+    } else if (!strcmp(first, "elif") && b) {
+        set_taken(sh, b, b->done ? RULES_DEAD : RULES_MAYBE);
+        b->condition = true;
+        b->status = -1;
+    } else if (!strcmp(first, "else") && b) {
+        choose(sh, b, 1);
+    } else if (!strcmp(first, "{")) {
+        open_branch(sh, (struct rules_branch){.brace = true}, 1);
+    } else if (is_any_of(first, openers)) {
+        open_branch(sh, (struct rules_branch){0}, -1);
+    } else if (is_any_of(first, closers) || (!strcmp(first, "}") && b && b->brace)) {
         close_branch(sh);
+    }
 }

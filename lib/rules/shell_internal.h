@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct s2s_buf;
 struct s2s_conf;
 
 /* text that stands for an unknown part: rules take any "${" for unknown */
@@ -71,12 +72,20 @@ struct rules_guard {
 /* A branch of the script: taken, not taken, or nobody knows. */
 enum rules_taken { RULES_MAYBE, RULES_LIVE, RULES_DEAD };
 
+/* Of `if` and its kin, of a group in braces, and of what stands behind `&&` or `||`. */
 struct rules_branch {
     enum rules_taken taken;
-    bool done; /* an earlier branch of the same `if` is taken */
+    bool done;      /* an earlier branch of the same `if` is taken */
+    bool maybe;     /* an earlier branch of the same `if` may be taken */
+    bool condition; /* between `if` and `then` */
+    bool list;      /* behind `&&` or `||`: ends with the list */
+    bool brace;     /* { .. } */
+    int status;     /* of the condition or list so far: 1, 0, -1 not known */
 };
 
 enum { RULES_SHELL_BRANCHES = 64 };
+/* bytes of one value, and of all values put in: variables made of variables double at each step */
+enum { RULES_SHELL_VALUE = 100000, RULES_SHELL_SPENT = 32 << 20 };
 
 struct rules_shell {
     const char *text, *at, *end, *line_start;
@@ -90,6 +99,8 @@ struct rules_shell {
     int n_branches;
     int conditional;            /* how many of them are MAYBE */
     int dead;                   /* how many are DEAD */
+    int dead_lists;             /* and of these behind `&&` or `||` */
+    bool assigned;              /* the command that is read now began with an assignment */
     struct rules_words spare;   /* a command with the flags in a branch that is not taken */
     int depth;                  /* of nested expansions */
     int script;                 /* which one is read */
@@ -99,8 +110,31 @@ struct rules_shell {
     struct rules_guard failed; /* the first one that ends the script */
 };
 
+/* ---- words (shell_expand.c) ---- */
+
+/* The length of the name at s; 0 if there is none. */
+size_t rules_name_len(const char *s, const char *end);
+/* behind an opening bracket of `open`: just past the one that closes it, or end */
+const char *rules_past_close(const char *s, const char *end, char open, char close);
+/* A word without its quotes, its variables put in. */
+void rules_shell_expand(struct rules_shell *sh, struct s2s_buf *out, const char *s,
+                        const char *end);
+/* What stands in $((..)). */
+void rules_shell_sum(struct rules_shell *sh, struct s2s_buf *out, const char *s, const char *end);
+
+/* ---- commands ---- */
+
+/* NAME=TEXT, as far as the branch that is read now is taken (shell.c). */
+void rules_shell_assign(struct rules_shell *sh, const char *name, size_t len, const char *text);
 /* A simple command that ended: opens, changes or closes a branch if it is such a word. */
 void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words);
+/* How a simple command ends, as far as its words say: 1 well, 0 not, -1 not known. */
+int rules_shell_status(const struct rules_words *words);
+/* A command of that status ended at `&&` ('&'), at `||` ('|') or with its list (0). */
+enum { RULES_NO_COMMAND = -2 };
+void rules_shell_join(struct rules_shell *sh, int status, char op);
+/* `then`: the condition is read. */
+void rules_shell_then(struct rules_shell *sh);
 /* Takes `taken`, which is freed if there are too many already. */
 void rules_words_add(struct rules_words *w, char *taken, int line, int column, int script);
 void rules_words_release(struct rules_words *w);

@@ -145,6 +145,52 @@ static void branches_are_taken_where_the_text_decides(void **state)
     assert_string_equal(argument(only, "--lr"), "1");
 }
 
+/* What stands behind && and ||, in braces, behind `else`, or changes a variable otherwise. */
+static void lists_groups_and_sums_are_followed(void **state)
+{
+    static const struct {
+        const char *script, *value; /* of $A, the first word of which is --lr */
+    } cases[] = {
+        {"M=1; A=1\n[ $M = 2 ] && A=2\n", "1"},
+        {"M=1; A=1\n[[ $M -eq 1 ]] && A=2\n", "2"},
+        {"M=1; A=1\n[ $M = 1 ] || A=2\n", "1"},
+        {"M=1; A=1\n[ $M = 2 ] ||\n  A=2\n", "2"},
+        {"A=1\n[ $X = 2 ] && A=2\n", "?"},
+        {"A=1\nnvidia-smi && A=2\n", "?"},
+        {"M=1; A=1\n[ $M = 2 ] && A=2 || A=3\nB=4\n", "3"},
+        {"M=1; A=1\n! [ $M = 2 ] && [ ! $M -gt 2 ] && A=2\n", "2"},
+        {"M=1; A=1\n(( M > 2 )) && { A=2; A=3; }\n", "1"},
+        {"M=1; A=1\n(( M < 2 )) && { A=2; [ $M = 7 ] && A=3; A=4$A; }; B=1\n", "42"},
+        {"M=1; A=1\nif [ $M = 1 ] && [ $M -lt 3 ]; then A=2; else A=3; fi\n", "2"},
+        {"M=1; A=1\nif [ $M = 2 ] || false; then A=2; else A=3; fi\n", "3"},
+        {"M=1; A=1\nif [ $M = 2 ] && [ $X = 1 ]; then A=2; fi\n", "1"},
+        {"M=1\nif [ $X ]; then A=2; elif [ $M = 1 ]; then A=3; fi\n", "?"},
+        {"A=3; ((A++)); ((A *= 2))\nlet A=A+1\n", "9"},
+        {"A=3; ((A -= X))\n", "?"},
+        {"A=3; read A\n", "?"},
+        {"A=3\nfor A in 1 2; do\n  B=1\ndone\n", "?"},
+        {": ${A:=3}\n", "3"},
+        {"A=4; : ${A:=3}\n", "4"},
+        {"A=1; A+=2\n", "12"},
+        {"A=$((010))\n", "?"},
+        {"B=1+1; A=$((B*3))\n", "6"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
+        const char *value = argument(script, "--lr");
+        if (strcmp(value, cases[i].value) != 0)
+            print_message("%s", script);
+        assert_string_equal(value, cases[i].value);
+        free(script);
+    }
+    /* what may have been replaced is in doubt too */
+    assert_string_equal(
+        argument("A=(--lr 1 --bf16)\n[ $X ] && A=(--lr 1)\n" RUN "\"${A[@]}\"\n", "--bf16"), "?");
+    assert_string_equal(argument("A='--lr 1 --bf16'\n[ $X ] && A='--lr 2'\n" RUN "$A\n", "--bf16"),
+                        "?");
+    assert_string_equal(argument("A='--lr 1'\n[ $X ] && A=\n" RUN "$A\n", "--lr"), "?");
+}
+
 /* Without a command of its own, a script may hold one for others to run, or a part of one. */
 static void variables_hold_commands(void **state)
 {
@@ -245,6 +291,7 @@ int main(void)
         cmocka_unit_test(a_script_inside_a_script_is_read),
         cmocka_unit_test(what_a_condition_adds_is_in_doubt),
         cmocka_unit_test(branches_are_taken_where_the_text_decides),
+        cmocka_unit_test(lists_groups_and_sums_are_followed),
         cmocka_unit_test(variables_hold_commands),
         cmocka_unit_test(commands_of_other_trainers_are_left_alone),
         cmocka_unit_test(launchers_and_exports_are_the_environment),

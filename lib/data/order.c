@@ -11,7 +11,7 @@ void s2s_data_shuffle(uint32_t *items, size_t n, size_t buffer, uint64_t seed)
     struct s2s_pyrandom random;
     size_t n_held = 0, n_out = 0, next = 0;
     bool starting = true;
-    if (buffer < 2 || n < 2)
+    if (buffer < 1 || n < 2)
         return;
     buffer = buffer < n ? buffer : n;
     uint32_t *held = s2s_xmalloc((buffer + 1) * sizeof *held);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /*
- * Shuffles items [n] in place through a buffer of `buffer` items (0, 1: not at all), as a stream of
+ * Shuffles items [n] in place through a buffer of `buffer` items (0: not at all), as a stream of
  * any length can be shuffled: every item that comes in changes place with a random one of the
  * buffer, which goes out. The order is that of Lhotse's streaming_shuffle with random.Random(seed).
  */

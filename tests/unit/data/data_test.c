@@ -233,6 +233,12 @@ static void a_shuffle_buffer_gives_lhotses_order(void **state)
         items[i] = i;
     s2s_data_shuffle(items, 12, 4, 42);
     assert_memory_equal(items, want, sizeof want);
+    /* the same with bufsize=1 */
+    static const uint32_t one[] = {1, 0, 2, 3};
+    for (uint32_t i = 0; i < 4; i++)
+        items[i] = i;
+    s2s_data_shuffle(items, 4, 1, 42);
+    assert_memory_equal(items, one, sizeof one);
 }
 
 int main(void)

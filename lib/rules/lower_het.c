@@ -112,6 +112,7 @@ int rules_lower_het(struct rules_check *check)
         {"strategy", "null"},
         {"dp_cfg", "null"},
         {"dp", "llm_dp*gtp"},
+        {"dp_batch", "dp"},
         {"enc_size", "if(llm_only, 0, enc_tp*enc_cp*enc_pp*enc_dp)"},
         {"llm_size", "tp*gtp*cp*pp*llm_dp"},
         {"enc_end", "enc_offset + enc_size"},

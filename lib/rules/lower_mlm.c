@@ -370,7 +370,7 @@ void rules_lower_mlm_derived(struct rules_check *check)
 {
     static const struct rules_derived derived[] = {
         {"gbs", "if(gbs_given != null, gbs_given, if(step_schedule != null, unknown, mbs*dp))"},
-        {"nmb", "gbs / (mbs*dp)"},
+        {"nmb", "gbs / (mbs*dp_batch)"},
         {"seq", "if(seq_given == null, encoder_seq, seq_given)"},
         {"layers", "if(hybrid, pattern_layers, if(layers_given == null, encoder_layers, "
                    "layers_given))"},
@@ -426,6 +426,7 @@ int rules_lower_mlm(struct rules_check *check)
         {"strategy", "null"},
         {"dp_cfg", "null"},
         {"dp", "world / (tp*cp*pp*gtp)"},
+        {"dp_batch", "dp*gtp"}, /* replicas, and the shards of their weights: each has samples */
         {0},
     };
     const struct s2s_conf *raw = check->report->raw;

@@ -61,7 +61,7 @@ static void lower_schedule(struct rules_check *check)
 {
     const struct rules_fact *given = rules_fact_find(&check->facts, "step_schedule");
     const char *text = given->node ? given->node->text : NULL;
-    struct rules_value unit = rules_eval(&check->facts, "mbs*dp", NULL);
+    struct rules_value unit = rules_eval(&check->facts, "mbs*dp_batch", NULL);
     struct rules_value fault = rules_null(), entry = rules_null();
     double start = -1;
     for (const char *s = text && !strstr(text, "${") ? text : ""; *s && fault.type == RULES_NULL;) {

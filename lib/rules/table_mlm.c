@@ -54,12 +54,12 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-BAT-001",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "set(gbs_given) and not set(rampup) and not set(step_schedule) and not "
-                "decrease_batch and gbs >= 1 and mbs >= 1 and mbs*dp not divides gbs",
-        .at = "gbs_given mbs",
+        .when = "(set(gbs_given) or gtp > 1) and not set(rampup) and not set(step_schedule) and "
+                "not decrease_batch and gbs >= 1 and mbs >= 1 and mbs*dp_batch not divides gbs",
+        .at = "gbs_given weight_shards mbs",
         .message = "global-batch-size {gbs} is not a multiple of micro-batch-size * dp = {mbs} * "
-                   "{dp}: {gbs} % {mbs*dp} = {gbs % (mbs*dp)}",
-        .fix = "use {near(gbs, mbs*dp)}",
+                   "{dp_batch}: {gbs} % {mbs*dp_batch} = {gbs % (mbs*dp_batch)}",
+        .fix = "use {near(gbs, mbs*dp_batch)}",
         .why = "Every rank runs the same number of microbatches in a step.",
         .source = "megatron/core/num_microbatches_calculator.py",
         .after = "S2S-WLD",
@@ -102,10 +102,11 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-BAT-009",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "decrease_batch and gbs_given < mbs*dp",
+        .when = "decrease_batch and gbs_given < mbs*dp_batch",
         .at = "gbs_given decrease_batch",
-        .message = "global-batch-size {gbs_given} is less than micro-batch-size * dp = {mbs*dp}",
-        .fix = "use at least {mbs*dp}",
+        .message =
+            "global-batch-size {gbs_given} is less than micro-batch-size * dp = {mbs*dp_batch}",
+        .fix = "use at least {mbs*dp_batch}",
         .why = "Rounded down, no microbatch is left.",
         .source = "ConstantNumMicroBatchesCalculator",
         .after = "S2S-WLD",

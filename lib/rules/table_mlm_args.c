@@ -51,13 +51,13 @@ const struct s2s_rule rules_mlm_args[] = {
         .dialects = MLM,
         .severity = ERROR,
         .when = "(set(eval_gbs) or set(eval_mbs)) and if(eval_mbs == null, mbs, "
-                "eval_mbs)*dp*gtp not divides if(eval_gbs == null, gbs, eval_gbs)",
+                "eval_mbs)*dp_batch not divides if(eval_gbs == null, gbs, eval_gbs)",
         .at = "eval_gbs eval_mbs",
         .message = "evaluation: global batch {if(eval_gbs == null, gbs, eval_gbs)} is not a "
                    "multiple of micro batch * dp = {if(eval_mbs == null, mbs, "
-                   "eval_mbs)}*{dp}",
+                   "eval_mbs)}*{dp_batch}",
         .fix = "use {near(if(eval_gbs == null, gbs, eval_gbs), if(eval_mbs == null, mbs, "
-               "eval_mbs)*dp*gtp)}",
+               "eval_mbs)*dp_batch)}",
         .why = "Evaluation counts its microbatches like training does.",
         .source = ARGS,
     },

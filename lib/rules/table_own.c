@@ -152,6 +152,18 @@ const struct s2s_rule rules_slm[] = {
         .source = "speechlm2 example configs",
     },
     {
+        .id = "S2S-SLM-012",
+        .dialects = SLM,
+        .severity = WARNING,
+        .when = "frame_length > 1.001*encoder_stride or 1.001*frame_length < encoder_stride",
+        .at = "frame_length",
+        .message = "data.frame_length is {frame_length} s, a frame of the encoder {encoder_stride} "
+                   "s",
+        .fix = "use frame_length {encoder_stride}",
+        .why = "Text tokens are laid on a grid of frame_length, frames of audio on the encoder's.",
+        .source = "speechlm2 example configs",
+    },
+    {
         .id = "S2S-SLM-013",
         .dialects = SLM,
         .severity = WARNING,

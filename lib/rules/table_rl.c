@@ -606,6 +606,19 @@ const struct s2s_rule rules_rl[] = {
         .source = "nemo_rl/algorithms/grpo.py",
     },
     {
+        .id = "S2S-CKP-020",
+        .dialects = RL,
+        .severity = WARNING,
+        .when = "ckpt_enabled and starts(ckpt_metric, 'val:') and val_period <= 0 and not "
+                "val_at_start and not val_at_end",
+        .at = "ckpt_metric val_period",
+        .message = "checkpointing.metric_name '{ckpt_metric}' is never measured: val_period is "
+                   "{val_period}",
+        .fix = "set val_period, or use a metric of train:",
+        .why = "Without validation no checkpoint is kept as one of the best.",
+        .source = "nemo_rl/algorithms/grpo.py",
+    },
+    {
         .id = "S2S-MOD-019",
         .dialects = RL,
         .severity = ERROR,
@@ -655,9 +668,11 @@ const struct s2s_rule rules_rl[] = {
         .id = "S2S-RL-037",
         .dialects = RL,
         .severity = INFO,
-        .when = "set(gen_len) and gen_len > seq",
+        .when = "set(gen_len) and gen_len >= seq",
         .at = "gen_len seq",
-        .message = "max_new_tokens {gen_len} is more than max_total_sequence_length {seq}",
+        .message =
+            "max_new_tokens {gen_len} cannot be reached behind a prompt: both together are at most "
+            "max_total_sequence_length {seq}",
         .fix = "use less than {seq}",
         .why = "Answers are cut where prompt and answer together reach the total length.",
         .source = "nemo_rl/models/generation/vllm",

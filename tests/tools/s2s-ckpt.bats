@@ -624,8 +624,14 @@ PY
 @test "convert says what it leaves out, and --dtype leaves an optimizer as it is" {
     exits 0 s2s-ckpt convert --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
     says "left out: 165 tensors of optimizer and other state, 37 byte objects"
+    says "left out: optimizer.state.exp_avg.* (55), optimizer.state.exp_avg_sq.* (55), optimizer.state.param.* (55), *_extra_state (33), rng_state (4) (-v"
     exits 0 s2s-ckpt convert --to safetensors "$DATA/mcore016_hybrid_tp2pp2ep2" all.safetensors
     says "left out: 37 byte objects, the common state"
+    exits 0 s2s-ckpt convert -v --json --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" verbose
+    [ "$(grep -c 'left out: [^ ]*$' <<<"$output")" = 202 ]
+    says '"names": {"optimizer.state.exp_avg.*": 55, '
+    says "left out: optimizer.state.param.decoder.final_norm.weight"
+    says "left out: rng_state/shard_0.0_2.2"
     exits 0 s2s-ckpt convert --to torch_dist --dtype f16 "$DATA/mcore016_hybrid_tp2pp2ep2" out
     case $output in *"left out"*) false ;; esac
     s2s-ckpt ls out | cut -f 1,2 >listed

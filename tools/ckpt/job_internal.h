@@ -20,6 +20,7 @@ struct job {
     size_t n_tensors, n_shown; /* in all; by --plan so far */
     size_t n_state;            /* tensors of the optimizer and other state that are left out */
     int64_t bytes, rows_cut;   /* rows_cut: past the vocabulary, left out */
+    bool is_mapped;            /* extra states are among n_state */
 };
 
 bool ckpt_job_is_weight(const char *name);
@@ -48,7 +49,24 @@ int ckpt_job_write_file(struct job *job, struct s2s_error *err);
 /* The end of what --plan --json prints. */
 void ckpt_job_end_plan(const struct job *job);
 
-/* ---- the end (job_report.c) ---- */
+/* ---- the end (job_left_out.c, job_report.c) ---- */
+
+enum { CKPT_MAX_KINDS = 32 };
+
+/* What the source has and the output has not. */
+struct ckpt_left_out {
+    size_t n_state, n_objects, n_ranks; /* tensors, objects, rank folders with an optimizer */
+    int64_t rows_cut;
+    bool common;
+    /* of those tensors and objects: how many have a name like this one ("rng_state",
+     * "optimizer.state.exp_avg.*"); of how many the kind found no room */
+    struct {
+        char name[96];
+        size_t n;
+    } kinds[CKPT_MAX_KINDS];
+    size_t n_kinds, n_of_others;
+};
+void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job); /* -v: says each name */
 
 const char *ckpt_job_format(const struct job *job); /* "hf", of what it writes */
 /* Rank 0: the line on stderr, and with --json the object on stdout. */

@@ -106,6 +106,7 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
     if (rc == 0)
         rc = report_unused(job, out.unused, out.n_unused, out.n_optimizer, err);
     job->rows_cut = out.rows_cut;
+    job->is_mapped = *out.family;
     if (rc == 0 && *out.family)
         s2s_info("convert", "name map: %s", out.family);
     for (size_t i = 0; i < out.n_parts && rc == 0; i++) {

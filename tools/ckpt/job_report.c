@@ -11,30 +11,8 @@ const char *ckpt_job_format(const struct job *job)
     return ckpt_output_names[job->to - TO_HF];
 }
 
-struct left_out {
-    size_t n_state, n_objects, n_ranks;
-    int64_t rows_cut;
-    bool common;
-};
-
-/* What the source has and the output has not. */
-static struct left_out count_left_out(const struct job *job)
-{
-    size_t n;
-    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
-    struct left_out left = {.n_state = job->n_state,
-                            .n_ranks = s2s_ckpt_rank_states(job->ckpt),
-                            .rows_cut = job->rows_cut,
-                            .common = job->to == TO_SAFETENSORS &&
-                                      json_object_size(s2s_ckpt_common(job->ckpt)) > 0};
-    for (size_t i = 0; i < n; i++)
-        left.n_objects += job->to != TO_TORCH_DIST ||
-                          (job->how.keep_object && !job->how.keep_object(objects[i].name));
-    return left;
-}
-
 /* "; left out: ..", or "". Gives: free. */
-static char *left_out_text(const struct left_out *left)
+static char *left_out_text(const struct ckpt_left_out *left)
 {
     struct s2s_buf text = S2S_BUF_INIT;
     if (left->n_state)
@@ -53,16 +31,43 @@ static char *left_out_text(const struct left_out *left)
     return out;
 }
 
-static void print_done(const struct job *job, const struct left_out *left, double seconds)
+static void print_done(const struct job *job, const struct ckpt_left_out *left, double seconds)
 {
     printf("{\"out\": ");
     ckpt_print_json_text(job->opt->out);
     printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
            "\"peak_memory_bytes\": %lld, \"left_out\": {\"state_tensors\": %zu, \"objects\": %zu, "
-           "\"rank_optimizers\": %zu, \"vocabulary_rows\": %lld, \"common_state\": %s}}\n",
+           "\"rank_optimizers\": %zu, \"vocabulary_rows\": %lld, \"common_state\": %s, "
+           "\"names\": {",
            ckpt_job_format(job), job->n_tensors, (long long)job->bytes, seconds,
            (long long)s2s_peak_memory_bytes(), left->n_state, left->n_objects, left->n_ranks,
            (long long)left->rows_cut, left->common ? "true" : "false");
+    for (size_t i = 0; i < left->n_kinds; i++) {
+        printf("%s", i ? ", " : "");
+        ckpt_print_json_text(left->kinds[i].name);
+        printf(": %zu", left->kinds[i].n);
+    }
+    puts("}}}");
+}
+
+/* The names behind the numbers; all: they were said one by one. */
+static void print_names(const struct ckpt_left_out *left, bool all)
+{
+    enum { N_SHOWN = 8 };
+    char name[4 * sizeof left->kinds->name];
+    size_t n_more = left->n_of_others;
+    for (size_t i = 0; i < left->n_kinds; i++) {
+        if (i >= N_SHOWN) {
+            n_more += left->kinds[i].n;
+            continue;
+        }
+        s2s_utf8_show_text(name, sizeof name, left->kinds[i].name);
+        fprintf(stderr, "%s%s (%zu)", i ? ", " : "s2s-ckpt: left out: ", name, left->kinds[i].n);
+    }
+    if (n_more)
+        fprintf(stderr, " and %zu more", n_more);
+    if (left->n_kinds)
+        fputs(all ? "\n" : " (-v: every name)\n", stderr);
 }
 
 /* Who converts a Hugging Face folder for Megatron forgets --map once; the folder looks alike. */
@@ -80,11 +85,13 @@ void ckpt_job_say_done(const struct job *job, double start_s)
     double seconds = s2s_now_s() - start_s;
     if (!ckpt_is_first())
         return;
-    const struct left_out left = count_left_out(job);
+    struct ckpt_left_out left;
+    ckpt_job_left_out(&left, job);
     if (job->opt->common.json)
         print_done(job, &left, seconds);
     if (job->opt->common.verbosity < 0)
         return;
+    print_names(&left, job->opt->common.verbosity > 0);
     char *rest = left_out_text(&left), out[PATH_MAX];
     s2s_utf8_show_text(out, sizeof out, job->opt->out);
     fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %lld MiB%s%s\n",

@@ -1,0 +1,74 @@
+/* What the source has and the output has not: how much, and by what names. */
+#include "tools/ckpt/job_internal.h"
+
+/* "decoder.layers.3.mlp.linear_fc1._extra_state/shard_0_4" is one of "*_extra_state", of others the
+ * first three words stand for all, and "*" for numbers. */
+static void kind_of(char *kind, size_t cap, const char *name)
+{
+    size_t len = 0;
+    int n_words = 1;
+    if (strstr(name, "_extra_state")) {
+        snprintf(kind, cap, "*_extra_state");
+        return;
+    }
+    for (; *name && strncmp(name, "/shard_", strlen("/shard_")) != 0 && len + 3 < cap; name++) {
+        if (*name == '.' && n_words++ == 3) {
+            len += (size_t)snprintf(kind + len, cap - len, ".*");
+            break;
+        }
+        const size_t n_digits = strspn(name, "0123456789");
+        kind[len++] = n_digits ? '*' : *name;
+        name += n_digits ? n_digits - 1 : 0;
+    }
+    kind[len] = 0;
+}
+
+static void add_name(struct ckpt_left_out *left, const char *name)
+{
+    char kind[sizeof left->kinds->name];
+    size_t i = left->n_kinds;
+    s2s_info("ckpt", "left out: %s", name);
+    kind_of(kind, sizeof kind, name);
+    while (i > 0 && strcmp(left->kinds[i - 1].name, kind) != 0)
+        i--;
+    if (i == 0 && left->n_kinds == CKPT_MAX_KINDS) {
+        left->n_of_others++;
+        return;
+    }
+    if (i == 0) {
+        i = ++left->n_kinds;
+        memcpy(left->kinds[i - 1].name, kind, sizeof kind);
+    }
+    left->kinds[i - 1].n++;
+}
+
+/* as the outputs choose (lib/ckpt/map/map_names.c, job_output.c) */
+static bool takes_tensor(const struct job *job, const char *name)
+{
+    return ckpt_job_is_weight(name) && !(job->is_mapped && strstr(name, "_extra_state"));
+}
+
+static bool takes_object(const struct job *job, const char *name)
+{
+    return job->to == TO_TORCH_DIST && !(job->how.keep_object && !job->how.keep_object(name));
+}
+
+void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job)
+{
+    size_t n;
+    *left = (struct ckpt_left_out){.n_state = job->n_state,
+                                   .n_ranks = s2s_ckpt_rank_states(job->ckpt),
+                                   .rows_cut = job->rows_cut,
+                                   .common = job->to == TO_SAFETENSORS &&
+                                             json_object_size(s2s_ckpt_common(job->ckpt)) > 0};
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    for (size_t i = 0; i < n && job->n_state; i++)
+        if (!takes_tensor(job, tensors[i].name))
+            add_name(left, tensors[i].name);
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
+    for (size_t i = 0; i < n; i++)
+        if (!takes_object(job, objects[i].name)) {
+            add_name(left, objects[i].name);
+            left->n_objects++;
+        }
+}

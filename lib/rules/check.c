@@ -169,6 +169,41 @@ static void note_added(struct rules_check *check, const char *key)
     check->replaced[check->n_replaced++] = (struct rules_replaced){.key = s2s_xstrdup(key)};
 }
 
+/* Does a rule of any kind of config read this name? */
+static bool is_read(const char *name)
+{
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (const struct s2s_rule *rule = tables[t]; rule->id; rule++)
+            if (s2s_rule_uses(rule, name))
+                return true;
+    return false;
+}
+
+/*
+ * A word without a dot that is no key of the config and no name of a fact changes nothing, and is
+ * most often a misspelt common name. Hydra refuses it; where configs are open it is refused if a
+ * common name is near. A recipe of s2s-train has its own rule for unknown keys.
+ */
+static int refuse_unread(struct rules_check *check, const char *name)
+{
+    if (strchr(name, '.') || check->report->dialect == S2S_DIALECT_S2S || check->incomplete ||
+        (check->report->dialect & MEGATRON && rules_is_mlm_flag(name)) ||
+        s2s_conf_find(check->conf, name) || rules_fact_find(&check->facts, name) ||
+        rules_is_mapped(check, name) || is_read(name))
+        return 0;
+    const char **names = s2s_xcalloc(check->facts.n + 1, sizeof *names);
+    for (size_t i = 0; i < check->facts.n; i++)
+        names[i] = check->facts.items[i].name;
+    const char *meant = s2s_conf_nearest(name, names);
+    free(names);
+    if (!meant && !(check->report->dialect & (S2S_DIALECT_SLM | S2S_DIALECT_RL)))
+        return 0;
+    s2s_error_set(check->err, S2S_E_ARG,
+                  "--set: '%s' is neither a key of the config nor a common name", name);
+    return meant ? s2s_error_hint(check->err, S2S_E_ARG, "did you mean %s?", meant)
+                 : s2s_error_hint(check->err, S2S_E_ARG, "++%s adds it", name);
+}
+
 /* "key=value": a common name goes to the dialect's key for it, anything else is a key itself.
  * Names are resolved after a first lowering told what they are. "+", "++" and "~" are Hydra's. */
 static int apply_set(struct rules_check *check, const char *set)
@@ -189,6 +224,10 @@ static int apply_set(struct rules_check *check, const char *set)
     if (check->report->dialect & MEGATRON) /* --tensor-model-parallel-size is fine too */
         for (char *s = name + strspn(name, "-"); *s; s++)
             *s = *s == '-' ? '_' : *s;
+    if (n_plus == 0 && (rc = refuse_unread(check, name + strspn(name, "-"))) < 0) {
+        free(name);
+        return rc;
+    }
     const struct rules_fact *fact = rules_fact_find(&check->facts, name);
     if (n_plus == 0 && !fact && strchr(name, '.') && !s2s_conf_find(check->conf, name))
         note_added(check, name);

@@ -184,6 +184,9 @@ void rules_find_text(struct rules_check *check);
 /* Flags of Megatron-LM and its programs, '_' for '-', sorted. */
 extern const char *const rules_mlm_flags[];
 extern const size_t rules_n_mlm_flags;
+bool rules_is_mlm_flag(const char *name);
+/* Is a common name found at this key of the dialect? */
+bool rules_is_mapped(const struct rules_check *check, const char *name);
 
 /* ---- tables ---- */
 

@@ -9,7 +9,7 @@ enum { MEGATRON = S2S_DIALECT_MLM | S2S_DIALECT_HET };
 
 /* ---- unknown flags ---- */
 
-static bool is_mapped(const struct rules_check *check, const char *name)
+bool rules_is_mapped(const struct rules_check *check, const char *name)
 {
     for (size_t i = 0; i < check->facts.n; i++)
         if (check->facts.items[i].key && !strcmp(check->facts.items[i].key, name))
@@ -19,7 +19,12 @@ static bool is_mapped(const struct rules_check *check, const char *name)
 
 static int by_name(const void *key, const void *item)
 {
-    return strcmp(key, *(const char *const *)item);
+    return strcmp(*(const char *const *)key, *(const char *const *)item);
+}
+
+bool rules_is_mlm_flag(const char *name)
+{
+    return bsearch(&name, rules_mlm_flags, rules_n_mlm_flags, sizeof *rules_mlm_flags, by_name);
 }
 
 /* The flag that an unknown one stands for: one that it begins, or within two letters of it. */
@@ -59,8 +64,7 @@ static void find_unknown_flags(struct rules_check *check)
         const char *name = args->items[i]->key;
         if (args->items[i]->kind == S2S_CONF_MAP || strlen(name) < 6 ||
             !isalpha((unsigned char)*name) || strpbrk(name, "./ ${}+~") ||
-            bsearch(name, rules_mlm_flags, rules_n_mlm_flags, sizeof *rules_mlm_flags, by_name) ||
-            is_mapped(check, name))
+            rules_is_mlm_flag(name) || rules_is_mapped(check, name))
             continue;
         const char *meant = meant_flag(name);
         n_unknown++;

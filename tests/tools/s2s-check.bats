@@ -255,6 +255,15 @@ EOF
     exits 0 s2s-check --set +model.note=x slm.yaml
     exits 2 s2s-check --set '~trainer.strategy.nowhere' slm.yaml
     exits 0 s2s-check --set cp=2 --set '~trainer.strategy.cp_size' slm.yaml
+    # a word that nothing reads would change nothing, and say that all is well
+    for kind in slm rl am mlm het; do
+        exits 2 s2s-check --set cpp=3 "$ROOT/tests/oracle/rules/$kind.yaml"
+        says "--set: 'cpp' is neither a key of the config nor a common name; did you mean "
+        exits 0 s2s-check -q --set te=2.9 --set packed=true --set +cpp=3 "$ROOT/tests/oracle/rules/$kind.yaml"
+    done
+    exits 2 s2s-check --set xyzzy=3 slm.yaml
+    says "++xyzzy adds it"
+    exits 0 s2s-check --set seed=3 --set no-such-argument-of-ours=3 "$ROOT/tests/oracle/rules/mlm.yaml"
 }
 
 @test "many files on several threads give the same bytes" {

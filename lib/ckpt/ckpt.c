@@ -144,8 +144,7 @@ __int128 ckpt_files_bytes(const struct s2s_ckpt *ckpt)
 
 bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name)
 {
-    return ckpt->n_members ? find_inside(ckpt, name) != NULL
-                           : faccessat(ckpt->dir_fd, name, F_OK, 0) == 0;
+    return ckpt->n_members ? find_inside(ckpt, name) != NULL : ckpt_is_there(ckpt->dir_fd, name);
 }
 
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,

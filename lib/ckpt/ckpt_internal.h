@@ -36,6 +36,9 @@ int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, str
 int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,
                struct s2s_error *err);
 int ckpt_sync_dir(const char *dir, struct s2s_error *err);
+/* Is it there? What the system cannot tell counts as there: who opens it is told why, and nothing
+ * is left out because a disk failed. A link to nothing is not there. */
+bool ckpt_is_there(int at, const char *name);
 /* The folder at/name, to list its entries; NULL: it is not there, or cannot be listed. Gives:
  * closedir. */
 DIR *ckpt_open_dir(int at, const char *name);

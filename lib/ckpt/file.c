@@ -142,6 +142,12 @@ int ckpt_sync_dir(const char *dir, struct s2s_error *err)
     return rc;
 }
 
+bool ckpt_is_there(int at, const char *name)
+{
+    return faccessat(at, name, F_OK, 0) == 0 ||
+           (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENAMETOOLONG);
+}
+
 DIR *ckpt_open_dir(int at, const char *name)
 {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -151,25 +157,38 @@ DIR *ckpt_open_dir(int at, const char *name)
     return dir;
 }
 
-static int remove_entries(int fd, struct s2s_error *err)
+struct dirent *s2s_ckpt_next_entry(DIR *dir, const char *path, int *rc, struct s2s_error *err)
+{
+    struct dirent *entry;
+    do {
+        errno = 0;
+        entry = readdir(dir);
+    } while (entry && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
+    if (!entry && errno)
+        *rc = s2s_error_errno(err, S2S_E_IO, "%s: list folder", path);
+    return entry;
+}
+
+static int remove_entries(int fd, const char *path, struct s2s_error *err)
 {
     DIR *dir = fdopendir(fd);
     if (!dir) {
         close(fd);
-        return s2s_error_errno(err, S2S_E_IO, "open folder");
+        return s2s_error_errno(err, S2S_E_IO, "%s: list folder", path);
     }
     int rc = 0;
-    for (struct dirent *entry; rc == 0 && (entry = readdir(dir)) != NULL;) {
-        const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+    struct dirent *entry;
+    while (rc == 0 && (entry = s2s_ckpt_next_entry(dir, path, &rc, err))) {
+        if (unlinkat(dirfd(dir), entry->d_name, 0) == 0)
             continue;
-        if (unlinkat(dirfd(dir), name, 0) == 0)
-            continue;
-        int sub = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        char *below = s2s_xasprintf("%s/%s", path, entry->d_name);
+        int sub =
+            openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (sub >= 0)
-            rc = remove_entries(sub, err);
-        if (rc == 0 && unlinkat(dirfd(dir), name, AT_REMOVEDIR) < 0)
-            rc = s2s_error_errno(err, S2S_E_IO, "remove %s", name);
+            rc = remove_entries(sub, below, err);
+        if (rc == 0 && unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: remove", below);
+        free(below);
     }
     closedir(dir);
     return rc;
@@ -180,10 +199,11 @@ int s2s_ckpt_remove_tree(const char *path, struct s2s_error *err)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
         return 0;
-    int rc = fd < 0 ? s2s_error_errno(err, S2S_E_IO, "open") : remove_entries(fd, err);
+    int rc =
+        fd < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: open", path) : remove_entries(fd, path, err);
     if (rc == 0 && rmdir(path) < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "remove");
-    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: remove", path);
+    return rc;
 }
 
 int s2s_ckpt_rename_tree(const char *from, const char *to, struct s2s_error *err)

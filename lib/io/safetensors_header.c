@@ -237,7 +237,9 @@ static int read_length(size_t *header_len, uint64_t *len, int fd, struct s2s_err
 {
     struct stat info;
     char head[9]; /* the length, and the first byte of the JSON */
-    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
+    if (fstat(fd, &info) < 0)
+        return s2s_error_errno(err, S2S_E_IO, "state of the file");
+    if (!S_ISREG(info.st_mode))
         return s2s_error_set(err, S2S_E_OPEN, "is not a regular file");
     *len = (uint64_t)info.st_size;
     if (*len < 8)

@@ -4,7 +4,8 @@
  *   S2S_INJECT=CALL:N:HOW LD_PRELOAD=inject.so program ...
  *
  * CALL is write, read, pread, fsync, rename (with renameat2 and linkat), mkdir, unlink (with
- * unlinkat), open (for writing), close or malloc (with calloc and realloc). HOW is the name of an
+ * unlinkat), open (for writing), openat, faccessat, fstatat, readdir, scandirat, close or malloc
+ * (with calloc and realloc). HOW is the name of an
  * errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what
  * follows the middle of what is asked for, as if somebody had cut it while it is read) or KILL.
  * When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count
@@ -15,6 +16,7 @@
  * link.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -189,6 +191,46 @@ int open(const char *path, int flags, ...)
     if ((flags & O_ACCMODE) != O_RDONLY && reached("open"))
         return -1;
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+int openat(int dir, const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    int mode = va_arg(ap, int);
+    va_end(ap);
+    return reached("openat") ? -1 : (int)syscall(SYS_openat, dir, path, flags, mode);
+}
+
+int faccessat(int dir, const char *path, int mode, int flags)
+{
+    static int (*real)(int, const char *, int, int);
+    if (!real)
+        real = (int (*)(int, const char *, int, int))dlsym(RTLD_NEXT, "faccessat");
+    return reached("faccessat") ? -1 : real(dir, path, mode, flags);
+}
+
+int fstatat(int dir, const char *path, struct stat *st, int flags)
+{
+    return reached("fstatat") ? -1 : (int)syscall(SYS_newfstatat, dir, path, st, flags);
+}
+
+struct dirent *readdir(DIR *dir)
+{
+    static struct dirent *(*real)(DIR *);
+    if (!real)
+        real = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir");
+    return reached("readdir") ? NULL : real(dir);
+}
+
+int scandirat(int dir, const char *path, struct dirent ***entries,
+              int (*filter)(const struct dirent *),
+              int (*order)(const struct dirent **, const struct dirent **))
+{
+    static __typeof__(&scandirat) real;
+    if (!real)
+        real = (__typeof__(&scandirat))dlsym(RTLD_NEXT, "scandirat");
+    return reached("scandirat") ? -1 : real(dir, path, entries, filter, order);
 }
 
 void *malloc(size_t len)

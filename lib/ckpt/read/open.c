@@ -13,32 +13,29 @@ static const char LATEST[] = "LATEST";
 
 static bool has(const struct s2s_ckpt *ckpt, const char *name)
 {
-    return faccessat(ckpt->dir_fd, name, F_OK, 0) == 0;
+    return ckpt_is_there(ckpt->dir_fd, name);
 }
 
-/* A name of the folder that starts and ends so; which one, if there are several, is the file
- * system's choice. Hidden files are nobody's weights: macOS puts a "._NAME" beside what it copies.
- * Gives; NULL when there is none. */
-static char *find_name(const struct s2s_ckpt *ckpt, const char *prefix, const char *suffix)
+/* The names in the folder, sorted, but for hidden ones, which are nobody's weights: macOS puts a
+ * "._NAME" beside what it copies. */
+struct listing {
+    char **names;
+    size_t n;
+};
+
+/* The first one that starts and ends so; NULL: none. */
+static const char *find_name(const struct listing *list, const char *prefix, const char *suffix)
 {
-    DIR *dir = ckpt_open_dir(ckpt->dir_fd, ".");
-    char *found = NULL;
-    for (struct dirent *entry; dir && !found && (entry = readdir(dir)) != NULL;) {
-        const char *name = entry->d_name;
-        if (name[0] != '.' && s2s_starts_with(name, prefix) && strlen(name) > strlen(suffix) &&
-            s2s_ends_with(name, suffix))
-            found = s2s_xstrdup(name);
-    }
-    if (dir)
-        closedir(dir);
-    return found;
+    for (size_t i = 0; i < list->n; i++)
+        if (s2s_starts_with(list->names[i], prefix) && strlen(list->names[i]) > strlen(suffix) &&
+            s2s_ends_with(list->names[i], suffix))
+            return list->names[i];
+    return NULL;
 }
 
-static bool has_like(const struct s2s_ckpt *ckpt, const char *prefix, const char *suffix)
+static bool has_like(const struct listing *list, const char *prefix, const char *suffix)
 {
-    char *name = find_name(ckpt, prefix, suffix);
-    free(name);
-    return name != NULL;
+    return find_name(list, prefix, suffix) != NULL;
 }
 
 /* A descriptor of a folder whose files may be opened: one that may only be listed would look like
@@ -141,18 +138,15 @@ static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *
     return rc;
 }
 
-/* zarr: a folder a tensor */
-static bool has_zarr(const struct s2s_ckpt *ckpt)
+/* zarr: a folder a tensor. Of a folder that may not be searched nothing is known. */
+static bool has_zarr(const struct s2s_ckpt *ckpt, const struct listing *list)
 {
-    DIR *dir = ckpt_open_dir(ckpt->dir_fd, ".");
     bool found = false;
-    for (struct dirent *entry; dir && !found && (entry = readdir(dir)) != NULL;) {
-        char *path = s2s_xasprintf("%s/.zarray", entry->d_name);
-        found = faccessat(dirfd(dir), path, F_OK, 0) == 0;
+    for (size_t i = 0; i < list->n && !found; i++) {
+        char *path = s2s_xasprintf("%s/.zarray", list->names[i]);
+        found = faccessat(ckpt->dir_fd, path, F_OK, 0) == 0;
         free(path);
     }
-    if (dir)
-        closedir(dir);
     return found;
 }
 
@@ -175,25 +169,26 @@ static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
 /* 1: a header holds the boxes of torch.distributed.checkpoint, as all of a folder do or none; 0.
  * A header that is damaged, or not ours to read, has none: it may be no part of the checkpoint. IO:
  * nobody can know. */
-static int has_boxes(struct s2s_ckpt *ckpt, struct s2s_error *err)
+static int has_boxes(const struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     struct s2s_safetensors st;
     int64_t data_pos;
-    char *name = find_name(ckpt, "", ".safetensors");
-    int fd = name ? openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    int rc = fd < 0 ? 0 : s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
-    if (rc == 0 && fd >= 0) {
+    int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return ckpt_is_there(ckpt->dir_fd, name)
+                   ? s2s_error_errno(err, errno == EACCES ? S2S_E_OPEN : S2S_E_IO, "%s", name)
+                   : 0;
+    int rc = s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
+    if (rc == 0) {
         rc = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
         s2s_safetensors_release(&st);
     } else if (rc == S2S_E_IO) {
         s2s_error_add(err, rc, "%s", name);
-    } else if (rc < 0) {
+    } else {
         s2s_error_clear(err);
         rc = 0;
     }
-    if (fd >= 0)
-        close(fd);
-    free(name);
+    close(fd);
     return rc;
 }
 
@@ -343,18 +338,20 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
 }
 
 /* one that torch.distributed.checkpoint did not write */
-static int read_other_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
+static int read_other_folder(struct s2s_ckpt *ckpt, const struct listing *list,
+                             struct s2s_error *err)
 {
+    const char *file = find_name(list, "", ".safetensors");
     if (is_nemo(ckpt)) {
         ckpt->format = "nemo";
         return ckpt_read_nemo(ckpt, NULL, err);
     }
-    if (has_like(ckpt, "", "_model_states.pt") || has_like(ckpt, "", "_optim_states.pt") ||
-        (has(ckpt, "latest") && has_like(ckpt, "global_step", "")))
+    if (has_like(list, "", "_model_states.pt") || has_like(list, "", "_optim_states.pt") ||
+        (has(ckpt, "latest") && has_like(list, "global_step", "")))
         return refuse_format(err, "a DeepSpeed checkpoint (a file a rank)",
                              "the zero_to_fp32.py that DeepSpeed put beside it makes one file of "
                              "it; without ZeRO 3 the weights are in mp_rank_00_model_states.pt");
-    if (has_like(ckpt, "mp_rank_", "")) {
+    if (has_like(list, "mp_rank_", "")) {
         ckpt->format = "mp_rank";
         return ckpt_read_mp_rank(ckpt, err);
     }
@@ -362,14 +359,14 @@ static int read_other_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         ckpt->format = "hf";
         return read_composite(ckpt, err);
     }
-    if (has_like(ckpt, "", ".safetensors")) {
-        const int boxes = has_boxes(ckpt, err);
+    if (file) {
+        const int boxes = has_boxes(ckpt, file, err);
         if (boxes < 0)
             return boxes;
         ckpt->format = boxes ? "dcp_hf" : "hf";
         return boxes ? ckpt_read_dcp_hf(ckpt, err) : ckpt_read_hf(ckpt, "", "", err);
     }
-    if (has_like(ckpt, "pytorch_model", ".bin") || has(ckpt, "adapter_model.bin")) {
+    if (has_like(list, "pytorch_model", ".bin") || has(ckpt, "adapter_model.bin")) {
         ckpt->format = "hf_bin";
         return ckpt_read_hf_bin(ckpt, err);
     }
@@ -377,9 +374,26 @@ static int read_other_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         ckpt, s2s_error_set(err, S2S_E_FORMAT, "no checkpoint that is known here"), err);
 }
 
+/* without .metadata */
+static int read_listed(struct s2s_ckpt *ckpt, const char *backend, const struct listing *list,
+                       struct s2s_error *err)
+{
+    if (strcmp(backend, "zarr") == 0 || has_zarr(ckpt, list))
+        return refuse_format(err, "a zarr checkpoint (Megatron-Core before 0.15)",
+                             "load and save it with Megatron-Core 0.14 as torch_dist");
+    if (has_like(list, "__", ".metadata"))
+        return refuse_format(err, "one metadata file a rank (saved without collectives)",
+                             "merge them with torch.distributed.checkpoint first");
+    if (has_like(list, "", ".distcp"))
+        return s2s_error_set(err, S2S_E_TRUNCATED,
+                             "an unfinished save: there is .distcp data and no .metadata");
+    return read_other_folder(ckpt, list, err);
+}
+
 static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char backend[64];
+    struct listing list;
     if (has(ckpt, CKPT_JOURNAL)) {
         int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
         return s2s_error_hint(err, refused, "its command with --resume goes on from there");
@@ -389,18 +403,13 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = read_backend(ckpt, backend, err);
     if (rc < 0)
         return rc;
-    if (strcmp(backend, "zarr") == 0 || (!has(ckpt, ".metadata") && has_zarr(ckpt)))
-        return refuse_format(err, "a zarr checkpoint (Megatron-Core before 0.15)",
-                             "load and save it with Megatron-Core 0.14 as torch_dist");
-    if (has(ckpt, ".metadata"))
+    if (has(ckpt, ".metadata") && strcmp(backend, "zarr") != 0)
         return read_distributed(ckpt, backend, err);
-    if (has_like(ckpt, "__", ".metadata"))
-        return refuse_format(err, "one metadata file a rank (saved without collectives)",
-                             "merge them with torch.distributed.checkpoint first");
-    if (has_like(ckpt, "", ".distcp"))
-        return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "an unfinished save: there is .distcp data and no .metadata");
-    return read_other_folder(ckpt, err);
+    rc = ckpt_list_suffix(ckpt, "", "", &list.names, &list.n, err);
+    if (rc == 0)
+        rc = read_listed(ckpt, backend, &list, err);
+    ckpt_free_list(list.names, list.n);
+    return rc;
 }
 
 static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)

@@ -250,7 +250,7 @@ int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err)
             const size_t had = ckpt->n_left_states;
             rc = ckpt_read_torch(ckpt, &source, err);
             char *apart = s2s_xasprintf("%s/distrib_optim.pt", name);
-            if (ckpt->n_left_states == had && faccessat(ckpt->dir_fd, apart, F_OK, 0) == 0)
+            if (ckpt->n_left_states == had && ckpt_is_there(ckpt->dir_fd, apart))
                 ckpt->n_left_states++;
             free(apart);
             free(file);

@@ -129,10 +129,9 @@ static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct
         close(fd);
         return s2s_error_errno(err, S2S_E_IO, "%s/%s", journal->dir, below);
     }
-    for (struct dirent *item; rc == 0 && (item = readdir(dir)) != NULL;) {
+    struct dirent *item;
+    while (rc == 0 && (item = s2s_ckpt_next_entry(dir, journal->dir, &rc, err))) {
         const char *name = item->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-            continue;
         char *path = s2s_xasprintf("%s%s", below, name);
         int sub = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (sub >= 0) {
@@ -233,19 +232,18 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
 {
     DIR *dir = opendir(journal->dir);
     bool empty = dir != NULL, ours = false;
-    for (struct dirent *item; dir && (item = readdir(dir)) != NULL;) {
+    int rc = 0;
+    for (struct dirent *item; dir && (item = s2s_ckpt_next_entry(dir, journal->dir, &rc, err));) {
         const char *name = item->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-            continue;
         empty = false;
         ours |=
             is_journal(name) || strcmp(name, CKPT_MANIFEST) == 0 || strcmp(name, CKPT_TRACKER) == 0;
     }
     if (dir)
         closedir(dir);
-    if (empty || ours)
-        return 0;
-    int rc =
+    if (rc < 0 || empty || ours)
+        return rc;
+    rc =
         s2s_error_set(err, S2S_E_ARG, "%s: is there, and no run of s2s-ckpt left it", journal->dir);
     return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
 }
@@ -364,7 +362,8 @@ int s2s_ckpt_journal_remove(struct ckpt_journal *journal, struct s2s_error *err)
     DIR *dir = opendir(journal->dir);
     if (!dir)
         return s2s_error_errno(err, S2S_E_IO, "%s", journal->dir);
-    for (struct dirent *item; rc == 0 && (item = readdir(dir)) != NULL;)
+    struct dirent *item;
+    while (rc == 0 && (item = s2s_ckpt_next_entry(dir, journal->dir, &rc, err)))
         if (is_journal(item->d_name) && unlinkat(dirfd(dir), item->d_name, 0) < 0)
             rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, item->d_name);
     closedir(dir);

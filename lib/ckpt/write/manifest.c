@@ -201,7 +201,7 @@ static int verify_one(struct comparison *c, const char *manifest, const char *al
     char *text;
     size_t len;
     json_error_t at;
-    if (faccessat(c->dir_fd, manifest, F_OK, 0) < 0)
+    if (!ckpt_is_there(c->dir_fd, manifest))
         return 0;
     int rc = ckpt_slurp(c->dir_fd, manifest, MAX_MANIFEST, &text, &len, err);
     if (rc < 0)
@@ -245,7 +245,7 @@ int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struc
     for (int i = 0; i < 3 && rc == 0 && ckpt->dir_fd >= 0; i++) {
         char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
         c.ckpt = i == 0 ? ckpt : NULL;
-        if (i == 0 || access(path, F_OK) == 0)
+        if (i == 0 || ckpt_is_there(AT_FDCWD, path))
             rc = verify_folder(path, &c, true, err);
         if (rc < 0)
             s2s_error_add(err, rc, "%s", path);

@@ -66,35 +66,47 @@ bool ckpt_side_is_one(const char *name)
     return false;
 }
 
+/* 1: it is to be taken; 0: with a word it is not. What cannot be told ends it all: a disk that
+ * fails leaves nothing out. */
+static int is_taken(int dir_fd, const char *name, const char *path, struct s2s_error *err)
+{
+    struct stat st;
+    if (fstatat(dir_fd, name, &st, 0) == 0) {
+        if (!S_ISREG(st.st_mode))
+            s2s_warn("ckpt", "%s: not a plain file, left out", name);
+        return S_ISREG(st.st_mode);
+    }
+    if (ckpt_is_there(dir_fd, name))
+        return s2s_error_errno(err, S2S_E_IO, "%s", path);
+    s2s_warn("ckpt", "%s: %s, left out", name,
+             errno == ENOENT ? "a link to nothing" : strerror(errno));
+    return 0;
+}
+
 int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
                           const char *folder, struct s2s_error *err)
 {
-    int fd = openat(ckpt->dir_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const char *name = *folder ? folder : ".";
+    int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct dirent **entries;
-    if (fd < 0) {
-        if (errno != ENOENT && errno != ENOTDIR)
-            s2s_warn("ckpt", "%s: %s, left out", folder, strerror(errno));
+    if (fd < 0 && errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+        return s2s_error_errno(err, errno == EACCES ? S2S_E_OPEN : S2S_E_IO, "%s", name);
+    if (fd < 0 && errno == ELOOP)
+        s2s_warn("ckpt", "%s: %s, left out", folder, strerror(errno));
+    if (fd < 0)
         return 0;
-    }
     int n = scandirat(fd, ".", &entries, NULL, alphasort);
-    int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: list folder", *folder ? folder : ".") : 0;
+    int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: list folder", name) : 0;
     for (int i = 0; i < n; i++) {
-        const char *name = entries[i]->d_name;
-        struct stat st;
-        if (rc < 0 || !ckpt_side_is_one(name)) {
-            free(entries[i]);
-            continue;
-        }
-        if (fstatat(fd, name, &st, 0) < 0) {
-            s2s_warn("ckpt", "%s: %s, left out", name,
-                     errno == ENOENT ? "a link to nothing" : strerror(errno));
-        } else if (!S_ISREG(st.st_mode)) {
-            s2s_warn("ckpt", "%s: not a plain file, left out", name);
-        } else {
-            char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
-            rc = ckpt_side_take(files, fd, name, path, err);
-            free(path);
-        }
+        char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", entries[i]->d_name);
+        int taken = rc < 0 || !ckpt_side_is_one(entries[i]->d_name)
+                        ? 0
+                        : is_taken(fd, entries[i]->d_name, path, err);
+        if (taken > 0)
+            taken = ckpt_side_take(files, fd, entries[i]->d_name, path, err);
+        if (taken < 0)
+            rc = taken;
+        free(path);
         free(entries[i]);
     }
     if (n >= 0)

@@ -1,5 +1,6 @@
 #include "lib/ckpt/write/to_dist.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -110,13 +111,16 @@ static bool keep_file(struct output *out, size_t file)
 }
 
 /* All files are there: what lay beside them goes. */
-static void drop_items(const struct output *out)
+static int drop_items(const struct output *out, struct s2s_error *err)
 {
-    for (size_t file = 0; out->how->journal && file < out->layout.n_files; file++) {
+    int rc = 0;
+    for (size_t file = 0; rc == 0 && out->how->journal && file < out->layout.n_files; file++) {
         char *items = file_path(out, file, ITEMS);
-        (void)unlink(items); /* an empty file has none */
+        if (unlink(items) < 0 && errno != ENOENT) /* an empty file has none */
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: remove", items);
         free(items);
     }
+    return rc;
 }
 
 /* ---- writing ---- */
@@ -369,7 +373,7 @@ static int find_common(struct common *c, struct s2s_ckpt *ckpt, const json_t *me
                        struct s2s_error *err)
 {
     const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
-    const bool has_file = faccessat(ckpt->dir_fd, "common.pt", F_OK, 0) == 0;
+    const bool has_file = ckpt_is_there(ckpt->dir_fd, "common.pt");
     if (strcmp(ckpt->format, "torch_dist") != 0 || (!has_file && !object))
         return 0;
     int rc =
@@ -440,10 +444,10 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
         rc = ckpt_dist_finish(tmp, items, n_ranks, &filled, &beside, out->plan, err);
     if (rc == 0 && common.change.listed)
         rc = check_common(tmp, err);
-    if (rc == 0) { /* not before: who resumes after a full disk has all files still */
-        drop_items(out);
+    if (rc == 0) /* not before: who resumes after a full disk has all files still */
+        rc = drop_items(out, err);
+    if (rc == 0)
         rc = ckpt_dist_publish(out->dir, out->iteration, err);
-    }
     ckpt_side_release(&beside);
     s2s_buf_release(&common.made);
     free(tmp);

@@ -1,6 +1,7 @@
 #include "lib/ckpt/write/to_hf.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -170,7 +171,7 @@ static int config_beside(struct s2s_hf_options *options, char **text, const stru
     if (type && ckpt->part && !ckpt_part_config(config, ckpt->part))
         type = NULL;
     if (rc == 0 && type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
-        faccessat(ckpt->dir_fd, "config.json", F_OK, 0) == 0 &&
+        ckpt_is_there(ckpt->dir_fd, "config.json") &&
         (rc = ckpt_slurp(ckpt->dir_fd, "config.json", CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {
         options->config = json_incref(config);
         options->config_text = *text;
@@ -258,9 +259,8 @@ static int write_side_files(const struct s2s_hf_output *out, const char *dir, js
         char *folder = slash ? s2s_xasprintf("%s/%.*s", dir, (int)(slash - out->files.v[i].path),
                                              out->files.v[i].path)
                              : s2s_xstrdup(dir);
-        struct stat st;
         /* files of a part that has no weights here are left out with it */
-        if (stat(folder, &st) == 0)
+        if (ckpt_is_there(AT_FDCWD, folder))
             rc = ckpt_file_put_noted(dir, out->files.v[i].path, out->files.v[i].bytes,
                                      out->files.v[i].len, slash ? NULL : manifest, err);
         free(folder);

@@ -207,7 +207,7 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
     int rc = files_of_source(&out, ckpt, err);
     if (rc == 0)
         rc = files_of_trainer(&out, ckpt, err);
-    if (rc == 0 && ckpt->dir_fd >= 0 && faccessat(ckpt->dir_fd, "llm_backbone", F_OK, 0) == 0)
+    if (rc == 0 && ckpt->dir_fd >= 0 && ckpt_is_there(ckpt->dir_fd, "llm_backbone"))
         rc = ckpt_side_take_folder(&out.files, ckpt, "llm_backbone", err);
     for (size_t i = 0; i < out.files.n && rc == 0; i++) {
         const struct ckpt_side_file *file = &out.files.v[i];

@@ -1,0 +1,64 @@
+# s2s-ckpt where a call of the system fails, the 1st, 2nd, 3rd..: what comes of it is right, or refused with a word.
+load common
+load ckpt_faults
+
+# right_or_refused CALL:HOW COMMAND...: fails each CALL in turn. COMMAND makes out (or prints) what it makes without faults, or it says why not,
+# leaves nothing, and names no strange place.
+right_or_refused() {
+    local call=${1%:*} how=${1#*:} n want
+    shift
+    rm -rf out want
+    want=$("$@" 2>/dev/null)
+    [ ! -e out ] || mv out want
+    for ((n = 1; n <= 500; n++)); do
+        with_fault "$call:$n:$how" "$@"
+        [ $fired = 1 ] || break
+        if [ "$status" -eq 0 ]; then
+            if [ -e want ]; then
+                diff -r want out || { echo "$call $n $how: $output" >&2; return 1; }
+            else
+                [ "$("$@" 2>/dev/null)" = "$want" ] && [ "$(grep -v warning: <<<"$output")" = "$want" ] || { echo "$call $n $how: $output" >&2; return 1; }
+            fi
+        elif [ "$status" -gt 2 ] || [ -z "$output" ] || [ -e out ] || [ -e out.s2s-partial ]; then
+            echo "$call $n $how: exit $status: $output" >&2
+            ls -A >&2
+            return 1
+        fi
+        rm -rf out
+    done
+    [ "$n" -gt 1 ] || { echo "no $call was ever reached" >&2; return 1; }
+}
+
+@test "what a disk does not tell counts neither as absent nor as empty" {
+    inject_or_skip
+    for call in faccessat openat fstatat scandirat; do
+        right_or_refused $call:EIO s2s-ckpt convert -q --to torch_dist "$DATA/hf_sharded" out
+        right_or_refused $call:EIO s2s-ckpt verify "$DATA/dcp_hf"
+    done
+    right_or_refused faccessat:EIO s2s-ckpt prune -q "$DATA/mcore016_gated_pp2dp2_dpreshardable" out
+    right_or_refused scandirat:ENOMEM s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+}
+
+@test "nothing that is there for --resume comes into OUT, whatever fails" {
+    inject_or_skip
+    right_or_refused readdir:EIO s2s-ckpt convert -q --to torch_dist --files 3 "$DATA/hf_sharded" out
+    # what cannot be removed is left where it is
+    for ((n = 1; n <= 50; n++)); do
+        with_fault unlink:$n:EIO s2s-ckpt convert -q --to torch_dist --files 3 "$DATA/hf_sharded" out
+        [ $fired = 1 ] || break
+        if [ -e out ]; then diff -r want out; else [ "$status" -eq 1 ]; fi
+        rm -rf out out.s2s-partial
+    done
+    [ "$n" -gt 2 ]
+}
+
+@test "a folder that nobody of us made is not emptied because it could not be read" {
+    inject_or_skip
+    for n in 1 2 3 4; do
+        mkdir -p out.s2s-partial && echo precious >out.s2s-partial/file
+        with_fault readdir:$n:EIO s2s-ckpt convert -q --to torch_dist "$DATA/zip.pt" out
+        [ "$status" -ne 0 ]
+        [ "$(cat out.s2s-partial/file)" = precious ]
+        [ ! -e out ]
+    done
+}

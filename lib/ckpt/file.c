@@ -75,7 +75,7 @@ int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *e
     int rc = flush(file, err);
     if (rc == 0 && s2s_durable_sync(file->fd) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: sync", file->path);
-    if (close(file->fd) < 0 && rc == 0)
+    if (close(file->fd) < 0 && errno != EINTR && rc == 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: close", file->path);
     file->fd = -1;
     if (digest)
@@ -211,12 +211,7 @@ int s2s_ckpt_rename_tree(const char *from, const char *to, struct s2s_error *err
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) < 0 &&
         (errno != EINVAL || rename(from, to) < 0))
         return s2s_error_errno(err, S2S_E_IO, "%s: rename to %s", from, to);
-    const char *slash = strrchr(to, '/');
-    char *above =
-        slash ? s2s_xstrndup(to, slash == to ? 1 : (size_t)(slash - to)) : s2s_xstrdup(".");
-    int rc = ckpt_sync_dir(above, err);
-    free(above);
-    return rc;
+    return s2s_durable_sync_name(to, err);
 }
 
 bool ckpt_has_word(const char *words, const char *word)

@@ -16,6 +16,11 @@ void s2s_durable_set(bool on);
  * errno. */
 int s2s_durable_sync(int fd);
 
+/* The same for a name that a file or folder has got: its folder is synced. One that may be written
+ * but not read is left to the system. IO: path has its name, and may lose it in a power cut. */
+struct s2s_error;
+int s2s_durable_sync_name(const char *path, struct s2s_error *err);
+
 /* Asks for storing bytes [begin, end) to begin, so that the sync finds little left. */
 void s2s_durable_begin(int fd, int64_t begin, int64_t end);
 

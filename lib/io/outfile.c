@@ -304,23 +304,6 @@ int64_t s2s_outfile_offset(const struct s2s_outfile *out)
 
 /* ---- the end ---- */
 
-/* The rename itself must reach the disk, or a crash could bring the old name back. */
-static int sync_folder_of(const char *target)
-{
-    const char *slash = strrchr(target, '/');
-    char *folder = slash == target
-                       ? s2s_xstrdup("/")
-                       : s2s_xstrndup(slash ? target : ".", slash ? (size_t)(slash - target) : 1);
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(folder);
-    if (fd < 0)
-        return 0; /* a folder that may be written but not read */
-    int rc = s2s_durable_sync(fd), saved = errno;
-    close(fd);
-    errno = saved;
-    return rc;
-}
-
 static int sync_file(struct s2s_outfile *out, struct s2s_error *err)
 {
     if (!out->is_temp_file || s2s_durable_sync(out->fd) == 0)
@@ -391,8 +374,8 @@ int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
     }
     if (rc == 0 && out->temp)
         rc = rename_temp(out, err);
-    if (rc == 0 && out->target && sync_folder_of(out->target) < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot sync its folder", out->path);
+    if (rc == 0 && out->target) /* or a crash could bring the old name back */
+        rc = s2s_durable_sync_name(out->target, err);
     if (rc < 0)
         s2s_outfile_abort(out);
     else

@@ -62,3 +62,17 @@ right_or_refused() {
         [ ! -e out ]
     done
 }
+
+@test "an output whose folder cannot be synced is named as there" {
+    inject_or_skip
+    for to in hf torch_dist safetensors; do
+        for ((n = 1; n <= 100; n++)); do
+            rm -rf out out.s2s-partial
+            with_fault fsync:$n:EIO s2s-ckpt convert -q --resume --to $to "$DATA/hf_sharded" out
+            [ $fired = 1 ]
+            [ "$status" -eq 1 ]
+            [ ! -e out ] || break
+        done
+        [ "$output" = "s2s-ckpt: out: is there, but its folder cannot be synced: Input/output error" ]
+    done
+}

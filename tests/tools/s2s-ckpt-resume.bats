@@ -237,6 +237,23 @@ PY
     [ -s out/model.safetensors ]
 }
 
+@test "who takes the name of OUT in the meantime costs nothing of what is done" {
+    python3 - <<'PY'
+import json, struct
+header = json.dumps({"w": {"dtype": "F32", "shape": [4096, 4096], "data_offsets": [0, 4 << 24]}}).encode()
+open("big.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + bytes(4 << 24))
+PY
+    s2s-ckpt convert -q --resume --to hf big.safetensors out 2>said &
+    while [ ! -e out.s2s-partial/s2s-resume ] && kill -0 $!; do :; done
+    mkdir out && touch out/theirs
+    not wait $!
+    grep -q "out: is there already" said
+    rm -r out
+    exits 0 s2s-ckpt convert -v --resume --to hf big.safetensors out
+    says "model.safetensors is there already"
+    [ ! -e out.s2s-partial ]
+}
+
 @test "--no-sync writes the same bytes and waits for no disk" {
     inject_or_skip
     for to in hf torch_dist; do

@@ -47,22 +47,11 @@ static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
     return ckpt_agree(rc, err);
 }
 
-static int end_folder(const struct job *job, const char *tmp, struct s2s_error *err)
-{
-    int rc = ckpt_job_check_source(job, err);
-    if (rc == 0)
-        rc = s2s_ckpt_journal_remove(job->how.journal, err);
-    if (rc == 0)
-        (void)rmdir(job->out); /* an empty one; of anything else the rename says it */
-    return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, job->out, err);
-}
-
 static bool is_empty(const char *folder)
 {
     DIR *dir = opendir(folder);
-    bool empty = dir != NULL;
-    for (struct dirent *item; empty && (item = readdir(dir)) != NULL;)
-        empty = strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0;
+    int rc = 0;
+    const bool empty = dir && !s2s_ckpt_next_entry(dir, folder, &rc, NULL) && rc == 0;
     if (dir)
         closedir(dir);
     return empty;
@@ -76,6 +65,19 @@ static int check_free(const struct job *job, struct s2s_error *err)
         return 0;
     int rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", job->out);
     return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
+}
+
+/* The journal goes when nothing but the rename is left: before, --resume finds what is done. */
+static int end_folder(const struct job *job, const char *tmp, struct s2s_error *err)
+{
+    int rc = ckpt_job_check_source(job, err);
+    if (rc == 0)
+        rc = check_free(job, err); /* it has been hours */
+    if (rc == 0)
+        rc = s2s_ckpt_journal_remove(job->how.journal, err);
+    if (rc == 0)
+        (void)rmdir(job->out); /* an empty one; of anything else the rename says it */
+    return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, job->out, err);
 }
 
 /* Agreed. */
@@ -106,7 +108,7 @@ int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
     job->how.journal = NULL;
     if (rc < 0 && begun && !job->opt->resume)
         s2s_ckpt_remove_tree(tmp, NULL);
-    else if (rc < 0 && begun)
+    else if (rc < 0 && begun && access(tmp, F_OK) == 0)
         s2s_error_hint(err, rc, "%s keeps what is done; the same command goes on from there", tmp);
     free(tmp);
     return rc;

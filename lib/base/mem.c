@@ -11,8 +11,8 @@
 
 static _Noreturn void out_of_memory(size_t n, size_t size_bytes)
 {
-    fprintf(stderr, "out of memory: %zu x %zu bytes; free some memory or use smaller batches\n", n,
-            size_bytes);
+    fprintf(stderr, "%s: out of memory: %zu x %zu bytes; free some\n",
+            program_invocation_short_name, n, size_bytes);
     exit(1);
 }
 

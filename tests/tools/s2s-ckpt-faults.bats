@@ -44,12 +44,12 @@ right_or_refused() {
     right_or_refused readdir:EIO s2s-ckpt convert -q --to torch_dist --files 3 "$DATA/hf_sharded" out
     # what cannot be removed is left where it is
     for ((n = 1; n <= 50; n++)); do
+        rm -rf out out.s2s-partial
         with_fault unlink:$n:EIO s2s-ckpt convert -q --to torch_dist --files 3 "$DATA/hf_sharded" out
         [ $fired = 1 ] || break
         if [ -e out ]; then diff -r want out; else [ "$status" -eq 1 ]; fi
-        rm -rf out out.s2s-partial
     done
-    [ "$n" -gt 2 ]
+    [ "$n" -gt 4 ]
 }
 
 @test "a folder that nobody of us made is not emptied because it could not be read" {
@@ -74,5 +74,25 @@ right_or_refused() {
             [ ! -e out ] || break
         done
         [ "$output" = "s2s-ckpt: out: is there, but its folder cannot be synced: Input/output error" ]
+    done
+}
+
+@test "memory that is not there ends a run with a word, and leaves nothing out" {
+    inject_or_skip
+    s2s-ckpt ls --json "$DATA/zip.pt" >want
+    for ((n = 1; n <= 2000; n++)); do
+        with_fault malloc:$n:ENOMEM s2s-ckpt ls --json "$DATA/zip.pt"
+        [ $fired = 1 ] || break
+        [ "$status" -le 2 ]
+        if [ "$status" -eq 0 ]; then diff want - <<<"$output"; else [ -n "$output" ]; fi
+    done
+    [ "$n" -gt 10 ]
+    s2s-ckpt convert -q --to hf "$DATA/hf_sharded" whole
+    for ((n = 1; n <= 5000; n += 13)); do
+        rm -rf out
+        with_fault malloc:$n:ENOMEM s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
+        [ $fired = 1 ] || break
+        [ "$status" -le 2 ]
+        if [ "$status" -eq 0 ]; then diff -r whole out; else [ ! -e out ]; fi
     done
 }

@@ -1,4 +1,5 @@
 /* s2s-ckpt: look at, verify and convert checkpoints of any format. */
+#include <jansson.h>
 #include <malloc.h>
 
 #include "lib/mesh/mesh.h"
@@ -36,6 +37,8 @@ int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     s2s_tool_begin("s2s-ckpt", argc, argv);
+    /* a tree without what found no memory would be taken for a smaller one */
+    json_set_alloc_funcs(s2s_xmalloc, free);
     /* What would be kept here for the next use is tables of names that are needed no more, and
      * holes between what stays. */
     mallopt(M_MMAP_THRESHOLD, 128 << 10);

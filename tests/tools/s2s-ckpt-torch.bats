@@ -134,7 +134,27 @@ save('floats.pt', dict(zip((0.1, 2.0, 1e16, -1e-05, 123456.75, 1 / 3, float('inf
     [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(printf '%s\n' 0.1 2.0 1e+16 -1e-05 123456.75 0.3333333333333333 inf | sort)" ]
     make "save('class.pt', {'a': {frozenset([1]): tensor(Storage('0', [1]), [1])}})"
     exits 1 s2s-ckpt ls class.pt
-    says "dict key at byte"
+    says "class.pt: a: dict key at byte"
+}
+
+@test "settings whose keys give no names are one value, and the tensors beside them are read" {
+    make "
+w = tensor(Storage('0', [1, 2]), [2])
+save('in.pt', {'w': w, 'run': {'stage': {Call('model', 'Stage', (1,)): 'fit'}, 'letters': {'\\0': 0, 'a': 1}, 'sizes': {2**70: b'x'}, 'lr': 0.5},
+               'half': {'\\udc80': [1]}})"
+    exits 0 s2s-ckpt convert --strict --to safetensors in.pt out.safetensors
+    [ "$(s2s-ckpt ls out.safetensors | cut -f1)" = w ]
+    s2s-ckpt ls --json in.pt 2>/dev/null >list.json
+    python3 - <<'PY'
+import json
+found = {o["name"]: o["value"] for o in json.load(open("list.json"))["objects"]}
+assert found == {"run.stage": {'{"class":"model.Stage","args":[1]}': "fit"}, "run.letters": {'"\\u0000"': 0, "a": 1}, "run.sizes": {"1180591620717411303424": "(1 bytes)"},
+                 "run.lr": 0.5, "half": {"(text that is not UTF-8)": [1]}}, found
+PY
+    # a tensor among them has no name
+    make "save('bad.pt', {'w': {'\\0': {'x': tensor(Storage('0', [1]), [1])}}})"
+    exits 1 s2s-ckpt ls bad.pt
+    says "a name of 5 bytes is not UTF-8 text"
 }
 
 @test "DeepSpeed's folders and TorchScript's archives are refused by name" {

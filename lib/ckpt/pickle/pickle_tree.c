@@ -149,7 +149,7 @@ static json_t *list_json(struct printer *p, const struct ckpt_node *node, int de
     return list;
 }
 
-/* keys that are no text are shown as text */
+/* keys that are no text are shown as text, and so are those with a zero inside */
 static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
     json_t *dict = json_object();
@@ -159,8 +159,10 @@ static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int de
         json_t *key = to_json(p, node->items[i], depth);
         p->in_key = in_key;
         json_t *value = to_json(p, node->items[i + 1], depth);
-        char *dumped = json_is_string(key) ? NULL : json_dumps(key, JSON_ENCODE_ANY | JSON_COMPACT);
-        const char *name = dumped ? dumped : json_string_value(key);
+        const char *text = json_string_value(key);
+        const bool whole = text && strlen(text) == json_string_length(key);
+        char *dumped = whole ? NULL : json_dumps(key, JSON_ENCODE_ANY | JSON_COMPACT);
+        const char *name = dumped ? dumped : text;
         if (!name || json_object_set_new(dict, name, value) < 0)
             json_object_set_new(dict, "(key that is not text)", json_null());
         free(dumped);

@@ -1,6 +1,7 @@
 /* The tree of a torch.save file: tensors and objects under the names that they have in it. */
 #include "lib/ckpt/read/torch_walk.h"
 
+#include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
 
 enum { MAX_DEPTH = 1000, LOOKS = 16 /* for each value, on the average */ };
@@ -211,12 +212,15 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
     size_t len = w->name.len;
     if (len && w->name.data[len - 1] != '/')
         s2s_buf_putc(&w->name, '.');
-    if (!key)
+    if (!key) {
         s2s_buf_printf(&w->name, "%lld", (long long)index);
-    else if (!put_key(&w->name, key, 0))
-        return s2s_error_set(w->err, S2S_E_UNSUPPORTED,
-                             "dict key at byte %u is neither text, number nor a tuple of them",
-                             key->offset);
+    } else if (!put_key(&w->name, key, 0)) {
+        w->name.len = len;
+        int rc = s2s_error_set(w->err, S2S_E_UNSUPPORTED,
+                               "dict key at byte %u is neither text, number nor a tuple of them",
+                               key->offset);
+        return len ? s2s_error_add(w->err, rc, "%.*s", (int)len, w->name.data) : rc;
+    }
     const bool whole = !len && w->takes_names && key && key->kind == CKPT_STR && key->opaque;
     w->key = whole ? key : NULL;
     int rc = ckpt_check_name_len(w->name.data, w->name.len, w->err);
@@ -321,9 +325,31 @@ static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
     return rc;
 }
 
+/* Can it be part of a name? */
+static bool can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
+{
+    const size_t len = w->name.len;
+    const bool put = put_key(&w->name, key, 0);
+    const size_t n = w->name.len - len;
+    const char *text = n ? w->name.data + len : "";
+    const bool can = put && !memchr(text, 0, n) && s2s_utf8_valid(text, n);
+    w->name.len = len;
+    if (n)
+        w->name.data[len] = 0;
+    return can;
+}
+
+/* Settings may have keys of which no name can be made (enums, bytes, any character): then they are
+ * one value, unless tensors stand among them. */
 static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, int depth)
 {
-    int rc = check_keys(w, dict);
+    bool odd = false;
+    for (uint32_t i = 0; i < dict->n && !odd; i += 2)
+        odd = dict->items[i + 1]->kind != CKPT_TENSOR && !can_name(w, dict->items[i]);
+    int rc = odd ? holds_tensor(w, dict, depth) : 1;
+    if (rc <= 0)
+        return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_value(w, dict);
+    rc = check_keys(w, dict);
     for (uint32_t i = 0; rc == 0 && i < dict->n; i += 2)
         rc = walk_child(w, dict->items[i], 0, dict->items[i + 1], depth);
     return rc;

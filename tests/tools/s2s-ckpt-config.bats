@@ -163,7 +163,43 @@ LIST
     says "which has none without attention_bias"
     jq '.model_type = "nemotron"' llama.json >nemotron.json # by the configuration alone it would be taken for one
     exits 1 s2s-ckpt convert --to hf --map llama --config nemotron.json biased out
-    says "model.layers.0.mlp.gate_proj.weight: the configuration says that this is a nemotron, which has none"
+    says "--map llama: the configuration says that this is a nemotron"
+    says "--map nemotron is that family's"
+    # to Megatron's names too, and what its class always has
+    while read -r name type map why; do
+        jq ".model_type = \"$type\"" "$MODELS/$name/config.json" >other.json
+        exits 1 s2s-ckpt convert --to torch_dist --map $map --config other.json "$MODELS/$name" out
+        says "the configuration says that this is a $type"
+        says "$why"
+        not test -e out
+    done <<'LIST'
+qwen3 llama llama model.layers.0.self_attn.q_norm.weight
+qwen2 mistral llama model.layers.0.self_attn.q_proj.bias
+llama_gqa_untied mixtral llama --map mixtral
+llama_gqa_untied gemma2 llama --map gemma2
+qwen3 qwen3_moe nemotron --map qwen_moe
+LIST
+    s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/llama_gqa_untied" plain
+    jq '.model_type = "gemma2"' "$MODELS/llama_gqa_untied/config.json" >gemma2.json
+    exits 1 s2s-ckpt convert --to hf --config gemma2.json plain out
+    says 'this is a gemma2, whose layers have ".pre_feedforward_layernorm.weight": no tensor is called so'
+    # biases of its MLP are those of mlp_bias alone
+    python3 - "$MODELS/llama_gqa_untied/model.safetensors" <<'PY'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, body = json.loads(raw[8:8 + n]), raw[8 + n:]
+for name, t in list(head.items()):
+    for kind in ("q", "k", "v", "gate", "up", "down"):
+        if name.endswith(kind + "_proj.weight"):
+            head[name[:-6] + "bias"] = {"dtype": "F32", "shape": t["shape"][:1], "data_offsets": [len(body), len(body) + 4 * t["shape"][0]]}
+            body += bytes(4 * t["shape"][0])
+text = json.dumps(head).encode()
+open("biases.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + body)
+PY
+    jq '.model_type = "qwen2"' "$MODELS/llama_gqa_untied/config.json" >qwen2.json
+    exits 1 s2s-ckpt convert --to torch_dist --map qwen2 --config qwen2.json biases.safetensors out
+    says "mlp.down_proj.bias: the configuration says that this is a qwen2, which has none without mlp_bias"
 }
 
 @test "config.json: the router decides, and Mixtral has names of its own" {

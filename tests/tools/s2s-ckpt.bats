@@ -403,10 +403,11 @@ for k, v in head.items():
 text = json.dumps(head).encode()
 open("mixed.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + packed)
 PY
-    exits 1 s2s-ckpt convert --to torch_dist --map qwen_moe --layers stacked --config "$config" mixed.safetensors out
+    jq '.model_type = "qwen3_moe"' "$config" >moe.json
+    exits 1 s2s-ckpt convert --to torch_dist --map qwen_moe --layers stacked --config moe.json mixed.safetensors out
     says "in 1 of 2 layers only, so layers cannot lie on one axis"
     [ ! -e out ]
-    exits 0 s2s-ckpt convert --to torch_dist --map qwen_moe --config "$config" mixed.safetensors numbered_experts
+    exits 0 s2s-ckpt convert --to torch_dist --map qwen_moe --config moe.json mixed.safetensors numbered_experts
     # which layers have experts is what config.json says, where it does, in both directions
     while IFS=@ read -r said wrong; do
         jq ".model_type = \"qwen3_moe\" | $said" "$config" >said.json

@@ -26,11 +26,6 @@ bool ckpt_args_config_knows(const char *family);
 /* Warns where a config.json that was given means another kind of norms than the arguments. */
 void ckpt_args_check_norms(const char *family, const json_t *args, const json_t *config);
 
-/* Refuses Hugging Face's tensors that transformers' class of a config.json's model_type has not
- * (config_kinds.c). */
-int ckpt_config_check_kind(const json_t *config, const struct s2s_ckpt_plan *plan,
-                           struct s2s_error *err);
-
 /* The way back: arguments out of config.json and the planned Megatron tensors. Gives a reference.
  */
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan);

@@ -411,6 +411,8 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     /* the names of a user's map are what its author saw */
     if (rc == 0 && !file && to_megatron)
         ckpt_map_name_saved(e->sources, e->n_sources);
+    if (rc == 0 && !file && request->name)
+        rc = ckpt_map_check_family(e, result->family, err);
     if (rc == 0)
         rc = ckpt_map_refuse(request->ckpt, err);
     if (rc == 0)

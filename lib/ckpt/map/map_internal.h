@@ -150,4 +150,11 @@ struct ckpt_map_shaped {
 int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors,
                           size_t n);
 
+/* SHAPE: transformers' class of the configuration's model_type has not one of these tensors, or has
+ * others always. Any tensors. */
+int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors, size_t n);
+/* SHAPE: --map names a family of other model_types. */
+int ckpt_map_check_family(const struct ckpt_map_engine *e, const char *family,
+                          struct s2s_error *err);
+
 #endif

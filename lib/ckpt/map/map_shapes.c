@@ -454,6 +454,8 @@ int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shape
     if (rc == 0)
         rc = ckpt_map_check_layers(e);
     if (rc == 0)
+        rc = ckpt_map_check_kind(e, tensors, n);
+    if (rc == 0)
         rc = check_hidden(&v);
     if (rc == 0)
         rc = list_wrong(&v);

@@ -186,8 +186,6 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     int rc = plan_names(out, ckpt, options, err);
     if (rc == 0 && options->config)
         ckpt_args_check_norms(out->family, ckpt_args(ckpt), options->config);
-    for (size_t i = 0; i < out->n_parts && rc == 0 && *out->family && options->config; i++)
-        rc = ckpt_config_check_kind(options->config, &out->parts[i].plan, err);
     if (rc == 0)
         rc = ckpt_hf_files(out, ckpt, options, err);
     if (rc == 0)

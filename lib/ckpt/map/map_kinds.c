@@ -1,0 +1,109 @@
+/*
+ * Is the kind of model that config.json names that of the tensors? What transformers' class has not
+ * it leaves out, and what is not there it begins at random. Source: transformers' models.
+ */
+#include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/map/map_internal.h"
+
+#define NORMED "qwen3 qwen3_moe gemma3_text "
+#define GATED "llama mistral qwen2 gemma gemma2 qwen2_moe " NORMED
+#define MIXED "mixtral qwen2_moe qwen3_moe "
+
+/* part of the name of a layer's tensor */
+static const struct {
+    const char *part;
+    const char *types;  /* that may have it */
+    const char *key;    /* or those of this key; NULL: none */
+    const char *always; /* types of which some layer has it, whatever else the configuration says */
+} kinds[] = {
+    {".mixer.", "nemotron_h ", NULL, "nemotron_h "},
+    {".self_attn.q_proj.weight", "nemotron mixtral " GATED, NULL, ""},
+    {".self_attn.q_proj.bias", "qwen2 qwen2_moe ", "attention_bias", ""},
+    {".self_attn.o_proj.bias", "", "attention_bias", ""},
+    {".self_attn.q_norm.weight", NORMED, NULL, ""}, /* map_absence.c misses them */
+    {".mlp.gate_proj.weight", GATED, NULL, ""},
+    {".mlp.down_proj.bias", "", "mlp_bias", ""},
+    {".input_layernorm.bias", "nemotron ", NULL, "nemotron "},
+    {".pre_feedforward_layernorm.weight", "gemma2 gemma3_text ", NULL, "gemma2 gemma3_text "},
+    {".block_sparse_moe.", "mixtral ", NULL, ""},
+    {".experts.", "nemotron_h " MIXED, NULL, "mixtral "},
+    {".mlp.experts.0.", "qwen2_moe qwen3_moe ", NULL, ""}, /* in memory Mixtral's are there too */
+    {".mlp.shared_expert.", "qwen2_moe ", NULL, ""},
+};
+
+static bool is_words(const char *name)
+{
+    static const char *const stacks[] = {"model.layers.", "backbone.layers.",
+                                         "language_model.model.layers.",
+                                         "language_model.backbone.layers."};
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++)
+        if (s2s_starts_with(name, stacks[i]))
+            return true;
+    return false;
+}
+
+static int refuse(struct ckpt_map_engine *e, int rc)
+{
+    return s2s_error_hint(e->err, rc, "--config takes the config.json of this model");
+}
+
+int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors, size_t n)
+{
+    const json_t *config = e->config ? e->config : e->own_config;
+    const json_t *words = ckpt_config_of_words(config);
+    const char *type = json_string_value(json_object_get(words, "model_type"));
+    bool any = false, seen[sizeof kinds / sizeof *kinds] = {false};
+    /* code of one's own may have anything */
+    if (!type || json_object_get(config, "auto_map") ||
+        !ckpt_has_word("nemotron_h nemotron mixtral " GATED, type))
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            const char *name = tensors[i].name;
+            any |= is_words(name);
+            if (!is_words(name) || !strstr(name, kinds[k].part))
+                continue;
+            seen[k] = true;
+            if (ckpt_has_word(kinds[k].types, type) ||
+                (kinds[k].key && json_is_true(json_object_get(words, kinds[k].key))))
+                continue;
+            return refuse(e, s2s_error_set(e->err, S2S_E_SHAPE,
+                                           "%s: the configuration says that this is a %s, which "
+                                           "has none%s%s",
+                                           name, type, kinds[k].key ? " without " : "",
+                                           kinds[k].key ? kinds[k].key : ""));
+        }
+    for (size_t k = 0; any && k < sizeof kinds / sizeof *kinds; k++)
+        if (!seen[k] && ckpt_has_word(kinds[k].always, type))
+            return refuse(e, s2s_error_set(e->err, S2S_E_SHAPE,
+                                           "the configuration says that this is a %s, whose layers "
+                                           "have \"%s\": no tensor is called so",
+                                           type, kinds[k].part));
+    return 0;
+}
+
+int ckpt_map_check_family(const struct ckpt_map_engine *e, const char *family,
+                          struct s2s_error *err)
+{
+    const json_t *config = e->config ? e->config : e->own_config;
+    const char *type =
+        json_string_value(json_object_get(ckpt_config_of_words(config), "model_type"));
+    struct ckpt_map_family next, other = {.name = ""};
+    bool has_types = false;
+    for (size_t at = 0; type && ckpt_map_next_family(ckpt_map_tables, &at, &next);) {
+        const bool is_type = ckpt_has_word(next.model_types, type);
+        if (strcmp(next.name, family) != 0)
+            other = is_type ? next : other;
+        else if (is_type)
+            return 0;
+        else
+            has_types |= *next.model_types != 0;
+    }
+    if (!has_types || !*other.name || json_object_get(config, "auto_map"))
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_SHAPE, "--map %s: the configuration says that this is a %s",
+                           e->request->name, type);
+    return s2s_error_hint(err, rc, "--map %s is that family's", other.name);
+}

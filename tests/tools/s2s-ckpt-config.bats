@@ -134,6 +134,13 @@ LIST
     exits 0 s2s-ckpt convert --strict --to hf tied same
     says_not "a matrix of its own"
     grep -q '"tie_word_embeddings": true' kept/config.json
+    # and one that is the words' by the arguments is: transformers would begin one at random
+    rm -rf in
+    megatron llama_gqa_tied untie_embeddings_and_output_weights=false
+    jq '.tie_word_embeddings = false' "$MODELS/llama_gqa_tied/config.json" >config.json
+    exits 0 s2s-ckpt convert --strict --to hf --config config.json in shared
+    says "output_layer.weight is the words' by the arguments"
+    grep -q '"tie_word_embeddings": true' shared/config.json
     grep -q '"tie_word_embeddings": true' same/config.json
 }
 

@@ -73,9 +73,13 @@ struct ckpt_map_request {
     enum ckpt_layers layers; /* to Megatron */
 };
 
+/* UNTIED: what the configuration calls tied is written apart, or twice ("again"). TIED: what it
+ * calls a matrix of its own is not there, and the arguments say that it is the words'. */
+enum ckpt_tie { CKPT_TIE_AS_SAID, CKPT_TIED, CKPT_UNTIED };
+
 struct ckpt_map_result {
     char family[64];
-    bool untied; /* what the configuration calls tied is written apart, or twice ("again") */
+    enum ckpt_tie tie; /* what config.json has to say of the output matrix */
     const char **unused;
     size_t n_unused, cap_unused;
     size_t n_optimizer;

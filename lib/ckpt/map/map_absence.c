@@ -57,6 +57,11 @@ bool ckpt_map_config_ties(const struct ckpt_map_engine *e)
     return args_tied(e->args) != 1 && config_tied(e->config ? e->config : e->own_config) == 1;
 }
 
+bool ckpt_map_config_unties(const struct ckpt_map_engine *e)
+{
+    return args_tied(e->args) == 1 && config_tied(e->config ? e->config : e->own_config) == 0;
+}
+
 /*
  * Arguments and keys of the configuration of which any, when true, says that a tensor is there that
  * some models have, and the types of transformers' models that all have it unless a key is false.

@@ -333,7 +333,7 @@ static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     const struct ckpt_map_source *source = ckpt_map_find(e, rule->megatron);
     if (!source || s2s_ckpt_plan_find(e->plan, rule->hf) || is_wanted(e, rule->hf))
         return 0;
-    result->untied = true;
+    result->tie = CKPT_UNTIED;
     if (ckpt_map_says_tied(e))
         s2s_info("ckpt", "%s is tied to %s: written as a copy of it", rule->hf, source->name);
     else
@@ -344,20 +344,28 @@ static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 }
 
 /* Megatron has an output matrix only where it is not the words': by a configuration that says
- * otherwise, transformers would leave it out */
-static void note_untied(const struct ckpt_map_engine *e, struct ckpt_map_result *result)
+ * otherwise, transformers would leave it out, or begin one at random */
+static void note_tie(const struct ckpt_map_engine *e, struct ckpt_map_result *result)
 {
-    for (size_t i = 0; i < e->map.n_rules; i++) {
+    for (size_t i = 0; i < e->map.n_rules && result->tie == CKPT_TIE_AS_SAID; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
-        if (rule->absence != CKPT_ABSENT_IF_TIED || !ckpt_map_config_ties(e) ||
-            !s2s_ends_with(rule->megatron, "output_layer.weight") ||
-            !ckpt_map_find(e, rule->megatron))
+        if (rule->absence != CKPT_ABSENT_IF_TIED ||
+            !s2s_ends_with(rule->megatron, "output_layer.weight"))
             continue;
-        result->untied = true;
-        s2s_warn("ckpt",
-                 "%s is a matrix of its own, which the configuration denies: config.json gets "
-                 "tie_word_embeddings false",
-                 rule->megatron);
+        const bool there = ckpt_map_find(e, rule->megatron);
+        if (there && ckpt_map_config_ties(e)) {
+            result->tie = CKPT_UNTIED;
+            s2s_warn("ckpt",
+                     "%s is a matrix of its own, which the configuration denies: config.json gets "
+                     "tie_word_embeddings false",
+                     rule->megatron);
+        } else if (!there && ckpt_map_config_unties(e)) {
+            result->tie = CKPT_TIED;
+            s2s_warn("ckpt",
+                     "%s is the words' by the arguments, which the configuration denies: "
+                     "config.json gets tie_word_embeddings true",
+                     rule->megatron);
+        }
     }
 }
 
@@ -477,7 +485,7 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
         if (e.map.rules[i].transform == CKPT_MAP_AGAIN)
             rc = make_again(&e, &e.map.rules[i], result);
     if (rc == 0)
-        note_untied(&e, result);
+        note_tie(&e, result);
     if (rc == 0)
         rc = check_whole(&e);
     if (rc == 0)

@@ -99,7 +99,7 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     out->n_unused = result.n_unused;
     out->n_optimizer += result.n_optimizer;
     out->rows_cut = result.rows_cut;
-    out->untied = result.untied;
+    out->tie = result.tie;
     snprintf(out->family, sizeof out->family, "%s", result.family);
     return rc;
 }
@@ -191,7 +191,7 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0)
         rc = seal_parts(out, ckpt, options->dtype, err);
     if (rc == 0)
-        ckpt_hf_follow_in_configs(out, ckpt, options->dtype, out->untied,
+        ckpt_hf_follow_in_configs(out, ckpt, options->dtype, out->tie,
                                   options->keep_vocab_padding && *out->family);
     return rc;
 }

@@ -5,7 +5,7 @@
 #ifndef CKPT_TO_HF_H
 #define CKPT_TO_HF_H
 
-#include "lib/ckpt/plan.h"
+#include "lib/ckpt/map/map.h"
 #include "lib/ckpt/write/side_files.h"
 
 /* One folder (or, for the projection, one file) of the output. */
@@ -24,7 +24,7 @@ struct s2s_hf_output {
     size_t n_optimizer; /* tensors of the optimizer that were left out */
     int64_t rows_cut;   /* rows past the vocabulary that were left out of each of its matrices */
     char family[64];    /* of the name map; "" when names were Hugging Face's already */
-    bool untied;        /* what config.json may call tied was written apart */
+    enum ckpt_tie tie;  /* of the output matrix that was written, or not */
 };
 
 struct s2s_hf_options {

@@ -48,22 +48,24 @@ static enum s2s_dtype dtype_beside(const struct s2s_hf_output *out, const char *
     return S2S_DTYPE_NONE;
 }
 
-/* untied: the words of the output have a matrix of their own now. rows: 0, or of the words, where
- * those past the vocabulary were kept: to transformers they are words. */
-static bool set_words(json_t *config, bool untied, int64_t rows)
+/* tie: whether the words of the output have a matrix of their own now. rows: 0, or of the words,
+ * where those past the vocabulary were kept: to transformers they are words. */
+static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
 {
     static const char *const inner[] = {"text_config", "llm_config"};
     const json_t *said = json_object_get(config, "vocab_size");
-    const bool ties = untied && json_is_true(json_object_get(config, "tie_word_embeddings"));
+    const json_t *tied = json_object_get(config, "tie_word_embeddings");
+    const bool ties =
+        (tie == CKPT_UNTIED && json_is_true(tied)) || (tie == CKPT_TIED && json_is_false(tied));
     const bool grows = rows > 0 && json_is_integer(said) && json_integer_value(said) < rows;
     bool changed = ties || grows;
     if (ties)
-        json_object_set_new(config, "tie_word_embeddings", json_false());
+        json_object_set_new(config, "tie_word_embeddings", json_boolean(tie == CKPT_TIED));
     if (grows)
         json_object_set_new(config, "vocab_size", json_integer(rows));
     for (int k = 0; k < 2; k++)
         if (json_is_object(json_object_get(config, inner[k])))
-            changed |= set_words(json_object_get(config, inner[k]), untied, rows);
+            changed |= set_words(json_object_get(config, inner[k]), tie, rows);
     return changed;
 }
 
@@ -88,7 +90,7 @@ static bool is_hugging_face(const struct s2s_ckpt *ckpt)
 }
 
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                               enum s2s_dtype dtype, bool untied, bool padded)
+                               enum s2s_dtype dtype, enum ckpt_tie tie, bool padded)
 {
     /* Hugging Face's own may say what it likes of the weights beside it */
     const bool is_new = *out->family || !is_hugging_face(ckpt);
@@ -98,7 +100,7 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
                            ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
                            : NULL;
         bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
-        changed |= set_words(root, untied, padded ? vocab_rows(out) : 0);
+        changed |= set_words(root, tie, padded ? vocab_rows(out) : 0);
         if (changed) {
             free(file->bytes);
             file->bytes = s2s_ckpt_config_text(root);

@@ -18,10 +18,10 @@ int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const json_t *user,
                        struct s2s_error *err);
 /* Changes what config.json says: dtype (NONE: that of the weights, where the source is no folder of
- * Hugging Face's), that words and output have a matrix each, that rows past the vocabulary were
+ * Hugging Face's), whether words and output have one matrix, that rows past the vocabulary were
  * kept. */
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                               enum s2s_dtype dtype, bool untied, bool padded);
+                               enum s2s_dtype dtype, enum ckpt_tie tie, bool padded);
 
 /* Of a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and common
  * state say of that part. */

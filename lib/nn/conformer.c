@@ -8,7 +8,7 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 
-static const float NORM_EPS = 1e-5f, BATCH_MOMENTUM = 0.1f;
+static const float NORM_EPS = 1e-5f;
 
 /* "PLACE.name" */
 static struct s2s_param *add(const struct s2s_nn_ctx *ctx, struct s2s_param_spec spec,
@@ -257,7 +257,7 @@ static struct s2s_tensor *convolve(struct s2s_tape *tape, const struct s2s_nn_co
                                  .running_mean = layer->bn_mean->tensor,
                                  .running_var = layer->bn_var->tensor,
                                  .eps = NORM_EPS,
-                                 .momentum = BATCH_MOMENTUM,
+                                 .momentum = S2S_NN_BATCH_MOMENTUM,
                                  .batch = clips->batch_stats};
     x = s2s_op_glu_halves(tape, pointwise(tape, x, layer->point1_w, layer->point1_b));
     if (clips->to_padded)

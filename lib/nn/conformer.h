@@ -15,6 +15,9 @@ struct s2s_nn_layernorm {
 
 enum { S2S_NN_MAX_STAGES = 8 };
 
+/* running = (1 - momentum) running + momentum * that of the batch */
+#define S2S_NN_BATCH_MOMENTUM 0.1F
+
 /*
  * log2(factor) convolutions of stride 2 (the later ones depthwise with a pointwise one behind),
  * ReLU after each, then a linear map of [channels, mels / factor] to the width.

@@ -114,13 +114,16 @@ static int prepare_pack(struct s2s_feed *f, struct prepared *w, size_t i, int64_
 static void prepare(struct s2s_feed *f, struct prepared *w)
 {
     const int rank = s2s_comm_rank(f->options.dp), size = s2s_comm_size(f->options.dp);
+    const int64_t together = f->options.packs_per_microbatch;
     size_t n = 0;
-    for (int64_t i = rank; i < w->step.n_global; i += size)
-        n++;
+    for (int64_t i = 0; i < w->step.n_global; i++)
+        n += i / together % size == rank;
     w->step.n_packs = n;
     w->step.packs = s2s_xcalloc(n + 1, sizeof(struct s2s_pack *));
     for (size_t i = 0; i < n && w->rc == 0; i++)
-        w->rc = prepare_pack(f, w, i, w->first_pack + rank + (int64_t)i * size);
+        w->rc = prepare_pack(f, w, i,
+                             w->first_pack + ((int64_t)i / together * size + rank) * together +
+                                 (int64_t)i % together);
 }
 
 static void *feed_run(void *arg)
@@ -148,7 +151,8 @@ static void ask(struct s2s_feed *f)
     f->work = (struct prepared){.first_pack = f->next_pack};
     f->work.step.n_global = f->options.packs_per_step;
     if (f->pipe)
-        f->work.rc = train_pipe_take(f->pipe, f->options.packs_per_step, &f->work.raw,
+        f->work.rc = train_pipe_take(f->pipe, f->options.packs_per_step,
+                                     f->options.packs_per_microbatch, &f->work.raw,
                                      &f->work.step.n_packs, &f->work.step.n_global, &f->work.err);
     if (f->work.rc < 0)
         f->work.step.n_global = 0; /* the pipe itself failed, for all ranks */

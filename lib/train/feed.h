@@ -2,8 +2,8 @@
  * The packs of each training step, in an order that is a function of the seed alone: epoch after
  * epoch, each in an order of its own, whatever the number of ranks; so any run can go on where any
  * other one stopped. Step by step the global batch is the next packs_per_step packs; data-parallel
- * rank r takes packs r, r + dp, r + 2 dp, .. of them. A thread prepares the next step while this
- * one computes.
+ * rank r takes microbatches r, r + dp, r + 2 dp, .. of them, so that a microbatch is the same packs
+ * on any number of ranks. A thread prepares the next step while this one computes.
  *
  * A pipe ("-") is read by rank 0, handed out, and passed over once.
  */
@@ -25,7 +25,7 @@ struct s2s_feed_options {
     size_t n_paths;
     bool shuffle;
     uint64_t seed;
-    int64_t packs_per_step;
+    int64_t packs_per_step, packs_per_microbatch;
     int64_t first_pack; /* packs of all epochs that were used before */
     struct s2s_comm *dp;
     const char *features; /* preprocessor_config.json, or NULL */

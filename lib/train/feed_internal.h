@@ -35,9 +35,10 @@ struct train_pipe;
 /* header: JSON text that every rank gets. */
 int train_pipe_open(struct train_pipe **pipe, struct s2s_comm *dp, struct s2s_schema *schema,
                     int64_t skip, struct s2s_error *err);
-/* Collective: the bytes of this rank's packs among the next n. *n_global is how many there were. */
-int train_pipe_take(struct train_pipe *pipe, int64_t n, struct s2s_buf **mine, size_t *n_mine,
-                    int64_t *n_global, struct s2s_error *err);
+/* Collective: the bytes of this rank's packs among the next n, of which `together` are a
+ * microbatch. *n_global is how many there were. */
+int train_pipe_take(struct train_pipe *pipe, int64_t n, int64_t together, struct s2s_buf **mine,
+                    size_t *n_mine, int64_t *n_global, struct s2s_error *err);
 void train_pipe_close(struct train_pipe *pipe);
 
 #endif

@@ -131,13 +131,13 @@ static int take_ahead(struct train_pipe *p, struct s2s_buf *records, int64_t n, 
     return rc;
 }
 
-static void hand_out(struct train_pipe *p, struct s2s_buf *records, int64_t n, struct s2s_buf *mine,
-                     size_t *n_mine)
+static void hand_out(struct train_pipe *p, struct s2s_buf *records, int64_t n, int64_t together,
+                     struct s2s_buf *mine, size_t *n_mine)
 {
     const int rank = s2s_comm_rank(p->dp), size = s2s_comm_size(p->dp);
     *n_mine = 0;
     for (int64_t i = 0; i < n; i++) {
-        const int owner = (int)(i % size);
+        const int owner = (int)(i / together % size);
         if (rank == 0 && owner == 0) {
             mine[(*n_mine)++] = records[i];
         } else if (rank == 0) {
@@ -156,8 +156,8 @@ static void hand_out(struct train_pipe *p, struct s2s_buf *records, int64_t n, s
     }
 }
 
-int train_pipe_take(struct train_pipe *p, int64_t n, struct s2s_buf **mine, size_t *n_mine,
-                    int64_t *n_global, struct s2s_error *err)
+int train_pipe_take(struct train_pipe *p, int64_t n, int64_t together, struct s2s_buf **mine,
+                    size_t *n_mine, int64_t *n_global, struct s2s_error *err)
 {
     struct s2s_buf *records = NULL;
     struct s2s_error say = S2S_ERROR_INIT;
@@ -177,7 +177,7 @@ int train_pipe_take(struct train_pipe *p, int64_t n, struct s2s_buf **mine, size
     }
     *n_global = answer[0];
     *mine = s2s_xcalloc((size_t)n, sizeof **mine);
-    hand_out(p, records, answer[0], *mine, n_mine);
+    hand_out(p, records, answer[0], together, *mine, n_mine);
     free(records);
     return 0;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/train/moving.h"
 #include "lib/train/trainer.h"
 
 /* ---- parts of the step ---- */
@@ -56,13 +57,16 @@ static int forward_backward(struct s2s_trainer *t, const struct s2s_pack *pack, 
 }
 
 static int all_microbatches(struct s2s_trainer *t, const struct s2s_feed_step *data, double seed,
-                            double *loss, struct s2s_error *err)
+                            struct train_moving *moving, double *loss, struct s2s_error *err)
 {
     const size_t step = (size_t)t->recipe->packs_per_microbatch;
-    for (size_t i = 0; i < data->n_packs; i += step) {
+    int64_t row = s2s_comm_rank(t->dp);
+    for (size_t i = 0; i < data->n_packs; i += step, row += s2s_comm_size(t->dp)) {
         size_t n = data->n_packs - i < step ? data->n_packs - i : step;
         struct s2s_pack *joined = n > 1 ? s2s_pack_join(data->packs + i, n) : NULL;
+        train_moving_before(moving, t);
         int rc = forward_backward(t, joined ? joined : data->packs[i], seed, loss, err);
+        train_moving_after(moving, t, row);
         s2s_pack_free(joined);
         if (rc < 0)
             return rc;
@@ -113,10 +117,17 @@ int s2s_train_step(struct s2s_trainer *t, const struct s2s_feed_step *data, doub
     result->lr = s2s_schedule_lr(&t->recipe->schedule, count);
 
     s2s_params_zero_grads(t->bundle.model->params);
+    const int64_t together = t->recipe->packs_per_microbatch;
+    struct train_moving moving;
     int rc = 0;
+    train_moving_begin(&moving, t, (data->n_global + together - 1) / together);
     if (result->labels > 0)
-        rc = all_microbatches(t, data, 1.0 / (double)result->labels, &loss, err);
-    if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
+        rc = all_microbatches(t, data, 1.0 / (double)result->labels, &moving, &loss, err);
+    rc = s2s_mesh_all_ok(t->mesh, rc, err);
+    if (rc == 0 && result->labels > 0)
+        train_moving_end(&moving, t);
+    train_moving_release(&moving);
+    if (rc < 0)
         return rc;
 
     reduce_gradients(t);

@@ -141,6 +141,7 @@ static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .shuffle = r->shuffle,
                                        .seed = (uint64_t)r->seed,
                                        .packs_per_step = r->packs_per_step,
+                                       .packs_per_microbatch = r->packs_per_microbatch,
                                        .first_pack = t->state.packs,
                                        .dp = t->dp,
                                        .features = r->features,

@@ -309,6 +309,9 @@ static int usage_error(const char *given, const struct s2s_command *commands)
         consider(&meant, given, c->name);
     if (!given)
         fprintf(stderr, "%s: a command is missing\n", tool_name);
+    else if (*given == '-')
+        fprintf(stderr, "%s: a command is missing before '%s'; options follow it\n", tool_name,
+                given);
     else if (meant.name)
         fprintf(stderr, "%s: unknown command '%s'; did you mean '%s'?\n", tool_name, given,
                 meant.name);

@@ -119,6 +119,10 @@ YAML
     done
     exits 0 s2s-train probe --help
     says "Exit status:"
+    for program in s2s-ckpt s2s-shard; do
+        exits 2 $program --json ls x
+        says "$program: a command is missing before '--json'; options follow it"
+    done
     exits 0 s2s --help
     for program in $programs; do
         [[ "$output"$'\n' == *"  ${program#s2s-}"$'\n'* ]]

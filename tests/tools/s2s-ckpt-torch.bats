@@ -19,6 +19,28 @@ $1"
     done
 }
 
+@test "classes that are no data are kept as names, and all are listed: of a torch file and of a common state" {
+    classes='Call("signal", "Signals", (15,)), Call("enums", "AttnBackend", (5,)), Call("signal", "Signals", (2,))'
+    make "save('w.pt', {'w': tensor(Storage('0', [1, 2]), [2]), 'c': [$classes]})"
+    exits 0 s2s-ckpt ls w.pt
+    says "warning: w.pt: classes that are no data are kept as names: signal.Signals, enums.AttnBackend"
+    cp -r "$ROOT/tests/oracle/ckpt/data/mini_writer" in
+    chmod -R u+w in
+    make "save('in/iter_0000042/common.pt', {'iteration': 42, 'args': [$classes]})"
+    for command in ls verify "convert --to torch_dist"; do
+        out=
+        [[ "$command" != convert* ]] || out=out
+        exits 0 s2s-ckpt $command in $out
+        says "warning: common.pt: classes that are no data are kept as names: signal.Signals, enums.AttnBackend"
+    done
+    # of very many the first
+    make "save('in/iter_0000042/common.pt', {'iteration': 42, 'args': [Call('a%d' % i, 'Thing', ()) for i in range(5000)]})"
+    exits 0 s2s-ckpt verify in
+    says "a0.Thing, a1.Thing, "
+    [ ${#output} -lt 1300 ]
+    [[ "$output" == *"Thing, .."* ]]
+}
+
 @test "a tensor that is no array of numbers is named, and lost only when that was seen" {
     make "
 w = tensor(Storage('0', [1, 2]), [2])

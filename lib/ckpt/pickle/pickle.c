@@ -26,6 +26,7 @@ void ckpt_pickle_release(struct ckpt_pickle *pickle)
     s2s_blocks_release(&pickle->arena);
     s2s_blocks_release(&pickle->kept);
     s2s_blocks_release(&pickle->names);
+    s2s_buf_release(&pickle->opaque);
     *pickle = (struct ckpt_pickle){.root = NULL};
 }
 

@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "lib/base/blocks.h"
+#include "lib/base/mem.h"
 
 struct s2s_error;
 
@@ -72,8 +73,7 @@ enum ckpt_pickle_mode {
 struct ckpt_pickle {
     struct ckpt_node *root;
     size_t len;              /* bytes of the pickle, its STOP included */
-    size_t n_opaque;         /* opaque classes met */
-    const char *opaque_name; /* the first of them, "module.name"; NULL */
+    struct s2s_buf opaque;   /* names of the opaque classes met, "module.name", commas between */
     struct s2s_blocks arena; /* nodes and texts */
     /* What never moves: packed tensors, and their keys in dicts, which are `opaque`. Who wants
      * these keys for longer takes names away. */
@@ -89,6 +89,8 @@ struct ckpt_pickle {
 int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_pickle_release(struct ckpt_pickle *pickle);
+/* Says which classes of the file `name` are kept as names. */
+void ckpt_pickle_warn_opaque(const struct ckpt_pickle *pickle, const char *name);
 
 /* Whether a pickle, or a text in it, is so long that it is read from its file a part at a time. */
 bool ckpt_pickle_is_large(size_t len);

@@ -380,9 +380,6 @@ bool ckpt_pickle_collect(struct pickle_machine *m)
     move_all(&c, &known->empty, 1);
     move_all(&c, &m->getattr.node, 1);
     move_all(&c, &m->or.node, 1);
-    if (m->out->opaque_name)
-        m->out->opaque_name =
-            s2s_blocks_text(&c.arena, m->out->opaque_name, strlen(m->out->opaque_name));
     known->forgotten = NULL;
     free(c.pending);
     s2s_blocks_release(&m->out->arena);

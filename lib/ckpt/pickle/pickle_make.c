@@ -13,6 +13,31 @@ int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global
                          global->offset);
 }
 
+/* A class is named once; of very many the first are. */
+static void note_opaque(struct s2s_buf *names, const struct ckpt_node *class)
+{
+    enum { MOST = 1000 };
+    char *name = s2s_xasprintf("%.*s.%.200s", (int)(class->n < 200 ? class->n : 200), class->text,
+                               class->text + class->n + 1);
+    const size_t len = strlen(name);
+    const char *at = names->data;
+    while (at && (at = strstr(at, name)) &&
+           !((at == names->data || at[-1] == ' ') && (at[len] == 0 || at[len] == ',')))
+        at += len;
+    if (!at && names->len < MOST)
+        s2s_buf_printf(names, "%s%s", names->len ? ", " : "", name);
+    else if (!at && names->data[names->len - 1] != '.')
+        s2s_buf_puts(names, ", ..");
+    free(name);
+}
+
+void ckpt_pickle_warn_opaque(const struct ckpt_pickle *pickle, const char *name)
+{
+    if (pickle->opaque.len)
+        s2s_warn("ckpt", "%s: classes that are no data are kept as names: %s", name,
+                 pickle->opaque.data);
+}
+
 /* A class known only by name stays as such, where the mode lets it. */
 static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
 {
@@ -24,13 +49,7 @@ static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
                              (int)(node->n < 200 ? node->n : 200), node->text,
                              (int)(len < 200 ? len : 200), name, m->op_at);
     node->opaque = true;
-    m->out->n_opaque++;
-    if (!m->out->opaque_name) {
-        char *shown = ckpt_pickle_alloc(m->out, node->len + 1);
-        memcpy(shown, node->text, node->len + 1);
-        shown[node->n] = '.';
-        m->out->opaque_name = shown;
-    }
+    note_opaque(&m->out->opaque, node);
     return 0;
 }
 

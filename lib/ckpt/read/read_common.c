@@ -21,9 +21,7 @@ static int archive_json(json_t **out, const struct s2s_zip_source *source, bool 
     *out = ckpt_node_json(root, &left);
     if (left.nodes == 0)
         s2s_warn("ckpt", "%s: its values repeat without end, and are known in part", name);
-    if (archive.pickle.n_opaque)
-        s2s_info("ckpt", "%s: %zu classes are kept as names (%s and others)", name,
-                 archive.pickle.n_opaque, archive.pickle.opaque_name);
+    ckpt_pickle_warn_opaque(&archive.pickle, name);
     ckpt_archive_release(&archive);
     return 0;
 }

@@ -60,10 +60,8 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     w->names = &archive.pickle.names;
     if (rc == 0)
         rc = ckpt_torch_walk(w, archive.pickle.root, source);
-    if (rc == 0 && archive.pickle.n_opaque)
-        s2s_warn("ckpt", "%s: %zu classes that are no data are kept as names (%s%s)", source->file,
-                 archive.pickle.n_opaque, archive.pickle.opaque_name,
-                 archive.pickle.n_opaque > 1 ? ", ..." : "");
+    if (rc == 0)
+        ckpt_pickle_warn_opaque(&archive.pickle, source->file);
     ckpt_archive_release(&archive);
     return rc;
 }
@@ -199,6 +197,8 @@ static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source
     int rc = parse_legacy(w, &l);
     if (rc == 0)
         rc = find_stores(w, &l);
+    if (rc == 0)
+        ckpt_pickle_warn_opaque(&l.pickles[OBJECT], source->file);
     w->left = ckpt_json_limit(l.pickles[OBJECT].len);
     w->names = &l.pickles[OBJECT].names;
     if (rc == 0)

@@ -1,44 +1,10 @@
 #!/usr/bin/env bats
 # Names of one model that differ with the program that wrote it. The mappings themselves: tests/oracle/ckpt/check_spellings.py.
 load common
+load tensors
 
 setup_tool() {
     DATA=$ROOT/tests/oracle/ckpt/data
-}
-
-# FILE SHAPES-AS-PYTHON-DICT: a safetensors file; equal numbers in equal names, whatever else is in it. F32, or F16 of ("F16", 2, 3)
-write() {
-    python3 - "$1" "$2" <<'PY'
-import json, struct, sys, zlib
-header, data = {}, b""
-for name, shape in eval(sys.argv[2]).items():
-    dtype, shape = ("F16", shape[1:]) if "F16" in shape else ("F32", shape)
-    n, width, letter = 1, 2 if dtype == "F16" else 4, "e" if dtype == "F16" else "f"
-    for size in shape:
-        n *= size
-    header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + width * n]}
-    data += struct.pack("<%d%s" % (n, letter), *[zlib.crc32(name.encode()) % 997 + i / 64 for i in range(n)])
-text = json.dumps(header).encode()
-open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data)
-PY
-}
-
-# lose.py IN OUT NAME..: a safetensors file without these tensors
-write_lose() {
-    cat >lose.py <<'PY'
-import json, struct, sys
-raw = open(sys.argv[1], "rb").read()
-n = struct.unpack("<Q", raw[:8])[0]
-head = {k: v for k, v in json.loads(raw[8:8 + n]).items() if k not in sys.argv[3:]}
-text, data = {}, b""
-for k, v in head.items():
-    if k != "__metadata__":
-        b = raw[8 + n:][slice(*v["data_offsets"])]
-        text[k] = dict(v, data_offsets=[len(data), len(data) + len(b)])
-        data += b
-text = json.dumps(text).encode()
-open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
-PY
 }
 
 # memory.py IN OUT PREFIX..: a Nemotron-H as a program has it in memory: under another prefix, experts in one tensor
@@ -545,77 +511,4 @@ PY
     cmp ctc/config.json back/config.json
     exits 2 s2s-ckpt convert --to nemo --no-tokenizer nemo out.nemo
     says "has NeMo's names, whose configuration says the tokenizer"
-}
-
-# what families are known by, all layers in one tensor: to lose one is to lose it of every layer
-write_families() {
-    local ends="'embedding.word_embeddings.weight': (20, 8), 'decoder.final_layernorm.weight': (8,)"
-    local attention="'self_attention.linear_qkv.weight': (2, 16, 8), 'self_attention.linear_proj.weight': (2, 8, 8),
-        'self_attention.linear_qkv.layer_norm_weight': (2, 8)"
-    local mlp="'mlp.linear_fc1.layer_norm_weight': (2, 8), 'mlp.linear_fc1.weight': (2, 6, 8), 'mlp.linear_fc2.weight': (2, 8, 3)"
-    local moe="'pre_mlp_layernorm.weight': (2, 8), 'mlp.router.weight': (2, 3, 8), 'mlp.experts.experts.linear_fc1.weight': (2, 3, 4, 8),
-        'mlp.experts.experts.linear_fc2.weight': (2, 3, 8, 2)"
-    local gemma="'mlp.linear_fc2.post_layernorm.weight': (2, 8), 'self_attention.linear_proj.post_layernorm.weight': (2, 8)"
-    local shared="'mlp.shared_experts.linear_fc1.weight': (2, 4, 8), 'mlp.shared_experts.linear_fc2.weight': (2, 8, 2), 'mlp.shared_experts.gate_weight': (2, 1, 8)"
-    write llama.safetensors "dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $mlp}.items()})"
-    write gemma2.safetensors "dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $mlp, $gemma}.items()})"
-    write mixtral.safetensors "dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $moe}.items()})"
-    write qwen2_moe.safetensors "dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $moe, $shared}.items()})"
-    write_lose
-    echo '{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}' >config.json
-}
-
-@test "a tensor that all layers have lost is missed by its name: the model is taken for no other family" {
-    write_families
-    for family in llama gemma2 mixtral qwen2_moe; do
-        exits 0 s2s-ckpt convert -q --strict --to hf --config config.json $family.safetensors $family
-        for lost in $(s2s-ckpt ls $family.safetensors | awk '$1 ~ /weight$/ {print $1}'); do
-            python3 lose.py $family.safetensors less.safetensors $lost
-            echo '{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "model_type": "'$family'"}' >typed.json
-            exits 1 s2s-ckpt convert --to hf --config typed.json less.safetensors out
-            says "${lost#decoder.layers.}"
-            # a gate of the shared expert is not in every mixture: only the configuration says that it is in this one
-            [ $lost != decoder.layers.mlp.shared_experts.gate_weight ] || continue
-            exits 1 s2s-ckpt convert --to hf --config config.json less.safetensors out
-            says "${lost#decoder.layers.}"
-        done
-    done
-    # nor a model of several parts for one of fewer
-    exits 0 s2s-ckpt convert -q --to safetensors "$DATA/mcore015_vlm_tp2" vlm.safetensors
-    echo '{"num_attention_heads": 4, "num_key_value_heads": 2, "vision_config": {"num_attention_heads": 2}}' >config.json
-    for lost in vision_model.position_embeddings language_model.embedding.word_embeddings.weight; do
-        python3 lose.py vlm.safetensors less.safetensors $lost
-        exits 1 s2s-ckpt convert --to hf --config config.json less.safetensors out
-        says "(of $lost)"
-    done
-}
-
-@test "a FastConformer that has lost a tensor, or has one of another shape, is refused both ways and by name" {
-    write_families
-    exits 0 s2s-ckpt convert -q --to safetensors "$DATA/tiny.nemo" nemo.safetensors
-    exits 0 s2s-ckpt convert -q --to hf --map fastconformer_ctc nemo.safetensors hf
-    cp hf/model.safetensors hf.safetensors
-    for lost in encoder.pre_encode.{conv.0,conv.3,out}.weight decoder.decoder_layers.0.{weight,bias} encoder.layers.1.self_attn.pos_bias_u; do
-        python3 lose.py nemo.safetensors less.safetensors $lost
-        exits 1 s2s-ckpt convert --to hf less.safetensors out
-        says "wanted but absent (1):"
-        says "(of $lost)"
-    done
-    cat >turn.py <<'PY'
-import json, struct, sys
-raw = open(sys.argv[1], "rb").read()
-n = struct.unpack("<Q", raw[:8])[0]
-head = json.loads(raw[8:8 + n])
-head[sys.argv[3]]["shape"].reverse()
-text = json.dumps(head).encode()
-open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + n:])
-PY
-    for turned in ctc_head.weight encoder.subsampling.layers.{0,3}.weight encoder.layers.0.conv.{depthwise_conv,pointwise_conv1}.weight encoder.layers.1.self_attn.bias_v; do
-        python3 turn.py hf.safetensors turned.safetensors $turned
-        exits 1 s2s-ckpt convert --to torch_dist --map fastconformer_ctc turned.safetensors out
-        says "$turned: shape"
-    done
-    python3 turn.py nemo.safetensors turned.safetensors encoder.layers.1.conv.pointwise_conv1.weight
-    exits 1 s2s-ckpt convert --to hf turned.safetensors out
-    says "encoder.layers.1.conv.pointwise_conv1.weight): shape [1, 16, 32], expected [32, 16, 1]"
 }

@@ -41,7 +41,31 @@ static const char composites[] =
     "multi_modal_projector.mm_soft_emb_norm.weight copy [v]\n"
     "multi_modal_projector.proj.weight "
     "multi_modal_projector.mm_input_projection_weight copy [v,*] transposed\n"
-    "vision_tower.{*}  vision_tower.{*}  copy\n"
+    "part siglip_inside|siglip vision_tower. vision_tower. ?\n"
+    "vision_tower.{*}  vision_tower.{*}  copy\n" /* its head */
+
+    /* transformers' own module, its names on both sides; before transformers 5 one level down */
+    "family siglip_inside\n"
+    "detect part vision_model.encoder.layers.{N}.layer_norm{1,2}.weight\n"
+    "include siglip vision_model. vision_model.\n"
+
+    "family siglip\n"
+    "detect part encoder.layers.{N}.layer_norm{1,2}.weight\n"
+    "numbered encoder.layers.\n"
+    "embeddings.patch_embedding.weight     embeddings.patch_embedding.weight     copy [D,*,P,P]\n"
+    "embeddings.patch_embedding.bias       embeddings.patch_embedding.bias       copy [D]\n"
+    "embeddings.position_embedding.weight  embeddings.position_embedding.weight  copy [*,D]\n"
+    "post_layernorm.{weight,bias}          post_layernorm.{weight,bias}          copy [D]\n"
+    "include siglip_layers encoder.layers.{N}. encoder.layers.{N}.\n"
+
+    "family siglip_layers\n"
+    "section layer_norm1.weight\n"
+    "layer_norm1.{weight,bias}             layer_norm1.{weight,bias}             copy [D]\n"
+    "layer_norm2.{weight,bias}             layer_norm2.{weight,bias}             copy [D]\n"
+    "self_attn.{q,k,v,out}_proj.weight     self_attn.{q,k,v,out}_proj.weight     copy [D,D]\n"
+    "self_attn.{q,k,v,out}_proj.bias       self_attn.{q,k,v,out}_proj.bias       copy [D]\n"
+    "mlp.fc{1,2}.weight                    mlp.fc{1,2}.weight                    copy [f,D|D,f]\n"
+    "mlp.fc{1,2}.bias                      mlp.fc{1,2}.bias                      copy [f|D]\n"
 
     /* the language model of a model whose other parts no table knows: they are listed as unused */
     "family language_model\n"

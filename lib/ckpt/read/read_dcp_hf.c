@@ -262,11 +262,9 @@ static bool has_words(const char *name)
 {
     static const char *const parts[] = {"embed_tokens.weight", "embeddings.weight", "wte.weight",
                                         "word_embeddings.weight", "lm_head.weight"};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const size_t len = strlen(name), n = strlen(parts[i]);
-        if (s2s_ends_with(name, parts[i]) && (len == n || name[len - n - 1] == '.'))
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (s2s_has_tail(name, '.', parts[i]))
             return true;
-    }
     return false;
 }
 

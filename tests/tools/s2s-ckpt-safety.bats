@@ -774,3 +774,15 @@ PY
     # a comparison with each took many seconds
     exits 0 timeout 3 s2s-ckpt ls many.nemo
 }
+
+@test "a text too large for the common state is refused" {
+    cp -r "$ROOT/tests/oracle/models/llama_gqa_untied" in
+    rm in/expected.* in/inputs.*
+    truncate -s 300M in/large.txt
+    for map in "" "--map llama"; do
+        # shellcheck disable=SC2086 # words
+        exits 1 s2s-ckpt convert --to torch_dist $map in out
+        [ "$output" = "s2s-ckpt: in: large.txt: has 314572800 bytes, at most 268435456 are expected" ]
+        [ ! -e out ]
+    done
+}

@@ -222,7 +222,9 @@ int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error
         free(key);
     }
     s2s_hf_release(&out);
-    if (rc < 0)
+    if (rc < 0) {
         json_decref(*common);
+        *common = NULL;
+    }
     return rc;
 }

@@ -90,6 +90,10 @@ struct ckpt_map_result {
  * Lightning's "state_dict.", a heterogeneous model's "mimo."); experts as torch_dist has them,
  * whose number stands behind a live model's local_experts or weight. Gives: free. */
 char *ckpt_map_plain_name(const char *name);
+/* A name without what PyTorch (compile, FSDP, checkpointing of activations) wraps modules into;
+ * "module." of DDP and DeepSpeed everywhere, or in front only: a module of the model's own may have
+ * that name. Gives: free. */
+char *ckpt_map_unwrapped(const char *name, bool everywhere);
 /* A weight whose name only Megatron gives, or NULL. Lends until the checkpoint is closed. */
 const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
 /* Are these the names of a family, which Hugging Face's names are to be made of? */

@@ -45,15 +45,23 @@ static char *name_mixer(char *name)
     return name;
 }
 
-/* what PyTorch (compile, FSDP, checkpointing of activations) and trainers wrap a model into */
-static bool is_wrapper(const char *part, size_t len)
+char *ckpt_map_unwrapped(const char *name, bool everywhere)
 {
-    static const char *const wrappers[] = {"module", "_orig_mod", "_forward_module",
-                                           "_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
-    for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
-        if (strlen(wrappers[i]) == len && strncmp(part, wrappers[i], len) == 0)
-            return true;
-    return false;
+    static const char *const wrappers[] = {"_orig_mod.", "_forward_module.",
+                                           "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
+    struct s2s_buf out = S2S_BUF_INIT;
+    s2s_buf_reserve(&out, strlen(name) + 1);
+    for (size_t len; *name; name += len) {
+        bool wrapper = (everywhere || !out.len) && s2s_starts_with(name, "module.");
+        for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+            wrapper |= s2s_starts_with(name, wrappers[i]);
+        len = strcspn(name, ".");
+        len += name[len] == '.';
+        if (!wrapper)
+            s2s_buf_add(&out, name, len);
+    }
+    s2s_buf_putc(&out, 0);
+    return out.data;
 }
 
 char *ckpt_map_plain_name(const char *name)
@@ -67,23 +75,14 @@ char *ckpt_map_plain_name(const char *name)
     /* a branch of a heterogeneous model: mimo.llm.decoder... */
     if (s2s_starts_with(name, "mimo."))
         name += strlen("mimo.");
-    struct s2s_buf out = S2S_BUF_INIT;
-    s2s_buf_reserve(&out, strlen(name) + 1);
-    for (size_t len; *name; name += len + (name[len] == '.')) {
-        len = strcspn(name, ".");
-        if (is_wrapper(name, len))
-            continue;
-        s2s_buf_puts(&out, out.len ? "." : "");
-        s2s_buf_add(&out, name, len);
-    }
-    s2s_buf_putc(&out, 0);
+    char *plain = ckpt_map_unwrapped(name, true);
     /* NeMo calls Megatron's model `model` */
     static const char *const parts[] = {"model.decoder.", "model.embedding.",
                                         "model.output_layer."};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (s2s_starts_with(out.data, parts[i]))
-            memmove(out.data, out.data + 6, strlen(out.data + 6) + 1);
-    return name_mixer(name_expert(out.data));
+        if (s2s_starts_with(plain, parts[i]))
+            memmove(plain, plain + 6, strlen(plain + 6) + 1);
+    return name_mixer(name_expert(plain));
 }
 
 /* the end of its tensor's name, or memory of its own? */

@@ -1,5 +1,6 @@
 /* Names that trainers put something around, as the model itself has them. */
 #include "lib/base/base.h"
+#include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
@@ -11,27 +12,7 @@ static bool is_hf(const struct s2s_ckpt *ckpt)
 
 char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
 {
-    static const char *const wrappers[] = {"_orig_mod", "_forward_module", "_fsdp_wrapped_module",
-                                           "_checkpoint_wrapped_module"};
-    struct s2s_buf out = S2S_BUF_INIT;
-    bool any = false;
-    if (is_hf(ckpt))
-        return s2s_xstrdup(name);
-    s2s_buf_reserve(&out, strlen(name) + 1);
-    for (size_t len; *name; name += len + (name[len] == '.')) {
-        /* a module of the model's own may have that name, further inside */
-        bool wrapper = !any && s2s_starts_with(name, "module.");
-        len = strcspn(name, ".");
-        for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
-            wrapper |= strlen(wrappers[i]) == len && memcmp(name, wrappers[i], len) == 0;
-        if (wrapper)
-            continue;
-        s2s_buf_puts(&out, any ? "." : "");
-        s2s_buf_add(&out, name, len);
-        any = true;
-    }
-    s2s_buf_putc(&out, 0);
-    return out.data;
+    return is_hf(ckpt) ? s2s_xstrdup(name) : ckpt_map_unwrapped(name, false);
 }
 
 size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)

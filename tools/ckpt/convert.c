@@ -145,6 +145,38 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
         argp_error(state, "--map goes with --to hf or torch_dist");
 }
 
+/* what has no value, or any text; false: the key is none of these */
+static bool parse_plain(struct ckpt_job_options *opt, int key, const char *arg)
+{
+    const struct {
+        int key;
+        bool *flag;
+        const char **text;
+    } all[] = {
+        {KEY_NO_TOKENIZER, &opt->without_tokenizer, NULL},
+        {KEY_MERGE, &opt->merge_ranks, NULL},
+        {KEY_PADDING, &opt->keep_padding, NULL},
+        {KEY_RESUME, &opt->resume, NULL},
+        {KEY_NO_SYNC, &opt->no_sync, NULL},
+        {KEY_STRICT, &opt->strict, NULL},
+        {KEY_PLAN, &opt->plan, NULL},
+        {KEY_MAP, NULL, &opt->map},
+        {KEY_PART, NULL, &opt->part},
+        {KEY_CONFIG, NULL, &opt->config},
+        {KEY_TOKENIZER, NULL, &opt->tokenizer},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].key != key)
+            continue;
+        if (all[i].flag)
+            *all[i].flag = true;
+        else
+            *all[i].text = arg;
+        return true;
+    }
+    return false;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const sources[] = {"torch_dist", "dcp",         "dcp_hf", "hf",
@@ -160,21 +192,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_FROM:
         opt->from = sources[s2s_arg_choice(state, "from", arg, sources)];
         return 0;
-    case KEY_MAP:
-        opt->map = arg;
-        return 0;
-    case KEY_PART:
-        opt->part = arg;
-        return 0;
-    case KEY_CONFIG:
-        opt->config = arg;
-        return 0;
-    case KEY_TOKENIZER:
-        opt->tokenizer = arg;
-        return 0;
-    case KEY_NO_TOKENIZER:
-        opt->without_tokenizer = true;
-        return 0;
     case KEY_DTYPE:
         opt->dtype = parse_dtype(state, arg);
         return 0;
@@ -185,35 +202,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--max-shard-size: 0 bytes hold nothing");
         opt->shard_given = true;
         return 0;
-    case KEY_MERGE:
-        opt->merge_ranks = true;
-        return 0;
-    case KEY_PADDING:
-        opt->keep_padding = true;
-        return 0;
     case KEY_LAYERS:
         opt->layers = (enum ckpt_layers)s2s_arg_choice(state, "layers", arg, layers);
         opt->layers_given = true;
         return 0;
     case KEY_PAD_VOCAB:
-        if (s2s_parse_i64(&opt->vocab_multiple, arg, 1, 1 << 20, &err) < 0)
-            argp_error(state, "--pad-vocab: %s", err.text);
-        return 0;
-    case KEY_RESUME:
-        opt->resume = true;
-        return 0;
-    case KEY_NO_SYNC:
-        opt->no_sync = true;
+        opt->vocab_multiple = s2s_arg_i64(state, "pad-vocab", arg, 1, 1 << 20);
         return 0;
     case KEY_FILES:
-        if (s2s_parse_i64(&opt->n_files, arg, 1, 1 << 16, &err) < 0)
-            argp_error(state, "--files: %s", err.text);
-        return 0;
-    case KEY_STRICT:
-        opt->strict = true;
-        return 0;
-    case KEY_PLAN:
-        opt->plan = true;
+        opt->n_files = s2s_arg_i64(state, "files", arg, 1, 1 << 16);
         return 0;
     case ARGP_KEY_ARG:
         s2s_grow(&opt->in, opt->n_in, &opt->cap_in, sizeof *opt->in);
@@ -223,7 +220,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         check_usage(state, opt);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_plain(opt, key, arg) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 

@@ -121,6 +121,12 @@ void ckpt_draft_set_int(struct ckpt_config_draft *draft, const char *key, int64_
     json_object_set_new(draft->config, key, json_integer(value));
 }
 
+void ckpt_draft_set_size(struct ckpt_config_draft *draft, const char *key, const char *end,
+                         int axis)
+{
+    ckpt_draft_set_int(draft, key, ckpt_draft_size(draft, end, axis));
+}
+
 void ckpt_draft_set_bool(struct ckpt_config_draft *draft, const char *key, bool value)
 {
     json_object_set_new(draft->config, key, json_boolean(value));

@@ -35,6 +35,9 @@ void ckpt_draft_mark_layers(const struct ckpt_config_draft *draft, const char *n
 bool ckpt_draft_take(struct ckpt_config_draft *draft, const char *key);
 void ckpt_draft_need(struct ckpt_config_draft *draft, const char *key);
 void ckpt_draft_set_int(struct ckpt_config_draft *draft, const char *key, int64_t value);
+/* The same of a target's size on an axis. */
+void ckpt_draft_set_size(struct ckpt_config_draft *draft, const char *key, const char *end,
+                         int axis);
 void ckpt_draft_set_bool(struct ckpt_config_draft *draft, const char *key, bool value);
 void ckpt_draft_set_text(struct ckpt_config_draft *draft, const char *key, const char *value);
 /* The model_type, and the class that belongs to it. */

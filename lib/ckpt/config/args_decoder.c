@@ -271,15 +271,13 @@ static void add_experts(struct ckpt_config_draft *d)
     const bool shared = ckpt_draft_target(d, "shared_expert.down_proj.weight");
     add_router(d);
     if (mixtral) {
-        ckpt_draft_set_int(d, "num_local_experts",
-                           ckpt_draft_size(d, "block_sparse_moe.gate.weight", 0));
-        ckpt_draft_set_int(d, "intermediate_size", ckpt_draft_size(d, "experts.0.w1.weight", 0));
+        ckpt_draft_set_size(d, "num_local_experts", "block_sparse_moe.gate.weight", 0);
+        ckpt_draft_set_size(d, "intermediate_size", "experts.0.w1.weight", 0);
         return;
     }
     add_dense_layers(d);
-    ckpt_draft_set_int(d, "num_experts", ckpt_draft_size(d, "mlp.gate.weight", 0));
-    ckpt_draft_set_int(d, "moe_intermediate_size",
-                       ckpt_draft_size(d, "experts.0.gate_proj.weight", 0));
+    ckpt_draft_set_size(d, "num_experts", "mlp.gate.weight", 0);
+    ckpt_draft_set_size(d, "moe_intermediate_size", "experts.0.gate_proj.weight", 0);
     if (strcmp(d->type, "qwen2_moe") != 0) {
         if (shared)
             ckpt_draft_hinder(d, "it has shared experts beside norms of q and k");
@@ -289,8 +287,7 @@ static void add_experts(struct ckpt_config_draft *d)
         ckpt_draft_hinder(d, "Qwen2-MoE has a shared expert (with --map mixtral: Mixtral's names)");
     else if (!ckpt_draft_target(d, "shared_expert_gate.weight"))
         ckpt_draft_hinder(d, "its shared expert has no gate");
-    ckpt_draft_set_int(d, "shared_expert_intermediate_size",
-                       ckpt_draft_size(d, "shared_expert.gate_proj.weight", 0));
+    ckpt_draft_set_size(d, "shared_expert_intermediate_size", "shared_expert.gate_proj.weight", 0);
 }
 
 /* ---- all of it ---- */
@@ -322,17 +319,15 @@ static void check_positions(struct ckpt_config_draft *d)
 
 void ckpt_draft_decoder(struct ckpt_config_draft *d)
 {
-    const int64_t hidden = ckpt_draft_size(d, "embed_tokens.weight", 1);
-    const int64_t ffn = ckpt_draft_size(d, "mlp.gate_proj.weight", 0);
     ckpt_draft_set_type(d, choose_type(d));
     if (is_gemma(d) && d->type[5] && !heads_divide(d))
         ckpt_draft_hinder(d, "its number of heads does not divide its width");
     check_positions(d);
     add_norms(d);
     ckpt_draft_set_int(d, "num_hidden_layers", ckpt_draft_layers(d));
-    ckpt_draft_set_int(d, "hidden_size", hidden);
-    if (ffn)
-        ckpt_draft_set_int(d, "intermediate_size", ffn);
+    ckpt_draft_set_size(d, "hidden_size", "embed_tokens.weight", 1);
+    if (ckpt_draft_size(d, "mlp.gate_proj.weight", 0))
+        ckpt_draft_set_size(d, "intermediate_size", "mlp.gate_proj.weight", 0);
     else
         ckpt_draft_take(d, "intermediate_size");
     ckpt_draft_need(d, "max_position_embeddings");

@@ -63,7 +63,7 @@ static void add_mamba(struct ckpt_config_draft *d)
         return;
     ckpt_draft_set_int(d, "mamba_num_heads", heads);
     ckpt_draft_set_int(d, "mamba_head_dim", inner / heads);
-    ckpt_draft_set_int(d, "conv_kernel", ckpt_draft_size(d, "mixer.conv1d.weight", 2));
+    ckpt_draft_set_size(d, "conv_kernel", "mixer.conv1d.weight", 2);
     ckpt_draft_need(d, "n_groups");
     ckpt_draft_need(d, "ssm_state_size");
 }
@@ -95,13 +95,12 @@ static void add_experts(struct ckpt_config_draft *d)
         ckpt_draft_hinder(d, "it has no shared expert");
     ckpt_draft_set_int(d, "n_routed_experts", n);
     ckpt_draft_need(d, "num_experts_per_tok");
-    ckpt_draft_set_int(d, "moe_intermediate_size",
-                       ckpt_draft_size(d, "experts.0.up_proj.weight", 0));
+    ckpt_draft_set_size(d, "moe_intermediate_size", "experts.0.up_proj.weight", 0);
     ckpt_draft_set_int(d, "n_shared_experts", 1);
-    ckpt_draft_set_int(d, "moe_shared_expert_intermediate_size",
-                       ckpt_draft_size(d, "shared_experts.up_proj.weight", 0));
+    ckpt_draft_set_size(d, "moe_shared_expert_intermediate_size", "shared_experts.up_proj.weight",
+                        0);
     if (ckpt_draft_target(d, "fc1_latent_proj.weight"))
-        ckpt_draft_set_int(d, "moe_latent_size", ckpt_draft_size(d, "fc1_latent_proj.weight", 0));
+        ckpt_draft_set_size(d, "moe_latent_size", "fc1_latent_proj.weight", 0);
     ckpt_draft_take(d, "routed_scaling_factor");
     if (!json_object_get(d->args, "moe_router_topk_scaling_factor"))
         ckpt_draft_unsaid(d, "routed_scaling_factor");
@@ -123,7 +122,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
         ckpt_draft_hinder(d, "a layer of it is of no known kind");
     free(pattern);
     ckpt_draft_set_int(d, "num_hidden_layers", ckpt_draft_layers(d));
-    ckpt_draft_set_int(d, "hidden_size", ckpt_draft_size(d, "embeddings.weight", 1));
+    ckpt_draft_set_size(d, "hidden_size", "embeddings.weight", 1);
     ckpt_draft_need(d, "layer_norm_epsilon");
     ckpt_draft_take(d, "max_position_embeddings");
     if (ckpt_arg_is_zero_centered(d->args))
@@ -133,7 +132,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
     ckpt_draft_set_text(d, "mlp_hidden_act", "relu2");
     ckpt_draft_set_bool(d, "mlp_bias", ckpt_draft_target(d, "up_proj.bias"));
     if (ckpt_draft_size(d, "mixer.up_proj.weight", 0))
-        ckpt_draft_set_int(d, "intermediate_size", ckpt_draft_size(d, "mixer.up_proj.weight", 0));
+        ckpt_draft_set_size(d, "intermediate_size", "mixer.up_proj.weight", 0);
     else
         ckpt_draft_take(d, "intermediate_size");
     add_mamba(d);

@@ -103,8 +103,6 @@ uint64_t ckpt_pickle_le(const unsigned char *p, int n);
 int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len);
 /* Reads on, so that at least the bytes before `end` are there, or all. */
 int ckpt_pickle_fill(struct pickle_machine *m, size_t end);
-/* Passes n bytes that nobody reads. */
-void ckpt_pickle_skip(struct pickle_machine *m, size_t n);
 /* Passes a large text and pushes what is kept of it. */
 int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t len);
 void ckpt_pickle_rewind(struct pickle_machine *m);

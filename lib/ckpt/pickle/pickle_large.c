@@ -46,7 +46,8 @@ int ckpt_pickle_fill(struct pickle_machine *m, size_t end)
     return 0;
 }
 
-void ckpt_pickle_skip(struct pickle_machine *m, size_t n)
+/* Passes n bytes that nobody reads. */
+static void skip(struct pickle_machine *m, size_t n)
 {
     m->at += n;
     if (m->filled < m->at)
@@ -108,7 +109,7 @@ int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t 
     }
     if (m->io_rc < 0)
         return m->io_rc;
-    ckpt_pickle_skip(m, len);
+    skip(m, len);
     return ckpt_pickle_push(m, node);
 }
 
@@ -224,7 +225,7 @@ static bool scan_op(struct scan *s, unsigned char op)
     if (argument < 0 && value > m->len - m->at)
         return false;
     if (argument < 0 && ckpt_pickle_is_large((size_t)value))
-        ckpt_pickle_skip(m, (size_t)value);
+        skip(m, (size_t)value);
     else if (argument < 0 && !(p = ckpt_pickle_take(m, (size_t)value)))
         return false;
     if (op == OP_MEMOIZE || op == OP_BINPUT || op == OP_LONG_BINPUT) {

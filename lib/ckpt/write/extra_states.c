@@ -9,45 +9,47 @@
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_megatron.h"
 
-/* What the name of a module with a weight ends with, and whose extra state is asked for then. */
+/* What the name of a module with a weight ends with: its own extra state is asked for. */
+static const char *const modules[] = {"attention.linear_qkv",
+                                      "attention.linear_q",
+                                      "attention.linear_kv",
+                                      "attention.linear_q_proj",
+                                      "attention.linear_q_down_proj",
+                                      "attention.linear_q_up_proj",
+                                      "attention.linear_kv_down_proj",
+                                      "attention.linear_kv_up_proj",
+                                      "attention.linear_proj",
+                                      "linear_fc1",
+                                      "linear_fc2",
+                                      "mixer.in_proj",
+                                      "mixer.out_proj",
+                                      "fc1_latent_proj",
+                                      "fc2_latent_proj",
+                                      "eh_proj",
+                                      "embedder",
+                                      "video_embedder",
+                                      "input_layernorm",
+                                      "pre_mlp_layernorm",
+                                      "q_layernorm",
+                                      "k_layernorm",
+                                      "kv_layernorm",
+                                      "post_layernorm",
+                                      "final_layernorm",
+                                      "final_norm",
+                                      "enorm",
+                                      "hnorm"};
+
+/* And where that of another module is, which has no weight or is known by this one. */
 static const struct {
     const char *of, *wanted;
-} modules[] = {
-    {"attention.linear_qkv", "linear_qkv"},
-    {"attention.linear_q", "linear_q"},
-    {"attention.linear_kv", "linear_kv"},
-    {"attention.linear_q_proj", "linear_q_proj"},
-    {"attention.linear_q_down_proj", "linear_q_down_proj"},
-    {"attention.linear_q_up_proj", "linear_q_up_proj"},
-    {"attention.linear_kv_down_proj", "linear_kv_down_proj"},
-    {"attention.linear_kv_up_proj", "linear_kv_up_proj"},
-    {"attention.linear_proj", "linear_proj"},
+} others[] = {
     {"attention.linear_proj", "core_attention"},
-    {"linear_fc1", "linear_fc1"},
-    {"linear_fc2", "linear_fc2"},
-    {"mixer.in_proj", "in_proj"},
-    {"mixer.out_proj", "out_proj"},
-    {"fc1_latent_proj", "fc1_latent_proj"},
-    {"fc2_latent_proj", "fc2_latent_proj"},
-    {"eh_proj", "eh_proj"},
-    {"embedder", "embedder"},
-    {"video_embedder", "video_embedder"},
-    {"input_layernorm", "input_layernorm"},
-    {"pre_mlp_layernorm", "pre_mlp_layernorm"},
-    {"q_layernorm", "q_layernorm"},
-    {"k_layernorm", "k_layernorm"},
-    {"kv_layernorm", "kv_layernorm"},
-    {"post_layernorm", "post_layernorm"},
-    {"final_layernorm", "final_layernorm"},
-    {"final_norm", "final_norm"},
-    {"enorm", "enorm"},
-    {"hnorm", "hnorm"},
     /* GPTModel takes that of its output layer out again, a hybrid model does not */
     {"decoder.final_norm", "output_layer"},
 };
 
-/* One for each layer on an axis, and for each expert on one: KEY/shard_3.0_32.8 */
-static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, const char *key,
+/* One for each layer on an axis, and for each expert on one: KEY/shard_3.0_32.8. Takes key. */
+static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, char *key,
                       struct s2s_error *err)
 {
     const char *layers = strstr(key, "layers."), *digits = "0123456789";
@@ -71,6 +73,7 @@ static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, co
         if (rc == 0)
             object->value = json_null();
     }
+    free(key);
     return rc;
 }
 
@@ -116,14 +119,16 @@ int ckpt_add_extra_states(struct s2s_ckpt_plan *plan, struct s2s_error *err)
         size_t len = module_len(t->name), parent = len;
         while (parent > 0 && t->name[parent - 1] != '.')
             parent--;
-        for (size_t k = 0; len && k < sizeof modules / sizeof *modules && rc == 0; k++) {
-            if (!ends(t->name, len, modules[k].of))
-                continue;
+        for (size_t k = 0; len && k < sizeof modules / sizeof *modules && rc == 0; k++)
+            if (ends(t->name, len, modules[k]))
+                rc = add_states(plan->source, t, s2s_xstrndup(t->name, len), err);
+        for (size_t k = 0; len && k < sizeof others / sizeof *others && rc == 0; k++) {
             /* the output layer stands beside the decoder, whose last norm this is */
-            size_t up = strcmp(modules[k].wanted, "output_layer") == 0 ? strlen(decoder) : 0;
-            char *key = s2s_xasprintf("%.*s%s", (int)(parent - up), t->name, modules[k].wanted);
-            rc = add_states(plan->source, t, key, err);
-            free(key);
+            const size_t up = s2s_starts_with(others[k].of, decoder) ? strlen(decoder) : 0;
+            if (ends(t->name, len, others[k].of))
+                rc = add_states(
+                    plan->source, t,
+                    s2s_xasprintf("%.*s%s", (int)(parent - up), t->name, others[k].wanted), err);
         }
     }
     return rc;

@@ -354,6 +354,56 @@ PY
     says 'layer 1 is "rwkv", which Megatron'"'"'s pattern has not'
 }
 
+@test "to Megatron: what a class of transformers takes for absent keys of window and rope" {
+    while IFS='|' read -r type more window freq base; do
+        rm -rf out
+        python3 - "$type" "$more" <<'PY'
+import json, os, struct, sys
+kind, layers = sys.argv[1], 7
+shapes = {"model.embed_tokens.weight": (20, 8), "model.norm.weight": (8,), "lm_head.weight": (20, 8)}
+gemma, norms = kind.startswith("gemma"), ["input_layernorm", "post_attention_layernorm"]
+norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if gemma else []
+for n in range(layers):
+    at = "model.layers.%d." % n
+    shapes.update({at + name + ".weight": (8,) for name in norms})
+    shapes.update({at + "self_attn.%s_proj.weight" % x: (8, 8) for x in "qkvo"})
+    shapes.update({at + "mlp.%s_proj.weight" % x: (8, 8) for x in ("gate", "up", "down")})
+    if kind in ("qwen3", "gemma3_text"):
+        shapes.update({at + "self_attn.%s_norm.weight" % x: (4,) for x in "qk"})
+    if kind == "qwen2":
+        shapes.update({at + "self_attn.%s_proj.bias" % x: (8,) for x in "qkv"})
+if gemma:
+    del shapes["lm_head.weight"]
+head, end = {}, 0
+for name, shape in shapes.items():
+    size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+    end += size
+head = json.dumps(head).encode()
+os.makedirs("in", exist_ok=True)
+open("in/model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(end))
+config = {"model_type": kind, "num_hidden_layers": layers, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4,
+          "hidden_size": 8, "intermediate_size": 8, "vocab_size": 20, "tie_word_embeddings": gemma}
+json.dump({**config, **json.loads(sys.argv[2])}, open("in/config.json", "w"))
+PY
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map "$type" in out
+        [ "$(args window_size window_attn_skip_freq rotary_base)" = "$window $freq $base" ]
+    done <<'LIST'
+gemma2|{}|[4095, 0]|[1, 0, 1, 0, 1, 0, 1]|10000
+gemma2|{"sliding_window": 8, "rope_theta": 5000.0}|[7, 0]|[1, 0, 1, 0, 1, 0, 1]|5000
+gemma3_text|{"sliding_window": 8}|[7, 0]|[1, 1, 1, 1, 1, 0, 1]|[10000, 1000000]
+gemma3_text|{"sliding_window": 8, "sliding_window_pattern": 3}|[7, 0]|[1, 1, 0, 1, 1, 0, 1]|[10000, 1000000]
+qwen2|{"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 5}|[7, 0]|[0, 0, 0, 0, 0, 1, 1]|10000
+qwen2|{"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 0}|[7, 0]|null|10000
+qwen2|{"sliding_window": 8, "use_sliding_window": true}|null|null|10000
+qwen3|{"sliding_window": 8}|null|null|10000
+mistral|{"sliding_window": 8}|[7, 0]|null|10000
+mistral|{"sliding_window": null}|null|null|10000
+mistral|{}|[4095, 0]|null|10000
+llama|{"rope_theta": 500000.0}|null|null|500000
+LIST
+}
+
 @test "where Megatron and transformers compute a Nemotron-H differently, both ways say so" {
     s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
     while IFS='|' read -r change why; do

@@ -210,11 +210,10 @@ static void add_scaling(struct maker *m, const json_t *rope)
 }
 
 /* Megatron's base is an integer, transformers' a number with a fraction. Gives a reference. */
-static json_t *as_base(json_t *number)
+static json_t *as_base(double value)
 {
-    const double value = json_number_value(number);
     return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value)
-                                                       : json_incref(number);
+                                                       : json_real(value);
 }
 
 /* rope_theta and rope_scaling by themselves, or in rope_parameters; Gemma 3 has two of it */
@@ -223,17 +222,41 @@ static void add_rope(struct maker *m)
     const json_t *both = json_object_get(m->config, "rope_parameters");
     const json_t *far = json_object_get(both, "full_attention");
     const json_t *rope = json_is_object(far) ? far : both;
-    json_t *base = json_object_get(rope, "rope_theta");
-    json_t *near = json_object_get(json_object_get(both, "sliding_attention"), "rope_theta");
+    const json_t *base = json_object_get(rope, "rope_theta");
+    const json_t *near = json_object_get(json_object_get(both, "sliding_attention"), "rope_theta");
     base = base ? base : json_object_get(m->config, "rope_theta");
     near = near ? near : json_object_get(m->config, "rope_local_base_freq");
-    if (json_is_number(base) && json_is_number(near))
-        set(m, "rotary_base", json_pack("[o, o]", as_base(near), as_base(base)));
-    else if (json_is_number(base))
-        set(m, "rotary_base", as_base(base));
+    const double global = json_is_number(base) ? json_number_value(base)
+                                               : ckpt_config_default(m->config, "rope_theta");
+    const double local = json_is_number(near)                  ? json_number_value(near)
+                         : strcmp(m->type, "gemma3_text") == 0 ? 10000
+                                                               : 0;
+    if (global > 0 && local > 0)
+        set(m, "rotary_base", json_pack("[o, o]", as_base(local), as_base(global)));
+    else if (global > 0)
+        set(m, "rotary_base", as_base(global));
     set(m, "position_embedding_type", json_string("rope"));
     set(m, "rotary_percent", json_real(1.0));
     add_scaling(m, json_is_object(rope) ? rope : json_object_get(m->config, "rope_scaling"));
+}
+
+/* Has a layer the window? Older configurations have no list of kinds: their classes made it. */
+static bool has_window(const struct maker *m, int64_t layer)
+{
+    const json_t *kinds = json_object_get(m->config, "layer_types");
+    const char *kind = json_string_value(json_array_get(kinds, (size_t)layer));
+    const json_t *most = json_object_get(m->config, "max_window_layers");
+    const int64_t pattern = config_int(m, "sliding_window_pattern");
+    const int64_t end = json_is_integer(most) ? json_integer_value(most) : 28;
+    if (json_is_array(kinds))
+        return kind && strcmp(kind, "sliding_attention") == 0;
+    if (strcmp(m->type, "gemma2") == 0)
+        return layer % 2 == 0;
+    if (strcmp(m->type, "gemma3_text") == 0)
+        return (layer + 1) % (pattern > 0 ? pattern : 6) != 0;
+    if (strcmp(m->type, "qwen2") == 0 || strcmp(m->type, "qwen3") == 0)
+        return layer >= end;
+    return strcmp(m->type, "qwen2_moe") != 0 || (layer % 2 == 0 && layer < end);
 }
 
 /* Megatron counts the tokens before the one that looks, transformers that one too */
@@ -241,19 +264,22 @@ static void add_window(struct maker *m)
 {
     const json_t *use = json_object_get(m->config, "use_sliding_window");
     const json_t *kinds = json_object_get(m->config, "layer_types");
-    const int64_t window = config_int(m, "sliding_window");
-    json_t *freq = json_array(), *kind;
-    bool all = true, any = !json_is_array(kinds);
-    size_t i;
-    json_array_foreach(kinds, i, kind)
-    {
-        const char *text = json_string_value(kind);
-        const bool slides = text && strcmp(text, "sliding_attention") == 0;
-        json_array_append_new(freq, json_integer(slides));
-        all &= slides;
-        any |= slides;
+    const json_t *said = json_object_get(m->config, "sliding_window");
+    const int64_t window =
+        said ? json_integer_value(said) : (int64_t)ckpt_config_default(m->config, "sliding_window");
+    const int64_t n =
+        json_is_array(kinds) ? (int64_t)json_array_size(kinds) : config_int(m, "num_hidden_layers");
+    json_t *freq = json_array();
+    bool all = true, any = false;
+    for (int64_t layer = 0; layer < n && n <= CKPT_MAX_LAYERS; layer++) {
+        const bool windowed = has_window(m, layer);
+        json_array_append_new(freq, json_integer(windowed));
+        all &= windowed;
+        any |= windowed;
     }
-    if (window > 0 && any && !json_is_false(use)) {
+    /* Qwen's has to be switched on */
+    if (window > 0 && any &&
+        (s2s_starts_with(m->type, "qwen") ? json_is_true(use) : !json_is_false(use))) {
         set(m, "window_size", json_pack("[I, i]", (json_int_t)(window - 1), 0));
         if (!all)
             json_object_set(m->args, "window_attn_skip_freq", freq);

@@ -397,8 +397,8 @@ int s2s_prompt_render(const struct s2s_prompt *prompt, struct s2s_rendered *out,
         if (both)
             rc = add_turn(prompt, out, ROLE_BOTH, turn, &turns[++t], err);
         else if (role < 0 || role == ROLE_BOTH || !prompt->templates[role].text)
-            rc = s2s_error_set(err, S2S_E_ARG, "prompt format %s has no %s turn", prompt->name,
-                               turn->role);
+            rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "prompt format %s has no %s turn",
+                               prompt->name, turn->role);
         else
             rc = add_turn(prompt, out, role, NULL, turn, err);
     }

@@ -19,7 +19,7 @@ static int read_part(struct s2s_recipe_part *part, const struct s2s_conf *conf, 
         return rc;
     part->config = s2s_conf_is_unset(map, "config") ? NULL : s2s_conf_find(map, "config");
     if (part->path && part->config)
-        return s2s_conf_error(err, S2S_E_ARG, part->config,
+        return s2s_conf_error(err, S2S_E_FORMAT, part->config,
                               "a part has a path or a config, not both");
     return 0;
 }
@@ -59,7 +59,8 @@ static int read_train_data(struct s2s_recipe *r, struct s2s_error *err)
             return rc;
         r->n_train++;
         if (n > 1 && strcmp(r->train[i], "-") == 0)
-            return s2s_conf_error(err, S2S_E_ARG, node, "'-' cannot be read beside other streams");
+            return s2s_conf_error(err, S2S_E_FORMAT, node,
+                                  "'-' cannot be read beside other streams");
     }
     return 0;
 }

@@ -277,6 +277,11 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     echo '{"audio_filepath":"wav/a.wav","duration":1.5,"text":"x"}' >long.jsonl
     exits 1 s2s-pack --manifest long.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
     says "1 s long, the manifest says 1.5 s"
+    # a turn that the format has not is a fault of the sample, not of the command line
+    echo '{"audio_filepath":"wav/a.wav","duration":1,"text":"x","system_prompt":"y"}' >turn.jsonl
+    exits 1 s2s-pack --manifest turn.jsonl --tokenizer "$tok" --prompt gemma --tokens 640 -o out2.s2s
+    says "turn.jsonl:1: prompt format gemma has no system turn"
+    exits 2 s2s-pack --manifest turn.jsonl --tokenizer "$tok" --prompt gemmma --tokens 640 -o out2.s2s
 }
 
 @test "-j 1 equals -j 8, a pipe equals a file, twice is the same bytes" {

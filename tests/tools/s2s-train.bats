@@ -368,6 +368,13 @@ PY
     same got file
     s2s-train lr r.yaml --json --steps 3 | grep -qF '{"points": [[3, 0.01'
     exits 1 s2s-train lr r.yaml schedule.name=wsd
+    # a misspelt key would show another curve; what is bad is the recipe, not the command line
+    exits 1 s2s-train lr r.yaml shedule.name=wsd
+    says "unknown key 'shedule' [S2S-TRN-001]; did you mean 'schedule'?"
+    exits 1 s2s-train lr r.yaml model.llm.path=x
+    says "a part has a path or a config, not both"
+    exits 1 s2s-train r.yaml 'data.train=[-,t.s2s]'
+    says "'-' cannot be read beside other streams"
     exits 2 s2s-train lr r.yaml --steps 0
     cp r.yaml was
     exits 2 s2s-train lr r.yaml -o r.yaml

@@ -7,6 +7,7 @@
 #include "lib/io/outfile.h"
 #include "lib/io/printout.h"
 #include "lib/train/runlog.h"
+#include "lib/rules/rules.h"
 #include "tools/train/commands.h"
 
 enum { KEY_STEPS = 0x100 };
@@ -107,6 +108,8 @@ int train_lr(int argc, char **argv, struct s2s_error *err)
     s2s_tool_parse(&argp, argc, argv, &args);
     int rc = s2s_recipe_read(&recipe, args.train.recipe, args.train.overrides,
                              args.train.n_overrides, err);
+    if (rc == 0)
+        rc = s2s_rules_check_recipe(recipe.conf, 0, NULL, err);
     if (rc == 0)
         rc = s2s_outfile_spares(args.train.common.out, args.train.recipe, err);
     if (rc == 0)

@@ -111,7 +111,7 @@ static void each_clip_has_one_placeholder_and_text_may_not_hold_the_tag(void **s
     assert_int_equal(s2s_prompt_render(prompt, &row, turns, 3, false, &err), S2S_E_FORMAT);
     assert_non_null(strstr(err.text, "<|audio|>"));
     turns[0].role = "tool";
-    assert_int_equal(s2s_prompt_render(prompt, &row, turns, 3, false, &err), S2S_E_ARG);
+    assert_int_equal(s2s_prompt_render(prompt, &row, turns, 3, false, &err), S2S_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "no tool turn"));
     s2s_rendered_release(&row);
     s2s_prompt_free(prompt);

@@ -8,14 +8,14 @@
 /* MAX_RULES: rules, sections and stacks of a map are gone through for each other */
 enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256, MAX_RULES = 1 << 14 };
 
-/* splits a line at white space; returns the words */
-static int split_words(char *line, char *words[MAX_WORDS])
+/* splits a line at white space; returns the words, MAX_WORDS + 1 where there are more */
+static int split_words(char *line, char *words[MAX_WORDS + 1])
 {
     int n = 0;
     char *hash = strchr(line, '#');
     if (hash)
         *hash = 0;
-    for (char *at = line; n < MAX_WORDS;) {
+    for (char *at = line; n <= MAX_WORDS;) {
         at += strspn(at, " \t\r");
         if (!*at)
             break;
@@ -57,7 +57,7 @@ static void join_words(char *out, size_t size, char **words, int n)
 
 bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *family)
 {
-    char *line, *words[MAX_WORDS];
+    char *line, *words[MAX_WORDS + 1];
     bool found = false;
     *family = (struct ckpt_map_family){.name = ""};
     for (size_t next = *at; text[next]; *at = next) {
@@ -537,11 +537,28 @@ static void add_section(struct parser *p, const char *name, struct place *at)
     at->marker = s2s_xstrdup(name);
 }
 
+/* What ckpt_map_next_family keeps of the line is not cut. */
+static int check_family_line(struct parser *p, char **words, int n)
+{
+    const struct ckpt_map_family *family = NULL;
+    const size_t most =
+        strcmp(words[0], "detect") == 0 ? sizeof family->detect : sizeof family->model_types;
+    size_t len = 0;
+    for (int i = 1; i < n; i++)
+        len += strlen(words[i]) + 1;
+    return len < most ? 0
+                      : s2s_error_set(p->err, S2S_E_FORMAT, "%s: names of more than %zu bytes",
+                                      words[0], most - 1);
+}
+
 static int parse_line(struct parser *p, char **words, int n, struct place *at)
 {
-    if (n == 0 || strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0 ||
-        (n == 1 && strcmp(words[0], "trains") == 0))
+    if (n > MAX_WORDS)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d words", MAX_WORDS);
+    if (n == 0 || (n == 1 && strcmp(words[0], "trains") == 0))
         return 0;
+    if (strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0)
+        return check_family_line(p, words, n);
     if (p->map->n_rules + p->map->n_sections + p->map->n_stacks >= MAX_RULES)
         return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections", MAX_RULES);
     /* a file of the user's may include one family twice, such as two towers */
@@ -588,7 +605,7 @@ static const char *find_builtin(const char *text, const char *family)
 static int parse_text(struct parser *p, const char *text, const char *family, struct place *at,
                       bool *found)
 {
-    char *line, *words[MAX_WORDS];
+    char *line, *words[MAX_WORDS + 1];
     bool inside = false, begun = false; /* a line family has been there */
     int rc = 0, line_no = 0;
     for (size_t next = 0; rc == 0 && text[next];) {

@@ -164,6 +164,9 @@ static void a_missing_layer_number_means_a_layer_axis(void **state)
     assert_false(ckpt_map_match(pattern, "decoder.layers.1.mlp.linear_fc1.weight_w2", &match));
 }
 
+#define NAME_OF_64 "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijkl"
+#define NAME_OF_256 NAME_OF_64 NAME_OF_64 NAME_OF_64 NAME_OF_64
+
 static void bad_tables_name_the_line(void **state)
 {
     static const char *const bad[][2] = {
@@ -198,6 +201,9 @@ static void bad_tables_name_the_line(void **state)
         {"family a\ndrop x\nx z copy\n", "map:3: x has a rule already, in line 2"},
         {"# mine\nx y copy\nfamily a\n", "map:2: \"x\" before the first line family NAME"},
         {"family a\ninclude b \"\" \"\"\nfamily b\nx y\n", "map:4: expected MEGATRON-NAME"},
+        {"family a\ndetect 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", "map:2: more than 16 words"},
+        {"family a\ndetect " NAME_OF_256 NAME_OF_256 "\nx y copy\n", "map:2: detect: names of"},
+        {"family a\nmodel_type " NAME_OF_256 "\nx y copy\n", "map:2: model_type: names of"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct ckpt_map map;

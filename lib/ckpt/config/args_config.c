@@ -42,14 +42,15 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
 
 /* ---- what a draft offers its families ---- */
 
-/* A target's name without the prefix of the language model; NULL: it is another part's. Layers that
- * predict further tokens are no layers of the model: theirs is the prefix "mtp.". */
+/* A target's name without the draft's prefix; NULL: it is another part's. Layers that predict
+ * further tokens are no layers of the model. */
 static const char *own_name(const struct ckpt_config_draft *draft, size_t i)
 {
     const char *name = draft->plan->targets[i].name;
-    if (draft->mtp || s2s_starts_with(name, "mtp."))
-        return draft->mtp && s2s_starts_with(name, "mtp.") ? name : NULL;
-    return s2s_starts_with(name, draft->prefix) ? name + strlen(draft->prefix) : NULL;
+    const bool of_mtp = s2s_starts_with(name, "mtp.");
+    return s2s_starts_with(name, draft->prefix) && of_mtp == (strcmp(draft->prefix, "mtp.") == 0)
+               ? name + strlen(draft->prefix)
+               : NULL;
 }
 
 const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,

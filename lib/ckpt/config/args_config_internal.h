@@ -9,8 +9,9 @@ struct ckpt_config_draft {
     json_t *config;
     const json_t *args;
     const struct s2s_ckpt_plan *plan;
-    const char *prefix;    /* of the language model's names: "", or "language_model." */
-    bool mtp;              /* looks at the layers that predict further tokens, not at the others */
+    /* of the names that it looks at: of the language model "" or "language_model.", of the layers
+     * that predict further tokens "mtp." */
+    const char *prefix;
     const char *map;       /* the family of the name map */
     const char *type;      /* model_type */
     const char *hindrance; /* what transformers' model cannot do; NULL: nothing */

@@ -29,7 +29,7 @@ static void add_mtp(struct ckpt_config_draft *d)
 {
     struct ckpt_config_draft mtp = *d;
     const int64_t said = json_integer_value(json_object_get(d->args, "mtp_num_layers"));
-    mtp.mtp = true;
+    mtp.prefix = "mtp.";
     const int64_t n = ckpt_draft_layers(&mtp);
     if (!n)
         return;

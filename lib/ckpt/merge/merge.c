@@ -59,7 +59,7 @@ static struct merge_stack *stack_of(struct merge *m, const char *name, size_t le
     s2s_grow(&m->stacks, m->n_stacks, &m->cap_stacks, sizeof *m->stacks);
     m->stacks[m->n_stacks] = (struct merge_stack){
         s2s_xstrndup(name, len),
-        s2s_xcalloc((size_t)m->n_chunks * (size_t)m->size[1], sizeof(int64_t))};
+        s2s_xcalloc((size_t)m->n_chunks * (size_t)m->size[PP], sizeof(int64_t))};
     return &m->stacks[m->n_stacks++];
 }
 
@@ -104,7 +104,7 @@ static int survey(struct merge *m)
     }
     if (m->n_local == 0 && ckpt_merge_arg(m, "num_experts", 0) > 0)
         m->n_local =
-            ckpt_merge_arg(m, "num_experts", 0) / m->size[2]; /* all of a rank in one tensor */
+            ckpt_merge_arg(m, "num_experts", 0) / m->size[EP]; /* all of a rank in one tensor */
     if (m->n_local > MAX_EXPERTS)
         return s2s_error_set(m->err, S2S_E_FORMAT, "the saved arguments say num_experts %lld",
                              (long long)ckpt_merge_arg(m, "num_experts", 0));
@@ -117,7 +117,7 @@ static int survey(struct merge *m)
         if (m->n_stacks > MAX_STACKS)
             return s2s_error_set(m->err, S2S_E_FORMAT, "%s: more than %d stacks of layers",
                                  m->ckpt->tensors[i].name, MAX_STACKS);
-        int64_t *n = &stack->n[local.chunk * m->size[1] + local.rank->at[1]];
+        int64_t *n = &stack->n[local.chunk * m->size[PP] + local.rank->at[PP]];
         *n = layer >= *n ? layer + 1 : *n;
     }
     return 0;
@@ -172,7 +172,7 @@ char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
     if (!at)
         return s2s_xstrdup(local->name);
     const struct merge_stack *stack = stack_of(m, local->name, (size_t)(at - local->name));
-    for (int i = 0; i < local->chunk * m->size[1] + local->rank->at[1]; i++)
+    for (int i = 0; i < local->chunk * m->size[PP] + local->rank->at[PP]; i++)
         first += stack->n[i];
     size_t len = 0;
     const char *rest = at + strspn(at, "0123456789") + 1, *norm = inner_layer(rest);

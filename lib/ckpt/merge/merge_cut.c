@@ -158,7 +158,7 @@ static int find_gated(struct merge *m, const struct merge_local *local, bool *ga
 
 static int cut_rows(struct merge *m, const struct merge_local *local, const char *name, bool halves)
 {
-    const int t = m->size[0], r = local->rank->at[0];
+    const int t = m->size[TP], r = local->rank->at[TP];
     const struct box all = box_of(local);
     const int64_t n = all.n_dims ? all.size[0] / (halves ? 2 : 1) : 0;
     if (all.n_dims < 1 || (halves && all.size[0] % 2))
@@ -175,8 +175,8 @@ static int cut_columns(struct merge *m, const struct merge_local *local, const c
     struct box box = box_of(local);
     if (box.n_dims != 2)
         return bad_shape(m, local, "cannot be cut by columns");
-    box.whole[1] *= m->size[0];
-    box.offset[1] = box.size[1] * local->rank->at[0];
+    box.whole[1] *= m->size[TP];
+    box.offset[1] = box.size[1] * local->rank->at[TP];
     add_part(m, local, name, &box);
     return 0;
 }
@@ -192,7 +192,7 @@ static int cut_sections(struct merge *m, const struct merge_local *local, const 
     if (all.n_dims < 1 || all.size[0] != sum)
         return bad_shape(m, local, "is none of the Mamba layer's other tensors");
     for (int i = 0; i < n; at += rows[i++]) {
-        struct box box = rows_of(&all, at, rows[i], 0, rows[i] * m->size[0], local->rank->at[0]);
+        struct box box = rows_of(&all, at, rows[i], 0, rows[i] * m->size[TP], local->rank->at[TP]);
         char *section = s2s_xasprintf("%s.%s", name, letters[i]);
         add_part(m, local, section, &box);
         free(section);
@@ -223,7 +223,7 @@ static int expert(struct merge *m, const struct merge_local *local, const char *
 {
     const char *begin, *end;
     const int64_t index = ckpt_merge_expert_of(name, &begin, &end);
-    const int t = m->etp, r = local->rank->at[0] % m->etp;
+    const int t = m->etp, r = local->rank->at[TP] % m->etp;
     const struct box one = box_of(local);
     bool gated = false;
     if (index < 0 || one.n_dims + 1 > S2S_MAX_DIMS || one.n_dims < 1 ||
@@ -236,9 +236,9 @@ static int expert(struct merge *m, const struct merge_local *local, const char *
     memcpy(box.whole + 1, one.whole, sizeof(int64_t) * (size_t)one.n_dims);
     memcpy(box.size + 1, one.size, sizeof(int64_t) * (size_t)one.n_dims);
     memcpy(box.stride + 1, one.stride, sizeof(int64_t) * (size_t)one.n_dims);
-    box.whole[0] = m->n_local * m->size[2];
+    box.whole[0] = m->n_local * m->size[EP];
     box.size[0] = 1;
-    box.offset[0] = local->rank->at[2] * m->n_local + index;
+    box.offset[0] = local->rank->at[EP] * m->n_local + index;
     /* "experts.local_experts.3.linear_fc1.weight" and "experts.linear_fc1.weight3" are
      * "experts.experts.linear_fc1.weight" */
     const char *experts = strstr(name, "mlp.experts.") + strlen("mlp.experts.");
@@ -272,7 +272,7 @@ static int packed_experts(struct merge *m, const struct merge_local *local, cons
 {
     const struct box all = box_of(local);
     const int64_t n = m->n_local;
-    const int t = m->etp, r = local->rank->at[0] % m->etp;
+    const int t = m->etp, r = local->rank->at[TP] % m->etp;
     if (all.n_dims != 2 || n < 1 || all.size[cut == PACKED_1] % n || all.stride[1] != 1 ||
         all.stride[0] != all.size[1])
         return bad_shape(m, local, "does not divide into the rank's experts");
@@ -284,10 +284,10 @@ static int packed_experts(struct merge *m, const struct merge_local *local, cons
         return bad_shape(m, local, "has no weight2 that fits");
     const int64_t halves = cut == PACKED_1 && ffn * n != down->shape[0] ? 2 : 1;
     const int64_t piece = ffn / halves;
-    struct box box = {.n_dims = 3, .offset = {local->rank->at[2] * n}};
+    struct box box = {.n_dims = 3, .offset = {local->rank->at[EP] * n}};
     const bool first = cut == PACKED_1; /* [n, ffn, hidden]; else [n, hidden, ffn] */
     const int f = first ? 1 : 2, h = first ? 2 : 1;
-    box.whole[0] = n * m->size[2];
+    box.whole[0] = n * m->size[EP];
     box.whole[f] = ffn * t;
     box.whole[h] = box.size[h] = hidden;
     box.size[0] = n;

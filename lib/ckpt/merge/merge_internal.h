@@ -4,10 +4,13 @@
 
 #include "lib/ckpt/model.h"
 
+/* tensor-, pipeline- and expert-parallel */
+enum { TP, PP, EP, N_AXES };
+
 /* One rank folder. */
 struct merge_rank {
     char folder[32]; /* "mp_rank_00_001" */
-    int at[3];       /* tp, pp, ep */
+    int at[N_AXES];
 };
 
 /* A stack of layers: how many a virtual stage of a pipeline rank has, and which comes first. */
@@ -28,8 +31,8 @@ struct merge {
     struct s2s_error *err;
     struct merge_rank *ranks; /* by folder */
     size_t n_ranks, cap_ranks;
-    int size[3], n_chunks; /* tp, pp, ep; virtual stages of a pipeline rank */
-    int etp;               /* into how many parts experts are cut; rank r has part tp % etp */
+    int size[N_AXES], n_chunks; /* n_chunks: virtual stages of a pipeline rank */
+    int etp;                    /* into how many parts experts are cut; rank r has part tp % etp */
     bool tied;
     int64_t n_local; /* experts of a rank */
     struct merge_stack *stacks;

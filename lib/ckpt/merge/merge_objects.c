@@ -53,7 +53,7 @@ static void add_extra(struct merge *m, struct names *names, const char *rank_nam
         return;
     char *name = ckpt_merge_global_name(m, &local);
     const char *experts = strstr(name, "mlp.experts.");
-    const int64_t first = local.rank->at[2] * m->n_local, all = m->n_local * m->size[2];
+    const int64_t first = local.rank->at[EP] * m->n_local, all = m->n_local * m->size[EP];
     int64_t index = experts ? ckpt_merge_expert_of(name, &begin, &end) : -1;
     if (index >= m->n_local) { /* of an expert that has no weights */
         free(name);

@@ -17,22 +17,22 @@ int64_t ckpt_merge_arg(const struct merge *m, const char *name, int64_t absent)
 
 static int add_rank(struct merge *m, const char *folder)
 {
-    struct merge_rank rank = {.at = {0, 0, 0}};
+    struct merge_rank rank = {.at = {0}};
     int second = -1, third = -1, end = 0;
-    int n =
-        sscanf(folder, "mp_rank_%2d%n_%3d%n_%3d%n", &rank.at[0], &end, &second, &end, &third, &end);
-    if (n < 1 || rank.at[0] < 0 || second < -1 || third < -1 || folder[end] ||
+    int n = sscanf(folder, "mp_rank_%2d%n_%3d%n_%3d%n", &rank.at[TP], &end, &second, &end, &third,
+                   &end);
+    if (n < 1 || rank.at[TP] < 0 || second < -1 || third < -1 || folder[end] ||
         strlen(folder) >= sizeof rank.folder)
         return s2s_error_set(m->err, S2S_E_FORMAT, "%s: no folder of a Megatron rank", folder);
     snprintf(rank.folder, sizeof rank.folder, "%s", folder);
-    rank.at[1] = second < 0 ? 0 : second;
-    rank.at[2] = third < 0 ? 0 : third;
+    rank.at[PP] = second < 0 ? 0 : second;
+    rank.at[EP] = third < 0 ? 0 : third;
     s2s_grow(&m->ranks, m->n_ranks, &m->cap_ranks, sizeof *m->ranks);
     m->ranks[m->n_ranks++] = rank;
     /* without pipelines the second number is the expert rank */
     if (second >= 0 && third < 0 && ckpt_merge_arg(m, "pipeline_model_parallel_size", 2) == 1) {
-        m->ranks[m->n_ranks - 1].at[1] = 0;
-        m->ranks[m->n_ranks - 1].at[2] = second;
+        m->ranks[m->n_ranks - 1].at[PP] = 0;
+        m->ranks[m->n_ranks - 1].at[EP] = second;
     }
     return 0;
 }
@@ -57,7 +57,7 @@ int ckpt_merge_list_ranks(struct merge *m)
     if (m->n_ranks)
         qsort(m->ranks, m->n_ranks, sizeof *m->ranks, by_folder);
     for (size_t i = 0; rc == 0 && i < m->n_ranks; i++)
-        for (int d = 0; d < 3; d++)
+        for (int d = 0; d < N_AXES; d++)
             m->size[d] = m->ranks[i].at[d] >= m->size[d] ? m->ranks[i].at[d] + 1 : m->size[d];
     return rc;
 }
@@ -76,7 +76,7 @@ const struct merge_rank *ckpt_merge_find_rank(const struct merge *m, const char 
 static bool has_rank(const struct merge *m, int tp, int pp, int ep)
 {
     for (size_t i = 0; i < m->n_ranks; i++)
-        if (m->ranks[i].at[0] == tp && m->ranks[i].at[1] == pp && m->ranks[i].at[2] == ep)
+        if (m->ranks[i].at[TP] == tp && m->ranks[i].at[PP] == pp && m->ranks[i].at[EP] == ep)
             return true;
     return false;
 }
@@ -84,9 +84,9 @@ static bool has_rank(const struct merge *m, int tp, int pp, int ep)
 /* Is every part of the dense layers in some folder of each stage, and every part of all experts? */
 static bool is_covered(const struct merge *m, int etp)
 {
-    const int tp = m->size[0], ep = m->size[2];
+    const int tp = m->size[TP], ep = m->size[EP];
     bool covered = true;
-    for (int p = 0; p < m->size[1] && covered; p++) {
+    for (int p = 0; p < m->size[PP] && covered; p++) {
         for (int t = 0; t < tp && covered; t++) {
             covered = false;
             for (int e = 0; e < ep && !covered; e++)
@@ -108,11 +108,11 @@ static bool is_covered(const struct merge *m, int etp)
  */
 static bool can_be(const struct merge *m, int etp)
 {
-    const int tp = m->size[0], ep = m->size[2];
+    const int tp = m->size[TP], ep = m->size[EP];
     for (size_t i = 0; i < m->n_ranks; i++) {
         bool possible = false;
-        for (int r = m->ranks[i].at[0]; r < tp * etp * ep && !possible; r += tp)
-            possible = r / etp % ep == m->ranks[i].at[2];
+        for (int r = m->ranks[i].at[TP]; r < tp * etp * ep && !possible; r += tp)
+            possible = r / etp % ep == m->ranks[i].at[EP];
         if (!possible)
             return false;
     }
@@ -123,10 +123,10 @@ static bool can_be(const struct merge *m, int etp)
 static int guess_etp(const struct merge *m)
 {
     int found = 0;
-    if (is_covered(m, m->size[0]))
-        return m->size[0];
-    for (int etp = 1; etp < m->size[0]; etp++)
-        if (m->size[0] % etp == 0 && can_be(m, etp) && is_covered(m, etp)) {
+    if (is_covered(m, m->size[TP]))
+        return m->size[TP];
+    for (int etp = 1; etp < m->size[TP]; etp++)
+        if (m->size[TP] % etp == 0 && can_be(m, etp) && is_covered(m, etp)) {
             if (found)
                 return 0;
             found = etp;
@@ -140,12 +140,12 @@ static int find_etp(struct merge *m)
 {
     const int64_t said = ckpt_merge_arg(m, "expert_tensor_parallel_size", 0);
     const char *why = NULL;
-    m->etp = m->size[0];
+    m->etp = m->size[TP];
     if (m->n_local == 0)
         return 0;
-    if (said > m->size[0])
+    if (said > m->size[TP])
         why = "its ranks share folders, each of which keeps the part of the last one that wrote it";
-    else if (said > 0 && m->size[0] % said)
+    else if (said > 0 && m->size[TP] % said)
         why = "the name of a folder does not tell which part of the experts is in it";
     else if (json_is_true(json_object_get(ckpt_merge_args(m), "moe_extended_tp")))
         return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
@@ -154,11 +154,11 @@ static int find_etp(struct merge *m)
         int rc = s2s_error_set(m->err, S2S_E_UNSUPPORTED,
                                "expert_tensor_parallel_size %lld does not divide "
                                "tensor_model_parallel_size %d: %s",
-                               (long long)said, m->size[0], why);
+                               (long long)said, m->size[TP], why);
         return s2s_error_hint(m->err, rc, "such a model has to be saved as torch_dist");
     }
     m->etp = said > 0 ? (int)said : guess_etp(m);
-    m->etp = m->etp ? m->etp : m->size[0];
+    m->etp = m->etp ? m->etp : m->size[TP];
     return 0;
 }
 
@@ -189,9 +189,9 @@ static int check_same_run(const struct merge *m)
 static void name_missing(const struct merge *m, char folder[64])
 {
     *folder = 0;
-    for (int p = 0; m->size[2] == 1 && p < m->size[1]; p++)
-        for (int t = 0; t < m->size[0] && !*folder; t++)
-            if (!has_rank(m, t, p, 0) && m->size[1] > 1)
+    for (int p = 0; m->size[EP] == 1 && p < m->size[PP]; p++)
+        for (int t = 0; t < m->size[TP] && !*folder; t++)
+            if (!has_rank(m, t, p, 0) && m->size[PP] > 1)
                 snprintf(folder, 64, ", mp_rank_%02d_%03d first", t, p);
             else if (!has_rank(m, t, p, 0))
                 snprintf(folder, 64, ", mp_rank_%02d first", t);
@@ -199,9 +199,9 @@ static void name_missing(const struct merge *m, char folder[64])
 
 int ckpt_merge_check_ranks(struct merge *m)
 {
-    static const char *const names[3] = {
+    static const char *const names[N_AXES] = {
         "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"};
-    for (int d = 0; d < 3; d++) {
+    for (int d = 0; d < N_AXES; d++) {
         int64_t said = ckpt_merge_arg(m, names[d], m->size[d]);
         if (said != m->size[d])
             return s2s_error_set(m->err, S2S_E_NOTFOUND,
@@ -217,18 +217,18 @@ int ckpt_merge_check_ranks(struct merge *m)
         char cut[40] = "", first[64];
         name_missing(m, first);
         if (m->n_local &&
-            (m->etp != m->size[0] || ckpt_merge_arg(m, "expert_tensor_parallel_size", 0)))
+            (m->etp != m->size[TP] || ckpt_merge_arg(m, "expert_tensor_parallel_size", 0)))
             snprintf(cut, sizeof cut, " (experts cut into %d)", m->etp);
         return s2s_error_set(
             m->err, S2S_E_NOTFOUND,
             "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing%s", m->n_ranks,
-            m->size[0], m->size[1], m->size[2], cut, first);
+            m->size[TP], m->size[PP], m->size[EP], cut, first);
     }
     const int64_t experts = ckpt_merge_arg(m, "num_experts", 0);
-    if (m->n_local && experts > 0 && experts != m->n_local * m->size[2])
+    if (m->n_local && experts > 0 && experts != m->n_local * m->size[EP])
         return s2s_error_set(m->err, S2S_E_SHAPE,
                              "the saved arguments say num_experts %lld, the rank folders have %lld",
-                             (long long)experts, (long long)(m->n_local * m->size[2]));
+                             (long long)experts, (long long)(m->n_local * m->size[EP]));
     return 0;
 }
 
@@ -237,7 +237,7 @@ int ckpt_merge_check_ranks(struct merge *m)
 /* of the same stage and experts */
 static bool is_peer(const struct merge_rank *a, const struct merge_rank *b)
 {
-    return a->at[1] == b->at[1] && a->at[2] == b->at[2];
+    return a->at[PP] == b->at[PP] && a->at[EP] == b->at[EP];
 }
 
 /* Is t in that folder too, as it is here? */

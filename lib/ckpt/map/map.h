@@ -210,5 +210,18 @@ int ckpt_map_items(const char *pattern);
 int ckpt_map_names(const char *pattern);
 /* Does it end with {*}? */
 bool ckpt_map_is_open(const char *pattern);
+/* Braces in pairs, not nested, no empty hole, at most one list of at most CKPT_MAP_MAX_ITEMS
+ * different items; "?" stands at the end of a line, not of a name. */
+bool ckpt_map_is_pattern(const char *word);
+/* What included names begin with: no list, so that one of the name stays the only one. */
+bool ckpt_map_is_prefix(const char *word);
+/* "[H,q]", "[q,H|k,H|k,H]": a letter, a number or * an axis, or a sum of them. */
+bool ckpt_map_is_shape(const char *word);
+/* As many shapes as items, or one for all. */
+bool ckpt_map_shape_fits(const struct ckpt_rule *rule);
+/* Do the lists of both sides fit the transform? */
+bool ckpt_map_lists_fit(const struct ckpt_rule *rule);
+/* The number that one side has and the other lacks, or NULL: all its tensors would be one. */
+const char *ckpt_map_lost_number(const struct ckpt_rule *rule);
 
 #endif

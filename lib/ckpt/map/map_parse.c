@@ -1,7 +1,5 @@
-/* Reading a map, and names against its patterns. */
+/* Reading a map: its lines, and the families that they include. */
 #include "lib/ckpt/map/map.h"
-
-#include <ctype.h>
 
 #include "lib/base/base.h"
 
@@ -153,108 +151,6 @@ static struct ckpt_rule *add_rule(struct parser *p, const struct ckpt_rule *kind
     return rule;
 }
 
-/* do two items of the list that begins at open say the same? */
-static bool has_twins(const char *open, const char *close)
-{
-    for (const char *a = open + 1; a < close; a += strcspn(a, ",}") + 1)
-        for (const char *b = a + strcspn(a, ",}") + 1; b < close; b += strcspn(b, ",}") + 1) {
-            size_t len = strcspn(a, ",}");
-            if (len == strcspn(b, ",}") && memcmp(a, b, len) == 0)
-                return true;
-        }
-    return false;
-}
-
-/* braces in pairs, not nested, no empty hole, at most one list of at most 16 different items; "?"
- * stands at the end of a line, not of a name */
-static bool is_pattern(const char *word)
-{
-    int lists = 0;
-    if (strchr(word, '?'))
-        return false;
-    for (const char *at = strpbrk(word, "{}"); at; at = strpbrk(at, "{}")) {
-        const char *close = at + 1 + strcspn(at + 1, "{}");
-        size_t len = (size_t)(close - at - 1);
-        if (*at != '{' || *close != '}' || len == 0)
-            return false;
-        int items = 1;
-        for (const char *c = at; c < close; c++)
-            items += *c == ',';
-        lists += items > 1;
-        if (items == 1 && !(len == 1 && (at[1] == 'N' || at[1] == 'E')) &&
-            !(len == 1 && at[1] == '*' && !close[1]))
-            return false;
-        if (items > CKPT_MAP_MAX_ITEMS || has_twins(at, close))
-            return false;
-        at = close + 1;
-    }
-    return lists <= 1;
-}
-
-/* "[H,q]", "[q,H|k,H|k,H]": a letter, a number or * an axis, or a sum of them */
-static bool is_shape(const char *word)
-{
-    size_t len = strlen(word);
-    bool wanted = true; /* a letter, a number, or nothing of a scalar */
-    if (len < 2 || word[0] != '[' || word[len - 1] != ']')
-        return false;
-    for (const char *at = word + 1; at < word + len - 1; at++) {
-        const size_t digits = strspn(at, "0123456789");
-        if (strchr("|,+", *at)) {
-            if (wanted && *at != '|')
-                return false;
-            wanted = true;
-        } else if (!wanted || digits > 9 ||
-                   !(digits || isalpha((unsigned char)*at) || *at == '*')) {
-            return false;
-        } else {
-            at += digits ? digits - 1 : 0;
-            wanted = false;
-        }
-    }
-    return !wanted || strpbrk(word, ",+") == NULL;
-}
-
-/* as many shapes as items, or one for all */
-static bool shape_fits(const struct ckpt_rule *rule)
-{
-    const int items = ckpt_map_items(rule->hf);
-    int shapes = 1;
-    for (const char *at = rule->shape; at && (at = strchr(at, '|')); at++)
-        shapes++;
-    return shapes == 1 || shapes == items;
-}
-
-/* what included names begin with: no list, so that one of the name stays the only one */
-static bool is_prefix(const char *word)
-{
-    return is_pattern(word) && ckpt_map_items(word) == 0 && !ckpt_map_is_open(word);
-}
-
-static bool lists_fit(const struct ckpt_rule *rule)
-{
-    int m_items = ckpt_map_items(rule->megatron), h_items = ckpt_map_items(rule->hf);
-    bool m_open = ckpt_map_is_open(rule->megatron), h_open = ckpt_map_is_open(rule->hf);
-    if (m_open != h_open || (m_open && rule->transform != CKPT_MAP_COPY))
-        return false;
-    switch (rule->transform) {
-    case CKPT_MAP_COPY:
-        return m_items == h_items;
-    case CKPT_MAP_QKV:
-        return m_items == 0 && h_items == 3;
-    case CKPT_MAP_SPLIT:
-        return m_items == 0 && h_items > 1;
-    case CKPT_MAP_CONCAT:
-        return m_items > 1 && h_items == 0;
-    case CKPT_MAP_EXPERTS:
-        return m_items == 0 && strstr(rule->hf, "{E}");
-    case CKPT_MAP_AGAIN:
-        return !strchr(rule->megatron, '{') && !strchr(rule->hf, '{');
-    default:
-        return m_items == 0 && h_items == 0;
-    }
-}
-
 /* the pattern with the first item of its list and expert 0, {N} left: a name that is there when any
  * of it is */
 static char *first_of(const char *pattern, int item)
@@ -379,7 +275,7 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
             if (!kind->absence)
                 return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is neither ? nor ?tied",
                                      words[i]);
-        } else if (!kind->shape && is_shape(words[i])) {
+        } else if (!kind->shape && ckpt_map_is_shape(words[i])) {
             kind->shape = words[i];
         } else if (!kind->transposed && strcmp(words[i], "transposed") == 0 &&
                    (transform == CKPT_MAP_COPY || transform == CKPT_MAP_EXPERTS)) {
@@ -394,24 +290,12 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
     return 0;
 }
 
-/* the number that one side has and the other lacks, or NULL: all its tensors would be one */
-static const char *lost_number(const struct ckpt_rule *rule)
-{
-    static const char *const numbers[] = {"{N}", "{E}"};
-    for (size_t i = 0; i < 2; i++) {
-        bool m = strstr(rule->megatron, numbers[i]), h = strstr(rule->hf, numbers[i]);
-        if (m != h && !(i == 1 && h && rule->transform == CKPT_MAP_EXPERTS))
-            return numbers[i];
-    }
-    return NULL;
-}
-
 /* the last rule of the user's own file against the others of it */
 static int check_own(struct parser *p)
 {
     const struct ckpt_map *map = p->map;
     const struct ckpt_rule *rule = &map->rules[map->n_rules - 1];
-    const char *lost = lost_number(rule);
+    const char *lost = ckpt_map_lost_number(rule);
     if (!p->line || rule->transform == CKPT_MAP_AGAIN)
         return 0;
     if (lost)
@@ -437,7 +321,7 @@ static int parse_rule(struct parser *p, char **words, int n, const struct place 
     if (rc < 0)
         return rc;
     for (int i = 0; i < 2; i++)
-        if (!is_pattern(words[i]))
+        if (!ckpt_map_is_pattern(words[i]))
             return refuse_pattern(p, words[i]);
     if (at->mirror && kind.transform == CKPT_MAP_AGAIN)
         return 0;
@@ -449,10 +333,10 @@ static int parse_rule(struct parser *p, char **words, int n, const struct place 
     char *hf = s2s_xasprintf("%s%s", at->h_prefix, words[1]);
     struct ckpt_rule *rule = add_rule(p, &kind, megatron, hf, at->section);
     rule->same = s2s_xstrdup(rule->megatron);
-    if (!lists_fit(rule))
+    if (!ckpt_map_lists_fit(rule))
         return s2s_error_set(p->err, S2S_E_FORMAT, "lists of %s and %s do not fit %s", words[0],
                              words[1], words[2]);
-    if (!shape_fits(rule))
+    if (!ckpt_map_shape_fits(rule))
         return s2s_error_set(p->err, S2S_E_FORMAT, "shapes %s do not fit %s", rule->shape,
                              words[1]);
     return check_own(p);
@@ -472,7 +356,7 @@ static int include_family(struct parser *p, const char *family, const char *m, c
     char *m_all = s2s_xasprintf("%s%s", at->m_prefix, at->mirror ? h : m);
     char *h_all = s2s_xasprintf("%s%s", at->h_prefix, h);
     struct place inner = {m_all, h_all, mirror, -1, NULL};
-    int rc = is_prefix(m_all) && is_prefix(h_all)
+    int rc = ckpt_map_is_prefix(m_all) && ckpt_map_is_prefix(h_all)
                  ? parse_family(p, family + (*family == '='), &inner)
                  : s2s_error_set(p->err, S2S_E_FORMAT, "bad prefix \"%s\" or \"%s\"", m, h);
     free(m_all);
@@ -567,7 +451,7 @@ static int parse_line(struct parser *p, char **words, int n, struct place *at)
             p, words[1], unquote(words[2]), unquote(words[3]), at);
     if (strcmp(words[0], "part") == 0 && (n == 4 || n == 5))
         return include_part(p, words, n, at);
-    if (n == 2 && !is_pattern(words[1]))
+    if (n == 2 && !ckpt_map_is_pattern(words[1]))
         return refuse_pattern(p, words[1]);
     if (strcmp(words[0], "section") == 0 && n == 2) {
         add_section(p, words[1], at);

@@ -1,4 +1,4 @@
-/* Names against the patterns of a map. */
+/* Patterns of a map: which there may be, and names against them. */
 #include <ctype.h>
 
 #include "lib/base/base.h"
@@ -118,4 +118,114 @@ char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match)
     }
     s2s_buf_putc(&out, 0);
     return out.data;
+}
+
+/* ---- what a table may say ---- */
+
+/* do two items of the list that begins at open say the same? */
+static bool has_twins(const char *open, const char *close)
+{
+    for (const char *a = open + 1; a < close; a += strcspn(a, ",}") + 1)
+        for (const char *b = a + strcspn(a, ",}") + 1; b < close; b += strcspn(b, ",}") + 1) {
+            size_t len = strcspn(a, ",}");
+            if (len == strcspn(b, ",}") && memcmp(a, b, len) == 0)
+                return true;
+        }
+    return false;
+}
+
+bool ckpt_map_is_pattern(const char *word)
+{
+    int lists = 0;
+    if (strchr(word, '?'))
+        return false;
+    for (const char *at = strpbrk(word, "{}"); at; at = strpbrk(at, "{}")) {
+        const char *close = at + 1 + strcspn(at + 1, "{}");
+        size_t len = (size_t)(close - at - 1);
+        if (*at != '{' || *close != '}' || len == 0)
+            return false;
+        int items = 1;
+        for (const char *c = at; c < close; c++)
+            items += *c == ',';
+        lists += items > 1;
+        if (items == 1 && !(len == 1 && (at[1] == 'N' || at[1] == 'E')) &&
+            !(len == 1 && at[1] == '*' && !close[1]))
+            return false;
+        if (items > CKPT_MAP_MAX_ITEMS || has_twins(at, close))
+            return false;
+        at = close + 1;
+    }
+    return lists <= 1;
+}
+
+bool ckpt_map_is_shape(const char *word)
+{
+    size_t len = strlen(word);
+    bool wanted = true; /* a letter, a number, or nothing of a scalar */
+    if (len < 2 || word[0] != '[' || word[len - 1] != ']')
+        return false;
+    for (const char *at = word + 1; at < word + len - 1; at++) {
+        const size_t digits = strspn(at, "0123456789");
+        if (strchr("|,+", *at)) {
+            if (wanted && *at != '|')
+                return false;
+            wanted = true;
+        } else if (!wanted || digits > 9 ||
+                   !(digits || isalpha((unsigned char)*at) || *at == '*')) {
+            return false;
+        } else {
+            at += digits ? digits - 1 : 0;
+            wanted = false;
+        }
+    }
+    return !wanted || strpbrk(word, ",+") == NULL;
+}
+
+bool ckpt_map_shape_fits(const struct ckpt_rule *rule)
+{
+    const int items = ckpt_map_items(rule->hf);
+    int shapes = 1;
+    for (const char *at = rule->shape; at && (at = strchr(at, '|')); at++)
+        shapes++;
+    return shapes == 1 || shapes == items;
+}
+
+bool ckpt_map_is_prefix(const char *word)
+{
+    return ckpt_map_is_pattern(word) && ckpt_map_items(word) == 0 && !ckpt_map_is_open(word);
+}
+
+bool ckpt_map_lists_fit(const struct ckpt_rule *rule)
+{
+    int m_items = ckpt_map_items(rule->megatron), h_items = ckpt_map_items(rule->hf);
+    bool m_open = ckpt_map_is_open(rule->megatron), h_open = ckpt_map_is_open(rule->hf);
+    if (m_open != h_open || (m_open && rule->transform != CKPT_MAP_COPY))
+        return false;
+    switch (rule->transform) {
+    case CKPT_MAP_COPY:
+        return m_items == h_items;
+    case CKPT_MAP_QKV:
+        return m_items == 0 && h_items == 3;
+    case CKPT_MAP_SPLIT:
+        return m_items == 0 && h_items > 1;
+    case CKPT_MAP_CONCAT:
+        return m_items > 1 && h_items == 0;
+    case CKPT_MAP_EXPERTS:
+        return m_items == 0 && strstr(rule->hf, "{E}");
+    case CKPT_MAP_AGAIN:
+        return !strchr(rule->megatron, '{') && !strchr(rule->hf, '{');
+    default:
+        return m_items == 0 && h_items == 0;
+    }
+}
+
+const char *ckpt_map_lost_number(const struct ckpt_rule *rule)
+{
+    static const char *const numbers[] = {"{N}", "{E}"};
+    for (size_t i = 0; i < 2; i++) {
+        bool m = strstr(rule->megatron, numbers[i]), h = strstr(rule->hf, numbers[i]);
+        if (m != h && !(i == 1 && h && rule->transform == CKPT_MAP_EXPERTS))
+            return numbers[i];
+    }
+    return NULL;
 }

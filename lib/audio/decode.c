@@ -107,9 +107,13 @@ static int open_snd(struct reader *reader, struct s2s_error *err)
     static SF_VIRTUAL_IO calls = {memory_len, memory_seek, memory_read, memory_write, memory_tell};
     SF_INFO info = {0};
     reader->snd = sf_open_virtual(&calls, SFM_READ, &info, &reader->memory);
-    if (!reader->snd)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s: not a sound file that can be read: %s",
-                             reader->container.kind, sf_strerror(NULL));
+    if (!reader->snd) {
+        int rc = s2s_error_set(err, S2S_E_FORMAT, "not a sound file that can be read: %s",
+                               sf_strerror(NULL));
+        return strcmp(reader->container.kind, "other") != 0
+                   ? s2s_error_add(err, rc, "%s", reader->container.kind)
+                   : rc;
+    }
     reader->info =
         (struct s2s_audio_info){info.samplerate, info.channels, info.frames, is_int16(info.format)};
     int64_t promised = reader->container.n_samples;

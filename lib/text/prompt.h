@@ -75,8 +75,8 @@ const char *const *s2s_prompt_names(void);
 
 /*
  * Renders turns into out (overwritten; release it at the end). With `generate` the text that opens
- * the assistant's turn follows. ARG (a role that the format does not have, no turn), FORMAT (text
- * that is not UTF-8, or that holds the audio tag itself). Any number of threads.
+ * the assistant's turn follows. UNSUPPORTED (a role that the format does not have), ARG (no turn),
+ * FORMAT (text that is not UTF-8, or that holds the audio tag itself). Any number of threads.
  */
 int s2s_prompt_render(const struct s2s_prompt *prompt, struct s2s_rendered *out,
                       const struct s2s_turn *turns, size_t n_turns, bool generate,

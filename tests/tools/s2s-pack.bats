@@ -277,6 +277,9 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     echo '{"audio_filepath":"wav/a.wav","duration":1.5,"text":"x"}' >long.jsonl
     exits 1 s2s-pack --manifest long.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
     says "1 s long, the manifest says 1.5 s"
+    cp m.jsonl wav/a.wav && echo '{"audio_filepath":"wav/a.wav","duration":1,"text":"x"}' >text.jsonl
+    exits 1 s2s-pack --manifest text.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
+    says "text.jsonl:1: wav/a.wav: not a sound file that can be read"
     # a turn that the format has not is a fault of the sample, not of the command line
     echo '{"audio_filepath":"wav/a.wav","duration":1,"text":"x","system_prompt":"y"}' >turn.jsonl
     exits 1 s2s-pack --manifest turn.jsonl --tokenizer "$tok" --prompt gemma --tokens 640 -o out2.s2s

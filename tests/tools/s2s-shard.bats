@@ -241,6 +241,7 @@ PY
     s2s-shard stats --plot p.png a.s2s >/dev/null
     [ "$(head -c 4 p.png | tail -c 3)" = PNG ]
     exits 2 s2s-shard stats --plot p.gif a.s2s
+    [ "$output" = "s2s-shard: --plot p.gif: the name must end in .svg or .png" ]
     [ ! -e p.gif ]
 }
 

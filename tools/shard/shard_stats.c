@@ -204,13 +204,13 @@ int shard_stats(int argc, char **argv, struct s2s_error *err)
     if (rc == 0) {
         if (s.n_lengths)
             qsort(s.lengths, s.n_lengths, sizeof *s.lengths, ascending);
-        if (opt.common.json)
-            put_json(&s);
-        else
-            put_text(&s);
         if (opt.plot)
             rc = shard_plot(&s, opt.plot, err);
     }
+    if (rc == 0 && opt.common.json)
+        put_json(&s);
+    else if (rc == 0)
+        put_text(&s);
     rc = s2s_printout_end(&to, rc, err);
     free(s.lengths);
     free(s.fills);

@@ -266,10 +266,11 @@ static int place_chunk(struct s2s_ckpt_tensor *tensor, const struct ckpt_node *i
                        const struct place *place, struct s2s_error *err)
 {
     int64_t offset[S2S_MAX_DIMS];
-    int n = ckpt_get_ints(ckpt_get(index, "offset"), offset, S2S_MAX_DIMS);
+    const struct ckpt_node *at = ckpt_get(index, "offset");
+    int n = ckpt_get_ints(at, offset, S2S_MAX_DIMS);
     struct ckpt_chunk *chunk = n == tensor->n_dims ? find_chunk(tensor, offset) : NULL;
     /* a tensor of one chunk may be stored without an offset */
-    if (n < 0 && tensor->n_chunks == 1)
+    if ((!at || at->kind == CKPT_NONE) && tensor->n_chunks == 1)
         chunk = &tensor->chunks[0];
     if (!chunk)
         return s2s_error_set(err, S2S_E_FORMAT, "stored chunk that the tensor does not have");

@@ -332,10 +332,18 @@ for name, pickle in (("list", b"\x80\x02" + text + b"q\0000]q\1(" + b"h\0" * 100
                      ("keys", b"\x80\x02X\1\0\0\0\"q\0000" + keys + b"cfoo\nbar\n(h\x3etR.")):
     with zipfile.ZipFile(name + ".pt", "w") as z:
         z.writestr("archive/data.pkl", pickle)
+# before torch 1.6: two storages of long names, each meant ten thousand times
+def counted(t):
+    return b"X" + struct.pack("<I", len(t)) + t
+def storage(key):
+    return b"(" + counted(b"storage") + b"ctorch\nFloatStorage\n" + counted(key) + counted(b"cpu") + b"K\0t"
+with open("storages.pt", "wb") as f:
+    f.write(b"\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19." + b"\x80\2M\xe9\3." + b"\x80\2}" + counted(b"little_endian") + b"\x88s.")
+    f.write(b"\x80\2" + storage(b"a" * 60000) + b"q\0000" + storage(b"b" * 60000) + b"q\x010" + b"h\0Q0h\1Q0" * 10000 + b"}." + b"\x80\2].")
 PY
     local little="ulimit -v 300000;"
     case ${S2S_BIN:-} in *sanitize*) little= ;; esac
-    for name in list keys; do
+    for name in list keys storages; do
         run bash -c "$little timeout 20 s2s-ckpt ls -q --json $name.pt | head -c 100000000 | wc -c"
         [ "$status" -eq 0 ]
         [ "$output" -lt 20000000 ]

@@ -24,6 +24,12 @@ bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
     return memcmp(at, number, sizeof number) == 0;
 }
 
+static int there_twice(const char *key, size_t len, struct s2s_error *err)
+{
+    return s2s_error_set(err, S2S_E_FORMAT, "storage %.*s is there twice",
+                         (int)(len < 40 ? len : 40), key);
+}
+
 /* which of two is meant nobody can know */
 static int sort_stores(struct ckpt_torch_walk *w)
 {
@@ -31,9 +37,7 @@ static int sort_stores(struct ckpt_torch_walk *w)
         qsort(w->stores, w->n_stores, sizeof *w->stores, ckpt_torch_by_key);
     for (size_t i = 1; i < w->n_stores; i++)
         if (ckpt_torch_by_key(&w->stores[i - 1], &w->stores[i]) == 0)
-            return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is there twice",
-                                 (int)(w->stores[i].key_len < 40 ? w->stores[i].key_len : 40),
-                                 w->stores[i].key);
+            return there_twice(w->stores[i].key, w->stores[i].key_len, w->err);
     return 0;
 }
 
@@ -74,10 +78,9 @@ struct legacy {
     int fd;
     int64_t begin, len; /* of the file in fd */
     struct ckpt_pickle pickles[N_PICKLES];
-    int64_t end; /* of the pickles */
-    /* the storages that tensors name: len is what one element has, pos is not known yet */
-    struct ckpt_torch_store *named;
-    size_t n_named, cap_named;
+    int64_t end;   /* of the pickles */
+    json_t *named; /* the storages that tensors name: bytes of an element. A tensor may name one a
+                    * million times */
     struct s2s_blocks keys;
     int bad; /* of the first that cannot be read, with the error */
     struct s2s_error bad_err;
@@ -89,35 +92,30 @@ static void note_store(void *ctx, const struct ckpt_node *persid)
     struct ckpt_view view;
     if (l->bad < 0 || (l->bad = ckpt_storage_of(persid, &view, &l->bad_err)) < 0)
         return;
-    const struct ckpt_torch_store *last = l->n_named ? &l->named[l->n_named - 1] : NULL;
-    if (last && last->key_len == view.key_len && memcmp(last->key, view.key, view.key_len) == 0)
-        return;
-    s2s_grow(&l->named, l->n_named, &l->cap_named, sizeof *l->named);
-    l->named[l->n_named++] =
-        (struct ckpt_torch_store){.key = s2s_blocks_text(&l->keys, view.key, view.key_len),
-                                  .key_len = view.key_len,
-                                  .pos = -1,
-                                  .len = view.dtype ? (int64_t)s2s_dtype_size(view.dtype) : 1};
+    if (!json_object_getn(l->named, view.key, view.key_len))
+        json_object_setn_new_nocheck(
+            l->named, view.key, view.key_len,
+            json_integer(view.dtype ? (json_int_t)s2s_dtype_size(view.dtype) : 1));
 }
 
 /* one storage at *at, behind its element count; *at moves behind it */
-static int find_store(struct ckpt_torch_walk *w, const struct ckpt_torch_store *known,
-                      const struct legacy *l, int64_t *at)
+static int find_store(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t element,
+                      struct legacy *l, int64_t *at)
 {
     int64_t numel, size;
     if (l->len - *at < (int64_t)sizeof numel)
         return s2s_error_set(w->err, S2S_E_TRUNCATED, "file ends before storage %.*s",
-                             (int)(known->key_len < 40 ? known->key_len : 40), known->key);
+                             (int)(key->len < 40 ? key->len : 40), key->text);
     int rc = s2s_pread(l->fd, &numel, sizeof numel, l->begin + *at, w->err);
     if (rc < 0)
         return rc;
     *at += (int64_t)sizeof numel;
-    if (numel < 0 || __builtin_mul_overflow(numel, known->len, &size) || size > l->len - *at)
+    if (numel < 0 || __builtin_mul_overflow(numel, element, &size) || size > l->len - *at)
         return s2s_error_set(w->err, S2S_E_TRUNCATED,
                              "storage of %lld elements at %lld leaves the file", (long long)numel,
                              (long long)*at);
-    w->stores[w->n_stores++] =
-        (struct ckpt_torch_store){known->key, known->key_len, l->begin + *at, size, 0};
+    w->stores[w->n_stores++] = (struct ckpt_torch_store){
+        s2s_blocks_text(&l->keys, key->text, key->len), key->len, l->begin + *at, size, 0};
     *at += size;
     return 0;
 }
@@ -130,29 +128,28 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
     int rc = l->bad;
     if (rc < 0)
         *w->err = l->bad_err;
-    if (l->n_named)
-        qsort(l->named, l->n_named, sizeof *l->named, ckpt_torch_by_key);
     if (rc == 0 && keys->kind != CKPT_LIST)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "no list of storages");
     w->stores = s2s_xcalloc(rc == 0 ? keys->n + 1 : 1, sizeof *w->stores);
     for (uint32_t k = 0; rc == 0 && k < keys->n; k++) {
         const struct ckpt_node *key = keys->items[k];
-        const bool text = key->kind == CKPT_STR;
-        const struct ckpt_torch_store want = {.key = text ? key->text : "",
-                                              .key_len = text ? key->len : 0};
-        const struct ckpt_torch_store *found =
-            text && l->n_named
-                ? bsearch(&want, l->named, l->n_named, sizeof *l->named, ckpt_torch_by_key)
-                : NULL;
-        rc = found ? find_store(w, found, l, &at)
-                   : s2s_error_set(w->err, S2S_E_FORMAT, "storage %u of %u: no tensor names it", k,
-                                   keys->n);
+        json_t *found =
+            key->kind == CKPT_STR ? json_object_getn(l->named, key->text, key->len) : NULL;
+        const int64_t element = json_integer_value(found);
+        if (!found)
+            rc = s2s_error_set(w->err, S2S_E_FORMAT, "storage %u of %u: no tensor names it", k,
+                               keys->n);
+        else if (element == 0)
+            rc = there_twice(key->text, key->len, w->err);
+        else
+            rc = find_store(w, key, element, l, &at);
+        json_integer_set(found, 0); /* it has been */
     }
     if (rc == 0 && at != l->len)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
                            (long long)(l->len - at));
     ckpt_pickle_release(&l->pickles[KEYS]);
-    free(l->named);
+    json_decref(l->named);
     l->named = NULL;
     return rc < 0 ? rc : sort_stores(w);
 }
@@ -186,14 +183,14 @@ static void release_legacy(struct legacy *l)
 {
     for (int i = 0; i < N_PICKLES; i++)
         ckpt_pickle_release(&l->pickles[i]);
-    free(l->named);
+    json_decref(l->named);
     s2s_blocks_release(&l->keys);
 }
 
 static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
                        int64_t len)
 {
-    struct legacy l = {.fd = fd, .begin = source->begin, .len = len};
+    struct legacy l = {.fd = fd, .begin = source->begin, .len = len, .named = json_object()};
     int rc = parse_legacy(w, &l);
     if (rc == 0)
         rc = find_stores(w, &l);

@@ -44,6 +44,7 @@ struct reading {
     bool sorted;        /* all names came */
     size_t n_chunks;    /* of ckpt->chunks: they come before their tensors do */
     size_t chunks_left; /* how many more are credible */
+    size_t names_left;  /* bytes of names: each stands in the pickle */
 };
 
 /* Until its tensor is known, `data` is how many axes it has. False: it is no chunk. */
@@ -160,6 +161,10 @@ static int read_name(struct reading *r, const struct ckpt_node *name, const stru
     int rc;
     if (name->kind != CKPT_STR)
         return bad_meta(name, "name that is no text", err);
+    if (name->len > r->names_left)
+        return bad_meta(name, "names longer than the metadata itself: the same again and again",
+                        err);
+    r->names_left -= name->len;
     if (ckpt_is(node, META, "TensorStorageMetadata"))
         rc = read_tensor(r, name, node, err);
     else if (is_stored(node))
@@ -481,6 +486,7 @@ static void take_again(void *ctx)
     struct reading *r = ctx;
     r->ckpt->n_tensors = r->ckpt->n_objects = r->ckpt->name_bytes = 0;
     r->chunks_left = r->len / MIN_CHUNK;
+    r->names_left = r->len;
     r->n_chunks = 0;
     r->sorted = false;
 }

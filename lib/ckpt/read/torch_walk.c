@@ -4,7 +4,7 @@
 #include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
 
-enum { MAX_DEPTH = 1000, LOOKS = 16 /* for each value, on the average */ };
+enum { MAX_DEPTH = 1000, MAX_SHOWN = 200, LOOKS = 16 /* for each value, on the average */ };
 
 static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
 {
@@ -54,10 +54,23 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
     return 0;
 }
 
+/* A dict of a long key may hold a thousand values that are one. */
+static int take_name(struct ckpt_torch_walk *w)
+{
+    if (w->name.len > w->names_left)
+        return s2s_error_set(w->err, S2S_E_FORMAT,
+                             "%.60s..: names far longer than the pickle itself: a bomb",
+                             w->name.data);
+    w->names_left -= w->name.len;
+    return 0;
+}
+
 static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
 {
     struct s2s_ckpt_tensor *tensor, made;
     int rc = ckpt_torch_tensor(w, &made, NULL, view);
+    if (rc == 0 && !w->key)
+        rc = take_name(w);
     if (rc == 0)
         rc = w->key ? ckpt_add_tensor_named(w->ckpt, &tensor, w->key->text, w->key->len, w->err)
                     : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
@@ -105,8 +118,10 @@ static int keep_value(struct ckpt_torch_walk *w, struct s2s_ckpt_object *object,
 {
     struct ckpt_emitter exact = {.buf = S2S_BUF_INIT};
     const size_t had = w->left.n_bytes;
-    const bool kept = ckpt_emit_node(&exact, node);
+    const bool is_small = node->kind != CKPT_BYTES && node->kind != CKPT_RECORD;
+    const bool kept = (is_small || w->exact_left) && ckpt_emit_node(&exact, node);
     int rc = make_json(w, &object->value, node);
+    w->exact_left -= exact.buf.len < w->exact_left ? exact.buf.len : w->exact_left;
     if (kept) {
         object->pickle = ckpt_arena_text(w->ckpt, exact.buf.data, exact.buf.len);
         object->pickle_len = exact.buf.len;
@@ -120,7 +135,9 @@ static int keep_value(struct ckpt_torch_walk *w, struct s2s_ckpt_object *object,
 static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 {
     struct s2s_ckpt_object *object;
-    int rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
+    int rc = take_name(w);
+    if (rc == 0)
+        rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
                              w->name.len ? w->name.len : 5, w->err);
     if (rc < 0)
         return rc;
@@ -129,8 +146,9 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
         return rc;
     /* its values would be lost without a word */
     const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
+    const int n = class ? (int)(class->len - class->n - 1) : 0;
     char *name = class ? s2s_xasprintf("%.*s.%.*s", (int)class->n, class->text,
-                                       (int)(class->len - class->n - 1), class->text + class->n + 1)
+                                       n < MAX_SHOWN ? n : MAX_SHOWN, class->text + class->n + 1)
                        : s2s_xstrdup("storage");
     object->lost = ckpt_arena_text(w->ckpt, name, strlen(name));
     s2s_warn("ckpt", "%s: a %s, of which no tensor is read", object->name, name);
@@ -555,6 +573,7 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source)
 {
     s2s_buf_puts(&w->name, source->prefix);
+    w->names_left = w->exact_left = w->left.text_bytes;
     w->looks_left = w->left.nodes > SIZE_MAX / LOOKS ? SIZE_MAX : w->left.nodes * LOOKS;
     if (source->model_only)
         return walk_rank(w, root);

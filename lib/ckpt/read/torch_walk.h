@@ -24,6 +24,8 @@ struct ckpt_torch_walk {
     size_t n_stores;
     struct ckpt_json_left left;  /* of the tree; shared values count in each place */
     size_t looks_left;           /* at keys in sets */
+    size_t names_left;           /* bytes of names that are made: what many share counts in each */
+    size_t exact_left;           /* bytes of values that are kept as they are */
     struct s2s_blocks *names;    /* of the pickle; borrowed */
     bool takes_names;            /* they are the checkpoint's now */
     const struct ckpt_node *key; /* NULL, or whose text is all of the name, and the checkpoint's */

@@ -175,6 +175,7 @@ torch("bomb_text", zipped(b"\x80\x02" + text("x" * 100000) + b"q\0c_codecs\nenco
 torch("doubles_none", zipped(b"\x80\x02]q\0Na" + b"".join(b"0](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b"."), "repeat")
 torch("long_names", zipped(b"\x80\x02" + text("k" * 100000) + b"q\0" + b"0}q\1h\0Ns" + b"".join(b"0}q" + bytes([i + 1]) + b"h\0h" + bytes([i]) + b"s" for i in range(1, 200)) + b"."), "a name of")
 torch("long_names_of_nothing", zipped(b"\x80\x02}" + text("k" * 1000000) + b"q\0}" + b"h\0}" * 400 + b"s" * 401 + b"."), "a name of")
+torch("long_name_of_many", zipped(b"\x80\x02}(" + text("w") + rebuild() + b"q\0" + text("k" * 4000) + b"](" + b"h\0" * 20000 + b"eu.", floats), "names far longer than the pickle itself")
 torch("long_tuple", zipped(b"\x80\x02}" + text("t" * 1000000) + b"q\0" + b"0(" + b"h\0" * 2000 + b"tNs."), "a name of")
 buffers = b"h\1K\0" * 200000
 torch("many_buffers", zipped(b"\x80\x02csome\nModule\n)\x81}(" + text("_parameters") + b"}" + text("_modules") + b"}" +
@@ -418,6 +419,9 @@ with open(os.path.join(out, "dcp_behind/.metadata"), "ab") as f:
 octets = glob(M, "BytesStorageMetadata") + b")\x81"
 dcp("object_twice", [one, ("o", octets)], [here, place("o", None, 0, n), place("o", None, 0, n)], "stored twice")
 dcp("object_named_twice", [one, ("o", octets), ("o", octets)], [here, place("o", None, 0, n)], "object o is there twice")
+dcp("object_named_often", [one], [here], "names longer than the metadata itself")
+with open(os.path.join(out, "dcp_object_named_often/.metadata"), "wb") as f:
+    f.write(b"\x80\x02" + obj(M, "Metadata", state_dict_metadata=b"}(" + text("o" * 4000) + b"q\0" + octets + b"q\1" + b"h\0h\1" * 20000 + b"u", storage_data=b"}") + b".")
 dcp("tensor_named_twice", [one, one], [here], "tensor w is there twice")
 dcp("object_nowhere", [one, ("o", octets)], [here], "o: in no file")
 dcp("entry_is_text", [("w", text("x"))], [here], "neither tensor nor byte object")

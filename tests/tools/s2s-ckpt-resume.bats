@@ -237,6 +237,29 @@ PY
     [ -s out/model.safetensors ]
 }
 
+@test "a rank that outlives the first one has the folder still" {
+    inject_or_skip
+    s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" want
+    stopped
+    printf 'key\nprocess 7 on node9\n' >out.s2s-partial/s2s-resume.1
+    mkfifo hold
+    flock out.s2s-partial/s2s-resume.1 cat hold &
+    exec 9>hold
+    cp -r out.s2s-partial was
+    for resume in "" --resume; do
+        exits 1 s2s-ckpt convert -q $resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
+        says "out.s2s-partial: process 7 on node9 writes there"
+        diff -r was out.s2s-partial
+    done
+    exec 9>&-
+    wait
+    exits 0 s2s-ckpt convert -q --resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
+    diff -r want out
+    # and a rank has its own
+    mpirun_n 2 s2s-ckpt convert -q --to torch_dist --files 4 "$DATA/hf_sharded" dist
+    [ -e dist ]
+}
+
 @test "who takes the name of OUT in the meantime costs nothing of what is done" {
     python3 - <<'PY'
 import json, struct

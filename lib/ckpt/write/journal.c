@@ -163,31 +163,11 @@ static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf 
     return 0;
 }
 
-static int open_append(struct ckpt_journal *journal, int flags, const char *head,
-                       struct s2s_error *err)
-{
-    char *path = s2s_xasprintf("%s/%s", journal->dir, journal->name);
-    struct s2s_buf text = S2S_BUF_INIT;
-    char host[256] = "";
-    int rc = 0;
-    journal->fd = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
-    s2s_buf_printf(&text, "%s\n", head); /* also ends a line that was cut */
-    gethostname(host, sizeof host - 1);
-    s2s_buf_printf(&text, OWNER "%ld on %s\n", (long)getpid(), host); /* no line of a file */
-    if (journal->fd < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", path);
-    else
-        rc = write_whole(journal, &text, err);
-    s2s_buf_release(&text);
-    free(path);
-    return rc;
-}
-
-/* Who has the folder, out of its journal: "process 12 on node3", or "another process". Gives: free.
+/* Who has the folder, out of a journal: "process 12 on node3", or "another process". Gives: free.
  */
-static char *owner(const struct ckpt_journal *journal)
+static char *owner(const struct ckpt_journal *journal, const char *name)
 {
-    char *path = s2s_xasprintf("%s/%s", journal->dir, NAME), *line = NULL, *who = NULL;
+    char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL, *who = NULL;
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     size_t cap = 0;
@@ -205,18 +185,64 @@ static char *owner(const struct ckpt_journal *journal)
     return who ? who : s2s_xstrdup("another process");
 }
 
-/* One process at a time: the folder's own lock, which ends with the process. Where locks are not
- * supported there is none. */
-static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
+/* Where locks are not supported there is none. */
+static int lock(const struct ckpt_journal *journal, int fd, const char *name, struct s2s_error *err)
 {
-    journal->lock_fd = open(journal->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (journal->lock_fd < 0 || flock(journal->lock_fd, LOCK_EX | LOCK_NB) == 0 ||
-        errno != EWOULDBLOCK)
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
         return 0;
-    char *who = owner(journal);
+    char *who = owner(journal, name);
     int rc = s2s_error_set(err, S2S_E_IO, "%s: %.300s writes there", journal->dir, who);
     free(who);
     return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
+}
+
+/* A rank may outlive the first one, which had the folder: each has its journal locked. */
+static int check_ranks(const struct ckpt_journal *journal, struct s2s_error *err)
+{
+    DIR *dir = opendir(journal->dir);
+    int rc = 0;
+    for (struct dirent *item;
+         dir && rc == 0 && (item = s2s_ckpt_next_entry(dir, journal->dir, &rc, err));) {
+        if (!is_journal(item->d_name))
+            continue;
+        int fd = openat(dirfd(dir), item->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd >= 0) {
+            rc = lock(journal, fd, item->d_name, err);
+            close(fd);
+        }
+    }
+    if (dir)
+        closedir(dir);
+    return rc;
+}
+
+/* One run at a time: the folder's own lock, which ends with the process. */
+static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
+{
+    journal->lock_fd = open(journal->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return journal->lock_fd < 0 ? 0 : lock(journal, journal->lock_fd, NAME, err);
+}
+
+static int open_append(struct ckpt_journal *journal, int flags, const char *head,
+                       struct s2s_error *err)
+{
+    char *path = s2s_xasprintf("%s/%s", journal->dir, journal->name);
+    struct s2s_buf text = S2S_BUF_INIT;
+    char host[256] = "";
+    int rc = 0;
+    journal->fd = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+    s2s_buf_printf(&text, "%s\n", head); /* also ends a line that was cut */
+    gethostname(host, sizeof host - 1);
+    s2s_buf_printf(&text, OWNER "%ld on %s\n", (long)getpid(), host); /* no line of a file */
+    if (journal->fd < 0)
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", path);
+    if (rc == 0)
+        rc = lock(journal, journal->fd, journal->name, err);
+    if (rc == 0)
+        rc = write_whole(journal, &text, err);
+    s2s_buf_release(&text);
+    free(path);
+    return rc;
 }
 
 static void unlock_folder(struct ckpt_journal *journal)
@@ -267,8 +293,10 @@ static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_
     if (rc < 0)
         return rc; /* somebody else has it by now */
     rc = open_append(journal, O_CREAT | O_EXCL, key, err);
-    if (rc < 0)
-        (void)s2s_ckpt_remove_tree(journal->dir, NULL); /* a full disk: nothing is in it */
+    if (rc < 0) { /* a full disk, or no descriptor is left */
+        (void)unlinkat(journal->lock_fd, NAME, 0);
+        (void)rmdir(journal->dir);
+    }
     return rc;
 }
 
@@ -295,6 +323,8 @@ int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char
 {
     struct ckpt_journal *journal = new_journal(dir, 0);
     int rc = lock_folder(journal, err);
+    if (rc == 0 && journal->lock_fd >= 0)
+        rc = check_ranks(journal, err);
     if (rc == 0 && resume && journal->lock_fd >= 0 && load(journal, NAME, key)) {
         load_all(journal, key); /* the others' too */
         rc = sweep(journal, dup(journal->lock_fd), "", err);

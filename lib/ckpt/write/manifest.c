@@ -228,7 +228,7 @@ static int verify_folder(const char *dir, struct comparison *c, bool ours, struc
 {
     c->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->dir_fd < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s", dir);
+        return s2s_error_errno(err, S2S_E_OPEN, "open");
     int rc = ours ? verify_one(c, CKPT_MANIFEST, "xxh3-128", err) : 0;
     if (rc == 0)
         rc = verify_one(c, "integrity.json", "sha256", err);
@@ -270,5 +270,7 @@ int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt
     if (rc == 0 || rc == S2S_E_INTERRUPTED)
         return rc;
     s2s_error_add(err, rc, "%s", ckpt->path);
+    if (rc == S2S_E_OPEN || rc == S2S_E_IO)
+        return rc;
     return s2s_error_hint(err, rc, "without integrity.json no file is compared with it");
 }

@@ -246,53 +246,125 @@ static bool add_doubted(struct s2s_buf *out, const char *text)
 
 /* A text assigned under a condition, nobody knows whether: what it has in common with the text
  * before it stays, the flags of both are in doubt, the rest is unknown. */
-static char *doubted(const char *text, const char *before)
+static char *doubted(struct rules_shell *sh, const char *text, const char *before)
 {
     size_t same = before && !strncmp(text, before, strlen(before)) ? strlen(before) : 0;
     struct s2s_buf out = S2S_BUF_INIT;
     if (same && !text[same])
         return s2s_xstrdup(text);
+    if (same && !isspace((unsigned char)text[same]) && !isspace((unsigned char)text[same - 1]))
+        same = 0; /* 16 has nothing of 1 */
+    sh->n_spent += strlen(text) + (before ? strlen(before) : 0);
     s2s_buf_add(&out, text, same);
     bool any = !same && before && add_doubted(&out, before);
     any |= add_doubted(&out, text + same);
+    if (out.len > RULES_SHELL_VALUE) {
+        s2s_buf_clear(&out);
+        any = false;
+    }
     if (!any)
         s2s_buf_printf(&out, "%s" UNKNOWN, out.len ? " " : "");
     return out.data;
 }
 
 /* Takes the words that a variable has now; `before`: those that it had. */
-static void doubt(struct rules_words *words, const struct rules_words *before)
+static void doubt(struct rules_shell *sh, struct rules_words *words,
+                  const struct rules_words *before)
 {
     bool one = words->n == 1 && before->n <= 1;
     size_t same = 0, n = words->n;
+    sh->n_spent += (n + before->n) * sizeof *words->items;
+    if (sh->n_spent > RULES_SHELL_SPENT) {
+        rules_words_release(words);
+        rules_words_add(words, s2s_xstrdup(UNKNOWN), sh->line, 1, sh->script);
+        return;
+    }
     while (same < n && same < before->n &&
            !strcmp(words->items[same].text, before->items[same].text))
         same++;
     for (size_t i = same; i < n; i++) {
         struct rules_word *w = &words->items[i];
-        char *text = doubted(w->text, one && before->n ? before->items[0].text : NULL);
+        char *text = doubted(sh, w->text, one && before->n ? before->items[0].text : NULL);
         free(w->text);
         w->text = text;
     }
     for (size_t i = same; i < before->n && !one; i++) {
         const struct rules_word *w = &before->items[i];
-        rules_words_add(words, doubted(w->text, NULL), w->line, w->column, w->script);
+        rules_words_add(words, doubted(sh, w->text, NULL), w->line, w->column, w->script);
     }
 }
+
+/* ---- functions and subshells ---- */
+
+static void copy_words(struct rules_words *to, const struct rules_words *from)
+{
+    for (size_t i = 0; i < from->n; i++) {
+        const struct rules_word *w = &from->items[i];
+        rules_words_add(to, s2s_xstrdup(w->text), w->line, w->column, w->script);
+    }
+}
+
+static void keep(struct rules_shell *sh, const char *name, size_t len)
+{
+    const struct rules_variable *v = rules_shell_variable(sh, name, len);
+    for (size_t i = 0; i < sh->n_kept; i++)
+        if (strlen(sh->kept[i].name) == len && !memcmp(sh->kept[i].name, name, len)) {
+            sh->kept[i].local |= sh->local;
+            return;
+        }
+    s2s_grow(&sh->kept, sh->n_kept, &sh->cap_kept, sizeof *sh->kept);
+    struct rules_kept *k = &sh->kept[sh->n_kept++];
+    *k = (struct rules_kept){s2s_xstrndup(name, len), {0}, v != NULL, sh->local};
+    for (size_t i = 0; v && i < v->words.n; i++)
+        sh->n_spent += strlen(v->words.items[i].text);
+    if (v && sh->n_spent <= RULES_SHELL_SPENT)
+        copy_words(&k->before, &v->words);
+}
+
+void rules_shell_enter(struct rules_shell *sh, bool subshell)
+{
+    sh->scope = subshell ? RULES_SCOPE_SUBSHELL : RULES_SCOPE_FUNCTION;
+}
+
+void rules_shell_leave(struct rules_shell *sh)
+{
+    bool subshell = sh->scope == RULES_SCOPE_SUBSHELL;
+    sh->scope = RULES_SCOPE_NONE;
+    for (size_t i = 0; i < sh->n_kept; i++) {
+        struct rules_kept *k = &sh->kept[i];
+        struct rules_variable *v = rules_shell_variable(sh, k->name, strlen(k->name));
+        bool back = subshell || k->local;
+        if (v && k->existed && back) {
+            rules_words_release(&v->words);
+            v->words = k->before;
+            k->before = (struct rules_words){0};
+        } else if (v && back) {
+            rules_words_release(&v->words);
+            rules_words_add(&v->words, s2s_xstrdup(UNKNOWN), sh->line, 1, sh->script);
+        } else if (v && k->existed) {
+            doubt(sh, &v->words, &k->before); /* the function may run later, or never */
+        }
+        rules_words_release(&k->before);
+        free(k->name);
+    }
+    sh->n_kept = 0;
+}
+
+/* ---- assignments ---- */
 
 static void assign(struct rules_shell *sh, const char *name, size_t len, struct rules_words *words,
                    bool append)
 {
     static const struct rules_words none = {0};
+    if (sh->scope != RULES_SCOPE_NONE && !sh->dead)
+        keep(sh, name, len);
     struct rules_variable *v = sh->dead ? NULL : make_variable(sh, name, len);
     if (v && sh->conditional)
-        doubt(words, append ? &none : &v->words);
+        doubt(sh, words, append ? &none : &v->words);
     if (v && !append)
         rules_words_release(&v->words);
-    for (size_t i = 0; v && i < words->n; i++) {
-        const struct rules_word *w = &words->items[i];
-        rules_words_add(&v->words, s2s_xstrdup(w->text), w->line, w->column, w->script);
-    }
+    if (v)
+        copy_words(&v->words, words);
     rules_words_release(words);
 }
 
@@ -458,6 +530,8 @@ static void end_command(struct rules_shell *sh, struct rules_words *words)
     /* a flag in front is a pattern of `case`, not a command */
     struct rules_words *place = sh->dead ? &sh->spare : &sh->command;
     if (marked && first[0] != '-' && !is_any_of(first, texts) && !place->n) {
+        for (size_t i = 0; i < sh->n_prefix; i++)
+            sh->variables[sh->prefix[i]].exported = true;
         *place = *words;
         *words = (struct rules_words){0};
         return;
@@ -585,11 +659,16 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
         rules_words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column,
                         sh->script);
     }
+    sh->local = words->n && !strcmp(words->items[0].text, "local");
     assign(sh, begin, len, &got, append);
+    sh->local = false;
     sh->assigned = true;
     struct rules_variable *v = rules_shell_variable(sh, begin, len);
     if (v && exported && !sh->dead)
         v->exported = true;
+    /* NAME=.. COMMAND is the environment of that command */
+    if (v && !words->n && sh->n_prefix < RULES_SHELL_PREFIX)
+        sh->prefix[sh->n_prefix++] = (size_t)(v - sh->variables);
 }
 
 static void forget(struct rules_shell *sh, const char *name)
@@ -691,6 +770,7 @@ static void end_part(struct rules_shell *sh, struct rules_words *words)
     int status = any ? rules_shell_status(words) : RULES_NO_COMMAND;
     end_command(sh, words);
     sh->assigned = false;
+    sh->n_prefix = 0;
     if (twice) {
         rules_shell_join(sh, status, c);
         step(sh);
@@ -734,13 +814,27 @@ static void read_script(struct rules_shell *sh)
         if (sh->at >= sh->end)
             break;
         char c = *sh->at;
-        if (c == '<' && sh->at + 1 < sh->end && sh->at[1] == '<') {
+        if (c == '<' && sh->end - sh->at > 3 && !strncmp(sh->at, "<<<", 3)) {
+            sh->at += 3; /* a word for stdin */
+            skip(sh, false);
+            pass_word(sh);
+        } else if (c == '<' && sh->at + 1 < sh->end && sh->at[1] == '<') {
             pass_document(sh);
         } else if (c == '(' && sh->at + 1 < sh->end && sh->at[1] == '(' &&
                    (!words.n || (words.n == 1 && is_any_of(words.items[0].text, conditions)))) {
             read_sums(sh, &words);
+        } else if (c == '(' && !words.n && !sh->assigned) {
+            rules_shell_open(sh);
+            step(sh);
+        } else if (c == '(' && words.n == 1 && sh->end - sh->at > 1 && sh->at[1] == ')') {
+            sh->function = true;
+            rules_words_release(&words);
+            sh->at += 2;
+            skip(sh, true);
         } else if (strchr("\n;&|()", c)) {
             end_part(sh, &words);
+            if (c == ')')
+                rules_shell_close(sh);
         } else if (c == '<' || c == '>') {
             step(sh);
         } else if (!read_keyword(sh, &words)) {
@@ -767,10 +861,12 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         sh.line = 1;
         sh.n_inner_bytes = 0;
         sh.conditional = sh.dead = sh.dead_lists = sh.n_branches = sh.depth = 0;
-        sh.assigned = false;
+        sh.assigned = sh.function = false;
+        sh.n_prefix = 0;
         sh.script = (int)i;
         drop_guard(&sh.guard);
         read_script(&sh);
+        rules_shell_leave(&sh);
     }
     if (!sh.command.n) {
         sh.command = sh.spare;
@@ -785,6 +881,7 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
     }
     free(roots);
     free(sh.variables);
+    free(sh.kept);
     rules_words_release(&sh.command);
     rules_words_release(&sh.spare);
     drop_guard(&sh.guard);

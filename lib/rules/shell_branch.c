@@ -88,6 +88,10 @@ static void open_branch(struct rules_shell *sh, struct rules_branch branch, int 
     struct rules_branch *b = &sh->branches[sh->n_branches++];
     *b = branch;
     b->taken = RULES_LIVE;
+    b->scope = sh->scope == RULES_SCOPE_NONE && (branch.subshell || sh->function);
+    sh->function = false;
+    if (b->scope)
+        rules_shell_enter(sh, branch.subshell);
     set_taken(sh, b, taken_if(holds));
 }
 
@@ -96,6 +100,8 @@ static void close_branch(struct rules_shell *sh)
     struct rules_branch *b = innermost(sh);
     if (b)
         set_taken(sh, b, RULES_LIVE);
+    if (b && b->scope)
+        rules_shell_leave(sh);
     sh->n_branches -= sh->n_branches > 0;
 }
 
@@ -136,6 +142,18 @@ void rules_shell_join(struct rules_shell *sh, int status, char op)
         close_branch(sh);
     if ((b = innermost(sh)) && (b->list || b->condition))
         b->status = status;
+}
+
+void rules_shell_open(struct rules_shell *sh)
+{
+    open_branch(sh, (struct rules_branch){.subshell = true}, 1);
+}
+
+void rules_shell_close(struct rules_shell *sh)
+{
+    const struct rules_branch *b = innermost(sh);
+    if (b && b->subshell)
+        close_branch(sh);
 }
 
 void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words)

@@ -61,6 +61,13 @@ struct rules_variable {
     bool exported;
 };
 
+/* What a function or subshell assigned to, as it was before. */
+struct rules_kept {
+    char *name;
+    struct rules_words before;
+    bool existed, local;
+};
+
 /* `TEST || exit`, `TEST && exit`, `if TEST; then exit`. */
 struct rules_guard {
     char *text; /* the test as it came out; NULL: none */
@@ -80,10 +87,12 @@ struct rules_branch {
     bool condition; /* between `if` and `then` */
     bool list;      /* behind `&&` or `||`: ends with the list */
     bool brace;     /* { .. } */
+    bool subshell;  /* ( .. ) */
+    bool scope;     /* the outermost function or subshell */
     int status;     /* of the condition or list so far: 1, 0, -1 not known */
 };
 
-enum { RULES_SHELL_BRANCHES = 64 };
+enum { RULES_SHELL_BRANCHES = 64, RULES_SHELL_PREFIX = 16 };
 /* bytes of one value, and of all values put in: variables made of variables double at each step */
 enum { RULES_SHELL_VALUE = 100000, RULES_SHELL_SPENT = 32 << 20 };
 
@@ -97,10 +106,17 @@ struct rules_shell {
     /* open if, case, for and while; what is deeper counts as MAYBE */
     struct rules_branch branches[RULES_SHELL_BRANCHES];
     int n_branches;
-    int conditional;            /* how many of them are MAYBE */
-    int dead;                   /* how many are DEAD */
-    int dead_lists;             /* and of these behind `&&` or `||` */
-    bool assigned;              /* the command that is read now began with an assignment */
+    int conditional;                   /* how many of them are MAYBE */
+    int dead;                          /* how many are DEAD */
+    int dead_lists;                    /* and of these behind `&&` or `||` */
+    bool assigned;                     /* the command that is read now began with an assignment */
+    size_t prefix[RULES_SHELL_PREFIX]; /* the variables that it assigned to */
+    size_t n_prefix;
+    bool function; /* NAME() was read */
+    bool local;    /* `local` was, before what is assigned now */
+    enum { RULES_SCOPE_NONE, RULES_SCOPE_FUNCTION, RULES_SCOPE_SUBSHELL } scope;
+    struct rules_kept *kept; /* in that scope */
+    size_t n_kept, cap_kept;
     struct rules_words spare;   /* a command with the flags in a branch that is not taken */
     int depth;                  /* of nested expansions */
     int script;                 /* which one is read */
@@ -126,6 +142,13 @@ void rules_shell_sum(struct rules_shell *sh, struct s2s_buf *out, const char *s,
 
 /* NAME=TEXT, as far as the branch that is read now is taken (shell.c). */
 void rules_shell_assign(struct rules_shell *sh, const char *name, size_t len, const char *text);
+/* A function or subshell begins and ends: what it assigns to is not certain behind a function,
+ * and as before behind a subshell (shell.c). */
+void rules_shell_enter(struct rules_shell *sh, bool subshell);
+void rules_shell_leave(struct rules_shell *sh);
+/* at "(" where a command may begin, and at ")" */
+void rules_shell_open(struct rules_shell *sh);
+void rules_shell_close(struct rules_shell *sh);
 /* A simple command that ended: opens, changes or closes a branch if it is such a word. */
 void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words);
 /* How a simple command ends, as far as its words say: 1 well, 0 not, -1 not known. */

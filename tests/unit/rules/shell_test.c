@@ -172,6 +172,12 @@ static void lists_groups_and_sums_are_followed(void **state)
         {": ${A:=3}\n", "3"},
         {"A=4; : ${A:=3}\n", "4"},
         {"A=1; A+=2\n", "12"},
+        {"A=1\n[ $X ] && A=16\n", "?"},
+        {"A=3\nIFS=, read -ra B <<< \"$L\"\n", "3"},
+        {"A=3\nf() {\n  A=4\n}\n", "?"},
+        {"A=3\nf() { local A=4; B=$A; }\n", "3"},
+        {"f() { A=4; }\nf\n", "4"},
+        {"A=3\n(cd x; A=4)\n", "3"},
         {"A=$((010))\n", "?"},
         {"B=1+1; A=$((B*3))\n", "6"},
     };
@@ -183,6 +189,9 @@ static void lists_groups_and_sums_are_followed(void **state)
         assert_string_equal(value, cases[i].value);
         free(script);
     }
+    /* inside a function its own variables count */
+    assert_string_equal(argument("A=3\nrun() {\n  local A=4\n  " RUN "--lr $A\n}\nrun\n", "--lr"),
+                        "4");
     /* what may have been replaced is in doubt too */
     assert_string_equal(
         argument("A=(--lr 1 --bf16)\n[ $X ] && A=(--lr 1)\n" RUN "\"${A[@]}\"\n", "--bf16"), "?");
@@ -231,6 +240,11 @@ static void launchers_and_exports_are_the_environment(void **state)
     assert_string_equal(report.findings[0].rule->id, "S2S-WLD-001");
     assert_int_equal(report.findings[0].place.line, 4);
     s2s_report_release(&report);
+    static const char before[] = "A=1 torchrun pretrain_gpt.py --num-layers 12\nB=1 echo\n";
+    conf = s2s_rules_read_shell(before, strlen(before), "run.sh");
+    assert_string_equal(s2s_conf_find(conf, "ENV_VARS.A")->text, "1");
+    assert_null(s2s_conf_find(conf, "ENV_VARS.B"));
+    s2s_conf_free(conf);
     char *argv[] = {"pretrain_gpt.py", "--num-layers=3", "--bf16"};
     conf = s2s_rules_read_argv(argv, 3);
     assert_string_equal(s2s_conf_find(conf, "MODEL_ARGS.--num-layers")->text, "3");

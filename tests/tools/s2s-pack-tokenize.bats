@@ -56,17 +56,21 @@ setup_tool() {
 @test "a bad line is named" {
     printf 'fine\n\xff\n' >text
     exits 1 s2s-pack tokenize --tokenizer "$tok" text
-    says "text: line 2"
+    says "s2s-pack: text:2: "
     says "not UTF-8"
     printf '1 2\n3 x\n' >ids
     exits 1 s2s-pack tokenize --tokenizer "$tok" --decode ids
-    says "ids: line 2"
+    says "s2s-pack: ids:2: "
     echo 999999 >ids
     exits 1 s2s-pack tokenize --tokenizer "$tok" --decode ids
     says 999999
     echo '"not closed' >text
     exits 1 s2s-pack tokenize --json --tokenizer "$tok" text
-    says "line 1"
+    says "s2s-pack: text:1: "
+    # a disk that is full is no fault of a line
+    echo fine >text
+    exits 1 bash -c "s2s-pack tokenize --tokenizer '$tok' text >/dev/full"
+    says "s2s-pack: stdout: cannot write"
 }
 
 @test "a cut or changed tokenizer.json is refused" {

@@ -53,6 +53,8 @@ PY
     exits 2 s2s-pack bins --nonsense
     exits 2 s2s-pack --ids ids.jsonl
     says "--tokens or --batch-size"
+    exits 2 s2s-pack --ids ids.jsonl --tokens 64 --batch-size 2
+    says "--tokens or --batch-size, not both"
     exits 2 s2s-pack --manifest m.jsonl --tokens 100
     says "--tokenizer"
     exits 2 s2s-pack --ids ids.jsonl --manifest m.jsonl --tokens 100

@@ -114,8 +114,10 @@ static void check_options(struct argp_state *state)
     if (opt->kind == PACK_INPUT_IDS &&
         (opt->tokenizer || opt->prompt || opt->encoder_frames || opt->audio > S2S_AUDIO_NONE))
         argp_error(state, "--ids takes no --tokenizer, --prompt, --encoder-frames or --audio");
-    if (!opt->max_tokens == !opt->batch_size)
-        argp_error(state, "either --tokens or --batch-size is needed");
+    if (!opt->max_tokens && !opt->batch_size)
+        argp_error(state, "--tokens or --batch-size is needed");
+    if (opt->max_tokens && opt->batch_size)
+        argp_error(state, "--tokens or --batch-size, not both");
     if (opt->batch_size && (opt->min_bins || opt->bins_multiple > 1))
         argp_error(state, "--min-bins and --bins-multiple go with --tokens");
 }

@@ -199,6 +199,7 @@ struct job {
     const struct options *opt;
     const struct s2s_tokenizer *tok;
     FILE *file;
+    const char *name; /* of the file */
     char *line;
     size_t line_cap;
     int64_t n_lines;
@@ -231,7 +232,7 @@ static int read_batch(void *ctx, void **item, struct s2s_error *err)
     }
     if (ferror(job->file)) {
         batch_free(batch);
-        return s2s_error_errno(err, S2S_E_IO, "line %lld", (long long)job->n_lines + 1);
+        return s2s_error_errno(err, S2S_E_IO, "%s:%lld", job->name, (long long)job->n_lines + 1);
     }
     if (batch->n_lines == 0) {
         batch_free(batch);
@@ -254,7 +255,8 @@ static int work_batch(void *ctx, void *item, int worker, struct s2s_error *err)
                  ? decode_line(job->opt, job->tok, &batch->out, &ids, line, batch->lens[i], err)
                  : encode_line(job->opt, job->tok, &batch->out, &ids, line, batch->lens[i], err);
         if (rc < 0)
-            s2s_error_add(err, rc, "line %lld", (long long)(batch->first_line + (int64_t)i));
+            s2s_error_add(err, rc, "%s:%lld", job->name,
+                          (long long)(batch->first_line + (int64_t)i));
         line += batch->lens[i] + 1;
     }
     s2s_ids_release(&ids);
@@ -283,23 +285,22 @@ static int run(struct job *job, struct s2s_error *err)
     int rc = s2s_outfile_open(&job->out, job->opt->common.out, err);
     if (rc < 0)
         return rc;
-    const char *name = job->opt->input && strcmp(job->opt->input, "-") ? job->opt->input : "stdin";
     rc = s2s_ordered_run(&stages, job->opt->common.jobs, 0, err);
     free(job->line);
     if (rc < 0) {
         s2s_outfile_abort(job->out);
-        return s2s_error_add(err, rc, "%s", name);
+        return rc;
     }
     return s2s_outfile_commit(job->out, err);
 }
 
 /* what reading would find only at its first line */
-static int check_input(const struct job *job, const char *name, struct s2s_error *err)
+static int check_input(const struct job *job, struct s2s_error *err)
 {
     struct stat st;
     if (fstat(fileno(job->file), &st) < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", name);
-    return S_ISDIR(st.st_mode) ? s2s_error_set(err, S2S_E_OPEN, "%s: is a folder", name) : 0;
+        return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", job->name);
+    return S_ISDIR(st.st_mode) ? s2s_error_set(err, S2S_E_OPEN, "%s: is a folder", job->name) : 0;
 }
 
 int pack_tokenize(int argc, char **argv, struct s2s_error *err)
@@ -307,13 +308,14 @@ int pack_tokenize(int argc, char **argv, struct s2s_error *err)
     struct options opt = {.common = S2S_COMMON_DEFAULT};
     struct s2s_tokenizer *tok = NULL;
     s2s_tool_parse(&tokenize_argp, argc, argv, &opt);
-    struct job job = {.opt = &opt, .file = stdin};
+    struct job job = {.opt = &opt, .file = stdin, .name = "stdin"};
     if (opt.input && strcmp(opt.input, "-")) {
+        job.name = opt.input;
         job.file = fopen(opt.input, "rbe");
         if (!job.file)
             return s2s_error_errno(err, S2S_E_OPEN, "%s", opt.input);
     }
-    int rc = check_input(&job, job.file == stdin ? "stdin" : opt.input, err);
+    int rc = check_input(&job, err);
     if (rc == 0)
         rc = s2s_outfile_spares(opt.common.out, opt.input, err);
     if (rc == 0)

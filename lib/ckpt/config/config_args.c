@@ -412,7 +412,7 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
         const double own = ckpt_config_default(text, key->config);
         if ((value = json_object_get(text, key->config)) && !json_is_null(value))
             json_object_set(m.args, key->args, value);
-        else if (own != 0)
+        else if (own != 0 && strcmp(key->config, "rope_theta") != 0) /* add_rope looks further */
             set(&m, key->args, own == floor(own) ? json_integer((json_int_t)own) : json_real(own));
     }
     if (strcmp(m.type, "nemotron_h") == 0)

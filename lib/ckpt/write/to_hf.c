@@ -35,25 +35,19 @@ struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt 
 
 static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
-    struct s2s_hf_part *encoder = ckpt_hf_add_part(out, ckpt, "encoder", NULL);
-    struct s2s_hf_part *llm = ckpt_hf_add_part(out, ckpt, "llm", NULL);
-    struct s2s_hf_part *proj = ckpt_hf_add_part(out, ckpt, "", "projection.safetensors");
+    struct s2s_hf_part *all = ckpt_hf_add_part(out, ckpt, "", NULL);
     out->unused = s2s_xcalloc(ckpt->n_tensors + 1, sizeof *out->unused);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        if (s2s_starts_with(t->name, "encoder."))
-            s2s_ckpt_plan_copy(&encoder->plan, t->name + strlen("encoder."), t);
-        else if (s2s_starts_with(t->name, "llm."))
-            s2s_ckpt_plan_copy(&llm->plan, t->name + strlen("llm."), t);
-        else if (s2s_starts_with(t->name, "proj."))
-            s2s_ckpt_plan_copy(&proj->plan, t->name, t);
+        if (s2s_starts_with(t->name, "encoder.") || s2s_starts_with(t->name, "llm.") ||
+            s2s_starts_with(t->name, "proj."))
+            s2s_ckpt_plan_copy(&all->plan, t->name, t);
         else if (s2s_ckpt_is_state(t->name))
             out->n_optimizer++;
         else
             out->unused[out->n_unused++] = t->name;
     }
-    if (proj->plan.n_targets == 0)
-        out->n_parts--;
+    ckpt_hf_salm_split(out, ckpt);
 }
 
 /* an adapter of peft, which looks for it under this name */

@@ -321,32 +321,17 @@ static int64_t beyond_experts(const struct voting *v, const struct known *k, int
     return said->value;
 }
 
-/* "NAME (of NAME): shape [1, 2], expected [2, 2] (q is 2 in NAME)", or nothing */
-static char *judge(const struct voting *v, const struct known *k)
+/* ": shape [1, 2], expected [2, 2] (2 as NAME says)", or nothing */
+static void judge_shape(struct s2s_buf *out, const struct voting *v, const struct known *k)
 {
     const struct ckpt_map_shaped *t = k->tensor;
     const int n = count_axes(k->shape);
-    const struct vote *says = NULL, *blamed = NULL;
-    int64_t want[S2S_MAX_DIMS] = {0}, expert = 0;
+    const struct vote *blamed = NULL;
+    int64_t want[S2S_MAX_DIMS] = {0};
     const char *axis = k->shape;
     bool fits = n == t->n_dims;
-    struct s2s_buf out = S2S_BUF_INIT;
-    if (!is_floating(t->dtype)) {
-        s2s_buf_printf(&out, "%s", t->name);
-        put_origin(&out, v, k);
-        s2s_buf_printf(&out, ": dtype %s, expected a floating one", s2s_dtype_name(t->dtype));
-        return out.data;
-    }
-    const int64_t n_experts = beyond_experts(v, k, &expert);
-    if (n_experts) {
-        s2s_buf_printf(&out, "%s", t->name);
-        put_origin(&out, v, k);
-        s2s_buf_printf(&out, ": expert %lld, where there are %lld", (long long)expert,
-                       (long long)n_experts);
-        return out.data;
-    }
     for (int d = 0; d < n && d < S2S_MAX_DIMS; d++, axis = next_axis(axis)) {
-        says = NULL;
+        const struct vote *says = NULL;
         want[d] = axis_size(v, k, axis, &says);
         if (d < t->n_dims && want[d] >= 0 && want[d] != t->shape[d]) {
             fits = false;
@@ -354,20 +339,40 @@ static char *judge(const struct voting *v, const struct known *k)
         }
     }
     if (fits)
-        return NULL;
-    s2s_buf_printf(&out, "%s", t->name);
-    put_origin(&out, v, k);
-    s2s_buf_puts(&out, ": shape ");
-    put_shape(&out, t->shape, t->n_dims);
-    s2s_buf_puts(&out, ", expected ");
-    put_shape(&out, want, n);
+        return;
+    s2s_buf_puts(out, ": shape ");
+    put_shape(out, t->shape, t->n_dims);
+    s2s_buf_puts(out, ", expected ");
+    put_shape(out, want, n);
     if (blamed && !blamed->tensor) {
         const char *key = config_key(v, k, blamed->symbol);
-        s2s_buf_printf(&out, " (%lld as %s of the configuration says)", (long long)blamed->value,
+        s2s_buf_printf(out, " (%lld as %s of the configuration says)", (long long)blamed->value,
                        key ? key : "the size");
     } else if (blamed && blamed->tensor != t) {
-        s2s_buf_printf(&out, " (%lld as %s says)", (long long)blamed->value, blamed->tensor->name);
+        s2s_buf_printf(out, " (%lld as %s says)", (long long)blamed->value, blamed->tensor->name);
     }
+}
+
+/* "NAME (of NAME): what does not fit", or NULL. Gives: free. */
+static char *judge(const struct voting *v, const struct known *k)
+{
+    const struct ckpt_map_shaped *t = k->tensor;
+    struct s2s_buf out = S2S_BUF_INIT, fault = S2S_BUF_INIT;
+    int64_t expert = 0;
+    const int64_t n_experts = is_floating(t->dtype) ? beyond_experts(v, k, &expert) : 0;
+    if (!is_floating(t->dtype))
+        s2s_buf_printf(&fault, ": dtype %s, expected a floating one", s2s_dtype_name(t->dtype));
+    else if (n_experts)
+        s2s_buf_printf(&fault, ": expert %lld, where there are %lld", (long long)expert,
+                       (long long)n_experts);
+    else
+        judge_shape(&fault, v, k);
+    if (fault.len == 0)
+        return NULL;
+    s2s_buf_puts(&out, t->name);
+    put_origin(&out, v, k);
+    s2s_buf_puts(&out, fault.data);
+    s2s_buf_release(&fault);
     return out.data;
 }
 

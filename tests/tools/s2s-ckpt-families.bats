@@ -104,4 +104,8 @@ write_families() {
         exits 1 s2s-ckpt convert --to torch_dist --map gemma3 --config config.json turned.safetensors out
         says "vision_tower.${inside}encoder.layers.1.mlp.fc1.weight: shape [4, 5], expected [5, 4]"
     done
+    # what leads from it into the language model is as wide as that
+    write narrow.safetensors "dict(${words/(4, 6)/(4, 5)}, **${tower//INSIDE/})"
+    exits 1 s2s-ckpt convert --to torch_dist --map gemma3 --config config.json narrow.safetensors out
+    says "hidden_size 6, the tensors 5, such as multi_modal_projector.mm_input_projection_weight"
 }

@@ -40,7 +40,7 @@ static const char composites[] =
     "multi_modal_projector.mm_soft_embed_norm.weight "
     "multi_modal_projector.mm_soft_emb_norm.weight copy [v]\n"
     "multi_modal_projector.proj.weight "
-    "multi_modal_projector.mm_input_projection_weight copy [v,*] transposed\n"
+    "multi_modal_projector.mm_input_projection_weight copy [v,H] transposed\n"
     "part siglip_inside|siglip vision_tower. vision_tower. ?\n"
     "vision_tower.{*}  vision_tower.{*}  copy\n" /* its head */
 
@@ -93,15 +93,15 @@ static const char composites[] =
     "encoder.linear_fc1.layer_norm_bias     0.bias     copy [a] ?\n"
     "encoder.linear_fc1.weight              1.weight   copy [b,a]\n"
     "encoder.linear_fc1.bias                1.bias     copy [b] ?\n"
-    "encoder.linear_fc2.weight              3.weight   copy [o,b]\n"
-    "encoder.linear_fc2.bias                3.bias     copy [o] ?\n"
+    "encoder.linear_fc2.weight              3.weight   copy [H,b]\n"
+    "encoder.linear_fc2.bias                3.bias     copy [H] ?\n"
 
     "family sound_projection\n"
     "encoder.linear_fc1.layer_norm_weight   norm.weight      copy\n"
     "encoder.linear_fc1.weight              linear1.weight   copy [b,a]\n"
     "encoder.linear_fc1.bias                linear1.bias     copy [b] ?\n"
-    "encoder.linear_fc2.weight              linear2.weight   copy [o,b]\n"
-    "encoder.linear_fc2.bias                linear2.bias     copy [o] ?\n"
+    "encoder.linear_fc2.weight              linear2.weight   copy [H,b]\n"
+    "encoder.linear_fc2.bias                linear2.bias     copy [H] ?\n"
 
     /* ---- the vision tower alone: Hugging Face's folder, torch.hub's file, bare names ---- */
     "family radio\n"

@@ -278,7 +278,7 @@ def vlm(tmp):
             text_m = llama_megatron(text) if decoder == "llama" else nemotron_h_megatron(text)
             numbers = LLAMA if decoder == "llama" else HYBRID
             config = {"llm_config": numbers, "vision_config": {"num_attention_heads": 3} if tower == "small" else {}}
-            mlp = {"0.weight": new(32), "1.weight": new(24, 32), "3.weight": new(16, 24)}
+            mlp = {"0.weight": new(32), "1.weight": new(24, 32), "3.weight": new(numbers["hidden_size"], 24)}
             mlp_m = {"encoder.linear_fc1.layer_norm_weight": mlp["0.weight"], "encoder.linear_fc1.weight": mlp["1.weight"],
                      "encoder.linear_fc2.weight": mlp["3.weight"]}
             extra = {"vision_model.radio_model.input_conditioner.norm_mean": new(3, 1, 1), "vision_model.radio_model.input_conditioner.norm_std": new(3, 1, 1),

@@ -213,12 +213,19 @@ static bool rule_is_there(const struct ckpt_map_engine *e, const struct ckpt_rul
     return there;
 }
 
-/* one word of a detect line, a Megatron name without the prefix */
+/* One word of a detect line, a Megatron name without the prefix. It is there, or of Hugging Face's
+ * names what a rule of the family makes of it. */
 static bool word_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
                           const char *word, bool mirror, const char *m_prefix, const char *h_prefix)
 {
     const int n = ckpt_map_names(word);
     bool there = false;
+    if (!e->to_megatron && !mirror) {
+        char *all = s2s_xasprintf("%s%s", m_prefix, word);
+        there = any_matches(e->sources, e->n_sources, all);
+        free(all);
+        return there;
+    }
     for (int item = 0; !there && item < n; item++) {
         struct ckpt_match at = {.layer = 0, .expert = 0, .item = item}, match;
         char *name = ckpt_map_fill(word, &at);

@@ -145,6 +145,7 @@ int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max);
 struct ckpt_json_left {
     size_t nodes, text_bytes;
     size_t n_bytes; /* of how many byte strings only the length was shown */
+    bool cut;       /* a text was not shown */
 };
 json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left);
 /* What a tree of so many bytes of pickle may come to: every value of it, some of them again. */

@@ -86,8 +86,10 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
 
 static json_t *text_json(struct printer *p, const char *text, size_t len)
 {
-    if (len > p->left->text_bytes)
+    if (len > p->left->text_bytes) {
+        p->left->cut = true;
         return json_string("...");
+    }
     p->left->text_bytes -= len;
     json_t *value = json_stringn(text, len);
     return value ? value : json_string("(text that is not UTF-8)");
@@ -260,7 +262,8 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
 
 struct ckpt_json_left ckpt_json_limit(size_t pickle_len)
 {
-    return (struct ckpt_json_left){4096 + 4 * pickle_len, (1 << 20) + 4 * pickle_len, 0};
+    return (struct ckpt_json_left){.nodes = 4096 + 4 * pickle_len,
+                                   .text_bytes = (1 << 20) + 4 * pickle_len};
 }
 
 json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left)

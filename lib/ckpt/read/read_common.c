@@ -19,7 +19,7 @@ static int archive_json(json_t **out, const struct s2s_zip_source *source, bool 
         root = root->items[0];
     struct ckpt_json_left left = ckpt_json_limit(archive.pickle.len);
     *out = ckpt_node_json(root, &left);
-    if (left.nodes == 0)
+    if (left.nodes == 0 || left.cut)
         s2s_warn("ckpt", "%s: its values repeat without end, and are known in part", name);
     ckpt_pickle_warn_opaque(&archive.pickle, name);
     ckpt_archive_release(&archive);

@@ -98,10 +98,18 @@ static int bad_tree(struct ckpt_torch_walk *w, const struct ckpt_node *node, int
                                            : "its values repeat without end");
 }
 
+static const char *shown_name(const struct ckpt_torch_walk *w)
+{
+    return w->name.len ? w->name.data : "tensor";
+}
+
 /* Gives a reference; FORMAT: it cannot be shown whole. */
 static int make_json(struct ckpt_torch_walk *w, json_t **value, const struct ckpt_node *node)
 {
+    const bool had = w->left.cut;
     *value = ckpt_node_json(node, &w->left);
+    if (w->left.cut && !had)
+        s2s_warn("ckpt", "%s: its texts repeat without end: not all are kept", shown_name(w));
     return w->left.nodes ? 0 : bad_tree(w, node, 0);
 }
 
@@ -218,11 +226,6 @@ static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth
 }
 
 static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth);
-
-static const char *shown_name(const struct ckpt_torch_walk *w)
-{
-    return w->name.len ? w->name.data : "tensor";
-}
 
 static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t index,
                       const struct ckpt_node *node, int depth)

@@ -413,7 +413,8 @@ static char *changed(const char *pickle, size_t len, const struct ckpt_common_ch
         const struct ckpt_node *root = archive.pickle.root;
         /* JSON has no numbers for keys: the first key's kind is told before it */
         bool number = root->n && root->items[0]->kind == CKPT_INT;
-        json_t *json = ckpt_node_json(root, &(struct ckpt_json_left){1000, 1000, 0});
+        json_t *json =
+            ckpt_node_json(root, &(struct ckpt_json_left){.nodes = 1000, .text_bytes = 1000});
         char *dump = json_dumps(json, JSON_COMPACT | JSON_SORT_KEYS);
         text = s2s_xasprintf("%s%s", number ? "number " : "", dump);
         free(dump);

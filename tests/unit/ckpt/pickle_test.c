@@ -16,7 +16,8 @@ static char *shown_tree(struct ckpt_pickle *pickle, int rc, const struct s2s_err
 {
     if (rc < 0)
         return s2s_xasprintf("%s: %s", s2s_errc_name(err->code), err->text);
-    json_t *json = ckpt_node_json(pickle->root, &(struct ckpt_json_left){1000, 1000, 0});
+    json_t *json =
+        ckpt_node_json(pickle->root, &(struct ckpt_json_left){.nodes = 1000, .text_bytes = 1000});
     char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(json);
     ckpt_pickle_release(pickle);

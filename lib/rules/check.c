@@ -136,12 +136,14 @@ static int apply_removal(struct rules_check *check, const char *set)
     return rc;
 }
 
-/* "+key=value" adds what is not there yet. */
+/* "+key=value" adds what is not there yet, or has no value; a map or list is put beside. */
 static int refuse_present(struct rules_check *check, const char *set)
 {
     char *path = s2s_xstrndup(set, strcspn(set, "="));
+    const struct s2s_conf *node = s2s_conf_find(check->conf, path);
+    bool holds = node && node->kind != S2S_CONF_NULL && !(node->text && !strcmp(node->text, "???"));
     int rc = 0;
-    if (s2s_conf_find(check->conf, path)) {
+    if (holds && !strchr("{[", set[strlen(path) + 1])) {
         s2s_error_set(check->err, S2S_E_ARG, "--set: '%s' is there already", path);
         rc = s2s_error_hint(check->err, S2S_E_ARG, "++%s adds or replaces", path);
     }
@@ -204,6 +206,27 @@ static int refuse_unread(struct rules_check *check, const char *name)
                  : s2s_error_hint(check->err, S2S_E_ARG, "++%s adds it", name);
 }
 
+/* Hydra puts a map on the command line over the one that is there, key by key. */
+static int override(struct rules_check *check, struct s2s_conf *conf, const char *assignment)
+{
+    char *path = s2s_xstrndup(assignment, strcspn(assignment, "="));
+    const struct s2s_conf *there = s2s_conf_find(conf, path), *over = NULL;
+    struct s2s_conf *alone = NULL;
+    int rc = 0;
+    if (check->report->dialect & (S2S_DIALECT_SLM | S2S_DIALECT_RL) && there &&
+        there->kind == S2S_CONF_MAP) {
+        alone = s2s_conf_new(S2S_CONF_FROM_CLI, "command line");
+        rc = s2s_conf_override(alone, assignment, check->err);
+        over = s2s_conf_find(alone, path);
+    }
+    if (rc == 0)
+        rc = over && over->kind == S2S_CONF_MAP ? s2s_conf_merge(conf, alone, check->err)
+                                                : s2s_conf_override(conf, assignment, check->err);
+    s2s_conf_free(alone);
+    free(path);
+    return rc;
+}
+
 /* "key=value": a common name goes to the dialect's key for it, anything else is a key itself.
  * Names are resolved after a first lowering told what they are. "+", "++" and "~" are Hydra's. */
 static int apply_set(struct rules_check *check, const char *set)
@@ -238,8 +261,7 @@ static int apply_set(struct rules_check *check, const char *set)
                            ? s2s_xasprintf("%s%s", fact->key, equals)
                            : s2s_xasprintf("%s%s", name + strspn(name, "-"), equals);
     free(name);
-    rc = s2s_conf_override(fact && fact->of_model ? check->model : check->conf, assignment,
-                           check->err);
+    rc = override(check, fact && fact->of_model ? check->model : check->conf, assignment);
     free(assignment);
     return rc < 0 ? s2s_error_add(check->err, rc, "--set") : 0;
 }

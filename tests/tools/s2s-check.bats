@@ -252,6 +252,10 @@ EOF
     exits 1 s2s-check --set ++trainer.strategy.cp_size=2 slm.yaml
     exits 2 s2s-check --set +trainer.strategy.cp_size=2 slm.yaml
     says "is there already"
+    # a map is put over the one that is there, as Hydra does
+    exits 1 s2s-check --set "trainer.strategy={cp_size: 2}" slm.yaml
+    says "cp_size 2 without packed sequences"
+    exits 0 s2s-check --set "+trainer.strategy={}" slm.yaml
     exits 0 s2s-check --set +model.note=x slm.yaml
     exits 2 s2s-check --set '~trainer.strategy.nowhere' slm.yaml
     exits 0 s2s-check --set cp=2 --set '~trainer.strategy.cp_size' slm.yaml

@@ -175,6 +175,9 @@ static int open_path(struct s2s_outfile *out, struct s2s_error *err)
     /* a name that is too long, say: before hours of writing, not after them */
     if (!exists && errno != ENOENT)
         return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", out->path);
+    /* the file would take the link's place, and lie where nobody meant it to */
+    if (!exists && lstat(out->path, &st) == 0)
+        return s2s_error_set(err, S2S_E_IO, "%s: is a link to nothing", out->path);
     if (exists && !S_ISREG(st.st_mode)) {
         if (S_ISDIR(st.st_mode))
             return s2s_error_set(err, S2S_E_IO, "%s: is a folder, not a file", out->path);

@@ -720,6 +720,21 @@ EOF
     diff -r model was
 }
 
+@test "an output that is a link is written where it leads, or not at all" {
+    tensors in.safetensors a b
+    mkdir far && echo old >far/out && ln -s far/out link && ln -s far/none dangling
+    exits 0 s2s-ckpt convert -q --to safetensors in.safetensors link
+    [ -L link ]
+    exits 0 s2s-ckpt diff in.safetensors far/out
+    for command in "convert -q --to safetensors -o dangling in.safetensors" "ls -o dangling in.safetensors"; do
+        # shellcheck disable=SC2086
+        exits 1 s2s-ckpt $command
+        says "dangling: is a link to nothing"
+        [ -L dangling ]
+    done
+    only in.safetensors far link dangling
+}
+
 @test "a disk that is full at the first byte leaves no folder" {
     tensors in.safetensors a b
     run bash -c 'ulimit -f 0; s2s-ckpt convert --to torch_dist in.safetensors out 2>&1 | cat; exit ${PIPESTATUS[0]}'

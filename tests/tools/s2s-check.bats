@@ -383,6 +383,11 @@ EOF
     says "did you mean S2S-CP-002?"
     exits 0 s2s-check --list
     says "S2S-WLD-001  error    s2s,slm"
+    for format in sarif github junit; do
+        exits 2 s2s-check --list --format $format
+        says "--explain and --list have --format text, json and markdown"
+        exits 2 s2s-check --explain S2S-CP-002 --format $format
+    done
     s2s-check --list --json | jq -e 'length > 90 and all(.why != "" and .source != "")'
 }
 

@@ -48,6 +48,10 @@ three_steps() {
     says "--inputs"
     exits 2 probe qwen2 out --layout diagonal
     says "packed"
+    exits 2 probe qwen2 out stray
+    says "no input expected, found 'stray'"
+    exits 2 s2s-train generate --model x hello.wav
+    says "no input expected, found 'hello.wav'"
     exits 2 probe qwen2 out --steps 2
     says "--optimizer"
 }

@@ -95,6 +95,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_MAX_NEW:
         args->max_new_tokens = s2s_arg_i64(state, "max-new-tokens", arg, 1, 1 << 20);
         return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "no input expected, found '%s'", arg);
+        return 0;
     case ARGP_KEY_END:
         if (!args->model == !args->checkpoint)
             argp_error(state, "give --model DIR or --checkpoint DIR");

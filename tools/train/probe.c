@@ -244,6 +244,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_BATCH_NORM:
         opt->batch_norm = s2s_arg_choice(state, "batch-norm", arg, norms);
         return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "no input expected, found '%s'", arg);
+        return 0;
     case ARGP_KEY_END:
         if (!opt->out)
             opt->out = opt->common.out;

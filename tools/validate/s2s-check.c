@@ -244,6 +244,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (opt->format == CHECK_MARKDOWN && !opt->list && !opt->explain)
             argp_error(state, "--format markdown is for --explain and --list");
+        if ((opt->list || opt->explain) && opt->format != CHECK_TEXT && opt->format != CHECK_JSON &&
+            opt->format != CHECK_MARKDOWN)
+            argp_error(state, "--explain and --list have --format text, json and markdown");
         if (!opt->n_inputs && !opt->list && !opt->explain)
             argp_error(state, "no input: name files or folders, or - for stdin");
         return 0;

@@ -1,5 +1,6 @@
 #include "lib/rules/rules_internal.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,15 @@ char *rules_keep(struct rules_facts *facts, char *taken)
     return taken;
 }
 
+/* ${..} or $NAME, as a variable of the environment is written too, is in it */
+static bool has_reference(const char *text)
+{
+    for (const char *s = text; (s = strchr(s, '$')) != NULL; s++)
+        if (s[1] == '{' || s[1] == '_' || isalpha((unsigned char)s[1]))
+            return true;
+    return false;
+}
+
 struct rules_value rules_value_of(const struct s2s_conf *node)
 {
     if (!node)
@@ -87,7 +97,7 @@ struct rules_value rules_value_of(const struct s2s_conf *node)
             return rules_int((int64_t)node->as_float);
         return (struct rules_value){RULES_FLOAT, {.f = node->as_float}};
     case S2S_CONF_STRING:
-        if (!strcmp(node->text, "???") || strstr(node->text, "${"))
+        if (!strcmp(node->text, "???") || has_reference(node->text))
             return rules_unknown();
         return rules_text(node->text);
     case S2S_CONF_LIST:

@@ -81,6 +81,15 @@ LIST
     [ "$(config '.sliding_window, .use_sliding_window, .layer_types[0:2]')" = '[8,true,["sliding_attention","full_attention"]]' ]
 }
 
+@test "config.json: numbers keep all their digits, and get none that they have not" {
+    megatron llama_gqa_untied norm_epsilon=2.1521004660427574e-05 rotary_base=12345.600000000002
+    exits 0 s2s-ckpt convert -q --to hf in exact
+    [ "$(jq -c '[.rms_norm_eps, .rope_theta]' exact/config.json)" = "[2.1521004660427574e-05,12345.600000000002]" ]
+    megatron llama_gqa_untied norm_epsilon=1e-05
+    exits 0 s2s-ckpt convert -q --to hf in plain
+    not grep -q '0000000[0-9]*e-' plain/config.json
+}
+
 @test "config.json: what arguments do not say is named in one line" {
     megatron llama_gqa_untied norm_epsilon=null rotary_base=null
     exits 0 s2s-ckpt convert --to hf in out

@@ -339,7 +339,7 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
                      (int)draft.unsaid.len, draft.unsaid.data, draft.type);
         ckpt_nemotron_h_differences(draft.config);
         draft.config = parts ? as_part(draft.config) : draft.config;
-        out = json_dumps(draft.config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+        out = s2s_ckpt_config_text(draft.config);
     }
     s2s_buf_release(&draft.unsaid);
     json_decref(draft.config);

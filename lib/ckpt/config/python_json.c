@@ -54,9 +54,22 @@ json_t *s2s_ckpt_parse_config(const char *text, size_t len, size_t flags, json_e
     return root;
 }
 
+/* 0.1 is not to become 0.10000000000000001; a number that takes all digits is to keep them */
+static char *dump(const json_t *root)
+{
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    if (!json_equal(again, root)) {
+        free(text);
+        text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    }
+    json_decref(again);
+    return text;
+}
+
 char *s2s_ckpt_config_text(const json_t *root)
 {
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    char *text = root ? dump(root) : NULL;
     char *to = text;
     if (!text || !strstr(text, mark))
         return text;

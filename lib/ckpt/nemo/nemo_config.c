@@ -207,7 +207,7 @@ static int transducer_config(json_t **config, json_t **generation, const struct 
 
 static char *as_text(json_t *value)
 {
-    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
+    char *text = s2s_ckpt_config_text(value);
     json_decref(value);
     return text;
 }

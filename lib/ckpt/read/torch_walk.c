@@ -4,7 +4,12 @@
 #include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
 
-enum { MAX_DEPTH = 1000, MAX_SHOWN = 200, LOOKS = 16 /* for each value, on the average */ };
+enum {
+    MAX_DEPTH = 1000,
+    MAX_SHOWN = 200,
+    LOOKS = 16, /* for each value, on the average */
+    NAMES = 8   /* a list of numbers has a few bytes for each, and its own name in all of theirs */
+};
 
 static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
 {
@@ -576,7 +581,8 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source)
 {
     s2s_buf_puts(&w->name, source->prefix);
-    w->names_left = w->exact_left = w->left.text_bytes;
+    w->exact_left = w->left.text_bytes;
+    w->names_left = NAMES * w->left.text_bytes;
     w->looks_left = w->left.nodes > SIZE_MAX / LOOKS ? SIZE_MAX : w->left.nodes * LOOKS;
     if (source->model_only)
         return walk_rank(w, root);

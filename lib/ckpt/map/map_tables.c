@@ -9,6 +9,14 @@
 #define EXPERTS \
     "decoder.layers.{N}.mlp.{router,experts.experts.linear_fc1,experts.experts.linear_fc2}.weight"
 
+/* layers of the prediction network past the first */
+#define LSTM(N) \
+    "decoder.prediction.dec_rnn.lstm." \
+    "{weight_ih_l" N ",weight_hh_l" N ",bias_ih_l" N ",bias_hh_l" N "} decoder.lstm." \
+    "{weight_ih_l" N ",weight_hh_l" N ",bias_ih_l" N ",bias_hh_l" N "} copy " \
+    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
+#define LSTM_LAYERS LSTM("1") LSTM("2") LSTM("3") LSTM("4") LSTM("5") LSTM("6") LSTM("7")
+
 const char ckpt_map_tables[] =
     "family nemotron_h\n"
     "detect decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
@@ -364,28 +372,7 @@ const char ckpt_map_tables[] =
     "decoder.prediction.embed.weight decoder.embedding.weight copy [*,P]\n"
     "decoder.prediction.dec_rnn.lstm.{weight_ih_l0,weight_hh_l0,bias_ih_l0,bias_hh_l0} "
     "decoder.lstm.{weight_ih_l0,weight_hh_l0,bias_ih_l0,bias_hh_l0} copy "
-    "[R+R+R+R,P|R+R+R+R,R|R+R+R+R|R+R+R+R]\n"
-    "decoder.prediction.dec_rnn.lstm.{weight_ih_l1,weight_hh_l1,bias_ih_l1,bias_hh_l1} "
-    "decoder.lstm.{weight_ih_l1,weight_hh_l1,bias_ih_l1,bias_hh_l1} copy "
-    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
-    "decoder.prediction.dec_rnn.lstm.{weight_ih_l2,weight_hh_l2,bias_ih_l2,bias_hh_l2} "
-    "decoder.lstm.{weight_ih_l2,weight_hh_l2,bias_ih_l2,bias_hh_l2} copy "
-    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
-    "decoder.prediction.dec_rnn.lstm.{weight_ih_l3,weight_hh_l3,bias_ih_l3,bias_hh_l3} "
-    "decoder.lstm.{weight_ih_l3,weight_hh_l3,bias_ih_l3,bias_hh_l3} copy "
-    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
-    "decoder.prediction.dec_rnn.lstm.{weight_ih_l4,weight_hh_l4,bias_ih_l4,bias_hh_l4} "
-    "decoder.lstm.{weight_ih_l4,weight_hh_l4,bias_ih_l4,bias_hh_l4} copy "
-    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
-    "decoder.prediction.dec_rnn.lstm.{weight_ih_l5,weight_hh_l5,bias_ih_l5,bias_hh_l5} "
-    "decoder.lstm.{weight_ih_l5,weight_hh_l5,bias_ih_l5,bias_hh_l5} copy "
-    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
-    "decoder.prediction.dec_rnn.lstm.{weight_ih_l6,weight_hh_l6,bias_ih_l6,bias_hh_l6} "
-    "decoder.lstm.{weight_ih_l6,weight_hh_l6,bias_ih_l6,bias_hh_l6} copy "
-    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
-    "decoder.prediction.dec_rnn.lstm.{weight_ih_l7,weight_hh_l7,bias_ih_l7,bias_hh_l7} "
-    "decoder.lstm.{weight_ih_l7,weight_hh_l7,bias_ih_l7,bias_hh_l7} copy "
-    "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
+    "[R+R+R+R,P|R+R+R+R,R|R+R+R+R|R+R+R+R]\n" LSTM_LAYERS
     "joint.enc.{weight,bias}         encoder_projector.{weight,bias}         copy [J,C|J]\n"
     "joint.pred.{weight,bias}        decoder.decoder_projector.{weight,bias} copy [J,R|J]\n"
     "joint.joint_net.2.{weight,bias} joint.head.{weight,bias}                copy [T,J|T]\n"

@@ -149,8 +149,7 @@ struct ckpt_map_shaped {
 };
 /* Of the tensors for which a rule says a shape. SHAPE lists what does not fit, NOTFOUND the experts
  * that a router wants and that are not there. */
-int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors,
-                          size_t n);
+int ckpt_map_check_shapes(struct ckpt_map_engine *e);
 
 /* SHAPE: transformers' class of the configuration's model_type has not one of these tensors, or has
  * others always. Any tensors. */

@@ -446,10 +446,27 @@ static int list_wrong(struct voting *v)
     return rc;
 }
 
-int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors,
-                          size_t n)
+/* What the source has under Hugging Face's names, or the plan. Gives: free. */
+static struct ckpt_map_shaped *list_shaped(const struct ckpt_map_engine *e, size_t *n)
+{
+    *n = e->to_megatron ? e->n_sources : e->plan->n_targets;
+    struct ckpt_map_shaped *all = s2s_xcalloc(*n + 1, sizeof *all);
+    for (size_t i = 0; i < *n && e->to_megatron; i++) {
+        const struct s2s_ckpt_tensor *t = e->sources[i].tensor;
+        all[i] = (struct ckpt_map_shaped){e->sources[i].name, t->dtype, t->n_dims, t->shape};
+    }
+    for (size_t i = 0; i < *n && !e->to_megatron; i++) {
+        const struct s2s_ckpt_target *t = &e->plan->targets[i];
+        all[i] = (struct ckpt_map_shaped){t->name, t->dtype, t->n_dims, t->shape};
+    }
+    return all;
+}
+
+int ckpt_map_check_shapes(struct ckpt_map_engine *e)
 {
     struct voting v = {.e = e};
+    size_t n;
+    struct ckpt_map_shaped *tensors = list_shaped(e, &n);
     for (size_t i = 0; i < n; i++)
         find_rule(&v, &tensors[i]);
     add_votes(&v);
@@ -464,6 +481,7 @@ int ckpt_map_check_shapes(struct ckpt_map_engine *e, const struct ckpt_map_shape
         rc = check_hidden(&v);
     if (rc == 0)
         rc = list_wrong(&v);
+    free(tensors);
     free(v.known);
     free(v.votes);
     return rc;

@@ -458,20 +458,6 @@ static int check_whole(struct ckpt_map_engine *e)
     return ckpt_map_missed(e);
 }
 
-/* ---- do shapes fit? ---- */
-
-static int check_shapes(struct ckpt_map_engine *e)
-{
-    struct ckpt_map_shaped *all = s2s_xcalloc(e->plan->n_targets + 1, sizeof *all);
-    for (size_t i = 0; i < e->plan->n_targets; i++) {
-        const struct s2s_ckpt_target *t = &e->plan->targets[i];
-        all[i] = (struct ckpt_map_shaped){t->name, t->dtype, t->n_dims, t->shape};
-    }
-    int rc = ckpt_map_check_shapes(e, all, e->plan->n_targets);
-    free(all);
-    return rc;
-}
-
 /* ---- all of it ---- */
 
 int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
@@ -489,7 +475,7 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
     if (rc == 0)
         rc = check_whole(&e);
     if (rc == 0)
-        rc = check_shapes(&e);
+        rc = ckpt_map_check_shapes(&e);
     ckpt_map_end(&e, result);
     return rc;
 }

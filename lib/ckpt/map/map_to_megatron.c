@@ -532,18 +532,6 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
     return rc < 0 ? rc : 0;
 }
 
-static int check_shapes(struct ckpt_map_engine *e)
-{
-    struct ckpt_map_shaped *all = s2s_xcalloc(e->n_sources + 1, sizeof *all);
-    for (size_t i = 0; i < e->n_sources; i++) {
-        const struct s2s_ckpt_tensor *t = e->sources[i].tensor;
-        all[i] = (struct ckpt_map_shaped){e->sources[i].name, t->dtype, t->n_dims, t->shape};
-    }
-    int rc = ckpt_map_check_shapes(e, all, e->n_sources);
-    free(all);
-    return rc;
-}
-
 int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                          struct ckpt_map_result *result, struct s2s_error *err)
 {
@@ -559,7 +547,7 @@ int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_reque
         rc = ckpt_map_missed(&e);
     }
     if (rc == 0)
-        rc = check_shapes(&e);
+        rc = ckpt_map_check_shapes(&e);
     if (rc == 0)
         number_stacks(&e);
     for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)

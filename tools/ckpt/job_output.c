@@ -7,20 +7,6 @@
 #include "lib/io/outfile.h"
 #include "tools/ckpt/job_internal.h"
 
-static void count(struct job *job, const struct s2s_ckpt_plan *plan)
-{
-    for (size_t i = 0; i < plan->n_targets; i++)
-        job->bytes += s2s_ckpt_target_bytes(&plan->targets[i]);
-    job->n_tensors += plan->n_targets;
-}
-
-/* tensors are the means of all inputs */
-static void add_others(const struct job *job, struct s2s_ckpt_plan *plan)
-{
-    plan->others = job->others;
-    plan->n_others = job->n_others;
-}
-
 /* What Megatron-Core wrote digests of is held against them before anything is made of it. */
 static int check_integrity(struct job *job, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
@@ -81,6 +67,19 @@ static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const c
             show_target(&plan->targets[i], folder);
 }
 
+/* A plan that is to be carried out, or with --plan only shown. Its tensors are the means of all
+ * inputs. */
+static void take_plan(struct job *job, struct s2s_ckpt_plan *plan, const char *folder)
+{
+    plan->others = job->others;
+    plan->n_others = job->n_others;
+    for (size_t i = 0; i < plan->n_targets; i++)
+        job->bytes += s2s_ckpt_target_bytes(&plan->targets[i]);
+    job->n_tensors += plan->n_targets;
+    if (job->opt->plan)
+        show_plan(job, plan, folder);
+}
+
 void ckpt_job_end_plan(const struct job *job)
 {
     if (!ckpt_is_first())
@@ -109,12 +108,8 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
     job->is_mapped = *out.family;
     if (rc == 0 && *out.family)
         s2s_info("convert", "name map: %s", out.family);
-    for (size_t i = 0; i < out.n_parts && rc == 0; i++) {
-        add_others(job, &out.parts[i].plan);
-        count(job, &out.parts[i].plan);
-        if (job->opt->plan)
-            show_plan(job, &out.parts[i].plan, out.parts[i].folder);
-    }
+    for (size_t i = 0; i < out.n_parts && rc == 0; i++)
+        take_plan(job, &out.parts[i].plan, out.parts[i].folder);
     if (rc == 0 && !job->opt->plan)
         rc = check_integrity(job, &job->how, err);
     rc = ckpt_agree(rc, err);
@@ -187,14 +182,12 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
         rc = name_layers(job, plan, err);
     if (job->opt->dtype)
         s2s_ckpt_plan_cast(plan, job->opt->dtype);
-    add_others(job, plan);
     if (rc == 0)
         rc = s2s_ckpt_plan_seal(plan, err);
     if (rc == 0 && job->to == TO_SAFETENSORS)
         rc = s2s_ckpt_plan_for_safetensors(plan, err);
-    count(job, plan);
-    if (rc == 0 && job->opt->plan)
-        show_plan(job, plan, "");
+    if (rc == 0)
+        take_plan(job, plan, "");
     return rc;
 }
 
@@ -225,12 +218,10 @@ static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_e
     int rc = s2s_nemo_prepare(nemo, job->ckpt, &options, err);
     if (rc == 0)
         rc = report_unused(job, nemo->unused, nemo->n_unused, nemo->n_optimizer, err);
-    add_others(job, &nemo->plan);
     if (rc == 0 && *nemo->family)
         s2s_info("convert", "name map: %s", nemo->family);
-    count(job, &nemo->plan);
-    if (rc == 0 && job->opt->plan)
-        show_plan(job, &nemo->plan, "");
+    if (rc == 0)
+        take_plan(job, &nemo->plan, "");
     return rc;
 }
 

@@ -221,6 +221,11 @@ save('two.pt', {'model': w, 'ema': w})"
         exits 0 s2s-ckpt convert -q --strict --to hf $file "${file%.*}"
         exits 0 s2s-ckpt diff plain "${file%.*}"
     done
+    # what stands behind the last dot may be nothing
+    make "
+save('dots.pt', {'module.' + k: tensor(Storage(str(n), [n]), [1]) for n, k in enumerate(('a', 'a.', '.a', 'b._orig_mod.c', '..'))})"
+    exits 0 s2s-ckpt convert -q --strict --to hf dots.pt dots
+    [ "$(s2s-ckpt ls dots | cut -f1 | sort | xargs)" = ".. .a a a. b.c" ]
     # a tied model that lies flat beside its optimizer, as plain torch.distributed.checkpoint
     make "
 w = {n: tensor(Storage(n, [1]), [1]) for n in ('model.embed_tokens.weight', 'model.layers.0.x.weight')}

@@ -366,6 +366,7 @@ static void add_router(struct maker *m)
     const bool sigmoid = strcmp(m->type, "nemotron_h") == 0;
     set(m, "moe_router_score_function", json_string(sigmoid ? "sigmoid" : "softmax"));
     set(m, "moe_router_enable_expert_bias", json_boolean(has_target(m, "router.expert_bias")));
+    set(m, "moe_shared_expert_gate", json_boolean(has_target(m, "shared_experts.gate_weight")));
     if (sigmoid)
         return;
     if (strcmp(m->type, "mixtral") == 0)

@@ -32,7 +32,7 @@ def decoder(c):
         args.update(num_experts=getattr(c, "num_experts", None) or c.num_local_experts, moe_router_topk=c.num_experts_per_tok,
                     moe_ffn_hidden_size=getattr(c, "moe_intermediate_size", None) or c.intermediate_size,
                     moe_router_pre_softmax=not getattr(c, "norm_topk_prob", True),
-                    moe_shared_expert_intermediate_size=getattr(c, "shared_expert_intermediate_size", None))
+                    moe_shared_expert_gate=kind == "qwen2_moe", moe_shared_expert_intermediate_size=getattr(c, "shared_expert_intermediate_size", None))
     return args
 
 

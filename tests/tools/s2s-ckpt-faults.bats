@@ -88,7 +88,7 @@ right_or_refused() {
     done
     [ "$n" -gt 10 ]
     s2s-ckpt convert -q --to hf "$DATA/hf_sharded" whole
-    for ((n = 1; n <= 5000; n += 13)); do
+    for ((n = 1; n <= 5000; n += 37)); do
         rm -rf out
         with_fault malloc:$n:ENOMEM s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
         [ $fired = 1 ] || break

@@ -17,9 +17,11 @@ write_families() {
         'mlp.experts.experts.linear_fc2.weight': (2, 3, 8, 2)"
     local gemma="'mlp.linear_fc2.post_layernorm.weight': (2, 8), 'self_attention.linear_proj.post_layernorm.weight': (2, 8)"
     local shared="'mlp.shared_experts.linear_fc1.weight': (2, 4, 8), 'mlp.shared_experts.linear_fc2.weight': (2, 8, 2), 'mlp.shared_experts.gate_weight': (2, 1, 8)"
-    write llama.safetensors "dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $mlp}.items()})"
+    llama="dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $mlp}.items()})"
+    write llama.safetensors "$llama"
     write gemma2.safetensors "dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $mlp, $gemma}.items()})"
-    write mixtral.safetensors "dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $moe}.items()})"
+    mixtral="dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $moe}.items()})"
+    write mixtral.safetensors "$mixtral"
     qwen2_moe="dict({$ends}, **{'decoder.layers.' + k: v for k, v in {$attention, $moe, $shared}.items()})"
     write qwen2_moe.safetensors "$qwen2_moe"
     write_lose
@@ -51,6 +53,20 @@ write_families() {
         python3 lose.py vlm.safetensors less.safetensors $lost
         exits 1 s2s-ckpt convert --to hf --config config.json less.safetensors out
         says "(of $lost)"
+    done
+}
+
+@test "CLIP's tower is not taken for RADIO's, nor latent attention for a Llama's that has lost its own" {
+    write_families
+    local clip="'vision_model.class_token': (1, 1, 4), 'vision_model.conv1.weight': (4, 3, 2, 2), 'vision_model.position_embeddings.weight': (5, 4),
+        'vision_model.decoder.layers.self_attention.linear_qkv.weight': (2, 12, 4), 'vision_model.decoder.layers.self_attention.linear_proj.weight': (2, 4, 4)"
+    write clip.safetensors "dict({'language_model.' + k: v for k, v in $llama.items()}, **{$clip})"
+    exits 0 s2s-ckpt convert --to hf --config config.json clip.safetensors clip
+    says "unused: vision_model.class_token"
+    for family in llama mixtral qwen2_moe; do
+        write latent.safetensors "{k.replace('linear_qkv.weight', 'linear_kv_up_proj.weight'): v for k, v in ${!family}.items()}"
+        exits 1 s2s-ckpt convert --to hf --config config.json latent.safetensors out
+        says "of no family known here"
     done
 }
 

@@ -5,19 +5,21 @@
  * Nemotron-Omni; NVIDIA's RADIO (H is timm's ViT, g is DINOv2's with everything one level down, in
  * "inner."); transformers' Parakeet; NeMo's SALM. */
 
-/* by any of which a part is known, as map_tables.c says */
+/* by any of which a part is known, as map_tables.c says; CLIP's tower has such a token too */
 #define EYE "{position_embeddings,class_token}"
+#define CLIP "{position_embeddings,conv1}.weight"
 #define WORDS \
     "{embedding.word_embeddings,output_layer,decoder.final_layernorm,decoder.final_norm}.weight"
 
 static const char composites[] =
     /* ---- language, vision and (Omni) sound; to Hugging Face all of them are one folder ---- */
     "family nemotron_vlm\n"
-    "detect vision_model." EYE " language_model." WORDS "\n"
+    "detect vision_model." EYE " !vision_model." CLIP " language_model." WORDS "\n"
     "include vlm_parts \"\" \"\"\n"
 
     "family nemotron_vlm_bridge\n"
-    "detect llava_model.vision_model." EYE " llava_model.language_model." WORDS "\n"
+    "detect llava_model.vision_model." EYE " !llava_model.vision_model." CLIP
+    " llava_model.language_model." WORDS "\n"
     "include vlm_parts llava_model. \"\"\n"
 
     "family nemotron_vlm_mimo\n"
@@ -105,7 +107,7 @@ static const char composites[] =
 
     /* ---- the vision tower alone: Hugging Face's folder, torch.hub's file, bare names ---- */
     "family radio\n"
-    "detect " EYE " decoder.layers.{N}.{*}\n"
+    "detect " EYE " !" CLIP " decoder.layers.{N}.{*}\n"
     "part radio_g|radio_g_flat|radio_h \"\" radio_model.model.\n"
     "include radio_left_out \"\" radio_model.\n"
 

@@ -8,6 +8,10 @@
  * layers, it is missed by its name, and nothing is taken for another family. */
 #define EXPERTS \
     "decoder.layers.{N}.mlp.{router,experts.experts.linear_fc1,experts.experts.linear_fc2}.weight"
+/* latent attention (DeepSeek's) has the latter too */
+#define ATTENTION \
+    "decoder.layers.{N}.self_attention.linear_{qkv,proj}.weight " \
+    "!decoder.layers.{N}.self_attention.linear_kv_{down,up}_proj.weight "
 
 /* layers of the prediction network past the first */
 #define LSTM(N) \
@@ -140,8 +144,7 @@ const char ckpt_map_tables[] =
     /* Megatron's names are those of qwen_moe; but every layer has experts, and none has what all of
      * Qwen's have: norms of q and k, or biases and a shared expert */
     "family mixtral\n"
-    "detect " EXPERTS " decoder.layers.{N}.self_attention.linear_{qkv,proj}.weight "
-    "!decoder.layers.{N}.self_attention.linear_qkv.bias "
+    "detect " EXPERTS " " ATTENTION "!decoder.layers.{N}.self_attention.linear_qkv.bias "
     "!decoder.layers.{N}.self_attention.{q,k}_layernorm.weight "
     "!decoder.layers.{N}.mlp.linear_{fc1,fc2}.weight "
     "!decoder.layers.{N}.mlp.shared_experts.{linear_fc1.weight,linear_fc2.weight,gate_weight} "
@@ -171,8 +174,7 @@ const char ckpt_map_tables[] =
     "mlp.experts.experts.linear_fc2.weight mlp.experts.down_proj copy [e,H,m] ?\n"
 
     "family qwen_moe\n"
-    "detect " EXPERTS " decoder.layers.{N}.self_attention.linear_{qkv,proj}.weight "
-    "!decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "detect " EXPERTS " " ATTENTION "!decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
     "model_type qwen2_moe qwen3_moe\n"
     "include decoder_attention decoder. model.\n"
     "include decoder_ends \"\" \"\"\n"
@@ -206,8 +208,7 @@ const char ckpt_map_tables[] =
     "mlp.shared_experts.gate_weight mlp.shared_expert_gate.weight copy [1,H] ?shared_gate\n"
 
     "family llama\n"
-    "detect decoder.layers.{N}.self_attention.linear_{qkv,proj}.weight "
-    "!" EXPERTS " !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "detect " ATTENTION "!" EXPERTS " !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
     "model_type llama mistral qwen2 qwen3 gemma\n"
     "include decoder_attention decoder. model.\n"
     "include decoder_ends \"\" \"\"\n"
@@ -237,8 +238,7 @@ const char ckpt_map_tables[] =
     /* Nemotron-4 and Minitron: norms with biases, an MLP without gate. Megatron's names are those
      * of llama, which stands before it: asked for, or known from the configuration */
     "family nemotron\n"
-    "detect decoder.layers.{N}.self_attention.linear_{qkv,proj}.weight "
-    "!" EXPERTS " !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
+    "detect " ATTENTION "!" EXPERTS " !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
     "model_type nemotron\n"
     "include decoder_attention decoder. model.\n"
     "decoder.layers.{N}.self_attention.linear_qkv.layer_norm_bias "

@@ -289,6 +289,20 @@ PY
     says "Permission denied"
 }
 
+@test "a file beside the model that may not be read keeps nobody from the model" {
+    local as=
+    [ "$(id -u)" -ne 0 ] || as="setpriv --reuid 65534 --clear-groups"
+    $as "$(type -P s2s-ckpt)" --version || skip "nobody else can run it"
+    tensors model.safetensors a
+    mkdir model && mv model.safetensors model && cp model/model.safetensors model/about.safetensors && chmod 000 model/about.safetensors
+    chmod 755 . model
+    exits 0 $as "$(type -P s2s-ckpt)" ls model
+    says "a"
+    mv model/model.safetensors model/x.safetensors
+    exits 2 $as "$(type -P s2s-ckpt)" ls model
+    says "about.safetensors: Permission denied"
+}
+
 @test "an input that is replaced while it is read is noticed" {
     large in.safetensors 8
     mkfifo out

@@ -174,10 +174,10 @@ static int has_boxes(const struct s2s_ckpt *ckpt, const char *name, struct s2s_e
     struct s2s_safetensors st;
     int64_t data_pos;
     int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && (errno == EACCES || !ckpt_is_there(ckpt->dir_fd, name)))
+        return 0;
     if (fd < 0)
-        return ckpt_is_there(ckpt->dir_fd, name)
-                   ? s2s_error_errno(err, errno == EACCES ? S2S_E_OPEN : S2S_E_IO, "%s", name)
-                   : 0;
+        return s2s_error_errno(err, S2S_E_IO, "%s", name);
     int rc = s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
     if (rc == 0) {
         rc = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;

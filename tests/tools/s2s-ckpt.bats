@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # s2s-ckpt: what it lists, refuses and writes. tests/oracle/ckpt/data holds checkpoints made by the real libraries.
 load common
+load tensors
 
 setup_tool() {
     DATA=$ROOT/tests/oracle/ckpt/data
@@ -651,6 +652,11 @@ PY
     touch ranks/iter_0000100/mp_rank_01/distrib_optim.pt
     exits 0 s2s-ckpt convert --to torch_dist --merge-ranks ranks merged
     says "the optimizer of 1 rank folders"
+    # a long name is cut between characters
+    local long=$(printf '日%.0s' {1..60})
+    write long.safetensors "{'w': (2,), 'optimizer.a$long': (2,), 'optimizer.ab$long': (2,), 'optimizer.abc$long': (2,)}"
+    exits 0 s2s-ckpt convert --to hf --json long.safetensors long
+    [[ $output == *'"optimizer.abc日'* && $output != *"$(printf '\357\277\275')"* && $output != *'\x'* ]]
 }
 
 @test "convert names what a layer lacks" {

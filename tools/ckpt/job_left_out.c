@@ -12,6 +12,8 @@ static void kind_of(char *kind, size_t cap, const char *name)
         return;
     }
     for (; *name && strncmp(name, "/shard_", strlen("/shard_")) != 0 && len + 3 < cap; name++) {
+        if (len + 6 >= cap && ((unsigned char)*name & 0xC0) != 0x80)
+            break; /* no room for each of a character's bytes */
         if (*name == '.' && n_words++ == 3) {
             len += (size_t)snprintf(kind + len, cap - len, ".*");
             break;

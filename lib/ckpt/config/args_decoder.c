@@ -23,9 +23,8 @@ static int64_t window_of(const struct ckpt_config_draft *d)
 {
     const json_t *size = json_object_get(d->args, "window_size");
     const json_t *before = json_is_array(size) ? json_array_get(size, 0) : size;
-    return json_is_integer(before) && json_integer_value(before) >= 0
-               ? json_integer_value(before) + 1
-               : 0;
+    const json_int_t n = json_is_integer(before) ? json_integer_value(before) : -1;
+    return n >= 0 && n < INT64_MAX ? n + 1 : 0;
 }
 
 static bool layer_has_window(const json_t *skip, int64_t layer)
@@ -109,7 +108,7 @@ static void add_llama3_scaling(struct ckpt_config_draft *d)
                         json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor",
                                   factor, "low_freq_factor", low, "high_freq_factor", high,
                                   "original_max_position_embeddings",
-                                  (json_int_t)(context < 1e9 ? context : 1e9)));
+                                  (json_int_t)fmin(fmax(context, 0), 1e9)));
 }
 
 static void add_rope(struct ckpt_config_draft *d)

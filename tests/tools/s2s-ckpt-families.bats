@@ -81,6 +81,11 @@ write_families() {
         says "wanted but absent (1):"
         says "(of $lost)"
     done
+    # NeMo's stacking has no convolutions there: not transformers' model, its names are kept
+    python3 lose.py nemo.safetensors stacking.safetensors encoder.pre_encode.conv.{0,2,3,5,6}.{weight,bias}
+    exits 0 s2s-ckpt convert -q --to hf stacking.safetensors stacking
+    exits 0 s2s-ckpt ls stacking
+    says encoder.pre_encode.out.weight
     write_turn
     for turned in ctc_head.weight encoder.subsampling.layers.{0,3}.weight encoder.layers.0.conv.{depthwise_conv,pointwise_conv1}.weight encoder.layers.1.self_attn.bias_v; do
         python3 turn.py hf.safetensors turned.safetensors $turned

@@ -191,13 +191,13 @@ static const char composites[] =
     /* ---- NeMo's SALM <-> the folders encoder/, llm/ and projection.safetensors ---- */
     /* with Megatron's language model inside */
     "family salm_megatron\n"
-    "detect perception.encoder.pre_encode.{conv.0,out}.weight llm." WORDS "\n"
+    "detect perception.encoder.pre_encode.conv.{0,2,3}.weight llm." WORDS "\n"
     "include salm_perception \"\" \"\"\n"
     "part nemotron_h|mixtral|qwen_moe|gemma2|llama|nemotron llm. llm.\n"
 
     /* DuplexS2S: the language model's layers without its "model.", its ends beside it */
     "family salm_duplex\n"
-    "detect perception.encoder.pre_encode.{conv.0,out}.weight {embed_tokens,lm_head}.weight "
+    "detect perception.encoder.pre_encode.conv.{0,2,3}.weight {embed_tokens,lm_head}.weight "
     "llm.layers.{N}.{*}\n"
     "include salm_perception \"\" \"\"\n"
     "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
@@ -208,13 +208,13 @@ static const char composites[] =
     "llm.{*}               llm.model.{*}                   copy\n"
 
     "family salm\n"
-    "detect perception.encoder.pre_encode.{conv.0,out}.weight embed_tokens.weight llm.{*}\n"
+    "detect perception.encoder.pre_encode.conv.{0,2,3}.weight embed_tokens.weight llm.{*}\n"
     "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
     "include salm_parts \"\" \"\"\n"
 
     /* with NeMo Automodel the embedding stays inside the language model */
     "family salm_automodel\n"
-    "detect perception.encoder.pre_encode.{conv.0,out}.weight llm.{*}\n"
+    "detect perception.encoder.pre_encode.conv.{0,2,3}.weight llm.{*}\n"
     "include salm_parts \"\" \"\"\n"
 
     "family salm_parts\n"

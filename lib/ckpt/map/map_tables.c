@@ -359,14 +359,14 @@ const char ckpt_map_tables[] =
     "mlp.linear_fc2.bias mlp.down_proj.bias copy [H] ?mlp_bias ?+biases\n"
 
     "family fastconformer_ctc\n"
-    "detect encoder.pre_encode.{conv.0,out}.weight decoder.decoder_layers.0.{weight,bias}\n"
+    "detect encoder.pre_encode.conv.{0,2,3}.weight decoder.decoder_layers.0.{weight,bias}\n"
     "model_type parakeet_ctc\n"
     "include fastconformer encoder. encoder.\n"
     "decoder.decoder_layers.0.{weight,bias} ctc_head.{weight,bias} copy [V,C,1|V]\n"
     "drop preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer_transducer\n"
-    "detect encoder.pre_encode.{conv.0,out}.weight joint.{enc,pred}.weight\n"
+    "detect encoder.pre_encode.conv.{0,2,3}.weight joint.{enc,pred}.weight\n"
     "model_type parakeet_tdt parakeet_rnnt\n"
     "include fastconformer encoder. encoder.\n"
     "decoder.prediction.embed.weight decoder.embedding.weight copy [*,P]\n"
@@ -386,14 +386,14 @@ const char ckpt_map_tables[] =
     "drop preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer_encoder\n"
-    "detect encoder.pre_encode.{conv.0,out}.weight "
+    "detect encoder.pre_encode.conv.{0,2,3}.weight "
     "!decoder.decoder_layers.0.{weight,bias} !joint.{enc,pred}.weight\n"
     "model_type parakeet_encoder\n"
     "include fastconformer encoder. \"\"\n"
     "drop preprocessor.featurizer.{window,fb}\n"
 
     "family fastconformer_perception\n"
-    "detect perception.encoder.pre_encode.{conv.0,out}.weight\n"
+    "detect perception.encoder.pre_encode.conv.{0,2,3}.weight\n"
     "include fastconformer perception.encoder. \"\"\n"
     "drop perception.preprocessor.featurizer.{window,fb}\n"
 

@@ -150,6 +150,11 @@ LIST
     exits 0 s2s-ckpt convert --strict --to hf --config config.json in shared
     says "output_layer.weight is the words' by the arguments"
     grep -q '"tie_word_embeddings": true' shared/config.json
+    # also where it says nothing, by which Llama's class has a matrix
+    jq 'del(.tie_word_embeddings)' config.json >silent.json
+    exits 0 s2s-ckpt convert --strict --to hf --config silent.json in said
+    says "config.json gets tie_word_embeddings true"
+    grep -q '"tie_word_embeddings": true' said/config.json
     grep -q '"tie_word_embeddings": true' same/config.json
 }
 

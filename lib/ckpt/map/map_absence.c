@@ -59,7 +59,13 @@ bool ckpt_map_config_ties(const struct ckpt_map_engine *e)
 
 bool ckpt_map_config_unties(const struct ckpt_map_engine *e)
 {
-    return args_tied(e->args) == 1 && config_tied(e->config ? e->config : e->own_config) == 0;
+    const json_t *config = e->config ? e->config : e->own_config;
+    const int tied = config_tied(config);
+    const char *type =
+        json_string_value(json_object_get(ckpt_config_of_words(config), "model_type"));
+    if (tied < 0 && type && s2s_starts_with(type, "gemma")) /* whose classes tie */
+        return false;
+    return config && args_tied(e->args) == 1 && tied != 1;
 }
 
 /*

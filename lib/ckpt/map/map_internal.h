@@ -109,7 +109,7 @@ void ckpt_map_miss_mtp(struct ckpt_map_engine *e);
 bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
 /* Does the configuration alone say so, the arguments not? */
 bool ckpt_map_config_ties(const struct ckpt_map_engine *e);
-/* Does it deny what the arguments say? */
+/* Is there one that denies what the arguments say, or leaves it to its class? */
 bool ckpt_map_config_unties(const struct ckpt_map_engine *e);
 /* May the rule's tensor be absent, by its word (map.h) and what arguments and configuration say? */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);

@@ -362,7 +362,7 @@ static void note_tie(const struct ckpt_map_engine *e, struct ckpt_map_result *re
         } else if (!there && ckpt_map_config_unties(e)) {
             result->tie = CKPT_TIED;
             s2s_warn("ckpt",
-                     "%s is the words' by the arguments, which the configuration denies: "
+                     "%s is the words' by the arguments, which the configuration does not say: "
                      "config.json gets tie_word_embeddings true",
                      rule->megatron);
         }

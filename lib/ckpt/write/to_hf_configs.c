@@ -55,8 +55,12 @@ static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
     static const char *const inner[] = {"text_config", "llm_config"};
     const json_t *said = json_object_get(config, "vocab_size");
     const json_t *tied = json_object_get(config, "tie_word_embeddings");
+    const bool is_whole = !json_is_object(json_object_get(config, inner[0])) &&
+                          !json_is_object(json_object_get(config, inner[1]));
+    /* without a word on it most classes have a matrix */
     const bool ties =
-        (tie == CKPT_UNTIED && json_is_true(tied)) || (tie == CKPT_TIED && json_is_false(tied));
+        (tie == CKPT_UNTIED && json_is_true(tied)) ||
+        (tie == CKPT_TIED && !json_is_true(tied) && (is_whole || json_is_false(tied)));
     const bool grows = rows > 0 && json_is_integer(said) && json_integer_value(said) < rows;
     bool changed = ties || grows;
     if (ties)

@@ -136,6 +136,12 @@ LIST
         [ "$(config .tie_word_embeddings)" = "[false]" ]
         exits 0 s2s-ckpt diff "$M" out
     done
+    # also where it says nothing and the class ties, as Gemma's does
+    jq '.model_type = "gemma" | del(.tie_word_embeddings)' config.json >gemma.json
+    rm -rf out
+    exits 0 s2s-ckpt convert --to hf --config gemma.json in out
+    says "output_layer.weight is a matrix of its own"
+    [ "$(config .tie_word_embeddings)" = "[false]" ]
     # arguments that say tied too, and Hugging Face's own folders, are let be
     megatron llama_gqa_untied untie_embeddings_and_output_weights=false
     exits 0 s2s-ckpt convert --strict --to hf --config config.json in kept

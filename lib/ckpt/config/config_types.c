@@ -6,14 +6,15 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 
-static const char *const keys[] = {"num_attention_heads", "num_key_value_heads", "rms_norm_eps",
-                                   "rope_theta", "sliding_window"};
+static const char *const keys[] = {"num_attention_heads", "num_key_value_heads",
+                                   "rms_norm_eps",        "rope_theta",
+                                   "sliding_window",      "tie_word_embeddings"};
 
 /* values in the order of keys; 0: the class has none. Without heads of keys all heads have their
  * own. */
 static const struct {
     const char *type, *class;
-    double values[5];
+    double values[6];
 } types[] = {
     {"llama", "LlamaForCausalLM", {32, 0, 1e-6, 1e4, 0}},
     {"mistral", "MistralForCausalLM", {32, 8, 1e-6, 1e4, 4096}},
@@ -22,10 +23,10 @@ static const struct {
     {"qwen3", "Qwen3ForCausalLM", {32, 32, 1e-6, 1e4, 4096}},
     {"qwen2_moe", "Qwen2MoeForCausalLM", {16, 16, 1e-6, 1e4, 4096}},
     {"qwen3_moe", "Qwen3MoeForCausalLM", {32, 4, 1e-6, 1e4, 4096}},
-    {"gemma", "GemmaForCausalLM", {16, 16, 1e-6, 1e4, 0}},
-    {"gemma2", "Gemma2ForCausalLM", {8, 4, 1e-6, 1e4, 4096}},
+    {"gemma", "GemmaForCausalLM", {16, 16, 1e-6, 1e4, 0, 1}},
+    {"gemma2", "Gemma2ForCausalLM", {8, 4, 1e-6, 1e4, 4096, 1}},
     {"gemma3", "Gemma3ForConditionalGeneration", {0}},
-    {"gemma3_text", "Gemma3ForCausalLM", {8, 4, 1e-6, 1e6, 4096}},
+    {"gemma3_text", "Gemma3ForCausalLM", {8, 4, 1e-6, 1e6, 4096, 1}},
     {"nemotron_h", "NemotronHForCausalLM", {32, 8, 0, 0, 0}},
 };
 

@@ -15,10 +15,13 @@ static int args_tied(const json_t *args)
 
 static int config_tied(const json_t *config)
 {
-    const json_t *tied = json_object_get(ckpt_config_of_words(config), "tie_word_embeddings");
+    const json_t *words = ckpt_config_of_words(config);
+    const json_t *tied = json_object_get(words, "tie_word_embeddings");
     if (!json_is_boolean(tied))
         tied = json_object_get(config, "tie_word_embeddings");
-    return json_is_boolean(tied) ? json_is_true(tied) : -1;
+    if (!json_is_boolean(tied))
+        return ckpt_config_default(words, "tie_word_embeddings") != 0 ? 1 : -1;
+    return json_is_true(tied);
 }
 
 static bool has_no_conv_bias(const struct ckpt_map_engine *e)
@@ -60,12 +63,7 @@ bool ckpt_map_config_ties(const struct ckpt_map_engine *e)
 bool ckpt_map_config_unties(const struct ckpt_map_engine *e)
 {
     const json_t *config = e->config ? e->config : e->own_config;
-    const int tied = config_tied(config);
-    const char *type =
-        json_string_value(json_object_get(ckpt_config_of_words(config), "model_type"));
-    if (tied < 0 && type && s2s_starts_with(type, "gemma")) /* whose classes tie */
-        return false;
-    return config && args_tied(e->args) == 1 && tied != 1;
+    return config && args_tied(e->args) == 1 && config_tied(config) != 1;
 }
 
 /*

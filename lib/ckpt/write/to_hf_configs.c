@@ -57,10 +57,9 @@ static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
     const json_t *tied = json_object_get(config, "tie_word_embeddings");
     const bool is_whole = !json_is_object(json_object_get(config, inner[0])) &&
                           !json_is_object(json_object_get(config, inner[1]));
-    /* without a word on it most classes have a matrix */
-    const bool ties =
-        (tie == CKPT_UNTIED && json_is_true(tied)) ||
-        (tie == CKPT_TIED && !json_is_true(tied) && (is_whole || json_is_false(tied)));
+    /* without a word on it the class decides */
+    const bool ties = tie != CKPT_TIE_AS_SAID &&
+                      (json_is_boolean(tied) ? json_is_true(tied) != (tie == CKPT_TIED) : is_whole);
     const bool grows = rows > 0 && json_is_integer(said) && json_integer_value(said) < rows;
     bool changed = ties || grows;
     if (ties)

@@ -15,12 +15,12 @@ enum { SITE_DERANGE = 0x646572616e };
 
 double s2s_eval_loss(const struct s2s_eval_result *r)
 {
-    return r->n_labels > 0 ? r->loss_sum / (double)r->n_labels : 0;
+    return r->loss_sum / (double)r->n_labels;
 }
 
 double s2s_eval_accuracy(const struct s2s_eval_result *r)
 {
-    return r->n_labels > 0 ? (double)r->n_right / (double)r->n_labels : 0;
+    return (double)r->n_right / (double)r->n_labels;
 }
 
 double s2s_eval_wer(const struct s2s_eval_result *r)
@@ -330,6 +330,8 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
     s2s_comm_all_reduce(comm, &failed, 1, S2S_I64, S2S_GROUP_MAX);
     if (!failed)
         share(&e, comm);
+    if (!failed && e.result.n_labels == 0)
+        rc = s2s_error_set(err, S2S_E_RANGE, "%s: no token has a label: there is no loss", path);
     *result = e.result;
     s2s_tape_free(e.tape);
     train_reader_close(&reader);

@@ -347,6 +347,19 @@ PY
     exits 1 s2s-train eval r.yaml data.eval.other=t.s2s --checkpoint run --shuffle-audio
 }
 
+@test "a set without a label has no loss, not one of 0" {
+    echo '{"id": "a", "input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]}' >none.jsonl
+    s2s-pack -q --ids none.jsonl --tokens 64 -o none.s2s
+    exits 1 s2s-train r.yaml train.steps=1 train.eval_every=1 data.eval.none=none.s2s
+    says "none.s2s: no token has a label"
+    s2s-train r.yaml
+    exits 1 s2s-train eval r.yaml data.eval.none=none.s2s
+    says "none.s2s: no token has a label"
+    says_not "none: loss"
+    exits 1 mpirun_n 2 s2s-train eval r.yaml data.eval.none=none.s2s mesh.dp=2
+    says "none.s2s: no token has a label"
+}
+
 @test "evaluations during the run go to eval.jsonl, and a resumed run has each once" {
     s2s-train r.yaml train.eval_every=5 train.steps=12
     s2s-train r.yaml train.eval_every=5

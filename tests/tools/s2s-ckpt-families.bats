@@ -86,6 +86,15 @@ write_families() {
     exits 0 s2s-ckpt convert -q --to hf stacking.safetensors stacking
     exits 0 s2s-ckpt ls stacking
     says encoder.pre_encode.out.weight
+    # where dw_striding has only ReLU (1, 4, 7) another of NeMo's subsamplings has weights
+    for at in 1 4 7; do
+        sed "s/pre_encode.conv.3.weight/pre_encode.conv.$at.weight/" nemo.safetensors >other.safetensors
+        exits 1 s2s-ckpt convert --to hf other.safetensors out
+        says "a subsampling that Parakeet has not"
+        says "pre_encode.conv.$at.weight"
+    done
+    printf '%s\n' 'family mine' 'encoder.pre_encode.conv.7.weight conv.weight copy' >mine.map
+    exits 0 s2s-ckpt convert --to hf --map mine.map other.safetensors mine
     write_turn
     for turned in ctc_head.weight encoder.subsampling.layers.{0,3}.weight encoder.layers.0.conv.{depthwise_conv,pointwise_conv1}.weight encoder.layers.1.self_attn.bias_v; do
         python3 turn.py hf.safetensors turned.safetensors $turned

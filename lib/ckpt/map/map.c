@@ -421,7 +421,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     if (rc == 0 && !file && request->name)
         rc = ckpt_map_check_family(e, result->family, err);
     if (rc == 0)
-        rc = ckpt_map_refuse(request->ckpt, err);
+        rc = ckpt_map_refuse(request->ckpt, !file, err);
     if (rc == 0)
         rc = ckpt_map_parse(&e->map, file, request->name, result->family, choose_part, e, err);
     if (rc == 0) {

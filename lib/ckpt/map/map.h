@@ -100,8 +100,9 @@ const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
 bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
 /* And Megatron's? */
 bool ckpt_map_is_megatron(const struct s2s_ckpt *ckpt);
-/* UNSUPPORTED: adapters, or quantised weights, which are no weights that a map could rename. */
-int ckpt_map_refuse(const struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* UNSUPPORTED: adapters, or quantised weights, which are no weights that a map could rename; for
+ * our own maps (ours) also an encoder that is none of transformers'. */
+int ckpt_map_refuse(const struct s2s_ckpt *ckpt, bool ours, struct s2s_error *err);
 /* Fills plan with Hugging Face targets. NOTFOUND lists what a layer needs and the source lacks. */
 int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                    struct ckpt_map_result *result, struct s2s_error *err);

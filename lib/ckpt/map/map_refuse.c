@@ -1,10 +1,11 @@
-/* Sources whose tensors are not yet the weights that a name map could give other names. */
+/* Sources whose tensors are not, or not yet, the weights that a name map could give other names. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map.h"
 
 struct kind {
     const char *what, *hint;
     const char *parts[12], *ends[8]; /* of names */
+    bool if_ours;                    /* a user's map may say what becomes of them */
 };
 
 static const struct kind kinds[] = {
@@ -17,14 +18,22 @@ static const struct kind kinds[] = {
       /* of Megatron-Bridge and NeMo 2, those of q, k, v, gate and up apart too */
       ".adapter.linear_in.", ".adapter.linear_out.", ".adapter.adapter_",
       ".adapter.weight_magnitude", ".to_wrap."},
-     {NULL}},
+     {NULL},
+     false},
     /* numbers of few bits, and what they are to be multiplied by */
     {"quantised weights' scales or packed numbers",
      "dequantise them first (transformers: dequantize(), then save_pretrained); without --map they "
      "are kept as they are",
      {".quant_state."},
      {"weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed", ".qweight", ".qzeros",
-      ".absmax", "_proj_scales"}},
+      ".absmax", "_proj_scales"},
+     false},
+    /* NeMo's dw_striding, which Parakeet's layers are those of, has nothing to learn there */
+    {"convolutions of a subsampling that Parakeet has not, which has NeMo's dw_striding alone",
+     "--to torch_dist or safetensors without --map keeps them as they are",
+     {NULL},
+     {".pre_encode.conv.1.weight", ".pre_encode.conv.4.weight", ".pre_encode.conv.7.weight"},
+     true},
 };
 
 static bool is_of(const struct kind *kind, const char *name)
@@ -38,14 +47,14 @@ static bool is_of(const struct kind *kind, const char *name)
     return false;
 }
 
-int ckpt_map_refuse(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+int ckpt_map_refuse(const struct s2s_ckpt *ckpt, bool ours, struct s2s_error *err)
 {
     size_t n_tensors;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n_tensors);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         const char *first = NULL;
         size_t n = 0;
-        for (size_t i = 0; i < n_tensors; i++)
+        for (size_t i = 0; i < n_tensors && (ours || !kinds[k].if_ours); i++)
             if (is_of(&kinds[k], tensors[i].name) && !s2s_ckpt_is_state(tensors[i].name)) {
                 first = first ? first : tensors[i].name;
                 n++;

@@ -102,7 +102,7 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 static int refuse_megatron(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     const char *name = ckpt_map_megatron_name(ckpt);
-    int rc = name ? ckpt_map_refuse(ckpt, err) : 0;
+    int rc = name ? ckpt_map_refuse(ckpt, true, err) : 0;
     if (!name || rc < 0)
         return rc;
     rc = s2s_error_set(err, S2S_E_NOTFOUND,

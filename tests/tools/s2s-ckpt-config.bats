@@ -90,6 +90,15 @@ LIST
     not grep -q '0000000[0-9]*e-' plain/config.json
 }
 
+@test "config.json: a text may hold U+0000, which is kept" {
+    cp -r "$MODELS/llama_gqa_untied" in
+    jq '.mark = "a\u0000b" | .small = 0.1' "$MODELS/llama_gqa_untied/config.json" >in/config.json
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama in dist
+    exits 0 s2s-ckpt convert -q --to hf --dtype bf16 dist out
+    [ "$(jq -c '[.mark, .small, .dtype // .torch_dtype]' out/config.json)" = '["a\u0000b",0.1,"bfloat16"]' ]
+    grep -q '"small": 0.1,*$' out/config.json
+}
+
 @test "config.json: what arguments do not say is named in one line" {
     megatron llama_gqa_untied norm_epsilon=null rotary_base=null
     exits 0 s2s-ckpt convert --to hf in out

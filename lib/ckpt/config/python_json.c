@@ -32,6 +32,7 @@ json_t *s2s_ckpt_parse_config(const char *text, size_t len, size_t flags, json_e
 {
     struct s2s_buf plain = S2S_BUF_INIT;
     size_t done = 0;
+    flags |= JSON_ALLOW_NUL; /* valid in a text, and no name of a file is taken from here */
     for (size_t i = 0, word; i < len; i += word ? word : 1) {
         if (text[i] == '"') {
             word = string_end(text, len, i) - i;
@@ -58,7 +59,7 @@ json_t *s2s_ckpt_parse_config(const char *text, size_t len, size_t flags, json_e
 static char *dump(const json_t *root)
 {
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+    json_t *again = text ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
     if (!json_equal(again, root)) {
         free(text);
         text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));

@@ -456,11 +456,12 @@ LIST
 LIST
 }
 
-# bridge MODEL [KEY=YAML..]: in/ is the model as Megatron-Bridge leaves it: no arguments in common.pt, run_config.yaml beside
+# bridge MODEL [KEY=YAML..]: in/ is the model as Megatron-Bridge leaves it: no arguments in common.pt, run_config.yaml beside. BUILT=1: of a model that
+# is built from its configuration
 bridge() {
     megatron "$1"
     python3 - "$MODELS/$1/config.json" "${@:2}" <<'PY'
-import glob, json, pickle, sys, zipfile
+import glob, json, os, pickle, sys, zipfile
 c = json.load(open(sys.argv[1]))
 rope = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
 model = dict(num_layers=c["num_hidden_layers"], hidden_size=c["hidden_size"], ffn_hidden_size=c["intermediate_size"], kv_channels="null",
@@ -472,10 +473,19 @@ model.update(word.split("=", 1) for word in sys.argv[2:])
 folder, = glob.glob("in/iter_*")
 with open(folder + "/run_config.yaml", "w") as f:
     f.write("_target_: megatron.bridge.training.config.ConfigContainer\ncheckpoint:\n  save: null\nmodel:\n"
-            "  _target_: megatron.bridge.models.llama.llama_provider.Llama31ModelProvider\n"
-            "  activation_func:\n    _call_: false\n    _target_: torch.nn.functional.silu\n"
-            "  embedding_init_method:\n    _args_: []\n    _partial_: true\n    _target_: torch.nn.init.normal_\n    std: 0.02\n")
-    f.writelines("  %s: %s\n" % item for item in model.items())
+            "  _target_: megatron.bridge.models.%s\n" % ("gpt.model_config.BridgeGPTModelConfig" if os.environ.get("BUILT")
+                                                         else "llama.llama_provider.Llama31ModelProvider"))
+    outer = ("vocab_size", "seq_length", "position_embedding_type", "rotary_base", "rotary_percent", "rope_scaling", "rope_scaling_factor",
+             "seq_len_interpolation_factor")
+    if os.environ.get("BUILT"):
+        f.write("  _builder_: megatron.bridge.models.gpt.gpt_builder.GPTModelBuilder\n")
+        f.writelines("  %s: %s\n" % (key, model.pop(key)) for key in outer if key in model)
+        f.write("  transformer:\n    _target_: megatron.bridge.models.transformer_config.TransformerConfig\n    activation_func: silu\n")
+        f.writelines("    %s: %s\n" % item for item in model.items())
+    else:
+        f.write("  activation_func:\n    _call_: false\n    _target_: torch.nn.functional.silu\n"
+                "  embedding_init_method:\n    _args_: []\n    _partial_: true\n    _target_: torch.nn.init.normal_\n    std: 0.02\n")
+        f.writelines("  %s: %s\n" % item for item in model.items())
     f.write("optimizer:\n  lr: 0.0003\n")
 with zipfile.ZipFile(folder + "/common.pt", "w") as z:
     z.writestr("common/data.pkl", pickle.dumps({"iteration": 5, "checkpoint_version": 3.0}, 2))
@@ -493,20 +503,26 @@ PY
     for key in rms_norm_eps max_position_embeddings vocab_size; do
         alike "$(config ".$key")" "$(jq -c "[.$key]" "$MODELS/llama_gqa_untied/config.json")"
     done
-    # newer providers have a switch, with Megatron-Core's constants
+    # newer providers have a switch, with Megatron-Core's constants; so have configurations that models are built from
     for switch in true:'[{"rope_type":"llama3","factor":32,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}]' \
         false:'[null]'; do
-        rm -rf out
-        bridge llama_gqa_untied rope_scaling="${switch%%:*}" rope_scaling_factor=32.0
-        exits 0 s2s-ckpt convert --strict --to hf in out
-        [ "$(config '.rope_scaling')" = "${switch#*:}" ]
+        for built in '' 1; do
+            rm -rf out
+            BUILT=$built bridge llama_gqa_untied rope_scaling="${switch%%:*}" rope_scaling_factor=32.0
+            exits 0 s2s-ckpt convert --strict --to hf in out
+            exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
+            [ "$(config '.rope_scaling')" = "${switch#*:}" ]
+            [ "$(config '.num_attention_heads, .num_key_value_heads, .hidden_act, .rms_norm_eps')" = "$(jq -c \
+                '[.num_attention_heads, .num_key_value_heads, .hidden_act, .rms_norm_eps]' "$MODELS/llama_gqa_untied/config.json")" ]
+        done
     done
-    # Gemma 3's: the window counts the token itself, and every third layer has none; kinds may be listed too
+    # Gemma 3's: the window counts the token itself, every third layer has none, and the factor is that of layers without; kinds may be listed too
     for pattern in '[2, 1]' '[sliding_attention, sliding_attention, full_attention]'; do
         rm -rf out
-        bridge qwen3 window_size=8 interleaved_attn_pattern="$pattern" qk_layernorm=true
+        bridge qwen3 window_size=8 interleaved_attn_pattern="$pattern" qk_layernorm=true rope_scaling=false rope_scaling_factor=8.0
         exits 0 s2s-ckpt convert --strict --to hf in out
-        [ "$(config '.sliding_window, .layer_types[0], .layer_types[1]')" = '[8,"sliding_attention","sliding_attention"]' ]
+        [ "$(config '.sliding_window, .layer_types[0], .layer_types[1], .rope_scaling')" = \
+            '[8,"sliding_attention","sliding_attention",{"rope_type":"linear","factor":8}]' ]
     done
     rm -rf out
     # nothing of it: the number of groups is asked for

@@ -14,12 +14,14 @@ static const struct {
     const char *name, *section;
 } kinds[] = {{"run_config.yaml", "model"}, {"../context/model.yaml", "config"}};
 
+/* an object with the function's path, or (a model that is built from its configuration) the name */
 static const char *function_of(const json_t *model, const char *key)
 {
-    const char *target =
-        json_string_value(json_object_get(json_object_get(model, key), "_target_"));
-    const char *dot = target ? strrchr(target, '.') : NULL;
-    return dot ? dot + 1 : "";
+    const json_t *function = json_object_get(model, key);
+    const json_t *target = json_object_get(function, "_target_");
+    const char *path = json_string_value(target ? target : function);
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    return dot ? dot + 1 : path ? path : "";
 }
 
 static void rename_key(json_t *args, const char *from, const char *to)
@@ -36,7 +38,7 @@ static void add_activation(json_t *args, const json_t *model)
     const char *name = function_of(model, "activation_func");
     json_object_set_new(args, "swiglu", json_boolean(gated && strcmp(name, "silu") == 0));
     json_object_set_new(args, "squared_relu",
-                        json_boolean(!gated && strcmp(name, "squared_relu") == 0));
+                        json_boolean(!gated && ckpt_has_word("squared_relu relu2 ", name)));
     json_object_set_new(args, "quick_geglu",
                         json_boolean(gated && strcmp(name, "quick_gelu") == 0));
 }
@@ -89,11 +91,15 @@ static void add_attention(json_t *args, const json_t *model)
 }
 
 /* Llama 3.1's long context: a switch and the factor, with Megatron-Core's constants, or (older
- * providers) its four numbers. */
+ * providers) its four numbers. Gemma 3's provider has no switch: its global layers divide their
+ * frequencies by the factor. */
 static void add_rope_scaling(json_t *args, const json_t *model)
 {
     json_t *factor = json_object_get(model, "scale_factor");
-    if (json_is_true(json_object_get(model, "rope_scaling"))) {
+    if (json_object_get(model, "interleaved_attn_pattern")) {
+        json_object_set(args, "rotary_seq_len_interpolation_factor",
+                        json_object_get(model, "rope_scaling_factor"));
+    } else if (json_is_true(json_object_get(model, "rope_scaling"))) {
         json_object_set_new(args, "use_rope_scaling", json_true());
     } else if (json_is_number(factor) && json_object_get(model, "old_context_len")) {
         json_object_set_new(args, "use_rope_scaling", json_true());
@@ -102,14 +108,19 @@ static void add_rope_scaling(json_t *args, const json_t *model)
 }
 
 /* Gives a reference; NULL: no section of that kind. */
-static json_t *args_of(const json_t *model)
+static json_t *args_of(const json_t *section)
 {
     const char *key;
-    json_t *value, *args;
-    if (!json_is_integer(json_object_get(model, "num_layers")))
+    json_t *value, *args, *model = json_object();
+    json_object_update(model, (json_t *)section);
+    /* newer models are built from a configuration that has that of Megatron-Core inside */
+    json_object_update_missing(model, json_object_get(section, "transformer"));
+    if (!json_is_integer(json_object_get(model, "num_layers"))) {
+        json_decref(model);
         return NULL;
+    }
     args = json_object();
-    json_object_foreach((json_t *)model, key, value)
+    json_object_foreach(model, key, value)
     {
         if (!json_is_object(value))
             json_object_set(args, key, value);
@@ -125,6 +136,7 @@ static json_t *args_of(const json_t *model)
     add_activation(args, model);
     add_attention(args, model);
     add_rope_scaling(args, model);
+    json_decref(model);
     return args;
 }
 

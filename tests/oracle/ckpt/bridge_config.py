@@ -33,7 +33,7 @@ def decoder(c):
     if kind == "gemma3_text":
         p.update(rotary_base=[rope["sliding_attention"]["rope_theta"], rope["full_attention"]["rope_theta"]], window_size=c.sliding_window,
                  interleaved_attn_pattern=[5, 1], softmax_scale=1 / math.sqrt(c.query_pre_attn_scalar), qk_layernorm=True,
-                 attn_logit_softcapping=None, final_logit_softcapping=None)
+                 attn_logit_softcapping=None, final_logit_softcapping=None, rope_scaling_factor=rope["full_attention"].get("factor", 1.0))
     else:
         p["rotary_base"] = rope["rope_theta"]
     if rope.get("rope_type") == "llama3":
@@ -53,6 +53,18 @@ def decoder(c):
                  moe_shared_expert_intermediate_size=getattr(c, "shared_expert_intermediate_size", None),
                  moe_layer_freq=[int(i not in dense) for i in range(c.num_hidden_layers)] if dense else 1)
     return p
+
+
+def built(c):
+    """of models that are built from a configuration, which has Megatron-Core's inside"""
+    p = decoder(c)
+    outer = ("vocab_size", "seq_length", "share_embeddings_and_output_weights", "position_embedding_type", "rotary_base", "rotary_percent",
+             "rope_scaling", "rope_scaling_factor", "seq_len_interpolation_factor")
+    inner = {k: v for k, v in p.items() if k not in outer and k != "_target_"}
+    inner.update(_target_="megatron.bridge.models.transformer_config.TransformerConfig",
+                 activation_func=inner["activation_func"]["_target_"].split(".")[-1])
+    return dict({k: p[k] for k in outer}, _target_="megatron.bridge.models.gpt.model_config.BridgeGPTModelConfig",
+                _builder_="megatron.bridge.models.gpt.gpt_builder.GPTModelBuilder", transformer=inner)
 
 
 def hybrid(c):

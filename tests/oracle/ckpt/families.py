@@ -81,6 +81,9 @@ def gemma(config, model):
         s = dict(sizes(r), tie_word_embeddings=True)
         if config is not hf.GemmaConfig:
             s.update(query_pre_attn_scalar=s["head_dim"], sliding_window=r.choice([8, 64]))
+        if config is hf.Gemma3TextConfig:  # every sixth layer is global; of 4 billion parameters and more it has a factor
+            s["num_hidden_layers"] = r.choice([1, 2, 7, 11])
+            s["rope_scaling"] = {"rope_type": "linear", "factor": 8.0} if r.random() < 0.5 else None
         return model(config(**s)), "gemma2" if config is not hf.GemmaConfig else "llama"
     return make
 

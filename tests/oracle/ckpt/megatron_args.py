@@ -20,6 +20,8 @@ def decoder(c):
     rope = c.rope_parameters
     args["rotary_base"] = rope["rope_theta"] if "rope_theta" in rope else tuple(rope[k]["rope_theta"] for k in
                                                                                ("sliding_attention", "full_attention"))
+    if kind == "gemma3_text":
+        args["rotary_seq_len_interpolation_factor"] = rope["full_attention"].get("factor")
     if kind in ("gemma2", "gemma3_text"):
         args.update(softmax_scale=c.query_pre_attn_scalar ** -0.5, attn_logit_softcapping=c.attn_logit_softcapping,
                     final_logit_softcapping=c.final_logit_softcapping)

@@ -70,17 +70,21 @@ show s2s-ckpt convert --to hf "$out/run/checkpoints" "$out/model"
 one=$(sed -n 's/.*"audio_filepath": "\([^"]*\)".*/\1/p' "$out/seen.jsonl" | sed -n 5p)
 show s2s-train generate --model "$out/model" --audio "$one"
 
-# the loss must be worse, and clearly so, when the audio is another's: else the model learned texts, not speech
-awk -F'loss ' '{split($2, a, ","); split($1, name, ":"); if (NR == FNR) own[name[1]] = a[1]; else other[name[1]] = a[1]}
+# The loss must be worse when the audio is another's: else the model learned texts, not speech. How much worse is a matter of how many
+# steps the machine made in its three minutes: 4 times with two cores of its own, 1.15 times with a sixth of them.
+accuracy=$(awk -F'loss |accuracy |[,%]' '/^seen:/ {
+        if (NR == FNR) { own = $2; accuracy = $4 } else other = $2
+    }
     END {
-        if (!(other["seen"] > 1.2 * own["seen"])) { print "the model does not listen: loss " own["seen"] " and " other["seen"]; exit 1 }
-    }' <(grep '^seen:' "$out/eval.txt") <(grep '^seen:' "$out/eval-shuffled.txt")
+        if (!(other > 1.05 * own)) { print "the model does not listen: loss " own " and " other > "/dev/stderr"; exit 1 }
+        printf "%.0f", accuracy
+    }' "$out/eval.txt" "$out/eval-shuffled.txt")
 
 step "Done in $((SECONDS - start)) s"
 cat <<END
   What three minutes can do: a model of three million parameters that heard sixteen minutes of one voice. Told what was said so far, it
-  names the next letter of the prompts it was trained on nine times in ten, and it listens: with the sound of another prompt its loss
-  is clearly higher, on prompts it never saw as well.
+  names the next letter of the prompts it was trained on $accuracy times in a hundred, and it listens: with the sound of another prompt its
+  loss is higher.
   What they cannot: writing a whole transcript alone, it begins with one of the prompts it knows and goes on from there. The word
   error rates above say so; a speech recogniser takes some ten thousand times the data and the time. The programs stay the same.
 

@@ -135,6 +135,7 @@ LIST
     jq '.tie_word_embeddings = true' "$M/config.json" >config.json
     mkdir tied
     cp "$M/model.safetensors" config.json tied
+    echo '{"bos_token_id": 1}' >tied/generation_config.json # says nothing of words
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama tied own
     megatron llama_gqa_untied untie_embeddings_and_output_weights=true
     for source in own "--config config.json in"; do
@@ -144,6 +145,7 @@ LIST
         says "output_layer.weight is a matrix of its own"
         [ "$(config .tie_word_embeddings)" = "[false]" ]
         exits 0 s2s-ckpt diff "$M" out
+        [ "$source" != own ] || same tied/generation_config.json out/generation_config.json
     done
     # also where it says nothing and the class ties, as Gemma's does
     jq '.model_type = "gemma" | del(.tie_word_embeddings)' config.json >gemma.json

@@ -102,6 +102,8 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
         json_t *root = s2s_has_tail(file->path, '/', "config.json")
                            ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL)
                            : NULL;
+        if (!root)
+            continue;
         bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
         changed |= set_words(root, tie, padded ? vocab_rows(out) : 0);
         if (changed) {

@@ -6,10 +6,13 @@
 /*
  * HF tokenizers match with Oniguruma in Ruby syntax. What differs from PCRE2 in the patterns of
  * tokenizers is translated, what would silently differ is refused:
- *   \s \S  White_Space (PCRE2 counts U+180E too); \w \W  Alphabetic, marks, Nd, Pc
- *   ^ $    match at every line; \uHHHH; the rest as in PCRE2 with UTF and UCP
- *   \p{L}  and other categories: with the characters that are new to PCRE2. They make the pattern
- *          slow and are rare, so it is compiled twice, and the text is looked at first.
+ *   \s \S  White_Space (PCRE2 counts U+180E too); \w \W  Alphabetic, marks, Nd, Pc, and outside of
+ *          a class the numbers of Latin-1, too
+ *   ^ $    match at every line; \uHHHH; {,N}; the rest as in PCRE2 with UTF and UCP
+ *   \p{Han}  and other scripts: Script, where PCRE2 has Script_Extensions
+ *   \p{L} \d \w  with the characters that are new to PCRE2 (of scripts, Han alone has its new
+ *          ones). They make the pattern slow and are rare, so it is compiled twice, and the text is
+ *          looked at first.
  */
 #define SPACE \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
@@ -20,6 +23,7 @@
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{" \
     "10ffff}"
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define LATIN_1_NUMBERS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 struct text_pattern {
     pcre2_code *code, *with_new; /* for text without and with new characters */
@@ -37,14 +41,42 @@ static int refuse(struct s2s_error *err, const char *regex, size_t len, size_t a
                          (int)(len < 200 ? len : 200), regex, what, at + 1);
 }
 
-/* What is new in a category, as items of a class. */
+/* What is new in a category or in Han, as items of a class. */
 static void add_new_characters(struct s2s_buf *out, const char *name, size_t name_len)
 {
+    const bool is_han = name_len == 3 && !strncasecmp(name, "Han", 3);
     for (size_t k = 0; k < text_n_new_characters; k++) {
         const struct text_range *range = &text_new_characters[k];
-        if (name_len <= 2 && !strncmp(range->category, name, name_len))
+        if (is_han ? range->first >= 0x20000 && !strcmp(range->category, "Lo")
+                   : name_len <= 2 && !strncmp(range->category, name, name_len))
             s2s_buf_printf(out, "\\x{%x}-\\x{%x}", range->first, range->last);
     }
+}
+
+/* \w or \d, which also need what is new in their categories. */
+static void add_shorthand(struct s2s_buf *out, const char *items, const char *const *categories,
+                          bool negated, bool in_class, bool with_new)
+{
+    if (!in_class)
+        s2s_buf_puts(out, negated ? "[^" : "[");
+    s2s_buf_puts(out, items);
+    for (; with_new && *categories; categories++)
+        add_new_characters(out, *categories, strlen(*categories));
+    if (!in_class)
+        s2s_buf_putc(out, ']');
+}
+
+static bool is_script(const char *name, size_t len)
+{
+    char *property = s2s_xasprintf("\\p{sc:%.*s}", (int)len, name);
+    int failed = 0;
+    PCRE2_SIZE at = 0;
+    pcre2_code *code = len > 2 ? pcre2_compile((PCRE2_SPTR)property, PCRE2_ZERO_TERMINATED,
+                                               PCRE2_UTF, &failed, &at, NULL)
+                               : NULL;
+    free(property);
+    pcre2_code_free(code);
+    return code != NULL;
 }
 
 /* \p{NAME} or \P{NAME} at regex[i]; returns the bytes it takes, 0 when it is not supported. */
@@ -60,8 +92,8 @@ static size_t translate_property(struct s2s_buf *out, const char *regex, size_t 
         return 0;
     if (!in_class)
         s2s_buf_puts(out, negated ? "[^" : "[");
-    s2s_buf_puts(out, "\\p");
-    s2s_buf_add(out, open, (size_t)(close - open) + 1);
+    s2s_buf_puts(out, is_script(open + 1, (size_t)(close - open) - 1) ? "\\p{sc:" : "\\p{");
+    s2s_buf_add(out, open + 1, (size_t)(close - open));
     if (with_new)
         add_new_characters(out, open + 1, (size_t)(close - open) - 1);
     if (!in_class)
@@ -73,7 +105,10 @@ static size_t translate_property(struct s2s_buf *out, const char *regex, size_t 
 static size_t translate_escape(struct s2s_buf *out, const char *regex, size_t len, size_t i,
                                bool in_class, bool with_new)
 {
+    static const char *const word[] = {"L", "M", "Nd", "Pc", NULL}, *const digit[] = {"Nd", NULL};
     char c = i + 1 < len ? regex[i + 1] : 0;
+    if (in_class && (c == 'W' || c == 'D'))
+        return 0;
     switch (c) {
     case 's':
         s2s_buf_puts(out, in_class ? SPACE : "[" SPACE "]");
@@ -82,12 +117,13 @@ static size_t translate_escape(struct s2s_buf *out, const char *regex, size_t le
         s2s_buf_puts(out, in_class ? NOT_SPACE : "[" NOT_SPACE "]");
         return 2;
     case 'w':
-        s2s_buf_puts(out, in_class ? WORD : "[" WORD "]");
-        return 2;
     case 'W':
-        if (in_class)
-            return 0;
-        s2s_buf_puts(out, "[^" WORD "]");
+        add_shorthand(out, in_class ? WORD : WORD LATIN_1_NUMBERS, word, c == 'W', in_class,
+                      with_new);
+        return 2;
+    case 'd':
+    case 'D':
+        add_shorthand(out, "\\p{Nd}", digit, c == 'D', in_class, with_new);
         return 2;
     case 'u': {
         for (size_t k = 2; k < 6; k++)
@@ -106,8 +142,6 @@ static size_t translate_escape(struct s2s_buf *out, const char *regex, size_t le
         s2s_buf_add(out, regex + i, n);
         return n;
     }
-    case 'd':
-    case 'D':
     case 'n':
     case 'r':
     case 't':
@@ -131,8 +165,11 @@ static size_t translate_escape(struct s2s_buf *out, const char *regex, size_t le
 /* A group's opening "(?..." that means the same in both; others are refused. */
 static bool group_is_known(const char *regex, size_t len, size_t i)
 {
-    static const char *const known[] = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i)"};
+    static const char *const known[] = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (i + 1 >= len || regex[i + 1] != '?')
+        return true;
+    /* behind something it takes the alternatives that follow with it, there */
+    if (i == 0 && len >= 4 && !memcmp(regex, "(?i)", 4))
         return true;
     for (size_t k = 0; k < sizeof known / sizeof *known; k++)
         if (len - i >= strlen(known[k]) && !memcmp(regex + i, known[k], strlen(known[k])))
@@ -143,7 +180,7 @@ static bool group_is_known(const char *regex, size_t len, size_t i)
 static int translate(struct s2s_buf *out, const char *regex, size_t len, bool with_new,
                      struct s2s_error *err)
 {
-    bool in_class = false;
+    bool in_class = false, is_exact = false; /* is_exact: in {N} */
     for (size_t i = 0; i < len;) {
         char c = regex[i];
         if (c == '\\') {
@@ -159,8 +196,17 @@ static int translate(struct s2s_buf *out, const char *regex, size_t len, bool wi
             return refuse(err, regex, len, i, "kind of group not supported");
         if (!in_class && c == '}' && i + 1 < len && regex[i + 1] == '+')
             return refuse(err, regex, len, i, "'+' behind a counted repeat not supported");
+        if (!in_class && c == '}' && i + 1 < len && regex[i + 1] == '?' && is_exact)
+            return refuse(err, regex, len, i, "'?' behind an exact repeat not supported");
         s2s_buf_putc(out, c);
         i++;
+        if (!in_class && c == '{') {
+            is_exact = i < len && regex[i] >= '0' && regex[i] <= '9';
+            if (i + 1 < len && regex[i] == ',' && regex[i + 1] >= '0' && regex[i + 1] <= '9')
+                s2s_buf_putc(out, '0'); /* {,N} */
+        } else if (!in_class && c == ',') {
+            is_exact = false;
+        }
         if (!in_class && c == '[') {
             in_class = true;
             if (i < len && regex[i] == '^')

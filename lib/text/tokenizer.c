@@ -300,6 +300,8 @@ static void cut_added(const struct s2s_tokenizer *tok, const struct text_trie *t
         }
         if (added->rstrip)
             match.end += space_at_start(text + match.end, len - match.end);
+        if (match.begin >= match.end) /* the last one's white space was all of it */
+            continue;
         if (done < match.begin) {
             text_spans_add(spans, done, match.begin);
             s2s_ids_add(ids, -1);

@@ -51,6 +51,8 @@ def settings():
     for behavior in "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous":
         yield behavior, variant("llama3", pre_tokenizer=sequence(split("\\s|[A-Z]", behavior)))
         yield behavior + " inverted", variant("qwen", pre_tokenizer=sequence(split("[\\w]+", behavior, True), split("\\S", behavior)))
+    for pattern in "\\p{Han}+", "\\w+", "\\W+", "\\d{,2}[^\\d]", "\\p{Hangul}?a":
+        yield "removed " + pattern, variant("llama3", pre_tokenizer=sequence(split(pattern, "Removed")))
     yield "literal", variant("llama3", pre_tokenizer=sequence(split("e.", "MergedWithNext", kind="String"), split(" ", "MergedWithPrevious", kind="String")))
     flags = []
     for i, content in enumerate(["token", "tok", " two words ", "n\u0303o", "\u00e9", "<a>", "<ab>", "'s", "12", "\u4e2d"]):

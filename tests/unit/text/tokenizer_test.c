@@ -161,6 +161,12 @@ static int parse_with(struct s2s_tokenizer **tok, const char *normalizer, const 
     "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"abc\":4},\"merges\":[[\"a\"," \
     "\"b\"],\"ab c\"]}"
 #define DECODER "{\"type\":\"ByteLevel\"}"
+/* What matches is taken out. */
+#define REMOVE(regex) \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":" \
+    "\"" regex "\"},\"behavior\":\"Removed\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_" \
+    "prefix_space\":false," \
+    "\"use_regex\":false}]}"
 
 static void other_kinds_are_refused_by_name(void **state)
 {
@@ -188,6 +194,9 @@ static void other_kinds_are_refused_by_name(void **state)
          MODEL, "null", DECODER, "", "pattern ("},
         {"null", "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\b\"},\"behavior\":\"Isolated\"}",
          MODEL, "null", DECODER, "", "not supported"},
+        {"null", REMOVE("a(?i)b|c"), MODEL, "null", DECODER, "", "group"},
+        {"null", REMOVE("a{2}?b"), MODEL, "null", DECODER, "", "exact repeat"},
+        {"null", REMOVE("[\\\\D]"), MODEL, "null", DECODER, "", "escape"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct s2s_tokenizer *tok = NULL;
@@ -226,6 +235,48 @@ static void merges_go_by_rank_and_long_words_end(void **state)
     text[n] = 0;
     assert_int_equal(count_ids(tok, text, 4), n / 3); /* one word: must not take n * n */
     free(text);
+    s2s_tokenizer_free(tok);
+}
+
+/* What HF tokenizers (Oniguruma) leave of the texts. */
+static void patterns_match_what_they_match_in_oniguruma(void **state)
+{
+    static const struct {
+        const char *pre, *text;
+        size_t n;
+        int32_t first;
+    } cases[] = {
+        {REMOVE("a\\\\p{Han}"), "a\u4e2d\u3002b", 1, 1}, /* a Chinese character */
+        {REMOVE("a\\\\p{Han}"), "a\u3002b", 1, 3},       /* its full stop is Common */
+        {REMOVE("a[\\\\p{han}]"), "a\U00031350b", 1, 1}, /* as new as Unicode 15 */
+        {REMOVE("b\\\\w"), "b\u00bdc", 1, 2},            /* a half is of a word .. */
+        {REMOVE("b[\\\\w]"), "b\u00bdc", 2, 1},          /* .. but not in a class */
+        {REMOVE("b\\\\W"), "b\u00bdc", 2, 1},
+        {REMOVE("b\\\\w"), "b\U00010d6dc", 1, 2}, /* a mark of Unicode 16 */
+        {REMOVE("b\\\\d"), "b\U00010d40c", 1, 2}, /* a digit of Unicode 16 */
+        {REMOVE("b[^\\\\d]"), "b\U00010d40c", 2, 1},
+        {REMOVE("a{,2}b"), "aabc", 1, 2}, /* up to two */
+        {REMOVE("(?i)A|B"), "abc", 1, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct s2s_tokenizer *tok = NULL;
+        assert_int_equal(parse_with(&tok, "null", cases[i].pre, MODEL, "null", DECODER, "", NULL),
+                         0);
+        if (count_ids(tok, cases[i].text, cases[i].first) != cases[i].n)
+            fail_msg("%s of %s", cases[i].pre, cases[i].text);
+        s2s_tokenizer_free(tok);
+    }
+}
+
+/* White space that the token before it has taken makes no token of its own. */
+static void an_added_token_of_nothing_is_none(void **state)
+{
+    static const char added[] = "{\"id\":5,\"content\":\"x\",\"rstrip\":true},"
+                                "{\"id\":6,\"content\":\" \",\"lstrip\":true,\"rstrip\":true}";
+    struct s2s_tokenizer *tok = NULL;
+    assert_int_equal(parse_with(&tok, "null", PRE, MODEL, "null", DECODER, added, NULL), 0);
+    assert_int_equal(count_ids(tok, "x  b", 5), 2);
+    assert_int_equal(count_ids(tok, "a  b", 0), 3);
     s2s_tokenizer_free(tok);
 }
 
@@ -282,6 +333,8 @@ int main(void)
         cmocka_unit_test(bytes_that_are_not_utf8_are_refused_with_their_place),
         cmocka_unit_test(other_kinds_are_refused_by_name),
         cmocka_unit_test(merges_go_by_rank_and_long_words_end),
+        cmocka_unit_test(patterns_match_what_they_match_in_oniguruma),
+        cmocka_unit_test(an_added_token_of_nothing_is_none),
         cmocka_unit_test(threads_share_one_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -275,6 +275,30 @@ PY
     says "No space left"
 }
 
+@test "what does not fit on the disk is said before it is written" {
+    python3 - <<'PY' || skip "no file here may be as large as that"
+import json, os, struct
+fs = os.statvfs(".")
+rows = fs.f_bavail * fs.f_frsize // 1024 + (1 << 20)
+head = json.dumps({"w": {"dtype": "U8", "shape": [rows, 1024], "data_offsets": [0, rows * 1024]}}).encode()
+head += b" " * (-len(head) % 8)
+with open("in.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(head)) + head)
+    f.truncate(8 + len(head) + rows * 1024)
+PY
+    for to in hf torch_dist safetensors; do
+        run bash -c "ulimit -f 1024; s2s-ckpt convert --to $to in.safetensors out"
+        [ "$status" -eq 1 ]
+        says "warning: out needs "
+        says "B, and . has room for "
+        says "File too large"
+        only in.safetensors
+    done
+    tensors small.safetensors a
+    exits 0 s2s-ckpt convert --to hf small.safetensors out
+    says_not "has room"
+}
+
 @test "a folder that may not be read is named" {
     [ "$(id -u)" -ne 0 ] || skip "root reads everything"
     mkdir model && tensors model/model.safetensors a && chmod 000 model

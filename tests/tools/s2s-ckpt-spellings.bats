@@ -142,6 +142,26 @@ PY
     says "consolidated.safetensors: beside model.safetensors, not read"
 }
 
+@test "what trainers leave beside a model's weights neither hides them nor travels along" {
+    # Trainer with DeepSpeed; an adapter that is not read; the index of a variant
+    mkdir -p trainer/global_step10
+    write trainer/model.safetensors '{"model.norm.weight": (4,)}'
+    echo -n global_step10 >trainer/latest
+    touch trainer/zero_to_fp32.py
+    write trainer/adapter_model.safetensors '{"base_model.model.model.norm.lora_A.weight": (2, 4)}'
+    for name in config adapter_config model.safetensors.index.fp16; do
+        echo '{}' >trainer/$name.json
+    done
+    exits 0 s2s-ckpt convert -q --to hf trainer out
+    exits 0 s2s-ckpt diff trainer/model.safetensors out
+    [ -f out/config.json ]
+    not [ -e out/adapter_config.json ]
+    not [ -e out/model.safetensors.index.fp16.json ]
+    rm trainer/*.safetensors
+    exits 1 s2s-ckpt ls trainer
+    says "a DeepSpeed checkpoint"
+}
+
 @test "what may be absent is absent from all layers, and from none where one has it" {
     cat >make.py <<'PY'
 import sys

@@ -346,8 +346,10 @@ static int read_other_folder(struct s2s_ckpt *ckpt, const struct listing *list,
         ckpt->format = "nemo";
         return ckpt_read_nemo(ckpt, NULL, err);
     }
+    /* transformers' Trainer has the whole model beside DeepSpeed's state */
+    const bool bins = has_like(list, "pytorch_model", ".bin") || has(ckpt, "adapter_model.bin");
     if (has_like(list, "", "_model_states.pt") || has_like(list, "", "_optim_states.pt") ||
-        (has(ckpt, "latest") && has_like(list, "global_step", "")))
+        (has(ckpt, "latest") && has_like(list, "global_step", "") && !file && !bins))
         return refuse_format(err, "a DeepSpeed checkpoint (a file a rank)",
                              "the zero_to_fp32.py that DeepSpeed put beside it makes one file of "
                              "it; without ZeRO 3 the weights are in mp_rank_00_model_states.pt");
@@ -366,7 +368,7 @@ static int read_other_folder(struct s2s_ckpt *ckpt, const struct listing *list,
         ckpt->format = boxes ? "dcp_hf" : "hf";
         return boxes ? ckpt_read_dcp_hf(ckpt, err) : ckpt_read_hf(ckpt, "", "", err);
     }
-    if (has_like(list, "pytorch_model", ".bin") || has(ckpt, "adapter_model.bin")) {
+    if (bins) {
         ckpt->format = "hf_bin";
         return ckpt_read_hf_bin(ckpt, err);
     }

@@ -50,13 +50,19 @@ int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, 
     return rc < 0 ? rc : 1;
 }
 
+bool ckpt_is_adapter(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->n_files == 1 && s2s_starts_with(ckpt->files[0].name, "adapter_model.");
+}
+
 bool ckpt_side_is_one(const char *name)
 {
     static const char *const suffixes[] = {".json", ".jinja", ".txt",      ".model", ".py",   ".md",
                                            ".yaml", ".jsonl", ".tiktoken", ".spm",   ".vocab"};
-    if (name[0] == '.' || s2s_ends_with(name, ".index.json") ||
-        strcmp(name, "metadata.json") == 0 || strcmp(name, CKPT_MANIFEST) == 0 ||
-        strcmp(name, "integrity.json") == 0)
+    /* model.safetensors.index.fp16.json is the index of a variant */
+    const bool index = strstr(name, ".index.") && s2s_ends_with(name, ".json");
+    if (name[0] == '.' || index || strcmp(name, "metadata.json") == 0 ||
+        strcmp(name, CKPT_MANIFEST) == 0 || strcmp(name, "integrity.json") == 0)
         return false;
     if (s2s_starts_with(name, "LICENSE") || s2s_starts_with(name, "NOTICE"))
         return true;
@@ -99,7 +105,10 @@ int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *
     int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: list folder", name) : 0;
     for (int i = 0; i < n; i++) {
         char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", entries[i]->d_name);
-        int taken = rc < 0 || !ckpt_side_is_one(entries[i]->d_name)
+        /* with it transformers would look for the adapter, and for another base model */
+        const bool of_other =
+            strcmp(entries[i]->d_name, "adapter_config.json") == 0 && !ckpt_is_adapter(ckpt);
+        int taken = rc < 0 || of_other || !ckpt_side_is_one(entries[i]->d_name)
                         ? 0
                         : is_taken(fd, entries[i]->d_name, path, err);
         if (taken > 0)

@@ -50,16 +50,10 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     ckpt_hf_salm_split(out, ckpt);
 }
 
-/* an adapter of peft, which looks for it under this name */
-static bool is_adapter(const struct s2s_ckpt *ckpt)
-{
-    return ckpt->n_files == 1 && s2s_starts_with(ckpt->files[0].name, "adapter_model.");
-}
-
 static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
     struct s2s_hf_part *part =
-        ckpt_hf_add_part(out, ckpt, "", is_adapter(ckpt) ? "adapter_model.safetensors" : NULL);
+        ckpt_hf_add_part(out, ckpt, "", ckpt_is_adapter(ckpt) ? "adapter_model.safetensors" : NULL);
     const size_t len = ckpt_hf_wrapping_len(ckpt);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];

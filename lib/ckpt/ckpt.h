@@ -213,7 +213,8 @@ bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path);
 
 /* Is this the name of optimizer or random state, also under the prefixes that several optimizers or
  * the branches of a heterogeneous model put in front ("chained_0.optimizer.",
- * "mimo.llm.rng_state"), and of torch.optim's own dicts under any name ("opt.state.0.exp_avg")? */
+ * "mimo.llm.rng_state"), and of torch.optim's own dicts under any name ("opt.state.0.exp_avg"); or
+ * of what Lightning's callbacks keep, such as the best score of ModelCheckpoint? */
 bool s2s_ckpt_is_state(const char *name);
 
 /*

@@ -221,6 +221,24 @@ save('two.pt', {'model': w, 'ema': w})"
         exits 0 s2s-ckpt convert -q --strict --to hf $file "${file%.*}"
         exits 0 s2s-ckpt diff plain "${file%.*}"
     done
+    # tensors beside the dict of weights are the trainer's
+    make "
+w = {n: tensor(Storage(n, [1]), [1]) for n in ('lm_head.weight', 'model.norm.weight', 'model.layers.0._x.weight')}
+one = tensor(Storage('1', [7]), [1])
+save('scores.ckpt', {'state_dict': w, 'callbacks': {'ModelCheckpoint': {'best_model_score': one, 'best_k_models': {'a/b.ckpt': one}}}})
+save('rng.pt', {'model': w, 'torch_rng_state': one, 'cuda_rng_states': [one]})
+save('loss.pt', {'model_state_dict': w, 'loss': one})
+save('ema.pt', {'state_dict': w, 'state_dict_ema': w})"
+    for file in scores.ckpt rng.pt; do
+        exits 0 s2s-ckpt convert -q --strict --to hf $file "${file%.*}"
+        exits 0 s2s-ckpt diff plain "${file%.*}"
+    done
+    for file in loss.pt ema.pt; do
+        exits 0 s2s-ckpt convert --to hf $file "${file%.*}"
+        says "unused: "
+        exits 0 s2s-ckpt diff plain "${file%.*}"
+        exits 1 s2s-ckpt convert --strict --to hf $file strict
+    done
     # what stands behind the last dot may be nothing
     make "
 save('dots.pt', {'module.' + k: tensor(Storage(str(n), [n]), [1]) for n, k in enumerate(('a', 'a.', '.a', 'b._orig_mod.c', '..'))})"

@@ -66,8 +66,10 @@ char *ckpt_map_unwrapped(const char *name, bool everywhere)
 
 char *ckpt_map_plain_name(const char *name)
 {
-    if (s2s_starts_with(name, "state_dict."))
-        name += strlen("state_dict.");
+    static const char *const dicts[] = {"state_dict.", "model_state_dict."};
+    for (size_t i = 0; i < sizeof dicts / sizeof *dicts; i++)
+        if (s2s_starts_with(name, dicts[i]))
+            name += strlen(dicts[i]);
     /* Megatron's state dict has "model", one of a virtual pipeline "model0", before a wrapper's */
     size_t chunk = s2s_starts_with(name, "model") ? 5 + strspn(name + 5, "0123456789") : 0;
     if (chunk && s2s_starts_with(name + chunk, ".module."))

@@ -54,11 +54,17 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
     struct s2s_hf_part *part =
         ckpt_hf_add_part(out, ckpt, "", ckpt_is_adapter(ckpt) ? "adapter_model.safetensors" : NULL);
-    const size_t len = ckpt_hf_wrapping_len(ckpt);
+    const char *dict;
+    const size_t len = ckpt_hf_wrapping_len(ckpt, &dict);
+    out->unused = s2s_xcalloc(ckpt->n_tensors + 1, sizeof *out->unused);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (s2s_ckpt_is_state(t->name)) {
             out->n_optimizer++;
+            continue;
+        }
+        if (!s2s_starts_with(t->name, dict)) {
+            out->unused[out->n_unused++] = t->name;
             continue;
         }
         char *name = ckpt_hf_unwrapped(ckpt, t->name + len);

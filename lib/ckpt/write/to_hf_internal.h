@@ -44,9 +44,9 @@ int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t
 /* A name without the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's;
  * names of Hugging Face's files stay. Gives: free. */
 char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name);
-/* Bytes that the names of all weights begin with and Hugging Face's do not: a trainer's dict
+/* Bytes that the names of weights begin with and Hugging Face's do not: a trainer's dict
  * ({"state_dict": .., "optimizer": ..}), and its own "model." (Lightning's attribute, {"model": ..}
- * of torch.distributed.checkpoint). */
-size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt);
+ * of torch.distributed.checkpoint). Lends the dict ("": none): what lies outside is no weight. */
+size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt, const char **dict);
 
 #endif

@@ -15,25 +15,37 @@ char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
     return is_hf(ckpt) ? s2s_xstrdup(name) : ckpt_map_unwrapped(name, false);
 }
 
-size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)
+/* The dict that holds the model, or "". A model may have a module called as one of the last two: so
+ * is a dict around all that is there; the others are no names of a model's own. */
+static const char *dict_of(const struct s2s_ckpt *ckpt)
 {
     static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.", "module."};
-    bool optimizer = false, doubled = false, outside = false, own = false;
-    size_t dict = 0, n = 0;
-    for (size_t k = 0; k < sizeof dicts / sizeof *dicts && !dict && !is_hf(ckpt); k++) {
-        dict = strlen(dicts[k]);
-        for (size_t i = n = 0; i < ckpt->n_tensors && dict; i++)
+    for (size_t k = 0; k < sizeof dicts / sizeof *dicts && !is_hf(ckpt); k++) {
+        size_t n = 0, inside = 0;
+        for (size_t i = 0; i < ckpt->n_tensors; i++)
             if (!s2s_ckpt_is_state(ckpt->tensors[i].name)) {
                 n++;
-                dict = s2s_starts_with(ckpt->tensors[i].name, dicts[k]) ? dict : 0;
+                inside += s2s_starts_with(ckpt->tensors[i].name, dicts[k]);
             }
+        if (inside && (inside == n || k < 2))
+            return dicts[k];
     }
+    return "";
+}
+
+size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt, const char **dict)
+{
+    bool optimizer = false, doubled = false, outside = false, own = false, any = false;
+    *dict = dict_of(ckpt);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         if (s2s_ckpt_is_state(ckpt->tensors[i].name)) {
             optimizer = true;
             continue;
         }
-        char *name = ckpt_hf_unwrapped(ckpt, ckpt->tensors[i].name + dict);
+        if (!s2s_starts_with(ckpt->tensors[i].name, *dict))
+            continue;
+        any = true;
+        char *name = ckpt_hf_unwrapped(ckpt, ckpt->tensors[i].name + strlen(*dict));
         if (s2s_starts_with(name, "model.model.") || s2s_starts_with(name, "model.lm_head."))
             doubled = true;
         else if (!s2s_starts_with(name, "model."))
@@ -44,6 +56,6 @@ size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt)
         free(name);
     }
     const bool model =
-        n && !outside && (doubled || (optimizer && !own && strcmp(ckpt->format, "dcp") == 0));
-    return dict + (model ? strlen("model.") : 0);
+        any && !outside && (doubled || (optimizer && !own && strcmp(ckpt->format, "dcp") == 0));
+    return strlen(*dict) + (model ? strlen("model.") : 0);
 }

@@ -270,6 +270,50 @@ st.rename('whole.safetensors', 'lacks.safetensors', lambda k: None if k == 'deco
     [ ! -e x ]
 }
 
+@test "RADIO in a heterogeneous model is found whatever its modality and its encoder are called" {
+    write_lib
+    data=$DATA/mcore015_vlm_tp2
+    s2s-ckpt convert -q --to hf "$data" want
+    s2s-ckpt convert -q --to safetensors "$data" vlm.safetensors
+    named() { # EYE PROJECTION LANGUAGE: the model under these names
+        python3 -c "
+import st, sys
+part = dict(zip(('vision_model', 'vision_projection', 'language_model'), sys.argv[1:]))
+st.rename('vlm.safetensors', 'named.safetensors', lambda k: None if k[:9] == 'optimizer' else part[k.split('.')[0]] + k[k.index('.'):])" "$@"
+        rm -rf dist got
+        s2s-ckpt convert -q --to torch_dist named.safetensors dist
+        cp "$data"/iter_*/common.pt dist/iter_*/
+        rm dist/iter_*/s2s-manifest.json
+    }
+    while read -r eye projection language; do
+        named "$eye" "$projection" "$language"
+        exits 0 s2s-ckpt convert --strict --to hf dist got
+        exits 0 s2s-ckpt diff want got
+    done <<NAMES
+modality_submodules.images.encoders.radio_encoder.radio_model   modality_submodules.images.input_projections.0   language_model
+modality_submodules.radio_encoder.encoders.radio_encoder.radio_model   modality_submodules.radio_encoder.input_projections.0   language_model
+modality_submodules.radio_encoder.module.encoders.radio_encoder.module.radio_model   modality_submodules.radio_encoder.module.input_projections.0   language_model.module
+modality_submodules.vision.encoders.radio   modality_submodules.vision.input_projections.0   mimo.language_model
+model.vision_model   model.vision_projection   model.language_model
+NAMES
+    # two of them, of which nobody says which is meant, are listed; what a map of one's own calls them counts
+    named modality_submodules.left.encoders.radio modality_submodules.left.input_projections.0 language_model
+    python3 -c "
+import st
+st.rename('named.safetensors', 'two.safetensors', lambda k: k, {'modality_submodules.right.encoders.radio.position_embeddings': (2, 3)})"
+    s2s-ckpt convert -q --to torch_dist two.safetensors two
+    cp "$data"/iter_*/common.pt two/iter_*/
+    rm two/iter_*/s2s-manifest.json
+    exits 1 s2s-ckpt convert --strict --to hf two x
+    says "in checkpoint but unused: modality_submodules.left.encoders.radio.position_embeddings"
+    says "in checkpoint but unused: modality_submodules.right.encoders.radio.position_embeddings"
+    printf 'family mine\nmodality_submodules.left.encoders.radio.{*} left.{*} copy\nlanguage_model.{*} words.{*} copy\n%s\n' \
+        'drop modality_submodules.left.input_projections.0.{*}' >mine.map
+    exits 0 s2s-ckpt convert --to hf --map mine.map dist x
+    exits 0 s2s-ckpt ls x
+    says "left.position_embeddings"
+}
+
 @test "Megatron's names of no known family are refused; a language model beside other parts is mapped, and one in a SALM" {
     write_salm
     M=$ROOT/tests/oracle/models/llama_gqa_untied

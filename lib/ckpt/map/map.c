@@ -58,9 +58,9 @@ static bool next_family(struct families *all, struct ckpt_map_family *family)
     return false;
 }
 
-static bool find_family(const struct ckpt_map_source *sources, size_t n,
-                        struct ckpt_map_family *family)
+static bool find_family(struct ckpt_map_source *sources, size_t n, struct ckpt_map_family *family)
 {
+    ckpt_map_name_modality(sources, n);
     struct families all = {.text = ""};
     while (next_family(&all, family))
         if (detected(sources, n, family->detect))
@@ -416,6 +416,8 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_optimizer);
     int rc = find_map(e, &file, result->family, err);
     /* the names of a user's map are what its author saw */
+    if (rc == 0 && !file)
+        ckpt_map_name_modality(e->sources, e->n_sources);
     if (rc == 0 && !file && to_megatron)
         ckpt_map_name_saved(e->sources, e->n_sources);
     if (rc == 0 && !file && request->name)

@@ -127,7 +127,8 @@ void ckpt_map_sort(struct ckpt_map_source *sources, size_t n)
 static void drop_common_model(struct ckpt_map_source *sources, size_t n)
 {
     static const char model[] = "model.";
-    static const char *const parts[] = {"perception.", "model.", "backbone."};
+    static const char *const parts[] = {"perception.", "model.", "backbone.",
+                                        "language_model.embedding.", "language_model.decoder."};
     const size_t len = strlen(model);
     bool any = false;
     for (size_t i = 0; i < n; i++) {
@@ -157,6 +158,46 @@ static bool any_begins(const struct ckpt_map_source *sources, size_t n, const ch
         if (s2s_starts_with(sources[i].name, text))
             return true;
     return false;
+}
+
+/*
+ * Megatron-Core's MimoModel calls its modalities and their encoders as its trainer does, and not
+ * all trainers wrap RADIO in a module of its own: the tables have the names of one. The modality
+ * is the one whose encoder has RADIO's table of positions.
+ */
+void ckpt_map_name_modality(struct ckpt_map_source *sources, size_t n)
+{
+    static const char all[] = "modality_submodules.", encoders[] = ".encoders.",
+                      tower[] = "radio_model.", positions[] = ".position_embeddings",
+                      known[] = "modality_submodules.images",
+                      known_tower[] = "modality_submodules.images.encoders.radio_encoder."
+                                      "radio_model.";
+    char *modality = NULL, *encoder = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = sources[i].name, *at = strstr(name, encoders);
+        if (!s2s_starts_with(name, all) || !at || !s2s_ends_with(name, positions))
+            continue;
+        if (encoder) { /* of two nobody says which is meant */
+            free(modality);
+            free(encoder);
+            return;
+        }
+        at += strlen(encoders);
+        modality = s2s_xasprintf("%.*s", (int)(at - strlen(encoders) + 1 - name), name);
+        encoder = s2s_xasprintf("%.*s", (int)(at + strcspn(at, ".") + 1 - name), name);
+    }
+    for (size_t i = 0; i < n && encoder; i++) {
+        const size_t len = strlen(encoder);
+        if (s2s_starts_with(sources[i].name, encoder))
+            begin_with(&sources[i],
+                       len + (s2s_starts_with(sources[i].name + len, tower) ? strlen(tower) : 0),
+                       known_tower);
+        else if (s2s_starts_with(sources[i].name, modality))
+            begin_with(&sources[i], strlen(modality) - 1, known);
+    }
+    free(modality);
+    free(encoder);
+    ckpt_map_sort(sources, n);
 }
 
 /*

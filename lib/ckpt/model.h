@@ -111,6 +111,7 @@ struct s2s_ckpt {
     struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was compared (verify.c) */
     char *piece;                    /* some times as much, of s2s_ckpt_stream */
     bool no_links;                  /* files of this format are never links: refuse them */
+    bool told_no_crc;               /* ckpt_warn_no_crc */
     const char *part;               /* NULL, or which part of a model this is ("llm") */
     size_t name_bytes;              /* of all tensors and objects */
     struct ckpt_state *states;
@@ -222,6 +223,9 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
 void ckpt_archive_release(struct ckpt_archive *archive);
 /* The CRC-32 of each member of torch's archive that is no storage. DIGEST, IO. */
 int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err);
+/* Says, once a checkpoint, that an archive's storage has no CRC-32 to compare: PyTorch leaves them
+ * out where it is told to (torch.serialization.set_crc32_options). */
+void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member);
 
 /* common.pt, where there is one: its CRC-32s, and that its pickle is understood. */
 int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
@@ -286,8 +290,8 @@ bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts);
  * rest of the name), plus one where the part is an int. Joined by dots the parts are the name, so
  * that no pickle can make more of them than it spells out.
  */
-void ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
-                    const struct ckpt_node *parts);
+int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
+                   const struct ckpt_node *parts, struct s2s_error *err);
 /* What was kept of a name, lent until close; NULL: nothing. */
 const uint16_t *ckpt_path_of(const struct s2s_ckpt *ckpt, const char *name);
 /* The arguments that shaped a Megatron model, by the names of its scripts; lent, NULL: unknown. */

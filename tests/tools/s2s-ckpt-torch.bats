@@ -70,6 +70,44 @@ save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
     done
 }
 
+@test "an archive without checksums is told of, and read" {
+    make "
+import struct
+save('whole.pt', {'w': tensor(Storage('0', [1, 2]), [2])})
+raw = bytearray(open('whole.pt', 'rb').read())
+at = -1
+while (at := raw.find(b'PK\\1\\2', at + 1)) >= 0:
+    raw[at + 16:at + 20] = bytes(4)
+open('without.pt', 'wb').write(raw)"
+    s2s-ckpt convert -q --to torch_dist whole.pt dist
+    for file in whole.pt dist; do
+        exits 0 s2s-ckpt ls --sha256 $file
+        says_not "without checksums"
+    done
+    # the same in a .distcp's item
+    python3 - dist/iter_*/__0_0.distcp <<'PY'
+import sys
+raw = bytearray(open(sys.argv[1], "rb").read())
+at = -1
+while (at := raw.find(b"PK\1\2", at + 1)) >= 0:
+    raw[at + 16:at + 20] = bytes(4)
+open(sys.argv[1], "wb").write(raw)
+PY
+    rm dist/iter_*/s2s-manifest.json
+    for file in without.pt dist; do
+        for to in safetensors torch_dist; do
+            exits 0 s2s-ckpt convert --to $to $file out.$to
+            [ "$(grep -c "saved without checksums" <<<"$output")" = 1 ]
+            exits 0 s2s-ckpt diff -q whole.pt out.$to
+            says_not "without checksums"
+            rm -r out.$to
+        done
+        exits 0 s2s-ckpt verify $file
+        says "saved without checksums"
+        says "1 tensors have no checksum to compare"
+    done
+}
+
 @test "values that JSON does not have are in torch_dist what they were: bytes, files of them, nan, dtypes" {
     for protocol in 2 3 5; do
         make "

@@ -390,6 +390,20 @@ int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
     return rc < 0 ? rc : ckpt_pickle_push(m, made);
 }
 
+/* Is a field set twice? Objects of .metadata have up to ten. */
+static bool has_key_twice(const struct ckpt_node *state)
+{
+    enum { MAX = 64 };
+    const uint32_t n = state->kind != CKPT_DICT ? 0 : state->n < MAX ? state->n : MAX;
+    for (uint32_t i = 0; i < n; i += 2)
+        for (uint32_t k = 0; k < i; k += 2)
+            if (state->items[i]->kind == CKPT_STR && state->items[k]->kind == CKPT_STR &&
+                state->items[i]->len == state->items[k]->len &&
+                memcmp(state->items[i]->text, state->items[k]->text, state->items[i]->len) == 0)
+                return true;
+    return false;
+}
+
 int ckpt_pickle_build(struct pickle_machine *m)
 {
     struct ckpt_node *state = ckpt_pickle_pop(m), *node = ckpt_pickle_top(m);
@@ -403,6 +417,8 @@ int ckpt_pickle_build(struct pickle_machine *m)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state that would replace a tensor's");
     if (node->items[2])
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state of an object set twice");
+    if (m->mode == CKPT_STRICT && has_key_twice(state))
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "field of an object set twice");
     node->items[2] = state;
     return 0;
 }

@@ -51,23 +51,27 @@ static const uint16_t **place_of(const struct s2s_ckpt *ckpt, const char *name)
     return tensor ? &tensor->path : object ? &object->path : NULL;
 }
 
-void ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
-                    const struct ckpt_node *parts)
+int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
+                   const struct ckpt_node *parts, struct s2s_error *err)
 {
     uint16_t packed[1 + MAX_PARTS];
     if (!pack_path(packed, name, parts))
-        return;
+        return 0;
     char *text = s2s_xstrndup(name->text, name->len);
     const uint16_t **path = place_of(ckpt, text);
     free(text);
-    if (!path || *path)
-        return;
+    if (!path)
+        return 0;
+    if (*path)
+        return s2s_error_set(err, S2S_E_FORMAT, "planner_data: %.*s is there twice",
+                             (int)(name->len < 200 ? name->len : 200), name->text);
     if (packed[0] == 1 && packed[1] % 2 == 0) {
         *path = flat;
-        return;
+        return 0;
     }
     const size_t len = (1 + (size_t)packed[0]) * sizeof *packed;
     *path = memcpy(ckpt_arena(ckpt, len), packed, len);
+    return 0;
 }
 
 const uint16_t *ckpt_path_of(const struct s2s_ckpt *ckpt, const char *name)

@@ -218,6 +218,20 @@ struct place {
     int64_t pos, len;
 };
 
+/* torch's extensions call themselves "stream.zstd/1" */
+static int bad_transform(const struct ckpt_node *transforms, struct s2s_error *err)
+{
+    const struct ckpt_node *first = transforms->kind == CKPT_LIST || transforms->kind == CKPT_TUPLE
+                                        ? transforms->items[0]
+                                        : transforms;
+    const bool named = first->kind == CKPT_STR;
+    return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                         "item is transformed (compressed or encrypted) on its way to the file: "
+                         "transform_descriptors %.*s",
+                         named ? (int)(first->len < 100 ? first->len : 100) : 0,
+                         named ? first->text : "");
+}
+
 static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struct place *place,
                       struct s2s_error *err)
 {
@@ -232,10 +246,8 @@ static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struc
                              "relative_path \"%.*s\" is no plain file name: refused",
                              (int)(path->len < 200 ? path->len : 200), path->text);
     if (transforms && transforms->kind != CKPT_NONE &&
-        !(transforms->kind == CKPT_LIST && transforms->n == 0))
-        return s2s_error_set(
-            err, S2S_E_UNSUPPORTED,
-            "item is transformed (compressed or encrypted) on its way to the file");
+        !((transforms->kind == CKPT_LIST || transforms->kind == CKPT_TUPLE) && transforms->n == 0))
+        return bad_transform(transforms, err);
     snprintf(name, sizeof name, "%.*s", (int)path->len, path->text);
     struct ckpt_span span;
     int rc = ckpt_find_span(ckpt, name, &span, err);
@@ -403,6 +415,8 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
         int n = ckpt_get_ints(orig, shape, S2S_MAX_DIMS);
         if (!tensor)
             continue;
+        if (tensor->orig_shape)
+            return s2s_error_set(err, S2S_E_FORMAT, "mcore_data: %s is there twice", tensor->name);
         if (n < 0 || n + 1 != tensor->n_dims || ckpt_box_numel(shape, n) != s2s_ckpt_numel(tensor))
             return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible shape",
                                  tensor->name);
@@ -475,7 +489,7 @@ static int take_item(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
         return 0;
     int rc = end_names(r, err);
     if (rc == 0 && path)
-        ckpt_keep_path(r->ckpt, key, value);
+        rc = ckpt_keep_path(r->ckpt, key, value, err);
     else if (rc == 0)
         rc = place_item(r->ckpt, key, value, err);
     return rc < 0 ? rc : 1;
@@ -503,7 +517,7 @@ static int read_tree(struct reading *r, const struct ckpt_node *root, struct s2s
         rc = sort_all(ckpt, err);
     const struct ckpt_node *paths = ckpt_get(root, "planner_data");
     for (uint32_t i = 0; rc == 0 && paths && paths->kind == CKPT_DICT && i < paths->n; i += 2)
-        ckpt_keep_path(ckpt, paths->items[i], paths->items[i + 1]);
+        rc = ckpt_keep_path(ckpt, paths->items[i], paths->items[i + 1], err);
     const struct ckpt_node *storage = ckpt_get(root, "storage_data");
     if (rc == 0 && (!storage || storage->kind != CKPT_DICT))
         rc = bad_meta(root, "no dict storage_data", err);

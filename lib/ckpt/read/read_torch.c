@@ -53,9 +53,11 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     for (size_t i = 0; i < archive.zip.n_members; i++) {
         const struct s2s_zip_member *m = &archive.zip.members[i];
         const char *slash = strchr(m->name, '/');
-        if (slash && s2s_starts_with(slash, "/data/"))
-            w->stores[w->n_stores++] = (struct ckpt_torch_store){
-                slash + 6, strlen(slash + 6), source->begin + m->pos, m->len_bytes, m->crc};
+        if (!slash || !s2s_starts_with(slash, "/data/"))
+            continue;
+        w->stores[w->n_stores++] = (struct ckpt_torch_store){
+            slash + 6, strlen(slash + 6), source->begin + m->pos, m->len_bytes, m->crc};
+        ckpt_warn_no_crc(w->ckpt, m);
     }
     rc = sort_stores(w);
     if (rc == 0)

@@ -92,6 +92,14 @@ int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err)
     return rc;
 }
 
+void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member)
+{
+    if (member->crc || member->len_bytes == 0 || ckpt->told_no_crc)
+        return;
+    ckpt->told_no_crc = true;
+    s2s_warn("ckpt", "%s: saved without checksums: bytes that flipped are not noticed", ckpt->path);
+}
+
 void ckpt_archive_release(struct ckpt_archive *archive)
 {
     s2s_zip_release(&archive->zip);
@@ -154,6 +162,7 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
     chunk->data = chunk->store_pos + view.offset * (int64_t)s2s_dtype_size(view.dtype);
     chunk->crc = member->crc;
     chunk->has_crc = member->crc != 0;
+    ckpt_warn_no_crc(ckpt, member);
     chunk->located = true;
     return 0;
 }

@@ -347,10 +347,10 @@ def place(name, offset, at, length, path="__0_0.distcp", **more):
             obj("torch.distributed.checkpoint.filesystem", "_StorageInfo", relative_path=text(path), offset=number(at), length=number(length), **more))
 
 
-def dcp(name, tensors, places, says, item=None, extra=(), **more):
+def dcp(name, tensors, places, says, item=None, extra=(), planner_data=b"N", **more):
     if item:
         places = [place("w", [0], 0, len(item))]
-    root = obj(M, "Metadata", state_dict_metadata=dct([(text(k), v) for k, v in tensors]), planner_data=b"N", storage_data=dct(places), **more)
+    root = obj(M, "Metadata", state_dict_metadata=dct([(text(k), v) for k, v in tensors]), planner_data=planner_data, storage_data=dct(places), **more)
     put("dcp_%s/.metadata" % name, b"\x80\x02" + root + b".", says)
     cases[-1] = ("dcp_" + name, says)
     for path, content in [("__0_0.distcp", item or piece)] + list(extra):
@@ -394,6 +394,13 @@ dcp("stored_short", [one], [here], "its tensor says", zipped(b"\x80\x02" + rebui
 dcp("stored_long", [one], [here], "its tensor says", zipped(b"\x80\x02" + rebuild() + b".", [("archive/data/0", b"\0" * 20)]))
 dcp("stored_nowhere", [one], [], "in no file")
 dcp("stored_twice", [one], [here, place("w", [0], 0, n)], "stored twice")
+dcp("fields_twice", [one], [(here[0], place("w", [0], 1, n - 1)[1][:-2] + text("offset") + number(0) + text("length") + number(n) + b"ub")], "field of an object set twice")
+path = (text("w"), b"(" + text("w") + b"t")
+dcp("paths_twice", [one], [here], "planner_data: w is there twice", planner_data=dct([path, path]))
+dcp("flattened_twice", [("w", stored([1, 4], [chunk([0, 0], [1, 4])]))], [place("w", [0, 0], 0, n)], "mcore_data: w is there twice",
+    mcore_data=dct([(text("w"), dct([(text("nd_reformulated_orig_global_shape"), b"(" + number(4) + b"t")]))] * 2))
+for what, how in (("list", b"](" + text("stream.zstd/1") + b"e"), ("tuple", b"(" + text("stream.zstd/1") + b"t")):
+    dcp("transformed_" + what, [one], [place("w", [0], 0, n, transform_descriptors=how)], "w: item is transformed (compressed or encrypted) on its way to the file: transform_descriptors stream.zstd/1")
 dcp("stored_unknown", [one], [here, place("v", [0], 0, n)], "not among the names")
 dcp("other_offset", [one], [place("w", [1], 0, n)], "does not have")
 dcp("other_offset_of_72_bits", [one], [place("w", [1 << 64], 0, n)], "does not have")
@@ -561,9 +568,6 @@ whole_torch("list_of_a_class", b"}" + text("w") + b"cmy\nList\n)R" + rebuild() +
 dcp("short_sizes", [("w", stored([1, 1, 4], [chunk([0, 0, 0], [4])]))], [place("w", [0, 0, 0], 0, n)], "w\tF32\t[1, 1, 4]\t16")
 good.append(cases.pop())
 dcp("without_offset", [one], [place("w", None, 0, n)], "w\tF32\t[4]\t16")
-good.append(cases.pop())
-# of fields that are there twice the last counts
-dcp("fields_twice", [one], [(here[0], place("w", [0], 1, n - 1)[1][:-2] + text("offset") + number(0) + text("length") + number(n) + b"ub")], "w\tF32\t[4]\t16")
 good.append(cases.pop())
 none = zipped(b"\x80\x02" + rebuild(numel=0, size=b"(K\0K\3t", stride=b"(K\3K\1t") + b".", [("archive/data/0", b"")])
 dcp("of_nothing", [("w", stored([0, 3], [chunk([0, 0], [0, 3])]))], [place("w", [0, 0], 0, len(none))], "w\tF32\t[0, 3]\t0", extra=[("__0_0.distcp", none)])

@@ -3,6 +3,7 @@
 #include <sys/statvfs.h>
 
 #include "lib/ckpt/map/layers.h"
+#include "lib/ckpt/write/journal.h"
 #include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/ckpt/write/to_megatron.h"
@@ -22,17 +23,18 @@ static int check_integrity(struct job *job, const struct s2s_ckpt_write *how, st
 }
 
 /* Hours before the disk is full. No more than a warning: file systems that compress have more room
- * than they say, and who goes on with --resume was told. */
+ * than they say. */
 static void warn_of_room(const struct job *job)
 {
     char need[32], room[32];
     struct statvfs fs;
     char *path = s2s_xstrdup(job->out);
     const char *folder = dirname(path);
-    if (ckpt_is_first() && !job->opt->resume && strcmp(job->out, "-") != 0 &&
-        statvfs(folder, &fs) == 0 && job->bytes / (int64_t)fs.f_frsize > (int64_t)fs.f_bavail)
+    const int64_t bytes = job->bytes - ckpt_journal_bytes(job->how.journal);
+    if (ckpt_is_first() && strcmp(job->out, "-") != 0 && statvfs(folder, &fs) == 0 &&
+        bytes / (int64_t)fs.f_frsize > (int64_t)fs.f_bavail)
         s2s_warn("convert", "%s needs %s, and %s has room for %s", job->out,
-                 ckpt_bytes_text(need, job->bytes), folder,
+                 ckpt_bytes_text(need, bytes), folder,
                  ckpt_bytes_text(room, (int64_t)fs.f_bavail * (int64_t)fs.f_frsize));
     free(path);
 }

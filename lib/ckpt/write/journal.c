@@ -355,6 +355,14 @@ static const char *below(const struct ckpt_journal *journal, const char *path)
     return path + n + 1;
 }
 
+int64_t ckpt_journal_bytes(const struct ckpt_journal *journal)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; journal && i < journal->n; i++)
+        bytes += journal->entries[i].len;
+    return bytes;
+}
+
 bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *len, char digest[33])
 {
     struct stat st;

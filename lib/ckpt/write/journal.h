@@ -29,6 +29,7 @@ int s2s_ckpt_journal_join(struct ckpt_journal **out, const char *dir, const char
  * too). digest gets the 32 digits. */
 bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *len,
                       char digest[33]);
+int64_t ckpt_journal_bytes(const struct ckpt_journal *journal); /* of all noted; NULL: 0 */
 /* Notes a file that is synced and has its name. journal NULL: a no-op. */
 int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len,
                      const char *digest, struct s2s_error *err);

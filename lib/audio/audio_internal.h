@@ -14,6 +14,9 @@ struct audio_container {
     int64_t n_samples;     /* promised, a channel; -1: not said */
     const int16_t *pcm;    /* WAV of 16-bit samples: where they lie (may be unaligned); else NULL */
     int rate_hz, channels; /* with pcm */
+    /* what a sample is depends on what was decoded before it */
+    bool has_memory;
+    int64_t tail; /* Vorbis: first sample of the last page; else INT64_MAX */
 };
 
 /*

@@ -179,7 +179,10 @@ static int check_ogg(struct audio_container *container, const unsigned char *byt
                      struct s2s_error *err)
 {
     int last = 0;
+    bool is_vorbis = len >= 35 && !memcmp(bytes + 28, "\x01vorbis", 7);
+    int64_t end = 0; /* of the samples so far */
     container->kind = "Ogg";
+    container->has_memory = true;
     for (size_t at = 0, n = 0; at < len; n++) {
         const unsigned char *page = bytes + at;
         size_t there = len - at, size = 27;
@@ -196,6 +199,10 @@ static int check_ogg(struct audio_container *container, const unsigned char *byt
             return s2s_error_set(err, S2S_E_DIGEST,
                                  "Ogg: page %zu at byte %zu has a wrong checksum", n, at);
         last = page[5] & 4;
+        if (is_vorbis && (int64_t)le64(page + 6) >= 0) { /* -1: no packet ends in it */
+            container->tail = end;
+            end = (int64_t)le64(page + 6);
+        }
         at += size;
     }
     if (!last)
@@ -272,6 +279,7 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
 {
     size_t at = 0, n_frames = 0;
     container->kind = "MP3";
+    container->has_memory = true;
     if (len >= 10 && !memcmp(bytes, "ID3", 3)) /* its size has seven bits a byte */
         at = 10 +
              ((size_t)bytes[6] << 21 | (size_t)bytes[7] << 14 | (size_t)bytes[8] << 7 | bytes[9]);
@@ -299,7 +307,7 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
 int audio_container_check(struct audio_container *container, const unsigned char *bytes, size_t len,
                           struct s2s_error *err)
 {
-    *container = (struct audio_container){.kind = "other", .n_samples = -1};
+    *container = (struct audio_container){.kind = "other", .n_samples = -1, .tail = INT64_MAX};
     if (len == 0)
         return s2s_error_set(err, S2S_E_TRUNCATED, "the file is empty");
     if (len >= 12 && (!memcmp(bytes, "RIFF", 4) || !memcmp(bytes, "RF64", 4)) &&

@@ -92,6 +92,7 @@ struct reader {
     struct audio_container container;
     struct memory_file memory;
     SNDFILE *snd;
+    bool is_seekable;
     struct s2s_audio_info info;
     int64_t at; /* of the direct samples */
 };
@@ -116,6 +117,7 @@ static int open_snd(struct reader *reader, struct s2s_error *err)
     }
     reader->info =
         (struct s2s_audio_info){info.samplerate, info.channels, info.frames, is_int16(info.format)};
+    reader->is_seekable = info.seekable;
     int64_t promised = reader->container.n_samples;
     if (promised > info.frames)
         return s2s_error_set(err, S2S_E_TRUNCATED,
@@ -152,15 +154,6 @@ static int reader_open(struct reader *reader, const void *bytes, size_t len, str
     return rc;
 }
 
-static int reader_seek(struct reader *reader, int64_t sample, struct s2s_error *err)
-{
-    reader->at = sample;
-    if (reader->snd && sample > 0 && sf_seek(reader->snd, sample, SEEK_SET) != sample)
-        return s2s_error_set(err, S2S_E_FORMAT, "cannot go to sample %lld: %s", (long long)sample,
-                             sf_strerror(reader->snd));
-    return 0;
-}
-
 /* Up to n samples of all channels, interleaved, into out or (16-bit files) out16. */
 static int64_t reader_read(struct reader *reader, float *out, int16_t *out16, int64_t n)
 {
@@ -174,6 +167,40 @@ static int64_t reader_read(struct reader *reader, float *out, int16_t *out16, in
            (size_t)n * block);
     reader->at += n;
     return n;
+}
+
+/* Where libsndfile is sent so that what it decodes is what it decodes of the whole file: MP3 and
+ * Opus need frames from before (a second is more than enough), Vorbis is some samples off when it
+ * is sent into the last page, and some files can only be read on. */
+static int64_t place_before(const struct reader *reader, int64_t sample)
+{
+    if (!reader->is_seekable)
+        return 0;
+    if (!reader->container.has_memory)
+        return sample;
+    int64_t from = sample < reader->container.tail ? sample : reader->container.tail;
+    return from > reader->info.rate_hz ? from - reader->info.rate_hz : 0;
+}
+
+static int reader_seek(struct reader *reader, int64_t sample, struct s2s_error *err)
+{
+    if (!reader->snd) {
+        reader->at = sample;
+        return 0;
+    }
+    int64_t at = place_before(reader, sample), step = CHUNK / reader->info.n_channels + 1, n = 1;
+    if (at > 0 && sf_seek(reader->snd, at, SEEK_SET) != at)
+        return s2s_error_set(err, S2S_E_FORMAT, "cannot go to sample %lld: %s", (long long)at,
+                             sf_strerror(reader->snd));
+    float *skipped = s2s_xmalloc((size_t)(step * reader->info.n_channels) * sizeof *skipped);
+    for (; at < sample && n > 0; at += n)
+        n = reader_read(reader, skipped, (int16_t *)(void *)skipped,
+                        sample - at < step ? sample - at : step);
+    free(skipped);
+    return at == sample ? 0
+                        : s2s_error_set(err, S2S_E_TRUNCATED,
+                                        "%s: the decoder gave %lld samples of more than %lld",
+                                        reader->container.kind, (long long)at, (long long)sample);
 }
 
 /* ---- channels ---- */

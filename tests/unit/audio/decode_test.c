@@ -192,6 +192,66 @@ static void ranges_channels_and_digests_are_as_asked(void **state)
     free(bytes.data);
 }
 
+/* Ten seconds of tones and silence, which a variable rate stores in frames of any size. */
+static struct bytes encode_tones(int format, int rate_hz, int n)
+{
+    char path[] = "/tmp/decode_test.XXXXXX";
+    close(mkstemp(path));
+    float *tones = s2s_xmalloc((size_t)n * sizeof *tones);
+    for (int i = 0; i < n; i++) {
+        double t = (double)i / rate_hz;
+        tones[i] = (float)(sin(10.7 * t) > -0.3 ? 0.5 * sin(942 * t + 80 * sin(3 * t)) : 0);
+    }
+    SF_INFO info = {.samplerate = rate_hz, .channels = 1, .format = format};
+    SNDFILE *file = sf_open(path, SFM_WRITE, &info);
+    assert_non_null(file);
+    double level = 0.99;
+    sf_command(file, SFC_SET_COMPRESSION_LEVEL, &level, sizeof level);
+    assert_int_equal(sf_writef_float(file, tones, n), n);
+    sf_close(file);
+    free(tones);
+    struct bytes bytes = {s2s_xmalloc(1 << 20), 0};
+    FILE *in = fopen(path, "rb");
+    bytes.len = fread(bytes.data, 1, 1 << 20, in);
+    fclose(in);
+    unlink(path);
+    return bytes;
+}
+
+/* Wherever a range begins, its samples are those of the whole file. */
+static void a_range_is_a_part_of_the_whole(void **state)
+{
+    static const struct {
+        int format, rate_hz;
+    } lossy[] = {{SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 16000},
+                 {SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 44100},
+                 {SF_FORMAT_OGG | SF_FORMAT_OPUS, 24000},
+                 {SF_FORMAT_OGG | SF_FORMAT_VORBIS, 7350},
+                 {SF_FORMAT_OGG | SF_FORMAT_VORBIS, 44100},
+                 {SF_FORMAT_WAV | SF_FORMAT_GSM610, 8000}};
+    for (size_t f = 0; f < sizeof lossy / sizeof *lossy; f++) {
+        struct bytes bytes = encode_tones(lossy[f].format, lossy[f].rate_hz, 10 * lossy[f].rate_hz);
+        struct s2s_audio whole, part;
+        assert_int_equal(decode(&whole, bytes, NULL), 0);
+        for (int k = 1; k < 50; k++) {
+            struct s2s_audio_options opt = S2S_AUDIO_OPTIONS_DEFAULT;
+            struct s2s_error err = S2S_ERROR_INIT;
+            opt.offset_s = 0.199 * k;
+            opt.duration_s = 0.15;
+            if (s2s_audio_decode_bytes(&part, bytes.data, bytes.len, &opt, &err) < 0)
+                fail_msg("%zu: %s", f, err.text);
+            const float *same = whole.data + s2s_audio_n_samples(opt.offset_s, whole.rate_hz);
+            for (size_t i = 0; i < part.n_samples; i++)
+                if (!(fabsf(part.data[i] - same[i]) < 1e-6f))
+                    fail_msg("format %zu, sample %zu from %g s on: %g, in the whole %g", f, i,
+                             opt.offset_s, (double)part.data[i], (double)same[i]);
+            s2s_audio_release(&part);
+        }
+        s2s_audio_release(&whole);
+        free(bytes.data);
+    }
+}
+
 static void odd_files_are_errors_that_say_why(void **state)
 {
     struct s2s_audio audio;
@@ -311,6 +371,7 @@ int main(void)
         cmocka_unit_test(a_cut_file_is_refused_wherever_it_is_cut),
         cmocka_unit_test(a_flipped_bit_is_seen_where_the_format_has_checksums),
         cmocka_unit_test(ranges_channels_and_digests_are_as_asked),
+        cmocka_unit_test(a_range_is_a_part_of_the_whole),
         cmocka_unit_test(odd_files_are_errors_that_say_why),
         cmocka_unit_test(a_wav_from_a_pipe_goes_to_the_end_of_the_file),
         cmocka_unit_test(sample_counts_round_half_up),

@@ -175,6 +175,44 @@ LIST
     grep -q '"tie_word_embeddings": true' same/config.json
 }
 
+@test "to Megatron: an output matrix that is stored beside the words it is tied to, bit for bit the same, is theirs" {
+    T=$MODELS/llama_gqa_tied
+    twice() { # FOLDER BYTE: the model with its words again, the last byte but one another by so much
+        mkdir "$1"
+        cp "$T/config.json" "$1"
+        python3 - "$T/model.safetensors" "$1/model.safetensors" "$2" <<'PY'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, body = json.loads(raw[8:8 + n]), raw[8 + n:]
+words = head["model.embed_tokens.weight"]
+copy = bytearray(body[slice(*words["data_offsets"])])
+copy[-2] ^= int(sys.argv[3])
+head["lm_head.weight"] = dict(words, data_offsets=[len(body), len(body) + len(copy)])
+text = json.dumps(head).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + body + copy)
+PY
+    }
+    twice same 0
+    twice other 1
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama "$T" once
+    exits 0 s2s-ckpt convert -v --strict --to torch_dist --map llama same out
+    says "lm_head.weight is a copy of model.embed_tokens.weight"
+    exits 0 s2s-ckpt diff once out
+    exits 0 s2s-ckpt convert -q --strict --to hf out back
+    exits 0 s2s-ckpt diff "$T" back
+    grep -q '"tie_word_embeddings": true' back/config.json
+    # untied by its configuration, it is one that is to be trained
+    rm -r out
+    jq '.tie_word_embeddings = false' "$T/config.json" >untied.json
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config untied.json same out
+    [ "$(s2s-ckpt ls out | grep -c '^output_layer.weight')" -eq 1 ]
+    rm -r out
+    exits 0 s2s-ckpt convert -v --strict --to torch_dist --map llama other out
+    says_not "is a copy"
+    [ "$(s2s-ckpt ls out | grep -c '^output_layer.weight')" -eq 1 ]
+}
+
 @test "config.json of another kind of model is refused: transformers would leave out what its class has not" {
     while read -r name type tensor; do
         rm -rf in

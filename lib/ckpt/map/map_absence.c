@@ -1,5 +1,6 @@
 /* What of a map may be absent from this model, by what the arguments and the configuration say. */
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 
@@ -64,6 +65,66 @@ bool ckpt_map_config_unties(const struct ckpt_map_engine *e)
 {
     const json_t *config = e->config ? e->config : e->own_config;
     return config && args_tied(e->args) == 1 && config_tied(config) != 1;
+}
+
+/* Are the tensors of one dtype and shape the same bit for bit? 1, 0, or an error. */
+static int is_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
+                   const struct s2s_ckpt_tensor *b, struct s2s_error *err)
+{
+    const size_t itemsize = s2s_dtype_size(a->dtype);
+    struct s2s_ckpt_walk walk;
+    char *x = s2s_xmalloc(S2S_CKPT_PIECE), *y = s2s_xmalloc(S2S_CKPT_PIECE);
+    int rc = 0;
+    bool same = true;
+    s2s_ckpt_walk_begin(&walk, a->shape, a->n_dims, itemsize);
+    while (rc == 0 && same && s2s_ckpt_walk_next(&walk)) {
+        rc = s2s_ckpt_read(ckpt, a, walk.begin, walk.box, x, err);
+        if (rc == 0)
+            rc = s2s_ckpt_read(ckpt, b, walk.begin, walk.box, y, err);
+        if (rc == 0)
+            same = memcmp(x, y, (size_t)ckpt_box_numel(walk.box, a->n_dims) * itemsize) == 0;
+    }
+    free(x);
+    free(y);
+    return rc < 0 ? rc : same;
+}
+
+/* The words that go with an output matrix of the tables; NULL: they are not there. */
+static const struct ckpt_map_source *words_of(const struct ckpt_map_engine *e, const char *output,
+                                              size_t prefix_len)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const char *name = e->map.rules[i].megatron;
+        const struct ckpt_map_source *found = ckpt_map_find(e, e->map.rules[i].hf);
+        if (found && strncmp(name, output, prefix_len) == 0 &&
+            strcmp(name + prefix_len, "embedding.word_embeddings.weight") == 0)
+            return found;
+    }
+    return NULL;
+}
+
+int ckpt_map_leave_out_copy(struct ckpt_map_engine *e)
+{
+    static const char output[] = "output_layer.weight";
+    int same = 0;
+    for (size_t i = 0; i < e->map.n_rules && config_tied(e->config) == 1 && same == 0; i++) {
+        const char *name = e->map.rules[i].megatron;
+        struct ckpt_map_source *out = ckpt_map_find(e, e->map.rules[i].hf);
+        const struct ckpt_map_source *in = out && s2s_ends_with(name, output)
+                                               ? words_of(e, name, strlen(name) - strlen(output))
+                                               : NULL;
+        if (!in || in == out || in->tensor->dtype != out->tensor->dtype ||
+            !ckpt_same_shape(in->tensor->shape, in->tensor->n_dims, out->tensor->shape,
+                             out->tensor->n_dims))
+            continue;
+        same = is_copy(e->request->ckpt, in->tensor, out->tensor, e->err);
+        if (same <= 0)
+            continue;
+        s2s_info("ckpt", "%s is a copy of %s: tied", out->name, in->name);
+        out->used = true;
+        e->copy = out;
+    }
+    return same < 0 ? same : 0;
 }
 
 /*

@@ -42,6 +42,7 @@ struct ckpt_map_engine {
     struct ckpt_map map;
     struct ckpt_map_source *sources; /* sorted by name */
     size_t n_sources;
+    const struct ckpt_map_source *copy; /* NULL, or the one that is not found (map_absence.c) */
     bool to_megatron;
     const json_t *args;   /* of the common state; NULL */
     const json_t *config; /* of the model, or of the one part of it that this is; NULL */
@@ -114,6 +115,9 @@ bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
 bool ckpt_map_config_ties(const struct ckpt_map_engine *e);
 /* Is there one that denies what the arguments say, or leaves it to its class? */
 bool ckpt_map_config_unties(const struct ckpt_map_engine *e);
+/* To Megatron: an output matrix that the configuration calls the words', and that is their copy bit
+ * for bit, counts as absent: published models have it stored twice. Reading may fail. */
+int ckpt_map_leave_out_copy(struct ckpt_map_engine *e);
 /* May the rule's tensor be absent, by its word (map.h) and what arguments and configuration say? */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 

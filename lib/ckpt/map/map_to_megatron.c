@@ -537,6 +537,8 @@ int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_reque
 {
     struct ckpt_map_engine e;
     int rc = ckpt_map_begin(&e, plan, request, true, result, err);
+    if (rc == 0)
+        rc = ckpt_map_leave_out_copy(&e);
     if (rc == 0) {
         count_layers(&e);
         for (size_t i = 0; i < e.map.n_rules; i++)

@@ -253,6 +253,19 @@ PY
     same fc1 up
     exits 0 s2s-ckpt convert -q --strict --to hf --config config.json megatron back
     exits 0 s2s-ckpt diff hf.safetensors back
+    # what its arguments are: gains around 0 of norms that subtract the mean, and the part of a head that is turned
+    for part in 0.5 0.25; do
+        jq '. + {hidden_act: "relu2", norm_eps: 0.001, partial_rotary_factor: '"$part}" config.json >more.json
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron --config more.json hf.safetensors "args$part"
+        python3 - "args$part" "$part" <<'PY'
+import glob, pickle, sys, zipfile
+z = zipfile.ZipFile(glob.glob(sys.argv[1] + "/*/common.pt")[0])
+args = vars(pickle.loads(z.read([n for n in z.namelist() if n.endswith("data.pkl")][0]))["args"])
+want = dict(normalization="LayerNorm", apply_layernorm_1p=True, norm_epsilon=0.001, rotary_percent=float(sys.argv[2]), rotary_base=10000,
+            position_embedding_type="rope", squared_relu=True, swiglu=False, add_bias_linear=False, add_qkv_bias=False, qk_layernorm=False)
+assert {k: args.get(k) for k in want} == want, args
+PY
+    done
     sed s/nemotron/llama/ config.json >llama.json
     exits 1 s2s-ckpt convert --to hf --config llama.json megatron other
     says "do not fit the others"

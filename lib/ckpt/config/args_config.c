@@ -17,6 +17,7 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
     {"max_position_embeddings", "max_position_embeddings"},
     {"rms_norm_eps", "norm_epsilon"},
     {"layer_norm_epsilon", "norm_epsilon"},
+    {"norm_eps", "norm_epsilon"},
     {"rope_theta", "rotary_base"},
     {"vocab_size", "vocab_size"},
     {"hybrid_override_pattern", "hybrid_override_pattern"},

@@ -216,6 +216,16 @@ static json_t *as_base(double value)
                                                        : json_real(value);
 }
 
+/* Nemotron's alone turns a part of each head. Gives a reference. */
+static json_t *rotary_percent(const struct maker *m, const json_t *rope)
+{
+    const json_t *part = json_object_get(rope, "partial_rotary_factor");
+    part = part ? part : json_object_get(m->config, "partial_rotary_factor");
+    if (strcmp(m->type, "nemotron") != 0)
+        return json_real(1.0);
+    return json_real(json_is_number(part) ? json_number_value(part) : 0.5);
+}
+
 /* rope_theta and rope_scaling by themselves, or in rope_parameters; Gemma 3 has two of it */
 static void add_rope(struct maker *m)
 {
@@ -236,7 +246,7 @@ static void add_rope(struct maker *m)
     else if (global > 0)
         set(m, "rotary_base", as_base(global));
     set(m, "position_embedding_type", json_string("rope"));
-    set(m, "rotary_percent", json_real(1.0));
+    set(m, "rotary_percent", rotary_percent(m, rope));
     add_scaling(m, json_is_object(rope) ? rope : json_object_get(m->config, "rope_scaling"));
 }
 
@@ -347,8 +357,9 @@ static void add_norms(struct maker *m)
 {
     if (!ckpt_config_class(m->type))
         return;
-    set(m, "normalization", json_string("RMSNorm"));
-    set(m, "apply_layernorm_1p", json_boolean(s2s_starts_with(m->type, "gemma")));
+    const bool means = strcmp(m->type, "nemotron") == 0; /* its norms subtract them */
+    set(m, "normalization", json_string(means ? "LayerNorm" : "RMSNorm"));
+    set(m, "apply_layernorm_1p", json_boolean(means || s2s_starts_with(m->type, "gemma")));
     const bool bias = has_target(m, "linear_fc1.bias");
     if (has_target(m, "linear_proj.bias") == bias)
         set(m, "add_bias_linear", json_boolean(bias));

@@ -27,6 +27,7 @@ static const struct {
     {"gemma2", "Gemma2ForCausalLM", {8, 4, 1e-6, 1e4, 4096, 1}},
     {"gemma3", "Gemma3ForConditionalGeneration", {0}},
     {"gemma3_text", "Gemma3ForCausalLM", {8, 4, 1e-6, 1e6, 4096, 1}},
+    {"nemotron", "NemotronForCausalLM", {48, 0, 0, 1e4, 0}},
     {"nemotron_h", "NemotronHForCausalLM", {32, 8, 0, 0, 0}},
 };
 

@@ -129,6 +129,25 @@ LIST
     [ "$(jq -r .model_type given/config.json)" = llama ]
 }
 
+@test "config.json of a quantised model: what is written out of Megatron's weights is not" {
+    megatron llama_gqa_untied
+    jq '.quantization_config = {quant_method: "fp8"}' "$MODELS/llama_gqa_untied/config.json" >config.json
+    exits 0 s2s-ckpt convert --strict --to hf --config config.json in out
+    says "config.json: quantization_config is left out"
+    exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
+    jq -e 'del(.quantization_config) == $want' --argjson want "$(jq 'del(.quantization_config)' config.json)" out/config.json
+    [ "$(config .quantization_config)" = "[null]" ]
+    # also inside of a model of several parts; what has no map keeps its own
+    jq '{model_type: "own", text_config: .}' config.json >config2.json
+    exits 0 s2s-ckpt convert --to hf --config config2.json in parts
+    jq -e '.text_config | has("quantization_config") | not' parts/config.json
+    mkdir plain
+    cp "$MODELS/llama_gqa_untied/model.safetensors" config.json plain
+    exits 0 s2s-ckpt convert --to hf plain same
+    says_not "quantization_config"
+    jq -e .quantization_config same/config.json
+}
+
 @test "config.json: an output matrix of its own is not tied, whatever the configuration says" {
     # (transformers 4 leaves out the matrix of a folder that is said to be tied)
     M=$MODELS/llama_gqa_untied

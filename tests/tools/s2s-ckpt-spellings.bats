@@ -133,6 +133,10 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map llama fp8 megatron
     says "quantised"
     says "model.layers.0.mlp.down_proj.weight_scale_inv"
+    # of bitsandbytes, eight bits
+    write scb.safetensors '{"model.embed_tokens.weight": (10, 4), "model.layers.0.mlp.down_proj.weight": (4, 8), "model.layers.0.mlp.down_proj.SCB": (4,)}'
+    exits 1 s2s-ckpt convert --to torch_dist --map llama scb.safetensors megatron
+    says "quantised"
     exits 0 s2s-ckpt convert --to hf --dtype bf16 fp8 kept
     says_not "not cast"
     exits 0 s2s-ckpt ls kept

@@ -4,7 +4,7 @@
 
 struct kind {
     const char *what, *hint;
-    const char *parts[12], *ends[8]; /* of names */
+    const char *parts[12], *ends[9]; /* of names */
     bool if_ours;                    /* a user's map may say what becomes of them */
 };
 
@@ -26,7 +26,7 @@ static const struct kind kinds[] = {
      "are kept as they are",
      {".quant_state."},
      {"weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed", ".qweight", ".qzeros",
-      ".absmax", "_proj_scales"},
+      ".absmax", ".SCB", "_proj_scales"},
      false},
     /* NeMo's dw_striding, which Parakeet's layers are those of, has nothing to learn there */
     {"convolutions of a subsampling that Parakeet has not, which has NeMo's dw_striding alone",
@@ -41,7 +41,7 @@ static bool is_of(const struct kind *kind, const char *name)
     for (size_t i = 0; i < sizeof kind->parts / sizeof *kind->parts && kind->parts[i]; i++)
         if (strstr(name, kind->parts[i]))
             return true;
-    for (size_t i = 0; i < 8 && kind->ends[i]; i++)
+    for (size_t i = 0; i < sizeof kind->ends / sizeof *kind->ends && kind->ends[i]; i++)
         if (s2s_ends_with(name, kind->ends[i]))
             return true;
     return false;

@@ -72,6 +72,23 @@ static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
     return changed;
 }
 
+/* What a map writes are the weights themselves: who reads that they are quantised asks for scales
+ * that are not there. */
+static bool drop_quantization(json_t *config)
+{
+    static const char key[] = "quantization_config";
+    const char *name;
+    json_t *inner;
+    bool there = json_is_object(json_object_get(config, key));
+    json_object_foreach(config, name, inner)
+    {
+        there |= strcmp(name, key) != 0 && drop_quantization(inner);
+    }
+    if (json_is_object(json_object_get(config, key)))
+        json_object_del(config, key);
+    return there;
+}
+
 /* rows of the matrix of words; 0: there is none */
 static int64_t vocab_rows(const struct s2s_hf_output *out)
 {
@@ -106,6 +123,11 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
             continue;
         bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
         changed |= set_words(root, tie, padded ? vocab_rows(out) : 0);
+        if (*out->family && drop_quantization(root)) {
+            s2s_warn("ckpt", "%s: quantization_config is left out: the weights are not quantised",
+                     file->path);
+            changed = true;
+        }
         if (changed) {
             free(file->bytes);
             file->bytes = s2s_ckpt_config_text(root);

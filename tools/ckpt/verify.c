@@ -85,7 +85,9 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
     if (counts->n_files)
         printf("; %zu files as the manifest says", counts->n_files);
     else if (counts->n_unchecked)
-        printf("; %zu tensors have no checksum to compare", counts->n_unchecked);
+        printf("; no manifest, and %zu tensors have no checksum to compare", counts->n_unchecked);
+    else /* names, shapes and configuration may have none */
+        printf("; no manifest%s", counts->n_tensors ? ", CRC-32s of all tensors are right" : "");
     putchar('\n');
 }
 

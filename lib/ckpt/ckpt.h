@@ -198,10 +198,10 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
  * config.json is JSON. TRUNCATED, NOTFOUND: what Megatron-Core
  * writes last, or the common state of its folder, is not there. */
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Compares the files of the folder with its manifests (s2s-manifest.json, integrity.json); *n_files
- * is how many were compared, 0 without a manifest. DIGEST, TRUNCATED, NOTFOUND: a file is not what
- * was noted; FORMAT, UNSUPPORTED: the manifest itself, or one that does not name a file that is
- * read. */
+/* Compares the files of the folder with its manifests (s2s-manifest.json, integrity.json), or a
+ * file with FILE.s2s-manifest.json; *n_files is how many were compared, 0 without a manifest.
+ * DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT, UNSUPPORTED: the manifest
+ * itself, or one that does not name a file that is read. */
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err);
 
 /* XXH3-128 of the names, lengths and times of the files that are read: the same while nobody wrote

@@ -107,10 +107,11 @@ int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt
 int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
                             struct s2s_error *err);
 
-/* One safetensors file of targets [begin, end); aligned, so tensors of wide types come first. */
+/* One safetensors file of targets [begin, end); aligned, so tensors of wide types come first.
+ * digest: NULL, or where the file's XXH3-128 goes. */
 int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
                                struct s2s_outfile *out, const struct s2s_ckpt_write *how,
-                               struct s2s_error *err);
+                               char digest[33], struct s2s_error *err);
 /* model.safetensors, or shards and their index (rank 0's), in a folder that exists. Not agreed. */
 int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
                       struct s2s_error *err);

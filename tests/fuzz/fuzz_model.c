@@ -277,7 +277,7 @@ static void try_file(struct s2s_ckpt *ckpt, const json_t *root)
             abort();
         snprintf(path, sizeof path, "%s/a.safetensors", out_dir);
         if (s2s_outfile_open(&file, path, &err) < 0 ||
-            s2s_ckpt_write_safetensors(&plan, 0, plan.n_targets, file, &how, &err) < 0 ||
+            s2s_ckpt_write_safetensors(&plan, 0, plan.n_targets, file, &how, NULL, &err) < 0 ||
             s2s_outfile_commit(file, &err) < 0)
             S2S_BUG("%s", err.text);
         folder_demand_written(path, &plan, "");

@@ -115,3 +115,27 @@ right_or_refused() {
     done
     [ "$status" -eq 0 ]
 }
+
+@test "a file that is replaced never lies beside the manifest of another" {
+    inject_or_skip
+    for how in KILL EIO; do
+        for call in rename unlink fsync write; do
+            for ((n = 1; n <= 50; n++)); do
+                rm -rf out* .out*
+                s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" out
+                with_fault $call:$n:$how s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" out
+                [ $fired = 1 ] || break
+                exits 0 s2s-ckpt verify out
+            done
+            [ "$n" -gt 1 ]
+        done
+    done
+    # a manifest that cannot be written is a failure, and says that the file is there
+    rm -rf out* .out*
+    with_fault write:2:ENOSPC s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" out
+    [ "$status" -eq 1 ]
+    says "out.s2s-manifest.json: cannot write"
+    says "out is there, whole"
+    exits 0 s2s-ckpt verify out
+    says "no manifest"
+}

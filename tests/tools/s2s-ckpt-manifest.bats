@@ -186,6 +186,64 @@ PY
     says "the manifest says"
 }
 
+@test "a file alone: its digest is beside it, and verify compares every byte" {
+    exits 0 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
+    no_litter . a.safetensors a.safetensors.s2s-manifest.json
+    exits 0 s2s-ckpt verify a.safetensors
+    says "; 1 files as the manifest says"
+    size=$(stat -c %s a.safetensors)
+    cp a.safetensors good
+    for ((at = size - 328; at < size; at += 7)); do
+        flip a.safetensors $at $((at % 8))
+        exits 1 s2s-ckpt verify a.safetensors
+        cp good a.safetensors
+    done
+    says "a.safetensors: digest "
+    says "or another program wrote it since: then remove a.safetensors.s2s-manifest.json"
+    # the name of a tensor is no fault of any format
+    sed 's|"int"|"INT"|' good >a.safetensors
+    not same a.safetensors good
+    exits 1 s2s-ckpt verify a.safetensors
+    says "it is damaged"
+    cp good a.safetensors && echo >>a.safetensors.s2s-manifest.json
+    exits 0 s2s-ckpt verify a.safetensors
+    echo '{"algorithm": "xxh3-128", "files": {}}' >a.safetensors.s2s-manifest.json
+    exits 1 s2s-ckpt verify a.safetensors
+    says "a.safetensors.s2s-manifest.json: not a manifest of one file"
+}
+
+@test "a file alone: its manifest goes along with its name, and is never another file's" {
+    s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" a.safetensors
+    for end in '' .s2s-manifest.json; do mv a.safetensors$end b.safetensors$end; done
+    ln -s b.safetensors link.safetensors
+    for path in b.safetensors "$PWD/b.safetensors" link.safetensors; do
+        exits 0 s2s-ckpt verify $path
+        says "as the manifest says"
+    done
+    # what is written over it has its own, whatever the name and the way
+    exits 0 s2s-ckpt average --to safetensors "$DATA/hf_sharded" "$DATA/hf_sharded" link.safetensors
+    no_litter . b.safetensors b.safetensors.s2s-manifest.json link.safetensors
+    exits 0 s2s-ckpt verify b.safetensors
+    says "21 tensors"
+    says "as the manifest says"
+    exits 0 mpirun_n 2 s2s-ckpt convert -q --resume --to safetensors "$DATA/zip.pt" b.safetensors
+    exits 0 s2s-ckpt verify link.safetensors
+    says "10 tensors"
+    says "as the manifest says"
+    exits 0 s2s-ckpt convert -q --to nemo "$DATA/tiny.nemo" b.safetensors
+    no_litter . b.safetensors link.safetensors
+    rm ./*
+    # neither a plan nor a stream has any, and a place that is taken is found before the work
+    exits 0 s2s-ckpt convert -q --plan --to safetensors "$DATA/zip.pt" a.safetensors
+    s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" - >piped
+    s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" /dev/null
+    no_litter . piped
+    mkdir a.safetensors.s2s-manifest.json
+    exits 1 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
+    says "a.safetensors.s2s-manifest.json: is a folder"
+    [ ! -e a.safetensors ]
+}
+
 @test "diff: other shapes, tensors without numbers, small integers" {
     safetensors a.safetensors c C64 '[2]' 0000803f000000000000000000000040 i I8 '[3]' 01ff7f s F32 '[2]' 0000803f00000040 t BOOL '[2]' 0001
     safetensors b.safetensors c C64 '[2]' 0000803f000000000000000000000041 i I8 '[3]' 01fe7f s F32 '[2, 1]' 0000803f00000040 t BOOL '[2]' 0001

@@ -57,7 +57,7 @@ PY
                 case $output in *"is there already"*) kept=$((kept + 1)) ;; esac
             fi
             diff -r want out
-            rm -rf out
+            rm -rf out {out,want}.s2s-manifest.json
             no_litter . big.safetensors noise want
         done
         [ $killed -gt 20 ]

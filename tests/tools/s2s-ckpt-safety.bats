@@ -123,7 +123,7 @@ PY
         exits 0 s2s-ckpt diff in.safetensors $to
     done
     exits 0 s2s-ckpt convert -q --to safetensors in.safetensors one
-    only in.safetensors hf torch_dist one
+    only in.safetensors hf torch_dist one one.s2s-manifest.json
     cd ..
     only er
     cd ..

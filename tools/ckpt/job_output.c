@@ -4,6 +4,7 @@
 
 #include "lib/ckpt/map/layers.h"
 #include "lib/ckpt/write/journal.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/ckpt/write/to_megatron.h"
@@ -251,27 +252,34 @@ static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_e
 static int fill_file(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_nemo_output *nemo,
                      const char *path, struct s2s_error *err)
 {
-    struct s2s_outfile *out;
+    struct s2s_outfile *out = NULL, *manifest = NULL;
     struct s2s_ckpt_write alone = job->how;
+    char digest[33], *beside = job->to == TO_NEMO ? NULL : ckpt_manifest_beside(path);
     alone.mesh = NULL;
     int rc = check_integrity(job, &alone, err);
-    if (rc < 0)
+    if (rc == 0)
+        rc = s2s_outfile_open(&out, path, err);
+    if (rc == 0 && beside)
+        rc = s2s_outfile_open(&manifest, beside, err);
+    free(beside);
+    if (rc < 0) {
+        s2s_outfile_abort(out);
         return rc;
+    }
     begin_progress(job);
-    rc = s2s_outfile_open(&out, path, err);
-    if (rc < 0)
-        return rc;
     if (job->to == TO_NEMO)
         rc = s2s_nemo_write(nemo, out, &job->how, err);
     else
-        rc = s2s_ckpt_write_safetensors(plan, 0, plan->n_targets, out, &job->how, err);
+        rc = s2s_ckpt_write_safetensors(plan, 0, plan->n_targets, out, &job->how,
+                                        manifest ? digest : NULL, err);
     if (rc == 0 && job->to != TO_NEMO)
         rc = s2s_ckpt_plan_verify(plan, err);
     if (rc == 0)
         rc = ckpt_job_check_source(job, err);
     if (rc == 0)
-        return s2s_outfile_commit(out, err);
+        return ckpt_manifest_commit(out, manifest, path, digest, err);
     s2s_outfile_abort(out);
+    s2s_outfile_abort(manifest);
     return rc;
 }
 

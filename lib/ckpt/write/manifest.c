@@ -10,6 +10,7 @@
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/share.h"
 #include "lib/io/digest.h"
+#include "lib/io/outfile.h"
 #include "lib/io/sha256.h"
 
 enum { PIECE = 1 << 20, MAX_MANIFEST = 64 << 20 };
@@ -63,14 +64,61 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
     return ckpt_file_put_noted(dir, name, bytes, len, NULL, err);
 }
 
-int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err)
+/* Gives: free. */
+static char *manifest_text(json_t *files)
 {
     json_t *root = json_pack("{s:s, s:O}", "algorithm", "xxh3-128", "files", files);
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_SORT_KEYS);
+    json_decref(root);
+    return text;
+}
+
+int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err)
+{
+    char *text = manifest_text(files);
     int rc = ckpt_file_put(dir, CKPT_MANIFEST, text, strlen(text), err);
     free(text);
-    json_decref(root);
     return rc;
+}
+
+/* ---- of a file alone ---- */
+
+char *ckpt_manifest_beside(const char *path)
+{
+    struct stat st;
+    if (strcmp(path, "-") == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)))
+        return NULL;
+    char *whole = realpath(path, NULL); /* a link's target is what is written and read */
+    char *beside = s2s_xasprintf("%s." CKPT_MANIFEST, whole ? whole : path);
+    free(whole);
+    return beside;
+}
+
+int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
+                         const char *digest, struct s2s_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    const int64_t len = s2s_outfile_offset(out);
+    char *before = ckpt_manifest_beside(path);
+    if (before) /* no moment has a manifest of other bytes */
+        unlink(before);
+    free(before);
+    int rc = s2s_outfile_commit(out, err);
+    if (rc < 0 || !manifest) {
+        s2s_outfile_abort(manifest);
+        return rc;
+    }
+    json_t *files = json_object();
+    ckpt_manifest_add(files, slash ? slash + 1 : path, len, digest);
+    char *text = manifest_text(files);
+    json_decref(files);
+    rc = s2s_outfile_write(manifest, text, strlen(text), err);
+    free(text);
+    if (rc == 0)
+        rc = s2s_outfile_commit(manifest, err);
+    else
+        s2s_outfile_abort(manifest);
+    return rc < 0 ? s2s_error_hint(err, rc, "%s is there, whole", path) : 0;
 }
 
 /* How a folder is held against its manifests. */
@@ -79,6 +127,7 @@ struct comparison {
     bool links; /* the format reads links too: a cache of the hub is made of them */
     const struct s2s_ckpt *ckpt;      /* NULL, or whose files all have to be named */
     const struct s2s_ckpt_write *how; /* NULL, or whose ranks share the files */
+    const char *alone;                /* NULL, or the one file, whatever it was called then */
     bool sha256;
     size_t n; /* files of this rank so far */
 };
@@ -215,10 +264,15 @@ static int verify_one(struct comparison *c, const char *manifest, const char *al
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a manifest", manifest);
     else if (strcmp(said, algorithm) != 0)
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: algorithm %.40s", manifest, said);
-    if (rc == 0)
+    else if (c->alone && json_object_size(files) != 1)
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a manifest of one file", manifest);
+    if (rc == 0 && c->alone)
+        rc = compare(c, c->alone, json_object_iter_value(json_object_iter((json_t *)files)), err);
+    else if (rc == 0)
         rc = compare_all(c, files, err);
     if (rc == 0)
         rc = find_all(c->ckpt, manifest, files, err);
+    c->n += c->alone != NULL;
     json_decref(root);
     return rc;
 }
@@ -236,13 +290,37 @@ static int verify_folder(const char *dir, struct comparison *c, bool ours, struc
     return rc;
 }
 
+static int verify_alone(const char *path, size_t *n_files, struct s2s_error *err)
+{
+    char *manifest = ckpt_manifest_beside(path), *slash = manifest ? strrchr(manifest, '/') : NULL;
+    struct comparison c = {.dir_fd = -1};
+    int rc = 0;
+    if (slash) {
+        char *name = s2s_xstrndup(slash + 1, strlen(slash + 1) - strlen("." CKPT_MANIFEST));
+        *slash = 0;
+        c.alone = name;
+        c.dir_fd = open(*manifest ? manifest : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        rc = c.dir_fd < 0 ? s2s_error_errno(err, S2S_E_OPEN, "%s", manifest)
+                          : verify_one(&c, slash + 1, "xxh3-128", err);
+        close(c.dir_fd);
+        if (rc == S2S_E_DIGEST || rc == S2S_E_TRUNCATED)
+            s2s_error_hint(err, rc, "or another program wrote it since: then remove %s", slash + 1);
+        free(name);
+    }
+    free(manifest);
+    *n_files = c.n;
+    return rc;
+}
+
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)
 {
+    if (ckpt->dir_fd < 0)
+        return verify_alone(ckpt->path, n_files, err);
     /* parts of a composite have manifests of their own */
     static const char *const folders[] = {"", "/encoder", "/llm"};
     struct comparison c = {.links = !ckpt->no_links};
     int rc = 0;
-    for (int i = 0; i < 3 && rc == 0 && ckpt->dir_fd >= 0; i++) {
+    for (int i = 0; i < 3 && rc == 0; i++) {
         char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
         c.ckpt = i == 0 ? ckpt : NULL;
         if (i == 0 || ckpt_is_there(AT_FDCWD, path))

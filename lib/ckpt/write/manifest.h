@@ -14,8 +14,10 @@
 
 struct ckpt_file;
 struct s2s_error;
+struct s2s_outfile;
 
 #define CKPT_MANIFEST "s2s-manifest.json"
+/* A file that is written alone has its own beside it: FILE.s2s-manifest.json, of the same form. */
 
 /* One more entry of files (an object): digest is XXH3-128 in 32 hex digits. */
 void ckpt_manifest_add(json_t *files, const char *name, int64_t len_bytes, const char *digest);
@@ -31,5 +33,12 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
                   struct s2s_error *err);
 /* Writes the manifest of files (borrowed) into dir. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
+/* Where the manifest of a file alone is; NULL: stdout, a pipe or a device, which has none. Gives:
+ * free. */
+char *ckpt_manifest_beside(const char *path);
+/* Gives `out` its name, path, and puts its manifest (NULL: none) there beside it, in place of one
+ * that was there before. Takes both. IO. */
+int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
+                         const char *digest, struct s2s_error *err);
 
 #endif

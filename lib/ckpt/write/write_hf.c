@@ -150,37 +150,35 @@ static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, s
 
 int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
                                struct s2s_outfile *out, const struct s2s_ckpt_write *how,
-                               struct s2s_error *err)
+                               char digest[33], struct s2s_error *err)
 {
-    struct sink sink = {.out = out};
-    return write_targets(plan, begin, end, &sink, how, err);
+    struct sink sink = {.out = out, .digest = digest ? s2s_digest_new(128) : NULL};
+    int rc = write_targets(plan, begin, end, &sink, how, err);
+    if (digest)
+        s2s_digest_hex(sink.digest, digest);
+    s2s_digest_free(sink.digest);
+    return rc;
 }
 
 /* digested on the way for the manifest and the journal */
 static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *path,
                      const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
-    struct sink sink = {.out = NULL};
+    const bool noted = how->manifest || how->journal;
+    struct s2s_outfile *out;
     char digest[33];
-    int rc = s2s_outfile_open(&sink.out, path, err);
+    int rc = s2s_outfile_open(&out, path, err);
     if (rc < 0)
         return rc;
-    if (how->manifest || how->journal)
-        sink.digest = s2s_digest_new(128);
-    rc = write_targets(plan, begin, end, &sink, how, err);
-    int64_t len = s2s_outfile_offset(sink.out);
+    rc = s2s_ckpt_write_safetensors(plan, begin, end, out, how, noted ? digest : NULL, err);
+    int64_t len = s2s_outfile_offset(out);
     if (rc == 0)
-        rc = s2s_outfile_commit(sink.out, err);
+        rc = s2s_outfile_commit(out, err);
     else
-        s2s_outfile_abort(sink.out);
-    if (rc == 0 && sink.digest) {
-        s2s_digest_hex(sink.digest, digest);
-        if (how->manifest)
-            ckpt_manifest_add(how->manifest, name, len, digest);
-        rc = ckpt_journal_add(how->journal, path, len, digest, err);
-    }
-    s2s_digest_free(sink.digest);
-    return rc;
+        s2s_outfile_abort(out);
+    if (rc == 0 && how->manifest)
+        ckpt_manifest_add(how->manifest, name, len, digest);
+    return rc == 0 && noted ? ckpt_journal_add(how->journal, path, len, digest, err) : rc;
 }
 
 int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,

@@ -1873,6 +1873,18 @@ PY
     head -c 60000 "$DATA/tiny.nemo" >cut.nemo
     exits 1 s2s-ckpt ls cut.nemo
     says "cut.nemo"
+    # behind a member, where no other is missed but by the end
+    tar --format=ustar -cf more.tar -C "$ROOT" README.md
+    { head -c 89600 "$DATA/tiny.nemo" && cat more.tar; } >more.nemo
+    exits 0 s2s-ckpt verify more.nemo
+    for command in ls verify; do
+        head -c 89600 more.nemo >cut.nemo
+        exits 1 s2s-ckpt $command cut.nemo
+        says "cut.nemo: the archive ends without a tar's end: truncated"
+        gzip -c cut.nemo >small.nemo
+        exits 1 s2s-ckpt $command small.nemo
+        says "small.nemo: the archive ends without a tar's end: truncated"
+    done
     gzip -c "$DATA/tiny.nemo" | head -c 20000 >small.nemo
     exits 1 s2s-ckpt ls small.nemo
     says "small.nemo: model_weights.ckpt: not a whole compressed tar archive"

@@ -303,9 +303,13 @@ static int walk(struct tar *t)
         return bad_tar(t, NULL);
     for (int i = 0; rc == 0; i++) {
         int status = archive_read_next_header(t->in, &entry);
-        if (status == ARCHIVE_EOF)
+        if (status == ARCHIVE_EOF &&
+            archive_filter_bytes(t->in, 0) > archive_read_header_position(t->in))
             break;
-        if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
+        if (status == ARCHIVE_EOF) /* without the zeros that end a tar: members may be missing */
+            rc = s2s_error_set(t->err, S2S_E_TRUNCATED,
+                               "%s: the archive ends without a tar's end: truncated", t->path);
+        else if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
             rc = bad_tar(t, NULL);
         else if (i >= MAX_MEMBERS)
             rc = s2s_error_set(t->err, S2S_E_FORMAT, "%s: more than %d members", t->path,

@@ -272,6 +272,11 @@ static int cut_recording(struct s2s_sample *s, const json_t *cut, struct s2s_err
     if (!json_is_array(sources) || json_array_size(sources) != 1)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "the recording has %zu sources, one expected",
                              json_array_size(sources));
+    if (is_truthy(json_object_get(recording, "transforms"))) {
+        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                               "the recording has 'transforms' (speed, volume, ..) to be applied");
+        return s2s_error_hint(err, rc, "store the changed sound with cuts.save_audios()");
+    }
     const json_t *source = json_array_get(sources, 0);
     const char *type = json_string_value(json_object_get(source, "type"));
     if (!type || strcmp(type, "file") != 0)

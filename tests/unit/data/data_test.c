@@ -193,6 +193,9 @@ static void cuts_of_other_kinds_are_refused(void **state)
         "\"source\": \"http://x\"}]}}",
         "{\"id\": \"a\", \"duration\": 1, \"supervisions\": [{}, {}], \"recording\": "
         "{\"sources\": [{\"type\": \"file\", \"source\": \"x\"}]}}",
+        "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"file\", "
+        "\"source\": "
+        "\"x\"}], \"transforms\": [{\"name\": \"Speed\", \"kwargs\": {\"factor\": 1.1}}]}}",
     };
     const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

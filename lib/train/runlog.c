@@ -28,10 +28,12 @@ static int64_t line_step(const char *line)
     return n;
 }
 
-/* Keeps the lines up to `step`; the file is replaced only when something goes. */
-static int truncate_log(const char *path, int64_t step, struct s2s_error *err)
+/* Keeps the lines up to `step`, and counts those of that step; the file is replaced only when
+ * something goes. */
+static int truncate_log(const char *path, int64_t step, size_t *n_last, struct s2s_error *err)
 {
     FILE *in = fopen(path, "re");
+    *n_last = 0;
     if (!in)
         return errno == ENOENT ? 0 : s2s_error_errno(err, S2S_E_OPEN, "%s", path);
     struct s2s_buf keep = S2S_BUF_INIT;
@@ -45,6 +47,7 @@ static int truncate_log(const char *path, int64_t step, struct s2s_error *err)
             s2s_buf_add(&keep, line, (size_t)len);
         else
             dropped = true;
+        *n_last += at == step;
     }
     free(line);
     fclose(in);
@@ -70,14 +73,19 @@ static int open_append(FILE **file, const char *path, struct s2s_error *err)
     return *file ? 0 : s2s_error_errno(err, S2S_E_OPEN, "%s", path);
 }
 
-int s2s_runlog_open(struct s2s_runlog **out, const char *dir, int64_t step, struct s2s_error *err)
+int s2s_runlog_open(struct s2s_runlog **out, const char *dir, int64_t step, size_t n_sets,
+                    bool *evaluated, struct s2s_error *err)
 {
+    size_t n = 0;
     struct s2s_runlog *log = s2s_xcalloc(1, sizeof *log);
     log->path = s2s_xasprintf("%s/log.jsonl", dir);
     log->eval_path = s2s_xasprintf("%s/eval.jsonl", dir);
-    int rc = truncate_log(log->path, step, err);
+    int rc = truncate_log(log->path, step, &n, err);
     if (rc == 0)
-        rc = truncate_log(log->eval_path, step, err);
+        rc = truncate_log(log->eval_path, step, &n, err);
+    *evaluated = n >= n_sets;
+    if (rc == 0 && !*evaluated && n > 0) /* some of the sets: all are done again */
+        rc = truncate_log(log->eval_path, step - 1, &n, err);
     if (rc == 0)
         rc = open_append(&log->file, log->path, err);
     if (rc == 0)

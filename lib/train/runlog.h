@@ -6,6 +6,8 @@
 #ifndef S2S_TRAIN_RUNLOG_H
 #define S2S_TRAIN_RUNLOG_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct s2s_error;
@@ -17,8 +19,10 @@ struct s2s_runlog_step {
     int64_t peak_bytes;
 };
 
-/* Steps up to and including `step` are kept. */
-int s2s_runlog_open(struct s2s_runlog **log, const char *dir, int64_t step, struct s2s_error *err);
+/* Steps up to and including `step` are kept. *evaluated: each of the n_sets data sets has its line of
+ * that step; a run may have been killed between a save and the evaluation behind it. */
+int s2s_runlog_open(struct s2s_runlog **log, const char *dir, int64_t step, size_t n_sets,
+                    bool *evaluated, struct s2s_error *err);
 int s2s_runlog_add(struct s2s_runlog *log, const struct s2s_runlog_step *line,
                    struct s2s_error *err);
 /* One data set: token_accuracy in [0,1]; wer negative: not measured. */

@@ -254,10 +254,11 @@ static bool due(int64_t step, int64_t every)
     return every > 0 && step % every == 0;
 }
 
-static int loop(struct s2s_trainer *t, struct s2s_progress *progress, struct s2s_error *err)
+/* evaluated: the step that was evaluated last */
+static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t evaluated,
+                struct s2s_error *err)
 {
     const struct s2s_recipe *r = t->recipe;
-    int64_t evaluated = t->state.step;
     bool ended = false;
     enum stop stop;
     int rc = 0;
@@ -297,15 +298,19 @@ int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)
     int rc = open_feed(t, err);
     if (rc < 0)
         return rc;
+    bool evaluated = true;
     if (first)
-        rc = s2s_runlog_open(&t->log, t->recipe->run, t->state.step, err);
+        rc = s2s_runlog_open(&t->log, t->recipe->run, t->state.step,
+                             t->recipe->eval_every > 0 ? t->recipe->n_eval : 0, &evaluated, err);
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
+    uint8_t done = evaluated || t->state.step == 0;
+    s2s_comm_broadcast(s2s_mesh_world(t->mesh), &done, 1, S2S_U8, 0);
     if (first && isatty(STDERR_FILENO)) {
         int64_t left = t->recipe->steps > 0 ? t->recipe->steps - t->state.step : 0;
         s2s_progress_begin(&progress, "training", "steps", left > 0 ? left : 0);
     }
-    rc = loop(t, &progress, err);
+    rc = loop(t, &progress, done ? t->state.step : -1, err);
     if (progress.label)
         s2s_progress_end(&progress);
     if (first) {

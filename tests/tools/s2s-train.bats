@@ -369,6 +369,19 @@ lines = [json.loads(l) for l in open("run/eval.jsonl")]
 assert [l["step"] for l in lines] == [5, 10, 12, 15, 20], lines
 assert all(l["set"] == "seen" and l["loss"] > 0 for l in lines)
 PY
+    # killed behind the last save, before or in the evaluation that follows it
+    both='data.eval={a: t.s2s, b: t.s2s}'
+    s2s-train r.yaml run=two "$both" train.eval_every=8 train.steps=10
+    cp two/eval.jsonl want
+    [ "$(wc -l <want)" -eq 4 ]
+    for left in 2 3; do
+        head -n $left want >two/eval.jsonl
+        s2s-train r.yaml run=two "$both" train.eval_every=8 train.steps=10
+        same want two/eval.jsonl
+    done
+    head -n 2 want >two/eval.jsonl
+    mpirun_n 2 s2s-train r.yaml run=two "$both" train.eval_every=8 train.steps=10 mesh.dp=2
+    [ "$(wc -l <two/eval.jsonl)" -eq 4 ]
 }
 
 @test "lr prints the curve of the recipe" {

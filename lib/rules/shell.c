@@ -48,6 +48,12 @@ struct rules_variable *rules_shell_variable(const struct rules_shell *sh, const 
 static struct rules_variable *make_variable(struct rules_shell *sh, const char *name, size_t len)
 {
     struct rules_variable *v = rules_shell_variable(sh, name, len);
+    for (size_t i = 0; !v && i < sh->n_variables; i++)
+        if (!sh->variables[i].len) { /* gone with its scope */
+            v = &sh->variables[i];
+            free(v->name);
+            *v = (struct rules_variable){.name = s2s_xstrndup(name, len), .len = len};
+        }
     if (v || sh->n_variables >= MAX_VARIABLES)
         return v;
     s2s_grow(&sh->variables, sh->n_variables, &sh->cap_variables, sizeof *sh->variables);
@@ -100,8 +106,7 @@ static void take_batch(struct rules_shell *sh, const char *begin)
     assign_number(sh, "SLURM_NPROCS", tasks);
 }
 
-/* blanks, continued lines and comments; stops at a newline unless `over` */
-static void skip(struct rules_shell *sh, bool over)
+void rules_shell_skip(struct rules_shell *sh, bool over)
 {
     while (sh->at < sh->end) {
         if (*sh->at == '\\' && sh->at + 1 < sh->end && sh->at[1] == '\n') {
@@ -179,9 +184,9 @@ static bool add_array(struct rules_shell *sh, struct rules_words *out, const cha
     if (!len || (name + len != stop && !all))
         return false;
     const struct rules_variable *v = rules_shell_variable(sh, name, len);
-    if (!v || (v->words.n != 1 && quoted && !all))
+    if (!v || (v->words.n != 1 && quoted && !all && !v->array))
         return false;
-    for (size_t i = 0, n = v->words.n; i < n; i++) {
+    for (size_t i = 0, n = v->array && !all ? v->words.n > 0 : v->words.n; i < n; i++) {
         const struct rules_word *w = &v->words.items[i];
         sh->n_spent += strlen(w->text) + sizeof *w;
         if (sh->n_spent > RULES_SHELL_SPENT) {
@@ -294,60 +299,12 @@ static void doubt(struct rules_shell *sh, struct rules_words *words,
     }
 }
 
-/* ---- functions and subshells ---- */
-
-static void copy_words(struct rules_words *to, const struct rules_words *from)
+void rules_words_copy(struct rules_words *to, const struct rules_words *from)
 {
     for (size_t i = 0; i < from->n; i++) {
         const struct rules_word *w = &from->items[i];
         rules_words_add(to, s2s_xstrdup(w->text), w->line, w->column, w->script);
     }
-}
-
-static void keep(struct rules_shell *sh, const char *name, size_t len)
-{
-    const struct rules_variable *v = rules_shell_variable(sh, name, len);
-    for (size_t i = 0; i < sh->n_kept; i++)
-        if (strlen(sh->kept[i].name) == len && !memcmp(sh->kept[i].name, name, len)) {
-            sh->kept[i].local |= sh->local;
-            return;
-        }
-    s2s_grow(&sh->kept, sh->n_kept, &sh->cap_kept, sizeof *sh->kept);
-    struct rules_kept *k = &sh->kept[sh->n_kept++];
-    *k = (struct rules_kept){s2s_xstrndup(name, len), {0}, v != NULL, sh->local};
-    for (size_t i = 0; v && i < v->words.n; i++)
-        sh->n_spent += strlen(v->words.items[i].text);
-    if (v && sh->n_spent <= RULES_SHELL_SPENT)
-        copy_words(&k->before, &v->words);
-}
-
-void rules_shell_enter(struct rules_shell *sh, bool subshell)
-{
-    sh->scope = subshell ? RULES_SCOPE_SUBSHELL : RULES_SCOPE_FUNCTION;
-}
-
-void rules_shell_leave(struct rules_shell *sh)
-{
-    bool subshell = sh->scope == RULES_SCOPE_SUBSHELL;
-    sh->scope = RULES_SCOPE_NONE;
-    for (size_t i = 0; i < sh->n_kept; i++) {
-        struct rules_kept *k = &sh->kept[i];
-        struct rules_variable *v = rules_shell_variable(sh, k->name, strlen(k->name));
-        bool back = subshell || k->local;
-        if (v && k->existed && back) {
-            rules_words_release(&v->words);
-            v->words = k->before;
-            k->before = (struct rules_words){0};
-        } else if (v && back) {
-            rules_words_release(&v->words);
-            rules_words_add(&v->words, s2s_xstrdup(UNKNOWN), sh->line, 1, sh->script);
-        } else if (v && k->existed) {
-            doubt(sh, &v->words, &k->before); /* the function may run later, or never */
-        }
-        rules_words_release(&k->before);
-        free(k->name);
-    }
-    sh->n_kept = 0;
 }
 
 /* ---- assignments ---- */
@@ -356,15 +313,14 @@ static void assign(struct rules_shell *sh, const char *name, size_t len, struct 
                    bool append)
 {
     static const struct rules_words none = {0};
-    if (sh->scope != RULES_SCOPE_NONE && !sh->dead)
-        keep(sh, name, len);
+    rules_shell_keep(sh, name, len, sh->local);
     struct rules_variable *v = sh->dead ? NULL : make_variable(sh, name, len);
     if (v && sh->conditional)
         doubt(sh, words, append ? &none : &v->words);
     if (v && !append)
         rules_words_release(&v->words);
     if (v)
-        copy_words(&v->words, words);
+        rules_words_copy(&v->words, words);
     rules_words_release(words);
 }
 
@@ -380,7 +336,7 @@ static void read_array(struct rules_shell *sh, struct rules_words *out)
 {
     step(sh);
     for (;;) {
-        skip(sh, true);
+        rules_shell_skip(sh, true);
         if (sh->at >= sh->end)
             return;
         if (*sh->at == ')') {
@@ -415,7 +371,7 @@ bool rules_is_marker(const char *word)
     return false;
 }
 
-static bool is_any_of(const char *word, const char *const *names)
+bool rules_is_any_of(const char *word, const char *const *names)
 {
     for (; *names; names++)
         if (!strcmp(word, *names))
@@ -457,6 +413,11 @@ static void drop_guard(struct rules_guard *guard)
     *guard = (struct rules_guard){0};
 }
 
+char rules_shell_terminator(const struct rules_shell *sh)
+{
+    return sh->at < sh->end ? *sh->at : '\n';
+}
+
 /* A test may guard what follows: behind "||" it runs if the test fails, else if it holds. Of
  * tests that hang together none is taken. */
 static void take_test(struct rules_shell *sh, const struct rules_words *words)
@@ -476,7 +437,7 @@ static void take_test(struct rules_shell *sh, const struct rules_words *words)
         s2s_buf_printf(&text, "%s%s", i > left ? " " : "", parts[i]);
     sh->guard = (struct rules_guard){.text = text.data,
                                      .holds = rules_test_holds(parts, n),
-                                     .exits_if = is_if || *sh->at == '&',
+                                     .exits_if = is_if || rules_shell_terminator(sh) == '&',
                                      .is_if = is_if,
                                      .at = words->items[left]};
     sh->guard.at.text = NULL;
@@ -502,11 +463,11 @@ static void follow_guard(struct rules_shell *sh, const struct rules_words *words
     bool brace = !strcmp(first, "{");
     const char *command = brace && words->n > 1 ? words->items[1].text : first;
     sh->guard.brace |= brace;
-    if (is_any_of(first, tests))
+    if (rules_is_any_of(first, tests))
         take_test(sh, words);
     else if (!strcmp(command, "exit"))
         take_exit(sh);
-    else if (words->n && *sh->at == '\n' && !sh->guard.is_if && !sh->guard.brace)
+    else if (words->n && rules_shell_terminator(sh) == '\n' && !sh->guard.is_if && !sh->guard.brace)
         drop_guard(&sh->guard);
 }
 
@@ -528,14 +489,19 @@ static void end_command(struct rules_shell *sh, struct rules_words *words)
     for (size_t i = 0; i < words->n; i++)
         marked &= !is_of_lightning(words->items[i].text);
     /* a flag in front is a pattern of `case`, not a command */
-    struct rules_words *place = sh->dead ? &sh->spare : &sh->command;
-    if (marked && first[0] != '-' && !is_any_of(first, texts) && !place->n) {
+    bool spare = sh->dead || sh->n_definitions;
+    struct rules_words *place = spare ? &sh->spare : &sh->command;
+    if (marked && first[0] != '-' && !rules_is_any_of(first, texts) && !place->n) {
         for (size_t i = 0; i < sh->n_prefix; i++)
             sh->variables[sh->prefix[i]].exported = true;
         *place = *words;
         *words = (struct rules_words){0};
         return;
     }
+    if (!strcmp(first, "return"))
+        rules_shell_return(sh);
+    else
+        rules_shell_call(sh, words);
     rules_words_release(words);
 }
 
@@ -545,7 +511,7 @@ static void pass_document(struct rules_shell *sh)
     sh->at += 2;
     bool dash = sh->at < sh->end && *sh->at == '-';
     sh->at += dash;
-    skip(sh, false);
+    rules_shell_skip(sh, false);
     const char *begin = sh->at;
     pass_word(sh);
     struct s2s_buf tag = S2S_BUF_INIT;
@@ -574,12 +540,10 @@ static bool is_declaration(const struct rules_words *words)
     static const char *const words_of[] = {"export",  "local", "readonly", "declare",
                                            "typeset", "env",   NULL};
     for (size_t i = 0; i < words->n; i++)
-        if (!is_any_of(words->items[i].text, words_of) && words->items[i].text[0] != '-')
+        if (!rules_is_any_of(words->items[i].text, words_of) && words->items[i].text[0] != '-')
             return false;
     return true;
 }
-
-static void read_script(struct rules_shell *sh);
 
 /* NAME+=TEXT goes on with the last word of NAME where no blank stands between them: true if text
  * is now the whole value. */
@@ -610,7 +574,8 @@ static bool read_inner(struct rules_shell *sh, struct rules_words *words)
         return false;
     step(sh);
     sh->end = close;
-    read_script(sh);
+    rules_shell_read(sh);
+    rules_shell_join(sh, RULES_NO_COMMAND, 0);
     sh->at = close;
     sh->end = end;
     step(sh);
@@ -626,6 +591,15 @@ static bool read_inner(struct rules_shell *sh, struct rules_words *words)
         *words = (struct rules_words){0};
     }
     return true;
+}
+
+/* local NAME; declare NAME, unless it is told that the variable is global */
+static bool makes_local(const struct rules_words *words)
+{
+    static const char *const commands[] = {"local", "declare", "typeset", NULL};
+    bool global =
+        words->n > 1 && words->items[1].text[0] == '-' && strchr(words->items[1].text, 'g');
+    return words->n && rules_is_any_of(words->items[0].text, commands) && !global;
 }
 
 static void one_word(struct rules_shell *sh, struct rules_words *words)
@@ -648,7 +622,8 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
     while (sh->at < value)
         step(sh);
     int value_column = column_here(sh);
-    if (sh->at < sh->end && *sh->at == '(') {
+    const bool array = sh->at < sh->end && *sh->at == '(';
+    if (array) {
         read_array(sh, &got);
     } else {
         pass_word(sh);
@@ -659,11 +634,13 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
         rules_words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column,
                         sh->script);
     }
-    sh->local = words->n && !strcmp(words->items[0].text, "local");
+    sh->local = makes_local(words);
     assign(sh, begin, len, &got, append);
     sh->local = false;
     sh->assigned = true;
     struct rules_variable *v = rules_shell_variable(sh, begin, len);
+    if (v && !sh->dead)
+        v->array = array || (v->array && append);
     if (v && exported && !sh->dead)
         v->exported = true;
     /* NAME=.. COMMAND is the environment of that command */
@@ -751,10 +728,12 @@ static void assign_by_command(struct rules_shell *sh, const struct rules_words *
     static const char *const commands[] = {"for",       "read",   "unset", "mapfile",
                                            "readarray", "select", NULL};
     const char *first = words->n ? words->items[0].text : "";
-    bool known = is_any_of(first, commands);
+    bool known = rules_is_any_of(first, commands);
     size_t n = !strcmp(first, "for") || !strcmp(first, "select") ? 2 : words->n;
     for (size_t i = 1; i < words->n && i < n && known; i++)
         forget(sh, words->items[i].text);
+    for (size_t i = 1; i < words->n && makes_local(words); i++)
+        rules_shell_keep(sh, words->items[i].text, strlen(words->items[i].text), true);
     for (size_t i = 1; i < words->n && !strcmp(first, "let"); i++)
         run_sum(sh, words->items[i].text, words->items[i].text + strlen(words->items[i].text));
     if (words->n > 2 && !strcmp(first, "printf") && !strcmp(words->items[1].text, "-v"))
@@ -775,7 +754,7 @@ static void end_part(struct rules_shell *sh, struct rules_words *words)
         rules_shell_join(sh, status, c);
         step(sh);
         step(sh);
-        skip(sh, true);
+        rules_shell_skip(sh, true);
     } else {
         if (c != '|' && c != '(')
             rules_shell_join(sh, status, 0);
@@ -805,32 +784,30 @@ static bool read_keyword(struct rules_shell *sh, struct rules_words *words)
     return false;
 }
 
-static void read_script(struct rules_shell *sh)
+void rules_shell_read(struct rules_shell *sh)
 {
     static const char *const conditions[] = {"if", "elif", "while", "until", "!", NULL};
     struct rules_words words = {0};
     while (sh->at < sh->end) {
-        skip(sh, false);
+        rules_shell_skip(sh, false);
         if (sh->at >= sh->end)
             break;
         char c = *sh->at;
         if (c == '<' && sh->end - sh->at > 3 && !strncmp(sh->at, "<<<", 3)) {
             sh->at += 3; /* a word for stdin */
-            skip(sh, false);
+            rules_shell_skip(sh, false);
             pass_word(sh);
         } else if (c == '<' && sh->at + 1 < sh->end && sh->at[1] == '<') {
             pass_document(sh);
         } else if (c == '(' && sh->at + 1 < sh->end && sh->at[1] == '(' &&
-                   (!words.n || (words.n == 1 && is_any_of(words.items[0].text, conditions)))) {
+                   (!words.n ||
+                    (words.n == 1 && rules_is_any_of(words.items[0].text, conditions)))) {
             read_sums(sh, &words);
         } else if (c == '(' && !words.n && !sh->assigned) {
             rules_shell_open(sh);
             step(sh);
-        } else if (c == '(' && words.n == 1 && sh->end - sh->at > 1 && sh->at[1] == ')') {
-            sh->function = true;
+        } else if (rules_shell_define(sh, &words)) {
             rules_words_release(&words);
-            sh->at += 2;
-            skip(sh, true);
         } else if (strchr("\n;&|()", c)) {
             end_part(sh, &words);
             if (c == ')')
@@ -841,9 +818,7 @@ static void read_script(struct rules_shell *sh)
             one_word(sh, &words);
         }
     }
-    sh->at = "\n";
     end_command(sh, &words);
-    rules_shell_join(sh, RULES_NO_COMMAND, 0);
 }
 
 /* ---- scripts ---- */
@@ -861,12 +836,13 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         sh.line = 1;
         sh.n_inner_bytes = 0;
         sh.conditional = sh.dead = sh.dead_lists = sh.n_branches = sh.depth = 0;
-        sh.assigned = sh.function = false;
+        sh.assigned = false;
+        sh.next_scope = RULES_SCOPE_NONE;
         sh.n_prefix = 0;
         sh.script = (int)i;
         drop_guard(&sh.guard);
-        read_script(&sh);
-        rules_shell_leave(&sh);
+        rules_shell_read(&sh);
+        rules_shell_unwind(&sh, 0);
     }
     if (!sh.command.n) {
         sh.command = sh.spare;
@@ -879,8 +855,11 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         free(sh.variables[i].name);
         rules_words_release(&sh.variables[i].words);
     }
+    for (size_t i = 0; i < sh.n_functions; i++)
+        free(sh.functions[i].name);
     free(roots);
     free(sh.variables);
+    free(sh.functions);
     free(sh.kept);
     rules_words_release(&sh.command);
     rules_words_release(&sh.spare);

@@ -3,14 +3,6 @@
 
 #include "lib/rules/shell_internal.h"
 
-static bool is_any_of(const char *word, const char *const *names)
-{
-    for (; *names; names++)
-        if (!strcmp(word, *names))
-            return true;
-    return false;
-}
-
 /* [ A = B ], [[ A != B ]], [ -z A ], [ -n A ] and tests of integers, all words known: 1 or 0;
  * -1 for any other test. */
 static int test_holds(const char *const *words, size_t n)
@@ -22,7 +14,7 @@ static int test_holds(const char *const *words, size_t n)
     for (size_t i = 0, k = 1; i < n; i++) {
         if (not &&i == 1)
             continue;
-        if (strstr(words[i], RULES_SHELL_UNKNOWN) || (k > 1 && strpbrk(words[i], "*?")))
+        if (strstr(words[i], RULES_SHELL_UNKNOWN) || (k > 1 && strpbrk(words[i], "*?[")))
             return -1;
         parts[k++] = words[i];
     }
@@ -47,14 +39,14 @@ int rules_shell_status(const struct rules_words *words)
     bool not = false;
     for (size_t i = 0; i < n; i++)
         parts[i] = words->items[i].text;
-    at += n && is_any_of(parts[0], openers);
+    at += n && rules_is_any_of(parts[0], openers);
     for (; at < n && !strcmp(parts[at], "!"); at++)
         not = !not ;
     if (at == n)
         return words->n ? -1 : 1;
-    int status = is_any_of(parts[at], good)    ? 1
-                 : !strcmp(parts[at], "false") ? 0
-                                               : test_holds(parts + at, n - at);
+    int status = rules_is_any_of(parts[at], good) ? 1
+                 : !strcmp(parts[at], "false")    ? 0
+                                                  : test_holds(parts + at, n - at);
     return status < 0 ? -1 : status != not ;
 }
 
@@ -88,10 +80,19 @@ static void open_branch(struct rules_shell *sh, struct rules_branch branch, int 
     struct rules_branch *b = &sh->branches[sh->n_branches++];
     *b = branch;
     b->taken = RULES_LIVE;
-    b->scope = sh->scope == RULES_SCOPE_NONE && (branch.subshell || sh->function);
-    sh->function = false;
-    if (b->scope)
-        rules_shell_enter(sh, branch.subshell);
+    b->scope = branch.subshell && sh->next_scope != RULES_SCOPE_DEFINITION ? RULES_SCOPE_SUBSHELL
+                                                                           : sh->next_scope;
+    b->function = sh->next_function;
+    sh->next_scope = RULES_SCOPE_NONE;
+    sh->next_function = 0;
+    if (b->scope) {
+        b->outer_scope = sh->scope;
+        b->outer_kept = sh->outer_kept;
+        b->outer_conditional = sh->conditional;
+        sh->scope = b->scope;
+        sh->outer_kept = sh->n_kept;
+        sh->n_definitions += b->scope == RULES_SCOPE_DEFINITION;
+    }
     set_taken(sh, b, taken_if(holds));
 }
 
@@ -100,9 +101,35 @@ static void close_branch(struct rules_shell *sh)
     struct rules_branch *b = innermost(sh);
     if (b)
         set_taken(sh, b, RULES_LIVE);
-    if (b && b->scope)
-        rules_shell_leave(sh);
+    if (b && b->scope) {
+        rules_shell_leave(sh, b->outer_scope ? b->outer_kept : SIZE_MAX);
+        sh->scope = b->outer_scope;
+        sh->outer_kept = b->outer_kept;
+        sh->n_definitions -= b->scope == RULES_SCOPE_DEFINITION;
+    }
+    if (b && b->function)
+        sh->functions[b->function - 1].end = sh->at;
     sh->n_branches -= sh->n_branches > 0;
+}
+
+void rules_shell_unwind(struct rules_shell *sh, int n)
+{
+    while (sh->n_branches > n)
+        close_branch(sh);
+}
+
+void rules_shell_return(struct rules_shell *sh)
+{
+    int i = sh->n_branches - 1;
+    if (sh->dead || i >= RULES_SHELL_BRANCHES)
+        return;
+    while (i >= 0 && (!sh->branches[i].scope || sh->branches[i].scope == RULES_SCOPE_SUBSHELL))
+        i--;
+    struct rules_branch *b = i < 0 ? NULL : &sh->branches[i];
+    if (b)
+        set_taken(sh, b,
+                  sh->conditional > b->outer_conditional + (b->taken == RULES_MAYBE) ? RULES_MAYBE
+                                                                                     : RULES_DEAD);
 }
 
 /* What stands behind the condition, or behind `else` (holds: 1). */
@@ -172,9 +199,9 @@ void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words)
         choose(sh, b, 1);
     } else if (!strcmp(first, "{")) {
         open_branch(sh, (struct rules_branch){.brace = true}, 1);
-    } else if (is_any_of(first, openers)) {
+    } else if (rules_is_any_of(first, openers)) {
         open_branch(sh, (struct rules_branch){0}, -1);
-    } else if (is_any_of(first, closers) || (!strcmp(first, "}") && b && b->brace)) {
+    } else if (rules_is_any_of(first, closers) || (!strcmp(first, "}") && b && b->brace)) {
         close_branch(sh);
     }
 }

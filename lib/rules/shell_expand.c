@@ -34,15 +34,18 @@ const char *rules_past_close(const char *s, const char *end, char open, char clo
     return end;
 }
 
-/* the value as one text, unknown past a limit; NULL if it is not set */
-static char *value_of(struct rules_shell *sh, const char *name, size_t len)
+/* the value as one text, of an array the first word or all; unknown past a limit; NULL if it is not
+ * set */
+static char *value_of(struct rules_shell *sh, const char *name, size_t len, bool all)
 {
     const struct rules_variable *v = rules_shell_variable(sh, name, len);
     struct s2s_buf text = S2S_BUF_INIT;
     if (!v)
         return NULL;
     s2s_buf_puts(&text, "");
-    for (size_t i = 0; i < v->words.n && sh->n_spent <= RULES_SHELL_SPENT; i++) {
+    for (size_t i = 0;
+         i < (v->array && !all ? v->words.n > 0 : v->words.n) && sh->n_spent <= RULES_SHELL_SPENT;
+         i++) {
         s2s_buf_puts(&text, i ? " " : "");
         s2s_buf_puts(&text, v->words.items[i].text);
     }
@@ -64,9 +67,10 @@ static void expand_braces(struct rules_shell *sh, struct s2s_buf *out, const cha
         s2s_buf_puts(out, UNKNOWN);
         return;
     }
-    if (end - op >= 3 && op[0] == '[' && (op[1] == '@' || op[1] == '*') && op[2] == ']')
-        op += 3;
-    char *value = value_of(sh, s, len);
+    const bool all =
+        end - op >= 3 && op[0] == '[' && (op[1] == '@' || op[1] == '*') && op[2] == ']';
+    op += all ? 3 : 0;
+    char *value = value_of(sh, s, len, all);
     bool colon = op < end && *op == ':';
     const char *kind = op + colon;
     bool empty = !value || (colon && !*value);
@@ -164,7 +168,7 @@ void rules_shell_sum(struct rules_shell *sh, struct s2s_buf *out, const char *s,
         size_t len = rules_name_len(s, end);
         if (len) {
             /* its value is a sum of its own, that of $NAME is text */
-            char *value = value_of(sh, s, len);
+            char *value = value_of(sh, s, len, false);
             s2s_buf_printf(&text, "(%s)", value ? value : UNKNOWN);
             free(value);
             s += len;
@@ -213,7 +217,7 @@ static const char *expand_dollar(struct rules_shell *sh, struct s2s_buf *out, co
         s2s_buf_puts(out, special ? UNKNOWN : "$");
         return s + 1 + special;
     }
-    char *value = value_of(sh, s + 1, len);
+    char *value = value_of(sh, s + 1, len, false);
     s2s_buf_puts(out, value ? value : UNKNOWN);
     free(value);
     return s + 1 + len;

@@ -58,14 +58,31 @@ struct rules_variable {
     char *name;
     size_t len;               /* of the name */
     struct rules_words words; /* one for a scalar */
-    bool exported;
+    bool exported, array;     /* $NAME of an array is its first word */
 };
 
-/* What a function or subshell assigned to, as it was before. */
+/* A scope: what it assigns to is as before behind it, but for a call's variables that are not
+ * local. A definition runs nothing, its command counts only if there is no other. */
+enum rules_scope {
+    RULES_SCOPE_NONE,
+    RULES_SCOPE_DEFINITION,
+    RULES_SCOPE_CALL,
+    RULES_SCOPE_SUBSHELL
+};
+
+/* What a scope assigned to, as it was before. */
 struct rules_kept {
     char *name;
     struct rules_words before;
-    bool existed, local;
+    bool existed, local, array, exported;
+};
+
+/* NAME() with its body, which is read again where it is called. */
+struct rules_function {
+    char *name;
+    const char *begin, *end, *line_start; /* end: NULL until the body has been read */
+    int line, n_inner_bytes, script;
+    bool maybe, running; /* maybe: defined under a condition */
 };
 
 /* `TEST || exit`, `TEST && exit`, `if TEST; then exit`. */
@@ -82,14 +99,17 @@ enum rules_taken { RULES_MAYBE, RULES_LIVE, RULES_DEAD };
 /* Of `if` and its kin, of a group in braces, and of what stands behind `&&` or `||`. */
 struct rules_branch {
     enum rules_taken taken;
-    bool done;      /* an earlier branch of the same `if` is taken */
-    bool maybe;     /* an earlier branch of the same `if` may be taken */
-    bool condition; /* between `if` and `then` */
-    bool list;      /* behind `&&` or `||`: ends with the list */
-    bool brace;     /* { .. } */
-    bool subshell;  /* ( .. ) */
-    bool scope;     /* the outermost function or subshell */
-    int status;     /* of the condition or list so far: 1, 0, -1 not known */
+    bool done;                           /* an earlier branch of the same `if` is taken */
+    bool maybe;                          /* an earlier branch of the same `if` may be taken */
+    bool condition;                      /* between `if` and `then` */
+    bool list;                           /* behind `&&` or `||`: ends with the list */
+    bool brace;                          /* { .. } */
+    bool subshell;                       /* ( .. ) */
+    int status;                          /* of the condition or list so far: 1, 0, -1 not known */
+    enum rules_scope scope, outer_scope; /* that it begins, and the one around it */
+    size_t outer_kept;
+    int outer_conditional;
+    size_t function; /* which one's body it is, from 1 */
 };
 
 enum { RULES_SHELL_BRANCHES = 64, RULES_SHELL_PREFIX = 16 };
@@ -112,11 +132,16 @@ struct rules_shell {
     bool assigned;                     /* the command that is read now began with an assignment */
     size_t prefix[RULES_SHELL_PREFIX]; /* the variables that it assigned to */
     size_t n_prefix;
-    bool function; /* NAME() was read */
-    bool local;    /* `local` was, before what is assigned now */
-    enum { RULES_SCOPE_NONE, RULES_SCOPE_FUNCTION, RULES_SCOPE_SUBSHELL } scope;
-    struct rules_kept *kept; /* in that scope */
-    size_t n_kept, cap_kept;
+    enum rules_scope next_scope; /* of the branch that opens next: NAME() was read, or is called */
+    size_t next_function;        /* the body of which it is */
+    int n_definitions;           /* how many of the open scopes are one */
+    struct rules_function *functions;
+    size_t n_functions, cap_functions;
+    int n_calls, call_depth;
+    bool local; /* `local` was read, before what is assigned now */
+    enum rules_scope scope;
+    struct rules_kept *kept; /* of all scopes; those of the innermost begin at outer_kept */
+    size_t n_kept, cap_kept, outer_kept;
     struct rules_words spare;   /* a command with the flags in a branch that is not taken */
     int depth;                  /* of nested expansions */
     int script;                 /* which one is read */
@@ -142,10 +167,25 @@ void rules_shell_sum(struct rules_shell *sh, struct s2s_buf *out, const char *s,
 
 /* NAME=TEXT, as far as the branch that is read now is taken (shell.c). */
 void rules_shell_assign(struct rules_shell *sh, const char *name, size_t len, const char *text);
-/* A function or subshell begins and ends: what it assigns to is not certain behind a function,
- * and as before behind a subshell (shell.c). */
-void rules_shell_enter(struct rules_shell *sh, bool subshell);
-void rules_shell_leave(struct rules_shell *sh);
+/* The innermost scope ends; in the one around it `outer` is the first that is kept, SIZE_MAX: there
+ * is none (shell_function.c). */
+void rules_shell_leave(struct rules_shell *sh, size_t outer);
+/* Closes branches until n are open. */
+void rules_shell_unwind(struct rules_shell *sh, int n);
+/* `return`: nobody knows about the rest of the function, or it does not run. */
+void rules_shell_return(struct rules_shell *sh);
+/* Runs the function that words call, if they do (shell_function.c). */
+void rules_shell_call(struct rules_shell *sh, const struct rules_words *words);
+/* At what follows NAME or `function NAME`: true if it defines a function; its body is next. */
+bool rules_shell_define(struct rules_shell *sh, const struct rules_words *words);
+/* Reads commands up to the end of the text (shell.c). */
+void rules_shell_read(struct rules_shell *sh);
+/* blanks, continued lines and comments; stops at a newline unless `over` */
+void rules_shell_skip(struct rules_shell *sh, bool over);
+/* What ends the command that is read now; a newline at the end of the text. */
+char rules_shell_terminator(const struct rules_shell *sh);
+/* Keeps NAME as it is for the end of the scope. */
+void rules_shell_keep(struct rules_shell *sh, const char *name, size_t len, bool local);
 /* at "(" where a command may begin, and at ")" */
 void rules_shell_open(struct rules_shell *sh);
 void rules_shell_close(struct rules_shell *sh);
@@ -160,7 +200,9 @@ void rules_shell_join(struct rules_shell *sh, int status, char op);
 void rules_shell_then(struct rules_shell *sh);
 /* Takes `taken`, which is freed if there are too many already. */
 void rules_words_add(struct rules_words *w, char *taken, int line, int column, int script);
+void rules_words_copy(struct rules_words *to, const struct rules_words *from);
 void rules_words_release(struct rules_words *w);
+bool rules_is_any_of(const char *word, const char *const *names); /* names ends with NULL */
 /* A flag by which a command of Megatron is known. */
 bool rules_is_marker(const char *word);
 /* The last one of that name, or NULL. */

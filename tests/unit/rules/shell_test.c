@@ -174,10 +174,8 @@ static void lists_groups_and_sums_are_followed(void **state)
         {"A=1; A+=2\n", "12"},
         {"A=1\n[ $X ] && A=16\n", "?"},
         {"A=3\nIFS=, read -ra B <<< \"$L\"\n", "3"},
-        {"A=3\nf() {\n  A=4\n}\n", "?"},
-        {"A=3\nf() { local A=4; B=$A; }\n", "3"},
-        {"f() { A=4; }\nf\n", "4"},
         {"A=3\n(cd x; A=4)\n", "3"},
+        {"A=3\n[[ $A == [1-4] ]] && A=5\n", "?"},
         {"A=$((010))\n", "?"},
         {"B=1+1; A=$((B*3))\n", "6"},
     };
@@ -198,6 +196,64 @@ static void lists_groups_and_sums_are_followed(void **state)
     assert_string_equal(argument("A='--lr 1 --bf16'\n[ $X ] && A='--lr 2'\n" RUN "$A\n", "--bf16"),
                         "?");
     assert_string_equal(argument("A='--lr 1'\n[ $X ] && A=\n" RUN "$A\n", "--lr"), "?");
+}
+
+/* Functions do what they do where they are called. */
+static void functions_run_where_they_are_called(void **state)
+{
+    static const struct {
+        const char *script, *value; /* of $A */
+    } cases[] = {
+        {"f() { A=4; }\nf\n", "4"},
+        {"A=3\nf() {\n  A=4\n}\n", "3"},
+        {"A=3\nf() {\n  A=4\n}\nA=5\nf; B=1\n", "4"},
+        {"function f {\n  A=4\n}\nfunction g\n{\n  A=5$A\n}\nA=3\ng\nf\ng\n", "54"},
+        {"A=3\nf() { local A=4; B=$A; }\nf\nA=$A$B\n", "34"},
+        {"A=3\nf() { declare A=4; local B; B=2; }\nf\nA=$A${B:-1}\n", "31"},
+        {"A=3\nf() { declare -g A=4; }\nf\n", "4"},
+        {"A=3\nf() { A=4; g; }\ng() { local A; A=5; B=$A; }\nf\nA=$A$B\n", "45"},
+        {"A=3\nf() ( A=4 )\nf\n", "3"},
+        {"A=3\nf() { A=4; }\nf | cat\n", "3"},
+        {"A=3\nf() { A=4; }\n(f)\n", "3"},
+        {"A=3\nf() { A=4; }\n[ $X ] && f\n", "?"},
+        {"A=3\nf() { A=4; }\n[ 1 = 2 ] && f\n", "3"},
+        {"A=3\nf() { A=4; }\nretry 3 f\n", "?"},
+        {"A=3\n[ $X ] && f() { A=4; }\nf\n", "?"},
+        {"A=3\nf() { A=4; return; A=5; }\nf\n", "4"},
+        {"A=3\nf() {\n  if [ $X ]; then return; fi\n  A=5\n}\nf\n", "?"},
+        {"A=3; B=1\nf() {\n  if [ $B = 2 ]; then return; fi\n  A=5\n}\nf\nC=1\n", "5"},
+        {"A=3\nf() { A=4; f; }\nf\n", "4"},
+        {"A=3\nf() { f() { A=4; }; A=5; }\nf\n", "5"},
+        {"A=3\nf() { A=4; }; g() { f; f; }; h() { g; g; }\nh\n", "4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
+        const char *value = argument(script, "--lr");
+        if (strcmp(value, cases[i].value) != 0)
+            print_message("%s", script);
+        assert_string_equal(value, cases[i].value);
+        free(script);
+    }
+    /* a command in a function has the variables of the call, and without one those before it */
+    static const char called[] = "A=3\nrun() {\n  " RUN "--lr $A\n}\nA=4\nrun\n",
+                      never[] = "A=3\nrun() {\n  " RUN "--lr $A\n}\nA=4\n",
+                      other[] = "old() {\n  " RUN "--lr 1\n}\n" RUN "--lr 2\n";
+    assert_string_equal(argument(called, "--lr"), "4");
+    assert_int_equal(line, 5);
+    assert_string_equal(argument(never, "--lr"), "3");
+    assert_string_equal(argument(other, "--lr"), "2");
+}
+
+/* $NAME of an array is its first word alone. */
+static void an_array_without_brackets_is_its_first_word(void **state)
+{
+    static const char array[] = "A=(--lr 1 --bf16)\n" RUN "$A --seq-length ${#A}\n",
+                      quoted[] = "A=(8 9)\n" RUN "--lr \"$A\" --seq-length $((A + 1))\n",
+                      text[] = "A=(1)\nA='--lr 1 --bf16'\n" RUN "$A\n";
+    assert_string_equal(argument(array, "--bf16"), "");
+    assert_string_equal(argument(quoted, "--lr"), "8");
+    assert_string_equal(argument(quoted, "--seq-length"), "9");
+    assert_string_equal(argument(text, "--bf16"), "true");
 }
 
 /* Without a command of its own, a script may hold one for others to run, or a part of one. */
@@ -306,6 +362,8 @@ int main(void)
         cmocka_unit_test(what_a_condition_adds_is_in_doubt),
         cmocka_unit_test(branches_are_taken_where_the_text_decides),
         cmocka_unit_test(lists_groups_and_sums_are_followed),
+        cmocka_unit_test(functions_run_where_they_are_called),
+        cmocka_unit_test(an_array_without_brackets_is_its_first_word),
         cmocka_unit_test(variables_hold_commands),
         cmocka_unit_test(commands_of_other_trainers_are_left_alone),
         cmocka_unit_test(launchers_and_exports_are_the_environment),

@@ -282,6 +282,8 @@ void ckpt_read_args(struct s2s_ckpt *ckpt);
 /* Megatron-Bridge's run_config.yaml or NeMo's ../context/model.yaml, where the common state has no
  * arguments. One that cannot be read is no error: it is warned of. (run_config.c) */
 void ckpt_read_run_config(struct s2s_ckpt *ckpt);
+/* Arguments out of the model_config.yaml of a language model of NeMo 1's; false: it is of none. */
+bool ckpt_read_nemo_args(struct s2s_ckpt *ckpt, const json_t *config);
 /* Does a pair of planner_data say where a name stands in nested dicts and lists? (paths.c) */
 bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts);
 /*

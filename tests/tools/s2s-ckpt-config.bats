@@ -664,6 +664,64 @@ PY
     same nemo/weights/tokenizer/tokenizer.json out/tokenizer.json
 }
 
+@test "a language model of NeMo 1: heads and config.json out of its model_config.yaml" {
+    bridge llama_gqa_untied # for its common.pt without arguments
+    rm in/iter_*/run_config.yaml
+    mv in/iter_* model_weights
+    M=$MODELS/llama_gqa_untied/config.json
+    nemo() { # [LINE..]: llm.nemo with these lines more
+        rm -rf out
+        cat >model_config.yaml <<YAML
+mcore_gpt: true
+encoder_seq_length: $(jq .max_position_embeddings "$M")
+max_position_embeddings: \${.encoder_seq_length}
+num_layers: $(jq .num_hidden_layers "$M")
+hidden_size: $(jq .hidden_size "$M")
+ffn_hidden_size: $(jq .intermediate_size "$M")
+num_attention_heads: $(jq .num_attention_heads "$M")
+num_query_groups: $(jq .num_key_value_heads "$M")
+kv_channels: null
+layernorm_epsilon: 0.002
+bias: false
+position_embedding_type: rope
+rotary_percentage: 1.0
+rotary_base: 5000
+share_embeddings_and_output_weights: false
+$(printf '%s\n' "$@")
+YAML
+        tar cf llm.nemo ./model_config.yaml ./model_weights
+    }
+    nemo 'normalization: rmsnorm' 'activation: fast-swiglu' 'scale_positional_embedding: true'
+    exits 0 s2s-ckpt convert --strict --to hf llm.nemo out
+    exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
+    [ "$(config '.model_type, .num_attention_heads, .num_key_value_heads, .hidden_act, .rms_norm_eps, .rope_theta, .tie_word_embeddings')" = \
+        '["llama",6,2,"silu",0.002,5000,false]' ]
+    [ "$(config .rope_scaling)" = \
+        '[{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}]' ]
+    [ "$(config .max_position_embeddings)" = "$(jq -c '[.max_position_embeddings]' "$M")" ]
+    # what Llama has not is refused, as it is of others' arguments
+    while IFS='|' read -r norm activation more why; do
+        nemo "normalization: $norm" "activation: $activation" "$more"
+        exits 0 s2s-ckpt convert --strict --to hf llm.nemo out
+        says "no config.json: $why"
+    done <<'LIST'
+layernorm1p|fast-swiglu||its normalization is not RMSNorm
+rmsnorm|fast-geglu||its activation is not swiglu
+rmsnorm|swiglu|layernorm_zero_centered_gamma: true|its norms have gains around 0
+rmsnorm|swiglu|mcore_customization_config: {softmax_scale: 0.5}|its softmax_scale is one of its own
+LIST
+    # by itself, for weights that have none; of another kind of model it says nothing
+    nemo 'normalization: rmsnorm' 'activation: swiglu'
+    exits 1 s2s-ckpt convert --to hf model_weights out
+    says "how many heads"
+    exits 0 s2s-ckpt convert --to hf --config model_config.yaml model_weights out
+    exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
+    [ "$(config .num_key_value_heads)" = "[2]" ]
+    echo 'num_layers: 3' >model_config.yaml
+    exits 1 s2s-ckpt convert --to hf --config model_config.yaml model_weights other
+    says "nor heads of a language model"
+}
+
 @test "norms of another kind than the config.json given are told of" {
     bridge llama_gqa_untied layernorm_zero_centered_gamma=true
     exits 0 s2s-ckpt convert --strict --to hf in out

@@ -58,6 +58,8 @@ void ckpt_read_args(struct s2s_ckpt *ckpt)
     const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, "args");
     if (!object || json_object_get(ckpt->common, "args"))
         return;
+    json_decref(ckpt->run_args);
+    ckpt->run_args = NULL;
     if (object_json(ckpt, &ckpt->run_args, object, false, &err) < 0)
         s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
 }

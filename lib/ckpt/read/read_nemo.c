@@ -64,9 +64,18 @@ static const struct ckpt_member *find(const struct nemo *n, const char *name)
 
 /* ---- the configuration ---- */
 
+/* What the other kinds of models have: an encoder, beside a language model or alone. */
+static bool has_encoder(const json_t *config)
+{
+    return json_is_object(json_object_get(config, "encoder")) ||
+           json_is_object(json_object_get(config, "perception"));
+}
+
 /* Takes it as "model_config" of the common state. */
 static void keep_config(struct s2s_ckpt *ckpt, json_t *config)
 {
+    if (!has_encoder(config))
+        ckpt_read_nemo_args(ckpt, config);
     if (!ckpt->common)
         ckpt->common = json_object();
     json_object_set_new(ckpt->common, "model_config", config);
@@ -98,11 +107,11 @@ int s2s_ckpt_take_nemo_config(struct s2s_ckpt *ckpt, const char *text, const cha
     int rc = ckpt_parse_yaml(&value, text, strlen(text), name, err);
     if (rc < 0)
         return rc;
-    if (!json_is_object(json_object_get(value, "encoder")) &&
-        !json_is_object(json_object_get(value, "perception"))) {
+    if (!has_encoder(value) && !json_is_integer(json_object_get(value, "num_attention_heads"))) {
         json_decref(value);
         return s2s_error_set(err, S2S_E_FORMAT,
-                             "%s: no model_config.yaml of NeMo's: neither encoder nor perception",
+                             "%s: no model_config.yaml of NeMo's: neither encoder nor perception, "
+                             "nor heads of a language model",
                              name);
     }
     keep_config(ckpt, value);

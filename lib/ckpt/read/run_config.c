@@ -2,9 +2,10 @@
  * What Megatron-Bridge writes beside the tensors, run_config.yaml, and NeMo 2 in context/ beside
  * weights/: one section of either has the fields of Megatron-Core's TransformerConfig and of the
  * model provider, which say what the arguments of Megatron-LM's scripts say elsewhere, some under
- * other names.
+ * other names. And the model_config.yaml of NeMo 1's language models, which has yet others.
  */
 #include <math.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -166,4 +167,69 @@ void ckpt_read_run_config(struct s2s_ckpt *ckpt)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !ckpt->run_args; i++)
         if (ckpt_is_there(ckpt->dir_fd, kinds[i].name))
             ckpt->run_args = read_section(ckpt, kinds[i].name, kinds[i].section);
+}
+
+/* ---- NeMo 1 ---- */
+
+static void set_default(json_t *model, const char *key, json_t *value)
+{
+    if (json_is_null(json_object_get(model, key)))
+        json_object_del(model, key);
+    json_t *missing = json_pack("{s:o}", key, value);
+    json_object_update_missing(model, missing);
+    json_decref(missing);
+}
+
+/* "fast-swiglu", "geglu", "squared-relu": gated where it ends so */
+static void name_activation(json_t *model)
+{
+    const char *name = json_string_value(json_object_get(model, "activation"));
+    const bool silu = name && s2s_ends_with(name, "swiglu");
+    const bool squared = name && strcmp(name, "squared-relu") == 0;
+    json_object_set_new(model, "gated_linear_unit",
+                        json_boolean(name && s2s_ends_with(name, "glu")));
+    json_object_set_new(model, "activation_func",
+                        json_string(silu      ? "silu"
+                                    : squared ? "squared_relu"
+                                              : "gelu"));
+}
+
+static void name_norm(json_t *model)
+{
+    const char *name = json_string_value(json_object_get(model, "normalization"));
+    if (name && strcmp(name, "layernorm1p") == 0)
+        json_object_set_new(model, "layernorm_zero_centered_gamma", json_true());
+    json_object_set_new(
+        model, "normalization",
+        json_string(name && strcasecmp(name, "rmsnorm") == 0 ? "RMSNorm" : "LayerNorm"));
+}
+
+bool ckpt_read_nemo_args(struct s2s_ckpt *ckpt, const json_t *config)
+{
+    json_t *model = json_object();
+    json_object_update(model, (json_t *)config);
+    json_object_update(model, json_object_get(config, "mcore_customization_config"));
+    name_activation(model);
+    name_norm(model);
+    rename_key(model, "rotary_percentage", "rotary_percent");
+    rename_key(model, "bias", "add_bias_linear");
+    rename_key(model, "qkv_bias", "add_qkv_bias");
+    rename_key(model, "override_vocab_size", "vocab_size");
+    if (!json_is_integer(json_object_get(model, "max_position_embeddings"))) /* "${..}" */
+        rename_key(model, "encoder_seq_length", "max_position_embeddings");
+    set_default(model, "rotary_percent", json_real(1));
+    set_default(model, "rotary_base", json_integer(10000));
+    set_default(model, "layernorm_epsilon", json_real(1e-5));
+    set_default(model, "share_embeddings_and_output_weights", json_true());
+    set_default(model, "add_bias_linear", json_true());
+    set_default(model, "window_size", json_null());
+    if (json_is_true(json_object_get(model, "scale_positional_embedding"))) {
+        set_default(model, "scale_factor", json_integer(8));
+        set_default(model, "old_context_len", json_integer(8192));
+    }
+    json_decref(ckpt->run_args);
+    ckpt->run_args =
+        json_is_integer(json_object_get(model, "num_attention_heads")) ? args_of(model) : NULL;
+    json_decref(model);
+    return ckpt->run_args;
 }

@@ -442,8 +442,8 @@ PY
     says 'layer 1 is "rwkv", which Megatron'"'"'s pattern has not'
 }
 
-@test "to Megatron: what a class of transformers takes for absent keys of window and rope" {
-    while IFS='|' read -r type more window freq base; do
+@test "to Megatron: what a class of transformers takes for absent keys of window, rope and scores" {
+    while IFS='|' read -r type more window freq base scores; do
         rm -rf out
         python3 - "$type" "$more" <<'PY'
 import json, os, struct, sys
@@ -476,11 +476,13 @@ json.dump({**config, **json.loads(sys.argv[2])}, open("in/config.json", "w"))
 PY
         exits 0 s2s-ckpt convert -q --strict --to torch_dist --map "$type" in out
         [ "$(args window_size window_attn_skip_freq rotary_base)" = "$window $freq $base" ]
+        [ "$(args attn_logit_softcapping final_logit_softcapping softmax_scale)" = "${scores:-null null null}" ]
     done <<'LIST'
-gemma2|{}|[4095, 0]|[1, 0, 1, 0, 1, 0, 1]|10000
-gemma2|{"sliding_window": 8, "rope_theta": 5000.0}|[7, 0]|[1, 0, 1, 0, 1, 0, 1]|5000
-gemma3_text|{"sliding_window": 8}|[7, 0]|[1, 1, 1, 1, 1, 0, 1]|[10000, 1000000]
-gemma3_text|{"sliding_window": 8, "sliding_window_pattern": 3}|[7, 0]|[1, 1, 0, 1, 1, 0, 1]|[10000, 1000000]
+gemma2|{}|[4095, 0]|[1, 0, 1, 0, 1, 0, 1]|10000|50 30 0.0625
+gemma2|{"attn_logit_softcapping": null, "final_logit_softcapping": 20.0, "query_pre_attn_scalar": 4}|[4095, 0]|[1, 0, 1, 0, 1, 0, 1]|10000|null 20.0 0.5
+gemma2|{"sliding_window": 8, "rope_theta": 5000.0}|[7, 0]|[1, 0, 1, 0, 1, 0, 1]|5000|50 30 0.0625
+gemma3_text|{"sliding_window": 8}|[7, 0]|[1, 1, 1, 1, 1, 0, 1]|[10000, 1000000]|null null 0.0625
+gemma3_text|{"sliding_window": 8, "sliding_window_pattern": 3}|[7, 0]|[1, 1, 0, 1, 1, 0, 1]|[10000, 1000000]|null null 0.0625
 qwen2|{"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 5}|[7, 0]|[0, 0, 0, 0, 0, 1, 1]|10000
 qwen2|{"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 0}|[7, 0]|null|10000
 qwen2|{"sliding_window": 8, "use_sliding_window": true}|null|null|10000

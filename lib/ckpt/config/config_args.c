@@ -334,9 +334,11 @@ static void add_attention(struct maker *m)
     }
     add_rope(m);
     add_window(m);
-    const int64_t scale = config_int(m, "query_pre_attn_scalar");
+    const int64_t said = config_int(m, "query_pre_attn_scalar");
+    const double scale =
+        said > 0 ? (double)said : ckpt_config_default(m->config, "query_pre_attn_scalar");
     if (s2s_starts_with(m->type, "gemma") && scale > 0)
-        set(m, "softmax_scale", json_real(1 / sqrt((double)scale)));
+        set(m, "softmax_scale", json_real(1 / sqrt(scale)));
 }
 
 /* ---- the rest ---- */

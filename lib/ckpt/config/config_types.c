@@ -6,15 +6,17 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 
-static const char *const keys[] = {"num_attention_heads", "num_key_value_heads",
-                                   "rms_norm_eps",        "rope_theta",
-                                   "sliding_window",      "tie_word_embeddings"};
+static const char *const keys[] = {"num_attention_heads",    "num_key_value_heads",
+                                   "rms_norm_eps",           "rope_theta",
+                                   "sliding_window",         "tie_word_embeddings",
+                                   "attn_logit_softcapping", "final_logit_softcapping",
+                                   "query_pre_attn_scalar"};
 
 /* values in the order of keys; 0: the class has none. Without heads of keys all heads have their
  * own. */
 static const struct {
     const char *type, *class;
-    double values[6];
+    double values[9];
 } types[] = {
     {"llama", "LlamaForCausalLM", {32, 0, 1e-6, 1e4, 0}},
     {"mistral", "MistralForCausalLM", {32, 8, 1e-6, 1e4, 4096}},
@@ -24,9 +26,9 @@ static const struct {
     {"qwen2_moe", "Qwen2MoeForCausalLM", {16, 16, 1e-6, 1e4, 4096}},
     {"qwen3_moe", "Qwen3MoeForCausalLM", {32, 4, 1e-6, 1e4, 4096}},
     {"gemma", "GemmaForCausalLM", {16, 16, 1e-6, 1e4, 0, 1}},
-    {"gemma2", "Gemma2ForCausalLM", {8, 4, 1e-6, 1e4, 4096, 1}},
+    {"gemma2", "Gemma2ForCausalLM", {8, 4, 1e-6, 1e4, 4096, 1, 50, 30, 256}},
     {"gemma3", "Gemma3ForConditionalGeneration", {0}},
-    {"gemma3_text", "Gemma3ForCausalLM", {8, 4, 1e-6, 1e6, 4096, 1}},
+    {"gemma3_text", "Gemma3ForCausalLM", {8, 4, 1e-6, 1e6, 4096, 1, 0, 0, 256}},
     {"nemotron", "NemotronForCausalLM", {48, 0, 0, 1e4, 0}},
     {"nemotron_h", "NemotronHForCausalLM", {32, 8, 0, 0, 0}},
 };

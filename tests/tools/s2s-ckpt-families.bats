@@ -106,6 +106,21 @@ write_families() {
     says "encoder.layers.1.conv.pointwise_conv1.weight): shape [1, 16, 32], expected [32, 16, 1]"
 }
 
+@test "a Nemotron-H with no more than the ends of a layer that predicts a further token has lost that layer" {
+    local model="{'embedding.word_embeddings.weight': (8, 4), 'output_layer.weight': (8, 4), 'decoder.final_norm.weight': (4,),
+        'decoder.layers.0.mlp.linear_fc1.layer_norm_weight': (4,), 'decoder.layers.0.mlp.linear_fc1.weight': (6, 4), 'decoder.layers.0.mlp.linear_fc2.weight': (4, 6)}"
+    write whole.safetensors "$model"
+    exits 0 s2s-ckpt convert -q --strict --to hf --map nemotron_h whole.safetensors whole
+    local ends="'mtp.layers.0.final_layernorm.weight': (4,)"
+    write one.safetensors "dict($model, **{$ends})"
+    exits 1 s2s-ckpt convert --to hf --map nemotron_h one.safetensors out
+    says "mtp.layers.0.eh_proj.weight"
+    write ends.safetensors "dict($model, **{$ends, 'mtp.layers.0.eh_proj.weight': (4, 8), 'mtp.layers.0.enorm.weight': (4,), 'mtp.layers.0.hnorm.weight': (4,)})"
+    exits 1 s2s-ckpt convert --to hf --map nemotron_h ends.safetensors out
+    says "all layers' tensors of mtp.layers.0"
+    [ ! -e out ]
+}
+
 @test "Gemma 3's vision tower is whole, under transformers' names of today and of before" {
     local words="dict([('language_model.model.layers.0.%s.weight' % k, v) for k, v in {'input_layernorm': (6,), 'post_attention_layernorm': (6,),
         'pre_feedforward_layernorm': (6,), 'post_feedforward_layernorm': (6,), 'self_attn.q_proj': (6, 6), 'self_attn.k_proj': (3, 6), 'self_attn.v_proj': (3, 6),

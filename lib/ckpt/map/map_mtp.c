@@ -83,13 +83,16 @@ static char *flatten(char *name, int64_t n_layers)
     return out;
 }
 
-/* the table's own numbers: of a hybrid model, or (0) of one with a layer a depth */
+/* the table's own numbers: of a hybrid model, whose depths have one layer at least, or (0) of one
+ * with a layer a depth */
 static void flatten_all(struct ckpt_map_engine *e)
 {
     int64_t n_layers = 0, depth, layer;
     size_t len;
     for (size_t i = 0; i < e->n_sources; i++) {
         const char *rest = after_depth(e->sources[i].name, &len, &depth);
+        if (rest && e->hybrid_mtp && n_layers == 0)
+            n_layers = 1;
         if (rest && after_inner(rest, &layer) && layer >= n_layers)
             n_layers = layer + 1;
     }

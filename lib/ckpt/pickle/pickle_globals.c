@@ -146,7 +146,7 @@ static const struct {
     {"signal", "signal"},
     {"torch", "load save from_file compile UntypedStorage.from_file"},
     {"torch.serialization", "load save"},
-    {"torch.storage", "UntypedStorage.from_file"},
+    {"torch.storage", "_load_from_bytes UntypedStorage.from_file"},
     {"torch.ops", "*"},
     {"torch.classes", "*"},
     {"torch.utils._config_module", "*"},

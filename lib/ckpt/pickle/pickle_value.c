@@ -107,6 +107,33 @@ static int op_long(struct pickle_machine *m, uint64_t len)
     return push_int(m, (int64_t)value);
 }
 
+/* Of more than 64 bits: the bytes that LONG1 would have. */
+static int push_decimal(struct pickle_machine *m, const char *text)
+{
+    enum { N = 32, IN_64_BITS = 8 }; /* of 63 digits, and a sign */
+    unsigned char *bytes = ckpt_pickle_alloc(m->out, N);
+    const bool negative = *text == '-';
+    size_t n = N;
+    text += negative;
+    if (strspn(text, "0123456789") != strlen(text) || !*text)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "not an integer");
+    for (; *text; text++) {
+        unsigned carry = (unsigned)(*text - '0');
+        for (size_t i = 0; i < N; i++, carry >>= 8) {
+            carry += 10u * bytes[i];
+            bytes[i] = (unsigned char)carry;
+        }
+    }
+    for (size_t i = 0, carry = 1; negative && i < N; i++, carry >>= 8) {
+        carry += (unsigned char)~bytes[i];
+        bytes[i] = (unsigned char)carry;
+    }
+    const unsigned char sign = negative ? 0xff : 0;
+    while (n > IN_64_BITS + 1 && bytes[n - 1] == sign && (bytes[n - 2] & 0x80) == (sign & 0x80))
+        n--;
+    return push_text(m, CKPT_BIGINT, (const char *)bytes, n);
+}
+
 /* INT, LONG, FLOAT: decimal text */
 static int op_number_line(struct pickle_machine *m, char op)
 {
@@ -135,9 +162,8 @@ static int op_number_line(struct pickle_machine *m, char op)
                               : ckpt_pickle_refuse(m, S2S_E_FORMAT, "not a number");
     }
     int64_t value;
-    if (s2s_parse_i64(&value, text, INT64_MIN, INT64_MAX, NULL) < 0)
-        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "not an integer of 64 bits");
-    return push_int(m, value);
+    return s2s_parse_i64(&value, text, INT64_MIN, INT64_MAX, NULL) < 0 ? push_decimal(m, text)
+                                                                       : push_int(m, value);
 }
 
 /* UNICODE: raw-unicode-escape, so only \u and \U mean something; bytes are Latin-1 */

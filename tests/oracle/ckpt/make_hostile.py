@@ -138,6 +138,8 @@ torch("size_negative", zipped(state(rebuild(size=b"(J\xff\xff\xff\xfft")), float
 torch("stride_negative", zipped(state(rebuild(stride=b"(J\xff\xff\xff\xfft")), floats), "w")
 torch("dims_differ", zipped(state(rebuild(stride=b"(K\x01K\x01t")), floats), "w")
 torch("os_system", zipped(b"\x80\x02cos\nsystem\n(" + text("touch ran") + b"tR."), "os.system")
+# what torch.storage calls for bytes loads them with pickle
+torch("load_from_bytes", zipped(state(b"ctorch.storage\n_load_from_bytes\n" + text("x") + b"\x85R")), "torch.storage._load_from_bytes")
 torch("eval", zipped(b"\x80\x02cbuiltins\neval\n(" + text("open('ran','w')") + b"tR."), "builtins.eval")
 torch("getattr", zipped(b"\x80\x02cbuiltins\ngetattr\n."), "builtins.getattr")
 torch("popen", zipped(b"\x80\x02csubprocess\nPopen\n)R."), "subprocess.Popen")

@@ -65,6 +65,8 @@ static void refuses(const char *bytes, size_t len, enum ckpt_pickle_mode mode, c
 #define REFUSES(bytes, part) refuses(bytes "", sizeof(bytes) - 1, CKPT_STRICT, part)
 #define REFUSES_OPEN(bytes, part) refuses(bytes "", sizeof(bytes) - 1, CKPT_OPEN, part)
 
+#define DIGITS_62 "99999999999999999999999999999999999999999999999999999999999999"
+
 static void plain_values_of_all_protocols(void **state)
 {
     SHOWS("N.", "null");
@@ -80,6 +82,11 @@ static void plain_values_of_all_protocols(void **state)
     SHOWS("\x8a\x05\0\0\0\0\x01.", "4294967296");
     SHOWS("\x8a\x09\0\0\0\0\0\0\0\0\x40.", "\"1180591620717411303424\"");
     SHOWS("\x8a\x09\0\0\0\0\0\0\0\0\xc0.", "\"-1180591620717411303424\"");
+    SHOWS("L1180591620717411303424L\n.", "\"1180591620717411303424\"");
+    SHOWS("L-1180591620717411303424L\n.", "\"-1180591620717411303424\"");
+    SHOWS("I9223372036854775808\n.", "\"9223372036854775808\"");
+    SHOWS("I-9223372036854775809\n.", "\"-9223372036854775809\"");
+    SHOWS("L-" DIGITS_62 "L\n.", "\"-" DIGITS_62 "\"");
     SHOWS("F2.5\n.", "2.5");
     SHOWS("G@\x04\0\0\0\0\0\0.", "2.5");
     SHOWS("V\\u00e9\\U0001F600x\n.", "\"\xc3\xa9\xf0\x9f\x98\x80x\"");
@@ -632,7 +639,9 @@ static void wrong_values_name_what_is_wrong(void **state)
     REFUSES("K\x01Nb.", "state for something that is no object");
     REFUSES("cargparse\nNamespace\n)\x81}b}b.", "state of an object set twice");
     REFUSES("Fx\n.", "not a number");
-    REFUSES("Ix\n.", "not an integer of 64 bits");
+    REFUSES("Ix\n.", "not an integer");
+    REFUSES("L-L\n.", "not an integer");
+    REFUSES("L--1L\n.", "not an integer");
     REFUSES("L1111111111222222222233333333334444444444555555555566666666667777L\n.",
             "number of more than 63 digits");
     REFUSES("V\\ud800\n.", "bad \\u escape");

@@ -242,6 +242,21 @@ PY
     exits 1 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
     says "a.safetensors.s2s-manifest.json: is a folder"
     [ ! -e a.safetensors ]
+    # nobody named what a link there leads to
+    rmdir a.safetensors.s2s-manifest.json
+    echo mine >notes
+    ln -s notes a.safetensors.s2s-manifest.json
+    exits 2 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
+    says "a.safetensors.s2s-manifest.json: is a link"
+    [ "$(cat notes)" = mine ]
+    [ ! -e a.safetensors ]
+    # a folder that is made of the file has its own
+    rm ./*
+    mkdir in
+    s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" in/model.safetensors
+    cp "$DATA/hf_sharded/config.json" in
+    exits 0 s2s-ckpt convert -q --to hf --dtype f32 in out
+    no_litter out config.json model.safetensors s2s-manifest.json
 }
 
 @test "diff: other shapes, tensors without numbers, small integers" {

@@ -254,14 +254,13 @@ static int fill_file(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_nem
 {
     struct s2s_outfile *out = NULL, *manifest = NULL;
     struct s2s_ckpt_write alone = job->how;
-    char digest[33], *beside = job->to == TO_NEMO ? NULL : ckpt_manifest_beside(path);
+    char digest[33];
     alone.mesh = NULL;
     int rc = check_integrity(job, &alone, err);
     if (rc == 0)
         rc = s2s_outfile_open(&out, path, err);
-    if (rc == 0 && beside)
-        rc = s2s_outfile_open(&manifest, beside, err);
-    free(beside);
+    if (rc == 0 && job->to != TO_NEMO)
+        rc = ckpt_manifest_open(&manifest, path, err);
     if (rc < 0) {
         s2s_outfile_abort(out);
         return rc;

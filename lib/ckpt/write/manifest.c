@@ -83,7 +83,8 @@ int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err)
 
 /* ---- of a file alone ---- */
 
-char *ckpt_manifest_beside(const char *path)
+/* Where it is; NULL: stdout, a pipe or a device has none. Gives: free. */
+static char *manifest_beside(const char *path)
 {
     struct stat st;
     if (strcmp(path, "-") == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)))
@@ -94,12 +95,27 @@ char *ckpt_manifest_beside(const char *path)
     return beside;
 }
 
+int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s2s_error *err)
+{
+    struct stat st;
+    char *beside = manifest_beside(path);
+    int rc = 0;
+    *manifest = NULL;
+    if (beside && lstat(beside, &st) == 0 && S_ISLNK(st.st_mode)) /* nobody named its target */
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is a link, where the manifest of %s would be",
+                           beside, path);
+    else if (beside)
+        rc = s2s_outfile_open(manifest, beside, err);
+    free(beside);
+    return rc;
+}
+
 int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
                          const char *digest, struct s2s_error *err)
 {
     const char *slash = strrchr(path, '/');
     const int64_t len = s2s_outfile_offset(out);
-    char *before = ckpt_manifest_beside(path);
+    char *before = manifest_beside(path);
     if (before) /* no moment has a manifest of other bytes */
         unlink(before);
     free(before);
@@ -292,7 +308,7 @@ static int verify_folder(const char *dir, struct comparison *c, bool ours, struc
 
 static int verify_alone(const char *path, size_t *n_files, struct s2s_error *err)
 {
-    char *manifest = ckpt_manifest_beside(path), *slash = manifest ? strrchr(manifest, '/') : NULL;
+    char *manifest = manifest_beside(path), *slash = manifest ? strrchr(manifest, '/') : NULL;
     struct comparison c = {.dir_fd = -1};
     int rc = 0;
     if (slash) {

@@ -33,9 +33,9 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
                   struct s2s_error *err);
 /* Writes the manifest of files (borrowed) into dir. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
-/* Where the manifest of a file alone is; NULL: stdout, a pipe or a device, which has none. Gives:
- * free. */
-char *ckpt_manifest_beside(const char *path);
+/* Begins the manifest of a file alone; *manifest is NULL where it has none: stdout, a pipe or a
+ * device. ARG: a link lies there. IO. */
+int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s2s_error *err);
 /* Gives `out` its name, path, and puts its manifest (NULL: none) there beside it, in place of one
  * that was there before. Takes both. IO. */
 int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,

@@ -62,7 +62,7 @@ bool ckpt_side_is_one(const char *name)
     /* model.safetensors.index.fp16.json is the index of a variant */
     const bool index = strstr(name, ".index.") && s2s_ends_with(name, ".json");
     if (name[0] == '.' || index || strcmp(name, "metadata.json") == 0 ||
-        strcmp(name, CKPT_MANIFEST) == 0 || strcmp(name, "integrity.json") == 0)
+        s2s_ends_with(name, CKPT_MANIFEST) || strcmp(name, "integrity.json") == 0)
         return false;
     if (s2s_starts_with(name, "LICENSE") || s2s_starts_with(name, "NOTICE"))
         return true;

@@ -42,30 +42,55 @@ static const int64_t *keep_equal(struct s2s_ckpt_plan *plan, const int64_t *v, i
                                                                      : keep_ints(plan, v, n);
 }
 
+static const int64_t origin[S2S_MAX_DIMS];
+
+struct s2s_ckpt_piece s2s_ckpt_target_piece(const struct s2s_ckpt_target *target, size_t k)
+{
+    return target->is_copy ? (struct s2s_ckpt_piece){target->copied, origin, target->copied->shape}
+                           : target->pieces[k];
+}
+
+const struct s2s_ckpt_tensor *s2s_ckpt_target_source(const struct s2s_ckpt_target *target)
+{
+    return target->n_pieces == 1 ? s2s_ckpt_target_piece(target, 0).source : NULL;
+}
+
+static void add_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target,
+                      const struct s2s_ckpt_piece *piece)
+{
+    const uint32_t had = target->n_pieces++;
+    if (had == 0 && piece->source && piece->begin == origin &&
+        piece->size == piece->source->shape) { /* most are */
+        target->copied = piece->source;
+        target->is_copy = true;
+        return;
+    }
+    if ((had & (had - 1)) == 0) { /* full: twice the room */
+        const size_t room = had ? 2 * (size_t)had : 1;
+        struct s2s_ckpt_piece *pieces = s2s_blocks_alloc(&plan->arena, room * sizeof *pieces);
+        for (uint32_t k = 0; k < had; k++)
+            pieces[k] = s2s_ckpt_target_piece(target, k);
+        target->pieces = pieces;
+        target->is_copy = false;
+    }
+    target->pieces[had] = *piece;
+}
+
 void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target,
                          const struct s2s_ckpt_tensor *source, const int64_t *begin,
                          const int64_t *size)
 {
-    static const int64_t zeros[S2S_MAX_DIMS];
     int64_t rest[S2S_MAX_DIMS];
-    const uint32_t had = target->n_pieces;
-    if ((had & (had - 1)) == 0) { /* full: twice the room, and most have one */
-        const size_t room = had ? 2 * (size_t)had : 1;
-        struct s2s_ckpt_piece *pieces = s2s_blocks_alloc(&plan->arena, room * sizeof *pieces);
-        if (had)
-            memcpy(pieces, target->pieces, had * sizeof *pieces);
-        target->pieces = pieces;
-    }
-    struct s2s_ckpt_piece *piece = &target->pieces[target->n_pieces++];
-    *piece = (struct s2s_ckpt_piece){.source = source, .begin = zeros};
-    if (!source) {
-        piece->size = keep_ints(plan, size, 1);
-        return;
-    }
-    for (int d = 0; begin && !size && d < source->n_dims; d++)
+    struct s2s_ckpt_piece piece = {.source = source, .begin = origin};
+    for (int d = 0; source && begin && !size && d < source->n_dims; d++)
         rest[d] = source->shape[d] - begin[d];
-    piece->begin = keep_equal(plan, begin, source->n_dims, zeros);
-    piece->size = keep_equal(plan, begin && !size ? rest : size, source->n_dims, source->shape);
+    if (source) {
+        piece.begin = keep_equal(plan, begin, source->n_dims, origin);
+        piece.size = keep_equal(plan, begin && !size ? rest : size, source->n_dims, source->shape);
+    } else {
+        piece.size = keep_ints(plan, size, 1);
+    }
+    add_piece(plan, target, &piece);
 }
 
 struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
@@ -169,13 +194,13 @@ static int check_target(const struct s2s_ckpt_target *target, struct s2s_error *
     char text[200];
     int64_t numel = ckpt_box_numel(target->shape, target->n_dims), filled = 0;
     for (size_t i = 0; i < target->n_pieces; i++) {
-        const struct s2s_ckpt_piece *piece = &target->pieces[i];
-        filled += ckpt_box_numel(piece->size, piece->source ? piece->source->n_dims : 1);
-        if (piece->source && piece->source->dtype != target->dtype &&
-            !(s2s_dtype_is_float(piece->source->dtype) && s2s_dtype_is_float(target->dtype)))
+        const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(target, i);
+        filled += ckpt_box_numel(piece.size, piece.source ? piece.source->n_dims : 1);
+        if (piece.source && piece.source->dtype != target->dtype &&
+            !(s2s_dtype_is_float(piece.source->dtype) && s2s_dtype_is_float(target->dtype)))
             return s2s_error_set(err, S2S_E_DTYPE, "%s: %s cannot be made of %s", target->name,
                                  s2s_dtype_name(target->dtype),
-                                 s2s_dtype_name(piece->source->dtype));
+                                 s2s_dtype_name(piece.source->dtype));
     }
     if (filled != numel)
         return s2s_error_set(err, S2S_E_SHAPE, "%s: %lld values for shape %s", target->name,
@@ -390,8 +415,9 @@ int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_
     out->pieces = s2s_xcalloc(target->n_pieces + 1, sizeof *out->pieces + sizeof *rooms);
     rooms = (void *)(out->pieces + target->n_pieces + 1);
     out->n_pieces = 0;
+    out->is_copy = false;
     for (size_t i = 0; i < target->n_pieces; i++) {
-        out->pieces[out->n_pieces] = target->pieces[i];
+        out->pieces[out->n_pieces] = s2s_ckpt_target_piece(target, i);
         out->n_pieces +=
             piece_part(&out->pieces[out->n_pieces], rooms[out->n_pieces].ints,
                        s2s_dtype_size(target->dtype), begin_bytes, end_bytes, &pos, &skip);
@@ -406,17 +432,17 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
     struct stream s = {.how = how, .to = target->dtype, .tap = tap, .sink = sink, .ctx = ctx};
     int rc = 0;
     for (size_t i = 0; i < target->n_pieces && rc == 0; i++) {
-        const struct s2s_ckpt_piece *piece = &target->pieces[i];
-        if (!piece->source) {
-            rc = stream_zeros(&s, piece->size[0] * (int64_t)s2s_dtype_size(target->dtype), err);
+        const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(target, i);
+        if (!piece.source) {
+            rc = stream_zeros(&s, piece.size[0] * (int64_t)s2s_dtype_size(target->dtype), err);
             continue;
         }
-        s.from = piece->source->dtype;
+        s.from = piece.source->dtype;
         if (plan->n_others && s2s_dtype_is_float(s.from)) {
-            rc = stream_mean(plan, piece, &s, err);
+            rc = stream_mean(plan, &piece, &s, err);
             continue;
         }
-        rc = s2s_ckpt_stream(plan->source, piece->source, piece->begin, piece->size,
+        rc = s2s_ckpt_stream(plan->source, piece.source, piece.begin, piece.size,
                              tap && s.from == s.to ? stream_tap : NULL, stream_sink, &s, err);
     }
     free(s.cast);
@@ -439,8 +465,10 @@ int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err
 {
     int rc = 0;
     for (size_t i = 0; i < plan->n_targets && rc == 0; i++)
-        for (size_t k = 0; k < plan->targets[i].n_pieces && rc == 0; k++)
-            if (plan->targets[i].pieces[k].source)
-                rc = ckpt_plan_verify_source(plan, plan->targets[i].pieces[k].source, err);
+        for (size_t k = 0; k < plan->targets[i].n_pieces && rc == 0; k++) {
+            const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(&plan->targets[i], k);
+            if (piece.source)
+                rc = ckpt_plan_verify_source(plan, piece.source, err);
+        }
     return rc;
 }

@@ -24,11 +24,19 @@ struct s2s_ckpt_piece {
 struct s2s_ckpt_target {
     const char *name;
     const int64_t *shape; /* [n_dims] */
-    struct s2s_ckpt_piece *pieces;
+    union {
+        struct s2s_ckpt_piece *pieces;
+        const struct s2s_ckpt_tensor *copied; /* is_copy: the one piece is this whole tensor */
+    };
     uint32_t n_pieces;
     enum s2s_dtype dtype : 8; /* as it is written */
     int n_dims : 8;
+    bool is_copy : 1;
 };
+/* The k-th of its pieces; its numbers live as long as the plan. */
+struct s2s_ckpt_piece s2s_ckpt_target_piece(const struct s2s_ckpt_target *target, size_t k);
+/* The one source tensor of which it is made in one piece, or NULL. */
+const struct s2s_ckpt_tensor *s2s_ckpt_target_source(const struct s2s_ckpt_target *target);
 
 struct s2s_ckpt_plan {
     struct s2s_ckpt *source;

@@ -400,7 +400,7 @@ static void add_words(struct maker *m)
             set(m, "padded_vocab_size", json_integer(t->shape[0]));
             /* without it nothing would say which rows are padding */
             if (!json_object_get(m->args, "vocab_size"))
-                set(m, "vocab_size", json_integer(t->pieces[0].size[0]));
+                set(m, "vocab_size", json_integer(s2s_ckpt_target_piece(t, 0).size[0]));
         }
         output |= strstr(t->name, "output_layer.weight") != NULL;
     }

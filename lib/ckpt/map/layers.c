@@ -262,7 +262,7 @@ static void decide(struct layers *l, enum ckpt_layers how)
 
 static bool is_flattened(const struct s2s_ckpt_target *t)
 {
-    const struct s2s_ckpt_tensor *source = t->n_pieces ? t->pieces[0].source : NULL;
+    const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(t);
     return source && source->orig_shape;
 }
 
@@ -315,9 +315,10 @@ static int stack_run(struct layers *l, const struct stack *s, size_t begin, size
         const struct s2s_ckpt_target *t = &l->plan->targets[l->places[i].target];
         if (is_flattened(t))
             return refuse_flattened(l, t);
-        for (size_t k = 0; k < t->n_pieces; k++)
-            s2s_ckpt_plan_piece(l->plan, all, t->pieces[k].source, t->pieces[k].begin,
-                                t->pieces[k].size);
+        for (size_t k = 0; k < t->n_pieces; k++) {
+            const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(t, k);
+            s2s_ckpt_plan_piece(l->plan, all, piece.source, piece.begin, piece.size);
+        }
         l->gone[l->places[i].target] = true;
     }
     return 0;
@@ -326,7 +327,7 @@ static int stack_run(struct layers *l, const struct stack *s, size_t begin, size
 /* A target for each row of a whole source tensor. */
 static int number_rows(struct layers *l, const struct stack *s, const struct place *place)
 {
-    const struct s2s_ckpt_tensor *source = l->plan->targets[place->target].pieces[0].source;
+    const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(&l->plan->targets[place->target]);
     const enum s2s_dtype dtype = l->plan->targets[place->target].dtype;
     const int64_t n = source->n_dims ? source->shape[0] : 0;
     int64_t begin[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS];

@@ -8,7 +8,7 @@ enum { ARCHIVE_BYTES = 2 << 10 };
 
 bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target)
 {
-    const struct s2s_ckpt_tensor *source = target->n_pieces == 1 ? target->pieces[0].source : NULL;
+    const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(target);
     return source && source->orig_shape && source->n_dims == target->n_dims;
 }
 

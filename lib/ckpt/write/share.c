@@ -59,9 +59,11 @@ int ckpt_share_verify(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_write *h
     unsigned char *done = s2s_xcalloc(ckpt->n_tensors + 1, 1);
     unsigned char *wanted = s2s_xcalloc(ckpt->n_tensors + 1, 1);
     for (size_t i = 0; i < plan->n_targets; i++)
-        for (size_t k = 0; k < plan->targets[i].n_pieces; k++)
-            if (plan->targets[i].pieces[k].source)
-                wanted[ckpt_tensor_index(ckpt, plan->targets[i].pieces[k].source)] = 1;
+        for (size_t k = 0; k < plan->targets[i].n_pieces; k++) {
+            const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(&plan->targets[i], k);
+            if (piece.source)
+                wanted[ckpt_tensor_index(ckpt, piece.source)] = 1;
+        }
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         done[i] = is_checked(&ckpt->tensors[i]) && plan->n_others == 0;
     s2s_comm_all_reduce(s2s_mesh_world(how->mesh), done, (int64_t)ckpt->n_tensors, S2S_U8,

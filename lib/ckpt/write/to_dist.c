@@ -191,7 +191,7 @@ static bool has_stored_crc(struct output *out)
 {
     struct s2s_ckpt_plan *plan = out->plan;
     const struct s2s_ckpt_target *target = &plan->targets[out->target];
-    const struct s2s_ckpt_tensor *source = target->n_pieces == 1 ? target->pieces[0].source : NULL;
+    const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(target);
     return source && source->dtype == target->dtype && plan->n_others == 0 &&
            out->left == ckpt_box_numel(source->shape, source->n_dims) *
                             (int64_t)s2s_dtype_size(source->dtype) &&
@@ -257,7 +257,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
     const struct ckpt_place *start = &out->layout.start[out->file];
     const struct ckpt_place *end = &out->layout.start[out->end];
     const int64_t *orig_shape =
-        ckpt_target_is_flattened(target) ? target->pieces[0].source->orig_shape : NULL;
+        ckpt_target_is_flattened(target) ? s2s_ckpt_target_source(target)->orig_shape : NULL;
     const int64_t n_rows = ckpt_target_rows(target, out->how);
     const int64_t first = start->target == index ? start->row : 0;
     const bool cut = out->how->n_files && target->n_dims && n_rows == target->shape[0];

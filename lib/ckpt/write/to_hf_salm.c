@@ -28,9 +28,10 @@ static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, c
         }
         struct s2s_ckpt_target *moved = s2s_ckpt_plan_add(to, target->name + drop, target->dtype,
                                                           target->n_dims, target->shape);
-        for (size_t k = 0; k < target->n_pieces; k++)
-            s2s_ckpt_plan_piece(to, moved, target->pieces[k].source, target->pieces[k].begin,
-                                target->pieces[k].size);
+        for (size_t k = 0; k < target->n_pieces; k++) {
+            const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(target, k);
+            s2s_ckpt_plan_piece(to, moved, piece.source, piece.begin, piece.size);
+        }
     }
     from->n_targets = kept;
 }

@@ -65,8 +65,8 @@ static void formats_read_as_the_models_expect(void **state)
          "<|im_start|>user\nTranscribe: <|audio|><|im_end|>\n"
          "<<<|im_start|>assistant\nhi there<|im_end|>\n>>"},
         {"gemma", NULL,
-         "<bos><start_of_turn>user\nTranscribe: <|audio|><end_of_turn>\n<start_of_turn>model\n"
-         "<<hi there<end_of_turn>\n>>"},
+         "<|begin_of_text|><start_of_turn>user\nTranscribe: <|audio|><end_of_turn>\n"
+         "<start_of_turn>model\n<<hi there<end_of_turn>\n<|end_of_text|>>>"},
         {"mistral", NULL, "<s>[INST] Transcribe: <|audio|> [/INST] <<hi there</s>>>"},
         {"nemotron_h", "Be brief.",
          "<SPECIAL_10>System\nBe brief.\n<SPECIAL_11>User\nTranscribe: <|audio|>"

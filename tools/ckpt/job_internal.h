@@ -18,9 +18,10 @@ struct job {
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
     size_t n_tensors, n_shown; /* in all; by --plan so far */
-    size_t n_state;            /* tensors of the optimizer and other state that are left out */
-    int64_t bytes, rows_cut;   /* rows_cut: past the vocabulary, left out */
-    bool is_mapped;            /* extra states are among n_state */
+    size_t n_state;            /* tensors of the optimizer and other state that are left out: */
+    /* those of which the output says so; NULL: none */
+    bool (*is_left)(const char *name);
+    int64_t bytes, rows_cut; /* rows_cut: past the vocabulary, left out */
 };
 
 bool ckpt_job_is_weight(const char *name);

@@ -44,12 +44,6 @@ static void add_name(struct ckpt_left_out *left, const char *name)
     left->kinds[i - 1].n++;
 }
 
-/* as the outputs choose (lib/ckpt/map/map_names.c, job_output.c) */
-static bool takes_tensor(const struct job *job, const char *name)
-{
-    return ckpt_job_is_weight(name) && !(job->is_mapped && strstr(name, "_extra_state"));
-}
-
 static bool takes_object(const struct job *job, const char *name)
 {
     return job->to == TO_TORCH_DIST && !(job->how.keep_object && !job->how.keep_object(name));
@@ -65,7 +59,7 @@ void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job)
                                              json_object_size(s2s_ckpt_common(job->ckpt)) > 0};
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
     for (size_t i = 0; i < n && job->n_state; i++)
-        if (!takes_tensor(job, tensors[i].name))
+        if (job->is_left(tensors[i].name))
             add_name(left, tensors[i].name);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
     for (size_t i = 0; i < n; i++)

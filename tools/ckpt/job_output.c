@@ -46,17 +46,22 @@ static void begin_progress(struct job *job)
     s2s_progress_begin(&job->progress, "converting", "bytes", job->bytes);
 }
 
-static int report_unused(struct job *job, const char *const *unused, size_t n, size_t n_optimizer,
-                         struct s2s_error *err)
+/* What an output makes of the names, and leaves out. */
+static int take_names(struct job *job, const struct ckpt_map_result *map, struct s2s_error *err)
 {
-    job->n_state += n_optimizer;
-    for (size_t i = 0; i < n && ckpt_is_first(); i++)
+    job->n_state = map->n_state;
+    job->is_left = map->is_left;
+    job->rows_cut = map->rows_cut;
+    for (size_t i = 0; i < map->n_unused && ckpt_is_first(); i++)
         s2s_log(job->opt->strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
-                "in checkpoint but unused: %s", unused[i]);
-    return n && job->opt->strict
-               ? s2s_error_set(err, S2S_E_NOTFOUND,
-                               "%zu tensors of the checkpoint are not used (--strict)", n)
-               : 0;
+                "in checkpoint but unused: %s", map->unused[i]);
+    if (map->n_unused && job->opt->strict)
+        return s2s_error_set(err, S2S_E_NOTFOUND,
+                             "%zu tensors of the checkpoint are not used (--strict)",
+                             map->n_unused);
+    if (*map->family)
+        s2s_info("convert", "name map: %s", map->family);
+    return 0;
 }
 
 static void show_target(const struct s2s_ckpt_target *t, const char *folder)
@@ -126,11 +131,7 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
                                 .config_text = job->config ? job->config_text : NULL};
     int rc = s2s_hf_prepare(&out, job->ckpt, &hf, err);
     if (rc == 0)
-        rc = report_unused(job, out.unused, out.n_unused, out.n_optimizer, err);
-    job->rows_cut = out.rows_cut;
-    job->is_mapped = *out.family;
-    if (rc == 0 && *out.family)
-        s2s_info("convert", "name map: %s", out.family);
+        rc = take_names(job, &out.map, err);
     for (size_t i = 0; i < out.n_parts && rc == 0; i++)
         take_plan(job, &out.parts[i].plan, out.parts[i].folder);
     if (rc == 0 && !job->opt->plan)
@@ -155,7 +156,7 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
     struct ckpt_map_result result = {.n_unused = 0};
     int rc = s2s_megatron_prepare(plan, &job->common, &request, &result, err);
     if (rc == 0)
-        rc = report_unused(job, result.unused, result.n_unused, result.n_optimizer, err);
+        rc = take_names(job, &result, err);
     if (rc == 0 && job->config_text)
         json_object_set_new(job->common, "config/llm", json_string(job->config_text));
     job->how.common = job->common;
@@ -193,14 +194,16 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
     int rc = job->opt->map ? plan_megatron(job, plan, err) : 0;
     plan->source = job->ckpt;
+    if (job->opt->only_weights)
+        job->is_left = s2s_ckpt_is_state;
     for (size_t i = 0; i < n && !job->opt->map; i++)
-        if (!job->opt->only_weights || ckpt_job_is_weight(tensors[i].name))
+        if (job->is_left && job->is_left(tensors[i].name))
+            job->n_state++;
+        else
             s2s_ckpt_plan_copy(plan, tensors[i].name,
                                job->to == TO_TORCH_DIST
                                    ? &tensors[i]
                                    : s2s_ckpt_unflattened(job->ckpt, &tensors[i]));
-        else
-            job->n_state++;
     if (rc == 0)
         rc = name_layers(job, plan, err);
     if (job->opt->dtype)
@@ -240,9 +243,7 @@ static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_e
                                        .without_tokenizer = job->opt->without_tokenizer};
     int rc = s2s_nemo_prepare(nemo, job->ckpt, &options, err);
     if (rc == 0)
-        rc = report_unused(job, nemo->unused, nemo->n_unused, nemo->n_optimizer, err);
-    if (rc == 0 && *nemo->family)
-        s2s_info("convert", "name map: %s", nemo->family);
+        rc = take_names(job, &nemo->map, err);
     if (rc == 0)
         take_plan(job, &nemo->plan, "");
     return rc;

@@ -413,7 +413,8 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     }
     e->own_config = load_own(request->ckpt);
     char *file = NULL;
-    e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_optimizer);
+    e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_state);
+    result->is_left = ckpt_map_is_state;
     int rc = find_map(e, &file, result->family, err);
     /* the names of a user's map are what its author saw */
     if (rc == 0 && !file)
@@ -434,15 +435,18 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     return rc;
 }
 
+void ckpt_map_add_unused(struct ckpt_map_result *result, const char *name)
+{
+    s2s_grow(&result->unused, result->n_unused, &result->cap_unused, sizeof *result->unused);
+    result->unused[result->n_unused++] = name;
+}
+
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
 {
     result->rows_cut = e->rows_cut;
     for (size_t i = 0; i < e->n_sources; i++)
-        if (!e->sources[i].used) {
-            s2s_grow(&result->unused, result->n_unused, &result->cap_unused,
-                     sizeof *result->unused);
-            result->unused[result->n_unused++] = e->sources[i].tensor->name;
-        }
+        if (!e->sources[i].used)
+            ckpt_map_add_unused(result, e->sources[i].tensor->name);
     free(e->n_layers);
     json_decref(e->own_config);
     ckpt_map_missed_release(e);

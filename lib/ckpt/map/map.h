@@ -77,14 +77,21 @@ struct ckpt_map_request {
  * calls a matrix of its own is not there, and the arguments say that it is the words'. */
 enum ckpt_tie { CKPT_TIE_AS_SAID, CKPT_TIED, CKPT_UNTIED };
 
+/* What became of the names of a source, also where none was mapped. All zero to begin with. */
 struct ckpt_map_result {
-    char family[64];
-    enum ckpt_tie tie; /* what config.json has to say of the output matrix */
-    const char **unused;
+    char family[64];     /* of the name map; "": names are kept */
+    enum ckpt_tie tie;   /* what config.json has to say of the output matrix */
+    const char **unused; /* weights that go nowhere; lent by the source. Gives: free */
     size_t n_unused, cap_unused;
-    size_t n_optimizer;
+    size_t n_state; /* other tensors, which are left out: */
+    /* those of which this is true; NULL: none */
+    bool (*is_left)(const char *name);
     int64_t rows_cut; /* past the vocabulary, of each of its matrices */
 };
+/* One more that goes nowhere. */
+void ckpt_map_add_unused(struct ckpt_map_result *result, const char *name);
+/* Is it none of the weights that a map takes: the optimizer's, other state, an extra state? */
+bool ckpt_map_is_state(const char *name);
 
 /* A name without the "module." of wrappers and what state dicts have in front of it ("model.",
  * Lightning's "state_dict.", a heterogeneous model's "mimo."); experts as torch_dist has them,

@@ -275,6 +275,11 @@ static void name_backbones(struct ckpt_map_source *sources, size_t n)
     free(prefix);
 }
 
+bool ckpt_map_is_state(const char *name)
+{
+    return s2s_ckpt_is_state(name) || strstr(name, "_extra_state");
+}
+
 size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt, size_t *n_state)
 {
     size_t n, kept = 0;
@@ -282,7 +287,7 @@ size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ck
     *sources = s2s_xcalloc(n + 1, sizeof **sources);
     *n_state = 0;
     for (size_t i = 0; i < n; i++) {
-        if (s2s_ckpt_is_state(tensors[i].name) || strstr(tensors[i].name, "_extra_state")) {
+        if (ckpt_map_is_state(tensors[i].name)) {
             ++*n_state;
             continue;
         }

@@ -124,13 +124,7 @@ static int map_names(struct parakeet *p, const char *family)
 {
     struct ckpt_map_request request = {
         .ckpt = p->ckpt, .name = family, .config = p->config, .layers = CKPT_LAYERS_NUMBERED};
-    struct ckpt_map_result result = {.n_unused = 0};
-    int rc = ckpt_map_to_megatron(&p->out->plan, &request, &result, p->err);
-    p->out->unused = result.unused;
-    p->out->n_unused = result.n_unused;
-    p->out->n_optimizer = result.n_optimizer;
-    snprintf(p->out->family, sizeof p->out->family, "%s", family);
-    return rc;
+    return ckpt_map_to_megatron(&p->out->plan, &request, &p->out->map, p->err);
 }
 
 /* key: of config.json, and what it says; axis: where the weights show it */

@@ -66,10 +66,8 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                              ckpt->path);
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         s2s_ckpt_plan_copy(&out->plan, ckpt->tensors[i].name, &ckpt->tensors[i]);
-    if (!out->unused)
-        out->unused = s2s_xcalloc(ckpt->n_objects + 1, sizeof *out->unused);
     for (size_t i = 0; i < ckpt->n_objects; i++)
-        out->unused[out->n_unused++] = ckpt->objects[i].name;
+        ckpt_map_add_unused(&out->map, ckpt->objects[i].name);
     if (options->yaml) {
         ckpt_side_add_text(&out->files, CKPT_NEMO_CONFIG, options->yaml);
         rc = ckpt_nemo_parse_yaml(&tree, options->yaml, err);
@@ -90,13 +88,13 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
 static int take_state_dict(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                            struct s2s_error *err)
 {
-    out->unused = s2s_xcalloc(ckpt->n_tensors + ckpt->n_objects + 1, sizeof *out->unused);
+    out->map.is_left = s2s_ckpt_is_state;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const char *name = ckpt->tensors[i].name;
         if (s2s_ckpt_is_state(name))
-            out->n_optimizer++;
+            out->map.n_state++;
         else if (!s2s_starts_with(name, "state_dict."))
-            out->unused[out->n_unused++] = name;
+            ckpt_map_add_unused(&out->map, name);
     }
     return s2s_ckpt_select(ckpt, "state_dict", err);
 }
@@ -210,6 +208,6 @@ void s2s_nemo_release(struct s2s_nemo_output *out)
     for (size_t i = 0; i < out->n_made; i++)
         free(out->made[i].bytes);
     ckpt_side_release(&out->files);
-    free(out->unused);
+    free(out->map.unused);
     *out = (struct s2s_nemo_output){.n_made = 0};
 }

@@ -7,7 +7,7 @@
 #define CKPT_TO_NEMO_H
 
 #include "lib/base/mem.h"
-#include "lib/ckpt/plan.h"
+#include "lib/ckpt/map/map.h"
 #include "lib/ckpt/write/side_files.h"
 #include "lib/io/zip.h"
 
@@ -49,10 +49,7 @@ struct s2s_nemo_output {
     struct ckpt_made made[2]; /* the featurizer's window and filters */
     size_t n_made;
     struct ckpt_side_files files; /* model_config.yaml first */
-    const char **unused;          /* what of the source goes nowhere; it lends the names */
-    size_t n_unused;
-    size_t n_optimizer;
-    char family[64]; /* of the name map; "" when names were NeMo's already */
+    struct ckpt_map_result map;   /* objects are among its unused */
 };
 
 /* Decides everything, reads no tensor data. NOTFOUND and UNSUPPORTED name what the archive needs

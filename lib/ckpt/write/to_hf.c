@@ -36,16 +36,16 @@ struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt 
 static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
     struct s2s_hf_part *all = ckpt_hf_add_part(out, ckpt, "", NULL);
-    out->unused = s2s_xcalloc(ckpt->n_tensors + 1, sizeof *out->unused);
+    out->map.is_left = s2s_ckpt_is_state;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (s2s_starts_with(t->name, "encoder.") || s2s_starts_with(t->name, "llm.") ||
             s2s_starts_with(t->name, "proj."))
             s2s_ckpt_plan_copy(&all->plan, t->name, t);
         else if (s2s_ckpt_is_state(t->name))
-            out->n_optimizer++;
+            out->map.n_state++;
         else
-            out->unused[out->n_unused++] = t->name;
+            ckpt_map_add_unused(&out->map, t->name);
     }
     ckpt_hf_salm_split(out, ckpt);
 }
@@ -56,15 +56,15 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
         ckpt_hf_add_part(out, ckpt, "", ckpt_is_adapter(ckpt) ? "adapter_model.safetensors" : NULL);
     const char *dict;
     const size_t len = ckpt_hf_wrapping_len(ckpt, &dict);
-    out->unused = s2s_xcalloc(ckpt->n_tensors + 1, sizeof *out->unused);
+    out->map.is_left = s2s_ckpt_is_state;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         if (s2s_ckpt_is_state(t->name)) {
-            out->n_optimizer++;
+            out->map.n_state++;
             continue;
         }
         if (!s2s_starts_with(t->name, dict)) {
-            out->unused[out->n_unused++] = t->name;
+            ckpt_map_add_unused(&out->map, t->name);
             continue;
         }
         char *name = ckpt_hf_unwrapped(ckpt, t->name + len);
@@ -81,20 +81,13 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                        .name = options->map,
                                        .config = options->config,
                                        .keep_vocab_padding = options->keep_vocab_padding};
-    struct ckpt_map_result result = {.n_unused = 0};
     json_t *beside = NULL;
     /* it is read again, and its faults told, where it is taken along */
     if (!options->config && ckpt_hf_nemo_model(&beside, ckpt, NULL, NULL) < 0)
         beside = NULL;
     request.beside = beside;
-    int rc = ckpt_map_to_hf(&part->plan, &request, &result, err);
+    int rc = ckpt_map_to_hf(&part->plan, &request, &out->map, err);
     json_decref(beside);
-    out->unused = result.unused;
-    out->n_unused = result.n_unused;
-    out->n_optimizer += result.n_optimizer;
-    out->rows_cut = result.rows_cut;
-    out->tie = result.tie;
-    snprintf(out->family, sizeof out->family, "%s", result.family);
     return rc;
 }
 
@@ -117,7 +110,7 @@ static int plan_names(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 {
     if (options->map || ckpt_map_wanted(ckpt)) {
         int rc = plan_mapped(out, ckpt, options, err);
-        if (rc == 0 && s2s_starts_with(out->family, "salm"))
+        if (rc == 0 && s2s_starts_with(out->map.family, "salm"))
             ckpt_hf_salm_split(out, ckpt);
         return rc;
     }
@@ -144,9 +137,9 @@ static int seal_parts(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, en
     }
     if (rc == 0 && n == 0)
         rc = s2s_error_set(err, S2S_E_NOTFOUND,
-                           *out->family ? "%s holds no weights that %s names"
-                                        : "%s holds no weights",
-                           ckpt->path, out->family);
+                           *out->map.family ? "%s holds no weights that %s names"
+                                            : "%s holds no weights",
+                           ckpt->path, out->map.family);
     return rc;
 }
 
@@ -179,14 +172,14 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 {
     int rc = plan_names(out, ckpt, options, err);
     if (rc == 0 && options->config)
-        ckpt_args_check_norms(out->family, ckpt_args(ckpt), options->config);
+        ckpt_args_check_norms(out->map.family, ckpt_args(ckpt), options->config);
     if (rc == 0)
         rc = ckpt_hf_files(out, ckpt, options, err);
     if (rc == 0)
         rc = seal_parts(out, ckpt, options->dtype, err);
     if (rc == 0)
-        ckpt_hf_follow_in_configs(out, ckpt, options->dtype, out->tie,
-                                  options->keep_vocab_padding && *out->family);
+        ckpt_hf_follow_in_configs(out, ckpt, options->dtype, out->map.tie,
+                                  options->keep_vocab_padding && *out->map.family);
     return rc;
 }
 
@@ -283,6 +276,6 @@ void s2s_hf_release(struct s2s_hf_output *out)
     for (size_t i = 0; i < out->n_parts; i++)
         s2s_ckpt_plan_release(&out->parts[i].plan);
     ckpt_side_release(&out->files);
-    free(out->unused);
+    free(out->map.unused);
     *out = (struct s2s_hf_output){.n_parts = 0};
 }

@@ -19,12 +19,7 @@ struct s2s_hf_output {
     struct s2s_hf_part parts[3];
     size_t n_parts;
     struct ckpt_side_files files; /* config.json, tokenizer.json, .. */
-    const char **unused; /* the source's tensors that go nowhere, states aside; it lends names */
-    size_t n_unused;
-    size_t n_optimizer; /* tensors of the optimizer that were left out */
-    int64_t rows_cut;   /* rows past the vocabulary that were left out of each of its matrices */
-    char family[64];    /* of the name map; "" when names were Hugging Face's already */
-    enum ckpt_tie tie;  /* of the output matrix that was written, or not */
+    struct ckpt_map_result map;
 };
 
 struct s2s_hf_options {

@@ -113,7 +113,7 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
                                enum s2s_dtype dtype, enum ckpt_tie tie, bool padded)
 {
     /* Hugging Face's own may say what it likes of the weights beside it */
-    const bool is_new = *out->family || !is_hugging_face(ckpt);
+    const bool is_new = *out->map.family || !is_hugging_face(ckpt);
     for (size_t i = 0; i < out->files.n; i++) {
         struct ckpt_side_file *file = &out->files.v[i];
         json_t *root = s2s_has_tail(file->path, '/', "config.json")
@@ -123,7 +123,7 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
             continue;
         bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
         changed |= set_words(root, tie, padded ? vocab_rows(out) : 0);
-        if (*out->family && drop_quantization(root)) {
+        if (*out->map.family && drop_quantization(root)) {
             s2s_warn("ckpt", "%s: quantization_config is left out: the weights are not quantised",
                      file->path);
             changed = true;

@@ -117,16 +117,16 @@ static int files_of_trainer(struct s2s_hf_output *out, const struct s2s_ckpt *ck
 /* config.json as the saved arguments make it, where nothing else is one */
 static void add_config_of_args(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool wanted)
 {
-    if (!*out->family || ckpt_side_find(&out->files, "config.json"))
+    if (!*out->map.family || ckpt_side_find(&out->files, "config.json"))
         return;
-    char *config = ckpt_args_config(out->family, ckpt_args(ckpt), &out->parts[0].plan);
+    char *config = ckpt_args_config(out->map.family, ckpt_args(ckpt), &out->parts[0].plan);
     if (config)
         ckpt_side_add_text(&out->files, "config.json", config);
-    else if (wanted && !ckpt_args_config_knows(out->family))
+    else if (wanted && !ckpt_args_config_knows(out->map.family))
         s2s_warn("ckpt",
                  "no config.json: the arguments of a checkpoint do not make that of %s; --config "
                  "takes one",
-                 out->family);
+                 out->map.family);
     free(config);
 }
 
@@ -143,8 +143,8 @@ static void add_given_config(struct s2s_hf_output *out, const struct s2s_ckpt *c
 int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                   const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    const bool salm = s2s_starts_with(out->family, "salm");
-    const bool nemo = s2s_starts_with(out->family, "fastconformer");
+    const bool salm = s2s_starts_with(out->map.family, "salm");
+    const bool nemo = s2s_starts_with(out->map.family, "fastconformer");
     int rc = nemo ? ckpt_hf_nemo_files(out, ckpt, options->config, err) : 0;
     if (rc == 0 && options->config_text && !salm)
         add_given_config(out, ckpt, options);
@@ -160,7 +160,7 @@ int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         rc = files_of_source(out, ckpt, err);
     if (rc == 0 && !salm && !nemo)
         rc = files_of_trainer(out, ckpt, err);
-    if (rc == 0 && !salm && *out->family)
+    if (rc == 0 && !salm && *out->map.family)
         rc = files_of_tokenizer(out, ckpt, err);
     if (rc == 0 && nemo && !ckpt_side_find(&out->files, "config.json"))
         s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "

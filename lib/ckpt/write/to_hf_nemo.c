@@ -84,7 +84,7 @@ int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const j
     json_t *model;
     int rc = ckpt_hf_nemo_model(&model, ckpt, user, err);
     if (rc == 0)
-        rc = ckpt_nemo_config(&texts, ckpt, model, out->family, any, err);
+        rc = ckpt_nemo_config(&texts, ckpt, model, out->map.family, any, err);
     json_decref(model);
     if (rc < 0)
         return rc;

@@ -219,8 +219,8 @@ bool s2s_ckpt_is_state(const char *name);
 
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with
- * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found (in
- * the error while they are few, in the log otherwise). What is there and was not wanted goes, one
+ * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found (the
+ * first in the error, the others in the log). What is there and was not wanted goes, one
  * name a line, to *extra (may be NULL; gives: free).
  */
 struct s2s_ckpt_want {

@@ -65,6 +65,19 @@ int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t
 /* Levenshtein distance of two names of at most 256 bytes; above `most`: most + 1. */
 int ckpt_name_distance(const char *a, const char *b, int most);
 
+/* What is wrong with each of perhaps many tensors. An error's text is short: the first are lines of
+ * it, the others go to the log. */
+enum { CKPT_SHORT_LIST = 8 };
+struct ckpt_list {
+    char *lines[CKPT_SHORT_LIST];
+    size_t n; /* of all */
+};
+/* Takes line; what: stands before it in the log. */
+void ckpt_list_add(struct ckpt_list *list, const char *what, char *line);
+/* Puts the lines behind the error that stands for rc, if there are any, and frees them. Returns rc.
+ */
+int ckpt_list_end(struct ckpt_list *list, int rc, struct s2s_error *err);
+
 /* ---- boxes ---- */
 
 bool ckpt_same_shape(const int64_t *a, int a_dims, const int64_t *b, int b_dims);

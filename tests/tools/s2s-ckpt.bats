@@ -1080,6 +1080,14 @@ PY
     says "of another shape or dtype"
     exits 1 s2s-ckpt average 0.safetensors more.safetensors x
     says "c is in"
+    # of many the message has the first, the log the others
+    write many.safetensors "{'t%d' % i: (2,) for i in range(12)}"
+    write few.safetensors "{'t0': (3,)}"
+    exits 1 s2s-ckpt average many.safetensors few.safetensors x
+    says "ckpt: wanted but absent: t9"
+    says "wanted but absent (11):"
+    says "  t6"
+    says "of another shape or dtype (1):"
     exits 2 s2s-ckpt average 0.safetensors x
     exits 2 s2s-ckpt average 0.safetensors absent x
     [ ! -e x ]

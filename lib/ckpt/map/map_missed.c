@@ -4,7 +4,7 @@
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 
-enum { SHORT_LIST = 8, FEW = 4096 };
+enum { FEW = 4096 };
 
 /* the side of a rule that the source has */
 static const char *source_side(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
@@ -214,36 +214,27 @@ static const char *nearest(const struct ckpt_map_engine *e, const char *name)
 
 int ckpt_map_missed(struct ckpt_map_engine *e)
 {
-    char *shown[SHORT_LIST];
-    size_t n = 0, n_shown = 0, n_there = 0;
+    struct ckpt_list list = {.n = 0};
+    size_t n_there = 0;
     if (e->n_missed)
         qsort(e->missed, e->n_missed, sizeof *e->missed, by_name);
     for (size_t i = 0; i < e->n_missed; i++) {
         const struct ckpt_map_missed *m = &e->missed[i];
         if (i && strcmp(m[-1].name, m->name) == 0)
             continue; /* several rules may make one name */
-        const char *of = m->of ? m->of : m->name;
-        const char *near = n < SHORT_LIST ? nearest(e, of) : NULL;
-        n_there += ckpt_map_find(e, m->name) != NULL;
+        const char *near = list.n < CKPT_SHORT_LIST ? nearest(e, m->of ? m->of : m->name) : NULL;
         struct s2s_buf line = S2S_BUF_INIT;
-        s2s_buf_printf(&line, "%s", m->name);
+        s2s_buf_puts(&line, m->name);
         if (m->of)
             s2s_buf_printf(&line, " (of %s)", m->of);
         if (near)
             s2s_buf_printf(&line, " (nearest: %s)", near);
-        if (n++ < SHORT_LIST) {
-            shown[n_shown++] = line.data;
-            continue;
-        }
-        s2s_log(S2S_LOG_ERROR, "ckpt", "wanted but absent: %s", line.data);
-        s2s_buf_release(&line);
+        ckpt_list_add(&list, "wanted but absent", line.data);
+        n_there += ckpt_map_find(e, m->name) != NULL;
     }
-    n += (size_t)e->n_missed_more;
+    const size_t n = list.n + (size_t)e->n_missed_more;
     int rc = n ? s2s_error_set(e->err, S2S_E_NOTFOUND, "wanted but absent (%zu):", n) : 0;
-    for (size_t i = 0; i < n_shown; i++) {
-        s2s_error_line(e->err, rc, "  %s", shown[i]);
-        free(shown[i]);
-    }
+    ckpt_list_end(&list, rc, e->err);
     if (n && n_there == n) /* who gives --map to what it would make */
         return s2s_error_hint(e->err, rc,
                               "the names are Hugging Face's already; without --map they are kept");

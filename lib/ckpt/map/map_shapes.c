@@ -9,7 +9,7 @@
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 
-enum { SHORT_LIST = 8, CONFIG = 1 << 30 };
+enum { CONFIG = 1 << 30 };
 
 /* a tensor under its Hugging Face name, and the rule that knows it */
 struct known {
@@ -424,26 +424,16 @@ static int check_hidden(struct voting *v)
 
 static int list_wrong(struct voting *v)
 {
-    char *shown[SHORT_LIST];
-    size_t n = 0;
+    struct ckpt_list list = {.n = 0};
     for (size_t i = 0; i < v->n_known; i++) {
         char *line = judge(v, &v->known[i]);
-        if (line && n < SHORT_LIST) {
-            shown[n] = line;
-        } else if (line) {
-            s2s_log(S2S_LOG_ERROR, "ckpt", "does not fit: %s", line);
-            free(line);
-        }
-        n += line != NULL;
+        if (line)
+            ckpt_list_add(&list, "does not fit", line);
     }
-    int rc =
-        n ? s2s_error_set(v->e->err, S2S_E_SHAPE, "tensors that do not fit the others (%zu):", n)
-          : 0;
-    for (size_t i = 0; i < n && i < SHORT_LIST; i++) {
-        s2s_error_line(v->e->err, rc, "  %s", shown[i]);
-        free(shown[i]);
-    }
-    return rc;
+    int rc = list.n ? s2s_error_set(v->e->err, S2S_E_SHAPE,
+                                    "tensors that do not fit the others (%zu):", list.n)
+                    : 0;
+    return ckpt_list_end(&list, rc, v->e->err);
 }
 
 /* What the source has under Hugging Face's names, or the plan. Gives: free. */

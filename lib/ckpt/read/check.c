@@ -94,84 +94,66 @@ static char *list_extra(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want 
     return extra.data;
 }
 
-/* an error's text is short, so a long list goes to the log, line by line */
-enum { SHORT_LIST = 8 };
-
-struct list {
-    char *lines[SHORT_LIST];
-    size_t n;
-};
-
-static void list_note(struct list *list, const char *line)
+void ckpt_list_add(struct ckpt_list *list, const char *what, char *line)
 {
-    if (list->n < SHORT_LIST) {
-        list->lines[list->n++] = s2s_xstrdup(line);
+    if (list->n++ < CKPT_SHORT_LIST) {
+        list->lines[list->n - 1] = line;
         return;
     }
-    if (list->n++ == SHORT_LIST)
-        for (int i = 0; i < SHORT_LIST; i++) {
-            s2s_log(S2S_LOG_ERROR, "ckpt", "%s", list->lines[i]);
-            free(list->lines[i]);
-        }
-    s2s_log(S2S_LOG_ERROR, "ckpt", "%s", line);
+    s2s_log(S2S_LOG_ERROR, "ckpt", "%s: %s", what, line);
+    free(line);
 }
 
-/* the list as lines of the error, and its end */
-static void list_end(struct list *list, int rc, struct s2s_error *err)
+int ckpt_list_end(struct ckpt_list *list, int rc, struct s2s_error *err)
 {
-    for (size_t i = 0; list->n <= SHORT_LIST && i < list->n; i++) {
+    for (size_t i = 0; i < list->n && i < CKPT_SHORT_LIST; i++) {
         s2s_error_line(err, rc, "  %s", list->lines[i]);
         free(list->lines[i]);
     }
+    return rc;
 }
 
-static const char *list_where(const struct list *list)
-{
-    return list->n > SHORT_LIST ? " listed above" : "";
-}
+static const char ABSENT[] = "wanted but absent", WRONG[] = "of another shape or dtype";
 
 static void check_one(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *want,
-                      struct list *absent, struct list *wrong)
+                      struct ckpt_list *absent, struct ckpt_list *wrong)
 {
-    struct s2s_buf line = S2S_BUF_INIT;
     char a[200], b[200];
     const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, want->name);
-    s2s_buf_puts(&line, want->name);
     if (!t) {
         /* the search looks at every name: not for thousands of them */
         const char *near = absent->n < 100 ? nearest(ckpt, want->name) : NULL;
-        if (near)
-            s2s_buf_printf(&line, " (nearest: %s)", near);
-        list_note(absent, line.data);
+        ckpt_list_add(absent, ABSENT,
+                      near ? s2s_xasprintf("%s (nearest: %s)", want->name, near)
+                           : s2s_xstrdup(want->name));
     } else if (!is_as_wanted(want, t)) {
-        s2s_buf_printf(&line, ": %s %s, wanted %s %s", s2s_dtype_name(t->dtype),
-                       ckpt_shape_text(a, t->shape, t->n_dims),
-                       want->dtype ? s2s_dtype_name(want->dtype) : "any dtype",
-                       want->n_dims < 0 ? "any shape"
-                                        : ckpt_shape_text(b, want->shape, want->n_dims));
-        list_note(wrong, line.data);
+        ckpt_list_add(wrong, WRONG,
+                      s2s_xasprintf("%s: %s %s, wanted %s %s", want->name, s2s_dtype_name(t->dtype),
+                                    ckpt_shape_text(a, t->shape, t->n_dims),
+                                    want->dtype ? s2s_dtype_name(want->dtype) : "any dtype",
+                                    want->n_dims < 0
+                                        ? "any shape"
+                                        : ckpt_shape_text(b, want->shape, want->n_dims)));
     }
-    s2s_buf_release(&line);
 }
 
 int s2s_ckpt_check(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *wants, size_t n,
                    char **extra, struct s2s_error *err)
 {
-    struct list absent = {.n = 0}, wrong = {.n = 0};
+    struct ckpt_list absent = {.n = 0}, wrong = {.n = 0};
     for (size_t i = 0; i < n; i++)
         check_one(ckpt, &wants[i], &absent, &wrong);
     int rc = 0;
     if (absent.n) {
-        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: wanted but absent (%zu):%s",
-                           s2s_ckpt_path(ckpt), absent.n, list_where(&absent));
-        list_end(&absent, rc, err);
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s: %s (%zu):", s2s_ckpt_path(ckpt), ABSENT,
+                           absent.n);
+        ckpt_list_end(&absent, rc, err);
         if (wrong.n)
-            s2s_error_line(err, rc, "of another shape or dtype:%s", list_where(&wrong));
+            s2s_error_line(err, rc, "%s (%zu):", WRONG, wrong.n);
     } else if (wrong.n) {
-        rc = s2s_error_set(err, S2S_E_SHAPE, "%s: of another shape or dtype (%zu):%s",
-                           s2s_ckpt_path(ckpt), wrong.n, list_where(&wrong));
+        rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %s (%zu):", s2s_ckpt_path(ckpt), WRONG, wrong.n);
     }
-    list_end(&wrong, rc, err);
+    ckpt_list_end(&wrong, rc, err);
     if (extra)
         *extra = list_extra(ckpt, wants, n);
     return rc;

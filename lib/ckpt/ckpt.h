@@ -220,8 +220,7 @@ bool s2s_ckpt_is_state(const char *name);
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with
  * that shape and dtype; NOTFOUND or SHAPE lists all that are not, with the nearest name found (the
- * first in the error, the others in the log). What is there and was not wanted goes, one
- * name a line, to *extra (may be NULL; gives: free).
+ * first in the error, the others in the log).
  */
 struct s2s_ckpt_want {
     const char *name;
@@ -230,6 +229,6 @@ struct s2s_ckpt_want {
     const int64_t *shape;
 };
 int s2s_ckpt_check(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *wants, size_t n,
-                   char **extra, struct s2s_error *err);
+                   struct s2s_error *err);
 
 #endif

@@ -236,7 +236,7 @@ static int check_names(struct s2s_ckpt *ckpt, const struct s2s_params *params, b
             wants[n++] = (struct s2s_ckpt_want){s2s_xasprintf("%s.%s", moments[m], p->name),
                                                 S2S_F32, p->n_dims, p->shape};
     }
-    int rc = s2s_ckpt_check(ckpt, wants, n, NULL, err);
+    int rc = s2s_ckpt_check(ckpt, wants, n, err);
     for (size_t i = 0; i < n; i++)
         if (strncmp(wants[i].name, "optimizer.state.", 16) == 0)
             free((char *)wants[i].name);

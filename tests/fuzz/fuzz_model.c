@@ -230,7 +230,7 @@ static void try_check(const struct s2s_ckpt *ckpt)
     enum { MAX_WANTS = 6 };
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_ckpt_want wants[MAX_WANTS];
-    char *names[MAX_WANTS], *extra = NULL;
+    char *names[MAX_WANTS];
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
     n = n < MAX_WANTS ? n : MAX_WANTS;
@@ -242,11 +242,10 @@ static void try_check(const struct s2s_ckpt *ckpt)
                                           .n_dims = other->n_dims,
                                           .shape = other->shape};
     }
-    if (s2s_ckpt_check(ckpt, wants, n, &extra, &err) < 0 && !*err.text)
+    if (s2s_ckpt_check(ckpt, wants, n, &err) < 0 && !*err.text)
         S2S_BUG("an error without a text");
     for (size_t i = 0; i < n; i++)
         free(names[i]);
-    free(extra);
 }
 
 /* The mean of it and itself, or copies, as one file. */

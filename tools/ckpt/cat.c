@@ -124,7 +124,7 @@ static int refuse_name(struct s2s_ckpt *ckpt, const char *name, struct s2s_error
             return s2s_error_hint(err, rc, "s2s-ckpt ls --json shows its %s",
                                   objects[i].value ? "value" : "size");
         }
-    return s2s_ckpt_check(ckpt, &want, 1, NULL, err);
+    return s2s_ckpt_check(ckpt, &want, 1, err);
 }
 
 static int write_tensor(const struct options *opt, struct s2s_ckpt *ckpt, struct s2s_error *err)

@@ -215,7 +215,7 @@ static int check_alike(const struct job *job, const struct s2s_ckpt *other, stru
         if (ckpt_job_is_weight(tensors[i].name))
             wants[n_wants++] = (struct s2s_ckpt_want){tensors[i].name, tensors[i].dtype,
                                                       tensors[i].n_dims, tensors[i].shape};
-    int rc = s2s_ckpt_check(other, wants, n_wants, NULL, err);
+    int rc = s2s_ckpt_check(other, wants, n_wants, err);
     free(wants);
     tensors = s2s_ckpt_tensors(other, &n);
     for (size_t i = 0; i < n && rc == 0; i++)

@@ -70,30 +70,6 @@ static bool is_as_wanted(const struct s2s_ckpt_want *want, const struct s2s_ckpt
            (want->n_dims < 0 || ckpt_same_shape(want->shape, want->n_dims, t->shape, t->n_dims));
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static char *list_extra(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *wants, size_t n)
-{
-    size_t n_tensors;
-    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n_tensors);
-    const char **names = s2s_xmalloc(n * sizeof *names);
-    struct s2s_buf extra = S2S_BUF_INIT;
-    for (size_t i = 0; i < n; i++)
-        names[i] = wants[i].name;
-    if (n)
-        qsort(names, n, sizeof *names, by_name);
-    s2s_buf_reserve(&extra, 1);
-    extra.data[0] = 0;
-    for (size_t i = 0; i < n_tensors; i++)
-        if (!n || !bsearch(&tensors[i].name, names, n, sizeof *names, by_name))
-            s2s_buf_printf(&extra, "%s\n", tensors[i].name);
-    free(names);
-    return extra.data;
-}
-
 void ckpt_list_add(struct ckpt_list *list, const char *what, char *line)
 {
     if (list->n++ < CKPT_SHORT_LIST) {
@@ -138,7 +114,7 @@ static void check_one(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *w
 }
 
 int s2s_ckpt_check(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *wants, size_t n,
-                   char **extra, struct s2s_error *err)
+                   struct s2s_error *err)
 {
     struct ckpt_list absent = {.n = 0}, wrong = {.n = 0};
     for (size_t i = 0; i < n; i++)
@@ -153,8 +129,5 @@ int s2s_ckpt_check(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *want
     } else if (wrong.n) {
         rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %s (%zu):", s2s_ckpt_path(ckpt), WRONG, wrong.n);
     }
-    ckpt_list_end(&wrong, rc, err);
-    if (extra)
-        *extra = list_extra(ckpt, wants, n);
-    return rc;
+    return ckpt_list_end(&wrong, rc, err);
 }

@@ -226,10 +226,7 @@ bool ckpt_emit_node(struct ckpt_emitter *out, const struct ckpt_node *node)
         s2s_buf_add(&out->buf, node->text, node->len);
         return true;
     case CKPT_GLOBAL: {
-        const char *name = node->text + node->n + 1;
-        const size_t len = node->len - node->n - 1;
-        const enum s2s_dtype dtype =
-            ckpt_is_of(node, "torch") ? ckpt_dtype_of_torch(name, len) : S2S_DTYPE_NONE;
+        const enum s2s_dtype dtype = ckpt_dtype_of_global(node);
         if (dtype != S2S_DTYPE_NONE)
             ckpt_emit_global(out, "torch", ckpt_torch_dtype(dtype));
         return dtype != S2S_DTYPE_NONE;

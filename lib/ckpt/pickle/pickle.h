@@ -124,10 +124,16 @@ int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size
 
 /* True for a global, or a record of one, with this module and name. */
 bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name);
-/* of that module, whatever the name */
+/* Of that module, whatever the name. */
 bool ckpt_is_of(const struct ckpt_node *node, const char *module);
 /* The same whatever the module. */
 bool ckpt_is_named(const struct ckpt_node *node, const char *name);
+/* The name of a global, without its module; not zero-ended. */
+static inline const char *ckpt_global_name(const struct ckpt_node *global, size_t *len)
+{
+    *len = global->len - global->n - 1;
+    return global->text + global->n + 1;
+}
 bool ckpt_str_is(const struct ckpt_node *node, const char *s);
 /* Value of a string key: of a dict, or of a record's state when that is a dict. NULL when absent.
  */

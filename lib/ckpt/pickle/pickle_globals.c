@@ -237,8 +237,8 @@ static bool is_known_member(const char *module, size_t module_len, const char *n
 
 enum pickle_verdict ckpt_judge_global(const struct ckpt_node *node)
 {
-    const char *module = node->text, *name = node->text + node->n + 1;
-    size_t module_len = node->n, name_len = node->len - node->n - 1;
+    size_t module_len = node->n, name_len;
+    const char *module = node->text, *name = ckpt_global_name(node, &name_len);
     for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
         if (text_is(module, module_len, allowed[i].module) &&
             list_has(allowed[i].names, name, name_len))

@@ -5,12 +5,12 @@
 
 int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global)
 {
-    size_t len = global->len - global->n - 1;
+    size_t len;
+    const char *name = ckpt_global_name(global, &len);
     return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
                          "pickle: hostile: it wants to call %.*s.%.*s (byte %u); nothing was run",
                          (int)(global->n < 200 ? global->n : 200), global->text,
-                         (int)(len < 200 ? len : 200), global->text + global->n + 1,
-                         global->offset);
+                         (int)(len < 200 ? len : 200), name, global->offset);
 }
 
 /* A class is named once; of very many the first are. */
@@ -41,8 +41,8 @@ void ckpt_pickle_warn_opaque(const struct ckpt_pickle *pickle, const char *name)
 /* A class known only by name stays as such, where the mode lets it. */
 static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
 {
-    const char *name = node->text + node->n + 1;
-    size_t len = node->len - node->n - 1;
+    size_t len;
+    const char *name = ckpt_global_name(node, &len);
     if (m->mode == CKPT_STRICT)
         return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
                              "pickle: class %.*s.%.*s is not known here (byte %zu)",
@@ -111,8 +111,8 @@ static int attribute(struct pickle_machine *m, const struct ckpt_node *args, str
         args->items[0]->len + args->items[1]->len > 65535)
         return ckpt_pickle_hostile(m, m->getattr.node);
     const struct ckpt_node *class = args->items[0], *member = args->items[1];
-    const char *name = class->text + class->n + 1;
-    size_t len = class->len - class->n - 1;
+    size_t len;
+    const char *name = ckpt_global_name(class, &len);
     char *dotted = ckpt_pickle_alloc(m->out, len + member->len + 1);
     memcpy(dotted, name, len);
     dotted[len] = '.';
@@ -146,14 +146,15 @@ static int combination(struct pickle_machine *m, const struct ckpt_node *args,
         !(bits || (class_of(lowest) == class_len && rest->n == lowest->n &&
                    memcmp(rest->text, lowest->text, rest->n + 1 + class_len) == 0)))
         return ckpt_pickle_hostile(m, m->or.node);
-    const char *name = rest->text + rest->n + 1;
-    const size_t len = rest->len - rest->n - 1;
+    size_t len, lowest_len;
+    const char *name = ckpt_global_name(rest, &len);
     struct s2s_buf joined = S2S_BUF_INIT;
     if (bits) {
         s2s_buf_add(&joined, name, len);
         s2s_buf_printf(&joined, "|%lld", (long long)lowest->i);
     } else {
-        s2s_buf_add(&joined, lowest->text + lowest->n + 1, lowest->len - lowest->n - 1);
+        const char *member = ckpt_global_name(lowest, &lowest_len);
+        s2s_buf_add(&joined, member, lowest_len);
         s2s_buf_putc(&joined, '|');
         s2s_buf_add(&joined, name + class_len, len - class_len);
     }

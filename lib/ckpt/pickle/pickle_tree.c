@@ -16,9 +16,10 @@ static const struct ckpt_node *global_of(const struct ckpt_node *node)
 
 bool ckpt_is_named(const struct ckpt_node *node, const char *name)
 {
+    size_t len;
     node = global_of(node);
-    return node && node->len - node->n - 1 == strlen(name) &&
-           memcmp(node->text + node->n + 1, name, strlen(name)) == 0;
+    const char *own = node ? ckpt_global_name(node, &len) : NULL;
+    return own && len == strlen(name) && memcmp(own, name, len) == 0;
 }
 
 bool ckpt_is_of(const struct ckpt_node *node, const char *module)
@@ -135,9 +136,11 @@ static json_t *bigint_json(const struct ckpt_node *node)
 static json_t *global_json(struct printer *p, const struct ckpt_node *node)
 {
     struct s2s_buf text = S2S_BUF_INIT;
+    size_t len;
+    const char *name = ckpt_global_name(node, &len);
     s2s_buf_add(&text, node->text, node->n);
     s2s_buf_putc(&text, '.');
-    s2s_buf_add(&text, node->text + node->n + 1, node->len - node->n - 1);
+    s2s_buf_add(&text, name, len);
     json_t *value = text_json(p, text.data, text.len);
     s2s_buf_release(&text);
     return value;

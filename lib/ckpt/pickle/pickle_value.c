@@ -15,6 +15,11 @@ static int push_int(struct pickle_machine *m, int64_t value)
     return ckpt_pickle_push(m, node);
 }
 
+static int push_bool(struct pickle_machine *m, bool value)
+{
+    return ckpt_pickle_push(m, ckpt_pickle_known(m, &m->known.truth[value], CKPT_BOOL, value));
+}
+
 /* where a short text that came before would be */
 static struct ckpt_node **known_text(struct pickle_machine *m, const char *text, size_t len)
 {
@@ -149,11 +154,8 @@ static int op_number_line(struct pickle_machine *m, char op)
         return ckpt_pickle_refuse(m, S2S_E_UNSUPPORTED, "number of more than 63 digits");
     memcpy(text, line, len);
     text[len] = 0;
-    if (op == OP_INT && (strcmp(text, "00") == 0 || strcmp(text, "01") == 0)) {
-        struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_BOOL);
-        node->i = text[1] == '1';
-        return ckpt_pickle_push(m, node);
-    }
+    if (op == OP_INT && (strcmp(text, "00") == 0 || strcmp(text, "01") == 0))
+        return push_bool(m, text[1] == '1');
     if (op == OP_FLOAT) {
         char *end;
         struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_FLOAT);
@@ -231,13 +233,6 @@ static int op_string_line(struct pickle_machine *m)
     return push_text(m, CKPT_STR, text, n);
 }
 
-static int op_bool(struct pickle_machine *m, int value)
-{
-    struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_BOOL);
-    node->i = value;
-    return ckpt_pickle_push(m, node);
-}
-
 static int op_binfloat(struct pickle_machine *m)
 {
     const unsigned char *p = ckpt_pickle_take(m, 8);
@@ -266,9 +261,9 @@ int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op)
     case OP_NONE:
         return ckpt_pickle_push(m, ckpt_pickle_known(m, &m->known.none, CKPT_NONE, 0));
     case OP_NEWTRUE:
-        return op_bool(m, 1);
+        return push_bool(m, true);
     case OP_NEWFALSE:
-        return op_bool(m, 0);
+        return push_bool(m, false);
     case OP_INT:
     case OP_LONG:
     case OP_FLOAT:

@@ -1,5 +1,7 @@
 #include "lib/ckpt/pickle/torch_dtype.h"
 
+#include "lib/ckpt/pickle/pickle.h"
+
 static const struct {
     enum s2s_dtype dtype;
     const char *name, *storage;
@@ -57,6 +59,15 @@ enum s2s_dtype ckpt_dtype_of_torch(const char *name, size_t len)
         if (strlen(dtypes[i].name) == len && memcmp(dtypes[i].name, name, len) == 0)
             return dtypes[i].dtype;
     return S2S_DTYPE_NONE;
+}
+
+enum s2s_dtype ckpt_dtype_of_global(const struct ckpt_node *node)
+{
+    size_t len;
+    if (!node || node->kind != CKPT_GLOBAL || !ckpt_is_of(node, "torch"))
+        return S2S_DTYPE_NONE;
+    const char *name = ckpt_global_name(node, &len);
+    return ckpt_dtype_of_torch(name, len);
 }
 
 enum s2s_dtype ckpt_dtype_of_storage(const char *name, size_t len)

@@ -12,13 +12,6 @@ struct packed {
     int64_t dims[]; /* sizes, strides of one that is not contiguous, the storage's key */
 };
 
-static enum s2s_dtype dtype_of_global(const struct ckpt_node *node)
-{
-    if (!node || node->kind != CKPT_GLOBAL || node->n != 5 || memcmp(node->text, "torch", 5) != 0)
-        return S2S_DTYPE_NONE;
-    return ckpt_dtype_of_torch(node->text + 6, node->len - 6);
-}
-
 static int bad_view(const struct ckpt_node *node, const char *what, struct s2s_error *err)
 {
     return s2s_error_set(err, S2S_E_FORMAT, "tensor at byte %u of its pickle: %s", node->offset,
@@ -30,10 +23,11 @@ static int unknown_dtype(const struct ckpt_node *node, const struct ckpt_node *g
 {
     if (!global || global->kind != CKPT_GLOBAL)
         return bad_view(node, "it names no dtype", err);
-    const size_t len = global->len - global->n - 1;
+    size_t len;
+    const char *name = ckpt_global_name(global, &len);
     return s2s_error_set(err, S2S_E_UNSUPPORTED,
                          "tensor at byte %u of its pickle: its dtype %.*s is not read",
-                         node->offset, (int)(len < 40 ? len : 40), global->text + global->n + 1);
+                         node->offset, (int)(len < 40 ? len : 40), name);
 }
 
 /* ('storage', class, key, location, numel) */
@@ -55,14 +49,14 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
     view->dtype = S2S_DTYPE_NONE;
     if (ckpt_is(class, "torch.storage", "UntypedStorage"))
         return 0;
-    if (class->n == 5 && memcmp(class->text, "torch", 5) == 0)
-        view->dtype = ckpt_dtype_of_storage(class->text + 6, class->len - 6);
-    const size_t len = class->len - class->n - 1;
+    size_t len;
+    const char *name = ckpt_global_name(class, &len);
+    if (ckpt_is_of(class, "torch"))
+        view->dtype = ckpt_dtype_of_storage(name, len);
     if (!view->dtype) /* those of quantized tensors */
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
                              "tensor at byte %u of its pickle: its storage class %.*s is not read",
-                             persid->offset, (int)(len < 40 ? len : 40),
-                             class->text + class->n + 1);
+                             persid->offset, (int)(len < 40 ? len : 40), name);
     if (__builtin_mul_overflow(count, (int64_t)s2s_dtype_size(view->dtype), &view->store_len))
         return bad_view(persid, "its storage has an absurd size", err);
     return 0;
@@ -147,7 +141,7 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
     *view = (struct ckpt_view){.n_dims = 0};
     if (args->n < 4 || (v3 && args->n < 7))
         return bad_view(node, "too few arguments", err);
-    enum s2s_dtype dtype = v3 ? dtype_of_global(args->items[6]) : S2S_DTYPE_NONE;
+    enum s2s_dtype dtype = v3 ? ckpt_dtype_of_global(args->items[6]) : S2S_DTYPE_NONE;
     if (v3 && !dtype)
         return unknown_dtype(node, args->items[6], err);
     int rc = check_bits(node, args, v3 ? 7 : 6, err);

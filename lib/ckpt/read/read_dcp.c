@@ -32,9 +32,7 @@ static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
     const struct ckpt_node *state = properties->items[2];
     const struct ckpt_node *dtype =
         state->kind == CKPT_TUPLE && state->n ? state->items[0] : ckpt_get(state, "dtype");
-    if (!dtype || dtype->kind != CKPT_GLOBAL || dtype->n != 5)
-        return S2S_DTYPE_NONE;
-    return ckpt_dtype_of_torch(dtype->text + 6, dtype->len - 6);
+    return ckpt_dtype_of_global(dtype);
 }
 
 /* What is taken out of the pickle while it runs. */

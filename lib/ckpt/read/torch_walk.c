@@ -89,11 +89,12 @@ static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
 /* sparse, quantized, nested, without data: torch rebuilds them with functions of these names */
 static bool is_odd_tensor(const struct ckpt_node *node)
 {
-    static const char module[] = "torch._utils", first[] = "_rebuild_";
-    const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
-    return class && class->n == sizeof module - 1 && memcmp(class->text, module, class->n) == 0 &&
-           class->len - class->n > sizeof first &&
-           memcmp(class->text + class->n + 1, first, sizeof first - 1) == 0;
+    static const char first[] = "_rebuild_";
+    size_t len = 0;
+    const char *name = node->kind == CKPT_RECORD && ckpt_is_of(node, "torch._utils")
+                           ? ckpt_global_name(node->items[0], &len)
+                           : NULL;
+    return len > strlen(first) && memcmp(name, first, strlen(first)) == 0;
 }
 
 static int bad_tree(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
@@ -159,9 +160,10 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
         return rc;
     /* its values would be lost without a word */
     const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
-    const int n = class ? (int)(class->len - class->n - 1) : 0;
+    size_t len = 0;
+    const char *own = class ? ckpt_global_name(class, &len) : NULL;
     char *name = class ? s2s_xasprintf("%.*s.%.*s", (int)class->n, class->text,
-                                       n < MAX_SHOWN ? n : MAX_SHOWN, class->text + class->n + 1)
+                                       (int)(len < MAX_SHOWN ? len : MAX_SHOWN), own)
                        : s2s_xstrdup("storage");
     object->lost = ckpt_arena_text(w->ckpt, name, strlen(name));
     s2s_warn("ckpt", "%s: a %s, of which no tensor is read", object->name, name);

@@ -272,15 +272,14 @@ bool ckpt_args_config_knows(const char *family)
 
 void ckpt_args_check_norms(const char *family, const json_t *args, const json_t *config)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    type = type ? type : "model";
+    const char *type = ckpt_config_type(config);
     if (!ckpt_args_config_knows(family) || strcmp(family, "gemma2") == 0 ||
         s2s_starts_with(type, "gemma") || !ckpt_arg_is_zero_centered(args))
         return;
     s2s_warn("ckpt",
              "the arguments say that norms have gains around 0, and they are written so: "
              "transformers' %s takes gains around 1",
-             type);
+             *type ? type : "model");
 }
 
 const char *ckpt_config_family(const struct s2s_ckpt_plan *plan, const char *prefix)

@@ -33,6 +33,8 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
 /* The language model's part of a config.json, which may be all of it. Lent; NULL for NULL. */
 const json_t *ckpt_config_of_words(const json_t *config);
 
+/* The model_type of a config.json; "" where it says none. */
+const char *ckpt_config_type(const json_t *config);
 /* The class of transformers of a model_type; NULL: it is not known here (config_types.c). */
 const char *ckpt_config_class(const char *type);
 /* What a key that this part of a config.json lacks means by its model_type; 0: nothing, or the key

@@ -13,6 +13,12 @@ static bool is_gemma(const struct ckpt_config_draft *d)
     return s2s_starts_with(d->type, "gemma");
 }
 
+/* what the first had not: windows in some layers, a scale of the softmax, soft caps */
+static bool is_gemma_2_or_3(const struct ckpt_config_draft *d)
+{
+    return is_gemma(d) && strcmp(d->type, "gemma") != 0;
+}
+
 static bool has_experts(const struct ckpt_config_draft *d)
 {
     return strcmp(d->map, "qwen_moe") == 0 || strcmp(d->map, "mixtral") == 0;
@@ -150,7 +156,7 @@ static void add_window(struct ckpt_config_draft *d)
     const int64_t window = window_of(d);
     const bool by_layer =
         is_gemma(d) || s2s_starts_with(d->type, "qwen2") || strcmp(d->type, "qwen3") == 0;
-    if (is_gemma(d) && strcmp(d->type, "gemma") != 0) {
+    if (is_gemma_2_or_3(d)) {
         if (window)
             ckpt_draft_set_int(d, "sliding_window", window);
         if (window || json_is_null(json_object_get(d->args, "window_size")))
@@ -180,7 +186,7 @@ static void add_window(struct ckpt_config_draft *d)
 static void add_scale(struct ckpt_config_draft *d)
 {
     const int64_t dim = json_integer_value(json_object_get(d->config, "head_dim"));
-    const bool own = is_gemma(d) && strcmp(d->type, "gemma") != 0;
+    const bool own = is_gemma_2_or_3(d);
     double scale;
     if (!ckpt_arg_is_number(d->args, "softmax_scale", &scale)) {
         if (own && json_object_get(d->args, "softmax_scale") && dim > 0)
@@ -319,7 +325,7 @@ static void check_positions(struct ckpt_config_draft *d)
 void ckpt_draft_decoder(struct ckpt_config_draft *d)
 {
     ckpt_draft_set_type(d, choose_type(d));
-    if (is_gemma(d) && d->type[5] && !heads_divide(d))
+    if (is_gemma_2_or_3(d) && !heads_divide(d))
         ckpt_draft_hinder(d, "its number of heads does not divide its width");
     check_positions(d);
     add_norms(d);

@@ -168,9 +168,8 @@ static int64_t int_or(const json_t *config, const char *key, int64_t absent)
 
 void ckpt_nemotron_h_differences(const json_t *config)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
     const json_t *eps = json_object_get(config, "layer_norm_epsilon");
-    if (!type || strcmp(type, "nemotron_h") != 0)
+    if (strcmp(ckpt_config_type(config), "nemotron_h") != 0)
         return;
     if (json_is_number(eps) && json_number_value(eps) != 1e-5 && has_layer(config, 'M'))
         s2s_warn("ckpt",

@@ -106,14 +106,14 @@ char *ckpt_config_letters(const json_t *config)
 
 int ckpt_config_has_experts(const json_t *config, int64_t layer)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *type = ckpt_config_type(config);
     const json_t *dense = json_object_get(config, "mlp_only_layers");
     const json_t *every = json_object_get(config, "decoder_sparse_step");
     const int64_t step = json_is_integer(every) ? json_integer_value(every) : 1;
     size_t i;
     json_t *number;
-    if (!type || (strcmp(type, "qwen2_moe") != 0 && strcmp(type, "qwen3_moe") != 0) ||
-        (!dense && !every) || step < 1)
+    if ((strcmp(type, "qwen2_moe") != 0 && strcmp(type, "qwen3_moe") != 0) || (!dense && !every) ||
+        step < 1)
         return -1;
     json_array_foreach(dense, i, number)
     {
@@ -417,11 +417,12 @@ const json_t *ckpt_config_of_words(const json_t *config)
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
 {
     const json_t *text = ckpt_config_of_words(config);
-    struct maker m = {
-        .args = json_object(), .config = text, .plan = plan, .words = find_words(plan)};
-    const char *type = json_string_value(json_object_get(text, "model_type"));
+    struct maker m = {.args = json_object(),
+                      .config = text,
+                      .type = ckpt_config_type(text),
+                      .plan = plan,
+                      .words = find_words(plan)};
     json_t *value;
-    m.type = type ? type : "";
     for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++) {
         const double own = ckpt_config_default(text, key->config);
         if ((value = json_object_get(text, key->config)) && !json_is_null(value))

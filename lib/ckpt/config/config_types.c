@@ -35,10 +35,16 @@ static const struct {
 
 enum { N_TYPES = sizeof types / sizeof *types };
 
+const char *ckpt_config_type(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type ? type : "";
+}
+
 static size_t find(const char *type)
 {
     size_t i = 0;
-    while (i < N_TYPES && (!type || strcmp(types[i].type, type) != 0))
+    while (i < N_TYPES && strcmp(types[i].type, type) != 0)
         i++;
     return i;
 }
@@ -51,7 +57,7 @@ const char *ckpt_config_class(const char *type)
 
 double ckpt_config_default(const json_t *config, const char *key)
 {
-    const size_t i = find(json_string_value(json_object_get(config, "model_type")));
+    const size_t i = find(ckpt_config_type(config));
     for (size_t k = 0; i < N_TYPES && k < sizeof keys / sizeof *keys; k++)
         if (strcmp(keys[k], key) == 0 && !json_object_get(config, key))
             return types[i].values[k];

@@ -36,8 +36,8 @@ static bool detected(const struct ckpt_map_source *sources, size_t n, const char
     if (s2s_starts_with(detect, "part "))
         return false; /* not a model of its own */
     for (const char *at = detect; next_word(&at, word);) {
-        bool not = word[0] == '!';
-        if (any_matches(sources, n, word + not ) == not )
+        const bool unwanted = word[0] == '!';
+        if (any_matches(sources, n, word + unwanted) == unwanted)
             return false;
     }
     return *detect;
@@ -250,10 +250,10 @@ static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map
             if (rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix))
                 return true;
     for (const char *at = detect; next_word(&at, word);) {
-        bool not = word[0] == '!';
-        if (not &&by_type)
+        const bool unwanted = word[0] == '!';
+        if (unwanted && by_type)
             continue;
-        if (word_is_there(e, map, word + not, mirror, m_prefix, h_prefix) == not )
+        if (word_is_there(e, map, word + unwanted, mirror, m_prefix, h_prefix) == unwanted)
             return false;
     }
     return *detect;
@@ -291,10 +291,10 @@ static bool wants_same(const char *a, const char *b)
 static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
                            const struct ckpt_map_family *alike, struct ckpt_map_family *family)
 {
-    const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const json_t *config = ckpt_config_of_words(e->any_config);
+    const char *type = ckpt_config_type(config);
     struct families all = {.text = text ? text : ""};
-    while (type && *alike->detect && next_family(&all, family))
+    while (*type && *alike->detect && next_family(&all, family))
         if (ckpt_has_word(family->model_types, type) && wants_same(family->detect, alike->detect))
             return true;
     return false;
@@ -412,6 +412,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
             e->args = NULL;
     }
     e->own_config = load_own(request->ckpt);
+    e->any_config = e->config ? e->config : e->own_config;
     char *file = NULL;
     e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_state);
     result->is_left = ckpt_map_is_state;

@@ -27,7 +27,7 @@ static int config_tied(const json_t *config)
 
 static bool has_no_conv_bias(const struct ckpt_map_engine *e)
 {
-    const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
+    const json_t *config = ckpt_config_of_words(e->any_config);
     return json_is_false(json_object_get(config, "use_conv_bias"));
 }
 
@@ -35,12 +35,11 @@ static bool has_no_conv_bias(const struct ckpt_map_engine *e)
  * s2s-train's configuration of the composite says it itself */
 static bool has_no_projection(const json_t *config)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
     const json_t *adapter =
         json_object_get(json_object_get(config, "perception"), "modality_adapter");
     if (json_is_object(adapter))
         return !json_object_get(adapter, "d_model") || json_object_get(adapter, "output_dim");
-    return type && strcmp(type, "salm") == 0 && !json_object_get(config, "projection");
+    return strcmp(ckpt_config_type(config), "salm") == 0 && !json_object_get(config, "projection");
 }
 
 static bool is_tied(const struct ckpt_map_engine *e)
@@ -58,12 +57,12 @@ bool ckpt_map_says_tied(const struct ckpt_map_engine *e)
 
 bool ckpt_map_config_ties(const struct ckpt_map_engine *e)
 {
-    return args_tied(e->args) != 1 && config_tied(e->config ? e->config : e->own_config) == 1;
+    return args_tied(e->args) != 1 && config_tied(e->any_config) == 1;
 }
 
 bool ckpt_map_config_unties(const struct ckpt_map_engine *e)
 {
-    const json_t *config = e->config ? e->config : e->own_config;
+    const json_t *config = e->any_config;
     return config && args_tied(e->args) == 1 && config_tied(config) != 1;
 }
 
@@ -171,9 +170,9 @@ static bool has_linear_biases(const struct ckpt_map_engine *e)
 
 static bool is_claimed_by_type(const json_t *config, const struct claim *claim)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *type = ckpt_config_type(config);
     bool claimed = false;
-    for (int i = 0; type && i < 3 && claim->types[i]; i++)
+    for (int i = 0; i < 3 && claim->types[i]; i++)
         claimed |= strcmp(type, claim->types[i]) == 0;
     for (int i = 0; i < 2 && claim->config[i]; i++)
         claimed &= !json_is_false(json_object_get(config, claim->config[i]));
@@ -182,7 +181,7 @@ static bool is_claimed_by_type(const json_t *config, const struct claim *claim)
 
 static bool is_claimed(const struct ckpt_map_engine *e, const struct claim *claim)
 {
-    const json_t *config = ckpt_config_of_words(e->config ? e->config : e->own_config);
+    const json_t *config = ckpt_config_of_words(e->any_config);
     return is_true(config, claim->config[0]) || is_true(config, claim->config[1]) ||
            is_true(e->args, claim->args) || is_claimed_by_type(config, claim) ||
            (claim->linear && has_linear_biases(e));

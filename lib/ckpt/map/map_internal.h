@@ -44,10 +44,11 @@ struct ckpt_map_engine {
     size_t n_sources;
     const struct ckpt_map_source *copy; /* NULL, or the one that is not found (map_absence.c) */
     bool to_megatron;
-    const json_t *args;   /* of the common state; NULL */
-    const json_t *config; /* of the model, or of the one part of it that this is; NULL */
-    json_t *own_config;   /* the language model's configuration of the common state; NULL */
-    int64_t *n_layers;    /* by stack: the highest layer + 1 */
+    const json_t *args;       /* of the common state; NULL */
+    const json_t *config;     /* of the model, or of the one part of it that this is; NULL */
+    json_t *own_config;       /* the language model's configuration of the common state; NULL */
+    const json_t *any_config; /* the first of the two that there is */
+    int64_t *n_layers;        /* by stack: the highest layer + 1 */
     /* by section, then layer: 1 the layer has it, -1 it has not, 0 not looked up */
     signed char *in_section;
     int64_t max_layers;
@@ -131,6 +132,9 @@ void ckpt_map_sections_begin(struct ckpt_map_engine *e);
 bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule);
 /* Does the source have, at that layer, what another rule makes the same tensor of? */
 bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer);
+/* Has it, at that layer, this item of a pattern, by a number or on an axis? */
+bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
+                       int item);
 bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
 
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);

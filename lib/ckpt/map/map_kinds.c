@@ -51,12 +51,12 @@ static int refuse(struct ckpt_map_engine *e, int rc)
 
 int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors, size_t n)
 {
-    const json_t *config = e->config ? e->config : e->own_config;
+    const json_t *config = e->any_config;
     const json_t *words = ckpt_config_of_words(config);
-    const char *type = json_string_value(json_object_get(words, "model_type"));
+    const char *type = ckpt_config_type(words);
     bool any = false, seen[sizeof kinds / sizeof *kinds] = {false};
     /* code of one's own may have anything */
-    if (!type || json_object_get(config, "auto_map") ||
+    if (json_object_get(config, "auto_map") ||
         !ckpt_has_word("nemotron_h nemotron mixtral " GATED, type))
         return 0;
     for (size_t i = 0; i < n; i++)
@@ -87,12 +87,11 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped 
 int ckpt_map_check_family(const struct ckpt_map_engine *e, const char *family,
                           struct s2s_error *err)
 {
-    const json_t *config = e->config ? e->config : e->own_config;
-    const char *type =
-        json_string_value(json_object_get(ckpt_config_of_words(config), "model_type"));
+    const json_t *config = e->any_config;
+    const char *type = ckpt_config_type(ckpt_config_of_words(config));
     struct ckpt_map_family next, other = {.name = ""};
     bool has_types = false;
-    for (size_t at = 0; type && ckpt_map_next_family(ckpt_map_tables, &at, &next);) {
+    for (size_t at = 0; ckpt_map_next_family(ckpt_map_tables, &at, &next);) {
         const bool is_type = ckpt_has_word(next.model_types, type);
         if (strcmp(next.name, family) != 0)
             other = is_type ? next : other;

@@ -14,24 +14,28 @@ static const char *source_side(const struct ckpt_map_engine *e, const struct ckp
 
 /* ---- which sections a layer has ---- */
 
+bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
+                       int item)
+{
+    struct ckpt_match at = {.layer = layer, .expert = 0, .item = item};
+    char *name = ckpt_map_fill(pattern, &at);
+    const bool numbered = ckpt_map_find(e, name) != NULL;
+    free(name);
+    if (numbered || e->to_megatron)
+        return numbered;
+    at = (struct ckpt_match){.layer = -1, .expert = 0, .item = item, .stacked = true};
+    name = ckpt_map_fill(pattern, &at);
+    const struct ckpt_map_source *source = ckpt_map_find(e, name);
+    free(name);
+    return source && source->tensor->n_dims && layer < source->tensor->shape[0];
+}
+
 static bool is_there(const struct ckpt_map_engine *e, const char *pattern, int64_t layer)
 {
-    const int n = ckpt_map_names(pattern);
-    bool there = false;
-    for (int i = 0; !there && i < n; i++) {
-        struct ckpt_match at = {.layer = layer, .expert = 0, .item = i};
-        char *name = ckpt_map_fill(pattern, &at);
-        there = ckpt_map_find(e, name) != NULL;
-        free(name);
-        if (there || e->to_megatron)
-            continue;
-        at = (struct ckpt_match){.layer = -1, .expert = 0, .item = i, .stacked = true};
-        name = ckpt_map_fill(pattern, &at);
-        const struct ckpt_map_source *source = ckpt_map_find(e, name);
-        there = source && source->tensor->n_dims && layer < source->tensor->shape[0];
-        free(name);
-    }
-    return there;
+    for (int i = 0; i < ckpt_map_names(pattern); i++)
+        if (ckpt_map_has_item(e, pattern, layer, i))
+            return true;
+    return false;
 }
 
 bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer)

@@ -319,7 +319,7 @@ void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n)
 
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name)
 {
-    struct ckpt_map_source key = {.name = (char *)name}, *found;
+    struct ckpt_map_source key = {.name = name}, *found;
     found = bsearch(&key, e->sources, e->n_sources, sizeof key, by_name);
     return found != e->copy ? found : NULL;
 }

@@ -391,16 +391,12 @@ static void note_absent_items(struct ckpt_map_engine *e, const struct ckpt_rule 
                               int64_t layer)
 {
     for (int i = 0; i < ckpt_map_items(rule->megatron); i++) {
-        struct ckpt_match at = {.layer = layer, .item = i};
-        struct ckpt_match axis = {.layer = -1, .item = i, .stacked = true};
+        const struct ckpt_match at = {.layer = layer, .item = i};
+        if (ckpt_map_has_item(e, rule->megatron, layer, i))
+            continue;
         char *name = ckpt_map_fill(rule->megatron, &at);
-        char *stacked = ckpt_map_fill(rule->megatron, &axis);
-        const struct ckpt_map_source *source = ckpt_map_find(e, stacked);
-        if (!ckpt_map_find(e, name) &&
-            !(source && source->tensor->n_dims && layer < source->tensor->shape[0]))
-            ckpt_map_miss(e, name, NULL);
+        ckpt_map_miss(e, name, NULL);
         free(name);
-        free(stacked);
     }
 }
 

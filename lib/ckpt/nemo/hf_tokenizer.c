@@ -9,6 +9,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/nemo/spm.h"
 
@@ -219,8 +220,8 @@ static char *as_text(json_t *value)
 static const char *kind_of(const json_t *config)
 {
     static const char *const kinds[] = {"parakeet_ctc", "parakeet_tdt", "parakeet_rnnt"};
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    for (size_t i = 0; type && i < sizeof kinds / sizeof *kinds; i++)
+    const char *type = ckpt_config_type(config);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(type, kinds[i]) == 0)
             return kinds[i] + strlen("parakeet_");
     return NULL;

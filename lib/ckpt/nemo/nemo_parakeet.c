@@ -3,6 +3,7 @@
 
 #include "lib/audio/mel.h"
 #include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/nemo/to_nemo.h"
@@ -328,13 +329,11 @@ int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     /* a configuration names the files that it wants */
     if (rc == 0 && (!options->yaml || options->tokenizer))
         rc = ckpt_nemo_add_tokenizer(out, ckpt, options, &p.labels, err);
-    const char *type = json_string_value(json_object_get(p.config, "model_type"));
+    const bool tdt = strcmp(ckpt_config_type(p.config), "parakeet_tdt") == 0;
     if (rc == 0 && options->yaml)
         rc = take_config(&p);
     else if (rc == 0)
-        rc = make_config(&p, ctc                                         ? CKPT_NEMO_CTC
-                             : type && strcmp(type, "parakeet_tdt") == 0 ? CKPT_NEMO_TDT
-                                                                         : CKPT_NEMO_RNNT);
+        rc = make_config(&p, ctc ? CKPT_NEMO_CTC : tdt ? CKPT_NEMO_TDT : CKPT_NEMO_RNNT);
     json_decref(p.config);
     json_decref(p.features);
     json_decref(p.labels);

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 
 /* ---- JSON as YAML ---- */
@@ -157,8 +158,8 @@ static int64_t top_int(const json_t *config, const char *key, int64_t absent)
 
 int64_t ckpt_parakeet_classes(const json_t *config)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    return top_int(config, "vocab_size", type && strcmp(type, "parakeet_ctc") == 0 ? 1025 : 8193);
+    const bool ctc = strcmp(ckpt_config_type(config), "parakeet_ctc") == 0;
+    return top_int(config, "vocab_size", ctc ? 1025 : 8193);
 }
 
 static int refuse(struct s2s_error *err, const char *key, const char *why)

@@ -153,11 +153,11 @@ static int config_beside(struct s2s_hf_options *options, char **text, const stru
     if (options->config || (!options->map && !ckpt_map_wanted(ckpt)))
         return 0;
     int rc = ckpt_read_json(&config, ckpt, "config.json", err);
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *type = ckpt_config_type(config);
     /* of a part, its share */
-    if (type && ckpt->part && !ckpt_part_config(config, ckpt->part))
-        type = NULL;
-    if (rc == 0 && type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
+    if (ckpt->part && !ckpt_part_config(config, ckpt->part))
+        type = "";
+    if (rc == 0 && *type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
         ckpt_is_there(ckpt->dir_fd, "config.json") &&
         (rc = ckpt_slurp(ckpt->dir_fd, "config.json", CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {
         options->config = json_incref(config);

@@ -60,10 +60,12 @@ static enum s2s_errc cannot_open(void)
 int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     struct stat st;
+    char to[PATH_MAX];
     const json_t *known = json_object_get(ckpt->file_idx, name);
     if (known)
         return (int)json_integer_value(known);
-    if (fstatat(ckpt->dir_fd, name, &st, ckpt->no_links ? AT_SYMLINK_NOFOLLOW : 0) < 0)
+    const char *at = ckpt->no_links ? ckpt_in_hub(ckpt->dir_fd, name, to) : name;
+    if (fstatat(ckpt->dir_fd, at, &st, ckpt->no_links ? AT_SYMLINK_NOFOLLOW : 0) < 0)
         return errno == ENOENT ? s2s_error_set(err, S2S_E_NOTFOUND, "%s is missing", name)
                                : s2s_error_errno(err, cannot_open(), "%s", name);
     if (!S_ISREG(st.st_mode))
@@ -105,7 +107,8 @@ int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
         return f->fd;
     if (ckpt->n_open >= most_open())
         close_files(ckpt);
-    f->fd = openat(ckpt->dir_fd, f->name,
+    char to[PATH_MAX];
+    f->fd = openat(ckpt->dir_fd, ckpt->no_links ? ckpt_in_hub(ckpt->dir_fd, f->name, to) : f->name,
                    O_RDONLY | O_CLOEXEC | O_NONBLOCK | (ckpt->no_links ? O_NOFOLLOW : 0));
     if (f->fd < 0)
         return s2s_error_errno(err, cannot_open(), "%s", f->name);

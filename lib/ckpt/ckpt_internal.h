@@ -3,6 +3,7 @@
 #define CKPT_INTERNAL_H
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,6 +55,9 @@ bool ckpt_has_word(const char *words, const char *word);
 /* A link may take what is secret along into a folder that is published. Those of the hub's cache
  * (../../blobs/NAME) and those within the folder are what they seem. */
 bool ckpt_is_strange_link(int dir_fd, const char *name);
+/* What to open without following links: where a link of the hub's cache leads, else the name.
+ * Lends one of them. */
+const char *ckpt_in_hub(int dir_fd, const char *name, char to[PATH_MAX]);
 
 /* One safetensors file of a folder, by the rank whose turn it is, noted in its how->manifest. */
 struct s2s_ckpt_plan;

@@ -252,16 +252,31 @@ bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const
     return *layer < CKPT_MAX_LAYERS;
 }
 
+/* Where a link leads; false: it is none. */
+static bool read_link(int fd, const char *name, char to[PATH_MAX])
+{
+    ssize_t len = readlinkat(fd, name, to, PATH_MAX - 1);
+    to[len < 0 ? 0 : len] = 0;
+    return len >= 0;
+}
+
+/* (../)*blobs/NAME */
+static bool is_of_hub(const char *to)
+{
+    static const char blobs[] = "blobs/";
+    const char *at = to;
+    while (s2s_starts_with(at, "../"))
+        at += 3;
+    return at > to && s2s_starts_with(at, blobs) && !strchr(at + strlen(blobs), '/');
+}
+
 bool ckpt_is_strange_link(int fd, const char *name)
 {
     char to[PATH_MAX];
-    ssize_t len = readlinkat(fd, name, to, sizeof to - 1);
-    if (len < 0)
-        return false;
-    to[len] = 0;
-    const char *at = to;
-    while (strncmp(at, "../", 3) == 0)
-        at += 3;
-    at = at > to && strncmp(at, "blobs/", 6) == 0 ? at + strlen("blobs/") : to;
-    return strchr(at, '/') != NULL;
+    return read_link(fd, name, to) && strchr(to, '/') && !is_of_hub(to);
+}
+
+const char *ckpt_in_hub(int fd, const char *name, char to[PATH_MAX])
+{
+    return read_link(fd, name, to) && is_of_hub(to) ? to : name;
 }

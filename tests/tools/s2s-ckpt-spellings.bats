@@ -120,6 +120,27 @@ PY
     printf ../../.. >models--a--b/refs/main
     exits 1 s2s-ckpt ls models--a--b
     says "refs/main names no snapshot"
+    # a checkpoint of Megatron's or NeMo's there: each of its files is a link too
+    mkdir -p models--a--c/blobs models--a--c/refs models--a--c/snapshots/abc/weights
+    s2s-ckpt convert -q --to torch_dist models--a--b/snapshots/abc dist
+    for file in dist/iter_0000001/{.metadata,*}; do
+        cp "$file" models--a--c/blobs/
+        ln -s "../../../blobs/${file##*/}" models--a--c/snapshots/abc/weights/
+    done
+    printf abc >models--a--c/refs/main
+    exits 0 s2s-ckpt verify models--a--c
+    says "as the manifest says"
+    exits 0 s2s-ckpt diff dist models--a--c
+    for to in ../../blobs/../__0_0.distcp blobs/__0_0.distcp "$PWD/models--a--c/blobs/__0_0.distcp"; do
+        ln -sf "$to" models--a--c/snapshots/abc/weights/__0_0.distcp
+        exits 1 s2s-ckpt ls models--a--c
+        says "__0_0.distcp: a link"
+    done
+    ln -sf ../../../blobs/second models--a--c/snapshots/abc/weights/__0_0.distcp
+    mv models--a--c/blobs/__0_0.distcp secret
+    ln -s ../../secret models--a--c/blobs/second
+    exits 1 s2s-ckpt ls models--a--c
+    says "__0_0.distcp: a link"
     # peft looks for it under this name
     write adapter/adapter_model.safetensors '{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (2, 4)}'
     echo '{}' >adapter/adapter_config.json

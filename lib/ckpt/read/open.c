@@ -277,6 +277,8 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
     static const char main_ref[] = "refs/main";
     char *text;
     size_t len;
+    if (!has(ckpt, "snapshots") || !has(ckpt, "blobs"))
+        return 0;
     if (!has(ckpt, main_ref))
         return s2s_error_hint(
             err, s2s_error_set(err, S2S_E_NOTFOUND, "a cache of the hub without %s", main_ref),
@@ -304,7 +306,7 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
     static const char *const beside[] = {"optim", "optimizer/optim", "value"};
     enum { LEVELS = 4 };
     const char *next = "";
-    int rc = 0;
+    int rc = follow_hub(ckpt, err);
     for (int level = 0; rc == 0 && next && level < LEVELS; level++) {
         if (has(ckpt, CKPT_TRACKER)) {
             rc = follow_tracker(ckpt, err);
@@ -319,8 +321,6 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
             return 0;
         if (ckpt->iteration < 0)
             ckpt->iteration = step_of(ckpt->path);
-        if (level == 0 && has(ckpt, "snapshots") && has(ckpt, "blobs"))
-            return follow_hub(ckpt, err);
         next = NULL;
         for (size_t i = 0; !next && i < sizeof around / sizeof *around; i++)
             next = leads_down(ckpt, around[i], level > 0) ? around[i] : NULL;

@@ -150,7 +150,9 @@ static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t 
 int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     struct stat st;
-    const int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    char to[PATH_MAX];
+    const int fd = openat(ckpt->dir_fd, ckpt_in_hub(ckpt->dir_fd, name, to),
+                          O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     int rc = fd < 0 || fstat(fd, &st) < 0 ? s2s_error_errno(err, S2S_E_OPEN, "open") : 0;
     if (rc == 0 && !S_ISREG(st.st_mode))
         rc = s2s_error_set(err, S2S_E_FORMAT, "not a plain file");

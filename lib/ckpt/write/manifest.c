@@ -190,7 +190,8 @@ static int digest_file(const struct comparison *c, int fd, const char *name, cha
 static int open_named(const struct comparison *c, const char *name, struct s2s_error *err)
 {
     const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (c->links ? 0 : O_NOFOLLOW);
-    const int fd = openat(c->dir_fd, name, flags);
+    char to[PATH_MAX];
+    const int fd = openat(c->dir_fd, c->links ? name : ckpt_in_hub(c->dir_fd, name, to), flags);
     if (fd >= 0)
         return fd;
     if (errno == ENOENT)

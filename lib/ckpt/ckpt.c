@@ -510,6 +510,11 @@ bool s2s_ckpt_is_state(const char *name)
     return false;
 }
 
+bool s2s_ckpt_is_sharded(const char *name)
+{
+    return strstr(name, "/shard_") != NULL;
+}
+
 static bool note_identity(struct s2s_buf *all, int dir_fd, const char *name)
 {
     struct stat st;

@@ -216,6 +216,9 @@ bool s2s_ckpt_reads(const struct s2s_ckpt *ckpt, const char *path);
  * "mimo.llm.rng_state"), and of torch.optim's own dicts under any name ("opt.state.0.exp_avg"); or
  * of what Lightning's callbacks keep, such as the best score of ModelCheckpoint? */
 bool s2s_ckpt_is_state(const char *name);
+/* Is this the name of one of Megatron-Core's objects, KEY/shard_OFFSETS_SHAPE? It takes any other
+ * for damaged, where it lists what a checkpoint has. */
+bool s2s_ckpt_is_sharded(const char *name);
 
 /*
  * Strictness. Checks that every wanted name (n of them; dtype NONE or n_dims -1: any) is there with

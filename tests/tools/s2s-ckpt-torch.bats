@@ -124,7 +124,8 @@ import glob, io, pickle, re
 
 
 class Unpickler(pickle.Unpickler):
-    persistent_load = print
+    def persistent_load(self, _):
+        raise LookupError("a tensor")
 
     def find_class(self, module, name):
         if module.startswith("torch"):
@@ -137,9 +138,11 @@ blob = open(path, "rb").read()
 found = []
 for m in re.finditer(rb"PK\x03\x04.{22}(..)(..)archive/data\.pkl", blob, re.S):
     start = m.end() + int.from_bytes(m[2], "little")
-    if blob[start + 2:start + 3] == b"]":
-        [value] = Unpickler(io.BytesIO(blob[start:])).load()
+    try:
+        value = Unpickler(io.BytesIO(blob[start:])).load()
         found.append((value.tell(), value.getvalue()) if isinstance(value, io.BytesIO) else value)
+    except LookupError:
+        pass
 want = [bytearray(b"a\xff"), bytes(range(0, 256, 3)), 1, b"deep", "torch.bfloat16", b"", float("-inf"), (1, b"q\x80"), -2**100, float("nan"), "(4 bytes)"]
 assert repr(found) == repr(want), found
 PY
@@ -195,6 +198,30 @@ save('floats.pt', dict(zip((0.1, 2.0, 1e16, -1e-05, 123456.75, 1 / 3, float('inf
     make "save('class.pt', {'a': {frozenset([1]): tensor(Storage('0', [1]), [1])}})"
     exits 1 s2s-ckpt ls class.pt
     says "class.pt: a: dict key at byte"
+}
+
+@test "values beside tensors are themselves to torch.distributed.checkpoint, and are not Megatron's" {
+    make "
+w = {n: tensor(Storage(n, [1.0] * 16), [4, 4]) for n in (
+     'model.embed_tokens.weight', *['model.layers.0.' + k + '.weight' for k in (
+     'self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj', 'self_attn.o_proj', 'mlp.gate_proj', 'mlp.up_proj', 'mlp.down_proj')])}
+w |= {n: tensor(Storage(n, [1.0] * 4), [4]) for n in (
+     'model.norm.weight', 'model.layers.0.input_layernorm.weight', 'model.layers.0.post_attention_layernorm.weight')}
+save('in.pt', {'state_dict': w, 'epoch': 77, 'run': {'name': b'letters'}})"
+    exits 0 s2s-ckpt convert -q --to torch_dist in.pt plain
+    python3 - <<'PY'
+import re
+items = open("plain/iter_0000001/__0_0.distcp", "rb").read()
+assert b"\x80\x02KM." in items, re.findall(rb"\x80\x02.{0,9}M.{0,9}", items)
+assert b"\x80\x02](" not in items
+PY
+    echo '{"model_type": "llama", "num_attention_heads": 2, "hidden_size": 4, "num_hidden_layers": 1, "intermediate_size": 4, "vocab_size": 4,
+           "tie_word_embeddings": true}' >config.json
+    exits 0 s2s-ckpt convert --to torch_dist --map llama --config config.json in.pt mapped
+    says "left out: epoch (1), run.name (1)"
+    s2s-ckpt ls mapped | grep object >objects
+    [ -s objects ]
+    not grep -v /shard_ objects
 }
 
 @test "settings whose keys give no names are one value, and the tensors beside them are read" {

@@ -145,6 +145,12 @@ int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
     return rc;
 }
 
+/* as with tensors, and not what another trainer noted */
+static bool is_megatrons(const char *object)
+{
+    return ckpt_job_is_weight(object) && s2s_ckpt_is_sharded(object);
+}
+
 /* Hugging Face's names as Megatron's; the common state that belongs to them goes into job */
 static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
@@ -160,7 +166,7 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
     if (rc == 0 && job->config_text)
         json_object_set_new(job->common, "config/llm", json_string(job->config_text));
     job->how.common = job->common;
-    job->how.keep_object = ckpt_job_is_weight; /* as with tensors */
+    job->how.keep_object = is_megatrons;
     free(result.unused);
     return rc;
 }

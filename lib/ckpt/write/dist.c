@@ -195,15 +195,18 @@ int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
 static int write_object(struct s2s_dist_writer *writer, const char *name, const char *opcodes,
                         size_t len, const json_t *value, struct s2s_error *err)
 {
+    const bool listed = s2s_ckpt_is_sharded(name);
     struct ckpt_item *item = add_item(writer, name);
     struct ckpt_emitter out;
     ckpt_emit_begin(&out);
-    ckpt_emit_op(&out, "](");
+    if (listed)
+        ckpt_emit_op(&out, "](");
     if (opcodes)
         s2s_buf_add(&out.buf, opcodes, len);
     else
         ckpt_emit_json(&out, value);
-    ckpt_emit_op(&out, "e");
+    if (listed)
+        ckpt_emit_op(&out, "e");
     ckpt_emit_end(&out);
     int rc = ckpt_pickle_archive(file_sink, writer, &out.buf, &item->len, err);
     ckpt_emit_release(&out);

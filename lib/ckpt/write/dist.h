@@ -77,8 +77,9 @@ struct s2s_dist_chunk {
 /* data: the box, row-major and contiguous. Written without another copy of it. */
 int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
                           const void *data, struct s2s_error *err);
-/* A byte object whose value is this JSON (a dict, list, number, ...); name as Megatron-Core spells
- * it, "rng_state/shard_0.0_1.1" (a key, offsets, shape), the value then wrapped in a list. */
+/* A byte object whose value is this JSON (a dict, list, number, ...): as Megatron-Core has it, in a
+ * list of one, under a name of its own, "rng_state/shard_0.0_1.1" (a key, offsets, shape), else as
+ * torch.distributed.checkpoint has it. */
 int s2s_dist_write_object(struct s2s_dist_writer *writer, const char *name, const json_t *value,
                           struct s2s_error *err);
 /* The same of a value that JSON does not have, as the opcodes that make it. */

@@ -54,21 +54,48 @@ static void dash(char *text)
         *text = *text == '_' ? '-' : *text;
 }
 
-/* argparse takes whole names only. Short names are near to too many others to say more. */
+enum { MOST_STRANGE = 500 }; /* a file of more strange keys is not written by hand */
+
+/* Short names are near to too many others to say more. */
+static bool is_strange(const struct rules_check *check, const struct s2s_conf *arg)
+{
+    const char *name = arg->key;
+    return arg->kind != S2S_CONF_MAP && strlen(name) >= 6 && isalpha((unsigned char)*name) &&
+           !strpbrk(name, "./ ${}+~") && !rules_is_mlm_flag(name) && !rules_is_mapped(check, name);
+}
+
+/* A program of another name that takes what Megatron's do not even nearly take has a parser of its
+ * own. */
+static bool has_own_parser(const struct rules_check *check)
+{
+    const struct s2s_conf *raw = check->report->raw, *args = check->conf;
+    const struct s2s_conf *program = raw ? s2s_conf_key(raw, "PROGRAM") : NULL;
+    const char *name = program && program->text ? program->text : "pretrain_";
+    const char *base = strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
+    size_t n_strange = 0;
+    if (!strncmp(base, "pretrain_", 9))
+        return false;
+    for (size_t i = 0; i < args->n_items && n_strange < MOST_STRANGE; i++) {
+        bool strange = is_strange(check, args->items[i]);
+        n_strange += strange;
+        if (strange && !meant_flag(args->items[i]->key))
+            return true;
+    }
+    return false;
+}
+
+/* argparse takes whole names only. */
 static void find_unknown_flags(struct rules_check *check)
 {
-    enum { MOST = 500 }; /* a file of more strange keys is not written by hand */
     const struct s2s_conf *args = check->conf;
-    size_t n_unknown = 0;
-    for (size_t i = 0; i < args->n_items && n_unknown < MOST; i++) {
+    size_t n_strange = 0;
+    for (size_t i = 0; i < args->n_items && n_strange < MOST_STRANGE; i++) {
         const char *name = args->items[i]->key;
-        if (args->items[i]->kind == S2S_CONF_MAP || strlen(name) < 6 ||
-            !isalpha((unsigned char)*name) || strpbrk(name, "./ ${}+~") ||
-            rules_is_mlm_flag(name) || rules_is_mapped(check, name))
+        if (!is_strange(check, args->items[i]))
             continue;
         const char *meant = meant_flag(name);
-        n_unknown++;
-        if (!meant)
+        n_strange++;
+        if (!meant || has_own_parser(check))
             continue;
         char *fix = s2s_xasprintf("did you mean --%s?", meant), *flag = s2s_xstrdup(name);
         dash(fix);

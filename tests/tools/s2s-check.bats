@@ -570,6 +570,11 @@ EOT
     says "did you mean --tensor-model-parallel-size?"
     exits 0 s2s-check --argv -- pretrain_gpt.py --num-layers 4 --sequence-parallell --use-checkpoint-args --load /x
     says "did you mean --sequence-parallel?"
+    # a program with a parser of its own may take both
+    exits 0 s2s-check --argv -- my/train_mimo.py --num-layers 4 --dataset-root /x --freeze-llm true --micro-batch-size 1
+    [ -z "$output" ]
+    exits 0 s2s-check --argv -- my/train_mimo.py --num-layers 4 --freeze-llm true --micro-batch-size 1
+    says "did you mean --freeze-lm?"
     cat >run.sh <<'EOT'
 NUM_NODES=1
 torchrun --nproc_per_node 8 --nnodes $NUM_NODES pretrain_gpt.py --num-layers 8 --pipeline-model-parallel-size 4 \

@@ -39,11 +39,19 @@ struct llama {
 
 static const char *const model_types[] = {"llama", "qwen2", "qwen3", "gemma", NULL};
 
+/* What each class of transformers takes for an absent key; 0: it follows from other keys. */
+static const struct {
+    int64_t n_kv_heads, head_dim, pad;
+} class_defaults[] = {
+    [LLAMA] = {0, 0, -1}, [QWEN2] = {32, 0, -1}, [QWEN3] = {32, 128, -1}, [GEMMA] = {16, 256, 0}};
+
 /* ---- config.json ---- */
 
 static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
     enum { BIG = 1 << 30 };
+    const int64_t kv = class_defaults[c->family].n_kv_heads,
+                  dim = class_defaults[c->family].head_dim;
     int rc;
     if ((rc = s2s_conf_get_i64(&c->vocab, conf, "vocab_size", 1, BIG, err)) < 0 ||
         (rc = s2s_conf_get_i64(&c->width, conf, "hidden_size", 1, BIG, err)) < 0 ||
@@ -52,12 +60,17 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
         (rc = s2s_conf_get_i64(&c->n_heads, conf, "num_attention_heads", 1, 100000, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&c->n_kv_heads, conf, "num_key_value_heads", 1, 100000,
                                   c->n_heads, err)) < 0 ||
-        (rc = s2s_conf_get_i64_or(&c->head_dim, conf, "head_dim", 1, BIG, c->width / c->n_heads,
-                                  err)) < 0 ||
-        (rc = s2s_conf_get_i64_or(&c->pad, conf, "pad_token_id", -1, BIG, -1, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->head_dim, conf, "head_dim", 1, BIG,
+                                  dim ? dim : c->width / c->n_heads, err)) < 0 ||
+        (rc = s2s_conf_get_i64_or(&c->pad, conf, "pad_token_id", -1, BIG,
+                                  class_defaults[c->family].pad, err)) < 0 ||
         (rc = s2s_conf_get_f64_or(&c->init_std, conf, "initializer_range", 0.02, err)) < 0 ||
         (rc = s2s_conf_get_f64_or(&c->eps, conf, "rms_norm_eps", 1e-6, err)) < 0)
         return rc;
+    if (c->pad < 0 && !s2s_conf_is_unset(conf, "pad_token_id"))
+        c->pad += c->vocab; /* torch counts from the end */
+    if (!s2s_conf_find(conf, "num_key_value_heads") && kv && c->n_heads % kv == 0)
+        c->n_kv_heads = kv; /* with other numbers of heads transformers has no model either */
     if (c->n_heads % c->n_kv_heads)
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, "num_key_value_heads"),
                               "%lld attention heads cannot share %lld key-value heads",
@@ -75,29 +88,33 @@ static int read_act(struct config *c, const struct s2s_conf *conf, struct s2s_er
     static const enum s2s_act acts[] = {S2S_ACT_SILU, S2S_ACT_GELU_TANH, S2S_ACT_GELU_TANH,
                                         S2S_ACT_GELU, S2S_ACT_RELU};
     int choice;
+    int rc = s2s_conf_get_choice_or(&choice, conf, "hidden_act", names, c->family == GEMMA, err);
+    if (rc < 0)
+        return rc;
+    c->act = acts[choice];
     /* published Gemma files say "gelu" and mean the tanh form; the library corrects them so */
-    if (c->family == GEMMA) {
+    if (c->family == GEMMA && c->act == S2S_ACT_GELU)
         c->act = S2S_ACT_GELU_TANH;
-        return 0;
-    }
-    int rc = s2s_conf_get_choice_or(&choice, conf, "hidden_act", names, 0, err);
-    if (rc == 0)
-        c->act = acts[choice];
-    return rc;
+    return 0;
 }
 
 static int read_switches(struct config *c, const struct s2s_conf *conf, struct s2s_error *err)
 {
-    bool sliding, attention_bias;
+    bool sliding, attention_bias, mlp_bias, causal;
     int rc;
     if ((rc = s2s_conf_get_bool_or(&c->tied, conf, "tie_word_embeddings", c->family == GEMMA,
                                    err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&attention_bias, conf, "attention_bias", false, err)) < 0 ||
-        (rc = s2s_conf_get_bool_or(&c->mlp_bias, conf, "mlp_bias", false, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&mlp_bias, conf, "mlp_bias", false, err)) < 0 ||
+        (rc = s2s_conf_get_bool_or(&causal, conf, "is_causal", true, err)) < 0 ||
         (rc = s2s_conf_get_bool_or(&sliding, conf, "use_sliding_window", false, err)) < 0)
         return rc;
     c->qkv_bias = c->family == QWEN2 || attention_bias;
     c->o_bias = c->family != QWEN2 && attention_bias;
+    c->mlp_bias = c->family == LLAMA && mlp_bias;
+    if (!causal)
+        return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "is_causal"),
+                              "attention to what comes later is not implemented");
     if (sliding)
         return s2s_conf_error(err, S2S_E_UNSUPPORTED, s2s_conf_find(conf, "use_sliding_window"),
                               "attention in a sliding window is not implemented");

@@ -156,6 +156,39 @@ PY
     [ ! -e out ]
 }
 
+@test "absent keys of a config are what transformers takes for them" {
+    # edited FROM FILTER: the numbers of a model with another config
+    edited() {
+        rm -rf model
+        mkdir model
+        cp "$M/$1/model.safetensors" model/
+        jq -c "$2" "$M/$1/config.json" >model/config.json
+        s2s-train probe --model model --inputs "$M/$1/inputs.safetensors" --grads --out out
+    }
+    # Gemma's row of padding gets no gradient of the look-up
+    probe gemma1 want --grads
+    edited gemma1 'del(.pad_token_id)'
+    same want out
+    edited gemma1 '.hidden_act = "gelu" | del(.hidden_activation)'
+    same want out
+    edited gemma1 'del(.hidden_act, .hidden_activation)'
+    same want out
+    edited gemma1 '.hidden_act = "silu"'
+    exits 1 cmp -s want out
+    exits 1 edited gemma1 'del(.head_dim)'
+    says "q_proj.weight is [64, 48]; the config asks for [1024, 48]"
+    exits 1 edited qwen3 'del(.head_dim)'
+    says "q_proj.weight is [80, 48]; the config asks for [512, 48]"
+    edited qwen2 '.mlp_bias = true' # a key of Llama's
+    exits 1 edited qwen2 '.is_causal = false'
+    says "is_causal: attention to what comes later is not implemented"
+    # torch counts rows from the end
+    edited llama_gqa_untied '.pad_token_id = .vocab_size - 1'
+    mv out want
+    edited llama_gqa_untied '.pad_token_id = -1'
+    same want out
+}
+
 @test "truncated weights, truncated inputs, a full disk" {
     mkdir model
     cp "$M/qwen2/config.json" model/

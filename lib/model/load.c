@@ -81,14 +81,16 @@ static int open_dir(struct weights *w, const char *dir, struct s2s_error *err)
     return rc;
 }
 
-static const struct s2s_st_tensor *find(const struct weights *w, const char *name, size_t *file)
+static const struct s2s_st_tensor *find(const struct weights *w, const char *prefix,
+                                        const char *name, size_t *file)
 {
-    for (*file = 0; *file < w->n; ++*file) {
-        const struct s2s_st_tensor *t = s2s_safetensors_find(&w->files[*file], name);
-        if (t)
-            return t;
-    }
-    return NULL;
+    char *stored = s2s_xasprintf("%s%s", prefix, name);
+    const struct s2s_st_tensor *t = NULL;
+    for (*file = 0; *file < w->n; ++*file)
+        if ((t = s2s_safetensors_find(&w->files[*file], stored)))
+            break;
+    free(stored);
+    return t;
 }
 
 int model_set_param(struct s2s_param *param, const struct s2s_st_tensor *t, struct s2s_error *err)
@@ -123,17 +125,19 @@ static bool is_counter(const char *name)
     return len > n && strcmp(name + len - n, end) == 0;
 }
 
-/* Tensors that no parameter wants, in one line. */
+/* Tensors that no parameter wants, in one line; of a larger model, those of its part. */
 static void warn_extra(const struct s2s_model *model, const struct weights *w, const char *dir)
 {
     struct s2s_buf names = S2S_BUF_INIT;
-    size_t n = 0;
+    size_t n = 0, len = strlen(model->stored_prefix);
     for (size_t f = 0; f < w->n; f++)
         for (size_t i = 0; i < w->files[f].n_tensors; i++) {
-            char *full = s2s_xasprintf("%s%s", model->prefix, w->files[f].tensors[i].name);
-            if (!s2s_params_find(model->params, full) && !is_counter(w->files[f].tensors[i].name) &&
-                n++ < 10)
-                s2s_buf_printf(&names, " %s", w->files[f].tensors[i].name);
+            const char *name = w->files[f].tensors[i].name;
+            if (strncmp(name, model->stored_prefix, len) != 0)
+                continue;
+            char *full = s2s_xasprintf("%s%s", model->prefix, name + len);
+            if (!s2s_params_find(model->params, full) && !is_counter(name) && n++ < 10)
+                s2s_buf_printf(&names, " %s", name);
             free(full);
         }
     if (n)
@@ -153,7 +157,7 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
         const char *name = s2s_model_local_name(model, param);
         if (!name)
             continue;
-        const struct s2s_st_tensor *t = find(&w, name, &file);
+        const struct s2s_st_tensor *t = find(&w, model->stored_prefix, name, &file);
         if (t) {
             if ((rc = model_set_param(param, t, err)) < 0)
                 s2s_error_add(err, rc, "%s", w.paths[file]);
@@ -161,7 +165,7 @@ int model_load_dir(struct s2s_model *model, const char *dir, struct s2s_error *e
             s2s_param_init(param, 0);
         } else {
             n_missing++;
-            s2s_buf_printf(&missing, " %s", name);
+            s2s_buf_printf(&missing, " %s%s", model->stored_prefix, name);
         }
     }
     if (rc == 0 && n_missing)

@@ -53,6 +53,28 @@ static int read_config(struct s2s_model *model, const struct s2s_model_options *
     return s2s_conf_read(&model->conf, model->config_path, S2S_CONF_AUTO, err);
 }
 
+/* Published recognisers have their encoder's config under a key, and its tensors behind a name. */
+static int take_encoder(struct s2s_model *model, struct s2s_error *err)
+{
+    static const char *const recognisers[] = {"parakeet_ctc", "parakeet_rnnt", "parakeet_tdt"};
+    const char *model_type = "";
+    const struct s2s_conf *part = NULL;
+    bool is_recogniser = false;
+    int rc = s2s_conf_get_str_or(&model_type, model->conf, "model_type", "", err);
+    for (size_t i = 0; rc == 0 && i < sizeof recognisers / sizeof *recognisers; i++)
+        is_recogniser |= strcmp(model_type, recognisers[i]) == 0;
+    if (rc == 0 && is_recogniser)
+        rc = s2s_conf_get_map(&part, model->conf, "encoder_config", err);
+    if (rc < 0 || !part)
+        return rc; /* without it the model_type is refused */
+    struct s2s_conf *conf = s2s_conf_new(S2S_CONF_FROM_DERIVED, model->config_path);
+    rc = s2s_conf_merge(conf, part, err);
+    s2s_conf_free(model->conf);
+    model->conf = conf;
+    model->stored_prefix = "encoder.";
+    return rc;
+}
+
 int s2s_model_open(struct s2s_model **out, struct s2s_device *device, const struct s2s_par *par,
                    const char *dir, const struct s2s_model_options *options, struct s2s_error *err)
 {
@@ -67,8 +89,11 @@ int s2s_model_open(struct s2s_model **out, struct s2s_device *device, const stru
     model->dir = dir ? s2s_xstrdup(dir) : NULL;
     model->prefix = s2s_xstrdup(options->prefix ? options->prefix : "");
     model->options = *options;
+    model->stored_prefix = "";
     model->pad_token_id = -1;
     int rc = read_config(model, options, err);
+    if (rc == 0)
+        rc = take_encoder(model, err);
     if (rc < 0)
         goto out;
     if ((rc = s2s_conf_get_str(&model_type, model->conf, "model_type", err)) < 0)

@@ -127,7 +127,8 @@ struct s2s_model {
     const struct s2s_par *par; /* kept */
     char *dir;                 /* the directory it came from; NULL when only a config did */
     char *prefix;              /* of its parameters' names in the registry: "" or "llm." */
-    struct s2s_conf *conf;     /* its config.json */
+    const char *stored_prefix; /* of its tensors' names in that directory: "" or "encoder." */
+    struct s2s_conf *conf;     /* its config.json, or its part of that */
     char *config_path;
     struct s2s_model_options options; /* its strings are not kept */
     bool owns_params;

@@ -177,6 +177,36 @@ assert embeds.shape == rows.shape and np.abs(embeds - rows).max() < 1e-5, np.abs
 PY
 }
 
+@test "the encoder of a published recogniser: its config under a key, its tensors behind a name" {
+    mkdir asr
+    python3 - "$E" asr <<'PY'
+import json, struct, sys
+config = json.load(open(sys.argv[1] + "/config.json"))
+json.dump({"model_type": "parakeet_ctc", "vocab_size": 4, "encoder_config": config}, open(sys.argv[2] + "/config.json", "w"))
+raw = open(sys.argv[1] + "/model.safetensors", "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, data = json.loads(raw[8:8 + n]), raw[8 + n:]
+head = {"encoder." + k: v for k, v in head.items() if k != "__metadata__"}
+head["ctc_head.bias"] = {"dtype": "F32", "shape": [4], "data_offsets": [len(data), len(data) + 16]}
+text = json.dumps(head).encode()
+open(sys.argv[2] + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data + bytes(16))
+PY
+    packs pcm p.s2s
+    encode p.s2s -o plain.s2s
+    exits 0 s2s-encode -q --encoder asr p.s2s -o asr.s2s
+    says_not "not used"
+    alike "$(s2s-shard view --json plain.s2s)" "$(s2s-shard view --json asr.s2s)"
+
+    python3 - <<'PY'
+import json
+config = json.load(open("asr/config.json"))
+del config["encoder_config"]
+json.dump(config, open("asr/config.json", "w"))
+PY
+    exits 1 s2s-encode -q --encoder asr p.s2s -o none.s2s
+    says parakeet_ctc
+}
+
 @test "projection maps to the width of the language model, bf16 rounds once" {
     packs pcm p.s2s
     encode p.s2s -o plain.s2s

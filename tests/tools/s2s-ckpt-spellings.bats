@@ -279,18 +279,41 @@ PY
     exits 0 s2s-ckpt convert -q --strict --to hf --config config.json megatron back
     exits 0 s2s-ckpt diff hf.safetensors back
     # what its arguments are: gains around 0 of norms that subtract the mean, and the part of a head that is turned
-    for part in 0.5 0.25; do
+    while IFS='|' read -r part more why; do
+        rm -rf "args$part"
         jq '. + {hidden_act: "relu2", norm_eps: 0.001, partial_rotary_factor: '"$part}" config.json >more.json
         exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron --config more.json hf.safetensors "args$part"
-        python3 - "args$part" "$part" <<'PY'
-import glob, pickle, sys, zipfile
-z = zipfile.ZipFile(glob.glob(sys.argv[1] + "/*/common.pt")[0])
-args = vars(pickle.loads(z.read([n for n in z.namelist() if n.endswith("data.pkl")][0]))["args"])
+        python3 - "args$part" "$part" "$more" <<'PY'
+import argparse, glob, json, pickle, sys, zipfile
+path, = glob.glob(sys.argv[1] + "/*/common.pt")
+with zipfile.ZipFile(path) as z:
+    args = vars(pickle.loads(z.read([n for n in z.namelist() if n.endswith("data.pkl")][0]))["args"])
 want = dict(normalization="LayerNorm", apply_layernorm_1p=True, norm_epsilon=0.001, rotary_percent=float(sys.argv[2]), rotary_base=10000,
             position_embedding_type="rope", squared_relu=True, swiglu=False, add_bias_linear=False, add_qkv_bias=False, qk_layernorm=False)
 assert {k: args.get(k) for k in want} == want, args
+args.update(max_position_embeddings=64, **json.loads(sys.argv[3]))
+with zipfile.ZipFile(path, "w") as z:  # as Megatron saves it: without a config.json
+    z.writestr("common/data.pkl", pickle.dumps({"args": argparse.Namespace(**args), "iteration": 5, "checkpoint_version": 3.0}, 2))
+    z.writestr("common/byteorder", "little")
+    z.writestr("common/version", "3\n")
 PY
-    done
+        rm -rf out
+        exits 0 s2s-ckpt convert --strict --to hf "args$part" out
+        if [ -n "$why" ]; then
+            says "no config.json: $why"
+        else
+            exits 0 s2s-ckpt diff hf.safetensors out
+            [ "$(jq -c '[.model_type, .partial_rotary_factor, .norm_eps, .hidden_act, .intermediate_size]' out/config.json)" = \
+                "[\"nemotron\",$part,0.001,\"relu2\",6]" ]
+        fi
+    done <<'LIST'
+0.5|{}|
+0.25|{}|
+0.5|{"normalization": "RMSNorm"}|its normalization is not LayerNorm
+0.5|{"apply_layernorm_1p": false}|its norms have gains around 1
+0.5|{"window_size": [7, 0]}|its attention has a window
+0.5|{"use_rope_scaling": true}|its rotary embedding is scaled
+LIST
     sed s/nemotron/llama/ config.json >llama.json
     exits 1 s2s-ckpt convert --to hf --config llama.json megatron other
     says "do not fit the others"

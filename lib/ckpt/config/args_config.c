@@ -234,9 +234,11 @@ static void check_args(struct ckpt_config_draft *draft)
     };
     const char *norm = json_string_value(json_object_get(draft->args, "normalization"));
     const char *softmax = json_string_value(json_object_get(draft->args, "softmax_type"));
+    const bool means = strcmp(draft->map, "nemotron") == 0;
     double value;
-    if (!norm || strcmp(norm, "RMSNorm") != 0)
-        ckpt_draft_hinder(draft, "its normalization is not RMSNorm");
+    if (!norm || strcmp(norm, means ? "LayerNorm" : "RMSNorm") != 0)
+        ckpt_draft_hinder(draft, means ? "its normalization is not LayerNorm"
+                                       : "its normalization is not RMSNorm");
     if (softmax && strcmp(softmax, "vanilla") != 0)
         ckpt_draft_hinder(draft, "its softmax has a sink");
     if (ckpt_arg_is_true(draft->args, "add_bias_linear") &&
@@ -263,7 +265,8 @@ static void add_words(struct ckpt_config_draft *draft)
 
 bool ckpt_args_config_knows(const char *family)
 {
-    static const char *const known[] = {"nemotron_h", "llama", "gemma2", "qwen_moe", "mixtral"};
+    static const char *const known[] = {"nemotron_h", "llama",   "gemma2",
+                                        "qwen_moe",   "mixtral", "nemotron"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i], family) == 0)
             return true;
@@ -273,7 +276,7 @@ bool ckpt_args_config_knows(const char *family)
 void ckpt_args_check_norms(const char *family, const json_t *args, const json_t *config)
 {
     const char *type = ckpt_config_type(config);
-    if (!ckpt_args_config_knows(family) || strcmp(family, "gemma2") == 0 ||
+    if (!ckpt_args_config_knows(family) || ckpt_has_word("gemma2 nemotron", family) ||
         s2s_starts_with(type, "gemma") || !ckpt_arg_is_zero_centered(args))
         return;
     s2s_warn("ckpt",

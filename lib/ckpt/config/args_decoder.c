@@ -19,6 +19,11 @@ static bool is_gemma_2_or_3(const struct ckpt_config_draft *d)
     return is_gemma(d) && strcmp(d->type, "gemma") != 0;
 }
 
+static bool is_nemotron(const struct ckpt_config_draft *d)
+{
+    return strcmp(d->type, "nemotron") == 0;
+}
+
 static bool has_experts(const struct ckpt_config_draft *d)
 {
     return strcmp(d->map, "qwen_moe") == 0 || strcmp(d->map, "mixtral") == 0;
@@ -63,8 +68,8 @@ static const char *choose_type(const struct ckpt_config_draft *d)
     const bool norm = ckpt_draft_target(d, "self_attn.q_norm.weight");
     if (strcmp(d->map, "gemma2") == 0)
         return norm ? "gemma3_text" : "gemma2";
-    if (strcmp(d->map, "mixtral") == 0)
-        return "mixtral";
+    if (strcmp(d->map, "mixtral") == 0 || strcmp(d->map, "nemotron") == 0)
+        return d->map;
     if (strcmp(d->map, "qwen_moe") == 0)
         return norm ? "qwen3_moe" : "qwen2_moe";
     if (norm)
@@ -95,7 +100,7 @@ static void add_biases(struct ckpt_config_draft *d)
         ckpt_draft_set_bool(d, "attention_bias", true);
     if (ckpt_draft_target(d, "mlp.down_proj.bias")) {
         ckpt_draft_set_bool(d, "mlp_bias", true);
-        if (strcmp(d->type, "llama") != 0 || !heads_divide(d))
+        if (!is_nemotron(d) && (strcmp(d->type, "llama") != 0 || !heads_divide(d)))
             ckpt_draft_hinder(d, "its linear layers have biases");
     }
     if (q && (strcmp(d->type, "mixtral") == 0 || strcmp(d->type, "mistral") == 0))
@@ -137,6 +142,8 @@ static void add_rope(struct ckpt_config_draft *d)
         json_object_set_new(d->config, "rope_scaling",
                             json_pack("{s:s, s:f}", "rope_type", "linear", "factor", factor));
     }
+    if (is_nemotron(d) && json_object_get(d->config, "rope_scaling"))
+        ckpt_draft_hinder(d, "its rotary embedding is scaled");
 }
 
 static void add_layer_types(struct ckpt_config_draft *d, bool window)
@@ -169,7 +176,7 @@ static void add_window(struct ckpt_config_draft *d)
         json_object_set_new(d->config, "sliding_window", json_null());
     if (!window)
         return;
-    if (strcmp(d->type, "gemma") == 0)
+    if (strcmp(d->type, "gemma") == 0 || is_nemotron(d))
         ckpt_draft_hinder(d, "its attention has a window");
     if (!by_layer && !all_have_windows(d))
         ckpt_draft_hinder(d, "the attention of some of its layers has a window");
@@ -216,6 +223,12 @@ static void add_activation(struct ckpt_config_draft *d)
     const json_t *swiglu = json_object_get(d->args, "swiglu");
     const bool other =
         ckpt_arg_is_true(d->args, "squared_relu") || ckpt_arg_is_true(d->args, "quick_geglu");
+    if (is_nemotron(d)) {
+        if (!ckpt_arg_is_true(d->args, "squared_relu"))
+            ckpt_draft_hinder(d, "its activation is not squared_relu");
+        ckpt_draft_set_text(d, "hidden_act", "relu2");
+        return;
+    }
     if (!is_gemma(d)) {
         if (!json_is_true(swiglu))
             ckpt_draft_hinder(d, "its activation is not swiglu");
@@ -301,11 +314,12 @@ static void add_norms(struct ckpt_config_draft *d)
 {
     const json_t *old = json_object_get(d->args, "apply_layernorm_1p");
     const json_t *around = old ? old : json_object_get(d->args, "layernorm_zero_centered_gamma");
-    if (json_is_true(around) && !is_gemma(d))
+    const bool wants_zero = is_gemma(d) || is_nemotron(d);
+    if (json_is_true(around) && !wants_zero)
         ckpt_draft_hinder(d, "its norms have gains around 0");
-    if (json_is_false(around) && is_gemma(d))
+    if (json_is_false(around) && wants_zero)
         ckpt_draft_hinder(d, "its norms have gains around 1");
-    ckpt_draft_need(d, "rms_norm_eps");
+    ckpt_draft_need(d, is_nemotron(d) ? "norm_eps" : "rms_norm_eps");
 }
 
 static void check_positions(struct ckpt_config_draft *d)
@@ -315,8 +329,10 @@ static void check_positions(struct ckpt_config_draft *d)
     double percent;
     if (!kind || strcmp(kind, "rope") != 0)
         ckpt_draft_hinder(d, "its positions are not rope");
-    if ((ckpt_arg_is_number(d->args, "rotary_percent", &percent) && percent != 1) ||
-        ckpt_arg_is_true(d->args, "rotary_interleaved"))
+    const bool partial = ckpt_arg_is_number(d->args, "rotary_percent", &percent) && percent != 1;
+    if (is_nemotron(d))
+        json_object_set_new(d->config, "partial_rotary_factor", json_real(partial ? percent : 1));
+    if ((partial && !is_nemotron(d)) || ckpt_arg_is_true(d->args, "rotary_interleaved"))
         ckpt_draft_hinder(d, "its rotary embedding is partial or interleaved");
     if (skip && !json_is_null(skip))
         ckpt_draft_hinder(d, "some of its layers have no positions");
@@ -331,8 +347,8 @@ void ckpt_draft_decoder(struct ckpt_config_draft *d)
     add_norms(d);
     ckpt_draft_set_int(d, "num_hidden_layers", ckpt_draft_layers(d));
     ckpt_draft_set_size(d, "hidden_size", "embed_tokens.weight", 1);
-    if (ckpt_draft_size(d, "mlp.gate_proj.weight", 0))
-        ckpt_draft_set_size(d, "intermediate_size", "mlp.gate_proj.weight", 0);
+    if (ckpt_draft_size(d, "mlp.up_proj.weight", 0))
+        ckpt_draft_set_size(d, "intermediate_size", "mlp.up_proj.weight", 0);
     else
         ckpt_draft_take(d, "intermediate_size");
     ckpt_draft_need(d, "max_position_embeddings");

@@ -287,13 +287,15 @@ static bool wants_same(const char *a, const char *b)
 }
 
 /* Of the families whose detect lines want the same names as this one, the one that the
- * configuration means: the user's, or the one that came along. */
+ * configuration means: the user's, or the one that came along; else the arguments. */
 static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
                            const struct ckpt_map_family *alike, struct ckpt_map_family *family)
 {
     const json_t *config = ckpt_config_of_words(e->any_config);
     const char *type = ckpt_config_type(config);
     struct families all = {.text = text ? text : ""};
+    if (!*type && json_is_true(json_object_get(e->args, "squared_relu")))
+        type = "nemotron"; /* the one of them whose MLP has no gate */
     while (*type && *alike->detect && next_family(&all, family))
         if (ckpt_has_word(family->model_types, type) && wants_same(family->detect, alike->detect))
             return true;

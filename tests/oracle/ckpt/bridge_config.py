@@ -27,7 +27,7 @@ def common(c, eps):
 def decoder(c):
     kind, rope = c.model_type, c.rope_parameters
     gemma = kind.startswith("gemma")
-    p = common(c, c.rms_norm_eps)
+    p = common(c, c.norm_eps if kind == "nemotron" else c.rms_norm_eps)
     p.update(gated_linear_unit=True, activation_func=function("megatron.core.activations.fast_gelu" if gemma else ACTIVATIONS["silu"]),
              position_embedding_type="rope", layernorm_zero_centered_gamma=gemma)
     if kind == "gemma3_text":
@@ -43,6 +43,9 @@ def decoder(c):
                  attn_logit_softcapping=c.attn_logit_softcapping, final_logit_softcapping=c.final_logit_softcapping)
     if kind in ("mistral", "mixtral") and c.sliding_window:
         p["window_size"] = [c.sliding_window - 1, 0]
+    if kind == "nemotron":
+        p.update(normalization="LayerNorm", layernorm_zero_centered_gamma=True, gated_linear_unit=False,
+                 activation_func=function(ACTIVATIONS["relu2"]), rotary_percent=rope["partial_rotary_factor"])
     p.update(add_bias_linear=getattr(c, "mlp_bias", False), add_qkv_bias=kind in ("qwen2", "qwen2_moe"))
     p["qk_layernorm"] |= kind in ("qwen3", "qwen3_moe")
     if kind.endswith("moe") or kind == "mixtral":

@@ -69,18 +69,18 @@ def is_alike(numbered):
 
 def spellings(family, text, numbered):
     """other ways to store the same tensors: a word and the names"""
-    is_hybrid, can_stack = family == "nemotron_h", family != "nemotron_h" and is_alike(numbered)
+    is_gated, can_stack = not family.startswith("nemotron"), family != "nemotron_h" and is_alike(numbered)
     yield "numbered", numbered
     yield "unfused norms", names.unfused(numbered)
     yield "local norms", names.local_moe_norm(numbered)
-    yield "singletons", names.singletons(numbered, not is_hybrid)
+    yield "singletons", names.singletons(numbered, is_gated)
     yield "padded", names.padded(numbered, 64)
     yield "wrapped", names.wrapped(numbered, "module.")
     yield "wrapped twice", names.wrapped(numbered, "model.module.module.")
     if can_stack:
         yield "stacked", names.stacked(numbered)
         yield "stacked unfused", names.stacked(names.unfused(numbered))
-        yield "stacked singletons", names.stacked(names.singletons(numbered, True))
+        yield "stacked singletons", names.stacked(names.singletons(numbered, is_gated))
         yield "stacked, wrapped", names.wrapped(names.stacked(numbered), "model.module.")
 
 
@@ -115,7 +115,7 @@ def check_model(family, seed, tmp):
                 bad.append("%s: transformers reads a %s" % (what, type(again.config)))
     args = dict(num_layers=text.num_hidden_layers, num_attention_heads=text.num_attention_heads, num_query_groups=text.num_key_value_heads,
                 kv_channels=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
-                group_query_attention=True, vocab_size=text.vocab_size, hidden_size=text.hidden_size)
+                group_query_attention=True, vocab_size=text.vocab_size, hidden_size=text.hidden_size, squared_relu=family.startswith("nemotron"))
     every = list(spellings(family, text, numbered))
     for word, stored in [every[seed % len(every)], every[(seed * 5 + 3) % len(every)]]:
         spelled, out = os.path.join(tmp, "spelled"), os.path.join(tmp, "out")

@@ -95,6 +95,15 @@ def gemma3_multimodal(r):
     return hf.Gemma3ForConditionalGeneration(hf.Gemma3Config(text_config=s, vision_config=eye, mm_tokens_per_image=4)), "gemma3_vl"
 
 
+def nemotron(r):
+    s = sizes(r)
+    s["norm_eps"] = s.pop("rms_norm_eps")
+    s["attention_bias"] = s["mlp_bias"] = r.random() < 0.3
+    s["head_dim"] = 4 * r.randint(1, 4)  # of which a quarter or more turns, two by two
+    s["partial_rotary_factor"] = r.choice([0.5, 1.0])
+    return hf.NemotronForCausalLM(hf.NemotronConfig(**s)), "nemotron"
+
+
 def nemotron_h(r):
     s = sizes(r)
     s["layer_norm_epsilon"] = 1e-5  # Megatron's Mamba mixer knows no other
@@ -132,6 +141,7 @@ families = {
     "gemma": gemma(hf.GemmaConfig, hf.GemmaForCausalLM),
     "gemma2": gemma(hf.Gemma2Config, hf.Gemma2ForCausalLM),
     "gemma3": gemma(hf.Gemma3TextConfig, hf.Gemma3ForCausalLM),
+    "nemotron": nemotron,
     "nemotron_h": nemotron_h,
 }
 # whose language model is one of these, inside of more
@@ -148,7 +158,7 @@ def make(family, seed):
                 continue
             if p.dim() == 1 and "norm" in key:
                 p.uniform_(-0.5, 0.5)
-                p += 0 if "gemma" in family else 1
+                p += 0 if "gemma" in family or family == "nemotron" else 1
             elif key.endswith("A_log"):
                 p.uniform_(-1, 1.5)
             else:

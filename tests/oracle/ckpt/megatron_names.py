@@ -41,7 +41,7 @@ def mixtral(key):
 
 
 def decoder(hf, c, prefix=""):
-    """Llama, Mistral, Mixtral, Qwen, Gemma"""
+    """Llama, Mistral, Mixtral, Qwen, Gemma, Nemotron-4"""
     if c.model_type == "mixtral":
         hf = {mixtral(key): t for key, t in hf.items()}
     out, m = {}, prefix + "model."
@@ -49,11 +49,17 @@ def decoder(hf, c, prefix=""):
     if prefix + "lm_head.weight" in hf:
         out["output_layer.weight"] = hf[prefix + "lm_head.weight"]
     out["decoder.final_layernorm.weight"] = hf[m + "norm.weight"]
+    with_bias = m + "norm.bias" in hf  # Nemotron-4's norms, whose MLP has no gate
+    if with_bias:
+        out["decoder.final_layernorm.bias"] = hf[m + "norm.bias"]
     for n in range(c.num_hidden_layers):
         at, to = "%slayers.%d." % (m, n), "decoder.layers.%d." % n
         four = at + "pre_feedforward_layernorm.weight" in hf
         attention(out, hf, to + "self_attention.", at + "self_attn.", c.num_key_value_heads)
         out[to + "self_attention.linear_qkv.layer_norm_weight"] = hf[at + "input_layernorm.weight"]
+        if with_bias:
+            out[to + "self_attention.linear_qkv.layer_norm_bias"] = hf[at + "input_layernorm.bias"]
+            out[to + "mlp.linear_fc1.layer_norm_bias"] = hf[at + "post_attention_layernorm.bias"]
         norm = hf[at + ("pre_feedforward_layernorm.weight" if four else "post_attention_layernorm.weight")]
         if four:
             out[to + "self_attention.linear_proj.post_layernorm.weight"] = hf[at + "post_attention_layernorm.weight"]
@@ -62,10 +68,11 @@ def decoder(hf, c, prefix=""):
         to += "mlp."
         if at + "gate.weight" not in hf:
             out[to + "linear_fc1.layer_norm_weight"] = norm
-            out[to + "linear_fc1.weight"] = gated(hf, at)
+            out[to + "linear_fc1.weight"] = hf[at + "up_proj.weight"] if with_bias else gated(hf, at)
             out[to + "linear_fc2.weight"] = hf[at + "down_proj.weight"]
             if at + "down_proj.bias" in hf:
-                out[to + "linear_fc1.bias"], out[to + "linear_fc2.bias"] = gated(hf, at, "bias"), hf[at + "down_proj.bias"]
+                out[to + "linear_fc1.bias"] = hf[at + "up_proj.bias"] if with_bias else gated(hf, at, "bias")
+                out[to + "linear_fc2.bias"] = hf[at + "down_proj.bias"]
             continue
         out[to[:-4] + "pre_mlp_layernorm.weight"] = norm
         out[to + "router.weight"] = hf[at + "gate.weight"]

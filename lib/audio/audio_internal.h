@@ -10,7 +10,7 @@
 
 /* What the container says about the bytes of a file, found without decoding. */
 struct audio_container {
-    const char *kind;      /* "WAV", "AIFF", "AU", "Ogg", "FLAC", "MP3", "other" */
+    const char *kind;      /* "WAV", "AIFF", "Ogg", .., or "other" */
     int64_t n_samples;     /* promised, a channel; -1: not said */
     const int16_t *pcm;    /* WAV of 16-bit samples: where they lie (may be unaligned); else NULL */
     int rate_hz, channels; /* with pcm */

@@ -1,8 +1,10 @@
 /*
  * libsndfile (like most decoders) takes a cut file as a shorter one. Here the container's own words
- * are held against the bytes: RIFF/RF64 WAV, AIFF, AU, Ogg (RFC 3533), FLAC (RFC 9639), MP3.
+ * are held against the bytes: RIFF/RF64 WAV, W64, AIFF, AU, CAF, SPHERE, Ogg (RFC 3533), FLAC (RFC
+ * 9639), MP3.
  */
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "lib/audio/audio_internal.h"
 
@@ -132,6 +134,51 @@ static int check_au(struct audio_container *container, const unsigned char *byte
     uint64_t there = begin < len ? len - begin : 0;
     if (size != UINT32_MAX && size > there)
         return truncated(err, "AU", "the header", size, there);
+    return 0;
+}
+
+/* ---- W64, CAF, SPHERE ---- */
+
+static int check_w64(struct audio_container *container, const unsigned char *bytes, size_t len,
+                     struct s2s_error *err)
+{
+    container->kind = "W64";
+    uint64_t size = len >= 24 ? le64(bytes + 16) : 24; /* of the whole file */
+    return size > len ? truncated(err, "W64", "the header", size, len) : 0;
+}
+
+static int check_caf(struct audio_container *container, const unsigned char *bytes, size_t len,
+                     struct s2s_error *err)
+{
+    container->kind = "CAF";
+    for (size_t at = 8; at + 12 <= len;) {
+        uint64_t size = (uint64_t)be32(bytes + at + 4) << 32 | be32(bytes + at + 8);
+        size_t there = len - at - 12;
+        const bool is_data = !memcmp(bytes + at, "data", 4);
+        if (is_data && size == UINT64_MAX) /* to the end of the file */
+            return 0;
+        if (size > there)
+            return truncated(err, "CAF", "a chunk", size, there);
+        if (is_data)
+            return 0;
+        at += 12 + size;
+    }
+    return s2s_error_set(err, S2S_E_TRUNCATED, "CAF: the file ends before its data");
+}
+
+/* A text of a size that its second line says, with lines such as "sample_count -i 16000". */
+static int check_sphere(struct audio_container *container, const unsigned char *bytes, size_t len,
+                        struct s2s_error *err)
+{
+    char head[4096] = "";
+    const char *key = "\nsample_count -i ", *at;
+    container->kind = "SPHERE";
+    memcpy(head, bytes, len < sizeof head - 1 ? len : sizeof head - 1);
+    at = strstr(head, key);
+    if (at)
+        container->n_samples = strtoll(at + strlen(key), NULL, 10);
+    else if (!strstr(head, "\nend_head"))
+        return s2s_error_set(err, S2S_E_TRUNCATED, "SPHERE: the file ends inside of its header");
     return 0;
 }
 
@@ -317,6 +364,12 @@ int audio_container_check(struct audio_container *container, const unsigned char
         return check_aiff(container, bytes, len, err);
     if (len >= 4 && !memcmp(bytes, ".snd", 4))
         return check_au(container, bytes, len, err);
+    if (len >= 16 && !memcmp(bytes, "riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1", 14))
+        return check_w64(container, bytes, len, err);
+    if (len >= 8 && !memcmp(bytes, "caff", 4))
+        return check_caf(container, bytes, len, err);
+    if (len >= 8 && !memcmp(bytes, "NIST_1A\n", 8))
+        return check_sphere(container, bytes, len, err);
     if (len >= 4 && !memcmp(bytes, "OggS", 4))
         return check_ogg(container, bytes, len, err);
     if (len >= 4 && !memcmp(bytes, "fLaC", 4))

@@ -310,6 +310,33 @@ PY
     s2s-ckpt cat axis decoder.layers.mlp.experts.experts.linear_fc1.weight | tail -c +$(((4 * 48) * 4 + 1)) | head -c 192 >got
     for part in gate up; do s2s-ckpt cat moe.safetensors model.layers.1.mlp.experts.1.${part}_proj.weight; done >want
     same want got
+    # of a layer that is lost, every name
+    s2s-ckpt convert -q --to torch_dist --map qwen_moe --layers numbered --config config.json moe.safetensors numbers
+    s2s-ckpt convert -q --to safetensors numbers numbers.safetensors
+    python3 - <<'PY'
+import json, struct
+for path in "moe", "numbers":
+    raw = open(path + ".safetensors", "rb").read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    kept, body, lost = {}, b"", []
+    for name, t in json.loads(raw[8:8 + n]).items():
+        if name == "__metadata__" or ".layers.0." in name:
+            lost.append(name)
+            continue
+        b, e = (8 + n + at for at in t["data_offsets"])
+        kept[name] = dict(t, data_offsets=[len(body), len(body) + e - b])
+        body += raw[b:e]
+    head = json.dumps(kept).encode()
+    open(path + "_lacks.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + body)
+    open(path + ".lost", "w").writelines(name + "\n" for name in lost if name != "__metadata__")
+PY
+    [ "$(wc -l <moe.lost)" -eq 18 ]
+    for way in "moe --to torch_dist --map qwen_moe" "numbers --to hf"; do
+        exits 1 s2s-ckpt convert ${way#* } --config config.json ${way%% *}_lacks.safetensors x
+        says "wanted but absent (18)"
+        while read -r name; do says "$name"; done <moe.lost
+    done
+    while read -r name; do says "(of $name)"; done <numbers.lost
     sed -i 's/"num_experts": 3/"num_experts": 4/' config.json
     exits 1 s2s-ckpt convert --to torch_dist --map qwen_moe --config config.json moe.safetensors x
     says "model.layers.1.mlp.experts.3.up_proj.weight (nearest: "

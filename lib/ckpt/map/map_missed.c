@@ -257,20 +257,7 @@ void ckpt_map_missed_release(struct ckpt_map_engine *e)
     free(e->in_section);
 }
 
-/* layers [begin, end) of a stack in one line: a name may be far from all others */
-static void miss_run(struct ckpt_map_engine *e, const char *prefix, int64_t begin, int64_t end)
-{
-    if (begin >= end)
-        return;
-    char *name = end - begin == 1 ? s2s_xasprintf("all of %s%lld", prefix, (long long)begin)
-                                  : s2s_xasprintf("all of %s%lld to %lld", prefix, (long long)begin,
-                                                  (long long)end - 1);
-    ckpt_map_miss(e, name, NULL);
-    e->n_missed_more += end - begin - 1;
-    free(name);
-}
-
-static bool is_layer(struct ckpt_map_engine *e, int stack, int64_t layer)
+static bool is_layer(const struct ckpt_map_engine *e, int stack, int64_t layer)
 {
     for (size_t i = 0; i < e->map.n_rules; i++)
         if (e->map.rules[i].group == stack &&
@@ -379,6 +366,111 @@ int ckpt_map_check_layers(struct ckpt_map_engine *e)
     return rc < 0 ? rc : check_experts(e);
 }
 
+/* ---- absent layers ---- */
+
+/* a name of one layer, from which that of another which is alike is made */
+struct part {
+    const struct ckpt_rule *rule;
+    struct ckpt_match at;
+    int64_t n_experts; /* on an axis of the source, and numbered in the other side's names; or 1 */
+};
+
+/* what any layer of a stack has */
+struct layer {
+    bool looked; /* once it is wanted */
+    struct part *parts;
+    size_t n, cap, n_names; /* n_names: with all experts */
+};
+
+static bool same_kind(const struct ckpt_map_engine *e, int stack, int64_t a, int64_t b)
+{
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *rule = &e->map.rules[i];
+        if (rule->group == stack && rule->section >= 0 &&
+            ckpt_map_in_section(e, rule->section, a) != ckpt_map_in_section(e, rule->section, b))
+            return false;
+    }
+    return true;
+}
+
+/* Takes what the first layer of a stack has, which an absent one has too if all that are there are
+ * of its kind; else nobody says of which kind it was: nothing. */
+static void look_at_any(const struct ckpt_map_engine *e, int stack, struct layer *any)
+{
+    int64_t first = -1;
+    any->looked = true;
+    for (int64_t layer = 0; layer < e->n_layers[stack]; layer++) {
+        if (!is_layer(e, stack, layer))
+            continue;
+        first = first < 0 ? layer : first;
+        if (!same_kind(e, stack, first, layer))
+            return;
+    }
+    for (size_t k = 0; k < e->n_sources && first >= 0; k++) {
+        const struct s2s_ckpt_tensor *tensor = e->sources[k].tensor;
+        struct part part = {.n_experts = 1};
+        for (size_t i = 0; i < e->map.n_rules && !part.rule; i++) {
+            const struct ckpt_rule *rule = &e->map.rules[i];
+            if (rule->group == stack && rule->transform != CKPT_MAP_DROP &&
+                ckpt_map_match(source_side(e, rule), e->sources[k].name, &part.at) &&
+                part.at.layer == first && ckpt_map_in_section(e, rule->section, first))
+                part.rule = rule; /* further ones are other spellings */
+        }
+        if (!part.rule)
+            continue;
+        if (part.rule->transform == CKPT_MAP_EXPERTS && part.at.expert < 0 && tensor->n_dims)
+            part.n_experts = tensor->shape[0];
+        s2s_grow(&any->parts, any->n, &any->cap, sizeof *any->parts);
+        any->parts[any->n++] = part;
+        any->n_names += (size_t)part.n_experts * (size_t)ckpt_map_names(part.rule->hf);
+    }
+}
+
+static void miss_part(struct ckpt_map_engine *e, const struct part *part, int64_t layer)
+{
+    const struct ckpt_rule *rule = part->rule;
+    /* of lists on both sides, the items belong to each other */
+    const bool alike = ckpt_map_items(rule->megatron) > 0;
+    struct ckpt_match at = part->at;
+    at.layer = layer;
+    char *source = ckpt_map_fill(source_side(e, rule), &at);
+    if (e->to_megatron)
+        ckpt_map_miss(e, source, NULL);
+    for (int64_t k = 0; k < part->n_experts && !e->to_megatron; k++)
+        for (int item = 0; item < (alike ? 1 : ckpt_map_names(rule->hf)); item++) {
+            at.item = alike ? part->at.item : item;
+            at.expert = part->at.expert < 0 ? k : part->at.expert;
+            char *name = ckpt_map_fill(rule->hf, &at);
+            ckpt_map_miss(e, name, source);
+            free(name);
+        }
+    free(source);
+}
+
+/* Layers [begin, end) of a stack, name by name, where the names are known and not more than a
+ * person reads: one number may be far from all others. */
+static void miss_run(struct ckpt_map_engine *e, int stack, struct layer *any, int64_t begin,
+                     int64_t end)
+{
+    const char *prefix = e->map.stacks[stack].prefix;
+    if (begin >= end)
+        return;
+    if (!any->looked)
+        look_at_any(e, stack, any);
+    if (any->n && end - begin < FEW && e->n_missed + any->n_names * (size_t)(end - begin) < FEW) {
+        for (int64_t layer = begin; layer < end; layer++)
+            for (size_t i = 0; i < any->n; i++)
+                miss_part(e, &any->parts[i], layer);
+        return;
+    }
+    char *name = end - begin == 1 ? s2s_xasprintf("all of %s%lld", prefix, (long long)begin)
+                                  : s2s_xasprintf("all of %s%lld to %lld", prefix, (long long)begin,
+                                                  (long long)end - 1);
+    ckpt_map_miss(e, name, NULL);
+    e->n_missed_more += end - begin - 1;
+    free(name);
+}
+
 /* layers are numbered from 0 without gaps, up to the number that the configuration or the arguments
  * say */
 void ckpt_map_miss_layers(struct ckpt_map_engine *e)
@@ -387,11 +479,13 @@ void ckpt_map_miss_layers(struct ckpt_map_engine *e)
         const char *prefix = e->map.stacks[k].prefix;
         int64_t end = e->n_layers[k], begin = 0; /* of a run of absent layers */
         int64_t said = ckpt_map_is_tower(e, prefix) || !end ? 0 : said_layers(e);
+        struct layer any = {.looked = false};
         for (int64_t layer = 0; layer < end; layer++)
             if (is_layer(e, (int)k, layer)) {
-                miss_run(e, prefix, begin, layer);
+                miss_run(e, (int)k, &any, begin, layer);
                 begin = layer + 1;
             }
-        miss_run(e, prefix, begin, said > end ? said : end);
+        miss_run(e, (int)k, &any, begin, said > end ? said : end);
+        free(any.parts);
     }
 }

@@ -158,6 +158,9 @@ PY
     write scb.safetensors '{"model.embed_tokens.weight": (10, 4), "model.layers.0.mlp.down_proj.weight": (4, 8), "model.layers.0.mlp.down_proj.SCB": (4,)}'
     exits 1 s2s-ckpt convert --to torch_dist --map llama scb.safetensors megatron
     says "quantised"
+    exits 1 s2s-ckpt average fp8 fp8 mean
+    says "model.layers.0.mlp.down_proj.weight_scale_inv is of quantised weights, of which no mean is taken"
+    [ ! -e mean ]
     exits 0 s2s-ckpt convert --to hf --dtype bf16 fp8 kept
     says_not "not cast"
     exits 0 s2s-ckpt ls kept

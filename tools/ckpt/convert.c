@@ -311,7 +311,8 @@ static const struct argp average_argp = {
     "A B... OUT",
     "The mean of the weights of several checkpoints with the same names, shapes and dtypes. Each "
     "mean is summed in float64 and cast as PyTorch casts. Tensors of integers, small files and the "
-    "common state are those of A; 8-bit floating and complex ones are refused; optimizer and "
+    "common state are those of A; 8-bit floating, quantised and complex ones are refused; "
+    "optimizer and "
     "random states are left out.\vExamples:\n"
     "  s2s-ckpt average run/iter_0000800 run/iter_0000900 run/iter_0001000 mean/\n\n"
     "See also: s2s-ckpt(1)",

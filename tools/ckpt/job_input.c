@@ -195,13 +195,17 @@ static int check_dtypes(const struct job *job, struct s2s_error *err)
 {
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
-    for (size_t i = 0; i < n; i++)
-        if (ckpt_job_is_weight(tensors[i].name) && !s2s_ckpt_can_average(tensors[i].dtype))
+    for (size_t i = 0; i < n; i++) {
+        const bool quantised = ckpt_map_is_quantised(tensors[i].name);
+        if (ckpt_job_is_weight(tensors[i].name) &&
+            (quantised || !s2s_ckpt_can_average(tensors[i].dtype)))
             return s2s_error_set(err, S2S_E_DTYPE,
                                  "%s: %s is %s, of which no mean is taken; average the checkpoints "
                                  "it was made from",
                                  s2s_ckpt_path(job->ckpt), tensors[i].name,
-                                 s2s_dtype_name(tensors[i].dtype));
+                                 quantised ? "of quantised weights"
+                                           : s2s_dtype_name(tensors[i].dtype));
+    }
     return 0;
 }
 

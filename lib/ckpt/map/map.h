@@ -107,6 +107,8 @@ const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
 bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
 /* And Megatron's? */
 bool ckpt_map_is_megatron(const struct s2s_ckpt *ckpt);
+/* Does a tensor of this name hold packed numbers, or what they are to be multiplied by? */
+bool ckpt_map_is_quantised(const char *name);
 /* UNSUPPORTED: adapters, or quantised weights, which are no weights that a map could rename; for
  * our own maps (ours) also an encoder that is none of transformers'. */
 int ckpt_map_refuse(const struct s2s_ckpt *ckpt, bool ours, struct s2s_error *err);

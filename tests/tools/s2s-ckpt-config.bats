@@ -586,7 +586,22 @@ PY
         [ "$(config '.sliding_window, .layer_types[0], .layer_types[1], .rope_scaling')" = \
             '[8,"sliding_attention","sliding_attention",{"rope_type":"linear","factor":8}]' ]
     done
-    rm -rf out
+    # Gemma 2's: every other layer has the window, also where Megatron-Core was too old to say which
+    for more in '' window_attn_skip_freq=null; do
+        rm -rf out
+        # shellcheck disable=SC2086
+        bridge qwen3 window_size='[7, 0]' query_pre_attn_scalar="$(jq .head_dim "$MODELS/qwen3/config.json")" $more
+        exits 0 s2s-ckpt convert --strict --to hf in out
+        [ "$(config '.sliding_window, .layer_types[0:2]')" = '[8,["sliding_attention","full_attention"]]' ]
+    done
+    # NeMo's has transformers' number
+    mkdir -p nemo2/context
+    cp -r in/iter_* nemo2/weights
+    sed -e 's/^model:/config:/' nemo2/weights/run_config.yaml >nemo2/context/model.yaml
+    rm -r out nemo2/weights/run_config.yaml
+    exits 0 s2s-ckpt convert --strict --to hf nemo2 out
+    [ "$(config '.sliding_window, .layer_types[0:2]')" = '[7,["sliding_attention","full_attention"]]' ]
+    rm -r out
     # nothing of it: the number of groups is asked for
     rm in/iter_*/run_config.yaml
     exits 1 s2s-ckpt convert --strict --to hf in out

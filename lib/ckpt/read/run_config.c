@@ -73,10 +73,28 @@ static void add_interleaved_window(json_t *args, const json_t *model)
     json_decref(freq);
 }
 
+/* Older releases of Megatron-Core have not all fields. */
+static bool is_unsaid(const json_t *args, const char *key)
+{
+    const json_t *value = json_object_get(args, key);
+    return !value || json_is_null(value);
+}
+
+/* NeMo's importers and exporters take transformers' number as it is, which counts the token that
+ * looks: Megatron-Bridge takes that off. */
+static void count_as_megatron(json_t *args)
+{
+    const json_t *window = json_object_get(args, "window_size");
+    const json_int_t before = json_integer_value(json_array_get(window, 0));
+    if (before > 0)
+        json_object_set_new(args, "window_size",
+                            json_pack("[I, O?]", before - 1, json_array_get(window, 1)));
+}
+
 static void add_attention(json_t *args, const json_t *model)
 {
     const double scalar = json_number_value(json_object_get(model, "query_pre_attn_scalar"));
-    if (json_is_null(json_object_get(args, "num_query_groups")))
+    if (is_unsaid(args, "num_query_groups"))
         json_object_set(args, "num_query_groups", json_object_get(args, "num_attention_heads"));
     json_object_set_new(args, "group_query_attention", json_true());
     if (json_is_integer(json_object_get(model, "window_size")))
@@ -87,7 +105,7 @@ static void add_attention(json_t *args, const json_t *model)
     if (!json_is_number(json_object_get(args, "softmax_scale")))
         json_object_set_new(args, "softmax_scale", json_real(1 / sqrt(scalar)));
     if (json_is_array(json_object_get(args, "window_size")) &&
-        json_is_null(json_object_get(args, "window_attn_skip_freq")))
+        is_unsaid(args, "window_attn_skip_freq"))
         json_object_set_new(args, "window_attn_skip_freq", json_integer(2));
 }
 
@@ -109,7 +127,7 @@ static void add_rope_scaling(json_t *args, const json_t *model)
 }
 
 /* Gives a reference; NULL: no section of that kind. */
-static json_t *args_of(const json_t *section)
+static json_t *args_of(const json_t *section, bool is_nemo)
 {
     const char *key;
     json_t *value, *args, *model = json_object();
@@ -135,6 +153,8 @@ static json_t *args_of(const json_t *section)
     json_object_del(args, "moe_mlp_glu_interleave_size");
     json_object_del(args, "moe_shared_expert_glu_interleave_size");
     add_activation(args, model);
+    if (is_nemo)
+        count_as_megatron(args);
     add_attention(args, model);
     add_rope_scaling(args, model);
     json_decref(model);
@@ -155,7 +175,7 @@ static json_t *read_section(const struct s2s_ckpt *ckpt, const char *name, const
     }
     if (rc < 0)
         s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
-    json_t *args = args_of(json_object_get(root, section));
+    json_t *args = args_of(json_object_get(root, section), strcmp(section, "config") == 0);
     json_decref(root);
     return args;
 }
@@ -228,8 +248,9 @@ bool ckpt_read_nemo_args(struct s2s_ckpt *ckpt, const json_t *config)
         set_default(model, "old_context_len", json_integer(8192));
     }
     json_decref(ckpt->run_args);
-    ckpt->run_args =
-        json_is_integer(json_object_get(model, "num_attention_heads")) ? args_of(model) : NULL;
+    ckpt->run_args = json_is_integer(json_object_get(model, "num_attention_heads"))
+                         ? args_of(model, true)
+                         : NULL;
     json_decref(model);
     return ckpt->run_args;
 }

@@ -18,11 +18,12 @@ static bool may_predict(const struct s2s_thd_row *row, size_t t)
     return !row->loss_mask || row->loss_mask[t];
 }
 
-/* A row of nothing but padding keeps its last slot. */
+/* A row of nothing but padding keeps its last slot; a placeholder is none, whatever its id. */
 static size_t left_padding(const struct s2s_thd_row *row, int32_t pad_id)
 {
+    const int64_t first_clip = row->n_clips > 0 ? row->clips[0].pos : -1;
     size_t skip = 0;
-    while (skip + 1 < row->n_ids && row->ids[skip] == pad_id)
+    while (skip + 1 < row->n_ids && row->ids[skip] == pad_id && (int64_t)skip != first_clip)
         skip++;
     return skip;
 }

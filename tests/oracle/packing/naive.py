@@ -117,8 +117,8 @@ def salm(rows, pad, cp, tp, strict=False):
     for ids, mask, clips in rows:
         if not ids:
             raise Reject("E_EMPTY_ROW")
-        start = next((t for t, i in enumerate(ids) if i != pad), len(ids) - 1)
         frames = dict(clips)
+        start = next((t for t, i in enumerate(ids) if i != pad or t in frames), len(ids) - 1)
         if len(frames) != len(clips) or any(not start <= p < len(ids) for p in frames):
             raise Reject("E_AUDIO_COUNT")
         slots, spans = [], []

@@ -153,6 +153,23 @@ static void a_row_of_padding_keeps_its_last_slot(void **state)
     s2s_salm_pack_release(&pack);
 }
 
+/* A placeholder is known by its place: its id may be that of the padding, in front too. */
+static void a_placeholder_is_no_padding(void **state)
+{
+    static const int32_t ids[] = {0, 0, 7};
+    static const struct s2s_thd_clip clip[] = {{1, 2}};
+    const struct s2s_thd_row row = {"c", ids, NULL, 3, clip, 1};
+    struct s2s_salm_options opt = S2S_SALM_OPTIONS_DEFAULT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct s2s_salm_pack pack;
+    assert_int_equal(s2s_salm_pack(&pack, &row, 1, &opt, &err), 0);
+    assert_int_equal(pack.n_slots, 3);
+    assert_int_equal(pack.audio_slot[0], 0);
+    assert_int_equal(pack.audio_frames[0], 2);
+    assert_int_equal(pack.labels[1], 7);
+    s2s_salm_pack_release(&pack);
+}
+
 static void truncation_keeps_whole_clips(void **state)
 {
     struct s2s_salm_options opt = options(1, 1);
@@ -195,6 +212,7 @@ int main(void)
         cmocka_unit_test(capacity_leaves_room_for_raising),
         cmocka_unit_test(each_error_has_its_name),
         cmocka_unit_test(a_row_of_padding_keeps_its_last_slot),
+        cmocka_unit_test(a_placeholder_is_no_padding),
         cmocka_unit_test(truncation_keeps_whole_clips),
         cmocka_unit_test(surprises_are_counted),
     };

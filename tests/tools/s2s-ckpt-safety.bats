@@ -852,12 +852,16 @@ PY
     done
 }
 
-@test "a hundred thousand numbers under a long name are no bomb" {
+@test "a hundred thousand numbers or truths under a long name are no bomb" {
     python3 - <<'PY'
 import zipfile
 with zipfile.ZipFile("sampler.pt", "w") as z:
     z.writestr("archive/data.pkl", b"\x80\x02}U\x19sampler_state_of_the_epoch"[:-1] + b"]q\0(" + b"K\1" * 100000 + b"es.")
+with zipfile.ZipFile("masks.pt", "w") as z:
+    z.writestr("archive/data.pkl", b"\x80\x02}U\x50" + b"train_dataloader.sampler.".ljust(80, b"x") + b"]q\0(" + b"\x88" * 300000 + b"es.")
 PY
     exits 0 s2s-ckpt verify sampler.pt
     says "100000 objects"
+    exits 0 s2s-ckpt verify masks.pt
+    says "300000 objects"
 }

@@ -8,7 +8,7 @@ enum {
     MAX_DEPTH = 1000,
     MAX_SHOWN = 200,
     LOOKS = 16, /* for each value, on the average */
-    NAMES = 8   /* a list of numbers has a few bytes for each, and its own name in all of theirs */
+    NAMES = 16  /* a list of truths has a byte for each, and its own name in all of theirs */
 };
 
 static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)

@@ -488,12 +488,9 @@ static void end_command(struct rules_shell *sh, struct rules_words *words)
         marked |= rules_is_marker(words->items[i].text);
     for (size_t i = 0; i < words->n; i++)
         marked &= !is_of_lightning(words->items[i].text);
-    /* a flag in front is a pattern of `case`, not a command */
     bool spare = sh->dead || sh->n_definitions;
     struct rules_words *place = spare ? &sh->spare : &sh->command;
     if (marked && first[0] != '-' && !rules_is_any_of(first, texts) && !place->n) {
-        for (size_t i = 0; i < sh->n_prefix; i++)
-            sh->variables[sh->prefix[i]].exported = true;
         *place = *words;
         *words = (struct rules_words){0};
         return;
@@ -602,6 +599,16 @@ static bool makes_local(const struct rules_words *words)
     return words->n && rules_is_any_of(words->items[0].text, commands) && !global;
 }
 
+/* behind NAME=..: does more of the command follow? */
+static bool is_prefix(const struct rules_shell *sh)
+{
+    const char *at = sh->at;
+    while (at < sh->end &&
+           (strchr(" \t\r", *at) || (*at == '\\' && at + 1 < sh->end && at[1] == '\n')))
+        at += *at == '\\' ? 2 : 1;
+    return at < sh->end && !strchr("\n;&|()<>#", *at) && sh->n_prefix < RULES_SHELL_PREFIX;
+}
+
 static void one_word(struct rules_shell *sh, struct rules_words *words)
 {
     if (read_inner(sh, words))
@@ -634,6 +641,9 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
         rules_words_add(&got, text.data ? text.data : s2s_xstrdup(""), line, value_column,
                         sh->script);
     }
+    const bool passing = !words->n && is_prefix(sh);
+    if (passing)
+        sh->prefix[sh->n_prefix++] = rules_shell_kept(sh, begin, len);
     sh->local = makes_local(words);
     assign(sh, begin, len, &got, append);
     sh->local = false;
@@ -641,11 +651,8 @@ static void one_word(struct rules_shell *sh, struct rules_words *words)
     struct rules_variable *v = rules_shell_variable(sh, begin, len);
     if (v && !sh->dead)
         v->array = array || (v->array && append);
-    if (v && exported && !sh->dead)
+    if (v && (exported || passing) && !sh->dead)
         v->exported = true;
-    /* NAME=.. COMMAND is the environment of that command */
-    if (v && !words->n && sh->n_prefix < RULES_SHELL_PREFIX)
-        sh->prefix[sh->n_prefix++] = (size_t)(v - sh->variables);
 }
 
 static void forget(struct rules_shell *sh, const char *name)
@@ -740,6 +747,66 @@ static void assign_by_command(struct rules_shell *sh, const struct rules_words *
         forget(sh, words->items[2].text);
 }
 
+/* at the second character of ;; or ;& or ;;& */
+static void end_case(struct rules_shell *sh)
+{
+    bool falls = *sh->at == '&';
+    step(sh);
+    if (!falls && sh->at < sh->end && *sh->at == '&') {
+        falls = true;
+        step(sh);
+    }
+    rules_shell_next_case(sh, falls);
+}
+
+/* A PATTERN|PATTERN) of `case`; false: `esac` is there instead. */
+static bool read_patterns(struct rules_shell *sh)
+{
+    static const char last[] = "esac";
+    int holds = 0;
+    rules_shell_skip(sh, true);
+    const char *behind = sh->at + strlen(last);
+    if (behind <= sh->end && !memcmp(sh->at, last, strlen(last)) &&
+        (behind == sh->end || strchr(" \t\r\n;&|)", *behind))) {
+        rules_shell_matched(sh, 0);
+        return false;
+    }
+    if (sh->at < sh->end && *sh->at == '(')
+        step(sh);
+    for (;; step(sh)) {
+        rules_shell_skip(sh, false);
+        const char *begin = sh->at;
+        pass_word(sh);
+        const int one = rules_shell_matches(sh, begin, sh->at);
+        holds = holds == 1 || one == 1 ? 1 : holds < 0 ? holds : one;
+        rules_shell_skip(sh, false);
+        if (sh->at >= sh->end || *sh->at != '|')
+            break;
+    }
+    for (; sh->at < sh->end && *sh->at != ')' && *sh->at != '\n'; holds = -1)
+        step(sh); /* of extglob: not understood */
+    if (sh->at < sh->end)
+        step(sh);
+    rules_shell_matched(sh, holds);
+    return true;
+}
+
+/* NAME=.. COMMAND is the environment of that command alone; of the one with the flags, which is the
+ * last that counts, it stays. */
+static void finish_command(struct rules_shell *sh, struct rules_words *words)
+{
+    const size_t found = sh->command.n + sh->spare.n;
+    const bool any = words->n > 0;
+    end_command(sh, words);
+    while (sh->n_prefix > sh->outer_prefix) {
+        struct rules_kept *k = &sh->prefix[--sh->n_prefix];
+        if (any && sh->command.n + sh->spare.n == found)
+            rules_shell_put_back(sh, k);
+        rules_words_release(&k->before);
+        free(k->name);
+    }
+}
+
 /* at what ends a command: && and || go on with the list */
 static void end_part(struct rules_shell *sh, struct rules_words *words)
 {
@@ -747,9 +814,8 @@ static void end_part(struct rules_shell *sh, struct rules_words *words)
     bool twice = sh->at + 1 < sh->end && (c == '&' || c == '|') && sh->at[1] == c;
     bool any = words->n > 0 || sh->assigned;
     int status = any ? rules_shell_status(words) : RULES_NO_COMMAND;
-    end_command(sh, words);
+    finish_command(sh, words);
     sh->assigned = false;
-    sh->n_prefix = 0;
     if (twice) {
         rules_shell_join(sh, status, c);
         step(sh);
@@ -759,6 +825,8 @@ static void end_part(struct rules_shell *sh, struct rules_words *words)
         if (c != '|' && c != '(')
             rules_shell_join(sh, status, 0);
         step(sh);
+        if (c == ';' && sh->at < sh->end && (*sh->at == ';' || *sh->at == '&'))
+            end_case(sh);
     }
 }
 
@@ -784,11 +852,22 @@ static bool read_keyword(struct rules_shell *sh, struct rules_words *words)
     return false;
 }
 
+/* `case WORD in` is complete: patterns follow */
+static bool opens_case(const struct rules_words *words)
+{
+    return words->n > 2 && !strcmp(words->items[0].text, "case") &&
+           !strcmp(words->items[words->n - 1].text, "in");
+}
+
 void rules_shell_read(struct rules_shell *sh)
 {
     static const char *const conditions[] = {"if", "elif", "while", "until", "!", NULL};
     struct rules_words words = {0};
+    const size_t outer_prefix = sh->outer_prefix;
+    sh->outer_prefix = sh->n_prefix;
     while (sh->at < sh->end) {
+        if (!words.n && !sh->assigned && rules_shell_at_pattern(sh) && read_patterns(sh))
+            continue;
         rules_shell_skip(sh, false);
         if (sh->at >= sh->end)
             break;
@@ -816,9 +895,12 @@ void rules_shell_read(struct rules_shell *sh)
             step(sh);
         } else if (!read_keyword(sh, &words)) {
             one_word(sh, &words);
+            if (opens_case(&words))
+                finish_command(sh, &words);
         }
     }
-    end_command(sh, &words);
+    finish_command(sh, &words);
+    sh->outer_prefix = outer_prefix;
 }
 
 /* ---- scripts ---- */
@@ -838,7 +920,6 @@ struct s2s_conf *rules_read_scripts(const struct rules_script *scripts, size_t n
         sh.conditional = sh.dead = sh.dead_lists = sh.n_branches = sh.depth = 0;
         sh.assigned = false;
         sh.next_scope = RULES_SCOPE_NONE;
-        sh.n_prefix = 0;
         sh.script = (int)i;
         drop_guard(&sh.guard);
         rules_shell_read(&sh);

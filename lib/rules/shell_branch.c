@@ -1,6 +1,9 @@
 /* Which branches of a launch script are taken, as far as its own text says. */
+#include <fnmatch.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
 #include "lib/rules/shell_internal.h"
 
 /* [ A = B ], [[ A != B ]], [ -z A ], [ -n A ] and tests of integers, all words known: 1 or 0;
@@ -109,6 +112,8 @@ static void close_branch(struct rules_shell *sh)
     }
     if (b && b->function)
         sh->functions[b->function - 1].end = sh->at;
+    if (b)
+        free(b->subject);
     sh->n_branches -= sh->n_branches > 0;
 }
 
@@ -183,9 +188,67 @@ void rules_shell_close(struct rules_shell *sh)
         close_branch(sh);
 }
 
+/* ---- case ---- */
+
+static void open_case(struct rules_shell *sh, const struct rules_words *words)
+{
+    const bool one = words->n == 3 && !strcmp(words->items[2].text, "in");
+    open_branch(sh, (struct rules_branch){0}, -1);
+    struct rules_branch *b = innermost(sh);
+    if (!b)
+        return;
+    b->is_case = true;
+    b->pattern = !strcmp(words->items[words->n - 1].text, "in");
+    b->maybe = !b->pattern;
+    if (one && !strstr(words->items[1].text, RULES_SHELL_UNKNOWN))
+        b->subject = s2s_xstrdup(words->items[1].text);
+}
+
+bool rules_shell_at_pattern(struct rules_shell *sh)
+{
+    const struct rules_branch *b = innermost(sh);
+    return b && b->is_case && b->pattern;
+}
+
+int rules_shell_matches(struct rules_shell *sh, const char *s, const char *end)
+{
+    const char *subject = innermost(sh)->subject;
+    struct s2s_buf text = S2S_BUF_INIT;
+    bool quoted = false;
+    for (const char *at = s; at < end; at++)
+        quoted |= strchr("'\"\\", *at) != NULL;
+    s2s_buf_puts(&text, "");
+    rules_shell_expand(sh, &text, s, end);
+    const bool glob = strpbrk(text.data, "*?[\\") != NULL;
+    int holds = -1;
+    if (!strcmp(text.data, "*") && !quoted)
+        holds = 1;
+    else if (subject && !strstr(text.data, RULES_SHELL_UNKNOWN) && !(quoted && glob))
+        holds = glob ? fnmatch(text.data, subject, 0) == 0 : strcmp(text.data, subject) == 0;
+    s2s_buf_release(&text);
+    return holds;
+}
+
+void rules_shell_matched(struct rules_shell *sh, int holds)
+{
+    struct rules_branch *b = innermost(sh);
+    b->pattern = false;
+    choose(sh, b, holds);
+}
+
+void rules_shell_next_case(struct rules_shell *sh, bool falls)
+{
+    struct rules_branch *b = innermost(sh);
+    if (!b || !b->is_case)
+        return;
+    b->pattern = true;
+    b->maybe |= falls;
+    b->done &= !falls;
+}
+
 void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words)
 {
-    static const char *const openers[] = {"case", "for", "while", "until", NULL};
+    static const char *const openers[] = {"for", "while", "until", NULL};
     static const char *const closers[] = {"fi", "esac", "done", NULL};
     const char *first = words->n ? words->items[0].text : "";
     struct rules_branch *b = innermost(sh);
@@ -199,6 +262,8 @@ void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words)
         choose(sh, b, 1);
     } else if (!strcmp(first, "{")) {
         open_branch(sh, (struct rules_branch){.brace = true}, 1);
+    } else if (!strcmp(first, "case")) {
+        open_case(sh, words);
     } else if (rules_is_any_of(first, openers)) {
         open_branch(sh, (struct rules_branch){0}, -1);
     } else if (rules_is_any_of(first, closers) || (!strcmp(first, "}") && b && b->brace)) {

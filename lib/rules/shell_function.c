@@ -14,9 +14,22 @@ enum { MAX_CALLS = 1000, MAX_DEPTH = 20 };
 
 /* ---- scopes ---- */
 
-void rules_shell_keep(struct rules_shell *sh, const char *name, size_t len, bool local)
+struct rules_kept rules_shell_kept(struct rules_shell *sh, const char *name, size_t len)
 {
     const struct rules_variable *v = rules_shell_variable(sh, name, len);
+    struct rules_kept k = {.name = s2s_xstrndup(name, len),
+                           .existed = v != NULL,
+                           .array = v && v->array,
+                           .exported = v && v->exported};
+    for (size_t i = 0; v && i < v->words.n; i++)
+        sh->n_spent += strlen(v->words.items[i].text);
+    if (v && sh->n_spent <= RULES_SHELL_SPENT)
+        rules_words_copy(&k.before, &v->words);
+    return k;
+}
+
+void rules_shell_keep(struct rules_shell *sh, const char *name, size_t len, bool local)
+{
     if (sh->scope == RULES_SCOPE_NONE || sh->dead)
         return;
     for (size_t i = sh->outer_kept; i < sh->n_kept; i++)
@@ -25,20 +38,11 @@ void rules_shell_keep(struct rules_shell *sh, const char *name, size_t len, bool
             return;
         }
     s2s_grow(&sh->kept, sh->n_kept, &sh->cap_kept, sizeof *sh->kept);
-    struct rules_kept *k = &sh->kept[sh->n_kept++];
-    *k = (struct rules_kept){.name = s2s_xstrndup(name, len),
-                             .existed = v != NULL,
-                             .local = local,
-                             .array = v && v->array,
-                             .exported = v && v->exported};
-    for (size_t i = 0; v && i < v->words.n; i++)
-        sh->n_spent += strlen(v->words.items[i].text);
-    if (v && sh->n_spent <= RULES_SHELL_SPENT)
-        rules_words_copy(&k->before, &v->words);
+    sh->kept[sh->n_kept] = rules_shell_kept(sh, name, len);
+    sh->kept[sh->n_kept++].local = local;
 }
 
-/* The variable is as it was before the scope, or is no more. */
-static void put_back(struct rules_shell *sh, struct rules_kept *k)
+void rules_shell_put_back(struct rules_shell *sh, struct rules_kept *k)
 {
     struct rules_variable *v = rules_shell_variable(sh, k->name, strlen(k->name));
     if (!v)
@@ -68,7 +72,7 @@ void rules_shell_leave(struct rules_shell *sh, size_t outer)
         struct rules_kept *k = &sh->kept[i];
         bool back = sh->scope != RULES_SCOPE_CALL || k->local;
         if (back)
-            put_back(sh, k);
+            rules_shell_put_back(sh, k);
         if (!back && outer < SIZE_MAX && hand_out(sh, outer, k)) {
             sh->kept[n++] = *k;
             continue;

@@ -105,6 +105,8 @@ struct rules_branch {
     bool list;                           /* behind `&&` or `||`: ends with the list */
     bool brace;                          /* { .. } */
     bool subshell;                       /* ( .. ) */
+    bool is_case, pattern;               /* pattern: one of its patterns is next */
+    char *subject;                       /* what they are held against; NULL: not known */
     int status;                          /* of the condition or list so far: 1, 0, -1 not known */
     enum rules_scope scope, outer_scope; /* that it begins, and the one around it */
     size_t outer_kept;
@@ -126,12 +128,12 @@ struct rules_shell {
     /* open if, case, for and while; what is deeper counts as MAYBE */
     struct rules_branch branches[RULES_SHELL_BRANCHES];
     int n_branches;
-    int conditional;                   /* how many of them are MAYBE */
-    int dead;                          /* how many are DEAD */
-    int dead_lists;                    /* and of these behind `&&` or `||` */
-    bool assigned;                     /* the command that is read now began with an assignment */
-    size_t prefix[RULES_SHELL_PREFIX]; /* the variables that it assigned to */
-    size_t n_prefix;
+    int conditional; /* how many of them are MAYBE */
+    int dead;        /* how many are DEAD */
+    int dead_lists;  /* and of these behind `&&` or `||` */
+    bool assigned;   /* the command that is read now began with an assignment */
+    struct rules_kept prefix[RULES_SHELL_PREFIX]; /* what it assigned to for a command alone */
+    size_t n_prefix, outer_prefix;                /* the first outer_prefix are those around it */
     enum rules_scope next_scope; /* of the branch that opens next: NAME() was read, or is called */
     size_t next_function;        /* the body of which it is */
     int n_definitions;           /* how many of the open scopes are one */
@@ -184,6 +186,10 @@ void rules_shell_read(struct rules_shell *sh);
 void rules_shell_skip(struct rules_shell *sh, bool over);
 /* What ends the command that is read now; a newline at the end of the text. */
 char rules_shell_terminator(const struct rules_shell *sh);
+/* NAME as it is now, to be put back (or released) once. */
+struct rules_kept rules_shell_kept(struct rules_shell *sh, const char *name, size_t len);
+/* The variable is as it was, or is no more. */
+void rules_shell_put_back(struct rules_shell *sh, struct rules_kept *k);
 /* Keeps NAME as it is for the end of the scope. */
 void rules_shell_keep(struct rules_shell *sh, const char *name, size_t len, bool local);
 /* at "(" where a command may begin, and at ")" */
@@ -198,6 +204,13 @@ enum { RULES_NO_COMMAND = -2 };
 void rules_shell_join(struct rules_shell *sh, int status, char op);
 /* `then`: the condition is read. */
 void rules_shell_then(struct rules_shell *sh);
+/* Is a pattern of `case` next? Does the word at s match: 1, 0, -1 not known? The list of patterns
+ * is read, with that outcome. */
+bool rules_shell_at_pattern(struct rules_shell *sh);
+int rules_shell_matches(struct rules_shell *sh, const char *s, const char *end);
+void rules_shell_matched(struct rules_shell *sh, int holds);
+/* `;;`, or (falls) `;&` and `;;&`, behind which the next commands may run too. */
+void rules_shell_next_case(struct rules_shell *sh, bool falls);
 /* Takes `taken`, which is freed if there are too many already. */
 void rules_words_add(struct rules_words *w, char *taken, int line, int column, int script);
 void rules_words_copy(struct rules_words *to, const struct rules_words *from);

@@ -198,6 +198,73 @@ static void lists_groups_and_sums_are_followed(void **state)
     assert_string_equal(argument("A='--lr 1'\n[ $X ] && A=\n" RUN "$A\n", "--lr"), "?");
 }
 
+/* A word of the script's own decides which patterns of `case` match. */
+static void the_branch_of_a_case_is_taken_where_the_text_decides(void **state)
+{
+    static const struct {
+        const char *script, *value; /* of $A */
+    } cases[] = {
+        {"M=b; A=1\ncase $M in\n  a) A=2 ;;\n  b) A=3 ;;\n  *) A=4 ;;\nesac\n", "3"},
+        {"M=c; A=1\ncase \"$M\" in\n  a|b) A=2 ;;\n  (d | c) A=3;;\n  *) A=4\nesac\n", "3"},
+        {"M=x; A=1\ncase $M in a) A=2;; *) A=4;; esac\n", "4"},
+        {"M=x; A=1\ncase $M in a) A=2;; b) A=3; esac; B=1\n", "1"},
+        {"M=8b-chat; A=1\ncase $M in\n # sizes\n 70b*) A=2;;\n 8b*) A=3; [ $A = 3 ] && "
+         "A=5;;\nesac\n",
+         "5"},
+        {"M='*'; A=1\ncase $M in 'x') A=2;; \"*\") A=3;; esac\n", "?"},
+        {"A=1\ncase $X in a) A=2;; *) A=3;; esac\n", "?"},
+        {"A=1\ncase $X in *) A=3;; esac\n", "3"},
+        {"M=b; A=1\ncase $M in $X) A=2;; b) A=3;; esac\n", "?"},
+        {"M=a; A=1\ncase $M in a) A=2;& b) A=3;; c) A=4;; esac\n", "?"},
+        {"M=a; A=1\ncase $M in @(a|b)) A=2;; esac\n", "?"},
+        {"M=a; N=2; A=1\ncase $M in\n a) case $N in 1) A=2;; 2) A=3;; esac;;\n b) "
+         "A=4;;\nesac\nB=1\n",
+         "3"},
+        {"M=a; A=1\nif [ $M = b ]; then\n case $M in a) A=2;; esac\nelse A=5; fi\n", "5"},
+        {"f() { case $1 in a) A=2;; *) A=3;; esac; }\nA=1\nf\n", "?"},
+        {"M=a; A=1\n[ $M = b ] && case $M in a) A=2;; esac\nB=1\n", "1"},
+        {"M=; A=1\ncase $M in a) A=2;; esac\nA=3\n", "3"},
+        {"M=; A=1\ncase \"$M\" in '') A=2;; esac\n", "2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
+        const char *value = argument(script, "--lr");
+        if (strcmp(value, cases[i].value) != 0)
+            print_message("%s", script);
+        assert_string_equal(value, cases[i].value);
+        free(script);
+    }
+}
+
+/* NAME=.. COMMAND is of that command alone. */
+static void what_stands_before_a_command_is_its_own(void **state)
+{
+    static const struct {
+        const char *script, *value; /* of $A */
+    } cases[] = {
+        {"A=1\nA=2 python x.py\n", "1"},
+        {"A=1\nA=2 B=3 python x.py | tee log; B=4\n", "1"},
+        {"A=1\nA=2 \\\n  python x.py && B=3\n", "1"},
+        {"A=1\nA=2; python x.py\n", "2"},
+        {"A=1\nA=2 B=3\n", "2"},
+        {"A=1\nA=2 # two\n", "2"},
+        {"A=1\nA=2 >log\n", "2"},
+        {"A=2 python x.py\nA=${A:-3}\n", "3"},
+        {"A=2 python x.py\n", "?"},
+        {"A=1\nA=2 bash -c 'cd x; A=3'\n", "1"},
+        {"A=1\nf() { B=$A; }\nA=2 f\nA=$A$B\n", "12"},
+        {"A=(1 2)\nA=3 python x.py\nA=${A[@]}\n", "1 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
+        const char *value = argument(script, "--lr");
+        if (strcmp(value, cases[i].value) != 0)
+            print_message("%s", script);
+        assert_string_equal(value, cases[i].value);
+        free(script);
+    }
+}
+
 /* Functions do what they do where they are called. */
 static void functions_run_where_they_are_called(void **state)
 {
@@ -362,6 +429,8 @@ int main(void)
         cmocka_unit_test(what_a_condition_adds_is_in_doubt),
         cmocka_unit_test(branches_are_taken_where_the_text_decides),
         cmocka_unit_test(lists_groups_and_sums_are_followed),
+        cmocka_unit_test(the_branch_of_a_case_is_taken_where_the_text_decides),
+        cmocka_unit_test(what_stands_before_a_command_is_its_own),
         cmocka_unit_test(functions_run_where_they_are_called),
         cmocka_unit_test(an_array_without_brackets_is_its_first_word),
         cmocka_unit_test(variables_hold_commands),

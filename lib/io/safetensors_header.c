@@ -25,6 +25,7 @@ struct window {
     size_t header_len;
     char *bytes, *texts; /* cap bytes each, and one more */
     size_t pos, len, cap;
+    size_t skipped;   /* bytes between pos and what is read next, beside len */
     size_t seen, cut; /* looked at so far; where a part ends that can be scanned, 0: nowhere yet */
     enum io_part_end end;
     struct s2s_json_place place;
@@ -83,6 +84,20 @@ static void look(struct window *w)
         cut_text(w);
 }
 
+/* Of a long run of white space one piece is enough. Places of what is behind it in the same part
+ * are then told too low, in errors. */
+static void drop_space(struct window *w)
+{
+    size_t n = 0;
+    while (n < w->len && strchr(" \t\r\n", w->bytes[w->len - 1 - n]) && w->bytes[w->len - 1 - n])
+        n++;
+    if (w->place.in_text || n < LONG_TEXT)
+        return;
+    w->skipped += n - 1;
+    w->len -= n - 1;
+    w->seen = w->len;
+}
+
 static void widen(struct window *w, size_t cap)
 {
     w->cap = cap < w->header_len ? cap : w->header_len;
@@ -90,19 +105,26 @@ static void widen(struct window *w, size_t cap)
     w->texts = s2s_xrealloc(w->texts, w->cap + 1, 1);
 }
 
+/* how much of the header was read */
+static size_t n_read(const struct window *w)
+{
+    return w->pos + w->skipped + w->len;
+}
+
 /* Reads on until a whole member, or much of a text, is there or the header ends. */
 static int fill(struct window *w, struct s2s_error *err)
 {
-    while (!w->cut && w->pos + w->len < w->header_len) {
+    while (!w->cut && n_read(w) < w->header_len) {
         if (w->len == w->cap)
             widen(w, 2 * w->cap);
-        const size_t left = w->header_len - w->pos - w->len, room = w->cap - w->len,
+        const size_t left = w->header_len - n_read(w), room = w->cap - w->len,
                      now = left < room ? left : room;
-        int rc = s2s_pread(w->fd, w->bytes + w->len, now, 8 + (int64_t)(w->pos + w->len), err);
+        int rc = s2s_pread(w->fd, w->bytes + w->len, now, 8 + (int64_t)n_read(w), err);
         if (rc < 0)
             return rc;
         w->len += now;
         look(w);
+        drop_space(w);
     }
     return 0;
 }
@@ -112,7 +134,8 @@ static void drop(struct window *w)
 {
     const size_t done = w->cut + (w->end == IO_AT_COMMA);
     memmove(w->bytes, w->bytes + done, w->len - done);
-    w->pos += done;
+    w->pos += done + w->skipped;
+    w->skipped = 0;
     w->len -= done;
     w->seen -= done;
     w->text_at = w->text_at > done ? w->text_at - done : 0;
@@ -158,7 +181,7 @@ static int scan_all(struct window *w, struct reader *r, struct s2s_error *err)
     while (rc == 0 && !last) {
         if ((rc = fill(w, err)) < 0)
             break;
-        last = w->pos + w->len == w->header_len;
+        last = n_read(w) == w->header_len;
         const size_t len = last ? w->len : w->cut;
         s.begin = s.p = w->bytes;
         s.end = s.p + len;

@@ -139,6 +139,28 @@ PY
     says "model-00001-of-00002.safetensors: DCP_SHARDING_INFO is not JSON"
 }
 
+@test "a header with tens of megabytes of white space in less than 20 MiB" {
+    python3 - <<'PY'
+import struct
+def write(path, head):
+    open(path, "wb").write(struct.pack("<Q", len(head)) + head + bytes(range(8)))
+a = b'"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}'
+b = b'"b": {"dtype": "U8", "shape": [4], "data_offsets": [4, 8]}'
+run = b" " * (20 << 20)
+write("plain.safetensors", b"{" + a + b", " + b + b"}")
+write("behind.safetensors", b"{" + a + b", " + b + b"}" + run)
+write("between.safetensors", b"{" + a + run + b", " + run + b + b"}")
+write("within.safetensors", b"{" + a + b", " + b.replace(b'"shape"', run + b'"shape"') + b"}" + b"\n" * (1 << 20))
+write("cut.safetensors", b"{" + a + b", " + b + run)
+PY
+    for name in behind between within; do
+        under 20 s2s-ckpt verify $name.safetensors
+        exits 0 s2s-ckpt diff plain.safetensors $name.safetensors
+    done
+    exits 1 s2s-ckpt ls cut.safetensors
+    says "safetensors header"
+}
+
 @test "forty thousand tensors in less than 34 MiB: means, also of forty" {
     case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
     export S2S_NO_PROGRESS=1

@@ -148,6 +148,10 @@ PY
     [ -f adapted/adapter_model.safetensors ]
     [ -f adapted/adapter_config.json ]
     exits 0 s2s-ckpt diff adapter adapted
+    mv adapter/adapter_model.safetensors adapter/adapter_model-00001-of-00002.safetensors
+    write adapter/adapter_model-00002-of-00002.safetensors '{"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": (4, 2)}'
+    exits 0 s2s-ckpt convert -q --to hf adapter sharded
+    [ -f sharded/adapter_config.json ]
     # numbers without their scales are no weights
     write fp8/model.safetensors '{"model.embed_tokens.weight": (10, 4), "model.layers.0.mlp.down_proj.weight": (4, 8),
                                   "model.layers.0.mlp.down_proj.weight_scale_inv": (1, 1)}'

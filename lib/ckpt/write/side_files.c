@@ -52,7 +52,7 @@ int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, 
 
 bool ckpt_is_adapter(const struct s2s_ckpt *ckpt)
 {
-    return ckpt->n_files == 1 && s2s_starts_with(ckpt->files[0].name, "adapter_model.");
+    return ckpt->n_files && s2s_starts_with(ckpt->files[0].name, "adapter_model");
 }
 
 bool ckpt_side_is_one(const char *name)

@@ -36,7 +36,7 @@ void ckpt_side_add_text(struct ckpt_side_files *files, const char *path, const c
  */
 int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, const char *path,
                    struct s2s_error *err);
-/* Are the weights an adapter of PEFT's? It looks for them as adapter_model.safetensors. */
+/* Are the weights an adapter of PEFT's, in one file or several? */
 bool ckpt_is_adapter(const struct s2s_ckpt *ckpt);
 /* Text that goes with a model: configuration, tokenizer, code, licence; no weights, no index. */
 bool ckpt_side_is_one(const char *name);

@@ -52,8 +52,10 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 
 static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
+    /* peft looks for an adapter under this name */
+    const bool adapter = ckpt_is_adapter(ckpt) && ckpt->n_files == 1;
     struct s2s_hf_part *part =
-        ckpt_hf_add_part(out, ckpt, "", ckpt_is_adapter(ckpt) ? "adapter_model.safetensors" : NULL);
+        ckpt_hf_add_part(out, ckpt, "", adapter ? "adapter_model.safetensors" : NULL);
     const char *dict;
     const size_t len = ckpt_hf_wrapping_len(ckpt, &dict);
     out->map.is_left = s2s_ckpt_is_state;

@@ -16,7 +16,8 @@ struct audio_container {
     int rate_hz, channels; /* with pcm */
     /* what a sample is depends on what was decoded before it */
     bool has_memory;
-    int64_t tail; /* Vorbis: first sample of the last page; else INT64_MAX */
+    int64_t untold; /* MP3 without a tag that says how long it is: its samples; else 0 */
+    int64_t tail;   /* Vorbis: first sample of the last page; else INT64_MAX */
 };
 
 /*

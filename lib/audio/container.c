@@ -296,11 +296,33 @@ static size_t mp3_frame(const unsigned char *p)
     return (size_t)(scale * bps / hz + (int)padding);
 }
 
+static int mp3_frame_samples(const unsigned char *p)
+{
+    unsigned version = p[1] >> 3 & 3, layer = 4 - (p[1] >> 1 & 3);
+    return layer == 1 ? 384 : layer == 2 || version == 3 ? 1152 : 576;
+}
+
+/* Where the first frame has its Xing or Info tag, if it has one. */
+static size_t mp3_tag(const unsigned char *frame)
+{
+    bool mpeg_1 = (frame[1] >> 3 & 3) == 3, mono = frame[3] >> 6 == 3;
+    return 4 + (size_t)(mpeg_1 ? (mono ? 17 : 32) : (mono ? 9 : 17));
+}
+
+/* Whether the first frame says how many there are: Xing, Info or VBRI. */
+static bool mp3_says_length(const unsigned char *frame, size_t len)
+{
+    size_t at = mp3_tag(frame);
+    if (len >= 40 && !memcmp(frame + 36, "VBRI", 4))
+        return true;
+    return len >= at + 8 && (!memcmp(frame + at, "Xing", 4) || !memcmp(frame + at, "Info", 4)) &&
+           (be32(frame + at + 4) & 1);
+}
+
 /* Bytes from the first frame on that its Xing or Info tag promises; 0 when it has none. */
 static size_t mp3_promised(const unsigned char *frame, size_t len)
 {
-    bool mpeg_1 = (frame[1] >> 3 & 3) == 3, mono = frame[3] >> 6 == 3;
-    size_t at = 4 + (size_t)(mpeg_1 ? (mono ? 17 : 32) : (mono ? 9 : 17));
+    size_t at = mp3_tag(frame);
     if (len < at + 16 || (memcmp(frame + at, "Xing", 4) && memcmp(frame + at, "Info", 4)))
         return 0;
     uint32_t flags = be32(frame + at + 4);
@@ -325,6 +347,8 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
                      struct s2s_error *err)
 {
     size_t at = 0, n_frames = 0;
+    int64_t n_samples = 0;
+    bool is_told = false;
     container->kind = "MP3";
     container->has_memory = true;
     if (len >= 10 && !memcmp(bytes, "ID3", 3)) /* its size has seven bits a byte */
@@ -341,9 +365,12 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
             return truncated(err, "MP3", "its first frame", promised, len - at);
         if (size > len - at)
             return truncated(err, "MP3", "the last frame", size, len - at);
+        is_told |= n_frames == 0 && mp3_says_length(bytes + at, len - at);
+        n_samples += mp3_frame_samples(bytes + at);
         at += size;
         n_frames++;
     }
+    container->untold = is_told ? 0 : n_samples;
     if (n_frames == 0 || at == len || is_mp3_tail(bytes + at, len - at))
         return 0; /* without a frame the decoder may still find one */
     if (len - at < 4)

@@ -123,6 +123,15 @@ static int open_snd(struct reader *reader, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "%s: the header promises %lld samples, %lld are there",
                              reader->container.kind, (long long)promised, (long long)info.frames);
+    const int64_t untold = reader->container.untold;
+    if (untold > 0 && llabs(untold - info.frames) > info.samplerate / 10) {
+        /* it takes all frames to be as large as the first, and reads no further */
+        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                               "MP3: frames of %lld samples, of which libsndfile finds %lld, as no "
+                               "Xing tag tells their number",
+                               (long long)untold, (long long)info.frames);
+        return s2s_error_hint(err, rc, "store it anew: ffmpeg -i IN.mp3 -c copy OUT.mp3");
+    }
     if (info.samplerate <= 0 || info.channels <= 0 || info.frames < 0)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: %d Hz, %d channels", reader->container.kind,
                              info.samplerate, info.channels);

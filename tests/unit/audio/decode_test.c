@@ -255,6 +255,20 @@ static void a_range_is_a_part_of_the_whole(void **state)
     }
 }
 
+/* libsndfile guesses the length of such a file, and would read a part of it. */
+static void an_mp3_that_tells_no_length_is_no_short_one(void **state)
+{
+    struct bytes bytes = encode_tones(SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 16000, 160000);
+    struct s2s_audio audio;
+    struct s2s_error err = S2S_ERROR_INIT;
+    unsigned char *tag = memmem(bytes.data, 200, "Xing", 4);
+    assert_non_null(tag);
+    memset(tag, 0, 16);
+    assert_true(decode(&audio, bytes, &err) < 0);
+    assert_non_null(strstr(err.text, "no Xing tag"));
+    free(bytes.data);
+}
+
 static void odd_files_are_errors_that_say_why(void **state)
 {
     struct s2s_audio audio;
@@ -375,6 +389,7 @@ int main(void)
         cmocka_unit_test(a_flipped_bit_is_seen_where_the_format_has_checksums),
         cmocka_unit_test(ranges_channels_and_digests_are_as_asked),
         cmocka_unit_test(a_range_is_a_part_of_the_whole),
+        cmocka_unit_test(an_mp3_that_tells_no_length_is_no_short_one),
         cmocka_unit_test(odd_files_are_errors_that_say_why),
         cmocka_unit_test(a_wav_from_a_pipe_goes_to_the_end_of_the_file),
         cmocka_unit_test(sample_counts_round_half_up),

@@ -80,6 +80,18 @@ const struct s2s_rule rules_run[] = {
         .source = "megatron/core/optimizer_param_scheduler.py:OptimizerParamScheduler",
     },
     {
+        .id = "S2S-SCH-006",
+        .dialects = AM,
+        .severity = ERROR,
+        .when = "decay == null and steps > 0 and warmup >= steps",
+        .at = "warmup",
+        .message = "{@warmup} {warmup} is not shorter than the run of {@steps} {steps}",
+        .fix = "use a shorter warmup, or give lr_scheduler.lr_decay_steps",
+        .why = "Without lr_decay_steps the schedule ends with the run, and must be longer than its "
+               "warmup.",
+        .source = "nemo_automodel/components/optim/optimizer.py:LRSchedulerConfig",
+    },
+    {
         .id = "S2S-SCH-007",
         .dialects = S2S,
         .severity = WARNING,

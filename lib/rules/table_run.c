@@ -81,6 +81,18 @@ const struct s2s_rule rules_run[] = {
     },
     {
         .id = "S2S-SCH-006",
+        .dialects = S2S,
+        .severity = ERROR,
+        .when = "decay == null and steps > 0 and schedule != 'constant' and warmup >= steps",
+        .at = "warmup",
+        .message = "{@warmup} {warmup} is not shorter than the run of {@steps} {steps}",
+        .fix = "use a shorter warmup, or give schedule.decay_steps",
+        .why = "Without decay_steps the schedule ends with the run, and must be longer than its "
+               "warmup.",
+        .source = "doc/RECIPE.md",
+    },
+    {
+        .id = "S2S-SCH-006",
         .dialects = AM,
         .severity = ERROR,
         .when = "decay == null and steps > 0 and warmup >= steps",

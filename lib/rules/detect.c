@@ -108,8 +108,11 @@ static bool is_het(const struct s2s_conf *c)
 static bool is_s2s(const struct s2s_conf *c)
 {
     /* overrides of Megatron-Bridge have the same sections with other keys */
-    return has(c, "model") && has(c, "optimizer") && (has(c, "train") || has(c, "data.train")) &&
-           !has(c, "train.train_iters") && !has(c, "train.global_batch_size");
+    const bool data = has(c, "data.train");
+    const bool parts = has(c, "model.path") || has(c, "model.llm") || has(c, "model.encoder");
+    if (has(c, "train.train_iters") || has(c, "train.global_batch_size"))
+        return false;
+    return (data && parts) || (has(c, "model") && has(c, "optimizer") && (data || has(c, "train")));
 }
 
 enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf)

@@ -47,6 +47,9 @@ static const struct rules_map map[] = {
     {"time_width", "train.spec_augment.time_width", "number", "0"},
     {"token_dropout", "train.token_dropout", "number", "0"},
     {"seed", "seed", "int", "0"},
+    {"recompute", "train.recompute", "bool", "false"},
+    {"timeout", "mesh.timeout_s", "number", "600"},
+    {"placeholder", "model.placeholder_id", "int", "0"},
     {0},
 };
 
@@ -177,6 +180,10 @@ static void check_keys(struct rules_check *check, const struct s2s_conf *map_nod
 /* data.train: a stream or a list of streams; "-" is a pipe. */
 static void lower_data(struct rules_check *check)
 {
+    const struct s2s_conf *sets = s2s_conf_find(check->conf, "data.eval");
+    if (sets && sets->kind != S2S_CONF_MAP && sets->kind != S2S_CONF_NULL)
+        rules_find(check, "S2S-CFG-004", sets, false, "give each data set a name: {seen: seen.s2s}",
+                   "expected a map, found %s", s2s_conf_kind_name(sets->kind));
     const struct s2s_conf *train = s2s_conf_find(check->conf, "data.train");
     int64_t n = 0, n_pipes = 0;
     if (train && train->kind == S2S_CONF_LIST)

@@ -36,6 +36,18 @@ const struct s2s_rule rules_run[] = {
     },
     {
         .id = "S2S-OPT-021",
+        .dialects = S2S,
+        .severity = ERROR,
+        .when = "freeze_llm and model_path == null and encoder_path == null and encoder_config == "
+                "null",
+        .at = "freeze_llm",
+        .message = "everything is frozen: the model is a language model alone",
+        .fix = "train it, or give it an encoder",
+        .why = "There is nothing left to optimise.",
+        .source = "lib/train",
+    },
+    {
+        .id = "S2S-OPT-021",
         .dialects = SLM,
         .severity = ERROR,
         .when = "all_frozen and not set(lora)",

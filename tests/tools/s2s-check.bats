@@ -418,6 +418,16 @@ EOF
     says "fix: did you mean 'weight_decay'?"
 }
 
+@test "what s2s-train refuses in a recipe is found before it starts" {
+    printf 'run: r\nmodel: {llm: {config: llm.json}}\ndata: {train: a.s2s}\ntrain: {steps: 5}\n' >bare.yaml
+    exits 0 s2s-check bare.yaml # known for a recipe without an optimizer of its own
+    for set in 'data.eval=[a.s2s]' train.recompute=x seed=-1 mesh.timeout_s=0 model.llm.freeze=true \
+        train.token_dropout=2 schedule={name:\ cosine,warmup_steps:\ 5}; do
+        exits 1 s2s-check --set "+$set" bare.yaml
+        says "$(case $set in data*) echo 'expected a map, found a list' ;; train.r*) echo 'expected true or false' ;; *) echo error: ;; esac)"
+    done
+}
+
 @test "a duplicate key is a warning with the first place" {
     (cat good.yaml; echo 'seed: 2') >twice.yaml
     exits 0 s2s-check twice.yaml

@@ -132,6 +132,8 @@ static int open_snd(struct reader *reader, struct s2s_error *err)
                                (long long)untold, (long long)info.frames);
         return s2s_error_hint(err, rc, "store it anew: ffmpeg -i IN.mp3 -c copy OUT.mp3");
     }
+    if (untold > 0 && untold < info.frames)
+        reader->info.n_samples = untold;
     if (info.samplerate <= 0 || info.channels <= 0 || info.frames < 0)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: %d Hz, %d channels", reader->container.kind,
                              info.samplerate, info.channels);

@@ -196,7 +196,7 @@ static void ranges_channels_and_digests_are_as_asked(void **state)
 }
 
 /* Ten seconds of tones and silence, which a variable rate stores in frames of any size. */
-static struct bytes encode_tones(int format, int rate_hz, int n)
+static struct bytes encode_tones(int format, int rate_hz, int n, int bitrate_mode)
 {
     char path[] = "/tmp/decode_test.XXXXXX";
     close(mkstemp(path));
@@ -208,7 +208,8 @@ static struct bytes encode_tones(int format, int rate_hz, int n)
     SF_INFO info = {.samplerate = rate_hz, .channels = 1, .format = format};
     SNDFILE *file = sf_open(path, SFM_WRITE, &info);
     assert_non_null(file);
-    double level = 0.99;
+    double level = bitrate_mode == SF_BITRATE_MODE_CONSTANT ? 0.5 : 0.99;
+    sf_command(file, SFC_SET_BITRATE_MODE, &bitrate_mode, sizeof bitrate_mode);
     sf_command(file, SFC_SET_COMPRESSION_LEVEL, &level, sizeof level);
     assert_int_equal(sf_writef_float(file, tones, n), n);
     sf_close(file);
@@ -233,7 +234,8 @@ static void a_range_is_a_part_of_the_whole(void **state)
                  {SF_FORMAT_OGG | SF_FORMAT_VORBIS, 44100},
                  {SF_FORMAT_WAV | SF_FORMAT_GSM610, 8000}};
     for (size_t f = 0; f < sizeof lossy / sizeof *lossy; f++) {
-        struct bytes bytes = encode_tones(lossy[f].format, lossy[f].rate_hz, 10 * lossy[f].rate_hz);
+        struct bytes bytes = encode_tones(lossy[f].format, lossy[f].rate_hz, 10 * lossy[f].rate_hz,
+                                          SF_BITRATE_MODE_VARIABLE);
         struct s2s_audio whole, part;
         assert_int_equal(decode(&whole, bytes, NULL), 0);
         for (int k = 1; k < 50; k++) {
@@ -258,7 +260,8 @@ static void a_range_is_a_part_of_the_whole(void **state)
 /* libsndfile guesses the length of such a file, and would read a part of it. */
 static void an_mp3_that_tells_no_length_is_no_short_one(void **state)
 {
-    struct bytes bytes = encode_tones(SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 16000, 160000);
+    struct bytes bytes = encode_tones(SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 16000, 160000,
+                                      SF_BITRATE_MODE_VARIABLE);
     struct s2s_audio audio;
     struct s2s_error err = S2S_ERROR_INIT;
     unsigned char *tag = memmem(bytes.data, 200, "Xing", 4);
@@ -266,6 +269,17 @@ static void an_mp3_that_tells_no_length_is_no_short_one(void **state)
     memset(tag, 0, 16);
     assert_true(decode(&audio, bytes, &err) < 0);
     assert_non_null(strstr(err.text, "no Xing tag"));
+    free(bytes.data);
+    /* of a constant rate, its guess is a little too long */
+    bytes = encode_tones(SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 44100, 160000,
+                         SF_BITRATE_MODE_CONSTANT);
+    tag = memmem(bytes.data, 200, "Info", 4);
+    assert_non_null(tag);
+    memset(tag, 0, 16);
+    if (decode(&audio, bytes, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_true(audio.n_samples % 1152 == 0 && audio.n_samples >= 160000);
+    s2s_audio_release(&audio);
     free(bytes.data);
 }
 

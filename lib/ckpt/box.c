@@ -1,5 +1,7 @@
 #include "lib/ckpt/ckpt_internal.h"
 
+const int64_t ckpt_origin[S2S_MAX_DIMS];
+
 bool ckpt_same_shape(const int64_t *a, int a_dims, const int64_t *b, int b_dims)
 {
     return a_dims == b_dims && (a_dims == 0 || memcmp(a, b, (size_t)a_dims * sizeof *a) == 0);

@@ -102,6 +102,8 @@ static void close_files(struct s2s_ckpt *ckpt)
 
 int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err)
 {
+    if (file < 0)
+        return file;
     struct ckpt_source_file *f = &ckpt->files[file];
     if (f->fd >= 0)
         return f->fd;

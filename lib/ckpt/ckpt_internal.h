@@ -13,6 +13,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_files.h"
+#include "lib/io/safetensors.h"
 
 /* ---- files ---- */
 
@@ -50,6 +51,8 @@ enum { CKPT_MAX_LAYERS = 10000 };
 bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const char **rest);
 /* One plain component: not empty, ".", "..", no slash, backslash or control character. */
 bool ckpt_name_is_plain(const char *name, size_t len);
+/* Of char *, for qsort and bsearch. */
+int ckpt_by_text(const void *a, const void *b);
 /* Is it one of the words between blanks? */
 bool ckpt_has_word(const char *words, const char *word);
 /* A link may take what is secret along into a folder that is published. Those of the hub's cache
@@ -84,6 +87,8 @@ int ckpt_list_end(struct ckpt_list *list, int rc, struct s2s_error *err);
 
 /* ---- boxes ---- */
 
+/* Where every tensor begins. */
+extern const int64_t ckpt_origin[S2S_MAX_DIMS];
 bool ckpt_same_shape(const int64_t *a, int a_dims, const int64_t *b, int b_dims);
 /* Elements of a box; -1 on overflow or a negative size. */
 int64_t ckpt_box_numel(const int64_t *size, int n_dims);

@@ -214,6 +214,11 @@ int s2s_ckpt_rename_tree(const char *from, const char *to, struct s2s_error *err
     return s2s_durable_sync_name(to, err);
 }
 
+int ckpt_by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 bool ckpt_has_word(const char *words, const char *word)
 {
     size_t len;

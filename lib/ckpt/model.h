@@ -157,7 +157,8 @@ const int64_t *ckpt_arena_box(struct s2s_ckpt *ckpt, const int64_t *v, int n, co
 /* Index of a file by its name, added (and its size taken) when it is new. NOTFOUND when it is not
  * there; IO; FORMAT: no plain file, or a link where the format has none. */
 int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err);
-/* A descriptor, opened when needed (few stay open); valid until the next call. */
+/* A descriptor, opened when needed (few stay open); valid until the next call. What
+ * ckpt_add_file failed with is passed on. */
 int ckpt_file_fd(struct s2s_ckpt *ckpt, int file, struct s2s_error *err);
 
 /* FORMAT: longer than a name may be. A name that is made of the file's own is held against it

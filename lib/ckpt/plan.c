@@ -42,12 +42,11 @@ static const int64_t *keep_equal(struct s2s_ckpt_plan *plan, const int64_t *v, i
                                                                      : keep_ints(plan, v, n);
 }
 
-static const int64_t origin[S2S_MAX_DIMS];
-
 struct s2s_ckpt_piece s2s_ckpt_target_piece(const struct s2s_ckpt_target *target, size_t k)
 {
-    return target->is_copy ? (struct s2s_ckpt_piece){target->copied, origin, target->copied->shape}
-                           : target->pieces[k];
+    return target->is_copy
+               ? (struct s2s_ckpt_piece){target->copied, ckpt_origin, target->copied->shape}
+               : target->pieces[k];
 }
 
 const struct s2s_ckpt_tensor *s2s_ckpt_target_source(const struct s2s_ckpt_target *target)
@@ -59,7 +58,7 @@ static void add_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target
                       const struct s2s_ckpt_piece *piece)
 {
     const uint32_t had = target->n_pieces++;
-    if (had == 0 && piece->source && piece->begin == origin &&
+    if (had == 0 && piece->source && piece->begin == ckpt_origin &&
         piece->size == piece->source->shape) { /* most are */
         target->copied = piece->source;
         target->is_copy = true;
@@ -81,11 +80,11 @@ void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *tar
                          const int64_t *size)
 {
     int64_t rest[S2S_MAX_DIMS];
-    struct s2s_ckpt_piece piece = {.source = source, .begin = origin};
+    struct s2s_ckpt_piece piece = {.source = source, .begin = ckpt_origin};
     for (int d = 0; source && begin && !size && d < source->n_dims; d++)
         rest[d] = source->shape[d] - begin[d];
     if (source) {
-        piece.begin = keep_equal(plan, begin, source->n_dims, origin);
+        piece.begin = keep_equal(plan, begin, source->n_dims, ckpt_origin);
         piece.size = keep_equal(plan, begin && !size ? rest : size, source->n_dims, source->shape);
     } else {
         piece.size = keep_ints(plan, size, 1);

@@ -104,17 +104,12 @@ static struct ckpt_chunk take_chunk(const char **at, struct s2s_ckpt *ckpt, int 
     return chunk;
 }
 
-static bool same_ints(const int64_t *a, const int64_t *b, int n)
-{
-    return n == 0 || memcmp(a, b, (size_t)n * sizeof *a) == 0;
-}
-
 static bool same_boxes(const struct s2s_ckpt_tensor *a, const struct s2s_ckpt_tensor *b)
 {
     bool same = a->n_chunks == b->n_chunks;
     for (size_t i = 0; same && i < a->n_chunks; i++)
-        same = same_ints(a->chunks[i].offset, b->chunks[i].offset, a->n_dims) &&
-               same_ints(a->chunks[i].size, b->chunks[i].size, a->n_dims);
+        same = ckpt_same_shape(a->chunks[i].offset, a->n_dims, b->chunks[i].offset, a->n_dims) &&
+               ckpt_same_shape(a->chunks[i].size, a->n_dims, b->chunks[i].size, a->n_dims);
     return same;
 }
 
@@ -177,8 +172,7 @@ static const struct s2s_ckpt_tensor *find_next(const struct s2s_ckpt_tensor **te
         --*left;
     const struct s2s_ckpt_tensor *found = *tensors;
     return order == 0 && !s2s_ckpt_is_state(like->name) && found->dtype == like->dtype &&
-                   found->n_dims == like->n_dims &&
-                   same_ints(found->shape, like->shape, like->n_dims)
+                   ckpt_same_shape(found->shape, found->n_dims, like->shape, like->n_dims)
                ? found
                : NULL;
 }

@@ -33,11 +33,6 @@ static void u128_hex(char hex[33], XXH128_hash_t value)
              (unsigned long long)value.low64);
 }
 
-void s2s_xxh3_64_hex(char hex[17], const void *bytes, size_t len)
-{
-    s2s_u64_hex(hex, XXH3_64bits(bytes, len));
-}
-
 void s2s_xxh3_128_hex(char hex[33], const void *bytes, size_t len)
 {
     u128_hex(hex, XXH3_128bits(bytes, len));

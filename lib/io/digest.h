@@ -13,7 +13,6 @@ struct s2s_error;
 struct s2s_digest;
 
 uint64_t s2s_xxh3_64(const void *bytes, size_t len);
-void s2s_xxh3_64_hex(char hex[17], const void *bytes, size_t len);
 void s2s_xxh3_128_hex(char hex[33], const void *bytes, size_t len);
 void s2s_u64_hex(char hex[17], uint64_t value);
 

@@ -56,8 +56,7 @@ static int read_text(char **text, const char *path, struct s2s_error *err)
 
 static bool is_yaml(const char *path)
 {
-    const char *dot = strrchr(path, '.');
-    return dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+    return s2s_ends_with(path, ".yaml") || s2s_ends_with(path, ".yml");
 }
 
 /* To NeMo a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is

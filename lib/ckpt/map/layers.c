@@ -168,11 +168,6 @@ static void survey(struct layers *l)
 
 static const char last_norm[] = "final_norm.weight";
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static void list_norms(struct layers *l)
 {
     for (size_t i = 0; i < l->plan->n_targets; i++) {
@@ -182,7 +177,7 @@ static void list_norms(struct layers *l)
         l->norms[l->n_norms++] = l->plan->targets[i].name;
     }
     if (l->n_norms)
-        qsort(l->norms, l->n_norms, sizeof *l->norms, by_text);
+        qsort(l->norms, l->n_norms, sizeof *l->norms, ckpt_by_text);
 }
 
 static bool has_last_norm(const struct layers *l, const struct stack *s)
@@ -190,7 +185,7 @@ static bool has_last_norm(const struct layers *l, const struct stack *s)
     char *name = s2s_xasprintf("%.*s%s", (int)(s->len - strlen("layers.")), s->prefix, last_norm);
     const char *key = name;
     const bool found =
-        l->n_norms && bsearch(&key, l->norms, l->n_norms, sizeof key, by_text) != NULL;
+        l->n_norms && bsearch(&key, l->norms, l->n_norms, sizeof key, ckpt_by_text) != NULL;
     free(name);
     return found;
 }

@@ -371,18 +371,13 @@ static void note_tie(const struct ckpt_map_engine *e, struct ckpt_map_result *re
 
 /* ---- is it whole? ---- */
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* names of the targets, sorted. Gives: free. */
 static const char **list_made(const struct s2s_ckpt_plan *plan)
 {
     const char **made = s2s_xmalloc((plan->n_targets + 1) * sizeof *made);
     for (size_t i = 0; i < plan->n_targets; i++)
         made[i] = plan->targets[i].name;
-    qsort(made, plan->n_targets, sizeof *made, by_text);
+    qsort(made, plan->n_targets, sizeof *made, ckpt_by_text);
     return made;
 }
 
@@ -408,7 +403,7 @@ static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     struct ckpt_match match = {.layer = layer, .expert = 0};
     for (; match.item < ckpt_map_names(rule->hf); match.item++) {
         char *name = ckpt_map_fill(rule->hf, &match);
-        const bool is_made = bsearch(&name, made, e->plan->n_targets, sizeof *made, by_text);
+        const bool is_made = bsearch(&name, made, e->plan->n_targets, sizeof *made, ckpt_by_text);
         if (!is_made && rule->transform == CKPT_MAP_CONCAT) {
             note_absent_items(e, rule, layer);
         } else if (!is_made) {

@@ -23,12 +23,11 @@ static int by_place(const void *a, const void *b)
     return order ? order : strcmp(x->from, y->from);
 }
 
-static struct s2s_ckpt_tensor alone(const struct merge_part *part, struct ckpt_chunk *chunk,
-                                    const int64_t *zeros)
+static struct s2s_ckpt_tensor alone(const struct merge_part *part, struct ckpt_chunk *chunk)
 {
     struct s2s_ckpt_tensor tensor = part->tensor;
     *chunk = part->chunk;
-    chunk->offset = zeros;
+    chunk->offset = ckpt_origin;
     tensor.shape = chunk->size;
     tensor.n_chunks = 1;
     tensor.chunks = chunk;
@@ -38,10 +37,9 @@ static struct s2s_ckpt_tensor alone(const struct merge_part *part, struct ckpt_c
 /* Two ranks' copies of the same box, of one size. */
 static int check_equal(struct merge *m, const struct merge_part *a, const struct merge_part *b)
 {
-    static const int64_t zeros[S2S_MAX_DIMS];
     const size_t itemsize = s2s_dtype_size(a->tensor.dtype);
     struct ckpt_chunk chunks[2];
-    struct s2s_ckpt_tensor left = alone(a, &chunks[0], zeros), right = alone(b, &chunks[1], zeros);
+    struct s2s_ckpt_tensor left = alone(a, &chunks[0]), right = alone(b, &chunks[1]);
     struct s2s_ckpt_walk walk;
     char *bytes = s2s_xmalloc(2 * S2S_CKPT_PIECE);
     int rc = 0;

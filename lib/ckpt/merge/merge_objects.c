@@ -87,11 +87,6 @@ static void add_packed(struct merge *m, struct names *names, const char *weight)
     free(name);
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 int ckpt_merge_objects(struct merge *m)
 {
     struct s2s_ckpt *ckpt = m->ckpt;
@@ -119,7 +114,7 @@ int ckpt_merge_objects(struct merge *m)
     if (n_left_out)
         s2s_info("ckpt", "%s: %zu extra states (of FP8) are left out", ckpt->path, n_left_out);
     if (names.n)
-        qsort(names.v, names.n, sizeof *names.v, by_text);
+        qsort(names.v, names.n, sizeof *names.v, ckpt_by_text);
     for (size_t i = 0; i < names.n && rc == 0; i++) {
         struct s2s_ckpt_object *object;
         if (i && strcmp(names.v[i], names.v[i - 1]) == 0)

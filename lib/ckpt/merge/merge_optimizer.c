@@ -74,7 +74,6 @@ static uint16_t rounded(enum s2s_dtype dtype, float x)
 static int check_master(const struct merge *m, const struct ckpt_state *state, char **why)
 {
     const struct s2s_ckpt_tensor *param = s2s_ckpt_find(m->ckpt, state->param);
-    static const int64_t zeros[S2S_MAX_DIMS];
     int64_t size[S2S_MAX_DIMS], n = 1;
     float master[LOOK];
     uint16_t own[LOOK];
@@ -87,9 +86,9 @@ static int check_master(const struct merge *m, const struct ckpt_state *state, c
         if (n == 0)
             return 0;
     }
-    int rc = s2s_ckpt_read(m->ckpt, &state->tensor, zeros, size, master, m->err);
+    int rc = s2s_ckpt_read(m->ckpt, &state->tensor, NULL, size, master, m->err);
     if (rc == 0)
-        rc = s2s_ckpt_read(m->ckpt, param, zeros, size, own, m->err);
+        rc = s2s_ckpt_read(m->ckpt, param, NULL, size, own, m->err);
     for (int64_t i = 0; i < n && rc == 0 && !*why; i++)
         if (master[i] == master[i] && rounded(param->dtype, master[i]) != own[i])
             *why = s2s_xasprintf("%s is not what %s was rounded from", state->tensor.name,

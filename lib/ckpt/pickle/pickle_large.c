@@ -3,7 +3,6 @@
  * by window, the memo keeps only what is fetched again, and nodes that nothing holds any more are
  * dropped by moving the others.
  */
-#include <errno.h>
 #include <sys/mman.h>
 
 #include "lib/base/base.h"

@@ -380,8 +380,7 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, const unsigned ch
 
 static bool is_weights(const char *name)
 {
-    const char *dot = strrchr(name, '.');
-    return dot && (strcmp(dot, ".ckpt") == 0 || strcmp(dot, ".distcp") == 0);
+    return s2s_ends_with(name, ".ckpt") || s2s_ends_with(name, ".distcp");
 }
 
 static int add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)

@@ -419,7 +419,7 @@ static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error
     unsigned char head[CKPT_TORCH_HEAD] = {0};
     char magic[5] = "";
     int file = ckpt_add_file(ckpt, path, err);
-    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    int fd = ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
     int64_t len = ckpt->files[file].len_bytes;

@@ -252,8 +252,8 @@ static int read_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tenso
 int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, const int64_t *begin,
                   const int64_t *size, void *out, struct s2s_error *err)
 {
-    int64_t zeros[S2S_MAX_DIMS] = {0}, rest[S2S_MAX_DIMS];
-    begin = begin ? begin : zeros;
+    int64_t rest[S2S_MAX_DIMS];
+    begin = begin ? begin : ckpt_origin;
     for (int d = 0; d < tensor->n_dims; d++) {
         rest[d] = size ? size[d] : tensor->shape[d] - begin[d];
         if (begin[d] < 0 || rest[d] < 0 || begin[d] > tensor->shape[d] - rest[d])

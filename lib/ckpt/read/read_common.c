@@ -30,7 +30,7 @@ static int object_json(struct s2s_ckpt *ckpt, json_t **out, const struct s2s_ckp
                        bool list, struct s2s_error *err)
 {
     int file = ckpt_add_file(ckpt, object->file, err);
-    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    int fd = ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
     struct s2s_zip_source source = {.fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};

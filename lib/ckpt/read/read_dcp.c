@@ -5,7 +5,6 @@
 #include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/model.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -49,7 +48,6 @@ struct reading {
 static bool read_chunk(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
                        const struct ckpt_node *node)
 {
-    static const int64_t zeros[S2S_MAX_DIMS];
     int64_t offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
     int n = ckpt_get_ints(ckpt_get(node, "offsets"), offset, S2S_MAX_DIMS);
     int m = ckpt_get_ints(ckpt_get(node, "sizes"), size, S2S_MAX_DIMS);
@@ -59,7 +57,7 @@ static bool read_chunk(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
     memmove(size + (n - m), size, (size_t)m * sizeof *size);
     for (int d = 0; d < n - m; d++)
         size[d] = 1;
-    *chunk = (struct ckpt_chunk){.offset = ckpt_arena_box(ckpt, offset, n, zeros),
+    *chunk = (struct ckpt_chunk){.offset = ckpt_arena_box(ckpt, offset, n, ckpt_origin),
                                  .size = ckpt_arena_shape(ckpt, size, n),
                                  .file = -1,
                                  .data = n};

@@ -3,7 +3,6 @@
  * each of which says in DCP_SHARDING_INFO, a JSON object as a text of its metadata, where its own
  * begin.
  */
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"

@@ -2,7 +2,6 @@
 #include "lib/ckpt/model.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -50,7 +49,6 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     const struct st_reader *r = ctx;
     struct s2s_ckpt *ckpt = r->ckpt;
     struct s2s_ckpt_tensor *tensor;
-    static const int64_t zeros[S2S_MAX_DIMS];
     int64_t pos = r->data_pos + (int64_t)begin;
     char *name = *r->prefix ? s2s_xasprintf("%s%s", r->prefix, st->name) : NULL;
     const char *full = name ? name : st->name;
@@ -63,7 +61,7 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     tensor->shape = ckpt_arena_shape(ckpt, st->shape, st->n_dims);
     tensor->n_chunks = 1;
     tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
-    *tensor->chunks = (struct ckpt_chunk){.offset = zeros,
+    *tensor->chunks = (struct ckpt_chunk){.offset = ckpt_origin,
                                           .size = tensor->shape,
                                           .file = r->file,
                                           .located = true,
@@ -78,7 +76,7 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 {
     struct s2s_safetensors st;
     struct st_reader r = {.ckpt = ckpt, .file = ckpt_add_file(ckpt, file, err), .prefix = prefix};
-    int fd = r.file < 0 ? r.file : ckpt_file_fd(ckpt, r.file, err);
+    int fd = ckpt_file_fd(ckpt, r.file, err);
     if (fd < 0)
         return fd;
     int rc = s2s_safetensors_read_header(&st, fd, &r.data_pos, add_st_tensor, &r, err);
@@ -127,11 +125,6 @@ static int list_index(struct s2s_ckpt *ckpt, const char *index, const char *fold
     return rc;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* files of weights that the index does not name, or beside model.safetensors, are not read, as the
  * libraries do */
 static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char *suffix,
@@ -141,9 +134,9 @@ static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char 
     size_t n;
     int rc = ckpt_list_suffix(ckpt, folder, suffix, &files, &n, err);
     if (n_known)
-        qsort(known, n_known, sizeof *known, by_text);
+        qsort(known, n_known, sizeof *known, ckpt_by_text);
     for (size_t i = 0; i < n; i++)
-        if (!n_known || !bsearch(&files[i], known, n_known, sizeof *known, by_text))
+        if (!n_known || !bsearch(&files[i], known, n_known, sizeof *known, ckpt_by_text))
             s2s_warn("ckpt", "%s: %s, not read", files[i], why);
     ckpt_free_list(files, n);
     return rc;

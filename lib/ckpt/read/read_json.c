@@ -1,8 +1,6 @@
 /* Configurations beside the weights as trees: JSON, and YAML as JSON. */
 #include "lib/ckpt/model.h"
 
-#include <unistd.h>
-
 #include "lib/base/base.h"
 #include "lib/conf/conf.h"
 

@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/io/pread.h"
@@ -212,7 +211,7 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
     struct ckpt_torch_walk w = {.ckpt = ckpt, .err = err};
     unsigned char head[CKPT_TORCH_HEAD] = {0};
     w.file = ckpt_add_file(ckpt, source->file, err);
-    int fd = w.file < 0 ? w.file : ckpt_file_fd(ckpt, w.file, err);
+    int fd = ckpt_file_fd(ckpt, w.file, err);
     if (fd < 0)
         return fd;
     int64_t len = source->len_bytes;

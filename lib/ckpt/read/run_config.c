@@ -6,7 +6,6 @@
  */
 #include <math.h>
 #include <strings.h>
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"

@@ -248,7 +248,7 @@ int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
                            s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
 {
     int file = ckpt_add_file(ckpt, object->file, err);
-    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    int fd = ckpt_file_fd(ckpt, file, err);
     int rc = fd < 0 ? fd : 0;
     for (int64_t done = 0; rc == 0 && done < object->len_bytes;) {
         int64_t left = object->len_bytes - done;

@@ -38,7 +38,6 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
                              "storage %.*s has %lld bytes, its tensor says %lld",
                              (int)(view->key_len < 40 ? view->key_len : 40), view->key,
                              (long long)store->len, (long long)view->store_len);
-    static const int64_t zeros[S2S_MAX_DIMS];
     *tensor = (struct s2s_ckpt_tensor){.name = name,
                                        .dtype = view->dtype,
                                        .n_dims = view->n_dims,
@@ -46,7 +45,7 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
                                        .n_chunks = 1,
                                        .chunks = ckpt_arena(ckpt, sizeof *tensor->chunks)};
     *tensor->chunks = (struct ckpt_chunk){
-        .offset = zeros,
+        .offset = ckpt_origin,
         .size = tensor->shape,
         .stride = ckpt_arena_shape(ckpt, view->stride, view->n_dims),
         .file = w->file,

@@ -139,7 +139,7 @@ static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t 
                           struct s2s_error *err)
 {
     int file = ckpt_add_file(ckpt, file_name, err);
-    int fd = file < 0 ? file : ckpt_file_fd(ckpt, file, err);
+    int fd = ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
     struct s2s_zip_source source = {

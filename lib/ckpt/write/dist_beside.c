@@ -2,7 +2,6 @@
  * run_config.yaml they take it for one of Megatron-LM's, whose arguments it has not. */
 #include <errno.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"

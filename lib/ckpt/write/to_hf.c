@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"

@@ -3,7 +3,6 @@
  * beside it, of the common state, and config.json out of saved arguments. The first of a name
  * stays.
  */
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"

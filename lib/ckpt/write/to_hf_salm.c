@@ -3,8 +3,6 @@
  * that belong to each. What NeMo keeps as one config.json is split; the language model's own
  * configuration is in llm_backbone/ where NeMo's exporter put it.
  */
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"

@@ -265,7 +265,11 @@ int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struc
 
 /* Does the folder at/name have files that make it a checkpoint? */
 bool ckpt_folder_has_weights(int at, const char *name);
-/* Or the folders that trainers put around one: weights/, model/, policy/weights/? */
+/* The folders that trainers put around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
+ * Automodel), policy/weights/ (NeMo RL). */
+enum { CKPT_N_AROUND = 3 };
+extern const char *const ckpt_around[CKPT_N_AROUND];
+/* Does the folder at/name have one of them, with weights? */
 bool ckpt_folder_is_around(int at, const char *name);
 
 /* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */

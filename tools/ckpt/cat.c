@@ -137,9 +137,8 @@ static int write_tensor(const struct options *opt, struct s2s_ckpt *ckpt, struct
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is %s: its numbers are not printed",
                              t->name, s2s_dtype_name(t->dtype));
     int rc = opt->common.out || opt->common.json ? 0 : s2s_tool_check_stdout(err);
-    if (rc == 0 && opt->common.out && s2s_ckpt_reads(ckpt, opt->common.out))
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is part of the checkpoint that is read",
-                           opt->common.out);
+    if (rc == 0)
+        rc = ckpt_check_out(opt->common.out, ckpt, err);
     if (rc == 0)
         rc = s2s_outfile_open(&out, opt->common.out, err);
     if (rc < 0)

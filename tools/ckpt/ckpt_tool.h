@@ -32,7 +32,9 @@ int ckpt_convert(int argc, char **argv, struct s2s_error *err);
 /* The argument parser of a command whose only argument is PATH. */
 error_t ckpt_parse_path(const char **path, int key, char *arg, struct argp_state *state);
 
-/* -o of a command that prints: not onto what is read. ckpt may be NULL. */
+/* ARG: the output would be a file of the checkpoint. out: NULL, or the path. */
+int ckpt_check_out(const char *out, const struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* -o of a command that prints. */
 int ckpt_report_begin(struct s2s_printout *to, const struct s2s_common *common,
                       const struct s2s_ckpt *ckpt, struct s2s_error *err);
 

@@ -315,8 +315,8 @@ static int diff_paths(const struct options *opt, bool *differ, struct s2s_error 
     int rc = s2s_ckpt_open(&a, opt->a, err);
     if (rc == 0)
         rc = s2s_ckpt_open_like(&b, opt->b, a, err);
-    if (rc == 0 && opt->common.out && s2s_ckpt_reads(b, opt->common.out))
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is part of B", opt->common.out);
+    if (rc == 0)
+        rc = ckpt_check_out(opt->common.out, b, err);
     if (rc == 0)
         rc = ckpt_report_begin(&to, &opt->common, a, err);
     if (rc == 0 && opt->common.json)

@@ -295,11 +295,8 @@ int ckpt_job_write_file(struct job *job, struct s2s_error *err)
     struct s2s_ckpt_plan plan = {.source = NULL};
     struct s2s_nemo_output nemo = {.n_made = 0};
     int rc = job->to == TO_NEMO ? plan_nemo(job, &nemo, err) : plan_all(job, &plan, err);
-    bool is_input = s2s_ckpt_reads(job->ckpt, path);
-    for (size_t i = 0; i < job->n_others; i++)
-        is_input |= s2s_ckpt_reads(job->others[i], path);
-    if (rc == 0 && is_input)
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", path);
+    for (size_t i = 0; i <= job->n_others && rc == 0; i++)
+        rc = ckpt_check_out(path, i ? job->others[i - 1] : job->ckpt, err);
     if (rc == 0 && !job->opt->plan && strcmp(path, "-") == 0)
         rc = s2s_tool_check_stdout(err);
     if (rc == 0 && !job->opt->plan)

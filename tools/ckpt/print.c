@@ -4,13 +4,18 @@
 
 #include "lib/base/utf8.h"
 
+int ckpt_check_out(const char *out, const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    return out && s2s_ckpt_reads(ckpt, out)
+               ? s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", out)
+               : 0;
+}
+
 int ckpt_report_begin(struct s2s_printout *to, const struct s2s_common *common,
                       const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    if (common->out && ckpt && s2s_ckpt_reads(ckpt, common->out))
-        return s2s_error_set(err, S2S_E_ARG, "%s: is part of the checkpoint that is read",
-                             common->out);
-    return s2s_printout_begin(to, common->out, err);
+    int rc = ckpt_check_out(common->out, ckpt, err);
+    return rc < 0 ? rc : s2s_printout_begin(to, common->out, err);
 }
 
 const char *ckpt_bytes_text(char text[32], int64_t bytes)

@@ -296,11 +296,8 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-/* The folders that trainers put around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
- * Automodel), policy/weights/ (NeMo RL). */
 static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    static const char *const around[] = {"weights", "model", "policy"};
     /* Automodel's and NeMo RL's optimizer, and the model beside a policy that judges what it does
      */
     static const char *const beside[] = {"optim", "optimizer/optim", "value"};
@@ -322,8 +319,8 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
         if (ckpt->iteration < 0)
             ckpt->iteration = step_of(ckpt->path);
         next = NULL;
-        for (size_t i = 0; !next && i < sizeof around / sizeof *around; i++)
-            next = leads_down(ckpt, around[i], level > 0) ? around[i] : NULL;
+        for (size_t i = 0; !next && i < CKPT_N_AROUND; i++)
+            next = leads_down(ckpt, ckpt_around[i], level > 0) ? ckpt_around[i] : NULL;
         for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
             if (ckpt_folder_has_weights(ckpt->dir_fd, beside[i]) ||
                 ckpt_folder_is_around(ckpt->dir_fd, beside[i]))

@@ -59,12 +59,13 @@ bool ckpt_folder_has_weights(int at, const char *name)
     return found;
 }
 
+const char *const ckpt_around[CKPT_N_AROUND] = {"weights", "model", "policy"};
+
 bool ckpt_folder_is_around(int at, const char *name)
 {
-    static const char *const folders[] = {"weights", "model", "policy"};
     bool found = false;
-    for (size_t i = 0; !found && i < sizeof folders / sizeof *folders; i++) {
-        char *path = s2s_xasprintf("%s/%s", name, folders[i]);
+    for (int i = 0; !found && i < CKPT_N_AROUND; i++) {
+        char *path = s2s_xasprintf("%s/%s", name, ckpt_around[i]);
         char *deeper = s2s_xasprintf("%s/model", path), *policy = s2s_xasprintf("%s/weights", path);
         found = ckpt_folder_has_weights(at, path) || ckpt_folder_has_weights(at, deeper) ||
                 faccessat(at, policy, F_OK, 0) == 0;

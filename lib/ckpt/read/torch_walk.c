@@ -408,11 +408,13 @@ static int names_key(struct ckpt_torch_walk *w, const struct ckpt_node *set,
     return 0;
 }
 
+enum { BUFFERS = 1, MODULE_PARTS = 3 };
+static const char *const module_parts[MODULE_PARTS] = {"_parameters", "_buffers", "_modules"};
+
 static bool is_module(const struct ckpt_node *node)
 {
-    static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
-    for (int i = 0; i < 3; i++) {
-        const struct ckpt_node *part = ckpt_get(node, parts[i]);
+    for (int i = 0; i < MODULE_PARTS; i++) {
+        const struct ckpt_node *part = ckpt_get(node, module_parts[i]);
         if (!part || part->kind != CKPT_DICT)
             return false;
     }
@@ -423,15 +425,14 @@ static bool is_module(const struct ckpt_node *node)
  * what is None is left out. */
 static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module, int depth)
 {
-    static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
     const struct ckpt_node *passing = ckpt_get(module, "_non_persistent_buffers_set");
     int rc = 0;
-    for (int p = 0; p < 3 && rc == 0; p++) {
-        const struct ckpt_node *part = ckpt_get(module, parts[p]);
+    for (int p = 0; p < MODULE_PARTS && rc == 0; p++) {
+        const struct ckpt_node *part = ckpt_get(module, module_parts[p]);
         rc = check_keys(w, part);
         for (uint32_t i = 0; rc == 0 && i < part->n; i += 2) {
             const struct ckpt_node *key = part->items[i], *value = part->items[i + 1];
-            const int passes = p == 1 ? names_key(w, passing, key) : 0;
+            const int passes = p == BUFFERS ? names_key(w, passing, key) : 0;
             if (passes < 0)
                 return passes;
             if (value->kind != CKPT_NONE && !passes)

@@ -142,7 +142,7 @@ void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype)
             kept = target->name;
     }
     if (n_kept)
-        s2s_warn("ckpt", "%s%s: 8-bit floating or complex, and not cast", kept,
+        s2s_warn("ckpt", "%s%s: 8-bit floating point or complex, and not cast", kept,
                  n_kept > 1 ? " and others" : "");
 }
 
@@ -260,7 +260,9 @@ static void warn_of_overflows(struct s2s_ckpt_plan *plan, const char *name, size
     enum { MAX_WARNINGS = 5 };
     if (n && plan->n_overflows < MAX_WARNINGS)
         s2s_warn("ckpt", "%s: %zu values are past float16's largest, 65504, and become infinite%s",
-                 name, n, plan->n_overflows + 1 == MAX_WARNINGS ? "; more are not told" : "");
+                 name, n,
+                 plan->n_overflows + 1 == MAX_WARNINGS ? "; what comes after it is not reported"
+                                                       : "");
     plan->n_overflows += n > 0;
 }
 

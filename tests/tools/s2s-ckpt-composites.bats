@@ -374,7 +374,7 @@ YAML
     [ "$(jq -c '[.model_type, .num_key_value_heads]' named/llm/config.json)" = "$(jq -c '["llama", .num_key_value_heads]' "$M/config.json")" ]
     exits 0 s2s-ckpt convert --to hf "$DATA/mcore015_vlm_tp2" eyes
     says "no config.json: the arguments of a checkpoint do not make that of nemotron_vlm"
-    says "nothing says its heads; taken as 2"
+    says "nothing says how many heads it has; taken as 2"
 }
 
 @test "experts under the names that their modules have in memory: local_experts.E, weightE, gate and up apart" {

@@ -185,7 +185,7 @@ LIST
     megatron llama_gqa_tied untie_embeddings_and_output_weights=false
     jq '.tie_word_embeddings = false' "$MODELS/llama_gqa_tied/config.json" >config.json
     exits 0 s2s-ckpt convert --strict --to hf --config config.json in shared
-    says "output_layer.weight is the words' by the arguments"
+    says "output_layer.weight is tied to the word embeddings by the arguments"
     grep -q '"tie_word_embeddings": true' shared/config.json
     # also where it says nothing, by which Llama's class has a matrix
     jq 'del(.tie_word_embeddings)' config.json >silent.json
@@ -402,7 +402,7 @@ PY
         says "$says"
         if [ -n "$none" ]; then [ ! -e out/config.json ]; else [ -e out/config.json ]; fi
     done <<'LIST'
-norm_epsilon=1e-6|Megatron's norm inside of Mamba layers has 1e-5|
+norm_epsilon=1e-6|Megatron's norm inside Mamba layers always has 1e-5|
 moe_router_num_groups=2 moe_router_group_topk=1 moe_router_topk=1|Megatron by its best 1|
 moe_router_topk=null moe_router_topk_scaling_factor=null|do not say num_experts_per_tok;|
 moe_router_score_function="softmax"|no config.json: its router's scores are not sigmoids|none
@@ -440,7 +440,7 @@ PY
     jq '.layers_block_type = ["mamba", "rwkv"]' hf/config.json | jq 'del(.hybrid_override_pattern)' >config.json
     rm -r out
     exits 0 s2s-ckpt convert --to torch_dist --map nemotron_h --config config.json hf out
-    says 'layer 1 is "rwkv", which Megatron'"'"'s pattern has not'
+    says 'layer 1 is "rwkv", for which Megatron'"'"'s pattern has no letter'
 }
 
 @test "to Megatron: what a class of transformers takes for absent keys of window, rope and scores" {
@@ -508,7 +508,7 @@ LIST
         fi
     done <<'LIST'
 {}|
-{layer_norm_epsilon: 1e-6}|Megatron's norm inside of Mamba layers has 1e-5
+{layer_norm_epsilon: 1e-6}|Megatron's norm inside Mamba layers always has 1e-5
 {num_experts_per_tok: 1}|norm_topk_prob is true with num_experts_per_tok 1
 {num_experts_per_tok: 1, norm_topk_prob: false}|
 {norm_topk_prob: false}|norm_topk_prob is false with num_experts_per_tok 2
@@ -737,7 +737,7 @@ LIST
     [ "$(config .num_key_value_heads)" = "[2]" ]
     echo 'num_layers: 3' >model_config.yaml
     exits 1 s2s-ckpt convert --to hf --config model_config.yaml model_weights other
-    says "nor heads of a language model"
+    says "nor the num_attention_heads of a language model"
 }
 
 @test "norms of another kind than the config.json given are told of" {

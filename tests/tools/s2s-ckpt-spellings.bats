@@ -70,7 +70,7 @@ PY
     echo '{"model_type": "nemotron_h", "use_conv_bias": false, "mlp_bias": true, "vocab_size": 10}' >without.json
     echo '{"model_type": "nemotron_h", "vocab_size": 10}' >with.json
     exits 0 s2s-ckpt convert --strict --to torch_dist --map nemotron_h --config without.json hf.safetensors megatron
-    says "mlp_bias: Megatron's add_bias_linear is for the attention too"
+    says "mlp_bias: Megatron's add_bias_linear gives the attention biases too"
     exits 0 s2s-ckpt convert -q --strict --to hf --config without.json megatron back
     exits 0 s2s-ckpt diff hf.safetensors back
     exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h --config with.json hf.safetensors other
@@ -518,7 +518,7 @@ PY
     done
     # columns of two tensors side by side are not made
     exits 1 s2s-ckpt convert --to torch_dist --map automodel_qwen_moe --config config.json hf native
-    says "only the way back is known"
+    says "only the way to Hugging Face is known"
 }
 
 @test "Qwen3's layer that predicts a further token, under each of Megatron's names, and the inverse frequencies of an old transformers" {

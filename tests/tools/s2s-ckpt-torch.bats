@@ -160,7 +160,7 @@ os.makedirs('ranks/mp_rank_00')
 save('ranks/mp_rank_00/model_optim_rng.pt', {'model': {'w': w}, 'run': [b'x'], 'rng_state': [b'x'], 'iteration': 7})"
     for file in large inside; do
         exits 0 s2s-ckpt convert --to torch_dist $file.pt $file
-        says "$file: its bytes are not kept, only how many they are"
+        says "$file: its bytes are not kept, only their number"
         says_not "small: its"
     done
     exits 0 s2s-ckpt ls ranks

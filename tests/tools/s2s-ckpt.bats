@@ -597,7 +597,7 @@ from small_safetensors import save
 save("in.safetensors", a=("F8_E4M3", np.array([1, 2], np.uint8)), c=("C64", np.array([1j], np.complex64)), w=("F32", np.array([1], np.float32)))
 PY
     exits 0 s2s-ckpt convert --to safetensors --dtype bf16 in.safetensors out
-    says "a and others: 8-bit floating or complex, and not cast"
+    says "a and others: 8-bit floating point or complex, and not cast"
     [ "$(s2s-ckpt ls out | cut -f2 | tr '\n' ' ')" = "F8_E4M3 C64 BF16 " ]
     exits 0 s2s-ckpt convert --to safetensors in.safetensors out
     says_not "not cast"
@@ -1528,7 +1528,7 @@ EOF
     exits 0 s2s-ckpt diff tiny.safetensors part.safetensors
     echo "a: 1" >other.yaml
     exits 1 s2s-ckpt convert --to hf --config other.yaml run.ckpt out4
-    says "other.yaml: no model_config.yaml of NeMo's"
+    says "other.yaml: not a model_config.yaml of NeMo:"
     [ ! -e out3.nemo ]
     [ ! -e out4 ]
 }
@@ -1915,10 +1915,10 @@ PY
     for command in ls verify; do
         head -c 89600 more.nemo >cut.nemo
         exits 1 s2s-ckpt $command cut.nemo
-        says "cut.nemo: the archive ends without a tar's end: truncated"
+        says "cut.nemo: the tar archive has no end mark: truncated"
         gzip -c cut.nemo >small.nemo
         exits 1 s2s-ckpt $command small.nemo
-        says "small.nemo: the archive ends without a tar's end: truncated"
+        says "small.nemo: the tar archive has no end mark: truncated"
     done
     gzip -c "$DATA/tiny.nemo" | head -c 20000 >small.nemo
     exits 1 s2s-ckpt ls small.nemo

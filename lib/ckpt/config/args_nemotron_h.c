@@ -173,12 +173,13 @@ void ckpt_nemotron_h_differences(const json_t *config)
         return;
     if (json_is_number(eps) && json_number_value(eps) != 1e-5 && has_layer(config, 'M'))
         s2s_warn("ckpt",
-                 "layer_norm_epsilon is %g: Megatron's norm inside of Mamba layers has 1e-5 "
-                 "whatever it is, transformers' has this one",
+                 "layer_norm_epsilon is %g: Megatron's norm inside Mamba layers always has 1e-5, "
+                 "transformers' has this one",
                  json_number_value(eps));
     if (json_is_true(json_object_get(config, "mlp_bias")))
-        s2s_warn("ckpt", "mlp_bias: Megatron's add_bias_linear is for the attention too, which has "
-                         "no biases in transformers");
+        s2s_warn("ckpt",
+                 "mlp_bias: Megatron's add_bias_linear gives the attention biases too, which "
+                 "it has not in transformers");
     if (!has_layer(config, 'E'))
         return;
     const int64_t k = int_or(config, "num_experts_per_tok", 2);
@@ -193,6 +194,6 @@ void ckpt_nemotron_h_differences(const json_t *config)
         s2s_warn("ckpt",
                  "%lld of %lld groups of experts: transformers judges a group by its two best "
                  "experts, Megatron by its best %lld (num_experts_per_tok / topk_group), so they "
-                 "may choose others",
+                 "may choose different experts",
                  (long long)chosen, (long long)groups, (long long)(k / chosen));
 }

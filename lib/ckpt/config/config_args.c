@@ -86,7 +86,8 @@ static json_t *as_letters(const json_t *kinds)
     const char *odd = json_string_value(json_array_get(kinds, n));
     json_t *word = n == json_array_size(kinds) ? json_string(letters) : NULL;
     if (!word)
-        s2s_warn("ckpt", "config.json: layer %zu is \"%s\", which Megatron's pattern has not", n,
+        s2s_warn("ckpt",
+                 "config.json: layer %zu is \"%s\", for which Megatron's pattern has no letter", n,
                  odd ? odd : "?");
     free(letters);
     return word;

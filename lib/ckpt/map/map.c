@@ -156,7 +156,8 @@ static int64_t heads_of_width(struct ckpt_map_engine *e, int64_t width)
         return 0;
     if (!e->guessed)
         s2s_warn("ckpt",
-                 "a vision tower of width %lld: nothing says its heads; taken as %lld of the "
+                 "a vision tower of width %lld: nothing says how many heads it has; taken as %lld "
+                 "of the "
                  "language model's %lld (--config with vision_config.num_attention_heads says it)",
                  (long long)width, (long long)(width / dim), (long long)dim);
     e->guessed = true;
@@ -169,7 +170,7 @@ int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tenso
     *heads = rows % 3 == 0 ? heads_of_width(e, rows / 3) : 0;
     if (*heads && rows % (3 * *heads) == 0)
         return 0;
-    int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads have its %lld rows?",
+    int rc = s2s_error_set(e->err, S2S_E_NOTFOUND, "%s: how many heads do its %lld rows hold?",
                            t->name, (long long)rows);
     return s2s_error_hint(e->err, rc,
                           "--config takes a config.json with vision_config.num_attention_heads");

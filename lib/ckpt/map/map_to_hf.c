@@ -356,14 +356,14 @@ static void note_tie(const struct ckpt_map_engine *e, struct ckpt_map_result *re
         if (there && ckpt_map_config_ties(e)) {
             result->tie = CKPT_UNTIED;
             s2s_warn("ckpt",
-                     "%s is a matrix of its own, which the configuration denies: config.json gets "
-                     "tie_word_embeddings false",
+                     "%s is a matrix of its own, though the configuration ties it to the word "
+                     "embeddings: config.json gets tie_word_embeddings false",
                      rule->megatron);
         } else if (!there && ckpt_map_config_unties(e)) {
             result->tie = CKPT_TIED;
             s2s_warn("ckpt",
-                     "%s is the words' by the arguments, which the configuration does not say: "
-                     "config.json gets tie_word_embeddings true",
+                     "%s is tied to the word embeddings by the arguments, but not by the "
+                     "configuration: config.json gets tie_word_embeddings true",
                      rule->megatron);
         }
     }

@@ -203,10 +203,11 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     int64_t expert = 0;
     int n, found, rc = 0;
     if (rule->transposed && ckpt_map_items(rule->hf))
-        return s2s_error_set(e->err, S2S_E_UNSUPPORTED,
-                             "%s: columns of several tensors are not put side by side, only the "
-                             "way back is known",
-                             rule->megatron);
+        return s2s_error_set(
+            e->err, S2S_E_UNSUPPORTED,
+            "%s: columns of several tensors are not put side by side: only the way to "
+            "Hugging Face is known",
+            rule->megatron);
     /* all of an expert's tensors are there, or none */
     for (; rc == 0 && (found = find_items(e, rule, layer, expert, items, &n)) == n; expert++) {
         int64_t rows = one.shape[0];
@@ -223,7 +224,7 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
         if (rc == 0)
             rc = back_split(e, &one, items, n);
         if (rc == 0 && expert && one.shape[0] != rows)
-            rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s: another number of rows than expert 0",
+            rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s: has another number of rows than expert 0",
                                items[0]->tensor->name);
     }
     int64_t said = ckpt_map_number(e, "n_routed_experts", "num_experts");

@@ -209,12 +209,12 @@ static int check_names(const struct merge *m)
             if (strstr(m->ckpt->tensors[i].name, older[k])) {
                 int rc =
                     s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                                  "%s is of a model of before Megatron-Core: such rank folders "
-                                  "are not put together",
+                                  "%s is a name from before Megatron-Core: the rank folders of "
+                                  "such a model are not put together",
                                   m->ckpt->tensors[i].name);
                 return s2s_error_hint(m->err, rc,
-                                      "Megatron-LM's tools/checkpoint/convert.py makes a model of "
-                                      "Megatron-Core of them");
+                                      "Megatron-LM's tools/checkpoint/convert.py turns them into "
+                                      "a model of Megatron-Core");
             }
     return 0;
 }

@@ -267,7 +267,7 @@ int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, con
     else if (!vocab || json_object_get(vocab, "<blank>"))
         rc = s2s_error_set(
             err, S2S_E_FORMAT,
-            "pieces that are there twice, absurdly long, with a NUL byte or called <blank>");
+            "a piece occurs twice, is absurdly long, holds a NUL byte or is called <blank>");
     else
         write_texts(texts, &spm, vocab, kind);
     json_decref(vocab);

@@ -229,8 +229,8 @@ static json_t *features_of(const json_t *all)
     if (!odd)
         return out;
     s2s_warn("ckpt",
-             "preprocessor_config.json is not written: the features that transformers' Parakeet "
-             "takes are of another preprocessor.%s than this model's",
+             "preprocessor_config.json is not written: this model's preprocessor.%s is not that of "
+             "transformers' Parakeet",
              odd);
     json_decref(out);
     return NULL;

@@ -247,8 +247,9 @@ static int add_again(struct tar *t, const char *name, const char *target)
     const struct ckpt_member *member = path ? member_before(t, path) : NULL;
     free(path);
     if (!member)
-        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is a link to %s, which is not before it",
-                             t->path, name, target);
+        return s2s_error_set(t->err, S2S_E_FORMAT,
+                             "%s: %s is a link to %s, which does not come before it", t->path, name,
+                             target);
     const struct ckpt_span span = member->span;
     add_member(t->ckpt, name, &span);
     return 0;
@@ -308,7 +309,7 @@ static int walk(struct tar *t)
             break;
         if (status == ARCHIVE_EOF) /* without the zeros that end a tar: members may be missing */
             rc = s2s_error_set(t->err, S2S_E_TRUNCATED,
-                               "%s: the archive ends without a tar's end: truncated", t->path);
+                               "%s: the tar archive has no end mark: truncated", t->path);
         else if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
             rc = bad_tar(t, NULL);
         else if (i >= MAX_MEMBERS)

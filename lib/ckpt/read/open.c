@@ -246,8 +246,8 @@ static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
         return 0;
     if (!ckpt_name_is_plain(name, (size_t)len))
         return s2s_error_hint(
-            err, s2s_error_set(err, S2S_E_FORMAT, "LATEST is no name of a folder beside it"),
-            "name that folder");
+            err, s2s_error_set(err, S2S_E_FORMAT, "LATEST does not name a folder beside it"),
+            "give the path of the folder that is meant");
     name[len] = 0;
     return enter(ckpt, name, err);
 }
@@ -280,9 +280,10 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (!has(ckpt, "snapshots") || !has(ckpt, "blobs"))
         return 0;
     if (!has(ckpt, main_ref))
-        return s2s_error_hint(
-            err, s2s_error_set(err, S2S_E_NOTFOUND, "a cache of the hub without %s", main_ref),
-            "name one of the folders in snapshots");
+        return s2s_error_hint(err,
+                              s2s_error_set(err, S2S_E_NOTFOUND,
+                                            "a cache of the Hugging Face hub without %s", main_ref),
+                              "name one of the folders in snapshots");
     int rc = read_word(ckpt, main_ref, &text, &len, err);
     if (rc < 0)
         return rc;

@@ -110,8 +110,8 @@ int s2s_ckpt_take_nemo_config(struct s2s_ckpt *ckpt, const char *text, const cha
     if (!has_encoder(value) && !json_is_integer(json_object_get(value, "num_attention_heads"))) {
         json_decref(value);
         return s2s_error_set(err, S2S_E_FORMAT,
-                             "%s: no model_config.yaml of NeMo's: neither encoder nor perception, "
-                             "nor heads of a language model",
+                             "%s: not a model_config.yaml of NeMo: it has neither encoder nor "
+                             "perception, nor the num_attention_heads of a language model",
                              name);
     }
     keep_config(ckpt, value);

@@ -123,7 +123,7 @@ static void warn_of_bytes(const struct ckpt_torch_walk *w, const char *prefix, c
                           size_t had)
 {
     if (w->left.n_bytes > had)
-        s2s_warn("ckpt", "%s%s: its bytes are not kept, only how many they are", prefix, name);
+        s2s_warn("ckpt", "%s%s: its bytes are not kept, only their number", prefix, name);
 }
 
 static int keep_value(struct ckpt_torch_walk *w, struct s2s_ckpt_object *object,

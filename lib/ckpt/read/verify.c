@@ -127,7 +127,7 @@ static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *sou
     rc = ckpt_view_of(archive.pickle.root, &view, err);
     if (rc > 0)
         rc = s2s_error_set(err, S2S_E_FORMAT,
-                           "holds a tensor where something else is said to be: it would be lost");
+                           "holds a tensor where an object is expected: it would be lost");
     for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++)
         rc = s2s_zip_check_member(&archive.zip, &archive.zip.members[i], ckpt_piece(ckpt),
                                   CKPT_SCRATCH, err);

@@ -269,8 +269,8 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
         closedir(dir);
     if (rc < 0 || empty || ours)
         return rc;
-    rc =
-        s2s_error_set(err, S2S_E_ARG, "%s: is there, and no run of s2s-ckpt left it", journal->dir);
+    rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already, and no run of s2s-ckpt left it",
+                       journal->dir);
     return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
 }
 

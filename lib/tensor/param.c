@@ -8,6 +8,8 @@
 #include "lib/base/rng.h"
 
 enum { PARAM_ALIGN = 16 }; /* elements: a cache line of fp32 */
+/* elements: more than any machine has; sizes come from configs */
+static const int64_t MAX_NUMEL = (int64_t)1 << 56;
 
 struct s2s_params *s2s_params_new(struct s2s_device *device)
 {
@@ -68,7 +70,8 @@ struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_par
             p->local[i] /= size;
             p->cut_begin = p->local[i] * spec->cut_group->rank;
         }
-        p->numel *= p->local[i];
+        if (__builtin_mul_overflow(p->numel, p->local[i], &p->numel))
+            p->numel = MAX_NUMEL + 1;
     }
     p->tensor = s2s_xcalloc(1, sizeof *p->tensor);
     s2s_grow(&params->list, params->n, &params->cap, sizeof *params->list);
@@ -96,28 +99,49 @@ static void set_header(struct s2s_tensor *t, const struct s2s_param *p, struct s
     t->device = device;
 }
 
-static float *alloc_zeroed(struct s2s_device *device, int64_t n)
+/* The three buffers, zeroed; none of them if there is no room for all. */
+static int alloc_buffers(struct s2s_params *params, struct s2s_error *err)
 {
-    size_t bytes = (size_t)(n ? n : 1) * sizeof(float);
-    float *ptr = device->kernels->alloc(bytes);
-    if (!ptr)
-        S2S_BUG("out of device memory: %zu bytes of parameters", bytes);
-    device->kernels->zero(&device->queue, ptr, bytes);
-    return ptr;
+    const struct s2s_kernels *k = params->device->kernels;
+    const int64_t sizes[] = {params->n_trained, params->n_trained, params->n_fixed};
+    float **const buffers[] = {&params->values, &params->grads, &params->fixed};
+    bool room = params->n_trained <= MAX_NUMEL && params->n_fixed <= MAX_NUMEL;
+    size_t bytes[3];
+    for (int i = 0; i < 3; i++) {
+        bytes[i] = (size_t)(sizes[i] ? sizes[i] : 1) * sizeof(float);
+        *buffers[i] = room ? k->alloc(bytes[i]) : NULL;
+        room = *buffers[i] != NULL;
+    }
+    for (int i = 0; i < 3; i++)
+        if (room) {
+            k->zero(&params->device->queue, *buffers[i], bytes[i]);
+        } else {
+            k->free(*buffers[i]);
+            *buffers[i] = NULL;
+        }
+    if (room)
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_NOMEM, "no room for the model's %.3g parameters",
+                           (double)params->n_trained + (double)params->n_fixed);
+    return s2s_error_hint(err, rc, "check the sizes in its config");
 }
 
-void s2s_params_finish(struct s2s_params *params)
+int s2s_params_finish(struct s2s_params *params, struct s2s_error *err)
 {
+    params->n_trained = params->n_fixed = 0;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         p->trained = !(p->flags & (S2S_PARAM_FROZEN | S2S_PARAM_BUFFER));
         int64_t *end = p->trained ? &params->n_trained : &params->n_fixed;
         p->offset = *end;
-        *end += (p->numel + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+        if (*end <= MAX_NUMEL && p->numel <= MAX_NUMEL)
+            *end += (p->numel + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+        else
+            *end = MAX_NUMEL + 1;
     }
-    params->values = alloc_zeroed(params->device, params->n_trained);
-    params->grads = alloc_zeroed(params->device, params->n_trained);
-    params->fixed = alloc_zeroed(params->device, params->n_fixed);
+    int rc = alloc_buffers(params, err);
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; i < params->n; i++) {
         struct s2s_param *p = params->list[i];
         struct s2s_tensor *t = p->tensor;
@@ -131,6 +155,7 @@ void s2s_params_finish(struct s2s_params *params)
         set_header(t->grad, p, params->device, params->grads + p->offset);
     }
     params->finished = true;
+    return 0;
 }
 
 void s2s_params_zero_grads(struct s2s_params *params)

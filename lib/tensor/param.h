@@ -87,8 +87,8 @@ struct s2s_param *s2s_params_add(struct s2s_params *params, const struct s2s_par
 /* Freezes everything whose name starts with prefix; before s2s_params_finish. */
 void s2s_params_freeze(struct s2s_params *params, const char *prefix);
 /* Lays out and allocates the buffers; then values and gradients exist (gradients zero, values
- * not set). */
-void s2s_params_finish(struct s2s_params *params);
+ * not set). Fails where the machine has no room for them. */
+int s2s_params_finish(struct s2s_params *params, struct s2s_error *err);
 
 struct s2s_param *s2s_params_find(const struct s2s_params *params, const char *name); /* or NULL */
 

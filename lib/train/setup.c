@@ -87,7 +87,9 @@ int s2s_bundle_open(struct s2s_bundle *b, const struct s2s_recipe *r, bool load,
         rc = open_model(b, r, err);
     if (rc == 0) {
         freeze(b, r);
-        s2s_params_finish(b->model->params);
+        rc = s2s_params_finish(b->model->params, err);
+    }
+    if (rc == 0) {
         s2s_params_init(b->model->params, (uint64_t)r->seed);
         if (load && (b->composite || b->model->dir))
             rc = s2s_model_load(b->model, err);
@@ -141,10 +143,9 @@ static int open_checkpoint(struct s2s_bundle *b, const char *path, struct s2s_er
     if ((rc = open_stored(b, s2s_ckpt_common(ckpt), err)) < 0)
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
     s2s_ckpt_close(ckpt);
-    if (rc < 0)
-        return rc;
-    s2s_params_finish(b->model->params);
-    return s2s_restore(path, b->model->params, NULL, NULL, err);
+    if (rc == 0)
+        rc = s2s_params_finish(b->model->params, err);
+    return rc < 0 ? rc : s2s_restore(path, b->model->params, NULL, NULL, err);
 }
 
 int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
@@ -157,8 +158,9 @@ int s2s_bundle_open_dir(struct s2s_bundle *b, const char *dir, const char *ckpt,
     } else if (rc == 0) {
         struct s2s_salm_part whole = {.dir = dir};
         rc = open_bare(b, &whole, false, err);
+        if (rc == 0)
+            rc = s2s_params_finish(b->model->params, err);
         if (rc == 0) {
-            s2s_params_finish(b->model->params);
             rc = s2s_model_load(b->model, err);
             b->composite = b->model->kind == &s2s_model_salm;
         }

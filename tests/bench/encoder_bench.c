@@ -156,7 +156,8 @@ static int open_model(struct bench *b, struct s2s_error *err)
     if (rc < 0)
         return rc;
     struct s2s_params *params = b->model->params;
-    s2s_params_finish(params);
+    if ((rc = s2s_params_finish(params, err)) < 0)
+        return rc;
     s2s_params_init(params, 1);
     b->tape = s2s_tape_new(b->device, true);
     b->m = s2s_xcalloc((size_t)params->n_trained, sizeof *b->m);

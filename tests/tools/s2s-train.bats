@@ -88,6 +88,18 @@ same_checkpoint() {
     [ ! -e run ]
 }
 
+@test "a model that no machine has room for is refused" {
+    for size in 'hidden_size=100000000 model.llm.config.vocab_size=1000000000' \
+        'hidden_size=1073741824 model.llm.config.num_hidden_layers=5000' \
+        'head_dim=1073741824 model.llm.config.num_attention_heads=100000 model.llm.config.hidden_size=1073741824'; do
+        # shellcheck disable=SC2086
+        exits 1 s2s-train r.yaml "model.llm.config=$(tr -d '\n' <llm.json)" model.llm.config.$size
+        says "no room for the model's"
+        says "check the sizes in its config"
+    done
+    [ ! -e run/checkpoints ]
+}
+
 @test "a run leaves recipe, log, events and checkpoints, and the loss falls" {
     exits 0 s2s-train r.yaml
     no_litter run recipe.yaml log.jsonl checkpoints "$(basename run/events.*)"

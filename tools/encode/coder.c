@@ -107,9 +107,10 @@ static int load_all(struct encode_coder *c, const char *projection, struct s2s_e
     }
     if (rc == 0) {
         s2s_params_freeze(c->params, "");
-        s2s_params_finish(c->params);
-        rc = s2s_model_load(c->model, err);
+        rc = s2s_params_finish(c->params, err);
     }
+    if (rc == 0)
+        rc = s2s_model_load(c->model, err);
     if (rc == 0 && path)
         set_projection(c, &st);
     if (path)

@@ -350,9 +350,8 @@ static int run(struct probe *p, const struct probe_options *opt, struct s2s_erro
                                      2, err);
     if (rc < 0 || (rc = s2s_device_open(&p->device, "cpu", err)) < 0 ||
         (rc = s2s_model_open(&p->model, p->device, NULL, opt->model, &options, err)) < 0 ||
-        (rc = choose_family(p, err)) < 0)
+        (rc = choose_family(p, err)) < 0 || (rc = s2s_params_finish(p->model->params, err)) < 0)
         return rc;
-    s2s_params_finish(p->model->params);
     if ((rc = s2s_model_load(p->model, err)) < 0 ||
         (rc = s2s_safetensors_open(&p->inputs, opt->inputs, err)) < 0)
         return rc;

@@ -47,7 +47,7 @@ static struct s2s_model *open_model(const char *freeze)
         fail_msg("%s", err.text);
     if (freeze)
         s2s_params_freeze(model->params, freeze);
-    s2s_params_finish(model->params);
+    assert_int_equal(s2s_params_finish(model->params, NULL), 0);
     s2s_params_init(model->params, 5);
     return model;
 }

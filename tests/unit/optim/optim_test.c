@@ -60,7 +60,7 @@ static struct s2s_params *load_params(struct s2s_device *device, const struct s2
         memcpy(spec.shape, t->shape, (size_t)t->n_dims * sizeof *t->shape);
         s2s_params_add(params, &spec);
     }
-    s2s_params_finish(params);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
     for (size_t i = 0; i < params->n; i++)
         s2s_param_set(params->list[i], must_find(in, "param/%s", params->list[i]->name)->data,
                       S2S_F32);

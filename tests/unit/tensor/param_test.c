@@ -27,7 +27,7 @@ static struct s2s_params *one_param(struct s2s_param **param, const struct s2s_g
                                                              .cut_dim = cut_dim,
                                                              .cut_group = group,
                                                              .init = {kind, 0.5}});
-    s2s_params_finish(params);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
     s2s_params_init(params, 3);
     return params;
 }
@@ -72,7 +72,7 @@ static void initial_values_have_the_spread_that_was_asked(void **state)
     struct s2s_param *other = s2s_params_add(
         params, &(struct s2s_param_spec){
                     .name = "b", .n_dims = 1, .shape = {100000}, .init = {S2S_INIT_NORMAL, 0.02}});
-    s2s_params_finish(params);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
     s2s_params_init(params, 1);
     float *x = s2s_xcalloc(100000, sizeof *x), *y = s2s_xcalloc(100000, sizeof *y);
     s2s_param_get(normal, x);
@@ -103,7 +103,7 @@ static void trained_and_fixed_stand_apart(void **state)
                                                        .shape = {3, 7},
                                                        .flags = i == 2 ? S2S_PARAM_BUFFER : 0});
     s2s_params_freeze(params, "b.");
-    s2s_params_finish(params);
+    assert_int_equal(s2s_params_finish(params, NULL), 0);
     assert_true(p[0]->trained && p[1]->trained && !p[2]->trained && !p[3]->trained);
     assert_int_equal(p[0]->offset, 0);
     assert_int_equal(p[1]->offset, 32); /* 21 elements, rounded up to 16s */

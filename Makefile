@@ -11,11 +11,12 @@ BIN := $(if $(filter release,$(VARIANT)),bin,$(BUILD)/bin)
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' $(1) $(2))
 
-PKGS := sndfile soxr libarchive libzstd zlib jansson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc ompi-c
+PKGS := sndfile soxr libarchive libzstd zlib jansson yaml-0.1 libxxhash libcrypto libpcre2-8 libutf8proc
 # targets that need no compiler do not ask pkg-config
 ifneq ($(filter-out setup clean,$(or $(MAKECMDGOALS),all)),)
-PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) ompi-c 2>/dev/null | sed 's/-I/-isystem /g')
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+MPI_LIBS := $(shell pkg-config --libs ompi-c 2>/dev/null)
 GEMM_LIB := $(if $(wildcard /usr/include/dnnl.h /usr/include/*/dnnl.h),dnnl,openblas)
 endif
 
@@ -28,11 +29,16 @@ OPT := $(OPT_$(VARIANT))
 CFLAGS_ALL := -std=gnu11 -D_GNU_SOURCE -I. $(PKG_CFLAGS) $(WARN) $(if $(WERROR),-Werror) $(OPT) -march=$(MARCH) -fopenmp -pthread \
 	-ffp-contract=fast -fno-math-errno -fno-trapping-math $(CFLAGS)
 LDFLAGS_ALL := $(OPT) -fopenmp -pthread -Wl,--as-needed $(LDFLAGS)
+# MPI is loaded only under a launcher: libraries of fast networks, which it brings, may take 160 ms to load. It calls back into the program.
+# The old kind of rpath is the program's, whoever calls dlopen for it (under ASan libasan does).
+MPI_SRC := lib/mesh/mpi.c lib/mesh/combine.c
+MPI_LIB := $(BIN)/libs2s-mpi.so
+LOADS_MPI := -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib/s2s:$$ORIGIN'
 LIBS := $(PKG_LIBS) -l$(GEMM_LIB) -lm -ldl
 
 # one file chooses the GEMM: kernels/cpu/gemm_dnnl.c or kernels/cpu/gemm_openblas.c
 GEMM_SKIP := kernels/cpu/gemm_$(if $(filter dnnl,$(GEMM_LIB)),openblas,dnnl).c
-LIB_SRC := $(filter-out $(GEMM_SKIP),$(wildcard lib/*/*.c lib/*/*/*.c kernels/*.c kernels/cpu/*.c))
+LIB_SRC := $(filter-out $(GEMM_SKIP) $(MPI_SRC),$(wildcard lib/*/*.c lib/*/*/*.c kernels/*.c kernels/cpu/*.c))
 LIB := $(BUILD)/libs2s.a
 PROGRAM_SRC := $(wildcard tools/*/s2s-*.c)
 PROGRAMS := $(addprefix $(BIN)/,$(notdir $(basename $(PROGRAM_SRC))))
@@ -44,12 +50,18 @@ obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
 .PHONY: all doc-rules setup units fuzzers benches clean FORCE
 .SECONDARY:
-all: $(PROGRAMS)
+all: $(PROGRAMS) $(MPI_LIB)
 
 $(BUILD)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+
+$(call obj,$(MPI_SRC)): CFLAGS_ALL += -fPIC
+$(MPI_LIB): $(call obj,$(MPI_SRC))
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -o $@ $^ $(MPI_LIBS)
 
 $(LIB): $(call obj,$(LIB_SRC))
 	$(call say,AR,$@)
@@ -60,30 +72,30 @@ define program
 $(BIN)/$(notdir $(basename $(1))): $(call obj,$(1) $(filter-out tools/%/s2s-%.c,$(filter-out $(wildcard $(dir $(1))s2s-*.c),$(wildcard $(dir $(1))*.c)))) $(LIB)
 	$$(call say,LD,$$@)
 	$$(Q)mkdir -p $$(@D)
-	$$(Q)$$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$(LIBS)
+	$$(Q)$$(CC) $$(LDFLAGS_ALL) $$(LOADS_MPI) -o $$@ $$^ $$(LIBS)
 endef
 $(foreach src,$(PROGRAM_SRC),$(eval $(call program,$(src))))
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS_ALL) $(LOADS_MPI) -Wl,-rpath,$(CURDIR)/$(BIN) -o $@ $^ $(LIBS) -lcmocka
 $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(LOADS_MPI) -Wl,-rpath,$(CURDIR)/$(BIN) -o $@ $^ $(LIBS)
 # the plain driver replays a corpus; `make fuzz` builds the same targets with libFuzzer
 $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-units: $(UNITS)
+units: $(UNITS) $(MPI_LIB)
 fuzzers: $(FUZZ_SRC:%.c=$(BUILD)/%)
-benches: $(BENCH_SRC:%.c=$(BUILD)/%)
+benches: $(BENCH_SRC:%.c=$(BUILD)/%) $(MPI_LIB)
 
 setup:
 	@tests/setup.sh
 
 clean:
-	rm -rf build bin/s2s-*
+	rm -rf build bin/s2s-* bin/libs2s-mpi.so
 
 
 
@@ -143,10 +155,12 @@ install: all man completions
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7
 	for file in $(COMPLETIONS); do install -D -m 644 $(BUILD)/share/$$file $(DESTDIR)$(PREFIX)/share/$$file || exit 1; done
 	install -m 755 bin/s2s $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -D -m 644 $(MPI_LIB) $(DESTDIR)$(PREFIX)/lib/s2s/$(notdir $(MPI_LIB))
 	for page in $(MAN); do install -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; done
 
 uninstall:
 	cd $(DESTDIR)$(PREFIX)/bin && rm -f s2s $(notdir $(PROGRAMS))
+	rm -rf $(DESTDIR)$(PREFIX)/lib/s2s
 	cd $(DESTDIR)$(PREFIX)/share && rm -f $(COMPLETIONS)
 	for page in $(notdir $(MAN)); do rm -f $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$page; done
 

@@ -1,5 +1,6 @@
 #include "lib/mesh/mesh.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,18 @@ static int check_srun(struct s2s_error *err)
                           "start with srun --mpi=pmix (srun --mpi=list shows what it has)");
 }
 
+/* A program alone does without MPI, which takes longer to load than most of what it is asked. */
+static int start_mpi(struct s2s_mesh *mesh, struct s2s_error *err)
+{
+    /* global: MPI loads parts of its own that look for its names */
+    void *lib = dlopen("libs2s-mpi.so", RTLD_NOW | RTLD_GLOBAL);
+    mesh_start *start = lib ? (mesh_start *)dlsym(lib, "mesh_mpi_start") : NULL;
+    if (start)
+        return start(mesh, err);
+    int rc = s2s_error_set(err, S2S_E_COMM, "MPI cannot be loaded: %s", dlerror());
+    return s2s_error_hint(err, rc, "libs2s-mpi.so lies beside the programs, or in ../lib/s2s");
+}
+
 int s2s_mesh_open(struct s2s_mesh **out, const struct s2s_mesh_options *options,
                   struct s2s_error *err)
 {
@@ -43,7 +56,7 @@ int s2s_mesh_open(struct s2s_mesh **out, const struct s2s_mesh_options *options,
     mesh->phase = "start";
     mesh->watch.timeout_s =
         options && options->timeout_s > 0 ? options->timeout_s : S2S_MESH_TIMEOUT_S;
-    if (ranks > 1 && (rc = mesh_mpi_start(mesh, err)) < 0) {
+    if (ranks > 1 && (rc = start_mpi(mesh, err)) < 0) {
         free(mesh);
         return rc;
     }

@@ -37,7 +37,6 @@ struct mesh_backend {
 };
 
 extern const struct mesh_backend mesh_backend_self;
-extern const struct mesh_backend mesh_backend_mpi;
 
 struct s2s_comm {
     struct s2s_mesh *mesh;
@@ -103,8 +102,10 @@ struct s2s_mesh {
     void *impl;
 };
 
-/* Starts MPI: sets backend, size, rank, world and the node's slots. */
-int mesh_mpi_start(struct s2s_mesh *mesh, struct s2s_error *err);
+/* Starts MPI: sets backend, size, rank, world and the node's slots. Of libs2s-mpi.so, which is
+ * mpi.c and combine.c. */
+typedef int mesh_start(struct s2s_mesh *mesh, struct s2s_error *err);
+mesh_start mesh_mpi_start;
 struct s2s_comm *mesh_comm_new(struct s2s_mesh *mesh, const char *name, const int *world_ranks,
                                int n, int rank);
 void mesh_comm_free(struct s2s_comm *comm);

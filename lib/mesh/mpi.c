@@ -330,6 +330,22 @@ static void share_slots(struct s2s_mesh *mesh, struct mpi_node *node)
     watch->mine = watch->slots + rank;
 }
 
+static const struct mesh_backend backend = {
+    .name = "mpi",
+    .all_reduce = mpi_all_reduce,
+    .all_gather = mpi_all_gather,
+    .reduce_scatter = mpi_reduce_scatter,
+    .broadcast = mpi_broadcast,
+    .all_to_all = mpi_all_to_all,
+    .send = mpi_send,
+    .recv = mpi_recv,
+    .barrier = mpi_barrier,
+    .split = mpi_split,
+    .free = mpi_free,
+    .abort = mpi_abort,
+    .finalize = mpi_finalize,
+};
+
 int mesh_mpi_start(struct s2s_mesh *mesh, struct s2s_error *err)
 {
     int level = 0, started = 0;
@@ -345,7 +361,7 @@ int mesh_mpi_start(struct s2s_mesh *mesh, struct s2s_error *err)
         return 0;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    mesh->backend = &mesh_backend_mpi;
+    mesh->backend = &backend;
     struct mpi_node *node = s2s_xcalloc(1, sizeof *node);
     mesh->impl = node;
     share_slots(mesh, node);
@@ -356,19 +372,3 @@ int mesh_mpi_start(struct s2s_mesh *mesh, struct s2s_error *err)
     free(all);
     return 0;
 }
-
-const struct mesh_backend mesh_backend_mpi = {
-    .name = "mpi",
-    .all_reduce = mpi_all_reduce,
-    .all_gather = mpi_all_gather,
-    .reduce_scatter = mpi_reduce_scatter,
-    .broadcast = mpi_broadcast,
-    .all_to_all = mpi_all_to_all,
-    .send = mpi_send,
-    .recv = mpi_recv,
-    .barrier = mpi_barrier,
-    .split = mpi_split,
-    .free = mpi_free,
-    .abort = mpi_abort,
-    .finalize = mpi_finalize,
-};

@@ -9,6 +9,7 @@ setup() {
     # ranks share two cores here: give the processor away while waiting, and run as root where CI does
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # the same of Open MPI 5
     export OMPI_MCA_btl_vader_single_copy_mechanism=none
     # MPI keeps memory to the end; the library's own leaks are found by the unit tests
     export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}

@@ -351,7 +351,7 @@ PY
         for ms in 001 004 008 012 016 020 025 030 040 060; do
             for signal in INT TERM; do
                 run timeout -s $signal 0.$ms s2s-ckpt convert -q --to $to in.safetensors out
-                [ ! -e out ] || { exits 0 s2s-ckpt verify out; rm -r out; }
+                [ ! -e out ] || { exits 0 s2s-ckpt verify out; rm -rf out out.s2s-manifest.json; }
                 only in.safetensors was
                 [ "$status" -eq 0 ] || stopped=$((stopped + 1))
             done

@@ -103,17 +103,50 @@ static bool is_int16(int format)
     return sub == SF_FORMAT_PCM_16 || sub == SF_FORMAT_PCM_S8 || sub == SF_FORMAT_PCM_U8;
 }
 
-static int open_snd(struct reader *reader, struct s2s_error *err)
+static SNDFILE *open_memory(SF_INFO *info, struct memory_file *memory)
 {
     static SF_VIRTUAL_IO calls = {memory_len, memory_seek, memory_read, memory_write, memory_tell};
-    SF_INFO info = {0};
-    reader->snd = sf_open_virtual(&calls, SFM_READ, &info, &reader->memory);
+    memory->at = 0;
+    *info = (SF_INFO){0};
+    return sf_open_virtual(&calls, SFM_READ, info, memory);
+}
+
+/* A FLAC that was written into a pipe does not say how long it is: it is decoded to see. */
+static int count_samples(struct reader *reader, SF_INFO *info, struct s2s_error *err)
+{
+    const int64_t step = CHUNK / info->channels + 1;
+    float *out = s2s_xmalloc((size_t)(step * info->channels) * sizeof *out);
+    int64_t n_samples = 0, n;
+    int rc = 0;
+    while ((n = sf_readf_float(reader->snd, out, step)) > 0)
+        n_samples += n;
+    if (sf_error(reader->snd))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: after %lld samples: %s", reader->container.kind,
+                           (long long)n_samples, sf_strerror(reader->snd));
+    free(out);
+    sf_close(reader->snd);
+    reader->snd = open_memory(info, &reader->memory);
+    info->frames = n_samples;
+    if (rc == 0 && !reader->snd)
+        rc = s2s_error_set(err, S2S_E_NOMEM, "%s: cannot be opened again", reader->container.kind);
+    return rc;
+}
+
+static int open_snd(struct reader *reader, struct s2s_error *err)
+{
+    SF_INFO info;
+    reader->snd = open_memory(&info, &reader->memory);
     if (!reader->snd) {
         int rc = s2s_error_set(err, S2S_E_FORMAT, "not a sound file that can be read: %s",
                                sf_strerror(NULL));
         return strcmp(reader->container.kind, "other") != 0
                    ? s2s_error_add(err, rc, "%s", reader->container.kind)
                    : rc;
+    }
+    if (info.frames == SF_COUNT_MAX && info.channels > 0) {
+        int rc = count_samples(reader, &info, err);
+        if (rc < 0)
+            return rc;
     }
     reader->info =
         (struct s2s_audio_info){info.samplerate, info.channels, info.frames, is_int16(info.format)};

@@ -283,6 +283,31 @@ static void an_mp3_that_tells_no_length_is_no_short_one(void **state)
     free(bytes.data);
 }
 
+static void a_flac_from_a_pipe_says_no_length(void **state)
+{
+    struct bytes bytes = encode(SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 1, RATE);
+    struct s2s_audio audio;
+    struct s2s_audio_info info;
+    struct s2s_error err = S2S_ERROR_INIT;
+    bytes.data[21] &= 0xf0;
+    memset(bytes.data + 22, 0, 4);
+    assert_int_equal(s2s_audio_info_bytes(&info, bytes.data, bytes.len, &err), 0);
+    assert_int_equal(info.n_samples, N);
+    assert_int_equal(decode(&audio, bytes, &err), 0);
+    assert_int_equal(audio.n_samples, N);
+    for (int i = 0; i < N; i++)
+        assert_true(audio.data[i] * 32768 == speech[i]);
+    s2s_audio_release(&audio);
+    struct s2s_audio_options opt = S2S_AUDIO_OPTIONS_DEFAULT;
+    opt.offset_s = 0.3;
+    assert_int_equal(s2s_audio_decode_bytes(&audio, bytes.data, bytes.len, &opt, &err), 0);
+    assert_int_equal(audio.n_samples, N - RATE * 3 / 10);
+    for (size_t i = 0; i < audio.n_samples; i++)
+        assert_true(audio.data[i] * 32768 == speech[i + RATE * 3 / 10]);
+    s2s_audio_release(&audio);
+    free(bytes.data);
+}
+
 static void odd_files_are_errors_that_say_why(void **state)
 {
     struct s2s_audio audio;
@@ -404,6 +429,7 @@ int main(void)
         cmocka_unit_test(ranges_channels_and_digests_are_as_asked),
         cmocka_unit_test(a_range_is_a_part_of_the_whole),
         cmocka_unit_test(an_mp3_that_tells_no_length_is_no_short_one),
+        cmocka_unit_test(a_flac_from_a_pipe_says_no_length),
         cmocka_unit_test(odd_files_are_errors_that_say_why),
         cmocka_unit_test(a_wav_from_a_pipe_goes_to_the_end_of_the_file),
         cmocka_unit_test(sample_counts_round_half_up),

@@ -144,6 +144,10 @@ static void pass_word(struct rules_shell *sh)
                 rules_past_close(sh->at + 2, sh->end, sh->at[1], sh->at[1] == '(' ? ')' : '}');
             while (sh->at < stop)
                 step(sh);
+        } else if (c == '`') {
+            const char *stop = memchr(sh->at + 1, '`', (size_t)(sh->end - sh->at) - 1);
+            for (stop = stop ? stop + 1 : sh->at + 1; sh->at < stop;)
+                step(sh);
         } else if (c == '"') {
             quote = quote ? 0 : '"';
             step(sh);

@@ -168,6 +168,8 @@ static void lists_groups_and_sums_are_followed(void **state)
         {"A=3; ((A++)); ((A *= 2))\nlet A=A+1\n", "9"},
         {"A=3; ((A -= X))\n", "?"},
         {"A=3; read A\n", "?"},
+        {"A=`nvidia-smi -L | wc -l`\nA=${A:-1}\n", "?"},
+        {"B=\"`expr 1 + 2`\" A=3\n", "3"},
         {"A=3\nfor A in 1 2; do\n  B=1\ndone\n", "?"},
         {": ${A:=3}\n", "3"},
         {"A=4; : ${A:=3}\n", "4"},

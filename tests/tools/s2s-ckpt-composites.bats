@@ -3,6 +3,7 @@
 
 load common
 load inject
+load tensors
 
 setup_tool() {
     DATA=$ROOT/tests/oracle/ckpt/data
@@ -558,4 +559,11 @@ st.write('experts.safetensors', {'decoder.layers.0.mlp.experts.experts.linear_fc
     python3 -c "import st; st.rename('salm.safetensors', 'm.safetensors', lambda k: 'model.' + k)"
     exits 0 s2s-ckpt convert --to hf m.safetensors salm
     exits 0 s2s-ckpt diff llm.safetensors salm/llm
+}
+
+@test "state of an optimizer below the parts of a composite is left out" {
+    write in.safetensors '{"encoder.w": (2,), "llm.w": (2,), "proj.weight": (2,), "llm.optimizer.state.exp_avg.w": (2,), "encoder.rng_state": (2,)}'
+    exits 0 s2s-ckpt convert --to hf in.safetensors out
+    says "left out: 2 tensors of optimizer and other state"
+    [ "$(s2s-ckpt ls out | wc -l)" -eq 3 ]
 }

@@ -38,11 +38,11 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     out->map.is_left = s2s_ckpt_is_state;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        if (s2s_starts_with(t->name, "encoder.") || s2s_starts_with(t->name, "llm.") ||
-            s2s_starts_with(t->name, "proj."))
-            s2s_ckpt_plan_copy(&all->plan, t->name, t);
-        else if (s2s_ckpt_is_state(t->name))
+        if (s2s_ckpt_is_state(t->name))
             out->map.n_state++;
+        else if (s2s_starts_with(t->name, "encoder.") || s2s_starts_with(t->name, "llm.") ||
+                 s2s_starts_with(t->name, "proj."))
+            s2s_ckpt_plan_copy(&all->plan, t->name, t);
         else
             ckpt_map_add_unused(&out->map, t->name);
     }

@@ -250,6 +250,14 @@ PY
     says "a.safetensors.s2s-manifest.json: is a link"
     [ "$(cat notes)" = mine ]
     [ ! -e a.safetensors ]
+    # a name that the file system takes, and its manifest's is too long
+    rm ./*
+    long=$(printf '%0240d' 0).safetensors
+    exits 0 s2s-ckpt convert --to safetensors "$DATA/zip.pt" "$long"
+    says "$long: no manifest beside it: its name would be too long"
+    no_litter . "$long"
+    exits 0 s2s-ckpt verify "$long"
+    says "no manifest"
     # a folder that is made of the file has its own
     rm ./*
     mkdir in

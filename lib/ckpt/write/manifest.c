@@ -101,7 +101,10 @@ int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s
     char *beside = manifest_beside(path);
     int rc = 0;
     *manifest = NULL;
-    if (beside && lstat(beside, &st) == 0 && S_ISLNK(st.st_mode)) /* nobody named its target */
+    const bool there = beside && lstat(beside, &st) == 0;
+    if (beside && !there && errno == ENAMETOOLONG)
+        s2s_warn("ckpt", "%s: no manifest beside it: its name would be too long", path);
+    else if (there && S_ISLNK(st.st_mode)) /* nobody named its target */
         rc = s2s_error_set(err, S2S_E_ARG, "%s: is a link, where the manifest of %s would be",
                            beside, path);
     else if (beside)

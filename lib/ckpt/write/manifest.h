@@ -33,8 +33,8 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
                   struct s2s_error *err);
 /* Writes the manifest of files (borrowed) into dir. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
-/* Begins the manifest of a file alone; *manifest is NULL where it has none: stdout, a pipe or a
- * device. ARG: a link lies there. IO. */
+/* Begins the manifest of a file alone; *manifest is NULL where it has none: stdout, a pipe, a
+ * device, or a name so long that it cannot be lengthened. ARG: a link lies there. IO. */
 int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s2s_error *err);
 /* Gives `out` its name, path, and puts its manifest (NULL: none) there beside it, in place of one
  * that was there before. Takes both. IO. */

@@ -294,6 +294,10 @@ PY
         says "File too large"
         only in.safetensors
     done
+    # the room where devices are is nobody's concern
+    exits 1 s2s-ckpt convert --to safetensors in.safetensors /dev/full
+    says "No space left"
+    says_not "has room"
     tensors small.safetensors a
     exits 0 s2s-ckpt convert --to hf small.safetensors out
     says_not "has room"

@@ -1,5 +1,6 @@
 /* What each output of a job takes, and writing it. */
 #include <libgen.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include "lib/ckpt/map/layers.h"
@@ -29,11 +30,15 @@ static void warn_of_room(const struct job *job)
 {
     char need[32], room[32];
     struct statvfs fs;
-    char *path = s2s_xstrdup(job->out);
+    struct stat st;
+    /* what a link leads to is replaced; pipes and devices take no room */
+    char *whole = realpath(job->out, NULL), *path = whole ? whole : s2s_xstrdup(job->out);
+    const bool kept =
+        !whole || (stat(whole, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)));
     const char *folder = dirname(path);
     const int64_t bytes = job->bytes - ckpt_journal_bytes(job->how.journal);
-    if (ckpt_is_first() && strcmp(job->out, "-") != 0 && statvfs(folder, &fs) == 0 &&
-        bytes / (int64_t)fs.f_frsize > (int64_t)fs.f_bavail)
+    if (ckpt_is_first() && strcmp(job->out, "-") != 0 && kept && statvfs(folder, &fs) == 0 &&
+        fs.f_blocks && bytes / (int64_t)fs.f_frsize > (int64_t)fs.f_bavail)
         s2s_warn("convert", "%s needs %s, and %s has room for %s", job->out,
                  ckpt_bytes_text(need, bytes), folder,
                  ckpt_bytes_text(room, (int64_t)fs.f_bavail * (int64_t)fs.f_frsize));

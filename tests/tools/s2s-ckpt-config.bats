@@ -222,6 +222,11 @@ PY
     exits 0 s2s-ckpt convert -q --strict --to hf out back
     exits 0 s2s-ckpt diff "$T" back
     grep -q '"tie_word_embeddings": true' back/config.json
+    # a map of one's own says what it wants
+    printf 'family own\nembedding.word_embeddings.weight model.embed_tokens.weight copy\noutput_layer.weight lm_head.weight copy\n' >own.map
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to torch_dist --map own.map same out
+    [ "$(s2s-ckpt ls out | grep -c '^output_layer.weight')" -eq 1 ]
     # untied by its configuration, it is one that is to be trained
     rm -r out
     jq '.tie_word_embeddings = false' "$T/config.json" >untied.json

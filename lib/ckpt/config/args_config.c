@@ -15,9 +15,10 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
     {"num_key_value_heads", "num_query_groups"},
     {"head_dim", "kv_channels"},
     {"max_position_embeddings", "max_position_embeddings"},
+    /* of several the last counts: a Nemotron-H has all three, and its class takes the last */
+    {"norm_eps", "norm_epsilon"},
     {"rms_norm_eps", "norm_epsilon"},
     {"layer_norm_epsilon", "norm_epsilon"},
-    {"norm_eps", "norm_epsilon"},
     {"rope_theta", "rotary_base"},
     {"vocab_size", "vocab_size"},
     {"hybrid_override_pattern", "hybrid_override_pattern"},

@@ -439,6 +439,11 @@ PY
         [ "$(args hybrid_override_pattern num_layers normalization position_embedding_type moe_router_score_function moe_router_num_groups)" = \
             '"M*EM-E" 6 "RMSNorm" "none" "sigmoid" null' ]
     done
+    # published ones have keys beside it that their class does not read
+    jq '. + {layer_norm_epsilon: 0.25, norm_eps: 0.5, rms_norm_eps: 0.5}' hf/config.json >config.json
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to torch_dist --map nemotron_h --config config.json hf out
+    [ "$(args norm_epsilon)" = 0.25 ]
     rm -r out
     exits 0 s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/qwen3" out
     [ "$(args rotary_base qk_layernorm add_qkv_bias swiglu add_bias_linear apply_layernorm_1p)" = "1000000 true false true false false" ]

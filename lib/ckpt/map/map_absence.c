@@ -112,7 +112,9 @@ int ckpt_map_leave_out_copy(struct ckpt_map_engine *e)
         const struct ckpt_map_source *in = out && s2s_ends_with(name, output)
                                                ? words_of(e, name, strlen(name) - strlen(output))
                                                : NULL;
-        if (!in || in == out || in->tensor->dtype != out->tensor->dtype ||
+        /* an own map may want it in any case */
+        if (!in || in == out || !ckpt_map_is_optional(e, &e->map.rules[i]) ||
+            in->tensor->dtype != out->tensor->dtype ||
             !ckpt_same_shape(in->tensor->shape, in->tensor->n_dims, out->tensor->shape,
                              out->tensor->n_dims))
             continue;

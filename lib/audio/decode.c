@@ -157,8 +157,9 @@ static int open_snd(struct reader *reader, struct s2s_error *err)
                              "%s: the header promises %lld samples, %lld are there",
                              reader->container.kind, (long long)promised, (long long)info.frames);
     const int64_t untold = reader->container.untold;
-    if (untold > 0 && llabs(untold - info.frames) > info.samplerate / 10) {
-        /* it takes all frames to be as large as the first, and reads no further */
+    if (untold > info.frames + info.samplerate / 10) {
+        /* it takes all frames to be as large as the first, and reads no further; tags before them
+         * and small first frames make too many of it, and then it reads all */
         int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                                "MP3: frames of %lld samples, of which libsndfile finds %lld, as no "
                                "Xing tag tells their number",

@@ -279,6 +279,34 @@ static void an_mp3_that_tells_no_length_is_no_short_one(void **state)
     if (decode(&audio, bytes, &err) < 0)
         fail_msg("%s", err.text);
     assert_true(audio.n_samples % 1152 == 0 && audio.n_samples >= 160000);
+    /* a picture in front makes it seconds too long */
+    enum { PICTURE = 100000 };
+    struct s2s_audio behind;
+    struct bytes tagged = {s2s_xcalloc(10 + PICTURE + bytes.len, 1), 10 + PICTURE + bytes.len};
+    memcpy(tagged.data, "ID3\x03\0\0\0\x06\x0d\x20", 10); /* 6 << 14 | 13 << 7 | 32 */
+    memcpy(tagged.data + 10 + PICTURE, bytes.data, bytes.len);
+    if (decode(&behind, tagged, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(behind.n_samples, audio.n_samples);
+    assert_memory_equal(behind.data, audio.data, audio.n_samples * sizeof *audio.data);
+    s2s_audio_release(&behind);
+    s2s_audio_release(&audio);
+    free(tagged.data);
+    free(bytes.data);
+}
+
+static void a_w64_from_a_pipe_says_no_length(void **state)
+{
+    struct bytes bytes = encode(SF_FORMAT_W64 | SF_FORMAT_PCM_16, 1, RATE);
+    struct s2s_audio audio;
+    struct s2s_error err = S2S_ERROR_INIT;
+    memset(bytes.data + 16, 0xff, 8);
+    unsigned char *data = memmem(bytes.data, 200, "data", 4);
+    assert_non_null(data);
+    memset(data + 16, 0xff, 8);
+    if (decode(&audio, bytes, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(audio.n_samples, N);
     s2s_audio_release(&audio);
     free(bytes.data);
 }
@@ -430,6 +458,7 @@ int main(void)
         cmocka_unit_test(a_range_is_a_part_of_the_whole),
         cmocka_unit_test(an_mp3_that_tells_no_length_is_no_short_one),
         cmocka_unit_test(a_flac_from_a_pipe_says_no_length),
+        cmocka_unit_test(a_w64_from_a_pipe_says_no_length),
         cmocka_unit_test(odd_files_are_errors_that_say_why),
         cmocka_unit_test(a_wav_from_a_pipe_goes_to_the_end_of_the_file),
         cmocka_unit_test(sample_counts_round_half_up),

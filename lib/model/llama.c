@@ -63,7 +63,10 @@ static int read_sizes(struct config *c, const struct s2s_conf *conf, struct s2s_
         (rc = s2s_conf_get_i64_or(&c->head_dim, conf, "head_dim", 1, BIG,
                                   dim ? dim : c->width / c->n_heads, err)) < 0 ||
         (rc = s2s_conf_get_i64_or(&c->pad, conf, "pad_token_id", -1, BIG,
-                                  class_defaults[c->family].pad, err)) < 0 ||
+                                  s2s_conf_find(conf, "pad_token_id") /* null is none */
+                                      ? -1
+                                      : class_defaults[c->family].pad,
+                                  err)) < 0 ||
         (rc = s2s_conf_get_f64_or(&c->init_std, conf, "initializer_range", 0.02, err)) < 0 ||
         (rc = s2s_conf_get_f64_or(&c->eps, conf, "rms_norm_eps", 1e-6, err)) < 0)
         return rc;

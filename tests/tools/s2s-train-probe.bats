@@ -163,10 +163,20 @@ PY
         mkdir model
         cp "$M/$1/model.safetensors" model/
         jq -c "$2" "$M/$1/config.json" >model/config.json
-        s2s-train probe --model model --inputs "$M/$1/inputs.safetensors" --grads --out out
+        s2s-train probe --model model --inputs "${inputs:-$M/$1/inputs.safetensors}" --grads --out out
     }
-    # Gemma's row of padding gets no gradient of the look-up
-    probe gemma1 want --grads
+    # Gemma's row of padding gets no gradient of the look-up, where its id is a word's
+    local inputs=words.safetensors
+    python3 - "$M/gemma1/inputs.safetensors" "$inputs" <<'PY'
+import json, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+n = 8 + int.from_bytes(data[:8], "little")
+first = n + json.loads(data[8:n])["input_ids"]["data_offsets"][0]
+data[first:first + 8] = bytes(8)
+open(sys.argv[2], "wb").write(data)
+PY
+    edited gemma1 .
+    mv out want
     edited gemma1 'del(.pad_token_id)'
     same want out
     edited gemma1 '.hidden_act = "gelu" | del(.hidden_activation)'
@@ -175,10 +185,13 @@ PY
     same want out
     edited gemma1 '.hidden_act = "silu"'
     exits 1 cmp -s want out
+    edited gemma1 '.pad_token_id = null' # said to be none
+    exits 1 cmp -s want out
     exits 1 edited gemma1 'del(.head_dim)'
     says "q_proj.weight is [64, 48]; the config asks for [1024, 48]"
     exits 1 edited qwen3 'del(.head_dim)'
     says "q_proj.weight is [80, 48]; the config asks for [512, 48]"
+    unset inputs
     edited qwen2 '.mlp_bias = true' # a key of Llama's
     exits 1 edited qwen2 '.is_causal = false'
     says "is_causal: attention to what comes later is not implemented"

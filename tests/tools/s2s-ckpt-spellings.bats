@@ -152,6 +152,16 @@ PY
     write adapter/adapter_model-00002-of-00002.safetensors '{"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": (4, 2)}'
     exits 0 s2s-ckpt convert -q --to hf adapter sharded
     [ -f sharded/adapter_config.json ]
+    # others have other names for its file, and its tensors tell
+    mkdir other named
+    write other/adapters.safetensors '{"model.layers.0.self_attn.q_proj.lora_a": (4, 2)}'
+    write named/model.safetensors '{"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": (4, 2)}'
+    for kind in other named; do
+        cp adapter/adapter_config.json $kind
+        exits 0 s2s-ckpt convert -q --to hf $kind lora
+        [ -f lora/adapter_config.json ]
+        rm -r lora
+    done
     # numbers without their scales are no weights
     write fp8/model.safetensors '{"model.embed_tokens.weight": (10, 4), "model.layers.0.mlp.down_proj.weight": (4, 8),
                                   "model.layers.0.mlp.down_proj.weight_scale_inv": (1, 1)}'

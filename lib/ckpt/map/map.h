@@ -107,6 +107,8 @@ const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
 bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
 /* And Megatron's? */
 bool ckpt_map_is_megatron(const struct s2s_ckpt *ckpt);
+/* Is a tensor of this name a LoRA adapter's, or does it lie under one? */
+bool ckpt_map_is_adapted(const char *name);
 /* Does a tensor of this name hold packed numbers, or what they are to be multiplied by? */
 bool ckpt_map_is_quantised(const char *name);
 /* UNSUPPORTED: adapters, or quantised weights, which are no weights that a map could rename; for

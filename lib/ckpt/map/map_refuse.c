@@ -8,7 +8,7 @@ struct kind {
     bool if_ours;                    /* a user's map may say what becomes of them */
 };
 
-enum { QUANTISED = 1 }; /* its place in this table */
+enum { ADAPTED, QUANTISED }; /* places in this table */
 
 static const struct kind kinds[] = {
     /* the sum of a base and an adapter */
@@ -47,6 +47,11 @@ static bool is_of(const struct kind *kind, const char *name)
         if (s2s_ends_with(name, kind->ends[i]))
             return true;
     return false;
+}
+
+bool ckpt_map_is_adapted(const char *name)
+{
+    return is_of(&kinds[ADAPTED], name);
 }
 
 bool ckpt_map_is_quantised(const char *name)

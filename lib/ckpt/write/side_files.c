@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/manifest.h"
 
@@ -89,6 +90,16 @@ static int is_taken(int dir_fd, const char *name, const char *path, struct s2s_e
     return 0;
 }
 
+/* Also of one that is called model.safetensors or adapters.safetensors, as other programs have it,
+ * and of one that lies in the model. */
+static bool has_adapter(const struct s2s_ckpt *ckpt)
+{
+    bool has = ckpt->n_files && s2s_starts_with(ckpt->files[0].name, "adapter");
+    for (size_t i = 0; i < ckpt->n_tensors && !has; i++)
+        has = ckpt_map_is_adapted(ckpt->tensors[i].name);
+    return has;
+}
+
 int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
                           const char *folder, struct s2s_error *err)
 {
@@ -107,7 +118,7 @@ int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *
         char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", entries[i]->d_name);
         /* with it transformers would look for the adapter, and for another base model */
         const bool of_other =
-            strcmp(entries[i]->d_name, "adapter_config.json") == 0 && !ckpt_is_adapter(ckpt);
+            strcmp(entries[i]->d_name, "adapter_config.json") == 0 && !has_adapter(ckpt);
         int taken = rc < 0 || of_other || !ckpt_side_is_one(entries[i]->d_name)
                         ? 0
                         : is_taken(fd, entries[i]->d_name, path, err);

@@ -190,6 +190,15 @@ void rules_shell_close(struct rules_shell *sh)
 
 /* ---- case ---- */
 
+/* What is true when a loop is read may not be so the next time. */
+static bool in_loop(const struct rules_shell *sh)
+{
+    for (int i = 0; i < sh->n_branches && i < RULES_SHELL_BRANCHES; i++)
+        if (sh->branches[i].loop)
+            return true;
+    return false;
+}
+
 static void open_case(struct rules_shell *sh, const struct rules_words *words)
 {
     const bool one = words->n == 3 && !strcmp(words->items[2].text, "in");
@@ -200,7 +209,7 @@ static void open_case(struct rules_shell *sh, const struct rules_words *words)
     b->is_case = true;
     b->pattern = !strcmp(words->items[words->n - 1].text, "in");
     b->maybe = !b->pattern;
-    if (one && !strstr(words->items[1].text, RULES_SHELL_UNKNOWN))
+    if (one && !in_loop(sh) && !strstr(words->items[1].text, RULES_SHELL_UNKNOWN))
         b->subject = s2s_xstrdup(words->items[1].text);
 }
 
@@ -265,7 +274,7 @@ void rules_shell_follow(struct rules_shell *sh, const struct rules_words *words)
     } else if (!strcmp(first, "case")) {
         open_case(sh, words);
     } else if (rules_is_any_of(first, openers)) {
-        open_branch(sh, (struct rules_branch){0}, -1);
+        open_branch(sh, (struct rules_branch){.loop = true}, -1);
     } else if (rules_is_any_of(first, closers) || (!strcmp(first, "}") && b && b->brace)) {
         close_branch(sh);
     }

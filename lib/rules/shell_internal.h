@@ -105,6 +105,7 @@ struct rules_branch {
     bool list;                           /* behind `&&` or `||`: ends with the list */
     bool brace;                          /* { .. } */
     bool subshell;                       /* ( .. ) */
+    bool loop;                           /* for, while, until */
     bool is_case, pattern;               /* pattern: one of its patterns is next */
     char *subject;                       /* what they are held against; NULL: not known */
     int status;                          /* of the condition or list so far: 1, 0, -1 not known */

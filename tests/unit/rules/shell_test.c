@@ -216,6 +216,7 @@ static void the_branch_of_a_case_is_taken_where_the_text_decides(void **state)
         {"M='*'; A=1\ncase $M in 'x') A=2;; \"*\") A=3;; esac\n", "?"},
         {"A=1\ncase $X in a) A=2;; *) A=3;; esac\n", "?"},
         {"A=1\ncase $X in *) A=3;; esac\n", "3"},
+        {"M=a; A=1\nfor i in 1 2; do case $M in a) M=b;; b) A=3;; esac; done\n", "?"},
         {"M=b; A=1\ncase $M in $X) A=2;; b) A=3;; esac\n", "?"},
         {"M=a; A=1\ncase $M in a) A=2;& b) A=3;; c) A=4;; esac\n", "?"},
         {"M=a; A=1\ncase $M in @(a|b)) A=2;; esac\n", "?"},

@@ -293,7 +293,8 @@ one = tensor(Storage('1', [7]), [1])
 save('scores.ckpt', {'state_dict': w, 'callbacks': {'ModelCheckpoint': {'best_model_score': one, 'best_k_models': {'a/b.ckpt': one}}}})
 save('rng.pt', {'model': w, 'torch_rng_state': one, 'cuda_rng_states': [one]})
 save('loss.pt', {'model_state_dict': w, 'loss': one})
-save('ema.pt', {'state_dict': w, 'state_dict_ema': w})"
+save('ema.pt', {'state_dict': w, 'state_dict_ema': w})
+save('loop.pt', {'model': w, 'state_dict': {'best': one}})"
     for file in scores.ckpt rng.pt; do
         exits 0 s2s-ckpt convert -q --strict --to hf $file "${file%.*}"
         exits 0 s2s-ckpt diff plain "${file%.*}"
@@ -304,6 +305,9 @@ save('ema.pt', {'state_dict': w, 'state_dict_ema': w})"
         exits 0 s2s-ckpt diff plain "${file%.*}"
         exits 1 s2s-ckpt convert --strict --to hf $file strict
     done
+    # which of two is the model's nobody says: all are there
+    exits 0 s2s-ckpt convert -q --strict --to hf loop.pt loop
+    [ "$(s2s-ckpt ls loop | wc -l)" -eq 4 ]
     # what stands behind the last dot may be nothing
     make "
 save('dots.pt', {'module.' + k: tensor(Storage(str(n), [n]), [1]) for n, k in enumerate(('a', 'a.', '.a', 'b._orig_mod.c', '..'))})"

@@ -16,20 +16,26 @@ char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
 }
 
 /* The dict that holds the model, or "". A model may have a module called as one of the last two: so
- * is a dict around all that is there; the others are no names of a model's own. */
+ * is a dict around all that is there; the others are no names of a model's own, unless the model
+ * lies beside them and they hold something else. */
 static const char *dict_of(const struct s2s_ckpt *ckpt)
 {
-    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.", "module."};
-    for (size_t k = 0; k < sizeof dicts / sizeof *dicts && !is_hf(ckpt); k++) {
-        size_t n = 0, inside = 0;
-        for (size_t i = 0; i < ckpt->n_tensors; i++)
-            if (!s2s_ckpt_is_state(ckpt->tensors[i].name)) {
-                n++;
-                inside += s2s_starts_with(ckpt->tensors[i].name, dicts[k]);
-            }
-        if (inside && (inside == n || k < 2))
-            return dicts[k];
+    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.", "module.",
+                                        "model."};
+    enum { N = sizeof dicts / sizeof *dicts, MODEL = N - 1 };
+    size_t n = 0, inside[N] = {0}, n_dicts = 0;
+    for (size_t i = 0; i < ckpt->n_tensors && !is_hf(ckpt); i++) {
+        if (s2s_ckpt_is_state(ckpt->tensors[i].name))
+            continue;
+        n++;
+        for (size_t k = 0; k < N; k++)
+            inside[k] += s2s_starts_with(ckpt->tensors[i].name, dicts[k]);
     }
+    for (size_t k = 0; k < N; k++)
+        n_dicts += inside[k] > 0;
+    for (size_t k = 0; k < MODEL; k++)
+        if (inside[k] && (inside[k] == n || (k < 2 && n_dicts == 1)))
+            return dicts[k];
     return "";
 }
 

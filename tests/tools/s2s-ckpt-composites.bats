@@ -325,6 +325,13 @@ import st
 st.rename('whole.safetensors', 'odd.safetensors', lambda k: 'words.' + k)
 st.rename('whole.safetensors', 'vlm.safetensors', lambda k: 'language_model.' + k, {'vision_tower.x.weight': (2, 3)})
 st.rename('whole.safetensors', 'mimo.safetensors', lambda k: 'mimo.language_model.module.' + k)"
+    # of NeMo's before Megatron-Core
+    python3 -c "
+import st
+st.write('old.safetensors', {'model.language_model.' + k: (4, 4) for k in (
+    'embedding.word_embeddings.weight', 'encoder.layers.0.self_attention.query_key_value.weight', 'output_layer.weight')})"
+    exits 1 s2s-ckpt convert --to hf old.safetensors x
+    says "such as model.language_model.embedding.word_embeddings.weight, and of no family known here"
     exits 1 s2s-ckpt convert --to hf --config "$M/config.json" odd.safetensors x
     says "such as words.decoder.layers.mlp.linear_fc1.layer_norm_weight"
     says "--part"

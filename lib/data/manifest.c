@@ -263,6 +263,21 @@ static int cut_supervision(struct s2s_sample *s, const json_t *cut, struct s2s_e
     return rc < 0 ? rc : get_string(&s->speaker, one, "speaker", err);
 }
 
+/* Nothing but another rate, which the sound gets when it is packed: as Lhotse's resample() leaves
+ * it. What was cut off below the rate that speech is packed at would come back. */
+static bool only_resamples(const json_t *transforms)
+{
+    enum { PACKED_HZ = 16000 };
+    size_t n = json_array_size(transforms), n_same = 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_array_get(transforms, i), *args = json_object_get(one, "kwargs");
+        const char *name = json_string_value(json_object_get(one, "name"));
+        n_same += name && !strcmp(name, "Resample") &&
+                  json_number_value(json_object_get(args, "target_sampling_rate")) >= PACKED_HZ;
+    }
+    return n > 0 && n_same == n;
+}
+
 static int cut_recording(struct s2s_sample *s, const json_t *cut, struct s2s_error *err)
 {
     const json_t *recording = json_object_get(cut, "recording");
@@ -272,7 +287,8 @@ static int cut_recording(struct s2s_sample *s, const json_t *cut, struct s2s_err
     if (!json_is_array(sources) || json_array_size(sources) != 1)
         return s2s_error_set(err, S2S_E_UNSUPPORTED, "the recording has %zu sources, one expected",
                              json_array_size(sources));
-    if (is_truthy(json_object_get(recording, "transforms"))) {
+    const json_t *transforms = json_object_get(recording, "transforms");
+    if (is_truthy(transforms) && !only_resamples(transforms)) {
         int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                                "the recording has 'transforms' (speed, volume, ..) to be applied");
         return s2s_error_hint(err, rc, "store the changed sound with cuts.save_audios()");

@@ -183,6 +183,28 @@ static void a_cut(void **state)
     s2s_sample_release(&s);
 }
 
+#define CUT_RESAMPLED(rate) \
+    "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"file\", " \
+    "\"source\": " \
+    "\"x\"}], \"transforms\": [{\"name\": \"Resample\", \"kwargs\": {\"source_sampling_rate\": " \
+    "44100, " \
+    "\"target_sampling_rate\": " rate "}}]}}"
+
+/* Another rate is what sound gets when it is packed. */
+static void a_resampled_cut_is_read(void **state)
+{
+    const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
+    const char *const lines[] = {CUT_RESAMPLED("16000"), CUT_RESAMPLED("48000")};
+    for (size_t i = 0; i < 2; i++) {
+        const struct s2s_line line = line_of(lines[i]);
+        struct s2s_error err = S2S_ERROR_INIT;
+        struct s2s_sample s;
+        if (s2s_data_parse_cut(&s, &line, &opt, &err) != 1)
+            fail_msg("%s", err.text);
+        s2s_sample_release(&s);
+    }
+}
+
 static void cuts_of_other_kinds_are_refused(void **state)
 {
     static const char *const lines[] = {
@@ -196,6 +218,11 @@ static void cuts_of_other_kinds_are_refused(void **state)
         "{\"id\": \"a\", \"duration\": 1, \"recording\": {\"sources\": [{\"type\": \"file\", "
         "\"source\": "
         "\"x\"}], \"transforms\": [{\"name\": \"Speed\", \"kwargs\": {\"factor\": 1.1}}]}}",
+        /* what is above 4 kHz is gone, and would be back */
+        CUT_RESAMPLED("8000"),
+        CUT_RESAMPLED(
+            "8000}}, {\"name\": \"Resample\", \"kwargs\": {\"target_sampling_rate\": 16000"),
+        CUT_RESAMPLED("16000}}, {\"name\": \"Volume\", \"kwargs\": {\"factor\": 2.0"),
     };
     const struct s2s_manifest_options opt = {.path = "cuts.jsonl"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
@@ -254,6 +281,7 @@ int main(void)
         cmocka_unit_test(marked_lines_are_skipped_as_python_sees_truth),
         cmocka_unit_test(bad_nemo_lines_name_the_key),
         cmocka_unit_test(a_cut),
+        cmocka_unit_test(a_resampled_cut_is_read),
         cmocka_unit_test(cuts_of_other_kinds_are_refused),
         cmocka_unit_test(a_tokenized_row),
         cmocka_unit_test(a_shuffle_buffer_gives_lhotses_order),

@@ -89,13 +89,15 @@ static void find_unknown_flags(struct rules_check *check)
 {
     const struct s2s_conf *args = check->conf;
     size_t n_strange = 0;
+    if (has_own_parser(check))
+        return;
     for (size_t i = 0; i < args->n_items && n_strange < MOST_STRANGE; i++) {
         const char *name = args->items[i]->key;
         if (!is_strange(check, args->items[i]))
             continue;
         const char *meant = meant_flag(name);
         n_strange++;
-        if (!meant || has_own_parser(check))
+        if (!meant)
             continue;
         char *fix = s2s_xasprintf("did you mean --%s?", meant), *flag = s2s_xstrdup(name);
         dash(fix);

@@ -585,6 +585,8 @@ EOT
     [ -z "$output" ]
     exits 0 s2s-check --argv -- my/train_mimo.py --num-layers 4 --freeze-llm true --micro-batch-size 1
     says "did you mean --freeze-lm?"
+    # which is asked once
+    exits 0 timeout 20 s2s-check --argv -- my/train_mimo.py --num-layers 4 --sequence-parallel{a..t}{a..t} --micro-batch-size 1
     cat >run.sh <<'EOT'
 NUM_NODES=1
 torchrun --nproc_per_node 8 --nnodes $NUM_NODES pretrain_gpt.py --num-layers 8 --pipeline-model-parallel-size 4 \

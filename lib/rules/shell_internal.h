@@ -168,7 +168,13 @@ void rules_shell_sum(struct rules_shell *sh, struct s2s_buf *out, const char *s,
 
 /* ---- commands ---- */
 
-/* NAME=TEXT, as far as the branch that is read now is taken (shell.c). */
+/* NAME=(WORDS) or, append, NAME+=, as far as the branch that is read now is taken; takes the words
+ * (shell_variable.c). */
+void rules_shell_assign_words(struct rules_shell *sh, const char *name, size_t len,
+                              struct rules_words *words, bool append);
+/* A number of more than 0 that a scheduler sets, whatever the branch. */
+void rules_shell_assign_number(struct rules_shell *sh, const char *name, int64_t value);
+/* NAME=TEXT likewise (shell.c). */
 void rules_shell_assign(struct rules_shell *sh, const char *name, size_t len, const char *text);
 /* The innermost scope ends; in the one around it `outer` is the first that is kept, SIZE_MAX: there
  * is none (shell_function.c). */

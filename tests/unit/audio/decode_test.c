@@ -32,6 +32,18 @@ static int make_speech(void **state)
     return 0;
 }
 
+/* What is in a file, which goes. */
+static struct bytes take_file(const char *path)
+{
+    struct bytes bytes = {s2s_xmalloc(1 << 20), 0};
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    bytes.len = fread(bytes.data, 1, 1 << 20, in);
+    fclose(in);
+    unlink(path);
+    return bytes;
+}
+
 /* N samples of speech in the given libsndfile format. */
 static struct bytes encode(int format, int n_channels, int rate_hz)
 {
@@ -43,12 +55,7 @@ static struct bytes encode(int format, int n_channels, int rate_hz)
     sf_command(file, SFC_SET_SCALE_INT_FLOAT_WRITE, NULL, SF_TRUE);
     assert_int_equal(sf_writef_short(file, speech, N), N);
     sf_close(file);
-    struct bytes bytes = {s2s_xmalloc(1 << 20), 0};
-    FILE *in = fopen(path, "rb");
-    bytes.len = fread(bytes.data, 1, 1 << 20, in);
-    fclose(in);
-    unlink(path);
-    return bytes;
+    return take_file(path);
 }
 
 static int decode(struct s2s_audio *out, struct bytes bytes, struct s2s_error *err)
@@ -214,12 +221,7 @@ static struct bytes encode_tones(int format, int rate_hz, int n, int bitrate_mod
     assert_int_equal(sf_writef_float(file, tones, n), n);
     sf_close(file);
     free(tones);
-    struct bytes bytes = {s2s_xmalloc(1 << 20), 0};
-    FILE *in = fopen(path, "rb");
-    bytes.len = fread(bytes.data, 1, 1 << 20, in);
-    fclose(in);
-    unlink(path);
-    return bytes;
+    return take_file(path);
 }
 
 /* Wherever a range begins, its samples are those of the whole file. */

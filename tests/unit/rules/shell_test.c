@@ -32,6 +32,23 @@ static const char *argument(const char *script, const char *flag)
 
 #define RUN "torchrun pretrain_gpt.py --micro-batch-size 1 "
 
+/* A script, and what $A is where its command is. */
+struct value_case {
+    const char *script, *value;
+};
+
+static void check_values(const struct value_case *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
+        const char *value = argument(script, "--lr");
+        if (strcmp(value, cases[i].value) != 0)
+            print_message("%s", script);
+        assert_string_equal(value, cases[i].value);
+        free(script);
+    }
+}
+
 static void words_variables_and_arrays_become_flags(void **state)
 {
     assert_string_equal(argument(RUN "--num-layers 12\n", "--num-layers"), "12");
@@ -148,9 +165,7 @@ static void branches_are_taken_where_the_text_decides(void **state)
 /* What stands behind && and ||, in braces, behind `else`, or changes a variable otherwise. */
 static void lists_groups_and_sums_are_followed(void **state)
 {
-    static const struct {
-        const char *script, *value; /* of $A, the first word of which is --lr */
-    } cases[] = {
+    static const struct value_case cases[] = {
         {"M=1; A=1\n[ $M = 2 ] && A=2\n", "1"},
         {"M=1; A=1\n[[ $M -eq 1 ]] && A=2\n", "2"},
         {"M=1; A=1\n[ $M = 1 ] || A=2\n", "1"},
@@ -181,14 +196,7 @@ static void lists_groups_and_sums_are_followed(void **state)
         {"A=$((010))\n", "?"},
         {"B=1+1; A=$((B*3))\n", "6"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
-        const char *value = argument(script, "--lr");
-        if (strcmp(value, cases[i].value) != 0)
-            print_message("%s", script);
-        assert_string_equal(value, cases[i].value);
-        free(script);
-    }
+    check_values(cases, sizeof cases / sizeof *cases);
     /* inside a function its own variables count */
     assert_string_equal(argument("A=3\nrun() {\n  local A=4\n  " RUN "--lr $A\n}\nrun\n", "--lr"),
                         "4");
@@ -203,9 +211,7 @@ static void lists_groups_and_sums_are_followed(void **state)
 /* A word of the script's own decides which patterns of `case` match. */
 static void the_branch_of_a_case_is_taken_where_the_text_decides(void **state)
 {
-    static const struct {
-        const char *script, *value; /* of $A */
-    } cases[] = {
+    static const struct value_case cases[] = {
         {"M=b; A=1\ncase $M in\n  a) A=2 ;;\n  b) A=3 ;;\n  *) A=4 ;;\nesac\n", "3"},
         {"M=c; A=1\ncase \"$M\" in\n  a|b) A=2 ;;\n  (d | c) A=3;;\n  *) A=4\nesac\n", "3"},
         {"M=x; A=1\ncase $M in a) A=2;; *) A=4;; esac\n", "4"},
@@ -229,22 +235,13 @@ static void the_branch_of_a_case_is_taken_where_the_text_decides(void **state)
         {"M=; A=1\ncase $M in a) A=2;; esac\nA=3\n", "3"},
         {"M=; A=1\ncase \"$M\" in '') A=2;; esac\n", "2"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
-        const char *value = argument(script, "--lr");
-        if (strcmp(value, cases[i].value) != 0)
-            print_message("%s", script);
-        assert_string_equal(value, cases[i].value);
-        free(script);
-    }
+    check_values(cases, sizeof cases / sizeof *cases);
 }
 
 /* NAME=.. COMMAND is of that command alone. */
 static void what_stands_before_a_command_is_its_own(void **state)
 {
-    static const struct {
-        const char *script, *value; /* of $A */
-    } cases[] = {
+    static const struct value_case cases[] = {
         {"A=1\nA=2 python x.py\n", "1"},
         {"A=1\nA=2 B=3 python x.py | tee log; B=4\n", "1"},
         {"A=1\nA=2 \\\n  python x.py && B=3\n", "1"},
@@ -258,22 +255,13 @@ static void what_stands_before_a_command_is_its_own(void **state)
         {"A=1\nf() { B=$A; }\nA=2 f\nA=$A$B\n", "12"},
         {"A=(1 2)\nA=3 python x.py\nA=${A[@]}\n", "1 2"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
-        const char *value = argument(script, "--lr");
-        if (strcmp(value, cases[i].value) != 0)
-            print_message("%s", script);
-        assert_string_equal(value, cases[i].value);
-        free(script);
-    }
+    check_values(cases, sizeof cases / sizeof *cases);
 }
 
 /* Functions do what they do where they are called. */
 static void functions_run_where_they_are_called(void **state)
 {
-    static const struct {
-        const char *script, *value; /* of $A */
-    } cases[] = {
+    static const struct value_case cases[] = {
         {"f() { A=4; }\nf\n", "4"},
         {"A=3\nf() {\n  A=4\n}\n", "3"},
         {"A=3\nf() {\n  A=4\n}\nA=5\nf; B=1\n", "4"},
@@ -296,14 +284,7 @@ static void functions_run_where_they_are_called(void **state)
         {"A=3\nf() { f() { A=4; }; A=5; }\nf\n", "5"},
         {"A=3\nf() { A=4; }; g() { f; f; }; h() { g; g; }\nh\n", "4"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *script = s2s_xasprintf("%s" RUN "--lr $A\n", cases[i].script);
-        const char *value = argument(script, "--lr");
-        if (strcmp(value, cases[i].value) != 0)
-            print_message("%s", script);
-        assert_string_equal(value, cases[i].value);
-        free(script);
-    }
+    check_values(cases, sizeof cases / sizeof *cases);
     /* a command in a function has the variables of the call, and without one those before it */
     static const char called[] = "A=3\nrun() {\n  " RUN "--lr $A\n}\nA=4\nrun\n",
                       never[] = "A=3\nrun() {\n  " RUN "--lr $A\n}\nA=4\n",

@@ -70,13 +70,15 @@ show s2s-ckpt convert --to hf "$out/run/checkpoints" "$out/model"
 one=$(sed -n 's/.*"audio_filepath": "\([^"]*\)".*/\1/p' "$out/seen.jsonl" | sed -n 5p)
 show s2s-train generate --model "$out/model" --audio "$one"
 
-# The loss must be worse when the audio is another's: else the model learned texts, not speech. How much worse is a matter of how many
-# steps the machine made in its three minutes: 4 times with two cores of its own, 1.15 times with a sixth of them.
-accuracy=$(awk -F'loss |accuracy |[,%]' '/^seen:/ {
+# The loss must be worse, and clearly so, when the audio is another's: else the model learned texts, not speech. How much worse is a matter of
+# how many steps the machine made in its three minutes: 4 times with two cores of its own, 1.8 after 710 steps, 1.17 after 300.
+steps=$(ls -d "$out"/run/checkpoints/iter_* | tail -n 1)
+steps=$((10#${steps##*_}))
+accuracy=$(awk -v least="$([ $steps -lt 600 ] && echo 1.05 || echo 1.2)" -F'loss |accuracy |[,%]' '/^seen:/ {
         if (NR == FNR) { own = $2; accuracy = $4 } else other = $2
     }
     END {
-        if (!(other > 1.05 * own)) { print "the model does not listen: loss " own " and " other > "/dev/stderr"; exit 1 }
+        if (!(other > least * own)) { print "the model does not listen: loss " own " and " other > "/dev/stderr"; exit 1 }
         printf "%.0f", accuracy
     }' "$out/eval.txt" "$out/eval-shuffled.txt")
 

@@ -16,28 +16,6 @@ static bool has(const struct s2s_ckpt *ckpt, const char *name)
     return ckpt_is_there(ckpt->dir_fd, name);
 }
 
-/* The names in the folder, sorted, but for hidden ones, which are nobody's weights: macOS puts a
- * "._NAME" beside what it copies. */
-struct listing {
-    char **names;
-    size_t n;
-};
-
-/* The first one that starts and ends so; NULL: none. */
-static const char *find_name(const struct listing *list, const char *prefix, const char *suffix)
-{
-    for (size_t i = 0; i < list->n; i++)
-        if (s2s_starts_with(list->names[i], prefix) && strlen(list->names[i]) > strlen(suffix) &&
-            s2s_ends_with(list->names[i], suffix))
-            return list->names[i];
-    return NULL;
-}
-
-static bool has_like(const struct listing *list, const char *prefix, const char *suffix)
-{
-    return find_name(list, prefix, suffix) != NULL;
-}
-
 /* A descriptor of a folder whose files may be opened: one that may only be listed would look like
  * one without them. */
 static int open_folder(int at, const char *name, enum s2s_errc otherwise, struct s2s_error *err)
@@ -136,96 +114,6 @@ static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *
     rc = ckpt_parse_backend(bytes, len, text, err);
     free(bytes);
     return rc;
-}
-
-/* zarr: a folder a tensor. Of a folder that may not be searched nothing is known. */
-static bool has_zarr(const struct s2s_ckpt *ckpt, const struct listing *list)
-{
-    bool found = false;
-    for (size_t i = 0; i < list->n && !found; i++) {
-        char *path = s2s_xasprintf("%s/.zarray", list->names[i]);
-        found = faccessat(ckpt->dir_fd, path, F_OK, 0) == 0;
-        free(path);
-    }
-    return found;
-}
-
-static int refuse_format(struct s2s_error *err, const char *what, const char *hint)
-{
-    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s", what);
-    return s2s_error_hint(err, rc, "%s", hint);
-}
-
-static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    int rc = ckpt_read_hf(ckpt, "encoder/", "encoder.", err);
-    if (rc == 0)
-        rc = ckpt_read_hf(ckpt, "llm/", "llm.", err);
-    if (rc == 0 && has(ckpt, "projection.safetensors"))
-        rc = ckpt_read_safetensors(ckpt, "projection.safetensors", "", err);
-    return rc;
-}
-
-/* 1: a header holds the boxes of torch.distributed.checkpoint, as all of a folder do or none; 0.
- * A header that is damaged, or not ours to read, has none: it may be no part of the checkpoint. IO:
- * nobody can know. */
-static int has_boxes(const struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
-{
-    struct s2s_safetensors st;
-    int64_t data_pos;
-    int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && (errno == EACCES || !ckpt_is_there(ckpt->dir_fd, name)))
-        return 0;
-    if (fd < 0)
-        return s2s_error_errno(err, S2S_E_IO, "%s", name);
-    int rc = s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
-    if (rc == 0) {
-        rc = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
-        s2s_safetensors_release(&st);
-    } else if (rc == S2S_E_IO) {
-        s2s_error_add(err, rc, "%s", name);
-    } else {
-        s2s_error_clear(err);
-        rc = 0;
-    }
-    close(fd);
-    return rc;
-}
-
-static int read_distributed(struct s2s_ckpt *ckpt, const char *backend, struct s2s_error *err)
-{
-    /* torch alone has no common state */
-    ckpt->unfinished = !*backend && has(ckpt, "common.pt");
-    ckpt->format = ckpt->unfinished || strcmp(backend, "torch_dist") == 0 ? "torch_dist" : "dcp";
-    ckpt->no_links = true;
-    if (ckpt->unfinished)
-        s2s_warn("ckpt", "%s: %s", ckpt->path, CKPT_UNFINISHED);
-    if (*backend && strcmp(backend, "torch_dist") != 0 && strcmp(backend, "fsdp_dtensor") != 0 &&
-        strcmp(backend, "torch_dcp") != 0)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED, "metadata.json: sharded_backend \"%s\"",
-                             backend);
-    int rc = ckpt_read_dcp(ckpt, err);
-    if (rc == 0)
-        rc = ckpt_seal(ckpt, err);
-    if (rc == 0)
-        rc = ckpt_read_common(ckpt, err);
-    if (rc == 0) {
-        ckpt_read_args(ckpt);
-        ckpt_read_run_config(ckpt);
-    }
-    return rc;
-}
-
-/* an unpacked .nemo */
-static bool is_nemo(const struct s2s_ckpt *ckpt)
-{
-    static const char *const weights[] = {
-        "model_weights.ckpt", "model_weights/.metadata", "model_weights/metadata.json",
-        "mp_rank_00/model_weights.ckpt", "tp_rank_00_pp_rank_000/model_weights.ckpt"};
-    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
-        if (has(ckpt, weights[i]))
-            return true;
-    return false;
 }
 
 /* LATEST or LATEST.txt of NeMo Automodel: a link to, or the name of, a folder beside it */
@@ -335,117 +223,299 @@ static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-/* one that torch.distributed.checkpoint did not write */
-static int read_other_folder(struct s2s_ckpt *ckpt, const struct listing *list,
-                             struct s2s_error *err)
+/* ---- which format ---- */
+
+enum { HEAD_BYTES = 262 }; /* up to the word in a tar's first header */
+
+/* What tells it: the names in a folder, the first bytes of a file. */
+struct clues {
+    const struct s2s_ckpt *ckpt;
+    char backend[64]; /* of metadata.json, or "" */
+    char **names;     /* sorted, but for hidden ones, which are nobody's weights: macOS puts a
+                       * "._NAME" beside what it copies */
+    size_t n_names;
+    unsigned char head[HEAD_BYTES]; /* zeros behind a short file */
+};
+
+/* The first name that starts and ends so; NULL: none. */
+static const char *name_like(const struct clues *clues, const char *prefix, const char *suffix)
 {
-    const char *file = find_name(list, "", ".safetensors");
-    if (is_nemo(ckpt)) {
-        ckpt->format = "nemo";
-        return ckpt_read_nemo(ckpt, NULL, err);
+    for (size_t i = 0; i < clues->n_names; i++)
+        if (s2s_starts_with(clues->names[i], prefix) && strlen(clues->names[i]) > strlen(suffix) &&
+            s2s_ends_with(clues->names[i], suffix))
+            return clues->names[i];
+    return NULL;
+}
+
+static int is_dcp(const struct clues *clues, struct s2s_error *err)
+{
+    if (strcmp(clues->backend, "zarr") == 0 || !has(clues->ckpt, ".metadata"))
+        return 0;
+    /* torch alone says none */
+    return !*clues->backend || ckpt_has_word("fsdp_dtensor torch_dcp", clues->backend)
+               ? 1
+               : s2s_error_set(err, S2S_E_UNSUPPORTED, "metadata.json: sharded_backend \"%s\"",
+                               clues->backend);
+}
+
+/* A folder a tensor. Of a folder that may not be searched nothing is known. */
+static int is_zarr(const struct clues *clues, struct s2s_error *err)
+{
+    bool found = strcmp(clues->backend, "zarr") == 0;
+    for (size_t i = 0; i < clues->n_names && !found; i++) {
+        char *path = s2s_xasprintf("%s/.zarray", clues->names[i]);
+        found = faccessat(clues->ckpt->dir_fd, path, F_OK, 0) == 0;
+        free(path);
     }
+    return found;
+}
+
+static int has_bins(const struct clues *clues, struct s2s_error *err)
+{
+    return name_like(clues, "pytorch_model", ".bin") || has(clues->ckpt, "adapter_model.bin");
+}
+
+static int is_deepspeed(const struct clues *clues, struct s2s_error *err)
+{
+    if (name_like(clues, "", "_model_states.pt") || name_like(clues, "", "_optim_states.pt"))
+        return 1;
     /* transformers' Trainer has the whole model beside DeepSpeed's state */
-    const bool bins = has_like(list, "pytorch_model", ".bin") || has(ckpt, "adapter_model.bin");
-    if (has_like(list, "", "_model_states.pt") || has_like(list, "", "_optim_states.pt") ||
-        (has(ckpt, "latest") && has_like(list, "global_step", "") && !file && !bins))
-        return refuse_format(err, "a DeepSpeed checkpoint (a file a rank)",
-                             "the zero_to_fp32.py that DeepSpeed put beside it makes one file of "
-                             "it; without ZeRO 3 the weights are in mp_rank_00_model_states.pt");
-    if (has_like(list, "mp_rank_", "")) {
-        ckpt->format = "mp_rank";
-        return ckpt_read_mp_rank(ckpt, err);
+    return has(clues->ckpt, "latest") && name_like(clues, "global_step", "") &&
+           !name_like(clues, "", ".safetensors") && !has_bins(clues, err);
+}
+
+/* Does a header hold the boxes of torch.distributed.checkpoint, as all of a folder do or none? A
+ * header that is damaged, or not ours to read, has none: it may be no part of the checkpoint. */
+static int has_boxes(const struct clues *clues, struct s2s_error *err)
+{
+    struct s2s_safetensors st;
+    int64_t data_pos;
+    const int at = clues->ckpt->dir_fd;
+    const char *name = name_like(clues, "", ".safetensors");
+    int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && (errno == EACCES || !ckpt_is_there(at, name)))
+        return 0;
+    if (fd < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s", name);
+    int rc = s2s_safetensors_read_header(&st, fd, &data_pos, NULL, NULL, err);
+    if (rc == 0) {
+        rc = s2s_safetensors_meta(&st, "DCP_SHARDING_INFO") != NULL;
+        s2s_safetensors_release(&st);
+    } else if (rc == S2S_E_IO) {
+        s2s_error_add(err, rc, "%s", name);
+    } else {
+        s2s_error_clear(err);
+        rc = 0;
     }
-    if (has(ckpt, "encoder") && has(ckpt, "llm")) {
-        ckpt->format = "hf";
-        return read_composite(ckpt, err);
-    }
-    if (file) {
-        const int boxes = has_boxes(ckpt, file, err);
-        if (boxes < 0)
-            return boxes;
-        ckpt->format = boxes ? "dcp_hf" : "hf";
-        return boxes ? ckpt_read_dcp_hf(ckpt, err) : ckpt_read_hf(ckpt, "", "", err);
-    }
-    if (bins) {
-        ckpt->format = "hf_bin";
-        return ckpt_read_hf_bin(ckpt, err);
-    }
+    close(fd);
+    return rc;
+}
+
+static int is_legacy_torch(const struct clues *clues, struct s2s_error *err)
+{
+    return ckpt_is_legacy_torch(clues->head);
+}
+
+static int is_compressed(const struct clues *clues, struct s2s_error *err)
+{
+    return ckpt_is_compressed(clues->head);
+}
+
+/* ---- reading ---- */
+
+static int read_distributed(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    ckpt->no_links = true;
+    return ckpt_read_dcp(ckpt, err);
+}
+
+static int read_unfinished(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    ckpt->unfinished = true;
+    s2s_warn("ckpt", "%s: %s", ckpt->path, CKPT_UNFINISHED);
+    return read_distributed(ckpt, err);
+}
+
+static int read_state(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = ckpt_read_common(ckpt, err);
+    if (rc < 0)
+        return rc;
+    ckpt_read_args(ckpt);
+    ckpt_read_run_config(ckpt);
+    return 0;
+}
+
+static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = ckpt_read_hf(ckpt, "encoder/", "encoder.", err);
+    if (rc == 0)
+        rc = ckpt_read_hf(ckpt, "llm/", "llm.", err);
+    if (rc == 0 && has(ckpt, "projection.safetensors"))
+        rc = ckpt_read_safetensors(ckpt, "projection.safetensors", "", err);
+    return rc;
+}
+
+static int read_hf(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    return ckpt_read_hf(ckpt, "", "", err);
+}
+
+static int read_safetensors(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    return ckpt_read_safetensors(ckpt, ckpt->path, "", err);
+}
+
+static int read_torch(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    const struct ckpt_torch_source whole = {.file = ckpt->path, .prefix = "", .len_bytes = -1};
+    int rc = ckpt_read_torch(ckpt, &whole, err);
+    return rc < 0 ? ckpt_hint_file(ckpt->path, rc, err) : 0;
+}
+
+static int refuse_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
     return ckpt_hint_folder(
         ckpt, s2s_error_set(err, S2S_E_FORMAT, "no checkpoint that is known here"), err);
 }
 
-/* without .metadata */
-static int read_listed(struct s2s_ckpt *ckpt, const char *backend, const struct listing *list,
-                       struct s2s_error *err)
+static int refuse_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    if (strcmp(backend, "zarr") == 0 || has_zarr(ckpt, list))
-        return refuse_format(err, "a zarr checkpoint (Megatron-Core before 0.15)",
-                             "load and save it with Megatron-Core 0.14 as torch_dist");
-    if (has_like(list, "__", ".metadata"))
-        return refuse_format(err, "one metadata file a rank (saved without collectives)",
-                             "merge them with torch.distributed.checkpoint first");
-    if (has_like(list, "", ".distcp"))
-        return s2s_error_set(err, S2S_E_TRUNCATED,
-                             "an unfinished save: there is .distcp data and no .metadata");
-    return read_other_folder(ckpt, list, err);
+    const char *path = ckpt->path;
+    const int64_t len = ckpt->files[0].len_bytes;
+    int rc =
+        s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
+                      len == 0 ? "%s: is empty"
+                               : "%s: neither safetensors, a torch.save file nor a .nemo archive",
+                      path);
+    return ckpt_hint_file(path, ckpt_hint_bytes(ckpt, path, rc, err), err);
+}
+
+/* ---- the table ---- */
+
+/* It is the first of which all that is said holds. */
+struct format {
+    const char *name;    /* as `ls --json` has it */
+    const char *backend; /* NULL: any */
+    /* of a folder: what is all there, of which one is, how a name begins and ends; NULL: any */
+    const char *all[2], *one_of[5], *like[2];
+    const char *magic; /* of a file: what stands at magic_at */
+    size_t magic_at;
+    /* 1; 0; below 0: it is, but refused, or nobody can know. NULL: no more is asked */
+    int (*is)(const struct clues *clues, struct s2s_error *err);
+    int (*read)(struct s2s_ckpt *ckpt, struct s2s_error *err);
+    int (*read_sealed)(struct s2s_ckpt *ckpt, struct s2s_error *err); /* then; or NULL */
+    enum s2s_errc refusal; /* in place of read: why, and what to do (or NULL) */
+    const char *why, *hint;
+};
+
+static const struct format of_folders[] = {
+    {"torch_dist", "torch_dist", .all = {".metadata"}, .read = read_distributed,
+     .read_sealed = read_state},
+    {"torch_dist", "", .all = {".metadata", "common.pt"}, .read = read_unfinished,
+     .read_sealed = read_state},
+    {"dcp", .is = is_dcp, .read = read_distributed, .read_sealed = read_state},
+    {.is = is_zarr,
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "a zarr checkpoint (Megatron-Core before 0.15)",
+     .hint = "load and save it with Megatron-Core 0.14 as torch_dist"},
+    {.like = {"__", ".metadata"},
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "one metadata file a rank (saved without collectives)",
+     .hint = "merge them with torch.distributed.checkpoint first"},
+    {.like = {"", ".distcp"},
+     .refusal = S2S_E_TRUNCATED,
+     .why = "an unfinished save: there is .distcp data and no .metadata"},
+    {"nemo",
+     .one_of = {"model_weights.ckpt", "model_weights/.metadata", "model_weights/metadata.json",
+                "mp_rank_00/model_weights.ckpt", "tp_rank_00_pp_rank_000/model_weights.ckpt"},
+     .read = ckpt_read_nemo},
+    {.is = is_deepspeed,
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "a DeepSpeed checkpoint (a file a rank)",
+     .hint = "the zero_to_fp32.py that DeepSpeed put beside it makes one file of it; without ZeRO "
+             "3 the weights are in mp_rank_00_model_states.pt"},
+    {"mp_rank", .like = {"mp_rank_", ""}, .read = ckpt_read_mp_rank},
+    {"hf", .all = {"encoder", "llm"}, .read = read_composite},
+    {"dcp_hf", .like = {"", ".safetensors"}, .is = has_boxes, .read = ckpt_read_dcp_hf},
+    {"hf", .like = {"", ".safetensors"}, .read = read_hf},
+    {"hf_bin", .is = has_bins, .read = ckpt_read_hf_bin},
+    {"", .read = refuse_folder},
+};
+
+static const struct format of_files[] = {
+    {"safetensors", .magic = "{", .magic_at = 8, .read = read_safetensors},
+    {"torch", .magic = "PK\3\4", .read = read_torch},
+    {"torch_legacy", .is = is_legacy_torch, .read = read_torch},
+    {"nemo", .magic = "ustar", .magic_at = 257, .read = ckpt_read_nemo},
+    {"nemo", .is = is_compressed, .read = ckpt_read_nemo},
+    {"", .read = refuse_file},
+};
+
+/* 1; 0; below 0 as `is` */
+static int fits(const struct format *f, const struct clues *clues, struct s2s_error *err)
+{
+    bool one = !f->one_of[0];
+    for (size_t i = 0; i < sizeof f->all / sizeof *f->all; i++)
+        if (f->all[i] && !has(clues->ckpt, f->all[i]))
+            return 0;
+    for (size_t i = 0; i < sizeof f->one_of / sizeof *f->one_of && !one; i++)
+        one = f->one_of[i] && has(clues->ckpt, f->one_of[i]);
+    if (!one || (f->backend && strcmp(f->backend, clues->backend) != 0) ||
+        (f->like[0] && !name_like(clues, f->like[0], f->like[1])) ||
+        (f->magic && memcmp(clues->head + f->magic_at, f->magic, strlen(f->magic)) != 0))
+        return 0;
+    return f->is ? f->is(clues, err) : 1;
+}
+
+/* As the first format of a table, the last of which always fits. */
+static int read_as(struct s2s_ckpt *ckpt, const struct format *format, const struct clues *clues,
+                   struct s2s_error *err)
+{
+    int rc;
+    while ((rc = fits(format, clues, err)) == 0)
+        format++;
+    if (rc < 0)
+        return rc;
+    if (format->refusal) {
+        rc = s2s_error_set(err, format->refusal, "%s", format->why);
+        return format->hint ? s2s_error_hint(err, rc, "%s", format->hint) : rc;
+    }
+    ckpt->format = format->name;
+    rc = format->read(ckpt, err);
+    if (rc == 0 && (rc = ckpt_seal(ckpt, err)) < 0 && ckpt->dir_fd < 0)
+        s2s_error_add(err, rc, "%s", ckpt->path); /* of a folder the caller says it */
+    return rc == 0 && format->read_sealed ? format->read_sealed(ckpt, err) : rc;
 }
 
 static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    char backend[64];
-    struct listing list;
+    struct clues clues = {.ckpt = ckpt};
     if (has(ckpt, CKPT_JOURNAL)) {
         int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
         return s2s_error_hint(err, refused, "its command with --resume goes on from there");
     }
     int rc = go_down(ckpt, err);
     if (rc == 0)
-        rc = read_backend(ckpt, backend, err);
-    if (rc < 0)
-        return rc;
-    if (has(ckpt, ".metadata") && strcmp(backend, "zarr") != 0)
-        return read_distributed(ckpt, backend, err);
-    rc = ckpt_list_suffix(ckpt, "", "", &list.names, &list.n, err);
+        rc = read_backend(ckpt, clues.backend, err);
     if (rc == 0)
-        rc = read_listed(ckpt, backend, &list, err);
-    ckpt_free_list(list.names, list.n);
+        rc = ckpt_list_suffix(ckpt, "", "", &clues.names, &clues.n_names, err);
+    if (rc == 0)
+        rc = read_as(ckpt, of_folders, &clues, err);
+    ckpt_free_list(clues.names, clues.n_names);
     return rc;
 }
 
-static int read_single(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
+static int read_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    unsigned char head[CKPT_TORCH_HEAD] = {0};
-    char magic[5] = "";
-    int file = ckpt_add_file(ckpt, path, err);
-    int fd = ckpt_file_fd(ckpt, file, err);
+    struct clues clues = {.ckpt = ckpt};
+    const int file = ckpt_add_file(ckpt, ckpt->path, err), fd = ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
-    int64_t len = ckpt->files[file].len_bytes;
+    const int64_t len = ckpt->files[file].len_bytes;
     int rc =
-        ckpt_pread(fd, head, len < (int64_t)sizeof head ? (size_t)len : sizeof head, 0, path, err);
-    if (rc < 0)
-        return rc;
-    struct ckpt_torch_source source = {.file = path, .prefix = "", .len_bytes = -1};
-    if (len > 8 && head[8] == '{') {
-        ckpt->format = "safetensors";
-        return ckpt_read_safetensors(ckpt, path, "", err);
-    }
-    if (memcmp(head, "PK\3\4", 4) == 0 || ckpt_is_legacy_torch(head)) {
-        ckpt->format = head[0] == 'P' ? "torch" : "torch_legacy";
-        rc = ckpt_read_torch(ckpt, &source, err);
-        return rc < 0 ? ckpt_hint_file(path, rc, err) : 0;
-    }
-    if (len > 262 && (rc = ckpt_pread(fd, magic, sizeof magic, 257, path, err)) < 0)
-        return rc;
-    if (memcmp(magic, "ustar", sizeof magic) == 0 || ckpt_is_compressed(head)) {
-        ckpt->format = "nemo";
-        return ckpt_read_nemo(ckpt, path, err);
-    }
-    rc = s2s_error_set(err, len < 16 ? S2S_E_TRUNCATED : S2S_E_FORMAT,
-                       len == 0 ? "%s: is empty"
-                                : "%s: neither safetensors, a torch.save file nor a .nemo archive",
-                       path);
-    return ckpt_hint_file(path, ckpt_hint_bytes(ckpt, path, rc, err), err);
+        ckpt_pread(fd, clues.head, len < HEAD_BYTES ? (size_t)len : HEAD_BYTES, 0, ckpt->path, err);
+    return rc < 0 ? rc : read_as(ckpt, of_files, &clues, err);
 }
 
 /* Views may show one element a million times, and a million views one storage: what comes of a
@@ -516,16 +586,13 @@ int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s
         rc = s2s_error_set(err, S2S_E_OPEN, "%s: is a pipe", path);
         s2s_error_hint(err, rc, "%s", no_pipe);
     } else if (!S_ISDIR(st.st_mode)) {
-        rc = read_single(ckpt, path, err);
+        rc = read_file(ckpt, err);
     } else if ((rc = open_folder(AT_FDCWD, path, S2S_E_OPEN, err)) >= 0) {
         ckpt->dir_fd = rc;
         rc = read_folder(ckpt, err);
         if (rc < 0)
             s2s_error_add(err, rc, "%s", ckpt->path);
     }
-    bool sealed = strcmp(ckpt->format, "dcp") == 0 || strcmp(ckpt->format, "torch_dist") == 0;
-    if (rc == 0 && !sealed && (rc = ckpt_seal(ckpt, err)) < 0)
-        s2s_error_add(err, rc, "%s", ckpt->path);
     if (rc == 0)
         rc = check_total(ckpt, err);
     if (rc == 0 && ckpt->iteration < 0)

@@ -256,8 +256,9 @@ static int read_weights(struct nemo *n)
     return rc;
 }
 
-int ckpt_read_nemo(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
+int ckpt_read_nemo(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
+    const char *path = ckpt->dir_fd < 0 ? ckpt->path : NULL;
     struct nemo n = {.ckpt = ckpt, .path = path ? path : "NeMo model", .err = err};
     unsigned char head[6] = {0};
     int fd = path ? ckpt_file_fd(ckpt, 0, err) : 0, rc = fd < 0 ? fd : 0;

@@ -263,14 +263,14 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 /* no file of weights, but a pointer of Git LFS or a web page in its place */
 int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
 
-/* Does the folder at/name have files that make it a checkpoint? */
-bool ckpt_folder_has_weights(int at, const char *name);
-/* The folders that trainers put around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
- * Automodel), policy/weights/ (NeMo RL). */
-enum { CKPT_N_AROUND = 3 };
-extern const char *const ckpt_around[CKPT_N_AROUND];
-/* Does the folder at/name have one of them, with weights? */
-bool ckpt_folder_is_around(int at, const char *name);
+/* A descriptor of a folder whose files may be opened: one that may only be listed would look like
+ * one without them. OPEN where it may not be; what else fails is `otherwise`. */
+int ckpt_open_folder(int at, const char *name, enum s2s_errc otherwise, struct s2s_error *err);
+/* From the folder that was opened to the one with the weights, by trackers, links and the folders
+ * that trainers put around them: sets path, dir_fd and what is known of the iteration. 0 also where
+ * nothing leads on. TRUNCATED: an unfinished save; FORMAT, NOTFOUND: what leads on leads nowhere.
+ */
+int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ---- */
 

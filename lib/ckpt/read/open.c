@@ -9,77 +9,9 @@
 
 #include "lib/base/base.h"
 
-static const char LATEST[] = "LATEST";
-
 static bool has(const struct s2s_ckpt *ckpt, const char *name)
 {
     return ckpt_is_there(ckpt->dir_fd, name);
-}
-
-/* A descriptor of a folder whose files may be opened: one that may only be listed would look like
- * one without them. */
-static int open_folder(int at, const char *name, enum s2s_errc otherwise, struct s2s_error *err)
-{
-    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0 && faccessat(fd, ".", X_OK, AT_EACCESS) == 0)
-        return fd;
-    int rc = s2s_error_errno(err, errno == EACCES ? S2S_E_OPEN : otherwise, "%s", name);
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
-/* goes into a folder below */
-static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
-{
-    int fd = open_folder(ckpt->dir_fd, name, S2S_E_NOTFOUND, err);
-    if (fd < 0)
-        return fd;
-    char *path = s2s_xasprintf("%s/%s", ckpt->path, name);
-    close(ckpt->dir_fd);
-    free(ckpt->path);
-    ckpt->dir_fd = fd;
-    ckpt->path = path;
-    return 0;
-}
-
-/* What a small file of the folder says, without the white space around it. Gives: free *text. */
-static int read_word(const struct s2s_ckpt *ckpt, const char *file, char **text, size_t *len,
-                     struct s2s_error *err)
-{
-    int rc = ckpt_slurp(ckpt->dir_fd, file, NAME_MAX, text, len, err);
-    if (rc < 0)
-        return rc;
-    while (*len && memchr(" \r\n\t", (*text)[*len - 1], 4))
-        (*text)[--*len] = 0;
-    size_t n_space = strspn(*text, " \r\n\t");
-    *len -= n_space;
-    memmove(*text, *text + n_space, *len + 1);
-    return 0;
-}
-
-static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    char *text, name[40];
-    size_t len;
-    int rc = read_word(ckpt, CKPT_TRACKER, &text, &len, err);
-    if (rc < 0)
-        return rc;
-    ckpt->release = strcmp(text, "release") == 0;
-    if (strlen(text) != len)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "a NUL behind \"%s\"", text);
-    else if (ckpt->release)
-        snprintf(name, sizeof name, "release");
-    else if (s2s_parse_i64(&ckpt->iteration, text, 0, INT64_MAX, NULL) < 0)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "\"%s\" is no iteration", text);
-    else
-        snprintf(name, sizeof name, "iter_%07lld", (long long)ckpt->iteration);
-    free(text);
-    if (rc == 0)
-        rc = enter(ckpt, name, err);
-    if (rc == S2S_E_NOTFOUND)
-        ckpt_hint_folder(ckpt, rc, err); /* the last one that was completed */
-    return rc < 0 ? s2s_error_add(err, rc, "%s", CKPT_TRACKER) : 0;
 }
 
 int ckpt_parse_backend(const char *json, size_t len, char text[64], struct s2s_error *err)
@@ -113,113 +45,6 @@ static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *
         return rc;
     rc = ckpt_parse_backend(bytes, len, text, err);
     free(bytes);
-    return rc;
-}
-
-/* LATEST or LATEST.txt of NeMo Automodel: a link to, or the name of, a folder beside it */
-static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    char name[NAME_MAX + 1], *text = NULL;
-    ssize_t len = readlinkat(ckpt->dir_fd, LATEST, name, sizeof name - 1);
-    if (len < 0 && has(ckpt, "LATEST.txt")) {
-        size_t n;
-        int rc = read_word(ckpt, "LATEST.txt", &text, &n, err);
-        if (rc < 0)
-            return rc;
-        memcpy(name, text, n);
-        len = (ssize_t)n;
-        free(text);
-    }
-    if (len < 0)
-        return 0;
-    if (!ckpt_name_is_plain(name, (size_t)len))
-        return s2s_error_hint(
-            err, s2s_error_set(err, S2S_E_FORMAT, "LATEST does not name a folder beside it"),
-            "give the path of the folder that is meant");
-    name[len] = 0;
-    return enter(ckpt, name, err);
-}
-
-/* Does the folder `name` hold a checkpoint, or one of the folders that trainers put around one?
- * Somebody's model/ alone is not meant: the trainer's own files lie beside it. */
-static bool leads_down(const struct s2s_ckpt *ckpt, const char *name, bool inside)
-{
-    if (strcmp(name, "model") == 0 && !inside && !has(ckpt, "optim") && !has(ckpt, "config.yaml") &&
-        !has(ckpt, "model/.hf_metadata"))
-        return false;
-    return ckpt_folder_has_weights(ckpt->dir_fd, name) || ckpt_folder_is_around(ckpt->dir_fd, name);
-}
-
-/* epoch_0_step_20 */
-static int64_t step_of(const char *path)
-{
-    const char *at = strrchr(path, '/'), *step = strstr(at ? at : path, "step_");
-    int64_t n;
-    return step && s2s_parse_i64(&n, step + 5, 0, INT64_MAX, NULL) == 0 ? n : -1;
-}
-
-/* models--OWNER--NAME, the cache of Hugging Face's hub: refs/main says which of snapshots/ is meant
- */
-static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    static const char main_ref[] = "refs/main";
-    char *text;
-    size_t len;
-    if (!has(ckpt, "snapshots") || !has(ckpt, "blobs"))
-        return 0;
-    if (!has(ckpt, main_ref))
-        return s2s_error_hint(err,
-                              s2s_error_set(err, S2S_E_NOTFOUND,
-                                            "a cache of the Hugging Face hub without %s", main_ref),
-                              "name one of the folders in snapshots");
-    int rc = read_word(ckpt, main_ref, &text, &len, err);
-    if (rc < 0)
-        return rc;
-    if (!ckpt_name_is_plain(text, len))
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s names no snapshot", main_ref);
-    if (rc == 0)
-        rc = enter(ckpt, "snapshots", err);
-    if (rc == 0)
-        rc = enter(ckpt, text, err);
-    free(text);
-    return rc;
-}
-
-static int go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    /* Automodel's and NeMo RL's optimizer, and the model beside a policy that judges what it does
-     */
-    static const char *const beside[] = {"optim", "optimizer/optim", "value"};
-    enum { LEVELS = 4 };
-    const char *next = "";
-    int rc = follow_hub(ckpt, err);
-    for (int level = 0; rc == 0 && next && level < LEVELS; level++) {
-        if (has(ckpt, CKPT_TRACKER)) {
-            rc = follow_tracker(ckpt, err);
-            continue;
-        }
-        if (has(ckpt, ".incomplete"))
-            return s2s_error_hint(
-                err,
-                s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished save: .incomplete is there"),
-                "remove .incomplete if its files are known to be complete");
-        if (ckpt_folder_has_weights(ckpt->dir_fd, "."))
-            return 0;
-        if (ckpt->iteration < 0)
-            ckpt->iteration = step_of(ckpt->path);
-        next = NULL;
-        for (size_t i = 0; !next && i < CKPT_N_AROUND; i++)
-            next = leads_down(ckpt, ckpt_around[i], level > 0) ? ckpt_around[i] : NULL;
-        for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
-            if (ckpt_folder_has_weights(ckpt->dir_fd, beside[i]) ||
-                ckpt_folder_is_around(ckpt->dir_fd, beside[i]))
-                s2s_warn("ckpt", "%s: %s/ is read; %s/ beside it is a checkpoint of its own",
-                         ckpt->path, next, beside[i]);
-        if (!next && level == 0 && (has(ckpt, LATEST) || has(ckpt, "LATEST.txt")))
-            next = LATEST;
-        if (next)
-            rc = next == LATEST ? follow_latest(ckpt, err) : enter(ckpt, next, err);
-    }
     return rc;
 }
 
@@ -495,7 +320,7 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
         int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
         return s2s_error_hint(err, refused, "its command with --resume goes on from there");
     }
-    int rc = go_down(ckpt, err);
+    int rc = ckpt_go_down(ckpt, err);
     if (rc == 0)
         rc = read_backend(ckpt, clues.backend, err);
     if (rc == 0)
@@ -587,7 +412,7 @@ int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s
         s2s_error_hint(err, rc, "%s", no_pipe);
     } else if (!S_ISDIR(st.st_mode)) {
         rc = read_file(ckpt, err);
-    } else if ((rc = open_folder(AT_FDCWD, path, S2S_E_OPEN, err)) >= 0) {
+    } else if ((rc = ckpt_open_folder(AT_FDCWD, path, S2S_E_OPEN, err)) >= 0) {
         ckpt->dir_fd = rc;
         rc = read_folder(ckpt, err);
         if (rc < 0)

@@ -179,8 +179,7 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0)
         rc = seal_parts(out, ckpt, options->dtype, err);
     if (rc == 0)
-        ckpt_hf_follow_in_configs(out, ckpt, options->dtype, out->map.tie,
-                                  options->keep_vocab_padding && *out->map.family);
+        ckpt_hf_follow_in_configs(out, ckpt, options);
     return rc;
 }
 

@@ -43,6 +43,6 @@ void s2s_hf_release(struct s2s_hf_output *out);
 
 /* The texts of a Hugging Face folder as the common state of a torch_dist checkpoint
  * (doc/CHECKPOINT.md). Gives a reference in *common; NULL after a failure. */
-int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error *err);
+int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 #endif

@@ -100,20 +100,13 @@ static int64_t vocab_rows(const struct s2s_hf_output *out)
     return 0;
 }
 
-static bool is_hugging_face(const struct s2s_ckpt *ckpt)
-{
-    static const char *const formats[] = {"hf", "hf_bin", "dcp_hf", "safetensors"};
-    bool is = false;
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        is |= strcmp(ckpt->format, formats[i]) == 0;
-    return is;
-}
-
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                               enum s2s_dtype dtype, enum ckpt_tie tie, bool padded)
+                               const struct s2s_hf_options *options)
 {
     /* Hugging Face's own may say what it likes of the weights beside it */
-    const bool is_new = *out->map.family || !is_hugging_face(ckpt);
+    const bool is_own = ckpt_has_word("hf hf_bin dcp_hf safetensors", ckpt->format);
+    const bool is_mapped = *out->map.family;
+    const enum s2s_dtype dtype = options->dtype;
     for (size_t i = 0; i < out->files.n; i++) {
         struct ckpt_side_file *file = &out->files.v[i];
         json_t *root = s2s_has_tail(file->path, '/', "config.json")
@@ -121,9 +114,11 @@ void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt 
                            : NULL;
         if (!root)
             continue;
-        bool changed = set_dtype(root, dtype || !is_new ? dtype : dtype_beside(out, file->path));
-        changed |= set_words(root, tie, padded ? vocab_rows(out) : 0);
-        if (*out->map.family && drop_quantization(root)) {
+        bool changed = set_dtype(
+            root, dtype || (is_own && !is_mapped) ? dtype : dtype_beside(out, file->path));
+        changed |= set_words(root, out->map.tie,
+                             options->keep_vocab_padding && is_mapped ? vocab_rows(out) : 0);
+        if (is_mapped && drop_quantization(root)) {
             s2s_warn("ckpt", "%s: quantization_config is left out: the weights are not quantised",
                      file->path);
             changed = true;

@@ -10,11 +10,25 @@
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
+/* What the weights are: with their names kept, of a family, of one of NeMo's two. */
+enum { KEPT = 1, FAMILY = 2, FASTCONFORMER = 4, SALM = 8, ALL = 15 };
+
+static int kind_of(const struct s2s_hf_output *out)
+{
+    return s2s_starts_with(out->map.family, "salm")            ? SALM
+           : s2s_starts_with(out->map.family, "fastconformer") ? FASTCONFORMER
+           : *out->map.family                                  ? FAMILY
+                                                               : KEPT;
+}
+
 /* config.json of each part and other texts that s2s-train keeps in the common state */
-static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool composite,
-                           struct s2s_error *err)
+static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                           const struct s2s_hf_options *options, struct s2s_error *err)
 {
     const json_t *common = ckpt->common;
+    const bool composite = kind_of(out) == SALM || ckpt_hf_is_composite(ckpt);
+    if (!common)
+        return 0;
     if (ckpt->part) {
         ckpt_hf_part_common(out, ckpt);
         return 0;
@@ -49,8 +63,8 @@ static int files_of_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     return 0;
 }
 
-static int files_of_source(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                           struct s2s_error *err)
+static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                           const struct s2s_hf_options *options, struct s2s_error *err)
 {
     static const char *const folders[] = {"", "encoder", "llm"};
     int rc = 0;
@@ -82,8 +96,8 @@ static int files_beside(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, 
 }
 
 /* Tokenizers that Megatron-Bridge and NeMo 2 keep in folders of their own beside the weights. */
-static int files_of_tokenizer(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                              struct s2s_error *err)
+static int files_of_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                              const struct s2s_hf_options *options, struct s2s_error *err)
 {
     static const char *const folders[] = {"tokenizer", "../context/nemo_tokenizer"};
     int rc = 0;
@@ -97,8 +111,8 @@ static int files_of_tokenizer(struct s2s_hf_output *out, const struct s2s_ckpt *
 
 /* What NeMo Automodel keeps in .hf_metadata beside shards, and NeMo RL in policy/tokenizer beside
  * policy/weights, in which there may be one more folder. */
-static int files_of_trainer(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                            struct s2s_error *err)
+static int files_of_trainer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                            const struct s2s_hf_options *options, struct s2s_error *err)
 {
     static const char weights[] = "/policy/weights";
     const char *at = ckpt->dir_fd >= 0 ? strstr(ckpt->path, weights) : NULL;
@@ -114,56 +128,68 @@ static int files_of_trainer(struct s2s_hf_output *out, const struct s2s_ckpt *ck
 }
 
 /* config.json as the saved arguments make it, where nothing else is one */
-static void add_config_of_args(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, bool wanted)
+static int config_of_args(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                          const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    if (!*out->map.family || ckpt_side_find(&out->files, "config.json"))
-        return;
+    if (ckpt_side_find(&out->files, "config.json"))
+        return 0;
     char *config = ckpt_args_config(out->map.family, ckpt_args(ckpt), &out->parts[0].plan);
     if (config)
         ckpt_side_add_text(&out->files, "config.json", config);
-    else if (wanted && !ckpt_args_config_knows(out->map.family))
+    else if (!ckpt_args_config_knows(out->map.family))
         s2s_warn("ckpt",
                  "no config.json: the arguments of a checkpoint do not make that of %s; --config "
                  "takes one",
                  out->map.family);
     free(config);
+    return 0;
 }
 
 /* the config.json that was given, of a part of the model its share */
-static void add_given_config(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                             const struct s2s_hf_options *options)
+static int given_config(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                        const struct s2s_hf_options *options, struct s2s_error *err)
 {
     const json_t *own = ckpt->part ? ckpt_part_config(options->config, ckpt->part) : NULL;
     char *share = s2s_ckpt_config_text(own);
-    ckpt_side_add_text(&out->files, "config.json", share ? share : options->config_text);
+    if (options->config_text)
+        ckpt_side_add_text(&out->files, "config.json", share ? share : options->config_text);
     free(share);
+    return 0;
 }
+
+static int say_absent(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                      const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    if (!ckpt_side_find(&out->files, "config.json"))
+        s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "
+                         "is; --config takes one, or the model's config.json");
+    return 0;
+}
+
+/* In this order: the first file of a name stays. What lies beside NeMo's models describes those. */
+static const struct {
+    int of;
+    int (*add)(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+               const struct s2s_hf_options *options, struct s2s_error *err);
+} steps[] = {
+    {FASTCONFORMER, ckpt_hf_nemo_files},
+    {KEPT | FAMILY | FASTCONFORMER, given_config},
+    {ALL, files_of_common},
+    {SALM, ckpt_hf_salm_files},
+    {FAMILY, config_of_args},
+    {KEPT | FAMILY, files_of_source},
+    {KEPT | FAMILY, files_of_trainer},
+    {FAMILY | FASTCONFORMER, files_of_tokenizer},
+    {FASTCONFORMER, say_absent},
+};
 
 int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                   const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    const bool salm = s2s_starts_with(out->map.family, "salm");
-    const bool nemo = s2s_starts_with(out->map.family, "fastconformer");
-    int rc = nemo ? ckpt_hf_nemo_files(out, ckpt, options->config, err) : 0;
-    if (rc == 0 && options->config_text && !salm)
-        add_given_config(out, ckpt, options);
-    if (rc == 0 && ckpt->common)
-        rc = files_of_common(out, ckpt, salm || ckpt_hf_is_composite(ckpt), err);
-    if (rc == 0 && salm) {
-        rc = ckpt_hf_salm_files(out, ckpt, options->config, err);
-        ckpt_hf_salm_say_absent(out);
-    }
-    if (rc == 0)
-        add_config_of_args(out, ckpt, !salm && !nemo);
-    if (rc == 0 && !salm && !nemo) /* what lies beside them describes NeMo's model */
-        rc = files_of_source(out, ckpt, err);
-    if (rc == 0 && !salm && !nemo)
-        rc = files_of_trainer(out, ckpt, err);
-    if (rc == 0 && !salm && *out->map.family)
-        rc = files_of_tokenizer(out, ckpt, err);
-    if (rc == 0 && nemo && !ckpt_side_find(&out->files, "config.json"))
-        s2s_warn("ckpt", "config.json is not written: no model_config.yaml says what the encoder "
-                         "is; --config takes one, or the model's config.json");
+    int rc = 0;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps && rc == 0; i++)
+        if (steps[i].of & kind_of(out))
+            rc = steps[i].add(out, ckpt, options, err);
     return rc;
 }
 
@@ -197,15 +223,15 @@ static bool keep_nemo_config(json_t *common, const struct ckpt_side_file *file)
     return is_nemo;
 }
 
-int s2s_hf_common(json_t **common, const struct s2s_ckpt *ckpt, struct s2s_error *err)
+int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct s2s_hf_output out = {.n_parts = 0};
     *common = json_pack("{s:I, s:f}", "iteration",
                         (json_int_t)(ckpt->iteration < 0 ? S2S_DIST_UNKNOWN : ckpt->iteration),
                         "checkpoint_version", 3.0);
-    int rc = files_of_source(&out, ckpt, err);
+    int rc = files_of_source(&out, ckpt, NULL, err);
     if (rc == 0)
-        rc = files_of_trainer(&out, ckpt, err);
+        rc = files_of_trainer(&out, ckpt, NULL, err);
     if (rc == 0 && ckpt->dir_fd >= 0 && ckpt_is_there(ckpt->dir_fd, "llm_backbone"))
         rc = ckpt_side_take_folder(&out.files, ckpt, "llm_backbone", err);
     for (size_t i = 0; i < out.files.n && rc == 0; i++) {

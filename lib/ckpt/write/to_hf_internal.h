@@ -14,14 +14,14 @@ bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt);
 /* All small files of the output, once its family and parts are known. */
 int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                   const struct s2s_hf_options *options, struct s2s_error *err);
-/* Those of NeMo's FastConformer; user: what --config gave, or NULL. */
-int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const json_t *user,
-                       struct s2s_error *err);
-/* Changes what config.json says: dtype (NONE: that of the weights, where the source is no folder of
- * Hugging Face's), whether words and output have one matrix, that rows past the vocabulary were
- * kept. */
+/* Those of NeMo's FastConformer. */
+int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                       const struct s2s_hf_options *options, struct s2s_error *err);
+/* Changes what config.json says: the dtype (without a cast that of the weights, where the source is
+ * no folder of Hugging Face's), whether words and output have one matrix, that rows past the
+ * vocabulary were kept. */
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
-                               enum s2s_dtype dtype, enum ckpt_tie tie, bool padded);
+                               const struct s2s_hf_options *options);
 
 /* Of a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and common
  * state say of that part. */
@@ -32,10 +32,8 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
 /* The one part of a SALM, whose names begin with encoder., llm. and proj., as three. */
 void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt);
 /* Configurations and tokenizer of the three parts, as far as the source says them. */
-int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *config,
-                       struct s2s_error *err);
-/* Warns of configurations that nothing gave. */
-void ckpt_hf_salm_say_absent(const struct s2s_hf_output *out);
+int ckpt_hf_salm_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                       const struct s2s_hf_options *options, struct s2s_error *err);
 /* NeMo's configuration of the model: the user's, of a .nemo, of Lightning's checkpoint, or
  * config.json. NULL: there is none; gives a reference. */
 int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,

@@ -7,7 +7,7 @@
 /* names of Hugging Face's files are what their model has */
 static bool is_hf(const struct s2s_ckpt *ckpt)
 {
-    return s2s_starts_with(ckpt->format, "hf") || strcmp(ckpt->format, "safetensors") == 0;
+    return ckpt_has_word("hf hf_bin safetensors", ckpt->format);
 }
 
 char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)

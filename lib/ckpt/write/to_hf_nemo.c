@@ -75,10 +75,11 @@ static void add_texts(struct s2s_hf_output *out, struct ckpt_nemo_texts *texts)
     }
 }
 
-int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt, const json_t *user,
-                       struct s2s_error *err)
+int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                       const struct s2s_hf_options *options, struct s2s_error *err)
 {
     struct ckpt_nemo_texts texts = {.config = NULL};
+    const json_t *user = options->config;
     /* a config.json of the user's needs nothing; NeMo's configuration does */
     const bool any = user && !json_object_get(user, "perception");
     json_t *model;

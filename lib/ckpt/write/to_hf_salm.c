@@ -222,12 +222,23 @@ static void add_llm_config(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     free(config);
 }
 
-int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const json_t *config,
-                       struct s2s_error *err)
+/* Warns of configurations that nothing gave. */
+static void say_absent(const struct s2s_hf_output *out)
+{
+    static const char *const wanted[] = {"encoder/config.json", "llm/config.json"};
+    for (size_t k = 0; k < 2; k++)
+        if (!ckpt_side_find(&out->files, wanted[k]))
+            s2s_warn("ckpt", "%s is not written: nothing here says it (%s)", wanted[k],
+                     k ? "copy the language model's config.json there"
+                       : "--config takes NeMo's configuration with its \"perception\"");
+}
+
+int ckpt_hf_salm_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                       const struct s2s_hf_options *options, struct s2s_error *err)
 {
     struct ckpt_nemo_texts texts = {.config = NULL};
     json_t *model;
-    int rc = ckpt_hf_nemo_model(&model, ckpt, config, err);
+    int rc = ckpt_hf_nemo_model(&model, ckpt, options->config, err);
     if (rc == 0)
         rc = ckpt_nemo_config(&texts, ckpt, model, "fastconformer_encoder", false, err);
     if (rc == 0 && texts.config)
@@ -236,22 +247,13 @@ int ckpt_hf_salm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, c
         ckpt_side_add_text(&out->files, "encoder/preprocessor_config.json", texts.features);
     if (rc == 0)
         rc = take_llm_files(out, ckpt, err);
-    if (rc == 0)
+    if (rc == 0) {
         add_llm_config(out, ckpt);
-    if (rc == 0)
         add_composite_config(out, model);
+        say_absent(out);
+    }
     free(texts.config);
     free(texts.features);
     json_decref(model);
     return rc;
-}
-
-void ckpt_hf_salm_say_absent(const struct s2s_hf_output *out)
-{
-    static const char *const wanted[] = {"encoder/config.json", "llm/config.json"};
-    for (size_t k = 0; k < 2; k++)
-        if (!ckpt_side_find(&out->files, wanted[k]))
-            s2s_warn("ckpt", "%s is not written: nothing here says it (%s)", wanted[k],
-                     k ? "copy the language model's config.json there"
-                       : "--config takes NeMo's configuration with its \"perception\"");
 }

@@ -309,6 +309,21 @@ static void share(struct evaluation *e, struct s2s_comm *comm)
     r->n_word_errors = n[4];
 }
 
+static int open_set(struct train_streams *streams, const char *const *path, struct s2s_error *err)
+{
+    return strcmp(*path, "-") == 0
+               ? s2s_error_set(err, S2S_E_UNSUPPORTED, "data to evaluate on cannot be a pipe")
+               : train_streams_open(streams, path, 1, err);
+}
+
+int s2s_evaluate_try(const char *path, struct s2s_error *err)
+{
+    struct train_streams streams = {.in = NULL};
+    int rc = open_set(&streams, &path, err);
+    train_streams_close(&streams);
+    return rc;
+}
+
 int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_comm *comm,
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err)
@@ -317,9 +332,7 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
     struct train_streams streams = {.in = NULL};
     struct s2s_pack_reader reader = {.mel = NULL};
     const int rank = s2s_comm_rank(comm), size = s2s_comm_size(comm);
-    int rc = strcmp(path, "-") == 0
-                 ? s2s_error_set(err, S2S_E_UNSUPPORTED, "data to evaluate on cannot be a pipe")
-                 : train_streams_open(&streams, &path, 1, err);
+    int rc = open_set(&streams, &path, err);
     e.tape = s2s_tape_new(bundle->device, false);
     if (rc == 0)
         rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);

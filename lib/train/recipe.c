@@ -134,23 +134,24 @@ static int read_augment(struct s2s_recipe *r, struct s2s_error *err)
 static int read_loop(struct s2s_recipe *r, struct s2s_error *err)
 {
     const struct s2s_conf *c = r->conf;
-    const int64_t max = INT64_MAX / 4;
+    /* the packs of a step are in memory together */
+    const int64_t any = INT64_MAX / 4, packs = 1 << 20;
     struct {
         int64_t *out;
         const char *key;
-        int64_t min, other;
+        int64_t min, max, other;
     } numbers[] = {
-        {&r->steps, "train.steps", 0, -1},
-        {&r->packs_per_step, "train.packs_per_step", 1, 1},
-        {&r->packs_per_microbatch, "train.packs_per_microbatch", 1, 1},
-        {&r->eval_every, "train.eval_every", 0, 0},
-        {&r->log_every, "train.log_every", 1, 10},
-        {&r->ckpt_every, "checkpoint.every", 0, 0},
-        {&r->ckpt_keep, "checkpoint.keep", 1, 1},
+        {&r->steps, "train.steps", 0, any, -1},
+        {&r->packs_per_step, "train.packs_per_step", 1, packs, 1},
+        {&r->packs_per_microbatch, "train.packs_per_microbatch", 1, packs, 1},
+        {&r->eval_every, "train.eval_every", 0, any, 0},
+        {&r->log_every, "train.log_every", 1, any, 10},
+        {&r->ckpt_every, "checkpoint.every", 0, any, 0},
+        {&r->ckpt_keep, "checkpoint.keep", 1, INT32_MAX, 1},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        int rc = s2s_conf_get_i64_or(numbers[i].out, c, numbers[i].key, numbers[i].min, max,
-                                     numbers[i].other, err);
+        int rc = s2s_conf_get_i64_or(numbers[i].out, c, numbers[i].key, numbers[i].min,
+                                     numbers[i].max, numbers[i].other, err);
         if (rc < 0)
             return rc;
     }
@@ -194,6 +195,9 @@ int s2s_recipe_read(struct s2s_recipe *r, const char *path, char *const *overrid
         rc = s2s_conf_override(r->conf, overrides[i], err);
     if (rc >= 0)
         rc = s2s_conf_get_str_or(&r->run, r->conf, "run", NULL, err);
+    if (rc >= 0 && r->run && !*r->run)
+        rc = s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(r->conf, "run"),
+                            "expected a folder, found ''");
     if (rc >= 0)
         rc = s2s_conf_get_i64_or(&r->seed, r->conf, "seed", 0, INT64_MAX, 0, err);
     if (rc < 0 || (rc = read_model(r, err)) < 0 || (rc = read_data(r, err)) < 0 ||

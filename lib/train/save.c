@@ -136,14 +136,18 @@ static void add_composite(json_t *to, const struct s2s_model *model, int64_t pla
 static int add_configs(json_t *to, const struct s2s_trainer *t, struct s2s_error *err)
 {
     const struct s2s_model *model = t->bundle.model;
-    if (!t->bundle.composite)
-        return add_part(to, model, model->n_mels > 0 ? "encoder" : "llm", "", err);
-    add_composite(to, model, t->recipe->placeholder_id);
-    int rc = add_part(to, s2s_salm_encoder(model), "encoder", "encoder/", err);
+    const bool composite = t->bundle.composite;
+    int rc = 0;
+    if (composite) {
+        add_composite(to, model, t->recipe->placeholder_id);
+        rc = add_part(to, s2s_salm_encoder(model), "encoder", "encoder/", err);
+    }
     if (rc == 0)
-        rc = add_part(to, s2s_salm_llm(model), "llm", "llm/", err);
+        rc = add_part(to, composite ? s2s_salm_llm(model) : model, "llm", composite ? "llm/" : "",
+                      err);
     if (rc == 0 && t->recipe->tokenizer)
-        rc = add_file(to, "file/llm/tokenizer.json", t->recipe->tokenizer, err);
+        rc = add_file(to, composite ? "file/llm/tokenizer.json" : "file/tokenizer.json",
+                      t->recipe->tokenizer, err);
     return rc;
 }
 

@@ -9,6 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/conf/conf.h"
+#include "lib/text/tokenizer.h"
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -48,6 +49,18 @@ static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
     return 0;
 }
 
+/* What is needed only when the first evaluation or checkpoint is due is missed before the first
+ * step. */
+static int check_inputs(const struct s2s_recipe *r, struct s2s_error *err)
+{
+    struct s2s_tokenizer *tok = NULL;
+    int rc = r->tokenizer ? s2s_tokenizer_open(&tok, r->tokenizer, err) : 0;
+    s2s_tokenizer_free(tok);
+    for (size_t i = 0; rc == 0 && r->eval_every > 0 && i < r->n_eval; i++)
+        rc = s2s_evaluate_try(r->eval[i].path, err);
+    return rc;
+}
+
 int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
                      struct s2s_mesh *mesh, struct s2s_error *err)
 {
@@ -57,6 +70,8 @@ int s2s_trainer_open(struct s2s_trainer **out, const struct s2s_recipe *recipe,
     t->ckpt_root = s2s_xasprintf("%s/checkpoints", recipe->run);
     s2s_mesh_note(mesh, -1, "set-up");
     int rc = open_grid(t, err);
+    if (rc == 0)
+        rc = check_inputs(recipe, err);
     if (rc == 0)
         rc = s2s_bundle_open(&t->bundle, recipe, true, err);
     if (rc == 0)

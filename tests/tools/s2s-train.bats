@@ -56,6 +56,14 @@ same_checkpoint() {
     exits 2 s2s-train eval r.yaml --checkpoint absent
     says "absent"
     exits 2 s2s-train plot absent
+    # also what is needed only later: nothing is trained until then
+    exits 2 s2s-train r.yaml data.tokenizer=absent.json
+    says "absent.json"
+    exits 2 s2s-train r.yaml data.eval.h=absent.s2s train.eval_every=5
+    says "absent.s2s"
+    exits 1 s2s-train r.yaml "data.eval.h='-'" train.eval_every=5
+    says "cannot be a pipe"
+    [ ! -e run/log.jsonl ]
 }
 
 @test "a truncated or changed stream is refused with the record named, and nothing is trained" {
@@ -85,6 +93,13 @@ same_checkpoint() {
     says "mesh"
     exits 1 s2s-train r.yaml mesh.tp=2
     exits 1 s2s-train r.yaml schedule.warmup_steps=30
+    exits 1 s2s-train r.yaml train.packs_per_step=1e15
+    says "train.packs_per_step: expected 1 to"
+    exits 1 s2s-train r.yaml checkpoint.keep=4294967296
+    says "checkpoint.keep: expected 1 to"
+    # not the root of all files
+    exits 1 s2s-train r.yaml "run=''"
+    says "run: expected a folder"
     [ ! -e run ]
 }
 
@@ -324,6 +339,13 @@ PY
     [ $((SECONDS - start)) -lt 10 ]
     # the schedule follows the time: it ends at its end
     tail -n 1 timed/log.jsonl | sed 's/.*"lr": \([0-9.e-]*\).*/\1/' | awk '{ exit !($1 < 1e-3) }'
+}
+
+@test "the recipe's tokenizer is kept in the checkpoint of a bare LLM" {
+    cp "$ROOT/demo/tokenizer.json" .
+    s2s-train r.yaml data.tokenizer=tokenizer.json model.llm.config="$(tr -d '\n' <llm.json)" model.llm.config.vocab_size=260 train.steps=0
+    exits 0 s2s-train generate --checkpoint run/checkpoints --prompt one --max-new-tokens 3 --json
+    says '"ids"'
 }
 
 @test "checkpoint.resume: false does not touch a run that has checkpoints" {

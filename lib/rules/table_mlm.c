@@ -14,10 +14,11 @@ const struct s2s_rule rules_mlm[] = {
         .dialects = S2S_DIALECT_MLM,
         .severity = ERROR,
         .when = "(ep > 1 or set(etp_given) or egtp > 1) and etp*ep*egtp*pp not divides world",
-        .at = "ep etp_given pp",
-        .message =
-            "etp*ep*pp = {etp}*{ep}*{pp} = {etp*ep*pp} does not divide the world size {world}",
-        .fix = "use a smaller ep or etp, or {near(world, etp*ep*pp)} ranks",
+        .at = "ep etp_given expert_shards pp",
+        .message = "etp*ep*pp{if(egtp > 1, ' times the weight shards of an expert', '')} = "
+                   "{etp}*{ep}*{pp}{if(egtp > 1, '*', '')}{if(egtp > 1, egtp, '')} = "
+                   "{etp*ep*egtp*pp} does not divide the world size {world}",
+        .fix = "use a smaller ep or etp, or {near(world, etp*ep*egtp*pp)} ranks",
         .why = "Experts have a grid of their own over the same ranks.",
         .source = "megatron/core/parallel_state.py:initialize_model_parallel",
         .after = "S2S-WLD-001 S2S-WLD-002",
@@ -266,8 +267,8 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-PP-001",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "pp > 1 and not uneven and vpp_layers == null and vpp_stages == null and not "
-                "use_ckpt_args and pp not divides split_layers",
+        .when = "pp > 1 and not uneven and vpp_stages == null and not use_ckpt_args and pp not "
+                "divides split_layers",
         .at = "pp layers_given",
         .message = "pp {pp} does not divide the {split_layers} layers (embedding and loss counted "
                    "where asked)",
@@ -359,14 +360,14 @@ const struct s2s_rule rules_mlm[] = {
     {
         .id = "S2S-PP-011",
         .dialects = MLM,
-        .severity = ERROR,
+        .severity = WARNING,
         .when = "pp == 1 and (vpp_stages > 1 or vpp_layers != null)",
+        .error_when = "vpp > 1", /* 1 is none */
         .at = "vpp_stages vpp_layers",
         .message = "virtual stages with pp 1",
         .fix = "use pp > 1",
         .why = "There is nothing to interleave.",
         .source = ARGS,
-        .after = "S2S-PP-006",
     },
     {
         .id = "S2S-MOD-001",
@@ -608,10 +609,11 @@ const struct s2s_rule rules_mlm[] = {
     {
         .id = "S2S-MOE-005",
         .dialects = MLM,
-        .severity = ERROR,
+        .severity = WARNING,
         .when = "(router_groups != null and experts != null and router_groups not divides experts) "
                 "or (router_group_topk != null and (router_groups == null or router_group_topk > "
                 "router_groups or set(limited_devices)))",
+        .error_when = "router_group_topk > 0", /* without it the groups are not looked at */
         .at = "router_groups router_group_topk",
         .message = "group routing with {router_groups} groups, top {router_group_topk}, over "
                    "{experts} experts",
@@ -678,8 +680,9 @@ const struct s2s_rule rules_mlm[] = {
     {
         .id = "S2S-MOE-012",
         .dialects = MLM,
-        .severity = ERROR,
+        .severity = WARNING,
         .when = "shared_overlap and dispatcher not in ('alltoall', 'flex')",
+        .error_when = "shared_ffn != null or het", /* without shared experts it does nothing */
         .at = "shared_overlap dispatcher",
         .message = "moe-shared-expert-overlap with dispatcher {dispatcher}",
         .fix = "use alltoall",
@@ -690,8 +693,8 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-MOE-013",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "experts != null and topk == 1 and router_score == 'softmax' and not "
-                "router_pre_softmax and router_balancing != 'sinkhorn'",
+        .when = "topk == 1 and router_score == 'softmax' and not router_pre_softmax and "
+                "router_balancing != 'sinkhorn'",
         .at = "topk router_pre_softmax",
         .message = "top-1 routing with the softmax behind the choice",
         .fix = "add --moe-router-pre-softmax",

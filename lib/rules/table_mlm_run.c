@@ -104,7 +104,7 @@ const struct s2s_rule rules_mlm_run[] = {
         .dialects = MLM,
         .severity = ERROR,
         .when = "not early and not skip_train and steps != null and (samples != null or "
-                "decay_samples != null or warmup_samples > 0)",
+                "decay_samples != null or warmup_samples != 0)",
         .at = "samples decay_samples warmup_samples",
         .message = "train-iters together with a length in samples",
         .fix = "count everything in iterations or everything in samples",
@@ -214,9 +214,10 @@ const struct s2s_rule rules_mlm_run[] = {
     {
         .id = "S2S-CKP-002",
         .dialects = MLM,
-        .severity = ERROR,
+        .severity = WARNING,
         .when = "save_retain != null and (save_retain <= 0 or (save_every > 0 and save_retain % "
                 "save_every != 0))",
+        .error_when = "set(save)",
         .at = "save_retain",
         .message = "save-retain-interval {save_retain} is no positive multiple of save-interval "
                    "{save_every}",

@@ -116,12 +116,18 @@ static void check(struct s2s_report *report, const char *dialect, const char *op
     s2s_conf_free(g.model);
 }
 
-static bool fired(const struct s2s_report *report, const char *id)
+static bool fired_as(const struct s2s_report *report, const char *id, bool error)
 {
     for (size_t i = 0; i < report->n_findings; i++)
-        if (!strcmp(report->findings[i].rule->id, id))
+        if (!strcmp(report->findings[i].rule->id, id) &&
+            (!error || report->findings[i].severity == S2S_SEVERITY_ERROR))
             return true;
     return false;
+}
+
+static bool fired(const struct s2s_report *report, const char *id)
+{
+    return fired_as(report, id, false);
 }
 
 static void say(const struct s2s_report *report)
@@ -173,14 +179,16 @@ static void run_case(char *line)
     char *rest = line;
     const char *id = field(&rest), *dialect = field(&rest), *bad = field(&rest),
                *good = field(&rest);
-    char name[32], kind[16];
+    char name[32], kind[16], severity[16] = "";
     assert_non_null(good);
-    assert_int_equal(sscanf(id, "%31s", name), 1);
+    assert_true(sscanf(id, "%31s %15s", name, severity) >= 1);
+    const bool error = strcmp(severity, "error") == 0;
+    assert_true(error || !*severity);
     assert_int_equal(sscanf(dialect, "%15s", kind), 1);
     for (int k = 0; k < 2; k++) {
         struct s2s_report report = S2S_REPORT_INIT;
         check(&report, kind, k ? good : bad);
-        if (fired(&report, name) != (k == 0)) {
+        if (fired_as(&report, name, error) != (k == 0)) {
             say(&report);
             fail_msg("%s of %s: %s on: %s", name, kind, k ? "fired" : "did not fire",
                      k ? good : bad);

@@ -1977,6 +1977,12 @@ PY
     echo '{}' >zarr/layer.weight/.zarray
     exits 1 s2s-ckpt ls zarr
     says "a zarr checkpoint"
+    # NeMo 2 has it below weights/
+    mkdir nemo2 && cp -r zarr nemo2/weights
+    echo '{"sharded_backend": "zarr", "sharded_backend_version": 1}' >nemo2/weights/metadata.json
+    : >nemo2/weights/common.pt
+    exits 1 s2s-ckpt ls nemo2
+    says "nemo2/weights: a zarr checkpoint"
 }
 
 @test "memory does not grow with the checkpoint: 350 MB pass through less than 64 MiB" {

@@ -24,8 +24,9 @@ static bool is_of_checkpoint(const char *name)
 {
     if (name[0] == '.')
         return strcmp(name, ".metadata") == 0;
-    return strcmp(name, CKPT_TRACKER) == 0 || s2s_starts_with(name, "mp_rank_") ||
-           s2s_ends_with(name, ".safetensors") || s2s_ends_with(name, ".distcp") ||
+    return strcmp(name, CKPT_TRACKER) == 0 || strcmp(name, "common.pt") == 0 ||
+           s2s_starts_with(name, "mp_rank_") || s2s_ends_with(name, ".safetensors") ||
+           s2s_ends_with(name, ".distcp") ||
            (s2s_starts_with(name, "pytorch_model") && s2s_ends_with(name, ".bin"));
 }
 

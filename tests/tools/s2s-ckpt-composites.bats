@@ -210,12 +210,23 @@ st.rename('dist.safetensors', 'alone.safetensors', lambda k: None, {q + 'adapter
 }
 
 @test "--part takes one part of a model: its tensors, its configuration, nothing of the others" {
+    write_lib
     V=$DATA/mcore015_vlm_tp2
     exits 0 s2s-ckpt convert -q --to hf "$V" all
     exits 0 s2s-ckpt convert -q --strict --to hf --part language_model "$V" llm
     exits 1 s2s-ckpt convert -q --strict --to hf --part all.language_model "$V" none
     says "no tensor's name begins with all.language_model."
     says "language_model., vision_model."
+    [ ! -e none ]
+    # a part that lies deeper is named as a whole, and wrappers are nobody's beginning
+    s2s-ckpt convert -q --to safetensors "$V" flat.safetensors
+    python3 -c "
+import st
+st.rename('flat.safetensors', 'deep.safetensors', lambda k: 'module.llava_model.' + k)"
+    exits 1 s2s-ckpt convert --to hf --part language_model deep.safetensors none
+    says "there are llava_model.language_model."
+    exits 1 s2s-ckpt convert --to hf --part audio deep.safetensors none
+    says "there are llava_model."
     [ ! -e none ]
     s2s-ckpt ls --sha256 all | grep ^language_model | sed 's/^language_model\.//' >want
     s2s-ckpt ls --sha256 llm >got
@@ -296,6 +307,7 @@ modality_submodules.radio_encoder.encoders.radio_encoder.radio_model   modality_
 modality_submodules.radio_encoder.module.encoders.radio_encoder.module.radio_model   modality_submodules.radio_encoder.module.input_projections.0   language_model.module
 modality_submodules.vision.encoders.radio   modality_submodules.vision.input_projections.0   mimo.language_model
 model.vision_model   model.vision_projection   model.language_model
+model.llava_model.vision_model   model.llava_model.vision_projection   model.llava_model.language_model
 NAMES
     # two of them, of which nobody says which is meant, are listed; what a map of one's own calls them counts
     named modality_submodules.left.encoders.radio modality_submodules.left.input_projections.0 language_model

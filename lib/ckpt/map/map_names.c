@@ -128,7 +128,7 @@ static void drop_common_model(struct ckpt_map_source *sources, size_t n)
 {
     static const char model[] = "model.";
     static const char *const parts[] = {"perception.", "model.", "backbone.",
-                                        "language_model.decoder."};
+                                        "language_model.decoder.", "llava_model."};
     const size_t len = strlen(model);
     bool any = false;
     for (size_t i = 0; i < n; i++) {

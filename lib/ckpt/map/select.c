@@ -5,21 +5,25 @@
 
 enum { MAX_SAID = 12 };
 
-/* what names begin with, up to the first dot, each once */
-static void list_beginnings(struct s2s_buf *out, const struct s2s_ckpt *ckpt)
+/* what names without wrappers begin with, up to the first dot, each once; or, where the part lies
+ * deeper in one of them, all that stands before it */
+static void list_beginnings(struct s2s_buf *out, const struct s2s_ckpt *ckpt, const char *prefix)
 {
-    const char *last = "";
-    size_t last_len = 0, n = 0;
+    char *within = s2s_xasprintf(".%s", prefix), *last = s2s_xstrdup("");
+    size_t n = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
-        const char *name = ckpt->tensors[i].name;
-        size_t len = strcspn(name, ".");
-        if (s2s_ckpt_is_state(name) || (len == last_len && memcmp(name, last, len) == 0))
+        if (s2s_ckpt_is_state(ckpt->tensors[i].name))
             continue;
-        if (n++ < MAX_SAID)
-            s2s_buf_printf(out, "%s%.*s.", n > 1 ? ", " : "", (int)len, name);
+        char *name = ckpt_map_plain_name(ckpt->tensors[i].name), *at = strstr(name, within);
+        const size_t len = at ? (size_t)(at - name) + strlen(within) - 1 : strcspn(name, ".");
+        name[len] = 0;
+        if (strcmp(name, last) != 0 && n++ < MAX_SAID)
+            s2s_buf_printf(out, "%s%s.", n > 1 ? ", " : "", name);
+        free(last);
         last = name;
-        last_len = len;
     }
+    free(last);
+    free(within);
     s2s_buf_puts(out, n > MAX_SAID ? ", .." : "");
     s2s_buf_putc(out, 0);
 }
@@ -44,7 +48,7 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
     char *prefix = s2s_xasprintf("%s%s", part, len && part[len - 1] == '.' ? "" : ".");
     len = strlen(prefix);
     struct s2s_buf others = S2S_BUF_INIT;
-    list_beginnings(&others, ckpt);
+    list_beginnings(&others, ckpt, prefix);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         char *name = s2s_ckpt_is_state(t->name) ? NULL : name_within(t->name, prefix);

@@ -170,8 +170,10 @@ struct ckpt_stack {
     bool numbered;
 };
 
+/* rules, sections and stacks of a map, which are gone through for each other */
+enum { CKPT_MAP_MAX_RULES = 1 << 14 };
+
 struct ckpt_map {
-    const char *family;
     struct ckpt_rule *rules;
     size_t n_rules, cap_rules;
     char **sections;

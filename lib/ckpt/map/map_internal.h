@@ -151,20 +151,22 @@ void ckpt_map_missed_release(struct ckpt_map_engine *e);
 
 /* ---- do the shapes fit each other? (map_shapes.c) ---- */
 
-/* A tensor under its Hugging Face name. Borrows. */
+/* A tensor under its Hugging Face name: of the source, or of the plan. Borrows. */
 struct ckpt_map_shaped {
     const char *name;
     enum s2s_dtype dtype;
     int n_dims;
     const int64_t *shape;
 };
+struct ckpt_map_shaped ckpt_map_shaped(const struct ckpt_map_engine *e, size_t i);
+size_t ckpt_map_n_shaped(const struct ckpt_map_engine *e);
 /* Of the tensors for which a rule says a shape. SHAPE lists what does not fit, NOTFOUND the experts
  * that a router wants and that are not there. */
 int ckpt_map_check_shapes(struct ckpt_map_engine *e);
 
 /* SHAPE: transformers' class of the configuration's model_type has not one of these tensors, or has
- * others always. Any tensors. */
-int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors, size_t n);
+ * others always. */
+int ckpt_map_check_kind(struct ckpt_map_engine *e);
 /* SHAPE: --map names a family of other model_types. */
 int ckpt_map_check_family(const struct ckpt_map_engine *e, const char *family,
                           struct s2s_error *err);

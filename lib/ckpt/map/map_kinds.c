@@ -49,7 +49,7 @@ static int refuse(struct ckpt_map_engine *e, int rc)
     return s2s_error_hint(e->err, rc, "--config takes the config.json of this model");
 }
 
-int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped *tensors, size_t n)
+int ckpt_map_check_kind(struct ckpt_map_engine *e)
 {
     const json_t *config = e->any_config;
     const json_t *words = ckpt_config_of_words(config);
@@ -59,11 +59,12 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped 
     if (json_object_get(config, "auto_map") ||
         !ckpt_has_word("nemotron_h nemotron mixtral " GATED, type))
         return 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-            const char *name = tensors[i].name;
-            any |= is_words(name);
-            if (!is_words(name) || !strstr(name, kinds[k].part))
+    for (size_t i = 0; i < ckpt_map_n_shaped(e); i++) {
+        const char *name = ckpt_map_shaped(e, i).name;
+        const bool is_layer = is_words(name);
+        any |= is_layer;
+        for (size_t k = 0; is_layer && k < sizeof kinds / sizeof *kinds; k++) {
+            if (!strstr(name, kinds[k].part))
                 continue;
             seen[k] = true;
             if (ckpt_has_word(kinds[k].types, type) ||
@@ -75,6 +76,7 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e, const struct ckpt_map_shaped 
                                            name, type, kinds[k].key ? " without " : "",
                                            kinds[k].key ? kinds[k].key : ""));
         }
+    }
     for (size_t k = 0; any && k < sizeof kinds / sizeof *kinds; k++)
         if (!seen[k] && ckpt_has_word(kinds[k].always, type))
             return refuse(e, s2s_error_set(e->err, S2S_E_SHAPE,

@@ -3,8 +3,7 @@
 
 #include "lib/base/base.h"
 
-/* MAX_RULES: rules, sections and stacks of a map are gone through for each other */
-enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256, MAX_RULES = 1 << 14 };
+enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256 };
 
 /* splits a line at white space; returns the words, MAX_WORDS + 1 where there are more */
 static int split_words(char *line, char *words[MAX_WORDS + 1])
@@ -443,8 +442,9 @@ static int parse_line(struct parser *p, char **words, int n, struct place *at)
         return 0;
     if (strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0)
         return check_family_line(p, words, n);
-    if (p->map->n_rules + p->map->n_sections + p->map->n_stacks >= MAX_RULES)
-        return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections", MAX_RULES);
+    if (p->map->n_rules + p->map->n_sections + p->map->n_stacks >= CKPT_MAP_MAX_RULES)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections",
+                             CKPT_MAP_MAX_RULES);
     /* a file of the user's may include one family twice, such as two towers */
     if (strcmp(words[0], "include") == 0 && n == 4)
         return (p->text && p->depth == 1 ? include_apart : include_family)(
@@ -547,7 +547,7 @@ int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *file
                         const char *family, const char *m_prefix, const char *h_prefix,
                         ckpt_map_choose *choose, void *ctx, struct s2s_error *err)
 {
-    *map = (struct ckpt_map){.family = family};
+    *map = (struct ckpt_map){.n_rules = 0};
     struct parser p = {
         .map = map, .text = text, .file = file, .choose = choose, .ctx = ctx, .err = err};
     struct place at = {m_prefix, h_prefix, *family == '=', -1, NULL};

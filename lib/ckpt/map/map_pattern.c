@@ -31,13 +31,12 @@ bool ckpt_map_is_open(const char *pattern)
 /* layers and experts are gone through one by one, up to the highest: no name makes that millions */
 static bool take_number(const char **name, int64_t *value)
 {
-    size_t n = strspn(*name, "0123456789");
-    char text[20];
+    const size_t n = strspn(*name, "0123456789");
     if (n == 0 || n > 4)
         return false;
-    snprintf(text, sizeof text, "%.*s", (int)n, *name);
+    *value = strtoll(*name, NULL, 10);
     *name += n;
-    return s2s_parse_i64(value, text, 0, INT64_MAX, NULL) == 0;
+    return true;
 }
 
 static bool match_from(const char *pattern, const char *name, struct ckpt_match *match);

@@ -11,27 +11,29 @@
 
 enum { CONFIG = 1 << 30 };
 
-/* a tensor under its Hugging Face name, and the rule that knows it */
+/* a tensor that a rule knows under its Hugging Face name */
 struct known {
-    const struct ckpt_map_shaped *tensor;
+    size_t i; /* of all tensors */
+    struct ckpt_map_shaped tensor;
     const struct ckpt_rule *rule;
+    struct ckpt_match at;
     const char *shape; /* that of the rule's item: up to "|" or "]" */
-    int64_t layer;
 };
 
-/* what a tensor (NULL: the configuration) says a symbol is */
+enum { THE_CONFIGURATION = -1 };
+
+/* what a tensor (by its index) or the configuration says a symbol is */
 struct vote {
     int scope, group; /* group -1 and layer -1: of the whole model */
-    int64_t layer, value;
+    int64_t layer, value, tensor;
     char symbol;
-    const struct ckpt_map_shaped *tensor;
     int64_t weight, elsewhere; /* how many say so, and in all layers */
 };
 
 struct voting {
     struct ckpt_map_engine *e;
-    struct known *known;
-    size_t n_known, cap_known;
+    uint16_t *rules; /* by tensor: 1 + the index of the one that knows it; 0: none does */
+    size_t n_tensors;
     struct vote *votes;
     size_t n_votes, cap_votes;
     size_t unite_at; /* so many votes are united before the next comes */
@@ -39,29 +41,50 @@ struct voting {
 
 /* ---- which rule ---- */
 
-/* the shape of one item of the rule's list */
-static const char *item_shape(const char *shape, int item)
+size_t ckpt_map_n_shaped(const struct ckpt_map_engine *e)
 {
-    const char *at = shape + 1;
-    for (int i = 0; i < item && strchr(at, '|'); i++)
-        at = strchr(at, '|') + 1;
-    return at;
+    return e->to_megatron ? e->n_sources : e->plan->n_targets;
 }
 
-static void find_rule(struct voting *v, const struct ckpt_map_shaped *tensor)
+struct ckpt_map_shaped ckpt_map_shaped(const struct ckpt_map_engine *e, size_t i)
 {
-    const struct ckpt_map *map = &v->e->map;
-    struct ckpt_match match;
-    for (size_t i = 0; i < map->n_rules; i++) {
-        const struct ckpt_rule *rule = &map->rules[i];
-        if (!rule->shape || !ckpt_map_match(rule->hf, tensor->name, &match) || match.stacked ||
-            !ckpt_map_in_section(v->e, rule->section, match.layer))
-            continue;
-        s2s_grow(&v->known, v->n_known, &v->cap_known, sizeof *v->known);
-        v->known[v->n_known++] = (struct known){
-            tensor, rule, item_shape(rule->shape, match.item < 0 ? 0 : match.item), match.layer};
-        return;
+    if (!e->to_megatron) {
+        const struct s2s_ckpt_target *t = &e->plan->targets[i];
+        return (struct ckpt_map_shaped){t->name, t->dtype, t->n_dims, t->shape};
     }
+    const struct s2s_ckpt_tensor *t = e->sources[i].tensor;
+    return (struct ckpt_map_shaped){e->sources[i].name, t->dtype, t->n_dims, t->shape};
+}
+
+_Static_assert(CKPT_MAP_MAX_RULES < UINT16_MAX, "rules are numbered so");
+
+static uint16_t find_rule(const struct ckpt_map_engine *e, const char *name)
+{
+    struct ckpt_match at;
+    for (size_t i = 0; i < e->map.n_rules; i++) {
+        const struct ckpt_rule *rule = &e->map.rules[i];
+        if (rule->shape && ckpt_map_match(rule->hf, name, &at) && !at.stacked &&
+            ckpt_map_in_section(e, rule->section, at.layer))
+            return (uint16_t)(i + 1);
+    }
+    return 0;
+}
+
+/* The next tensor that a rule knows; false: there is none. All zero before the first. */
+static bool next_known(const struct voting *v, struct known *k)
+{
+    size_t i = k->rule ? k->i + 1 : 0;
+    while (i < v->n_tensors && !v->rules[i])
+        i++;
+    if (i == v->n_tensors)
+        return false;
+    *k = (struct known){
+        .i = i, .tensor = ckpt_map_shaped(v->e, i), .rule = &v->e->map.rules[v->rules[i] - 1]};
+    ckpt_map_match(k->rule->hf, k->tensor.name, &k->at);
+    k->shape = k->rule->shape + 1;
+    for (int item = 0; item < k->at.item && strchr(k->shape, '|'); item++)
+        k->shape = strchr(k->shape, '|') + 1;
+    return true;
 }
 
 /* ---- axes: "H,q|..." ---- */
@@ -92,9 +115,9 @@ static struct vote vote_of(const struct known *k, char symbol)
     const bool whole = isupper((unsigned char)symbol) != 0;
     return (struct vote){.scope = k->rule->scope,
                          .group = whole ? -1 : k->rule->group,
-                         .layer = whole ? -1 : k->layer,
+                         .layer = whole ? -1 : k->at.layer,
+                         .tensor = (int64_t)k->i,
                          .symbol = symbol,
-                         .tensor = k->tensor,
                          .weight = 1};
 }
 
@@ -124,7 +147,7 @@ static int by_place_and_value(const void *a, const void *b)
     if (order == 0)
         order = by_number(x->value, y->value);
     /* in the order of the tensors, the configuration's first */
-    return order ? order : (x->tensor > y->tensor) - (x->tensor < y->tensor);
+    return order ? order : by_number(x->tensor, y->tensor);
 }
 
 /* the same symbol and value in all layers stand together */
@@ -201,22 +224,21 @@ static const char *config_key(const struct voting *v, const struct known *k, cha
 
 static void add_votes(struct voting *v)
 {
-    for (size_t i = 0; i < v->n_known; i++) {
-        const struct known *k = &v->known[i];
-        const char *axis = k->shape;
-        if (count_axes(k->shape) != k->tensor->n_dims)
+    for (struct known k = {.rule = NULL}; next_known(v, &k);) {
+        const char *axis = k.shape;
+        if (count_axes(k.shape) != k.tensor.n_dims)
             continue;
-        for (int d = 0; d < k->tensor->n_dims; d++, axis = next_axis(axis)) {
+        for (int d = 0; d < k.tensor.n_dims; d++, axis = next_axis(axis)) {
             if (!is_symbol(axis))
                 continue;
-            struct vote vote = vote_of(k, *axis);
-            vote.value = k->tensor->shape[d];
+            struct vote vote = vote_of(&k, *axis);
+            vote.value = k.tensor.shape[d];
             add_vote(v, &vote);
-            const char *key = config_key(v, k, *axis);
+            const char *key = config_key(v, &k, *axis);
             vote.value = key ? ckpt_map_number(v->e, key, *axis == 'H' ? key : "") : 0;
             if (vote.value == 0)
                 continue;
-            vote.tensor = NULL;
+            vote.tensor = THE_CONFIGURATION;
             vote.weight = CONFIG;
             add_vote(v, &vote);
         }
@@ -293,12 +315,11 @@ static void put_shape(struct s2s_buf *out, const int64_t *shape, int n)
 /* the source's name, where it is another */
 static void put_origin(struct s2s_buf *out, const struct voting *v, const struct known *k)
 {
-    struct ckpt_match match;
-    if (v->e->to_megatron || !ckpt_map_match(k->rule->hf, k->tensor->name, &match))
+    struct ckpt_match at = k->at;
+    if (v->e->to_megatron)
         return;
-    match.item = ckpt_map_items(k->rule->megatron) > match.item ? match.item : 0;
-    match.item = match.item < 0 ? 0 : match.item;
-    char *name = ckpt_map_mtp_name(v->e, ckpt_map_fill(k->rule->megatron, &match));
+    at.item = at.item < ckpt_map_items(k->rule->megatron) ? at.item : 0;
+    char *name = ckpt_map_mtp_name(v->e, ckpt_map_fill(k->rule->megatron, &at));
     s2s_buf_printf(out, " (of %s)", name);
     free(name);
 }
@@ -309,22 +330,17 @@ static bool is_floating(enum s2s_dtype dtype)
     return name[0] == 'F' || strcmp(name, "BF16") == 0;
 }
 
-/* an expert that the router does not know; 0: not so, else how many it knows */
-static int64_t beyond_experts(const struct voting *v, const struct known *k, int64_t *expert)
+/* how many experts the layer's router knows; 0: nothing says it */
+static int64_t count_experts(const struct voting *v, const struct known *k)
 {
     const struct vote place = vote_of(k, 'e'), *said = winner(v, &place);
-    struct ckpt_match match;
-    if (!strstr(k->rule->hf, "{E}") || !said ||
-        !ckpt_map_match(k->rule->hf, k->tensor->name, &match) || match.expert < said->value)
-        return 0;
-    *expert = match.expert;
-    return said->value;
+    return said ? said->value : 0;
 }
 
 /* ": shape [1, 2], expected [2, 2] (2 as NAME says)", or nothing */
 static void judge_shape(struct s2s_buf *out, const struct voting *v, const struct known *k)
 {
-    const struct ckpt_map_shaped *t = k->tensor;
+    const struct ckpt_map_shaped *t = &k->tensor;
     const int n = count_axes(k->shape);
     const struct vote *blamed = NULL;
     int64_t want[S2S_MAX_DIMS] = {0};
@@ -344,26 +360,26 @@ static void judge_shape(struct s2s_buf *out, const struct voting *v, const struc
     put_shape(out, t->shape, t->n_dims);
     s2s_buf_puts(out, ", expected ");
     put_shape(out, want, n);
-    if (blamed && !blamed->tensor) {
+    if (blamed && blamed->tensor == THE_CONFIGURATION) {
         const char *key = config_key(v, k, blamed->symbol);
         s2s_buf_printf(out, " (%lld as %s of the configuration says)", (long long)blamed->value,
                        key ? key : "the size");
-    } else if (blamed && blamed->tensor != t) {
-        s2s_buf_printf(out, " (%lld as %s says)", (long long)blamed->value, blamed->tensor->name);
+    } else if (blamed && blamed->tensor != (int64_t)k->i) {
+        s2s_buf_printf(out, " (%lld as %s says)", (long long)blamed->value,
+                       ckpt_map_shaped(v->e, (size_t)blamed->tensor).name);
     }
 }
 
 /* "NAME (of NAME): what does not fit", or NULL. Gives: free. */
 static char *judge(const struct voting *v, const struct known *k)
 {
-    const struct ckpt_map_shaped *t = k->tensor;
+    const struct ckpt_map_shaped *t = &k->tensor;
     struct s2s_buf out = S2S_BUF_INIT, fault = S2S_BUF_INIT;
-    int64_t expert = 0;
-    const int64_t n_experts = is_floating(t->dtype) ? beyond_experts(v, k, &expert) : 0;
+    const int64_t n_experts = k->at.expert < 0 ? 0 : count_experts(v, k);
     if (!is_floating(t->dtype))
         s2s_buf_printf(&fault, ": dtype %s, expected a floating one", s2s_dtype_name(t->dtype));
-    else if (n_experts)
-        s2s_buf_printf(&fault, ": expert %lld, where there are %lld", (long long)expert,
+    else if (n_experts && k->at.expert >= n_experts)
+        s2s_buf_printf(&fault, ": expert %lld, where there are %lld", (long long)k->at.expert,
                        (long long)n_experts);
     else
         judge_shape(&fault, v, k);
@@ -379,29 +395,25 @@ static char *judge(const struct voting *v, const struct known *k)
 /* experts up to as many as "e", the rows of the router */
 static void miss_experts(struct voting *v)
 {
-    struct ckpt_map *map = &v->e->map;
+    const struct ckpt_map *map = &v->e->map;
     for (size_t r = 0; r < map->n_rules; r++) {
         const struct ckpt_rule *rule = &map->rules[r];
         const size_t n = (size_t)(rule->group < 0 ? 0 : v->e->n_layers[rule->group]) + 1;
         if (!rule->shape || !strstr(rule->hf, "{E}"))
             continue;
-        int64_t *end = s2s_xcalloc(n, sizeof *end), *rows = s2s_xcalloc(n, sizeof *rows);
-        for (size_t i = 0; i < v->n_known; i++) {
-            const struct known *k = &v->known[i];
-            const struct vote place = vote_of(k, 'e'), *said = winner(v, &place);
-            struct ckpt_match match;
-            if (k->rule != rule || k->layer + 1 >= (int64_t)n ||
-                !ckpt_map_match(rule->hf, k->tensor->name, &match))
+        int64_t *end = s2s_xcalloc(n, sizeof *end), *said = s2s_xcalloc(n, sizeof *said);
+        for (struct known k = {.rule = NULL}; next_known(v, &k);) {
+            const size_t at = (size_t)(k.at.layer + 1);
+            if (k.rule != rule || at >= n || k.at.expert < end[at])
                 continue;
-            rows[k->layer + 1] = said ? said->value : 0;
-            if (match.expert >= end[k->layer + 1])
-                end[k->layer + 1] = match.expert + 1;
+            end[at] = k.at.expert + 1;
+            said[at] = count_experts(v, &k);
         }
         for (size_t at = 0; at < n; at++)
-            for (int64_t expert = end[at]; end[at] && expert < rows[at] && expert < 10000; expert++)
-                ckpt_map_miss_names(v->e, rule, (int64_t)at - 1, expert);
+            for (; end[at] && end[at] < said[at] && end[at] < CKPT_MAX_LAYERS; end[at]++)
+                ckpt_map_miss_names(v->e, rule, (int64_t)at - 1, end[at]);
         free(end);
-        free(rows);
+        free(said);
     }
 }
 
@@ -417,7 +429,7 @@ static int check_hidden(struct voting *v)
                                  "the configuration says hidden_size %lld, the tensors %lld, such "
                                  "as %s",
                                  (long long)said->value, (long long)next->value,
-                                 next->tensor->name);
+                                 ckpt_map_shaped(v->e, (size_t)next->tensor).name);
     }
     return 0;
 }
@@ -425,8 +437,8 @@ static int check_hidden(struct voting *v)
 static int list_wrong(struct voting *v)
 {
     struct ckpt_list list = {.n = 0};
-    for (size_t i = 0; i < v->n_known; i++) {
-        char *line = judge(v, &v->known[i]);
+    for (struct known k = {.rule = NULL}; next_known(v, &k);) {
+        char *line = judge(v, &k);
         if (line)
             ckpt_list_add(&list, "does not fit", line);
     }
@@ -436,29 +448,12 @@ static int list_wrong(struct voting *v)
     return ckpt_list_end(&list, rc, v->e->err);
 }
 
-/* What the source has under Hugging Face's names, or the plan. Gives: free. */
-static struct ckpt_map_shaped *list_shaped(const struct ckpt_map_engine *e, size_t *n)
-{
-    *n = e->to_megatron ? e->n_sources : e->plan->n_targets;
-    struct ckpt_map_shaped *all = s2s_xcalloc(*n + 1, sizeof *all);
-    for (size_t i = 0; i < *n && e->to_megatron; i++) {
-        const struct s2s_ckpt_tensor *t = e->sources[i].tensor;
-        all[i] = (struct ckpt_map_shaped){e->sources[i].name, t->dtype, t->n_dims, t->shape};
-    }
-    for (size_t i = 0; i < *n && !e->to_megatron; i++) {
-        const struct s2s_ckpt_target *t = &e->plan->targets[i];
-        all[i] = (struct ckpt_map_shaped){t->name, t->dtype, t->n_dims, t->shape};
-    }
-    return all;
-}
-
 int ckpt_map_check_shapes(struct ckpt_map_engine *e)
 {
-    struct voting v = {.e = e};
-    size_t n;
-    struct ckpt_map_shaped *tensors = list_shaped(e, &n);
-    for (size_t i = 0; i < n; i++)
-        find_rule(&v, &tensors[i]);
+    struct voting v = {.e = e, .n_tensors = ckpt_map_n_shaped(e)};
+    v.rules = s2s_xcalloc(v.n_tensors + 1, sizeof *v.rules);
+    for (size_t i = 0; i < v.n_tensors; i++)
+        v.rules[i] = find_rule(e, ckpt_map_shaped(e, i).name);
     add_votes(&v);
     count_votes(&v);
     miss_experts(&v);
@@ -466,13 +461,12 @@ int ckpt_map_check_shapes(struct ckpt_map_engine *e)
     if (rc == 0)
         rc = ckpt_map_check_layers(e);
     if (rc == 0)
-        rc = ckpt_map_check_kind(e, tensors, n);
+        rc = ckpt_map_check_kind(e);
     if (rc == 0)
         rc = check_hidden(&v);
     if (rc == 0)
         rc = list_wrong(&v);
-    free(tensors);
-    free(v.known);
+    free(v.rules);
     free(v.votes);
     return rc;
 }

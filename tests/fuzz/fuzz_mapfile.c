@@ -49,9 +49,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             struct s2s_error err = S2S_ERROR_INIT;
             int n_asked = 0;
             snprintf(mirrored, sizeof mirrored, "=%s", family.name);
-            const int rc = how ? ckpt_map_parse_part(&map, text, "map", mirrored, "m.", "h.",
-                                                     choose_second, &n_asked, &err)
-                               : ckpt_map_parse(&map, text, "map", family.name, NULL, NULL, &err);
+            const int rc =
+                how ? ckpt_map_parse(&map, text, "map", mirrored, choose_second, &n_asked, &err)
+                    : ckpt_map_parse(&map, text, "map", family.name, NULL, NULL, &err);
             if (rc < 0 && !*err.text)
                 S2S_BUG("an error without a text");
             if (rc == 0) {

@@ -325,6 +325,18 @@ st.rename('named.safetensors', 'two.safetensors', lambda k: k, {'modality_submod
     exits 0 s2s-ckpt convert --to hf --map mine.map dist x
     exits 0 s2s-ckpt ls x
     says "left.position_embeddings"
+    # which can say so itself: of the modality that has this name, whatever it is called
+    printf '%s\n' 'family mine' 'where modality_submodules.{1}.encoders.{2}.position_embeddings language_model.{*}' \
+        'rename modality_submodules.{1}.encoders.{2}.{*} eye.{*}' 'rename modality_submodules.{1}.{*} {1}.{*}' \
+        'eye.{*} {*} copy' 'language_model.{*} words.{*} copy' 'drop left.input_projections.0.{*}' >where.map
+    exits 0 s2s-ckpt convert --strict --to hf --map where.map dist y
+    s2s-ckpt ls x | sed 's/^left\.//' | sort >want.names
+    s2s-ckpt ls y | sort | diff want.names -
+    exits 1 s2s-ckpt convert --strict --to hf --map where.map two y2
+    says "unused: modality_submodules.left.encoders.radio.position_embeddings"
+    sed 's/ language_model/ absent/' where.map >absent.map
+    exits 1 s2s-ckpt convert --strict --to hf --map absent.map dist y3
+    says "unused: modality_submodules.left.encoders.radio.position_embeddings"
 }
 
 @test "Megatron's names of no known family are refused; a language model beside other parts is mapped, and one in a SALM" {

@@ -49,6 +49,12 @@ JSON
     python3 memory.py disk/model.safetensors native.safetensors model. native
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map nemotron_h --config config.json native.safetensors got2
     exits 0 s2s-ckpt diff want got2
+    # below what stands in front of it in a model of several parts
+    python3 memory.py disk/model.safetensors part.safetensors words.model. native
+    python3 memory.py disk/model.safetensors whole.safetensors backbone.
+    printf 'family mine\nwords.{*} {*} copy\nlm_head.weight lm_head.weight copy\n' >mine.map
+    exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map part.safetensors part
+    exits 0 s2s-ckpt diff whole.safetensors part
     # what such a tensor lacks is missed still
     python3 - <<'PY'
 import re

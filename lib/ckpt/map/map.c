@@ -60,11 +60,13 @@ static bool next_family(struct families *all, struct ckpt_map_family *family)
 
 static bool find_family(struct ckpt_map_source *sources, size_t n, struct ckpt_map_family *family)
 {
-    ckpt_map_name_modality(sources, n);
     struct families all = {.text = ""};
-    while (next_family(&all, family))
+    while (next_family(&all, family)) {
+        if (family->renames)
+            ckpt_map_respell(sources, n, NULL, family->name);
         if (detected(sources, n, family->detect))
             return true;
+    }
     return false;
 }
 
@@ -356,7 +358,7 @@ static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_
         if (!ckpt_has_word(next.model_types, type))
             continue;
         if (e->to_megatron && !*family->name)
-            ckpt_map_name_saved(e->sources, e->n_sources);
+            ckpt_map_respell(e->sources, e->n_sources, NULL, "saved_names");
         *family = next;
         struct ckpt_map map;
         if (ckpt_map_parse(&map, NULL, NULL, next.name, NULL, NULL, NULL) < 0)
@@ -421,10 +423,10 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     result->is_left = ckpt_map_is_state;
     int rc = find_map(e, &file, result->family, err);
     /* the names of a user's map are what its author saw */
-    if (rc == 0 && !file)
-        ckpt_map_name_modality(e->sources, e->n_sources);
     if (rc == 0 && !file && to_megatron)
-        ckpt_map_name_saved(e->sources, e->n_sources);
+        ckpt_map_respell(e->sources, e->n_sources, NULL, "saved_names");
+    if (rc == 0)
+        ckpt_map_respell(e->sources, e->n_sources, file, result->family);
     if (rc == 0 && !file && request->name)
         rc = ckpt_map_check_family(e, result->family, err);
     if (rc == 0)

@@ -53,6 +53,11 @@
  *     Megatron's
  *   - numbered M-PREFIX: the stack of layers with this prefix never lies on a leading axis
  *   - drop NAME: known, and not wanted on the other side; drop_hf NAME: a Hugging Face name
+ *   - rename NAME NAME: a source's name that is as the first is read as if it were the second; of
+ *     several such lines the first that fits. {1} and {2} are what "where" says
+ *   - where NAME..: the lines "rename" that follow hold only of a source that has all of these. {1}
+ *     and {2} are any word between dots there, the same in all lines; of a source that has names
+ *     with other words nothing is renamed
  */
 #ifndef CKPT_MAP_H
 #define CKPT_MAP_H
@@ -173,6 +178,11 @@ struct ckpt_stack {
 /* rules, sections and stacks of a map, which are gone through for each other */
 enum { CKPT_MAP_MAX_RULES = 1 << 14 };
 
+/* A line "rename", or (as NULL) a name of a line "where", which stands before. */
+struct ckpt_spelling {
+    char *name, *as;
+};
+
 struct ckpt_map {
     struct ckpt_rule *rules;
     size_t n_rules, cap_rules;
@@ -180,6 +190,8 @@ struct ckpt_map {
     size_t n_sections, cap_sections;
     struct ckpt_stack *stacks;
     size_t n_stacks, cap_stacks;
+    struct ckpt_spelling *spellings;
+    size_t n_spellings, cap_spellings;
 };
 
 extern const char ckpt_map_tables[];       /* models of one part */
@@ -189,20 +201,16 @@ extern const char *const ckpt_map_texts[]; /* all families that are built in; NU
 typedef bool ckpt_map_choose(void *ctx, const char *text, const char *family, const char *m_prefix,
                              const char *h_prefix);
 
-/* Reads one family of a text that messages call file (NULL: of the built-in ones), in which
- * includes of built-in families work too. Of a "part" the first family is taken for which choose
- * says yes (NULL: always). NOTFOUND, FORMAT (file:line). */
+/* Reads one family ("=": its Hugging Face names on both sides) of a text that messages call file
+ * (NULL: of the built-in ones), in which includes of built-in families work too. Of a "part" the
+ * first family is taken for which choose says yes (NULL: always). NOTFOUND, FORMAT (file:line). */
 int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *file, const char *family,
                    ckpt_map_choose *choose, void *ctx, struct s2s_error *err);
-/* One family under prefixes, as an include has it ("=": its Hugging Face names on both sides). */
-int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *file,
-                        const char *family, const char *m_prefix, const char *h_prefix,
-                        ckpt_map_choose *choose, void *ctx, struct s2s_error *err);
 void ckpt_map_release(struct ckpt_map *map);
 struct ckpt_map_family {
     char name[64];
     char detect[512], model_types[256]; /* words of the line, each with a space behind it; or "" */
-    bool trains;
+    bool trains, renames;               /* it has such lines */
 };
 /* The families of a text, one after the other: false at the end. *at starts at 0. */
 bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *family);
@@ -217,6 +225,14 @@ struct ckpt_match {
 bool ckpt_map_match(const char *pattern, const char *name, struct ckpt_match *match);
 /* The pattern with its holes filled. Gives: free. */
 char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match);
+/* What {1} and {2} of a pattern are; "": not known. */
+struct ckpt_words {
+    char of[2][128];
+};
+/* The pattern with the words that are known in their places. Gives: free. */
+char *ckpt_map_put_words(const char *pattern, const struct ckpt_words *words);
+/* The first {1} or {2} of a pattern, or NULL. */
+const char *ckpt_map_word_hole(const char *pattern);
 /* Items of the pattern's list, of which there are at most so many; 0: it has none. */
 enum { CKPT_MAP_MAX_ITEMS = 16 };
 int ckpt_map_items(const char *pattern);

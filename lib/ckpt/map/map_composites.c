@@ -22,7 +22,17 @@ static const char composites[] =
     " llava_model.language_model." WORDS "\n"
     "include vlm_parts llava_model. \"\"\n"
 
+    /* Megatron-Core's MimoModel calls its modalities and their encoders as its trainer does, and
+     * not all trainers wrap RADIO in a module of its own. The modality is the one whose encoder has
+     * RADIO's table of positions. */
     "family nemotron_vlm_mimo\n"
+    "where modality_submodules.{1}.encoders.{2}."
+    "{position_embeddings,radio_model.position_embeddings}\n"
+    "rename modality_submodules.{1}.encoders.{2}.radio_model.{*} "
+    "modality_submodules.images.encoders.radio_encoder.radio_model.{*}\n"
+    "rename modality_submodules.{1}.encoders.{2}.{*} "
+    "modality_submodules.images.encoders.radio_encoder.radio_model.{*}\n"
+    "rename modality_submodules.{1}.{*} modality_submodules.images.{*}\n"
     "detect modality_submodules.images.encoders.radio_encoder.radio_model." EYE
     " language_model." WORDS "\n"
     "part nemotron_h_decoder|mixtral|qwen_moe|gemma2|llama|nemotron language_model. "

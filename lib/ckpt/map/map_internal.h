@@ -18,12 +18,10 @@ struct ckpt_map_source {
 size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
                      size_t *n_state);
 void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n);
-/* Gives a Hugging Face model's tensors the names that save_pretrained gives the whole model's,
- * which the built-in tables have: those in memory may be others, and those of a part of it are. */
-void ckpt_map_name_saved(struct ckpt_map_source *sources, size_t n);
-/* Gives RADIO in a MimoModel the names that the built-in tables have, whatever its modality and its
- * encoder are called. */
-void ckpt_map_name_modality(struct ckpt_map_source *sources, size_t n);
+/* Gives the sources the names that the lines "where" and "rename" of a family say (map_spell.c), of
+ * the user's text or (NULL) of a built-in one. */
+void ckpt_map_respell(struct ckpt_map_source *sources, size_t n, const char *text,
+                      const char *family);
 /* Takes name. */
 void ckpt_map_set_name(struct ckpt_map_source *source, char *name);
 /* Gives its name, to be changed and set: it has none in between. */

@@ -144,137 +144,6 @@ static void drop_common_model(struct ckpt_map_source *sources, size_t n)
     }
 }
 
-/* puts text in the place of the first len bytes of a name */
-static void begin_with(struct ckpt_map_source *source, size_t len, const char *text)
-{
-    char *name = ckpt_map_take_name(source);
-    ckpt_map_set_name(source, s2s_xasprintf("%s%s", text, name + len));
-    free(name);
-}
-
-static bool any_begins(const struct ckpt_map_source *sources, size_t n, const char *text)
-{
-    for (size_t i = 0; i < n; i++)
-        if (s2s_starts_with(sources[i].name, text))
-            return true;
-    return false;
-}
-
-/*
- * Megatron-Core's MimoModel calls its modalities and their encoders as its trainer does, and not
- * all trainers wrap RADIO in a module of its own: the tables have the names of one. The modality
- * is the one whose encoder has RADIO's table of positions.
- */
-void ckpt_map_name_modality(struct ckpt_map_source *sources, size_t n)
-{
-    static const char all[] = "modality_submodules.", encoders[] = ".encoders.",
-                      tower[] = "radio_model.", positions[] = ".position_embeddings",
-                      known[] = "modality_submodules.images",
-                      known_tower[] = "modality_submodules.images.encoders.radio_encoder."
-                                      "radio_model.";
-    char *modality = NULL, *encoder = NULL;
-    for (size_t i = 0; i < n; i++) {
-        const char *name = sources[i].name, *at = strstr(name, encoders);
-        if (!s2s_starts_with(name, all) || !at || !s2s_ends_with(name, positions))
-            continue;
-        if (encoder) { /* of two nobody says which is meant */
-            free(modality);
-            free(encoder);
-            return;
-        }
-        at += strlen(encoders);
-        modality = s2s_xasprintf("%.*s", (int)(at - strlen(encoders) + 1 - name), name);
-        encoder = s2s_xasprintf("%.*s", (int)(at + strcspn(at, ".") + 1 - name), name);
-    }
-    for (size_t i = 0; i < n && encoder; i++) {
-        const size_t len = strlen(encoder);
-        if (s2s_starts_with(sources[i].name, encoder))
-            begin_with(&sources[i],
-                       len + (s2s_starts_with(sources[i].name + len, tower) ? strlen(tower) : 0),
-                       known_tower);
-        else if (s2s_starts_with(sources[i].name, modality))
-            begin_with(&sources[i], strlen(modality) - 1, known);
-    }
-    free(modality);
-    free(encoder);
-    ckpt_map_sort(sources, n);
-}
-
-/*
- * A model of several parts as transformers has it in memory since 4.52, one model whose first part
- * is model.language_model.layers and so on: save_pretrained writes language_model.model.layers,
- * as before, and the tables have it.
- */
-static void name_parts(struct ckpt_map_source *sources, size_t n)
-{
-    static const char *const names[][2] = {{"model.language_model.", "language_model.model."},
-                                           {"lm_head.", "language_model.lm_head."},
-                                           {"model.", ""}};
-    if (!any_begins(sources, n, "model.language_model.layers."))
-        return;
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-            if (s2s_starts_with(sources[i].name, names[k][0])) {
-                begin_with(&sources[i], strlen(names[k][0]), names[k][1]);
-                break;
-            }
-}
-
-/* A decoder without its head, such as transformers' Qwen3Model: its names lack what they begin
- * with in the model that has one. */
-static void name_headless(struct ckpt_map_source *sources, size_t n)
-{
-    static const char *const names[] = {"embed_tokens.weight", "norm.weight", "layers."};
-    if (!any_begins(sources, n, names[0]) || !any_begins(sources, n, "layers.0.input_layernorm."))
-        return;
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-            if (s2s_starts_with(sources[i].name, names[k])) {
-                begin_with(&sources[i], 0, "model.");
-                break;
-            }
-}
-
-/*
- * Nemotron-H as transformers 5 and NeMo Automodel have it in memory: what is saved as
- * "backbone.layers.0.mixer.." is "model.layers.0.mixer..", and Automodel has the words and the last
- * norm under the names of other decoders. Gives name or another; prefix: what stands in front of
- * such a model, as far as "model.".
- */
-static char *name_backbone(char *name, const char *prefix)
-{
-    static const char *const names[][2] = {{"embed_tokens.weight", "embeddings.weight"},
-                                           {"norm.weight", "norm_f.weight"}};
-    static const char held[] = ".mixer._fp32_params.";
-    const size_t len = strlen(prefix), before = len - strlen("model.");
-    if (!s2s_starts_with(name, prefix))
-        return name;
-    const char *rest = name + len, *hold = strstr(rest, held);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(rest, names[i][0]) == 0)
-            rest = names[i][1];
-    char *out = hold ? s2s_xasprintf("%.*sbackbone.%.*s.mixer.%s", (int)before, name,
-                                     (int)(hold - rest), rest, hold + strlen(held))
-                     : s2s_xasprintf("%.*sbackbone.%s", (int)before, name, rest);
-    free(name);
-    return out;
-}
-
-static void name_backbones(struct ckpt_map_source *sources, size_t n)
-{
-    static const char layers[] = "model.layers.";
-    char *prefix = NULL;
-    for (size_t i = 0; i < n && !prefix; i++) {
-        const char *at = strstr(sources[i].name, layers);
-        if (at && (at == sources[i].name || at[-1] == '.') &&
-            s2s_ends_with(sources[i].name, ".dt_bias") && strstr(at, ".mixer."))
-            prefix = s2s_xasprintf("%.*smodel.", (int)(at - sources[i].name), sources[i].name);
-    }
-    for (size_t i = 0; i < n && prefix; i++)
-        ckpt_map_set_name(&sources[i], name_backbone(ckpt_map_take_name(&sources[i]), prefix));
-    free(prefix);
-}
-
 bool ckpt_map_is_state(const char *name)
 {
     return s2s_ckpt_is_state(name) || strstr(name, "_extra_state");
@@ -296,17 +165,9 @@ size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ck
         ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
     }
     drop_common_model(*sources, kept);
-    name_backbones(*sources, kept);
     ckpt_map_sort(*sources, kept);
+    ckpt_map_respell(*sources, kept, NULL, "saved_nemotron_h");
     return kept;
-}
-
-void ckpt_map_name_saved(struct ckpt_map_source *sources, size_t n)
-{
-    name_parts(sources, n);
-    name_headless(sources, n);
-    name_backbones(sources, n);
-    ckpt_map_sort(sources, n);
 }
 
 void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n)

@@ -59,7 +59,8 @@ bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *
     *family = (struct ckpt_map_family){.name = ""};
     for (size_t next = *at; text[next]; *at = next) {
         if (!begins_with(text + next, "family") && !begins_with(text + next, "detect") &&
-            !begins_with(text + next, "model_type") && !begins_with(text + next, "trains")) {
+            !begins_with(text + next, "model_type") && !begins_with(text + next, "trains") &&
+            !begins_with(text + next, "rename")) {
             skip_line(text, &next);
             continue;
         }
@@ -79,6 +80,7 @@ bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *
         if (n > 1 && strcmp(words[0], "model_type") == 0)
             join_words(family->model_types, sizeof family->model_types, words, n);
         family->trains |= n == 1 && strcmp(words[0], "trains") == 0;
+        family->renames |= n == 3 && strcmp(words[0], "rename") == 0;
         free(line);
     }
     return found;
@@ -245,6 +247,8 @@ static int refuse_line(struct parser *p, char **words)
                                         "numbered M-PREFIX",
                                         "drop MEGATRON-NAME",
                                         "drop_hf HF-NAME",
+                                        "where NAME..",
+                                        "rename NAME NAME",
                                         "include FAMILY M-PREFIX H-PREFIX",
                                         "part FAMILY[|FAMILY..] M-PREFIX H-PREFIX [?]"};
     const char *form = "MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?]";
@@ -420,6 +424,37 @@ static void add_section(struct parser *p, const char *name, struct place *at)
     at->marker = s2s_xstrdup(name);
 }
 
+/* a line "rename", or (as NULL) a name of a line "where" */
+static int add_spelling(struct parser *p, const char *name, const char *as, const struct place *at)
+{
+    static const struct ckpt_words any = {.of = {"x", "x"}};
+    struct ckpt_map *map = p->map;
+    char *a = ckpt_map_put_words(name, &any), *b = ckpt_map_put_words(as ? as : name, &any);
+    const struct ckpt_rule rule = {.megatron = a, .hf = b};
+    int rc = 0;
+    if (!ckpt_map_is_pattern(a) || !ckpt_map_is_pattern(b))
+        rc = refuse_pattern(p, ckpt_map_is_pattern(a) ? as : name);
+    else if (!ckpt_map_lists_fit(&rule) || ckpt_map_lost_number(&rule))
+        rc = s2s_error_set(p->err, S2S_E_FORMAT, "%s and %s do not have the same {}", name, as);
+    free(a);
+    free(b);
+    if (rc < 0 || at->mirror)
+        return rc;
+    s2s_grow(&map->spellings, map->n_spellings, &map->cap_spellings, sizeof *map->spellings);
+    map->spellings[map->n_spellings++] =
+        (struct ckpt_spelling){s2s_xasprintf("%s%s", at->m_prefix, name),
+                               as ? s2s_xasprintf("%s%s", at->m_prefix, as) : NULL};
+    return 0;
+}
+
+static int add_where(struct parser *p, char **words, int n, const struct place *at)
+{
+    int rc = 0;
+    for (int i = 1; i < n && rc == 0; i++)
+        rc = add_spelling(p, words[i], NULL, at);
+    return rc;
+}
+
 /* What ckpt_map_next_family keeps of the line is not cut. */
 static int check_family_line(struct parser *p, char **words, int n)
 {
@@ -442,7 +477,8 @@ static int parse_line(struct parser *p, char **words, int n, struct place *at)
         return 0;
     if (strcmp(words[0], "detect") == 0 || strcmp(words[0], "model_type") == 0)
         return check_family_line(p, words, n);
-    if (p->map->n_rules + p->map->n_sections + p->map->n_stacks >= CKPT_MAP_MAX_RULES)
+    if (p->map->n_rules + p->map->n_sections + p->map->n_stacks + p->map->n_spellings >=
+        CKPT_MAP_MAX_RULES)
         return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections",
                              CKPT_MAP_MAX_RULES);
     /* a file of the user's may include one family twice, such as two towers */
@@ -451,6 +487,10 @@ static int parse_line(struct parser *p, char **words, int n, struct place *at)
             p, words[1], unquote(words[2]), unquote(words[3]), at);
     if (strcmp(words[0], "part") == 0 && (n == 4 || n == 5))
         return include_part(p, words, n, at);
+    if (strcmp(words[0], "where") == 0 && n > 1)
+        return add_where(p, words, n, at);
+    if (strcmp(words[0], "rename") == 0 && n == 3)
+        return add_spelling(p, words[1], words[2], at);
     if (n == 2 && !ckpt_map_is_pattern(words[1]))
         return refuse_pattern(p, words[1]);
     if (strcmp(words[0], "section") == 0 && n == 2) {
@@ -543,24 +583,17 @@ static int parse_family(struct parser *p, const char *family, struct place *at)
     return rc;
 }
 
-int ckpt_map_parse_part(struct ckpt_map *map, const char *text, const char *file,
-                        const char *family, const char *m_prefix, const char *h_prefix,
-                        ckpt_map_choose *choose, void *ctx, struct s2s_error *err)
+int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *file, const char *family,
+                   ckpt_map_choose *choose, void *ctx, struct s2s_error *err)
 {
     *map = (struct ckpt_map){.n_rules = 0};
     struct parser p = {
         .map = map, .text = text, .file = file, .choose = choose, .ctx = ctx, .err = err};
-    struct place at = {m_prefix, h_prefix, *family == '=', -1, NULL};
+    struct place at = {"", "", *family == '=', -1, NULL};
     int rc = parse_family(&p, family + at.mirror, &at);
     if (rc < 0)
         ckpt_map_release(map);
     return rc;
-}
-
-int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *file, const char *family,
-                   ckpt_map_choose *choose, void *ctx, struct s2s_error *err)
-{
-    return ckpt_map_parse_part(map, text, file, family, "", "", choose, ctx, err);
 }
 
 void ckpt_map_release(struct ckpt_map *map)
@@ -576,6 +609,11 @@ void ckpt_map_release(struct ckpt_map *map)
         free(map->sections[i]);
     for (size_t i = 0; i < map->n_stacks; i++)
         free(map->stacks[i].prefix);
+    for (size_t i = 0; i < map->n_spellings; i++) {
+        free(map->spellings[i].name);
+        free(map->spellings[i].as);
+    }
+    free(map->spellings);
     free(map->stacks);
     free(map->rules);
     free(map->sections);

@@ -119,6 +119,26 @@ char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match)
     return out.data;
 }
 
+const char *ckpt_map_word_hole(const char *pattern)
+{
+    const char *hole = strchr(pattern, '{');
+    while (hole && !((hole[1] == '1' || hole[1] == '2') && hole[2] == '}'))
+        hole = strchr(hole + 1, '{');
+    return hole;
+}
+
+char *ckpt_map_put_words(const char *pattern, const struct ckpt_words *words)
+{
+    struct s2s_buf out = S2S_BUF_INIT;
+    for (const char *hole; (hole = ckpt_map_word_hole(pattern)); pattern = hole + 3) {
+        const char *word = words->of[hole[1] - '1'];
+        s2s_buf_add(&out, pattern, (size_t)(hole - pattern));
+        s2s_buf_printf(&out, "%s%.*s", word, *word ? 0 : 3, hole);
+    }
+    s2s_buf_printf(&out, "%s", pattern);
+    return out.data;
+}
+
 /* ---- what a table may say ---- */
 
 /* do two items of the list that begins at open say the same? */

@@ -21,7 +21,33 @@
     "[R+R+R+R,R|R+R+R+R,R|R+R+R+R|R+R+R+R] ?\n"
 #define LSTM_LAYERS LSTM("1") LSTM("2") LSTM("3") LSTM("4") LSTM("5") LSTM("6") LSTM("7")
 
+#define BACKBONE(IN) \
+    "where " IN "model.layers.{N}.mixer.{dt_bias,_fp32_params.dt_bias}\n" \
+    "rename " IN "model.embed_tokens.weight " IN "backbone.embeddings.weight\n" \
+    "rename " IN "model.norm.weight " IN "backbone.norm_f.weight\n" \
+    "rename " IN "model.layers.{N}.mixer._fp32_params.{*} " IN "backbone.layers.{N}.mixer.{*}\n" \
+    "rename " IN "model.{*} " IN "backbone.{*}\n"
+#define BACKBONES BACKBONE("") BACKBONE("{1}.")
+
 const char ckpt_map_tables[] =
+    /* No models, but names: those of Hugging Face's in memory, as save_pretrained has them. A model
+     * of several parts is one model since transformers 4.52, whose first part is
+     * model.language_model.layers and so on. */
+    "family saved_names\n"
+    "where model.language_model.layers.{*}\n"
+    "rename model.language_model.{*} language_model.model.{*}\n"
+    "rename lm_head.{*} language_model.lm_head.{*}\n"
+    "rename model.{*} {*}\n"
+    /* a decoder without its head, such as transformers' Qwen3Model */
+    "where embed_tokens.weight layers.0.input_layernorm.{*}\n"
+    "rename {embed_tokens,norm}.weight model.{embed_tokens,norm}.weight\n"
+    "rename layers.{*} model.layers.{*}\n"
+    "include saved_nemotron_h \"\" \"\"\n"
+
+    /* transformers 5 and NeMo Automodel, which has the words and the last norm under the names of
+     * other decoders; alone or in a model of several parts */
+    "family saved_nemotron_h\n" BACKBONES
+
     "family nemotron_h\n"
     "detect decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
     "model_type nemotron_h\n"

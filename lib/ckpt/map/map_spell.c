@@ -1,0 +1,96 @@
+/* Names that a source may have in place of a family's: the lines "where" and "rename" of a map. */
+#include "lib/base/base.h"
+#include "lib/ckpt/map/map_internal.h"
+
+/* Is the name as the pattern of a "where" line says? Fills in the words that are not known yet. */
+static bool fits(const char *where, const char *name, struct ckpt_words *words)
+{
+    struct ckpt_match match;
+    if (strncmp(where, name, strcspn(where, "{")) != 0)
+        return false;
+    char *full = ckpt_map_put_words(where, words);
+    bool fit = true;
+    for (const char *hole; fit && (hole = ckpt_map_word_hole(full));) {
+        const size_t before = (size_t)(hole - full);
+        char *word = words->of[hole[1] - '1'];
+        fit = strncmp(full, name, before) == 0;
+        const size_t len = fit ? strcspn(name + before, ".{}") : 0;
+        fit = len > 0 && len < sizeof *words->of;
+        if (fit)
+            snprintf(word, len + 1, "%s", name + before);
+        free(full);
+        full = ckpt_map_put_words(where, words);
+    }
+    fit = fit && ckpt_map_match(full, name, &match);
+    free(full);
+    return fit;
+}
+
+/* Is there a name of the pattern? Of two with other words nobody says which is meant: no. */
+static bool find_where(const char *where, const struct ckpt_map_source *sources, size_t n,
+                       struct ckpt_words *words)
+{
+    const struct ckpt_words known = *words;
+    bool found = false;
+    for (size_t i = 0; i < n; i++) {
+        struct ckpt_words tried = known;
+        if (!fits(where, sources[i].name, &tried))
+            continue;
+        if (found && memcmp(words, &tried, sizeof tried) != 0)
+            return false;
+        *words = tried;
+        found = true;
+    }
+    return found;
+}
+
+/* by the first of the lines that the name fits */
+static void rename_source(struct ckpt_map_source *source, char *const (*lines)[2], size_t n_lines)
+{
+    struct ckpt_match match;
+    for (size_t i = 0; i < n_lines; i++)
+        if (ckpt_map_match(lines[i][0], source->name, &match)) {
+            char *name = ckpt_map_fill(lines[i][1], &match);
+            free(ckpt_map_take_name(source));
+            ckpt_map_set_name(source, name);
+            return;
+        }
+}
+
+static void rename_all(const struct ckpt_spelling *lines, size_t n_lines,
+                       const struct ckpt_words *words, struct ckpt_map_source *sources, size_t n)
+{
+    char *(*full)[2] = s2s_xcalloc(n_lines, sizeof *full);
+    for (size_t i = 0; i < n_lines; i++) {
+        full[i][0] = ckpt_map_put_words(lines[i].name, words);
+        full[i][1] = ckpt_map_put_words(lines[i].as, words);
+    }
+    for (size_t i = 0; i < n; i++)
+        rename_source(&sources[i], full, n_lines);
+    for (size_t i = 0; i < n_lines; i++) {
+        free(full[i][0]);
+        free(full[i][1]);
+    }
+    free(full);
+}
+
+void ckpt_map_respell(struct ckpt_map_source *sources, size_t n, const char *text,
+                      const char *family)
+{
+    struct ckpt_map map;
+    if (ckpt_map_parse(&map, text, "", family, NULL, NULL, NULL) < 0)
+        return; /* who wants the map is told why */
+    for (size_t at = 0, end; at < map.n_spellings; at = end) {
+        struct ckpt_words words = {.of = {""}};
+        bool holds = true;
+        for (; at < map.n_spellings && !map.spellings[at].as; at++)
+            holds = holds && find_where(map.spellings[at].name, sources, n, &words);
+        for (end = at; end < map.n_spellings && map.spellings[end].as;)
+            end++;
+        if (holds && end > at)
+            rename_all(&map.spellings[at], end - at, &words, sources, n);
+    }
+    if (map.n_spellings)
+        ckpt_map_sort(sources, n);
+    ckpt_map_release(&map);
+}

@@ -11,6 +11,7 @@
 /* What the container says about the bytes of a file, found without decoding. */
 struct audio_container {
     const char *kind;      /* "WAV", "AIFF", "Ogg", .., or "other" */
+    size_t begin;          /* bytes of an ID3 tag in front of what is no MP3 */
     int64_t n_samples;     /* promised, a channel; -1: not said */
     const int16_t *pcm;    /* WAV of 16-bit samples: where they lie (may be unaligned); else NULL */
     int rate_hz, channels; /* with pcm */

@@ -228,6 +228,7 @@ static int check_ogg(struct audio_container *container, const unsigned char *byt
                      struct s2s_error *err)
 {
     int last = 0;
+    bool has_sound = false; /* a page that begins no stream was there */
     bool is_vorbis = len >= 35 && !memcmp(bytes + 28, "\x01vorbis", 7);
     int64_t end = 0; /* of the samples so far */
     container->kind = "Ogg";
@@ -247,6 +248,14 @@ static int check_ogg(struct audio_container *container, const unsigned char *byt
         if (page_crc(page, size) != le32(page + 22))
             return s2s_error_set(err, S2S_E_DIGEST,
                                  "Ogg: page %zu at byte %zu has a wrong checksum", n, at);
+        if (has_sound && (page[5] & 2)) {
+            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                   "Ogg: another stream begins at byte %zu, and libsndfile reads "
+                                   "the first alone",
+                                   at);
+            return s2s_error_hint(err, rc, "make one file of them: ffmpeg -i IN.ogg OUT.flac");
+        }
+        has_sound |= !(page[5] & 2);
         last = page[5] & 4;
         if (is_vorbis && (int64_t)le64(page + 6) >= 0) { /* -1: no packet ends in it */
             container->tail = end;
@@ -311,14 +320,17 @@ static size_t mp3_tag(const unsigned char *frame)
     return 4 + (size_t)(mpeg_1 ? (mono ? 17 : 32) : (mono ? 9 : 17));
 }
 
-/* Whether the first frame says how many there are: Xing, Info or VBRI. */
-static bool mp3_says_length(const unsigned char *frame, size_t len)
+/* How many frames the first one says there are, itself not counted: Xing, Info or VBRI; 0: it does
+ * not. */
+static int64_t mp3_told_frames(const unsigned char *frame, size_t len)
 {
     size_t at = mp3_tag(frame);
-    if (len >= 40 && !memcmp(frame + 36, "VBRI", 4))
-        return true;
-    return len >= at + 8 && (!memcmp(frame + at, "Xing", 4) || !memcmp(frame + at, "Info", 4)) &&
-           (be32(frame + at + 4) & 1);
+    if (len >= 54 && !memcmp(frame + 36, "VBRI", 4))
+        return be32(frame + 50);
+    if (len >= at + 12 && (!memcmp(frame + at, "Xing", 4) || !memcmp(frame + at, "Info", 4)) &&
+        (be32(frame + at + 4) & 1))
+        return be32(frame + at + 8);
+    return 0;
 }
 
 /* Bytes from the first frame on that its Xing or Info tag promises; 0 when it has none. */
@@ -333,6 +345,24 @@ static size_t mp3_promised(const unsigned char *frame, size_t len)
     return be32(frame + at + 8 + (flags & 1 ? 4 : 0));
 }
 
+/* Bytes of the ID3v2 tag that stands here; 0: none does. */
+static size_t id3_tag(const unsigned char *p, size_t len)
+{
+    if (len < 10 || memcmp(p, "ID3", 3))
+        return 0;
+    /* seven bits a byte; the tag may have a footer like its header */
+    size_t size = (size_t)p[6] << 21 | (size_t)p[7] << 14 | (size_t)p[8] << 7 | p[9];
+    return 10 + size + (p[5] & 0x10 ? 10 : 0);
+}
+
+/* Bytes of the tag between frames, which files have that were joined. */
+static size_t mp3_inner_tag(const unsigned char *p, size_t len)
+{
+    enum { ID3V1_BYTES = 128 };
+    size_t size = len > ID3V1_BYTES && !memcmp(p, "TAG", 3) ? ID3V1_BYTES : id3_tag(p, len);
+    return size < len ? size : 0;
+}
+
 /* Tags behind the frames: ID3v1, Lyrics3 and APE, or zeros. */
 static int is_mp3_tail(const unsigned char *p, size_t len)
 {
@@ -345,47 +375,60 @@ static int is_mp3_tail(const unsigned char *p, size_t len)
     return len == 0;
 }
 
+/* Frames that the tag does not count are of a second file behind the first, and libsndfile reads
+ * as many as it counts. */
+static int check_mp3_count(int64_t n_frames, int64_t told, struct s2s_error *err)
+{
+    if (told == 0 || n_frames <= told + 2) /* the tag's own, and one for those who count it */
+        return 0;
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "MP3: %lld frames, of which its first says that there are %lld",
+                           (long long)n_frames, (long long)told);
+    return s2s_error_hint(err, rc, "store it anew: ffmpeg -i IN.mp3 -c copy OUT.mp3");
+}
+
 static int check_mp3(struct audio_container *container, const unsigned char *bytes, size_t len,
                      struct s2s_error *err)
 {
-    size_t at = 0, n_frames = 0;
-    int64_t n_samples = 0;
-    bool is_told = false;
+    size_t at = id3_tag(bytes, len), n_frames = 0;
+    int64_t n_samples = 0, told = 0;
     container->kind = "MP3";
     container->has_memory = true;
-    if (len >= 10 && !memcmp(bytes, "ID3", 3)) /* its size has seven bits a byte */
-        at = 10 +
-             ((size_t)bytes[6] << 21 | (size_t)bytes[7] << 14 | (size_t)bytes[8] << 7 | bytes[9]);
     if (at >= len)
         return truncated(err, "MP3", "the ID3 tag", at, len);
     while (len - at >= 4) {
         size_t size = mp3_frame(bytes + at);
-        if (size < 4)
-            break;
+        if (size < 4) {
+            size_t tag = n_frames > 0 ? mp3_inner_tag(bytes + at, len - at) : 0;
+            if (tag == 0)
+                break;
+            at += tag;
+            continue;
+        }
         size_t promised = n_frames == 0 ? mp3_promised(bytes + at, len - at) : 0;
         if (promised > len - at)
             return truncated(err, "MP3", "its first frame", promised, len - at);
         if (size > len - at)
             return truncated(err, "MP3", "the last frame", size, len - at);
-        is_told |= n_frames == 0 && mp3_says_length(bytes + at, len - at);
+        if (n_frames == 0)
+            told = mp3_told_frames(bytes + at, len - at);
         n_samples += mp3_frame_samples(bytes + at);
         at += size;
         n_frames++;
     }
-    container->untold = is_told ? 0 : n_samples;
-    if (n_frames == 0 || at == len || is_mp3_tail(bytes + at, len - at))
-        return 0; /* without a frame the decoder may still find one */
+    container->untold = told == 0 ? n_samples : 0;
+    int rc = check_mp3_count((int64_t)n_frames, told, err);
+    if (rc < 0 || n_frames == 0 || at == len || is_mp3_tail(bytes + at, len - at))
+        return rc; /* without a frame the decoder may still find one */
     if (len - at < 4)
         return truncated(err, "MP3", "the last frame", 4, len - at);
     return s2s_error_set(err, S2S_E_FORMAT, "MP3: no frame at byte %zu", at);
 }
 
-int audio_container_check(struct audio_container *container, const unsigned char *bytes, size_t len,
+/* 1: nothing that is known by its first bytes. */
+static int check_by_magic(struct audio_container *container, const unsigned char *bytes, size_t len,
                           struct s2s_error *err)
 {
-    *container = (struct audio_container){.kind = "other", .n_samples = -1, .tail = INT64_MAX};
-    if (len == 0)
-        return s2s_error_set(err, S2S_E_TRUNCATED, "the file is empty");
     if (len >= 12 && (!memcmp(bytes, "RIFF", 4) || !memcmp(bytes, "RF64", 4)) &&
         !memcmp(bytes + 8, "WAVE", 4))
         return check_wav(container, bytes, len, err);
@@ -403,7 +446,21 @@ int audio_container_check(struct audio_container *container, const unsigned char
         return check_ogg(container, bytes, len, err);
     if (len >= 4 && !memcmp(bytes, "fLaC", 4))
         return check_flac(container, bytes, len, err);
-    if (len >= 4 && (!memcmp(bytes, "ID3", 3) || mp3_frame(bytes)))
-        return check_mp3(container, bytes, len, err);
-    return 0;
+    return 1;
+}
+
+int audio_container_check(struct audio_container *container, const unsigned char *bytes, size_t len,
+                          struct s2s_error *err)
+{
+    *container = (struct audio_container){.kind = "other", .n_samples = -1, .tail = INT64_MAX};
+    if (len == 0)
+        return s2s_error_set(err, S2S_E_TRUNCATED, "the file is empty");
+    size_t tag = id3_tag(bytes, len);
+    tag = tag < len ? tag : 0;
+    int rc = check_by_magic(container, bytes + tag, len - tag, err);
+    if (rc <= 0)
+        container->begin = tag;
+    else if (len >= 4 && (!memcmp(bytes, "ID3", 3) || mp3_frame(bytes)))
+        rc = check_mp3(container, bytes, len, err);
+    return rc < 0 ? rc : 0;
 }

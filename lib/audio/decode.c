@@ -183,10 +183,13 @@ static void reader_close(struct reader *reader)
 
 static int reader_open(struct reader *reader, const void *bytes, size_t len, struct s2s_error *err)
 {
-    *reader = (struct reader){.memory = {bytes, (sf_count_t)len, 0}};
+    *reader = (struct reader){.snd = NULL};
     int rc = audio_container_check(&reader->container, bytes, len, err);
     if (rc < 0)
         return rc;
+    const size_t begin = reader->container.begin; /* libsndfile loses its place behind it */
+    reader->memory.bytes = (const unsigned char *)bytes + begin;
+    reader->memory.len = (sf_count_t)(len - begin);
     if (reader->container.pcm && reader->container.rate_hz > 0) {
         reader->info =
             (struct s2s_audio_info){reader->container.rate_hz, reader->container.channels,

@@ -297,6 +297,73 @@ static void an_mp3_that_tells_no_length_is_no_short_one(void **state)
     free(bytes.data);
 }
 
+static struct bytes join(const void *first, size_t len, struct bytes second)
+{
+    struct bytes both = {s2s_xmalloc(len + second.len), len + second.len};
+    memcpy(both.data, first, len);
+    memcpy(both.data + len, second.data, second.len);
+    return both;
+}
+
+/* libsndfile would read the first, and say that this is all. */
+static void of_joined_files_none_is_lost(void **state)
+{
+    static const char id3v1[128] = "TAG";
+    static const struct {
+        int format;
+        const char *why;
+        const char *between; /* a tag of the second */
+        size_t len;
+    } cases[] = {
+        {SF_FORMAT_OGG | SF_FORMAT_VORBIS, "another stream begins at byte", "", 0},
+        {SF_FORMAT_OGG | SF_FORMAT_OPUS, "another stream begins at byte", "", 0},
+        {SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, "frames, of which its first says", "", 0},
+        {SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, "frames, of which its first says",
+         "ID3\x04\0\x10\0\0\0\x02..3DI\x04\0\x10\0\0\0\x02", 22},
+        {SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, "frames, of which its first says", id3v1,
+         sizeof id3v1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bytes one = encode(cases[i].format, 1, RATE);
+        struct bytes tagged = join(cases[i].between, cases[i].len, one);
+        struct bytes both = join(one.data, one.len, tagged);
+        struct s2s_audio audio;
+        struct s2s_error err = S2S_ERROR_INIT;
+        assert_int_equal(decode(&audio, one, &err), 0);
+        s2s_audio_release(&audio);
+        assert_int_equal(decode(&audio, both, &err), S2S_E_UNSUPPORTED);
+        if (!strstr(err.text, cases[i].why))
+            fail_msg("case %zu: %s", i, err.text);
+        free(one.data);
+        free(tagged.data);
+        free(both.data);
+    }
+}
+
+/* Some programs put the tag of an MP3 in front of every file. */
+static void a_tag_in_front_changes_nothing(void **state)
+{
+    static const char tag[] = "ID3\x03\0\0\0\0\0\x14....................";
+    for (int f = 0; f < N_FORMATS; f++) {
+        struct bytes bytes = encode(formats[f].format, 1, formats[f].rate_hz);
+        struct bytes tagged = join(tag, sizeof tag - 1, bytes);
+        struct s2s_audio plain, behind;
+        struct s2s_error err = S2S_ERROR_INIT;
+        assert_int_equal(decode(&plain, bytes, &err), 0);
+        if (decode(&behind, tagged, &err) < 0)
+            fail_msg("%s: %s", formats[f].name, err.text);
+        assert_int_equal(behind.n_samples, plain.n_samples);
+        assert_memory_equal(behind.data, plain.data, plain.n_samples * sizeof *plain.data);
+        s2s_audio_release(&plain);
+        s2s_audio_release(&behind);
+        tagged.len -= bytes.len / 2;
+        if (decode(&behind, tagged, &err) >= 0)
+            fail_msg("%s: half of it is taken for the whole", formats[f].name);
+        free(bytes.data);
+        free(tagged.data);
+    }
+}
+
 static void a_w64_from_a_pipe_says_no_length(void **state)
 {
     struct bytes bytes = encode(SF_FORMAT_W64 | SF_FORMAT_PCM_16, 1, RATE);
@@ -458,6 +525,8 @@ int main(void)
         cmocka_unit_test(a_flipped_bit_is_seen_where_the_format_has_checksums),
         cmocka_unit_test(ranges_channels_and_digests_are_as_asked),
         cmocka_unit_test(a_range_is_a_part_of_the_whole),
+        cmocka_unit_test(of_joined_files_none_is_lost),
+        cmocka_unit_test(a_tag_in_front_changes_nothing),
         cmocka_unit_test(an_mp3_that_tells_no_length_is_no_short_one),
         cmocka_unit_test(a_flac_from_a_pipe_says_no_length),
         cmocka_unit_test(a_w64_from_a_pipe_says_no_length),

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "lib/base/error.h"
@@ -40,6 +41,18 @@ static void occupy(int fd)
     close(null);
 }
 
+/* Each of many inputs and outputs is a file that is open, and systems give a process 1,024 of them
+ * until it asks. */
+static void allow_open_files(void)
+{
+    enum { PLENTY = 1 << 16 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= PLENTY)
+        return;
+    limit.rlim_cur = limit.rlim_max < PLENTY ? limit.rlim_max : PLENTY;
+    (void)setrlimit(RLIMIT_NOFILE, &limit); /* without more, fewer files go */
+}
+
 /* Ends after --help or --version: text that did not arrive is a failed write. */
 static _Noreturn void end_of_text(void)
 {
@@ -69,6 +82,7 @@ void s2s_tool_begin(const char *name, int argc, char **argv)
     tool_name = name;
     occupy(STDOUT_FILENO);
     occupy(STDERR_FILENO);
+    allow_open_files();
     argp_err_exit_status = 2;
     signal(SIGPIPE,
            SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */

@@ -274,6 +274,17 @@ PY
     [ -z "$(ls bad?.s2s 2>/dev/null)" ]
 }
 
+@test "more parts than a process may have open files until it asks" {
+    big big.s2s 104
+    (ulimit -Sn 64 && s2s-shard split --records 1 -o 'part%03d.s2s' big.s2s)
+    exits 0 s2s-shard verify -q part*.s2s
+    (ulimit -Sn 64 && s2s-shard cat part*.s2s -o joined.s2s && s2s-shard shuffle part*.s2s -o shuffled.s2s)
+    for file in big.s2s joined.s2s shuffled.s2s; do s2s-shard ls --json $file | jq -r '.files[].records[].xxh3' | sort >$file.txt; done
+    [ "$(wc -l <big.s2s.txt)" -eq 104 ]
+    same joined.s2s.txt big.s2s.txt
+    same shuffled.s2s.txt big.s2s.txt
+}
+
 @test "shuffle: all records, each once, as the seed says, from files and pipes" {
     big big.s2s 40
     s2s-shard shuffle --seed 3 big.s2s -o one.s2s

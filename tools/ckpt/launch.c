@@ -1,6 +1,4 @@
 /* Ranks of an `mpirun -n N` are one program; without a launcher it is one process. */
-#include <sys/resource.h>
-
 #include "lib/base/log.h"
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/ckpt_tool.h"
@@ -10,20 +8,8 @@
 
 struct s2s_mesh *ckpt_mesh;
 
-/* each input keeps some of its files open, and there may be many inputs */
-static void allow_open_files(void)
-{
-    enum { PLENTY = 1 << 16 };
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= PLENTY)
-        return;
-    limit.rlim_cur = limit.rlim_max < PLENTY ? limit.rlim_max : PLENTY;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); /* without more, fewer inputs go */
-}
-
 int ckpt_launch(const struct s2s_common *common, struct s2s_error *err)
 {
-    allow_open_files();
     int rc = s2s_mesh_open(&ckpt_mesh, NULL, err);
     if (rc < 0)
         return rc;

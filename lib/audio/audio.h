@@ -39,6 +39,15 @@ struct s2s_audio {
         .data = NULL \
     }
 
+/*
+ * What is known of files that are read in parts again and again: whether a file is whole and its
+ * digest take all of it to find out. Shared by all threads; small files are not kept, and one that
+ * changes is looked at anew.
+ */
+struct s2s_audio_known;
+struct s2s_audio_known *s2s_audio_known_new(void);
+void s2s_audio_known_free(struct s2s_audio_known *known);
+
 struct s2s_audio_options {
     double offset_s;   /* start in the file */
     double duration_s; /* 0: to the end */
@@ -48,7 +57,8 @@ struct s2s_audio_options {
     /* the asked range may end this much behind the file's end (manifests round); then what is there
      * is given */
     double tolerance_s;
-    bool digest; /* fill xxh3 */
+    bool digest;                   /* fill xxh3 */
+    struct s2s_audio_known *known; /* borrowed, for files; may be NULL */
 };
 
 #define S2S_AUDIO_OPTIONS_DEFAULT \
@@ -67,8 +77,9 @@ int s2s_audio_decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
                            const struct s2s_audio_options *opt, struct s2s_error *err);
 void s2s_audio_release(struct s2s_audio *audio);
 
-/* Header only. The checks of the container that need no decoding are made. */
-int s2s_audio_info_file(struct s2s_audio_info *info, const char *path, struct s2s_error *err);
+/* Header only. The checks of the container that need no decoding are made. known may be NULL. */
+int s2s_audio_info_file(struct s2s_audio_info *info, const char *path,
+                        struct s2s_audio_known *known, struct s2s_error *err);
 int s2s_audio_info_bytes(struct s2s_audio_info *info, const void *bytes, size_t len,
                          struct s2s_error *err);
 

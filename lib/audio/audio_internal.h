@@ -5,15 +5,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
+#include "lib/audio/audio.h"
 #include "lib/base/base.h"
 
 /* What the container says about the bytes of a file, found without decoding. */
 struct audio_container {
-    const char *kind;      /* "WAV", "AIFF", "Ogg", .., or "other" */
-    size_t begin;          /* bytes of an ID3 tag in front of what is no MP3 */
-    int64_t n_samples;     /* promised, a channel; -1: not said */
-    const int16_t *pcm;    /* WAV of 16-bit samples: where they lie (may be unaligned); else NULL */
+    const char *kind;  /* "WAV", "AIFF", "Ogg", .., or "other" */
+    size_t begin;      /* bytes of an ID3 tag in front of what is no MP3; places are behind it */
+    int64_t n_samples; /* promised, a channel; -1: not said */
+    size_t pcm;        /* WAV of 16-bit samples: where they begin (may be unaligned); else 0 */
     int rate_hz, channels; /* with pcm */
     /* what a sample is depends on what was decoded before it */
     bool has_memory;
@@ -27,6 +29,21 @@ struct audio_container {
  */
 int audio_container_check(struct audio_container *container, const unsigned char *bytes, size_t len,
                           struct s2s_error *err);
+
+/* What takes the whole of a file to find out. */
+struct audio_facts {
+    bool is_checked; /* container and info are known */
+    struct audio_container container;
+    struct s2s_audio_info info;
+    bool is_seekable; /* for the decoder */
+    char xxh3[33];    /* empty: not known */
+};
+
+/* Nothing is found where known is NULL or the file small. */
+void audio_known_find(struct audio_facts *facts, struct s2s_audio_known *known,
+                      const struct stat *st);
+void audio_known_add(struct s2s_audio_known *known, const struct stat *st,
+                     const struct audio_facts *facts);
 
 /* Between these two, what codecs of this thread print to stderr is dropped. */
 void audio_quiet_begin(void);

@@ -53,8 +53,9 @@ struct wav {
     bool outer_fits; /* the size of all chunks is that of the file */
 };
 
-static int wav_data(struct audio_container *container, const struct wav *wav,
-                    const unsigned char *data, uint64_t size, size_t there, struct s2s_error *err)
+/* begin: of the samples. */
+static int wav_data(struct audio_container *container, const struct wav *wav, size_t begin,
+                    uint64_t size, size_t there, struct s2s_error *err)
 {
     if (size == UINT32_MAX && wav->data64)
         size = wav->data64;
@@ -76,7 +77,7 @@ static int wav_data(struct audio_container *container, const struct wav *wav,
                              (unsigned long long)size, block);
     container->n_samples = (int64_t)(size / block);
     if (le16(wav->format + 14) == 16 && block == 2 * channels) {
-        container->pcm = (const int16_t *)(const void *)data;
+        container->pcm = begin;
         container->rate_hz = (int)le32(wav->format + 4);
         container->channels = (int)channels;
     }
@@ -93,7 +94,7 @@ static int check_wav(struct audio_container *container, const unsigned char *byt
         uint64_t size = le32(chunk + 4);
         size_t there = len - at - 8;
         if (!memcmp(chunk, "data", 4))
-            return wav_data(container, &wav, chunk + 8, size, there, err);
+            return wav_data(container, &wav, at + 8, size, there, err);
         if (size > there)
             return truncated(err, "WAV", "a chunk", size, there);
         if (!memcmp(chunk, "fmt ", 4))

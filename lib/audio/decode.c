@@ -12,8 +12,7 @@
 #include "lib/io/digest.h"
 
 enum {
-    CHUNK = 16384,          /* values decoded at a time */
-    POPULATE_MAX = 4 << 20, /* bytes of a file that is read in one go */
+    CHUNK = 16384, /* values decoded at a time */
 };
 
 int64_t s2s_audio_n_samples(double seconds, int rate_hz)
@@ -132,17 +131,9 @@ static int count_samples(struct reader *reader, SF_INFO *info, struct s2s_error 
     return rc;
 }
 
-static int open_snd(struct reader *reader, struct s2s_error *err)
+/* What libsndfile says, against what the container says. */
+static int check_snd(struct reader *reader, SF_INFO info, struct s2s_error *err)
 {
-    SF_INFO info;
-    reader->snd = open_memory(&info, &reader->memory);
-    if (!reader->snd) {
-        int rc = s2s_error_set(err, S2S_E_FORMAT, "not a sound file that can be read: %s",
-                               sf_strerror(NULL));
-        return strcmp(reader->container.kind, "other") != 0
-                   ? s2s_error_add(err, rc, "%s", reader->container.kind)
-                   : rc;
-    }
     if (info.frames == SF_COUNT_MAX && info.channels > 0) {
         int rc = count_samples(reader, &info, err);
         if (rc < 0)
@@ -174,6 +165,20 @@ static int open_snd(struct reader *reader, struct s2s_error *err)
     return 0;
 }
 
+static int open_snd(struct reader *reader, bool is_checked, struct s2s_error *err)
+{
+    SF_INFO info;
+    reader->snd = open_memory(&info, &reader->memory);
+    if (!reader->snd) {
+        int rc = s2s_error_set(err, S2S_E_FORMAT, "not a sound file that can be read: %s",
+                               sf_strerror(NULL));
+        return strcmp(reader->container.kind, "other") != 0
+                   ? s2s_error_add(err, rc, "%s", reader->container.kind)
+                   : rc;
+    }
+    return is_checked ? 0 : check_snd(reader, info, err);
+}
+
 static void reader_close(struct reader *reader)
 {
     if (reader->snd)
@@ -181,25 +186,32 @@ static void reader_close(struct reader *reader)
     reader->snd = NULL;
 }
 
-static int reader_open(struct reader *reader, const void *bytes, size_t len, struct s2s_error *err)
+/* What `facts` has of the file is believed, what it lacks is found out and put there. */
+static int reader_open(struct reader *reader, const void *bytes, size_t len,
+                       struct audio_facts *facts, struct s2s_error *err)
 {
-    *reader = (struct reader){.snd = NULL};
-    int rc = audio_container_check(&reader->container, bytes, len, err);
+    *reader = (struct reader){
+        .container = facts->container, .info = facts->info, .is_seekable = facts->is_seekable};
+    int rc = facts->is_checked ? 0 : audio_container_check(&reader->container, bytes, len, err);
     if (rc < 0)
         return rc;
-    const size_t begin = reader->container.begin; /* libsndfile loses its place behind it */
-    reader->memory.bytes = (const unsigned char *)bytes + begin;
-    reader->memory.len = (sf_count_t)(len - begin);
-    if (reader->container.pcm && reader->container.rate_hz > 0) {
-        reader->info =
-            (struct s2s_audio_info){reader->container.rate_hz, reader->container.channels,
-                                    reader->container.n_samples, true};
-        return 0;
-    }
-    rc = open_snd(reader, err);
-    if (rc < 0)
+    const struct audio_container *c = &reader->container;
+    /* libsndfile loses its place behind a tag */
+    reader->memory.bytes = (const unsigned char *)bytes + c->begin;
+    reader->memory.len = (sf_count_t)(len - c->begin);
+    if (c->pcm && c->rate_hz > 0)
+        reader->info = (struct s2s_audio_info){c->rate_hz, c->channels, c->n_samples, true};
+    else
+        rc = open_snd(reader, facts->is_checked, err);
+    if (rc < 0) {
         reader_close(reader);
-    return rc;
+        return rc;
+    }
+    facts->is_checked = true;
+    facts->container = reader->container;
+    facts->info = reader->info;
+    facts->is_seekable = reader->is_seekable;
+    return 0;
 }
 
 /* Up to n samples of all channels, interleaved, into out or (16-bit files) out16. */
@@ -211,7 +223,7 @@ static int64_t reader_read(struct reader *reader, float *out, int16_t *out16, in
     int64_t left = reader->info.n_samples - reader->at;
     size_t block = sizeof *out16 * (size_t)reader->info.n_channels;
     n = n < left ? n : left;
-    memcpy(out16, (const char *)reader->container.pcm + (size_t)reader->at * block,
+    memcpy(out16, reader->memory.bytes + reader->container.pcm + (size_t)reader->at * block,
            (size_t)n * block);
     reader->at += n;
     return n;
@@ -389,94 +401,133 @@ static int decode(struct s2s_audio *out, struct reader *reader, const struct s2s
     return rc;
 }
 
-int s2s_audio_decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
-                           const struct s2s_audio_options *opt, struct s2s_error *err)
+static int decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
+                        const struct s2s_audio_options *opt, struct audio_facts *facts,
+                        struct s2s_error *err)
 {
-    static const struct s2s_audio_options defaults = S2S_AUDIO_OPTIONS_DEFAULT;
     struct reader reader;
     *out = (struct s2s_audio)S2S_AUDIO_INIT;
-    opt = opt ? opt : &defaults;
     audio_quiet_begin();
-    int rc = reader_open(&reader, bytes, len, err);
+    int rc = reader_open(&reader, bytes, len, facts, err);
     if (rc == 0) {
         rc = decode(out, &reader, opt, err);
         reader_close(&reader);
     }
     audio_quiet_end();
-    if (rc < 0)
+    if (rc < 0) {
         s2s_audio_release(out);
-    else if (opt->digest)
-        s2s_xxh3_128_hex(out->xxh3, bytes, len);
+        return rc;
+    }
+    if (opt->digest && !facts->xxh3[0])
+        s2s_xxh3_128_hex(facts->xxh3, bytes, len);
+    if (opt->digest)
+        memcpy(out->xxh3, facts->xxh3, sizeof out->xxh3);
+    return 0;
+}
+
+static const struct s2s_audio_options default_options = S2S_AUDIO_OPTIONS_DEFAULT;
+
+int s2s_audio_decode_bytes(struct s2s_audio *out, const void *bytes, size_t len,
+                           const struct s2s_audio_options *opt, struct s2s_error *err)
+{
+    struct audio_facts facts = {.is_checked = false};
+    return decode_bytes(out, bytes, len, opt ? opt : &default_options, &facts, err);
+}
+
+static int info_bytes(const void *bytes, size_t len, struct audio_facts *facts,
+                      struct s2s_error *err)
+{
+    struct reader reader;
+    audio_quiet_begin();
+    int rc = reader_open(&reader, bytes, len, facts, err);
+    if (rc == 0)
+        reader_close(&reader);
+    audio_quiet_end();
     return rc;
 }
 
 int s2s_audio_info_bytes(struct s2s_audio_info *info, const void *bytes, size_t len,
                          struct s2s_error *err)
 {
-    struct reader reader;
-    audio_quiet_begin();
-    int rc = reader_open(&reader, bytes, len, err);
-    if (rc == 0) {
-        *info = reader.info;
-        reader_close(&reader);
-    }
-    audio_quiet_end();
+    struct audio_facts facts = {.is_checked = false};
+    int rc = info_bytes(bytes, len, &facts, err);
+    if (rc == 0)
+        *info = facts.info;
     return rc;
 }
 
 /* ---- files ---- */
 
-/* populate: all of it will be read; else the pages that are touched. */
-static int map_file(const void **bytes, size_t *len, const char *path, bool populate,
-                    struct s2s_error *err)
-{
+struct mapped {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    int fd;
+    const void *bytes;
+    size_t len;
+};
+
+static int open_file(struct mapped *file, const char *path, struct s2s_error *err)
+{
+    *file = (struct mapped){.bytes = "", .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    if (file->fd < 0 || fstat(file->fd, &file->st) < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "cannot open");
-    int rc = fstat(fd, &st) < 0 ? s2s_error_errno(err, S2S_E_OPEN, "cannot open") : 0;
-    *len = rc == 0 ? (size_t)st.st_size : 0;
-    *bytes = "";
-    if (rc == 0 && !S_ISREG(st.st_mode))
-        rc = s2s_error_set(err, S2S_E_OPEN, "not a regular file");
-    if (rc == 0 && *len > 0) {
-        void *map = mmap(NULL, *len, PROT_READ, MAP_PRIVATE | (populate ? MAP_POPULATE : 0), fd, 0);
-        *bytes = map;
-        if (map == MAP_FAILED)
-            rc = s2s_error_errno(err, S2S_E_IO, "cannot map %zu bytes", *len);
-    }
-    close(fd);
-    return rc;
+    return S_ISREG(file->st.st_mode) ? 0 : s2s_error_set(err, S2S_E_OPEN, "not a regular file");
 }
 
-static void unmap_file(const void *bytes, size_t len)
+/* populate: all of it will be read; else the pages that are touched. */
+static int map_file(struct mapped *file, bool populate, struct s2s_error *err)
 {
-    if (len > 0)
-        munmap((void *)(uintptr_t)bytes, len);
+    const size_t len = (size_t)file->st.st_size;
+    const int flags = MAP_PRIVATE | (populate ? MAP_POPULATE : 0);
+    void *map = len > 0 ? mmap(NULL, len, PROT_READ, flags, file->fd, 0) : (void *)"";
+    if (map == MAP_FAILED)
+        return s2s_error_errno(err, S2S_E_IO, "cannot map %zu bytes", len);
+    file->bytes = map;
+    file->len = len;
+    return 0;
+}
+
+static void close_file(struct mapped *file)
+{
+    if (file->len > 0)
+        munmap((void *)(uintptr_t)file->bytes, file->len);
+    if (file->fd >= 0)
+        close(file->fd);
 }
 
 int s2s_audio_decode_file(struct s2s_audio *out, const char *path,
                           const struct s2s_audio_options *opt, struct s2s_error *err)
 {
-    const void *bytes = NULL;
-    size_t len = 0;
+    struct mapped file;
+    struct audio_facts facts;
+    opt = opt ? opt : &default_options;
     *out = (struct s2s_audio)S2S_AUDIO_INIT;
-    int rc = map_file(&bytes, &len, path, true, err);
+    int rc = open_file(&file, path, err);
     if (rc == 0) {
-        rc = s2s_audio_decode_bytes(out, bytes, len, opt, err);
-        unmap_file(bytes, len);
+        audio_known_find(&facts, opt->known, &file.st);
+        const bool is_part = opt->offset_s > 0 || opt->duration_s > 0;
+        rc = map_file(&file, !is_part || (opt->digest && !facts.xxh3[0]), err);
     }
+    if (rc == 0)
+        rc = decode_bytes(out, file.bytes, file.len, opt, &facts, err);
+    if (rc == 0)
+        audio_known_add(opt->known, &file.st, &facts);
+    close_file(&file);
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }
 
-int s2s_audio_info_file(struct s2s_audio_info *info, const char *path, struct s2s_error *err)
+int s2s_audio_info_file(struct s2s_audio_info *info, const char *path,
+                        struct s2s_audio_known *known, struct s2s_error *err)
 {
-    const void *bytes = NULL;
-    size_t len = 0;
-    int rc = map_file(&bytes, &len, path, false, err);
-    if (rc == 0) {
-        rc = s2s_audio_info_bytes(info, bytes, len, err);
-        unmap_file(bytes, len);
-    }
+    struct mapped file;
+    struct audio_facts facts;
+    int rc = open_file(&file, path, err);
+    if (rc == 0)
+        audio_known_find(&facts, known, &file.st);
+    if (rc == 0 && !facts.is_checked && (rc = map_file(&file, false, err)) == 0 &&
+        (rc = info_bytes(file.bytes, file.len, &facts, err)) == 0)
+        audio_known_add(known, &file.st, &facts);
+    if (rc == 0)
+        *info = facts.info;
+    close_file(&file);
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }

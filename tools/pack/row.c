@@ -105,6 +105,7 @@ int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,
     loader->salm.tp_size = opt->tp_size;
     loader->salm.strict_sp = opt->strict_sp;
     loader->inputs = s2s_xcalloc(opt->n_inputs + 1, sizeof *loader->inputs);
+    loader->known = s2s_audio_known_new();
     int rc = read_frames(loader, opt->encoder_frames, err);
     if (rc == 0)
         rc = open_text(loader, opt, err);
@@ -129,6 +130,7 @@ void pack_loader_close(struct pack_loader *loader)
     s2s_prompt_free(loader->prompt);
     s2s_tokenizer_free(loader->tok);
     s2s_mel_free(loader->mel);
+    s2s_audio_known_free(loader->known);
     *loader = (struct pack_loader){.kind = PACK_INPUT_NONE};
 }
 
@@ -154,11 +156,12 @@ static int measure_audio(struct pack_row *row, const struct pack_loader *loader,
     row->range.rate_hz = loader->mel_config.rate_hz;
     row->range.channel = s->channel;
     row->range.digest = true;
+    row->range.known = loader->known;
     if (s->has_range) {
         row->range.offset_s = s->offset_s;
         row->range.duration_s = s->duration_s;
     }
-    int rc = s2s_audio_info_file(&row->info, s->path, err);
+    int rc = s2s_audio_info_file(&row->info, s->path, loader->known, err);
     if (rc < 0)
         return bad_sample(rc, err);
     double file_s = (double)row->info.n_samples / row->info.rate_hz;

@@ -9,7 +9,8 @@
 #include "lib/text/prompt.h"
 #include "tools/pack/pack.h"
 
-/* What all rows share. Not changed once it is open, so any thread may load rows with it. */
+/* What all rows share. Not changed once it is open, but `known`, which takes care of itself, so any
+ * thread may load rows with it. */
 struct pack_loader {
     enum pack_input kind;
     struct s2s_lines *inputs; /* [n_inputs] */
@@ -20,7 +21,8 @@ struct pack_loader {
     enum s2s_audio_form audio;
     struct s2s_mel_config mel_config;
     struct s2s_mel *mel;
-    int hop, factor; /* samples a mel frame, mel frames an encoder frame */
+    struct s2s_audio_known *known; /* long recordings of many samples */
+    int hop, factor;               /* samples a mel frame, mel frames an encoder frame */
 };
 
 int pack_loader_open(struct pack_loader *loader, const struct pack_options *opt,

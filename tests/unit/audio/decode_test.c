@@ -405,6 +405,81 @@ static void a_flac_from_a_pipe_says_no_length(void **state)
     free(bytes.data);
 }
 
+static void put_file(const char *path, const void *data, size_t len)
+{
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, len, out), len);
+    fclose(out);
+}
+
+/* Parts of a file that is known are those of one that is not; a file that changes is not known. */
+static void what_is_known_of_a_file_changes_no_sample(void **state)
+{
+    enum { LONG = 40 * RATE };
+    static const int known_formats[] = {SF_FORMAT_WAV | SF_FORMAT_PCM_16,
+                                        SF_FORMAT_FLAC | SF_FORMAT_PCM_16,
+                                        SF_FORMAT_WAV | SF_FORMAT_FLOAT};
+    struct s2s_audio_known *known = s2s_audio_known_new();
+    for (size_t f = 0; f < sizeof known_formats / sizeof *known_formats; f++) {
+        char path[] = "/tmp/decode_test.XXXXXX", digest[33] = "";
+        close(mkstemp(path));
+        SF_INFO how = {.samplerate = RATE, .channels = 1, .format = known_formats[f]};
+        SNDFILE *file = sf_open(path, SFM_WRITE, &how);
+        int16_t *noise = s2s_xmalloc(LONG * sizeof *noise);
+        for (int i = 0; i < LONG; i++)
+            noise[i] = (int16_t)(s2s_rng_below(7, (uint64_t)i, 1 << 16) - (1 << 15));
+        assert_int_equal(sf_writef_short(file, noise, LONG), LONG);
+        sf_close(file);
+        struct s2s_audio_options opt = S2S_AUDIO_OPTIONS_DEFAULT;
+        struct s2s_audio_info info;
+        struct s2s_error err = S2S_ERROR_INIT;
+        opt.digest = true;
+        for (int k = 0; k < 8; k++) {
+            struct s2s_audio plain, part;
+            opt.offset_s = 4.7 * k;
+            opt.duration_s = k < 7 ? 2.5 : 0;
+            opt.known = NULL;
+            assert_int_equal(s2s_audio_decode_file(&plain, path, &opt, &err), 0);
+            opt.known = known;
+            assert_int_equal(s2s_audio_info_file(&info, path, known, &err), 0);
+            assert_int_equal(info.n_samples, LONG);
+            if (s2s_audio_decode_file(&part, path, &opt, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_int_equal(part.n_samples, plain.n_samples);
+            assert_memory_equal(part.data, plain.data, part.n_samples * sizeof *part.data);
+            assert_string_equal(part.xxh3, plain.xxh3);
+            memcpy(digest, part.xxh3, sizeof digest);
+            s2s_audio_release(&plain);
+            s2s_audio_release(&part);
+        }
+        /* another last sample in the file of the same size, and then a file that is cut */
+        struct bytes bytes = {s2s_xmalloc(4 << 20), 0};
+        FILE *in = fopen(path, "rb");
+        bytes.len = fread(bytes.data, 1, 4 << 20, in);
+        fclose(in);
+        assert_true(bytes.len > 1 << 20 && bytes.len < 4 << 20);
+        bytes.data[bytes.len - 1] ^= 1;
+        put_file(path, bytes.data, bytes.len);
+        struct s2s_audio part;
+        opt.offset_s = 1;
+        opt.duration_s = 2;
+        if (s2s_audio_decode_file(&part, path, &opt, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_string_not_equal(part.xxh3, digest);
+        s2s_audio_release(&part);
+        put_file(path, bytes.data, bytes.len / 2);
+        if (known_formats[f] != (SF_FORMAT_FLAC | SF_FORMAT_PCM_16)) /* says no size of itself */
+            assert_int_equal(s2s_audio_info_file(&info, path, known, &err), S2S_E_TRUNCATED);
+        opt.offset_s = 35;
+        assert_true(s2s_audio_decode_file(&part, path, &opt, &err) < 0);
+        unlink(path);
+        free(bytes.data);
+        free(noise);
+    }
+    s2s_audio_known_free(known);
+}
+
 static void odd_files_are_errors_that_say_why(void **state)
 {
     struct s2s_audio audio;
@@ -530,6 +605,7 @@ int main(void)
         cmocka_unit_test(an_mp3_that_tells_no_length_is_no_short_one),
         cmocka_unit_test(a_flac_from_a_pipe_says_no_length),
         cmocka_unit_test(a_w64_from_a_pipe_says_no_length),
+        cmocka_unit_test(what_is_known_of_a_file_changes_no_sample),
         cmocka_unit_test(odd_files_are_errors_that_say_why),
         cmocka_unit_test(a_wav_from_a_pipe_goes_to_the_end_of_the_file),
         cmocka_unit_test(sample_counts_round_half_up),

@@ -42,6 +42,33 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
     {NULL, NULL},
 };
 
+/* In the order in which their marks are looked for. */
+static const struct ckpt_config_family families[] = {
+    {"nemotron_h", "backbone.", .fill = ckpt_draft_nemotron_h},
+    {"gemma2", ".pre_feedforward_layernorm.", ckpt_draft_decoder, "gemma2", "gemma3_text",
+     .around_zero = true},
+    {"mixtral", ".block_sparse_moe.", ckpt_draft_decoder, "mixtral", "mixtral", .experts = true},
+    {"qwen_moe", ".mlp.experts.", ckpt_draft_decoder, "qwen2_moe", "qwen3_moe", .experts = true},
+    {"nemotron", NULL, ckpt_draft_decoder, "nemotron", "nemotron", .means = true,
+     .around_zero = true},
+    {"llama", "model.layers.", ckpt_draft_decoder, .type_normed = "qwen3"},
+};
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+/* NULL: it has no such config.json, or name is NULL */
+static const struct ckpt_config_family *find_family(const char *name)
+{
+    for (size_t i = 0; name && i < N_FAMILIES; i++)
+        if (strcmp(families[i].name, name) == 0)
+            return &families[i];
+    return NULL;
+}
+
+bool ckpt_args_config_knows(const char *family)
+{
+    return find_family(family);
+}
+
 /* ---- what a draft offers its families ---- */
 
 /* A target's name without the draft's prefix; NULL: it is another part's. Layers that predict
@@ -235,7 +262,7 @@ static void check_args(struct ckpt_config_draft *draft)
     };
     const char *norm = json_string_value(json_object_get(draft->args, "normalization"));
     const char *softmax = json_string_value(json_object_get(draft->args, "softmax_type"));
-    const bool means = strcmp(draft->map, "nemotron") == 0;
+    const bool means = draft->family->means;
     double value;
     if (!norm || strcmp(norm, means ? "LayerNorm" : "RMSNorm") != 0)
         ckpt_draft_hinder(draft, means ? "its normalization is not LayerNorm"
@@ -264,21 +291,12 @@ static void add_words(struct ckpt_config_draft *draft)
     ckpt_draft_set_bool(draft, "tie_word_embeddings", !ckpt_draft_target(draft, "lm_head.weight"));
 }
 
-bool ckpt_args_config_knows(const char *family)
-{
-    static const char *const known[] = {"nemotron_h", "llama",   "gemma2",
-                                        "qwen_moe",   "mixtral", "nemotron"};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i], family) == 0)
-            return true;
-    return false;
-}
-
 void ckpt_args_check_norms(const char *family, const json_t *args, const json_t *config)
 {
     const char *type = ckpt_config_type(config);
-    if (!ckpt_args_config_knows(family) || ckpt_has_word("gemma2 nemotron", family) ||
-        s2s_starts_with(type, "gemma") || !ckpt_arg_is_zero_centered(args))
+    const struct ckpt_config_family *known = find_family(family);
+    if (!known || known->around_zero || s2s_starts_with(type, "gemma") ||
+        !ckpt_arg_is_zero_centered(args))
         return;
     s2s_warn("ckpt",
              "the arguments say that norms have gains around 0, and they are written so: "
@@ -288,17 +306,12 @@ void ckpt_args_check_norms(const char *family, const json_t *args, const json_t 
 
 const char *ckpt_config_family(const struct s2s_ckpt_plan *plan, const char *prefix)
 {
-    static const char *const marks[][2] = {{"backbone.", "nemotron_h"},
-                                           {".pre_feedforward_layernorm.", "gemma2"},
-                                           {".block_sparse_moe.", "mixtral"},
-                                           {".mlp.experts.", "qwen_moe"},
-                                           {"model.layers.", "llama"}};
     const struct ckpt_config_draft draft = {.plan = plan, .prefix = prefix};
-    for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
-        for (size_t i = 0; i < plan->n_targets; i++) {
+    for (size_t k = 0; k < N_FAMILIES; k++)
+        for (size_t i = 0; i < plan->n_targets && families[k].mark; i++) {
             const char *name = own_name(&draft, i);
-            if (name && strstr(name, marks[k][0]))
-                return marks[k][1];
+            if (name && strstr(name, families[k].mark))
+                return families[k].name;
         }
     return NULL;
 }
@@ -321,17 +334,13 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
                                       .prefix = parts ? "language_model." : "",
                                       .unsaid = S2S_BUF_INIT};
     char *out = NULL;
-    draft.map = parts ? ckpt_config_family(plan, draft.prefix) : family;
-    if (!json_is_object(args) || !draft.map || !ckpt_args_config_knows(draft.map) ||
-        ckpt_draft_layers(&draft) == 0)
+    draft.family = find_family(parts ? ckpt_config_family(plan, draft.prefix) : family);
+    if (!json_is_object(args) || !draft.family || ckpt_draft_layers(&draft) == 0)
         return NULL;
     draft.config = json_object();
     check_args(&draft);
     check_layers(&draft);
-    if (strcmp(draft.map, "nemotron_h") == 0)
-        ckpt_draft_nemotron_h(&draft);
-    else
-        ckpt_draft_decoder(&draft);
+    draft.family->fill(&draft);
     add_words(&draft);
     if (draft.hindrance) {
         s2s_warn("ckpt", "no config.json: %s; --config takes one", draft.hindrance);

@@ -5,6 +5,20 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 
+struct ckpt_config_draft;
+
+/* A family of the name maps whose config.json can be made. */
+struct ckpt_config_family {
+    const char *name;
+    const char *mark; /* a part of names that it alone has, or none before it; NULL */
+    void (*fill)(struct ckpt_config_draft *draft);
+    const char *type,
+        *type_normed; /* model_type without and with norms of q; NULL: not yet known */
+    bool experts;
+    bool means;       /* its norms subtract them: LayerNorm */
+    bool around_zero; /* so are the gains of its norms */
+};
+
 struct ckpt_config_draft {
     json_t *config;
     const json_t *args;
@@ -12,7 +26,7 @@ struct ckpt_config_draft {
     /* of the names that it looks at: of the language model "" or "language_model.", of the layers
      * that predict further tokens "mtp." */
     const char *prefix;
-    const char *map;       /* the family of the name map */
+    const struct ckpt_config_family *family;
     const char *type;      /* model_type */
     const char *hindrance; /* what transformers' model cannot do; NULL: nothing */
     struct s2s_buf unsaid; /* keys of config.json that nothing determines, ", " between them */

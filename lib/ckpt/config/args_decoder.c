@@ -24,11 +24,6 @@ static bool is_nemotron(const struct ckpt_config_draft *d)
     return strcmp(d->type, "nemotron") == 0;
 }
 
-static bool has_experts(const struct ckpt_config_draft *d)
-{
-    return strcmp(d->map, "qwen_moe") == 0 || strcmp(d->map, "mixtral") == 0;
-}
-
 /* Megatron has a window of so many tokens before the one that looks; transformers counts it too */
 static int64_t window_of(const struct ckpt_config_draft *d)
 {
@@ -66,14 +61,9 @@ static bool heads_divide(const struct ckpt_config_draft *d)
 static const char *choose_type(const struct ckpt_config_draft *d)
 {
     const bool norm = ckpt_draft_target(d, "self_attn.q_norm.weight");
-    if (strcmp(d->map, "gemma2") == 0)
-        return norm ? "gemma3_text" : "gemma2";
-    if (strcmp(d->map, "mixtral") == 0 || strcmp(d->map, "nemotron") == 0)
-        return d->map;
-    if (strcmp(d->map, "qwen_moe") == 0)
-        return norm ? "qwen3_moe" : "qwen2_moe";
-    if (norm)
-        return "qwen3";
+    const char *type = norm ? d->family->type_normed : d->family->type;
+    if (type)
+        return type;
     if (ckpt_draft_target(d, "self_attn.o_proj.bias") || ckpt_draft_target(d, "mlp.down_proj.bias"))
         return "llama";
     if (ckpt_draft_target(d, "self_attn.q_proj.bias"))
@@ -361,6 +351,6 @@ void ckpt_draft_decoder(struct ckpt_config_draft *d)
     add_window(d);
     add_scale(d);
     add_activation(d);
-    if (has_experts(d))
+    if (d->family->experts)
         add_experts(d);
 }

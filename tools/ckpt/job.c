@@ -98,10 +98,10 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
     if (rc == 0)
         rc = ckpt_job_read_config(&job, err);
     rc = ckpt_agree(rc, err);
-    if (rc == 0 && job.to != TO_SAFETENSORS && job.to != TO_NEMO)
+    if (rc == 0 && ckpt_job_is_folder(&job))
         rc = ckpt_job_write_folder(&job, err);
     else if (rc == 0)
-        rc = ckpt_agree(ckpt_is_first() ? ckpt_job_write_file(&job, err) : 0, err);
+        rc = ckpt_agree(ckpt_is_first() ? ckpt_job_fill(&job, NULL, err) : 0, err);
     s2s_progress_end(&job.progress);
     if (rc < 0 && job.ckpt && !says_where(&job, err->text))
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));

@@ -87,9 +87,7 @@ static int fill_folder(struct job *job, const char *tmp, struct s2s_error *err)
     if (rc == 0 && !job->opt->plan)
         rc = begin_folder(job, tmp, err);
     if (rc == 0)
-        rc = ckpt_agree(job->to == TO_HF ? ckpt_job_write_hf(job, tmp, err)
-                                         : ckpt_job_write_torch_dist(job, tmp, err),
-                        err);
+        rc = ckpt_agree(ckpt_job_fill(job, tmp, err), err);
     if (rc == 0 && !job->opt->plan && ckpt_is_first())
         rc = end_folder(job, tmp, err);
     return ckpt_agree(rc, err);

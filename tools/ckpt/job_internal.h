@@ -42,11 +42,10 @@ int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
 
 /* ---- the outputs (job_output.c); with --plan they only tell ---- */
 
-/* Into the folder tmp, which the caller renames. Not agreed. */
-int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err);
-int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err);
-/* OUT is one file, safetensors or .nemo: one rank's work. */
-int ckpt_job_write_file(struct job *job, struct s2s_error *err);
+bool ckpt_job_is_folder(const struct job *job); /* OUT is one, of what `to` says */
+/* dir: a folder, which the caller renames to OUT; not agreed. NULL: OUT itself, one file, which is
+ * one rank's work. */
+int ckpt_job_fill(struct job *job, const char *dir, struct s2s_error *err);
 /* The end of what --plan --json prints. */
 void ckpt_job_end_plan(const struct job *job);
 

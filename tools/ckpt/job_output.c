@@ -123,32 +123,37 @@ void ckpt_job_end_plan(const struct job *job)
     puts("\n}");
 }
 
-/* ---- folders ---- */
+/* ---- Hugging Face ---- */
 
-int ckpt_job_write_hf(struct job *job, const char *tmp, struct s2s_error *err)
+/* What one of them makes, the others empty. */
+struct output {
+    struct s2s_hf_output hf;
+    struct s2s_ckpt_plan plan;
+    struct s2s_nemo_output nemo;
+};
+
+static int plan_hf(struct job *job, struct output *out, struct s2s_error *err)
 {
-    struct s2s_hf_output out;
     struct s2s_hf_options hf = {.map = job->opt->map,
                                 .dtype = job->opt->dtype,
                                 .keep_vocab_padding = job->opt->keep_padding,
                                 .config = job->config,
                                 /* a model_config.yaml is no config.json */
                                 .config_text = job->config ? job->config_text : NULL};
-    int rc = s2s_hf_prepare(&out, job->ckpt, &hf, err);
+    int rc = s2s_hf_prepare(&out->hf, job->ckpt, &hf, err);
     if (rc == 0)
-        rc = take_names(job, &out.map, err);
-    for (size_t i = 0; i < out.n_parts && rc == 0; i++)
-        take_plan(job, &out.parts[i].plan, out.parts[i].folder);
-    if (rc == 0 && !job->opt->plan)
-        rc = check_integrity(job, &job->how, err);
-    rc = ckpt_agree(rc, err);
-    if (rc == 0 && !job->opt->plan) {
-        begin_progress(job);
-        rc = s2s_hf_write(&out, tmp, &job->how, err);
-    }
-    s2s_hf_release(&out);
+        rc = take_names(job, &out->hf.map, err);
+    for (size_t i = 0; i < out->hf.n_parts && rc == 0; i++)
+        take_plan(job, &out->hf.parts[i].plan, out->hf.parts[i].folder);
     return rc;
 }
+
+static int write_hf(struct job *job, struct output *out, const char *dir, struct s2s_error *err)
+{
+    return s2s_hf_write(&out->hf, dir, &job->how, err);
+}
+
+/* ---- torch_dist, safetensors ---- */
 
 /* as with tensors, and not what another trainer noted */
 static bool is_megatrons(const char *object)
@@ -199,9 +204,10 @@ static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_e
 
 /* Only torch_dist can say of what shape a flattened tensor was, and Megatron-Core up to 0.15 wants
  * it as it was: in a file of plain tensors it has the shape of its parameter. */
-static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
+static int plan_all(struct job *job, struct output *out, struct s2s_error *err)
 {
     size_t n;
+    struct s2s_ckpt_plan *plan = &out->plan;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
     int rc = job->opt->map ? plan_megatron(job, plan, err) : 0;
     plan->source = job->ckpt;
@@ -228,63 +234,75 @@ static int plan_all(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_erro
     return rc;
 }
 
-int ckpt_job_write_torch_dist(struct job *job, const char *tmp, struct s2s_error *err)
+static int write_torch_dist(struct job *job, struct output *out, const char *dir,
+                            struct s2s_error *err)
 {
-    struct s2s_ckpt_plan plan = {.source = NULL};
-    int rc = plan_all(job, &plan, err);
-    if (rc == 0 && !job->opt->plan)
-        rc = check_integrity(job, &job->how, err);
-    rc = ckpt_agree(rc, err);
-    if (rc == 0 && !job->opt->plan) {
-        begin_progress(job);
-        rc = s2s_ckpt_write_dist(&plan, tmp, &job->how, err);
-    }
-    s2s_ckpt_plan_release(&plan);
-    return rc;
+    return s2s_ckpt_write_dist(&out->plan, dir, &job->how, err);
 }
 
-/* ---- one file ---- */
+static int write_safetensors(struct job *job, struct output *out, struct s2s_outfile *file,
+                             char digest[33], struct s2s_error *err)
+{
+    int rc = s2s_ckpt_write_safetensors(&out->plan, 0, out->plan.n_targets, file, &job->how, digest,
+                                        err);
+    return rc < 0 ? rc : s2s_ckpt_plan_verify(&out->plan, err);
+}
 
-static int plan_nemo(struct job *job, struct s2s_nemo_output *nemo, struct s2s_error *err)
+/* ---- .nemo ---- */
+
+static int plan_nemo(struct job *job, struct output *out, struct s2s_error *err)
 {
     struct s2s_nemo_options options = {.dtype = job->opt->dtype,
                                        .yaml = job->config ? NULL : job->config_text,
                                        .config = job->config,
                                        .tokenizer = job->opt->tokenizer,
                                        .without_tokenizer = job->opt->without_tokenizer};
-    int rc = s2s_nemo_prepare(nemo, job->ckpt, &options, err);
+    int rc = s2s_nemo_prepare(&out->nemo, job->ckpt, &options, err);
     if (rc == 0)
-        rc = take_names(job, &nemo->map, err);
+        rc = take_names(job, &out->nemo.map, err);
     if (rc == 0)
-        take_plan(job, &nemo->plan, "");
+        take_plan(job, &out->nemo.plan, "");
     return rc;
 }
 
-/* One file is one rank's work. */
-static int fill_file(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_nemo_output *nemo,
-                     const char *path, struct s2s_error *err)
+static int write_nemo(struct job *job, struct output *out, struct s2s_outfile *file,
+                      char digest[33], struct s2s_error *err)
 {
+    return s2s_nemo_write(&out->nemo, file, &job->how, err);
+}
+
+/* ---- all ---- */
+
+/* A folder, or one file: then digest (NULL: of no use, it has no manifest) gets its XXH3-128. */
+static const struct {
+    int (*plan)(struct job *job, struct output *out, struct s2s_error *err);
+    int (*write_folder)(struct job *job, struct output *out, const char *dir,
+                        struct s2s_error *err);
+    int (*write_file)(struct job *job, struct output *out, struct s2s_outfile *file,
+                      char digest[33], struct s2s_error *err);
+    bool has_manifest; /* OUT.s2s-manifest.json beside a file */
+} kinds[] = {
+    [TO_HF] = {plan_hf, .write_folder = write_hf},
+    [TO_TORCH_DIST] = {plan_all, .write_folder = write_torch_dist},
+    [TO_SAFETENSORS] = {plan_all, .write_file = write_safetensors, .has_manifest = true},
+    [TO_NEMO] = {plan_nemo, .write_file = write_nemo},
+};
+
+bool ckpt_job_is_folder(const struct job *job)
+{
+    return kinds[job->to].write_folder;
+}
+
+static int write_one_file(struct job *job, struct output *made, struct s2s_error *err)
+{
+    const char *path = job->opt->out;
     struct s2s_outfile *out = NULL, *manifest = NULL;
-    struct s2s_ckpt_write alone = job->how;
     char digest[33];
-    alone.mesh = NULL;
-    int rc = check_integrity(job, &alone, err);
-    if (rc == 0)
-        rc = s2s_outfile_open(&out, path, err);
-    if (rc == 0 && job->to != TO_NEMO)
+    int rc = s2s_outfile_open(&out, path, err);
+    if (rc == 0 && kinds[job->to].has_manifest)
         rc = ckpt_manifest_open(&manifest, path, err);
-    if (rc < 0) {
-        s2s_outfile_abort(out);
-        return rc;
-    }
-    begin_progress(job);
-    if (job->to == TO_NEMO)
-        rc = s2s_nemo_write(nemo, out, &job->how, err);
-    else
-        rc = s2s_ckpt_write_safetensors(plan, 0, plan->n_targets, out, &job->how,
-                                        manifest ? digest : NULL, err);
-    if (rc == 0 && job->to != TO_NEMO)
-        rc = s2s_ckpt_plan_verify(plan, err);
+    if (rc == 0)
+        rc = kinds[job->to].write_file(job, made, out, manifest ? digest : NULL, err);
     if (rc == 0)
         rc = ckpt_job_check_source(job, err);
     if (rc == 0)
@@ -294,19 +312,35 @@ static int fill_file(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_nem
     return rc;
 }
 
-int ckpt_job_write_file(struct job *job, struct s2s_error *err)
+static int check_file(const struct job *job, struct s2s_error *err)
 {
     const char *path = job->opt->out;
-    struct s2s_ckpt_plan plan = {.source = NULL};
-    struct s2s_nemo_output nemo = {.n_made = 0};
-    int rc = job->to == TO_NEMO ? plan_nemo(job, &nemo, err) : plan_all(job, &plan, err);
-    for (size_t i = 0; i <= job->n_others && rc == 0; i++)
-        rc = ckpt_check_out(path, i ? job->others[i - 1] : job->ckpt, err);
-    if (rc == 0 && !job->opt->plan && strcmp(path, "-") == 0)
-        rc = s2s_tool_check_stdout(err);
+    int rc = ckpt_check_out(path, job->ckpt, err);
+    for (size_t i = 0; i < job->n_others && rc == 0; i++)
+        rc = ckpt_check_out(path, job->others[i], err);
+    return rc == 0 && !job->opt->plan && strcmp(path, "-") == 0 ? s2s_tool_check_stdout(err) : rc;
+}
+
+int ckpt_job_fill(struct job *job, const char *dir, struct s2s_error *err)
+{
+    struct output out = {.plan = {.source = NULL}};
+    int rc = kinds[job->to].plan(job, &out, err);
+    struct s2s_ckpt_write how = job->how;
+    if (!dir)
+        how.mesh = NULL;
+    if (rc == 0 && !dir)
+        rc = check_file(job, err);
     if (rc == 0 && !job->opt->plan)
-        rc = fill_file(job, &plan, &nemo, path, err);
-    s2s_ckpt_plan_release(&plan);
-    s2s_nemo_release(&nemo);
+        rc = check_integrity(job, &how, err);
+    if (dir)
+        rc = ckpt_agree(rc, err);
+    if (rc == 0 && !job->opt->plan) {
+        begin_progress(job);
+        rc =
+            dir ? kinds[job->to].write_folder(job, &out, dir, err) : write_one_file(job, &out, err);
+    }
+    s2s_hf_release(&out.hf);
+    s2s_ckpt_plan_release(&out.plan);
+    s2s_nemo_release(&out.nemo);
     return rc;
 }

@@ -48,5 +48,8 @@ void ckpt_print_json_text(const char *text);
 char *ckpt_json_text(const char *text);
 /* To stdout; what lib/base/utf8.h shows as text so, and backslashes doubled. */
 void ckpt_print_name(const char *name);
+/* A row of a list, whose end is the caller's: name, dtype, shape, bytes between tabs, or an object.
+ * folder: "", or where the tensor is written. */
+void ckpt_print_tensor(const struct s2s_ckpt_tensor *t, const char *folder, bool json);
 
 #endif

@@ -69,35 +69,18 @@ static int take_names(struct job *job, const struct ckpt_map_result *map, struct
     return 0;
 }
 
-static void show_target(const struct s2s_ckpt_target *t, const char *folder)
-{
-    printf("%s%s", folder, *folder ? "/" : "");
-    ckpt_print_name(t->name);
-    printf("\t%s\t", s2s_dtype_name(t->dtype));
-    ckpt_print_shape(t->shape, t->n_dims);
-    printf("\t%lld\n", (long long)s2s_ckpt_target_bytes(t));
-}
-
-static void show_target_json(const struct s2s_ckpt_target *t, const char *folder, bool first)
-{
-    printf("%s{\"name\": ", first ? "{\n  \"tensors\": [\n    " : ",\n    ");
-    ckpt_print_json_text(t->name);
-    if (*folder) {
-        printf(", \"folder\": ");
-        ckpt_print_json_text(folder);
-    }
-    printf(", \"dtype\": \"%s\", \"shape\": ", s2s_dtype_name(t->dtype));
-    ckpt_print_shape(t->shape, t->n_dims);
-    printf(", \"bytes\": %lld}", (long long)s2s_ckpt_target_bytes(t));
-}
-
 static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const char *folder)
 {
-    for (size_t i = 0; i < plan->n_targets && ckpt_is_first(); i++)
-        if (job->opt->common.json)
-            show_target_json(&plan->targets[i], folder, job->n_shown++ == 0);
-        else
-            show_target(&plan->targets[i], folder);
+    const bool json = job->opt->common.json;
+    for (size_t i = 0; i < plan->n_targets && ckpt_is_first(); i++) {
+        const struct s2s_ckpt_target *t = &plan->targets[i];
+        const struct s2s_ckpt_tensor as_tensor = {
+            .name = t->name, .dtype = t->dtype, .n_dims = t->n_dims, .shape = t->shape};
+        if (json)
+            fputs(job->n_shown++ ? ",\n    " : "{\n  \"tensors\": [\n    ", stdout);
+        ckpt_print_tensor(&as_tensor, folder, json);
+        fputs(json ? "}" : "\n", stdout);
+    }
 }
 
 /* A plan that is to be carried out, or with --plan only shown. Its tensors are the means of all

@@ -79,26 +79,20 @@ static void begin_entry(struct listing *l)
 static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struct s2s_error *err)
 {
     char hex[65] = "", orig[65] = "";
-    int64_t bytes = s2s_ckpt_numel(t) * (int64_t)s2s_dtype_size(t->dtype);
     int rc = l->opt->sha256 ? digest_tensor(l, t, hex, err) : 0;
     if (rc == 0 && l->opt->sha256 && t->orig_shape)
         rc = digest_tensor(l, s2s_ckpt_unflattened(l->ckpt, t), orig, err);
     if (rc < 0)
         return rc;
-    l->bytes += bytes;
+    l->bytes += s2s_ckpt_numel(t) * (int64_t)s2s_dtype_size(t->dtype);
     if (!l->opt->common.json) {
-        ckpt_print_name(t->name);
-        printf("\t%s\t", s2s_dtype_name(t->dtype));
-        ckpt_print_shape(t->shape, t->n_dims);
-        printf("\t%lld%s%s\n", (long long)bytes, *hex ? "\t" : "", hex);
+        ckpt_print_tensor(t, "", false);
+        printf("%s%s\n", *hex ? "\t" : "", hex);
         return 0;
     }
     begin_entry(l);
-    printf("{\"name\": ");
-    ckpt_print_json_text(t->name);
-    printf(", \"dtype\": \"%s\", \"shape\": ", s2s_dtype_name(t->dtype));
-    ckpt_print_shape(t->shape, t->n_dims);
-    printf(", \"bytes\": %lld, \"n_chunks\": %u", (long long)bytes, t->n_chunks);
+    ckpt_print_tensor(t, "", true);
+    printf(", \"n_chunks\": %u", t->n_chunks);
     if (*hex)
         printf(", \"sha256\": \"%s\"", hex);
     if (t->orig_shape) {

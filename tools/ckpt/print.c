@@ -64,3 +64,22 @@ void ckpt_print_json_text(const char *text)
     fputs(dumped, stdout);
     free(dumped);
 }
+
+void ckpt_print_tensor(const struct s2s_ckpt_tensor *t, const char *folder, bool json)
+{
+    const int64_t bytes = s2s_ckpt_numel(t) * (int64_t)s2s_dtype_size(t->dtype);
+    if (json) {
+        printf("{\"name\": ");
+        ckpt_print_json_text(t->name);
+        if (*folder) {
+            printf(", \"folder\": ");
+            ckpt_print_json_text(folder);
+        }
+    } else {
+        printf("%s%s", folder, *folder ? "/" : "");
+        ckpt_print_name(t->name);
+    }
+    printf(json ? ", \"dtype\": \"%s\", \"shape\": " : "\t%s\t", s2s_dtype_name(t->dtype));
+    ckpt_print_shape(t->shape, t->n_dims);
+    printf(json ? ", \"bytes\": %lld" : "\t%lld", (long long)bytes);
+}

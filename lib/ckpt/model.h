@@ -356,10 +356,9 @@ int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
  * tensors by NeMo's names; "model_config" of the common state is its model_config.yaml. Sets the
  * format: "mp_rank" where each rank has weights of its own. */
 int ckpt_read_nemo(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Its members (nemo_members.c), of an archive that begins with these 6 bytes. A compressed one is
- * inflated into an unlinked file first, which takes the place of file 0. */
-int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, const unsigned char head[6],
-                      struct s2s_error *err);
+/* Its members (nemo_members.c). A compressed archive is inflated into an unlinked file first, which
+ * takes the place of file 0. */
+int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* gzip, zstd, xz, bzip2 or lz4, by the first 6 bytes. */
 bool ckpt_is_compressed(const unsigned char head[6]);

@@ -73,13 +73,13 @@ static void add_member(struct s2s_ckpt *ckpt, const char *name, const struct ckp
 }
 
 /* by name; a name twice would let two readers see two different models */
-static int sort_members(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
+static int sort_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     if (ckpt->n_members)
         qsort(ckpt->members, ckpt->n_members, sizeof *ckpt->members, ckpt_by_member_name);
     for (size_t i = 1; i < ckpt->n_members; i++)
         if (strcmp(ckpt->members[i - 1].name, ckpt->members[i].name) == 0)
-            return s2s_error_set(err, S2S_E_FORMAT, "%s: holds %s twice", path,
+            return s2s_error_set(err, S2S_E_FORMAT, "%s: holds %s twice", ckpt->path,
                                  ckpt->members[i].name);
     return 0;
 }
@@ -348,23 +348,24 @@ static void add_filters(struct archive *in)
     archive_read_support_filter_zstd(in);
 }
 
-int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, const unsigned char head[6],
-                      struct s2s_error *err)
+int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    const bool compressed = ckpt_is_compressed(head);
-    struct tar t = {.ckpt = ckpt, .path = path, .spill = -1, .err = err};
-    t.is_gzip = head[0] == 0x1f && compressed;
+    struct tar t = {.ckpt = ckpt, .path = ckpt->path, .spill = -1, .err = err};
+    unsigned char head[6] = {0};
     t.packed_len = ckpt->files[0].len_bytes;
     t.fd = ckpt_file_fd(ckpt, 0, err);
-    if (t.fd < 0)
-        return t.fd;
+    int rc = t.fd < 0 ? t.fd : ckpt_pread(t.fd, head, sizeof head, 0, t.path, err);
+    if (rc < 0)
+        return rc;
+    const bool compressed = ckpt_is_compressed(head);
+    t.is_gzip = head[0] == 0x1f && compressed;
     t.in = archive_read_new();
     if (!t.in)
-        return s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for the archive", path);
+        return s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for the archive", t.path);
     archive_read_support_format_tar(t.in);
     if (compressed)
         add_filters(t.in);
-    int rc = compressed ? open_spill(&t) : 0;
+    rc = compressed ? open_spill(&t) : 0;
     if (rc == 0)
         rc = walk(&t);
     archive_read_free(t.in);
@@ -374,7 +375,7 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, const char *path, const unsigned ch
         take_spill(&t);
     else if (t.spill >= 0)
         close(t.spill);
-    return rc < 0 ? rc : sort_members(ckpt, path, err);
+    return rc < 0 ? rc : sort_members(ckpt, err);
 }
 
 /* ---- unpacked ---- */
@@ -430,5 +431,5 @@ static int walk_folder(struct s2s_ckpt *ckpt, const char *folder, int depth, str
 int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     int rc = walk_folder(ckpt, "", 0, err);
-    return rc < 0 ? rc : sort_members(ckpt, ckpt->path, err);
+    return rc < 0 ? rc : sort_members(ckpt, err);
 }

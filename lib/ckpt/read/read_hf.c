@@ -127,16 +127,15 @@ static int list_index(struct s2s_ckpt *ckpt, const char *index, const char *fold
 
 /* files of weights that the index does not name, or beside model.safetensors, are not read, as the
  * libraries do */
-static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, const char *suffix,
-                          char **known, size_t n_known, const char *why, struct s2s_error *err)
+static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, char **known, size_t n_known,
+                          const char *why, struct s2s_error *err)
 {
     char **files;
     size_t n;
-    int rc = ckpt_list_suffix(ckpt, folder, suffix, &files, &n, err);
-    if (n_known)
-        qsort(known, n_known, sizeof *known, ckpt_by_text);
+    int rc = ckpt_list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
+    qsort(known, n_known, sizeof *known, ckpt_by_text);
     for (size_t i = 0; i < n; i++)
-        if (!n_known || !bsearch(&files[i], known, n_known, sizeof *known, ckpt_by_text))
+        if (!bsearch(&files[i], known, n_known, sizeof *known, ckpt_by_text))
             s2s_warn("ckpt", "%s: %s, not read", files[i], why);
     ckpt_free_list(files, n);
     return rc;
@@ -214,16 +213,16 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     if (rc == 0 && !indexed && ckpt_is_there(ckpt->dir_fd, single)) {
         rc = ckpt_read_safetensors(ckpt, single, prefix, err);
         if (rc == 0)
-            rc = warn_of_others(ckpt, folder, ".safetensors", &single, 1,
-                                "beside model.safetensors", err);
-    } else if (rc == 0 && !indexed)
+            rc = warn_of_others(ckpt, folder, &single, 1, "beside model.safetensors", err);
+    } else if (rc == 0 && !indexed) {
         rc = ckpt_list_suffix(ckpt, folder, ".safetensors", &files, &n, err);
+    }
     if (rc == 0 && !indexed)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = ckpt_read_safetensors(ckpt, files[i], prefix, err);
     if (rc == 0 && indexed)
-        rc = warn_of_others(ckpt, folder, ".safetensors", files, n, "not in the index", err);
+        rc = warn_of_others(ckpt, folder, files, n, "not in the index", err);
     if (rc == 0 && indexed)
         rc = check_index(ckpt, index, first, folder, prefix, err);
     ckpt_free_list(files, n);

@@ -258,14 +258,9 @@ static int read_weights(struct nemo *n)
 
 int ckpt_read_nemo(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    const char *path = ckpt->dir_fd < 0 ? ckpt->path : NULL;
-    struct nemo n = {.ckpt = ckpt, .path = path ? path : "NeMo model", .err = err};
-    unsigned char head[6] = {0};
-    int fd = path ? ckpt_file_fd(ckpt, 0, err) : 0, rc = fd < 0 ? fd : 0;
-    if (rc == 0 && path)
-        rc = ckpt_pread(fd, head, sizeof head, 0, path, err);
-    if (rc == 0)
-        rc = path ? ckpt_nemo_members(ckpt, path, head, err) : ckpt_nemo_folder(ckpt, err);
+    const bool is_file = ckpt->dir_fd < 0;
+    struct nemo n = {.ckpt = ckpt, .path = is_file ? ckpt->path : "NeMo model", .err = err};
+    int rc = is_file ? ckpt_nemo_members(ckpt, err) : ckpt_nemo_folder(ckpt, err);
     if (rc < 0)
         return rc;
     n.root = find_root(ckpt);

@@ -38,7 +38,7 @@ static void add_activation(json_t *args, const json_t *model)
     const char *name = function_of(model, "activation_func");
     json_object_set_new(args, "swiglu", json_boolean(gated && strcmp(name, "silu") == 0));
     json_object_set_new(args, "squared_relu",
-                        json_boolean(!gated && ckpt_has_word("squared_relu relu2 ", name)));
+                        json_boolean(!gated && ckpt_has_word("squared_relu relu2", name)));
     json_object_set_new(args, "quick_geglu",
                         json_boolean(gated && strcmp(name, "quick_gelu") == 0));
 }

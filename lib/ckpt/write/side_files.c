@@ -29,6 +29,12 @@ void ckpt_side_add_text(struct ckpt_side_files *files, const char *path, const c
     ckpt_side_add(files, path, text, strlen(text));
 }
 
+void ckpt_side_add_json(struct ckpt_side_files *files, const char *path, const json_t *text)
+{
+    if (json_is_string(text))
+        ckpt_side_add(files, path, json_string_value(text), json_string_length(text));
+}
+
 int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, const char *path,
                    struct s2s_error *err)
 {

@@ -30,6 +30,8 @@ struct ckpt_side_files {
 void ckpt_side_add(struct ckpt_side_files *files, const char *path, const void *bytes, size_t len);
 /* The same of a text. */
 void ckpt_side_add_text(struct ckpt_side_files *files, const char *path, const char *text);
+/* The same of a text in JSON, which may have zero bytes; of anything else nothing. */
+void ckpt_side_add_json(struct ckpt_side_files *files, const char *path, const json_t *text);
 /*
  * Takes the file dir_fd/name as `path`. 1; 0 and a warning where it is a link to a file elsewhere,
  * which is not to travel along; FORMAT past the limits above, and as for reading a file.

@@ -41,12 +41,8 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    {"config/llm", composite ? "llm/config.json" : "config.json"}};
     const char *key;
     json_t *value;
-    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
-        value = json_object_get(common, configs[i].key);
-        if (json_is_string(value))
-            ckpt_side_add(&out->files, configs[i].path, json_string_value(value),
-                          json_string_length(value));
-    }
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
+        ckpt_side_add_json(&out->files, configs[i].path, json_object_get(common, configs[i].key));
     json_object_foreach((json_t *)common, key, value)
     {
         if (!s2s_starts_with(key, "file/") || !json_is_string(value))
@@ -58,7 +54,7 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
             (slash && !s2s_starts_with(path, "encoder/") && !s2s_starts_with(path, "llm/")))
             return s2s_error_set(err, S2S_E_FORMAT, "common state: file name \"%s\" is refused",
                                  path);
-        ckpt_side_add(&out->files, path, json_string_value(value), json_string_length(value));
+        ckpt_side_add_json(&out->files, path, value);
     }
     return 0;
 }

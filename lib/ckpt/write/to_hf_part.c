@@ -79,13 +79,11 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
     const char *key;
     json_t *value;
     /* what s2s-train and SALMs keep of each part */
+    const bool whole = json_object_get(common, "config/composite") != NULL;
     char *own = s2s_xasprintf("config/%s", ckpt->part);
-    bool whole = json_object_get(common, "config/composite") != NULL;
-    value = whole ? json_object_get(common, own) : NULL;
+    if (whole)
+        ckpt_side_add_json(&out->files, "config.json", json_object_get(common, own));
     free(own);
-    if (json_is_string(value))
-        ckpt_side_add(&out->files, "config.json", json_string_value(value),
-                      json_string_length(value));
     value = whole ? NULL : json_object_get(common, "config/llm");
     if (json_is_string(value))
         add_share(out, ckpt->part, "config.json", json_string_value(value),
@@ -96,8 +94,7 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
         if (!path || !json_is_string(value))
             continue;
         if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' && is_share(path + len + 1))
-            ckpt_side_add(&out->files, path + len + 1, json_string_value(value),
-                          json_string_length(value));
+            ckpt_side_add_json(&out->files, path + len + 1, value);
         else if (!whole && is_share(path))
             add_share(out, ckpt->part, path, json_string_value(value), json_string_length(value));
     }

@@ -1,8 +1,9 @@
 /*
- * Messages for the person who runs a tool, on stderr, one write a line: "s2s-train[3] stream:
- * text". Levels mean: warn = the result may surprise, info = once a run or a file, debug = once a
- * record or a step. S2S_LOG=warn|info|debug, refined by room as "warn,stream=debug". The level is
- * warn by default; -v is info, -vv debug, -q only errors.
+ * Messages for the person who runs a tool, on stderr, one write a line: "s2s-train[3]: text".
+ * Levels mean: warn = the result may surprise, info = once a run or a file, debug = once a
+ * record or a step. S2S_LOG=warn|info|debug, refined by room as "warn,stream=debug"; then messages
+ * name their room: "s2s-train[3] stream: text". The level is warn by default; -v is info, -vv
+ * debug, -q only errors.
  */
 #ifndef S2S_BASE_LOG_H
 #define S2S_BASE_LOG_H

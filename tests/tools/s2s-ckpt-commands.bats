@@ -297,6 +297,17 @@ PY
     [ "${BASH_REMATCH[1]}" -le 32 ]
 }
 
+@test "a message begins with the program's name; who sets S2S_LOG sees its room too" {
+    tensors=$DATA/hf_sharded
+    printf 'family mine\nmodel.norm.weight model.norm.weight copy\n' >in.map
+    run s2s-ckpt convert --to torch_dist --map in.map "$tensors" out
+    says "s2s-ckpt: warning: in checkpoint but unused: lm_head.weight"
+    not grep -qv '^s2s-ckpt: ' <<<"$output"
+    rm -rf out
+    S2S_LOG=warn run s2s-ckpt convert --to torch_dist --map in.map "$tensors" out
+    says "s2s-ckpt convert: warning: in checkpoint but unused: lm_head.weight"
+}
+
 @test "--dtype takes the names of ls and of torch too" {
     s2s-ckpt convert -q --to hf --dtype bf16 "$DATA/hf_sharded" want
     for dtype in BF16 bfloat16; do

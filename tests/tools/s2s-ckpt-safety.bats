@@ -787,7 +787,7 @@ EOF
 
 @test "what a signal interrupts leaves nothing, and ends of that signal" {
     large big.safetensors 512
-    for signal in INT TERM HUP; do
+    for signal in INT TERM HUP PIPE; do
         run python3 - $signal <<'PY'
 import os, signal, subprocess, sys
 number = getattr(signal, "SIG" + sys.argv[1])
@@ -803,6 +803,21 @@ PY
         [ "$status" -eq 0 ] || { echo "$output" >&2; return 1; }
         only big.safetensors
     done
+}
+
+@test "a reader of the report who left ends what is done, in silence" {
+    tensors in.safetensors a b
+    run python3 - <<'PY'
+import subprocess
+made = subprocess.Popen(["s2s-ckpt", "convert", "-q", "--json", "--to", "hf", "in.safetensors", "out"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+made.stdout.close()
+assert made.wait() == -13, made.returncode
+said = made.stderr.read()
+assert said == b"", said
+PY
+    [ "$status" -eq 0 ] || { echo "$output" >&2; return 1; }
+    only in.safetensors out
+    exits 0 s2s-ckpt verify out
 }
 
 @test "a signal ends what waits for a pipe's reader; one that is ignored stays ignored" {

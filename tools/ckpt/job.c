@@ -23,11 +23,16 @@ static void on_signal(int signal_number)
  */
 void ckpt_job_catch_signals(void)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     struct sigaction action = {.sa_handler = on_signal}, now;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup's */
             sigaction(signals[i], &action, NULL);
+}
+
+void ckpt_job_mind_readers(void)
+{
+    signal(SIGPIPE, SIG_DFL);
 }
 
 void ckpt_end_as_signalled(int rc)

@@ -25,8 +25,11 @@ struct job {
 };
 
 bool ckpt_job_is_weight(const char *name);
-/* From now on SIGINT, SIGTERM and SIGHUP make writing fail; one that is ignored stays so. */
+/* From now on SIGINT, SIGTERM, SIGHUP and SIGPIPE make writing fail; one that is ignored stays so.
+ */
 void ckpt_job_catch_signals(void);
+/* From now on a reader of the report who left ends us, as before: nothing is left to remove. */
+void ckpt_job_mind_readers(void);
 
 /* ---- what is read (job_input.c) ---- */
 

@@ -209,13 +209,14 @@ static void try_nemo(struct s2s_ckpt *ckpt, const json_t *root, const struct s2s
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_nemo_output out;
     struct s2s_outfile *file;
-    char path[96];
+    char path[96], digest[33];
     if (s2s_nemo_prepare(&out, ckpt, &options, &err) == 0 && how && folder_is_small(&out.plan)) {
         remove_out();
         if (mkdir(out_dir, 0700) < 0)
             abort();
         snprintf(path, sizeof path, "%s/a.nemo", out_dir);
-        if (s2s_outfile_open(&file, path, &err) < 0 || s2s_nemo_write(&out, file, how, &err) < 0)
+        if (s2s_outfile_open(&file, path, &err) < 0 ||
+            s2s_nemo_write(&out, file, how, digest, &err) < 0)
             S2S_BUG("%s", err.text);
         if (s2s_outfile_commit(file, &err) < 0)
             S2S_BUG("%s", err.text);

@@ -212,6 +212,29 @@ PY
     says "a.safetensors.s2s-manifest.json: not a manifest of one file"
 }
 
+@test "a .nemo alone: every byte of its small files is compared too" {
+    s2s-ckpt convert -q --to nemo "$DATA/tiny.nemo" a.nemo
+    exits 0 s2s-ckpt verify a.nemo
+    says "; 1 files as the manifest says"
+    # a comment in its configuration, which has no checksum of its own
+    at=$(grep -abo 'model_config.yaml' a.nemo | head -n 1 | cut -d: -f1)
+    flip a.nemo $((at + 512)) 1
+    exits 1 s2s-ckpt verify a.nemo
+    says "a.nemo: digest "
+}
+
+@test "files alone that several write at once: the one that stays has its own manifest" {
+    for ((round = 0; round < 60; round++)); do
+        s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" a.safetensors &
+        s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" a.safetensors &
+        s2s-ckpt convert -q --to safetensors --dtype f32 "$DATA/hf_sharded" a.safetensors &
+        wait
+        exits 0 s2s-ckpt verify a.safetensors
+        says "; 1 files as the manifest says"
+    done
+    no_litter . a.safetensors a.safetensors.s2s-manifest.json
+}
+
 @test "a file alone: its manifest goes along with its name, and is never another file's" {
     s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" a.safetensors
     for end in '' .s2s-manifest.json; do mv a.safetensors$end b.safetensors$end; done
@@ -231,7 +254,10 @@ PY
     says "10 tensors"
     says "as the manifest says"
     exits 0 s2s-ckpt convert -q --to nemo "$DATA/tiny.nemo" b.safetensors
-    no_litter . b.safetensors link.safetensors
+    no_litter . b.safetensors b.safetensors.s2s-manifest.json link.safetensors
+    exits 0 s2s-ckpt verify b.safetensors
+    says "nemo, 96 tensors"
+    says "as the manifest says"
     rm ./*
     # neither a plan nor a stream has any, and a place that is taken is found before the work
     exits 0 s2s-ckpt convert -q --plan --to safetensors "$DATA/zip.pt" a.safetensors

@@ -251,23 +251,24 @@ static int plan_nemo(struct job *job, struct output *out, struct s2s_error *err)
 static int write_nemo(struct job *job, struct output *out, struct s2s_outfile *file,
                       char digest[33], struct s2s_error *err)
 {
-    return s2s_nemo_write(&out->nemo, file, &job->how, err);
+    return s2s_nemo_write(&out->nemo, file, &job->how, digest, err);
 }
 
 /* ---- all ---- */
 
-/* A folder, or one file: then digest (NULL: of no use, it has no manifest) gets its XXH3-128. */
+/* A folder, or one file: then digest (NULL: stdout and the like have no manifest) gets its
+ * XXH3-128.
+ */
 static const struct {
     int (*plan)(struct job *job, struct output *out, struct s2s_error *err);
     int (*write_folder)(struct job *job, struct output *out, const char *dir,
                         struct s2s_error *err);
     int (*write_file)(struct job *job, struct output *out, struct s2s_outfile *file,
                       char digest[33], struct s2s_error *err);
-    bool has_manifest; /* OUT.s2s-manifest.json beside a file */
 } kinds[] = {
     [TO_HF] = {plan_hf, .write_folder = write_hf},
     [TO_TORCH_DIST] = {plan_all, .write_folder = write_torch_dist},
-    [TO_SAFETENSORS] = {plan_all, .write_file = write_safetensors, .has_manifest = true},
+    [TO_SAFETENSORS] = {plan_all, .write_file = write_safetensors},
     [TO_NEMO] = {plan_nemo, .write_file = write_nemo},
 };
 
@@ -282,7 +283,7 @@ static int write_one_file(struct job *job, struct output *made, struct s2s_error
     struct s2s_outfile *out = NULL, *manifest = NULL;
     char digest[33];
     int rc = s2s_outfile_open(&out, path, err);
-    if (rc == 0 && kinds[job->to].has_manifest)
+    if (rc == 0)
         rc = ckpt_manifest_open(&manifest, path, err);
     if (rc == 0)
         rc = kinds[job->to].write_file(job, made, out, manifest ? digest : NULL, err);

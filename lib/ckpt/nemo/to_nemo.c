@@ -2,6 +2,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
+#include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"
 
@@ -140,9 +141,17 @@ int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
 
 /* ---- writing ---- */
 
-static int file_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+struct archive {
+    struct s2s_outfile *file;
+    struct s2s_digest *digest; /* NULL: nobody wants it */
+};
+
+static int put(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
-    return s2s_outfile_write(ctx, bytes, len, err);
+    const struct archive *archive = ctx;
+    if (archive->digest)
+        s2s_digest_update(archive->digest, bytes, len);
+    return s2s_outfile_write(archive->file, bytes, len, err);
 }
 
 static int null_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
@@ -150,23 +159,23 @@ static int null_sink(void *ctx, const void *bytes, size_t len, struct s2s_error 
     return 0;
 }
 
-static int begin_member(struct s2s_outfile *file, const char *name, int64_t len,
+static int begin_member(struct archive *archive, const char *name, int64_t len,
                         struct s2s_error *err)
 {
     unsigned char header[S2S_TAR_MAX_HEADER];
     char *dotted = s2s_xasprintf("./%s", name); /* as NeMo's own archives */
     size_t header_len = s2s_tar_header(header, dotted, (uint64_t)len);
     free(dotted);
-    return s2s_outfile_write(file, header, header_len, err);
+    return put(archive, header, header_len, err);
 }
 
-static int end_member(struct s2s_outfile *file, int64_t len, struct s2s_error *err)
+static int end_member(struct archive *archive, int64_t len, struct s2s_error *err)
 {
     static const char zeros[S2S_TAR_BLOCK];
-    return s2s_outfile_write(file, zeros, s2s_tar_padding((uint64_t)len), err);
+    return put(archive, zeros, s2s_tar_padding((uint64_t)len), err);
 }
 
-static int write_weights(struct s2s_nemo_output *out, struct s2s_outfile *file,
+static int write_weights(struct s2s_nemo_output *out, struct archive *archive,
                          const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     struct ckpt_torch_dict dict = {.made = out->made, .n_made = out->n_made, .plan = &out->plan};
@@ -174,31 +183,35 @@ static int write_weights(struct s2s_nemo_output *out, struct s2s_outfile *file,
     /* a tar says a length before its bytes */
     int rc = ckpt_write_torch(&dict, NULL, null_sink, NULL, &len, err);
     if (rc == 0)
-        rc = begin_member(file, WEIGHTS, len, err);
+        rc = begin_member(archive, WEIGHTS, len, err);
     if (rc == 0)
-        rc = ckpt_write_torch(&dict, how, file_sink, file, &written, err);
+        rc = ckpt_write_torch(&dict, how, put, archive, &written, err);
     if (rc == 0 && written != len)
         S2S_BUG("measured %lld bytes, wrote %lld", (long long)len, (long long)written);
-    return rc < 0 ? rc : end_member(file, len, err);
+    return rc < 0 ? rc : end_member(archive, len, err);
 }
 
 int s2s_nemo_write(struct s2s_nemo_output *out, struct s2s_outfile *file,
-                   const struct s2s_ckpt_write *how, struct s2s_error *err)
+                   const struct s2s_ckpt_write *how, char digest[33], struct s2s_error *err)
 {
     static const char tail[S2S_TAR_TAIL];
+    struct archive archive = {file, digest ? s2s_digest_new(128) : NULL};
     int rc = 0;
     for (size_t i = 0; i < out->files.n && rc == 0; i++) {
         const int64_t len = (int64_t)out->files.v[i].len;
-        rc = begin_member(file, out->files.v[i].path, len, err);
+        rc = begin_member(&archive, out->files.v[i].path, len, err);
         if (rc == 0)
-            rc = s2s_outfile_write(file, out->files.v[i].bytes, out->files.v[i].len, err);
+            rc = put(&archive, out->files.v[i].bytes, out->files.v[i].len, err);
         if (rc == 0)
-            rc = end_member(file, len, err);
+            rc = end_member(&archive, len, err);
     }
     if (rc == 0)
-        rc = write_weights(out, file, how, err);
+        rc = write_weights(out, &archive, how, err);
     if (rc == 0)
-        rc = s2s_outfile_write(file, tail, sizeof tail, err);
+        rc = put(&archive, tail, sizeof tail, err);
+    if (digest)
+        s2s_digest_hex(archive.digest, digest);
+    s2s_digest_free(archive.digest);
     return rc < 0 ? rc : s2s_ckpt_plan_verify(&out->plan, err);
 }
 

@@ -56,9 +56,10 @@ struct s2s_nemo_output {
  * and the source lacks, or what NeMo has not. Release also after failure. */
 int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                      const struct s2s_nemo_options *options, struct s2s_error *err);
-/* The same input gives the same bytes. */
+/* The same input gives the same bytes. digest: NULL, or where the archive's
+ * XXH3-128 goes. */
 int s2s_nemo_write(struct s2s_nemo_output *out, struct s2s_outfile *file,
-                   const struct s2s_ckpt_write *how, struct s2s_error *err);
+                   const struct s2s_ckpt_write *how, char digest[33], struct s2s_error *err);
 void s2s_nemo_release(struct s2s_nemo_output *out);
 
 /* ---- its small files (nemo_files.c) ---- */

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <strings.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -113,15 +115,25 @@ int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s
     return rc;
 }
 
-int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
-                         const char *digest, struct s2s_error *err)
+/* Until it is closed no other process of ours gives a file of the folder its name: else two that
+ * write one file may leave the bytes of the one beside the manifest of the other. -1: no such
+ * folder; file systems without locks have none. */
+static int lock_folder_of(const char *path)
+{
+    char *copy = s2s_xstrdup(path);
+    const int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(copy);
+    if (fd >= 0)
+        (void)flock(fd, LOCK_EX);
+    return fd;
+}
+
+/* Takes both. */
+static int commit_both(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
+                       const char *digest, struct s2s_error *err)
 {
     const char *slash = strrchr(path, '/');
     const int64_t len = s2s_outfile_offset(out);
-    char *before = manifest_beside(path);
-    if (before) /* no moment has a manifest of other bytes */
-        unlink(before);
-    free(before);
     int rc = s2s_outfile_commit(out, err);
     if (rc < 0 || !manifest) {
         s2s_outfile_abort(manifest);
@@ -138,6 +150,20 @@ int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, 
     else
         s2s_outfile_abort(manifest);
     return rc < 0 ? s2s_error_hint(err, rc, "%s is there, whole", path) : 0;
+}
+
+int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
+                         const char *digest, struct s2s_error *err)
+{
+    char *before = manifest_beside(path);
+    const int lock = before ? lock_folder_of(before) : -1;
+    if (before) /* no moment has a manifest of other bytes */
+        unlink(before);
+    free(before);
+    int rc = commit_both(out, manifest, path, digest, err);
+    if (lock >= 0)
+        close(lock);
+    return rc;
 }
 
 /* How a folder is held against its manifests. */

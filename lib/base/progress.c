@@ -73,7 +73,7 @@ static void show(struct s2s_progress *p, double now)
     char line[400], left[32] = "";
     double elapsed = now - p->start_s, rate = elapsed > 0 ? (double)p->done / elapsed : 0;
     int len = show_amount(line, sizeof line, p, rate);
-    if (p->total > 0 && rate > 0) {
+    if (p->total > p->done && rate > 0) {
         format_time(left, sizeof left, (double)(p->total - p->done) / rate);
         len += snprintf(line + len, sizeof line - (size_t)len, ", %s left", left);
     }

@@ -139,7 +139,7 @@ static const struct ckpt_member *find_inside(const struct s2s_ckpt *ckpt, const 
     return member;
 }
 
-__int128 ckpt_files_bytes(const struct s2s_ckpt *ckpt)
+__int128 s2s_ckpt_files_bytes(const struct s2s_ckpt *ckpt)
 {
     __int128 bytes = 0;
     for (size_t i = 0; i < ckpt->n_files; i++)

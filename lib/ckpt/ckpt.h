@@ -31,6 +31,7 @@
 
 struct s2s_error;
 struct s2s_ckpt;
+struct s2s_ckpt_write; /* lib/ckpt/plan.h */
 
 /* There may be hundreds of thousands. */
 struct s2s_ckpt_tensor {
@@ -118,9 +119,10 @@ char *s2s_ckpt_config_text(const json_t *root);
 int s2s_ckpt_take_nemo_config(struct s2s_ckpt *ckpt, const char *text, const char *name,
                               struct s2s_error *err);
 
-const char *s2s_ckpt_format(const struct s2s_ckpt *ckpt); /* "torch_dist" */
-const char *s2s_ckpt_path(const struct s2s_ckpt *ckpt);   /* of the folder or file that is read */
-int64_t s2s_ckpt_iteration(const struct s2s_ckpt *ckpt);  /* -1: not known */
+const char *s2s_ckpt_format(const struct s2s_ckpt *ckpt);   /* "torch_dist" */
+const char *s2s_ckpt_path(const struct s2s_ckpt *ckpt);     /* of the folder or file that is read */
+__int128 s2s_ckpt_files_bytes(const struct s2s_ckpt *ckpt); /* of all that are read */
+int64_t s2s_ckpt_iteration(const struct s2s_ckpt *ckpt);    /* -1: not known */
 
 /* All tensors and objects in the order of their names; lent until close. */
 const struct s2s_ckpt_tensor *s2s_ckpt_tensors(const struct s2s_ckpt *ckpt, size_t *n);
@@ -199,10 +201,17 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
  * writes last, or the common state of its folder, is not there. */
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Compares the files of the folder with its manifests (s2s-manifest.json, integrity.json), or a
- * file with FILE.s2s-manifest.json; *n_files is how many were compared, 0 without a manifest.
+ * file with FILE.s2s-manifest.json; *n_files is how many were compared, 0 without a manifest. how:
+ * NULL, or who is told of the bytes that were read and may stop it.
  * DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT, UNSUPPORTED: the manifest
  * itself, or one that does not name a file that is read. */
-int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err);
+int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                             size_t *n_files, struct s2s_error *err);
+
+/* Reads all files from end to end: what has no digest shows so much that the disk gives it. IO,
+ * TRUNCATED. */
+int s2s_ckpt_read_files(struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                        struct s2s_error *err);
 
 /* XXH3-128 of the names, lengths and times of the files that are read: the same while nobody wrote
  * to them. IO. */

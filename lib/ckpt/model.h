@@ -136,8 +136,6 @@ void ckpt_reduced_free(struct ckpt_reduced *reduced); /* NULL is a no-op */
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,
                    struct s2s_error *err);
 bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name);
-/* Of all files that were met so far. */
-__int128 ckpt_files_bytes(const struct s2s_ckpt *ckpt);
 /* All bytes of a span (at most max_len). Gives: free *bytes; a zero byte follows. */
 int ckpt_slurp_span(struct s2s_ckpt *ckpt, const struct ckpt_span *span, int64_t max_len,
                     char **bytes, struct s2s_error *err);

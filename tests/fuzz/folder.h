@@ -220,7 +220,7 @@ static inline void folder_demand_written(const char *path, const struct s2s_ckpt
             S2S_BUG("%s", err.text);
         free(name);
     }
-    if (s2s_ckpt_verify_manifest(ckpt, &n, &err) < 0)
+    if (s2s_ckpt_verify_manifest(ckpt, NULL, &n, &err) < 0)
         S2S_BUG("%s", err.text);
     s2s_ckpt_close(ckpt);
 }

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct s2s_ckpt *ckpt = folder_open();
     if (!ckpt)
         return 0;
-    s2s_ckpt_verify_manifest(ckpt, &n, &err);
+    s2s_ckpt_verify_manifest(ckpt, NULL, &n, &err);
     folder_plan_hf(ckpt, S2S_DTYPE_NONE);
     folder_plan_layers(ckpt, (enum ckpt_layers)(size % 3));
     folder_reshard(ckpt, (int64_t)(size % 4));

@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         folder_put(data[0] % 4 == 2 ? CKPT_MANIFEST : "integrity.json", text.data, text.len);
         const struct s2s_ckpt ckpt = {.path = folder}; /* manifests are all that it is asked for */
-        s2s_ckpt_verify_manifest(&ckpt, &n, &err);
+        s2s_ckpt_verify_manifest(&ckpt, NULL, &n, &err);
     }
     s2s_buf_release(&text);
     return 0;

@@ -297,6 +297,41 @@ PY
     [ "${BASH_REMATCH[1]}" -le 32 ]
 }
 
+# sparse NAME: a safetensors file of 1 GiB that takes no room, with a manifest that is not its own
+sparse() {
+    python3 - "$1" <<'PY'
+import json, os, struct, sys
+n = 1 << 29
+header = json.dumps({name: {"dtype": "U8", "shape": [n], "data_offsets": [i * n, (i + 1) * n]} for i, name in enumerate("ab")}).encode()
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<Q", len(header)) + header)
+    f.truncate(8 + len(header) + 2 * n)
+files = {sys.argv[1]: {"bytes": 8 + len(header) + 2 * n, "digest": "0" * 32}}
+json.dump({"algorithm": "xxh3-128", "files": files}, open(sys.argv[1] + ".s2s-manifest.json", "w"))
+PY
+}
+
+@test "ls --sha256, verify and diff show how far they are" {
+    sparse big.safetensors
+    ln -s big.safetensors twin.safetensors
+    unset S2S_NO_PROGRESS
+    # shows COMMAND LABEL..: on a terminal, with a rate and the time left; no line of the report is drawn over
+    shows() {
+        local command=$1 label
+        shift
+        script -qec "$command" /dev/null | tr '\r' '\n' >lines
+        for label in "$@"; do
+            grep -Eq "^$label: [0-9.]+/1\.07 GB, [0-9.]+ [MG]B/s, [0-9]+:[0-9]+ left" lines || { cat lines >&2; return 1; }
+        done
+    }
+    shows "s2s-ckpt verify big.safetensors" "comparing digests"
+    shows "s2s-ckpt diff big.safetensors twin.safetensors" comparing
+    shows "s2s-ckpt ls --sha256 big.safetensors" hashing
+    grep -Pq '^b\tU8\t\[536870912\]\t536870912\t[0-9a-f]{64}$' lines
+    s2s-ckpt ls --sha256 big.safetensors 2>said >/dev/null
+    [ ! -s said ]
+}
+
 @test "a message begins with the program's name; who sets S2S_LOG sees its room too" {
     tensors=$DATA/hf_sharded
     printf 'family mine\nmodel.norm.weight model.norm.weight copy\n' >in.map

@@ -38,6 +38,10 @@ int ckpt_check_out(const char *out, const struct s2s_ckpt *ckpt, struct s2s_erro
 int ckpt_report_begin(struct s2s_printout *to, const struct s2s_common *common,
                       const struct s2s_ckpt *ckpt, struct s2s_error *err);
 
+/* Of all tensors, as they are read. */
+int64_t ckpt_tensor_bytes(const struct s2s_ckpt *ckpt);
+/* Before each line of a report: a progress line that stands on the same terminal goes. */
+void ckpt_make_way(struct s2s_progress *progress);
 /* "1.7 GB" into text; returns text */
 const char *ckpt_bytes_text(char text[32], int64_t bytes);
 /* "[2, 3]" */

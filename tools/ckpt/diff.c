@@ -54,6 +54,13 @@ static const struct argp argp = {
     NULL,
     NULL};
 
+struct report {
+    const struct options *opt;
+    struct s2s_progress progress; /* of A's bytes */
+    size_t n_same, n_differ;
+    bool first;
+};
+
 struct difference {
     int64_t n_past; /* elements past the tolerance, NaN against a number too */
     double max_abs; /* NaN: a number against NaN */
@@ -178,7 +185,7 @@ static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype 
 
 static int compare_tensor(struct difference *d, struct s2s_ckpt *a, const struct s2s_ckpt_tensor *x,
                           struct s2s_ckpt *b, const struct s2s_ckpt_tensor *y, char *buffers[2],
-                          double tolerance, struct s2s_error *err)
+                          struct report *r, struct s2s_error *err)
 {
     size_t x_size = s2s_dtype_size(x->dtype), y_size = s2s_dtype_size(y->dtype);
     struct s2s_ckpt_walk walk;
@@ -193,20 +200,16 @@ static int compare_tensor(struct difference *d, struct s2s_ckpt *a, const struct
         if (rc == 0)
             rc = s2s_ckpt_read(b, y, walk.begin, walk.box, buffers[1], err);
         if (rc == 0)
-            compare_numbers(d, buffers[0], x->dtype, buffers[1], y->dtype, n, tolerance);
+            compare_numbers(d, buffers[0], x->dtype, buffers[1], y->dtype, n, r->opt->tolerance);
+        s2s_progress_add(&r->progress, (int64_t)(n * x_size));
     }
     return rc;
 }
 
-struct report {
-    const struct options *opt;
-    size_t n_same, n_differ;
-    bool first;
-};
-
 static void begin_line(struct report *r, const char *name, const char *what)
 {
     r->n_differ++;
+    ckpt_make_way(&r->progress);
     if (!r->opt->common.json) {
         ckpt_print_name(name);
         printf("\t%s", what);
@@ -278,6 +281,7 @@ static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
     const struct s2s_ckpt_tensor *x = s2s_ckpt_tensors(a, &n), *y = s2s_ckpt_tensors(b, &m);
     char *buffers[2] = {s2s_xalloc_aligned(S2S_CKPT_PIECE), s2s_xalloc_aligned(S2S_CKPT_PIECE)};
     int rc = 0;
+    s2s_progress_begin(&r->progress, "comparing", "bytes", ckpt_tensor_bytes(a));
     while (rc == 0 && (i < n || k < m)) {
         int order = i == n ? 1 : k == m ? -1 : strcmp(x[i].name, y[k].name);
         if (order) {
@@ -291,7 +295,7 @@ static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
         const struct s2s_ckpt_tensor *in_a = &x[i], *in_b = &y[k];
         bool shapes = match_shapes(a, &in_a, b, &in_b);
         if (shapes)
-            rc = compare_tensor(&d, a, in_a, b, in_b, buffers, r->opt->tolerance, err);
+            rc = compare_tensor(&d, a, in_a, b, in_b, buffers, r, err);
         if (!shapes)
             report_shapes(r, in_a, in_b);
         else if (rc == 0 && (d.n_past || (in_a->dtype != in_b->dtype && r->opt->tolerance == 0)))
@@ -301,6 +305,7 @@ static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
         i++;
         k++;
     }
+    s2s_progress_end(&r->progress);
     free(buffers[0]);
     free(buffers[1]);
     return rc;

@@ -16,7 +16,10 @@
 /* What Megatron-Core wrote digests of is held against them before anything is made of it. */
 static int check_integrity(struct job *job, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
-    s2s_progress_begin(&job->progress, "comparing digests", "bytes", 0);
+    __int128 bytes = s2s_ckpt_files_bytes(job->ckpt);
+    for (size_t i = 0; i < job->n_others; i++)
+        bytes += s2s_ckpt_files_bytes(job->others[i]);
+    s2s_progress_begin(&job->progress, "comparing digests", "bytes", (int64_t)bytes);
     int rc = s2s_ckpt_verify_integrity(job->ckpt, how, err);
     for (size_t i = 0; rc == 0 && i < job->n_others; i++)
         rc = s2s_ckpt_verify_integrity(job->others[i], how, err);

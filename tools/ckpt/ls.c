@@ -38,24 +38,26 @@ static const struct argp argp = {options,
                                  NULL,
                                  NULL};
 
-static int sha_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
-{
-    s2s_sha256_update(ctx, bytes, len);
-    return 0;
-}
-
 struct listing {
     const struct options *opt;
     struct s2s_ckpt *ckpt;
     struct s2s_sha256 *sha; /* NULL: not asked for */
-    int64_t bytes;
+    struct s2s_progress progress;
     bool first;
 };
+
+static int sha_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct listing *l = ctx;
+    s2s_sha256_update(l->sha, bytes, len);
+    s2s_progress_add(&l->progress, (int64_t)len);
+    return 0;
+}
 
 static int digest_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, char hex[65],
                          struct s2s_error *err)
 {
-    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, NULL, sha_sink, l->sha, err);
+    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, NULL, sha_sink, l, err);
     if (rc == 0)
         s2s_sha256_hex(l->sha, hex);
     return rc;
@@ -64,7 +66,7 @@ static int digest_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, cha
 static int digest_object(struct listing *l, const struct s2s_ckpt_object *o, char hex[65],
                          struct s2s_error *err)
 {
-    int rc = s2s_ckpt_stream_object(l->ckpt, o, sha_sink, l->sha, err);
+    int rc = s2s_ckpt_stream_object(l->ckpt, o, sha_sink, l, err);
     if (rc == 0)
         s2s_sha256_hex(l->sha, hex);
     return rc;
@@ -84,7 +86,7 @@ static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struc
         rc = digest_tensor(l, s2s_ckpt_unflattened(l->ckpt, t), orig, err);
     if (rc < 0)
         return rc;
-    l->bytes += s2s_ckpt_numel(t) * (int64_t)s2s_dtype_size(t->dtype);
+    ckpt_make_way(&l->progress);
     if (!l->opt->common.json) {
         ckpt_print_tensor(t, "", false);
         printf("%s%s\n", *hex ? "\t" : "", hex);
@@ -111,6 +113,7 @@ static int list_object(struct listing *l, const struct s2s_ckpt_object *o, struc
     int rc = l->opt->sha256 && o->file ? digest_object(l, o, hex, err) : 0;
     if (rc < 0)
         return rc;
+    ckpt_make_way(&l->progress);
     if (!l->opt->common.json) {
         ckpt_print_name(o->name);
         printf("\tobject\t-\t%lld%s%s\n", (long long)(o->len_bytes < 0 ? 0 : o->len_bytes),
@@ -148,10 +151,12 @@ static int list(struct listing *l, struct s2s_error *err)
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(l->ckpt, &n_tensors);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(l->ckpt, &n_objects);
     bool json = l->opt->common.json;
+    const int64_t bytes = ckpt_tensor_bytes(l->ckpt);
     char text[32];
     int rc = 0;
     if (json)
         begin_json(l);
+    s2s_progress_begin(&l->progress, "hashing", "bytes", bytes);
     l->first = true;
     for (size_t i = 0; i < n_tensors && rc == 0; i++)
         rc = list_tensor(l, &tensors[i], err);
@@ -160,11 +165,12 @@ static int list(struct listing *l, struct s2s_error *err)
     l->first = true;
     for (size_t i = 0; i < n_objects && rc == 0; i++)
         rc = list_object(l, &objects[i], err);
+    s2s_progress_end(&l->progress);
     if (json && rc == 0)
         printf("%s]\n}\n", l->first ? "" : "\n  ");
     if (rc == 0)
         s2s_info("ls", "%s: %s, %zu tensors of %s, %zu objects", s2s_ckpt_path(l->ckpt),
-                 s2s_ckpt_format(l->ckpt), n_tensors, ckpt_bytes_text(text, l->bytes), n_objects);
+                 s2s_ckpt_format(l->ckpt), n_tensors, ckpt_bytes_text(text, bytes), n_objects);
     return rc;
 }
 

@@ -1,6 +1,7 @@
 #include "tools/ckpt/ckpt_tool.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/utf8.h"
 
@@ -16,6 +17,22 @@ int ckpt_report_begin(struct s2s_printout *to, const struct s2s_common *common,
 {
     int rc = ckpt_check_out(common->out, ckpt, err);
     return rc < 0 ? rc : s2s_printout_begin(to, common->out, err);
+}
+
+int64_t ckpt_tensor_bytes(const struct s2s_ckpt *ckpt)
+{
+    size_t n;
+    int64_t bytes = 0;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
+    for (size_t i = 0; i < n; i++)
+        bytes += s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype);
+    return bytes;
+}
+
+void ckpt_make_way(struct s2s_progress *progress)
+{
+    if (progress->drawn && isatty(fileno(stdout)))
+        s2s_progress_end(progress);
 }
 
 const char *ckpt_bytes_text(char text[32], int64_t bytes)

@@ -1,4 +1,5 @@
 /* s2s-ckpt verify */
+#include "lib/ckpt/plan.h"
 #include "tools/ckpt/ckpt_tool.h"
 
 struct options {
@@ -31,14 +32,35 @@ struct counts {
     int64_t bytes;
 };
 
+static void add_progress(void *ctx, int64_t bytes)
+{
+    s2s_progress_add(ctx, bytes);
+}
+
+/* All bytes, as they lie in the files. */
+static int verify_files(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_error *err)
+{
+    struct s2s_progress progress;
+    const struct s2s_ckpt_write how = {.progress = add_progress, .ctx = &progress};
+    const int64_t bytes = (int64_t)s2s_ckpt_files_bytes(ckpt);
+    s2s_progress_begin(&progress, "comparing digests", "bytes", bytes);
+    int rc = s2s_ckpt_verify_manifest(ckpt, &how, &counts->n_files, err);
+    s2s_progress_end(&progress);
+    if (rc < 0 || counts->n_files || !counts->n_unchecked)
+        return rc;
+    s2s_progress_begin(&progress, "reading", "bytes", bytes);
+    rc = s2s_ckpt_read_files(ckpt, &how, err);
+    s2s_progress_end(&progress);
+    return rc;
+}
+
 static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_error *err)
 {
     struct s2s_progress progress;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &counts->n_tensors);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &counts->n_objects);
     int rc = 0;
-    for (size_t i = 0; i < counts->n_tensors; i++)
-        counts->bytes += s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype);
+    counts->bytes = ckpt_tensor_bytes(ckpt);
     s2s_progress_begin(&progress, "verifying", "bytes", counts->bytes);
     for (size_t i = 0; i < counts->n_tensors && rc == 0; i++) {
         rc = s2s_ckpt_verify_tensor(ckpt, &tensors[i], err);
@@ -58,10 +80,8 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
         rc = s2s_ckpt_verify_rank_states(ckpt, err);
     if (rc == 0)
         rc = s2s_ckpt_verify_common(ckpt, err);
-    if (rc == 0)
-        rc = s2s_ckpt_verify_manifest(ckpt, &counts->n_files, err);
     s2s_progress_end(&progress);
-    return rc;
+    return rc < 0 ? rc : verify_files(ckpt, counts, err);
 }
 
 static void report(const struct options *opt, const struct s2s_ckpt *ckpt,

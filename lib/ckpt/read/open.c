@@ -349,7 +349,7 @@ static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     enum { TIMES = 256 };
     const __int128 spare = 1 << 30;
-    const __int128 there = ckpt_files_bytes(ckpt);
+    const __int128 there = s2s_ckpt_files_bytes(ckpt);
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         told += (__int128)s2s_ckpt_numel(&ckpt->tensors[i]) *

@@ -324,7 +324,7 @@ static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     enum { TIMES = 16 };
     const __int128 spare = 64 << 20;
-    const __int128 there = ckpt_files_bytes(ckpt);
+    const __int128 there = s2s_ckpt_files_bytes(ckpt);
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
@@ -418,7 +418,7 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
                                  tensor->name);
         /* each cell becomes boxes: as many as there are bytes for, at most */
         if ((__int128)s2s_ckpt_numel(tensor) * (int)s2s_dtype_size(tensor->dtype) >
-            ckpt_files_bytes(ckpt))
+            s2s_ckpt_files_bytes(ckpt))
             return s2s_error_set(err, S2S_E_TRUNCATED, "%s: is larger than all files together",
                                  tensor->name);
         int64_t n_cells = ckpt_box_numel(tensor->shape, n);

@@ -1,5 +1,6 @@
 /* Is what a checkpoint holds whole and harmless: CRC-32s, archives, common state, config.json? */
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/plan.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -90,6 +91,29 @@ int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err)
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_states && rc == 0; i++)
         rc = s2s_ckpt_verify_tensor(ckpt, &ckpt->states[i].tensor, err);
+    return rc;
+}
+
+static int read_file(struct s2s_ckpt *ckpt, int file, const struct s2s_ckpt_write *how,
+                     struct s2s_error *err)
+{
+    const int64_t len = ckpt->files[file].len_bytes;
+    const int fd = ckpt_file_fd(ckpt, file, err);
+    int rc = fd < 0 ? fd : 0;
+    for (int64_t at = 0; rc == 0 && at < len; at += CKPT_SCRATCH) {
+        const int64_t n = len - at < CKPT_SCRATCH ? len - at : CKPT_SCRATCH;
+        rc = ckpt_pread(fd, ckpt_piece(ckpt), (size_t)n, at, ckpt->files[file].name, err);
+        how->progress(how->ctx, n);
+    }
+    return rc;
+}
+
+int s2s_ckpt_read_files(struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                        struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_files && rc == 0; i++)
+        rc = read_file(ckpt, (int)i, how, err);
     return rc;
 }
 

@@ -336,10 +336,11 @@ static int verify_folder(const char *dir, struct comparison *c, bool ours, struc
     return rc;
 }
 
-static int verify_alone(const char *path, size_t *n_files, struct s2s_error *err)
+static int verify_alone(const char *path, const struct s2s_ckpt_write *how, size_t *n_files,
+                        struct s2s_error *err)
 {
     char *manifest = manifest_beside(path), *slash = manifest ? strrchr(manifest, '/') : NULL;
-    struct comparison c = {.dir_fd = -1};
+    struct comparison c = {.dir_fd = -1, .how = how};
     int rc = 0;
     if (slash) {
         char *name = s2s_xstrndup(slash + 1, strlen(slash + 1) - strlen("." CKPT_MANIFEST));
@@ -358,13 +359,14 @@ static int verify_alone(const char *path, size_t *n_files, struct s2s_error *err
     return rc;
 }
 
-int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, size_t *n_files, struct s2s_error *err)
+int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
+                             size_t *n_files, struct s2s_error *err)
 {
     if (ckpt->dir_fd < 0)
-        return verify_alone(ckpt->path, n_files, err);
+        return verify_alone(ckpt->path, how, n_files, err);
     /* parts of a composite have manifests of their own */
     static const char *const folders[] = {"", "/encoder", "/llm"};
-    struct comparison c = {.links = !ckpt->no_links};
+    struct comparison c = {.links = !ckpt->no_links, .how = how};
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++) {
         char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);

@@ -331,6 +331,8 @@ void ckpt_free_list(char **names, size_t n);
 /* Files named "model-00002-of-00003.safetensors" must be all there. NOTFOUND names the first that
  * is not. */
 int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err);
+/* Says so where somebody named one of such files. */
+void ckpt_warn_of_part(const char *path);
 /* Files whose boxes are in their headers (torch.distributed.checkpoint with HF storage). */
 int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err);
 

@@ -632,6 +632,22 @@ PY
     says "not used: .hf_metadata/fqn_to_file_index_mapping.json:1:"
 }
 
+@test "one file of several that is named alone is said to be one" {
+    local data=$ROOT/tests/oracle/ckpt/data command
+    for command in ls verify "convert --to hf --plan -o out"; do
+        exits 0 s2s-ckpt $command "$data/hf_sharded/model-00001-of-00003.safetensors"
+        says "s2s-ckpt: warning: $data/hf_sharded/model-00001-of-00003.safetensors: by its name one of 3 files, and read alone; name the folder for all"
+    done
+    exits 0 s2s-ckpt ls "$data/hf_sharded"
+    says_not "read alone"
+    cp "$data/pytorch_model.bin" pytorch_model-00001-of-00001.bin
+    exits 0 s2s-ckpt ls pytorch_model-00001-of-00001.bin
+    says_not "read alone"
+    cp "$data/pytorch_model.bin" pytorch_model-00001-of-00002.bin
+    exits 0 s2s-ckpt ls pytorch_model-00001-of-00002.bin
+    says "one of 2 files"
+}
+
 @test "what an index does not name is said, and an index names something" {
     DATA=$ROOT/tests/oracle/ckpt/data
     cp -r "$DATA/hf_sharded" folder

@@ -338,6 +338,7 @@ static int read_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (fd < 0)
         return fd;
     const int64_t len = ckpt->files[file].len_bytes;
+    ckpt_warn_of_part(ckpt->path);
     int rc =
         ckpt_pread(fd, clues.head, len < HEAD_BYTES ? (size_t)len : HEAD_BYTES, 0, ckpt->path, err);
     return rc < 0 ? rc : read_as(ckpt, of_files, &clues, err);

@@ -100,6 +100,15 @@ static void warn_of_ranks(const struct part *parts, size_t n)
     }
 }
 
+void ckpt_warn_of_part(const char *path)
+{
+    struct part part;
+    if (parse_part(&part, path) && part.n > 1)
+        s2s_warn("ckpt",
+                 "%s: by its name one of %ld files, and read alone; name the folder for all", path,
+                 part.n);
+}
+
 int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err)
 {
     struct part *parts = s2s_xcalloc(n_files + 1, sizeof *parts);

@@ -350,6 +350,11 @@ int64_t s2s_stream_n_records(struct s2s_stream *in, struct s2s_error *err)
     return n_records;
 }
 
+uint64_t s2s_stream_packed_size(const struct s2s_stream *in, int64_t idx)
+{
+    return in->has_end && stream_source_is_zstd(in->src) ? in->end.size[idx] : 0;
+}
+
 int s2s_stream_read_at(struct s2s_stream *in, int64_t idx, struct s2s_record *rec,
                        struct s2s_error *err)
 {

@@ -371,6 +371,11 @@ bool stream_source_is_file(const struct stream_source *src)
     return src->is_file;
 }
 
+bool stream_source_is_zstd(const struct stream_source *src)
+{
+    return src->is_zstd;
+}
+
 int64_t stream_source_size(const struct stream_source *src)
 {
     if (!src->is_zstd || src->map_len < 0 || src->table.n == 0)

@@ -52,6 +52,9 @@ bool s2s_stream_is_broken(const struct s2s_stream *in);
 int64_t s2s_stream_n_records(struct s2s_stream *in, struct s2s_error *err);
 int s2s_stream_read_at(struct s2s_stream *in, int64_t idx, struct s2s_record *rec,
                        struct s2s_error *err);
+/* Of a file whose number of records was asked for: the bytes of record idx, where a whole frame is
+ * decoded to reach it; 0 where it lies in the file as it is. */
+uint64_t s2s_stream_packed_size(const struct s2s_stream *in, int64_t idx);
 void s2s_stream_close(struct s2s_stream *in);
 
 const json_t *s2s_stream_header(const struct s2s_stream *in); /* lent */

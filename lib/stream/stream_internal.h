@@ -48,6 +48,7 @@ int stream_source_take_or_end(struct stream_source *src, uint64_t len, const uns
 int64_t stream_source_offset(const struct stream_source *src); /* bytes taken */
 
 bool stream_source_is_file(const struct stream_source *src);
+bool stream_source_is_zstd(const struct stream_source *src);
 /* Random access: only where stream_source_size is not negative. Does not move the offset. */
 int64_t stream_source_size(const struct stream_source *src);
 int stream_source_at(struct stream_source *src, int64_t offset, uint64_t len,

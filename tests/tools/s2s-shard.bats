@@ -293,6 +293,13 @@ PY
     s2s-shard shuffle --seed 4 big.s2s -o four.s2s
     same one.s2s two.s2s
     same one.s2s three.s2s
+    s2s-shard cat big.s2s -o big.s2s.zst
+    s2s-shard shuffle --seed 3 big.s2s.zst -o five.s2s
+    same one.s2s five.s2s
+    # of some inputs each record comes from where it lies
+    s2s-shard shuffle --seed 3 big.s2s a.s2s big.s2s -o files.s2s
+    cat big.s2s | s2s-shard shuffle --seed 3 - a.s2s big.s2s.zst -o mixed.s2s
+    same files.s2s mixed.s2s
     not cmp -s one.s2s four.s2s
     s2s-shard ls --json one.s2s | jq -r '.files[].records[].xxh3' | sort >shuffled.txt
     s2s-shard ls --json big.s2s | jq -r '.files[].records[].xxh3' | sort >whole.txt

@@ -358,8 +358,8 @@ int shard_split(int argc, char **argv, struct s2s_error *err)
 struct place {
     uint32_t input;
     int64_t idx;
-    void *bytes; /* NULL: a file */
-    size_t len;
+    void *bytes; /* NULL: in the file */
+    size_t len;  /* of bytes */
 };
 
 struct deck {
@@ -373,6 +373,16 @@ static void add_place(struct deck *deck, struct place place)
     deck->places[deck->n++] = place;
 }
 
+static int hold(struct place *place, const struct s2s_record *rec, struct s2s_error *err)
+{
+    place->bytes = s2s_try_calloc(rec->len_bytes, 1, "a record to be shuffled", err);
+    if (!place->bytes)
+        return S2S_E_NOMEM;
+    memcpy(place->bytes, rec->bytes, rec->len_bytes);
+    place->len = rec->len_bytes;
+    return 0;
+}
+
 static int add_input(struct deck *deck, struct s2s_stream *in, uint32_t input,
                      struct s2s_error *err)
 {
@@ -384,11 +394,10 @@ static int add_input(struct deck *deck, struct s2s_stream *in, uint32_t input,
     if (n_records != S2S_E_UNSUPPORTED)
         return n_records < 0 ? (int)n_records : 0;
     while ((rc = s2s_stream_next(in, &rec, err)) > 0) {
-        void *copy = s2s_try_calloc(rec.len_bytes, 1, "a record of a pipe", err);
-        if (!copy)
-            return S2S_E_NOMEM;
-        memcpy(copy, rec.bytes, rec.len_bytes);
-        add_place(deck, (struct place){.bytes = copy, .len = rec.len_bytes});
+        struct place place = {.input = input, .idx = rec.idx};
+        if ((rc = hold(&place, &rec, err)) < 0)
+            break;
+        add_place(deck, place);
     }
     return rc;
 }
@@ -405,17 +414,61 @@ static void shuffle_deck(struct deck *deck, int64_t seed)
     }
 }
 
-static int write_deck(struct s2s_stream_writer *out, const struct deck *deck, struct inputs *in,
+static int as_they_lie(const void *a, const void *b)
+{
+    const struct place *x = *(struct place *const *)a, *y = *(struct place *const *)b;
+    if (x->input != y->input)
+        return x->input < y->input ? -1 : 1;
+    return x->idx < y->idx ? -1 : x->idx > y->idx;
+}
+
+/*
+ * The records of compressed files from place `at` on are held, as many as WINDOW_BYTES take, and
+ * read in the order in which they lie there: a frame is decoded once for all of them, not once for
+ * each. Returns the first place that is not held.
+ */
+static int64_t hold_window(struct deck *deck, size_t at, struct inputs *in, struct s2s_error *err)
+{
+    enum { WINDOW_BYTES = 512 << 20 };
+    struct place **window = s2s_xmalloc((deck->n - at) * sizeof(struct place *));
+    size_t n = 0;
+    uint64_t n_bytes = 0;
+    int rc = 0;
+    for (; at < deck->n && n_bytes < WINDOW_BYTES; at++) {
+        struct place *place = &deck->places[at];
+        uint64_t size =
+            place->bytes ? 0 : s2s_stream_packed_size(in->streams[place->input], place->idx);
+        if (size > 0)
+            window[n++] = place;
+        n_bytes += size;
+    }
+    qsort(window, n, sizeof(struct place *), as_they_lie);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        struct s2s_record rec;
+        rc = s2s_stream_read_at(in->streams[window[i]->input], window[i]->idx, &rec, err);
+        if (rc == 0)
+            rc = hold(window[i], &rec, err);
+    }
+    free(window);
+    return rc < 0 ? rc : (int64_t)at;
+}
+
+static int write_deck(struct s2s_stream_writer *out, struct deck *deck, struct inputs *in,
                       struct s2s_error *err)
 {
+    int64_t held = 0;
     for (size_t i = 0; i < deck->n; i++) {
-        const struct place *place = &deck->places[i];
+        struct place *place = &deck->places[i];
+        if ((int64_t)i == held && (held = hold_window(deck, i, in, err)) < 0)
+            return (int)held;
         struct s2s_record rec = {.bytes = place->bytes, .len_bytes = place->len};
         int rc = 0;
         if (!place->bytes)
             rc = s2s_stream_read_at(in->streams[place->input], place->idx, &rec, err);
         if (rc == 0)
             rc = s2s_stream_write_bytes(out, rec.bytes, rec.len_bytes, err);
+        free(place->bytes);
+        place->bytes = NULL;
         if (rc < 0)
             return rc;
     }

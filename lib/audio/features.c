@@ -296,10 +296,7 @@ static void describe_features(json_t *header, const struct s2s_mel_config *c)
     if (!config)
         config = json_object();
     json_object_set_new(config, "sampling_rate", json_integer(c->rate_hz));
-    json_object_set_new(config, "features",
-                        json_pack("{s:s, s:i, s:i, s:i, s:i, s:f}", "kind", "log_mel", "n_mels",
-                                  c->n_mels, "n_fft", c->n_fft, "win", c->win, "hop", c->hop,
-                                  "preemphasis", (double)c->preemphasis));
+    json_object_set_new(config, "features", s2s_mel_config_json(c));
     json_object_set_new(header, "config", config);
     json_object_set_new(header, "audio", json_string("mel"));
 }
@@ -324,8 +321,6 @@ static json_t *header_of(const struct job *job)
 static int check_input(struct job *job, struct s2s_error *err)
 {
     const json_t *header = s2s_stream_header(job->in);
-    const json_t *rate = json_object_get(json_object_get(header, "config"), "sampling_rate");
-    int wanted = s2s_mel_config(job->mel)->rate_hz;
     job->form = json_string_value(json_object_get(header, "audio"));
     job->form = job->form ? job->form : "none";
     if (s2s_stream_kind(job->in) == S2S_KIND_DUPLEX || s2s_stream_kind(job->in) == S2S_KIND_EMBED ||
@@ -333,11 +328,7 @@ static int check_input(struct job *job, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
                              "a stream of kind %s with clips of form %s has no sound in it",
                              s2s_kind_name(s2s_stream_kind(job->in)), job->form);
-    if (!strcmp(job->form, "pcm") && json_is_integer(rate) && json_integer_value(rate) != wanted)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                             "the samples are at %lld Hz, the features want %d Hz",
-                             (long long)json_integer_value(rate), wanted);
-    return 0;
+    return s2s_mel_config_fits(s2s_mel_config(job->mel), header, err);
 }
 
 /* ---- the whole ---- */

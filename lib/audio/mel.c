@@ -88,6 +88,60 @@ int s2s_mel_config_open(struct s2s_mel_config *config, const char *path, struct 
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }
 
+json_t *s2s_mel_config_json(const struct s2s_mel_config *c)
+{
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:f}", "kind", "log_mel", "n_mels", c->n_mels,
+                     "n_fft", c->n_fft, "win", c->win, "hop", c->hop, "preemphasis",
+                     (double)c->preemphasis);
+}
+
+static int fits_features(const struct s2s_mel_config *config, const json_t *features,
+                         struct s2s_error *err)
+{
+    json_t *wanted = s2s_mel_config_json(config), *want;
+    const char *key;
+    int rc = 0;
+    json_object_foreach(wanted, key, want)
+    {
+        const json_t *found = json_object_get(features, key);
+        if (!found || json_equal(found, want) ||
+            (json_is_number(found) &&
+             (float)json_number_value(found) == (float)json_number_value(want)))
+            continue;
+        char *says = json_dumps(found, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+        char *wants = json_dumps(want, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "its features were made with %s = %s, the encoder wants %s", key, says,
+                           wants);
+        s2s_error_hint(err, rc, "pack with --encoder-frames and the encoder's folder");
+        free(says);
+        free(wants);
+        break;
+    }
+    json_decref(wanted);
+    return rc;
+}
+
+int s2s_mel_config_fits(const struct s2s_mel_config *config, const json_t *header,
+                        struct s2s_error *err)
+{
+    const char *form = json_string_value(json_object_get(header, "audio"));
+    const json_t *made = json_object_get(header, "config");
+    const json_t *rate = json_object_get(made, "sampling_rate");
+    form = form ? form : "none";
+    if (strcmp(form, "pcm") && strcmp(form, "mel"))
+        return 0;
+    if (json_is_integer(rate) && json_integer_value(rate) != config->rate_hz) {
+        int rc =
+            s2s_error_set(err, S2S_E_UNSUPPORTED, "clips are at %lld Hz, the features want %d Hz",
+                          (long long)json_integer_value(rate), config->rate_hz);
+        return s2s_error_hint(err, rc, "resample when packing");
+    }
+    return !strcmp(form, "mel") && config->n_mels > 0
+               ? fits_features(config, json_object_get(made, "features"), err)
+               : 0;
+}
+
 static int check_settings(const struct s2s_mel_config *c, struct s2s_error *err)
 {
     if (c->n_fft < 32 || c->n_fft > 8192 || (c->n_fft & (c->n_fft - 1)))

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 struct s2s_error;
 struct s2s_mel;
 struct s2s_mel_work;
@@ -37,6 +39,13 @@ struct s2s_mel_config {
  * FORMAT and RANGE name the key.
  */
 int s2s_mel_config_open(struct s2s_mel_config *config, const char *path, struct s2s_error *err);
+
+/* As a stream's header has it under config.features. Gives. */
+json_t *s2s_mel_config_json(const struct s2s_mel_config *config);
+/* UNSUPPORTED when a stream's header says that its clips are at another rate, or features of
+ * another setting (not looked at where config->n_mels is 0). */
+int s2s_mel_config_fits(const struct s2s_mel_config *config, const json_t *header,
+                        struct s2s_error *err);
 
 /* Tables of a setting; not changed afterwards, so shared by all threads. RANGE names the value. */
 int s2s_mel_new(struct s2s_mel **mel, const struct s2s_mel_config *config, struct s2s_error *err);

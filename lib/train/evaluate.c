@@ -337,6 +337,8 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
     if (rc == 0)
         rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);
     if (rc == 0)
+        rc = train_reader_fits_all(&reader, &streams, err);
+    if (rc == 0)
         rc = options->shuffle_audio ? evaluate_shuffled(&e, &streams, &reader, rank, size, err)
                                     : evaluate_packs(&e, &streams, &reader, rank, size, err);
     int64_t failed = rc < 0;

@@ -173,7 +173,7 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_NOTFOUND, "data.train names no stream");
     if (o->n_paths == 1 && strcmp(o->paths[0], "-") == 0) {
         f->n_packs = -1;
-        return train_pipe_open(&f->pipe, o->dp, &f->pipe_schema, o->first_pack, err);
+        return train_pipe_open(&f->pipe, o->dp, &f->pipe_schema, &f->reader, o->first_pack, err);
     }
     int rc = train_streams_open(&f->streams, o->paths, o->n_paths, err);
     if (rc < 0)
@@ -181,7 +181,7 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
     f->n_packs = train_streams_n_records(&f->streams);
     if (f->n_packs == 0)
         return s2s_error_set(err, S2S_E_RANGE, "%s: no record to train on", o->paths[0]);
-    return 0;
+    return train_reader_fits_all(&f->reader, &f->streams, err);
 }
 
 int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
@@ -192,9 +192,9 @@ int s2s_feed_open(struct s2s_feed **out, const struct s2s_feed_options *options,
     f->next_pack = options->first_pack;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->change, NULL);
-    int rc = open_source(f, err);
+    int rc = train_reader_open(&f->reader, options->features, options->n_mels, err);
     if (rc == 0)
-        rc = train_reader_open(&f->reader, options->features, options->n_mels, err);
+        rc = open_source(f, err);
     f->reader.augment = options->augment;
     f->reader.token_dropout = options->token_dropout;
     if (rc == 0) {

@@ -28,13 +28,18 @@ int train_streams_read(struct train_streams *streams, int64_t idx, struct s2s_re
 /* Log-mel tables for a stream whose clips are sound; leaves reader->mel NULL when not needed. */
 int train_reader_open(struct s2s_pack_reader *reader, const char *features, int n_mels,
                       struct s2s_error *err);
+/* UNSUPPORTED when the sound of a stream is not as the reader's features want it. */
+int train_reader_fits(const struct s2s_pack_reader *reader, const json_t *header,
+                      struct s2s_error *err);
+int train_reader_fits_all(const struct s2s_pack_reader *reader, const struct train_streams *streams,
+                          struct s2s_error *err);
 void train_reader_close(struct s2s_pack_reader *reader);
 
 /* Raw records of a pipe, read ahead by a thread of rank 0 and handed out step by step. */
 struct train_pipe;
-/* header: JSON text that every rank gets. */
+/* Every rank gets the schema; reader: for which its sound must be. */
 int train_pipe_open(struct train_pipe **pipe, struct s2s_comm *dp, struct s2s_schema *schema,
-                    int64_t skip, struct s2s_error *err);
+                    const struct s2s_pack_reader *reader, int64_t skip, struct s2s_error *err);
 /* Collective: the bytes of this rank's packs among the next n, of which `together` are a
  * microbatch. *n_global is how many there were. */
 int train_pipe_take(struct train_pipe *pipe, int64_t n, int64_t together, struct s2s_buf **mine,

@@ -61,7 +61,8 @@ static void *read_ahead(void *arg)
 }
 
 /* Every rank compiles the header that rank 0 read. */
-static int share_header(struct train_pipe *p, struct s2s_schema *schema, struct s2s_error *err)
+static int share_header(struct train_pipe *p, struct s2s_schema *schema,
+                        const struct s2s_pack_reader *reader, struct s2s_error *err)
 {
     char *text = NULL;
     if (s2s_comm_rank(p->dp) == 0)
@@ -74,12 +75,14 @@ static int share_header(struct train_pipe *p, struct s2s_schema *schema, struct 
     json_t *header = json_loadb(text, (size_t)len, 0, NULL);
     free(text);
     int rc = s2s_schema_compile(schema, header, err);
+    if (rc == 0 && (rc = train_reader_fits(reader, header, err)) < 0)
+        s2s_error_add(err, rc, "stdin");
     json_decref(header);
     return rc;
 }
 
 int train_pipe_open(struct train_pipe **out, struct s2s_comm *dp, struct s2s_schema *schema,
-                    int64_t skip, struct s2s_error *err)
+                    const struct s2s_pack_reader *reader, int64_t skip, struct s2s_error *err)
 {
     static const char *const stdin_path[] = {"-"};
     struct train_pipe *p = s2s_xcalloc(1, sizeof *p);
@@ -96,7 +99,7 @@ int train_pipe_open(struct train_pipe **out, struct s2s_comm *dp, struct s2s_sch
     s2s_comm_broadcast(dp, &say, sizeof say, S2S_U8, 0);
     if (rc < 0 && err)
         *err = say;
-    if (rc < 0 || (rc = share_header(p, schema, err)) < 0)
+    if (rc < 0 || (rc = share_header(p, schema, reader, err)) < 0)
         return rc;
     if (s2s_comm_rank(dp) != 0)
         return 0;

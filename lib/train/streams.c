@@ -124,6 +124,22 @@ int train_reader_open(struct s2s_pack_reader *reader, const char *features, int 
     return 0;
 }
 
+int train_reader_fits(const struct s2s_pack_reader *reader, const json_t *header,
+                      struct s2s_error *err)
+{
+    return reader->mel ? s2s_mel_config_fits(s2s_mel_config(reader->mel), header, err) : 0;
+}
+
+int train_reader_fits_all(const struct s2s_pack_reader *reader, const struct train_streams *s,
+                          struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < s->n && rc == 0; i++)
+        if ((rc = train_reader_fits(reader, s2s_stream_header(s->in[i]), err)) < 0)
+            s2s_error_add(err, rc, "%s", s->paths[i]);
+    return rc;
+}
+
 void train_reader_close(struct s2s_pack_reader *reader)
 {
     s2s_mel_work_free(reader->work);

@@ -263,7 +263,16 @@ PY
     says "encoder/"
     packs mel m.s2s
     exits 1 s2s-encode --encoder "$ROOT/tests/oracle/models/parakeet_encoder_train" m.s2s -o out
-    says "128"
+    says "its features were made with n_mels = 80, the encoder wants 128"
+    packs mel hop.s2s --encoder-frames 200,8
+    exits 1 encode hop.s2s -o out
+    says "its features were made with hop = 200, the encoder wants 160"
+    mkdir slow
+    echo '{"subsampling_factor": 8, "num_mel_bins": 80}' >slow/config.json
+    echo '{"sampling_rate": 8000, "feature_size": 80}' >slow/preprocessor_config.json
+    packs pcm slow.s2s --encoder-frames slow
+    exits 1 encode slow.s2s -o out
+    says "clips are at 8000 Hz, the features want 16000 Hz"
     exits 1 encode --projection "$ROOT/tests/oracle/models/qwen2/model.safetensors" p.s2s -o out
     says "proj.weight"
     packs pcm wrong.s2s --encoder-frames 160,4

@@ -572,6 +572,17 @@ PY
     says "of another form"
 }
 
+@test "speech: features of another setting are refused, in files and in a pipe" {
+    make_speech
+    s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --audio mel --encoder-frames 200,8 --tokens 64 -o hop.s2s
+    exits 1 s2s-train s.yaml run=no 'data.train=[mel.s2s, hop.s2s]'
+    says "hop.s2s: its features were made with hop = 200, the encoder wants 160"
+    exits 1 bash -c 's2s-train s.yaml run=no "data.train=[-]" -j1 <hop.s2s'
+    says "stdin: its features were made with hop = 200"
+    exits 1 s2s-train s.yaml run=eval train.steps=1 train.eval_every=1 'data.eval={dev: hop.s2s}'
+    says "hop = 200"
+}
+
 @test "speech: masks are drawn by step and sample, so a resumed run draws the same" {
     make_speech
     aug='train.spec_augment={freq_masks: 2, freq_width: 20, time_masks: 2, time_width: 0.2}'

@@ -55,16 +55,7 @@ int encode_check_stream(const struct encode_reader *reader, const json_t *header
     /* packs of text alone pass; a clip is missed where it is wanted */
     if (schema->kind == S2S_KIND_AUDIO && !holds_sound(schema))
         return no_sound(err);
-    const json_t *config = json_object_get(header, "config");
-    const json_t *rate = json_object_get(config, "sampling_rate");
-    if (schema->audio != S2S_AUDIO_FLAC && json_is_integer(rate) &&
-        json_integer_value(rate) != reader->mel->rate_hz)
-        return s2s_error_hint(
-            err,
-            s2s_error_set(err, S2S_E_UNSUPPORTED, "clips are at %lld Hz, the features want %d Hz",
-                          (long long)json_integer_value(rate), reader->mel->rate_hz),
-            "resample when packing");
-    return 0;
+    return s2s_mel_config_fits(reader->mel, header, err);
 }
 
 int64_t encode_n_clips(const struct encode_reader *reader, const struct s2s_safetensors *st)

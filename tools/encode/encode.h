@@ -50,7 +50,7 @@ struct encode_reader {
     const struct s2s_mel_config *mel; /* n_mels 0: any, only lengths are asked for */
 };
 
-/* Not UNSUPPORTED: the stream holds clips that can be encoded, at the rate of the features. */
+/* Not UNSUPPORTED: the stream holds clips that can be encoded, as the features want them. */
 int encode_check_stream(const struct encode_reader *reader, const json_t *header,
                         struct s2s_error *err);
 /* Number of clips of a record. */

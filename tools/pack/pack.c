@@ -11,13 +11,6 @@
 static const char *const too_long_names[] = {"fail", "truncate", "skip"};
 static const char *const audio_names[] = {"none", "path", "pcm", "flac", "mel"};
 
-static json_t *features_json(const struct s2s_mel_config *c)
-{
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:f}", "kind", "log_mel", "n_mels", c->n_mels,
-                     "n_fft", c->n_fft, "win", c->win, "hop", c->hop, "preemphasis",
-                     (double)c->preemphasis);
-}
-
 static json_t *config_json(const struct pack_loader *loader, const struct pack_plan *plan,
                            const struct pack_options *opt)
 {
@@ -43,7 +36,7 @@ static json_t *config_json(const struct pack_loader *loader, const struct pack_p
     json_object_set_new(config, "encoder_frames",
                         json_pack("{s:i, s:i}", "hop", loader->hop, "factor", loader->factor));
     if (loader->audio == S2S_AUDIO_MEL)
-        json_object_set_new(config, "features", features_json(&loader->mel_config));
+        json_object_set_new(config, "features", s2s_mel_config_json(&loader->mel_config));
     return config;
 }
 

@@ -198,6 +198,8 @@ static int open_path(struct s2s_outfile *out, struct s2s_error *err)
 int s2s_outfile_open(struct s2s_outfile **result, const char *path, struct s2s_error *err)
 {
     bool is_stdout = !path || !strcmp(path, "-");
+    if (path && !*path)
+        return s2s_error_set(err, S2S_E_ARG, "the name of an output is empty");
     struct s2s_outfile *out = s2s_xcalloc(1, sizeof *out);
     out->slot = -1;
     out->fd = STDOUT_FILENO;

@@ -401,13 +401,20 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
 
 @test "no output replaces an input, and --plan and bins print into -o" {
     cp m.jsonl was
-    for names in "-o m.jsonl" "-o packs.s2s --report m.jsonl" "-o $ROOT/demo/tokenizer.json" "-o one --report one"; do
+    for names in "-o m.jsonl" "-o packs.s2s --report m.jsonl" "-o $ROOT/demo/tokenizer.json" "-o one --report one" "--report -" "-o - --report -"; do
         exits 2 s2s-pack --manifest m.jsonl --tokenizer "$ROOT/demo/tokenizer.json" --tokens 256 $names
         [[ "$output" == *"give each its name"* || "$output" == *"is what would be read"* ]]
     done
     same m.jsonl was
     [ ! -e packs.s2s ]
     [ ! -e one ]
+    exits 2 s2s-pack --ids ids.jsonl --tokens 64 -o ""
+    says "the name of an output is empty"
+    # a report that cannot be there is found out before the samples are
+    echo nonsense >bad.jsonl
+    exits 1 s2s-pack --ids bad.jsonl --tokens 64 --report nowhere/r.json -o packs.s2s
+    says "nowhere/r.json: cannot create the file"
+    s2s-pack -q --ids ids.jsonl --tokens 64 --report - -o packs.s2s | jq -e '.packs > 0' >out
     s2s-pack -q --plan --ids ids.jsonl --tokens 64 >want
     exits 0 s2s-pack -q --plan --ids ids.jsonl --tokens 64 -o got
     [ -z "$output" ]

@@ -272,10 +272,11 @@ static int check_outputs(const struct pack_options *opt, struct s2s_error *err)
             return s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another name",
                                  outputs[k]);
     }
-    if (opt->common.out && opt->report && strcmp(opt->common.out, "-") != 0 &&
-        strcmp(opt->common.out, opt->report) == 0)
+    const char *out = opt->common.out ? opt->common.out : "-";
+    /* of a plan both are text */
+    if (opt->report && !strcmp(out, opt->report) && (strcmp(out, "-") != 0 || !opt->plan))
         return s2s_error_set(err, S2S_E_ARG, "%s: is OUT and the report: give each its name",
-                             opt->report);
+                             strcmp(out, "-") ? out : "stdout");
     return 0;
 }
 
@@ -285,13 +286,16 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err)
     struct pack_plan plan = {.n_items = 0};
     struct pack_totals totals = {.n_packs = 0};
     struct packer packer = {.plan = &plan, .loader = &loader, .opt = opt, .totals = &totals};
+    struct s2s_outfile *report = NULL;
     const double start_s = s2s_now_s();
     int rc = check_outputs(opt, err);
     if (rc == 0)
         rc = pack_loader_open(&loader, opt, err);
     if (rc < 0)
         return rc;
-    if (!opt->plan && (!opt->common.out || !strcmp(opt->common.out, "-")))
+    if (opt->report) /* where it cannot be is not found out after hours */
+        rc = s2s_outfile_open(&report, opt->report, err);
+    if (rc == 0 && !opt->plan && (!opt->common.out || !strcmp(opt->common.out, "-")))
         rc = s2s_tool_check_stdout(err);
     if (rc == 0)
         rc = pack_plan_make(&plan, &loader, opt, err);
@@ -305,8 +309,11 @@ int pack_run(const struct pack_options *opt, struct s2s_error *err)
         packer.out = NULL;
     }
     totals.pack_s = s2s_now_s() - start_s - totals.plan_s;
-    if (rc == 0)
-        rc = pack_report(&totals, &plan, &loader, opt, err);
+    if (rc == 0) {
+        rc = pack_report(&totals, &plan, &loader, opt, report, err);
+        report = NULL;
+    }
+    s2s_outfile_abort(report);
     s2s_stream_abort(packer.out);
     pack_plan_release(&plan);
     pack_loader_close(&loader);

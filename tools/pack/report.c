@@ -1,6 +1,5 @@
 #include "tools/pack/report.h"
 
-#include "lib/io/outfile.h"
 #include "lib/io/printout.h"
 
 static double share(int64_t part, int64_t whole)
@@ -106,13 +105,9 @@ static void print_text(const struct pack_totals *t, const struct pack_plan *plan
            (long long)plan->n_too_long, (long long)plan->n_truncated);
 }
 
-static int save(const char *path, const char *text, struct s2s_error *err)
+static int save(struct s2s_outfile *out, const char *text, struct s2s_error *err)
 {
-    struct s2s_outfile *out = NULL;
-    int rc = s2s_outfile_open(&out, path, err);
-    if (rc < 0)
-        return rc;
-    rc = s2s_outfile_write(out, text, strlen(text), err);
+    int rc = s2s_outfile_write(out, text, strlen(text), err);
     if (rc == 0)
         rc = s2s_outfile_write(out, "\n", 1, err);
     if (rc == 0)
@@ -123,13 +118,13 @@ static int save(const char *path, const char *text, struct s2s_error *err)
 
 int pack_report(const struct pack_totals *t, const struct pack_plan *plan,
                 const struct pack_loader *loader, const struct pack_options *opt,
-                struct s2s_error *err)
+                struct s2s_outfile *report, struct s2s_error *err)
 {
-    json_t *report = report_json(t, plan, loader);
-    char *text = json_dumps(report, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    json_t *json = report_json(t, plan, loader);
+    char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     const bool stdout_is_free = opt->plan || (opt->common.out && strcmp(opt->common.out, "-") != 0);
     struct s2s_printout to = {.out = NULL};
-    int rc = opt->report ? save(opt->report, text, err) : 0;
+    int rc = report ? save(report, text, err) : 0;
     if (rc == 0 && opt->plan) /* else OUT is the stream */
         rc = s2s_printout_begin(&to, opt->common.out, err);
     if (rc == 0 && opt->common.json && stdout_is_free)
@@ -141,6 +136,6 @@ int pack_report(const struct pack_totals *t, const struct pack_plan *plan,
     if (rc == 0 && opt->common.verbosity >= 0)
         say_last_line(t, plan, loader);
     free(text);
-    json_decref(report);
+    json_decref(json);
     return rc;
 }

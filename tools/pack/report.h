@@ -2,6 +2,7 @@
 #ifndef TOOLS_PACK_REPORT_H
 #define TOOLS_PACK_REPORT_H
 
+#include "lib/io/outfile.h"
 #include "tools/pack/plan.h"
 
 struct pack_totals {
@@ -13,9 +14,10 @@ struct pack_totals {
     double plan_s, pack_s;
 };
 
-/* Writes --report and, with --json or --plan, the result on stdout; the last line on stderr. */
+/* Writes the report (takes it; NULL: none) and, with --json or --plan, the result on stdout; the
+ * last line on stderr. */
 int pack_report(const struct pack_totals *totals, const struct pack_plan *plan,
                 const struct pack_loader *loader, const struct pack_options *opt,
-                struct s2s_error *err);
+                struct s2s_outfile *report, struct s2s_error *err);
 
 #endif

@@ -598,3 +598,45 @@ st.write('experts.safetensors', {'decoder.layers.0.mlp.experts.experts.linear_fc
     says "left out: 2 tensors of optimizer and other state"
     [ "$(s2s-ckpt ls out | wc -l)" -eq 3 ]
 }
+
+@test "to hf with names kept: what the model of config.json lacks, or has in another shape, is told; --strict refuses it" {
+    write_lib
+    M=$ROOT/tests/oracle/models/llama_gqa_untied
+    # one tensor less, one in another shape, all names behind something
+    python3 -c "
+import st
+q, m = 'model.layers.1.self_attn.q_proj.weight', '$M/model.safetensors'
+st.rename(m, 'whole.safetensors', lambda k: k)
+st.rename(m, 'less.safetensors', lambda k: None if k == q else k)
+st.rename(m, 'other.safetensors', lambda k: None if k == q else k, {q: (3, 3)})
+st.rename(m, 'actor.safetensors', lambda k: 'actor.model.' + k)
+st.rename(m, 'app.safetensors', lambda k: 'app.model.' + k)
+st.rename(m, 'packed.safetensors', lambda k: k[:-6] + 'qweight' if k == q else k)"
+    while read -r name says; do
+        exits 0 s2s-ckpt convert --to hf --config "$M/config.json" $name.safetensors $name
+        says "is not whole (--strict refuses it)"
+        says "$says"
+        exits 1 s2s-ckpt convert --strict --to hf --config "$M/config.json" $name.safetensors strict
+        says "$says"
+        not test -e strict
+        # the config.json beside the weights counts as well
+        exits 1 s2s-ckpt convert --strict --to hf $name strict
+        says "$says"
+    done <<'LIST'
+less model.layers.1.self_attn.q_proj.weight
+other model.layers.1.self_attn.q_proj.weight: shape [3, 3]
+actor model.embed_tokens.weight
+LIST
+    # a model of another class has other weights, and packed ones other names
+    jq '.architectures = ["LlamaForSequenceClassification"]' "$M/config.json" >classes.json
+    exits 0 s2s-ckpt convert -q --strict --to hf --config classes.json less.safetensors classes
+    exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" packed.safetensors packed
+    exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" whole.safetensors whole
+    # what PyTorch's AppState puts around a model is gone through where names are mapped too
+    exits 0 s2s-ckpt convert -q --to torch_dist app.safetensors app
+    exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" app hf
+    exits 0 s2s-ckpt diff whole hf
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config "$M/config.json" app got
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config "$M/config.json" whole want
+    exits 0 s2s-ckpt diff want got
+}

@@ -123,6 +123,7 @@ static int plan_hf(struct job *job, struct output *out, struct s2s_error *err)
     struct s2s_hf_options hf = {.map = job->opt->map,
                                 .dtype = job->opt->dtype,
                                 .keep_vocab_padding = job->opt->keep_padding,
+                                .strict = job->opt->strict,
                                 .config = job->config,
                                 /* a model_config.yaml is no config.json */
                                 .config_text = job->config ? job->config_text : NULL};

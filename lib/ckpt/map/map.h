@@ -125,6 +125,11 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
 /* The other direction. request->name is needed. */
 int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                          struct ckpt_map_result *result, struct s2s_error *err);
+/* Is there a family of models of one part that config.json calls so? */
+bool ckpt_map_knows_type(const char *type);
+/* Has a source under Hugging Face's names all that the family named wants, in shapes that fit?
+ * NOTFOUND, SHAPE: no, and what. */
+int ckpt_map_check_hf(const struct ckpt_map_request *request, struct s2s_error *err);
 
 /* ---- the table ---- */
 

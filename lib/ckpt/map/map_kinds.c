@@ -86,6 +86,15 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e)
     return 0;
 }
 
+bool ckpt_map_knows_type(const char *type)
+{
+    struct ckpt_map_family next;
+    bool known = false;
+    for (size_t at = 0; *type && !known && ckpt_map_next_family(ckpt_map_tables, &at, &next);)
+        known = ckpt_has_word(next.model_types, type);
+    return known;
+}
+
 int ckpt_map_check_family(const struct ckpt_map_engine *e, const char *family,
                           struct s2s_error *err)
 {

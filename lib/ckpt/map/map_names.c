@@ -66,7 +66,7 @@ char *ckpt_map_unwrapped(const char *name, bool everywhere)
 
 char *ckpt_map_plain_name(const char *name)
 {
-    static const char *const dicts[] = {"state_dict.", "model_state_dict."};
+    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app."};
     for (size_t i = 0; i < sizeof dicts / sizeof *dicts; i++)
         if (s2s_starts_with(name, dicts[i]))
             name += strlen(dicts[i]);

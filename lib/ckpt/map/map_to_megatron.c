@@ -533,6 +533,19 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
     return rc < 0 ? rc : 0;
 }
 
+/* what the family wants is there, and fits */
+static int check_sources(struct ckpt_map_engine *e)
+{
+    count_layers(e);
+    for (size_t i = 0; i < e->map.n_rules; i++)
+        note_rule(e, i);
+    ckpt_map_miss_experts(e);
+    ckpt_map_miss_mtp(e);
+    ckpt_map_miss_layers(e);
+    int rc = ckpt_map_missed(e);
+    return rc == 0 ? ckpt_map_check_shapes(e) : rc;
+}
+
 int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                          struct ckpt_map_result *result, struct s2s_error *err)
 {
@@ -540,21 +553,24 @@ int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_reque
     int rc = ckpt_map_begin(&e, plan, request, true, result, err);
     if (rc == 0)
         rc = ckpt_map_leave_out_copy(&e);
-    if (rc == 0) {
-        count_layers(&e);
-        for (size_t i = 0; i < e.map.n_rules; i++)
-            note_rule(&e, i);
-        ckpt_map_miss_experts(&e);
-        ckpt_map_miss_mtp(&e);
-        ckpt_map_miss_layers(&e);
-        rc = ckpt_map_missed(&e);
-    }
     if (rc == 0)
-        rc = ckpt_map_check_shapes(&e);
+        rc = check_sources(&e);
     if (rc == 0)
         number_stacks(&e);
     for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)
         rc = run_rule(&e, i);
     ckpt_map_end(&e, result);
+    return rc;
+}
+
+int ckpt_map_check_hf(const struct ckpt_map_request *request, struct s2s_error *err)
+{
+    struct ckpt_map_engine e;
+    struct ckpt_map_result result = {.n_unused = 0};
+    int rc = ckpt_map_begin(&e, NULL, request, true, &result, err);
+    if (rc == 0)
+        rc = check_sources(&e);
+    ckpt_map_end(&e, &result);
+    free(result.unused);
     return rc;
 }

@@ -26,6 +26,7 @@ struct s2s_hf_options {
     const char *map;      /* family or file of a name map; NULL: found from the names */
     enum s2s_dtype dtype; /* of floating tensors; NONE: as they are */
     bool keep_vocab_padding;
+    bool strict;             /* names that are kept have to be all that the configuration wants */
     const json_t *config;    /* numbers that the source lacks (heads, groups, ..); NULL */
     const char *config_text; /* becomes config.json, whatever the source has; NULL */
 };

@@ -616,3 +616,28 @@ PY
     exits 2 s2s-ckpt convert --to nemo --no-tokenizer nemo out.nemo
     says "has NeMo's names, whose configuration says the tokenizer"
 }
+
+@test "to hf: weights of 8 bits whose scales are in Megatron's extra states are told of" {
+    M=$ROOT/tests/oracle/models/llama_gqa_untied
+    s2s-ckpt convert -q --to torch_dist --map llama "$M" dist
+    s2s-ckpt convert -q --to safetensors dist wide.safetensors
+    python3 - <<'PY'
+import json, struct
+raw = open("wide.safetensors", "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, body, new, data = json.loads(raw[8:8 + n]), raw[8 + n:], {}, b""
+head.pop("__metadata__", None)
+for name, t in head.items():
+    part = body[slice(*t["data_offsets"])]
+    if name == "decoder.layers.mlp.linear_fc2.weight":
+        t["dtype"], part = "F8_E4M3", b"8" * (len(part) // 4)
+    new[name] = dict(t, data_offsets=[len(data), len(data) + len(part)])
+    data += part
+text = json.dumps(new).encode()
+open("small.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
+PY
+    exits 0 s2s-ckpt convert --to hf --config "$M/config.json" wide.safetensors wide
+    says_not "8-bit"
+    exits 0 s2s-ckpt convert --to hf --config "$M/config.json" small.safetensors small
+    says "model.layers.0.mlp.down_proj.weight and others: 8-bit floating point, and without the scales"
+}

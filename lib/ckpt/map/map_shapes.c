@@ -448,6 +448,23 @@ static int list_wrong(struct voting *v)
     return ckpt_list_end(&list, rc, v->e->err);
 }
 
+/* Megatron's recipes that keep weights of 8 bits have what they are to be multiplied by in extra
+ * states */
+static void warn_of_scales(const struct voting *v)
+{
+    char *first = NULL;
+    size_t n = 0;
+    for (struct known k = {.rule = NULL}; !v->e->to_megatron && next_known(v, &k);)
+        if (s2s_dtype_size(k.tensor.dtype) == 1 && n++ == 0)
+            first = s2s_xstrdup(k.tensor.name);
+    if (n)
+        s2s_warn("ckpt",
+                 "%s%s: 8-bit floating point, and without the scales that Megatron keeps in "
+                 "extra states: right only where these are 1",
+                 first, n > 1 ? " and others" : "");
+    free(first);
+}
+
 int ckpt_map_check_shapes(struct ckpt_map_engine *e)
 {
     struct voting v = {.e = e, .n_tensors = ckpt_map_n_shaped(e)};
@@ -466,6 +483,8 @@ int ckpt_map_check_shapes(struct ckpt_map_engine *e)
         rc = check_hidden(&v);
     if (rc == 0)
         rc = list_wrong(&v);
+    if (rc == 0)
+        warn_of_scales(&v);
     free(v.rules);
     free(v.votes);
     return rc;

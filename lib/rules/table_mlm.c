@@ -280,8 +280,8 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-PP-002",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "vpp_layers != null and pp > 1 and pp divides split_layers and vpp_layers not "
-                "divides (split_layers / pp)",
+        .when = "vpp_layers != null and pp divides split_layers and vpp_layers not divides "
+                "(split_layers / pp)",
         .at = "vpp_layers",
         .message = "{split_layers / pp} layers a stage are not a multiple of "
                    "num-layers-per-virtual-pipeline-stage {vpp_layers}",

@@ -349,10 +349,11 @@ static const struct rules_fact *place_of(const struct rules_facts *facts, const 
     const struct rules_fact *other = NULL;
     while (at && *at) {
         char name[64];
-        size_t len = strcspn(at, " ");
-        snprintf(name, sizeof name, "%.*s", (int)len, at);
+        size_t len = strcspn(at, " "), name_len = strcspn(at, " >");
+        snprintf(name, sizeof name, "%.*s", (int)name_len, at);
         const struct rules_fact *fact = rules_fact_find(facts, name);
-        if (fact && fact->node)
+        bool one = name_len < len && fact && fact->value.type == RULES_INT && fact->value.i <= 1;
+        if (fact && fact->node && !one)
             return fact;
         if (fact && fact->key && !other)
             other = fact;

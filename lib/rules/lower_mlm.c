@@ -23,17 +23,17 @@ static const struct rules_map map[] = {
     {"step_schedule", "step_batch_size_schedule", "any", ""},
     {"decrease_batch", "decrease_batch_size_if_needed", "bool", "false"},
     {"dist_opt_instances", "num_distributed_optimizer_instances", "int", "1"},
-    {"seq_given", "seq_length", "int", ""},
+    {"seq_given", "seq_length", "size", ""},
     {"encoder_seq", "encoder_seq_length", "int", ""},
     {"decoder_seq", "decoder_seq_length", "int", ""},
-    {"mpe", "max_position_embeddings", "int", ""},
-    {"hidden", "hidden_size", "int", ""},
-    {"heads", "num_attention_heads", "int", ""},
+    {"mpe", "max_position_embeddings", "size", ""},
+    {"hidden", "hidden_size", "size", ""},
+    {"heads", "num_attention_heads", "size", ""},
     {"gqa", "group_query_attention", "bool", "false"},
     {"query_groups", "num_query_groups", "int", ""},
     {"head_dim_given", "kv_channels", "int", ""},
     {"ffn", "ffn_hidden_size", "int", ""},
-    {"layers_given", "num_layers", "int", ""},
+    {"layers_given", "num_layers", "size", ""},
     {"encoder_layers", "encoder_num_layers", "int", ""},
     {"experts", "num_experts", "any", ""},
     {"topk", "moe_router_topk", "int", "2"},
@@ -59,8 +59,8 @@ static const struct rules_map map[] = {
     {"cp_comm", "cp_comm_type", "text", "p2p"},
     {"cp_hier", "hierarchical_context_parallel_sizes", "list", ""},
     {"tp_overlap", "tp_comm_overlap", "bool", "false"},
-    {"vpp_layers", "num_layers_per_virtual_pipeline_stage", "int", ""},
-    {"vpp_stages", "num_virtual_stages_per_pipeline_rank", "int", ""},
+    {"vpp_layers", "num_layers_per_virtual_pipeline_stage", "size", ""},
+    {"vpp_stages", "num_virtual_stages_per_pipeline_rank", "size", ""},
     {"layout", "pipeline_model_parallel_layout", "text", ""},
     {"first_layers", "decoder_first_pipeline_num_layers", "int", ""},
     {"last_layers", "decoder_last_pipeline_num_layers", "int", ""},
@@ -347,7 +347,10 @@ void rules_lower_mlm_arguments(struct rules_check *check)
     struct rules_fact *experts = rules_fact_find(&check->facts, "experts");
     if (experts->value.type == RULES_INT && experts->value.i == 0)
         experts->value = rules_null();
-    else if (experts->value.type != RULES_INT && experts->value.type != RULES_NULL)
+    else if (experts->value.type == RULES_FLOAT || experts->value.type == RULES_TEXT)
+        rules_find(check, "S2S-CFG-004", experts->node, false, "",
+                   "expected an integer, found '%s'", experts->node->text);
+    if (experts->value.type != RULES_INT && experts->value.type != RULES_NULL)
         experts->value = rules_unknown();
     static const struct rules_env env[] = {{"max_connections", "CUDA_DEVICE_MAX_CONNECTIONS"},
                                            {"nvte_flash", "NVTE_FLASH_ATTN"},

@@ -12,7 +12,7 @@ static const struct rules_map map[] = {
     {"mbs", "@.train_micro_batch_size", "int", "?"},
     {"gbs", "@.train_global_batch_size", "int", "?"},
     {"lbs", "@.logprob_batch_size", "int", ""},
-    {"seq", "@.max_total_sequence_length", "int", "?"},
+    {"seq", "@.max_total_sequence_length", "size", "?"},
     {"precision", "@.precision", "text", "?"},
     {"packed", "@.sequence_packing.enabled", "bool", "false"},
     {"pack_tokens", "@.sequence_packing.train_mb_tokens", "int", ""},

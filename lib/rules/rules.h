@@ -43,7 +43,8 @@ struct s2s_rule {
     enum s2s_severity severity;
     const char *when;       /* condition over common names; NULL: found while reading */
     const char *error_when; /* the severity is error if this holds too; or NULL */
-    const char *at;         /* the names whose place a finding may show, first one that has one */
+    const char *at;         /* names whose place a finding may show, the first that has one; NAME>1
+                             * only while it is above 1 */
     const char *message;    /* a template: {expression}, {@name} is the dialect's key */
     const char *fix;        /* a template */
     const char *why;

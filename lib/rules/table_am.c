@@ -49,7 +49,7 @@ const struct s2s_rule rules_am[] = {
         .id = "S2S-AM-004",
         .dialects = AM,
         .severity = ERROR,
-        .when = "pp > 1 and mbs // pp_mbs < pp",
+        .when = "pp > 1 and pp_mbs >= 1 and mbs // pp_mbs < pp",
         .at = "mbs pp_mbs pp",
         .message = "local_batch_size {mbs} / pp_microbatch_size {pp_mbs} gives {mbs // pp_mbs} "
                    "microbatches for {pp} stages",
@@ -61,7 +61,7 @@ const struct s2s_rule rules_am[] = {
         .id = "S2S-AM-005",
         .dialects = AM,
         .severity = ERROR,
-        .when = "pp > 1 and pp_mbs not divides mbs",
+        .when = "pp > 1 and (pp_mbs < 1 or pp_mbs not divides mbs)",
         .at = "pp_mbs mbs",
         .message = "pp_microbatch_size {pp_mbs} does not divide local_batch_size {mbs}",
         .fix = "use one of {divisors(mbs)}",

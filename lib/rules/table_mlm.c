@@ -14,7 +14,7 @@ const struct s2s_rule rules_mlm[] = {
         .dialects = S2S_DIALECT_MLM,
         .severity = ERROR,
         .when = "(ep > 1 or set(etp_given) or egtp > 1) and etp*ep*egtp*pp not divides world",
-        .at = "ep etp_given expert_shards pp",
+        .at = "ep>1 etp_given expert_shards pp",
         .message = "etp*ep*pp{if(egtp > 1, ' times the weight shards of an expert', '')} = "
                    "{etp}*{ep}*{pp}{if(egtp > 1, '*', '')}{if(egtp > 1, egtp, '')} = "
                    "{etp*ep*egtp*pp} does not divide the world size {world}",
@@ -69,10 +69,20 @@ const struct s2s_rule rules_mlm[] = {
         .id = "S2S-BAT-004",
         .dialects = MLM,
         .severity = ERROR,
-        .when = "mbs < 1 or gbs_given < 1",
-        .at = "mbs gbs_given",
-        .message = "micro-batch-size {mbs}, global-batch-size {gbs_given}: a batch holds at least "
-                   "one sample",
+        .when = "mbs < 1",
+        .at = "mbs",
+        .message = "micro-batch-size {mbs}: a batch holds at least one sample",
+        .fix = "use a positive number",
+        .why = "An empty batch trains nothing.",
+        .source = ARGS,
+    },
+    {
+        .id = "S2S-BAT-004",
+        .dialects = MLM,
+        .severity = ERROR,
+        .when = "gbs_given < 1",
+        .at = "gbs_given",
+        .message = "global-batch-size {gbs_given}: a batch holds at least one sample",
         .fix = "use a positive number",
         .why = "An empty batch trains nothing.",
         .source = ARGS,

@@ -164,10 +164,12 @@ const struct s2s_rule rules_mlm_run[] = {
         .dialects = MLM,
         .severity = ERROR,
         .when = "(decay > 0 and samples == null and warmup_iters >= decay and warmup_iters > 0) or "
-                "(decay_samples > 0 and warmup_samples >= decay_samples)",
-        .at = "warmup_iters warmup_samples",
-        .message = "the warmup ({warmup_iters} iterations, {warmup_samples} samples) is not "
-                   "shorter than the decay",
+                "(decay_samples > 0 and warmup_samples >= decay_samples) or (warmup_fraction >= 1 "
+                "and not skip_train)",
+        .at = "warmup_iters warmup_samples warmup_fraction",
+        .message = "the warmup ({if(warmup_fraction >= 1, warmup_fraction, warmup_iters)} "
+                   "{if(warmup_fraction >= 1, 'times the decay', 'iterations')}, {warmup_samples} "
+                   "samples) is not shorter than the decay",
         .fix = "use a shorter warmup",
         .why = "The decay counts from the start and includes the warmup.",
         .source = "megatron/core/optimizer_param_scheduler.py",

@@ -245,7 +245,7 @@ const struct s2s_rule rules_mlm_sequence[] = {
         .dialects = HET,
         .severity = ERROR,
         .when = "etp*ep*egtp*pp not divides llm_size",
-        .at = "ep etp pp",
+        .at = "ep>1 etp>1 pp ep",
         .message = "etp*ep*pp = {etp}*{ep}*{pp} does not divide the {llm_size} ranks of the "
                    "language model",
         .fix = "use a smaller llm-ep or llm-expt-tp",

@@ -267,7 +267,7 @@ const struct s2s_rule rules_trn[] = {
         .dialects = S2S,
         .severity = ERROR,
         .when = "tp > 1 or cp > 1 or pp > 1 or ep > 1",
-        .at = "tp cp pp ep",
+        .at = "tp>1 cp>1 pp>1 ep",
         .message =
             "tp {tp}, cp {cp}, pp {pp}, ep {ep}: this release of s2s-train runs data parallel "
             "only",

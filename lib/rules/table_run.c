@@ -62,7 +62,7 @@ const struct s2s_rule rules_run[] = {
         .dialects = S2S | SLM | RL | AM,
         .severity = ERROR,
         .when = "min_lr > lr or min_lr < 0",
-        .at = "min_lr lr",
+        .at = "min_lr meg_min_lr lr meg_lr",
         .message = "{@min_lr} {min_lr} is not within 0 and the learning rate {lr}",
         .fix = "use a min_lr of at most {lr}",
         .why = "The schedule goes from lr down to min_lr.",
@@ -84,7 +84,7 @@ const struct s2s_rule rules_run[] = {
         .dialects = S2S | SLM | RL | AM,
         .severity = ERROR,
         .when = "decay > 0 and warmup >= decay",
-        .at = "warmup decay",
+        .at = "warmup meg_warmup decay",
         .message = "{@warmup} {warmup} is not shorter than the schedule of {decay} steps",
         .fix = "use a shorter warmup or a longer decay",
         .why =

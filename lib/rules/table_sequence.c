@@ -267,7 +267,7 @@ const struct s2s_rule rules_sequence[] = {
         .dialects = AM | MLM | HET,
         .severity = ERROR,
         .when = "packed and sm == 120 and env('NVTE_FLASH_ATTN') == '0' and cudnn < 91801",
-        .at = "packed sft",
+        .at = "packed sft pack_tokens packing_buffer",
         .message = "packed sequences on sm 12.0 with flash attention off and cuDNN {cudnn}",
         .fix = "upgrade cuDNN to 9.18.1, or allow flash attention",
         .why = "Fused attention has no packed layout on sm 12.0 before cuDNN 9.18.1.",

@@ -164,6 +164,16 @@ static void note(const struct s2s_report *report)
             seen[k] |= rules[k] == report->findings[i].rule;
 }
 
+/* A line, or at least the key that is not there. */
+static void must_say_where(const struct s2s_report *report)
+{
+    for (size_t i = 0; i < report->n_findings; i++) {
+        const struct s2s_finding *f = report->findings + i;
+        if (!f->place.source && !*f->key && f->rule->at && *f->rule->at)
+            fail_msg("%s has no place of %s", f->rule->id, f->rule->at);
+    }
+}
+
 /* What stands before the next " | "; *rest goes behind it, or to NULL. */
 static char *field(char **rest)
 {
@@ -194,6 +204,7 @@ static void run_case(char *line)
                      k ? good : bad);
         }
         note(&report);
+        must_say_where(&report);
         s2s_report_release(&report);
     }
 }

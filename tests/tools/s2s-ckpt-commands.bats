@@ -48,9 +48,8 @@ json() {
 }
 
 @test "--json: convert, prune, reshard and average say what they did, --plan what they would" {
-    exits 0 s2s-ckpt convert --plan --json --to hf "$DATA/hf_sharded" out
+    s2s-ckpt convert --plan --json --to hf "$DATA/hf_sharded" out >plan.json
     [ ! -e out ]
-    printf '%s' "$output" >plan.json
     s2s-ckpt ls --json "$DATA/hf_sharded" >ls.json
     python3 - <<'PY'
 import json
@@ -60,7 +59,12 @@ for t in ls["tensors"]:
     del t["n_chunks"]
 assert plan["tensors"] == ls["tensors"]
 PY
+    # what the one would leave out the other leaves out
+    s2s-ckpt convert --plan --json --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf >plan.json 2>said
+    grep -q '^s2s-ckpt: left out: optimizer.state.exp_avg.\* (55), ' said
+    grep -q '^s2s-ckpt: hf: 55 tensors, 65.4 kB would be written; left out: 165 tensors of optimizer and other state, ' said
     s2s-ckpt convert -q --json --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf >done.json
+    python3 -c 'import json; a, b = [json.load(open(name))["left_out"] for name in ("plan.json", "done.json")]; assert a == b, (a, b)'
     json done.json 'd["out"] == "hf" and d["format"] == "hf" and d["tensors"] > 10 and d["left_out"]["state_tensors"] > 0'
     s2s-ckpt reshard -q --json --files 2 "$DATA/dcp_plain" dist >done.json
     json done.json 'd["format"] == "torch_dist" and d["tensors"] == 13 and d["bytes"] == 553'

@@ -110,10 +110,8 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
     s2s_progress_end(&job.progress);
     if (rc < 0 && job.ckpt && !says_where(&job, err->text))
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));
-    if (rc == 0 && !opt->plan)
+    if (rc == 0)
         ckpt_job_say_done(&job, start_s);
-    else if (rc == 0 && opt->common.json)
-        ckpt_job_end_plan(&job);
 out:
     ckpt_job_close(&job);
     return rc;

@@ -49,8 +49,6 @@ bool ckpt_job_is_folder(const struct job *job); /* OUT is one, of what `to` says
 /* dir: a folder, which the caller renames to OUT; not agreed. NULL: OUT itself, one file, which is
  * one rank's work. */
 int ckpt_job_fill(struct job *job, const char *dir, struct s2s_error *err);
-/* The end of what --plan --json prints. */
-void ckpt_job_end_plan(const struct job *job);
 
 /* ---- the end (job_left_out.c, job_report.c) ---- */
 
@@ -72,7 +70,7 @@ struct ckpt_left_out {
 void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job); /* -v: says each name */
 
 const char *ckpt_job_format(const struct job *job); /* "hf", of what it writes */
-/* Rank 0: the line on stderr, and with --json the object on stdout. */
+/* Rank 0: the lines on stderr, and with --json the object on stdout, or with --plan its end. */
 void ckpt_job_say_done(const struct job *job, double start_s);
 
 /* ---- OUT is a folder (job_folder.c): beside it first, renamed when whole. Agreed. ---- */

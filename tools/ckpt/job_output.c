@@ -99,16 +99,6 @@ static void take_plan(struct job *job, struct s2s_ckpt_plan *plan, const char *f
         show_plan(job, plan, folder);
 }
 
-void ckpt_job_end_plan(const struct job *job)
-{
-    if (!ckpt_is_first())
-        return;
-    printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
-           job->n_shown ? "\n  " : "{\n  \"tensors\": [", ckpt_job_format(job));
-    ckpt_print_json_text(job->opt->out);
-    puts("\n}");
-}
-
 /* ---- Hugging Face ---- */
 
 /* What one of them makes, the others empty. */

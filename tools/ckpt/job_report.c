@@ -31,23 +31,41 @@ static char *left_out_text(const struct ckpt_left_out *left)
     return out;
 }
 
-static void print_done(const struct job *job, const struct ckpt_left_out *left, double seconds)
+static void print_left_out(const struct ckpt_left_out *left)
 {
-    printf("{\"out\": ");
-    ckpt_print_json_text(job->opt->out);
-    printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
-           "\"peak_memory_bytes\": %lld, \"left_out\": {\"state_tensors\": %zu, \"objects\": %zu, "
-           "\"rank_optimizers\": %zu, \"vocabulary_rows\": %lld, \"common_state\": %s, "
-           "\"names\": {",
-           ckpt_job_format(job), job->n_tensors, (long long)job->bytes, seconds,
-           (long long)s2s_peak_memory_bytes(), left->n_state, left->n_objects, left->n_ranks,
-           (long long)left->rows_cut, left->common ? "true" : "false");
+    printf("{\"state_tensors\": %zu, \"objects\": %zu, \"rank_optimizers\": %zu, "
+           "\"vocabulary_rows\": %lld, \"common_state\": %s, \"names\": {",
+           left->n_state, left->n_objects, left->n_ranks, (long long)left->rows_cut,
+           left->common ? "true" : "false");
     for (size_t i = 0; i < left->n_kinds; i++) {
         printf("%s", i ? ", " : "");
         ckpt_print_json_text(left->kinds[i].name);
         printf(": %zu", left->kinds[i].n);
     }
-    puts("}}}");
+    fputs("}}", stdout);
+}
+
+static void print_done(const struct job *job, const struct ckpt_left_out *left, double seconds)
+{
+    printf("{\"out\": ");
+    ckpt_print_json_text(job->opt->out);
+    printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
+           "\"peak_memory_bytes\": %lld, \"left_out\": ",
+           ckpt_job_format(job), job->n_tensors, (long long)job->bytes, seconds,
+           (long long)s2s_peak_memory_bytes());
+    print_left_out(left);
+    puts("}");
+}
+
+/* Behind the tensors, which were shown when they were known. */
+static void print_planned(const struct job *job, const struct ckpt_left_out *left)
+{
+    printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
+           job->n_shown ? "\n  " : "{\n  \"tensors\": [", ckpt_job_format(job));
+    ckpt_print_json_text(job->opt->out);
+    fputs(",\n  \"left_out\": ", stdout);
+    print_left_out(left);
+    puts("\n}");
 }
 
 /* The names behind the numbers; all: they were said one by one. */
@@ -87,17 +105,22 @@ void ckpt_job_say_done(const struct job *job, double start_s)
         return;
     struct ckpt_left_out left;
     ckpt_job_left_out(&left, job);
-    if (job->opt->common.json)
+    if (job->opt->common.json && job->opt->plan)
+        print_planned(job, &left);
+    else if (job->opt->common.json)
         print_done(job, &left, seconds);
     if (job->opt->common.verbosity < 0)
         return;
     print_names(&left, job->opt->common.verbosity > 0);
     char *rest = left_out_text(&left), out[PATH_MAX];
     s2s_utf8_show_text(out, sizeof out, job->opt->out);
-    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s in %.2f s (%s/s), peak memory %lld MiB%s%s\n",
-            out, job->n_tensors, ckpt_bytes_text(bytes, job->bytes), seconds,
-            ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
-            (long long)s2s_peak_memory_bytes() >> 20, rest,
+    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s", out, job->n_tensors,
+            ckpt_bytes_text(bytes, job->bytes));
+    if (!job->opt->plan)
+        fprintf(stderr, " in %.2f s (%s/s), peak memory %lld MiB", seconds,
+                ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
+                (long long)s2s_peak_memory_bytes() >> 20);
+    fprintf(stderr, "%s%s%s\n", job->opt->plan ? " would be written" : "", rest,
             kept_hf_names(job) ? "; names kept as they are (--map NAME gives Megatron's)" : "");
     free(rest);
 }

@@ -193,6 +193,10 @@ bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor);
  * streaming the whole tensor, or s2s_ckpt_verify_tensor, compares it. false: nobody says it. */
 bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                          uint32_t *crc);
+/* Marks the stored objects that hold tensors (torch.distributed.checkpoint takes tuples for values)
+ * as lost, with a warning each, for who takes no objects; none of an optimizer's, none of
+ * Megatron's. */
+void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt);
 /* Opens a stored object's archive, checks its CRC-32s and that its pickle is understood. */
 int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *object,
                            struct s2s_error *err);

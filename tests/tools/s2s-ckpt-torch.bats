@@ -453,3 +453,25 @@ PY
     says "of which no reader takes more than 100000000"
     [ ! -e out ]
 }
+
+@test "tensors in a tuple, a value to torch.distributed.checkpoint, are lost only when that was seen" {
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+from mini_writer import item_pkl, write
+floats = bytes(range(8))
+pair = b"\x80\2" + 2 * item_pkl("FloatStorage", (2,))[2:-1] + b"\x86."
+write("in", [("w", "float32", (2,), [((0,), (2,), floats)])], objs=[("pair", pair, floats), ("epoch", b"\x80\2K\3."), ("optim.pair", pair, floats)],
+      sharded_backend=None)
+PY
+    for to in safetensors hf; do
+        exits 0 s2s-ckpt convert --to $to in $to
+        says "pair: a value with tensors in it, of which no tensor is read"
+        says_not "epoch: a value"
+        says_not "optim.pair: a value"
+        exits 1 s2s-ckpt convert --strict --to $to in strict
+        says "in: pair is a value with tensors in it, of which no tensor is read (--strict)"
+        not test -e strict
+    done
+    exits 0 s2s-ckpt convert --strict --to torch_dist in dist
+    says_not "a value with"
+    exits 0 s2s-ckpt verify dist
+}

@@ -250,11 +250,13 @@ int ckpt_job_open(struct job *job, struct s2s_error *err)
     if (rc == 0 && job->opt->average)
         rc = open_others(job, err);
     if (rc == 0)
+        job->to = job->opt->to ? job->opt->to : same_as(job->ckpt);
+    if (rc == 0 && job->to != TO_TORCH_DIST)
+        s2s_ckpt_find_lost(job->ckpt);
+    if (rc == 0)
         rc = check_lost(job, err);
     if (rc == 0)
         rc = identify_all(job, err);
-    if (rc == 0)
-        job->to = job->opt->to ? job->opt->to : same_as(job->ckpt);
     if (rc == 0 && job->opt->reshard)
         rc = check_optimizer(job, err);
     return rc;

@@ -198,6 +198,27 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
     return rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : 0;
 }
 
+void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt)
+{
+    for (size_t i = 0; i < ckpt->n_objects; i++) {
+        struct s2s_ckpt_object *object = &ckpt->objects[i];
+        struct s2s_error ignored = S2S_ERROR_INIT; /* whoever reads it will see */
+        struct s2s_zip zip;
+        if (!object->file || s2s_ckpt_is_state(object->name) || s2s_ckpt_is_sharded(object->name))
+            continue;
+        const int fd = ckpt_file_fd(ckpt, ckpt_add_file(ckpt, object->file, &ignored), &ignored);
+        const struct s2s_zip_source source = {
+            .fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};
+        if (fd < 0 || s2s_zip_open(&zip, &source, &ignored) < 0)
+            continue;
+        if (s2s_zip_find(&zip, "data/0")) {
+            object->lost = "value with tensors in it";
+            s2s_warn("ckpt", "%s: a %s, of which no tensor is read", object->name, object->lost);
+        }
+        s2s_zip_release(&zip);
+    }
+}
+
 /* what the sizes of a Hugging Face model are read from */
 static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {

@@ -201,6 +201,46 @@ int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_
         s2s_dtype_name(b->dtype), ckpt_shape_text(other, b->shape, b->n_dims));
 }
 
+/* ---- which rule takes a source's name ---- */
+
+_Static_assert(CKPT_MAP_MAX_RULES < UINT16_MAX, "rules are numbered so");
+
+const char *ckpt_map_source_side(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    return e->to_megatron ? rule->hf : rule->megatron;
+}
+
+void ckpt_map_match_sources(struct ckpt_map_engine *e)
+{
+    struct ckpt_match match;
+    for (size_t i = 0; i < e->n_sources; i++) {
+        struct ckpt_map_source *source = &e->sources[i];
+        /* one Hugging Face name may be of several stacks */
+        for (size_t r = 0; r < e->map.n_rules && (e->to_megatron || !source->rule); r++) {
+            const struct ckpt_rule *rule = &e->map.rules[r];
+            if (rule->transform == CKPT_MAP_AGAIN ||
+                !ckpt_map_match(ckpt_map_source_side(e, rule), source->name, &match))
+                continue;
+            source->rule = source->rule ? source->rule : (uint16_t)(r + 1);
+            if (e->to_megatron && rule->group >= 0 && !match.stacked &&
+                match.layer >= e->n_layers[rule->group])
+                e->n_layers[rule->group] = match.layer + 1;
+        }
+    }
+}
+
+const struct ckpt_rule *ckpt_map_rule_at(const struct ckpt_map_engine *e,
+                                         const struct ckpt_map_source *source, int64_t layer)
+{
+    const struct ckpt_rule *first = source->rule ? &e->map.rules[source->rule - 1] : NULL;
+    for (const struct ckpt_rule *rule = first; rule && rule < e->map.rules + e->map.n_rules; rule++)
+        if (rule->transform != CKPT_MAP_AGAIN && rule->transform != CKPT_MAP_DROP &&
+            strcmp(ckpt_map_source_side(e, rule), ckpt_map_source_side(e, first)) == 0 &&
+            ckpt_map_in_section(e, rule->section, layer))
+            return rule;
+    return first;
+}
+
 /* ---- parts: which of several families stands at a prefix ---- */
 
 /* does the source have what the rule takes, on the side that is read? */

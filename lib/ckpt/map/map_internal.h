@@ -8,6 +8,7 @@
 struct ckpt_map_source {
     const char *name; /* of most, the end of the tensor's own: there may be a hundred thousand */
     const struct s2s_ckpt_tensor *tensor;
+    uint16_t rule; /* 1 + the index of the first that takes the name; 0: none does */
     bool used;
 };
 
@@ -79,6 +80,14 @@ const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
  * of rows differs. */
 int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *a,
                          const struct s2s_ckpt_tensor *b, int rows_axis);
+/* The side of a rule that the source has. */
+const char *ckpt_map_source_side(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
+/* Finds the rule of each source. To Megatron n_layers is known then. */
+void ckpt_map_match_sources(struct ckpt_map_engine *e);
+/* The rule that takes the source's name at a layer: of those that stand for it the first whose
+ * section the layer has, or the first; NULL: none takes it. After ckpt_map_sections_begin. */
+const struct ckpt_rule *ckpt_map_rule_at(const struct ckpt_map_engine *e,
+                                         const struct ckpt_map_source *source, int64_t layer);
 /* By name, or NULL. */
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */

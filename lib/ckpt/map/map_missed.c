@@ -6,12 +6,6 @@
 
 enum { FEW = 4096 };
 
-/* the side of a rule that the source has */
-static const char *source_side(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
-{
-    return e->to_megatron ? rule->hf : rule->megatron;
-}
-
 /* ---- which sections a layer has ---- */
 
 bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
@@ -45,7 +39,7 @@ bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t l
         const struct ckpt_rule *other = &e->map.rules[i];
         if (i != i_rule && other->same && other->section == rule->section &&
             other->transform != CKPT_MAP_AGAIN && strcmp(other->same, rule->same) == 0 &&
-            is_there(e, source_side(e, other), layer))
+            is_there(e, ckpt_map_source_side(e, other), layer))
             return true;
     }
     return false;
@@ -69,7 +63,7 @@ static bool is_anywhere(const struct ckpt_map_engine *e, const struct ckpt_rule 
         const struct ckpt_rule *other = &e->map.rules[i];
         for (int64_t layer = 0; go_together(rule, other) && layer < n; layer++)
             if (ckpt_map_in_section(e, rule->section, layer) &&
-                is_there(e, source_side(e, other), rule->group < 0 ? -1 : layer))
+                is_there(e, ckpt_map_source_side(e, other), rule->group < 0 ? -1 : layer))
                 return true;
     }
     return false;
@@ -90,7 +84,7 @@ static bool is_own(const struct ckpt_map_engine *e, const struct ckpt_rule *rule
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *other = &e->map.rules[i];
         if (other->section >= 0 && other->section != rule->section && other->group == rule->group &&
-            strcmp(source_side(e, other), source_side(e, rule)) == 0)
+            strcmp(ckpt_map_source_side(e, other), ckpt_map_source_side(e, rule)) == 0)
             return false;
     }
     return true;
@@ -101,7 +95,7 @@ static bool look_up(const struct ckpt_map_engine *e, int section, int64_t layer)
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
         if (rule->section == section && rule->group >= 0 && e->own[i] &&
-            is_there(e, source_side(e, rule), layer))
+            is_there(e, ckpt_map_source_side(e, rule), layer))
             return true;
     }
     return false;
@@ -158,7 +152,7 @@ void ckpt_map_miss_experts(struct ckpt_map_engine *e)
 {
     for (size_t r = 0; r < e->map.n_rules; r++) {
         const struct ckpt_rule *rule = &e->map.rules[r];
-        const char *pattern = source_side(e, rule);
+        const char *pattern = ckpt_map_source_side(e, rule);
         const int items = ckpt_map_names(pattern);
         const size_t n_layers = (size_t)(rule->group < 0 ? 0 : e->n_layers[rule->group]) + 1;
         if (!strstr(pattern, "{E}"))
@@ -261,8 +255,9 @@ static bool is_layer(const struct ckpt_map_engine *e, int stack, int64_t layer)
 {
     for (size_t i = 0; i < e->map.n_rules; i++)
         if (e->map.rules[i].group == stack &&
-            (e->map.rules[i].section >= 0 ? ckpt_map_in_section(e, e->map.rules[i].section, layer)
-                                          : is_there(e, source_side(e, &e->map.rules[i]), layer)))
+            (e->map.rules[i].section >= 0
+                 ? ckpt_map_in_section(e, e->map.rules[i].section, layer)
+                 : is_there(e, ckpt_map_source_side(e, &e->map.rules[i]), layer)))
             return true;
     return false;
 }
@@ -408,15 +403,10 @@ static void look_at_any(const struct ckpt_map_engine *e, int stack, struct layer
     }
     for (size_t k = 0; k < e->n_sources && first >= 0; k++) {
         const struct s2s_ckpt_tensor *tensor = e->sources[k].tensor;
-        struct part part = {.n_experts = 1};
-        for (size_t i = 0; i < e->map.n_rules && !part.rule; i++) {
-            const struct ckpt_rule *rule = &e->map.rules[i];
-            if (rule->group == stack && rule->transform != CKPT_MAP_DROP &&
-                ckpt_map_match(source_side(e, rule), e->sources[k].name, &part.at) &&
-                part.at.layer == first && ckpt_map_in_section(e, rule->section, first))
-                part.rule = rule; /* further ones are other spellings */
-        }
-        if (!part.rule)
+        struct part part = {.rule = ckpt_map_rule_at(e, &e->sources[k], first), .n_experts = 1};
+        if (!part.rule || part.rule->group != stack || part.rule->transform == CKPT_MAP_DROP ||
+            !ckpt_map_match(ckpt_map_source_side(e, part.rule), e->sources[k].name, &part.at) ||
+            part.at.layer != first || !ckpt_map_in_section(e, part.rule->section, first))
             continue;
         if (part.rule->transform == CKPT_MAP_EXPERTS && part.at.expert < 0 && tensor->n_dims)
             part.n_experts = tensor->shape[0];
@@ -433,7 +423,7 @@ static void miss_part(struct ckpt_map_engine *e, const struct part *part, int64_
     const bool alike = ckpt_map_items(rule->megatron) > 0;
     struct ckpt_match at = part->at;
     at.layer = layer;
-    char *source = ckpt_map_fill(source_side(e, rule), &at);
+    char *source = ckpt_map_fill(ckpt_map_source_side(e, rule), &at);
     if (e->to_megatron)
         ckpt_map_miss(e, source, NULL);
     for (int64_t k = 0; k < part->n_experts && !e->to_megatron; k++)

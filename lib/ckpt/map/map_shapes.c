@@ -56,8 +56,6 @@ struct ckpt_map_shaped ckpt_map_shaped(const struct ckpt_map_engine *e, size_t i
     return (struct ckpt_map_shaped){e->sources[i].name, t->dtype, t->n_dims, t->shape};
 }
 
-_Static_assert(CKPT_MAP_MAX_RULES < UINT16_MAX, "rules are numbered so");
-
 static uint16_t find_rule(const struct ckpt_map_engine *e, const char *name)
 {
     struct ckpt_match at;

@@ -284,35 +284,52 @@ static int refuse_interleaved(const struct ckpt_map_engine *e, const struct ckpt
     return 0;
 }
 
-static int make_source(struct ckpt_map_engine *e, struct ckpt_map_source *source)
+/* what is made of a source, or NULL */
+static const struct ckpt_rule *first_rule(const struct ckpt_map_engine *e,
+                                          const struct ckpt_map_source *source)
 {
+    const struct ckpt_rule *rule = source->rule ? &e->map.rules[source->rule - 1] : NULL;
+    return rule && rule->transform != CKPT_MAP_DROP ? rule : NULL;
+}
+
+static int count_layers(struct ckpt_map_engine *e, struct ckpt_map_source *source)
+{
+    const struct ckpt_rule *rule = first_rule(e, source);
+    const struct s2s_ckpt_tensor *t = source->tensor;
     struct ckpt_match match;
-    const struct ckpt_rule *rule = NULL;
-    for (size_t i = 0; i < e->map.n_rules && !rule; i++)
-        if (e->map.rules[i].transform != CKPT_MAP_AGAIN &&
-            ckpt_map_match(e->map.rules[i].megatron, source->name, &match))
-            rule = &e->map.rules[i];
+    source->used = source->rule;
     if (!rule)
         return 0;
-    source->used = true;
-    if (rule->transform == CKPT_MAP_DROP)
-        return 0;
-    const struct s2s_ckpt_tensor *t = source->tensor;
+    ckpt_map_match(rule->megatron, source->name, &match);
     if (match.stacked && t->n_dims == 0)
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: no layer axis", t->name);
-    int rc = check_axes(e, rule, t, match.stacked);
-    if (rc == 0)
-        rc = refuse_interleaved(e, rule, t->name);
-    if (rc < 0)
-        return rc;
-    int64_t first = match.stacked ? 0 : match.layer;
-    int64_t end = match.stacked ? t->shape[0] : match.layer + 1;
-    if (match.layer < 0 && !match.stacked)
-        return make_layer(e, rule, match, source, -1);
-    if (end > e->n_layers[rule->group])
+    const int rc = check_axes(e, rule, t, match.stacked);
+    const int64_t end = match.stacked ? t->shape[0] : match.layer + 1;
+    if (rc == 0 && rule->group >= 0 && end > e->n_layers[rule->group])
         e->n_layers[rule->group] = end;
-    for (int64_t layer = first; layer < end && rc == 0; layer++)
-        rc = make_layer(e, rule, match, source, layer);
+    return rc;
+}
+
+static int make_source(struct ckpt_map_engine *e, const struct ckpt_map_source *source)
+{
+    const struct ckpt_rule *rule = first_rule(e, source), *checked = NULL;
+    struct ckpt_match match;
+    int rc = 0;
+    if (!rule)
+        return 0;
+    ckpt_map_match(rule->megatron, source->name, &match);
+    const int64_t begin = match.stacked ? 0 : match.layer;
+    const int64_t end = match.stacked ? source->tensor->shape[0] : match.layer + 1;
+    for (int64_t layer = begin; layer < end && rc == 0; layer++) {
+        rule = ckpt_map_rule_at(e, source, layer);
+        if (rule != checked) {
+            rc = check_axes(e, rule, source->tensor, match.stacked);
+            rc = rc < 0 ? rc : refuse_interleaved(e, rule, source->tensor->name);
+            checked = rule;
+        }
+        if (rc == 0)
+            rc = make_layer(e, rule, match, source, layer);
+    }
     return rc;
 }
 
@@ -430,7 +447,6 @@ static bool is_second(const struct ckpt_map_engine *e, size_t i_rule)
 static int check_whole(struct ckpt_map_engine *e)
 {
     const char **made = list_made(e->plan);
-    ckpt_map_sections_begin(e);
     for (size_t i = 0; i < e->map.n_rules; i++) {
         const struct ckpt_rule *rule = &e->map.rules[i];
         if (rule->transform == CKPT_MAP_DROP || rule->transform == CKPT_MAP_AGAIN ||
@@ -456,6 +472,12 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
 {
     struct ckpt_map_engine e;
     int rc = ckpt_map_begin(&e, plan, request, false, result, err);
+    if (rc == 0)
+        ckpt_map_match_sources(&e);
+    for (size_t i = 0; i < e.n_sources && rc == 0; i++)
+        rc = count_layers(&e, &e.sources[i]);
+    if (rc == 0)
+        ckpt_map_sections_begin(&e);
     for (size_t i = 0; i < e.n_sources && rc == 0; i++)
         rc = make_source(&e, &e.sources[i]);
     for (size_t i = 0; i < e.map.n_rules && rc == 0; i++)

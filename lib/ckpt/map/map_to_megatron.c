@@ -392,19 +392,6 @@ static int make_rule(struct ckpt_map_engine *e, size_t i_rule, int64_t layer, in
 
 /* ---- all of it ---- */
 
-static void count_layers(struct ckpt_map_engine *e)
-{
-    struct ckpt_match match;
-    for (size_t i = 0; i < e->map.n_rules; i++) {
-        const struct ckpt_rule *rule = &e->map.rules[i];
-        for (size_t k = 0; rule->group >= 0 && *rule->hf && k < e->n_sources; k++)
-            if (ckpt_map_match(rule->hf, e->sources[k].name, &match) && !match.stacked &&
-                match.layer >= e->n_layers[rule->group])
-                e->n_layers[rule->group] = match.layer + 1;
-    }
-    ckpt_map_sections_begin(e);
-}
-
 static bool is_open_rule(const struct ckpt_rule *rule)
 {
     return ckpt_map_is_open(rule->hf) || rule->transform == CKPT_MAP_DROP;
@@ -536,7 +523,8 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
 /* what the family wants is there, and fits */
 static int check_sources(struct ckpt_map_engine *e)
 {
-    count_layers(e);
+    ckpt_map_match_sources(e);
+    ckpt_map_sections_begin(e);
     for (size_t i = 0; i < e->map.n_rules; i++)
         note_rule(e, i);
     ckpt_map_miss_experts(e);

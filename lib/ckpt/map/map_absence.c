@@ -160,14 +160,12 @@ static bool is_true(const json_t *object, const char *key)
  * model without any bias: the tensors must agree. */
 static bool has_linear_biases(const struct ckpt_map_engine *e)
 {
-    struct ckpt_match match;
-    if (!is_true(e->args, "add_bias_linear"))
+    bool any = false;
+    if (e->to_megatron || !is_true(e->args, "add_bias_linear"))
         return false;
-    for (size_t i = 0; i < e->map.n_rules; i++)
-        for (size_t k = 0; claims[e->map.rules[i].absence].linear && k < e->n_sources; k++)
-            if (ckpt_map_match(e->map.rules[i].megatron, e->sources[k].name, &match))
-                return true;
-    return false;
+    for (size_t i = 0; i < e->n_sources; i++)
+        any |= e->sources[i].rule && claims[e->map.rules[e->sources[i].rule - 1].absence].linear;
+    return any;
 }
 
 static bool is_claimed_by_type(const json_t *config, const struct claim *claim)

@@ -90,6 +90,9 @@ const struct ckpt_rule *ckpt_map_rule_at(const struct ckpt_map_engine *e,
                                          const struct ckpt_map_source *source, int64_t layer);
 /* By name, or NULL. */
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
+/* By a pattern whose holes are filled. */
+struct ckpt_map_source *ckpt_map_find_at(const struct ckpt_map_engine *e, const char *pattern,
+                                         const struct ckpt_match *at);
 /* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key);
@@ -145,8 +148,8 @@ bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int
 bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
 
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);
-/* Those of the rule's Hugging Face names that the source lacks. */
-void ckpt_map_miss_names(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+/* Those of the pattern's names at a layer that the source lacks, of an expert or (0) of none. */
+void ckpt_map_miss_names(struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                          int64_t expert);
 void ckpt_map_miss_experts(struct ckpt_map_engine *e);
 void ckpt_map_miss_layers(struct ckpt_map_engine *e);

@@ -11,17 +11,13 @@ enum { FEW = 4096 };
 bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                        int item)
 {
-    struct ckpt_match at = {.layer = layer, .expert = 0, .item = item};
-    char *name = ckpt_map_fill(pattern, &at);
-    const bool numbered = ckpt_map_find(e, name) != NULL;
-    free(name);
-    if (numbered || e->to_megatron)
-        return numbered;
-    at = (struct ckpt_match){.layer = -1, .expert = 0, .item = item, .stacked = true};
-    name = ckpt_map_fill(pattern, &at);
-    const struct ckpt_map_source *source = ckpt_map_find(e, name);
-    free(name);
-    return source && source->tensor->n_dims && layer < source->tensor->shape[0];
+    const struct ckpt_match at = {.layer = layer, .expert = 0, .item = item};
+    const struct ckpt_match on_axis = {.layer = -1, .expert = 0, .item = item, .stacked = true};
+    if (ckpt_map_find_at(e, pattern, &at))
+        return true;
+    const struct ckpt_map_source *all =
+        e->to_megatron ? NULL : ckpt_map_find_at(e, pattern, &on_axis);
+    return all && all->tensor->n_dims && layer < all->tensor->shape[0];
 }
 
 static bool is_there(const struct ckpt_map_engine *e, const char *pattern, int64_t layer)
@@ -135,12 +131,12 @@ void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of)
         s2s_xstrdup(name), of ? ckpt_map_mtp_name(e, s2s_xstrdup(of)) : NULL};
 }
 
-void ckpt_map_miss_names(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
+void ckpt_map_miss_names(struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                          int64_t expert)
 {
-    struct ckpt_match at = {.layer = layer, .expert = expert};
-    for (; at.item < ckpt_map_names(rule->hf); at.item++) {
-        char *name = ckpt_map_fill(rule->hf, &at);
+    struct ckpt_match at = {.layer = layer, .expert = expert, .stacked = layer < 0};
+    for (; at.item < ckpt_map_names(pattern); at.item++) {
+        char *name = ckpt_map_fill(pattern, &at);
         if (!ckpt_map_find(e, name))
             ckpt_map_miss(e, name, NULL);
         free(name);
@@ -169,18 +165,9 @@ void ckpt_map_miss_experts(struct ckpt_map_engine *e)
                 end[match.layer + 1] = match.expert + 1;
         }
         for (size_t k = 0; k < n_layers; k++)
-            for (int64_t expert = 0, left = end[k] * items - count[k]; left > 0 && expert < end[k];
-                 expert++)
-                for (int i = 0; i < items; i++) {
-                    struct ckpt_match at = {
-                        .layer = (int64_t)k - 1, .expert = expert, .item = i, .stacked = k == 0};
-                    char *name = ckpt_map_fill(pattern, &at);
-                    if (!ckpt_map_find(e, name) && left-- > 0)
-                        ckpt_map_miss(e, name, NULL);
-                    free(name);
-                    if (e->n_missed > FEW)
-                        expert = end[k];
-                }
+            for (int64_t expert = 0;
+                 count[k] < end[k] * items && expert < end[k] && e->n_missed <= FEW; expert++)
+                ckpt_map_miss_names(e, pattern, (int64_t)k - 1, expert);
         free(end);
         free(count);
     }

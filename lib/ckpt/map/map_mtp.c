@@ -160,9 +160,10 @@ char *ckpt_map_mtp_name(const struct ckpt_map_engine *e, char *name)
 static void need(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
 {
     const struct ckpt_match at = {.layer = layer, .expert = -1, .item = -1};
+    if (ckpt_map_find_at(e, ckpt_map_source_side(e, rule), &at))
+        return;
     char *megatron = ckpt_map_fill(rule->megatron, &at), *hf = ckpt_map_fill(rule->hf, &at);
-    if (!ckpt_map_find(e, e->to_megatron ? hf : megatron))
-        ckpt_map_miss(e, hf, e->to_megatron ? NULL : megatron);
+    ckpt_map_miss(e, hf, e->to_megatron ? NULL : megatron);
     free(megatron);
     free(hf);
 }

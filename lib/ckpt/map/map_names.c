@@ -184,3 +184,12 @@ struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const cha
     found = bsearch(&key, e->sources, e->n_sources, sizeof key, by_name);
     return found != e->copy ? found : NULL;
 }
+
+struct ckpt_map_source *ckpt_map_find_at(const struct ckpt_map_engine *e, const char *pattern,
+                                         const struct ckpt_match *at)
+{
+    char *name = ckpt_map_fill(pattern, at);
+    struct ckpt_map_source *found = ckpt_map_find(e, name);
+    free(name);
+    return found;
+}

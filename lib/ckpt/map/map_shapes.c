@@ -409,7 +409,7 @@ static void miss_experts(struct voting *v)
         }
         for (size_t at = 0; at < n; at++)
             for (; end[at] && end[at] < said[at] && end[at] < CKPT_MAX_LAYERS; end[at]++)
-                ckpt_map_miss_names(v->e, rule, (int64_t)at - 1, end[at]);
+                ckpt_map_miss_names(v->e, rule->hf, (int64_t)at - 1, end[at]);
         free(end);
         free(said);
     }

@@ -173,9 +173,7 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     for (int i = 0; i < n; i++) {
         hole.item = i;
         hole.layer = match.stacked ? -1 : layer;
-        char *name = ckpt_map_fill(rule->megatron, &hole);
-        struct ckpt_map_source *part = ckpt_map_find(e, name);
-        free(name);
+        struct ckpt_map_source *part = ckpt_map_find_at(e, rule->megatron, &hole);
         if (!part)
             return 0; /* check_whole lists it */
         part->used = true;

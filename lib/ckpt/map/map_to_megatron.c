@@ -62,15 +62,6 @@ static void set_shape(struct part *part, const struct s2s_ckpt_tensor *t, int64_
 
 /* ---- finding ---- */
 
-static struct ckpt_map_source *find_hf(const struct ckpt_map_engine *e, const char *pattern,
-                                       const struct ckpt_match *match)
-{
-    char *name = ckpt_map_fill(pattern, match);
-    struct ckpt_map_source *source = ckpt_map_find(e, name);
-    free(name);
-    return source;
-}
-
 static struct ckpt_match hole(int64_t layer, int64_t expert, int item)
 {
     return (struct ckpt_match){.layer = layer, .expert = expert, .item = item};
@@ -84,7 +75,7 @@ static int find_items(const struct ckpt_map_engine *e, const struct ckpt_rule *r
     *n = ckpt_map_names(rule->hf);
     for (int i = 0; i < *n; i++) {
         struct ckpt_match at = hole(layer, expert, i);
-        items[i] = find_hf(e, rule->hf, &at);
+        items[i] = ckpt_map_find_at(e, rule->hf, &at);
         found += items[i] != NULL;
     }
     return found;
@@ -260,7 +251,8 @@ static int concat_rows(struct ckpt_map_engine *e, const struct ckpt_rule *rule, 
         struct ckpt_match at = hole(layer, -1, -1);
         char *norm = s2s_xasprintf("%.*smixer.norm.weight", (int)(mixer - rule->hf), rule->hf);
         char *d = s2s_xasprintf("%.*smixer.D", (int)(mixer - rule->hf), rule->hf);
-        const struct ckpt_map_source *a = find_hf(e, norm, &at), *b = find_hf(e, d, &at);
+        const struct ckpt_map_source *a = ckpt_map_find_at(e, norm, &at),
+                                     *b = ckpt_map_find_at(e, d, &at);
         inner = a ? rows_of(a->tensor) : 0;
         heads = b ? rows_of(b->tensor) : 0;
         free(norm);
@@ -478,7 +470,7 @@ static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
                 items[k]->used = true; /* nothing that is missing is meant by it */
         if (found < n && (found || ckpt_map_is_needed(e, i_rule)) &&
             !ckpt_map_has_same(e, i_rule, layer))
-            ckpt_map_miss_names(e, rule, layer, 0);
+            ckpt_map_miss_names(e, rule->hf, layer, 0);
     }
 }
 

@@ -204,6 +204,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->tensors);
     if (ckpt->chunks)
         munmap(ckpt->chunks, ckpt->chunks_bytes);
+    free(ckpt->paths);
     free(ckpt->objects);
     free(ckpt->rank_states);
     free(ckpt->states);
@@ -213,6 +214,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     ckpt->members = NULL;
     ckpt->tensors = NULL;
     ckpt->chunks = NULL;
+    ckpt->paths = NULL;
     ckpt->objects = NULL;
     ckpt->rank_states = NULL;
     ckpt->states = NULL;
@@ -358,8 +360,10 @@ static int check_tiles(const struct s2s_ckpt_tensor *tensor, struct s2s_error *e
     struct ckpt_box one, *boxes = &one;
     if (tensor->n_chunks > 1)
         boxes = s2s_xmalloc(tensor->n_chunks * sizeof *boxes);
-    for (size_t i = 0; i < tensor->n_chunks; i++)
-        boxes[i] = (struct ckpt_box){tensor->chunks[i].offset, tensor->chunks[i].size};
+    for (size_t i = 0; i < tensor->n_chunks; i++) {
+        const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, i);
+        boxes[i] = (struct ckpt_box){chunk.offset, chunk.size};
+    }
     int rc =
         ckpt_boxes_tile(tensor->name, tensor->shape, tensor->n_dims, boxes, tensor->n_chunks, err);
     if (boxes != &one)
@@ -370,8 +374,8 @@ static int check_tiles(const struct s2s_ckpt_tensor *tensor, struct s2s_error *e
 /* "" where it is not known, as while .metadata is read */
 static const char *file_of(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
 {
-    const bool known = tensor->n_chunks && tensor->chunks->file >= 0;
-    return known ? ckpt->files[tensor->chunks->file].name : "";
+    const int file = tensor->n_chunks ? ckpt_place_at(tensor, 0)->file : -1;
+    return file >= 0 ? ckpt->files[file].name : "";
 }
 
 static int refuse_twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
@@ -446,7 +450,7 @@ const struct s2s_ckpt_tensor *s2s_ckpt_find(const struct s2s_ckpt *ckpt, const c
 
 size_t ckpt_tensor_index(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
 {
-    tensor = tensor->stored ? tensor->stored : tensor;
+    tensor = ckpt_stored(tensor) ? ckpt_stored(tensor) : tensor;
     if (tensor < ckpt->tensors || tensor >= ckpt->tensors + ckpt->n_tensors)
         S2S_BUG("%s is no tensor of %s", tensor->name, ckpt->path);
     return (size_t)(tensor - ckpt->tensors);

@@ -33,21 +33,48 @@ struct s2s_error;
 struct s2s_ckpt;
 struct s2s_ckpt_write; /* lib/ckpt/plan.h */
 
-/* There may be hundreds of thousands. */
+/* Where the bytes of a chunk lie; lib/ckpt only. */
+struct ckpt_location {
+    int file : 28;    /* index in files; -1: not known */
+    bool located : 1; /* which bytes of it is known, and of its storage what is below */
+    bool checked : 1; /* the storage's CRC-32 was compared and is right */
+    bool has_crc : 1;
+    bool is_view : 1; /* it has `stored` in place of a storage */
+    uint32_t crc;     /* of the storage */
+    union {
+        struct {
+            int64_t store_pos, store_len; /* the storage; before it is located, the torch archive
+                                           * that holds it */
+        };
+        struct {
+            /* which chunk of the tensor's `stored` it lies in, and where its first element is there
+             * (unflatten.c); NULL: the same element, the last two axes exchanged */
+            size_t stored_idx;
+            const int64_t *stored_at;
+        };
+    };
+};
+
+/* There may be hundreds of thousands. All but the first four are lib/ckpt's own (model.h). */
 struct s2s_ckpt_tensor {
     const char *name;
     const int64_t *shape; /* [n_dims], of the whole tensor */
     uint32_t n_chunks;
     enum s2s_dtype dtype : 8;
     int n_dims : 8;
-    /* NULL, or the shape before Megatron-Core flattened it, of n_dims - 1 axes: stored is [grid...,
-     * local] */
-    const int64_t *orig_shape;
-    /* NULL, or what it is a view of (s2s_ckpt_unflattened, ckpt_transposed) */
-    const struct s2s_ckpt_tensor *stored;
-    struct ckpt_chunk *chunks; /* lib/ckpt only, as is the path (paths.c); NULL: flat */
-    const uint16_t *path;
+    bool is_plain : 1; /* its one chunk is all of it, row-major, from the begin of a storage */
+    union {
+        struct ckpt_location place; /* is_plain */
+        struct {
+            struct ckpt_chunk *chunks;
+            const int64_t *orig_shape;            /* s2s_ckpt_orig_shape */
+            const struct s2s_ckpt_tensor *stored; /* ckpt_stored */
+        };
+    };
 };
+/* NULL, or the shape before Megatron-Core flattened it, of n_dims - 1 axes: stored is [grid...,
+ * local]. */
+const int64_t *s2s_ckpt_orig_shape(const struct s2s_ckpt_tensor *tensor);
 
 /* Something stored that is no tensor (extra state, random states, plain values). */
 struct s2s_ckpt_object {

@@ -11,30 +11,26 @@
 #include "lib/ckpt/pickle/view.h"
 #include "lib/io/zip.h"
 
-/* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize.
- * There may be a million. */
+/* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize;
+ * stride and data are known when the place is located. There may be a million. */
 struct ckpt_chunk {
     const int64_t *offset, *size; /* [n_dims] */
     const int64_t *stride;        /* [n_dims], in elements; NULL: contiguous */
-    int file : 28;                /* index in files */
-    bool located : 1;             /* data, stride and store are known */
-    bool checked : 1;             /* the store's CRC-32 was compared and is right */
-    bool has_crc : 1;
-    bool is_view : 1; /* it has `stored` in place of a storage */
-    uint32_t crc;     /* of the storage */
-    int64_t data;     /* position of element 0 in the file */
-    union {
-        struct {
-            int64_t store_pos, store_len; /* the storage in which it lies; before it is located, the
-                                           * torch archive that holds it (0: there is none) */
-        };
-        struct {
-            /* what it lies in, and where its first element is there (unflatten.c) */
-            struct ckpt_chunk *stored;
-            const int64_t *stored_at; /* NULL: the same element, the last two axes exchanged */
-        };
-    };
+    int64_t data;                 /* position of element 0 in the file */
+    struct ckpt_location place;
 };
+
+/* Most tensors are plain and have no chunk in memory: it is made for who asks for it. */
+struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k);
+/* What is known of where a chunk lies, and grows while it is read. */
+struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k);
+/* Its chunks, to be changed: it is plain no longer. */
+struct ckpt_chunk *ckpt_own_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor);
+/* Gives it these chunks and no others: keeps several, copies one. */
+void ckpt_set_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
+                     struct ckpt_chunk *chunks, size_t n);
+/* NULL, or what it is a view of (s2s_ckpt_unflattened, ckpt_transposed). */
+const struct s2s_ckpt_tensor *ckpt_stored(const struct s2s_ckpt_tensor *tensor);
 
 struct ckpt_source_file {
     char *name; /* relative to the folder; a path for single files */
@@ -89,6 +85,7 @@ struct s2s_ckpt {
     size_t n_tensors, cap_tensors;
     struct ckpt_chunk *chunks; /* NULL, or those of a .metadata, in a map of so many bytes */
     size_t chunks_bytes;
+    const uint16_t **paths; /* NULL, or of each tensor its path (paths.c); NULL: flat */
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
     bool unfinished;         /* Megatron-Core's, without the metadata.json that it writes last */
@@ -185,7 +182,7 @@ struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char
 /* The storage of a chunk in its open file. */
 struct ckpt_store {
     struct s2s_ckpt *ckpt;
-    struct ckpt_chunk *chunk;
+    struct ckpt_location *place;
     int fd;
     const char *path;
 };
@@ -197,11 +194,15 @@ int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size
                     struct s2s_error *err);
 
 /* Finds where a chunk's data lies, if that is not known yet. */
-int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                struct ckpt_chunk *chunk, struct s2s_error *err);
-/* The same for a chunk with `stored`. */
-int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                     struct ckpt_chunk *chunk, struct s2s_error *err);
+int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                struct s2s_error *err);
+/* The same for a chunk of a view. */
+int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                     struct s2s_error *err);
+/* Says what a tensor was before it was flattened, n axes: n < 0 is no shape. FORMAT: that was said;
+ * SHAPE, TRUNCATED: it cannot have been. */
+int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const int64_t *shape,
+                        int n, struct s2s_error *err);
 /* The tensor with its last two axes exchanged, as a view of it; itself where it has less than two.
  * Lives as long as the checkpoint. */
 const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,

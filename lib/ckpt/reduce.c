@@ -31,6 +31,7 @@ struct ckpt_reduced {
     /* that was asked for last, and what was made for it: `tensor`, or a view of it */
     const struct s2s_ckpt_tensor *wanted, *lent;
     struct s2s_ckpt_tensor tensor;
+    struct ckpt_chunk *chunks; /* its */
     size_t cap_chunks, idx;
 };
 
@@ -71,15 +72,16 @@ static const int64_t *take_ints(const char **at, struct s2s_ckpt *ckpt, int n)
 
 static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n_dims, bool box)
 {
-    put(out, (chunk->located ? IS_LOCATED : 0) | (chunk->has_crc ? HAS_CRC : 0) |
+    const struct ckpt_location *place = &chunk->place;
+    put(out, (place->located ? IS_LOCATED : 0) | (place->has_crc ? HAS_CRC : 0) |
                  (chunk->stride ? HAS_STRIDE : 0));
-    put(out, (uint64_t)chunk->file);
-    put(out, (uint64_t)chunk->store_pos);
-    put(out, (uint64_t)chunk->store_len);
-    if (chunk->located)
-        put(out, (uint64_t)(chunk->data - chunk->store_pos));
-    if (chunk->has_crc)
-        put(out, chunk->crc);
+    put(out, (uint64_t)place->file);
+    put(out, (uint64_t)place->store_pos);
+    put(out, (uint64_t)place->store_len);
+    if (place->located)
+        put(out, (uint64_t)(chunk->data - place->store_pos));
+    if (place->has_crc)
+        put(out, place->crc);
     put_ints(out, chunk->stride, chunk->stride ? n_dims : 0);
     put_ints(out, chunk->offset, box ? n_dims : 0);
     put_ints(out, chunk->size, box ? n_dims : 0);
@@ -90,14 +92,15 @@ static struct ckpt_chunk take_chunk(const char **at, struct s2s_ckpt *ckpt, int 
                                     const struct ckpt_chunk *same)
 {
     struct ckpt_chunk chunk = {.stride = NULL};
+    struct ckpt_location *place = &chunk.place;
     const uint64_t flags = take(at);
-    chunk.located = flags & IS_LOCATED;
-    chunk.has_crc = flags & HAS_CRC;
-    chunk.file = (int)take(at);
-    chunk.store_pos = (int64_t)take(at);
-    chunk.store_len = (int64_t)take(at);
-    chunk.data = chunk.located ? chunk.store_pos + (int64_t)take(at) : 0;
-    chunk.crc = chunk.has_crc ? (uint32_t)take(at) : 0;
+    place->located = flags & IS_LOCATED;
+    place->has_crc = flags & HAS_CRC;
+    place->file = (int)take(at);
+    place->store_pos = (int64_t)take(at);
+    place->store_len = (int64_t)take(at);
+    chunk.data = place->located ? place->store_pos + (int64_t)take(at) : 0;
+    place->crc = place->has_crc ? (uint32_t)take(at) : 0;
     chunk.stride = flags & HAS_STRIDE ? take_ints(at, ckpt, n_dims) : NULL;
     chunk.offset = same ? same->offset : take_ints(at, ckpt, n_dims);
     chunk.size = same ? same->size : take_ints(at, ckpt, n_dims);
@@ -107,9 +110,11 @@ static struct ckpt_chunk take_chunk(const char **at, struct s2s_ckpt *ckpt, int 
 static bool same_boxes(const struct s2s_ckpt_tensor *a, const struct s2s_ckpt_tensor *b)
 {
     bool same = a->n_chunks == b->n_chunks;
-    for (size_t i = 0; same && i < a->n_chunks; i++)
-        same = ckpt_same_shape(a->chunks[i].offset, a->n_dims, b->chunks[i].offset, a->n_dims) &&
-               ckpt_same_shape(a->chunks[i].size, a->n_dims, b->chunks[i].size, a->n_dims);
+    for (size_t i = 0; same && i < a->n_chunks; i++) {
+        const struct ckpt_chunk x = ckpt_chunk_at(a, i), y = ckpt_chunk_at(b, i);
+        same = ckpt_same_shape(x.offset, a->n_dims, y.offset, a->n_dims) &&
+               ckpt_same_shape(x.size, a->n_dims, y.size, a->n_dims);
+    }
     return same;
 }
 
@@ -117,8 +122,8 @@ static bool is_checked(const struct s2s_ckpt_tensor *tensor)
 {
     bool checked = true;
     for (size_t i = 0; i < tensor->n_chunks; i++) {
-        const struct ckpt_chunk *chunk = &tensor->chunks[i];
-        checked &= chunk->checked || (chunk->located && !chunk->has_crc);
+        const struct ckpt_location *place = ckpt_place_at(tensor, i);
+        checked &= place->checked || (place->located && !place->has_crc);
     }
     return checked;
 }
@@ -135,29 +140,38 @@ static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor
     put(out, IS_THERE | (same ? SAME_BOXES : 0));
     if (!same)
         put(out, tensor->n_chunks);
-    for (size_t i = 0; i < tensor->n_chunks; i++)
-        put_chunk(out, &tensor->chunks[i], tensor->n_dims, !same);
+    for (size_t i = 0; i < tensor->n_chunks; i++) {
+        const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, i);
+        put_chunk(out, &chunk, tensor->n_dims, !same);
+    }
 }
 
 /* Into reduced->tensor; false: it is not there. */
 static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *like)
 {
     struct ckpt_reduced *reduced = ckpt->reduced;
-    struct ckpt_chunk *chunks = reduced->tensor.chunks;
     const uint64_t flags = take(at);
     if (!(flags & IS_THERE))
         return false;
     const bool same = flags & SAME_BOXES;
     const size_t n = same ? like->n_chunks : (size_t)take(at);
     if (n > reduced->cap_chunks) {
-        chunks = s2s_xrealloc(chunks, n, sizeof *chunks);
+        reduced->chunks = s2s_xrealloc(reduced->chunks, n, sizeof *reduced->chunks);
         reduced->cap_chunks = n;
     }
-    reduced->tensor = *like;
-    reduced->tensor.n_chunks = n;
-    reduced->tensor.chunks = chunks;
-    for (size_t i = 0; i < n; i++)
-        chunks[i] = take_chunk(at, ckpt, like->n_dims, same ? &like->chunks[i] : NULL);
+    for (size_t i = 0; i < n; i++) {
+        struct ckpt_chunk theirs;
+        if (same)
+            theirs = ckpt_chunk_at(like, i);
+        reduced->chunks[i] = take_chunk(at, ckpt, like->n_dims, same ? &theirs : NULL);
+    }
+    reduced->tensor = (struct s2s_ckpt_tensor){.name = like->name,
+                                               .dtype = like->dtype,
+                                               .n_dims = like->n_dims,
+                                               .shape = like->shape,
+                                               .n_chunks = n,
+                                               .chunks = reduced->chunks,
+                                               .orig_shape = s2s_ckpt_orig_shape(like)};
     return true;
 }
 
@@ -261,10 +275,10 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
     for (size_t i = idx / STEP * STEP; i <= idx; i++)
         is_there = take_tensor(&at, ckpt, &like->tensors[i]);
     for (size_t i = 0; is_there && i < reduced->tensor.n_chunks; i++)
-        reduced->tensor.chunks[i].checked = reduced->checked[idx / 8] >> idx % 8 & 1;
+        reduced->chunks[i].place.checked = reduced->checked[idx / 8] >> idx % 8 & 1;
     reduced->wanted = tensor;
     if (is_there)
-        reduced->lent = !tensor->stored ? &reduced->tensor
+        reduced->lent = !ckpt_stored(tensor) ? &reduced->tensor
                         : tensor->n_dims == tensor->stored->n_dims
                             ? ckpt_transposed(ckpt, &reduced->tensor)
                             : s2s_ckpt_unflattened(ckpt, &reduced->tensor);
@@ -277,6 +291,6 @@ void ckpt_reduced_free(struct ckpt_reduced *reduced)
         return;
     release_places(reduced->places);
     free(reduced->checked);
-    free(reduced->tensor.chunks);
+    free(reduced->chunks);
     free(reduced);
 }

@@ -81,8 +81,9 @@ static void begin_entry(struct listing *l)
 static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struct s2s_error *err)
 {
     char hex[65] = "", orig[65] = "";
+    const int64_t *orig_shape = s2s_ckpt_orig_shape(t);
     int rc = l->opt->sha256 ? digest_tensor(l, t, hex, err) : 0;
-    if (rc == 0 && l->opt->sha256 && t->orig_shape)
+    if (rc == 0 && l->opt->sha256 && orig_shape)
         rc = digest_tensor(l, s2s_ckpt_unflattened(l->ckpt, t), orig, err);
     if (rc < 0)
         return rc;
@@ -97,9 +98,9 @@ static int list_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, struc
     printf(", \"n_chunks\": %u", t->n_chunks);
     if (*hex)
         printf(", \"sha256\": \"%s\"", hex);
-    if (t->orig_shape) {
+    if (orig_shape) {
         printf(", \"orig_shape\": ");
-        ckpt_print_shape(t->orig_shape, t->n_dims - 1);
+        ckpt_print_shape(orig_shape, t->n_dims - 1);
     }
     if (*orig)
         printf(", \"orig_sha256\": \"%s\"", orig);

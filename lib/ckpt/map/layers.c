@@ -258,7 +258,7 @@ static void decide(struct layers *l, enum ckpt_layers how)
 static bool is_flattened(const struct s2s_ckpt_target *t)
 {
     const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(t);
-    return source && source->orig_shape;
+    return source && s2s_ckpt_orig_shape(source);
 }
 
 static int refuse_flattened(const struct layers *l, const struct s2s_ckpt_target *t)
@@ -326,7 +326,7 @@ static int number_rows(struct layers *l, const struct stack *s, const struct pla
     const enum s2s_dtype dtype = l->plan->targets[place->target].dtype;
     const int64_t n = source->n_dims ? source->shape[0] : 0;
     int64_t begin[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS];
-    if (source->orig_shape)
+    if (s2s_ckpt_orig_shape(source))
         return refuse_flattened(l, &l->plan->targets[place->target]);
     if (n < 1 || n > CKPT_MAX_LAYERS || n != s->axis_size)
         return s2s_error_set(l->err, S2S_E_SHAPE,

@@ -54,12 +54,13 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
         char *name = s2s_ckpt_is_state(t->name) ? NULL : name_within(t->name, prefix);
         if (name) {
             t->name = ckpt_arena_text(ckpt, name, strlen(name));
-            t->path = NULL;
             ckpt->tensors[kept++] = *t;
         }
         free(name);
     }
     ckpt->n_tensors = kept;
+    free(ckpt->paths); /* of other names */
+    ckpt->paths = NULL;
     for (size_t i = 0; i < ckpt->n_objects; i++)
         json_decref(ckpt->objects[i].value);
     ckpt->n_objects = 0;

@@ -74,29 +74,33 @@ struct box {
 static void add_part(struct merge *m, const struct merge_local *local, const char *name,
                      const struct box *box)
 {
-    const struct ckpt_chunk *chunk = local->tensor->chunks;
+    const struct s2s_ckpt_tensor *tensor = local->tensor;
     s2s_grow(&m->parts, m->n_parts, &m->cap_parts, sizeof *m->parts);
     struct merge_part *part = &m->parts[m->n_parts++];
-    *part = (struct merge_part){.tensor = *local->tensor,
-                                .chunk = *chunk,
-                                .from = local->from ? local->from : local->tensor->name};
-    part->tensor.name = ckpt_arena_text(m->ckpt, name, strlen(name));
-    part->tensor.n_dims = box->n_dims;
-    part->tensor.shape = ckpt_arena_shape(m->ckpt, box->whole, box->n_dims);
+    *part =
+        (struct merge_part){.tensor = {.name = ckpt_arena_text(m->ckpt, name, strlen(name)),
+                                       .dtype = tensor->dtype,
+                                       .n_dims = box->n_dims,
+                                       .shape = ckpt_arena_shape(m->ckpt, box->whole, box->n_dims)},
+                            .chunk = ckpt_chunk_at(tensor, 0),
+                            .from = local->from ? local->from : tensor->name};
     part->chunk.offset = ckpt_arena_shape(m->ckpt, box->offset, box->n_dims);
     part->chunk.size = ckpt_arena_shape(m->ckpt, box->size, box->n_dims);
     part->chunk.stride = ckpt_arena_shape(m->ckpt, box->stride, box->n_dims);
-    part->chunk.data += box->from * (int64_t)s2s_dtype_size(local->tensor->dtype);
+    part->chunk.data += box->from * (int64_t)s2s_dtype_size(tensor->dtype);
 }
 
 /* The local tensor as it is. */
 static struct box box_of(const struct merge_local *local)
 {
     const struct s2s_ckpt_tensor *t = local->tensor;
+    const struct ckpt_chunk chunk = ckpt_chunk_at(t, 0);
     struct box box = {.n_dims = t->n_dims};
+    ckpt_box_strides(box.stride, t->shape, t->n_dims);
     for (int d = 0; d < t->n_dims; d++) {
         box.whole[d] = box.size[d] = t->shape[d];
-        box.stride[d] = t->chunks->stride[d];
+        if (chunk.stride)
+            box.stride[d] = chunk.stride[d];
     }
     return box;
 }

@@ -66,9 +66,11 @@ static int check_equal(struct merge *m, const struct merge_part *a, const struct
 static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, size_t end)
 {
     const struct merge_part *first = &m->parts[begin];
+    struct ckpt_chunk one, *chunks = &one;
+    size_t n_chunks = 0;
     *tensor = first->tensor;
-    tensor->n_chunks = 0;
-    tensor->chunks = ckpt_arena(m->ckpt, (end - begin) * sizeof *tensor->chunks);
+    if (end - begin > 1)
+        chunks = ckpt_arena(m->ckpt, (end - begin) * sizeof *chunks);
     for (size_t i = begin; i < end; i++) {
         const struct merge_part *part = &m->parts[i], *before = i > begin ? part - 1 : NULL;
         const int n = first->tensor.n_dims;
@@ -85,8 +87,9 @@ static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, s
                 return rc;
             continue;
         }
-        tensor->chunks[tensor->n_chunks++] = part->chunk;
+        chunks[n_chunks++] = part->chunk;
     }
+    ckpt_set_chunks(m->ckpt, tensor, chunks, n_chunks);
     return 0;
 }
 

@@ -3,6 +3,7 @@
  * of the state that was saved, "optim.param_groups.0.lr" at ("optim", "param_groups", 0, "lr"). By
  * it dcp_to_torch_save puts them together again.
  */
+#include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 
 enum { MAX_PARTS = 64 };
@@ -43,12 +44,14 @@ bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts)
     return pack_path(path, name, parts);
 }
 
-/* where the path of that name is kept; NULL: there is no such name */
+/* where the path of that name is kept; NULL: nowhere */
 static const uint16_t **place_of(const struct s2s_ckpt *ckpt, const char *name)
 {
-    struct s2s_ckpt_tensor *tensor = (struct s2s_ckpt_tensor *)s2s_ckpt_find(ckpt, name);
+    const struct s2s_ckpt_tensor *tensor = s2s_ckpt_find(ckpt, name);
     struct s2s_ckpt_object *object = tensor ? NULL : ckpt_find_object(ckpt, name);
-    return tensor ? &tensor->path : object ? &object->path : NULL;
+    return tensor && ckpt->paths ? &ckpt->paths[tensor - ckpt->tensors]
+           : object              ? &object->path
+                                 : NULL;
 }
 
 int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
@@ -57,6 +60,8 @@ int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
     uint16_t packed[1 + MAX_PARTS];
     if (!pack_path(packed, name, parts))
         return 0;
+    if (!ckpt->paths)
+        ckpt->paths = s2s_xcalloc(ckpt->n_tensors, sizeof *ckpt->paths);
     char *text = s2s_xstrndup(name->text, name->len);
     const uint16_t **path = place_of(ckpt, text);
     free(text);

@@ -96,7 +96,7 @@ static void drop_tied(struct reading *r)
     const struct s2s_ckpt_tensor *tensors = r->w->ckpt->tensors;
     size_t n = 0;
     for (size_t i = 0; i < r->n_params; i++)
-        places[i] = (struct place){tensors[r->params[i].tensor].chunks->data, i};
+        places[i] = (struct place){ckpt_chunk_at(&tensors[r->params[i].tensor], 0).data, i};
     if (r->n_params)
         qsort(places, r->n_params, sizeof *places, by_data);
     for (size_t i = 1; i < r->n_params; i++)

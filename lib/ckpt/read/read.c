@@ -22,37 +22,37 @@ struct ckpt_crc {
     int file;
 };
 
-static struct ckpt_crc *crc_of(struct s2s_ckpt *ckpt, const struct ckpt_chunk *chunk)
+static struct ckpt_crc *crc_of(struct s2s_ckpt *ckpt, const struct ckpt_location *place)
 {
     enum { N = 1021 };
     if (!ckpt->crcs)
         ckpt->crcs = s2s_xcalloc(N, sizeof *ckpt->crcs);
-    return &ckpt->crcs[((size_t)chunk->store_pos / 8 + (size_t)chunk->file * 31) % N];
+    return &ckpt->crcs[((size_t)place->store_pos / 8 + (size_t)place->file * 31) % N];
 }
 
 int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size_t len,
                     struct s2s_error *err)
 {
-    struct ckpt_chunk *chunk = store->chunk->is_view ? store->chunk->stored : store->chunk;
+    struct ckpt_location *place = store->place;
     int rc = ckpt_pread(store->fd, out, len, pos, store->path, err);
-    if (rc < 0 || !chunk->has_crc || chunk->checked)
+    if (rc < 0 || !place->has_crc || place->checked)
         return rc;
-    struct ckpt_crc *so_far = crc_of(store->ckpt, chunk);
-    if (pos == chunk->store_pos)
-        *so_far = (struct ckpt_crc){.file = chunk->file, .begin = pos, .end = pos};
-    if (pos != so_far->end || chunk->store_pos != so_far->begin || chunk->file != so_far->file)
+    struct ckpt_crc *so_far = crc_of(store->ckpt, place);
+    if (pos == place->store_pos)
+        *so_far = (struct ckpt_crc){.file = place->file, .begin = pos, .end = pos};
+    if (pos != so_far->end || place->store_pos != so_far->begin || place->file != so_far->file)
         return 0;
     so_far->crc = s2s_crc32(so_far->crc, out, len);
     so_far->end += (int64_t)len;
-    if (so_far->end < chunk->store_pos + chunk->store_len)
+    if (so_far->end < place->store_pos + place->store_len)
         return 0;
-    if (so_far->crc != chunk->crc)
+    if (so_far->crc != place->crc)
         return s2s_error_set(err, S2S_E_DIGEST,
                              "%s: CRC-32 of the %lld bytes at %lld is %08x, the archive says %08x: "
                              "the file is damaged",
-                             store->path, (long long)chunk->store_len, (long long)chunk->store_pos,
-                             so_far->crc, chunk->crc);
-    chunk->checked = true;
+                             store->path, (long long)place->store_len, (long long)place->store_pos,
+                             so_far->crc, place->crc);
+    place->checked = true;
     return 0;
 }
 
@@ -208,45 +208,51 @@ static void simplify(struct transfer *t)
     t->n_dims = kept;
 }
 
-/* the overlap of a chunk and the wanted box, into its place in out; *numel: how much that is */
-static int read_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                      struct ckpt_chunk *chunk, const int64_t *begin, const int64_t *size,
-                      char *out, int64_t *numel, struct s2s_error *err)
+/* the storage of the k-th chunk, once that is located */
+static struct ckpt_location *storage_of(const struct s2s_ckpt_tensor *tensor, size_t k)
 {
+    struct ckpt_location *place = ckpt_place_at(tensor, k);
+    return place->is_view ? ckpt_place_at(ckpt_stored(tensor), place->stored_idx) : place;
+}
+
+/* the overlap of a chunk and the wanted box, into its place in out; *numel: how much that is */
+static int read_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                      const int64_t *begin, const int64_t *size, char *out, int64_t *numel,
+                      struct s2s_error *err)
+{
+    struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
     struct transfer t = {
-        .ckpt = ckpt,
-        .store = {.ckpt = ckpt, .chunk = chunk, .path = ckpt->files[chunk->file].name},
-        .itemsize = s2s_dtype_size(tensor->dtype),
-        .n_dims = tensor->n_dims};
+        .ckpt = ckpt, .itemsize = s2s_dtype_size(tensor->dtype), .n_dims = tensor->n_dims};
     int64_t first[S2S_MAX_DIMS];
     *numel = 0;
     for (int d = 0; d < t.n_dims; d++) {
-        int64_t low = begin[d] > chunk->offset[d] ? begin[d] : chunk->offset[d];
-        int64_t end = begin[d] + size[d], chunk_end = chunk->offset[d] + chunk->size[d];
+        int64_t low = begin[d] > chunk.offset[d] ? begin[d] : chunk.offset[d];
+        int64_t end = begin[d] + size[d], chunk_end = chunk.offset[d] + chunk.size[d];
         t.n[d] = (end < chunk_end ? end : chunk_end) - low;
         if (t.n[d] <= 0)
             return 0;
         first[d] = low;
     }
     *numel = numel_from(&t, 0);
-    int rc = ckpt_locate(ckpt, tensor, chunk, err);
+    int rc = ckpt_locate(ckpt, tensor, k, err);
     if (rc < 0)
         return rc;
+    chunk = ckpt_chunk_at(tensor, k);
     int64_t from = 0, to = 0, from_step = 1, to_step = 1;
     for (int d = t.n_dims - 1; d >= 0; d--) {
-        t.from[d] = chunk->stride ? chunk->stride[d] : from_step;
+        t.from[d] = chunk.stride ? chunk.stride[d] : from_step;
         t.to[d] = to_step;
-        from += (first[d] - chunk->offset[d]) * t.from[d];
+        from += (first[d] - chunk.offset[d]) * t.from[d];
         to += (first[d] - begin[d]) * to_step;
-        from_step *= chunk->size[d];
+        from_step *= chunk.size[d];
         to_step *= size[d];
     }
-    t.store.fd = ckpt_file_fd(ckpt, chunk->file, err);
-    if (t.store.fd < 0)
-        return t.store.fd;
+    const int file = chunk.place.file, fd = ckpt_file_fd(ckpt, file, err);
+    if (fd < 0)
+        return fd;
+    t.store = (struct ckpt_store){ckpt, storage_of(tensor, k), fd, ckpt->files[file].name};
     simplify(&t);
-    return move(&t, 0, chunk->data + from * (int64_t)t.itemsize, out + (size_t)to * t.itemsize,
-                err);
+    return move(&t, 0, chunk.data + from * (int64_t)t.itemsize, out + (size_t)to * t.itemsize, err);
 }
 
 int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, const int64_t *begin,
@@ -270,7 +276,7 @@ int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, c
     bool found = false;
     for (size_t i = 0; i < n && left > 0; i++, left -= numel) {
         const size_t at = i < n - first ? first + i : first + i - n;
-        int rc = read_chunk(ckpt, tensor, &tensor->chunks[at], begin, rest, out, &numel, err);
+        int rc = read_chunk(ckpt, tensor, at, begin, rest, out, &numel, err);
         if (rc < 0)
             return ckpt_at_name(ckpt, tensor->name, rc, err);
         if (numel && !found)

@@ -12,8 +12,7 @@
 
 enum {
     MAX_METADATA = 1 << 30,
-    MIN_CHUNK = 16,     /* bytes of pickle for a chunk, at least */
-    MAX_CELLS = 4 << 20 /* layers * experts * tensor-parallel ranks of a flattened tensor */
+    MIN_CHUNK = 16 /* bytes of pickle for a chunk, at least */
 };
 
 static const char META[] = "torch.distributed.checkpoint.metadata";
@@ -37,11 +36,12 @@ static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
 /* What is taken out of the pickle while it runs. */
 struct reading {
     struct s2s_ckpt *ckpt;
-    size_t len;         /* of .metadata */
-    bool sorted;        /* all names came */
-    size_t n_chunks;    /* of ckpt->chunks: they come before their tensors do */
-    size_t chunks_left; /* how many more are credible */
-    size_t names_left;  /* bytes of names: each stands in the pickle */
+    size_t len;                    /* of .metadata */
+    bool sorted;                   /* all names came */
+    size_t n_chunks;               /* of ckpt->chunks: they come before their tensors do */
+    size_t plain_begin, plain_end; /* those that plain tensors had last: they need them no more */
+    size_t chunks_left;            /* how many more are credible */
+    size_t names_left;             /* bytes of names: each stands in the pickle */
 };
 
 /* Until its tensor is known, `data` is how many axes it has. False: it is no chunk. */
@@ -59,8 +59,8 @@ static bool read_chunk(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
         size[d] = 1;
     *chunk = (struct ckpt_chunk){.offset = ckpt_arena_box(ckpt, offset, n, ckpt_origin),
                                  .size = ckpt_arena_shape(ckpt, size, n),
-                                 .file = -1,
-                                 .data = n};
+                                 .data = n,
+                                 .place = {.file = -1}};
     return true;
 }
 
@@ -74,6 +74,43 @@ static int take_chunk(struct reading *r, const struct ckpt_node *node, struct s2
     r->n_chunks++;
     r->chunks_left--;
     return 2;
+}
+
+/* `cap` of a CKPT_TAKEN: 0, or that a tensor has these chunks; of a plain one, which is no longer
+ * among them, how many axes it has too, and `text` is its size. */
+enum { HAS_TENSOR = 1, IS_PLAIN = 2 };
+
+static void forget_plain(struct reading *r, struct ckpt_node *taken,
+                         const struct s2s_ckpt_tensor *tensor)
+{
+    enum { MANY = 1024 };
+    const size_t at = (size_t)taken->i, len = sizeof *r->ckpt->chunks;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    taken->cap = IS_PLAIN + (uint32_t)tensor->n_dims;
+    taken->text = (const char *)tensor->shape;
+    if (at != r->plain_end)
+        r->plain_begin = at;
+    r->plain_end = at + 1;
+    if (r->plain_end - r->plain_begin < MANY)
+        return;
+    const size_t begin = (r->plain_begin * len + page - 1) / page * page;
+    const size_t end = r->plain_end * len / page * page;
+    (void)madvise((char *)r->ckpt->chunks + begin, end - begin, MADV_DONTNEED);
+    r->plain_begin = end / len;
+}
+
+/* What stands for chunks into chunks; how many. */
+static size_t copy_taken(const struct reading *r, struct ckpt_chunk *chunks,
+                         const struct ckpt_node *taken)
+{
+    if (taken->cap >= IS_PLAIN)
+        *chunks = (struct ckpt_chunk){.offset = ckpt_origin,
+                                      .size = (const int64_t *)(const void *)taken->text,
+                                      .data = taken->cap - IS_PLAIN,
+                                      .place = {.file = -1}};
+    else
+        memcpy(chunks, r->ckpt->chunks + taken->i, taken->n * sizeof *chunks);
+    return taken->n;
 }
 
 /* Those of a list that is not simply what was taken: of two tensors, or with others between. */
@@ -91,8 +128,7 @@ static int gather_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
     for (uint32_t i = 0; i < list->n; i++) {
         const struct ckpt_node *node = list->items[i];
         if (node->kind == CKPT_TAKEN) {
-            memcpy(at, r->ckpt->chunks + node->i, node->n * sizeof *at);
-            at += node->n;
+            at += copy_taken(r, at, node);
         } else if (!read_chunk(r->ckpt, at++, node)) {
             return bad_meta(node, "chunk of another rank than its tensor", err);
         }
@@ -107,10 +143,11 @@ static int read_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
         return bad_meta(list, "tensor without a list of chunks", err);
     struct ckpt_node *taken = list->n == 1 ? list->items[0] : NULL;
     int rc = 0;
-    if (taken && taken->kind == CKPT_TAKEN && !taken->cap) {
+    const bool fresh = taken && taken->kind == CKPT_TAKEN && !taken->cap;
+    if (fresh) {
         tensor->chunks = r->ckpt->chunks + taken->i;
         tensor->n_chunks = taken->n;
-        taken->cap = 1; /* it has its tensor */
+        taken->cap = HAS_TENSOR;
     } else {
         rc = gather_chunks(r, tensor, list, err);
     }
@@ -122,6 +159,10 @@ static int read_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
         if (rc == 0 && n_dims && memcmp(chunk->size, tensor->shape, (size_t)n_dims * 8) == 0)
             chunk->size = tensor->shape;
     }
+    if (rc == 0)
+        ckpt_set_chunks(r->ckpt, tensor, tensor->chunks, tensor->n_chunks);
+    if (tensor->is_plain && fresh)
+        forget_plain(r, taken, tensor);
     return rc;
 }
 
@@ -191,15 +232,16 @@ static int by_offset(const void *a, const void *b, void *tensor)
     return 0;
 }
 
-static struct ckpt_chunk *find_chunk(struct s2s_ckpt_tensor *tensor, const int64_t *offset)
+static struct ckpt_location *find_place(const struct s2s_ckpt_tensor *tensor, const int64_t *offset)
 {
     size_t low = 0, high = tensor->n_chunks;
     struct ckpt_chunk key = {.offset = offset};
     while (low < high) {
         size_t middle = (low + high) / 2;
-        int order = by_offset(&key, &tensor->chunks[middle], tensor);
+        const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, middle);
+        int order = by_offset(&key, &chunk, (void *)tensor);
         if (order == 0)
-            return &tensor->chunks[middle];
+            return ckpt_place_at(tensor, middle);
         if (order < 0)
             high = middle;
         else
@@ -209,7 +251,7 @@ static struct ckpt_chunk *find_chunk(struct s2s_ckpt_tensor *tensor, const int64
 }
 
 /* where an item lies */
-struct place {
+struct item {
     int file;
     int64_t pos, len;
 };
@@ -228,14 +270,14 @@ static int bad_transform(const struct ckpt_node *transforms, struct s2s_error *e
                          named ? first->text : "");
 }
 
-static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struct place *place,
-                      struct s2s_error *err)
+static int read_item(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struct item *item,
+                     struct s2s_error *err)
 {
     const struct ckpt_node *path = ckpt_get(info, "relative_path");
     const struct ckpt_node *transforms = ckpt_get(info, "transform_descriptors");
     char name[256];
-    if (!path || path->kind != CKPT_STR || !ckpt_get_int(ckpt_get(info, "offset"), &place->pos) ||
-        !ckpt_get_int(ckpt_get(info, "length"), &place->len))
+    if (!path || path->kind != CKPT_STR || !ckpt_get_int(ckpt_get(info, "offset"), &item->pos) ||
+        !ckpt_get_int(ckpt_get(info, "length"), &item->len))
         return bad_meta(info, "storage without file, offset or length", err);
     if (!ckpt_name_is_plain(path->text, path->len))
         return s2s_error_set(err, S2S_E_FORMAT,
@@ -250,48 +292,47 @@ static int read_place(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struc
     if (rc < 0)
         return rc;
     int64_t file_len = span.len_bytes;
-    place->file = span.file;
-    if (place->pos < 0 || place->len < 0)
+    item->file = span.file;
+    if (item->pos < 0 || item->len < 0)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: an item of %lld bytes at %lld cannot be", name,
-                             (long long)place->len, (long long)place->pos);
-    if (place->pos > file_len || place->len > file_len - place->pos)
+                             (long long)item->len, (long long)item->pos);
+    if (item->pos > file_len || item->len > file_len - item->pos)
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "%s has %lld bytes, an item of %lld bytes at %lld is expected: the "
                              "file is truncated",
-                             name, (long long)file_len, (long long)place->len,
-                             (long long)place->pos);
-    place->pos += span.begin;
+                             name, (long long)file_len, (long long)item->len, (long long)item->pos);
+    item->pos += span.begin;
     return 0;
 }
 
 static int place_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object *object,
-                        const struct place *place, struct s2s_error *err)
+                        const struct item *item, struct s2s_error *err)
 {
     if (object->file)
         return s2s_error_set(err, S2S_E_FORMAT, "stored twice");
-    object->file = ckpt->files[place->file].name;
-    object->pos = place->pos;
-    object->len_bytes = place->len;
+    object->file = ckpt->files[item->file].name;
+    object->pos = item->pos;
+    object->len_bytes = item->len;
     return 0;
 }
 
-static int place_chunk(struct s2s_ckpt_tensor *tensor, const struct ckpt_node *index,
-                       const struct place *place, struct s2s_error *err)
+static int place_chunk(const struct s2s_ckpt_tensor *tensor, const struct ckpt_node *index,
+                       const struct item *item, struct s2s_error *err)
 {
     int64_t offset[S2S_MAX_DIMS];
     const struct ckpt_node *at = ckpt_get(index, "offset");
     int n = ckpt_get_ints(at, offset, S2S_MAX_DIMS);
-    struct ckpt_chunk *chunk = n == tensor->n_dims ? find_chunk(tensor, offset) : NULL;
+    struct ckpt_location *place = n == tensor->n_dims ? find_place(tensor, offset) : NULL;
     /* a tensor of one chunk may be stored without an offset */
     if ((!at || at->kind == CKPT_NONE) && tensor->n_chunks == 1)
-        chunk = &tensor->chunks[0];
-    if (!chunk)
+        place = ckpt_place_at(tensor, 0);
+    if (!place)
         return s2s_error_set(err, S2S_E_FORMAT, "stored chunk that the tensor does not have");
-    if (chunk->file >= 0)
+    if (place->file >= 0)
         return s2s_error_set(err, S2S_E_FORMAT, "chunk stored twice");
-    chunk->file = place->file;
-    chunk->store_pos = place->pos;
-    chunk->store_len = place->len;
+    place->file = item->file;
+    place->store_pos = item->pos;
+    place->store_len = item->len;
     return 0;
 }
 
@@ -299,17 +340,17 @@ static int place_item(struct s2s_ckpt *ckpt, const struct ckpt_node *index,
                       const struct ckpt_node *info, struct s2s_error *err)
 {
     const struct ckpt_node *fqn = ckpt_get(index, "fqn");
-    struct place place;
+    struct item item;
     if (!fqn || fqn->kind != CKPT_STR)
         return bad_meta(index, "storage without a name", err);
     char *name = s2s_xstrndup(fqn->text, fqn->len);
     const struct s2s_ckpt_tensor *tensor = s2s_ckpt_find(ckpt, name);
     struct s2s_ckpt_object *object = tensor ? NULL : ckpt_find_object(ckpt, name);
-    int rc = read_place(ckpt, info, &place, err);
+    int rc = read_item(ckpt, info, &item, err);
     if (rc == 0 && tensor)
-        rc = place_chunk((struct s2s_ckpt_tensor *)tensor, index, &place, err);
+        rc = place_chunk(tensor, index, &item, err);
     else if (rc == 0 && object)
-        rc = place_object(ckpt, object, &place, err);
+        rc = place_object(ckpt, object, &item, err);
     else if (rc == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "stored, but not among the names");
     if (rc < 0)
@@ -328,7 +369,7 @@ static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
-            told += ckpt->tensors[i].chunks[k].store_len;
+            told += ckpt_place_at(&ckpt->tensors[i], k)->store_len;
     return told <= TIMES * there + spare
                ? 0
                : s2s_error_set(err, S2S_E_FORMAT,
@@ -340,10 +381,10 @@ static int by_place(const void *a, const void *b)
 {
     const struct ckpt_chunk *x = *(struct ckpt_chunk *const *)a,
                             *y = *(struct ckpt_chunk *const *)b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    if (x->store_pos != y->store_pos)
-        return x->store_pos < y->store_pos ? -1 : 1;
+    if (x->place.file != y->place.file)
+        return x->place.file < y->place.file ? -1 : 1;
+    if (x->place.store_pos != y->place.store_pos)
+        return x->place.store_pos < y->place.store_pos ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 
@@ -360,14 +401,14 @@ static int check_apart(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor
         if (ckpt_box_numel(t->chunks[k].size, t->n_dims) > 0)
             sorted[n++] = &t->chunks[k];
     qsort(sorted, n, sizeof *sorted, by_place);
-    for (size_t k = 1; k < n && rc == 0; k++)
-        if (sorted[k]->file == sorted[k - 1]->file &&
-            sorted[k]->store_pos < sorted[k - 1]->store_pos + sorted[k - 1]->store_len)
-            rc = s2s_error_set(err, S2S_E_FORMAT,
-                               "%s: chunks at %s and %s lie in the same bytes of %s", t->name,
-                               ckpt_shape_text(a, sorted[k - 1]->offset, t->n_dims),
-                               ckpt_shape_text(b, sorted[k]->offset, t->n_dims),
-                               ckpt->files[sorted[k]->file].name);
+    for (size_t k = 1; k < n && rc == 0; k++) {
+        const struct ckpt_location *place = &sorted[k]->place, *before = &sorted[k - 1]->place;
+        if (place->file == before->file && place->store_pos < before->store_pos + before->store_len)
+            rc = s2s_error_set(
+                err, S2S_E_FORMAT, "%s: chunks at %s and %s lie in the same bytes of %s", t->name,
+                ckpt_shape_text(a, sorted[k - 1]->offset, t->n_dims),
+                ckpt_shape_text(b, sorted[k]->offset, t->n_dims), ckpt->files[place->file].name);
+    }
     free(sorted);
     return rc;
 }
@@ -375,12 +416,13 @@ static int check_apart(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor
 static int check_placed(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char a[200];
-    for (size_t i = 0; i < ckpt->n_tensors; i++)
-        for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
-            if (ckpt->tensors[i].chunks[k].file < 0)
-                return s2s_error_set(
-                    err, S2S_E_FORMAT, "%s: chunk at %s is in no file", ckpt->tensors[i].name,
-                    ckpt_shape_text(a, ckpt->tensors[i].chunks[k].offset, ckpt->tensors[i].n_dims));
+    for (size_t i = 0; i < ckpt->n_tensors; i++) {
+        const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        for (size_t k = 0; k < t->n_chunks; k++)
+            if (ckpt_place_at(t, k)->file < 0)
+                return s2s_error_set(err, S2S_E_FORMAT, "%s: chunk at %s is in no file", t->name,
+                                     ckpt_shape_text(a, ckpt_chunk_at(t, k).offset, t->n_dims));
+    }
     for (size_t i = 0; i < ckpt->n_objects; i++)
         if (!ckpt->objects[i].file)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: in no file", ckpt->objects[i].name);
@@ -411,22 +453,9 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
         int n = ckpt_get_ints(orig, shape, S2S_MAX_DIMS);
         if (!tensor)
             continue;
-        if (tensor->orig_shape)
-            return s2s_error_set(err, S2S_E_FORMAT, "mcore_data: %s is there twice", tensor->name);
-        if (n < 0 || n + 1 != tensor->n_dims || ckpt_box_numel(shape, n) != s2s_ckpt_numel(tensor))
-            return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible shape",
-                                 tensor->name);
-        /* each cell becomes boxes: as many as there are bytes for, at most */
-        if ((__int128)s2s_ckpt_numel(tensor) * (int)s2s_dtype_size(tensor->dtype) >
-            s2s_ckpt_files_bytes(ckpt))
-            return s2s_error_set(err, S2S_E_TRUNCATED, "%s: is larger than all files together",
-                                 tensor->name);
-        int64_t n_cells = ckpt_box_numel(tensor->shape, n);
-        for (int d = 0; d < n; d++)
-            if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d] || n_cells > MAX_CELLS)
-                return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible grid",
-                                     tensor->name);
-        tensor->orig_shape = ckpt_arena_ints(ckpt, shape, n);
+        int rc = ckpt_set_orig_shape(ckpt, tensor, shape, n, err);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -434,6 +463,8 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
 /* Sorted by name and offset from here on, so that storage finds its chunk quickly. */
 static int sort_all(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
+    free(ckpt->paths); /* of names in another order */
+    ckpt->paths = NULL;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         size_t k = 1; /* sorting takes room for half of them again */
@@ -497,7 +528,7 @@ static void take_again(void *ctx)
     r->ckpt->n_tensors = r->ckpt->n_objects = r->ckpt->name_bytes = 0;
     r->chunks_left = r->len / MIN_CHUNK;
     r->names_left = r->len;
-    r->n_chunks = 0;
+    r->n_chunks = r->plain_begin = r->plain_end = 0;
     r->sorted = false;
 }
 

@@ -41,7 +41,8 @@ static int place_box(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, cons
         if (!json_is_integer(value) || offset[d] < 0 || offset[d] > INT64_MAX - tensor->shape[d])
             return s2s_error_set(err, S2S_E_FORMAT, "%s: bad saved_offsets", tensor->name);
     }
-    tensor->chunks->offset = ckpt_arena_shape(ckpt, offset, tensor->n_dims);
+    if (!ckpt_same_shape(offset, tensor->n_dims, ckpt_origin, tensor->n_dims))
+        ckpt_own_chunks(ckpt, tensor)->offset = ckpt_arena_shape(ckpt, offset, tensor->n_dims);
     return 0;
 }
 
@@ -151,17 +152,17 @@ static void join_boxes(struct s2s_ckpt *ckpt)
                ckpt->tensors[next].n_dims == joined.n_dims &&
                ckpt->tensors[next].dtype == joined.dtype)
             next++;
-        joined.n_chunks = next - i;
-        if (joined.n_chunks > 1)
-            joined.chunks = ckpt_arena(ckpt, joined.n_chunks * sizeof *joined.chunks);
-        for (size_t k = 0; k < joined.n_chunks; k++) {
-            joined.chunks[k] = *ckpt->tensors[i + k].chunks;
+        const size_t n = next - i;
+        struct ckpt_chunk one, *chunks = n > 1 ? ckpt_arena(ckpt, n * sizeof *chunks) : &one;
+        for (size_t k = 0; k < n; k++) {
+            chunks[k] = ckpt_chunk_at(&ckpt->tensors[i + k], 0);
             for (int d = 0; d < joined.n_dims; d++) {
-                int64_t end = joined.chunks[k].offset[d] + joined.chunks[k].size[d];
+                int64_t end = chunks[k].offset[d] + chunks[k].size[d];
                 shape[d] = end > shape[d] ? end : shape[d];
             }
         }
         joined.shape = ckpt_arena_shape(ckpt, shape, joined.n_dims);
+        ckpt_set_chunks(ckpt, &joined, chunks, n);
         ckpt->tensors[kept++] = joined;
     }
     ckpt->n_tensors = kept;

@@ -49,7 +49,6 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     const struct st_reader *r = ctx;
     struct s2s_ckpt *ckpt = r->ckpt;
     struct s2s_ckpt_tensor *tensor;
-    int64_t pos = r->data_pos + (int64_t)begin;
     char *name = *r->prefix ? s2s_xasprintf("%s%s", r->prefix, st->name) : NULL;
     const char *full = name ? name : st->name;
     int rc = ckpt_add_tensor(ckpt, &tensor, full, strlen(full), err);
@@ -60,14 +59,11 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     tensor->n_dims = st->n_dims;
     tensor->shape = ckpt_arena_shape(ckpt, st->shape, st->n_dims);
     tensor->n_chunks = 1;
-    tensor->chunks = ckpt_arena(ckpt, sizeof *tensor->chunks);
-    *tensor->chunks = (struct ckpt_chunk){.offset = ckpt_origin,
-                                          .size = tensor->shape,
-                                          .file = r->file,
-                                          .located = true,
-                                          .data = pos,
-                                          .store_pos = pos,
-                                          .store_len = (int64_t)st->len_bytes};
+    tensor->is_plain = true;
+    tensor->place = (struct ckpt_location){.file = r->file,
+                                           .located = true,
+                                           .store_pos = r->data_pos + (int64_t)begin,
+                                           .store_len = (int64_t)st->len_bytes};
     return 0;
 }
 
@@ -170,7 +166,8 @@ static int check_entry(void *ctx, const char *key, const char *file, struct s2s_
     free(name);
     if (found && twice(ckpt, found, c->first))
         return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files", key);
-    if (!found || strcmp(ckpt->files[found->chunks->file].name + strlen(c->folder), file) != 0)
+    if (!found ||
+        strcmp(ckpt->files[ckpt_place_at(found, 0)->file].name + strlen(c->folder), file) != 0)
         return s2s_error_set(err, S2S_E_NOTFOUND, "the index says that %s is in %s%s: it is not",
                              key, c->folder, file);
     bool *named = &c->named[found - (ckpt->tensors + c->first)];

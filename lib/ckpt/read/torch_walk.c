@@ -41,20 +41,19 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
     *tensor = (struct s2s_ckpt_tensor){.name = name,
                                        .dtype = view->dtype,
                                        .n_dims = view->n_dims,
-                                       .shape = ckpt_arena_shape(ckpt, view->size, view->n_dims),
-                                       .n_chunks = 1,
-                                       .chunks = ckpt_arena(ckpt, sizeof *tensor->chunks)};
-    *tensor->chunks = (struct ckpt_chunk){
-        .offset = ckpt_origin,
-        .size = tensor->shape,
-        .stride = ckpt_arena_shape(ckpt, view->stride, view->n_dims),
-        .file = w->file,
-        .located = true,
-        .has_crc = store->crc != 0,
-        .crc = store->crc,
-        .store_pos = store->pos,
-        .store_len = store->len,
-        .data = store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype)};
+                                       .shape = ckpt_arena_shape(ckpt, view->size, view->n_dims)};
+    struct ckpt_chunk chunk = {.offset = ckpt_origin,
+                               .size = tensor->shape,
+                               .stride = ckpt_arena_shape(ckpt, view->stride, view->n_dims),
+                               .data =
+                                   store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype),
+                               .place = {.file = w->file,
+                                         .located = true,
+                                         .has_crc = store->crc != 0,
+                                         .crc = store->crc,
+                                         .store_pos = store->pos,
+                                         .store_len = store->len}};
+    ckpt_set_chunks(ckpt, tensor, &chunk, 1);
     return 0;
 }
 

@@ -126,10 +126,10 @@ static int find_storage(const struct ckpt_archive *archive, const struct ckpt_vi
 }
 
 /* the item of a .distcp file: an archive of one tensor, the chunk */
-static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                       struct ckpt_chunk *chunk, const struct ckpt_archive *archive,
-                       struct s2s_error *err)
+static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                       const struct ckpt_archive *archive, struct s2s_error *err)
 {
+    const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
     struct ckpt_view view = {.n_dims = 0};
     const struct s2s_zip_member *member = NULL;
     int rc = ckpt_view_of(archive->pickle.root, &view, err);
@@ -145,47 +145,53 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
     int64_t stride[S2S_MAX_DIMS] = {0}, contiguous[S2S_MAX_DIMS];
     bool same = lead >= 0;
     for (int d = 0; d < tensor->n_dims && same; d++) {
-        same = chunk->size[d] == (d < lead ? 1 : view.size[d - lead]);
+        same = chunk.size[d] == (d < lead ? 1 : view.size[d - lead]);
         stride[d] = d < lead ? 0 : view.stride[d - lead];
     }
     if (!same) {
         char a[200], b[200];
         return s2s_error_set(err, S2S_E_SHAPE, "item has shape %s, the metadata says %s",
                              ckpt_shape_text(a, view.size, view.n_dims),
-                             ckpt_shape_text(b, chunk->size, tensor->n_dims));
+                             ckpt_shape_text(b, chunk.size, tensor->n_dims));
     }
-    ckpt_box_strides(contiguous, chunk->size, tensor->n_dims);
+    ckpt_box_strides(contiguous, chunk.size, tensor->n_dims);
     const int64_t *kept = ckpt_arena_box(ckpt, stride, tensor->n_dims, contiguous);
-    chunk->stride = kept == contiguous ? NULL : kept;
-    chunk->store_pos += member->pos;
-    chunk->store_len = view.store_len;
-    chunk->data = chunk->store_pos + view.offset * (int64_t)s2s_dtype_size(view.dtype);
-    chunk->crc = member->crc;
-    chunk->has_crc = member->crc != 0;
+    const int64_t pos = chunk.place.store_pos + member->pos;
+    if (!tensor->is_plain || kept != contiguous || view.offset) {
+        struct ckpt_chunk *own = ckpt_own_chunks(ckpt, (struct s2s_ckpt_tensor *)tensor) + k;
+        own->stride = kept == contiguous ? NULL : kept;
+        own->data = pos + view.offset * (int64_t)s2s_dtype_size(view.dtype);
+    }
     ckpt_warn_no_crc(ckpt, member);
-    chunk->located = true;
+    *ckpt_place_at(tensor, k) = (struct ckpt_location){.file = chunk.place.file,
+                                                       .located = true,
+                                                       .has_crc = member->crc != 0,
+                                                       .crc = member->crc,
+                                                       .store_pos = pos,
+                                                       .store_len = view.store_len};
     return 0;
 }
 
-int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                struct ckpt_chunk *chunk, struct s2s_error *err)
+int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                struct s2s_error *err)
 {
     struct ckpt_archive archive;
-    if (chunk->located)
+    const struct ckpt_location *place = ckpt_place_at(tensor, k);
+    if (place->located)
         return 0;
-    if (chunk->is_view)
-        return ckpt_locate_view(ckpt, tensor, chunk, err);
-    int fd = ckpt_file_fd(ckpt, chunk->file, err);
+    if (place->is_view)
+        return ckpt_locate_view(ckpt, tensor, k, err);
+    int fd = ckpt_file_fd(ckpt, place->file, err);
     if (fd < 0)
         return fd;
     struct s2s_zip_source source = {
-        .fd = fd, .begin = chunk->store_pos, .len_bytes = chunk->store_len};
+        .fd = fd, .begin = place->store_pos, .len_bytes = place->store_len};
     int rc = ckpt_archive_open(&archive, &source, CKPT_STRICT, err);
     if (rc == 0) {
-        rc = locate_item(ckpt, tensor, chunk, &archive, err);
+        rc = locate_item(ckpt, tensor, k, &archive, err);
         ckpt_archive_release(&archive);
     }
-    return rc < 0 ? s2s_error_add(err, rc, "%s: item at %lld", ckpt->files[chunk->file].name,
-                                  (long long)chunk->store_pos)
+    return rc < 0 ? s2s_error_add(err, rc, "%s: item at %lld", ckpt->files[place->file].name,
+                                  (long long)place->store_pos)
                   : 0;
 }

@@ -9,41 +9,67 @@
 
 #include "lib/base/base.h"
 
+enum { MAX_CELLS = 4 << 20 /* layers * experts * tensor-parallel ranks of a flattened tensor */ };
+
+int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const int64_t *shape,
+                        int n, struct s2s_error *err)
+{
+    if (s2s_ckpt_orig_shape(tensor))
+        return s2s_error_set(err, S2S_E_FORMAT, "mcore_data: %s is there twice", tensor->name);
+    if (n < 0 || n + 1 != tensor->n_dims || ckpt_box_numel(shape, n) != s2s_ckpt_numel(tensor))
+        return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible shape",
+                             tensor->name);
+    /* each cell becomes boxes: as many as there are bytes for, at most */
+    if ((__int128)s2s_ckpt_numel(tensor) * (int)s2s_dtype_size(tensor->dtype) >
+        s2s_ckpt_files_bytes(ckpt))
+        return s2s_error_set(err, S2S_E_TRUNCATED, "%s: is larger than all files together",
+                             tensor->name);
+    int64_t n_cells = ckpt_box_numel(tensor->shape, n);
+    for (int d = 0; d < n; d++)
+        if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d] || n_cells > MAX_CELLS)
+            return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible grid",
+                                 tensor->name);
+    ckpt_own_chunks(ckpt, tensor);
+    tensor->orig_shape = ckpt_arena_ints(ckpt, shape, n);
+    return 0;
+}
+
 struct view {
     struct s2s_ckpt *ckpt;
     struct s2s_ckpt_tensor *out;
     size_t cap_chunks;
+    struct ckpt_chunk stored; /* of what is viewed, the idx-th */
+    size_t idx;
     int n_dims;                  /* of the parameter */
     int64_t local[S2S_MAX_DIMS]; /* [n_dims], a cell */
 };
 
 /* A box of the cell `cell`, whose first element lies at [cell, flat] of the stored tensor. */
-static void add_box(struct view *v, struct ckpt_chunk *stored, const int64_t *cell, int64_t flat,
-                    const int64_t *begin, const int64_t *size)
+static void add_box(struct view *v, const int64_t *cell, int64_t flat, const int64_t *begin,
+                    const int64_t *size)
 {
     int64_t offset[S2S_MAX_DIMS], at[S2S_MAX_DIMS];
     struct s2s_ckpt_tensor *out = v->out;
     for (int d = 0; d < v->n_dims; d++) {
         offset[d] = cell[d] * v->local[d] + begin[d];
-        at[d] = cell[d] - stored->offset[d];
+        at[d] = cell[d] - v->stored.offset[d];
     }
-    at[v->n_dims] = flat - stored->offset[v->n_dims];
+    at[v->n_dims] = flat - v->stored.offset[v->n_dims];
     s2s_grow(&out->chunks, out->n_chunks, &v->cap_chunks, sizeof *out->chunks);
     out->chunks[out->n_chunks++] =
         (struct ckpt_chunk){.offset = ckpt_arena_ints(v->ckpt, offset, v->n_dims),
                             .size = ckpt_arena_ints(v->ckpt, size, v->n_dims),
-                            .is_view = true,
-                            .stored = stored,
-                            .stored_at = ckpt_arena_ints(v->ckpt, at, v->n_dims + 1),
-                            .file = stored->file};
+                            .place = {.is_view = true,
+                                      .stored_idx = v->idx,
+                                      .stored_at = ckpt_arena_ints(v->ckpt, at, v->n_dims + 1),
+                                      .file = v->stored.place.file}};
 }
 
 /* The elements [flat, end) of a cell, in row-major order: at most 2 * n_dims - 1 boxes. */
-static void add_range(struct view *v, struct ckpt_chunk *stored, const int64_t *cell, int64_t flat,
-                      int64_t end)
+static void add_range(struct view *v, const int64_t *cell, int64_t flat, int64_t end)
 {
     if (v->n_dims == 0)
-        add_box(v, stored, cell, flat, cell, cell);
+        add_box(v, cell, flat, cell, cell);
     while (flat < end && v->n_dims > 0) {
         int64_t begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS], rest = flat, row = 1;
         for (int d = v->n_dims - 1; d >= 0; d--) {
@@ -59,13 +85,14 @@ static void add_range(struct view *v, struct ckpt_chunk *stored, const int64_t *
         }
         int64_t n = (end - flat) / row, left = v->local[axis] - begin[axis];
         size[axis] = n < left ? n : left;
-        add_box(v, stored, cell, flat, begin, size);
+        add_box(v, cell, flat, begin, size);
         flat += size[axis] * row;
     }
 }
 
-static void add_chunk(struct view *v, struct ckpt_chunk *stored)
+static void add_chunk(struct view *v)
 {
+    const struct ckpt_chunk *stored = &v->stored;
     const int n = v->n_dims;
     int64_t cell[S2S_MAX_DIMS];
     for (int d = 0; d <= n; d++)
@@ -73,7 +100,7 @@ static void add_chunk(struct view *v, struct ckpt_chunk *stored)
             return;
     memcpy(cell, stored->offset, (size_t)n * sizeof *cell);
     for (int d = 0; d >= 0;) {
-        add_range(v, stored, cell, stored->offset[n], stored->offset[n] + stored->size[n]);
+        add_range(v, cell, stored->offset[n], stored->offset[n] + stored->size[n]);
         for (d = n - 1; d >= 0 && ++cell[d] == stored->offset[d] + stored->size[d]; d--)
             cell[d] = stored->offset[d];
     }
@@ -91,21 +118,21 @@ static const int64_t *swap_last(struct s2s_ckpt *ckpt, const int64_t *v, int n)
 const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
                                                    const struct s2s_ckpt_tensor *tensor)
 {
-    if (!tensor->orig_shape)
+    if (!s2s_ckpt_orig_shape(tensor))
         return tensor;
     struct s2s_ckpt_tensor *out = ckpt_arena(ckpt, sizeof *out);
-    *out = *tensor;
-    out->n_dims = tensor->n_dims - 1;
-    out->shape = tensor->orig_shape;
-    out->stored = tensor;
-    out->orig_shape = NULL;
-    out->chunks = NULL;
-    out->n_chunks = 0;
+    *out = (struct s2s_ckpt_tensor){.name = tensor->name,
+                                    .dtype = tensor->dtype,
+                                    .n_dims = tensor->n_dims - 1,
+                                    .shape = tensor->orig_shape,
+                                    .stored = tensor};
     struct view v = {.ckpt = ckpt, .out = out, .n_dims = out->n_dims};
     for (int d = 0; d < v.n_dims; d++)
         v.local[d] = out->shape[d] / tensor->shape[d];
-    for (size_t i = 0; i < tensor->n_chunks; i++)
-        add_chunk(&v, &tensor->chunks[i]);
+    for (; v.idx < tensor->n_chunks; v.idx++) {
+        v.stored = tensor->chunks[v.idx];
+        add_chunk(&v);
+    }
     /* in the arena like those of the readers, so that nobody has to free them */
     struct ckpt_chunk *chunks = ckpt_arena(ckpt, out->n_chunks * sizeof *chunks);
     if (out->n_chunks)
@@ -123,50 +150,43 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
         return tensor;
     struct s2s_ckpt_tensor *out = ckpt_arena(ckpt, sizeof *out);
     struct ckpt_chunk *chunks = ckpt_arena(ckpt, tensor->n_chunks * sizeof *chunks);
-    *out = *tensor;
-    out->shape = swap_last(ckpt, tensor->shape, n);
-    out->stored = tensor;
-    out->chunks = chunks;
-    for (size_t i = 0; i < tensor->n_chunks; i++)
-        chunks[i] = (struct ckpt_chunk){.offset = swap_last(ckpt, tensor->chunks[i].offset, n),
-                                        .size = swap_last(ckpt, tensor->chunks[i].size, n),
-                                        .is_view = true,
-                                        .stored = &tensor->chunks[i],
-                                        .file = tensor->chunks[i].file};
+    *out = (struct s2s_ckpt_tensor){.name = tensor->name,
+                                    .dtype = tensor->dtype,
+                                    .n_dims = n,
+                                    .shape = swap_last(ckpt, tensor->shape, n),
+                                    .n_chunks = tensor->n_chunks,
+                                    .chunks = chunks,
+                                    .orig_shape = s2s_ckpt_orig_shape(tensor),
+                                    .stored = tensor};
+    for (size_t i = 0; i < tensor->n_chunks; i++) {
+        const struct ckpt_chunk stored = ckpt_chunk_at(tensor, i);
+        chunks[i] = (struct ckpt_chunk){
+            .offset = swap_last(ckpt, stored.offset, n),
+            .size = swap_last(ckpt, stored.size, n),
+            .place = {.is_view = true, .stored_idx = i, .file = stored.place.file}};
+    }
     return out;
 }
 
 /* of ckpt_transposed: the strides of what is stored, the last two exchanged */
-static int locate_transposed(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                             struct ckpt_chunk *chunk, struct s2s_error *err)
+static void locate_transposed(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
+                              const struct ckpt_chunk *stored, int n_dims)
 {
-    struct ckpt_chunk *stored = chunk->stored;
     int64_t contiguous[S2S_MAX_DIMS];
-    int rc = ckpt_locate(ckpt, tensor->stored, stored, err);
-    if (rc < 0)
-        return rc;
-    ckpt_box_strides(contiguous, stored->size, tensor->n_dims);
-    chunk->stride = swap_last(ckpt, stored->stride ? stored->stride : contiguous, tensor->n_dims);
+    ckpt_box_strides(contiguous, stored->size, n_dims);
+    chunk->stride = swap_last(ckpt, stored->stride ? stored->stride : contiguous, n_dims);
     chunk->data = stored->data;
-    chunk->located = true;
-    return 0;
 }
 
-int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                     struct ckpt_chunk *chunk, struct s2s_error *err)
+static void locate_unflattened(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                               struct ckpt_chunk *chunk, const struct ckpt_chunk *stored)
 {
-    struct ckpt_chunk *stored = chunk->stored;
     const int n = tensor->n_dims;
     int64_t stride[S2S_MAX_DIMS], contiguous[S2S_MAX_DIMS], at = 0;
-    if (!chunk->stored_at)
-        return locate_transposed(ckpt, tensor, chunk, err);
-    int rc = ckpt_locate(ckpt, tensor->stored, stored, err);
-    if (rc < 0)
-        return rc;
     ckpt_box_strides(contiguous, stored->size, n + 1);
     const int64_t *steps = stored->stride ? stored->stride : contiguous;
     for (int d = 0; d <= n; d++)
-        at += chunk->stored_at[d] * steps[d];
+        at += chunk->place.stored_at[d] * steps[d];
     int64_t step = steps[n];
     for (int d = n - 1; d >= 0; d--) {
         stride[d] = step;
@@ -174,6 +194,21 @@ int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor
     }
     chunk->stride = ckpt_arena_ints(ckpt, stride, n);
     chunk->data = stored->data + at * (int64_t)s2s_dtype_size(tensor->dtype);
-    chunk->located = true;
+}
+
+int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                     struct s2s_error *err)
+{
+    struct ckpt_chunk *chunk = &tensor->chunks[k];
+    const size_t idx = chunk->place.stored_idx;
+    int rc = ckpt_locate(ckpt, tensor->stored, idx, err);
+    if (rc < 0)
+        return rc;
+    const struct ckpt_chunk stored = ckpt_chunk_at(tensor->stored, idx);
+    if (chunk->place.stored_at)
+        locate_unflattened(ckpt, tensor, chunk, &stored);
+    else
+        locate_transposed(ckpt, chunk, &stored, tensor->n_dims);
+    chunk->place.located = true;
     return 0;
 }

@@ -10,14 +10,15 @@
 
 /* Finds the chunk's data; of an item of a .distcp file it also checks what no reader looks at, the
  * notes beside the tensor. */
-static int locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                        struct ckpt_chunk *chunk, struct s2s_error *err)
+static int locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                        struct s2s_error *err)
 {
     struct s2s_zip zip;
-    const bool is_item = !chunk->located && !chunk->is_view;
-    const struct ckpt_span item = {chunk->file, is_item ? chunk->store_pos : 0,
-                                   is_item ? chunk->store_len : 0};
-    int rc = ckpt_locate(ckpt, tensor, chunk, err);
+    const struct ckpt_location *place = ckpt_place_at(tensor, k);
+    const bool is_item = !place->located && !place->is_view;
+    const struct ckpt_span item = {place->file, is_item ? place->store_pos : 0,
+                                   is_item ? place->store_len : 0};
+    int rc = ckpt_locate(ckpt, tensor, k, err);
     if (rc < 0 || !is_item)
         return rc;
     const struct s2s_zip_source source = {
@@ -40,46 +41,47 @@ struct ckpt_verified {
 };
 
 /* Thousands of tensors may be views of one storage: it is read once. */
-static struct ckpt_verified *verified_of(struct s2s_ckpt *ckpt, const struct ckpt_chunk *chunk)
+static struct ckpt_verified *verified_of(struct s2s_ckpt *ckpt, const struct ckpt_location *place)
 {
     enum { N = 4096, MEMBER_ALIGN = 64 };
     if (!ckpt->verified)
         ckpt->verified = s2s_xcalloc(N, sizeof *ckpt->verified);
-    return &ckpt->verified[(size_t)(chunk->store_pos / MEMBER_ALIGN + chunk->file) % N];
+    return &ckpt->verified[(size_t)(place->store_pos / MEMBER_ALIGN + place->file) % N];
 }
 
-static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                        struct ckpt_chunk *chunk, struct s2s_error *err)
+static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                        struct s2s_error *err)
 {
-    if (chunk->checked)
+    if (ckpt_place_at(tensor, k)->checked)
         return 0;
-    int rc = locate_whole(ckpt, tensor, chunk, err);
-    int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, chunk->file, err);
-    if (fd < 0 || !chunk->has_crc)
+    int rc = locate_whole(ckpt, tensor, k, err);
+    struct ckpt_location *place = ckpt_place_at(tensor, k);
+    int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, place->file, err);
+    if (fd < 0 || !place->has_crc)
         return fd < 0 ? fd : 0;
-    struct ckpt_verified *verified = verified_of(ckpt, chunk);
-    if (verified->pos == chunk->store_pos && verified->file == chunk->file) {
-        chunk->checked = true;
+    struct ckpt_verified *verified = verified_of(ckpt, place);
+    if (verified->pos == place->store_pos && verified->file == place->file) {
+        place->checked = true;
         return 0;
     }
-    const struct ckpt_store store = {ckpt, chunk, fd, ckpt->files[chunk->file].name};
-    for (int64_t done = 0; rc == 0 && done < chunk->store_len;) {
-        int64_t left = chunk->store_len - done;
+    const struct ckpt_store store = {ckpt, place, fd, ckpt->files[place->file].name};
+    for (int64_t done = 0; rc == 0 && done < place->store_len;) {
+        int64_t left = place->store_len - done;
         size_t n = left < CKPT_SCRATCH ? (size_t)left : CKPT_SCRATCH;
-        rc = ckpt_read_store(&store, chunk->store_pos + done, ckpt_piece(ckpt), n, err);
+        rc = ckpt_read_store(&store, place->store_pos + done, ckpt_piece(ckpt), n, err);
         done += (int64_t)n;
     }
     if (rc == 0)
-        *verified = (struct ckpt_verified){chunk->store_pos, chunk->file};
+        *verified = (struct ckpt_verified){place->store_pos, place->file};
     return rc;
 }
 
 int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                            struct s2s_error *err)
 {
-    tensor = tensor->stored ? tensor->stored : tensor;
+    tensor = ckpt_stored(tensor) ? ckpt_stored(tensor) : tensor;
     for (size_t i = 0; i < tensor->n_chunks; i++) {
-        int rc = verify_chunk(ckpt, tensor, &tensor->chunks[i], err);
+        int rc = verify_chunk(ckpt, tensor, i, err);
         if (rc < 0)
             return ckpt_at_name(ckpt, tensor->name, rc, err);
     }
@@ -119,23 +121,24 @@ int s2s_ckpt_read_files(struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
 
 bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
 {
-    tensor = tensor->stored ? tensor->stored : tensor;
-    for (size_t i = 0; i < tensor->n_chunks; i++)
-        if (!tensor->chunks[i].has_crc && tensor->chunks[i].store_len > 0)
+    tensor = ckpt_stored(tensor) ? ckpt_stored(tensor) : tensor;
+    for (size_t i = 0; i < tensor->n_chunks; i++) {
+        const struct ckpt_location *place = ckpt_place_at(tensor, i);
+        if (!place->has_crc && place->store_len > 0)
             return false;
+    }
     return true;
 }
 
 bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, uint32_t *crc)
 {
-    struct ckpt_chunk *chunk = tensor->n_chunks == 1 ? tensor->chunks : NULL;
     struct s2s_error ignored = S2S_ERROR_INIT; /* who reads it meets the same */
-    if (!chunk || ckpt_locate(ckpt, tensor, chunk, &ignored) < 0 || chunk->is_view ||
-        chunk->stride || !chunk->has_crc || chunk->data != chunk->store_pos ||
-        chunk->store_len !=
+    if (tensor->n_chunks != 1 || ckpt_locate(ckpt, tensor, 0, &ignored) < 0 || !tensor->is_plain ||
+        !tensor->place.has_crc ||
+        tensor->place.store_len !=
             ckpt_box_numel(tensor->shape, tensor->n_dims) * (int64_t)s2s_dtype_size(tensor->dtype))
         return false;
-    *crc = chunk->crc;
+    *crc = tensor->place.crc;
     return true;
 }
 

@@ -9,7 +9,7 @@ enum { ARCHIVE_BYTES = 2 << 10 };
 bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target)
 {
     const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(target);
-    return source && source->orig_shape && source->n_dims == target->n_dims;
+    return source && s2s_ckpt_orig_shape(source) && source->n_dims == target->n_dims;
 }
 
 int64_t ckpt_target_rows(const struct s2s_ckpt_target *target, const struct s2s_ckpt_write *how)

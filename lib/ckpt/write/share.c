@@ -43,7 +43,7 @@ void ckpt_share_manifest(const struct s2s_ckpt_write *how)
 static bool is_checked(const struct s2s_ckpt_tensor *tensor)
 {
     for (size_t i = 0; i < tensor->n_chunks; i++)
-        if (!tensor->chunks[i].checked)
+        if (!ckpt_place_at(tensor, i)->checked)
             return false;
     return true;
 }

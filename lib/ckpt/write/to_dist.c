@@ -256,8 +256,9 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
     const struct s2s_ckpt_target *target = &out->plan->targets[index];
     const struct ckpt_place *start = &out->layout.start[out->file];
     const struct ckpt_place *end = &out->layout.start[out->end];
-    const int64_t *orig_shape =
-        ckpt_target_is_flattened(target) ? s2s_ckpt_target_source(target)->orig_shape : NULL;
+    const int64_t *orig_shape = ckpt_target_is_flattened(target)
+                                    ? s2s_ckpt_orig_shape(s2s_ckpt_target_source(target))
+                                    : NULL;
     const int64_t n_rows = ckpt_target_rows(target, out->how);
     const int64_t first = start->target == index ? start->row : 0;
     const bool cut = out->how->n_files && target->n_dims && n_rows == target->shape[0];

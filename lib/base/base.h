@@ -18,6 +18,7 @@
 #include "lib/base/num.h"
 #include "lib/base/progress.h"
 #include "lib/base/rng.h"
+#include "lib/base/sort.h"
 #include "lib/base/threads.h"
 
 #pragma GCC poison strcpy strcat sprintf strtok atoi atof gmtime localtime

@@ -393,7 +393,7 @@ int ckpt_seal(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     int64_t bytes;
     if (ckpt->n_tensors)
-        qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
+        s2s_sort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
     if (ckpt->n_objects)
         qsort(ckpt->objects, ckpt->n_objects, sizeof *ckpt->objects, by_object_name);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {

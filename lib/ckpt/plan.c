@@ -211,7 +211,7 @@ static int check_target(const struct s2s_ckpt_target *target, struct s2s_error *
 int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     if (plan->n_targets)
-        qsort(plan->targets, plan->n_targets, sizeof *plan->targets, by_name);
+        s2s_sort(plan->targets, plan->n_targets, sizeof *plan->targets, by_name);
     for (size_t i = 0; i < plan->n_targets; i++) {
         if (i && strcmp(plan->targets[i - 1].name, plan->targets[i].name) == 0)
             return s2s_error_set(err, S2S_E_FORMAT, "%s would be written twice",

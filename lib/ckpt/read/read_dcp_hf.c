@@ -109,7 +109,7 @@ static int read_boxes(struct s2s_ckpt *ckpt, int fd, size_t first, struct s2s_er
     b.entries = (struct ckpt_entries){.visit = take_entry, .ctx = &b, .name = ""};
     b.placed = s2s_xcalloc(b.n + 1, sizeof *b.placed);
     if (b.n)
-        qsort(b.tensors, b.n, sizeof *b.tensors, ckpt_by_tensor_name);
+        s2s_sort(b.tensors, b.n, sizeof *b.tensors, ckpt_by_tensor_name);
     int rc = s2s_safetensors_read_texts(fd, take_text, &b, err);
     if (rc == 0 && b.told && !b.ended)
         rc = not_json(err);
@@ -143,7 +143,7 @@ static int read_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *
 static void join_boxes(struct s2s_ckpt *ckpt)
 {
     size_t kept = 0;
-    qsort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
+    s2s_sort(ckpt->tensors, ckpt->n_tensors, sizeof *ckpt->tensors, ckpt_by_tensor_name);
     for (size_t i = 0, next; i < ckpt->n_tensors; i = next) {
         struct s2s_ckpt_tensor joined = ckpt->tensors[i];
         int64_t shape[S2S_MAX_DIMS] = {0};

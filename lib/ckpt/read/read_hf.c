@@ -185,7 +185,7 @@ static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, c
     struct index_check c = {.ckpt = ckpt, .first = first, .folder = folder, .prefix = prefix};
     const size_t n = ckpt->n_tensors - first;
     if (n)
-        qsort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
+        s2s_sort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
     c.named = s2s_xcalloc(n + 1, sizeof *c.named);
     int rc = ckpt_index_each(ckpt, index, check_entry, &c, err);
     for (size_t i = 0; i < n && rc > 0; i++)

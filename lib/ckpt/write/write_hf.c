@@ -140,7 +140,7 @@ static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, s
     for (size_t i = 0; i < n; i++)
         order[i] = &plan->targets[begin + i];
     if (n)
-        qsort(order, n, sizeof *order, by_width);
+        s2s_sort(order, n, sizeof *order, by_width);
     int rc = write_header(order, n, sink, err);
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = s2s_ckpt_target_stream(plan, order[i], how, digest_tap, write_sink, sink, err);

@@ -326,9 +326,42 @@ static void what_is_left_of_a_file_or_pipe_is_read(void **state)
     s2s_buf_release(&text);
 }
 
+struct pair {
+    int key, place;
+    char pad[40];
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct pair *x = a, *y = b;
+    return (x->key > y->key) - (x->key < y->key);
+}
+
+static void large_elements_are_sorted_and_equal_ones_keep_their_order(void **state)
+{
+    enum { N = 1000 };
+    struct pair pairs[N];
+    for (int times = 1; times <= N; times *= 10) { /* so many of each key; one: a permutation */
+        for (int i = 0; i < N; i++)
+            pairs[i] = (struct pair){.key = i * 7 % N / times, .place = i, .pad = {(char)i}};
+        s2s_sort(pairs, N, sizeof *pairs, by_key);
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(pairs[i].key, i / times);
+            assert_int_equal(pairs[i].place * 7 % N / times, pairs[i].key);
+            assert_int_equal(pairs[i].pad[0], (char)pairs[i].place);
+            if (i && pairs[i].key == pairs[i - 1].key)
+                assert_true(pairs[i].place > pairs[i - 1].place);
+        }
+    }
+    s2s_sort(pairs, 0, sizeof *pairs, by_key);
+    s2s_sort(pairs, N, sizeof *pairs, by_key); /* sorted */
+    assert_int_equal(pairs[N - 1].place, N - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_elements_are_sorted_and_equal_ones_keep_their_order),
         cmocka_unit_test(pieces_lie_apart_and_are_zeroed),
         cmocka_unit_test(what_is_left_of_a_file_or_pipe_is_read),
         cmocka_unit_test(numbers_are_read_whole_or_refused),

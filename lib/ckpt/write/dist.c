@@ -23,7 +23,7 @@ struct s2s_dist_writer {
     struct s2s_buf packed; /* the items so far */
     struct ckpt_item item; /* the one that is being written */
     char *item_name;
-    char *name;                 /* of the file in its folder */
+    int rank;                   /* whose file it is */
     struct s2s_zip_writer *zip; /* of the tensor that is being written */
     int64_t left;               /* bytes of it that are to come */
     uint32_t crc;               /* of it, as far as it was summed apart */
@@ -34,8 +34,9 @@ int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
                       struct s2s_error *err)
 {
     struct s2s_dist_writer *writer = s2s_xcalloc(1, sizeof *writer);
-    writer->name = s2s_xasprintf("__%d_0.distcp", rank);
-    char *path = s2s_xasprintf("%s/%s", dir, writer->name);
+    char name[CKPT_RANK_FILE];
+    writer->rank = rank;
+    char *path = s2s_xasprintf("%s/%s", dir, ckpt_rank_file(name, rank));
     int rc = ckpt_file_create(&writer->file, path, err);
     free(path);
     if (rc < 0) {
@@ -85,7 +86,7 @@ static struct ckpt_item *add_item(struct s2s_dist_writer *writer, const char *na
     free(writer->item_name);
     writer->item_name = s2s_xstrdup(name);
     writer->item = (struct ckpt_item){
-        .name = writer->item_name, .file = writer->name, .pos = writer->file.pos};
+        .name = writer->item_name, .rank = writer->rank, .pos = writer->file.pos};
     return &writer->item;
 }
 
@@ -235,7 +236,6 @@ void s2s_dist_discard(struct s2s_dist_writer *writer)
     s2s_buf_release(&writer->packed);
     s2s_zip_writer_free(writer->zip);
     free(writer->item_name);
-    free(writer->name);
     free(writer);
 }
 

@@ -67,6 +67,7 @@ static void emit_tensor(struct ckpt_emitter *out, const struct ckpt_items *items
 
 static void emit_storage(struct ckpt_emitter *out, const struct ckpt_item *item, int64_t index)
 {
+    char file[CKPT_RANK_FILE];
     begin_object(out, META, "MetadataIndex");
     ckpt_emit_str(out, "fqn");
     ckpt_emit_str(out, item->name);
@@ -83,7 +84,7 @@ static void emit_storage(struct ckpt_emitter *out, const struct ckpt_item *item,
     ckpt_emit_op(out, "ub");
     begin_object(out, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
     ckpt_emit_str(out, "relative_path");
-    ckpt_emit_str(out, item->file);
+    ckpt_emit_str(out, ckpt_rank_file(file, item->rank));
     ckpt_emit_str(out, "offset");
     ckpt_emit_int(out, item->pos);
     ckpt_emit_str(out, "length");

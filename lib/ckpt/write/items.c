@@ -16,26 +16,41 @@ static void put(struct s2s_buf *out, int64_t value)
     s2s_buf_putc(out, (char)left);
 }
 
+static void put_ints(struct s2s_buf *out, const int64_t *v, int n)
+{
+    for (int d = 0; d < n; d++)
+        put(out, v[d]);
+}
+
+const char *ckpt_rank_file(char text[CKPT_RANK_FILE], int rank)
+{
+    snprintf(text, CKPT_RANK_FILE, "__%d_0.distcp", rank);
+    return text;
+}
+
+/* flags of an item */
+enum { IS_FLATTENED = 1, IS_WHOLE = 2 };
+
 void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out)
 {
+    const int n = item->n_dims;
+    const bool whole = ckpt_same_shape(item->offset, n, ckpt_origin, n) &&
+                       ckpt_same_shape(item->size, n, item->shape, n);
     if (!item->name_number)
         s2s_buf_puts(out, item->name);
     s2s_buf_putc(out, 0);
     if (item->name_number || !*item->name)
         put(out, (int64_t)item->name_number);
-    s2s_buf_add(out, item->file, strlen(item->file) + 1);
+    put(out, item->rank);
     put(out, item->dtype);
-    put(out, item->n_dims);
-    put(out, item->is_flattened);
+    put(out, n);
+    put(out, (item->is_flattened ? IS_FLATTENED : 0) | (whole ? IS_WHOLE : 0));
     put(out, item->pos);
     put(out, item->len);
-    for (int d = 0; d < item->n_dims; d++) {
-        put(out, item->shape[d]);
-        put(out, item->offset[d]);
-        put(out, item->size[d]);
-    }
-    for (int d = 0; item->is_flattened && d < item->n_dims - 1; d++)
-        put(out, item->orig_shape[d]);
+    put_ints(out, item->shape, n);
+    put_ints(out, item->offset, whole ? 0 : n);
+    put_ints(out, item->size, whole ? 0 : n);
+    put_ints(out, item->orig_shape, item->is_flattened ? n - 1 : 0);
 }
 
 struct cursor {
@@ -69,28 +84,39 @@ static int get_text(struct cursor *in, const char **text)
     return 0;
 }
 
+static int get_ints(struct cursor *in, int64_t *v, int n)
+{
+    int rc = 0;
+    for (int d = 0; d < n && rc == 0; d++)
+        rc = get(in, &v[d]);
+    return rc;
+}
+
 size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len)
 {
     struct cursor in = {list, len};
-    int64_t dtype, n_dims, flattened, number = 0;
+    int64_t dtype, n, flags, rank, number = 0;
     *item = (struct ckpt_item){.n_dims = 0};
     if (get_text(&in, &item->name) < 0 || (!*item->name && get(&in, &number) < 0) ||
-        get_text(&in, &item->file) < 0 || get(&in, &dtype) < 0 || get(&in, &n_dims) < 0 ||
-        get(&in, &flattened) < 0 || get(&in, &item->pos) < 0 || get(&in, &item->len) < 0 ||
-        n_dims > S2S_MAX_DIMS ||
+        get(&in, &rank) < 0 || get(&in, &dtype) < 0 || get(&in, &n) < 0 || get(&in, &flags) < 0 ||
+        get(&in, &item->pos) < 0 || get(&in, &item->len) < 0 || rank > INT_MAX ||
+        n > S2S_MAX_DIMS || flags > (IS_FLATTENED | IS_WHOLE) ||
         (dtype && (dtype > INT_MAX || !s2s_dtype_size((enum s2s_dtype)dtype))))
         return 0;
     item->name_number = (size_t)number;
+    item->rank = (int)rank;
     item->dtype = (enum s2s_dtype)dtype;
-    item->n_dims = (int)n_dims;
-    for (int d = 0; d < n_dims; d++)
-        if (get(&in, &item->shape[d]) < 0 || get(&in, &item->offset[d]) < 0 ||
-            get(&in, &item->size[d]) < 0)
-            return 0;
-    item->is_flattened = flattened != 0;
-    for (int d = 0; item->is_flattened && d < n_dims - 1; d++)
-        if (get(&in, &item->orig_shape[d]) < 0)
-            return 0;
+    item->n_dims = (int)n;
+    item->is_flattened = flags & IS_FLATTENED;
+    if (get_ints(&in, item->shape, item->n_dims) < 0)
+        return 0;
+    if (flags & IS_WHOLE)
+        memcpy(item->size, item->shape, sizeof item->size);
+    else if (get_ints(&in, item->offset, item->n_dims) < 0 ||
+             get_ints(&in, item->size, item->n_dims) < 0)
+        return 0;
+    if (item->is_flattened && get_ints(&in, item->orig_shape, item->n_dims - 1) < 0)
+        return 0;
     return (size_t)(in.p - list);
 }
 
@@ -152,8 +178,9 @@ void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest)
             items->at[kept++] = items->at[i];
             continue;
         }
-        struct ckpt_item item = ckpt_items_get(items, i);
-        ckpt_manifest_add(manifest, item.file, item.len, item.name + prefix);
+        const struct ckpt_item item = ckpt_items_get(items, i);
+        char file[CKPT_RANK_FILE];
+        ckpt_manifest_add(manifest, ckpt_rank_file(file, item.rank), item.len, item.name + prefix);
     }
     items->n = kept;
 }
@@ -171,7 +198,7 @@ static int by_name_offset(const void *a, const void *b, void *items)
     (void)ckpt_item_unpack(&y, *q, SIZE_MAX);
     for (int d = 0; d < x.n_dims && d < y.n_dims && order == 0; d++)
         order = (x.offset[d] > y.offset[d]) - (x.offset[d] < y.offset[d]);
-    return order ? order : strcmp(x.file, y.file);
+    return order ? order : (x.rank > y.rank) - (x.rank < y.rank);
 }
 
 /* the items [begin, begin + n) of one name */
@@ -185,6 +212,7 @@ static int check_group(const struct ckpt_items *items, size_t begin, size_t n,
         return 0;
     struct ckpt_item *group = s2s_xmalloc(n * sizeof *group);
     struct ckpt_box *boxes = s2s_xmalloc(n * sizeof *boxes);
+    char a[CKPT_RANK_FILE], b[CKPT_RANK_FILE];
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++) {
         struct ckpt_item *item = &group[i];
@@ -192,11 +220,12 @@ static int check_group(const struct ckpt_items *items, size_t begin, size_t n,
         boxes[i] = (struct ckpt_box){item->offset, item->size};
         if (item->dtype != first.dtype)
             rc = s2s_error_set(err, S2S_E_DTYPE, "%s: %s in %s, %s in %s", item->name,
-                               s2s_dtype_name(first.dtype), first.file, s2s_dtype_name(item->dtype),
-                               item->file);
+                               s2s_dtype_name(first.dtype), ckpt_rank_file(a, first.rank),
+                               s2s_dtype_name(item->dtype), ckpt_rank_file(b, item->rank));
         else if (!ckpt_same_shape(item->shape, item->n_dims, first.shape, first.n_dims))
             rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %s and %s disagree about its shape",
-                               item->name, first.file, item->file);
+                               item->name, ckpt_rank_file(a, first.rank),
+                               ckpt_rank_file(b, item->rank));
     }
     if (rc == 0)
         rc = ckpt_boxes_tile(first.name, first.shape, first.n_dims, boxes, n, err);

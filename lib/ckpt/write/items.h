@@ -23,15 +23,19 @@ struct ckpt_item {
     int64_t shape[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
     bool is_flattened;
     int64_t orig_shape[S2S_MAX_DIMS]; /* before that, with one axis less */
-    const char *file;                 /* plain name in the checkpoint's folder */
+    int rank;                         /* in whose file it is */
     int64_t pos, len;                 /* of the stored archive in it */
 };
+
+/* The file of a rank in the checkpoint's folder; returns text. */
+enum { CKPT_RANK_FILE = 32 };
+const char *ckpt_rank_file(char text[CKPT_RANK_FILE], int rank);
 
 /* The digest of a rank's file travels as an item of this name: the hex digits follow. */
 #define CKPT_ITEM_DIGEST "\x01xxh3:"
 
-/* Appends an item to a list of packed ones, which take a tenth of the memory: there may be a
- * hundred thousand. A name that has a number is left out. */
+/* Appends an item to a list of packed ones, which take some fifteen bytes: there may be hundreds of
+ * thousands. A name that has a number is left out, and the box of a whole tensor. */
 void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out);
 /* The item that begins such a list; its texts are lent by the list, a name that has a number is
  * empty. Returns its packed length, 0: damaged. */

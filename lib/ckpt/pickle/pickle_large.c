@@ -14,7 +14,7 @@
  */
 #ifndef PICKLE_WINDOW
 #define PICKLE_WINDOW (1 << 20)
-#define PICKLE_COLLECT (4 << 20)
+#define PICKLE_COLLECT (1 << 20)
 #endif
 
 /* A tokenizer is a text of some ten megabytes, and three copies of it are made on its way. */

@@ -125,26 +125,42 @@ size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len)
 int ckpt_items_add(struct ckpt_items *items, const struct s2s_buf *list, struct s2s_error *err)
 {
     struct ckpt_item item;
+    if (list->len > UINT32_MAX - items->len)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED, "more than 4 GiB of items");
+    s2s_grow(&items->lists, items->n_lists, &items->cap_lists, sizeof *items->lists);
+    items->lists[items->n_lists++] = (struct ckpt_item_list){list->data, items->len};
     for (size_t at = 0, len; at < list->len; at += len) {
         len = ckpt_item_unpack(&item, list->data + at, list->len - at);
         if (len == 0 || item.name_number > (items->plan ? items->plan->n_targets : 0))
             return s2s_error_set(err, S2S_E_FORMAT, "a rank's list of items is damaged");
         s2s_grow(&items->at, items->n, &items->cap, sizeof *items->at);
-        items->at[items->n++] = list->data + at;
+        items->at[items->n++] = (uint32_t)(items->len + at);
     }
+    items->len += list->len;
     return 0;
 }
 
 void ckpt_items_release(struct ckpt_items *items)
 {
+    free(items->lists);
     free(items->at);
     *items = (struct ckpt_items){.n = 0};
+}
+
+static const char *packed_at(const struct ckpt_items *items, uint32_t at)
+{
+    size_t low = 0, high = items->n_lists;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        *(items->lists[middle].begin > at ? &high : &low) = middle;
+    }
+    return items->lists[low].bytes + (at - items->lists[low].begin);
 }
 
 struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i)
 {
     struct ckpt_item item;
-    (void)ckpt_item_unpack(&item, items->at[i], SIZE_MAX); /* known to be whole */
+    (void)ckpt_item_unpack(&item, packed_at(items, items->at[i]), SIZE_MAX); /* it is whole */
     if (item.name_number)
         item.name = items->plan->targets[item.name_number - 1].name;
     return item;
@@ -162,7 +178,7 @@ static const char *name_at(const struct ckpt_items *items, const char *packed)
 
 const char *ckpt_items_name(const struct ckpt_items *items, size_t i)
 {
-    return name_at(items, items->at[i]);
+    return name_at(items, packed_at(items, items->at[i]));
 }
 
 bool ckpt_items_starts_name(const struct ckpt_items *items, size_t i)
@@ -189,13 +205,14 @@ void ckpt_items_take_digests(struct ckpt_items *items, json_t *manifest)
 
 static int by_name_offset(const void *a, const void *b, void *items)
 {
-    const char *const *p = a, *const *q = b;
-    int order = strcmp(name_at(items, *p), name_at(items, *q));
+    const char *p = packed_at(items, *(const uint32_t *)a);
+    const char *q = packed_at(items, *(const uint32_t *)b);
+    int order = strcmp(name_at(items, p), name_at(items, q));
     if (order)
         return order;
     struct ckpt_item x, y;
-    (void)ckpt_item_unpack(&x, *p, SIZE_MAX);
-    (void)ckpt_item_unpack(&y, *q, SIZE_MAX);
+    (void)ckpt_item_unpack(&x, p, SIZE_MAX);
+    (void)ckpt_item_unpack(&y, q, SIZE_MAX);
     for (int d = 0; d < x.n_dims && d < y.n_dims && order == 0; d++)
         order = (x.offset[d] > y.offset[d]) - (x.offset[d] < y.offset[d]);
     return order ? order : (x.rank > y.rank) - (x.rank < y.rank);

@@ -43,13 +43,18 @@ size_t ckpt_item_unpack(struct ckpt_item *item, const char *list, size_t len);
 
 /* Where packed items lie. */
 struct ckpt_items {
-    const char **at;
+    struct ckpt_item_list {
+        const char *bytes;
+        size_t begin; /* of its bytes among those of all lists */
+    } * lists;
+    size_t n_lists, cap_lists, len;
+    uint32_t *at; /* among the bytes of all lists */
     size_t n, cap;
     const struct s2s_ckpt_plan *plan; /* NULL, or what the names of most are (kept) */
 };
 
 void ckpt_items_release(struct ckpt_items *items);
-/* Appends those of a list, which must outlive items. FORMAT: not such a list. */
+/* Appends those of a list (keeps). FORMAT: not such a list; UNSUPPORTED: more than 4 GiB. */
 int ckpt_items_add(struct ckpt_items *items, const struct s2s_buf *list, struct s2s_error *err);
 struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i);
 const char *ckpt_items_name(const struct ckpt_items *items, size_t i);

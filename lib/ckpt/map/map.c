@@ -62,7 +62,7 @@ static bool find_family(struct ckpt_map_source *sources, size_t n, struct ckpt_m
 {
     struct families all = {.text = ""};
     while (next_family(&all, family)) {
-        if (family->renames)
+        if (family->renames && *family->detect) /* others are no models, but names */
             ckpt_map_respell(sources, n, NULL, family->name);
         if (detected(sources, n, family->detect))
             return true;

@@ -353,6 +353,7 @@ static void end_command(struct rules_shell *sh, struct rules_words *words)
     if (marked && first[0] != '-' && !rules_is_any_of(first, texts) && !place->n) {
         *place = *words;
         *words = (struct rules_words){0};
+        sh->command_maybe |= !spare && sh->conditional;
         return;
     }
     if (!strcmp(first, "return"))

@@ -149,6 +149,7 @@ struct rules_shell {
     int depth;                  /* of nested expansions */
     int script;                 /* which one is read */
     struct rules_words command; /* the one with the flags */
+    bool command_maybe;         /* it stands in a branch of which nobody knows */
     struct rules_sbatch batch;
     struct rules_guard guard;  /* the test that stands before what is read now */
     struct rules_guard failed; /* the first one that ends the script */

@@ -58,16 +58,38 @@ static void add_flags(struct s2s_conf *const *roots, const char *prefix,
     }
 }
 
+static bool is_torchrun(const char *word)
+{
+    return strstr(word, "torchrun") || strstr(word, "torch.distributed");
+}
+
+/* Whether torchrun's flags are all known and name no number of nodes: it takes 1 then. */
+static bool one_node(const struct rules_words *command, size_t program)
+{
+    bool torchrun = false, counted = false;
+    for (size_t i = 0; i < program; i++) {
+        const char *word = command->items[i].text;
+        if (strstr(word, RULES_SHELL_UNKNOWN) || strstr(word, "nnodes"))
+            return false;
+        torchrun |= is_torchrun(word);
+        counted |= !strncmp(word, "--nproc", 7);
+    }
+    return torchrun && counted;
+}
+
 /* torchrun's own flags stand before the program: they say how many ranks there are */
-static void add_launcher(struct s2s_conf *const *roots, const struct rules_words *command,
+static void add_launcher(struct s2s_conf *const *roots, const struct rules_shell *sh,
                          size_t program)
 {
+    const struct rules_words *command = &sh->command;
     static const struct {
         const char *flag, *name;
     } flags[] = {{"nproc_per_node", "GPUS_PER_NODE"}, {"nnodes", "NUM_NODES"}};
     struct s2s_conf *root = roots[0];
     s2s_conf_set_text(root, "LAUNCH", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
     add_flags(roots, "LAUNCH", command->items, command->items + program);
+    if (!sh->command_maybe && one_node(command, program))
+        s2s_conf_set_text(root, "ENV_VARS.NUM_NODES", "1", S2S_CONF_FROM_DERIVED, "derived", NULL);
     const struct s2s_conf *launch = s2s_conf_key(root, "LAUNCH");
     for (size_t i = 0; launch && i < launch->n_items; i++) {
         char name[64];
@@ -118,8 +140,7 @@ static void add_batch(struct rules_shell *sh, struct s2s_conf *root, size_t prog
     const char *words[64];
     for (size_t i = 0; i < program; i++) {
         const char *word = sh->command.items[i].text;
-        torchrun |=
-            strstr(word, "torchrun") || strstr(word, "torch.distributed") || strstr(word, "nproc");
+        torchrun |= is_torchrun(word) || strstr(word, "nproc");
         size_t n = 0;
         for (size_t k = i + 1; !strcmp(word, "srun") && k < program && n < 64; k++)
             words[n++] = sh->command.items[k].text;
@@ -263,7 +284,7 @@ static void add_command(struct rules_shell *sh, struct s2s_conf *const *roots)
     if (part)
         s2s_conf_set_text(roots[0], "PART", "true", S2S_CONF_FROM_DERIVED, "derived", NULL);
     if (sh->command.n) {
-        add_launcher(roots, &sh->command, program);
+        add_launcher(roots, sh, program);
         add_flags(roots, "MODEL_ARGS", sh->command.items + program,
                   sh->command.items + sh->command.n);
         set_word(roots, "PROGRAM", sh->command.items[program].text, &sh->command.items[program]);

@@ -79,7 +79,7 @@ WLD-002 | rl | world != "?" and world >= 1 and meg and not moe | pp=world*2 | BA
 WLD-002 | mlm | world != "?" and not hybrid and heads and layers != "?" and not experts and vpp == 1 | pp=layers ; @world=1 | BAT PP
 WLD-003 | rl | meg and world not in ("?", 1) and world % 3 | ep=3*world | MOE WLD-004
 WLD-003 | mlm | experts not in (None, "?") and ep == 1 and tp == 1 and cp == 1 and experts % 4 == 0 | ep=4 ; @world=pp*2 | BAT MOE PP
-WLD-004 | am | ep == 1 and tp == 1 and cp == 1 and pp == 1 and dp_cfg is None | ep=3 ; @world=8 | MOE BAT
+WLD-004 | am | ep == 1 and tp == 1 and cp == 1 and pp == 1 and dp_cfg is None | ep=3 ; @world=8 | MOE BAT AM-010
 WLD-005 | am | dp_cfg is None and tp == 1 and pp == 1 and cp == 1 and ep == 1 and not separate_mesh | dp=3 ; @world=8 | BAT WLD-001
 WLD-007 | rl | True | tp=0 | *
 WLD-007 | am | True | cp=0 | *

@@ -358,6 +358,33 @@ static void launchers_and_exports_are_the_environment(void **state)
     s2s_conf_free(conf);
 }
 
+static int64_t world_size(const char *script)
+{
+    struct s2s_conf *conf = s2s_rules_read_shell(script, strlen(script), "run.sh");
+    struct s2s_report report = S2S_REPORT_INIT;
+    assert_int_equal(s2s_rules_check(&report, conf, "run.sh", NULL, NULL), 0);
+    int64_t world = report.world_size;
+    s2s_report_release(&report);
+    return world;
+}
+
+static void torchrun_takes_one_node_unless_told(void **state)
+{
+#define ON " pretrain_gpt.py --num-layers 12\n"
+    assert_int_equal(world_size("torchrun --nproc_per_node 8" ON), 8);
+    assert_int_equal(world_size("python -m torch.distributed.run --nproc-per-node=4" ON), 4);
+    assert_int_equal(world_size("torchrun --nnodes 2 --nproc_per_node 8" ON), 16);
+    assert_int_equal(world_size("torchrun --nnodes $1 --nproc_per_node 8" ON), 0);
+    assert_int_equal(world_size("torchrun $MORE --nproc_per_node 8" ON), 0);
+    assert_int_equal(world_size("torchrun --nproc_per_node $1" ON), 0);
+    assert_int_equal(world_size("torchrun" ON), 0);
+    /* started otherwise where BATCH is something else */
+    assert_int_equal(world_size("if [[ $BATCH -eq 0 ]]; then\ntorchrun --nproc_per_node 8" ON
+                                "else\nsrun sh -c x\nfi\n"),
+                     0);
+#undef ON
+}
+
 /* The first guard that ends the script; "" if none does. */
 static const char *guard(const char *script)
 {
@@ -420,6 +447,7 @@ int main(void)
         cmocka_unit_test(variables_hold_commands),
         cmocka_unit_test(commands_of_other_trainers_are_left_alone),
         cmocka_unit_test(launchers_and_exports_are_the_environment),
+        cmocka_unit_test(torchrun_takes_one_node_unless_told),
         cmocka_unit_test(a_guard_that_its_own_numbers_contradict_is_found),
         cmocka_unit_test(a_batch_script_says_how_many_ranks_there_are),
     };

@@ -271,6 +271,8 @@ PY
     done
     exits 1 s2s-ckpt convert -q --to safetensors in.safetensors /dev/full
     says "No space left"
+    exits 1 bash -c 's2s-ckpt convert -q --to safetensors in.safetensors - >/dev/full'
+    says "s2s-ckpt: stdout: cannot write "
     exits 1 s2s-ckpt cat in.safetensors w -o /dev/full
     says "No space left"
 }

@@ -74,7 +74,8 @@ static bool speaks_of(const char *text, const char *path)
 static bool says_where(const struct job *job, const char *text)
 {
     const struct ckpt_job_options *opt = job->opt;
-    const char *const paths[] = {s2s_ckpt_path(job->ckpt), job->out, opt->config, opt->tokenizer,
+    const char *out = strcmp(job->out, "-") == 0 ? "stdout" : job->out;
+    const char *const paths[] = {s2s_ckpt_path(job->ckpt), out, opt->config, opt->tokenizer,
                                  opt->map};
     bool says = false;
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)

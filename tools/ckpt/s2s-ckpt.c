@@ -51,8 +51,8 @@ int main(int argc, char **argv)
                           "  s2s-ckpt ls checkpoints/\n"
                           "  s2s-ckpt convert --to hf checkpoints/ model/\n\n"
                           "Exit status: 0 done, 1 a checkpoint is bad, diff found something or a "
-                          "write failed, 2 bad command line, an input that cannot be opened or an "
-                          "output that is there already.\n"
+                          "write failed, 2 bad command line, an input that cannot be opened or a "
+                          "folder to write that is there already.\n"
                           "See also: s2s-ckpt(1)",
                           argc, argv, &err);
     /* what all ranks know, one of them says, before any of them ends */

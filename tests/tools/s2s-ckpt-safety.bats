@@ -695,6 +695,25 @@ EOF
     says "config.json:"
 }
 
+@test "small files of names that nothing can note are left out with a word, others are taken" {
+    cp -r "$ROOT/tests/oracle/ckpt/data/hf_sharded" folder
+    chmod -R u+w folder
+    for name in 'odd name.txt' 'ü.txt' '-o.txt' $'new\nline.txt' 'back\slash.txt' $'\xff.txt'; do
+        echo kept >"folder/$name"
+    done
+    for to in "hf folder out" "torch_dist --map llama folder dist" "hf dist back"; do
+        exits 0 s2s-ckpt convert --to $to
+        [ "${to##* }" = back ] && continue
+        for name in 'new\nline.txt' 'back\slash.txt' '\xff.txt'; do
+            says "s2s-ckpt: warning: $name: a name with bytes that are no text, left out"
+        done
+    done
+    for path in out back; do
+        exits 0 s2s-ckpt verify $path
+        no_litter $path config.json model.safetensors s2s-manifest.json 'odd name.txt' 'ü.txt' '-o.txt'
+    done
+}
+
 @test "unfinished saves and conversions are called so, and what was meant is named" {
     DATA=$ROOT/tests/oracle/ckpt/data
     cp -r "$DATA/mini_writer" run

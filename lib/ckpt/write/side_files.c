@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/base/utf8.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/manifest.h"
@@ -84,6 +85,11 @@ bool ckpt_side_is_one(const char *name)
 static int is_taken(int dir_fd, const char *name, const char *path, struct s2s_error *err)
 {
     struct stat st;
+    /* no manifest could name it, and no common state give it back */
+    if (!ckpt_name_is_plain(name, strlen(name)) || !s2s_utf8_valid(name, strlen(name))) {
+        s2s_warn("ckpt", "%s: a name with bytes that are no text, left out", name);
+        return 0;
+    }
     if (fstatat(dir_fd, name, &st, 0) == 0) {
         if (!S_ISREG(st.st_mode))
             s2s_warn("ckpt", "%s: not a plain file, left out", name);

@@ -212,6 +212,16 @@ PY
     says "a.safetensors.s2s-manifest.json: not a manifest of one file"
 }
 
+@test "a file alone of any name has a manifest that is compared" {
+    for name in $'a\nb' $'bad\xff' 'back\slash' 'ü' ' ' -x; do
+        exits 0 s2s-ckpt convert -q --to safetensors -o "$name" "$DATA/zip.pt"
+        exits 0 s2s-ckpt verify -- "$name"
+        says "; 1 files as the manifest says"
+        printf x >>"$name"
+        exits 1 s2s-ckpt verify -- "$name"
+    done
+}
+
 @test "a .nemo alone: every byte of its small files is compared too" {
     s2s-ckpt convert -q --to nemo "$DATA/tiny.nemo" a.nemo
     exits 0 s2s-ckpt verify a.nemo

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/base/utf8.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/share.h"
 #include "lib/io/digest.h"
@@ -140,7 +141,9 @@ static int commit_both(struct s2s_outfile *out, struct s2s_outfile *manifest, co
         return rc;
     }
     json_t *files = json_object();
-    ckpt_manifest_add(files, slash ? slash + 1 : path, len, digest);
+    char *name = s2s_utf8_mend(slash ? slash + 1 : path); /* nobody looks for the file by it */
+    ckpt_manifest_add(files, name, len, digest);
+    free(name);
     char *text = manifest_text(files);
     json_decref(files);
     rc = s2s_outfile_write(manifest, text, strlen(text), err);
@@ -238,7 +241,7 @@ static int compare(const struct comparison *c, const char *name, const json_t *e
     const json_t *bytes = json_object_get(entry, "bytes");
     struct stat st;
     char hex[65];
-    if (!want || !ckpt_name_is_plain(name, strlen(name)))
+    if (!want || (!c->alone && !ckpt_name_is_plain(name, strlen(name))))
         return s2s_error_set(err, S2S_E_FORMAT, "manifest: bad entry for \"%.200s\"", name);
     int fd = open_named(c, name, err);
     if (fd < 0)

@@ -467,7 +467,8 @@ struct mapped {
 
 static int open_file(struct mapped *file, const char *path, struct s2s_error *err)
 {
-    *file = (struct mapped){.bytes = "", .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    /* a named pipe is refused, not waited for */
+    *file = (struct mapped){.bytes = "", .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (file->fd < 0 || fstat(file->fd, &file->st) < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "cannot open");
     return S_ISREG(file->st.st_mode) ? 0 : s2s_error_set(err, S2S_E_OPEN, "not a regular file");

@@ -61,6 +61,9 @@ setup_tool() {
     printf '1 2\n3 x\n' >ids
     exits 1 s2s-pack tokenize --tokenizer "$tok" --decode ids
     says "s2s-pack: ids:2: "
+    printf '1 2\0 3\n' >ids
+    exits 1 s2s-pack tokenize --tokenizer "$tok" --decode ids
+    says "s2s-pack: ids:1: a NUL among the ids"
     echo 999999 >ids
     exits 1 s2s-pack tokenize --tokenizer "$tok" --decode ids
     says 999999

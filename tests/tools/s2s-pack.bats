@@ -275,6 +275,9 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     rm wav/b.wav
     exits 1 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
     says "m.jsonl:2"
+    mkfifo wav/b.wav
+    exits 1 timeout 20 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s
+    says "wav/b.wav: not a regular file"
     # shorter than the manifest says: something is lost
     echo '{"audio_filepath":"wav/a.wav","duration":1.5,"text":"x"}' >long.jsonl
     exits 1 s2s-pack --manifest long.jsonl --tokenizer "$tok" --tokens 64 -o out2.s2s

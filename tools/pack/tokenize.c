@@ -140,9 +140,11 @@ static int parse_ids_json(struct s2s_ids *ids, const char *line, size_t len, str
     return rc;
 }
 
-static int parse_ids(struct s2s_ids *ids, char *line, struct s2s_error *err)
+static int parse_ids(struct s2s_ids *ids, char *line, size_t len, struct s2s_error *err)
 {
     char *rest = line;
+    if (memchr(line, 0, len))
+        return s2s_error_set(err, S2S_E_FORMAT, "a NUL among the ids");
     for (char *word; (word = strsep(&rest, " \t\r"));) {
         int64_t id;
         if (!*word)
@@ -162,7 +164,8 @@ static int decode_line(const struct options *opt, const struct s2s_tokenizer *to
                        struct s2s_error *err)
 {
     struct s2s_buf text = S2S_BUF_INIT;
-    int rc = opt->common.json ? parse_ids_json(ids, line, len, err) : parse_ids(ids, line, err);
+    int rc =
+        opt->common.json ? parse_ids_json(ids, line, len, err) : parse_ids(ids, line, len, err);
     if (rc == 0)
         rc = s2s_tokenizer_decode(tok, &text, ids->data, ids->len, opt->no_special, err);
     if (rc == 0 && !opt->common.json && text.len && memchr(text.data, '\n', text.len)) {

@@ -18,14 +18,17 @@
 #include "lib/stream/schema.h"
 #include "lib/stream/stream.h"
 
+/* Without --batch-seconds: at least so many, and so many for each thread of all ranks, as threads
+ * wait for the last clip of what is held. */
 #define ENCODE_BATCH_SECONDS 60.0
+#define ENCODE_THREAD_SECONDS 20.0
 
 struct encode_options {
     struct s2s_common common;
     const char *encoder, *projection, *features, *config, *lengths;
     bool bf16, plan;
-    int ranks; /* of the plan; 0: those of the launch */
-    double batch_seconds;
+    int ranks;            /* of the plan; 0: those of the launch */
+    double batch_seconds; /* 0: not given */
     const char *const *inputs;
     size_t n_inputs;
 };

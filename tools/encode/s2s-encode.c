@@ -1,4 +1,5 @@
 /* s2s-encode: audio spans to embeddings, spread over ranks. */
+#include <math.h>
 #include <unistd.h>
 
 #include "lib/audio/features.h"
@@ -25,7 +26,9 @@ static const struct argp_option option_table[] = {
      "Also map to the language model's width: projection.safetensors", 1},
     {"dtype", KEY_DTYPE, "f32|bf16", 0, "Of the stored embeddings (default f32)", 1},
     {"batch-seconds", KEY_BATCH_SECONDS, "S", 0,
-     "Seconds of sound that are held and encoded together; changes no byte (default 60)", 1},
+     "Seconds of sound that are held and encoded together; changes no byte (default 60, or 20 a "
+     "thread)",
+     1},
     {NULL, 0, NULL, 0, "Features only:", 2},
     {"features", KEY_FEATURES, "mel", 0, "Log-mel features of a stream or of sound files", 2},
     {"config", KEY_CONFIG, "F", 0, "preprocessor_config.json (also with --encoder)", 2},
@@ -169,14 +172,16 @@ static int run(const struct encode_options *opt, struct s2s_mesh *mesh, struct s
 
 int main(int argc, char **argv)
 {
-    struct encode_options opt = {.common = S2S_COMMON_DEFAULT,
-                                 .batch_seconds = ENCODE_BATCH_SECONDS};
+    struct encode_options opt = {.common = S2S_COMMON_DEFAULT};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_mesh *mesh = NULL;
     s2s_tool_share_cores(argv);
     s2s_tool_begin("s2s-encode", argc, argv);
     s2s_tool_parse(&argp, argc, argv, &opt);
     int rc = s2s_mesh_open(&mesh, NULL, &err);
+    if (rc == 0 && opt.batch_seconds == 0)
+        opt.batch_seconds = fmax(ENCODE_BATCH_SECONDS,
+                                 ENCODE_THREAD_SECONDS * opt.common.jobs * s2s_mesh_size(mesh));
     if (rc == 0)
         rc = run(&opt, mesh, &err);
     /* what all ranks know, one of them says, before any of them ends */

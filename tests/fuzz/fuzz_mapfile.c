@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/map/map.h"
+#include "lib/ckpt/map/map_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -37,13 +37,34 @@ static void demand_sound(const struct ckpt_map *map)
     }
 }
 
+/* names as the family's lines "rename" say */
+static void respell(const char *text, const char *family)
+{
+    static const struct s2s_ckpt_tensor tensors[] = {
+        {.name = "a.b.c"},
+        {.name = "a.b.d"},
+        {.name = "a.x{y,.c"},
+        {.name = "layers.3.experts.7.w"},
+        {.name = "modality_submodules.a.encoders.b.x"}};
+    const size_t n = sizeof tensors / sizeof *tensors;
+    struct ckpt_map_source *sources = s2s_xcalloc(n, sizeof *sources);
+    for (size_t i = 0; i < n; i++)
+        sources[i] = (struct ckpt_map_source){.name = tensors[i].name, .tensor = &tensors[i]};
+    ckpt_map_respell(sources, n, text, family);
+    for (size_t i = 0; i < n; i++)
+        if (!sources[i].name)
+            S2S_BUG("a name was lost");
+    ckpt_map_free_list(sources, n);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ckpt_map_family family;
     char mirrored[66], *text = s2s_xmalloc(size + 1);
     memcpy(text, data, size);
     text[size] = 0;
-    for (size_t at = 0, n = 0; n < 4 && ckpt_map_next_family(text, &at, &family); n++)
+    for (size_t at = 0, n = 0; n < 4 && ckpt_map_next_family(text, &at, &family); n++) {
+        respell(text, family.name);
         for (int how = 0; how < 2; how++) {
             struct ckpt_map map;
             struct s2s_error err = S2S_ERROR_INIT;
@@ -59,6 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 ckpt_map_release(&map);
             }
         }
+    }
     free(text);
     return 0;
 }

@@ -66,19 +66,21 @@ PY
 }
 
 @test "one Megatron name in two kinds of layers has each kind's Hugging Face name, numbered or on an axis, both ways" {
-    printf '%s\n' 'family mine' 'section a.{N}.x' 'a.{N}.norm h.{N}.of_x copy [n]' 'a.{N}.x h.{N}.x copy' \
-        'section a.{N}.y' 'a.{N}.norm h.{N}.of_y copy [n]' 'a.{N}.y h.{N}.{y,z} split' >mine.map
-    write in.safetensors "{'a.0.x': (2, 3), 'a.0.norm': (3,), 'a.1.y': (2, 4), 'a.1.norm': (4,), 'a.2.norm': (3,), 'a.2.x': (2, 3)}"
+    # one Hugging Face name has the shape of its section, too
+    printf '%s\n' 'family mine' 'section a.{N}.x' 'a.{N}.norm h.{N}.of_x copy [n]' 'a.{N}.x h.{N}.x copy' 'a.{N}.s h.{N}.s copy [5]' \
+        'section a.{N}.y' 'a.{N}.s h.{N}.s copy [6]' 'a.{N}.norm h.{N}.of_y copy [n]' 'a.{N}.y h.{N}.{y,z} split' >mine.map
+    write in.safetensors "{'a.0.x': (2, 3), 'a.0.norm': (3,), 'a.0.s': (5,), 'a.1.y': (2, 4), 'a.1.norm': (4,), 'a.1.s': (6,),
+        'a.2.norm': (3,), 'a.2.s': (5,), 'a.2.x': (2, 3)}"
     exits 0 s2s-ckpt convert --strict --to hf --map mine.map in.safetensors hf
-    [ "$(s2s-ckpt ls hf | cut -f1 | paste -sd' ')" = "h.0.of_x h.0.x h.1.of_y h.1.y h.1.z h.2.of_x h.2.x" ]
+    [ "$(s2s-ckpt ls hf | cut -f1 | paste -sd' ')" = "h.0.of_x h.0.s h.0.x h.1.of_y h.1.s h.1.y h.1.z h.2.of_x h.2.s h.2.x" ]
     exits 0 s2s-ckpt convert --strict --to torch_dist --map mine.map --layers numbered hf back
     exits 0 s2s-ckpt diff in.safetensors back
     # layers on an axis are all of the second kind
-    write stacked.safetensors "{'a.y': (2, 2, 4), 'a.norm': (2, 4)}"
+    write stacked.safetensors "{'a.y': (2, 2, 4), 'a.norm': (2, 4), 'a.s': (2, 6)}"
     exits 0 s2s-ckpt convert --strict --to hf --map mine.map stacked.safetensors hf2
-    [ "$(s2s-ckpt ls hf2 | cut -f1 | paste -sd' ')" = "h.0.of_y h.0.y h.0.z h.1.of_y h.1.y h.1.z" ]
+    [ "$(s2s-ckpt ls hf2 | cut -f1 | paste -sd' ')" = "h.0.of_y h.0.s h.0.y h.0.z h.1.of_y h.1.s h.1.y h.1.z" ]
     # what a kind lacks is missed under its own name
-    write less.safetensors "{'a.0.x': (2, 3), 'a.0.norm': (3,), 'a.1.y': (2, 4)}"
+    write less.safetensors "{'a.0.x': (2, 3), 'a.0.norm': (3,), 'a.0.s': (5,), 'a.1.y': (2, 4), 'a.1.s': (6,)}"
     exits 1 s2s-ckpt convert --to hf --map mine.map less.safetensors x
     says "h.1.of_y (of a.1.norm)"
     says "absent (1)"

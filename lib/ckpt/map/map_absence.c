@@ -200,12 +200,7 @@ bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rul
         return has_no_conv_bias(e);
     case CKPT_ABSENT_IF_NO_PROJECTION:
         return has_no_projection(e->request->config ? e->request->config : e->request->beside);
-    case CKPT_ABSENT_UNLESS_QKV_BIAS:
-    case CKPT_ABSENT_UNLESS_BIAS:
-    case CKPT_ABSENT_UNLESS_MLP_BIAS:
-    case CKPT_ABSENT_UNLESS_QK_NORM:
-    case CKPT_ABSENT_UNLESS_SHARED_GATE:
+    default:
         return !is_claimed(e, &claims[rule->absence]);
     }
-    S2S_BUG("absence %d", (int)rule->absence);
 }

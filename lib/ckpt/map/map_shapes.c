@@ -313,11 +313,9 @@ static void put_shape(struct s2s_buf *out, const int64_t *shape, int n)
 /* the source's name, where it is another */
 static void put_origin(struct s2s_buf *out, const struct voting *v, const struct known *k)
 {
-    struct ckpt_match at = k->at;
     if (v->e->to_megatron)
         return;
-    at.item = at.item < ckpt_map_items(k->rule->megatron) ? at.item : 0;
-    char *name = ckpt_map_mtp_name(v->e, ckpt_map_fill(k->rule->megatron, &at));
+    char *name = ckpt_map_mtp_name(v->e, ckpt_map_fill(k->rule->megatron, &k->at));
     s2s_buf_printf(out, " (of %s)", name);
     free(name);
 }

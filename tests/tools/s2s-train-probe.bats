@@ -138,6 +138,25 @@ PY
     [ ! -e bad ]
 }
 
+@test "holes in a mask, ids below 0 and an optimizer with one beta are refused" {
+    PYTHONPATH="$ROOT/tests/tools" python3 - <<'PY'
+import numpy as np
+from small_safetensors import save
+ids, mask = np.arange(1, 8, dtype="<i8")[None], np.ones((1, 7), "<i8")
+save("whole", input_ids=("I64", ids), attention_mask=("I64", mask), labels=("I64", ids))
+save("hole", input_ids=("I64", ids), attention_mask=("I64", mask * [1, 0, 1, 1, 1, 1, 1]), labels=("I64", ids))
+save("below", input_ids=("I64", ids * 0 - 1))
+PY
+    exits 1 s2s-train probe --model "$M/qwen2" --inputs hole --out out
+    says "hole: attention_mask: row 0 has a hole before column 2"
+    exits 1 s2s-train probe --model "$M/qwen2" --inputs below --out out
+    says "input_ids[0] = -1"
+    echo '{"lr": 0.1, "betas": [0.9]}' >o.json
+    exits 1 s2s-train probe --model "$M/qwen2" --inputs whole --out out --steps 1 --optimizer o.json
+    says "s2s-train: o.json:1:22: betas: expected two numbers"
+    [ ! -e out ]
+}
+
 @test "weights that do not fit are refused by name" {
     mkdir model
     cp "$M/qwen2/config.json" "$M/qwen2/model.safetensors" model/

@@ -154,7 +154,10 @@ static int read_optimizer(struct optimizer *o, const char *path, struct s2s_erro
         return rc;
     const struct s2s_conf *conf = s2s_conf_find(root, "optimizer");
     conf = conf && conf->kind == S2S_CONF_MAP ? conf : root;
-    if ((rc = s2s_conf_get_f64_or(&opt->beta1, conf, "betas.0", 0.9, err)) == 0 &&
+    const struct s2s_conf *betas = s2s_conf_find(conf, "betas");
+    if (betas && (betas->kind != S2S_CONF_LIST || betas->n_items != 2))
+        rc = s2s_conf_error(err, S2S_E_SHAPE, betas, "expected two numbers");
+    if (rc == 0 && (rc = s2s_conf_get_f64_or(&opt->beta1, conf, "betas.0", 0.9, err)) == 0 &&
         (rc = s2s_conf_get_f64_or(&opt->beta2, conf, "betas.1", 0.95, err)) == 0 &&
         (rc = s2s_conf_get_f64_or(&opt->eps, conf, "eps", 1e-8, err)) == 0 &&
         (rc = s2s_conf_get_f64_or(&opt->weight_decay, conf, "weight_decay", 0, err)) == 0 &&
@@ -316,28 +319,27 @@ static int run_step(struct probe *p, struct s2s_tape *tape, bool first, struct s
     return s2s_device_sync(p->device, err);
 }
 
-static int run_steps(struct probe *p, const struct probe_options *opt, struct s2s_error *err)
+static int run_steps(struct probe *p, const struct probe_options *opt,
+                     const struct optimizer *optimizer, struct s2s_error *err)
 {
-    struct optimizer optimizer = {0};
     struct s2s_tape *tape = s2s_tape_new(p->device, opt->grads || opt->steps || opt->batch_norm);
     struct s2s_optim *optim = NULL;
-    int rc = opt->steps ? read_optimizer(&optimizer, opt->optimizer, err) : 0;
-    if (rc == 0 && opt->steps)
-        optim = s2s_optim_new(p->model->params, &optimizer.options);
+    int rc = 0;
+    if (opt->steps)
+        optim = s2s_optim_new(p->model->params, &optimizer->options);
     for (int step = 0; rc == 0 && step < (opt->steps ? opt->steps : 1); step++) {
         if ((rc = run_step(p, tape, step == 0, err)) < 0)
             break;
         if (step == 0 && opt->grads)
             add_params(p, "grad", true);
         if (optim)
-            update(optim, &optimizer, step);
+            update(optim, optimizer, step);
     }
     if (rc == 0 && opt->steps) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "param%d", opt->steps);
         add_params(p, prefix, false);
     }
-    free(optimizer.lr);
     s2s_optim_free(optim);
     s2s_tape_free(tape);
     return rc;
@@ -346,6 +348,7 @@ static int run_steps(struct probe *p, const struct probe_options *opt, struct s2
 static int run(struct probe *p, const struct probe_options *opt, struct s2s_error *err)
 {
     const struct s2s_model_options options = {.batch_norm_batch = p->batch_norm_batch};
+    struct optimizer optimizer = {0};
     int rc = s2s_outfile_spares_each(opt->out, (const char *const[]){opt->inputs, opt->optimizer},
                                      2, err);
     if (rc < 0 || (rc = s2s_device_open(&p->device, "cpu", err)) < 0 ||
@@ -355,8 +358,15 @@ static int run(struct probe *p, const struct probe_options *opt, struct s2s_erro
     if ((rc = s2s_model_load(p->model, err)) < 0 ||
         (rc = s2s_safetensors_open(&p->inputs, opt->inputs, err)) < 0)
         return rc;
-    if ((rc = p->family->prepare(p, err)) < 0 || (rc = run_steps(p, opt, err)) < 0)
+    if ((rc = p->family->prepare(p, err)) < 0)
         return s2s_error_add(err, rc, "%s", opt->inputs);
+    if (opt->steps)
+        rc = read_optimizer(&optimizer, opt->optimizer, err);
+    if (rc == 0 && (rc = run_steps(p, opt, &optimizer, err)) < 0)
+        s2s_error_add(err, rc, "%s", opt->inputs);
+    free(optimizer.lr);
+    if (rc < 0)
+        return rc;
     return s2s_safetensors_save(opt->out, p->out, p->n_out, NULL, 0, err);
 }
 

@@ -32,6 +32,10 @@ static int read_inputs(struct probe *p, struct inputs *in, struct s2s_error *err
     int rc = probe_input_i32(p, &in->ids, &in->shape, "input_ids", 2, err);
     if (rc < 0)
         return rc;
+    for (int64_t i = 0; i < in->shape[0] * in->shape[1]; i++)
+        if (in->ids[i] < 0) /* which would be a slot without a token */
+            return s2s_error_set(err, S2S_E_RANGE, "input_ids[%lld] = %d", (long long)i,
+                                 in->ids[i]);
     struct {
         const char *name;
         const int32_t **data;
@@ -55,15 +59,21 @@ static int64_t utterance(const struct probe *p, const struct inputs *in, int64_t
 {
     const int32_t *mask = in->mask ? in->mask + row * in->shape[1] : NULL;
     int64_t n = 0;
-    if (p->layout == PROBE_BSHD)
-        for (int64_t c = 1; mask && c < in->shape[1]; c++)
-            if (mask[c] && !mask[c - 1])
-                return s2s_error_hint(
-                    err,
-                    s2s_error_set(err, S2S_E_UNSUPPORTED,
-                                  "attention_mask: row %lld is not padded on the right",
-                                  (long long)row),
-                    "run it with --layout packed");
+    bool begun = false; /* a token is before column c */
+    for (int64_t c = 0; mask && c < in->shape[1]; c++) {
+        if (c > 0 && mask[c] && !mask[c - 1] && begun)
+            return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                 "attention_mask: row %lld has a hole before column %lld",
+                                 (long long)row, (long long)c);
+        if (c > 0 && mask[c] && !mask[c - 1] && p->layout == PROBE_BSHD)
+            return s2s_error_hint(
+                err,
+                s2s_error_set(err, S2S_E_UNSUPPORTED,
+                              "attention_mask: row %lld is not padded on the right",
+                              (long long)row),
+                "run it with --layout packed");
+        begun |= mask[c] != 0;
+    }
     for (int64_t c = 0; c < in->shape[1]; c++)
         if (p->layout == PROBE_BSHD || !mask || mask[c])
             columns[n++] = c;

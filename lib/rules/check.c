@@ -788,10 +788,11 @@ static int refuse(const struct s2s_report *report, struct s2s_error *err)
     return s2s_error_hint(err, S2S_E_RULE, "%s", first->fix);
 }
 
-int s2s_rules_check_recipe(const struct s2s_conf *conf, int64_t world_size,
+int s2s_rules_check_recipe(const struct s2s_conf *conf, int64_t world_size, const char *ignore,
                            struct s2s_report *report, struct s2s_error *err)
 {
-    struct s2s_rules_options opt = {.dialect = S2S_DIALECT_S2S, .world_size = world_size};
+    struct s2s_rules_options opt = {
+        .dialect = S2S_DIALECT_S2S, .world_size = world_size, .ignore = ignore};
     struct s2s_report own = S2S_REPORT_INIT;
     struct s2s_report *r = report ? report : &own;
     struct s2s_conf *copy = s2s_conf_copy(conf);

@@ -157,10 +157,10 @@ void s2s_report_slim(struct s2s_report *report);
 
 /*
  * For s2s-train: the recipe (borrowed) as it will run on world_size ranks (0: not known yet). RULE
- * if a rule of severity error fired: err names the first with its place and says how many more.
- * The report (may be NULL) gets everything.
+ * if a rule of severity error fired that is not in `ignore` (as in the options): err names the
+ * first with its place and says how many more. The report (may be NULL) gets everything.
  */
-int s2s_rules_check_recipe(const struct s2s_conf *conf, int64_t world_size,
+int s2s_rules_check_recipe(const struct s2s_conf *conf, int64_t world_size, const char *ignore,
                            struct s2s_report *report, struct s2s_error *err);
 
 /* ---- writing ---- */

@@ -240,10 +240,10 @@ static int fit_mesh(struct s2s_recipe *r, int world_size, struct s2s_error *err)
                           r->mesh[S2S_MESH_DP] * others, world_size / others);
 }
 
-int s2s_recipe_check(struct s2s_recipe *r, int world_size, struct s2s_error *err)
+int s2s_recipe_check(struct s2s_recipe *r, int world_size, bool trains, struct s2s_error *err)
 {
     struct s2s_report report = S2S_REPORT_INIT;
-    int rc = s2s_rules_check_recipe(r->conf, world_size, &report, err);
+    int rc = s2s_rules_check_recipe(r->conf, world_size, trains ? NULL : "S2S-BAT", &report, err);
     if (rc >= 0) {
         say_warnings(&report);
         rc = fit_mesh(r, world_size, err);

@@ -71,10 +71,10 @@ struct s2s_recipe {
 int s2s_recipe_read(struct s2s_recipe *recipe, const char *path, char *const *overrides, size_t n,
                     struct s2s_error *err);
 /*
- * As s2s-check would judge it on world_size ranks; warnings are logged. ARG and RANGE for a mesh
- * that does not fit; sets mesh[dp].
+ * As s2s-check would judge it on world_size ranks; where nothing is trained its batches need not
+ * fit them. Warnings are logged. ARG and RANGE for a mesh that does not fit; sets mesh[dp].
  */
-int s2s_recipe_check(struct s2s_recipe *recipe, int world_size, struct s2s_error *err);
+int s2s_recipe_check(struct s2s_recipe *recipe, int world_size, bool trains, struct s2s_error *err);
 void s2s_recipe_release(struct s2s_recipe *recipe);
 
 #endif

@@ -371,9 +371,12 @@ PY
     done
     s2s-train eval r.yaml --checkpoint run/checkpoints/iter_0000020 --json >one.json
     mpirun_n 2 s2s-train eval r.yaml mesh.dp=2 --json >two.json
+    # which the batches of the training do not fit
+    mpirun_n 3 s2s-train eval r.yaml mesh.dp=3 --json >three.json
     python3 - <<'PY'
 import json
-a, b = (json.load(open(f))["sets"][0] for f in ("one.json", "two.json"))
+a, b, c = (json.load(open(f))["sets"][0] for f in ("one.json", "two.json", "three.json"))
+assert abs(a["loss"] - c["loss"]) < 1e-6 and a["utterances"] == c["utterances"], (a, c)
 assert a["name"] == "seen" and a["utterances"] == 40 and a["tokens"] == 422, a
 assert abs(a["loss"] - b["loss"]) < 1e-6 and a["token_accuracy"] == b["token_accuracy"], (a, b)
 assert a["token_accuracy"] > 0.8 and "wer" not in a

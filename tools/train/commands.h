@@ -2,6 +2,7 @@
 #ifndef S2S_TRAIN_COMMANDS_H
 #define S2S_TRAIN_COMMANDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "lib/base/tool.h"
@@ -19,6 +20,7 @@ struct train_args {
     char *recipe;
     char **overrides;
     size_t n_overrides, cap_overrides;
+    bool evaluates; /* and does not train */
 };
 
 /* For ARGP_KEY_ARG. */

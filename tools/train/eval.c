@@ -223,7 +223,8 @@ int train_eval(int argc, char **argv, struct s2s_error *err)
 {
     static const struct argp argp = {options, parse, "RECIPE [KEY=VALUE...]", doc, NULL,
                                      NULL,    NULL};
-    struct eval_args args = {.train.common = S2S_COMMON_DEFAULT, .max_new_tokens = 256};
+    struct eval_args args = {
+        .train.common = S2S_COMMON_DEFAULT, .train.evaluates = true, .max_new_tokens = 256};
     struct s2s_recipe recipe = S2S_RECIPE_INIT;
     s2s_tool_parse(&argp, argc, argv, &args);
     int rc = train_launch(&recipe, &args.train, err);

@@ -39,7 +39,7 @@ int train_launch(struct s2s_recipe *recipe, struct train_args *args, struct s2s_
     if (rc == 0) {
         if (args->common.seed)
             recipe->seed = args->common.seed;
-        rc = s2s_recipe_check(recipe, s2s_mesh_size(train_mesh), err);
+        rc = s2s_recipe_check(recipe, s2s_mesh_size(train_mesh), !args->evaluates, err);
     }
     if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) < 0)
         return rc;

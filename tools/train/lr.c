@@ -109,7 +109,7 @@ int train_lr(int argc, char **argv, struct s2s_error *err)
     int rc = s2s_recipe_read(&recipe, args.train.recipe, args.train.overrides,
                              args.train.n_overrides, err);
     if (rc == 0)
-        rc = s2s_rules_check_recipe(recipe.conf, 0, NULL, err);
+        rc = s2s_rules_check_recipe(recipe.conf, 0, NULL, NULL, err);
     if (rc == 0)
         rc = s2s_outfile_spares(args.train.common.out, args.train.recipe, err);
     if (rc == 0)

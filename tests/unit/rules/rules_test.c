@@ -342,7 +342,7 @@ static void a_recipe_is_refused_with_place_and_count(void **state)
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_report report = S2S_REPORT_INIT;
     assert_int_equal(s2s_conf_parse(&conf, text, strlen(text), "r.yaml", S2S_CONF_YAML, &err), 0);
-    assert_int_equal(s2s_rules_check_recipe(conf, 2, &report, &err), S2S_E_RULE);
+    assert_int_equal(s2s_rules_check_recipe(conf, 2, NULL, &report, &err), S2S_E_RULE);
     assert_string_equal(err.text, "r.yaml:4:36: train.packs_per_step 5 is not a multiple of "
                                   "train.packs_per_microbatch * dp = 2 * 2: 5 % 4 = 1 "
                                   "[S2S-BAT-001]");
@@ -351,7 +351,7 @@ static void a_recipe_is_refused_with_place_and_count(void **state)
     s2s_report_release(&report);
     s2s_conf_override(conf, "train.packs_per_step=4", &err);
     s2s_conf_override(conf, "checkpoint.keep=1", &err);
-    assert_int_equal(s2s_rules_check_recipe(conf, 2, NULL, &err), 0);
+    assert_int_equal(s2s_rules_check_recipe(conf, 2, NULL, NULL, &err), 0);
     s2s_conf_free(conf);
 }
 

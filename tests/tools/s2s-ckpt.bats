@@ -1757,6 +1757,18 @@ PY
     says "the tokenizer has 9 pieces, the model 10 classes"
     exits 1 s2s-ckpt convert --to nemo --tokenizer bad.model hf out.nemo
     says "bad.model: no SentencePiece model"
+    # what is read beside IN is no output
+    cp hf/config.json . && mkdir folder && cp hf/config.json folder
+    for given in "--tokenizer ten.model" "--tokenizer ten.model --config config.json" "--tokenizer ten.model --config folder"; do
+        local file=${given##* }
+        [ "$file" != folder ] || file=folder/config.json
+        cp "$file" before
+        exits 2 s2s-ckpt convert --to nemo $given hf "$file"
+        says "$file: is what would be read: choose another OUT"
+        same "$file" before
+    done
+    tar -xOf "$DATA/tiny.nemo" ./model_config.yaml >given.yaml
+    exits 2 s2s-ckpt convert --to nemo --config given.yaml "$DATA/tiny.nemo" given.yaml
     exits 0 s2s-ckpt convert --strict --to nemo --tokenizer ten.model hf out.nemo
     exits 0 s2s-ckpt verify out.nemo
     tar -tf out.nemo >members

@@ -63,7 +63,7 @@ static bool is_yaml(const char *path)
  * written. */
 static int read_yaml(struct job *job, struct s2s_error *err)
 {
-    const char *path = job->opt->config;
+    const char *path = job->config_path;
     int rc = read_text(&job->config_text, path, err);
     return rc < 0 || job->to == TO_NEMO
                ? rc
@@ -74,13 +74,14 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
 {
     if (!job->opt->config)
         return 0;
-    if ((job->to == TO_NEMO || job->to == TO_HF) && is_yaml(job->opt->config))
-        return read_yaml(job, err);
     json_error_t at;
     struct stat st;
     /* of a folder its config.json is meant */
     const bool is_folder = stat(job->opt->config, &st) == 0 && S_ISDIR(st.st_mode);
-    char *path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : "");
+    job->config_path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : "");
+    if ((job->to == TO_NEMO || job->to == TO_HF) && is_yaml(job->config_path))
+        return read_yaml(job, err);
+    const char *path = job->config_path;
     char *text = NULL;
     int rc = read_text(&text, path, err);
     if (rc == 0)
@@ -92,7 +93,6 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
     if (rc == 0)
         job->config_text = s2s_ckpt_config_text(job->config);
     free(text);
-    free(path);
     return rc;
 }
 
@@ -273,5 +273,6 @@ void ckpt_job_close(struct job *job)
     json_decref(job->common);
     json_decref(job->metadata);
     free(job->config_text);
+    free(job->config_path);
     free(job->out);
 }

@@ -14,6 +14,7 @@ struct job {
     enum ckpt_output to;
     json_t *config, *common, *metadata;
     char *config_text;
+    char *config_path;   /* the file of --config, or NULL */
     char (*sources)[33]; /* s2s_ckpt_identity of each input when it was opened */
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
@@ -36,7 +37,7 @@ void ckpt_job_mind_readers(void);
 /* Opens the inputs; sets ckpt, others, sources and to. What this job cannot do with them is refused
  * before anything is written. */
 int ckpt_job_open(struct job *job, struct s2s_error *err);
-/* --config, if it was given: sets config (JSON) and config_text. OPEN, IO, FORMAT. */
+/* --config, if it was given: sets config (JSON), config_text and config_path. OPEN, IO, FORMAT. */
 int ckpt_job_read_config(struct job *job, struct s2s_error *err);
 /* Frees all that job has; also after a failure. */
 void ckpt_job_close(struct job *job);

@@ -296,6 +296,10 @@ static int check_file(const struct job *job, struct s2s_error *err)
     int rc = ckpt_check_out(path, job->ckpt, err);
     for (size_t i = 0; i < job->n_others && rc == 0; i++)
         rc = ckpt_check_out(path, job->others[i], err);
+    /* that of --config may be a file of a folder */
+    const char *const given[] = {job->config_path, job->opt->tokenizer};
+    if (rc == 0)
+        rc = s2s_outfile_spares_each(path, given, sizeof given / sizeof *given, err);
     return rc == 0 && !job->opt->plan && strcmp(path, "-") == 0 ? s2s_tool_check_stdout(err) : rc;
 }
 

@@ -2,10 +2,8 @@
 #include "lib/ckpt/pickle/emit.h"
 #include "lib/base/base.h"
 #include "lib/ckpt/nemo/to_nemo.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/write/common.h"
 #include "lib/io/zip.h"
-
-enum { ALIGN = 64 };
 
 struct member {
     struct s2s_zip_writer *zip;
@@ -43,19 +41,12 @@ static void make_pickle(struct ckpt_emitter *out, const struct ckpt_torch_dict *
     ckpt_emit_end(out);
 }
 
-static int begin_storage(struct s2s_zip_writer *zip, size_t number, struct s2s_error *err)
-{
-    char name[40];
-    snprintf(name, sizeof name, "archive/data/%zu", number);
-    return s2s_zip_begin(zip, name, ALIGN, err);
-}
-
 static int write_target(struct s2s_zip_writer *zip, const struct ckpt_torch_dict *dict, size_t i,
                         const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     const struct s2s_ckpt_target *target = &dict->plan->targets[i];
     struct member member = {zip, s2s_ckpt_target_bytes(target)};
-    int rc = begin_storage(zip, dict->n_made + i, err);
+    int rc = ckpt_torch_begin_storage(zip, dict->n_made + i, err);
     if (rc == 0 && !how)
         s2s_zip_skip(zip, member.left);
     else if (rc == 0)
@@ -71,12 +62,10 @@ int ckpt_write_torch(const struct ckpt_torch_dict *dict, const struct s2s_ckpt_w
     struct s2s_zip_writer *zip = s2s_zip_writer_new(sink, ctx);
     struct ckpt_emitter pickle;
     make_pickle(&pickle, dict);
-    int rc = s2s_zip_add(zip, "archive/data.pkl", ALIGN, pickle.buf.data, pickle.buf.len, err);
-    if (rc == 0)
-        rc = s2s_zip_add(zip, "archive/byteorder", ALIGN, "little", 6, err);
+    int rc = ckpt_torch_begin(zip, &pickle.buf, err);
     for (size_t i = 0; i < dict->n_made && rc == 0; i++) {
         const struct ckpt_made *made = &dict->made[i];
-        rc = begin_storage(zip, i, err);
+        rc = ckpt_torch_begin_storage(zip, i, err);
         if (rc == 0)
             rc = s2s_zip_write(zip, made->bytes, made->len, err);
         if (rc == 0)
@@ -85,9 +74,7 @@ int ckpt_write_torch(const struct ckpt_torch_dict *dict, const struct s2s_ckpt_w
     for (size_t i = 0; i < dict->plan->n_targets && rc == 0; i++)
         rc = write_target(zip, dict, i, how, err);
     if (rc == 0)
-        rc = s2s_zip_add(zip, "archive/version", ALIGN, "3\n", 2, err);
-    if (rc == 0)
-        rc = s2s_zip_finish(zip, len_bytes, err);
+        rc = ckpt_torch_end(zip, len_bytes, err);
     s2s_zip_writer_free(zip);
     ckpt_emit_release(&pickle);
     return rc;

@@ -82,22 +82,40 @@ static void emit_optimizer(struct ckpt_emitter *out, struct storages *storages, 
     }
 }
 
+int ckpt_torch_begin(struct s2s_zip_writer *zip, const struct s2s_buf *pickle,
+                     struct s2s_error *err)
+{
+    int rc = s2s_zip_add(zip, "archive/data.pkl", ALIGN, pickle->data, pickle->len, err);
+    return rc < 0 ? rc : s2s_zip_add(zip, "archive/byteorder", ALIGN, "little", 6, err);
+}
+
+int ckpt_torch_begin_storage(struct s2s_zip_writer *zip, size_t number, struct s2s_error *err)
+{
+    char name[40];
+    snprintf(name, sizeof name, "archive/data/%zu", number);
+    return s2s_zip_begin(zip, name, ALIGN, err);
+}
+
+int ckpt_torch_end(struct s2s_zip_writer *zip, int64_t *len, struct s2s_error *err)
+{
+    int rc = s2s_zip_add(zip, "archive/version", ALIGN, "3\n", 2, err);
+    return rc < 0 ? rc : s2s_zip_finish(zip, len, err);
+}
+
 static int write_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle,
                          const struct storages *storages, int64_t *len, struct s2s_error *err)
 {
     struct s2s_zip_writer *zip = s2s_zip_writer_new(sink, ctx);
-    char name[40];
-    int rc = s2s_zip_add(zip, "archive/data.pkl", ALIGN, pickle->data, pickle->len, err);
-    if (rc == 0)
-        rc = s2s_zip_add(zip, "archive/byteorder", ALIGN, "little", 6, err);
+    int rc = ckpt_torch_begin(zip, pickle, err);
     for (size_t i = 0; storages && rc == 0 && i < storages->n; i++) {
-        snprintf(name, sizeof name, "archive/data/%zu", i);
-        rc = s2s_zip_add(zip, name, ALIGN, storages->bytes[i].data, storages->bytes[i].len, err);
+        rc = ckpt_torch_begin_storage(zip, i, err);
+        if (rc == 0)
+            rc = s2s_zip_write(zip, storages->bytes[i].data, storages->bytes[i].len, err);
+        if (rc == 0)
+            rc = s2s_zip_end(zip, err);
     }
     if (rc == 0)
-        rc = s2s_zip_add(zip, "archive/version", ALIGN, "3\n", 2, err);
-    if (rc == 0)
-        rc = s2s_zip_finish(zip, len, err);
+        rc = ckpt_torch_end(zip, len, err);
     s2s_zip_writer_free(zip);
     return rc;
 }

@@ -23,7 +23,14 @@ int ckpt_common_change(s2s_zip_sink *sink, void *ctx, const struct s2s_zip_sourc
 /* What was made of a listed one: FORMAT, UNSUPPORTED: it did not have that form, so this is not a
  * dict. */
 int ckpt_common_check(const struct s2s_zip_source *source, struct s2s_error *err);
-/* Writes a torch.save file without tensors: this pickle, byte order, version. *len: its bytes. */
+/* A file of torch.save's, whoever writes its storages: the pickle and the byte order, then for each
+ * storage `number` a member, whose bytes and s2s_zip_end are the caller's, then the version. *len:
+ * bytes of all. */
+int ckpt_torch_begin(struct s2s_zip_writer *zip, const struct s2s_buf *pickle,
+                     struct s2s_error *err);
+int ckpt_torch_begin_storage(struct s2s_zip_writer *zip, size_t number, struct s2s_error *err);
+int ckpt_torch_end(struct s2s_zip_writer *zip, int64_t *len, struct s2s_error *err);
+/* Writes one without tensors. */
 int ckpt_pickle_archive(s2s_zip_sink *sink, void *ctx, const struct s2s_buf *pickle, int64_t *len,
                         struct s2s_error *err);
 /* Adds the bytes of a common.pt. */

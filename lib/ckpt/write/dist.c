@@ -16,7 +16,7 @@
 #include "lib/io/zip.h"
 
 /* data is checksummed and written in pieces that stay in the cache in between */
-enum { PIECE = 256 << 10, ALIGN = 64 };
+enum { PIECE = 256 << 10 };
 
 struct s2s_dist_writer {
     struct ckpt_file file;
@@ -113,11 +113,9 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
     writer->zip = s2s_zip_writer_new(file_sink, writer);
     struct s2s_buf pickle = S2S_BUF_INIT;
     tensor_pickle(&pickle, item);
-    rc = s2s_zip_add(writer->zip, "archive/data.pkl", ALIGN, pickle.data, pickle.len, err);
+    rc = ckpt_torch_begin(writer->zip, &pickle, err);
     if (rc == 0)
-        rc = s2s_zip_add(writer->zip, "archive/byteorder", ALIGN, "little", 6, err);
-    if (rc == 0)
-        rc = s2s_zip_begin(writer->zip, "archive/data/0", ALIGN, err);
+        rc = ckpt_torch_begin_storage(writer->zip, 0, err);
     writer->has_crc = chunk->crc;
     writer->crc = chunk->crc ? *chunk->crc : 0;
     writer->file.is_summed_apart = chunk->is_summed_apart;
@@ -167,9 +165,7 @@ int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
     if (rc == 0)
         rc = s2s_zip_end(writer->zip, err);
     if (rc == 0)
-        rc = s2s_zip_add(writer->zip, "archive/version", ALIGN, "3\n", 2, err);
-    if (rc == 0)
-        rc = s2s_zip_finish(writer->zip, &item->len, err);
+        rc = ckpt_torch_end(writer->zip, &item->len, err);
     if (rc == 0)
         ckpt_item_pack(item, &writer->packed);
     s2s_zip_writer_free(writer->zip);

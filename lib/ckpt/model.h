@@ -353,8 +353,10 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
                     struct s2s_error *err);
 int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
+#define CKPT_NEMO_CONFIG "model_config.yaml"
+#define CKPT_NEMO_WEIGHTS "model_weights.ckpt"
 /* A .nemo archive, which is the checkpoint's file 0, or the folder of an unpacked one:
- * tensors by NeMo's names; "model_config" of the common state is its model_config.yaml. Sets the
+ * tensors by NeMo's names; "model_config" of the common state is its configuration. Sets the
  * format: "mp_rank" where each rank has weights of its own. */
 int ckpt_read_nemo(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Its members (nemo_members.c). A compressed archive is inflated into an unlinked file first, which

@@ -213,25 +213,25 @@ static json_t *encoder_section(const json_t *c)
         (json_int_t)ckpt_parakeet_int(c, "subsampling_factor"), "subsampling_conv_channels",
         (json_int_t)ckpt_parakeet_int(c, "subsampling_conv_channels"), "causal_downsampling", 0,
         "reduction", "reduction_position", "reduction_factor", 1);
-    json_t *rest = json_pack(
-        "{s:I, s:s, s:I, s:[i,i], s:s, s:b, s:b, s:b, s:I, s:I, s:s, s:n}", "ff_expansion_factor",
-        (json_int_t)(ckpt_parakeet_int(c, "intermediate_size") / width), "self_attention_model",
-        "rel_pos", "n_heads", (json_int_t)ckpt_parakeet_int(c, "num_attention_heads"),
-        "att_context_size", -1, -1, "att_context_style", "regular", "xscaling",
-        flag_of(c, "scale_input"), "untie_biases", 1, "use_bias", flag_of(c, "attention_bias"),
-        "pos_emb_max_len", (json_int_t)ckpt_parakeet_int(c, "max_position_embeddings"),
-        "conv_kernel_size", (json_int_t)ckpt_parakeet_int(c, "conv_kernel_size"), "conv_norm_type",
-        "batch_norm", "conv_context_size");
-    json_object_update(out, rest);
-    json_decref(rest);
-    rest =
-        json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:i}", "dropout", dropout, "dropout_pre_encoder",
-                  dropout, "dropout_emb", real_of(c, "dropout_positions", 0.0), "dropout_att",
-                  real_of(c, "attention_dropout", 0.1), "stochastic_depth_drop_prob",
-                  real_of(c, "layerdrop", 0.1), "stochastic_depth_mode", "linear",
-                  "stochastic_depth_start_layer", 1);
-    json_object_update(out, rest);
-    json_decref(rest);
+    json_object_update_new(
+        out,
+        json_pack("{s:I, s:s, s:I, s:[i,i], s:s, s:b, s:b, s:b, s:I, s:I, s:s, s:n}",
+                  "ff_expansion_factor",
+                  (json_int_t)(ckpt_parakeet_int(c, "intermediate_size") / width),
+                  "self_attention_model", "rel_pos", "n_heads",
+                  (json_int_t)ckpt_parakeet_int(c, "num_attention_heads"), "att_context_size", -1,
+                  -1, "att_context_style", "regular", "xscaling", flag_of(c, "scale_input"),
+                  "untie_biases", 1, "use_bias", flag_of(c, "attention_bias"), "pos_emb_max_len",
+                  (json_int_t)ckpt_parakeet_int(c, "max_position_embeddings"), "conv_kernel_size",
+                  (json_int_t)ckpt_parakeet_int(c, "conv_kernel_size"), "conv_norm_type",
+                  "batch_norm", "conv_context_size"));
+    json_object_update_new(out, json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:i}", "dropout", dropout,
+                                          "dropout_pre_encoder", dropout, "dropout_emb",
+                                          real_of(c, "dropout_positions", 0.0), "dropout_att",
+                                          real_of(c, "attention_dropout", 0.1),
+                                          "stochastic_depth_drop_prob",
+                                          real_of(c, "layerdrop", 0.1), "stochastic_depth_mode",
+                                          "linear", "stochastic_depth_start_layer", 1));
     return out;
 }
 
@@ -257,13 +257,12 @@ static json_t *preprocessor_section(const struct ckpt_nemo_model *m)
                             "sample_rate", (json_int_t)hz, "normalize", "per_feature");
     set_samples(out, "window_size", "n_window_size", top_int(f, "win_length", 400), hz);
     set_samples(out, "window_stride", "n_window_stride", top_int(f, "hop_length", 160), hz);
-    json_t *rest = json_pack(
-        "{s:s, s:I, s:I, s:b, s:i, s:f, s:i, s:f}", "window", "hann", "features",
-        (json_int_t)top_int(f, "feature_size", ckpt_parakeet_int(m->config, "num_mel_bins")),
-        "n_fft", (json_int_t)top_int(f, "n_fft", 512), "log", 1, "frame_splicing", 1, "dither",
-        1e-5, "pad_to", 0, "pad_value", json_number_value(padding));
-    json_object_update(out, rest);
-    json_decref(rest);
+    json_object_update_new(
+        out, json_pack("{s:s, s:I, s:I, s:b, s:i, s:f, s:i, s:f}", "window", "hann", "features",
+                       (json_int_t)top_int(f, "feature_size",
+                                           ckpt_parakeet_int(m->config, "num_mel_bins")),
+                       "n_fft", (json_int_t)top_int(f, "n_fft", 512), "log", 1, "frame_splicing", 1,
+                       "dither", 1e-5, "pad_to", 0, "pad_value", json_number_value(padding)));
     if (json_is_number(preemphasis) && json_number_value(preemphasis) != 0.97)
         json_object_set_new(out, "preemph", json_real(json_number_value(preemphasis)));
     return out;

@@ -6,8 +6,6 @@
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"
 
-static const char WEIGHTS[] = "model_weights.ckpt";
-
 /* ---- from NeMo's names ---- */
 
 static bool is_harmless(const char *name)
@@ -30,7 +28,8 @@ static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool
         if (!s2s_starts_with(member->name, root))
             continue;
         const char *name = member->name + strlen(root);
-        if (strcmp(name, WEIGHTS) == 0 || (!with_config && strcmp(name, CKPT_NEMO_CONFIG) == 0))
+        if (strcmp(name, CKPT_NEMO_WEIGHTS) == 0 ||
+            (!with_config && strcmp(name, CKPT_NEMO_CONFIG) == 0))
             continue;
         if (!is_harmless(name))
             return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: member %s: its name is refused",
@@ -183,7 +182,7 @@ static int write_weights(struct s2s_nemo_output *out, struct archive *archive,
     /* a tar says a length before its bytes */
     int rc = ckpt_write_torch(&dict, NULL, null_sink, NULL, &len, err);
     if (rc == 0)
-        rc = begin_member(archive, WEIGHTS, len, err);
+        rc = begin_member(archive, CKPT_NEMO_WEIGHTS, len, err);
     if (rc == 0)
         rc = ckpt_write_torch(&dict, how, put, archive, &written, err);
     if (rc == 0 && written != len)

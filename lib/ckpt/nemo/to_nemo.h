@@ -64,7 +64,6 @@ void s2s_nemo_release(struct s2s_nemo_output *out);
 
 /* ---- its small files (nemo_files.c) ---- */
 
-#define CKPT_NEMO_CONFIG "model_config.yaml"
 #define CKPT_NEMO_TOKENIZER "tokenizer.model"
 /* bytes of a name in an archive: what a tar header here takes, less "./" */
 enum { CKPT_NEMO_MAX_NAME = 78 };

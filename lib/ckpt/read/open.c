@@ -252,7 +252,7 @@ static const struct format of_folders[] = {
      .refusal = S2S_E_TRUNCATED,
      .why = "an unfinished save: there is .distcp data and no .metadata"},
     {"nemo",
-     .one_of = {"model_weights.ckpt", "model_weights/.metadata", "model_weights/metadata.json",
+     .one_of = {CKPT_NEMO_WEIGHTS, "model_weights/.metadata", "model_weights/metadata.json",
                 "mp_rank_00/model_weights.ckpt", "tp_rank_00_pp_rank_000/model_weights.ckpt"},
      .read = ckpt_read_nemo},
     {.is = is_deepspeed,

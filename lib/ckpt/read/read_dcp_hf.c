@@ -221,8 +221,6 @@ struct absent {
 static int note_absent(void *ctx, const char *name, const json_t *file, struct s2s_error *err)
 {
     struct absent *absent = ctx;
-    (void)file;
-    (void)err;
     if (s2s_ckpt_find(absent->ckpt, name))
         return 0;
     if (absent->n++ == 0)

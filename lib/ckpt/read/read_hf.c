@@ -94,8 +94,6 @@ struct index_files {
 static int note_file(void *ctx, const char *name, const char *file, struct s2s_error *err)
 {
     struct index_files *files = ctx;
-    (void)name;
-    (void)err;
     if (files->last && strcmp(files->last, file) == 0) /* many tensors lie in one file */
         return 0;
     free(files->last);

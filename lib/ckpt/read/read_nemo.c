@@ -8,8 +8,6 @@
 
 enum { MAX_CONFIG = 16 << 20, MAX_BACKEND = 1 << 20 };
 
-static const char WEIGHTS[] = "model_weights.ckpt", CONFIG[] = "model_config.yaml";
-
 struct nemo {
     struct s2s_ckpt *ckpt;
     const char *path;
@@ -44,9 +42,9 @@ static char *folder_of(const struct s2s_ckpt *ckpt, const char *last)
 /* Gives: free. */
 static char *find_root(const struct s2s_ckpt *ckpt)
 {
-    char *root = folder_of(ckpt, CONFIG), *rank;
+    char *root = folder_of(ckpt, CKPT_NEMO_CONFIG), *rank;
     if (!root)
-        root = folder_of(ckpt, WEIGHTS);
+        root = folder_of(ckpt, CKPT_NEMO_WEIGHTS);
     /* a rank's folder is not the model's */
     if (root && ((rank = strstr(root, "mp_rank_")) || (rank = strstr(root, "tp_rank_"))) &&
         (rank == root || rank[-1] == '/'))
@@ -83,7 +81,7 @@ static void keep_config(struct s2s_ckpt *ckpt, json_t *config)
 
 static int read_config(struct nemo *n)
 {
-    const struct ckpt_member *member = find(n, CONFIG);
+    const struct ckpt_member *member = find(n, CKPT_NEMO_CONFIG);
     json_t *value;
     char *text;
     if (!member || member->span.len_bytes == 0)
@@ -91,7 +89,7 @@ static int read_config(struct nemo *n)
     int rc = ckpt_slurp_span(n->ckpt, &member->span, MAX_CONFIG, &text, n->err);
     if (rc < 0)
         return s2s_error_add(n->err, rc, "%s: %s", n->path, member->name);
-    rc = ckpt_parse_yaml(&value, text, (size_t)member->span.len_bytes, CONFIG, n->err);
+    rc = ckpt_parse_yaml(&value, text, (size_t)member->span.len_bytes, CKPT_NEMO_CONFIG, n->err);
     free(text);
     if (rc < 0)
         return s2s_error_add(n->err, rc, "%s", n->path);
@@ -140,13 +138,13 @@ static bool rank_folder(const struct nemo *n, const char *name, char folder[32])
         return false;
     name += root_len;
     if (sscanf(name, "mp_rank_%2d/%n", &tp, &end) == 1 && end > 0 &&
-        strcmp(name + end, WEIGHTS) == 0) {
+        strcmp(name + end, CKPT_NEMO_WEIGHTS) == 0) {
         snprintf(folder, 32, "mp_rank_%02d", tp);
         return tp >= 0;
     }
     end = -1;
     if (sscanf(name, "tp_rank_%2d_pp_rank_%3d/%n", &tp, &pp, &end) == 2 && end > 0 &&
-        strcmp(name + end, WEIGHTS) == 0) {
+        strcmp(name + end, CKPT_NEMO_WEIGHTS) == 0) {
         snprintf(folder, 32, "mp_rank_%02d_%03d", tp, pp);
         return tp >= 0 && pp >= 0;
     }
@@ -237,7 +235,7 @@ static int read_dist(struct nemo *n, const char *folder)
 
 static int read_weights(struct nemo *n)
 {
-    const struct ckpt_member *weights = find(n, WEIGHTS);
+    const struct ckpt_member *weights = find(n, CKPT_NEMO_WEIGHTS);
     char *folder = dist_folder(n);
     int rc;
     if (weights)
@@ -248,7 +246,7 @@ static int read_weights(struct nemo *n)
         rc = read_ranks(n);
     if (rc == 0 && !weights && !folder && !n->n_ranks) {
         rc = s2s_error_set(n->err, S2S_E_FORMAT,
-                           "%s: a tar without model_weights.ckpt, so no .nemo", n->path);
+                           "%s: a tar without " CKPT_NEMO_WEIGHTS ", so no .nemo", n->path);
         s2s_error_hint(n->err, rc,
                        "tars that PyTorch saved before its version 0.1.10 are not read either");
     }

@@ -2,9 +2,6 @@
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/read/torch_walk.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-
 #include "lib/base/base.h"
 #include "lib/io/pread.h"
 
@@ -231,31 +228,32 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
     return rc < 0 ? s2s_error_add(err, rc, "%s", source->file) : 0;
 }
 
+static int read_rank(struct s2s_ckpt *ckpt, const char *folder, struct s2s_error *err)
+{
+    char *file = s2s_xasprintf("%s/model_optim_rng.pt", folder);
+    char *apart = s2s_xasprintf("%s/distrib_optim.pt", folder);
+    char *prefix = s2s_xasprintf("%s/", folder);
+    const struct ckpt_torch_source source = {
+        .file = file, .prefix = prefix, .len_bytes = -1, .model_only = true};
+    const size_t had = ckpt->n_left_states;
+    int rc = ckpt_read_torch(ckpt, &source, err);
+    if (ckpt->n_left_states == had && ckpt_is_there(ckpt->dir_fd, apart))
+        ckpt->n_left_states++;
+    free(file);
+    free(apart);
+    free(prefix);
+    return rc;
+}
+
 /* mp_rank_00, mp_rank_00_001, ..: one file a model-parallel rank */
 int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    struct dirent **entries;
-    int n = scandirat(ckpt->dir_fd, ".", &entries, NULL, alphasort), rc = 0;
-    if (n < 0)
-        return s2s_error_errno(err, S2S_E_OPEN, "list folder");
-    for (int i = 0; i < n; i++) {
-        const char *name = entries[i]->d_name;
-        if (rc == 0 && s2s_starts_with(name, "mp_rank_")) {
-            char *file = s2s_xasprintf("%s/model_optim_rng.pt", name);
-            char *prefix = s2s_xasprintf("%s/", name);
-            struct ckpt_torch_source source = {
-                .file = file, .prefix = prefix, .len_bytes = -1, .model_only = true};
-            const size_t had = ckpt->n_left_states;
-            rc = ckpt_read_torch(ckpt, &source, err);
-            char *apart = s2s_xasprintf("%s/distrib_optim.pt", name);
-            if (ckpt->n_left_states == had && ckpt_is_there(ckpt->dir_fd, apart))
-                ckpt->n_left_states++;
-            free(apart);
-            free(file);
-            free(prefix);
-        }
-        free(entries[i]);
-    }
-    free(entries);
+    char **names;
+    size_t n;
+    int rc = ckpt_list_suffix(ckpt, "", "", &names, &n, err);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        if (s2s_starts_with(names[i], "mp_rank_"))
+            rc = read_rank(ckpt, names[i], err);
+    ckpt_free_list(names, n);
     return rc;
 }

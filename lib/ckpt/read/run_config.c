@@ -194,9 +194,7 @@ static void set_default(json_t *model, const char *key, json_t *value)
 {
     if (json_is_null(json_object_get(model, key)))
         json_object_del(model, key);
-    json_t *missing = json_pack("{s:o}", key, value);
-    json_object_update_missing(model, missing);
-    json_decref(missing);
+    json_object_update_missing_new(model, json_pack("{s:o}", key, value));
 }
 
 /* "fast-swiglu", "geglu", "squared-relu": gated where it ends so */

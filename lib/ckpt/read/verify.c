@@ -241,7 +241,7 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    if (s2s_starts_with(ckpt->format, "hf") || strcmp(ckpt->format, "dcp_hf") == 0)
+    if (ckpt_has_word("hf hf_bin dcp_hf", ckpt->format))
         return verify_config(ckpt, err);
     if (ckpt->unfinished)
         return s2s_error_set(err, S2S_E_TRUNCATED, "%s: %s", ckpt->path, CKPT_UNFINISHED);

@@ -56,7 +56,7 @@ static bool is_release(const char *name, const char *suffix)
     return *suffix && s2s_starts_with(name, "release") && strcmp(name + 7, suffix) == 0;
 }
 
-/* the names in root that iteration_of knows, sorted; gives: free each and the list */
+/* the paths of the names in root that iteration_of knows, sorted. Gives: ckpt_free_list. */
 static int list_iterations(const char *root, const char *suffix, char ***names, size_t *n,
                            struct s2s_error *err)
 {
@@ -86,24 +86,20 @@ int s2s_dist_clean(const char *root, struct s2s_error *err)
     if (access(root, F_OK) < 0 && errno == ENOENT)
         return 0;
     int rc = list_iterations(root, ".tmp", &names, &n, err);
-    for (size_t i = 0; i < n; i++) {
-        if (rc == 0)
-            rc = s2s_ckpt_remove_tree(names[i], err);
-        free(names[i]);
-    }
-    free(names);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = s2s_ckpt_remove_tree(names[i], err);
+    ckpt_free_list(names, n);
     if (rc < 0 || (rc = list_iterations(root, ".old", &names, &n, err)) < 0)
         return rc;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && rc == 0; i++) {
         char *name = s2s_xstrndup(names[i], strlen(names[i]) - strlen(".old"));
-        if (rc == 0 && access(name, F_OK) == 0)
+        if (access(name, F_OK) == 0)
             rc = s2s_ckpt_remove_tree(names[i], err);
-        else if (rc == 0 && rename(names[i], name) < 0)
+        else if (rename(names[i], name) < 0)
             rc = s2s_error_errno(err, S2S_E_IO, "%s: rename", names[i]);
         free(name);
-        free(names[i]);
     }
-    free(names);
+    ckpt_free_list(names, n);
     return rc;
 }
 
@@ -244,9 +240,8 @@ int64_t s2s_dist_previous(const char *root)
         int64_t iteration = iteration_of(strrchr(names[i], '/') + 1, "");
         if (iteration < latest && iteration > previous)
             previous = iteration;
-        free(names[i]);
     }
-    free(names);
+    ckpt_free_list(names, n);
     return previous;
 }
 
@@ -271,12 +266,9 @@ int s2s_dist_prune(const char *root, int keep, struct s2s_error *err)
     int rc = list_iterations(root, "", &names, &n, err);
     if (n)
         qsort(names, n, sizeof *names, by_iteration);
-    for (size_t i = 0; i < n; i++) {
-        const char *base = strrchr(names[i], '/') + 1;
-        if (rc == 0 && i + (size_t)keep < n && iteration_of(base, "") != latest)
+    for (size_t i = 0; i + (size_t)keep < n && rc == 0; i++)
+        if (iteration_of(strrchr(names[i], '/') + 1, "") != latest)
             rc = remove_checkpoint(names[i], err);
-        free(names[i]);
-    }
-    free(names);
+    ckpt_free_list(names, n);
     return rc;
 }

@@ -614,12 +614,14 @@ st.rename(m, 'app.safetensors', lambda k: 'app.model.' + k)
 st.rename(m, 'packed.safetensors', lambda k: k[:-6] + 'qweight' if k == q else k)"
     while read -r name says; do
         exits 0 s2s-ckpt convert --to hf --config "$M/config.json" $name.safetensors $name
-        says "is not whole (--strict refuses it)"
+        says "is not whole (convert --strict refuses it)"
         says "$says"
         exits 1 s2s-ckpt convert --strict --to hf --config "$M/config.json" $name.safetensors strict
         says "$says"
         not test -e strict
         # the config.json beside the weights counts as well
+        exits 0 s2s-ckpt verify $name
+        says "is not whole"
         exits 1 s2s-ckpt convert --strict --to hf $name strict
         says "$says"
     done <<'LIST'
@@ -632,6 +634,8 @@ LIST
     exits 0 s2s-ckpt convert -q --strict --to hf --config classes.json less.safetensors classes
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" packed.safetensors packed
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" whole.safetensors whole
+    exits 0 s2s-ckpt verify whole
+    says_not "is not whole"
     # what PyTorch's AppState puts around a model is gone through where names are mapped too
     exits 0 s2s-ckpt convert -q --to torch_dist app.safetensors app
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" app hf

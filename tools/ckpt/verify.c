@@ -1,5 +1,6 @@
 /* s2s-ckpt verify */
 #include "lib/ckpt/plan.h"
+#include "lib/ckpt/write/to_hf.h"
 #include "tools/ckpt/ckpt_tool.h"
 
 struct options {
@@ -133,6 +134,8 @@ static int verify_opened(const struct options *opt, struct s2s_ckpt *ckpt, struc
     int rc = s2s_ckpt_check_ranks(ckpt, err);
     if (rc == 0)
         rc = verify_all(ckpt, &counts, err);
+    if (rc == 0 && s2s_starts_with(s2s_ckpt_format(ckpt), "hf"))
+        rc = s2s_hf_check_kept(ckpt, &(struct s2s_hf_options){.map = NULL}, err);
     if (rc == 0)
         report(opt, ckpt, &counts);
     else

@@ -83,9 +83,7 @@ static bool is_whole_model(const json_t *config)
     return class && s2s_ends_with(class, "ForCausalLM");
 }
 
-/* Names that are kept are somebody's choice; what transformers would begin at random for lack of
- * others is said. */
-static int check_kept(struct s2s_ckpt *ckpt, const struct s2s_hf_options *options,
+int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct s2s_hf_options *options,
                       struct s2s_error *err)
 {
     json_t *beside = NULL;
@@ -105,7 +103,8 @@ static int check_kept(struct s2s_ckpt *ckpt, const struct s2s_hf_options *option
         return found;
     for (char *at = lacks.text; (at = strchr(at, '\n'));)
         *at = ' ';
-    s2s_warn("ckpt", "%s: %s; the model of its config.json is not whole (--strict refuses it)",
+    s2s_warn("ckpt",
+             "%s: %s; the model of its config.json is not whole (convert --strict refuses it)",
              ckpt->path, lacks.text);
     return 0;
 }
@@ -156,7 +155,7 @@ static int plan_names(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         plan_composite(out, ckpt);
     else if (rc == 0) {
         plan_plain(out, ckpt);
-        rc = check_kept(ckpt, options, err);
+        rc = s2s_hf_check_kept(ckpt, options, err);
     }
     return rc;
 }

@@ -101,7 +101,6 @@ static void fill_defaults(struct rules_check *check, enum flavor flavor, bool ha
     }
     struct rules_value early = flavor ? rules_bool(flavor == EARLY) : rules_unknown();
     rules_fact_set(&check->facts, "early", early);
-    rules_fact_set(&check->facts, "het", rules_bool(true));
     rules_fact_set(&check->facts, "handed_over", rules_bool(handed_over));
 }
 

@@ -114,7 +114,6 @@ static void lower_program(struct rules_check *check)
     rules_fact_set(&check->facts, "yaml_sections",
                    rules_bool(raw && s2s_conf_key(raw, "language_model")));
     rules_fact_set(&check->facts, "early", rules_bool(false));
-    rules_fact_set(&check->facts, "het", rules_bool(false));
     rules_fact_set(&check->facts, "env_block", rules_bool(check->env_vars != NULL));
 }
 

@@ -304,8 +304,9 @@ const struct s2s_rule rules_mlm[] = {
         .dialects = MLM,
         .severity = ERROR,
         .when =
-            "first_layers < 1 or last_layers < 1 or (pp > 1 and layout == null and not hybrid and "
-            "not use_ckpt_args and (first_layers != null or last_layers != null) and "
+            "first_layers < 1 or last_layers < 1 or ((pp > 1 or free_stages == 0) and layout == "
+            "null and not hybrid and not use_ckpt_args and (first_layers != null or last_layers != "
+            "null) and "
             "(if(free_stages > 0, rest_layers < 1 or rest_layers % free_stages != 0, rest_layers "
             "!= 0) or ((vpp_stages != null or vpp_layers != null) and vpp > 1 and (first_layers % "
             "vpp != 0 or last_layers % vpp != 0 or (rest_layers / free_stages) % vpp != 0))))",
@@ -370,14 +371,14 @@ const struct s2s_rule rules_mlm[] = {
     {
         .id = "S2S-PP-011",
         .dialects = MLM,
-        .severity = WARNING,
+        .severity = ERROR,
         .when = "pp == 1 and (vpp_stages > 1 or vpp_layers != null)",
-        .error_when = "vpp > 1", /* 1 is none */
         .at = "vpp_stages vpp_layers",
         .message = "virtual stages with pp 1",
         .fix = "use pp > 1",
         .why = "There is nothing to interleave.",
         .source = ARGS,
+        .after = "S2S-PP-006",
     },
     {
         .id = "S2S-MOD-001",
@@ -619,11 +620,10 @@ const struct s2s_rule rules_mlm[] = {
     {
         .id = "S2S-MOE-005",
         .dialects = MLM,
-        .severity = WARNING,
+        .severity = ERROR,
         .when = "(router_groups != null and experts != null and router_groups not divides experts) "
                 "or (router_group_topk != null and (router_groups == null or router_group_topk > "
                 "router_groups or set(limited_devices)))",
-        .error_when = "router_group_topk > 0", /* without it the groups are not looked at */
         .at = "router_groups router_group_topk",
         .message = "group routing with {router_groups} groups, top {router_group_topk}, over "
                    "{experts} experts",
@@ -690,9 +690,8 @@ const struct s2s_rule rules_mlm[] = {
     {
         .id = "S2S-MOE-012",
         .dialects = MLM,
-        .severity = WARNING,
+        .severity = ERROR,
         .when = "shared_overlap and dispatcher not in ('alltoall', 'flex')",
-        .error_when = "shared_ffn != null or het", /* without shared experts it does nothing */
         .at = "shared_overlap dispatcher",
         .message = "moe-shared-expert-overlap with dispatcher {dispatcher}",
         .fix = "use alltoall",

@@ -380,9 +380,8 @@ const struct s2s_rule rules_mlm_args[] = {
     {
         .id = "S2S-OPT-017",
         .dialects = MLM,
-        .severity = WARNING,
+        .severity = ERROR,
         .when = "set(save_params) and overlap_params",
-        .error_when = "set(save)",
         .at = "save_params",
         .message = "save-params-interval with overlap-param-gather",
         .fix = "leave --overlap-param-gather out",

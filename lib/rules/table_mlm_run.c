@@ -216,10 +216,9 @@ const struct s2s_rule rules_mlm_run[] = {
     {
         .id = "S2S-CKP-002",
         .dialects = MLM,
-        .severity = WARNING,
+        .severity = ERROR,
         .when = "save_retain != null and (save_retain <= 0 or (save_every > 0 and save_retain % "
                 "save_every != 0))",
-        .error_when = "set(save)",
         .at = "save_retain",
         .message = "save-retain-interval {save_retain} is no positive multiple of save-interval "
                    "{save_every}",

@@ -337,12 +337,10 @@ const struct s2s_rule rules_sequence[] = {
         .dialects = MLM,
         .severity = WARNING,
         .when = "pp == 1 and (first_layers != null or last_layers != null)",
-        .error_when = "layout == null and not use_ckpt_args and free_stages == 0 and rest_layers "
-                      "!= 0",
         .at = "first_layers last_layers",
         .message = "layers of the first or last stage are given, but pp is 1",
         .fix = "remove them",
-        .why = "They are ignored, or refused where they are not all layers.",
+        .why = "They are ignored.",
         .source = "megatron/core/transformer/transformer_config.py",
     },
     {

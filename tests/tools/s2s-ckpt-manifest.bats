@@ -243,6 +243,10 @@ PY
         says "; 1 files as the manifest says"
     done
     no_litter . a.safetensors a.safetensors.s2s-manifest.json
+    # a lock of others on the folder, such as of flock(1) that runs us, is not waited for without end
+    exits 0 timeout 60 flock . s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" a.safetensors
+    exits 0 s2s-ckpt verify a.safetensors
+    says "; 1 files as the manifest says"
 }
 
 @test "a file alone: its manifest goes along with its name, and is never another file's" {

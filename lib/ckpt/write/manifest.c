@@ -6,6 +6,7 @@
 #include <strings.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
@@ -117,15 +118,19 @@ int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s
 }
 
 /* Until it is closed no other process of ours gives a file of the folder its name: else two that
- * write one file may leave the bytes of the one beside the manifest of the other. -1: no such
- * folder; file systems without locks have none. */
+ * write one file may leave the bytes of the one beside the manifest of the other. Who holds the
+ * lock for longer is another, such as flock(1) around us: it is not waited for. -1: no such folder;
+ * file systems without locks have none. */
 static int lock_folder_of(const char *path)
 {
+    const double patience_s = 5, begin_s = s2s_now_s();
+    const struct timespec moment = {.tv_nsec = 2000000};
     char *copy = s2s_xstrdup(path);
     const int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     free(copy);
-    if (fd >= 0)
-        (void)flock(fd, LOCK_EX);
+    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK &&
+           s2s_now_s() - begin_s < patience_s)
+        (void)nanosleep(&moment, NULL);
     return fd;
 }
 

@@ -78,6 +78,8 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
  * another head, or none, has others; a whole model of several parts has them elsewhere. */
 static bool is_whole_model(const json_t *config)
 {
+    if (json_object_get(config, "auto_map")) /* code of its own: nobody knows what it wants */
+        return false;
     const char *class =
         json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
     return class && s2s_ends_with(class, "ForCausalLM");
@@ -87,18 +89,18 @@ int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct s2s_hf_options *option
                       struct s2s_error *err)
 {
     json_t *beside = NULL;
-    int rc = options->config || ckpt->part ? 0 : ckpt_read_json(&beside, ckpt, "config.json", err);
+    if (!options->config && !ckpt->part)
+        (void)ckpt_read_json(&beside, ckpt, "config.json", NULL); /* what is none travels along */
     const json_t *config = options->config ? options->config : beside;
     const struct ckpt_map_request request = {
         .ckpt = ckpt, .name = ckpt_config_type(config), .config = config};
     struct s2s_error lacks = S2S_ERROR_INIT;
     int found = 0;
-    if (rc == 0 && is_whole_model(config) && ckpt_map_knows_type(request.name) &&
-        !ckpt_is_adapter(ckpt))
+    if (is_whole_model(config) && ckpt_map_knows_type(request.name) && !ckpt_is_adapter(ckpt))
         found = ckpt_map_check_hf(&request, options->strict ? err : &lacks);
     json_decref(beside);
     if (found != S2S_E_NOTFOUND && found != S2S_E_SHAPE)
-        return rc;
+        return 0;
     if (options->strict)
         return found;
     for (char *at = lacks.text; (at = strchr(at, '\n'));)

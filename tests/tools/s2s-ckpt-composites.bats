@@ -643,4 +643,31 @@ LIST
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config "$M/config.json" app got
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config "$M/config.json" whole want
     exits 0 s2s-ckpt diff want got
+    # in a map of one's own a module of that name is what its author saw
+    write mine.safetensors "{'app.enc.weight': (2, 3), 'enc.weight': (3, 2)}"
+    printf 'family mine\napp.{*} its.{*} copy\nenc.{*} ours.{*} copy\n' >mine.map
+    exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map mine.safetensors mine
+    [ "$(s2s-ckpt ls mine | cut -f1 | paste -sd' ')" = "its.enc.weight ours.weight" ]
+}
+
+@test "to hf with names kept: what config.json says of no class of transformers' is not held against the weights" {
+    write_lib
+    M=$ROOT/tests/oracle/models/llama_gqa_untied
+    mkdir less
+    python3 -c "
+import st
+st.rename('$M/model.safetensors', 'less/model.safetensors', lambda k: None if '1.self_attn' in k else k)"
+    # code of its own may share what a layer has
+    jq '.auto_map = {"AutoModelForCausalLM": "shared.Shared"}' "$M/config.json" >less/config.json
+    # and what is no configuration travels along as it is
+    for text in '' '{"model_type": ' '"text"'; do
+        [ -z "$text" ] || echo "$text" >less/config.json
+        exits 0 s2s-ckpt convert --strict --to hf less out
+        says_not "not whole"
+        same less/config.json out/config.json
+        rm -r out
+    done
+    rm less/config.json && mkdir less/config.json
+    exits 0 s2s-ckpt convert --strict --to hf less out
+    says "config.json: not a plain file, left out"
 }

@@ -55,6 +55,10 @@ JSON
     printf 'family mine\nwords.{*} {*} copy\nlm_head.weight lm_head.weight copy\n' >mine.map
     exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map part.safetensors part
     exits 0 s2s-ckpt diff whole.safetensors part
+    python3 memory.py disk/model.safetensors deep.safetensors a.words.model. native
+    printf 'family mine\na.words.{*} {*} copy\nlm_head.weight lm_head.weight copy\n' >deep.map
+    exits 0 s2s-ckpt convert -q --strict --to hf --map deep.map deep.safetensors deep
+    exits 0 s2s-ckpt diff whole.safetensors deep
     # what such a tensor lacks is missed still
     python3 - <<'PY'
 import re

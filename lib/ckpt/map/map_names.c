@@ -66,10 +66,12 @@ char *ckpt_map_unwrapped(const char *name, bool everywhere)
 
 char *ckpt_map_plain_name(const char *name)
 {
-    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app."};
+    static const char *const dicts[] = {"state_dict.", "model_state_dict."};
     for (size_t i = 0; i < sizeof dicts / sizeof *dicts; i++)
         if (s2s_starts_with(name, dicts[i]))
             name += strlen(dicts[i]);
+    if (s2s_starts_with(name, "app.model.")) /* PyTorch's AppState; others may have an app too */
+        name += strlen("app.");
     /* Megatron's state dict has "model", one of a virtual pipeline "model0", before a wrapper's */
     size_t chunk = s2s_starts_with(name, "model") ? 5 + strspn(name + 5, "0123456789") : 0;
     if (chunk && s2s_starts_with(name + chunk, ".module."))

@@ -6,8 +6,14 @@
 static bool fits(const char *where, const char *name, struct ckpt_words *words)
 {
     struct ckpt_match match;
-    if (strncmp(where, name, strcspn(where, "{")) != 0)
+    const size_t begin = strcspn(where, "{");
+    if (strncmp(where, name, begin) != 0)
         return false;
+    if (ckpt_map_word_hole(where) == where + begin) { /* most names do not fit behind the word */
+        const char *next = where + begin + 3, *rest = name + begin + strcspn(name + begin, ".{}");
+        if (strncmp(next, rest, strcspn(next, "{")) != 0)
+            return false;
+    }
     char *full = ckpt_map_put_words(where, words);
     bool fit = true;
     for (const char *hole; fit && (hole = ckpt_map_word_hole(full));) {

@@ -27,7 +27,7 @@
     "rename " IN "model.norm.weight " IN "backbone.norm_f.weight\n" \
     "rename " IN "model.layers.{N}.mixer._fp32_params.{*} " IN "backbone.layers.{N}.mixer.{*}\n" \
     "rename " IN "model.{*} " IN "backbone.{*}\n"
-#define BACKBONES BACKBONE("") BACKBONE("{1}.")
+#define BACKBONES BACKBONE("") BACKBONE("{1}.") BACKBONE("{1}.{2}.")
 
 const char ckpt_map_tables[] =
     /* No models, but names: those of Hugging Face's in memory, as save_pretrained has them. A model

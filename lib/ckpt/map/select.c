@@ -47,8 +47,6 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
     size_t len = strlen(part), kept = 0;
     char *prefix = s2s_xasprintf("%s%s", part, len && part[len - 1] == '.' ? "" : ".");
     len = strlen(prefix);
-    struct s2s_buf others = S2S_BUF_INIT;
-    list_beginnings(&others, ckpt, prefix);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
         char *name = s2s_ckpt_is_state(t->name) ? NULL : name_within(t->name, prefix);
@@ -58,6 +56,9 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
         }
         free(name);
     }
+    struct s2s_buf others = S2S_BUF_INIT;
+    if (!kept) /* then the names are as they were */
+        list_beginnings(&others, ckpt, prefix);
     ckpt->n_tensors = kept;
     free(ckpt->paths); /* of other names */
     ckpt->paths = NULL;

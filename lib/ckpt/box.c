@@ -25,8 +25,12 @@ int64_t ckpt_box_numel(const int64_t *size, int n_dims)
 void ckpt_box_strides(int64_t *stride, const int64_t *size, int n_dims)
 {
     int64_t step = 1;
-    for (int d = n_dims; d-- > 0; step *= size[d] > 1 ? size[d] : 1)
+    for (int d = n_dims; d-- > 0;) {
         stride[d] = step;
+        /* of no elements, or of more than there can be: refused elsewhere */
+        if (size[d] > 1 && __builtin_mul_overflow(step, size[d], &step))
+            step = INT64_MAX;
+    }
 }
 
 const char *ckpt_shape_text(char text[200], const int64_t *shape, int n_dims)

@@ -471,6 +471,18 @@ static void an_optimizer_may_have_any_number_of_small_tensors(void **state)
     json_decref(common);
 }
 
+/* a file may say any sizes, and strides are asked for before they are refused */
+static void strides_of_absurd_sizes_do_not_overflow(void **state)
+{
+    const int64_t size[] = {0, INT64_MAX, INT64_MAX, 3};
+    int64_t stride[4];
+    ckpt_box_strides(stride, size, 4);
+    assert_int_equal(stride[3], 1);
+    assert_int_equal(stride[2], 3);
+    assert_int_equal(stride[1], INT64_MAX);
+    assert_int_equal(stride[0], INT64_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +503,7 @@ int main(void)
                                         remove_root),
         cmocka_unit_test_setup_teardown(tensors_of_every_size_come_back, make_root, remove_root),
         cmocka_unit_test(a_walk_meets_each_element_once),
+        cmocka_unit_test(strides_of_absurd_sizes_do_not_overflow),
         cmocka_unit_test(a_common_state_leaves_its_list),
         cmocka_unit_test(an_optimizer_may_have_any_number_of_small_tensors),
         cmocka_unit_test_setup_teardown(writer_refuses_a_box_outside_its_tensor, make_root,

@@ -212,6 +212,17 @@ const struct s2s_rule rules_bat[] = {
         .source = "megatron/training/arguments.py:validate_args",
     },
     {
+        .id = "S2S-BAT-004",
+        .dialects = SLM,
+        .severity = ERROR,
+        .when = "nmb < 1",
+        .at = "nmb",
+        .message = "a step must hold at least one batch: {@nmb} {nmb}",
+        .fix = "use a positive number",
+        .why = "An empty batch trains nothing; the step count would never advance the data.",
+        .source = "lightning.pytorch: the trainer divides the number of a batch by it",
+    },
+    {
         .id = "S2S-BAT-016",
         .dialects = SLM,
         .severity = INFO,

@@ -356,12 +356,19 @@ static size_t id3_tag(const unsigned char *p, size_t len)
     return 10 + size + (p[5] & 0x10 ? 10 : 0);
 }
 
-/* Bytes of the tag between frames, which files have that were joined. */
-static size_t mp3_inner_tag(const unsigned char *p, size_t len)
+/* Bytes of the tags between two frames, which files have that were joined; 0: no frame is behind.
+ */
+static size_t mp3_inner_tags(const unsigned char *p, size_t len)
 {
     enum { ID3V1_BYTES = 128 };
-    size_t size = len > ID3V1_BYTES && !memcmp(p, "TAG", 3) ? ID3V1_BYTES : id3_tag(p, len);
-    return size < len ? size : 0;
+    size_t at = 0;
+    while (len - at >= 4 && !mp3_frame(p + at)) {
+        size_t size = memcmp(p + at, "TAG", 3) ? id3_tag(p + at, len - at) : ID3V1_BYTES;
+        if (size == 0 || size > len - at)
+            return 0;
+        at += size;
+    }
+    return len - at >= 4 ? at : 0;
 }
 
 /* Tags behind the frames: ID3v1, Lyrics3 and APE, or zeros. */
@@ -400,7 +407,7 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
     while (len - at >= 4) {
         size_t size = mp3_frame(bytes + at);
         if (size < 4) {
-            size_t tag = n_frames > 0 ? mp3_inner_tag(bytes + at, len - at) : 0;
+            size_t tag = n_frames > 0 ? mp3_inner_tags(bytes + at, len - at) : 0;
             if (tag == 0)
                 break;
             at += tag;

@@ -340,6 +340,34 @@ static void of_joined_files_none_is_lost(void **state)
     }
 }
 
+static void what_lies_behind_a_tag_at_the_end_is_no_sound(void **state)
+{
+    static const char extended[227 + 128] = "TAG+a title that is longer than those of ID3v1, and "
+                                            "goes on and on: so is what is known of the artist, "
+                                            "and of the album, in the two fields behind this one",
+                                     and_more[128 + 8] = "TAG",
+                                     appended[] = "ID3\x04\0\0\0\0\0\x02..more bytes";
+    static const struct {
+        const char *tag;
+        size_t len;
+    } tails[] = {{extended, sizeof extended}, {and_more, sizeof and_more - 1}, {appended, 22}};
+    struct bytes bytes = encode(SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 1, RATE);
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        struct bytes tail = {s2s_xmalloc(tails[i].len), tails[i].len};
+        memcpy(tail.data, tails[i].tag, tail.len);
+        tail.data[tail.len - 1] = 'x';
+        struct bytes tagged = join(bytes.data, bytes.len, tail);
+        struct s2s_audio audio;
+        struct s2s_error err = S2S_ERROR_INIT;
+        if (decode(&audio, tagged, &err) < 0)
+            fail_msg("tail %zu: %s", i, err.text);
+        s2s_audio_release(&audio);
+        free(tail.data);
+        free(tagged.data);
+    }
+    free(bytes.data);
+}
+
 /* Some programs put the tag of an MP3 in front of every file. */
 static void a_tag_in_front_changes_nothing(void **state)
 {
@@ -601,6 +629,7 @@ int main(void)
         cmocka_unit_test(ranges_channels_and_digests_are_as_asked),
         cmocka_unit_test(a_range_is_a_part_of_the_whole),
         cmocka_unit_test(of_joined_files_none_is_lost),
+        cmocka_unit_test(what_lies_behind_a_tag_at_the_end_is_no_sound),
         cmocka_unit_test(a_tag_in_front_changes_nothing),
         cmocka_unit_test(an_mp3_that_tells_no_length_is_no_short_one),
         cmocka_unit_test(a_flac_from_a_pipe_says_no_length),

@@ -347,6 +347,7 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     [ "$(ids_of out.s2s | tr ' ' '\n' | sort | uniq -c | awk 'NF == 2 {print $1}' | sort -u)" = 3 ]
     case "$(ids_of out.s2s)" in "$shuffled"*) ;; *) false ;; esac
     exits 2 s2s-pack --ids ten.jsonl --batch-size 4 --split 3/3
+    exits 0 s2s-pack -q --ids ten.jsonl --tokens 64 --shuffle 4 --seed 9223372036854775807 --epochs 2 -o last.s2s
 }
 
 @test "--plan decodes and writes nothing, its report is that of the run" {

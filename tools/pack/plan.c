@@ -250,6 +250,11 @@ static uint32_t *select_items(const struct pack_plan *plan, const struct pack_op
     return selected;
 }
 
+static uint64_t seed_of(const struct pack_options *opt, int64_t epoch)
+{
+    return (uint64_t)opt->common.seed + (uint64_t)epoch; /* which may be more than an int64 holds */
+}
+
 static int bins_of(struct s2s_bins *bins, const struct pack_plan *plan, const uint32_t *order,
                    size_t n, const struct pack_options *opt, int64_t epoch, struct s2s_error *err)
 {
@@ -261,7 +266,7 @@ static int bins_of(struct s2s_bins *bins, const struct pack_plan *plan, const ui
     how.capacity = plan->capacity;
     how.min_bins = opt->min_bins;
     how.bins_multiple = opt->bins_multiple;
-    how.seed = (uint64_t)(opt->common.seed + epoch);
+    how.seed = seed_of(opt, epoch);
     int rc = s2s_thd_bins(bins, lens, n, &how, err);
     free(lens);
     return rc;
@@ -287,7 +292,7 @@ static int add_epoch(struct pack_plan *plan, const uint32_t *selected, size_t n,
     uint32_t *order = s2s_xmalloc((n + 1) * sizeof *order);
     int rc = 0;
     memcpy(order, selected, n * sizeof *order);
-    s2s_data_shuffle(order, n, (size_t)opt->shuffle, (uint64_t)(opt->common.seed + epoch));
+    s2s_data_shuffle(order, n, (size_t)opt->shuffle, seed_of(opt, epoch));
     if (opt->batch_size > 0)
         batches_of(&bins, n, (size_t)opt->batch_size);
     else

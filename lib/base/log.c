@@ -75,7 +75,8 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
     char body[2048], line[2048];
     if (!s2s_log_on(level, room))
         return;
-    if (!getenv("S2S_LOG")) /* only who chooses among rooms wants to know them */
+    const char *chosen = getenv("S2S_LOG");
+    if (!chosen || !*chosen) /* only who chooses among rooms wants to know them */
         room = NULL;
     int len = rank_shown >= 0 ? snprintf(line, sizeof line, "%s[%d]", program_name, rank_shown)
                               : snprintf(line, sizeof line, "%s", program_name);

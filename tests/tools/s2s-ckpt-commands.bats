@@ -349,6 +349,9 @@ SH
     says "s2s-ckpt: warning: in checkpoint but unused: lm_head.weight"
     not grep -qv '^s2s-ckpt: ' <<<"$output"
     rm -rf out
+    S2S_LOG= run s2s-ckpt convert --to torch_dist --map in.map "$tensors" out
+    says "s2s-ckpt: warning: in checkpoint but unused: lm_head.weight"
+    rm -rf out
     S2S_LOG=warn run s2s-ckpt convert --to torch_dist --map in.map "$tensors" out
     says "s2s-ckpt convert: warning: in checkpoint but unused: lm_head.weight"
 }

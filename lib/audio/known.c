@@ -1,26 +1,36 @@
 /* Which files were found whole, what is in them, and their digests: by device, inode, size and
  * times, so that a file that changes is another one. */
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-#include <jansson.h>
-
 #include "lib/audio/audio.h"
 #include "lib/audio/audio_internal.h"
+#include "lib/io/digest.h"
+
+/* So many at most, of which the newer takes the place of an older one: what is forgotten is found
+ * again. */
+enum { N_SLOTS = 1 << 15 };
+
+struct key {
+    uint64_t device, inode, size;
+    int64_t changed[4];
+};
+
+struct slot {
+    struct key key; /* size 0: empty */
+    struct audio_facts facts;
+};
 
 struct s2s_audio_known {
     pthread_mutex_t lock;
-    json_t *idx; /* key -> index in facts */
-    struct audio_facts *facts;
-    size_t n, cap;
+    struct slot *slots; /* memory is taken as they are filled */
 };
 
 struct s2s_audio_known *s2s_audio_known_new(void)
 {
     struct s2s_audio_known *known = s2s_xcalloc(1, sizeof *known);
     pthread_mutex_init(&known->lock, NULL);
-    known->idx = json_object();
+    known->slots = s2s_xcalloc(N_SLOTS, sizeof *known->slots);
     return known;
 }
 
@@ -29,8 +39,7 @@ void s2s_audio_known_free(struct s2s_audio_known *known)
     if (!known)
         return;
     pthread_mutex_destroy(&known->lock);
-    json_decref(known->idx);
-    free(known->facts);
+    free(known->slots);
     free(known);
 }
 
@@ -41,47 +50,41 @@ static bool is_worth_it(const struct s2s_audio_known *known, const struct stat *
     return known && st->st_size >= WORTH_BYTES;
 }
 
-enum { KEY_BYTES = 160 };
-
-static void make_key(char key[KEY_BYTES], const struct stat *st)
+static struct slot *slot_of(const struct s2s_audio_known *known, struct key *key,
+                            const struct stat *st)
 {
-    snprintf(key, KEY_BYTES, "%jx %jx %jx %jx.%lx %jx.%lx", (uintmax_t)st->st_dev,
-             (uintmax_t)st->st_ino, (uintmax_t)st->st_size, (uintmax_t)st->st_mtim.tv_sec,
-             (unsigned long)st->st_mtim.tv_nsec, (uintmax_t)st->st_ctim.tv_sec,
-             (unsigned long)st->st_ctim.tv_nsec);
+    *key = (struct key){
+        st->st_dev,
+        st->st_ino,
+        (uint64_t)st->st_size,
+        {st->st_mtim.tv_sec, st->st_mtim.tv_nsec, st->st_ctim.tv_sec, st->st_ctim.tv_nsec}};
+    return &known->slots[s2s_xxh3_64(key, sizeof *key) % N_SLOTS];
 }
 
 void audio_known_find(struct audio_facts *facts, struct s2s_audio_known *known,
                       const struct stat *st)
 {
-    char key[KEY_BYTES];
+    struct key key;
     *facts = (struct audio_facts){.is_checked = false};
     if (!is_worth_it(known, st))
         return;
-    make_key(key, st);
+    const struct slot *slot = slot_of(known, &key, st);
     pthread_mutex_lock(&known->lock);
-    const json_t *at = json_object_get(known->idx, key);
-    if (at)
-        *facts = known->facts[json_integer_value(at)];
+    if (!memcmp(&slot->key, &key, sizeof key))
+        *facts = slot->facts;
     pthread_mutex_unlock(&known->lock);
 }
 
 void audio_known_add(struct s2s_audio_known *known, const struct stat *st,
                      const struct audio_facts *facts)
 {
-    char key[KEY_BYTES];
+    struct key key;
     if (!is_worth_it(known, st))
         return;
-    make_key(key, st);
+    struct slot *slot = slot_of(known, &key, st);
     pthread_mutex_lock(&known->lock);
-    const json_t *at = json_object_get(known->idx, key);
-    size_t i = at ? (size_t)json_integer_value(at) : known->n;
-    if (!at) {
-        s2s_grow(&known->facts, known->n, &known->cap, sizeof *known->facts);
-        json_object_set_new(known->idx, key, json_integer((json_int_t)known->n++));
-        known->facts[i] = *facts;
-    } else if (facts->xxh3[0]) { /* who only measured a file does not know its digest */
-        known->facts[i] = *facts;
-    }
+    /* who only measured a file does not know its digest */
+    if (facts->xxh3[0] || memcmp(&slot->key, &key, sizeof key))
+        *slot = (struct slot){key, *facts};
     pthread_mutex_unlock(&known->lock);
 }

@@ -1,5 +1,6 @@
 /* lib/audio: decoding of every container, and that what is cut, flipped or odd is refused. */
 #include <fcntl.h>
+#include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 #include <sndfile.h>
 
 #include "lib/audio/audio.h"
+#include "lib/audio/audio_internal.h"
 #include "lib/base/base.h"
 #include "lib/io/digest.h"
 
@@ -508,6 +510,32 @@ static void what_is_known_of_a_file_changes_no_sample(void **state)
     s2s_audio_known_free(known);
 }
 
+static size_t allocated(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+static void of_a_million_files_no_more_is_known_than_a_part(void **state)
+{
+    const size_t before = allocated();
+    struct s2s_audio_known *known = s2s_audio_known_new();
+    struct audio_facts facts = {.is_checked = true}, found;
+    struct stat st = {.st_size = 2 << 20};
+    for (int64_t i = 1; i <= 1000000; i++) {
+        st.st_ino = (ino_t)i;
+        facts.info.n_samples = i;
+        audio_known_add(known, &st, &facts);
+        audio_known_find(&found, known, &st);
+        assert_true(found.is_checked && found.info.n_samples == i);
+    }
+    assert_true(allocated() - before < 16 << 20);
+    st.st_mtim.tv_nsec++;
+    audio_known_find(&found, known, &st);
+    assert_false(found.is_checked);
+    s2s_audio_known_free(known);
+}
+
 static void odd_files_are_errors_that_say_why(void **state)
 {
     struct s2s_audio audio;
@@ -635,6 +663,7 @@ int main(void)
         cmocka_unit_test(a_flac_from_a_pipe_says_no_length),
         cmocka_unit_test(a_w64_from_a_pipe_says_no_length),
         cmocka_unit_test(what_is_known_of_a_file_changes_no_sample),
+        cmocka_unit_test(of_a_million_files_no_more_is_known_than_a_part),
         cmocka_unit_test(odd_files_are_errors_that_say_why),
         cmocka_unit_test(a_wav_from_a_pipe_goes_to_the_end_of_the_file),
         cmocka_unit_test(sample_counts_round_half_up),

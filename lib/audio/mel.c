@@ -113,7 +113,9 @@ static int fits_features(const struct s2s_mel_config *config, const json_t *feat
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                            "its features were made with %s = %s, the encoder wants %s", key, says,
                            wants);
-        s2s_error_hint(err, rc, "pack with --encoder-frames and the encoder's folder");
+        s2s_error_hint(err, rc,
+                       "pack with --encoder-frames and the encoder's folder; if these are what it "
+                       "wants, name its preprocessor_config.json (data.features, --config)");
         free(says);
         free(wants);
         break;

@@ -584,6 +584,14 @@ PY
     says "stdin: its features were made with hop = 200"
     exits 1 s2s-train s.yaml run=eval train.steps=1 train.eval_every=1 'data.eval={dev: hop.s2s}'
     says "hop = 200"
+    # of those that an encoder wants its own file tells
+    mkdir enc
+    echo '{"subsampling_factor": 8, "num_mel_bins": 80}' >enc/config.json
+    echo '{"n_fft": 1024, "preemphasis": null}' >enc/preprocessor_config.json
+    s2s-pack -q --manifest m.jsonl --tokenizer tokenizer.json --audio mel --encoder-frames enc --tokens 80 -o own.s2s
+    exits 1 s2s-train s.yaml run=own train.steps=1 'data.train=[own.s2s]'
+    says "name its preprocessor_config.json (data.features, --config)"
+    exits 0 s2s-train s.yaml run=own train.steps=1 'data.train=[own.s2s]' data.eval=null data.features=enc/preprocessor_config.json
 }
 
 @test "speech: masks are drawn by step and sample, so a resumed run draws the same" {

@@ -63,13 +63,18 @@ static bool is_torchrun(const char *word)
     return strstr(word, "torchrun") || strstr(word, "torch.distributed");
 }
 
-/* Whether torchrun's flags are all known and name no number of nodes: it takes 1 then. */
-static bool one_node(const struct rules_words *command, size_t program)
+/* Whether torchrun's flags are all known and name no number of nodes: it takes 1 then, where its
+ * variable names none either. */
+static bool one_node(const struct rules_shell *sh, size_t program)
 {
+    static const char variable[] = "PET_NNODES";
+    const struct rules_words *command = &sh->command;
     bool torchrun = false, counted = false;
+    if (rules_shell_variable(sh, variable, strlen(variable)))
+        return false;
     for (size_t i = 0; i < program; i++) {
         const char *word = command->items[i].text;
-        if (strstr(word, RULES_SHELL_UNKNOWN) || strstr(word, "nnodes"))
+        if (strstr(word, RULES_SHELL_UNKNOWN) || strcasestr(word, "nnodes"))
             return false;
         torchrun |= is_torchrun(word);
         counted |= !strncmp(word, "--nproc", 7);
@@ -88,7 +93,7 @@ static void add_launcher(struct s2s_conf *const *roots, const struct rules_shell
     struct s2s_conf *root = roots[0];
     s2s_conf_set_text(root, "LAUNCH", "{}", S2S_CONF_FROM_DERIVED, "derived", NULL);
     add_flags(roots, "LAUNCH", command->items, command->items + program);
-    if (!sh->command_maybe && one_node(command, program))
+    if (!sh->command_maybe && one_node(sh, program))
         s2s_conf_set_text(root, "ENV_VARS.NUM_NODES", "1", S2S_CONF_FROM_DERIVED, "derived", NULL);
     const struct s2s_conf *launch = s2s_conf_key(root, "LAUNCH");
     for (size_t i = 0; launch && i < launch->n_items; i++) {

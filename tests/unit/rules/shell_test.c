@@ -376,6 +376,9 @@ static void torchrun_takes_one_node_unless_told(void **state)
     assert_int_equal(world_size("torchrun --nnodes 2 --nproc_per_node 8" ON), 16);
     assert_int_equal(world_size("torchrun --nnodes $1 --nproc_per_node 8" ON), 0);
     assert_int_equal(world_size("torchrun $MORE --nproc_per_node 8" ON), 0);
+    assert_int_equal(world_size("export PET_NNODES=4\ntorchrun --nproc_per_node 8" ON), 0);
+    assert_int_equal(world_size("PET_NNODES=4 torchrun --nproc_per_node 8" ON), 0);
+    assert_int_equal(world_size("env PET_NNODES=4 torchrun --nproc_per_node 8" ON), 0);
     assert_int_equal(world_size("torchrun --nproc_per_node $1" ON), 0);
     assert_int_equal(world_size("torchrun" ON), 0);
     /* started otherwise where BATCH is something else */

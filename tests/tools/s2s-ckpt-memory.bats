@@ -96,6 +96,8 @@ PY
     export S2S_NO_PROGRESS=1
     make_many 300000 short
     under 64 s2s-ckpt convert -q --no-sync --to torch_dist one.safetensors dist
+    under 56 s2s-ckpt ls dist
+    under 56 s2s-ckpt verify dist
     under 64 s2s-ckpt convert -q --no-sync --to hf dist hf
     under 64 s2s-ckpt reshard -q --no-sync dist again
     under 64 s2s-ckpt diff -q hf again

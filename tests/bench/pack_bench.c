@@ -89,10 +89,13 @@ static void bench_partition(int cp_size)
 
 /* ---- programs ---- */
 
+/* What failed has no speed. */
 static double run_s(const char *command)
 {
     double start_s = s2s_now_s();
-    return system(command) == 0 ? s2s_now_s() - start_s : -1;
+    if (system(command) != 0)
+        S2S_BUG("this failed: %s", command);
+    return s2s_now_s() - start_s;
 }
 
 /* Decoding and resampling of all files alone, one thread; seconds of audio in *audio_s. */
@@ -163,18 +166,16 @@ static void bench_cpshard(const char *folder)
         s2s_xasprintf("cat %s/big.s2s | s2s-cpshard --cp 2 --rank 0 | cat >/dev/null", folder);
     char *cat = s2s_xasprintf("cat %s/big.s2s | cat | cat >/dev/null", folder);
     char *size = s2s_xasprintf("%s/size", folder);
-    double bytes = 0;
-    if (run_s(make) >= 0) {
-        FILE *f = fopen(size, "r");
-        if (!f || fscanf(f, "%lf", &bytes) != 1)
-            bytes = 0;
-        if (f)
-            fclose(f);
-        run_s(cat);
-        double cat_s = run_s(cat), split_s = run_s(split);
-        printf("s2s-cpshard --rank 0 in a pipe %5.2f GB/s, cat in its place %5.2f GB/s (%.2f)\n",
-               bytes / split_s / 1e9, bytes / cat_s / 1e9, cat_s / split_s);
-    }
+    double bytes;
+    run_s(make);
+    FILE *f = fopen(size, "r");
+    if (!f || fscanf(f, "%lf", &bytes) != 1)
+        S2S_BUG("cannot read %s", size);
+    fclose(f);
+    run_s(cat);
+    double cat_s = run_s(cat), split_s = run_s(split);
+    printf("s2s-cpshard --rank 0 in a pipe %5.2f GB/s, cat in its place %5.2f GB/s (%.2f)\n",
+           bytes / split_s / 1e9, bytes / cat_s / 1e9, cat_s / split_s);
     free(make);
     free(split);
     free(cat);

@@ -662,7 +662,7 @@ text = json.dumps(new).encode()
 open("small.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
 PY
     exits 0 s2s-ckpt convert --to hf --config "$M/config.json" wide.safetensors wide
-    says_not "8-bit"
+    says_not "8 bits"
     exits 0 s2s-ckpt convert --to hf --config "$M/config.json" small.safetensors small
-    says "model.layers.0.mlp.down_proj.weight and others: 8-bit floating point, and without the scales"
+    says "model.layers.0.mlp.down_proj.weight and others: weights of 8 bits, and without the scales"
 }

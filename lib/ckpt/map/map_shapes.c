@@ -455,7 +455,7 @@ static void warn_of_scales(const struct voting *v)
             first = s2s_xstrdup(k.tensor.name);
     if (n)
         s2s_warn("ckpt",
-                 "%s%s: 8-bit floating point, and without the scales that Megatron keeps in "
+                 "%s%s: weights of 8 bits, and without the scales that Megatron keeps in "
                  "extra states: right only where these are 1",
                  first, n > 1 ? " and others" : "");
     free(first);

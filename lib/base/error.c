@@ -7,37 +7,36 @@
 
 #include "lib/base/utf8.h"
 
-static const struct {
+struct errc {
     const char *name, *text;
     int exit_status;
-} errc_table[] = {{"OK", "no error", 0},
-#define X(name, status, text) {#name, text, status},
-                  S2S_ERRC_MAP(X)
-#undef X
 };
 
-static size_t errc_idx(int code)
+static const struct errc *errc_of(int code)
 {
-    size_t idx = code > 0 ? 0 : (size_t) - (long)code;
-    return idx < sizeof errc_table / sizeof *errc_table ? idx : sizeof errc_table;
+    static const struct errc unknown = {"UNKNOWN", "unknown error", 1};
+    static const struct errc table[] = {{"OK", "no error", 0},
+#define X(name, status, text) {#name, text, status},
+                                        S2S_ERRC_MAP(X)
+#undef X
+    };
+    const size_t idx = code > 0 ? 0 : (size_t) - (long)code;
+    return idx < sizeof table / sizeof *table ? &table[idx] : &unknown;
 }
 
 const char *s2s_errc_name(int code)
 {
-    size_t idx = errc_idx(code);
-    return idx < sizeof errc_table ? errc_table[idx].name : "UNKNOWN";
+    return errc_of(code)->name;
 }
 
 const char *s2s_errc_text(int code)
 {
-    size_t idx = errc_idx(code);
-    return idx < sizeof errc_table ? errc_table[idx].text : "unknown error";
+    return errc_of(code)->text;
 }
 
 int s2s_errc_exit_status(int code)
 {
-    size_t idx = errc_idx(code);
-    return idx < sizeof errc_table ? errc_table[idx].exit_status : 1;
+    return errc_of(code)->exit_status;
 }
 
 /* What a message quotes comes from files: it is shown as text, on one line. */

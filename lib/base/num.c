@@ -96,22 +96,3 @@ int s2s_parse_size(int64_t *out, const char *text, struct s2s_error *err)
     *out = (int64_t)value;
     return 0;
 }
-
-int s2s_parse_seconds(double *out, const char *text, struct s2s_error *err)
-{
-    static const struct {
-        const char *unit;
-        double seconds;
-    } units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"m", 60}, {"h", 3600}, {"d", 86400}};
-    const char *end = text;
-    double value = 0;
-    int rc = parse_prefix(&value, text, &end, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (!strcmp(end, units[i].unit) && value >= 0) {
-            *out = value * units[i].seconds;
-            return 0;
-        }
-    return s2s_error_set(err, S2S_E_ARG, "'%s' is not a time (such as 90, 250ms, 15m, 1.5h)", text);
-}

@@ -18,7 +18,5 @@ int s2s_parse_f64(double *out, const char *text, double min, double max, struct 
 /* Bytes or counts with an optional unit: 512, 8k, 1.5M, 2G, 1T (1000s) or 8Ki, 2Gi (1024s); a
  * trailing B is allowed. */
 int s2s_parse_size(int64_t *out, const char *text, struct s2s_error *err);
-/* Seconds with an optional unit: 90, 90s, 15m, 1.5h, 250ms. */
-int s2s_parse_seconds(double *out, const char *text, struct s2s_error *err);
 
 #endif

@@ -66,12 +66,6 @@ uint32_t s2s_pyrandom_below(struct s2s_pyrandom *r, uint32_t n)
     return value;
 }
 
-double s2s_pyrandom_uniform(struct s2s_pyrandom *r)
-{
-    uint32_t high = s2s_pyrandom_u32(r) >> 5, low = s2s_pyrandom_u32(r) >> 6;
-    return (high * 67108864.0 + low) / 9007199254740992.0;
-}
-
 void s2s_pyrandom_shuffle(struct s2s_pyrandom *r, uint32_t *items, size_t n)
 {
     for (size_t i = n; i-- > 1;) {
@@ -80,18 +74,4 @@ void s2s_pyrandom_shuffle(struct s2s_pyrandom *r, uint32_t *items, size_t n)
         items[i] = items[j];
         items[j] = item;
     }
-}
-
-size_t s2s_pyrandom_choice(struct s2s_pyrandom *r, const double *cum_weights, size_t n)
-{
-    const double x = s2s_pyrandom_uniform(r) * cum_weights[n - 1];
-    size_t lo = 0, hi = n - 1;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (x < cum_weights[mid])
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return lo;
 }

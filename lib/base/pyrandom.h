@@ -1,6 +1,6 @@
 /*
  * CPython's random.Random, number for number: for orders that must be those of a Python program
- * with the same seed (shuffles, shuffle buffers, weighted draws). Mersenne Twister 19937 (Matsumoto
+ * with the same seed (shuffles, shuffle buffers). Mersenne Twister 19937 (Matsumoto
  * and Nishimura 1998), seeded by init_by_array. For everything else there is lib/base/rng.h.
  */
 #ifndef S2S_BASE_PYRANDOM_H
@@ -20,11 +20,7 @@ void s2s_pyrandom_seed(struct s2s_pyrandom *random, uint64_t seed);
 uint32_t s2s_pyrandom_u32(struct s2s_pyrandom *random);
 /* randrange(n), 1 <= n < 2^32 */
 uint32_t s2s_pyrandom_below(struct s2s_pyrandom *random, uint32_t n);
-/* random() */
-double s2s_pyrandom_uniform(struct s2s_pyrandom *random);
 /* shuffle(list): items [n] */
 void s2s_pyrandom_shuffle(struct s2s_pyrandom *random, uint32_t *items, size_t n);
-/* choices(range(n), weights)[0]: cum_weights [n] are the running sums, n >= 1 */
-size_t s2s_pyrandom_choice(struct s2s_pyrandom *random, const double *cum_weights, size_t n);
 
 #endif

@@ -51,9 +51,6 @@ static void numbers_are_read_whole_or_refused(void **state)
     assert_int_equal(s2s_parse_hex(&hex, "12g4", 4), -1);
     assert_int_equal(s2s_parse_hex(&hex, "12", 4), -1);
     assert_int_equal(s2s_parse_size(&i, "8kk", NULL), S2S_E_ARG);
-    assert_int_equal(s2s_parse_seconds(&x, "1.5h", NULL), 0);
-    assert_true(x == 5400);
-    assert_int_equal(s2s_parse_seconds(&x, "5y", NULL), S2S_E_ARG);
 }
 
 static void errors_gain_context_in_front_and_keep_the_first_hint(void **state)

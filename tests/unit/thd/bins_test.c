@@ -155,23 +155,6 @@ static void orders_are_those_of_python(void **state)
     s2s_pyrandom_seed(&random, 42);
     s2s_pyrandom_shuffle(&random, items, 12);
     assert_memory_equal(items, shuffled, sizeof items);
-    /* weighted draws over sources that run out: 5, 3 and 2 items, weights .5 .3 .2 */
-    static const size_t drawn[] = {0, 0, 1, 0, 1, 0, 0, 1, 2, 2};
-    double weights[3] = {.5, .3, .2};
-    size_t left[3] = {5, 3, 2}, ids[3] = {0, 1, 2}, n = 3;
-    s2s_pyrandom_seed(&random, 7);
-    for (size_t i = 0; i < 10;) {
-        double sums[3] = {0};
-        for (size_t k = 0; k < n; k++)
-            sums[k] = weights[ids[k]] + (k ? sums[k - 1] : 0);
-        size_t k = s2s_pyrandom_choice(&random, sums, n);
-        if (left[ids[k]]-- == 0) { /* the draw that hits the end only retires the source */
-            for (n--; k < n; k++)
-                ids[k] = ids[k + 1];
-            continue;
-        }
-        assert_int_equal(ids[k], drawn[i++]);
-    }
 }
 
 int main(void)

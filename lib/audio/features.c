@@ -386,7 +386,7 @@ int s2s_features_run(const struct s2s_features_options *opt, struct s2s_error *e
     const struct s2s_ordered stages = {source, work, sink, drop, &job};
     int rc = open_all(&job, err);
     if (rc == 0)
-        rc = s2s_ordered_run(&stages, opt->jobs, 0, err);
+        rc = s2s_ordered_run(&stages, opt->jobs, err);
     if (rc == 0)
         rc = commit(&job, err);
     s2s_stream_abort(job.out);

@@ -9,6 +9,9 @@
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 
+/* How far the source may run ahead of the sink. */
+enum { ITEMS_PER_THREAD = 4 };
+
 int s2s_n_cores(void)
 {
     cpu_set_t set;
@@ -126,12 +129,11 @@ static int run_serially(const struct s2s_ordered *stages, struct s2s_error *err)
     return rc;
 }
 
-int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, size_t window,
-                    struct s2s_error *err)
+int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, struct s2s_error *err)
 {
     if (n_threads <= 1)
         return run_serially(stages, err);
-    struct ring ring = {.stages = stages, .size = window ? window : 4 * (size_t)n_threads};
+    struct ring ring = {.stages = stages, .size = ITEMS_PER_THREAD * (size_t)n_threads};
     ring.slots = s2s_xcalloc(ring.size, sizeof *ring.slots);
     pthread_mutex_init(&ring.lock, NULL);
     pthread_cond_init(&ring.changed, NULL);

@@ -31,10 +31,9 @@ struct s2s_ordered {
     void *ctx;
 };
 
-/* Runs to the end of the source. At most `window` items (0: 4 a thread) are alive at once.
- * n_threads 1 uses no thread at all. */
-int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, size_t window,
-                    struct s2s_error *err);
+/* Runs to the end of the source. At most four items a thread are alive at once. n_threads 1 starts
+ * no thread: the caller does all three stages. */
+int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, struct s2s_error *err);
 
 /* Calls fn(ctx, i, worker) for every i in [0, n) on n_threads threads, in any order; returns when
  * all are done. */

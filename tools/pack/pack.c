@@ -235,7 +235,7 @@ static int run_packs(struct packer *packer, struct s2s_error *err)
     }
     s2s_progress_begin(&packer->progress, packer->out ? "packing" : "laying out", "samples",
                        (int64_t)plan->begin[plan->n_packs]);
-    int rc = s2s_ordered_run(&stages, jobs, 0, err);
+    int rc = s2s_ordered_run(&stages, jobs, err);
     s2s_progress_end(&packer->progress);
     for (int i = 0; packer->work && i < jobs; i++)
         s2s_mel_work_free(packer->work[i]);

@@ -230,7 +230,7 @@ static int survey_lengths(struct pack_plan *plan, const struct pack_loader *load
                                        .drop = drop_batch,
                                        .ctx = &survey};
     s2s_progress_begin(&survey.progress, "measuring", "samples", 0);
-    int rc = s2s_ordered_run(&stages, opt->common.jobs, 0, err);
+    int rc = s2s_ordered_run(&stages, opt->common.jobs, err);
     s2s_progress_end(&survey.progress);
     if (rc == 0 && plan->n_items > UINT32_MAX / 2)
         rc = s2s_error_set(err, S2S_E_RANGE, "%zu samples are too many", plan->n_items);

@@ -288,7 +288,7 @@ static int run(struct job *job, struct s2s_error *err)
     int rc = s2s_outfile_open(&job->out, job->opt->common.out, err);
     if (rc < 0)
         return rc;
-    rc = s2s_ordered_run(&stages, job->opt->common.jobs, 0, err);
+    rc = s2s_ordered_run(&stages, job->opt->common.jobs, err);
     free(job->line);
     if (rc < 0) {
         s2s_outfile_abort(job->out);

@@ -139,7 +139,7 @@ static void ordered_threads_keep_the_order_of_the_source(void **state)
         struct squares s = {.end = 1000, .fail_at = 1000};
         struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
         struct s2s_error err = S2S_ERROR_INIT;
-        assert_int_equal(s2s_ordered_run(&stages, n_threads, 0, &err), 0);
+        assert_int_equal(s2s_ordered_run(&stages, n_threads, &err), 0);
         assert_int_equal(s.n_out, 1000);
         assert_int_equal(s.n_ok, 1000);
     }
@@ -151,7 +151,7 @@ static void ordered_threads_report_the_first_failure_in_order(void **state)
         struct squares s = {.end = 1000, .fail_at = 137};
         struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
         struct s2s_error err = S2S_ERROR_INIT;
-        assert_int_equal(s2s_ordered_run(&stages, n_threads, 0, &err), S2S_E_RANGE);
+        assert_int_equal(s2s_ordered_run(&stages, n_threads, &err), S2S_E_RANGE);
         assert_string_equal(err.text, "item 137");
         assert_int_equal(s.n_out, 137);
         assert_int_equal(s.n_out + s.n_dropped, s.next);

@@ -53,7 +53,7 @@ static void draw(uint32_t out[4], uint64_t key, uint64_t block, uint32_t sequenc
                    (uint32_t[]){(uint32_t)key, (uint32_t)(key >> 32)});
 }
 
-uint32_t s2s_rng_u32(uint64_t key, uint64_t i)
+static uint32_t draw_u32(uint64_t key, uint64_t i)
 {
     uint32_t word[4];
     draw(word, key, i / 4, SEQUENCE_32);
@@ -74,7 +74,7 @@ static float to_unit(uint32_t word)
 
 float s2s_rng_uniform(uint64_t key, uint64_t i)
 {
-    return to_unit(s2s_rng_u32(key, i));
+    return to_unit(draw_u32(key, i));
 }
 
 double s2s_rng_uniform_f64(uint64_t key, uint64_t i)

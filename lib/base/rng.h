@@ -25,7 +25,6 @@ uint64_t s2s_rng_name(const char *name);
 void s2s_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 
 /* Element i of the sequence that belongs to key. */
-uint32_t s2s_rng_u32(uint64_t key, uint64_t i);
 float s2s_rng_uniform(uint64_t key, uint64_t i);      /* [0,1), 24 bits */
 double s2s_rng_uniform_f64(uint64_t key, uint64_t i); /* [0,1), 53 bits; a sequence of its own */
 /* An integer in [0, n), n >= 1; from 64 bits, so the bias is below n / 2^64. */

@@ -49,8 +49,6 @@ struct s2s_safetensors {
 int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t len,
                           struct s2s_error *err);
 int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err);
-/* The same of an open file, which stays the caller's; errors do not name it. */
-int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err);
 /*
  * The header alone, a part at a time: memory does not grow with it, and nothing depends on what
  * becomes of the file. st gets the metadata, of a text of 64 KiB and more perhaps only the
@@ -85,8 +83,6 @@ int s2s_safetensors_header(char **header, size_t *header_len, struct s2s_st_tens
                            size_t n_tensors, struct s2s_st_meta *meta, size_t n_meta,
                            struct s2s_error *err);
 /* Writes a whole canonical file. tensors and meta are sorted in place. */
-int s2s_safetensors_write(struct s2s_outfile *out, struct s2s_st_tensor *tensors, size_t n_tensors,
-                          struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err);
 int s2s_safetensors_save(const char *path, struct s2s_st_tensor *tensors, size_t n_tensors,
                          struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err);
 

@@ -165,10 +165,9 @@ int s2s_safetensors_parse(struct s2s_safetensors *st, const void *bytes, size_t 
     return parse_header(st, (const char *)bytes + 8, header_len, len - 8 - header_len, err);
 }
 
-int s2s_safetensors_map(struct s2s_safetensors *st, int fd, struct s2s_error *err)
+static int map_file(struct s2s_safetensors *st, int fd, struct s2s_error *err)
 {
     struct stat info;
-    *st = (struct s2s_safetensors){0};
     if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
         return s2s_error_set(err, S2S_E_OPEN, "is not a regular file");
     size_t len = (size_t)info.st_size;
@@ -194,7 +193,7 @@ int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);
-    int rc = s2s_safetensors_map(st, fd, err);
+    int rc = map_file(st, fd, err);
     close(fd);
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
 }

@@ -125,8 +125,8 @@ out:
     return rc;
 }
 
-int s2s_safetensors_write(struct s2s_outfile *out, struct s2s_st_tensor *tensors, size_t n_tensors,
-                          struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err)
+static int write_all(struct s2s_outfile *out, struct s2s_st_tensor *tensors, size_t n_tensors,
+                     struct s2s_st_meta *meta, size_t n_meta, struct s2s_error *err)
 {
     char *header = NULL;
     size_t header_len = 0;
@@ -146,7 +146,7 @@ int s2s_safetensors_save(const char *path, struct s2s_st_tensor *tensors, size_t
     int rc = s2s_outfile_open(&out, path, err);
     if (rc < 0)
         return rc;
-    if ((rc = s2s_safetensors_write(out, tensors, n_tensors, meta, n_meta, err)) < 0) {
+    if ((rc = write_all(out, tensors, n_tensors, meta, n_meta, err)) < 0) {
         s2s_outfile_abort(out);
         return s2s_error_add(err, rc, "%s", path ? path : "stdout");
     }

@@ -70,7 +70,6 @@ struct ckpt_left_out {
 };
 void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job); /* -v: says each name */
 
-const char *ckpt_job_format(const struct job *job); /* "hf", of what it writes */
 /* Rank 0: the lines on stderr, and with --json the object on stdout, or with --plan its end. */
 void ckpt_job_say_done(const struct job *job, double start_s);
 

@@ -6,7 +6,8 @@
 
 const char *const ckpt_output_names[] = {"hf", "torch_dist", "safetensors", "nemo", NULL};
 
-const char *ckpt_job_format(const struct job *job)
+/* "hf": what it writes */
+static const char *format_of(const struct job *job)
 {
     return ckpt_output_names[job->to - TO_HF];
 }
@@ -51,7 +52,7 @@ static void print_done(const struct job *job, const struct ckpt_left_out *left, 
     ckpt_print_json_text(job->opt->out);
     printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
            "\"peak_memory_bytes\": %lld, \"left_out\": ",
-           ckpt_job_format(job), job->n_tensors, (long long)job->bytes, seconds,
+           format_of(job), job->n_tensors, (long long)job->bytes, seconds,
            (long long)s2s_peak_memory_bytes());
     print_left_out(left);
     puts("}");
@@ -61,7 +62,7 @@ static void print_done(const struct job *job, const struct ckpt_left_out *left, 
 static void print_planned(const struct job *job, const struct ckpt_left_out *left)
 {
     printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
-           job->n_shown ? "\n  " : "{\n  \"tensors\": [", ckpt_job_format(job));
+           job->n_shown ? "\n  " : "{\n  \"tensors\": [", format_of(job));
     ckpt_print_json_text(job->opt->out);
     fputs(",\n  \"left_out\": ", stdout);
     print_left_out(left);

@@ -2,18 +2,21 @@
  * s2s-pack and s2s-cpshard beside their limits, in the same run:
  *   bins       lengths packed per second, 1 M of them, with the fill that is reached
  *   partition  bytes of bf16 rows of 1024 split per second, beside memcpy
+ *   parts      s2s-pack of the parts of one long recording, beside decoding it once
  *   s2s-pack   hours of audio per second, beside decoding and resampling alone
  *   s2s-cpshard  bytes per second through pipes, beside cat
- * The last two need the programs in PATH and the speech of asterisk-core-sounds-en-wav.
+ * The last three need the programs in PATH, the last two the speech of asterisk-core-sounds-en-wav.
  */
 #include <glob.h>
 #include <math.h>
+#include <sndfile.h>
 #include <stdio.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "lib/audio/audio.h"
 #include "lib/base/base.h"
 #include "lib/thd/thd.h"
+#include "tests/bench/command.h"
 
 enum { N_LENS = 1000000, CAPACITY = 4096, ROW_BYTES = 2048, ROUNDS = 5 };
 
@@ -89,15 +92,6 @@ static void bench_partition(int cp_size)
 
 /* ---- programs ---- */
 
-/* What failed has no speed. */
-static double run_s(const char *command)
-{
-    double start_s = s2s_now_s();
-    if (system(command) != 0)
-        S2S_BUG("this failed: %s", command);
-    return s2s_now_s() - start_s;
-}
-
 /* Decoding and resampling of all files alone, one thread; seconds of audio in *audio_s. */
 static double decode_all(const glob_t *files, double *audio_s)
 {
@@ -126,13 +120,14 @@ static void write_manifest(const char *path, const glob_t *files)
         S2S_BUG("cannot write %s", path);
 }
 
-static void bench_programs(const char *folder)
+/* False where there is no speech. */
+static bool bench_programs(const char *folder)
 {
     glob_t files;
     double audio_s;
     if (glob("/usr/share/asterisk/sounds/en_US_f_Allison/*.wav", 0, NULL, &files) != 0) {
         printf("s2s-pack  no speech here (asterisk-core-sounds-en-wav)\n");
-        return;
+        return false;
     }
     char *manifest = s2s_xasprintf("%s/m.jsonl", folder);
     write_manifest(manifest, &files);
@@ -141,45 +136,86 @@ static void bench_programs(const char *folder)
     printf("decode + resample alone       %6.2f h/s, 1 thread\n", audio_s / 3600 / alone_s);
     static const char *const forms[] = {"pcm", "mel", "path"};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        char *command =
-            s2s_xasprintf("s2s-pack -q -j 1 --manifest %s --tokenizer demo/tokenizer.json "
+        double s = 0;
+        for (int round = 0; round < 2; round++) /* the first with cold pages */
+            s = command_s("s2s-pack -q -j 1 --manifest %s --tokenizer demo/tokenizer.json "
                           "--audio %s --tokens 4096 >/dev/null",
                           manifest, forms[i]);
-        run_s(command);
-        double s = run_s(command);
         printf("s2s-pack --audio %-4s -j 1     %6.2f h/s (%.2f of decode + resample)\n", forms[i],
                audio_s / 3600 / s, alone_s / s);
-        free(command);
     }
     free(manifest);
     globfree(&files);
+    return true;
+}
+
+/* ---- parts of one long recording ---- */
+
+enum { PART_S = 3, PARTS_RATE = 16000 };
+
+static void write_recording(const char *path, int format, int n_parts)
+{
+    SF_INFO info = {.samplerate = PARTS_RATE, .channels = 1, .format = format};
+    SNDFILE *file = sf_open(path, SFM_WRITE, &info);
+    const sf_count_t len = PART_S * PARTS_RATE;
+    float *pcm = s2s_xmalloc((size_t)len * sizeof *pcm);
+    double level = 0; /* of compression: the least gives Opus the most bytes to hold in check */
+    if (file && (format & SF_FORMAT_SUBMASK) == SF_FORMAT_OPUS)
+        sf_command(file, SFC_SET_COMPRESSION_LEVEL, &level, sizeof level);
+    s2s_rng_fill_normal(pcm, (size_t)len, 1, 0, 0, 0.05F);
+    for (int i = 0; file && i < n_parts; i++)
+        if (sf_writef_float(file, pcm, len) != len)
+            S2S_BUG("cannot write %s", path);
+    if (!file || sf_close(file) != 0)
+        S2S_BUG("cannot write %s", path);
+    free(pcm);
+}
+
+/* Beside decoding the recording once, whole: what it would take if all of it were one sample. A
+ * program that holds the file against its checksums for each part falls to a hundredth (WAV) or a
+ * half (Opus). */
+static void bench_parts(const char *folder, const char *kind, int format, int n_parts)
+{
+    char *path = s2s_xasprintf("%s/long.%s", folder, kind);
+    char *manifest = s2s_xasprintf("%s/parts.jsonl", folder);
+    glob_t file = {.gl_pathc = 1, .gl_pathv = &path};
+    double audio_s, whole_s = 1e9, parts_s = 1e9;
+    write_recording(path, format, n_parts);
+    FILE *f = fopen(manifest, "w");
+    for (int i = 0; f && i < n_parts; i++)
+        fprintf(f,
+                "{\"audio_filepath\": \"%s\", \"offset\": %d, \"duration\": %d, \"text\": \"x\"}\n",
+                path, i * PART_S, PART_S);
+    if (!f || fclose(f) != 0)
+        S2S_BUG("cannot write %s", manifest);
+    for (int round = 0; round < 3; round++) {
+        whole_s = fmin(whole_s, decode_all(&file, &audio_s));
+        parts_s = fmin(parts_s, command_s("s2s-pack -q -j 1 --manifest %s --tokenizer "
+                                          "demo/tokenizer.json --tokens 4096 >/dev/null",
+                                          manifest));
+    }
+    printf("s2s-pack, %4d parts of a %-4s -j 1 %6.2f h/s (%.2f of decoding it once)\n", n_parts,
+           kind, audio_s / 3600 / parts_s, whole_s / parts_s);
+    free(path);
+    free(manifest);
 }
 
 static void bench_cpshard(const char *folder)
 {
-    char *make =
-        s2s_xasprintf("for i in 1 2 3 4 5 6; do cat %s/m.jsonl; done | s2s-pack -q --manifest - "
-                      "--tokenizer demo/tokenizer.json --audio pcm --tokens 8192 --cp 2 -o "
-                      "%s/big.s2s && stat -c %%s %s/big.s2s >%s/size",
-                      folder, folder, folder, folder);
-    char *split =
-        s2s_xasprintf("cat %s/big.s2s | s2s-cpshard --cp 2 --rank 0 | cat >/dev/null", folder);
-    char *cat = s2s_xasprintf("cat %s/big.s2s | cat | cat >/dev/null", folder);
-    char *size = s2s_xasprintf("%s/size", folder);
-    double bytes;
-    run_s(make);
-    FILE *f = fopen(size, "r");
-    if (!f || fscanf(f, "%lf", &bytes) != 1)
-        S2S_BUG("cannot read %s", size);
-    fclose(f);
-    run_s(cat);
-    double cat_s = run_s(cat), split_s = run_s(split);
+    command_s("for i in 1 2 3 4 5 6; do cat %s/m.jsonl; done | s2s-pack -q --manifest - "
+              "--tokenizer demo/tokenizer.json --audio pcm --tokens 8192 --cp 2 -o %s/big.s2s",
+              folder, folder);
+    double cat_s = 0, split_s;
+    struct stat st;
+    char *big = s2s_xasprintf("%s/big.s2s", folder);
+    if (stat(big, &st) < 0)
+        S2S_BUG("cannot read %s", big);
+    for (int round = 0; round < 2; round++)
+        cat_s = command_s("cat %s | cat | cat >/dev/null", big);
+    split_s = command_s("cat %s | s2s-cpshard --cp 2 --rank 0 -o - | cat >/dev/null", big);
     printf("s2s-cpshard --rank 0 in a pipe %5.2f GB/s, cat in its place %5.2f GB/s (%.2f)\n",
-           bytes / split_s / 1e9, bytes / cat_s / 1e9, cat_s / split_s);
-    free(make);
-    free(split);
-    free(cat);
-    free(size);
+           (double)st.st_size / split_s / 1e9, (double)st.st_size / cat_s / 1e9, cat_s / split_s);
+    free(big);
 }
 
 int main(void)
@@ -195,10 +231,10 @@ int main(void)
     bench_partition(8);
     if (!mkdtemp(folder))
         return 1;
-    bench_programs(folder);
-    bench_cpshard(folder);
-    char *clean = s2s_xasprintf("rm -rf %s", folder);
-    int rc = system(clean);
-    free(clean);
-    return rc != 0;
+    bench_parts(folder, "wav", SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1200);
+    bench_parts(folder, "opus", SF_FORMAT_OGG | SF_FORMAT_OPUS, 100);
+    if (bench_programs(folder))
+        bench_cpshard(folder);
+    command_s("rm -rf %s", folder);
+    return 0;
 }

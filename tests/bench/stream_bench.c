@@ -1,7 +1,8 @@
 /*
  * Streams beside what the machine gives for the same bytes in the same run: reading with all checks
  * against cat, writing with digests against cp (in memory, where neither waits for a disk), against
- * cp with a sync (ours syncs too) and against cp without one, compressed writing against zstd -T.
+ * cp with a sync (ours syncs too) and against cp without one, compressed writing against zstd -T,
+ * s2s-shard shuffle of many records to a frame against zstd -d.
  * One untimed round first (cold pages); then the pairs alternate and the median of their ratios is
  * printed.
  *
@@ -17,6 +18,7 @@
 
 #include "lib/base/base.h"
 #include "lib/stream/stream.h"
+#include "tests/bench/command.h"
 
 enum { ROUNDS = 5, CLIP_SAMPLES = 4 << 20, N_SLOTS = 8192 };
 
@@ -57,19 +59,6 @@ static void check(int rc, const struct s2s_error *err)
     exit(1);
 }
 
-static void run(const char *fmt, ...)
-{
-    char command[1000];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(command, sizeof command, fmt, ap);
-    va_end(ap);
-    if (system(command) != 0) {
-        fprintf(stderr, "stream_bench: failed: %s\n", command);
-        exit(1);
-    }
-}
-
 #define TENSOR(n, d, x, len) \
     { \
         .name = n, .dtype = d, .n_dims = 1, .shape = {len}, .data = x, \
@@ -80,7 +69,8 @@ static void run(const char *fmt, ...)
         .name = n, .dtype = d, .data = x, .len_bytes = s2s_dtype_size(d) \
     }
 
-static void write_stream(const char *path, bool audio, int64_t n, int jobs)
+/* Without audio a record takes some 12 bytes a slot. */
+static void write_stream(const char *path, bool audio, int32_t slots, int64_t n, int jobs)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_stream_writer *out = NULL;
@@ -88,14 +78,14 @@ static void write_stream(const char *path, bool audio, int64_t n, int jobs)
     json_t *header = json_pack("{s:s, s:s, s:s, s:{}}", "kind", "pack", "layout", "salm", "audio",
                                audio ? "pcm" : "none", "config");
     check(s2s_stream_create(&out, path, header, NULL, NULL, 0, &options, &err), &err);
-    int32_t slots = N_SLOTS, bounds[] = {0, N_SLOTS}, slot = 1, frames = 4096;
-    int64_t tokens = N_SLOTS, one = 1, cu_samples[] = {0, CLIP_SAMPLES};
+    int32_t bounds[] = {0, slots}, slot = 1, frames = 4096;
+    int64_t tokens = slots, one = 1, cu_samples[] = {0, CLIP_SAMPLES};
     for (int64_t i = 0; i < n; i++) {
         int64_t k = audio ? 1 : 0;
         struct s2s_st_tensor tensors[] = {
-            TENSOR("input_ids", S2S_I32, content.ids, N_SLOTS),
-            TENSOR("labels", S2S_I32, content.labels, N_SLOTS),
-            TENSOR("position_ids", S2S_I32, content.positions, N_SLOTS),
+            TENSOR("input_ids", S2S_I32, content.ids, slots),
+            TENSOR("labels", S2S_I32, content.labels, slots),
+            TENSOR("position_ids", S2S_I32, content.positions, slots),
             TENSOR("seq_lens", S2S_I32, &slots, 1),
             TENSOR("seq_lens_padded", S2S_I32, &slots, 1),
             TENSOR("cu_seqlens", S2S_I32, bounds, 2),
@@ -178,8 +168,9 @@ static void compare(const char *what, const char *peer_name, double gb, void (*o
            gb / median(ours_s), gb * ROUNDS / cpu, peer_name, gb / median(peer_s), median(ratio));
 }
 
-static char audio_path[400], plain_path[400], out_path[400], copy_path[400], zst_path[400];
-static int64_t n_audio, n_plain;
+static char audio_path[400], plain_path[400], out_path[400], copy_path[400], zst_path[400],
+    small_path[400];
+static int64_t n_audio, n_plain, n_small;
 static int jobs;
 
 static void read_audio(void)
@@ -192,42 +183,42 @@ static void read_plain(void)
 }
 static void cat_audio(void)
 {
-    run("cat '%s' >/dev/null", audio_path);
+    command_s("cat '%s' >/dev/null", audio_path);
 }
 static void cat_plain(void)
 {
-    run("cat '%s' >/dev/null", plain_path);
+    command_s("cat '%s' >/dev/null", plain_path);
 }
 static void write_audio(void)
 {
     unlink(out_path);
-    write_stream(out_path, true, n_audio, 1);
+    write_stream(out_path, true, N_SLOTS, n_audio, 1);
 }
 static void write_plain(void)
 {
     unlink(out_path);
-    write_stream(out_path, false, n_plain, 1);
+    write_stream(out_path, false, N_SLOTS, n_plain, 1);
 }
 static void cp_audio(void)
 {
-    run("rm -f '%s'; cp '%s' '%s'", copy_path, audio_path, copy_path);
+    command_s("rm -f '%s'; cp '%s' '%s'", copy_path, audio_path, copy_path);
 }
 static void cp_plain(void)
 {
-    run("rm -f '%s'; cp '%s' '%s'", copy_path, plain_path, copy_path);
+    command_s("rm -f '%s'; cp '%s' '%s'", copy_path, plain_path, copy_path);
 }
 static void cp_audio_sync(void)
 {
-    run("rm -f '%s'; cp '%s' '%s' && sync '%s'", copy_path, audio_path, copy_path, copy_path);
+    command_s("rm -f '%s'; cp '%s' '%s' && sync '%s'", copy_path, audio_path, copy_path, copy_path);
 }
 static void write_zst(void)
 {
     unlink(zst_path);
-    write_stream(zst_path, true, n_audio, jobs);
+    write_stream(zst_path, true, N_SLOTS, n_audio, jobs);
 }
 static void zstd_audio(void)
 {
-    run("zstd -q -f -3 -T%d --check '%s' -o '%s'", jobs, audio_path, copy_path);
+    command_s("zstd -q -f -3 -T%d --check '%s' -o '%s'", jobs, audio_path, copy_path);
 }
 static void read_zst(void)
 {
@@ -235,15 +226,23 @@ static void read_zst(void)
 }
 static void zstd_d(void)
 {
-    run("zstd -q -dc '%s' >/dev/null", zst_path);
+    command_s("zstd -q -dc '%s' >/dev/null", zst_path);
+}
+static void shuffle_zst(void)
+{
+    command_s("s2s-shard shuffle -q -o - '%s' | cat >/dev/null", small_path);
+}
+static void cat_zst(void)
+{
+    command_s("zstd -q -dc '%s' | cat >/dev/null", small_path);
 }
 static void pipe_read(void)
 {
-    run("cat '%s' | s2s-shard verify -q -", audio_path);
+    command_s("cat '%s' | s2s-shard verify -q -", audio_path);
 }
 static void pipe_dd(void)
 {
-    run("dd if='%s' bs=1M status=none | dd of=/dev/null bs=1M status=none", audio_path);
+    command_s("dd if='%s' bs=1M status=none | dd of=/dev/null bs=1M status=none", audio_path);
 }
 
 int main(int argc, char **argv)
@@ -261,7 +260,9 @@ int main(int argc, char **argv)
     snprintf(zst_path, sizeof zst_path, "%s/out.s2s.zst", folder);
     snprintf(copy_path, sizeof copy_path, "%s/copy", folder);
     n_audio = megabytes * 1000000 / (2 * CLIP_SAMPLES);
+    snprintf(small_path, sizeof small_path, "%s/small.s2s.zst", folder);
     n_plain = megabytes * 1000000 / (12 * N_SLOTS);
+    n_small = n_plain * 2; /* a quarter of the bytes */
     jobs = s2s_n_cores();
     make_content();
     write_audio();
@@ -280,16 +281,20 @@ int main(int argc, char **argv)
     printf("%-34s %.4f of the plain bytes; zstd's %.4f\n", "compressed size",
            size_gb(zst_path) / audio_gb, size_gb(copy_path) / audio_gb);
     compare("read .zst", "zstd -d", audio_gb, read_zst, zstd_d);
-    run("rm -f '%s' '%s'", out_path, copy_path);
+    /* a frame has many such records: who decodes one for each of them takes thirty times as long */
+    write_stream(small_path, false, N_SLOTS / 8, n_small, jobs);
+    compare("shuffle .zst, records of 12 kB", "zstd -dc | cat", n_small * 12e-9 * (N_SLOTS / 8),
+            shuffle_zst, cat_zst);
+    command_s("rm -f '%s' '%s'", out_path, copy_path);
     if (snprintf(memory, sizeof memory, "/dev/shm/s2s-stream-bench.%ld", (long)getpid()) > 0 &&
         mkdir(memory, 0777) == 0) {
         snprintf(out_path, sizeof out_path, "%s/out.s2s", memory);
         snprintf(copy_path, sizeof copy_path, "%s/copy", memory);
         compare("write in memory, records of 8 MiB", "cp", audio_gb, write_audio, cp_audio);
         compare("write in memory, records of 100 kB", "cp", plain_gb, write_plain, cp_plain);
-        run("rm -rf '%s'", memory);
+        command_s("rm -rf '%s'", memory);
     }
-    run("rm -rf '%s'", folder);
+    command_s("rm -rf '%s'", folder);
     free(content.pcm);
     return n_records == 0;
 }

@@ -17,92 +17,112 @@
 
 /* ---- files ---- */
 
-/* An output file of a folder that is not visible yet: plain buffered appends. */
+/* A file that is written from begin to end, in a folder that has no final name yet: so the file can
+ * have its own at once. */
 struct ckpt_file {
     char *path;
     int fd;
-    int64_t pos, written, started; /* appended; handed to the system; of that, begun to store */
+    /* bytes so far: appended; handed to the system; of those, asked to be stored on the disk */
+    int64_t pos, written, started;
     struct s2s_buf buf;
-    struct s2s_digest *digest; /* XXH3-128 of what was written */
-    bool is_summed_apart;      /* it has what is written now, from elsewhere */
+    struct s2s_digest *digest; /* XXH3-128 of what was appended */
+    /* ckpt_file_write leaves the digest alone: whoever set this updates it with the same bytes */
+    bool is_summed_apart;
 };
 
+/* Makes the file, or empties it. IO: then neither _close nor _discard is needed. */
 int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err);
+/* Appends len bytes. IO. */
 int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struct s2s_error *err);
-/* Flush, fsync, close; digest (may be NULL) gets the XXH3-128. Releases file, also on failure. */
+/* Writes out what is buffered, syncs and closes. digest: NULL, or where the XXH3-128 of the file
+ * goes, 32 hex digits. Releases file, also on failure. IO. */
 int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err);
+/* Closes without all that; what was written so far remains on the disk. */
 void ckpt_file_discard(struct ckpt_file *file);
 
+/* s2s_pread (lib/io/pread.h) whose errors name the file: len bytes from pos on. IO, TRUNCATED. */
 int ckpt_pread(int fd, void *out, size_t len, int64_t pos, const char *path, struct s2s_error *err);
-/* A whole file of at most max_len bytes. Gives: free *bytes; a zero byte follows. */
+/* Reads the whole file dir_fd/name; *len is its length, and a zero byte follows. Gives: free
+ * *bytes. FORMAT: it is no plain file, or longer than max_len bytes; OPEN: it must not be read; IO,
+ * NOMEM. */
 int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size_t *len,
                struct s2s_error *err);
+/* fsync of a folder: then the names in it are on the disk. IO. */
 int ckpt_sync_dir(const char *dir, struct s2s_error *err);
-/* Is it there? What the system cannot tell counts as there: who opens it is told why, and nothing
- * is left out because a disk failed. A link to nothing is not there. */
+/* Does the file or folder at/name exist? A link that leads nowhere does not. Where the system
+ * cannot tell (a failing disk, say) the answer is yes: opening it then fails with the reason, while
+ * a no would leave it out in silence. */
 bool ckpt_is_there(int at, const char *name);
-/* The folder at/name, to list its entries; NULL: it is not there, or cannot be listed. Gives:
- * closedir. */
+/* Opens the folder at/name, to list its entries. Gives: closedir. NULL: it is not there, or cannot
+ * be listed. */
 DIR *ckpt_open_dir(int at, const char *name);
 enum { CKPT_MAX_LAYERS = 10000 };
-/* "decoder.layers.7.mlp.linear_fc2.weight": the prefix "decoder.layers." is 15 long, the layer 7
- * (-1: no number stands there) and the rest "mlp..". False where nothing is called layers, or its
- * number is absurd. */
+/* Takes "decoder.layers.7.mlp.linear_fc2.weight" apart: *prefix_len is 15, the length of
+ * "decoder.layers."; *layer is 7, or -1 where no number stands there; *rest, a pointer into name,
+ * is "mlp..". false: no component of the name is "layers", or the number is CKPT_MAX_LAYERS or
+ * more. */
 bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const char **rest);
-/* One plain component: not empty, ".", "..", no slash, backslash or control character. */
+/* May the name out of a foreign file be used as that of one file in a folder? Not if it is empty,
+ * longer than 255 bytes, "." or "..", or has a slash, backslash or control character. */
 bool ckpt_name_is_plain(const char *name, size_t len);
-/* Of char *, for qsort and bsearch. */
+/* Compares two elements of an array of char *, for qsort and bsearch. */
 int ckpt_by_text(const void *a, const void *b);
-/* Is it one of the words between blanks? */
+/* Is word one of words, which are separated by single spaces? */
 bool ckpt_has_word(const char *words, const char *word);
-/* A link may take what is secret along into a folder that is published. Those of the hub's cache
- * (../../blobs/NAME) and those within the folder are what they seem. */
+/* Is dir_fd/name a link to somewhere else, whose target should not be copied into a folder that may
+ * be published? Links in the same folder are not, nor those of the Hugging Face hub's cache
+ * (../../blobs/NAME). */
 bool ckpt_is_strange_link(int dir_fd, const char *name);
-/* What to open without following links: where a link of the hub's cache leads, else the name.
- * Lends one of them. */
+/* For who opens files without following links, but trusts the hub's cache: the path to open instead
+ * of name. It is in `to` when dir_fd/name is a link of that cache, else it is name. */
 const char *ckpt_in_hub(int dir_fd, const char *name, char to[PATH_MAX]);
 
-/* One safetensors file of a folder, by the rank whose turn it is, noted in its how->manifest. */
+/* Writes the targets [begin, end) of a plan as the safetensors file dir/name, which is the
+ * number-th of those that the ranks share: one of them writes it, notes it in how->manifest and
+ * how->journal, the others return 0 at once. (write/write_hf.c) */
 struct s2s_ckpt_plan;
 struct s2s_ckpt_write;
 int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
                     const char *dir, const char *name, const struct s2s_ckpt_write *how,
                     struct s2s_error *err);
 
-/* Levenshtein distance of two names of at most 256 bytes; above `most`: most + 1. */
+/* Levenshtein distance of two names; most + 1 if it is larger than `most`, or a name longer than
+ * 256 bytes. */
 int ckpt_name_distance(const char *a, const char *b, int most);
 
-/* What is wrong with each of perhaps many tensors. An error's text is short: the first are lines of
- * it, the others go to the log. */
+/* A list of what is wrong with each of perhaps many tensors. The text of an error has room for the
+ * first lines; the others go to the log. All zero to begin with. */
 enum { CKPT_SHORT_LIST = 8 };
 struct ckpt_list {
     char *lines[CKPT_SHORT_LIST];
-    size_t n; /* of all */
+    size_t n; /* of all lines, those in the log too */
 };
-/* Takes line; what: stands before it in the log. */
+/* Adds a line (takes it). what: stands before it if it goes to the log. */
 void ckpt_list_add(struct ckpt_list *list, const char *what, char *line);
-/* Puts the lines behind the error that stands for rc, if there are any, and frees them. Returns rc.
- */
+/* Adds the lines to err, which rc belongs to, and frees them. Returns rc. */
 int ckpt_list_end(struct ckpt_list *list, int rc, struct s2s_error *err);
 
 /* ---- boxes ---- */
 
-/* Where every tensor begins. */
+/* Zeros: the offset of a box that begins where its tensor does. */
 extern const int64_t ckpt_origin[S2S_MAX_DIMS];
+/* Are the shapes a [a_dims] and b [b_dims] the same? */
 bool ckpt_same_shape(const int64_t *a, int a_dims, const int64_t *b, int b_dims);
 /* Elements of a box; -1 on overflow or a negative size. */
 int64_t ckpt_box_numel(const int64_t *size, int n_dims);
-/* Strides of a box of a sound shape whose elements follow each other, row-major, as torch has
- * them. */
+/* Sets stride [n_dims] to the strides, in elements, of a row-major box without gaps. */
 void ckpt_box_strides(int64_t *stride, const int64_t *size, int n_dims);
 
+/* A part of a tensor; both [n_dims] of it. */
 struct ckpt_box {
     const int64_t *offset, *size;
 };
-/* 0 when the boxes tile `shape` exactly; else SHAPE naming the hole, overlap or box outside. */
+/* Do the n boxes cover a tensor of that shape, each element once? SHAPE names the hole, the overlap
+ * or the box that leaves it, or says that the shape itself is impossible; UNSUPPORTED: so many
+ * boxes in no order cannot be compared. Sorts boxes. name is for messages. */
 int ckpt_boxes_tile(const char *name, const int64_t *shape, int n_dims, struct ckpt_box *boxes,
                     size_t n, struct s2s_error *err);
-/* "[2, 3]" into text; returns text */
+/* Writes "[2, 3]" into text, and returns text. */
 const char *ckpt_shape_text(char text[200], const int64_t *shape, int n_dims);
 
 #endif

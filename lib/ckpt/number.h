@@ -1,4 +1,4 @@
-/* Elements of tensors as numbers: one by one, and n of them at a time. Nothing need be aligned. */
+/* Elements of tensors as numbers, one at a time or n of them. Data may lie at any address. */
 #ifndef CKPT_NUMBER_H
 #define CKPT_NUMBER_H
 
@@ -7,23 +7,30 @@
 
 #include "lib/base/dtype.h"
 
-/* Has an element of it one value? Those of complex numbers have two. */
+/* Is an element of this dtype a single number? Not for complex dtypes, nor S2S_DTYPE_NONE. */
 bool s2s_ckpt_is_number(enum s2s_dtype dtype);
-/* Element i of floating (F8 too) or integer data, rounded where a double cannot hold it. */
+/* Element i of data, whose dtype has to be one of those; rounded where a double cannot hold it. */
 double s2s_ckpt_number(const void *data, enum s2s_dtype dtype, size_t i);
+/* The first n elements of data, into out [n]. */
 void s2s_ckpt_numbers(double *restrict out, const void *restrict data, enum s2s_dtype dtype,
                       size_t n);
-/* Do tensors of this dtype go into a mean? Floating ones are averaged and those of integers stay
- * the first's; 8-bit floats and complex numbers would be the first's in silence. */
+/* May a checkpoint that is averaged have tensors of this dtype? Floating ones are averaged,
+ * integers are those of the first checkpoint. 8-bit floats and complex numbers, which nobody here
+ * adds up, would silently be the first's, too: not allowed. */
 bool s2s_ckpt_can_average(enum s2s_dtype dtype);
 
-/* The dtypes below are those of s2s_dtype_is_float: what is cast, and averaged. */
+/* From here on every dtype is one of s2s_dtype_is_float: F64, F32, F16, BF16. */
+
+/* Casts n elements of in to out, which must not overlap: as PyTorch does, rounding to nearest, ties
+ * to even, and to 16 bits by way of float32. */
 void ckpt_numbers_cast(void *restrict out, enum s2s_dtype to_dtype, const void *restrict in,
                        enum s2s_dtype from_dtype, size_t n);
-/* How many of them are infinite. */
+/* How many of n elements are infinite. */
 size_t ckpt_numbers_infinite(const void *data, enum s2s_dtype dtype, size_t n);
+/* sum[i] += from[i], n elements. */
 void ckpt_numbers_add(double *restrict sum, const void *restrict from, enum s2s_dtype dtype,
                       size_t n);
+/* out[i] = from[i], n elements, rounded to dtype. */
 void ckpt_numbers_store(void *restrict out, enum s2s_dtype dtype, const double *restrict from,
                         size_t n);
 

@@ -215,8 +215,9 @@ void ckpt_map_match_sources(struct ckpt_map_engine *e)
     struct ckpt_match match;
     for (size_t i = 0; i < e->n_sources; i++) {
         struct ckpt_map_source *source = &e->sources[i];
+        struct ckpt_map_tries tries = ckpt_map_tries(&e->index, source->name);
         /* one Hugging Face name may be of several stacks */
-        for (size_t r = 0; r < e->map.n_rules && (e->to_megatron || !source->rule); r++) {
+        for (size_t r; (e->to_megatron || !source->rule) && ckpt_map_next_try(&tries, &r);) {
             const struct ckpt_rule *rule = &e->map.rules[r];
             if (rule->transform == CKPT_MAP_AGAIN ||
                 !ckpt_map_match(ckpt_map_source_side(e, rule), source->name, &match))
@@ -385,6 +386,14 @@ static int find_shown(struct ckpt_map_engine *e, char name[64], struct s2s_error
     return 0;
 }
 
+/* Names as transformers' models have them in memory become those of save_pretrained. */
+static void as_saved(struct ckpt_map_engine *e)
+{
+    if (e->to_megatron && !e->as_saved)
+        ckpt_map_respell(e->sources, e->n_sources, NULL, "saved_names");
+    e->as_saved = true;
+}
+
 /* By what config.json calls its models, such as qwen3: of several families, as of gemma3 with an
  * eye and without, the first of which anything is there, else the last. Without a name where there
  * is none. */
@@ -397,8 +406,8 @@ static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_
     while (!there && next_family(&all, &next)) {
         if (!ckpt_has_word(next.model_types, type))
             continue;
-        if (e->to_megatron && !*family->name)
-            ckpt_map_respell(e->sources, e->n_sources, NULL, "saved_names");
+        if (!*family->name)
+            as_saved(e);
         *family = next;
         struct ckpt_map map;
         if (ckpt_map_parse(&map, NULL, NULL, next.name, NULL, NULL, NULL) < 0)
@@ -463,8 +472,8 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     result->is_left = ckpt_map_is_state;
     int rc = find_map(e, &file, result->family, err);
     /* the names of a user's map are what its author saw */
-    if (rc == 0 && !file && to_megatron)
-        ckpt_map_respell(e->sources, e->n_sources, NULL, "saved_names");
+    if (rc == 0 && !file)
+        as_saved(e);
     if (rc == 0)
         ckpt_map_respell(e->sources, e->n_sources, file, result->family);
     if (rc == 0 && !file && request->name)
@@ -475,6 +484,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
         rc = ckpt_map_parse(&e->map, file, request->name, result->family, choose_part, e, err);
     if (rc == 0) {
         e->n_layers = s2s_xcalloc(e->map.n_stacks + 1, sizeof *e->n_layers);
+        ckpt_map_index_begin(&e->index, &e->map, to_megatron);
         ckpt_map_mtp_begin(e);
     }
     free(file);
@@ -494,6 +504,7 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
         if (!e->sources[i].used)
             ckpt_map_add_unused(result, e->sources[i].tensor->name);
     free(e->n_layers);
+    ckpt_map_index_end(&e->index);
     json_decref(e->own_config);
     ckpt_map_missed_release(e);
     ckpt_map_release(&e->map);

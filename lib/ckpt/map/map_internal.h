@@ -30,6 +30,32 @@ char *ckpt_map_take_name(struct ckpt_map_source *source);
 /* By name, as ckpt_map_find wants them. */
 void ckpt_map_sort(struct ckpt_map_source *sources, size_t n);
 
+/* ---- which rules may take a name (map_index.c) ---- */
+
+/* The last two words of a rule's names, each as a hash; 0: any. */
+struct ckpt_map_key {
+    uint32_t hash;
+    uint16_t rule;
+};
+
+struct ckpt_map_index {
+    struct ckpt_map_key *keys; /* sorted */
+    size_t n, cap;
+};
+
+struct ckpt_map_tries {
+    const struct ckpt_map_index *index;
+    uint32_t hash;
+    size_t at[2]; /* the next key of any name, and of this */
+};
+
+/* Of Hugging Face's side of the rules, or of Megatron's. */
+void ckpt_map_index_begin(struct ckpt_map_index *index, const struct ckpt_map *map, bool hf);
+void ckpt_map_index_end(struct ckpt_map_index *index);
+struct ckpt_map_tries ckpt_map_tries(const struct ckpt_map_index *index, const char *name);
+/* The next rule, in their order, whose pattern may match the name. */
+bool ckpt_map_next_try(struct ckpt_map_tries *tries, size_t *rule);
+
 /* a name that is wanted and absent; of: the source's name that would make it, where they differ */
 struct ckpt_map_missed {
     char *name, *of;
@@ -39,10 +65,12 @@ struct ckpt_map_engine {
     const struct ckpt_map_request *request;
     struct s2s_ckpt_plan *plan;
     struct ckpt_map map;
+    struct ckpt_map_index index;     /* of the rules' source side */
     struct ckpt_map_source *sources; /* sorted by name */
     size_t n_sources;
     const struct ckpt_map_source *copy; /* NULL, or the one that is not found (map_absence.c) */
     bool to_megatron;
+    bool as_saved;            /* the sources have the names that save_pretrained gives */
     const json_t *args;       /* of the common state; NULL */
     const json_t *config;     /* of the model, or of the one part of it that this is; NULL */
     json_t *own_config;       /* the language model's configuration of the common state; NULL */
@@ -151,6 +179,15 @@ void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);
 /* Those of the pattern's names at a layer that the source lacks, of an expert or (0) of none. */
 void ckpt_map_miss_names(struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                          int64_t expert);
+/* Two numbers of each rule at each layer (-1: of no layer), 0 to begin with. */
+struct ckpt_map_counts {
+    const struct ckpt_map_engine *e;
+    int64_t (**of)[2]; /* by rule, then by layer + 1; NULL: none was asked for */
+};
+void ckpt_map_counts_begin(struct ckpt_map_counts *counts, const struct ckpt_map_engine *e);
+/* NULL: there is no such layer. */
+int64_t *ckpt_map_count(struct ckpt_map_counts *counts, size_t rule, int64_t layer);
+void ckpt_map_counts_end(struct ckpt_map_counts *counts);
 void ckpt_map_miss_experts(struct ckpt_map_engine *e);
 void ckpt_map_miss_layers(struct ckpt_map_engine *e);
 /* SHAPE: more layers than the configuration or the arguments say. */

@@ -143,34 +143,67 @@ void ckpt_map_miss_names(struct ckpt_map_engine *e, const char *pattern, int64_t
     }
 }
 
+void ckpt_map_counts_begin(struct ckpt_map_counts *counts, const struct ckpt_map_engine *e)
+{
+    *counts = (struct ckpt_map_counts){.e = e};
+    counts->of = s2s_xcalloc(e->map.n_rules + 1, sizeof *counts->of);
+}
+
+int64_t *ckpt_map_count(struct ckpt_map_counts *counts, size_t rule, int64_t layer)
+{
+    const int group = counts->e->map.rules[rule].group;
+    const int64_t n_layers = group < 0 ? 0 : counts->e->n_layers[group];
+    if (layer >= n_layers)
+        return NULL;
+    if (!counts->of[rule])
+        counts->of[rule] = s2s_xcalloc((size_t)n_layers + 1, sizeof **counts->of);
+    return counts->of[rule][layer + 1];
+}
+
+void ckpt_map_counts_end(struct ckpt_map_counts *counts)
+{
+    for (size_t r = 0; r < counts->e->map.n_rules; r++)
+        free(counts->of[r]);
+    free(counts->of);
+}
+
+/* the highest + 1 and how many, of each rule with experts at each layer */
+static void count_experts(const struct ckpt_map_engine *e, struct ckpt_map_counts *counts)
+{
+    struct ckpt_match match;
+    for (size_t i = 0; i < e->n_sources; i++) {
+        struct ckpt_map_tries tries = ckpt_map_tries(&e->index, e->sources[i].name);
+        for (size_t r; ckpt_map_next_try(&tries, &r);) {
+            const char *pattern = ckpt_map_source_side(e, &e->map.rules[r]);
+            if (!ckpt_map_match(pattern, e->sources[i].name, &match) || match.expert < 0)
+                continue;
+            int64_t *count = ckpt_map_count(counts, r, match.layer);
+            if (!count)
+                continue;
+            count[0] = match.expert >= count[0] ? match.expert + 1 : count[0];
+            count[1]++;
+        }
+    }
+}
+
 /* experts are numbered from 0 without gaps, and each has all tensors of a rule's list */
 void ckpt_map_miss_experts(struct ckpt_map_engine *e)
 {
+    struct ckpt_map_counts counts;
+    ckpt_map_counts_begin(&counts, e);
+    count_experts(e, &counts);
     for (size_t r = 0; r < e->map.n_rules; r++) {
         const struct ckpt_rule *rule = &e->map.rules[r];
         const char *pattern = ckpt_map_source_side(e, rule);
         const int items = ckpt_map_names(pattern);
-        const size_t n_layers = (size_t)(rule->group < 0 ? 0 : e->n_layers[rule->group]) + 1;
-        if (!strstr(pattern, "{E}"))
-            continue;
-        int64_t *end = s2s_xcalloc(n_layers, sizeof *end),
-                *count = s2s_xcalloc(n_layers, sizeof *count);
-        struct ckpt_match match;
-        for (size_t i = 0; i < e->n_sources; i++) {
-            if (!ckpt_map_match(pattern, e->sources[i].name, &match) ||
-                match.layer + 1 >= (int64_t)n_layers)
-                continue;
-            count[match.layer + 1]++;
-            if (match.expert >= end[match.layer + 1])
-                end[match.layer + 1] = match.expert + 1;
-        }
-        for (size_t k = 0; k < n_layers; k++)
+        const int64_t *count;
+        for (int64_t layer = -1; counts.of[r] && (count = ckpt_map_count(&counts, r, layer));
+             layer++)
             for (int64_t expert = 0;
-                 count[k] < end[k] * items && expert < end[k] && e->n_missed <= FEW; expert++)
-                ckpt_map_miss_names(e, pattern, (int64_t)k - 1, expert);
-        free(end);
-        free(count);
+                 count[1] < count[0] * items && expert < count[0] && e->n_missed <= FEW; expert++)
+                ckpt_map_miss_names(e, pattern, layer, expert);
     }
+    ckpt_map_counts_end(&counts);
 }
 
 static int by_name(const void *a, const void *b)

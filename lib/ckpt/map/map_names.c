@@ -52,8 +52,8 @@ char *ckpt_map_unwrapped(const char *name, bool everywhere)
     struct s2s_buf out = S2S_BUF_INIT;
     s2s_buf_reserve(&out, strlen(name) + 1);
     for (size_t len; *name; name += len) {
-        bool wrapper = (everywhere || !out.len) && s2s_starts_with(name, "module.");
-        for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+        bool wrapper = *name == 'm' && (everywhere || !out.len) && s2s_starts_with(name, "module.");
+        for (size_t i = 0; *name == '_' && i < sizeof wrappers / sizeof *wrappers; i++)
             wrapper |= s2s_starts_with(name, wrappers[i]);
         len = strcspn(name, ".");
         len += name[len] == '.';
@@ -121,8 +121,7 @@ static int by_name(const void *a, const void *b)
 
 void ckpt_map_sort(struct ckpt_map_source *sources, size_t n)
 {
-    if (n)
-        qsort(sources, n, sizeof *sources, by_name);
+    s2s_sort(sources, n, sizeof *sources, by_name);
 }
 
 /* {"model": ..} of a plain save, in front of what a whole model has */

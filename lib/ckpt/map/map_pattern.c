@@ -31,12 +31,21 @@ bool ckpt_map_is_open(const char *pattern)
 /* layers and experts are gone through one by one, up to the highest: no name makes that millions */
 static bool take_number(const char **name, int64_t *value)
 {
-    const size_t n = strspn(*name, "0123456789");
-    if (n == 0 || n > 4)
+    const char *end = *name;
+    int64_t number = 0;
+    for (; isdigit((unsigned char)*end) && end - *name <= 4; end++)
+        number = 10 * number + (*end - '0');
+    if (end == *name || end - *name > 4)
         return false;
-    *value = strtoll(*name, NULL, 10);
-    *name += n;
+    *value = number;
+    *name = end;
     return true;
+}
+
+/* "{N}" or "{E}" at an opening brace */
+static bool is_number(const char *hole, char which)
+{
+    return hole[1] == which && hole[2] == '}';
 }
 
 static bool match_from(const char *pattern, const char *name, struct ckpt_match *match);
@@ -64,11 +73,11 @@ static bool match_from(const char *pattern, const char *name, struct ckpt_match 
         if (*pattern != '.' && *pattern != '{') {
             if (*pattern++ != *name++)
                 return false;
-        } else if (s2s_starts_with(pattern, ".{N}") &&
+        } else if (*pattern == '.' && pattern[1] == '{' && is_number(pattern + 1, 'N') &&
                    !(name[0] == '.' && isdigit((unsigned char)name[1]))) {
             match->stacked = true;
             pattern += 4;
-        } else if (s2s_starts_with(pattern, "{N}") || s2s_starts_with(pattern, "{E}")) {
+        } else if (*pattern == '{' && (is_number(pattern, 'N') || is_number(pattern, 'E'))) {
             if (!take_number(&name, pattern[1] == 'N' ? &match->layer : &match->expert))
                 return false;
             pattern += 3;

@@ -56,10 +56,12 @@ struct ckpt_map_shaped ckpt_map_shaped(const struct ckpt_map_engine *e, size_t i
     return (struct ckpt_map_shaped){e->sources[i].name, t->dtype, t->n_dims, t->shape};
 }
 
-static uint16_t find_rule(const struct ckpt_map_engine *e, const char *name)
+static uint16_t find_rule(const struct ckpt_map_engine *e, const struct ckpt_map_index *index,
+                          const char *name)
 {
     struct ckpt_match at;
-    for (size_t i = 0; i < e->map.n_rules; i++) {
+    struct ckpt_map_tries tries = ckpt_map_tries(index, name);
+    for (size_t i; ckpt_map_next_try(&tries, &i);) {
         const struct ckpt_rule *rule = &e->map.rules[i];
         if (rule->shape && ckpt_map_match(rule->hf, name, &at) && !at.stacked &&
             ckpt_map_in_section(e, rule->section, at.layer))
@@ -232,7 +234,8 @@ static void add_votes(struct voting *v)
             struct vote vote = vote_of(&k, *axis);
             vote.value = k.tensor.shape[d];
             add_vote(v, &vote);
-            const char *key = config_key(v, &k, *axis);
+            /* it says the same of all experts of a layer */
+            const char *key = k.at.expert > 0 ? NULL : config_key(v, &k, *axis);
             vote.value = key ? ckpt_map_number(v->e, key, *axis == 'H' ? key : "") : 0;
             if (vote.value == 0)
                 continue;
@@ -392,25 +395,23 @@ static char *judge(const struct voting *v, const struct known *k)
 static void miss_experts(struct voting *v)
 {
     const struct ckpt_map *map = &v->e->map;
-    for (size_t r = 0; r < map->n_rules; r++) {
-        const struct ckpt_rule *rule = &map->rules[r];
-        const size_t n = (size_t)(rule->group < 0 ? 0 : v->e->n_layers[rule->group]) + 1;
-        if (!rule->shape || !strstr(rule->hf, "{E}"))
+    struct ckpt_map_counts counts;
+    ckpt_map_counts_begin(&counts, v->e);
+    for (struct known k = {.rule = NULL}; next_known(v, &k);) {
+        const size_t r = (size_t)(k.rule - map->rules);
+        int64_t *end = k.at.expert < 0 ? NULL : ckpt_map_count(&counts, r, k.at.layer);
+        if (!end || k.at.expert < end[0])
             continue;
-        int64_t *end = s2s_xcalloc(n, sizeof *end), *said = s2s_xcalloc(n, sizeof *said);
-        for (struct known k = {.rule = NULL}; next_known(v, &k);) {
-            const size_t at = (size_t)(k.at.layer + 1);
-            if (k.rule != rule || at >= n || k.at.expert < end[at])
-                continue;
-            end[at] = k.at.expert + 1;
-            said[at] = count_experts(v, &k);
-        }
-        for (size_t at = 0; at < n; at++)
-            for (; end[at] && end[at] < said[at] && end[at] < CKPT_MAX_LAYERS; end[at]++)
-                ckpt_map_miss_names(v->e, rule->hf, (int64_t)at - 1, end[at]);
-        free(end);
-        free(said);
+        end[0] = k.at.expert + 1;
+        end[1] = count_experts(v, &k); /* the same for all of a layer */
     }
+    for (size_t r = 0; r < map->n_rules; r++) {
+        int64_t *end;
+        for (int64_t layer = -1; counts.of[r] && (end = ckpt_map_count(&counts, r, layer)); layer++)
+            for (; end[0] && end[0] < end[1] && end[0] < CKPT_MAX_LAYERS; end[0]++)
+                ckpt_map_miss_names(v->e, map->rules[r].hf, layer, end[0]);
+    }
+    ckpt_map_counts_end(&counts);
 }
 
 /* ---- all of it ---- */
@@ -464,9 +465,12 @@ static void warn_of_scales(const struct voting *v)
 int ckpt_map_check_shapes(struct ckpt_map_engine *e)
 {
     struct voting v = {.e = e, .n_tensors = ckpt_map_n_shaped(e)};
+    struct ckpt_map_index index;
     v.rules = s2s_xcalloc(v.n_tensors + 1, sizeof *v.rules);
+    ckpt_map_index_begin(&index, &e->map, true);
     for (size_t i = 0; i < v.n_tensors; i++)
-        v.rules[i] = find_rule(e, ckpt_map_shaped(e, i).name);
+        v.rules[i] = find_rule(e, &index, ckpt_map_shaped(e, i).name);
+    ckpt_map_index_end(&index);
     add_votes(&v);
     count_votes(&v);
     miss_experts(&v);

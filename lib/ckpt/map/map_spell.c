@@ -6,30 +6,22 @@
 static bool fits(const char *where, const char *name, struct ckpt_words *words)
 {
     struct ckpt_match match;
-    const size_t begin = strcspn(where, "{");
-    if (strncmp(where, name, begin) != 0)
-        return false;
-    if (ckpt_map_word_hole(where) == where + begin) { /* most names do not fit behind the word */
-        const char *next = where + begin + 3, *rest = name + begin + strcspn(name + begin, ".{}");
-        if (strncmp(next, rest, strcspn(next, "{")) != 0)
-            return false;
-    }
-    char *full = ckpt_map_put_words(where, words);
-    bool fit = true;
-    for (const char *hole; fit && (hole = ckpt_map_word_hole(full));) {
-        const size_t before = (size_t)(hole - full);
+    for (const char *hole; (hole = ckpt_map_word_hole(where)); where = hole + 3) {
+        const size_t before = (size_t)(hole - where);
         char *word = words->of[hole[1] - '1'];
-        fit = strncmp(full, name, before) == 0;
-        const size_t len = fit ? strcspn(name + before, ".{}") : 0;
-        fit = len > 0 && len < sizeof *words->of;
-        if (fit)
-            snprintf(word, len + 1, "%s", name + before);
-        free(full);
-        full = ckpt_map_put_words(where, words);
+        if (strncmp(where, name, before) != 0)
+            return false;
+        name += before;
+        const size_t len = strcspn(name, ".{}");
+        if (len == 0 || len >= sizeof *words->of)
+            return false;
+        if (*word && (strncmp(word, name, len) != 0 || word[len]))
+            return false;
+        memcpy(word, name, len);
+        word[len] = 0;
+        name += len;
     }
-    fit = fit && ckpt_map_match(full, name, &match);
-    free(full);
-    return fit;
+    return ckpt_map_match(where, name, &match);
 }
 
 /* Is there a name of the pattern? Of two with other words nobody says which is meant: no. */

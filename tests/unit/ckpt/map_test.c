@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/map/map.h"
+#include "lib/ckpt/map/map_internal.h"
 
 static void every_family_of_the_tables_is_read(void **state)
 {
@@ -61,6 +61,55 @@ static void every_rule_matches_what_it_fills(void **state)
             assert_int_equal(ckpt_map_parse(&map, NULL, NULL, family.name, NULL, NULL, &err), 0);
             for (size_t i = 0; i < map.n_rules; i++)
                 check_rule(&map.rules[i]);
+            ckpt_map_release(&map);
+        }
+}
+
+/* the rules that match a name, of all and of those that are tried, one behind the other */
+static void check_tries(const struct ckpt_map *map, bool hf, const char *name)
+{
+    struct ckpt_map_index index;
+    struct ckpt_match match;
+    struct s2s_buf all = S2S_BUF_INIT, tried = S2S_BUF_INIT;
+    ckpt_map_index_begin(&index, map, hf);
+    for (size_t i = 0; i < map->n_rules; i++)
+        if (ckpt_map_match(hf ? map->rules[i].hf : map->rules[i].megatron, name, &match))
+            s2s_buf_printf(&all, "%zu ", i);
+    struct ckpt_map_tries tries = ckpt_map_tries(&index, name);
+    for (size_t i; ckpt_map_next_try(&tries, &i);)
+        if (ckpt_map_match(hf ? map->rules[i].hf : map->rules[i].megatron, name, &match))
+            s2s_buf_printf(&tried, "%zu ", i);
+    s2s_buf_putc(&all, 0);
+    s2s_buf_putc(&tried, 0);
+    assert_string_equal(tried.data, all.data);
+    s2s_buf_release(&all);
+    s2s_buf_release(&tried);
+    ckpt_map_index_end(&index);
+}
+
+static void a_name_is_tried_with_every_rule_that_takes_it(void **state)
+{
+    const char *const texts[] = {
+        "family a\nlayers.{N} layers.{N} copy\nx.{N}.{a,b.c}.w x.{N}.{a,b.c}.w copy\n"
+        "x.{N}.c.{E} x.{N}.c.{E} copy\nw w copy\nx.1.{*} x.1.{*} copy\n",
+        ckpt_map_tables, ckpt_map_texts[0]};
+    const struct ckpt_match holes[] = {{.layer = 12, .expert = 345, .rest = "y.b.c.w"},
+                                       {.layer = -1, .expert = 1, .stacked = true, .rest = "w"}};
+    struct ckpt_map_family family;
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+        for (size_t at = 0; ckpt_map_next_family(texts[k], &at, &family);) {
+            struct ckpt_map map;
+            struct s2s_error err = S2S_ERROR_INIT;
+            assert_int_equal(ckpt_map_parse(&map, texts[k], "", family.name, NULL, NULL, &err), 0);
+            for (size_t i = 0; i < 4 * map.n_rules; i++) {
+                const char *pattern = i % 2 ? map.rules[i / 4].hf : map.rules[i / 4].megatron;
+                struct ckpt_match match = holes[i / 2 % 2];
+                for (; match.item < ckpt_map_names(pattern); match.item++) {
+                    char *name = ckpt_map_fill(pattern, &match);
+                    check_tries(&map, i % 2, name);
+                    free(name);
+                }
+            }
             ckpt_map_release(&map);
         }
 }
@@ -246,6 +295,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_of_the_tables_is_read),
         cmocka_unit_test(every_rule_matches_what_it_fills),
+        cmocka_unit_test(a_name_is_tried_with_every_rule_that_takes_it),
         cmocka_unit_test(every_section_is_marked_by_a_rule_of_its_own),
         cmocka_unit_test(gate_and_up_may_lie_apart),
         cmocka_unit_test(a_model_type_tells_families_apart),

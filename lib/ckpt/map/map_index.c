@@ -1,0 +1,102 @@
+/*
+ * Which rules of a map may take a name. There are some sixty, and perhaps a hundred thousand names:
+ * only those are tried whose pattern ends as the name does.
+ */
+#include "lib/base/base.h"
+#include "lib/ckpt/map/map_internal.h"
+
+/* where the last two of a name's words between dots begin */
+static const char *last_words(const char *name)
+{
+    size_t len = strlen(name);
+    int dots = 0;
+    while (len > 0 && (name[len - 1] != '.' || ++dots < 2))
+        len--;
+    return name + len;
+}
+
+/* FNV-1a; not 0, which stands for any end */
+static uint32_t hash_of(const char *end)
+{
+    uint32_t hash = 2166136261u;
+    for (; *end; end++)
+        hash = (hash ^ (unsigned char)*end) * 16777619u;
+    return hash ? hash : 1;
+}
+
+static uint32_t hash_of_filled(const char *pattern, int item, int64_t number)
+{
+    const struct ckpt_match at = {.layer = number, .expert = number, .item = item};
+    char *name = ckpt_map_fill(pattern, &at);
+    const uint32_t hash = hash_of(last_words(name));
+    free(name);
+    return hash;
+}
+
+/* One key for each item of the pattern's list; with a number at the end, it may be any end. */
+static void add_pattern(struct ckpt_map_index *index, const char *pattern, size_t rule)
+{
+    for (int item = 0; item < ckpt_map_names(pattern); item++) {
+        const uint32_t hash = hash_of_filled(pattern, item, 0);
+        const bool any = ckpt_map_is_open(pattern) || hash != hash_of_filled(pattern, item, 1);
+        s2s_grow(&index->keys, index->n, &index->cap, sizeof *index->keys);
+        index->keys[index->n++] = (struct ckpt_map_key){any ? 0 : hash, (uint16_t)rule};
+    }
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    const struct ckpt_map_key *x = a, *y = b;
+    const int order = (x->hash > y->hash) - (x->hash < y->hash);
+    return order ? order : (int)x->rule - (int)y->rule;
+}
+
+/* the first key of a hash, or where it would be */
+static size_t find_hash(const struct ckpt_map_index *index, uint32_t hash)
+{
+    size_t begin = 0, end = index->n;
+    while (begin < end) {
+        const size_t mid = begin + (end - begin) / 2;
+        if (index->keys[mid].hash < hash)
+            begin = mid + 1;
+        else
+            end = mid;
+    }
+    return begin;
+}
+
+void ckpt_map_index_begin(struct ckpt_map_index *index, const struct ckpt_map *map, bool hf)
+{
+    *index = (struct ckpt_map_index){.n = 0};
+    for (size_t i = 0; i < map->n_rules; i++)
+        add_pattern(index, hf ? map->rules[i].hf : map->rules[i].megatron, i);
+    s2s_sort(index->keys, index->n, sizeof *index->keys, by_hash);
+}
+
+void ckpt_map_index_end(struct ckpt_map_index *index)
+{
+    free(index->keys);
+}
+
+struct ckpt_map_tries ckpt_map_tries(const struct ckpt_map_index *index, const char *name)
+{
+    const uint32_t hash = hash_of(last_words(name));
+    return (struct ckpt_map_tries){index, hash, {0, find_hash(index, hash)}};
+}
+
+bool ckpt_map_next_try(struct ckpt_map_tries *tries, size_t *rule)
+{
+    const struct ckpt_map_key *keys = tries->index->keys, *next = NULL;
+    const uint32_t hashes[2] = {0, tries->hash};
+    for (int i = 0; i < 2; i++) {
+        const size_t at = tries->at[i];
+        if (at < tries->index->n && keys[at].hash == hashes[i] &&
+            (!next || keys[at].rule < next->rule))
+            next = &keys[at];
+    }
+    if (!next)
+        return false;
+    tries->at[next->hash != 0]++;
+    *rule = next->rule;
+    return true;
+}

@@ -489,6 +489,59 @@ PY
     [ -s again ]
 }
 
+@test "a small .nemo that inflates to gigabytes of headers takes neither time nor memory" {
+    export ROOT
+    python3 - <<'PY'
+import bz2, gzip, os, tarfile
+
+
+def header(name, size, kind=tarfile.REGTYPE):
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def pax(**values):
+    text = b""
+    for key, value in values.items():
+        n = len(key) + len(value) + 3
+        while len(record := b"%d %s=%s\n" % (n, key.replace("_", ".").encode(), value)) != n:
+            n = len(record)
+        text += record
+    return header("pax", len(text), tarfile.XHDTYPE) + text + bytes(-len(text) % 512)
+
+
+whole = open(os.environ["ROOT"] + "/tests/oracle/ckpt/data/tiny.nemo", "rb").read().rstrip(b"\0")
+whole += bytes(-len(whole) % 512)
+end = bytes(1024)
+# libarchive has the places of a sparse file in memory before it says that there are any
+n = 8000000
+places = b"%d\n" % n + b"0\n0\n" * n
+places += bytes(-len(places) % 512)
+sparse = pax(GNU_sparse_major=b"1", GNU_sparse_minor=b"0", GNU_sparse_name=b"x", GNU_sparse_realsize=b"9") + header("x", len(places)) + places
+open("sparse.nemo", "wb").write(gzip.compress(whole + sparse + end, 6))
+wide = bz2.compress((pax(comment=b"c" * 900000) + header("d", 0, tarfile.DIRTYPE)) * 20)
+open("wide.nemo", "wb").write(bz2.compress(whole) + wide * 200 + bz2.compress(end))
+long = pax(comment=b"c" * 900000) + header("d", 0, tarfile.DIRTYPE)
+open("long.nemo", "wb").write(bz2.compress(whole + long * 3 + end))
+open("plain.nemo", "wb").write(bz2.compress(whole + end))
+PY
+    little="ulimit -v 300000;"
+    case ${S2S_BIN:-} in *sanitize*) little= ;; esac
+    for name in sparse wide; do
+        run bash -c "$little ulimit -t 3; s2s-ckpt ls $name.nemo"
+        [ "$status" -eq 1 ]
+        says "$name.nemo: not a whole compressed tar archive"
+    done
+    exits 1 s2s-ckpt ls sparse.nemo
+    says "a header of more than 1 MiB"
+    exits 1 s2s-ckpt ls wide.nemo
+    says "made to fill the disk"
+    for name in long plain; do
+        exits 0 s2s-ckpt diff "$name.nemo" "$ROOT/tests/oracle/ckpt/data/tiny.nemo"
+    done
+}
+
 @test "hard links in a .nemo are not looked up one after another" {
     python3 - <<'PY'
 import tarfile

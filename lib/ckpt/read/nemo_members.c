@@ -14,16 +14,13 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
-#include "lib/ckpt/read/gzip.h"
+#include "lib/ckpt/read/inflate.h"
 
 enum {
     MAX_MEMBERS = 1 << 16,
     MAX_NAME = 4096,
     READ_BLOCK = 1 << 16,
     MAX_DEPTH = 4, /* of folders in an unpacked one */
-    /* Weights that were trained hardly get smaller; this much smaller is made to fill a disk. */
-    MAX_RATIO = 100,
-    FREE_BYTES = 256 << 20, /* below it nobody counts */
 };
 
 struct tar {
@@ -36,7 +33,7 @@ struct tar {
     json_t *member_idx; /* NULL before the first link, then of the names of the first n_indexed */
     size_t n_indexed;
     bool is_gzip;
-    struct ckpt_gzip *gzip; /* of which this is what inflates it */
+    struct ckpt_inflate *inflate; /* NULL: it is not compressed */
     struct s2s_error *err;
 };
 
@@ -145,7 +142,7 @@ static int check_room(struct tar *t, const char *name, int64_t len_bytes)
 {
     struct statvfs fs;
     if (__builtin_add_overflow(t->declared, len_bytes, &t->declared) ||
-        (t->declared > FREE_BYTES && t->declared / MAX_RATIO > t->packed_len)) {
+        ckpt_inflates_too_much(t->packed_len, t->declared)) {
         int rc =
             s2s_error_set(t->err, S2S_E_FORMAT,
                           "%s: its %lld bytes claim to hold %lld or more (%s): refused as made "
@@ -293,17 +290,27 @@ static int read_member(struct tar *t, struct archive_entry *entry)
     return rc;
 }
 
+static int next_header(struct tar *t, struct archive_entry **entry)
+{
+    if (t->inflate)
+        ckpt_inflate_header(t->inflate, true);
+    int status = archive_read_next_header(t->in, entry);
+    if (t->inflate)
+        ckpt_inflate_header(t->inflate, false);
+    return status;
+}
+
 static int walk(struct tar *t)
 {
     struct archive_entry *entry;
     int rc = 0;
-    if (t->is_gzip)
-        t->gzip = ckpt_gzip_open(t->in, t->fd);
-    if (t->is_gzip ? !t->gzip
-                   : archive_read_open_filename(t->in, t->path, READ_BLOCK) != ARCHIVE_OK)
+    if (t->spill >= 0)
+        t->inflate = ckpt_inflate_open(t->in, t->fd, t->is_gzip, t->packed_len);
+    if (t->spill >= 0 ? !t->inflate
+                      : archive_read_open_filename(t->in, t->path, READ_BLOCK) != ARCHIVE_OK)
         return bad_tar(t, NULL);
     for (int i = 0; rc == 0; i++) {
-        int status = archive_read_next_header(t->in, &entry);
+        int status = next_header(t, &entry);
         if (status == ARCHIVE_EOF &&
             archive_filter_bytes(t->in, 0) > archive_read_header_position(t->in))
             break;
@@ -317,8 +324,11 @@ static int walk(struct tar *t)
                                MAX_MEMBERS);
         else
             rc = read_member(t, entry);
+        /* what nobody reads of it is none of the next one's header */
+        if (rc == 0 && t->inflate && archive_read_data_skip(t->in) < ARCHIVE_WARN)
+            rc = bad_tar(t, NULL);
     }
-    const char *why = rc == 0 && t->gzip ? ckpt_gzip_finish(t->gzip) : NULL;
+    const char *why = rc == 0 && t->inflate ? ckpt_inflate_finish(t->inflate) : NULL;
     if (why)
         rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole compressed tar archive: gzip: %s",
                            t->path, why);
@@ -338,16 +348,6 @@ static void take_spill(struct tar *t)
     file->pinned = true;
 }
 
-/* These and no others: for some of what libarchive knows it starts other programs. */
-static void add_filters(struct archive *in)
-{
-    archive_read_support_filter_gzip(in);
-    archive_read_support_filter_bzip2(in);
-    archive_read_support_filter_xz(in);
-    archive_read_support_filter_lz4(in);
-    archive_read_support_filter_zstd(in);
-}
-
 int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct tar t = {.ckpt = ckpt, .path = ckpt->path, .spill = -1, .err = err};
@@ -363,14 +363,12 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (!t.in)
         return s2s_error_set(err, S2S_E_NOMEM, "%s: no memory for the archive", t.path);
     archive_read_support_format_tar(t.in);
-    if (compressed)
-        add_filters(t.in);
     rc = compressed ? open_spill(&t) : 0;
     if (rc == 0)
         rc = walk(&t);
     archive_read_free(t.in);
     json_decref(t.member_idx);
-    ckpt_gzip_close(t.gzip);
+    ckpt_inflate_close(t.inflate);
     if (rc == 0 && compressed)
         take_spill(&t);
     else if (t.spill >= 0)

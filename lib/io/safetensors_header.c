@@ -30,17 +30,18 @@ struct window {
     enum io_part_end end;
     struct s2s_json_place place;
     size_t text_at; /* where the last text begins */
-    bool in_meta;   /* the last member that began is the metadata */
-    bool in_value;  /* what comes in it is a value, no key */
+    size_t name_at; /* and, with has_name, the name of the member that begins behind the cut */
+    bool has_name;
+    bool in_meta;  /* the last member that began is the metadata */
+    bool in_value; /* what comes in it is a value, no key */
 };
 
 /* Does the last member? One whose name is written with escapes is not known, and read whole. */
 static bool begins_metadata(const struct window *w)
 {
     static const char name[] = "\"__metadata__\"";
-    const char *at = memchr(w->bytes + w->cut, '"', w->seen - w->cut);
-    return at && w->bytes + w->seen - at >= (ptrdiff_t)sizeof name &&
-           memcmp(at, name, sizeof name - 1) == 0;
+    return w->has_name && w->seen - w->name_at >= sizeof name &&
+           memcmp(w->bytes + w->name_at, name, sizeof name - 1) == 0;
 }
 
 /* a byte that stands in no text */
@@ -48,9 +49,13 @@ static void look_at(struct window *w, char byte)
 {
     if (byte == '"') {
         w->text_at = w->seen;
+        if (w->place.depth == 1 && !w->has_name)
+            w->name_at = w->seen;
+        w->has_name |= w->place.depth == 1;
     } else if (w->place.depth == 1 && byte == ',') {
         w->cut = w->seen;
         w->end = IO_AT_COMMA;
+        w->has_name = false;
     } else if (w->place.depth == 1 && byte == '{') {
         w->in_meta = begins_metadata(w);
         w->in_value = false;
@@ -139,6 +144,8 @@ static void drop(struct window *w)
     w->len -= done;
     w->seen -= done;
     w->text_at = w->text_at > done ? w->text_at - done : 0;
+    w->has_name = w->has_name && w->name_at >= done;
+    w->name_at = w->has_name ? w->name_at - done : 0;
     w->cut = 0;
 }
 

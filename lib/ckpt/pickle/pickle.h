@@ -154,7 +154,8 @@ struct ckpt_json_left {
     bool cut;       /* a text was not shown */
 };
 json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left);
-/* What a tree of so many bytes of pickle may come to: every value of it, some of them again. */
+/* What a tree of so many bytes of pickle may come to: every value of it twice (a name and what it
+ * is called), some of them again. What JSON has more bytes for counts as several. */
 struct ckpt_json_left ckpt_json_limit(size_t pickle_len);
 
 #endif

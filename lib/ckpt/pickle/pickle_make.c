@@ -3,6 +3,8 @@
 
 #include "lib/base/base.h"
 
+enum { MAX_CLASS = 4096 }; /* bytes of a module's name, and of a class's */
+
 int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global)
 {
     size_t len;
@@ -60,9 +62,24 @@ static struct ckpt_node *the_function(struct pickle_function *function, struct c
     return function->node;
 }
 
+/* Each part of a name is looked up among the hostile ones. */
+static bool is_absurd(size_t module_len, const char *name, size_t name_len)
+{
+    enum { MAX_PARTS = 16 };
+    size_t n_parts = 1;
+    for (size_t i = 0; i < name_len && name_len <= MAX_CLASS; i++)
+        n_parts += name[i] == '.';
+    return module_len > MAX_CLASS || name_len > MAX_CLASS || n_parts > MAX_PARTS;
+}
+
 static int make_global(struct pickle_machine *m, const char *module, size_t module_len,
                        const char *name, size_t name_len, struct ckpt_node **out)
 {
+    if (is_absurd(module_len, name, name_len))
+        return s2s_error_set(m->err, S2S_E_FORMAT,
+                             "pickle: no class is called %.*s.%.*s.. (byte %zu)",
+                             (int)(module_len < 60 ? module_len : 60), module,
+                             (int)(name_len < 60 ? name_len : 60), name, m->op_at);
     char *text = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
     memcpy(text, module, module_len);
     text[module_len] = '\n';
@@ -108,7 +125,7 @@ static int attribute(struct pickle_machine *m, const struct ckpt_node *args, str
 {
     m->getattr.n_pushed--;
     if (args->n != 2 || args->items[0]->kind != CKPT_GLOBAL || args->items[1]->kind != CKPT_STR ||
-        args->items[0]->len + args->items[1]->len > 65535)
+        args->items[1]->len > MAX_CLASS)
         return ckpt_pickle_hostile(m, m->getattr.node);
     const struct ckpt_node *class = args->items[0], *member = args->items[1];
     size_t len;
@@ -142,9 +159,8 @@ static int combination(struct pickle_machine *m, const struct ckpt_node *args,
     const struct ckpt_node *lowest = rest ? args->items[1] : NULL;
     const size_t class_len = rest ? class_of(rest) : 0;
     const bool bits = class_len && lowest->kind == CKPT_INT && lowest->i > 0;
-    if (!class_len || rest->len + lowest->len > 65535 ||
-        !(bits || (class_of(lowest) == class_len && rest->n == lowest->n &&
-                   memcmp(rest->text, lowest->text, rest->n + 1 + class_len) == 0)))
+    if (!class_len || !(bits || (class_of(lowest) == class_len && rest->n == lowest->n &&
+                                 memcmp(rest->text, lowest->text, rest->n + 1 + class_len) == 0)))
         return ckpt_pickle_hostile(m, m->or.node);
     size_t len, lowest_len;
     const char *name = ckpt_global_name(rest, &len);
@@ -178,8 +194,7 @@ int ckpt_pickle_stack_global(struct pickle_machine *m)
     struct ckpt_node *name = ckpt_pickle_pop(m), *module = ckpt_pickle_pop(m);
     if (!name || !module)
         return ckpt_pickle_underflow(m);
-    if (name->kind != CKPT_STR || module->kind != CKPT_STR || name->len > 65535 ||
-        module->len > 65535)
+    if (name->kind != CKPT_STR || module->kind != CKPT_STR)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "class whose name is no text");
     return push_global(m, module->text, module->len, name->text, name->len);
 }
@@ -394,12 +409,12 @@ int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
 /* Is a field set twice? Objects of .metadata have up to ten. */
 static bool has_key_twice(const struct ckpt_node *state)
 {
-    enum { MAX = 64 };
+    enum { MAX = 64, MAX_FIELD = 64 }; /* one state may be that of a hundred thousand objects */
     const uint32_t n = state->kind != CKPT_DICT ? 0 : state->n < MAX ? state->n : MAX;
     for (uint32_t i = 0; i < n; i += 2)
         for (uint32_t k = 0; k < i; k += 2)
             if (state->items[i]->kind == CKPT_STR && state->items[k]->kind == CKPT_STR &&
-                state->items[i]->len == state->items[k]->len &&
+                state->items[i]->len == state->items[k]->len && state->items[i]->len <= MAX_FIELD &&
                 memcmp(state->items[i]->text, state->items[k]->text, state->items[i]->len) == 0)
                 return true;
     return false;

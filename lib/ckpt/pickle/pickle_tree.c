@@ -251,12 +251,20 @@ static json_t *value_json(struct printer *p, const struct ckpt_node *node, int d
     return json_null();
 }
 
+/* An empty object of JSON has 240 bytes, an array 120, a number 30. */
+static size_t weight(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_DICT || node->kind == CKPT_RECORD ? 8
+           : node->kind == CKPT_LIST                            ? 4
+                                                                : 1;
+}
+
 static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
     if (p->left->nodes == 0 || depth > MAX_DEPTH || node->shown ||
         (p->in_key && node->kind == CKPT_DICT))
         return json_string("...");
-    p->left->nodes--;
+    p->left->nodes -= weight(node) < p->left->nodes ? weight(node) : p->left->nodes;
     ((struct ckpt_node *)node)->shown = true;
     json_t *value = value_json(p, node, depth);
     ((struct ckpt_node *)node)->shown = false;
@@ -265,7 +273,7 @@ static json_t *to_json(struct printer *p, const struct ckpt_node *node, int dept
 
 struct ckpt_json_left ckpt_json_limit(size_t pickle_len)
 {
-    return (struct ckpt_json_left){.nodes = 4096 + 4 * pickle_len,
+    return (struct ckpt_json_left){.nodes = (256 << 10) + 2 * pickle_len,
                                    .text_bytes = (1 << 20) + 4 * pickle_len};
 }
 

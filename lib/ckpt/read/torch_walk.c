@@ -174,15 +174,17 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 static void put_float(struct s2s_buf *name, double value)
 {
     char text[40];
-    int n_digits = 0, exponent = 0;
+    int n_digits = 14, exponent = 0; /* no other number has the same 15 */
     do
         snprintf(text, sizeof text, "%.*e", n_digits++, value);
     while (n_digits < 17 && strtod(text, NULL) != value);
     const char *e = strchr(text, 'e');
+    for (const char *at = e; at && n_digits > 1 && at[-1] == '0'; at--)
+        n_digits--;
     if (e)
         exponent = (int)strtol(e + 1, NULL, 10);
     if (!e || exponent < -4 || exponent >= 16)
-        s2s_buf_puts(name, text);
+        s2s_buf_printf(name, "%.*e", n_digits - 1, value);
     else
         s2s_buf_printf(name, "%.*f", n_digits - 1 > exponent + 1 ? n_digits - 1 - exponent : 1,
                        value);
@@ -355,6 +357,8 @@ static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
 static bool can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
 {
     const size_t len = w->name.len;
+    if (key->kind == CKPT_INT || key->kind == CKPT_FLOAT)
+        return true;
     const bool put = put_key(&w->name, key, 0);
     const size_t n = w->name.len - len;
     const char *text = n ? w->name.data + len : "";

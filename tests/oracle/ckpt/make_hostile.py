@@ -62,6 +62,7 @@ safetensors("dtype", st({"a": tensor(dtype="F33")}), "F33")
 safetensors("too_few_bytes", st({"a": tensor((5,))}), "a")
 safetensors("nul_in_name", st(b'{"a\\u0000b": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}'), "")
 safetensors("not_utf8", st(b'{"a\xff": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}'), "")
+safetensors("braces", st(b"{" + b"{}" * 1000000), "expected a string")
 safetensors("deep", st(b'{"a":' * 100000), "")
 safetensors("cut", st(good, b"\0" * 15), "")
 
@@ -174,6 +175,11 @@ many = b"\x80\x02]q\0(" + b"N" * 100000 + b"e"
 torch("bomb_sets", zipped(many + b"cbuiltins\nset\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
 torch("bomb_dicts", zipped(b"\x80\x02}q\0(" + b"NN" * 100000 + b"uccollections\nOrderedDict\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
 torch("bomb_text", zipped(b"\x80\x02" + text("x" * 100000) + b"q\0c_codecs\nencode\nq\1" + b"h\1h\0\x85R0" * 50000 + b"."), "a bomb")
+# what takes long: each value is small, and is asked for again and again
+dotted = b"\x80\x04" + text("m") + b"\x940" + text("a." * 32000 + "a") + b"\x940"
+torch("class_of_many_parts", zipped(dotted + b"h\0h\1\x930" * 150000 + b"N."), "no class is called m.a.a.a.")
+torch("many_floats", zipped(b"\x80\x04}\x94(" + b"".join(b"G" + struct.pack(">d", 1.1 + i * 1e-7) + b"N" for i in range(40000)) + b"u0](" + b"h\0" * 200000 + b"e."), "repeat")
+torch("many_empty", zipped(b"\x80\x04]\x94(" + b"}" * 100000 + b"e0cmy\nC\n(" + b"h\0" * 400000 + b"tR."), "repeat")
 torch("doubles_none", zipped(b"\x80\x02]q\0Na" + b"".join(b"0](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b"."), "repeat")
 torch("long_names", zipped(b"\x80\x02" + text("k" * 100000) + b"q\0" + b"0}q\1h\0Ns" + b"".join(b"0}q" + bytes([i + 1]) + b"h\0h" + bytes([i]) + b"s" for i in range(1, 200)) + b"."), "a name of")
 torch("long_names_of_nothing", zipped(b"\x80\x02}" + text("k" * 1000000) + b"q\0}" + b"h\0}" * 400 + b"s" * 401 + b"."), "a name of")
@@ -450,6 +456,9 @@ for name, root, says in (("root_is_a_dict", b"}", "not the Metadata"), ("long_li
 slow = zipped(b"\x80\x02" + b"N0" * 500000 + rebuild() + b".", floats)
 dcp("one_item", [("w%d" % i, stored([4], [chunk([0], [4])])) for i in range(4000)],
     [place("w%d" % i, [0], 0, len(slow)) for i in range(4000)], "again and again", extra=[("__0_0.distcp", slow)])
+fields = b"\x80\x04}\x94(" + b"".join(text("k" * 20000 + "%04d" % i) + b"N" for i in range(32)) + b"u0" + glob(M, "MetadataIndex") + b"\x940"
+put("dcp_fields_of_many/.metadata", fields + b"h\1)\x81h\0b0" * 50000 + b"N.", "not the Metadata")
+cases[-1] = ("dcp_fields_of_many", cases[-1][1])
 shared = b"](" + chunk([0], [1]) + b"q\0" + b"h\0" * 50000 + b"eq\1"
 tensor_of_shared = b"h\2}(" + text("properties") + b"h\3" + text("size") + b"h\4" + text("chunks") + b"h\1ub"
 first = (shared + b"0" + glob(M, "TensorProperties") + b")\x81(" + glob("torch", "float32") + b"NNNNtbq\3" + b"0" + size([1]) + b"q\4" + b"0")

@@ -56,6 +56,66 @@ static int parse_loss_mask(struct s2s_ids_row *row, const json_t *object, struct
     return 0;
 }
 
+/* The list of a key that goes along with the ids; NULL: there is none, *rc says whether it is bad.
+ */
+static const json_t *beside_ids(int *rc, const struct s2s_ids_row *row, const json_t *object,
+                                const char *key, struct s2s_error *err)
+{
+    const json_t *list = json_object_get(object, key);
+    if (!json_is_array(list))
+        return NULL;
+    if (json_array_size(list) == row->n_ids)
+        return list;
+    *rc = s2s_error_set(err, S2S_E_SHAPE, "%s has %zu entries, input_ids %zu", key,
+                        json_array_size(list), row->n_ids);
+    return NULL;
+}
+
+/* Rows of Hugging Face data sets say with these which ids count and which are predicted: to pass
+ * over them would train on padding and on prompts. */
+static int check_attention_mask(struct s2s_ids_row *row, const json_t *object,
+                                struct s2s_error *err)
+{
+    int rc = 0;
+    const json_t *list = beside_ids(&rc, row, object, "attention_mask", err);
+    for (size_t i = 0; list && i < row->n_ids; i++) {
+        const json_t *bit = json_array_get(list, i);
+        if (json_is_true(bit) || json_integer_value(bit) == 1)
+            continue;
+        if (i > row->n_hidden) {
+            rc = s2s_error_set(err, S2S_E_FORMAT, "attention_mask[%zu] leaves out an id", i);
+            return s2s_error_hint(err, rc, "leave padding on the right out of input_ids");
+        }
+        row->n_hidden++;
+    }
+    return rc;
+}
+
+static bool is_clip(const struct s2s_ids_row *row, size_t at)
+{
+    for (size_t k = 0; k < row->n_clips; k++)
+        if (row->clips[k].pos == (int64_t)at)
+            return true;
+    return false;
+}
+
+static int check_labels(const struct s2s_ids_row *row, const json_t *object, struct s2s_error *err)
+{
+    enum { NO_LABEL = -100 };
+    int rc = 0;
+    const json_t *list = beside_ids(&rc, row, object, "labels", err);
+    for (size_t i = row->n_hidden; list && i < row->n_ids; i++) {
+        const json_int_t label = json_integer_value(json_array_get(list, i));
+        const int32_t want = !row->loss_mask || row->loss_mask[i] ? row->ids[i] : NO_LABEL;
+        if (label == want || (label == NO_LABEL && is_clip(row, i)))
+            continue;
+        rc = s2s_error_set(err, S2S_E_FORMAT, "labels[%zu] = %lld, where %s says %d", i,
+                           (long long)label, row->loss_mask ? "loss_mask" : "no loss_mask", want);
+        return s2s_error_hint(err, rc, "give loss_mask: 0 where the label is -100");
+    }
+    return rc;
+}
+
 static int by_pos(const void *a, const void *b)
 {
     const struct s2s_thd_clip *x = a, *y = b;
@@ -129,7 +189,11 @@ int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, str
     if (rc == 0)
         rc = parse_loss_mask(row, object, err);
     if (rc == 0)
+        rc = check_attention_mask(row, object, err);
+    if (rc == 0)
         rc = parse_audio(row, object, err);
+    if (rc == 0)
+        rc = check_labels(row, object, err);
     if (rc < 0)
         s2s_ids_row_release(row);
     json_decref(object);

@@ -173,10 +173,16 @@ static bool is_blank(const struct s2s_line *line)
     return true;
 }
 
+/* Bytes of the mark that some editors put before UTF-8. */
+static size_t mark_len(const struct s2s_lines *lines)
+{
+    return lines->len >= 3 && !memcmp(lines->data, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
+
 bool s2s_lines_next(const struct s2s_lines *lines, struct s2s_line *line)
 {
     do {
-        size_t at = 0;
+        size_t at = mark_len(lines);
         if (line->number > 0) {
             const char *from = line->text + line->len;
             const char *end = memchr(from, '\n', lines->len - (size_t)(from - lines->data));

@@ -36,7 +36,7 @@ int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *
 void s2s_lines_close(struct s2s_lines *lines);
 
 /* The line behind `line` (all zero: the first one); false at the end. Lines of white space are
- * passed over, but counted. */
+ * passed over, but counted; a byte order mark in front of the first one is none of it. */
 bool s2s_lines_next(const struct s2s_lines *lines, struct s2s_line *line);
 /* The line that begins at an offset that s2s_lines_next gave. */
 struct s2s_line s2s_lines_at(const struct s2s_lines *lines, size_t begin, int64_t number);

@@ -96,6 +96,41 @@ PY
     values out.s2s | grep -qx '0 seq_lens_padded 8'
 }
 
+@test "labels and attention_mask of a Hugging Face data set are not passed over" {
+    row() { printf '{"id":"a","input_ids":[5,6,7,0],%s}\n' "$1" >hf.jsonl; }
+    row '"labels":[-100,-100,7,0]'
+    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
+    says "hf.jsonl:1: labels[0] = -100, where no loss_mask says 5; give loss_mask"
+    row '"labels":[-100,6,7,0],"loss_mask":[0,0,1,1]'
+    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
+    says "labels[1] = 6, where loss_mask says -100"
+    row '"labels":[5,6]'
+    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
+    says "labels has 2 entries, input_ids 4"
+    row '"attention_mask":[1,1,1,0]'
+    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
+    says "attention_mask[3] leaves out an id; leave padding on the right out"
+    row '"attention_mask":[0,1,1,1]'
+    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
+    says "attention_mask[0] leaves out id 5; if it is padding, say so with --pad-id"
+    [ ! -e out.s2s ]
+    # what says the same passes: padding on the left, a placeholder without a label
+    row '"attention_mask":[0,1,1,1],"labels":[-100,-100,7,0],"loss_mask":[0,1,1,1],"audio":[{"pos":1,"frames":2}]'
+    s2s-pack -q --ids hf.jsonl --tokens 64 --pad-id 5 -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens 4'
+    row '"attention_mask":[1,1,1,1],"labels":[5,6,7,0]'
+    s2s-pack -q --ids hf.jsonl --tokens 64 -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens 4'
+}
+
+@test "a byte order mark in front of a list of samples is none of it" {
+    printf '\xef\xbb\xbf{"id":"a","input_ids":[5,6,7]}\r\n' >marked.jsonl
+    s2s-pack -q --ids marked.jsonl --tokens 64 -o out.s2s
+    values out.s2s | grep -qx '0 input_ids 5 6 7'
+    printf '\xef\xbb\xbf3\r\n4\r\n' >lens.txt
+    [ "$(s2s-pack bins --tokens 8 --json lens.txt | jq '.bins[0] | length')" = 2 ]
+}
+
 @test "what the layout refuses is named, exits 1 and leaves nothing" {
     refused() {
         printf '%s\n' "$2" >bad.jsonl

@@ -204,9 +204,16 @@ static int render(struct pack_row *row, const struct pack_loader *loader, struct
     return measure_audio(row, loader, err);
 }
 
-static int load_ids(struct pack_row *row, const struct s2s_line *line, struct s2s_error *err)
+static int load_ids(struct pack_row *row, const struct pack_loader *loader,
+                    const struct s2s_line *line, struct s2s_error *err)
 {
     int rc = s2s_data_parse_ids(&row->ids, line, err);
+    for (size_t i = 0; rc == 0 && i < row->ids.n_hidden; i++)
+        if (row->ids.ids[i] != loader->salm.pad_id) {
+            rc = s2s_error_set(err, S2S_E_FORMAT, "attention_mask[%zu] leaves out id %d", i,
+                               row->ids.ids[i]);
+            return s2s_error_hint(err, rc, "if it is padding, say so with --pad-id");
+        }
     row->thd = (struct s2s_thd_row){.id = row->ids.id,
                                     .ids = row->ids.ids,
                                     .loss_mask = row->ids.loss_mask,
@@ -224,7 +231,7 @@ int pack_row_load(struct pack_row *row, const struct pack_loader *loader, uint32
     *row = (struct pack_row){.sample = S2S_SAMPLE_INIT, .rendered = S2S_RENDERED_INIT};
     int rc, n;
     if (loader->kind == PACK_INPUT_IDS)
-        rc = n = load_ids(row, line, err);
+        rc = n = load_ids(row, loader, line, err);
     else if (loader->kind == PACK_INPUT_CUTS)
         rc = n = s2s_data_parse_cut(&row->sample, line, &opt, err);
     else

@@ -679,6 +679,10 @@ PY
     touch ranks/iter_0000100/mp_rank_01/distrib_optim.pt
     exits 0 s2s-ckpt convert --to torch_dist --merge-ranks ranks merged
     says "the optimizer of 1 rank folders"
+    rm -r merged
+    touch ranks/iter_0000100/mp_rank_0{0,1}/layer_wise_optimizer_{0,1}.pt
+    exits 0 s2s-ckpt convert --to torch_dist --merge-ranks ranks merged
+    says "the optimizer of 2 rank folders"
     # a long name is cut between characters
     local long=$(printf '日%.0s' {1..60})
     write long.safetensors "{'w': (2,), 'optimizer.a$long': (2,), 'optimizer.ab$long': (2,), 'optimizer.abc$long': (2,)}"

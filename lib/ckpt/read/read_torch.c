@@ -228,21 +228,38 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
     return rc < 0 ? s2s_error_add(err, rc, "%s", source->file) : 0;
 }
 
+/* 1 where an optimizer is in files beside a rank's model: the distributed one in one,
+ * Megatron-Core's layer-wise one in one a data-parallel rank */
+static int optimizer_apart(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_error *err)
+{
+    char **names;
+    size_t n;
+    int rc = ckpt_list_suffix(ckpt, prefix, ".pt", &names, &n, err);
+    int found = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const char *name = names[i] + strlen(prefix);
+        found |=
+            strcmp(name, "distrib_optim.pt") == 0 || s2s_starts_with(name, "layer_wise_optimizer_");
+    }
+    ckpt_free_list(names, n);
+    return rc < 0 ? rc : found;
+}
+
 static int read_rank(struct s2s_ckpt *ckpt, const char *folder, struct s2s_error *err)
 {
     char *file = s2s_xasprintf("%s/model_optim_rng.pt", folder);
-    char *apart = s2s_xasprintf("%s/distrib_optim.pt", folder);
     char *prefix = s2s_xasprintf("%s/", folder);
     const struct ckpt_torch_source source = {
         .file = file, .prefix = prefix, .len_bytes = -1, .model_only = true};
     const size_t had = ckpt->n_left_states;
     int rc = ckpt_read_torch(ckpt, &source, err);
-    if (ckpt->n_left_states == had && ckpt_is_there(ckpt->dir_fd, apart))
-        ckpt->n_left_states++;
+    if (rc == 0 && ckpt->n_left_states == had) {
+        rc = optimizer_apart(ckpt, prefix, err);
+        ckpt->n_left_states += rc > 0;
+    }
     free(file);
-    free(apart);
     free(prefix);
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 /* mp_rank_00, mp_rank_00_001, ..: one file a model-parallel rank */

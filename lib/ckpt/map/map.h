@@ -39,10 +39,11 @@
  * Other lines ("#" begins a comment):
  *
  *   - family NAME: begins a map
- *   - detect [part] NAME.. [!NAME..]: names that a source of this family has, or has not; part: it
- *     is found only where a "part" line asks for it
- *   - model_type NAME..: what its config.json says it is. It tells families apart whose detect
- * lines want the same names; without a config.json the first is taken that has none of its !NAMEs
+ *   - detect [part] NAME.. [!NAME..]: names that a source of this family has, and (with !) names
+ *     that it does not have; part: the family is only tried where a "part" line asks for it
+ *   - model_type NAME..: what config.json calls models of this family. That decides between
+ *     families whose detect lines want the same names; without a config.json it is the first of
+ *     them of whose !NAMEs the source has none
  *   - include FAMILY M-PREFIX H-PREFIX: also a built-in one, from a file; =FAMILY has its Hugging
  *     Face names on both sides
  *   - part FAMILY|FAMILY.. M-PREFIX H-PREFIX [?]: includes the first of these that is in the source
@@ -64,71 +65,79 @@
 
 #include "lib/ckpt/plan.h"
 
-/* Whether Megatron's layers lie on a leading axis or are numbered in names. AUTO: on an axis where
- * all layers of a stack are alike, as GPTModel writes them. */
+/* How Megatron's side has a stack of layers: on a leading axis of one tensor, or numbered in names.
+ * AUTO: on an axis if all layers of the stack are alike, as its GPTModel writes them. */
 enum ckpt_layers { CKPT_LAYERS_AUTO, CKPT_LAYERS_STACKED, CKPT_LAYERS_NUMBERED };
 
+/* What is to be mapped, and how; all borrowed. */
 struct ckpt_map_request {
     struct s2s_ckpt *ckpt;
-    const char *name; /* a family, a file, or NULL: found from the names */
-    const json_t *config;
-    const json_t *beside;    /* the configuration that came with the checkpoint; NULL */
-    bool keep_vocab_padding; /* to Hugging Face */
-    int64_t vocab_multiple;  /* to Megatron: rows become a multiple of it, with zeros; 0: as is */
+    const char *name;        /* a family, a model_type or a file; NULL: found from the names */
+    const json_t *config;    /* the user's configuration, which comes before all others; or NULL */
+    const json_t *beside;    /* the configuration that came with the checkpoint; or NULL */
+    bool keep_vocab_padding; /* to Hugging Face: also the rows past the vocabulary */
+    int64_t vocab_multiple; /* to Megatron: rows are filled up with zeros to a multiple; 0: as is */
     enum ckpt_layers layers; /* to Megatron */
 };
 
-/* UNTIED: what the configuration calls tied is written apart, or twice ("again"). TIED: what it
- * calls a matrix of its own is not there, and the arguments say that it is the words'. */
-enum ckpt_tie { CKPT_TIE_AS_SAID, CKPT_TIED, CKPT_UNTIED };
+/* Whether words and outputs share one matrix, where config.json has to be changed to say so. */
+enum ckpt_tie {
+    CKPT_TIE_AS_SAID, /* config.json is right */
+    CKPT_TIED,        /* it speaks of two matrices; there is one, and the arguments say so, too */
+    CKPT_UNTIED,      /* it speaks of one; two are written, or the one twice ("again") */
+};
 
 /* What became of the names of a source, also where none was mapped. All zero to begin with. */
 struct ckpt_map_result {
-    char family[64];     /* of the name map; "": names are kept */
+    char family[64];     /* of the name map that was used; "": names are kept */
     enum ckpt_tie tie;   /* what config.json has to say of the output matrix */
-    const char **unused; /* weights that go nowhere; lent by the source. Gives: free */
+    const char **unused; /* weights that go nowhere; names are lent by the source. Gives: free */
     size_t n_unused, cap_unused;
-    size_t n_state; /* other tensors, which are left out: */
-    /* those of which this is true; NULL: none */
+    size_t n_state; /* how many other tensors are left out: */
+    /* those for whose names this is true; NULL: none */
     bool (*is_left)(const char *name);
-    int64_t rows_cut; /* past the vocabulary, of each of its matrices */
+    int64_t rows_cut; /* rows past the vocabulary that are left out, of each matrix of words */
 };
-/* One more that goes nowhere. */
+/* Adds the name (kept) of a weight that goes nowhere. */
 void ckpt_map_add_unused(struct ckpt_map_result *result, const char *name);
-/* Is it none of the weights that a map takes: the optimizer's, other state, an extra state? */
+/* Is this the name of something that maps do not take: an optimizer's or other state, or a module's
+ * extra state? */
 bool ckpt_map_is_state(const char *name);
 
-/* A name without the "module." of wrappers and what state dicts have in front of it ("model.",
- * Lightning's "state_dict.", a heterogeneous model's "mimo."); experts as torch_dist has them,
- * whose number stands behind a live model's local_experts or weight. Gives: free. */
+/* The name that a rule would know a tensor by: without the "module." of wrappers and what state
+ * dicts put in front ("model.", Lightning's "state_dict.", a heterogeneous model's "mimo."), and
+ * with experts spelled as in torch_dist (a live model has their number behind "local_experts." or
+ * "weight"). Gives: free. */
 char *ckpt_map_plain_name(const char *name);
-/* A name without what PyTorch (compile, FSDP, checkpointing of activations) wraps modules into;
- * "module." of DDP and DeepSpeed everywhere, or in front only: a module of the model's own may have
- * that name. Gives: free. */
+/* A name without the components that wrappers add: torch.compile, FSDP, checkpointing of
+ * activations, and the "module." of DDP and DeepSpeed. That one is taken off everywhere, or only in
+ * front: further inside it may be the name of one of the model's own modules. Gives: free. */
 char *ckpt_map_unwrapped(const char *name, bool everywhere);
-/* A weight whose name only Megatron gives, or NULL. Lends until the checkpoint is closed. */
+/* The name of a weight that only Megatron calls so, lent until close; NULL: there is none. */
 const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt);
-/* Are these the names of a family, which Hugging Face's names are to be made of? */
+/* Do the names belong to a built-in family, so that they can become Hugging Face's? */
 bool ckpt_map_wanted(const struct s2s_ckpt *ckpt);
-/* And Megatron's? */
+/* The same, and are they Megatron's own (see "trains" above)? */
 bool ckpt_map_is_megatron(const struct s2s_ckpt *ckpt);
-/* Is a tensor of this name a LoRA adapter's, or does it lie under one? */
+/* Does the name belong to a LoRA adapter, or to a weight below one? */
 bool ckpt_map_is_adapted(const char *name);
-/* Does a tensor of this name hold packed numbers, or what they are to be multiplied by? */
+/* Does the name belong to packed numbers, or to the scales that they are multiplied by? */
 bool ckpt_map_is_quantised(const char *name);
-/* UNSUPPORTED: adapters, or quantised weights, which are no weights that a map could rename; for
- * our own maps (ours) also an encoder that is none of transformers'. */
+/* UNSUPPORTED: the checkpoint has adapters or quantised weights, for which other names are not
+ * enough; ours (a built-in map): or an encoder whose kind transformers does not have. */
 int ckpt_map_refuse(const struct s2s_ckpt *ckpt, bool ours, struct s2s_error *err);
-/* Fills plan with Hugging Face targets. NOTFOUND lists what a layer needs and the source lacks. */
+/* Fills plan, which is not sealed, with Hugging Face's tensors. NOTFOUND: no family fits, a number
+ * is not said anywhere, or the list of what the model needs and the source lacks. SHAPE, FORMAT,
+ * UNSUPPORTED. */
 int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                    struct ckpt_map_result *result, struct s2s_error *err);
-/* The other direction. request->name is needed. */
+/* The other direction: Megatron's tensors. request->name must not be NULL. */
 int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                          struct ckpt_map_result *result, struct s2s_error *err);
-/* Is there a family of models of one part that config.json calls so? */
+/* Does a built-in family of models of one part have this model_type of config.json? */
 bool ckpt_map_knows_type(const char *type);
-/* Has a source under Hugging Face's names all that the family named wants, in shapes that fit?
- * NOTFOUND, SHAPE: no, and what. */
+/* Does a source that has Hugging Face's names have everything that the family request->name needs,
+ * in shapes that fit? Nothing is planned. NOTFOUND, SHAPE: no; they list what. */
 int ckpt_map_check_hf(const struct ckpt_map_request *request, struct s2s_error *err);
 
 /* ---- the table ---- */
@@ -146,44 +155,45 @@ enum ckpt_transform {
     CKPT_MAP_DROP,
 };
 
-/* When may a rule's tensor be absent? */
+/* When may a rule's tensor be absent? The words of the table stand for these (see above). */
 enum ckpt_absence {
     CKPT_NEVER_ABSENT,
     CKPT_MAY_BE_ABSENT,
     CKPT_ABSENT_IF_TIED,
     CKPT_ABSENT_IF_NO_CONV_BIAS,
     CKPT_ABSENT_IF_NO_PROJECTION,
-    CKPT_ABSENT_UNLESS_QKV_BIAS, /* unless something says that the model has it (map_absence.c) */
+    CKPT_ABSENT_UNLESS_QKV_BIAS, /* unless arguments or configuration say that the model has it */
     CKPT_ABSENT_UNLESS_BIAS,
     CKPT_ABSENT_UNLESS_MLP_BIAS,
     CKPT_ABSENT_UNLESS_QK_NORM,
     CKPT_ABSENT_UNLESS_SHARED_GATE,
 };
 
+/* One line of a map: how a tensor of one side becomes one of the other. */
 struct ckpt_rule {
-    char *megatron, *hf; /* with {N}, {E} and at most one list */
+    char *megatron, *hf; /* patterns with {N}, {E} and at most one list */
     enum ckpt_transform transform;
     enum ckpt_absence absence;
     bool transposed; /* the last two axes of the source are exchanged */
-    char *company;   /* with which other rules it is there or absent; NULL: with none */
+    char *company;   /* NAME of "?+NAME": such rules are all there or all absent; or NULL */
     char *same;      /* the Megatron name in the table: rules that share it make the same tensor */
     char *shape;     /* of the Hugging Face tensor, "[H,q]"; NULL: not said */
     int scope;       /* capital letters of a shape mean the same in rules of one scope */
-    int section;     /* index in sections; -1: holds for the whole model */
-    int group;       /* index in stacks: which stack of layers; -1: none */
-    int line;        /* of the user's file; 0: of an included family */
+    int section;     /* index in sections: for which layers it holds; -1: for the whole model */
+    int group;       /* index in stacks: which stack of layers it is about; -1: none */
+    int line;        /* of the user's file, for messages; 0: of an included family */
 };
 
-/* Layers are numbered within a stack. */
+/* Layers that are numbered together, such as a decoder's. */
 struct ckpt_stack {
-    char *prefix; /* a Megatron pattern up to "{N}" */
-    bool numbered;
+    char *prefix;  /* the Megatron pattern up to "{N}" */
+    bool numbered; /* a line "numbered" is about it */
 };
 
-/* rules, sections and stacks of a map, which are gone through for each other */
+/* The most rules, sections or stacks of a map: some loops go through all of them for each. */
 enum { CKPT_MAP_MAX_RULES = 1 << 14 };
 
-/* A line "rename", or (as NULL) a name of a line "where", which stands before. */
+/* A line "rename NAME AS". Or a name of the line "where" in front of such lines: `as` is NULL. */
 struct ckpt_spelling {
     char *name, *as;
 };
@@ -202,61 +212,69 @@ struct ckpt_map {
 extern const char ckpt_map_tables[];       /* models of one part */
 extern const char *const ckpt_map_texts[]; /* all families that are built in; NULL ends them */
 
-/* Is this family of a "part" line in the source? */
+/* Is the source a model of this family (of the text, or of the built-in ones), as a line "part"
+ * asks, under these prefixes? */
 typedef bool ckpt_map_choose(void *ctx, const char *text, const char *family, const char *m_prefix,
                              const char *h_prefix);
 
-/* Reads one family ("=": its Hugging Face names on both sides) of a text that messages call file
- * (NULL: of the built-in ones), in which includes of built-in families work too. Of a "part" the
- * first family is taken for which choose says yes (NULL: always). NOTFOUND, FORMAT (file:line). */
+/* Reads the rules of a family from a text, which messages call file (both NULL: from the built-in
+ * ones, which a text may include, too). "=NAME": with its Hugging Face names on both sides. Of a
+ * line "part" the first family is taken for which choose says yes (choose NULL: the first). Gives:
+ * ckpt_map_release, only after success. NOTFOUND, FORMAT (file:line). */
 int ckpt_map_parse(struct ckpt_map *map, const char *text, const char *file, const char *family,
                    ckpt_map_choose *choose, void *ctx, struct s2s_error *err);
 void ckpt_map_release(struct ckpt_map *map);
+/* What stands at the head of a family. */
 struct ckpt_map_family {
     char name[64];
     char detect[512], model_types[256]; /* words of the line, each with a space behind it; or "" */
-    bool trains, renames;               /* it has such lines */
+    bool trains, renames;               /* does it have such lines? */
 };
-/* The families of a text, one after the other: false at the end. *at starts at 0. */
+/* Sets *family to the next family of a text; false: there are no more. *at is 0 at first. */
 bool ckpt_map_next_family(const char *text, size_t *at, struct ckpt_map_family *family);
 
-/* What a pattern's holes are in a name. */
+/* What stands in a name in place of a pattern's holes. */
 struct ckpt_match {
-    int64_t layer, expert; /* -1: no such hole, or (layer) on axis 0 */
-    int item;              /* of the list; -1: none */
-    bool stacked;          /* ".{N}" is missing: layers are axis 0 */
-    const char *rest;      /* what {*} took, inside the name; NULL */
+    int64_t layer, expert; /* of {N} and {E}; -1: there is no such hole, or `stacked` */
+    int item;              /* which of the list's items; -1: there is no list */
+    bool stacked;          /* the name lacks ".{N}": layers lie on axis 0 of the tensor */
+    const char *rest;      /* what {*} stands for, a pointer into the name; or NULL */
 };
+/* Does the name fit the pattern? Then *match says how. */
 bool ckpt_map_match(const char *pattern, const char *name, struct ckpt_match *match);
 /* The pattern with its holes filled. Gives: free. */
 char *ckpt_map_fill(const char *pattern, const struct ckpt_match *match);
-/* What {1} and {2} of a pattern are; "": not known. */
+/* The words that {1} and {2} stand for; "": not known yet. */
 struct ckpt_words {
     char of[2][128];
 };
-/* The pattern with the words that are known in their places. Gives: free. */
+/* The pattern with the words that are known put into its holes. Gives: free. */
 char *ckpt_map_put_words(const char *pattern, const struct ckpt_words *words);
-/* The first {1} or {2} of a pattern, or NULL. */
+/* Points to the first {1} or {2} of a pattern; NULL: it has none. */
 const char *ckpt_map_word_hole(const char *pattern);
-/* Items of the pattern's list, of which there are at most so many; 0: it has none. */
+/* How many items the pattern's list has, at most CKPT_MAP_MAX_ITEMS; 0: it has no list. */
 enum { CKPT_MAP_MAX_ITEMS = 16 };
 int ckpt_map_items(const char *pattern);
-/* The same, where what has no list is one name. */
+/* How many names it stands for in a layer: as many as items, or 1. */
 int ckpt_map_names(const char *pattern);
 /* Does it end with {*}? */
 bool ckpt_map_is_open(const char *pattern);
-/* Braces in pairs, not nested, no empty hole, at most one list of at most CKPT_MAP_MAX_ITEMS
- * different items; "?" stands at the end of a line, not of a name. */
+
+/* ---- is a word of a map what it should be? ---- */
+
+/* A name: braces come in pairs and are not nested, no hole is empty, there is at most one list and
+ * its items (at most CKPT_MAP_MAX_ITEMS) are different. No "?": that is a word of its own. */
 bool ckpt_map_is_pattern(const char *word);
-/* What included names begin with: no list, so that one of the name stays the only one. */
+/* What included names begin with: a name without a list, since the included ones may have one. */
 bool ckpt_map_is_prefix(const char *word);
-/* "[H,q]", "[q,H|k,H|k,H]": a letter, a number or * an axis, or a sum of them. */
+/* "[H,q]", "[q,H|k,H|k,H]": for each axis a letter, a number, * or a sum of these. */
 bool ckpt_map_is_shape(const char *word);
-/* As many shapes as items, or one for all. */
+/* Are there as many shapes as items, or one for all? */
 bool ckpt_map_shape_fits(const struct ckpt_rule *rule);
-/* Do the lists of both sides fit the transform? */
+/* Do both sides have the lists that the transform needs? */
 bool ckpt_map_lists_fit(const struct ckpt_rule *rule);
-/* The number that one side has and the other lacks, or NULL: all its tensors would be one. */
+/* "{N}" or "{E}", if only one side has it and all its tensors would become one; else NULL. (Of
+ * EXPERTS, Megatron's side may lack {E}: they lie on an axis.) */
 const char *ckpt_map_lost_number(const struct ckpt_rule *rule);
 
 #endif

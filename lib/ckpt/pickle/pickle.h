@@ -35,27 +35,27 @@ enum ckpt_kind {
     CKPT_GLOBAL,    /* text: "module\nname", n: length of the module's name */
     CKPT_RECORD,    /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
     CKPT_PERSID,    /* items: the id */
-    CKPT_LONG,      /* a text that is not kept: len says how long; n: its bytes as Latin-1, or
-                     * UINT32_MAX */
-    CKPT_TAKEN,     /* in place of n values of a list that a taker has: from its i-th on */
-    CKPT_TENSOR,    /* text: what view.c says of a tensor, in place of its record */
+    CKPT_LONG,      /* a text too large to be kept: len says how long it is, n how many bytes it is
+                     * in Latin-1 (UINT32_MAX: it cannot be) */
+    CKPT_TAKEN,     /* in a list, in place of n values that a taker took: its i-th and following */
+    CKPT_TENSOR,    /* a tensor, whose record was packed into text (view.h) */
     CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
 
-/* There are dozens of them for each tensor of a .metadata: 24 bytes. Those of equal small values
- * may be one node. */
+/* A value. There are dozens for each tensor of a .metadata, hence 24 bytes and no more. Equal small
+ * values may be one and the same node. */
 struct ckpt_node {
     uint8_t kind; /* enum ckpt_kind */
-    bool opaque;  /* of a global outside the list, and of a record of such a one; of a text: it is
-                   * somebody else's, who keeps it */
-    bool shown;   /* while JSON is made of it, or of parts of it: a value may hold itself */
-    uint8_t mark; /* 0; for who walks the tree */
-    uint32_t n;
+    bool opaque; /* a global that is not in the short list, or a record of one. Of a text: it is not
+                  * in the pickle's arena, and is not moved */
+    bool shown;  /* JSON is being made of it, or of its parts: a value may contain itself */
+    uint8_t mark; /* free for who walks the tree; 0 at first */
+    uint32_t n;   /* how many items; other meanings stand beside the kinds */
     union {
-        uint32_t cap; /* of items */
-        uint32_t len; /* of text */
+        uint32_t cap; /* room for so many items */
+        uint32_t len; /* bytes of text */
     };
-    uint32_t offset; /* of the opcode that made it, or the first like it */
+    uint32_t offset; /* byte of the pickle where the opcode is that made it, or an equal one */
     union {
         int64_t i; /* BOOL, INT */
         double f;
@@ -64,19 +64,20 @@ struct ckpt_node {
     };
 };
 
+/* What becomes of classes that are not in the short list. */
 enum ckpt_pickle_mode {
-    CKPT_STRICT, /* unknown classes are refused: .metadata, items */
-    CKPT_OPEN,   /* unknown classes become opaque nodes: common state, torch.save files */
-    CKPT_CHECK,  /* the same, for who asks only whether it is harmless: no large text is kept */
+    CKPT_STRICT, /* they are refused: .metadata, items of .distcp files */
+    CKPT_OPEN,   /* they become opaque nodes: common state, torch.save files */
+    CKPT_CHECK,  /* the same, and no large text is kept: is the pickle harmless? */
 };
 
 struct ckpt_pickle {
     struct ckpt_node *root;
     size_t len;              /* bytes of the pickle, its STOP included */
-    struct s2s_buf opaque;   /* names of the opaque classes met, "module.name", commas between */
+    struct s2s_buf opaque;   /* the opaque classes that were met: "module.name, module.name" */
     struct s2s_blocks arena; /* nodes and texts */
-    /* What never moves: packed tensors, and their keys in dicts, which are `opaque`. Who wants
-     * these keys for longer takes names away. */
+    /* What is never moved: packed tensors, and the keys that they have in dicts. Whoever wants the
+     * keys to outlive the pickle takes all of names (s2s_blocks_take). */
     struct s2s_blocks kept, names;
 };
 
@@ -89,73 +90,86 @@ struct ckpt_pickle {
 int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_pickle_release(struct ckpt_pickle *pickle);
-/* Says which classes of the file `name` are kept as names. */
+/* Warns of the opaque classes that were met, if there are any; name is what the file is called. */
 void ckpt_pickle_warn_opaque(const struct ckpt_pickle *pickle, const char *name);
 
-/* Whether a pickle, or a text in it, is so long that it is read from its file a part at a time. */
+/* Is a pickle of len bytes, or a text in one, so long that it should be read from its file a part
+ * at a time (ckpt_pickle_parse_file)? */
 bool ckpt_pickle_is_large(size_t len);
 
-/*
- * The same for the pickle at pos of a file, of at most len bytes, of which only a part is in memory
- * at a time. Nobody reads large byte objects, so they are not read here either: neither those that
- * are spelled as such nor those of protocol 2, which are texts that are encoded. Of large texts the
- * first twelve megabytes are kept.
- *
- * Of many like things each is taken when it was read, where there is a taker (or NULL) with an
- * item: the memory is that of what is left. item is asked about each pair that goes into a dict and
- * each value (key NULL) that goes into a list: 1 when it took it, 0 to leave it there; 2 when it
- * took it and the list is to say so, as CKPT_TAKEN, where i counts these from 0. What else still
- * holds a taken value may read it as CKPT_FORGOTTEN behind the name "all_local_plans"
- * (Megatron-Core repeats all there); where such a one is left in the tree, or stood in the way,
- * `again` is called and all is read again, nothing forgotten.
- *
- * Without an item plain tensors in dicts and lists become CKPT_TENSOR. storage (or NULL) is shown
- * each storage that the pickle names, in its order.
- */
+/* Who takes values out of the tree while ckpt_pickle_parse_file builds it, so that they need not
+ * all be in memory at once. Each function may be NULL. */
 struct ckpt_pickle_taker {
     void *ctx;
+    /* Is asked about each pair that goes into a dict, and each value (key NULL) that goes into a
+     * list. 0: it stays there; 1: it was taken, and is not in the tree; 2: it was taken, and the
+     * list says so by a CKPT_TAKEN, whose i counts all of these from 0. Below 0: a failure. */
     int (*item)(void *ctx, struct ckpt_node *key, struct ckpt_node *value, struct s2s_error *err);
+    /* All is read once more from the start, and asked about once more: forget what was taken. */
     void (*again)(void *ctx);
+    /* Is shown each storage that the pickle names, in the pickle's order. */
     void (*storage)(void *ctx, const struct ckpt_node *persid);
 };
+/*
+ * The same for the pickle of at most len bytes at position pos of a file, with only a part of it in
+ * memory at a time. taker may be NULL. Large byte objects are not read, because nobody wants them:
+ * their node has a length only. (Protocol 2 spells bytes as a text that is encoded; these texts are
+ * not read either.) Of large texts those are kept that fit into twelve megabytes together.
+ *
+ * A pickle refers to its values again by number. Which numbers it will want is found in a first run
+ * over its opcodes, and values that nobody wants again are forgotten. One place is taken for not
+ * wanting any: what follows the name "all_local_plans", where Megatron-Core repeats everything. A
+ * value that is asked for there reads as CKPT_FORGOTTEN. If one of these is left in the tree at the
+ * end, or the pickle could not be understood without it, then taker->again is called and all is
+ * read a second time, with nothing forgotten.
+ *
+ * Without taker->item, plain tensors in dicts and lists become CKPT_TENSOR.
+ */
 int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size_t len,
                            enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,
                            struct s2s_error *err);
 
-/* True for a global, or a record of one, with this module and name. */
+/* ---- looking at the tree; a node that is NULL, or of another kind, is never what is asked for
+ * ---- */
+
+/* Is it the global module.name, or a record of that class? */
 bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name);
-/* Of that module, whatever the name. */
+/* The same of any name in that module. */
 bool ckpt_is_of(const struct ckpt_node *node, const char *module);
-/* The same whatever the module. */
+/* The same of that name in any module. */
 bool ckpt_is_named(const struct ckpt_node *node, const char *name);
-/* The name of a global, without its module; not zero-ended. */
+/* The name of a global without its module, *len bytes: not zero-ended. */
 static inline const char *ckpt_global_name(const struct ckpt_node *global, size_t *len)
 {
     *len = global->len - global->n - 1;
     return global->text + global->n + 1;
 }
+/* Is it a string with this text? */
 bool ckpt_str_is(const struct ckpt_node *node, const char *s);
-/* Value of a string key: of a dict, or of a record's state when that is a dict. NULL when absent.
- */
+/* The value that a dict, or the dict that is a record's state, has for a string key; NULL: none. Of
+ * a dict with more than 256 keys only the first 256 are looked at. */
 const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key);
-/* An int node's value; false for others. */
+/* Sets *value to the value of an int node; false for others. */
 bool ckpt_get_int(const struct ckpt_node *node, int64_t *value);
-/* A tuple or list of n <= max ints; -1 otherwise. */
+/* Sets values [max] to the ints of a tuple or list, and returns how many they are; -1: they are
+ * more than max, or not all ints. */
 int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max);
 
-/*
- * The tree as JSON: tuples and sets as arrays, a Namespace or record with a dict as object, bytes
- * and classes as text. Tensors, and what is too deep (1000), more than *left allows or in itself,
- * as text. Values that several places share are shown, and counted, in each. Gives a reference.
- */
+/* How much JSON may still be made of a tree, and what was left out of it. */
 struct ckpt_json_left {
     size_t nodes, text_bytes;
-    size_t n_bytes; /* of how many byte strings only the length was shown */
-    bool cut;       /* a text was not shown */
+    size_t n_bytes; /* how many byte strings there were, of which JSON shows the length only */
+    bool cut;       /* a text was left out because text_bytes did not suffice */
 };
+/*
+ * The tree as JSON: tuples and sets are arrays, a Namespace is an object, other records are objects
+ * that name their class; bytes and globals are text. "..." stands for what is deeper than 1000,
+ * more than *left allows, or within itself. A value that stands in several places is shown, and
+ * counted, in each. Gives a reference.
+ */
 json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left);
-/* What a tree of so many bytes of pickle may come to: every value of it twice (a name and what it
- * is called), some of them again. What JSON has more bytes for counts as several. */
+/* What is enough for a pickle of so many bytes: every value of it twice (as a name and as what has
+ * the name), some again. A value that takes many bytes of JSON counts as several. */
 struct ckpt_json_left ckpt_json_limit(size_t pickle_len);
 
 #endif

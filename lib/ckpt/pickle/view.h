@@ -10,25 +10,25 @@
 struct ckpt_view {
     enum s2s_dtype dtype;
     int n_dims;
-    int64_t size[S2S_MAX_DIMS], stride[S2S_MAX_DIMS];
-    int64_t offset;  /* elements, in the storage */
-    const char *key; /* of the storage, not zero-ended */
+    int64_t size[S2S_MAX_DIMS], stride[S2S_MAX_DIMS]; /* strides in elements */
+    int64_t offset;                                   /* of its first element in the storage */
+    const char *key; /* the storage's name in the archive, key_len bytes, not zero-ended */
     size_t key_len;
     int64_t store_numel; /* elements of the storage */
-    int64_t store_len;   /* bytes */
+    int64_t store_len;   /* bytes of it */
 };
 
-/* What a storage's id says: key, numel, bytes, dtype (NONE: untyped). */
+/* Sets the key, lengths and dtype (NONE: untyped) of view to those of the storage that a persistent
+ * id names. FORMAT, UNSUPPORTED. */
 int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, struct s2s_error *err);
-/* 1: node is a tensor and view describes it (bounds checked against its storage); 0: it is none. */
+/* 1: node is a tensor, as *view says, and lies within its storage; 0: it is none. FORMAT,
+ * UNSUPPORTED: it is one that cannot be read. */
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
 
-/*
- * A plain tensor's record becomes a CKPT_TENSOR in its place, of a tenth of the memory, which lives
- * in kept. False: it is no such record, and stays.
- */
+/* Turns the record of a plain tensor into a CKPT_TENSOR, which takes a tenth of the memory; what it
+ * says is put into kept. false: it is no such record, and stays as it is. */
 bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept);
-/* The arguments of a packed one as its record has them. Gives a reference. */
+/* The arguments that the record of a CKPT_TENSOR had. Gives a reference. */
 json_t *ckpt_view_args(const struct ckpt_node *packed);
 
 #endif

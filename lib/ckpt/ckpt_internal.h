@@ -7,9 +7,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
-
-#include <jansson.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_files.h"

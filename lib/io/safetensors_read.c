@@ -1,8 +1,6 @@
 #include "lib/io/safetensors.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

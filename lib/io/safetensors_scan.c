@@ -1,6 +1,5 @@
 #include "lib/io/safetensors_internal.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 #ifndef CKPT_JOB_INTERNAL_H
 #define CKPT_JOB_INTERNAL_H
 
-#include "lib/base/log.h"
 #include "lib/ckpt/plan.h"
 #include "tools/ckpt/job.h"
 

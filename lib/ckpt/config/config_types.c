@@ -3,8 +3,9 @@
  * class, and what it takes for a key that is absent. Files of models of several parts, such as
  * Gemma 3's, leave that out of text_config. Source: the configuration classes of transformers.
  */
-#include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
+
+#include <string.h>
 
 static const char *const keys[] = {"num_attention_heads",    "num_key_value_heads",
                                    "rms_norm_eps",           "rope_theta",

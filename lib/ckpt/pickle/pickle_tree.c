@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "lib/base/base.h"
-#include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/view.h"
 
 static const struct ckpt_node *global_of(const struct ckpt_node *node)

@@ -9,7 +9,6 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
-#include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/manifest.h"

@@ -11,7 +11,6 @@
 #define CKPT_JOURNAL_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct s2s_error;

@@ -92,7 +92,8 @@ int ckpt_name_distance(const char *a, const char *b, int most);
 enum { CKPT_SHORT_LIST = 8 };
 struct ckpt_list {
     char *lines[CKPT_SHORT_LIST];
-    size_t n; /* of all lines, those in the log too */
+    size_t n;                 /* of all lines, those in the log too */
+    enum s2s_log_level level; /* of those in the log: all zero is an error */
 };
 /* Adds a line (takes it). what: stands before it if it goes to the log. */
 void ckpt_list_add(struct ckpt_list *list, const char *what, char *line);

@@ -629,6 +629,12 @@ less model.layers.1.self_attn.q_proj.weight
 other model.layers.1.self_attn.q_proj.weight: shape [3, 3]
 actor model.embed_tokens.weight
 LIST
+    # however many there are, it is a warning
+    jq '.num_hidden_layers = 9' "$M/config.json" >nine.json
+    exits 0 s2s-ckpt convert -q --to hf --config nine.json whole.safetensors nine
+    says_not "absent"
+    exits 0 s2s-ckpt verify nine
+    says "warning: wanted but absent: model.layers.8.self_attn.v_proj.weight"
     # a model of another class has other weights, and packed ones other names
     jq '.architectures = ["LlamaForSequenceClassification"]' "$M/config.json" >classes.json
     exits 0 s2s-ckpt convert -q --strict --to hf --config classes.json less.safetensors classes

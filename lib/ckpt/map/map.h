@@ -78,6 +78,7 @@ struct ckpt_map_request {
     bool keep_vocab_padding; /* to Hugging Face: also the rows past the vocabulary */
     int64_t vocab_multiple; /* to Megatron: rows are filled up with zeros to a multiple; 0: as is */
     enum ckpt_layers layers; /* to Megatron */
+    bool only_warns;         /* what is not as wanted is told of and no failure */
 };
 
 /* Whether words and outputs share one matrix, where config.json has to be changed to say so. */

@@ -92,6 +92,12 @@ struct ckpt_map_engine {
     struct s2s_error *err;
 };
 
+/* Of what does not fit into an error that lists what is wrong. */
+static inline enum s2s_log_level ckpt_map_list_level(const struct ckpt_map_engine *e)
+{
+    return e->request->only_warns ? S2S_LOG_WARN : S2S_LOG_ERROR;
+}
+
 /* Lists the sources and reads the map. NOTFOUND, FORMAT, UNSUPPORTED (ckpt_map_refuse).
  * ckpt_map_end also after failure. */
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,

@@ -433,7 +433,7 @@ static int check_hidden(struct voting *v)
 
 static int list_wrong(struct voting *v)
 {
-    struct ckpt_list list = {.n = 0};
+    struct ckpt_list list = {.level = ckpt_map_list_level(v->e)};
     for (struct known k = {.rule = NULL}; next_known(v, &k);) {
         char *line = judge(v, &k);
         if (line)

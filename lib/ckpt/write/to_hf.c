@@ -92,8 +92,10 @@ int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct s2s_hf_options *option
     if (!options->config && !ckpt->part)
         (void)ckpt_read_json(&beside, ckpt, "config.json", NULL); /* what is none travels along */
     const json_t *config = options->config ? options->config : beside;
-    const struct ckpt_map_request request = {
-        .ckpt = ckpt, .name = ckpt_config_type(config), .config = config};
+    const struct ckpt_map_request request = {.ckpt = ckpt,
+                                             .name = ckpt_config_type(config),
+                                             .config = config,
+                                             .only_warns = !options->strict};
     struct s2s_error lacks = S2S_ERROR_INIT;
     int found = 0;
     if (is_whole_model(config) && ckpt_map_knows_type(request.name) && !ckpt_is_adapter(ckpt))

@@ -635,12 +635,14 @@ LIST
     says_not "absent"
     exits 0 s2s-ckpt verify nine
     says "warning: wanted but absent: model.layers.8.self_attn.v_proj.weight"
+    exits 1 s2s-ckpt verify --strict nine
+    says "nine: wanted but absent (54):"
     # a model of another class has other weights, and packed ones other names
     jq '.architectures = ["LlamaForSequenceClassification"]' "$M/config.json" >classes.json
     exits 0 s2s-ckpt convert -q --strict --to hf --config classes.json less.safetensors classes
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" packed.safetensors packed
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" whole.safetensors whole
-    exits 0 s2s-ckpt verify whole
+    exits 0 s2s-ckpt verify --strict whole
     says_not "is not whole"
     # what PyTorch's AppState puts around a model is gone through where names are mapped too
     exits 0 s2s-ckpt convert -q --to torch_dist app.safetensors app

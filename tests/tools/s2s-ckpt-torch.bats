@@ -83,6 +83,7 @@ open('without.pt', 'wb').write(raw)"
     for file in whole.pt dist; do
         exits 0 s2s-ckpt ls --sha256 $file
         says_not "without checksums"
+        exits 0 s2s-ckpt verify --strict $file
     done
     # the same in a .distcp's item
     python3 - dist/iter_*/__0_0.distcp <<'PY'
@@ -105,6 +106,8 @@ PY
         exits 0 s2s-ckpt verify $file
         says "saved without checksums"
         says "1 tensors have no checksum to compare"
+        exits 1 s2s-ckpt verify --strict $file
+        says "1 tensors have no checksum to compare (--strict)"
     done
 }
 

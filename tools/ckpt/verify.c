@@ -5,17 +5,31 @@
 
 struct options {
     struct s2s_common common;
+    bool strict;
     const char *path;
 };
+
+enum { KEY_STRICT = 0x100 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct options *opt = state->input;
-    return ckpt_parse_path(&opt->path, key, arg, state);
+    if (key != KEY_STRICT)
+        return ckpt_parse_path(&opt->path, key, arg, state);
+    opt->strict = true;
+    return 0;
 }
 
+static const struct argp_option options[] = {
+    {"strict", KEY_STRICT, NULL, 0,
+     "Fail also when tensors have neither checksum nor manifest, or lack some of config.json's "
+     "model",
+     1},
+    {0},
+};
+
 static const struct argp argp = {
-    NULL,
+    options,
     parse,
     "PATH",
     "Read all of a checkpoint and check it: every file is there, boxes cover each tensor exactly, "
@@ -112,6 +126,22 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
     putchar('\n');
 }
 
+/* What else is told of: damage that could not have been seen, a model that is not whole. */
+static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
+                          const struct counts *counts, struct s2s_error *err)
+{
+    const struct s2s_hf_options how = {.strict = opt->strict};
+    if (opt->strict && counts->n_unchecked && !counts->n_files)
+        return s2s_error_set(err, S2S_E_DIGEST,
+                             "%s: no manifest, and %zu tensors have no checksum to compare "
+                             "(--strict)",
+                             s2s_ckpt_path(ckpt), counts->n_unchecked);
+    if (!s2s_starts_with(s2s_ckpt_format(ckpt), "hf"))
+        return 0;
+    int rc = s2s_hf_check_kept(ckpt, &how, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt)) : 0;
+}
+
 /* -o's file may be one of a checkpoint that could not be opened: then it is not written. */
 static void report_bad(const struct options *opt, const struct s2s_printout *to,
                        const struct s2s_error *err)
@@ -134,8 +164,8 @@ static int verify_opened(const struct options *opt, struct s2s_ckpt *ckpt, struc
     int rc = s2s_ckpt_check_ranks(ckpt, err);
     if (rc == 0)
         rc = verify_all(ckpt, &counts, err);
-    if (rc == 0 && s2s_starts_with(s2s_ckpt_format(ckpt), "hf"))
-        rc = s2s_hf_check_kept(ckpt, &(struct s2s_hf_options){.map = NULL}, err);
+    if (rc == 0)
+        rc = check_strictly(opt, ckpt, &counts, err);
     if (rc == 0)
         report(opt, ckpt, &counts);
     else

@@ -78,7 +78,9 @@ static int is_dcp(const struct clues *clues, struct s2s_error *err)
     /* torch alone says none */
     return !*clues->backend || ckpt_has_word("fsdp_dtensor torch_dcp", clues->backend)
                ? 1
-               : s2s_error_set(err, S2S_E_UNSUPPORTED, "metadata.json: sharded_backend \"%s\"",
+               : s2s_error_set(err, S2S_E_UNSUPPORTED,
+                               "metadata.json: sharded_backend \"%s\" is not known here; "
+                               "torch_dist, torch_dcp and fsdp_dtensor are",
                                clues->backend);
 }
 

@@ -202,8 +202,9 @@ static int check_backend(struct nemo *n)
     if (strcmp(backend, "zarr") == 0)
         return refuse_zarr(n);
     return *backend && strcmp(backend, "torch_dist") != 0
-               ? s2s_error_set(n->err, S2S_E_UNSUPPORTED, "%s: %s: sharded_backend \"%s\"", n->path,
-                               member->name, backend)
+               ? s2s_error_set(n->err, S2S_E_UNSUPPORTED,
+                               "%s: %s: sharded_backend \"%s\" is not known here; torch_dist is",
+                               n->path, member->name, backend)
                : 0;
 }
 

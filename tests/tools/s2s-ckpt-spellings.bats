@@ -91,13 +91,14 @@ PY
 }
 
 @test "a Nemotron-H with biases, and without one of the convolution, is whole where its configuration says so" {
-    write hf.safetensors '{
+    local model='{
         "backbone.embeddings.weight": (10, 4), "lm_head.weight": (10, 4), "backbone.norm_f.weight": (4,),
         "backbone.layers.0.norm.weight": (4,), "backbone.layers.0.mixer.in_proj.weight": (22, 4), "backbone.layers.0.mixer.conv1d.weight": (14, 1, 4),
         "backbone.layers.0.mixer.A_log": (2,), "backbone.layers.0.mixer.D": (2,), "backbone.layers.0.mixer.dt_bias": (2,),
         "backbone.layers.0.mixer.norm.weight": (6,), "backbone.layers.0.mixer.out_proj.weight": (4, 6),
         "backbone.layers.1.norm.weight": (4,), "backbone.layers.1.mixer.up_proj.weight": (5, 4), "backbone.layers.1.mixer.up_proj.bias": (5,),
         "backbone.layers.1.mixer.down_proj.weight": (4, 5), "backbone.layers.1.mixer.down_proj.bias": (4,)}'
+    write hf.safetensors "$model"
     echo '{"model_type": "nemotron_h", "use_conv_bias": false, "mlp_bias": true, "vocab_size": 10}' >without.json
     echo '{"model_type": "nemotron_h", "vocab_size": 10}' >with.json
     exits 0 s2s-ckpt convert --strict --to torch_dist --map nemotron_h --config without.json hf.safetensors megatron
@@ -108,6 +109,21 @@ PY
     says "backbone.layers.0.mixer.conv1d.bias"
     exits 1 s2s-ckpt convert --to hf --config with.json megatron other
     says "conv1d.bias"
+    # biases of the mixer's projections, which Megatron has by ranks
+    sed 's/"mlp_bias"/"use_bias": true, &/' without.json >mixer.json
+    exits 1 s2s-ckpt convert --to hf --config mixer.json megatron other
+    says "backbone.layers.0.mixer.in_proj.bias"
+    says "backbone.layers.0.mixer.out_proj.bias"
+    local biases='"backbone.layers.0.mixer.in_proj.bias": (22,), "backbone.layers.0.mixer.out_proj.bias": (4,)'
+    write biased.safetensors "{**$model, $biases}"
+    exits 0 s2s-ckpt convert --strict --to hf --config mixer.json biased.safetensors kept
+    exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h --config mixer.json biased.safetensors other
+    says "in_proj.bias: Megatron has its rows rank by rank"
+    local names=$(s2s-ckpt ls megatron | awk -F'\t' '/F32/ {gsub(/[][]/, "", $3); printf "\"%s\": (%s,), ", $1, $3}')
+    write live.safetensors "{$names ${biases//backbone/decoder}}"
+    exits 0 s2s-ckpt convert -q --strict --to hf --config mixer.json live.safetensors live
+    exits 0 s2s-ckpt ls live
+    says "backbone.layers.0.mixer.in_proj.bias	F32	[22]"
 }
 
 @test "experts in one tensor, as transformers has Qwen's and Mixtral's in memory" {

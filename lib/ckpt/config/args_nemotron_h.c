@@ -57,7 +57,7 @@ static void add_mamba(struct ckpt_config_draft *d)
     /* Megatron does not clamp the step from below, transformers does at time_step_min */
     json_object_set_new(d->config, "time_step_min", json_real(1e-30));
     ckpt_draft_set_bool(d, "use_conv_bias", ckpt_draft_target(d, "mixer.conv1d.bias"));
-    ckpt_draft_set_bool(d, "use_bias", false);
+    ckpt_draft_set_bool(d, "use_bias", ckpt_draft_target(d, "mixer.in_proj.bias"));
     ckpt_draft_set_bool(d, "mamba_proj_bias", false);
     if (!heads || inner % heads)
         return;

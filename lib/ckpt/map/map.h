@@ -15,7 +15,7 @@
  *   - split: equal row ranges <-> that many tensors
  *   - concat: several tensors <-> one, rows behind each other
  *   - mamba: rows by tensor-parallel rank (z, x, B, C, dt, or x, B, C) <-> all ranks' rows of each
- *     of these. Nothing towards Megatron
+ *     of these. Refused towards Megatron where no other rule takes the tensor
  *   - experts: entry E of axis 0 <-> one tensor an expert (with a list: split as well)
  *   - again: vocab once more, where no other rule has made that Hugging Face name: of a model that
  *     stores what Megatron ties. Nothing towards Megatron
@@ -25,11 +25,11 @@
  * A Megatron tensor may lack ".{N}" and have all layers on a leading axis instead. "?" marks what
  * may be absent, "?tied" what may be unless the arguments or the configuration say that words are
  * not tied, "?conv_bias" and "?projection" what may be when the configuration says that there is
- * none; "?qkv_bias", "?bias" (of attention's output), "?mlp_bias", "?qk_norm" and "?shared_gate"
- * what may be unless these say that there is one. What one layer has that may be absent, all layers
- * of its section have; rules of a section with the same "?+NAME" are all there or all absent. Of
- * several rules of a layer with one Hugging Face name the first is what is written towards
- * Megatron; of several with one Megatron name one must be there.
+ * none; "?qkv_bias", "?bias" (of attention's output), "?mlp_bias", "?mixer_bias", "?qk_norm" and
+ * "?shared_gate" what may be unless these say that there is one. What one layer has that may be
+ * absent, all layers of its section have; rules of a section with the same "?+NAME" are all there
+ * or all absent. Of several rules of a layer with one Hugging Face name the first is what is
+ * written towards Megatron; of several with one Megatron name one must be there.
  *
  * A shape is that of the Hugging Face tensor, and checked before anything is written: [H,q], with |
  * between those of a list's items. A capital letter is one number in the whole model (each "part"
@@ -166,6 +166,7 @@ enum ckpt_absence {
     CKPT_ABSENT_UNLESS_QKV_BIAS, /* unless arguments or configuration say that the model has it */
     CKPT_ABSENT_UNLESS_BIAS,
     CKPT_ABSENT_UNLESS_MLP_BIAS,
+    CKPT_ABSENT_UNLESS_MIXER_BIAS,
     CKPT_ABSENT_UNLESS_QK_NORM,
     CKPT_ABSENT_UNLESS_SHARED_GATE,
 };

@@ -144,6 +144,7 @@ static const struct claim {
                                      true},
     [CKPT_ABSENT_UNLESS_BIAS] = {NULL, {"attention_bias"}, {NULL}, true},
     [CKPT_ABSENT_UNLESS_MLP_BIAS] = {NULL, {"mlp_bias"}, {NULL}, true},
+    [CKPT_ABSENT_UNLESS_MIXER_BIAS] = {NULL, {"use_bias"}, {NULL}, false},
     [CKPT_ABSENT_UNLESS_QK_NORM] = {"qk_layernorm",
                                     {NULL},
                                     {"qwen3", "qwen3_moe", "gemma3_text"},

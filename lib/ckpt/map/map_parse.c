@@ -222,6 +222,7 @@ static enum ckpt_absence find_absence(const char *word)
                                         [CKPT_ABSENT_UNLESS_QKV_BIAS] = "?qkv_bias",
                                         [CKPT_ABSENT_UNLESS_BIAS] = "?bias",
                                         [CKPT_ABSENT_UNLESS_MLP_BIAS] = "?mlp_bias",
+                                        [CKPT_ABSENT_UNLESS_MIXER_BIAS] = "?mixer_bias",
                                         [CKPT_ABSENT_UNLESS_QK_NORM] = "?qk_norm",
                                         [CKPT_ABSENT_UNLESS_SHARED_GATE] = "?shared_gate"};
     for (size_t i = 1; i < sizeof words / sizeof *words; i++)

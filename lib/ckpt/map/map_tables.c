@@ -97,6 +97,8 @@ const char ckpt_map_tables[] =
     "mixer.in_proj.weight mixer.in_proj.weight mamba [i+c+n,H]\n"
     "mixer.conv1d.weight mixer.conv1d.weight mamba [c,1,K]\n"
     "mixer.conv1d.bias mixer.conv1d.bias mamba [c] ?conv_bias\n"
+    "mixer.in_proj.bias mixer.in_proj.bias mamba [i+c+n] ?mixer_bias ?+mixer_biases\n"
+    "mixer.out_proj.bias mixer.out_proj.bias copy [H] ?mixer_bias ?+mixer_biases\n"
     "mixer.A_log mixer.A_log copy [n]\n"
     "mixer.D mixer.D copy [n]\n"
     "mixer.dt_bias mixer.dt_bias copy [n]\n"

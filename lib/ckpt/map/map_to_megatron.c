@@ -303,6 +303,14 @@ static int back_item(struct ckpt_map_engine *e, const struct ckpt_rule *rule, in
             add_rows(part, t, begin, rows[item]);
         }
         return rc;
+    case CKPT_MAP_MAMBA:
+        return s2s_error_hint(
+            e->err,
+            s2s_error_set(e->err, S2S_E_SHAPE,
+                          "%s: Megatron has its rows rank by rank, so the same rows are others on "
+                          "another number of ranks",
+                          t->name),
+            "without --map names stay as they are");
     default:
         t = ckpt_map_tensor(e, rule, items[item]);
         set_shape(part, t, rows_of(t));

@@ -47,30 +47,33 @@ static void put_text(char *out, size_t cap, const char *fmt, va_list ap)
     s2s_utf8_show_text(out, cap, raw);
 }
 
-int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
+static void set(struct s2s_error *err, int code, const char *fmt, va_list ap)
 {
     if (!err)
-        return code;
-    va_list ap;
-    va_start(ap, fmt);
+        return;
     err->code = code;
     err->hint[0] = 0;
     put_text(err->text, sizeof err->text, fmt, ap);
+}
+
+int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    set(err, code, fmt, ap);
     va_end(ap);
     return code;
 }
 
 int s2s_error_errno(struct s2s_error *err, int code, const char *fmt, ...)
 {
-    int saved = errno;
-    if (!err)
-        return code;
+    const int saved = errno;
     va_list ap;
     va_start(ap, fmt);
-    err->code = code;
-    err->hint[0] = 0;
-    put_text(err->text, sizeof err->text, fmt, ap);
+    set(err, code, fmt, ap);
     va_end(ap);
+    if (!err)
+        return code;
     size_t len = strlen(err->text);
     snprintf(err->text + len, sizeof err->text - len, ": %s", strerror(saved));
     return code;

@@ -210,6 +210,18 @@ static int cut(struct merge *m, const struct ckpt_state *state, size_t n_parts)
     return rc;
 }
 
+/* Joins what another rank has of the k-th optimizer to all parts. false: it is of another step. */
+static bool join_part(json_t *parts, size_t k, json_t *part)
+{
+    if (k < json_array_size(parts))
+        return add_groups(json_array_get(parts, k), part);
+    json_array_append_new(parts, part = json_deep_copy(part));
+    /* the first rank, which has no such optimizer, reads its state from the common state */
+    if (!json_object_get(inner_of(part), "state"))
+        json_object_set_new(inner_of(part), "state", json_object());
+    return true;
+}
+
 /* What all ranks have beside tensors: an array of optimizers. *why (gives: free) when they
  * contradict each other. Gives a reference. */
 static json_t *join_parts(const struct s2s_ckpt *ckpt, char **why)
@@ -219,15 +231,9 @@ static json_t *join_parts(const struct s2s_ckpt *ckpt, char **why)
     for (size_t i = 1; i < ckpt->n_rank_states; i++)
         json_array_foreach(ckpt->rank_states[i].parts, k, part)
         {
-            if (k == json_array_size(parts)) {
-                json_array_append_new(parts, part = json_deep_copy(part));
-                /* the first rank, which has none of it, reads that from the common state */
-                if (!json_object_get(inner_of(part), "state"))
-                    json_object_set_new(inner_of(part), "state", json_object());
-            } else if (!*why && !add_groups(json_array_get(parts, k), part)) {
+            if (!*why && !join_part(parts, k, part))
                 *why = s2s_xasprintf("%s is of another step than %s", ckpt->rank_states[i].folder,
                                      ckpt->rank_states->folder);
-            }
         }
     return parts;
 }

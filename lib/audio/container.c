@@ -7,21 +7,7 @@
 #include <stdlib.h>
 
 #include "lib/audio/audio_internal.h"
-
-static uint32_t le32(const unsigned char *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static uint64_t le64(const unsigned char *p)
-{
-    return le32(p) | (uint64_t)le32(p + 4) << 32;
-}
-
-static uint32_t le16(const unsigned char *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8;
-}
+#include "lib/base/le.h"
 
 static uint32_t be32(const unsigned char *p)
 {
@@ -65,10 +51,10 @@ static int wav_data(struct audio_container *container, const struct wav *wav, si
         return truncated(err, "WAV", "chunk data", size, there);
     if (!wav->format || wav->format_len < 16)
         return 0;
-    uint32_t channels = le16(wav->format + 2), block = le16(wav->format + 12);
-    uint32_t tag = le16(wav->format);
+    uint32_t channels = s2s_le16(wav->format + 2), block = s2s_le16(wav->format + 12);
+    uint32_t tag = s2s_le16(wav->format);
     if (tag == 0xfffe && wav->format_len >= 26) /* extensible: the tag is in the GUID */
-        tag = le16(wav->format + 24);
+        tag = s2s_le16(wav->format + 24);
     if (tag != 1 || block == 0 || channels == 0)
         return 0;
     if (size % block)
@@ -76,9 +62,9 @@ static int wav_data(struct audio_container *container, const struct wav *wav, si
                              "WAV: the data end inside a sample (%llu bytes, %u a sample)",
                              (unsigned long long)size, block);
     container->n_samples = (int64_t)(size / block);
-    if (le16(wav->format + 14) == 16 && block == 2 * channels) {
+    if (s2s_le16(wav->format + 14) == 16 && block == 2 * channels) {
         container->pcm = begin;
-        container->rate_hz = (int)le32(wav->format + 4);
+        container->rate_hz = (int)s2s_le32(wav->format + 4);
         container->channels = (int)channels;
     }
     return 0;
@@ -87,11 +73,11 @@ static int wav_data(struct audio_container *container, const struct wav *wav, si
 static int check_wav(struct audio_container *container, const unsigned char *bytes, size_t len,
                      struct s2s_error *err)
 {
-    struct wav wav = {.outer_fits = le32(bytes + 4) + (uint64_t)8 == len};
+    struct wav wav = {.outer_fits = s2s_le32(bytes + 4) + (uint64_t)8 == len};
     container->kind = "WAV";
     for (size_t at = 12; at + 8 <= len;) {
         const unsigned char *chunk = bytes + at;
-        uint64_t size = le32(chunk + 4);
+        uint64_t size = s2s_le32(chunk + 4);
         size_t there = len - at - 8;
         if (!memcmp(chunk, "data", 4))
             return wav_data(container, &wav, at + 8, size, there, err);
@@ -100,7 +86,7 @@ static int check_wav(struct audio_container *container, const unsigned char *byt
         if (!memcmp(chunk, "fmt ", 4))
             wav.format = chunk + 8, wav.format_len = (uint32_t)size;
         else if (!memcmp(chunk, "ds64", 4) && size >= 16)
-            wav.data64 = le64(chunk + 16);
+            wav.data64 = s2s_le64(chunk + 16);
         at += 8 + size + size % 2;
     }
     return s2s_error_set(err, S2S_E_TRUNCATED, "WAV: the file ends before its data");
@@ -144,8 +130,8 @@ static int check_w64(struct audio_container *container, const unsigned char *byt
                      struct s2s_error *err)
 {
     container->kind = "W64";
-    uint64_t size = len >= 24 ? le64(bytes + 16) : 24; /* of the whole file */
-    if (size == UINT64_MAX)                            /* written into a pipe */
+    uint64_t size = len >= 24 ? s2s_le64(bytes + 16) : 24; /* of the whole file */
+    if (size == UINT64_MAX)                                /* written into a pipe */
         return 0;
     return size > len ? truncated(err, "W64", "the header", size, len) : 0;
 }
@@ -246,7 +232,7 @@ static int check_ogg(struct audio_container *container, const unsigned char *byt
                 size += page[27 + i];
         if (there < size)
             return truncated(err, "Ogg", "the last page", size, there);
-        if (page_crc(page, size) != le32(page + 22))
+        if (page_crc(page, size) != s2s_le32(page + 22))
             return s2s_error_set(err, S2S_E_DIGEST,
                                  "Ogg: page %zu at byte %zu has a wrong checksum", n, at);
         if (has_sound && (page[5] & 2)) {
@@ -258,9 +244,9 @@ static int check_ogg(struct audio_container *container, const unsigned char *byt
         }
         has_sound |= !(page[5] & 2);
         last = page[5] & 4;
-        if (is_vorbis && (int64_t)le64(page + 6) >= 0) { /* -1: no packet ends in it */
+        if (is_vorbis && (int64_t)s2s_le64(page + 6) >= 0) { /* -1: no packet ends in it */
             container->tail = end;
-            end = (int64_t)le64(page + 6);
+            end = (int64_t)s2s_le64(page + 6);
         }
         at += size;
     }

@@ -133,6 +133,12 @@ void s2s_buf_putc(struct s2s_buf *buf, char c)
     s2s_buf_add(buf, &c, 1);
 }
 
+void s2s_buf_put_le(struct s2s_buf *buf, uint64_t value, int n_bytes)
+{
+    for (int i = 0; i < n_bytes; i++)
+        s2s_buf_putc(buf, (char)(value >> 8 * i & 0xFF));
+}
+
 void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
 {
     va_list ap;

@@ -48,6 +48,8 @@ void s2s_buf_reserve(struct s2s_buf *buf, size_t extra_bytes);
 void s2s_buf_add(struct s2s_buf *buf, const void *bytes, size_t len);
 void s2s_buf_puts(struct s2s_buf *buf, const char *s);
 void s2s_buf_putc(struct s2s_buf *buf, char c);
+/* The low n_bytes bytes of a number, the lowest first. */
+void s2s_buf_put_le(struct s2s_buf *buf, uint64_t value, int n_bytes);
 void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* All that is left of a file or pipe. IO; FORMAT: that makes more than max_len bytes. Neither names

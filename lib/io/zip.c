@@ -1,6 +1,7 @@
 #include "lib/io/zip.h"
 
 #include "lib/base/base.h"
+#include "lib/base/le.h"
 #include "lib/io/crc32.h"
 #include "lib/io/pread.h"
 
@@ -13,21 +14,6 @@ enum {
     MAX_MEMBERS = 65536,
     MAX_DIRECTORY = 64 << 20, /* bytes of the central directory */
 };
-
-static uint32_t le16(const unsigned char *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8;
-}
-
-static uint32_t le32(const unsigned char *p)
-{
-    return le16(p) | le16(p + 2) << 16;
-}
-
-static uint64_t le64(const unsigned char *p)
-{
-    return le32(p) | (uint64_t)le32(p + 4) << 32;
-}
 
 int s2s_zip_read(const struct s2s_zip *zip, void *out, int64_t pos, size_t len,
                  struct s2s_error *err)
@@ -65,17 +51,17 @@ static int find_directory(const struct s2s_zip *zip, struct directory *dir, stru
         return s2s_error_set(err, S2S_E_TRUNCATED,
                              "no zip end record at %lld: truncated, or not an archive",
                              (long long)len - END_LEN);
-    if (le16(end + 4) || le16(end + 6) || le16(end + 8) != le16(end + 10))
+    if (s2s_le16(end + 4) || s2s_le16(end + 6) || s2s_le16(end + 8) != s2s_le16(end + 10))
         return s2s_error_set(err, S2S_E_FORMAT, "zip archive of several disks");
-    *dir = (struct directory){le32(end + 16), le32(end + 12), le16(end + 10)};
+    *dir = (struct directory){s2s_le32(end + 16), s2s_le32(end + 12), s2s_le16(end + 10)};
     int64_t limit = len - END_LEN;
     if (tail_len >= END_LEN + LOCATOR_LEN && memcmp(end - LOCATOR_LEN, "PK\6\7", 4) == 0) {
-        uint64_t pos64 = le64(end - LOCATOR_LEN + 8);
+        uint64_t pos64 = s2s_le64(end - LOCATOR_LEN + 8);
         if (tail_len < sizeof tail || pos64 != (uint64_t)(len - (int64_t)sizeof tail) ||
             memcmp(tail, "PK\6\6", 4) != 0)
             return s2s_error_set(err, S2S_E_FORMAT, "zip64 locator names %llu, no record is there",
                                  (unsigned long long)pos64);
-        *dir = (struct directory){le64(tail + 48), le64(tail + 40), le64(tail + 32)};
+        *dir = (struct directory){s2s_le64(tail + 48), s2s_le64(tail + 40), s2s_le64(tail + 32)};
         limit = len - (int64_t)sizeof tail;
     }
     if (dir->pos > (uint64_t)limit || dir->len != (uint64_t)limit - dir->pos)
@@ -91,29 +77,34 @@ static int find_directory(const struct s2s_zip *zip, struct directory *dir, stru
     return 0;
 }
 
-/* sizes and position that did not fit 32 bits stand in the extra field 1, in this order */
+/* Sizes and position that do not fit into 32 bits stand in the extra field 1, in this order. -1: it
+ * lacks one of them, or a field leaves the len bytes. */
 static int read_zip64_extra(const unsigned char *extra, size_t len, uint64_t *value[3])
 {
-    for (size_t at = 0; at + 4 <= len;) {
-        size_t id = le16(extra + at), size = le16(extra + at + 2);
-        at += 4;
-        if (size > len - at)
+    size_t size = 0; /* of the field, which begins at extra; 0: there is none */
+    for (bool found = false; !found && len >= 4;) {
+        const size_t field = s2s_le16(extra + 2);
+        found = s2s_le16(extra) == 1;
+        extra += 4;
+        len -= 4;
+        if (field > len)
             return -1;
-        if (id == 1) {
-            for (int i = 0; i < 3; i++) {
-                if (*value[i] != UINT32_MAX)
-                    continue;
-                if (size < 8)
-                    return -1;
-                *value[i] = le64(extra + at);
-                at += 8;
-                size -= 8;
-            }
-            return 0;
-        }
-        at += size;
+        if (found)
+            size = field;
+        else
+            extra += field;
+        len -= field;
     }
-    return *value[0] == UINT32_MAX || *value[1] == UINT32_MAX || *value[2] == UINT32_MAX ? -1 : 0;
+    for (int i = 0; i < 3; i++) {
+        if (*value[i] != UINT32_MAX)
+            continue;
+        if (size < 8)
+            return -1;
+        *value[i] = s2s_le64(extra);
+        extra += 8;
+        size -= 8;
+    }
+    return 0;
 }
 
 /* one entry of the directory; *used is its length. The name is copied to *names and moves it on. */
@@ -122,18 +113,21 @@ static int read_entry(struct s2s_zip_member *member, const unsigned char *p, siz
 {
     if (left < CENTRAL_LEN || memcmp(p, "PK\1\2", 4) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "bad zip directory entry");
-    uint32_t flags = le16(p + 8), method = le16(p + 10);
-    size_t name_len = le16(p + 28), extra_len = le16(p + 30), comment_len = le16(p + 32);
+    uint32_t flags = s2s_le16(p + 8), method = s2s_le16(p + 10);
+    size_t name_len = s2s_le16(p + 28), extra_len = s2s_le16(p + 30),
+           comment_len = s2s_le16(p + 32);
     if (name_len + extra_len + comment_len > left - CENTRAL_LEN)
         return s2s_error_set(err, S2S_E_FORMAT, "zip directory entry leaves the directory");
-    uint64_t len = le32(p + 24), packed = le32(p + 20), header = le32(p + 42);
+    uint64_t len = s2s_le32(p + 24), packed = s2s_le32(p + 20), header = s2s_le32(p + 42);
     if (read_zip64_extra(p + CENTRAL_LEN + name_len, extra_len,
                          (uint64_t *[]){&len, &packed, &header}) < 0)
         return s2s_error_set(err, S2S_E_FORMAT, "bad zip64 field");
     memcpy(*names, p + CENTRAL_LEN, name_len);
     (*names)[name_len] = 0;
-    *member = (struct s2s_zip_member){
-        .name = *names, .header = (int64_t)header, .len_bytes = (int64_t)len, .crc = le32(p + 16)};
+    *member = (struct s2s_zip_member){.name = *names,
+                                      .header = (int64_t)header,
+                                      .len_bytes = (int64_t)len,
+                                      .crc = s2s_le32(p + 16)};
     if (name_len == 0 || strlen(*names) != name_len)
         return s2s_error_set(err, S2S_E_FORMAT, "zip member name is empty or holds a zero byte");
     *names += name_len + 1;
@@ -162,10 +156,10 @@ static int read_local_header(const struct s2s_zip *zip, struct s2s_zip_member *m
     int rc = s2s_zip_read(zip, local, member->header, sizeof local, err);
     if (rc < 0)
         return rc;
-    if (memcmp(local, "PK\3\4", 4) != 0 || le16(local + 8) != 0)
+    if (memcmp(local, "PK\3\4", 4) != 0 || s2s_le16(local + 8) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "zip member %s: no local header at %lld",
                              member->name, (long long)member->header);
-    member->pos = member->header + LOCAL_LEN + le16(local + 26) + le16(local + 28);
+    member->pos = member->header + LOCAL_LEN + s2s_le16(local + 26) + s2s_le16(local + 28);
     if (member->pos > end || member->len_bytes > end - member->pos)
         return s2s_error_set(err, S2S_E_FORMAT,
                              "zip member %s (%lld bytes at %lld) leaves the archive", member->name,

@@ -30,12 +30,6 @@ struct s2s_zip_writer *s2s_zip_writer_new(s2s_zip_sink *sink, void *ctx)
     return zip;
 }
 
-static void put(struct s2s_buf *buf, uint64_t value, int n_bytes)
-{
-    for (int i = 0; i < n_bytes; i++)
-        s2s_buf_putc(buf, (char)(value >> 8 * i & 0xFF));
-}
-
 static int emit(struct s2s_zip_writer *zip, const void *bytes, size_t len, struct s2s_error *err)
 {
     int rc = zip->sink(zip->ctx, bytes, len, err);
@@ -58,22 +52,22 @@ int s2s_zip_begin(struct s2s_zip_writer *zip, const char *name, int align, struc
         (struct written){.name = s2s_xstrdup(name), .header = zip->pos};
     struct s2s_buf *buf = &zip->buf;
     s2s_buf_add(buf, "PK\3\4", 4);
-    put(buf, VERSION, 2);
-    put(buf, FLAGS, 2);
-    put(buf, 0, 2); /* stored */
-    put(buf, 0, 2); /* time */
-    put(buf, DOS_DATE, 2);
-    put(buf, 0, 4); /* crc, sizes: in the descriptor */
-    put(buf, 0, 8);
-    put(buf, name_len, 2);
+    s2s_buf_put_le(buf, VERSION, 2);
+    s2s_buf_put_le(buf, FLAGS, 2);
+    s2s_buf_put_le(buf, 0, 2); /* stored */
+    s2s_buf_put_le(buf, 0, 2); /* time */
+    s2s_buf_put_le(buf, DOS_DATE, 2);
+    s2s_buf_put_le(buf, 0, 4); /* crc, sizes: in the descriptor */
+    s2s_buf_put_le(buf, 0, 8);
+    s2s_buf_put_le(buf, name_len, 2);
     int64_t data = zip->pos + 30 + (int64_t)name_len;
     /* the field that torch pads with: id "FB", filled with Z */
     int64_t pad = align > 1 ? (align - (data + 4) % align) % align : -4;
-    put(buf, (uint64_t)(pad + 4), 2);
+    s2s_buf_put_le(buf, (uint64_t)(pad + 4), 2);
     s2s_buf_puts(buf, name);
     if (align > 1) {
         s2s_buf_puts(buf, "FB");
-        put(buf, (uint64_t)pad, 2);
+        s2s_buf_put_le(buf, (uint64_t)pad, 2);
         for (int64_t i = 0; i < pad; i++)
             s2s_buf_putc(buf, 'Z');
     }
@@ -107,9 +101,9 @@ int s2s_zip_end(struct s2s_zip_writer *zip, struct s2s_error *err)
     const struct written *member = &zip->members[zip->n_members - 1];
     int size_bytes = member->len_bytes > UINT32_MAX ? 8 : 4;
     s2s_buf_add(&zip->buf, "PK\7\10", 4);
-    put(&zip->buf, member->crc, 4);
-    put(&zip->buf, (uint64_t)member->len_bytes, size_bytes);
-    put(&zip->buf, (uint64_t)member->len_bytes, size_bytes);
+    s2s_buf_put_le(&zip->buf, member->crc, 4);
+    s2s_buf_put_le(&zip->buf, (uint64_t)member->len_bytes, size_bytes);
+    s2s_buf_put_le(&zip->buf, (uint64_t)member->len_bytes, size_bytes);
     return emit_buf(zip, err);
 }
 
@@ -127,32 +121,32 @@ static void put_entry(struct s2s_buf *buf, const struct written *member)
     size_t name_len = strlen(member->name);
     bool big = member->len_bytes >= UINT32_MAX, far = member->header >= UINT32_MAX;
     s2s_buf_add(buf, "PK\1\2", 4);
-    put(buf, big || far ? VERSION64 : VERSION, 2);
-    put(buf, big || far ? VERSION64 : VERSION, 2);
-    put(buf, FLAGS, 2);
-    put(buf, 0, 4);
-    put(buf, DOS_DATE, 2);
-    put(buf, member->crc, 4);
-    put(buf, big ? UINT32_MAX : (uint64_t)member->len_bytes, 4);
-    put(buf, big ? UINT32_MAX : (uint64_t)member->len_bytes, 4);
-    put(buf, name_len, 2);
-    put(buf, big || far ? (uint64_t)(4 + 16 * big + 8 * far) : 0, 2);
-    put(buf, 0, 2); /* comment */
-    put(buf, 0, 2); /* disk */
-    put(buf, 0, 2); /* attributes */
-    put(buf, 0, 4);
-    put(buf, far ? UINT32_MAX : (uint64_t)member->header, 4);
+    s2s_buf_put_le(buf, big || far ? VERSION64 : VERSION, 2);
+    s2s_buf_put_le(buf, big || far ? VERSION64 : VERSION, 2);
+    s2s_buf_put_le(buf, FLAGS, 2);
+    s2s_buf_put_le(buf, 0, 4);
+    s2s_buf_put_le(buf, DOS_DATE, 2);
+    s2s_buf_put_le(buf, member->crc, 4);
+    s2s_buf_put_le(buf, big ? UINT32_MAX : (uint64_t)member->len_bytes, 4);
+    s2s_buf_put_le(buf, big ? UINT32_MAX : (uint64_t)member->len_bytes, 4);
+    s2s_buf_put_le(buf, name_len, 2);
+    s2s_buf_put_le(buf, big || far ? (uint64_t)(4 + 16 * big + 8 * far) : 0, 2);
+    s2s_buf_put_le(buf, 0, 2); /* comment */
+    s2s_buf_put_le(buf, 0, 2); /* disk */
+    s2s_buf_put_le(buf, 0, 2); /* attributes */
+    s2s_buf_put_le(buf, 0, 4);
+    s2s_buf_put_le(buf, far ? UINT32_MAX : (uint64_t)member->header, 4);
     s2s_buf_puts(buf, member->name);
     if (!big && !far)
         return;
-    put(buf, 1, 2);
-    put(buf, (uint64_t)(16 * big + 8 * far), 2);
+    s2s_buf_put_le(buf, 1, 2);
+    s2s_buf_put_le(buf, (uint64_t)(16 * big + 8 * far), 2);
     if (big) {
-        put(buf, (uint64_t)member->len_bytes, 8);
-        put(buf, (uint64_t)member->len_bytes, 8);
+        s2s_buf_put_le(buf, (uint64_t)member->len_bytes, 8);
+        s2s_buf_put_le(buf, (uint64_t)member->len_bytes, 8);
     }
     if (far)
-        put(buf, (uint64_t)member->header, 8);
+        s2s_buf_put_le(buf, (uint64_t)member->header, 8);
 }
 
 int s2s_zip_finish(struct s2s_zip_writer *zip, int64_t *len_bytes, struct s2s_error *err)
@@ -164,26 +158,26 @@ int s2s_zip_finish(struct s2s_zip_writer *zip, int64_t *len_bytes, struct s2s_er
     uint64_t len = buf->len;
     if (begin + len >= UINT32_MAX || n >= UINT16_MAX) {
         s2s_buf_add(buf, "PK\6\6", 4);
-        put(buf, 44, 8);
-        put(buf, VERSION64, 2);
-        put(buf, VERSION64, 2);
-        put(buf, 0, 8); /* disks */
-        put(buf, n, 8);
-        put(buf, n, 8);
-        put(buf, len, 8);
-        put(buf, begin, 8);
+        s2s_buf_put_le(buf, 44, 8);
+        s2s_buf_put_le(buf, VERSION64, 2);
+        s2s_buf_put_le(buf, VERSION64, 2);
+        s2s_buf_put_le(buf, 0, 8); /* disks */
+        s2s_buf_put_le(buf, n, 8);
+        s2s_buf_put_le(buf, n, 8);
+        s2s_buf_put_le(buf, len, 8);
+        s2s_buf_put_le(buf, begin, 8);
         s2s_buf_add(buf, "PK\6\7", 4);
-        put(buf, 0, 4);
-        put(buf, begin + len, 8);
-        put(buf, 1, 4);
+        s2s_buf_put_le(buf, 0, 4);
+        s2s_buf_put_le(buf, begin + len, 8);
+        s2s_buf_put_le(buf, 1, 4);
     }
     s2s_buf_add(buf, "PK\5\6", 4);
-    put(buf, 0, 4);
-    put(buf, n < UINT16_MAX ? n : UINT16_MAX, 2);
-    put(buf, n < UINT16_MAX ? n : UINT16_MAX, 2);
-    put(buf, len < UINT32_MAX ? len : UINT32_MAX, 4);
-    put(buf, begin < UINT32_MAX ? begin : UINT32_MAX, 4);
-    put(buf, 0, 2);
+    s2s_buf_put_le(buf, 0, 4);
+    s2s_buf_put_le(buf, n < UINT16_MAX ? n : UINT16_MAX, 2);
+    s2s_buf_put_le(buf, n < UINT16_MAX ? n : UINT16_MAX, 2);
+    s2s_buf_put_le(buf, len < UINT32_MAX ? len : UINT32_MAX, 4);
+    s2s_buf_put_le(buf, begin < UINT32_MAX ? begin : UINT32_MAX, 4);
+    s2s_buf_put_le(buf, 0, 2);
     int rc = emit_buf(zip, err);
     *len_bytes = zip->pos;
     return rc;

@@ -14,12 +14,6 @@ void ckpt_emit_op(struct ckpt_emitter *out, const char *ops)
     s2s_buf_puts(&out->buf, ops);
 }
 
-static void put_le(struct s2s_buf *buf, uint64_t value, int n_bytes)
-{
-    for (int i = 0; i < n_bytes; i++)
-        s2s_buf_putc(buf, (char)(value >> 8 * i & 0xFF));
-}
-
 void ckpt_emit_begin(struct ckpt_emitter *out)
 {
     *out = (struct ckpt_emitter){.buf = S2S_BUF_INIT};
@@ -54,25 +48,25 @@ void ckpt_emit_int(struct ckpt_emitter *out, int64_t value)
 {
     if (value >= 0 && value < 256) {
         s2s_buf_putc(&out->buf, 'K');
-        put_le(&out->buf, (uint64_t)value, 1);
+        s2s_buf_put_le(&out->buf, (uint64_t)value, 1);
     } else if (value >= INT32_MIN && value <= INT32_MAX) {
         s2s_buf_putc(&out->buf, 'J');
-        put_le(&out->buf, (uint64_t)value, 4);
+        s2s_buf_put_le(&out->buf, (uint64_t)value, 4);
     } else {
         /* LONG1: two's complement */
         int n = 5;
         while (n < 8 && (value >> (8 * n - 1)) != 0 && (value >> (8 * n - 1)) != -1)
             n++;
         s2s_buf_putc(&out->buf, '\x8a');
-        put_le(&out->buf, (uint64_t)n, 1);
-        put_le(&out->buf, (uint64_t)value, n);
+        s2s_buf_put_le(&out->buf, (uint64_t)n, 1);
+        s2s_buf_put_le(&out->buf, (uint64_t)value, n);
     }
 }
 
 void ckpt_emit_strn(struct ckpt_emitter *out, const char *s, size_t len)
 {
     s2s_buf_putc(&out->buf, 'X');
-    put_le(&out->buf, len, 4);
+    s2s_buf_put_le(&out->buf, len, 4);
     s2s_buf_add(&out->buf, s, len);
 }
 
@@ -86,7 +80,7 @@ bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key)
     for (size_t i = 0; i < out->n_memo; i++)
         if (strcmp(out->memo[i], key) == 0) {
             s2s_buf_putc(&out->buf, i < 256 ? 'h' : 'j');
-            put_le(&out->buf, i, i < 256 ? 1 : 4);
+            s2s_buf_put_le(&out->buf, i, i < 256 ? 1 : 4);
             return true;
         }
     return false;
@@ -98,7 +92,7 @@ void ckpt_emit_remember(struct ckpt_emitter *out, const char *key)
     s2s_grow(&out->memo, i, &out->cap_memo, sizeof *out->memo);
     out->memo[out->n_memo++] = s2s_xstrdup(key);
     s2s_buf_putc(&out->buf, i < 256 ? 'q' : 'r');
-    put_le(&out->buf, i, i < 256 ? 1 : 4);
+    s2s_buf_put_le(&out->buf, i, i < 256 ? 1 : 4);
 }
 
 void ckpt_emit_global(struct ckpt_emitter *out, const char *module, const char *name)
@@ -125,7 +119,7 @@ static void emit_real(struct ckpt_emitter *out, double value)
     memcpy(&bits, &value, 8);
     bits = __builtin_bswap64(bits); /* BINFLOAT is big-endian */
     s2s_buf_putc(&out->buf, 'G');
-    put_le(&out->buf, bits, 8);
+    s2s_buf_put_le(&out->buf, bits, 8);
 }
 
 void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value)
@@ -222,7 +216,7 @@ bool ckpt_emit_node(struct ckpt_emitter *out, const struct ckpt_node *node)
         if (node->len > UINT8_MAX)
             return false;
         ckpt_emit_op(out, "\x8a"); /* LONG1 */
-        put_le(&out->buf, node->len, 1);
+        s2s_buf_put_le(&out->buf, node->len, 1);
         s2s_buf_add(&out->buf, node->text, node->len);
         return true;
     case CKPT_GLOBAL: {

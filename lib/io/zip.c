@@ -11,7 +11,7 @@ enum {
     END_LEN = 22,
     END64_LEN = 56,
     LOCATOR_LEN = 20,
-    MAX_MEMBERS = 65536,
+    MAX_MEMBERS = 1 << 20,
     MAX_DIRECTORY = 64 << 20, /* bytes of the central directory */
 };
 
@@ -174,12 +174,19 @@ static int by_header(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int by_name(const void *a, const void *b)
+/* What it is found by: the name without the first folder. */
+static const char *tail_of(const char *name)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    const char *slash = strchr(name, '/');
+    return slash ? slash + 1 : name;
 }
 
-/* no two members share bytes, no two share a name */
+static int by_tail(const void *a, const void *b)
+{
+    return strcmp(tail_of(*(char *const *)a), tail_of(*(char *const *)b));
+}
+
+/* no two members share bytes, no two share a name: not in two folders either */
 static int check_members(struct s2s_zip *zip, struct s2s_error *err)
 {
     struct s2s_zip_member *m = zip->members;
@@ -192,10 +199,10 @@ static int check_members(struct s2s_zip *zip, struct s2s_error *err)
     const char **names = s2s_xmalloc(n * sizeof *names);
     for (size_t i = 0; i < n; i++)
         names[i] = m[i].name;
-    qsort(names, n, sizeof *names, by_name);
+    qsort(names, n, sizeof *names, by_tail);
     int rc = 0;
     for (size_t i = 1; i < n && rc == 0; i++)
-        if (strcmp(names[i - 1], names[i]) == 0)
+        if (by_tail(&names[i - 1], &names[i]) == 0)
             rc = s2s_error_set(err, S2S_E_FORMAT, "zip member %s is there twice", names[i]);
     free(names);
     return rc;

@@ -38,7 +38,8 @@ struct s2s_zip {
 /*
  * Reads the directory. source's fd or bytes are kept. FORMAT or TRUNCATED, with the reason and the
  * offset: no end record, compressed or encrypted members, spans outside the archive or over each
- * other, a name twice, more than 65536 members. Nothing to release on failure.
+ * other, a name twice (the first folder apart), more than 2^20 members. Nothing to release on
+ * failure.
  */
 int s2s_zip_open(struct s2s_zip *zip, const struct s2s_zip_source *source, struct s2s_error *err);
 void s2s_zip_release(struct s2s_zip *zip);

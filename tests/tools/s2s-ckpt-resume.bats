@@ -152,6 +152,13 @@ PY
     done
 }
 
+@test "--resume does not wait for a pipe in place of the journal" {
+    mkdir out.s2s-partial
+    mkfifo out.s2s-partial/s2s-resume
+    exits 0 timeout 20 s2s-ckpt convert -q --resume --to hf "$DATA/hf_sharded" out
+    exits 0 s2s-ckpt diff out "$DATA/hf_sharded"
+}
+
 @test "--resume takes no file that is damaged, half or of another conversion" {
     inject_or_skip
     s2s-ckpt convert -q --to hf --max-shard-size 4k "$DATA/hf_sharded" want

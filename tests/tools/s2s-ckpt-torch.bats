@@ -153,6 +153,15 @@ PY
     done
 }
 
+@test "an archive of seventy thousand storages is read" {
+    make "
+save('many.pt', {'w%d' % i: tensor(Storage(str(i), [i]), [1]) for i in range(70000)})"
+    exits 0 s2s-ckpt verify many.pt
+    says "70000 tensors"
+    exits 0 s2s-ckpt cat --json many.pt w69999
+    says 69999
+}
+
 @test "bytes that are not kept are named" {
     make "
 import os

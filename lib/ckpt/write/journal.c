@@ -64,7 +64,8 @@ static void take_line(struct ckpt_journal *journal, char *line)
 static bool load(struct ckpt_journal *journal, const char *name, const char *key)
 {
     char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    /* not to wait for the other end of a pipe */
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     size_t cap = 0;
     bool same = false;

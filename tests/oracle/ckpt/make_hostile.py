@@ -198,6 +198,7 @@ torch("count_is_nan", zipped(state(rebuild()).replace(b"J\4\0\0\0tQ", b"G\x7f\xf
 torch("size_is_nan", zipped(state(rebuild(size=b"(G\x7f\xf8\0\0\0\0\0\0t")), floats), "bad size")
 torch("size_of_2_80", zipped(state(rebuild(size=b"(\x8a\x0b" + b"\0" * 10 + b"\1t")), floats), "bad size")
 torch("two_storages", zipped(state(rebuild()), floats + [("other/data/0", b"\1" * 16)]), "twice")
+torch("two_pickles", zipped(state(rebuild()), floats + [("other/data.pkl", b"\x80\x02}.")]), "other/data.pkl is there twice")
 torch("itself_as_state", zipped(b"\x80\x02}q\0" + text("w") + b"h\0s."), "levels")
 torch("tar", b"pickle" + b"\0" * 251 + b"ustar\0" + b"00" + b"\0" * 1000, "tar")
 torch("gzip", b"\x1f\x8b\x08" + b"\0" * 40, "gzip")

@@ -551,12 +551,18 @@ st.write('experts.safetensors', {'decoder.layers.0.mlp.experts.experts.linear_fc
     write_lib
     for wrong in '.num_key_value_heads=1;not 6 heads and 1 groups' '.num_attention_heads=3;not 3 heads and 2 groups' \
         '.hidden_size=1000;the configuration says hidden_size 1000, the tensors' \
+        '.hidden_size=-1;says hidden_size -1, which is no count' '.num_hidden_layers="2";says num_hidden_layers "2", which is no count' \
+        '.num_hidden_layers=1099511627776;says num_hidden_layers 1099511627776, which is no count' '.head_dim=2.5;says head_dim 2.5, which is no count' \
+        '.rope_theta="x";says rope_theta "x", which is no number' \
         '.vocab_size=1000;rows for a vocabulary of 1000' '.num_hidden_layers=1;the configuration says 1 layers, the checkpoint has'; do
         jq "${wrong%%;*}" "$M/config.json" >config.json
         exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x
         says "${wrong#*;}"
         [ ! -e x ]
     done
+    sed 's/"rms_norm_eps": [^,]*/"rms_norm_eps": NaN/' "$M/config.json" >config.json
+    exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x
+    says "says rms_norm_eps NaN, which is no number"
     python3 -c "import st; st.rename('$M/model.safetensors', 'tied.safetensors', lambda k: None if k == 'lm_head.weight' else k)"
     exits 1 s2s-ckpt convert --to torch_dist --map llama --config "$M/config.json" tied.safetensors x
     says "wanted but absent (1)"

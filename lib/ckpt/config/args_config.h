@@ -9,6 +9,7 @@
 /* A key of config.json and the argument that says the same; ended by NULL. */
 struct ckpt_arg_key {
     const char *config, *args;
+    enum { CKPT_ARG_COUNT, CKPT_ARG_NUMBER, CKPT_ARG_TEXT } kind;
 };
 extern const struct ckpt_arg_key ckpt_arg_keys[];
 
@@ -29,6 +30,10 @@ void ckpt_args_check_norms(const char *family, const json_t *args, const json_t 
 /* The way back: arguments out of config.json and the planned Megatron tensors. Gives a reference.
  */
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan);
+
+/* Are the values of these keys what they can be, in the language model's part? FORMAT: a text or a
+ * negative number in place of a count, or NaN; 0 where config is NULL. */
+int ckpt_config_check(const json_t *config, struct s2s_error *err);
 
 /* The language model's part of a config.json, which may be all of it. Lent; NULL for NULL. */
 const json_t *ckpt_config_of_words(const json_t *config);

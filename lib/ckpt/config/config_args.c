@@ -415,6 +415,36 @@ const json_t *ckpt_config_of_words(const json_t *config)
     return text ? text : config;
 }
 
+/* null says nothing; an array says it of each layer */
+static bool can_be(const struct ckpt_arg_key *key, const json_t *value)
+{
+    enum { MAX_COUNT = 1 << 30 }; /* they are multiplied by each other */
+    const json_int_t n = json_integer_value(value);
+    return json_is_null(value) || json_is_array(value) ||
+           (key->kind == CKPT_ARG_TEXT     ? json_is_string(value)
+            : key->kind == CKPT_ARG_NUMBER ? json_is_number(value)
+                                           : json_is_integer(value) && n >= 0 && n < MAX_COUNT);
+}
+
+int ckpt_config_check(const json_t *config, struct s2s_error *err)
+{
+    const json_t *words = ckpt_config_of_words(config);
+    int rc = 0;
+    for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config && rc == 0; key++) {
+        const json_t *value = json_object_get(words, key->config);
+        if (!value || can_be(key, value))
+            continue;
+        char *text = s2s_ckpt_config_text(value);
+        rc = s2s_error_set(err, S2S_E_FORMAT, "the configuration says %s %.40s, which is no %s",
+                           key->config, text ? text : "",
+                           key->kind == CKPT_ARG_TEXT     ? "text"
+                           : key->kind == CKPT_ARG_NUMBER ? "number"
+                                                          : "count");
+        free(text);
+    }
+    return rc;
+}
+
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
 {
     const json_t *text = ckpt_config_of_words(config);

@@ -58,11 +58,11 @@ json_t *s2s_ckpt_parse_config(const char *text, size_t len, size_t flags, json_e
 /* 0.1 is not to become 0.10000000000000001; a number that takes all digits is to keep them */
 static char *dump(const json_t *root)
 {
-    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_t *again = text ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
+    char *text = json_dumps(root, JSON_ENCODE_ANY | JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_t *again = text ? json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
     if (!json_equal(again, root)) {
         free(text);
-        text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+        text = json_dumps(root, JSON_ENCODE_ANY | JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     }
     json_decref(again);
     return text;

@@ -470,7 +470,9 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     char *file = NULL;
     e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_state);
     result->is_left = ckpt_map_is_state;
-    int rc = find_map(e, &file, result->family, err);
+    int rc = ckpt_config_check(e->config, err);
+    if (rc == 0)
+        rc = find_map(e, &file, result->family, err);
     /* the names of a user's map are what its author saw */
     if (rc == 0 && !file)
         as_saved(e);

@@ -3,7 +3,7 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256 };
+enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256, MAX_CHOICES = 1024 };
 
 /* splits a line at white space; returns the words, MAX_WORDS + 1 where there are more */
 static int split_words(char *line, char *words[MAX_WORDS + 1])
@@ -102,6 +102,7 @@ struct parser {
     struct ckpt_map *map;
     const char *text, *file; /* the user's and what it is called */
     int depth, n_families;   /* of includes: how deep, how many in all */
+    int n_choices;           /* of parts: each is looked for among all names */
     int scope, n_scopes;     /* of the shapes' capital letters */
     int line;                /* of the user's file, while one of its own rules is read; else 0 */
     bool said_line;          /* the error has its line */
@@ -392,6 +393,9 @@ static int include_part(struct parser *p, char **words, int n, const struct plac
         size_t len = strcspn(next, "|");
         snprintf(family, sizeof family, "%.*s", (int)len, next);
         next += len + (next[len] == '|');
+        if (++p->n_choices > MAX_CHOICES)
+            return s2s_error_set(p->err, S2S_E_FORMAT, "parts of more than %d families",
+                                 MAX_CHOICES);
         if (!*first)
             snprintf(first, sizeof first, "%s", family);
         char *m_all = s2s_xasprintf("%s%s", at->m_prefix, at->mirror ? h : m);

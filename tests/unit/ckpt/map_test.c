@@ -290,6 +290,32 @@ static void a_map_has_an_end(void **state)
     }
 }
 
+static bool none_is_there(void *ctx, const char *text, const char *family, const char *m_prefix,
+                          const char *h_prefix)
+{
+    (void)text, (void)family, (void)m_prefix, (void)h_prefix;
+    ++*(int *)ctx;
+    return false;
+}
+
+/* each is looked for among all names of the source */
+static void a_part_has_few_choices(void **state)
+{
+    struct s2s_buf text = S2S_BUF_INIT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct ckpt_map map;
+    int n = 0;
+    s2s_buf_puts(&text, "family a\npart b");
+    for (int i = 0; i < 5000; i++)
+        s2s_buf_puts(&text, "|b");
+    s2s_buf_puts(&text, " m. h. ?\nfamily b\nx y copy\n");
+    s2s_buf_putc(&text, 0);
+    assert_true(ckpt_map_parse(&map, text.data, "map", "a", none_is_there, &n, &err) < 0);
+    assert_non_null(strstr(err.text, "map:2: parts of more than 1024 families"));
+    assert_int_equal(n, 1024);
+    free(text.data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +328,7 @@ int main(void)
         cmocka_unit_test(a_missing_layer_number_means_a_layer_axis),
         cmocka_unit_test(bad_tables_name_the_line),
         cmocka_unit_test(a_map_has_an_end),
+        cmocka_unit_test(a_part_has_few_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

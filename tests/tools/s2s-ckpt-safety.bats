@@ -275,6 +275,10 @@ PY
     says "s2s-ckpt: stdout: cannot write "
     exits 1 s2s-ckpt cat in.safetensors w -o /dev/full
     says "No space left"
+    # a report comes when all is done: what cannot be told is there
+    exits 1 bash -c 's2s-ckpt convert -q --json --to torch_dist in.safetensors told >/dev/full'
+    says "stdout: No space left"
+    exits 0 s2s-ckpt diff in.safetensors told
 }
 
 @test "what does not fit on the disk is said before it is written" {

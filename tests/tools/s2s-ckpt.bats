@@ -1014,7 +1014,7 @@ PY
     done
 }
 
-@test "reshard refuses optimizers that only their own job can take apart, by name" {
+@test "optimizers that only their own job can take apart are refused by name, and left out by prune" {
     cp -r "$DATA/mcore016_gated_pp2dp2_dpreshardable" in
     python3 - <<'PY'
 import glob, zipfile
@@ -1030,10 +1030,17 @@ with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as z:
             assert long in data
         z.writestr(name, data)
 PY
-    exits 1 s2s-ckpt reshard --files 2 in out
-    says "dp_zero_gather_scatter"
-    says "prune"
-    no_litter . in
+    for command in reshard "convert --to torch_dist"; do
+        exits 1 s2s-ckpt $command --files 2 in out
+        says "dp_zero_gather_scatter"
+        says "prune"
+        no_litter . in
+    done
+    # what has no optimizer any more, or gets none, is like others
+    exits 0 s2s-ckpt prune -q in pruned
+    exits 0 s2s-ckpt reshard -q --files 2 pruned out
+    exits 0 s2s-ckpt diff pruned out
+    exits 0 s2s-ckpt convert -q --to torch_dist --part decoder in part
 }
 
 @test "numbers: small floats are numbers, JSON is JSON, integers are exact, -0 stays, no mean in silence" {

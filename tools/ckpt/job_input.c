@@ -137,19 +137,37 @@ static const char *sharding_type(const json_t *common)
     return type;
 }
 
+/* A checkpoint without one may say still how it was cut. */
+static bool has_optimizer(const struct s2s_ckpt *ckpt)
+{
+    size_t n_tensors, n_objects;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n_tensors);
+    const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &n_objects);
+    bool found = false;
+    for (size_t i = 0; i < n_tensors && !found; i++)
+        found = strstr(tensors[i].name, "optimizer.") != NULL;
+    for (size_t i = 0; i < n_objects && !found; i++)
+        found = strstr(objects[i].name, "optimizer.") != NULL;
+    return found;
+}
+
 /* optimizer states that only the job that wrote them can take apart */
 static int check_optimizer(const struct job *job, struct s2s_error *err)
 {
     static const char *const refused[] = {"dp_zero_gather_scatter", "fully_sharded_bucket_space"};
     const char *type = sharding_type(s2s_ckpt_common(job->ckpt));
-    for (size_t i = 0; type && i < sizeof refused / sizeof *refused; i++)
+    if (!type || !has_optimizer(job->ckpt))
+        return 0;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (strcmp(type, refused[i]) == 0) {
-            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
-                                   "%s: its optimizer is saved as %s, which cannot be resharded",
-                                   s2s_ckpt_path(job->ckpt), type);
+            int rc =
+                s2s_error_set(err, S2S_E_UNSUPPORTED,
+                              "%s: its optimizer is saved as %s, which only the job that wrote it "
+                              "can take apart",
+                              s2s_ckpt_path(job->ckpt), type);
             return s2s_error_hint(err, rc, "s2s-ckpt prune leaves the optimizer out");
         }
-    if (type && strcmp(type, "dp_reshardable") == 0)
+    if (strcmp(type, "dp_reshardable") == 0)
         s2s_info("reshard",
                  "the optimizer is %s: its buckets are kept as they are, for the same "
                  "tensor and pipeline parallelism",
@@ -257,7 +275,7 @@ int ckpt_job_open(struct job *job, struct s2s_error *err)
         rc = check_lost(job, err);
     if (rc == 0)
         rc = identify_all(job, err);
-    if (rc == 0 && job->opt->reshard)
+    if (rc == 0 && job->to == TO_TORCH_DIST && keeps_optimizer(job->opt))
         rc = check_optimizer(job, err);
     return rc;
 }

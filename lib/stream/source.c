@@ -425,7 +425,8 @@ int stream_source_need_border(struct stream_source *src, int64_t delta, struct s
     uint64_t at = (uint64_t)(src->offset + delta);
     if (!src->is_zstd || at == src->frame_begin || at == src->frame_begin + src->frame_len)
         return 0;
-    return s2s_error_set(err, S2S_E_FORMAT, "no zstd frame begins at offset %lld", (long long)at);
+    int rc = s2s_error_set(err, S2S_E_FORMAT, "no zstd frame begins at offset %lld", (long long)at);
+    return s2s_error_hint(err, rc, "what zstd itself compressed is read through zstd -dc");
 }
 
 /* A pipe's tail must be the one that its frames give. */

@@ -127,9 +127,9 @@ PY
     exits 1 s2s-cpshard --join -o j.s2s cp0.s2s cp1.s2s o2.s2s
     says "o2.s2s: record"
     exits 1 s2s-cpshard --join -o j.s2s packs.s2s
-    says "cpshard expected"
+    says "a stream of kind pack; expected cpshard"
     exits 1 s2s-cpshard --cp 3 -o 'x%r.s2s' cp0.s2s
-    says "pack or embed expected"
+    says "a stream of kind cpshard; expected pack or embed"
     [ ! -e j.s2s ]
     [ ! -e x0.s2s ]
 }

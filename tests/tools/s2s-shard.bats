@@ -311,6 +311,10 @@ PY
     [ "$(tar -tf a.s2s | wc -l)" -eq 4 ]
     [ "$(tar --zstd -tf a.s2s.zst | wc -l)" -eq 4 ]
     zstd -dcq a.s2s.zst | cmp - a.s2s
+    zstd -q a.s2s -o plain.s2s.zst
+    exits 1 s2s-shard verify plain.s2s.zst
+    says "what zstd itself compressed is read through zstd -dc"
+    zstd -dcq plain.s2s.zst | s2s-shard verify -q -
 }
 
 @test "a cut anywhere is refused by verify --quick" {

@@ -44,7 +44,7 @@ static int add_input(struct joiner *j, struct s2s_stream *in, const char *path,
 {
     int rc = 0, rank = 0;
     if (s2s_stream_kind(in) != S2S_KIND_CPSHARD) {
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: a stream of kind %s, cpshard expected", path,
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s: a stream of kind %s; expected cpshard", path,
                            s2s_kind_name(s2s_stream_kind(in)));
     } else if (cp_value(in, "size") != j->cp_size && j->in) {
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: of cp %d, %s is of cp %d", path,

@@ -185,7 +185,7 @@ static int check_kind(const struct splitter *s, const char *path, struct s2s_err
     enum s2s_kind kind = s2s_stream_kind(s->in);
     if (kind == S2S_KIND_PACK || kind == S2S_KIND_EMBED)
         return 0;
-    return s2s_error_set(err, S2S_E_FORMAT, "%s: a stream of kind %s, pack or embed expected", path,
+    return s2s_error_set(err, S2S_E_FORMAT, "%s: a stream of kind %s; expected pack or embed", path,
                          s2s_kind_name(kind));
 }
 

@@ -201,5 +201,6 @@ int s2s_conf_merge(struct s2s_conf *root, const struct s2s_conf *over, struct s2
         return s2s_conf_error(err, S2S_E_FORMAT, over->kind == S2S_CONF_MAP ? root : over,
                               "expected a map to merge, found %s",
                               s2s_conf_kind_name((over->kind == S2S_CONF_MAP ? root : over)->kind));
+    conf_duplicates_copy(root->arena, over->arena);
     return merge_map(root, over, err);
 }

@@ -23,6 +23,12 @@ void conf_arena_free(struct conf_arena *arena);
 void *conf_alloc(struct conf_arena *arena, size_t len_bytes); /* zeroed */
 char *conf_strndup(struct conf_arena *arena, const char *text, size_t len);
 
+/* The key (borrowed by the arena) stands twice. */
+void conf_duplicate_note(struct conf_arena *arena, const char *key, struct s2s_conf_place first,
+                         struct s2s_conf_place second);
+/* For a copy of all of another tree. */
+void conf_duplicates_copy(struct conf_arena *to, const struct conf_arena *from);
+
 /* Takes text (may be NULL); the source lives as long as an arena that knows it. */
 struct s2s_conf_source *conf_source_new(struct conf_arena *arena, enum s2s_conf_origin origin,
                                         const char *name, char *text, size_t len_bytes);

@@ -227,14 +227,11 @@ static int read_entry(struct reader *r, struct s2s_conf *map, struct s2s_error *
     item->key_line = key.place.line;
     item->key_column = key.place.column;
     const struct s2s_conf *before = conf_map_find(map, item->key);
-    struct conf_arena *a = r->arena;
-    if (before) {
-        s2s_grow(&a->duplicates, a->n_duplicates, &a->cap_duplicates, sizeof *a->duplicates);
-        a->duplicates[a->n_duplicates++] =
-            (struct s2s_conf_duplicate){item->key,
-                                        {r->source, before->key_line, before->key_column},
-                                        {r->source, item->key_line, item->key_column}};
-    }
+    if (before)
+        conf_duplicate_note(
+            r->arena, item->key,
+            (struct s2s_conf_place){r->source, before->key_line, before->key_column},
+            (struct s2s_conf_place){r->source, item->key_line, item->key_column});
     conf_map_put(map, item);
     return 0;
 }

@@ -39,6 +39,24 @@ void conf_arena_free(struct conf_arena *arena)
     free(arena);
 }
 
+void conf_duplicate_note(struct conf_arena *arena, const char *key, struct s2s_conf_place first,
+                         struct s2s_conf_place second)
+{
+    s2s_grow(&arena->duplicates, arena->n_duplicates, &arena->cap_duplicates,
+             sizeof *arena->duplicates);
+    arena->duplicates[arena->n_duplicates++] = (struct s2s_conf_duplicate){key, first, second};
+}
+
+void conf_duplicates_copy(struct conf_arena *to, const struct conf_arena *from)
+{
+    for (size_t i = 0; to != from && i < from->n_duplicates; i++) {
+        const struct s2s_conf_duplicate *d = &from->duplicates[i];
+        conf_source_share(to, d->first.source);
+        conf_source_share(to, d->second.source);
+        conf_duplicate_note(to, conf_strndup(to, d->key, strlen(d->key)), d->first, d->second);
+    }
+}
+
 void *conf_alloc(struct conf_arena *arena, size_t len_bytes)
 {
     return s2s_blocks_alloc(&arena->blocks, len_bytes);
@@ -194,6 +212,7 @@ struct s2s_conf *s2s_conf_copy(const struct s2s_conf *conf)
     if (!copy)
         S2S_BUG("a config of more values than its limit");
     copy->key = NULL;
+    conf_duplicates_copy(arena, conf->arena);
     return copy;
 }
 

@@ -53,12 +53,10 @@ static int too_many(const struct composer *c, const yaml_mark_t *mark, struct s2
 static void note_duplicate(struct composer *c, const struct s2s_conf *first,
                            const struct s2s_conf *second)
 {
-    struct conf_arena *a = c->arena;
-    s2s_grow(&a->duplicates, a->n_duplicates, &a->cap_duplicates, sizeof *a->duplicates);
-    a->duplicates[a->n_duplicates++] =
-        (struct s2s_conf_duplicate){second->key,
-                                    {first->place.source, first->key_line, first->key_column},
-                                    {second->place.source, second->key_line, second->key_column}};
+    conf_duplicate_note(
+        c->arena, second->key,
+        (struct s2s_conf_place){first->place.source, first->key_line, first->key_column},
+        (struct s2s_conf_place){second->place.source, second->key_line, second->key_column});
 }
 
 /* Values under a node, itself included: the cost of copying it. Long text counts as several. Stops

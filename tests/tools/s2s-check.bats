@@ -432,6 +432,15 @@ EOF
     (cat good.yaml; echo 'seed: 2') >twice.yaml
     exits 0 s2s-check twice.yaml
     says "twice.yaml:23:1: warning: 'seed' stands here again; it was set in line 2"
+    # of a child and of its parent, too
+    cp "$ROOT"/tests/oracle/rules/rl_parent.yaml .
+    (cat "$ROOT/tests/oracle/rules/rl.yaml"; echo 'defaults: rl_parent.yaml') >child.yaml
+    sed 's/^defaults:.*/defaults: child.yaml/' "$ROOT/tests/oracle/rules/rl.yaml" >grandchild.yaml
+    for file in child grandchild; do
+        exits 0 s2s-check $file.yaml
+        says "child.yaml:$(wc -l <child.yaml):1: warning: 'defaults' stands here again; it was set in line 1"
+        [ "$(grep -c 'stands here again' <<<"$output")" = 1 ]
+    done
 }
 
 @test "a killed run leaves no output, MPI and oneDNN are not linked" {

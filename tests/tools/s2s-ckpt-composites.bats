@@ -409,6 +409,37 @@ YAML
     says "nothing says how many heads it has; taken as 2"
 }
 
+@test "the last norm of a vision tower, which a model that predicts further tokens has, is the Omni model's" {
+    write_lib
+    s2s-ckpt convert -q --to safetensors "$DATA/mcore015_vlm_tp2" vlm.safetensors
+    while read -r map eye projection language; do
+        python3 -c "
+import st, sys
+part = dict(zip(('vision_model', 'vision_projection', 'language_model'), sys.argv[1:]))
+norm = {sys.argv[1] + '.decoder.final_layernorm.' + k: (24,) for k in ('weight', 'bias')}
+st.rename('vlm.safetensors', 'norm.safetensors', lambda k: None if k[:9] == 'optimizer' else part[k.split('.')[0]] + k[k.index('.'):], norm)
+norm.popitem()
+st.rename('vlm.safetensors', 'half.safetensors', lambda k: None if k[:9] == 'optimizer' else part[k.split('.')[0]] + k[k.index('.'):], norm)" \
+            "$eye" "$projection" "$language"
+        echo '{"llm_config": {"num_attention_heads": 4, "num_key_value_heads": 2}, "vision_config": {"num_attention_heads": 2}}' >config.json
+        rm -rf hf back
+        exits 0 s2s-ckpt convert -q --strict --to hf --config config.json norm.safetensors hf
+        exits 0 s2s-ckpt ls hf
+        says "vision_final_layernorm.bias	"
+        says "vision_final_layernorm.weight	"
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --layers numbered --map "$map" --config config.json hf back
+        exits 0 s2s-ckpt ls back
+        says "$eye.decoder.final_layernorm.bias	"
+        says "$eye.decoder.final_layernorm.weight	"
+        exits 1 s2s-ckpt convert -q --strict --to hf --config config.json half.safetensors x
+        says "vision_final_layernorm."
+    done <<NAMES
+nemotron_vlm vision_model vision_projection language_model
+nemotron_vlm_bridge llava_model.vision_model llava_model.vision_projection llava_model.language_model
+nemotron_vlm_mimo modality_submodules.images.encoders.radio_encoder.radio_model modality_submodules.images.input_projections.0 language_model
+NAMES
+}
+
 @test "experts under the names that their modules have in memory: local_experts.E, weightE, gate and up apart" {
     write_lib
     echo '{"model_type": "qwen3_moe", "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 3, "hidden_size": 4, "num_hidden_layers": 1, "num_experts": 11, "vocab_size": 5}' >config.json

@@ -42,6 +42,8 @@ static const char composites[] =
     "modality_submodules.images.encoders.radio_encoder.radio_model. "
     "vision_model.radio_model.model.\n"
     "part vlm_projection modality_submodules.images.input_projections.0. mlp1. ?\n"
+    "include vlm_vision_norm modality_submodules.images.encoders.radio_encoder.radio_model. "
+    "\"\"\n"
     "include vlm_left_out \"\" \"\"\n"
 
     /* Gemma 3 with its eye, as Megatron-Bridge has it: transformers' own tower */
@@ -92,9 +94,16 @@ static const char composites[] =
     "part nemotron_h_mtp language_model. \"\" ?\n"
     "part radio_g|radio_g_flat|radio_h vision_model. vision_model.radio_model.model.\n"
     "part vlm_projection vision_projection. mlp1. ?\n"
+    "include vlm_vision_norm vision_model. \"\"\n"
     "part =fastconformer sound_model.encoder. sound_encoder.encoder. ?\n"
     "part sound_projection sound_projection. sound_projection. ?\n"
     "include vlm_left_out \"\" \"\"\n"
+
+    /* Megatron-Core gives each stack of a model that predicts further tokens a last norm, RADIO's
+     * too; transformers has it before the projection */
+    "family vlm_vision_norm\n"
+    "decoder.final_layernorm.{weight,bias}  vision_final_layernorm.{weight,bias}  copy [D] ? "
+    "?+vision_norm\n"
 
     "family vlm_left_out\n"
     "include radio_left_out \"\" vision_model.radio_model.\n"

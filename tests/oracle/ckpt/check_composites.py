@@ -389,9 +389,10 @@ def omni(tmp):
     fc = ("encoder.linear_fc1.layer_norm_weight", "encoder.linear_fc1.weight", "encoder.linear_fc2.weight")
     left = {"sound_encoder.encoder.feature_extractor.featurizer.fb": new(1, 16, 9), "sound_encoder.encoder.feature_extractor.featurizer.window": new(16)}
     hf = {**under("language_model.", text), **under(RADIO, vision), **under("mlp1.", mlp), **under("sound_encoder.encoder.", sound),
-          **under("sound_projection.", proj), **left}
+          **under("sound_projection.", proj), **left, "vision_final_layernorm.weight": new(1280), "vision_final_layernorm.bias": new(1280)}
     for family, p in (("nemotron_vlm", ""), ("nemotron_vlm_bridge", "llava_model.")):
         megatron = under(p, {**under("language_model.", nemotron_h_megatron(text)), **under("vision_model.", radio_megatron(vision, 16)),
+                             **{"vision_model.decoder.final_layernorm." + k: hf["vision_final_layernorm." + k] for k in ("weight", "bias")},
                              **under("vision_projection.", dict(zip(fc, mlp.values()))), **under("sound_model.encoder.", sound),
                              **under("sound_projection.", dict(zip(fc, proj.values())))})
         both_ways(tmp, family + " with sound", family, hf, megatron, {"llm_config": HYBRID}, left)

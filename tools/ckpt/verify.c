@@ -130,7 +130,6 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
 static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
                           const struct counts *counts, struct s2s_error *err)
 {
-    const struct s2s_hf_options how = {.strict = opt->strict};
     if (opt->strict && counts->n_unchecked && !counts->n_files)
         return s2s_error_set(err, S2S_E_DIGEST,
                              "%s: no manifest, and %zu tensors have no checksum to compare "
@@ -138,7 +137,7 @@ static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
                              s2s_ckpt_path(ckpt), counts->n_unchecked);
     if (!s2s_starts_with(s2s_ckpt_format(ckpt), "hf"))
         return 0;
-    int rc = s2s_hf_check_kept(ckpt, &how, err);
+    int rc = s2s_hf_check_kept(ckpt, NULL, opt->strict, err);
     return rc < 0 ? s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt)) : 0;
 }
 

@@ -471,8 +471,13 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_state);
     result->is_left = ckpt_map_is_state;
     int rc = ckpt_config_check(e->config, err);
-    if (rc == 0)
+    if (rc == 0 && request->is_part) {
+        as_saved(e);
+        snprintf(result->family, sizeof result->family, "part");
+        rc = ckpt_map_find_part(e, &file, err);
+    } else if (rc == 0) {
         rc = find_map(e, &file, result->family, err);
+    }
     /* the names of a user's map are what its author saw */
     if (rc == 0 && !file)
         as_saved(e);
@@ -507,6 +512,7 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
             ckpt_map_add_unused(result, e->sources[i].tensor->name);
     free(e->n_layers);
     ckpt_map_index_end(&e->index);
+    free(e->prefix);
     json_decref(e->own_config);
     ckpt_map_missed_release(e);
     ckpt_map_release(&e->map);

@@ -75,6 +75,8 @@ struct ckpt_map_request {
     const char *name;        /* a family, a model_type or a file; NULL: found from the names */
     const json_t *config;    /* the user's configuration, which comes before all others; or NULL */
     const json_t *beside;    /* the configuration that came with the checkpoint; or NULL */
+    bool is_part;            /* ckpt_map_check_hf: config is of one part of beside, and name its
+                                model_type; it may lie behind any prefix */
     bool keep_vocab_padding; /* to Hugging Face: also the rows past the vocabulary */
     int64_t vocab_multiple; /* to Megatron: rows are filled up with zeros to a multiple; 0: as is */
     enum ckpt_layers layers; /* to Megatron */
@@ -135,10 +137,11 @@ int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *re
 /* The other direction: Megatron's tensors. request->name must not be NULL. */
 int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                          struct ckpt_map_result *result, struct s2s_error *err);
-/* Does a built-in family of models of one part have this model_type of config.json? */
+/* Does a built-in family have this model_type of config.json? */
 bool ckpt_map_knows_type(const char *type);
 /* Does a source that has Hugging Face's names have everything that the family request->name needs,
- * in shapes that fit? Nothing is planned. NOTFOUND, SHAPE: no; they list what. */
+ * in shapes that fit? Nothing is planned. NOTFOUND, SHAPE: no; they list what. UNSUPPORTED: nobody
+ * knows. */
 int ckpt_map_check_hf(const struct ckpt_map_request *request, struct s2s_error *err);
 
 /* ---- the table ---- */

@@ -42,9 +42,21 @@ static bool has_no_projection(const json_t *config)
     return strcmp(ckpt_config_type(config), "salm") == 0 && !json_object_get(config, "projection");
 }
 
+/* What the whole model says of a part's words: some classes tie them whatever the part says, and
+ * without a word of the part's it holds. */
+static int whole_tied(const struct ckpt_map_engine *e)
+{
+    const json_t *said =
+        e->request->is_part ? json_object_get(e->request->beside, "tie_word_embeddings") : NULL;
+    if (!json_is_boolean(said) ||
+        (json_is_false(said) && json_object_get(e->config, "tie_word_embeddings")))
+        return -1;
+    return json_is_true(said);
+}
+
 static bool is_tied(const struct ckpt_map_engine *e)
 {
-    int tied = e->to_megatron ? -1 : args_tied(e->args);
+    int tied = e->to_megatron ? whole_tied(e) : args_tied(e->args);
     if (tied < 0)
         tied = config_tied(e->config);
     return tied != 0;

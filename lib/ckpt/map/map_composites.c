@@ -51,12 +51,15 @@ static const char composites[] =
     "detect language_model." WORDS " multi_modal_projector.{mm_soft_embed_norm,proj}.weight\n"
     "model_type gemma3\n"
     "part gemma2 language_model. language_model.\n"
+    "include gemma3_projection \"\" \"\"\n"
+    "part siglip_inside|siglip vision_tower. vision_tower. ?\n"
+    "vision_tower.{*}  vision_tower.{*}  copy\n" /* its head */
+
+    "family gemma3_projection\n"
     "multi_modal_projector.mm_soft_embed_norm.weight "
     "multi_modal_projector.mm_soft_emb_norm.weight copy [v]\n"
     "multi_modal_projector.proj.weight "
     "multi_modal_projector.mm_input_projection_weight copy [v,H] transposed\n"
-    "part siglip_inside|siglip vision_tower. vision_tower. ?\n"
-    "vision_tower.{*}  vision_tower.{*}  copy\n" /* its head */
 
     /* transformers' own module, its names on both sides; before transformers 5 one level down */
     "family siglip_inside\n"
@@ -65,6 +68,7 @@ static const char composites[] =
 
     "family siglip\n"
     "detect part encoder.layers.{N}.layer_norm{1,2}.weight\n"
+    "model_type siglip_vision_model\n"
     "numbered encoder.layers.\n"
     "embeddings.patch_embedding.weight     embeddings.patch_embedding.weight     copy [D,*,P,P]\n"
     "embeddings.patch_embedding.bias       embeddings.patch_embedding.bias       copy [D]\n"
@@ -109,6 +113,9 @@ static const char composites[] =
     "include radio_left_out \"\" vision_model.radio_model.\n"
     "drop_hf sound_encoder.encoder.feature_extractor.featurizer.{fb,window}\n"
 
+    "family nemotron_vlm_projection\n"
+    "include vlm_projection vision_projection. mlp1.\n"
+
     "family vlm_projection\n"
     "encoder.linear_fc1.layer_norm_weight   0.weight   copy [a]\n"
     "encoder.linear_fc1.layer_norm_bias     0.bias     copy [a] ?\n"
@@ -144,18 +151,20 @@ static const char composites[] =
 
     "family radio_h\n"
     "detect part decoder.layers.{N}.mlp.linear_fc{1,2}.weight\n"
+    "model_type radio\n"
     "include radio_ends \"\" \"\"\n"
     "ln_post.weight        inner.norm.weight                      copy [D] ?\n"
     "ln_post.bias          inner.norm.bias                        copy [D] ?\n"
     "include radio_layers decoder.layers.{N}. blocks.{N}.\n"
     "section decoder.layers.{N}.mlp.linear_fc2.weight\n"
-    "decoder.layers.{N}.mlp.linear_fc1.weight  blocks.{N}.mlp.fc1.weight  copy [f,D]\n"
-    "decoder.layers.{N}.mlp.linear_fc1.bias    blocks.{N}.mlp.fc1.bias    copy [f]\n"
-    "decoder.layers.{N}.mlp.linear_fc2.weight  blocks.{N}.mlp.fc2.weight  copy [D,f]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.weight  blocks.{N}.mlp.fc1.weight  copy [r,D]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.bias    blocks.{N}.mlp.fc1.bias    copy [r]\n"
+    "decoder.layers.{N}.mlp.linear_fc2.weight  blocks.{N}.mlp.fc2.weight  copy [D,r]\n"
     "decoder.layers.{N}.mlp.linear_fc2.bias    blocks.{N}.mlp.fc2.bias    copy [D]\n"
 
     "family radio_g\n"
     "detect part decoder.layers.{N}.ls{1,2}\n"
+    "model_type radio\n"
     "include radio_ends \"\" inner.\n"
     "include radio_g_norm \"\" \"\"\n"
     "include radio_g_layers \"\" inner.\n"
@@ -163,6 +172,7 @@ static const char composites[] =
     /* the same with only the last norm below "inner." */
     "family radio_g_flat\n"
     "detect part decoder.layers.{N}.ls{1,2}\n"
+    "model_type radio\n"
     "include radio_ends \"\" \"\"\n"
     "include radio_g_norm \"\" \"\"\n"
     "include radio_g_layers \"\" \"\"\n"
@@ -174,11 +184,11 @@ static const char composites[] =
     "family radio_g_layers\n"
     "include radio_layers decoder.layers.{N}. blocks.{N}.\n"
     "section decoder.layers.{N}.mlp.linear_fc2.weight\n"
-    "decoder.layers.{N}.mlp.linear_fc1.weight        blocks.{N}.mlp.w12.weight  copy [f+f,D]\n"
-    "decoder.layers.{N}.mlp.linear_fc1.bias          blocks.{N}.mlp.w12.bias    copy [f+f]\n"
-    "decoder.layers.{N}.mlp.linear_fc1.weight_{w,v}  blocks.{N}.mlp.w12.weight  concat [f+f,D]\n"
-    "decoder.layers.{N}.mlp.linear_fc1.bias_{w,v}    blocks.{N}.mlp.w12.bias    concat [f+f]\n"
-    "decoder.layers.{N}.mlp.linear_fc2.weight        blocks.{N}.mlp.w3.weight   copy [D,f]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.weight        blocks.{N}.mlp.w12.weight  copy [r+r,D]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.bias          blocks.{N}.mlp.w12.bias    copy [r+r]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.weight_{w,v}  blocks.{N}.mlp.w12.weight  concat [r+r,D]\n"
+    "decoder.layers.{N}.mlp.linear_fc1.bias_{w,v}    blocks.{N}.mlp.w12.bias    concat [r+r]\n"
+    "decoder.layers.{N}.mlp.linear_fc2.weight        blocks.{N}.mlp.w3.weight   copy [D,r]\n"
     "decoder.layers.{N}.mlp.linear_fc2.bias          blocks.{N}.mlp.w3.bias     copy [D]\n"
     "decoder.layers.{N}.ls1                          blocks.{N}.ls1.grandma     copy [D]\n"
     "decoder.layers.{N}.ls2                          blocks.{N}.ls2.grandma     copy [D]\n"
@@ -242,9 +252,12 @@ static const char composites[] =
 
     "family salm_perception\n"
     "include fastconformer perception.encoder. encoder.\n"
+    "include salm_projection \"\" \"\"\n"
+    "drop perception.preprocessor.featurizer.{window,fb}\n"
+
+    "family salm_projection\n"
     "perception.proj.weight   proj.weight   copy [o,a] ?projection\n"
     "perception.proj.bias     proj.bias     copy [o] ?\n"
-    "drop perception.preprocessor.featurizer.{window,fb}\n"
 
     /* a family that no table knows: names stay, nothing is known to be missing */
     "family as_is\n"

@@ -70,6 +70,7 @@ struct ckpt_map_engine {
     size_t n_sources;
     const struct ckpt_map_source *copy; /* NULL, or the one that is not found (map_absence.c) */
     bool to_megatron;
+    char *prefix;             /* of a part of a model; NULL: this is all of it */
     bool as_saved;            /* the sources have the names that save_pretrained gives */
     const json_t *args;       /* of the common state; NULL */
     const json_t *config;     /* of the model, or of the one part of it that this is; NULL */
@@ -136,6 +137,11 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
 /* Heads of a vision tower whose q, k and v together are that tensor of so many rows. NOTFOUND. */
 int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int64_t rows,
                           int64_t *heads);
+
+/* Where the part that request->name calls by its model_type lies (map_parts.c): as a map's text
+ * with its one family "part". Gives: free, and e->prefix. UNSUPPORTED: nowhere, or nobody knows
+ * where. */
+int ckpt_map_find_part(struct ckpt_map_engine *e, char **text, struct s2s_error *err);
 
 /* Goes through the rows of a Mamba mixer's fused tensor (map_mamba.c) section by section, in the
  * order that Hugging Face has them. SHAPE, NOTFOUND. */

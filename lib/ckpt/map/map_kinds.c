@@ -33,13 +33,16 @@ static const struct {
     {".mlp.shared_expert.", "qwen2_moe ", NULL, ""},
 };
 
-static bool is_words(const char *name)
+static bool is_words(const struct ckpt_map_engine *e, const char *name)
 {
     static const char *const stacks[] = {"model.layers.", "backbone.layers.",
                                          "language_model.model.layers.",
                                          "language_model.backbone.layers."};
+    const size_t len = e->prefix ? strlen(e->prefix) : 0;
+    if (len && strncmp(name, e->prefix, len) != 0)
+        return false;
     for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++)
-        if (s2s_starts_with(name, stacks[i]))
+        if (s2s_starts_with(name + len, stacks[i]))
             return true;
     return false;
 }
@@ -61,7 +64,7 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e)
         return 0;
     for (size_t i = 0; i < ckpt_map_n_shaped(e); i++) {
         const char *name = ckpt_map_shaped(e, i).name;
-        const bool is_layer = is_words(name);
+        const bool is_layer = is_words(e, name);
         any |= is_layer;
         for (size_t k = 0; is_layer && k < sizeof kinds / sizeof *kinds; k++) {
             if (!strstr(name, kinds[k].part))
@@ -90,8 +93,9 @@ bool ckpt_map_knows_type(const char *type)
 {
     struct ckpt_map_family next;
     bool known = false;
-    for (size_t at = 0; *type && !known && ckpt_map_next_family(ckpt_map_tables, &at, &next);)
-        known = ckpt_has_word(next.model_types, type);
+    for (int i = 0; *type && ckpt_map_texts[i]; i++)
+        for (size_t at = 0; !known && ckpt_map_next_family(ckpt_map_texts[i], &at, &next);)
+            known = ckpt_has_word(next.model_types, type);
     return known;
 }
 

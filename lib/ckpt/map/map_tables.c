@@ -38,6 +38,11 @@ const char ckpt_map_tables[] =
     "rename model.language_model.{*} language_model.model.{*}\n"
     "rename lm_head.{*} language_model.lm_head.{*}\n"
     "rename model.{*} {*}\n"
+    /* Idefics' and SmolVLM's name of it */
+    "where model.text_model.layers.{*}\n"
+    "rename model.text_model.{*} text_model.model.{*}\n"
+    "rename lm_head.{*} text_model.lm_head.{*}\n"
+    "rename model.{*} {*}\n"
     /* a decoder without its head, such as transformers' Qwen3Model */
     "where embed_tokens.weight layers.0.input_layernorm.{*}\n"
     "rename {embed_tokens,norm}.weight model.{embed_tokens,norm}.weight\n"

@@ -74,45 +74,6 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     }
 }
 
-/* Does the class of transformers that config.json names have all weights of the family? One with
- * another head, or none, has others; a whole model of several parts has them elsewhere. */
-static bool is_whole_model(const json_t *config)
-{
-    if (json_object_get(config, "auto_map")) /* code of its own: nobody knows what it wants */
-        return false;
-    const char *class =
-        json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
-    return class && s2s_ends_with(class, "ForCausalLM");
-}
-
-int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct s2s_hf_options *options,
-                      struct s2s_error *err)
-{
-    json_t *beside = NULL;
-    if (!options->config && !ckpt->part)
-        (void)ckpt_read_json(&beside, ckpt, "config.json", NULL); /* what is none travels along */
-    const json_t *config = options->config ? options->config : beside;
-    const struct ckpt_map_request request = {.ckpt = ckpt,
-                                             .name = ckpt_config_type(config),
-                                             .config = config,
-                                             .only_warns = !options->strict};
-    struct s2s_error lacks = S2S_ERROR_INIT;
-    int found = 0;
-    if (is_whole_model(config) && ckpt_map_knows_type(request.name) && !ckpt_is_adapter(ckpt))
-        found = ckpt_map_check_hf(&request, options->strict ? err : &lacks);
-    json_decref(beside);
-    if (found != S2S_E_NOTFOUND && found != S2S_E_SHAPE)
-        return 0;
-    if (options->strict)
-        return found;
-    for (char *at = lacks.text; (at = strchr(at, '\n'));)
-        *at = ' ';
-    s2s_warn("ckpt",
-             "%s: %s; the model of its config.json is not whole (convert --strict refuses it)",
-             ckpt->path, lacks.text);
-    return 0;
-}
-
 static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                        const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -157,10 +118,8 @@ static int plan_names(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     int rc = refuse_megatron(ckpt, err);
     if (rc == 0 && ckpt_hf_is_composite(ckpt))
         plan_composite(out, ckpt);
-    else if (rc == 0) {
+    else if (rc == 0)
         plan_plain(out, ckpt);
-        rc = s2s_hf_check_kept(ckpt, options, err);
-    }
     return rc;
 }
 
@@ -217,6 +176,8 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         ckpt_args_check_norms(out->map.family, ckpt_args(ckpt), options->config);
     if (rc == 0)
         rc = ckpt_hf_files(out, ckpt, options, err);
+    if (rc == 0 && !*out->map.family)
+        rc = s2s_hf_check_kept(ckpt, &out->files, options->strict, err);
     if (rc == 0)
         rc = seal_parts(out, ckpt, options->dtype, err);
     if (rc == 0)

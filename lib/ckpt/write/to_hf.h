@@ -39,8 +39,9 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err);
 /* Of names that are kept: has it all that the model of its configuration wants, in shapes that fit?
  * They are somebody's choice; what transformers would begin at random for lack of others is told in
- * a warning. strict: NOTFOUND, SHAPE. */
-int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct s2s_hf_options *options,
+ * a warning. The configuration is the one of the files, or else (files: NULL) of the source.
+ * strict: NOTFOUND, SHAPE. */
+int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
                       struct s2s_error *err);
 /* Writes into a folder that exists and is empty. */
 int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,

@@ -1,0 +1,194 @@
+/*
+ * Names that are kept: what the model of their config.json lacks. A model of several parts is
+ * checked part by part, each by its own part of config.json; what no table knows is left alone.
+ */
+#include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/map/map.h"
+#include "lib/ckpt/model.h"
+#include "lib/ckpt/write/to_hf_internal.h"
+
+struct check {
+    struct s2s_ckpt *ckpt;
+    bool strict;
+    int rc; /* of the first fault; the others are told */
+    struct s2s_error *err;
+};
+
+/* what the source lacks, if that is what was found */
+static void tell(struct check *c, int found, struct s2s_error lacks)
+{
+    if (found != S2S_E_NOTFOUND && found != S2S_E_SHAPE)
+        return;
+    if (c->strict && c->rc == 0) {
+        c->rc = found;
+        *c->err = lacks;
+        return;
+    }
+    for (char *at = lacks.text; (at = strchr(at, '\n'));)
+        *at = ' ';
+    s2s_warn("ckpt",
+             "%s: %s; the model of its config.json is not whole (convert --strict refuses it)",
+             c->ckpt->path, lacks.text);
+}
+
+static void check(struct check *c, const struct ckpt_map_request *request)
+{
+    struct s2s_error lacks = S2S_ERROR_INIT;
+    const int found = ckpt_map_check_hf(request, &lacks);
+    tell(c, found, lacks);
+}
+
+/* NeMo's own names: of a SALM, whose configuration says nothing of transformers' */
+static void check_nemo(struct check *c, const json_t *config)
+{
+    const struct ckpt_map_request request = {
+        .ckpt = c->ckpt, .beside = config, .only_warns = !c->strict};
+    struct s2s_ckpt_plan plan = {.source = c->ckpt};
+    struct ckpt_map_result result = {.n_unused = 0};
+    struct s2s_error lacks = S2S_ERROR_INIT;
+    const int found = ckpt_map_to_hf(&plan, &request, &result, &lacks);
+    tell(c, found, lacks);
+    s2s_ckpt_plan_release(&plan);
+    free(result.unused);
+}
+
+static const char *class_of(const json_t *config)
+{
+    const char *class =
+        json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    return class ? class : "";
+}
+
+/* Does the class of transformers that config.json names have all weights of the family? One with
+ * another head, or none, has others. Of code of its own nobody knows what it wants, but for
+ * NVIDIA's, which is older than transformers' own of the same model. */
+static bool is_whole_model(const json_t *config)
+{
+    const char *type = ckpt_config_type(config), *class = class_of(config);
+    if (json_object_get(config, "auto_map") && strcmp(type, "nemotron_h") != 0)
+        return false;
+    return s2s_ends_with(class, "ForCausalLM") ||
+           (s2s_starts_with(type, "parakeet_") && s2s_starts_with(class, "Parakeet"));
+}
+
+/* Models of several parts that have more than their parts: what, as a family of the tables. By
+ * their model_type or, where many have a class of NVIDIA's own, by what that begins with. */
+static const struct composite {
+    const char *name, *family;
+} composites[] = {
+    {"gemma3", "gemma3_projection"},
+    {"NemotronH_", "nemotron_vlm_projection"},
+    {"Llama_Nemotron_Nano_VL", "nemotron_vlm_projection"},
+    {"salm", "salm_projection"},
+};
+
+static const char *family_besides(const json_t *config)
+{
+    for (size_t i = 0; i < sizeof composites / sizeof *composites; i++)
+        if (strcmp(ckpt_config_type(config), composites[i].name) == 0 ||
+            s2s_starts_with(class_of(config), composites[i].name))
+            return composites[i].family;
+    return NULL;
+}
+
+static bool is_composite(const json_t *config)
+{
+    return (s2s_ends_with(class_of(config), "ForConditionalGeneration") &&
+            !json_object_get(config, "auto_map")) ||
+           family_besides(config);
+}
+
+/* what a part of config.json calls its model; NVIDIA's towers do not say it so */
+static const char *type_of_part(const json_t *part)
+{
+    const char *type = ckpt_config_type(part);
+    if (strcmp(class_of(part), "RADIOModel") == 0)
+        return "radio";
+    return strcmp(type, "parakeet") == 0 ? "parakeet_encoder" : type;
+}
+
+static void check_parts(struct check *c, const json_t *config)
+{
+    const char *key, *family = family_besides(config);
+    const json_t *part;
+    json_object_foreach((json_t *)config, key, part)
+    {
+        const struct ckpt_map_request request = {.ckpt = c->ckpt,
+                                                 .name = type_of_part(part),
+                                                 .config = part,
+                                                 .beside = config,
+                                                 .is_part = true,
+                                                 .only_warns = !c->strict};
+        if (ckpt_map_knows_type(request.name))
+            check(c, &request);
+    }
+    const struct ckpt_map_request besides = {
+        .ckpt = c->ckpt, .name = family, .config = config, .only_warns = !c->strict};
+    if (family)
+        check(c, &besides);
+}
+
+/* A configuration as it is to be written or, without files of an output, lies in the source; NULL:
+ * there is none, and what is none travels along. Gives a reference. */
+static json_t *read_config(const struct s2s_ckpt *ckpt, const struct ckpt_side_files *files,
+                           const char *path)
+{
+    const struct ckpt_side_file *file = files ? ckpt_side_find(files, path) : NULL;
+    json_t *config = NULL;
+    if (file)
+        return s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL);
+    if (!ckpt->part && ckpt_read_json(&config, ckpt, path, NULL) < 0)
+        return NULL;
+    return config;
+}
+
+/* s2s-train's configuration of a SALM says of its parts in which folders theirs are. */
+static void add_parts(json_t *config, const struct s2s_ckpt *ckpt,
+                      const struct ckpt_side_files *files)
+{
+    static const char *const parts[] = {"encoder", "llm"};
+    for (size_t i = 0; i < 2; i++) {
+        char *path = s2s_xasprintf("%s/config.json", parts[i]);
+        json_t *part = read_config(ckpt, files, path);
+        if (part)
+            json_object_set_new(config, parts[i], part);
+        free(path);
+    }
+}
+
+static void check_all(struct check *c, const json_t *config)
+{
+    const json_t *encoder = json_object_get(config, "encoder_config"); /* of a whole Parakeet */
+    struct ckpt_map_request whole = {.ckpt = c->ckpt,
+                                     .name = ckpt_config_type(config),
+                                     .config = encoder ? encoder : config,
+                                     .only_warns = !c->strict};
+    if (is_composite(config)) {
+        check_parts(c, config);
+    } else if (json_object_get(config, "perception") && ckpt_map_wanted(c->ckpt)) {
+        check_nemo(c, config);
+    } else if (is_whole_model(config) && ckpt_map_knows_type(whole.name)) {
+        check(c, &whole);
+    } else if (c->ckpt->part && !*class_of(config) && ckpt_map_knows_type(whole.name)) {
+        /* nothing says whether it is to have a head */
+        json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
+        whole.is_part = true;
+        whole.beside = headless;
+        check(c, &whole);
+        json_decref(headless);
+    }
+}
+
+int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
+                      struct s2s_error *err)
+{
+    struct check c = {.ckpt = ckpt, .strict = strict, .err = err};
+    json_t *config = read_config(ckpt, files, "config.json");
+    if (strcmp(ckpt_config_type(config), "salm") == 0)
+        add_parts(config, ckpt, files);
+    if (!ckpt_is_adapter(ckpt))
+        check_all(&c, config);
+    json_decref(config);
+    return c.rc;
+}

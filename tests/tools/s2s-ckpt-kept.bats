@@ -1,0 +1,201 @@
+# Names that are kept: what the model of their config.json lacks, part by part. Which tensors transformers' own classes want is held
+# against them in tests/oracle/ckpt/check_kept.py.
+
+load common
+load tensors
+
+setup_tool() {
+    DATA=$ROOT/tests/oracle/ckpt/data
+    MODELS=$ROOT/tests/oracle/models
+}
+
+# rewrite IN OUT CODE: a safetensors file with the names that CODE, of a name k, says; None: without the tensor; (name, shape): with zeros
+rewrite() {
+    python3 - "$@" <<'PY'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+change, head, body = eval("lambda k: " + sys.argv[3]), {}, b""
+for k, v in json.loads(raw[8:8 + n]).items():
+    to = None if k == "__metadata__" else change(k)
+    if to is None: continue
+    data = raw[8 + n:][slice(*v["data_offsets"])]
+    if isinstance(to, tuple):
+        to, v["shape"] = to
+        size = len(data) and 1
+        for s in v["shape"]: size *= s
+        data = bytes(size * {"BF16": 2, "F16": 2}.get(v["dtype"], 4))
+    head[to] = {"dtype": v["dtype"], "shape": v["shape"], "data_offsets": [len(body), len(body) + len(data)]}
+    body += data
+text = json.dumps(head).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + body)
+PY
+}
+
+# FOLDER is whole: nobody says otherwise
+is_whole() {
+    exits 0 s2s-ckpt verify "$1"
+    says_not "is not whole"
+    exits 0 s2s-ckpt convert --strict --to hf "$1" out
+    says_not "is not whole"
+    rm -r out
+}
+
+# lacks FOLDER NAME..: each is said of the folder, and --strict refuses it
+lacks() {
+    folder=$1
+    shift
+    exits 0 s2s-ckpt verify "$folder"
+    for name; do
+        says "$name"
+    done
+    says "is not whole"
+    exits 1 s2s-ckpt convert --strict --to hf "$folder" out
+    for name; do
+        says "$name"
+    done
+    not test -e out
+    exits 0 s2s-ckpt convert --to hf "$folder" out
+    says "is not whole"
+    rm -r out
+}
+
+@test "a Nemotron VLM under Hugging Face's names: what each of its parts lacks is told" {
+    s2s-ckpt convert -q --to hf "$DATA/mcore015_vlm_tp2" all
+    mkdir less
+    # as NVIDIA publishes it: code of its own, and a tower that says no model_type
+    cat >less/config.json <<'JSON'
+{"architectures": ["NemotronH_Nano_VL_V2"], "model_type": "NemotronH_Nano_VL_V2", "auto_map": {"AutoConfig": "a.B"},
+ "llm_config": {"architectures": ["NemotronHForCausalLM"], "auto_map": {"AutoConfig": "a.C"}, "model_type": "nemotron_h", "hidden_size": 16,
+  "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 45, "tie_word_embeddings": false},
+ "vision_config": {"architectures": ["RADIOModel"], "args": {}, "patch_size": 2}}
+JSON
+    cp all/model.safetensors less/
+    is_whole less
+    llm=language_model.backbone.layers radio=vision_model.radio_model.model
+    for name in $llm.0.mixer.A_log $llm.1.mixer.o_proj.weight $llm.2.mixer.gate.e_score_correction_bias language_model.lm_head.weight \
+        $radio.blocks.1.attn.qkv.weight $radio.patch_generator.pos_embed mlp1.3.weight; do
+        rewrite all/model.safetensors less/model.safetensors "None if k == '$name' else k"
+        lacks less $name
+    done
+    # of several parts, in one run
+    rewrite all/model.safetensors less/model.safetensors "None if k in ('$llm.0.mixer.D', '$radio.blocks.0.norm1.bias', 'mlp1.0.weight') else k"
+    lacks less $llm.0.mixer.D $radio.blocks.0.norm1.bias mlp1.0.weight
+    # the last layer, and a shape
+    rewrite all/model.safetensors less/model.safetensors "None if k.startswith('$llm.2.') else k"
+    lacks less "layers.2"
+    rewrite all/model.safetensors less/model.safetensors "(k, [8, 15]) if k == '$llm.1.mixer.k_proj.weight' else k"
+    lacks less "$llm.1.mixer.k_proj.weight: shape [8, 15]"
+    # another's code has other parts
+    rewrite all/model.safetensors less/model.safetensors "None if 'mixer.D' in k else k"
+    sed -i 's/NemotronH_Nano_VL_V2/Other_VL/' less/config.json
+    is_whole less
+}
+
+@test "a LLaVA: its words are found behind any prefix, each key of config.json counts where transformers reads it" {
+    M=$MODELS/llama_gqa_untied
+    mkdir llava
+    config() { # of the text, of the whole
+        jq "{architectures: [\"LlavaForConditionalGeneration\"], model_type: \"llava\", tie_word_embeddings: false,
+            text_config: (del(.architectures) | $1), vision_config: {model_type: \"clip_vision_model\"}} | $2" "$M/config.json" >llava/config.json
+    }
+    put() { # as transformers saves it, as it has it in memory, and as a release or another class has it
+        rewrite "$M/model.safetensors" llava/model.safetensors "(lambda k: $2)($1)"
+    }
+    spellings=("'language_model.' + k" "k.replace('model.', 'model.language_model.', 1)" "k.replace('model.', 'model.text_model.', 1)" "'a.b.' + k")
+    config . .
+    for spelling in "${spellings[@]}"; do
+        put "$spelling" k
+        is_whole llava
+        put "$spelling" "None if 'layers.1.self_attn.q_proj' in k else k"
+        lacks llava model.layers.1.self_attn.q_proj.weight
+        put "$spelling" "None if 'layers.2' in k else k"
+        lacks llava model.layers.2.mlp.down_proj.weight
+        put "$spelling" "None if 'lm_head' in k else k"
+        lacks llava lm_head.weight
+    done
+    # tied by the whole model, or by the text; a text that does not say it follows the whole
+    for change in "." "del(.tie_word_embeddings)"; do
+        config "$change" ".tie_word_embeddings = true"
+        is_whole llava
+    done
+    config ".tie_word_embeddings = true" "."
+    is_whole llava
+    config "del(.tie_word_embeddings)" "."
+    lacks llava lm_head.weight
+    config "." "del(.tie_word_embeddings)"
+    lacks llava lm_head.weight
+    # what no table knows, and code of one's own, are left alone; so are words of which nobody knows where they lie
+    config ".model_type = \"llama5\"" "."
+    is_whole llava
+    config "." ".auto_map = {}"
+    is_whole llava
+    config . .
+    rewrite "$M/model.safetensors" one.safetensors "'a.' + k"
+    rewrite "$M/model.safetensors" two.safetensors "'b.' + k"
+    mkdir twice && mv one.safetensors two.safetensors twice/ && cp llava/config.json twice/
+    is_whole twice
+}
+
+@test "a SALM: what its encoder, its language model and its projection lack is told, under s2s-train's names and NeMo's" {
+    cp -r "$MODELS/salm_llama" salm && rm salm/expected.* salm/inputs.*
+    is_whole salm
+    while read -r file name; do
+        rewrite "$MODELS/salm_llama/$file" "salm/$file" "None if k == '$name' else k"
+        lacks salm "$name"
+        cp "$MODELS/salm_llama/$file" "salm/$file"
+    done <<'LIST'
+encoder/model.safetensors layers.0.norm_out.weight
+encoder/model.safetensors subsampling.linear.bias
+llm/model.safetensors model.layers.0.self_attn.k_proj.weight
+llm/model.safetensors model.norm.weight
+projection.safetensors proj.weight
+LIST
+    # a checkpoint that keeps the configurations in its common state
+    s2s-ckpt convert -q --to torch_dist salm dist
+    exits 0 s2s-ckpt convert --strict --to hf dist back
+    says_not "is not whole"
+    rewrite "$MODELS/salm_llama/llm/model.safetensors" salm/llm/model.safetensors "None if k == 'model.norm.weight' else k"
+    s2s-ckpt convert -q --to torch_dist salm less
+    exits 1 s2s-ckpt convert --strict --to hf less out
+    says llm.model.norm.weight
+    # NeMo's folder has one file, and a configuration of its own
+    s2s-ckpt convert -q --to torch_dist --map salm "$MODELS/salm_llama" nemo.dist
+    s2s-ckpt convert -q --to safetensors nemo.dist nemo.safetensors
+    mkdir nemo
+    echo '{"pretrained_llm": "a/b", "perception": {"encoder": {}, "modality_adapter": {"d_model": 8}}}' >nemo/config.json
+    cp nemo.safetensors nemo/model.safetensors
+    exits 0 s2s-ckpt verify nemo
+    says_not "is not whole"
+    name=perception.encoder.layers.0.self_attn.linear_q.weight
+    rewrite nemo.safetensors nemo/model.safetensors "None if k == '$name' else k"
+    exits 0 s2s-ckpt verify nemo
+    says "(of $name)"
+    says "is not whole"
+}
+
+@test "one part of a model (--part), Parakeet and Nemotron-H with NVIDIA's code: what they lack is told" {
+    M=$MODELS/llama_gqa_untied
+    mkdir llava eye
+    jq '{model_type: "llava", text_config: del(.architectures)}' "$M/config.json" >llava/config.json
+    rewrite "$M/model.safetensors" llava/model.safetensors "None if 'layers.1.mlp.up' in k else 'language_model.' + k"
+    exits 1 s2s-ckpt convert --strict --to hf --part language_model llava out
+    says model.layers.1.mlp.up_proj.weight
+    # nothing says that a part has a head
+    rewrite "$M/model.safetensors" llava/model.safetensors "None if 'lm_head' in k else 'language_model.' + k"
+    exits 0 s2s-ckpt convert --strict --to hf --part language_model llava out
+    says_not "is not whole"
+
+    rm -r out
+    cp -r "$MODELS/parakeet_encoder" parakeet && rm -f parakeet/expected.* parakeet/inputs.*
+    is_whole parakeet
+    rewrite "$MODELS/parakeet_encoder/model.safetensors" parakeet/model.safetensors "None if '0.conv.norm.bias' in k else k"
+    lacks parakeet layers.0.conv.norm.bias
+
+    s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hybrid
+    jq '.auto_map = {"AutoConfig": "a.B"}' hybrid/config.json >config.json && mv config.json hybrid/ && rm hybrid/s2s-manifest.json
+    is_whole hybrid
+    mv hybrid/model.safetensors all.safetensors
+    rewrite all.safetensors hybrid/model.safetensors "None if '.0.norm.weight' in k else k"
+    lacks hybrid backbone.layers.0.norm.weight
+}

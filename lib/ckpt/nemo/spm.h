@@ -12,7 +12,8 @@
 
 enum ckpt_spm_type { CKPT_SPM_NORMAL = 1, CKPT_SPM_UNKNOWN, CKPT_SPM_CONTROL, CKPT_SPM_USER };
 
-/* text points into the model's bytes: UTF-8, not zero-ended */
+/* A piece of text that the model knows. text points into the model's bytes: UTF-8, len bytes, not
+ * zero-ended. */
 struct ckpt_spm_piece {
     const char *text;
     size_t len;
@@ -23,12 +24,13 @@ struct ckpt_spm_piece {
 struct ckpt_spm {
     struct ckpt_spm_piece *pieces;
     size_t n_pieces, cap_pieces;
-    struct ckpt_spm_piece unknown; /* what stands for what is in no piece; "<unk>" where unsaid */
-    const void *charsmap;          /* precompiled normalization; NULL: none */
+    struct ckpt_spm_piece unknown; /* stands for text that no piece covers; "<unk>" if not said */
+    const void *charsmap;          /* the precompiled normalization; NULL: none */
     size_t charsmap_len;
 };
 
-/* bytes are borrowed until release. FORMAT: no such model, or one without pieces. */
+/* Reads a model, bytes [len], which are kept until release. FORMAT: it is none, or has no pieces.
+ */
 int ckpt_spm_read(struct ckpt_spm *spm, const void *bytes, size_t len, struct s2s_error *err);
 void ckpt_spm_release(struct ckpt_spm *spm);
 

@@ -13,35 +13,38 @@
 
 /* ---- a state dict of torch.save (write_torch.c) ---- */
 
-/* A tensor that no source has. */
+/* A tensor that is made here and has no source. */
 struct ckpt_made {
     const char *name;
     enum s2s_dtype dtype;
     int n_dims;
     int64_t shape[S2S_MAX_DIMS];
-    void *bytes; /* len of them */
+    void *bytes; /* its data, len bytes */
     size_t len;
 };
 
+/* What is saved: first the tensors that were made, then the targets of the plan. All borrowed. */
 struct ckpt_torch_dict {
-    const struct ckpt_made *made; /* these come first */
+    const struct ckpt_made *made;
     size_t n_made;
     struct s2s_ckpt_plan *plan;
 };
 
-/* Writes it to the sink; *len_bytes is its length. how NULL: only measures, no tensor is read and
- * what the sink gets is worth nothing. */
+/* Writes the dict as an archive of torch.save's to sink; *len_bytes is the archive's length. how
+ * NULL: only to learn that length. Then no tensor is read, and the sink gets bytes of no use. */
 int ckpt_write_torch(const struct ckpt_torch_dict *dict, const struct s2s_ckpt_write *how,
                      s2s_zip_sink *sink, void *ctx, int64_t *len_bytes, struct s2s_error *err);
 
 /* ---- the archive ---- */
 
+/* All borrowed. */
 struct s2s_nemo_options {
-    enum s2s_dtype dtype;   /* of floating tensors; NONE: as they are */
-    const char *yaml;       /* a model_config.yaml to take as it is; NULL: made, or the source's */
-    const json_t *config;   /* config.json instead of the folder's; NULL */
-    const char *tokenizer;  /* path of a SentencePiece model; NULL: the folder's */
-    bool without_tokenizer; /* a model of characters: its labels are the tokenizer's pieces */
+    enum s2s_dtype dtype;  /* what floating tensors are cast to; NONE: as they are */
+    const char *yaml;      /* text of a model_config.yaml to take; NULL: made, or the source's */
+    const json_t *config;  /* in place of the folder's config.json; NULL: that */
+    const char *tokenizer; /* path of a SentencePiece model; NULL: the folder's */
+    bool
+        without_tokenizer; /* make a model of characters, whose labels are the tokenizer's pieces */
 };
 
 struct s2s_nemo_output {
@@ -52,12 +55,13 @@ struct s2s_nemo_output {
     struct ckpt_map_result map;   /* objects are among its unused */
 };
 
-/* Decides everything, reads no tensor data. NOTFOUND and UNSUPPORTED name what the archive needs
- * and the source lacks, or what NeMo has not. Release also after failure. */
+/* Decides what the archive will hold; no tensor's data is read. s2s_nemo_release also after
+ * failure. NOTFOUND: the source lacks what the archive needs; UNSUPPORTED: NeMo has no such model;
+ * SHAPE, FORMAT. */
 int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                      const struct s2s_nemo_options *options, struct s2s_error *err);
-/* The same input gives the same bytes. digest: NULL, or where the archive's
- * XXH3-128 goes. */
+/* Writes the archive to file, which is neither committed nor aborted here. The same input gives the
+ * same bytes. digest: NULL, or where the XXH3-128 of the archive goes. */
 int s2s_nemo_write(struct s2s_nemo_output *out, struct s2s_outfile *file,
                    const struct s2s_ckpt_write *how, char digest[33], struct s2s_error *err);
 void s2s_nemo_release(struct s2s_nemo_output *out);
@@ -65,22 +69,27 @@ void s2s_nemo_release(struct s2s_nemo_output *out);
 /* ---- its small files (nemo_files.c) ---- */
 
 #define CKPT_NEMO_TOKENIZER "tokenizer.model"
-/* bytes of a name in an archive: what a tar header here takes, less "./" */
+/* How many bytes the name of a file in the archive may have: what a header of lib/io/tar.h takes,
+ * less
+ * "./". */
 enum { CKPT_NEMO_MAX_NAME = 78 };
 
-/* tokenizer.model, from the user or the folder, and what NeMo wants beside it. *labels gets its
- * pieces (json_decref), NULL where there is none. */
+/* Adds tokenizer.model, the user's or the folder's, and the files that NeMo wants beside it, to
+ * out->files. *labels: an array of its pieces, NULL if there is no tokenizer. Gives: json_decref.
+ */
 int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
                             const struct s2s_nemo_options *options, json_t **labels,
                             struct s2s_error *err);
-/* Every "nemo:FILE" of a configuration, from the folder. NOTFOUND names one that is not there. */
+/* Adds every file that a configuration names as "nemo:FILE", from the folder. NOTFOUND names one
+ * that is not there. */
 int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt,
                         const json_t *config, struct s2s_error *err);
-/* A model_config.yaml as a tree. Gives: json_decref. */
+/* Parses the text of a model_config.yaml. Gives: json_decref. FORMAT. */
 int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err);
 
 /* ---- from transformers' names (nemo_parakeet.c) ---- */
 
+/* s2s_nemo_prepare for a Hugging Face folder of Parakeet. */
 int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                             const struct s2s_nemo_options *options, struct s2s_error *err);
 
@@ -92,22 +101,25 @@ struct ckpt_nemo_model {
     enum ckpt_nemo_kind kind;
     const json_t *config;   /* config.json of transformers' Parakeet */
     const json_t *features; /* preprocessor_config.json; NULL: its defaults */
-    json_t *labels;         /* an array of as many texts as there are classes without the blank */
-    bool pieces;            /* tokenizer.model is in the archive */
+    json_t *labels;         /* an array of texts, one for each class but the blank */
+    bool pieces;            /* there is a tokenizer.model in the archive */
 };
 
-/* An integer of the encoder's configuration, or what transformers takes when it is absent. */
+/* An integer of the encoder's section of config.json, or transformers' default for it. */
 int64_t ckpt_parakeet_int(const json_t *config, const char *key);
-/* Classes of the head, the blank with them, from config.json. */
+/* How many classes the head has by config.json, the blank included. */
 int64_t ckpt_parakeet_classes(const json_t *config);
-/* model_config.yaml. UNSUPPORTED names what a ConformerEncoder cannot be. */
+/* Appends the text of the model_config.yaml to out. UNSUPPORTED names what a ConformerEncoder of
+ * NeMo's cannot be. */
 int ckpt_nemo_yaml(struct s2s_buf *out, const struct ckpt_nemo_model *model, struct s2s_error *err);
 
-/* Pieces of a SentencePiece model: *labels gets an array of them, vocab the text of tokenizer.vocab
- * and words that of vocab.txt. FORMAT. */
+/* Reads a SentencePiece model (bytes [len]): *labels becomes an array of its pieces (gives:
+ * json_decref); the text of tokenizer.vocab is appended to vocab, that of vocab.txt to words.
+ * FORMAT. */
 int ckpt_sentencepiece(json_t **labels, struct s2s_buf *vocab, struct s2s_buf *words,
                        const void *bytes, size_t len, struct s2s_error *err);
-/* The first n pieces of a tokenizer.json (NULL: none); "<7>" for those it does not have. */
+/* An array of the first n pieces of a tokenizer.json (NULL: it has none), with "<7>" for a piece 7
+ * that it lacks. Gives a reference. */
 json_t *ckpt_tokenizer_labels(const json_t *tokenizer, int64_t n);
 
 #endif

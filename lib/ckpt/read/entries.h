@@ -1,6 +1,7 @@
 /*
- * The members of one JSON object, a part of its text at a time: as a tree, or as text, those of a
- * hundred thousand tensors take more than all else.
+ * Reads a JSON object that may be very large (with a member for each of a hundred thousand tensors)
+ * without ever having all of it in memory: its text is taken byte by byte, and cut between members
+ * into parts, each of which is parsed as an object of its own.
  */
 #ifndef CKPT_ENTRIES_H
 #define CKPT_ENTRIES_H
@@ -10,28 +11,30 @@
 #include "lib/base/base.h"
 #include "lib/io/json_place.h"
 
-/* What it returns below 0 ends the reading; key and value are lent for the call. */
+/* Is called for each member of the object; key and value are lent for the call. What it returns
+ * below 0 ends the reading. */
 typedef int ckpt_entry_visit(void *ctx, const char *key, const json_t *value,
                              struct s2s_error *err);
 
-/* The first four are set by who begins; the JSON library reads each part as an object of its own.
- */
+/* The caller sets the first four, and zeros the rest. */
 struct ckpt_entries {
     ckpt_entry_visit *visit;
-    void *ctx;
-    const char *name;    /* of the file, for errors */
-    size_t line;         /* lines before the next byte */
-    struct s2s_buf part; /* the members since the last cut */
-    size_t part_line;
-    struct s2s_json_place place;
-    bool was_cut;  /* there was a part before */
-    bool not_json; /* this is what the error says */
+    void *ctx;                   /* of visit */
+    const char *name;            /* what errors call the file */
+    size_t line;                 /* how many lines end before the next byte */
+    struct s2s_buf part;         /* the text since the last cut */
+    size_t part_line;            /* `line` where it begins */
+    struct s2s_json_place place; /* of the next byte */
+    bool was_cut;                /* there was a part before */
+    bool not_json;               /* an error came of text that is no JSON, not of visit */
 };
 
-/* Takes the next byte of the text, whose first is the object's brace. 1: it was its last; FORMAT,
- * or what visit returns below 0. A key that comes again in another part is not noticed. */
+/* Takes the next byte of the text, the first of which is the object's brace. 0; 1: this was the
+ * object's last byte; FORMAT, or what visit returned. If a key comes twice, and in different parts,
+ * nobody notices. */
 int ckpt_entries_take(struct ckpt_entries *entries, char byte, struct s2s_error *err);
-/* The text ends before the object: FORMAT says how. */
+/* To be called if the text ends before the object does: returns FORMAT, which says what is missing.
+ */
 int ckpt_entries_end_early(struct ckpt_entries *entries, struct s2s_error *err);
 void ckpt_entries_release(struct ckpt_entries *entries);
 

@@ -9,7 +9,7 @@
 
 #include "lib/base/base.h"
 
-/* where a storage lies; key is not zero-ended */
+/* Where a storage lies in the file; its key has key_len bytes and no zero behind. */
 struct ckpt_torch_store {
     const char *key;
     size_t key_len;
@@ -22,36 +22,40 @@ struct ckpt_torch_walk {
     int file;
     struct ckpt_torch_store *stores; /* sorted by key */
     size_t n_stores;
-    struct ckpt_json_left left;  /* of the tree; shared values count in each place */
-    size_t looks_left;           /* at keys in sets */
-    size_t names_left;           /* bytes of names that are made: what many share counts in each */
-    size_t exact_left;           /* bytes of values that are kept as they are */
-    struct s2s_blocks *names;    /* of the pickle; borrowed */
-    bool takes_names;            /* they are the checkpoint's now */
-    const struct ckpt_node *key; /* NULL, or whose text is all of the name, and the checkpoint's */
-    struct s2s_buf name;
+    /* A small file can refer to one value in very many places. So there are limits to what is made
+     * of all of it together: */
+    struct ckpt_json_left left;  /* values and texts as JSON */
+    size_t looks_left;           /* keys that are compared to find a set's */
+    size_t names_left;           /* bytes of names */
+    size_t exact_left;           /* bytes of values that are kept as opcodes */
+    struct s2s_blocks *names;    /* ckpt_pickle.names; borrowed */
+    bool takes_names;            /* the checkpoint has taken them, so names can point there */
+    const struct ckpt_node *key; /* the node whose text is the whole name, and in names; or NULL */
+    struct s2s_buf name;         /* of the value that is looked at, so far */
     struct s2s_error *err;
 };
 
 /* Order of two stores by key, for qsort and bsearch. */
 int ckpt_torch_by_key(const void *a, const void *b);
-/* A tensor of that name (borrowed; it has to live as long as the checkpoint), described in *tensor
- * and not added to the checkpoint. FORMAT: its storage is not in the file, or of another size. */
+/* Sets *tensor to the tensor that a view describes; it is not added to the checkpoint. name is
+ * kept. FORMAT: its storage is not in the file, or has another size. */
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
                       const struct ckpt_view *view);
 /*
- * The optimizer of a Megatron rank, whose model is the checkpoint's tensors from n_before on: adds
- * its tensors to ckpt->states and what it is to ckpt->rank_states. Which parameter a tensor belongs
- * to is said only where nothing else can be (rank_optimizer.c); why not is no error. Before the
- * tensors are sorted. FORMAT: a tensor is not in the file.
+ * Reads the optimizer of a Megatron rank, whose model's tensors are those of the checkpoint from
+ * index n_before on, which are not sorted yet: adds its tensors to ckpt->states, and itself to
+ * ckpt->rank_states. A tensor is said to belong to a parameter only where it can belong to no other
+ * (rank_optimizer.c); where that is open, `why` of the rank says so, and it is no error. FORMAT: a
+ * tensor is not in the file.
  */
 int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *optimizer,
                              const char *folder, size_t n_before);
 /*
- * Adds what stands in root to w->ckpt: every tensor, and every other value as an object. A pickled
- * module gives the names that its state_dict would have; tensors in objects of other classes are
- * named after the object's parts. A tensor that is no array of numbers (sparse, quantized, of one
- * rank) becomes an object that is marked as lost, with a warning.
+ * Adds everything below root to w->ckpt: tensors as tensors, all else as objects, named by the keys
+ * that lead there. What is in a pickled module has the names that its state_dict would have;
+ * tensors in objects of other classes are named after the parts of these. A tensor that is no array
+ * of numbers (sparse, quantized, only one rank's) becomes an object that is marked as lost, with a
+ * warning. FORMAT, UNSUPPORTED.
  */
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source);

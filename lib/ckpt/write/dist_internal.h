@@ -14,25 +14,26 @@ struct s2s_ckpt;
 struct s2s_ckpt_plan;
 struct s2s_error;
 
-/* What common.pt is filled with. */
+/* Who writes the content of common.pt. */
 struct ckpt_dist_common {
     ckpt_file_fill *fill;
     const void *ctx;
 };
-/* plan: NULL, or that of what was written: it knows its names, and its source their paths. beside:
- * files that lie with the tensors. */
+/* As s2s_dist_finish. beside: files that go into the folder, too. plan: NULL, or the plan of what
+ * was written: items may refer to its names, and its source knows their paths (ckpt_path_of). */
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
                      const struct ckpt_dist_common *common, const struct ckpt_side_files *beside,
                      const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* Those files of the source, if it is torch_dist: dist_beside.c says which. FORMAT, UNSUPPORTED,
- * DIGEST: one of them is no data; IO. */
+/* Adds such files of a source that is torch_dist; dist_beside.c says which. FORMAT, UNSUPPORTED,
+ * DIGEST: one of them is damaged, or would run code; IO. */
 int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
                           struct s2s_error *err);
+/* Writes them into dir; those that are in no folder there are noted in manifest (borrowed). IO. */
 int ckpt_dist_write_beside(const char *dir, const struct ckpt_side_files *files, json_t *manifest,
                            struct s2s_error *err);
-/* The folder that was finished gets its final name, then the tracker names it. */
+/* Gives the finished folder its final name, then makes the tracker name it. IO. */
 int ckpt_dist_publish(const char *root, int64_t iteration, struct s2s_error *err);
-/* The folder that is written into before that. Gives: free it. */
+/* The path of the folder until then. Gives: free. */
 char *ckpt_dist_tmp_dir(const char *root, int64_t iteration);
 
 #endif

@@ -1,35 +1,38 @@
-/* Which tensors, or rows of them, each .distcp file of a checkpoint holds: known before a byte is
- * written, so that files can be written in any order and by any rank. */
+/* Which tensors, or rows of them, go into which .distcp file. That is decided before a byte is
+ * written, so that any rank can write any of the files. */
 #ifndef CKPT_LAYOUT_H
 #define CKPT_LAYOUT_H
 
 #include "lib/ckpt/plan.h"
 
+/* A row in the row of all rows of all targets. */
 struct ckpt_place {
-    size_t target; /* of the plan */
-    int64_t row;   /* of its first axis */
+    size_t target; /* index in the plan; n_targets: behind the last */
+    int64_t row;   /* on the target's first axis */
 };
 
 struct ckpt_layout {
-    /* [n_files + 1]: file i holds what lies from start[i] to start[i + 1]; the last is the end */
+    /* [n_files + 1]: file i holds everything from start[i] up to start[i + 1] */
     struct ckpt_place *start;
     size_t n_files;
 };
 
-/* how->n_files of equal size, tensors cut between rows where needed; else files of at most
- * how->max_shard_bytes in which no tensor is cut. Gives: ckpt_layout_release. */
+/* If how->n_files is set: so many files of equal size, with tensors cut between rows where needed.
+ * Else files of at most how->max_shard_bytes (or with a single tensor that is larger), in which no
+ * tensor is cut. Gives: ckpt_layout_release. */
 void ckpt_layout_make(struct ckpt_layout *layout, const struct s2s_ckpt_plan *plan,
                       const struct s2s_ckpt_write *how);
 void ckpt_layout_release(struct ckpt_layout *layout);
 
-/* Does the byte object come along? The one that is the common state does not: that becomes
- * common.pt, which all releases read, and the two could differ. */
+/* Is the byte object of this name written, too? The one that holds the common state is not: that
+ * becomes common.pt, which all releases read, and the two might contradict each other. */
 bool ckpt_layout_keeps(const struct s2s_ckpt_write *how, const char *name);
-/* Is it a tensor that Megatron-Core flattened, as it was stored? Then it is written so, in one
- * piece, with the shape that it had before. */
+/* Is the target a flattened tensor (s2s_ckpt_orig_shape) just as it was stored? Then it is written
+ * so again, in one piece, and its original shape is noted. */
 bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target);
-/* Rows between which a target may be cut; 1 when it is never cut. */
+/* Into how many rows a target may be cut; 1: it is never cut. */
 int64_t ckpt_target_rows(const struct s2s_ckpt_target *target, const struct s2s_ckpt_write *how);
+/* Is the place this row of this target? */
 bool ckpt_place_is(const struct ckpt_place *place, size_t target, int64_t row);
 
 #endif

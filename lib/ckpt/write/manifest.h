@@ -19,25 +19,28 @@ struct s2s_outfile;
 #define CKPT_MANIFEST "s2s-manifest.json"
 /* A file that is written alone has its own beside it: FILE.s2s-manifest.json, of the same form. */
 
-/* One more entry of files (an object): digest is XXH3-128 in 32 hex digits. */
+/* Adds an entry to files, the object "files" of a manifest: digest is the XXH3-128 in 32 hex
+ * digits. */
 void ckpt_manifest_add(json_t *files, const char *name, int64_t len_bytes, const char *digest);
-/* dir/name as fill writes it, synced; noted in manifest (borrowed) unless that is NULL. IO; what
- * fill failed with. */
+/* Writes the content of a file (ckpt_file_write), which is open already. */
 typedef int ckpt_file_fill(struct ckpt_file *file, const void *ctx, struct s2s_error *err);
+/* Makes the file dir/name, lets fill write it, and syncs it. manifest: NULL, or the object
+ * (borrowed) that gets an entry for it. IO, or what fill failed with. */
 int ckpt_file_make(const char *dir, const char *name, ckpt_file_fill *fill, const void *ctx,
                    json_t *manifest, struct s2s_error *err);
-/* The same of bytes in memory. */
+/* The same with the content in memory: noted in a manifest, or not. */
 int ckpt_file_put_noted(const char *dir, const char *name, const void *bytes, size_t len,
                         json_t *manifest, struct s2s_error *err);
 int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t len,
                   struct s2s_error *err);
-/* Writes the manifest of files (borrowed) into dir. */
+/* Writes s2s-manifest.json with these files (borrowed) into dir. IO. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
-/* Begins the manifest of a file alone; *manifest is NULL where it has none: stdout, a pipe, a
- * device, or a name so long that it cannot be lengthened. ARG: a link lies there. IO. */
+/* Opens the manifest that will lie beside the single file path. *manifest is NULL, which is no
+ * error, if that gets none: stdout, a pipe, a device, or a name that is too long to be lengthened.
+ * ARG: a link has the manifest's name; IO. */
 int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s2s_error *err);
-/* Gives `out` its name, path, and puts its manifest (NULL: none) there beside it, in place of one
- * that was there before. Takes both. IO. */
+/* Gives out its name, path, and manifest (NULL: none) its own, in place of an older one. Takes
+ * both. digest: of out's bytes, 32 hex digits. IO. */
 int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
                          const char *digest, struct s2s_error *err);
 

@@ -8,13 +8,16 @@
 
 #include "lib/ckpt/plan.h"
 
+/* This process's rank, and how many ranks there are. */
 int ckpt_share_rank(const struct s2s_ckpt_write *how);
 int ckpt_share_size(const struct s2s_ckpt_write *how);
-/* Collective: everybody's failure is that of the lowest rank that failed. */
+/* Collective. Returns 0 if all ranks pass 0; else, on every rank, the code and error of the lowest
+ * rank that failed. */
 int ckpt_share_agree(const struct s2s_ckpt_write *how, int rc, struct s2s_error *err);
-/* Collective: entries of everybody's how->manifest, in everybody's. */
+/* Collective. Afterwards how->manifest of each rank has the entries of all ranks'. */
 void ckpt_share_manifest(const struct s2s_ckpt_write *how);
-/* Collective: s2s_ckpt_plan_verify, each storage by one rank. Agreed. */
+/* Collective. s2s_ckpt_plan_verify with the storages shared out among the ranks; all have the same
+ * result. */
 int ckpt_share_verify(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_write *how,
                       struct s2s_error *err);
 

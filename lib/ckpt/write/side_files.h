@@ -10,8 +10,9 @@
 struct s2s_ckpt;
 struct s2s_error;
 
-/* of all that are taken from a folder, where links make many files of one; one of them, and all
- * that come out of an archive, have at most CKPT_MAX_SIDE_FILE (model.h) */
+/* The most files that are taken from a folder, and the most bytes of them together: with links, one
+ * file can be many. (A single file, and all files out of an archive together, may have
+ * CKPT_MAX_SIDE_FILE bytes: model.h.) */
 enum { CKPT_MAX_SIDE_FILES = 4096, CKPT_MAX_SIDE_BYTES = 1 << 30 };
 
 struct ckpt_side_file {
@@ -26,26 +27,27 @@ struct ckpt_side_files {
     size_t len_bytes; /* of all */
 };
 
-/* Takes copies; a path that is there already stays as it is. */
+/* Adds a file with a copy of these bytes; does nothing if path is there already. */
 void ckpt_side_add(struct ckpt_side_files *files, const char *path, const void *bytes, size_t len);
-/* The same of a text. */
+/* The same with a zero-ended text. */
 void ckpt_side_add_text(struct ckpt_side_files *files, const char *path, const char *text);
-/* The same of a text in JSON, which may have zero bytes; of anything else nothing. */
+/* The same with a JSON string, which may have zero bytes inside. Does nothing for other values. */
 void ckpt_side_add_json(struct ckpt_side_files *files, const char *path, const json_t *text);
-/*
- * Takes the file dir_fd/name as `path`. 1; 0 and a warning where it is a link to a file elsewhere,
- * which is not to travel along; FORMAT past the limits above, and as for reading a file.
- */
+/* Reads the file dir_fd/name and adds it as path. Returns 1; 0, with a warning, if it is a link to
+ * somewhere else (ckpt_is_strange_link), which is not copied. FORMAT: past the limits above, or no
+ * plain file; OPEN, IO. */
 int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, const char *path,
                    struct s2s_error *err);
-/* Are the weights an adapter of PEFT's, in one file or several? */
+/* Are the weights an adapter of PEFT's? */
 bool ckpt_is_adapter(const struct s2s_ckpt *ckpt);
-/* Text that goes with a model: configuration, tokenizer, code, licence; no weights, no index. */
+/* Is this the name of a file that goes with a model: configuration, tokenizer, code, licence? Not
+ * of weights or their index. */
 bool ckpt_side_is_one(const char *name);
-/* Takes such files of a folder of the checkpoint's ("": of its own), if it is there. */
+/* Adds such files of a folder of the checkpoint's ("": its own), if that is there. Errors as
+ * ckpt_side_take. */
 int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
                           const char *folder, struct s2s_error *err);
-/* Lent until the next is added; NULL if there is none. */
+/* The file of this path, lent until the next is added; NULL: there is none. */
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path);
 void ckpt_side_release(struct ckpt_side_files *files);
 

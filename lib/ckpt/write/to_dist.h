@@ -5,10 +5,11 @@
 #include "lib/ckpt/plan.h"
 
 /*
- * Writes the plan's targets into `dir` (made here) as a root folder: the tracker and iter_%07d
- * (S2S_DIST_UNKNOWN when the source knows no iteration), or `release` where the source is one. Byte
- * objects and the common state come along unchanged; a source without common state gets one with
- * the texts of its folder (config/.., file/..: doc/CHECKPOINT.md).
+ * Writes the targets of a sealed plan into dir, which is made: a tracker, and the folder that it
+ * names, iter_%07d with the source's iteration (S2S_DIST_UNKNOWN: it has none) or release. Byte
+ * objects and the common state of the source come along unchanged; if it has no common state, one
+ * is made of the small files of its folder (config/.., file/..: doc/CHECKPOINT.md). Collective over
+ * how->mesh, and agreed.
  */
 int s2s_ckpt_write_dist(struct s2s_ckpt_plan *plan, const char *dir,
                         const struct s2s_ckpt_write *how, struct s2s_error *err);

@@ -11,7 +11,7 @@
 /* One folder (or, for the projection, one file) of the output. */
 struct s2s_hf_part {
     const char *folder; /* "", "encoder", "llm" */
-    const char *file; /* "projection.safetensors": all in this one file; NULL: model*.safetensors */
+    const char *file;   /* all tensors in this one file; NULL: model*.safetensors, perhaps shards */
     struct s2s_ckpt_plan plan;
 };
 
@@ -32,24 +32,24 @@ struct s2s_hf_options {
 };
 
 /*
- * Decides everything, reads no tensor data. NOTFOUND lists what the output needs and the source
- * lacks. Release also after failure.
+ * Decides what goes where, by which names; no tensor's data is read. s2s_hf_release also after
+ * failure. NOTFOUND lists what the output needs and the source lacks; SHAPE, FORMAT, UNSUPPORTED.
  */
 int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err);
-/* Of names that are kept: has it all that the model of its configuration wants, in shapes that fit?
- * They are somebody's choice; what transformers would begin at random for lack of others is told in
- * a warning. The configuration is the one of the files, or else (files: NULL) of the source.
- * strict: NOTFOUND, SHAPE. */
+/* Checks a source whose names are kept: does it have everything that the model of its config.json
+ * needs, in shapes that fit? The config.json is that of files, the small files of the output, or
+ * (files NULL) of the source. What is missing, transformers would set at random, so a warning names
+ * it; strict: it is a failure, NOTFOUND or SHAPE. */
 int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
                       struct s2s_error *err);
-/* Writes into a folder that exists and is empty. */
+/* Writes everything into the folder dir, which exists and is empty. */
 int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
                  struct s2s_error *err);
 void s2s_hf_release(struct s2s_hf_output *out);
 
-/* The texts of a Hugging Face folder as the common state of a torch_dist checkpoint
- * (doc/CHECKPOINT.md). Gives a reference in *common; NULL after a failure. */
+/* Makes a common state for torch_dist of the small files of a Hugging Face folder
+ * (doc/CHECKPOINT.md). Gives a reference in *common, which is NULL after a failure. */
 int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 #endif

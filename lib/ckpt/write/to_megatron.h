@@ -5,17 +5,18 @@
 #include "lib/ckpt/map/map.h"
 
 /*
- * Fills plan with Megatron's tensors (not sealed) and *common with the common state: `args` as far
- * as the configuration says them, and the texts of the folder; the source gets the
- * model's empty extra states as objects. request->config NULL: config.json of
- * the folder. ARG when the names are Megatron's already; NOTFOUND lists what is missing. Gives a
- * reference in *common.
+ * Fills plan, which is not sealed, with Megatron's tensors, and makes the common state that belongs
+ * to them: "args", as far as the configuration says them, and the small files of the folder. The
+ * source gets the empty extra states of the model as further objects. request->config NULL:
+ * config.json of the folder. Gives a reference in *common. ARG: the names are Megatron's already;
+ * NOTFOUND lists what is missing; others as ckpt_map_to_megatron.
  */
 int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
                          const struct ckpt_map_request *request, struct ckpt_map_result *result,
                          struct s2s_error *err);
 
-/* Adds to plan->source the extra states that modules of these weights may ask for, as objects. */
+/* Adds to plan->source, as empty objects, the extra states that Megatron-Core asks for when it
+ * loads the weights of the plan. */
 int ckpt_add_extra_states(struct s2s_ckpt_plan *plan, struct s2s_error *err);
 
 #endif

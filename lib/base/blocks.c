@@ -25,7 +25,7 @@ void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes)
     struct s2s_block *block = blocks->last;
     len_bytes = (len_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     blocks->used_bytes += len_bytes;
-    if (block && len_bytes > BLOCK_BYTES / 4 && block->cap - block->used < len_bytes) {
+    if (block && len_bytes > BLOCK_BYTES / 16 && block->cap - block->used < len_bytes) {
         /* one of its own, behind that which still has room */
         struct s2s_block *own = new_block(len_bytes);
         own->used = len_bytes;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,41 +12,6 @@
 
 /* a name of the file's may stand in millions of places */
 enum { MAX_OPEN = 200, MAX_NAMES = 128 << 20 };
-
-void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len)
-{
-    return s2s_blocks_alloc(&ckpt->arena, len);
-}
-
-char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len)
-{
-    return s2s_blocks_text(&ckpt->arena, s, len);
-}
-
-int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n)
-{
-    int64_t *copy = ckpt_arena(ckpt, (size_t)n * sizeof *v);
-    if (n)
-        memcpy(copy, v, (size_t)n * sizeof *v);
-    return copy;
-}
-
-const int64_t *ckpt_arena_shape(struct s2s_ckpt *ckpt, const int64_t *v, int n)
-{
-    const unsigned n_kept = sizeof ckpt->shapes / sizeof *ckpt->shapes;
-    for (unsigned i = 0; i < n_kept && i < ckpt->n_shapes; i++)
-        if (ckpt->shapes[i].n == n && memcmp(ckpt->shapes[i].v, v, (size_t)n * sizeof *v) == 0)
-            return ckpt->shapes[i].v;
-    const int64_t *kept = ckpt_arena_ints(ckpt, v, n);
-    ckpt->shapes[ckpt->n_shapes % n_kept].v = kept;
-    ckpt->shapes[ckpt->n_shapes++ % n_kept].n = n;
-    return kept;
-}
-
-const int64_t *ckpt_arena_box(struct s2s_ckpt *ckpt, const int64_t *v, int n, const int64_t *like)
-{
-    return n && memcmp(v, like, (size_t)n * sizeof *v) == 0 ? like : ckpt_arena_shape(ckpt, v, n);
-}
 
 /* ---- files ---- */
 
@@ -202,18 +166,15 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     json_decref(ckpt->run_args);
     free(ckpt->members);
     free(ckpt->tensors);
-    if (ckpt->chunks)
-        munmap(ckpt->chunks, ckpt->chunks_bytes);
     free(ckpt->paths);
     free(ckpt->objects);
     free(ckpt->rank_states);
     free(ckpt->states);
-    s2s_blocks_release(&ckpt->arena);
+    ckpt_arena_release(ckpt);
     ckpt->root = ckpt->inside = ckpt->part = NULL; /* they were there */
     ckpt->common = ckpt->run_args = NULL;
     ckpt->members = NULL;
     ckpt->tensors = NULL;
-    ckpt->chunks = NULL;
     ckpt->paths = NULL;
     ckpt->objects = NULL;
     ckpt->rank_states = NULL;

@@ -66,9 +66,9 @@ struct s2s_ckpt_tensor {
     union {
         struct ckpt_location place; /* is_plain */
         struct {
-            struct ckpt_chunk *chunks;
-            const int64_t *orig_shape;            /* s2s_ckpt_orig_shape */
-            const struct s2s_ckpt_tensor *stored; /* ckpt_stored */
+            const int64_t *boxes;         /* [n_chunks][2][n_dims]: their offsets and sizes */
+            struct ckpt_location *places; /* [n_chunks] */
+            struct ckpt_odd *odd;         /* NULL, or what few have (chunk.c) */
         };
     };
 };

@@ -11,8 +11,8 @@
 #include "lib/ckpt/pickle/view.h"
 #include "lib/io/zip.h"
 
-/* A box of a tensor. Element [i0, i1, ..] of the box lies at data + sum(i * stride) * itemsize;
- * stride and data are known when the place is located. There may be a million. */
+/* A box of a tensor, made for who asks for it. Element [i0, i1, ..] of the box lies at
+ * data + sum(i * stride) * itemsize; stride and data are known when the place is located. */
 struct ckpt_chunk {
     const int64_t *offset, *size; /* [n_dims] */
     const int64_t *stride;        /* [n_dims], in elements; NULL: contiguous */
@@ -20,15 +20,26 @@ struct ckpt_chunk {
     struct ckpt_location place;
 };
 
-/* Most tensors are plain and have no chunk in memory: it is made for who asks for it. */
 struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k);
 /* What is known of where a chunk lies, and grows while it is read. */
 struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k);
-/* Its chunks, to be changed: it is plain no longer. */
-struct ckpt_chunk *ckpt_own_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor);
-/* Gives it these chunks and no others: keeps several, copies one. */
+/* The same with its stride and data, which may make it plain no longer; its box stays. */
+void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_t k,
+                    const struct ckpt_chunk *chunk);
+/* Gives a tensor of a known shape these chunks and no others. */
 void ckpt_set_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                     struct ckpt_chunk *chunks, size_t n);
+                     const struct ckpt_chunk *chunks, size_t n_chunks);
+/* The same in two steps: boxes [n_chunks][2][n_dims] (keeps them: ckpt_arena_ints), then room for
+ * their places, in no file (-1), where there is none yet. */
+void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t n_chunks);
+void ckpt_make_places(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor);
+/* A tensor of the same name, dtype, shape and boxes, whose places are still to be made. */
+struct s2s_ckpt_tensor ckpt_cut_like(const struct s2s_ckpt_tensor *like);
+/* What s2s_ckpt_orig_shape (NULL: nothing) and ckpt_stored say from now on. */
+void ckpt_keep_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
+                          const int64_t *shape);
+void ckpt_keep_stored(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
+                      const struct s2s_ckpt_tensor *stored);
 /* NULL, or what it is a view of (s2s_ckpt_unflattened, ckpt_transposed). */
 const struct s2s_ckpt_tensor *ckpt_stored(const struct s2s_ckpt_tensor *tensor);
 
@@ -85,15 +96,14 @@ struct s2s_ckpt {
     const char *inside;
     struct s2s_ckpt_tensor *tensors;
     size_t n_tensors, cap_tensors;
-    struct ckpt_chunk *chunks; /* NULL, or those of a .metadata, mmap'ed: chunks_bytes bytes */
-    size_t chunks_bytes;
     const uint16_t **paths; /* NULL, or [n_tensors]: the path of each, NULL: none (paths.c) */
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;
     bool unfinished;  /* Megatron-Core's, without the metadata.json that it writes last */
     json_t *common;   /* the common state; small tensors in it as CKPT_SMALL_TENSOR says */
     json_t *run_args; /* "args" that common lacks (ckpt_read_args, ckpt_read_run_config); or NULL */
-    struct s2s_blocks arena; /* names, shapes, boxes */
+    struct s2s_blocks arena;     /* names, shapes, boxes, places */
+    struct ckpt_vector *vectors; /* NULL, or the shapes and boxes in it (arena.c) */
     /* names that are there already are used again: those of `like` (NULL: none), where the next is
      * expected at like_idx; */
     const struct s2s_ckpt *like;
@@ -101,12 +111,6 @@ struct s2s_ckpt {
     /* and those of our own n_sorted tensors from first_sorted on, which are in order, where the
      * next is expected at sorted_idx */
     size_t first_sorted, n_sorted, sorted_idx;
-    /* so are shapes: the last few that were kept, a ring (ckpt_arena_shape) */
-    struct {
-        const int64_t *v;
-        int n;
-    } shapes[16];
-    unsigned n_shapes;
     size_t chunk_idx;      /* of the chunk that s2s_ckpt_read read last: the next box is near it */
     void *scratch;         /* CKPT_SCRATCH bytes, of s2s_ckpt_read; NULL until wanted */
     char *piece;           /* ckpt_piece; NULL until wanted */
@@ -151,16 +155,14 @@ const struct ckpt_member *ckpt_find_member(const struct s2s_ckpt *ckpt, const ch
 /* The order of members, for qsort. */
 int ckpt_by_member_name(const void *a, const void *b);
 
-/* Memory that lives as long as the checkpoint (until ckpt_drop_tables): len bytes, zeroed; a copy
- * of len bytes and a zero byte; a copy of n numbers. */
+/* Memory that lives as long as the checkpoint, until ckpt_arena_release frees it (arena.c): len
+ * bytes, zeroed; a copy of len bytes and a zero byte. */
 void *ckpt_arena(struct s2s_ckpt *ckpt, size_t len);
 char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len);
-int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, int n);
-/* n numbers as above, but never to be changed: equal ones that were kept shortly before are used
- * again, for a layer has the shapes of the one before it. */
-const int64_t *ckpt_arena_shape(struct s2s_ckpt *ckpt, const int64_t *v, int n);
-/* The same; returns `like` [n] itself where that is equal. */
-const int64_t *ckpt_arena_box(struct s2s_ckpt *ckpt, const int64_t *v, int n, const int64_t *like);
+/* A copy of n numbers, never to be changed: equal ones that are kept are used again, for a layer
+ * has the shapes and boxes of the one before it. */
+const int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, size_t n);
+void ckpt_arena_release(struct s2s_ckpt *ckpt);
 
 /* The index in files of the file called name, which is added if it is not among them. NOTFOUND;
  * FORMAT: no plain file, or a link where the format has none; OPEN: it must not be read; IO. */

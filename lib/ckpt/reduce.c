@@ -7,6 +7,7 @@
 #include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/packed.h"
 
 enum {
     STEP = 8, /* the begin of each eighth record is known, the others are found from there */
@@ -31,80 +32,64 @@ struct ckpt_reduced {
     /* that was asked for last, and what was made for it: `tensor`, or a view of it */
     const struct s2s_ckpt_tensor *wanted, *lent;
     struct s2s_ckpt_tensor tensor;
-    struct ckpt_chunk *chunks; /* its */
-    size_t cap_chunks, idx;
+    size_t idx;
 };
 
 /* ---- records ---- */
 
-static void put(struct s2s_buf *out, uint64_t v)
-{
-    for (; v > 127; v >>= 7)
-        s2s_buf_putc(out, (char)(v | 128));
-    s2s_buf_putc(out, (char)v);
-}
-
-static uint64_t take(const char **at)
-{
-    uint64_t v = 0, byte;
-    int shift = 0;
-    do {
-        byte = (unsigned char)*(*at)++;
-        v |= (byte & 127) << shift;
-        shift += 7;
-    } while (byte & 128);
-    return v;
-}
-
-static void put_ints(struct s2s_buf *out, const int64_t *v, int n)
-{
-    for (int d = 0; d < n; d++)
-        put(out, (uint64_t)v[d]);
-}
-
-static const int64_t *take_ints(const char **at, struct s2s_ckpt *ckpt, int n)
-{
-    int64_t v[S2S_MAX_DIMS];
-    for (int d = 0; d < n; d++)
-        v[d] = (int64_t)take(at);
-    return ckpt_arena_ints(ckpt, v, n);
-}
-
-static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n_dims, bool box)
+static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n_dims)
 {
     const struct ckpt_location *place = &chunk->place;
-    put(out, (place->located ? IS_LOCATED : 0) | (place->has_crc ? HAS_CRC : 0) |
-                 (chunk->stride ? HAS_STRIDE : 0));
-    put(out, (uint64_t)place->file);
-    put(out, (uint64_t)place->store_pos);
-    put(out, (uint64_t)place->store_len);
+    ckpt_pack(out, (place->located ? IS_LOCATED : 0) | (place->has_crc ? HAS_CRC : 0) |
+                       (chunk->stride ? HAS_STRIDE : 0));
+    ckpt_pack(out, (uint64_t)place->file);
+    ckpt_pack(out, (uint64_t)place->store_pos);
+    ckpt_pack(out, (uint64_t)place->store_len);
     if (place->located)
-        put(out, (uint64_t)(chunk->data - place->store_pos));
+        ckpt_pack(out, (uint64_t)(chunk->data - place->store_pos));
     if (place->has_crc)
-        put(out, place->crc);
-    put_ints(out, chunk->stride, chunk->stride ? n_dims : 0);
-    put_ints(out, chunk->offset, box ? n_dims : 0);
-    put_ints(out, chunk->size, box ? n_dims : 0);
+        ckpt_pack(out, place->crc);
+    ckpt_pack_ints(out, chunk->stride, chunk->stride ? n_dims : 0);
 }
 
-/* same: NULL, or the chunk whose box it has */
-static struct ckpt_chunk take_chunk(const char **at, struct s2s_ckpt *ckpt, int n_dims,
-                                    const struct ckpt_chunk *same)
+/* All but the box of the tensor's k-th chunk. */
+static void take_chunk(const char **at, struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
+                       size_t k)
 {
-    struct ckpt_chunk chunk = {.stride = NULL};
+    int64_t stride[S2S_MAX_DIMS];
+    struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
     struct ckpt_location *place = &chunk.place;
-    const uint64_t flags = take(at);
+    const uint64_t flags = ckpt_unpack(at);
     place->located = flags & IS_LOCATED;
     place->has_crc = flags & HAS_CRC;
-    place->file = (int)take(at);
-    place->store_pos = (int64_t)take(at);
-    place->store_len = (int64_t)take(at);
-    chunk.data = place->located ? place->store_pos + (int64_t)take(at) : 0;
-    place->crc = place->has_crc ? (uint32_t)take(at) : 0;
-    chunk.stride = flags & HAS_STRIDE ? take_ints(at, ckpt, n_dims) : NULL;
-    chunk.offset = same ? same->offset : take_ints(at, ckpt, n_dims);
-    chunk.size = same ? same->size : take_ints(at, ckpt, n_dims);
-    return chunk;
+    place->file = (int)ckpt_unpack(at);
+    place->store_pos = (int64_t)ckpt_unpack(at);
+    place->store_len = (int64_t)ckpt_unpack(at);
+    chunk.data = place->located ? place->store_pos + (int64_t)ckpt_unpack(at) : 0;
+    place->crc = place->has_crc ? (uint32_t)ckpt_unpack(at) : 0;
+    chunk.stride = flags & HAS_STRIDE ? stride : NULL;
+    ckpt_unpack_ints(at, stride, chunk.stride ? tensor->n_dims : 0);
+    ckpt_put_chunk(ckpt, tensor, k, &chunk);
+}
+
+static void put_boxes(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor)
+{
+    ckpt_pack(out, tensor->n_chunks);
+    for (size_t k = 0; k < tensor->n_chunks; k++) {
+        const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
+        ckpt_pack_ints(out, chunk.offset, tensor->n_dims);
+        ckpt_pack_ints(out, chunk.size, tensor->n_dims);
+    }
+}
+
+static void take_boxes(const char **at, struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor)
+{
+    const size_t n_chunks = ckpt_unpack(at), n = 2 * n_chunks * (size_t)tensor->n_dims;
+    int64_t *boxes = s2s_xmalloc((n + 1) * sizeof *boxes);
+    for (size_t i = 0; i < n; i++)
+        boxes[i] = (int64_t)ckpt_unpack(at);
+    ckpt_set_boxes(tensor, ckpt_arena_ints(ckpt, boxes, n), n_chunks);
+    free(boxes);
 }
 
 static bool same_boxes(const struct s2s_ckpt_tensor *a, const struct s2s_ckpt_tensor *b)
@@ -133,45 +118,33 @@ static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor
                        const struct s2s_ckpt_tensor *like)
 {
     if (!tensor) {
-        put(out, 0);
+        ckpt_pack(out, 0);
         return;
     }
     const bool same = same_boxes(tensor, like);
-    put(out, IS_THERE | (same ? SAME_BOXES : 0));
+    ckpt_pack(out, IS_THERE | (same ? SAME_BOXES : 0));
     if (!same)
-        put(out, tensor->n_chunks);
-    for (size_t i = 0; i < tensor->n_chunks; i++) {
-        const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, i);
-        put_chunk(out, &chunk, tensor->n_dims, !same);
+        put_boxes(out, tensor);
+    for (size_t k = 0; k < tensor->n_chunks; k++) {
+        const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
+        put_chunk(out, &chunk, tensor->n_dims);
     }
 }
 
 /* Into reduced->tensor; false: it is not there. */
 static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *like)
 {
-    struct ckpt_reduced *reduced = ckpt->reduced;
-    const uint64_t flags = take(at);
+    struct s2s_ckpt_tensor *tensor = &ckpt->reduced->tensor;
+    const uint64_t flags = ckpt_unpack(at);
     if (!(flags & IS_THERE))
         return false;
-    const bool same = flags & SAME_BOXES;
-    const size_t n = same ? like->n_chunks : (size_t)take(at);
-    if (n > reduced->cap_chunks) {
-        reduced->chunks = s2s_xrealloc(reduced->chunks, n, sizeof *reduced->chunks);
-        reduced->cap_chunks = n;
-    }
-    for (size_t i = 0; i < n; i++) {
-        struct ckpt_chunk theirs;
-        if (same)
-            theirs = ckpt_chunk_at(like, i);
-        reduced->chunks[i] = take_chunk(at, ckpt, like->n_dims, same ? &theirs : NULL);
-    }
-    reduced->tensor = (struct s2s_ckpt_tensor){.name = like->name,
-                                               .dtype = like->dtype,
-                                               .n_dims = like->n_dims,
-                                               .shape = like->shape,
-                                               .n_chunks = n,
-                                               .chunks = reduced->chunks,
-                                               .orig_shape = s2s_ckpt_orig_shape(like)};
+    *tensor = ckpt_cut_like(like);
+    if (!(flags & SAME_BOXES))
+        take_boxes(at, ckpt, tensor);
+    ckpt_make_places(ckpt, tensor);
+    for (size_t k = 0; k < tensor->n_chunks; k++)
+        take_chunk(at, ckpt, tensor, k);
+    ckpt_keep_orig_shape(ckpt, tensor, s2s_ckpt_orig_shape(like));
     return true;
 }
 
@@ -257,8 +230,6 @@ static void put_back(struct s2s_ckpt *ckpt)
     if (reduced->lent && is_checked(&reduced->tensor))
         set_checked(reduced, reduced->idx);
     reduced->wanted = reduced->lent = NULL;
-    s2s_blocks_release(&ckpt->arena); /* it has only what belonged to that tensor */
-    ckpt->n_shapes = 0;
 }
 
 const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
@@ -272,14 +243,16 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
     const size_t idx = reduced->idx = ckpt_tensor_index(like, tensor);
     const char *at = reduced->places->records.data + reduced->places->starts[idx / STEP];
     bool is_there = false;
-    for (size_t i = idx / STEP * STEP; i <= idx; i++)
+    for (size_t i = idx / STEP * STEP; i <= idx; i++) {
+        ckpt_arena_release(ckpt); /* it has only what belonged to the one before */
         is_there = take_tensor(&at, ckpt, &like->tensors[i]);
-    for (size_t i = 0; is_there && i < reduced->tensor.n_chunks; i++)
-        reduced->chunks[i].place.checked = reduced->checked[idx / 8] >> idx % 8 & 1;
+    }
+    for (size_t k = 0; is_there && k < reduced->tensor.n_chunks; k++)
+        ckpt_place_at(&reduced->tensor, k)->checked = reduced->checked[idx / 8] >> idx % 8 & 1;
     reduced->wanted = tensor;
     if (is_there)
         reduced->lent = !ckpt_stored(tensor) ? &reduced->tensor
-                        : tensor->n_dims == tensor->stored->n_dims
+                        : tensor->n_dims == ckpt_stored(tensor)->n_dims
                             ? ckpt_transposed(ckpt, &reduced->tensor)
                             : s2s_ckpt_unflattened(ckpt, &reduced->tensor);
     return reduced->lent;
@@ -291,6 +264,5 @@ void ckpt_reduced_free(struct ckpt_reduced *reduced)
         return;
     release_places(reduced->places);
     free(reduced->checked);
-    free(reduced->chunks);
     free(reduced);
 }

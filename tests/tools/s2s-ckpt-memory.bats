@@ -575,6 +575,69 @@ PY
 sys.stdout.buffer.write(struct.pack("<8H", *range(8)) * 40000)' | sha256sum)" ]
 }
 
+@test "a million chunks of two thousand tensors in less than 44 MiB, and beside as many in less than 64" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    write_dcp
+    # the pickle is put together of a few texts; tensors share what is stored, as far as that is allowed
+    python3 <<'PY'
+import struct
+from dcp import *
+
+TENSORS, CHUNKS, ITEM = 2048, 512, item(0)
+GROUPS = 1 + TENSORS // 16
+
+
+def text(s):
+    return b"X" + struct.pack("<i", len(s)) + s.encode()
+
+
+def number(n):
+    return b"J" + struct.pack("<i", n)
+
+
+def made(cls, *state):
+    return cls + b")\x81}(" + b"".join(state) + b"ub"
+
+
+known = [b"c%s\n%s\n" % (META.encode(), name) for name in (b"ChunkStorageMetadata", b"TensorStorageMetadata", b"MetadataIndex")]
+known += [b"ctorch.distributed.checkpoint.filesystem\n_StorageInfo\n"]
+known += [text(s) for s in ("offsets", "sizes", "fqn", "offset", "relative_path", "length", "__0_0.distcp")]
+known += [b"K\2K\4\x86", b"c%s\nTensorProperties\n)\x81ctorch\nbfloat16\n\x85b" % META.encode()]
+CHUNK, STORED, INDEX, INFO, OFFSETS, SIZES, FQN, OFFSET, PATH, LENGTH, FILE, ROWS, PROPS = (b"h%c" % i for i in range(len(known)))
+offsets = [number(2 * i) + b"K\0\x86" for i in range(CHUNKS)]
+chunks = b"](" + b"".join(made(CHUNK, OFFSETS, offset, SIZES, ROWS) for offset in offsets) + b"e"
+stored = made(STORED, text("properties"), PROPS, text("size"), number(2 * CHUNKS) + b"K\4\x86", text("chunks"), chunks)
+
+
+def places(group):
+    return b"".join(made(INDEX, FQN, text("model.NNNN"), OFFSET, offset) +
+                    made(INFO, PATH, FILE, OFFSET, number((group * CHUNKS + i) * len(ITEM)), LENGTH, number(len(ITEM)))
+                    for i, offset in enumerate(offsets))
+
+
+os.mkdir("dcp")
+open("dcp/__0_0.distcp", "wb").write(ITEM * (GROUPS * CHUNKS))
+with open("dcp/.metadata", "wb") as f:
+    f.write(b"\x80\2(" + b"".join(k + b"q%c" % i for i, k in enumerate(known)) + b"1c%s\nMetadata\n)\x81}(" % META.encode())
+    f.write(text("state_dict_metadata") + b"}")
+    for begin in range(0, TENSORS, 1000):
+        f.write(b"(" + b"".join(text("model.%04d" % i) + stored for i in range(begin, min(begin + 1000, TENSORS))) + b"u")
+    f.write(text("planner_data") + b"}" + text("storage_data") + b"}")
+    groups = [places(i) for i in range(GROUPS)]
+    for i in range(TENSORS):
+        f.write(b"(" + groups[i % GROUPS].replace(b"NNNN", b"%04d" % i) + b"u")
+    f.write(b"ub.")
+PY
+    under 44 s2s-ckpt ls dcp
+    under 44 s2s-ckpt verify dcp
+    under 44 s2s-ckpt convert -q --no-sync --to safetensors dcp all.safetensors
+    under 44 s2s-ckpt reshard -q --no-sync dcp again
+    under 64 s2s-ckpt diff -q dcp dcp
+    [ "$(s2s-ckpt cat all.safetensors model.1999 | sha256sum)" = "$(python3 -c 'import struct, sys
+sys.stdout.buffer.write(struct.pack("<8H", *range(8)) * 512)' | sha256sum)" ]
+}
+
 @test "chunks in whatever order, and in lists that several tensors have" {
     write_dcp
     python3 <<'PY'

@@ -81,12 +81,12 @@ static void add_part(struct merge *m, const struct merge_local *local, const cha
         (struct merge_part){.tensor = {.name = ckpt_arena_text(m->ckpt, name, strlen(name)),
                                        .dtype = tensor->dtype,
                                        .n_dims = box->n_dims,
-                                       .shape = ckpt_arena_shape(m->ckpt, box->whole, box->n_dims)},
+                                       .shape = ckpt_arena_ints(m->ckpt, box->whole, box->n_dims)},
                             .chunk = ckpt_chunk_at(tensor, 0),
                             .from = local->from ? local->from : tensor->name};
-    part->chunk.offset = ckpt_arena_shape(m->ckpt, box->offset, box->n_dims);
-    part->chunk.size = ckpt_arena_shape(m->ckpt, box->size, box->n_dims);
-    part->chunk.stride = ckpt_arena_shape(m->ckpt, box->stride, box->n_dims);
+    part->chunk.offset = ckpt_arena_ints(m->ckpt, box->offset, box->n_dims);
+    part->chunk.size = ckpt_arena_ints(m->ckpt, box->size, box->n_dims);
+    part->chunk.stride = ckpt_arena_ints(m->ckpt, box->stride, box->n_dims);
     part->chunk.data += box->from * (int64_t)s2s_dtype_size(tensor->dtype);
 }
 

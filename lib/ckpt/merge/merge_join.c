@@ -23,14 +23,13 @@ static int by_place(const void *a, const void *b)
     return order ? order : strcmp(x->from, y->from);
 }
 
-static struct s2s_ckpt_tensor alone(const struct merge_part *part, struct ckpt_chunk *chunk)
+static struct s2s_ckpt_tensor alone(const struct merge *m, const struct merge_part *part)
 {
     struct s2s_ckpt_tensor tensor = part->tensor;
-    *chunk = part->chunk;
-    chunk->offset = ckpt_origin;
-    tensor.shape = chunk->size;
-    tensor.n_chunks = 1;
-    tensor.chunks = chunk;
+    struct ckpt_chunk chunk = part->chunk;
+    chunk.offset = ckpt_origin;
+    tensor.shape = chunk.size;
+    ckpt_set_chunks(m->ckpt, &tensor, &chunk, 1);
     return tensor;
 }
 
@@ -38,8 +37,7 @@ static struct s2s_ckpt_tensor alone(const struct merge_part *part, struct ckpt_c
 static int check_equal(struct merge *m, const struct merge_part *a, const struct merge_part *b)
 {
     const size_t itemsize = s2s_dtype_size(a->tensor.dtype);
-    struct ckpt_chunk chunks[2];
-    struct s2s_ckpt_tensor left = alone(a, &chunks[0]), right = alone(b, &chunks[1]);
+    struct s2s_ckpt_tensor left = alone(m, a), right = alone(m, b);
     struct s2s_ckpt_walk walk;
     char *bytes = s2s_xmalloc(2 * S2S_CKPT_PIECE);
     int rc = 0;
@@ -62,15 +60,13 @@ static int check_equal(struct merge *m, const struct merge_part *a, const struct
     return rc;
 }
 
-/* Parts [begin, end) are one tensor. */
-static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, size_t end)
+/* Parts [begin, end) are one tensor; chunks is room for theirs. */
+static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, size_t end,
+                struct ckpt_chunk *chunks)
 {
     const struct merge_part *first = &m->parts[begin];
-    struct ckpt_chunk one, *chunks = &one;
     size_t n_chunks = 0;
     *tensor = first->tensor;
-    if (end - begin > 1)
-        chunks = ckpt_arena(m->ckpt, (end - begin) * sizeof *chunks);
     for (size_t i = begin; i < end; i++) {
         const struct merge_part *part = &m->parts[i], *before = i > begin ? part - 1 : NULL;
         const int n = first->tensor.n_dims;
@@ -97,6 +93,7 @@ int ckpt_merge_join(struct merge *m)
 {
     struct s2s_ckpt *ckpt = m->ckpt;
     struct s2s_ckpt_tensor *tensors = s2s_xcalloc(m->n_parts + 1, sizeof *tensors);
+    struct ckpt_chunk *chunks = s2s_xmalloc((m->n_parts + 1) * sizeof *chunks);
     size_t n = 0;
     int rc = 0;
     if (m->n_parts)
@@ -105,8 +102,9 @@ int ckpt_merge_join(struct merge *m)
         for (end = begin + 1; end < m->n_parts &&
                               strcmp(m->parts[end].tensor.name, m->parts[begin].tensor.name) == 0;)
             end++;
-        rc = join(m, &tensors[n++], begin, end);
+        rc = join(m, &tensors[n++], begin, end, chunks);
     }
+    free(chunks);
     if (rc < 0) {
         free(tensors);
         return rc;

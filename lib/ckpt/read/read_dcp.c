@@ -5,10 +5,10 @@
 #include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/model.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/packed.h"
 
 enum {
     MAX_METADATA = 1 << 30,
@@ -36,104 +36,129 @@ static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
 /* What is taken out of the pickle while it runs. */
 struct reading {
     struct s2s_ckpt *ckpt;
-    size_t len;                    /* of .metadata */
-    bool sorted;                   /* all names came */
-    size_t n_chunks;               /* of ckpt->chunks: they come before their tensors do */
-    size_t plain_begin, plain_end; /* those that plain tensors had last: they need them no more */
-    size_t chunks_left;            /* how many more are credible */
-    size_t names_left;             /* bytes of names: each stands in the pickle */
+    size_t len;  /* of .metadata */
+    bool sorted; /* all names came */
+    /* Boxes whose tensor did not come yet: n_dims, offset and size, packed, each from where its
+     * start says; the first is that of the chunk `first`. */
+    struct s2s_buf boxes;
+    size_t *starts, cap_starts;
+    size_t first, n_chunks, n_waiting; /* n_chunks: of all that were taken */
+    size_t chunks_left;                /* how many more are credible */
+    size_t names_left;                 /* bytes of names: each stands in the pickle */
 };
 
-/* Until its tensor is known, `data` is how many axes it has. False: it is no chunk. */
-static bool read_chunk(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
-                       const struct ckpt_node *node)
+enum { BOX = 2 * S2S_MAX_DIMS };
+
+/* Offset [n] and size [n] of a chunk; returns n, or -1: it is no chunk. */
+static int read_box(int64_t box[BOX], const struct ckpt_node *node)
 {
-    int64_t offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    int n = ckpt_get_ints(ckpt_get(node, "offsets"), offset, S2S_MAX_DIMS);
-    int m = ckpt_get_ints(ckpt_get(node, "sizes"), size, S2S_MAX_DIMS);
+    int64_t size[S2S_MAX_DIMS];
+    const int n = ckpt_get_ints(ckpt_get(node, "offsets"), box, S2S_MAX_DIMS);
+    const int m = ckpt_get_ints(ckpt_get(node, "sizes"), size, S2S_MAX_DIMS);
     if (n < 0 || m < 0 || m > n)
-        return false;
+        return -1;
     /* some writers leave out leading axes of extent 1 */
-    memmove(size + (n - m), size, (size_t)m * sizeof *size);
-    for (int d = 0; d < n - m; d++)
-        size[d] = 1;
-    *chunk = (struct ckpt_chunk){.offset = ckpt_arena_box(ckpt, offset, n, ckpt_origin),
-                                 .size = ckpt_arena_shape(ckpt, size, n),
-                                 .data = n,
-                                 .place = {.file = -1}};
-    return true;
+    for (int d = 0; d < n; d++)
+        box[n + d] = d < n - m ? 1 : size[d - (n - m)];
+    return n;
 }
 
 /* Of one tensor there may be a hundred thousand: none waits in the tree for the others. */
 static int take_chunk(struct reading *r, const struct ckpt_node *node, struct s2s_error *err)
 {
+    int64_t box[BOX];
     if (r->chunks_left == 0)
         return bad_meta(node, "more chunks than the metadata has bytes for: a bomb", err);
-    if (!read_chunk(r->ckpt, &r->ckpt->chunks[r->n_chunks], node))
+    const int n = read_box(box, node);
+    if (n < 0)
         return 0; /* it is refused with its tensor's name */
-    r->n_chunks++;
+    s2s_grow(&r->starts, r->n_chunks - r->first, &r->cap_starts, sizeof *r->starts);
+    r->starts[r->n_chunks++ - r->first] = r->boxes.len;
+    ckpt_pack(&r->boxes, (uint64_t)n);
+    ckpt_pack_ints(&r->boxes, box, 2 * n);
+    r->n_waiting++;
     r->chunks_left--;
     return 2;
 }
 
-/* `cap` of a CKPT_TAKEN: 0, or that a tensor has these chunks; of a plain one, which is no longer
- * among them, how many axes it has too, and `text` is its size. */
-enum { HAS_TENSOR = 1, IS_PLAIN = 2 };
-
-static void forget_plain(struct reading *r, struct ckpt_node *taken,
-                         const struct s2s_ckpt_tensor *tensor)
+static void drop_boxes(struct reading *r)
 {
-    enum { MANY = 1024 };
-    const size_t at = (size_t)taken->i, len = sizeof *r->ckpt->chunks;
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    taken->cap = IS_PLAIN + (uint32_t)tensor->n_dims;
-    taken->text = (const char *)tensor->shape;
-    if (at != r->plain_end)
-        r->plain_begin = at;
-    r->plain_end = at + 1;
-    if (r->plain_end - r->plain_begin < MANY)
-        return;
-    const size_t begin = (r->plain_begin * len + page - 1) / page * page;
-    const size_t end = r->plain_end * len / page * page;
-    (void)madvise((char *)r->ckpt->chunks + begin, end - begin, MADV_DONTNEED);
-    r->plain_begin = end / len;
+    s2s_buf_release(&r->boxes);
+    free(r->starts);
+    r->starts = NULL;
+    r->cap_starts = r->n_waiting = 0;
+    r->first = r->n_chunks;
 }
 
-/* What stands for chunks into chunks; how many. */
-static size_t copy_taken(const struct reading *r, struct ckpt_chunk *chunks,
-                         const struct ckpt_node *taken)
+/* `cap` of a CKPT_TAKEN: 0, or one more than the number of axes of a tensor that has these chunks;
+ * then `text` is their boxes. */
+static void give_boxes(struct reading *r, struct ckpt_node *taken,
+                       const struct s2s_ckpt_tensor *tensor, const int64_t *boxes)
 {
-    if (taken->cap >= IS_PLAIN)
-        *chunks = (struct ckpt_chunk){.offset = ckpt_origin,
-                                      .size = (const int64_t *)(const void *)taken->text,
-                                      .data = taken->cap - IS_PLAIN,
-                                      .place = {.file = -1}};
-    else
-        memcpy(chunks, r->ckpt->chunks + taken->i, taken->n * sizeof *chunks);
-    return taken->n;
+    taken->cap = 1 + (uint32_t)tensor->n_dims;
+    taken->text = (const char *)boxes;
+    r->n_waiting -= taken->n;
+    if (r->n_waiting == 0)
+        drop_boxes(r);
 }
 
-/* Those of a list that is not simply what was taken: of two tensors, or with others between. */
-static int gather_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
-                         const struct ckpt_node *list, struct s2s_error *err)
+/* The boxes, of n axes, of what stands for chunks; false: they have another number of axes. */
+static bool copy_taken(const struct reading *r, int64_t *boxes, int n,
+                       const struct ckpt_node *taken)
 {
-    size_t n = 0;
-    for (uint32_t i = 0; i < list->n; i++)
-        n += list->items[i]->kind == CKPT_TAKEN ? list->items[i]->n : 1;
-    if (n > r->chunks_left)
-        return bad_meta(list, "more chunks than the metadata has bytes for: a bomb", err);
-    r->chunks_left -= n;
-    struct ckpt_chunk *at = tensor->chunks = ckpt_arena(r->ckpt, n * sizeof *at);
-    tensor->n_chunks = n;
+    const size_t len = 2 * (size_t)n;
+    if (taken->cap) {
+        const bool same = (int)taken->cap - 1 == n;
+        memcpy(boxes, taken->text, same ? len * taken->n * sizeof *boxes : 0);
+        return same;
+    }
+    const char *at = r->boxes.data + r->starts[(size_t)taken->i - r->first];
+    for (uint32_t i = 0; i < taken->n; i++, boxes += len) {
+        if ((int)ckpt_unpack(&at) != n)
+            return false;
+        ckpt_unpack_ints(&at, boxes, (int)len);
+    }
+    return true;
+}
+
+static int copy_boxes(const struct reading *r, int64_t *boxes, int n, const struct ckpt_node *list,
+                      struct s2s_error *err)
+{
+    int64_t box[BOX];
     for (uint32_t i = 0; i < list->n; i++) {
         const struct ckpt_node *node = list->items[i];
-        if (node->kind == CKPT_TAKEN) {
-            at += copy_taken(r, at, node);
-        } else if (!read_chunk(r->ckpt, at++, node)) {
+        const bool is_taken = node->kind == CKPT_TAKEN;
+        if (is_taken ? !copy_taken(r, boxes, n, node) : read_box(box, node) != n)
             return bad_meta(node, "chunk of another rank than its tensor", err);
-        }
+        if (!is_taken)
+            memcpy(boxes, box, 2 * (size_t)n * sizeof *box);
+        boxes += 2 * (size_t)n * (is_taken ? node->n : 1);
     }
     return 0;
+}
+
+static int compare_ints(const int64_t *a, const int64_t *b, int n)
+{
+    for (int d = 0; d < n; d++)
+        if (a[d] != b[d])
+            return a[d] < b[d] ? -1 : 1;
+    return 0;
+}
+
+static int by_offset(const void *a, const void *b, void *n_dims)
+{
+    return compare_ints(a, b, *(int *)n_dims);
+}
+
+/* In the order of their offsets, so that storage finds its chunk quickly. */
+static void sort_boxes(int64_t *boxes, size_t n_chunks, int n)
+{
+    const size_t len = 2 * (size_t)n;
+    size_t k = 1; /* sorting takes room for half of them again */
+    while (k < n_chunks && compare_ints(boxes + (k - 1) * len, boxes + k * len, n) <= 0)
+        k++;
+    if (k < n_chunks)
+        qsort_r(boxes, n_chunks, len * sizeof *boxes, by_offset, &n);
 }
 
 static int read_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
@@ -142,27 +167,25 @@ static int read_chunks(struct reading *r, struct s2s_ckpt_tensor *tensor,
     if (!list || list->kind != CKPT_LIST)
         return bad_meta(list, "tensor without a list of chunks", err);
     struct ckpt_node *taken = list->n == 1 ? list->items[0] : NULL;
-    int rc = 0;
     const bool fresh = taken && taken->kind == CKPT_TAKEN && !taken->cap;
-    if (fresh) {
-        tensor->chunks = r->ckpt->chunks + taken->i;
-        tensor->n_chunks = taken->n;
-        taken->cap = HAS_TENSOR;
-    } else {
-        rc = gather_chunks(r, tensor, list, err);
+    const int n = tensor->n_dims;
+    size_t n_chunks = 0;
+    for (uint32_t i = 0; i < list->n; i++)
+        n_chunks += list->items[i]->kind == CKPT_TAKEN ? list->items[i]->n : 1;
+    if (!fresh && n_chunks > r->chunks_left)
+        return bad_meta(list, "more chunks than the metadata has bytes for: a bomb", err);
+    r->chunks_left -= fresh ? 0 : n_chunks;
+    const size_t n_ints = 2 * (size_t)n * n_chunks;
+    int64_t *boxes = s2s_try_calloc(n_ints, sizeof *boxes, "boxes", err);
+    int rc = boxes ? copy_boxes(r, boxes, n, list, err) : S2S_E_NOMEM;
+    if (rc == 0) {
+        sort_boxes(boxes, n_chunks, n);
+        const int64_t *kept = ckpt_arena_ints(r->ckpt, boxes, n_ints);
+        ckpt_set_boxes(tensor, kept, n_chunks);
+        if (fresh)
+            give_boxes(r, taken, tensor, kept);
     }
-    const int n_dims = tensor->n_dims;
-    for (size_t i = 0; i < tensor->n_chunks && rc == 0; i++) {
-        struct ckpt_chunk *chunk = &tensor->chunks[i];
-        if (chunk->data != n_dims)
-            rc = bad_meta(list, "chunk of another rank than its tensor", err);
-        if (rc == 0 && n_dims && memcmp(chunk->size, tensor->shape, (size_t)n_dims * 8) == 0)
-            chunk->size = tensor->shape;
-    }
-    if (rc == 0)
-        ckpt_set_chunks(r->ckpt, tensor, tensor->chunks, tensor->n_chunks);
-    if (tensor->is_plain && fresh)
-        forget_plain(r, taken, tensor);
+    free(boxes);
     return rc;
 }
 
@@ -181,7 +204,7 @@ static int read_tensor(struct reading *r, const struct ckpt_node *name,
     tensor->n_dims = ckpt_get_ints(ckpt_get(node, "size"), shape, S2S_MAX_DIMS);
     if (tensor->n_dims < 0)
         return bad_meta(node, "tensor without a size (at most 8 axes are read)", err);
-    tensor->shape = ckpt_arena_shape(ckpt, shape, tensor->n_dims);
+    tensor->shape = ckpt_arena_ints(ckpt, shape, tensor->n_dims);
     return read_chunks(r, tensor, ckpt_get(node, "chunks"), err);
 }
 
@@ -223,23 +246,13 @@ static int read_names(struct reading *r, const struct ckpt_node *dict, struct s2
     return rc;
 }
 
-static int by_offset(const void *a, const void *b, void *tensor)
-{
-    const struct ckpt_chunk *x = a, *y = b;
-    for (int d = 0; d < ((const struct s2s_ckpt_tensor *)tensor)->n_dims; d++)
-        if (x->offset[d] != y->offset[d])
-            return x->offset[d] < y->offset[d] ? -1 : 1;
-    return 0;
-}
-
 static struct ckpt_location *find_place(const struct s2s_ckpt_tensor *tensor, const int64_t *offset)
 {
     size_t low = 0, high = tensor->n_chunks;
-    struct ckpt_chunk key = {.offset = offset};
     while (low < high) {
-        size_t middle = (low + high) / 2;
-        const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, middle);
-        int order = by_offset(&key, &chunk, (void *)tensor);
+        const size_t middle = (low + high) / 2;
+        const int order =
+            compare_ints(offset, ckpt_chunk_at(tensor, middle).offset, tensor->n_dims);
         if (order == 0)
             return ckpt_place_at(tensor, middle);
         if (order < 0)
@@ -379,12 +392,12 @@ static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 static int by_place(const void *a, const void *b)
 {
-    const struct ckpt_chunk *x = *(struct ckpt_chunk *const *)a,
-                            *y = *(struct ckpt_chunk *const *)b;
-    if (x->place.file != y->place.file)
-        return x->place.file < y->place.file ? -1 : 1;
-    if (x->place.store_pos != y->place.store_pos)
-        return x->place.store_pos < y->place.store_pos ? -1 : 1;
+    const struct ckpt_location *x = *(struct ckpt_location *const *)a,
+                               *y = *(struct ckpt_location *const *)b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->store_pos != y->store_pos)
+        return x->store_pos < y->store_pos ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 
@@ -393,21 +406,22 @@ static int by_place(const void *a, const void *b)
 static int check_apart(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t,
                        struct s2s_error *err)
 {
-    struct ckpt_chunk **sorted = s2s_xmalloc(t->n_chunks * sizeof(void *));
+    const struct ckpt_location **sorted = s2s_xmalloc(t->n_chunks * sizeof(void *));
     char a[200], b[200];
     size_t n = 0;
     int rc = 0;
     for (size_t k = 0; k < t->n_chunks; k++)
-        if (ckpt_box_numel(t->chunks[k].size, t->n_dims) > 0)
-            sorted[n++] = &t->chunks[k];
+        if (ckpt_box_numel(ckpt_chunk_at(t, k).size, t->n_dims) > 0)
+            sorted[n++] = &t->places[k];
     qsort(sorted, n, sizeof *sorted, by_place);
     for (size_t k = 1; k < n && rc == 0; k++) {
-        const struct ckpt_location *place = &sorted[k]->place, *before = &sorted[k - 1]->place;
+        const struct ckpt_location *place = sorted[k], *before = sorted[k - 1];
         if (place->file == before->file && place->store_pos < before->store_pos + before->store_len)
             rc = s2s_error_set(
                 err, S2S_E_FORMAT, "%s: chunks at %s and %s lie in the same bytes of %s", t->name,
-                ckpt_shape_text(a, sorted[k - 1]->offset, t->n_dims),
-                ckpt_shape_text(b, sorted[k]->offset, t->n_dims), ckpt->files[place->file].name);
+                ckpt_shape_text(a, ckpt_chunk_at(t, before - t->places).offset, t->n_dims),
+                ckpt_shape_text(b, ckpt_chunk_at(t, place - t->places).offset, t->n_dims),
+                ckpt->files[place->file].name);
     }
     free(sorted);
     return rc;
@@ -460,19 +474,13 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
     return 0;
 }
 
-/* Sorted by name and offset from here on, so that storage finds its chunk quickly. */
+/* Sorted by name from here on, with room for places. */
 static int sort_all(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     free(ckpt->paths); /* of names in another order */
     ckpt->paths = NULL;
-    for (size_t i = 0; i < ckpt->n_tensors; i++) {
-        struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        size_t k = 1; /* sorting takes room for half of them again */
-        while (k < t->n_chunks && by_offset(&t->chunks[k - 1], &t->chunks[k], t) <= 0)
-            k++;
-        if (k < t->n_chunks)
-            qsort_r(t->chunks, t->n_chunks, sizeof *t->chunks, by_offset, t);
-    }
+    for (size_t i = 0; i < ckpt->n_tensors; i++)
+        ckpt_make_places(ckpt, &ckpt->tensors[i]);
     return ckpt_seal(ckpt, err);
 }
 
@@ -528,7 +536,8 @@ static void take_again(void *ctx)
     r->ckpt->n_tensors = r->ckpt->n_objects = r->ckpt->name_bytes = 0;
     r->chunks_left = r->len / MIN_CHUNK;
     r->names_left = r->len;
-    r->n_chunks = r->plain_begin = r->plain_end = 0;
+    r->n_chunks = 0;
+    drop_boxes(r);
     r->sorted = false;
 }
 
@@ -555,19 +564,6 @@ static int read_tree(struct reading *r, const struct ckpt_node *root, struct s2s
     return rc < 0 ? rc : read_mcore_data(ckpt, ckpt_get(root, "mcore_data"), err);
 }
 
-/* For as many chunks as are credible; what is not used is no memory. */
-static int make_room(struct reading *r, struct s2s_error *err)
-{
-    struct s2s_ckpt *ckpt = r->ckpt;
-    ckpt->chunks_bytes = (r->chunks_left + 1) * sizeof *ckpt->chunks;
-    ckpt->chunks = mmap(NULL, ckpt->chunks_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (ckpt->chunks != MAP_FAILED)
-        return 0;
-    ckpt->chunks = NULL;
-    return s2s_error_errno(err, S2S_E_NOMEM, "%zu bytes", ckpt->chunks_bytes);
-}
-
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct ckpt_pickle pickle;
@@ -583,8 +579,6 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     const struct ckpt_pickle_taker taker = {
         .ctx = &reading, .item = take_item, .again = take_again};
     take_again(&reading);
-    if ((rc = make_room(&reading, err)) < 0)
-        return s2s_error_add(err, rc, ".metadata");
     fd = dup(fd); /* others are opened meanwhile */
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_IO, ".metadata");
@@ -598,5 +592,6 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
             rc = read_tree(&reading, pickle.root, err);
         ckpt_pickle_release(&pickle);
     }
+    drop_boxes(&reading);
     return rc < 0 ? s2s_error_add(err, rc, ".metadata") : 0;
 }

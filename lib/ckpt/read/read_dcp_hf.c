@@ -41,8 +41,9 @@ static int place_box(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, cons
         if (!json_is_integer(value) || offset[d] < 0 || offset[d] > INT64_MAX - tensor->shape[d])
             return s2s_error_set(err, S2S_E_FORMAT, "%s: bad saved_offsets", tensor->name);
     }
-    if (!ckpt_same_shape(offset, tensor->n_dims, ckpt_origin, tensor->n_dims))
-        ckpt_own_chunks(ckpt, tensor)->offset = ckpt_arena_shape(ckpt, offset, tensor->n_dims);
+    struct ckpt_chunk chunk = ckpt_chunk_at(tensor, 0);
+    chunk.offset = offset;
+    ckpt_set_chunks(ckpt, tensor, &chunk, 1);
     return 0;
 }
 
@@ -153,7 +154,7 @@ static void join_boxes(struct s2s_ckpt *ckpt)
                ckpt->tensors[next].dtype == joined.dtype)
             next++;
         const size_t n = next - i;
-        struct ckpt_chunk one, *chunks = n > 1 ? ckpt_arena(ckpt, n * sizeof *chunks) : &one;
+        struct ckpt_chunk *chunks = s2s_xcalloc(n, sizeof *chunks);
         for (size_t k = 0; k < n; k++) {
             chunks[k] = ckpt_chunk_at(&ckpt->tensors[i + k], 0);
             for (int d = 0; d < joined.n_dims; d++) {
@@ -161,8 +162,9 @@ static void join_boxes(struct s2s_ckpt *ckpt)
                 shape[d] = end > shape[d] ? end : shape[d];
             }
         }
-        joined.shape = ckpt_arena_shape(ckpt, shape, joined.n_dims);
+        joined.shape = ckpt_arena_ints(ckpt, shape, joined.n_dims);
         ckpt_set_chunks(ckpt, &joined, chunks, n);
+        free(chunks);
         ckpt->tensors[kept++] = joined;
     }
     ckpt->n_tensors = kept;

@@ -57,7 +57,7 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
         return rc;
     tensor->dtype = st->dtype;
     tensor->n_dims = st->n_dims;
-    tensor->shape = ckpt_arena_shape(ckpt, st->shape, st->n_dims);
+    tensor->shape = ckpt_arena_ints(ckpt, st->shape, st->n_dims);
     tensor->n_chunks = 1;
     tensor->is_plain = true;
     tensor->place = (struct ckpt_location){.file = r->file,

@@ -96,13 +96,15 @@ struct ahead {
  */
 static bool is_transposed(const struct s2s_ckpt_tensor *tensor)
 {
-    const struct ckpt_chunk *chunk = tensor->is_plain ? NULL : tensor->chunks;
     const int last = tensor->n_dims - 1;
+    if (tensor->n_chunks == 0)
+        return false;
+    const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, 0);
     /* a view whose strides are not known before it is read (ckpt_transposed) */
-    if (tensor->n_chunks && chunk && chunk->place.is_view && !chunk->place.stored_at)
+    if (chunk.place.is_view && !chunk.place.stored_at)
         return true;
-    return tensor->n_chunks == 1 && chunk && chunk->stride && last > 0 && tensor->shape[last] > 1 &&
-           chunk->stride[last] > 1;
+    return tensor->n_chunks == 1 && chunk.stride && last > 0 && tensor->shape[last] > 1 &&
+           chunk.stride[last] > 1;
 }
 
 /* 1: *len bytes are in out; 0: that was all */

@@ -41,10 +41,10 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
     *tensor = (struct s2s_ckpt_tensor){.name = name,
                                        .dtype = view->dtype,
                                        .n_dims = view->n_dims,
-                                       .shape = ckpt_arena_shape(ckpt, view->size, view->n_dims)};
+                                       .shape = ckpt_arena_ints(ckpt, view->size, view->n_dims)};
     struct ckpt_chunk chunk = {.offset = ckpt_origin,
                                .size = tensor->shape,
-                               .stride = ckpt_arena_shape(ckpt, view->stride, view->n_dims),
+                               .stride = view->stride,
                                .data =
                                    store->pos + view->offset * (int64_t)s2s_dtype_size(view->dtype),
                                .place = {.file = w->file,

@@ -129,7 +129,7 @@ static int find_storage(const struct ckpt_archive *archive, const struct ckpt_vi
 static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                        const struct ckpt_archive *archive, struct s2s_error *err)
 {
-    const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
+    struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
     struct ckpt_view view = {.n_dims = 0};
     const struct s2s_zip_member *member = NULL;
     int rc = ckpt_view_of(archive->pickle.root, &view, err);
@@ -142,7 +142,7 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
                              s2s_dtype_name(view.dtype), s2s_dtype_name(tensor->dtype));
     /* the item may lack leading axes of extent 1 */
     int lead = tensor->n_dims - view.n_dims;
-    int64_t stride[S2S_MAX_DIMS] = {0}, contiguous[S2S_MAX_DIMS];
+    int64_t stride[S2S_MAX_DIMS] = {0};
     bool same = lead >= 0;
     for (int d = 0; d < tensor->n_dims && same; d++) {
         same = chunk.size[d] == (d < lead ? 1 : view.size[d - lead]);
@@ -154,21 +154,17 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
                              ckpt_shape_text(a, view.size, view.n_dims),
                              ckpt_shape_text(b, chunk.size, tensor->n_dims));
     }
-    ckpt_box_strides(contiguous, chunk.size, tensor->n_dims);
-    const int64_t *kept = ckpt_arena_box(ckpt, stride, tensor->n_dims, contiguous);
     const int64_t pos = chunk.place.store_pos + member->pos;
-    if (!tensor->is_plain || kept != contiguous || view.offset) {
-        struct ckpt_chunk *own = ckpt_own_chunks(ckpt, (struct s2s_ckpt_tensor *)tensor) + k;
-        own->stride = kept == contiguous ? NULL : kept;
-        own->data = pos + view.offset * (int64_t)s2s_dtype_size(view.dtype);
-    }
+    chunk.stride = stride;
+    chunk.data = pos + view.offset * (int64_t)s2s_dtype_size(view.dtype);
+    chunk.place = (struct ckpt_location){.file = chunk.place.file,
+                                         .located = true,
+                                         .has_crc = member->crc != 0,
+                                         .crc = member->crc,
+                                         .store_pos = pos,
+                                         .store_len = view.store_len};
+    ckpt_put_chunk(ckpt, (struct s2s_ckpt_tensor *)tensor, k, &chunk);
     ckpt_warn_no_crc(ckpt, member);
-    *ckpt_place_at(tensor, k) = (struct ckpt_location){.file = chunk.place.file,
-                                                       .located = true,
-                                                       .has_crc = member->crc != 0,
-                                                       .crc = member->crc,
-                                                       .store_pos = pos,
-                                                       .store_len = view.store_len};
     return 0;
 }
 

@@ -29,15 +29,14 @@ int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, c
         if (tensor->shape[d] <= 0 || shape[d] % tensor->shape[d] || n_cells > MAX_CELLS)
             return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible grid",
                                  tensor->name);
-    ckpt_own_chunks(ckpt, tensor);
-    tensor->orig_shape = ckpt_arena_ints(ckpt, shape, n);
+    ckpt_keep_orig_shape(ckpt, tensor, shape);
     return 0;
 }
 
 struct view {
     struct s2s_ckpt *ckpt;
-    struct s2s_ckpt_tensor *out;
-    size_t cap_chunks;
+    struct ckpt_chunk *chunks; /* made so far */
+    size_t n_chunks, cap_chunks;
     struct ckpt_chunk stored; /* of what is viewed, the idx-th */
     size_t idx;
     int n_dims;                  /* of the parameter */
@@ -49,14 +48,13 @@ static void add_box(struct view *v, const int64_t *cell, int64_t flat, const int
                     const int64_t *size)
 {
     int64_t offset[S2S_MAX_DIMS], at[S2S_MAX_DIMS];
-    struct s2s_ckpt_tensor *out = v->out;
     for (int d = 0; d < v->n_dims; d++) {
         offset[d] = cell[d] * v->local[d] + begin[d];
         at[d] = cell[d] - v->stored.offset[d];
     }
     at[v->n_dims] = flat - v->stored.offset[v->n_dims];
-    s2s_grow(&out->chunks, out->n_chunks, &v->cap_chunks, sizeof *out->chunks);
-    out->chunks[out->n_chunks++] =
+    s2s_grow(&v->chunks, v->n_chunks, &v->cap_chunks, sizeof *v->chunks);
+    v->chunks[v->n_chunks++] =
         (struct ckpt_chunk){.offset = ckpt_arena_ints(v->ckpt, offset, v->n_dims),
                             .size = ckpt_arena_ints(v->ckpt, size, v->n_dims),
                             .place = {.is_view = true,
@@ -124,21 +122,17 @@ const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,
     *out = (struct s2s_ckpt_tensor){.name = tensor->name,
                                     .dtype = tensor->dtype,
                                     .n_dims = tensor->n_dims - 1,
-                                    .shape = tensor->orig_shape,
-                                    .stored = tensor};
-    struct view v = {.ckpt = ckpt, .out = out, .n_dims = out->n_dims};
+                                    .shape = s2s_ckpt_orig_shape(tensor)};
+    struct view v = {.ckpt = ckpt, .n_dims = out->n_dims};
     for (int d = 0; d < v.n_dims; d++)
         v.local[d] = out->shape[d] / tensor->shape[d];
     for (; v.idx < tensor->n_chunks; v.idx++) {
-        v.stored = tensor->chunks[v.idx];
+        v.stored = ckpt_chunk_at(tensor, v.idx);
         add_chunk(&v);
     }
-    /* in the arena like those of the readers, so that nobody has to free them */
-    struct ckpt_chunk *chunks = ckpt_arena(ckpt, out->n_chunks * sizeof *chunks);
-    if (out->n_chunks)
-        memcpy(chunks, out->chunks, out->n_chunks * sizeof *chunks);
-    free(out->chunks);
-    out->chunks = chunks;
+    ckpt_set_chunks(ckpt, out, v.chunks, v.n_chunks);
+    ckpt_keep_stored(ckpt, out, tensor);
+    free(v.chunks);
     return out;
 }
 
@@ -149,15 +143,11 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
     if (n < 2)
         return tensor;
     struct s2s_ckpt_tensor *out = ckpt_arena(ckpt, sizeof *out);
-    struct ckpt_chunk *chunks = ckpt_arena(ckpt, tensor->n_chunks * sizeof *chunks);
+    struct ckpt_chunk *chunks = s2s_xcalloc(tensor->n_chunks + 1, sizeof *chunks);
     *out = (struct s2s_ckpt_tensor){.name = tensor->name,
                                     .dtype = tensor->dtype,
                                     .n_dims = n,
-                                    .shape = swap_last(ckpt, tensor->shape, n),
-                                    .n_chunks = tensor->n_chunks,
-                                    .chunks = chunks,
-                                    .orig_shape = s2s_ckpt_orig_shape(tensor),
-                                    .stored = tensor};
+                                    .shape = swap_last(ckpt, tensor->shape, n)};
     for (size_t i = 0; i < tensor->n_chunks; i++) {
         const struct ckpt_chunk stored = ckpt_chunk_at(tensor, i);
         chunks[i] = (struct ckpt_chunk){
@@ -165,6 +155,10 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
             .size = swap_last(ckpt, stored.size, n),
             .place = {.is_view = true, .stored_idx = i, .file = stored.place.file}};
     }
+    ckpt_set_chunks(ckpt, out, chunks, tensor->n_chunks);
+    ckpt_keep_orig_shape(ckpt, out, s2s_ckpt_orig_shape(tensor));
+    ckpt_keep_stored(ckpt, out, tensor);
+    free(chunks);
     return out;
 }
 
@@ -190,7 +184,7 @@ static void locate_unflattened(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tens
     int64_t step = steps[n];
     for (int d = n - 1; d >= 0; d--) {
         stride[d] = step;
-        step *= tensor->shape[d] / tensor->stored->shape[d];
+        step *= tensor->shape[d] / ckpt_stored(tensor)->shape[d];
     }
     chunk->stride = ckpt_arena_ints(ckpt, stride, n);
     chunk->data = stored->data + at * (int64_t)s2s_dtype_size(tensor->dtype);
@@ -199,16 +193,17 @@ static void locate_unflattened(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tens
 int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                      struct s2s_error *err)
 {
-    struct ckpt_chunk *chunk = &tensor->chunks[k];
-    const size_t idx = chunk->place.stored_idx;
-    int rc = ckpt_locate(ckpt, tensor->stored, idx, err);
+    struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
+    const size_t idx = chunk.place.stored_idx;
+    int rc = ckpt_locate(ckpt, ckpt_stored(tensor), idx, err);
     if (rc < 0)
         return rc;
-    const struct ckpt_chunk stored = ckpt_chunk_at(tensor->stored, idx);
-    if (chunk->place.stored_at)
-        locate_unflattened(ckpt, tensor, chunk, &stored);
+    const struct ckpt_chunk stored = ckpt_chunk_at(ckpt_stored(tensor), idx);
+    if (chunk.place.stored_at)
+        locate_unflattened(ckpt, tensor, &chunk, &stored);
     else
-        locate_transposed(ckpt, chunk, &stored, tensor->n_dims);
-    chunk->place.located = true;
+        locate_transposed(ckpt, &chunk, &stored, tensor->n_dims);
+    chunk.place.located = true;
+    ckpt_put_chunk(ckpt, (struct s2s_ckpt_tensor *)tensor, k, &chunk);
     return 0;
 }

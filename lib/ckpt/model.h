@@ -216,7 +216,11 @@ int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size
  * that means opening the archive there. FORMAT, TRUNCATED, UNSUPPORTED, SHAPE, DTYPE, IO. */
 int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                 struct s2s_error *err);
-/* The same for a tensor that is a view. */
+/* The same; of an item of a .distcp file it also checks what no reader looks at, the notes beside
+ * the tensor. */
+int ckpt_locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                      struct s2s_error *err);
+/* Finds it for a tensor that is a view. */
 int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                      struct s2s_error *err);
 /* Sets the shape [n] that a tensor had before it was flattened (s2s_ckpt_orig_shape). FORMAT: it

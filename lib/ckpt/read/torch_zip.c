@@ -2,6 +2,7 @@
 #include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
+#include "lib/io/pread.h"
 
 enum { MAX_PICKLE = 1 << 30 };
 
@@ -168,26 +169,50 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
     return 0;
 }
 
+/* Most of the archives that there may be a million of are small, and a dozen parts of each are
+ * read: of such a one all, at once. */
+enum { SMALL_ITEM = 8 << 10 };
+
+static int locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k, bool notes,
+                  struct s2s_error *err)
+{
+    struct ckpt_archive archive;
+    char small[SMALL_ITEM];
+    const struct ckpt_location item = *ckpt_place_at(tensor, k);
+    if (item.located)
+        return 0;
+    if (item.is_view)
+        return ckpt_locate_view(ckpt, tensor, k, err);
+    const int fd = ckpt_file_fd(ckpt, item.file, err);
+    if (fd < 0)
+        return fd;
+    struct s2s_zip_source source = {.fd = fd, .begin = item.store_pos, .len_bytes = item.store_len};
+    int rc = 0;
+    if (item.store_len <= SMALL_ITEM) {
+        rc = s2s_pread(fd, small, (size_t)item.store_len, item.store_pos, err);
+        source = (struct s2s_zip_source){.bytes = small, .len_bytes = item.store_len};
+    }
+    if (rc == 0)
+        rc = ckpt_archive_open(&archive, &source, CKPT_STRICT, err);
+    if (rc == 0) {
+        rc = locate_item(ckpt, tensor, k, &archive, err);
+        if (rc == 0 && notes)
+            rc = ckpt_archive_check_notes(&archive.zip, err);
+        ckpt_archive_release(&archive);
+    }
+    return rc < 0 ? s2s_error_add(err, rc, "%s: item at %lld", ckpt->files[item.file].name,
+                                  (long long)item.store_pos)
+                  : 0;
+}
+
 int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                 struct s2s_error *err)
 {
-    struct ckpt_archive archive;
-    const struct ckpt_location *place = ckpt_place_at(tensor, k);
-    if (place->located)
-        return 0;
-    if (place->is_view)
-        return ckpt_locate_view(ckpt, tensor, k, err);
-    int fd = ckpt_file_fd(ckpt, place->file, err);
-    if (fd < 0)
-        return fd;
-    struct s2s_zip_source source = {
-        .fd = fd, .begin = place->store_pos, .len_bytes = place->store_len};
-    int rc = ckpt_archive_open(&archive, &source, CKPT_STRICT, err);
-    if (rc == 0) {
-        rc = locate_item(ckpt, tensor, k, &archive, err);
-        ckpt_archive_release(&archive);
-    }
-    return rc < 0 ? s2s_error_add(err, rc, "%s: item at %lld", ckpt->files[place->file].name,
-                                  (long long)place->store_pos)
-                  : 0;
+    return locate(ckpt, tensor, k, false, err);
+}
+
+int ckpt_locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
+                      struct s2s_error *err)
+{
+    return locate(ckpt, tensor, k, true, err);
 }

@@ -8,32 +8,6 @@
 
 #include "lib/base/base.h"
 
-/* Finds the chunk's data; of an item of a .distcp file it also checks what no reader looks at, the
- * notes beside the tensor. */
-static int locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
-                        struct s2s_error *err)
-{
-    struct s2s_zip zip;
-    const struct ckpt_location *place = ckpt_place_at(tensor, k);
-    const bool is_item = !place->located && !place->is_view;
-    const struct ckpt_span item = {place->file, is_item ? place->store_pos : 0,
-                                   is_item ? place->store_len : 0};
-    int rc = ckpt_locate(ckpt, tensor, k, err);
-    if (rc < 0 || !is_item)
-        return rc;
-    const struct s2s_zip_source source = {
-        .fd = ckpt_file_fd(ckpt, item.file, err), .begin = item.begin, .len_bytes = item.len_bytes};
-    if (source.fd < 0)
-        return source.fd;
-    if ((rc = s2s_zip_open(&zip, &source, err)) == 0) {
-        rc = ckpt_archive_check_notes(&zip, err);
-        s2s_zip_release(&zip);
-    }
-    return rc < 0 ? s2s_error_add(err, rc, "%s: item at %lld", ckpt->files[item.file].name,
-                                  (long long)item.begin)
-                  : 0;
-}
-
 /* A storage by its place, in a table where the last of several that fall on one place stays. */
 struct ckpt_verified {
     int64_t pos; /* 0: none, for an archive begins with a header */
@@ -54,7 +28,7 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
 {
     if (ckpt_place_at(tensor, k)->checked)
         return 0;
-    int rc = locate_whole(ckpt, tensor, k, err);
+    int rc = ckpt_locate_whole(ckpt, tensor, k, err);
     struct ckpt_location *place = ckpt_place_at(tensor, k);
     int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, place->file, err);
     if (fd < 0 || !place->has_crc)

@@ -105,6 +105,13 @@ LIST
     exits 0 s2s-ckpt convert --to hf in out
     says "do not say rms_norm_eps, rope_theta; what llama has of its own holds there"
     [ "$(config '.rms_norm_eps, .rope_theta')" = "[null,null]" ]
+    # nor what no number is
+    megatron llama_gqa_untied 'norm_epsilon="1e-5"' 'rotary_base=[]' max_position_embeddings=true
+    exits 0 s2s-ckpt convert --to hf in other
+    says "max_position_embeddings"
+    says "rms_norm_eps"
+    says "rope_theta"
+    jq -e 'has("rms_norm_eps") or has("rope_theta") or has("max_position_embeddings") | not' other/config.json
 }
 
 @test "config.json: what transformers' model cannot do gives none, and a word why" {

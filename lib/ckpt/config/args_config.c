@@ -134,7 +134,7 @@ bool ckpt_draft_take(struct ckpt_config_draft *draft, const char *key)
 {
     for (const struct ckpt_arg_key *k = ckpt_arg_keys; k->config; k++) {
         json_t *value = json_object_get(draft->args, k->args);
-        if (strcmp(k->config, key) == 0 && value && !json_is_null(value))
+        if (strcmp(k->config, key) == 0 && value && ckpt_arg_can_be(k, value))
             return json_object_set(draft->config, key, value) == 0;
     }
     return false;

@@ -13,6 +13,8 @@ struct ckpt_arg_key {
 };
 /* All that are known; the last has NULL. */
 extern const struct ckpt_arg_key ckpt_arg_keys[];
+/* Is it a value that the key can have? Not so null, and no array. */
+bool ckpt_arg_can_be(const struct ckpt_arg_key *key, const json_t *value);
 
 /*
  * Makes the config.json for planned tensors that have the Hugging Face names of a family (as the

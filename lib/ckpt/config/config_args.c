@@ -415,15 +415,13 @@ const json_t *ckpt_config_of_words(const json_t *config)
     return text ? text : config;
 }
 
-/* null says nothing; an array says it of each layer */
-static bool can_be(const struct ckpt_arg_key *key, const json_t *value)
+bool ckpt_arg_can_be(const struct ckpt_arg_key *key, const json_t *value)
 {
     enum { MAX_COUNT = 1 << 30 }; /* they are multiplied by each other */
     const json_int_t n = json_integer_value(value);
-    return json_is_null(value) || json_is_array(value) ||
-           (key->kind == CKPT_ARG_TEXT     ? json_is_string(value)
-            : key->kind == CKPT_ARG_NUMBER ? json_is_number(value)
-                                           : json_is_integer(value) && n >= 0 && n < MAX_COUNT);
+    return key->kind == CKPT_ARG_TEXT     ? json_is_string(value)
+           : key->kind == CKPT_ARG_NUMBER ? json_is_number(value)
+                                          : json_is_integer(value) && n >= 0 && n < MAX_COUNT;
 }
 
 int ckpt_config_check(const json_t *config, struct s2s_error *err)
@@ -432,7 +430,8 @@ int ckpt_config_check(const json_t *config, struct s2s_error *err)
     int rc = 0;
     for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config && rc == 0; key++) {
         const json_t *value = json_object_get(words, key->config);
-        if (!value || can_be(key, value))
+        /* an array says it of each layer */
+        if (!value || json_is_null(value) || json_is_array(value) || ckpt_arg_can_be(key, value))
             continue;
         char *text = s2s_ckpt_config_text(value);
         rc = s2s_error_set(err, S2S_E_FORMAT, "the configuration says %s %.40s, which is no %s",

@@ -828,6 +828,18 @@ EOF
     [ ! -e out.s2s-partial ]
 }
 
+@test "a map that is a pipe or a device is refused, not read without end" {
+    mkfifo pipe
+    tensors in.safetensors w
+    for map in "$PWD/pipe" /dev/zero; do
+        for to in hf torch_dist; do
+            exits 1 timeout 20 s2s-ckpt convert --to $to --map "$map" in.safetensors out
+            says "$map: not a plain file"
+            [ ! -e out ]
+        done
+    done
+}
+
 @test "hidden files are nobody's weights" {
     DATA=$ROOT/tests/oracle/ckpt/data
     mkdir only

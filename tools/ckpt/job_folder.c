@@ -14,8 +14,9 @@ static void resume_key(const struct job *job, char key[33])
 {
     const struct ckpt_job_options *opt = job->opt;
     char map[33] = "";
-    /* a map's text where it is a file */
-    if (opt->map && access(opt->map, R_OK) == 0)
+    struct stat st;
+    /* a map's text where it is a file; what is none is refused when it is read */
+    if (opt->map && stat(opt->map, &st) == 0 && S_ISREG(st.st_mode))
         (void)s2s_digest_file(map, opt->map, NULL);
     struct s2s_buf all = S2S_BUF_INIT;
     s2s_buf_puts(&all, S2S_VERSION);

@@ -18,6 +18,21 @@ static int check_kind(const struct s2s_stream *in, const char *path, struct s2s_
                : s2s_error_hint(err, rc, "make packs with s2s-pack");
 }
 
+/* The embeddings of another encoder mean something else. A header that names none is believed. */
+static bool same_makers(const struct train_streams *s, size_t a, size_t b)
+{
+    static const char *const makers[] = {"encoder", "projection"};
+    const json_t *x = json_object_get(s2s_stream_header(s->in[a]), "embed");
+    const json_t *y = json_object_get(s2s_stream_header(s->in[b]), "embed");
+    for (size_t i = 0; i < 2; i++) {
+        const char *of_x = json_string_value(json_object_get(x, makers[i]));
+        const char *of_y = json_string_value(json_object_get(y, makers[i]));
+        if (of_x && of_y && strcmp(of_x, of_y) != 0)
+            return false;
+    }
+    return true;
+}
+
 /* Packs of several streams share a forward pass: their sound is of one form, or absent. */
 static int check_same_form(const struct train_streams *s, size_t i, struct s2s_error *err)
 {
@@ -26,7 +41,8 @@ static int check_same_form(const struct train_streams *s, size_t i, struct s2s_e
         if (s->schema[j].has_embed || s->schema[j].audio != S2S_AUDIO_NONE)
             a = &s->schema[j];
     if (!a || (!b->has_embed && b->audio == S2S_AUDIO_NONE) ||
-        (a->has_embed == b->has_embed && a->hidden == b->hidden && a->projected == b->projected))
+        (a->has_embed == b->has_embed && a->hidden == b->hidden && a->projected == b->projected &&
+         same_makers(s, (size_t)(a - s->schema), i)))
         return 0;
     int rc = s2s_error_set(err, S2S_E_SHAPE, "%s: its sound is of another form than that of %s",
                            s->paths[i], s->paths[a - s->schema]);

@@ -577,6 +577,13 @@ PY
     says "wide.s2s: its sound is of another form than that of mel.s2s"
     exits 1 s2s-train s.yaml run=mixed "$whole" 'data.train=[projected.s2s, wide.s2s]'
     says "of another form"
+    # as wide, of another encoder
+    s2s-train s.yaml run=other train.steps=0 seed=2
+    s2s-ckpt convert -q --to hf other/checkpoints other-model
+    s2s-encode -q --encoder other-model/encoder mel.s2s -o other.s2s
+    exits 1 s2s-train s.yaml run=mixed "$whole" 'data.train=[wide.s2s, other.s2s]'
+    says "other.s2s: its sound is of another form than that of wide.s2s; read streams of sound, or embeddings of one encoder"
+    s2s-train s.yaml run=again train.steps=1 "$whole" 'data.train=[wide.s2s, wide.s2s]'
 }
 
 @test "speech: features of another setting are refused, in files and in a pipe" {

@@ -316,10 +316,12 @@ static int open_set(struct train_streams *streams, const char *const *path, stru
                : train_streams_open(streams, path, 1, err);
 }
 
-int s2s_evaluate_try(const char *path, struct s2s_error *err)
+int s2s_evaluate_try(const char *path, const char *tokenizer, struct s2s_error *err)
 {
     struct train_streams streams = {.in = NULL};
     int rc = open_set(&streams, &path, err);
+    if (rc == 0)
+        rc = train_streams_tokenizer(&streams, tokenizer, err);
     train_streams_close(&streams);
     return rc;
 }

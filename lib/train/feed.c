@@ -173,7 +173,9 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_NOTFOUND, "data.train names no stream");
     if (o->n_paths == 1 && strcmp(o->paths[0], "-") == 0) {
         f->n_packs = -1;
-        return train_pipe_open(&f->pipe, o->dp, &f->pipe_schema, &f->reader, o->first_pack, err);
+        int rc = train_pipe_open(&f->pipe, o->dp, &f->pipe_schema, &f->reader, o->first_pack, err);
+        return rc < 0 ? rc
+                      : train_streams_tokenizer(train_pipe_streams(f->pipe), o->tokenizer, err);
     }
     int rc = train_streams_open(&f->streams, o->paths, o->n_paths, err);
     if (rc < 0)
@@ -181,6 +183,8 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
     f->n_packs = train_streams_n_records(&f->streams);
     if (f->n_packs == 0)
         return s2s_error_set(err, S2S_E_RANGE, "%s: no record to train on", o->paths[0]);
+    if ((rc = train_streams_tokenizer(&f->streams, o->tokenizer, err)) < 0)
+        return rc;
     return train_reader_fits_all(&f->reader, &f->streams, err);
 }
 

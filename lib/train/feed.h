@@ -28,8 +28,9 @@ struct s2s_feed_options {
     int64_t packs_per_step, packs_per_microbatch;
     int64_t first_pack; /* packs of all epochs that were used before */
     struct s2s_comm *dp;
-    const char *features; /* preprocessor_config.json, or NULL */
-    int n_mels;           /* without features: 16 kHz and this many; 0: no sound is wanted */
+    const char *features;  /* preprocessor_config.json, or NULL */
+    const char *tokenizer; /* tokenizer.json, or NULL */
+    int n_mels;            /* without features: 16 kHz and this many; 0: no sound is wanted */
     const struct s2s_spec_augment *augment; /* kept; NULL: none */
     float token_dropout;                    /* share of the answer's input tokens that are hidden */
 };

@@ -20,6 +20,10 @@ struct train_streams {
 int train_streams_open(struct train_streams *streams, const char *const *paths, size_t n,
                        struct s2s_error *err);
 void train_streams_close(struct train_streams *streams);
+/* Warns of streams whose ids are not those of `tokenizer`, a tokenizer.json (NULL: of the first of
+ * them); streams that do not say whose ids they hold are believed. */
+int train_streams_tokenizer(const struct train_streams *streams, const char *tokenizer,
+                            struct s2s_error *err);
 int64_t train_streams_n_records(const struct train_streams *streams);
 /* Record idx of all; place gets "path: record n". */
 int train_streams_read(struct train_streams *streams, int64_t idx, struct s2s_record *rec,
@@ -40,6 +44,8 @@ struct train_pipe;
 /* Every rank gets the schema; reader: for which its sound must be. */
 int train_pipe_open(struct train_pipe **pipe, struct s2s_comm *dp, struct s2s_schema *schema,
                     const struct s2s_pack_reader *reader, int64_t skip, struct s2s_error *err);
+/* Of rank 0; of the others without any. */
+const struct train_streams *train_pipe_streams(const struct train_pipe *pipe);
 /* Collective: the bytes of this rank's packs among the next n, of which `together` are a
  * microbatch. *n_global is how many there were. */
 int train_pipe_take(struct train_pipe *pipe, int64_t n, int64_t together, struct s2s_buf **mine,

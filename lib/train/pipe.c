@@ -107,6 +107,11 @@ int train_pipe_open(struct train_pipe **out, struct s2s_comm *dp, struct s2s_sch
     return p->running ? 0 : s2s_error_set(err, S2S_E_NOMEM, "no thread to read the pipe");
 }
 
+const struct train_streams *train_pipe_streams(const struct train_pipe *pipe)
+{
+    return &pipe->streams;
+}
+
 /* Rank 0: up to n records from the ring. Fewer at the end; its failure counts then. */
 static int take_ahead(struct train_pipe *p, struct s2s_buf *records, int64_t n, int64_t *got,
                       struct s2s_error *err)

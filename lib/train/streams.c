@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "lib/base/base.h"
+#include "lib/io/digest.h"
 #include "lib/train/feed_internal.h"
 
 static int check_kind(const struct s2s_stream *in, const char *path, struct s2s_error *err)
@@ -87,6 +88,28 @@ int train_streams_open(struct train_streams *s, const char *const *paths, size_t
         }
     }
     return 0;
+}
+
+int train_streams_tokenizer(const struct train_streams *s, const char *tokenizer,
+                            struct s2s_error *err)
+{
+    char digest[33] = "";
+    const char *name = tokenizer;
+    int rc = tokenizer ? s2s_digest_file(digest, tokenizer, err) : 0;
+    for (size_t i = 0; rc == 0 && i < s->n; i++) {
+        const json_t *config = json_object_get(s2s_stream_header(s->in[i]), "config");
+        const char *own = json_string_value(json_object_get(config, "tokenizer"));
+        if (own && !name) {
+            snprintf(digest, sizeof digest, "%s", own);
+            name = s->paths[i];
+        } else if (own && strcmp(own, digest) != 0) {
+            s2s_warn("train",
+                     "%s: its ids are of another tokenizer.json than %s%s; where the two differ in "
+                     "more than form, pack it anew",
+                     s->pipe ? "stdin" : s->paths[i], tokenizer ? "" : "those of ", name);
+        }
+    }
+    return rc;
 }
 
 void train_streams_close(struct train_streams *s)

@@ -57,7 +57,7 @@ static int check_inputs(const struct s2s_recipe *r, struct s2s_error *err)
     int rc = r->tokenizer ? s2s_tokenizer_open(&tok, r->tokenizer, err) : 0;
     s2s_tokenizer_free(tok);
     for (size_t i = 0; rc == 0 && r->eval_every > 0 && i < r->n_eval; i++)
-        rc = s2s_evaluate_try(r->eval[i].path, err);
+        rc = s2s_evaluate_try(r->eval[i].path, r->tokenizer, err);
     return rc;
 }
 
@@ -160,6 +160,7 @@ static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
                                        .first_pack = t->state.packs,
                                        .dp = t->dp,
                                        .features = r->features,
+                                       .tokenizer = r->tokenizer,
                                        .n_mels = (int)t->bundle.model->n_mels,
                                        .augment = r->augment ? &r->spec_augment : NULL,
                                        .token_dropout = (float)r->token_dropout};

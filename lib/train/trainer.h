@@ -128,8 +128,9 @@ struct s2s_eval_result {
 int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_comm *comm,
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err);
-/* Whether path is a set that s2s_evaluate can read: its header and its end. */
-int s2s_evaluate_try(const char *path, struct s2s_error *err);
+/* Whether path is a set that s2s_evaluate can read: its header and its end. Warns where its ids
+ * are not those of tokenizer (may be NULL). */
+int s2s_evaluate_try(const char *path, const char *tokenizer, struct s2s_error *err);
 double s2s_eval_loss(const struct s2s_eval_result *result);     /* nats a token */
 double s2s_eval_accuracy(const struct s2s_eval_result *result); /* of tokens */
 double s2s_eval_wer(const struct s2s_eval_result *result);      /* -1: not measured */

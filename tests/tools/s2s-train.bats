@@ -552,6 +552,24 @@ PY
     says "the stream holds no sound"
 }
 
+@test "ids of another tokenizer than the recipe's, or than those beside them, are warned of" {
+    make_speech
+    sed 's/"special": true/"special":  true/' tokenizer.json >other.json
+    not cmp -s tokenizer.json other.json
+    s2s-pack -q --manifest m.jsonl --tokenizer other.json --audio mel --tokens 80 -o other.s2s
+    warning="other.s2s: its ids are of another tokenizer.json than"
+    exits 0 s2s-train s.yaml run=both train.steps=1 'data.train=[mel.s2s, other.s2s]' data.eval=null data.tokenizer=null
+    says "$warning those of mel.s2s"
+    exits 0 s2s-train s.yaml run=named train.steps=1 'data.train=[other.s2s]' data.eval=null data.tokenizer=tokenizer.json
+    says "$warning tokenizer.json"
+    exits 0 bash -c 's2s-train s.yaml run=pipe train.steps=1 "data.train=[-]" data.eval=null data.tokenizer=tokenizer.json <other.s2s'
+    says "stdin: its ids are of another tokenizer.json than tokenizer.json"
+    exits 0 s2s-train s.yaml run=dev train.steps=1 train.eval_every=1 'data.eval={dev: other.s2s}' data.tokenizer=tokenizer.json
+    says "$warning tokenizer.json"
+    exits 0 s2s-train s.yaml run=same train.steps=1 data.tokenizer=tokenizer.json
+    says_not "another tokenizer.json"
+}
+
 @test "speech: embeddings train as the sound they were made of" {
     make_speech
     # as wide as the LLM: only the header tells an embedding that was projected already

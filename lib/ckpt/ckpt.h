@@ -250,8 +250,7 @@ bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor);
 bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                          uint32_t *crc);
 /* Looks for stored objects that hold tensors (torch.distributed.checkpoint stores tuples whole):
- * sets their `lost`, with a warning each, for a format that takes no objects. The optimizer's and
- * Megatron's own are not looked at. */
+ * sets their `lost`, with a warning each. The optimizer's and Megatron's own are not looked at. */
 void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt);
 /* Checks that a stored object is an archive of torch.save's, with the CRC-32s that it says and a
  * pickle that is understood. */

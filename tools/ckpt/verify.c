@@ -76,6 +76,7 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &counts->n_objects);
     int rc = 0;
     counts->bytes = ckpt_tensor_bytes(ckpt);
+    s2s_ckpt_find_lost(ckpt);
     s2s_progress_begin(&progress, "verifying", "bytes", counts->bytes);
     for (size_t i = 0; i < counts->n_tensors && rc == 0; i++) {
         rc = s2s_ckpt_verify_tensor(ckpt, &tensors[i], err);

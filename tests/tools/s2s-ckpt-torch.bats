@@ -39,6 +39,21 @@ $1"
     says "a0.Thing, a1.Thing, "
     [ ${#output} -lt 1300 ]
     [[ "$output" == *"Thing, .."* ]]
+    # of byte objects that are alike the first
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 -B - <<'PY'
+from mini_writer import g, i, tup, write
+kept = lambda *of: b"\x80\x02]" + g(*of) + tup([i(5)]) + b"Ra."
+write("objects", [("w", "float32", (1,), [((0,), (1,), bytes(4))])], common=b"}",
+      objs=[("c/shard_0_1", kept("signal", "Signals")), ("d/shard_0_1", kept("signal", "Signals")), ("e/shard_0_1", kept("enums", "AttnBackend"))])
+PY
+    for command in verify reshard; do
+        out=
+        [ $command = verify ] || out=again
+        exits 0 s2s-ckpt $command objects $out
+        says "warning: c/shard_0_1: classes that are no data are kept as names: signal.Signals"
+        says_not "warning: d/"
+        says "warning: e/shard_0_1: classes that are no data are kept as names: enums.AttnBackend"
+    done
 }
 
 @test "a tensor that is no array of numbers is named, and lost only when that was seen" {

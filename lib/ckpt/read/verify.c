@@ -116,9 +116,21 @@ bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *te
     return true;
 }
 
-/* an archive that wants no more than data, and is undamaged */
+/* Of objects that are alike, which may be many, the first; of the common state its reader did. */
+static void tell_opaque(struct s2s_ckpt *ckpt, const struct ckpt_pickle *pickle, const char *object)
+{
+    const char *classes = pickle->opaque.data;
+    if (!pickle->opaque.len || strcmp(object, CKPT_COMMON_OBJECT) == 0 ||
+        (ckpt->told_opaque && strcmp(ckpt->told_opaque, classes) == 0))
+        return;
+    free(ckpt->told_opaque);
+    ckpt->told_opaque = s2s_xstrdup(classes);
+    ckpt_pickle_warn_opaque(pickle, object);
+}
+
+/* An archive that wants no more than data, and is undamaged. object: NULL, or what it is. */
 static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *source,
-                         struct s2s_error *err)
+                         const char *object, struct s2s_error *err)
 {
     struct ckpt_archive archive;
     int rc = ckpt_archive_open(&archive, source, CKPT_CHECK, err);
@@ -132,12 +144,14 @@ static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *sou
     for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++)
         rc = s2s_zip_check_member(&archive.zip, &archive.zip.members[i], ckpt_piece(ckpt),
                                   CKPT_SCRATCH, err);
+    if (rc == 0 && object)
+        tell_opaque(ckpt, &archive.pickle, object);
     ckpt_archive_release(&archive);
     return rc;
 }
 
 static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t begin, int64_t len,
-                          struct s2s_error *err)
+                          const char *object, struct s2s_error *err)
 {
     int file = ckpt_add_file(ckpt, file_name, err);
     int fd = ckpt_file_fd(ckpt, file, err);
@@ -145,7 +159,7 @@ static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t 
         return fd;
     struct s2s_zip_source source = {
         .fd = fd, .begin = begin, .len_bytes = len < 0 ? ckpt->files[file].len_bytes : len};
-    return verify_source(ckpt, &source, err);
+    return verify_source(ckpt, &source, object, err);
 }
 
 int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
@@ -158,7 +172,8 @@ int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_e
     if (rc == 0 && !S_ISREG(st.st_mode))
         rc = s2s_error_set(err, S2S_E_FORMAT, "not a plain file");
     if (rc == 0)
-        rc = verify_source(ckpt, &(struct s2s_zip_source){.fd = fd, .len_bytes = st.st_size}, err);
+        rc = verify_source(ckpt, &(struct s2s_zip_source){.fd = fd, .len_bytes = st.st_size}, NULL,
+                           err);
     if (fd >= 0)
         close(fd);
     return rc < 0 ? ckpt_at_name(ckpt, name, rc, err) : 0;
@@ -169,7 +184,7 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
 {
     if (!object->file)
         return 0;
-    int rc = verify_archive(ckpt, object->file, object->pos, object->len_bytes, err);
+    int rc = verify_archive(ckpt, object->file, object->pos, object->len_bytes, object->name, err);
     if (rc < 0)
         rc = s2s_error_add(err, rc, "%s: item at %lld", object->file, (long long)object->pos);
     return rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : 0;
@@ -209,7 +224,7 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     if (ckpt->dir_fd < 0 || !ckpt->no_links || !ckpt_is_there(ckpt->dir_fd, "common.pt"))
         return 0;
-    int rc = verify_archive(ckpt, "common.pt", 0, -1, err);
+    int rc = verify_archive(ckpt, "common.pt", 0, -1, NULL, err);
     return rc < 0 ? ckpt_at_name(ckpt, "common.pt", rc, err) : 0;
 }
 

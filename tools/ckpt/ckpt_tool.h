@@ -10,14 +10,16 @@
 /* The ranks of this launch; NULL before ckpt_launch. */
 extern struct s2s_mesh *ckpt_mesh;
 
-/* Collective; each command's first call. Ranks past the first are quiet from here on. */
+/* Collective, the first call of each command: joins the ranks of the launch. From here on all but
+ * the first are quiet. COMM. */
 int ckpt_launch(const struct s2s_common *common, struct s2s_error *err);
-/* Rank 0, which alone speaks and renames, and does what is not shared. */
+/* Is this rank 0? It alone prints and renames, and does what is not shared out. */
 bool ckpt_is_first(void);
-/* The first failure of any rank, on all of them. */
+/* Collective. 0 if all ranks pass 0; else, on all of them, the failure of the lowest that failed.
+ */
 int ckpt_agree(int rc, struct s2s_error *err);
-/* What a signal interrupted ends of that signal, once all is cleaned up: a loop of the shell goes
- * on after a program that merely failed. */
+/* If rc says that a signal interrupted the work, ends the program by that signal, now that all is
+ * cleaned up. A loop of the shell stops then; it would go on after a program that merely failed. */
 void ckpt_end_as_signalled(int rc);
 
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
@@ -29,31 +31,32 @@ int ckpt_cat(int argc, char **argv, struct s2s_error *err);
 int ckpt_verify(int argc, char **argv, struct s2s_error *err);
 int ckpt_convert(int argc, char **argv, struct s2s_error *err);
 
-/* The argument parser of a command whose only argument is PATH. */
+/* For the argp parser of a command that takes one PATH and no options of its own: sets *path. */
 error_t ckpt_parse_path(const char **path, int key, char *arg, struct argp_state *state);
 
-/* ARG: the output would be a file of the checkpoint. out: NULL, or the path. */
+/* ARG: writing to out (NULL: nothing is) would destroy a file of the checkpoint. */
 int ckpt_check_out(const char *out, const struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* -o of a command that prints. */
+/* Turns stdout into the file of -o, if there is one (lib/io/printout.h). ARG as above; OPEN, IO. */
 int ckpt_report_begin(struct s2s_printout *to, const struct s2s_common *common,
                       const struct s2s_ckpt *ckpt, struct s2s_error *err);
 
-/* Of all tensors, as they are read. */
+/* Bytes of all tensors together. */
 int64_t ckpt_tensor_bytes(const struct s2s_ckpt *ckpt);
-/* Before each line of a report: a progress line that stands on the same terminal goes. */
+/* To be called before each line of a report: removes the progress line from the terminal. */
 void ckpt_make_way(struct s2s_progress *progress);
-/* "1.7 GB" into text; returns text */
+/* Writes "1.7 GB" into text, and returns text. */
 const char *ckpt_bytes_text(char text[32], int64_t bytes);
-/* "[2, 3]" */
+/* Prints "[2, 3]". */
 void ckpt_print_shape(const int64_t *shape, int n_dims);
-/* A JSON string with its quotes, on stdout. */
+/* Prints the text as a JSON string with its quotes. */
 void ckpt_print_json_text(const char *text);
 /* The text as a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. Gives: free. */
 char *ckpt_json_text(const char *text);
-/* To stdout; what lib/base/utf8.h shows as text so, and backslashes doubled. */
+/* Prints a name in such a way that no terminal obeys it: escaped as s2s_utf8_show does
+ * (lib/base/utf8.h), with backslashes doubled. */
 void ckpt_print_name(const char *name);
-/* A row of a list, whose end is the caller's: name, dtype, shape, bytes between tabs, or an object.
- * folder: "", or where the tensor is written. */
+/* Prints a tensor as a row without its end: name, dtype, shape and bytes with tabs between them, or
+ * a JSON object. folder: in which folder of the output it is; "". */
 void ckpt_print_tensor(const struct s2s_ckpt_tensor *t, const char *folder, bool json);
 
 #endif

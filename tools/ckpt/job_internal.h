@@ -17,18 +17,19 @@ struct job {
     char (*sources)[33]; /* s2s_ckpt_identity of each input when it was opened */
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
-    size_t n_tensors, n_shown; /* in all; by --plan so far */
-    size_t n_state;            /* tensors of the optimizer and other state that are left out: */
-    /* those of which the output says so; NULL: none */
+    size_t n_tensors, n_shown; /* tensors of the output; how many of them --plan has shown */
+    size_t n_state;            /* how many tensors of the optimizer and other state are left out: */
+    /* those for whose names this is true; NULL: none */
     bool (*is_left)(const char *name);
-    int64_t bytes, rows_cut; /* rows_cut: past the vocabulary, left out */
+    int64_t bytes, rows_cut; /* of the output; rows past the vocabulary that are left out */
 };
 
 bool ckpt_job_is_weight(const char *name);
-/* From now on SIGINT, SIGTERM, SIGHUP and SIGPIPE make writing fail; one that is ignored stays so.
- */
+/* From now on SIGINT, SIGTERM, SIGHUP and SIGPIPE do not end the program but make writing fail, so
+ * that it can clean up. One that is ignored stays ignored. */
 void ckpt_job_catch_signals(void);
-/* From now on a reader of the report who left ends us, as before: nothing is left to remove. */
+/* From now on SIGPIPE ends the program again, when the reader of its report has left: there is
+ * nothing to clean up any more. */
 void ckpt_job_mind_readers(void);
 
 /* ---- what is read (job_input.c) ---- */
@@ -40,14 +41,15 @@ int ckpt_job_open(struct job *job, struct s2s_error *err);
 int ckpt_job_read_config(struct job *job, struct s2s_error *err);
 /* Frees all that job has; also after a failure. */
 void ckpt_job_close(struct job *job);
-/* A file that was replaced while it was read would give half of one model and half of another. */
+/* Checks that no input was written to since it was opened, which could give half of one model and
+ * half of another. IO, FORMAT. */
 int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
 
 /* ---- the outputs (job_output.c); with --plan they only tell ---- */
 
 bool ckpt_job_is_folder(const struct job *job); /* OUT is one, of what `to` says */
-/* dir: a folder, which the caller renames to OUT; not agreed. NULL: OUT itself, one file, which is
- * one rank's work. */
+/* Writes the output: into the folder dir, which the caller then renames to OUT (each rank has its
+ * own result); or, dir NULL, the single file OUT, which only one rank does. */
 int ckpt_job_fill(struct job *job, const char *dir, struct s2s_error *err);
 
 /* ---- the end (job_left_out.c, job_report.c) ---- */

@@ -7,34 +7,35 @@
 /* tensor-, pipeline- and expert-parallel */
 enum { TP, PP, EP, N_AXES };
 
-/* One rank folder. */
+/* One rank folder, and which rank it is of on each axis. */
 struct merge_rank {
     char folder[32]; /* "mp_rank_00_001" */
     int at[N_AXES];
 };
 
-/* A stack of layers: how many a virtual stage of a pipeline rank has, and which comes first. */
+/* A stack of layers: how many of them each virtual stage of each pipeline rank has. */
 struct merge_stack {
     char *prefix; /* "decoder.layers." */
-    int64_t *n;   /* [n_chunks * pp] */
+    int64_t *n;   /* [n_chunks * pp], in the order in which data goes through the stages */
 };
 
-/* A box of a tensor to be. */
+/* A box of a tensor of the whole model. */
 struct merge_part {
-    struct s2s_ckpt_tensor tensor; /* name, dtype, whole shape */
-    struct ckpt_chunk chunk;
-    const char *from; /* the local name, for messages */
+    struct s2s_ckpt_tensor tensor; /* name, dtype and shape of the whole tensor */
+    struct ckpt_chunk chunk;       /* the box, and where a rank's file has it */
+    const char *from;              /* what messages call the rank's tensor */
 };
 
 struct merge {
     struct s2s_ckpt *ckpt;
     struct s2s_error *err;
-    struct merge_rank *ranks; /* by folder */
+    struct merge_rank *ranks; /* sorted by folder */
     size_t n_ranks, cap_ranks;
-    int size[N_AXES], n_chunks; /* n_chunks: virtual stages of a pipeline rank */
-    int etp;                    /* into how many parts experts are cut; rank r has part tp % etp */
-    bool tied;
-    int64_t n_local; /* experts of a rank */
+    int size[N_AXES]; /* how many ranks there are on each axis */
+    int n_chunks;     /* how many virtual stages a pipeline rank has */
+    int etp;          /* into how many parts experts are cut; tensor rank t has part t % etp */
+    bool tied;        /* words and outputs share one matrix */
+    int64_t n_local;  /* how many experts a rank has */
     struct merge_stack *stacks;
     size_t n_stacks, cap_stacks;
     struct merge_part *parts;
@@ -42,43 +43,45 @@ struct merge {
     json_t *optimizer; /* NULL, or what the common state is to have of it */
 };
 
-/* A local tensor: whose, which virtual stage, its name without folder and stage. */
+/* A tensor as one rank has it. */
 struct merge_local {
     const struct s2s_ckpt_tensor *tensor;
-    const struct merge_rank *rank;
-    int chunk;
-    const char *name;
-    const char *from; /* NULL, or what messages call it in place of the tensor's name */
+    const struct merge_rank *rank; /* whose it is */
+    int chunk;                     /* of which virtual stage */
+    const char *name;              /* its name without folder and stage; points into the whole */
+    const char *from;              /* what messages call it; NULL: the tensor's name */
 };
 
-/* The arguments that the first rank saved, and the integer of that name among them; `absent` when
- * there is none. */
+/* The arguments that the first rank saved; lent, NULL: none. */
 const json_t *ckpt_merge_args(const struct merge *m);
+/* The integer of this name among them, or `absent`. */
 int64_t ckpt_merge_arg(const struct merge *m, const char *name, int64_t absent);
-/* Fills m->ranks (in the order of their folders) and m->size. FORMAT: no ranks, or an odd folder.
- */
+/* Sets m->ranks and m->size. FORMAT: there are no ranks, or a folder has an odd name. */
 int ckpt_merge_list_ranks(struct merge *m);
-/* Is each rank there that the arguments and the other folders speak of, and are all of one run?
- * After m->n_local is known; finds m->etp. NOTFOUND, SHAPE, FORMAT, UNSUPPORTED. */
+/* Checks that all ranks are there of which the arguments and the other folders speak, and that all
+ * are of the same run. Needs m->n_local, sets m->etp. NOTFOUND, SHAPE, FORMAT; UNSUPPORTED: experts
+ * are cut in a way that cannot be put together. */
 int ckpt_merge_check_ranks(struct merge *m);
-/* Tensor-parallel ranks of the same stage and experts have tensors of the same names, dtypes and
- * shapes: NOTFOUND, SHAPE name one that has not. The tensors are in the order of their names. */
+/* Checks that tensor-parallel ranks of the same stage and experts have tensors of the same names,
+ * dtypes and shapes. NOTFOUND, SHAPE name one that has not. */
 int ckpt_merge_check_peers(struct merge *m);
-/* By the first len bytes of a name; NULL: no rank's. */
+/* The rank whose folder has this name [len]; NULL: none. */
 const struct merge_rank *ckpt_merge_find_rank(const struct merge *m, const char *folder,
                                               size_t len);
 
-/* Whose it is, and what follows the folder and the stage in its name. FORMAT: no rank's. */
+/* Sets *local to what the name of a tensor says. FORMAT: it names no rank's folder. */
 int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
                           const struct s2s_ckpt_tensor *t);
-/* The name with the number of the layer counted over all stages. Gives: free. */
+/* The name that it has in the whole model: layers are counted over all stages, a tied output matrix
+ * is that of the words, norms have Transformer Engine's names. Gives: free. */
 char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local);
 
-/* The index of the local expert that a name ends with or holds, -1 for others; *begin and *end are
- * where "local_experts.I" or the number stands. */
+/* The index of the local expert that a name is about; -1: of none. *begin and *end then enclose
+ * "local_experts.I" or the number at the name's end. */
 int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **end);
 
-/* Adds the boxes of a local tensor, whose global name this is, to m->parts. */
+/* Adds the boxes of a local tensor, which is called name in the whole model, to m->parts. SHAPE,
+ * NOTFOUND: it cannot be cut as its kind is. */
 int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name);
 
 /*

@@ -296,13 +296,14 @@ int s2s_restore(const char *path, struct s2s_params *params, struct s2s_optim *o
     int rc = s2s_ckpt_open(&ckpt, path, err);
     if (rc < 0)
         return rc;
-    rc = check_names(ckpt, params, optim != NULL, err);
-    if (rc == 0)
+    rc = check_names(ckpt, params, optim != NULL, err); /* says the path */
+    if (rc == 0) {
         rc = read_tensors(ckpt, params, optim, err);
-    if (rc == 0 && optim)
-        rc = read_state(ckpt, optim, state, err);
-    if (rc < 0)
-        s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
+        if (rc == 0 && optim)
+            rc = read_state(ckpt, optim, state, err);
+        if (rc < 0)
+            s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt));
+    }
     s2s_ckpt_close(ckpt);
     return rc;
 }

@@ -352,6 +352,14 @@ PY
     says '"ids"'
 }
 
+@test "a checkpoint of another model is refused with what differs, its path once" {
+    s2s-train -q r.yaml train.steps=1
+    sed 's/"intermediate_size": 64/"intermediate_size": 96/' llm.json >wide.json
+    exits 1 s2s-train -q r.yaml model.llm.config=wide.json
+    says "s2s-train: run/checkpoints/iter_0000001: of another shape or dtype"
+    says "mlp.up_proj.weight: F32 [64, 32], wanted F32 [96, 32]"
+}
+
 @test "checkpoint.resume: false does not touch a run that has checkpoints" {
     s2s-train r.yaml run=kept train.steps=5
     exits 1 s2s-train r.yaml run=kept checkpoint.resume=false
@@ -565,6 +573,8 @@ PY
     exits 0 bash -c 's2s-train s.yaml run=pipe train.steps=1 "data.train=[-]" data.eval=null data.tokenizer=tokenizer.json <other.s2s'
     says "stdin: its ids are of another tokenizer.json than tokenizer.json"
     exits 0 s2s-train s.yaml run=dev train.steps=1 train.eval_every=1 'data.eval={dev: other.s2s}' data.tokenizer=tokenizer.json
+    says "$warning tokenizer.json"
+    exits 0 s2s-train eval s.yaml run=dev 'data.eval={dev: other.s2s}' data.tokenizer=tokenizer.json
     says "$warning tokenizer.json"
     exits 0 s2s-train s.yaml run=same train.steps=1 data.tokenizer=tokenizer.json
     says_not "another tokenizer.json"

@@ -164,8 +164,10 @@ static int eval_sets(const struct eval_args *args, const struct s2s_recipe *reci
         struct s2s_eval_result result;
         struct texts texts = {.list = NULL};
         opt.heard_ctx = &texts;
-        rc = s2s_evaluate(&result, bundle, s2s_mesh_world(train_mesh), recipe->eval[i].path,
-                          recipe->features, &opt, err);
+        rc = s2s_evaluate_try(recipe->eval[i].path, recipe->tokenizer, err);
+        if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) == 0)
+            rc = s2s_evaluate(&result, bundle, s2s_mesh_world(train_mesh), recipe->eval[i].path,
+                              recipe->features, &opt, err);
         rc = s2s_mesh_all_ok(train_mesh, rc, err);
         if (rc == 0 && first && json) {
             json_t *set = as_json(recipe->eval[i].name, &result);

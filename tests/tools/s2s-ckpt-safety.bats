@@ -561,10 +561,10 @@ PY
     says "a tar without model_weights.ckpt"
 }
 
-@test "a gzip's checksum is compared: bytes of a small file that flipped are noticed" {
+@test "a compressed file's checksum is compared: bytes of a small file that flipped are noticed" {
     export ROOT
     python3 - <<'PY'
-import gzip, os
+import bz2, gzip, lzma, os
 data = bytearray(open(os.environ["ROOT"] + "/tests/oracle/ckpt/data/tiny.nemo", "rb").read())
 packed = gzip.compress(bytes(data), 0)  # stored: what flips is the data, not how it is packed
 at = packed.find(b"sample_rate")
@@ -576,10 +576,16 @@ open("length.nemo", "wb").write(packed[:-4] + bytes(4))
 open("cut.nemo", "wb").write(packed[:-8])
 half = len(data) // 2 // 512 * 512
 open("two.nemo", "wb").write(gzip.compress(bytes(data[:half])) + gzip.compress(bytes(data[half:])))
+# the checksum is behind zeros that no reader of the tar comes to
+padded = bytes(data) + bytes(200 << 10)
+for name, packed, at in ("xz", lzma.compress(padded), -40), ("bz2", bz2.compress(padded), -6):
+    open("good_%s.nemo" % name, "wb").write(packed)
+    open("crc_%s.nemo" % name, "wb").write(packed[:at] + bytes([packed[at] ^ 8]) + packed[at + 1:])
 PY
-    exits 0 s2s-ckpt verify good.nemo
-    exits 0 s2s-ckpt verify two.nemo
-    for name in flipped crc length cut; do
+    for name in good two good_xz good_bz2; do
+        exits 0 s2s-ckpt verify $name.nemo
+    done
+    for name in flipped crc length cut crc_xz crc_bz2; do
         exits 1 s2s-ckpt verify $name.nemo
         says "$name.nemo: not a whole"
     done

@@ -131,12 +131,20 @@ void ckpt_inflate_header(struct ckpt_inflate *inflate, bool begins)
 
 const char *ckpt_inflate_finish(struct ckpt_inflate *inflate)
 {
-    int n = 1;
-    if (!inflate->gzip)
-        return NULL;
-    for (int behind = 0; n > 0 && behind < MAX_BEHIND; behind += n)
-        n = gzread(inflate->gzip, inflate->block, BLOCK);
-    return n > 0 ? NULL : fault(inflate);
+    const void *bytes;
+    la_int64_t at;
+    size_t n = 1;
+    int status = ARCHIVE_OK, got = 1;
+    for (size_t behind = 0; behind < MAX_BEHIND && got > 0 && status == ARCHIVE_OK; behind += n) {
+        if (inflate->in)
+            status = archive_read_data_block(inflate->in, &bytes, &n, &at);
+        else
+            n = (size_t)(got = gzread(inflate->gzip, inflate->block, BLOCK));
+    }
+    if (inflate->in)
+        return status == ARCHIVE_OK || status == ARCHIVE_EOF ? NULL
+                                                             : archive_error_string(inflate->in);
+    return got > 0 ? NULL : fault(inflate);
 }
 
 void ckpt_inflate_close(struct ckpt_inflate *inflate)

@@ -24,8 +24,8 @@ struct ckpt_inflate *ckpt_inflate_open(struct archive *in, int fd, bool is_gzip,
                                        int64_t packed_len);
 /* archive_read_next_header is called next, or was: a megabyte is enough for it. */
 void ckpt_inflate_header(struct ckpt_inflate *inflate, bool begins);
-/* Reads what is behind the archive's last member, where a gzip's checksum is. NULL: it is right;
- * else what is wrong, lent until ckpt_inflate_close. More than 64 MiB there is not looked at. */
+/* Reads what is behind the archive's last member, where the checksum is. NULL: it is right; else
+ * what is wrong, lent until ckpt_inflate_close. More than 64 MiB there is not looked at. */
 const char *ckpt_inflate_finish(struct ckpt_inflate *inflate);
 void ckpt_inflate_close(struct ckpt_inflate *inflate); /* NULL is a no-op */
 

@@ -330,8 +330,8 @@ static int walk(struct tar *t)
     }
     const char *why = rc == 0 && t->inflate ? ckpt_inflate_finish(t->inflate) : NULL;
     if (why)
-        rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole compressed tar archive: gzip: %s",
-                           t->path, why);
+        rc = s2s_error_set(t->err, S2S_E_DIGEST, "%s: not a whole compressed tar archive: %s%s",
+                           t->path, t->is_gzip ? "gzip: " : "", why);
     return rc;
 }
 

@@ -1,4 +1,5 @@
-/* Integers of 7 bits a byte, the last one's highest bit not set: most are small. */
+/* Integers packed into bytes of 7 bits, the lowest first, all but the last with the highest bit
+ * set: most are small. Unpacking trusts its bytes: they were packed here. */
 #ifndef CKPT_PACKED_H
 #define CKPT_PACKED_H
 

@@ -3,24 +3,11 @@
 #include <limits.h>
 
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/packed.h"
 #include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/manifest.h"
 
-/* ---- bytes: zero-ended texts and numbers in groups of seven bits, the lowest first ---- */
-
-static void put(struct s2s_buf *out, int64_t value)
-{
-    uint64_t left = (uint64_t)value;
-    for (; left >= 0x80; left >>= 7)
-        s2s_buf_putc(out, (char)(left | 0x80));
-    s2s_buf_putc(out, (char)left);
-}
-
-static void put_ints(struct s2s_buf *out, const int64_t *v, int n)
-{
-    for (int d = 0; d < n; d++)
-        put(out, v[d]);
-}
+/* ---- bytes: zero-ended texts and packed integers ---- */
 
 const char *ckpt_rank_file(char text[CKPT_RANK_FILE], int rank)
 {
@@ -40,17 +27,17 @@ void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out)
         s2s_buf_puts(out, item->name);
     s2s_buf_putc(out, 0);
     if (item->name_number || !*item->name)
-        put(out, (int64_t)item->name_number);
-    put(out, item->rank);
-    put(out, item->dtype);
-    put(out, n);
-    put(out, (item->is_flattened ? IS_FLATTENED : 0) | (whole ? IS_WHOLE : 0));
-    put(out, item->pos);
-    put(out, item->len);
-    put_ints(out, item->shape, n);
-    put_ints(out, item->offset, whole ? 0 : n);
-    put_ints(out, item->size, whole ? 0 : n);
-    put_ints(out, item->orig_shape, item->is_flattened ? n - 1 : 0);
+        ckpt_pack(out, item->name_number);
+    ckpt_pack(out, item->rank);
+    ckpt_pack(out, item->dtype);
+    ckpt_pack(out, n);
+    ckpt_pack(out, (item->is_flattened ? IS_FLATTENED : 0) | (whole ? IS_WHOLE : 0));
+    ckpt_pack(out, item->pos);
+    ckpt_pack(out, item->len);
+    ckpt_pack_ints(out, item->shape, n);
+    ckpt_pack_ints(out, item->offset, whole ? 0 : n);
+    ckpt_pack_ints(out, item->size, whole ? 0 : n);
+    ckpt_pack_ints(out, item->orig_shape, item->is_flattened ? n - 1 : 0);
 }
 
 struct cursor {

@@ -42,7 +42,7 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err);
 /* Frees all that job has; also after a failure. */
 void ckpt_job_close(struct job *job);
 /* Checks that no input was written to since it was opened, which could give half of one model and
- * half of another. IO, FORMAT. */
+ * half of another. IO. */
 int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
 
 /* ---- the outputs (job_output.c); with --plan they only tell ---- */

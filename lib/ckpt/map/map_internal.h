@@ -4,7 +4,7 @@
 
 #include "lib/ckpt/map/map.h"
 
-/* a tensor under the name that the rules know: without "module." wherever a wrapper put it */
+/* A weight of the checkpoint, under the name by which the rules know it (ckpt_map_plain_name). */
 struct ckpt_map_source {
     const char *name; /* of most, the end of the tensor's own: there may be a hundred thousand */
     const struct s2s_ckpt_tensor *tensor;
@@ -14,20 +14,20 @@ struct ckpt_map_source {
 
 /* ---- sources and their names (map_names.c) ---- */
 
-/* All weights of the checkpoint, sorted. Gives: ckpt_map_free_list. *n_state: how many other
- * tensors there are (an optimizer's). */
+/* Lists all weights of the checkpoint, sorted by name, and returns how many they are. *n_state: how
+ * many other tensors there are, such as an optimizer's. Gives: ckpt_map_free_list. */
 size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
                      size_t *n_state);
 void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n);
-/* Gives the sources the names that the lines "where" and "rename" of a family say (map_spell.c), of
- * the user's text or (NULL) of a built-in one. */
+/* Renames the sources as the lines "where" and "rename" of a family say (map_spell.c). text: where
+ * the family is; NULL: it is built in. */
 void ckpt_map_respell(struct ckpt_map_source *sources, size_t n, const char *text,
                       const char *family);
-/* Takes name. */
+/* Changing a name: take it (gives: free), which leaves the source without one, and set another,
+ * which is taken. */
 void ckpt_map_set_name(struct ckpt_map_source *source, char *name);
-/* Gives its name, to be changed and set: it has none in between. */
 char *ckpt_map_take_name(struct ckpt_map_source *source);
-/* By name, as ckpt_map_find wants them. */
+/* Sorts them by name, as ckpt_map_find needs it. */
 void ckpt_map_sort(struct ckpt_map_source *sources, size_t n);
 
 /* ---- which rules may take a name (map_index.c) ---- */
@@ -56,7 +56,8 @@ struct ckpt_map_tries ckpt_map_tries(const struct ckpt_map_index *index, const c
 /* The next rule, in their order, whose pattern may match the name. */
 bool ckpt_map_next_try(struct ckpt_map_tries *tries, size_t *rule);
 
-/* a name that is wanted and absent; of: the source's name that would make it, where they differ */
+/* A name that is needed and absent; of: the name in the source that it would be made of, if that is
+ * another; or NULL. */
 struct ckpt_map_missed {
     char *name, *of;
 };
@@ -99,42 +100,47 @@ static inline enum s2s_log_level ckpt_map_list_level(const struct ckpt_map_engin
     return e->request->only_warns ? S2S_LOG_WARN : S2S_LOG_ERROR;
 }
 
-/* Lists the sources and reads the map. NOTFOUND, FORMAT, UNSUPPORTED (ckpt_map_refuse).
- * ckpt_map_end also after failure. */
+/* Sets up *e: lists the sources, finds the family (result->family) and reads its map. ckpt_map_end
+ * also after failure. NOTFOUND, FORMAT; UNSUPPORTED as ckpt_map_refuse; SHAPE as
+ * ckpt_map_check_family. */
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
                    const struct ckpt_map_request *request, bool to_megatron,
                    struct ckpt_map_result *result, struct s2s_error *err);
-/* Notes the sources that were not used and releases everything. */
+/* Adds the sources that were not used to result->unused, and frees what *e has. */
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
 
-/* The source's tensor, as the rule wants it. */
+/* The source's tensor, or a transposed view of it, as the rule asks; lent until close. */
 const struct s2s_ckpt_tensor *ckpt_map_tensor(const struct ckpt_map_engine *e,
                                               const struct ckpt_rule *rule,
                                               const struct ckpt_map_source *source);
-/* Two sources that go into one target, rows behind each other: SHAPE where anything but the number
- * of rows differs. */
+/* Can two tensors be put behind each other, row after row? SHAPE: they differ in more than the
+ * number of rows, the size of axis rows_axis. */
 int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *a,
                          const struct s2s_ckpt_tensor *b, int rows_axis);
-/* The side of a rule that the source has. */
+/* The pattern of a rule on the side that the source has: Megatron's or Hugging Face's. */
 const char *ckpt_map_source_side(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
-/* Finds the rule of each source. To Megatron n_layers is known then. */
+/* Sets the rule of each source. To Megatron, it also sets e->n_layers. */
 void ckpt_map_match_sources(struct ckpt_map_engine *e);
-/* The rule that takes the source's name at a layer: of those that stand for it the first whose
- * section the layer has, or the first; NULL: none takes it. After ckpt_map_sections_begin. */
+/* The rule that takes the source's name at this layer: of all with its pattern, the first whose
+ * section the layer has; else the first of all. NULL: none. After ckpt_map_sections_begin. */
 const struct ckpt_rule *ckpt_map_rule_at(const struct ckpt_map_engine *e,
                                          const struct ckpt_map_source *source, int64_t layer);
-/* By name, or NULL. */
+/* The source of this name; NULL: there is none. */
 struct ckpt_map_source *ckpt_map_find(const struct ckpt_map_engine *e, const char *name);
-/* By a pattern whose holes are filled. */
+/* The same for a pattern, whose holes are filled with what `at` says. */
 struct ckpt_map_source *ckpt_map_find_at(const struct ckpt_map_engine *e, const char *pattern,
                                          const struct ckpt_match *at);
-/* From the config, else from the arguments that the checkpoint saved; 0: unknown. */
+/* A number above 0 (such as how many heads there are), from the configuration, the saved arguments,
+ * or what transformers takes if the configuration does not say it. 0: unknown. */
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key);
-/* Is this stack of layers (a Megatron prefix) a tower beside a language model, or does it predict
- * further tokens? What configurations say of layers does not hold there. */
+/* Is this stack of layers (its Megatron prefix) a tower beside the language model, such as one for
+ * images, or one that predicts further tokens? What a configuration says of layers is not about
+ * these.
+ */
 bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
-/* Heads of a vision tower whose q, k and v together are that tensor of so many rows. NOTFOUND. */
+/* Sets *heads to how many heads a vision tower has, whose q, k and v are this tensor of so many
+ * rows. NOTFOUND: nothing tells. */
 int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int64_t rows,
                           int64_t *heads);
 
@@ -143,52 +149,62 @@ int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tenso
  * where. */
 int ckpt_map_find_part(struct ckpt_map_engine *e, char **text, struct s2s_error *err);
 
-/* Goes through the rows of a Mamba mixer's fused tensor (map_mamba.c) section by section, in the
- * order that Hugging Face has them. SHAPE, NOTFOUND. */
+/* Is called with a range of rows. */
 typedef void ckpt_map_rows(void *ctx, int64_t begin, int64_t n_rows);
+/* Calls add for ranges of rows of a Mamba mixer's fused tensor, in the order in which Hugging Face
+ * has them (map_mamba.c). SHAPE, NOTFOUND: the layer's other tensors or the arguments do not fit.
+ */
 int ckpt_map_mamba(struct ckpt_map_engine *e, const struct ckpt_map_source *source, int64_t rows,
                    ckpt_map_rows *add, void *ctx);
 
 /* ---- layers that predict further tokens (map_mtp.c) ---- */
 
-/* Gives the sources the numbers that the tables have. */
+/* Renumbers the sources as the tables number these layers. */
 void ckpt_map_mtp_begin(struct ckpt_map_engine *e);
-/* A Megatron name of the tables as Megatron has it. Takes name, gives it or another: free. */
+/* The way back: the name that Megatron has for a Megatron name of the tables. Takes name; gives it,
+ * or another: free. */
 char *ckpt_map_mtp_name(const struct ckpt_map_engine *e, char *name);
-/* What a depth lacks of its own. After ckpt_map_sections_begin. */
+/* Notes as missed what a depth of the prediction should have once and has not. After
+ * ckpt_map_sections_begin. */
 void ckpt_map_miss_mtp(struct ckpt_map_engine *e);
 
 /* ---- what may be absent (map_absence.c) ---- */
 
-/* Do the arguments, or else the configuration, say that words and outputs have one matrix? */
+/* Do the arguments (or, if these are silent, the configuration) say that words and outputs share
+ * one matrix? */
 bool ckpt_map_says_tied(const struct ckpt_map_engine *e);
-/* Does the configuration alone say so, the arguments not? */
+/* Does the configuration say so, and the arguments do not? */
 bool ckpt_map_config_ties(const struct ckpt_map_engine *e);
-/* Is there one that denies what the arguments say, or leaves it to its class? */
+/* Is there a configuration that does not say it, though the arguments do? */
 bool ckpt_map_config_unties(const struct ckpt_map_engine *e);
-/* To Megatron: an output matrix that the configuration calls the words', and that is their copy bit
- * for bit, counts as absent: published models have it stored twice. Reading may fail. */
+/* To Megatron: leaves out an output matrix that the configuration calls the words' own, if it is
+ * the same bit for bit: some published models have it stored twice. Fails as reading does. */
 int ckpt_map_leave_out_copy(struct ckpt_map_engine *e);
 /* May the rule's tensor be absent, by its word (map.h) and what arguments and configuration say? */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 
 /* ---- what is missing (map_missed.c) ---- */
 
-/* After n_layers is known. A layer has a section when the source has any of the section's names
- * that no other section has: what it then lacks is missing, the tensor that marks it included. */
+/* Prepares the questions below, once e->n_layers is set. A layer has a section if the source has
+ * any name of the section's there that no other section has. Whatever else of the section is not
+ * there is then missing, even the tensor that the section is named after. */
 void ckpt_map_sections_begin(struct ckpt_map_engine *e);
-/* Must the rule's tensor be there? Also what may be absent must, where another layer has it, or
- * what goes along with it. After ckpt_map_sections_begin. */
+/* Must the tensor of this rule be there? Even one that may be absent must, if another layer has it,
+ * or what goes along with it ("?+NAME"). */
 bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule);
-/* Does the source have, at that layer, what another rule makes the same tensor of? */
+/* Does the source have, at this layer, the tensor of another rule that makes the same one? */
 bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer);
-/* Has it, at that layer, this item of a pattern, by a number or on an axis? */
+/* Does it have, at this layer, this item of a pattern: numbered, or on an axis? */
 bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                        int item);
+/* Does this layer have the section? -1 as the section: the whole model, always. */
 bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
 
+/* Notes a name as missed: it is needed and absent. of as in ckpt_map_missed; both copied. */
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);
-/* Those of the pattern's names at a layer that the source lacks, of an expert or (0) of none. */
+/* The same for those of a pattern's names, at a layer and expert (0 if it has none), that the
+ * source lacks; for those of all experts, and of all layers, that a model numbered without gaps
+ * has. */
 void ckpt_map_miss_names(struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                          int64_t expert);
 /* Two numbers of each rule at each layer (-1: of no layer), 0 to begin with. */
@@ -202,9 +218,9 @@ int64_t *ckpt_map_count(struct ckpt_map_counts *counts, size_t rule, int64_t lay
 void ckpt_map_counts_end(struct ckpt_map_counts *counts);
 void ckpt_map_miss_experts(struct ckpt_map_engine *e);
 void ckpt_map_miss_layers(struct ckpt_map_engine *e);
-/* SHAPE: more layers than the configuration or the arguments say. */
+/* SHAPE: there are more layers than the configuration or the arguments say, or of other kinds. */
 int ckpt_map_check_layers(struct ckpt_map_engine *e);
-/* NOTFOUND with the whole list, if there is one. */
+/* NOTFOUND, with the list of all that was missed; 0: nothing was. */
 int ckpt_map_missed(struct ckpt_map_engine *e);
 void ckpt_map_missed_release(struct ckpt_map_engine *e);
 
@@ -217,16 +233,17 @@ struct ckpt_map_shaped {
     int n_dims;
     const int64_t *shape;
 };
+/* How many there are, and the i-th of them. */
 struct ckpt_map_shaped ckpt_map_shaped(const struct ckpt_map_engine *e, size_t i);
 size_t ckpt_map_n_shaped(const struct ckpt_map_engine *e);
-/* Of the tensors for which a rule says a shape. SHAPE lists what does not fit, NOTFOUND the experts
- * that a router wants and that are not there. */
+/* Checks all tensors for which a rule says a shape. SHAPE lists those that do not fit; NOTFOUND:
+ * experts are missing that a router has outputs for. */
 int ckpt_map_check_shapes(struct ckpt_map_engine *e);
 
-/* SHAPE: transformers' class of the configuration's model_type has not one of these tensors, or has
- * others always. */
+/* SHAPE: the class that transformers has for the configuration's model_type does not have one of
+ * these tensors, or always has one that is not here. */
 int ckpt_map_check_kind(struct ckpt_map_engine *e);
-/* SHAPE: --map names a family of other model_types. */
+/* SHAPE: the family that --map names is not one for the configuration's model_type. */
 int ckpt_map_check_family(const struct ckpt_map_engine *e, const char *family,
                           struct s2s_error *err);
 

@@ -129,7 +129,10 @@ write_families() {
         'multi_modal_projector.mm_soft_emb_norm.weight': (4,), 'multi_modal_projector.mm_input_projection_weight': (4, 6)})"
     local of_layer="{'layer_norm1': (4,), 'layer_norm2': (4,), 'mlp.fc1': (5, 4), 'mlp.fc2': (4, 5), **{'self_attn.%s_proj' % p: (4, 4) for p in ('q', 'k', 'v', 'out')}}"
     local tower="{'vision_tower.INSIDE' + k: v for k, v in dict([('embeddings.patch_embedding.weight', (4, 3, 2, 2)), ('embeddings.patch_embedding.bias', (4,)),
-        ('embeddings.position_embedding.weight', (3, 4)), ('post_layernorm.weight', (4,)), ('post_layernorm.bias', (4,)), ('head.probe', (1, 1, 4))] +
+        ('embeddings.position_embedding.weight', (3, 4)), ('post_layernorm.weight', (4,)), ('post_layernorm.bias', (4,)), ('head.probe', (1, 1, 4)),
+        ('head.attention.in_proj_weight', (12, 4)), ('head.attention.in_proj_bias', (12,)), ('head.attention.out_proj.weight', (4, 4)),
+        ('head.attention.out_proj.bias', (4,)), ('head.layernorm.weight', (4,)), ('head.layernorm.bias', (4,)), ('head.mlp.fc1.weight', (5, 4)),
+        ('head.mlp.fc1.bias', (5,)), ('head.mlp.fc2.weight', (4, 5)), ('head.mlp.fc2.bias', (4,))] +
         [('encoder.layers.%d.%s.%s' % (n, k, w), v if w == 'weight' else v[:1]) for n in range(2) for k, v in $of_layer.items() for w in ('weight', 'bias')]).items()}"
     write_lose
     write_turn
@@ -141,7 +144,7 @@ write_families() {
         exits 0 s2s-ckpt convert -q --strict --to hf --config config.json whole hf
         exits 0 s2s-ckpt diff whole.safetensors hf
         s2s-ckpt convert -q --to safetensors whole megatron.safetensors
-        for lost in embeddings.position_embedding.weight post_layernorm.bias encoder.layers.0.layer_norm1.weight encoder.layers.1.self_attn.out_proj.bias; do
+        for lost in embeddings.position_embedding.weight post_layernorm.bias head.mlp.fc1.bias encoder.layers.0.layer_norm1.weight encoder.layers.1.self_attn.out_proj.bias; do
             python3 lose.py whole.safetensors less.safetensors vision_tower.$inside$lost
             exits 1 s2s-ckpt convert --to torch_dist --map gemma3 --config config.json less.safetensors out
             says "vision_tower.$inside$lost"

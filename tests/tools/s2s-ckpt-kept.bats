@@ -137,6 +137,54 @@ JSON
     is_whole twice
 }
 
+@test "a tower of SigLIP's in a model that no table knows: its layers, and what goes with its head" {
+    mkdir eye
+    cat >eye/config.json <<'JSON'
+{"architectures": ["SomeForConditionalGeneration"], "model_type": "some", "text_config": {"model_type": "other"},
+ "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2}}
+JSON
+    put() { # the code of rewrite; with a head, or without
+        python3 - "$1" <<'PY'
+import json, struct, sys
+t = {"embeddings.patch_embedding.weight": [4, 3, 2, 2], "embeddings.position_embedding.weight": [9, 4]}
+for name in "embeddings.patch_embedding.bias post_layernorm.weight post_layernorm.bias".split(): t[name] = [4]
+for n in range(2):
+    p = "encoder.layers.%d." % n
+    for name in ("layer_norm1.weight", "layer_norm1.bias", "layer_norm2.weight", "layer_norm2.bias", "mlp.fc2.bias"): t[p + name] = [4]
+    t.update({p + "mlp.fc1.weight": [6, 4], p + "mlp.fc1.bias": [6], p + "mlp.fc2.weight": [4, 6]})
+    for x in "qkv": t.update({p + "self_attn.%s_proj.weight" % x: [4, 4], p + "self_attn.%s_proj.bias" % x: [4]})
+    t.update({p + "self_attn.out_proj.weight": [4, 4], p + "self_attn.out_proj.bias": [4]})
+if int(sys.argv[1]):
+    t.update({"head.probe": [1, 1, 4], "head.attention.in_proj_weight": [12, 4], "head.attention.in_proj_bias": [12],
+              "head.attention.out_proj.weight": [4, 4], "head.attention.out_proj.bias": [4], "head.layernorm.weight": [4], "head.layernorm.bias": [4],
+              "head.mlp.fc1.weight": [6, 4], "head.mlp.fc1.bias": [6], "head.mlp.fc2.weight": [4, 6], "head.mlp.fc2.bias": [4]})
+head, at = {}, 0
+for k, shape in t.items():
+    size = 4
+    for s in shape: size *= s
+    head["model.tower." + k] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+    at += size
+text = json.dumps(head).encode()
+open("all.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(at))
+PY
+        rewrite all.safetensors eye/model.safetensors "$2"
+    }
+    for head in 0 1; do
+        put $head k
+        is_whole eye
+        for name in encoder.layers.0.layer_norm1.weight encoder.layers.1.mlp.fc2.bias post_layernorm.bias; do
+            put $head "None if k.endswith('$name') else k"
+            lacks eye $name
+        done
+    done
+    put 1 "None if 'encoder.layers.1' in k else k"
+    lacks eye encoder.layers.1.self_attn.out_proj.weight
+    for name in head.probe head.attention.in_proj_weight head.mlp.fc2.bias; do
+        put 1 "None if k.endswith('$name') else k"
+        lacks eye $name
+    done
+}
+
 @test "a SALM: what its encoder, its language model and its projection lack is told, under s2s-train's names and NeMo's" {
     cp -r "$MODELS/salm_llama" salm && rm salm/expected.* salm/inputs.*
     is_whole salm

@@ -29,19 +29,19 @@ TOWER = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_atte
 # the class, and what the names of parts that no table knows begin with
 MODELS = {
     "audioflamingo3": ("AudioFlamingo3ForConditionalGeneration", "audio_tower. multi_modal_projector."),
-    "deepseek_vl": ("DeepseekVLForConditionalGeneration", "model.aligner. model.vision_model.head."),
-    "gemma3": ("Gemma3ForConditionalGeneration", "vision_tower.head."),
+    "deepseek_vl": ("DeepseekVLForConditionalGeneration", "model.aligner."),
+    "gemma3": ("Gemma3ForConditionalGeneration", ""),
     "got_ocr2": ("GotOcr2ForConditionalGeneration", "vision_tower. multi_modal_projector."),
     "idefics2": ("Idefics2ForConditionalGeneration", "model.vision_model. model.connector."),
     "idefics3": ("Idefics3ForConditionalGeneration", "model.vision_model. model.connector."),
     "internvl": ("InternVLForConditionalGeneration", "vision_tower. multi_modal_projector."),
     "lighton_ocr": ("LightOnOcrForConditionalGeneration", "model.vision_encoder. model.vision_projection."),
     "llava": ("LlavaForConditionalGeneration", "vision_tower. multi_modal_projector."),
-    "llava_onevision": ("LlavaOnevisionForConditionalGeneration", "vision_tower.head. multi_modal_projector. image_newline"),
+    "llava_onevision": ("LlavaOnevisionForConditionalGeneration", "multi_modal_projector. image_newline"),
     "mistral3": ("Mistral3ForConditionalGeneration", "vision_tower. multi_modal_projector."),
     "nemotron_h_omni": ("NemotronH_Omni_Reasoning_V3", "vision_model.radio_model.model.blocks. vision_model.radio_model.model.patch_generator.video_embedder. vision_model.radio_model.summary_idxs "
                         "sound_projection."),
-    "paligemma": ("PaliGemmaForConditionalGeneration", "vision_tower.head. multi_modal_projector."),
+    "paligemma": ("PaliGemmaForConditionalGeneration", "multi_modal_projector."),
     "qwen2_audio": ("Qwen2AudioForConditionalGeneration", "audio_tower. multi_modal_projector."),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", "visual. model. lm_head."),
     "smolvlm": ("SmolVLMForConditionalGeneration", "model.vision_model. model.connector."),

@@ -247,3 +247,42 @@ LIST
     rewrite all.safetensors hybrid/model.safetensors "None if '.0.norm.weight' in k else k"
     lacks hybrid backbone.layers.0.norm.weight
 }
+
+@test "a weight of 8 bits without its scale is told of where others have theirs" {
+    M=$MODELS/llama_gqa_untied
+    mkdir small
+    cp "$M/config.json" small/
+    # LOST: a name, the scale of which is not there; DTYPE: of the weights
+    put() {
+        python3 - "$M/model.safetensors" small/model.safetensors "$@" <<'PY'
+import json, struct, sys
+source, out, end, lost, dtype = sys.argv[1:]
+raw = open(source, "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, at = {}, 0
+for k, v in json.loads(raw[8:8 + n]).items():
+    if k == "__metadata__": continue
+    small = "_proj.weight" in k
+    size = (v["data_offsets"][1] - v["data_offsets"][0]) // (4 if small else 1)
+    head[k] = {"dtype": dtype if small else v["dtype"], "shape": v["shape"], "data_offsets": [at, at + size]}
+    at += size
+    if small and end and k != lost:
+        head[k + end] = {"dtype": "F32", "shape": [1], "data_offsets": [at, at + 4]}
+        at += 4
+text = json.dumps(head).encode()
+open(out, "wb").write(struct.pack("<Q", len(text)) + text + bytes(at))
+PY
+    }
+    lost=model.layers.1.mlp.up_proj.weight
+    for end in _scale _scale_inv; do
+        put $end "" F8_E4M3
+        is_whole small
+        put $end $lost F8_E4M3
+        lacks small $lost "without a scale"
+    done
+    # none has one, or they are of no such type
+    put "" "" F8_E4M3
+    is_whole small
+    put _scale $lost I8
+    is_whole small
+}

@@ -3,6 +3,7 @@
  * checked part by part, each by its own part of config.json; what no table knows is left alone.
  */
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
@@ -180,6 +181,46 @@ static void check_all(struct check *c, const json_t *config)
     }
 }
 
+/* Is it a weight of 8 bits? Scales may have as many. */
+static bool is_small(const struct s2s_ckpt_tensor *t)
+{
+    return s2s_starts_with(s2s_dtype_name(t->dtype), "F8_") && t->n_dims >= 2 &&
+           !strstr(t->name, "scale") && !s2s_ckpt_is_state(t->name);
+}
+
+static bool has_scale(const struct s2s_ckpt *ckpt, const char *name)
+{
+    static const char *const ends[] = {"_scale", "_scale_inv"};
+    bool has = false;
+    for (size_t i = 0; i < 2 && !has; i++) {
+        char *scale = s2s_xasprintf("%s%s", name, ends[i]);
+        has = s2s_ckpt_find(ckpt, scale) != NULL;
+        free(scale);
+    }
+    return has;
+}
+
+/* Weights of 8 bits whose scale is lost, where others have theirs: a class begins it anew. */
+static void check_scales(struct check *c)
+{
+    struct s2s_error lacks = S2S_ERROR_INIT;
+    struct ckpt_list list = {.level = c->strict ? S2S_LOG_ERROR : S2S_LOG_WARN};
+    bool any = false;
+    for (size_t i = 0; i < c->ckpt->n_tensors && !any; i++)
+        any = is_small(&c->ckpt->tensors[i]) && has_scale(c->ckpt, c->ckpt->tensors[i].name);
+    for (size_t i = 0; i < c->ckpt->n_tensors && any; i++) {
+        const char *name = c->ckpt->tensors[i].name;
+        if (is_small(&c->ckpt->tensors[i]) && !has_scale(c->ckpt, name))
+            ckpt_list_add(&list, "without a scale", s2s_xstrdup(name));
+    }
+    const int rc = list.n ? s2s_error_set(&lacks, S2S_E_NOTFOUND,
+                                          "weights of 8 bits without a scale, which others have "
+                                          "(%zu):",
+                                          list.n)
+                          : 0;
+    tell(c, ckpt_list_end(&list, rc, &lacks), lacks);
+}
+
 int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
                       struct s2s_error *err)
 {
@@ -189,6 +230,7 @@ int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files
         add_parts(config, ckpt, files);
     if (!ckpt_is_adapter(ckpt))
         check_all(&c, config);
+    check_scales(&c);
     json_decref(config);
     return c.rc;
 }

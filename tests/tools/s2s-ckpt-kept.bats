@@ -222,6 +222,27 @@ LIST
     says "is not whole"
 }
 
+@test "a SALM of NeMo's: its language model has the layers and the head that llm_backbone/config.json says" {
+    s2s-ckpt convert -q --to torch_dist --map salm "$MODELS/salm_llama" nemo.dist
+    s2s-ckpt convert -q --to safetensors nemo.dist nemo.safetensors
+    mkdir -p nemo/llm_backbone
+    echo '{"pretrained_llm": "a/b", "perception": {"encoder": {}, "modality_adapter": {"d_model": 8}}}' >nemo/config.json
+    cp "$MODELS/salm_llama/llm/config.json" nemo/llm_backbone/
+    cp nemo.safetensors nemo/model.safetensors
+    exits 0 s2s-ckpt convert --strict --to hf nemo out
+    exits 0 s2s-ckpt verify out
+    says_not "is not whole"
+    for lost in llm.model.layers.1. llm.lm_head.; do
+        rewrite nemo.safetensors nemo/model.safetensors "None if k.startswith('$lost') else k"
+        exits 1 s2s-ckpt convert --to hf nemo less
+        says "wanted but absent"
+        says $lost
+        not test -e less
+        exits 0 s2s-ckpt verify nemo
+        says $lost
+    done
+}
+
 @test "one part of a model (--part), Parakeet and Nemotron-H with NVIDIA's code: what they lack is told" {
     M=$MODELS/llama_gqa_untied
     mkdir llava eye

@@ -366,13 +366,18 @@ static bool choose_part(void *ctx, const char *text, const char *name, const cha
 
 /* ---- opening ---- */
 
-/* the language model's config.json that came along in the common state */
+/* the language model's config.json that came along in the common state or, of NeMo's SALM, in a
+ * folder beside the weights; of a part without words it says nothing */
 static json_t *load_own(const struct s2s_ckpt *ckpt)
 {
     const json_t *kept = json_object_get(s2s_ckpt_common(ckpt), "config/llm");
-    return json_is_string(kept)
-               ? s2s_ckpt_parse_config(json_string_value(kept), json_string_length(kept), 0, NULL)
-               : NULL;
+    json_t *own = NULL;
+    if (ckpt->part && !ckpt_part_has_words(ckpt->part))
+        return NULL;
+    if (json_is_string(kept))
+        return s2s_ckpt_parse_config(json_string_value(kept), json_string_length(kept), 0, NULL);
+    (void)ckpt_read_json(&own, ckpt, "llm_backbone/config.json", NULL);
+    return own;
 }
 
 /* the family that the names show, or the configuration where they are those of several */

@@ -59,6 +59,8 @@ static bool is_tied(const struct ckpt_map_engine *e)
     int tied = e->to_megatron ? whole_tied(e) : args_tied(e->args);
     if (tied < 0)
         tied = config_tied(e->config);
+    if (tied < 0)
+        tied = config_tied(e->own_config);
     return tied != 0;
 }
 

@@ -282,14 +282,20 @@ static bool is_layer(const struct ckpt_map_engine *e, int stack, int64_t layer)
     return false;
 }
 
-/* as many as configuration or arguments say, by number or by their letters; 0: they do not */
+/* as many as configuration or arguments say, by number or by their letters, or else the language
+ * model's own configuration; 0: they do not */
 static int64_t said_layers(const struct ckpt_map_engine *e)
 {
-    const int64_t number = ckpt_map_number(e, "num_hidden_layers", "num_layers");
-    char *letters = number ? NULL : ckpt_config_letters(ckpt_config_of_words(e->config));
-    const int64_t said = letters ? (int64_t)strlen(letters) : number;
-    free(letters);
-    return said;
+    const json_t *configs[] = {e->config, e->own_config};
+    int64_t said = ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    for (size_t i = 0; i < 2 && said == 0; i++) {
+        const json_t *words = ckpt_config_of_words(configs[i]);
+        char *letters = ckpt_config_letters(words);
+        said = letters ? (int64_t)strlen(letters)
+                       : json_integer_value(json_object_get(words, "num_hidden_layers"));
+        free(letters);
+    }
+    return said > 0 && said < CKPT_MAX_LAYERS ? said : 0;
 }
 
 /* has the layer of a stack the section of that name? */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/base/signals.h"
 #include "lib/io/durable.h"
 #include "lib/io/unnamed.h"
 
@@ -43,7 +44,6 @@ struct s2s_outfile {
 static char *volatile temps[MAX_TEMPS];
 static volatile pid_t temps_owner;
 static pthread_mutex_t temps_lock = PTHREAD_MUTEX_INITIALIZER;
-static const int fatal_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 
 /* Only what a signal handler may do: unlink. A forked child must not remove its parent's files. */
 static void remove_temps(void)
@@ -62,19 +62,6 @@ static void on_fatal_signal(int sig)
     raise(sig);
 }
 
-/* Leaves alone what somebody already handles: such a program ends through its own clean-up. */
-static void install_handlers(void)
-{
-    for (size_t i = 0; i < sizeof fatal_signals / sizeof *fatal_signals; i++) {
-        struct sigaction now;
-        if (sigaction(fatal_signals[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) {
-            struct sigaction act = {.sa_handler = on_fatal_signal};
-            sigfillset(&act.sa_mask);
-            sigaction(fatal_signals[i], &act, NULL);
-        }
-    }
-}
-
 static int register_temp(char *temp)
 {
     int slot = -1;
@@ -86,7 +73,7 @@ static int register_temp(char *temp)
             temps[i] = NULL; /* those of a parent */
         temps_owner = getpid();
     }
-    install_handlers();
+    s2s_catch_fatal_signals(on_fatal_signal); /* who has handlers cleans up by itself */
     for (int i = 0; i < MAX_TEMPS && slot < 0; i++)
         if (!temps[i])
             temps[slot = i] = temp;

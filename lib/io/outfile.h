@@ -2,9 +2,9 @@
  * Files that appear whole or not at all: written without a name, synced, and only then given
  * theirs. Of a program that is killed or fails nothing stays. What was there under the name is
  * replaced by a rename: between the two calls a file .NAME.PID-N.tmp is there, complete. File
- * systems that know no files without names have it all the time; SIGINT and SIGTERM remove it,
- * SIGKILL leaves it. What exists and is no regular file (a device, a named pipe) is written in
- * place.
+ * systems that know no files without names have it all the time; SIGINT, SIGTERM and their like
+ * remove it, SIGKILL and SIGQUIT leave it. What exists and is no regular file (a device, a named
+ * pipe) is written in place.
  */
 #ifndef S2S_IO_OUTFILE_H
 #define S2S_IO_OUTFILE_H

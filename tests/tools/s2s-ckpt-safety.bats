@@ -899,7 +899,7 @@ EOF
 
 @test "what a signal interrupts leaves nothing, and ends of that signal" {
     large big.safetensors 512
-    for signal in INT TERM HUP PIPE; do
+    for signal in INT TERM HUP PIPE ALRM USR1 USR2 XCPU; do
         run python3 - $signal <<'PY'
 import os, signal, subprocess, sys
 number = getattr(signal, "SIG" + sys.argv[1])

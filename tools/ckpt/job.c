@@ -2,6 +2,7 @@
  * all. */
 #include <signal.h>
 
+#include "lib/base/signals.h"
 #include "lib/io/durable.h"
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/job_internal.h"
@@ -23,11 +24,7 @@ static void on_signal(int signal_number)
  */
 void ckpt_job_catch_signals(void)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-    struct sigaction action = {.sa_handler = on_signal}, now;
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup's */
-            sigaction(signals[i], &action, NULL);
+    s2s_catch_fatal_signals(on_signal);
 }
 
 void ckpt_job_mind_readers(void)

@@ -25,8 +25,8 @@ struct job {
 };
 
 bool ckpt_job_is_weight(const char *name);
-/* From now on SIGINT, SIGTERM, SIGHUP and SIGPIPE do not end the program but make writing fail, so
- * that it can clean up. One that is ignored stays ignored. */
+/* From now on the signals that ask for an end (lib/base/signals.h) do not end the program but make
+ * writing fail, so that it can clean up. One that is ignored stays ignored. */
 void ckpt_job_catch_signals(void);
 /* From now on SIGPIPE ends the program again, when the reader of its report has left: there is
  * nothing to clean up any more. */

@@ -1,0 +1,16 @@
+#include "lib/base/signals.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+/* USR1, USR2 and XCPU are how batch systems say that the time is over */
+static const int fatal[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGALRM, SIGUSR1, SIGUSR2, SIGXCPU};
+
+void s2s_catch_fatal_signals(void (*handler)(int signal_number))
+{
+    struct sigaction act = {.sa_handler = handler}, now;
+    sigfillset(&act.sa_mask);
+    for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
+        if (sigaction(fatal[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            sigaction(fatal[i], &act, NULL);
+}

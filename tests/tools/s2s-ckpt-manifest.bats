@@ -290,6 +290,12 @@ PY
     says "a.safetensors.s2s-manifest.json: is a link"
     [ "$(cat notes)" = mine ]
     [ ! -e a.safetensors ]
+    # nor waits for whoever reads a pipe
+    rm a.safetensors.s2s-manifest.json
+    mkfifo a.safetensors.s2s-manifest.json
+    exits 2 timeout 5 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
+    says "a.safetensors.s2s-manifest.json: is no plain file"
+    [ ! -e a.safetensors ]
     # a name that the file system takes, and its manifest's is too long
     rm ./*
     long=$(printf '%0240d' 0).safetensors

@@ -108,9 +108,9 @@ int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s
     const bool there = beside && lstat(beside, &st) == 0;
     if (beside && !there && errno == ENAMETOOLONG)
         s2s_warn("ckpt", "%s: no manifest beside it: its name would be too long", path);
-    else if (there && S_ISLNK(st.st_mode)) /* nobody named its target */
-        rc = s2s_error_set(err, S2S_E_ARG, "%s: is a link, where the manifest of %s would be",
-                           beside, path);
+    else if (there && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) /* nobody named it */
+        rc = s2s_error_set(err, S2S_E_ARG, "%s: is %s, where the manifest of %s would be", beside,
+                           S_ISLNK(st.st_mode) ? "a link" : "no plain file", path);
     else if (beside)
         rc = s2s_outfile_open(manifest, beside, err);
     free(beside);

@@ -4,11 +4,9 @@
 
 #include <stddef.h>
 
-struct s2s_error;
 struct s2s_sha256;
 
-/* NULL: libcrypto gives none (NOMEM). */
-struct s2s_sha256 *s2s_sha256_new(struct s2s_error *err);
+struct s2s_sha256 *s2s_sha256_new(void);
 void s2s_sha256_update(struct s2s_sha256 *sha, const void *bytes, size_t len);
 /* The digest of what came since the last one, as 64 hex digits and NUL. */
 void s2s_sha256_hex(struct s2s_sha256 *sha, char hex[65]);

@@ -177,10 +177,8 @@ static int list(struct listing *l, struct s2s_error *err)
 
 static int list_path(const struct options *opt, struct s2s_error *err)
 {
-    struct listing l = {.opt = opt, .sha = opt->sha256 ? s2s_sha256_new(err) : NULL};
+    struct listing l = {.opt = opt, .sha = opt->sha256 ? s2s_sha256_new() : NULL};
     struct s2s_printout to = {.out = NULL};
-    if (opt->sha256 && !l.sha)
-        return S2S_E_NOMEM;
     int rc = s2s_ckpt_open(&l.ckpt, opt->path, err);
     if (rc == 0)
         rc = ckpt_report_begin(&to, &opt->common, l.ckpt, err);

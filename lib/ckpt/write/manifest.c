@@ -197,9 +197,7 @@ static void hash(struct s2s_sha256 *sha, struct s2s_digest *xxh3, const char *pi
 static int digest_file(const struct comparison *c, int fd, const char *name, char hex[65],
                        struct s2s_error *err)
 {
-    struct s2s_sha256 *sha = c->sha256 ? s2s_sha256_new(err) : NULL;
-    if (c->sha256 && !sha)
-        return S2S_E_NOMEM;
+    struct s2s_sha256 *sha = c->sha256 ? s2s_sha256_new() : NULL;
     struct s2s_digest *xxh3 = c->sha256 ? NULL : s2s_digest_new(128);
     char *piece = s2s_xmalloc(PIECE);
     ssize_t n;

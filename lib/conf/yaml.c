@@ -328,6 +328,8 @@ static int syntax_error(struct composer *c, struct s2s_error *err)
 {
     const yaml_parser_t *p = &c->parser;
     const char *problem = p->problem ? p->problem : "not YAML";
+    if (p->error == YAML_MEMORY_ERROR)
+        return s2s_error_set(err, S2S_E_NOMEM, "%s: out of memory", c->source->name);
     if (p->error == YAML_READER_ERROR) {
         yaml_mark_t mark = mark_of_offset(c->source, p->problem_offset);
         return FAIL(c, &mark, err, "not a text file: %s (byte %zu)", problem, p->problem_offset);

@@ -139,3 +139,13 @@ right_or_refused() {
     exits 0 s2s-ckpt verify out
     says "no manifest"
 }
+
+@test "memory that is not there is no fault of a YAML file" {
+    inject_or_skip
+    for ((n = 1; n <= 1000; n += 11)); do
+        with_fault malloc:$n:ENOMEM s2s-ckpt ls "$DATA/tiny.nemo"
+        [ $fired = 1 ] || break
+        says_not "not YAML"
+    done
+    [ "$n" -gt 100 ]
+}

@@ -7,7 +7,8 @@
  * unlinkat), open (for writing), openat, faccessat, fstatat, readdir, scandirat, close or malloc
  * (with calloc and realloc). HOW is the name of an
  * errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what
- * follows the middle of what is asked for, as if somebody had cut it while it is read) or KILL.
+ * follows the middle of what is asked for, as if somebody had cut it while it is read), LOSE (the
+ * call works, and somebody has removed the file that S2S_INJECT_LOSE names) or KILL.
  * When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count
  * up until nothing fails any more.
  *
@@ -38,7 +39,7 @@ enum how { NONE, FAIL, SHORT, CUT };
 
 static char wanted[16];
 static long countdown;
-static int error_number, is_short, is_cut, is_kill;
+static int error_number, is_short, is_cut, is_kill, is_lose;
 static atomic_long n_calls;
 
 __attribute__((constructor)) static void read_environment(void)
@@ -58,6 +59,7 @@ __attribute__((constructor)) static void read_environment(void)
     is_short = !strcmp(how, "SHORT");
     is_cut = !strcmp(how, "CUT");
     is_kill = !strcmp(how, "KILL");
+    is_lose = !strcmp(how, "LOSE");
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (!strcmp(errors[i].name, how))
             error_number = errors[i].number;
@@ -77,6 +79,10 @@ static enum how reached(const char *call)
     }
     if (is_kill)
         raise(SIGKILL);
+    if (is_lose) {
+        syscall(SYS_unlinkat, AT_FDCWD, getenv("S2S_INJECT_LOSE"), 0);
+        return NONE;
+    }
     errno = error_number;
     return is_short ? SHORT : is_cut ? CUT : FAIL;
 }

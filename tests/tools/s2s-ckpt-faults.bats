@@ -140,6 +140,31 @@ right_or_refused() {
     says "no manifest"
 }
 
+@test "a file that somebody removed while the others were written is missed before OUT has its name" {
+    inject_or_skip
+    for way in "hf --max-shard-size 4k" "torch_dist --files 5"; do
+        case $way in
+        hf*) export S2S_INJECT_LOSE=out.s2s-partial/model-00001-of-00003.safetensors ;;
+        *) export S2S_INJECT_LOSE=out.s2s-partial/iter_0000001.tmp/__0_0.distcp ;;
+        esac
+        missed=0
+        for ((n = 1; n <= 100; n++)); do
+            rm -rf out
+            # shellcheck disable=SC2086
+            with_fault write:$n:LOSE s2s-ckpt convert -q --to $way "$DATA/hf_sharded" out
+            [ $fired = 1 ] || break
+            if [ "$status" -eq 0 ]; then
+                exits 0 s2s-ckpt verify out
+                continue
+            fi
+            [ ! -e out ]
+            [ ! -e out.s2s-partial ]
+            [[ $output == *": was written, and is lost: No such file or directory" ]] && missed=$((missed + 1))
+        done
+        [ "$missed" -gt 2 ] || { echo "$way: $missed" >&2; return 1; }
+    done
+}
+
 @test "memory that is not there is no fault of a YAML file" {
     inject_or_skip
     for ((n = 1; n <= 1000; n += 11)); do

@@ -309,6 +309,8 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
         rc = ckpt_file_put(dir, "metadata.json", METADATA_JSON, strlen(METADATA_JSON), err);
     if (rc == 0)
         rc = ckpt_sync_dir(dir, err);
+    if (rc == 0)
+        rc = ckpt_manifest_check(dir, manifest, err);
     json_decref(manifest);
     ckpt_items_release(&all);
     return rc;

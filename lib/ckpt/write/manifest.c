@@ -85,6 +85,25 @@ int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err)
     return rc;
 }
 
+int ckpt_manifest_check(const char *dir, json_t *files, struct s2s_error *err)
+{
+    const char *name;
+    json_t *entry;
+    int rc = 0;
+    json_object_foreach(files, name, entry)
+    {
+        const json_int_t len = json_integer_value(json_object_get(entry, "bytes"));
+        char *path = s2s_xasprintf("%s/%s", dir, name);
+        struct stat st;
+        if (rc == 0 && lstat(path, &st) < 0)
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: was written, and is lost", path);
+        else if (rc == 0 && (!S_ISREG(st.st_mode) || st.st_size != len))
+            rc = s2s_error_set(err, S2S_E_IO, "%s: is not what was written", path);
+        free(path);
+    }
+    return rc;
+}
+
 /* ---- of a file alone ---- */
 
 /* Where it is; NULL: stdout, a pipe or a device has none. Gives: free. */

@@ -35,9 +35,12 @@ int ckpt_file_put(const char *dir, const char *name, const void *bytes, size_t l
                   struct s2s_error *err);
 /* Writes s2s-manifest.json with these files (borrowed) into dir. IO. */
 int ckpt_manifest_write(const char *dir, json_t *files, struct s2s_error *err);
+/* Is each of files in dir, of its length? Whoever clears a disk of strange folders may have taken
+ * some in the hours of writing. IO. */
+int ckpt_manifest_check(const char *dir, json_t *files, struct s2s_error *err);
 /* Opens the manifest that will lie beside the single file path. *manifest is NULL, which is no
  * error, if that gets none: stdout, a pipe, a device, or a name that is too long to be lengthened.
- * ARG: a link has the manifest's name; IO. */
+ * ARG: a link or a pipe has the manifest's name; IO. */
 int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s2s_error *err);
 /* Gives out its name, path, and manifest (NULL: none) its own, in place of an older one. Takes
  * both. digest: of out's bytes, 32 hex digits. IO. */

@@ -231,6 +231,8 @@ static int write_part(struct s2s_hf_part *part, const char *dir, struct s2s_ckpt
         rc = ckpt_manifest_write(path, how.manifest, err);
     if (rc == 0)
         rc = ckpt_sync_dir(path, err);
+    if (rc == 0 && *part->folder && ckpt_share_rank(&how) == 0)
+        rc = ckpt_manifest_check(path, how.manifest, err);
     if (how.manifest != manifest)
         json_decref(how.manifest);
     free(path);
@@ -254,7 +256,9 @@ static int write_side_files(const struct s2s_hf_output *out, const char *dir, js
     }
     if (rc == 0)
         rc = ckpt_manifest_write(dir, manifest, err);
-    return rc < 0 ? rc : ckpt_sync_dir(dir, err);
+    if (rc == 0)
+        rc = ckpt_sync_dir(dir, err);
+    return rc < 0 ? rc : ckpt_manifest_check(dir, manifest, err);
 }
 
 int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,

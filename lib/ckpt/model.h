@@ -235,6 +235,9 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
 
 /* ---- torch archives (torch_zip.c) ---- */
 
+/* Members of an item of a .distcp file, at most: it holds one tensor or one object. */
+enum { CKPT_ITEM_MEMBERS = 65536 };
+
 /* An archive of torch.save's, with its data.pkl parsed. */
 struct ckpt_archive {
     struct s2s_zip zip;

@@ -68,9 +68,10 @@ static int find_directory(const struct s2s_zip *zip, struct directory *dir, stru
         return s2s_error_set(
             err, S2S_E_FORMAT, "zip directory of %llu bytes at %llu does not end at %lld",
             (unsigned long long)dir->len, (unsigned long long)dir->pos, (long long)limit);
-    if (dir->n > MAX_MEMBERS)
-        return s2s_error_set(err, S2S_E_FORMAT, "zip archive of %llu members: at most %d are read",
-                             (unsigned long long)dir->n, MAX_MEMBERS);
+    const uint32_t most = zip->source.max_members ? zip->source.max_members : MAX_MEMBERS;
+    if (dir->n > most)
+        return s2s_error_set(err, S2S_E_FORMAT, "zip archive of %llu members: at most %u are read",
+                             (unsigned long long)dir->n, most);
     if (dir->n * CENTRAL_LEN > dir->len || dir->len > MAX_DIRECTORY)
         return s2s_error_set(err, S2S_E_FORMAT, "zip directory of %llu bytes claims %llu members",
                              (unsigned long long)dir->len, (unsigned long long)dir->n);

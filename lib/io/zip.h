@@ -19,6 +19,7 @@ struct s2s_zip_source {
     int fd;
     const void *bytes;
     int64_t begin, len_bytes;
+    uint32_t max_members; /* that it may have; 0: 2^20, as many as are ever read */
 };
 
 struct s2s_zip_member {
@@ -38,8 +39,8 @@ struct s2s_zip {
 /*
  * Reads the directory. source's fd or bytes are kept. FORMAT or TRUNCATED, with the reason and the
  * offset: no end record, compressed or encrypted members, spans outside the archive or over each
- * other, a name twice (the first folder apart), more than 2^20 members. Nothing to release on
- * failure.
+ * other, a name twice (the first folder apart), more members than max_members. Nothing to release
+ * on failure.
  */
 int s2s_zip_open(struct s2s_zip *zip, const struct s2s_zip_source *source, struct s2s_error *err);
 void s2s_zip_release(struct s2s_zip *zip);

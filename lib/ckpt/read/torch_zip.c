@@ -186,11 +186,15 @@ static int locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, s
     const int fd = ckpt_file_fd(ckpt, item.file, err);
     if (fd < 0)
         return fd;
-    struct s2s_zip_source source = {.fd = fd, .begin = item.store_pos, .len_bytes = item.store_len};
+    struct s2s_zip_source source = {.fd = fd,
+                                    .begin = item.store_pos,
+                                    .len_bytes = item.store_len,
+                                    .max_members = CKPT_ITEM_MEMBERS};
     int rc = 0;
     if (item.store_len <= SMALL_ITEM) {
         rc = s2s_pread(fd, small, (size_t)item.store_len, item.store_pos, err);
-        source = (struct s2s_zip_source){.bytes = small, .len_bytes = item.store_len};
+        source.bytes = small;
+        source.begin = 0;
     }
     if (rc == 0)
         rc = ckpt_archive_open(&archive, &source, CKPT_STRICT, err);

@@ -159,6 +159,7 @@ static int verify_archive(struct s2s_ckpt *ckpt, const char *file_name, int64_t 
         return fd;
     struct s2s_zip_source source = {
         .fd = fd, .begin = begin, .len_bytes = len < 0 ? ckpt->files[file].len_bytes : len};
+    source.max_members = len < 0 ? 0 : CKPT_ITEM_MEMBERS;
     return verify_source(ckpt, &source, object, err);
 }
 

@@ -426,6 +426,10 @@ dcp("path_nul", [one], [place("w", [0], 0, n, "__0_0.distcp\0x")], "no plain fil
 dcp("path_backslash", [one], [place("w", [0], 0, n, "..\\x")], "no plain file name")
 dcp("path_escapes", [one], [place("w", [0], 0, n, "\x1b[2J")], "no plain file name")
 dcp("path_is_a_folder", [one], [place("w", [0], 0, n, "sub")], "not a plain file", extra=[("sub/x", b"")])
+# the item with a zip64 end that tells of more members than an item may have
+at, length = len(piece) - 22, struct.unpack("<I", piece[-10:-6])[0]
+crowd = piece[:at] + struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 65537, 65537, length, at - length) + struct.pack("<4sIQI", b"PK\6\7", 0, at, 1) + b"PK\5\6" + b"\0\0" * 2 + b"\xff" * 12 + b"\0\0"
+dcp("item_of_many", [one], [place("w", [0], 0, len(crowd))], "65537 members: at most 65536", crowd)
 dcp("item_runs", [one], [here], "os.system", zipped(b"\x80\x02cos\nsystem\n(" + text("touch ran") + b"tR."))
 dcp("item_is_none", [one], [here], "no tensor", zipped(b"\x80\x02N."))
 dcp("item_class", [one], [here], "not known here", zipped(b"\x80\x02cfoo\nbar\n)R."))

@@ -181,7 +181,10 @@ static void a_model_type_tells_families_apart(void **state)
     size_t n = 0;
     for (int k = 0; ckpt_map_texts[k]; k++) {
         struct ckpt_map_family family;
-        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);)
+        for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[k], &at, &family);) {
+            /* what is only a part is told by where its layers lie (map_parts.c) */
+            if (strncmp(family.detect, "part ", 5) == 0)
+                continue;
             for (char *type = family.model_types; *type; type = strchr(type, ' ') + 1, n++) {
                 struct s2s_buf one = S2S_BUF_INIT;
                 s2s_buf_printf(&one, "\n%.*s", (int)strcspn(type, " "), type);
@@ -194,6 +197,7 @@ static void a_model_type_tells_families_apart(void **state)
                 s2s_buf_printf(&all, "%s", one.data);
                 s2s_buf_release(&one);
             }
+        }
     }
     assert_true(n >= 12);
     s2s_buf_release(&all);

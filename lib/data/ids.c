@@ -73,20 +73,25 @@ static const json_t *beside_ids(int *rc, const struct s2s_ids_row *row, const js
 
 /* Rows of Hugging Face data sets say with these which ids count and which are predicted: to pass
  * over them would train on padding and on prompts. */
-static int check_attention_mask(struct s2s_ids_row *row, const json_t *object,
-                                struct s2s_error *err)
+static int check_attention_mask(const struct s2s_ids_row *row, const json_t *object, int32_t pad_id,
+                                size_t *n_hidden, struct s2s_error *err)
 {
     int rc = 0;
     const json_t *list = beside_ids(&rc, row, object, "attention_mask", err);
     for (size_t i = 0; list && i < row->n_ids; i++) {
         const json_t *bit = json_array_get(list, i);
-        if (json_is_true(bit) || json_integer_value(bit) == 1)
+        if (json_is_true(bit) || json_number_value(bit) == 1)
             continue;
-        if (i > row->n_hidden) {
+        if (i > *n_hidden) {
             rc = s2s_error_set(err, S2S_E_FORMAT, "attention_mask[%zu] leaves out an id", i);
             return s2s_error_hint(err, rc, "leave padding on the right out of input_ids");
         }
-        row->n_hidden++;
+        if (row->ids[i] != pad_id) {
+            rc = s2s_error_set(err, S2S_E_FORMAT, "attention_mask[%zu] leaves out id %d", i,
+                               row->ids[i]);
+            return s2s_error_hint(err, rc, "if it is padding, say so with --pad-id");
+        }
+        ++*n_hidden;
     }
     return rc;
 }
@@ -99,15 +104,20 @@ static bool is_clip(const struct s2s_ids_row *row, size_t at)
     return false;
 }
 
-static int check_labels(const struct s2s_ids_row *row, const json_t *object, struct s2s_error *err)
+static int check_labels(const struct s2s_ids_row *row, const json_t *object, int32_t pad_id,
+                        size_t n_hidden, struct s2s_error *err)
 {
     enum { NO_LABEL = -100 };
     int rc = 0;
+    size_t first = 0; /* id behind the padding: nothing predicts it */
     const json_t *list = beside_ids(&rc, row, object, "labels", err);
-    for (size_t i = row->n_hidden; list && i < row->n_ids; i++) {
+    while (first < row->n_ids && row->ids[first] == pad_id && !is_clip(row, first))
+        first++;
+    for (size_t i = n_hidden; list && i < row->n_ids; i++) {
         const json_int_t label = json_integer_value(json_array_get(list, i));
         const int32_t want = !row->loss_mask || row->loss_mask[i] ? row->ids[i] : NO_LABEL;
-        if (label == want || (label == NO_LABEL && is_clip(row, i)))
+        const bool has_loss = i > first && row->ids[i] != pad_id && !is_clip(row, i);
+        if (label == want || (label == NO_LABEL && !has_loss))
             continue;
         rc = s2s_error_set(err, S2S_E_FORMAT, "labels[%zu] = %lld, where %s says %d", i,
                            (long long)label, row->loss_mask ? "loss_mask" : "no loss_mask", want);
@@ -172,9 +182,11 @@ static int parse_texts(struct s2s_ids_row *row, const json_t *object, int64_t nu
     return 0;
 }
 
-int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, struct s2s_error *err)
+int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int32_t pad_id,
+                       struct s2s_error *err)
 {
     json_error_t at;
+    size_t n_hidden = 0; /* ids that attention_mask leaves out, all in front */
     *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
     json_t *object = json_loadb(line->text, line->len, 0, &at);
     int rc = 0;
@@ -189,11 +201,11 @@ int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, str
     if (rc == 0)
         rc = parse_loss_mask(row, object, err);
     if (rc == 0)
-        rc = check_attention_mask(row, object, err);
+        rc = check_attention_mask(row, object, pad_id, &n_hidden, err);
     if (rc == 0)
         rc = parse_audio(row, object, err);
     if (rc == 0)
-        rc = check_labels(row, object, err);
+        rc = check_labels(row, object, pad_id, n_hidden, err);
     if (rc < 0)
         s2s_ids_row_release(row);
     json_decref(object);

@@ -73,7 +73,6 @@ struct s2s_ids_row {
     int32_t *ids;       /* [n_ids] */
     uint8_t *loss_mask; /* [n_ids]; NULL: all ones */
     size_t n_ids;
-    size_t n_hidden;            /* ids in front that attention_mask leaves out: must be padding */
     struct s2s_thd_clip *clips; /* [n_clips], pos ascending */
     size_t n_clips;
 };
@@ -84,10 +83,12 @@ struct s2s_ids_row {
     }
 
 /* {"id": "a", "input_ids": [..], "loss_mask": [0,1,..], "audio": [{"pos": 3, "frames": 17}]}.
- * What other programs write beside them, attention_mask and labels, must say the same.
+ * What other programs write beside them, attention_mask and labels, must say the same, but for ids
+ * without loss: those of pad_id, the first one, placeholders.
  * FORMAT, RANGE (an id that does not fit 32 bits), SHAPE (lengths differ). Whether pos is right is
  * for the layout to say. */
-int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, struct s2s_error *err);
+int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int32_t pad_id,
+                       struct s2s_error *err);
 void s2s_ids_row_release(struct s2s_ids_row *row);
 
 /* Puts "file:line" before an error of a line; returns rc. */

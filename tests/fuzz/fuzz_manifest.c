@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         try_nemo(&line);
     } else if (data[0] == 'C') {
         try_cut(&line);
-    } else if (s2s_data_parse_ids(&row, &line, &err) >= 0) {
+    } else if (s2s_data_parse_ids(&row, &line, 0, &err) >= 0) {
         lay_out(&row);
         s2s_ids_row_release(&row);
     }

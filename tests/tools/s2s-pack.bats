@@ -100,7 +100,7 @@ PY
     row() { printf '{"id":"a","input_ids":[5,6,7,0],%s}\n' "$1" >hf.jsonl; }
     row '"labels":[-100,-100,7,0]'
     exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
-    says "hf.jsonl:1: labels[0] = -100, where no loss_mask says 5; give loss_mask"
+    says "hf.jsonl:1: labels[1] = -100, where no loss_mask says 6; give loss_mask"
     row '"labels":[-100,6,7,0],"loss_mask":[0,0,1,1]'
     exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
     says "labels[1] = 6, where loss_mask says -100"
@@ -118,9 +118,20 @@ PY
     row '"attention_mask":[0,1,1,1],"labels":[-100,-100,7,0],"loss_mask":[0,1,1,1],"audio":[{"pos":1,"frames":2}]'
     s2s-pack -q --ids hf.jsonl --tokens 64 --pad-id 5 -o out.s2s
     values out.s2s | grep -qx '0 seq_lens 4'
-    row '"attention_mask":[1,1,1,1],"labels":[5,6,7,0]'
-    s2s-pack -q --ids hf.jsonl --tokens 64 -o out.s2s
-    values out.s2s | grep -qx '0 seq_lens 4'
+    # and no label where there is no loss: the first id, padding without a mask, its id as the end of text
+    for same in '"attention_mask":[1,1,1,1],"labels":[5,6,7,0]' '"attention_mask":[1.0,1,1,1]' \
+        '"labels":[-100,6,7,-100]'; do
+        row "$same"
+        s2s-pack -q --ids hf.jsonl --tokens 64 -o out.s2s
+        values out.s2s | grep -qx '0 seq_lens 4'
+    done
+    row '"labels":[-100,-100,7,0]'
+    s2s-pack -q --ids hf.jsonl --tokens 64 --pad-id 5 -o out.s2s
+    values out.s2s | grep -qx '0 seq_lens 3'
+    # what a clip in front predicts has loss, whatever the placeholder's id
+    row '"labels":[-100,-100,7,0],"audio":[{"pos":0,"frames":2}]'
+    exits 1 s2s-pack --ids hf.jsonl --tokens 64 --pad-id 5 -o out.s2s
+    says "labels[1] = -100"
 }
 
 @test "a byte order mark in front of a list of samples is none of it" {

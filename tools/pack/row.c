@@ -207,13 +207,7 @@ static int render(struct pack_row *row, const struct pack_loader *loader, struct
 static int load_ids(struct pack_row *row, const struct pack_loader *loader,
                     const struct s2s_line *line, struct s2s_error *err)
 {
-    int rc = s2s_data_parse_ids(&row->ids, line, err);
-    for (size_t i = 0; rc == 0 && i < row->ids.n_hidden; i++)
-        if (row->ids.ids[i] != loader->salm.pad_id) {
-            rc = s2s_error_set(err, S2S_E_FORMAT, "attention_mask[%zu] leaves out id %d", i,
-                               row->ids.ids[i]);
-            return s2s_error_hint(err, rc, "if it is padding, say so with --pad-id");
-        }
+    int rc = s2s_data_parse_ids(&row->ids, line, loader->salm.pad_id, err);
     row->thd = (struct s2s_thd_row){.id = row->ids.id,
                                     .ids = row->ids.ids,
                                     .loss_mask = row->ids.loss_mask,

@@ -241,14 +241,14 @@ static void a_tokenized_row(void **state)
     const struct s2s_line bare = line_of("{\"input_ids\": [1]}");
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_ids_row row;
-    assert_int_equal(s2s_data_parse_ids(&row, &line, &err), 0);
+    assert_int_equal(s2s_data_parse_ids(&row, &line, 0, &err), 0);
     assert_int_equal(row.n_ids, 3);
     assert_int_equal(row.loss_mask[2], 1);
     assert_int_equal(row.n_clips, 2);
     assert_int_equal(row.clips[0].pos, 1);
     assert_int_equal(row.clips[0].frames, 17);
     s2s_ids_row_release(&row);
-    assert_int_equal(s2s_data_parse_ids(&row, &bare, &err), 0);
+    assert_int_equal(s2s_data_parse_ids(&row, &bare, 0, &err), 0);
     assert_string_equal(row.id, "7");
     assert_null(row.loss_mask);
     s2s_ids_row_release(&row);

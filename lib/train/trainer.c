@@ -49,15 +49,24 @@ static int check_model(const struct s2s_trainer *t, struct s2s_error *err)
     return 0;
 }
 
+static bool is_trained_on(const struct s2s_recipe *r, const char *path)
+{
+    for (size_t i = 0; i < r->n_train; i++)
+        if (strcmp(r->train[i], path) == 0)
+            return true;
+    return false;
+}
+
 /* What is needed only when the first evaluation or checkpoint is due is missed before the first
- * step. */
+ * step. Of a set that is trained on, too, the feed says whose ids it has. */
 static int check_inputs(const struct s2s_recipe *r, struct s2s_error *err)
 {
     struct s2s_tokenizer *tok = NULL;
     int rc = r->tokenizer ? s2s_tokenizer_open(&tok, r->tokenizer, err) : 0;
     s2s_tokenizer_free(tok);
     for (size_t i = 0; rc == 0 && r->eval_every > 0 && i < r->n_eval; i++)
-        rc = s2s_evaluate_try(r->eval[i].path, r->tokenizer, err);
+        rc = s2s_evaluate_try(r->eval[i].path,
+                              is_trained_on(r, r->eval[i].path) ? NULL : r->tokenizer, err);
     return rc;
 }
 

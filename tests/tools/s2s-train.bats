@@ -574,6 +574,8 @@ PY
     says "stdin: its ids are of another tokenizer.json than tokenizer.json"
     exits 0 s2s-train s.yaml run=dev train.steps=1 train.eval_every=1 'data.eval={dev: other.s2s}' data.tokenizer=tokenizer.json
     says "$warning tokenizer.json"
+    exits 0 s2s-train s.yaml run=seen train.steps=1 train.eval_every=1 'data.train=[other.s2s]' 'data.eval={seen: other.s2s}'
+    [ "$(grep -c "$warning" <<<"$output")" = 1 ]
     exits 0 s2s-train eval s.yaml run=dev 'data.eval={dev: other.s2s}' data.tokenizer=tokenizer.json
     says "$warning tokenizer.json"
     exits 0 s2s-train s.yaml run=same train.steps=1 data.tokenizer=tokenizer.json

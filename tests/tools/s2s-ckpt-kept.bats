@@ -261,6 +261,20 @@ LIST
     rewrite "$MODELS/parakeet_encoder/model.safetensors" parakeet/model.safetensors "None if '0.conv.norm.bias' in k else k"
     lacks parakeet layers.0.conv.norm.bias
 
+    # a head on it: its section calls itself an encoder, as transformers writes it
+    s2s-ckpt convert -q --to hf "$DATA/tiny.nemo" ctc && rm ctc/s2s-manifest.json
+    is_whole ctc
+    mv ctc/model.safetensors all.safetensors
+    for lost in ctc_head.weight encoder.layers.1.norm_out.bias; do
+        rewrite all.safetensors ctc/model.safetensors "None if k == '$lost' else k"
+        lacks ctc $lost
+    done
+    # Cohere's class writes the encoder's layers under names of its own
+    jq '{architectures: ["CohereAsrForConditionalGeneration"], model_type: "cohere_asr", encoder_config}' ctc/config.json >config.json
+    mv config.json ctc/
+    rewrite all.safetensors ctc/model.safetensors "'model.' + k.replace('q_proj', 'linear_q').replace('conv.norm', 'conv.batch_norm')"
+    is_whole ctc
+
     s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hybrid
     jq '.auto_map = {"AutoConfig": "a.B"}' hybrid/config.json >config.json && mv config.json hybrid/ && rm hybrid/s2s-manifest.json
     is_whole hybrid

@@ -93,6 +93,12 @@ static const char *family_besides(const json_t *config)
     return NULL;
 }
 
+/* Its class has names of its own for the files, of which the tables know nothing. */
+static bool is_named_otherwise(const json_t *config)
+{
+    return strcmp(ckpt_config_type(config), "cohere_asr") == 0;
+}
+
 static bool is_composite(const json_t *config)
 {
     return (s2s_ends_with(class_of(config), "ForConditionalGeneration") &&
@@ -158,14 +164,26 @@ static void add_parts(json_t *config, const struct s2s_ckpt *ckpt,
     }
 }
 
+/* What the layers of a whole model are: a Parakeet has its encoder's in a section, which calls
+ * itself an encoder without a head. Gives a reference. */
+static json_t *layers_of(const json_t *config)
+{
+    json_t *layers = json_copy(json_object_get(config, "encoder_config"));
+    if (json_is_object(layers))
+        json_object_set(layers, "model_type", json_object_get(config, "model_type"));
+    return layers ? layers : json_incref((json_t *)config);
+}
+
 static void check_all(struct check *c, const json_t *config)
 {
-    const json_t *encoder = json_object_get(config, "encoder_config"); /* of a whole Parakeet */
+    json_t *layers = layers_of(config);
     struct ckpt_map_request whole = {.ckpt = c->ckpt,
                                      .name = ckpt_config_type(config),
-                                     .config = encoder ? encoder : config,
+                                     .config = layers,
                                      .only_warns = !c->strict};
-    if (is_composite(config)) {
+    if (is_named_otherwise(config)) {
+        /* nothing can be said */
+    } else if (is_composite(config)) {
         check_parts(c, config);
     } else if (json_object_get(config, "perception") && ckpt_map_wanted(c->ckpt)) {
         check_nemo(c, config);
@@ -179,6 +197,7 @@ static void check_all(struct check *c, const json_t *config)
         check(c, &whole);
         json_decref(headless);
     }
+    json_decref(layers);
 }
 
 /* Is it a weight of 8 bits? Scales may have as many. */

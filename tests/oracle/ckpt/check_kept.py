@@ -29,6 +29,7 @@ TOWER = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_atte
 # the class, and what the names of parts that no table knows begin with
 MODELS = {
     "audioflamingo3": ("AudioFlamingo3ForConditionalGeneration", "audio_tower. multi_modal_projector."),
+    "cohere_asr": ("CohereAsrForConditionalGeneration", "model. log_softmax."),
     "deepseek_vl": ("DeepseekVLForConditionalGeneration", "model.aligner."),
     "gemma3": ("Gemma3ForConditionalGeneration", ""),
     "got_ocr2": ("GotOcr2ForConditionalGeneration", "vision_tower. multi_modal_projector."),
@@ -42,6 +43,8 @@ MODELS = {
     "nemotron_h_omni": ("NemotronH_Omni_Reasoning_V3", "vision_model.radio_model.model.blocks. vision_model.radio_model.model.patch_generator.video_embedder. vision_model.radio_model.summary_idxs "
                         "sound_projection."),
     "paligemma": ("PaliGemmaForConditionalGeneration", "multi_modal_projector."),
+    "parakeet_ctc": ("ParakeetForCTC", ""),
+    "parakeet_tdt": ("ParakeetForTDT", "decoder. encoder_projector. joint."),
     "qwen2_audio": ("Qwen2AudioForConditionalGeneration", "audio_tower. multi_modal_projector."),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", "visual. model. lm_head."),
     "smolvlm": ("SmolVLMForConditionalGeneration", "model.vision_model. model.connector."),
@@ -59,6 +62,7 @@ def make(kind):
         sizes = HYBRID if part.model_type == "nemotron_h" else WORDS if key == "text_config" else TOWER
         parts[key] = dict({k: v for k, v in sizes.items() if k in part.to_dict() or sizes is HYBRID}, model_type=part.model_type)
     parts.update((key, 100) for key in plain.to_dict() if key in ("image_token_id", "image_token_index", "video_token_id", "audio_token_id"))
+    parts.update((key, 16) for key in plain.to_dict() if key == "decoder_hidden_size")
     if kind == "nemotron_h_omni":
         parts["vision_config"]["video_temporal_patch_size"] = 2
         parts.update(vision_hidden_size=32, projector_hidden_size=24, audio_config=dict(
@@ -95,7 +99,7 @@ def check(kind, tmp):
             bad.append("%s: %s is not missed" % (kind, name))
         if not known and said and not lacks(model, less):
             bad.append("%s: %s is missed: %s" % (kind, name, said.strip()[:300]))
-    if n < 20 and kind != "qwen2_vl":
+    if n < 20 and kind not in ("cohere_asr", "qwen2_vl"):
         bad.append("%s: %d tensors of parts that are known" % (kind, n))
 
 

@@ -96,12 +96,16 @@ static int check_attention_mask(const struct s2s_ids_row *row, const json_t *obj
     return rc;
 }
 
+static int by_pos(const void *a, const void *b)
+{
+    const struct s2s_thd_clip *x = a, *y = b;
+    return x->pos < y->pos ? -1 : x->pos > y->pos;
+}
+
 static bool is_clip(const struct s2s_ids_row *row, size_t at)
 {
-    for (size_t k = 0; k < row->n_clips; k++)
-        if (row->clips[k].pos == (int64_t)at)
-            return true;
-    return false;
+    const struct s2s_thd_clip clip = {.pos = (int64_t)at};
+    return row->n_clips && bsearch(&clip, row->clips, row->n_clips, sizeof clip, by_pos);
 }
 
 static int check_labels(const struct s2s_ids_row *row, const json_t *object, int32_t pad_id,
@@ -116,20 +120,15 @@ static int check_labels(const struct s2s_ids_row *row, const json_t *object, int
     for (size_t i = n_hidden; list && i < row->n_ids; i++) {
         const json_int_t label = json_integer_value(json_array_get(list, i));
         const int32_t want = !row->loss_mask || row->loss_mask[i] ? row->ids[i] : NO_LABEL;
-        const bool has_loss = i > first && row->ids[i] != pad_id && !is_clip(row, i);
-        if (label == want || (label == NO_LABEL && !has_loss))
+        if (label == want)
+            continue;
+        if (label == NO_LABEL && (i <= first || row->ids[i] == pad_id || is_clip(row, i)))
             continue;
         rc = s2s_error_set(err, S2S_E_FORMAT, "labels[%zu] = %lld, where %s says %d", i,
                            (long long)label, row->loss_mask ? "loss_mask" : "no loss_mask", want);
         return s2s_error_hint(err, rc, "give loss_mask: 0 where the label is -100");
     }
     return rc;
-}
-
-static int by_pos(const void *a, const void *b)
-{
-    const struct s2s_thd_clip *x = a, *y = b;
-    return x->pos < y->pos ? -1 : x->pos > y->pos;
 }
 
 static int parse_clip(struct s2s_thd_clip *clip, const json_t *entry, size_t k,

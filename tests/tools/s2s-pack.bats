@@ -132,6 +132,14 @@ PY
     row '"labels":[-100,-100,7,0],"audio":[{"pos":0,"frames":2}]'
     exits 1 s2s-pack --ids hf.jsonl --tokens 64 --pad-id 5 -o out.s2s
     says "labels[1] = -100"
+    # of many clips each is found at once
+    python3 - >many.jsonl <<'PY'
+import json
+n = 400000
+print(json.dumps({"id": "a", "input_ids": [5] * n, "labels": [5, -100] * (n // 2),
+                  "audio": [{"pos": i, "frames": 1} for i in range(1, n, 2)]}))
+PY
+    timeout 10 s2s-pack -q --ids many.jsonl --tokens 400000 -o many.s2s
 }
 
 @test "a byte order mark in front of a list of samples is none of it" {

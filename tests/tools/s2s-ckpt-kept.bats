@@ -130,6 +130,15 @@ JSON
     is_whole llava
     config "." ".auto_map = {}"
     is_whole llava
+    # weights packed by a quantiser, whose names no table knows either
+    put "${spellings[0]}" "k.replace('.weight', '.W_q') if 'mlp' in k else k"
+    config . .
+    lacks llava model.layers.1.mlp.up_proj.weight
+    for change in ".,.quantization_config = {quant_method: \"hqq\"}" ".quantization_config = {quant_method: \"hqq\"},."; do
+        config "${change%,*}" "${change#*,}"
+        is_whole llava
+    done
+    put "${spellings[0]}" k
     config . .
     rewrite "$M/model.safetensors" one.safetensors "'a.' + k"
     rewrite "$M/model.safetensors" two.safetensors "'b.' + k"

@@ -69,14 +69,17 @@ static la_ssize_t read_other(struct archive *in, struct ckpt_inflate *inflate, c
 static la_ssize_t read_block(struct archive *in, void *ctx, const void **bytes)
 {
     struct ckpt_inflate *inflate = ctx;
+    /* a block of lz4 alone may be more, and has what follows the header, too */
+    if (inflate->header > MAX_HEADER)
+        return fail(in, "a header of more than 1 MiB");
     la_ssize_t n = inflate->gzip ? read_gzip(in, inflate, bytes) : read_other(in, inflate, bytes);
     if (n <= 0)
         return n;
     inflate->inflated += n;
     if (ckpt_inflates_too_much(inflate->packed_len, inflate->inflated))
         return fail(in, "it is made to fill the disk");
-    if (inflate->header >= 0 && (inflate->header += n) > MAX_HEADER)
-        return fail(in, "a header of more than 1 MiB");
+    if (inflate->header >= 0)
+        inflate->header += n;
     return n;
 }
 

@@ -96,7 +96,11 @@ bool ckpt_map_next_try(struct ckpt_map_tries *tries, size_t *rule)
     }
     if (!next)
         return false;
-    tries->at[next->hash != 0]++;
     *rule = next->rule;
+    /* several items of one list may end alike */
+    for (int i = 0; i < 2; i++)
+        while (tries->at[i] < tries->index->n && keys[tries->at[i]].hash == hashes[i] &&
+               keys[tries->at[i]].rule == *rule)
+            tries->at[i]++;
     return true;
 }

@@ -91,7 +91,8 @@ static void a_name_is_tried_with_every_rule_that_takes_it(void **state)
 {
     const char *const texts[] = {
         "family a\nlayers.{N} layers.{N} copy\nx.{N}.{a,b.c}.w x.{N}.{a,b.c}.w copy\n"
-        "x.{N}.c.{E} x.{N}.c.{E} copy\nw w copy\nx.1.{*} x.1.{*} copy\n",
+        "x.{N}.c.{E} x.{N}.c.{E} copy\nw w copy\nx.1.{*} x.1.{*} copy\n"
+        "y.{N}.{a,b}.e.w y.{N}.{a,b}.e.w copy\ny.{N}.{a,b}{E} y.{N}.{a,b}{E} copy\n",
         ckpt_map_tables, ckpt_map_texts[0]};
     const struct ckpt_match holes[] = {{.layer = 12, .expert = 345, .rest = "y.b.c.w"},
                                        {.layer = -1, .expert = 1, .stacked = true, .rest = "w"}};

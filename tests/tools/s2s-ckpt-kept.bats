@@ -138,6 +138,14 @@ JSON
         config "${change%,*}" "${change#*,}"
         is_whole llava
     done
+    # a Gemma 3 with another head, or none, has no output matrix
+    put "${spellings[0]}" "None if 'lm_head' in k else k"
+    for class in Gemma3ForConditionalGeneration Gemma3ForSequenceClassification Gemma3Model; do
+        config . ".model_type = \"gemma3\" | .architectures = [\"$class\"]"
+        exits 0 s2s-ckpt verify llava
+        says multi_modal_projector.mm_soft_emb_norm.weight
+        if [ $class = Gemma3ForConditionalGeneration ]; then says lm_head; else says_not lm_head; fi
+    done
     put "${spellings[0]}" k
     config . .
     rewrite "$M/model.safetensors" one.safetensors "'a.' + k"

@@ -121,8 +121,16 @@ static const char *type_of_part(const json_t *part)
     return strcmp(type, "parakeet") == 0 ? "parakeet_encoder" : type;
 }
 
+/* Of transformers' own classes of Gemma 3 only one has an output matrix. */
+static bool is_headless(const json_t *config)
+{
+    return strcmp(ckpt_config_type(config), "gemma3") == 0 &&
+           !s2s_ends_with(class_of(config), "ForConditionalGeneration");
+}
+
 static void check_parts(struct check *c, const json_t *config)
 {
+    json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
     const char *key, *family = family_besides(config);
     const json_t *part;
     json_object_foreach((json_t *)config, key, part)
@@ -130,7 +138,7 @@ static void check_parts(struct check *c, const json_t *config)
         const struct ckpt_map_request request = {.ckpt = c->ckpt,
                                                  .name = type_of_part(part),
                                                  .config = part,
-                                                 .beside = config,
+                                                 .beside = is_headless(config) ? headless : config,
                                                  .is_part = true,
                                                  .only_warns = !c->strict};
         if (ckpt_map_knows_type(request.name) && !is_packed(part))
@@ -140,6 +148,7 @@ static void check_parts(struct check *c, const json_t *config)
         .ckpt = c->ckpt, .name = family, .config = config, .only_warns = !c->strict};
     if (family)
         check(c, &besides);
+    json_decref(headless);
 }
 
 /* A configuration as it is to be written or, without files of an output, lies in the source; NULL:

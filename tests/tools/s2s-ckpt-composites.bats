@@ -591,6 +591,11 @@ st.write('experts.safetensors', {'decoder.layers.0.mlp.experts.experts.linear_fc
         says "${wrong#*;}"
         [ ! -e x ]
     done
+    # a whole number is one, however Python wrote it
+    sed 's/"head_dim": \([0-9]*\)/"head_dim": \1.0/' "$M/config.json" >config.json
+    grep -q '"head_dim": [0-9]*\.0' config.json
+    exits 0 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x
+    rm -r x
     sed 's/"rms_norm_eps": [^,]*/"rms_norm_eps": NaN/' "$M/config.json" >config.json
     exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x
     says "says rms_norm_eps NaN, which is no number"

@@ -430,8 +430,11 @@ int ckpt_config_check(const json_t *config, struct s2s_error *err)
     int rc = 0;
     for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config && rc == 0; key++) {
         const json_t *value = json_object_get(words, key->config);
-        /* an array says it of each layer */
-        if (!value || json_is_null(value) || json_is_array(value) || ckpt_arg_can_be(key, value))
+        /* an array says it of each layer; 128.0 is what dividing in Python makes, and says nothing
+         */
+        const double real = json_real_value(value);
+        if (!value || json_is_null(value) || json_is_array(value) || ckpt_arg_can_be(key, value) ||
+            (key->kind == CKPT_ARG_COUNT && real > 0 && real < 1e9 && real == (int64_t)real))
             continue;
         char *text = s2s_ckpt_config_text(value);
         rc = s2s_error_set(err, S2S_E_FORMAT, "the configuration says %s %.40s, which is no %s",

@@ -270,7 +270,8 @@ static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
 static void add_taken(struct pickle_machine *m, struct ckpt_node *list)
 {
     struct ckpt_node *last = list->n ? list->items[list->n - 1] : NULL;
-    if (!last || last->kind != CKPT_TAKEN || last->i + last->n != m->n_taken) {
+    /* one with a cap is its taker's already */
+    if (!last || last->kind != CKPT_TAKEN || last->cap || last->i + last->n != m->n_taken) {
         last = ckpt_pickle_new_node(m, CKPT_TAKEN);
         last->i = m->n_taken;
         ckpt_pickle_add_item(m, list, last);

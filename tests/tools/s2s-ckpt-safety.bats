@@ -378,7 +378,7 @@ text = b"X" + struct.pack("<I", 100000) + b"x" * 100000
 keys = b"}q\2h\0Ns0" + b"".join(b"}q" + bytes([i + 3]) + b"h" + bytes([i + 2]) + b"Ns0" for i in range(60))
 for name, pickle in (("list", b"\x80\x02" + text + b"q\0000]q\1(" + b"h\0" * 100000 + b"e."),
                      ("bytes", b"\x80\x03](B\x60\xea\0\0" + b"x" * 60000 + b"q\0" + b"h\0" * 10000 + b"e."),
-                     ("classes", b"\x80\x02](ctorch._utils\n_rebuild_" + b"x" * 60000 + b"\n)Rq\0" + b"h\0" * 10000 + b"e."),
+                     ("classes", b"\x80\x02](ctorch._utils\n_rebuild_" + b"x" * 4000 + b"\n)Rq\0" + b"h\0" * 10000 + b"e."),
                      ("keys", b"\x80\x02X\1\0\0\0\"q\0000" + keys + b"cfoo\nbar\n(h\x3etR.")):
     with zipfile.ZipFile(name + ".pt", "w") as z:
         z.writestr("archive/data.pkl", pickle)

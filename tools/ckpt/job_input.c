@@ -275,7 +275,7 @@ int ckpt_job_open(struct job *job, struct s2s_error *err)
         rc = check_lost(job, err);
     if (rc == 0)
         rc = identify_all(job, err);
-    if (rc == 0 && job->to == TO_TORCH_DIST && keeps_optimizer(job->opt))
+    if (rc == 0 && job->opt->reshard)
         rc = check_optimizer(job, err);
     return rc;
 }

@@ -4,6 +4,7 @@
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/io/digest.h"
 
 /* where the last two of a name's words between dots begin */
 static const char *last_words(const char *name)
@@ -15,12 +16,10 @@ static const char *last_words(const char *name)
     return name + len;
 }
 
-/* FNV-1a; not 0, which stands for any end */
+/* not 0, which stands for any end */
 static uint32_t hash_of(const char *end)
 {
-    uint32_t hash = 2166136261u;
-    for (; *end; end++)
-        hash = (hash ^ (unsigned char)*end) * 16777619u;
+    const uint32_t hash = (uint32_t)s2s_xxh3_64(end, strlen(end));
     return hash ? hash : 1;
 }
 

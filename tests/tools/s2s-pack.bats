@@ -97,22 +97,19 @@ PY
 }
 
 @test "labels and attention_mask of a Hugging Face data set are not passed over" {
+    local wrong message
     row() { printf '{"id":"a","input_ids":[5,6,7,0],%s}\n' "$1" >hf.jsonl; }
-    row '"labels":[-100,-100,7,0]'
-    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
-    says "hf.jsonl:1: labels[1] = -100, where no loss_mask says 6; give loss_mask"
-    row '"labels":[-100,6,7,0],"loss_mask":[0,0,1,1]'
-    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
-    says "labels[1] = 6, where loss_mask says -100"
-    row '"labels":[5,6]'
-    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
-    says "labels has 2 entries, input_ids 4"
-    row '"attention_mask":[1,1,1,0]'
-    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
-    says "attention_mask[3] leaves out an id; leave padding on the right out"
-    row '"attention_mask":[0,1,1,1]'
-    exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
-    says "attention_mask[0] leaves out id 5; if it is padding, say so with --pad-id"
+    while IFS='|' read -r wrong message; do
+        row "$wrong"
+        exits 1 s2s-pack --ids hf.jsonl --tokens 64 -o out.s2s
+        says "hf.jsonl:1: $message"
+    done <<'EOF'
+"labels":[-100,-100,7,0]|labels[1] = -100, where no loss_mask says 6; give loss_mask
+"labels":[-100,6,7,0],"loss_mask":[0,0,1,1]|labels[1] = 6, where loss_mask says -100
+"labels":[5,6]|labels has 2 entries, input_ids 4
+"attention_mask":[1,1,1,0]|attention_mask[3] leaves out an id; leave padding on the right out
+"attention_mask":[0,1,1,1]|attention_mask[0] leaves out id 5; if it is padding, say so with --pad-id
+EOF
     [ ! -e out.s2s ]
     # what says the same passes: padding on the left, a placeholder without a label
     row '"attention_mask":[0,1,1,1],"labels":[-100,-100,7,0],"loss_mask":[0,1,1,1],"audio":[{"pos":1,"frames":2}]'

@@ -218,10 +218,15 @@ save('keys.pt', {'a': {(0, 'b'): w[0], True: w[1], None: w[2], 2.5: w[3], -3: w[
     exits 0 s2s-ckpt ls keys.pt
     [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(printf '%s\n' "a.(0, 'b')" a.True a.None a.2.5 a.-3 "a.(7,)" | sort)" ]
     make "
-w = [tensor(Storage(str(k), [k]), [1]) for k in range(7)]
-save('floats.pt', dict(zip((0.1, 2.0, 1e16, -1e-05, 123456.75, 1 / 3, float('inf')), w)))"
+import math, random
+random.seed(7)
+keys = [0.0, 0.1, 2.0, 1e16, -1e-05, 123456.75, 1 / 3, 0.1 + 0.2, math.inf, 5e-324, -3e-320, 2.2250738585072014e-308, 1.7976931348623157e308]
+keys += [random.uniform(-1, 1) * 10 ** random.randrange(-320, 300) for _ in range(200)]
+save('floats.pt', {key: tensor(Storage(str(k), [k]), [1]) for k, key in enumerate(keys)})
+open('want', 'w').writelines(str(key) + '\n' for key in keys)"
     exits 0 s2s-ckpt ls floats.pt
-    [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(printf '%s\n' 0.1 2.0 1e+16 -1e-05 123456.75 0.3333333333333333 inf | sort)" ]
+    [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(sort want)" ]
+    [ "${#lines[@]}" -eq 213 ]
     make "save('class.pt', {'a': {frozenset([1]): tensor(Storage('0', [1]), [1])}})"
     exits 1 s2s-ckpt ls class.pt
     says "class.pt: a: dict key at byte"

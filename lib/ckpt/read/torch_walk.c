@@ -1,6 +1,8 @@
 /* The tree of a torch.save file: tensors and objects under the names that they have in it. */
 #include "lib/ckpt/read/torch_walk.h"
 
+#include <math.h>
+
 #include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
 
@@ -174,7 +176,9 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 static void put_float(struct s2s_buf *name, double value)
 {
     char text[40];
-    int n_digits = 14, exponent = 0; /* no other number has the same 15 */
+    /* 15 digits without the zeros at their end are the fewest, if those of a normal number are it
+     */
+    int n_digits = isnormal(value) ? 14 : 0, exponent = 0;
     do
         snprintf(text, sizeof text, "%.*e", n_digits++, value);
     while (n_digits < 17 && strtod(text, NULL) != value);

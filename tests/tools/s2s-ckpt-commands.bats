@@ -129,7 +129,7 @@ PY
         [ $fired = 1 ]
         [ ! -e out ]
         exits 0 s2s-ckpt $command --resume -v out
-        says "is there already"
+        says "already exists"
         diff -r want out
     done
     one_tensor a.safetensors F32 float32 1 2
@@ -268,7 +268,7 @@ PY
     s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
     [ -s out/model.safetensors ]
     exits 2 s2s-ckpt convert -q --to hf "$DATA/hf_sharded" out
-    says "out: is there already"
+    says "out: already exists"
 }
 
 @test "verify: a file of which no tensor is read is no complete checkpoint" {
@@ -510,7 +510,7 @@ PY
     says "pipe: is a pipe; checkpoints are read in any order"
     mkdir full && touch full/a
     exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" full/
-    [ "$output" = "s2s-ckpt: full: is there already; choose another OUT, or remove it first" ]
+    [ "$output" = "s2s-ckpt: full: already exists; choose another OUT or remove it first" ]
 }
 
 @test "latest_checkpointed_iteration.txt: white space around the number is nothing, a NUL behind it is no number" {

@@ -47,8 +47,8 @@ same_bytes() {
     mpirun_n 3 s2s-ckpt convert --to hf "$DATA/hf_sharded" out 2>said
     [ "$(grep -c 's2s-ckpt: out: ' said)" = 1 ]
     exits 2 mpirun_n 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" out
-    says "out: is there already"
-    [ "$(grep -c 'is there already' <<<"$output")" = 1 ]
+    says "out: already exists"
+    [ "$(grep -c 'already exists' <<<"$output")" = 1 ]
     # a flipped byte, in whoever's share it is
     cp -r "$DATA/mcore016_hybrid_tp2pp2ep2" bad
     big=$(ls -S bad/iter_*/*.distcp bad/*.distcp 2>/dev/null | head -1)

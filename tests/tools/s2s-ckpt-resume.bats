@@ -14,7 +14,7 @@ killed_anywhere() {
         [ "$status" -eq 137 ]
         [ ! -e out ]
         exits 0 s2s-ckpt convert -v --resume "$@" "$DATA/hf_sharded" out
-        case $output in *"is there already"*) kept=$((kept + 1)) ;; esac
+        case $output in *"already exists"*) kept=$((kept + 1)) ;; esac
         diff -r want out || { echo "write $n: other bytes" >&2; return 1; }
         [ ! -e out.s2s-partial ]
     done
@@ -54,7 +54,7 @@ PY
             if [ ! -e out ]; then
                 [ $((n % 5)) != 0 ] || continue # to the next one's kill
                 exits 0 s2s-ckpt convert -v $resume $way big.safetensors out
-                case $output in *"is there already"*) kept=$((kept + 1)) ;; esac
+                case $output in *"already exists"*) kept=$((kept + 1)) ;; esac
             fi
             diff -r want out
             rm -rf out {out,want}.s2s-manifest.json
@@ -119,7 +119,7 @@ for i in noted:
 open("out.s2s-partial/s2s-resume", "w").write("\n".join(lines))
 PY
     exits 0 s2s-ckpt convert -v --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
-    says_not "is there already"
+    says_not "already exists"
     diff -r want out
     # what a file holds: another byte is another tensor, place or size
     rm -rf out && mv stopped out.s2s-partial
@@ -127,7 +127,7 @@ PY
     flip "$items" $(($(stat -c %s "$items") / 2))
     exits 0 s2s-ckpt convert -v --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
     says "${items##*/}: is not what was written, and is made again"
-    says "is there already"
+    says "already exists"
     diff -r want out
 }
 
@@ -182,16 +182,16 @@ PY
     # another dtype: another conversion
     stopped
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k --dtype f32 "$DATA/hf_sharded" out
-    says_not "is there already"
+    says_not "already exists"
     # another source of the same shape
     stopped
     cp -r "$DATA/hf_sharded" in
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k in out
-    says_not "is there already"
+    says_not "already exists"
     # without --resume it begins anew
     stopped
     exits 0 s2s-ckpt convert -v --to hf --max-shard-size 4k "$DATA/hf_sharded" out
-    says_not "is there already"
+    says_not "already exists"
     diff -r want out
 }
 
@@ -277,10 +277,10 @@ PY
     while [ ! -e out.s2s-partial/s2s-resume ] && kill -0 $!; do :; done
     mkdir out && touch out/theirs
     not wait $!
-    grep -q "out: is there already" said
+    grep -q "out: already exists" said
     rm -r out
     exits 0 s2s-ckpt convert -v --resume --to hf big.safetensors out
-    says "model.safetensors is there already"
+    says "model.safetensors already exists"
     [ ! -e out.s2s-partial ]
 }
 

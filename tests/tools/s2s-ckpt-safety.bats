@@ -164,7 +164,7 @@ PY
     mkdir model && cp in.safetensors model/model.safetensors
     for to in hf torch_dist; do
         exits 2 s2s-ckpt convert --to $to model model
-        says "is there already"
+        says "already exists"
         exits 2 s2s-ckpt convert --to $to model model/model.safetensors
     done
     same model/model.safetensors was

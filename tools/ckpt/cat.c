@@ -16,7 +16,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_ARG:
         if (opt->name)
-            argp_error(state, "PATH and TENSOR, please: '%s' is too many", arg);
+            argp_error(state, "unexpected argument '%s': give one PATH and one TENSOR", arg);
         *(opt->path ? &opt->name : &opt->path) = arg;
         return 0;
     case ARGP_KEY_END:
@@ -28,18 +28,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp argp = {
-    NULL,
-    parse,
-    "PATH TENSOR",
-    "The bytes of one tensor, row-major and little-endian, at its global shape; with --json its "
-    "numbers.\vExamples:\n"
-    "  s2s-ckpt cat model/ lm_head.weight -o lm_head.raw\n"
-    "  s2s-ckpt cat --json checkpoints/ proj.bias\n\n"
-    "See also: s2s-ckpt(1)",
-    NULL,
-    NULL,
-    NULL};
+static const struct argp argp = {NULL,
+                                 parse,
+                                 "PATH TENSOR",
+                                 "Write the bytes of one tensor, row-major and little-endian, at "
+                                 "its global shape; with --json its "
+                                 "numbers.\vExamples:\n"
+                                 "  s2s-ckpt cat model/ lm_head.weight -o lm_head.raw\n"
+                                 "  s2s-ckpt cat --json checkpoints/ proj.bias\n\n"
+                                 "See also: s2s-ckpt(1)",
+                                 NULL,
+                                 NULL,
+                                 NULL};
 
 struct json_sink {
     struct s2s_outfile *out;

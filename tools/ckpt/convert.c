@@ -25,64 +25,64 @@ enum {
 };
 
 /* rows that several commands have */
-#define DTYPE_OPTION "dtype", KEY_DTYPE, "D", 0, "Cast floating tensors to f32, bf16, f16 or f64", 1
+#define DTYPE_OPTION \
+    "dtype", KEY_DTYPE, "D", 0, "Cast floating-point tensors to f32, bf16, f16 or f64", 1
 #define SHARD_OPTION \
     "max-shard-size", KEY_SHARD, "SIZE", 0, \
-        "Largest file of weights in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1
+        "Largest weights file in a folder, such as 2GB (default " DEFAULT_SHARD ")", 1
 #define RESUME_OPTION \
     "resume", KEY_RESUME, NULL, 0, \
-        "Go on with an interrupted run of the same command: whole files in OUT.s2s-partial are " \
-        "kept, and stay when this one is interrupted too. An OUT of one file is begun anew", \
+        "Continue an interrupted run of the same command: keep the finished files in " \
+        "OUT.s2s-partial, also if this run is interrupted (folders only)", \
         1
 #define NO_SYNC_OPTION \
     "no-sync", KEY_NO_SYNC, NULL, 0, \
-        "Leave storing to the system, as cp does: faster, but a power cut may then spoil OUT", 1
+        "Do not wait for the disk: faster, but a power cut may damage OUT", 1
 #define MERGE_OPTION \
     "merge-ranks", KEY_MERGE, NULL, 0, \
-        "Put Megatron's rank folders (mp_rank_XX) together, as convert --to hf does by itself; " \
-        "else each rank's tensors keep their names", \
+        "Merge Megatron's per-rank folders (mp_rank_XX) into whole tensors; convert --to hf " \
+        "always does", \
         1
-#define PLAN_OPTION "plan", KEY_PLAN, NULL, 0, "Say what would be written, write nothing", 1
+#define PLAN_OPTION "plan", KEY_PLAN, NULL, 0, "Show what would be written; write nothing", 1
 
 static const struct argp_option options[] = {
     {"to", KEY_TO, "FORMAT", 0,
-     "What OUT is: hf (a folder), torch_dist (a folder), safetensors (one file, names as they "
-     "are), "
-     "nemo (an archive of NeMo's, from Parakeet or a .nemo)",
-     1},
-    {"from", KEY_FROM, "FORMAT", 0, "Refuse IN unless it is this format, as `ls --json` names it",
+     "Format of OUT: hf (a folder), torch_dist (a folder), safetensors (one file, names unchanged) "
+     "or nemo (a .nemo archive, from Parakeet or a .nemo)",
+     0}, /* before the others, which stand in the order of the alphabet */
+    {"from", KEY_FROM, "FORMAT", 0, "Refuse IN unless it has this format (as ls --json names it)",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
-     "Name map between Megatron and Hugging Face: a family, a model_type or a file (default to hf: "
-     "found from the names). With --to torch_dist: from Hugging Face's names to Megatron's",
+     "Name map between Megatron and Hugging Face: a family, a model_type or a file. With --to "
+     "torch_dist it is needed to get Megatron's names; to hf the default is to detect it",
      1},
     {"part", KEY_PART, "PREFIX", 0,
-     "Only tensors whose names begin with PREFIX and a dot, without it: one part of a model, such "
-     "as language_model or llm",
-     1},
+     "Convert only the tensors below this prefix, such as language_model or llm, and strip it", 1},
     {"layers", KEY_LAYERS, "HOW", 0,
-     "How torch_dist has layers: stacked on an axis, numbered, or auto, as Megatron-Core saves "
-     "this model (default auto with --map or --merge-ranks, else as they are)",
+     "Layers in torch_dist: stacked along an axis, numbered, or auto, as Megatron-Core saves the "
+     "model (default: auto with --map or --merge-ranks, else unchanged)",
      1},
     {"pad-vocab", KEY_PAD_VOCAB, "N", 0,
-     "Add zero rows for Megatron until the vocabulary is a multiple of N", 1},
+     "Pad Megatron's vocabulary with zero rows to a multiple of N", 1},
     {"config", KEY_CONFIG, "FILE", 0,
-     "The model's config.json: heads, groups and vocabulary where IN does not say; copied to OUT. "
-     "Also NeMo's model_config.yaml: to hf for weights that have none, with --to nemo written as "
-     "it is",
+     "The model's config.json, for what IN does not say; copied to OUT. For NeMo's weights, also "
+     "model_config.yaml",
      1},
     {"tokenizer", KEY_TOKENIZER, "FILE", 0,
-     "The SentencePiece model of --to nemo (default: tokenizer.model of IN)", 1},
+     "SentencePiece model for --to nemo (default: tokenizer.model in IN)", 1},
     {"no-tokenizer", KEY_NO_TOKENIZER, NULL, 0,
-     "With --to nemo a model without tokenizer, whose labels are the pieces of tokenizer.json", 1},
+     "With --to nemo: write a model without a tokenizer, labelled with the pieces of "
+     "tokenizer.json",
+     1},
     {DTYPE_OPTION},
     {SHARD_OPTION},
     {"files", KEY_FILES, "N", 0,
-     "Write torch_dist in N files of equal size; tensors are cut where needed", 1},
-    {"keep-vocab-padding", KEY_PADDING, NULL, 0, "Keep the rows past the vocabulary", 1},
+     "Write torch_dist as N files of equal size, splitting tensors where needed", 1},
+    {"keep-vocab-padding", KEY_PADDING, NULL, 0, "Keep the padding rows beyond the vocabulary", 1},
     {MERGE_OPTION},
     {RESUME_OPTION},
-    {"strict", KEY_STRICT, NULL, 0, "Fail when IN has tensors that OUT does not take", 1},
+    {"strict", KEY_STRICT, NULL, 0,
+     "Fail if IN has tensors that OUT does not take, or lacks some that config.json calls for", 1},
     {NO_SYNC_OPTION},
     {PLAN_OPTION},
     {0},
@@ -109,20 +109,20 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
     if (!opt->out && opt->n_in)
         opt->out = opt->in[--opt->n_in];
     if (opt->average ? opt->n_in < 2 : opt->n_in < 1)
-        argp_error(state, opt->average ? "two checkpoints or more, and OUT, are needed"
+        argp_error(state, opt->average ? "two or more checkpoints and OUT are needed"
                                        : "IN and OUT are needed");
     if (!opt->average && opt->n_in > 1)
-        argp_error(state, "IN and OUT, please: '%s' is too many", opt->in[opt->n_in - 1]);
+        argp_error(state, "unexpected argument '%s': give one IN and one OUT", opt->in[1]);
     if (!*opt->out)
         argp_error(state, "OUT is an empty name");
     if (strcmp(opt->out, "-") == 0 && (opt->to == TO_HF || opt->to == TO_TORCH_DIST))
-        argp_error(state, "OUT is a folder, which stdout cannot be: name it");
+        argp_error(state, "OUT is a folder here: it cannot be stdout");
     if (strcmp(opt->out, "-") == 0 && opt->common.json && !opt->plan)
-        argp_error(state, "stdout is OUT (-): it cannot have what --json prints too");
+        argp_error(state, "OUT is stdout (-): --json would print there too");
     if (!opt->to && !opt->average)
-        argp_error(state, "--to hf, torch_dist, safetensors or nemo is needed");
+        argp_error(state, "--to is missing: hf, torch_dist, safetensors or nemo");
     if (strcmp(opt->out, "-") == 0 && opt->resume)
-        argp_error(state, "OUT is stdout, which nothing can go on with: leave out --resume");
+        argp_error(state, "--resume does not work with stdout");
     if (opt->n_files && opt->to != TO_TORCH_DIST)
         argp_error(state, "--files goes with --to torch_dist");
     if (opt->n_files && opt->shard_given)
@@ -138,7 +138,7 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
     if (opt->tokenizer && opt->without_tokenizer)
         argp_error(state, "--tokenizer or --no-tokenizer, not both");
     if (opt->keep_padding && opt->to != TO_HF)
-        argp_error(state, "--keep-vocab-padding goes with --to hf: else it is kept anyway");
+        argp_error(state, "--keep-vocab-padding goes with --to hf; other formats keep it anyway");
     if (opt->config && (opt->to == TO_SAFETENSORS || (opt->to == TO_TORCH_DIST && !opt->map)))
         argp_error(state, "--config goes with --to hf, nemo, or torch_dist --map");
     if (opt->map && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
@@ -228,11 +228,11 @@ static const struct argp argp = {
     options,
     parse,
     "--to FORMAT IN OUT",
-    "Convert a checkpoint of any format that `s2s-ckpt ls` reads. OUT appears when it is complete; "
-    "a refused input leaves nothing.\vExamples:\n"
+    "Convert a checkpoint from any format that ls reads. OUT appears only when it is "
+    "complete.\vExamples:\n"
     "  s2s-ckpt convert --to hf checkpoints/ model/\n"
-    "  s2s-ckpt convert --to hf --dtype bf16 --max-shard-size 2GB iter_0001000/ model/\n"
-    "  s2s-ckpt convert --to torch_dist --map llama --pad-vocab 128 model/ megatron/\n"
+    "  s2s-ckpt convert --to hf --dtype bf16 iter_0001000/ model/\n"
+    "  s2s-ckpt convert --to torch_dist --map llama model/ megatron/\n"
     "  s2s-ckpt convert --to hf --part language_model vlm/ llm/\n"
     "  s2s-ckpt convert --to torch_dist --merge-ranks mp_ranks/ megatron/\n"
     "  s2s-ckpt convert --to safetensors pytorch_model.bin model.safetensors\n"
@@ -258,8 +258,8 @@ static const struct argp prune_argp = {
     prune_options,
     parse,
     "IN OUT",
-    "A torch_dist checkpoint without its optimizer, gradient scaler and random states: what is "
-    "needed to start from, not to resume. Names stay as they are.\vExamples:\n"
+    "Write a torch_dist checkpoint without the optimizer, gradient scaler and random states: it is "
+    "enough to start from, not to resume. Names are unchanged.\vExamples:\n"
     "  s2s-ckpt prune checkpoints/iter_0001000 weights/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,
@@ -269,9 +269,9 @@ static const struct argp prune_argp = {
 /* ---- reshard ---- */
 
 static const struct argp_option reshard_options[] = {
-    {"files", KEY_FILES, "N", 0, "Write N files of equal size; tensors are cut where needed", 1},
+    {"files", KEY_FILES, "N", 0, "Write N files of equal size, splitting tensors where needed", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
-     "Instead: largest file, such as 2GB (default " DEFAULT_SHARD "); tensors are not cut", 1},
+     "Or: largest file, such as 2GB (default " DEFAULT_SHARD "); tensors are not split", 1},
     {MERGE_OPTION},
     {RESUME_OPTION},
     {NO_SYNC_OPTION},
@@ -283,9 +283,9 @@ static const struct argp reshard_argp = {
     reshard_options,
     parse,
     "IN OUT",
-    "The same checkpoint, optimizer included, as torch_dist in another number of files. Megatron "
-    "loads any number into any parallelism; buckets of a dp_reshardable optimizer still belong to "
-    "the parallelism that wrote them.\vExamples:\n"
+    "Write the same checkpoint, optimizer included, as torch_dist in another number of files. "
+    "Megatron-Core loads any number of files into any parallelism; only the buckets of a "
+    "dp_reshardable optimizer stay tied to the parallelism that wrote them.\vExamples:\n"
     "  s2s-ckpt reshard --files 8 checkpoints/iter_0001000 out/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,
@@ -296,7 +296,7 @@ static const struct argp reshard_argp = {
 
 static const struct argp_option average_options[] = {
     {"to", KEY_TO, "FORMAT", 0,
-     "What OUT is: hf, torch_dist, safetensors or nemo (default: what A is)", 1},
+     "Format of OUT: hf, torch_dist, safetensors or nemo (default: that of A)", 0},
     {DTYPE_OPTION},
     {SHARD_OPTION},
     {RESUME_OPTION},
@@ -309,10 +309,8 @@ static const struct argp average_argp = {
     average_options,
     parse,
     "A B... OUT",
-    "The mean of the weights of several checkpoints with the same names, shapes and dtypes. Each "
-    "mean is summed in float64 and cast as PyTorch casts. Tensors of integers, small files and the "
-    "common state are those of A; 8-bit floating, quantised and complex ones are refused; "
-    "optimizer and "
+    "Average the weights of checkpoints that have the same names, shapes and dtypes. Sums are in "
+    "float64. Integer tensors, small files and the common state are taken from A; optimizer and "
     "random states are left out.\vExamples:\n"
     "  s2s-ckpt average run/iter_0000800 run/iter_0000900 run/iter_0001000 mean/\n\n"
     "See also: s2s-ckpt(1)",

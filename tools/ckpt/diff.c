@@ -21,7 +21,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (opt->b)
-            argp_error(state, "two checkpoints, please: '%s' is too many", arg);
+            argp_error(state, "unexpected argument '%s': give two checkpoints", arg);
         *(opt->a ? &opt->b : &opt->a) = arg;
         return 0;
     case ARGP_KEY_END:
@@ -35,8 +35,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp_option options[] = {
     {"tolerance", KEY_TOLERANCE, "X", 0,
-     "Values that differ by at most X are equal, whatever their dtypes (default 0: bit for bit, of "
-     "one dtype)",
+     "Take values that differ by at most X as equal, whatever the dtypes (default 0: same dtype, "
+     "same bits)",
      1},
     {0},
 };
@@ -45,8 +45,9 @@ static const struct argp argp = {
     options,
     parse,
     "A B",
-    "Compare two checkpoints of any formats by name: shapes, dtypes, bits, the largest difference. "
-    "Exit status 0 when they are equal, 1 when they differ.\vExamples:\n"
+    "Compare two checkpoints, of any formats, tensor by tensor: names, shapes, dtypes, values. "
+    "Prints "
+    "nothing and exits with 0 if they are equal, with 1 if they differ.\vExamples:\n"
     "  s2s-ckpt diff before/ after/\n"
     "  s2s-ckpt diff --tolerance 1e-6 checkpoints/ model/\n\n"
     "See also: s2s-ckpt(1)",

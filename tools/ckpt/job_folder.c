@@ -64,8 +64,8 @@ static int check_free(const struct job *job, struct s2s_error *err)
     struct stat st;
     if (lstat(job->out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || is_empty(job->out))))
         return 0;
-    int rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already", job->out);
-    return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
+    int rc = s2s_error_set(err, S2S_E_ARG, "%s: already exists", job->out);
+    return s2s_error_hint(err, rc, "choose another OUT or remove it first");
 }
 
 /* The journal goes when nothing but the rename is left: before, --resume finds what is done. */

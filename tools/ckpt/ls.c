@@ -21,16 +21,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp_option options[] = {
     {"sha256", KEY_SHA256, NULL, 0,
-     "Also the SHA-256 of each tensor's row-major little-endian bytes at its global shape", 1},
+     "Add the SHA-256 of each tensor's row-major little-endian bytes at its global shape", 1},
     {0},
 };
 
 static const struct argp argp = {options,
                                  parse,
                                  "PATH",
-                                 "List every tensor and byte object of a checkpoint: a file, a "
-                                 "checkpoint's folder, or the folder "
-                                 "above it.\vExamples:\n"
+                                 "List every tensor and byte object of a checkpoint. PATH is a "
+                                 "file, a checkpoint's folder, or the folder above it.\vExamples:\n"
                                  "  s2s-ckpt ls checkpoints/\n"
                                  "  s2s-ckpt ls --json --sha256 model.safetensors\n\n"
                                  "See also: s2s-ckpt(1)",

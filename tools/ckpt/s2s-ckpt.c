@@ -6,14 +6,14 @@
 #include "tools/ckpt/ckpt_tool.h"
 
 static const struct s2s_command commands[] = {
-    {"ls", ckpt_ls, "every tensor: name, dtype, shape, bytes; any format, detected"},
-    {"verify", ckpt_verify, "complete, consistent, undamaged, safe; exit 1 otherwise"},
-    {"convert", ckpt_convert, "to Hugging Face, torch_dist, one safetensors file or a .nemo"},
-    {"prune", ckpt_prune, "the same checkpoint without optimizer and random states"},
-    {"reshard", ckpt_reshard, "the same checkpoint in another number of files"},
-    {"average", ckpt_average, "the mean of the weights of several checkpoints"},
-    {"diff", ckpt_diff, "names, shapes, dtypes, bits and largest differences of two checkpoints"},
-    {"cat", ckpt_cat, "the bytes or numbers of one tensor"},
+    {"ls", ckpt_ls, "list tensors: name, dtype, shape, bytes"},
+    {"verify", ckpt_verify, "check that a checkpoint is complete, undamaged and safe"},
+    {"convert", ckpt_convert, "convert to Hugging Face, torch_dist, one safetensors file or .nemo"},
+    {"prune", ckpt_prune, "drop the optimizer and random states"},
+    {"reshard", ckpt_reshard, "rewrite in another number of files, optimizer included"},
+    {"average", ckpt_average, "average the weights of several checkpoints"},
+    {"diff", ckpt_diff, "compare two checkpoints, tensor by tensor"},
+    {"cat", ckpt_cat, "print one tensor, as bytes or JSON"},
     {NULL, NULL, NULL},
 };
 
@@ -22,7 +22,7 @@ error_t ckpt_parse_path(const char **path, int key, char *arg, struct argp_state
     switch (key) {
     case ARGP_KEY_ARG:
         if (*path)
-            argp_error(state, "one PATH, please: '%s' is too many", arg);
+            argp_error(state, "unexpected argument '%s': give one PATH", arg);
         *path = arg;
         return 0;
     case ARGP_KEY_NO_ARGS:
@@ -43,18 +43,20 @@ int main(int argc, char **argv)
      * holes between what stays. */
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     mallopt(M_TRIM_THRESHOLD, 1 << 20);
-    int rc = s2s_tool_run(commands,
-                          "Checkpoints: torch_dist (Megatron, NeMo), torch.distributed.checkpoint, "
-                          "Hugging Face, torch.save. No Python, no GPU, memory that does not grow "
-                          "with the checkpoint; nothing in a file is ever executed.",
-                          "Examples:\n"
-                          "  s2s-ckpt ls checkpoints/\n"
-                          "  s2s-ckpt convert --to hf checkpoints/ model/\n\n"
-                          "Exit status: 0 done, 1 a checkpoint is bad, diff found something or a "
-                          "write failed, 2 bad command line, an input that cannot be opened or a "
-                          "folder to write that is there already.\n"
-                          "See also: s2s-ckpt(1)",
-                          argc, argv, &err);
+    int rc = s2s_tool_run(
+        commands,
+        "List, verify and convert checkpoints of any format: Megatron, NeMo, PyTorch,\n"
+        "Hugging Face. The format is detected. No Python, no GPU, little memory;\n"
+        "nothing in a file is ever executed.",
+        "Examples:\n"
+        "  s2s-ckpt ls checkpoints/\n"
+        "  s2s-ckpt verify checkpoints/\n"
+        "  s2s-ckpt convert --to hf checkpoints/ model/\n\n"
+        "Exit status: 0 done; 1 a checkpoint is bad, diff found differences or a\n"
+        "write failed; 2 the command line is bad, an input cannot be opened or the\n"
+        "folder OUT already exists.\n"
+        "See also: s2s-ckpt(1)",
+        argc, argv, &err);
     /* what all ranks know, one of them says, before any of them ends */
     const bool silent = rc < 0 && ckpt_mesh && s2s_mesh_rank(ckpt_mesh) > 0;
     int status = s2s_tool_end(silent ? s2s_errc_exit_status(rc) : rc, &err);

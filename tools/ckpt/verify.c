@@ -22,8 +22,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp_option options[] = {
     {"strict", KEY_STRICT, NULL, 0,
-     "Fail also when tensors have neither checksum nor manifest, or lack some of config.json's "
-     "model",
+     "Also fail if tensors have neither checksum nor manifest, or if some that config.json calls "
+     "for are missing",
      1},
     {0},
 };
@@ -32,9 +32,10 @@ static const struct argp argp = {
     options,
     parse,
     "PATH",
-    "Read all of a checkpoint and check it: every file is there, boxes cover each tensor exactly, "
-    "headers and metadata agree, CRC-32s and manifests (s2s-manifest.json, integrity.json) are "
-    "right, and no pickle wants more than data. Exit status 1 at the first fault.\vExamples:\n"
+    "Read a whole checkpoint and check that every file is there, that its pieces cover each tensor "
+    "exactly, that headers, metadata, checksums and manifests (s2s-manifest.json, integrity.json) "
+    "agree, and that no pickle asks for code. Stops at the first fault, with exit status "
+    "1.\vExamples:\n"
     "  s2s-ckpt verify checkpoints/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,

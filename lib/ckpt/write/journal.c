@@ -270,9 +270,9 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
         closedir(dir);
     if (rc < 0 || empty || ours)
         return rc;
-    rc = s2s_error_set(err, S2S_E_ARG, "%s: is there already, and no run of s2s-ckpt left it",
+    rc = s2s_error_set(err, S2S_E_ARG, "%s: already exists, and no run of s2s-ckpt left it",
                        journal->dir);
-    return s2s_error_hint(err, rc, "choose another OUT, or remove it first");
+    return s2s_error_hint(err, rc, "choose another OUT or remove it first");
 }
 
 static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_error *err)
@@ -376,7 +376,7 @@ bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *l
         return false;
     }
     *len = entry->len;
-    s2s_info("resume", "%s is there already", path);
+    s2s_info("resume", "%s already exists", path);
     return true;
 }
 

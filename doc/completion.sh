@@ -46,7 +46,7 @@ values() {
     *'|'*) echo "$1" | tr '|' ' ' ;;
     FORMAT | HOW | D)
         for command in $verbs; do "$program" "$command" "--$2=?" 2>&1 </dev/null || :; done |
-            sed -n "/.*--$2: '?' is none of /{s///;s/,//g;p;q}"
+            sed -n "/.*--$2: '?' is not one of /{s///;s/,//g;p;q}"
         ;;
     ID) [ "$name" != s2s-check ] || "$program" --list | cut -d' ' -f1 | sort -u | tr '\n' ' ' ;;
     esac

@@ -121,12 +121,11 @@ static void forget_parsed(void)
 static const struct argp_option common_options[] = {
     {NULL, 0, NULL, 0, "Shared options:", 90},
     {"output", 'o', "OUT", 0, "Write to OUT (- is stdout)", 90},
-    {"jobs", 'j', "N", 0,
-     "Threads (default: the cores this process may use, over the ranks on the node)", 90},
-    {"seed", KEY_SEED, "N", 0, "Seed of everything random (default 0)", 90},
-    {"json", KEY_JSON, NULL, 0, "Machine-readable result on stdout", 90},
-    {"verbose", 'v', NULL, 0, "Say more (repeat for more)", 90},
-    {"quiet", 'q', NULL, 0, "Say only errors", 90},
+    {"jobs", 'j', "N", 0, "Threads (default: available cores / ranks on the node)", 90},
+    {"seed", KEY_SEED, "N", 0, "Random seed (default 0)", 90},
+    {"json", KEY_JSON, NULL, 0, "Print the result as JSON", 90},
+    {"verbose", 'v', NULL, 0, "More messages; repeat for still more", 90},
+    {"quiet", 'q', NULL, 0, "Errors only", 90},
     {"help", 'h', NULL, 0, "Show this help and exit", 91},
     {"version", KEY_VERSION, NULL, 0, "Show the version and exit", 91},
     /* what argp's message about a bad option names */
@@ -147,6 +146,17 @@ static int ranks_on_node(void)
             return n;
     }
     return 1;
+}
+
+/* How argp lays out what it prints next, unless the user has said how. */
+static void set_layout(const char *layout)
+{
+    static bool asked, ours;
+    if (!asked)
+        ours = getenv("ARGP_HELP_FMT") == NULL;
+    asked = true;
+    if (ours)
+        setenv("ARGP_HELP_FMT", layout, 1);
 }
 
 static error_t parse_common(int key, char *arg, struct argp_state *state)
@@ -175,9 +185,11 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
         s2s_log_set_verbosity(-1);
         return 0;
     case 'h':
-        argp_state_help(state, stdout, ARGP_HELP_LONG | ARGP_HELP_DOC | ARGP_HELP_USAGE);
+        set_layout("no-dup-args-note");
+        argp_state_help(state, stdout, ARGP_HELP_LONG | ARGP_HELP_DOC | ARGP_HELP_SHORT_USAGE);
         end_of_text();
     case KEY_USAGE:
+        set_layout("");
         argp_state_help(state, stdout, ARGP_HELP_USAGE);
         end_of_text();
     case KEY_VERSION:
@@ -301,6 +313,7 @@ void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
                       : s2s_xasprintf("%s %s", tool_name, base);
     argv[0] = title;
     program_invocation_short_name = program_invocation_name = title;
+    set_layout("rmargin=250"); /* the hint below an error stays one line */
     say_what_was_meant(&whole, argc, argv, title);
     error_t failed = argp_parse(&whole, argc, argv, ARGP_NO_HELP, NULL, input);
     if (failed) { /* bad options have ended the program already */
@@ -388,7 +401,7 @@ int s2s_arg_choice(struct argp_state *state, const char *option, const char *tex
         }
         s2s_buf_printf(&all, "%s%s", i ? ", " : "", choices[i]);
     }
-    argp_error(state, "--%s: '%s' is none of %s", option, text, all.data);
+    argp_error(state, "--%s: '%s' is not one of %s", option, text, all.data);
     s2s_buf_release(&all);
     return 0;
 }

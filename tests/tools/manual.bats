@@ -3,10 +3,9 @@ load common
 
 programs="s2s-check s2s-ckpt s2s-cpshard s2s-encode s2s-pack s2s-shard s2s-train"
 
-# helps PROGRAM: its help and those of its commands, in long lines
+# helps PROGRAM: its help and those of its commands, as wide as people see them
 helps() {
     local command
-    export ARGP_HELP_FMT=rmargin=250
     "$1" --help | tee help.first
     for command in $(sed '/^Examples:/,$d' help.first |
         sed -nE 's/^  ([a-z]+)  +[A-Za-z].*/\1/p; s/^  or:  [^ ]+ \[OPTION...\] ([a-z]+) .*/\1/p'); do

@@ -31,6 +31,11 @@ listed() {
     exits 2 s2s-ckpt ls -v --jsno x
     says "ls: unrecognized option '--jsno'; did you mean '--json'?"
     says "s2s-ckpt ls --help"
+    # the message and a hint, a line each
+    exits 2 s2s-ckpt convert --to hf a b c
+    [ "${#lines[@]}" = 2 ]
+    [ "${lines[0]}" = "s2s-ckpt convert: unexpected argument 'b': give one IN and one OUT" ]
+    [[ "${lines[1]}" = *"s2s-ckpt convert --help"* ]]
     exits 2 s2s-ckpt convert --to hf --max-shard-sizee=2GB a b
     says "did you mean '--max-shard-size'?"
     exits 2 s2s-ckpt ls --bogus x
@@ -638,7 +643,7 @@ PY
     exits 1 s2s-ckpt convert --to safetensors in - >/dev/null
     exits 1 s2s-ckpt convert --to hf "$DATA/hf_sharded" /dev/full/out
     exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" in
-    says "is there already"
+    says "already exists"
 }
 
 @test "convert --strict fails on what would be left out, and lists it" {
@@ -729,7 +734,7 @@ PY
     says "in: model-00003-of-00003.safetensors: tensor 'model.norm.weight' needs"
     [ ! -e out ]
     exits 2 s2s-ckpt convert --to nonsense in out
-    says "convert: --to: 'nonsense' is none of hf"
+    says "convert: --to: 'nonsense' is not one of hf"
 }
 
 @test "a save that did not finish is called so" {

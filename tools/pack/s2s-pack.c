@@ -243,7 +243,7 @@ static const struct argp pack_argp = {
         "Tokenize, measure and pack samples into THD rows without padding between them, as a "
         "stream."
         "\vExamples:\n"
-        "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 -o train.s2s\n"
+        "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 -o a.s2s\n"
         "  s2s-pack --ids rows.jsonl --tokens 4096 --cp 2 | s2s-shard ls -\n"
         "  s2s-pack --manifest train.jsonl --tokenizer tok.json --tokens 8192 --plan\n\n"
         "bins packs bare lengths, tokenize turns lines into ids; each has its own --help.\n\n"

@@ -40,7 +40,7 @@ static const char doc[] =
     "\v"
     "Examples:\n"
     "  s2s-train eval recipe.yaml\n"
-    "  s2s-train eval recipe.yaml --checkpoint runs/a/checkpoints --shuffle-audio --json\n"
+    "  s2s-train eval recipe.yaml --checkpoint runs/a/checkpoints --json\n"
     "\n"
     "Exit status: 0 done, 1 the data or the checkpoint is bad, 2 the command line is bad or an "
     "input cannot be opened.\n"

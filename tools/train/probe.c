@@ -271,7 +271,7 @@ static const struct argp probe_argp = {
     "parameters after some steps.\v"
     "Names in both files are those of s2s-train-probe(1).\n\n"
     "Example:\n"
-    "  s2s-train probe --model D --inputs D/inputs.safetensors --out o.safetensors --grads\n\n"
+    "  s2s-train probe --model D --inputs batch.safetensors --out o.safetensors\n\n"
     "Exit status: 0 done, 1 the weights or the batch are bad, 2 the command line is bad or an "
     "input cannot be opened.\n"
     "See also: s2s-train(1)",

@@ -477,6 +477,8 @@ tar("dots.nemo", ("./..a/b..", tarfile.REGTYPE, ""), (".//c", tarfile.REGTYPE, "
 tar("odd.nemo", ("./a\\..\\b", tarfile.REGTYPE, ""))
 for i, spelling in enumerate(("a/./b", "a//b", "././/a/b")):
     tar("twice%d.nemo" % i, ("a/b", tarfile.REGTYPE, ""), (spelling, tarfile.REGTYPE, ""))
+for name, kind, target in ("many", tarfile.REGTYPE, ""), ("linked", tarfile.LNKTYPE, first):
+    tar(name + ".nemo", *(("%d_tokenizer.model" % i, kind, target) for i in range(20000)), mode="w:gz")
 PY
     for name in up folder root link device fifo lost odd twice{0..2}; do
         for command in ls verify; do
@@ -485,6 +487,12 @@ PY
         done
         exits 1 s2s-ckpt convert --to hf $name.nemo out
         [ ! -e out ]
+    done
+    for name in many linked; do
+        for to in hf nemo; do
+            exits 1 bash -c "ulimit -t 2; s2s-ckpt convert -q --to $to $name.nemo out"
+            says "$name.nemo: more than 4096 files, or 256 MiB of them, beside the weights"
+        done
     done
     exits 0 s2s-ckpt verify dots.nemo
     exits 0 s2s-ckpt verify again.nemo

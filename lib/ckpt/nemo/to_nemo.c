@@ -20,11 +20,9 @@ static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool
                         struct s2s_error *err)
 {
     const char *root = ckpt->root ? ckpt->root : "";
-    int64_t total = 0;
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
         const struct ckpt_member *member = &ckpt->members[i];
-        char *bytes;
         if (!s2s_starts_with(member->name, root))
             continue;
         const char *name = member->name + strlen(root);
@@ -34,17 +32,7 @@ static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool
         if (!is_harmless(name))
             return s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: member %s: its name is refused",
                                  ckpt->path, member->name);
-        total += member->span.len_bytes;
-        if (total > CKPT_MAX_SIDE_FILE)
-            return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                                 "%s: more than %d MiB beside the weights (%s)", ckpt->path,
-                                 CKPT_MAX_SIDE_FILE >> 20, member->name);
-        rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
-        if (rc == 0)
-            ckpt_side_add(&out->files, name, bytes, (size_t)member->span.len_bytes);
-        else
-            s2s_error_add(err, rc, "%s", member->name);
-        free(bytes);
+        rc = ckpt_side_take_member(&out->files, ckpt, member, name, err);
     }
     return rc;
 }

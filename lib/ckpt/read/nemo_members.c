@@ -335,6 +335,16 @@ static int walk(struct tar *t)
     return rc;
 }
 
+/* Links: each rank's folder may have the weights of the first. */
+static int check_links(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    __int128 told = 0;
+    for (size_t i = 0; i < ckpt->n_members; i++)
+        told += ckpt->members[i].span.len_bytes;
+    int rc = ckpt_check_told(ckpt, "members", told, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
+}
+
 /* From now on file 0 is what was inflated. */
 static void take_spill(struct tar *t)
 {
@@ -373,6 +383,8 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
         take_spill(&t);
     else if (t.spill >= 0)
         close(t.spill);
+    if (rc == 0)
+        rc = check_links(ckpt, err);
     return rc < 0 ? rc : sort_members(ckpt, err);
 }
 

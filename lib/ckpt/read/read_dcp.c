@@ -372,22 +372,14 @@ static int place_item(struct s2s_ckpt *ckpt, const struct ckpt_node *index,
     return rc;
 }
 
-/* Each item is an archive that is opened for its chunk: the same one for thousands of them is a
- * bomb of time. Some may share. */
+/* Each item is an archive that is opened for its chunk. */
 static int check_items(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    enum { TIMES = 16 };
-    const __int128 spare = 64 << 20;
-    const __int128 there = s2s_ckpt_files_bytes(ckpt);
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         for (size_t k = 0; k < ckpt->tensors[i].n_chunks; k++)
             told += ckpt_place_at(&ckpt->tensors[i], k)->store_len;
-    return told <= TIMES * there + spare
-               ? 0
-               : s2s_error_set(err, S2S_E_FORMAT,
-                               "items of %.3g bytes in files of %lld: the same again and again",
-                               (double)told, (long long)there);
+    return ckpt_check_told(ckpt, "items", told, err);
 }
 
 static int by_place(const void *a, const void *b)

@@ -58,6 +58,24 @@ int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, 
     return rc < 0 ? rc : 1;
 }
 
+int ckpt_side_take_member(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
+                          const struct ckpt_member *member, const char *path, struct s2s_error *err)
+{
+    const int64_t len = member->span.len_bytes;
+    char *bytes;
+    if (files->n >= CKPT_MAX_SIDE_FILES || len > CKPT_MAX_SIDE_FILE - (int64_t)files->len_bytes)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "%s: more than %d files, or %d MiB of them, beside the weights (%s)",
+                             ckpt->path, CKPT_MAX_SIDE_FILES, CKPT_MAX_SIDE_FILE >> 20,
+                             member->name);
+    int rc = ckpt_slurp_span(ckpt, &member->span, len, &bytes, err);
+    if (rc < 0)
+        return s2s_error_add(err, rc, "%s", member->name);
+    ckpt_side_add(files, path, bytes, (size_t)len);
+    free(bytes);
+    return 0;
+}
+
 bool ckpt_is_adapter(const struct s2s_ckpt *ckpt)
 {
     return ckpt->n_files && s2s_starts_with(ckpt->files[0].name, "adapter_model");

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+struct ckpt_member;
 struct s2s_ckpt;
 struct s2s_error;
 
@@ -38,6 +39,10 @@ void ckpt_side_add_json(struct ckpt_side_files *files, const char *path, const j
  * plain file; OPEN, IO. */
 int ckpt_side_take(struct ckpt_side_files *files, int dir_fd, const char *name, const char *path,
                    struct s2s_error *err);
+/* The same with a member of a .nemo. UNSUPPORTED: past the limits above. */
+int ckpt_side_take_member(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
+                          const struct ckpt_member *member, const char *path,
+                          struct s2s_error *err);
 /* Are the weights an adapter of PEFT's? */
 bool ckpt_is_adapter(const struct s2s_ckpt *ckpt);
 /* Is this the name of a file that goes with a model: configuration, tokenizer, code, licence? Not

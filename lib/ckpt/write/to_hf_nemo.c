@@ -3,16 +3,21 @@
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
-/* "tokenizer.model" of "9a..f_tokenizer.model" in the folder of the model; NULL: it is none */
-static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt_member *member)
+enum { TOKENIZERS = 3 };
+static const char *const tokenizers[TOKENIZERS] = {"tokenizer.model", "tokenizer.vocab",
+                                                   "vocab.txt"};
+
+/* Its name in the folder of the model, such as "9a..f_tokenizer.model", and which of the above it
+ * is; NULL: it is none. */
+static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt_member *member,
+                                  int *which)
 {
-    static const char *const names[] = {"tokenizer.model", "tokenizer.vocab", "vocab.txt"};
     const char *root = ckpt->root ? ckpt->root : "", *name = member->name + strlen(root);
     if (!s2s_starts_with(member->name, root) || strchr(name, '/'))
         return NULL;
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-        if (s2s_has_tail(name, '_', names[k]))
-            return names[k];
+    for (*which = 0; *which < TOKENIZERS; ++*which)
+        if (s2s_has_tail(name, '_', tokenizers[*which]))
+            return name;
     return NULL;
 }
 
@@ -21,22 +26,16 @@ static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt
 static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                              struct s2s_error *err)
 {
-    int rc = 0;
+    size_t n[TOKENIZERS] = {0};
+    int rc = 0, which;
+    for (size_t i = 0; i < ckpt->n_members; i++)
+        if (tokenizer_name(ckpt, &ckpt->members[i], &which))
+            n[which]++;
     for (size_t i = 0; i < ckpt->n_members && rc == 0; i++) {
-        const struct ckpt_member *member = &ckpt->members[i];
-        const char *plain = tokenizer_name(ckpt, member);
-        size_t n = 0;
-        char *bytes;
-        for (size_t k = 0; plain && k < ckpt->n_members; k++)
-            n += tokenizer_name(ckpt, &ckpt->members[k]) == plain;
-        if (!plain)
-            continue;
-        rc = ckpt_slurp_span(ckpt, &member->span, CKPT_MAX_SIDE_FILE, &bytes, err);
-        if (rc == 0)
-            ckpt_side_add(&out->files,
-                          n > 1 ? member->name + strlen(ckpt->root ? ckpt->root : "") : plain,
-                          bytes, (size_t)member->span.len_bytes);
-        free(bytes);
+        const char *name = tokenizer_name(ckpt, &ckpt->members[i], &which);
+        if (name)
+            rc = ckpt_side_take_member(&out->files, ckpt, &ckpt->members[i],
+                                       n[which] > 1 ? name : tokenizers[which], err);
     }
     return rc;
 }

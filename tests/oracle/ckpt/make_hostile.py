@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import sys
+import tarfile
 import zipfile
 
 out = sys.argv[1]
@@ -201,6 +202,19 @@ torch("two_storages", zipped(state(rebuild()), floats + [("other/data/0", b"\1" 
 torch("two_pickles", zipped(state(rebuild()), floats + [("other/data.pkl", b"\x80\x02}.")]), "other/data.pkl is there twice")
 torch("itself_as_state", zipped(b"\x80\x02}q\0" + text("w") + b"h\0s."), "levels")
 torch("tar", b"pickle" + b"\0" * 251 + b"ustar\0" + b"00" + b"\0" * 1000, "tar")
+
+
+def ranks_linked(n):
+    raw, weights = io.BytesIO(), zipped(b"\x80\x02}" + text("0") + rebuild() + b"q\1s" + b"".join(text(str(i)) + b"h\1s" for i in range(1, 20000)) + b".", floats)
+    with tarfile.open(fileobj=raw, mode="w:gz") as t:
+        for i in range(n):
+            info = tarfile.TarInfo("tp_rank_%02d_pp_rank_%03d/model_weights.ckpt" % divmod(i, 1000))
+            info.type, info.linkname, info.size = (tarfile.LNKTYPE, "tp_rank_00_pp_rank_000/model_weights.ckpt", 0) if i else (tarfile.REGTYPE, "", len(weights))
+            t.addfile(info, None if i else io.BytesIO(weights))
+    return raw.getvalue()
+
+
+put("links.nemo", ranks_linked(20000), "the same again and again")
 torch("gzip", b"\x1f\x8b\x08" + b"\0" * 40, "gzip")
 
 

@@ -91,6 +91,18 @@ LIST
     not grep -q '0000000[0-9]*e-' plain/config.json
 }
 
+@test "config.json: the norms' epsilon is called as Megatron-LM has called it since 0.16, too" {
+    megatron llama_gqa_untied norm_epsilon=null layernorm_epsilon=0.25
+    exits 0 s2s-ckpt convert --strict --to hf in out
+    [ "$(config .rms_norm_eps)" = "[0.25]" ]
+    says_not "do not say"
+    # and where a run began with an older release
+    megatron llama_gqa_untied norm_epsilon=0.5 layernorm_epsilon=0.25
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to hf in out
+    [ "$(config .rms_norm_eps)" = "[0.25]" ]
+}
+
 @test "config.json: a text may hold U+0000, which is kept" {
     cp -r "$MODELS/llama_gqa_untied" in
     jq '.mark = "a\u0000b" | .small = 0.1' "$MODELS/llama_gqa_untied/config.json" >in/config.json
@@ -451,6 +463,7 @@ PY
     rm -r out
     exits 0 s2s-ckpt convert -q --to torch_dist --map nemotron_h --config config.json hf out
     [ "$(args norm_epsilon)" = 0.25 ]
+    [ "$(args layernorm_epsilon)" = 0.25 ]
     rm -r out
     exits 0 s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/qwen3" out
     [ "$(args rotary_base qk_layernorm add_qkv_bias swiglu add_bias_linear apply_layernorm_1p)" = "1000000 true false true false false" ]

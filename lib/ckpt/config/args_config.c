@@ -15,9 +15,13 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
     {"num_key_value_heads", "num_query_groups", CKPT_ARG_COUNT},
     {"head_dim", "kv_channels", CKPT_ARG_COUNT},
     {"max_position_embeddings", "max_position_embeddings", CKPT_ARG_NUMBER},
-    /* of several the last counts: a Nemotron-H has all three, and its class takes the last */
+    /* Of several the last counts: a Nemotron-H has all three, and its class takes the last.
+     * Megatron-LM called the argument norm_epsilon until 0.15. */
+    {"norm_eps", "layernorm_epsilon", CKPT_ARG_NUMBER},
     {"norm_eps", "norm_epsilon", CKPT_ARG_NUMBER},
+    {"rms_norm_eps", "layernorm_epsilon", CKPT_ARG_NUMBER},
     {"rms_norm_eps", "norm_epsilon", CKPT_ARG_NUMBER},
+    {"layer_norm_epsilon", "layernorm_epsilon", CKPT_ARG_NUMBER},
     {"layer_norm_epsilon", "norm_epsilon", CKPT_ARG_NUMBER},
     {"rope_theta", "rotary_base", CKPT_ARG_NUMBER},
     {"vocab_size", "vocab_size", CKPT_ARG_COUNT},

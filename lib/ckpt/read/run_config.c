@@ -143,8 +143,6 @@ static json_t *args_of(const json_t *section, bool is_nemo)
         if (!json_is_object(value))
             json_object_set(args, key, value);
     }
-    rename_key(args, "layernorm_epsilon", "norm_epsilon");
-    rename_key(args, "layernorm_zero_centered_gamma", "apply_layernorm_1p");
     rename_key(args, "num_moe_experts", "num_experts");
     rename_key(args, "seq_length", "max_position_embeddings");
     rename_key(args, "seq_len_interpolation_factor", "rotary_seq_len_interpolation_factor");

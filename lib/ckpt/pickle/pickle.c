@@ -245,14 +245,27 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
     return node && node->kind == kind ? node : NULL;
 }
 
-/* A tensor and its name, which are what a large pickle is made of, are never moved. */
-static void pack(struct pickle_machine *m, struct ckpt_node *key, struct ckpt_node *value)
+/* in place of a node that may be moved; what else refers to that still does */
+static struct ckpt_node *keep_node(struct pickle_machine *m, const struct ckpt_node *node)
 {
-    if (value->kind == CKPT_RECORD)
-        m->n_packed += ckpt_view_pack(value, &m->out->kept);
-    if (value->kind == CKPT_TENSOR && key && key->kind == CKPT_STR && !key->opaque) {
-        key->text = s2s_blocks_text(&m->out->names, key->text, key->len);
-        key->opaque = true;
+    struct ckpt_node *kept = s2s_blocks_alloc(&m->out->kept, sizeof *kept);
+    *kept = *node;
+    kept->is_kept = true;
+    return kept;
+}
+
+/* A tensor and its name, which are what a large pickle is made of, are never moved: a collection
+ * would have them in memory twice. */
+static void pack(struct pickle_machine *m, struct ckpt_node **key, struct ckpt_node **value)
+{
+    if ((*value)->kind == CKPT_RECORD && ckpt_view_pack(*value, &m->out->kept)) {
+        m->n_packed++;
+        *value = keep_node(m, *value);
+    }
+    if ((*value)->kind == CKPT_TENSOR && key && (*key)->kind == CKPT_STR && !(*key)->opaque) {
+        (*key)->text = s2s_blocks_text(&m->out->names, (*key)->text, (*key)->len);
+        (*key)->opaque = true;
+        *key = keep_node(m, *key);
     }
 }
 
@@ -260,7 +273,7 @@ static void pack(struct pickle_machine *m, struct ckpt_node *key, struct ckpt_no
 static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
 {
     if (m->packs)
-        pack(m, width == 2 ? item[0] : NULL, item[width - 1]);
+        pack(m, width == 2 ? &item[0] : NULL, &item[width - 1]);
     if (m->packs || !m->taker)
         return 0;
     return m->taker->item(m->taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err);

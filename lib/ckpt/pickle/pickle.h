@@ -48,9 +48,10 @@ struct ckpt_node {
     uint8_t kind; /* enum ckpt_kind */
     bool opaque; /* a global that is not in the short list, or a record of one. Of a text: it is not
                   * in the pickle's arena, and is not moved */
-    bool shown;  /* JSON is being made of it, or of its parts: a value may contain itself */
-    uint8_t mark; /* free for who walks the tree; 0 at first */
-    uint32_t n;   /* how many items; other meanings stand beside the kinds */
+    bool shown : 1;   /* JSON is being made of it, or of its parts: a value may contain itself */
+    bool is_kept : 1; /* it is in the pickle's `kept`, and is not moved */
+    uint8_t mark;     /* free for who walks the tree; 0 at first */
+    uint32_t n;       /* how many items; other meanings stand beside the kinds */
     union {
         uint32_t cap; /* room for so many items */
         uint32_t len; /* bytes of text */
@@ -76,8 +77,8 @@ struct ckpt_pickle {
     size_t len;              /* bytes of the pickle, its STOP included */
     struct s2s_buf opaque;   /* the opaque classes that were met: "module.name, module.name" */
     struct s2s_blocks arena; /* nodes and texts */
-    /* What is never moved: packed tensors, and the keys that they have in dicts. Whoever wants the
-     * keys to outlive the pickle takes all of names (s2s_blocks_take). */
+    /* What is never moved: packed tensors, and the texts of the keys that they have in dicts.
+     * Whoever wants these to outlive the pickle takes all of names (s2s_blocks_take). */
     struct s2s_blocks kept, names;
 };
 

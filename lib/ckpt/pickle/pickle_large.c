@@ -308,8 +308,8 @@ static struct ckpt_node *new_node(struct collection *c)
 
 static struct ckpt_node *move_node(struct collection *c, struct ckpt_node *node)
 {
-    if (!node)
-        return NULL;
+    if (!node || node->is_kept)
+        return node;
     if (node->kind == MOVED)
         return (struct ckpt_node *)node->items;
     struct ckpt_node *moved = new_node(c);

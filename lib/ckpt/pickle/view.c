@@ -2,15 +2,8 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/packed.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
-
-/* What a packed tensor says. */
-struct packed {
-    uint8_t dtype, n_dims, key_len;
-    bool requires_grad, contiguous;
-    int64_t offset, store_numel;
-    int64_t dims[]; /* sizes, strides of one that is not contiguous, the storage's key */
-};
 
 static int bad_view(const struct ckpt_node *node, const char *what, struct s2s_error *err)
 {
@@ -104,25 +97,28 @@ static int check_bits(const struct ckpt_node *node, const struct ckpt_node *args
     return 0;
 }
 
+/* What a packed tensor begins with. Then come its offset, the storage's elements, its sizes, the
+ * strides of one that is not contiguous, and the storage's key. */
+struct packed {
+    uint8_t dtype, n_dims, key_len;
+    bool requires_grad, contiguous;
+};
+
 static void unpack(struct ckpt_view *view, const struct ckpt_node *node)
 {
-    const struct packed *packed = (const struct packed *)node->text;
-    const int n = packed->n_dims;
-    const int64_t *rest = packed->dims + n;
-    *view = (struct ckpt_view){.dtype = packed->dtype,
-                               .n_dims = n,
-                               .offset = packed->offset,
-                               .key_len = packed->key_len,
-                               .store_numel = packed->store_numel};
+    const struct packed packed = *(const struct packed *)node->text;
+    const char *at = node->text + sizeof packed;
+    const int n = packed.n_dims;
+    *view = (struct ckpt_view){.dtype = packed.dtype, .n_dims = n, .key_len = packed.key_len};
+    view->offset = (int64_t)ckpt_unpack(&at);
+    view->store_numel = (int64_t)ckpt_unpack(&at);
     view->store_len = view->store_numel * (int64_t)s2s_dtype_size(view->dtype);
-    memcpy(view->size, packed->dims, (size_t)n * sizeof *view->size);
-    if (packed->contiguous) {
+    ckpt_unpack_ints(&at, view->size, n);
+    if (packed.contiguous)
         ckpt_box_strides(view->stride, view->size, n);
-    } else {
-        memcpy(view->stride, rest, (size_t)n * sizeof *view->stride);
-        rest += n;
-    }
-    view->key = (const char *)rest;
+    else
+        ckpt_unpack_ints(&at, view->stride, n);
+    view->key = at;
 }
 
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err)
@@ -185,25 +181,25 @@ bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept)
     if (!is_plain(node) || ckpt_view_of(node, &view, &later) <= 0 || view.key_len > UINT8_MAX ||
         ckpt_box_numel(view.size, view.n_dims) == 0)
         return false;
-    const size_t n = (size_t)view.n_dims, dims_bytes = n * sizeof *view.size;
+    const size_t dims_bytes = (size_t)view.n_dims * sizeof *view.size;
     ckpt_box_strides(contiguous, view.size, view.n_dims);
     const bool same = memcmp(contiguous, view.stride, dims_bytes) == 0;
-    const size_t len = sizeof(struct packed) + (same ? 1 : 2) * dims_bytes + view.key_len;
-    struct packed *packed = s2s_blocks_alloc(kept, len);
-    *packed = (struct packed){.dtype = (uint8_t)view.dtype,
-                              .n_dims = (uint8_t)n,
-                              .key_len = (uint8_t)view.key_len,
-                              .requires_grad = node->items[1]->items[4]->i != 0,
-                              .contiguous = same,
-                              .offset = view.offset,
-                              .store_numel = view.store_numel};
-    memcpy(packed->dims, view.size, dims_bytes);
-    if (!same)
-        memcpy(packed->dims + n, view.stride, dims_bytes);
-    memcpy(packed->dims + (same ? 1 : 2) * n, view.key, view.key_len);
+    const struct packed head = {.dtype = (uint8_t)view.dtype,
+                                .n_dims = (uint8_t)view.n_dims,
+                                .key_len = (uint8_t)view.key_len,
+                                .requires_grad = node->items[1]->items[4]->i != 0,
+                                .contiguous = same};
+    struct s2s_buf packed = S2S_BUF_INIT;
+    s2s_buf_add(&packed, &head, sizeof head);
+    ckpt_pack(&packed, (uint64_t)view.offset);
+    ckpt_pack(&packed, (uint64_t)view.store_numel);
+    ckpt_pack_ints(&packed, view.size, view.n_dims);
+    ckpt_pack_ints(&packed, view.stride, same ? 0 : view.n_dims);
+    s2s_buf_add(&packed, view.key, view.key_len);
     node->kind = CKPT_TENSOR;
-    node->text = (const char *)packed;
-    node->len = (uint32_t)len;
+    node->text = s2s_blocks_text(kept, packed.data, packed.len);
+    node->len = (uint32_t)packed.len;
+    s2s_buf_release(&packed);
     return true;
 }
 

@@ -108,7 +108,8 @@ static int read_zip64_extra(const unsigned char *extra, size_t len, uint64_t *va
     return 0;
 }
 
-/* one entry of the directory; *used is its length. The name is copied to *names and moves it on. */
+/* one entry of the directory; *used is its length. The name is copied to *names and moves it on.
+ * pos is that of the local header. */
 static int read_entry(struct s2s_zip_member *member, const unsigned char *p, size_t left,
                       size_t *used, char **names, struct s2s_error *err)
 {
@@ -125,10 +126,8 @@ static int read_entry(struct s2s_zip_member *member, const unsigned char *p, siz
         return s2s_error_set(err, S2S_E_FORMAT, "bad zip64 field");
     memcpy(*names, p + CENTRAL_LEN, name_len);
     (*names)[name_len] = 0;
-    *member = (struct s2s_zip_member){.name = *names,
-                                      .header = (int64_t)header,
-                                      .len_bytes = (int64_t)len,
-                                      .crc = s2s_le32(p + 16)};
+    *member = (struct s2s_zip_member){
+        .name = *names, .pos = (int64_t)header, .len_bytes = (int64_t)len, .crc = s2s_le32(p + 16)};
     if (name_len == 0 || strlen(*names) != name_len)
         return s2s_error_set(err, S2S_E_FORMAT, "zip member name is empty or holds a zero byte");
     *names += name_len + 1;
@@ -151,16 +150,17 @@ static int read_local_header(const struct s2s_zip *zip, struct s2s_zip_member *m
                              struct s2s_error *err)
 {
     unsigned char local[LOCAL_LEN];
-    if (member->header > end - LOCAL_LEN)
+    if (member->pos > end - LOCAL_LEN)
         return s2s_error_set(err, S2S_E_FORMAT, "zip member %s lies outside the archive",
                              member->name);
-    int rc = s2s_zip_read(zip, local, member->header, sizeof local, err);
+    int rc = s2s_zip_read(zip, local, member->pos, sizeof local, err);
     if (rc < 0)
         return rc;
     if (memcmp(local, "PK\3\4", 4) != 0 || s2s_le16(local + 8) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "zip member %s: no local header at %lld",
-                             member->name, (long long)member->header);
-    member->pos = member->header + LOCAL_LEN + s2s_le16(local + 26) + s2s_le16(local + 28);
+                             member->name, (long long)member->pos);
+    member->header_len = LOCAL_LEN + s2s_le16(local + 26) + s2s_le16(local + 28);
+    member->pos += member->header_len;
     if (member->pos > end || member->len_bytes > end - member->pos)
         return s2s_error_set(err, S2S_E_FORMAT,
                              "zip member %s (%lld bytes at %lld) leaves the archive", member->name,
@@ -168,10 +168,14 @@ static int read_local_header(const struct s2s_zip *zip, struct s2s_zip_member *m
     return 0;
 }
 
+static int64_t header_pos(const struct s2s_zip_member *member)
+{
+    return member->pos - member->header_len;
+}
+
 static int by_header(const void *a, const void *b)
 {
-    int64_t x = ((const struct s2s_zip_member *)a)->header;
-    int64_t y = ((const struct s2s_zip_member *)b)->header;
+    const int64_t x = header_pos(a), y = header_pos(b);
     return (x > y) - (x < y);
 }
 
@@ -192,9 +196,9 @@ static int check_members(struct s2s_zip *zip, struct s2s_error *err)
 {
     struct s2s_zip_member *m = zip->members;
     size_t n = zip->n_members;
-    qsort(m, n, sizeof *m, by_header);
+    s2s_sort(m, n, sizeof *m, by_header);
     for (size_t i = 1; i < n; i++)
-        if (m[i - 1].pos + m[i - 1].len_bytes > m[i].header)
+        if (m[i - 1].pos + m[i - 1].len_bytes > header_pos(&m[i]))
             return s2s_error_set(err, S2S_E_FORMAT, "zip members %s and %s overlap", m[i - 1].name,
                                  m[i].name);
     const char **names = s2s_xmalloc(n * sizeof *names);

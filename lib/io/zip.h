@@ -23,10 +23,11 @@ struct s2s_zip_source {
 };
 
 struct s2s_zip_member {
-    const char *name;    /* zero-ended; holds no zero itself */
-    int64_t header, pos; /* of the local header and of the data, from the begin of the archive */
+    const char *name; /* zero-ended; holds no zero itself */
+    int64_t pos;      /* of the data, from the begin of the archive */
     int64_t len_bytes;
     uint32_t crc;
+    uint32_t header_len; /* bytes of the local header, which ends where the data begins */
 };
 
 struct s2s_zip {

@@ -445,6 +445,22 @@ PY
     exits 0 s2s-ckpt diff zip.pt legacy.pt
 }
 
+@test "a hundred and fifty thousand storages of torch.save's in less than 48 MiB" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    export S2S_NO_PROGRESS=1
+    write_torch
+    python3 - <<'PY'
+from torch_files import *
+save({"layers.%d.mlp.experts.%d.weight" % (i // 1000, i % 1000): Tensor(i, (2, 4)) for i in range(150000)}, "many.pt", 150000)
+PY
+    under 48 s2s-ckpt ls many.pt
+    under 48 s2s-ckpt verify many.pt
+    under 48 s2s-ckpt convert -q --no-sync --to safetensors many.pt out.safetensors
+    s2s-ckpt cat out.safetensors layers.77.mlp.experts.7.weight >got
+    s2s-ckpt cat many.pt layers.77.mlp.experts.7.weight >want
+    cmp got want
+}
+
 @test "byte objects of 64 MB in a torch archive: less than 24 MiB" {
     case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
     export S2S_NO_PROGRESS=1

@@ -26,15 +26,40 @@ static int there_twice(const char *key, size_t len, struct s2s_error *err)
                          (int)(len < 40 ? len : 40), key);
 }
 
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const struct s2s_zip_member *)a)->name,
+                  ((const struct s2s_zip_member *)b)->name);
+}
+
 /* which of two is meant nobody can know */
 static int sort_stores(struct ckpt_torch_walk *w)
 {
     if (w->n_stores)
-        qsort(w->stores, w->n_stores, sizeof *w->stores, ckpt_torch_by_key);
+        s2s_sort(w->stores, w->n_stores, sizeof *w->stores, by_key);
     for (size_t i = 1; i < w->n_stores; i++)
-        if (ckpt_torch_by_key(&w->stores[i - 1], &w->stores[i]) == 0)
-            return there_twice(w->stores[i].key, w->stores[i].key_len, w->err);
+        if (by_key(&w->stores[i - 1], &w->stores[i]) == 0)
+            return there_twice(w->stores[i].name, strlen(w->stores[i].name), w->err);
     return 0;
+}
+
+/* The members that are storages are all that is wanted of them from now on: takes them. */
+static int take_stores(struct ckpt_torch_walk *w, struct s2s_zip *zip, int64_t begin)
+{
+    w->stores = zip->members;
+    for (size_t i = 0; i < zip->n_members; i++) {
+        struct s2s_zip_member m = zip->members[i];
+        const char *slash = strchr(m.name, '/');
+        if (!slash || !s2s_starts_with(slash, "/data/"))
+            continue;
+        ckpt_warn_no_crc(w->ckpt, &m);
+        m.name = slash + 6;
+        m.pos += begin;
+        w->stores[w->n_stores++] = m;
+    }
+    zip->members = NULL;
+    zip->n_members = 0;
+    return sort_stores(w);
 }
 
 static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
@@ -45,19 +70,9 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     int rc = ckpt_archive_open(&archive, &span, CKPT_OPEN, w->err);
     if (rc < 0)
         return rc;
-    w->stores = s2s_xcalloc(archive.zip.n_members + 1, sizeof *w->stores);
-    for (size_t i = 0; i < archive.zip.n_members; i++) {
-        const struct s2s_zip_member *m = &archive.zip.members[i];
-        const char *slash = strchr(m->name, '/');
-        if (!slash || !s2s_starts_with(slash, "/data/"))
-            continue;
-        w->stores[w->n_stores++] = (struct ckpt_torch_store){
-            slash + 6, strlen(slash + 6), source->begin + m->pos, m->len_bytes, m->crc};
-        ckpt_warn_no_crc(w->ckpt, m);
-    }
-    rc = sort_stores(w);
+    rc = ckpt_archive_check_notes(&archive.zip, w->err);
     if (rc == 0)
-        rc = ckpt_archive_check_notes(&archive.zip, w->err);
+        rc = take_stores(w, &archive.zip, source->begin);
     w->left = ckpt_json_limit(archive.pickle.len);
     w->names = &archive.pickle.names;
     if (rc == 0)
@@ -112,8 +127,10 @@ static int find_store(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
         return s2s_error_set(w->err, S2S_E_TRUNCATED,
                              "storage of %lld elements at %lld leaves the file", (long long)numel,
                              (long long)*at);
-    w->stores[w->n_stores++] = (struct ckpt_torch_store){
-        s2s_blocks_text(&l->keys, key->text, key->len), key->len, l->begin + *at, size, 0};
+    w->stores[w->n_stores++] =
+        (struct s2s_zip_member){.name = s2s_blocks_text(&l->keys, key->text, key->len),
+                                .pos = l->begin + *at,
+                                .len_bytes = size};
     *at += size;
     return 0;
 }

@@ -19,27 +19,28 @@ static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len
     return order ? order : (a_len > b_len) - (a_len < b_len);
 }
 
-int ckpt_torch_by_key(const void *a, const void *b)
+static int compare_store(const void *view, const void *store)
 {
-    const struct ckpt_torch_store *x = a, *y = b;
-    return compare_keys(x->key, x->key_len, y->key, y->key_len);
+    const struct ckpt_view *x = view;
+    const struct s2s_zip_member *y = store;
+    return compare_keys(x->key, x->key_len, y->name, strlen(y->name));
 }
 
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
                       const struct ckpt_view *view)
 {
     struct s2s_ckpt *ckpt = w->ckpt;
-    struct ckpt_torch_store key = {.key = view->key, .key_len = view->key_len};
-    const struct ckpt_torch_store *store =
-        w->n_stores ? bsearch(&key, w->stores, w->n_stores, sizeof key, ckpt_torch_by_key) : NULL;
+    const struct s2s_zip_member *store =
+        w->n_stores ? bsearch(view, w->stores, w->n_stores, sizeof *w->stores, compare_store)
+                    : NULL;
     if (!store)
         return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
                              (int)(view->key_len < 40 ? view->key_len : 40), view->key);
-    if (store->len != view->store_len)
+    if (store->len_bytes != view->store_len)
         return s2s_error_set(w->err, S2S_E_FORMAT,
                              "storage %.*s has %lld bytes, its tensor says %lld",
                              (int)(view->key_len < 40 ? view->key_len : 40), view->key,
-                             (long long)store->len, (long long)view->store_len);
+                             (long long)store->len_bytes, (long long)view->store_len);
     *tensor = (struct s2s_ckpt_tensor){.name = name,
                                        .dtype = view->dtype,
                                        .n_dims = view->n_dims,
@@ -54,7 +55,7 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
                                          .has_crc = store->crc != 0,
                                          .crc = store->crc,
                                          .store_pos = store->pos,
-                                         .store_len = store->len}};
+                                         .store_len = store->len_bytes}};
     ckpt_set_chunks(ckpt, tensor, &chunk, 1);
     return 0;
 }

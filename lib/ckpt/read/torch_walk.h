@@ -9,18 +9,10 @@
 
 #include "lib/base/base.h"
 
-/* Where a storage lies in the file; its key has key_len bytes and no zero behind. */
-struct ckpt_torch_store {
-    const char *key;
-    size_t key_len;
-    int64_t pos, len;
-    uint32_t crc;
-};
-
 struct ckpt_torch_walk {
     struct s2s_ckpt *ckpt;
     int file;
-    struct ckpt_torch_store *stores; /* sorted by key */
+    struct s2s_zip_member *stores; /* sorted; the name is the key alone, pos is in the file */
     size_t n_stores;
     /* A small file can refer to one value in very many places. So there are limits to what is made
      * of all of it together: */
@@ -35,8 +27,6 @@ struct ckpt_torch_walk {
     struct s2s_error *err;
 };
 
-/* Order of two stores by key, for qsort and bsearch. */
-int ckpt_torch_by_key(const void *a, const void *b);
 /* Sets *tensor to the tensor that a view describes; it is not added to the checkpoint. name is
  * kept. FORMAT: its storage is not in the file, or has another size. */
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,

@@ -152,11 +152,11 @@ $(foreach sh,bash zsh fish,$(eval $(BUILD)/share/$(COMPLETE_$(sh)): $(BIN)/% doc
 	$$(Q)mkdir -p $$(@D) && doc/completion.sh $(sh) $$< >$$@))
 
 install: all man completions
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7
+	install -d $(DESTDIR)$(PREFIX)/bin
 	for file in $(COMPLETIONS); do install -D -m 644 $(BUILD)/share/$$file $(DESTDIR)$(PREFIX)/share/$$file || exit 1; done
 	install -m 755 bin/s2s $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -D -m 644 $(MPI_LIB) $(DESTDIR)$(PREFIX)/lib/s2s/$(notdir $(MPI_LIB))
-	for page in $(MAN); do install -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; done
+	for page in $(MAN); do install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} $$page || exit 1; done
 
 uninstall:
 	cd $(DESTDIR)$(PREFIX)/bin && rm -f s2s $(notdir $(PROGRAMS))

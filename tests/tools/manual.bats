@@ -164,3 +164,12 @@ YAML
     done <list
     [ "$n" -ge 70 ]
 }
+
+@test "the name map of the manual is one" {
+    sed -n '/^```/,/^```/{/^```/!p}' "$ROOT/doc/man/s2s-ckpt-map.5.scd" >mine.map
+    [ "$(wc -l <mine.map)" -ge 5 ]
+    exits 0 s2s-ckpt convert -q --to torch_dist --map mine.map "$ROOT/tests/oracle/models/llama_gqa_untied" out
+    exits 0 s2s-ckpt ls out
+    says "decoder.layers.self_attention.linear_qkv.weight"
+    says "decoder.layers.mlp.linear_fc1.weight"
+}

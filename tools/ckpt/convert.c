@@ -237,7 +237,7 @@ static const struct argp argp = {
     "  s2s-ckpt convert --to torch_dist --merge-ranks mp_ranks/ megatron/\n"
     "  s2s-ckpt convert --to safetensors pytorch_model.bin model.safetensors\n"
     "  mpirun -n 4 s2s-ckpt convert --to hf iter_0001000/ model/\n\n"
-    "See also: s2s-ckpt(1)",
+    "See also: s2s-ckpt(1), s2s-ckpt-map(5)",
     NULL,
     NULL,
     NULL};

@@ -25,6 +25,10 @@ complain 'trailing white space or tabs in C:' "$(git grep -nE '[[:space:]]+$|	' 
 complain 'a file in no room of the tree:' "$(git ls-files | grep -vE '^(\.ci|bin|demo|doc|kernels|lib|tests|tools)/|^(\.(clang-format|gitignore|pre-commit-hooks\.yaml)|LICENSE|Makefile|NEWS\.md|README\.md|packages\.txt)$')"
 complain 'files past 1000 lines:' "$(for f in $c_files; do n=$(wc -l <"$f"); [ "$n" -le 1000 ] || echo "$f: $n lines"; done)"
 complain 'a lib file includes a tool:' "$(git grep -nE '#include "tools/' -- 'lib/*' 'kernels/*')"
+complain 'a room of lib/ckpt knows one above it:' \
+    "$(git grep -nE '#include "lib/ckpt/(read|merge|config|map|write|nemo)/' -- ':(glob)lib/ckpt/*.[ch]' 'lib/ckpt/pickle/*'
+    git grep -nE '#include "lib/ckpt/(merge|map|write|nemo)/' -- 'lib/ckpt/read/*' 'lib/ckpt/config/*'
+    git grep -nE '#include "lib/ckpt/(write|nemo)/' -- 'lib/ckpt/map/*' 'lib/ckpt/merge/*')"
 complain 'kernels know a layer above them:' "$(git grep -nE '#include "lib/' -- 'kernels/*' | grep -v '"lib/base/')"
 # external functions are s2s_<room>_<verb> or, shared inside a room, <room>_<verb>; main and the fuzz entry are others'
 lib=build/release/libs2s.a

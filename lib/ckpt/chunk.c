@@ -54,7 +54,7 @@ struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k)
     return chunk;
 }
 
-struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k)
+const struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k)
 {
     return tensor->is_plain ? &((struct s2s_ckpt_tensor *)tensor)->place : &tensor->places[k];
 }

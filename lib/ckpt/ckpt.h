@@ -260,15 +260,6 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
  * config.json is JSON. TRUNCATED: the save was not finished; NOTFOUND: Megatron-Core's folder has
  * no common state. */
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/*
- * Compares the files with what a manifest says of them: s2s-manifest.json or integrity.json of the
- * folder, FILE.s2s-manifest.json beside a single file. *n_files: how many were compared; 0: there
- * is no manifest. how: its progress is told and its stop obeyed; may be NULL.
- * DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT, UNSUPPORTED: the manifest
- * itself is damaged, or does not name a file that is read; INTERRUPTED.
- */
-int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
-                             size_t *n_files, struct s2s_error *err);
 /* Reads all files from end to end: where there is no checksum, this at least shows that the disk
  * gives every byte. how: its progress (not NULL) is told, nothing else of it counts. IO, TRUNCATED.
  */

@@ -64,6 +64,7 @@ bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const
 bool ckpt_name_is_plain(const char *name, size_t len);
 /* Compares two elements of an array of char *, for qsort and bsearch. */
 int ckpt_by_text(const void *a, const void *b);
+void ckpt_free_list(char **names, size_t n);
 /* Is word one of words, which are separated by single spaces? */
 bool ckpt_has_word(const char *words, const char *word);
 /* Is dir_fd/name a link to somewhere else, whose target should not be copied into a folder that may
@@ -73,15 +74,6 @@ bool ckpt_is_strange_link(int dir_fd, const char *name);
 /* For who opens files without following links, but trusts the hub's cache: the path to open instead
  * of name. It is in `to` when dir_fd/name is a link of that cache, else it is name. */
 const char *ckpt_in_hub(int dir_fd, const char *name, char to[PATH_MAX]);
-
-/* Writes the targets [begin, end) of a plan as the safetensors file dir/name, which is the
- * number-th of those that the ranks share: one of them writes it, notes it in how->manifest and
- * how->journal, the others return 0 at once. (write/write_hf.c) */
-struct s2s_ckpt_plan;
-struct s2s_ckpt_write;
-int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
-                    const char *dir, const char *name, const struct s2s_ckpt_write *how,
-                    struct s2s_error *err);
 
 /* Levenshtein distance of two names; most + 1 if it is larger than `most`, or a name longer than
  * 256 bytes. */

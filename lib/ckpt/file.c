@@ -219,6 +219,13 @@ int ckpt_by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+void ckpt_free_list(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(names[i]);
+    free(names);
+}
+
 bool ckpt_has_word(const char *words, const char *word)
 {
     size_t len;

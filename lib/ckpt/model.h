@@ -1,15 +1,12 @@
 /*
  * The one model of a checkpoint that every format is read into: files, tensors cut into chunks,
- * objects. The readers (read_*.c) fill it; ckpt.c serves it.
+ * objects. The readers (lib/ckpt/read) fill it; ckpt.c serves it.
  */
 #ifndef CKPT_MODEL_H
 #define CKPT_MODEL_H
 
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_internal.h"
-#include "lib/ckpt/pickle/pickle.h"
-#include "lib/ckpt/pickle/view.h"
-#include "lib/io/zip.h"
 
 /* A box of a tensor, made for who asks for it. Element [i0, i1, ..] of the box lies at
  * data + sum(i * stride) * itemsize; stride and data are known when the place is located. */
@@ -129,13 +126,6 @@ struct s2s_ckpt {
     struct ckpt_reduced *reduced; /* NULL, or what s2s_ckpt_reduce left of the tensors */
 };
 
-enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
-/* Memory for at least CKPT_SCRATCH bytes, lent until the next call that streams. */
-char *ckpt_piece(struct s2s_ckpt *ckpt);
-/* Adds what was being read to an error: "FOLDER: NAME: "; of a single file, whose path the error
- * has already, "NAME: ". Returns rc. */
-int ckpt_at_name(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
-
 /* Forgets tensors, objects, members and common state, and frees their memory. What is known of the
  * files remains. */
 void ckpt_drop_tables(struct s2s_ckpt *ckpt);
@@ -202,78 +192,6 @@ int ckpt_by_tensor_name(const void *a, const void *b);
 /* The object of this name, or NULL. After ckpt_seal. */
 struct s2s_ckpt_object *ckpt_find_object(const struct s2s_ckpt *ckpt, const char *name);
 
-/* The storage of a chunk in its open file. */
-struct ckpt_store {
-    struct s2s_ckpt *ckpt;
-    struct ckpt_location *place;
-    int fd;
-    const char *path;
-};
-/*
- * Reads len bytes of a storage, from position pos of its file on. If the calls read it in order
- * from its first byte to its last, as those for a whole tensor do, its CRC-32 is computed on the
- * way and compared at the end: DIGEST. IO, TRUNCATED.
- */
-int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size_t len,
-                    struct s2s_error *err);
-
-/* Finds where the data of a tensor's k-th chunk lies, if that is not known yet: for a .distcp file
- * that means opening the archive there. FORMAT, TRUNCATED, UNSUPPORTED, SHAPE, DTYPE, IO. */
-int ckpt_locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
-                struct s2s_error *err);
-/* The same; of an item of a .distcp file it also checks what no reader looks at, the notes beside
- * the tensor. */
-int ckpt_locate_whole(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
-                      struct s2s_error *err);
-/* Finds it for a tensor that is a view. */
-int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
-                     struct s2s_error *err);
-/* Sets the shape [n] that a tensor had before it was flattened (s2s_ckpt_orig_shape). FORMAT: it
- * was set before; SHAPE (also for n < 0), TRUNCATED: the tensor cannot have had it. */
-int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const int64_t *shape,
-                        int n, struct s2s_error *err);
-/* A view of the tensor with its last two axes exchanged, which lives as long as the checkpoint; the
- * tensor itself if it has fewer than two. */
-const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
-                                              const struct s2s_ckpt_tensor *tensor);
-
-/* ---- torch archives (torch_zip.c) ---- */
-
-/* Members of an item of a .distcp file, at most: it holds one tensor or one object. */
-enum { CKPT_ITEM_MEMBERS = 65536 };
-
-/* An archive of torch.save's, with its data.pkl parsed. */
-struct ckpt_archive {
-    struct s2s_zip zip;
-    struct ckpt_pickle pickle;
-    char *bytes; /* of data.pkl, into which the pickle points; NULL: so large that it is not kept */
-};
-/* Opens the archive at source. Gives: ckpt_archive_release, only after success. FORMAT, TRUNCATED;
- * UNSUPPORTED: it is not one of torch.save's, its bytes are big-endian, or (with CKPT_STRICT) its
- * pickle names classes that are not known. */
-int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
-                      enum ckpt_pickle_mode mode, struct s2s_error *err);
-void ckpt_archive_release(struct ckpt_archive *archive);
-/* Compares the CRC-32 of each member of an archive that is no storage (data.pkl, byteorder, ..).
- * DIGEST, IO. */
-int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err);
-/* Warns, once a checkpoint, if this storage of an archive has no CRC-32 to compare: PyTorch can be
- * told not to write them (torch.serialization.set_crc32_options). */
-void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member);
-
-/* Checks common.pt, if there is one: its CRC-32s, and that its pickle is understood. DIGEST,
- * FORMAT, TRUNCATED, UNSUPPORTED, IO. */
-int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* The same for any other file of torch.save's in the checkpoint's folder. */
-int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err);
-
-/* The journal in a folder that is being written (lib/ckpt/write/journal.h). */
-#define CKPT_JOURNAL "s2s-resume"
-
-/* A file beside Megatron's folders iter_0001000/ and release/: it says "1000", or "release", for
- * the one that is the latest. */
-#define CKPT_TRACKER "latest_checkpointed_iteration.txt"
-
 /* How the common state, which is JSON, has a small tensor of the optimizer (a step, a loss scale):
  * as an object of one key that begins so and names the dtype, {"tensor F32": 1.0}. A tensor of one
  * axis has a list of values. */
@@ -283,180 +201,5 @@ static inline bool ckpt_is_small_dtype(enum s2s_dtype dtype)
 {
     return dtype == S2S_F32 || dtype == S2S_I32 || dtype == S2S_I64;
 }
-
-/* What users are told of a checkpoint that is `unfinished`. */
-#define CKPT_UNFINISHED \
-    "metadata.json, which Megatron-Core writes last, is missing or names no backend: an " \
-    "unfinished save, or a damaged one"
-
-/* The name of the byte object that newer checkpoints have in place of common.pt. */
-#define CKPT_COMMON_OBJECT "common_state/shard_0_1"
-
-/* ---- hints for what cannot be opened: each may add one to err, and returns rc ---- */
-
-/* The file may be a part of a checkpoint, whose folder is meant. */
-int ckpt_hint_file(const char *path, int rc, struct s2s_error *err);
-/* The folder may hold checkpoints: names some. */
-int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err);
-/* The file may not be weights at all, but a pointer of Git LFS's, or a web page. */
-int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
-
-/* Opens the folder at/name; returns a descriptor. OPEN: its files must not be opened. (If it may
- * still be listed, files would seem to be missing.) Other failures have the code `otherwise`. */
-int ckpt_open_folder(int at, const char *name, enum s2s_errc otherwise, struct s2s_error *err);
-/* Goes from the folder that was opened down to the one with the weights: by trackers, by links, and
- * into the folders that trainers put around weights. Sets path, dir_fd and, if it is known then,
- * the iteration. 0 also where nothing leads further. TRUNCATED: an unfinished save; FORMAT,
- * NOTFOUND: a tracker or link names what is not there. */
-int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err);
-
-/* ---- readers: each fills a new ckpt whose path and dir_fd are set; the caller seals it ----
- *
- * All fail with FORMAT, TRUNCATED or SHAPE where the files are damaged, UNSUPPORTED where they hold
- * what is not read, NOTFOUND, OPEN, IO. */
-
-/* .metadata and *.distcp: torch_dist and dcp. */
-int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Sets text to the "sharded_backend" that a metadata.json [len] names; "": it names none. FORMAT:
- * no JSON. UNSUPPORTED: a version later than those that are known, which Megatron-Core refuses,
- * too. */
-int ckpt_parse_backend(const char *json, size_t len, char text[64], struct s2s_error *err);
-/* Sets ckpt->common from common.pt or, without one, from the byte object in its place. It is no
- * failure if there is neither. After ckpt_seal. */
-int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Sets ckpt->run_args if Megatron's arguments are a byte object of their own (torch_dcp,
- * fsdp_dtensor). One that cannot be read only gets a warning. */
-void ckpt_read_args(struct s2s_ckpt *ckpt);
-/* Sets ckpt->run_args from Megatron-Bridge's run_config.yaml or NeMo's ../context/model.yaml, if
- * the common state has no arguments. One that cannot be read only gets a warning. (run_config.c) */
-void ckpt_read_run_config(struct s2s_ckpt *ckpt);
-/* Sets ckpt->run_args from the model_config.yaml (config) of a language model of NeMo 1. false: it
- * is that of another model, and nothing is set. */
-bool ckpt_read_nemo_args(struct s2s_ckpt *ckpt, const json_t *config);
-/* Is this pair of planner_data's a name and a tuple that says where it stands in nested dicts and
- * lists? (paths.c) */
-bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts);
-/*
- * Keeps such a path, if the name is one of the checkpoint's; else does nothing. After ckpt_seal.
- * FORMAT: the name has a path already. Joined by dots the parts are the name, so only where it is
- * to be cut needs to be kept, and no pickle can make more of it than the name is long: the first
- * number is how many parts there are, then comes one for each, twice its length, plus 1 if the part
- * is an int. (The last part is the rest of the name, whatever its length says.)
- */
-int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
-                   const struct ckpt_node *parts, struct s2s_error *err);
-/* The path that was kept of a name, in that form; lent until close. NULL: none was. */
-const uint16_t *ckpt_path_of(const struct s2s_ckpt *ckpt, const char *name);
-/* The arguments that Megatron's training script was started with ("num_layers", ..), which shaped
- * the model; lent until close. NULL: not known. */
-const json_t *ckpt_args(const struct s2s_ckpt *ckpt);
-/* At most so many bytes are read of a small file beside the weights. */
-enum { CKPT_MAX_SIDE_FILE = 256 << 20 };
-/* Reads a JSON file of the checkpoint's folder. *value is NULL where there is none, which is no
- * error. Gives: json_decref. FORMAT names the line. */
-int ckpt_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,
-                   struct s2s_error *err);
-/* Parses the text [len] of a YAML file called name into a JSON tree; *tree is NULL, which is no
- * error, if it has a value that JSON lacks. Gives: json_decref. FORMAT names the line. */
-int ckpt_parse_yaml(json_t **tree, const char *text, size_t len, const char *name,
-                    struct s2s_error *err);
-/* One safetensors file. prefix is put before every tensor's name. */
-int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
-                          struct s2s_error *err);
-/* The safetensors files in a folder of the checkpoint's ("": its own; or "llm/"), a single one or
- * several with an index. */
-int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
-                 struct s2s_error *err);
-/* Is called with a tensor's name and the file (a plain name) that an index says it is in; both lent
- * for the call. What it returns below 0 ends the reading. */
-typedef int ckpt_index_visit(void *ctx, const char *name, const char *file, struct s2s_error *err);
-/* Reads the file `index` ("model.safetensors.index.json") and calls visit for each entry, in the
- * file's order. A name that is there twice may come twice. Returns 1; 0 if there is no such file;
- * FORMAT, IO, or what visit returned. (index.c) */
-int ckpt_index_each(struct s2s_ckpt *ckpt, const char *index, ckpt_index_visit *visit, void *ctx,
-                    struct s2s_error *err);
-/* Lists the files and folders of a folder ("" or "llm/", which then begins each name) whose names
- * end with suffix, sorted; hidden ones are left out, and one that is only the
- * suffix. Gives: ckpt_free_list. OPEN. */
-int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
-                     size_t *n, struct s2s_error *err);
-void ckpt_free_list(char **names, size_t n);
-/* Are all parts there, where files are named like "model-00002-of-00003.safetensors"? NOTFOUND
- * names the first that is not. */
-int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err);
-/* Warns if path is one such part, which somebody named alone. */
-void ckpt_warn_of_part(const char *path);
-/* dcp_hf: safetensors files of torch.distributed.checkpoint's, whose headers say which box of a
- * tensor each entry is. */
-int ckpt_read_dcp_hf(struct s2s_ckpt *ckpt, struct s2s_error *err);
-
-/* What torch.save wrote, as a file or as a part of one; whether it is a zip or the format of before
- * 1.6 is told by its bytes. The keys of its nested dicts, with dots between them, are the names of
- * tensors and objects. */
-struct ckpt_torch_source {
-    const char *file, *prefix; /* prefix: is put before every name */
-    int64_t begin, len_bytes;  /* where it lies in the file; len_bytes -1: it is the whole file */
-    /* a file of one of Megatron's ranks: only "model" (model0, ..) has tensors and objects, the
-     * rest goes into the common state, under the prefix */
-    bool model_only;
-};
-enum { CKPT_TORCH_HEAD = 24 };
-/* Is a file that begins with these bytes one of torch.save's before 1.6? */
-bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD]);
-int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *source,
-                    struct s2s_error *err);
-/* pytorch_model*.bin, or an adapter's. */
-int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Megatron's rank folders. */
-int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
-#define CKPT_NEMO_CONFIG "model_config.yaml"
-#define CKPT_NEMO_WEIGHTS "model_weights.ckpt"
-/* A .nemo archive (the checkpoint's file 0), or the folder of an unpacked one. Tensors have NeMo's
- * names; the common state has its configuration as "model_config". The format becomes "mp_rank" if
- * each rank has weights of its own in it. */
-int ckpt_read_nemo(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Lists the members of the archive, or of the folder of an unpacked one, in ckpt->members. A
- * compressed archive is first inflated into a file without a name, which becomes file 0.
- * (nemo_members.c) */
-int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err);
-int ckpt_nemo_folder(struct s2s_ckpt *ckpt, struct s2s_error *err);
-/* Is a file that begins with these bytes compressed: gzip, zstd, xz, bzip2 or lz4? */
-bool ckpt_is_compressed(const unsigned char head[6]);
-
-/* The files that transformers' Parakeet has beside its weights, as texts; NULL where NeMo's
- * configuration does not determine one. */
-struct ckpt_nemo_texts {
-    char *config, *features, *generation; /* config.json, preprocessor_config.json, .. */
-    char *tokenizer, *tokenizer_config, *processor;
-};
-/* Sets config, features and generation of texts, from NeMo's configuration of a model (`all`; NULL:
- * there is none). family: that of the name map, which says what head the model has. any:
- * config.json is not wanted, so the encoder may be of any kind. Gives: free all three. UNSUPPORTED:
- * transformers' Parakeet has no such encoder. */
-int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
-                     const char *family, bool any, struct s2s_error *err);
-/* Sets *config to the config.json of transformers' Parakeet encoder, from NeMo's section `encoder`
- * (without references) and the weights, which have to agree. Gives a reference. UNSUPPORTED:
- * Parakeet has no such encoder; SHAPE: they do not agree; NOTFOUND: the number of mel bins is not
- * said. */
-int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t *encoder,
-                      struct s2s_error *err);
-/* Sets tokenizer, tokenizer_config and processor of texts, from a SentencePiece model (bytes
- * [len]), the model's config.json and texts->features. For an encoder alone nothing is set. Gives:
- * free all three. FORMAT: no SentencePiece model; SHAPE: one of another model. */
-int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, const void *bytes,
-                        size_t len, struct s2s_error *err);
-/* The preprocessor_config.json that belongs to a model_config.yaml; NULL: that has no section
- * `preprocessor`. *odd: NULL, or the key of that section whose value transformers' features cannot
- * follow, so that they would be other features. Gives a reference. */
-json_t *ckpt_nemo_features(const char **odd, const json_t *model_config);
-/* The same from the section `preprocessor` itself. */
-json_t *ckpt_nemo_mel(const char **odd, const json_t *preprocessor);
-
-/* Is the part of a model that has this name ("vision_model") the language model? The saved
- * arguments are about that one. */
-bool ckpt_part_has_words(const char *part);
-/* The section of a config.json that is about this part alone; lent, NULL: there is none. */
-const json_t *ckpt_part_config(const json_t *config, const char *part);
 
 #endif

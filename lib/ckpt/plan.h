@@ -11,7 +11,6 @@
 #include "lib/ckpt/ckpt.h"
 
 struct s2s_mesh;
-struct s2s_outfile;
 struct ckpt_journal;
 
 /* A box of a source tensor. Or zeros: source is NULL then, and size[0] says how many. There may be
@@ -121,27 +120,10 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
 /* Compares the CRC-32 of every source storage of which streaming did not do so, because it did not
  * read it from end to end. DIGEST, IO. */
 int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* Compares the files of the source's folder with its integrity.json, if it has one. Each file is
- * compared by one of the ranks of how->mesh, and the ranks do not agree on the result: that is the
- * caller's. An algorithm that is not known is only warned of. DIGEST, NOTFOUND, FORMAT, OPEN, IO,
- * INTERRUPTED. */
-int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
-                              struct s2s_error *err);
 /* s2s_ckpt_plan_verify for a single source tensor, and for its counterparts in the others of a
  * mean.
  */
 int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
                             struct s2s_error *err);
-
-/* Writes the targets [begin, end) as one safetensors file to out, which is neither committed nor
- * aborted here. Tensors of wide dtypes come first, so that all are aligned. digest: NULL, or where
- * the XXH3-128 of the file goes. UNSUPPORTED: the header would be longer than readers take. */
-int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
-                               struct s2s_outfile *out, const struct s2s_ckpt_write *how,
-                               char digest[33], struct s2s_error *err);
-/* Writes model.safetensors, or shards and (rank 0) their index, into a folder that exists. Every
- * rank of how->mesh calls it; each has its own result, on which the caller makes them agree. */
-int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
-                      struct s2s_error *err);
 
 #endif

@@ -21,6 +21,7 @@
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/map/layers.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_dist.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/ckpt/nemo/to_nemo.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,5 +1,6 @@
 /* s2s-ckpt verify */
 #include "lib/ckpt/plan.h"
+#include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "tools/ckpt/ckpt_tool.h"
 

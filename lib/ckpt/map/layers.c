@@ -1,7 +1,7 @@
 #include "lib/ckpt/map/layers.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 
 enum { MAX_NAMES = 1 << 18 }; /* new ones of a plan */
 

@@ -5,7 +5,7 @@
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 
 enum { MAX_MAP_FILE = 1 << 20 };
 

@@ -282,4 +282,12 @@ bool ckpt_map_lists_fit(const struct ckpt_rule *rule);
  * EXPERTS, Megatron's side may lack {E}: they lie on an axis.) */
 const char *ckpt_map_lost_number(const struct ckpt_rule *rule);
 
+/* ---- parts of a model (select.c) ---- */
+
+/* Is the part of a model that has this name ("vision_model") the language model? The saved
+ * arguments are about that one. */
+bool ckpt_part_has_words(const char *part);
+/* The section of a config.json that is about this part alone; lent, NULL: there is none. */
+const json_t *ckpt_part_config(const json_t *config, const char *part);
+
 #endif

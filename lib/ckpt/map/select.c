@@ -5,6 +5,31 @@
 
 enum { MAX_SAID = 12 };
 
+/* Which key of a model's config.json a part's own stands under, by what the part is called. */
+static const struct {
+    const char *mark, *key;
+} config_keys[] = {
+    {"language", "llm_config"},  {"language", "text_config"}, {"llm", "llm_config"},
+    {"llm", "text_config"},      {"text", "text_config"},     {"vision", "vision_config"},
+    {"visual", "vision_config"}, {"images", "vision_config"}, {"sound", "sound_config"},
+    {"audio", "audio_config"},
+};
+
+bool ckpt_part_has_words(const char *part)
+{
+    return strstr(part, "language") || strstr(part, "llm") || strstr(part, "text");
+}
+
+const json_t *ckpt_part_config(const json_t *config, const char *part)
+{
+    for (size_t i = 0; i < sizeof config_keys / sizeof *config_keys; i++) {
+        const json_t *own = json_object_get(config, config_keys[i].key);
+        if (strstr(part, config_keys[i].mark) && json_is_object(own))
+            return own;
+    }
+    return NULL;
+}
+
 /* what names without wrappers begin with, up to the first dot, each once; or, where the part lies
  * deeper in one of them, all that stands before it */
 static void list_beginnings(struct s2s_buf *out, const struct s2s_ckpt *ckpt, const char *prefix)

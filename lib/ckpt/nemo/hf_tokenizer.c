@@ -10,7 +10,7 @@
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
 #include "lib/ckpt/config/args_config.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/spm.h"
 
 /* Every cut of a piece is looked at; SentencePiece's own limit is 16 characters. */

@@ -5,6 +5,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 
 /* ---- "${model.sample_rate}" ---- */
 

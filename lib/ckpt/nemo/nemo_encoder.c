@@ -6,6 +6,7 @@
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 
 enum { MEL_BINS_MAX = 1 << 16 };
 

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
 #include "lib/ckpt/nemo/to_nemo.h"
+#include "lib/ckpt/read/read.h"
 
 static const char VOCAB[] = "tokenizer.vocab", WORDS[] = "vocab.txt";
 

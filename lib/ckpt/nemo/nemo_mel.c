@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 
 /* The one value that ParakeetFeatureExtractor has; null, and what is not there, is it too. */
 static const struct {

@@ -5,8 +5,9 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/to_nemo.h"
+#include "lib/ckpt/read/read.h"
 
 enum { MAX_LABELS = 1 << 22 };
 

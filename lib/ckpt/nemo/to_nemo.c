@@ -1,7 +1,7 @@
 #include "lib/ckpt/nemo/to_nemo.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/io/digest.h"
 #include "lib/io/outfile.h"
 #include "lib/io/tar.h"

@@ -2,7 +2,6 @@
  * Somebody names a folder of trainings, of the hub's cache or of a trainer; the checkpoint lies in
  * one below, which these follow. Where they lead nowhere, a hint says what is there.
  */
-#include "lib/ckpt/model.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +9,8 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 
 enum { MAX_NAMED = 4, MAX_LOOKED_AT = 4096 };
 

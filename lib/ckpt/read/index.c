@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
 #include "lib/ckpt/read/entries.h"
+#include "lib/ckpt/read/read_internal.h"
 
 enum { MAX_INDEX = 256 << 20, READ_BYTES = 64 << 10 };
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
 #include "lib/ckpt/read/inflate.h"
+#include "lib/ckpt/read/read_internal.h"
 
 enum {
     MAX_MEMBERS = 1 << 16,

@@ -1,5 +1,4 @@
 /* Which format is it? The first test that holds decides. */
-#include "lib/ckpt/model.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,6 +6,8 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 
 static bool has(const struct s2s_ckpt *ckpt, const char *name)
 {

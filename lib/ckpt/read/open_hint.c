@@ -1,10 +1,10 @@
 /* What somebody who named the wrong file probably meant. */
-#include "lib/ckpt/model.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read_internal.h"
 
 int ckpt_hint_file(const char *path, int rc, struct s2s_error *err)
 {

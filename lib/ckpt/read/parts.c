@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read_internal.h"
 
 /* torch names a rank's share of such a file "shard-00004-model-00002-of-00003.safetensors"; a rank
  * without a share writes none, so any rank's will do */

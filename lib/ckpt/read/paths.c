@@ -4,7 +4,8 @@
  * it dcp_to_torch_save puts them together again.
  */
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 
 enum { MAX_PARTS = 64 };
 /* one part, a text: shared by all names that are not nested */

@@ -1,7 +1,8 @@
 /* Boxes of tensors, from wherever their chunks lie. */
-#include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 #include "lib/io/crc32.h"
 
 /* A box of a chunk on its way to memory: extent, source strides and target strides by axis, in

@@ -2,9 +2,11 @@
  * The common state of a distributed checkpoint, common.pt or a byte object, and the arguments that
  * its run was started with, wherever they are.
  */
-#include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
+#include "lib/ckpt/read/torch_zip.h"
 
 /* the payload of an archive as JSON; list: it is the only entry of a list. Gives a reference. */
 static int archive_json(json_t **out, const struct s2s_zip_source *source, bool list,

@@ -3,12 +3,12 @@
  * tensor. Items are located only when they are read.
  */
 #include "lib/ckpt/pickle/torch_dtype.h"
-#include "lib/ckpt/model.h"
 
 #include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/packed.h"
+#include "lib/ckpt/read/read_internal.h"
 
 enum {
     MAX_METADATA = 1 << 30,

@@ -6,8 +6,9 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
-#include "lib/ckpt/model.h"
 #include "lib/ckpt/read/entries.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 
 /* ---- where boxes begin ---- */
 

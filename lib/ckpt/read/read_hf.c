@@ -1,10 +1,10 @@
 /* Hugging Face folders: safetensors or torch files, single or listed by an index. */
-#include "lib/ckpt/model.h"
 
 #include <dirent.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read_internal.h"
 
 int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
                      size_t *n, struct s2s_error *err)
@@ -26,13 +26,6 @@ int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suff
     }
     free(entries);
     return 0;
-}
-
-void ckpt_free_list(char **names, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        free(names[i]);
-    free(names);
 }
 
 /* Whose tensors these are. */

@@ -1,7 +1,7 @@
 /* Configurations beside the weights as trees: JSON, and YAML as JSON. */
-#include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/conf/conf.h"
 
 int ckpt_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name,

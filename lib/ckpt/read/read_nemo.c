@@ -4,7 +4,8 @@
  * unpacked; the members are found by nemo_members.c and read where they lie.
  */
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 
 enum { MAX_CONFIG = 16 << 20, MAX_BACKEND = 1 << 20 };
 

@@ -3,6 +3,7 @@
 #include "lib/ckpt/read/torch_walk.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/torch_zip.h"
 #include "lib/io/pread.h"
 
 enum { MAX_PICKLES = 1 << 30 };

@@ -8,7 +8,8 @@
 #include <strings.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 
 static const struct {
     const char *name, *section;

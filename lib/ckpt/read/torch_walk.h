@@ -5,9 +5,10 @@
 #ifndef CKPT_TORCH_WALK_H
 #define CKPT_TORCH_WALK_H
 
-#include "lib/ckpt/model.h"
-
 #include "lib/base/base.h"
+#include "lib/ckpt/pickle/view.h"
+#include "lib/ckpt/read/read_internal.h"
+#include "lib/io/zip.h"
 
 struct ckpt_torch_walk {
     struct s2s_ckpt *ckpt;

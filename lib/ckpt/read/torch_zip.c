@@ -1,7 +1,9 @@
 /* Archives that torch.save writes: data.pkl and its storages. */
-#include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/pickle/view.h"
+#include "lib/ckpt/read/read_internal.h"
+#include "lib/ckpt/read/torch_zip.h"
 #include "lib/io/pread.h"
 
 enum { MAX_PICKLE = 1 << 30 };

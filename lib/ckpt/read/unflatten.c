@@ -5,9 +5,10 @@
  * a few boxes of its cell's [l0, l1, ..], so the parameter is a tensor whose chunks are views of
  * what is stored: nothing of it is read here.
  */
-#include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
 
 enum { MAX_CELLS = 4 << 20 /* layers * experts * tensor-parallel ranks of a flattened tensor */ };
 

@@ -1,5 +1,4 @@
 /* Is what a checkpoint holds whole and harmless: CRC-32s, archives, common state, config.json? */
-#include "lib/ckpt/model.h"
 #include "lib/ckpt/plan.h"
 
 #include <fcntl.h>
@@ -7,6 +6,10 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/pickle/view.h"
+#include "lib/ckpt/read/read.h"
+#include "lib/ckpt/read/read_internal.h"
+#include "lib/ckpt/read/torch_zip.h"
 
 /* A storage by its place, in a table where the last of several that fall on one place stays. */
 struct ckpt_verified {

@@ -1,10 +1,11 @@
 /* common.pt: made, or with one value set, or out of the object that has taken its place; everything
  * else byte for byte as it was. */
-#include "lib/ckpt/write/common.h"
-#include "lib/ckpt/pickle/emit.h"
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/pickle/emit.h"
 #include "lib/ckpt/pickle/pickle.h"
+#include "lib/ckpt/read/torch_zip.h"
+#include "lib/ckpt/write/common.h"
 #include "lib/io/zip.h"
 
 enum { ALIGN = 64, PIECE = 256 << 10 };

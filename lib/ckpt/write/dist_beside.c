@@ -4,8 +4,9 @@
 #include <sys/stat.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/dist_internal.h"
+#include "lib/ckpt/write/manifest.h"
 
 static const char tokenizer[] = "tokenizer";
 

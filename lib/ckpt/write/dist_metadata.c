@@ -1,8 +1,8 @@
 /* .metadata: the objects of torch.distributed.checkpoint.metadata, in their smallest form. */
 #include "lib/ckpt/ckpt_internal.h"
-#include "lib/ckpt/model.h"
 #include "lib/ckpt/pickle/emit.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/items.h"
 
 static const char META[] = "torch.distributed.checkpoint.metadata";

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/manifest.h"

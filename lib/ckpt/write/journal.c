@@ -10,7 +10,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/ckpt_internal.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"

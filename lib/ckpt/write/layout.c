@@ -1,7 +1,7 @@
 #include "lib/ckpt/write/layout.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 
 /* at most what an archive adds to the bytes of its tensor */
 enum { ARCHIVE_BYTES = 2 << 10 };

@@ -9,7 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/base/utf8.h"
 #include "lib/ckpt/map/map.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/manifest.h"
 
 void ckpt_side_add(struct ckpt_side_files *files, const char *path, const void *bytes, size_t len)

@@ -13,7 +13,7 @@ struct s2s_error;
 
 /* The most files that are taken from a folder, and the most bytes of them together: with links, one
  * file can be many. (A single file, and all files out of an archive together, may have
- * CKPT_MAX_SIDE_FILE bytes: model.h.) */
+ * CKPT_MAX_SIDE_FILE bytes: lib/ckpt/read/read.h.) */
 enum { CKPT_MAX_SIDE_FILES = 4096, CKPT_MAX_SIDE_BYTES = 1 << 30 };
 
 struct ckpt_side_file {

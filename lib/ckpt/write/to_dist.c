@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/common.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/dist_internal.h"
@@ -17,6 +17,7 @@
 #include "lib/ckpt/write/share.h"
 #include "lib/ckpt/write/to_hf.h"
 #include "lib/io/digest.h"
+#include "lib/io/zip.h"
 #include "lib/mesh/mesh.h"
 
 /* This rank's files of a checkpoint that is being written, one after the other. */

@@ -7,10 +7,11 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/share.h"
 #include "lib/ckpt/write/to_hf_internal.h"
+#include "lib/ckpt/write/write_hf.h"
 
 bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt)
 {

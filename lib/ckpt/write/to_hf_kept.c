@@ -6,7 +6,7 @@
 #include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
 struct check {

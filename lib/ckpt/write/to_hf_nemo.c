@@ -1,6 +1,7 @@
 /* What goes beside weights that have become a Parakeet: configuration, features, tokenizer. */
 #include "lib/base/base.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
 enum { TOKENIZERS = 3 };

@@ -6,7 +6,8 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/nemo/from_nemo.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
 #define BACKBONE "llm_backbone/"

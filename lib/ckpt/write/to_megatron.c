@@ -3,7 +3,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/layers.h"
-#include "lib/ckpt/model.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/to_hf.h"
 
 int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,

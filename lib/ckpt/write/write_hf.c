@@ -1,5 +1,5 @@
 /* Hugging Face output: safetensors files, shards, index. */
-#include "lib/ckpt/plan.h"
+#include "lib/ckpt/write/write_hf.h"
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_internal.h"

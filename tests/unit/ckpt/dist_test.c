@@ -9,13 +9,14 @@
 
 #include <cmocka.h>
 
-#include "lib/ckpt/write/common.h"
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
 #include "lib/ckpt/ckpt_internal.h"
-#include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/pickle/pickle.h"
+#include "lib/ckpt/read/torch_zip.h"
+#include "lib/ckpt/write/common.h"
+#include "lib/ckpt/write/dist.h"
 #include "lib/io/zip.h"
 
 struct fixture {

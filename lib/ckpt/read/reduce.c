@@ -4,10 +4,10 @@
  * at all where one before has them in the same places, as checkpoints of one run do: a bit. The one
  * that is wanted now is made a tensor again.
  */
-#include "lib/ckpt/model.h"
 
 #include "lib/base/base.h"
 #include "lib/ckpt/packed.h"
+#include "lib/ckpt/read/read.h"
 
 enum {
     STEP = 8, /* the begin of each eighth record is known, the others are found from there */

@@ -56,7 +56,17 @@ struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k)
 
 const struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k)
 {
-    return tensor->is_plain ? &((struct s2s_ckpt_tensor *)tensor)->place : &tensor->places[k];
+    return tensor->is_plain ? &tensor->place : &tensor->places[k];
+}
+
+struct ckpt_location *ckpt_edit_place(struct s2s_ckpt_tensor *tensor, size_t k)
+{
+    return tensor->is_plain ? &tensor->place : &tensor->places[k];
+}
+
+struct s2s_ckpt_tensor *ckpt_own_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
+{
+    return (struct s2s_ckpt_tensor *)tensor;
 }
 
 void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t n_chunks)
@@ -140,7 +150,7 @@ void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_
             odd->layouts = ckpt_arena(ckpt, tensor->n_chunks * sizeof *odd->layouts);
         odd->layouts[k] = layout;
     }
-    *ckpt_place_at(tensor, k) = chunk->place;
+    *ckpt_edit_place(tensor, k) = chunk->place;
 }
 
 void ckpt_set_chunks(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,

@@ -134,7 +134,7 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
 int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, bool with_optimizer, struct s2s_error *err);
 /* Checks, and changes nothing: are all ranks there of which the saved arguments and the other
  * folders speak, and all of the same run? NOTFOUND, SHAPE, FORMAT. 0 for other formats. */
-int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err);
+int s2s_ckpt_check_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err);
 
 /*
  * Narrows the checkpoint to one part of its model: the tensors whose names begin with `part` and a

@@ -18,8 +18,13 @@ struct ckpt_chunk {
 };
 
 struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k);
-/* What is known of where a chunk lies, and grows while it is read. */
-struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k);
+/* What is known of where a chunk lies; it grows while the chunk is read. */
+const struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k);
+struct ckpt_location *ckpt_edit_place(struct s2s_ckpt_tensor *tensor, size_t k);
+/* A tensor, or view of one, that the checkpoint lent: who may change that may change its tensors.
+ */
+struct s2s_ckpt_tensor *ckpt_own_tensor(struct s2s_ckpt *ckpt,
+                                        const struct s2s_ckpt_tensor *tensor);
 /* The same with its stride and data, which may make it plain no longer; its box stays. */
 void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_t k,
                     const struct ckpt_chunk *chunk);

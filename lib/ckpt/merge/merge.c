@@ -304,9 +304,9 @@ int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, bool with_optimizer, struct s2s_
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }
 
-int s2s_ckpt_check_ranks(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+int s2s_ckpt_check_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    struct merge m = {.ckpt = (struct s2s_ckpt *)ckpt, .err = err};
+    struct merge m = {.ckpt = ckpt, .err = err};
     if (strcmp(ckpt->format, "mp_rank") != 0)
         return 0;
     int rc = ckpt_merge_list_ranks(&m);

@@ -210,10 +210,15 @@ static void simplify(struct transfer *t)
 }
 
 /* the storage of the k-th chunk, once that is located */
-static struct ckpt_location *storage_of(const struct s2s_ckpt_tensor *tensor, size_t k)
+static struct ckpt_location *storage_of(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
+                                        size_t k)
 {
-    struct ckpt_location *place = ckpt_place_at(tensor, k);
-    return place->is_view ? ckpt_place_at(ckpt_stored(tensor), place->stored_idx) : place;
+    const struct ckpt_location *place = ckpt_place_at(tensor, k);
+    if (place->is_view) {
+        k = place->stored_idx;
+        tensor = ckpt_stored(tensor);
+    }
+    return ckpt_edit_place(ckpt_own_tensor(ckpt, tensor), k);
 }
 
 /* the overlap of a chunk and the wanted box, into its place in out; *numel: how much that is */
@@ -251,7 +256,7 @@ static int read_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tenso
     const int file = chunk.place.file, fd = ckpt_file_fd(ckpt, file, err);
     if (fd < 0)
         return fd;
-    t.store = (struct ckpt_store){ckpt, storage_of(tensor, k), fd, ckpt->files[file].name};
+    t.store = (struct ckpt_store){ckpt, storage_of(ckpt, tensor, k), fd, ckpt->files[file].name};
     simplify(&t);
     return move(&t, 0, chunk.data + from * (int64_t)t.itemsize, out + (size_t)to * t.itemsize, err);
 }

@@ -246,7 +246,7 @@ static int read_names(struct reading *r, const struct ckpt_node *dict, struct s2
     return rc;
 }
 
-static struct ckpt_location *find_place(const struct s2s_ckpt_tensor *tensor, const int64_t *offset)
+static struct ckpt_location *find_place(struct s2s_ckpt_tensor *tensor, const int64_t *offset)
 {
     size_t low = 0, high = tensor->n_chunks;
     while (low < high) {
@@ -254,7 +254,7 @@ static struct ckpt_location *find_place(const struct s2s_ckpt_tensor *tensor, co
         const int order =
             compare_ints(offset, ckpt_chunk_at(tensor, middle).offset, tensor->n_dims);
         if (order == 0)
-            return ckpt_place_at(tensor, middle);
+            return ckpt_edit_place(tensor, middle);
         if (order < 0)
             high = middle;
         else
@@ -329,7 +329,7 @@ static int place_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object *object,
     return 0;
 }
 
-static int place_chunk(const struct s2s_ckpt_tensor *tensor, const struct ckpt_node *index,
+static int place_chunk(struct s2s_ckpt_tensor *tensor, const struct ckpt_node *index,
                        const struct item *item, struct s2s_error *err)
 {
     int64_t offset[S2S_MAX_DIMS];
@@ -338,7 +338,7 @@ static int place_chunk(const struct s2s_ckpt_tensor *tensor, const struct ckpt_n
     struct ckpt_location *place = n == tensor->n_dims ? find_place(tensor, offset) : NULL;
     /* a tensor of one chunk may be stored without an offset */
     if ((!at || at->kind == CKPT_NONE) && tensor->n_chunks == 1)
-        place = ckpt_place_at(tensor, 0);
+        place = ckpt_edit_place(tensor, 0);
     if (!place)
         return s2s_error_set(err, S2S_E_FORMAT, "stored chunk that the tensor does not have");
     if (place->file >= 0)
@@ -361,7 +361,7 @@ static int place_item(struct s2s_ckpt *ckpt, const struct ckpt_node *index,
     struct s2s_ckpt_object *object = tensor ? NULL : ckpt_find_object(ckpt, name);
     int rc = read_item(ckpt, info, &item, err);
     if (rc == 0 && tensor)
-        rc = place_chunk(tensor, index, &item, err);
+        rc = place_chunk(ckpt_own_tensor(ckpt, tensor), index, &item, err);
     else if (rc == 0 && object)
         rc = place_object(ckpt, object, &item, err);
     else if (rc == 0)
@@ -454,12 +454,12 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
         if (!orig || key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
-        struct s2s_ckpt_tensor *tensor = (struct s2s_ckpt_tensor *)s2s_ckpt_find(ckpt, name);
+        const struct s2s_ckpt_tensor *tensor = s2s_ckpt_find(ckpt, name);
         free(name);
         int n = ckpt_get_ints(orig, shape, S2S_MAX_DIMS);
         if (!tensor)
             continue;
-        int rc = ckpt_set_orig_shape(ckpt, tensor, shape, n, err);
+        int rc = ckpt_set_orig_shape(ckpt, ckpt_own_tensor(ckpt, tensor), shape, n, err);
         if (rc < 0)
             return rc;
     }

@@ -248,7 +248,7 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
         is_there = take_tensor(&at, ckpt, &like->tensors[i]);
     }
     for (size_t k = 0; is_there && k < reduced->tensor.n_chunks; k++)
-        ckpt_place_at(&reduced->tensor, k)->checked = reduced->checked[idx / 8] >> idx % 8 & 1;
+        ckpt_edit_place(&reduced->tensor, k)->checked = reduced->checked[idx / 8] >> idx % 8 & 1;
     reduced->wanted = tensor;
     if (is_there)
         reduced->lent = !ckpt_stored(tensor) ? &reduced->tensor

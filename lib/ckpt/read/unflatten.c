@@ -205,6 +205,6 @@ int ckpt_locate_view(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor
     else
         locate_transposed(ckpt, &chunk, &stored, tensor->n_dims);
     chunk.place.located = true;
-    ckpt_put_chunk(ckpt, (struct s2s_ckpt_tensor *)tensor, k, &chunk);
+    ckpt_put_chunk(ckpt, ckpt_own_tensor(ckpt, tensor), k, &chunk);
     return 0;
 }

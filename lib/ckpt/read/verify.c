@@ -32,7 +32,7 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
     if (ckpt_place_at(tensor, k)->checked)
         return 0;
     int rc = ckpt_locate_whole(ckpt, tensor, k, err);
-    struct ckpt_location *place = ckpt_place_at(tensor, k);
+    struct ckpt_location *place = ckpt_edit_place(ckpt_own_tensor(ckpt, tensor), k);
     int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, place->file, err);
     if (fd < 0 || !place->has_crc)
         return fd < 0 ? fd : 0;

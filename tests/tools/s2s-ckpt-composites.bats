@@ -680,7 +680,7 @@ LIST
     exits 1 s2s-ckpt verify --strict nine
     says "nine: wanted but absent (54):"
     # a model of another class has other weights, and packed ones other names
-    jq '.architectures = ["LlamaForSequenceClassification"]' "$M/config.json" >classes.json
+    jq '.architectures = ["LlamaForQuestionAnswering"]' "$M/config.json" >classes.json
     exits 0 s2s-ckpt convert -q --strict --to hf --config classes.json less.safetensors classes
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" packed.safetensors packed
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" whole.safetensors whole

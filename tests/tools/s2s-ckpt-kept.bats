@@ -338,3 +338,32 @@ PY
     put _scale $lost I8
     is_whole small
 }
+
+@test "a decoder without its output matrix, or with another head: what it lacks is told" {
+    M=$MODELS/llama_gqa_untied
+    mkdir body
+    jq '.architectures = ["LlamaModel"]' "$M/config.json" >body/config.json
+    rewrite "$M/model.safetensors" bare.safetensors 'None if k.startswith("lm_head.") else k.removeprefix("model.")'
+    cp bare.safetensors body/model.safetensors
+    is_whole body
+    for name in embed_tokens.weight norm.weight layers.0.input_layernorm.weight layers.1.mlp.down_proj.weight; do
+        rewrite bare.safetensors body/model.safetensors "None if k == '$name' else k"
+        lacks body "$name"
+    done
+    # the last layer, of which only config.json knows
+    rewrite bare.safetensors body/model.safetensors 'None if k.startswith("layers.1.") else k'
+    lacks body layers.1.self_attn.q_proj.weight layers.1.input_layernorm.weight
+    # a head of another kind in the matrix's place
+    jq '.architectures = ["LlamaForSequenceClassification"]' "$M/config.json" >body/config.json
+    rewrite "$M/model.safetensors" body/model.safetensors '("score.weight", [2, 3]) if k == "lm_head.weight" else k'
+    is_whole body
+    cp body/model.safetensors scored.safetensors
+    for name in score.weight model.layers.0.self_attn.v_proj.weight; do
+        rewrite scored.safetensors body/model.safetensors "None if k == '$name' else k"
+        lacks body "$name"
+    done
+    # code of its own may have other weights
+    jq '.auto_map = {AutoModel: "modeling.Mine"}' body/config.json >own.json
+    mv own.json body/config.json
+    is_whole body
+}

@@ -44,9 +44,14 @@ const char ckpt_map_tables[] =
     "rename lm_head.{*} text_model.lm_head.{*}\n"
     "rename model.{*} {*}\n"
     /* a decoder without its head, such as transformers' Qwen3Model */
-    "where embed_tokens.weight layers.0.input_layernorm.{*}\n"
-    "rename {embed_tokens,norm}.weight model.{embed_tokens,norm}.weight\n"
+    "where layers.{N}.input_layernorm.{*}\n"
+    "rename embed_tokens.{*} model.embed_tokens.{*}\n"
+    "rename norm.{*} model.norm.{*}\n"
     "rename layers.{*} model.layers.{*}\n"
+    "where layers.{N}.mixer.{*}\n"
+    "rename embeddings.{*} backbone.embeddings.{*}\n"
+    "rename norm_f.{*} backbone.norm_f.{*}\n"
+    "rename layers.{*} backbone.layers.{*}\n"
     "include saved_nemotron_h \"\" \"\"\n"
 
     /* transformers 5 and NeMo Automodel, which has the words and the last norm under the names of

@@ -61,16 +61,41 @@ static const char *class_of(const json_t *config)
     return class ? class : "";
 }
 
-/* Does the class of transformers that config.json names have all weights of the family? One with
- * another head, or none, has others. Of code of its own nobody knows what it wants, but for
- * NVIDIA's, which is older than transformers' own of the same model. */
+/* Of code of its own nobody knows what it wants, but for NVIDIA's, which is older than
+ * transformers' own of the same model. */
+static bool has_own_code(const json_t *config)
+{
+    return json_object_get(config, "auto_map") &&
+           strcmp(ckpt_config_type(config), "nemotron_h") != 0;
+}
+
+/* Does the class of transformers that config.json names have all weights of the family? */
 static bool is_whole_model(const json_t *config)
 {
     const char *type = ckpt_config_type(config), *class = class_of(config);
-    if (json_object_get(config, "auto_map") && strcmp(type, "nemotron_h") != 0)
+    if (has_own_code(config))
         return false;
     return s2s_ends_with(class, "ForCausalLM") ||
            (s2s_starts_with(type, "parakeet_") && s2s_starts_with(class, "Parakeet"));
+}
+
+/* transformers' classes of a decoder without its output matrix, and what they have in its place */
+static const struct body {
+    const char *class, *heads[2];
+} bodies[] = {
+    {"Model", {NULL}},
+    {"ForSequenceClassification", {"score.weight"}},
+    {"ForTokenClassification", {"score.weight", "score.bias"}},
+};
+
+/* NULL: it is none of them */
+static const struct body *body_of(const json_t *config)
+{
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+        if (s2s_ends_with(class_of(config), bodies[i].class) && !has_own_code(config) &&
+            ckpt_config_class(ckpt_config_type(config)))
+            return &bodies[i];
+    return NULL;
 }
 
 /* Models of several parts that have more than their parts: what, as a family of the tables. By
@@ -107,8 +132,7 @@ static bool is_packed(const json_t *config)
 
 static bool is_composite(const json_t *config)
 {
-    return (s2s_ends_with(class_of(config), "ForConditionalGeneration") &&
-            !json_object_get(config, "auto_map")) ||
+    return (s2s_ends_with(class_of(config), "ForConditionalGeneration") && !has_own_code(config)) ||
            family_besides(config);
 }
 
@@ -189,28 +213,47 @@ static json_t *layers_of(const json_t *config)
     return layers ? layers : json_incref((json_t *)config);
 }
 
+/* A decoder without its output matrix, or of which nothing says whether it has one. */
+static void check_body(struct check *c, const json_t *config, const struct body *body)
+{
+    json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
+    const struct ckpt_map_request request = {.ckpt = c->ckpt,
+                                             .name = ckpt_config_type(config),
+                                             .config = config,
+                                             .beside = headless,
+                                             .is_part = true,
+                                             .only_warns = !c->strict};
+    struct s2s_error lacks = S2S_ERROR_INIT;
+    check(c, &request);
+    for (int i = 0; body && i < 2 && body->heads[i]; i++) {
+        if (s2s_ckpt_find(c->ckpt, body->heads[i]))
+            continue;
+        const int rc =
+            s2s_error_set(&lacks, S2S_E_NOTFOUND, "wanted but absent (1):\n  %s", body->heads[i]);
+        tell(c, rc, lacks);
+    }
+    json_decref(headless);
+}
+
 static void check_all(struct check *c, const json_t *config)
 {
+    const bool known = ckpt_map_knows_type(ckpt_config_type(config));
+    const struct body *body = body_of(config);
     json_t *layers = layers_of(config);
-    struct ckpt_map_request whole = {.ckpt = c->ckpt,
-                                     .name = ckpt_config_type(config),
-                                     .config = layers,
-                                     .only_warns = !c->strict};
+    const struct ckpt_map_request whole = {.ckpt = c->ckpt,
+                                           .name = ckpt_config_type(config),
+                                           .config = layers,
+                                           .only_warns = !c->strict};
     if (is_named_otherwise(config) || is_packed(config)) {
         /* nothing can be said */
     } else if (is_composite(config)) {
         check_parts(c, config);
     } else if (json_object_get(config, "perception") && ckpt_map_wanted(c->ckpt)) {
         check_nemo(c, config);
-    } else if (is_whole_model(config) && ckpt_map_knows_type(whole.name)) {
+    } else if (known && is_whole_model(config)) {
         check(c, &whole);
-    } else if (c->ckpt->part && !*class_of(config) && ckpt_map_knows_type(whole.name)) {
-        /* nothing says whether it is to have a head */
-        json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
-        whole.is_part = true;
-        whole.beside = headless;
-        check(c, &whole);
-        json_decref(headless);
+    } else if (known && (body || (c->ckpt->part && !*class_of(config)))) {
+        check_body(c, config, body);
     }
     json_decref(layers);
 }

@@ -1,8 +1,8 @@
-"""Names that are kept: models of several parts, tiny and random, as transformers' own classes save them. Of a whole one that transformers
-loads nothing may be missed; of each of its tensors that is taken away and that transformers then misses too, if it is of a part whose
-family s2s-ckpt knows, the name has to be said.
+"""Names that are kept: models of several parts, and decoders without their output matrix, tiny and random, as transformers' own classes save
+them. Of a whole one that transformers loads nothing may be missed; of each of its tensors that is taken away and that transformers then
+misses too, if it is of a part whose family s2s-ckpt knows, the name has to be said.
 
-check_kept.py [MODEL_TYPE..]. Exit 0 ok, 1 different, 77 a library is absent."""
+check_kept.py [MODEL_TYPE|CLASS..]. Exit 0 ok, 1 different, 77 a library is absent."""
 import glob
 import os
 import shutil
@@ -51,6 +51,15 @@ MODELS = {
     "voxtral": ("VoxtralForConditionalGeneration", "audio_tower. multi_modal_projector."),
 }
 
+# decoders alone, or with another head: all of their tensors are known
+BODIES = ("LlamaModel", "Gemma3TextModel", "Qwen3MoeModel", "NemotronHModel", "MistralForSequenceClassification", "NemotronForTokenClassification")
+
+
+def make_body(name):
+    kind = getattr(hf, name)
+    sizes = HYBRID if "NemotronH" in name else dict(WORDS, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8) if "Moe" in name else WORDS
+    return kind(kind.config_class(**sizes))
+
 
 def make(kind):
     config = CONFIG_MAPPING[kind]
@@ -78,7 +87,7 @@ def lacks(model, folder):
 
 def check(kind, tmp):
     folder, less = os.path.join(tmp, "whole"), os.path.join(tmp, "less")
-    model = make(kind)
+    model, unknown = (make_body(kind), ()) if kind in BODIES else (make(kind), tuple(MODELS[kind][1].split()))
     model.save_pretrained(folder)
     os.makedirs(less)
     shutil.copy(os.path.join(folder, "config.json"), less)
@@ -93,7 +102,7 @@ def check(kind, tmp):
     for name in tensors:
         save_file({k: t for k, t in tensors.items() if k != name}, os.path.join(less, "model.safetensors"), {"format": "pt"})
         said = run("verify", less).stderr
-        known = not name.startswith(tuple(MODELS[kind][1].split()))
+        known = not name.startswith(unknown)
         n += known
         if known and "is not whole" not in said and lacks(model, less):
             bad.append("%s: %s is not missed" % (kind, name))
@@ -103,7 +112,7 @@ def check(kind, tmp):
         bad.append("%s: %d tensors of parts that are known" % (kind, n))
 
 
-for kind in sys.argv[1:] or MODELS:
+for kind in sys.argv[1:] or [*MODELS, *BODIES]:
     with tempfile.TemporaryDirectory() as tmp:
         check(kind, tmp)
 print("\n".join(bad) or "check_kept: ok")

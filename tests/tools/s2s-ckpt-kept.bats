@@ -367,3 +367,15 @@ PY
     mv own.json body/config.json
     is_whole body
 }
+
+@test "a config.json that says nothing of the output matrix: Llama's class has one" {
+    M=$MODELS/llama_gqa_untied
+    mkdir silent
+    jq 'del(.tie_word_embeddings)' "$M/config.json" >silent/config.json
+    cp "$M/model.safetensors" silent
+    is_whole silent
+    rewrite "$M/model.safetensors" silent/model.safetensors 'None if k == "lm_head.weight" else k'
+    lacks silent lm_head.weight
+    exits 1 s2s-ckpt convert --to torch_dist --map llama silent out
+    says "lm_head.weight"
+}

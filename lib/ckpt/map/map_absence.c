@@ -61,6 +61,10 @@ static bool is_tied(const struct ckpt_map_engine *e)
         tied = config_tied(e->config);
     if (tied < 0)
         tied = config_tied(e->own_config);
+    /* transformers' class has two matrices where nothing is said; of a part the whole's decides */
+    if (tied < 0 && e->to_megatron && !e->request->is_part)
+        return ckpt_config_of_words(e->config) != e->config ||
+               !ckpt_config_class(ckpt_config_type(e->config));
     return tied != 0;
 }
 

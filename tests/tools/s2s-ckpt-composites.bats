@@ -366,6 +366,15 @@ st.write('old.safetensors', {'model.language_model.' + k: (4, 4) for k in (
     exits 0 s2s-ckpt convert --to hf --config "$M/config.json" vlm.safetensors vlm
     says "in checkpoint but unused: vision_tower.x.weight"
     exits 0 s2s-ckpt diff want.safetensors vlm
+    # those of all layers are one line, but where each is an error
+    python3 -c "import st
+st.rename('whole.safetensors', 'scaled.safetensors', lambda k: 'language_model.' + k,
+          {'vision_tower.blocks.%d.ls%d.scale' % (i // 2, i % 2): (1,) for i in range(24)})"
+    exits 0 s2s-ckpt convert --to hf --config "$M/config.json" scaled.safetensors scaled
+    says "in checkpoint but unused: vision_tower.blocks.0.ls0.scale and 23 more that differ from it in numbers alone"
+    [ "$(grep -c unused <<<"$output")" -eq 1 ]
+    exits 1 s2s-ckpt convert --strict --to hf --config "$M/config.json" scaled.safetensors y
+    [ "$(grep -c "but unused: vision_tower.blocks" <<<"$output")" -eq 24 ]
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" mimo.safetensors mimo
     exits 0 s2s-ckpt diff want.safetensors mimo
     # Megatron's names below llm., Hugging Face's on the other side
@@ -595,6 +604,14 @@ st.write('experts.safetensors', {'decoder.layers.0.mlp.experts.experts.linear_fc
     sed 's/"head_dim": \([0-9]*\)/"head_dim": \1.0/' "$M/config.json" >config.json
     grep -q '"head_dim": [0-9]*\.0' config.json
     exits 0 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x
+    rm -r x
+    # what says that the model has none of it is no fault
+    jq '.final_logit_softcapping=false | .attn_logit_softcapping=null | .n_group=-1 | .num_experts=-1' "$M/config.json" >config.json
+    exits 0 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x
+    grep -q num_query_groups x/*/common.pt
+    not grep -q moe_router_num_groups x/*/common.pt
+    # once in the config.json that is kept, and in no argument
+    [ "$(grep -ao final_logit_softcapping x/*/common.pt | wc -l)" -eq 1 ]
     rm -r x
     sed 's/"rms_norm_eps": [^,]*/"rms_norm_eps": NaN/' "$M/config.json" >config.json
     exits 1 s2s-ckpt convert --to torch_dist --map llama --config config.json "$M" x

@@ -9,7 +9,8 @@
 /* A key of config.json, and the name of the argument that says the same. */
 struct ckpt_arg_key {
     const char *config, *args;
-    enum { CKPT_ARG_COUNT, CKPT_ARG_NUMBER, CKPT_ARG_TEXT } kind;
+    /* EXPERTS: a count, or -1 where there are none */
+    enum { CKPT_ARG_COUNT, CKPT_ARG_EXPERTS, CKPT_ARG_NUMBER, CKPT_ARG_TEXT } kind;
 };
 /* All that are known; the last has NULL. */
 extern const struct ckpt_arg_key ckpt_arg_keys[];

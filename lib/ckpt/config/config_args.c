@@ -424,6 +424,14 @@ bool ckpt_arg_can_be(const struct ckpt_arg_key *key, const json_t *value)
                                           : json_is_integer(value) && n >= 0 && n < MAX_COUNT;
 }
 
+/* Does it say that the model has none of it? Classes that do not know a key take whatever stands
+ * there. */
+static bool is_off(const struct ckpt_arg_key *key, const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (key->kind == CKPT_ARG_EXPERTS && json_integer_value(value) == -1);
+}
+
 int ckpt_config_check(const json_t *config, struct s2s_error *err)
 {
     const json_t *words = ckpt_config_of_words(config);
@@ -433,8 +441,8 @@ int ckpt_config_check(const json_t *config, struct s2s_error *err)
         /* an array says it of each layer; 128.0 is what dividing in Python makes, and says nothing
          */
         const double real = json_real_value(value);
-        if (!value || json_is_null(value) || json_is_array(value) || ckpt_arg_can_be(key, value) ||
-            (key->kind == CKPT_ARG_COUNT && real > 0 && real < 1e9 && real == (int64_t)real))
+        if (is_off(key, value) || json_is_array(value) || ckpt_arg_can_be(key, value) ||
+            (key->kind <= CKPT_ARG_EXPERTS && real > 0 && real < 1e9 && real == (int64_t)real))
             continue;
         char *text = s2s_ckpt_config_text(value);
         rc = s2s_error_set(err, S2S_E_FORMAT, "the configuration says %s %.40s, which is no %s",
@@ -458,7 +466,7 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
     json_t *value;
     for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++) {
         const double own = ckpt_config_default(text, key->config);
-        if ((value = json_object_get(text, key->config)) && !json_is_null(value))
+        if (!is_off(key, value = json_object_get(text, key->config)))
             json_object_set(m.args, key->args, value);
         else if (own != 0 && strcmp(key->config, "rope_theta") != 0) /* add_rope looks further */
             set(&m, key->args, own == floor(own) ? json_integer((json_int_t)own) : json_real(own));

@@ -55,15 +55,51 @@ static void begin_progress(struct job *job)
     s2s_progress_begin(&job->progress, "converting", "bytes", job->bytes);
 }
 
+/* A name with "*" for each number. Gives: free. */
+static char *without_numbers(const char *name)
+{
+    char *kind = s2s_xcalloc(strlen(name) + 1, 1);
+    for (size_t n = 0; *name; n++) {
+        const size_t n_digits = strspn(name, "0123456789");
+        kind[n] = n_digits ? '*' : *name;
+        name += n_digits ? n_digits : 1;
+    }
+    return kind;
+}
+
+/* Each of them where it is an error; else those of all layers in one line. */
+static void say_unused(const struct ckpt_map_result *map, bool strict)
+{
+    json_t *kinds = json_object();
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < map->n_unused; i++) {
+            char *kind = without_numbers(map->unused[i]);
+            const json_int_t n = json_integer_value(json_object_get(kinds, kind));
+            if (pass == 0)
+                json_object_set_new(kinds, kind, json_integer(n + 1));
+            else if (strict || n == 1)
+                s2s_log(strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
+                        "in checkpoint but unused: %s", map->unused[i]);
+            else if (n > 1)
+                s2s_warn("convert",
+                         "in checkpoint but unused: %s and %lld more that differ from it in "
+                         "numbers alone",
+                         map->unused[i], (long long)n - 1);
+            if (pass == 1 && !strict)
+                json_object_del(kinds, kind);
+            free(kind);
+        }
+    json_decref(kinds);
+}
+
 /* What an output makes of the names, and leaves out. */
 static int take_names(struct job *job, const struct ckpt_map_result *map, struct s2s_error *err)
 {
     job->n_state = map->n_state;
     job->is_left = map->is_left;
     job->rows_cut = map->rows_cut;
-    for (size_t i = 0; i < map->n_unused && ckpt_is_first(); i++)
-        s2s_log(job->opt->strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
-                "in checkpoint but unused: %s", map->unused[i]);
+    if (ckpt_is_first())
+        say_unused(map, job->opt->strict);
     if (map->n_unused && job->opt->strict)
         return s2s_error_set(err, S2S_E_NOTFOUND,
                              "%zu tensors of the checkpoint are not used (--strict)",

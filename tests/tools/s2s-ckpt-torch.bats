@@ -227,6 +227,15 @@ open('want', 'w').writelines(str(key) + '\n' for key in keys)"
     exits 0 s2s-ckpt ls floats.pt
     [ "$(printf '%s\n' "${lines[@]}" | cut -f1 | sort)" = "$(sort want)" ]
     [ "${#lines[@]}" -eq 213 ]
+    # what is no number or text is the call that makes it
+    make "
+w = [tensor(Storage(str(k), [k]), [1]) for k in range(4)]
+save('odd.pt', {'a': {Call('torch', 'device', ('cuda', 0)): w[0], Call('my', 'Stage', (2,)): w[1], b'q\'\xff': w[2],
+                      (Call('torch', 'device', ('cpu',)), 5): [w[3]]}}, protocol=4)"
+    exits 0 s2s-ckpt convert -q --to safetensors odd.pt odd.safetensors
+    exits 0 s2s-ckpt diff odd.pt odd.safetensors
+    [ "$(s2s-ckpt ls --json odd.safetensors | jq -r '.tensors[].name' | sort)" = "$(printf '%s\n' "a.torch.device('cuda', 0)" "a.my.Stage(2)" "a.b'q\\x27\\xff'" \
+        "a.(torch.device('cpu'), 5).0" | sort)" ]
     make "save('class.pt', {'a': {frozenset([1]): tensor(Storage('0', [1]), [1])}})"
     exits 1 s2s-ckpt ls class.pt
     says "class.pt: a: dict key at byte"

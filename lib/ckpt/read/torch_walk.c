@@ -1,8 +1,6 @@
 /* The tree of a torch.save file: tensors and objects under the names that they have in it. */
 #include "lib/ckpt/read/torch_walk.h"
 
-#include <math.h>
-
 #include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
 
@@ -172,71 +170,6 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
     return 0;
 }
 
-/* As Python prints it: the fewest digits that are this number, an exponent below 1e-4 and from 1e16
- */
-static void put_float(struct s2s_buf *name, double value)
-{
-    char text[40];
-    /* 15 digits without the zeros at their end are the fewest, if those of a normal number are it
-     */
-    int n_digits = isnormal(value) ? 14 : 0, exponent = 0;
-    do
-        snprintf(text, sizeof text, "%.*e", n_digits++, value);
-    while (n_digits < 17 && strtod(text, NULL) != value);
-    const char *e = strchr(text, 'e');
-    for (const char *at = e; at && n_digits > 1 && at[-1] == '0'; at--)
-        n_digits--;
-    if (e)
-        exponent = (int)strtol(e + 1, NULL, 10);
-    if (!e || exponent < -4 || exponent >= 16)
-        s2s_buf_printf(name, "%.*e", n_digits - 1, value);
-    else
-        s2s_buf_printf(name, "%.*f", n_digits - 1 > exponent + 1 ? n_digits - 1 - exponent : 1,
-                       value);
-}
-
-/* A key as Python prints it; tuples of such keys too. What is too long for a name is not printed to
- * its end, for a tuple may hold one text a million times. */
-static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth)
-{
-    switch (key->kind) {
-    case CKPT_STR:
-        if (depth)
-            s2s_buf_putc(name, '\'');
-        s2s_buf_add(name, key->text, key->len);
-        if (depth)
-            s2s_buf_putc(name, '\'');
-        return true;
-    case CKPT_INT:
-        s2s_buf_printf(name, "%lld", (long long)key->i);
-        return true;
-    case CKPT_BOOL:
-        s2s_buf_puts(name, key->i ? "True" : "False");
-        return true;
-    case CKPT_NONE:
-        s2s_buf_puts(name, "None");
-        return true;
-    case CKPT_FLOAT:
-        put_float(name, key->f);
-        return true;
-    case CKPT_GLOBAL: /* a dtype */
-        s2s_buf_printf(name, "%.*s.%.*s", (int)key->n, key->text, (int)(key->len - key->n - 1),
-                       key->text + key->n + 1);
-        return true;
-    case CKPT_TUPLE:
-        s2s_buf_putc(name, '(');
-        for (uint32_t i = 0; i < key->n && name->len <= CKPT_MAX_NAME; i++) {
-            s2s_buf_puts(name, i ? ", " : "");
-            if (depth > 3 || !put_key(name, key->items[i], depth + 1))
-                return false;
-        }
-        s2s_buf_puts(name, key->n == 1 ? ",)" : ")");
-        return true;
-    default:
-        return false;
-    }
-}
-
 static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth);
 
 static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t index,
@@ -247,11 +180,10 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
         s2s_buf_putc(&w->name, '.');
     if (!key) {
         s2s_buf_printf(&w->name, "%lld", (long long)index);
-    } else if (!put_key(&w->name, key, 0)) {
+    } else if (!ckpt_torch_put_key(&w->name, key, true)) {
         w->name.len = len;
         int rc = s2s_error_set(w->err, S2S_E_UNSUPPORTED,
-                               "dict key at byte %u is neither text, number nor a tuple of them",
-                               key->offset);
+                               "dict key at byte %u: no name can be made of it", key->offset);
         return len ? s2s_error_add(w->err, rc, "%.*s", (int)len, w->name.data) : rc;
     }
     const bool whole = !len && w->takes_names && key && key->kind == CKPT_STR && key->opaque;
@@ -358,13 +290,13 @@ static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
     return rc;
 }
 
-/* Can it be part of a name? */
+/* Is it a name that one would give? */
 static bool can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
 {
     const size_t len = w->name.len;
     if (key->kind == CKPT_INT || key->kind == CKPT_FLOAT)
         return true;
-    const bool put = put_key(&w->name, key, 0);
+    const bool put = ckpt_torch_put_key(&w->name, key, false);
     const size_t n = w->name.len - len;
     const char *text = n ? w->name.data + len : "";
     const bool can = put && !memchr(text, 0, n) && s2s_utf8_valid(text, n);

@@ -28,6 +28,10 @@ struct ckpt_torch_walk {
     struct s2s_error *err;
 };
 
+/* Appends a dict's key to a name as Python prints it; tuples of keys too, and with `objects` bytes,
+ * and an object (an enum's, a device) as the call that makes it. false: no name can be made of it,
+ * and perhaps a part was appended. */
+bool ckpt_torch_put_key(struct s2s_buf *name, const struct ckpt_node *key, bool objects);
 /* Sets *tensor to the tensor that a view describes; it is not added to the checkpoint. name is
  * kept. FORMAT: its storage is not in the file, or has another size. */
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,

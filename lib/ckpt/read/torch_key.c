@@ -1,0 +1,105 @@
+/* The keys of Python's dicts as parts of names. */
+#include "lib/ckpt/read/torch_walk.h"
+
+#include <math.h>
+
+/* As Python prints it: the fewest digits that are this number, an exponent below 1e-4 and from 1e16
+ */
+static void put_float(struct s2s_buf *name, double value)
+{
+    char text[40];
+    /* 15 digits without the zeros at their end are the fewest, if those of a normal number are it
+     */
+    int n_digits = isnormal(value) ? 14 : 0, exponent = 0;
+    do
+        snprintf(text, sizeof text, "%.*e", n_digits++, value);
+    while (n_digits < 17 && strtod(text, NULL) != value);
+    const char *e = strchr(text, 'e');
+    for (const char *at = e; at && n_digits > 1 && at[-1] == '0'; at--)
+        n_digits--;
+    if (e)
+        exponent = (int)strtol(e + 1, NULL, 10);
+    if (!e || exponent < -4 || exponent >= 16)
+        s2s_buf_printf(name, "%.*e", n_digits - 1, value);
+    else
+        s2s_buf_printf(name, "%.*f", n_digits - 1 > exponent + 1 ? n_digits - 1 - exponent : 1,
+                       value);
+}
+
+static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth, bool objects);
+
+/* What is too long for a name is not printed to its end, for a tuple may hold one text a million
+ * times. */
+static bool put_keys(struct s2s_buf *name, const struct ckpt_node *keys, int depth, bool objects)
+{
+    s2s_buf_putc(name, '(');
+    for (uint32_t i = 0; i < keys->n && name->len <= CKPT_MAX_NAME; i++) {
+        s2s_buf_puts(name, i ? ", " : "");
+        if (depth > 3 || !put_key(name, keys->items[i], depth + 1, objects))
+            return false;
+    }
+    return true;
+}
+
+static void put_bytes(struct s2s_buf *name, const struct ckpt_node *key)
+{
+    s2s_buf_puts(name, "b'");
+    for (uint32_t i = 0; i < key->len && name->len <= CKPT_MAX_NAME; i++) {
+        const unsigned char c = (unsigned char)key->text[i];
+        s2s_buf_printf(name, c < ' ' || c > '~' || c == '\'' || c == '\\' ? "\\x%02x" : "%c", c);
+    }
+    s2s_buf_putc(name, '\'');
+}
+
+static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth, bool objects)
+{
+    switch (key->kind) {
+    case CKPT_STR:
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        s2s_buf_add(name, key->text, key->len);
+        if (depth)
+            s2s_buf_putc(name, '\'');
+        return true;
+    case CKPT_INT:
+        s2s_buf_printf(name, "%lld", (long long)key->i);
+        return true;
+    case CKPT_BOOL:
+        s2s_buf_puts(name, key->i ? "True" : "False");
+        return true;
+    case CKPT_NONE:
+        s2s_buf_puts(name, "None");
+        return true;
+    case CKPT_FLOAT:
+        put_float(name, key->f);
+        return true;
+    case CKPT_GLOBAL: /* a dtype */
+        s2s_buf_printf(name, "%.*s.%.*s", (int)key->n, key->text, (int)(key->len - key->n - 1),
+                       key->text + key->n + 1);
+        return true;
+    case CKPT_TUPLE:
+        if (!put_keys(name, key, depth, objects))
+            return false;
+        s2s_buf_puts(name, key->n == 1 ? ",)" : ")");
+        return true;
+    case CKPT_BYTES:
+        if (!objects || !key->text)
+            return false;
+        put_bytes(name, key);
+        return true;
+    case CKPT_RECORD:
+        if (!objects || key->items[2] || key->items[3] ||
+            !put_key(name, key->items[0], depth, objects) ||
+            !put_keys(name, key->items[1], depth, objects))
+            return false;
+        s2s_buf_putc(name, ')');
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool ckpt_torch_put_key(struct s2s_buf *name, const struct ckpt_node *key, bool objects)
+{
+    return put_key(name, key, 0, objects);
+}

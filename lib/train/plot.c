@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <jansson.h>
 
 #include "lib/base/base.h"
+#include "lib/io/gnuplot.h"
 #include "lib/train/runlog.h"
 
 struct point {
@@ -77,14 +77,12 @@ static void put_quoted(FILE *to, const char *text)
     fputc('\'', to);
 }
 
-static void put_curves(FILE *to, const struct curves *curves, const char *out)
+static void put_script(FILE *to, bool is_svg, const void *what)
 {
-    const size_t len = strlen(out);
-    const bool png = len > 4 && strcmp(out + len - 4, ".png") == 0;
-    fprintf(to, "set terminal %s\nset output ",
-            png ? "pngcairo size 900,560" : "svg size 900,560 dynamic background rgb 'white'");
-    put_quoted(to, out);
-    fprintf(to, "\nset grid\nset xlabel 'step'\nset ylabel 'loss (nats a token)'\n"
+    const struct curves *curves = what;
+    fprintf(to, "set terminal %s\n",
+            is_svg ? "svg size 900,560 dynamic background rgb 'white'" : "pngcairo size 900,560");
+    fprintf(to, "set grid\nset xlabel 'step'\nset ylabel 'loss (nats a token)'\n"
                 "set key top right noenhanced\nset yrange [0:*]\nplot ");
     for (size_t i = 0; i < curves->n; i++) {
         fprintf(to, "%s'-' using 1:2 with %s title ", i ? ", " : "",
@@ -100,21 +98,6 @@ static void put_curves(FILE *to, const struct curves *curves, const char *out)
     }
 }
 
-static int draw(const struct curves *curves, const char *out, struct s2s_error *err)
-{
-    FILE *to = popen("gnuplot", "we");
-    if (!to)
-        return s2s_error_errno(err, S2S_E_OPEN, "gnuplot");
-    put_curves(to, curves, out);
-    int status = pclose(to);
-    if (status == 0)
-        return 0;
-    int rc = s2s_error_set(err, S2S_E_IO, "%s: gnuplot failed", out);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 127
-               ? s2s_error_hint(err, rc, "install gnuplot-nox")
-               : rc;
-}
-
 int s2s_runlog_plot(const char *dir, const char *out, struct s2s_error *err)
 {
     struct curves curves = {.v = NULL};
@@ -124,7 +107,7 @@ int s2s_runlog_plot(const char *dir, const char *out, struct s2s_error *err)
     if (rc == 0 && curves.n == 0)
         rc = s2s_error_set(err, S2S_E_RANGE, "%s/log.jsonl: no step to draw", dir);
     if (rc == 0)
-        rc = draw(&curves, out, err);
+        rc = s2s_gnuplot(out, put_script, &curves, err);
     for (size_t i = 0; i < curves.n; i++) {
         free(curves.v[i].name);
         free(curves.v[i].points);

@@ -470,6 +470,11 @@ PY
     [ ! -e loss.txt ]
     s2s-train plot run -o loss.png
     head -c 8 loss.png | od -An -tx1 | grep -q '89 50 4e 47'
+    # a picture that does not fit on the disk is none
+    cp loss.png before.png
+    exits 1 prlimit --fsize=3000 s2s-train plot run -o loss.png
+    says "loss.png: cannot write"
+    cmp loss.png before.png
 }
 
 @test "a full disk is named, and what was there stays" {

@@ -1,19 +1,9 @@
-/* Pictures through gnuplot, which gets a script on stdin and gives the picture on stdout. */
-#include <errno.h>
+/* What `stats` counted as pictures: the script that gnuplot draws them by. */
 #include <inttypes.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "lib/io/outfile.h"
+#include "lib/io/gnuplot.h"
 #include "tools/shard/shard.h"
-
-extern char **environ;
-
-/* ---- the script ---- */
 
 /* Neighbours must differ: hues step by the golden angle. */
 static unsigned utterance_colour(int32_t idx)
@@ -86,10 +76,11 @@ static void put_fill(FILE *script, const struct shard_stats *s)
     fputs("e\n", script);
 }
 
-static void put_script(FILE *script, const struct shard_stats *s, bool svg)
+static void put_script(FILE *script, bool is_svg, const void *stats)
 {
+    const struct shard_stats *s = stats;
     int height = s->is_pack ? 900 : 450;
-    if (svg)
+    if (is_svg)
         fprintf(script, "set terminal svg size 1000,%d dynamic background 'white'\n", height);
     else
         fprintf(script, "set terminal pngcairo size 1000,%d background 'white'\n", height);
@@ -107,82 +98,9 @@ static void put_script(FILE *script, const struct shard_stats *s, bool svg)
     fputs("unset multiplot\n", script);
 }
 
-/* ---- the program ---- */
-
-/* Starts gnuplot with the script on its stdin; *picture is the other end of its stdout. */
-static int start_gnuplot(pid_t *pid, int *picture, FILE *script, struct s2s_error *err)
-{
-    char *const argv[] = {(char *)"gnuplot", NULL};
-    posix_spawn_file_actions_t actions;
-    int ends[2];
-    if (pipe(ends) < 0)
-        return s2s_error_errno(err, S2S_E_IO, "cannot make a pipe");
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, fileno(script), STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addclose(&actions, ends[0]);
-    posix_spawn_file_actions_addclose(&actions, ends[1]);
-    int failed = posix_spawnp(pid, "gnuplot", &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    if (failed) {
-        close(ends[0]);
-        errno = failed;
-        int rc = s2s_error_errno(err, S2S_E_NOTFOUND, "cannot run gnuplot");
-        return s2s_error_hint(err, rc, "install gnuplot-nox");
-    }
-    *picture = ends[0];
-    return 0;
-}
-
-static int copy_picture(struct s2s_outfile *out, int from, struct s2s_error *err)
-{
-    char block[65536];
-    for (;;) {
-        ssize_t n = read(from, block, sizeof block);
-        if (n == 0)
-            return 0;
-        if (n < 0 && errno != EINTR)
-            return s2s_error_errno(err, S2S_E_IO, "cannot read from gnuplot");
-        int rc = n > 0 ? s2s_outfile_write(out, block, (size_t)n, err) : 0;
-        if (rc < 0)
-            return rc;
-    }
-}
-
-static int draw(struct s2s_outfile *out, FILE *script, struct s2s_error *err)
-{
-    pid_t pid;
-    int picture = -1, status = 0, rc = start_gnuplot(&pid, &picture, script, err);
-    if (rc < 0)
-        return rc;
-    rc = copy_picture(out, picture, err);
-    close(picture);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    if (rc == 0 && (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || s2s_outfile_offset(out) == 0))
-        rc = s2s_error_set(err, S2S_E_IO, "gnuplot failed (status %d)", status);
-    return rc;
-}
-
 int shard_plot(const struct shard_stats *stats, const char *path, struct s2s_error *err)
 {
-    struct s2s_outfile *out = NULL;
     if (!s2s_ends_with(path, ".svg") && !s2s_ends_with(path, ".png"))
         return s2s_error_set(err, S2S_E_ARG, "--plot %s: the name must end in .svg or .png", path);
-    FILE *script = tmpfile();
-    if (!script)
-        return s2s_error_errno(err, S2S_E_IO, "cannot make a temporary file");
-    put_script(script, stats, s2s_ends_with(path, ".svg"));
-    int rc = 0;
-    if (fflush(script) != 0 || ferror(script) || fseek(script, 0, SEEK_SET) != 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "cannot write a temporary file");
-    if (rc == 0)
-        rc = s2s_outfile_open(&out, path, err);
-    if (rc == 0 && (rc = draw(out, script, err)) == 0)
-        rc = s2s_outfile_commit(out, err);
-    else
-        s2s_outfile_abort(out);
-    fclose(script);
-    return rc;
+    return s2s_gnuplot(path, put_script, stats, err);
 }

@@ -11,9 +11,11 @@
 
 static _Noreturn void out_of_memory(size_t n, size_t size_bytes)
 {
-    fprintf(stderr, "%s: out of memory: %zu x %zu bytes; free some\n",
+    /* not through stderr, which is silent in a thread that decodes sound; and not exit(), whose
+     * destructors take libraries away under the threads that are still in them */
+    dprintf(STDERR_FILENO, "%s: out of memory: %zu x %zu bytes; free some\n",
             program_invocation_short_name, n, size_bytes);
-    exit(1);
+    quick_exit(1);
 }
 
 void *s2s_xmalloc(size_t len_bytes)

@@ -143,8 +143,8 @@ int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, struct s2s_
     while (n_started < n_threads &&
            pthread_create(&threads[n_started], NULL, worker_main, &ring) == 0)
         n_started++;
-    if (n_started == 0) {
-        rc = s2s_error_set(err, S2S_E_NOMEM, "cannot start a thread");
+    if (n_started == 0) { /* no thread can be had */
+        rc = run_serially(stages, err);
         goto out;
     }
     for (;;) {

@@ -39,7 +39,7 @@ struct s2s_outfile {
     bool is_unnamed;   /* without a name so far */
 };
 
-/* ---- temporary files that a signal or exit() must remove ---- */
+/* ---- temporary files that a signal, exit() or quick_exit() must remove ---- */
 
 static char *volatile temps[MAX_TEMPS];
 static volatile pid_t temps_owner;
@@ -67,8 +67,10 @@ static int register_temp(char *temp)
     int slot = -1;
     pthread_mutex_lock(&temps_lock);
     if (temps_owner != getpid()) {
-        if (temps_owner == 0)
+        if (temps_owner == 0) {
             atexit(remove_temps);
+            at_quick_exit(remove_temps);
+        }
         for (int i = 0; i < MAX_TEMPS; i++)
             temps[i] = NULL; /* those of a parent */
         temps_owner = getpid();

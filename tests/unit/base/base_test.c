@@ -1,11 +1,15 @@
 /* lib/base: numbers, errors, ordered threads, provenance of arguments. */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -156,6 +160,52 @@ static void ordered_threads_report_the_first_failure_in_order(void **state)
         assert_int_equal(s.n_out, 137);
         assert_int_equal(s.n_out + s.n_dropped, s.next);
     }
+}
+
+static void ordered_work_is_done_where_no_thread_can_be_had(void **state)
+{
+    (void)state;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct squares s = {.end = 1000, .fail_at = 1000};
+    struct s2s_ordered stages = {squares_source, squares_work, squares_sink, squares_drop, &s};
+    pthread_attr_t before, after;
+    assert_int_equal(pthread_getattr_default_np(&before), 0);
+    assert_int_equal(pthread_attr_init(&after), 0);
+    assert_int_equal(pthread_attr_setstacksize(&after, (size_t)1 << 46), 0);
+    assert_int_equal(pthread_setattr_default_np(&after), 0);
+    int rc = s2s_ordered_run(&stages, 4, &err);
+    assert_int_equal(pthread_setattr_default_np(&before), 0);
+    assert_int_equal(rc, 0);
+    assert_int_equal(s.n_ok, 1000);
+}
+
+static _Noreturn void end_badly(void)
+{
+    abort();
+}
+
+static void no_memory_ends_the_program_with_a_word_and_without_destructors(void **state)
+{
+    (void)state;
+    int ends[2], status = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        stderr = fopen("/dev/null", "w"); /* as in a thread that decodes sound */
+        atexit(end_badly);
+        s2s_xcalloc(SIZE_MAX / 2, 1);
+        _exit(0);
+    }
+    close(ends[1]);
+    char said[200] = "";
+    assert_true(read(ends[0], said, sizeof said - 1) > 0);
+    assert_non_null(strstr(said, ": out of memory: "));
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
 }
 
 static void bf16_rounds_to_nearest_even_and_keeps_nan(void **state)
@@ -366,6 +416,8 @@ int main(void)
         cmocka_unit_test(errors_quote_names_on_one_line),
         cmocka_unit_test(ordered_threads_keep_the_order_of_the_source),
         cmocka_unit_test(ordered_threads_report_the_first_failure_in_order),
+        cmocka_unit_test(ordered_work_is_done_where_no_thread_can_be_had),
+        cmocka_unit_test(no_memory_ends_the_program_with_a_word_and_without_destructors),
         cmocka_unit_test(bf16_rounds_to_nearest_even_and_keeps_nan),
         cmocka_unit_test(f16_agrees_with_the_compiler),
         cmocka_unit_test(provenance_keeps_only_what_can_change_a_byte),

@@ -125,7 +125,7 @@ int ckpt_check_told(const struct s2s_ckpt *ckpt, const char *what, __int128 told
 
 bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name)
 {
-    return ckpt->n_members ? find_inside(ckpt, name) != NULL : ckpt_is_there(ckpt->dir_fd, name);
+    return ckpt->n_members ? find_inside(ckpt, name) != NULL : s2s_is_there(ckpt->dir_fd, name);
 }
 
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,

@@ -11,6 +11,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_files.h"
 #include "lib/io/safetensors.h"
+#include "lib/io/there.h"
 
 /* ---- files ---- */
 
@@ -46,10 +47,6 @@ int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size
                struct s2s_error *err);
 /* fsync of a folder: then the names in it are on the disk. IO. */
 int ckpt_sync_dir(const char *dir, struct s2s_error *err);
-/* Does the file or folder at/name exist? A link that leads nowhere does not. Where the system
- * cannot tell (a failing disk, say) the answer is yes: opening it then fails with the reason, while
- * a no would leave it out in silence. */
-bool ckpt_is_there(int at, const char *name);
 /* Opens the folder at/name, to list its entries. Gives: closedir. NULL: it is not there, or cannot
  * be listed. */
 DIR *ckpt_open_dir(int at, const char *name);

@@ -142,12 +142,6 @@ int ckpt_sync_dir(const char *dir, struct s2s_error *err)
     return rc;
 }
 
-bool ckpt_is_there(int at, const char *name)
-{
-    return faccessat(at, name, F_OK, 0) == 0 ||
-           (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENAMETOOLONG);
-}
-
 DIR *ckpt_open_dir(int at, const char *name)
 {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -11,6 +11,7 @@
 #include <zlib.h>
 
 #include "lib/base/base.h"
+#include "lib/io/pread.h"
 
 enum { COPY_BYTES = 1 << 16 };
 
@@ -98,10 +99,15 @@ static int gunzip(int from, const char *path, struct s2s_error *err)
     return rc;
 }
 
-static bool is_gzip(int fd)
+/* 1: fd is a gzip file, 0: it is none. */
+static int is_gzip(int fd, const char *path, struct s2s_error *err)
 {
-    unsigned char magic[3];
-    return pread(fd, magic, 3, 0) == 3 && magic[0] == 0x1f && magic[1] == 0x8b && magic[2] == 8;
+    static const unsigned char magic[] = {0x1f, 0x8b, 8};
+    unsigned char head[sizeof magic];
+    int rc = s2s_pread(fd, head, sizeof head, 0, err);
+    if (rc == S2S_E_TRUNCATED)
+        return 0;
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : memcmp(head, magic, sizeof head) == 0;
 }
 
 static int map(struct s2s_lines *lines, int fd, struct s2s_error *err)
@@ -137,9 +143,11 @@ int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *
             close(fd);
             fd = copy;
         }
-        if (fd >= 0 && is_gzip(fd))
-            fd = gunzip(fd, lines->path, err);
-        rc = fd < 0 ? fd : map(lines, fd, err);
+        rc = fd < 0 ? fd : is_gzip(fd, lines->path, err);
+        if (rc > 0)
+            rc = fd = gunzip(fd, lines->path, err);
+        if (rc >= 0)
+            rc = map(lines, fd, err);
     }
     if (fd >= 0)
         close(fd);

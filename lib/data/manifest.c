@@ -1,11 +1,12 @@
 #include "lib/data/manifest.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/io/there.h"
 
 int s2s_data_line_error(int rc, const struct s2s_lines *lines, const struct s2s_line *line,
                         struct s2s_error *err)
@@ -115,7 +116,7 @@ static char *resolve(const char *source, const char *manifest)
     const char *slash = manifest ? strrchr(manifest, '/') : NULL;
     if (source[0] != '/' && slash) {
         char *beside = s2s_xasprintf("%.*s/%s", (int)(slash - manifest), manifest, source);
-        if (access(beside, F_OK) == 0)
+        if (s2s_is_there(AT_FDCWD, beside))
             return beside;
         free(beside);
     }

@@ -1,14 +1,15 @@
 /* Weights of a Hugging Face directory: one file, or shards with an index. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "lib/base/error.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/conf/conf.h"
 #include "lib/io/safetensors.h"
+#include "lib/io/there.h"
 #include "lib/model/model_internal.h"
 
 /* The open files of a directory. */
@@ -73,10 +74,9 @@ static int open_shards(struct weights *w, const char *dir, const char *index_pat
 
 static int open_dir(struct weights *w, const char *dir, struct s2s_error *err)
 {
-    struct stat st;
     char *index = s2s_xasprintf("%s/model.safetensors.index.json", dir);
-    int rc = stat(index, &st) == 0 ? open_shards(w, dir, index, err)
-                                   : open_file(w, dir, "model.safetensors", err);
+    int rc = s2s_is_there(AT_FDCWD, index) ? open_shards(w, dir, index, err)
+                                           : open_file(w, dir, "model.safetensors", err);
     free(index);
     return rc;
 }

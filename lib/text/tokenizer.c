@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "lib/io/digest.h"
+#include "lib/io/there.h"
 #include "lib/text/text_internal.h"
 
 void s2s_ids_add(struct s2s_ids *ids, int32_t id)
@@ -194,10 +195,11 @@ static int read_roles(struct s2s_tokenizer *tok, const char *path, struct s2s_er
     const char *slash = strrchr(path, '/');
     char *beside =
         s2s_xasprintf("%.*stokenizer_config.json", slash ? (int)(slash - path + 1) : 0, path);
+    struct s2s_buf text = S2S_BUF_INIT;
     json_error_t at;
     int rc = 0;
-    if (access(beside, R_OK) == 0) {
-        json_t *config = json_load_file(beside, 0, &at);
+    if (s2s_is_there(AT_FDCWD, beside) && (rc = read_file(&text, beside, err)) == 0) {
+        json_t *config = json_loadb(text.data ? text.data : "", text.len, 0, &at);
         if (config) {
             set_role(tok, config, "bos_token", &tok->bos);
             set_role(tok, config, "eos_token", &tok->eos);
@@ -207,6 +209,7 @@ static int read_roles(struct s2s_tokenizer *tok, const char *path, struct s2s_er
         }
         json_decref(config);
     }
+    s2s_buf_release(&text);
     free(beside);
     return rc;
 }

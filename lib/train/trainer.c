@@ -1,14 +1,15 @@
 #include "lib/train/trainer.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/conf/conf.h"
+#include "lib/io/there.h"
 #include "lib/text/tokenizer.h"
 
 static volatile sig_atomic_t asked_to_stop;
@@ -127,13 +128,12 @@ static int restore_newest(struct s2s_trainer *t, struct s2s_error *err)
 int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
 {
     const bool first = s2s_mesh_rank(t->mesh) == 0;
-    struct stat st;
     int rc = first && t->recipe->resume ? s2s_dist_clean(t->ckpt_root, err) : 0;
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
     char *tracker = s2s_xasprintf("%s/latest_checkpointed_iteration.txt", t->ckpt_root);
     /* rank 0 decides: its file system may see a rename earlier */
-    uint8_t there = stat(tracker, &st) == 0;
+    uint8_t there = s2s_is_there(AT_FDCWD, tracker);
     free(tracker);
     s2s_comm_broadcast(s2s_mesh_world(t->mesh), &there, 1, S2S_U8, 0);
     if (!there)

@@ -65,6 +65,33 @@ every_fault() {
     [ "$n" -gt 1 ] || { echo "no $call was ever reached" >&2; return 1; }
 }
 
+# right_or_refused CALL:HOW COMMAND...: fails each CALL in turn. COMMAND makes out (or prints) what it makes without faults, or it says why not,
+# leaves nothing, and names no strange place.
+right_or_refused() {
+    local call=${1%:*} how=${1#*:} n want
+    shift
+    rm -rf out want
+    want=$("$@" 2>/dev/null)
+    [ ! -e out ] || mv out want
+    for ((n = 1; n <= 500; n++)); do
+        with_fault "$call:$n:$how" "$@"
+        [ $fired = 1 ] || break
+        if [ "$status" -eq 0 ]; then
+            if [ -e want ]; then
+                diff -r want out || { echo "$call $n $how: $output" >&2; return 1; }
+            else
+                [ "$("$@" 2>/dev/null)" = "$want" ] && [ "$(grep -v warning: <<<"$output")" = "$want" ] || { echo "$call $n $how: $output" >&2; return 1; }
+            fi
+        elif [ "$status" -gt 2 ] || [ -z "$output" ] || [ -e out ] || [ -e out.s2s-partial ]; then
+            echo "$call $n $how: exit $status: $output" >&2
+            ls -A >&2
+            return 1
+        fi
+        rm -rf out
+    done
+    [ "$n" -gt 1 ] || { echo "no $call was ever reached" >&2; return 1; }
+}
+
 # durably OUT COMMAND...: COMMAND makes OUT, and a loss of power at any time leaves no whole name with half of the bytes: a file is on the disk
 # before what makes it visible has its name, a folder behind the last name in it.
 durably() {

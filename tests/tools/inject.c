@@ -4,8 +4,8 @@
  *   S2S_INJECT=CALL:N:HOW LD_PRELOAD=inject.so program ...
  *
  * CALL is write, read, pread, fsync, rename (with renameat2 and linkat), mkdir, unlink (with
- * unlinkat), open (for writing), openat, faccessat, fstatat, readdir, scandirat, close or malloc
- * (with calloc and realloc). HOW is the name of an
+ * unlinkat), open (for writing), openat, faccessat (with access and stat), fstatat, readdir,
+ * scandirat, close or malloc (with calloc and realloc). HOW is the name of an
  * errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what
  * follows the middle of what is asked for, as if somebody had cut it while it is read), LOSE (the
  * call works, and somebody has removed the file that S2S_INJECT_LOSE names) or KILL.
@@ -214,6 +214,16 @@ int faccessat(int dir, const char *path, int mode, int flags)
     if (!real)
         real = (int (*)(int, const char *, int, int))dlsym(RTLD_NEXT, "faccessat");
     return reached("faccessat") ? -1 : real(dir, path, mode, flags);
+}
+
+int access(const char *path, int mode)
+{
+    return faccessat(AT_FDCWD, path, mode, 0);
+}
+
+int stat(const char *path, struct stat *st)
+{
+    return reached("faccessat") ? -1 : (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0);
 }
 
 int fstatat(int dir, const char *path, struct stat *st, int flags)

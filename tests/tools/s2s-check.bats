@@ -1,4 +1,7 @@
 load common
+load inject
+
+setup_file() { inject_build; }
 
 setup_tool() {
     cp "$ROOT/tests/oracle/rules/s2s.yaml" good.yaml
@@ -152,6 +155,16 @@ EOF
     says "conf/c.yml:22:32"
     exits 2 s2s-check conf/cluster.yaml
     says "conf/cluster.yaml:2:1: expected one document"
+}
+
+@test "a config of a folder that the disk does not tell of is not passed over" {
+    inject_or_skip
+    mkdir conf
+    cp good.yaml conf/a.yaml
+    cp good.yaml conf/b.yaml
+    for call in readdir faccessat; do
+        right_or_refused $call:EIO s2s-check -v conf
+    done
 }
 
 @test "folders that link to themselves are read once, a file in them that cannot be opened counts" {

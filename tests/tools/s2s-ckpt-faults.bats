@@ -2,33 +2,6 @@
 load common
 load ckpt_faults
 
-# right_or_refused CALL:HOW COMMAND...: fails each CALL in turn. COMMAND makes out (or prints) what it makes without faults, or it says why not,
-# leaves nothing, and names no strange place.
-right_or_refused() {
-    local call=${1%:*} how=${1#*:} n want
-    shift
-    rm -rf out want
-    want=$("$@" 2>/dev/null)
-    [ ! -e out ] || mv out want
-    for ((n = 1; n <= 500; n++)); do
-        with_fault "$call:$n:$how" "$@"
-        [ $fired = 1 ] || break
-        if [ "$status" -eq 0 ]; then
-            if [ -e want ]; then
-                diff -r want out || { echo "$call $n $how: $output" >&2; return 1; }
-            else
-                [ "$("$@" 2>/dev/null)" = "$want" ] && [ "$(grep -v warning: <<<"$output")" = "$want" ] || { echo "$call $n $how: $output" >&2; return 1; }
-            fi
-        elif [ "$status" -gt 2 ] || [ -z "$output" ] || [ -e out ] || [ -e out.s2s-partial ]; then
-            echo "$call $n $how: exit $status: $output" >&2
-            ls -A >&2
-            return 1
-        fi
-        rm -rf out
-    done
-    [ "$n" -gt 1 ] || { echo "no $call was ever reached" >&2; return 1; }
-}
-
 @test "what a disk does not tell counts neither as absent nor as empty" {
     inject_or_skip
     for call in faccessat openat fstatat scandirat; do

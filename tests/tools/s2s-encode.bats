@@ -1,5 +1,8 @@
 # s2s-encode: clips to embeddings, the same bytes on any number of ranks and threads.
 load common
+load inject
+
+setup_file() { inject_build; }
 
 setup_tool() {
     E=$ROOT/tests/oracle/models/salm_llama/encoder
@@ -342,6 +345,12 @@ PY
     wait $pid || true
     kill $feeder
     no_litter . clips.jsonl p.s2s slow
+}
+
+@test "a part of the encoder that the disk does not tell of is not absent" {
+    inject_or_skip
+    packs pcm p.s2s
+    right_or_refused faccessat:EIO s2s-encode -q -j1 --encoder "$E" p.s2s -o out
 }
 
 @test "what is read is not replaced" {

@@ -1,6 +1,9 @@
 #!/usr/bin/env bats
 # s2s-pack: what its manual promises.
 load common
+load inject
+
+setup_file() { inject_build; }
 
 # Three clips (16 kHz, 8 kHz, stereo 16 kHz), a manifest of them, tokenized rows of the worked example, and a shortcut.
 setup_tool() {
@@ -369,6 +372,27 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     for i in $(seq 3000); do cat ids.jsonl; done >many.jsonl
     run bash -c "s2s-pack -q --ids many.jsonl --tokens 64 | head -c 100 >/dev/null"
     [ -z "$output" ]
+}
+
+@test "whatever call fails, the packs are right or there are none" {
+    inject_or_skip
+    cp "$tok" tokenizer.json
+    echo '{"bos_token": "<|endoftext|>"}' >tokenizer_config.json
+    gzip -k m.jsonl
+    local pack=(s2s-pack -q --manifest m.jsonl.gz --tokenizer tokenizer.json --tokens 400 -o out)
+    for call in faccessat read pread; do
+        right_or_refused $call:EIO "${pack[@]}"
+    done
+    for call in open fsync rename; do
+        every_fault $call ENOSPC out "${pack[@]}"
+    done
+    for call in pread write fsync; do # zlib itself gives up at an interrupted read
+        every_fault $call EINTR out "${pack[@]}"
+    done
+    for call in read pread write; do
+        every_fault $call SHORT out "${pack[@]}"
+    done
+    every_fault rename KILL out "${pack[@]}"
 }
 
 @test "killed in the middle, nothing has the final name" {

@@ -40,6 +40,20 @@ same() {
     says_not "write 4"
 }
 
+@test "a run whose tracker the disk does not tell of is no new run" {
+    inject_or_skip
+    s2s-train -j1 -q r.yaml train.steps=4
+    cp -r run before
+    for ((n = 1; n <= 500; n++)); do
+        rm -rf run
+        cp -r before run
+        with_fault faccessat:$n:EIO s2s-train -j1 -v r.yaml
+        [ $fired = 1 ] || break
+        [ "$status" -ne 0 ] || says "goes on from step 4"
+    done
+    [ "$n" -gt 1 ]
+}
+
 @test "long: killed at any write, sync, rename, mkdir or unlink, it goes on bit for bit" {
     inject_or_skip
     s2s-train -j1 -q r.yaml run=whole

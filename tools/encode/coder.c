@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "lib/conf/conf.h"
 #include "lib/io/digest.h"
 #include "lib/io/safetensors.h"
+#include "lib/io/there.h"
 #include "lib/model/model.h"
 #include "tools/encode/encode.h"
 
@@ -206,10 +208,9 @@ int encode_coder_run(struct encode_coder *c, int worker, float *rows, const floa
 static int add_file(struct s2s_digest *digest, const char *dir, const char *name, bool *found,
                     struct s2s_error *err)
 {
-    struct stat st;
     char hex[33], *path = s2s_xasprintf("%s/%s", dir, name);
     int rc = 0;
-    *found = stat(path, &st) == 0;
+    *found = s2s_is_there(AT_FDCWD, path);
     if (*found && (rc = s2s_digest_file(hex, path, err)) == 0)
         s2s_digest_update(digest, hex, 32);
     free(path);

@@ -1,9 +1,10 @@
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "lib/io/digest.h"
+#include "lib/io/there.h"
 #include "tools/encode/encode.h"
 
 struct record {
@@ -62,13 +63,12 @@ struct run {
 static int read_mel_config(struct run *run, struct s2s_error *err)
 {
     static const struct s2s_mel_config usual = S2S_MEL_CONFIG_DEFAULT;
-    struct stat st;
     char *path = run->opt->config ? s2s_xstrdup(run->opt->config)
                                   : s2s_xasprintf("%s/preprocessor_config.json", run->opt->encoder);
     int rc = 0;
     run->mel_config = usual;
     run->mel_config.n_mels = (int)encode_coder_n_mels(run->coder);
-    if (run->opt->config || stat(path, &st) == 0)
+    if (run->opt->config || s2s_is_there(AT_FDCWD, path))
         rc = s2s_mel_config_open(&run->mel_config, path, err);
     if (rc == 0 && run->mel_config.n_mels != encode_coder_n_mels(run->coder))
         rc = s2s_error_set(err, S2S_E_SHAPE,

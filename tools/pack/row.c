@@ -1,8 +1,10 @@
 #include "tools/pack/row.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "lib/io/digest.h"
+#include "lib/io/there.h"
 
 /* ---- what all rows share ---- */
 
@@ -38,7 +40,7 @@ static int read_encoder(struct pack_loader *loader, const char *path, struct s2s
     if (json_is_integer(n_mels) && json_integer_value(n_mels) >= 1 &&
         json_integer_value(n_mels) <= 1024)
         loader->mel_config.n_mels = (int)json_integer_value(n_mels);
-    if (features && stat(features, &st) == 0)
+    if (features && s2s_is_there(AT_FDCWD, features))
         rc = s2s_mel_config_open(&loader->mel_config, features, err);
     loader->hop = loader->mel_config.hop;
 out:

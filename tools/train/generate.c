@@ -1,9 +1,9 @@
 /* s2s-train generate --model DIR --audio F.wav [--prompt T] */
+#include <fcntl.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -12,6 +12,7 @@
 #include "lib/ckpt/ckpt.h"
 #include "lib/io/outfile.h"
 #include "lib/io/printout.h"
+#include "lib/io/there.h"
 #include "lib/model/generate.h"
 #include "lib/text/prompt.h"
 #include "lib/text/tokenizer.h"
@@ -134,13 +135,12 @@ static int stored_tokenizer(struct s2s_tokenizer **tok, const char *path, struct
 static int open_tokenizer(struct s2s_tokenizer **tok, const struct generate_args *args,
                           struct s2s_error *err)
 {
-    struct stat st;
     if (args->tokenizer)
         return s2s_tokenizer_open(tok, args->tokenizer, err);
     if (args->checkpoint)
         return stored_tokenizer(tok, args->checkpoint, err);
     char *path = s2s_xasprintf("%s/llm/tokenizer.json", args->model);
-    if (stat(path, &st) != 0) {
+    if (!s2s_is_there(AT_FDCWD, path)) {
         free(path);
         path = s2s_xasprintf("%s/tokenizer.json", args->model);
     }

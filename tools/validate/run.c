@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "lib/base/num.h"
 #include "lib/base/threads.h"
 #include "lib/io/outfile.h"
+#include "lib/io/there.h"
 
 enum { MAX_WORLDS = 100000 };
 
@@ -98,11 +100,13 @@ static void add_folder(struct paths *paths, const char *folder, int depth)
         add_path(paths, s2s_xstrdup(folder));
         return;
     }
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+    for (struct dirent *entry; errno = 0, (entry = readdir(dir)) != NULL;)
         if (entry->d_name[0] != '.')
             add_path(&found,
                      s2s_xasprintf("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/",
                                    entry->d_name));
+    if (errno != 0)
+        add_path(paths, s2s_xstrdup(folder));
     closedir(dir);
     if (found.n)
         qsort(found.items, found.n, sizeof *found.items, by_text);
@@ -111,7 +115,8 @@ static void add_folder(struct paths *paths, const char *folder, int depth)
         bool there = stat(found.items[i], &st) == 0;
         if (there && S_ISDIR(st.st_mode) && depth < 64 && is_new_folder(paths, &st))
             add_folder(paths, found.items[i], depth + 1);
-        if (there && S_ISREG(st.st_mode) && is_config(found.items[i]))
+        if ((there ? S_ISREG(st.st_mode) : s2s_is_there(AT_FDCWD, found.items[i])) &&
+            is_config(found.items[i]))
             add_path(paths, found.items[i]);
         else
             free(found.items[i]);

@@ -10,7 +10,7 @@ static const char VOCAB[] = "tokenizer.vocab", WORDS[] = "vocab.txt";
 
 static bool in_folder(const struct s2s_ckpt *ckpt, const char *name)
 {
-    return ckpt->dir_fd >= 0 && ckpt_is_there(ckpt->dir_fd, name);
+    return ckpt->dir_fd >= 0 && s2s_is_there(ckpt->dir_fd, name);
 }
 
 /* ---- the tokenizer ---- */

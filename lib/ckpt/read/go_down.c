@@ -18,7 +18,7 @@ static const char LATEST[] = "LATEST";
 
 static bool has(const struct s2s_ckpt *ckpt, const char *name)
 {
-    return ckpt_is_there(ckpt->dir_fd, name);
+    return s2s_is_there(ckpt->dir_fd, name);
 }
 
 static bool is_of_checkpoint(const char *name)

@@ -127,7 +127,7 @@ int ckpt_index_each(struct s2s_ckpt *ckpt, const char *name, ckpt_index_visit *v
 {
     struct cutter c = {.name = name, .visit = visit, .ctx = ctx};
     c.map = (struct ckpt_entries){.visit = visit_entry, .ctx = &c, .name = name};
-    if (!ckpt_is_there(ckpt->dir_fd, name))
+    if (!s2s_is_there(ckpt->dir_fd, name))
         return 0;
     /* not to wait for the other end of a pipe */
     int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

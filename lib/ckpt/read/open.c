@@ -11,7 +11,7 @@
 
 static bool has(const struct s2s_ckpt *ckpt, const char *name)
 {
-    return ckpt_is_there(ckpt->dir_fd, name);
+    return s2s_is_there(ckpt->dir_fd, name);
 }
 
 int ckpt_parse_backend(const char *json, size_t len, char text[64], struct s2s_error *err)
@@ -120,7 +120,7 @@ static int has_boxes(const struct clues *clues, struct s2s_error *err)
     const int at = clues->ckpt->dir_fd;
     const char *name = name_like(clues, "", ".safetensors");
     int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && (errno == EACCES || !ckpt_is_there(at, name)))
+    if (fd < 0 && (errno == EACCES || !s2s_is_there(at, name)))
         return 0;
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s", name);

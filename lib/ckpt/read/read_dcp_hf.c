@@ -241,7 +241,7 @@ static void warn_of_absent(struct s2s_ckpt *ckpt)
     struct ckpt_entries entries = {.visit = note_absent, .ctx = &absent, .name = name};
     char *text = NULL;
     size_t len = 0;
-    if (!ckpt_is_there(ckpt->dir_fd, name))
+    if (!s2s_is_there(ckpt->dir_fd, name))
         return;
     int rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, &text, &len, &err);
     const size_t begin = rc == 0 ? strcspn(text, "{") : 0;

@@ -198,7 +198,7 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     int rc = list_index(ckpt, index, folder, &files, &n, err);
     const bool indexed = rc > 0;
     rc = rc < 0 ? rc : 0;
-    if (rc == 0 && !indexed && ckpt_is_there(ckpt->dir_fd, single)) {
+    if (rc == 0 && !indexed && s2s_is_there(ckpt->dir_fd, single)) {
         rc = ckpt_read_safetensors(ckpt, single, prefix, err);
         if (rc == 0)
             rc = warn_of_others(ckpt, folder, &single, 1, "beside model.safetensors", err);

@@ -14,9 +14,9 @@ int ckpt_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name
     char *aside = s2s_xasprintf(".hf_metadata/%s", name);
     int rc = 0;
     *value = NULL;
-    if (ckpt->dir_fd >= 0 && !ckpt_is_there(ckpt->dir_fd, name))
+    if (ckpt->dir_fd >= 0 && !s2s_is_there(ckpt->dir_fd, name))
         name = aside;
-    if (ckpt->dir_fd < 0 || !ckpt_is_there(ckpt->dir_fd, name))
+    if (ckpt->dir_fd < 0 || !s2s_is_there(ckpt->dir_fd, name))
         goto out;
     rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, &text, &len, err);
     if (rc < 0) {

@@ -183,7 +183,7 @@ void ckpt_read_run_config(struct s2s_ckpt *ckpt)
     if (ckpt_args(ckpt) || ckpt->dir_fd < 0)
         return;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !ckpt->run_args; i++)
-        if (ckpt_is_there(ckpt->dir_fd, kinds[i].name))
+        if (s2s_is_there(ckpt->dir_fd, kinds[i].name))
             ckpt->run_args = read_section(ckpt, kinds[i].name, kinds[i].section);
 }
 

@@ -226,7 +226,7 @@ static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    if (ckpt->dir_fd < 0 || !ckpt->no_links || !ckpt_is_there(ckpt->dir_fd, "common.pt"))
+    if (ckpt->dir_fd < 0 || !ckpt->no_links || !s2s_is_there(ckpt->dir_fd, "common.pt"))
         return 0;
     int rc = verify_archive(ckpt, "common.pt", 0, -1, NULL, err);
     return rc < 0 ? ckpt_at_name(ckpt, "common.pt", rc, err) : 0;

@@ -20,10 +20,10 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
     if (strcmp(ckpt->format, "torch_dist") != 0 || ckpt->part)
         return 0;
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
-        if (ckpt_is_there(ckpt->dir_fd, left[i]))
+        if (s2s_is_there(ckpt->dir_fd, left[i]))
             s2s_warn("ckpt", "%s: %s is not taken along", ckpt->path, left[i]);
     for (size_t i = 0; i < sizeof names / sizeof *names && rc >= 0; i++) {
-        if (!ckpt_is_there(ckpt->dir_fd, names[i]))
+        if (!s2s_is_there(ckpt->dir_fd, names[i]))
             continue;
         if (s2s_ends_with(names[i], ".pt")) /* who loads it runs it */
             rc = ckpt_verify_torch_file(ckpt, names[i], err);

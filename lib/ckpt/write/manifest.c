@@ -321,7 +321,7 @@ static int verify_one(struct comparison *c, const char *manifest, const char *al
     char *text;
     size_t len;
     json_error_t at;
-    if (!ckpt_is_there(c->dir_fd, manifest))
+    if (!s2s_is_there(c->dir_fd, manifest))
         return 0;
     int rc = ckpt_slurp(c->dir_fd, manifest, MAX_MANIFEST, &text, &len, err);
     if (rc < 0)
@@ -396,7 +396,7 @@ int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_
     for (int i = 0; i < 3 && rc == 0; i++) {
         char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
         c.ckpt = i == 0 ? ckpt : NULL;
-        if (i == 0 || ckpt_is_there(AT_FDCWD, path))
+        if (i == 0 || s2s_is_there(AT_FDCWD, path))
             rc = verify_folder(path, &c, true, err);
         if (rc < 0)
             s2s_error_add(err, rc, "%s", path);

@@ -113,7 +113,7 @@ static int is_taken(int dir_fd, const char *name, const char *path, struct s2s_e
             s2s_warn("ckpt", "%s: not a plain file, left out", name);
         return S_ISREG(st.st_mode);
     }
-    if (ckpt_is_there(dir_fd, name))
+    if (s2s_is_there(dir_fd, name))
         return s2s_error_errno(err, S2S_E_IO, "%s", path);
     s2s_warn("ckpt", "%s: %s, left out", name,
              errno == ENOENT ? "a link to nothing" : strerror(errno));

@@ -375,7 +375,7 @@ static int find_common(struct common *c, struct s2s_ckpt *ckpt, const json_t *me
                        struct s2s_error *err)
 {
     const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
-    const bool has_file = ckpt_is_there(ckpt->dir_fd, "common.pt");
+    const bool has_file = s2s_is_there(ckpt->dir_fd, "common.pt");
     if (strcmp(ckpt->format, "torch_dist") != 0 || (!has_file && !object))
         return 0;
     int rc =

@@ -160,7 +160,7 @@ static int config_beside(struct s2s_hf_options *options, char **text, const stru
     if (ckpt->part && !ckpt_part_config(config, ckpt->part))
         type = "";
     if (rc == 0 && *type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
-        ckpt_is_there(ckpt->dir_fd, "config.json") &&
+        s2s_is_there(ckpt->dir_fd, "config.json") &&
         (rc = ckpt_slurp(ckpt->dir_fd, "config.json", CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {
         options->config = json_incref(config);
         options->config_text = *text;
@@ -250,7 +250,7 @@ static int write_side_files(const struct s2s_hf_output *out, const char *dir, js
                                              out->files.v[i].path)
                              : s2s_xstrdup(dir);
         /* files of a part that has no weights here are left out with it */
-        if (ckpt_is_there(AT_FDCWD, folder))
+        if (s2s_is_there(AT_FDCWD, folder))
             rc = ckpt_file_put_noted(dir, out->files.v[i].path, out->files.v[i].bytes,
                                      out->files.v[i].len, slash ? NULL : manifest, err);
         free(folder);

@@ -228,7 +228,7 @@ int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err)
     int rc = files_of_source(&out, ckpt, NULL, err);
     if (rc == 0)
         rc = files_of_trainer(&out, ckpt, NULL, err);
-    if (rc == 0 && ckpt->dir_fd >= 0 && ckpt_is_there(ckpt->dir_fd, "llm_backbone"))
+    if (rc == 0 && ckpt->dir_fd >= 0 && s2s_is_there(ckpt->dir_fd, "llm_backbone"))
         rc = ckpt_side_take_folder(&out.files, ckpt, "llm_backbone", err);
     for (size_t i = 0; i < out.files.n && rc == 0; i++) {
         const struct ckpt_side_file *file = &out.files.v[i];

@@ -178,7 +178,7 @@ static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
 static int take_file(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *from,
                      const char *to, struct s2s_error *err)
 {
-    if (ckpt->dir_fd < 0 || !ckpt_is_there(ckpt->dir_fd, from))
+    if (ckpt->dir_fd < 0 || !s2s_is_there(ckpt->dir_fd, from))
         return 0;
     int rc = ckpt_side_take(&out->files, ckpt->dir_fd, from, to, err);
     return rc < 0 ? rc : 0;

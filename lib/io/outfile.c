@@ -398,7 +398,7 @@ bool s2s_outfile_is(const char *out, const char *input)
 int s2s_outfile_spares(const char *out, const char *input, struct s2s_error *err)
 {
     return s2s_outfile_is(out, input)
-               ? s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", out)
+               ? s2s_error_set(err, S2S_E_ARG, "%s: is part of the input: choose another OUT", out)
                : 0;
 }
 

@@ -650,7 +650,7 @@ static int check_dialect(struct s2s_report *report, const struct s2s_rules_optio
     report->dialect = found;
     if (found)
         return 0;
-    s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: not a config that is known here", report->path);
+    s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: not a config of a known kind", report->path);
     return s2s_error_hint(err, S2S_E_UNSUPPORTED, "say which one it is with --dialect");
 }
 

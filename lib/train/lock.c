@@ -25,7 +25,7 @@ int s2s_make_dirs(const char *path, struct s2s_error *err)
         char was = *at;
         *at = 0;
         if (mkdir(copy, 0777) < 0 && errno != EEXIST)
-            rc = s2s_error_errno(err, S2S_E_OPEN, "cannot make the folder %s", copy);
+            rc = s2s_error_errno(err, S2S_E_OPEN, "cannot create the folder %s", copy);
         *at = was;
         if (!was)
             break;

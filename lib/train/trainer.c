@@ -311,7 +311,7 @@ static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t ev
                        "interrupted after step %lld; its checkpoint is in "
                        "%s",
                        (long long)t->state.step, t->ckpt_root);
-    return s2s_error_hint(err, rc, "the same command goes on from there");
+    return s2s_error_hint(err, rc, "the same command continues from there");
 }
 
 int s2s_trainer_run(struct s2s_trainer *t, struct s2s_error *err)

@@ -65,9 +65,9 @@ EOF
     says "empty.yaml: nothing is in it"
     printf '#!/bin/sh\nls\n' >other.sh
     exits 2 s2s-check other.sh
-    says "other.sh: not a config that is known here"
+    says "other.sh: not a config of a known kind"
     exits 2 s2s-check other.yaml
-    says "not a config that is known here; say which one it is with --dialect"
+    says "not a config of a known kind; say which one it is with --dialect"
 }
 
 @test "alias bombs, deep nesting, huge and binary files end with one message" {

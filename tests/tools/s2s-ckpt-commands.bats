@@ -507,7 +507,7 @@ PY
     says "name a file or a folder"
     mkfifo pipe
     exits 2 s2s-ckpt ls pipe
-    says "pipe: is a pipe; checkpoints are read in any order"
+    says "pipe: is a pipe; a checkpoint is not read in order"
     mkdir full && touch full/a
     exits 2 s2s-ckpt convert --to hf "$DATA/hf_sharded" full/
     [ "$output" = "s2s-ckpt: full: already exists; choose another OUT or remove it first" ]

@@ -115,7 +115,7 @@ LIST
 @test "config.json: what arguments do not say is named in one line" {
     megatron llama_gqa_untied norm_epsilon=null rotary_base=null
     exits 0 s2s-ckpt convert --to hf in out
-    says "do not say rms_norm_eps, rope_theta; what llama has of its own holds there"
+    says "do not say rms_norm_eps, rope_theta; the defaults of llama apply"
     [ "$(config '.rms_norm_eps, .rope_theta')" = "[null,null]" ]
     # nor what no number is
     megatron llama_gqa_untied 'norm_epsilon="1e-5"' 'rotary_base=[]' max_position_embeddings=true

@@ -53,7 +53,7 @@ json.dump({**d, "files": {k: v.upper() for k, v in d["files"].items()}}, open("i
     says "in: notes.txt is in the manifest and missing"
     mkdir in/notes.txt
     exits 1 s2s-ckpt verify in
-    says "notes.txt is in the manifest and no plain file"
+    says "notes.txt is in the manifest and not a plain file"
     rmdir in/notes.txt
     echo x >notes.txt
     ln -s ../notes.txt in/notes.txt
@@ -294,7 +294,7 @@ PY
     rm a.safetensors.s2s-manifest.json
     mkfifo a.safetensors.s2s-manifest.json
     exits 2 timeout 5 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
-    says "a.safetensors.s2s-manifest.json: is no plain file"
+    says "a.safetensors.s2s-manifest.json: is not a plain file"
     [ ! -e a.safetensors ]
     # a name that the file system takes, and its manifest's is too long
     rm ./*

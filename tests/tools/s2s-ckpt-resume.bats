@@ -126,7 +126,7 @@ PY
     items=$(find out.s2s-partial -name '*.items' | head -1)
     flip "$items" $(($(stat -c %s "$items") / 2))
     exits 0 s2s-ckpt convert -v --resume --to torch_dist --files 6 "$DATA/hf_sharded" out
-    says "${items##*/}: is not what was written, and is made again"
+    says "${items##*/}: is not what was written; writing it again"
     says "already exists"
     diff -r want out
 }
@@ -167,7 +167,7 @@ PY
     flip "$first" $(($(stat -c %s "$first") - 10))
     echo half >out.s2s-partial/.model.safetensors.1-1.tmp
     exits 0 s2s-ckpt convert -v --resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
-    says "$first: is not what was written, and is made again"
+    says "$first: is not what was written; writing it again"
     diff -r want out
     # a link is no file of ours, even to the same bytes: nothing is written through it
     stopped
@@ -232,11 +232,11 @@ PY
     flock out.s2s-partial cat hold &
     exec 9>hold
     exits 1 s2s-ckpt convert -q --to hf big.safetensors out
-    says "out.s2s-partial: another process writes there"
+    says "out.s2s-partial: another process is writing there"
     [ -e out.s2s-partial ]
     printf 'key\nprocess 1 on elsewhere\nprocess 42 on node3\n' >out.s2s-partial/s2s-resume
     exits 1 s2s-ckpt convert -q --to hf big.safetensors out
-    says "out.s2s-partial: process 42 on node3 writes there"
+    says "out.s2s-partial: process 42 on node3 is writing there"
     [ ! -e out ]
     exec 9>&-
     wait
@@ -255,7 +255,7 @@ PY
     cp -r out.s2s-partial was
     for resume in "" --resume; do
         exits 1 s2s-ckpt convert -q $resume --to hf --max-shard-size 4k "$DATA/hf_sharded" out
-        says "out.s2s-partial: process 7 on node9 writes there"
+        says "out.s2s-partial: process 7 on node9 is writing there"
         diff -r was out.s2s-partial
     done
     exec 9>&-

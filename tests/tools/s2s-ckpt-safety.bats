@@ -350,7 +350,7 @@ PY
     local status=0
     wait $converter || status=$?
     [ "$status" -eq 1 ]
-    grep -q 'in.safetensors: was changed while it was read' said
+    grep -q 'in.safetensors: changed while it was read' said
 }
 
 @test "stopped at any time, a conversion leaves nothing or all of it" {
@@ -776,7 +776,7 @@ EOF
         exits 0 s2s-ckpt convert --to $to
         [ "${to##* }" = back ] && continue
         for name in 'new\nline.txt' 'back\slash.txt' '\xff.txt'; do
-            says "s2s-ckpt: warning: $name: a name with bytes that are no text, left out"
+            says "s2s-ckpt: warning: $name: a name with bytes that are not text, left out"
         done
     done
     for path in out back; do
@@ -791,7 +791,7 @@ EOF
     chmod -R u+w run
     printf 43 >run/latest_checkpointed_iteration.txt
     exits 1 s2s-ckpt ls run
-    says "name one that is in it: iter_0000042"
+    says "name one inside it: iter_0000042"
     printf 42 >run/latest_checkpointed_iteration.txt
     mv run/iter_0000042/metadata.json .
     exits 1 s2s-ckpt verify run
@@ -859,7 +859,7 @@ EOF
     mkdir only
     echo x >only/._model.safetensors
     exits 1 s2s-ckpt ls only
-    says "no checkpoint that is known here"
+    says "no known checkpoint here"
     cp -r "$DATA/dcp_hf" boxes
     for file in boxes/*.safetensors; do
         echo x >"boxes/._${file##*/}"

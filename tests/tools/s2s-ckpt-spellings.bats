@@ -220,7 +220,7 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map llama scb.safetensors megatron
     says "quantised"
     exits 1 s2s-ckpt average fp8 fp8 mean
-    says "model.layers.0.mlp.down_proj.weight_scale_inv is of quantised weights, of which no mean is taken"
+    says "model.layers.0.mlp.down_proj.weight_scale_inv is of quantised weights, which cannot be averaged"
     [ ! -e mean ]
     exits 0 s2s-ckpt convert --to hf --dtype bf16 fp8 kept
     says_not "not cast"

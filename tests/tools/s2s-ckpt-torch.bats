@@ -19,11 +19,11 @@ $1"
     done
 }
 
-@test "classes that are no data are kept as names, and all are listed: of a torch file and of a common state" {
+@test "classes that are not data are kept as names, and all are listed: of a torch file and of a common state" {
     classes='Call("signal", "Signals", (15,)), Call("enums", "AttnBackend", (5,)), Call("signal", "Signals", (2,))'
     make "save('w.pt', {'w': tensor(Storage('0', [1, 2]), [2]), 'c': [$classes]})"
     exits 0 s2s-ckpt ls w.pt
-    says "warning: w.pt: classes that are no data are kept as names: signal.Signals, enums.AttnBackend"
+    says "warning: w.pt: classes that are not data are kept as names: signal.Signals, enums.AttnBackend"
     cp -r "$ROOT/tests/oracle/ckpt/data/mini_writer" in
     chmod -R u+w in
     make "save('in/iter_0000042/common.pt', {'iteration': 42, 'args': [$classes]})"
@@ -31,7 +31,7 @@ $1"
         out=
         [[ "$command" != convert* ]] || out=out
         exits 0 s2s-ckpt $command in $out
-        says "warning: common.pt: classes that are no data are kept as names: signal.Signals, enums.AttnBackend"
+        says "warning: common.pt: classes that are not data are kept as names: signal.Signals, enums.AttnBackend"
     done
     # of very many the first
     make "save('in/iter_0000042/common.pt', {'iteration': 42, 'args': [Call('a%d' % i, 'Thing', ()) for i in range(5000)]})"
@@ -50,9 +50,9 @@ PY
         out=
         [ $command = verify ] || out=again
         exits 0 s2s-ckpt $command objects $out
-        says "warning: c/shard_0_1: classes that are no data are kept as names: signal.Signals"
+        says "warning: c/shard_0_1: classes that are not data are kept as names: signal.Signals"
         says_not "warning: d/"
-        says "warning: e/shard_0_1: classes that are no data are kept as names: enums.AttnBackend"
+        says "warning: e/shard_0_1: classes that are not data are kept as names: enums.AttnBackend"
     done
 }
 

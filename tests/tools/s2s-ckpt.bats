@@ -1085,7 +1085,7 @@ assert [(x["name"], x["max_abs"]) for x in d["differences"]] == [("f", 1), ("w",
     exits 0 s2s-ckpt average -q z.safetensors z.safetensors mean.safetensors
     exits 0 s2s-ckpt diff z.safetensors mean.safetensors
     exits 1 s2s-ckpt average a.safetensors b.safetensors x.safetensors
-    says "f is F8_E4M3, of which no mean is taken"
+    says "f is F8_E4M3, which cannot be averaged"
     [ ! -e x.safetensors ]
 }
 
@@ -1789,7 +1789,7 @@ PY
         [ "$file" != folder ] || file=folder/config.json
         cp "$file" before
         exits 2 s2s-ckpt convert --to nemo $given hf "$file"
-        says "$file: is what would be read: choose another OUT"
+        says "$file: is part of the input: choose another OUT"
         same "$file" before
     done
     tar -xOf "$DATA/tiny.nemo" ./model_config.yaml >given.yaml
@@ -1999,7 +1999,7 @@ PY
     mkdir above zarr zarr/layer.weight
     cp -r "$DATA/hf_sharded" above/model
     exits 1 s2s-ckpt ls above
-    says "name one that is in it: model"
+    says "name one inside it: model"
     cp -r "$DATA/dcp_fsdp2" above/optim
     exits 0 s2s-ckpt ls above
     says "model/ is read; optim/ beside it is a checkpoint of its own"

@@ -209,7 +209,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)" "$1"
 @test "a stream that is read is not replaced" {
     cp packs.s2s p0.s2s
     exits 2 s2s-cpshard --cp 3 -o p%r.s2s p0.s2s
-    says "p0.s2s: is what would be read: choose another OUT"
+    says "p0.s2s: is part of the input: choose another OUT"
     exits 2 s2s-cpshard --cp 3 --rank 1 -o p0.s2s ./p0.s2s
     same packs.s2s p0.s2s
     s2s-cpshard --cp 3 -o r%r.s2s packs.s2s

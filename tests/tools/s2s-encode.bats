@@ -357,7 +357,7 @@ PY
     packs mel p.s2s
     cp p.s2s kept.s2s
     exits 2 encode p.s2s -o p.s2s
-    says "p.s2s: is what would be read: choose another OUT"
+    says "p.s2s: is part of the input: choose another OUT"
     exits 2 mpirun_n 2 s2s-encode --encoder "$E" p.s2s -o p.s2s
     same kept.s2s p.s2s
     cp "$W/activated.wav" a.wav

@@ -445,7 +445,7 @@ PY
         out=p0.s2s
         [[ "$command" != split* ]] || out=p%d.s2s
         exits 2 s2s-shard $command p0.s2s -o $out
-        says "p0.s2s: is what would be read: choose another OUT"
+        says "p0.s2s: is part of the input: choose another OUT"
         same a.s2s p0.s2s
     done
     [ ! -e p1.s2s ]

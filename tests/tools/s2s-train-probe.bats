@@ -60,7 +60,7 @@ three_steps() {
     cp "$M/qwen2/inputs.safetensors" "$M/qwen2/expected.json" .
     for out in inputs.safetensors expected.json; do
         exits 2 s2s-train probe --model "$M/qwen2" --inputs inputs.safetensors --steps 1 --optimizer expected.json --out ./$out
-        says "$out: is what would be read: choose another OUT"
+        says "$out: is part of the input: choose another OUT"
     done
     same "$M/qwen2/inputs.safetensors" inputs.safetensors
 }

@@ -108,7 +108,8 @@ int ckpt_job_write_folder(struct job *job, struct s2s_error *err)
     if (rc < 0 && begun && !job->opt->resume)
         s2s_ckpt_remove_tree(tmp, NULL);
     else if (rc < 0 && begun && access(tmp, F_OK) == 0)
-        s2s_error_hint(err, rc, "%s keeps what is done; the same command goes on from there", tmp);
+        s2s_error_hint(err, rc, "%s keeps what is done; the same command continues from there",
+                       tmp);
     ckpt_job_mind_readers();
     free(tmp);
     return rc;

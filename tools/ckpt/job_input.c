@@ -28,7 +28,7 @@ int ckpt_job_check_source(const struct job *job, struct s2s_error *err)
     for (size_t i = 0; i <= job->n_others && rc == 0; i++) {
         rc = s2s_ckpt_identity(input(job, i), now, err);
         if (rc == 0 && strcmp(now, job->sources[i]) != 0)
-            rc = s2s_error_set(err, S2S_E_IO, "%s: was changed while it was read",
+            rc = s2s_error_set(err, S2S_E_IO, "%s: changed while it was read",
                                s2s_ckpt_path(input(job, i)));
     }
     return rc;
@@ -217,7 +217,7 @@ static int check_dtypes(const struct job *job, struct s2s_error *err)
         if (ckpt_job_is_weight(tensors[i].name) &&
             (quantised || !s2s_ckpt_can_average(tensors[i].dtype)))
             return s2s_error_set(err, S2S_E_DTYPE,
-                                 "%s: %s is %s, of which no mean is taken; average the checkpoints "
+                                 "%s: %s is %s, which cannot be averaged; average the checkpoints "
                                  "it was made from",
                                  s2s_ckpt_path(job->ckpt), tensors[i].name,
                                  quantised ? "of quantised weights"

@@ -8,7 +8,7 @@
 int ckpt_check_out(const char *out, const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     return out && s2s_ckpt_reads(ckpt, out)
-               ? s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another OUT", out)
+               ? s2s_error_set(err, S2S_E_ARG, "%s: is part of the input: choose another OUT", out)
                : 0;
 }
 

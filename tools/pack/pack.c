@@ -269,7 +269,7 @@ static int check_outputs(const struct pack_options *opt, struct s2s_error *err)
         for (size_t i = 0; i < opt->n_inputs; i++)
             is_input |= s2s_outfile_is(outputs[k], opt->inputs[i]);
         if (is_input)
-            return s2s_error_set(err, S2S_E_ARG, "%s: is what would be read: choose another name",
+            return s2s_error_set(err, S2S_E_ARG, "%s: is part of the input: choose another name",
                                  outputs[k]);
     }
     const char *out = opt->common.out ? opt->common.out : "-";

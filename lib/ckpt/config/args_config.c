@@ -348,12 +348,12 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
     draft.family->fill(&draft);
     add_words(&draft);
     if (draft.hindrance) {
-        s2s_warn("ckpt", "no config.json: %s; --config takes one", draft.hindrance);
+        s2s_warn("ckpt", "no config.json: %s; give one with --config", draft.hindrance);
     } else {
         if (draft.unsaid.len)
             s2s_warn("ckpt",
-                     "config.json: the checkpoint's arguments do not say %.*s; what %s has of its "
-                     "own holds there (--config takes a config.json)",
+                     "config.json: the checkpoint's arguments do not say %.*s; the defaults of %s "
+                     "apply (give a config.json with --config)",
                      (int)draft.unsaid.len, draft.unsaid.data, draft.type);
         ckpt_nemotron_h_differences(draft.config);
         draft.config = parts ? as_part(draft.config) : draft.config;

@@ -36,7 +36,7 @@ static void note_opaque(struct s2s_buf *names, const struct ckpt_node *class)
 void ckpt_pickle_warn_opaque(const struct ckpt_pickle *pickle, const char *name)
 {
     if (pickle->opaque.len)
-        s2s_warn("ckpt", "%s: classes that are no data are kept as names: %s", name,
+        s2s_warn("ckpt", "%s: classes that are not data are kept as names: %s", name,
                  pickle->opaque.data);
 }
 

@@ -122,7 +122,7 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
     else if (ckpt->release)
         snprintf(name, sizeof name, "release");
     else if (s2s_parse_i64(&ckpt->iteration, text, 0, INT64_MAX, NULL) < 0)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "\"%s\" is no iteration", text);
+        rc = s2s_error_set(err, S2S_E_FORMAT, "\"%s\" is not an iteration", text);
     else
         snprintf(name, sizeof name, "iter_%07lld", (long long)ckpt->iteration);
     free(text);
@@ -275,7 +275,7 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
         free(names[i]);
     }
     if (n)
-        rc = s2s_error_hint(err, rc, "name one that is in it: %.*s%s", (int)list.len, list.data,
+        rc = s2s_error_hint(err, rc, "name one inside it: %.*s%s", (int)list.len, list.data,
                             n > MAX_NAMED ? ", .." : "");
     s2s_buf_release(&list);
     free(names);

@@ -30,8 +30,8 @@ static int visit_entry(void *ctx, const char *key, const json_t *file, struct s2
     if (!json_is_string(file) ||
         !ckpt_name_is_plain(json_string_value(file), json_string_length(file)))
         return s2s_error_set(err, S2S_E_FORMAT,
-                             "%s: %s is said to be in what is no plain file name: refused", c->name,
-                             key);
+                             "%s: %s is said to be in what is not a plain file name: refused",
+                             c->name, key);
     c->n++;
     return c->visit(c->ctx, key, json_string_value(file), err);
 }

@@ -264,7 +264,7 @@ static int take_member(struct tar *t, struct archive_entry *entry, const char *n
     if (archive_entry_filetype(entry) != AE_IFREG)
         return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is %s: refused", t->path, name,
                              archive_entry_filetype(entry) == AE_IFLNK ? "a symbolic link"
-                                                                       : "no plain file");
+                                                                       : "not a plain file");
     if (archive_entry_sparse_count(entry) > 0)
         return s2s_error_set(t->err, S2S_E_UNSUPPORTED, "%s: %s is stored as a sparse file",
                              t->path, name);
@@ -284,7 +284,7 @@ static int read_member(struct tar *t, struct archive_entry *entry)
     char *path = plain_path(name);
     int rc = path ? take_member(t, entry, path)
                   : s2s_error_set(t->err, S2S_E_FORMAT,
-                                  "%s: %s leads out of the folder, or is no plain path: refused",
+                                  "%s: %s leads out of the folder, or is not a plain path: refused",
                                   t->path, name);
     free(path);
     return rc;

@@ -202,8 +202,8 @@ static int read_torch(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 static int refuse_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    return ckpt_hint_folder(
-        ckpt, s2s_error_set(err, S2S_E_FORMAT, "no checkpoint that is known here"), err);
+    return ckpt_hint_folder(ckpt, s2s_error_set(err, S2S_E_FORMAT, "no known checkpoint here"),
+                            err);
 }
 
 static int refuse_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
@@ -320,7 +320,7 @@ static int read_folder(struct s2s_ckpt *ckpt, struct s2s_error *err)
     struct clues clues = {.ckpt = ckpt};
     if (has(ckpt, CKPT_JOURNAL)) {
         int refused = s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished conversion of s2s-ckpt");
-        return s2s_error_hint(err, refused, "its command with --resume goes on from there");
+        return s2s_error_hint(err, refused, "its command with --resume continues from there");
     }
     int rc = ckpt_go_down(ckpt, err);
     if (rc == 0)
@@ -393,8 +393,7 @@ int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s
                        struct s2s_error *err)
 {
     static const char no_pipe[] =
-        "checkpoints are read in any order, which no pipe can give: name a "
-        "file or a folder";
+        "a checkpoint is not read in order, as a pipe would be: name a file or a folder";
     struct s2s_ckpt *ckpt = s2s_xcalloc(1, sizeof *ckpt);
     ckpt->like = like;
     struct stat st;

@@ -294,7 +294,7 @@ static int read_item(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struct
         return bad_meta(info, "storage without file, offset or length", err);
     if (!ckpt_name_is_plain(path->text, path->len))
         return s2s_error_set(err, S2S_E_FORMAT,
-                             "relative_path \"%.*s\" is no plain file name: refused",
+                             "relative_path \"%.*s\" is not a plain file name: refused",
                              (int)(path->len < 200 ? path->len : 200), path->text);
     if (transforms && transforms->kind != CKPT_NONE &&
         !((transforms->kind == CKPT_LIST || transforms->kind == CKPT_TUPLE) && transforms->n == 0))

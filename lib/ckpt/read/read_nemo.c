@@ -248,7 +248,7 @@ static int read_weights(struct nemo *n)
         rc = read_ranks(n);
     if (rc == 0 && !weights && !folder && !n->n_ranks) {
         rc = s2s_error_set(n->err, S2S_E_FORMAT,
-                           "%s: a tar without " CKPT_NEMO_WEIGHTS ", so no .nemo", n->path);
+                           "%s: a tar without " CKPT_NEMO_WEIGHTS ", so not a .nemo", n->path);
         s2s_error_hint(n->err, rc,
                        "tars that PyTorch saved before its version 0.1.10 are not read either");
     }

@@ -219,7 +219,7 @@ static int change_pickle(struct change *c, const struct s2s_zip_member *member,
         return rc;
     if (head[0] != 0x80 || head[1] > 3 || tail[1] != '.')
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                             "common.pt: its data.pkl is no pickle of protocol 2 or 3");
+                             "common.pt: its data.pkl is not a pickle of protocol 2 or 3");
     if (listed && (len < HEAD || head[begin++] != ']'))
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
                              "common state: its pickle does not begin with a list");
@@ -276,7 +276,7 @@ int ckpt_common_check(const struct s2s_zip_source *source, struct s2s_error *err
     if (rc < 0)
         return s2s_error_add(err, rc, "common state without its list");
     if (archive.pickle.root->kind != CKPT_DICT)
-        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "common state: it is no dict in a list");
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "common state: it is not a dict in a list");
     ckpt_archive_release(&archive);
     return rc;
 }

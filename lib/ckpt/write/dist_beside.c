@@ -42,7 +42,7 @@ int ckpt_dist_write_beside(const char *dir, const struct ckpt_side_files *files,
         const bool in_folder = strchr(file->path, '/') != NULL;
         char *folder = s2s_xasprintf("%s/%s", dir, tokenizer);
         if (in_folder && mkdir(folder, 0777) < 0 && errno != EEXIST)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", folder);
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", folder);
         if (rc == 0)
             rc = ckpt_file_put_noted(dir, file->path, file->bytes, file->len,
                                      in_folder ? NULL : manifest, err);

@@ -112,7 +112,7 @@ static int make_dirs(const char *path, struct s2s_error *err)
         if (slash)
             *slash = 0;
         if (mkdir(copy, 0777) < 0 && errno != EEXIST)
-            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", copy);
+            rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", copy);
         if (slash)
             *slash = '/';
     }
@@ -129,7 +129,7 @@ int s2s_dist_begin(const char *root, int64_t iteration, struct s2s_error *err)
         return rc;
     char *dir = ckpt_dist_tmp_dir(root, iteration);
     if (mkdir(dir, 0777) < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", dir);
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", dir);
     free(dir);
     return rc;
 }

@@ -192,7 +192,7 @@ static int lock(const struct ckpt_journal *journal, int fd, const char *name, st
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
         return 0;
     char *who = owner(journal, name);
-    int rc = s2s_error_set(err, S2S_E_IO, "%s: %.300s writes there", journal->dir, who);
+    int rc = s2s_error_set(err, S2S_E_IO, "%s: %.300s is writing there", journal->dir, who);
     free(who);
     return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
 }
@@ -287,7 +287,7 @@ static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_
         rc = s2s_ckpt_remove_tree(journal->dir, err);
     unlock_folder(journal);
     if (rc == 0 && mkdir(journal->dir, 0777) < 0)
-        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot make the folder", journal->dir);
+        rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", journal->dir);
     if (rc < 0)
         return rc;
     rc = lock_folder(journal, err);
@@ -372,7 +372,7 @@ bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *l
         return false;
     if (lstat(path, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size != entry->len ||
         s2s_digest_file(digest, path, NULL) < 0 || strcmp(digest, entry->digest) != 0) {
-        s2s_warn("resume", "%s: is not what was written, and is made again", path);
+        s2s_warn("resume", "%s: is not what was written; writing it again", path);
         return false;
     }
     *len = entry->len;

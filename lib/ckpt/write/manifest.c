@@ -129,7 +129,7 @@ int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s
         s2s_warn("ckpt", "%s: no manifest beside it: its name would be too long", path);
     else if (there && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) /* nobody named it */
         rc = s2s_error_set(err, S2S_E_ARG, "%s: is %s, where the manifest of %s would be", beside,
-                           S_ISLNK(st.st_mode) ? "a link" : "no plain file", path);
+                           S_ISLNK(st.st_mode) ? "a link" : "not a plain file", path);
     else if (beside)
         rc = s2s_outfile_open(manifest, beside, err);
     free(beside);
@@ -270,7 +270,7 @@ static int compare(const struct comparison *c, const char *name, const json_t *e
         return fd;
     int rc = 0;
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%s is in the manifest and no plain file", name);
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%s is in the manifest and not a plain file", name);
     else if (bytes && st.st_size != json_integer_value(bytes))
         rc = s2s_error_set(err, S2S_E_TRUNCATED, "%s has %lld bytes, the manifest says %lld", name,
                            (long long)st.st_size, (long long)json_integer_value(bytes));

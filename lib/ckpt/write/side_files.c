@@ -105,7 +105,7 @@ static int is_taken(int dir_fd, const char *name, const char *path, struct s2s_e
     struct stat st;
     /* no manifest could name it, and no common state give it back */
     if (!ckpt_name_is_plain(name, strlen(name)) || !s2s_utf8_valid(name, strlen(name))) {
-        s2s_warn("ckpt", "%s: a name with bytes that are no text, left out", name);
+        s2s_warn("ckpt", "%s: a name with bytes that are not text, left out", name);
         return 0;
     }
     if (fstatat(dir_fd, name, &st, 0) == 0) {

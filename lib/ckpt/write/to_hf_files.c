@@ -133,10 +133,11 @@ static int config_of_args(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (config)
         ckpt_side_add_text(&out->files, "config.json", config);
     else if (!ckpt_args_config_knows(out->map.family))
-        s2s_warn("ckpt",
-                 "no config.json: the arguments of a checkpoint do not make that of %s; --config "
-                 "takes one",
-                 out->map.family);
+        s2s_warn(
+            "ckpt",
+            "no config.json: the arguments of a checkpoint do not make that of %s; give one with "
+            "--config",
+            out->map.family);
     free(config);
     return 0;
 }

@@ -79,14 +79,14 @@ def folder(name, index, says, shards=("x.safetensors",)):
     cases[-1] = ("hf_" + name, says)
 
 
-folder("up", {"weight_map": {"a": "../x.safetensors"}}, "no plain file name")
-folder("absolute", {"weight_map": {"a": "/etc/passwd"}}, "no plain file name")
+folder("up", {"weight_map": {"a": "../x.safetensors"}}, "not a plain file name")
+folder("absolute", {"weight_map": {"a": "/etc/passwd"}}, "not a plain file name")
 folder("lacks_shard", {"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}, "y.safetensors")
 folder("lacks_tensor", {"weight_map": {"a": "x.safetensors", "b": "x.safetensors"}}, "b")
 folder("not_json", b"{", "index.json")
 folder("number", {"weight_map": {"a": 3}}, "a")
 folder("no_map", {"metadata": {}}, "weight_map")
-folder("dots", {"weight_map": {"a": ".."}}, "no plain file name")
+folder("dots", {"weight_map": {"a": ".."}}, "not a plain file name")
 folder("newline", {"weight_map": {"a": "x\n.safetensors"}}, "")
 
 # ---- torch.save archives ----
@@ -434,11 +434,11 @@ dcp("item_wraps", [one], [place("w", [0], (1 << 63) - 1, n)], "truncated")
 dcp("item_empty", [one], [place("w", [0], 0, 0)], "too few")
 dcp("item_cut", [one], [place("w", [0], 1, n - 1)], "w")
 dcp("transformed", [one], [place("w", [0], 0, n, transform_descriptors=b"](" + text("zstd") + b"e")], "transformed")
-dcp("path_dots", [one], [place("w", [0], 0, n, "..")], "no plain file name")
-dcp("path_empty", [one], [place("w", [0], 0, n, "")], "no plain file name")
-dcp("path_nul", [one], [place("w", [0], 0, n, "__0_0.distcp\0x")], "no plain file name")
-dcp("path_backslash", [one], [place("w", [0], 0, n, "..\\x")], "no plain file name")
-dcp("path_escapes", [one], [place("w", [0], 0, n, "\x1b[2J")], "no plain file name")
+dcp("path_dots", [one], [place("w", [0], 0, n, "..")], "not a plain file name")
+dcp("path_empty", [one], [place("w", [0], 0, n, "")], "not a plain file name")
+dcp("path_nul", [one], [place("w", [0], 0, n, "__0_0.distcp\0x")], "not a plain file name")
+dcp("path_backslash", [one], [place("w", [0], 0, n, "..\\x")], "not a plain file name")
+dcp("path_escapes", [one], [place("w", [0], 0, n, "\x1b[2J")], "not a plain file name")
 dcp("path_is_a_folder", [one], [place("w", [0], 0, n, "sub")], "not a plain file", extra=[("sub/x", b"")])
 # the item with a zip64 end that tells of more members than an item may have
 at, length = len(piece) - 22, struct.unpack("<I", piece[-10:-6])[0]
@@ -637,7 +637,7 @@ with open(os.path.join(out, "good.tsv"), "w", encoding="utf-8") as f:
         f.write("%s\t%s\n" % (name, says.replace("\t", " ")))
 
 os.makedirs(os.path.join(out, "nothing"))
-cases.append(("nothing", "no checkpoint"))
+cases.append(("nothing", "no known checkpoint"))
 put("text.pt", b"just some words, no checkpoint at all\n" * 3, "neither")
 
 

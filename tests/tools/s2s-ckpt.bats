@@ -837,6 +837,13 @@ PY
     done
     exits 0 s2s-ckpt verify --json hf
     echo "$output" | python3 -c 'import json,sys; assert json.load(sys.stdin)["ok"] is True'
+    # asked to be quiet it says nothing of what is good, but where it is to write to a file
+    exits 0 s2s-ckpt verify -q "$DATA/zip.pt"
+    [ -z "$output" ]
+    exits 0 s2s-ckpt verify -q -o report "$DATA/zip.pt"
+    grep -q "complete and consistent" report
+    exits 0 s2s-ckpt verify -q --json "$DATA/zip.pt"
+    says '"ok": true'
 }
 
 @test "verify finds a flipped byte anywhere in what convert writes" {

@@ -106,6 +106,8 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
                    const struct counts *counts)
 {
     char bytes[32];
+    if (opt->common.verbosity < 0 && !opt->common.json && !opt->common.out)
+        return; /* the exit status says it */
     if (opt->common.json) {
         printf("{\"ok\": true, \"format\": \"%s\", \"path\": ", s2s_ckpt_format(ckpt));
         ckpt_print_json_text(s2s_ckpt_path(ckpt));

@@ -379,3 +379,21 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map llama silent out
     says "lm_head.weight"
 }
+
+@test "folders below a model's, which are not taken along, are named" {
+    M=$MODELS/llama_gqa_untied
+    mkdir -p in/1_Pooling in/2_Dense in/runs
+    cp "$M/config.json" "$M/model.safetensors" in
+    echo '[{"path": "1_Pooling"}, {"path": "2_Dense"}]' >in/modules.json
+    exits 0 s2s-ckpt convert --to hf in plain
+    says_not "folders below"
+    echo '{}' >in/1_Pooling/config.json
+    echo one >in/runs/events.out
+    write in/2_Dense/model.safetensors "{'linear.weight': (2, 3)}"
+    for words in "--to hf" "--to torch_dist" "--to torch_dist --map llama"; do
+        rm -rf out
+        # shellcheck disable=SC2086
+        exits 0 s2s-ckpt convert $words in out
+        says "in: files in folders below are left out: 1_Pooling/, 2_Dense/"
+    done
+}

@@ -4,7 +4,10 @@
  * stays.
  */
 
+#include <dirent.h>
+
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/dist.h"
@@ -59,10 +62,49 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
+/* Has the folder a file that belongs to a model? */
+static bool is_of_model(int dir_fd, const char *folder)
+{
+    DIR *dir = ckpt_open_dir(dir_fd, folder);
+    bool found = false;
+    for (struct dirent *item; dir && !found && (item = readdir(dir));)
+        found = ckpt_side_is_one(item->d_name) || s2s_ends_with(item->d_name, ".safetensors") ||
+                s2s_ends_with(item->d_name, ".bin");
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* Models have folders that nothing here takes along: layers of sentence-transformers behind the
+ * model's own, further templates, a copy of the weights under other names. */
+static int warn_of_folders(const struct s2s_ckpt *ckpt, const char *const *taken, size_t n_taken,
+                           struct s2s_error *err)
+{
+    struct dirent **entries;
+    struct s2s_buf list = S2S_BUF_INIT;
+    const int n = scandirat(ckpt->dir_fd, ".", &entries, NULL, alphasort);
+    if (n < 0)
+        return s2s_error_errno(err, S2S_E_IO, "list folder");
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        bool is_left = name[0] != '.' && is_of_model(ckpt->dir_fd, name);
+        for (size_t k = 0; k < n_taken; k++)
+            is_left &= strcmp(name, taken[k]) != 0;
+        if (is_left)
+            s2s_buf_printf(&list, "%s%s/", list.len ? ", " : "", name);
+        free(entries[i]);
+    }
+    free(entries);
+    if (list.len)
+        s2s_warn("ckpt", "%s: files in folders below are left out: %s", ckpt->path, list.data);
+    s2s_buf_release(&list);
+    return 0;
+}
+
 static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                            const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    static const char *const folders[] = {"", "encoder", "llm"};
+    static const char *const folders[] = {"", "encoder", "llm", "llm_backbone"};
     int rc = 0;
     if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") == 0)
         return 0;
@@ -70,6 +112,8 @@ static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         return ckpt_hf_part_files(out, ckpt, err);
     for (int i = 0; i < 3 && rc == 0; i++)
         rc = ckpt_side_take_folder(&out->files, ckpt, folders[i], err);
+    if (rc == 0 && s2s_starts_with(ckpt->format, "hf"))
+        rc = warn_of_folders(ckpt, &folders[1], 3, err);
     return rc;
 }
 

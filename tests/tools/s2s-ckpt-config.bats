@@ -418,6 +418,11 @@ PY
     case $output in *warning*) false ;; esac
     [ "$(config '.hybrid_override_pattern, .mamba_num_heads, .n_routed_experts, .norm_topk_prob, .routed_scaling_factor')" = \
         '["M*EM-E",8,4,true,2.5]' ]
+    # transformers 5 refuses an integer there
+    hybrid moe_router_topk_scaling_factor=2
+    rm -rf out
+    exits 0 s2s-ckpt convert -q --to hf in out
+    grep -q '"routed_scaling_factor": 2\.0' out/config.json
     while IFS='|' read -r change says none; do
         # shellcheck disable=SC2086
         hybrid $change
@@ -509,9 +514,9 @@ PY
         [ "$(args window_size window_attn_skip_freq rotary_base)" = "$window $freq $base" ]
         [ "$(args attn_logit_softcapping final_logit_softcapping softmax_scale)" = "${scores:-null null null}" ]
     done <<'LIST'
-gemma2|{}|[4095, 0]|[1, 0, 1, 0, 1, 0, 1]|10000|50 30 0.0625
+gemma2|{}|[4095, 0]|[1, 0, 1, 0, 1, 0, 1]|10000|50.0 30.0 0.0625
 gemma2|{"attn_logit_softcapping": null, "final_logit_softcapping": 20.0, "query_pre_attn_scalar": 4}|[4095, 0]|[1, 0, 1, 0, 1, 0, 1]|10000|null 20.0 0.5
-gemma2|{"sliding_window": 8, "rope_theta": 5000.0}|[7, 0]|[1, 0, 1, 0, 1, 0, 1]|5000|50 30 0.0625
+gemma2|{"sliding_window": 8, "rope_theta": 5000.0}|[7, 0]|[1, 0, 1, 0, 1, 0, 1]|5000|50.0 30.0 0.0625
 gemma3_text|{"sliding_window": 8}|[7, 0]|[1, 1, 1, 1, 1, 0, 1]|[10000, 1000000]|null null 0.0625
 gemma3_text|{"sliding_window": 8, "sliding_window_pattern": 3}|[7, 0]|[1, 1, 0, 1, 1, 0, 1]|[10000, 1000000]|null null 0.0625
 qwen2|{"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 5}|[7, 0]|[0, 0, 0, 0, 0, 1, 1]|10000
@@ -523,6 +528,12 @@ mistral|{"sliding_window": null}|null|null|10000
 mistral|{}|[4095, 0]|null|10000
 llama|{"rope_theta": 500000.0}|null|null|500000
 LIST
+    # embeddings that look both ways
+    jq '.use_bidirectional_attention = true' in/config.json >config.json
+    mv config.json in
+    rm -rf out
+    exits 0 s2s-ckpt convert --to torch_dist --map llama in out
+    says "warning: config.json: Megatron's arguments cannot say use_bidirectional_attention"
 }
 
 @test "where Megatron and transformers compute a Nemotron-H differently, both ways say so" {

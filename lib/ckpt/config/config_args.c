@@ -326,6 +326,9 @@ static void add_attention(struct maker *m)
     }
     if (!ckpt_config_class(m->type))
         return;
+    if (json_is_true(json_object_get(m->config, "use_bidirectional_attention")))
+        s2s_warn("ckpt", "config.json: Megatron's arguments cannot say "
+                         "use_bidirectional_attention: there no token looks at later ones");
     set(m, "add_qkv_bias",
         json_boolean(has_target(m, "linear_qkv.bias") && !has_target(m, "linear_proj.bias")));
     set(m, "qk_layernorm", json_boolean(has_target(m, "self_attention.q_layernorm.weight")));
@@ -469,7 +472,8 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
         if (!is_off(key, value = json_object_get(text, key->config)))
             json_object_set(m.args, key->args, value);
         else if (own != 0 && strcmp(key->config, "rope_theta") != 0) /* add_rope looks further */
-            set(&m, key->args, own == floor(own) ? json_integer((json_int_t)own) : json_real(own));
+            set(&m, key->args,
+                key->kind == CKPT_ARG_COUNT ? json_integer((json_int_t)own) : json_real(own));
     }
     if (strcmp(m.type, "nemotron_h") == 0)
         add_pattern(&m);

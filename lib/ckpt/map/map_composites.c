@@ -135,6 +135,9 @@ static const char composites[] =
     "encoder.linear_fc2.weight              3.weight   copy [H,b]\n"
     "encoder.linear_fc2.bias                3.bias     copy [H] ?\n"
 
+    "family nemotron_sound_projection\n"
+    "include sound_projection sound_projection. sound_projection.\n"
+
     "family sound_projection\n"
     "encoder.linear_fc1.layer_norm_weight   norm.weight      copy\n"
     "encoder.linear_fc1.weight              linear1.weight   copy [b,a]\n"

@@ -102,19 +102,26 @@ static const struct body *body_of(const json_t *config)
  * their model_type or, where many have a class of NVIDIA's own, by what that begins with. */
 static const struct composite {
     const char *name, *family;
+    const char *part; /* where config.json has this one; NULL: always */
 } composites[] = {
-    {"gemma3", "gemma3_projection"},
-    {"NemotronH_", "nemotron_vlm_projection"},
-    {"Llama_Nemotron_Nano_VL", "nemotron_vlm_projection"},
-    {"salm", "salm_projection"},
+    {"gemma3", "gemma3_projection", NULL},
+    {"NemotronH_", "nemotron_vlm_projection", NULL},
+    {"NemotronH_", "nemotron_sound_projection", "sound_config"},
+    {"NemotronH_", "nemotron_sound_projection", "audio_config"}, /* transformers' name of it */
+    {"Llama_Nemotron_Nano_VL", "nemotron_vlm_projection", NULL},
+    {"salm", "salm_projection", NULL},
 };
 
-static const char *family_besides(const json_t *config)
+/* The first from *at on, and moves *at past it; NULL: no further one. */
+static const char *family_besides(const json_t *config, size_t *at)
 {
-    for (size_t i = 0; i < sizeof composites / sizeof *composites; i++)
-        if (strcmp(ckpt_config_type(config), composites[i].name) == 0 ||
-            s2s_starts_with(class_of(config), composites[i].name))
-            return composites[i].family;
+    while (*at < sizeof composites / sizeof *composites) {
+        const struct composite *next = &composites[(*at)++];
+        if ((strcmp(ckpt_config_type(config), next->name) == 0 ||
+             s2s_starts_with(class_of(config), next->name)) &&
+            (!next->part || json_is_object(json_object_get(config, next->part))))
+            return next->family;
+    }
     return NULL;
 }
 
@@ -132,8 +139,9 @@ static bool is_packed(const json_t *config)
 
 static bool is_composite(const json_t *config)
 {
+    size_t at = 0;
     return (s2s_ends_with(class_of(config), "ForConditionalGeneration") && !has_own_code(config)) ||
-           family_besides(config);
+           family_besides(config, &at);
 }
 
 /* what a part of config.json calls its model; NVIDIA's towers do not say it so */
@@ -155,8 +163,9 @@ static bool is_headless(const json_t *config)
 static void check_parts(struct check *c, const json_t *config)
 {
     json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
-    const char *key, *family = family_besides(config);
+    const char *key, *family;
     const json_t *part;
+    size_t at = 0;
     json_object_foreach((json_t *)config, key, part)
     {
         const struct ckpt_map_request request = {.ckpt = c->ckpt,
@@ -168,10 +177,11 @@ static void check_parts(struct check *c, const json_t *config)
         if (ckpt_map_knows_type(request.name) && !is_packed(part))
             check(c, &request);
     }
-    const struct ckpt_map_request besides = {
-        .ckpt = c->ckpt, .name = family, .config = config, .only_warns = !c->strict};
-    if (family)
+    while ((family = family_besides(config, &at))) {
+        const struct ckpt_map_request besides = {
+            .ckpt = c->ckpt, .name = family, .config = config, .only_warns = !c->strict};
         check(c, &besides);
+    }
     json_decref(headless);
 }
 

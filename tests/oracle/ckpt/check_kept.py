@@ -40,8 +40,7 @@ MODELS = {
     "llava": ("LlavaForConditionalGeneration", "vision_tower. multi_modal_projector."),
     "llava_onevision": ("LlavaOnevisionForConditionalGeneration", "multi_modal_projector. image_newline"),
     "mistral3": ("Mistral3ForConditionalGeneration", "vision_tower. multi_modal_projector."),
-    "nemotron_h_omni": ("NemotronH_Omni_Reasoning_V3", "vision_model.radio_model.model.blocks. vision_model.radio_model.model.patch_generator.video_embedder. vision_model.radio_model.summary_idxs "
-                        "sound_projection."),
+    "nemotron_h_omni": ("NemotronH_Omni_Reasoning_V3", "vision_model.radio_model.model.blocks. vision_model.radio_model.model.patch_generator.video_embedder. vision_model.radio_model.summary_idxs"),
     "paligemma": ("PaliGemmaForConditionalGeneration", "multi_modal_projector."),
     "parakeet_ctc": ("ParakeetForCTC", ""),
     "parakeet_tdt": ("ParakeetForTDT", "decoder. encoder_projector. joint."),

@@ -141,6 +141,7 @@ apply_layernorm_1p=true its norms have gains around 0
 rotary_percent=0.5 its rotary embedding is partial
 position_embedding_type="yarn" its positions are not rope
 no_rope_freq=4 some of its layers have no positions
+qk_l2_norm=true its queries and keys are divided by their lengths
 softmax_scale=0.5 its softmax_scale is one of its own
 LIST
     # a config.json that is given is all that is needed

@@ -270,6 +270,7 @@ static void check_args(struct ckpt_config_draft *draft)
         {"attention_output_gate", "its attention has an output gate"},
         {"apply_residual_connection_post_layernorm", "its residuals begin behind the norms"},
         {"use_mup", "its layers are scaled by their widths (muP)"},
+        {"qk_l2_norm", "its queries and keys are divided by their lengths"},
     };
     static const char *const numbers[][2] = {
         {"activation_func_clamp_value", "its activation is clamped"},

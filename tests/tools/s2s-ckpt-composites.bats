@@ -556,6 +556,7 @@ write("two.safetensors", {**head, fc1: dict(head[fc1], shape=[2, 6, 4]), fc2: di
 PY
     exits 1 s2s-ckpt convert --to hf --config config.json turned.safetensors x
     says "model.layers.0.self_attn.o_proj.weight (of decoder.layers.0.self_attention.linear_proj.weight): shape [6, 4], expected [4, 6]"
+    says_not "without a gate"
     exits 1 s2s-ckpt convert --to hf --config config.json two.safetensors x
     says "wanted but absent (3)"
     says "model.layers.1.mlp.experts.2.down_proj.weight"

@@ -381,6 +381,7 @@ LIST
     sed s/nemotron/llama/ config.json >llama.json
     exits 1 s2s-ckpt convert --to hf --config llama.json megatron other
     says "do not fit the others"
+    says "an MLP without a gate, as Megatron's has it without --swiglu, is in no model known here but Nemotron's"
 }
 
 @test "a model of several parts as transformers has it in memory, and a decoder without its matrix of outputs" {

@@ -431,6 +431,22 @@ static int check_hidden(struct voting *v)
     return 0;
 }
 
+/* Are gate and up, as halves of one tensor, half as wide as what comes behind them? */
+static bool lacks_gate(const struct voting *v)
+{
+    for (struct known k = {.rule = NULL}; !v->e->to_megatron && next_known(v, &k);) {
+        const char *axis = k.shape;
+        for (int d = 0; d < k.tensor.n_dims && is_symbol(axis); d++, axis = next_axis(axis)) {
+            const struct vote place = vote_of(&k, *axis), *says = winner(v, &place);
+            if (!says || says->tensor < 0 || k.tensor.shape[d] != 2 * says->value)
+                continue;
+            if (v->e->map.rules[v->rules[says->tensor] - 1].transform == CKPT_MAP_SPLIT)
+                return true;
+        }
+    }
+    return false;
+}
+
 static int list_wrong(struct voting *v)
 {
     struct ckpt_list list = {.level = ckpt_map_list_level(v->e)};
@@ -442,7 +458,12 @@ static int list_wrong(struct voting *v)
     int rc = list.n ? s2s_error_set(v->e->err, S2S_E_SHAPE,
                                     "tensors that do not fit the others (%zu):", list.n)
                     : 0;
-    return ckpt_list_end(&list, rc, v->e->err);
+    rc = ckpt_list_end(&list, rc, v->e->err);
+    if (rc < 0 && lacks_gate(v))
+        return s2s_error_hint(v->e->err, rc,
+                              "an MLP without a gate, as Megatron's has it without --swiglu, is in "
+                              "no model known here but Nemotron's (--map nemotron, nemotron_h)");
+    return rc;
 }
 
 /* Megatron's recipes that keep weights of 8 bits have what they are to be multiplied by in extra

@@ -142,6 +142,11 @@ rotary_percent=0.5 its rotary embedding is partial
 position_embedding_type="yarn" its positions are not rope
 no_rope_freq=4 some of its layers have no positions
 qk_l2_norm=true its queries and keys are divided by their lengths
+enable_mhc_connections=true its residuals are several streams
+moe_apply_probs_on_input=true its router weighs what goes into the experts
+moe_router_load_balancing_type="sinkhorn" its router balances the experts by Sinkhorn's algorithm
+moe_router_load_balancing_type=["quantile_balancing"] its router balances the experts by quantiles
+moe_router_load_balancing_type=["sinkhorn"] its router balances the experts by Sinkhorn's algorithm
 softmax_scale=0.5 its softmax_scale is one of its own
 LIST
     # a config.json that is given is all that is needed

@@ -262,6 +262,18 @@ static void check_layers(struct ckpt_config_draft *draft)
     free(all);
 }
 
+/* How a router balances its experts is a word, or a list of losses in newer releases; these two
+ * change what it chooses and what it multiplies by, not only the loss. */
+static void check_balance(struct ckpt_config_draft *draft)
+{
+    const json_t *value = json_object_get(draft->args, "moe_router_load_balancing_type");
+    const char *how = json_string_value(json_is_array(value) ? json_array_get(value, 0) : value);
+    if (how && strcmp(how, "sinkhorn") == 0)
+        ckpt_draft_hinder(draft, "its router balances the experts by Sinkhorn's algorithm");
+    if (how && strcmp(how, "quantile_balancing") == 0)
+        ckpt_draft_hinder(draft, "its router balances the experts by quantiles");
+}
+
 /* What no model of these families can do. */
 static void check_args(struct ckpt_config_draft *draft)
 {
@@ -271,6 +283,8 @@ static void check_args(struct ckpt_config_draft *draft)
         {"apply_residual_connection_post_layernorm", "its residuals begin behind the norms"},
         {"use_mup", "its layers are scaled by their widths (muP)"},
         {"qk_l2_norm", "its queries and keys are divided by their lengths"},
+        {"enable_mhc_connections", "its residuals are several streams"},
+        {"moe_apply_probs_on_input", "its router weighs what goes into the experts"},
     };
     static const char *const numbers[][2] = {
         {"activation_func_clamp_value", "its activation is clamped"},
@@ -355,6 +369,7 @@ char *ckpt_args_config(const char *family, const json_t *args, const struct s2s_
         return NULL;
     draft.config = json_object();
     check_args(&draft);
+    check_balance(&draft);
     check_layers(&draft);
     draft.family->fill(&draft);
     add_words(&draft);

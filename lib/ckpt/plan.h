@@ -14,25 +14,30 @@ struct s2s_mesh;
 struct ckpt_journal;
 
 /* A box of a source tensor. Or zeros: source is NULL then, and size[0] says how many. There may be
- * a hundred thousand pieces and as many targets, so names and numbers that equal the source's are
- * the source's own, and not copied; the others are in the plan's arena. */
+ * hundreds of thousands of pieces and of targets, so numbers that equal the source's are the
+ * source's own, and not copied; the others are in the plan's arena. */
 struct s2s_ckpt_piece {
     const struct s2s_ckpt_tensor *source;
     const int64_t *begin, *size; /* [n_dims of source]; first element and extent */
 };
 
+/* A tensor that is written. Most are all of a source tensor under its name or the end of that, and
+ * take 16 bytes; what is behind dtype and n_dims is plan.c's own. */
 struct s2s_ckpt_target {
-    const char *name;
-    const int64_t *shape; /* [n_dims] */
     union {
-        struct s2s_ckpt_piece *pieces;
-        const struct s2s_ckpt_tensor *copied; /* is_copy: its one piece is all of this tensor */
+        const struct s2s_ckpt_tensor *copied; /* is_copy: it is all of this tensor */
+        struct s2s_ckpt_made *made;
     };
     uint32_t n_pieces;
     enum s2s_dtype dtype : 8; /* as it is written */
-    int n_dims : 8;
+    unsigned n_dims : 6;
     bool is_copy : 1;
+    bool is_whole : 1;        /* its one piece is, under another name or in another shape */
+    unsigned name_begin : 16; /* is_copy: its name is that tensor's from here on */
 };
+const char *s2s_ckpt_target_name(const struct s2s_ckpt_target *target);
+/* [n_dims]. Name and shape live as long as the plan. */
+const int64_t *s2s_ckpt_target_shape(const struct s2s_ckpt_target *target);
 /* The k-th piece of a target, k < n_pieces; what it points to lives as long as the plan. */
 struct s2s_ckpt_piece s2s_ckpt_target_piece(const struct s2s_ckpt_target *target, size_t k);
 /* The source tensor of a target that has one piece; NULL for others, and for zeros. */
@@ -109,7 +114,7 @@ struct s2s_ckpt_write {
 
 /* Sets *out to the part of a target that covers its bytes [begin_bytes, end_bytes). Pieces are cut
  * between rows, so the part may be a little larger: returns how many bytes of its stream come
- * before begin_bytes. out borrows the target's name and shape. Gives: free out->pieces. */
+ * before begin_bytes. out borrows the target's name. Gives: free out->made. */
 int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_target *target,
                              int64_t begin_bytes, int64_t end_bytes);
 /* Streams the bytes of a target, as s2s_ckpt_stream does those of a tensor. NOTFOUND: one of the

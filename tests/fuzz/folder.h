@@ -212,10 +212,11 @@ static inline void folder_demand_written(const char *path, const struct s2s_ckpt
         S2S_BUG("what was written cannot be read: %s", err.text);
     for (size_t i = 0; i < plan->n_targets; i++) {
         const struct s2s_ckpt_target *target = &plan->targets[i];
-        char *name = s2s_xasprintf("%s%s", prefix, target->name);
+        char *name = s2s_xasprintf("%s%s", prefix, s2s_ckpt_target_name(target));
         const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, name);
         if (!t || t->dtype != target->dtype || t->n_dims != target->n_dims ||
-            memcmp(t->shape, target->shape, (size_t)t->n_dims * sizeof *t->shape) != 0)
+            memcmp(t->shape, s2s_ckpt_target_shape(target), (size_t)t->n_dims * sizeof *t->shape) !=
+                0)
             S2S_BUG("%s is not what was planned", name);
         if (s2s_ckpt_verify_tensor(ckpt, t, &err) < 0)
             S2S_BUG("%s", err.text);

@@ -104,12 +104,13 @@ PY
     [ "$(s2s-ckpt ls again | grep -c experts)" -eq 300000 ]
 }
 
-@test "four hundred thousand tensors are listed and verified in less than 64 MiB" {
+@test "four hundred thousand tensors are listed, verified and converted in less than 64 MiB" {
     case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
     export S2S_NO_PROGRESS=1
     make_many 400000 short
     under 64 s2s-ckpt ls one.safetensors
     under 64 s2s-ckpt verify one.safetensors
+    under 64 s2s-ckpt convert -q --no-sync --to hf one.safetensors hf
 }
 
 @test "eighty thousand boxes in less than 34 MiB: torch.distributed.checkpoint with safetensors" {

@@ -114,8 +114,10 @@ static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const c
     const bool json = job->opt->common.json;
     for (size_t i = 0; i < plan->n_targets && ckpt_is_first(); i++) {
         const struct s2s_ckpt_target *t = &plan->targets[i];
-        const struct s2s_ckpt_tensor as_tensor = {
-            .name = t->name, .dtype = t->dtype, .n_dims = t->n_dims, .shape = t->shape};
+        const struct s2s_ckpt_tensor as_tensor = {.name = s2s_ckpt_target_name(t),
+                                                  .dtype = t->dtype,
+                                                  .n_dims = t->n_dims,
+                                                  .shape = s2s_ckpt_target_shape(t)};
         if (json)
             fputs(job->n_shown++ ? ",\n    " : "{\n  \"tensors\": [\n    ", stdout);
         ckpt_print_tensor(&as_tensor, folder, json);

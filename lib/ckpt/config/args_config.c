@@ -80,7 +80,7 @@ bool ckpt_args_config_knows(const char *family)
  * further tokens are no layers of the model. */
 static const char *own_name(const struct ckpt_config_draft *draft, size_t i)
 {
-    const char *name = draft->plan->targets[i].name;
+    const char *name = s2s_ckpt_target_name(&draft->plan->targets[i]);
     const bool of_mtp = s2s_starts_with(name, "mtp.");
     return s2s_starts_with(name, draft->prefix) && of_mtp == (strcmp(draft->prefix, "mtp.") == 0)
                ? name + strlen(draft->prefix)
@@ -101,7 +101,7 @@ const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *
 int64_t ckpt_draft_size(const struct ckpt_config_draft *draft, const char *end, int axis)
 {
     const struct s2s_ckpt_target *target = ckpt_draft_target(draft, end);
-    return target && axis < target->n_dims ? target->shape[axis] : 0;
+    return target && axis < target->n_dims ? s2s_ckpt_target_shape(target)[axis] : 0;
 }
 
 /* the layer's number in a target's name; -1: it has none, or is not of these layers */
@@ -256,7 +256,8 @@ static void check_layers(struct ckpt_config_draft *draft)
     for (size_t i = 1; i < n; i++) {
         const struct s2s_ckpt_target *a = all[i - 1].target, *b = all[i].target;
         if (by_name(&all[i - 1], &all[i]) == 0 &&
-            !ckpt_same_shape(a->shape, a->n_dims, b->shape, b->n_dims))
+            !ckpt_same_shape(s2s_ckpt_target_shape(a), a->n_dims, s2s_ckpt_target_shape(b),
+                             b->n_dims))
             ckpt_draft_hinder(draft, "its layers are of several sizes");
     }
     free(all);
@@ -315,7 +316,7 @@ static void add_words(struct ckpt_config_draft *draft)
     const struct s2s_ckpt_target *words = ckpt_draft_target(draft, "embed_tokens.weight");
     words = words ? words : ckpt_draft_target(draft, "embeddings.weight");
     if (words && words->n_dims == 2) {
-        ckpt_draft_set_int(draft, "vocab_size", words->shape[0]);
+        ckpt_draft_set_int(draft, "vocab_size", s2s_ckpt_target_shape(words)[0]);
         ckpt_draft_set_text(draft, "dtype", ckpt_torch_dtype(words->dtype));
     }
     ckpt_draft_set_bool(draft, "tie_word_embeddings", !ckpt_draft_target(draft, "lm_head.weight"));

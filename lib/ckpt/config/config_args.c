@@ -18,8 +18,9 @@ struct maker {
 static const char *find_words(const struct s2s_ckpt_plan *plan)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
-        if (s2s_ends_with(plan->targets[i].name, "embedding.word_embeddings.weight"))
-            return plan->targets[i].name;
+        if (s2s_ends_with(s2s_ckpt_target_name(&plan->targets[i]),
+                          "embedding.word_embeddings.weight"))
+            return s2s_ckpt_target_name(&plan->targets[i]);
     return NULL;
 }
 
@@ -33,7 +34,8 @@ static bool is_own(const struct maker *m, const char *name)
 static bool has_target(const struct maker *m, const char *part)
 {
     for (size_t i = 0; i < m->plan->n_targets; i++)
-        if (is_own(m, m->plan->targets[i].name) && strstr(m->plan->targets[i].name, part))
+        if (is_own(m, s2s_ckpt_target_name(&m->plan->targets[i])) &&
+            strstr(s2s_ckpt_target_name(&m->plan->targets[i]), part))
             return true;
     return false;
 }
@@ -147,7 +149,7 @@ static void add_mtp(struct maker *m)
     const json_t *again = json_object_get(m->config, "mtp_use_repeated_layer");
     bool there = false;
     for (size_t i = 0; i < m->plan->n_targets && !there; i++)
-        there = strstr(m->plan->targets[i].name, "mtp.layers.") != NULL;
+        there = strstr(s2s_ckpt_target_name(&m->plan->targets[i]), "mtp.layers.") != NULL;
     if (!there || depths <= 0)
         return;
     set(m, "mtp_num_layers", json_integer(depths));
@@ -170,7 +172,7 @@ static void add_moe_layers(struct maker *m)
     for (int64_t layer = 0; layer < n && n < CKPT_MAX_LAYERS; layer++)
         json_array_append_new(freq, json_integer(0));
     for (size_t i = 0; i < m->plan->n_targets; i++) {
-        const char *at = strstr(m->plan->targets[i].name, stack);
+        const char *at = strstr(s2s_ckpt_target_name(&m->plan->targets[i]), stack);
         char *end = NULL;
         const unsigned long layer = at ? strtoul(at + strlen(stack), &end, 10) : 0;
         if (at && end > at + strlen(stack) && strcmp(end, router) == 0 &&
@@ -304,9 +306,10 @@ static int64_t head_dim_of(const struct maker *m, int64_t heads, int64_t groups,
 {
     for (size_t i = 0; i < m->plan->n_targets && heads < 1 << 30 && groups < 1 << 30; i++) {
         const struct s2s_ckpt_target *t = &m->plan->targets[i];
-        if (is_own(m, t->name) && s2s_ends_with(t->name, "self_attention.linear_qkv.weight") &&
-            t->n_dims >= 2 && t->shape[t->n_dims - 2] % (heads + 2 * groups) == 0)
-            return t->shape[t->n_dims - 2] / (heads + 2 * groups);
+        if (is_own(m, s2s_ckpt_target_name(t)) &&
+            s2s_ends_with(s2s_ckpt_target_name(t), "self_attention.linear_qkv.weight") &&
+            t->n_dims >= 2 && s2s_ckpt_target_shape(t)[t->n_dims - 2] % (heads + 2 * groups) == 0)
+            return s2s_ckpt_target_shape(t)[t->n_dims - 2] / (heads + 2 * groups);
     }
     return hidden % heads == 0 ? hidden / heads : 0;
 }
@@ -399,14 +402,14 @@ static void add_words(struct maker *m)
     bool output = false;
     for (size_t i = 0; i < m->plan->n_targets; i++) {
         const struct s2s_ckpt_target *t = &m->plan->targets[i];
-        const bool words = strstr(t->name, "word_embeddings.weight") != NULL;
+        const bool words = strstr(s2s_ckpt_target_name(t), "word_embeddings.weight") != NULL;
         if (words && t->n_dims == 2) {
-            set(m, "padded_vocab_size", json_integer(t->shape[0]));
+            set(m, "padded_vocab_size", json_integer(s2s_ckpt_target_shape(t)[0]));
             /* without it nothing would say which rows are padding */
             if (!json_object_get(m->args, "vocab_size"))
                 set(m, "vocab_size", json_integer(s2s_ckpt_target_piece(t, 0).size[0]));
         }
-        output |= strstr(t->name, "output_layer.weight") != NULL;
+        output |= strstr(s2s_ckpt_target_name(t), "output_layer.weight") != NULL;
     }
     set(m, "untie_embeddings_and_output_weights", json_boolean(output));
 }

@@ -116,7 +116,7 @@ static void note(struct layers *l, const struct place *place)
     if (place->layer < 0 && (!s->on_axis || place->target < s->axis_target)) {
         const struct s2s_ckpt_target *t = &l->plan->targets[place->target];
         s->axis_target = place->target;
-        s->axis_size = t->n_dims ? t->shape[0] : 0;
+        s->axis_size = t->n_dims ? s2s_ckpt_target_shape(t)[0] : 0;
     }
     s->on_axis |= place->layer < 0;
     s->n_layers = place->layer >= s->n_layers ? place->layer + 1 : s->n_layers;
@@ -136,7 +136,8 @@ static bool is_whole(const struct layers *l, const struct stack *s, size_t begin
         const struct s2s_ckpt_target *t = &l->plan->targets[l->places[i].target];
         if (l->places[i].layer != (int64_t)(i - begin) || t->dtype != first->dtype ||
             t->n_dims >= S2S_MAX_DIMS ||
-            !ckpt_same_shape(t->shape, t->n_dims, first->shape, first->n_dims))
+            !ckpt_same_shape(s2s_ckpt_target_shape(t), t->n_dims, s2s_ckpt_target_shape(first),
+                             first->n_dims))
             return false;
     }
     return true;
@@ -147,7 +148,7 @@ static void survey(struct layers *l)
     l->places = s2s_xcalloc(l->plan->n_targets + 1, sizeof *l->places);
     for (size_t i = 0; i < l->plan->n_targets; i++) {
         struct place *place = &l->places[l->n_places];
-        if (!find_place(place, l->plan->targets[i].name))
+        if (!find_place(place, s2s_ckpt_target_name(&l->plan->targets[i])))
             continue;
         place->target = i;
         l->n_places++;
@@ -171,10 +172,10 @@ static const char last_norm[] = "final_norm.weight";
 static void list_norms(struct layers *l)
 {
     for (size_t i = 0; i < l->plan->n_targets; i++) {
-        if (!s2s_ends_with(l->plan->targets[i].name, last_norm))
+        if (!s2s_ends_with(s2s_ckpt_target_name(&l->plan->targets[i]), last_norm))
             continue;
         s2s_grow(&l->norms, l->n_norms, &l->cap_norms, sizeof *l->norms);
-        l->norms[l->n_norms++] = l->plan->targets[i].name;
+        l->norms[l->n_norms++] = s2s_ckpt_target_name(&l->plan->targets[i]);
     }
     if (l->n_norms)
         qsort(l->norms, l->n_norms, sizeof *l->norms, ckpt_by_text);
@@ -264,7 +265,8 @@ static bool is_flattened(const struct s2s_ckpt_target *t)
 static int refuse_flattened(const struct layers *l, const struct s2s_ckpt_target *t)
 {
     int rc = s2s_error_set(l->err, S2S_E_UNSUPPORTED,
-                           "%s: is stored flattened, its layers cannot be named anew", t->name);
+                           "%s: is stored flattened, its layers cannot be named anew",
+                           s2s_ckpt_target_name(t));
     return s2s_error_hint(l->err, rc, "s2s-ckpt prune leaves the optimizer out");
 }
 
@@ -278,17 +280,18 @@ static int refuse_run(const struct layers *l, const struct stack *s, size_t begi
         i++;
     if (first->layer < 0)
         rc = s2s_error_set(l->err, S2S_E_FORMAT, "%s: stands beside numbered layers",
-                           l->plan->targets[first->target].name);
+                           s2s_ckpt_target_name(&l->plan->targets[first->target]));
     else if (i < end || (int64_t)(end - begin) < s->n_layers)
         rc = s2s_error_set(l->err, S2S_E_SHAPE,
                            "%s: layer %zu of %lld has none: layers that differ cannot lie on an "
                            "axis",
-                           l->plan->targets[first->target].name, i - begin, (long long)s->n_layers);
+                           s2s_ckpt_target_name(&l->plan->targets[first->target]), i - begin,
+                           (long long)s->n_layers);
     else
         rc = s2s_error_set(l->err, S2S_E_SHAPE,
                            "%s: has another shape or dtype in another layer: layers that differ "
                            "cannot lie on an axis",
-                           l->plan->targets[first->target].name);
+                           s2s_ckpt_target_name(&l->plan->targets[first->target]));
     return s2s_error_hint(l->err, rc, "--layers numbered keeps them apart");
 }
 
@@ -301,7 +304,7 @@ static int stack_run(struct layers *l, const struct stack *s, size_t begin, size
     if (!is_whole(l, s, begin, end))
         return refuse_run(l, s, begin, end);
     for (int d = 0; d < one->n_dims; d++)
-        shape[d + 1] = one->shape[d];
+        shape[d + 1] = s2s_ckpt_target_shape(one)[d];
     char *name = s2s_xasprintf("%.*s%s", (int)first->prefix_len, first->prefix, first->rest);
     struct s2s_ckpt_target *all =
         s2s_ckpt_plan_add(l->plan, name, one->dtype, one->n_dims + 1, shape);

@@ -50,7 +50,8 @@ struct ckpt_map_shaped ckpt_map_shaped(const struct ckpt_map_engine *e, size_t i
 {
     if (!e->to_megatron) {
         const struct s2s_ckpt_target *t = &e->plan->targets[i];
-        return (struct ckpt_map_shaped){t->name, t->dtype, t->n_dims, t->shape};
+        return (struct ckpt_map_shaped){s2s_ckpt_target_name(t), t->dtype, t->n_dims,
+                                        s2s_ckpt_target_shape(t)};
     }
     const struct s2s_ckpt_tensor *t = e->sources[i].tensor;
     return (struct ckpt_map_shaped){e->sources[i].name, t->dtype, t->n_dims, t->shape};

@@ -391,7 +391,7 @@ static const char **list_made(const struct s2s_ckpt_plan *plan)
 {
     const char **made = s2s_xmalloc((plan->n_targets + 1) * sizeof *made);
     for (size_t i = 0; i < plan->n_targets; i++)
-        made[i] = plan->targets[i].name;
+        made[i] = s2s_ckpt_target_name(&plan->targets[i]);
     qsort(made, plan->n_targets, sizeof *made, ckpt_by_text);
     return made;
 }

@@ -333,12 +333,13 @@ static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     char *name = ckpt_map_mtp_name(e, ckpt_map_fill(rule->megatron, at));
     struct s2s_ckpt_target *target =
         e->plan->n_targets ? &e->plan->targets[e->plan->n_targets - 1] : NULL;
-    bool more = target && lead && strcmp(target->name, name) == 0;
+    bool more = target && lead && strcmp(s2s_ckpt_target_name(target), name) == 0;
     if (!more)
         target = s2s_ckpt_plan_add(e->plan, name, part->first->dtype, part->n_dims + lead, shape);
     free(name);
     if (more && (target->dtype != part->first->dtype ||
-                 !ckpt_same_shape(target->shape, target->n_dims, shape, part->n_dims + lead)))
+                 !ckpt_same_shape(s2s_ckpt_target_shape(target), target->n_dims, shape,
+                                  part->n_dims + lead)))
         return s2s_error_hint(e->err,
                               s2s_error_set(e->err, S2S_E_SHAPE,
                                             "%s: another shape or dtype than in layer 0, so layers "

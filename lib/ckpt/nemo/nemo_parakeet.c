@@ -135,7 +135,7 @@ static int check_size(const struct parakeet *p, const char *name, int axis, int6
 {
     static const char *const axes[] = {"rows", "columns", "taps"};
     const struct s2s_ckpt_target *t = s2s_ckpt_plan_find(&p->out->plan, name);
-    const int64_t found = t && t->n_dims > axis ? t->shape[axis] : 0;
+    const int64_t found = t && t->n_dims > axis ? s2s_ckpt_target_shape(t)[axis] : 0;
     return found == said
                ? 0
                : s2s_error_set(p->err, S2S_E_SHAPE, "config.json: %s says %lld, %s has %lld %s",

@@ -34,8 +34,8 @@ static void make_pickle(struct ckpt_emitter *out, const struct ckpt_torch_dict *
     for (size_t i = 0; i < dict->plan->n_targets; i++) {
         const struct s2s_ckpt_target *target = &dict->plan->targets[i];
         snprintf(key, sizeof key, "%zu", n++);
-        ckpt_emit_str(out, target->name);
-        ckpt_emit_tensor(out, key, target->dtype, target->n_dims, target->shape);
+        ckpt_emit_str(out, s2s_ckpt_target_name(target));
+        ckpt_emit_tensor(out, key, target->dtype, target->n_dims, s2s_ckpt_target_shape(target));
     }
     ckpt_emit_op(out, "u");
     ckpt_emit_end(out);
@@ -52,7 +52,7 @@ static int write_target(struct s2s_zip_writer *zip, const struct ckpt_torch_dict
     else if (rc == 0)
         rc = s2s_ckpt_target_stream(dict->plan, target, how, NULL, data_sink, &member, err);
     if (rc == 0 && how && member.left)
-        S2S_BUG("%s: %lld bytes too few", target->name, (long long)member.left);
+        S2S_BUG("%s: %lld bytes too few", s2s_ckpt_target_name(target), (long long)member.left);
     return rc < 0 ? rc : s2s_zip_end(zip, err);
 }
 

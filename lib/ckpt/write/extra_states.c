@@ -55,8 +55,8 @@ static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, ch
     const char *layers = strstr(key, "layers."), *digits = "0123456789";
     const bool stacked = layers && !strchr(digits, layers[strlen("layers.")]);
     const bool expert = strstr(key, "experts.experts.") != NULL;
-    const int64_t n_layers = stacked && t->n_dims > 0 ? t->shape[0] : 1;
-    const int64_t n_experts = expert && t->n_dims > stacked ? t->shape[stacked] : 1;
+    const int64_t n_layers = stacked && t->n_dims > 0 ? s2s_ckpt_target_shape(t)[0] : 1;
+    const int64_t n_experts = expert && t->n_dims > stacked ? s2s_ckpt_target_shape(t)[stacked] : 1;
     int rc = 0;
     for (int64_t i = 0; i < n_layers * n_experts && rc == 0; i++) {
         struct s2s_ckpt_object *object;
@@ -102,9 +102,9 @@ static bool ends(const char *text, size_t len, const char *with)
 static bool is_megatron(const struct s2s_ckpt_plan *plan)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
-        if (strstr(plan->targets[i].name, "attention.linear_") ||
-            strstr(plan->targets[i].name, "mixer.in_proj.") ||
-            strstr(plan->targets[i].name, ".linear_fc1."))
+        if (strstr(s2s_ckpt_target_name(&plan->targets[i]), "attention.linear_") ||
+            strstr(s2s_ckpt_target_name(&plan->targets[i]), "mixer.in_proj.") ||
+            strstr(s2s_ckpt_target_name(&plan->targets[i]), ".linear_fc1."))
             return true;
     return false;
 }
@@ -116,19 +116,20 @@ int ckpt_add_extra_states(struct s2s_ckpt_plan *plan, struct s2s_error *err)
     const size_t n_targets = is_megatron(plan) ? plan->n_targets : 0;
     for (size_t i = 0; i < n_targets && rc == 0; i++) {
         const struct s2s_ckpt_target *t = &plan->targets[i];
-        size_t len = module_len(t->name), parent = len;
-        while (parent > 0 && t->name[parent - 1] != '.')
+        size_t len = module_len(s2s_ckpt_target_name(t)), parent = len;
+        while (parent > 0 && s2s_ckpt_target_name(t)[parent - 1] != '.')
             parent--;
         for (size_t k = 0; len && k < sizeof modules / sizeof *modules && rc == 0; k++)
-            if (ends(t->name, len, modules[k]))
-                rc = add_states(plan->source, t, s2s_xstrndup(t->name, len), err);
+            if (ends(s2s_ckpt_target_name(t), len, modules[k]))
+                rc = add_states(plan->source, t, s2s_xstrndup(s2s_ckpt_target_name(t), len), err);
         for (size_t k = 0; len && k < sizeof others / sizeof *others && rc == 0; k++) {
             /* the output layer stands beside the decoder, whose last norm this is */
             const size_t up = s2s_starts_with(others[k].of, decoder) ? strlen(decoder) : 0;
-            if (ends(t->name, len, others[k].of))
-                rc = add_states(
-                    plan->source, t,
-                    s2s_xasprintf("%.*s%s", (int)(parent - up), t->name, others[k].wanted), err);
+            if (ends(s2s_ckpt_target_name(t), len, others[k].of))
+                rc = add_states(plan->source, t,
+                                s2s_xasprintf("%.*s%s", (int)(parent - up), s2s_ckpt_target_name(t),
+                                              others[k].wanted),
+                                err);
         }
     }
     return rc;

@@ -149,7 +149,7 @@ struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i)
     struct ckpt_item item;
     (void)ckpt_item_unpack(&item, packed_at(items, items->at[i]), SIZE_MAX); /* it is whole */
     if (item.name_number)
-        item.name = items->plan->targets[item.name_number - 1].name;
+        item.name = s2s_ckpt_target_name(&items->plan->targets[item.name_number - 1]);
     return item;
 }
 
@@ -160,7 +160,7 @@ static const char *name_at(const struct ckpt_items *items, const char *packed)
     if (*packed) /* comes first */
         return packed;
     (void)get(&in, &number);
-    return number ? items->plan->targets[number - 1].name : packed;
+    return number ? s2s_ckpt_target_name(&items->plan->targets[number - 1]) : packed;
 }
 
 const char *ckpt_items_name(const struct ckpt_items *items, size_t i)

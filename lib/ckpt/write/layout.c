@@ -15,9 +15,9 @@ bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target)
 int64_t ckpt_target_rows(const struct s2s_ckpt_target *target, const struct s2s_ckpt_write *how)
 {
     /* scalars, empty tensors and flattened ones are never cut */
-    bool cut =
-        how->n_files && target->n_dims && target->shape[0] > 0 && !ckpt_target_is_flattened(target);
-    return cut ? target->shape[0] : 1;
+    bool cut = how->n_files && target->n_dims && s2s_ckpt_target_shape(target)[0] > 0 &&
+               !ckpt_target_is_flattened(target);
+    return cut ? s2s_ckpt_target_shape(target)[0] : 1;
 }
 
 bool ckpt_place_is(const struct ckpt_place *place, size_t target, int64_t row)

@@ -262,21 +262,22 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
                                     : NULL;
     const int64_t n_rows = ckpt_target_rows(target, out->how);
     const int64_t first = start->target == index ? start->row : 0;
-    const bool cut = out->how->n_files && target->n_dims && n_rows == target->shape[0];
+    const bool cut =
+        out->how->n_files && target->n_dims && n_rows == s2s_ckpt_target_shape(target)[0];
     out->target = index;
     out->row_bytes = s2s_ckpt_target_bytes(target) / n_rows;
     out->last_row = end->target == index ? end->row : n_rows;
-    out->chunk = (struct s2s_dist_chunk){.name = target->name,
+    out->chunk = (struct s2s_dist_chunk){.name = s2s_ckpt_target_name(target),
                                          .name_number = index + 1,
                                          .dtype = target->dtype,
                                          .n_dims = target->n_dims,
-                                         .shape = target->shape,
+                                         .shape = s2s_ckpt_target_shape(target),
                                          .offset = cut ? out->offset : NULL,
                                          .size = cut ? out->size : NULL,
                                          .orig_shape = orig_shape};
     for (int d = 0; d < target->n_dims; d++) {
         out->offset[d] = 0;
-        out->size[d] = target->shape[d];
+        out->size[d] = s2s_ckpt_target_shape(target)[d];
     }
     struct s2s_ckpt_target part;
     out->skip =
@@ -286,7 +287,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
         rc =
             s2s_ckpt_target_stream(out->plan, &part, out->how,
                                    out->chunk.is_summed_apart ? sum_tap : NULL, cut_sink, out, err);
-    free(part.pieces);
+    free(part.made);
     return rc < 0 ? rc : s2s_dist_end(out->writer, err);
 }
 

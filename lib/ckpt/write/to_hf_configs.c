@@ -27,7 +27,7 @@ static enum s2s_dtype weights_dtype(const struct s2s_ckpt_plan *plan)
     int64_t most = 0;
     for (size_t i = 0; i < plan->n_targets; i++) {
         const struct s2s_ckpt_target *target = &plan->targets[i];
-        const int64_t numel = ckpt_box_numel(target->shape, target->n_dims);
+        const int64_t numel = ckpt_box_numel(s2s_ckpt_target_shape(target), target->n_dims);
         if (s2s_dtype_is_float(target->dtype) && numel > most) {
             most = numel;
             found = target->dtype;
@@ -94,9 +94,9 @@ static int64_t vocab_rows(const struct s2s_hf_output *out)
 {
     const struct s2s_ckpt_plan *plan = &out->parts[0].plan;
     for (size_t i = 0; i < plan->n_targets; i++)
-        if (s2s_ends_with(plan->targets[i].name, ".embed_tokens.weight") ||
-            s2s_ends_with(plan->targets[i].name, "backbone.embeddings.weight"))
-            return plan->targets[i].shape[0];
+        if (s2s_ends_with(s2s_ckpt_target_name(&plan->targets[i]), ".embed_tokens.weight") ||
+            s2s_ends_with(s2s_ckpt_target_name(&plan->targets[i]), "backbone.embeddings.weight"))
+            return s2s_ckpt_target_shape(&plan->targets[i])[0];
     return 0;
 }
 

@@ -21,12 +21,13 @@ static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, c
     size_t kept = 0;
     for (size_t i = 0; i < from->n_targets; i++) {
         struct s2s_ckpt_target *target = &from->targets[i];
-        if (!s2s_starts_with(target->name, prefix)) {
+        if (!s2s_starts_with(s2s_ckpt_target_name(target), prefix)) {
             from->targets[kept++] = *target;
             continue;
         }
-        struct s2s_ckpt_target *moved = s2s_ckpt_plan_add(to, target->name + drop, target->dtype,
-                                                          target->n_dims, target->shape);
+        struct s2s_ckpt_target *moved =
+            s2s_ckpt_plan_add(to, s2s_ckpt_target_name(target) + drop, target->dtype,
+                              target->n_dims, s2s_ckpt_target_shape(target));
         for (size_t k = 0; k < target->n_pieces; k++) {
             const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(target, k);
             s2s_ckpt_plan_piece(to, moved, piece.source, piece.begin, piece.size);
@@ -119,7 +120,7 @@ int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t
 static int64_t size_of(const struct s2s_ckpt_plan *plan, const char *name, int axis)
 {
     const struct s2s_ckpt_target *target = s2s_ckpt_plan_find(plan, name);
-    return target && axis < target->n_dims ? target->shape[axis] : 0;
+    return target && axis < target->n_dims ? s2s_ckpt_target_shape(target)[axis] : 0;
 }
 
 /* A tokenizer.json for its added tokens. A vocabulary may have U+0000, which no key of jansson's

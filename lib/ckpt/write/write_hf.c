@@ -26,9 +26,9 @@ int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_e
     for (size_t i = 0; i < plan->n_targets; i++)
         if (plan->targets[i].dtype == S2S_C128) {
             int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s is C128, which safetensors lacks",
-                                   plan->targets[i].name);
+                                   s2s_ckpt_target_name(&plan->targets[i]));
             return s2s_error_hint(err, rc, "--to torch_dist keeps it");
-        } else if (strcmp(plan->targets[i].name, "__metadata__") == 0) {
+        } else if (strcmp(s2s_ckpt_target_name(&plan->targets[i]), "__metadata__") == 0) {
             int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                                    "a tensor is called __metadata__, which safetensors has for "
                                    "texts about the file");
@@ -52,10 +52,10 @@ static int64_t add_entry(struct s2s_buf *out, const struct s2s_ckpt_target *targ
 {
     int64_t end = at + s2s_ckpt_target_bytes(target);
     s2s_buf_putc(out, ',');
-    add_json_text(out, target->name);
+    add_json_text(out, s2s_ckpt_target_name(target));
     s2s_buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", s2s_dtype_name(target->dtype));
     for (int d = 0; d < target->n_dims; d++)
-        s2s_buf_printf(out, "%s%lld", d ? "," : "", (long long)target->shape[d]);
+        s2s_buf_printf(out, "%s%lld", d ? "," : "", (long long)s2s_ckpt_target_shape(target)[d]);
     s2s_buf_printf(out, "],\"data_offsets\":[%lld,%lld]}", (long long)at, (long long)end);
     return end;
 }
@@ -251,7 +251,7 @@ static int fill_index(struct ckpt_file *file, const void *ctx, struct s2s_error 
         shard_name(name, shard++, shards->n);
         for (size_t i = begin; i < end; i++) {
             s2s_buf_puts(&text, i ? ",\n    " : "\n    ");
-            add_json_text(&text, plan->targets[i].name);
+            add_json_text(&text, s2s_ckpt_target_name(&plan->targets[i]));
             s2s_buf_printf(&text, ": \"%s\"", name);
         }
         rc = ckpt_file_write(file, text.data, text.len, err);

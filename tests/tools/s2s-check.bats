@@ -11,7 +11,7 @@ setup_tool() {
 
 @test "help, version, unknown option, no input" {
     exits 0 s2s-check --help
-    says "Exit status: 0 nothing of severity error"
+    says "Exit status: 0 no errors"
     exits 0 s2s-check -h
     exits 0 s2s-check --version
     says "s2s-check 0."
@@ -19,7 +19,7 @@ setup_tool() {
     exits 2 s2s-check
     says "no input"
     exits 2 s2s-check --format prose good.yaml
-    says "none of text, json, sarif, github, junit"
+    says "not one of text, json, sarif, github, junit"
     exits 2 s2s-check --world-size 8..4 good.yaml
     exits 2 s2s-check --set tp good.yaml
     exits 2 s2s-check --sm nine good.yaml

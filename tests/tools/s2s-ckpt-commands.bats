@@ -364,7 +364,7 @@ SH
         rm -r out
     done
     exits 2 s2s-ckpt convert -q --to hf --dtype int8 "$DATA/hf_sharded" out
-    says "none of f32, bf16, f16, f64"
+    says "not one of f32, bf16, f16, f64"
 }
 
 @test "diff: complex numbers have a distance; integers of 64 bits against float64 are exact" {

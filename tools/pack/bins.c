@@ -58,7 +58,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static const struct argp bins_argp = {
     .options = option_table,
     .parser = parse_option,
-    .args_doc = "[LENGTHS.txt]",
+    .args_doc = "--tokens N [LENGTHS.txt]",
     .doc =
         "Pack lengths, one a line, into bins of a capacity."
         "\vWithout a file, or with -, lengths are read from stdin. A line of output is a bin: "

@@ -59,7 +59,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static const struct argp tokenize_argp = {
     .options = option_table,
     .parser = parse_option,
-    .args_doc = "[FILE]",
+    .args_doc = "--tokenizer F [FILE]",
     .doc = "Lines of text to lines of token ids, or back with --decode."
            "\vWithout FILE, or with -, lines are read from stdin. With --json a line of text is a "
            "JSON string and a line of ids is {\"ids\": [..]}.\n\n"

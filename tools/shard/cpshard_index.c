@@ -65,7 +65,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static const struct argp index_argp = {
     .options = option_table,
     .parser = parse_option,
-    .doc = "Which slots each context-parallel rank holds, a rank a line."
+    .args_doc = "--cp N --cu-seqlens 0,A,B..",
+    .doc = "Print the slots of each context-parallel rank, one rank per line."
            "\vWith --json: {\"index\": [[rank 0], ..]}.\n\n"
            "Examples:\n"
            "  s2s-cpshard index --cp 2 --cu-seqlens 0,8,12\n"

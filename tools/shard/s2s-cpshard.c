@@ -5,11 +5,10 @@ enum { KEY_CP = 0x100, KEY_TP, KEY_RANK, KEY_JOIN };
 
 static const struct argp_option option_table[] = {
     {"cp", KEY_CP, "N", 0, "Context-parallel ranks to split for", 1},
-    {"rank", KEY_RANK, "R", 0, "Only the stream of rank R (0 to N-1); -o may then be -", 1},
-    {"tp", KEY_TP, "N", 0,
-     "Warn where a rank's share does not divide by N, as sequence parallelism needs (default 1); "
-     "changes no byte",
+    {"rank", KEY_RANK, "R", 0, "Write only the stream of rank R (0 to N-1), by default to stdout",
      1},
+    {"tp", KEY_TP, "N", 0,
+     "Warn if a rank's share is not a multiple of N, as sequence parallelism needs (default 1)", 1},
     {"join", KEY_JOIN, NULL, 0, "Join the streams of all ranks, in any order", 1},
     {0},
 };
@@ -66,16 +65,16 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static const struct argp cpshard_argp = {
     .options = option_table,
     .parser = parse_option,
-    .args_doc = "[IN.s2s]\n--join RANK0.s2s RANK1.s2s ...\n"
+    .args_doc = "--cp N [IN.s2s]\n--join RANK0.s2s RANK1.s2s ...\n"
                 "index --cp N --cu-seqlens 0,A,B.. [--rank R]",
     .doc =
-        "Split packs over context-parallel ranks: each utterance in 2 N chunks, rank r has chunks "
-        "r and 2 N - 1 - r. --join is the exact inverse."
+        "Split packs over context-parallel ranks: each utterance is cut into 2 N chunks, of which "
+        "rank r gets chunks r and 2 N - 1 - r. --join is the exact inverse."
         "\vExamples:\n"
         "  s2s-cpshard --cp 2 -o 'cp%r.s2s' packs.s2s\n"
         "  s2s-shard cat packs.s2s | s2s-cpshard --cp 2 --rank 1 | s2s-shard ls\n"
         "  s2s-cpshard --join -o packs.s2s cp0.s2s cp1.s2s\n\n"
-        "index prints the map alone and has its own --help.\n\n"
+        "index prints only the map; it has its own --help.\n\n"
         "Exit status: 0 done, 1 a stream is bad or a write failed, 2 bad command line or an input "
         "that cannot be opened.\n"
         "See also: s2s-pack(1), s2s-shard(1)",

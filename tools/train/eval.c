@@ -35,7 +35,7 @@ static const struct argp_option options[] = {
 };
 
 static const char doc[] =
-    "Loss, token accuracy and, where the recipe names a tokenizer, word error rate of each data "
+    "Print loss, token accuracy and, if the recipe names a tokenizer, word error rate of each data "
     "set of data.eval."
     "\v"
     "Examples:\n"

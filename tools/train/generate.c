@@ -39,7 +39,7 @@ struct generate_args {
 
 static const struct argp_option options[] = {
     {"model", KEY_MODEL, "DIR", 0, "Hugging Face or composite directory", 1},
-    {"checkpoint", KEY_CHECKPOINT, "DIR", 0, "Or a checkpoint of s2s-train", 1},
+    {"checkpoint", KEY_CHECKPOINT, "DIR", 0, "A checkpoint of s2s-train, in place of --model", 1},
     {"audio", KEY_AUDIO, "FILE", 0, "Sound that the model hears (any rate, any number of channels)",
      2},
     {"prompt", KEY_PROMPT, "TEXT", 0, "Text before the sound, or alone", 2},
@@ -308,7 +308,8 @@ static int generate_run(const struct generate_args *args, struct s2s_error *err)
 
 int train_generate(int argc, char **argv, struct s2s_error *err)
 {
-    static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
+    static const struct argp argp = {
+        options, parse, "--model DIR [--audio FILE] [--prompt TEXT]", doc, NULL, NULL, NULL};
     struct generate_args args = {
         .common = S2S_COMMON_DEFAULT, .format = "plain", .max_new_tokens = 256};
     s2s_tool_parse(&argp, argc, argv, &args);

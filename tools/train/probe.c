@@ -266,10 +266,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 static const struct argp probe_argp = {
     argp_options,
     parse,
-    "",
-    "Numbers of a model for comparison with another framework: activations, loss, gradients, "
+    "--model DIR --inputs FILE --out FILE",
+    "Write a model's numbers, to compare with another framework: activations, loss, gradients, "
     "parameters after some steps.\v"
-    "Names in both files are those of s2s-train-probe(1).\n\n"
+    "s2s-train-probe(1) lists the names in both files.\n\n"
     "Example:\n"
     "  s2s-train probe --model D --inputs batch.safetensors --out o.safetensors\n\n"
     "Exit status: 0 done, 1 the weights or the batch are bad, 2 the command line is bad or an "

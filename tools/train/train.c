@@ -10,7 +10,7 @@
 #include "tools/train/commands.h"
 
 static const char doc[] =
-    "Train a speech language model. The run goes on from its last checkpoint, if there is one."
+    "Train a speech language model. The run resumes from its last checkpoint, if there is one."
     "\v"
     "Commands (s2s-train COMMAND --help shows their options):\n"
     "  eval       Loss, token accuracy and word error rate of data sets\n"

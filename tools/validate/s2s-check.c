@@ -71,7 +71,7 @@ static const struct argp_option options[] = {
      "Only these rules: ids or their beginnings, with commas between them, such as "
      "S2S-WLD,S2S-CP-002",
      3},
-    {"ignore", KEY_IGNORE, "IDS", 0, "Not these rules", 3},
+    {"ignore", KEY_IGNORE, "IDS", 0, "All but these rules", 3},
     {"report", KEY_REPORT, NULL, 0,
      "Print what a rank needs of its GPU's memory: weights, gradients, optimizer states, "
      "activations, logits",
@@ -82,7 +82,7 @@ static const struct argp_option options[] = {
     {"show-skipped", KEY_SKIPPED, NULL, 0, "List rules that could not be evaluated, and why", 3},
     {"format", KEY_FORMAT, "text|json|sarif|github|junit", 0,
      "text (default), json, sarif, github or junit; markdown with --explain or --list", 3},
-    {"explain", KEY_EXPLAIN, "ID", 0, "Print what a rule means and how to mend it", 4},
+    {"explain", KEY_EXPLAIN, "ID", 0, "Print what a rule means and how to fix it", 4},
     {"list", KEY_LIST, NULL, 0, "Print all rules", 4},
     {"resolve", KEY_RESOLVE, NULL, 0,
      "Print the config in common names, each with where it came from", 4},
@@ -90,7 +90,7 @@ static const struct argp_option options[] = {
 };
 
 static const char doc[] =
-    "Says what would fail, turn into NaN, hang or waste GPUs before a training config is launched."
+    "Find what would fail, turn into NaN, hang or waste GPUs before a training config is launched."
     "\v"
     "Examples:\n"
     "  s2s-check recipe.yaml\n"
@@ -99,7 +99,7 @@ static const char doc[] =
     "  s2s-check --argv -- pretrain_gpt.py --num-layers 8 --context-parallel-size 3\n"
     "\n"
     "A comment `# s2s-check: ignore S2S-CP-001 reason` on or above a line silences a rule there.\n"
-    "Exit status: 0 nothing of severity error, 1 a rule fired, 2 a file could not be read.\n"
+    "Exit status: 0 no errors, 1 a rule of severity error fired, 2 a file could not be read.\n"
     "See also: s2s-train(1)";
 
 static void add(const char ***list, size_t *n, size_t *cap, const char *text)

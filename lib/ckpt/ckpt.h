@@ -236,6 +236,8 @@ int s2s_ckpt_stream_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
 
 /* ---- is it undamaged? ---- */
 
+/* The tensors in the order in which their first bytes lie in the files. Gives: free. */
+const struct s2s_ckpt_tensor **s2s_ckpt_by_place(const struct s2s_ckpt *ckpt);
 /* Compares the CRC-32 of every storage of the tensor, for which it reads those that no stream has
  * read from end to end so far. DIGEST, IO. */
 int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,

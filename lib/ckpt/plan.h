@@ -7,6 +7,8 @@
 #ifndef CKPT_PLAN_H
 #define CKPT_PLAN_H
 
+#include <stdatomic.h>
+
 #include "lib/base/blocks.h"
 #include "lib/ckpt/ckpt.h"
 
@@ -97,7 +99,7 @@ struct s2s_ckpt_write {
     void (*progress)(void *ctx, int64_t bytes);
     void *ctx; /* of progress */
     /* NULL, or what a signal handler sets: once it is not 0, everything ends with INTERRUPTED */
-    volatile int *stop;
+    atomic_int *stop;
     /* torch_dist: which byte objects come along; NULL: all */
     bool (*keep_object)(const char *name);
     const json_t *common; /* torch_dist: the common state; NULL: the source's */

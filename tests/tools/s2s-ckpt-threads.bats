@@ -61,6 +61,32 @@ assert np.array_equal(((a.astype("f8") + b) / 2).astype("f4"), mean)'
     [ ! -e hf ]
 }
 
+@test "verify compares digests beside CRC-32s: damage that either sees is named, that of the CRC-32 where both do" {
+    s2s-ckpt convert -q --to torch_dist a.safetensors dist
+    file=$(ls dist/iter_*/__0_0.distcp)
+    one() { taskset -c "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" "$@"; }
+    # the padding in front of a tensor: no CRC-32 covers it
+    at=$(grep -obUa -m 1 ZZZZZZZZ "$file" | head -n 1 | cut -d : -f 1)
+    printf 'X' | dd of="$file" bs=1 seek="$at" conv=notrunc status=none
+    for how in env one; do
+        exits 1 "$how" s2s-ckpt verify dist
+        says 'the manifest says'
+    done
+    printf 'X' | dd of="$file" bs=1 seek=3000000 conv=notrunc status=none
+    for how in env one; do
+        exits 1 "$how" s2s-ckpt verify dist
+        says 'CRC-32'
+    done
+    # of what no manifest names, too
+    s2s-ckpt convert -q --to torch_dist a.safetensors named
+    sed -i 's/"__0_0.distcp"/"__9_0.distcp"/' named/iter_*/s2s-manifest.json
+    mv named/iter_*/__0_0.distcp whole
+    cp whole "$(echo named/iter_*)/__0_0.distcp"
+    mv whole "$(echo named/iter_*)/__9_0.distcp"
+    exits 1 s2s-ckpt verify named
+    says 'does not name it'
+}
+
 @test "an output that fails ends the thread that reads" {
     exits 1 bash -c 's2s-ckpt cat a.safetensors layer.weight >/dev/full'
     says 'No space left'

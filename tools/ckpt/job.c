@@ -1,6 +1,7 @@
 /* A job from its begin to its end: what was asked for is read, one output written, whole or not at
  * all. */
 #include <signal.h>
+#include <stdatomic.h>
 
 #include "lib/base/signals.h"
 #include "lib/io/durable.h"
@@ -12,7 +13,7 @@ bool ckpt_job_is_weight(const char *name)
     return !s2s_ckpt_is_state(name);
 }
 
-static volatile int stop; /* the signal that came */
+static atomic_int stop; /* the signal that came */
 
 static void on_signal(int signal_number)
 {

@@ -1,4 +1,8 @@
 /* s2s-ckpt verify */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "lib/base/threads.h"
 #include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/to_hf.h"
@@ -49,43 +53,94 @@ struct counts {
     int64_t bytes;
 };
 
+/* The files' digests, compared by a thread while CRC-32s are: what the one has read the other finds
+ * in the page cache, so that what is larger than that comes from the disk about once, not twice. */
+struct digests {
+    const struct s2s_ckpt *ckpt;
+    struct s2s_ckpt_write how;
+    struct s2s_progress progress;
+    atomic_bool shown; /* nothing else is that would be drawn over */
+    _Atomic int64_t unseen_bytes;
+    atomic_int stop;
+    pthread_t thread;
+    bool has_thread;
+    size_t n_files;
+    int rc;
+    struct s2s_error err;
+};
+
+static void pass_digested(void *ctx, int64_t bytes)
+{
+    struct digests *d = ctx;
+    atomic_fetch_add(&d->unseen_bytes, bytes);
+    if (atomic_load(&d->shown))
+        s2s_progress_add(&d->progress, atomic_exchange(&d->unseen_bytes, 0));
+}
+
+static void *compare_digests(void *arg)
+{
+    struct digests *d = arg;
+    d->rc = s2s_ckpt_verify_manifest(d->ckpt, &d->how, &d->n_files, &d->err);
+    return NULL;
+}
+
+static void begin_digests(struct digests *d, const struct s2s_ckpt *ckpt)
+{
+    *d = (struct digests){.ckpt = ckpt, .err = S2S_ERROR_INIT};
+    d->how = (struct s2s_ckpt_write){.progress = pass_digested, .ctx = d, .stop = &d->stop};
+    s2s_progress_begin(&d->progress, "comparing digests", "bytes",
+                       (int64_t)s2s_ckpt_files_bytes(ckpt));
+    d->has_thread = s2s_n_cores() > 1 && pthread_create(&d->thread, NULL, compare_digests, d) == 0;
+}
+
+/* rc: of what was done meanwhile; where that failed it is all that counts */
+static int end_digests(struct digests *d, int rc, struct s2s_error *err)
+{
+    d->stop = rc < 0;
+    atomic_store(&d->shown, true);
+    if (d->has_thread)
+        pthread_join(d->thread, NULL);
+    else if (rc == 0)
+        compare_digests(d);
+    s2s_progress_end(&d->progress);
+    if (rc == 0 && d->rc < 0)
+        *err = d->err;
+    return rc < 0 ? rc : d->rc;
+}
+
 static void add_progress(void *ctx, int64_t bytes)
 {
     s2s_progress_add(ctx, bytes);
 }
 
-/* All bytes, as they lie in the files. */
-static int verify_files(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_error *err)
+/* all bytes, as they lie in the files */
+static int read_files(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct s2s_progress progress;
     const struct s2s_ckpt_write how = {.progress = add_progress, .ctx = &progress};
-    const int64_t bytes = (int64_t)s2s_ckpt_files_bytes(ckpt);
-    s2s_progress_begin(&progress, "comparing digests", "bytes", bytes);
-    int rc = s2s_ckpt_verify_manifest(ckpt, &how, &counts->n_files, err);
-    s2s_progress_end(&progress);
-    if (rc < 0 || counts->n_files || !counts->n_unchecked)
-        return rc;
-    s2s_progress_begin(&progress, "reading", "bytes", bytes);
-    rc = s2s_ckpt_read_files(ckpt, &how, err);
+    s2s_progress_begin(&progress, "reading", "bytes", (int64_t)s2s_ckpt_files_bytes(ckpt));
+    int rc = s2s_ckpt_read_files(ckpt, &how, err);
     s2s_progress_end(&progress);
     return rc;
 }
 
-static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_error *err)
+static int verify_parts(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_error *err)
 {
     struct s2s_progress progress;
-    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &counts->n_tensors);
+    const struct s2s_ckpt_tensor **tensors = s2s_ckpt_by_place(ckpt);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &counts->n_objects);
     int rc = 0;
+    (void)s2s_ckpt_tensors(ckpt, &counts->n_tensors);
     counts->bytes = ckpt_tensor_bytes(ckpt);
     s2s_ckpt_find_lost(ckpt);
     s2s_progress_begin(&progress, "verifying", "bytes", counts->bytes);
     for (size_t i = 0; i < counts->n_tensors && rc == 0; i++) {
-        rc = s2s_ckpt_verify_tensor(ckpt, &tensors[i], err);
-        counts->n_unchecked += !s2s_ckpt_has_crc(&tensors[i]);
+        rc = s2s_ckpt_verify_tensor(ckpt, tensors[i], err);
+        counts->n_unchecked += !s2s_ckpt_has_crc(tensors[i]);
         s2s_progress_add(&progress,
-                         s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype));
+                         s2s_ckpt_numel(tensors[i]) * (int64_t)s2s_dtype_size(tensors[i]->dtype));
     }
+    free(tensors);
     for (size_t i = 0; i < counts->n_objects && rc == 0; i++) {
         rc = s2s_ckpt_verify_object(ckpt, &objects[i], err);
         counts->n_unread += objects[i].lost != NULL;
@@ -99,7 +154,20 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
     if (rc == 0)
         rc = s2s_ckpt_verify_common(ckpt, err);
     s2s_progress_end(&progress);
-    return rc < 0 ? rc : verify_files(ckpt, counts, err);
+    return rc;
+}
+
+static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_error *err)
+{
+    struct digests digests;
+    begin_digests(&digests, ckpt);
+    int rc = end_digests(&digests, verify_parts(ckpt, counts, err), err);
+    counts->n_files = digests.n_files;
+    if (rc < 0)
+        return rc;
+    if (counts->n_files)
+        return s2s_ckpt_verify_named(ckpt, err);
+    return counts->n_unchecked ? read_files(ckpt, err) : 0;
 }
 
 static void report(const struct options *opt, const struct s2s_ckpt *ckpt,

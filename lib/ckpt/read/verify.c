@@ -53,6 +53,30 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
     return rc;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct s2s_ckpt_tensor *x = *(const struct s2s_ckpt_tensor *const *)a;
+    const struct s2s_ckpt_tensor *y = *(const struct s2s_ckpt_tensor *const *)b;
+    if (x->n_chunks == 0 || y->n_chunks == 0)
+        return (x->n_chunks > 0) - (y->n_chunks > 0);
+    const struct ckpt_location *in_x = ckpt_place_at(x, 0), *in_y = ckpt_place_at(y, 0);
+    if (in_x->file != in_y->file)
+        return in_x->file < in_y->file ? -1 : 1;
+    return (in_x->store_pos > in_y->store_pos) - (in_x->store_pos < in_y->store_pos);
+}
+
+const struct s2s_ckpt_tensor **s2s_ckpt_by_place(const struct s2s_ckpt *ckpt)
+{
+    const size_t n = ckpt->n_tensors;
+    const struct s2s_ckpt_tensor **order = s2s_xmalloc((n + 1) * sizeof *order);
+    for (size_t i = 0; i < n; i++)
+        order[i] =
+            ckpt_stored(&ckpt->tensors[i]) ? ckpt_stored(&ckpt->tensors[i]) : &ckpt->tensors[i];
+    if (n)
+        s2s_sort(order, n, sizeof *order, by_place);
+    return order;
+}
+
 int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
                            struct s2s_error *err)
 {

@@ -200,6 +200,7 @@ struct comparison {
     const struct s2s_ckpt *ckpt;      /* NULL, or whose files all have to be named */
     const struct s2s_ckpt_write *how; /* NULL, or whose ranks share the files */
     const char *alone;                /* NULL, or the one file, whatever it was called then */
+    bool names_only;                  /* no digest is compared */
     bool sha256;
     size_t n; /* files of this rank so far */
 };
@@ -337,9 +338,9 @@ static int verify_one(struct comparison *c, const char *manifest, const char *al
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: algorithm %.40s", manifest, said);
     else if (c->alone && json_object_size(files) != 1)
         rc = s2s_error_set(err, S2S_E_FORMAT, "%s: not a manifest of one file", manifest);
-    if (rc == 0 && c->alone)
+    if (rc == 0 && c->alone && !c->names_only)
         rc = compare(c, c->alone, json_object_iter_value(json_object_iter((json_t *)files)), err);
-    else if (rc == 0)
+    else if (rc == 0 && !c->names_only)
         rc = compare_all(c, files, err);
     if (rc == 0)
         rc = find_all(c->ckpt, manifest, files, err);
@@ -384,26 +385,38 @@ static int verify_alone(const char *path, const struct s2s_ckpt_write *how, size
     return rc;
 }
 
+/* parts of a composite have manifests of their own; c->ckpt is whose the folder itself is */
+static int verify_folders(const struct s2s_ckpt *ckpt, struct comparison *c, struct s2s_error *err)
+{
+    static const char *const folders[] = {"", "/encoder", "/llm"};
+    int rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++) {
+        char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
+        if (i == 0 || s2s_is_there(AT_FDCWD, path))
+            rc = verify_folder(path, c, true, err);
+        if (rc < 0)
+            s2s_error_add(err, rc, "%s", path);
+        c->ckpt = NULL;
+        free(path);
+    }
+    return rc;
+}
+
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
                              size_t *n_files, struct s2s_error *err)
 {
     if (ckpt->dir_fd < 0)
         return verify_alone(ckpt->path, how, n_files, err);
-    /* parts of a composite have manifests of their own */
-    static const char *const folders[] = {"", "/encoder", "/llm"};
     struct comparison c = {.links = !ckpt->no_links, .how = how};
-    int rc = 0;
-    for (int i = 0; i < 3 && rc == 0; i++) {
-        char *path = s2s_xasprintf("%s%s", ckpt->path, folders[i]);
-        c.ckpt = i == 0 ? ckpt : NULL;
-        if (i == 0 || s2s_is_there(AT_FDCWD, path))
-            rc = verify_folder(path, &c, true, err);
-        if (rc < 0)
-            s2s_error_add(err, rc, "%s", path);
-        free(path);
-    }
+    int rc = verify_folders(ckpt, &c, err);
     *n_files = c.n;
     return rc;
+}
+
+int s2s_ckpt_verify_named(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    struct comparison c = {.ckpt = ckpt, .names_only = true};
+    return ckpt->dir_fd < 0 ? 0 : verify_folders(ckpt, &c, err);
 }
 
 int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,

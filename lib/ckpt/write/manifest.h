@@ -54,12 +54,14 @@ int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, 
 /*
  * Compares the files with what a manifest says of them: s2s-manifest.json or integrity.json of the
  * folder, FILE.s2s-manifest.json beside a single file. *n_files: how many were compared; 0: there
- * is no manifest. how: its progress is told and its stop obeyed; may be NULL.
- * DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT, UNSUPPORTED: the manifest
- * itself is damaged, or does not name a file that is read; INTERRUPTED.
+ * is no manifest. how: its progress is told and its stop obeyed; may be NULL. Other threads may
+ * read the checkpoint meanwhile. DIGEST, TRUNCATED, NOTFOUND: a file is not what was noted; FORMAT,
+ * UNSUPPORTED: the manifest itself is damaged; INTERRUPTED.
  */
 int s2s_ckpt_verify_manifest(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,
                              size_t *n_files, struct s2s_error *err);
+/* Does the manifest of the folder, if there is one, name every file that is read? FORMAT. */
+int s2s_ckpt_verify_named(const struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Compares the files of the source's folder with its integrity.json, if it has one. Each file is
  * compared by one of the ranks of how->mesh, and the ranks do not agree on the result: that is the
  * caller's. An algorithm that is not known is only warned of. DIGEST, NOTFOUND, FORMAT, OPEN, IO,

@@ -321,9 +321,13 @@ save('ddp.pt', put('module.'))
 save('compiled.pt', {'model': put('_orig_mod.'), 'optimizer': {'state': {0: state}}})
 save('fsdp.pt', put('_fsdp_wrapped_module.', '_fsdp_wrapped_module._checkpoint_wrapped_module.'))
 save('app.pt', {'app': {'model': w, 'optim': {'state': {'w': state}}}})
+save('model_ddp.pt', {'model': put('module._orig_mod.'), 'optimizer': {'state': {0: state}}})
+save('deepspeed.ckpt', {'state_dict': put('_forward_module.model.')})
+save('attribute_ddp.ckpt', {'state_dict': put('module.model.')})
+save('fabric.pt', {'model': put('_forward_module.model.module.')})
 save('two.pt', {'model': w, 'ema': w})"
     exits 0 s2s-ckpt convert -q --strict --to hf plain.pt plain
-    for file in lightning.ckpt attribute.ckpt trainer.pt ddp.pt compiled.pt fsdp.pt app.pt; do
+    for file in lightning.ckpt attribute.ckpt trainer.pt ddp.pt compiled.pt fsdp.pt app.pt model_ddp.pt deepspeed.ckpt attribute_ddp.ckpt fabric.pt; do
         exits 0 s2s-ckpt convert -q --strict --to hf $file "${file%.*}"
         exits 0 s2s-ckpt diff plain "${file%.*}"
     done

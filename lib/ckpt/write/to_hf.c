@@ -56,8 +56,7 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     const bool adapter = ckpt_is_adapter(ckpt) && ckpt->n_files == 1;
     struct s2s_hf_part *part =
         ckpt_hf_add_part(out, ckpt, "", adapter ? "adapter_model.safetensors" : NULL);
-    const char *dict;
-    const size_t len = ckpt_hf_wrapping_len(ckpt, &dict);
+    const struct ckpt_hf_wrapping wrapping = ckpt_hf_wrapping_of(ckpt);
     out->map.is_left = s2s_ckpt_is_state;
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
@@ -65,12 +64,11 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
             out->map.n_state++;
             continue;
         }
-        if (!s2s_starts_with(t->name, dict)) {
+        char *name = ckpt_hf_name(ckpt, &wrapping, t->name);
+        if (name)
+            s2s_ckpt_plan_copy(&part->plan, name, t);
+        else
             ckpt_map_add_unused(&out->map, t->name);
-            continue;
-        }
-        char *name = ckpt_hf_unwrapped(ckpt, t->name + len);
-        s2s_ckpt_plan_copy(&part->plan, name, t);
         free(name);
     }
 }

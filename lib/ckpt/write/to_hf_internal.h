@@ -39,12 +39,17 @@ int ckpt_hf_salm_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,
                        struct s2s_error *err);
 
-/* A name without the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's;
- * names of Hugging Face's files stay. Gives: free. */
-char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name);
-/* Bytes that the names of weights begin with and Hugging Face's do not: a trainer's dict
- * ({"state_dict": .., "optimizer": ..}), and its own "model." (Lightning's attribute, {"model": ..}
- * of torch.distributed.checkpoint). Lends the dict ("": none): what lies outside is no weight. */
-size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt, const char **dict);
+/* What trainers put around the names of a model: a dict ({"state_dict": .., "optimizer": ..}; "":
+ * none; lent), and so many times their own "model." (Lightning's attribute, {"model": ..}), each
+ * with the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's. Names of
+ * Hugging Face's files have but the second. */
+struct ckpt_hf_wrapping {
+    const char *dict;
+    int n_models;
+};
+struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt);
+/* A name without it; gives: free. NULL: it lies outside of the dict, so it is no weight's. */
+char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
+                   const char *name);
 
 #endif

@@ -10,7 +10,9 @@ static bool is_hf(const struct s2s_ckpt *ckpt)
     return ckpt_has_word("hf hf_bin safetensors", ckpt->format);
 }
 
-char *ckpt_hf_unwrapped(const struct s2s_ckpt *ckpt, const char *name)
+/* without the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's. Gives: free.
+ */
+static char *unwrapped(const struct s2s_ckpt *ckpt, const char *name)
 {
     return is_hf(ckpt) ? s2s_xstrdup(name) : ckpt_map_unwrapped(name, false);
 }
@@ -39,29 +41,55 @@ static const char *dict_of(const struct s2s_ckpt *ckpt)
     return "";
 }
 
-size_t ckpt_hf_wrapping_len(const struct s2s_ckpt *ckpt, const char **dict)
+static const char model[] = "model.";
+
+char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
+                   const char *name)
+{
+    if (!s2s_starts_with(name, wrapping->dict))
+        return NULL;
+    char *inner = unwrapped(ckpt, name + strlen(wrapping->dict));
+    for (int i = 0; i < wrapping->n_models; i++) {
+        char *outer = inner;
+        inner = unwrapped(ckpt, outer + strlen(model));
+        free(outer);
+    }
+    return inner;
+}
+
+/* Do all names begin with one more "model." that is a trainer's own? */
+static bool is_within_model(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping)
 {
     bool optimizer = false, doubled = false, outside = false, own = false, any = false;
-    *dict = dict_of(ckpt);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         if (s2s_ckpt_is_state(ckpt->tensors[i].name)) {
             optimizer = true;
             continue;
         }
-        if (!s2s_starts_with(ckpt->tensors[i].name, *dict))
+        char *name = ckpt_hf_name(ckpt, wrapping, ckpt->tensors[i].name);
+        if (!name)
             continue;
         any = true;
-        char *name = ckpt_hf_unwrapped(ckpt, ckpt->tensors[i].name + strlen(*dict));
-        if (s2s_starts_with(name, "model.model.") || s2s_starts_with(name, "model.lm_head."))
+        if (s2s_starts_with(name, "model.model.") || s2s_starts_with(name, "model.lm_head.") ||
+            (!is_hf(ckpt) && s2s_starts_with(name, "model.module.")))
             doubled = true;
-        else if (!s2s_starts_with(name, "model."))
+        else if (!s2s_starts_with(name, model))
             outside = true;
         /* of a tied model whose weights lie flat beside its optimizer */
         own |=
             s2s_starts_with(name, "model.layers.") || s2s_starts_with(name, "model.embed_tokens.");
         free(name);
     }
-    const bool model =
-        any && !outside && (doubled || (optimizer && !own && strcmp(ckpt->format, "dcp") == 0));
-    return strlen(*dict) + (model ? strlen("model.") : 0);
+    const bool beside_optimizer =
+        optimizer && !own && wrapping->n_models == 0 && strcmp(ckpt->format, "dcp") == 0;
+    return any && !outside && (doubled || beside_optimizer);
+}
+
+struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt)
+{
+    enum { MOST = 4 };
+    struct ckpt_hf_wrapping wrapping = {.dict = dict_of(ckpt)};
+    while (wrapping.n_models < MOST && is_within_model(ckpt, &wrapping))
+        wrapping.n_models++;
+    return wrapping;
 }

@@ -60,6 +60,26 @@ lacks() {
     rm -r out
 }
 
+@test "names that a wrapper stands around are no model's in a folder, and are put right out of a file" {
+    mkdir model
+    cp "$MODELS/qwen3/config.json" model
+    for around in module. _orig_mod. model. model.module.; do
+        rewrite "$MODELS/qwen3/model.safetensors" model/model.safetensors "'$around' + k"
+        exits 0 s2s-ckpt verify model
+        says "wanted but absent"
+        says "is not whole"
+        exits 1 s2s-ckpt verify --strict model
+        s2s-ckpt convert -q --to torch_dist model/model.safetensors dist
+        exits 0 s2s-ckpt convert --strict --to hf --config model/config.json dist out
+        exits 0 s2s-ckpt diff "$MODELS/qwen3" out
+        exits 0 s2s-ckpt verify out
+        says_not "is not whole"
+        rm -r dist out
+    done
+    rewrite "$MODELS/qwen3/model.safetensors" model/model.safetensors "'module.' + k"
+    lacks model embed_tokens.weight
+}
+
 @test "a Nemotron VLM under Hugging Face's names: what each of its parts lacks is told" {
     s2s-ckpt convert -q --to hf "$DATA/mcore015_vlm_tp2" all
     mkdir less

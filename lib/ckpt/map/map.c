@@ -73,7 +73,7 @@ static bool find_family(struct ckpt_map_source *sources, size_t n, struct ckpt_m
 static bool find_wanted(const struct s2s_ckpt *ckpt, struct ckpt_map_family *family)
 {
     struct ckpt_map_source *sources;
-    size_t n_state, n = ckpt_map_list(&sources, ckpt, &n_state);
+    size_t n_state, n = ckpt_map_list(&sources, ckpt, false, &n_state);
     bool found = find_family(sources, n, family);
     ckpt_map_free_list(sources, n);
     return found;
@@ -473,7 +473,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     e->own_config = load_own(request->ckpt);
     e->any_config = e->config ? e->config : e->own_config;
     char *file = NULL;
-    e->n_sources = ckpt_map_list(&e->sources, request->ckpt, &result->n_state);
+    e->n_sources = ckpt_map_list(&e->sources, request->ckpt, request->is_exact, &result->n_state);
     result->is_left = ckpt_map_is_state;
     int rc = ckpt_config_check(e->config, err);
     if (rc == 0 && request->is_part) {

@@ -77,6 +77,7 @@ struct ckpt_map_request {
     const json_t *beside;    /* the configuration that came with the checkpoint; or NULL */
     bool is_part;            /* ckpt_map_check_hf: config is of one part of beside, and name its
                                 model_type; it may lie behind any prefix */
+    bool is_exact;           /* names stand in files of Hugging Face: nothing is around them */
     bool keep_vocab_padding; /* to Hugging Face: also the rows past the vocabulary */
     int64_t vocab_multiple; /* to Megatron: rows are filled up with zeros to a multiple; 0: as is */
     enum ckpt_layers layers; /* to Megatron */

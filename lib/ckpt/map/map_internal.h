@@ -14,9 +14,10 @@ struct ckpt_map_source {
 
 /* ---- sources and their names (map_names.c) ---- */
 
-/* Lists all weights of the checkpoint, sorted by name, and returns how many they are. *n_state: how
- * many other tensors there are, such as an optimizer's. Gives: ckpt_map_free_list. */
-size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt,
+/* Lists all weights of the checkpoint, sorted by name, and returns how many they are; exact: under
+ * the names that they have. *n_state: how many other tensors there are, such as an optimizer's.
+ * Gives: ckpt_map_free_list. */
+size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt, bool exact,
                      size_t *n_state);
 void ckpt_map_free_list(struct ckpt_map_source *sources, size_t n);
 /* Renames the sources as the lines "where" and "rename" of a family say (map_spell.c). text: where

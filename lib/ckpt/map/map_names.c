@@ -150,7 +150,8 @@ bool ckpt_map_is_state(const char *name)
     return s2s_ckpt_is_state(name) || strstr(name, "_extra_state");
 }
 
-size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt, size_t *n_state)
+size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ckpt, bool exact,
+                     size_t *n_state)
 {
     size_t n, kept = 0;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
@@ -162,10 +163,12 @@ size_t ckpt_map_list(struct ckpt_map_source **sources, const struct s2s_ckpt *ck
             continue;
         }
         struct ckpt_map_source *source = &(*sources)[kept++];
-        *source = (struct ckpt_map_source){.tensor = &tensors[i]};
-        ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
+        *source = (struct ckpt_map_source){.tensor = &tensors[i], .name = tensors[i].name};
+        if (!exact)
+            ckpt_map_set_name(source, ckpt_map_plain_name(tensors[i].name));
     }
-    drop_common_model(*sources, kept);
+    if (!exact)
+        drop_common_model(*sources, kept);
     ckpt_map_sort(*sources, kept);
     ckpt_map_respell(*sources, kept, NULL, "saved_nemotron_h");
     return kept;

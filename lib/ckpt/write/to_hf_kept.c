@@ -33,10 +33,14 @@ static void tell(struct check *c, int found, struct s2s_error lacks)
              c->ckpt->path, lacks.text);
 }
 
-static void check(struct check *c, const struct ckpt_map_request *request)
+/* of a part, or all */
+static void check(struct check *c, struct ckpt_map_request request)
 {
     struct s2s_error lacks = S2S_ERROR_INIT;
-    const int found = ckpt_map_check_hf(request, &lacks);
+    request.ckpt = c->ckpt;
+    request.is_exact = true;
+    request.only_warns = !c->strict;
+    const int found = ckpt_map_check_hf(&request, &lacks);
     tell(c, found, lacks);
 }
 
@@ -168,20 +172,15 @@ static void check_parts(struct check *c, const json_t *config)
     size_t at = 0;
     json_object_foreach((json_t *)config, key, part)
     {
-        const struct ckpt_map_request request = {.ckpt = c->ckpt,
-                                                 .name = type_of_part(part),
+        const struct ckpt_map_request request = {.name = type_of_part(part),
                                                  .config = part,
                                                  .beside = is_headless(config) ? headless : config,
-                                                 .is_part = true,
-                                                 .only_warns = !c->strict};
+                                                 .is_part = true};
         if (ckpt_map_knows_type(request.name) && !is_packed(part))
-            check(c, &request);
+            check(c, request);
     }
-    while ((family = family_besides(config, &at))) {
-        const struct ckpt_map_request besides = {
-            .ckpt = c->ckpt, .name = family, .config = config, .only_warns = !c->strict};
-        check(c, &besides);
-    }
+    while ((family = family_besides(config, &at)))
+        check(c, (struct ckpt_map_request){.name = family, .config = config});
     json_decref(headless);
 }
 
@@ -227,14 +226,10 @@ static json_t *layers_of(const json_t *config)
 static void check_body(struct check *c, const json_t *config, const struct body *body)
 {
     json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
-    const struct ckpt_map_request request = {.ckpt = c->ckpt,
-                                             .name = ckpt_config_type(config),
-                                             .config = config,
-                                             .beside = headless,
-                                             .is_part = true,
-                                             .only_warns = !c->strict};
+    const struct ckpt_map_request request = {
+        .name = ckpt_config_type(config), .config = config, .beside = headless, .is_part = true};
     struct s2s_error lacks = S2S_ERROR_INIT;
-    check(c, &request);
+    check(c, request);
     for (int i = 0; body && i < 2 && body->heads[i]; i++) {
         if (s2s_ckpt_find(c->ckpt, body->heads[i]))
             continue;
@@ -250,10 +245,7 @@ static void check_all(struct check *c, const json_t *config)
     const bool known = ckpt_map_knows_type(ckpt_config_type(config));
     const struct body *body = body_of(config);
     json_t *layers = layers_of(config);
-    const struct ckpt_map_request whole = {.ckpt = c->ckpt,
-                                           .name = ckpt_config_type(config),
-                                           .config = layers,
-                                           .only_warns = !c->strict};
+    const struct ckpt_map_request whole = {.name = ckpt_config_type(config), .config = layers};
     if (is_named_otherwise(config) || is_packed(config)) {
         /* nothing can be said */
     } else if (is_composite(config)) {
@@ -261,7 +253,7 @@ static void check_all(struct check *c, const json_t *config)
     } else if (json_object_get(config, "perception") && ckpt_map_wanted(c->ckpt)) {
         check_nemo(c, config);
     } else if (known && is_whole_model(config)) {
-        check(c, &whole);
+        check(c, whole);
     } else if (known && (body || (c->ckpt->part && !*class_of(config)))) {
         check_body(c, config, body);
     }
@@ -308,6 +300,43 @@ static void check_scales(struct check *c)
     tell(c, ckpt_list_end(&list, rc, &lacks), lacks);
 }
 
+/* most of them are the end of their own */
+static const char *name_as_written(struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
+                                   const char *own)
+{
+    char *name = ckpt_hf_name(ckpt, wrapping, own);
+    const char *kept = NULL;
+    if (name && s2s_ends_with(own, name))
+        kept = own + strlen(own) - strlen(name);
+    else if (name)
+        kept = ckpt_arena_text(ckpt, name, strlen(name));
+    free(name);
+    return kept;
+}
+
+/* What goes on under another name, which is what transformers looks for, has that name for as long
+ * as it is checked. */
+static void check_renamed(struct check *c, const json_t *config)
+{
+    const struct ckpt_hf_wrapping wrapping = ckpt_hf_wrapping_of(c->ckpt);
+    struct s2s_ckpt_tensor *const own = c->ckpt->tensors;
+    const size_t n_own = c->ckpt->n_tensors;
+    struct s2s_ckpt_tensor *named = s2s_xcalloc(n_own + 1, sizeof *named);
+    size_t n = 0;
+    for (size_t i = 0; i < n_own; i++) {
+        named[n] = own[i];
+        named[n].name = name_as_written(c->ckpt, &wrapping, own[i].name);
+        n += named[n].name != NULL;
+    }
+    s2s_sort(named, n, sizeof *named, ckpt_by_tensor_name);
+    c->ckpt->tensors = named;
+    c->ckpt->n_tensors = n;
+    check_all(c, config);
+    c->ckpt->tensors = own;
+    c->ckpt->n_tensors = n_own;
+    free(named);
+}
+
 int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
                       struct s2s_error *err)
 {
@@ -315,8 +344,13 @@ int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files
     json_t *config = read_config(ckpt, files, "config.json");
     if (strcmp(ckpt_config_type(config), "salm") == 0)
         add_parts(config, ckpt, files);
-    if (!ckpt_is_adapter(ckpt))
+    if (ckpt_is_adapter(ckpt) || !config) {
+        /* nothing says what is wanted */
+    } else if (files && !ckpt_hf_keeps_names(ckpt)) {
+        check_renamed(&c, config);
+    } else {
         check_all(&c, config);
+    }
     check_scales(&c);
     json_decref(config);
     return c.rc;

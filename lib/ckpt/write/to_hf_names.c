@@ -10,7 +10,8 @@ static bool is_hf(const struct s2s_ckpt *ckpt)
     return ckpt_has_word("hf hf_bin safetensors", ckpt->format);
 }
 
-/* without the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's. Gives: free.
+/* without the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's. Gives:
+ * free.
  */
 static char *unwrapped(const struct s2s_ckpt *ckpt, const char *name)
 {
@@ -46,7 +47,7 @@ static const char model[] = "model.";
 char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
                    const char *name)
 {
-    if (!s2s_starts_with(name, wrapping->dict))
+    if (s2s_ckpt_is_state(name) || !s2s_starts_with(name, wrapping->dict))
         return NULL;
     char *inner = unwrapped(ckpt, name + strlen(wrapping->dict));
     for (int i = 0; i < wrapping->n_models; i++) {
@@ -92,4 +93,17 @@ struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt)
     while (wrapping.n_models < MOST && is_within_model(ckpt, &wrapping))
         wrapping.n_models++;
     return wrapping;
+}
+
+bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt)
+{
+    const struct ckpt_hf_wrapping wrapping = ckpt_hf_wrapping_of(ckpt);
+    bool keeps = true;
+    for (size_t i = 0; i < ckpt->n_tensors && keeps; i++) {
+        const char *own = ckpt->tensors[i].name;
+        char *name = ckpt_hf_name(ckpt, &wrapping, own);
+        keeps = s2s_ckpt_is_state(own) || (name && strcmp(name, own) == 0);
+        free(name);
+    }
+    return keeps;
 }

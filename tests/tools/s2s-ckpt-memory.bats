@@ -651,6 +651,8 @@ PY
     under 44 s2s-ckpt convert -q --no-sync --to safetensors dcp all.safetensors
     under 44 s2s-ckpt reshard -q --no-sync dcp again
     under 64 s2s-ckpt diff -q dcp dcp
+    under 64 s2s-ckpt average -q --no-sync --to safetensors dcp dcp mean.safetensors
+    exits 0 s2s-ckpt diff -q all.safetensors mean.safetensors
     [ "$(s2s-ckpt cat all.safetensors model.1999 | sha256sum)" = "$(python3 -c 'import struct, sys
 sys.stdout.buffer.write(struct.pack("<8H", *range(8)) * 512)' | sha256sum)" ]
 }

@@ -37,14 +37,32 @@ struct ckpt_reduced {
 
 /* ---- records ---- */
 
-static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n_dims)
+/* Most chunks of a tensor lie one behind the other, or not far away: the distance from *end, where
+ * the one before ends, which is small below 0 too. */
+static void put_pos(struct s2s_buf *out, const struct ckpt_location *place, uint64_t *end)
+{
+    const uint64_t far = (uint64_t)place->store_pos - *end;
+    ckpt_pack(out, far << 1 ^ -(far >> 63));
+    ckpt_pack(out, (uint64_t)place->store_len);
+    *end = (uint64_t)place->store_pos + (uint64_t)place->store_len;
+}
+
+static void take_pos(const char **at, struct ckpt_location *place, uint64_t *end)
+{
+    const uint64_t far = ckpt_unpack(at);
+    place->store_pos = (int64_t)(*end + (far >> 1 ^ -(far & 1)));
+    place->store_len = (int64_t)ckpt_unpack(at);
+    *end = (uint64_t)place->store_pos + (uint64_t)place->store_len;
+}
+
+static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n_dims,
+                      uint64_t *end)
 {
     const struct ckpt_location *place = &chunk->place;
     ckpt_pack(out, (place->located ? IS_LOCATED : 0) | (place->has_crc ? HAS_CRC : 0) |
                        (chunk->stride ? HAS_STRIDE : 0));
     ckpt_pack(out, (uint64_t)place->file);
-    ckpt_pack(out, (uint64_t)place->store_pos);
-    ckpt_pack(out, (uint64_t)place->store_len);
+    put_pos(out, place, end);
     if (place->located)
         ckpt_pack(out, (uint64_t)(chunk->data - place->store_pos));
     if (place->has_crc)
@@ -54,7 +72,7 @@ static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n
 
 /* All but the box of the tensor's k-th chunk. */
 static void take_chunk(const char **at, struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                       size_t k)
+                       size_t k, uint64_t *end)
 {
     int64_t stride[S2S_MAX_DIMS];
     struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
@@ -63,8 +81,7 @@ static void take_chunk(const char **at, struct s2s_ckpt *ckpt, struct s2s_ckpt_t
     place->located = flags & IS_LOCATED;
     place->has_crc = flags & HAS_CRC;
     place->file = (int)ckpt_unpack(at);
-    place->store_pos = (int64_t)ckpt_unpack(at);
-    place->store_len = (int64_t)ckpt_unpack(at);
+    take_pos(at, place, end);
     chunk.data = place->located ? place->store_pos + (int64_t)ckpt_unpack(at) : 0;
     place->crc = place->has_crc ? (uint32_t)ckpt_unpack(at) : 0;
     chunk.stride = flags & HAS_STRIDE ? stride : NULL;
@@ -121,13 +138,14 @@ static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor
         ckpt_pack(out, 0);
         return;
     }
+    uint64_t end = 0;
     const bool same = same_boxes(tensor, like);
     ckpt_pack(out, IS_THERE | (same ? SAME_BOXES : 0));
     if (!same)
         put_boxes(out, tensor);
     for (size_t k = 0; k < tensor->n_chunks; k++) {
         const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
-        put_chunk(out, &chunk, tensor->n_dims);
+        put_chunk(out, &chunk, tensor->n_dims, &end);
     }
 }
 
@@ -136,6 +154,7 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
 {
     struct s2s_ckpt_tensor *tensor = &ckpt->reduced->tensor;
     const uint64_t flags = ckpt_unpack(at);
+    uint64_t end = 0;
     if (!(flags & IS_THERE))
         return false;
     *tensor = ckpt_cut_like(like);
@@ -143,7 +162,7 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
         take_boxes(at, ckpt, tensor);
     ckpt_make_places(ckpt, tensor);
     for (size_t k = 0; k < tensor->n_chunks; k++)
-        take_chunk(at, ckpt, tensor, k);
+        take_chunk(at, ckpt, tensor, k, &end);
     ckpt_keep_orig_shape(ckpt, tensor, s2s_ckpt_orig_shape(like));
     return true;
 }

@@ -54,6 +54,18 @@ PY
         says_not "warning: d/"
         says "warning: e/shard_0_1: classes that are not data are kept as names: enums.AttnBackend"
     done
+    # and of the ranks' files
+    mkdir -p ranks/mp_rank_0{0,1,2}
+    for rank in ranks/*; do
+        make "save('$rank/model_optim_rng.pt', {'model': {'decoder.final_layernorm.weight': tensor(Storage('0', [1, 2]), [2])}, 'iteration': 7, 'args': [$classes]})"
+    done
+    for command in ls verify "convert --to torch_dist --merge-ranks"; do
+        out=
+        [[ "$command" != convert* ]] || out=merged
+        exits 0 s2s-ckpt $command ranks $out
+        says "warning: mp_rank_00/model_optim_rng.pt: classes that are not data are kept as names: signal.Signals, enums.AttnBackend"
+        says_not "warning: mp_rank_01"
+    done
 }
 
 @test "a tensor that is no array of numbers is named, and lost only when that was seen" {

@@ -91,8 +91,6 @@ struct ckpt_pickle {
 int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_pickle_release(struct ckpt_pickle *pickle);
-/* Warns of the opaque classes that were met, if there are any; name is what the file is called. */
-void ckpt_pickle_warn_opaque(const struct ckpt_pickle *pickle, const char *name);
 
 /* Is a pickle of len bytes, or a text in one, so long that it should be read from its file a part
  * at a time (ckpt_pickle_parse_file)? */

@@ -33,13 +33,6 @@ static void note_opaque(struct s2s_buf *names, const struct ckpt_node *class)
     free(name);
 }
 
-void ckpt_pickle_warn_opaque(const struct ckpt_pickle *pickle, const char *name)
-{
-    if (pickle->opaque.len)
-        s2s_warn("ckpt", "%s: classes that are not data are kept as names: %s", name,
-                 pickle->opaque.data);
-}
-
 /* A class known only by name stays as such, where the mode lets it. */
 static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
 {

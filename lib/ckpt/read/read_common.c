@@ -9,8 +9,8 @@
 #include "lib/ckpt/read/torch_zip.h"
 
 /* the payload of an archive as JSON; list: it is the only entry of a list. Gives a reference. */
-static int archive_json(json_t **out, const struct s2s_zip_source *source, bool list,
-                        const char *name, struct s2s_error *err)
+static int archive_json(struct s2s_ckpt *ckpt, json_t **out, const struct s2s_zip_source *source,
+                        bool list, const char *name, struct s2s_error *err)
 {
     struct ckpt_archive archive;
     int rc = ckpt_archive_open(&archive, source, CKPT_OPEN, err);
@@ -23,7 +23,7 @@ static int archive_json(json_t **out, const struct s2s_zip_source *source, bool 
     *out = ckpt_node_json(root, &left);
     if (left.nodes == 0 || left.cut)
         s2s_warn("ckpt", "%s: its values repeat without end, and are known in part", name);
-    ckpt_pickle_warn_opaque(&archive.pickle, name);
+    ckpt_warn_opaque(ckpt, &archive.pickle, name);
     ckpt_archive_release(&archive);
     return 0;
 }
@@ -36,7 +36,7 @@ static int object_json(struct s2s_ckpt *ckpt, json_t **out, const struct s2s_ckp
     if (fd < 0)
         return fd;
     struct s2s_zip_source source = {.fd = fd, .begin = object->pos, .len_bytes = object->len_bytes};
-    return archive_json(out, &source, list, object->name, err);
+    return archive_json(ckpt, out, &source, list, object->name, err);
 }
 
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
@@ -49,7 +49,7 @@ int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
         if (fd < 0)
             return fd;
         struct s2s_zip_source source = {.fd = fd, .begin = span.begin, .len_bytes = span.len_bytes};
-        return archive_json(&ckpt->common, &source, false, "common.pt", err);
+        return archive_json(ckpt, &ckpt->common, &source, false, "common.pt", err);
     }
     return object ? object_json(ckpt, &ckpt->common, object, true, err) : 0;
 }

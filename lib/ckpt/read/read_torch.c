@@ -79,7 +79,7 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     if (rc == 0)
         rc = ckpt_torch_walk(w, archive.pickle.root, source);
     if (rc == 0)
-        ckpt_pickle_warn_opaque(&archive.pickle, source->file);
+        ckpt_warn_opaque(w->ckpt, &archive.pickle, source->file);
     ckpt_archive_release(&archive);
     return rc;
 }
@@ -211,7 +211,7 @@ static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source
     if (rc == 0)
         rc = find_stores(w, &l);
     if (rc == 0)
-        ckpt_pickle_warn_opaque(&l.pickles[OBJECT], source->file);
+        ckpt_warn_opaque(w->ckpt, &l.pickles[OBJECT], source->file);
     w->left = ckpt_json_limit(l.pickles[OBJECT].len);
     w->names = &l.pickles[OBJECT].names;
     if (rc == 0)

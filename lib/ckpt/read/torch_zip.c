@@ -103,6 +103,16 @@ void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member
     s2s_warn("ckpt", "%s: saved without checksums: bytes that flipped are not noticed", ckpt->path);
 }
 
+void ckpt_warn_opaque(struct s2s_ckpt *ckpt, const struct ckpt_pickle *pickle, const char *name)
+{
+    const char *classes = pickle->opaque.data;
+    if (!pickle->opaque.len || (ckpt->told_opaque && strcmp(ckpt->told_opaque, classes) == 0))
+        return;
+    free(ckpt->told_opaque);
+    ckpt->told_opaque = s2s_xstrdup(classes);
+    s2s_warn("ckpt", "%s: classes that are not data are kept as names: %s", name, classes);
+}
+
 void ckpt_archive_release(struct ckpt_archive *archive)
 {
     s2s_zip_release(&archive->zip);

@@ -28,5 +28,8 @@ int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err);
 /* Warns, once a checkpoint, if this storage of an archive has no CRC-32 to compare: PyTorch can be
  * told not to write them (torch.serialization.set_crc32_options). */
 void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member);
+/* Warns of classes in a file or object that are kept as names, if there are any. Of those that are
+ * alike one after the other, such as the files of hundreds of ranks, the first is told of. */
+void ckpt_warn_opaque(struct s2s_ckpt *ckpt, const struct ckpt_pickle *pickle, const char *name);
 
 #endif

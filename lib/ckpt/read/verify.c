@@ -143,18 +143,6 @@ bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *te
     return true;
 }
 
-/* Of objects that are alike, which may be many, the first; of the common state its reader did. */
-static void tell_opaque(struct s2s_ckpt *ckpt, const struct ckpt_pickle *pickle, const char *object)
-{
-    const char *classes = pickle->opaque.data;
-    if (!pickle->opaque.len || strcmp(object, CKPT_COMMON_OBJECT) == 0 ||
-        (ckpt->told_opaque && strcmp(ckpt->told_opaque, classes) == 0))
-        return;
-    free(ckpt->told_opaque);
-    ckpt->told_opaque = s2s_xstrdup(classes);
-    ckpt_pickle_warn_opaque(pickle, object);
-}
-
 /* An archive that wants no more than data, and is undamaged. object: NULL, or what it is. */
 static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *source,
                          const char *object, struct s2s_error *err)
@@ -171,8 +159,8 @@ static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *sou
     for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++)
         rc = s2s_zip_check_member(&archive.zip, &archive.zip.members[i], ckpt_piece(ckpt),
                                   CKPT_SCRATCH, err);
-    if (rc == 0 && object)
-        tell_opaque(ckpt, &archive.pickle, object);
+    if (rc == 0 && object && strcmp(object, CKPT_COMMON_OBJECT) != 0) /* its reader did */
+        ckpt_warn_opaque(ckpt, &archive.pickle, object);
     ckpt_archive_release(&archive);
     return rc;
 }

@@ -443,6 +443,11 @@ int64_t s2s_ckpt_numel(const struct s2s_ckpt_tensor *tensor)
     return ckpt_box_numel(tensor->shape, tensor->n_dims);
 }
 
+int64_t s2s_ckpt_bytes(const struct s2s_ckpt_tensor *tensor)
+{
+    return s2s_ckpt_numel(tensor) * (int64_t)s2s_dtype_size(tensor->dtype);
+}
+
 const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
 {
     return ckpt->common;

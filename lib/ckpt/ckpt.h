@@ -170,6 +170,8 @@ const struct s2s_ckpt_object *s2s_ckpt_objects(const struct s2s_ckpt *ckpt, size
 const struct s2s_ckpt_tensor *s2s_ckpt_find(const struct s2s_ckpt *ckpt, const char *name);
 /* How many elements a tensor has. */
 int64_t s2s_ckpt_numel(const struct s2s_ckpt_tensor *tensor);
+/* How many bytes those are. */
+int64_t s2s_ckpt_bytes(const struct s2s_ckpt_tensor *tensor);
 
 /*
  * The common state (common.pt, or the values of a torch.save file) as JSON, lent until close; NULL

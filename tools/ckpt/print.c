@@ -25,7 +25,7 @@ int64_t ckpt_tensor_bytes(const struct s2s_ckpt *ckpt)
     int64_t bytes = 0;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
     for (size_t i = 0; i < n; i++)
-        bytes += s2s_ckpt_numel(&tensors[i]) * (int64_t)s2s_dtype_size(tensors[i].dtype);
+        bytes += s2s_ckpt_bytes(&tensors[i]);
     return bytes;
 }
 
@@ -84,7 +84,6 @@ void ckpt_print_json_text(const char *text)
 
 void ckpt_print_tensor(const struct s2s_ckpt_tensor *t, const char *folder, bool json)
 {
-    const int64_t bytes = s2s_ckpt_numel(t) * (int64_t)s2s_dtype_size(t->dtype);
     if (json) {
         printf("{\"name\": ");
         ckpt_print_json_text(t->name);
@@ -98,5 +97,5 @@ void ckpt_print_tensor(const struct s2s_ckpt_tensor *t, const char *folder, bool
     }
     printf(json ? ", \"dtype\": \"%s\", \"shape\": " : "\t%s\t", s2s_dtype_name(t->dtype));
     ckpt_print_shape(t->shape, t->n_dims);
-    printf(json ? ", \"bytes\": %lld" : "\t%lld", (long long)bytes);
+    printf(json ? ", \"bytes\": %lld" : "\t%lld", (long long)s2s_ckpt_bytes(t));
 }

@@ -137,8 +137,7 @@ static int verify_parts(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s
     for (size_t i = 0; i < counts->n_tensors && rc == 0; i++) {
         rc = s2s_ckpt_verify_tensor(ckpt, tensors[i], err);
         counts->n_unchecked += !s2s_ckpt_has_crc(tensors[i]);
-        s2s_progress_add(&progress,
-                         s2s_ckpt_numel(tensors[i]) * (int64_t)s2s_dtype_size(tensors[i]->dtype));
+        s2s_progress_add(&progress, s2s_ckpt_bytes(tensors[i]));
     }
     free(tensors);
     for (size_t i = 0; i < counts->n_objects && rc == 0; i++) {

@@ -355,8 +355,7 @@ static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     const __int128 there = s2s_ckpt_files_bytes(ckpt);
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
-        told += (__int128)s2s_ckpt_numel(&ckpt->tensors[i]) *
-                (__int128)s2s_dtype_size(ckpt->tensors[i].dtype);
+        told += s2s_ckpt_bytes(&ckpt->tensors[i]);
     for (size_t i = 0; i < ckpt->n_objects; i++)
         told += ckpt->objects[i].len_bytes > 0 ? ckpt->objects[i].len_bytes : 0;
     return told <= TIMES * there + spare

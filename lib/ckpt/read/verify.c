@@ -135,9 +135,7 @@ bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *te
 {
     struct s2s_error ignored = S2S_ERROR_INIT; /* who reads it meets the same */
     if (tensor->n_chunks != 1 || ckpt_locate(ckpt, tensor, 0, &ignored) < 0 || !tensor->is_plain ||
-        !tensor->place.has_crc ||
-        tensor->place.store_len !=
-            ckpt_box_numel(tensor->shape, tensor->n_dims) * (int64_t)s2s_dtype_size(tensor->dtype))
+        !tensor->place.has_crc || tensor->place.store_len != s2s_ckpt_bytes(tensor))
         return false;
     *crc = tensor->place.crc;
     return true;

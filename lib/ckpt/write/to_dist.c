@@ -194,8 +194,7 @@ static bool has_stored_crc(struct output *out)
     const struct s2s_ckpt_target *target = &plan->targets[out->target];
     const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(target);
     return source && source->dtype == target->dtype && plan->n_others == 0 &&
-           out->left == ckpt_box_numel(source->shape, source->n_dims) *
-                            (int64_t)s2s_dtype_size(source->dtype) &&
+           out->left == s2s_ckpt_bytes(source) &&
            s2s_ckpt_stored_crc(plan->source, source, &out->crc);
 }
 

@@ -62,6 +62,11 @@ bool ckpt_name_is_plain(const char *name, size_t len);
 /* Compares two elements of an array of char *, for qsort and bsearch. */
 int ckpt_by_text(const void *a, const void *b);
 void ckpt_free_list(char **names, size_t n);
+/* For "%.*s" in messages: how much is shown of a foreign text. */
+static inline int ckpt_shown_len(size_t len, int most)
+{
+    return len < (size_t)most ? (int)len : most;
+}
 /* Is word one of words, which are separated by single spaces? */
 bool ckpt_has_word(const char *words, const char *word);
 /* Is dir_fd/name a link to somewhere else, whose target should not be copied into a folder that may

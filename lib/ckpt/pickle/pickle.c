@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/pickle/opcodes.h"
 #include "lib/ckpt/pickle/view.h"
 
@@ -216,7 +217,7 @@ static int op_memo_line(struct pickle_machine *m, char op)
     int rc = ckpt_pickle_take_line(m, &line, &len);
     if (rc < 0)
         return rc;
-    snprintf(text, sizeof text, "%.*s", (int)(len < 30 ? len : 30), line);
+    snprintf(text, sizeof text, "%.*s", ckpt_shown_len(len, 30), line);
     if (s2s_parse_i64(&index, text, 0, INT64_MAX, NULL) < 0)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bad memo index");
     return op == OP_PUT ? memo_put(m, (uint64_t)index) : memo_get(m, (uint64_t)index);

@@ -2,6 +2,7 @@
 #include "lib/ckpt/pickle/pickle_internal.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/ckpt_internal.h"
 
 enum { MAX_CLASS = 4096 }; /* bytes of a module's name, and of a class's */
 
@@ -11,15 +12,15 @@ int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global
     const char *name = ckpt_global_name(global, &len);
     return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
                          "pickle: hostile: it wants to call %.*s.%.*s (byte %u); nothing was run",
-                         (int)(global->n < 200 ? global->n : 200), global->text,
-                         (int)(len < 200 ? len : 200), name, global->offset);
+                         ckpt_shown_len(global->n, 200), global->text, ckpt_shown_len(len, 200),
+                         name, global->offset);
 }
 
 /* A class is named once; of very many the first are. */
 static void note_opaque(struct s2s_buf *names, const struct ckpt_node *class)
 {
     enum { MOST = 1000 };
-    char *name = s2s_xasprintf("%.*s.%.200s", (int)(class->n < 200 ? class->n : 200), class->text,
+    char *name = s2s_xasprintf("%.*s.%.200s", ckpt_shown_len(class->n, 200), class->text,
                                class->text + class->n + 1);
     const size_t len = strlen(name);
     const char *at = names->data;
@@ -39,10 +40,9 @@ static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
     size_t len;
     const char *name = ckpt_global_name(node, &len);
     if (m->mode == CKPT_STRICT)
-        return s2s_error_set(m->err, S2S_E_UNSUPPORTED,
-                             "pickle: class %.*s.%.*s is not known here (byte %zu)",
-                             (int)(node->n < 200 ? node->n : 200), node->text,
-                             (int)(len < 200 ? len : 200), name, m->op_at);
+        return s2s_error_set(
+            m->err, S2S_E_UNSUPPORTED, "pickle: class %.*s.%.*s is not known here (byte %zu)",
+            ckpt_shown_len(node->n, 200), node->text, ckpt_shown_len(len, 200), name, m->op_at);
     node->opaque = true;
     note_opaque(&m->out->opaque, node);
     return 0;
@@ -69,10 +69,9 @@ static int make_global(struct pickle_machine *m, const char *module, size_t modu
                        const char *name, size_t name_len, struct ckpt_node **out)
 {
     if (is_absurd(module_len, name, name_len))
-        return s2s_error_set(m->err, S2S_E_FORMAT,
-                             "pickle: no class is called %.*s.%.*s.. (byte %zu)",
-                             (int)(module_len < 60 ? module_len : 60), module,
-                             (int)(name_len < 60 ? name_len : 60), name, m->op_at);
+        return s2s_error_set(
+            m->err, S2S_E_FORMAT, "pickle: no class is called %.*s.%.*s.. (byte %zu)",
+            ckpt_shown_len(module_len, 60), module, ckpt_shown_len(name_len, 60), name, m->op_at);
     char *text = ckpt_pickle_alloc(m->out, module_len + name_len + 2);
     memcpy(text, module, module_len);
     text[module_len] = '\n';

@@ -20,7 +20,7 @@ static int unknown_dtype(const struct ckpt_node *node, const struct ckpt_node *g
     const char *name = ckpt_global_name(global, &len);
     return s2s_error_set(err, S2S_E_UNSUPPORTED,
                          "tensor at byte %u of its pickle: its dtype %.*s is not read",
-                         node->offset, (int)(len < 40 ? len : 40), name);
+                         node->offset, ckpt_shown_len(len, 40), name);
 }
 
 /* ('storage', class, key, location, numel) */
@@ -49,7 +49,7 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
     if (!view->dtype) /* those of quantized tensors */
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
                              "tensor at byte %u of its pickle: its storage class %.*s is not read",
-                             persid->offset, (int)(len < 40 ? len : 40), name);
+                             persid->offset, ckpt_shown_len(len, 40), name);
     if (__builtin_mul_overflow(count, (int64_t)s2s_dtype_size(view->dtype), &view->store_len))
         return bad_view(persid, "its storage has an absurd size", err);
     return 0;

@@ -70,7 +70,7 @@ int ckpt_keep_path(struct s2s_ckpt *ckpt, const struct ckpt_node *name,
         return 0;
     if (*path)
         return s2s_error_set(err, S2S_E_FORMAT, "planner_data: %.*s is there twice",
-                             (int)(name->len < 200 ? name->len : 200), name->text);
+                             ckpt_shown_len(name->len, 200), name->text);
     if (packed[0] == 1 && packed[1] % 2 == 0) {
         *path = flat;
         return 0;

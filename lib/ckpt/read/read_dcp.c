@@ -231,9 +231,7 @@ static int read_name(struct reading *r, const struct ckpt_node *name, const stru
         rc = ckpt_add_object(r->ckpt, &object, name->text, name->len, err);
     else
         rc = bad_meta(node, "neither tensor nor byte object", err);
-    return rc < 0 ? s2s_error_add(err, rc, "%.*s", (int)(name->len < 300 ? name->len : 300),
-                                  name->text)
-                  : 0;
+    return rc < 0 ? s2s_error_add(err, rc, "%.*s", ckpt_shown_len(name->len, 300), name->text) : 0;
 }
 
 static int read_names(struct reading *r, const struct ckpt_node *dict, struct s2s_error *err)
@@ -279,8 +277,7 @@ static int bad_transform(const struct ckpt_node *transforms, struct s2s_error *e
     return s2s_error_set(err, S2S_E_UNSUPPORTED,
                          "item is transformed (compressed or encrypted) on its way to the file: "
                          "transform_descriptors %.*s",
-                         named ? (int)(first->len < 100 ? first->len : 100) : 0,
-                         named ? first->text : "");
+                         named ? ckpt_shown_len(first->len, 100) : 0, named ? first->text : "");
 }
 
 static int read_item(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struct item *item,
@@ -295,7 +292,7 @@ static int read_item(struct s2s_ckpt *ckpt, const struct ckpt_node *info, struct
     if (!ckpt_name_is_plain(path->text, path->len))
         return s2s_error_set(err, S2S_E_FORMAT,
                              "relative_path \"%.*s\" is not a plain file name: refused",
-                             (int)(path->len < 200 ? path->len : 200), path->text);
+                             ckpt_shown_len(path->len, 200), path->text);
     if (transforms && transforms->kind != CKPT_NONE &&
         !((transforms->kind == CKPT_LIST || transforms->kind == CKPT_TUPLE) && transforms->n == 0))
         return bad_transform(transforms, err);

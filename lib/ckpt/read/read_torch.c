@@ -23,8 +23,8 @@ bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
 
 static int there_twice(const char *key, size_t len, struct s2s_error *err)
 {
-    return s2s_error_set(err, S2S_E_FORMAT, "storage %.*s is there twice",
-                         (int)(len < 40 ? len : 40), key);
+    return s2s_error_set(err, S2S_E_FORMAT, "storage %.*s is there twice", ckpt_shown_len(len, 40),
+                         key);
 }
 
 static int by_key(const void *a, const void *b)
@@ -119,7 +119,7 @@ static int find_store(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
     int64_t numel, size;
     if (l->len - *at < (int64_t)sizeof numel)
         return s2s_error_set(w->err, S2S_E_TRUNCATED, "file ends before storage %.*s",
-                             (int)(key->len < 40 ? key->len : 40), key->text);
+                             ckpt_shown_len(key->len, 40), key->text);
     int rc = s2s_pread(l->fd, &numel, sizeof numel, l->begin + *at, w->err);
     if (rc < 0)
         return rc;

@@ -33,11 +33,11 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
                     : NULL;
     if (!store)
         return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
-                             (int)(view->key_len < 40 ? view->key_len : 40), view->key);
+                             ckpt_shown_len(view->key_len, 40), view->key);
     if (store->len_bytes != view->store_len)
         return s2s_error_set(w->err, S2S_E_FORMAT,
                              "storage %.*s has %lld bytes, its tensor says %lld",
-                             (int)(view->key_len < 40 ? view->key_len : 40), view->key,
+                             ckpt_shown_len(view->key_len, 40), view->key,
                              (long long)store->len_bytes, (long long)view->store_len);
     *tensor = (struct s2s_ckpt_tensor){.name = name,
                                        .dtype = view->dtype,
@@ -162,7 +162,7 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
     size_t len = 0;
     const char *own = class ? ckpt_global_name(class, &len) : NULL;
     char *name = class ? s2s_xasprintf("%.*s.%.*s", (int)class->n, class->text,
-                                       (int)(len < MAX_SHOWN ? len : MAX_SHOWN), own)
+                                       ckpt_shown_len(len, MAX_SHOWN), own)
                        : s2s_xstrdup("storage");
     object->lost = ckpt_arena_text(w->ckpt, name, strlen(name));
     s2s_warn("ckpt", "%s: a %s, of which no tensor is read", object->name, name);
@@ -283,8 +283,7 @@ static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
         if (by_key(&keys[i - 1], &keys[i]) == 0)
             rc = s2s_error_set(
                 w->err, S2S_E_FORMAT, "dict key at byte %u of the pickle is there twice: %.*s",
-                keys[i]->offset,
-                keys[i]->kind != CKPT_STR ? 0 : (int)(keys[i]->len < 200 ? keys[i]->len : 200),
+                keys[i]->offset, keys[i]->kind != CKPT_STR ? 0 : ckpt_shown_len(keys[i]->len, 200),
                 keys[i]->text);
     free(keys);
     return rc;

@@ -241,26 +241,7 @@ static int refuse_pattern(struct parser *p, const char *word)
         word, strchr(word, '?') ? "; ? is a word of its own behind them" : "");
 }
 
-/* a line that begins with one of these words, and has too few or too many */
-static int refuse_line(struct parser *p, char **words)
-{
-    static const char *const forms[] = {"family NAME",
-                                        "section MEGATRON-NAME",
-                                        "numbered M-PREFIX",
-                                        "drop MEGATRON-NAME",
-                                        "drop_hf HF-NAME",
-                                        "where NAME..",
-                                        "rename NAME NAME",
-                                        "include FAMILY M-PREFIX H-PREFIX",
-                                        "part FAMILY[|FAMILY..] M-PREFIX H-PREFIX [?]"};
-    const char *form = "MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?]";
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        size_t len = strcspn(forms[i], " ");
-        if (strlen(words[0]) == len && memcmp(words[0], forms[i], len) == 0)
-            form = forms[i];
-    }
-    return s2s_error_set(p->err, S2S_E_FORMAT, "expected %s, found \"%s\"", form, words[0]);
-}
+static int refuse_line(struct parser *p, char **words);
 
 /* what stands behind the names: TRANSFORM [SHAPE] [?]; its texts are lent by words */
 static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int n)
@@ -354,35 +335,38 @@ static const char *unquote(const char *word)
     return strcmp(word, "\"\"") == 0 ? "" : word;
 }
 
+/* apart: as a model of its own, whose shapes are not those of the others */
 static int include_family(struct parser *p, const char *family, const char *m, const char *h,
-                          const struct place *at)
+                          bool apart, const struct place *at)
 {
     const bool mirror = at->mirror || *family == '=';
+    const int outer = p->scope;
     char *m_all = s2s_xasprintf("%s%s", at->m_prefix, at->mirror ? h : m);
     char *h_all = s2s_xasprintf("%s%s", at->h_prefix, h);
     struct place inner = {m_all, h_all, mirror, -1, NULL};
+    if (apart)
+        p->scope = ++p->n_scopes;
     int rc = ckpt_map_is_prefix(m_all) && ckpt_map_is_prefix(h_all)
                  ? parse_family(p, family + (*family == '='), &inner)
                  : s2s_error_set(p->err, S2S_E_FORMAT, "bad prefix \"%s\" or \"%s\"", m, h);
+    p->scope = outer;
     free(m_all);
     free(h_all);
     return rc;
 }
 
-/* as a model of its own: its shapes are not those of the others */
-static int include_apart(struct parser *p, const char *family, const char *m, const char *h,
-                         const struct place *at)
+/* ---- lines, by their first word; words [n] are all of one ---- */
+
+static int read_include(struct parser *p, char **words, int n, struct place *at)
 {
-    const int outer = p->scope;
-    p->scope = ++p->n_scopes;
-    int rc = include_family(p, family, m, h, at);
-    p->scope = outer;
-    return rc;
+    /* a file of the user's may include one family twice, such as two towers */
+    const bool apart = p->text && p->depth == 1;
+    return include_family(p, words[1], unquote(words[2]), unquote(words[3]), apart, at);
 }
 
-/* "part A|B M H [?]": of the families the first that is in the source; the first of all where the
- * part must be there and none is, so that its names are missed */
-static int include_part(struct parser *p, char **words, int n, const struct place *at)
+/* Of the families the first that is in the source; the first of all where the part must be there
+ * and none is, so that its names are missed. */
+static int read_part(struct parser *p, char **words, int n, struct place *at)
 {
     char family[64] = "", first[64] = "";
     const char *m = unquote(words[2]), *h = unquote(words[3]);
@@ -406,27 +390,41 @@ static int include_part(struct parser *p, char **words, int n, const struct plac
     }
     if (!found && n == 5)
         return 0;
-    return include_apart(p, found ? family : first, m, h, at);
+    return include_family(p, found ? family : first, m, h, true, at);
 }
 
-static void add_drop(struct parser *p, const char *name, bool hf, const struct place *at)
+static int read_drop(struct parser *p, char **words, int n, struct place *at)
 {
     const struct ckpt_rule drop = {.transform = CKPT_MAP_DROP};
+    const bool hf = strcmp(words[0], "drop_hf") == 0;
     if (at->mirror)
-        return;
-    char *dropped = s2s_xasprintf("%s%s", hf ? at->h_prefix : at->m_prefix, name);
+        return 0;
+    char *dropped = s2s_xasprintf("%s%s", hf ? at->h_prefix : at->m_prefix, words[1]);
     char *none = s2s_xstrdup("");
     add_rule(p, &drop, hf ? none : dropped, hf ? dropped : none, -1);
+    return 0;
 }
 
-static void add_section(struct parser *p, const char *name, struct place *at)
+static int read_section(struct parser *p, char **words, int n, struct place *at)
 {
     struct ckpt_map *map = p->map;
     s2s_grow(&map->sections, map->n_sections, &map->cap_sections, sizeof *map->sections);
     at->section = (int)map->n_sections;
-    map->sections[map->n_sections++] = s2s_xasprintf("%s%s", at->m_prefix, name);
+    map->sections[map->n_sections++] = s2s_xasprintf("%s%s", at->m_prefix, words[1]);
     free(at->marker);
-    at->marker = s2s_xstrdup(name);
+    at->marker = s2s_xstrdup(words[1]);
+    return 0;
+}
+
+static int read_numbered(struct parser *p, char **words, int n, struct place *at)
+{
+    if (at->mirror)
+        return 0;
+    char *pattern = s2s_xasprintf("%s%s{N}", at->m_prefix, words[1]);
+    const int stack = stack_of(p->map, pattern);
+    p->map->stacks[stack].numbered = true;
+    free(pattern);
+    return 0;
 }
 
 /* a line "rename", or (as NULL) a name of a line "where" */
@@ -452,7 +450,12 @@ static int add_spelling(struct parser *p, const char *name, const char *as, cons
     return 0;
 }
 
-static int add_where(struct parser *p, char **words, int n, const struct place *at)
+static int read_rename(struct parser *p, char **words, int n, struct place *at)
+{
+    return add_spelling(p, words[1], words[2], at);
+}
+
+static int read_where(struct parser *p, char **words, int n, struct place *at)
 {
     int rc = 0;
     for (int i = 1; i < n && rc == 0; i++)
@@ -474,6 +477,41 @@ static int check_family_line(struct parser *p, char **words, int n)
                                       words[0], most - 1);
 }
 
+static const struct line {
+    const char *form; /* its first word is the line's */
+    int n_min, n_max; /* words */
+    int (*read)(struct parser *p, char **words, int n, struct place *at);
+} lines[] = {
+    {"section MEGATRON-NAME", 2, 2, read_section},
+    {"numbered M-PREFIX", 2, 2, read_numbered},
+    {"drop MEGATRON-NAME", 2, 2, read_drop},
+    {"drop_hf HF-NAME", 2, 2, read_drop},
+    {"where NAME..", 2, MAX_WORDS, read_where},
+    {"rename NAME NAME", 3, 3, read_rename},
+    {"include FAMILY M-PREFIX H-PREFIX", 4, 4, read_include},
+    {"part FAMILY[|FAMILY..] M-PREFIX H-PREFIX [?]", 4, 5, read_part},
+    {"family NAME", 0, 0, NULL}, /* one that is right begins a family */
+};
+
+/* The kind of line that begins with this word; NULL: a rule. */
+static const struct line *line_of(const char *word)
+{
+    const size_t len = strlen(word);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (strcspn(lines[i].form, " ") == len && memcmp(word, lines[i].form, len) == 0)
+            return &lines[i];
+    return NULL;
+}
+
+/* too few words, or too many */
+static int refuse_line(struct parser *p, char **words)
+{
+    const struct line *line = line_of(words[0]);
+    return s2s_error_set(p->err, S2S_E_FORMAT, "expected %s, found \"%s\"",
+                         line ? line->form : "MEGATRON-NAME HF-NAME TRANSFORM [SHAPE] [?]",
+                         words[0]);
+}
+
 static int parse_line(struct parser *p, char **words, int n, struct place *at)
 {
     if (n > MAX_WORDS)
@@ -486,36 +524,11 @@ static int parse_line(struct parser *p, char **words, int n, struct place *at)
         CKPT_MAP_MAX_RULES)
         return s2s_error_set(p->err, S2S_E_FORMAT, "more than %d rules and sections",
                              CKPT_MAP_MAX_RULES);
-    /* a file of the user's may include one family twice, such as two towers */
-    if (strcmp(words[0], "include") == 0 && n == 4)
-        return (p->text && p->depth == 1 ? include_apart : include_family)(
-            p, words[1], unquote(words[2]), unquote(words[3]), at);
-    if (strcmp(words[0], "part") == 0 && (n == 4 || n == 5))
-        return include_part(p, words, n, at);
-    if (strcmp(words[0], "where") == 0 && n > 1)
-        return add_where(p, words, n, at);
-    if (strcmp(words[0], "rename") == 0 && n == 3)
-        return add_spelling(p, words[1], words[2], at);
-    if (n == 2 && !ckpt_map_is_pattern(words[1]))
+    const struct line *line = line_of(words[0]);
+    if (n == 2 && !(line && line->read == read_where) && !ckpt_map_is_pattern(words[1]))
         return refuse_pattern(p, words[1]);
-    if (strcmp(words[0], "section") == 0 && n == 2) {
-        add_section(p, words[1], at);
-        return 0;
-    }
-    if (strcmp(words[0], "numbered") == 0 && n == 2) {
-        char *pattern = s2s_xasprintf("%s%s{N}", at->m_prefix, words[1]);
-        if (!at->mirror) {
-            int stack = stack_of(p->map, pattern);
-            p->map->stacks[stack].numbered = true;
-        }
-        free(pattern);
-        return 0;
-    }
-    if ((strcmp(words[0], "drop") == 0 || strcmp(words[0], "drop_hf") == 0) && n == 2) {
-        add_drop(p, words[1], words[0][4] != 0, at);
-        return 0;
-    }
-    return parse_rule(p, words, n, at);
+    return line && n >= line->n_min && n <= line->n_max ? line->read(p, words, n, at)
+                                                        : parse_rule(p, words, n, at);
 }
 
 /* the line of a family in a text of ours, whose lines are all "family NAME", or NULL */

@@ -244,60 +244,65 @@ const struct ckpt_rule *ckpt_map_rule_at(const struct ckpt_map_engine *e,
 
 /* ---- parts: which of several families stands at a prefix ---- */
 
-/* does the source have what the rule takes, on the side that is read? */
-static bool rule_is_there(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
-                          bool mirror, const char *m_prefix, const char *h_prefix)
+/* Where a family is looked for: under what both sides' names begin with; mirror: the source has the
+ * names that it calls Hugging Face's. */
+struct place {
+    const struct ckpt_map_engine *e;
+    bool mirror;
+    const char *m_prefix, *h_prefix;
+};
+
+/* does the source have such a name there? */
+static bool pattern_is_there(const struct place *at, const char *pattern)
 {
-    const char *pattern = e->to_megatron || mirror ? rule->hf : rule->megatron;
-    if (rule->transform == CKPT_MAP_DROP)
-        return false;
-    char *all = s2s_xasprintf("%s%s", e->to_megatron ? h_prefix : m_prefix, pattern);
-    bool there = any_matches(e->sources, e->n_sources, all);
+    char *all = s2s_xasprintf("%s%s", at->e->to_megatron ? at->h_prefix : at->m_prefix, pattern);
+    const bool there = any_matches(at->e->sources, at->e->n_sources, all);
     free(all);
     return there;
 }
 
+/* what the rule takes, on the side that is read */
+static bool rule_is_there(const struct place *at, const struct ckpt_rule *rule)
+{
+    return rule->transform != CKPT_MAP_DROP &&
+           pattern_is_there(at, at->e->to_megatron || at->mirror ? rule->hf : rule->megatron);
+}
+
 /* One word of a detect line, a Megatron name without the prefix. It is there, or of Hugging Face's
  * names what a rule of the family makes of it. */
-static bool word_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
-                          const char *word, bool mirror, const char *m_prefix, const char *h_prefix)
+static bool word_is_there(const struct place *at, const struct ckpt_map *map, const char *word)
 {
     const int n = ckpt_map_names(word);
     bool there = false;
-    if (!e->to_megatron && !mirror) {
-        char *all = s2s_xasprintf("%s%s", m_prefix, word);
-        there = any_matches(e->sources, e->n_sources, all);
-        free(all);
-        return there;
-    }
+    if (!at->e->to_megatron && !at->mirror)
+        return pattern_is_there(at, word);
     for (int item = 0; !there && item < n; item++) {
-        struct ckpt_match at = {.layer = 0, .expert = 0, .item = item}, match;
-        char *name = ckpt_map_fill(word, &at);
+        struct ckpt_match hole = {.layer = 0, .expert = 0, .item = item}, match;
+        char *name = ckpt_map_fill(word, &hole);
         for (size_t i = 0; i < map->n_rules && !there; i++)
             there = ckpt_map_match(map->rules[i].megatron, name, &match) &&
-                    rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix);
+                    rule_is_there(at, &map->rules[i]);
         free(name);
     }
     return there;
 }
 
 /* by_type: the configuration has said that it is none of those with a !NAME */
-static bool part_is_there(const struct ckpt_map_engine *e, const struct ckpt_map *map,
-                          const char *detect, bool by_type, bool mirror, const char *m_prefix,
-                          const char *h_prefix)
+static bool part_is_there(const struct place *at, const struct ckpt_map *map, const char *detect,
+                          bool by_type)
 {
     char word[256];
     if (s2s_starts_with(detect, "part "))
         detect += 5;
     if (!*detect)
         for (size_t i = 0; i < map->n_rules; i++)
-            if (rule_is_there(e, &map->rules[i], mirror, m_prefix, h_prefix))
+            if (rule_is_there(at, &map->rules[i]))
                 return true;
-    for (const char *at = detect; next_word(&at, word);) {
+    for (const char *next = detect; next_word(&next, word);) {
         const bool unwanted = word[0] == '!';
         if (unwanted && by_type)
             continue;
-        if (word_is_there(e, map, word + unwanted, mirror, m_prefix, h_prefix) == unwanted)
+        if (word_is_there(at, map, word + unwanted) == unwanted)
             return false;
     }
     return *detect;
@@ -352,6 +357,7 @@ static bool choose_part(void *ctx, const char *text, const char *name, const cha
 {
     const struct ckpt_map_engine *e = ctx;
     const bool mirror = *name == '=';
+    const struct place at = {e, mirror, m_prefix, h_prefix};
     struct ckpt_map map;
     struct ckpt_map_family family, meant;
     if (ckpt_map_parse(&map, text, "", name + mirror, NULL, NULL, NULL) < 0)
@@ -359,7 +365,7 @@ static bool choose_part(void *ctx, const char *text, const char *name, const cha
     find_named(text, name + mirror, &family);
     bool by_type = find_by_config(e, text, &family, &meant);
     bool there = (!by_type || strcmp(meant.name, family.name) == 0) &&
-                 part_is_there(e, &map, family.detect, by_type, mirror, m_prefix, h_prefix);
+                 part_is_there(&at, &map, family.detect, by_type);
     ckpt_map_release(&map);
     return there;
 }
@@ -417,7 +423,7 @@ static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_
         struct ckpt_map map;
         if (ckpt_map_parse(&map, NULL, NULL, next.name, NULL, NULL, NULL) < 0)
             continue;
-        there = part_is_there(e, &map, "", false, false, "", "");
+        there = part_is_there(&(struct place){e, false, "", ""}, &map, "", false);
         ckpt_map_release(&map);
     }
 }
@@ -453,26 +459,27 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     return 0;
 }
 
+/* What says how many heads and layers there are: of a part of a model its own section. */
+static void find_numbers(struct ckpt_map_engine *e)
+{
+    const json_t *given = e->request->config, *own = NULL;
+    const char *part = e->request->ckpt->part;
+    if (part)
+        own = ckpt_part_config(given, part);
+    e->config = own ? own : given;
+    e->args = part && !ckpt_part_has_words(part) ? NULL : ckpt_args(e->request->ckpt);
+    e->own_config = load_own(e->request->ckpt);
+    e->any_config = e->config ? e->config : e->own_config;
+}
+
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
                    const struct ckpt_map_request *request, bool to_megatron,
                    struct ckpt_map_result *result, struct s2s_error *err)
 {
-    *e = (struct ckpt_map_engine){.request = request,
-                                  .plan = plan,
-                                  .to_megatron = to_megatron,
-                                  .args = ckpt_args(request->ckpt),
-                                  .err = err};
-    const char *part = request->ckpt->part;
-    e->config = request->config;
-    if (part) {
-        const json_t *own = ckpt_part_config(request->config, part);
-        e->config = own ? own : request->config;
-        if (!ckpt_part_has_words(part))
-            e->args = NULL;
-    }
-    e->own_config = load_own(request->ckpt);
-    e->any_config = e->config ? e->config : e->own_config;
     char *file = NULL;
+    *e = (struct ckpt_map_engine){
+        .request = request, .plan = plan, .to_megatron = to_megatron, .err = err};
+    find_numbers(e);
     e->n_sources = ckpt_map_list(&e->sources, request->ckpt, request->is_exact, &result->n_state);
     result->is_left = ckpt_map_is_state;
     int rc = ckpt_config_check(e->config, err);

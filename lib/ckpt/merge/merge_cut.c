@@ -105,17 +105,37 @@ static struct box box_of(const struct merge_local *local)
     return box;
 }
 
-/* Rows [begin, begin + n) of the local tensor, rank `r` of `t` in a tensor (or section) of t * n
- * rows that starts at row `first` of `rows`. */
-static struct box rows_of(const struct box *all, int64_t begin, int64_t n, int64_t first,
-                          int64_t rows, int r)
+/* How ranks have cut an axis: this one of so many has an equal part of it, or of each half. */
+struct along {
+    int axis, n_halves, n_ranks, rank;
+};
+
+/* Adds what of the whole tensor a rank has in a box. */
+static void add_along(struct merge *m, const struct merge_local *local, const char *name,
+                      const struct box *all, struct along cut)
 {
+    const int64_t n = all->size[cut.axis] / cut.n_halves;
     struct box box = *all;
-    box.from += begin * all->stride[0];
-    box.size[0] = n;
-    box.whole[0] = rows;
-    box.offset[0] = first + n * r;
-    return box;
+    box.whole[cut.axis] = all->size[cut.axis] * cut.n_ranks;
+    box.size[cut.axis] = n;
+    for (int half = 0; half < cut.n_halves; half++) {
+        box.from = all->from + half * n * all->stride[cut.axis];
+        box.offset[cut.axis] = half * n * cut.n_ranks + n * cut.rank;
+        add_part(m, local, name, &box);
+    }
+}
+
+/* By the tensor-parallel ranks; experts by those of their own. */
+static struct along by_tp(const struct merge *m, const struct merge_local *local, int axis,
+                          int n_halves)
+{
+    return (struct along){axis, n_halves, m->size[TP], local->rank->at[TP]};
+}
+
+static struct along by_etp(const struct merge *m, const struct merge_local *local, int axis,
+                           int n_halves)
+{
+    return (struct along){axis, n_halves, m->etp, local->rank->at[TP] % m->etp};
 }
 
 static int bad_shape(const struct merge *m, const struct merge_local *local, const char *what)
@@ -160,28 +180,22 @@ static int find_gated(struct merge *m, const struct merge_local *local, bool *ga
                                (long long)fc1->shape[0], (long long)down->shape[1]);
 }
 
-static int cut_rows(struct merge *m, const struct merge_local *local, const char *name, bool halves)
+static int cut_rows(struct merge *m, const struct merge_local *local, const char *name, bool gated)
 {
-    const int t = m->size[TP], r = local->rank->at[TP];
     const struct box all = box_of(local);
-    const int64_t n = all.n_dims ? all.size[0] / (halves ? 2 : 1) : 0;
-    if (all.n_dims < 1 || (halves && all.size[0] % 2))
+    const int n_halves = gated ? 2 : 1;
+    if (all.n_dims < 1 || all.size[0] % n_halves)
         return bad_shape(m, local, "cannot be cut by rows");
-    for (int64_t half = 0; half < (halves ? 2 : 1); half++) {
-        struct box box = rows_of(&all, half * n, n, half * n * t, all.size[0] * t, r);
-        add_part(m, local, name, &box);
-    }
+    add_along(m, local, name, &all, by_tp(m, local, 0, n_halves));
     return 0;
 }
 
 static int cut_columns(struct merge *m, const struct merge_local *local, const char *name)
 {
-    struct box box = box_of(local);
-    if (box.n_dims != 2)
+    const struct box all = box_of(local);
+    if (all.n_dims != 2)
         return bad_shape(m, local, "cannot be cut by columns");
-    box.whole[1] *= m->size[TP];
-    box.offset[1] = box.size[1] * local->rank->at[TP];
-    add_part(m, local, name, &box);
+    add_along(m, local, name, &all, by_tp(m, local, 1, 1));
     return 0;
 }
 
@@ -196,9 +210,11 @@ static int cut_sections(struct merge *m, const struct merge_local *local, const 
     if (all.n_dims < 1 || all.size[0] != sum)
         return bad_shape(m, local, "is none of the Mamba layer's other tensors");
     for (int i = 0; i < n; at += rows[i++]) {
-        struct box box = rows_of(&all, at, rows[i], 0, rows[i] * m->size[TP], local->rank->at[TP]);
+        struct box box = all;
+        box.from = at * all.stride[0];
+        box.size[0] = rows[i];
         char *section = s2s_xasprintf("%s.%s", name, letters[i]);
-        add_part(m, local, section, &box);
+        add_along(m, local, section, &box, by_tp(m, local, 0, 1));
         free(section);
     }
     return 0;
@@ -222,13 +238,23 @@ static int mamba(struct merge *m, const struct merge_local *local, const char *n
                           : cut_sections(m, local, name, letters + 1, rows + 1, 3);
 }
 
+/* "experts.local_experts.3.linear_fc1.weight" and "experts.linear_fc1.weight3", whose number stands
+ * from begin to end, are "experts.experts.linear_fc1.weight". Gives: free. */
+static char *name_of_all(const char *name, const char *begin, const char *end)
+{
+    const char *experts = strstr(name, "mlp.experts.") + strlen("mlp.experts.");
+    return begin == experts ? s2s_xasprintf("%.*sexperts%s", (int)(begin - name), name, end)
+                            : s2s_xasprintf("%.*sexperts.%.*s", (int)(experts - name), name,
+                                            (int)(begin - experts), experts);
+}
+
 /* One expert: box [1, ...] of the tensor of all. */
 static int expert(struct merge *m, const struct merge_local *local, const char *name, enum cut cut)
 {
     const char *begin, *end;
     const int64_t index = ckpt_merge_expert_of(name, &begin, &end);
-    const int t = m->etp, r = local->rank->at[TP] % m->etp;
     const struct box one = box_of(local);
+    const size_t n_bytes = (size_t)one.n_dims * sizeof *one.size;
     bool gated = false;
     if (index < 0 || one.n_dims + 1 > S2S_MAX_DIMS || one.n_dims < 1 ||
         (cut == FC2 && one.n_dims != 2))
@@ -237,35 +263,17 @@ static int expert(struct merge *m, const struct merge_local *local, const char *
     if (rc < 0)
         return rc;
     struct box box = {.n_dims = one.n_dims + 1};
-    memcpy(box.whole + 1, one.whole, sizeof(int64_t) * (size_t)one.n_dims);
-    memcpy(box.size + 1, one.size, sizeof(int64_t) * (size_t)one.n_dims);
-    memcpy(box.stride + 1, one.stride, sizeof(int64_t) * (size_t)one.n_dims);
+    memcpy(box.whole + 1, one.whole, n_bytes);
+    memcpy(box.size + 1, one.size, n_bytes);
+    memcpy(box.stride + 1, one.stride, n_bytes);
     box.whole[0] = m->n_local * m->size[EP];
     box.size[0] = 1;
     box.offset[0] = local->rank->at[EP] * m->n_local + index;
-    /* "experts.local_experts.3.linear_fc1.weight" and "experts.linear_fc1.weight3" are
-     * "experts.experts.linear_fc1.weight" */
-    const char *experts = strstr(name, "mlp.experts.") + strlen("mlp.experts.");
-    char *all = begin == experts ? s2s_xasprintf("%.*sexperts%s", (int)(begin - name), name, end)
-                                 : s2s_xasprintf("%.*sexperts.%.*s", (int)(experts - name), name,
-                                                 (int)(begin - experts), experts);
-    if (cut == FC2) {
-        box.whole[2] *= t;
-        box.offset[2] = one.size[1] * r;
+    char *all = name_of_all(name, begin, end);
+    if (cut == FC2_BIAS)
         add_part(m, local, all, &box);
-    } else if (cut == FC2_BIAS) {
-        add_part(m, local, all, &box);
-    } else {
-        const int64_t halves = gated ? 2 : 1, n = one.size[0] / halves;
-        box.whole[1] = one.size[0] * t;
-        box.size[1] = n;
-        for (int64_t half = 0; half < halves; half++) {
-            struct box piece = box;
-            piece.from = half * n * one.stride[0];
-            piece.offset[1] = half * n * t + n * r;
-            add_part(m, local, all, &piece);
-        }
-    }
+    else
+        add_along(m, local, all, &box, by_etp(m, local, cut == FC2 ? 2 : 1, gated ? 2 : 1));
     free(all);
     return 0;
 }
@@ -274,38 +282,30 @@ static int expert(struct merge *m, const struct merge_local *local, const char *
 static int packed_experts(struct merge *m, const struct merge_local *local, const char *name,
                           enum cut cut)
 {
+    const bool first = cut == PACKED_1; /* becomes [n, ffn, hidden]; else [n, hidden, ffn] */
     const struct box all = box_of(local);
     const int64_t n = m->n_local;
-    const int t = m->etp, r = local->rank->at[TP] % m->etp;
-    if (all.n_dims != 2 || n < 1 || all.size[cut == PACKED_1] % n || all.stride[1] != 1 ||
+    if (all.n_dims != 2 || n < 1 || all.size[first] % n || all.stride[1] != 1 ||
         all.stride[0] != all.size[1])
         return bad_shape(m, local, "does not divide into the rank's experts");
-    const int64_t hidden = all.size[cut == PACKED_1 ? 0 : 1];
-    const int64_t ffn = all.size[cut == PACKED_1] / n;
+    const int64_t hidden = all.size[!first], ffn = all.size[first] / n;
     const struct s2s_ckpt_tensor *down = sibling(m, local, "weight1", "weight2");
-    if (cut == PACKED_1 && (!down || down->n_dims != 2 || down->shape[0] < 1 ||
-                            (ffn * n != down->shape[0] && ffn * n != 2 * down->shape[0])))
+    if (first && (!down || down->n_dims != 2 || down->shape[0] < 1 ||
+                  (ffn * n != down->shape[0] && ffn * n != 2 * down->shape[0])))
         return bad_shape(m, local, "has no weight2 that fits");
-    const int64_t halves = cut == PACKED_1 && ffn * n != down->shape[0] ? 2 : 1;
-    const int64_t piece = ffn / halves;
-    struct box box = {.n_dims = 3, .offset = {local->rank->at[EP] * n}};
-    const bool first = cut == PACKED_1; /* [n, ffn, hidden]; else [n, hidden, ffn] */
+    const bool gated = first && ffn * n != down->shape[0];
     const int f = first ? 1 : 2, h = first ? 2 : 1;
+    struct box box = {.n_dims = 3, .offset = {local->rank->at[EP] * n}};
     box.whole[0] = n * m->size[EP];
-    box.whole[f] = ffn * t;
     box.whole[h] = box.size[h] = hidden;
     box.size[0] = n;
-    box.size[f] = piece;
+    box.size[f] = ffn;
     box.stride[0] = hidden * ffn;
     box.stride[f] = first ? 1 : hidden;
     box.stride[h] = first ? ffn : 1;
     char *to = s2s_xasprintf("%.*sexperts.linear_fc%d.weight",
                              (int)(strlen(name) - strlen("weight1")), name, first ? 1 : 2);
-    for (int64_t half = 0; half < halves; half++) {
-        box.from = half * piece;
-        box.offset[f] = half * piece * t + piece * r;
-        add_part(m, local, to, &box);
-    }
+    add_along(m, local, to, &box, by_etp(m, local, f, gated ? 2 : 1));
     free(to);
     return 0;
 }

@@ -166,21 +166,30 @@ static int back_heads(struct ckpt_map_engine *e, struct part *part, const struct
     return 0;
 }
 
-static int back_split(struct ckpt_map_engine *e, struct part *part,
+/* Rows of all items behind each other; of a further expert, behind those of the experts before,
+ * which have as many. */
+static int back_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule, struct part *part,
                       struct ckpt_map_source *const *items, int n)
 {
+    const struct s2s_ckpt_tensor *before = part->first, *first = NULL;
+    const int64_t rows_before = part->shape[0];
     int64_t rows = 0;
     int rc = 0;
     for (int i = 0; i < n && rc == 0; i++) {
-        const struct s2s_ckpt_tensor *t = items[i]->tensor;
-        rc = ckpt_map_check_alike(e, items[0]->tensor, t, 0);
-        if (rc == 0 && rows_of(t) != rows_of(items[0]->tensor))
+        const struct s2s_ckpt_tensor *t = ckpt_map_tensor(e, rule, items[i]);
+        items[i]->used = true;
+        first = first ? first : t;
+        rc = ckpt_map_check_alike(e, before ? before : first, t, 0);
+        if (rc == 0 && rows_of(t) != rows_of(first))
             rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s and %s should have as many rows",
-                               items[0]->tensor->name, t->name);
+                               first->name, t->name);
         rows += rows_of(t);
         add_whole(part, t);
     }
-    set_shape(part, items[0]->tensor, rows);
+    set_shape(part, first, rows);
+    if (rc == 0 && before && rows != rows_before)
+        rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s: has another number of rows than expert 0",
+                           first->name);
     return rc;
 }
 
@@ -189,10 +198,9 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                         struct part *part)
 {
     struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS];
-    struct ckpt_map_source turned;
     struct part one = {.first = NULL};
     int64_t expert = 0;
-    int n, found, rc = 0;
+    int n, rc = 0;
     if (rule->transposed && ckpt_map_items(rule->hf))
         return s2s_error_set(
             e->err, S2S_E_UNSUPPORTED,
@@ -200,24 +208,8 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
             "Hugging Face is known",
             rule->megatron);
     /* all of an expert's tensors are there, or none */
-    for (; rc == 0 && (found = find_items(e, rule, layer, expert, items, &n)) == n; expert++) {
-        int64_t rows = one.shape[0];
-        turned = *items[0];
-        turned.tensor = ckpt_map_tensor(e, rule, items[0]);
-        items[0]->used = true;
-        items[0] = &turned;
-        for (int i = 0; i < n && rc == 0; i++) {
-            if (one.first)
-                rc = ckpt_map_check_alike(e, one.first, items[i]->tensor, 0);
-            if (rc == 0)
-                items[i]->used = true;
-        }
-        if (rc == 0)
-            rc = back_split(e, &one, items, n);
-        if (rc == 0 && expert && one.shape[0] != rows)
-            rc = s2s_error_set(e->err, S2S_E_SHAPE, "%s: has another number of rows than expert 0",
-                               items[0]->tensor->name);
-    }
+    for (; rc == 0 && find_items(e, rule, layer, expert, items, &n) == n; expert++)
+        rc = back_split(e, rule, &one, items, n);
     int64_t said = ckpt_map_number(e, "n_routed_experts", "num_experts");
     if (!said)
         said = ckpt_map_number(e, "num_experts", "num_experts");
@@ -291,7 +283,7 @@ static int back_item(struct ckpt_map_engine *e, const struct ckpt_rule *rule, in
     case CKPT_MAP_HEADS:
         return back_heads(e, part, t);
     case CKPT_MAP_SPLIT:
-        return back_split(e, part, items, n);
+        return back_split(e, rule, part, items, n);
     case CKPT_MAP_EXPERTS:
         return back_experts(e, rule, layer, part);
     case CKPT_MAP_CONCAT:

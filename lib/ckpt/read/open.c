@@ -383,6 +383,30 @@ static int64_t find_iteration(struct s2s_ckpt *ckpt)
     return iteration;
 }
 
+/* path: as it was given, for "FILE/" is no file */
+static int read_path(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
+{
+    static const char no_pipe[] =
+        "a checkpoint is not read in order, as a pipe would be: name a file or a folder";
+    struct stat st;
+    int rc;
+    if (stat(path, &st) < 0) {
+        rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+        return strcmp(path, "-") == 0 ? s2s_error_hint(err, rc, "%s", no_pipe) : rc;
+    }
+    if (S_ISFIFO(st.st_mode)) {
+        rc = s2s_error_set(err, S2S_E_OPEN, "%s: is a pipe", path);
+        return s2s_error_hint(err, rc, "%s", no_pipe);
+    }
+    if (!S_ISDIR(st.st_mode))
+        return read_file(ckpt, err);
+    if ((rc = ckpt_open_folder(AT_FDCWD, path, S2S_E_OPEN, err)) < 0)
+        return rc;
+    ckpt->dir_fd = rc;
+    rc = read_folder(ckpt, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0; /* it may have gone down */
+}
+
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)
 {
     return s2s_ckpt_open_like(out, path, NULL, err);
@@ -391,34 +415,16 @@ int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err
 int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s_ckpt *like,
                        struct s2s_error *err)
 {
-    static const char no_pipe[] =
-        "a checkpoint is not read in order, as a pipe would be: name a file or a folder";
     struct s2s_ckpt *ckpt = s2s_xcalloc(1, sizeof *ckpt);
-    ckpt->like = like;
-    struct stat st;
     size_t len = strlen(path);
-    ckpt->dir_fd = AT_FDCWD;
-    ckpt->iteration = -1;
-    ckpt->format = "";
     while (len > 1 && path[len - 1] == '/')
         len--;
     ckpt->path = s2s_xstrndup(path, len);
-    int rc = 0;
-    if (stat(path, &st) < 0) {
-        rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
-        if (strcmp(path, "-") == 0)
-            s2s_error_hint(err, rc, "%s", no_pipe);
-    } else if (S_ISFIFO(st.st_mode)) {
-        rc = s2s_error_set(err, S2S_E_OPEN, "%s: is a pipe", path);
-        s2s_error_hint(err, rc, "%s", no_pipe);
-    } else if (!S_ISDIR(st.st_mode)) {
-        rc = read_file(ckpt, err);
-    } else if ((rc = ckpt_open_folder(AT_FDCWD, path, S2S_E_OPEN, err)) >= 0) {
-        ckpt->dir_fd = rc;
-        rc = read_folder(ckpt, err);
-        if (rc < 0)
-            s2s_error_add(err, rc, "%s", ckpt->path);
-    }
+    ckpt->like = like;
+    ckpt->dir_fd = AT_FDCWD;
+    ckpt->iteration = -1;
+    ckpt->format = "";
+    int rc = read_path(ckpt, path, err);
     if (rc == 0)
         rc = check_total(ckpt, err);
     if (rc == 0 && ckpt->iteration < 0)

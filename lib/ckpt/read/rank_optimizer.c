@@ -14,6 +14,8 @@
  */
 #include "lib/ckpt/read/torch_walk.h"
 
+#include "lib/ckpt/number.h"
+
 enum { MAX_PARTS = 64, MAX_GROUPS = 1024, MAX_KEY = 64, MAX_SMALL = 16, MAX_DEPTH = 4 };
 
 /* Of one optimizer, one group; slots[begin .. begin + n) are its parameters. */
@@ -143,6 +145,21 @@ static void list_params(struct reading *r, size_t n_before)
 
 /* ---- what the file has ---- */
 
+/* An element of a small tensor, ckpt_is_small_dtype. NULL: JSON has no such number. */
+static json_t *element_json(const char *bytes, enum s2s_dtype dtype, int64_t i)
+{
+    int32_t narrow;
+    int64_t wide;
+    if (dtype == S2S_F32)
+        return json_real(s2s_ckpt_number(bytes, dtype, (size_t)i));
+    if (dtype == S2S_I32) {
+        memcpy(&narrow, bytes + i * (int64_t)sizeof narrow, sizeof narrow);
+        return json_integer(narrow);
+    }
+    memcpy(&wide, bytes + i * (int64_t)sizeof wide, sizeof wide);
+    return json_integer(wide);
+}
+
 /* The values stay where a dict has them. NULL: it is no small tensor, or JSON has not its values.
  */
 static json_t *small_tensor(struct reading *r, const struct ckpt_view *view)
@@ -158,20 +175,11 @@ static json_t *small_tensor(struct reading *r, const struct ckpt_view *view)
         return NULL;
     }
     json_t *values = json_array();
-    for (int64_t i = 0; i < s2s_ckpt_numel(&tensor); i++) {
-        float real;
-        int64_t whole = 0;
-        memcpy(&real, bytes + i * 4, sizeof real);
-        memcpy(&whole, bytes + i * (int64_t)s2s_dtype_size(view->dtype),
-               s2s_dtype_size(view->dtype));
-        if (view->dtype == S2S_I32)
-            whole = (int32_t)whole;
-        if (json_array_append_new(values, view->dtype == S2S_F32 ? json_real(real)
-                                                                 : json_integer(whole)) < 0) {
-            json_decref(values); /* a NaN or an infinity */
+    for (int64_t i = 0; i < s2s_ckpt_numel(&tensor); i++)
+        if (json_array_append_new(values, element_json(bytes, view->dtype, i)) < 0) {
+            json_decref(values);
             return NULL;
         }
-    }
     if (tensor.n_dims == 0) {
         json_t *one = json_incref(json_array_get(values, 0));
         json_decref(values);

@@ -455,6 +455,29 @@ static int warn_of_tensors(struct ckpt_torch_walk *w, const struct ckpt_node *va
     return rc < 0 ? s2s_error_add(w->err, rc, "%s", name) : 0;
 }
 
+/* What is neither model nor optimizer goes into `rest`, the state of the run. */
+static int keep_rest(struct ckpt_torch_walk *w, const struct ckpt_node *value, const char *name,
+                     json_t *rest)
+{
+    const size_t had = w->left.n_bytes;
+    json_t *json;
+    int rc = warn_of_tensors(w, value, name);
+    if (rc < 0)
+        return rc;
+    rc = make_json(w, &json, value);
+    if (!strstr(name, "rng"))
+        warn_of_bytes(w, w->name.data ? w->name.data : "", name, had);
+    json_object_set_new(rest, name, json);
+    return rc;
+}
+
+/* "model0", ..: one of several virtual stages */
+static bool is_stage(const char *name)
+{
+    return s2s_starts_with(name, "model") && name[5] &&
+           name[5 + strspn(name + 5, "0123456789")] == 0;
+}
+
 /* a Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run */
 static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
@@ -472,23 +495,16 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         if (key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
-        size_t digits = s2s_starts_with(name, "model") ? strspn(name + 5, "0123456789") : 0;
-        const bool whole = strcmp(name, "model") == 0;
-        has_model |= whole || (digits && name[5 + digits] == 0);
+        const bool whole = strcmp(name, "model") == 0, stage = is_stage(name);
+        has_model |= whole || stage;
         if (whole)
             rc = walk_node(w, value, 0);
+        else if (stage)
+            rc = walk_child(w, key, 0, value, 0);
         else if (strcmp(name, "optimizer") == 0)
             optimizer = value->kind != CKPT_NONE ? value : NULL;
-        else if (digits && name[5 + digits] == 0)
-            rc = walk_child(w, key, 0, value, 0);
-        else if ((rc = warn_of_tensors(w, value, name)) == 0) {
-            json_t *json;
-            const size_t had = w->left.n_bytes;
-            rc = make_json(w, &json, value);
-            if (!strstr(name, "rng"))
-                warn_of_bytes(w, w->name.data ? w->name.data : "", name, had);
-            json_object_set_new(rest, name, json);
-        }
+        else
+            rc = keep_rest(w, value, name, rest);
         free(name);
     }
     if (rc == 0 && !has_model)

@@ -62,6 +62,13 @@ struct report {
     bool first;
 };
 
+/* One of the two: a run of numbers, of a tensor, of a checkpoint. */
+struct side {
+    struct s2s_ckpt *ckpt;
+    const struct s2s_ckpt_tensor *tensor; /* that is compared now */
+    char *bytes;                          /* S2S_CKPT_PIECE of them */
+};
+
 struct difference {
     int64_t n_past; /* elements past the tolerance, NaN against a number too */
     double max_abs; /* NaN: a number against NaN */
@@ -103,12 +110,12 @@ static long double apart(long double x, long double y)
 }
 
 /* |a - b|; *past: by more than the tolerance, or a number against NaN. */
-static double distance(bool *past, const char *a, enum s2s_dtype a_dtype, const char *b,
-                       enum s2s_dtype b_dtype, size_t i, double tolerance)
+static double distance(bool *past, const struct side *a, const struct side *b, size_t i,
+                       double tolerance)
 {
     long double x, x_im, y, y_im;
-    number(&x, &x_im, a, a_dtype, i);
-    number(&y, &y_im, b, b_dtype, i);
+    number(&x, &x_im, a->bytes, a->tensor->dtype, i);
+    number(&y, &y_im, b->bytes, b->tensor->dtype, i);
     const long double im = apart(x_im, y_im), by = im == 0 ? apart(x, y) : hypotl(apart(x, y), im);
     *past = !(by <= tolerance);
     return (double)by;
@@ -143,66 +150,73 @@ static size_t compare_block(uint64_t *max_bits, const double *x, const double *y
     return past;
 }
 
-static void compare_doubles(struct difference *d, const char *a, enum s2s_dtype a_dtype,
-                            const char *b, enum s2s_dtype b_dtype, size_t n, double tolerance)
+static void compare_doubles(struct difference *d, const struct side *a, const struct side *b,
+                            size_t n, double tolerance)
 {
     double x[BLOCK], y[BLOCK];
     uint64_t max_bits;
-    const size_t a_size = s2s_dtype_size(a_dtype), b_size = s2s_dtype_size(b_dtype);
-    const bool by_bits = a_dtype == b_dtype && tolerance == 0;
+    const size_t a_size = s2s_dtype_size(a->tensor->dtype),
+                 b_size = s2s_dtype_size(b->tensor->dtype);
+    const bool by_bits = a->tensor->dtype == b->tensor->dtype && tolerance == 0;
     memcpy(&max_bits, &d->max_abs, sizeof max_bits);
     max_bits &= INT64_MAX; /* a NaN may have a sign */
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t now = n - i < BLOCK ? n - i : BLOCK;
-        s2s_ckpt_numbers(x, a + i * a_size, a_dtype, now);
-        s2s_ckpt_numbers(y, b + i * b_size, b_dtype, now);
+        const char *in_a = a->bytes + i * a_size, *in_b = b->bytes + i * b_size;
+        s2s_ckpt_numbers(x, in_a, a->tensor->dtype, now);
+        s2s_ckpt_numbers(y, in_b, b->tensor->dtype, now);
         const size_t past = compare_block(&max_bits, x, y, now, tolerance);
-        d->n_past +=
-            (int64_t)(by_bits ? count_unlike(a + i * a_size, b + i * b_size, a_size, now) : past);
+        d->n_past += (int64_t)(by_bits ? count_unlike(in_a, in_b, a_size, now) : past);
     }
     memcpy(&d->max_abs, &max_bits, sizeof max_bits);
 }
 
-static void compare_numbers(struct difference *d, const char *a, enum s2s_dtype a_dtype,
-                            const char *b, enum s2s_dtype b_dtype, size_t n, double tolerance)
+static void compare_numbers(struct difference *d, const struct side *a, const struct side *b,
+                            size_t n, double tolerance)
 {
-    size_t size = s2s_dtype_size(a_dtype);
-    bool same_type = a_dtype == b_dtype;
-    if (same_type && memcmp(a, b, n * size) == 0)
+    const size_t size = s2s_dtype_size(a->tensor->dtype);
+    const bool same_type = a->tensor->dtype == b->tensor->dtype;
+    if (same_type && memcmp(a->bytes, b->bytes, n * size) == 0)
         return;
-    if (fits_double(a_dtype) && fits_double(b_dtype)) {
-        compare_doubles(d, a, a_dtype, b, b_dtype, n, tolerance);
+    if (fits_double(a->tensor->dtype) && fits_double(b->tensor->dtype)) {
+        compare_doubles(d, a, b, n, tolerance);
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        if (same_type && memcmp(a + i * size, b + i * size, size) == 0)
+        if (same_type && memcmp(a->bytes + i * size, b->bytes + i * size, size) == 0)
             continue;
         bool past;
-        double by = distance(&past, a, a_dtype, b, b_dtype, i, tolerance);
+        double by = distance(&past, a, b, i, tolerance);
         d->max_abs = by > d->max_abs || isnan(by) ? by : d->max_abs;
         d->n_past += past || (same_type && tolerance == 0); /* then bits differ */
     }
 }
 
-static int compare_tensor(struct difference *d, struct s2s_ckpt *a, const struct s2s_ckpt_tensor *x,
-                          struct s2s_ckpt *b, const struct s2s_ckpt_tensor *y, char *buffers[2],
-                          struct report *r, struct s2s_error *err)
+static int read_piece(const struct side *side, const struct s2s_ckpt_walk *walk,
+                      struct s2s_error *err)
 {
-    size_t x_size = s2s_dtype_size(x->dtype), y_size = s2s_dtype_size(y->dtype);
+    return s2s_ckpt_read(side->ckpt, side->tensor, walk->begin, walk->box, side->bytes, err);
+}
+
+static int compare_values(struct report *r, struct difference *d, const struct side *a,
+                          const struct side *b, struct s2s_error *err)
+{
+    const int n_dims = a->tensor->n_dims;
+    const size_t a_size = s2s_dtype_size(a->tensor->dtype),
+                 b_size = s2s_dtype_size(b->tensor->dtype);
     struct s2s_ckpt_walk walk;
     int rc = 0;
-    *d = (struct difference){.n_past = 0};
-    s2s_ckpt_walk_begin(&walk, x->shape, x->n_dims, x_size > y_size ? x_size : y_size);
+    s2s_ckpt_walk_begin(&walk, a->tensor->shape, n_dims, a_size > b_size ? a_size : b_size);
     while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
         size_t n = 1;
-        for (int k = 0; k < x->n_dims; k++)
+        for (int k = 0; k < n_dims; k++)
             n *= (size_t)walk.box[k];
-        rc = s2s_ckpt_read(a, x, walk.begin, walk.box, buffers[0], err);
+        rc = read_piece(a, &walk, err);
         if (rc == 0)
-            rc = s2s_ckpt_read(b, y, walk.begin, walk.box, buffers[1], err);
+            rc = read_piece(b, &walk, err);
         if (rc == 0)
-            compare_numbers(d, buffers[0], x->dtype, buffers[1], y->dtype, n, r->opt->tolerance);
-        s2s_progress_add(&r->progress, (int64_t)(n * x_size));
+            compare_numbers(d, a, b, n, r->opt->tolerance);
+        s2s_progress_add(&r->progress, (int64_t)(n * a_size));
     }
     return rc;
 }
@@ -263,80 +277,80 @@ static bool same_shape(const struct s2s_ckpt_tensor *x, const struct s2s_ckpt_te
             memcmp(x->shape, y->shape, (size_t)x->n_dims * sizeof *x->shape) == 0);
 }
 
-/* What one parallelism flattened differs in its shape from what another did: then the parameter's
- * shape is what both have. */
-static bool match_shapes(struct s2s_ckpt *a, const struct s2s_ckpt_tensor **x, struct s2s_ckpt *b,
-                         const struct s2s_ckpt_tensor **y)
+/* The tensors of one name. What one parallelism flattened differs in its shape from what another
+ * did: then the parameter's shape is what both have. */
+static int compare_tensors(struct report *r, struct side *a, struct side *b, struct s2s_error *err)
 {
-    if (!same_shape(*x, *y)) {
-        *x = s2s_ckpt_unflattened(a, *x);
-        *y = s2s_ckpt_unflattened(b, *y);
+    struct difference d = {.n_past = 0};
+    if (!same_shape(a->tensor, b->tensor)) {
+        a->tensor = s2s_ckpt_unflattened(a->ckpt, a->tensor);
+        b->tensor = s2s_ckpt_unflattened(b->ckpt, b->tensor);
     }
-    return same_shape(*x, *y);
+    if (!same_shape(a->tensor, b->tensor)) {
+        report_shapes(r, a->tensor, b->tensor);
+        return 0;
+    }
+    int rc = compare_values(r, &d, a, b, err);
+    if (rc == 0 && (d.n_past || (a->tensor->dtype != b->tensor->dtype && r->opt->tolerance == 0)))
+        report_values(r, a->tensor, b->tensor, &d);
+    else
+        r->n_same++;
+    return rc;
 }
 
-static int compare_all(struct report *r, struct s2s_ckpt *a, struct s2s_ckpt *b,
-                       struct s2s_error *err)
+static int compare_all(struct report *r, struct side *a, struct side *b, struct s2s_error *err)
 {
-    size_t n, m, i = 0, k = 0;
-    const struct s2s_ckpt_tensor *x = s2s_ckpt_tensors(a, &n), *y = s2s_ckpt_tensors(b, &m);
-    char *buffers[2] = {s2s_xalloc_aligned(S2S_CKPT_PIECE), s2s_xalloc_aligned(S2S_CKPT_PIECE)};
+    size_t n, m;
+    const struct s2s_ckpt_tensor *x = s2s_ckpt_tensors(a->ckpt, &n), *x_end = x + n;
+    const struct s2s_ckpt_tensor *y = s2s_ckpt_tensors(b->ckpt, &m), *y_end = y + m;
     int rc = 0;
-    s2s_progress_begin(&r->progress, "comparing", "bytes", ckpt_tensor_bytes(a));
-    while (rc == 0 && (i < n || k < m)) {
-        int order = i == n ? 1 : k == m ? -1 : strcmp(x[i].name, y[k].name);
+    s2s_progress_begin(&r->progress, "comparing", "bytes", ckpt_tensor_bytes(a->ckpt));
+    while (rc == 0 && (x < x_end || y < y_end)) {
+        const int order = x == x_end ? 1 : y == y_end ? -1 : strcmp(x->name, y->name);
         if (order) {
-            begin_line(r, order < 0 ? x[i].name : y[k].name, order < 0 ? "only in A" : "only in B");
+            begin_line(r, order < 0 ? x->name : y->name, order < 0 ? "only in A" : "only in B");
             end_line(r);
-            i += order < 0;
-            k += order > 0;
-            continue;
+        } else {
+            a->tensor = x;
+            b->tensor = y;
+            rc = compare_tensors(r, a, b, err);
         }
-        struct difference d = {.n_past = 0};
-        const struct s2s_ckpt_tensor *in_a = &x[i], *in_b = &y[k];
-        bool shapes = match_shapes(a, &in_a, b, &in_b);
-        if (shapes)
-            rc = compare_tensor(&d, a, in_a, b, in_b, buffers, r, err);
-        if (!shapes)
-            report_shapes(r, in_a, in_b);
-        else if (rc == 0 && (d.n_past || (in_a->dtype != in_b->dtype && r->opt->tolerance == 0)))
-            report_values(r, in_a, in_b, &d);
-        else
-            r->n_same++;
-        i++;
-        k++;
+        x += order <= 0;
+        y += order >= 0;
     }
     s2s_progress_end(&r->progress);
-    free(buffers[0]);
-    free(buffers[1]);
     return rc;
 }
 
 /* *differ: they do */
 static int diff_paths(const struct options *opt, bool *differ, struct s2s_error *err)
 {
-    struct s2s_ckpt *a = NULL, *b = NULL;
+    struct side a = {.ckpt = NULL}, b = {.ckpt = NULL};
     struct report r = {.opt = opt, .first = true};
     struct s2s_printout to = {.out = NULL};
-    int rc = s2s_ckpt_open(&a, opt->a, err);
+    int rc = s2s_ckpt_open(&a.ckpt, opt->a, err);
     if (rc == 0)
-        rc = s2s_ckpt_open_like(&b, opt->b, a, err);
+        rc = s2s_ckpt_open_like(&b.ckpt, opt->b, a.ckpt, err);
     if (rc == 0)
-        rc = ckpt_check_out(opt->common.out, b, err);
+        rc = ckpt_check_out(opt->common.out, b.ckpt, err);
     if (rc == 0)
-        rc = ckpt_report_begin(&to, &opt->common, a, err);
+        rc = ckpt_report_begin(&to, &opt->common, a.ckpt, err);
     if (rc == 0 && opt->common.json)
         printf("{\"differences\": [");
+    a.bytes = s2s_xalloc_aligned(S2S_CKPT_PIECE);
+    b.bytes = s2s_xalloc_aligned(S2S_CKPT_PIECE);
     if (rc == 0)
-        rc = compare_all(&r, a, b, err);
+        rc = compare_all(&r, &a, &b, err);
     if (rc == 0 && opt->common.json)
         printf("%s], \"same\": %zu, \"different\": %zu}\n", r.first ? "" : "\n  ", r.n_same,
                r.n_differ);
     rc = s2s_printout_end(&to, rc, err);
     if (rc == 0)
         s2s_info("diff", "%zu tensors are equal, %zu differ", r.n_same, r.n_differ);
-    s2s_ckpt_close(b);
-    s2s_ckpt_close(a);
+    s2s_ckpt_close(b.ckpt);
+    s2s_ckpt_close(a.ckpt);
+    free(a.bytes);
+    free(b.bytes);
     *differ = r.n_differ > 0;
     return rc;
 }

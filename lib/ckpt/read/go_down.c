@@ -202,15 +202,27 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
+/* The folder around weights that is to be entered; NULL: none. inside: as leads_down. */
+static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
 {
     /* Automodel's and NeMo RL's optimizer, and the model beside a policy that judges what it does
      */
     static const char *const beside[] = {"optim", "optimizer/optim", "value"};
+    const char *next = NULL;
+    for (size_t i = 0; !next && i < N_AROUND; i++)
+        next = leads_down(ckpt, around[i], inside) ? around[i] : NULL;
+    for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
+        if (leads_to_weights(ckpt->dir_fd, beside[i]))
+            s2s_warn("ckpt", "%s: %s/ is read; %s/ beside it is a checkpoint of its own",
+                     ckpt->path, next, beside[i]);
+    return next;
+}
+
+int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
     enum { LEVELS = 4 };
-    const char *next = "";
     int rc = follow_hub(ckpt, err);
-    for (int level = 0; rc == 0 && next && level < LEVELS; level++) {
+    for (int level = 0; rc == 0 && level < LEVELS; level++) {
         if (has(ckpt, CKPT_TRACKER)) {
             rc = follow_tracker(ckpt, err);
             continue;
@@ -224,17 +236,13 @@ int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
             return 0;
         if (ckpt->iteration < 0)
             ckpt->iteration = step_of(ckpt->path);
-        next = NULL;
-        for (size_t i = 0; !next && i < N_AROUND; i++)
-            next = leads_down(ckpt, around[i], level > 0) ? around[i] : NULL;
-        for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
-            if (leads_to_weights(ckpt->dir_fd, beside[i]))
-                s2s_warn("ckpt", "%s: %s/ is read; %s/ beside it is a checkpoint of its own",
-                         ckpt->path, next, beside[i]);
-        if (!next && level == 0 && (has(ckpt, LATEST) || has(ckpt, "LATEST.txt")))
-            next = LATEST;
+        const char *next = find_around(ckpt, level > 0);
         if (next)
-            rc = next == LATEST ? follow_latest(ckpt, err) : enter(ckpt, next, err);
+            rc = enter(ckpt, next, err);
+        else if (level == 0 && (has(ckpt, LATEST) || has(ckpt, "LATEST.txt")))
+            rc = follow_latest(ckpt, err);
+        else
+            return 0;
     }
     return rc;
 }
@@ -246,20 +254,26 @@ static int by_name(const void *a, const void *b)
     return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Is what has this name in the folder `at` a checkpoint, or does it lead to one? */
+static bool may_be_meant(int at, const char *name)
+{
+    static const char *const ends[] = {".pt", ".pth", ".ckpt", ".nemo", ".bin"};
+    bool is_file = false;
+    if (name[0] == '.' || !ckpt_name_is_plain(name, strlen(name)))
+        return false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        is_file |= s2s_ends_with(name, ends[i]);
+    return is_file || leads_to_weights(at, name);
+}
+
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 {
-    static const char *const files[] = {".pt", ".pth", ".ckpt", ".nemo", ".bin"};
     DIR *dir = ckpt_open_dir(ckpt->dir_fd, ".");
     char **names = NULL;
     size_t n = 0, cap = 0;
     struct dirent *item;
     for (int i = 0; dir && i < MAX_LOOKED_AT && (item = readdir(dir)) != NULL; i++) {
-        bool named = false;
-        if (item->d_name[0] == '.' || !ckpt_name_is_plain(item->d_name, strlen(item->d_name)))
-            continue;
-        for (size_t k = 0; k < sizeof files / sizeof *files; k++)
-            named |= s2s_ends_with(item->d_name, files[k]);
-        if (!named && !leads_to_weights(dirfd(dir), item->d_name))
+        if (!may_be_meant(dirfd(dir), item->d_name))
             continue;
         s2s_grow(&names, n, &cap, sizeof *names);
         names[n++] = s2s_xstrdup(item->d_name);
@@ -269,15 +283,12 @@ int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
     struct s2s_buf list = S2S_BUF_INIT;
     if (n)
         qsort(names, n, sizeof *names, by_name);
-    for (size_t i = 0; i < n; i++) {
-        if (i < MAX_NAMED)
-            s2s_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
-        free(names[i]);
-    }
+    for (size_t i = 0; i < n && i < MAX_NAMED; i++)
+        s2s_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
     if (n)
         rc = s2s_error_hint(err, rc, "name one inside it: %.*s%s", (int)list.len, list.data,
                             n > MAX_NAMED ? ", .." : "");
     s2s_buf_release(&list);
-    free(names);
+    ckpt_free_list(names, n);
     return rc;
 }

@@ -130,6 +130,22 @@ static bool has_adapter(const struct s2s_ckpt *ckpt)
     return has;
 }
 
+/* What has this name in the folder, which is open as fd, if it goes with the model. */
+static int take_entry(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
+                      const char *folder, int fd, const char *name, struct s2s_error *err)
+{
+    /* with it transformers would look for the adapter, and for another base model */
+    const bool of_other = strcmp(name, "adapter_config.json") == 0 && !has_adapter(ckpt);
+    if (of_other || !ckpt_side_is_one(name))
+        return 0;
+    char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
+    int rc = is_taken(fd, name, path, err);
+    if (rc > 0)
+        rc = ckpt_side_take(files, fd, name, path, err);
+    free(path);
+    return rc < 0 ? rc : 0;
+}
+
 int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
                           const char *folder, struct s2s_error *err)
 {
@@ -145,24 +161,14 @@ int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *
     int n = scandirat(fd, ".", &entries, NULL, alphasort);
     int rc = n < 0 ? s2s_error_errno(err, S2S_E_IO, "%s: list folder", name) : 0;
     for (int i = 0; i < n; i++) {
-        char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", entries[i]->d_name);
-        /* with it transformers would look for the adapter, and for another base model */
-        const bool of_other =
-            strcmp(entries[i]->d_name, "adapter_config.json") == 0 && !has_adapter(ckpt);
-        int taken = rc < 0 || of_other || !ckpt_side_is_one(entries[i]->d_name)
-                        ? 0
-                        : is_taken(fd, entries[i]->d_name, path, err);
-        if (taken > 0)
-            taken = ckpt_side_take(files, fd, entries[i]->d_name, path, err);
-        if (taken < 0)
-            rc = taken;
-        free(path);
+        if (rc == 0)
+            rc = take_entry(files, ckpt, folder, fd, entries[i]->d_name, err);
         free(entries[i]);
     }
     if (n >= 0)
         free(entries);
     close(fd);
-    return rc < 0 ? rc : 0;
+    return rc;
 }
 
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path)

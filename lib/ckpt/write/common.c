@@ -66,12 +66,13 @@ static void emit_optimizer(struct ckpt_emitter *out, struct storages *storages, 
                 ckpt_emit_int(out, strtol(key, NULL, 10));
             else
                 ckpt_emit_str(out, key);
-            ckpt_emit_op(out, pair ? "(" : "");
-            if (pair)
-                json_array_foreach(item, i, one) ckpt_emit_json(out, one);
-            else
+            if (!pair) {
                 emit_optimizer(out, storages, item);
-            ckpt_emit_op(out, pair ? "t" : "");
+                continue;
+            }
+            ckpt_emit_op(out, "(");
+            json_array_foreach(item, i, one) ckpt_emit_json(out, one);
+            ckpt_emit_op(out, "t");
         }
         ckpt_emit_op(out, "u");
     } else if (json_is_array(value)) {

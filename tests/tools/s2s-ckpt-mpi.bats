@@ -81,6 +81,29 @@ same_bytes() {
     done
 }
 
+@test "a call that fails in one rank alone ends all with one message, and --resume makes the same bytes" {
+    inject_or_skip
+    local convert=(s2s-ckpt convert -q --resume --to torch_dist --files 6 "$DATA/hf_sharded" out) fault
+    s2s-ckpt convert -q --to torch_dist --files 6 "$DATA/hf_sharded" want
+    for fault in pread:1:EIO pread:7:EIO fsync:1:ENOSPC fsync:3:EIO fsync:2:KILL; do
+        run timeout 60 mpirun --oversubscribe --bind-to none -n 1 "${convert[@]}" : \
+            -n 1 env S2S_INJECT=$fault LD_PRELOAD="$INJECT" "${convert[@]}" : -n 1 "${convert[@]}"
+        [ ! -e out ]
+        case $fault in
+        *KILL) [ "$status" -eq 137 ] ;;
+        *)
+            [ "$status" -eq 1 ] || { echo "$fault: exit $status: $output" >&2; return 1; }
+            [ "$(grep -c '^s2s-ckpt' <<<"$output")" = 1 ]
+            says "[rank 1]"
+            ;;
+        esac
+        exits 0 mpirun_n 2 "${convert[@]}"
+        diff -r want out
+        [ ! -e out.s2s-partial ]
+        rm -r out
+    done
+}
+
 @test "ls, verify, diff and cat are one rank's work and one voice" {
     local in="$DATA/mcore016_hybrid_tp2pp2ep2" command
     for command in "ls $in" "ls --json --sha256 $in" "verify $in" "diff $in $DATA/hf_sharded" "cat --json $in decoder.final_norm.weight"; do

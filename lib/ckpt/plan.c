@@ -268,6 +268,7 @@ int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err)
 void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan)
 {
     free(plan->targets);
+    free(plan->sums);
     s2s_blocks_release(&plan->arena);
     *plan = (struct s2s_ckpt_plan){.source = NULL};
 }
@@ -403,19 +404,16 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
     struct s2s_ckpt_walk walk;
     int64_t begin[S2S_MAX_DIMS];
     int rc = 0;
-    /* walked in boxes of so many float64; there may be very many of a few elements */
-    const int64_t numel = ckpt_box_numel(piece->size, piece->source->n_dims);
-    const int64_t most = S2S_CKPT_PIECE / (int64_t)sizeof(double);
-    const size_t room = (size_t)(numel < most ? numel : most) * sizeof(double);
-    struct mean mean = {.sum = s2s_xmalloc(room), .bytes = s2s_xmalloc(room)};
+    /* walked in boxes of so many float64 */
+    if (!plan->sums)
+        plan->sums = s2s_xalloc_aligned(2 * S2S_CKPT_PIECE);
+    const struct mean mean = {.sum = plan->sums, .bytes = (char *)plan->sums + S2S_CKPT_PIECE};
     s2s_ckpt_walk_begin(&walk, piece->size, piece->source->n_dims, sizeof(double));
     while (rc == 0 && s2s_ckpt_walk_next(&walk)) {
         for (int d = 0; d < piece->source->n_dims; d++)
             begin[d] = piece->begin[d] + walk.begin[d];
         rc = mean_piece(plan, piece, begin, walk.box, s, &mean, err);
     }
-    free(mean.sum);
-    free(mean.bytes);
     return rc;
 }
 

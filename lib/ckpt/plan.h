@@ -53,6 +53,7 @@ struct s2s_ckpt_plan {
     size_t n_others;
     struct s2s_ckpt_target *targets;
     size_t n_targets, cap_targets;
+    double *sums;            /* and the bytes that are added; NULL until a mean is wanted */
     size_t n_overflows;      /* streams so far in which casting to float16 made numbers infinite */
     struct s2s_blocks arena; /* names, shapes, pieces */
 };

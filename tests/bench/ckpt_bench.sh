@@ -3,7 +3,7 @@
 # Two of cp: followed by sync of its file system, as convert stores what it writes before it renames it, and alone, as with --no-sync.
 # "disk" is the least that storing can take: the same bytes by O_DIRECT, past the page cache. Peak memory counts from the 15 MiB of the starter.
 # Beside them the usual Python ways, where PYTHON (default python3) has torch and safetensors.
-# At the end ls of 1,000 shards.
+# What only reads, and the mean of two, are measured beside what the system has for it, and at the end ls of 1,000 shards.
 # BENCH_MB megabytes (default 2048; 8192 shows what memory does not do: grow), BENCH_ROUNDS pairs (default 5), BENCH_DIR where (default a temporary folder).
 set -eu
 mb=${BENCH_MB:-2048} rounds=${BENCH_ROUNDS:-5}
@@ -34,11 +34,11 @@ os.unlink("source.safetensors")
 
 def timed(command):
     start = time.monotonic()
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.monotonic() - start
     assert status == 0, command
-    shutil.rmtree("out")
+    shutil.rmtree("out", ignore_errors=True)
     os.sync()
     return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
@@ -75,6 +75,23 @@ base = statistics.median(t[0] for t in times["cp"]), statistics.median(t[0] for 
 for way in ways:
     wall = statistics.median(t[0] for t in times[way])
     print("ckpt  %-33s %6.2f s  %5.2f GB/s  cpu %5.2f s  %5.2f x cp  %5.2f x (cp && sync)  %5.0f MiB" % (way, wall, gb / wall, statistics.median(t[1] for t in times[way]), wall / base[0], wall / base[1], max(t[2] for t in times[way])))
+
+
+def beside(limit, limit_command, name, command):
+    if not shutil.which(limit.split()[0]):
+        return print("ckpt  %-33s %s is not here" % (name, limit))
+    both = [(timed(limit_command), timed([program, *command])) for _ in range(rounds + 1)][1:]
+    than, wall = (statistics.median(t[i][0] for t in both) for i in range(2))
+    cpu, mib = statistics.median(t[1][1] for t in both), max(t[1][2] for t in both)
+    print("ckpt  %-33s %6.2f s  %5.2f GB/s  cpu %5.2f s  %5.2f x %s  %5.0f MiB" % (name, wall, gb / wall, cpu, wall / than, limit, mib))
+
+
+shutil.copytree("dist", "twin")
+beside("cat", ["sh", "-c", "cat dist/iter*/*"], "verify, CRC-32s and digests", ["verify", "-q", "dist"])
+beside("cmp", ["sh", "-c", "for f in dist/iter*/*; do cmp $f twin/${f#dist/} || exit; done"], "diff of equal ones", ["diff", "-q", "dist", "twin"])
+beside("openssl dgst", ["sh", "-c", "openssl dgst -sha256 dist/iter*/*"], "ls --sha256", ["ls", "--sha256", "dist"])
+beside("cp", ["cp", "-r", "dist", "out"], "average of two --no-sync", ["average", "-q", "--no-sync", "dist", "twin", "out"])
+shutil.rmtree("twin")
 
 
 def ls(path):

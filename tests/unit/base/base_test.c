@@ -195,7 +195,7 @@ static void no_memory_ends_the_program_with_a_word_and_without_destructors(void 
         dup2(ends[1], STDERR_FILENO);
         stderr = fopen("/dev/null", "w"); /* as in a thread that decodes sound */
         atexit(end_badly);
-        s2s_xcalloc(SIZE_MAX / 2, 1);
+        s2s_xrealloc(NULL, SIZE_MAX, 2);
         _exit(0);
     }
     close(ends[1]);

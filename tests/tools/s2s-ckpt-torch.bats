@@ -297,7 +297,7 @@ PY
     says "a name of 5 bytes is not UTF-8 text"
 }
 
-@test "DeepSpeed's folders and TorchScript's archives are refused by name" {
+@test "DeepSpeed's folders, TorchScript's archives and GGUF are refused by name" {
     mkdir -p run/global_step10
     make "
 w = {'module': {'w': tensor(Storage('0', [1]), [1])}}
@@ -318,6 +318,14 @@ with zipfile.ZipFile('script.pt', 'w', zipfile.ZIP_DEFLATED) as z:
     says "module.w"
     exits 1 s2s-ckpt ls script.pt
     says "TorchScript archive: it holds a program"
+    # with 123 tensors, which is the byte that begins a safetensors header
+    mkdir llama
+    { printf 'GGUF\3\0\0\0{'; head -c 300 /dev/zero; } >llama/model.gguf
+    echo '{}' >llama/config.json
+    for path in llama llama/model.gguf; do
+        exits 1 s2s-ckpt ls $path
+        says "$path: GGUF, the format of llama.cpp"
+    done
 }
 
 @test "what trainers put around the names of a model is not in a Hugging Face folder" {

@@ -236,6 +236,9 @@ struct format {
     const char *why, *hint;
 };
 
+static const char gguf[] = "GGUF, the format of llama.cpp";
+static const char gguf_hint[] = "name the Hugging Face folder that it was made from";
+
 static const struct format of_folders[] = {
     {"torch_dist", "torch_dist", .all = {".metadata"}, .read = read_distributed,
      .read_sealed = read_state},
@@ -267,10 +270,12 @@ static const struct format of_folders[] = {
     {"dcp_hf", .like = {"", ".safetensors"}, .is = has_boxes, .read = ckpt_read_dcp_hf},
     {"hf", .like = {"", ".safetensors"}, .read = read_hf},
     {"hf_bin", .is = has_bins, .read = ckpt_read_hf_bin},
+    {.like = {"", ".gguf"}, .refusal = S2S_E_UNSUPPORTED, .why = gguf, .hint = gguf_hint},
     {"", .read = refuse_folder},
 };
 
 static const struct format of_files[] = {
+    {.magic = "GGUF", .refusal = S2S_E_UNSUPPORTED, .why = gguf, .hint = gguf_hint},
     {"safetensors", .magic = "{", .magic_at = 8, .read = read_safetensors},
     {"torch", .magic = "PK\3\4", .read = read_torch},
     {"torch_legacy", .is = is_legacy_torch, .read = read_torch},
@@ -305,7 +310,8 @@ static int read_as(struct s2s_ckpt *ckpt, const struct format *format, const str
     if (rc < 0)
         return rc;
     if (format->refusal) {
-        rc = s2s_error_set(err, format->refusal, "%s", format->why);
+        rc = s2s_error_set(err, format->refusal, "%s%s%s", ckpt->dir_fd < 0 ? ckpt->path : "",
+                           ckpt->dir_fd < 0 ? ": " : "", format->why);
         return format->hint ? s2s_error_hint(err, rc, "%s", format->hint) : rc;
     }
     ckpt->format = format->name;

@@ -382,6 +382,12 @@ PY
         rewrite scored.safetensors body/model.safetensors "None if k == '$name' else k"
         lacks body "$name"
     done
+    # also where nothing says of which class it is
+    jq 'del(.architectures)' "$M/config.json" >body/config.json
+    cp scored.safetensors body/model.safetensors
+    is_whole body
+    rewrite scored.safetensors body/model.safetensors 'None if k == "model.norm.weight" else k'
+    lacks body model.norm.weight
     # code of its own may have other weights
     jq '.auto_map = {AutoModel: "modeling.Mine"}' body/config.json >own.json
     mv own.json body/config.json

@@ -102,6 +102,13 @@ static const struct body *body_of(const json_t *config)
     return NULL;
 }
 
+/* Nothing says of which class it is, or whether it is to have a head. */
+static bool may_be_body(const struct s2s_ckpt *ckpt, const json_t *config)
+{
+    return !*class_of(config) &&
+           (ckpt->part || (ckpt_config_class(ckpt_config_type(config)) && !has_own_code(config)));
+}
+
 /* Models of several parts that have more than their parts: what, as a family of the tables. By
  * their model_type or, where many have a class of NVIDIA's own, by what that begins with. */
 static const struct composite {
@@ -254,7 +261,7 @@ static void check_all(struct check *c, const json_t *config)
         check_nemo(c, config);
     } else if (known && is_whole_model(config)) {
         check(c, whole);
-    } else if (known && (body || (c->ckpt->part && !*class_of(config)))) {
+    } else if (known && (body || may_be_body(c->ckpt, config))) {
         check_body(c, config, body);
     }
     json_decref(layers);

@@ -423,3 +423,24 @@ PY
         says "in: files in folders below are left out: 1_Pooling/, 2_Dense/"
     done
 }
+
+@test "a model that ties the words of its part, whatever that says: so does the part alone" {
+    M=$MODELS/llama_gqa_untied
+    mkdir in
+    jq '{architectures: ["InternVLForConditionalGeneration"], model_type: "internvl", tie_word_embeddings: true, text_config: .}' \
+        "$M/config.json" >in/config.json
+    rewrite "$M/model.safetensors" in/model.safetensors "None if 'lm_head' in k else 'language_model.' + k"
+    is_whole in
+    exits 0 s2s-ckpt convert -q --strict --to hf --part language_model in part
+    [ "$(jq .tie_word_embeddings part/config.json)" = true ]
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --part language_model in dist
+    exits 0 s2s-ckpt convert -q --strict --to hf dist back
+    exits 0 s2s-ckpt diff part back
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map language_model in inside
+    # an output matrix that is there is none of the words'
+    rewrite "$M/model.safetensors" in/model.safetensors "'language_model.' + k"
+    rm -r part
+    exits 0 s2s-ckpt convert -q --strict --to hf --part language_model in part
+    [ "$(jq .tie_word_embeddings part/config.json)" = false ]
+    exits 0 s2s-ckpt diff "$M" part
+}

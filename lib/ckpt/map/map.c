@@ -462,11 +462,9 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
 /* What says how many heads and layers there are: of a part of a model its own section. */
 static void find_numbers(struct ckpt_map_engine *e)
 {
-    const json_t *given = e->request->config, *own = NULL;
     const char *part = e->request->ckpt->part;
-    if (part)
-        own = ckpt_part_config(given, part);
-    e->config = own ? own : given;
+    e->part_config = part ? ckpt_part_config(e->request->ckpt, e->request->config) : NULL;
+    e->config = e->part_config ? e->part_config : e->request->config;
     e->args = part && !ckpt_part_has_words(part) ? NULL : ckpt_args(e->request->ckpt);
     e->own_config = load_own(e->request->ckpt);
     e->any_config = e->config ? e->config : e->own_config;
@@ -526,6 +524,7 @@ void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
     ckpt_map_index_end(&e->index);
     free(e->prefix);
     json_decref(e->own_config);
+    json_decref(e->part_config);
     ckpt_map_missed_release(e);
     ckpt_map_release(&e->map);
     ckpt_map_free_list(e->sources, e->n_sources);

@@ -288,7 +288,9 @@ const char *ckpt_map_lost_number(const struct ckpt_rule *rule);
 /* Is the part of a model that has this name ("vision_model") the language model? The saved
  * arguments are about that one. */
 bool ckpt_part_has_words(const char *part);
-/* The section of a config.json that is about this part alone; lent, NULL: there is none. */
-const json_t *ckpt_part_config(const json_t *config, const char *part);
+/* Of a checkpoint that is one part of a model: the section of the model's config.json that is about
+ * this part alone, and ties its words where the whole does and they have no output matrix. Gives a
+ * reference; NULL: there is none. */
+json_t *ckpt_part_config(const struct s2s_ckpt *ckpt, const json_t *config);
 
 #endif

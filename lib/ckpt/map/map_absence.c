@@ -46,10 +46,11 @@ static bool has_no_projection(const json_t *config)
  * without a word of the part's it holds. */
 static int whole_tied(const struct ckpt_map_engine *e)
 {
-    const json_t *said =
-        e->request->is_part ? json_object_get(e->request->beside, "tie_word_embeddings") : NULL;
-    if (!json_is_boolean(said) ||
-        (json_is_false(said) && json_object_get(e->config, "tie_word_embeddings")))
+    const json_t *whole = e->request->is_part ? e->request->beside : e->config;
+    const json_t *part = ckpt_config_of_words(e->config);
+    const json_t *said = json_object_get(whole, "tie_word_embeddings");
+    if (whole == part || !json_is_boolean(said) ||
+        (json_is_false(said) && json_object_get(part, "tie_word_embeddings")))
         return -1;
     return json_is_true(said);
 }

@@ -76,6 +76,7 @@ struct ckpt_map_engine {
     bool as_saved;            /* the sources have the names that save_pretrained gives */
     const json_t *args;       /* of the common state; NULL */
     const json_t *config;     /* of the model, or of the one part of it that this is; NULL */
+    json_t *part_config;      /* that part of the configuration which config is; NULL */
     json_t *own_config;       /* the language model's configuration of the common state; NULL */
     const json_t *any_config; /* the first of the two that there is */
     int64_t *n_layers;        /* by stack: the highest layer + 1 */

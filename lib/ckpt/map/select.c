@@ -20,14 +20,19 @@ bool ckpt_part_has_words(const char *part)
     return strstr(part, "language") || strstr(part, "llm") || strstr(part, "text");
 }
 
-const json_t *ckpt_part_config(const json_t *config, const char *part)
+json_t *ckpt_part_config(const struct s2s_ckpt *ckpt, const json_t *config)
 {
-    for (size_t i = 0; i < sizeof config_keys / sizeof *config_keys; i++) {
-        const json_t *own = json_object_get(config, config_keys[i].key);
-        if (strstr(part, config_keys[i].mark) && json_is_object(own))
-            return own;
+    json_t *own = NULL;
+    for (size_t i = 0; i < sizeof config_keys / sizeof *config_keys && !own; i++) {
+        json_t *section = json_object_get(config, config_keys[i].key);
+        if (strstr(ckpt->part, config_keys[i].mark) && json_is_object(section))
+            own = json_copy(section);
     }
-    return NULL;
+    /* transformers 5 lets the whole model decide, whatever the section says */
+    if (own && ckpt_part_has_words(ckpt->part) && !s2s_ckpt_find(ckpt, "lm_head.weight") &&
+        json_is_true(json_object_get(config, "tie_word_embeddings")))
+        json_object_set_new(own, "tie_word_embeddings", json_true());
+    return own;
 }
 
 /* what names without wrappers begin with, up to the first dot, each once; or, where the part lies

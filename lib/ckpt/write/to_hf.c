@@ -154,9 +154,10 @@ static int config_beside(struct s2s_hf_options *options, char **text, const stru
         return 0;
     int rc = ckpt_read_json(&config, ckpt, "config.json", err);
     const char *type = ckpt_config_type(config);
-    /* of a part, its share */
-    if (ckpt->part && !ckpt_part_config(config, ckpt->part))
+    json_t *share = ckpt->part ? ckpt_part_config(ckpt, config) : NULL;
+    if (ckpt->part && !share)
         type = "";
+    json_decref(share);
     if (rc == 0 && *type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
         s2s_is_there(ckpt->dir_fd, "config.json") &&
         (rc = ckpt_slurp(ckpt->dir_fd, "config.json", CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {

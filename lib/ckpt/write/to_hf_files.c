@@ -190,11 +190,12 @@ static int config_of_args(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 static int given_config(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                         const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    const json_t *own = ckpt->part ? ckpt_part_config(options->config, ckpt->part) : NULL;
+    json_t *own = ckpt->part ? ckpt_part_config(ckpt, options->config) : NULL;
     char *share = s2s_ckpt_config_text(own);
     if (options->config_text)
         ckpt_side_add_text(&out->files, "config.json", share ? share : options->config_text);
     free(share);
+    json_decref(own);
     return 0;
 }
 

@@ -9,20 +9,21 @@ static bool is_share(const char *name)
 }
 
 /* one small file of the whole model: the part's share of it */
-static void add_share(struct s2s_hf_output *out, const char *part, const char *name,
+static void add_share(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *name,
                       const char *bytes, size_t len)
 {
     if (strcmp(name, "config.json") != 0) {
-        if (ckpt_part_has_words(part)) /* tokenizers and what goes with them */
+        if (ckpt_part_has_words(ckpt->part)) /* tokenizers and what goes with them */
             ckpt_side_add(&out->files, name, bytes, len);
         return;
     }
     json_t *root = s2s_ckpt_parse_config(bytes, len, 0, NULL);
-    const json_t *own = ckpt_part_config(root, part);
+    json_t *own = ckpt_part_config(ckpt, root);
     char *text = s2s_ckpt_config_text(own);
     if (text)
         ckpt_side_add_text(&out->files, name, text);
     free(text);
+    json_decref(own);
     json_decref(root);
 }
 
@@ -41,7 +42,7 @@ int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
         if (n_own)
             ckpt_side_add(&out->files, file->path + skip, file->bytes, file->len);
         else
-            add_share(out, ckpt->part, file->path, file->bytes, file->len);
+            add_share(out, ckpt, file->path, file->bytes, file->len);
     }
     ckpt_side_release(&all);
     return rc;
@@ -61,8 +62,7 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
     free(own);
     value = whole ? NULL : json_object_get(common, "config/llm");
     if (json_is_string(value))
-        add_share(out, ckpt->part, "config.json", json_string_value(value),
-                  json_string_length(value));
+        add_share(out, ckpt, "config.json", json_string_value(value), json_string_length(value));
     json_object_foreach((json_t *)common, key, value)
     {
         const char *path = s2s_starts_with(key, "file/") ? key + 5 : NULL;
@@ -71,6 +71,6 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
         if (strncmp(path, ckpt->part, len) == 0 && path[len] == '/' && is_share(path + len + 1))
             ckpt_side_add_json(&out->files, path + len + 1, value);
         else if (!whole && is_share(path))
-            add_share(out, ckpt->part, path, json_string_value(value), json_string_length(value));
+            add_share(out, ckpt, path, json_string_value(value), json_string_length(value));
     }
 }

@@ -219,6 +219,17 @@ PY
     write scb.safetensors '{"model.embed_tokens.weight": (10, 4), "model.layers.0.mlp.down_proj.weight": (4, 8), "model.layers.0.mlp.down_proj.SCB": (4,)}'
     exits 1 s2s-ckpt convert --to torch_dist --map llama scb.safetensors megatron
     says "quantised"
+    # of MLX
+    mkdir mlx
+    write mlx/model.safetensors '{"model.embed_tokens.weight": (10, 4), "model.layers.0.mlp.down_proj.weight": (4, 8),
+                                  "model.layers.0.mlp.down_proj.scales": (4, 1), "model.layers.0.mlp.down_proj.biases": (4, 1)}'
+    echo '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "quantization": {"group_size": 64, "bits": 4}}' >mlx/config.json
+    exits 0 s2s-ckpt convert --strict --to hf mlx packed
+    says_not "not whole"
+    exits 1 s2s-ckpt convert --to torch_dist --map llama mlx megatron
+    says "quantised"
+    exits 1 s2s-ckpt average mlx mlx mean
+    says "model.layers.0.mlp.down_proj.scales is of quantised weights"
     exits 1 s2s-ckpt average fp8 fp8 mean
     says "model.layers.0.mlp.down_proj.weight_scale_inv is of quantised weights, which cannot be averaged"
     [ ! -e mean ]

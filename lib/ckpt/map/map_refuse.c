@@ -4,8 +4,8 @@
 
 struct kind {
     const char *what, *hint;
-    const char *parts[12], *ends[9]; /* of names */
-    bool if_ours;                    /* a user's map may say what becomes of them */
+    const char *parts[12], *ends[10]; /* of names */
+    bool if_ours;                     /* a user's map may say what becomes of them */
 };
 
 enum { ADAPTED, QUANTISED }; /* places in this table */
@@ -28,7 +28,7 @@ static const struct kind kinds[] = {
      "are kept as they are",
      {".quant_state."},
      {"weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed", ".qweight", ".qzeros",
-      ".absmax", ".SCB", "_proj_scales"},
+      ".absmax", ".SCB", "_proj_scales", ".scales"},
      false},
     /* NeMo's dw_striding, which Parakeet's layers are those of, has nothing to learn there */
     {"convolutions of a subsampling that Parakeet has not, which has NeMo's dw_striding alone",

@@ -145,7 +145,8 @@ static bool is_named_otherwise(const json_t *config)
 /* Its weights are packed as some quantiser does it, and nobody can say of all how. */
 static bool is_packed(const json_t *config)
 {
-    return json_is_object(json_object_get(config, "quantization_config"));
+    return json_is_object(json_object_get(config, "quantization_config")) ||
+           json_is_object(json_object_get(config, "quantization")); /* of MLX */
 }
 
 static bool is_composite(const json_t *config)

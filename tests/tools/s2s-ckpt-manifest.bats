@@ -131,6 +131,10 @@ json.dump(m, open("blobs/s2s-manifest.json", "w"))
 PY
     exits 1 s2s-ckpt verify out
     says "out: $file is read, and s2s-manifest.json does not name it"
+    cp -rL out none
+    echo '{"algorithm": "xxh3-128", "files": {}}' >none/s2s-manifest.json
+    exits 1 s2s-ckpt verify none
+    says "is read, and s2s-manifest.json does not name it"
     rm blobs/"$file"
     exits 1 s2s-ckpt verify out
 }

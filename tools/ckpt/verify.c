@@ -162,11 +162,9 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
     begin_digests(&digests, ckpt);
     int rc = end_digests(&digests, verify_parts(ckpt, counts, err), err);
     counts->n_files = digests.n_files;
-    if (rc < 0)
-        return rc;
-    if (counts->n_files)
-        return s2s_ckpt_verify_named(ckpt, err);
-    return counts->n_unchecked ? read_files(ckpt, err) : 0;
+    if (rc == 0) /* a manifest may name no file at all */
+        rc = s2s_ckpt_verify_named(ckpt, err);
+    return rc == 0 && counts->n_files == 0 && counts->n_unchecked ? read_files(ckpt, err) : rc;
 }
 
 static void report(const struct options *opt, const struct s2s_ckpt *ckpt,

@@ -14,6 +14,8 @@ make_completion() {
             if command -v $shell; then $shell -n s2s-$program.$shell; fi
         done
     done
+    # what stands in front of a colon is all that is said of it
+    grep -q -- "-l no-tokenizer -d 'Write --to nemo without a tokenizer" s2s-ckpt.fish
     exits 2 "$ROOT/doc/completion.sh" csh "$(command -v s2s-check)"
 }
 

@@ -71,9 +71,7 @@ static const struct argp_option options[] = {
     {"tokenizer", KEY_TOKENIZER, "FILE", 0,
      "SentencePiece model for --to nemo (default: tokenizer.model in IN)", 1},
     {"no-tokenizer", KEY_NO_TOKENIZER, NULL, 0,
-     "With --to nemo: write a model without a tokenizer, labelled with the pieces of "
-     "tokenizer.json",
-     1},
+     "Write --to nemo without a tokenizer, labelled with the pieces of tokenizer.json", 1},
     {DTYPE_OPTION},
     {SHARD_OPTION},
     {"files", KEY_FILES, "N", 0,

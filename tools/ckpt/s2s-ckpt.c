@@ -8,7 +8,7 @@
 static const struct s2s_command commands[] = {
     {"ls", ckpt_ls, "list tensors: name, dtype, shape, bytes"},
     {"verify", ckpt_verify, "check that a checkpoint is complete, undamaged and safe"},
-    {"convert", ckpt_convert, "convert to Hugging Face, torch_dist, one safetensors file or .nemo"},
+    {"convert", ckpt_convert, "convert to Hugging Face, torch_dist, safetensors or .nemo"},
     {"prune", ckpt_prune, "drop the optimizer and random states"},
     {"reshard", ckpt_reshard, "rewrite in another number of files, optimizer included"},
     {"average", ckpt_average, "average the weights of several checkpoints"},

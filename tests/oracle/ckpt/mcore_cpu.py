@@ -223,13 +223,11 @@ class Duplicated(torch.nn.Linear):
         return make_sharded_tensors_for_checkpoint(self.state_dict(prefix="", keep_vars=True), prefix, None, sharded_offsets)
 
 
-def hybrid(c, **stage):
-    """MambaModel of a NemotronHConfig (of a pipeline stage: pre_process, post_process). The norms are modules of their own here and stored under the names of the fused ones."""
+def hybrid_spec(width, experts=None):
+    """The layers of a hybrid model, its convolutions that wide. The norms are modules of their own here and stored under the names of the fused ones."""
     from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
     from megatron.core.models.backends import LocalSpecProvider
     from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_backend
-    from megatron.core.models.mamba import MambaModel
-    from megatron.core.ssm import mamba_block
     from megatron.core.ssm.mamba_block import MambaStack, MambaStackSubmodules
     from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
     from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
@@ -240,23 +238,13 @@ def hybrid(c, **stage):
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
-    from megatron.core.transformer.transformer_layer import MoETransformerLayer, TransformerLayer, TransformerLayerSubmodules
-    mamba_block.TENorm = WrappedTorchNorm
-    more = dict(layernorm_epsilon=c.layer_norm_epsilon, activation_func=lambda x: F.relu(x).square(), gated_linear_unit=False,
-                mamba_num_heads=c.mamba_num_heads, mamba_head_dim=c.mamba_head_dim, mamba_num_groups=c.n_groups,
-                mamba_state_dim=c.ssm_state_size, use_mamba_mem_eff_path=False, is_hybrid_model=True)
-    if "E" in c.hybrid_override_pattern:
-        from megatron.core.transformer.moe import moe_layer
-        moe_layer.HAVE_TE, moe_layer.TELinear = True, Duplicated  # only for what is latent
-        more.update(num_moe_experts=c.n_routed_experts, moe_router_topk=c.num_experts_per_tok, moe_ffn_hidden_size=c.moe_intermediate_size,
-                    moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True, moe_router_dtype="fp32",
-                    moe_router_topk_scaling_factor=c.routed_scaling_factor, moe_router_load_balancing_type="none",
-                    moe_router_num_groups=c.n_group if c.n_group > 1 else None, moe_router_group_topk=c.topk_group if c.n_group > 1 else None,
-                    moe_shared_expert_intermediate_size=c.moe_shared_expert_intermediate_size, moe_token_dispatcher_type="allgather",
-                    moe_latent_size=c.moe_latent_size)
-    config = transformer_config(c, **more)
+    from megatron.core.transformer.moe import moe_layer
+    from megatron.core.transformer import transformer_layer
+    from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+    sys.modules[MambaStack.__module__].TENorm = WrappedTorchNorm
+    moe_layer.HAVE_TE, moe_layer.TELinear = True, Duplicated  # only for what is latent
     names = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_", "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"}
-    mixer = ModuleSpec(MambaMixer, params={"d_conv": c.conv_kernel},
+    mixer = ModuleSpec(MambaMixer, params={"d_conv": width},
                        submodules=MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear))
     attention = ModuleSpec(SelfAttention, params={"attn_mask_type": AttnMaskType.causal},
                            submodules=SelfAttentionSubmodules(linear_qkv=ColumnParallelLinear, core_attention=DotProductAttention,
@@ -265,7 +253,7 @@ def hybrid(c, **stage):
     def layer(module, keys, **parts):
         return ModuleSpec(module, submodules=TransformerLayerSubmodules(sharded_state_dict_keys_map=keys, **parts))
 
-    spec = ModuleSpec(MambaStack, submodules=MambaStackSubmodules(
+    return ModuleSpec(MambaStack, submodules=MambaStackSubmodules(
         mamba_layer=ModuleSpec(MambaLayer, submodules=MambaLayerSubmodules(
             norm=WrappedTorchNorm, mixer=mixer, mamba_bda=get_bias_dropout_add,
             sharded_state_dict_keys_map={"norm.": "mixer.in_proj.layer_norm_"})),
@@ -273,9 +261,25 @@ def hybrid(c, **stage):
                               self_attn_bda=get_bias_dropout_add),
         mlp_layer=layer(MLPLayer, names, pre_mlp_layernorm=WrappedTorchNorm, mlp=get_mlp_module_spec_for_backend(LocalSpecProvider()),
                         mlp_bda=get_bias_dropout_add),
-        moe_layer=layer(MoETransformerLayer, {}, pre_mlp_layernorm=WrappedTorchNorm, mlp_bda=get_bias_dropout_add,
-                        mlp=get_mlp_module_spec_for_backend(LocalSpecProvider(), num_experts=config.num_moe_experts or 2))))
-    return MambaModel(config, spec, vocab_size=c.vocab_size, max_sequence_length=c.max_position_embeddings,
+        moe_layer=layer(getattr(transformer_layer, "MoETransformerLayer", TransformerLayer), {}, pre_mlp_layernorm=WrappedTorchNorm, mlp_bda=get_bias_dropout_add,
+                        mlp=get_mlp_module_spec_for_backend(LocalSpecProvider(), num_experts=experts or 2))))
+
+
+def hybrid(c, **stage):
+    """MambaModel of a NemotronHConfig (of a pipeline stage: pre_process, post_process)."""
+    from megatron.core.models.mamba import MambaModel
+    more = dict(layernorm_epsilon=c.layer_norm_epsilon, activation_func=lambda x: F.relu(x).square(), gated_linear_unit=False,
+                mamba_num_heads=c.mamba_num_heads, mamba_head_dim=c.mamba_head_dim, mamba_num_groups=c.n_groups,
+                mamba_state_dim=c.ssm_state_size, use_mamba_mem_eff_path=False, is_hybrid_model=True)
+    if "E" in c.hybrid_override_pattern:
+        more.update(num_moe_experts=c.n_routed_experts, moe_router_topk=c.num_experts_per_tok, moe_ffn_hidden_size=c.moe_intermediate_size,
+                    moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True, moe_router_dtype="fp32",
+                    moe_router_topk_scaling_factor=c.routed_scaling_factor, moe_router_load_balancing_type="none",
+                    moe_router_num_groups=c.n_group if c.n_group > 1 else None, moe_router_group_topk=c.topk_group if c.n_group > 1 else None,
+                    moe_shared_expert_intermediate_size=c.moe_shared_expert_intermediate_size, moe_token_dispatcher_type="allgather",
+                    moe_latent_size=c.moe_latent_size)
+    config = transformer_config(c, **more)
+    return MambaModel(config, hybrid_spec(c.conv_kernel, config.num_moe_experts), vocab_size=c.vocab_size, max_sequence_length=c.max_position_embeddings,
                       hybrid_override_pattern=c.hybrid_override_pattern, share_embeddings_and_output_weights=c.tie_word_embeddings,
                       position_embedding_type="none", parallel_output=False, **stage).eval()
 

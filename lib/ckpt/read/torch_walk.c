@@ -59,13 +59,13 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
 }
 
 /* A dict of a long key may hold a thousand values that are one. */
-static int take_name(struct ckpt_torch_walk *w)
+static int take_name(struct ckpt_torch_walk *w, size_t len)
 {
-    if (w->name.len > w->names_left)
+    if (len > w->names_left)
         return s2s_error_set(w->err, S2S_E_FORMAT,
                              "%.60s..: names far longer than the pickle itself: a bomb",
                              w->name.data);
-    w->names_left -= w->name.len;
+    w->names_left -= len;
     return 0;
 }
 
@@ -74,7 +74,7 @@ static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
     struct s2s_ckpt_tensor *tensor, made;
     int rc = ckpt_torch_tensor(w, &made, NULL, view);
     if (rc == 0 && !w->key)
-        rc = take_name(w);
+        rc = take_name(w, w->name.len);
     if (rc == 0)
         rc = w->key ? ckpt_add_tensor_named(w->ckpt, &tensor, w->key->text, w->key->len, w->err)
                     : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
@@ -148,7 +148,7 @@ static int keep_value(struct ckpt_torch_walk *w, struct s2s_ckpt_object *object,
 static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 {
     struct s2s_ckpt_object *object;
-    int rc = take_name(w);
+    int rc = take_name(w, w->name.len);
     if (rc == 0)
         rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
                              w->name.len ? w->name.len : 5, w->err);
@@ -189,6 +189,8 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
     const bool whole = !len && w->takes_names && key && key->kind == CKPT_STR && key->opaque;
     w->key = whole ? key : NULL;
     int rc = ckpt_check_name_len(w->name.data, w->name.len, w->err);
+    if (rc == 0 && key && key->kind != CKPT_STR) /* printing it takes time where nothing is below */
+        rc = take_name(w, w->name.len - len);
     if (rc == 0)
         rc = walk_node(w, node, depth + 1);
     w->name.len = len;

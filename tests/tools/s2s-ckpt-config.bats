@@ -458,6 +458,11 @@ print(" ".join(json.dumps(args.get(key)) for key in sys.argv[1:]))
 PY
 }
 
+@test "to Megatron: the arguments say that a model of transformers is uncut, as trainers before 0.16 ask" {
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/llama_gqa_untied" out
+    [ "$(args tensor_model_parallel_size pipeline_model_parallel_size)" = "1 1" ]
+}
+
 @test "to Megatron: layers_block_type and rope_parameters of newer configurations become arguments" {
     s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf
     for kinds in '"mamba", "attention", "moe", "mamba", "mlp", "moe"' \

@@ -486,6 +486,9 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
     add_norms(&m);
     add_router(&m);
     add_words(&m);
+    /* Megatron-LM before 0.16 loads nothing without them; a model from elsewhere is uncut */
+    set(&m, "tensor_model_parallel_size", json_integer(1));
+    set(&m, "pipeline_model_parallel_size", json_integer(1));
     ckpt_nemotron_h_differences(text);
     return m.args;
 }

@@ -291,30 +291,32 @@ static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
     return rc;
 }
 
-/* Is it a name that one would give? */
-static bool can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
+/* 1: it is a name that one would give; 0: it is not; negative: keys that are a bomb */
+static int can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
 {
     const size_t len = w->name.len;
     if (key->kind == CKPT_INT || key->kind == CKPT_FLOAT)
-        return true;
+        return 1;
     const bool put = ckpt_torch_put_key(&w->name, key, false);
     const size_t n = w->name.len - len;
     const char *text = n ? w->name.data + len : "";
     const bool can = put && !memchr(text, 0, n) && s2s_utf8_valid(text, n);
+    const int rc = key->kind == CKPT_STR ? 0 : take_name(w, n); /* a tuple prints long each time */
     w->name.len = len;
     if (n)
         w->name.data[len] = 0;
-    return can;
+    return rc < 0 ? rc : can;
 }
 
 /* Settings may have keys of which no name can be made (enums, bytes, any character): then they are
  * one value, unless tensors stand among them. */
 static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, int depth)
 {
-    bool odd = false;
-    for (uint32_t i = 0; i < dict->n && !odd; i += 2)
-        odd = dict->items[i + 1]->kind != CKPT_TENSOR && !can_name(w, dict->items[i]);
-    int rc = odd ? holds_tensor(w, dict, depth) : 1;
+    int rc = 1;
+    for (uint32_t i = 0; i < dict->n && rc > 0; i += 2)
+        rc = dict->items[i + 1]->kind == CKPT_TENSOR ? 1 : can_name(w, dict->items[i]);
+    if (rc == 0)
+        rc = holds_tensor(w, dict, depth);
     if (rc <= 0)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_value(w, dict);
     rc = check_keys(w, dict);

@@ -1,4 +1,6 @@
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
+
+#include "lib/base/base.h"
 
 const int64_t ckpt_origin[S2S_MAX_DIMS];
 

@@ -2,34 +2,9 @@
 #include "lib/ckpt/ckpt.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
-
-enum { MAX_NAME = 256 };
-
-int ckpt_name_distance(const char *a, const char *b, int most)
-{
-    int row[MAX_NAME + 1], a_len = (int)strlen(a), b_len = (int)strlen(b);
-    if (a_len > MAX_NAME || b_len > MAX_NAME || abs(a_len - b_len) > most)
-        return most + 1;
-    for (int j = 0; j <= b_len; j++)
-        row[j] = j;
-    for (int i = 1; i <= a_len; i++) {
-        int diagonal = row[0], best = row[0] = i;
-        for (int j = 1; j <= b_len; j++) {
-            int cost = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            if (row[j] + 1 < cost)
-                cost = row[j] + 1;
-            if (row[j - 1] + 1 < cost)
-                cost = row[j - 1] + 1;
-            row[j] = cost;
-            best = cost < best ? cost : best;
-        }
-        if (best > most)
-            return most + 1;
-    }
-    return row[b_len];
-}
+#include "lib/ckpt/box.h"
+#include "lib/ckpt/list.h"
+#include "lib/ckpt/names.h"
 
 /* How many characters "module.x.weight" has more than "x.weight" (or the reverse); SIZE_MAX:
  * neither is the other's tail, from a dot on. */
@@ -68,25 +43,6 @@ static bool is_as_wanted(const struct s2s_ckpt_want *want, const struct s2s_ckpt
 {
     return (!want->dtype || want->dtype == t->dtype) &&
            (want->n_dims < 0 || ckpt_same_shape(want->shape, want->n_dims, t->shape, t->n_dims));
-}
-
-void ckpt_list_add(struct ckpt_list *list, const char *what, char *line)
-{
-    if (list->n++ < CKPT_SHORT_LIST) {
-        list->lines[list->n - 1] = line;
-        return;
-    }
-    s2s_log(list->level, "ckpt", "%s: %s", what, line);
-    free(line);
-}
-
-int ckpt_list_end(struct ckpt_list *list, int rc, struct s2s_error *err)
-{
-    for (size_t i = 0; i < list->n && i < CKPT_SHORT_LIST; i++) {
-        s2s_error_line(err, rc, "  %s", list->lines[i]);
-        free(list->lines[i]);
-    }
-    return rc;
 }
 
 static const char ABSENT[] = "wanted but absent", WRONG[] = "of another shape or dtype";

@@ -5,8 +5,14 @@
 #ifndef CKPT_MODEL_H
 #define CKPT_MODEL_H
 
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/ckpt.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/file.h"
+#include "lib/ckpt/folder.h"
+#include "lib/ckpt/list.h"
+#include "lib/ckpt/names.h"
+#include "lib/io/there.h"
 
 /* A box of a tensor, made for who asks for it. Element [i0, i1, ..] of the box lies at
  * data + sum(i * stride) * itemsize; stride and data are known when the place is located. */

@@ -1,7 +1,7 @@
 #include "lib/ckpt/plan.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/number.h"
 
 /* A target that is no plain copy. */

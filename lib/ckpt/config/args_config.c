@@ -3,9 +3,10 @@
  * say are taken from them. What transformers could not compute the same way gives no config.json
  * and a word why; what neither says is named.
  */
-#include "lib/ckpt/pickle/torch_dtype.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config_internal.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/names.h"
+#include "lib/ckpt/pickle/torch_dtype.h"
 
 const struct ckpt_arg_key ckpt_arg_keys[] = {
     {"num_hidden_layers", "num_layers", CKPT_ARG_COUNT},

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "lib/ckpt/config/args_config_internal.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/names.h"
 
 struct maker {
     json_t *args;

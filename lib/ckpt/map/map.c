@@ -2,9 +2,11 @@
 #include <fcntl.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/file.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/names.h"
 #include "lib/ckpt/read/read.h"
 
 enum { MAX_MAP_FILE = 1 << 20 };

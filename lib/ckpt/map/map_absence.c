@@ -1,6 +1,6 @@
 /* What of a map may be absent from this model, by what the arguments and the configuration say. */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 

@@ -3,9 +3,9 @@
  * it leaves out, and what is not there it begins at random. Source: transformers' models.
  */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/names.h"
 
 #define NORMED "qwen3 qwen3_moe gemma3_text "
 #define GATED "llama mistral qwen2 gemma gemma2 qwen2_moe " NORMED

@@ -1,6 +1,5 @@
 /* The tensors of a source under the names that the rules of a map know. */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/map/map_internal.h"
 
 /*

@@ -4,8 +4,8 @@
  * behind which the source has the most of what a layer of the family has.
  */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/names.h"
 
 enum { MAX_PLACES = 16 };
 

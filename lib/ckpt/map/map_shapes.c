@@ -5,9 +5,10 @@
 #include <ctype.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/list.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/names.h"
 
 enum { CONFIG = 1 << 30 };
 

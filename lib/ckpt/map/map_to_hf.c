@@ -1,7 +1,7 @@
 /* Megatron's tensors as Hugging Face targets, by the rules of a map. */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/names.h"
 
 /* query heads, groups and head size of the attention whose fused weight has these rows */
 static int attention_shape(const struct ckpt_map_engine *e, const char *name, int64_t rows,

@@ -1,6 +1,6 @@
 /* Hugging Face's tensors as Megatron targets: the rules of a map, read from right to left. */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/map/map_internal.h"
 
 /* a box of a source, or zeros (source NULL: size[0] of them) */

@@ -3,10 +3,11 @@
 
 #include <math.h>
 
+#include "lib/base/dtype.h"
+#include "lib/ckpt/box.h"
+#include "lib/ckpt/file.h"
 #include "lib/ckpt/pickle/pickle.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
-#include "lib/base/dtype.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/io/safetensors.h"
 
 void ckpt_emit_op(struct ckpt_emitter *out, const char *ops)

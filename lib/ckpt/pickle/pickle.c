@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/names.h"
 #include "lib/ckpt/pickle/opcodes.h"
 #include "lib/ckpt/pickle/view.h"
 

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/file.h"
 #include "lib/ckpt/pickle/opcodes.h"
 #include "lib/ckpt/pickle/pickle_internal.h"
 

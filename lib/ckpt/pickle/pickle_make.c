@@ -2,7 +2,7 @@
 #include "lib/ckpt/pickle/pickle_internal.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/names.h"
 
 enum { MAX_CLASS = 4096 }; /* bytes of a module's name, and of a class's */
 

@@ -1,7 +1,8 @@
 #include "lib/ckpt/pickle/view.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
+#include "lib/ckpt/names.h"
 #include "lib/ckpt/packed.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
 

@@ -10,8 +10,9 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/ckpt.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/ckpt_files.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/pickle/pickle.h"
 #include "lib/ckpt/read/torch_zip.h"

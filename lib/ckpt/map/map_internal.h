@@ -185,46 +185,57 @@ int ckpt_map_leave_out_copy(struct ckpt_map_engine *e);
 /* May the rule's tensor be absent, by its word (map.h) and what arguments and configuration say? */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 
-/* ---- what is missing (map_missed.c) ---- */
+/* ---- which sections a layer has (map_sections.c) ---- */
 
 /* Prepares the questions below, once e->n_layers is set. A layer has a section if the source has
- * any name of the section's there that no other section has. Whatever else of the section is not
- * there is then missing, even the tensor that the section is named after. */
+ * any tensor there whose name belongs to this section alone. All other tensors of the section are
+ * then required, even the one that the section is named after. */
 void ckpt_map_sections_begin(struct ckpt_map_engine *e);
-/* Must the tensor of this rule be there? Even one that may be absent must, if another layer has it,
- * or what goes along with it ("?+NAME"). */
-bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule);
-/* Does the source have, at this layer, the tensor of another rule that makes the same one? */
-bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer);
-/* Does it have, at this layer, this item of a pattern: numbered, or on an axis? */
+/* Does this layer have the section? Section -1 stands for the whole model: always true. */
+bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
+/* Does the source have anything of this layer of the stack? */
+bool ckpt_map_has_layer(const struct ckpt_map_engine *e, int stack, int64_t layer);
+/* Does the source have this item of a pattern at this layer, numbered or on an axis? */
 bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                        int item);
-/* Does this layer have the section? -1 as the section: the whole model, always. */
-bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer);
+/* Does the source have, at this layer, the tensor of another rule with the same result? */
+bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer);
+/* Is the tensor of this rule required? An optional one is if another layer has it, or has one that
+ * goes with it ("?+NAME"). */
+bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule);
 
-/* Notes a name as missed: it is needed and absent. of as in ckpt_map_missed; both copied. */
+/* ---- layers against the configuration (map_check_layers.c) ---- */
+
+/* The number of layers by the configuration or the arguments; 0: they do not say. */
+int64_t ckpt_map_config_layers(const struct ckpt_map_engine *e);
+/* SHAPE: there are more layers than configuration or arguments say, or layers of other kinds. */
+int ckpt_map_check_layers(struct ckpt_map_engine *e);
+
+/* ---- what is missing (map_missed.c) ---- */
+
+/* Notes that a required name is missing. `of` as in ckpt_map_missed; both are copied. */
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of);
-/* The same for those of a pattern's names, at a layer and expert (0 if it has none), that the
- * source lacks; for those of all experts, and of all layers, that a model numbered without gaps
- * has. */
+/* Does so for each name of a pattern, at a layer and expert (0 if it has none), that the source
+ * lacks. */
 void ckpt_map_miss_names(struct ckpt_map_engine *e, const char *pattern, int64_t layer,
                          int64_t expert);
-/* Two numbers of each rule at each layer (-1: of no layer), 0 to begin with. */
-struct ckpt_map_counts {
-    const struct ckpt_map_engine *e;
-    int64_t (**of)[2]; /* by rule, then by layer + 1; NULL: none was asked for */
-};
-void ckpt_map_counts_begin(struct ckpt_map_counts *counts, const struct ckpt_map_engine *e);
-/* NULL: there is no such layer. */
-int64_t *ckpt_map_count(struct ckpt_map_counts *counts, size_t rule, int64_t layer);
-void ckpt_map_counts_end(struct ckpt_map_counts *counts);
+/* Does so for gaps in the numbers of experts, and of layers. */
 void ckpt_map_miss_experts(struct ckpt_map_engine *e);
 void ckpt_map_miss_layers(struct ckpt_map_engine *e);
-/* SHAPE: there are more layers than the configuration or the arguments say, or of other kinds. */
-int ckpt_map_check_layers(struct ckpt_map_engine *e);
-/* NOTFOUND, with the list of all that was missed; 0: nothing was. */
+/* NOTFOUND, with the list of all that was noted; 0: nothing was. */
 int ckpt_map_missed(struct ckpt_map_engine *e);
+/* Frees what the functions of this section and of map_sections.c have allocated. */
 void ckpt_map_missed_release(struct ckpt_map_engine *e);
+
+/* Two counters of each rule at each layer (-1: of no layer), initially 0. */
+struct ckpt_map_counts {
+    const struct ckpt_map_engine *e;
+    int64_t (**of)[2]; /* by rule, then by layer + 1; NULL: not requested yet */
+};
+void ckpt_map_counts_begin(struct ckpt_map_counts *counts, const struct ckpt_map_engine *e);
+/* Pointer to the two counters; NULL: there is no such layer. */
+int64_t *ckpt_map_count(struct ckpt_map_counts *counts, size_t rule, int64_t layer);
+void ckpt_map_counts_end(struct ckpt_map_counts *counts);
 
 /* ---- do the shapes fit each other? (map_shapes.c) ---- */
 

@@ -1,128 +1,12 @@
-/* What a name map needs and its source lacks: all of it is listed, with the nearest names found. */
+/* Tensors that a name map requires and its source lacks: all are listed, with the nearest names
+ * that were not used. */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
-#include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/list.h"
 #include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/names.h"
 
+/* more than a person reads; bounds the time spent where one layer number is far from all others */
 enum { FEW = 4096 };
-
-/* ---- which sections a layer has ---- */
-
-bool ckpt_map_has_item(const struct ckpt_map_engine *e, const char *pattern, int64_t layer,
-                       int item)
-{
-    const struct ckpt_match at = {.layer = layer, .expert = 0, .item = item};
-    const struct ckpt_match on_axis = {.layer = -1, .expert = 0, .item = item, .stacked = true};
-    if (ckpt_map_find_at(e, pattern, &at))
-        return true;
-    const struct ckpt_map_source *all =
-        e->to_megatron ? NULL : ckpt_map_find_at(e, pattern, &on_axis);
-    return all && all->tensor->n_dims && layer < all->tensor->shape[0];
-}
-
-static bool is_there(const struct ckpt_map_engine *e, const char *pattern, int64_t layer)
-{
-    for (int i = 0; i < ckpt_map_names(pattern); i++)
-        if (ckpt_map_has_item(e, pattern, layer, i))
-            return true;
-    return false;
-}
-
-bool ckpt_map_has_same(const struct ckpt_map_engine *e, size_t i_rule, int64_t layer)
-{
-    const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    for (size_t i = 0; rule->same && i < e->map.n_rules; i++) {
-        const struct ckpt_rule *other = &e->map.rules[i];
-        if (i != i_rule && other->same && other->section == rule->section &&
-            other->transform != CKPT_MAP_AGAIN && strcmp(other->same, rule->same) == 0 &&
-            is_there(e, ckpt_map_source_side(e, other), layer))
-            return true;
-    }
-    return false;
-}
-
-static bool go_together(const struct ckpt_rule *a, const struct ckpt_rule *b)
-{
-    if (a->section != b->section || a->group != b->group || b->transform == CKPT_MAP_AGAIN ||
-        b->transform == CKPT_MAP_DROP)
-        return false;
-    if (a->company && b->company)
-        return strcmp(a->company, b->company) == 0;
-    return strcmp(a->hf, b->hf) == 0;
-}
-
-/* does any layer of its section have it, or what goes along with it? */
-static bool is_anywhere(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
-{
-    const int64_t n = rule->group < 0 ? 1 : e->n_layers[rule->group];
-    for (size_t i = 0; i < e->map.n_rules; i++) {
-        const struct ckpt_rule *other = &e->map.rules[i];
-        for (int64_t layer = 0; go_together(rule, other) && layer < n; layer++)
-            if (ckpt_map_in_section(e, rule->section, layer) &&
-                is_there(e, ckpt_map_source_side(e, other), rule->group < 0 ? -1 : layer))
-                return true;
-    }
-    return false;
-}
-
-bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule)
-{
-    const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    signed char *needed = &e->needed[i_rule];
-    if (!*needed)
-        *needed = !ckpt_map_is_optional(e, rule) || is_anywhere(e, rule) ? 1 : -1;
-    return *needed > 0;
-}
-
-/* no other section of these layers has the name: a layer with it has this section */
-static bool is_own(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
-{
-    for (size_t i = 0; i < e->map.n_rules; i++) {
-        const struct ckpt_rule *other = &e->map.rules[i];
-        if (other->section >= 0 && other->section != rule->section && other->group == rule->group &&
-            strcmp(ckpt_map_source_side(e, other), ckpt_map_source_side(e, rule)) == 0)
-            return false;
-    }
-    return true;
-}
-
-static bool look_up(const struct ckpt_map_engine *e, int section, int64_t layer)
-{
-    for (size_t i = 0; i < e->map.n_rules; i++) {
-        const struct ckpt_rule *rule = &e->map.rules[i];
-        if (rule->section == section && rule->group >= 0 && e->own[i] &&
-            is_there(e, ckpt_map_source_side(e, rule), layer))
-            return true;
-    }
-    return false;
-}
-
-void ckpt_map_sections_begin(struct ckpt_map_engine *e)
-{
-    e->needed = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->needed);
-    e->own = s2s_xcalloc(e->map.n_rules + 1, sizeof *e->own);
-    for (size_t i = 0; i < e->map.n_rules; i++)
-        e->own[i] = e->map.rules[i].section >= 0 && is_own(e, &e->map.rules[i]);
-    for (size_t i = 0; i < e->map.n_stacks; i++)
-        if (e->n_layers[i] > e->max_layers)
-            e->max_layers = e->n_layers[i];
-    e->in_section = s2s_xcalloc(e->map.n_sections * (size_t)e->max_layers + 1, 1);
-}
-
-bool ckpt_map_in_section(const struct ckpt_map_engine *e, int section, int64_t layer)
-{
-    if (section < 0)
-        return true;
-    layer = layer < 0 ? 0 : layer; /* a rule of the whole model */
-    if (layer >= e->max_layers)
-        return false;
-    signed char *known = &e->in_section[section * e->max_layers + layer];
-    if (!*known)
-        *known = look_up(e, section, layer) ? 1 : -1;
-    return *known > 0;
-}
-
-/* ---- the list ---- */
 
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of)
 {
@@ -271,122 +155,6 @@ void ckpt_map_missed_release(struct ckpt_map_engine *e)
     free(e->in_section);
 }
 
-static bool is_layer(const struct ckpt_map_engine *e, int stack, int64_t layer)
-{
-    for (size_t i = 0; i < e->map.n_rules; i++)
-        if (e->map.rules[i].group == stack &&
-            (e->map.rules[i].section >= 0
-                 ? ckpt_map_in_section(e, e->map.rules[i].section, layer)
-                 : is_there(e, ckpt_map_source_side(e, &e->map.rules[i]), layer)))
-            return true;
-    return false;
-}
-
-/* as many as configuration or arguments say, by number or by their letters, or else the language
- * model's own configuration; 0: they do not */
-static int64_t said_layers(const struct ckpt_map_engine *e)
-{
-    const json_t *configs[] = {e->config, e->own_config};
-    int64_t said = ckpt_map_number(e, "num_hidden_layers", "num_layers");
-    for (size_t i = 0; i < 2 && said == 0; i++) {
-        const json_t *words = ckpt_config_of_words(configs[i]);
-        char *letters = ckpt_config_letters(words);
-        said = letters ? (int64_t)strlen(letters)
-                       : json_integer_value(json_object_get(words, "num_hidden_layers"));
-        free(letters);
-    }
-    return said > 0 && said < CKPT_MAX_LAYERS ? said : 0;
-}
-
-/* has the layer of a stack the section of that name? */
-static bool has_section(const struct ckpt_map_engine *e, const char *stack, const char *section,
-                        int64_t layer)
-{
-    const size_t len = strlen(stack);
-    for (size_t s = 0; s < e->map.n_sections; s++) {
-        const char *name = e->map.sections[s];
-        if (strncmp(name, stack, len) == 0 && s2s_starts_with(name + len, "{N}.") &&
-            strcmp(name + len + 4, section) == 0 && ckpt_map_in_section(e, (int)s, layer))
-            return true;
-    }
-    return false;
-}
-
-static const char router[] = "mlp.router.weight";
-
-/* the letter of a layer in a hybrid stack; 0: a layer of another stack, or of no such kind */
-static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, int64_t layer)
-{
-    static const struct {
-        const char *name;
-        char letter;
-    } kinds[] = {{"mixer.in_proj.weight.z", 'M'},
-                 {"self_attention.linear_qkv.weight", '*'},
-                 {"mlp.linear_fc1.weight", '-'},
-                 {router, 'E'}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (has_section(e, stack, kinds[i].name, layer))
-            return kinds[i].letter;
-    return 0;
-}
-
-/* Is each layer of a hybrid stack of the kind that the configuration's letter says? */
-static int check_letters(struct ckpt_map_engine *e)
-{
-    char *letters = ckpt_config_letters(ckpt_config_of_words(e->config));
-    int rc = 0;
-    for (size_t k = 0; letters && k < e->map.n_stacks && rc == 0; k++) {
-        const char *stack = e->map.stacks[k].prefix;
-        const int64_t n = (int64_t)strlen(letters);
-        for (int64_t i = 0; !ckpt_map_is_tower(e, stack) && i < e->n_layers[k] && i < n; i++) {
-            const char letter = letter_of_layer(e, stack, i);
-            if (rc == 0 && letter && letter != letters[i])
-                rc = s2s_error_set(e->err, S2S_E_SHAPE,
-                                   "%s%lld: the configuration says kind %c (%s), its tensors are "
-                                   "those of %c",
-                                   stack, (long long)i, letters[i], letters, letter);
-        }
-    }
-    free(letters);
-    return rc;
-}
-
-/* Are there experts where the configuration says so, and only there? */
-static int check_experts(struct ckpt_map_engine *e)
-{
-    const json_t *config = ckpt_config_of_words(e->config);
-    for (size_t k = 0; k < e->map.n_stacks; k++) {
-        const char *stack = e->map.stacks[k].prefix;
-        const bool words = s2s_ends_with(stack, "decoder.layers.") && !ckpt_map_is_tower(e, stack);
-        for (int64_t i = 0; words && i < e->n_layers[k]; i++) {
-            const int said = ckpt_config_has_experts(config, i);
-            const char *other = said ? "mlp.linear_fc2.weight" : router;
-            if (said >= 0 && has_section(e, stack, other, i))
-                return s2s_error_set(e->err, S2S_E_SHAPE,
-                                     "%s%lld: the configuration says that it has %s experts "
-                                     "(mlp_only_layers, decoder_sparse_step), its tensors are "
-                                     "those of a layer with %s",
-                                     stack, (long long)i, said ? "some" : "no",
-                                     said ? "none" : "some");
-        }
-    }
-    return 0;
-}
-
-int ckpt_map_check_layers(struct ckpt_map_engine *e)
-{
-    const int64_t said = said_layers(e);
-    for (size_t k = 0; k < e->map.n_stacks && said; k++)
-        if (!ckpt_map_is_tower(e, e->map.stacks[k].prefix) && e->n_layers[k] > said)
-            return s2s_error_set(e->err, S2S_E_SHAPE,
-                                 "%s%lld: the configuration says %lld layers, the checkpoint has "
-                                 "%lld",
-                                 e->map.stacks[k].prefix, (long long)said, (long long)said,
-                                 (long long)e->n_layers[k]);
-    const int rc = check_letters(e);
-    return rc < 0 ? rc : check_experts(e);
-}
-
 /* ---- absent layers ---- */
 
 /* a name of one layer, from which that of another which is alike is made */
@@ -421,7 +189,7 @@ static void look_at_any(const struct ckpt_map_engine *e, int stack, struct layer
     int64_t first = -1;
     any->looked = true;
     for (int64_t layer = 0; layer < e->n_layers[stack]; layer++) {
-        if (!is_layer(e, stack, layer))
+        if (!ckpt_map_has_layer(e, stack, layer))
             continue;
         first = first < 0 ? layer : first;
         if (!same_kind(e, stack, first, layer))
@@ -494,10 +262,10 @@ void ckpt_map_miss_layers(struct ckpt_map_engine *e)
     for (size_t k = 0; k < e->map.n_stacks; k++) {
         const char *prefix = e->map.stacks[k].prefix;
         int64_t end = e->n_layers[k], begin = 0; /* of a run of absent layers */
-        int64_t said = ckpt_map_is_tower(e, prefix) || !end ? 0 : said_layers(e);
+        int64_t said = ckpt_map_is_tower(e, prefix) || !end ? 0 : ckpt_map_config_layers(e);
         struct layer any = {.looked = false};
         for (int64_t layer = 0; layer < end; layer++)
-            if (is_layer(e, (int)k, layer)) {
+            if (ckpt_map_has_layer(e, (int)k, layer)) {
                 miss_run(e, (int)k, &any, begin, layer);
                 begin = layer + 1;
             }

@@ -1,0 +1,110 @@
+/* Do the layers in the source agree with the configuration, in number and in kind? */
+#include "lib/base/base.h"
+#include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/map/map_internal.h"
+#include "lib/ckpt/names.h"
+
+/* as many as configuration or arguments say, by number or by their letters, or else the language
+ * model's own configuration; 0: they do not */
+int64_t ckpt_map_config_layers(const struct ckpt_map_engine *e)
+{
+    const json_t *configs[] = {e->config, e->own_config};
+    int64_t said = ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    for (size_t i = 0; i < 2 && said == 0; i++) {
+        const json_t *words = ckpt_config_of_words(configs[i]);
+        char *letters = ckpt_config_letters(words);
+        said = letters ? (int64_t)strlen(letters)
+                       : json_integer_value(json_object_get(words, "num_hidden_layers"));
+        free(letters);
+    }
+    return said > 0 && said < CKPT_MAX_LAYERS ? said : 0;
+}
+
+/* has the layer of a stack the section of that name? */
+static bool has_section(const struct ckpt_map_engine *e, const char *stack, const char *section,
+                        int64_t layer)
+{
+    const size_t len = strlen(stack);
+    for (size_t s = 0; s < e->map.n_sections; s++) {
+        const char *name = e->map.sections[s];
+        if (strncmp(name, stack, len) == 0 && s2s_starts_with(name + len, "{N}.") &&
+            strcmp(name + len + 4, section) == 0 && ckpt_map_in_section(e, (int)s, layer))
+            return true;
+    }
+    return false;
+}
+
+static const char router[] = "mlp.router.weight";
+
+/* the letter of a layer in a hybrid stack; 0: a layer of another stack, or of no such kind */
+static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, int64_t layer)
+{
+    static const struct {
+        const char *name;
+        char letter;
+    } kinds[] = {{"mixer.in_proj.weight.z", 'M'},
+                 {"self_attention.linear_qkv.weight", '*'},
+                 {"mlp.linear_fc1.weight", '-'},
+                 {router, 'E'}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (has_section(e, stack, kinds[i].name, layer))
+            return kinds[i].letter;
+    return 0;
+}
+
+/* Is each layer of a hybrid stack of the kind that the configuration's letter says? */
+static int check_letters(struct ckpt_map_engine *e)
+{
+    char *letters = ckpt_config_letters(ckpt_config_of_words(e->config));
+    int rc = 0;
+    for (size_t k = 0; letters && k < e->map.n_stacks && rc == 0; k++) {
+        const char *stack = e->map.stacks[k].prefix;
+        const int64_t n = (int64_t)strlen(letters);
+        for (int64_t i = 0; !ckpt_map_is_tower(e, stack) && i < e->n_layers[k] && i < n; i++) {
+            const char letter = letter_of_layer(e, stack, i);
+            if (rc == 0 && letter && letter != letters[i])
+                rc = s2s_error_set(e->err, S2S_E_SHAPE,
+                                   "%s%lld: the configuration says kind %c (%s), its tensors are "
+                                   "those of %c",
+                                   stack, (long long)i, letters[i], letters, letter);
+        }
+    }
+    free(letters);
+    return rc;
+}
+
+/* Are there experts where the configuration says so, and only there? */
+static int check_experts(struct ckpt_map_engine *e)
+{
+    const json_t *config = ckpt_config_of_words(e->config);
+    for (size_t k = 0; k < e->map.n_stacks; k++) {
+        const char *stack = e->map.stacks[k].prefix;
+        const bool words = s2s_ends_with(stack, "decoder.layers.") && !ckpt_map_is_tower(e, stack);
+        for (int64_t i = 0; words && i < e->n_layers[k]; i++) {
+            const int said = ckpt_config_has_experts(config, i);
+            const char *other = said ? "mlp.linear_fc2.weight" : router;
+            if (said >= 0 && has_section(e, stack, other, i))
+                return s2s_error_set(e->err, S2S_E_SHAPE,
+                                     "%s%lld: the configuration says that it has %s experts "
+                                     "(mlp_only_layers, decoder_sparse_step), its tensors are "
+                                     "those of a layer with %s",
+                                     stack, (long long)i, said ? "some" : "no",
+                                     said ? "none" : "some");
+        }
+    }
+    return 0;
+}
+
+int ckpt_map_check_layers(struct ckpt_map_engine *e)
+{
+    const int64_t said = ckpt_map_config_layers(e);
+    for (size_t k = 0; k < e->map.n_stacks && said; k++)
+        if (!ckpt_map_is_tower(e, e->map.stacks[k].prefix) && e->n_layers[k] > said)
+            return s2s_error_set(e->err, S2S_E_SHAPE,
+                                 "%s%lld: the configuration says %lld layers, the checkpoint has "
+                                 "%lld",
+                                 e->map.stacks[k].prefix, (long long)said, (long long)said,
+                                 (long long)e->n_layers[k]);
+    const int rc = check_letters(e);
+    return rc < 0 ? rc : check_experts(e);
+}

@@ -84,12 +84,12 @@ WIDE static void crc_wide(__m128i x[4], uint32_t crc, const unsigned char *p, si
 }
 
 /* len is a multiple of 16 and at least 64; the result is what the tables would give */
-CLMUL static uint32_t crc_clmul(uint32_t crc, const unsigned char *p, size_t len)
+CLMUL static uint32_t crc_clmul(uint32_t crc, const unsigned char *p, size_t len, bool may_be_wide)
 {
     const __m128i k512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
     const __m128i k128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-    const bool wide =
-        len >= 256 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+    const bool wide = may_be_wide && len >= 256 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("vpclmulqdq");
     const size_t first = wide ? len / 256 * 256 : 64;
     __m128i x[4];
     if (wide) {
@@ -112,29 +112,38 @@ CLMUL static uint32_t crc_clmul(uint32_t crc, const unsigned char *p, size_t len
     return crc_tables(0, rest, sizeof rest);
 }
 
-static uint32_t crc_blocks(uint32_t crc, const unsigned char *p, size_t len)
+static uint32_t crc_blocks(enum s2s_crc32_way fastest, uint32_t crc, const unsigned char *p,
+                           size_t len)
 {
-    return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")
-               ? crc_clmul(crc, p, len)
+    return fastest >= S2S_CRC32_CLMUL && __builtin_cpu_supports("pclmul") &&
+                   __builtin_cpu_supports("sse4.1")
+               ? crc_clmul(crc, p, len, fastest >= S2S_CRC32_AVX512)
                : crc_tables(crc, p, len);
 }
 #else
-static uint32_t crc_blocks(uint32_t crc, const unsigned char *p, size_t len)
+static uint32_t crc_blocks(enum s2s_crc32_way fastest, uint32_t crc, const unsigned char *p,
+                           size_t len)
 {
+    (void)fastest;
     return crc_tables(crc, p, len);
 }
 #endif
 
-uint32_t s2s_crc32(uint32_t crc, const void *bytes, size_t len)
+uint32_t s2s_crc32_by(enum s2s_crc32_way fastest, uint32_t crc, const void *bytes, size_t len)
 {
     const unsigned char *p = bytes;
     pthread_once(&table_once, fill_table);
     crc = ~crc;
     if (len >= 64) {
         size_t blocks = len / 16 * 16;
-        crc = crc_blocks(crc, p, blocks);
+        crc = crc_blocks(fastest, crc, p, blocks);
         p += blocks;
         len -= blocks;
     }
     return ~crc_tables(crc, p, len);
+}
+
+uint32_t s2s_crc32(uint32_t crc, const void *bytes, size_t len)
+{
+    return s2s_crc32_by(S2S_CRC32_AVX512, crc, bytes, len);
 }

@@ -30,10 +30,13 @@ static void crc32_is_the_polynomial_division(void **state)
         data[i] = (unsigned char)(i * 37 + i / 11);
     assert_int_equal(s2s_crc32(0, "123456789", 9), 0xCBF43926u);
     assert_int_equal(s2s_crc32(0, "", 0), 0);
-    /* every length around the block sizes, every alignment */
+    /* every length around the block sizes, every alignment, every way */
     for (size_t len = 0; len < 600; len++)
-        for (size_t at = 0; at < 17; at++)
-            assert_int_equal(s2s_crc32(0, data + at, len), slow_crc(data + at, len));
+        for (size_t at = 0; at < 17; at++) {
+            const uint32_t want = slow_crc(data + at, len);
+            for (enum s2s_crc32_way way = S2S_CRC32_TABLES; way <= S2S_CRC32_AVX512; way++)
+                assert_int_equal(s2s_crc32_by(way, 0, data + at, len), want);
+        }
     for (size_t cut = 0; cut <= sizeof data; cut += 7)
         assert_int_equal(s2s_crc32(s2s_crc32(0, data, cut), data + cut, sizeof data - cut),
                          slow_crc(data, sizeof data));

@@ -111,16 +111,17 @@ __int128 s2s_ckpt_files_bytes(const struct s2s_ckpt *ckpt)
     return bytes;
 }
 
-int ckpt_check_told(const struct s2s_ckpt *ckpt, const char *what, __int128 told,
+int ckpt_check_told(const struct s2s_ckpt *ckpt, const char *what, __int128 told, int times,
                     struct s2s_error *err)
 {
-    enum { TIMES = 16 };
-    const __int128 spare = 64 << 20, there = s2s_ckpt_files_bytes(ckpt);
-    return told <= TIMES * there + spare
+    enum { SMALL = 4 << 20 };
+    const __int128 there = s2s_ckpt_files_bytes(ckpt);
+    return told <= times * (there + SMALL)
                ? 0
                : s2s_error_set(err, S2S_E_FORMAT,
-                               "%s of %.3g bytes in files of %lld: the same again and again", what,
-                               (double)told, (long long)there);
+                               "%s of %.3g bytes in files of %lld: absurd, the same again and "
+                               "again",
+                               what, (double)told, (long long)there);
 }
 
 bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name)

@@ -146,9 +146,10 @@ void ckpt_reduced_free(struct ckpt_reduced *reduced); /* NULL is a no-op */
  * OPEN, IO. */
 int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *span,
                    struct s2s_error *err);
-/* Some of what ("items", ..) a checkpoint is made of may share bytes. FORMAT: together they have so
- * many more bytes than its files that reading them all is a bomb of time. */
-int ckpt_check_told(const struct s2s_ckpt *ckpt, const char *what, __int128 told,
+/* What a checkpoint is made of ("items", ..) may share bytes. FORMAT: together it has more than so
+ * many times the bytes of the files (small ones are taken for larger), and to read or write it all
+ * is a bomb of time. */
+int ckpt_check_told(const struct s2s_ckpt *ckpt, const char *what, __int128 told, int times,
                     struct s2s_error *err);
 /* Is there such a file? */
 bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name);

@@ -341,7 +341,7 @@ static int check_links(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_members; i++)
         told += ckpt->members[i].span.len_bytes;
-    int rc = ckpt_check_told(ckpt, "members", told, err);
+    int rc = ckpt_check_told(ckpt, "members", told, 16, err);
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }
 

@@ -356,19 +356,13 @@ static int read_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
  * small file must stay in proportion to it. */
 static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    enum { TIMES = 256 };
-    const __int128 spare = 1 << 30;
-    const __int128 there = s2s_ckpt_files_bytes(ckpt);
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         told += s2s_ckpt_bytes(&ckpt->tensors[i]);
     for (size_t i = 0; i < ckpt->n_objects; i++)
         told += ckpt->objects[i].len_bytes > 0 ? ckpt->objects[i].len_bytes : 0;
-    return told <= TIMES * there + spare
-               ? 0
-               : s2s_error_set(err, S2S_E_FORMAT,
-                               "%s: tensors and objects of %.3g bytes in files of %lld: absurd",
-                               ckpt->path, (double)told, (long long)there);
+    int rc = ckpt_check_told(ckpt, "tensors and objects", told, 256, err);
+    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }
 
 /* Of one whose folder was named without the one above it: the folder's name says it, or what was

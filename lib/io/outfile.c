@@ -39,7 +39,7 @@ struct s2s_outfile {
     bool is_unnamed;   /* without a name so far */
 };
 
-/* ---- temporary files that a signal, exit() or quick_exit() must remove ---- */
+/* ---- temporary files that the end of the process, or a signal, must remove ---- */
 
 static char *volatile temps[MAX_TEMPS];
 static volatile pid_t temps_owner;

@@ -67,28 +67,39 @@ static char *without_numbers(const char *name)
     return kind;
 }
 
+/* How many unused names differ in their numbers alone, by what they have in common. Gives a
+ * reference. */
+static json_t *count_kinds(const struct ckpt_map_result *map)
+{
+    json_t *kinds = json_object();
+    for (size_t i = 0; i < map->n_unused; i++) {
+        char *kind = without_numbers(map->unused[i]);
+        const json_int_t n = json_integer_value(json_object_get(kinds, kind));
+        json_object_set_new(kinds, kind, json_integer(n + 1));
+        free(kind);
+    }
+    return kinds;
+}
+
 /* Each of them where it is an error; else those of all layers in one line. */
 static void say_unused(const struct ckpt_map_result *map, bool strict)
 {
-    json_t *kinds = json_object();
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t i = 0; i < map->n_unused; i++) {
-            char *kind = without_numbers(map->unused[i]);
-            const json_int_t n = json_integer_value(json_object_get(kinds, kind));
-            if (pass == 0)
-                json_object_set_new(kinds, kind, json_integer(n + 1));
-            else if (strict || n == 1)
-                s2s_log(strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
-                        "in checkpoint but unused: %s", map->unused[i]);
-            else if (n > 1)
-                s2s_warn("convert",
-                         "in checkpoint but unused: %s and %lld more that differ from it in "
-                         "numbers alone",
-                         map->unused[i], (long long)n - 1);
-            if (pass == 1 && !strict)
-                json_object_del(kinds, kind);
-            free(kind);
-        }
+    json_t *kinds = count_kinds(map);
+    for (size_t i = 0; i < map->n_unused; i++) {
+        char *kind = without_numbers(map->unused[i]);
+        const json_int_t n = json_integer_value(json_object_get(kinds, kind));
+        if (strict || n == 1)
+            s2s_log(strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
+                    "in checkpoint but unused: %s", map->unused[i]);
+        else if (n > 1)
+            s2s_warn("convert",
+                     "in checkpoint but unused: %s and %lld more that differ from it in numbers "
+                     "alone",
+                     map->unused[i], (long long)n - 1);
+        if (!strict)
+            json_object_del(kinds, kind); /* said once */
+        free(kind);
+    }
     json_decref(kinds);
 }
 

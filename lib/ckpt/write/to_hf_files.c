@@ -77,9 +77,9 @@ static bool is_of_model(int dir_fd, const char *folder)
 
 /* Models have folders that nothing here takes along: layers of sentence-transformers behind the
  * model's own, further templates, a copy of the weights under other names. */
-static int warn_of_folders(const struct s2s_ckpt *ckpt, const char *const *taken, size_t n_taken,
-                           struct s2s_error *err)
+static int warn_of_folders(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
+    static const char taken[] = "encoder llm llm_backbone";
     struct dirent **entries;
     struct s2s_buf list = S2S_BUF_INIT;
     const int n = scandirat(ckpt->dir_fd, ".", &entries, NULL, alphasort);
@@ -87,10 +87,7 @@ static int warn_of_folders(const struct s2s_ckpt *ckpt, const char *const *taken
         return s2s_error_errno(err, S2S_E_IO, "list folder");
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
-        bool is_left = name[0] != '.' && is_of_model(ckpt->dir_fd, name);
-        for (size_t k = 0; k < n_taken; k++)
-            is_left &= strcmp(name, taken[k]) != 0;
-        if (is_left)
+        if (name[0] != '.' && !ckpt_has_word(taken, name) && is_of_model(ckpt->dir_fd, name))
             s2s_buf_printf(&list, "%s%s/", list.len ? ", " : "", name);
         free(entries[i]);
     }
@@ -104,7 +101,7 @@ static int warn_of_folders(const struct s2s_ckpt *ckpt, const char *const *taken
 static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                            const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    static const char *const folders[] = {"", "encoder", "llm", "llm_backbone"};
+    static const char *const folders[] = {"", "encoder", "llm"};
     int rc = 0;
     if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") == 0)
         return 0;
@@ -113,7 +110,7 @@ static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     for (int i = 0; i < 3 && rc == 0; i++)
         rc = ckpt_side_take_folder(&out->files, ckpt, folders[i], err);
     if (rc == 0 && s2s_starts_with(ckpt->format, "hf"))
-        rc = warn_of_folders(ckpt, &folders[1], 3, err);
+        rc = warn_of_folders(ckpt, err);
     return rc;
 }
 

@@ -48,8 +48,8 @@ struct ckpt_hf_wrapping {
     int n_models;
 };
 struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt);
-/* Is there nothing around any? */
-bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt);
+/* Are the weights' names without it those they have? */
+bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping);
 /* A weight's name without it; gives: free. NULL: of state, or outside of the dict. */
 char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
                    const char *name);

@@ -33,6 +33,19 @@ static void tell(struct check *c, int found, struct s2s_error lacks)
              c->ckpt->path, lacks.text);
 }
 
+static struct ckpt_list list_of(const struct check *c)
+{
+    return (struct ckpt_list){.level = c->strict ? S2S_LOG_ERROR : S2S_LOG_WARN};
+}
+
+/* the names of a list, if it has any; frees them */
+static void tell_list(struct check *c, struct ckpt_list *list, const char *what)
+{
+    struct s2s_error lacks = S2S_ERROR_INIT;
+    const int rc = list->n ? s2s_error_set(&lacks, S2S_E_NOTFOUND, "%s (%zu):", what, list->n) : 0;
+    tell(c, ckpt_list_end(list, rc, &lacks), lacks);
+}
+
 /* of a part, or all */
 static void check(struct check *c, struct ckpt_map_request request)
 {
@@ -236,15 +249,12 @@ static void check_body(struct check *c, const json_t *config, const struct body 
     json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
     const struct ckpt_map_request request = {
         .name = ckpt_config_type(config), .config = config, .beside = headless, .is_part = true};
-    struct s2s_error lacks = S2S_ERROR_INIT;
+    struct ckpt_list list = list_of(c);
     check(c, request);
-    for (int i = 0; body && i < 2 && body->heads[i]; i++) {
-        if (s2s_ckpt_find(c->ckpt, body->heads[i]))
-            continue;
-        const int rc =
-            s2s_error_set(&lacks, S2S_E_NOTFOUND, "wanted but absent (1):\n  %s", body->heads[i]);
-        tell(c, rc, lacks);
-    }
+    for (int i = 0; body && i < 2 && body->heads[i]; i++)
+        if (!s2s_ckpt_find(c->ckpt, body->heads[i]))
+            ckpt_list_add(&list, "wanted but absent", s2s_xstrdup(body->heads[i]));
+    tell_list(c, &list, "wanted but absent");
     json_decref(headless);
 }
 
@@ -290,8 +300,7 @@ static bool has_scale(const struct s2s_ckpt *ckpt, const char *name)
 /* Weights of 8 bits whose scale is lost, where others have theirs: a class begins it anew. */
 static void check_scales(struct check *c)
 {
-    struct s2s_error lacks = S2S_ERROR_INIT;
-    struct ckpt_list list = {.level = c->strict ? S2S_LOG_ERROR : S2S_LOG_WARN};
+    struct ckpt_list list = list_of(c);
     bool any = false;
     for (size_t i = 0; i < c->ckpt->n_tensors && !any; i++)
         any = is_small(&c->ckpt->tensors[i]) && has_scale(c->ckpt, c->ckpt->tensors[i].name);
@@ -300,12 +309,7 @@ static void check_scales(struct check *c)
         if (is_small(&c->ckpt->tensors[i]) && !has_scale(c->ckpt, name))
             ckpt_list_add(&list, "without a scale", s2s_xstrdup(name));
     }
-    const int rc = list.n ? s2s_error_set(&lacks, S2S_E_NOTFOUND,
-                                          "weights of 8 bits without a scale, which others have "
-                                          "(%zu):",
-                                          list.n)
-                          : 0;
-    tell(c, ckpt_list_end(&list, rc, &lacks), lacks);
+    tell_list(c, &list, "weights of 8 bits without a scale, which others have");
 }
 
 /* most of them are the end of their own */
@@ -322,11 +326,14 @@ static const char *name_as_written(struct s2s_ckpt *ckpt, const struct ckpt_hf_w
     return kept;
 }
 
-/* What goes on under another name, which is what transformers looks for, has that name for as long
- * as it is checked. */
-static void check_renamed(struct check *c, const json_t *config)
+/* The tensors have the names that transformers will look for for as long as they are checked. */
+static void check_as_written(struct check *c, const json_t *config)
 {
     const struct ckpt_hf_wrapping wrapping = ckpt_hf_wrapping_of(c->ckpt);
+    if (ckpt_hf_keeps_names(c->ckpt, &wrapping)) {
+        check_all(c, config);
+        return;
+    }
     struct s2s_ckpt_tensor *const own = c->ckpt->tensors;
     const size_t n_own = c->ckpt->n_tensors;
     struct s2s_ckpt_tensor *named = s2s_xcalloc(n_own + 1, sizeof *named);
@@ -354,8 +361,8 @@ int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files
         add_parts(config, ckpt, files);
     if (ckpt_is_adapter(ckpt) || !config) {
         /* nothing says what is wanted */
-    } else if (files && !ckpt_hf_keeps_names(ckpt)) {
-        check_renamed(&c, config);
+    } else if (files) {
+        check_as_written(&c, config);
     } else {
         check_all(&c, config);
     }

@@ -95,13 +95,12 @@ struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt)
     return wrapping;
 }
 
-bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt)
+bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping)
 {
-    const struct ckpt_hf_wrapping wrapping = ckpt_hf_wrapping_of(ckpt);
     bool keeps = true;
     for (size_t i = 0; i < ckpt->n_tensors && keeps; i++) {
         const char *own = ckpt->tensors[i].name;
-        char *name = ckpt_hf_name(ckpt, &wrapping, own);
+        char *name = ckpt_hf_name(ckpt, wrapping, own);
         keeps = s2s_ckpt_is_state(own) || (name && strcmp(name, own) == 0);
         free(name);
     }

@@ -215,7 +215,7 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     free(ckpt->scratch);
     free(ckpt->piece);
     free(ckpt->verified);
-    free(ckpt->told_opaque);
+    free(ckpt->warned_opaque);
     free(ckpt->crcs);
     free(ckpt);
 }

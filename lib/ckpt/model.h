@@ -125,8 +125,8 @@ struct s2s_ckpt {
     struct ckpt_crc *crcs; /* NULL, or the sums of storages being read in order (read.c) */
     struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was compared (verify.c) */
     bool no_links;                  /* files of this format are never links: refuse them */
-    bool told_no_crc;               /* ckpt_warn_no_crc has warned */
-    char *told_opaque;              /* NULL, or the classes last warned of (ckpt_warn_opaque) */
+    bool warned_no_crc;             /* ckpt_warn_no_crc has warned */
+    char *warned_opaque;            /* NULL, or the classes last warned of (ckpt_warn_opaque) */
     const char *part;               /* NULL, or which part of a model this is ("llm") */
     size_t name_bytes;              /* of all tensors' and objects' names */
     struct ckpt_state *states;      /* tensors of the ranks' optimizers */

@@ -22,7 +22,8 @@ static void begin_part(struct ckpt_entries *e)
     s2s_buf_putc(&e->part, '{');
 }
 
-/* The members since the last cut; at_comma: up to the next. */
+/* Parses and visits the members since the last cut. at_comma: the text was cut at a comma, so
+ * members must follow. */
 static int take_part(struct ckpt_entries *e, bool at_comma, struct s2s_error *err)
 {
     json_error_t at;

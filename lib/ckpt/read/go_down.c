@@ -1,6 +1,7 @@
 /*
- * Somebody names a folder of trainings, of the hub's cache or of a trainer; the checkpoint lies in
- * one below, which these follow. Where they lead nowhere, a hint says what is there.
+ * Finds the checkpoint below the folder that was given, which may be the output folder of a
+ * training run, an entry of the Hugging Face hub's cache, or a trainer's folder. Where nothing
+ * leads to weights, a hint lists what looks like a checkpoint.
  */
 
 #include <errno.h>
@@ -31,7 +32,7 @@ static bool is_of_checkpoint(const char *name)
            (s2s_starts_with(name, "pytorch_model") && s2s_ends_with(name, ".bin"));
 }
 
-/* Does the folder at/name have files that make it a checkpoint? */
+/* Does the folder at/name directly contain files of a checkpoint? */
 static bool has_weights(int at, const char *name)
 {
     DIR *dir = ckpt_open_dir(at, name);
@@ -43,12 +44,12 @@ static bool has_weights(int at, const char *name)
     return found;
 }
 
-/* The folders that trainers put around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
+/* Folders that trainers wrap around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
  * Automodel), policy/weights/ (NeMo RL). */
 enum { N_AROUND = 3 };
 static const char *const around[N_AROUND] = {"weights", "model", "policy"};
 
-/* Does the folder at/name have one of them, with weights? */
+/* Does the folder at/name contain one of those, with weights in it? */
 static bool is_around(int at, const char *name)
 {
     bool found = false;
@@ -80,7 +81,7 @@ int ckpt_open_folder(int at, const char *name, enum s2s_errc otherwise, struct s
     return rc;
 }
 
-/* goes into a folder below */
+/* Descends into a subfolder. */
 static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     int fd = ckpt_open_folder(ckpt->dir_fd, name, S2S_E_NOTFOUND, err);
@@ -94,7 +95,7 @@ static int enter(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
     return 0;
 }
 
-/* What a small file of the folder says, without the white space around it. Gives: free *text. */
+/* Reads a small text file, without leading and trailing white space. Gives: free *text. */
 static int read_word(const struct s2s_ckpt *ckpt, const char *file, char **text, size_t *len,
                      struct s2s_error *err)
 {
@@ -129,11 +130,12 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (rc == 0)
         rc = enter(ckpt, name, err);
     if (rc == S2S_E_NOTFOUND)
-        ckpt_hint_folder(ckpt, rc, err); /* the last one that was completed */
+        ckpt_hint_folder(ckpt, rc, err); /* such as the last one completed */
     return rc < 0 ? s2s_error_add(err, rc, "%s", CKPT_TRACKER) : 0;
 }
 
-/* LATEST or LATEST.txt of NeMo Automodel: a link to, or the name of, a folder beside it */
+/* LATEST (a symbolic link) or LATEST.txt (a name) of NeMo Automodel: the newest checkpoint beside
+ * it */
 static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     char name[NAME_MAX + 1], *text = NULL;
@@ -157,8 +159,8 @@ static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return enter(ckpt, name, err);
 }
 
-/* Does the folder `name` hold a checkpoint, or one of the folders that trainers put around one?
- * Somebody's model/ alone is not meant: the trainer's own files lie beside it. */
+/* Does subfolder `name` lead to weights? A folder model/ does so only next to a trainer's own
+ * files, or inside of such a folder: otherwise it may be anything. */
 static bool leads_down(const struct s2s_ckpt *ckpt, const char *name, bool inside)
 {
     if (strcmp(name, "model") == 0 && !inside && !has(ckpt, "optim") && !has(ckpt, "config.yaml") &&
@@ -175,8 +177,8 @@ static int64_t step_of(const char *path)
     return step && s2s_parse_i64(&n, step + 5, 0, INT64_MAX, NULL) == 0 ? n : -1;
 }
 
-/* models--OWNER--NAME, the cache of Hugging Face's hub: refs/main says which of snapshots/ is meant
- */
+/* models--OWNER--NAME, an entry of the Hugging Face hub's cache: refs/main names the current one of
+ * snapshots/. */
 static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     static const char main_ref[] = "refs/main";
@@ -202,11 +204,10 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-/* The folder around weights that is to be entered; NULL: none. inside: as leads_down. */
+/* The wrapping folder to descend into; NULL: none. inside: as in leads_down. */
 static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
 {
-    /* Automodel's and NeMo RL's optimizer, and the model beside a policy that judges what it does
-     */
+    /* optimizers of Automodel and NeMo RL, and the value model of NeMo RL's PPO */
     static const char *const beside[] = {"optim", "optimizer/optim", "value"};
     const char *next = NULL;
     for (size_t i = 0; !next && i < N_AROUND; i++)
@@ -247,14 +248,14 @@ int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-/* ---- nothing is there ---- */
+/* ---- hints ---- */
 
 static int by_name(const void *a, const void *b)
 {
     return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Is what has this name in the folder `at` a checkpoint, or does it lead to one? */
+/* Is the entry at/name a checkpoint, or a folder that leads to one? */
 static bool may_be_meant(int at, const char *name)
 {
     static const char *const ends[] = {".pt", ".pth", ".ckpt", ".nemo", ".bin"};

@@ -1,4 +1,4 @@
-/* The index of a Hugging Face folder, a part at a time. */
+/* Reads the index of a Hugging Face folder in little memory, a part at a time. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,14 +9,14 @@
 
 enum { MAX_INDEX = 256 << 20, READ_BYTES = 64 << 10 };
 
-/* The members of weight_map are read as they come; what stands around them, with the map empty, is
- * the rest. */
+/* Members of weight_map are visited as they are read; the surrounding text, with an empty map, is
+ * collected in `rest` and parsed at the end. */
 struct cutter {
     const char *name;
     struct s2s_buf rest;
     struct s2s_json_place place;
     size_t line;
-    size_t key_begin, key_end; /* the last text on the first level, in the rest */
+    size_t key_begin, key_end; /* in rest: the last string at depth 1 */
     bool in_map;
     struct ckpt_entries map;
     ckpt_index_visit *visit;
@@ -36,7 +36,7 @@ static int visit_entry(void *ctx, const char *key, const json_t *file, struct s2
     return c->visit(c->ctx, key, json_string_value(file), err);
 }
 
-/* A byte that stands outside of the map, at that place. */
+/* Takes a byte outside of the map; `at` is its place. */
 static int take_outside(struct cutter *c, const struct s2s_json_place *at, char byte,
                         struct s2s_error *err)
 {
@@ -57,7 +57,7 @@ static int take_outside(struct cutter *c, const struct s2s_json_place *at, char 
 static int take_inside(struct cutter *c, char byte, struct s2s_error *err)
 {
     int rc = ckpt_entries_take(&c->map, byte, err);
-    if (byte == '\n') /* so that lines of the rest are those of the file */
+    if (byte == '\n') /* so that line numbers in the rest are the file's */
         s2s_buf_putc(&c->rest, byte);
     if (rc <= 0)
         return rc;
@@ -90,7 +90,7 @@ static int take_rest(struct cutter *c, struct s2s_error *err)
     int rc = json_is_object(map)
                  ? 0
                  : s2s_error_set(err, S2S_E_FORMAT, "%s: no object weight_map", c->name);
-    json_object_foreach(map, key, file) /* where its own key was written with escapes */
+    json_object_foreach(map, key, file) /* not empty if the key itself was written with escapes */
     {
         if (rc == 0)
             rc = visit_entry(c, key, file, err);
@@ -129,7 +129,7 @@ int ckpt_index_each(struct s2s_ckpt *ckpt, const char *name, ckpt_index_visit *v
     c.map = (struct ckpt_entries){.visit = visit_entry, .ctx = &c, .name = name};
     if (!s2s_is_there(ckpt->dir_fd, name))
         return 0;
-    /* not to wait for the other end of a pipe */
+    /* O_NONBLOCK: do not wait for the other end of a pipe */
     int fd = openat(ckpt->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s", name);

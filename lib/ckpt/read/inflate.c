@@ -13,14 +13,14 @@ enum {
     MAX_BEHIND = 64 << 20,
     MAX_HEADER = 1 << 20,
     MAX_RATIO = 100,
-    FREE_BYTES = 256 << 20 /* below it nobody counts */
+    FREE_BYTES = 256 << 20 /* the ratio is not checked below this */
 };
 
 struct ckpt_inflate {
-    gzFile gzip;        /* or */
-    struct archive *in; /* which knows the other compressions, and sees one file without a format */
+    gzFile gzip;        /* NULL: not gzip */
+    struct archive *in; /* for the other compressions, reading a raw stream */
     int64_t packed_len, inflated;
-    int64_t header; /* bytes of it so far; -1: none is read */
+    int64_t header; /* bytes of the current tar header so far; -1: outside of a header */
     char block[BLOCK];
 };
 
@@ -29,12 +29,12 @@ bool ckpt_inflates_too_much(int64_t packed_len, int64_t len_bytes)
     return len_bytes > FREE_BYTES && len_bytes / MAX_RATIO > packed_len;
 }
 
-/* NULL: none, or only that it is at its end */
+/* zlib's error message; NULL: no error, or only the end of the stream */
 static const char *fault(struct ckpt_inflate *inflate)
 {
     int code = Z_OK;
     const char *text = gzerror(inflate->gzip, &code);
-    const char *behind = text ? strstr(text, ">: ") : NULL; /* "<fd:5>: " says nothing */
+    const char *behind = text ? strstr(text, ">: ") : NULL; /* strip the useless "<fd:5>: " */
     text = behind ? behind + 3 : text;
     return code == Z_OK || code == Z_STREAM_END ? NULL
            : text && *text                      ? text
@@ -69,7 +69,8 @@ static la_ssize_t read_other(struct archive *in, struct ckpt_inflate *inflate, c
 static la_ssize_t read_block(struct archive *in, void *ctx, const void **bytes)
 {
     struct ckpt_inflate *inflate = ctx;
-    /* a block of lz4 alone may be more, and has what follows the header, too */
+    /* checked before reading: one block of lz4 may be larger, and include what follows the header
+     */
     if (inflate->header > MAX_HEADER)
         return fail(in, "a header of more than 1 MiB");
     la_ssize_t n = inflate->gzip ? read_gzip(in, inflate, bytes) : read_other(in, inflate, bytes);
@@ -83,7 +84,7 @@ static la_ssize_t read_block(struct archive *in, void *ctx, const void **bytes)
     return n;
 }
 
-/* These and no others: for some of what libarchive knows it starts other programs. */
+/* Only these: for some others libarchive starts external programs. */
 static void add_filters(struct archive *in)
 {
     archive_read_support_filter_bzip2(in);

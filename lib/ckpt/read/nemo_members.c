@@ -1,7 +1,7 @@
 /*
- * What a .nemo holds. An uncompressed tar is read in place: libarchive tells where its members lie.
- * A compressed one is inflated once into a file without a name, so that memory stays bounded and
- * nothing remains after a crash.
+ * Lists the members of a .nemo. An uncompressed tar is read in place at the offsets that libarchive
+ * reports. A compressed one is decompressed once into an unnamed temporary file, so that memory
+ * stays bounded and nothing is left behind after a crash.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -20,17 +20,18 @@ enum {
     MAX_MEMBERS = 1 << 16,
     MAX_NAME = 4096,
     READ_BLOCK = 1 << 16,
-    MAX_DEPTH = 4, /* of folders in an unpacked one */
+    MAX_DEPTH = 4, /* of folders in an unpacked archive */
 };
 
 struct tar {
     struct s2s_ckpt *ckpt;
     const char *path;
-    int fd, spill; /* spill: the file without a name, -1 when members are read in place */
+    int fd, spill; /* spill: the unnamed temporary file; -1: members are read in place */
     const char *spill_dir;
     int64_t packed_len, spilled, declared;
     struct archive *in;
-    json_t *member_idx; /* NULL before the first link, then of the names of the first n_indexed */
+    json_t *member_idx; /* NULL until the first link; then an object: name -> index, of the first
+                         * n_indexed members */
     size_t n_indexed;
     bool is_gzip;
     struct ckpt_inflate *inflate; /* NULL: it is not compressed */
@@ -69,7 +70,7 @@ static void add_member(struct s2s_ckpt *ckpt, const char *name, const struct ckp
         (struct ckpt_member){ckpt_arena_text(ckpt, name, strlen(name)), *span};
 }
 
-/* by name; a name twice would let two readers see two different models */
+/* Sorts by name. Duplicates are refused, because two readers might take different ones. */
 static int sort_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     if (ckpt->n_members)
@@ -83,7 +84,8 @@ static int sort_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 /* ---- in place ---- */
 
-/* The member at the reader begins where libarchive stands now; its first bytes must be there. */
+/* Adds the current member, whose data begins at libarchive's current position; its first bytes are
+ * compared to make sure. */
 static int place_member(struct tar *t, const char *name, int64_t len_bytes)
 {
     const void *first = NULL;
@@ -105,14 +107,14 @@ static int place_member(struct tar *t, const char *name, int64_t len_bytes)
     return rc;
 }
 
-/* ---- inflating ---- */
+/* ---- decompression ---- */
 
 static int open_unnamed(const char *dir)
 {
     int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
         return fd;
-    /* file systems that know no O_TMPFILE */
+    /* file systems without O_TMPFILE */
     char *name = s2s_xasprintf("%s/s2s-XXXXXX", dir);
     fd = mkostemp(name, O_CLOEXEC);
     if (fd >= 0)
@@ -199,10 +201,10 @@ static int spill_member(struct tar *t, const char *name, int64_t len_bytes)
     return rc;
 }
 
-/* ---- walking ---- */
+/* ---- walking the archive ---- */
 
-/* A path within the folder without what says nothing ("./", "//"), for two spellings of one are one
- * file; NULL: it leads out, or has a part that is no plain name. Gives: free. */
+/* Normalises a path in the archive ("./", "//"), as two spellings are one file. NULL: it is
+ * absolute or has a component that is not a plain name, such as "..". Gives: free. */
 static char *plain_path(const char *name)
 {
     char *path = s2s_xmalloc(strlen(name) + 1), *end = path;
@@ -223,8 +225,8 @@ static char *plain_path(const char *name)
     return plain ? path : NULL;
 }
 
-/* NULL: there is none so far */
-static const struct ckpt_member *member_before(struct tar *t, const char *name)
+/* An earlier member of this name; NULL: none. */
+static const struct ckpt_member *find_earlier(struct tar *t, const char *name)
 {
     const struct s2s_ckpt *ckpt = t->ckpt;
     if (!t->member_idx)
@@ -237,11 +239,11 @@ static const struct ckpt_member *member_before(struct tar *t, const char *name)
     return i ? &ckpt->members[json_integer_value(i)] : NULL;
 }
 
-/* a file once more, under another name */
-static int add_again(struct tar *t, const char *name, const char *target)
+/* Adds a hard link: an earlier file under another name. */
+static int add_link(struct tar *t, const char *name, const char *target)
 {
     char *path = plain_path(target);
-    const struct ckpt_member *member = path ? member_before(t, path) : NULL;
+    const struct ckpt_member *member = path ? find_earlier(t, path) : NULL;
     free(path);
     if (!member)
         return s2s_error_set(t->err, S2S_E_FORMAT,
@@ -257,9 +259,9 @@ static int take_member(struct tar *t, struct archive_entry *entry, const char *n
     const char *target = archive_entry_hardlink(entry);
     const int64_t len_bytes = archive_entry_size(entry);
     if (target || archive_entry_filetype(entry) == AE_IFDIR) {
-        /* what is skipped is inflated all the same */
+        /* skipped data is decompressed as well */
         int rc = t->spill >= 0 && len_bytes > 0 ? check_room(t, name, len_bytes) : 0;
-        return rc == 0 && target ? add_again(t, name, target) : rc;
+        return rc == 0 && target ? add_link(t, name, target) : rc;
     }
     if (archive_entry_filetype(entry) != AE_IFREG)
         return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is %s: refused", t->path, name,
@@ -275,7 +277,8 @@ static int take_member(struct tar *t, struct archive_entry *entry, const char *n
     return t->spill < 0 ? place_member(t, name, len_bytes) : spill_member(t, name, len_bytes);
 }
 
-/* Who unpacks the archive gets what its members are: none may lie elsewhere or be no plain file. */
+/* Members are also unpacked by others: refuses paths outside of the folder and anything but regular
+ * files. */
 static int read_member(struct tar *t, struct archive_entry *entry)
 {
     const char *name = archive_entry_pathname(entry);
@@ -314,7 +317,7 @@ static int walk(struct tar *t)
         if (status == ARCHIVE_EOF &&
             archive_filter_bytes(t->in, 0) > archive_read_header_position(t->in))
             break;
-        if (status == ARCHIVE_EOF) /* without the zeros that end a tar: members may be missing */
+        if (status == ARCHIVE_EOF) /* no end mark (zeros): members may be missing */
             rc = s2s_error_set(t->err, S2S_E_TRUNCATED,
                                "%s: the tar archive has no end mark: truncated", t->path);
         else if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
@@ -324,7 +327,7 @@ static int walk(struct tar *t)
                                MAX_MEMBERS);
         else
             rc = read_member(t, entry);
-        /* what nobody reads of it is none of the next one's header */
+        /* so that the rest of this member does not count as the next one's header */
         if (rc == 0 && t->inflate && archive_read_data_skip(t->in) < ARCHIVE_WARN)
             rc = bad_tar(t, NULL);
     }
@@ -345,7 +348,7 @@ static int check_links(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }
 
-/* From now on file 0 is what was inflated. */
+/* Replaces file 0 by the temporary file. */
 static void take_spill(struct tar *t)
 {
     struct ckpt_source_file *file = &t->ckpt->files[0];
@@ -388,7 +391,7 @@ int ckpt_nemo_members(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc < 0 ? rc : sort_members(ckpt, err);
 }
 
-/* ---- unpacked ---- */
+/* ---- unpacked archives ---- */
 
 static bool is_weights(const char *name)
 {

@@ -1,4 +1,4 @@
-/* Which format is it? The first test that holds decides. */
+/* Recognises the format of a checkpoint and reads it: the first entry of a table that matches. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,21 +48,21 @@ static int read_backend(struct s2s_ckpt *ckpt, char text[64], struct s2s_error *
     return rc;
 }
 
-/* ---- which format ---- */
+/* ---- tests ---- */
 
-enum { HEAD_BYTES = 262 }; /* up to the word in a tar's first header */
+enum { HEAD_BYTES = 262 }; /* up to "ustar" in a tar's first header */
 
-/* What tells it: the names in a folder, the first bytes of a file. */
+/* What a format is recognised by: the names in a folder, or the first bytes of a file. */
 struct clues {
     const struct s2s_ckpt *ckpt;
-    char backend[64]; /* of metadata.json, or "" */
-    char **names;     /* sorted, but for hidden ones, which are nobody's weights: macOS puts a
-                       * "._NAME" beside what it copies */
+    char backend[64]; /* sharded_backend of metadata.json, or "" */
+    char **names;     /* sorted, without hidden ones: macOS puts a "._NAME" beside each file it
+                       * copies */
     size_t n_names;
-    unsigned char head[HEAD_BYTES]; /* zeros behind a short file */
+    unsigned char head[HEAD_BYTES]; /* padded with zeros */
 };
 
-/* The first name that starts and ends so; NULL: none. */
+/* The first name with this prefix and suffix; NULL: none. */
 static const char *name_like(const struct clues *clues, const char *prefix, const char *suffix)
 {
     for (size_t i = 0; i < clues->n_names; i++)
@@ -76,7 +76,7 @@ static int is_dcp(const struct clues *clues, struct s2s_error *err)
 {
     if (strcmp(clues->backend, "zarr") == 0 || !has(clues->ckpt, ".metadata"))
         return 0;
-    /* torch alone says none */
+    /* plain torch writes no metadata.json */
     return !*clues->backend || ckpt_has_word("fsdp_dtensor torch_dcp", clues->backend)
                ? 1
                : s2s_error_set(err, S2S_E_UNSUPPORTED,
@@ -85,7 +85,7 @@ static int is_dcp(const struct clues *clues, struct s2s_error *err)
                                clues->backend);
 }
 
-/* A folder a tensor. Of a folder that may not be searched nothing is known. */
+/* zarr has a folder per tensor. A folder that may not be searched is not taken for one. */
 static int is_zarr(const struct clues *clues, struct s2s_error *err)
 {
     bool found = strcmp(clues->backend, "zarr") == 0;
@@ -106,13 +106,14 @@ static int is_deepspeed(const struct clues *clues, struct s2s_error *err)
 {
     if (name_like(clues, "", "_model_states.pt") || name_like(clues, "", "_optim_states.pt"))
         return 1;
-    /* transformers' Trainer has the whole model beside DeepSpeed's state */
+    /* transformers' Trainer saves the whole model beside DeepSpeed's state */
     return has(clues->ckpt, "latest") && name_like(clues, "global_step", "") &&
            !name_like(clues, "", ".safetensors") && !has_bins(clues, err);
 }
 
-/* Does a header hold the boxes of torch.distributed.checkpoint, as all of a folder do or none? A
- * header that is damaged, or not ours to read, has none: it may be no part of the checkpoint. */
+/* Are the safetensors files those of torch.distributed.checkpoint? Either all of a folder are or
+ * none, so one header tells. One that is damaged or unreadable counts as no: it may not belong to
+ * the checkpoint. */
 static int has_boxes(const struct clues *clues, struct s2s_error *err)
 {
     struct s2s_safetensors st;
@@ -148,7 +149,7 @@ static int is_compressed(const struct clues *clues, struct s2s_error *err)
     return ckpt_is_compressed(clues->head);
 }
 
-/* ---- reading ---- */
+/* ---- readers ---- */
 
 static int read_distributed(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
@@ -220,19 +221,21 @@ static int refuse_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 /* ---- the table ---- */
 
-/* It is the first of which all that is said holds. */
+/* An entry matches if all its conditions do. */
 struct format {
-    const char *name;    /* as `ls --json` has it */
+    const char *name;    /* as in `ls --json` */
     const char *backend; /* NULL: any */
-    /* of a folder: what is all there, of which one is, how a name begins and ends; NULL: any */
+    /* of a folder: names that must all exist, names of which one must, prefix and suffix of a name
+     * that must; NULL: no condition */
     const char *all[2], *one_of[5], *like[2];
-    const char *magic; /* of a file: what stands at magic_at */
+    const char *magic; /* of a file: the bytes at magic_at */
     size_t magic_at;
-    /* 1; 0; below 0: it is, but refused, or nobody can know. NULL: no more is asked */
+    /* a further test, or NULL. 1: match; 0: not; negative: a match that is refused, or an error */
     int (*is)(const struct clues *clues, struct s2s_error *err);
     int (*read)(struct s2s_ckpt *ckpt, struct s2s_error *err);
-    int (*read_sealed)(struct s2s_ckpt *ckpt, struct s2s_error *err); /* then; or NULL */
-    enum s2s_errc refusal; /* in place of read: why, and what to do (or NULL) */
+    int (*read_sealed)(struct s2s_ckpt *ckpt, struct s2s_error *err); /* called after sealing; or
+                                                                       * NULL */
+    enum s2s_errc refusal; /* instead of read: the reason, and what to do (or NULL) */
     const char *why, *hint;
 };
 
@@ -284,7 +287,7 @@ static const struct format of_files[] = {
     {"", .read = refuse_file},
 };
 
-/* 1; 0; below 0 as `is` */
+/* Does the entry match? Returns as `is`. */
 static int fits(const struct format *f, const struct clues *clues, struct s2s_error *err)
 {
     bool one = !f->one_of[0];
@@ -300,7 +303,7 @@ static int fits(const struct format *f, const struct clues *clues, struct s2s_er
     return f->is ? f->is(clues, err) : 1;
 }
 
-/* As the first format of a table, the last of which always fits. */
+/* Reads as the first matching entry of a table; the last one always matches. */
 static int read_as(struct s2s_ckpt *ckpt, const struct format *format, const struct clues *clues,
                    struct s2s_error *err)
 {
@@ -317,7 +320,7 @@ static int read_as(struct s2s_ckpt *ckpt, const struct format *format, const str
     ckpt->format = format->name;
     rc = format->read(ckpt, err);
     if (rc == 0 && (rc = ckpt_seal(ckpt, err)) < 0 && ckpt->dir_fd < 0)
-        s2s_error_add(err, rc, "%s", ckpt->path); /* of a folder the caller says it */
+        s2s_error_add(err, rc, "%s", ckpt->path); /* for a folder the caller adds it */
     return rc == 0 && format->read_sealed ? format->read_sealed(ckpt, err) : rc;
 }
 
@@ -365,8 +368,8 @@ static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }
 
-/* Of one whose folder was named without the one above it: the folder's name says it, or what was
- * saved. -1: nothing does. */
+/* The iteration if no tracker file gave it: from the folder's name (iter_0001000), or from the
+ * common state. -1: unknown. */
 static int64_t find_iteration(struct s2s_ckpt *ckpt)
 {
     int64_t iteration = -1;
@@ -383,7 +386,7 @@ static int64_t find_iteration(struct s2s_ckpt *ckpt)
     return iteration;
 }
 
-/* path: as it was given, for "FILE/" is no file */
+/* path: as given by the user, because "FILE/" is not a file */
 static int read_path(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *err)
 {
     static const char no_pipe[] =
@@ -404,7 +407,8 @@ static int read_path(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *
         return rc;
     ckpt->dir_fd = rc;
     rc = read_folder(ckpt, err);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0; /* it may have gone down */
+    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0; /* which may be a subfolder by now
+                                                                   */
 }
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)

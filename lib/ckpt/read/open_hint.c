@@ -1,4 +1,4 @@
-/* What somebody who named the wrong file probably meant. */
+/* Hints for a user who gave a path that is not a checkpoint. */
 
 #include <fcntl.h>
 #include <unistd.h>

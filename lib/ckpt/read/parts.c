@@ -1,11 +1,11 @@
-/* Files that say how many they are: "model-00002-of-00003.safetensors". */
+/* Sets of numbered files: "model-00002-of-00003.safetensors". */
 #include <stdlib.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read_internal.h"
 
-/* torch names a rank's share of such a file "shard-00004-model-00002-of-00003.safetensors"; a rank
- * without a share writes none, so any rank's will do */
+/* torch names a rank's shard of such a file "shard-00004-model-00002-of-00003.safetensors". A rank
+ * without data writes none, so any rank will do. */
 static const char *without_rank(const char *name, long *rank)
 {
     static const char prefix[] = "shard-";
@@ -22,10 +22,11 @@ static const char *without_rank(const char *name, long *rank)
 
 /* STEM-K-of-N.SUFFIX */
 struct part {
-    const char *name, *suffix; /* from the dot on; its stem is what is before the first digit */
+    const char *name, *suffix; /* suffix: from the dot on; the stem is what precedes the first digit
+                                */
     size_t stem_len, n_digits;
     long k, n;
-    long rank; /* from 1; 0 where the name says none */
+    long rank; /* from 1; 0: none in the name */
 };
 
 static bool parse_part(struct part *part, const char *path)
@@ -42,7 +43,7 @@ static bool parse_part(struct part *part, const char *path)
     for (k = of; k > name && k[-1] >= '0' && k[-1] <= '9';)
         k--;
     size_t n_digits = (size_t)(of - k);
-    /* numbers of nine digits fit in a long */
+    /* nine digits fit in a long */
     if (!n_digits || n_digits > 9 || k == name || k[-1] != '-' ||
         strspn(of + strlen("-of-"), "0123456789") - 1 > 8)
         return false;
@@ -77,9 +78,9 @@ static int by_set_and_number(const void *a, const void *b)
 }
 
 /*
- * No file says how many ranks there were, nor how long a tensor is: its last rows are where its
- * last rank's file ends. What other files of the set have and one has not may be lost, or never
- * was.
+ * Nothing records how many ranks there were, nor the full length of a tensor: its last rows are
+ * where the file of its last rank ends. If other files of the set have shards of more ranks than
+ * one has, the missing shards may be lost, or may never have existed.
  */
 static void warn_of_ranks(const struct part *parts, size_t n)
 {
@@ -113,7 +114,7 @@ int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err)
 {
     struct part *parts = s2s_xcalloc(n_files + 1, sizeof *parts);
     size_t n = 0;
-    long before = 0, end = 0; /* numbers of the set so far; where they end */
+    long before = 0, end = 0; /* last number of the set so far; first number past its end */
     int rc = 0;
     for (size_t i = 0; i < n_files; i++)
         n += parse_part(&parts[n], files[i]);
@@ -123,7 +124,7 @@ int ckpt_check_parts(char **files, size_t n_files, struct s2s_error *err)
         const struct part *p = &parts[i];
         bool first = i == 0 || order(p, &parts[i - 1]) != 0;
         bool last = i + 1 == n || order(p, &parts[i + 1]) != 0;
-        if (first) { /* some count from 0 */
+        if (first) { /* some sets count from 0 */
             before = p->k == 0 ? -1 : 0;
             end = p->n + (p->k > 0);
         }

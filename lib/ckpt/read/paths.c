@@ -1,17 +1,17 @@
 /*
- * planner_data of torch.distributed.checkpoint: where a name stands in the nested dicts and lists
- * of the state that was saved, "optim.param_groups.0.lr" at ("optim", "param_groups", 0, "lr"). By
- * it dcp_to_torch_save puts them together again.
+ * planner_data of torch.distributed.checkpoint: the path of each name in the nested dicts and lists
+ * of the saved state, such as ("optim", "param_groups", 0, "lr") for "optim.param_groups.0.lr".
+ * dcp_to_torch_save rebuilds the nesting from it.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/read/read_internal.h"
 
 enum { MAX_PARTS = 64 };
-/* one part, a text: shared by all names that are not nested */
+/* the path of every name that is not nested: one part, a string */
 static const uint16_t flat[] = {1, 0};
 
-/* false: they are not */
+/* Encodes a path as ckpt_path_of describes. false: not a path of this name. */
 static bool pack_path(uint16_t path[1 + MAX_PARTS], const struct ckpt_node *name,
                       const struct ckpt_node *parts)
 {
@@ -45,7 +45,7 @@ bool ckpt_is_path(const struct ckpt_node *name, const struct ckpt_node *parts)
     return pack_path(path, name, parts);
 }
 
-/* where the path of that name is kept; NULL: nowhere */
+/* Where the path of the tensor or object called name is stored; NULL: there is neither. */
 static const uint16_t **place_of(const struct s2s_ckpt *ckpt, const char *name)
 {
     const struct s2s_ckpt_tensor *tensor = s2s_ckpt_find(ckpt, name);

@@ -1,16 +1,17 @@
 /*
- * The optimizer in a Megatron rank's file. It counts its parameters, the file does not say which is
- * which: the groups of parameters follow each other, and within a group stand the model's
- * parameters in the order of its modules. That order the rank's model has too, for state_dict and
- * named_parameters walk the same modules. Which group a parameter is in, its name and shape tell,
- * by the rules with which Megatron-Core makes groups (_get_param_groups of its optimizer):
+ * The optimizer in a Megatron rank's file. torch.optim numbers its parameters and does not store
+ * their names, so they are matched here: numbers run through the parameter groups, and within a
+ * group parameters are in the order of the model's modules. The rank's model in the same file has
+ * that order too, because state_dict and named_parameters walk the same modules. The group of a
+ * parameter follows from its name and shape, by Megatron-Core's rules (_get_param_groups of its
+ * optimizer):
  *
- *   - no weight decay (wd_mult 0): biases and all of one axis, but for the norms of q and k where
- *     the run wished so (apply_wd_to_qk_layernorm)
- *   - experts, where they are spread over ranks of their own (is_expert_parallel)
- *   - a learning rate of its own (decoupled_lr): the embedding and the output layer
+ *   - no weight decay (wd_mult 0): biases and all one-dimensional parameters, except the q and k
+ *     norms if the run asked for it (apply_wd_to_qk_layernorm)
+ *   - experts, where expert parallelism is used (is_expert_parallel)
+ *   - a separate learning rate (decoupled_lr): the embedding and the output layer
  *
- * What follows must agree in every number and shape, or nothing is said to belong to anything.
+ * All counts and shapes must then agree; otherwise no tensor is assigned to any parameter.
  */
 #include "lib/ckpt/read/torch_walk.h"
 
@@ -18,20 +19,21 @@
 
 enum { MAX_PARTS = 64, MAX_GROUPS = 1024, MAX_KEY = 64, MAX_SMALL = 16, MAX_DEPTH = 4 };
 
-/* Of one optimizer, one group; slots[begin .. begin + n) are its parameters. */
+/* A parameter group of one optimizer; its parameters are slots[begin .. begin + n). */
 struct group {
     bool expert, decoupled, no_decay;
     size_t part, begin, n, used;
-    bool has_masters; /* states[master .. master + n_masters) are the float32 copies of some */
+    bool has_masters; /* states[master .. master + n_masters) are float32 master weights of some of
+                       * them */
     size_t master, n_masters, master_used;
 };
 
-/* A parameter as the optimizer knows it: states[first .. first + n). */
+/* A parameter of the optimizer: its tensors are states[first .. first + n). */
 struct slot {
     size_t first, n;
 };
 
-/* A parameter of the model: checkpoint's tensor. */
+/* A parameter of the model: an index in the checkpoint's tensors. */
 struct param {
     size_t tensor;
     bool expert, decoupled, no_decay, qk_norm;
@@ -47,11 +49,11 @@ struct reading {
     size_t n_slots, cap_slots;
     struct param *params;
     size_t n_params, n_parts;
-    bool has_step; /* a number, not a tensor, beside the tensors of each parameter */
+    bool has_step; /* the step is a number beside each parameter's tensors, not a tensor */
     int64_t step;
 };
 
-/* Nothing more of this optimizer is to be understood. The first reason stays. Returns 0. */
+/* Records why this optimizer cannot be matched; the first reason stays. Returns 0. */
 __attribute__((format(printf, 2, 3))) static int unknown(struct reading *r, const char *format, ...)
 {
     va_list args;
@@ -67,7 +69,7 @@ __attribute__((format(printf, 2, 3))) static int unknown(struct reading *r, cons
     return 0;
 }
 
-/* Values that several places share count in each; false: there are absurdly many. */
+/* Counts a value that is looked at, each time that it is referred to. false: absurdly many. */
 static bool spend(struct reading *r)
 {
     if (r->w->left.nodes == 0)
@@ -78,7 +80,7 @@ static bool spend(struct reading *r)
 
 /* ---- the model's parameters ---- */
 
-/* Two names of one parameter (tied weights) lie in one place. */
+/* Tied weights, two names of one parameter, have the same data offset. */
 struct place {
     int64_t data;
     size_t param;
@@ -143,9 +145,9 @@ static void list_params(struct reading *r, size_t n_before)
     drop_tied(r);
 }
 
-/* ---- what the file has ---- */
+/* ---- reading the file ---- */
 
-/* An element of a small tensor, ckpt_is_small_dtype. NULL: JSON has no such number. */
+/* An element of a tensor of a small dtype (ckpt_is_small_dtype); NULL: JSON cannot represent it. */
 static json_t *element_json(const char *bytes, enum s2s_dtype dtype, int64_t i)
 {
     int32_t narrow;
@@ -160,8 +162,8 @@ static json_t *element_json(const char *bytes, enum s2s_dtype dtype, int64_t i)
     return json_integer(wide);
 }
 
-/* The values stay where a dict has them. NULL: it is no small tensor, or JSON has not its values.
- */
+/* A small tensor as JSON (CKPT_SMALL_TENSOR); NULL: it is too large, or JSON cannot represent its
+ * values. */
 static json_t *small_tensor(struct reading *r, const struct ckpt_view *view)
 {
     struct s2s_ckpt_tensor tensor;
@@ -191,7 +193,7 @@ static json_t *small_tensor(struct reading *r, const struct ckpt_view *view)
     return out;
 }
 
-/* A dict's values without those of the keys that are left out. Gives a reference. */
+/* A dict as JSON, without the keys listed in `without`. Gives a reference. */
 static json_t *dict_json(struct reading *r, const struct ckpt_node *dict,
                          const char *const *without, int depth)
 {
@@ -218,12 +220,12 @@ static json_t *dict_json(struct reading *r, const struct ckpt_node *dict,
     return out;
 }
 
-/* a value is a number and is not zero; false where it is not there */
+/* Is the value of a group a nonzero number? `absent` if there is no such value. */
 static bool is_set(const struct ckpt_node *group, const char *name, bool absent)
 {
     const struct ckpt_node *value = ckpt_get(group, name);
     char before[MAX_KEY];
-    snprintf(before, sizeof before, "pre_%s", name); /* what NeMo calls it */
+    snprintf(before, sizeof before, "pre_%s", name); /* NeMo's name */
     value = value ? value : ckpt_get(group, before);
     return !value ? absent : value->kind == CKPT_FLOAT ? value->f != 0 : value->i != 0;
 }
@@ -243,7 +245,7 @@ static int add_state(struct reading *r, const char *key, const struct ckpt_view 
     return 0;
 }
 
-/* The step of older optimizers, which is to be the same for all parameters. */
+/* Is this the step of older optimizers, a number that must be the same for all parameters? */
 static bool is_step(struct reading *r, const struct ckpt_node *key, const struct ckpt_node *value)
 {
     int64_t step;
@@ -256,7 +258,7 @@ static bool is_step(struct reading *r, const struct ckpt_node *key, const struct
     return true;
 }
 
-/* The tensors that the optimizer keeps of one parameter. */
+/* Reads the optimizer's tensors of one parameter. */
 static int read_slot(struct reading *r, int64_t id, const struct ckpt_node *values)
 {
     struct ckpt_view view;
@@ -296,7 +298,7 @@ static int by_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The state of all parameters by their numbers. Gives: free. */
+/* The states of all parameters, sorted by number. Gives: free. */
 static struct entry *sort_state(struct reading *r, const struct ckpt_node *state, size_t *n)
 {
     struct entry *entries = s2s_xcalloc(state->n / 2 + 1, sizeof *entries);
@@ -352,7 +354,7 @@ static int read_group(struct reading *r, const struct ckpt_node *node, struct en
     return rc;
 }
 
-/* The float32 copies of a group's parameters of 16 bits. */
+/* Reads the float32 master weights of a group's 16-bit parameters. */
 static int read_masters(struct reading *r, size_t number, const struct ckpt_node *list)
 {
     struct group *g = &r->groups[number];
@@ -376,7 +378,8 @@ static int read_masters(struct reading *r, size_t number, const struct ckpt_node
     return rc;
 }
 
-/* Megatron-Core takes tensors out of the common state and leaves lists that had none. */
+/* Are the lists of master weights empty? Megatron-Core removes tensors from the common state and
+ * leaves empty lists. */
 static bool is_hollow(const struct ckpt_node *masters)
 {
     for (uint32_t i = 0; i < masters->n; i++)
@@ -385,7 +388,8 @@ static bool is_hollow(const struct ckpt_node *masters)
     return true;
 }
 
-/* What common.pt of Megatron-Core has of an optimizer, but for the step that is in its state. */
+/* An optimizer's part of Megatron-Core's common.pt, without the step, which is among the tensors.
+ */
 static json_t *part_json(struct reading *r, const struct ckpt_node *part,
                          const struct ckpt_node *inner, const struct ckpt_node *masters)
 {
@@ -414,7 +418,7 @@ static json_t *part_json(struct reading *r, const struct ckpt_node *part,
     return out;
 }
 
-/* One optimizer. */
+/* Reads one optimizer. */
 static int read_part(struct reading *r, const struct ckpt_node *part)
 {
     const struct ckpt_node *inner = ckpt_get(part, "optimizer"), *masters, *groups, *state;
@@ -444,9 +448,9 @@ static int read_part(struct reading *r, const struct ckpt_node *part)
     return rc;
 }
 
-/* ---- which is which ---- */
+/* ---- matching optimizer and model ---- */
 
-/* The group of a parameter; NULL: none, or (*twice) nobody can know which. */
+/* The group of a parameter; NULL: none, or (*twice) more than one. */
 static struct group *group_of(struct reading *r, const struct param *p, bool qk_decays, bool *twice)
 {
     const bool no_decay = p->no_decay && !(qk_decays && p->qk_norm);
@@ -473,7 +477,7 @@ static struct group *group_of(struct reading *r, const struct param *p, bool qk_
     return found;
 }
 
-/* *why (gives: free) unless the state fits the parameter. */
+/* Assigns a state to its parameter, or sets *why (gives: free) if its shape does not fit. */
 static void fit(struct reading *r, struct ckpt_state *state, const struct s2s_ckpt_tensor *t,
                 char **why)
 {
@@ -490,7 +494,7 @@ static void fit(struct reading *r, struct ckpt_state *state, const struct s2s_ck
                           t->name + strlen(r->folder) + 1, ckpt_shape_text(b, t->shape, t->n_dims));
 }
 
-/* One parameter of the model takes the next place of its group. */
+/* Assigns the next place of its group to a parameter of the model. Gives: free; NULL: success. */
 static char *match_one(struct reading *r, const struct param *p, bool qk_decays)
 {
     struct ckpt_state *states = r->w->ckpt->states;

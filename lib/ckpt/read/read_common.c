@@ -1,6 +1,6 @@
 /*
- * The common state of a distributed checkpoint, common.pt or a byte object, and the arguments that
- * its run was started with, wherever they are.
+ * The common state of a distributed checkpoint (common.pt or a byte object), and the arguments of
+ * its training run, wherever they are stored.
  */
 
 #include "lib/base/base.h"
@@ -8,7 +8,8 @@
 #include "lib/ckpt/read/read_internal.h"
 #include "lib/ckpt/read/torch_zip.h"
 
-/* the payload of an archive as JSON; list: it is the only entry of a list. Gives a reference. */
+/* Converts the payload of an archive to JSON. list: the payload is the only element of a list.
+ * Gives a reference. */
 static int archive_json(struct s2s_ckpt *ckpt, json_t **out, const struct s2s_zip_source *source,
                         bool list, const char *name, struct s2s_error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * torch.distributed.checkpoint: .metadata says which item of which file holds which box of which
- * tensor. Items are located only when they are read.
+ * torch.distributed.checkpoint: .metadata maps each box of each tensor to a file and an item in it.
+ * An item is only opened when it is read.
  */
 #include "lib/ckpt/pickle/torch_dtype.h"
 
@@ -12,7 +12,7 @@
 
 enum {
     MAX_METADATA = 1 << 30,
-    MIN_CHUNK = 16 /* bytes of pickle for a chunk, at least */
+    MIN_CHUNK = 16 /* a chunk takes at least so many bytes of pickle */
 };
 
 static const char META[] = "torch.distributed.checkpoint.metadata";
@@ -22,7 +22,7 @@ static int bad_meta(const struct ckpt_node *node, const char *what, struct s2s_e
     return s2s_error_set(err, S2S_E_FORMAT, "object at byte %u: %s", node ? node->offset : 0, what);
 }
 
-/* TensorProperties: a tuple whose first part is the dtype; a dict in old versions */
+/* TensorProperties: a tuple whose first element is the dtype; a dict in old versions. */
 static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
 {
     if (!properties || properties->kind != CKPT_RECORD || !properties->items[2])
@@ -33,23 +33,25 @@ static enum s2s_dtype read_dtype(const struct ckpt_node *properties)
     return ckpt_dtype_of_global(dtype);
 }
 
-/* What is taken out of the pickle while it runs. */
+/* State while the pickle is parsed. Chunks and names are taken out of it as they appear
+ * (ckpt_pickle_taker), so that the whole tree is never in memory. */
 struct reading {
     struct s2s_ckpt *ckpt;
     size_t len;  /* of .metadata */
-    bool sorted; /* all names came */
-    /* Boxes whose tensor did not come yet: n_dims, offset and size, packed, each from where its
-     * start says; the first is that of the chunk `first`. */
+    bool sorted; /* all names are known, and sorted */
+    /* Packed boxes whose tensor has not appeared yet: n_dims, offset and size each. starts[k] is
+     * the offset in `boxes` of chunk number first + k. */
     struct s2s_buf boxes;
     size_t *starts, cap_starts;
-    size_t first, n_chunks, n_waiting; /* n_chunks: of all that were taken */
-    size_t chunks_left;                /* how many more are credible */
-    size_t names_left;                 /* bytes of names: each stands in the pickle */
+    size_t first, n_chunks, n_waiting; /* n_chunks: all taken so far */
+    size_t chunks_left;                /* limit for more, from the size of .metadata */
+    size_t names_left;                 /* limit for the bytes of names, which are all in the pickle
+                                        */
 };
 
 enum { BOX = 2 * S2S_MAX_DIMS };
 
-/* Offset [n] and size [n] of a chunk; returns n, or -1: it is no chunk. */
+/* Reads offset [n] and size [n] of a chunk; returns n, or -1: not a chunk. */
 static int read_box(int64_t box[BOX], const struct ckpt_node *node)
 {
     int64_t size[S2S_MAX_DIMS];
@@ -63,7 +65,7 @@ static int read_box(int64_t box[BOX], const struct ckpt_node *node)
     return n;
 }
 
-/* Of one tensor there may be a hundred thousand: none waits in the tree for the others. */
+/* Takes a chunk out of the tree at once: one tensor may have a hundred thousand. */
 static int take_chunk(struct reading *r, const struct ckpt_node *node, struct s2s_error *err)
 {
     int64_t box[BOX];
@@ -71,7 +73,7 @@ static int take_chunk(struct reading *r, const struct ckpt_node *node, struct s2
         return bad_meta(node, "more chunks than the metadata has bytes for: a bomb", err);
     const int n = read_box(box, node);
     if (n < 0)
-        return 0; /* it is refused with its tensor's name */
+        return 0; /* refused later, with its tensor's name */
     s2s_grow(&r->starts, r->n_chunks - r->first, &r->cap_starts, sizeof *r->starts);
     r->starts[r->n_chunks++ - r->first] = r->boxes.len;
     ckpt_pack(&r->boxes, (uint64_t)n);
@@ -90,8 +92,8 @@ static void drop_boxes(struct reading *r)
     r->first = r->n_chunks;
 }
 
-/* `cap` of a CKPT_TAKEN: 0, or one more than the number of axes of a tensor that has these chunks;
- * then `text` is their boxes. */
+/* Stores the boxes in the CKPT_TAKEN that stands for them, in case another tensor refers to it:
+ * `cap` is then 1 + the number of axes (else 0), and `text` points to the boxes. */
 static void give_boxes(struct reading *r, struct ckpt_node *taken,
                        const struct s2s_ckpt_tensor *tensor, const int64_t *boxes)
 {
@@ -102,7 +104,8 @@ static void give_boxes(struct reading *r, struct ckpt_node *taken,
         drop_boxes(r);
 }
 
-/* The boxes, of n axes, of what stands for chunks; false: they have another number of axes. */
+/* Copies the boxes, of n axes each, that a CKPT_TAKEN stands for; false: they have another number
+ * of axes. */
 static bool copy_taken(const struct reading *r, int64_t *boxes, int n,
                        const struct ckpt_node *taken)
 {
@@ -150,11 +153,11 @@ static int by_offset(const void *a, const void *b, void *n_dims)
     return compare_ints(a, b, *(int *)n_dims);
 }
 
-/* In the order of their offsets, so that storage finds its chunk quickly. */
+/* Sorts by offset, for binary search in find_place. */
 static void sort_boxes(int64_t *boxes, size_t n_chunks, int n)
 {
     const size_t len = 2 * (size_t)n;
-    size_t k = 1; /* sorting takes room for half of them again */
+    size_t k = 1; /* mostly sorted already; qsort_r would need memory */
     while (k < n_chunks && compare_ints(boxes + (k - 1) * len, boxes + k * len, n) <= 0)
         k++;
     if (k < n_chunks)
@@ -222,8 +225,7 @@ static int read_name(struct reading *r, const struct ckpt_node *name, const stru
     if (name->kind != CKPT_STR)
         return bad_meta(name, "name that is no text", err);
     if (name->len > r->names_left)
-        return bad_meta(name, "names longer than the metadata itself: the same again and again",
-                        err);
+        return bad_meta(name, "names longer than the metadata itself: a bomb", err);
     r->names_left -= name->len;
     if (ckpt_is(node, META, "TensorStorageMetadata"))
         rc = read_tensor(r, name, node, err);
@@ -261,13 +263,13 @@ static struct ckpt_location *find_place(struct s2s_ckpt_tensor *tensor, const in
     return NULL;
 }
 
-/* where an item lies */
+/* where an item is stored */
 struct item {
     int file;
     int64_t pos, len;
 };
 
-/* torch's extensions call themselves "stream.zstd/1" */
+/* Reports the extension's name, such as "stream.zstd/1". */
 static int bad_transform(const struct ckpt_node *transforms, struct s2s_error *err)
 {
     const struct ckpt_node *first = transforms->kind == CKPT_LIST || transforms->kind == CKPT_TUPLE
@@ -390,8 +392,8 @@ static int by_place(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Two chunks of one tensor in the same bytes: one of them is not what it is said to be, and nothing
- * else would tell, for they have the same shape. */
+/* Checks that no two chunks of a tensor share bytes: one of them would have wrong data, which is
+ * not detected elsewhere, as they have the same shape. */
 static int check_apart(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t,
                        struct s2s_error *err)
 {
@@ -437,7 +439,7 @@ static int check_placed(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     return check_items(ckpt, err);
 }
 
-/* Megatron-Core up to 0.15: shapes of tensors that it stored flattened */
+/* Megatron-Core up to 0.15: original shapes of tensors that it stored flattened. */
 static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
                            struct s2s_error *err)
 {
@@ -463,17 +465,17 @@ static int read_mcore_data(struct s2s_ckpt *ckpt, const struct ckpt_node *dict,
     return 0;
 }
 
-/* Sorted by name from here on, with room for places. */
+/* Sorts tensors and objects by name, and allocates places. */
 static int sort_all(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    free(ckpt->paths); /* of names in another order */
+    free(ckpt->paths); /* indexed by the old order */
     ckpt->paths = NULL;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         ckpt_make_places(ckpt, &ckpt->tensors[i]);
     return ckpt_seal(ckpt, err);
 }
 
-/* From here on, names are known. */
+/* To be called when all names have been read. */
 static int end_names(struct reading *r, struct s2s_error *err)
 {
     int rc = r->sorted ? 0 : sort_all(r->ckpt, err);
@@ -481,7 +483,7 @@ static int end_names(struct reading *r, struct s2s_error *err)
     return rc;
 }
 
-/* The name lives on as the checkpoint's, for storage refers to it. */
+/* Adds a name and points the node at the checkpoint's copy, as storage entries refer to it. */
 static int take_name(struct reading *r, struct ckpt_node *name, const struct ckpt_node *node,
                      struct s2s_error *err)
 {
@@ -502,7 +504,7 @@ static int take_item(void *ctx, struct ckpt_node *key, struct ckpt_node *value,
     struct reading *r = ctx;
     if (!key && ckpt_is(value, META, "ChunkStorageMetadata"))
         return take_chunk(r, value, err);
-    if (!key) /* Megatron-Core repeats everything in them */
+    if (!key) /* dropped: Megatron-Core repeats everything in them */
         return ckpt_is_named(value, "WriteItem") || ckpt_is_named(value, "SavePlan") ||
                ckpt_is_named(value, "MCoreSavePlan");
     if (key->kind == CKPT_STR && is_stored(value))
@@ -530,7 +532,7 @@ static void take_again(void *ctx)
     r->sorted = false;
 }
 
-/* what was not taken, where things stand in another order than torch writes them */
+/* Reads what was not taken while parsing, because the pickle has another order than torch's. */
 static int read_tree(struct reading *r, const struct ckpt_node *root, struct s2s_error *err)
 {
     struct s2s_ckpt *ckpt = r->ckpt;
@@ -568,7 +570,7 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     const struct ckpt_pickle_taker taker = {
         .ctx = &reading, .item = take_item, .again = take_again};
     take_again(&reading);
-    fd = dup(fd); /* others are opened meanwhile */
+    fd = dup(fd); /* ckpt_file_fd may close it when others are opened */
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_IO, ".metadata");
     rc = ckpt_pickle_parse_file(&pickle, fd, span.begin, reading.len, CKPT_STRICT, &taker, err);

@@ -1,7 +1,7 @@
 /*
- * torch.distributed.checkpoint with Hugging Face storage: boxes of one tensor in several files,
- * each of which says in DCP_SHARDING_INFO, a JSON object as a text of its metadata, where its own
- * begin.
+ * torch.distributed.checkpoint with Hugging Face storage: a tensor is split into boxes in several
+ * safetensors files. The offsets of a file's boxes are in its metadata entry DCP_SHARDING_INFO, a
+ * JSON object as a string.
  */
 
 #include "lib/base/base.h"
@@ -10,17 +10,17 @@
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/read/read_internal.h"
 
-/* ---- where boxes begin ---- */
+/* ---- offsets of boxes ---- */
 
 /* The boxes of one file. */
 struct boxes {
     struct s2s_ckpt *ckpt;
-    struct s2s_ckpt_tensor *tensors; /* its own, in the order of their names */
+    struct s2s_ckpt_tensor *tensors; /* tensors of this file, sorted by name */
     size_t n;
     bool *placed; /* [n] */
     struct ckpt_entries entries;
-    bool told, in_info; /* there is a DCP_SHARDING_INFO; this text is it */
-    bool begun, ended;  /* its object */
+    bool has_info, in_info; /* DCP_SHARDING_INFO exists; the current string is it */
+    bool begun, ended;      /* the JSON object in it */
 };
 
 static int not_json(struct s2s_error *err)
@@ -59,12 +59,12 @@ static int take_entry(void *ctx, const char *name, const json_t *info, struct s2
         tensor = bsearch(&key, b->tensors, b->n, sizeof key, ckpt_by_tensor_name);
     if (!tensor)
         return 0;
-    /* one that the file has twice overlaps itself, wherever it is */
+    /* a name that is in the file twice: both get the offset, and are found to overlap */
     while (tensor > b->tensors && strcmp(tensor[-1].name, name) == 0)
         tensor--;
     bool *placed = &b->placed[tensor - b->tensors];
     if (*placed)
-        return not_json(err); /* a key twice */
+        return not_json(err); /* duplicate key */
     *placed = true;
     for (; rc == 0 && tensor < end && strcmp(tensor->name, name) == 0; tensor++)
         rc = place_box(b->ckpt, tensor, list, err);
@@ -89,13 +89,13 @@ static int take_text(void *ctx, const char *key, const char *piece, struct s2s_e
     int rc = 0;
     if (key)
         b->in_info = strcmp(key, "DCP_SHARDING_INFO") == 0;
-    b->told |= b->in_info;
+    b->has_info |= b->in_info;
     for (; b->in_info && rc == 0 && *piece; piece++)
         rc = take_byte(b, *piece, err);
     return rc;
 }
 
-/* PyTorch itself does not load what DCP_SHARDING_INFO forgets: a box that may lie anywhere. */
+/* Checks that every box has an offset: PyTorch refuses a file without it, too. */
 static int check_all_placed(const struct boxes *b, struct s2s_error *err)
 {
     for (size_t i = 0; i < b->n; i++)
@@ -113,9 +113,9 @@ static int read_boxes(struct s2s_ckpt *ckpt, int fd, size_t first, struct s2s_er
     if (b.n)
         s2s_sort(b.tensors, b.n, sizeof *b.tensors, ckpt_by_tensor_name);
     int rc = s2s_safetensors_read_texts(fd, take_text, &b, err);
-    if (rc == 0 && b.told && !b.ended)
+    if (rc == 0 && b.has_info && !b.ended)
         rc = not_json(err);
-    if (rc == 0 && b.told)
+    if (rc == 0 && b.has_info)
         rc = check_all_placed(&b, err);
     ckpt_entries_release(&b.entries);
     free(b.placed);
@@ -172,8 +172,8 @@ static void join_boxes(struct s2s_ckpt *ckpt)
     ckpt->n_sorted = 0;
 }
 
-/* is `name`, or a rank's share of it ("shard-00001-" in front), one of the files? */
-static bool has_share(char **files, size_t n, const char *name)
+/* Is `name`, or a rank's shard of it ("shard-00001-" is prepended), one of the files? */
+static bool has_shard(char **files, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(files[i], name) == 0 ||
@@ -184,7 +184,7 @@ static bool has_share(char **files, size_t n, const char *name)
 
 struct box_check {
     const struct s2s_ckpt *ckpt;
-    char **files, *last; /* the one that was looked for last is there */
+    char **files, *last; /* last: the file found last */
     size_t n;
 };
 
@@ -192,7 +192,7 @@ static int check_box_entry(void *ctx, const char *key, const char *file, struct 
 {
     struct box_check *c = ctx;
     if (!c->last || strcmp(c->last, file) != 0) {
-        if (!has_share(c->files, c->n, file))
+        if (!has_shard(c->files, c->n, file))
             return s2s_error_set(err, S2S_E_NOTFOUND,
                                  "%s is missing: the index says that %s is in it", file, key);
         free(c->last);
@@ -204,8 +204,8 @@ static int check_box_entry(void *ctx, const char *key, const char *file, struct 
     return 0;
 }
 
-/* What an index names must be there: without it a box at a tensor's end would not be missed. The
- * tensors are in the order of their names. */
+/* Checks that the files and tensors of the index exist; otherwise a missing box at a tensor's end
+ * would go unnoticed. Tensors are sorted by name. */
 static int check_box_index(struct s2s_ckpt *ckpt, char **files, size_t n, struct s2s_error *err)
 {
     struct box_check c = {.ckpt = ckpt, .files = files, .n = n};
@@ -214,7 +214,7 @@ static int check_box_index(struct s2s_ckpt *ckpt, char **files, size_t n, struct
     return rc < 0 ? rc : 0;
 }
 
-/* names that a list has and no share */
+/* Names that are listed but in no shard. */
 struct absent {
     const struct s2s_ckpt *ckpt;
     char *first;
@@ -231,8 +231,8 @@ static int note_absent(void *ctx, const char *name, const json_t *file, struct s
     return 0;
 }
 
-/* NeMo Automodel notes what its shares are to become, with some names that nothing was saved under
- * (of tied weights). */
+/* NeMo Automodel lists the tensors that its shards are to be merged into, including names that were
+ * not saved (tied weights): so this is only a warning. */
 static void warn_of_absent(struct s2s_ckpt *ckpt)
 {
     static const char name[] = ".hf_metadata/fqn_to_file_index_mapping.json";
@@ -269,12 +269,12 @@ static bool has_words(const char *name)
     return false;
 }
 
-/* Without an index, as NeMo Automodel leaves them, nothing says how many ranks had a share, and the
- * boxes end where those of the last do: all tensors would be shorter if it were not there. Of one
- * the configuration says the rows. */
+/* NeMo Automodel writes no index, so nothing records the number of ranks: without the last rank's
+ * shard all tensors would simply be shorter. The vocabulary size in config.json gives the expected
+ * rows of one of them. */
 static int check_words(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    struct s2s_error ignored = S2S_ERROR_INIT; /* verify says it */
+    struct s2s_error ignored = S2S_ERROR_INIT; /* reported by verify */
     const struct s2s_ckpt_tensor *most = NULL;
     json_t *config;
     if (ckpt_read_json(&config, ckpt, "config.json", &ignored) < 0)

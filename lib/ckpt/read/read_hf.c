@@ -28,12 +28,12 @@ int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suff
     return 0;
 }
 
-/* Whose tensors these are. */
+/* Context while the tensors of one safetensors file are added. */
 struct st_reader {
     struct s2s_ckpt *ckpt;
     int file;
     int64_t data_pos;
-    const char *prefix; /* before every name */
+    const char *prefix; /* prepended to every name */
 };
 
 static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin,
@@ -76,9 +76,9 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 
 /* ---- index ---- */
 
-/* the distinct files of an index, in its order */
+/* The distinct files of an index, in its order. */
 struct index_files {
-    const char *folder; /* before each */
+    const char *folder; /* prepended to each */
     char **names, *last;
     size_t n, cap;
     json_t *seen;
@@ -87,7 +87,7 @@ struct index_files {
 static int note_file(void *ctx, const char *name, const char *file, struct s2s_error *err)
 {
     struct index_files *files = ctx;
-    if (files->last && strcmp(files->last, file) == 0) /* many tensors lie in one file */
+    if (files->last && strcmp(files->last, file) == 0) /* mostly the same as before */
         return 0;
     free(files->last);
     files->last = s2s_xstrdup(file);
@@ -99,7 +99,7 @@ static int note_file(void *ctx, const char *name, const char *file, struct s2s_e
     return 0;
 }
 
-/* 0: there is no index; 1. Gives, also on failure: free each name and the list. */
+/* 1; 0: there is no index. Gives, also on failure: free each name and the list. */
 static int list_index(struct s2s_ckpt *ckpt, const char *index, const char *folder, char ***names,
                       size_t *n, struct s2s_error *err)
 {
@@ -112,8 +112,8 @@ static int list_index(struct s2s_ckpt *ckpt, const char *index, const char *fold
     return rc;
 }
 
-/* files of weights that the index does not name, or beside model.safetensors, are not read, as the
- * libraries do */
+/* Warns of safetensors files that are not in the index, or beside model.safetensors: like
+ * transformers, this does not read them. */
 static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, char **known, size_t n_known,
                           const char *why, struct s2s_error *err)
 {
@@ -128,8 +128,9 @@ static int warn_of_others(struct s2s_ckpt *ckpt, const char *folder, char **know
     return rc;
 }
 
-/* is the tensor's neighbour of the same name? sorted from `first` on */
-static bool twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t, size_t first)
+/* Has another tensor of the file the same name? Sorted from `first` on. */
+static bool has_duplicate(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t,
+                          size_t first)
 {
     const struct s2s_ckpt_tensor *begin = ckpt->tensors + first,
                                  *end = ckpt->tensors + ckpt->n_tensors;
@@ -137,12 +138,12 @@ static bool twice(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *t, 
            (t + 1 < end && strcmp(t[1].name, t->name) == 0);
 }
 
-/* an index beside what its files hold */
+/* Comparison of an index with the contents of its files. */
 struct index_check {
     struct s2s_ckpt *ckpt;
-    size_t first; /* of the tensors */
+    size_t first; /* first tensor of these files */
     const char *folder, *prefix;
-    bool *named; /* of each tensor: by the index */
+    bool *named; /* of each tensor: it is in the index */
 };
 
 static int check_entry(void *ctx, const char *key, const char *file, struct s2s_error *err)
@@ -155,7 +156,7 @@ static int check_entry(void *ctx, const char *key, const char *file, struct s2s_
     const struct s2s_ckpt_tensor *found =
         n ? bsearch(&want, ckpt->tensors + c->first, n, sizeof want, ckpt_by_tensor_name) : NULL;
     free(name);
-    if (found && twice(ckpt, found, c->first))
+    if (found && has_duplicate(ckpt, found, c->first))
         return s2s_error_set(err, S2S_E_FORMAT, "tensor %s is in two of the index's files", key);
     if (!found ||
         strcmp(ckpt->files[ckpt_place_at(found, 0)->file].name + strlen(c->folder), file) != 0)
@@ -163,13 +164,13 @@ static int check_entry(void *ctx, const char *key, const char *file, struct s2s_
                              key, c->folder, file);
     bool *named = &c->named[found - (ckpt->tensors + c->first)];
     if (*named)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s is twice in the index", key);
+        return s2s_error_set(err, S2S_E_FORMAT, "%s is has_duplicate in the index", key);
     *named = true;
     return 0;
 }
 
-/* every name of the index must be in its file; what is in a file and not in the index is read, as
- * transformers does, with a warning */
+/* Checks that every name of the index is in its file. Tensors that are not in the index are read,
+ * as transformers does, with a warning. */
 static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, const char *folder,
                        const char *prefix, struct s2s_error *err)
 {
@@ -219,7 +220,7 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     return rc;
 }
 
-/* training_args.bin and the like lie beside the weights */
+/* Lists files of weights only: training_args.bin and the like lie beside them. */
 static int list_bin(struct s2s_ckpt *ckpt, char ***files, size_t *n, struct s2s_error *err)
 {
     size_t kept = 0;

@@ -1,4 +1,4 @@
-/* Configurations beside the weights as trees: JSON, and YAML as JSON. */
+/* Configuration files beside the weights: JSON, and YAML converted to JSON. */
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read.h"
@@ -10,7 +10,7 @@ int ckpt_read_json(json_t **value, const struct s2s_ckpt *ckpt, const char *name
     char *text;
     size_t len;
     json_error_t at;
-    /* NeMo Automodel keeps them aside while the weights are in shards */
+    /* NeMo Automodel stores them here while the weights are sharded */
     char *aside = s2s_xasprintf(".hf_metadata/%s", name);
     int rc = 0;
     *value = NULL;

@@ -1,7 +1,7 @@
 /*
- * NeMo's checkpoints: model_config.yaml beside one model_weights.ckpt (torch.save), one in a folder
- * for each model-parallel rank, or a distributed checkpoint in model_weights/. As a tar (.nemo) or
- * unpacked; the members are found by nemo_members.c and read where they lie.
+ * NeMo's checkpoints: model_config.yaml and either one model_weights.ckpt (torch.save), or one in
+ * the folder of each model-parallel rank, or a distributed checkpoint in model_weights/; in a tar
+ * (.nemo) or unpacked. nemo_members.c lists the members, which are read in place.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read.h"
@@ -12,12 +12,12 @@ enum { MAX_CONFIG = 16 << 20, MAX_BACKEND = 1 << 20 };
 struct nemo {
     struct s2s_ckpt *ckpt;
     const char *path;
-    char *root; /* folder of the model among the members: "" or "NAME/" */
+    char *root; /* the model's folder among the members: "" or "NAME/" */
     size_t n_ranks;
     struct s2s_error *err;
 };
 
-/* ---- which folder ---- */
+/* ---- the model's folder ---- */
 
 static size_t n_slashes(const char *name)
 {
@@ -27,7 +27,8 @@ static size_t n_slashes(const char *name)
     return n;
 }
 
-/* the folder of the member with that last part that lies highest; NULL: there is none */
+/* The folder of the member with this file name that is nested least deeply; NULL: none. Gives:
+ * free. */
 static char *folder_of(const struct s2s_ckpt *ckpt, const char *last)
 {
     const struct ckpt_member *found = NULL;
@@ -46,7 +47,7 @@ static char *find_root(const struct s2s_ckpt *ckpt)
     char *root = folder_of(ckpt, CKPT_NEMO_CONFIG), *rank;
     if (!root)
         root = folder_of(ckpt, CKPT_NEMO_WEIGHTS);
-    /* a rank's folder is not the model's */
+    /* the model's folder is the one above a rank's */
     if (root && ((rank = strstr(root, "mp_rank_")) || (rank = strstr(root, "tp_rank_"))) &&
         (rank == root || rank[-1] == '/'))
         *rank = 0;
@@ -63,14 +64,14 @@ static const struct ckpt_member *find(const struct nemo *n, const char *name)
 
 /* ---- the configuration ---- */
 
-/* What the other kinds of models have: an encoder, beside a language model or alone. */
+/* Has the model an encoder, beside a language model or alone? */
 static bool has_encoder(const json_t *config)
 {
     return json_is_object(json_object_get(config, "encoder")) ||
            json_is_object(json_object_get(config, "perception"));
 }
 
-/* Takes it as "model_config" of the common state. */
+/* Takes config, as "model_config" of the common state. */
 static void keep_config(struct s2s_ckpt *ckpt, json_t *config)
 {
     if (!has_encoder(config))
@@ -129,8 +130,8 @@ static int read_torch(struct nemo *n, const struct ckpt_member *member, const ch
     return rc < 0 ? s2s_error_add(n->err, rc, "%s", member->name) : 0;
 }
 
-/* "mp_rank_01/model_weights.ckpt" or "tp_rank_01_pp_rank_002/model_weights.ckpt": the folder as
- * Megatron calls it */
+/* Translates "mp_rank_01/model_weights.ckpt" or "tp_rank_01_pp_rank_002/model_weights.ckpt" to
+ * Megatron's name of the folder. */
 static bool rank_folder(const struct nemo *n, const char *name, char folder[32])
 {
     int tp, pp, end = -1;
@@ -209,7 +210,7 @@ static int check_backend(struct nemo *n)
                : 0;
 }
 
-/* The folder of a distributed checkpoint; NULL: there is none. Gives: free. */
+/* The folder of a distributed checkpoint; NULL: none. Gives: free. */
 static char *dist_folder(const struct nemo *n)
 {
     static const char *const marks[] = {"model_weights/.metadata", "model_weights/metadata.json",

@@ -1,4 +1,4 @@
-/* torch.save files: zip archives, and the five pickles of before torch 1.6. */
+/* torch.save files: zip archives, and the legacy format of torch before 1.6, five pickles. */
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/read/torch_walk.h"
 
@@ -8,7 +8,7 @@
 
 enum { MAX_PICKLES = 1 << 30 };
 
-/* The first pickle of a legacy file is a number; from protocol 4 on it stands in a frame. */
+/* The first pickle of a legacy file is a magic number; from protocol 4 on it is inside a FRAME. */
 bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
 {
     static const unsigned char number[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
@@ -33,7 +33,7 @@ static int by_key(const void *a, const void *b)
                   ((const struct s2s_zip_member *)b)->name);
 }
 
-/* which of two is meant nobody can know */
+/* Sorts storages by key; two of one key would be ambiguous. */
 static int sort_stores(struct ckpt_torch_walk *w)
 {
     if (w->n_stores)
@@ -44,7 +44,7 @@ static int sort_stores(struct ckpt_torch_walk *w)
     return 0;
 }
 
-/* The members that are storages are all that is wanted of them from now on: takes them. */
+/* Takes the archive's member table and keeps the storages in it. */
 static int take_stores(struct ckpt_torch_walk *w, struct s2s_zip *zip, int64_t begin)
 {
     w->stores = zip->members;
@@ -84,19 +84,19 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
     return rc;
 }
 
-/* ---- before torch 1.6: five pickles, then the storages ---- */
+/* ---- legacy format: five pickles, then the storages ---- */
 
 enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES };
 
 struct legacy {
     int fd;
-    int64_t begin, len; /* of the file in fd */
+    int64_t begin, len; /* range of the file fd */
     struct ckpt_pickle pickles[N_PICKLES];
-    int64_t end;   /* of the pickles */
-    json_t *named; /* the storages that tensors name: bytes of an element. A tensor may name one a
-                    * million times */
+    int64_t end;   /* end of the pickles, relative to begin */
+    json_t *named; /* an object: storage key -> bytes per element. A tensor may refer to one storage
+                    * a million times */
     struct s2s_blocks keys;
-    int bad; /* of the first that cannot be read, with the error */
+    int bad; /* error of the first storage that cannot be read, or 0 */
     struct s2s_error bad_err;
 };
 
@@ -112,7 +112,7 @@ static void note_store(void *ctx, const struct ckpt_node *persid)
             json_integer(view.dtype ? (json_int_t)s2s_dtype_size(view.dtype) : 1));
 }
 
-/* one storage at *at, behind its element count; *at moves behind it */
+/* Adds the storage at *at, which is preceded by its element count; advances *at past it. */
 static int find_store(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t element,
                       struct legacy *l, int64_t *at)
 {
@@ -136,7 +136,7 @@ static int find_store(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
     return 0;
 }
 
-/* the storages follow the pickles in the order of the key list */
+/* Finds the storages, which follow the pickles in the order of the key list. */
 static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
 {
     const struct ckpt_node *keys = l->pickles[KEYS].root;
@@ -159,7 +159,7 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
             rc = there_twice(key->text, key->len, w->err);
         else
             rc = find_store(w, key, element, l, &at);
-        json_integer_set(found, 0); /* it has been */
+        json_integer_set(found, 0); /* seen */
     }
     if (rc == 0 && at != l->len)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
@@ -170,7 +170,7 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
     return rc < 0 ? rc : sort_stores(w);
 }
 
-/* the five pickles; nothing says how long they are */
+/* Parses the five pickles; their lengths are not stored. */
 static int parse_legacy(struct ckpt_torch_walk *w, struct legacy *l)
 {
     const struct ckpt_pickle_taker taker = {.ctx = l, .storage = note_store};
@@ -246,8 +246,8 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
     return rc < 0 ? s2s_error_add(err, rc, "%s", source->file) : 0;
 }
 
-/* 1 where an optimizer is in files beside a rank's model: the distributed one in one,
- * Megatron-Core's layer-wise one in one a data-parallel rank */
+/* 1 if the optimizer is stored separately from the rank's model: the distributed optimizer in one
+ * file, Megatron-Core's layer-wise optimizer in one file per data-parallel rank. */
 static int optimizer_apart(struct s2s_ckpt *ckpt, const char *prefix, struct s2s_error *err)
 {
     char **names;

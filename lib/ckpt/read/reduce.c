@@ -1,8 +1,8 @@
 /*
- * A further checkpoint of a mean. Its names, dtypes and shapes are those of the one that it was
- * opened like, so all that is kept of a tensor is where its bytes are, about ten bytes, and nothing
- * at all where one before has them in the same places, as checkpoints of one run do: a bit. The one
- * that is wanted now is made a tensor again.
+ * Compact form of a further checkpoint of an average. Its names, dtypes and shapes are those of the
+ * checkpoint that it was opened like, so of each tensor only the place of its bytes is stored, some
+ * ten bytes; and if an earlier checkpoint has the same places, as in one training run, both share
+ * one table, which leaves a bit a tensor. The tensor asked for is rebuilt on demand.
  */
 
 #include "lib/base/base.h"
@@ -10,10 +10,10 @@
 #include "lib/ckpt/read/read.h"
 
 enum {
-    STEP = 8, /* the begin of each eighth record is known, the others are found from there */
-    /* flags of a tensor; without IS_THERE nothing follows */
+    STEP = 8, /* the offset of every eighth record is stored; those between are found by decoding */
+    /* flags of a tensor; nothing follows without IS_THERE */
     IS_THERE = 1,
-    SAME_BOXES = 2, /* its chunks are cut as those of the other tensor: neither count nor boxes */
+    SAME_BOXES = 2, /* chunked like the tensor of `like`: no boxes stored */
     /* flags of a chunk */
     IS_LOCATED = 1,
     HAS_CRC = 2,
@@ -22,14 +22,14 @@ enum {
 
 struct places {
     size_t n_users;
-    struct s2s_buf records; /* of each tensor of `like`, in their order; numbers 7 bits a byte */
-    size_t *starts;         /* of each STEPth in records */
+    struct s2s_buf records; /* one per tensor of `like`, in their order; integers as in packed.h */
+    size_t *starts;         /* offsets of every STEPth record */
 };
 
 struct ckpt_reduced {
     struct places *places;
-    unsigned char *checked; /* a bit a tensor: no chunk has a CRC-32 that is still to be compared */
-    /* that was asked for last, and what was made for it: `tensor`, or a view of it */
+    unsigned char *checked; /* a bit a tensor: no chunk has a CRC-32 left to verify */
+    /* the last request, and the result: `tensor`, or a view of it */
     const struct s2s_ckpt_tensor *wanted, *lent;
     struct s2s_ckpt_tensor tensor;
     size_t idx;
@@ -37,8 +37,8 @@ struct ckpt_reduced {
 
 /* ---- records ---- */
 
-/* Most chunks of a tensor lie one behind the other, or not far away: the distance from *end, where
- * the one before ends, which is small below 0 too. */
+/* Stores a position as its signed distance (zigzag-encoded) from *end, the end of the chunk before,
+ * because most chunks of a tensor are adjacent. */
 static void put_pos(struct s2s_buf *out, const struct ckpt_location *place, uint64_t *end)
 {
     const uint64_t far = (uint64_t)place->store_pos - *end;
@@ -70,7 +70,7 @@ static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n
     ckpt_pack_ints(out, chunk->stride, chunk->stride ? n_dims : 0);
 }
 
-/* All but the box of the tensor's k-th chunk. */
+/* Decodes chunk k of a tensor, except its box. */
 static void take_chunk(const char **at, struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
                        size_t k, uint64_t *end)
 {
@@ -130,7 +130,7 @@ static bool is_checked(const struct s2s_ckpt_tensor *tensor)
     return checked;
 }
 
-/* tensor: NULL, or that which is of the name, dtype and shape of `like` */
+/* tensor: the counterpart of `like`; NULL: there is none */
 static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor,
                        const struct s2s_ckpt_tensor *like)
 {
@@ -149,7 +149,7 @@ static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor
     }
 }
 
-/* Into reduced->tensor; false: it is not there. */
+/* Decodes into reduced->tensor; false: there is none. */
 static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *like)
 {
     struct s2s_ckpt_tensor *tensor = &ckpt->reduced->tensor;
@@ -169,7 +169,8 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
 
 /* ---- the checkpoint ---- */
 
-/* What of `left` sorted tensors is the weight `like`; NULL: none. Those before it are passed. */
+/* Of the *left sorted tensors from *tensors on, the counterpart of the weight `like`; NULL: none.
+ * Skips those that sort before it. */
 static const struct s2s_ckpt_tensor *find_next(const struct s2s_ckpt_tensor **tensors, size_t *left,
                                                const struct s2s_ckpt_tensor *like)
 {
@@ -217,7 +218,7 @@ static void release_places(struct places *places)
     free(places);
 }
 
-/* Equal ones of a checkpoint before, in place of one's own. */
+/* Replaces own by the equal table of an earlier checkpoint, if there is one. */
 static struct places *share_places(struct places *own, struct s2s_ckpt *const *others, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -242,7 +243,7 @@ void s2s_ckpt_reduce(struct s2s_ckpt *ckpt, struct s2s_ckpt *const *others, size
     ckpt->reduced = reduced;
 }
 
-/* What was compared with a CRC-32 is not compared again. */
+/* Remembers that the tensor lent last was verified, so that it is not verified again. */
 static void put_back(struct s2s_ckpt *ckpt)
 {
     struct ckpt_reduced *reduced = ckpt->reduced;
@@ -263,7 +264,7 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
     const char *at = reduced->places->records.data + reduced->places->starts[idx / STEP];
     bool is_there = false;
     for (size_t i = idx / STEP * STEP; i <= idx; i++) {
-        ckpt_arena_release(ckpt); /* it has only what belonged to the one before */
+        ckpt_arena_release(ckpt); /* it holds only the tensor before */
         is_there = take_tensor(&at, ckpt, &like->tensors[i]);
     }
     for (size_t k = 0; is_there && k < reduced->tensor.n_chunks; k++)

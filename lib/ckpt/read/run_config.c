@@ -1,8 +1,8 @@
 /*
- * What Megatron-Bridge writes beside the tensors, run_config.yaml, and NeMo 2 in context/ beside
- * weights/: one section of either has the fields of Megatron-Core's TransformerConfig and of the
- * model provider, which say what the arguments of Megatron-LM's scripts say elsewhere, some under
- * other names. And the model_config.yaml of NeMo 1's language models, which has yet others.
+ * Model configurations beside the tensors: Megatron-Bridge's run_config.yaml, and NeMo 2's
+ * context/model.yaml beside weights/. One section of each has the fields of Megatron-Core's
+ * TransformerConfig and of the model provider. They are translated to the names of Megatron-LM's
+ * arguments. So is the model_config.yaml of NeMo 1's language models, whose names differ again.
  */
 #include <math.h>
 #include <strings.h>
@@ -15,7 +15,8 @@ static const struct {
     const char *name, *section;
 } kinds[] = {{"run_config.yaml", "model"}, {"../context/model.yaml", "config"}};
 
-/* an object with the function's path, or (a model that is built from its configuration) the name */
+/* The name of a function in a configuration: an object with its path, or (newer models) the name.
+ */
 static const char *function_of(const json_t *model, const char *key)
 {
     const json_t *function = json_object_get(model, key);
@@ -44,8 +45,8 @@ static void add_activation(json_t *args, const json_t *model)
                         json_boolean(gated && strcmp(name, "quick_gelu") == 0));
 }
 
-/* Gemma 3's provider has transformers' window as one number, which counts the token itself, and how
- * many layers with and without it follow each other, or each layer's kind. */
+/* Gemma 3's provider counts the window as transformers does, including the token itself, and has
+ * the numbers of local and global layers that alternate, or the kind of each layer. */
 static void add_interleaved_window(json_t *args, const json_t *model)
 {
     const json_t *pattern = json_object_get(model, "interleaved_attn_pattern");
@@ -62,7 +63,7 @@ static void add_interleaved_window(json_t *args, const json_t *model)
                                   json_integer(text && strcmp(text, "sliding_attention") == 0));
         }
     }
-    json_object_del(args, "window_size"); /* unsaid, unless its layers are known */
+    json_object_del(args, "window_size"); /* unknown, unless the pattern of layers is known */
     if (window > 0 && (json_array_size(freq) || (local > 0 && global == 1))) {
         json_object_set_new(args, "window_size", json_pack("[I, i]", window - 1, 0));
         if (json_array_size(freq))
@@ -73,15 +74,14 @@ static void add_interleaved_window(json_t *args, const json_t *model)
     json_decref(freq);
 }
 
-/* Older releases of Megatron-Core have not all fields. */
-static bool is_unsaid(const json_t *args, const char *key)
+/* Is the argument absent or null? Older releases of Megatron-Core lack some. */
+static bool is_absent(const json_t *args, const char *key)
 {
     const json_t *value = json_object_get(args, key);
     return !value || json_is_null(value);
 }
 
-/* NeMo's importers and exporters take transformers' number as it is, which counts the token that
- * looks: Megatron-Bridge takes that off. */
+/* NeMo counts a window as transformers does, including the token itself; Megatron does not. */
 static void count_as_megatron(json_t *args)
 {
     const json_t *window = json_object_get(args, "window_size");
@@ -94,23 +94,24 @@ static void count_as_megatron(json_t *args)
 static void add_attention(json_t *args, const json_t *model)
 {
     const double scalar = json_number_value(json_object_get(model, "query_pre_attn_scalar"));
-    if (is_unsaid(args, "num_query_groups"))
+    if (is_absent(args, "num_query_groups"))
         json_object_set(args, "num_query_groups", json_object_get(args, "num_attention_heads"));
     json_object_set_new(args, "group_query_attention", json_true());
     if (json_is_integer(json_object_get(model, "window_size")))
         add_interleaved_window(args, model);
     if (scalar <= 0)
         return;
-    /* Gemma 2: its attention divides by the root of this, and every other layer has the window */
+    /* Gemma 2: logits are divided by the square root of this, and every other layer has the window
+     */
     if (!json_is_number(json_object_get(args, "softmax_scale")))
         json_object_set_new(args, "softmax_scale", json_real(1 / sqrt(scalar)));
     if (json_is_array(json_object_get(args, "window_size")) &&
-        is_unsaid(args, "window_attn_skip_freq"))
+        is_absent(args, "window_attn_skip_freq"))
         json_object_set_new(args, "window_attn_skip_freq", json_integer(2));
 }
 
-/* Llama 3.1's long context: a switch and the factor, with Megatron-Core's constants, or (older
- * providers) its four numbers. Gemma 3's provider has no switch: its global layers divide their
+/* Llama 3.1's RoPE scaling: a switch and the factor, with Megatron-Core's constants, or (older
+ * providers) all four numbers. Gemma 3's provider has no switch: its global layers divide their
  * frequencies by the factor. */
 static void add_rope_scaling(json_t *args, const json_t *model)
 {
@@ -132,7 +133,7 @@ static json_t *args_of(const json_t *section, bool is_nemo)
     const char *key;
     json_t *value, *args, *model = json_object();
     json_object_update(model, (json_t *)section);
-    /* newer models are built from a configuration that has that of Megatron-Core inside */
+    /* newer models nest Megatron-Core's configuration in their own */
     json_object_update_missing(model, json_object_get(section, "transformer"));
     if (!json_is_integer(json_object_get(model, "num_layers"))) {
         json_decref(model);
@@ -147,7 +148,7 @@ static json_t *args_of(const json_t *section, bool is_nemo)
     rename_key(args, "num_moe_experts", "num_experts");
     rename_key(args, "seq_length", "max_position_embeddings");
     rename_key(args, "seq_len_interpolation_factor", "rotary_seq_len_interpolation_factor");
-    /* of the model as it trains: what is saved has gate before up */
+    /* only in memory: saved weights have gate before up */
     json_object_del(args, "moe_mlp_glu_interleave_size");
     json_object_del(args, "moe_shared_expert_glu_interleave_size");
     add_activation(args, model);
@@ -159,7 +160,7 @@ static json_t *args_of(const json_t *section, bool is_nemo)
     return args;
 }
 
-/* Gives a reference; NULL: it cannot be read, which was warned of, or has no such section. */
+/* Gives a reference; NULL: unreadable (with a warning), or without the section. */
 static json_t *read_section(const struct s2s_ckpt *ckpt, const char *name, const char *section)
 {
     struct s2s_error err = S2S_ERROR_INIT;
@@ -196,7 +197,7 @@ static void set_default(json_t *model, const char *key, json_t *value)
     json_object_update_missing_new(model, json_pack("{s:o}", key, value));
 }
 
-/* "fast-swiglu", "geglu", "squared-relu": gated where it ends so */
+/* "fast-swiglu", "geglu", "squared-relu": gated if the name ends in "glu" */
 static void name_activation(json_t *model)
 {
     const char *name = json_string_value(json_object_get(model, "activation"));

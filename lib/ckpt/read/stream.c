@@ -1,10 +1,10 @@
 /*
- * Tensors and objects as bytes, a piece at a time. They pass through memory even where they do not
- * change: CRC-32 of what is read and digests of what is written want every byte, so copy_file_range
- * would have them read twice. A piece stays in the core's cache from the one to the other.
- * Measured at 2 GB: as writeback is asked for on the way (lib/io/outfile.c), the fsync at the end
- * takes 5 to 15 ms, and asking from a thread of its own gains nothing. The digest made by the
- * thread that reads, not by the one that writes: 0.58 s in place of 0.66, where cp takes 0.53.
+ * Streams tensors and objects as bytes, in pieces. Data passes through user space even if it is not
+ * changed: verifying CRC-32s and computing digests needs every byte, so copy_file_range would only
+ * add a second read. A piece stays in the core's cache between these steps. Measured at 2 GB: since
+ * writeback is started early (lib/io/outfile.c), the final fsync takes 5 to 15 ms, and starting
+ * writeback on a thread of its own gains nothing. Computing the digest on the reading thread
+ * instead of the writing one: 0.58 s instead of 0.66, where cp takes 0.53.
  */
 
 #include <pthread.h>
@@ -16,8 +16,8 @@
 
 enum {
     N_PIECES = 3,
-    AHEAD_BYTES = 16 * CKPT_SCRATCH, /* less is not worth a thread */
-    N_WIDE = 64                      /* pieces of a transposed tensor that are read together */
+    AHEAD_BYTES = 16 * CKPT_SCRATCH, /* smaller streams use no second thread */
+    N_WIDE = 64                      /* pieces of a transposed tensor read at once */
 };
 
 char *ckpt_piece(struct s2s_ckpt *ckpt)
@@ -35,7 +35,7 @@ void s2s_ckpt_walk_begin(struct s2s_ckpt_walk *walk, const int64_t *size, int n_
         walk->size[d] = size[d];
         walk->done |= size[d] == 0;
     }
-    /* the first axis of which at least one whole row fits into a piece */
+    /* the outermost axis of which a whole row fits into a piece */
     for (; walk->axis < n_dims; walk->axis++) {
         int d = walk->axis + 1;
         int64_t row = ckpt_box_numel(size + d, n_dims - d) * (int64_t)itemsize;
@@ -68,9 +68,9 @@ bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk)
     return !walk->done;
 }
 
-/* ---- a tensor's pieces, one after the other ---- */
+/* ---- pieces of a tensor ---- */
 
-/* What is read, and where it is: a thread reads the next piece while this one goes to the sink. */
+/* State of a stream: one thread reads ahead while the other passes pieces to the sink. */
 struct ahead {
     struct s2s_ckpt *ckpt;
     const struct s2s_ckpt_tensor *tensor;
@@ -79,11 +79,11 @@ struct ahead {
     s2s_ckpt_sink *sink;
     void *ctx; /* of both */
     struct s2s_ckpt_walk walk;
-    char *wide; /* N_WIDE pieces, or NULL; of which these were read, and these were passed on */
+    char *wide; /* NULL, or a buffer of N_WIDE pieces: bytes read into it, and bytes passed on */
     size_t wide_len, wide_at;
     pthread_mutex_t lock;
     pthread_cond_t change;
-    size_t len[N_PIECES];    /* of piece i % N_PIECES */
+    size_t len[N_PIECES];    /* bytes in piece i % N_PIECES */
     uint64_t n_read, n_used; /* pieces */
     bool end, stop;
     int rc;
@@ -91,9 +91,9 @@ struct ahead {
 };
 
 /*
- * Rows of a transposed view are columns of what is stored: few rows at a time are read in runs of a
- * few elements each. 268 MB of [16384, 8192]: 8.4 million reads of 32 bytes and 7.2 s a piece at a
- * time, 131 thousand and 1 s so.
+ * Is the tensor a transposed view? Its rows are stored as columns, so reading few rows at a time
+ * means runs of a few elements. 268 MB of [16384, 8192], one piece at a time: 8.4 million reads of
+ * 32 bytes, 7.2 s; N_WIDE pieces at a time: 131 thousand reads, 1 s.
  */
 static bool is_transposed(const struct s2s_ckpt_tensor *tensor)
 {
@@ -101,14 +101,14 @@ static bool is_transposed(const struct s2s_ckpt_tensor *tensor)
     if (tensor->n_chunks == 0)
         return false;
     const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, 0);
-    /* a view whose strides are not known before it is read (ckpt_transposed) */
+    /* a ckpt_transposed view, whose strides are known only once it is located */
     if (chunk.place.is_view && !chunk.place.stored_at)
         return true;
     return tensor->n_chunks == 1 && chunk.stride && last > 0 && tensor->shape[last] > 1 &&
            chunk.stride[last] > 1;
 }
 
-/* 1: *len bytes are in out; 0: that was all */
+/* Reads the next box. 1: *len bytes are in out; 0: end */
 static int read_box(struct ahead *a, char *out, size_t *len, struct s2s_error *err)
 {
     int64_t at[S2S_MAX_DIMS];
@@ -122,7 +122,7 @@ static int read_box(struct ahead *a, char *out, size_t *len, struct s2s_error *e
     return rc < 0 ? rc : 1;
 }
 
-/* the same, at most a piece */
+/* The same, but at most one piece. */
 static int read_piece(struct ahead *a, char *out, size_t *len, struct s2s_error *err)
 {
     int rc = 1;

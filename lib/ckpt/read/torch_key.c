@@ -1,15 +1,14 @@
-/* The keys of Python's dicts as parts of names. */
+/* Keys of Python dicts as components of names. */
 #include "lib/ckpt/read/torch_walk.h"
 
 #include <math.h>
 
-/* As Python prints it: the fewest digits that are this number, an exponent below 1e-4 and from 1e16
- */
+/* As Python's repr: the fewest digits that identify the number, with an exponent below 1e-4 and
+ * from 1e16 on. */
 static void put_float(struct s2s_buf *name, double value)
 {
     char text[40];
-    /* 15 digits without the zeros at their end are the fewest, if those of a normal number are it
-     */
+    /* Normal numbers that 15 digits identify: start there, and strip trailing zeros below. */
     int n_digits = isnormal(value) ? 14 : 0, exponent = 0;
     do
         snprintf(text, sizeof text, "%.*e", n_digits++, value);
@@ -28,8 +27,7 @@ static void put_float(struct s2s_buf *name, double value)
 
 static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth, bool objects);
 
-/* What is too long for a name is not printed to its end, for a tuple may hold one text a million
- * times. */
+/* Stops once the name is too long: a tuple may refer to one long string a million times. */
 static bool put_keys(struct s2s_buf *name, const struct ckpt_node *keys, int depth, bool objects)
 {
     s2s_buf_putc(name, '(');

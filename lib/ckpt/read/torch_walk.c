@@ -1,4 +1,4 @@
-/* The tree of a torch.save file: tensors and objects under the names that they have in it. */
+/* Walks the object tree of a torch.save file and adds its tensors and objects by name. */
 #include "lib/ckpt/read/torch_walk.h"
 
 #include "lib/base/utf8.h"
@@ -7,8 +7,9 @@
 enum {
     MAX_DEPTH = 1000,
     MAX_SHOWN = 200,
-    LOOKS = 16, /* for each value, on the average */
-    NAMES = 16  /* a list of truths has a byte for each, and its own name in all of theirs */
+    LOOKS = 16, /* key comparisons per value, on average */
+    NAMES = 16  /* bytes of names per byte of pickle: in a list of bools each takes one byte, and
+                 * its name is that of the list and its index */
 };
 
 static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
@@ -58,7 +59,8 @@ int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor,
     return 0;
 }
 
-/* A dict of a long key may hold a thousand values that are one. */
+/* Charges a name to the limit: a dict with one long key may hold a thousand references to one
+ * value. */
 static int take_name(struct ckpt_torch_walk *w, size_t len)
 {
     if (len > w->names_left)
@@ -85,7 +87,8 @@ static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
     return 0;
 }
 
-/* sparse, quantized, nested, without data: torch rebuilds them with functions of these names */
+/* Is it a sparse, quantized or nested tensor, or one without data? torch rebuilds them with
+ * functions of such names. */
 static bool is_odd_tensor(const struct ckpt_node *node)
 {
     static const char first[] = "_rebuild_";
@@ -108,7 +111,7 @@ static const char *shown_name(const struct ckpt_torch_walk *w)
     return w->name.len ? w->name.data : "tensor";
 }
 
-/* Gives a reference; FORMAT: it cannot be shown whole. */
+/* Gives a reference; FORMAT: too large to convert. */
 static int make_json(struct ckpt_torch_walk *w, json_t **value, const struct ckpt_node *node)
 {
     const bool had = w->left.cut;
@@ -118,7 +121,7 @@ static int make_json(struct ckpt_torch_walk *w, json_t **value, const struct ckp
     return w->left.nodes ? 0 : bad_tree(w, node, 0);
 }
 
-/* of what is shown since `had` were counted */
+/* Warns if bytes were dropped since the counter was `had`. */
 static void warn_of_bytes(const struct ckpt_torch_walk *w, const char *prefix, const char *name,
                           size_t had)
 {
@@ -157,7 +160,7 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
     rc = keep_value(w, object, node);
     if (rc < 0 || (node->kind != CKPT_PERSID && !is_odd_tensor(node)))
         return rc;
-    /* its values would be lost without a word */
+    /* otherwise its values would be lost silently */
     const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
     size_t len = 0;
     const char *own = class ? ckpt_global_name(class, &len) : NULL;
@@ -189,7 +192,8 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
     const bool whole = !len && w->takes_names && key && key->kind == CKPT_STR && key->opaque;
     w->key = whole ? key : NULL;
     int rc = ckpt_check_name_len(w->name.data, w->name.len, w->err);
-    if (rc == 0 && key && key->kind != CKPT_STR) /* printing it takes time where nothing is below */
+    if (rc == 0 && key && key->kind != CKPT_STR) /* printing the key takes time even if nothing is
+                                                  * below it */
         rc = take_name(w, w->name.len - len);
     if (rc == 0)
         rc = walk_node(w, node, depth + 1);
@@ -198,8 +202,8 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
     return rc;
 }
 
-/* OmegaConf's containers and values, which all point back at what they are in: NeMo's settings in
- * Lightning's files */
+/* Unwraps OmegaConf's containers and values (NeMo's settings in Lightning's files), which all refer
+ * back to their parents. */
 static const struct ckpt_node *plain_conf(const struct ckpt_node *node)
 {
     static const char module[] = "omegaconf.";
@@ -217,9 +221,9 @@ static const struct ckpt_node *plain_conf(const struct ckpt_node *node)
     return node;
 }
 
-/* of a node; LOOKED_INTO also of a record that is walked just now, for what leads back to it holds
- * nothing that is not found there */
-enum { LOOKED_INTO = 1, HOLDS };
+/* Marks of a node. VISITED is also set while a node is being searched: what refers back to it
+ * contains nothing that this search will not find. */
+enum { VISITED = 1, HOLDS };
 
 static uint8_t *mark_of(const struct ckpt_node *node)
 {
@@ -232,8 +236,8 @@ static bool has_parts(const struct ckpt_node *node)
            node->kind == CKPT_TUPLE || node->kind == CKPT_SET;
 }
 
-/* 1: a tensor stands in node, or below it; 0: none; negative: it cannot be said. Each node is
- * looked into once. */
+/* 1: node is, or contains, a tensor; 0: it does not; negative: cannot be determined. Visits each
+ * node once. */
 static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     node = plain_conf(node);
@@ -244,10 +248,10 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
         return node->mark == HOLDS;
     if (depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
-    *mark_of(node) = LOOKED_INTO;
+    *mark_of(node) = VISITED;
     int rc = ckpt_view_of(node, &view, w->err);
     for (uint32_t i = 0; rc == 0 && i < node->n; i++)
-        if (node->items[i]) /* a record may lack parts */
+        if (node->items[i]) /* parts of a record may be NULL */
             rc = holds_tensor(w, node->items[i], depth + 1);
     if (rc > 0)
         *mark_of(node) = HOLDS;
@@ -266,8 +270,9 @@ static int by_key(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of one key twice Python has the last value alone. Two tensors of one name are refused anyway;
- * those in two dicts or lists would get names that do not meet. */
+/* FORMAT if a dict has one key twice. Python would keep the last value; of two nested dicts or
+ * lists parts of both would be read, under names that do not collide. (Two tensors of one name are
+ * refused elsewhere.) */
 static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
 {
     const uint32_t n = dict->n / 2;
@@ -291,7 +296,7 @@ static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
     return rc;
 }
 
-/* 1: it is a name that one would give; 0: it is not; negative: keys that are a bomb */
+/* 1: the key can be part of a readable name; 0: it cannot; negative: keys that are a bomb */
 static int can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
 {
     const size_t len = w->name.len;
@@ -301,15 +306,16 @@ static int can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
     const size_t n = w->name.len - len;
     const char *text = n ? w->name.data + len : "";
     const bool can = put && !memchr(text, 0, n) && s2s_utf8_valid(text, n);
-    const int rc = key->kind == CKPT_STR ? 0 : take_name(w, n); /* a tuple prints long each time */
+    const int rc = key->kind == CKPT_STR ? 0 : take_name(w, n); /* a tuple may print long each time
+                                                                 */
     w->name.len = len;
     if (n)
         w->name.data[len] = 0;
     return rc < 0 ? rc : can;
 }
 
-/* Settings may have keys of which no name can be made (enums, bytes, any character): then they are
- * one value, unless tensors stand among them. */
+/* A dict with keys that make no name (enums, bytes, control characters), such as settings, becomes
+ * one object, unless it contains tensors. */
 static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, int depth)
 {
     int rc = 1;
@@ -335,9 +341,9 @@ static int walk_list(struct ckpt_torch_walk *w, const struct ckpt_node *list, in
 
 /* ---- objects of classes ---- */
 
-/* 1: the set names the key; 0: it does not; negative: too many keys for so large a set */
-static int names_key(struct ckpt_torch_walk *w, const struct ckpt_node *set,
-                     const struct ckpt_node *key)
+/* 1: the key is in the set; 0: it is not; negative: too many comparisons */
+static int has_key(struct ckpt_torch_walk *w, const struct ckpt_node *set,
+                   const struct ckpt_node *key)
 {
     if (!set || set->kind != CKPT_SET)
         return 0;
@@ -364,33 +370,33 @@ static bool is_module(const struct ckpt_node *node)
     return true;
 }
 
-/* What torch.nn.Module.state_dict would say: parameters, buffers that are kept, modules in it;
- * what is None is left out. */
+/* Adds what torch.nn.Module.state_dict would return: parameters, persistent buffers, submodules;
+ * None values are left out. */
 static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module, int depth)
 {
-    const struct ckpt_node *passing = ckpt_get(module, "_non_persistent_buffers_set");
+    const struct ckpt_node *transient = ckpt_get(module, "_non_persistent_buffers_set");
     int rc = 0;
     for (int p = 0; p < MODULE_PARTS && rc == 0; p++) {
         const struct ckpt_node *part = ckpt_get(module, module_parts[p]);
         rc = check_keys(w, part);
         for (uint32_t i = 0; rc == 0 && i < part->n; i += 2) {
             const struct ckpt_node *key = part->items[i], *value = part->items[i + 1];
-            const int passes = p == BUFFERS ? names_key(w, passing, key) : 0;
-            if (passes < 0)
-                return passes;
-            if (value->kind != CKPT_NONE && !passes)
+            const int skip = p == BUFFERS ? has_key(w, transient, key) : 0;
+            if (skip < 0)
+                return skip;
+            if (value->kind != CKPT_NONE && !skip)
                 rc = walk_child(w, key, 0, value, depth);
         }
     }
     return rc;
 }
 
-/* The parts of a record in which there are tensors: contents, state, arguments. What leads back to
- * it is shown without it: each of a thousand parts may know the whole. */
+/* Walks the parts of a record that contain tensors: contents, state, arguments. References back to
+ * the record are not followed: each of a thousand parts may refer to the whole. */
 static int walk_record(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     int rc = 0;
-    *mark_of(node) = LOOKED_INTO;
+    *mark_of(node) = VISITED;
     ((struct ckpt_node *)node)->shown = true;
     for (int p = 3; rc == 0 && p > 0; p--) {
         const struct ckpt_node *part = node->items[p];
@@ -407,7 +413,7 @@ static int walk_record(struct ckpt_torch_walk *w, const struct ckpt_node *node, 
     return rc;
 }
 
-/* what is neither a tensor nor a list or dict of Python's own */
+/* A value that is neither a tensor nor a Python list, tuple or dict. */
 static int walk_other(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
 {
     if (node->kind == CKPT_RECORD && is_module(node))
@@ -440,7 +446,7 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
     return walk_other(w, node, depth);
 }
 
-/* "mp_rank_00/" without its end. Gives: free. */
+/* The rank's folder: "mp_rank_00/" without the slash. Gives: free. */
 static char *folder_of(const struct ckpt_torch_walk *w)
 {
     size_t len = w->name.len;
@@ -448,7 +454,8 @@ static char *folder_of(const struct ckpt_torch_walk *w)
                         len && w->name.data[len - 1] == '/' ? len - 1 : len);
 }
 
-/* Tensors beside the model that are no state of random generators: somebody's own (averages, ..) */
+/* Warns of the user's own tensors beside the model (averages, ..); states of random generators are
+ * none. */
 static int warn_of_tensors(struct ckpt_torch_walk *w, const struct ckpt_node *value,
                            const char *name)
 {
@@ -459,7 +466,7 @@ static int warn_of_tensors(struct ckpt_torch_walk *w, const struct ckpt_node *va
     return rc < 0 ? s2s_error_add(w->err, rc, "%s", name) : 0;
 }
 
-/* What is neither model nor optimizer goes into `rest`, the state of the run. */
+/* Stores what is neither model nor optimizer in `rest`, the state of the run. */
 static int keep_rest(struct ckpt_torch_walk *w, const struct ckpt_node *value, const char *name,
                      json_t *rest)
 {
@@ -475,14 +482,14 @@ static int keep_rest(struct ckpt_torch_walk *w, const struct ckpt_node *value, c
     return rc;
 }
 
-/* "model0", ..: one of several virtual stages */
+/* "model0", ..: the model of a virtual pipeline stage */
 static bool is_stage(const char *name)
 {
     return s2s_starts_with(name, "model") && name[5] &&
            name[5 + strspn(name + 5, "0123456789")] == 0;
 }
 
-/* a Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run */
+/* A Megatron rank file: `model`, `model0`, .. are tensors, the rest is state of the run. */
 static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
     const size_t n_before = w->ckpt->n_tensors;
@@ -523,7 +530,7 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
     return rc;
 }
 
-/* Names that stand in the pickle as they are, most of them, need not be copied. */
+/* Most names are strings of the pickle; if so, keeps these instead of copying. */
 static void take_names(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
     size_t n_bytes = 0;
@@ -552,6 +559,6 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
     if (rc == 0)
         take_names(w, root);
     if (rc > 0)
-        s2s_buf_puts(&w->name, "tensor"); /* a file that is one tensor */
+        s2s_buf_puts(&w->name, "tensor"); /* the file is a single tensor */
     return rc < 0 ? rc : walk_node(w, root, 0);
 }

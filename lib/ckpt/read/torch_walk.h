@@ -1,6 +1,6 @@
 /*
- * How the tree of a torch.save file becomes tensors and objects. read_torch.c finds the file's
- * storages and its tree; torch_walk.c gives each leaf its name.
+ * Turns the object tree of a torch.save file into tensors and objects. read_torch.c finds the
+ * storages and parses the pickle; torch_walk.c names and adds each leaf.
  */
 #ifndef CKPT_TORCH_WALK_H
 #define CKPT_TORCH_WALK_H
@@ -13,44 +13,45 @@
 struct ckpt_torch_walk {
     struct s2s_ckpt *ckpt;
     int file;
-    struct s2s_zip_member *stores; /* sorted; the name is the key alone, pos is in the file */
+    struct s2s_zip_member *stores; /* sorted; name is the storage key alone, pos is relative to the
+                                    * file */
     size_t n_stores;
-    /* A small file can refer to one value in very many places. So there are limits to what is made
-     * of all of it together: */
-    struct ckpt_json_left left;  /* values and texts as JSON */
-    size_t looks_left;           /* keys that are compared to find a set's */
+    /* A pickle can refer to one value many times, so that a small file describes something huge.
+     * Limits for the whole file: */
+    struct ckpt_json_left left;  /* values and strings converted to JSON */
+    size_t looks_left;           /* comparisons of keys in pickled sets */
     size_t names_left;           /* bytes of names */
-    size_t exact_left;           /* bytes of values that are kept as opcodes */
+    size_t exact_left;           /* bytes of values kept as pickle opcodes */
     struct s2s_blocks *names;    /* ckpt_pickle.names; borrowed */
-    bool takes_names;            /* the checkpoint has taken them, so names can point there */
-    const struct ckpt_node *key; /* the node whose text is the whole name, and in names; or NULL */
-    struct s2s_buf name;         /* of the value that is looked at, so far */
+    bool takes_names;            /* the checkpoint owns them now, so names may point there */
+    const struct ckpt_node *key; /* the node whose text, in names, is the whole name; or NULL */
+    struct s2s_buf name;         /* of the current value, so far */
     struct s2s_error *err;
 };
 
-/* Appends a dict's key to a name as Python prints it; tuples of keys too, and with `objects` bytes,
- * and an object (an enum's, a device) as the call that makes it. false: no name can be made of it,
- * and perhaps a part was appended. */
+/* Appends a dict's key to a name as Python prints it. Tuples of keys work too; with `objects` also
+ * bytes, and objects (an enum's, a device) as the call that constructs them. false: the key cannot
+ * be part of a name; something may have been appended. */
 bool ckpt_torch_put_key(struct s2s_buf *name, const struct ckpt_node *key, bool objects);
-/* Sets *tensor to the tensor that a view describes; it is not added to the checkpoint. name is
- * kept. FORMAT: its storage is not in the file, or has another size. */
+/* Sets *tensor to what a view describes, without adding it to the checkpoint. name is kept. FORMAT:
+ * its storage is not in the file, or has another size. */
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
                       const struct ckpt_view *view);
 /*
- * Reads the optimizer of a Megatron rank, whose model's tensors are those of the checkpoint from
- * index n_before on, which are not sorted yet: adds its tensors to ckpt->states, and itself to
- * ckpt->rank_states. A tensor is said to belong to a parameter only where it can belong to no other
- * (rank_optimizer.c); where that is open, `why` of the rank says so, and it is no error. FORMAT: a
- * tensor is not in the file.
+ * Reads the optimizer of a Megatron rank, the tensors of whose model are those of the checkpoint
+ * from index n_before on (not sorted yet). Adds its tensors to ckpt->states and itself to
+ * ckpt->rank_states. A tensor is assigned to a parameter only if that is unambiguous
+ * (rank_optimizer.c); otherwise `why` of the rank gives the reason, which is not an error. FORMAT:
+ * a tensor is not in the file.
  */
 int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *optimizer,
                              const char *folder, size_t n_before);
 /*
- * Adds everything below root to w->ckpt: tensors as tensors, all else as objects, named by the keys
- * that lead there. What is in a pickled module has the names that its state_dict would have;
- * tensors in objects of other classes are named after the parts of these. A tensor that is no array
- * of numbers (sparse, quantized, only one rank's) becomes an object that is marked as lost, with a
- * warning. FORMAT, UNSUPPORTED.
+ * Adds everything below root to w->ckpt: tensors as tensors, all else as objects, named by the path
+ * of keys. Contents of a pickled nn.Module get the names of its state_dict; tensors in objects of
+ * other classes are named by the attributes that lead to them. A tensor that is not a dense array
+ * (sparse, quantized, one rank's shard) becomes an object marked as lost, with a warning. FORMAT,
+ * UNSUPPORTED.
  */
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source);

@@ -8,7 +8,7 @@
 
 enum { MAX_PICKLE = 1 << 30 };
 
-/* torch reads 1 to 10 (kMaxSupportedFileFormatVersion), and has written no other */
+/* torch accepts 1 to 10 (kMaxSupportedFileFormatVersion), and has never written another */
 static int check_version(const struct s2s_zip *zip, const struct s2s_zip_member *member,
                          struct s2s_error *err)
 {
@@ -25,7 +25,8 @@ static int check_version(const struct s2s_zip *zip, const struct s2s_zip_member 
     return rc;
 }
 
-/* Of a large one only what is needed stays in memory, and the archive's bytes do not. */
+/* Parses data.pkl. A large one is parsed from the file, so that its bytes need not stay in memory.
+ */
 static int read_pickle(struct ckpt_archive *archive, const struct s2s_zip_member *member,
                        enum ckpt_pickle_mode mode, struct s2s_error *err)
 {
@@ -97,19 +98,19 @@ int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err)
 
 void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member)
 {
-    if (member->crc || member->len_bytes == 0 || ckpt->told_no_crc)
+    if (member->crc || member->len_bytes == 0 || ckpt->warned_no_crc)
         return;
-    ckpt->told_no_crc = true;
+    ckpt->warned_no_crc = true;
     s2s_warn("ckpt", "%s: saved without checksums: bytes that flipped are not noticed", ckpt->path);
 }
 
 void ckpt_warn_opaque(struct s2s_ckpt *ckpt, const struct ckpt_pickle *pickle, const char *name)
 {
     const char *classes = pickle->opaque.data;
-    if (!pickle->opaque.len || (ckpt->told_opaque && strcmp(ckpt->told_opaque, classes) == 0))
+    if (!pickle->opaque.len || (ckpt->warned_opaque && strcmp(ckpt->warned_opaque, classes) == 0))
         return;
-    free(ckpt->told_opaque);
-    ckpt->told_opaque = s2s_xstrdup(classes);
+    free(ckpt->warned_opaque);
+    ckpt->warned_opaque = s2s_xstrdup(classes);
     s2s_warn("ckpt", "%s: classes that are not data are kept as names: %s", name, classes);
 }
 
@@ -121,7 +122,7 @@ void ckpt_archive_release(struct ckpt_archive *archive)
     archive->bytes = NULL;
 }
 
-/* the storage of a view: its member; checks the length */
+/* Finds the zip member of a view's storage and checks its length. */
 static int find_storage(const struct ckpt_archive *archive, const struct ckpt_view *view,
                         const struct s2s_zip_member **member, struct s2s_error *err)
 {
@@ -138,7 +139,7 @@ static int find_storage(const struct ckpt_archive *archive, const struct ckpt_vi
     return 0;
 }
 
-/* the item of a .distcp file: an archive of one tensor, the chunk */
+/* Locates a chunk in its item of a .distcp file, which is an archive of that one tensor. */
 static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
                        const struct ckpt_archive *archive, struct s2s_error *err)
 {
@@ -181,8 +182,8 @@ static int locate_item(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tens
     return 0;
 }
 
-/* Most of the archives that there may be a million of are small, and a dozen parts of each are
- * read: of such a one all, at once. */
+/* A checkpoint may have a million items, most of them small, of which a dozen parts are read: items
+ * up to this size are read with one call. */
 enum { SMALL_ITEM = 8 << 10 };
 
 static int locate(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k, bool notes,

@@ -1,4 +1,5 @@
-/* Archives of torch.save's: a zip of storages and the pickle that says what they are. */
+/* Archives that torch.save writes: zip files of storages and a pickle (data.pkl) that describes
+ * them. */
 #ifndef CKPT_TORCH_ZIP_H
 #define CKPT_TORCH_ZIP_H
 
@@ -7,29 +8,30 @@
 
 struct s2s_ckpt;
 
-/* Members of an item of a .distcp file, at most: it holds one tensor or one object. */
+/* Limit on the members of one item of a .distcp file, which holds one tensor or one object. */
 enum { CKPT_ITEM_MEMBERS = 65536 };
 
-/* An archive of torch.save's, with its data.pkl parsed. */
+/* A torch.save archive whose data.pkl is parsed. */
 struct ckpt_archive {
     struct s2s_zip zip;
     struct ckpt_pickle pickle;
-    char *bytes; /* of data.pkl, into which the pickle points; NULL: so large that it is not kept */
+    char *bytes; /* of data.pkl, which the pickle points into; NULL: too large to keep */
 };
 /* Opens the archive at source. Gives: ckpt_archive_release, only after success. FORMAT, TRUNCATED;
- * UNSUPPORTED: it is not one of torch.save's, its bytes are big-endian, or (with CKPT_STRICT) its
- * pickle names classes that are not known. */
+ * UNSUPPORTED: not written by torch.save, big-endian, or (with CKPT_STRICT) its pickle refers to
+ * unknown classes. */
 int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_archive_release(struct ckpt_archive *archive);
-/* Compares the CRC-32 of each member of an archive that is no storage (data.pkl, byteorder, ..).
- * DIGEST, IO. */
+/* Verifies the CRC-32 of each member that is not a storage (data.pkl, byteorder, ..). DIGEST, IO.
+ */
 int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err);
-/* Warns, once a checkpoint, if this storage of an archive has no CRC-32 to compare: PyTorch can be
- * told not to write them (torch.serialization.set_crc32_options). */
+/* Warns, once per checkpoint, if this storage has no CRC-32: PyTorch can be configured not to write
+ * them (torch.serialization.set_crc32_options). */
 void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member);
-/* Warns of classes in a file or object that are kept as names, if there are any. Of those that are
- * alike one after the other, such as the files of hundreds of ranks, the first is told of. */
+/* Warns of unknown classes in a file or object, which are represented by their names, if there are
+ * any. The same warning is not repeated for consecutive files, such as those of hundreds of ranks.
+ */
 void ckpt_warn_opaque(struct s2s_ckpt *ckpt, const struct ckpt_pickle *pickle, const char *name);
 
 #endif

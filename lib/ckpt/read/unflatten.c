@@ -1,16 +1,16 @@
 /*
- * Optimizer state that Megatron-Core up to 0.15 stores flattened, in the shape of its parameter.
- * A parameter of shape [g0*l0, g1*l1, ..], cut into the grid [g0, g1, ..], is stored as
- * [g0, g1, .., l0*l1*..], of which the data-parallel ranks have ranges of the last axis. A range is
- * a few boxes of its cell's [l0, l1, ..], so the parameter is a tensor whose chunks are views of
- * what is stored: nothing of it is read here.
+ * Optimizer state that Megatron-Core up to 0.15 stores flattened, presented in the shape of its
+ * parameter. A parameter of shape [g0*l0, g1*l1, ..], sharded in a grid [g0, g1, ..], is stored as
+ * [g0, g1, .., l0*l1*..], and each data-parallel rank stores a range of the last axis. Such a range
+ * is a few boxes of its cell [l0, l1, ..]. So the parameter becomes a tensor whose chunks are views
+ * of the stored one; no data is read here.
  */
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/read/read_internal.h"
 
-enum { MAX_CELLS = 4 << 20 /* layers * experts * tensor-parallel ranks of a flattened tensor */ };
+enum { MAX_CELLS = 4 << 20 /* layers * experts * tensor-parallel ranks */ };
 
 int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, const int64_t *shape,
                         int n, struct s2s_error *err)
@@ -20,7 +20,7 @@ int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, c
     if (n < 0 || n + 1 != tensor->n_dims || ckpt_box_numel(shape, n) != s2s_ckpt_numel(tensor))
         return s2s_error_set(err, S2S_E_SHAPE, "%s: flattened from an impossible shape",
                              tensor->name);
-    /* each cell becomes boxes: as many as there are bytes for, at most */
+    /* each cell becomes boxes, so the number of cells is limited by the bytes in the files */
     if ((__int128)s2s_ckpt_numel(tensor) * (int)s2s_dtype_size(tensor->dtype) >
         s2s_ckpt_files_bytes(ckpt))
         return s2s_error_set(err, S2S_E_TRUNCATED, "%s: is larger than all files together",
@@ -36,15 +36,15 @@ int ckpt_set_orig_shape(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, c
 
 struct view {
     struct s2s_ckpt *ckpt;
-    struct ckpt_chunk *chunks; /* made so far */
+    struct ckpt_chunk *chunks; /* result, so far */
     size_t n_chunks, cap_chunks;
-    struct ckpt_chunk stored; /* of what is viewed, the idx-th */
+    struct ckpt_chunk stored; /* chunk number idx of the stored tensor */
     size_t idx;
     int n_dims;                  /* of the parameter */
-    int64_t local[S2S_MAX_DIMS]; /* [n_dims], a cell */
+    int64_t local[S2S_MAX_DIMS]; /* shape of a cell */
 };
 
-/* A box of the cell `cell`, whose first element lies at [cell, flat] of the stored tensor. */
+/* Adds a box of a cell, whose first element is stored at [cell, flat]. */
 static void add_box(struct view *v, const int64_t *cell, int64_t flat, const int64_t *begin,
                     const int64_t *size)
 {
@@ -64,7 +64,7 @@ static void add_box(struct view *v, const int64_t *cell, int64_t flat, const int
                                       .file = v->stored.place.file}};
 }
 
-/* The elements [flat, end) of a cell, in row-major order: at most 2 * n_dims - 1 boxes. */
+/* Adds the elements [flat, end) of a cell, in row-major order, as at most 2 * n_dims - 1 boxes. */
 static void add_range(struct view *v, const int64_t *cell, int64_t flat, int64_t end)
 {
     if (v->n_dims == 0)
@@ -76,7 +76,7 @@ static void add_range(struct view *v, const int64_t *cell, int64_t flat, int64_t
             rest /= v->local[d];
             size[d] = 1;
         }
-        /* the first axis of which whole rows begin here and end in time */
+        /* the outermost axis along which whole rows start at flat and end before `end` */
         int axis = v->n_dims - 1;
         for (; axis > 0 && begin[axis] == 0 && row * v->local[axis] <= end - flat; axis--) {
             size[axis] = v->local[axis];
@@ -163,7 +163,7 @@ const struct s2s_ckpt_tensor *ckpt_transposed(struct s2s_ckpt *ckpt,
     return out;
 }
 
-/* of ckpt_transposed: the strides of what is stored, the last two exchanged */
+/* Of ckpt_transposed: the stored strides, with the last two exchanged. */
 static void locate_transposed(struct s2s_ckpt *ckpt, struct ckpt_chunk *chunk,
                               const struct ckpt_chunk *stored, int n_dims)
 {

@@ -1,4 +1,4 @@
-/* Is what a checkpoint holds whole and harmless: CRC-32s, archives, common state, config.json? */
+/* Verification of what a checkpoint contains: CRC-32s, archives, common state, config.json. */
 #include "lib/ckpt/plan.h"
 
 #include <fcntl.h>
@@ -11,13 +11,13 @@
 #include "lib/ckpt/read/read_internal.h"
 #include "lib/ckpt/read/torch_zip.h"
 
-/* A storage by its place, in a table where the last of several that fall on one place stays. */
+/* An entry of a hash table of verified storages; of several with the same hash the last stays. */
 struct ckpt_verified {
-    int64_t pos; /* 0: none, for an archive begins with a header */
+    int64_t pos; /* 0: empty, because an archive starts with a header */
     int file;
 };
 
-/* Thousands of tensors may be views of one storage: it is read once. */
+/* Thousands of tensors may be views of one storage, which is then read only once. */
 static struct ckpt_verified *verified_of(struct s2s_ckpt *ckpt, const struct ckpt_location *place)
 {
     enum { N = 4096, MEMBER_ALIGN = 64 };
@@ -133,7 +133,7 @@ bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor)
 
 bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, uint32_t *crc)
 {
-    struct s2s_error ignored = S2S_ERROR_INIT; /* who reads it meets the same */
+    struct s2s_error ignored = S2S_ERROR_INIT; /* reading the tensor gives the same error */
     if (tensor->n_chunks != 1 || ckpt_locate(ckpt, tensor, 0, &ignored) < 0 || !tensor->is_plain ||
         !tensor->place.has_crc || tensor->place.store_len != s2s_ckpt_bytes(tensor))
         return false;
@@ -141,7 +141,7 @@ bool s2s_ckpt_stored_crc(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *te
     return true;
 }
 
-/* An archive that wants no more than data, and is undamaged. object: NULL, or what it is. */
+/* Verifies an archive: only data, and undamaged. object: its name, if it is an object; or NULL. */
 static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *source,
                          const char *object, struct s2s_error *err)
 {
@@ -157,7 +157,8 @@ static int verify_source(struct s2s_ckpt *ckpt, const struct s2s_zip_source *sou
     for (size_t i = 0; i < archive.zip.n_members && rc == 0; i++)
         rc = s2s_zip_check_member(&archive.zip, &archive.zip.members[i], ckpt_piece(ckpt),
                                   CKPT_SCRATCH, err);
-    if (rc == 0 && object && strcmp(object, CKPT_COMMON_OBJECT) != 0) /* its reader did */
+    if (rc == 0 && object && strcmp(object, CKPT_COMMON_OBJECT) != 0) /* which warns when it is read
+                                                                       */
         ckpt_warn_opaque(ckpt, &archive.pickle, object);
     ckpt_archive_release(&archive);
     return rc;
@@ -208,7 +209,7 @@ void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt)
 {
     for (size_t i = 0; i < ckpt->n_objects; i++) {
         struct s2s_ckpt_object *object = &ckpt->objects[i];
-        struct s2s_error ignored = S2S_ERROR_INIT; /* whoever reads it will see */
+        struct s2s_error ignored = S2S_ERROR_INIT; /* reported when the object is read */
         struct s2s_zip zip;
         if (!object->file || s2s_ckpt_is_state(object->name) || s2s_ckpt_is_sharded(object->name))
             continue;
@@ -225,7 +226,7 @@ void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt)
     }
 }
 
-/* what the sizes of a Hugging Face model are read from */
+/* Checks that config.json, from which a Hugging Face model gets its sizes, is JSON. */
 static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     json_t *config = NULL;

@@ -151,6 +151,48 @@ PY
     same want got
 }
 
+@test "a SALM that NeMo Automodel trained: its experts become Hugging Face's; of other models they are refused" {
+    write_salm
+    cat >make.py <<'PY'
+import st
+ear = lambda k: k if k.startswith("perception.") else None
+ends = {"llm.model.embed_tokens.weight": (10, 48), "llm.lm_head.weight": (10, 48), "llm.model.norm.weight": (48,)}
+at = "llm.model.layers."
+qwen = {**ends, **{at + "0." + k: v for k, v in {"input_layernorm.weight": (48,), "post_attention_layernorm.weight": (48,), "mlp.gate.weight": (3, 48),
+        "self_attn.q_proj.weight": (8, 48), "self_attn.k_proj.weight": (4, 48), "self_attn.v_proj.weight": (4, 48), "self_attn.o_proj.weight": (48, 8),
+        "self_attn.q_norm.weight": (4,), "self_attn.k_norm.weight": (4,), "mlp.experts.gate_and_up_projs": (3, 48, 10),
+        "mlp.experts.down_projs": (3, 5, 48)}.items()}}
+hybrid = {**ends, **{at + "0." + k: v for k, v in {"norm.weight": (48,), "mixer.in_proj.weight": (30, 48), "mixer.conv1d.weight": (18, 1, 4),
+          "mixer.conv1d.bias": (18,), "mixer._fp32_params.A_log": (2,), "mixer._fp32_params.D": (2,), "mixer._fp32_params.dt_bias": (2,),
+          "mixer.norm.weight": (10,), "mixer.out_proj.weight": (48, 10)}.items()},
+          **{at + "1." + k: v for k, v in {"norm.weight": (48,), "mixer.gate.weight": (3, 48), "mixer.gate.e_score_correction_bias": (3,),
+          "mixer.experts.gate_and_up_projs": (3, 48, 5), "mixer.experts.down_projs": (3, 5, 48)}.items()}}
+other = {**{k: v for k, v in qwen.items() if "_norm." not in k}, at + "0.mlp.shared_experts.down_proj.weight": (48, 5)}
+st.rename("salm.safetensors", "qwen.safetensors", ear, qwen)
+st.rename("salm.safetensors", "hybrid.safetensors", ear, hybrid)
+st.rename("salm.safetensors", "other.safetensors", ear, other)
+st.write("plain.safetensors", {k[4:]: v for k, v in other.items()})
+PY
+    python3 make.py
+    exits 0 s2s-ckpt convert -q --strict --to hf qwen.safetensors qwen
+    exits 0 s2s-ckpt convert -q --strict --to hf hybrid.safetensors hybrid
+    for e in 0 1 2; do
+        printf 'model.layers.0.mlp.experts.%s.%s\n' $e "down_proj.weight	[48, 5]" $e "gate_proj.weight	[5, 48]" $e "up_proj.weight	[5, 48]"
+    done >want
+    for e in 0 1 2; do
+        printf 'backbone.layers.1.mixer.experts.%s.%s\n' $e "down_proj.weight	[48, 5]" $e "up_proj.weight	[5, 48]"
+    done >>want
+    for from in qwen hybrid; do s2s-ckpt ls $from/llm | cut -f1,3 | grep experts; done >got
+    same want got
+    # of other models nobody says here what transformers calls them
+    for from in other plain; do
+        exits 1 s2s-ckpt convert --to hf $from.safetensors $from
+        says "the experts are as NeMo Automodel trains them, such as model.layers.0.mlp.experts."
+        [ ! -e $from ]
+        exits 0 s2s-ckpt convert -q --to torch_dist $from.safetensors $from.kept
+    done
+}
+
 @test "the id of a SALM's placeholder is found in a tokenizer of any characters" {
     write_salm
     mkdir in && mv salm.safetensors in/model.safetensors

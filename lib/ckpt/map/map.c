@@ -366,7 +366,8 @@ static bool choose_part(void *ctx, const char *text, const char *name, const cha
         return false;
     find_named(text, name + mirror, &family);
     bool by_type = find_by_config(e, text, &family, &meant);
-    bool there = (!by_type || strcmp(meant.name, family.name) == 0) &&
+    bool there = !(family.trains && e->to_megatron) && /* a trainer's names are only read */
+                 (!by_type || strcmp(meant.name, family.name) == 0) &&
                  part_is_there(&at, &map, family.detect, by_type);
     ckpt_map_release(&map);
     return there;

@@ -11,6 +11,9 @@
 #define WORDS \
     "{embedding.word_embeddings,output_layer,decoder.final_layernorm,decoder.final_norm}.weight"
 
+/* the language models of a SALM, under Hugging Face's names on both sides */
+#define SALM_WORDS "=nemotron_h|=qwen_moe|=mixtral|=gemma2|=llama|=nemotron|as_is"
+
 static const char composites[] =
     /* ---- language, vision and (Omni) sound; to Hugging Face all of them are one folder ---- */
     "family nemotron_vlm\n"
@@ -253,16 +256,15 @@ static const char composites[] =
     "family salm\n"
     "detect perception.encoder.pre_encode.conv.{0,2,3}.weight embed_tokens.weight llm.{*}\n"
     "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
-    "include salm_parts \"\" \"\"\n"
+    "include salm_perception \"\" \"\"\n"
+    "part " SALM_WORDS " llm. llm.\n"
 
-    /* with NeMo Automodel the embedding stays inside the language model */
+    /* with NeMo Automodel the embedding stays inside the language model, and experts are as it
+     * trains them */
     "family salm_automodel\n"
     "detect perception.encoder.pre_encode.conv.{0,2,3}.weight llm.{*}\n"
-    "include salm_parts \"\" \"\"\n"
-
-    "family salm_parts\n"
     "include salm_perception \"\" \"\"\n"
-    "part =nemotron_h|=qwen_moe|=mixtral|=gemma2|=llama|=nemotron|as_is llm. llm.\n"
+    "part automodel_nemotron_h|automodel_qwen_moe|" SALM_WORDS " llm. llm.\n"
 
     "family salm_perception\n"
     "include fastconformer perception.encoder. encoder.\n"

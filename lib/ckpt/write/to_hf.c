@@ -105,6 +105,28 @@ static int refuse_megatron(const struct s2s_ckpt *ckpt, struct s2s_error *err)
                           "and --to safetensors keeps the names");
 }
 
+/* Experts as NeMo Automodel has them while it trains, all of a layer in one tensor: which half of
+ * it is the gate, and what transformers calls them, is known of some families alone. No class of
+ * transformers looks for these names. */
+static int refuse_native_experts(const struct s2s_hf_output *out, struct s2s_error *err)
+{
+    for (size_t i = 0; i < out->n_parts; i++)
+        for (size_t k = 0; k < out->parts[i].plan.n_targets; k++) {
+            const char *name = s2s_ckpt_target_name(&out->parts[i].plan.targets[k]);
+            if (!s2s_ends_with(name, ".experts.gate_and_up_projs") &&
+                !s2s_ends_with(name, ".experts.down_projs"))
+                continue;
+            int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                   "the experts are as NeMo Automodel trains them, such as %s, of "
+                                   "a model whose Hugging Face names are not known here",
+                                   name);
+            return s2s_error_hint(err, rc,
+                                  "Automodel's own consolidated checkpoint has them "
+                                  "(save_consolidated); --to safetensors keeps these names");
+        }
+    return 0;
+}
+
 static int plan_names(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                       const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -172,6 +194,8 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err)
 {
     int rc = plan_names(out, ckpt, options, err);
+    if (rc == 0)
+        rc = refuse_native_experts(out, err);
     if (rc == 0 && options->config)
         ckpt_args_check_norms(out->map.family, ckpt_args(ckpt), options->config);
     if (rc == 0)

@@ -15,7 +15,7 @@ import types
 import warnings
 
 warnings.filterwarnings("ignore")
-from tool import bad, compare, convert, need, run
+from tool import bad, compare, convert, here, need, need_ok, run
 
 need("torch", "transformers", "safetensors")
 import torch  # noqa: E402
@@ -89,6 +89,19 @@ def save_pieces(folder, tensors, axis):
         pickle.dump(Metadata(state_dict_metadata=state, planner_data={k: (k,) for k in state}, storage_data=storage), f)
 
 
+def check_salm(what, own, whole, width, tmp):
+    """the same language model in NeMo's SALMAutomodel, as Lightning saves it from one process"""
+    ear, at = os.path.join(tmp, "ear"), os.path.join(tmp, "salm")
+    if not need_ok(what, "convert", "-q", "--to", "safetensors", os.path.join(here, "data/tiny.nemo"), ear):
+        return
+    salm = {"perception." + k: t for k, t in load_file(ear).items() if k.startswith(("encoder.", "preprocessor."))}
+    salm.update({"perception.proj.weight": torch.randn(width, 16), "perception.proj.bias": torch.randn(width)})
+    salm.update({"llm." + k: t.contiguous() for k, t in own.items()})
+    dcp.save({"state_dict": salm, "optimizer_0": {"state": {"llm.lm_head.weight": {"step": torch.ones(())}}}}, checkpoint_id=at, no_dist=True)
+    if convert(what, "--to", "hf", at, at + "_hf"):
+        compare(what + " in a SALM", load_file(os.path.join(at + "_hf", "llm", "model.safetensors")), whole)
+
+
 def check(family, seed, tmp):
     model, name = families.make(family, seed)
     what, disk = "%s %d" % (family, seed), os.path.join(tmp, "disk")
@@ -110,6 +123,7 @@ def check(family, seed, tmp):
         whole = {k: t.float() if re.search(r"\.mixer\.(A_log|D|dt_bias)$", k) else t for k, t in whole.items()}
         save_file(whole, os.path.join(disk, "model.safetensors"))
     own = native(whole)
+    check_salm(what, own, whole, model.config.hidden_size, tmp)
     if family in adapters:
         compare(what + ": Automodel's adapter", own, by_adapter(family, whole, model.config))
     config = os.path.join(disk, "config.json")

@@ -193,6 +193,30 @@ PY
     done
 }
 
+@test "a Nemotron-H whose words NeMo took out of it, and DuplexSTT's, are a SALM's" {
+    write_salm
+    cat >make.py <<'PY'
+import st
+def write(path, begin, more):
+    st.rename("salm.safetensors", path, lambda k: k if k.startswith("perception.") else None, {"embed_tokens.weight": (10, 48), **more, **{
+        begin + k: v for k, v in {"norm_f.weight": (48,), "layers.0.norm.weight": (48,), "layers.0.mixer.in_proj.weight": (30, 48),
+        "layers.0.mixer.conv1d.weight": (18, 1, 4), "layers.0.mixer.conv1d.bias": (18,), "layers.0.mixer.A_log": (2,), "layers.0.mixer.D": (2,),
+        "layers.0.mixer.dt_bias": (2,), "layers.0.mixer.norm.weight": (10,), "layers.0.mixer.out_proj.weight": (48, 10)}.items()}})
+write("model.safetensors", "llm.model.", {"llm.lm_head.weight": (10, 48)})
+write("backbone.safetensors", "llm.backbone.", {"llm.lm_head.weight": (10, 48)})
+write("duplex.safetensors", "llm.", {"lm_head.weight": (10, 48)})
+PY
+    python3 make.py
+    for name in model backbone duplex; do
+        exits 0 s2s-ckpt convert -q --strict --to hf $name.safetensors $name
+        exits 0 s2s-ckpt diff model $name
+    done
+    s2s-ckpt ls model/llm | cut -f1 >got
+    grep -qx backbone.embeddings.weight got
+    grep -qx lm_head.weight got
+    [ "$(wc -l <got)" -eq 12 ]
+}
+
 @test "the id of a SALM's placeholder is found in a tokenizer of any characters" {
     write_salm
     mkdir in && mv salm.safetensors in/model.safetensors

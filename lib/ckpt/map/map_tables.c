@@ -27,7 +27,16 @@
     "rename " IN "model.norm.weight " IN "backbone.norm_f.weight\n" \
     "rename " IN "model.layers.{N}.mixer._fp32_params.{*} " IN "backbone.layers.{N}.mixer.{*}\n" \
     "rename " IN "model.{*} " IN "backbone.{*}\n"
-#define BACKBONES BACKBONE("") BACKBONE("{1}.") BACKBONE("{1}.{2}.")
+/* NeMo takes the words out of it, and of DuplexSTT the head and the name of the rest */
+#define SALM_BACKBONES \
+    "where llm.{model,backbone}.layers.{N}.mixer.dt_bias\n" \
+    "rename embed_tokens.weight llm.backbone.embeddings.weight\n" \
+    "where llm.layers.{N}.mixer.dt_bias\n" \
+    "rename embed_tokens.weight llm.backbone.embeddings.weight\n" \
+    "rename lm_head.weight llm.lm_head.weight\n" \
+    "rename llm.norm_f.weight llm.backbone.norm_f.weight\n" \
+    "rename llm.layers.{*} llm.backbone.layers.{*}\n"
+#define BACKBONES SALM_BACKBONES BACKBONE("") BACKBONE("{1}.") BACKBONE("{1}.{2}.")
 
 const char ckpt_map_tables[] =
     /* No models, but names: those of Hugging Face's in memory, as save_pretrained has them. A model

@@ -533,6 +533,13 @@ def salm_kin(tmp):
     save_hf(at, {**speech, **under("perception.proj.", {"weight": new(16, 16)}), **under("llm.", memory)}, NEMO)
     run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
     same("a hybrid as it is in memory", read_folder(os.path.join(at + "_hf", "llm")), {k.replace("model.", "backbone."): v for k, v in memory.items()})
+    # its words taken out, and as DuplexSTT has the rest
+    moved = {"embed_tokens.weight": memory["model.embeddings.weight"], **under("llm.", {k: v for k, v in memory.items() if k != "model.embeddings.weight"})}
+    for how, tensors in (("moved", moved), ("stt", {k.replace("llm.model.", "llm.").replace("llm.lm_head.", "lm_head."): v for k, v in moved.items()})):
+        at = os.path.join(tmp, how)
+        save_hf(at, {**speech, **under("perception.proj.", {"weight": new(16, 16)}), **tensors}, NEMO)
+        run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
+        same("a hybrid " + how, read_folder(os.path.join(at + "_hf", "llm")), {k.replace("model.", "backbone."): v for k, v in memory.items()})
 
 
 def branches(tmp):

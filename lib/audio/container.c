@@ -1,7 +1,7 @@
 /*
  * libsndfile (like most decoders) takes a cut file as a shorter one. Here the container's own words
- * are held against the bytes: RIFF/RF64 WAV, W64, AIFF, AU, CAF, SPHERE, Ogg (RFC 3533), FLAC (RFC
- * 9639), MP3.
+ * are held against the bytes: RIFF/RIFX/RF64 WAV, W64, AIFF, AU, CAF, SPHERE, Ogg (RFC 3533), FLAC
+ * (RFC 9639), MP3.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,6 +12,12 @@
 static uint32_t be32(const unsigned char *p)
 {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* Of a container of either byte order. */
+static uint32_t u32_of(const unsigned char *p, bool is_big)
+{
+    return is_big ? be32(p) : s2s_le32(p);
 }
 
 static int truncated(struct s2s_error *err, const char *kind, const char *what, uint64_t promised,
@@ -36,6 +42,7 @@ struct wav {
     const unsigned char *format;
     uint32_t format_len;
     uint64_t data64; /* RF64: the real size of data */
+    bool is_big;     /* RIFX: numbers begin with their high byte */
     bool outer_fits; /* the size of all chunks is that of the file */
 };
 
@@ -49,7 +56,7 @@ static int wav_data(struct audio_container *container, const struct wav *wav, si
         size = there;
     if (size > there)
         return truncated(err, "WAV", "chunk data", size, there);
-    if (!wav->format || wav->format_len < 16)
+    if (!wav->format || wav->format_len < 16 || wav->is_big)
         return 0;
     uint32_t channels = s2s_le16(wav->format + 2), block = s2s_le16(wav->format + 12);
     uint32_t tag = s2s_le16(wav->format);
@@ -73,11 +80,12 @@ static int wav_data(struct audio_container *container, const struct wav *wav, si
 static int check_wav(struct audio_container *container, const unsigned char *bytes, size_t len,
                      struct s2s_error *err)
 {
-    struct wav wav = {.outer_fits = s2s_le32(bytes + 4) + (uint64_t)8 == len};
+    struct wav wav = {.is_big = bytes[3] == 'X'};
     container->kind = "WAV";
+    wav.outer_fits = u32_of(bytes + 4, wav.is_big) + (uint64_t)8 == len;
     for (size_t at = 12; at + 8 <= len;) {
         const unsigned char *chunk = bytes + at;
-        uint64_t size = s2s_le32(chunk + 4);
+        uint64_t size = u32_of(chunk + 4, wav.is_big);
         size_t there = len - at - 8;
         if (!memcmp(chunk, "data", 4))
             return wav_data(container, &wav, at + 8, size, there, err);
@@ -117,7 +125,8 @@ static int check_au(struct audio_container *container, const unsigned char *byte
     container->kind = "AU";
     if (len < 24)
         return truncated(err, "AU", "the header", 24, len);
-    uint64_t begin = be32(bytes + 4), size = be32(bytes + 8);
+    const bool is_big = bytes[0] == '.';
+    uint64_t begin = u32_of(bytes + 4, is_big), size = u32_of(bytes + 8, is_big);
     uint64_t there = begin < len ? len - begin : 0;
     if (size != UINT32_MAX && size > there)
         return truncated(err, "AU", "the header", size, there);
@@ -423,12 +432,13 @@ static int check_mp3(struct audio_container *container, const unsigned char *byt
 static int check_by_magic(struct audio_container *container, const unsigned char *bytes, size_t len,
                           struct s2s_error *err)
 {
-    if (len >= 12 && (!memcmp(bytes, "RIFF", 4) || !memcmp(bytes, "RF64", 4)) &&
+    if (len >= 12 &&
+        (!memcmp(bytes, "RIFF", 4) || !memcmp(bytes, "RIFX", 4) || !memcmp(bytes, "RF64", 4)) &&
         !memcmp(bytes + 8, "WAVE", 4))
         return check_wav(container, bytes, len, err);
     if (len >= 12 && !memcmp(bytes, "FORM", 4) && !memcmp(bytes + 8, "AIF", 3))
         return check_aiff(container, bytes, len, err);
-    if (len >= 4 && !memcmp(bytes, ".snd", 4))
+    if (len >= 4 && (!memcmp(bytes, ".snd", 4) || !memcmp(bytes, "dns.", 4)))
         return check_au(container, bytes, len, err);
     if (len >= 16 && !memcmp(bytes, "riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1", 14))
         return check_w64(container, bytes, len, err);

@@ -1,7 +1,8 @@
 /*
- * Codecs below libsndfile (mpg123) write warnings to stderr. Their FILE *stderr is replaced by one
- * that drops what a thread writes while it decodes and passes on what all others write. Our own
- * messages do not go through it.
+ * libsndfile and the codecs below it write warnings to stderr, and of a damaged file some to
+ * stdout, where they would end up in the midst of a stream. Their FILE *stdout and *stderr are
+ * replaced by ones that drop what a thread writes while it decodes and pass on what all others
+ * write. Our own messages and streams do not go through them.
  */
 #include <stdio.h>
 #include <pthread.h>
@@ -11,25 +12,37 @@
 
 static _Thread_local int decoding;
 
-static ssize_t pass_on(void *cookie, const char *text, size_t len)
+static ssize_t pass_on(void *before, const char *text, size_t len)
 {
-    return decoding > 0 ? (ssize_t)len : write(STDERR_FILENO, text, len);
+    return decoding > 0 ? (ssize_t)len : (ssize_t)fwrite(text, 1, len, before);
 }
 
-static void replace_stderr(void)
+/* Whoever closes stdout wants to know whether all of it arrived. */
+static int close_before(void *before)
 {
-    FILE *filtered = fopencookie(NULL, "w", (cookie_io_functions_t){.write = pass_on});
-    if (!filtered)
-        return;
-    fflush(stderr);
-    setvbuf(filtered, NULL, _IONBF, 0);
-    stderr = filtered;
+    return fclose(before);
+}
+
+static FILE *filtered(FILE *before)
+{
+    FILE *file =
+        fopencookie(before, "w", (cookie_io_functions_t){.write = pass_on, .close = close_before});
+    if (!file)
+        return before;
+    setvbuf(file, NULL, _IONBF, 0);
+    return file;
+}
+
+static void replace_both(void)
+{
+    stderr = filtered(stderr);
+    stdout = filtered(stdout);
 }
 
 void audio_quiet_begin(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, replace_stderr);
+    pthread_once(&once, replace_both);
     decoding++;
 }
 

@@ -346,6 +346,21 @@ import math; print(*(int(8000*math.sin(i*2/9.0)) for i in range(8000,8003)))")" 
     exits 2 s2s-pack --manifest turn.jsonl --tokenizer "$tok" --prompt gemmma --tokens 640 -o out2.s2s
 }
 
+@test "what libsndfile writes to stdout of a damaged file is not in the stream" {
+    python3 - <<'PY'
+# MIDI sample dump, 40 samples a packet, which do not begin as one
+head = bytes([0xf0, 0x7e, 0, 1, 0, 0, 16, 0x24, 0x68, 3, 80, 0, 0, 0, 0, 0, 80, 0, 0, 0x7f, 0xf7])
+packets = b"".join(bytes([first, 0x7e, 0, 2, i]) + bytes(120) + bytes([0x7c ^ i, 0xf7])
+                   for i, first in enumerate([0xd0, 0xd0]))
+open("wav/a.wav", "wb").write(head + packets)
+PY
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --bad skip >piped.s2s
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --bad skip -o out.s2s
+    cmp piped.s2s out.s2s
+    s2s-pack -q --manifest m.jsonl --tokenizer "$tok" --tokens 64 --bad skip --plan --json -o plan.json
+    jq -e .packs plan.json
+}
+
 @test "-j 1 equals -j 8, a pipe equals a file, twice is the same bytes" {
     for i in 1 2 3 4 5 6 7 8; do cat m.jsonl; done >many.jsonl
     s2s-pack -q -j 1 --manifest many.jsonl --tokenizer "$tok" --audio mel --tokens 64 -o one.s2s

@@ -22,7 +22,7 @@ static const struct folder_name names[] = {
 static void plan_megatron(struct s2s_ckpt *ckpt)
 {
     const struct ckpt_map_request request = {.ckpt = ckpt, .name = "llama", .vocab_multiple = 8};
-    struct ckpt_map_result result = {.n_unused = 0};
+    struct ckpt_map_result result = {.n_state = 0};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_ckpt_plan plan = {.source = ckpt};
     json_t *common = NULL;
@@ -30,7 +30,7 @@ static void plan_megatron(struct s2s_ckpt *ckpt)
         s2s_ckpt_plan_seal(&plan, &err);
     s2s_ckpt_plan_release(&plan);
     json_decref(common);
-    free(result.unused);
+    ckpt_map_free_result(&result);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

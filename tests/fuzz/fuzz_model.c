@@ -188,7 +188,7 @@ static void try_megatron(struct s2s_ckpt *ckpt, const json_t *root, const char *
         .config = json_is_object(config) ? config : NULL,
         .vocab_multiple = json_is_true(json_object_get(root, "padding")) ? 8 : 0,
         .layers = (enum ckpt_layers)(json_integer_value(json_object_get(root, "layers")) & 1)};
-    struct ckpt_map_result result = {.n_unused = 0};
+    struct ckpt_map_result result = {.n_state = 0};
     struct s2s_error err = S2S_ERROR_INIT;
     struct s2s_ckpt_plan plan = {.source = ckpt};
     json_t *common = NULL;
@@ -197,7 +197,7 @@ static void try_megatron(struct s2s_ckpt *ckpt, const json_t *root, const char *
         write_dist(&plan, common, how);
     s2s_ckpt_plan_release(&plan);
     json_decref(common);
-    free(result.unused);
+    ckpt_map_free_result(&result);
 }
 
 static void try_nemo(struct s2s_ckpt *ckpt, const json_t *root, const struct s2s_ckpt_write *how)

@@ -72,6 +72,24 @@ PY
     says "--json"
 }
 
+@test "weights that a name map does not take, or drops, are counted and named at the end, in --json with -q too" {
+    printf 'family mine\nmodel.norm.weight model.norm.weight copy\ndrop_hf lm_head.weight\n' >in.map
+    exits 0 s2s-ckpt convert -v --to torch_dist --map in.map "$DATA/hf_sharded" out
+    says "left out: lm_head.weight"
+    says "left out: model.layers.1.self_attn.q_proj.weight"
+    says "; left out: 19 unused tensors, 1 dropped by the name map"
+    s2s-ckpt convert -q --json --to torch_dist --map in.map "$DATA/hf_sharded" quiet >done.json
+    s2s-ckpt convert -q --json --plan --to torch_dist --map in.map "$DATA/hf_sharded" plan >plan.json
+    for report in done.json plan.json; do
+        json $report 'd["left_out"]["unused_tensors"] == 19 and d["left_out"]["dropped_tensors"] == 1'
+        json $report 'd["left_out"]["names"]["lm_head.weight"] == 1 and sum(d["left_out"]["names"].values()) == 20'
+        json $report 'd["left_out"]["names"]["model.layers.*.self_attn.q_proj.weight"] == 2'
+    done
+    # what a map knows and drops is no error, what it does not know is
+    exits 1 s2s-ckpt convert -q --strict --to torch_dist --map in.map "$DATA/hf_sharded" strict
+    says "19 tensors of the checkpoint are not used (--strict)"
+}
+
 @test "options that contradict each other, or cannot be meant, are a bad command line" {
     for bad in "convert --to hf --from nonsense $DATA/hf_sharded out" "convert --to hf $DATA/hf_sharded -" \
         "reshard $DATA/hf_sharded -" "average $DATA/hf_sharded $DATA/hf_sharded -" \

@@ -292,5 +292,7 @@ void ckpt_job_close(struct job *job)
     json_decref(job->metadata);
     free(job->config_text);
     free(job->config_path);
+    free(job->unused.of);
+    free(job->dropped.of);
     free(job->out);
 }

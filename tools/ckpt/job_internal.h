@@ -21,6 +21,7 @@ struct job {
     size_t n_state;            /* how many tensors of the optimizer and other state are left out: */
     /* those for whose names this is true; NULL: none */
     bool (*is_left)(const char *name);
+    struct ckpt_map_names unused, dropped; /* weights that the output does not take */
     int64_t bytes, rows_cut; /* of the output; rows past the vocabulary that are left out */
 };
 
@@ -54,10 +55,11 @@ int ckpt_job_fill(struct job *job, const char *dir, struct s2s_error *err);
 
 /* ---- the end (job_left_out.c, job_report.c) ---- */
 
-enum { CKPT_MAX_KINDS = 32 };
+enum { CKPT_MAX_KINDS = 128 };
 
 /* What the source has and the output has not. */
 struct ckpt_left_out {
+    size_t n_unused, n_dropped;         /* weights */
     size_t n_state, n_objects, n_ranks; /* tensors, objects, rank folders with an optimizer */
     int64_t rows_cut;
     bool common;
@@ -68,6 +70,8 @@ struct ckpt_left_out {
         size_t n;
     } kinds[CKPT_MAX_KINDS];
     size_t n_kinds, n_of_others;
+    /* the same without the unused weights, which come last: they were warned of */
+    size_t n_kinds_told, n_more_told;
 };
 void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job); /* -v: says each name */
 

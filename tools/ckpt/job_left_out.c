@@ -1,9 +1,11 @@
 /* What the source has and the output has not: how much, and by what names. */
+#include <limits.h>
+
 #include "tools/ckpt/job_internal.h"
 
 /* "decoder.layers.3.mlp.linear_fc1._extra_state/shard_0_4" is one of "*_extra_state", of others the
- * first three words stand for all, and "*" for numbers. */
-static void kind_of(char *kind, size_t cap, const char *name)
+ * first max_words stand for all, and "*" for numbers. */
+static void kind_of(char *kind, size_t cap, const char *name, int max_words)
 {
     size_t len = 0;
     int n_words = 1;
@@ -14,7 +16,7 @@ static void kind_of(char *kind, size_t cap, const char *name)
     for (; *name && strncmp(name, "/shard_", strlen("/shard_")) != 0 && len + 3 < cap; name++) {
         if (len + 6 >= cap && ((unsigned char)*name & 0xC0) != 0x80)
             break; /* no room for each of a character's bytes */
-        if (*name == '.' && n_words++ == 3) {
+        if (*name == '.' && n_words++ == max_words) {
             len += (size_t)snprintf(kind + len, cap - len, ".*");
             break;
         }
@@ -25,12 +27,12 @@ static void kind_of(char *kind, size_t cap, const char *name)
     kind[len] = 0;
 }
 
-static void add_name(struct ckpt_left_out *left, const char *name)
+static void add_name(struct ckpt_left_out *left, const char *name, int max_words)
 {
     char kind[sizeof left->kinds->name];
     size_t i = left->n_kinds;
     s2s_info("ckpt", "left out: %s", name);
-    kind_of(kind, sizeof kind, name);
+    kind_of(kind, sizeof kind, name, max_words);
     while (i > 0 && strcmp(left->kinds[i - 1].name, kind) != 0)
         i--;
     if (i == 0 && left->n_kinds == CKPT_MAX_KINDS) {
@@ -44,6 +46,12 @@ static void add_name(struct ckpt_left_out *left, const char *name)
     left->kinds[i - 1].n++;
 }
 
+static void add_weights(struct ckpt_left_out *left, const struct ckpt_map_names *names)
+{
+    for (size_t i = 0; i < names->n; i++)
+        add_name(left, names->of[i], INT_MAX);
+}
+
 static bool takes_object(const struct job *job, const char *name)
 {
     return job->to == TO_TORCH_DIST && !(job->how.keep_object && !job->how.keep_object(name));
@@ -51,20 +59,27 @@ static bool takes_object(const struct job *job, const char *name)
 
 void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job)
 {
+    enum { N_WORDS = 3 }; /* that tell one kind of state from another */
     size_t n;
-    *left = (struct ckpt_left_out){.n_state = job->n_state,
+    *left = (struct ckpt_left_out){.n_unused = job->unused.n,
+                                   .n_dropped = job->dropped.n,
+                                   .n_state = job->n_state,
                                    .n_ranks = s2s_ckpt_rank_states(job->ckpt),
                                    .rows_cut = job->rows_cut,
                                    .common = job->to == TO_SAFETENSORS &&
                                              json_object_size(s2s_ckpt_common(job->ckpt)) > 0};
+    add_weights(left, &job->dropped);
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
     for (size_t i = 0; i < n && job->n_state; i++)
         if (job->is_left(tensors[i].name))
-            add_name(left, tensors[i].name);
+            add_name(left, tensors[i].name, N_WORDS);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
     for (size_t i = 0; i < n; i++)
         if (!takes_object(job, objects[i].name)) {
-            add_name(left, objects[i].name);
+            add_name(left, objects[i].name, N_WORDS);
             left->n_objects++;
         }
+    left->n_kinds_told = left->n_kinds;
+    left->n_more_told = left->n_of_others;
+    add_weights(left, &job->unused);
 }

@@ -69,11 +69,11 @@ static char *without_numbers(const char *name)
 
 /* How many unused names differ in their numbers alone, by what they have in common. Gives a
  * reference. */
-static json_t *count_kinds(const struct ckpt_map_result *map)
+static json_t *count_kinds(const struct ckpt_map_names *unused)
 {
     json_t *kinds = json_object();
-    for (size_t i = 0; i < map->n_unused; i++) {
-        char *kind = without_numbers(map->unused[i]);
+    for (size_t i = 0; i < unused->n; i++) {
+        char *kind = without_numbers(unused->of[i]);
         const json_int_t n = json_integer_value(json_object_get(kinds, kind));
         json_object_set_new(kinds, kind, json_integer(n + 1));
         free(kind);
@@ -82,20 +82,20 @@ static json_t *count_kinds(const struct ckpt_map_result *map)
 }
 
 /* Each of them where it is an error; else those of all layers in one line. */
-static void say_unused(const struct ckpt_map_result *map, bool strict)
+static void say_unused(const struct ckpt_map_names *unused, bool strict)
 {
-    json_t *kinds = count_kinds(map);
-    for (size_t i = 0; i < map->n_unused; i++) {
-        char *kind = without_numbers(map->unused[i]);
+    json_t *kinds = count_kinds(unused);
+    for (size_t i = 0; i < unused->n; i++) {
+        char *kind = without_numbers(unused->of[i]);
         const json_int_t n = json_integer_value(json_object_get(kinds, kind));
         if (strict || n == 1)
             s2s_log(strict ? S2S_LOG_ERROR : S2S_LOG_WARN, "convert",
-                    "in checkpoint but unused: %s", map->unused[i]);
+                    "in checkpoint but unused: %s", unused->of[i]);
         else if (n > 1)
             s2s_warn("convert",
                      "in checkpoint but unused: %s and %lld more that differ from it in numbers "
                      "alone",
-                     map->unused[i], (long long)n - 1);
+                     unused->of[i], (long long)n - 1);
         if (!strict)
             json_object_del(kinds, kind); /* said once */
         free(kind);
@@ -104,17 +104,22 @@ static void say_unused(const struct ckpt_map_result *map, bool strict)
 }
 
 /* What an output makes of the names, and leaves out. */
-static int take_names(struct job *job, const struct ckpt_map_result *map, struct s2s_error *err)
+static int take_names(struct job *job, struct ckpt_map_result *map, struct s2s_error *err)
 {
     job->n_state = map->n_state;
     job->is_left = map->is_left;
     job->rows_cut = map->rows_cut;
-    if (ckpt_is_first())
-        say_unused(map, job->opt->strict);
-    if (map->n_unused && job->opt->strict)
+    job->unused = map->unused;
+    job->dropped = map->dropped;
+    map->unused = map->dropped = (struct ckpt_map_names){.n = 0};
+    if (ckpt_is_first()) {
+        say_unused(&job->unused, job->opt->strict);
+        say_unused(&map->unused_objects, job->opt->strict);
+    }
+    const size_t n_unused = job->unused.n + map->unused_objects.n;
+    if (n_unused && job->opt->strict)
         return s2s_error_set(err, S2S_E_NOTFOUND,
-                             "%zu tensors of the checkpoint are not used (--strict)",
-                             map->n_unused);
+                             "%zu tensors of the checkpoint are not used (--strict)", n_unused);
     if (*map->family)
         s2s_info("convert", "name map: %s", map->family);
     return 0;
@@ -196,7 +201,7 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
                                        .config = job->config,
                                        .vocab_multiple = job->opt->vocab_multiple,
                                        .layers = job->opt->layers};
-    struct ckpt_map_result result = {.n_unused = 0};
+    struct ckpt_map_result result = {.n_state = 0};
     int rc = s2s_megatron_prepare(plan, &job->common, &request, &result, err);
     if (rc == 0)
         rc = take_names(job, &result, err);
@@ -204,7 +209,7 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
         json_object_set_new(job->common, "config/llm", json_string(job->config_text));
     job->how.common = job->common;
     job->how.keep_object = is_megatrons;
-    free(result.unused);
+    ckpt_map_free_result(&result);
     return rc;
 }
 

@@ -16,6 +16,10 @@ static const char *format_of(const struct job *job)
 static char *left_out_text(const struct ckpt_left_out *left)
 {
     struct s2s_buf text = S2S_BUF_INIT;
+    if (left->n_unused)
+        s2s_buf_printf(&text, ", %zu unused tensors", left->n_unused);
+    if (left->n_dropped)
+        s2s_buf_printf(&text, ", %zu dropped by the name map", left->n_dropped);
     if (left->n_state)
         s2s_buf_printf(&text, ", %zu tensors of optimizer and other state", left->n_state);
     if (left->n_objects)
@@ -34,10 +38,11 @@ static char *left_out_text(const struct ckpt_left_out *left)
 
 static void print_left_out(const struct ckpt_left_out *left)
 {
-    printf("{\"state_tensors\": %zu, \"objects\": %zu, \"rank_optimizers\": %zu, "
-           "\"vocabulary_rows\": %lld, \"common_state\": %s, \"names\": {",
-           left->n_state, left->n_objects, left->n_ranks, (long long)left->rows_cut,
-           left->common ? "true" : "false");
+    printf("{\"unused_tensors\": %zu, \"dropped_tensors\": %zu, \"state_tensors\": %zu, "
+           "\"objects\": %zu, \"rank_optimizers\": %zu, \"vocabulary_rows\": %lld, "
+           "\"common_state\": %s, \"names\": {",
+           left->n_unused, left->n_dropped, left->n_state, left->n_objects, left->n_ranks,
+           (long long)left->rows_cut, left->common ? "true" : "false");
     for (size_t i = 0; i < left->n_kinds; i++) {
         printf("%s", i ? ", " : "");
         ckpt_print_json_text(left->kinds[i].name);
@@ -69,13 +74,14 @@ static void print_planned(const struct job *job, const struct ckpt_left_out *lef
     puts("\n}");
 }
 
-/* The names behind the numbers; all: they were said one by one. */
+/* The names behind the numbers, but for those of unused weights, which were warned of; all: they
+ * were said one by one. */
 static void print_names(const struct ckpt_left_out *left, bool all)
 {
     enum { N_SHOWN = 8 };
     char name[4 * sizeof left->kinds->name];
-    size_t n_more = left->n_of_others;
-    for (size_t i = 0; i < left->n_kinds; i++) {
+    size_t n_more = left->n_more_told;
+    for (size_t i = 0; i < left->n_kinds_told; i++) {
         if (i >= N_SHOWN) {
             n_more += left->kinds[i].n;
             continue;
@@ -85,7 +91,7 @@ static void print_names(const struct ckpt_left_out *left, bool all)
     }
     if (n_more)
         fprintf(stderr, " and %zu more", n_more);
-    if (left->n_kinds)
+    if (left->n_kinds_told)
         fputs(all ? "\n" : " (-v: every name)\n", stderr);
 }
 

@@ -511,18 +511,29 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     return rc;
 }
 
-void ckpt_map_add_unused(struct ckpt_map_result *result, const char *name)
+void ckpt_map_add_name(struct ckpt_map_names *names, const char *name)
 {
-    s2s_grow(&result->unused, result->n_unused, &result->cap_unused, sizeof *result->unused);
-    result->unused[result->n_unused++] = name;
+    s2s_grow(&names->of, names->n, &names->cap, sizeof *names->of);
+    names->of[names->n++] = name;
+}
+
+void ckpt_map_free_result(struct ckpt_map_result *result)
+{
+    free(result->unused.of);
+    free(result->unused_objects.of);
+    free(result->dropped.of);
+    *result = (struct ckpt_map_result){.n_state = 0};
 }
 
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result)
 {
     result->rows_cut = e->rows_cut;
-    for (size_t i = 0; i < e->n_sources; i++)
-        if (!e->sources[i].used)
-            ckpt_map_add_unused(result, e->sources[i].tensor->name);
+    for (size_t i = 0; i < e->n_sources; i++) {
+        const struct ckpt_map_source *source = &e->sources[i];
+        if (!source->used || source->dropped)
+            ckpt_map_add_name(source->used ? &result->dropped : &result->unused,
+                              source->tensor->name);
+    }
     free(e->n_layers);
     ckpt_map_index_end(&e->index);
     free(e->prefix);

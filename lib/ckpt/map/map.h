@@ -91,19 +91,26 @@ enum ckpt_tie {
     CKPT_UNTIED,      /* it speaks of one; two are written, or the one twice ("again") */
 };
 
-/* What became of the names of a source, also where none was mapped. All zero to begin with. */
+struct ckpt_map_names {
+    const char **of; /* lent by the source */
+    size_t n, cap;
+};
+
+/* What became of the names of a source, also where none was mapped. All zero to begin with;
+ * ckpt_map_free_result in the end. */
 struct ckpt_map_result {
-    char family[64];     /* of the name map that was used; "": names are kept */
-    enum ckpt_tie tie;   /* what config.json has to say of the output matrix */
-    const char **unused; /* weights that go nowhere; names are lent by the source. Gives: free */
-    size_t n_unused, cap_unused;
-    size_t n_state; /* how many other tensors are left out: */
+    char family[64];   /* of the name map that was used; "": names are kept */
+    enum ckpt_tie tie; /* what config.json has to say of the output matrix */
+    struct ckpt_map_names unused, unused_objects; /* weights and objects that go nowhere */
+    struct ckpt_map_names dropped;                /* weights that the map knows and does not want */
+    size_t n_state;                               /* how many other tensors are left out: */
     /* those for whose names this is true; NULL: none */
     bool (*is_left)(const char *name);
     int64_t rows_cut; /* rows past the vocabulary that are left out, of each matrix of words */
 };
-/* Adds the name (kept) of a weight that goes nowhere. */
-void ckpt_map_add_unused(struct ckpt_map_result *result, const char *name);
+/* Keeps the pointer. */
+void ckpt_map_add_name(struct ckpt_map_names *names, const char *name);
+void ckpt_map_free_result(struct ckpt_map_result *result);
 /* Is this the name of something that maps do not take: an optimizer's or other state, or a module's
  * extra state? */
 bool ckpt_map_is_state(const char *name);

@@ -8,8 +8,8 @@
 struct ckpt_map_source {
     const char *name; /* of most, the end of the tensor's own: there may be a hundred thousand */
     const struct s2s_ckpt_tensor *tensor;
-    uint16_t rule; /* 1 + the index of the first that takes the name; 0: none does */
-    bool used;
+    uint16_t rule;      /* 1 + the index of the first that takes the name; 0: none does */
+    bool used, dropped; /* dropped: by a rule that does not want it; used, too */
 };
 
 /* ---- sources and their names (map_names.c) ---- */
@@ -108,7 +108,7 @@ static inline enum s2s_log_level ckpt_map_list_level(const struct ckpt_map_engin
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
                    const struct ckpt_map_request *request, bool to_megatron,
                    struct ckpt_map_result *result, struct s2s_error *err);
-/* Adds the sources that were not used to result->unused, and frees what *e has. */
+/* Adds the sources that went nowhere to result->unused or dropped, and frees what *e has. */
 void ckpt_map_end(struct ckpt_map_engine *e, struct ckpt_map_result *result);
 
 /* The source's tensor, or a transposed view of it, as the rule asks; lent until close. */

@@ -296,6 +296,7 @@ static int count_layers(struct ckpt_map_engine *e, struct ckpt_map_source *sourc
     const struct s2s_ckpt_tensor *t = source->tensor;
     struct ckpt_match match;
     source->used = source->rule;
+    source->dropped = source->rule && !rule;
     if (!rule)
         return 0;
     ckpt_map_match(rule->megatron, source->name, &match);

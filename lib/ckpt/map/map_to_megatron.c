@@ -446,7 +446,8 @@ static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rul
         if (source->used || !ckpt_map_match(rule->hf, source->name, &match))
             continue;
         source->used = true;
-        if (rule->transform == CKPT_MAP_DROP)
+        source->dropped = rule->transform == CKPT_MAP_DROP;
+        if (source->dropped)
             continue;
         char *name = ckpt_map_fill(rule->megatron, &match);
         s2s_ckpt_plan_copy(e->plan, name, source->tensor);
@@ -547,11 +548,11 @@ int ckpt_map_to_megatron(struct s2s_ckpt_plan *plan, const struct ckpt_map_reque
 int ckpt_map_check_hf(const struct ckpt_map_request *request, struct s2s_error *err)
 {
     struct ckpt_map_engine e;
-    struct ckpt_map_result result = {.n_unused = 0};
+    struct ckpt_map_result result = {.n_state = 0};
     int rc = ckpt_map_begin(&e, NULL, request, true, &result, err);
     if (rc == 0)
         rc = check_sources(&e);
     ckpt_map_end(&e, &result);
-    free(result.unused);
+    ckpt_map_free_result(&result);
     return rc;
 }

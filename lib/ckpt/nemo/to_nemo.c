@@ -55,7 +55,7 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     for (size_t i = 0; i < ckpt->n_tensors; i++)
         s2s_ckpt_plan_copy(&out->plan, ckpt->tensors[i].name, &ckpt->tensors[i]);
     for (size_t i = 0; i < ckpt->n_objects; i++)
-        ckpt_map_add_unused(&out->map, ckpt->objects[i].name);
+        ckpt_map_add_name(&out->map.unused_objects, ckpt->objects[i].name);
     if (options->yaml) {
         ckpt_side_add_text(&out->files, CKPT_NEMO_CONFIG, options->yaml);
         rc = ckpt_nemo_parse_yaml(&tree, options->yaml, err);
@@ -82,7 +82,7 @@ static int take_state_dict(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
         if (s2s_ckpt_is_state(name))
             out->map.n_state++;
         else if (!s2s_starts_with(name, "state_dict."))
-            ckpt_map_add_unused(&out->map, name);
+            ckpt_map_add_name(&out->map.unused, name);
     }
     return s2s_ckpt_select(ckpt, "state_dict", err);
 }
@@ -208,6 +208,6 @@ void s2s_nemo_release(struct s2s_nemo_output *out)
     for (size_t i = 0; i < out->n_made; i++)
         free(out->made[i].bytes);
     ckpt_side_release(&out->files);
-    free(out->map.unused);
+    ckpt_map_free_result(&out->map);
     *out = (struct s2s_nemo_output){.n_made = 0};
 }

@@ -52,7 +52,7 @@ struct s2s_nemo_output {
     struct ckpt_made made[2]; /* the featurizer's window and filters */
     size_t n_made;
     struct ckpt_side_files files; /* model_config.yaml first */
-    struct ckpt_map_result map;   /* objects are among its unused */
+    struct ckpt_map_result map;
 };
 
 /* Decides what the archive will hold; no tensor's data is read. s2s_nemo_release also after

@@ -45,7 +45,7 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
                  s2s_starts_with(t->name, "proj."))
             s2s_ckpt_plan_copy(&all->plan, t->name, t);
         else
-            ckpt_map_add_unused(&out->map, t->name);
+            ckpt_map_add_name(&out->map.unused, t->name);
     }
     ckpt_hf_salm_split(out, ckpt);
 }
@@ -68,7 +68,7 @@ static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
         if (name)
             s2s_ckpt_plan_copy(&part->plan, name, t);
         else
-            ckpt_map_add_unused(&out->map, t->name);
+            ckpt_map_add_name(&out->map.unused, t->name);
         free(name);
     }
 }
@@ -306,6 +306,6 @@ void s2s_hf_release(struct s2s_hf_output *out)
     for (size_t i = 0; i < out->n_parts; i++)
         s2s_ckpt_plan_release(&out->parts[i].plan);
     ckpt_side_release(&out->files);
-    free(out->map.unused);
+    ckpt_map_free_result(&out->map);
     *out = (struct s2s_hf_output){.n_parts = 0};
 }

@@ -63,12 +63,12 @@ static void check_nemo(struct check *c, const json_t *config)
     const struct ckpt_map_request request = {
         .ckpt = c->ckpt, .beside = config, .only_warns = !c->strict};
     struct s2s_ckpt_plan plan = {.source = c->ckpt};
-    struct ckpt_map_result result = {.n_unused = 0};
+    struct ckpt_map_result result = {.n_state = 0};
     struct s2s_error lacks = S2S_ERROR_INIT;
     const int found = ckpt_map_to_hf(&plan, &request, &result, &lacks);
     tell(c, found, lacks);
     s2s_ckpt_plan_release(&plan);
-    free(result.unused);
+    ckpt_map_free_result(&result);
 }
 
 static const char *class_of(const json_t *config)

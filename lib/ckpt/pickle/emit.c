@@ -1,4 +1,4 @@
-/* Pickles of protocol 2, the few forms that checkpoints need. */
+/* Writes pickles of protocol 2: the few forms that checkpoints need. */
 #include "lib/ckpt/pickle/emit.h"
 
 #include <math.h>
@@ -167,7 +167,7 @@ static bool has_bytes(const struct ckpt_node *node)
     return node->kind == CKPT_BYTES && (node->text || node->len == 0);
 }
 
-/* Protocol 2 has none: they are a text of Latin-1 that is encoded. */
+/* Protocol 2 has no bytes opcode: bytes are a call that encodes a Latin-1 string. */
 static void emit_bytes(struct ckpt_emitter *out, const struct ckpt_node *node)
 {
     struct s2s_buf text = S2S_BUF_INIT;
@@ -184,7 +184,7 @@ static void emit_bytes(struct ckpt_emitter *out, const struct ckpt_node *node)
     s2s_buf_release(&text);
 }
 
-/* its state is (bytes, position, attributes) */
+/* The state of a BytesIO is (bytes, position, attributes). */
 static bool emit_bytes_io(struct ckpt_emitter *out, const struct ckpt_node *node)
 {
     const struct ckpt_node *state = node->items[2];

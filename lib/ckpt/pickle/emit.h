@@ -1,4 +1,4 @@
-/* Pickles, written: protocol 2, as torch.save makes them. */
+/* Writes pickles of protocol 2, as torch.save does. */
 #ifndef CKPT_PICKLE_EMIT_H
 #define CKPT_PICKLE_EMIT_H
 
@@ -13,39 +13,40 @@
 struct ckpt_file;
 struct ckpt_node;
 
-/* A pickle that is being written. */
+/* A pickle being written. */
 struct ckpt_emitter {
     struct s2s_buf buf;
-    struct ckpt_file *file; /* NULL, or where ckpt_emit_drain puts what buf holds */
-    char **memo;            /* keys of what was written once and is referred to from then on */
+    struct ckpt_file *file; /* NULL, or the file that ckpt_emit_drain appends to */
+    char **memo;            /* keys of objects written so far, to which later uses refer */
     size_t n_memo, cap_memo;
 };
 
-/* Sets up *out and writes the protocol. */
+/* Initialises *out and writes PROTO. */
 void ckpt_emit_begin(struct ckpt_emitter *out);
-/* Writes STOP: buf holds the pickle, or what of it was not drained yet. */
+/* Writes STOP: buf then holds the pickle, or what was not drained yet. */
 void ckpt_emit_end(struct ckpt_emitter *out);
 void ckpt_emit_release(struct ckpt_emitter *out);
-/* If buf is large by now, appends it to file and empties it. IO. */
+/* Appends buf to file and empties it, if it is large. IO. */
 int ckpt_emit_drain(struct ckpt_emitter *out, struct s2s_error *err);
-void ckpt_emit_op(struct ckpt_emitter *out, const char *ops); /* opcodes as they are */
+void ckpt_emit_op(struct ckpt_emitter *out, const char *ops); /* opcodes, verbatim */
 void ckpt_emit_int(struct ckpt_emitter *out, int64_t value);
 void ckpt_emit_str(struct ckpt_emitter *out, const char *s);
 void ckpt_emit_strn(struct ckpt_emitter *out, const char *s, size_t len);
-/* The global module.name; from the second time on a reference to the first. */
+/* The global module.name; a memo reference from the second use on. */
 void ckpt_emit_global(struct ckpt_emitter *out, const char *module, const char *name);
-/* For objects that are to be written only once. true: a reference to the one with this key was
- * written; false: there is none yet, so the caller writes it and then calls ckpt_emit_remember with
- * the same key (copied). */
+/* For objects to be written only once. true: a reference to the object with this key was written;
+ * false: there is none, so the caller writes the object and calls ckpt_emit_remember with the same
+ * key (copied). */
 bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key);
 void ckpt_emit_remember(struct ckpt_emitter *out, const char *key);
 void ckpt_emit_ints(struct ckpt_emitter *out, const int64_t *v, int n); /* a tuple */
 void ckpt_emit_json(struct ckpt_emitter *out, const json_t *value);
-/* Writes a value that JSON lacks just as it was read: bytes, a bytearray, io.BytesIO, a dtype, nan,
- * an integer of more than 64 bits. false: it is another kind of value, or not in memory, and
+/* Writes a value that JSON cannot represent, as it was read: bytes, a bytearray, io.BytesIO, a
+ * dtype, nan, an integer of more than 64 bits. false: another kind of value, or not in memory;
  * nothing was written. */
 bool ckpt_emit_node(struct ckpt_emitter *out, const struct ckpt_node *node);
-/* A contiguous tensor of shape size [n_dims] that fills the storage data/KEY of the archive. */
+/* A contiguous tensor of shape size [n_dims], which is all of the storage data/KEY in the archive.
+ */
 void ckpt_emit_tensor(struct ckpt_emitter *out, const char *key, enum s2s_dtype dtype, int n_dims,
                       const int64_t *size);
 /* A JSON object as an argparse.Namespace. */

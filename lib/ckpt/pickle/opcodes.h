@@ -1,4 +1,4 @@
-/* Opcodes of pickles of protocols 0 to 5, those that are read: the names of Lib/pickle.py. */
+/* The opcodes that are read, of pickle protocols 0 to 5, with the names of Lib/pickle.py. */
 #ifndef CKPT_PICKLE_OPCODES_H
 #define CKPT_PICKLE_OPCODES_H
 

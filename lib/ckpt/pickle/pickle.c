@@ -9,11 +9,10 @@
 
 enum { MAX_STACK = 1 << 26, AHEAD = 64 };
 
-/* Values take up to some 60 bytes for each of the pickle's so far; only copies of copies take more.
- */
+/* Nodes take up to some 60 bytes per byte of pickle read; only copies of copies take more. */
 enum { SPARE_BYTES = 16 << 20, BYTES_PER_BYTE = 128 };
 
-/* ---- memory: blocks that are freed together ---- */
+/* ---- memory ---- */
 
 void *ckpt_pickle_alloc(struct ckpt_pickle *out, size_t len)
 {
@@ -83,7 +82,7 @@ int ckpt_pickle_push(struct pickle_machine *m, struct ckpt_node *node)
     return 0;
 }
 
-/* room for so many more: no more than these at first, for most containers are filled at once */
+/* Makes room for more items; exactly that many at first, as most containers are filled at once. */
 static void reserve(struct pickle_machine *m, struct ckpt_node *node, size_t more)
 {
     if (node->cap - node->n < more) {
@@ -103,7 +102,7 @@ void ckpt_pickle_add_item(struct pickle_machine *m, struct ckpt_node *node, stru
     node->items[node->n++] = item;
 }
 
-/* values above the last mark, or -1 */
+/* stack position of the last mark, or -1 */
 static int64_t mark_pos(struct pickle_machine *m)
 {
     return m->n_marks ? (int64_t)m->marks[m->n_marks - 1] : -1;
@@ -142,7 +141,7 @@ struct ckpt_node *ckpt_pickle_node_of(struct pickle_machine *m, enum ckpt_kind k
     return node;
 }
 
-/* pops n values into a container */
+/* Pops n values into a new container. */
 static int push_popped(struct pickle_machine *m, enum ckpt_kind kind, size_t n)
 {
     if (m->n_stack - floor_pos(m) < n)
@@ -151,7 +150,7 @@ static int push_popped(struct pickle_machine *m, enum ckpt_kind kind, size_t n)
     return ckpt_pickle_push(m, ckpt_pickle_node_of(m, kind, m->stack + m->n_stack, n));
 }
 
-/* pops the values above the mark, and the mark, into a container */
+/* Pops the values above the last mark, and the mark, into a new container. */
 static int push_marked(struct pickle_machine *m, enum ckpt_kind kind)
 {
     int64_t mark = mark_pos(m);
@@ -172,7 +171,7 @@ static int memo_put(struct pickle_machine *m, uint64_t index)
     struct ckpt_node *node = ckpt_pickle_top(m);
     if (!node)
         return ckpt_pickle_underflow(m);
-    /* a pickler numbers its objects, so no index can pass the count of opcodes */
+    /* picklers number objects consecutively, so no index exceeds the number of opcodes */
     if (index > m->n_ops)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "memo index past the number of opcodes");
     m->n_memoized++;
@@ -225,8 +224,8 @@ static int op_memo_line(struct pickle_machine *m, char op)
 
 /* ---- filling containers ---- */
 
-/* May a record have contents? One of a known class that is no container may not: items set on a
- * tensor would be other numbers than those of its storage. */
+/* May a record have contents? Not one of a known class that is no container: items set on a tensor
+ * would replace the numbers of its storage. */
 static bool may_hold(const struct ckpt_node *record)
 {
     return record->opaque || ckpt_is_of(record, "collections") || ckpt_is_of(record, "builtins") ||
@@ -234,7 +233,7 @@ static bool may_hold(const struct ckpt_node *record)
            ckpt_is_of(record, "copy_reg");
 }
 
-/* the list or dict that APPEND(S), ADDITEMS or SETITEM(S) fill; a record's contents count */
+/* The container that APPEND(S), ADDITEMS or SETITEM(S) fill, which may be a record's contents. */
 static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_kind kind)
 {
     struct ckpt_node *node = pos >= floor_pos(m) && pos < m->n_stack ? m->stack[pos] : NULL;
@@ -246,7 +245,7 @@ static struct ckpt_node *target(struct pickle_machine *m, size_t pos, enum ckpt_
     return node && node->kind == kind ? node : NULL;
 }
 
-/* in place of a node that may be moved; what else refers to that still does */
+/* A copy of a node in memory that is never moved; other references to the original stay valid. */
 static struct ckpt_node *keep_node(struct pickle_machine *m, const struct ckpt_node *node)
 {
     struct ckpt_node *kept = s2s_blocks_alloc(&m->out->kept, sizeof *kept);
@@ -255,8 +254,8 @@ static struct ckpt_node *keep_node(struct pickle_machine *m, const struct ckpt_n
     return kept;
 }
 
-/* A tensor and its name, which are what a large pickle is made of, are never moved: a collection
- * would have them in memory twice. */
+/* Packs a tensor and its name into memory that is never moved: large pickles consist of these, and
+ * a collection would have them in memory twice. */
 static void pack(struct pickle_machine *m, struct ckpt_node **key, struct ckpt_node **value)
 {
     if ((*value)->kind == CKPT_RECORD && ckpt_view_pack(*value, &m->out->kept)) {
@@ -270,7 +269,7 @@ static void pack(struct pickle_machine *m, struct ckpt_node **key, struct ckpt_n
     }
 }
 
-/* Offers a value (width 1) or a pair to the caller: 0 when it stays here. */
+/* Offers a value (width 1) or a key and value to the taker; 0: it is to be added here. */
 static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
 {
     if (m->packs)
@@ -280,11 +279,11 @@ static int take(struct pickle_machine *m, struct ckpt_node **item, size_t width)
     return m->taker->item(m->taker->ctx, width == 2 ? item[0] : NULL, item[width - 1], m->err);
 }
 
-/* A value that was the list's: those in a row are one node. */
+/* Counts a value that was taken from the list; consecutive ones share a node. */
 static void add_taken(struct pickle_machine *m, struct ckpt_node *list)
 {
     struct ckpt_node *last = list->n ? list->items[list->n - 1] : NULL;
-    /* one with a cap is its taker's already */
+    /* one with a cap is in use by its taker */
     if (!last || last->kind != CKPT_TAKEN || last->cap || last->i + last->n != m->n_taken) {
         last = ckpt_pickle_new_node(m, CKPT_TAKEN);
         last->i = m->n_taken;
@@ -294,7 +293,8 @@ static void add_taken(struct pickle_machine *m, struct ckpt_node *list)
     m->n_taken++;
 }
 
-/* one (APPEND, SETITEM) or all above the mark */
+/* APPEND and SETITEM add one value or pair; APPENDS, SETITEMS and ADDITEMS (marked) all above the
+ * mark. */
 static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
 {
     size_t width = kind == CKPT_DICT ? 2 : 1, begin;
@@ -336,7 +336,7 @@ static int op_persid(struct pickle_machine *m)
     struct ckpt_node *id = ckpt_pickle_pop(m);
     if (!id)
         return ckpt_pickle_underflow(m);
-    /* before torch 1.6, ('module', class, file, source) stood for a class */
+    /* in the format before torch 1.6, ('module', class, file, source) stands for a class */
     if (id->kind == CKPT_TUPLE && id->n > 1 && ckpt_str_is(id->items[0], "module") &&
         id->items[1]->kind == CKPT_GLOBAL)
         return ckpt_pickle_push(m, id->items[1]);
@@ -401,7 +401,7 @@ static int op_dup(struct pickle_machine *m)
     return node ? ckpt_pickle_push(m, node) : ckpt_pickle_underflow(m);
 }
 
-/* containers, objects, memo; the rest is run_value's */
+/* Opcodes of containers, objects and the memo; the others are in ckpt_pickle_run_value. */
 static int run(struct pickle_machine *m, unsigned char op)
 {
     switch (op) {
@@ -476,14 +476,14 @@ static int run(struct pickle_machine *m, unsigned char op)
     }
 }
 
-/* Is much of the memory that of what has been taken or packed? */
-static bool is_worth_it(const struct pickle_machine *m)
+/* Would a collection free much? */
+static bool worth_collecting(const struct pickle_machine *m)
 {
     enum { BYTES_OF_A_TENSOR = 256 };
     return !m->packs || m->n_packed * BYTES_OF_A_TENSOR > m->out->arena.used_bytes / 16;
 }
 
-/* Values far larger than what was read of the pickle are copies of copies. */
+/* Do nodes take far more memory than the pickle so far could need? Then it copies copies. */
 static bool is_bomb(const struct pickle_machine *m)
 {
     const struct ckpt_pickle *out = m->out;
@@ -498,7 +498,7 @@ static int run_all(struct pickle_machine *m)
             return s2s_error_set(m->err, S2S_E_UNSUPPORTED, "pickle: more than 4 GiB");
         if (m->filled - m->at < AHEAD && ckpt_pickle_fill(m, m->at + AHEAD) < 0)
             return m->io_rc;
-        if (m->windowed && m->out->arena.used_bytes > m->collect_at && is_worth_it(m))
+        if (m->windowed && m->out->arena.used_bytes > m->collect_at && worth_collecting(m))
             (void)ckpt_pickle_collect(m);
         unsigned char op = m->bytes[m->at];
         m->op_at = m->at++;
@@ -506,10 +506,10 @@ static int run_all(struct pickle_machine *m)
         if (op == OP_STOP) {
             if (m->n_stack != 1 || m->n_marks)
                 return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
-            /* handed on to something that may call it */
+            /* passed to something that may call it */
             if (m->getattr.n_pushed || m->or.n_pushed)
                 return ckpt_pickle_hostile(m, m->getattr.n_pushed ? m->getattr.node : m->or.node);
-            if (m->windowed && is_worth_it(m)) { /* the tree alone is left */
+            if (m->windowed && worth_collecting(m)) { /* collect all but the tree */
                 m->cap_memo = 0;
                 m->known = (struct pickle_known){.none = NULL};
                 m->left_forgotten = ckpt_pickle_collect(m);
@@ -555,7 +555,8 @@ int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
     return run_machine(&m);
 }
 
-/* once; all: nothing is forgotten. *again: that is why it failed, or may be wrong. */
+/* Parses once; all: without dropping values. *again: it failed, or may be wrong, because values
+ * were dropped. */
 static int parse_mapped(struct pickle_machine *m, bool all, bool *again)
 {
     struct ckpt_pickle *pickle = m->out;

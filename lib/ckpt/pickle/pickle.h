@@ -1,10 +1,10 @@
 /*
- * Pickles, read as data. A small machine runs the opcodes and builds a tree of plain nodes; it
- * never calls, imports or constructs anything. What a pickle would call (REDUCE, NEWOBJ, BUILD)
- * becomes a record node that names it. Classes outside a short list are refused, or kept as opaque
- * records where a checkpoint's common state needs them; classes that only an attack needs are
- * always refused. Iterative, linear in the bytes, and bounded. Source: Lib/pickletools.py of
- * CPython (opcodes of protocols 0 to 5).
+ * Reads pickles as data. A small stack machine runs the opcodes and builds a tree of plain nodes;
+ * it never calls, imports or constructs anything. What a pickle would call (REDUCE, NEWOBJ, BUILD)
+ * becomes a record node that names it. Classes that are not in a short list are refused, or
+ * represented as opaque records where a checkpoint's common state may have any; classes that only
+ * an attack needs are always refused. Iterative, linear in the bytes, and bounded in memory.
+ * Source: Lib/pickletools.py of CPython (opcodes of protocols 0 to 5).
  */
 #ifndef CKPT_PICKLE_H
 #define CKPT_PICKLE_H
@@ -24,39 +24,40 @@ enum ckpt_kind {
     CKPT_NONE,
     CKPT_BOOL,
     CKPT_INT,
-    CKPT_BIGINT, /* above 64 bits: text holds little-endian two's complement */
+    CKPT_BIGINT, /* wider than 64 bits: text is little-endian two's complement */
     CKPT_FLOAT,
-    CKPT_STR,   /* UTF-8, may hold zero bytes */
-    CKPT_BYTES, /* text: NULL where a large one was read from a file; n: 1 of a bytearray, else 0 */
+    CKPT_STR,   /* UTF-8, may contain zero bytes */
+    CKPT_BYTES, /* text: NULL if it was large and read from a file; n: 1 for a bytearray, else 0 */
     CKPT_LIST,
     CKPT_TUPLE,
     CKPT_SET,
-    CKPT_DICT,      /* items: key, value, key, value, ... ; n is twice the pairs */
-    CKPT_GLOBAL,    /* text: "module\nname", n: length of the module's name */
+    CKPT_DICT,      /* items: key, value, key, value, ..; n is twice the number of pairs */
+    CKPT_GLOBAL,    /* text: "module\nname"; n: length of the module's name */
     CKPT_RECORD,    /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
     CKPT_PERSID,    /* items: the id */
-    CKPT_LONG,      /* a text too large to be kept: len says how long it is, n how many bytes it is
-                     * in Latin-1 (UINT32_MAX: it cannot be) */
-    CKPT_TAKEN,     /* in a list, in place of n values that a taker took: its i-th and following */
+    CKPT_LONG,      /* a string too large to keep: len is its length, n its length in Latin-1
+                     * (UINT32_MAX: not Latin-1) */
+    CKPT_TAKEN,     /* in a list, stands for n values that a taker took, from the i-th on */
     CKPT_TENSOR,    /* a tensor, whose record was packed into text (view.h) */
     CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
 
-/* A value. There are dozens for each tensor of a .metadata, hence 24 bytes and no more. Equal small
- * values may be one and the same node. */
+/* A value. There are dozens for each tensor of a .metadata, so it must not exceed 24 bytes. Equal
+ * small values may share a node. */
 struct ckpt_node {
-    uint8_t kind; /* enum ckpt_kind */
-    bool opaque; /* a global that is not in the short list, or a record of one. Of a text: it is not
-                  * in the pickle's arena, and is not moved */
-    bool shown : 1;   /* JSON is being made of it, or of its parts: a value may contain itself */
+    uint8_t kind;   /* enum ckpt_kind */
+    bool opaque;    /* a global that is not in the short list, or a record of one. Of a string: its
+                     * text is not in the pickle's arena and is not moved */
+    bool shown : 1; /* it, or a part of it, is being converted to JSON: a value may contain itself
+                     */
     bool is_kept : 1; /* it is in the pickle's `kept`, and is not moved */
-    uint8_t mark;     /* free for who walks the tree; 0 at first */
-    uint32_t n;       /* how many items; other meanings stand beside the kinds */
+    uint8_t mark;     /* for the use of whoever walks the tree; initially 0 */
+    uint32_t n;       /* number of items; other meanings: see the kinds */
     union {
-        uint32_t cap; /* room for so many items */
+        uint32_t cap; /* allocated items */
         uint32_t len; /* bytes of text */
     };
-    uint32_t offset; /* byte of the pickle where the opcode is that made it, or an equal one */
+    uint32_t offset; /* of the opcode that made it, or an equal value, in the pickle */
     union {
         int64_t i; /* BOOL, INT */
         double f;
@@ -65,62 +66,62 @@ struct ckpt_node {
     };
 };
 
-/* What becomes of classes that are not in the short list. */
+/* What happens to classes that are not in the short list. */
 enum ckpt_pickle_mode {
-    CKPT_STRICT, /* they are refused: .metadata, items of .distcp files */
-    CKPT_OPEN,   /* they become opaque nodes: common state, torch.save files */
-    CKPT_CHECK,  /* the same, and no large text is kept: is the pickle harmless? */
+    CKPT_STRICT, /* refused: .metadata, items of .distcp files */
+    CKPT_OPEN,   /* opaque nodes: common state, torch.save files */
+    CKPT_CHECK,  /* the same, without keeping large strings: to check that the pickle is harmless */
 };
 
 struct ckpt_pickle {
     struct ckpt_node *root;
-    size_t len;              /* bytes of the pickle, its STOP included */
-    struct s2s_buf opaque;   /* the opaque classes that were met: "module.name, module.name" */
-    struct s2s_blocks arena; /* nodes and texts */
-    /* What is never moved: packed tensors, and the texts of the keys that they have in dicts.
-     * Whoever wants these to outlive the pickle takes all of names (s2s_blocks_take). */
+    size_t len;              /* bytes of the pickle, including STOP */
+    struct s2s_buf opaque;   /* opaque classes in it: "module.name, module.name" */
+    struct s2s_blocks arena; /* nodes and strings */
+    /* Memory that is never moved: packed tensors, and the keys of those in dicts. To let the keys
+     * outlive the pickle, take all of names (s2s_blocks_take). */
     struct s2s_blocks kept, names;
 };
 
 /*
- * Runs the pickle that starts at bytes (borrowed until release: strings point into it). What
- * follows its STOP is left alone (len says where it ended). FORMAT, TRUNCATED or UNSUPPORTED name
- * the opcode or class and the byte offset; so does a pickle that copies what it remembers until it
- * is far larger than its bytes. Nothing to release on failure.
+ * Parses the pickle that starts at bytes (borrowed until release: strings point into it). Bytes
+ * after STOP are ignored (len says where it ended). FORMAT, TRUNCATED or UNSUPPORTED name the
+ * opcode or class and the byte offset; FORMAT is also the result for a pickle that expands far
+ * beyond its size by copying memo entries. Nothing to release on failure.
  */
 int ckpt_pickle_parse(struct ckpt_pickle *pickle, const void *bytes, size_t len,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
 void ckpt_pickle_release(struct ckpt_pickle *pickle);
 
-/* Is a pickle of len bytes, or a text in one, so long that it should be read from its file a part
- * at a time (ckpt_pickle_parse_file)? */
+/* Should a pickle of len bytes, or a string in one, be read from its file in parts
+ * (ckpt_pickle_parse_file)? */
 bool ckpt_pickle_is_large(size_t len);
 
-/* Who takes values out of the tree while ckpt_pickle_parse_file builds it, so that they need not
- * all be in memory at once. Each function may be NULL. */
+/* Callbacks that take values out of the tree while ckpt_pickle_parse_file builds it, so that not
+ * all need be in memory at once. Each may be NULL. */
 struct ckpt_pickle_taker {
     void *ctx;
-    /* Is asked about each pair that goes into a dict, and each value (key NULL) that goes into a
-     * list. 0: it stays there; 1: it was taken, and is not in the tree; 2: it was taken, and the
-     * list says so by a CKPT_TAKEN, whose i counts all of these from 0. Below 0: a failure. */
+    /* Called for each pair added to a dict, and each value (key NULL) added to a list. 0: it is
+     * added; 1: it was taken, and is left out; 2: it was taken, and the list gets a CKPT_TAKEN,
+     * whose i counts such values from 0. Negative: failure. */
     int (*item)(void *ctx, struct ckpt_node *key, struct ckpt_node *value, struct s2s_error *err);
-    /* All is read once more from the start, and asked about once more: forget what was taken. */
+    /* The pickle is parsed again from the start: forget what was taken. */
     void (*again)(void *ctx);
-    /* Is shown each storage that the pickle names, in the pickle's order. */
+    /* Called for each storage that the pickle refers to, in order. */
     void (*storage)(void *ctx, const struct ckpt_node *persid);
 };
 /*
- * The same for the pickle of at most len bytes at position pos of a file, with only a part of it in
- * memory at a time. taker may be NULL. Large byte objects are not read, because nobody wants them:
- * their node has a length only. (Protocol 2 spells bytes as a text that is encoded; these texts are
- * not read either.) Of large texts those are kept that fit into twelve megabytes together.
+ * The same for a pickle of at most len bytes at offset pos of a file, with only part of it in
+ * memory at a time. taker may be NULL. Large byte strings are not read, as nothing needs them:
+ * their node has only a length. (In protocol 2 bytes are encoded strings; these are not read
+ * either.) Large strings are kept up to twelve megabytes in total.
  *
- * A pickle refers to its values again by number. Which numbers it will want is found in a first run
- * over its opcodes, and values that nobody wants again are forgotten. One place is taken for not
- * wanting any: what follows the name "all_local_plans", where Megatron-Core repeats everything. A
- * value that is asked for there reads as CKPT_FORGOTTEN. If one of these is left in the tree at the
- * end, or the pickle could not be understood without it, then taker->again is called and all is
- * read a second time, with nothing forgotten.
+ * Values that no opcode fetches from the memo later are dropped once they are out of use; a first
+ * pass over the opcodes finds which indices are fetched. Fetches after the name "all_local_plans",
+ * where Megatron-Core repeats all its metadata, are ignored by that pass, and a dropped value that
+ * is fetched there reads as CKPT_FORGOTTEN. If one of these remains in the tree, or parsing fails
+ * after one was fetched, then taker->again is called and everything is parsed a second time,
+ * without dropping values.
  *
  * Without taker->item, plain tensors in dicts and lists become CKPT_TENSOR.
  */
@@ -128,16 +129,15 @@ int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size
                            enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,
                            struct s2s_error *err);
 
-/* ---- looking at the tree; a node that is NULL, or of another kind, is never what is asked for
- * ---- */
+/* ---- queries of the tree: false, or none, for NULL and for nodes of another kind ---- */
 
 /* Is it the global module.name, or a record of that class? */
 bool ckpt_is(const struct ckpt_node *node, const char *module, const char *name);
-/* The same of any name in that module. */
+/* Is it any global of that module, or a record of one? */
 bool ckpt_is_of(const struct ckpt_node *node, const char *module);
-/* The same of that name in any module. */
+/* Is it a global of that name in any module, or a record of one? */
 bool ckpt_is_named(const struct ckpt_node *node, const char *name);
-/* The name of a global without its module, *len bytes: not zero-ended. */
+/* The name of a global without its module: *len bytes, not zero-terminated. */
 static inline const char *ckpt_global_name(const struct ckpt_node *global, size_t *len)
 {
     *len = global->len - global->n - 1;
@@ -145,30 +145,31 @@ static inline const char *ckpt_global_name(const struct ckpt_node *global, size_
 }
 /* Is it a string with this text? */
 bool ckpt_str_is(const struct ckpt_node *node, const char *s);
-/* The value that a dict, or the dict that is a record's state, has for a string key; NULL: none. Of
- * a dict with more than 256 keys only the first 256 are looked at. */
+/* The value of a string key in a dict, or in the dict that is a record's state; NULL: none. Only
+ * the first 256 keys are searched. */
 const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key);
-/* Sets *value to the value of an int node; false for others. */
+/* Sets *value to that of an int node; false: another kind. */
 bool ckpt_get_int(const struct ckpt_node *node, int64_t *value);
-/* Sets values [max] to the ints of a tuple or list, and returns how many they are; -1: they are
- * more than max, or not all ints. */
+/* Sets values [max] to the ints of a tuple or list and returns their number; -1: more than max, or
+ * not all are ints. */
 int ckpt_get_ints(const struct ckpt_node *node, int64_t *values, int max);
 
-/* How much JSON may still be made of a tree, and what was left out of it. */
+/* Limits for converting a tree to JSON, and what was left out. */
 struct ckpt_json_left {
     size_t nodes, text_bytes;
-    size_t n_bytes; /* how many byte strings there were, of which JSON shows the length only */
-    bool cut;       /* a text was left out because text_bytes did not suffice */
+    size_t n_bytes; /* number of byte strings, of which JSON shows only the length */
+    bool cut;       /* a string was left out because text_bytes did not suffice */
 };
 /*
  * The tree as JSON: tuples and sets are arrays, a Namespace is an object, other records are objects
- * that name their class; bytes and globals are text. "..." stands for what is deeper than 1000,
- * more than *left allows, or within itself. A value that stands in several places is shown, and
- * counted, in each. Gives a reference.
+ * that name their class; bytes and globals are strings. "..." stands for what is nested deeper than
+ * 1000, exceeds *left, or contains itself. A value that is referred to several times is shown, and
+ * counted, each time. Gives a reference.
  */
 json_t *ckpt_node_json(const struct ckpt_node *node, struct ckpt_json_left *left);
-/* What is enough for a pickle of so many bytes: every value of it twice (as a name and as what has
- * the name), some again. A value that takes many bytes of JSON counts as several. */
+/* Limits that suffice for any real pickle of this many bytes: each value twice (as a name and as
+ * the value of that name), some more often. A value that takes many bytes of JSON counts as
+ * several. */
 struct ckpt_json_left ckpt_json_limit(size_t pickle_len);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which classes may stand in a pickle. */
+/* Which classes a pickle may refer to. */
 #include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/pickle/pickle_internal.h"
 
@@ -6,7 +6,7 @@
 
 #define DCP "torch.distributed.checkpoint."
 
-/* module, names separated by blanks; "*" is any name */
+/* module and names, separated by spaces; "*" is any name */
 static const struct {
     const char *module, *names;
 } allowed[] = {
@@ -40,7 +40,7 @@ static const struct {
     {"numpy._core.multiarray", "_reconstruct scalar"},
 };
 
-/* what runs code, opens files or reaches for attributes: only an attack has it in a checkpoint */
+/* these run code, open files or access attributes: only an attack refers to them */
 static const struct {
     const char *module, *names;
 } hostile[] = {
@@ -172,8 +172,7 @@ static const struct {
     {"hydra._internal", "*"},
 };
 
-/* A pickle may ask for a hundred thousand classes of many parts: most differ in their first byte.
- */
+/* Compares the first byte first, as a pickle may refer to a hundred thousand classes. */
 static bool text_is(const char *s, size_t len, const char *want)
 {
     return len && *s == *want && strlen(want) == len && memcmp(s, want, len) == 0;
@@ -192,7 +191,7 @@ static bool list_has(const char *names, const char *s, size_t len)
     return false;
 }
 
-/* "os" is meant by "os" and by "os.path" */
+/* Is the module the package or inside it: "os" or "os.path"? */
 static bool in_package(const char *module, size_t len, const char *package)
 {
     size_t n = strlen(package);
@@ -200,8 +199,9 @@ static bool in_package(const char *module, size_t len, const char *package)
 }
 
 /*
- * In "a.b.c" every name but the last is looked into: a module that a harmless one has imported
- * (torch.serialization's os.system), or what Python keeps under its double underscores.
+ * Does a name "a.b.c" look inside of something it should not: a module that a harmless one has
+ * imported (torch.serialization's os.system), or Python's double-underscore attributes? Every part
+ * but the last is looked into.
  */
 static bool reaches_for(const char *name, size_t len)
 {
@@ -220,7 +220,7 @@ static bool reaches_for(const char *name, size_t len)
     return false;
 }
 
-/* The members of these stand in every .metadata. */
+/* Enum members that every .metadata contains. */
 static bool is_known_member(const char *module, size_t module_len, const char *name, size_t len)
 {
     static const struct {

@@ -1,7 +1,7 @@
 /*
- * What keeps the memory of a large pickle small (ckpt_pickle_parse_file): its bytes are read window
- * by window, the memo keeps only what is fetched again, and nodes that nothing holds any more are
- * dropped by moving the others.
+ * Keeps memory small for large pickles (ckpt_pickle_parse_file): bytes are read in windows, the
+ * memo stores only entries that are fetched again, and unused nodes are dropped by copying the
+ * others.
  */
 #include <sys/mman.h>
 
@@ -10,19 +10,18 @@
 #include "lib/ckpt/pickle/opcodes.h"
 #include "lib/ckpt/pickle/pickle_internal.h"
 
-/* The builds that test for errors of memory make both small, so that small pickles go through this.
- */
+/* Sanitizer builds make both small, so that small pickles exercise this. */
 #ifndef PICKLE_WINDOW
 #define PICKLE_WINDOW (1 << 20)
 #define PICKLE_COLLECT (1 << 20)
 #endif
 
-/* A tokenizer is a text of some ten megabytes, and three copies of it are made on its way. */
+/* A tokenizer is a string of some ten megabytes, of which three copies are made later. */
 enum { WINDOW = PICKLE_WINDOW, COLLECT_BYTES = PICKLE_COLLECT, MAX_TEXTS = 12 << 20 };
 
 /* ---- bytes ---- */
 
-/* what was read before stays until WINDOW bytes more are passed */
+/* Drops windows before the current opcode from memory. */
 static void give_back(struct pickle_machine *m)
 {
     const size_t end = m->op_at / WINDOW * WINDOW;
@@ -45,7 +44,7 @@ int ckpt_pickle_fill(struct pickle_machine *m, size_t end)
     return 0;
 }
 
-/* Passes n bytes that nobody reads. */
+/* Skips n bytes without reading them. */
 static void skip(struct pickle_machine *m, size_t n)
 {
     m->at += n;
@@ -59,14 +58,15 @@ void ckpt_pickle_rewind(struct pickle_machine *m)
     m->filled = m->given_back = m->op_at = m->at = 0;
 }
 
-/* ---- large texts ---- */
+/* ---- large strings ---- */
 
 bool ckpt_pickle_is_large(size_t len)
 {
     return len > WINDOW / 16;
 }
 
-/* The bytes that the next len, of UTF-8, have as Latin-1; UINT32_MAX: they are no such text. */
+/* Sets *n to the length that the next len bytes, UTF-8, have in Latin-1; UINT32_MAX: not Latin-1.
+ */
 static int count_latin1(struct pickle_machine *m, size_t len, uint32_t *n)
 {
     unsigned char piece[16 << 10];
@@ -114,19 +114,20 @@ int ckpt_pickle_push_long(struct pickle_machine *m, enum ckpt_kind kind, size_t 
 
 /* ---- the memo ---- */
 
-/* Of the entries so far: is it a text or a class? */
+/* State of the scan. bits: entries that are fetched later; small: entries that are strings or
+ * classes. */
 struct scan {
     struct pickle_machine *m;
     uint64_t *bits, *small;
     size_t cap_words, n;
-    size_t n_before; /* entries before "all_local_plans"; SIZE_MAX: that has not come */
+    size_t n_before; /* entries before "all_local_plans"; SIZE_MAX: not seen yet */
     bool last_small;
 };
 
 enum { LINE = 100 };
 
-/* Bytes of an opcode's number that says how many more follow (-1 to -8), or of its fixed argument;
- * or its lines, each as LINE. */
+/* The size of an opcode's argument: in bytes; negative: of the length field in front of it (-1 to
+ * -8); LINE for each line of text. */
 static int argument_of(unsigned char op)
 {
     switch (op) {
@@ -202,8 +203,8 @@ static void scan_get(struct scan *s, uint64_t index)
         s->bits[index / 64] |= (uint64_t)1 << index % 64;
 }
 
-/* The opcode at m->op_at and what of its arguments the memo is about; false: the rest is for the
- * machine to judge, or the memo is numbered in a way of its own. */
+/* Scans the opcode at m->op_at. false: stop, because it is for the machine to judge, or because
+ * memo indices are not consecutive. */
 static bool scan_op(struct scan *s, unsigned char op)
 {
     struct pickle_machine *m = s->m;
@@ -262,7 +263,7 @@ int ckpt_pickle_find_wanted(struct pickle_machine *m)
     wanted->all = op != OP_STOP;
     const int rc = m->io_rc;
     if (rc == 0)
-        s2s_error_clear(m->err); /* what is wrong is found again */
+        s2s_error_clear(m->err); /* the machine reports it */
     ckpt_pickle_rewind(m);
     return rc;
 }
@@ -280,8 +281,8 @@ bool ckpt_pickle_is_wanted(const struct pickle_wanted *wanted, uint64_t index, s
 /* ---- nodes ---- */
 
 struct collection {
-    struct s2s_blocks arena;    /* the new one */
-    struct ckpt_node **pending; /* moved; their items are not */
+    struct s2s_blocks arena;    /* the new arena */
+    struct ckpt_node **pending; /* copied nodes whose items are not copied yet */
     size_t n_pending, cap_pending;
     struct ckpt_node *nodes;
     size_t n_nodes;
@@ -353,8 +354,8 @@ static void move_all(struct collection *c, struct ckpt_node **nodes, size_t n)
     }
 }
 
-/* What still grows is here, and keeps its room: a long list without would get it at its next item,
- * be collected for that, and so on, once for each of its items. */
+/* Containers on the stack may still grow, so they keep their spare room: a long list without it
+ * would be reallocated at its next item, which would trigger the next collection, and so on. */
 static void move_stack(struct collection *c, struct ckpt_node **stack, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -1,10 +1,10 @@
-/* Classes, and the nodes that stand for what a pickle would make of them. */
+/* Globals and calls: the nodes that represent what a pickle would construct. */
 #include "lib/ckpt/pickle/pickle_internal.h"
 
 #include "lib/base/base.h"
 #include "lib/ckpt/names.h"
 
-enum { MAX_CLASS = 4096 }; /* bytes of a module's name, and of a class's */
+enum { MAX_CLASS = 4096 }; /* limit for the name of a module, and of a class */
 
 int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global)
 {
@@ -16,7 +16,7 @@ int ckpt_pickle_hostile(struct pickle_machine *m, const struct ckpt_node *global
                          name, global->offset);
 }
 
-/* A class is named once; of very many the first are. */
+/* Adds a class to the list, once; a long list is cut off. */
 static void note_opaque(struct s2s_buf *names, const struct ckpt_node *class)
 {
     enum { MOST = 1000 };
@@ -34,7 +34,7 @@ static void note_opaque(struct s2s_buf *names, const struct ckpt_node *class)
     free(name);
 }
 
-/* A class known only by name stays as such, where the mode lets it. */
+/* An unknown class becomes opaque, if the mode allows. */
 static int keep_opaque(struct pickle_machine *m, struct ckpt_node *node)
 {
     size_t len;
@@ -109,9 +109,9 @@ static int push_global(struct pickle_machine *m, const char *module, size_t modu
 }
 
 /*
- * getattr(class, "name"): a member of an enum as Python 3.11.0 to 3.11.4 spell it, and at protocol
- * 2 a class within a class. It is the global class.name of later protocols. Any other use of
- * getattr is how an attack gets hold of what it may not name.
+ * getattr(class, "name") is how Python 3.11.0 to 3.11.4 pickle a member of an enum, and protocol 2
+ * a nested class. It becomes the global class.name, as in later protocols. Any other use of getattr
+ * is how an attack reaches what it may not name.
  */
 static int attribute(struct pickle_machine *m, const struct ckpt_node *args, struct ckpt_node **out)
 {
@@ -129,7 +129,7 @@ static int attribute(struct pickle_machine *m, const struct ckpt_node *args, str
     return make_global(m, class->text, class->n, dotted, len + 1 + member->len, out);
 }
 
-/* the bytes of "Class." in a name "Class.member"; 0: it is no member */
+/* Length of "Class." in a name "Class.member"; 0: not a member. */
 static size_t class_of(const struct ckpt_node *global)
 {
     size_t len = global->kind == CKPT_GLOBAL ? global->len - global->n - 1 : 0;
@@ -139,8 +139,8 @@ static size_t class_of(const struct ckpt_node *global)
 }
 
 /*
- * or_(class.rest, class.lowest) or or_(class.name, bits without a name): how an enum.Flag of
- * several names is spelled by Python 3.11.0 to 3.11.4. It becomes the name that Python shows,
+ * or_(class.rest, class.lowest) or or_(class.name, bits without a name) is how Python 3.11.0 to
+ * 3.11.4 pickle an enum.Flag of several members. It becomes the name that Python prints,
  * class.lowest|rest. Any other use is refused.
  */
 static int combination(struct pickle_machine *m, const struct ckpt_node *args,
@@ -191,7 +191,7 @@ int ckpt_pickle_stack_global(struct pickle_machine *m)
     return push_global(m, module->text, module->len, name->text, name->len);
 }
 
-/* _codecs.encode(text, "latin1"): how protocol 2 spells bytes */
+/* _codecs.encode(text, "latin1"), the form of bytes in protocol 2. */
 static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct ckpt_node **out)
 {
     const struct ckpt_node *text = args->n ? args->items[0] : NULL;
@@ -223,7 +223,7 @@ static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct
     return 0;
 }
 
-/* an empty or copied container for set([..]), OrderedDict([[k, v], ..]) and their like */
+/* A new container for set([..]), OrderedDict([[k, v], ..]) and the like. */
 static int container(struct pickle_machine *m, enum ckpt_kind kind, const struct ckpt_node *from,
                      struct ckpt_node **out)
 {
@@ -269,7 +269,7 @@ bool ckpt_pickle_encodes(const struct ckpt_node *global)
             is_builtin(global, "bytearray"));
 }
 
-/* plain Python types spelled as calls */
+/* Plain Python types that are pickled as calls. */
 static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_node *args,
                         struct ckpt_node **out)
 {
@@ -303,9 +303,9 @@ static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, stru
 }
 
 /*
- * numpy's scalars as the numbers they are: Megatron-Core 0.14 and 0.15 leave numpy.int64 in the
- * offsets of flattened chunks. NULL: not one of these; arguments are (dtype, bytes), the dtype a
- * record of its code ("i8") whose state has the byte order second.
+ * Converts numpy scalars to numbers: Megatron-Core 0.14 and 0.15 leave numpy.int64 in the offsets
+ * of flattened chunks. Arguments are (dtype, bytes); dtype is a record of its code ("i8") whose
+ * state has the byte order second. NULL: another form.
  */
 static struct ckpt_node *numpy_scalar(struct pickle_machine *m, const struct ckpt_node *args)
 {
@@ -343,13 +343,13 @@ static struct ckpt_node *numpy_scalar(struct pickle_machine *m, const struct ckp
     return node;
 }
 
-/* what `global(*args)` would give */
+/* The node for `global(*args)`. */
 static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_node *args,
                 struct ckpt_node **out)
 {
     struct ckpt_node *first = args->n ? args->items[0] : NULL;
     if (ckpt_is(global, "torch", "Size")) {
-        *out = first && first->kind == CKPT_TUPLE ? first : NULL; /* neither is ever changed */
+        *out = first && first->kind == CKPT_TUPLE ? first : NULL; /* tuples are immutable */
         return *out ? 0 : container(m, CKPT_TUPLE, first, out);
     }
     if (ckpt_is(global, "collections", "OrderedDict"))
@@ -370,7 +370,7 @@ static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_
         *out = first;
         return 0;
     }
-    /* a tensor with attributes or a class of its own: (function, type, arguments, state) */
+    /* a tensor subclass, or one with attributes: (function, type, arguments, state) */
     if (ckpt_is(global, "torch._tensor", "_rebuild_from_type_v2") && args->n == 4 &&
         first->kind == CKPT_GLOBAL && !ckpt_is(first, "torch._tensor", "_rebuild_from_type_v2") &&
         args->items[2]->kind == CKPT_TUPLE)
@@ -379,7 +379,7 @@ static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_
     return 0;
 }
 
-/* REDUCE (0 extra), NEWOBJ, NEWOBJ_EX (keyword arguments on top) */
+/* REDUCE, NEWOBJ, and NEWOBJ_EX (keywords: their dict is on top). */
 int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
 {
     struct ckpt_node *names = keywords ? ckpt_pickle_pop(m) : NULL;
@@ -398,10 +398,14 @@ int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
     return rc < 0 ? rc : ckpt_pickle_push(m, made);
 }
 
-/* Is a field set twice? Objects of .metadata have up to ten. */
+/* Is a field set twice? Objects of .metadata have up to ten fields. */
 static bool has_key_twice(const struct ckpt_node *state)
 {
-    enum { MAX = 64, MAX_FIELD = 64 }; /* one state may be that of a hundred thousand objects */
+    enum {
+        MAX = 64,
+        MAX_FIELD = 64
+    }; /* bounds the time: a hundred thousand objects may share one
+        * state */
     const uint32_t n = state->kind != CKPT_DICT ? 0 : state->n < MAX ? state->n : MAX;
     for (uint32_t i = 0; i < n; i += 2)
         for (uint32_t k = 0; k < i; k += 2)
@@ -418,7 +422,7 @@ int ckpt_pickle_build(struct pickle_machine *m)
     if (!state || !node)
         return ckpt_pickle_underflow(m);
     if (node->kind == CKPT_DICT || node->kind == CKPT_LIST || node->kind == CKPT_SET)
-        return 0; /* attributes of an OrderedDict (its _metadata): no data of ours */
+        return 0; /* attributes of an OrderedDict (its _metadata) are not needed */
     if (node->kind != CKPT_RECORD && node->kind != CKPT_TENSOR)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state for something that is no object");
     if (node->kind == CKPT_TENSOR || (ckpt_is_of(node, "torch._utils") && !node->opaque))

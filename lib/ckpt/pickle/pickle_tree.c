@@ -1,4 +1,4 @@
-/* Looking at the tree that the machine built. */
+/* Queries of the tree that the machine built, and its conversion to JSON. */
 #include "lib/ckpt/pickle/pickle.h"
 
 #include <math.h>
@@ -38,8 +38,8 @@ bool ckpt_str_is(const struct ckpt_node *node, const char *s)
            memcmp(node->text, s, node->len) == 0;
 }
 
-/* Records of ours have up to ten fields: one with millions is not worth a search for each use. Of
- * those with one key the last counts, as in Python. */
+/* Records of interest have up to ten fields; the limit bounds the time of a search. Of equal keys
+ * the last counts, as in Python. */
 enum { MAX_FIELDS = 256 };
 
 const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key)
@@ -79,7 +79,8 @@ enum { MAX_DEPTH = 1000 };
 
 struct printer {
     struct ckpt_json_left *left;
-    bool in_key; /* a dict in a key of a dict in a key..: its text would double with each of them */
+    bool in_key; /* inside of a key: dicts are not nested there, as escaping would double the text
+                  * at each level */
 };
 
 static json_t *to_json(struct printer *p, const struct ckpt_node *node, int depth);
@@ -95,7 +96,7 @@ static json_t *text_json(struct printer *p, const char *text, size_t len)
     return value ? value : json_string("(text that is not UTF-8)");
 }
 
-/* decimal digits of a little-endian two's complement number */
+/* Decimal digits of a little-endian two's complement number. */
 static json_t *bigint_json(const struct ckpt_node *node)
 {
     enum { MAX = 64 };
@@ -153,7 +154,7 @@ static json_t *list_json(struct printer *p, const struct ckpt_node *node, int de
     return list;
 }
 
-/* keys that are no text are shown as text, and so are those with a zero inside */
+/* Keys that are not strings are converted to strings, and so are strings with a zero byte. */
 static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
     json_t *dict = json_object();
@@ -175,7 +176,7 @@ static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int de
     return dict;
 }
 
-/* dtypes, sizes, paths and enums are short as their class and arguments */
+/* Short for dtypes, sizes, paths and enums, which have only a class and arguments. */
 static json_t *record_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
     const struct ckpt_node *state = node->items[2], *contents = node->items[3];
@@ -192,7 +193,7 @@ static json_t *record_json(struct printer *p, const struct ckpt_node *node, int 
     return value;
 }
 
-/* as its record would be shown */
+/* As its record would be converted. */
 static json_t *tensor_json(struct printer *p, const struct ckpt_node *node)
 {
     json_t *args = ckpt_view_args(node);
@@ -250,7 +251,7 @@ static json_t *value_json(struct printer *p, const struct ckpt_node *node, int d
     return json_null();
 }
 
-/* An empty object of JSON has 240 bytes, an array 120, a number 30. */
+/* Units of memory: an empty JSON object takes 240 bytes, an array 120, a number 30. */
 static size_t weight(const struct ckpt_node *node)
 {
     return node->kind == CKPT_DICT || node->kind == CKPT_RECORD ? 8

@@ -1,4 +1,4 @@
-/* Opcodes that carry their value: numbers and strings, with the reading of arguments. */
+/* Opcodes that carry their value (numbers, strings), and reading of arguments. */
 #include "lib/ckpt/pickle/pickle_internal.h"
 
 #include "lib/base/base.h"
@@ -20,7 +20,7 @@ static int push_bool(struct pickle_machine *m, bool value)
     return ckpt_pickle_push(m, ckpt_pickle_known(m, &m->known.truth[value], CKPT_BOOL, value));
 }
 
-/* where a short text that came before would be */
+/* The cache slot of a short string. */
 static struct ckpt_node **known_text(struct pickle_machine *m, const char *text, size_t len)
 {
     const unsigned char *p = (const unsigned char *)text;
@@ -60,7 +60,7 @@ uint64_t ckpt_pickle_le(const unsigned char *p, int n)
     return value;
 }
 
-/* a string whose length stands before it in size_bytes bytes */
+/* A string preceded by its length in size_bytes bytes. */
 static int op_counted(struct pickle_machine *m, enum ckpt_kind kind, int size_bytes)
 {
     const unsigned char *p = ckpt_pickle_take(m, (size_t)size_bytes);
@@ -77,7 +77,7 @@ static int op_counted(struct pickle_machine *m, enum ckpt_kind kind, int size_by
     return text ? push_text(m, kind, text, len) : ckpt_pickle_truncated(m);
 }
 
-/* up to the line's end, which is taken too */
+/* Consumes the newline, too. */
 int ckpt_pickle_take_line(struct pickle_machine *m, const char **line, size_t *len)
 {
     enum { LONG_LINE = 4096, MAX_LINE = 4 << 20 };
@@ -112,10 +112,10 @@ static int op_long(struct pickle_machine *m, uint64_t len)
     return push_int(m, (int64_t)value);
 }
 
-/* Of more than 64 bits: the bytes that LONG1 would have. */
+/* An integer of more than 64 bits, converted to the bytes of LONG1. */
 static int push_decimal(struct pickle_machine *m, const char *text)
 {
-    enum { N = 32, IN_64_BITS = 8 }; /* of 63 digits, and a sign */
+    enum { N = 32, IN_64_BITS = 8 }; /* for 63 digits and a sign */
     unsigned char *bytes = ckpt_pickle_alloc(m->out, N);
     const bool negative = *text == '-';
     size_t n = N;
@@ -168,7 +168,7 @@ static int op_number_line(struct pickle_machine *m, char op)
                                                                        : push_int(m, value);
 }
 
-/* UNICODE: raw-unicode-escape, so only \u and \U mean something; bytes are Latin-1 */
+/* UNICODE: raw-unicode-escape, in which only \u and \U are escapes; bytes are Latin-1. */
 static int op_unicode_line(struct pickle_machine *m)
 {
     const char *line = NULL;
@@ -191,7 +191,7 @@ static int op_unicode_line(struct pickle_machine *m)
         n += s2s_utf8_put(text + n, c);
         i += used;
         if (c == '\\' && used == 1 && i < len && line[i] == '\\')
-            text[n++] = line[i++]; /* behind two of them no escape begins */
+            text[n++] = line[i++]; /* an escaped backslash: no escape starts here */
     }
     return push_text(m, CKPT_STR, text, n);
 }
@@ -244,7 +244,7 @@ static int op_binfloat(struct pickle_machine *m)
     return ckpt_pickle_push(m, node);
 }
 
-/* an unsigned or (4 bytes) signed little-endian number */
+/* An unsigned or, if 4 bytes, signed little-endian number. */
 static int op_binint(struct pickle_machine *m, int n_bytes)
 {
     const unsigned char *p = ckpt_pickle_take(m, (size_t)n_bytes);
@@ -254,7 +254,7 @@ static int op_binint(struct pickle_machine *m, int n_bytes)
                                     : (int64_t)ckpt_pickle_le(p, n_bytes));
 }
 
-/* strings and numbers */
+/* Strings and numbers. */
 int ckpt_pickle_run_value(struct pickle_machine *m, unsigned char op)
 {
     switch (op) {

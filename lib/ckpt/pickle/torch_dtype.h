@@ -1,4 +1,4 @@
-/* dtypes as torch spells them. */
+/* Names of dtypes in torch. */
 #ifndef CKPT_PICKLE_TORCH_DTYPE_H
 #define CKPT_PICKLE_TORCH_DTYPE_H
 

@@ -24,7 +24,7 @@ static int unknown_dtype(const struct ckpt_node *node, const struct ckpt_node *g
                          node->offset, ckpt_shown_len(len, 40), name);
 }
 
-/* ('storage', class, key, location, numel) */
+/* A persistent id is ('storage', class, key, location, numel). */
 int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, struct s2s_error *err)
 {
     const struct ckpt_node *parts = persid->kind == CKPT_PERSID ? persid->items[0] : NULL;
@@ -47,7 +47,7 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
     const char *name = ckpt_global_name(class, &len);
     if (ckpt_is_of(class, "torch"))
         view->dtype = ckpt_dtype_of_storage(name, len);
-    if (!view->dtype) /* those of quantized tensors */
+    if (!view->dtype) /* such as those of quantized tensors */
         return s2s_error_set(err, S2S_E_UNSUPPORTED,
                              "tensor at byte %u of its pickle: its storage class %.*s is not read",
                              persid->offset, ckpt_shown_len(len, 40), name);
@@ -56,7 +56,8 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
     return 0;
 }
 
-/* offset + sum((size - 1) * stride) must lie in the storage; what is empty lies at its begin */
+/* Checks that offset + sum((size - 1) * stride) is inside the storage; an empty tensor is placed at
+ * its start. */
 static int check_bounds(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err)
 {
     __int128 last = view->offset;
@@ -79,7 +80,7 @@ static int check_bounds(const struct ckpt_node *node, struct ckpt_view *view, st
     return 0;
 }
 
-/* Of a conjugated or negated view the storage holds other numbers than the tensor has. */
+/* Refuses conjugated and negated views, whose storage has other numbers than the tensor. */
 static int check_bits(const struct ckpt_node *node, const struct ckpt_node *args, uint32_t at,
                       struct s2s_error *err)
 {
@@ -98,8 +99,8 @@ static int check_bits(const struct ckpt_node *node, const struct ckpt_node *args
     return 0;
 }
 
-/* What a packed tensor begins with. Then come its offset, the storage's elements, its sizes, the
- * strides of one that is not contiguous, and the storage's key. */
+/* Header of a packed tensor. It is followed by the offset, the elements of the storage, the sizes,
+ * the strides unless contiguous, and the storage's key. */
 struct packed {
     uint8_t dtype, n_dims, key_len;
     bool requires_grad, contiguous;
@@ -146,7 +147,7 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
         rc = ckpt_storage_of(args->items[0], view, err);
     if (rc < 0)
         return rc;
-    if (!view->dtype) { /* untyped: the count is of bytes */
+    if (!view->dtype) { /* untyped storage: the count is in bytes */
         view->dtype = dtype;
         view->store_numel = dtype ? view->store_len / (int64_t)s2s_dtype_size(dtype) : 0;
     } else if (dtype && dtype != view->dtype) {
@@ -165,7 +166,7 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
 
 /* ---- packing ---- */
 
-/* (storage, offset, size, stride, requires_grad, no hooks) */
+/* Has the record only the arguments (storage, offset, size, stride, requires_grad, {})? */
 static bool is_plain(const struct ckpt_node *node)
 {
     const struct ckpt_node *args = node->kind == CKPT_RECORD ? node->items[1] : NULL;
@@ -177,7 +178,7 @@ static bool is_plain(const struct ckpt_node *node)
 bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept)
 {
     struct ckpt_view view;
-    struct s2s_error later = S2S_ERROR_INIT; /* it is found again when its name is known */
+    struct s2s_error later = S2S_ERROR_INIT; /* reported when the tensor is added, with its name */
     int64_t contiguous[S2S_MAX_DIMS];
     if (!is_plain(node) || ckpt_view_of(node, &view, &later) <= 0 || view.key_len > UINT8_MAX ||
         ckpt_box_numel(view.size, view.n_dims) == 0)

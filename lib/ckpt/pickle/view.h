@@ -1,4 +1,4 @@
-/* Tensors as torch's pickles spell them: calls of functions that rebuild them out of storages. */
+/* Tensors in torch's pickles: calls of functions that rebuild them from storages. */
 #ifndef CKPT_PICKLE_VIEW_H
 #define CKPT_PICKLE_VIEW_H
 
@@ -11,24 +11,25 @@ struct ckpt_view {
     enum s2s_dtype dtype;
     int n_dims;
     int64_t size[S2S_MAX_DIMS], stride[S2S_MAX_DIMS]; /* strides in elements */
-    int64_t offset;                                   /* of its first element in the storage */
-    const char *key; /* the storage's name in the archive, key_len bytes, not zero-ended */
+    int64_t offset;                                   /* of its first element in the storage, in
+                                                       * elements */
+    const char *key; /* the storage's name in the archive: key_len bytes, not zero-terminated */
     size_t key_len;
     int64_t store_numel; /* elements of the storage */
-    int64_t store_len;   /* bytes of it */
+    int64_t store_len;   /* bytes of the storage */
 };
 
-/* Sets the key, lengths and dtype (NONE: untyped) of view to those of the storage that a persistent
- * id names. FORMAT, UNSUPPORTED. */
+/* Sets key, lengths and dtype (NONE: untyped) of view to those of the storage that a persistent id
+ * refers to. FORMAT, UNSUPPORTED. */
 int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, struct s2s_error *err);
-/* 1: node is a tensor, as *view says, and lies within its storage; 0: it is none. FORMAT,
- * UNSUPPORTED: it is one that cannot be read. */
+/* 1: node is a tensor, described by *view, within its storage; 0: not a tensor. FORMAT,
+ * UNSUPPORTED: a tensor that cannot be read. */
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
 
-/* Turns the record of a plain tensor into a CKPT_TENSOR, which takes a tenth of the memory; what it
- * says is put into kept. false: it is no such record, and stays as it is. */
+/* Turns the record of a plain tensor into a CKPT_TENSOR, packed in `kept`, which takes a tenth of
+ * the memory. false: another kind of record; unchanged. */
 bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept);
-/* The arguments that the record of a CKPT_TENSOR had. Gives a reference. */
+/* The arguments of the record that a CKPT_TENSOR was made of. Gives a reference. */
 json_t *ckpt_view_args(const struct ckpt_node *packed);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * config.json out of the arguments that a Megatron checkpoint saves. Sizes that the tensors' shapes
- * say are taken from them. What transformers could not compute the same way gives no config.json
- * and a word why; what neither says is named.
+ * Makes config.json from the arguments that a Megatron checkpoint saves. Sizes come from the
+ * tensors' shapes where possible. If transformers would not compute the same, there is no
+ * config.json but a warning that says why; keys that nothing determines are listed.
  */
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config_internal.h"
@@ -16,8 +16,8 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
     {"num_key_value_heads", "num_query_groups", CKPT_ARG_COUNT},
     {"head_dim", "kv_channels", CKPT_ARG_COUNT},
     {"max_position_embeddings", "max_position_embeddings", CKPT_ARG_NUMBER},
-    /* Of several the last counts: a Nemotron-H has all three, and its class takes the last.
-     * Megatron-LM called the argument norm_epsilon until 0.15. */
+    /* If a class has several of these keys the last counts: a Nemotron-H has all three, and its
+     * class uses the last. Until 0.15 Megatron-LM's argument was norm_epsilon. */
     {"norm_eps", "layernorm_epsilon", CKPT_ARG_NUMBER},
     {"norm_eps", "norm_epsilon", CKPT_ARG_NUMBER},
     {"rms_norm_eps", "layernorm_epsilon", CKPT_ARG_NUMBER},
@@ -48,20 +48,20 @@ const struct ckpt_arg_key ckpt_arg_keys[] = {
     {NULL, NULL, CKPT_ARG_COUNT},
 };
 
-/* In the order in which their marks are looked for. */
+/* Marks are searched in this order. */
 static const struct ckpt_config_family families[] = {
     {"nemotron_h", "backbone.", .fill = ckpt_draft_nemotron_h},
     {"gemma2", ".pre_feedforward_layernorm.", ckpt_draft_decoder, "gemma2", "gemma3_text",
-     .around_zero = true},
+     .zero_centered = true},
     {"mixtral", ".block_sparse_moe.", ckpt_draft_decoder, "mixtral", "mixtral", .experts = true},
     {"qwen_moe", ".mlp.experts.", ckpt_draft_decoder, "qwen2_moe", "qwen3_moe", .experts = true},
-    {"nemotron", NULL, ckpt_draft_decoder, "nemotron", "nemotron", .means = true,
-     .around_zero = true},
+    {"nemotron", NULL, ckpt_draft_decoder, "nemotron", "nemotron", .layernorm = true,
+     .zero_centered = true},
     {"llama", "model.layers.", ckpt_draft_decoder, .type_normed = "qwen3"},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
-/* NULL: it has no such config.json, or name is NULL */
+/* NULL: config.json cannot be made for it, or name is NULL. */
 static const struct ckpt_config_family *find_family(const char *name)
 {
     for (size_t i = 0; name && i < N_FAMILIES; i++)
@@ -75,10 +75,10 @@ bool ckpt_args_config_knows(const char *family)
     return find_family(family);
 }
 
-/* ---- what a draft offers its families ---- */
+/* ---- helpers for families ---- */
 
-/* A target's name without the draft's prefix; NULL: it is another part's. Layers that predict
- * further tokens are no layers of the model. */
+/* A target's name without the draft's prefix; NULL: it belongs to another part. Layers of
+ * multi-token prediction do not count as the model's. */
 static const char *own_name(const struct ckpt_config_draft *draft, size_t i)
 {
     const char *name = s2s_ckpt_target_name(&draft->plan->targets[i]);
@@ -105,7 +105,7 @@ int64_t ckpt_draft_size(const struct ckpt_config_draft *draft, const char *end, 
     return target && axis < target->n_dims ? s2s_ckpt_target_shape(target)[axis] : 0;
 }
 
-/* the layer's number in a target's name; -1: it has none, or is not of these layers */
+/* The layer number in a target's name; -1: none, or of another part. */
 static int64_t layer_of(const struct ckpt_config_draft *draft, size_t i, const char **rest)
 {
     const char *name = own_name(draft, i);
@@ -136,7 +136,7 @@ int64_t ckpt_draft_layers(const struct ckpt_config_draft *draft)
     return n;
 }
 
-/* transformers 5 takes no integer for these. Gives a reference. */
+/* transformers 5 refuses an integer for these keys. Gives a reference. */
 static json_t *as_fraction(const char *key, json_t *value)
 {
     static const char keys[] = "norm_eps rms_norm_eps layer_norm_epsilon routed_scaling_factor "
@@ -232,9 +232,9 @@ bool ckpt_draft_heads(struct ckpt_config_draft *draft, const char *q, const char
     return true;
 }
 
-/* ---- one config ---- */
+/* ---- checks ---- */
 
-/* a tensor by its name within a layer */
+/* A tensor and its name within its layer. */
 struct layer_tensor {
     const char *name;
     const struct s2s_ckpt_target *target;
@@ -245,7 +245,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct layer_tensor *)a)->name, ((const struct layer_tensor *)b)->name);
 }
 
-/* config.json has one number for all layers. */
+/* config.json has one size for all layers: tensors of one name must have one shape. */
 static void check_layers(struct ckpt_config_draft *draft)
 {
     struct layer_tensor *all = s2s_xcalloc(draft->plan->n_targets, sizeof *all);
@@ -264,8 +264,8 @@ static void check_layers(struct ckpt_config_draft *draft)
     free(all);
 }
 
-/* How a router balances its experts is a word, or a list of losses in newer releases; these two
- * change what it chooses and what it multiplies by, not only the loss. */
+/* Load balancing of experts is a string, or in newer releases a list. These two kinds change the
+ * choice of experts and their weights, not only the loss. */
 static void check_balance(struct ckpt_config_draft *draft)
 {
     const json_t *value = json_object_get(draft->args, "moe_router_load_balancing_type");
@@ -276,7 +276,7 @@ static void check_balance(struct ckpt_config_draft *draft)
         ckpt_draft_hinder(draft, "its router balances the experts by quantiles");
 }
 
-/* What no model of these families can do. */
+/* Arguments that transformers' models of these families do not support. */
 static void check_args(struct ckpt_config_draft *draft)
 {
     static const char *const never[][2] = {
@@ -294,11 +294,11 @@ static void check_args(struct ckpt_config_draft *draft)
     };
     const char *norm = json_string_value(json_object_get(draft->args, "normalization"));
     const char *softmax = json_string_value(json_object_get(draft->args, "softmax_type"));
-    const bool means = draft->family->means;
+    const bool layernorm = draft->family->layernorm;
     double value;
-    if (!norm || strcmp(norm, means ? "LayerNorm" : "RMSNorm") != 0)
-        ckpt_draft_hinder(draft, means ? "its normalization is not LayerNorm"
-                                       : "its normalization is not RMSNorm");
+    if (!norm || strcmp(norm, layernorm ? "LayerNorm" : "RMSNorm") != 0)
+        ckpt_draft_hinder(draft, layernorm ? "its normalization is not LayerNorm"
+                                           : "its normalization is not RMSNorm");
     if (softmax && strcmp(softmax, "vanilla") != 0)
         ckpt_draft_hinder(draft, "its softmax has a sink");
     if (ckpt_arg_is_true(draft->args, "add_bias_linear") &&
@@ -327,7 +327,7 @@ void ckpt_args_check_norms(const char *family, const json_t *args, const json_t 
 {
     const char *type = ckpt_config_type(config);
     const struct ckpt_config_family *known = find_family(family);
-    if (!known || known->around_zero || s2s_starts_with(type, "gemma") ||
+    if (!known || known->zero_centered || s2s_starts_with(type, "gemma") ||
         !ckpt_arg_is_zero_centered(args))
         return;
     s2s_warn("ckpt",
@@ -348,7 +348,7 @@ const char *ckpt_config_family(const struct s2s_ckpt_plan *plan, const char *pre
     return NULL;
 }
 
-/* of a model of several parts: what is beside the language model is in no argument */
+/* Of a model of several parts the arguments describe only the language model. */
 static json_t *as_part(json_t *config)
 {
     s2s_warn("ckpt",

@@ -1,19 +1,19 @@
 /*
- * config.json of decoders with attention and a gated MLP, or experts, in every layer. Which model
- * it is follows from the tensors; sizes too, as far as shapes say them.
+ * config.json of decoders with attention and a gated MLP, or experts, in every layer. The
+ * model_type follows from the tensors, and so do sizes where shapes determine them.
  */
 #include <math.h>
 
 #include "lib/ckpt/config/args_config_internal.h"
 
-/* ---- which model ---- */
+/* ---- model_type ---- */
 
 static bool is_gemma(const struct ckpt_config_draft *d)
 {
     return s2s_starts_with(d->type, "gemma");
 }
 
-/* what the first had not: windows in some layers, a scale of the softmax, soft caps */
+/* These added sliding windows, a softmax scale and soft caps to the first Gemma. */
 static bool is_gemma_2_or_3(const struct ckpt_config_draft *d)
 {
     return is_gemma(d) && strcmp(d->type, "gemma") != 0;
@@ -24,7 +24,7 @@ static bool is_nemotron(const struct ckpt_config_draft *d)
     return strcmp(d->type, "nemotron") == 0;
 }
 
-/* Megatron has a window of so many tokens before the one that looks; transformers counts it too */
+/* Megatron's window counts the tokens before the current one, transformers' includes it. */
 static int64_t window_of(const struct ckpt_config_draft *d)
 {
     const json_t *size = json_object_get(d->args, "window_size");
@@ -68,10 +68,10 @@ static const char *choose_type(const struct ckpt_config_draft *d)
         return "llama";
     if (ckpt_draft_target(d, "self_attn.q_proj.bias"))
         return "qwen2";
-    /* gated by something else than swiglu, with gains around 0 */
+    /* another gate than swiglu, and zero-centered norms */
     if (!ckpt_arg_is_true(d->args, "swiglu") && ckpt_arg_is_zero_centered(d->args))
         return "gemma";
-    /* the same model; transformers' Llama refuses a width that its heads do not divide */
+    /* the same model, but transformers' Llama requires that the heads divide the width */
     return window_of(d) || !heads_divide(d) ? "mistral" : "llama";
 }
 
@@ -97,7 +97,8 @@ static void add_biases(struct ckpt_config_draft *d)
         ckpt_draft_hinder(d, "its attention has biases");
 }
 
-/* Llama 3.1's long context: constants in Megatron-Core, the provider's numbers in its Bridge */
+/* Llama 3.1's RoPE scaling: constants in Megatron-Core, numbers of the provider in Megatron-Bridge.
+ */
 static void add_llama3_scaling(struct ckpt_config_draft *d)
 {
     double factor = 8, low = 1, high = 4, context = 8192;
@@ -179,7 +180,8 @@ static void add_window(struct ckpt_config_draft *d)
     }
 }
 
-/* Gemma 2 and 3 have a scale of their own; others divide by the root of the head's size */
+/* Gemma 2 and 3 have a configurable softmax scale; others divide by the square root of the head
+ * size. */
 static void add_scale(struct ckpt_config_draft *d)
 {
     const int64_t dim = json_integer_value(json_object_get(d->config, "head_dim"));
@@ -192,7 +194,7 @@ static void add_scale(struct ckpt_config_draft *d)
             ckpt_draft_unsaid(d, "query_pre_attn_scalar");
     } else if (own) {
         const double squared = 1 / (scale * scale);
-        /* transformers wants an integer; what is none cannot be said */
+        /* transformers requires an integer */
         if (squared >= 1 && squared < 1e9 && fabs(squared - round(squared)) < 1e-6 * squared)
             ckpt_draft_set_int(d, "query_pre_attn_scalar", llround(squared));
         else
@@ -246,7 +248,7 @@ static void add_dense_layers(struct ckpt_config_draft *d)
     free(has_router);
 }
 
-/* Qwen's and Mixtral's routers take the softmax of all logits, then the best k */
+/* transformers' Qwen and Mixtral routers take the softmax of all logits, then the top k. */
 static void add_router(struct ckpt_config_draft *d)
 {
     const json_t *args = d->args, *pre = json_object_get(args, "moe_router_pre_softmax");
@@ -298,7 +300,7 @@ static void add_experts(struct ckpt_config_draft *d)
     ckpt_draft_set_size(d, "shared_expert_intermediate_size", "shared_expert.gate_proj.weight", 0);
 }
 
-/* ---- all of it ---- */
+/* ---- norms, positions, and all together ---- */
 
 static void add_norms(struct ckpt_config_draft *d)
 {

@@ -1,7 +1,8 @@
-/* config.json of Nemotron-H: what the tensors say of each layer, and the arguments of the rest. */
+/* config.json of Nemotron-H: the kinds of layers come from the tensors, the rest from the
+ * arguments. */
 #include "lib/ckpt/config/args_config_internal.h"
 
-/* one letter a layer; NULL when a layer is of no known kind. Gives: free. */
+/* The layer pattern, one letter a layer; NULL: a layer of unknown kind. Gives: free. */
 static char *pattern_of(const struct ckpt_config_draft *d)
 {
     static const struct {
@@ -22,8 +23,8 @@ static char *pattern_of(const struct ckpt_config_draft *d)
 }
 
 /*
- * Layers that predict further tokens: the kinds of one depth's, and how many depths there are. A
- * model that uses one depth again and again has the number in its arguments alone.
+ * Multi-token prediction: the layer pattern of one depth, and the number of depths. If a model
+ * repeats one depth, only the arguments have the number.
  */
 static void add_mtp(struct ckpt_config_draft *d)
 {
@@ -54,7 +55,7 @@ static void add_mamba(struct ckpt_config_draft *d)
     const int64_t heads = ckpt_draft_size(d, "mixer.D", 0);
     const int64_t inner = ckpt_draft_size(d, "mixer.norm.weight", 0);
     ckpt_draft_set_text(d, "mamba_hidden_act", "silu");
-    /* Megatron does not clamp the step from below, transformers does at time_step_min */
+    /* transformers clamps the time step to time_step_min, Megatron does not */
     json_object_set_new(d->config, "time_step_min", json_real(1e-30));
     ckpt_draft_set_bool(d, "use_conv_bias", ckpt_draft_target(d, "mixer.conv1d.bias"));
     ckpt_draft_set_bool(d, "use_bias", ckpt_draft_target(d, "mixer.in_proj.bias"));
@@ -106,7 +107,7 @@ static void add_experts(struct ckpt_config_draft *d)
         ckpt_draft_unsaid(d, "routed_scaling_factor");
     if (ckpt_draft_take(d, "n_group"))
         ckpt_draft_need(d, "topk_group");
-    /* Megatron divides by the sum of the chosen scores unless it is one */
+    /* Megatron normalises the chosen scores if there are several */
     const json_t *k = json_object_get(d->config, "num_experts_per_tok");
     if (json_is_integer(k))
         ckpt_draft_set_bool(d, "norm_topk_prob", json_integer_value(k) > 1);
@@ -141,7 +142,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
     add_mtp(d);
 }
 
-/* ---- where the two programs compute something else ---- */
+/* ---- differences between Megatron and transformers ---- */
 
 static bool has_layer(const json_t *config, char letter)
 {

@@ -1,6 +1,6 @@
 /*
- * The arguments that Megatron's scripts read back (--use-checkpoint-args, and what says how a
- * checkpoint's tensors are meant) out of a transformers config.json and the tensors themselves.
+ * Makes the arguments that Megatron's scripts read back (--use-checkpoint-args) and that describe
+ * the tensors' layout, from a transformers config.json and the tensors.
  */
 #include <math.h>
 
@@ -9,13 +9,14 @@
 
 struct maker {
     json_t *args;
-    const json_t *config; /* the language model's part */
+    const json_t *config; /* the language model's section */
     const char *type;     /* its model_type, or "" */
     const struct s2s_ckpt_plan *plan;
-    const char *words; /* the name of its words, whose beginning all of its names have; or NULL */
+    const char *words; /* the name of its word embedding, whose prefix all of its names share; or
+                        * NULL */
 };
 
-static const char *find_words(const struct s2s_ckpt_plan *plan)
+static const char *find_embedding(const struct s2s_ckpt_plan *plan)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
         if (s2s_ends_with(s2s_ckpt_target_name(&plan->targets[i]),
@@ -24,7 +25,7 @@ static const char *find_words(const struct s2s_ckpt_plan *plan)
     return NULL;
 }
 
-/* The arguments are the language model's, not those of towers beside it, which have biases. */
+/* Is it a tensor of the language model, which the arguments describe, not of a tower beside it? */
 static bool is_own(const struct maker *m, const char *name)
 {
     const size_t len = m->words ? strlen(m->words) - strlen("embedding.word_embeddings.weight") : 0;
@@ -66,7 +67,7 @@ char ckpt_config_letter(const char *kind)
     return 0;
 }
 
-/* transformers' newer list of the kinds of layers, in Megatron's letters; as many as have one.
+/* Converts transformers' list of layer kinds to Megatron's letters, up to the first without one.
  * Gives: free. */
 static char *letters_of(const json_t *kinds)
 {
@@ -80,7 +81,7 @@ static char *letters_of(const json_t *kinds)
     return letters;
 }
 
-/* Gives; NULL: one of them has no letter. */
+/* The same as a JSON string; NULL, with a warning: one has no letter. Gives a reference. */
 static json_t *as_letters(const json_t *kinds)
 {
     char *letters = letters_of(kinds);
@@ -140,7 +141,7 @@ static void add_pattern(struct maker *m)
         set(m, "num_layers", json_integer((json_int_t)json_array_size(kinds)));
 }
 
-/* of layers that predict further tokens, where there are any */
+/* Adds the arguments of multi-token prediction, if the plan has it. */
 static void add_mtp(struct maker *m)
 {
     const int64_t depths = config_int(m, "num_nextn_predict_layers");
@@ -162,7 +163,7 @@ static void add_mtp(struct maker *m)
         set(m, "mtp_use_repeated_layer", json_boolean(json_is_true(again)));
 }
 
-/* 1 for layers of experts, 0 for others; left out where all are */
+/* Adds moe_layer_freq (1: layer with experts, 0: without), unless all layers have experts. */
 static void add_moe_layers(struct maker *m)
 {
     static const char stack[] = "decoder.layers.", router[] = ".mlp.router.weight";
@@ -212,14 +213,14 @@ static void add_scaling(struct maker *m, const json_t *rope)
                                         : "");
 }
 
-/* Megatron's base is an integer, transformers' a number with a fraction. Gives a reference. */
+/* Megatron's base is an integer, transformers' a float. Gives a reference. */
 static json_t *as_base(double value)
 {
     return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value)
                                                        : json_real(value);
 }
 
-/* Nemotron's alone turns a part of each head. Gives a reference. */
+/* Only Nemotron rotates a part of each head. Gives a reference. */
 static json_t *rotary_percent(const struct maker *m, const json_t *rope)
 {
     const json_t *part = json_object_get(rope, "partial_rotary_factor");
@@ -229,7 +230,8 @@ static json_t *rotary_percent(const struct maker *m, const json_t *rope)
     return json_real(json_is_number(part) ? json_number_value(part) : 0.5);
 }
 
-/* rope_theta and rope_scaling by themselves, or in rope_parameters; Gemma 3 has two of it */
+/* rope_theta and rope_scaling are keys of their own, or in rope_parameters; Gemma 3 has two sets.
+ */
 static void add_rope(struct maker *m)
 {
     const json_t *both = json_object_get(m->config, "rope_parameters");
@@ -253,7 +255,8 @@ static void add_rope(struct maker *m)
     add_scaling(m, json_is_object(rope) ? rope : json_object_get(m->config, "rope_scaling"));
 }
 
-/* Has a layer the window? Older configurations have no list of kinds: their classes made it. */
+/* Has this layer a sliding window? Older configurations have no layer_types: the pattern is that of
+ * their class. */
 static bool has_window(const struct maker *m, int64_t layer)
 {
     const json_t *kinds = json_object_get(m->config, "layer_types");
@@ -272,7 +275,7 @@ static bool has_window(const struct maker *m, int64_t layer)
     return strcmp(m->type, "qwen2_moe") != 0 || (layer % 2 == 0 && layer < end);
 }
 
-/* Megatron counts the tokens before the one that looks, transformers that one too */
+/* Megatron's window counts the tokens before the current one, transformers' includes it. */
 static void add_window(struct maker *m)
 {
     const json_t *use = json_object_get(m->config, "use_sliding_window");
@@ -290,7 +293,7 @@ static void add_window(struct maker *m)
         all &= windowed;
         any |= windowed;
     }
-    /* Qwen's has to be switched on */
+    /* Qwen's window has to be enabled */
     if (window > 0 && any &&
         (s2s_starts_with(m->type, "qwen") ? json_is_true(use) : !json_is_false(use))) {
         set(m, "window_size", json_pack("[I, i]", (json_int_t)(window - 1), 0));
@@ -300,8 +303,7 @@ static void add_window(struct maker *m)
     json_decref(freq);
 }
 
-/* The rows of the attention say it: a head need not be as wide as the model divided by their
- * number. 0: nothing says it. */
+/* The head size from the rows of linear_qkv: it need not be hidden_size / heads. 0: unknown. */
 static int64_t head_dim_of(const struct maker *m, int64_t heads, int64_t groups, int64_t hidden)
 {
     for (size_t i = 0; i < m->plan->n_targets && heads < 1 << 30 && groups < 1 << 30; i++) {
@@ -348,7 +350,7 @@ static void add_attention(struct maker *m)
         set(m, "softmax_scale", json_real(1 / sqrt(scale)));
 }
 
-/* ---- the rest ---- */
+/* ---- MLP, norms, experts, embedding ---- */
 
 static void add_activation(struct maker *m)
 {
@@ -366,9 +368,10 @@ static void add_norms(struct maker *m)
 {
     if (!ckpt_config_class(m->type))
         return;
-    const bool means = strcmp(m->type, "nemotron") == 0; /* its norms subtract them */
-    set(m, "normalization", json_string(means ? "LayerNorm" : "RMSNorm"));
-    set(m, "apply_layernorm_1p", json_boolean(means || s2s_starts_with(m->type, "gemma")));
+    const bool layernorm =
+        strcmp(m->type, "nemotron") == 0; /* LayerNorm, which subtracts the mean */
+    set(m, "normalization", json_string(layernorm ? "LayerNorm" : "RMSNorm"));
+    set(m, "apply_layernorm_1p", json_boolean(layernorm || s2s_starts_with(m->type, "gemma")));
     const bool bias = has_target(m, "linear_fc1.bias");
     if (has_target(m, "linear_proj.bias") == bias)
         set(m, "add_bias_linear", json_boolean(bias));
@@ -379,7 +382,7 @@ static void add_router(struct maker *m)
     const json_t *divides = json_object_get(m->config, "norm_topk_prob");
     if (!ckpt_config_class(m->type) || !has_target(m, "mlp.router.weight"))
         return;
-    if (config_int(m, "n_group") <= 1) { /* all experts are one group */
+    if (config_int(m, "n_group") <= 1) { /* all experts are in one group */
         json_object_del(m->args, "moe_router_num_groups");
         json_object_del(m->args, "moe_router_group_topk");
     }
@@ -405,7 +408,7 @@ static void add_words(struct maker *m)
         const bool words = strstr(s2s_ckpt_target_name(t), "word_embeddings.weight") != NULL;
         if (words && t->n_dims == 2) {
             set(m, "padded_vocab_size", json_integer(s2s_ckpt_target_shape(t)[0]));
-            /* without it nothing would say which rows are padding */
+            /* otherwise it is unknown which rows are padding */
             if (!json_object_get(m->args, "vocab_size"))
                 set(m, "vocab_size", json_integer(s2s_ckpt_target_piece(t, 0).size[0]));
         }
@@ -423,15 +426,15 @@ const json_t *ckpt_config_of_words(const json_t *config)
 
 bool ckpt_arg_can_be(const struct ckpt_arg_key *key, const json_t *value)
 {
-    enum { MAX_COUNT = 1 << 30 }; /* they are multiplied by each other */
+    enum { MAX_COUNT = 1 << 30 }; /* counts are multiplied by each other */
     const json_int_t n = json_integer_value(value);
     return key->kind == CKPT_ARG_TEXT     ? json_is_string(value)
            : key->kind == CKPT_ARG_NUMBER ? json_is_number(value)
                                           : json_is_integer(value) && n >= 0 && n < MAX_COUNT;
 }
 
-/* Does it say that the model has none of it? Classes that do not know a key take whatever stands
- * there. */
+/* Does the value say that the model does not have the feature? Classes that do not know a key
+ * ignore its value. */
 static bool is_off(const struct ckpt_arg_key *key, const json_t *value)
 {
     return !value || json_is_null(value) || json_is_false(value) ||
@@ -444,8 +447,8 @@ int ckpt_config_check(const json_t *config, struct s2s_error *err)
     int rc = 0;
     for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config && rc == 0; key++) {
         const json_t *value = json_object_get(words, key->config);
-        /* an array says it of each layer; 128.0 is what dividing in Python makes, and says nothing
-         */
+        /* arrays have a value per layer; a float such as 128.0, the result of a division in Python,
+         * counts as an integer */
         const double real = json_real_value(value);
         if (is_off(key, value) || json_is_array(value) || ckpt_arg_can_be(key, value) ||
             (key->kind <= CKPT_ARG_EXPERTS && real > 0 && real < 1e9 && real == (int64_t)real))
@@ -468,13 +471,13 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
                       .config = text,
                       .type = ckpt_config_type(text),
                       .plan = plan,
-                      .words = find_words(plan)};
+                      .words = find_embedding(plan)};
     json_t *value;
     for (const struct ckpt_arg_key *key = ckpt_arg_keys; key->config; key++) {
         const double own = ckpt_config_default(text, key->config);
         if (!is_off(key, value = json_object_get(text, key->config)))
             json_object_set(m.args, key->args, value);
-        else if (own != 0 && strcmp(key->config, "rope_theta") != 0) /* add_rope looks further */
+        else if (own != 0 && strcmp(key->config, "rope_theta") != 0) /* set by add_rope */
             set(&m, key->args,
                 key->kind == CKPT_ARG_COUNT ? json_integer((json_int_t)own) : json_real(own));
     }
@@ -486,7 +489,7 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
     add_norms(&m);
     add_router(&m);
     add_words(&m);
-    /* Megatron-LM before 0.16 loads nothing without them; a model from elsewhere is uncut */
+    /* Megatron-LM before 0.16 requires these; a model from elsewhere is not sharded */
     set(&m, "tensor_model_parallel_size", json_integer(1));
     set(&m, "pipeline_model_parallel_size", json_integer(1));
     ckpt_nemotron_h_differences(text);

@@ -1,7 +1,7 @@
 /*
- * The models of transformers that are known here, by the model_type of their config.json: their
- * class, and what it takes for a key that is absent. Files of models of several parts, such as
- * Gemma 3's, leave that out of text_config. Source: the configuration classes of transformers.
+ * The transformers models known here, by model_type: their class and its defaults. Configurations
+ * of composite models, such as Gemma 3's, omit defaults in text_config. Source: the configuration
+ * classes of transformers.
  */
 #include "lib/ckpt/config/args_config.h"
 
@@ -13,8 +13,8 @@ static const char *const keys[] = {"num_attention_heads",    "num_key_value_head
                                    "attn_logit_softcapping", "final_logit_softcapping",
                                    "query_pre_attn_scalar"};
 
-/* values in the order of keys; 0: the class has none. Without heads of keys all heads have their
- * own. */
+/* Values in the order of keys; 0: no default. Without num_key_value_heads every head has its own
+ * keys. */
 static const struct {
     const char *type, *class;
     double values[9];

@@ -1,7 +1,7 @@
 /*
- * JSON as Python writes it: Infinity, -Infinity and NaN are no words of JSON, but Nemotron-H's
- * config.json has "time_step_limit": [0.0, Infinity]. In a tree such a word is a text that begins
- * with a control character, which no text of a configuration has.
+ * JSON as Python writes it: Infinity, -Infinity and NaN are not JSON, but Nemotron-H's config.json
+ * has "time_step_limit": [0.0, Infinity]. In the tree such a word becomes a string that starts with
+ * a control character, which no string of a configuration does.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt.h"
@@ -9,7 +9,7 @@
 static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
 static const char mark[] = "\"\\u001A"; /* as jansson writes it */
 
-/* length of the word there; 0: none */
+/* Length of such a word at this place; 0: none. */
 static size_t word_at(const char *at, size_t left)
 {
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -20,7 +20,7 @@ static size_t word_at(const char *at, size_t left)
     return 0;
 }
 
-/* past the string that begins there */
+/* Index after the string that starts at `at`. */
 static size_t string_end(const char *text, size_t len, size_t at)
 {
     for (at++; at < len && text[at] != '"'; at++)
@@ -32,7 +32,7 @@ json_t *s2s_ckpt_parse_config(const char *text, size_t len, size_t flags, json_e
 {
     struct s2s_buf plain = S2S_BUF_INIT;
     size_t done = 0;
-    flags |= JSON_ALLOW_NUL; /* valid in a text, and no name of a file is taken from here */
+    flags |= JSON_ALLOW_NUL; /* valid in a string; no file name is taken from here */
     for (size_t i = 0, word; i < len; i += word ? word : 1) {
         if (text[i] == '"') {
             word = string_end(text, len, i) - i;
@@ -55,7 +55,7 @@ json_t *s2s_ckpt_parse_config(const char *text, size_t len, size_t flags, json_e
     return root;
 }
 
-/* 0.1 is not to become 0.10000000000000001; a number that takes all digits is to keep them */
+/* 15 digits, so that 0.1 does not become 0.10000000000000001; 17 if a number needs them. */
 static char *dump(const json_t *root)
 {
     char *text = json_dumps(root, JSON_ENCODE_ANY | JSON_INDENT(2) | JSON_REAL_PRECISION(15));

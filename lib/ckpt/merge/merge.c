@@ -18,7 +18,7 @@
 
 #include "lib/base/base.h"
 
-/* of real ones there are one or two; each has a number for every stage */
+/* real models have one or two stacks; each takes memory for every stage */
 enum { MAX_EXPERTS = 1 << 16, MAX_STACKS = 256 };
 
 /* ---- local names ---- */
@@ -42,7 +42,7 @@ int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
     return 0;
 }
 
-/* Where the number of a layer stands; NULL: there is none. */
+/* Pointer to the layer number in a name; NULL: none. */
 static const char *layer_of(const char *name, int64_t *layer)
 {
     const char *rest;
@@ -85,7 +85,7 @@ int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **
     return *at ? strtol(at, NULL, 10) : -1;
 }
 
-/* Stages, layers and experts of each rank. */
+/* Counts stages, layers and experts of each rank. */
 static int survey(struct merge *m)
 {
     struct merge_local local;
@@ -103,8 +103,8 @@ static int survey(struct merge *m)
         m->n_local = expert >= m->n_local ? expert + 1 : m->n_local;
     }
     if (m->n_local == 0 && ckpt_merge_arg(m, "num_experts", 0) > 0)
-        m->n_local =
-            ckpt_merge_arg(m, "num_experts", 0) / m->size[EP]; /* all of a rank in one tensor */
+        m->n_local = ckpt_merge_arg(m, "num_experts", 0) / m->size[EP]; /* all experts of a rank in
+                                                                         * one tensor */
     if (m->n_local > MAX_EXPERTS)
         return s2s_error_set(m->err, S2S_E_FORMAT, "the saved arguments say num_experts %lld",
                              (long long)ckpt_merge_arg(m, "num_experts", 0));
@@ -124,10 +124,10 @@ static int survey(struct merge *m)
 }
 
 /*
- * Norms of Megatron-Core's own layers are modules of their own there and are stored under the names
- * of Transformer Engine's fused ones (sharded_state_dict_keys_map of its GPT, BERT and T5 layers;
- * its vision layers have none). at: behind "layers.7." and what it wraps; *len: of what is
- * replaced. NULL: keep the name.
+ * Megatron-Core's local (unfused) layers have norms as separate modules, but torch_dist stores them
+ * under the names of Transformer Engine's fused layers (sharded_state_dict_keys_map of the GPT,
+ * BERT and T5 layers; vision layers have none). at: after "layers.7." and a wrapping layer; *len:
+ * length of what is replaced. NULL: keep the name.
  */
 static const char *fused_norm(const struct merge *m, const struct merge_local *local,
                               const char *at, size_t *len)
@@ -152,7 +152,7 @@ static const char *fused_norm(const struct merge *m, const struct merge_local *l
     return keep ? NULL : fused;
 }
 
-/* A layer of multi-token prediction has a transformer's layer in it. */
+/* The rest of a name inside of the transformer layer that a multi-token prediction layer wraps. */
 static const char *inner_layer(const char *rest)
 {
     static const char *const names[] = {"transformer_layer.", "mtp_model_layer."};
@@ -182,7 +182,7 @@ char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
                          norm + (fused ? len : 0));
 }
 
-/* Of the ranks' states what belongs to the run as a whole. */
+/* Keeps the part of the first rank's state that describes the whole run. */
 static void merge_common(struct merge *m)
 {
     static const char *const keys[] = {"args", "checkpoint_version", "iteration",
@@ -199,8 +199,8 @@ static void merge_common(struct merge *m)
     m->ckpt->common = common;
 }
 
-/* Megatron-LM's own layers, before Megatron-Core: cut alike, but of other names, and their fused
- * q, k, v in three orders by checkpoint_version. */
+/* Refuses Megatron-LM's layers from before Megatron-Core: sharded alike, but with other names, and
+ * fused q, k, v in one of three orders, by checkpoint_version. */
 static int check_names(const struct merge *m)
 {
     static const char *const older[] = {".query_key_value.", ".dense_h_to_4h.", ".dense_4h_to_h."};
@@ -263,8 +263,8 @@ static void release(struct merge *m)
     json_decref(m->optimizer);
 }
 
-/* Since 0.17 the convolution's parameters are the mixer's own: in torch_dist they are a module's
- * still. NULL: the name is none of these. */
+/* Since 0.17 the convolution's parameters belong to the mixer itself (conv1d_weight); torch_dist
+ * still stores them as a module's (conv1d.weight). NULL: another name. */
 static const char *convolution_name(struct s2s_ckpt *ckpt, const char *name)
 {
     static const char conv[] = ".mixer.conv1d_";
@@ -289,7 +289,7 @@ static int name_convolutions(struct s2s_ckpt *ckpt, struct s2s_error *err)
         if (ckpt->states[i].param &&
             (renamed = convolution_name(ckpt, ckpt->states[i].param)) != NULL)
             ckpt->states[i].param = renamed;
-    return any ? ckpt_seal(ckpt, err) : 0; /* in the order of their names */
+    return any ? ckpt_seal(ckpt, err) : 0; /* sorted again */
 }
 
 int s2s_ckpt_merge_ranks(struct s2s_ckpt *ckpt, bool with_optimizer, struct s2s_error *err)
@@ -317,7 +317,7 @@ int s2s_ckpt_check_ranks(struct s2s_ckpt *ckpt, struct s2s_error *err)
     if (rc == 0)
         rc = ckpt_merge_check_peers(&m);
     release(&m);
-    /* whole, but not to be merged: no fault of the files */
+    /* complete, but cannot be merged: not damaged */
     if (rc == S2S_E_UNSUPPORTED) {
         s2s_error_clear(err);
         return 0;

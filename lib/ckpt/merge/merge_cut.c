@@ -1,4 +1,4 @@
-/* How the parallel ranks of Megatron cut each kind of tensor: from a local tensor to its boxes. */
+/* How Megatron's parallel ranks shard each kind of tensor: converts a local tensor to its boxes. */
 #include "lib/ckpt/merge/merge_internal.h"
 
 #include <fnmatch.h>
@@ -6,20 +6,20 @@
 #include "lib/base/base.h"
 
 enum cut {
-    WHOLE,    /* every rank has all of it */
-    AXIS_0,   /* cut by rows */
+    WHOLE,    /* replicated */
+    AXIS_0,   /* sharded by rows */
     AXIS_1,   /* cut by columns */
-    GATED,    /* rows, of two halves each; rows alone where the model is not gated */
+    GATED,    /* rows of gate and up, each sharded; plain rows if the model is not gated */
     IN_PROJ,  /* rows of z, x, B, C, dt: five tensors */
     CONV,     /* rows of x, B, C: three tensors */
-    FC1,      /* an expert's, gated or not */
-    FC2,      /* an expert's, cut by columns */
-    FC2_BIAS, /* an expert's, whole */
+    FC1,      /* of an expert, gated or not */
+    FC2,      /* of an expert, by columns */
+    FC2_BIAS, /* of an expert, replicated */
     PACKED_1, /* all local experts' fc1 as [n, hidden, ffn] in one [hidden, n * ffn] */
     PACKED_2, /* all local experts' fc2 as [n, ffn, hidden] in one [n * ffn, hidden] */
 };
 
-/* The first that fits the end of a local name; others are whole. {i} is the local expert. */
+/* The first pattern that matches a local name; others are replicated. {i} is the local expert. */
 static const struct {
     const char *pattern;
     enum cut cut;
@@ -63,8 +63,8 @@ static const struct {
     {"*eh_proj.weight", AXIS_0},
 };
 
-/* A box of `whole` [n_dims] at `offset`, of the `size` elements from element `from` of the local
- * tensor on, by `stride`. */
+/* A box at `offset` of a tensor of shape `whole` [n_dims]: `size` elements of the local tensor,
+ * from element `from` on, with strides `stride`. */
 struct box {
     int n_dims;
     int64_t whole[S2S_MAX_DIMS], offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS], stride[S2S_MAX_DIMS];
@@ -90,7 +90,7 @@ static void add_part(struct merge *m, const struct merge_local *local, const cha
     part->chunk.data += box->from * (int64_t)s2s_dtype_size(tensor->dtype);
 }
 
-/* The local tensor as it is. */
+/* The whole local tensor. */
 static struct box box_of(const struct merge_local *local)
 {
     const struct s2s_ckpt_tensor *t = local->tensor;
@@ -105,12 +105,13 @@ static struct box box_of(const struct merge_local *local)
     return box;
 }
 
-/* How ranks have cut an axis: this one of so many has an equal part of it, or of each half. */
+/* How an axis is sharded: rank `rank` of n_ranks has an equal part of it, or of each of its halves.
+ */
 struct along {
     int axis, n_halves, n_ranks, rank;
 };
 
-/* Adds what of the whole tensor a rank has in a box. */
+/* Adds the boxes of a local tensor that is sharded along one axis. */
 static void add_along(struct merge *m, const struct merge_local *local, const char *name,
                       const struct box *all, struct along cut)
 {
@@ -125,7 +126,7 @@ static void add_along(struct merge *m, const struct merge_local *local, const ch
     }
 }
 
-/* By the tensor-parallel ranks; experts by those of their own. */
+/* Sharding over tensor-parallel ranks, and (by_etp) of experts over theirs. */
 static struct along by_tp(const struct merge *m, const struct merge_local *local, int axis,
                           int n_halves)
 {
@@ -145,7 +146,7 @@ static int bad_shape(const struct merge *m, const struct merge_local *local, con
                          ckpt_shape_text(text, local->tensor->shape, local->tensor->n_dims), what);
 }
 
-/* The tensor of the same rank whose name has `to` and what follows for `from` and what follows. */
+/* The tensor of the same rank in whose name everything from `from` on is replaced by `to`. */
 static const struct s2s_ckpt_tensor *sibling(const struct merge *m, const struct merge_local *local,
                                              const char *from, const char *to)
 {
@@ -158,8 +159,8 @@ static const struct s2s_ckpt_tensor *sibling(const struct merge *m, const struct
     return found;
 }
 
-/* Whether the rows of an MLP's fc1 are two halves, which its own fc2 tells: modules of one model
- * differ (a language model and a vision tower). */
+/* Is an MLP's fc1 gated? Its own fc2 tells, as modules of one model differ (language model, vision
+ * tower). */
 static int find_gated(struct merge *m, const struct merge_local *local, bool *gated)
 {
     const char *number = local->name + strlen(local->name);
@@ -199,7 +200,7 @@ static int cut_columns(struct merge *m, const struct merge_local *local, const c
     return 0;
 }
 
-/* Rows of sections, each a tensor NAME.LETTER of its own. */
+/* Splits rows into sections, each a tensor NAME.LETTER of its own. */
 static int cut_sections(struct merge *m, const struct merge_local *local, const char *name,
                         const char *const *letters, const int64_t *rows, int n)
 {
@@ -220,7 +221,7 @@ static int cut_sections(struct merge *m, const struct merge_local *local, const 
     return 0;
 }
 
-/* Rows of z, x, B, C, dt on this rank: the other tensors of the layer tell them. */
+/* The rows of z, x, B, C, dt on this rank follow from the layer's other tensors. */
 static int mamba(struct merge *m, const struct merge_local *local, const char *name, enum cut cut)
 {
     static const char *const letters[] = {"z", "x", "B", "C", "dt"};
@@ -238,8 +239,8 @@ static int mamba(struct merge *m, const struct merge_local *local, const char *n
                           : cut_sections(m, local, name, letters + 1, rows + 1, 3);
 }
 
-/* "experts.local_experts.3.linear_fc1.weight" and "experts.linear_fc1.weight3", whose number stands
- * from begin to end, are "experts.experts.linear_fc1.weight". Gives: free. */
+/* "experts.local_experts.3.linear_fc1.weight" and "experts.linear_fc1.weight3", whose number is
+ * between begin and end, become "experts.experts.linear_fc1.weight". Gives: free. */
 static char *name_of_all(const char *name, const char *begin, const char *end)
 {
     const char *experts = strstr(name, "mlp.experts.") + strlen("mlp.experts.");
@@ -248,7 +249,7 @@ static char *name_of_all(const char *name, const char *begin, const char *end)
                                             (int)(begin - experts), experts);
 }
 
-/* One expert: box [1, ...] of the tensor of all. */
+/* One expert: a box [1, ...] of the tensor of all experts. */
 static int expert(struct merge *m, const struct merge_local *local, const char *name, enum cut cut)
 {
     const char *begin, *end;

@@ -1,4 +1,5 @@
-/* Between the parts of merging: ranks and names, cutting into boxes, joining of the boxes. */
+/* Shared by the files that merge rank folders: ranks and names, splitting into boxes, joining
+ * boxes. */
 #ifndef CKPT_MERGE_INTERNAL_H
 #define CKPT_MERGE_INTERNAL_H
 
@@ -7,23 +8,23 @@
 /* tensor-, pipeline- and expert-parallel */
 enum { TP, PP, EP, N_AXES };
 
-/* One rank folder, and which rank it is of on each axis. */
+/* A rank folder and its rank on each axis. */
 struct merge_rank {
     char folder[32]; /* "mp_rank_00_001" */
     int at[N_AXES];
 };
 
-/* A stack of layers: how many of them each virtual stage of each pipeline rank has. */
+/* A stack of layers, and how many of them each virtual stage of each pipeline rank has. */
 struct merge_stack {
     char *prefix; /* "decoder.layers." */
-    int64_t *n;   /* [n_chunks * pp], in the order in which data goes through the stages */
+    int64_t *n;   /* [n_chunks * pp], in execution order */
 };
 
-/* A box of a tensor of the whole model. */
+/* A box of a tensor of the merged model. */
 struct merge_part {
     struct s2s_ckpt_tensor tensor; /* name, dtype and shape of the whole tensor */
-    struct ckpt_chunk chunk;       /* the box, and where a rank's file has it */
-    const char *from;              /* what messages call the rank's tensor */
+    struct ckpt_chunk chunk;       /* the box, and its place in a rank's file */
+    const char *from;              /* the rank's name of it, for messages */
 };
 
 struct merge {
@@ -31,74 +32,74 @@ struct merge {
     struct s2s_error *err;
     struct merge_rank *ranks; /* sorted by folder */
     size_t n_ranks, cap_ranks;
-    int size[N_AXES]; /* how many ranks there are on each axis */
-    int n_chunks;     /* how many virtual stages a pipeline rank has */
-    int etp;          /* into how many parts experts are cut; tensor rank t has part t % etp */
-    bool tied;        /* words and outputs share one matrix */
-    int64_t n_local;  /* how many experts a rank has */
+    int size[N_AXES]; /* number of ranks on each axis */
+    int n_chunks;     /* virtual stages per pipeline rank */
+    int etp;          /* expert tensor parallel size; tensor rank t has shard t % etp */
+    bool tied;        /* word embedding and output layer are tied */
+    int64_t n_local;  /* experts per rank */
     struct merge_stack *stacks;
     size_t n_stacks, cap_stacks;
     struct merge_part *parts;
     size_t n_parts, cap_parts;
-    json_t *optimizer; /* NULL, or what the common state is to have of it */
+    json_t *optimizer; /* the common state's "optimizer"; or NULL */
 };
 
-/* A tensor as one rank has it. */
+/* A tensor of one rank. */
 struct merge_local {
     const struct s2s_ckpt_tensor *tensor;
     const struct merge_rank *rank; /* whose it is */
-    int chunk;                     /* of which virtual stage */
-    const char *name;              /* its name without folder and stage; points into the whole */
-    const char *from;              /* what messages call it; NULL: the tensor's name */
+    int chunk;                     /* virtual stage */
+    const char *name;              /* name without folder and stage; points into the tensor's */
+    const char *from;              /* name for messages; NULL: the tensor's */
 };
 
-/* The arguments that the first rank saved; lent, NULL: none. */
+/* The first rank's saved arguments; lent, NULL: none. */
 const json_t *ckpt_merge_args(const struct merge *m);
-/* The integer of this name among them, or `absent`. */
+/* An integer argument, or `absent`. */
 int64_t ckpt_merge_arg(const struct merge *m, const char *name, int64_t absent);
-/* Sets m->ranks and m->size. FORMAT: there are no ranks, or a folder has an odd name. */
+/* Sets m->ranks and m->size. FORMAT: no ranks, or a folder with an unexpected name. */
 int ckpt_merge_list_ranks(struct merge *m);
-/* Checks that all ranks are there of which the arguments and the other folders speak, and that all
- * are of the same run. Needs m->n_local, sets m->etp. NOTFOUND, SHAPE, FORMAT; UNSUPPORTED: experts
- * are cut in a way that cannot be put together. */
+/* Checks that all ranks exist that the arguments and the other folders imply, and that all are of
+ * one run. Needs m->n_local, sets m->etp. NOTFOUND, SHAPE, FORMAT; UNSUPPORTED: experts are sharded
+ * in a way that cannot be merged. */
 int ckpt_merge_check_ranks(struct merge *m);
 /* Checks that tensor-parallel ranks of the same stage and experts have tensors of the same names,
- * dtypes and shapes. NOTFOUND, SHAPE name one that has not. */
+ * dtypes and shapes. NOTFOUND, SHAPE name one that differs. */
 int ckpt_merge_check_peers(struct merge *m);
-/* The rank whose folder has this name [len]; NULL: none. */
+/* The rank with this folder [len]; NULL: none. */
 const struct merge_rank *ckpt_merge_find_rank(const struct merge *m, const char *folder,
                                               size_t len);
 
-/* Sets *local to what the name of a tensor says. FORMAT: it names no rank's folder. */
+/* Parses the name of a tensor into *local. FORMAT: it does not start with a rank's folder. */
 int ckpt_merge_find_local(struct merge_local *local, const struct merge *m,
                           const struct s2s_ckpt_tensor *t);
-/* The name that it has in the whole model: layers are counted over all stages, a tied output matrix
- * is that of the words, norms have Transformer Engine's names. Gives: free. */
+/* Its name in the merged model: layers are numbered across stages, a tied output matrix is the word
+ * embedding, norms have Transformer Engine's names. Gives: free. */
 char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local);
 
-/* The index of the local expert that a name is about; -1: of none. *begin and *end then enclose
- * "local_experts.I" or the number at the name's end. */
+/* The local expert number in a name; -1: none. *begin and *end then enclose "local_experts.I" or
+ * the number at the name's end. */
 int64_t ckpt_merge_expert_of(const char *name, const char **begin, const char **end);
 
-/* Adds the boxes of a local tensor, which is called name in the whole model, to m->parts. SHAPE,
- * NOTFOUND: it cannot be cut as its kind is. */
+/* Adds the boxes of a local tensor, whose global name is `name`, to m->parts. SHAPE, NOTFOUND: its
+ * shape does not fit the way its kind is sharded. */
 int ckpt_merge_cut(struct merge *m, const struct merge_local *local, const char *name);
 
 /*
- * Adds the boxes of the ranks' optimizers to m->parts, under the names of Megatron-Core's
- * torch_dist (optimizer.state.KEY.NAME; of several optimizers chained_I.optimizer.state.KEY.NAME),
- * and sets m->optimizer and ckpt->n_left_states. Where it is not certain which parameter a tensor
- * belongs to, nothing is added, with a warning that says why. After m->parts has the model's.
+ * Adds the boxes of the ranks' optimizers to m->parts, under Megatron-Core's torch_dist names
+ * (optimizer.state.KEY.NAME; with several optimizers chained_I.optimizer.state.KEY.NAME), and sets
+ * m->optimizer and ckpt->n_left_states. If some tensor's parameter is uncertain, nothing is added
+ * and a warning says why. To be called after the model's boxes were added.
  */
 int ckpt_merge_optimizer(struct merge *m);
 
-/* Makes m->parts the tensors of m->ckpt. SHAPE or FORMAT name two ranks that contradict each other;
- * copies are compared bit for bit. */
+/* Joins m->parts to the tensors of m->ckpt. Copies are compared bit for bit. SHAPE or FORMAT name
+ * two ranks that disagree. */
 int ckpt_merge_join(struct merge *m);
 
-/* "decoder.layers.0.mlp.linear_fc1._extra_state": no weight, whatever it holds. */
+/* Is it an extra state ("decoder.layers.0.mlp.linear_fc1._extra_state")? That is not a weight. */
 bool ckpt_merge_is_extra(const char *name);
-/* Makes the ranks' extra states the objects of m->ckpt; before ckpt_merge_join. */
+/* Turns the ranks' extra states into objects of m->ckpt; before ckpt_merge_join. */
 int ckpt_merge_objects(struct merge *m);
 
 #endif

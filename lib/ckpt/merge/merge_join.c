@@ -1,4 +1,4 @@
-/* Boxes of all ranks, sorted into whole tensors; what several ranks hold must be equal. */
+/* Joins the boxes of all ranks to whole tensors; copies in several ranks must be equal. */
 #include "lib/ckpt/merge/merge_internal.h"
 
 #include "lib/base/base.h"
@@ -11,7 +11,7 @@ static int compare_ints(const int64_t *a, const int64_t *b, int n)
     return 0;
 }
 
-/* by name, then by place; equal ones in the order of their ranks */
+/* By name, then by offset; copies in the order of their ranks. */
 static int by_place(const void *a, const void *b)
 {
     const struct merge_part *x = a, *y = b;
@@ -33,7 +33,7 @@ static struct s2s_ckpt_tensor alone(const struct merge *m, const struct merge_pa
     return tensor;
 }
 
-/* Two ranks' copies of the same box, of one size. */
+/* Compares two ranks' copies of the same box. */
 static int check_equal(struct merge *m, const struct merge_part *a, const struct merge_part *b)
 {
     const size_t itemsize = s2s_dtype_size(a->tensor.dtype);
@@ -60,7 +60,7 @@ static int check_equal(struct merge *m, const struct merge_part *a, const struct
     return rc;
 }
 
-/* Parts [begin, end) are one tensor; chunks is room for theirs. */
+/* Joins parts [begin, end) to one tensor; chunks is scratch space for theirs. */
 static int join(struct merge *m, struct s2s_ckpt_tensor *tensor, size_t begin, size_t end,
                 struct ckpt_chunk *chunks)
 {

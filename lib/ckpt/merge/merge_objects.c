@@ -1,8 +1,8 @@
 /*
- * Extra states of the layers of all ranks. Megatron-Core wants one for each module that can have
- * one, under KEY/shard_0_1, an expert's under KEY/shard_E_N, and they are nothing (None) unless a
- * module computes in FP8. What FP8 keeps there (scales, histories of maxima) belongs to the ranks
- * that wrote it and to their cut: it is left out, and Megatron-Core begins anew.
+ * Extra states of all ranks. Megatron-Core expects one for each module that can have one, as
+ * KEY/shard_0_1, or KEY/shard_E_N for an expert; they are None unless a module computes in FP8. FP8
+ * state (scales, amax histories) depends on the ranks and their sharding: it is left out, and
+ * Megatron-Core starts anew.
  */
 #include "lib/ckpt/merge/merge_internal.h"
 
@@ -23,7 +23,7 @@ struct names {
 
 static void add_name(struct names *names, char *name)
 {
-    if (names->n == MAX_NAMES) { /* absurd; the caller says so */
+    if (names->n == MAX_NAMES) { /* reported by the caller */
         names->full = true;
         free(name);
         return;
@@ -40,7 +40,7 @@ static bool is_hybrid(const struct s2s_ckpt *ckpt)
     return false;
 }
 
-/* The stored names of one local extra state; several for all experts of a rank. */
+/* Adds the stored name of a local extra state, or the names for all experts of a rank. */
 static void add_extra(struct merge *m, struct names *names, const char *rank_name, bool hybrid)
 {
     const struct s2s_ckpt_tensor stand_in = {.name = rank_name};
@@ -48,14 +48,14 @@ static void add_extra(struct merge *m, struct names *names, const char *rank_nam
     const char *begin, *end;
     if (ckpt_merge_find_local(&local, m, &stand_in) < 0)
         return;
-    /* the output layer of Megatron-Core's GPTModel stores none */
+    /* Megatron-Core's GPTModel stores none for its output layer */
     if (strstr(local.name, "output_layer.") && !hybrid)
         return;
     char *name = ckpt_merge_global_name(m, &local);
     const char *experts = strstr(name, "mlp.experts.");
     const int64_t first = local.rank->at[EP] * m->n_local, all = m->n_local * m->size[EP];
     int64_t index = experts ? ckpt_merge_expert_of(name, &begin, &end) : -1;
-    if (index >= m->n_local) { /* of an expert that has no weights */
+    if (index >= m->n_local) { /* an expert without weights */
         free(name);
         return;
     }
@@ -73,8 +73,8 @@ static void add_extra(struct merge *m, struct names *names, const char *rank_nam
     free(name);
 }
 
-/* An old GroupedMLP has all its experts in one tensor and no extra states, and asks for those that
- * other kinds of experts store. */
+/* An old GroupedMLP has all experts in one tensor and no extra states, but loads those that other
+ * kinds of experts store. */
 static void add_packed(struct merge *m, struct names *names, const char *weight)
 {
     const size_t len = strlen(weight);

@@ -1,15 +1,15 @@
 /*
- * The optimizers of all ranks. rank_optimizer.c says which parameter each tensor belongs to; from
- * there on it is cut as its parameter is. Of what is no tensor, Megatron-Core keeps the groups of
- * parameters and one step for all in the common state (sharded_state_dict of its optimizers).
+ * Merges the optimizers of all ranks. rank_optimizer.c finds the parameter of each tensor, which is
+ * sharded as its parameter is. Of the rest Megatron-Core keeps the parameter groups and one common
+ * step in the common state (sharded_state_dict of its optimizers).
  */
 #include "lib/ckpt/merge/merge_internal.h"
 
 #include "lib/base/base.h"
 
-enum { LOOK = 256 /* elements of a master weight that are compared with its parameter */ };
+enum { LOOK = 256 /* elements of a master weight compared with its parameter */ };
 
-/* The part that has the groups: of mixed precision it is one level down. */
+/* The object with the groups: with mixed precision it is one level down. */
 static json_t *inner_of(json_t *part)
 {
     json_t *inner = json_object_get(part, "optimizer");
@@ -28,10 +28,10 @@ static bool is_of_experts(json_t *part)
     return false;
 }
 
-/* ---- may it be merged ---- */
+/* ---- checks ---- */
 
-/* NULL, or what one rank's optimizers are unlike the first rank's. Gives: free. A rank without
- * experts has, in releases before 0.14, one less. */
+/* How a rank's optimizers differ from the first rank's; NULL: they do not. Gives: free. (Before
+ * 0.14 a rank without experts has one optimizer less.) */
 static char *unlike(const struct ckpt_rank_state *first, const struct ckpt_rank_state *other)
 {
     for (size_t i = 0; i < json_array_size(first->parts) && i < json_array_size(other->parts); i++)
@@ -42,8 +42,8 @@ static char *unlike(const struct ckpt_rank_state *first, const struct ckpt_rank_
     return NULL;
 }
 
-/* Why not; NULL: it may. Gives: free. */
-static char *reason(const struct merge *m)
+/* Why the optimizers cannot be merged; NULL: they can. Gives: free. */
+static char *why_not(const struct merge *m)
 {
     const struct s2s_ckpt *ckpt = m->ckpt;
     for (size_t i = 0; i < ckpt->n_rank_states; i++) {
@@ -70,7 +70,7 @@ static uint16_t rounded(enum s2s_dtype dtype, float x)
     return dtype == S2S_BF16 ? s2s_f32_to_bf16(x) : s2s_f32_to_f16(x);
 }
 
-/* A parameter of 16 bits is its master weight, rounded. *why (gives: free) when it is not. */
+/* Checks that a 16-bit parameter is its master weight, rounded. Sets *why (gives: free) if not. */
 static int check_master(const struct merge *m, const struct ckpt_state *state, char **why)
 {
     const struct s2s_ckpt_tensor *param = s2s_ckpt_find(m->ckpt, state->param);
@@ -96,7 +96,7 @@ static int check_master(const struct merge *m, const struct ckpt_state *state, c
     return rc;
 }
 
-/* All parameters must have made the same step, which becomes the part's common_step. */
+/* Checks that all parameters are at the same step, which becomes the part's common_step. */
 static int check_step(const struct merge *m, const struct ckpt_state *state, json_t *parts,
                       char **why)
 {
@@ -130,8 +130,8 @@ static int check_step(const struct merge *m, const struct ckpt_state *state, jso
 
 /* ---- groups of parameters ---- */
 
-/* By what Megatron-Core finds a group again (param_group_identifier_keys); NeMo has them renamed.
- */
+/* Are these the same parameter group, by the keys that Megatron-Core uses
+ * (param_group_identifier_keys)? NeMo renames some. */
 static bool is_same_group(const json_t *a, const json_t *b)
 {
     static const char *const keys[] = {"wd_mult",         "lr_mult",    "is_expert_parallel",
@@ -145,8 +145,8 @@ static bool is_same_group(const json_t *a, const json_t *b)
     return true;
 }
 
-/* Not every rank has parameters of each group, and older releases have then no such group. False:
- * a group's parameters made other steps there (which FusedAdam counts in the group). */
+/* Adds the groups of another rank: in older releases a rank without parameters of a group lacks the
+ * group. false: a group is at another step there (FusedAdam counts it in the group). */
 static bool add_groups(json_t *part, json_t *other)
 {
     json_t *groups = json_object_get(inner_of(part), "param_groups"), *group, *known;
@@ -171,7 +171,8 @@ static bool add_groups(json_t *part, json_t *other)
     return same;
 }
 
-/* All optimizers' parts as Megatron-Core lists them. Gives a reference. */
+/* All optimizers as Megatron-Core stores them: one alone, or an object "0", "1", ... Gives a
+ * reference. */
 static json_t *common_of(json_t *parts)
 {
     json_t *out = json_object(), *part;
@@ -210,20 +211,20 @@ static int cut(struct merge *m, const struct ckpt_state *state, size_t n_parts)
     return rc;
 }
 
-/* Joins what another rank has of the k-th optimizer to all parts. false: it is of another step. */
+/* Merges another rank's k-th optimizer into parts. false: it is at another step. */
 static bool join_part(json_t *parts, size_t k, json_t *part)
 {
     if (k < json_array_size(parts))
         return add_groups(json_array_get(parts, k), part);
     json_array_append_new(parts, part = json_deep_copy(part));
-    /* the first rank, which has no such optimizer, reads its state from the common state */
+    /* the first rank, without this optimizer, loads its state from the common state */
     if (!json_object_get(inner_of(part), "state"))
         json_object_set_new(inner_of(part), "state", json_object());
     return true;
 }
 
-/* What all ranks have beside tensors: an array of optimizers. *why (gives: free) when they
- * contradict each other. Gives a reference. */
+/* Merges what is not in tensors: an array of optimizers. *why (gives: free): ranks disagree. Gives
+ * a reference. */
 static json_t *join_parts(const struct s2s_ckpt *ckpt, char **why)
 {
     json_t *parts = json_deep_copy(ckpt->rank_states->parts), *part;
@@ -245,7 +246,7 @@ int ckpt_merge_optimizer(struct merge *m)
     int rc = 0;
     if (ckpt->n_rank_states == 0)
         return 0;
-    char *why = reason(m);
+    char *why = why_not(m);
     if (!why)
         parts = join_parts(ckpt, &why);
     for (size_t i = 0; i < ckpt->n_states && rc == 0 && !why; i++) {

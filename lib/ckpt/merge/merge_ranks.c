@@ -1,4 +1,4 @@
-/* Megatron's rank folders: which rank each is of, and whether they are one model's, all of them. */
+/* Megatron's rank folders: the rank of each, and checks that all of one model are there. */
 #include "lib/ckpt/merge/merge_internal.h"
 
 #include "lib/base/base.h"
@@ -29,7 +29,7 @@ static int add_rank(struct merge *m, const char *folder)
     rank.at[EP] = third < 0 ? 0 : third;
     s2s_grow(&m->ranks, m->n_ranks, &m->cap_ranks, sizeof *m->ranks);
     m->ranks[m->n_ranks++] = rank;
-    /* without pipelines the second number is the expert rank */
+    /* without pipeline parallelism the second number is the expert rank */
     if (second >= 0 && third < 0 && ckpt_merge_arg(m, "pipeline_model_parallel_size", 2) == 1) {
         m->ranks[m->n_ranks - 1].at[PP] = 0;
         m->ranks[m->n_ranks - 1].at[EP] = second;
@@ -49,7 +49,7 @@ int ckpt_merge_list_ranks(struct merge *m)
     int rc = 0;
     json_object_foreach(m->ckpt->common, key, value)
     {
-        if (rc == 0 && strcmp(key, "model_config") != 0) /* NeMo's, of all ranks */
+        if (rc == 0 && strcmp(key, "model_config") != 0) /* NeMo's configuration, not a rank */
             rc = add_rank(m, key);
     }
     if (rc == 0 && m->n_ranks == 0)
@@ -71,7 +71,7 @@ const struct merge_rank *ckpt_merge_find_rank(const struct merge *m, const char 
     return bsearch(&key, m->ranks, m->n_ranks, sizeof key, by_folder);
 }
 
-/* ---- which folders there are ---- */
+/* ---- completeness ---- */
 
 static bool has_rank(const struct merge *m, int tp, int pp, int ep)
 {
@@ -81,7 +81,8 @@ static bool has_rank(const struct merge *m, int tp, int pp, int ep)
     return false;
 }
 
-/* Is every part of the dense layers in some folder of each stage, and every part of all experts? */
+/* Is every shard of the dense layers in some folder of each stage, and every shard of all experts?
+ */
 static bool is_covered(const struct merge *m, int etp)
 {
     const int tp = m->size[TP], ep = m->size[EP];
@@ -102,11 +103,11 @@ static bool is_covered(const struct merge *m, int etp)
 }
 
 /*
- * Of the ranks of a stage, counted by r, Megatron-Core makes tensor rank r % tp, and of the experts
- * part r % etp of the expert rank r / etp % ep: so not all pairs of tp and ep are there. Can all
- * folders be of such an etp?
+ * Could all folders be those of this etp? Megatron-Core makes rank r of a stage tensor rank r % tp,
+ * with shard r % etp of the experts of expert rank r / etp % ep; so not all pairs of tp and ep
+ * exist.
  */
-static bool can_be(const struct merge *m, int etp)
+static bool may_have_etp(const struct merge *m, int etp)
 {
     const int tp = m->size[TP], ep = m->size[EP];
     for (size_t i = 0; i < m->n_ranks; i++) {
@@ -119,14 +120,14 @@ static bool can_be(const struct merge *m, int etp)
     return true;
 }
 
-/* What the saved arguments do not say, the folders may: 0 when they do not either. */
+/* Derives etp from the folders if the arguments do not say it; 0: ambiguous. */
 static int guess_etp(const struct merge *m)
 {
     int found = 0;
     if (is_covered(m, m->size[TP]))
         return m->size[TP];
     for (int etp = 1; etp < m->size[TP]; etp++)
-        if (m->size[TP] % etp == 0 && can_be(m, etp) && is_covered(m, etp)) {
+        if (m->size[TP] % etp == 0 && may_have_etp(m, etp) && is_covered(m, etp)) {
             if (found)
                 return 0;
             found = etp;
@@ -134,8 +135,8 @@ static int guess_etp(const struct merge *m)
     return found;
 }
 
-/* A folder is named by its tensor and its expert rank. Only where etp divides tp does that tell
- * which part of the experts is in it. */
+/* Sets m->etp. A folder is named by its tensor and its expert rank; this determines its shard of
+ * the experts only if etp divides tp. */
 static int find_etp(struct merge *m)
 {
     const int64_t said = ckpt_merge_arg(m, "expert_tensor_parallel_size", 0);
@@ -162,7 +163,7 @@ static int find_etp(struct merge *m)
     return 0;
 }
 
-/* Folders of two runs, or of two steps of one. */
+/* Refuses folders of two runs, or of two steps of one. */
 static int check_same_run(const struct merge *m)
 {
     static const char *const same[] = {"tensor_model_parallel_size", "pipeline_model_parallel_size",
@@ -185,7 +186,8 @@ static int check_same_run(const struct merge *m)
     return 0;
 }
 
-/* of dense models: experts may be cut in several ways */
+/* The first missing folder, for the error; only of dense models, as experts may be sharded in
+ * several ways. */
 static void name_missing(const struct merge *m, char folder[64])
 {
     *folder = 0;
@@ -232,15 +234,15 @@ int ckpt_merge_check_ranks(struct merge *m)
     return 0;
 }
 
-/* ---- what is in them ---- */
+/* ---- contents ---- */
 
-/* of the same stage and experts */
+/* Have they the same stage and experts? */
 static bool is_peer(const struct merge_rank *a, const struct merge_rank *b)
 {
     return a->at[PP] == b->at[PP] && a->at[EP] == b->at[EP];
 }
 
-/* Is t in that folder too, as it is here? */
+/* Does that folder have t, with the same dtype and shape? */
 static int check_in(const struct merge *m, const struct s2s_ckpt_tensor *t, const char *folder)
 {
     char *name = s2s_xasprintf("%s%s", folder, strchr(t->name, '/'));
@@ -264,7 +266,8 @@ int ckpt_merge_check_peers(struct merge *m)
         const struct s2s_ckpt_tensor *t = &m->ckpt->tensors[i];
         if ((rc = ckpt_merge_find_local(&local, m, t)) < 0 || ckpt_merge_is_extra(local.name))
             continue;
-        /* those of the first are held against all others, those of the others against the first */
+        /* the first rank's tensors are compared with all others, the others' with the first rank's
+         */
         for (const struct merge_rank *rank = m->ranks; rc == 0 && rank < m->ranks + m->n_ranks;
              rank++) {
             if (!is_peer(rank, local.rank))

@@ -139,15 +139,15 @@ add_bias_linear=true its linear layers have biases
 swiglu=false its activation is not swiglu
 apply_layernorm_1p=true its norms have gains around 0
 rotary_percent=0.5 its rotary embedding is partial
-position_embedding_type="yarn" its positions are not rope
-no_rope_freq=4 some of its layers have no positions
+position_embedding_type="yarn" its position embedding is not RoPE
+no_rope_freq=4 some of its layers have no position embedding
 qk_l2_norm=true its queries and keys are divided by their lengths
-enable_mhc_connections=true its residuals are several streams
-moe_apply_probs_on_input=true its router weighs what goes into the experts
+enable_mhc_connections=true it has hyper-connections (several residual streams)
+moe_apply_probs_on_input=true its router scales the experts' inputs, not their outputs
 moe_router_load_balancing_type="sinkhorn" its router balances the experts by Sinkhorn's algorithm
 moe_router_load_balancing_type=["quantile_balancing"] its router balances the experts by quantiles
 moe_router_load_balancing_type=["sinkhorn"] its router balances the experts by Sinkhorn's algorithm
-softmax_scale=0.5 its softmax_scale is one of its own
+softmax_scale=0.5 its softmax_scale is not 1 / sqrt(head_dim)
 LIST
     # a config.json that is given is all that is needed
     exits 0 s2s-ckpt convert --config "$MODELS/llama_gqa_untied/config.json" --to hf in given
@@ -442,7 +442,7 @@ moe_router_num_groups=2 moe_router_group_topk=1 moe_router_topk=1|Megatron by it
 moe_router_topk=null moe_router_topk_scaling_factor=null|do not say num_experts_per_tok;|
 moe_router_score_function="softmax"|no config.json: its router's scores are not sigmoids|none
 squared_relu=false|no config.json: its activation is not squared_relu|none
-position_embedding_type="rope"|no config.json: its attention has positions|none
+position_embedding_type="rope"|no config.json: its attention has a position embedding|none
 window_size=[7,0]|no config.json: its attention has a window|none
 layernorm_zero_centered_gamma=true|no config.json: its norms have gains around 0|none
 LIST
@@ -778,7 +778,7 @@ YAML
 layernorm1p|fast-swiglu||its normalization is not RMSNorm
 rmsnorm|fast-geglu||its activation is not swiglu
 rmsnorm|swiglu|layernorm_zero_centered_gamma: true|its norms have gains around 0
-rmsnorm|swiglu|mcore_customization_config: {softmax_scale: 0.5}|its softmax_scale is one of its own
+rmsnorm|swiglu|mcore_customization_config: {softmax_scale: 0.5}|its softmax_scale is not 1 / sqrt(head_dim)
 LIST
     # by itself, for weights that have none; of another kind of model it says nothing
     nemo 'normalization: rmsnorm' 'activation: swiglu'
@@ -929,7 +929,7 @@ PY
         if [ "$widths" = '5 5' ]; then
             [ "$(jq .intermediate_size out/config.json)" = 5 ]
         else
-            says "no config.json: its layers are of several sizes"
+            says "no config.json: its layers differ in size"
             [ ! -e out/config.json ]
         fi
         exits 0 s2s-ckpt diff hf.safetensors out

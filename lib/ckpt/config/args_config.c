@@ -259,7 +259,7 @@ static void check_layers(struct ckpt_config_draft *draft)
         if (by_name(&all[i - 1], &all[i]) == 0 &&
             !ckpt_same_shape(s2s_ckpt_target_shape(a), a->n_dims, s2s_ckpt_target_shape(b),
                              b->n_dims))
-            ckpt_draft_hinder(draft, "its layers are of several sizes");
+            ckpt_draft_hinder(draft, "its layers differ in size");
     }
     free(all);
 }
@@ -280,13 +280,14 @@ static void check_balance(struct ckpt_config_draft *draft)
 static void check_args(struct ckpt_config_draft *draft)
 {
     static const char *const never[][2] = {
-        {"multi_latent_attention", "its attention is latent"},
+        {"multi_latent_attention", "it has multi-latent attention"},
         {"attention_output_gate", "its attention has an output gate"},
-        {"apply_residual_connection_post_layernorm", "its residuals begin behind the norms"},
+        {"apply_residual_connection_post_layernorm",
+         "its residual connections start after the norms"},
         {"use_mup", "its layers are scaled by their widths (muP)"},
         {"qk_l2_norm", "its queries and keys are divided by their lengths"},
-        {"enable_mhc_connections", "its residuals are several streams"},
-        {"moe_apply_probs_on_input", "its router weighs what goes into the experts"},
+        {"enable_mhc_connections", "it has hyper-connections (several residual streams)"},
+        {"moe_apply_probs_on_input", "its router scales the experts' inputs, not their outputs"},
     };
     static const char *const numbers[][2] = {
         {"activation_func_clamp_value", "its activation is clamped"},

@@ -85,7 +85,7 @@ static void add_biases(struct ckpt_config_draft *d)
     if (strcmp(d->type, "qwen2_moe") == 0)
         ckpt_draft_set_bool(d, "qkv_bias", q);
     if (only_qkv ? o : q != o)
-        ckpt_draft_hinder(d, "its attention has biases that transformers' model has not");
+        ckpt_draft_hinder(d, "its attention has biases that transformers' model lacks");
     if (!only_qkv && q && o)
         ckpt_draft_set_bool(d, "attention_bias", true);
     if (ckpt_draft_target(d, "mlp.down_proj.bias")) {
@@ -198,9 +198,9 @@ static void add_scale(struct ckpt_config_draft *d)
         if (squared >= 1 && squared < 1e9 && fabs(squared - round(squared)) < 1e-6 * squared)
             ckpt_draft_set_int(d, "query_pre_attn_scalar", llround(squared));
         else
-            ckpt_draft_hinder(d, "its softmax_scale is not the root of a whole number");
+            ckpt_draft_hinder(d, "its softmax_scale is not 1 / sqrt(an integer)");
     } else if (dim > 0 && fabs(scale * sqrt((double)dim) - 1) > 1e-6) {
-        ckpt_draft_hinder(d, "its softmax_scale is one of its own");
+        ckpt_draft_hinder(d, "its softmax_scale is not 1 / sqrt(head_dim)");
     }
     if (own) {
         ckpt_draft_need(d, "attn_logit_softcapping");
@@ -261,14 +261,14 @@ static void add_router(struct ckpt_config_draft *d)
     if (ckpt_arg_is_number(args, "moe_router_topk_scaling_factor", &factor) && factor != 1)
         ckpt_draft_hinder(d, "its router scales the experts' weights");
     if (groups > 1 && groups != json_integer_value(json_object_get(args, "moe_router_group_topk")))
-        ckpt_draft_hinder(d, "its router takes experts of some groups only");
+        ckpt_draft_hinder(d, "its router chooses experts of some groups only");
     if (ckpt_arg_is_true(args, "moe_router_enable_expert_bias"))
         ckpt_draft_hinder(d, "its router has a bias for each expert");
     ckpt_draft_need(d, "num_experts_per_tok");
     if (strcmp(d->type, "mixtral") == 0 && json_is_true(pre) && k != 1)
         ckpt_draft_hinder(d, "its router does not divide by the sum of the chosen weights");
     else if (strcmp(d->type, "mixtral") == 0 && json_is_true(pre))
-        ckpt_draft_hinder(d, "its router weighs the one expert it chooses");
+        ckpt_draft_hinder(d, "its router scales the only expert it chooses");
     else if (strcmp(d->type, "mixtral") != 0 && json_is_boolean(pre))
         ckpt_draft_set_bool(d, "norm_topk_prob", !json_is_true(pre));
     else if (!pre)
@@ -290,7 +290,7 @@ static void add_experts(struct ckpt_config_draft *d)
     ckpt_draft_set_size(d, "moe_intermediate_size", "experts.0.gate_proj.weight", 0);
     if (strcmp(d->type, "qwen2_moe") != 0) {
         if (shared)
-            ckpt_draft_hinder(d, "it has shared experts beside norms of q and k");
+            ckpt_draft_hinder(d, "it has shared experts and q and k norms");
         return;
     }
     if (!shared)
@@ -320,21 +320,21 @@ static void check_positions(struct ckpt_config_draft *d)
     const json_t *skip = json_object_get(d->args, "no_rope_freq");
     double percent;
     if (!kind || strcmp(kind, "rope") != 0)
-        ckpt_draft_hinder(d, "its positions are not rope");
+        ckpt_draft_hinder(d, "its position embedding is not RoPE");
     const bool partial = ckpt_arg_is_number(d->args, "rotary_percent", &percent) && percent != 1;
     if (is_nemotron(d))
         json_object_set_new(d->config, "partial_rotary_factor", json_real(partial ? percent : 1));
     if ((partial && !is_nemotron(d)) || ckpt_arg_is_true(d->args, "rotary_interleaved"))
         ckpt_draft_hinder(d, "its rotary embedding is partial or interleaved");
     if (skip && !json_is_null(skip))
-        ckpt_draft_hinder(d, "some of its layers have no positions");
+        ckpt_draft_hinder(d, "some of its layers have no position embedding");
 }
 
 void ckpt_draft_decoder(struct ckpt_config_draft *d)
 {
     ckpt_draft_set_type(d, choose_type(d));
     if (is_gemma_2_or_3(d) && !heads_divide(d))
-        ckpt_draft_hinder(d, "its number of heads does not divide its width");
+        ckpt_draft_hinder(d, "its number of heads does not divide its hidden size");
     check_positions(d);
     add_norms(d);
     ckpt_draft_set_int(d, "num_hidden_layers", ckpt_draft_layers(d));

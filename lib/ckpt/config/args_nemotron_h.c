@@ -40,7 +40,7 @@ static void add_mtp(struct ckpt_config_draft *d)
     for (int64_t layer = 0; layer < n; layer++)
         depths += first[layer] != 0;
     if (!pattern || !depths || n % depths) {
-        ckpt_draft_hinder(d, "a layer of it that predicts further tokens is of no known kind");
+        ckpt_draft_hinder(d, "a layer of its multi-token prediction is of an unknown kind");
     } else {
         ckpt_draft_set_int(d, "num_nextn_predict_layers", said > depths ? said : depths);
         pattern[n / depths] = 0;
@@ -81,7 +81,7 @@ static void add_attention(struct ckpt_config_draft *d)
     if (json_is_array(json_object_get(d->args, "window_size")))
         ckpt_draft_hinder(d, "its attention has a window");
     if (kind && strcmp(kind, "none") != 0)
-        ckpt_draft_hinder(d, "its attention has positions");
+        ckpt_draft_hinder(d, "its attention has a position embedding");
 }
 
 static void add_experts(struct ckpt_config_draft *d)
@@ -120,7 +120,7 @@ void ckpt_draft_nemotron_h(struct ckpt_config_draft *d)
     if (pattern)
         ckpt_draft_set_text(d, "hybrid_override_pattern", pattern);
     else
-        ckpt_draft_hinder(d, "a layer of it is of no known kind");
+        ckpt_draft_hinder(d, "one of its layers is of an unknown kind");
     free(pattern);
     ckpt_draft_set_int(d, "num_hidden_layers", ckpt_draft_layers(d));
     ckpt_draft_set_size(d, "hidden_size", "embeddings.weight", 1);

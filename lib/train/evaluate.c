@@ -168,17 +168,31 @@ static int read_pack(struct s2s_pack **pack, struct train_streams *streams,
     return rc < 0 ? rc : s2s_pack_read(pack, reader, schema, &rec.st, place, 0, err);
 }
 
+static int evaluate_pack(struct evaluation *e, struct train_streams *streams,
+                         struct s2s_pack_reader *reader, int64_t i, struct s2s_error *err)
+{
+    struct s2s_pack *pack = NULL;
+    int rc = read_pack(&pack, streams, reader, i, err);
+    if (rc == 0)
+        rc = score(e, pack, err);
+    if (rc == 0 && e->options->text)
+        rc = transcribe_pack(e, pack, err);
+    s2s_pack_free(pack);
+    return rc;
+}
+
+/* A rank that failed comes to the rounds of the others, too. */
 static int evaluate_packs(struct evaluation *e, struct train_streams *streams,
                           struct s2s_pack_reader *reader, int rank, int size, struct s2s_error *err)
 {
+    const struct s2s_eval_options *o = e->options;
+    const int64_t n = train_streams_n_records(streams);
     int rc = 0;
-    for (int64_t i = rank; rc == 0 && i < train_streams_n_records(streams); i += size) {
-        struct s2s_pack *pack = NULL;
-        if ((rc = read_pack(&pack, streams, reader, i, err)) == 0)
-            rc = score(e, pack, err);
-        if (rc == 0 && e->options->text)
-            rc = transcribe_pack(e, pack, err);
-        s2s_pack_free(pack);
+    for (int64_t first = 0; first < n; first += size) {
+        if (o->give_up && o->give_up(o->give_up_ctx))
+            return s2s_error_set(err, S2S_E_INTERRUPTED, "evaluation broken off");
+        if (rc == 0 && first + rank < n)
+            rc = evaluate_pack(e, streams, reader, first + rank, err);
     }
     return rc;
 }
@@ -326,6 +340,13 @@ int s2s_evaluate_try(const char *path, const char *tokenizer, struct s2s_error *
     return rc;
 }
 
+static bool any_failed(struct s2s_comm *comm, int rc)
+{
+    int64_t failed = rc < 0;
+    s2s_comm_all_reduce(comm, &failed, 1, S2S_I64, S2S_GROUP_MAX);
+    return failed > 0;
+}
+
 int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, struct s2s_comm *comm,
                  const char *path, const char *features, const struct s2s_eval_options *options,
                  struct s2s_error *err)
@@ -340,11 +361,12 @@ int s2s_evaluate(struct s2s_eval_result *result, struct s2s_bundle *bundle, stru
         rc = train_reader_open(&reader, features, (int)bundle->model->n_mels, err);
     if (rc == 0)
         rc = train_reader_fits_all(&reader, &streams, err);
-    if (rc == 0)
+    bool failed = any_failed(comm, rc);
+    if (!failed) {
         rc = options->shuffle_audio ? evaluate_shuffled(&e, &streams, &reader, rank, size, err)
                                     : evaluate_packs(&e, &streams, &reader, rank, size, err);
-    int64_t failed = rc < 0;
-    s2s_comm_all_reduce(comm, &failed, 1, S2S_I64, S2S_GROUP_MAX);
+        failed = any_failed(comm, rc);
+    }
     if (!failed)
         share(&e, comm);
     if (!failed && e.result.n_labels == 0)

@@ -145,17 +145,21 @@ static void *feed_run(void *arg)
     return NULL;
 }
 
-/* Asks the thread for the step after those asked for. Collective for a pipe. */
-static void ask(struct s2s_feed *f)
+/* Asks the thread for the step after those asked for. Collective for a pipe, of which nothing is
+ * asked yet if not `wait` and it is behind: the step at hand does not wait for the one after. */
+static void ask(struct s2s_feed *f, bool wait)
 {
+    int there = 1;
     f->work = (struct prepared){.first_pack = f->next_pack};
     f->work.step.n_global = f->options.packs_per_step;
     if (f->pipe)
-        f->work.rc = train_pipe_take(f->pipe, f->options.packs_per_step,
-                                     f->options.packs_per_microbatch, &f->work.raw,
-                                     &f->work.step.n_packs, &f->work.step.n_global, &f->work.err);
-    if (f->work.rc < 0)
-        f->work.step.n_global = 0; /* the pipe itself failed, for all ranks */
+        there = train_pipe_take(f->pipe, f->options.packs_per_step, f->options.packs_per_microbatch,
+                                wait, &f->work.raw, &f->work.step.n_packs, &f->work.step.n_global,
+                                &f->work.err);
+    if (there == 0)
+        return;
+    if (there < 0)
+        f->work.rc = there; /* the pipe itself failed, for all ranks */
     f->next_pack += f->work.step.n_global;
     pthread_mutex_lock(&f->lock);
     f->asked = true;
@@ -173,7 +177,7 @@ static int open_source(struct s2s_feed *f, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_NOTFOUND, "data.train names no stream");
     if (o->n_paths == 1 && strcmp(o->paths[0], "-") == 0) {
         f->n_packs = -1;
-        int rc = train_pipe_open(&f->pipe, o->dp, &f->pipe_schema, &f->reader, o->first_pack, err);
+        int rc = train_pipe_open(&f->pipe, o, &f->pipe_schema, &f->reader, err);
         return rc < 0 ? rc
                       : train_streams_tokenizer(train_pipe_streams(f->pipe), o->tokenizer, err);
     }
@@ -218,7 +222,7 @@ int s2s_feed_next(struct s2s_feed *f, const struct s2s_feed_step **step, struct 
 {
     prepared_release(&f->lent);
     if (!f->asked)
-        ask(f);
+        ask(f, true);
     pthread_mutex_lock(&f->lock);
     while (!f->ready)
         pthread_cond_wait(&f->change, &f->lock);
@@ -227,7 +231,7 @@ int s2s_feed_next(struct s2s_feed *f, const struct s2s_feed_step **step, struct 
     pthread_mutex_unlock(&f->lock);
     /* first, whatever happened to this rank: asking is collective */
     if (f->lent.step.n_global > 0)
-        ask(f);
+        ask(f, false);
     if (f->lent.rc < 0) {
         *err = f->lent.err;
         return f->lent.rc;

@@ -33,6 +33,10 @@ struct s2s_feed_options {
     int n_mels;            /* without features: 16 kHz and this many; 0: no sound is wanted */
     const struct s2s_spec_augment *augment; /* kept; NULL: none */
     float token_dropout;                    /* share of the answer's input tokens that are hidden */
+    /* Collective over dp, or NULL: whether to wait no longer for a pipe that has nothing to say,
+     * which then reads as one that has ended. */
+    bool (*give_up)(void *ctx);
+    void *give_up_ctx;
 };
 
 /* What this rank has of one step. */

@@ -41,15 +41,19 @@ void train_reader_close(struct s2s_pack_reader *reader);
 
 /* Raw records of a pipe, read ahead by a thread of rank 0 and handed out step by step. */
 struct train_pipe;
-/* Every rank gets the schema; reader: for which its sound must be. */
-int train_pipe_open(struct train_pipe **pipe, struct s2s_comm *dp, struct s2s_schema *schema,
-                    const struct s2s_pack_reader *reader, int64_t skip, struct s2s_error *err);
+/* Every rank gets the schema; reader: for which its sound must be. Without a record where the
+ * options give up before the header has come. */
+int train_pipe_open(struct train_pipe **pipe, const struct s2s_feed_options *options,
+                    struct s2s_schema *schema, const struct s2s_pack_reader *reader,
+                    struct s2s_error *err);
 /* Of rank 0; of the others without any. */
 const struct train_streams *train_pipe_streams(const struct train_pipe *pipe);
-/* Collective: the bytes of this rank's packs among the next n, of which `together` are a
- * microbatch. *n_global is how many there were. */
-int train_pipe_take(struct train_pipe *pipe, int64_t n, int64_t together, struct s2s_buf **mine,
-                    size_t *n_mine, int64_t *n_global, struct s2s_error *err);
+/* Collective: 1 with the bytes of this rank's packs among the next n, of which `together` are a
+ * microbatch; *n_global is how many there were. Without wait, 0 where they have not all come yet.
+ */
+int train_pipe_take(struct train_pipe *pipe, int64_t n, int64_t together, bool wait,
+                    struct s2s_buf **mine, size_t *n_mine, int64_t *n_global,
+                    struct s2s_error *err);
 void train_pipe_close(struct train_pipe *pipe);
 
 #endif

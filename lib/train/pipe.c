@@ -1,17 +1,25 @@
 /*
  * A pipe: rank 0 reads ahead in a thread, and hands each step's records to the ranks whose packs
- * they are. The others know the stream only by its header.
+ * they are. The others know the stream only by its header. While nothing comes all ranks meet every
+ * now and then, so that a signal to any of them is heard, and no collective takes as long as the
+ * writer at the other end.
  */
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "lib/base/base.h"
 #include "lib/train/feed_internal.h"
 
-enum { AHEAD = 64 };
+enum { AHEAD = 64, MEET_MS = 200 };
 
 struct train_pipe {
     struct s2s_comm *dp;
+    bool (*give_up)(void *ctx);
+    void *give_up_ctx;
+    bool given_up; /* by all ranks */
     /* rank 0 */
     struct train_streams streams;
     int64_t skip;
@@ -21,6 +29,8 @@ struct train_pipe {
     pthread_cond_t change;
     struct s2s_buf ahead[AHEAD]; /* a ring */
     size_t head, n_ahead;
+    struct s2s_buf *taken; /* out of the ring for the next step; NULL: none yet */
+    int64_t n_taken;
     bool ended, stop;
     int rc;
     struct s2s_error err;
@@ -60,6 +70,27 @@ static void *read_ahead(void *arg)
     return NULL;
 }
 
+/* Asks all ranks, who have met. */
+static bool is_given_up(struct train_pipe *p)
+{
+    p->given_up = p->given_up || (p->give_up && p->give_up(p->give_up_ctx));
+    return p->given_up;
+}
+
+/* Until there is something to read, or the end, or nobody wants it any more. */
+static void wait_for_header(struct train_pipe *p)
+{
+    uint8_t there = 0;
+    for (;;) {
+        struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+        if (s2s_comm_rank(p->dp) == 0)
+            there = poll(&in, 1, MEET_MS) > 0; /* the end and errors are there, too */
+        s2s_comm_broadcast(p->dp, &there, 1, S2S_U8, 0);
+        if (there || is_given_up(p))
+            return;
+    }
+}
+
 /* Every rank compiles the header that rank 0 read. */
 static int share_header(struct train_pipe *p, struct s2s_schema *schema,
                         const struct s2s_pack_reader *reader, struct s2s_error *err)
@@ -81,18 +112,25 @@ static int share_header(struct train_pipe *p, struct s2s_schema *schema,
     return rc;
 }
 
-int train_pipe_open(struct train_pipe **out, struct s2s_comm *dp, struct s2s_schema *schema,
-                    const struct s2s_pack_reader *reader, int64_t skip, struct s2s_error *err)
+int train_pipe_open(struct train_pipe **out, const struct s2s_feed_options *options,
+                    struct s2s_schema *schema, const struct s2s_pack_reader *reader,
+                    struct s2s_error *err)
 {
     static const char *const stdin_path[] = {"-"};
+    struct s2s_comm *dp = options->dp;
     struct train_pipe *p = s2s_xcalloc(1, sizeof *p);
     struct s2s_error say = S2S_ERROR_INIT;
     int32_t rc = 0;
     *out = p;
     p->dp = dp;
-    p->skip = skip;
+    p->give_up = options->give_up;
+    p->give_up_ctx = options->give_up_ctx;
+    p->skip = options->first_pack;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->change, NULL);
+    wait_for_header(p);
+    if (p->given_up)
+        return 0;
     if (s2s_comm_rank(dp) == 0)
         rc = train_streams_open(&p->streams, stdin_path, 1, &say);
     s2s_comm_broadcast(dp, &rc, 1, S2S_I32, 0);
@@ -112,31 +150,44 @@ const struct train_streams *train_pipe_streams(const struct train_pipe *pipe)
     return &pipe->streams;
 }
 
-/* Rank 0: up to n records from the ring. Fewer at the end; its failure counts then. */
-static int take_ahead(struct train_pipe *p, struct s2s_buf *records, int64_t n, int64_t *got,
-                      struct s2s_error *err)
+/* Rank 0: moves what there is of n records from the ring to `taken`, and waits for the rest if
+ * `wait`, but not longer than the others should be left alone. True when they are complete: all n,
+ * or what there was before the end; the pipe's failure counts then. */
+static bool take_ahead(struct train_pipe *p, int64_t n, bool wait)
 {
-    int rc = 0;
-    *got = 0;
+    struct timespec until;
+    int late = !wait;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += MEET_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    if (!p->taken)
+        p->taken = s2s_xcalloc((size_t)n, sizeof *p->taken);
     pthread_mutex_lock(&p->lock);
-    while (*got < n) {
-        while (p->n_ahead == 0 && !p->ended)
-            pthread_cond_wait(&p->change, &p->lock);
+    while (p->n_taken < n) {
+        while (p->n_ahead == 0 && !p->ended && late == 0)
+            late = pthread_cond_timedwait(&p->change, &p->lock, &until);
         if (p->n_ahead == 0)
             break;
         struct s2s_buf *slot = &p->ahead[p->head];
-        records[(*got)++] = *slot;
+        p->taken[p->n_taken++] = *slot;
         *slot = (struct s2s_buf)S2S_BUF_INIT;
         p->head = (p->head + 1) % AHEAD;
         p->n_ahead--;
         pthread_cond_broadcast(&p->change);
     }
-    if (*got < n && p->rc < 0) {
-        rc = p->rc;
-        *err = p->err;
-    }
+    const bool complete = p->n_taken == n || p->ended;
     pthread_mutex_unlock(&p->lock);
-    return rc;
+    return complete;
+}
+
+static void release_taken(struct train_pipe *p)
+{
+    for (int64_t i = 0; i < p->n_taken; i++)
+        s2s_buf_release(&p->taken[i]);
+    free(p->taken);
+    p->taken = NULL;
+    p->n_taken = 0;
 }
 
 static void hand_out(struct train_pipe *p, struct s2s_buf *records, int64_t n, int64_t together,
@@ -164,36 +215,52 @@ static void hand_out(struct train_pipe *p, struct s2s_buf *records, int64_t n, i
     }
 }
 
-int train_pipe_take(struct train_pipe *p, int64_t n, int64_t together, struct s2s_buf **mine,
-                    size_t *n_mine, int64_t *n_global, struct s2s_error *err)
+/* The failure of rank 0, or none, is everybody's. */
+static int share_failure(struct train_pipe *p, int64_t n, struct s2s_error *err)
 {
-    struct s2s_buf *records = NULL;
     struct s2s_error say = S2S_ERROR_INIT;
-    int64_t answer[2] = {0, 0}; /* records, code */
-    if (s2s_comm_rank(p->dp) == 0) {
-        records = s2s_xcalloc((size_t)n, sizeof *records);
-        answer[1] = take_ahead(p, records, n, &answer[0], &say);
+    int64_t rc = p->n_taken < n && !p->given_up ? p->rc : 0;
+    s2s_comm_broadcast(p->dp, &rc, 1, S2S_I64, 0);
+    if (rc == 0)
+        return 0;
+    if (s2s_comm_rank(p->dp) == 0)
+        say = p->err;
+    s2s_comm_broadcast(p->dp, &say, sizeof say, S2S_U8, 0);
+    *err = say;
+    return (int)rc;
+}
+
+int train_pipe_take(struct train_pipe *p, int64_t n, int64_t together, bool wait,
+                    struct s2s_buf **mine, size_t *n_mine, int64_t *n_global, struct s2s_error *err)
+{
+    int64_t answer[2] = {0, 0}; /* records, whether they are complete */
+    *n_global = 0;
+    while (!answer[1] && !p->given_up) {
+        if (s2s_comm_rank(p->dp) == 0)
+            answer[1] = take_ahead(p, n, wait);
+        answer[0] = p->n_taken;
+        s2s_comm_broadcast(p->dp, answer, 2, S2S_I64, 0);
+        if (!answer[1] && !wait)
+            return 0;
+        if (!answer[1])
+            is_given_up(p);
     }
-    s2s_comm_broadcast(p->dp, answer, 2, S2S_I64, 0);
-    if (answer[1] < 0) {
-        s2s_comm_broadcast(p->dp, &say, sizeof say, S2S_U8, 0);
-        *err = say;
-        for (int64_t i = 0; records && i < answer[0]; i++)
-            s2s_buf_release(&records[i]);
-        free(records);
-        return (int)answer[1];
+    int rc = share_failure(p, n, err);
+    if (rc == 0 && !p->given_up) {
+        *n_global = answer[0];
+        *mine = s2s_xcalloc((size_t)n, sizeof **mine);
+        hand_out(p, p->taken, answer[0], together, *mine, n_mine);
+        p->n_taken = 0; /* handed out */
     }
-    *n_global = answer[0];
-    *mine = s2s_xcalloc((size_t)n, sizeof **mine);
-    hand_out(p, records, answer[0], together, *mine, n_mine);
-    free(records);
-    return 0;
+    release_taken(p);
+    return rc < 0 ? rc : 1;
 }
 
 void train_pipe_close(struct train_pipe *p)
 {
     if (!p)
         return;
+    release_taken(p);
     if (p->running) {
         pthread_mutex_lock(&p->lock);
         p->stop = true;

@@ -157,26 +157,6 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
 
 /* ---- the loop ---- */
 
-static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
-{
-    const struct s2s_recipe *r = t->recipe;
-    struct s2s_feed_options options = {.paths = r->train,
-                                       .n_paths = r->n_train,
-                                       .shuffle = r->shuffle,
-                                       .seed = (uint64_t)r->seed,
-                                       .packs_per_step = r->packs_per_step,
-                                       .packs_per_microbatch = r->packs_per_microbatch,
-                                       .first_pack = t->state.packs,
-                                       .dp = t->dp,
-                                       .features = r->features,
-                                       .tokenizer = r->tokenizer,
-                                       .n_mels = (int)t->bundle.model->n_mels,
-                                       .augment = r->augment ? &r->spec_augment : NULL,
-                                       .token_dropout = (float)r->token_dropout};
-    s2s_mesh_note(t->mesh, -1, "open data");
-    return s2s_mesh_all_ok(t->mesh, s2s_feed_open(&t->feed, &options, err), err);
-}
-
 /* The same answer on every rank: why to stop before the next step, or 0. */
 enum stop { GO_ON, STOP_DONE, STOP_ASKED };
 
@@ -193,6 +173,34 @@ static enum stop ask_all(struct s2s_trainer *t)
     return r->max_seconds > 0 && t->state.elapsed_s >= r->max_seconds ? STOP_DONE : GO_ON;
 }
 
+/* For what takes long between two steps. */
+static bool is_asked_to_stop(void *trainer)
+{
+    return ask_all(trainer) == STOP_ASKED;
+}
+
+static int open_feed(struct s2s_trainer *t, struct s2s_error *err)
+{
+    const struct s2s_recipe *r = t->recipe;
+    struct s2s_feed_options options = {.paths = r->train,
+                                       .n_paths = r->n_train,
+                                       .shuffle = r->shuffle,
+                                       .seed = (uint64_t)r->seed,
+                                       .packs_per_step = r->packs_per_step,
+                                       .packs_per_microbatch = r->packs_per_microbatch,
+                                       .first_pack = t->state.packs,
+                                       .dp = t->dp,
+                                       .features = r->features,
+                                       .tokenizer = r->tokenizer,
+                                       .n_mels = (int)t->bundle.model->n_mels,
+                                       .augment = r->augment ? &r->spec_augment : NULL,
+                                       .token_dropout = (float)r->token_dropout,
+                                       .give_up = is_asked_to_stop,
+                                       .give_up_ctx = t};
+    s2s_mesh_note(t->mesh, -1, "open data");
+    return s2s_mesh_all_ok(t->mesh, s2s_feed_open(&t->feed, &options, err), err);
+}
+
 /* The schedule counts steps, or shares of the time that may be spent. */
 static double schedule_count(const struct s2s_trainer *t)
 {
@@ -201,16 +209,24 @@ static double schedule_count(const struct s2s_trainer *t)
                               : (double)t->state.step;
 }
 
-static int evaluate_all(struct s2s_trainer *t, struct s2s_error *err)
+/* *evaluated, the step that was evaluated last, stays what it is when a signal comes meanwhile: the
+ * run that goes on evaluates this step again. */
+static int evaluate_all(struct s2s_trainer *t, int64_t *evaluated, struct s2s_error *err)
 {
     const struct s2s_recipe *r = t->recipe;
-    const struct s2s_eval_options options = {.max_new_tokens = 0};
+    const struct s2s_eval_options options = {.give_up = is_asked_to_stop, .give_up_ctx = t};
     s2s_mesh_note(t->mesh, t->state.step, "evaluation");
     for (size_t i = 0; i < r->n_eval; i++) {
         struct s2s_eval_result result;
         int rc =
             s2s_evaluate(&result, &t->bundle, t->dp, r->eval[i].path, r->features, &options, err);
-        if (rc == 0 && t->log) {
+        if (rc == S2S_E_INTERRUPTED) {
+            *err = (struct s2s_error)S2S_ERROR_INIT;
+            return 0;
+        }
+        if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
+            return rc;
+        if (t->log) {
             rc = s2s_runlog_eval(t->log, t->state.step, r->eval[i].name, s2s_eval_loss(&result),
                                  s2s_eval_accuracy(&result), -1, err);
             s2s_info("train", "step %lld: %s loss %.4f, token accuracy %.3f",
@@ -220,6 +236,7 @@ static int evaluate_all(struct s2s_trainer *t, struct s2s_error *err)
         if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
             return rc;
     }
+    *evaluated = t->state.step;
     return 0;
 }
 
@@ -287,22 +304,27 @@ static int loop(struct s2s_trainer *t, struct s2s_progress *progress, int64_t ev
     bool ended = false;
     enum stop stop;
     int rc = 0;
+    if (evaluated != t->state.step && due(t->state.step, r->eval_every) &&
+        (rc = evaluate_all(t, &evaluated, err)) < 0)
+        return rc;
     while ((stop = ask_all(t)) == GO_ON) {
         if ((rc = one_step(t, progress, &ended, err)) < 0)
             return rc;
-        if (ended)
+        if (ended) {
+            stop = ask_all(t); /* a pipe that was given up has ended, too */
             break;
-        if (due(t->state.step, r->eval_every)) {
-            evaluated = t->state.step;
-            if ((rc = evaluate_all(t, err)) < 0)
-                return rc;
         }
+        if (due(t->state.step, r->eval_every) && (rc = evaluate_all(t, &evaluated, err)) < 0)
+            return rc;
         if (due(t->state.step, r->ckpt_every) && (rc = s2s_trainer_save(t, err)) < 0)
             return rc;
     }
-    if (stop != STOP_ASKED && r->eval_every > 0 && evaluated != t->state.step &&
-        (rc = evaluate_all(t, err)) < 0)
-        return rc;
+    if (stop != STOP_ASKED && r->eval_every > 0 && evaluated != t->state.step) {
+        if ((rc = evaluate_all(t, &evaluated, err)) < 0)
+            return rc;
+        if (evaluated != t->state.step)
+            stop = STOP_ASKED;
+    }
     if (!t->saved && (rc = s2s_trainer_save(t, err)) < 0)
         return rc;
     if (stop != STOP_ASKED)

@@ -116,6 +116,10 @@ struct s2s_eval_options {
      * order of this rank's utterances */
     void (*heard)(void *ctx, const char *reference, const char *text);
     void *heard_ctx;
+    /* Collective over the ranks of the evaluation, or NULL: whether to break it off
+     * (S2S_E_INTERRUPTED, everybody's). Asked before each round of packs. */
+    bool (*give_up)(void *ctx);
+    void *give_up_ctx;
 };
 
 struct s2s_eval_result {

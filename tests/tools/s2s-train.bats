@@ -237,6 +237,82 @@ PY
     [ -s two/checkpoints/latest_checkpointed_iteration.txt ]
 }
 
+# gone PID: within five seconds, and with status 1
+gone() {
+    local rc=0
+    for _ in $(seq 50); do
+        kill -0 "$1" 2>/dev/null || break
+        sleep 0.1
+    done
+    kill -KILL "$1" 2>/dev/null && { echo "still there" >&2; return 1; }
+    wait "$1" || rc=$?
+    [ "$rc" -eq 1 ]
+}
+
+@test "a signal is heard while a pipe has nothing to say, and its last whole step is trained" {
+    exec 8>&- 9>&-
+    mkfifo fifo
+    # no header yet
+    command s2s-train -j1 r.yaml run=none 'data.train=[-]' data.shuffle=false train.steps=null <fifo 2>said &
+    pid=$!
+    exec 8>fifo
+    for _ in $(seq 500); do
+        [ -s none/recipe.yaml ] && break
+        sleep 0.01
+    done
+    sleep 0.2
+    kill -TERM $pid
+    gone $pid
+    exec 8>&-
+    grep -q 'interrupted after step 0; its checkpoint' said
+    # eight packs are two steps, and the stream goes on: its end is held back
+    for ranks in 1 2; do
+        # shellcheck disable=SC2016
+        mpirun_n $ranks bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 "$@"' - \
+            r.yaml run=idle$ranks 'data.train=[-]' data.shuffle=false train.steps=null mesh.dp=null <fifo 2>said &
+        pid=$!
+        exec 8>fifo
+        head -c $(($(stat -c %s t.s2s) - 1500)) t.s2s >&8
+        for _ in $(seq 500); do
+            [ -s idle$ranks/log.jsonl ] && [ "$(wc -l <idle$ranks/log.jsonl)" -eq 2 ] && break
+            sleep 0.02
+        done
+        [ "$(wc -l <idle$ranks/log.jsonl)" -eq 2 ]
+        kill -TERM "$(cat pid.$((ranks - 1)))"
+        gone $pid
+        exec 8>&-
+        grep -q 'interrupted after step 2; its checkpoint' said
+        [ "$(cat idle$ranks/checkpoints/latest_checkpointed_iteration.txt)" -eq 2 ]
+    done
+    s2s-train r.yaml run=file data.shuffle=false train.steps=2
+    alike "$(log file)" "$(log idle1)"
+}
+
+@test "a signal breaks an evaluation off, and the run that goes on does it" {
+    # shellcheck disable=SC2046
+    s2s-shard cat -o long.s2s $(yes t.s2s | head -n 250)
+    both='data.eval={a: t.s2s, b: long.s2s}'
+    s2s-train r.yaml run=whole "$both" train.eval_every=5 train.steps=5 checkpoint.every=0
+    for ranks in 1 2; do
+        # shellcheck disable=SC2016
+        mpirun_n $ranks bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec s2s-train -j1 "$@"' - \
+            r.yaml run=off$ranks "$both" train.eval_every=5 mesh.dp=null 2>said &
+        pid=$!
+        for _ in $(seq 500); do
+            [ -s off$ranks/eval.jsonl ] && break
+            sleep 0.01
+        done
+        kill -TERM "$(cat pid.$((ranks - 1)))"
+        gone $pid
+        grep -q 'interrupted after step 5; its checkpoint' said
+        [ "$(wc -l <off$ranks/eval.jsonl)" -eq 1 ]
+    done
+    s2s-train r.yaml run=off1 "$both" train.eval_every=5 train.steps=7
+    head -n 2 off1/eval.jsonl >first
+    same first whole/eval.jsonl
+    [ "$(wc -l <off1/eval.jsonl)" -eq 4 ]
+}
+
 @test "a pipe trains as the file does, on one rank and on two" {
     s2s-train r.yaml run=file data.shuffle=false train.steps=2
     s2s-shard cat t.s2s | command s2s-train -j1 r.yaml run=pipe 'data.train=[-]' data.shuffle=false train.steps=null

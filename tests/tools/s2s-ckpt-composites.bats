@@ -252,6 +252,12 @@ st.rename('salm.safetensors', 'lora.safetensors', lambda k: k.replace('llm.', 'l
     [ ! -e model ]
     exits 0 s2s-ckpt convert -q --to torch_dist lora.safetensors kept
     s2s-ckpt ls kept | grep -q lora_A
+    # a product of means is no mean of products
+    exits 0 s2s-ckpt average --to torch_dist lora.safetensors kept mean
+    says "has LoRA adapters, such as llm.base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
+    says_not "kept: has LoRA"
+    exits 0 s2s-ckpt average --to torch_dist salm.safetensors salm.safetensors plain
+    says_not LoRA
     # a layer in the wrapping of an adapter that is gone
     python3 -c "
 import st

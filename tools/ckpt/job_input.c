@@ -212,7 +212,10 @@ static int check_dtypes(const struct job *job, struct s2s_error *err)
 {
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    const char *adapted = NULL;
     for (size_t i = 0; i < n; i++) {
+        if (!adapted && ckpt_map_is_adapted(tensors[i].name))
+            adapted = tensors[i].name;
         const bool quantised = ckpt_map_is_quantised(tensors[i].name);
         if (ckpt_job_is_weight(tensors[i].name) &&
             (quantised || !s2s_ckpt_can_average(tensors[i].dtype)))
@@ -223,6 +226,11 @@ static int check_dtypes(const struct job *job, struct s2s_error *err)
                                  quantised ? "of quantised weights"
                                            : s2s_dtype_name(tensors[i].dtype));
     }
+    if (adapted)
+        s2s_warn("ckpt",
+                 "%s: has LoRA adapters, such as %s: the means of their two matrices do not "
+                 "multiply to the mean of what they add to the weights; for that, merge them first",
+                 s2s_ckpt_path(job->ckpt), adapted);
     return 0;
 }
 

@@ -217,6 +217,43 @@ PY
     [ "$(wc -l <got)" -eq 12 ]
 }
 
+@test "a tied matrix that safetensors' save_model wrote under one name has its other one too" {
+    write_salm
+    python3 - <<'PY'
+import json, struct, st
+st.rename("salm.safetensors", "tied.safetensors", lambda k: "llm.model.embed_tokens.weight" if k == "embed_tokens.weight" else None if k == "llm.lm_head.weight" else k)
+st.rename("tied.safetensors", "kept.safetensors", lambda k: "llm.lm_head.weight" if k == "llm.model.embed_tokens.weight" else k)
+raw = open("kept.safetensors", "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+for name, said in (("kept", {"llm.model.embed_tokens.weight": "llm.lm_head.weight", "format": "pt"}), ("other", {"llm.model.embed_tokens.weight": "x"})):
+    text = json.dumps({"__metadata__": said, **json.loads(raw[8:8 + n])}).encode()
+    open(name + ".safetensors", "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + n:])
+PY
+    exits 0 s2s-ckpt convert -q --strict --to hf kept.safetensors model
+    s2s-ckpt cat model/llm model.embed_tokens.weight >a
+    s2s-ckpt cat model/llm lm_head.weight >b
+    s2s-ckpt cat tied.safetensors llm.model.embed_tokens.weight >want
+    same want a
+    same want b
+    exits 0 s2s-ckpt verify kept.safetensors
+    # a text that names no tensor is none
+    exits 1 s2s-ckpt convert -q --to hf other.safetensors none
+    says "llm.model.embed_tokens.weight"
+    # of several files each may say what is true of all
+    mkdir parts
+    python3 - <<'PY'
+import json, struct
+raw = open("kept.safetensors", "rb").read()
+open("parts/model-00001-of-00002.safetensors", "wb").write(raw)
+text = json.dumps({"__metadata__": {"llm.model.embed_tokens.weight": "llm.lm_head.weight"}, "x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+open("parts/model-00002-of-00002.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(4))
+names = [k for k in json.loads(raw[8:8 + struct.unpack("<Q", raw[:8])[0]]) if k != "__metadata__"]
+json.dump({"weight_map": {**{k: "model-00001-of-00002.safetensors" for k in names}, "x": "model-00002-of-00002.safetensors"}}, open("parts/model.safetensors.index.json", "w"))
+PY
+    exits 0 s2s-ckpt verify parts
+    says_not "not in the index"
+}
+
 @test "the id of a SALM's placeholder is found in a tokenizer of any characters" {
     write_salm
     mkdir in && mv salm.safetensors in/model.safetensors

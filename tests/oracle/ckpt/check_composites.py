@@ -11,7 +11,7 @@ import tempfile
 try:
     import torch
     import torch.distributed.checkpoint as dcp
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file, save_file, save_model
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, ParakeetEncoder, ParakeetEncoderConfig
 except ModuleNotFoundError as e:
     print(e)
@@ -489,6 +489,30 @@ def salm(tmp):
     run("convert", "--strict", "--to", "hf", at, at + "_strict", rc=1)
 
 
+class Tree(torch.nn.Module):
+    """modules that have these tensors under these names"""
+    def __init__(self, tensors):
+        super().__init__()
+        for name in {k.split(".")[0] for k in tensors}:
+            inner = {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
+            self.add_module(name, Tree(inner)) if inner else self.register_buffer(name, tensors[name])
+
+
+def salm_tied(tmp):
+    """as the hub's mixin saves a SALM whose words and outputs are one matrix: once, under the name that comes first"""
+    text, speech = llama(), parakeet()
+    text["lm_head.weight"] = text["model.embed_tokens.weight"]
+    nemo = {**under("perception.encoder.", parakeet_nemo(speech)), **under("perception.proj.", {"weight": new(32, 16), "bias": new(32)}), **under("llm.", text)}
+    moved = {("embed_tokens.weight" if k == "llm.model.embed_tokens.weight" else k): v for k, v in nemo.items()}
+    for family, tensors in (("salm", moved), ("salm_automodel", nemo)):
+        at = os.path.join(tmp, "tied_" + family)
+        save_hf(at, {"x": new(1)}, NEMO)
+        save_model(Tree(tensors), os.path.join(at, "model.safetensors"))
+        run("verify", at)
+        run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
+        same("tied " + family, read_folder(os.path.join(at + "_hf", "llm")), text)
+
+
 def salm_kin(tmp):
     """NeMo's models of speech and text that are a little otherwise: an adapter that needs no projection, DuplexS2S with its language model
     taken apart, a language model whose experts are in one tensor"""
@@ -642,7 +666,7 @@ def totality(tmp):
 
 
 if __name__ == "__main__":
-    for case in [globals()[name] for name in sys.argv[1:]] or [vlm, towers, omni, salm, salm_kin, branches, totality]:
+    for case in [globals()[name] for name in sys.argv[1:]] or [vlm, towers, omni, salm, salm_tied, salm_kin, branches, totality]:
         with tempfile.TemporaryDirectory() as folder:
             case(folder)
     print("\n".join(bad[:40]) if bad else "%d tensors of models of several parts are as the mappings here say" % proven)

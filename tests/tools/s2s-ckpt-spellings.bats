@@ -694,3 +694,55 @@ PY
     exits 0 s2s-ckpt convert --to hf --config "$M/config.json" small.safetensors small
     says "model.layers.0.mlp.down_proj.weight and others: weights of 8 bits, and without the scales"
 }
+
+@test "gate and up come out right of what FSDP2 of Megatron-LM saves, mixed until 0.18 or not, and of no copy that hides it" {
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+import math, struct
+from mini_writer import i, obj, s, write
+H = 2
+def saved(name, tp, dp, mixed):
+    half = 2 * tp * dp  # rows of gate; up has as many
+    gate, up = [float(n) for n in range(half)], [100.0 + n for n in range(half)]
+    n, chunks, left = 2 * half // (tp * dp), [], half // tp
+    for t in range(tp):
+        whole = gate[t * left:(t + 1) * left] + up[t * left:(t + 1) * left]
+        for d in range(dp):
+            mine, rank = whole[d * n:(d + 1) * n], t * dp + d
+            if mixed:
+                places = [(rank * n // 2, mine[:n // 2]), (half + rank * n // 2, mine[n // 2:])]
+            else:
+                places = [(sum(x < mine[0] for x in gate + up), mine)]
+            chunks += [((at, 0), (len(rows), H), struct.pack("<%df" % (H * len(rows)), *[x for x in rows for _ in range(H)])) for at, rows in places]
+    plain = lambda *shape: ("float32", shape, [((0,) * len(shape), shape, bytes(4 * math.prod(shape)))])
+    layer = {"mlp.linear_fc2.weight": (H, half), "mlp.linear_fc1.layer_norm_weight": (H,), "self_attention.linear_qkv.layer_norm_weight": (H,),
+             "self_attention.linear_qkv.weight": (3 * H, H), "self_attention.linear_proj.weight": (H, H)}
+    names = {"embedding.word_embeddings.weight": (4, H), "output_layer.weight": (4, H), "decoder.final_layernorm.weight": (H,)}
+    names.update({"decoder.layers.0." + k: v for k, v in layer.items()})
+    args = [(k, i(v)) for k, v in dict(num_layers=1, hidden_size=H, num_attention_heads=1, num_query_groups=1, kv_channels=H, ffn_hidden_size=half,
+            tensor_model_parallel_size=tp, data_parallel_size=dp, context_parallel_size=1, vocab_size=4).items()]
+    args += [("use_torch_fsdp2", b"\x88"), ("swiglu", b"\x88"), ("untie_embeddings_and_output_weights", b"\x88"), ("ckpt_format", s("torch_dist"))]
+    write(name, [(k, *plain(*v)) for k, v in names.items()] + [("decoder.layers.0.mlp.linear_fc1.weight", "float32", (2 * half, H), sorted(chunks))],
+          common=b"}(" + s("args") + obj("argparse", "Namespace", args) + b"u")
+for tp, dp in ((1, 2), (1, 3), (2, 2), (4, 1), (2, 4)):
+    for mixed in (True, False) if dp > 1 else (True,):
+        saved("in-%d-%d-%d" % (tp, dp, mixed), tp, dp, mixed)
+PY
+    for in in in-*; do
+        rm -rf out copy
+        exits 0 s2s-ckpt convert -q --strict --to hf "$in" out
+        exits 0 s2s-ckpt reshard -q "$in" copy
+        rows=$((2 * $(echo "$in" | cut -d- -f2) * $(echo "$in" | cut -d- -f3)))
+        for at in "gate 0" "up 100"; do
+            set -- $at
+            alike "$(s2s-ckpt cat out model.layers.0.mlp.$1_proj.weight | od -An -v -w8 -tf4 | awk '{print $1}' | xargs)" \
+                "$(seq $2 $(($2 + rows - 1)) | xargs)"
+        done
+        rm -rf out
+        if [ "$in" = in-4-1-1 ]; then
+            exits 0 s2s-ckpt convert -q --to hf copy out
+        else
+            exits 1 s2s-ckpt convert -q --to hf copy out
+            says "decoder.layers.0.mlp.linear_fc1.weight: trained with --use-torch-fsdp2"
+        fi
+    done
+}

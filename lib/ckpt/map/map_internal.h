@@ -158,6 +158,10 @@ typedef void ckpt_map_rows(void *ctx, int64_t begin, int64_t n_rows);
  */
 int ckpt_map_mamba(struct ckpt_map_engine *e, const struct ckpt_map_source *source, int64_t rows,
                    ckpt_map_rows *add, void *ctx);
+/* The same for one half (0: gate, 1: up) of a gated MLP's first matrix, whose rows lie on this axis
+ * (map_halves.c). UNSUPPORTED: nothing tells where they are. */
+int ckpt_map_half(const struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int axis,
+                  int half, ckpt_map_rows *add, void *ctx);
 
 /* ---- layers that predict further tokens (map_mtp.c) ---- */
 

@@ -131,6 +131,18 @@ static int make_heads(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     return 0;
 }
 
+struct rows_of {
+    struct ckpt_map_engine *e;
+    struct s2s_ckpt_target *target;
+    const struct view *v;
+};
+
+static void add_section(void *ctx, int64_t begin, int64_t n_rows)
+{
+    const struct rows_of *to = ctx;
+    add_rows(to->e, to->target, to->v, begin, n_rows);
+}
+
 static int make_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       struct ckpt_match match, const struct view *v)
 {
@@ -138,10 +150,15 @@ static int make_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     if (v->rows % n)
         return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld rows cannot be cut into %d", v->t->name,
                              (long long)v->rows, n);
-    for (match.item = 0; match.item < n; match.item++)
-        add_rows(e, add_target(e, rule->hf, &match, v, v->rows / n), v, match.item * (v->rows / n),
-                 v->rows / n);
-    return 0;
+    int rc = 0;
+    for (match.item = 0; match.item < n && rc == 0; match.item++) {
+        struct rows_of to = {e, add_target(e, rule->hf, &match, v, v->rows / n), v};
+        if (n == 2)
+            rc = ckpt_map_half(e, v->t, v->lead, match.item, add_section, &to);
+        else
+            add_section(&to, match.item * (v->rows / n), v->rows / n);
+    }
+    return rc;
 }
 
 static int make_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
@@ -188,18 +205,6 @@ static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     for (int i = 0; i < n; i++)
         add_rows(e, target, &views[i], 0, views[i].rows);
     return 0;
-}
-
-struct rows_of {
-    struct ckpt_map_engine *e;
-    struct s2s_ckpt_target *target;
-    const struct view *v;
-};
-
-static void add_section(void *ctx, int64_t begin, int64_t n_rows)
-{
-    const struct rows_of *to = ctx;
-    add_rows(to->e, to->target, to->v, begin, n_rows);
 }
 
 static int make_mamba(struct ckpt_map_engine *e, const struct ckpt_rule *rule,

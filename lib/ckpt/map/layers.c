@@ -5,39 +5,39 @@
 
 enum { MAX_NAMES = 1 << 18 }; /* new ones of a plan */
 
-/* "decoder.layers.7.mlp.linear_fc2.weight": prefix "decoder.layers.", layer 7, rest "mlp.."; layer
- * -1: no number stands there. */
+/* Parts of "decoder.layers.7.mlp.linear_fc2.weight": prefix "decoder.layers.", layer 7, rest
+ * "mlp.."; layer -1: no number. */
 struct place {
     const char *prefix, *rest;
     size_t prefix_len;
     int64_t layer;
-    size_t target; /* of the plan */
+    size_t target; /* index in the plan */
 };
 
-/* A stack of the model's own tensors (not of the optimizer's). */
+/* A stack of the model's tensors (not the optimizer's). */
 struct stack {
     const char *prefix;
     size_t len;
-    int64_t n_layers;           /* by numbers */
-    int64_t axis_size;          /* of the first tensor whose layers are on an axis: */
-    size_t axis_target;         /* of the plan */
+    int64_t n_layers;           /* by numbered names */
+    int64_t axis_size;          /* of the first tensor with layers on an axis: */
+    size_t axis_target;         /* its index in the plan */
     bool numbered, on_axis;     /* some of its tensors are */
-    bool attention, mlp, mixer; /* its layers have */
-    bool single;                /* every expert has a name of its own */
-    bool differ;                /* not all layers are alike */
-    bool to_axis, to_numbers;   /* what becomes of it */
+    bool attention, mlp, mixer; /* which modules its layers have */
+    bool single;                /* every expert has its own name */
+    bool differ;                /* layers are not all alike */
+    bool to_axis, to_numbers;   /* conversion to do */
 };
 
 struct layers {
     struct s2s_ckpt_plan *plan;
     struct s2s_error *err;
-    struct place *places; /* by stack, rest, layer */
+    struct place *places; /* sorted by stack, rest, layer */
     size_t n_places;
     struct stack *stacks; /* by prefix */
     size_t n_stacks, cap_stacks;
-    const char **norms; /* names of targets that may be last norms of hybrid stacks, sorted */
+    const char **norms; /* sorted names of targets that may be final norms of hybrid stacks */
     size_t n_norms, cap_norms;
-    bool *gone; /* [n_targets of before] */
+    bool *gone; /* [number of targets before]: to be removed */
 };
 
 /* ---- names ---- */
@@ -67,7 +67,7 @@ static struct stack *find_stack(const struct layers *l, const char *prefix, size
     return l->n_stacks ? bsearch(&key, l->stacks, l->n_stacks, sizeof key, by_prefix) : NULL;
 }
 
-/* The stack to which a tensor belongs; of the optimizer's the one whose name it ends with:
+/* The stack of a tensor; for optimizer state, the one whose name its own ends with:
  * "optimizer.state.exp_avg.decoder.layers." */
 static struct stack *stack_of(const struct layers *l, const struct place *place)
 {
@@ -88,7 +88,7 @@ static int by_stack(const void *a, const void *b)
     return order ? order : (x->layer > y->layer) - (x->layer < y->layer);
 }
 
-/* All places of one rest of one stack: [begin, end) */
+/* The end of the places with one rest in one stack: [begin, end). */
 static size_t run_end(const struct layers *l, size_t begin)
 {
     const struct place *first = &l->places[begin];
@@ -100,9 +100,9 @@ static size_t run_end(const struct layers *l, size_t begin)
     return end;
 }
 
-/* ---- what the stacks are ---- */
+/* ---- stacks ---- */
 
-/* The places come by stack. */
+/* Adds a place to its stack; places are sorted by stack. */
 static void note(struct layers *l, const struct place *place)
 {
     struct stack *s = l->n_stacks ? &l->stacks[l->n_stacks - 1] : NULL;
@@ -191,8 +191,9 @@ static bool has_last_norm(const struct layers *l, const struct stack *s)
     return found;
 }
 
-/* Megatron-Core's TransformerBlock: its layers have both, those of a hybrid stack one of them each.
- * A MambaStack of one kind of layers has another name for its last norm. */
+/* Is it Megatron-Core's TransformerBlock? Its layers have attention and MLP, those of a hybrid
+ * stack only one of them. A MambaStack with layers of one kind has another name for its final norm.
+ */
 static bool is_block(const struct layers *l, const struct stack *s)
 {
     static const char mtp[] = "mtp.layers.";
@@ -207,7 +208,8 @@ static bool is_said(const json_t *value)
     return value && !json_is_null(value) && !json_is_false(value);
 }
 
-/* Arguments of a language model whose layers Megatron-Core numbers even where they are alike. */
+/* Do the arguments describe a language model whose layers Megatron-Core numbers even if they are
+ * alike? */
 static bool args_number(const json_t *args)
 {
     static const char *const every[] = {"moe_layer_freq", "linear_attention_freq"};
@@ -230,7 +232,8 @@ static bool args_number(const json_t *args)
     return false;
 }
 
-/* The arguments are those of the language model: of the only stack, or of the one called so. */
+/* Do they apply to this stack? They describe the language model: the only stack, or the one with
+ * its name. */
 static bool is_numbered_by_args(const struct layers *l, const struct stack *s)
 {
     char *prefix = s2s_xstrndup(s->prefix, s->len);
@@ -270,7 +273,7 @@ static int refuse_flattened(const struct layers *l, const struct s2s_ckpt_target
     return s2s_error_hint(l->err, rc, "s2s-ckpt prune leaves the optimizer out");
 }
 
-/* Why the layers of a run do not go on one axis. */
+/* Reports why the layers of a run cannot be stacked on one axis. */
 static int refuse_run(const struct layers *l, const struct stack *s, size_t begin, size_t end)
 {
     const struct place *first = &l->places[begin];
@@ -295,7 +298,7 @@ static int refuse_run(const struct layers *l, const struct stack *s, size_t begi
     return s2s_error_hint(l->err, rc, "--layers numbered keeps them apart");
 }
 
-/* One target of n_layers rows out of the places [begin, end). */
+/* Stacks the places [begin, end) into one target of n_layers rows. */
 static int stack_run(struct layers *l, const struct stack *s, size_t begin, size_t end)
 {
     const struct place *first = &l->places[begin];
@@ -322,7 +325,7 @@ static int stack_run(struct layers *l, const struct stack *s, size_t begin, size
     return 0;
 }
 
-/* A target for each row of a whole source tensor. */
+/* Makes a target for each row of a whole source tensor. */
 static int number_rows(struct layers *l, const struct stack *s, const struct place *place)
 {
     const struct s2s_ckpt_tensor *source = s2s_ckpt_target_source(&l->plan->targets[place->target]);
@@ -381,8 +384,8 @@ static void remove_gone(struct layers *l, size_t n_before)
 /* ---- objects ---- */
 
 /*
- * KEY/shard_OFFSET_SHAPE, both with "." between axes: the axis of layers goes in front, or leaves.
- * An object without axes is 0_1; an expert's has one of its own.
+ * KEY/shard_OFFSET_SHAPE, both with "." between axes: adds the axis of layers in front, or removes
+ * it. An object without axes is 0_1; an expert's has an axis of experts. Gives: free.
  */
 static char *object_name(const struct place *place, const char *shard, const struct stack *s)
 {

@@ -1,4 +1,5 @@
-/* What both directions of a name map share: the family of a source, its numbers. */
+/* Setup for both directions of a name map: finds the family of a source, and numbers such as heads.
+ */
 #include <fcntl.h>
 
 #include "lib/base/base.h"
@@ -11,7 +12,7 @@
 
 enum { MAX_MAP_FILE = 1 << 20 };
 
-/* ---- which family ---- */
+/* ---- detection of the family ---- */
 
 static bool any_matches(const struct ckpt_map_source *sources, size_t n, const char *pattern)
 {
@@ -22,7 +23,7 @@ static bool any_matches(const struct ckpt_map_source *sources, size_t n, const c
     return false;
 }
 
-/* the next word of a detect line; false: there is none */
+/* The next word of a detect line; false: none. */
 static bool next_word(const char **at, char word[256])
 {
     const size_t len = strcspn(*at, " ");
@@ -31,12 +32,12 @@ static bool next_word(const char **at, char word[256])
     return len > 0;
 }
 
-/* every word of a detect line holds */
+/* Do all words of a detect line hold? */
 static bool detected(const struct ckpt_map_source *sources, size_t n, const char *detect)
 {
     char word[256];
     if (s2s_starts_with(detect, "part "))
-        return false; /* not a model of its own */
+        return false; /* only for "part" lines */
     for (const char *at = detect; next_word(&at, word);) {
         const bool unwanted = word[0] == '!';
         if (any_matches(sources, n, word + unwanted) == unwanted)
@@ -45,11 +46,11 @@ static bool detected(const struct ckpt_map_source *sources, size_t n, const char
     return *detect;
 }
 
-/* The families of a text, or of none (""), then those that are built in. */
+/* Iterates over the families of a text ("": none), then over the built-in ones. */
 struct families {
     const char *text;
     size_t at;
-    int n_built_in; /* texts that were begun */
+    int n_built_in; /* texts started */
 };
 
 static bool next_family(struct families *all, struct ckpt_map_family *family)
@@ -64,7 +65,7 @@ static bool find_family(struct ckpt_map_source *sources, size_t n, struct ckpt_m
 {
     struct families all = {.text = ""};
     while (next_family(&all, family)) {
-        if (family->renames && *family->detect) /* others are no models, but names */
+        if (family->renames && *family->detect) /* those without detect are not models */
             ckpt_map_respell(sources, n, NULL, family->name);
         if (detected(sources, n, family->detect))
             return true;
@@ -112,7 +113,7 @@ const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt)
 
 /* ---- numbers ---- */
 
-/* from the user's config, else from the arguments that the checkpoint saved; 0: unknown */
+/* From config.json, else from the saved arguments; 0: unknown. */
 int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
                         const char *args_key)
 {
@@ -122,7 +123,7 @@ int64_t ckpt_map_number(const struct ckpt_map_engine *e, const char *config_key,
         value = json_object_get(config, config_key);
     if (!json_is_integer(value))
         value = json_object_get(e->args, args_key);
-    /* they are multiplied by each other */
+    /* numbers are multiplied by each other */
     int64_t number = json_is_integer(value) ? json_integer_value(value)
                                             : (int64_t)ckpt_config_default(words, config_key);
     return number > 0 && number < 1 << 30 ? number : 0;
@@ -138,8 +139,8 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
     return false;
 }
 
-/* By a tower's width: what the configuration says of it, those of the published sizes, else heads
- * as wide as the language model's; 0: unknown. */
+/* The number of heads of a tower of this width: from the configuration, for known published sizes,
+ * else assuming the language model's head size; 0: unknown. */
 static int64_t heads_of_width(struct ckpt_map_engine *e, int64_t width)
 {
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
@@ -203,7 +204,7 @@ int ckpt_map_check_alike(const struct ckpt_map_engine *e, const struct s2s_ckpt_
         s2s_dtype_name(b->dtype), ckpt_shape_text(other, b->shape, b->n_dims));
 }
 
-/* ---- which rule takes a source's name ---- */
+/* ---- rules for the source's names ---- */
 
 _Static_assert(CKPT_MAP_MAX_RULES < UINT16_MAX, "rules are numbered so");
 
@@ -218,7 +219,7 @@ void ckpt_map_match_sources(struct ckpt_map_engine *e)
     for (size_t i = 0; i < e->n_sources; i++) {
         struct ckpt_map_source *source = &e->sources[i];
         struct ckpt_map_tries tries = ckpt_map_tries(&e->index, source->name);
-        /* one Hugging Face name may be of several stacks */
+        /* towards Megatron one name may belong to several stacks */
         for (size_t r; (e->to_megatron || !source->rule) && ckpt_map_next_try(&tries, &r);) {
             const struct ckpt_rule *rule = &e->map.rules[r];
             if (rule->transform == CKPT_MAP_AGAIN ||
@@ -244,17 +245,17 @@ const struct ckpt_rule *ckpt_map_rule_at(const struct ckpt_map_engine *e,
     return first;
 }
 
-/* ---- parts: which of several families stands at a prefix ---- */
+/* ---- "part" lines: which family is at a prefix ---- */
 
-/* Where a family is looked for: under what both sides' names begin with; mirror: the source has the
- * names that it calls Hugging Face's. */
+/* Prefixes under which a family is searched; mirror: the source has the family's Hugging Face
+ * names. */
 struct place {
     const struct ckpt_map_engine *e;
     bool mirror;
     const char *m_prefix, *h_prefix;
 };
 
-/* does the source have such a name there? */
+/* Does the source have a name that matches the pattern at this place? */
 static bool pattern_is_there(const struct place *at, const char *pattern)
 {
     char *all = s2s_xasprintf("%s%s", at->e->to_megatron ? at->h_prefix : at->m_prefix, pattern);
@@ -263,15 +264,15 @@ static bool pattern_is_there(const struct place *at, const char *pattern)
     return there;
 }
 
-/* what the rule takes, on the side that is read */
+/* The same for a rule's pattern on the source's side. */
 static bool rule_is_there(const struct place *at, const struct ckpt_rule *rule)
 {
     return rule->transform != CKPT_MAP_DROP &&
            pattern_is_there(at, at->e->to_megatron || at->mirror ? rule->hf : rule->megatron);
 }
 
-/* One word of a detect line, a Megatron name without the prefix. It is there, or of Hugging Face's
- * names what a rule of the family makes of it. */
+/* The same for a word of a detect line, a Megatron name without prefix; in a source with Hugging
+ * Face's names, for the rules that make this name. */
 static bool word_is_there(const struct place *at, const struct ckpt_map *map, const char *word)
 {
     const int n = ckpt_map_names(word);
@@ -289,7 +290,8 @@ static bool word_is_there(const struct place *at, const struct ckpt_map *map, co
     return there;
 }
 
-/* by_type: the configuration has said that it is none of those with a !NAME */
+/* Is the family at this place? by_type: the configuration rules out the families that the !NAMEs
+ * stand for. */
 static bool part_is_there(const struct place *at, const struct ckpt_map *map, const char *detect,
                           bool by_type)
 {
@@ -310,7 +312,8 @@ static bool part_is_there(const struct place *at, const struct ckpt_map *map, co
     return *detect;
 }
 
-/* a family of the user's text or of the built-in ones; without a name where there is none */
+/* Finds a family by name in the user's text or the built-in ones; its name is empty if there is
+ * none. */
 static void find_named(const char *text, const char *wanted, struct ckpt_map_family *family)
 {
     struct families all = {.text = text ? text : ""};
@@ -318,9 +321,9 @@ static void find_named(const char *text, const char *wanted, struct ckpt_map_fam
         ;
 }
 
-/* ---- what the configuration says ---- */
+/* ---- the configuration ---- */
 
-/* the next word of a detect line that is to be there, or "" */
+/* The next word of a detect line without "!", or "". */
 static void next_wanted(const char **at, char word[256])
 {
     while (next_word(at, word) && word[0] == '!')
@@ -337,8 +340,9 @@ static bool wants_same(const char *a, const char *b)
     return !*x && !*y;
 }
 
-/* Of the families whose detect lines want the same names as this one, the one that the
- * configuration means: the user's, or the one that came along; else the arguments. */
+/* Of the families whose detect lines require the same names as this one, finds the one of the
+ * configuration's model_type: the user's configuration, else the checkpoint's; else by the
+ * arguments. */
 static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
                            const struct ckpt_map_family *alike, struct ckpt_map_family *family)
 {
@@ -346,14 +350,14 @@ static bool find_by_config(const struct ckpt_map_engine *e, const char *text,
     const char *type = ckpt_config_type(config);
     struct families all = {.text = text ? text : ""};
     if (!*type && json_is_true(json_object_get(e->args, "squared_relu")))
-        type = "nemotron"; /* the one of them whose MLP has no gate */
+        type = "nemotron"; /* the only one whose MLP is not gated */
     while (*type && *alike->detect && next_family(&all, family))
         if (ckpt_has_word(family->model_types, type) && wants_same(family->detect, alike->detect))
             return true;
     return false;
 }
 
-/* of a "part" line: is this the family of what the source has under the prefix? */
+/* Callback of "part" lines (ckpt_map_choose). */
 static bool choose_part(void *ctx, const char *text, const char *name, const char *m_prefix,
                         const char *h_prefix)
 {
@@ -375,8 +379,8 @@ static bool choose_part(void *ctx, const char *text, const char *name, const cha
 
 /* ---- opening ---- */
 
-/* the language model's config.json that came along in the common state or, of NeMo's SALM, in a
- * folder beside the weights; of a part without words it says nothing */
+/* Loads the language model's config.json from the common state or, for NeMo's SALM, from a folder
+ * beside the weights. NULL for a part that is not the language model. */
 static json_t *load_own(const struct s2s_ckpt *ckpt)
 {
     const json_t *kept = json_object_get(s2s_ckpt_common(ckpt), "config/llm");
@@ -389,7 +393,7 @@ static json_t *load_own(const struct s2s_ckpt *ckpt)
     return own;
 }
 
-/* the family that the names show, or the configuration where they are those of several */
+/* Detects the family from the names, and from the configuration if they are ambiguous. */
 static int find_shown(struct ckpt_map_engine *e, char name[64], struct s2s_error *err)
 {
     struct ckpt_map_family family, meant;
@@ -400,7 +404,7 @@ static int find_shown(struct ckpt_map_engine *e, char name[64], struct s2s_error
     return 0;
 }
 
-/* Names as transformers' models have them in memory become those of save_pretrained. */
+/* Renames from transformers' names in memory to those of save_pretrained. */
 static void as_saved(struct ckpt_map_engine *e)
 {
     if (e->to_megatron && !e->as_saved)
@@ -408,9 +412,9 @@ static void as_saved(struct ckpt_map_engine *e)
     e->as_saved = true;
 }
 
-/* By what config.json calls its models, such as qwen3: of several families, as of gemma3 with an
- * eye and without, the first of which anything is there, else the last. Without a name where there
- * is none. */
+/* Finds a family by model_type, such as qwen3: if there are several, as for gemma3 with and without
+ * vision, the first of which the source has anything, else the last. Its name is empty if there is
+ * none. */
 static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_map_family *family)
 {
     struct ckpt_map_family next;
@@ -431,7 +435,7 @@ static void find_typed(struct ckpt_map_engine *e, const char *type, struct ckpt_
     }
 }
 
-/* the text of the tables or of the user's file, and the family in it */
+/* Finds the family request->name; *file: the text of the user's map file, or NULL. */
 static int find_map(struct ckpt_map_engine *e, char **file, char family[64], struct s2s_error *err)
 {
     const char *name = e->request->name;
@@ -453,7 +457,7 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
         if (strlen(*file) != len)
             return s2s_error_set(err, S2S_E_FORMAT, "%s: no text: byte %zu is 0", name,
                                  strlen(*file));
-        if (s2s_starts_with(*file, "\xef\xbb\xbf")) /* an editor's mark of UTF-8 */
+        if (s2s_starts_with(*file, "\xef\xbb\xbf")) /* a byte order mark */
             memset(*file, ' ', 3);
         if (!ckpt_map_next_family(*file, &at, &found))
             return s2s_error_set(err, S2S_E_FORMAT, "%s: no line \"family NAME\"", name);
@@ -462,7 +466,7 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     return 0;
 }
 
-/* What says how many heads and layers there are: of a part of a model its own section. */
+/* Sets the sources of numbers such as heads and layers; a part of a model has its own section. */
 static void find_numbers(struct ckpt_map_engine *e)
 {
     const char *part = e->request->ckpt->part;
@@ -491,7 +495,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
     } else if (rc == 0) {
         rc = find_map(e, &file, result->family, err);
     }
-    /* the names of a user's map are what its author saw */
+    /* a user's map is written for the names in the file */
     if (rc == 0 && !file)
         as_saved(e);
     if (rc == 0)

@@ -1,10 +1,10 @@
-/* What of a map may be absent from this model, by what the arguments and the configuration say. */
+/* Which tensors of a map this model may lack, by arguments and configuration. */
 #include "lib/base/base.h"
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/map/map_internal.h"
 
-/* 1 the arguments say that words and outputs have one matrix, 0 that they have not, -1 neither */
+/* By the arguments: 1 tied, 0 untied, -1 unknown. */
 static int args_tied(const json_t *args)
 {
     const json_t *untied = json_object_get(args, "untie_embeddings_and_output_weights");
@@ -31,8 +31,8 @@ static bool has_no_conv_bias(const struct ckpt_map_engine *e)
     return json_is_false(json_object_get(config, "use_conv_bias"));
 }
 
-/* NeMo's perception has a projection where its adapter says a width and none of its output;
- * s2s-train's configuration of the composite says it itself */
+/* Has the model no projection? NeMo's perception has one if its adapter has a width and no output
+ * size; s2s-train's configuration says so explicitly. */
 static bool has_no_projection(const json_t *config)
 {
     const json_t *adapter =
@@ -42,8 +42,8 @@ static bool has_no_projection(const json_t *config)
     return strcmp(ckpt_config_type(config), "salm") == 0 && !json_object_get(config, "projection");
 }
 
-/* What the whole model says of a part's words: some classes tie them whatever the part says, and
- * without a word of the part's it holds. */
+/* Whether the whole model ties a part's embedding: some classes tie whatever the part's section
+ * says, and it counts if the section says nothing. */
 static int whole_tied(const struct ckpt_map_engine *e)
 {
     const json_t *whole = e->request->is_part ? e->request->beside : e->config;
@@ -62,7 +62,7 @@ static bool is_tied(const struct ckpt_map_engine *e)
         tied = config_tied(e->config);
     if (tied < 0)
         tied = config_tied(e->own_config);
-    /* transformers' class has two matrices where nothing is said; of a part the whole's decides */
+    /* transformers' default is untied; for a part the whole model decides */
     if (tied < 0 && e->to_megatron && !e->request->is_part)
         return ckpt_config_of_words(e->config) != e->config ||
                !ckpt_config_class(ckpt_config_type(e->config));
@@ -85,7 +85,7 @@ bool ckpt_map_config_unties(const struct ckpt_map_engine *e)
     return config && args_tied(e->args) == 1 && config_tied(config) != 1;
 }
 
-/* Are the tensors of one dtype and shape the same bit for bit? 1, 0, or an error. */
+/* Are two tensors of the same dtype and shape equal bit for bit? 1, 0, or an error. */
 static int is_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
                    const struct s2s_ckpt_tensor *b, struct s2s_error *err)
 {
@@ -107,7 +107,7 @@ static int is_copy(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
     return rc < 0 ? rc : same;
 }
 
-/* The words that go with an output matrix of the tables; NULL: they are not there. */
+/* The embedding that belongs to an output matrix of the tables; NULL: missing. */
 static const struct ckpt_map_source *words_of(const struct ckpt_map_engine *e, const char *output,
                                               size_t prefix_len)
 {
@@ -131,7 +131,7 @@ int ckpt_map_leave_out_copy(struct ckpt_map_engine *e)
         const struct ckpt_map_source *in = out && s2s_ends_with(name, output)
                                                ? words_of(e, name, strlen(name) - strlen(output))
                                                : NULL;
-        /* an own map may want it in any case */
+        /* a user's map may require it */
         if (!in || in == out || !ckpt_map_is_optional(e, &e->map.rules[i]) ||
             in->tensor->dtype != out->tensor->dtype ||
             !ckpt_same_shape(in->tensor->shape, in->tensor->n_dims, out->tensor->shape,
@@ -176,8 +176,8 @@ static bool is_true(const json_t *object, const char *key)
     return key && json_is_true(json_object_get(object, key));
 }
 
-/* It is Megatron's default, which arguments that were not written by a training run may show of a
- * model without any bias: the tensors must agree. */
+/* Does add_bias_linear count? True is Megatron's default, which arguments not written by a training
+ * run may have for a model without biases: the tensors must agree. */
 static bool has_linear_biases(const struct ckpt_map_engine *e)
 {
     bool any = false;

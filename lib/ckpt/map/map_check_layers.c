@@ -20,7 +20,7 @@ int64_t ckpt_map_config_layers(const struct ckpt_map_engine *e)
     return said > 0 && said < CKPT_MAX_LAYERS ? said : 0;
 }
 
-/* has the layer of a stack the section of that name? */
+/* Has this layer of the stack a section with this name? */
 static bool has_section(const struct ckpt_map_engine *e, const char *stack, const char *section,
                         int64_t layer)
 {
@@ -36,7 +36,7 @@ static bool has_section(const struct ckpt_map_engine *e, const char *stack, cons
 
 static const char router[] = "mlp.router.weight";
 
-/* the letter of a layer in a hybrid stack; 0: a layer of another stack, or of no such kind */
+/* The kind of a layer in a hybrid stack; 0: another stack, or unknown. */
 static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, int64_t layer)
 {
     static const struct {
@@ -52,7 +52,7 @@ static char letter_of_layer(const struct ckpt_map_engine *e, const char *stack, 
     return 0;
 }
 
-/* Is each layer of a hybrid stack of the kind that the configuration's letter says? */
+/* Checks that the layers of a hybrid stack have the kinds of the configuration's pattern. */
 static int check_letters(struct ckpt_map_engine *e)
 {
     char *letters = ckpt_config_letters(ckpt_config_of_words(e->config));
@@ -73,7 +73,7 @@ static int check_letters(struct ckpt_map_engine *e)
     return rc;
 }
 
-/* Are there experts where the configuration says so, and only there? */
+/* Checks that exactly those layers have experts for which the configuration says so. */
 static int check_experts(struct ckpt_map_engine *e)
 {
     const json_t *config = ckpt_config_of_words(e->config);

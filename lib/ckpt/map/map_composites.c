@@ -1,11 +1,11 @@
 #include "lib/ckpt/map/map.h"
 
-/* Models of several parts, and the parts that only they have. Sources: Megatron-Core's
- * RADIOViTModel, LLaVAModel and MimoModel with their converters; Megatron-Bridge's Nemotron-VL and
- * Nemotron-Omni; NVIDIA's RADIO (H is timm's ViT, g is DINOv2's with everything one level down, in
- * "inner."); transformers' Parakeet; NeMo's SALM. */
+/* Composite models, and the parts that only they have. Sources: Megatron-Core's RADIOViTModel,
+ * LLaVAModel and MimoModel with their converters; Megatron-Bridge's Nemotron-VL and Nemotron-Omni;
+ * NVIDIA's RADIO (H is timm's ViT; g is DINOv2's, with everything nested in "inner.");
+ * transformers' Parakeet; NeMo's SALM. */
 
-/* by any of which a part is known, as map_tables.c says; CLIP's tower has such a token too */
+/* alternative names that identify a part, see map_tables.c; CLIP's tower has such a token, too */
 #define EYE "{position_embeddings,class_token}"
 #define CLIP "{position_embeddings,conv1}.weight"
 #define WORDS \
@@ -25,9 +25,9 @@ static const char composites[] =
     " llava_model.language_model." WORDS "\n"
     "include vlm_parts llava_model. \"\"\n"
 
-    /* Megatron-Core's MimoModel calls its modalities and their encoders as its trainer does, and
-     * not all trainers wrap RADIO in a module of its own. The modality is the one whose encoder has
-     * RADIO's table of positions. */
+    /* Megatron-Core's MimoModel names modalities and encoders as its trainer does, and not all
+     * trainers wrap RADIO in a module. The modality is the one whose encoder has RADIO's position
+     * embedding. */
     "family nemotron_vlm_mimo\n"
     "where modality_submodules.{1}.encoders.{2}."
     "{position_embeddings,radio_model.position_embeddings}\n"
@@ -49,7 +49,7 @@ static const char composites[] =
     "\"\"\n"
     "include vlm_left_out \"\" \"\"\n"
 
-    /* Gemma 3 with its eye, as Megatron-Bridge has it: transformers' own tower */
+    /* Gemma 3 with vision, in Megatron-Bridge: transformers' own tower */
     "family gemma3_vl\n"
     "detect language_model." WORDS " multi_modal_projector.{mm_soft_embed_norm,proj}.weight\n"
     "model_type gemma3\n"
@@ -64,7 +64,8 @@ static const char composites[] =
     "multi_modal_projector.proj.weight "
     "multi_modal_projector.mm_input_projection_weight copy [v,H] transposed\n"
 
-    /* transformers' own module, its names on both sides; before transformers 5 one level down */
+    /* transformers' own module: the same names on both sides; nested one level deeper before
+     * transformers 5 */
     "family siglip_inside\n"
     "detect part vision_model.encoder.layers.{N}.layer_norm{1,2}.weight\n"
     "include siglip vision_model. vision_model.\n"
@@ -99,7 +100,8 @@ static const char composites[] =
     "mlp.fc{1,2}.weight                    mlp.fc{1,2}.weight                    copy [f,D|D,f]\n"
     "mlp.fc{1,2}.bias                      mlp.fc{1,2}.bias                      copy [f|D]\n"
 
-    /* the language model of a model whose other parts no table knows: they are listed as unused */
+    /* the language model of a composite whose other parts no table knows: those are listed as
+     * unused */
     "family language_model\n"
     "detect language_model." WORDS "\n"
     "part nemotron_h_decoder|mixtral|qwen_moe|gemma2|llama|nemotron language_model. "
@@ -117,8 +119,8 @@ static const char composites[] =
     "part sound_projection sound_projection. sound_projection. ?\n"
     "include vlm_left_out \"\" \"\"\n"
 
-    /* Megatron-Core gives each stack of a model that predicts further tokens a last norm, RADIO's
-     * too; transformers has it before the projection */
+    /* with multi-token prediction Megatron-Core gives each stack a final norm, RADIO's too;
+     * transformers has it before the projection */
     "family vlm_vision_norm\n"
     "decoder.final_layernorm.{weight,bias}  vision_final_layernorm.{weight,bias}  copy [D] ? "
     "?+vision_norm\n"
@@ -161,7 +163,7 @@ static const char composites[] =
     "family radio_bare\n"
     "part radio_g|radio_g_flat|radio_h \"\" \"\"\n"
 
-    /* what normalises pixels and picks summary tokens is a matter of the configuration there */
+    /* transformers has pixel normalisation and summary tokens in the configuration */
     "family radio_left_out\n"
     "drop_hf input_conditioner.norm_{mean,std}\n"
     "drop_hf summary_idxs\n"
@@ -186,7 +188,7 @@ static const char composites[] =
     "include radio_g_norm \"\" \"\"\n"
     "include radio_g_layers \"\" inner.\n"
 
-    /* the same with only the last norm below "inner." */
+    /* the same with only the final norm in "inner." */
     "family radio_g_flat\n"
     "detect part decoder.layers.{N}.ls{1,2}\n"
     "model_type radio\n"
@@ -241,7 +243,7 @@ static const char composites[] =
     "include salm_perception \"\" \"\"\n"
     "part nemotron_h|mixtral|qwen_moe|gemma2|llama|nemotron llm. llm.\n"
 
-    /* DuplexS2S: the language model's layers without its "model.", its ends beside it */
+    /* DuplexS2S: layers of the language model without "model.", embedding and head beside it */
     "family salm_duplex\n"
     "detect perception.encoder.pre_encode.conv.{0,2,3}.weight {embed_tokens,lm_head}.weight "
     "llm.layers.{N}.{*}\n"
@@ -275,7 +277,7 @@ static const char composites[] =
     "perception.proj.weight   proj.weight   copy [o,a] ?projection\n"
     "perception.proj.bias     proj.bias     copy [o] ?\n"
 
-    /* a family that no table knows: names stay, nothing is known to be missing */
+    /* no known family: names stay, completeness is not checked */
     "family as_is\n"
     "{*}   {*}   copy\n";
 

@@ -1,12 +1,12 @@
 /*
- * Which rules of a map may take a name. There are some sixty, and perhaps a hundred thousand names:
- * only those are tried whose pattern ends as the name does.
+ * An index of the rules that may match a name. There are some sixty rules and up to a hundred
+ * thousand names, so only rules whose pattern ends like the name are tried.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/io/digest.h"
 
-/* where the last two of a name's words between dots begin */
+/* The last two dot-separated words of a name. */
 static const char *last_words(const char *name)
 {
     size_t len = strlen(name);
@@ -16,7 +16,7 @@ static const char *last_words(const char *name)
     return name + len;
 }
 
-/* not 0, which stands for any end */
+/* Never 0, which stands for any end. */
 static uint32_t hash_of(const char *end)
 {
     const uint32_t hash = (uint32_t)s2s_xxh3_64(end, strlen(end));
@@ -32,7 +32,8 @@ static uint32_t hash_of_filled(const char *pattern, int item, int64_t number)
     return hash;
 }
 
-/* One key for each item of the pattern's list; with a number at the end, it may be any end. */
+/* Adds a key for each item of the pattern's list; a pattern that ends in a number matches any end.
+ */
 static void add_pattern(struct ckpt_map_index *index, const char *pattern, size_t rule)
 {
     for (int item = 0; item < ckpt_map_names(pattern); item++) {
@@ -50,7 +51,7 @@ static int by_hash(const void *a, const void *b)
     return order ? order : (int)x->rule - (int)y->rule;
 }
 
-/* the first key of a hash, or where it would be */
+/* Index of the first key with this hash, or where it would be inserted. */
 static size_t find_hash(const struct ckpt_map_index *index, uint32_t hash)
 {
     size_t begin = 0, end = index->n;

@@ -1,6 +1,6 @@
 /*
- * Is the kind of model that config.json names that of the tensors? What transformers' class has not
- * it leaves out, and what is not there it begins at random. Source: transformers' models.
+ * Do the tensors fit the model_type of config.json? transformers ignores tensors that its class
+ * does not have, and initialises missing ones randomly. Source: transformers' models.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
@@ -11,25 +11,26 @@
 #define GATED "llama mistral qwen2 gemma gemma2 qwen2_moe " NORMED
 #define MIXED "mixtral qwen2_moe qwen3_moe "
 
-/* part of the name of a layer's tensor */
+/* Parts of names of a layer's tensors, and which model types have them. */
 static const struct {
     const char *part;
-    const char *types;  /* that may have it */
-    const char *key;    /* or those of this key; NULL: none */
-    const char *always; /* types of which some layer has it, whatever else the configuration says */
+    const char *types;  /* model types that may have it */
+    const char *key;    /* or that have it if this key is true; NULL: none */
+    const char *always; /* model types that always have it in some layer */
 } kinds[] = {
     {".mixer.", "nemotron_h ", NULL, "nemotron_h "},
     {".self_attn.q_proj.weight", "nemotron mixtral " GATED, NULL, ""},
     {".self_attn.q_proj.bias", "qwen2 qwen2_moe ", "attention_bias", ""},
     {".self_attn.o_proj.bias", "", "attention_bias", ""},
-    {".self_attn.q_norm.weight", NORMED, NULL, ""}, /* map_absence.c misses them */
+    {".self_attn.q_norm.weight", NORMED, NULL, ""}, /* map_absence.c reports missing ones */
     {".mlp.gate_proj.weight", GATED, NULL, ""},
     {".mlp.down_proj.bias", "", "mlp_bias", ""},
     {".input_layernorm.bias", "nemotron ", NULL, "nemotron "},
     {".pre_feedforward_layernorm.weight", "gemma2 gemma3_text ", NULL, "gemma2 gemma3_text "},
     {".block_sparse_moe.", "mixtral ", NULL, ""},
     {".experts.", "nemotron_h " MIXED, NULL, "mixtral "},
-    {".mlp.experts.0.", "qwen2_moe qwen3_moe ", NULL, ""}, /* in memory Mixtral's are there too */
+    {".mlp.experts.0.", "qwen2_moe qwen3_moe ", NULL, ""}, /* in memory Mixtral's have this name too
+                                                            */
     {".mlp.shared_expert.", "qwen2_moe ", NULL, ""},
 };
 
@@ -58,7 +59,7 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e)
     const json_t *words = ckpt_config_of_words(config);
     const char *type = ckpt_config_type(words);
     bool any = false, seen[sizeof kinds / sizeof *kinds] = {false};
-    /* code of one's own may have anything */
+    /* custom code may have anything */
     if (json_object_get(config, "auto_map") ||
         !ckpt_has_word("nemotron_h nemotron mixtral " GATED, type))
         return 0;

@@ -1,15 +1,14 @@
 /*
- * The fused tensors of a Mamba mixer as a live model has them, which Megatron-FSDP saves under
- * their own names: rank by tensor-parallel rank the rows of z, x, B, C, dt (in_proj) or of x, B, C
- * (conv1d). Megatron's torch_dist has a tensor a section instead. Source: Megatron-Core's
- * MambaMixer.
+ * Fused tensors of a live Mamba mixer, which Megatron-FSDP saves as they are: for each
+ * tensor-parallel rank in turn, the rows of z, x, B, C, dt (in_proj) or of x, B, C (conv1d).
+ * Megatron's torch_dist has a tensor per section instead. Source: Megatron-Core's MambaMixer.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
 
 enum { MAX_SECTIONS = 5 };
 
-/* A tensor beside this one, of that many axes: "X.mixer.D" beside "X.mixer.conv1d.bias". */
+/* A tensor of the same mixer with this many axes: "X.mixer.D" beside "X.mixer.conv1d.bias". */
 static const struct s2s_ckpt_tensor *beside(const struct ckpt_map_engine *e, const char *name,
                                             const char *other, int n_dims)
 {
@@ -22,7 +21,7 @@ static const struct s2s_ckpt_tensor *beside(const struct ckpt_map_engine *e, con
     return source && source->tensor->n_dims == n_dims ? source->tensor : NULL;
 }
 
-/* Rows of each section, all ranks together. Returns how many sections, or SHAPE. */
+/* Rows of each section, summed over ranks. Returns the number of sections, or SHAPE. */
 static int find_sections(const struct ckpt_map_engine *e, const struct ckpt_map_source *source,
                          int64_t rows, int64_t sections[MAX_SECTIONS])
 {
@@ -35,7 +34,7 @@ static int find_sections(const struct ckpt_map_engine *e, const struct ckpt_map_
                              "out_proj.weight and A_log",
                              source->tensor->name);
     const int64_t inner = out->shape[1], n_heads = heads->shape[0];
-    const int64_t both = rows - (in_proj ? 2 * inner + n_heads : inner); /* B and C */
+    const int64_t both = rows - (in_proj ? 2 * inner + n_heads : inner); /* rows of B and C */
     if (both < 0 || both % 2)
         return s2s_error_set(
             e->err, S2S_E_SHAPE, "%s: %lld rows do not fit a mixer of %lld channels and %lld heads",
@@ -45,7 +44,7 @@ static int find_sections(const struct ckpt_map_engine *e, const struct ckpt_map_
     return in_proj ? 5 : 3;
 }
 
-/* how many tensor-parallel ranks have cut it */
+/* The number of tensor-parallel ranks over which it is sharded. */
 static int count_ranks(const struct ckpt_map_engine *e, const struct ckpt_map_source *source,
                        int64_t *n_ranks)
 {

@@ -5,7 +5,7 @@
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/ckpt/names.h"
 
-/* more than a person reads; bounds the time spent where one layer number is far from all others */
+/* longer lists are cut off; also bounds the time if one layer number is far from the others */
 enum { FEW = 4096 };
 
 void ckpt_map_miss(struct ckpt_map_engine *e, const char *name, const char *of)
@@ -51,7 +51,8 @@ void ckpt_map_counts_end(struct ckpt_map_counts *counts)
     free(counts->of);
 }
 
-/* the highest + 1 and how many, of each rule with experts at each layer */
+/* Counts, for each rule with experts and each layer, the highest expert number + 1 and the tensors.
+ */
 static void count_experts(const struct ckpt_map_engine *e, struct ckpt_map_counts *counts)
 {
     struct ckpt_match match;
@@ -70,7 +71,7 @@ static void count_experts(const struct ckpt_map_engine *e, struct ckpt_map_count
     }
 }
 
-/* experts are numbered from 0 without gaps, and each has all tensors of a rule's list */
+/* Experts must be numbered from 0 without gaps, and each must have all tensors of a rule's list. */
 void ckpt_map_miss_experts(struct ckpt_map_engine *e)
 {
     struct ckpt_map_counts counts;
@@ -96,7 +97,7 @@ static int by_name(const void *a, const void *b)
                   ((const struct ckpt_map_missed *)b)->name);
 }
 
-/* of what was not used, the name nearest to one that is missing; NULL: none is near */
+/* Of the unused names, the nearest to a missing one; NULL: none is near. */
 static const char *nearest(const struct ckpt_map_engine *e, const char *name)
 {
     const char *found = NULL;
@@ -123,7 +124,7 @@ int ckpt_map_missed(struct ckpt_map_engine *e)
     for (size_t i = 0; i < e->n_missed; i++) {
         const struct ckpt_map_missed *m = &e->missed[i];
         if (i && strcmp(m[-1].name, m->name) == 0)
-            continue; /* several rules may make one name */
+            continue; /* several rules may make the same name */
         const char *near = list.n < CKPT_SHORT_LIST ? nearest(e, m->of ? m->of : m->name) : NULL;
         struct s2s_buf line = S2S_BUF_INIT;
         s2s_buf_puts(&line, m->name);
@@ -137,7 +138,7 @@ int ckpt_map_missed(struct ckpt_map_engine *e)
     const size_t n = list.n + (size_t)e->n_missed_more;
     int rc = n ? s2s_error_set(e->err, S2S_E_NOTFOUND, "wanted but absent (%zu):", n) : 0;
     ckpt_list_end(&list, rc, e->err);
-    if (n && n_there == n) /* who gives --map to what it would make */
+    if (n && n_there == n) /* --map was used on names that are its result */
         return s2s_error_hint(e->err, rc,
                               "the names are Hugging Face's already; without --map they are kept");
     return rc;
@@ -155,20 +156,21 @@ void ckpt_map_missed_release(struct ckpt_map_engine *e)
     free(e->in_section);
 }
 
-/* ---- absent layers ---- */
+/* ---- missing layers ---- */
 
-/* a name of one layer, from which that of another which is alike is made */
+/* A tensor of one layer, from which its name in a missing layer is derived. */
 struct part {
     const struct ckpt_rule *rule;
     struct ckpt_match at;
-    int64_t n_experts; /* on an axis of the source, and numbered in the other side's names; or 1 */
+    int64_t n_experts; /* experts on an axis of the source that get numbers in the target's names;
+                        * or 1 */
 };
 
-/* what any layer of a stack has */
+/* The tensors of a layer of the stack, found on first use. */
 struct layer {
-    bool looked; /* once it is wanted */
+    bool looked; /* determined already */
     struct part *parts;
-    size_t n, cap, n_names; /* n_names: with all experts */
+    size_t n, cap, n_names; /* n_names: names for all experts */
 };
 
 static bool same_kind(const struct ckpt_map_engine *e, int stack, int64_t a, int64_t b)
@@ -182,8 +184,8 @@ static bool same_kind(const struct ckpt_map_engine *e, int stack, int64_t a, int
     return true;
 }
 
-/* Takes what the first layer of a stack has, which an absent one has too if all that are there are
- * of its kind; else nobody says of which kind it was: nothing. */
+/* Lists the tensors of the stack's first layer, if all its layers are alike: then a missing layer
+ * would have them, too. Otherwise its kind is unknown: nothing. */
 static void look_at_any(const struct ckpt_map_engine *e, int stack, struct layer *any)
 {
     int64_t first = -1;
@@ -213,7 +215,7 @@ static void look_at_any(const struct ckpt_map_engine *e, int stack, struct layer
 static void miss_part(struct ckpt_map_engine *e, const struct part *part, int64_t layer)
 {
     const struct ckpt_rule *rule = part->rule;
-    /* of lists on both sides, the items belong to each other */
+    /* lists on both sides correspond item by item */
     const bool alike = ckpt_map_items(rule->megatron) > 0;
     struct ckpt_match at = part->at;
     at.layer = layer;
@@ -231,8 +233,8 @@ static void miss_part(struct ckpt_map_engine *e, const struct part *part, int64_
     free(source);
 }
 
-/* Layers [begin, end) of a stack, name by name, where the names are known and not more than a
- * person reads: one number may be far from all others. */
+/* Notes layers [begin, end) of a stack as missing: by tensor if their names are known and not too
+ * many, else as a range. */
 static void miss_run(struct ckpt_map_engine *e, int stack, struct layer *any, int64_t begin,
                      int64_t end)
 {
@@ -255,13 +257,12 @@ static void miss_run(struct ckpt_map_engine *e, int stack, struct layer *any, in
     free(name);
 }
 
-/* layers are numbered from 0 without gaps, up to the number that the configuration or the arguments
- * say */
+/* Layers must be numbered from 0 without gaps, up to the number in configuration or arguments. */
 void ckpt_map_miss_layers(struct ckpt_map_engine *e)
 {
     for (size_t k = 0; k < e->map.n_stacks; k++) {
         const char *prefix = e->map.stacks[k].prefix;
-        int64_t end = e->n_layers[k], begin = 0; /* of a run of absent layers */
+        int64_t end = e->n_layers[k], begin = 0; /* a run of missing layers */
         int64_t said = ckpt_map_is_tower(e, prefix) || !end ? 0 : ckpt_map_config_layers(e);
         struct layer any = {.looked = false};
         for (int64_t layer = 0; layer < end; layer++)

@@ -1,20 +1,16 @@
 /*
- * Numbers of layers that predict further tokens. Megatron-Core's hybrid models number the depths of
- * the prediction and, in each, its layers: mtp.layers.D.mtp_model_layer.layers.I.REST; what a depth
- * has besides is mtp.layers.D.REST. Hugging Face's Nemotron-H numbers all layers in a row, D * L +
- * I where a depth has L, and the tables do too: mtp.layers.N.mtp_model_layer.REST. What a depth has
- * besides is then its first layer's, but the last norm, which is its last layer's. Source:
- * HybridModel and MultiTokenPredictionBlock of Megatron-Core, NemotronHBridge of Megatron-Bridge.
- *
- * A GPT model has one layer a depth, mtp.layers.D.transformer_layer.REST in torch_dist and
- * mtp_model_layer in the live model of newer releases: to the tables it is transformer_layer.
+ * Layer numbers of multi-token prediction. Megatron-Core's hybrid models number depths, and layers
+ * within a depth: mtp.layers.D.mtp_model_layer.layers.I.REST; a depth's other tensors are
+ * mtp.layers.D.REST. Hugging Face's Nemotron-H, and so the tables, number all layers consecutively,
+ * D * L + I with L layers per depth: mtp.layers.N.mtp_model_layer.REST. A depth's other tensors
+ * belong to its first layer, its last norm to its last layer.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
 
 static const char mtp[] = "mtp.layers.", inner[] = "mtp_model_layer.", layers[] = "layers.";
 
-/* a number and the dot behind it; false: there is none */
+/* Parses a number and a dot; false: there is none. */
 static bool read_number(const char **at, int64_t *number)
 {
     const size_t digits = strspn(*at, "0123456789");
@@ -25,7 +21,7 @@ static bool read_number(const char **at, int64_t *number)
     return true;
 }
 
-/* "PREFIXmtp.layers.D.REST": what stands before D, D, and where REST is; NULL: another name */
+/* Parses "PREFIXmtp.layers.D.REST": length up to D, D, and returns REST; NULL: another name. */
 static const char *after_depth(const char *name, size_t *len, int64_t *depth)
 {
     const char *at = strstr(name, mtp);
@@ -48,7 +44,8 @@ static const char *after_inner(const char *rest, int64_t *layer)
     return read_number(&rest, layer) ? rest : NULL;
 }
 
-/* of a depth's own tensors: the last norm is the last layer's, the others are the first's */
+/* The layer of a depth's own tensors: the last norm is the last layer's, the others are the
+ * first's. */
 static int64_t own_layer(const char *rest, int64_t n_layers)
 {
     if (s2s_starts_with(rest, "final_layernorm."))
@@ -83,8 +80,8 @@ static char *flatten(char *name, int64_t n_layers)
     return out;
 }
 
-/* the table's own numbers: of a hybrid model, whose depths have one layer at least, or (0) of one
- * with a layer a depth */
+/* Renumbers all sources as in the table, for a hybrid model (at least one layer per depth) or
+ * another (one layer per depth). */
 static void flatten_all(struct ckpt_map_engine *e)
 {
     int64_t n_layers = 0, depth, layer;
@@ -102,8 +99,8 @@ static void flatten_all(struct ckpt_map_engine *e)
     e->mtp_layers = n_layers;
 }
 
-/* Of Hugging Face's names: the first last norm is that of the first depth's last layer. Without
- * any, all layers are one depth's, and the norm is missed. */
+/* Finds the layers per depth from Hugging Face's names: the first final norm is in the last layer
+ * of the first depth. Without one, all layers are one depth, whose norm is missing. */
 static void find_depth(struct ckpt_map_engine *e)
 {
     int64_t n_layers = 0, end = 0, layer;
@@ -156,7 +153,7 @@ char *ckpt_map_mtp_name(const struct ckpt_map_engine *e, char *name)
 
 /* ---- what is missing ---- */
 
-/* the rule's name in the source, at that layer */
+/* Notes the rule's source name at a layer as missing, if it is. */
 static void need(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer)
 {
     const struct ckpt_match at = {.layer = layer, .expert = -1, .item = -1};
@@ -168,7 +165,7 @@ static void need(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_
     free(hf);
 }
 
-/* does the layer have anything of its own, beside what its depth has? */
+/* Has the layer tensors of its own, beside those of its depth? */
 static bool has_inner(const struct ckpt_map_engine *e, int group, int64_t layer)
 {
     for (size_t i = 0; i < e->map.n_rules; i++) {

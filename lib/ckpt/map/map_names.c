@@ -1,12 +1,12 @@
-/* The tensors of a source under the names that the rules of a map know. */
+/* Normalises the names of a source's tensors to those of the rules. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
 
 /*
- * Experts of a live model (Megatron-FSDP saves its names, with the number among all experts):
+ * Renames experts of a live model (Megatron-FSDP saves these names, numbered across all ranks):
  * experts.local_experts.3.linear_fc1.weight of SequentialMLP and experts.linear_fc1.weight3 of
- * TEGroupedMLP are experts.experts.3.linear_fc1.weight; weight3_w likewise. All in one tensor
- * (moe_single_grouped_weight) they are experts.experts.linear_fc1.weight. Takes name.
+ * TEGroupedMLP become experts.experts.3.linear_fc1.weight; weight3_w likewise. All experts in one
+ * tensor (moe_single_grouped_weight) become experts.experts.linear_fc1.weight. Takes name.
  */
 static char *name_expert(char *name)
 {
@@ -33,8 +33,8 @@ static char *name_expert(char *name)
     return out;
 }
 
-/* Megatron-Core has the convolution's parameters in the mixer itself since 0.17, conv1d_weight: in
- * torch_dist they are a module's still. */
+/* Since 0.17 Megatron-Core's convolution parameters belong to the mixer itself (conv1d_weight);
+ * torch_dist still has them as a module's (conv1d.weight). */
 static char *name_mixer(char *name)
 {
     static const char conv[] = ".mixer.conv1d_";
@@ -69,17 +69,19 @@ char *ckpt_map_plain_name(const char *name)
     for (size_t i = 0; i < sizeof dicts / sizeof *dicts; i++)
         if (s2s_starts_with(name, dicts[i]))
             name += strlen(dicts[i]);
-    if (s2s_starts_with(name, "app.model.")) /* PyTorch's AppState; others may have an app too */
+    if (s2s_starts_with(name, "app.model.")) /* PyTorch's AppState; a model may have a module "app",
+                                              * too */
         name += strlen("app.");
-    /* Megatron's state dict has "model", one of a virtual pipeline "model0", before a wrapper's */
+    /* Megatron's state dict has "model", or "model0" with virtual pipeline stages, before a
+     * wrapper's "module." */
     size_t chunk = s2s_starts_with(name, "model") ? 5 + strspn(name + 5, "0123456789") : 0;
     if (chunk && s2s_starts_with(name + chunk, ".module."))
         name += chunk + 1;
-    /* a branch of a heterogeneous model: mimo.llm.decoder... */
+    /* a branch of a heterogeneous model: mimo.llm.decoder.. */
     if (s2s_starts_with(name, "mimo."))
         name += strlen("mimo.");
     char *plain = ckpt_map_unwrapped(name, true);
-    /* NeMo calls Megatron's model `model` */
+    /* NeMo's attribute for Megatron's model is `model` */
     static const char *const parts[] = {"model.decoder.", "model.embedding.",
                                         "model.output_layer."};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -88,7 +90,7 @@ char *ckpt_map_plain_name(const char *name)
     return name_mixer(name_expert(plain));
 }
 
-/* the end of its tensor's name, or memory of its own? */
+/* Is the source's name the end of its tensor's name, rather than memory of its own? */
 static bool is_lent(const struct ckpt_map_source *source)
 {
     const uintptr_t at = (uintptr_t)source->name - (uintptr_t)source->tensor->name;
@@ -123,7 +125,7 @@ void ckpt_map_sort(struct ckpt_map_source *sources, size_t n)
     s2s_sort(sources, n, sizeof *sources, by_name);
 }
 
-/* {"model": ..} of a plain save, in front of what a whole model has */
+/* Removes the "model." of torch.save({"model": ..}) if all names have it. */
 static void drop_common_model(struct ckpt_map_source *sources, size_t n)
 {
     static const char model[] = "model.";

@@ -1,11 +1,11 @@
-/* Reading a map: its lines, and the families that they include. */
+/* Parses a map: its lines, and the families that they include. */
 #include "lib/ckpt/map/map.h"
 
 #include "lib/base/base.h"
 
 enum { MAX_WORDS = 16, MAX_INCLUDE = 8, MAX_FAMILIES = 256, MAX_CHOICES = 1024 };
 
-/* splits a line at white space; returns the words, MAX_WORDS + 1 where there are more */
+/* Splits a line at white space; returns the number of words, MAX_WORDS + 1 if there are more. */
 static int split_words(char *line, char *words[MAX_WORDS + 1])
 {
     int n = 0;
@@ -24,7 +24,7 @@ static int split_words(char *line, char *words[MAX_WORDS + 1])
     return n;
 }
 
-/* the next line of text as a copy. Gives: free. */
+/* A copy of the next line of text. Gives: free. */
 static char *next_line(const char *text, size_t *at)
 {
     size_t len = strcspn(text + *at, "\n");
@@ -33,8 +33,8 @@ static char *next_line(const char *text, size_t *at)
     return line;
 }
 
-/* does the line's first word begin so? A text is gone through once for every family that is
- * included: lines of others are not taken apart */
+/* Is this the line's first word? A cheap test, as a text is scanned once for each included family.
+ */
 static bool begins_with(const char *line, const char *word)
 {
     return s2s_starts_with(line + strspn(line, " \t\r"), word);
@@ -100,23 +100,23 @@ static int find_transform(const char *word)
 
 struct parser {
     struct ckpt_map *map;
-    const char *text, *file; /* the user's and what it is called */
-    int depth, n_families;   /* of includes: how deep, how many in all */
-    int n_choices;           /* of parts: each is looked for among all names */
-    int scope, n_scopes;     /* of the shapes' capital letters */
-    int line;                /* of the user's file, while one of its own rules is read; else 0 */
-    bool said_line;          /* the error has its line */
+    const char *text, *file; /* the user's text, and its name */
+    int depth, n_families;   /* includes: current nesting, and total */
+    int n_choices;           /* families tried for "part" lines: each searches all names */
+    int scope, n_scopes;     /* scope of the shapes' capital letters */
+    int line;                /* in the user's file, while reading one of its own rules; else 0 */
+    bool said_line;          /* the error names its line already */
     ckpt_map_choose *choose;
     void *ctx;
     struct s2s_error *err;
 };
 
-/* where a family stands: what its names begin with; mirror: Hugging Face's names on both sides */
+/* Where a family is included: prefixes; mirror: Hugging Face's names on both sides. */
 struct place {
     const char *m_prefix, *h_prefix;
     bool mirror;
-    int section;  /* the one that is open; -1: none */
-    char *marker; /* its tensor, as the family writes it */
+    int section;  /* current section; -1: none */
+    char *marker; /* the section's tensor, as written in the family */
 };
 
 static int stack_of(struct ckpt_map *map, const char *pattern)
@@ -134,7 +134,7 @@ static int stack_of(struct ckpt_map *map, const char *pattern)
     return (int)map->n_stacks++;
 }
 
-/* Takes the names; the texts of kind are copied. */
+/* Takes the names; copies the strings of kind. */
 static struct ckpt_rule *add_rule(struct parser *p, const struct ckpt_rule *kind, char *megatron,
                                   char *hf, int section)
 {
@@ -153,8 +153,7 @@ static struct ckpt_rule *add_rule(struct parser *p, const struct ckpt_rule *kind
     return rule;
 }
 
-/* the pattern with the first item of its list and expert 0, {N} left: a name that is there when any
- * of it is */
+/* The pattern with this item of its list and expert 0, keeping {N}. Gives: free. */
 static char *first_of(const char *pattern, int item)
 {
     struct s2s_buf out = S2S_BUF_INIT;
@@ -181,8 +180,8 @@ static char *first_of(const char *pattern, int item)
 }
 
 /*
- * A rule of a family that has Hugging Face's names on both sides. The first rule of a section for a
- * name is kept; the one that makes the section's own tensor says which name marks it now.
+ * Adds a rule of a family with Hugging Face's names on both sides. Only the first rule of a section
+ * for a name is added; the one that makes the section's own tensor gives the section its new name.
  */
 static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule *kind,
                          const struct place *at)
@@ -243,7 +242,7 @@ static int refuse_pattern(struct parser *p, const char *word)
 
 static int refuse_line(struct parser *p, char **words);
 
-/* what stands behind the names: TRANSFORM [SHAPE] [?]; its texts are lent by words */
+/* Parses what follows the names: TRANSFORM [SHAPE] [?]; strings are lent by words. */
 static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int n)
 {
     const int transform = n >= 3 ? find_transform(words[2]) : -1;
@@ -276,7 +275,7 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
     return 0;
 }
 
-/* the last rule of the user's own file against the others of it */
+/* Checks the last rule of the user's file against its other rules. */
 static int check_own(struct parser *p)
 {
     const struct ckpt_map *map = p->map;
@@ -289,7 +288,7 @@ static int check_own(struct parser *p)
                              strstr(rule->hf, lost) ? rule->hf : rule->megatron,
                              strstr(rule->hf, lost) ? rule->megatron : rule->hf);
     if (rule->absence)
-        return 0; /* another form of what the first rule makes, read towards Megatron */
+        return 0; /* another form of the first rule, for reading towards Megatron */
     for (const struct ckpt_rule *other = map->rules; other < rule; other++) {
         bool dropped = other->transform == CKPT_MAP_DROP;
         if (other->line && (dropped || other->section == rule->section) &&
@@ -335,7 +334,7 @@ static const char *unquote(const char *word)
     return strcmp(word, "\"\"") == 0 ? "" : word;
 }
 
-/* apart: as a model of its own, whose shapes are not those of the others */
+/* apart: as a separate model with its own shapes */
 static int include_family(struct parser *p, const char *family, const char *m, const char *h,
                           bool apart, const struct place *at)
 {
@@ -355,17 +354,17 @@ static int include_family(struct parser *p, const char *family, const char *m, c
     return rc;
 }
 
-/* ---- lines, by their first word; words [n] are all of one ---- */
+/* ---- lines by first word; words [n] is the line ---- */
 
 static int read_include(struct parser *p, char **words, int n, struct place *at)
 {
-    /* a file of the user's may include one family twice, such as two towers */
+    /* a user's file may include a family twice, such as two towers */
     const bool apart = p->text && p->depth == 1;
     return include_family(p, words[1], unquote(words[2]), unquote(words[3]), apart, at);
 }
 
-/* Of the families the first that is in the source; the first of all where the part must be there
- * and none is, so that its names are missed. */
+/* Includes the first of the families that the source has; if it has none and the part is required,
+ * the first, so that its names are reported as missing. */
 static int read_part(struct parser *p, char **words, int n, struct place *at)
 {
     char family[64] = "", first[64] = "";
@@ -427,7 +426,7 @@ static int read_numbered(struct parser *p, char **words, int n, struct place *at
     return 0;
 }
 
-/* a line "rename", or (as NULL) a name of a line "where" */
+/* Adds a "rename" line or (as NULL) a name of a "where" line. */
 static int add_spelling(struct parser *p, const char *name, const char *as, const struct place *at)
 {
     static const struct ckpt_words any = {.of = {"x", "x"}};
@@ -463,7 +462,7 @@ static int read_where(struct parser *p, char **words, int n, struct place *at)
     return rc;
 }
 
-/* What ckpt_map_next_family keeps of the line is not cut. */
+/* Refuses a line that ckpt_map_next_family would truncate. */
 static int check_family_line(struct parser *p, char **words, int n)
 {
     const struct ckpt_map_family *family = NULL;
@@ -478,7 +477,7 @@ static int check_family_line(struct parser *p, char **words, int n)
 }
 
 static const struct line {
-    const char *form; /* its first word is the line's */
+    const char *form; /* usage; its first word is the line's */
     int n_min, n_max; /* words */
     int (*read)(struct parser *p, char **words, int n, struct place *at);
 } lines[] = {
@@ -490,10 +489,10 @@ static const struct line {
     {"rename NAME NAME", 3, 3, read_rename},
     {"include FAMILY M-PREFIX H-PREFIX", 4, 4, read_include},
     {"part FAMILY[|FAMILY..] M-PREFIX H-PREFIX [?]", 4, 5, read_part},
-    {"family NAME", 0, 0, NULL}, /* one that is right begins a family */
+    {"family NAME", 0, 0, NULL}, /* only reached if malformed */
 };
 
-/* The kind of line that begins with this word; NULL: a rule. */
+/* The kind of line with this first word; NULL: a rule. */
 static const struct line *line_of(const char *word)
 {
     const size_t len = strlen(word);
@@ -503,7 +502,7 @@ static const struct line *line_of(const char *word)
     return NULL;
 }
 
-/* too few words, or too many */
+/* Reports too few or too many words. */
 static int refuse_line(struct parser *p, char **words)
 {
     const struct line *line = line_of(words[0]);
@@ -531,7 +530,7 @@ static int parse_line(struct parser *p, char **words, int n, struct place *at)
                                                         : parse_rule(p, words, n, at);
 }
 
-/* the line of a family in a text of ours, whose lines are all "family NAME", or NULL */
+/* The line "family NAME" in a built-in text, or NULL. */
 static const char *find_builtin(const char *text, const char *family)
 {
     char *line = s2s_xasprintf("family %s\n", family);
@@ -542,13 +541,13 @@ static const char *find_builtin(const char *text, const char *family)
     return at;
 }
 
-/* the lines of one family of a text, of the built-in ones up to the next family; *found: it is
- * there */
+/* Parses the lines of one family of a text, or of a built-in one, up to the next family; *found: it
+ * exists. */
 static int parse_text(struct parser *p, const char *text, const char *family, struct place *at,
                       bool *found)
 {
     char *line, *words[MAX_WORDS + 1];
-    bool inside = false, begun = false; /* a line family has been there */
+    bool inside = false, begun = false; /* begun: a family line was seen */
     int rc = 0, line_no = 0;
     for (size_t next = 0; rc == 0 && text[next];) {
         line_no++;

@@ -1,7 +1,7 @@
 /*
- * Where in a model of several parts one of them lies: whoever writes such models, or a release of
- * transformers, puts the names of a family behind words of his own. The layers tell: the prefix
- * behind which the source has the most of what a layer of the family has.
+ * Finds the prefix of one part in a composite model: model authors and transformers releases put
+ * different words in front of a family's names. It is the prefix under which the source has most
+ * tensors of the family's layers.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
@@ -11,8 +11,8 @@ enum { MAX_PLACES = 16 };
 
 struct place {
     char *prefix;
-    bool *has; /* by rule: the source has something of it there */
-    size_t n;  /* of those */
+    bool *has; /* by rule: the source has a match under the prefix */
+    size_t n;  /* number of those */
 };
 
 struct search {
@@ -36,7 +36,7 @@ static struct place *place_of(struct search *s, const char *name, size_t len)
     return &s->places[s->n++];
 }
 
-/* the rule of a layer, in a name behind any words */
+/* Matches a layer rule against a name, after any prefix. */
 static void look(struct search *s, size_t i_rule, const char *name)
 {
     const char *pattern = s->map->rules[i_rule].hf;
@@ -56,7 +56,7 @@ static void look(struct search *s, size_t i_rule, const char *name)
     }
 }
 
-/* The place that has the most; NULL: there is none, or two are alike. */
+/* The place with the most matches; NULL: none, or a tie. */
 static const struct place *best_of(const struct search *s)
 {
     const struct place *best = NULL;
@@ -71,8 +71,8 @@ static const struct place *best_of(const struct search *s)
     return alike ? NULL : best;
 }
 
-/* Of one family: how much of it there is at the best place, whose prefix is given (free) where that
- * is more than `most`. */
+/* The number of matches of a family at its best place, and, if more than `most`, that prefix
+ * (gives: free). */
 static size_t search_family(const struct ckpt_map_engine *e, const char *family, size_t most,
                             char **prefix)
 {

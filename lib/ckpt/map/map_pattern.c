@@ -1,4 +1,4 @@
-/* Patterns of a map: which there may be, and names against them. */
+/* Patterns of a map: syntax, and matching of names. */
 #include <ctype.h>
 
 #include "lib/base/base.h"
@@ -28,7 +28,7 @@ bool ckpt_map_is_open(const char *pattern)
     return s2s_ends_with(pattern, "{*}");
 }
 
-/* layers and experts are gone through one by one, up to the highest: no name makes that millions */
+/* Parses a layer or expert number. It is limited, as loops run up to the highest. */
 static bool take_number(const char **name, int64_t *value)
 {
     const char *end = *name;
@@ -42,7 +42,7 @@ static bool take_number(const char **name, int64_t *value)
     return true;
 }
 
-/* "{N}" or "{E}" at an opening brace */
+/* Is it "{N}" or "{E}"? */
 static bool is_number(const char *hole, char which)
 {
     return hole[1] == which && hole[2] == '}';
@@ -50,7 +50,7 @@ static bool is_number(const char *hole, char which)
 
 static bool match_from(const char *pattern, const char *name, struct ckpt_match *match);
 
-/* tries each item of the list that begins at pattern */
+/* Tries each item of the list at `pattern`. */
 static bool match_list(const char *pattern, const char *name, struct ckpt_match *match)
 {
     const char *close = strchr(pattern, '}'), *item = pattern + 1;
@@ -148,9 +148,9 @@ char *ckpt_map_put_words(const char *pattern, const struct ckpt_words *words)
     return out.data;
 }
 
-/* ---- what a table may say ---- */
+/* ---- syntax ---- */
 
-/* do two items of the list that begins at open say the same? */
+/* Are two items of the list equal? */
 static bool has_twins(const char *open, const char *close)
 {
     for (const char *a = open + 1; a < close; a += strcspn(a, ",}") + 1)
@@ -189,7 +189,7 @@ bool ckpt_map_is_pattern(const char *word)
 bool ckpt_map_is_shape(const char *word)
 {
     size_t len = strlen(word);
-    bool wanted = true; /* a letter, a number, or nothing of a scalar */
+    bool wanted = true; /* a letter, a number, or, of a scalar, nothing */
     if (len < 2 || word[0] != '[' || word[len - 1] != ']')
         return false;
     for (const char *at = word + 1; at < word + len - 1; at++) {

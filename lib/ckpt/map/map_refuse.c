@@ -1,28 +1,28 @@
-/* Sources whose tensors are not, or not yet, the weights that a name map could give other names. */
+/* Refuses sources whose tensors need more than renaming, such as adapters and quantised weights. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map.h"
 
 struct kind {
     const char *what, *hint;
-    const char *parts[12], *ends[10]; /* of names */
-    bool if_ours;                     /* a user's map may say what becomes of them */
+    const char *parts[12], *ends[10]; /* parts and ends of names */
+    bool if_ours;                     /* refused only for built-in maps */
 };
 
-enum { ADAPTED, QUANTISED }; /* places in this table */
+enum { ADAPTED, QUANTISED }; /* indices in this table */
 
 static const struct kind kinds[] = {
-    /* the sum of a base and an adapter */
+    /* the weight is the sum of a base and an adapter */
     {"LoRA adapters or lie under them",
      "merge them into the weights first (peft's merge_and_unload, Megatron-Bridge's "
      "merge_lora.py); "
      "--to torch_dist or safetensors without --map keeps them as they are",
      {".lora_A.", ".lora_B.", ".lora_embedding_", ".lora_magnitude_vector", ".base_layer.",
-      /* of Megatron-Bridge and NeMo 2, those of q, k, v, gate and up apart too */
+      /* Megatron-Bridge's and NeMo 2's, also separate for q, k, v, gate and up */
       ".adapter.linear_in.", ".adapter.linear_out.", ".adapter.adapter_",
       ".adapter.weight_magnitude", ".to_wrap."},
      {NULL},
      false},
-    /* numbers of few bits, and what they are to be multiplied by */
+    /* numbers of few bits and their scales */
     {"quantised weights' scales or packed numbers",
      "dequantise them first (transformers: dequantize(), then save_pretrained); without --map they "
      "are kept as they are",
@@ -30,7 +30,7 @@ static const struct kind kinds[] = {
      {"weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed", ".qweight", ".qzeros",
       ".absmax", ".SCB", "_proj_scales", ".scales"},
      false},
-    /* NeMo's dw_striding, which Parakeet's layers are those of, has nothing to learn there */
+    /* with NeMo's dw_striding, the only one that Parakeet has, these layers have no parameters */
     {"convolutions of a subsampling that Parakeet has not, which has NeMo's dw_striding alone",
      "--to torch_dist or safetensors without --map keeps them as they are",
      {NULL},

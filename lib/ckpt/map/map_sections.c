@@ -45,7 +45,7 @@ static bool go_together(const struct ckpt_rule *a, const struct ckpt_rule *b)
     return strcmp(a->hf, b->hf) == 0;
 }
 
-/* does any layer of its section have it, or what goes along with it? */
+/* Does any layer of its section have it, or a tensor that goes with it? */
 static bool is_anywhere(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {
     const int64_t n = rule->group < 0 ? 1 : e->n_layers[rule->group];
@@ -68,7 +68,7 @@ bool ckpt_map_is_needed(const struct ckpt_map_engine *e, size_t i_rule)
     return *needed > 0;
 }
 
-/* no other section of these layers has the name: a layer with it has this section */
+/* Does the rule's name belong to no other section, so that a layer that has it has this section? */
 static bool is_own(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {
     for (size_t i = 0; i < e->map.n_rules; i++) {

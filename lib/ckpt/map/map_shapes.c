@@ -1,6 +1,7 @@
 /*
- * Do the shapes of a model fit each other? A rule may say the shape of its Hugging Face tensor in
- * symbols. What most tensors say a symbol is holds; the others are wrong, and all are named.
+ * Checks that the shapes of a model fit each other. Rules give the shapes of Hugging Face tensors
+ * in symbols. The value of a symbol is decided by majority of the tensors; those that disagree are
+ * reported.
  */
 #include <ctype.h>
 
@@ -12,35 +13,35 @@
 
 enum { CONFIG = 1 << 30 };
 
-/* a tensor that a rule knows under its Hugging Face name */
+/* A tensor with its rule. */
 struct known {
-    size_t i; /* of all tensors */
+    size_t i; /* index among all tensors */
     struct ckpt_map_shaped tensor;
     const struct ckpt_rule *rule;
     struct ckpt_match at;
-    const char *shape; /* that of the rule's item: up to "|" or "]" */
+    const char *shape; /* shape of the rule's item: up to "|" or "]" */
 };
 
 enum { THE_CONFIGURATION = -1 };
 
-/* what a tensor (by its index) or the configuration says a symbol is */
+/* A value for a symbol, from a tensor (its index) or the configuration. */
 struct vote {
     int scope, group; /* group -1 and layer -1: of the whole model */
     int64_t layer, value, tensor;
     char symbol;
-    int64_t weight, elsewhere; /* how many say so, and in all layers */
+    int64_t weight, elsewhere; /* number of votes for it, here and in all layers */
 };
 
 struct voting {
     struct ckpt_map_engine *e;
-    uint16_t *rules; /* by tensor: 1 + the index of the one that knows it; 0: none does */
+    uint16_t *rules; /* by tensor: 1 + index of its rule; 0: none */
     size_t n_tensors;
     struct vote *votes;
     size_t n_votes, cap_votes;
-    size_t unite_at; /* so many votes are united before the next comes */
+    size_t unite_at; /* votes are merged when there are this many */
 };
 
-/* ---- which rule ---- */
+/* ---- rules ---- */
 
 size_t ckpt_map_n_shaped(const struct ckpt_map_engine *e)
 {
@@ -72,7 +73,7 @@ static uint16_t find_rule(const struct ckpt_map_engine *e, const struct ckpt_map
     return 0;
 }
 
-/* The next tensor that a rule knows; false: there is none. All zero before the first. */
+/* The next tensor that has a rule; false: none. Initialise *k to zero. */
 static bool next_known(const struct voting *v, struct known *k)
 {
     size_t i = k->rule ? k->i + 1 : 0;
@@ -106,7 +107,7 @@ static const char *next_axis(const char *axis)
     return axis + (*axis == ',');
 }
 
-/* the axis is one symbol and nothing else */
+/* Is the axis a single symbol? */
 static bool is_symbol(const char *axis)
 {
     return isalpha((unsigned char)axis[0]) && strchr(",|]", axis[1]);
@@ -148,11 +149,11 @@ static int by_place_and_value(const void *a, const void *b)
     int order = by_place(a, b);
     if (order == 0)
         order = by_number(x->value, y->value);
-    /* in the order of the tensors, the configuration's first */
+    /* in order of tensors, the configuration first */
     return order ? order : by_number(x->tensor, y->tensor);
 }
 
-/* the same symbol and value in all layers stand together */
+/* Sorts equal symbols and values of all layers together. */
 static int by_value(const void *a, const void *b)
 {
     struct vote x = *(const struct vote *)a, y = *(const struct vote *)b;
@@ -170,7 +171,7 @@ static int by_place_and_weight(const void *a, const void *b)
     return order ? order : by_number(y->elsewhere, x->elsewhere);
 }
 
-/* votes become one a value */
+/* Merges equal votes. */
 static void unite_votes(struct voting *v)
 {
     size_t kept = 0;
@@ -186,7 +187,7 @@ static void unite_votes(struct voting *v)
     v->n_votes = kept;
 }
 
-/* A hundred thousand tensors say the same few things. */
+/* Adds a vote; merges from time to time, as a hundred thousand tensors give few different ones. */
 static void add_vote(struct voting *v, const struct vote *vote)
 {
     enum { AT_LEAST = 4096 };
@@ -198,7 +199,7 @@ static void add_vote(struct voting *v, const struct vote *vote)
     v->votes[v->n_votes++] = *vote;
 }
 
-/* what the language model's configuration calls a symbol; NULL: nothing that all families share */
+/* The configuration's key for a symbol; NULL: none that all families share. */
 static const char *config_key(const struct voting *v, const struct known *k, char symbol)
 {
     static const struct {
@@ -236,7 +237,7 @@ static void add_votes(struct voting *v)
             struct vote vote = vote_of(&k, *axis);
             vote.value = k.tensor.shape[d];
             add_vote(v, &vote);
-            /* it says the same of all experts of a layer */
+            /* the same for all experts of a layer */
             const char *key = k.at.expert > 0 ? NULL : config_key(v, &k, *axis);
             vote.value = key ? ckpt_map_number(v->e, key, *axis == 'H' ? key : "") : 0;
             if (vote.value == 0)
@@ -248,8 +249,8 @@ static void add_votes(struct voting *v)
     }
 }
 
-/* Those of a place stand together, the heaviest first. Where the tensors of one layer are of two
- * minds, what the other layers say counts. */
+/* Sorts votes by symbol and place, most frequent first. If the tensors of one layer are divided,
+ * votes of the other layers decide. */
 static void count_votes(struct voting *v)
 {
     unite_votes(v);
@@ -266,7 +267,7 @@ static void count_votes(struct voting *v)
     qsort(v->votes, v->n_votes, sizeof *v->votes, by_place_and_weight);
 }
 
-/* the vote that holds; NULL: nothing says the symbol */
+/* The winning vote; NULL: none. */
 static const struct vote *winner(const struct voting *v, const struct vote *place)
 {
     size_t begin = 0, end = v->n_votes;
@@ -282,7 +283,8 @@ static const struct vote *winner(const struct voting *v, const struct vote *plac
 
 /* ---- judging ---- */
 
-/* What an axis should be; -1: any. *says: who says so, of a single symbol. */
+/* The expected size of an axis; -1: any. *says: the winning vote, if the axis is a single symbol.
+ */
 static int64_t axis_size(const struct voting *v, const struct known *k, const char *axis,
                          const struct vote **says)
 {
@@ -315,7 +317,7 @@ static void put_shape(struct s2s_buf *out, const int64_t *shape, int n)
     s2s_buf_putc(out, ']');
 }
 
-/* the source's name, where it is another */
+/* Appends the source's name, if it differs. */
 static void put_origin(struct s2s_buf *out, const struct voting *v, const struct known *k)
 {
     if (v->e->to_megatron)
@@ -331,7 +333,7 @@ static bool is_floating(enum s2s_dtype dtype)
     return name[0] == 'F' || strcmp(name, "BF16") == 0;
 }
 
-/* how many experts the layer's router knows; 0: nothing says it */
+/* The layer's number of experts by its router; 0: unknown. */
 static int64_t count_experts(const struct voting *v, const struct known *k)
 {
     const struct vote place = vote_of(k, 'e'), *said = winner(v, &place);
@@ -393,7 +395,7 @@ static char *judge(const struct voting *v, const struct known *k)
     return out.data;
 }
 
-/* experts up to as many as "e", the rows of the router */
+/* Notes experts that are missing although the router has rows for them. */
 static void miss_experts(struct voting *v)
 {
     const struct ckpt_map *map = &v->e->map;
@@ -405,7 +407,7 @@ static void miss_experts(struct voting *v)
         if (!end || k.at.expert < end[0])
             continue;
         end[0] = k.at.expert + 1;
-        end[1] = count_experts(v, &k); /* the same for all of a layer */
+        end[1] = count_experts(v, &k); /* equal for all tensors of a layer */
     }
     for (size_t r = 0; r < map->n_rules; r++) {
         int64_t *end;
@@ -418,7 +420,7 @@ static void miss_experts(struct voting *v)
 
 /* ---- all of it ---- */
 
-/* a hidden_size that no tensor has is another model's: one line says more than all tensors */
+/* Reports a hidden_size that no tensor has as one line, instead of every tensor. */
 static int check_hidden(struct voting *v)
 {
     for (size_t i = 0; i + 1 < v->n_votes; i++) {
@@ -433,7 +435,7 @@ static int check_hidden(struct voting *v)
     return 0;
 }
 
-/* Are gate and up, as halves of one tensor, half as wide as what comes behind them? */
+/* Are fc1's halves gate and up (as the map assumes) half as wide as what follows them? */
 static bool lacks_gate(const struct voting *v)
 {
     for (struct known k = {.rule = NULL}; !v->e->to_megatron && next_known(v, &k);) {
@@ -468,8 +470,7 @@ static int list_wrong(struct voting *v)
     return rc;
 }
 
-/* Megatron's recipes that keep weights of 8 bits have what they are to be multiplied by in extra
- * states */
+/* Warns about Megatron's recipes with 8-bit weights, whose scales are in extra states. */
 static void warn_of_scales(const struct voting *v)
 {
     char *first = NULL;

@@ -1,8 +1,8 @@
-/* Names that a source may have in place of a family's: the lines "where" and "rename" of a map. */
+/* Alternative names of a source: the lines "where" and "rename" of a map. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
 
-/* Is the name as the pattern of a "where" line says? Fills in the words that are not known yet. */
+/* Does the name match the pattern of a "where" line? Fills in the words that are unknown yet. */
 static bool fits(const char *where, const char *name, struct ckpt_words *words)
 {
     struct ckpt_match match;
@@ -24,7 +24,7 @@ static bool fits(const char *where, const char *name, struct ckpt_words *words)
     return ckpt_map_match(where, name, &match);
 }
 
-/* Is there a name of the pattern? Of two with other words nobody says which is meant: no. */
+/* Does a source match the pattern? If several match with different words it is ambiguous: no. */
 static bool find_where(const char *where, const struct ckpt_map_source *sources, size_t n,
                        struct ckpt_words *words)
 {
@@ -42,7 +42,7 @@ static bool find_where(const char *where, const struct ckpt_map_source *sources,
     return found;
 }
 
-/* by the first of the lines that the name fits */
+/* Renames by the first line that matches. */
 static void rename_source(struct ckpt_map_source *source, char *const (*lines)[2], size_t n_lines)
 {
     struct ckpt_match match;
@@ -77,7 +77,7 @@ void ckpt_map_respell(struct ckpt_map_source *sources, size_t n, const char *tex
 {
     struct ckpt_map map;
     if (ckpt_map_parse(&map, text, "", family, NULL, NULL, NULL) < 0)
-        return; /* who wants the map is told why */
+        return; /* reported when the map is used */
     for (size_t at = 0, end; at < map.n_spellings; at = end) {
         struct ckpt_words words = {.of = {""}};
         bool holds = true;

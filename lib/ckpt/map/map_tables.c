@@ -4,16 +4,16 @@
  * MoELayer; the parameter names of transformers' Llama, Qwen2, Qwen3, Gemma, NemotronH, Parakeet
  * and of NeMo's ConformerEncoder. Models of several parts: map_composites.c. */
 
-/* A family is known by any of several names: where one tensor is lost, which may be that of all
- * layers, it is missed by its name, and nothing is taken for another family. */
+/* A family is detected by any of several names: if one tensor is lost, perhaps in all layers, it is
+ * reported as missing, and the source is not mistaken for another family. */
 #define EXPERTS \
     "decoder.layers.{N}.mlp.{router,experts.experts.linear_fc1,experts.experts.linear_fc2}.weight"
-/* latent attention (DeepSeek's) has the latter too */
+/* multi-latent attention (DeepSeek) has linear_proj, too */
 #define ATTENTION \
     "decoder.layers.{N}.self_attention.linear_{qkv,proj}.weight " \
     "!decoder.layers.{N}.self_attention.linear_kv_{down,up}_proj.weight "
 
-/* layers of the prediction network past the first */
+/* layers after the first of the prediction network */
 #define LSTM(N) \
     "decoder.prediction.dec_rnn.lstm." \
     "{weight_ih_l" N ",weight_hh_l" N ",bias_ih_l" N ",bias_hh_l" N "} decoder.lstm." \
@@ -39,15 +39,15 @@
 #define BACKBONES SALM_BACKBONES BACKBONE("") BACKBONE("{1}.") BACKBONE("{1}.{2}.")
 
 const char ckpt_map_tables[] =
-    /* No models, but names: those of Hugging Face's in memory, as save_pretrained has them. A model
-     * of several parts is one model since transformers 4.52, whose first part is
+    /* Not models, only names: transformers' names in memory, renamed to those of save_pretrained.
+     * Since transformers 4.52 a composite is one model, whose first part is
      * model.language_model.layers and so on. */
     "family saved_names\n"
     "where model.language_model.layers.{*}\n"
     "rename model.language_model.{*} language_model.model.{*}\n"
     "rename lm_head.{*} language_model.lm_head.{*}\n"
     "rename model.{*} {*}\n"
-    /* Idefics' and SmolVLM's name of it */
+    /* the same in Idefics and SmolVLM */
     "where model.text_model.layers.{*}\n"
     "rename model.text_model.{*} text_model.model.{*}\n"
     "rename lm_head.{*} text_model.lm_head.{*}\n"
@@ -63,8 +63,8 @@ const char ckpt_map_tables[] =
     "rename layers.{*} backbone.layers.{*}\n"
     "include saved_nemotron_h \"\" \"\"\n"
 
-    /* transformers 5 and NeMo Automodel, which has the words and the last norm under the names of
-     * other decoders; alone or in a model of several parts */
+    /* transformers 5 and NeMo Automodel, which names embedding and final norm as other decoders do;
+     * alone or in a composite */
     "family saved_nemotron_h\n" BACKBONES
 
     "family nemotron_h\n"
@@ -73,7 +73,7 @@ const char ckpt_map_tables[] =
     "include nemotron_h_decoder \"\" \"\"\n"
     "include nemotron_h_mtp \"\" \"\"\n"
 
-    /* without a Mamba layer: Megatron's hybrid stack alone calls its last norm so */
+    /* without a Mamba layer: only Megatron's hybrid stack has this name for its final norm */
     "family nemotron_h\n"
     "detect decoder.final_norm.weight\n"
 
@@ -87,10 +87,10 @@ const char ckpt_map_tables[] =
     "decoder.final_layernorm.weight     backbone.norm_f.weight       copy [H]\n"
     "include nemotron_h_layers decoder.layers.{N}. backbone.layers.{N}.\n"
 
-    /* Layers that predict further tokens, a depth of as many as its pattern has letters. Megatron
-     * numbers depths, and layers within a depth; Hugging Face all layers: so does this table, and
-     * map_mtp.c does the sum. What a depth begins with is its first layer's, its last norm the last
-     * layer's. */
+    /* Multi-token prediction: a depth has one layer per letter of its pattern. Megatron numbers
+     * depths and layers within a depth, Hugging Face and this table all layers consecutively
+     * (map_mtp.c). What a depth starts with belongs to its first layer, its final norm to its last.
+     */
     "family nemotron_h_mtp\n"
     "detect part mtp.layers.{N}.eh_proj.weight\n"
     "numbered mtp.layers.\n"
@@ -184,12 +184,12 @@ const char ckpt_map_tables[] =
     "mlp.linear_fc1.weight_{w,v} mlp.{gate,up}_proj.weight copy [f,H]\n"
     "mlp.linear_fc2.weight mlp.down_proj.weight copy [H,f]\n"
 
-    /* Megatron's other name that no other family has: Hugging Face's of the same is Llama's too */
+    /* Megatron's name that no other family has; Hugging Face's counterpart is also Llama's */
     "family gemma2\n"
     "detect decoder.layers.{N}.self_attention.linear_proj.post_layernorm.weight\n"
 
-    /* Megatron's names are those of qwen_moe; but every layer has experts, and none has what all of
-     * Qwen's have: norms of q and k, or biases and a shared expert */
+    /* Megatron's names are those of qwen_moe; but every layer has experts, and none has what all
+     * Qwens have: q and k norms, or biases and a shared expert */
     "family mixtral\n"
     "detect " EXPERTS " " ATTENTION "!decoder.layers.{N}.self_attention.linear_qkv.bias "
     "!decoder.layers.{N}.self_attention.{q,k}_layernorm.weight "
@@ -262,7 +262,7 @@ const char ckpt_map_tables[] =
     "include gated_mlp decoder. model.\n"
     "include qwen_mtp \"\" \"\"\n"
 
-    /* one layer that predicts a further token, as Megatron-Bridge has it of Qwen3 */
+    /* multi-token prediction with one layer, as Megatron-Bridge has it for Qwen3 */
     "family qwen_mtp\n"
     "numbered mtp.layers.\n"
     "section mtp.layers.{N}.transformer_layer.mlp.linear_fc2.weight\n"
@@ -282,8 +282,8 @@ const char ckpt_map_tables[] =
     "mtp.layers.{N}.mlp.down_proj.weight copy [H,f]\n"
     "include attention mtp.layers.{N}.transformer_layer. mtp.layers.{N}.\n"
 
-    /* Nemotron-4 and Minitron: norms with biases, an MLP without gate. Megatron's names are those
-     * of llama, which stands before it: asked for, or known from the configuration */
+    /* Nemotron-4 and Minitron: LayerNorm with biases, MLP without gate. Megatron's names are those
+     * of llama, which comes first: so only by --map or the configuration */
     "family nemotron\n"
     "detect " ATTENTION "!" EXPERTS " !decoder.layers.{N}.mixer.{A_log,D,dt_bias}\n"
     "model_type nemotron\n"

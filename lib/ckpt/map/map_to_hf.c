@@ -1,9 +1,9 @@
-/* Megatron's tensors as Hugging Face targets, by the rules of a map. */
+/* Plans Hugging Face tensors from Megatron's, by the rules of a map. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/ckpt/names.h"
 
-/* query heads, groups and head size of the attention whose fused weight has these rows */
+/* Query heads, groups and head size of an attention whose fused weight has this many rows. */
 static int attention_shape(const struct ckpt_map_engine *e, const char *name, int64_t rows,
                            int64_t *heads, int64_t *groups, int64_t *dim)
 {
@@ -32,8 +32,8 @@ static int attention_shape(const struct ckpt_map_engine *e, const char *name, in
 
 struct view {
     const struct s2s_ckpt_tensor *t;
-    int lead;      /* axes in front of the rows: a layer, an expert */
-    int64_t at[2]; /* on them */
+    int lead;      /* number of leading axes before the rows: layer, expert */
+    int64_t at[2]; /* index on each of them */
     int64_t rows;
 };
 
@@ -59,7 +59,7 @@ static void add_rows(struct ckpt_map_engine *e, struct s2s_ckpt_target *target,
     s2s_ckpt_plan_piece(e->plan, target, v->t, first, size);
 }
 
-/* a target with that many rows, other axes as in the view */
+/* Adds a target with this many rows and the other axes of the view. */
 static struct s2s_ckpt_target *add_target(struct ckpt_map_engine *e, const char *pattern,
                                           const struct ckpt_match *match, const struct view *v,
                                           int64_t rows)
@@ -179,7 +179,7 @@ static int make_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     return rc;
 }
 
-/* all items of the Megatron list, rows behind each other */
+/* Concatenates the rows of all items of the Megatron list. */
 static int make_concat(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                        struct ckpt_match match, int64_t layer)
 {
@@ -242,8 +242,8 @@ static int make_layer(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     }
 }
 
-/* each layer and expert on an axis becomes a tensor: an axis of a tensor that is empty, or of one
- * element shown again and again, may say any number */
+/* Limits axes whose entries become tensors: an empty tensor, or one that repeats an element (stride
+ * 0), may have any size. */
 static int check_axes(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       const struct s2s_ckpt_tensor *t, bool stacked)
 {
@@ -251,7 +251,7 @@ static int check_axes(const struct ckpt_map_engine *e, const struct ckpt_rule *r
     const int n = stacked + (rule->transform == CKPT_MAP_EXPERTS);
     int64_t tensors = 1;
     for (int d = 0; d < n && d < t->n_dims; d++) {
-        /* no name says a higher number; what layers lack is gone through one by one */
+        /* numbers in names are limited likewise; loops go through all layers */
         if (t->shape[d] > CKPT_MAX_LAYERS)
             return s2s_error_set(e->err, S2S_E_SHAPE, "%s: %lld %s: more than %d", t->name,
                                  (long long)t->shape[d], d || !stacked ? "experts" : "layers",
@@ -263,8 +263,8 @@ static int check_axes(const struct ckpt_map_engine *e, const struct ckpt_rule *r
     return 0;
 }
 
-/* Megatron-Core can train a grouped MLP whose gate and up lie in turn, so many rows of each, and
- * Megatron-LM saves them so: halves would be a mixture of both. */
+/* Refuses interleaved gate and up: Megatron-Core can train a grouped MLP with alternating groups of
+ * rows of each, and Megatron-LM saves it so. */
 static int refuse_interleaved(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                               const char *name)
 {
@@ -287,7 +287,7 @@ static int refuse_interleaved(const struct ckpt_map_engine *e, const struct ckpt
     return 0;
 }
 
-/* what is made of a source, or NULL */
+/* The rule of a source, or NULL. */
 static const struct ckpt_rule *first_rule(const struct ckpt_map_engine *e,
                                           const struct ckpt_map_source *source)
 {
@@ -337,7 +337,7 @@ static int make_source(struct ckpt_map_engine *e, const struct ckpt_map_source *
     return rc;
 }
 
-/* an output matrix that is said to be no copy */
+/* Is this an output matrix that is untied? */
 static bool is_wanted(const struct ckpt_map_engine *e, const char *hf)
 {
     for (size_t i = 0; i < e->map.n_rules; i++)
@@ -346,7 +346,8 @@ static bool is_wanted(const struct ckpt_map_engine *e, const char *hf)
     return false;
 }
 
-/* transformers' NemotronH never ties: without its own output matrix it would begin at random */
+/* Writes a tied matrix again: transformers' NemotronH never ties, and would initialise a missing
+ * output matrix randomly. */
 static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                       struct ckpt_map_result *result)
 {
@@ -364,8 +365,8 @@ static int make_again(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     return make_layer(e, rule, match, source, -1);
 }
 
-/* Megatron has an output matrix only where it is not the words': by a configuration that says
- * otherwise, transformers would leave it out, or begin one at random */
+/* Sets result->tie. Megatron stores an output matrix only if untied; if config.json said otherwise,
+ * transformers would ignore it or initialise one randomly. */
 static void note_tie(const struct ckpt_map_engine *e, struct ckpt_map_result *result)
 {
     for (size_t i = 0; i < e->map.n_rules && result->tie == CKPT_TIE_AS_SAID; i++) {
@@ -390,9 +391,9 @@ static void note_tie(const struct ckpt_map_engine *e, struct ckpt_map_result *re
     }
 }
 
-/* ---- is it whole? ---- */
+/* ---- completeness ---- */
 
-/* names of the targets, sorted. Gives: free. */
+/* Names of the targets, sorted. Gives: free. */
 static const char **list_made(const struct s2s_ckpt_plan *plan)
 {
     const char **made = s2s_xmalloc((plan->n_targets + 1) * sizeof *made);
@@ -402,7 +403,7 @@ static const char **list_made(const struct s2s_ckpt_plan *plan)
     return made;
 }
 
-/* what of a list that becomes one tensor is not there */
+/* Notes the missing items of a list that becomes one tensor. */
 static void note_absent_items(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                               int64_t layer)
 {
@@ -416,7 +417,7 @@ static void note_absent_items(struct ckpt_map_engine *e, const struct ckpt_rule 
     }
 }
 
-/* the names that a rule needs made for a layer (-1: the model) and that are not */
+/* Notes the targets that a rule requires at a layer (-1: the model) and that were not made. */
 static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
                         const char *const *made)
 {
@@ -438,7 +439,7 @@ static void note_absent(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
     }
 }
 
-/* another rule of the section makes the same, from another name */
+/* Does an earlier rule of the section make the same target from another name? */
 static bool is_second(const struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
@@ -469,7 +470,7 @@ static int check_whole(struct ckpt_map_engine *e)
     return ckpt_map_missed(e);
 }
 
-/* ---- all of it ---- */
+/* ---- mapping ---- */
 
 int ckpt_map_to_hf(struct s2s_ckpt_plan *plan, const struct ckpt_map_request *request,
                    struct ckpt_map_result *result, struct s2s_error *err)

@@ -1,15 +1,15 @@
-/* Hugging Face's tensors as Megatron targets: the rules of a map, read from right to left. */
+/* Plans Megatron tensors from Hugging Face's: the rules of a map, read from right to left. */
 #include "lib/base/base.h"
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/map/map_internal.h"
 
-/* a box of a source, or zeros (source NULL: size[0] of them) */
+/* A box of a source, or zeros (source NULL: size[0] of them). */
 struct box {
     const struct s2s_ckpt_tensor *source;
     int64_t begin[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
 };
 
-/* what one rule makes for one layer: boxes of sources, to be written behind each other */
+/* What a rule makes for a layer: boxes of sources, concatenated. */
 struct part {
     const struct s2s_ckpt_tensor *first; /* dtype and trailing axes */
     int64_t shape[S2S_MAX_DIMS];
@@ -49,7 +49,7 @@ static void add_whole(struct part *part, const struct s2s_ckpt_tensor *t)
     add_rows(part, t, 0, rows_of(t));
 }
 
-/* the shape is that of t with other rows */
+/* Sets the shape to that of t, with another number of rows. */
 static void set_shape(struct part *part, const struct s2s_ckpt_tensor *t, int64_t rows)
 {
     part->first = t;
@@ -67,7 +67,8 @@ static struct ckpt_match hole(int64_t layer, int64_t expert, int item)
     return (struct ckpt_match){.layer = layer, .expert = expert, .item = item};
 }
 
-/* the sources of a rule's items at a layer; how many there are; *n: how many it wants */
+/* Finds the sources of a rule's items at a layer and returns their number; *n: the number it
+ * requires. */
 static int find_items(const struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
                       int64_t expert, struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS], int *n)
 {
@@ -101,7 +102,7 @@ static int back_vocab(struct ckpt_map_engine *e, struct part *part, const struct
     return 0;
 }
 
-/* heads and their size, where the configuration says them */
+/* Checks q and k against the configuration's number and size of heads, if known. */
 static int check_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *q,
                        const struct s2s_ckpt_tensor *k, int64_t groups)
 {
@@ -166,8 +167,8 @@ static int back_heads(struct ckpt_map_engine *e, struct part *part, const struct
     return 0;
 }
 
-/* Rows of all items behind each other; of a further expert, behind those of the experts before,
- * which have as many. */
+/* Appends the rows of all items, and sets the shape of the part to that of these. For an expert
+ * after the first, the number of rows must be the same. */
 static int back_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule, struct part *part,
                       struct ckpt_map_source *const *items, int n)
 {
@@ -193,7 +194,7 @@ static int back_split(struct ckpt_map_engine *e, const struct ckpt_rule *rule, s
     return rc;
 }
 
-/* expert after expert, on an axis in front */
+/* Stacks all experts on a leading axis. */
 static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
                         struct part *part)
 {
@@ -207,7 +208,7 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
             "%s: columns of several tensors are not put side by side: only the way to "
             "Hugging Face is known",
             rule->megatron);
-    /* all of an expert's tensors are there, or none */
+    /* stops at the first incomplete expert */
     for (; rc == 0 && find_items(e, rule, layer, expert, items, &n) == n; expert++)
         rc = back_split(e, rule, &one, items, n);
     int64_t said = ckpt_map_number(e, "n_routed_experts", "num_experts");
@@ -227,9 +228,9 @@ static int back_experts(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
 }
 
 /*
- * How many rows of a fused tensor belong to each item of the Megatron list. Mamba-2's are known
- * from their neighbours: z and x have as many rows as the inner norm, dt one for each head (D), B
- * and C share the rest. Other lists share equally.
+ * Sets the rows of a fused tensor that belong to each item of the Megatron list. Mamba-2's follow
+ * from neighbouring tensors: z and x have as many rows as the inner norm, dt one per head (D), B
+ * and C share the rest. Other lists are split equally.
  */
 static int concat_rows(struct ckpt_map_engine *e, const struct ckpt_rule *rule, int64_t layer,
                        const struct s2s_ckpt_tensor *t, int64_t rows[CKPT_MAP_MAX_ITEMS])
@@ -311,7 +312,7 @@ static int back_item(struct ckpt_map_engine *e, const struct ckpt_rule *rule, in
     }
 }
 
-/* the part becomes a target, or one more layer of it */
+/* Adds the part to the plan as a target, or as the next layer of the last target. */
 static int put_part(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                     const struct ckpt_match *at, int64_t n_layers, const struct part *part)
 {
@@ -361,8 +362,8 @@ static bool applies(const struct ckpt_map_engine *e, size_t i_rule, int64_t laye
     return true;
 }
 
-/* One rule at one layer, and for one expert where these have a name each; stacked: n_layers > 0.
- * Returns 1, 0 where its sources are not there, or an error. */
+/* Runs a rule at one layer, for one expert if these have separate names; stacked if n_layers > 0.
+ * Returns 1; 0: its sources are missing; or an error. */
 static int make_rule(struct ckpt_map_engine *e, size_t i_rule, int64_t layer, int64_t n_layers,
                      int item, int64_t expert)
 {
@@ -383,14 +384,14 @@ static int make_rule(struct ckpt_map_engine *e, size_t i_rule, int64_t layer, in
     return rc < 0 ? rc : 1;
 }
 
-/* ---- all of it ---- */
+/* ---- all rules ---- */
 
 static bool is_open_rule(const struct ckpt_rule *rule)
 {
     return ckpt_map_is_open(rule->hf) || rule->transform == CKPT_MAP_DROP;
 }
 
-/* has what the rule takes, layer by layer, the shape and dtype that it has in layer 0? */
+/* Have the rule's sources the same shape and dtype in all layers? */
 static bool has_one_shape(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {
     struct ckpt_map_source *first[CKPT_MAP_MAX_ITEMS], *items[CKPT_MAP_MAX_ITEMS];
@@ -410,7 +411,7 @@ static bool has_one_shape(const struct ckpt_map_engine *e, const struct ckpt_rul
     return true;
 }
 
-/* all layers of a stack have the same sections, and in them tensors of the same shapes */
+/* Have all layers of a stack the same sections, with tensors of the same shapes? */
 static bool is_alike(const struct ckpt_map_engine *e, int group)
 {
     for (size_t i = 0; i < e->map.n_rules; i++) {
@@ -427,7 +428,8 @@ static bool is_alike(const struct ckpt_map_engine *e, int group)
     return true;
 }
 
-/* Megatron-Core numbers the layers of a heterogeneous model, which could not lie on one axis. */
+/* Numbers the layers of heterogeneous stacks, as Megatron-Core does; they could not lie on one
+ * axis. */
 static void number_stacks(struct ckpt_map_engine *e)
 {
     const enum ckpt_layers how = e->request->layers;
@@ -436,8 +438,8 @@ static void number_stacks(struct ckpt_map_engine *e)
             how == CKPT_LAYERS_NUMBERED || (how == CKPT_LAYERS_AUTO && !is_alike(e, (int)k));
 }
 
-/* every source that the open end of a rule takes and no rule before it took; or, of names that the
- * rule drops, those that are there */
+/* Runs a rule that ends in {*}: for every source that matches and that no earlier rule took; or a
+ * "drop" rule, for the names that exist. */
 static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rule)
 {
     struct ckpt_match match;
@@ -455,7 +457,7 @@ static void run_open_rule(struct ckpt_map_engine *e, const struct ckpt_rule *rul
     }
 }
 
-/* what one rule lacks at the layers where it holds */
+/* Notes what a rule requires and the source lacks, at the layers where it applies. */
 static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
@@ -469,14 +471,15 @@ static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
         int found = find_items(e, rule, layer, 0, items, &n);
         for (int k = 0; k < n; k++)
             if (items[k])
-                items[k]->used = true; /* nothing that is missing is meant by it */
+                items[k]->used = true; /* not a candidate for "nearest" */
         if (found < n && (found || ckpt_map_is_needed(e, i_rule)) &&
             !ckpt_map_has_same(e, i_rule, layer))
             ckpt_map_miss_names(e, rule->hf, layer, 0);
     }
 }
 
-/* One item and expert of a rule at all layers where it holds. Returns at how many, or an error. */
+/* Runs one item and expert of a rule at all layers where it applies. Returns the number of layers,
+ * or an error. */
 static int run_layers(struct ckpt_map_engine *e, size_t i_rule, int item, int64_t expert)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
@@ -496,7 +499,7 @@ static int run_layers(struct ckpt_map_engine *e, size_t i_rule, int item, int64_
     return rc < 0 ? rc : present;
 }
 
-/* all of one rule: a target's layers one after the other, which put_part wants */
+/* Runs a rule: all layers of a target in order, as put_part requires. */
 static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
@@ -514,7 +517,7 @@ static int run_rule(struct ckpt_map_engine *e, size_t i_rule)
     return rc < 0 ? rc : 0;
 }
 
-/* what the family wants is there, and fits */
+/* Checks that what the family requires is present, and that shapes fit. */
 static int check_sources(struct ckpt_map_engine *e)
 {
     ckpt_map_match_sources(e);

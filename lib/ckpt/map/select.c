@@ -1,11 +1,11 @@
-/* One part of a model of several, as a checkpoint of its own. */
+/* Narrows a checkpoint to one part of a composite model. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
 
 enum { MAX_SAID = 12 };
 
-/* Which key of a model's config.json a part's own stands under, by what the part is called. */
+/* The key of config.json that holds a part's own section, by words in the part's name. */
 static const struct {
     const char *mark, *key;
 } config_keys[] = {
@@ -28,15 +28,15 @@ json_t *ckpt_part_config(const struct s2s_ckpt *ckpt, const json_t *config)
         if (strstr(ckpt->part, config_keys[i].mark) && json_is_object(section))
             own = json_copy(section);
     }
-    /* transformers 5 lets the whole model decide, whatever the section says */
+    /* in transformers 5 the whole model's setting counts, whatever the section says */
     if (own && ckpt_part_has_words(ckpt->part) && !s2s_ckpt_find(ckpt, "lm_head.weight") &&
         json_is_true(json_object_get(config, "tie_word_embeddings")))
         json_object_set_new(own, "tie_word_embeddings", json_true());
     return own;
 }
 
-/* what names without wrappers begin with, up to the first dot, each once; or, where the part lies
- * deeper in one of them, all that stands before it */
+/* Lists the first words of unwrapped names, each once; or, if the part is nested in one of them,
+ * all that precedes it. */
 static void list_beginnings(struct s2s_buf *out, const struct s2s_ckpt *ckpt, const char *prefix)
 {
     char *within = s2s_xasprintf(".%s", prefix), *last = s2s_xstrdup("");
@@ -58,8 +58,8 @@ static void list_beginnings(struct s2s_buf *out, const struct s2s_ckpt *ckpt, co
     s2s_buf_putc(out, 0);
 }
 
-/* What follows the prefix, in the name without what wraps a model or, such as "state_dict.", in the
- * name itself; NULL: it is none of the part. Gives: free. */
+/* The rest of a name after the prefix, in the name with or without wrappers and state-dict
+ * prefixes; NULL: not in the part. Gives: free. */
 static char *name_within(const char *name, const char *prefix)
 {
     const size_t len = strlen(prefix);
@@ -87,10 +87,10 @@ int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *e
         free(name);
     }
     struct s2s_buf others = S2S_BUF_INIT;
-    if (!kept) /* then the names are as they were */
+    if (!kept) /* names are still unchanged */
         list_beginnings(&others, ckpt, prefix);
     ckpt->n_tensors = kept;
-    free(ckpt->paths); /* of other names */
+    free(ckpt->paths); /* of the old names */
     ckpt->paths = NULL;
     for (size_t i = 0; i < ckpt->n_objects; i++)
         json_decref(ckpt->objects[i].value);

@@ -52,7 +52,7 @@ static int raw_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return s2s_outfile_write(ctx, bytes, len, err);
 }
 
-/* a double would round what is past 2^53 */
+/* Prints 64-bit integers exactly; a double would round beyond 2^53. */
 static void print_64(char *text, size_t size, const void *bytes, enum s2s_dtype dtype, size_t i)
 {
     uint64_t bits;
@@ -76,7 +76,7 @@ static int number_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
         if (sink->dtype == S2S_I64 || sink->dtype == S2S_U64)
             print_64(text + at, sizeof text - (size_t)at, bytes, sink->dtype, i);
         else if (isfinite(value))
-            /* readers of JSON take -0 for an integer, which has no sign */
+            /* JSON readers parse -0 as an integer, without sign */
             snprintf(text + at, sizeof text - (size_t)at,
                      value == 0 && signbit(value) ? "%.1f" : "%.17g", value);
         else
@@ -111,7 +111,7 @@ static int write_json(struct s2s_outfile *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* a name that is no tensor's: an object's, or nobody's */
+/* Reports a name that is an object's, or does not exist. */
 static int refuse_name(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err)
 {
     size_t n;

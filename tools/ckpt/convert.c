@@ -24,7 +24,7 @@ enum {
     KEY_NO_TOKENIZER
 };
 
-/* rows that several commands have */
+/* options of several commands */
 #define DTYPE_OPTION \
     "dtype", KEY_DTYPE, "D", 0, "Cast floating-point tensors to f32, bf16, f16 or f64", 1
 #define SHARD_OPTION \
@@ -49,7 +49,7 @@ static const struct argp_option options[] = {
     {"to", KEY_TO, "FORMAT", 0,
      "Format of OUT: hf (a folder), torch_dist (a folder), safetensors (one file, names unchanged) "
      "or nemo (a .nemo archive, from Parakeet or a .nemo)",
-     0}, /* before the others, which stand in the order of the alphabet */
+     0}, /* first; the others are in alphabetical order */
     {"from", KEY_FROM, "FORMAT", 0, "Refuse IN unless it has this format (as ls --json names it)",
      1},
     {"map", KEY_MAP, "NAME|FILE", 0,
@@ -90,7 +90,7 @@ static enum s2s_dtype parse_dtype(struct argp_state *state, const char *text)
 {
     static const char *const names[] = {"f32", "bf16", "f16", "f64", NULL};
     static const enum s2s_dtype dtypes[] = {S2S_F32, S2S_BF16, S2S_F16, S2S_F64};
-    /* torch's, and as ls prints them */
+    /* names of torch, and of ls */
     static const char *const others[][4] = {{"float32", "bfloat16", "float16", "float64"},
                                             {"F32", "BF16", "F16", "F64"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -100,7 +100,7 @@ static enum s2s_dtype parse_dtype(struct argp_state *state, const char *text)
     return dtypes[s2s_arg_choice(state, "dtype", text, names)];
 }
 
-/* what goes with what; OUT is the last argument */
+/* Checks combinations of options; OUT is the last argument. */
 static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
 {
     opt->out = opt->common.out;
@@ -143,7 +143,7 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
         argp_error(state, "--map goes with --to hf or torch_dist");
 }
 
-/* what has no value, or any text; false: the key is none of these */
+/* Options without value, or with any string; false: another key. */
 static bool parse_plain(struct ckpt_job_options *opt, int key, const char *arg)
 {
     const struct {

@@ -62,16 +62,16 @@ struct report {
     bool first;
 };
 
-/* One of the two: a run of numbers, of a tensor, of a checkpoint. */
+/* One side of the comparison: a piece of a tensor of a checkpoint. */
 struct side {
     struct s2s_ckpt *ckpt;
-    const struct s2s_ckpt_tensor *tensor; /* that is compared now */
-    char *bytes;                          /* S2S_CKPT_PIECE of them */
+    const struct s2s_ckpt_tensor *tensor; /* being compared */
+    char *bytes;                          /* S2S_CKPT_PIECE bytes */
 };
 
 struct difference {
-    int64_t n_past; /* elements past the tolerance, NaN against a number too */
-    double max_abs; /* NaN: a number against NaN */
+    int64_t n_past; /* elements beyond the tolerance, including NaN against a number */
+    double max_abs; /* NaN if a number is compared with NaN */
 };
 
 static bool is_complex(enum s2s_dtype dtype)
@@ -79,13 +79,13 @@ static bool is_complex(enum s2s_dtype dtype)
     return dtype == S2S_C64 || dtype == S2S_C128;
 }
 
-/* a double would round integers past 2^53 */
+/* Can a double hold all values? It rounds integers beyond 2^53. */
 static bool fits_double(enum s2s_dtype dtype)
 {
     return dtype != S2S_I64 && dtype != S2S_U64 && !is_complex(dtype);
 }
 
-/* exact where a long double holds integers of 64 bits, as on x86-64 and AArch64 */
+/* Exact where long double holds 64-bit integers, as on x86-64 and AArch64. */
 static void number(long double *re, long double *im, const char *bytes, enum s2s_dtype dtype,
                    size_t i)
 {
@@ -103,13 +103,13 @@ static void number(long double *re, long double *im, const char *bytes, enum s2s
     }
 }
 
-/* |x - y|, NaN and infinities equal to themselves */
+/* |x - y|; NaN and infinities equal themselves. */
 static long double apart(long double x, long double y)
 {
     return x == y || (isnan(x) && isnan(y)) ? 0 : fabsl(x - y);
 }
 
-/* |a - b|; *past: by more than the tolerance, or a number against NaN. */
+/* |a - b|; *past: beyond the tolerance, or a number against NaN. */
 static double distance(bool *past, const struct side *a, const struct side *b, size_t i,
                        double tolerance)
 {
@@ -129,10 +129,10 @@ static size_t count_unlike(const char *a, const char *b, size_t size, size_t n)
     return found;
 }
 
-enum { BLOCK = 1024 /* numbers: both sides of them stay in the first cache */ };
+enum { BLOCK = 1024 /* numbers: both sides fit in the L1 cache */ };
 
-/* Loops that the compiler makes vectors of. *max_bits: the largest distance as bits, which of what
- * is not negative are ordered as the numbers are, NaN above all. Returns how many are past. */
+/* Written to be vectorised. *max_bits: the largest distance as bits, which for nonnegative numbers
+ * sort like the numbers, with NaN above all. Returns the number beyond the tolerance. */
 static size_t compare_block(uint64_t *max_bits, const double *x, const double *y, size_t n,
                             double tolerance)
 {
@@ -188,7 +188,7 @@ static void compare_numbers(struct difference *d, const struct side *a, const st
         bool past;
         double by = distance(&past, a, b, i, tolerance);
         d->max_abs = by > d->max_abs || isnan(by) ? by : d->max_abs;
-        d->n_past += past || (same_type && tolerance == 0); /* then bits differ */
+        d->n_past += past || (same_type && tolerance == 0); /* bits differ */
     }
 }
 
@@ -256,7 +256,7 @@ static void report_values(struct report *r, const struct s2s_ckpt_tensor *x,
                           const struct s2s_ckpt_tensor *y, const struct difference *d)
 {
     bool types = x->dtype != y->dtype;
-    const char *quote = isfinite(d->max_abs) ? "" : "\""; /* JSON has no such numbers */
+    const char *quote = isfinite(d->max_abs) ? "" : "\""; /* not a number in JSON */
     begin_line(r, x->name, d->n_past ? "values" : "dtype");
     if (r->opt->common.json)
         printf(", \"dtype_a\": \"%s\", \"dtype_b\": \"%s\", \"elements\": %lld, \"of\": %lld, "
@@ -277,8 +277,8 @@ static bool same_shape(const struct s2s_ckpt_tensor *x, const struct s2s_ckpt_te
             memcmp(x->shape, y->shape, (size_t)x->n_dims * sizeof *x->shape) == 0);
 }
 
-/* The tensors of one name. What one parallelism flattened differs in its shape from what another
- * did: then the parameter's shape is what both have. */
+/* Compares two tensors of one name. Flattened tensors of different parallelism have different
+ * shapes; then both are compared in the shape of the parameter. */
 static int compare_tensors(struct report *r, struct side *a, struct side *b, struct s2s_error *err)
 {
     struct difference d = {.n_past = 0};
@@ -322,7 +322,7 @@ static int compare_all(struct report *r, struct side *a, struct side *b, struct 
     return rc;
 }
 
-/* *differ: they do */
+/* Sets *differ if they differ. */
 static int diff_paths(const struct options *opt, bool *differ, struct s2s_error *err)
 {
     struct side a = {.ckpt = NULL}, b = {.ckpt = NULL};

@@ -20,9 +20,9 @@ static void on_signal(int signal_number)
     stop = signal_number;
 }
 
-/* A folder is left through the ordinary clean-up, so that no half one stays. A file has no name
- * before it is whole: there a signal ends us at once, also where we wait for the reader of a pipe.
- */
+/* For an output folder, signals go through ordinary clean-up, so that no partial folder remains. A
+ * file has no name until it is complete, so there a signal ends the program at once, even while
+ * waiting for the reader of a pipe. */
 void ckpt_job_catch_signals(void)
 {
     s2s_catch_fatal_signals(on_signal);
@@ -41,13 +41,13 @@ void ckpt_end_as_signalled(int rc)
     raise(stop);
 }
 
-/* rank 0 speaks for all; the shares are about equal */
+/* Rank 0 reports for all; ranks write about equally much. */
 static void add_progress(void *ctx, int64_t bytes)
 {
     s2s_progress_add(ctx, bytes * s2s_mesh_size(ckpt_mesh));
 }
 
-/* "out/" and "out" are one folder. Gives: free. */
+/* Strips trailing slashes: "out/" is "out". Gives: free. */
 static char *without_slashes(const char *path)
 {
     size_t len = strlen(path);
@@ -56,8 +56,8 @@ static char *without_slashes(const char *path)
     return s2s_xstrndup(path, len);
 }
 
-/* Does it name this path, one in it, or the one beside it (.s2s-partial)? Words may have the
- * letters of a short one. */
+/* Does the text mention this path, one inside it, or its .s2s-partial? Matches whole words, as a
+ * short path may be part of a word. */
 static bool speaks_of(const char *text, const char *path)
 {
     const size_t len = strlen(path);
@@ -68,7 +68,7 @@ static bool speaks_of(const char *text, const char *path)
     return false;
 }
 
-/* the error speaks of a file or folder already */
+/* Does the error mention a file or folder already? */
 static bool says_where(const struct job *job, const char *text)
 {
     const struct ckpt_job_options *opt = job->opt;

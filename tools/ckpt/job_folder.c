@@ -1,4 +1,4 @@
-/* An output folder appears whole or not at all, and an interrupted one can go on. */
+/* Output folders appear complete or not at all, and an interrupted one can be resumed. */
 #include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,13 +9,14 @@
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/job_internal.h"
 
-/* Digest of all that decides the bytes, so that --resume takes no other conversion's files. */
+/* Digest of everything that determines the output, so that --resume does not reuse another
+ * conversion's files. */
 static void resume_key(const struct job *job, char key[33])
 {
     const struct ckpt_job_options *opt = job->opt;
     char map[33] = "";
     struct stat st;
-    /* a map's text where it is a file; what is none is refused when it is read */
+    /* a map file's contents; an invalid one is refused when parsed */
     if (opt->map && stat(opt->map, &st) == 0 && S_ISREG(st.st_mode))
         (void)s2s_digest_file(map, opt->map, NULL);
     struct s2s_buf all = S2S_BUF_INIT;
@@ -33,7 +34,8 @@ static void resume_key(const struct job *job, char key[33])
     s2s_buf_release(&all);
 }
 
-/* The folder beside OUT, with a journal; --resume leaves what it holds of the same conversion. */
+/* Creates the temporary folder beside OUT, with a journal; with --resume keeps what it has of the
+ * same conversion. */
 static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
 {
     char key[33];
@@ -58,7 +60,7 @@ static bool is_empty(const char *folder)
     return empty;
 }
 
-/* An empty folder may be replaced, in the end; anything else is somebody's. */
+/* OUT must not exist, or be an empty folder, which is replaced at the end. */
 static int check_free(const struct job *job, struct s2s_error *err)
 {
     struct stat st;
@@ -68,20 +70,20 @@ static int check_free(const struct job *job, struct s2s_error *err)
     return s2s_error_hint(err, rc, "choose another OUT or remove it first");
 }
 
-/* The journal goes when nothing but the rename is left: before, --resume finds what is done. */
+/* Removes the journal when only the rename is left; until then --resume can use it. */
 static int end_folder(const struct job *job, const char *tmp, struct s2s_error *err)
 {
     int rc = ckpt_job_check_source(job, err);
     if (rc == 0)
-        rc = check_free(job, err); /* it has been hours */
+        rc = check_free(job, err); /* again, as it may have been hours */
     if (rc == 0)
         rc = s2s_ckpt_journal_remove(job->how.journal, err);
     if (rc == 0)
-        (void)rmdir(job->out); /* an empty one; of anything else the rename says it */
+        (void)rmdir(job->out); /* removes an empty folder; otherwise the rename reports it */
     return rc < 0 ? rc : s2s_ckpt_rename_tree(tmp, job->out, err);
 }
 
-/* Agreed. */
+/* The result is agreed among ranks. */
 static int fill_folder(struct job *job, const char *tmp, struct s2s_error *err)
 {
     int rc = ckpt_agree(ckpt_is_first() ? check_free(job, err) : 0, err);

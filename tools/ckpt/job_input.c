@@ -1,5 +1,4 @@
-/* What a job reads: checkpoints, opened and found fit for it, and the configuration that it was
- * given. */
+/* The inputs of a job: opens and checks the checkpoints, and reads --config. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -59,8 +58,8 @@ static bool is_yaml(const char *path)
     return s2s_ends_with(path, ".yaml") || s2s_ends_with(path, ".yml");
 }
 
-/* To NeMo a model_config.yaml is kept as it is; what NeMo needs of it is checked when it is
- * written. */
+/* Towards NeMo a model_config.yaml is kept unchanged; what NeMo requires of it is checked when
+ * writing. */
 static int read_yaml(struct job *job, struct s2s_error *err)
 {
     const char *path = job->config_path;
@@ -76,7 +75,7 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
         return 0;
     json_error_t at;
     struct stat st;
-    /* of a folder its config.json is meant */
+    /* a folder stands for its config.json */
     const bool is_folder = stat(job->opt->config, &st) == 0 && S_ISDIR(st.st_mode);
     job->config_path = s2s_xasprintf("%s%s", job->opt->config, is_folder ? "/config.json" : "");
     if ((job->to == TO_NEMO || job->to == TO_HF) && is_yaml(job->config_path))
@@ -96,7 +95,8 @@ int ckpt_job_read_config(struct job *job, struct s2s_error *err)
     return rc;
 }
 
-/* Hugging Face's formats, a part of a model, and names that are mapped have no optimizer. */
+/* Does the output contain the optimizer? Not in Hugging Face's formats, for a part of a model, or
+ * with mapped names. */
 static bool keeps_optimizer(const struct ckpt_job_options *opt)
 {
     return (opt->to == TO_TORCH_DIST || opt->to == TO_SAFETENSORS) && !opt->only_weights &&
@@ -117,8 +117,8 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
     return rc;
 }
 
-/* How the optimizer's tensors are cut, or NULL. Of several optimizers (dense and expert layers)
- * each says it, under its number. */
+/* How the optimizer's tensors are sharded, or NULL. With several optimizers (dense and expert
+ * layers) each says so, under its number. */
 static const char *sharding_type(const json_t *common)
 {
     static const char key[] = "param_state_sharding_type";
@@ -137,7 +137,7 @@ static const char *sharding_type(const json_t *common)
     return type;
 }
 
-/* A checkpoint without one may say still how it was cut. */
+/* Has it optimizer tensors? A checkpoint without may still say how they were sharded. */
 static bool has_optimizer(const struct s2s_ckpt *ckpt)
 {
     size_t n_tensors, n_objects;
@@ -151,7 +151,7 @@ static bool has_optimizer(const struct s2s_ckpt *ckpt)
     return found;
 }
 
-/* optimizer states that only the job that wrote them can take apart */
+/* Refuses optimizer states that only the same training job can load. */
 static int check_optimizer(const struct job *job, struct s2s_error *err)
 {
     static const char *const refused[] = {"dp_zero_gather_scatter", "fully_sharded_bucket_space"};
@@ -175,7 +175,7 @@ static int check_optimizer(const struct job *job, struct s2s_error *err)
     return 0;
 }
 
-/* what a mean becomes by itself */
+/* Default output format of average. */
 static enum ckpt_output same_as(const struct s2s_ckpt *ckpt)
 {
     const char *format = s2s_ckpt_format(ckpt);
@@ -185,7 +185,7 @@ static enum ckpt_output same_as(const struct s2s_ckpt *ckpt)
                                                 : TO_TORCH_DIST;
 }
 
-/* Objects that hold tensors which no reader takes; the reader has named each. */
+/* Refuses objects with tensors that cannot be read; a warning named each. */
 static int check_lost(const struct job *job, struct s2s_error *err)
 {
     size_t n_tensors, n, n_lost = 0;
@@ -234,7 +234,7 @@ static int check_dtypes(const struct job *job, struct s2s_error *err)
     return 0;
 }
 
-/* the others must have the same weights as the first */
+/* Other inputs must have the same weights as the first. */
 static int check_alike(const struct job *job, const struct s2s_ckpt *other, struct s2s_error *err)
 {
     size_t n, n_wants = 0;
@@ -254,7 +254,7 @@ static int check_alike(const struct job *job, const struct s2s_ckpt *other, stru
     return rc;
 }
 
-/* One after the other, each reduced before the next: there may be many. */
+/* Opens the other inputs one by one and reduces each before the next, as there may be many. */
 static int open_others(struct job *job, struct s2s_error *err)
 {
     int rc = check_dtypes(job, err);
@@ -292,7 +292,7 @@ void ckpt_job_close(struct job *job)
 {
     for (size_t i = 0; i < job->n_others; i++)
         s2s_ckpt_close(job->others[i]);
-    s2s_ckpt_close(job->ckpt); /* whose names the others have */
+    s2s_ckpt_close(job->ckpt); /* last, as the others use its names */
     free(job->others);
     free(job->sources);
     json_decref(job->config);

@@ -1,4 +1,5 @@
-/* The parts of a job (job.c): reading what is asked for, the outputs, folders that appear whole. */
+/* The parts of a job (job.c): inputs, outputs, and output folders that appear complete or not at
+ * all. */
 #ifndef CKPT_JOB_INTERNAL_H
 #define CKPT_JOB_INTERNAL_H
 
@@ -7,75 +8,75 @@
 
 struct job {
     const struct ckpt_job_options *opt;
-    char *out; /* opt->out without the slashes behind it */
+    char *out; /* opt->out without trailing slashes */
     struct s2s_ckpt *ckpt, **others;
     size_t n_others;
     enum ckpt_output to;
     json_t *config, *common, *metadata;
     char *config_text;
     char *config_path;   /* the file of --config, or NULL */
-    char (*sources)[33]; /* s2s_ckpt_identity of each input when it was opened */
+    char (*sources)[33]; /* s2s_ckpt_identity of each input when opened */
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
-    size_t n_tensors, n_shown; /* tensors of the output; how many of them --plan has shown */
-    size_t n_state;            /* how many tensors of the optimizer and other state are left out: */
-    /* those for whose names this is true; NULL: none */
+    size_t n_tensors, n_shown; /* tensors of the output; of those, shown by --plan */
+    size_t n_state;            /* number of tensors of optimizer and other state left out: */
+    /* those whose names satisfy this; NULL: none */
     bool (*is_left)(const char *name);
-    struct ckpt_map_names unused, dropped; /* weights that the output does not take */
-    int64_t bytes, rows_cut; /* of the output; rows past the vocabulary that are left out */
+    struct ckpt_map_names unused, dropped; /* weights that the output does not contain */
+    int64_t bytes, rows_cut;               /* bytes of the output; padding rows removed */
 };
 
 bool ckpt_job_is_weight(const char *name);
-/* From now on the signals that ask for an end (lib/base/signals.h) do not end the program but make
- * writing fail, so that it can clean up. One that is ignored stays ignored. */
+/* From now on termination signals (lib/base/signals.h) do not end the program but make writing
+ * fail, so that it can clean up. An ignored signal stays ignored. */
 void ckpt_job_catch_signals(void);
-/* From now on SIGPIPE ends the program again, when the reader of its report has left: there is
- * nothing to clean up any more. */
+/* From now on SIGPIPE ends the program again, if the reader of its report is gone: nothing is left
+ * to clean up. */
 void ckpt_job_mind_readers(void);
 
-/* ---- what is read (job_input.c) ---- */
+/* ---- inputs (job_input.c) ---- */
 
-/* Opens the inputs; sets ckpt, others, sources and to. What this job cannot do with them is refused
+/* Opens the inputs; sets ckpt, others, sources and to. Refuses inputs that this job cannot process,
  * before anything is written. */
 int ckpt_job_open(struct job *job, struct s2s_error *err);
-/* --config, if it was given: sets config (JSON), config_text and config_path. OPEN, IO, FORMAT. */
+/* Reads --config, if given: sets config (JSON), config_text and config_path. OPEN, IO, FORMAT. */
 int ckpt_job_read_config(struct job *job, struct s2s_error *err);
-/* Frees all that job has; also after a failure. */
+/* Frees job's members; also after a failure. */
 void ckpt_job_close(struct job *job);
-/* Checks that no input was written to since it was opened, which could give half of one model and
- * half of another. IO. */
+/* Checks that no input changed since it was opened, which could mix two models. IO. */
 int ckpt_job_check_source(const struct job *job, struct s2s_error *err);
 
-/* ---- the outputs (job_output.c); with --plan they only tell ---- */
+/* ---- outputs (job_output.c); with --plan they are only shown ---- */
 
-bool ckpt_job_is_folder(const struct job *job); /* OUT is one, of what `to` says */
-/* Writes the output: into the folder dir, which the caller then renames to OUT (each rank has its
- * own result); or, dir NULL, the single file OUT, which only one rank does. */
+bool ckpt_job_is_folder(const struct job *job); /* is OUT a folder, by `to`? */
+/* Writes the output: into the folder dir, which the caller renames to OUT (each rank has its own
+ * result); or, with dir NULL, the single file OUT, on one rank only. */
 int ckpt_job_fill(struct job *job, const char *dir, struct s2s_error *err);
 
-/* ---- the end (job_left_out.c, job_report.c) ---- */
+/* ---- report (job_left_out.c, job_report.c) ---- */
 
 enum { CKPT_MAX_KINDS = 128 };
 
-/* What the source has and the output has not. */
+/* What the source has and the output lacks. */
 struct ckpt_left_out {
     size_t n_unused, n_dropped;         /* weights */
     size_t n_state, n_objects, n_ranks; /* tensors, objects, rank folders with an optimizer */
     int64_t rows_cut;
     bool common;
-    /* of those tensors and objects: how many have a name like this one ("rng_state",
-     * "optimizer.state.exp_avg.*"); of how many the kind found no room */
+    /* of those tensors and objects: names of a kind ("rng_state", "optimizer.state.exp_avg.*") and
+     * their number; n_of_others: of kinds that did not fit */
     struct {
         char name[96];
         size_t n;
     } kinds[CKPT_MAX_KINDS];
     size_t n_kinds, n_of_others;
-    /* the same without the unused weights, which come last: they were warned of */
+    /* the same without unused weights, which come last, as there was a warning about them */
     size_t n_kinds_told, n_more_told;
 };
-void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job); /* -v: says each name */
+void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job); /* -v: logs each name */
 
-/* Rank 0: the lines on stderr, and with --json the object on stdout, or with --plan its end. */
+/* Rank 0: prints the summary on stderr, with --json the object on stdout, or with --plan its end.
+ */
 void ckpt_job_say_done(const struct job *job, double start_s);
 
 /* ---- OUT is a folder (job_folder.c): beside it first, renamed when whole. Agreed. ---- */

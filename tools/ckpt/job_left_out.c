@@ -1,10 +1,10 @@
-/* What the source has and the output has not: how much, and by what names. */
+/* Counts what the source has and the output lacks, by kinds of names. */
 #include <limits.h>
 
 #include "tools/ckpt/job_internal.h"
 
-/* "decoder.layers.3.mlp.linear_fc1._extra_state/shard_0_4" is one of "*_extra_state", of others the
- * first max_words stand for all, and "*" for numbers. */
+/* The kind of a name: "decoder.layers.3.mlp.linear_fc1._extra_state/shard_0_4" is "*_extra_state";
+ * otherwise its first max_words words, with "*" for numbers. */
 static void kind_of(char *kind, size_t cap, const char *name, int max_words)
 {
     size_t len = 0;
@@ -15,7 +15,7 @@ static void kind_of(char *kind, size_t cap, const char *name, int max_words)
     }
     for (; *name && strncmp(name, "/shard_", strlen("/shard_")) != 0 && len + 3 < cap; name++) {
         if (len + 6 >= cap && ((unsigned char)*name & 0xC0) != 0x80)
-            break; /* no room for each of a character's bytes */
+            break; /* do not split a UTF-8 character */
         if (*name == '.' && n_words++ == max_words) {
             len += (size_t)snprintf(kind + len, cap - len, ".*");
             break;
@@ -59,7 +59,7 @@ static bool takes_object(const struct job *job, const char *name)
 
 void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job)
 {
-    enum { N_WORDS = 3 }; /* that tell one kind of state from another */
+    enum { N_WORDS = 3 }; /* words that distinguish kinds of state */
     size_t n;
     *left = (struct ckpt_left_out){.n_unused = job->unused.n,
                                    .n_dropped = job->dropped.n,

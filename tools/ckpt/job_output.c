@@ -1,4 +1,4 @@
-/* What each output of a job takes, and writing it. */
+/* Plans and writes the output of a job, for each format. */
 #include <libgen.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -14,7 +14,7 @@
 #include "lib/io/outfile.h"
 #include "tools/ckpt/job_internal.h"
 
-/* What Megatron-Core wrote digests of is held against them before anything is made of it. */
+/* Verifies Megatron-Core's digests before anything is written. */
 static int check_integrity(struct job *job, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     __int128 bytes = s2s_ckpt_files_bytes(job->ckpt);
@@ -28,14 +28,14 @@ static int check_integrity(struct job *job, const struct s2s_ckpt_write *how, st
     return rc;
 }
 
-/* Hours before the disk is full. No more than a warning: file systems that compress have more room
- * than they say. */
+/* Warns at the start if the disk seems too small. Only a warning, as compressing file systems hold
+ * more than they report. */
 static void warn_of_room(const struct job *job)
 {
     char need[32], room[32];
     struct statvfs fs;
     struct stat st;
-    /* what a link leads to is replaced; pipes and devices take no room */
+    /* the target of a link is replaced; pipes and devices need no room */
     char *whole = realpath(job->out, NULL), *path = whole ? whole : s2s_xstrdup(job->out);
     const bool kept =
         !whole || (stat(whole, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)));
@@ -67,8 +67,7 @@ static char *without_numbers(const char *name)
     return kind;
 }
 
-/* How many unused names differ in their numbers alone, by what they have in common. Gives a
- * reference. */
+/* Counts unused names that differ only in numbers. Gives a reference. */
 static json_t *count_kinds(const struct ckpt_map_names *unused)
 {
     json_t *kinds = json_object();
@@ -81,7 +80,8 @@ static json_t *count_kinds(const struct ckpt_map_names *unused)
     return kinds;
 }
 
-/* Each of them where it is an error; else those of all layers in one line. */
+/* Reports unused names: each if it is an error (strict), otherwise those of all layers in one line.
+ */
 static void say_unused(const struct ckpt_map_names *unused, bool strict)
 {
     json_t *kinds = count_kinds(unused);
@@ -97,13 +97,13 @@ static void say_unused(const struct ckpt_map_names *unused, bool strict)
                      "alone",
                      unused->of[i], (long long)n - 1);
         if (!strict)
-            json_object_del(kinds, kind); /* said once */
+            json_object_del(kinds, kind); /* once per kind */
         free(kind);
     }
     json_decref(kinds);
 }
 
-/* What an output makes of the names, and leaves out. */
+/* Takes the result of the name map into job. */
 static int take_names(struct job *job, struct ckpt_map_result *map, struct s2s_error *err)
 {
     job->n_state = map->n_state;
@@ -141,8 +141,7 @@ static void show_plan(struct job *job, const struct s2s_ckpt_plan *plan, const c
     }
 }
 
-/* A plan that is to be carried out, or with --plan only shown. Its tensors are the means of all
- * inputs. */
+/* Prepares a plan for writing, or with --plan shows it. Its tensors are means over all inputs. */
 static void take_plan(struct job *job, struct s2s_ckpt_plan *plan, const char *folder)
 {
     plan->others = job->others;
@@ -156,7 +155,7 @@ static void take_plan(struct job *job, struct s2s_ckpt_plan *plan, const char *f
 
 /* ---- Hugging Face ---- */
 
-/* What one of them makes, the others empty. */
+/* The plan of one format; the other members are unused. */
 struct output {
     struct s2s_hf_output hf;
     struct s2s_ckpt_plan plan;
@@ -170,7 +169,7 @@ static int plan_hf(struct job *job, struct output *out, struct s2s_error *err)
                                 .keep_vocab_padding = job->opt->keep_padding,
                                 .strict = job->opt->strict,
                                 .config = job->config,
-                                /* a model_config.yaml is no config.json */
+                                /* not if it is a model_config.yaml */
                                 .config_text = job->config ? job->config_text : NULL};
     int rc = s2s_hf_prepare(&out->hf, job->ckpt, &hf, err);
     if (rc == 0)
@@ -187,13 +186,13 @@ static int write_hf(struct job *job, struct output *out, const char *dir, struct
 
 /* ---- torch_dist, safetensors ---- */
 
-/* as with tensors, and not what another trainer noted */
+/* Is it an object of a Megatron model, not of training state or another trainer? */
 static bool is_megatrons(const char *object)
 {
     return ckpt_job_is_weight(object) && s2s_ckpt_is_sharded(object);
 }
 
-/* Hugging Face's names as Megatron's; the common state that belongs to them goes into job */
+/* Maps Hugging Face's names to Megatron's; sets the common state that belongs to them in job. */
 static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     struct ckpt_map_request request = {.ckpt = job->ckpt,
@@ -213,9 +212,9 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
     return rc;
 }
 
-/* Where layers stand: as Megatron's model asks for them when rank folders become one, else only
- * when it is asked for. A model that would put them on an axis has to be told that they are
- * numbered. */
+/* Puts layers on an axis, or numbers them: as Megatron's model loads them if rank folders are
+ * merged, otherwise only on request. The metadata must say that layers are numbered if Megatron
+ * would expect an axis. */
 static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     const bool merged = strcmp(s2s_ckpt_format(job->ckpt), "mp_rank") == 0 && job->opt->merge_ranks;
@@ -234,8 +233,9 @@ static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_e
     return rc;
 }
 
-/* Only torch_dist can say of what shape a flattened tensor was, and Megatron-Core up to 0.15 wants
- * it as it was: in a file of plain tensors it has the shape of its parameter. */
+/* Plans all tensors under their own names. A flattened tensor keeps its form in torch_dist, which
+ * records the original shape and whose readers up to Megatron-Core 0.15 need it; elsewhere it gets
+ * the shape of its parameter. */
 static int plan_all(struct job *job, struct output *out, struct s2s_error *err)
 {
     size_t n;
@@ -303,11 +303,10 @@ static int write_nemo(struct job *job, struct output *out, struct s2s_outfile *f
     return s2s_nemo_write(&out->nemo, file, &job->how, digest, err);
 }
 
-/* ---- all ---- */
+/* ---- formats ---- */
 
-/* A folder, or one file: then digest (NULL: stdout and the like have no manifest) gets its
- * XXH3-128.
- */
+/* Functions of each format. Output is a folder or a single file; digest: receives the file's
+ * XXH3-128 (NULL: none, such as for stdout, which has no manifest). */
 static const struct {
     int (*plan)(struct job *job, struct output *out, struct s2s_error *err);
     int (*write_folder)(struct job *job, struct output *out, const char *dir,
@@ -351,7 +350,7 @@ static int check_file(const struct job *job, struct s2s_error *err)
     int rc = ckpt_check_out(path, job->ckpt, err);
     for (size_t i = 0; i < job->n_others && rc == 0; i++)
         rc = ckpt_check_out(path, job->others[i], err);
-    /* that of --config may be a file of a folder */
+    /* --config may be a file inside a folder */
     const char *const given[] = {job->config_path, job->opt->tokenizer};
     if (rc == 0)
         rc = s2s_outfile_spares_each(path, given, sizeof given / sizeof *given, err);

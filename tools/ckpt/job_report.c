@@ -1,4 +1,4 @@
-/* What a job says at its end: what was written, how fast, and what was left out. */
+/* The report at the end of a job: what was written, how fast, and what was left out. */
 #include <limits.h>
 
 #include "lib/base/utf8.h"
@@ -6,7 +6,7 @@
 
 const char *const ckpt_output_names[] = {"hf", "torch_dist", "safetensors", "nemo", NULL};
 
-/* "hf": what it writes */
+/* Name of the output format: "hf". */
 static const char *format_of(const struct job *job)
 {
     return ckpt_output_names[job->to - TO_HF];
@@ -63,7 +63,7 @@ static void print_done(const struct job *job, const struct ckpt_left_out *left, 
     puts("}");
 }
 
-/* Behind the tensors, which were shown when they were known. */
+/* The rest of the --plan report, after the tensors, which were printed as they were planned. */
 static void print_planned(const struct job *job, const struct ckpt_left_out *left)
 {
     printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
@@ -74,8 +74,8 @@ static void print_planned(const struct job *job, const struct ckpt_left_out *lef
     puts("\n}");
 }
 
-/* The names behind the numbers, but for those of unused weights, which were warned of; all: they
- * were said one by one. */
+/* Prints the names behind the counts, except unused weights, about which there was a warning; all:
+ * they were logged one by one. */
 static void print_names(const struct ckpt_left_out *left, bool all)
 {
     enum { N_SHOWN = 8 };
@@ -95,11 +95,13 @@ static void print_names(const struct ckpt_left_out *left, bool all)
         fputs(all ? "\n" : " (-v: every name)\n", stderr);
 }
 
-/* Who converts a Hugging Face folder for Megatron forgets --map once; the folder looks alike. */
+/* Was a Hugging Face folder converted to torch_dist without --map? That is easily forgotten, and
+ * the result looks like Megatron's. */
 static bool kept_hf_names(const struct job *job)
 {
     const struct ckpt_job_options *opt = job->opt;
-    const bool is_convert = !opt->reshard && !opt->only_weights; /* the others have no --map */
+    const bool is_convert = !opt->reshard && !opt->only_weights; /* the other commands have no --map
+                                                                  */
     return job->to == TO_TORCH_DIST && is_convert && !opt->map &&
            s2s_starts_with(s2s_ckpt_format(job->ckpt), "hf");
 }

@@ -1,9 +1,9 @@
-/* Ranks of an `mpirun -n N` are one program; without a launcher it is one process. */
+/* Joins the ranks of `mpirun -n N`; without a launcher there is one process. */
 #include "lib/base/log.h"
 #include "lib/mesh/mesh.h"
 #include "tools/ckpt/ckpt_tool.h"
 
-/* a rank that has little to do waits for the others; the launcher notices one that is gone */
+/* an idle rank waits for the others; the launcher detects a rank that died */
 #define LONGEST_WAIT_S (7 * 86400.0)
 
 struct s2s_mesh *ckpt_mesh;

@@ -37,9 +37,10 @@ int main(int argc, char **argv)
 {
     struct s2s_error err = S2S_ERROR_INIT;
     s2s_tool_begin("s2s-ckpt", argc, argv);
-    /* a tree without what found no memory would be taken for a smaller one */
+    /* out of memory must end the program: a JSON tree with missing parts would look like a smaller
+     * one */
     json_set_alloc_funcs(s2s_xmalloc, free);
-    /* What would be kept here for the next use is tables of names that are needed no more, and
+    /* Return freed memory to the system: mostly tables of names that are not needed again, and
      * holes between what stays. */
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     mallopt(M_TRIM_THRESHOLD, 1 << 20);
@@ -57,7 +58,7 @@ int main(int argc, char **argv)
         "folder OUT already exists.\n"
         "See also: s2s-ckpt(1)",
         argc, argv, &err);
-    /* what all ranks know, one of them says, before any of them ends */
+    /* only rank 0 prints an agreed error, before any rank ends */
     const bool silent = rc < 0 && ckpt_mesh && s2s_mesh_rank(ckpt_mesh) > 0;
     int status = s2s_tool_end(silent ? s2s_errc_exit_status(rc) : rc, &err);
     s2s_mesh_close(ckpt_mesh);

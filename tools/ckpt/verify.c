@@ -49,17 +49,18 @@ static const struct argp argp = {
 
 struct counts {
     size_t n_tensors, n_objects, n_files, n_unchecked;
-    size_t n_unread; /* objects that hold tensors which no reader takes */
+    size_t n_unread; /* objects with tensors that cannot be read */
     int64_t bytes;
 };
 
-/* The files' digests, compared by a thread while CRC-32s are: what the one has read the other finds
- * in the page cache, so that what is larger than that comes from the disk about once, not twice. */
+/* The manifest's digests, verified by a thread while the main thread verifies CRC-32s: each finds
+ * in the page cache what the other has read, so that even large files are read from disk about
+ * once, not twice. */
 struct digests {
     const struct s2s_ckpt *ckpt;
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
-    atomic_bool shown; /* nothing else is that would be drawn over */
+    atomic_bool shown; /* no other progress line is on the terminal */
     _Atomic int64_t unseen_bytes;
     atomic_int stop;
     pthread_t thread;
@@ -93,7 +94,7 @@ static void begin_digests(struct digests *d, const struct s2s_ckpt *ckpt)
     d->has_thread = s2s_n_cores() > 1 && pthread_create(&d->thread, NULL, compare_digests, d) == 0;
 }
 
-/* rc: of what was done meanwhile; where that failed it is all that counts */
+/* rc: result of the main thread; if negative, it takes precedence. */
 static int end_digests(struct digests *d, int rc, struct s2s_error *err)
 {
     d->stop = rc < 0;
@@ -113,7 +114,7 @@ static void add_progress(void *ctx, int64_t bytes)
     s2s_progress_add(ctx, bytes);
 }
 
-/* all bytes, as they lie in the files */
+/* Reads all files from start to end. */
 static int read_files(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     struct s2s_progress progress;
@@ -162,7 +163,7 @@ static int verify_all(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s_e
     begin_digests(&digests, ckpt);
     int rc = end_digests(&digests, verify_parts(ckpt, counts, err), err);
     counts->n_files = digests.n_files;
-    if (rc == 0) /* a manifest may name no file at all */
+    if (rc == 0) /* a manifest may list no files */
         rc = s2s_ckpt_verify_named(ckpt, err);
     return rc == 0 && counts->n_files == 0 && counts->n_unchecked ? read_files(ckpt, err) : rc;
 }
@@ -172,7 +173,7 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
 {
     char bytes[32];
     if (opt->common.verbosity < 0 && !opt->common.json && !opt->common.out)
-        return; /* the exit status says it */
+        return; /* only the exit status */
     if (opt->common.json) {
         printf("{\"ok\": true, \"format\": \"%s\", \"path\": ", s2s_ckpt_format(ckpt));
         ckpt_print_json_text(s2s_ckpt_path(ckpt));
@@ -191,12 +192,12 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
         printf("; %zu files as the manifest says", counts->n_files);
     else if (counts->n_unchecked)
         printf("; no manifest, and %zu tensors have no checksum to compare", counts->n_unchecked);
-    else /* names, shapes and configuration may have none */
+    else /* only tensors have CRC-32s, not names, shapes or configuration */
         printf("; no manifest%s", counts->n_tensors ? ", CRC-32s of all tensors are right" : "");
     putchar('\n');
 }
 
-/* What else is told of: damage that could not have been seen, a model that is not whole. */
+/* Further findings: damage that cannot be detected, an incomplete model. */
 static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
                           const struct counts *counts, struct s2s_error *err)
 {
@@ -211,7 +212,8 @@ static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
     return rc < 0 ? s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt)) : 0;
 }
 
-/* -o's file may be one of a checkpoint that could not be opened: then it is not written. */
+/* Reports a damaged checkpoint. The file of -o is not written if it may belong to a checkpoint that
+ * could not be opened. */
 static void report_bad(const struct options *opt, const struct s2s_printout *to,
                        const struct s2s_error *err)
 {
@@ -241,7 +243,7 @@ static int verify_opened(const struct options *opt, struct s2s_ckpt *ckpt, struc
         report_bad(opt, to, err);
     if (rc == 0 || !opt->common.json)
         return s2s_printout_end(to, rc, err);
-    s2s_printout_end(to, 0, &late); /* that it is bad is what there is to say */
+    s2s_printout_end(to, 0, &late); /* the checkpoint's error takes precedence */
     return rc;
 }
 

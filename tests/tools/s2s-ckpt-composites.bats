@@ -481,7 +481,7 @@ st.rename('whole.safetensors', 'scaled.safetensors', lambda k: 'language_model.'
           {'vision_tower.blocks.%d.ls%d.scale' % (i // 2, i % 2): (1,) for i in range(24)})"
     exits 0 s2s-ckpt convert --to hf --config "$M/config.json" scaled.safetensors scaled
     says "in checkpoint but unused: vision_tower.blocks.0.ls0.scale and 23 more that differ from it in numbers alone"
-    [ "$(grep -c unused <<<"$output")" -eq 1 ]
+    [ "$(grep -c "but unused" <<<"$output")" -eq 1 ]
     exits 1 s2s-ckpt convert --strict --to hf --config "$M/config.json" scaled.safetensors y
     [ "$(grep -c "but unused: vision_tower.blocks" <<<"$output")" -eq 24 ]
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" mimo.safetensors mimo

@@ -1544,7 +1544,7 @@ EOF
     # what else the run's file has is said
     exits 0 s2s-ckpt convert --to nemo --config unpacked/model_config.yaml run.ckpt out2.nemo
     says "in checkpoint but unused: ema.w"
-    says "left out: 1 tensors of optimizer"
+    says "left out: 1 unused tensors, 1 tensors of optimizer"
     exits 1 s2s-ckpt convert --strict --to nemo --config unpacked/model_config.yaml run.ckpt out3.nemo
     # a part may be called by what wraps it
     exits 0 s2s-ckpt convert -q --to safetensors --part state_dict run.ckpt part.safetensors

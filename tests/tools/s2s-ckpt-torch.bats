@@ -86,6 +86,11 @@ save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
         says "(--strict)"
         [ ! -e out.safetensors ]
     done
+    # of torch_dist the object's name is all that there is
+    exits 0 s2s-ckpt convert --json --to torch_dist sparse.pt dist
+    says "; left out: the tensors in 1 objects that are not read"
+    says '"objects": 0, "objects_with_unread_tensors": 1,'
+    says '"names": {"s": 1}'
     for to in safetensors torch_dist hf; do
         exits 1 s2s-ckpt convert --to $to only.pt out
         says "value is a torch._utils._rebuild_sparse_tensor"
@@ -538,6 +543,7 @@ PY
     done
     exits 0 s2s-ckpt convert --strict --to torch_dist in dist
     says_not "a value with"
+    says_not "left out"
     for folder in in dist; do
         exits 0 s2s-ckpt verify $folder
         says "pair: a value with tensors in it, of which no tensor is read"

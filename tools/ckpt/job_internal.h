@@ -60,6 +60,7 @@ enum { CKPT_MAX_KINDS = 128 };
 /* What the source has and the output lacks. */
 struct ckpt_left_out {
     size_t n_unused, n_dropped;         /* weights */
+    size_t n_unread;                    /* objects that hold tensors which no reader takes */
     size_t n_state, n_objects, n_ranks; /* tensors, objects, rank folders with an optimizer */
     int64_t rows_cut;
     bool common;

@@ -74,11 +74,14 @@ void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job)
         if (job->is_left(tensors[i].name))
             add_name(left, tensors[i].name, N_WORDS);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(job->ckpt, &n);
-    for (size_t i = 0; i < n; i++)
-        if (!takes_object(job, objects[i].name)) {
+    for (size_t i = 0; i < n; i++) {
+        const bool taken = takes_object(job, objects[i].name);
+        const bool unread = objects[i].lost && ckpt_job_is_weight(objects[i].name);
+        if (!taken || unread)
             add_name(left, objects[i].name, N_WORDS);
-            left->n_objects++;
-        }
+        left->n_objects += !taken;
+        left->n_unread += unread;
+    }
     left->n_kinds_told = left->n_kinds;
     left->n_more_told = left->n_of_others;
     add_weights(left, &job->unused);

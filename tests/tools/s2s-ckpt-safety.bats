@@ -764,6 +764,17 @@ EOF
     truncate -s -5 folder/config.json
     exits 1 s2s-ckpt verify folder
     says "config.json:"
+    # convert --to hf reads it in Megatron's folders, too
+    for name in mcore016_hybrid_tp2pp2ep2/iter_0001000 mp_rank/iter_0000100 dcp_plain; do
+        rm -rf other
+        cp -r "$DATA/$name" other
+        chmod -R u+w other
+        cp out/config.json other
+        exits 0 s2s-ckpt verify other
+        cp folder/config.json other
+        exits 1 s2s-ckpt verify other
+        says "config.json:"
+    done
 }
 
 @test "small files of names that nothing can note are left out with a word, others are taken" {

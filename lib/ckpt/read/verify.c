@@ -226,10 +226,12 @@ void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt)
     }
 }
 
-/* Checks that config.json, from which a Hugging Face model gets its sizes, is JSON. */
+/* Checks that a folder's config.json, from which a Hugging Face model gets its sizes, is JSON. */
 static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     json_t *config = NULL;
+    if (!ckpt_has_word("hf hf_bin dcp_hf dcp torch_dist mp_rank", ckpt->format))
+        return 0;
     int rc = ckpt_read_json(&config, ckpt, "config.json", err);
     json_decref(config);
     return rc;
@@ -245,8 +247,9 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    if (ckpt_has_word("hf hf_bin dcp_hf", ckpt->format))
-        return verify_config(ckpt, err);
+    int rc = verify_config(ckpt, err);
+    if (rc < 0)
+        return rc;
     if (ckpt->unfinished)
         return s2s_error_set(err, S2S_E_TRUNCATED, "%s: %s", ckpt->path, CKPT_UNFINISHED);
     if (strcmp(ckpt->format, "torch_dist") == 0 && !ckpt_has(ckpt, "common.pt") &&

@@ -1,9 +1,8 @@
 /*
- * The tokenizer and the processor that transformers opens beside a Parakeet: tokenizer.json,
- * tokenizer_config.json and processor_config.json out of a SentencePiece model. As transformers'
- * ParakeetConverter and convert_nemo_to_hf.py make them: pairs of pieces that make a piece are the
- * merges of a BPE, the best score first, whatever kind of model it was; the blank is one token
- * behind the pieces.
+ * Makes the tokenizer and processor of transformers' Parakeet from a SentencePiece model:
+ * tokenizer.json, tokenizer_config.json and processor_config.json. As in transformers'
+ * ParakeetConverter and convert_nemo_to_hf.py, pairs of pieces that join to a piece are the merges
+ * of a BPE, in order of score, whatever kind the model was; the blank is a token after the pieces.
  */
 #include <math.h>
 
@@ -13,14 +12,15 @@
 #include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/spm.h"
 
-/* Every cut of a piece is looked at; SentencePiece's own limit is 16 characters. */
+/* Limit for the length of a piece, as every split of it is tried; SentencePiece's own limit is 16
+ * characters. */
 enum { PIECE_MAX = 512 };
 
 static const char SPACE[] = "\xe2\x96\x81";
 
 struct merge {
     float score;
-    size_t piece, cut;       /* cut: bytes of the left part */
+    size_t piece, cut;       /* cut: length of the left part, in bytes */
     int left_len, right_len; /* characters */
     json_int_t left, right;
 };
@@ -30,7 +30,7 @@ struct merges {
     size_t n, cap;
 };
 
-/* the best score, then the longest left and right parts, then the order of the pieces */
+/* By best score, then longest left and right parts, then order of pieces. */
 static int by_rank(const void *a, const void *b)
 {
     const struct merge *x = a, *y = b;
@@ -95,8 +95,8 @@ static json_t *merges_of(const struct ckpt_spm *spm, const json_t *vocab)
     return out;
 }
 
-/* the pieces by their text; NULL: not of the kind that a tokenizer can have. SentencePiece's own
- * tables end at a NUL, and many readers of JSON take none in a key. */
+/* An object: text of a piece -> id; NULL: pieces that a tokenizer cannot have. SentencePiece's own
+ * tables end at a NUL, and many JSON parsers refuse one in a key. */
 static json_t *vocab_of(const struct ckpt_spm *spm)
 {
     json_t *vocab = json_object();
@@ -112,7 +112,7 @@ static json_t *vocab_of(const struct ckpt_spm *spm)
     return vocab;
 }
 
-/* ---- tokens that stand apart ---- */
+/* ---- added tokens ---- */
 
 static void add_token(json_t *tokens, json_int_t id, const json_t *content, bool special)
 {
@@ -121,8 +121,7 @@ static void add_token(json_t *tokens, json_int_t id, const json_t *content, bool
                                             "rstrip", 0, "normalized", 0, "special", special));
 }
 
-/* Control pieces and those of the user, the unknown one, `pad`; in the order of their numbers, the
- * blank last. */
+/* Control and user-defined pieces, the unknown token, `pad`; in order of ids, the blank last. */
 static json_t *tokens_of(const struct ckpt_spm *spm, const char *pad, const char *blank)
 {
     json_t *tokens = json_array(), *content;
@@ -181,7 +180,7 @@ static json_t *metaspace(void)
                      "prepend_scheme", "always", "split", 1);
 }
 
-/* a text as it is, two behind each other: nothing is put around them */
+/* Adds no special tokens: a text unchanged, a pair concatenated. */
 static json_t *post_processor(void)
 {
     return json_pack("{s:s, s:[{s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:{}}", "type",
@@ -216,7 +215,7 @@ static char *as_text(json_t *value)
     return text;
 }
 
-/* what kind of head it is, as processors call it; NULL: no Parakeet with a head */
+/* Kind of head, as processors call it; NULL: not a Parakeet with a head. */
 static const char *kind_of(const json_t *config)
 {
     static const char *const kinds[] = {"parakeet_ctc", "parakeet_tdt", "parakeet_rnnt"};
@@ -230,7 +229,7 @@ static const char *kind_of(const json_t *config)
 static void write_texts(struct ckpt_nemo_texts *texts, const struct ckpt_spm *spm, json_t *vocab,
                         const char *kind)
 {
-    /* CTC's blank is the padding; a model that has a <pad> of its own keeps that apart from it */
+    /* CTC's blank is also the padding, unless the model has a <pad> of its own */
     const bool own_pad = json_object_get(vocab, "<pad>") != NULL;
     const char *blank = strcmp(kind, "ctc") == 0 && !own_pad ? "<pad>" : "<blank>";
     const char *pad = strcmp(kind, "tdt") == 0 && own_pad ? "<pad>" : blank;

@@ -1,6 +1,6 @@
 /*
- * NeMo's model_config.yaml as the config.json and preprocessor_config.json of transformers'
- * Parakeet. Which key is which: transformers' models/parakeet/convert_nemo_to_hf.py.
+ * Converts NeMo's model_config.yaml to the config.json and preprocessor_config.json of
+ * transformers' Parakeet. Source for the keys: transformers' models/parakeet/convert_nemo_to_hf.py.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map.h"
@@ -22,7 +22,8 @@ static json_t *look_up(json_t *root, const char *path)
     return at;
 }
 
-/* what it stands for; the string itself when that is not there. depth: of names of names */
+/* Resolves a reference; the string itself if its target does not exist. depth: of nested
+ * references. */
 static json_t *resolved(json_t *root, json_t *value, int depth)
 {
     const char *text = json_string_value(value);
@@ -38,8 +39,8 @@ static json_t *resolved(json_t *root, json_t *value, int depth)
     return found ? resolved(root, found, depth + 1) : value;
 }
 
-/* A section with its references followed, one level deep. Gives a reference; NULL: it is no
- * object. */
+/* A section with its references resolved, one level deep. Gives a reference; NULL: not an object.
+ */
 static json_t *section(const json_t *root, const json_t *from, const char *name)
 {
     const json_t *object = json_object_get(from, name);
@@ -55,7 +56,7 @@ static json_t *section(const json_t *root, const json_t *from, const char *name)
 
 /* ---- config.json ---- */
 
-/* also below what Lightning and wrappers put in front */
+/* Finds a tensor by name, also with prefixes of Lightning and wrappers. */
 static const struct s2s_ckpt_tensor *find_plain(const struct s2s_ckpt *ckpt, const char *name)
 {
     const struct s2s_ckpt_tensor *found = s2s_ckpt_find(ckpt, name);
@@ -83,7 +84,7 @@ static json_t *ctc_config(json_t *encoder, int64_t n_classes)
                      (json_int_t)(n_classes - 1), "encoder_config", encoder);
 }
 
-/* The durations of a TDT head with n of them. A reference; NULL: it is not said. */
+/* The n durations of a TDT head. Gives a reference; NULL: unknown. */
 static json_t *find_durations(const json_t *all, int64_t n)
 {
     static const char *const paths[] = {"decoding.durations", "model_defaults.tdt_durations",
@@ -97,7 +98,7 @@ static json_t *find_durations(const json_t *all, int64_t n)
     return NULL;
 }
 
-/* index of "<pad>" among the labels; -1: there is none */
+/* Index of "<pad>" among the labels; -1: none. */
 static json_int_t pad_label(const json_t *all)
 {
     const json_t *labels = json_object_get(all, "labels"), *item;
@@ -124,13 +125,13 @@ static json_t *generation_config(json_int_t classes, int64_t n_durations)
     return out;
 }
 
-/* The sizes of a transducer's head are those of its tensors. */
+/* Sizes of a transducer's head, from its tensors. */
 struct head {
     int64_t classes, hidden, n_durations;
     json_int_t layers;
 };
 
-enum { HEAD_LAYERS_MAX = 8 }; /* as many has the table of names */
+enum { HEAD_LAYERS_MAX = 8 }; /* as in the name map */
 
 static void measure_head(struct head *head, const struct s2s_ckpt *ckpt)
 {
@@ -148,7 +149,7 @@ static void measure_head(struct head *head, const struct s2s_ckpt *ckpt)
     while (find_plain(ckpt, name) && ++head->layers);
 }
 
-/* Parakeet's LSTM and joint network have one width, and the blank is a class of the embedding. */
+/* Parakeet's LSTM and joint network have the same width, and the blank has an embedding. */
 static int check_head(const struct head *head, const struct s2s_ckpt *ckpt, const json_t *all,
                       const json_t *durations, struct s2s_error *err)
 {
@@ -222,7 +223,7 @@ json_t *ckpt_nemo_features(const char **odd, const json_t *model_config)
     return out;
 }
 
-/* preprocessor_config.json, or why there is none; a reference */
+/* Makes preprocessor_config.json, or warns why not. Gives a reference. */
 static json_t *features_of(const json_t *all)
 {
     const char *odd = NULL;

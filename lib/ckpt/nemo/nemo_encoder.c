@@ -1,8 +1,8 @@
 /*
- * NeMo's ConformerEncoder as the configuration of transformers' Parakeet encoder. What the weights
- * say of it is taken from them, and a model_config.yaml that says otherwise is refused; what they
- * do not say is, where the file is silent, what NeMo then takes, which is not what transformers
- * takes. Source: nemo/collections/asr/modules/conformer_encoder.py.
+ * Converts NeMo's ConformerEncoder to the configuration of transformers' Parakeet encoder. Sizes
+ * come from the weights; a model_config.yaml that contradicts them is refused. Other settings
+ * default to NeMo's defaults, which differ from transformers'. Source:
+ * nemo/collections/asr/modules/conformer_encoder.py.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
@@ -10,11 +10,11 @@
 
 enum { MEL_BINS_MAX = 1 << 16 };
 
-/* Of ConformerEncoder and of ParakeetEncoderConfig; what no tensor shows. */
+/* Settings that no tensor shows, in ConformerEncoder and ParakeetEncoderConfig. */
 static const struct {
     const char *nemo, *hf;
     enum { REAL, TRUTH, WHOLE } kind;
-    double absent; /* what NeMo takes */
+    double absent; /* NeMo's default */
 } settings[] = {
     {"pos_emb_max_len", "max_position_embeddings", WHOLE, 5000},
     {"dropout", "dropout", REAL, 0.1},
@@ -25,7 +25,7 @@ static const struct {
     {"stochastic_depth_drop_prob", "layerdrop", REAL, 0.0},
 };
 
-/* Sizes that a tensor shows, below "encoder.". */
+/* Sizes that a tensor shows; names without "encoder.". */
 static const struct {
     const char *nemo, *hf, *name;
     int axis;
@@ -36,8 +36,7 @@ static const struct {
     {"subsampling_conv_channels", "subsampling_conv_channels", "pre_encode.conv.0.weight", 0},
 };
 
-/* What an encoder must be for transformers to run it: the key's value; what is meant when it is
- * absent is that too. */
+/* Settings that transformers requires: key and value, which is also the default. */
 static const struct {
     const char *key, *only;
 } demands[] = {
@@ -50,7 +49,7 @@ static const struct {
 struct measured {
     const struct s2s_ckpt *ckpt;
     const json_t *yaml; /* the section `encoder` */
-    char *prefix;       /* of its tensors */
+    char *prefix;       /* prefix of its tensors */
     json_t *out;
     struct s2s_error *err;
 };
@@ -63,7 +62,7 @@ static int refuse(struct s2s_error *err, const char *key, const char *is, const 
     return s2s_error_hint(err, rc, "a config.json of your own can be given with --config");
 }
 
-/* [-1, -1], or several of them: attention sees everything */
+/* Is the attention context unlimited: [-1, -1], or several of these? */
 static bool sees_all(const json_t *context)
 {
     const json_t *item;
@@ -106,9 +105,9 @@ static int check_kind(const json_t *encoder, struct s2s_error *err)
     return 0;
 }
 
-/* ---- what the weights say ---- */
+/* ---- sizes from the weights ---- */
 
-/* size of an axis; 0: there is no such tensor */
+/* Size of an axis; 0: no such tensor. */
 static int64_t size_of(const struct measured *m, const char *name, int axis)
 {
     char *full = s2s_xasprintf("%s%s", m->prefix ? m->prefix : "", name);
@@ -117,7 +116,7 @@ static int64_t size_of(const struct measured *m, const char *name, int axis)
     return t && t->n_dims > axis ? t->shape[axis] : 0;
 }
 
-/* "encoder." with whatever stands in front; NULL: this is no encoder. Gives: free. */
+/* "encoder." with its prefix; NULL: not an encoder. Gives: free. */
 static char *find_prefix(const struct s2s_ckpt *ckpt)
 {
     static const char first[] = "encoder.pre_encode.conv.0.weight";
@@ -129,7 +128,7 @@ static char *find_prefix(const struct s2s_ckpt *ckpt)
     return NULL;
 }
 
-/* layers: how many there are of them in a row */
+/* The number of consecutively numbered layers. */
 static int64_t count(const struct measured *m, const char *format, int first, int step)
 {
     char name[80];
@@ -141,11 +140,11 @@ static int64_t count(const struct measured *m, const char *format, int first, in
     }
 }
 
-/* found: 0 when no tensor says; then the file's */
+/* Sets a size. found: by the weights; 0: unknown, then the file's. */
 static int set_size(struct measured *m, const char *nemo, const char *hf, int64_t found)
 {
     json_t *said = json_object_get(m->yaml, nemo);
-    /* NeMo's -1: as many as the model is wide */
+    /* NeMo's -1 stands for d_model */
     const bool says = json_is_integer(said) && json_integer_value(said) > 0;
     if (found && says && json_integer_value(said) != found)
         return s2s_error_set(m->err, S2S_E_SHAPE,
@@ -176,7 +175,7 @@ static int set_bias(struct measured *m)
     return 0;
 }
 
-/* Mel bins: behind the convolutions of stride 2 there are channels times what remains of them. */
+/* Sets the mel bins. After convolutions of stride 2 there are channels times the remaining bins. */
 static int set_bins(struct measured *m, int64_t n_stages)
 {
     int64_t bins = json_integer_value(json_object_get(m->yaml, "feat_in"));
@@ -203,7 +202,7 @@ static int set_sizes(struct measured *m)
                                  ? 1 + count(m, "pre_encode.conv.%lld.weight", 3, 3)
                                  : 0;
     int rc = 0;
-    /* a dense second convolution is the striding that Parakeet has not */
+    /* a dense second convolution is "striding", which Parakeet lacks */
     if (size_of(m, "pre_encode.conv.2.weight", 1) > 1)
         return refuse(m->err, "subsampling", "striding", "dw_striding");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && rc == 0; i++)
@@ -230,7 +229,7 @@ static void set_width(struct measured *m)
     json_object_set(m->out, "num_key_value_heads", json_object_get(m->out, "num_attention_heads"));
 }
 
-/* ---- what only the file says ---- */
+/* ---- settings from the file ---- */
 
 static json_t *setting(const json_t *said, int kind, double absent)
 {

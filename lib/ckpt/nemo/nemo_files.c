@@ -1,4 +1,4 @@
-/* The small files of a .nemo: what a configuration names, and the tokenizer. */
+/* The small files of a .nemo: the tokenizer, and files that the configuration refers to. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -52,9 +52,9 @@ int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *
     return rc;
 }
 
-/* ---- files that a configuration names ---- */
+/* ---- files that a configuration refers to ---- */
 
-/* "0123..ef_tokenizer.model": NeMo puts a digest in front */
+/* Removes the digest that NeMo prepends: "0123..ef_tokenizer.model". */
 static const char *without_digest(const char *name)
 {
     return strspn(name, "0123456789abcdef") == 32 && name[32] == '_' ? name + 33 : name;

@@ -1,17 +1,17 @@
 /*
- * NeMo's AudioToMelSpectrogramPreprocessor as transformers' ParakeetFeatureExtractor: the sizes
- * that both let one choose, and the choices that only NeMo has. What NeMo takes where a
- * configuration is silent: nemo/collections/asr/modules/audio_preprocessing.py.
+ * Converts NeMo's AudioToMelSpectrogramPreprocessor to transformers' ParakeetFeatureExtractor:
+ * sizes that both can set, and settings that only NeMo has. NeMo's defaults:
+ * nemo/collections/asr/modules/audio_preprocessing.py.
  */
 #include <math.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/nemo/from_nemo.h"
 
-/* The one value that ParakeetFeatureExtractor has; null, and what is not there, is it too. */
+/* Settings with a single value in ParakeetFeatureExtractor, which is also the default. */
 static const struct {
     const char *key;
-    const char *text; /* NULL: a number or a truth value */
+    const char *text; /* NULL: a number or bool */
     double number;
 } fixed[] = {
     {"normalize", "per_feature", 0},
@@ -31,7 +31,7 @@ static double number_of(const json_t *value)
     return json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
 }
 
-/* the key in which it is another than transformers'; NULL: in none */
+/* The first key whose value transformers does not support; NULL: none. */
 static const char *find_odd(const json_t *from, json_int_t hz)
 {
     const char *class = json_string_value(json_object_get(from, "_target_"));
@@ -43,7 +43,7 @@ static const char *find_odd(const json_t *from, json_int_t hz)
         const bool is_it = fixed[i].text
                                ? text && strcmp(text, fixed[i].text) == 0
                                : !text && fabs(number_of(value) - fixed[i].number) < 1e-12;
-        /* NeMo normalizes only where it is said how */
+        /* null turns NeMo's normalisation off */
         const bool silent =
             !value || (json_is_null(value) && strcmp(fixed[i].key, "normalize") != 0);
         if (!silent && !is_it)
@@ -53,7 +53,7 @@ static const char *find_odd(const json_t *from, json_int_t hz)
     return highest > 0 && highest * 2 != (double)hz ? "highfreq" : NULL;
 }
 
-/* samples: of the key in seconds, or of the key that counts them; cut off as NeMo does */
+/* Number of samples, from the key in seconds or the key that counts them; truncated as in NeMo. */
 static json_int_t samples(const json_t *from, const char *seconds, const char *count,
                           double usual_s, json_int_t hz)
 {
@@ -64,7 +64,7 @@ static json_int_t samples(const json_t *from, const char *seconds, const char *c
     return (json_int_t)((s > 0 && s < 1000 ? s : usual_s) * (double)hz);
 }
 
-/* the power of two that a window of so many samples fits into */
+/* The FFT size: the next power of two. */
 static json_int_t fft_of(json_int_t window)
 {
     json_int_t n = 1;

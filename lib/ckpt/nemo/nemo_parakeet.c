@@ -1,4 +1,4 @@
-/* A .nemo from transformers' Parakeet: its configuration, labels and the featurizer's buffers. */
+/* Makes a .nemo from transformers' Parakeet: configuration, labels and the featurizer's buffers. */
 #include <math.h>
 
 #include "lib/audio/mel.h"
@@ -11,7 +11,7 @@
 
 enum { MAX_LABELS = 1 << 22 };
 
-/* the labels that the head has classes for, without the blank */
+/* The labels of the head's classes, without the blank. */
 static int find_labels(json_t **labels, const struct s2s_ckpt *ckpt,
                        const struct s2s_nemo_options *options, int64_t n, struct s2s_error *err)
 {
@@ -57,7 +57,7 @@ static void add_made(struct s2s_nemo_output *out, const char *name, int n_dims,
     }
 }
 
-/* the symmetric Hann window and the filters: NeMo loads them as part of the model */
+/* Adds the symmetric Hann window and the mel filters, which NeMo loads as part of the model. */
 static int add_featurizer(struct s2s_nemo_output *out, const json_t *features, int64_t n_mels,
                           struct s2s_error *err)
 {
@@ -129,7 +129,7 @@ static int map_names(struct parakeet *p, const char *family)
     return ckpt_map_to_megatron(&p->out->plan, &request, &p->out->map, p->err);
 }
 
-/* key: of config.json, and what it says; axis: where the weights show it */
+/* Checks a size of config.json (key: said) against an axis of a tensor. */
 static int check_size(const struct parakeet *p, const char *name, int axis, int64_t said,
                       const char *key)
 {
@@ -142,7 +142,7 @@ static int check_size(const struct parakeet *p, const char *name, int axis, int6
                                key, (long long)said, name, (long long)found, axes[axis]);
 }
 
-/* how many of the numbered names there are in a row */
+/* The number of consecutively numbered targets. */
 static int64_t count_targets(const struct parakeet *p, const char *format, int first, int step)
 {
     char name[80];
@@ -163,7 +163,7 @@ static int check_count(const struct parakeet *p, int64_t found, const char *key)
                                          key, (long long)said, (long long)found);
 }
 
-/* the encoder of the configuration is that of the weights */
+/* Checks that config.json describes the encoder of the weights. */
 static int check_encoder(const struct parakeet *p)
 {
     static const struct {
@@ -231,7 +231,7 @@ static int check_transducer(const struct parakeet *p, int64_t n_outputs)
                                "vocab_size and durations");
 }
 
-/* so is its head */
+/* The same for the head. */
 static int check_config(const struct parakeet *p, enum ckpt_nemo_kind kind)
 {
     const int64_t classes = ckpt_parakeet_classes(p->config);
@@ -283,7 +283,7 @@ static int make_config(struct parakeet *p, enum ckpt_nemo_kind kind)
                                    ckpt_parakeet_int(p->config, "num_mel_bins"), p->err);
 }
 
-/* the user's configuration: its features decide about the buffers */
+/* Uses the user's model_config.yaml, whose feature settings determine the buffers. */
 static int take_config(struct parakeet *p)
 {
     const char *odd = NULL;
@@ -327,7 +327,7 @@ int ckpt_nemo_from_parakeet(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
         rc = map_names(&p, ctc     ? "fastconformer_ctc"
                            : joint ? "fastconformer_transducer"
                                    : "fastconformer_encoder");
-    /* a configuration names the files that it wants */
+    /* a model_config.yaml refers to the files that it needs */
     if (rc == 0 && (!options->yaml || options->tokenizer))
         rc = ckpt_nemo_add_tokenizer(out, ckpt, options, &p.labels, err);
     const bool tdt = strcmp(ckpt_config_type(p.config), "parakeet_tdt") == 0;

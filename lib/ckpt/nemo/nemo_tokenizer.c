@@ -1,9 +1,9 @@
-/* The pieces of a tokenizer: of a SentencePiece model and of a tokenizer.json. */
+/* The pieces of a tokenizer, from a SentencePiece model or a tokenizer.json. */
 #include "lib/base/base.h"
 #include "lib/ckpt/nemo/spm.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 
-/* vocab.txt as NeMo's scripts write it: "##" in front of what does not begin a word */
+/* Adds a line to vocab.txt as NeMo's scripts do: "##" before pieces that do not start a word. */
 static void add_word(struct s2s_buf *words, const struct ckpt_spm_piece *piece)
 {
     static const char space[] = "\xe2\x96\x81";

@@ -1,7 +1,7 @@
 /*
- * model_config.yaml out of transformers' Parakeet: the keys of NeMo's
- * examples/asr/conf/fastconformer/ and what its ConformerEncoder, ConvASRDecoder, RNNTDecoder and
- * RNNTJoint take. nemo_config.c is the other direction.
+ * Makes model_config.yaml from transformers' Parakeet: keys as in NeMo's
+ * examples/asr/conf/fastconformer/, and the arguments of its ConformerEncoder, ConvASRDecoder,
+ * RNNTDecoder and RNNTJoint. nemo_config.c is the other direction.
  */
 #include <ctype.h>
 #include <math.h>
@@ -24,7 +24,7 @@ static bool is_plain(const char *s)
     return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-")] == 0;
 }
 
-/* YAML 1.1 wants a point in a real number, and JSON's quoted strings are YAML's too */
+/* YAML 1.1 requires a point in a float; JSON's quoted strings are also YAML. */
 static void add_scalar(struct s2s_buf *out, const json_t *value)
 {
     char number[40];
@@ -58,7 +58,7 @@ static void add_list(struct s2s_buf *out, const json_t *list, int indent)
             s2s_buf_printf(out, "\n%*s- ", indent, "");
         else if (i)
             s2s_buf_puts(out, ", ");
-        if (texts) { /* always quoted: labels are whatever they are */
+        if (texts) { /* always quoted: labels may contain anything */
             char *text = json_dumps(item, JSON_ENCODE_ANY | JSON_COMPACT);
             s2s_buf_puts(out, text ? text : "\"\"");
             free(text);
@@ -96,7 +96,7 @@ static void add_value(struct s2s_buf *out, const json_t *value, int indent)
 
 /* ---- Parakeet's configuration ---- */
 
-/* What ParakeetEncoderConfig takes when a key is absent. */
+/* Defaults of ParakeetEncoderConfig. */
 static const struct {
     const char *key;
     int64_t value;
@@ -120,7 +120,7 @@ static const json_t *encoder_of(const json_t *config)
     return encoder ? encoder : config;
 }
 
-/* they are added and multiplied; 0 is no size of anything */
+/* Limits numbers, as they are added and multiplied; 0 for others, which is no valid size. */
 static int64_t credible(const json_t *value)
 {
     const json_int_t number = json_integer_value(value);
@@ -186,7 +186,7 @@ static int check_encoder(const json_t *config, struct s2s_error *err)
     return 0;
 }
 
-/* What an absent one is taken for is credible. */
+/* Checks feature settings; missing ones have valid defaults. */
 static int check_features(const json_t *features, struct s2s_error *err)
 {
     static const char *const counts[] = {"sampling_rate", "win_length", "hop_length", "n_fft",
@@ -235,7 +235,8 @@ static json_t *encoder_section(const json_t *c)
     return out;
 }
 
-/* NeMo takes the whole samples in so many seconds: where rounding would lose one, they are said */
+/* Sets a length in seconds, which NeMo truncates to samples; in samples if rounding would lose one.
+ */
 static void set_samples(json_t *out, const char *seconds, const char *count, int64_t n, int64_t hz)
 {
     char text[40];
@@ -305,7 +306,7 @@ static void add_loss(json_t *out, const json_t *durations)
                                   durations, "sigma", 0.02, "omega", 0.1));
 }
 
-/* Gives a reference; NULL: the head has none. */
+/* Gives a reference; NULL: the head has no durations. */
 static json_t *durations_of(const struct ckpt_nemo_model *m)
 {
     json_t *said = json_object_get(m->config, "durations");

@@ -4,7 +4,7 @@
 #include "lib/base/utf8.h"
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
-/* fields of ModelProto, of its TrainerSpec and of its NormalizerSpec */
+/* field numbers of ModelProto, TrainerSpec and NormalizerSpec */
 enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3, UNK_PIECE = 45, CHARSMAP = 2 };
 
 struct proto {
@@ -12,7 +12,7 @@ struct proto {
 };
 
 struct field {
-    uint64_t number, value; /* value: of a varint, or the bits of a float */
+    uint64_t number, value; /* value: a varint, or the bits of a float */
     int wire;
     struct proto bytes;
 };
@@ -40,7 +40,7 @@ static bool read_fixed(struct proto *p, uint64_t *value, size_t len)
     return true;
 }
 
-/* 1: a field; 0: the end; -1: not a message */
+/* Reads the next field. 1: there is one; 0: end; -1: not a message. */
 static int next_field(struct proto *p, struct field *f)
 {
     uint64_t tag, len;
@@ -93,7 +93,7 @@ static bool read_piece(struct proto from, struct ckpt_spm_piece *piece)
     return more == 0 && piece->text;
 }
 
-/* the one field of a part that is wanted */
+/* Finds a field of a submessage. */
 static bool read_part(struct proto from, uint64_t number, struct proto *found)
 {
     struct field f;

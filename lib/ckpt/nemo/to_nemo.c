@@ -15,7 +15,7 @@ static bool is_harmless(const char *name)
            !strchr(name, '\\');
 }
 
-/* all members but the weights and the configuration, as they are called */
+/* Copies all members except weights and configuration, under their names. */
 static int copy_members(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt, bool with_config,
                         struct s2s_error *err)
 {
@@ -72,7 +72,7 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* Lightning's file of a NeMo model: its state_dict, without the state of the trainer. */
+/* A Lightning checkpoint of a NeMo model: takes its state_dict, without the trainer's state. */
 static int take_state_dict(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
                            struct s2s_error *err)
 {
@@ -130,7 +130,7 @@ int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
 
 struct archive {
     struct s2s_outfile *file;
-    struct s2s_digest *digest; /* NULL: nobody wants it */
+    struct s2s_digest *digest; /* NULL: not requested */
 };
 
 static int put(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
@@ -150,7 +150,7 @@ static int begin_member(struct archive *archive, const char *name, int64_t len,
                         struct s2s_error *err)
 {
     unsigned char header[S2S_TAR_MAX_HEADER];
-    char *dotted = s2s_xasprintf("./%s", name); /* as NeMo's own archives */
+    char *dotted = s2s_xasprintf("./%s", name); /* as in NeMo's archives */
     size_t header_len = s2s_tar_header(header, dotted, (uint64_t)len);
     free(dotted);
     return put(archive, header, header_len, err);
@@ -167,7 +167,7 @@ static int write_weights(struct s2s_nemo_output *out, struct archive *archive,
 {
     struct ckpt_torch_dict dict = {.made = out->made, .n_made = out->n_made, .plan = &out->plan};
     int64_t len, written = 0;
-    /* a tar says a length before its bytes */
+    /* a tar header needs the length first */
     int rc = ckpt_write_torch(&dict, NULL, null_sink, NULL, &len, err);
     if (rc == 0)
         rc = begin_member(archive, CKPT_NEMO_WEIGHTS, len, err);

@@ -1,4 +1,4 @@
-/* A state dict as torch.save writes it: one zip of data.pkl and a storage a tensor. */
+/* Writes a state dict in torch.save's format: a zip of data.pkl and a storage per tensor. */
 #include "lib/ckpt/pickle/emit.h"
 #include "lib/base/base.h"
 #include "lib/ckpt/nemo/to_nemo.h"
@@ -17,7 +17,7 @@ static int data_sink(void *ctx, const void *bytes, size_t len, struct s2s_error 
     return s2s_zip_write(member->zip, bytes, len, err);
 }
 
-/* OrderedDict of name and tensor; storages are numbered in this order */
+/* An OrderedDict of names and tensors; storages are numbered in this order. */
 static void make_pickle(struct ckpt_emitter *out, const struct ckpt_torch_dict *dict)
 {
     char key[24];

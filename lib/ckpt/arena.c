@@ -1,9 +1,10 @@
-/* Memory that lives as long as the checkpoint, and the vectors in it that serve for equal ones. */
+/* Memory that lives as long as the checkpoint, and a cache of vectors in it, so that equal ones are
+ * shared. */
 #include "lib/ckpt/model.h"
 
 #include "lib/io/digest.h"
 
-/* A vector, in a table where it stands in one of WAYS places; the oldest there makes room. */
+/* An entry of a set-associative cache of WAYS entries per set; the oldest is replaced. */
 struct ckpt_vector {
     const int64_t *v; /* NULL: none yet */
     size_t n;
@@ -23,7 +24,8 @@ char *ckpt_arena_text(struct s2s_ckpt *ckpt, const char *s, size_t len)
 const int64_t *ckpt_arena_ints(struct s2s_ckpt *ckpt, const int64_t *v, size_t n)
 {
     const size_t len = n * sizeof *v;
-    if (ckpt->reduced) /* of one tensor at a time: there is little to find, and a table to clear */
+    if (ckpt->reduced) /* holds one tensor at a time: little to share, and the cache would have to
+                        * be cleared */
         return memcpy(ckpt_arena(ckpt, len), v, len);
     if (!ckpt->vectors)
         ckpt->vectors = s2s_xcalloc((size_t)SETS * WAYS, sizeof *ckpt->vectors);

@@ -29,7 +29,7 @@ void ckpt_box_strides(int64_t *stride, const int64_t *size, int n_dims)
     int64_t step = 1;
     for (int d = n_dims; d-- > 0;) {
         stride[d] = step;
-        /* of no elements, or of more than there can be: refused elsewhere */
+        /* the box is empty, or impossibly large, which is refused elsewhere */
         if (size[d] > 1 && __builtin_mul_overflow(step, size[d], &step))
             step = INT64_MAX;
     }
@@ -61,7 +61,7 @@ static int by_axis(const void *a, const void *b, void *axis)
     return (x > y) - (x < y);
 }
 
-/* the axis on which the boxes differ most, so that few are neighbours there */
+/* The axis with the most distinct offsets, on which fewest boxes are neighbours. */
 static int sweep_axis(struct ckpt_box *boxes, size_t n, int n_dims)
 {
     int best = 0;
@@ -82,7 +82,7 @@ static int sweep_axis(struct ckpt_box *boxes, size_t n, int n_dims)
 static int find_overlap(const char *name, struct ckpt_box *boxes, size_t n, int n_dims,
                         struct s2s_error *err)
 {
-    /* real tensors are cut in grids, where few boxes are neighbours on the best axis */
+    /* real tensors are split in grids, where few boxes are neighbours on the best axis */
     enum { MAX_PAIRS = 1 << 28 };
     size_t n_pairs = 0;
     int axis = n_dims > 1 ? sweep_axis(boxes, n, n_dims) : 0;
@@ -110,9 +110,9 @@ int ckpt_boxes_tile(const char *name, const int64_t *shape, int n_dims, struct c
 {
     char a[200], b[200], c[200];
     int64_t numel = ckpt_box_numel(shape, n_dims), step = 1;
-    uint64_t covered = 0; /* may wrap only when boxes overlap, which is found first */
+    uint64_t covered = 0; /* may only wrap if boxes overlap, which is found first */
     size_t kept = 0;
-    /* also where another axis is 0: strides, and sums of extents, come later */
+    /* even if another axis is 0, as strides and sums of extents are computed later */
     bool absurd = numel < 0;
     for (int d = 0; d < n_dims; d++)
         absurd |= shape[d] > (int64_t)1 << 48 ||

@@ -1,4 +1,4 @@
-/* What is wanted against what is there. */
+/* Checks a checkpoint against the tensors that a program requires. */
 #include "lib/ckpt/ckpt.h"
 
 #include "lib/base/base.h"
@@ -6,8 +6,8 @@
 #include "lib/ckpt/list.h"
 #include "lib/ckpt/names.h"
 
-/* How many characters "module.x.weight" has more than "x.weight" (or the reverse); SIZE_MAX:
- * neither is the other's tail, from a dot on. */
+/* How much longer "module.x.weight" is than "x.weight" (or the reverse); SIZE_MAX: neither ends
+ * with the other after a dot. */
 static size_t longer_by(const char *a, const char *b)
 {
     size_t a_len = strlen(a), b_len = strlen(b);
@@ -17,8 +17,8 @@ static size_t longer_by(const char *a, const char *b)
     return is_tail && strchr(tail, '.') ? more : SIZE_MAX;
 }
 
-/* The name found that is nearest, NULL when none is near. Tails are nearer than edits, the longest
- * of them nearest. */
+/* The nearest existing name; NULL: none is near. Names that end alike are nearer than edits, the
+ * longest common end nearest. */
 static const char *nearest(const struct s2s_ckpt *ckpt, const char *name)
 {
     size_t n, least = SIZE_MAX;
@@ -53,7 +53,7 @@ static void check_one(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_want *w
     char a[200], b[200];
     const struct s2s_ckpt_tensor *t = s2s_ckpt_find(ckpt, want->name);
     if (!t) {
-        /* the search looks at every name: not for thousands of them */
+        /* a linear search: not for thousands of names */
         const char *near = absent->n < 100 ? nearest(ckpt, want->name) : NULL;
         ckpt_list_add(absent, ABSENT,
                       near ? s2s_xasprintf("%s (nearest: %s)", want->name, near)

@@ -1,20 +1,21 @@
 /*
- * Chunks of tensors. There may be a million, so what many have alike is there once: the boxes of a
- * tensor are one array, which is that of all tensors that are cut alike, and what remains of a
- * chunk is its place. A plain tensor has not even that: its one box is its shape.
+ * Chunks of tensors in compact form, as there may be a million. The boxes of a tensor are one
+ * array, shared by all tensors with the same boxes; otherwise a chunk is only its place. A plain
+ * tensor has no boxes: its only box is its shape.
  */
 #include "lib/ckpt/model.h"
 
 _Static_assert(sizeof(struct s2s_ckpt_tensor) == 48, "there may be hundreds of thousands");
 _Static_assert(sizeof(struct ckpt_location) == 24, "there may be a million");
 
-/* How a chunk lies in its storage, if not row-major from the begin. */
+/* Layout of a chunk in its storage, if not row-major from the start. */
 struct layout {
     const int64_t *stride; /* [n_dims], in elements; NULL: contiguous */
-    int64_t data;          /* of element 0 in the storage; of a view, which has none, in the file */
+    int64_t data;          /* offset of element 0 in the storage; of a view, which has none, in the
+                            * file */
 };
 
-/* What few tensors have. */
+/* Members that few tensors need. */
 struct ckpt_odd {
     struct layout *layouts; /* NULL, or [n_chunks] */
     const int64_t *orig_shape;

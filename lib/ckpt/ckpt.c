@@ -10,12 +10,12 @@
 #include "lib/io/digest.h"
 #include "lib/base/utf8.h"
 
-/* a name of the file's may stand in millions of places */
+/* names may repeat a string of the file a million times */
 enum { MAX_OPEN = 200, MAX_NAMES = 128 << 20 };
 
 /* ---- files ---- */
 
-/* of errno: a file that is not ours to read, or a fault */
+/* By errno: no permission, or an I/O fault. */
 static enum s2s_errc cannot_open(void)
 {
     return errno == EACCES || errno == EPERM ? S2S_E_OPEN : S2S_E_IO;
@@ -45,7 +45,7 @@ int ckpt_add_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err
     return (int)ckpt->n_files++;
 }
 
-/* The outputs, and the other checkpoints of diff and average, want some too. */
+/* The limit for open files; leaves some for outputs and other checkpoints. */
 static size_t most_open(void)
 {
     struct rlimit limit;
@@ -53,7 +53,7 @@ static size_t most_open(void)
     return share < 2 ? 2 : share < MAX_OPEN ? share : MAX_OPEN;
 }
 
-/* Those that can be opened again make room. */
+/* Closes files that can be opened again. */
 static void close_files(struct s2s_ckpt *ckpt)
 {
     for (size_t i = 0; i < ckpt->n_files; i++)
@@ -184,7 +184,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->rank_states);
     free(ckpt->states);
     ckpt_arena_release(ckpt);
-    ckpt->root = ckpt->inside = ckpt->part = NULL; /* they were there */
+    ckpt->root = ckpt->inside = ckpt->part = NULL; /* they pointed into the arena */
     ckpt->common = ckpt->run_args = NULL;
     ckpt->members = NULL;
     ckpt->tensors = NULL;
@@ -250,7 +250,7 @@ static int compare_name(const struct s2s_ckpt_tensor *tensor, const char *name, 
     return order ? order : tensor->name[len] != 0;
 }
 
-/* The name as one of n sorted tensors has it, mostly that at *expected; NULL: none has. */
+/* The name of one of n sorted tensors that equals this one, mostly at *expected; NULL: none. */
 static const char *same_name(const struct s2s_ckpt_tensor *tensors, size_t n, size_t *expected,
                              const char *name, size_t len)
 {
@@ -271,8 +271,8 @@ static const char *same_name(const struct s2s_ckpt_tensor *tensors, size_t n, si
     return NULL;
 }
 
-/* Checkpoints that are compared have the same names, mostly in the same order, and so have files of
- * several ranks. */
+/* Shares or copies a name. Checkpoints that are compared have the same names, mostly in the same
+ * order, and so have files of several ranks. */
 static const char *keep_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
 {
     const struct s2s_ckpt *like = ckpt->like;
@@ -346,7 +346,7 @@ static int check_tiles(const struct s2s_ckpt_tensor *tensor, struct s2s_error *e
     return rc;
 }
 
-/* "" where it is not known, as while .metadata is read */
+/* "" if unknown, as while .metadata is read */
 static const char *file_of(const struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
 {
     const int file = tensor->n_chunks ? ckpt_place_at(tensor, 0)->file : -1;
@@ -459,9 +459,9 @@ size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
     return ckpt->n_left_states;
 }
 
-/* Is `name` from `at` on a part of what torch.optim gives, whatever the trainer called the dict
- * around it ("optimizer_0" is PyTorch Lightning's)? Its "param_groups", or "state" with, after the
- * parameter's name, what an optimizer keeps of it. */
+/* Is `name`, from `at` on, part of a torch.optim state dict, whatever the dict around it is called
+ * ("optimizer_0" is PyTorch Lightning's)? It is if it has "param_groups", or "state", a parameter's
+ * name and the name of a state. */
 static bool is_torch_optim(const char *at, const char *last)
 {
     static const char *const kept[] = {
@@ -521,13 +521,13 @@ int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_erro
         if (!note_identity(&all, ckpt->dir_fd, ckpt->files[i].name))
             rc = s2s_error_errno(err, S2S_E_IO, "%s", ckpt->files[i].name);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
-        (void)note_identity(&all, ckpt->dir_fd, beside[i]); /* where there is one */
+        (void)note_identity(&all, ckpt->dir_fd, beside[i]); /* if it exists */
     s2s_xxh3_128_hex(hex, all.data ? all.data : "", all.len);
     s2s_buf_release(&all);
     return rc;
 }
 
-/* Does the file lie in the checkpoint's folder, or below it? */
+/* Is the file in the checkpoint's folder, or below? */
 static bool is_inside(const struct s2s_ckpt *ckpt, const char *path)
 {
     struct stat st;

@@ -21,7 +21,7 @@ int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error 
     return 0;
 }
 
-/* Asks for the disk's work early, so that the sync at the end finds little left. */
+/* Starts writeback early, so that little is left for the sync at the end. */
 static void start_writeback(struct ckpt_file *file)
 {
     if (file->written - file->started < WRITEBACK_BYTES)
@@ -59,7 +59,7 @@ int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struc
     file->pos += (int64_t)len;
     if (!file->is_summed_apart)
         s2s_digest_update(file->digest, bytes, len);
-    /* what goes past the buffer must find it empty, or it would overtake what came before */
+    /* bytes that bypass the buffer must find it empty, to stay in order */
     bool past = len > FILE_BUFFER / 2;
     if ((past || file->buf.len + len > FILE_BUFFER) && (rc = flush(file, err)) < 0)
         return rc;
@@ -104,7 +104,7 @@ int ckpt_slurp(int dir_fd, const char *name, int64_t max_len, char **bytes, size
 {
     struct stat st;
     *bytes = NULL;
-    /* not to wait for the other end of a pipe */
+    /* O_NONBLOCK: do not wait for the other end of a pipe */
     int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return s2s_error_errno(

@@ -92,7 +92,7 @@ static inline uint32_t same_bits(uint32_t bits)
     return bits;
 }
 
-/* n elements of IN to OUT, by way of the bits of a float32 */
+/* casts n elements from IN to OUT through the bits of a float32 */
 #define CAST(IN, WIDEN, OUT, NARROW) \
     for (size_t i = 0; i < n; i++) { \
         IN x; \
@@ -101,7 +101,7 @@ static inline uint32_t same_bits(uint32_t bits)
         memcpy(to + i * sizeof y, &y, sizeof y); \
     }
 
-/* what whole models go through are loops that the compiler makes vectors of */
+/* Whole models go through these: loops that the compiler vectorises. */
 void ckpt_numbers_cast(void *restrict out, enum s2s_dtype to_dtype, const void *restrict in,
                        enum s2s_dtype from_dtype, size_t n)
 {
@@ -140,7 +140,7 @@ size_t ckpt_numbers_infinite(const void *data, enum s2s_dtype dtype, size_t n)
     return found;
 }
 
-/* out[i] DO element i of IN, by way of the bits of a float32 */
+/* out[i] DO element i of IN, through the bits of a float32 */
 #define EACH(IN, WIDEN, DO) \
     for (size_t i = 0; i < n; i++) { \
         IN x; \
@@ -178,7 +178,7 @@ void ckpt_numbers_add(double *restrict out, const void *restrict from, enum s2s_
             out[i] += load(bytes, dtype, i);
 }
 
-/* n float64 to OUT, by way of the bits of a float32 */
+/* stores n float64 as OUT, through the bits of a float32 */
 #define STORE(OUT, NARROW) \
     for (size_t i = 0; i < n; i++) { \
         const OUT y = NARROW(s2s_bits_of_f32((float)from[i])); \

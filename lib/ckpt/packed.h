@@ -1,5 +1,5 @@
-/* Integers packed into bytes of 7 bits, the lowest first, all but the last with the highest bit
- * set: most are small. Unpacking trusts its bytes: they were packed here. */
+/* Variable-length integers (LEB128): 7 bits per byte, lowest first, with the highest bit set in all
+ * bytes but the last. Unpacking trusts its input, which was packed here. */
 #ifndef CKPT_PACKED_H
 #define CKPT_PACKED_H
 

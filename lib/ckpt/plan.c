@@ -4,12 +4,12 @@
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/number.h"
 
-/* A target that is no plain copy. */
+/* A target that is not a plain copy. */
 struct s2s_ckpt_made {
     const char *name;
     union {
         struct s2s_ckpt_piece *pieces;
-        const struct s2s_ckpt_tensor *copied; /* is_whole: its one piece is all of this tensor */
+        const struct s2s_ckpt_tensor *copied; /* is_whole: its only piece is all of this tensor */
     };
     int64_t shape[];
 };
@@ -65,7 +65,8 @@ struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char
     return target;
 }
 
-/* most begin at zero and many are as large as their source: these need no copy */
+/* Copies v unless it equals `equal`: most pieces start at zero, and many have the size of their
+ * source. */
 static const int64_t *keep_equal(struct s2s_ckpt_plan *plan, const int64_t *v, int n,
                                  const int64_t *equal)
 {
@@ -92,12 +93,12 @@ static void add_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *target
 {
     const uint32_t had = target->n_pieces++;
     if (had == 0 && piece->source && piece->begin == ckpt_origin &&
-        piece->size == piece->source->shape) { /* most are */
+        piece->size == piece->source->shape) { /* as most have */
         target->made->copied = piece->source;
         target->is_whole = true;
         return;
     }
-    if ((had & (had - 1)) == 0) { /* full: twice the room */
+    if ((had & (had - 1)) == 0) { /* full: double it */
         const size_t room = had ? 2 * (size_t)had : 1;
         struct s2s_ckpt_piece *pieces = s2s_blocks_alloc(&plan->arena, room * sizeof *pieces);
         for (uint32_t k = 0; k < had; k++)
@@ -156,9 +157,9 @@ const struct s2s_ckpt_target *s2s_ckpt_plan_find(const struct s2s_ckpt_plan *pla
     return NULL;
 }
 
-/* A router adds steps of a thousandth to its bias, and the scales are what weights of 8 bits are
- * multiplied with: Megatron-Core and transformers have both in float32, whatever the model's
- * dtype. */
+/* Must the target stay float32? A router's bias is updated in steps of 0.001, and 8-bit weights are
+ * multiplied by their scales: Megatron-Core and transformers keep both in float32, whatever the
+ * model's dtype. */
 static bool is_kept_wide(const struct s2s_ckpt_target *target, enum s2s_dtype dtype)
 {
     return s2s_dtype_size(dtype) < s2s_dtype_size(target->dtype) &&
@@ -197,7 +198,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* text, with runs of digits compared as numbers */
+/* Compares texts, with runs of digits compared as numbers. */
 static int compare_natural(const char *a, const char *b)
 {
     while (*a && *b) {
@@ -275,7 +276,7 @@ void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan)
 
 /* ---- streaming ---- */
 
-/* elements that are cast at once: the result stays in the cache */
+/* elements cast at once, so that the result stays in the cache */
 enum { CAST_ELEMENTS = 16 << 10 };
 
 struct stream {
@@ -284,12 +285,12 @@ struct stream {
     s2s_ckpt_tap *tap;
     s2s_ckpt_sink *sink;
     void *ctx;
-    char *cast; /* CAST_ELEMENTS of the widest; NULL until it is wanted */
+    char *cast; /* CAST_ELEMENTS of the widest dtype; NULL until needed */
     size_t n_overflows;
 };
 
-/* float16 ends at 65504, where models of bfloat16 may not: what becomes infinite is counted. The
- * few that are infinite already are looked for only then. */
+/* Counts streams in which numbers become infinite: float16 ends at 65504, bfloat16 does not. Only
+ * then looks for numbers that were infinite before. */
 static void count_overflows(struct stream *s, const void *to, const void *from,
                             enum s2s_dtype from_dtype, size_t n)
 {
@@ -309,7 +310,7 @@ static void warn_of_overflows(struct s2s_ckpt_plan *plan, const char *name, size
     plan->n_overflows += n > 0;
 }
 
-/* before so many bytes are written */
+/* To be called before bytes are written: progress and interruption. */
 static int pass(const struct s2s_ckpt_write *how, int64_t bytes, struct s2s_error *err)
 {
     if (how->stop && *how->stop)
@@ -319,7 +320,7 @@ static int pass(const struct s2s_ckpt_write *how, int64_t bytes, struct s2s_erro
     return 0;
 }
 
-/* what no tensor's stream has shown to the tap */
+/* Passes bytes that do not come from a tensor's stream to tap and sink. */
 static int put(struct stream *s, const void *bytes, size_t len, struct s2s_error *err)
 {
     if (s->tap)
@@ -365,7 +366,7 @@ static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
     return rc;
 }
 
-/* sums in float64: the mean is cast as any float64 is */
+/* Sums in float64; the mean is then cast like any float64. */
 struct mean {
     double *sum;
     char *bytes;
@@ -404,7 +405,7 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
     struct s2s_ckpt_walk walk;
     int64_t begin[S2S_MAX_DIMS];
     int rc = 0;
-    /* walked in boxes of so many float64 */
+    /* walk in boxes of S2S_CKPT_PIECE bytes of float64 */
     if (!plan->sums)
         plan->sums = s2s_xalloc_aligned(2 * S2S_CKPT_PIECE);
     const struct mean mean = {.sum = plan->sums, .bytes = (char *)plan->sums + S2S_CKPT_PIECE};
@@ -417,9 +418,9 @@ static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *
     return rc;
 }
 
-/* Narrows a piece, which begins at byte *pos of its target, to the rows of its first axis that have
- * bytes in [begin, end); false: none has. Moves *pos behind the whole piece; *skip: bytes of the
- * first such row that lie before begin. ints: room for the new begin and size. */
+/* Narrows a piece, which starts at byte *pos of its target, to the rows of its first axis that have
+ * bytes in [begin, end); false: none. Advances *pos past the whole piece; *skip: bytes of the first
+ * such row before begin. ints: memory for the new begin and size. */
 static bool piece_part(struct s2s_ckpt_piece *piece, int64_t (*ints)[S2S_MAX_DIMS], size_t itemsize,
                        int64_t begin, int64_t end, int64_t *pos, int64_t *skip)
 {
@@ -452,7 +453,7 @@ int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_
         int64_t ints[2][S2S_MAX_DIMS];
     } * rooms;
     *out = *target;
-    /* its shape, the pieces, and behind them room for the numbers of each */
+    /* shape, pieces, then memory for the numbers of each piece */
     const size_t head = sizeof *out->made + S2S_MAX_DIMS * sizeof *out->made->shape;
     struct s2s_ckpt_piece *pieces;
     out->made = s2s_xcalloc(1, head + (target->n_pieces + 1) * (sizeof *pieces + sizeof *rooms));

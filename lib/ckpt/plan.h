@@ -1,8 +1,8 @@
 /*
- * What a conversion writes. A plan is a list of target tensors; the bytes of each are some boxes of
- * source tensors, row-major, one behind the other, cast on the way. Every split, merge and stacking
- * between the families of models has that form. All shapes and dtypes are known, and checked,
- * before a byte is written.
+ * What a conversion writes. A plan is a list of target tensors; the bytes of each are boxes of
+ * source tensors, row-major, concatenated and cast. Every split, merge and stacking between
+ * families of models has that form. All shapes and dtypes are known, and checked, before a byte is
+ * written.
  */
 #ifndef CKPT_PLAN_H
 #define CKPT_PLAN_H
@@ -15,27 +15,28 @@
 struct s2s_mesh;
 struct ckpt_journal;
 
-/* A box of a source tensor. Or zeros: source is NULL then, and size[0] says how many. There may be
- * hundreds of thousands of pieces and of targets, so numbers that equal the source's are the
- * source's own, and not copied; the others are in the plan's arena. */
+/* A box of a source tensor; or zeros: source is NULL, and size[0] is their number. As there may be
+ * hundreds of thousands of pieces and targets, begin and size point to the source's own numbers if
+ * equal; otherwise they are in the plan's arena. */
 struct s2s_ckpt_piece {
     const struct s2s_ckpt_tensor *source;
-    const int64_t *begin, *size; /* [n_dims of source]; first element and extent */
+    const int64_t *begin, *size; /* [n_dims of source]: first element, extent */
 };
 
-/* A tensor that is written. Most are all of a source tensor under its name or the end of that, and
- * take 16 bytes; what is behind dtype and n_dims is plan.c's own. */
+/* A tensor to write. Most are all of a source tensor, under its name or the end of it, and take 16
+ * bytes; members after dtype and n_dims are for plan.c only. */
 struct s2s_ckpt_target {
     union {
-        const struct s2s_ckpt_tensor *copied; /* is_copy: it is all of this tensor */
+        const struct s2s_ckpt_tensor *copied; /* is_copy: all of this tensor */
         struct s2s_ckpt_made *made;
     };
     uint32_t n_pieces;
     enum s2s_dtype dtype : 8; /* as it is written */
     unsigned n_dims : 6;
     bool is_copy : 1;
-    bool is_whole : 1;        /* its one piece is, under another name or in another shape */
-    unsigned name_begin : 16; /* is_copy: its name is that tensor's from here on */
+    bool is_whole : 1;        /* its only piece is a whole tensor, under another name or in another
+                               * shape */
+    unsigned name_begin : 16; /* is_copy: its name is that tensor's from this offset on */
 };
 const char *s2s_ckpt_target_name(const struct s2s_ckpt_target *target);
 /* [n_dims]. Name and shape live as long as the plan. */
@@ -47,19 +48,19 @@ const struct s2s_ckpt_tensor *s2s_ckpt_target_source(const struct s2s_ckpt_targe
 
 struct s2s_ckpt_plan {
     struct s2s_ckpt *source;
-    /* Of an average: the other checkpoints (kept). Floating tensors are the mean of source and all
-     * of these, which were opened like source and then reduced (s2s_ckpt_reduce). */
+    /* For an average: the other checkpoints (kept). Floating tensors are the mean of source and
+     * these, which were opened like source and then reduced (s2s_ckpt_reduce). */
     struct s2s_ckpt **others;
     size_t n_others;
     struct s2s_ckpt_target *targets;
     size_t n_targets, cap_targets;
-    double *sums;            /* and the bytes that are added; NULL until a mean is wanted */
-    size_t n_overflows;      /* streams so far in which casting to float16 made numbers infinite */
+    double *sums;            /* scratch for means; NULL until needed */
+    size_t n_overflows;      /* streams in which casting to float16 overflowed */
     struct s2s_blocks arena; /* names, shapes, pieces */
 };
 
-/* Adds a target that has no pieces yet. name and shape [n_dims] are copied. Lent until the next
- * target is added. */
+/* Adds a target without pieces. name and shape [n_dims] are copied. Lent until the next target is
+ * added. */
 struct s2s_ckpt_target *s2s_ckpt_plan_add(struct s2s_ckpt_plan *plan, const char *name,
                                           enum s2s_dtype dtype, int n_dims, const int64_t *shape);
 /* Adds a box of source (kept) to a target of the plan. begin NULL: from the first element on every
@@ -70,67 +71,65 @@ void s2s_ckpt_plan_piece(struct s2s_ckpt_plan *plan, struct s2s_ckpt_target *tar
 /* Adds a target that is all of a source tensor (kept), under this name. Lent as above. */
 struct s2s_ckpt_target *s2s_ckpt_plan_copy(struct s2s_ckpt_plan *plan, const char *name,
                                            const struct s2s_ckpt_tensor *source);
-/* The target of this name, or NULL. Compares with every target: for a few look-ups, not for one a
- * target. */
+/* The target of this name, or NULL. A linear search: not to be called for each target. */
 const struct s2s_ckpt_target *s2s_ckpt_plan_find(const struct s2s_ckpt_plan *plan,
                                                  const char *name);
-/* Sets the dtype in which floating targets (F64, F32, F16, BF16) are written. Other dtypes stay,
- * and so does the optimizer's state: moments and master weights are of use in their own precision
- * only. The expert bias of a router and the scales of quantised weights are never made narrower. */
+/* Sets the dtype of floating targets (F64, F32, F16, BF16). Other dtypes stay, and so does
+ * optimizer state: moments and master weights are only useful in their own precision. Expert biases
+ * of routers and quantisation scales are never narrowed. */
 void s2s_ckpt_plan_cast(struct s2s_ckpt_plan *plan, enum s2s_dtype dtype);
-/* Sorts the targets by name, with numbers by value ("layers.2" before "layers.10"), and checks
- * them. FORMAT: two have one name; SHAPE: the pieces do not fill their target; DTYPE: they cannot
- * be cast to it. */
+/* Sorts the targets by name, numbers by value ("layers.2" before "layers.10"), and checks them.
+ * FORMAT: duplicate names; SHAPE: pieces do not fill their target; DTYPE: pieces cannot be cast to
+ * it. */
 int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* UNSUPPORTED names a target that safetensors cannot hold: of a dtype that it lacks, or called
+/* UNSUPPORTED names a target that safetensors cannot store: with a dtype that it lacks, or named
  * "__metadata__". */
 int s2s_ckpt_plan_for_safetensors(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* Bytes of a target's data, as it is written. */
+/* Bytes of a target's data, as written. */
 int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target);
-/* Frees what the plan has; its source and others stay. */
+/* Frees the plan's members; its source and others stay. */
 void s2s_ckpt_plan_release(struct s2s_ckpt_plan *plan);
 
-/* ---- carrying it out ---- */
+/* ---- writing ---- */
 
-/* How a plan is carried out; all of it is borrowed. */
+/* How to write a plan; all pointers are borrowed. */
 struct s2s_ckpt_write {
-    int64_t max_shard_bytes; /* at most so many bytes a file of weights; 0: all in one file */
-    int64_t n_files;         /* torch_dist: so many files of equal size instead; 0: as above */
-    /* NULL, or who is told how many bytes more were written (or read, to be compared) */
+    int64_t max_shard_bytes; /* size limit of a file of weights; 0: one file */
+    int64_t n_files;         /* torch_dist: this many files of equal size instead; 0: as above */
+    /* NULL, or called with the number of bytes written (or read, to verify) since the last call */
     void (*progress)(void *ctx, int64_t bytes);
     void *ctx; /* of progress */
-    /* NULL, or what a signal handler sets: once it is not 0, everything ends with INTERRUPTED */
+    /* NULL, or set by a signal handler: once not 0, everything ends with INTERRUPTED */
     atomic_int *stop;
-    /* torch_dist: which byte objects come along; NULL: all */
+    /* torch_dist: which byte objects to write; NULL: all */
     bool (*keep_object)(const char *name);
     const json_t *common; /* torch_dist: the common state; NULL: the source's */
-    /* torch_dist: NULL, or the "content_metadata" of the common state, in place of what is there */
+    /* torch_dist: NULL, or the common state's new "content_metadata" */
     const json_t *metadata;
-    struct ckpt_journal *journal; /* NULL, or what is done already (lib/ckpt/write/journal.h) */
-    /* NULL, or the ranks that share the files among them: all make the same calls
+    struct ckpt_journal *journal; /* NULL, or a journal of what is done (lib/ckpt/write/journal.h)
+                                   */
+    /* NULL, or the ranks that distribute the files: all make the same calls
      * (lib/ckpt/write/share.h) */
     struct s2s_mesh *mesh;
-    int turn; /* which rank writes the first file (set by lib/ckpt/write/to_hf.c) */
-    /* NULL, or the object that gets an entry for each file written (lib/ckpt/write/manifest.h) */
+    int turn; /* the rank that writes the first file (set by lib/ckpt/write/to_hf.c) */
+    /* NULL, or an object to which an entry is added for each file (lib/ckpt/write/manifest.h) */
     json_t *manifest;
 };
 
-/* Sets *out to the part of a target that covers its bytes [begin_bytes, end_bytes). Pieces are cut
- * between rows, so the part may be a little larger: returns how many bytes of its stream come
+/* Sets *out to the part of a target that covers its bytes [begin_bytes, end_bytes). Pieces are
+ * split between rows, so the part may start earlier: returns the number of bytes of its stream
  * before begin_bytes. out borrows the target's name. Gives: free out->made. */
 int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_target *target,
                              int64_t begin_bytes, int64_t end_bytes);
-/* Streams the bytes of a target, as s2s_ckpt_stream does those of a tensor. NOTFOUND: one of the
- * others of a mean lacks the tensor; INTERRUPTED. */
+/* Streams the bytes of a target, as s2s_ckpt_stream does for a tensor. NOTFOUND: one of the others
+ * of a mean lacks the tensor; INTERRUPTED. */
 int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
                            const struct s2s_ckpt_write *how, s2s_ckpt_tap *tap, s2s_ckpt_sink *sink,
                            void *ctx, struct s2s_error *err);
-/* Compares the CRC-32 of every source storage of which streaming did not do so, because it did not
- * read it from end to end. DIGEST, IO. */
+/* Verifies the CRC-32 of every source storage that streaming did not verify because it was not read
+ * completely. DIGEST, IO. */
 int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err);
-/* s2s_ckpt_plan_verify for a single source tensor, and for its counterparts in the others of a
- * mean.
- */
+/* The same for one source tensor and its counterparts in the others of a mean. */
 int ckpt_plan_verify_source(const struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tensor *source,
                             struct s2s_error *err);
 

@@ -217,7 +217,7 @@ static int check_entry(void *ctx, const char *key, const char *file, struct s2s_
                              key, c->folder, file);
     bool *named = &c->named[found - (ckpt->tensors + c->first)];
     if (*named)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s is has_duplicate in the index", key);
+        return s2s_error_set(err, S2S_E_FORMAT, "%s is twice in the index", key);
     *named = true;
     return 0;
 }

@@ -114,12 +114,12 @@ int s2s_schedule_check(const struct s2s_schedule *s, struct s2s_error *err)
     return 0;
 }
 
-/* A number of at least 0 at key. */
+/* A number of at least 0 at key, or other where there is none. */
 static int get_number(double *out, const struct s2s_conf *conf, const char *key, double other,
                       struct s2s_error *err)
 {
     int rc = s2s_conf_get_f64_or(out, conf, key, other, err);
-    if (rc == 0 && !(*out >= 0 && *out < 1e300))
+    if (rc == 0 && !s2s_conf_is_unset(conf, key) && !(*out >= 0 && *out < 1e300))
         return s2s_conf_error(err, S2S_E_RANGE, s2s_conf_find(conf, key),
                               "expected a number of at least 0, found %g", *out);
     return rc;

@@ -11,10 +11,11 @@
 enum { MEGATRON = S2S_DIALECT_MLM | S2S_DIALECT_HET };
 
 static const struct s2s_rule *const tables[] = {
-    rules_wld,          rules_bat,      rules_tp,        rules_cp,        rules_thd, rules_pp,
-    rules_model,        rules_run,      rules_slm,       rules_rl,        rules_am,  rules_mlm,
-    rules_mlm_run,      rules_mlm_args, rules_mlm_model, rules_mlm_train, rules_het, rules_sequence,
-    rules_mlm_sequence, rules_trn,      rules_memory,    rules_cfg,
+    rules_wld,          rules_bat,    rules_tp,       rules_cp,           rules_thd,
+    rules_pp,           rules_model,  rules_run,      rules_slm,          rules_rl,
+    rules_am,           rules_mlm,    rules_mlm_run,  rules_mlm_args,     rules_mlm_model,
+    rules_mlm_train,    rules_het,    rules_sequence, rules_mlm_sequence, rules_trn,
+    rules_trn_schedule, rules_memory, rules_cfg,
 };
 
 /* The second name of a pair is the one that is reported. */

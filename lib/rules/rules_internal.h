@@ -197,6 +197,7 @@ bool rules_is_mapped(const struct rules_check *check, const char *name);
 extern const struct s2s_rule rules_wld[], rules_bat[], rules_tp[], rules_cp[], rules_thd[],
     rules_pp[], rules_model[], rules_run[], rules_slm[], rules_rl[], rules_am[], rules_mlm[],
     rules_mlm_run[], rules_mlm_args[], rules_mlm_model[], rules_mlm_train[], rules_het[],
-    rules_trn[], rules_memory[], rules_cfg[], rules_sequence[], rules_mlm_sequence[];
+    rules_trn[], rules_trn_schedule[], rules_memory[], rules_cfg[], rules_sequence[],
+    rules_mlm_sequence[];
 
 #endif

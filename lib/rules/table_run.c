@@ -72,7 +72,7 @@ const struct s2s_rule rules_run[] = {
         .id = "S2S-SCH-005",
         .dialects = S2S,
         .severity = ERROR,
-        .when = "schedule == 'wsd' and wsd == null",
+        .when = "schedule == 'wsd' and (wsd == null or wsd == 0)",
         .at = "schedule",
         .message = "schedule wsd without wsd_steps",
         .fix = "say how many steps the final decay takes: schedule.wsd_steps",
@@ -118,7 +118,7 @@ const struct s2s_rule rules_run[] = {
     {
         .id = "S2S-SCH-007",
         .dialects = S2S,
-        .severity = WARNING,
+        .severity = ERROR,
         .when = "schedule == 'wsd' and wsd > decay_end - warmup",
         .at = "wsd",
         .message =

@@ -1,5 +1,6 @@
 #include "lib/train/recipe.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,8 +178,12 @@ static int read_optimizer(struct s2s_recipe *r, struct s2s_error *err)
     if (rc < 0 || (rc = s2s_adamw_read(&r->adamw, optimizer, err)) < 0 ||
         (rc = s2s_conf_get_map(&schedule, r->conf, "schedule", err)) < 0)
         return rc;
-    return s2s_schedule_read(&r->schedule, schedule, r->adamw.lr, r->adamw.weight_decay,
-                             r->steps > 0 ? (double)r->steps : 1, err);
+    rc = s2s_schedule_read(&r->schedule, schedule, r->adamw.lr, r->adamw.weight_decay,
+                           r->steps > 0 ? (double)r->steps : INFINITY, err);
+    /* a run that only the time ends counts shares of it */
+    if (rc == 0 && r->max_seconds > 0 && isinf(r->schedule.decay))
+        r->schedule.decay = 1;
+    return rc;
 }
 
 int s2s_recipe_read(struct s2s_recipe *r, const char *path, char *const *overrides, size_t n,

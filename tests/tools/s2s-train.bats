@@ -519,6 +519,14 @@ PY
     same got file
     s2s-train lr r.yaml --json --steps 3 | grep -qF '{"points": [[3, 0.01'
     exits 1 s2s-train lr r.yaml schedule.name=wsd
+    # a pipe does not say where the schedule ends: lr would be min_lr after one step
+    pipe=(train.steps=null 'data.train=[-]' data.shuffle=false schedule.decay_steps=null schedule.warmup_steps=0 --steps "1,9")
+    exits 1 s2s-train lr r.yaml "${pipe[@]}"
+    says "whose end is not known: neither schedule.decay_steps nor train.steps is given [S2S-TRN-016]"
+    exits 0 s2s-train lr r.yaml "${pipe[@]}" schedule.name=inverse_sqrt schedule.warmup_steps=1
+    awk '{ d = $2 - ($1 == 1 ? 0 : 0.01 / sqrt(8)); if (d > 1e-9 || d < -1e-9) exit 1 }' <<<"$output"
+    # no step is taken, however long the warmup
+    exits 0 s2s-train r.yaml run=zero train.steps=0 schedule.decay_steps=null schedule.warmup_steps=100
     # a misspelt key would show another curve; what is bad is the recipe, not the command line
     exits 1 s2s-train lr r.yaml shedule.name=wsd
     says "unknown key 'shedule' [S2S-TRN-001]; did you mean 'schedule'?"

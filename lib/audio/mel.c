@@ -1,11 +1,13 @@
 #include "lib/audio/mel.h"
 
+#include <fcntl.h>
 #include <math.h>
 
 #include <jansson.h>
 
 #include "lib/audio/audio_internal.h"
 #include "lib/audio/fft.h"
+#include "lib/io/there.h"
 
 static const float GUARD = 0x1p-24f, EPSILON = 1e-5f;
 
@@ -71,10 +73,11 @@ static int read_settings(struct s2s_mel_config *config, const json_t *root, stru
     return rc;
 }
 
-int s2s_mel_config_open(struct s2s_mel_config *config, const char *path, struct s2s_error *err)
+/* 1, or 0 with needs_part where the file has no part for the feature extractor. */
+static int read_file(struct s2s_mel_config *config, const char *path, bool needs_part,
+                     struct s2s_error *err)
 {
     json_error_t at;
-    *config = (struct s2s_mel_config)S2S_MEL_CONFIG_DEFAULT;
     FILE *file = fopen(path, "rbe");
     if (!file)
         return s2s_error_errno(err, S2S_E_OPEN, "%s", path);
@@ -82,10 +85,38 @@ int s2s_mel_config_open(struct s2s_mel_config *config, const char *path, struct 
     fclose(file);
     if (!root)
         return s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", path, at.line, at.text);
-    int rc = json_is_object(root) ? read_settings(config, root, err)
-                                  : s2s_error_set(err, S2S_E_FORMAT, "not an object");
+    const json_t *part = json_object_get(root, "feature_extractor");
+    int rc = 0;
+    if (!json_is_object(root))
+        rc = s2s_error_set(err, S2S_E_FORMAT, "not an object");
+    else if (json_is_object(part) || !needs_part)
+        rc = read_settings(config, json_is_object(part) ? part : root, err);
+    const bool is_read = json_is_object(part) || !needs_part;
     json_decref(root);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : 0;
+    return rc < 0 ? s2s_error_add(err, rc, "%s", path) : is_read;
+}
+
+int s2s_mel_config_open(struct s2s_mel_config *config, const char *path, struct s2s_error *err)
+{
+    *config = (struct s2s_mel_config)S2S_MEL_CONFIG_DEFAULT;
+    int rc = read_file(config, path, false, err);
+    return rc < 0 ? rc : 0;
+}
+
+int s2s_mel_config_find(struct s2s_mel_config *config, const char *dir, struct s2s_error *err)
+{
+    static const char *const names[] = {"preprocessor_config.json", "processor_config.json"};
+    struct s2s_mel_config found = S2S_MEL_CONFIG_DEFAULT;
+    int rc = 0;
+    for (size_t i = 0; i < 2 && rc == 0; i++) {
+        char *path = s2s_xasprintf("%s/%s", dir, names[i]);
+        if (s2s_is_there(AT_FDCWD, path))
+            rc = read_file(&found, path, i > 0, err);
+        free(path);
+    }
+    if (rc > 0)
+        *config = found;
+    return rc < 0 ? rc : 0;
 }
 
 json_t *s2s_mel_config_json(const struct s2s_mel_config *c)

@@ -35,10 +35,13 @@ struct s2s_mel_config {
 
 /*
  * Reads preprocessor_config.json (feature_size, sampling_rate, n_fft, win_length, hop_length,
- * preemphasis; what is absent keeps its default). UNSUPPORTED for another feature extractor,
- * FORMAT and RANGE name the key.
+ * preemphasis; what is absent keeps its default), or processor_config.json, which has them under
+ * feature_extractor. UNSUPPORTED for another feature extractor, FORMAT and RANGE name the key.
  */
 int s2s_mel_config_open(struct s2s_mel_config *config, const char *path, struct s2s_error *err);
+/* Of a Hugging Face folder, whichever of the two it has (transformers 5 saves a processor in the
+ * second alone). A folder with neither leaves *config as it is. */
+int s2s_mel_config_find(struct s2s_mel_config *config, const char *dir, struct s2s_error *err);
 
 /* As a stream's header has it under config.features. Gives. */
 json_t *s2s_mel_config_json(const struct s2s_mel_config *config);

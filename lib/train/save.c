@@ -91,7 +91,8 @@ static int add_part(json_t *to, const struct s2s_model *part, const char *name, 
                     struct s2s_error *err)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer_config.json",
-                                        "generation_config.json", "preprocessor_config.json"};
+                                        "generation_config.json", "preprocessor_config.json",
+                                        "processor_config.json"};
     struct s2s_buf text = S2S_BUF_INIT;
     char key[100];
     int rc = 0;

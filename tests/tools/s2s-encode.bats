@@ -210,6 +210,29 @@ PY
     says parakeet_ctc
 }
 
+@test "settings of the features are found in either file that transformers saves them in" {
+    packs pcm p.s2s
+    encode p.s2s -o plain.s2s
+    mkdir own
+    cp "$E"/config.json "$E"/model.safetensors own/
+    echo '{"feature_extractor_type": "ParakeetFeatureExtractor", "preemphasis": 0.5}' >own/preprocessor_config.json
+    s2s-encode -q --encoder own p.s2s -o pre.s2s
+    jq '{feature_extractor: ., processor_class: "ParakeetProcessor"}' own/preprocessor_config.json >own/processor_config.json
+    rm own/preprocessor_config.json
+    s2s-encode -q --encoder own p.s2s -o pro.s2s
+    tensor plain.s2s 0 audio_embeds >plain
+    tensor pre.s2s 0 audio_embeds >pre
+    tensor pro.s2s 0 audio_embeds >pro
+    not cmp -s plain pre
+    cmp pre pro
+    s2s-encode -q --features mel --config own/processor_config.json p.s2s -o mel.s2s
+    [ "$(s2s-shard head --json mel.s2s | jq .config.features.preemphasis)" = 0.5 ]
+    jq '.feature_extractor.feature_size = 40' own/processor_config.json >bad.json
+    mv bad.json own/processor_config.json
+    exits 1 s2s-encode -q --encoder own p.s2s -o bad.s2s
+    says "own makes features of 40 mel bins"
+}
+
 @test "projection maps to the width of the language model, bf16 rounds once" {
     packs pcm p.s2s
     encode p.s2s -o plain.s2s

@@ -265,6 +265,13 @@ PY
     echo '{"feature_size": 64, "hop_length": 200, "win_length": 400, "sampling_rate": 16000}' >encoder/preprocessor_config.json
     [ "$(frames --encoder-frames encoder)" = "0 audio_frames 40 20 92" ]
     [ "$(tar xOf out.s2s header.json | jq .config.features.n_mels)" = 64 ]
+    # where transformers 5 saves them
+    jq '{feature_extractor: .}' encoder/preprocessor_config.json >encoder/processor_config.json
+    rm encoder/preprocessor_config.json
+    [ "$(frames --encoder-frames encoder)" = "0 audio_frames 40 20 92" ]
+    [ "$(tar xOf out.s2s header.json | jq .config.features.n_mels)" = 64 ]
+    echo '{"processor_class": "ParakeetProcessor"}' >encoder/processor_config.json
+    [ "$(frames --encoder-frames encoder)" = "0 audio_frames 50 25 115" ]
     exits 2 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 --encoder-frames absent
     exits 2 s2s-pack --manifest m.jsonl --tokenizer "$tok" --tokens 64 --encoder-frames 0,8
 }

@@ -1,10 +1,8 @@
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/io/digest.h"
-#include "lib/io/there.h"
 #include "tools/encode/encode.h"
 
 struct record {
@@ -63,18 +61,15 @@ struct run {
 static int read_mel_config(struct run *run, struct s2s_error *err)
 {
     static const struct s2s_mel_config usual = S2S_MEL_CONFIG_DEFAULT;
-    char *path = run->opt->config ? s2s_xstrdup(run->opt->config)
-                                  : s2s_xasprintf("%s/preprocessor_config.json", run->opt->encoder);
-    int rc = 0;
+    const char *from = run->opt->config ? run->opt->config : run->opt->encoder;
     run->mel_config = usual;
     run->mel_config.n_mels = (int)encode_coder_n_mels(run->coder);
-    if (run->opt->config || s2s_is_there(AT_FDCWD, path))
-        rc = s2s_mel_config_open(&run->mel_config, path, err);
+    int rc = run->opt->config ? s2s_mel_config_open(&run->mel_config, from, err)
+                              : s2s_mel_config_find(&run->mel_config, from, err);
     if (rc == 0 && run->mel_config.n_mels != encode_coder_n_mels(run->coder))
         rc = s2s_error_set(err, S2S_E_SHAPE,
-                           "%s makes features of %d mel bins; the encoder expects %lld", path,
+                           "%s makes features of %d mel bins; the encoder expects %lld", from,
                            run->mel_config.n_mels, (long long)encode_coder_n_mels(run->coder));
-    free(path);
     return rc;
 }
 

@@ -21,7 +21,9 @@ enum {
 static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Embeddings:", 1},
     {"encoder", KEY_ENCODER, "DIR", 0,
-     "Encoder: config.json and weights, preprocessor_config.json if it has one", 1},
+     "Encoder: config.json and weights, preprocessor_config.json or processor_config.json if it "
+     "has one",
+     1},
     {"projection", KEY_PROJECTION, "DIR|F", 0,
      "Also map to the language model's width: projection.safetensors", 1},
     {"dtype", KEY_DTYPE, "f32|bf16", 0, "Of the stored embeddings (default f32)", 1},

@@ -1,21 +1,18 @@
 #include "tools/pack/row.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "lib/io/digest.h"
-#include "lib/io/there.h"
 
 /* ---- what all rows share ---- */
 
-/* Reads hop and factor from an encoder's folder (config.json, perhaps preprocessor_config.json) or
+/* Reads hop and factor from an encoder's folder (config.json, perhaps settings of its features) or
  * from a config file alone. */
 static int read_encoder(struct pack_loader *loader, const char *path, struct s2s_error *err)
 {
     struct stat st;
     const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     char *config = is_folder ? s2s_xasprintf("%s/config.json", path) : s2s_xstrdup(path);
-    char *features = is_folder ? s2s_xasprintf("%s/preprocessor_config.json", path) : NULL;
     json_error_t at;
     int rc = 0;
     json_t *json = json_load_file(config, 0, &at);
@@ -40,13 +37,12 @@ static int read_encoder(struct pack_loader *loader, const char *path, struct s2s
     if (json_is_integer(n_mels) && json_integer_value(n_mels) >= 1 &&
         json_integer_value(n_mels) <= 1024)
         loader->mel_config.n_mels = (int)json_integer_value(n_mels);
-    if (features && s2s_is_there(AT_FDCWD, features))
-        rc = s2s_mel_config_open(&loader->mel_config, features, err);
+    if (is_folder)
+        rc = s2s_mel_config_find(&loader->mel_config, path, err);
     loader->hop = loader->mel_config.hop;
 out:
     json_decref(json);
     free(config);
-    free(features);
     return rc;
 }
 

@@ -254,6 +254,49 @@ PY
     says_not "not in the index"
 }
 
+@test "what Lightning has beside the tensors of a folder: meta.pt is read, checked and taken along" {
+    write_salm
+    s2s-ckpt convert -q --to torch_dist salm.safetensors dist
+    mv dist/iter_0000001 in
+    rm in/common.pt in/metadata.json in/s2s-manifest.json
+    cat >meta.py <<'PY'
+import pickle, zipfile, os, sys
+class Runs:
+    def __reduce__(self): return os.system, ("touch ran",)
+encoder = {"d_model": 16, "n_heads": 2, "n_layers": 2, "feat_in": 16, "conv_kernel_size": 5, "subsampling": "dw_striding", "subsampling_factor": 8,
+           "subsampling_conv_channels": 4, "ff_expansion_factor": 2, "self_attention_model": "rel_pos"}
+meta = {"epoch": 1, "global_step": 10, "loops": {}, "hyper_parameters": {"cfg": {"perception": {"encoder": encoder, "modality_adapter": {"d_model": 16},
+        "preprocessor": {"sample_rate": 16000, "window_size": 0.025, "window_stride": 0.01, "features": 16, "n_fft": 512}}}}}
+with zipfile.ZipFile("in/meta.pt", "w") as z:
+    z.writestr("meta/data.pkl", pickle.dumps(Runs() if sys.argv[1:] else meta, 2))
+    z.writestr("meta/byteorder", "little")
+    z.writestr("meta/version", "3\n")
+PY
+    python3 meta.py
+    for command in reshard prune "convert --to torch_dist" "average in"; do
+        rm -rf out
+        # shellcheck disable=SC2086
+        exits 0 s2s-ckpt $command in out
+        same in/meta.pt out/iter_0000001/meta.pt
+        exits 0 s2s-ckpt verify out
+    done
+    for from in in out; do
+        exits 0 s2s-ckpt convert --strict --to hf $from $from.hf
+        says_not "encoder/config.json is not written"
+        grep -q '"hidden_size": 16' $from.hf/encoder/config.json
+        [ -e $from.hf/encoder/preprocessor_config.json ]
+    done
+    python3 meta.py runs
+    for command in "verify in" "reshard in out2"; do
+        # shellcheck disable=SC2086
+        exits 1 s2s-ckpt $command
+        says "meta.pt"
+        says "posix.system"
+    done
+    [ ! -e ran ]
+    [ ! -e out2 ]
+}
+
 @test "the id of a SALM's placeholder is found in a tokenizer of any characters" {
     write_salm
     mkdir in && mv salm.safetensors in/model.safetensors

@@ -12,6 +12,8 @@
 /* A file next to Megatron's folders iter_0001000/ and release/: its content, "1000" or "release",
  * names the latest. */
 #define CKPT_TRACKER "latest_checkpointed_iteration.txt"
+/* beside the tensors of a folder that Lightning saved */
+#define CKPT_LIGHTNING_META "meta.pt"
 
 /* The byte object that newer Megatron-Core versions write in place of common.pt. */
 #define CKPT_COMMON_OBJECT "common_state/shard_0_1"

@@ -40,19 +40,41 @@ static int object_json(struct s2s_ckpt *ckpt, json_t **out, const struct s2s_ckp
     return archive_json(ckpt, out, &source, list, object->name, err);
 }
 
+static int file_json(struct s2s_ckpt *ckpt, json_t **out, const char *name, struct s2s_error *err)
+{
+    struct ckpt_span span;
+    int rc = ckpt_find_span(ckpt, name, &span, err);
+    int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, span.file, err);
+    if (fd < 0)
+        return fd;
+    struct s2s_zip_source source = {.fd = fd, .begin = span.begin, .len_bytes = span.len_bytes};
+    return archive_json(ckpt, out, &source, false, name, err);
+}
+
+/* What Lightning keeps beside the tensors of a folder has the configuration of NeMo's models. */
+static void read_lightning(struct s2s_ckpt *ckpt)
+{
+    struct s2s_error err = S2S_ERROR_INIT;
+    json_t *meta = NULL;
+    if (!ckpt_has(ckpt, CKPT_LIGHTNING_META))
+        return;
+    if (file_json(ckpt, &meta, CKPT_LIGHTNING_META, &err) < 0)
+        s2s_warn("ckpt", "%s: not used: %s", ckpt->path, err.text);
+    json_t *model = json_object_get(json_object_get(meta, "hyper_parameters"), "cfg");
+    if (json_is_object(model))
+        ckpt->common = json_pack("{s:O}", "model_config", model);
+    json_decref(meta);
+}
+
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
-    if (ckpt_has(ckpt, "common.pt")) {
-        struct ckpt_span span;
-        int rc = ckpt_find_span(ckpt, "common.pt", &span, err);
-        int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, span.file, err);
-        if (fd < 0)
-            return fd;
-        struct s2s_zip_source source = {.fd = fd, .begin = span.begin, .len_bytes = span.len_bytes};
-        return archive_json(ckpt, &ckpt->common, &source, false, "common.pt", err);
-    }
-    return object ? object_json(ckpt, &ckpt->common, object, true, err) : 0;
+    if (ckpt_has(ckpt, "common.pt"))
+        return file_json(ckpt, &ckpt->common, "common.pt", err);
+    if (object)
+        return object_json(ckpt, &ckpt->common, object, true, err);
+    read_lightning(ckpt);
+    return 0;
 }
 
 void ckpt_read_args(struct s2s_ckpt *ckpt)

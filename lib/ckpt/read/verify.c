@@ -257,5 +257,9 @@ int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
         return s2s_error_set(err, S2S_E_NOTFOUND,
                              "%s: common.pt is missing, without which Megatron-Core loads nothing",
                              ckpt->path);
-    return ckpt_verify_common_file(ckpt, err);
+    rc = ckpt_verify_common_file(ckpt, err);
+    if (rc == 0 && ckpt->dir_fd >= 0 && ckpt->no_links &&
+        s2s_is_there(ckpt->dir_fd, CKPT_LIGHTNING_META))
+        rc = ckpt_verify_torch_file(ckpt, CKPT_LIGHTNING_META, err);
+    return rc;
 }

@@ -1,5 +1,7 @@
 /* What Megatron-Bridge and NeMo RL load beside the tensors of a torch_dist folder: without
- * run_config.yaml they take it for one of Megatron-LM's, whose arguments it has not. */
+ * run_config.yaml they take it for one of Megatron-LM's, whose arguments it has not. Lightning has
+ * all that is no tensor (loops, schedules, hyper-parameters) in meta.pt, and without it does not
+ * know the folder for a checkpoint. */
 #include <errno.h>
 #include <sys/stat.h>
 
@@ -13,16 +15,17 @@ static const char tokenizer[] = "tokenizer";
 int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
                           struct s2s_error *err)
 {
-    static const char *const names[] = {"run_config.yaml", "train_state.pt"};
+    static const char *const names[] = {CKPT_LIGHTNING_META, "run_config.yaml", "train_state.pt"};
     /* of ModelOpt, and of NeMo 2 */
     static const char *const left[] = {"modelopt_state", "../context/model.yaml"};
+    const bool plain = strcmp(ckpt->format, "dcp") == 0; /* which Megatron-Bridge's is not */
     int rc = 0;
-    if (strcmp(ckpt->format, "torch_dist") != 0 || ckpt->part)
+    if ((!plain && strcmp(ckpt->format, "torch_dist") != 0) || ckpt->part)
         return 0;
-    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+    for (size_t i = 0; i < sizeof left / sizeof *left && !plain; i++)
         if (s2s_is_there(ckpt->dir_fd, left[i]))
             s2s_warn("ckpt", "%s: %s is not taken along", ckpt->path, left[i]);
-    for (size_t i = 0; i < sizeof names / sizeof *names && rc >= 0; i++) {
+    for (size_t i = 0; i < (plain ? 1 : sizeof names / sizeof *names) && rc >= 0; i++) {
         if (!s2s_is_there(ckpt->dir_fd, names[i]))
             continue;
         if (s2s_ends_with(names[i], ".pt")) /* who loads it runs it */
@@ -30,7 +33,8 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
         if (rc == 0)
             rc = ckpt_side_take(files, ckpt->dir_fd, names[i], names[i], err);
     }
-    return rc < 0 ? rc : ckpt_side_take_folder(files, ckpt, tokenizer, err);
+    rc = rc < 0 || plain ? rc : ckpt_side_take_folder(files, ckpt, tokenizer, err);
+    return rc < 0 ? rc : 0;
 }
 
 int ckpt_dist_write_beside(const char *dir, const struct ckpt_side_files *files, json_t *manifest,

@@ -422,7 +422,6 @@ def salm(tmp):
     for family, tensors in (("salm", moved), ("salm_automodel", nemo)):
         for how in ("folder", "lightning", "dcp"):
             at = os.path.join(tmp, family + "_" + how)
-            extra = []
             if how == "folder":
                 save_hf(at, tensors, NEMO)
                 os.makedirs(os.path.join(at, "llm_backbone"))
@@ -432,11 +431,10 @@ def salm(tmp):
             elif how == "lightning":
                 torch.save({"state_dict": tensors, "hyper_parameters": {"cfg": NEMO}, "optimizer_states": [{"state": {0: {"exp_avg": new(3)}}}]}, at)
             else:
-                save_dist(at, {**under("state_dict.", tensors), "optimizer_states.0.state.llm.lm_head.weight.exp_avg": new(3)})
-                with open(at + ".json", "w") as f:
-                    json.dump(NEMO, f)
-                extra = ["--config", at + ".json"]
-            run("convert", "-q", "--strict", "--to", "hf", *extra, at, at + "_hf")
+                # as Lightning's strategy of model parallelism does
+                save_dist(at, {**under("state_dict.", tensors), "optimizer_0.state.llm.lm_head.weight.exp_avg": new(3)})
+                torch.save({"hyper_parameters": {"cfg": NEMO}, "loops": {}, "callbacks": {"x": {"best_model_score": torch.ones(())}}}, os.path.join(at, "meta.pt"))
+            run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
             for folder, want in parts.items():
                 same("%s %s: %s" % (family, how, folder or "projection"), read_folder(os.path.join(at + "_hf", folder)), want)
             _, info = ParakeetEncoder.from_pretrained(os.path.join(at + "_hf", "encoder"), output_loading_info=True)

@@ -764,6 +764,23 @@ EOF
     truncate -s -5 folder/config.json
     exits 1 s2s-ckpt verify folder
     says "config.json:"
+    # a copy under kept names can be held against nothing
+    for how in "" "--dtype bf16"; do
+        rm -rf copy
+        exits 0 s2s-ckpt convert $how --to hf folder copy
+        says "warning: folder/config.json:"
+        says "no tensor is missed by it (convert --strict refuses it)"
+    done
+    cmp folder/config.json copy/config.json
+    exits 1 s2s-ckpt convert --strict --to hf folder strict
+    says "folder/config.json:"
+    cp -r "$ROOT/tests/oracle/models/salm_llama" salm
+    chmod -R u+w salm
+    echo '{' >salm/llm/config.json
+    exits 1 s2s-ckpt verify salm
+    says "salm/llm/config.json:"
+    exits 1 s2s-ckpt convert --strict --to hf salm strict
+    says "salm/llm/config.json:"
     # convert --to hf reads it in Megatron's folders, too
     for name in mcore016_hybrid_tp2pp2ep2/iter_0001000 mp_rank/iter_0000100 dcp_plain; do
         rm -rf other

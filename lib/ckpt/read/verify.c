@@ -226,14 +226,19 @@ void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt)
     }
 }
 
-/* Checks that a folder's config.json, from which a Hugging Face model gets its sizes, is JSON. */
-static int verify_config(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+/* Checks that a folder's config.json, from which a Hugging Face model gets its sizes, and those of
+ * a speech model's parts are JSON. */
+static int verify_configs(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    json_t *config = NULL;
+    static const char *const paths[] = {"config.json", "encoder/config.json", "llm/config.json"};
+    int rc = 0;
     if (!ckpt_has_word("hf hf_bin dcp_hf dcp torch_dist mp_rank", ckpt->format))
         return 0;
-    int rc = ckpt_read_json(&config, ckpt, "config.json", err);
-    json_decref(config);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths && rc == 0; i++) {
+        json_t *config = NULL;
+        rc = ckpt_read_json(&config, ckpt, paths[i], err);
+        json_decref(config);
+    }
     return rc;
 }
 
@@ -247,7 +252,7 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    int rc = verify_config(ckpt, err);
+    int rc = verify_configs(ckpt, err);
     if (rc < 0)
         return rc;
     if (ckpt->unfinished)

@@ -206,27 +206,38 @@ static void check_parts(struct check *c, const json_t *config)
 }
 
 /* A configuration as it is to be written or, without files of an output, lies in the source; NULL:
- * there is none, and what is none travels along. Gives a reference. */
-static json_t *read_config(const struct s2s_ckpt *ckpt, const struct ckpt_side_files *files,
-                           const char *path)
+ * there is none, or none that can be read, which is told. Gives a reference. */
+static json_t *read_config(struct check *c, const struct ckpt_side_files *files, const char *path)
 {
     const struct ckpt_side_file *file = files ? ckpt_side_find(files, path) : NULL;
     json_t *config = NULL;
-    if (file)
-        return s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL);
-    if (!ckpt->part && ckpt_read_json(&config, ckpt, path, NULL) < 0)
-        return NULL;
+    json_error_t at;
+    struct s2s_error bad = S2S_ERROR_INIT;
+    int rc = 0;
+    if (file) {
+        config = s2s_ckpt_parse_config(file->bytes, file->len, 0, &at);
+        if (!config)
+            rc = s2s_error_set(&bad, S2S_E_FORMAT, "%s/%s:%d: %s", c->ckpt->path, path, at.line,
+                               at.text);
+    } else if (!c->ckpt->part) {
+        rc = ckpt_read_json(&config, c->ckpt, path, &bad);
+    }
+    if (rc < 0 && c->strict && c->rc == 0) {
+        c->rc = rc;
+        *c->err = bad;
+    } else if (rc < 0) {
+        s2s_warn("ckpt", "%s; no tensor is missed by it (convert --strict refuses it)", bad.text);
+    }
     return config;
 }
 
 /* s2s-train's configuration of a SALM says of its parts in which folders theirs are. */
-static void add_parts(json_t *config, const struct s2s_ckpt *ckpt,
-                      const struct ckpt_side_files *files)
+static void add_parts(struct check *c, json_t *config, const struct ckpt_side_files *files)
 {
     static const char *const parts[] = {"encoder", "llm"};
     for (size_t i = 0; i < 2; i++) {
         char *path = s2s_xasprintf("%s/config.json", parts[i]);
-        json_t *part = read_config(ckpt, files, path);
+        json_t *part = read_config(c, files, path);
         if (part)
             json_object_set_new(config, parts[i], part);
         free(path);
@@ -356,9 +367,9 @@ int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files
                       struct s2s_error *err)
 {
     struct check c = {.ckpt = ckpt, .strict = strict, .err = err};
-    json_t *config = read_config(ckpt, files, "config.json");
+    json_t *config = read_config(&c, files, "config.json");
     if (strcmp(ckpt_config_type(config), "salm") == 0)
-        add_parts(config, ckpt, files);
+        add_parts(&c, config, files);
     if (ckpt_is_adapter(ckpt) || !config) {
         /* nothing says what is wanted */
     } else if (files) {

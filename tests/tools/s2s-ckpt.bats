@@ -1448,6 +1448,25 @@ EOF
     [ ! -e out ]
 }
 
+@test "rank folders: the layer that a GPT's further prediction wraps gets torch_dist's name, a hybrid's stack keeps its own" {
+    mkdir -p ranks/mp_rank_00
+    PYTHONPATH=$ROOT/tests/tools python3 - <<'EOF'
+from torch_files import Call, Storage, save, tensor
+names = ["decoder.layers.0.input_layernorm.weight", "mtp.layers.0.eh_proj.weight", "mtp.layers.0.mtp_model_layer.input_layernorm.weight",
+         "mtp.layers.0.mtp_model_layer.self_attention.linear_qkv.weight", "mtp.layers.1.transformer_layer.mlp.linear_fc2.weight",
+         "mtp.layers.2.mtp_model_layer.layers.0.norm.weight"]
+save("ranks/mp_rank_00/model_optim_rng.pt", {"args": Call("argparse", "Namespace", (), {"tensor_model_parallel_size": 1}), "iteration": 7,
+     "model": {name: tensor(Storage(str(n), [0] * 4), [2, 2]) for n, name in enumerate(names)}})
+EOF
+    exits 0 s2s-ckpt convert -q --to torch_dist --merge-ranks --layers numbered ranks out
+    alike "$(s2s-ckpt ls out | cut -f1)" "decoder.layers.0.input_layernorm.weight
+mtp.layers.0.eh_proj.weight
+mtp.layers.0.transformer_layer.self_attention.linear_qkv.layer_norm_weight
+mtp.layers.0.transformer_layer.self_attention.linear_qkv.weight
+mtp.layers.1.transformer_layer.mlp.linear_fc2.weight
+mtp.layers.2.mtp_model_layer.layers.0.norm.weight"
+}
+
 @test "verify holds tensor-parallel ranks against each other, and tensors beside a model are said" {
     ranks() { # PYTHON that changes the state of the second rank
         rm -rf ranks && mkdir -p ranks/mp_rank_00 ranks/mp_rank_01

@@ -152,13 +152,19 @@ static const char *fused_norm(const struct merge *m, const struct merge_local *l
     return keep ? NULL : fused;
 }
 
-/* The rest of a name inside of the transformer layer that a multi-token prediction layer wraps. */
-static const char *inner_layer(const char *rest)
+/* The rest of a name inside of the transformer layer that a multi-token prediction layer wraps.
+ * *outer: what torch_dist calls that: of a GPT model always "transformer_layer.", though the live
+ * one is mtp_model_layer since Megatron-Core 0.17; a hybrid model has a stack of layers there. */
+static const char *inner_layer(const char *rest, const char **outer)
 {
     static const char *const names[] = {"transformer_layer.", "mtp_model_layer."};
+    *outer = "";
     for (size_t i = 0; i < 2; i++)
-        if (s2s_starts_with(rest, names[i]))
-            return rest + strlen(names[i]);
+        if (s2s_starts_with(rest, names[i])) {
+            rest += strlen(names[i]);
+            *outer = names[s2s_starts_with(rest, "layers.") ? i : 0];
+            return rest;
+        }
     return rest;
 }
 
@@ -175,10 +181,10 @@ char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
     for (int i = 0; i < local->chunk * m->size[PP] + local->rank->at[PP]; i++)
         first += stack->n[i];
     size_t len = 0;
-    const char *rest = at + strspn(at, "0123456789") + 1, *norm = inner_layer(rest);
+    const char *outer, *norm = inner_layer(at + strspn(at, "0123456789") + 1, &outer);
     const char *fused = fused_norm(m, local, norm, &len);
-    return s2s_xasprintf("%.*s%lld.%.*s%s%s", (int)(at - local->name), local->name,
-                         (long long)(first + layer), (int)(norm - rest), rest, fused ? fused : "",
+    return s2s_xasprintf("%.*s%lld.%s%s%s", (int)(at - local->name), local->name,
+                         (long long)(first + layer), outer, fused ? fused : "",
                          norm + (fused ? len : 0));
 }
 

@@ -2,8 +2,8 @@
 writes. For each of CASES: `ls --sha256` lists what the trainer held and `verify` finds nothing; what `reshard` makes of it (of per-rank files:
 `convert --merge-ranks`) is loaded in another layout, optimizer and all, and the next step there is the same; transformers' model of what
 `convert --to hf` makes, and the trainer's of that converted back, found by --use-checkpoint-args, give the logits that the trainer's own has.
-The trainers: checkouts of Megatron-LM (`git archive core_v0.16.1 megatron | tar x -C FOLDER` is enough; from 0.15, for hybrid
-models 0.16) in S2S_MEGATRON_LM, colon-separated. check_megatron_lm.py [CASE..]. Exit 0 ok, 1 different, 77 none is there or a library is absent."""
+The trainers: checkouts of Megatron-LM (`git archive core_v0.16.1 megatron | tar x -C FOLDER` is enough; from 0.12; SINCE says which
+cases are of later ones) in S2S_MEGATRON_LM, colon-separated. check_megatron_lm.py [CASE..]. Exit 0 ok, 1 different, 77 none is there or a library is absent."""
 import json
 import os
 import sys
@@ -34,6 +34,7 @@ HYBRID = MODEL + """--untie-embeddings-and-output-weights --squared-relu --posit
     --mamba-num-heads 8 --mamba-head-dim 8 --mamba-num-groups 4 --mamba-state-dim 8 """
 SIGMOID = EXPERTS + """--moe-router-score-function sigmoid --moe-router-enable-expert-bias --moe-router-topk-scaling-factor 2.5
     --moe-shared-expert-intermediate-size 32 """
+FURTHER = UNTIED + "--mtp-num-layers 2 "
 # what a checkpoint does not say of how its experts are called
 DISPATCH = "--moe-token-dispatcher-type allgather --moe-router-load-balancing-type none --moe-router-dtype fp32 "
 FREE = "--use-distributed-optimizer --dist-ckpt-optim-fully-reshardable "  # any layout may load it
@@ -41,22 +42,30 @@ TP2, PP2, EP2 = "--tensor-model-parallel-size 2 ", "--pipeline-model-parallel-si
 TP4, EP4 = TP2.replace("2", "4"), EP2.replace("2", "4")
 ETP1 = TP2 + "--sequence-parallel " + EP2 + "--expert-tensor-parallel-size 1 "
 
-# name -> (model as its checkpoint tells the trainer, what it does not tell it, model_type in transformers, how it is saved, processes and layout,
+# name -> (model as its checkpoint tells the trainer, what it does not tell it, model_type in transformers or None: not converted, how it is saved, processes and layout,
 # processes and layout of what loads it; the optimizer of experts is one of two, which EP 1 has not)
 CASES = {
     "llama": (UNTIED + "--rotary-base 500000 ", "--use-rope-scaling ", "llama", FREE, 4, TP2 + PP2, 4, TP4),
     "qwen2, tied, buckets": (GPT + "--add-qkv-bias ", "--norm-epsilon 1e-3 ", "qwen2", "--use-distributed-optimizer --ckpt-fully-parallel-save ", 4, TP2, 4, TP2),
     "qwen3, tied, uneven virtual stages": (GPT.replace("layers 4", "layers 7") + "--kv-channels 8 ", "--qk-layernorm ", "qwen3", FREE, 4,
                                      TP2 + PP2 + "--pipeline-model-parallel-layout Ettt|t|tt|tL ", 2, TP2),
-    "mistral, async": (UNTIED, "--window-size 4,0 ", "mistral", FREE + "--async-save --ckpt-fully-parallel-save ", 2, TP2, 2, PP2),
+    "mistral, async": (UNTIED, "--window-size 4,0 ", "mistral", FREE + "--async-save --ckpt-fully-parallel-save --ckpt-assume-constant-structure ", 2, TP2, 2, PP2),
     "mixtral": (UNTIED + EXPERTS, "", "mixtral", FREE, 4, ETP1, 4, EP4),
     "qwen3_moe, one layer dense": (UNTIED + EXPERTS + "--moe-layer-freq [0,1,1,1] ", "--qk-layernorm ", "qwen3_moe", FREE,
                                    4, PP2 + EP2, 4, TP2 + "--sequence-parallel " + EP2),
+    "qwen2_moe, a gate": (UNTIED + EXPERTS + "--moe-shared-expert-intermediate-size 32 --add-qkv-bias ", "--moe-shared-expert-gate --moe-router-pre-softmax ",
+                          "qwen2_moe", FREE, 4, TP2 + "--sequence-parallel " + EP2, 4, EP4),
     "nemotron_h": (HYBRID + "PATTERN M*M- ", "", "nemotron_h", FREE, 4, TP4, 1, ""),
-    "nemotron_h, experts": (HYBRID + SIGMOID + "PATTERN ME*E ", "", "nemotron_h", FREE, 4, ETP1, 4, EP4),
-    "llama, a file a rank": (UNTIED, "", "llama", "--ckpt-format torch ", 4, TP2 + PP2, 4, TP4),
+    "nemotron_h, latent experts": (HYBRID + SIGMOID + "--moe-latent-size 16 PATTERN ME*E ", "", "nemotron_h", FREE, 4, ETP1, 4, EP4),
+    "further tokens": (FURTHER, "", None, FREE, 4, TP2 + PP2, 4, TP4),
+    "llama, FSDP2": (UNTIED, "", "llama", "--use-torch-fsdp2 ", 2, "", 2, ""),
+    "llama, a file a rank, virtual stages": (UNTIED, "", "llama", "--ckpt-format torch ", 4, TP2 + PP2 + "--num-layers-per-virtual-pipeline-stage 1 ", 4, TP4),
+    "further tokens, a file a rank": (FURTHER, "", None, "--ckpt-format torch ", 4, TP2 + PP2, 4, TP4),
+    "nemotron_h, latent experts, a file a rank": (HYBRID + SIGMOID + "--moe-latent-size 16 PATTERN ME*E ", "", "nemotron_h", "--ckpt-format torch ", 4, ETP1, 4, EP4),
     "mixtral, a file a rank": (UNTIED + EXPERTS, "", "mixtral", "--ckpt-format torch ", 4, ETP1, 4, PP2 + EP2),
 }
+SINCE = {"qwen2_moe, a gate": (0, 16), "qwen3, tied, uneven virtual stages": (0, 13), "mistral, async": (0, 15), "nemotron_h": (0, 16), "nemotron_h, latent experts": (0, 16),
+         "nemotron_h, latent experts, a file a rank": (0, 16)}
 LOGITS = ON_CPU + " --use-checkpoint-args --no-load-optim --no-load-rng --finetune --exit-on-missing-checkpoint "
 
 
@@ -80,6 +89,14 @@ def logits_agree(what, model, dist, path, work, more, local=False):
         bad.append("%s: logits differ by %.3g of the largest" % (what, differ))
 
 
+def halves_agree(what, model, path):
+    """transformers' model and the trainer's under FSDP2, which saves gate and up as its releases load them, and no other layout does"""
+    whole = torch.load(path + ".whole")
+    for n, layer in enumerate(model.model.layers):
+        if not torch.equal(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]), whole["decoder.layers.%d.mlp.linear_fc1.weight" % n].float()):
+            bad.append("%s: gate and up of layer %d are not those of the trainer" % (what, n))
+
+
 def check_hf(what, path, dist, kind, want, work, more, local):
     """By way of transformers and back"""
     hf, back = path + ".hf", path + ".back"
@@ -95,7 +112,10 @@ def check_hf(what, path, dist, kind, want, work, more, local):
     if said != want:
         bad.append("%s: config.json says %r, the trainer %r" % (what, said, want))
     model.set_experts_implementation("eager")
-    logits_agree(what + ": convert --to hf", model.eval(), dist, path, work, more, local)
+    if os.path.exists(path + ".whole"):
+        halves_agree(what + ": convert --to hf", model, path)
+    else:
+        logits_agree(what + ": convert --to hf", model.eval(), dist, path, work, more, local)
     if need_ok(what, "convert", "-q", "--strict", "--to", "torch_dist", "--map", kind, hf, back):
         logits_agree(what + ": converted back", model, back, path, work, more)
 
@@ -117,7 +137,7 @@ def check(what, path, case, work):
     if not legacy:
         versions.same_tensors(what + ": rewritten", dist, truth, bad)
     if need_ok(what, "prune", "-q", dist, pruned):
-        versions.same_tensors(what + ": pruned", pruned, truth, bad, lambda name: not name.startswith("optimizer."))
+        versions.same_tensors(what + ": pruned", pruned, truth, bad, lambda name: not name.startswith(("optimizer.", "chained_")))
     argv = [w for w in argv if w not in ("--ckpt-format", "torch")] + other.split() + ["--no-load-rng", "--exit-on-missing-checkpoint", "--load", dist]
     error = work("load", other_world, dict(argv=argv, path=dist, local=legacy))
     if error:
@@ -127,7 +147,8 @@ def check(what, path, case, work):
         versions.same_truth(what + ": the next step", truth_of(dist + ".after"), truth_of(path + ".after"), bad)
     epsilon = float(argv[argv.index("--norm-epsilon") + 1]) if "--norm-epsilon" in argv else 1e-5
     want = {"epsilon": epsilon, "positions": 16, "words": 99, "tied": "--untie" not in told}
-    check_hf(what, path, dist if legacy else path, kind, want, work, untold + (work.hybrid if hybrid else ""), legacy)
+    if kind:
+        check_hf(what, path, dist if legacy else path, kind, want, work, untold + (work.hybrid if hybrid else ""), legacy)
 
 
 def main():
@@ -143,7 +164,7 @@ def main():
             work.pattern = "--hybrid-layer-pattern" if new else "--is-hybrid-model --num-layers 4 --hybrid-override-pattern"
             work.hybrid = "" if new else "--is-hybrid-model"
             for n, name in enumerate(names):
-                if "PATTERN" in CASES[name][0] and release < (0, 16):
+                if release < SINCE.get(name, (0, 12)):
                     continue
                 check("%d.%d %s" % (*release, name), os.path.join(tmp, str(n)), CASES[name], work)
                 checked += 1

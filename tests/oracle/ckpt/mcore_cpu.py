@@ -223,8 +223,9 @@ class Duplicated(torch.nn.Linear):
         return make_sharded_tensors_for_checkpoint(self.state_dict(prefix="", keep_vars=True), prefix, None, sharded_offsets)
 
 
-def hybrid_spec(width, experts=None):
-    """The layers of a hybrid model, its convolutions that wide. The norms are modules of their own here and stored under the names of the fused ones."""
+def hybrid_spec(width, experts=None, local=False):
+    """The layers of a hybrid model, its convolutions that wide. The norms are modules of their own here and stored under the names of the fused ones
+    (local: only those of attention)."""
     from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
     from megatron.core.models.backends import LocalSpecProvider
     from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_backend
@@ -244,6 +245,9 @@ def hybrid_spec(width, experts=None):
     sys.modules[MambaStack.__module__].TENorm = WrappedTorchNorm
     moe_layer.HAVE_TE, moe_layer.TELinear = True, Duplicated  # only for what is latent
     names = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_", "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"}
+    of_mamba = {"norm.": "mixer.in_proj.layer_norm_"}
+    if local:
+        del names["pre_mlp_layernorm."], of_mamba["norm."]
     mixer = ModuleSpec(MambaMixer, params={"d_conv": width},
                        submodules=MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear))
     attention = ModuleSpec(SelfAttention, params={"attn_mask_type": AttnMaskType.causal},
@@ -256,7 +260,7 @@ def hybrid_spec(width, experts=None):
     return ModuleSpec(MambaStack, submodules=MambaStackSubmodules(
         mamba_layer=ModuleSpec(MambaLayer, submodules=MambaLayerSubmodules(
             norm=WrappedTorchNorm, mixer=mixer, mamba_bda=get_bias_dropout_add,
-            sharded_state_dict_keys_map={"norm.": "mixer.in_proj.layer_norm_"})),
+            sharded_state_dict_keys_map=of_mamba)),
         attention_layer=layer(TransformerLayer, names, input_layernorm=WrappedTorchNorm, self_attention=attention,
                               self_attn_bda=get_bias_dropout_add),
         mlp_layer=layer(MLPLayer, names, pre_mlp_layernorm=WrappedTorchNorm, mlp=get_mlp_module_spec_for_backend(LocalSpecProvider()),

@@ -4,9 +4,11 @@ stdout, null or what went wrong as a string. A job is a dict:
 
     argv    the words of the command line, among them --save or --load
     path    "save" and "load" write PATH.truth.json of what the model and its optimizer hold (as mcore_worker.py does), and PATH.after.truth.json
-            of the model after one more step, whose gradients depend on names and places alone; "logits" PATH.logits of the tokens
+            of the model after one more step, whose gradients depend on names and places alone; "logits" PATH.logits of the tokens;
+            "save" with --use-torch-fsdp2 PATH.whole, a file of torch.save with the parameters whole
     tokens  for "logits": a list
-    local   norms before experts are to be called as the local layers call them by a slip: as those of a dense layer
+    local   names are to be those of modules: norms before experts are by a slip saved as those of a dense layer, and of a hybrid model, which
+            has no local layers, those that a name map would rename keep theirs
 
 Models are built here as the builders beside megatron/ do, of modules that need no Transformer Engine."""
 import functools
@@ -26,6 +28,11 @@ import mcore_cpu
 import mcore_worker
 import ranks
 from mcore_worker import takes
+
+
+def release():
+    from megatron.core import package_info
+    return package_info.MAJOR, package_info.MINOR
 
 
 @functools.cache
@@ -51,6 +58,10 @@ def prepare():
     from megatron.core.models.gpt import gpt_layer_specs  # noqa: F401
     from megatron.core.transformer import torch_norm
     from megatron.core.transformer.moe import moe_utils
+    if release() < (0, 13):  # asks for Transformer Engine's version where there is nothing to do
+        from megatron.core.optimizer import distrib_optimizer
+        distrib_optimizer.quantize_param_shard = lambda *_, **__: None
+        megatron.training.checkpointing.fix_fp8_params_lose_precision_when_loading_dist_ckpt = lambda _: None
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
     own = torch_norm.WrappedTorchNorm.__new__
 
@@ -62,6 +73,12 @@ def prepare():
             config.sequence_parallel = parallel
 
     torch_norm.WrappedTorchNorm.__new__ = new
+    from megatron.core.dist_checkpointing import optimizer as sharded
+    from megatron.core.distributed import torch_fully_sharded_data_parallel as fsdp2
+    mesh = fsdp2.DeviceMesh
+    fsdp2.DeviceMesh = types.SimpleNamespace(from_group=lambda group, _: mesh.from_group(group, "cpu"))
+    # it finds parameters by the id of their local tensors, of which newer torch gives a view
+    sharded.to_local_if_dtensor = lambda t: getattr(t, "_local_tensor", t)
 
 
 def arguments(rank, world, argv):
@@ -70,8 +87,9 @@ def arguments(rank, world, argv):
     from megatron.core.tensor_parallel import random
     from megatron.training import arguments as own, checkpointing, global_vars
     sys.argv = ["pretrain_gpt.py", *argv]
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), CUDA_DEVICE_MAX_CONNECTIONS="1")
-    args = own.parse_args()
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank),
+                      CUDA_DEVICE_MAX_CONNECTIONS="8" if "--use-torch-fsdp2" in argv else "1")
+    args = own.parse_args(ignore_unknown_args=release() < (0, 15))
     args.use_mamba_mem_eff_path, args.disable_mamba_mem_eff_path, args.save_tokenizer_assets = False, True, False
     if args.use_checkpoint_args:
         checkpointing.load_args_from_checkpoint(args)
@@ -97,7 +115,7 @@ def arguments(rank, world, argv):
 def provide(local, pre_process=True, post_process=True, vp_stage=None, config=None, **_):
     """The model of the arguments"""
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec, get_gpt_mtp_block_spec
     from megatron.core.models.mamba import MambaModel
     from megatron.training import get_args
     from megatron.training.arguments import core_transformer_config_from_args
@@ -105,7 +123,7 @@ def provide(local, pre_process=True, post_process=True, vp_stage=None, config=No
     config = config or core_transformer_config_from_args(args)
     pattern = getattr(args, "hybrid_layer_pattern", None) or args.hybrid_override_pattern
     if pattern:
-        kind, how = MambaModel, dict(mamba_stack_spec=mcore_cpu.hybrid_spec(4, args.num_experts))
+        kind, how = MambaModel, dict(mamba_stack_spec=mcore_cpu.hybrid_spec(4, args.num_experts, local))
         how["hybrid_layer_pattern" if getattr(args, "hybrid_layer_pattern", None) else "hybrid_override_pattern"] = pattern
     else:
         kind, how = GPTModel, dict(rope_scaling=args.use_rope_scaling)
@@ -118,6 +136,9 @@ def provide(local, pre_process=True, post_process=True, vp_stage=None, config=No
         else:
             spec = get_gpt_layer_local_spec(qk_layernorm=args.qk_layernorm, normalization=args.normalization)
         how.update(transformer_layer_spec=spec, **takes(GPTModel.__init__, vp_stage=vp_stage))
+        if args.mtp_num_layers:
+            last = getattr(spec, "layer_specs", [spec])[-1]
+            how.update(mtp_block_spec=get_gpt_mtp_block_spec(config, last, use_transformer_engine=False, **takes(get_gpt_mtp_block_spec, vp_stage=vp_stage)))
     return kind(config, vocab_size=args.padded_vocab_size, max_sequence_length=args.max_position_embeddings, pre_process=pre_process,
                 post_process=post_process, share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
                 position_embedding_type=args.position_embedding_type, rotary_percent=args.rotary_percent, rotary_base=args.rotary_base, **how)
@@ -203,6 +224,9 @@ def work(rank, world, what, job):
         tell(args, models, optimizer, job["path"], rank)
         if what == "save":
             tell_what_is_saved(job["path"], rank)
+            if args.use_torch_fsdp2:
+                whole = {name.removeprefix("module."): p.full_tensor() for name, p in models[0].module.named_parameters()}
+                torch.save(whole, job["path"] + ".whole" if rank == 0 else os.devnull)
             checkpointing.save_checkpoint(7, models, optimizer, scheduler, 1, checkpointing_context={})
             if args.async_save:
                 async_utils.maybe_finalize_async_save(blocking=True)

@@ -111,36 +111,38 @@ static void check_usage(struct argp_state *state, struct ckpt_job_options *opt)
                                        : "IN and OUT are needed");
     if (!opt->average && opt->n_in > 1)
         argp_error(state, "unexpected argument '%s': give one IN and one OUT", opt->in[1]);
-    if (!*opt->out)
-        argp_error(state, "OUT is an empty name");
-    if (strcmp(opt->out, "-") == 0 && (opt->to == TO_HF || opt->to == TO_TORCH_DIST))
-        argp_error(state, "OUT is a folder here: it cannot be stdout");
-    if (strcmp(opt->out, "-") == 0 && opt->common.json && !opt->plan)
-        argp_error(state, "OUT is stdout (-): --json would print there too");
-    if (!opt->to && !opt->average)
-        argp_error(state, "--to is missing: hf, torch_dist, safetensors or nemo");
-    if (strcmp(opt->out, "-") == 0 && opt->resume)
-        argp_error(state, "--resume does not work with stdout");
-    if (opt->n_files && opt->to != TO_TORCH_DIST)
-        argp_error(state, "--files goes with --to torch_dist");
-    if (opt->n_files && opt->shard_given)
-        argp_error(state, "--files or --max-shard-size, not both");
-    if (opt->shard_given && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
-        argp_error(state, "--max-shard-size goes with --to hf or torch_dist");
-    if (opt->layers_given && opt->to != TO_TORCH_DIST)
-        argp_error(state, "--layers goes with --to torch_dist");
-    if (opt->vocab_multiple && !(opt->map && opt->to == TO_TORCH_DIST))
-        argp_error(state, "--pad-vocab goes with --to torch_dist --map");
-    if ((opt->tokenizer || opt->without_tokenizer) && opt->to != TO_NEMO)
-        argp_error(state, "--tokenizer and --no-tokenizer go with --to nemo");
-    if (opt->tokenizer && opt->without_tokenizer)
-        argp_error(state, "--tokenizer or --no-tokenizer, not both");
-    if (opt->keep_padding && opt->to != TO_HF)
-        argp_error(state, "--keep-vocab-padding goes with --to hf; other formats keep it anyway");
-    if (opt->config && (opt->to == TO_SAFETENSORS || (opt->to == TO_TORCH_DIST && !opt->map)))
-        argp_error(state, "--config goes with --to hf, nemo, or torch_dist --map");
-    if (opt->map && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO))
-        argp_error(state, "--map goes with --to hf or torch_dist");
+    const bool to_stdout = strcmp(opt->out, "-") == 0;
+    const struct {
+        bool wrong;
+        const char *why;
+    } rules[] = {
+        {!*opt->out, "OUT is an empty name"},
+        {to_stdout && (opt->to == TO_HF || opt->to == TO_TORCH_DIST),
+         "OUT is a folder here: it cannot be stdout"},
+        {to_stdout && opt->common.json && !opt->plan,
+         "OUT is stdout (-): --json would print there too"},
+        {!opt->to && !opt->average, "--to is missing: hf, torch_dist, safetensors or nemo"},
+        {to_stdout && opt->resume, "--resume does not work with stdout"},
+        {opt->n_files && opt->to != TO_TORCH_DIST, "--files goes with --to torch_dist"},
+        {opt->n_files && opt->shard_given, "--files or --max-shard-size, not both"},
+        {opt->shard_given && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO),
+         "--max-shard-size goes with --to hf or torch_dist"},
+        {opt->layers_given && opt->to != TO_TORCH_DIST, "--layers goes with --to torch_dist"},
+        {opt->vocab_multiple && !(opt->map && opt->to == TO_TORCH_DIST),
+         "--pad-vocab goes with --to torch_dist --map"},
+        {(opt->tokenizer || opt->without_tokenizer) && opt->to != TO_NEMO,
+         "--tokenizer and --no-tokenizer go with --to nemo"},
+        {opt->tokenizer && opt->without_tokenizer, "--tokenizer or --no-tokenizer, not both"},
+        {opt->keep_padding && opt->to != TO_HF,
+         "--keep-vocab-padding goes with --to hf; other formats keep it anyway"},
+        {opt->config && (opt->to == TO_SAFETENSORS || (opt->to == TO_TORCH_DIST && !opt->map)),
+         "--config goes with --to hf, nemo, or torch_dist --map"},
+        {opt->map && (opt->to == TO_SAFETENSORS || opt->to == TO_NEMO),
+         "--map goes with --to hf or torch_dist"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].wrong)
+            argp_error(state, "%s", rules[i].why);
 }
 
 /* Options without value, or with any string; false: another key. */

@@ -491,6 +491,23 @@ static bool is_bomb(const struct pickle_machine *m)
     return used / BYTES_PER_BYTE > m->at + SPARE_BYTES / BYTES_PER_BYTE;
 }
 
+static int op_stop(struct pickle_machine *m)
+{
+    if (m->n_stack != 1 || m->n_marks)
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
+    /* passed to something that may call it */
+    if (m->getattr.n_pushed || m->or.n_pushed)
+        return ckpt_pickle_hostile(m, m->getattr.n_pushed ? m->getattr.node : m->or.node);
+    if (m->windowed && worth_collecting(m)) { /* collect all but the tree */
+        m->cap_memo = 0;
+        m->known = (struct pickle_known){.none = NULL};
+        m->left_forgotten = ckpt_pickle_collect(m);
+    }
+    m->out->root = m->stack[0];
+    m->out->len = m->at;
+    return 0;
+}
+
 static int run_all(struct pickle_machine *m)
 {
     while (m->at < m->len) {
@@ -503,21 +520,8 @@ static int run_all(struct pickle_machine *m)
         unsigned char op = m->bytes[m->at];
         m->op_at = m->at++;
         m->n_ops++;
-        if (op == OP_STOP) {
-            if (m->n_stack != 1 || m->n_marks)
-                return ckpt_pickle_refuse(m, S2S_E_FORMAT, "end with more or less than one value");
-            /* passed to something that may call it */
-            if (m->getattr.n_pushed || m->or.n_pushed)
-                return ckpt_pickle_hostile(m, m->getattr.n_pushed ? m->getattr.node : m->or.node);
-            if (m->windowed && worth_collecting(m)) { /* collect all but the tree */
-                m->cap_memo = 0;
-                m->known = (struct pickle_known){.none = NULL};
-                m->left_forgotten = ckpt_pickle_collect(m);
-            }
-            m->out->root = m->stack[0];
-            m->out->len = m->at;
-            return 0;
-        }
+        if (op == OP_STOP)
+            return op_stop(m);
         int rc = run(m, op);
         if (rc == 0 && is_bomb(m))
             rc = ckpt_pickle_refuse(m, S2S_E_FORMAT,

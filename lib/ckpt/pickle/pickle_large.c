@@ -203,41 +203,56 @@ static void scan_get(struct scan *s, uint64_t index)
         s->bits[index / 64] |= (uint64_t)1 << index % 64;
 }
 
+/* Consumes the argument of an opcode. *value: a number, or the length of what follows, which is
+ * *text, or NULL if large. false: the pickle ends in it. */
+static bool scan_argument(struct pickle_machine *m, unsigned char op, uint64_t *value,
+                          const unsigned char **text)
+{
+    const int argument = argument_of(op);
+    const size_t n = (size_t)abs(argument);
+    const char *line;
+    size_t len;
+    *value = 0;
+    *text = NULL;
+    if (argument >= LINE) {
+        int rc = 0;
+        for (int lines = argument / LINE; lines > 0 && rc == 0; lines--)
+            rc = ckpt_pickle_take_line(m, &line, &len);
+        return rc == 0;
+    }
+    const unsigned char *p = n ? ckpt_pickle_take(m, n) : NULL;
+    if (n && !p)
+        return false;
+    *value = n ? ckpt_pickle_le(p, (int)n) : 0;
+    if (argument >= 0)
+        return true;
+    if (*value > m->len - m->at)
+        return false;
+    if (!ckpt_pickle_is_large((size_t)*value))
+        return (*text = ckpt_pickle_take(m, (size_t)*value)) != NULL;
+    skip(m, (size_t)*value);
+    return true;
+}
+
 /* Scans the opcode at m->op_at. false: stop, because it is for the machine to judge, or because
  * memo indices are not consecutive. */
 static bool scan_op(struct scan *s, unsigned char op)
 {
-    struct pickle_machine *m = s->m;
-    const int argument = argument_of(op);
-    const unsigned char *p = NULL;
-    uint64_t value = 0;
-    const char *line;
-    size_t len;
-    for (int lines = argument / LINE; lines > 0; lines--)
-        if (ckpt_pickle_take_line(m, &line, &len) < 0)
-            return false;
-    if (argument < LINE && argument) {
-        const int n = argument < 0 ? -argument : argument;
-        if (!(p = ckpt_pickle_take(m, (size_t)n)))
-            return false;
-        value = ckpt_pickle_le(p, n);
-    }
-    if (argument < 0 && value > m->len - m->at)
+    static const char plans[] = "all_local_plans";
+    const unsigned char *text;
+    uint64_t value;
+    if (!scan_argument(s->m, op, &value, &text))
         return false;
-    if (argument < 0 && ckpt_pickle_is_large((size_t)value))
-        skip(m, (size_t)value);
-    else if (argument < 0 && !(p = ckpt_pickle_take(m, (size_t)value)))
-        return false;
-    if (op == OP_MEMOIZE || op == OP_BINPUT || op == OP_LONG_BINPUT) {
+    if (op == OP_BINPUT || op == OP_LONG_BINPUT || op == OP_MEMOIZE) {
         if (op != OP_MEMOIZE && value != s->n)
             return false;
         scan_put(s);
     } else if (op == OP_BINGET || op == OP_LONG_BINGET) {
         scan_get(s, value);
     }
-    if (!m->packs && (op == OP_BINUNICODE || op == OP_SHORT_BINUNICODE) &&
-        s->n_before == SIZE_MAX && value == strlen("all_local_plans") &&
-        memcmp(p, "all_local_plans", (size_t)value) == 0)
+    const bool is_plans = text && (op == OP_BINUNICODE || op == OP_SHORT_BINUNICODE) &&
+                          value == strlen(plans) && memcmp(text, plans, strlen(plans)) == 0;
+    if (is_plans && !s->m->packs && s->n_before == SIZE_MAX)
         s->n_before = s->n;
     s->last_small = is_small(op);
     return op != OP_GET && op != OP_PUT && op != OP_STOP;

@@ -302,45 +302,64 @@ static int make_builtin(struct pickle_machine *m, struct ckpt_node *global, stru
     return 0;
 }
 
-/*
- * Converts numpy scalars to numbers: Megatron-Core 0.14 and 0.15 leave numpy.int64 in the offsets
- * of flattened chunks. Arguments are (dtype, bytes); dtype is a record of its code ("i8") whose
- * state has the byte order second. NULL: another form.
+/* The kind of number in a numpy dtype, 'i' of "i8", whose elements have n bytes, little-endian; 0:
+ * another dtype. Its record has the code as first argument, and the byte order second in its state.
  */
-static struct ckpt_node *numpy_scalar(struct pickle_machine *m, const struct ckpt_node *args)
+static char numpy_kind(const struct ckpt_node *dtype, uint32_t n)
 {
-    const struct ckpt_node *dtype = args->n == 2 ? args->items[0] : NULL;
-    const struct ckpt_node *bytes = dtype ? args->items[1] : NULL;
-    if (!dtype || dtype->kind != CKPT_RECORD || !ckpt_is(dtype->items[0], "numpy", "dtype") ||
-        dtype->items[1]->n == 0 || bytes->kind != CKPT_BYTES || bytes->len > 8)
-        return NULL;
+    if (dtype->kind != CKPT_RECORD || !ckpt_is(dtype->items[0], "numpy", "dtype") ||
+        dtype->items[1]->n == 0)
+        return 0;
     const struct ckpt_node *code = dtype->items[1]->items[0], *state = dtype->items[2];
     const struct ckpt_node *order =
         state && state->kind == CKPT_TUPLE && state->n > 1 ? state->items[1] : NULL;
-    if (code->kind != CKPT_STR || code->len != 2 || code->text[1] != '0' + (int)bytes->len ||
-        (order && order->kind == CKPT_STR && order->len && order->text[0] == '>'))
+    const bool is_big = order && order->kind == CKPT_STR && order->len && order->text[0] == '>';
+    const bool fits = code->kind == CKPT_STR && code->len == 2 && code->text[1] == '0' + (int)n;
+    return fits && !is_big ? code->text[0] : 0;
+}
+
+/*
+ * Converts numpy.core.multiarray.scalar(dtype, bytes) to a number: Megatron-Core 0.14 and 0.15
+ * leave numpy.int64 in the offsets of flattened chunks. NULL: not an integer, bool or float32
+ * or 64.
+ */
+static struct ckpt_node *numpy_scalar(struct pickle_machine *m, const struct ckpt_node *args)
+{
+    const struct ckpt_node *bytes = args->n == 2 ? args->items[1] : NULL;
+    if (!bytes || bytes->kind != CKPT_BYTES || bytes->len > 8)
         return NULL;
-    int n = (int)bytes->len;
-    uint64_t value = ckpt_pickle_le((const unsigned char *)bytes->text, n);
-    bool negative = n && value >> (8 * n - 1) & 1;
+    const int n = (int)bytes->len;
+    const char kind = numpy_kind(args->items[0], bytes->len);
+    if (!kind)
+        return NULL;
+    const uint64_t value = ckpt_pickle_le((const unsigned char *)bytes->text, n);
+    const bool top_bit = n && value >> (8 * n - 1) & 1;
     struct ckpt_node *node = ckpt_pickle_new_node(m, CKPT_INT);
-    if (code->text[0] == 'i' || (code->text[0] == 'u' && !(n == 8 && negative))) {
-        bool extend = code->text[0] == 'i' && negative && n < 8;
-        node->i = (int64_t)(extend ? value | ~(uint64_t)0 << 8 * n : value);
-    } else if (code->text[0] == 'b' && n == 1) {
+    if (kind == 'i') {
+        node->i = (int64_t)(top_bit && n < 8 ? value | ~(uint64_t)0 << 8 * n : value);
+        return node;
+    }
+    if (kind == 'u' && !(n == 8 && top_bit)) {
+        node->i = (int64_t)value;
+        return node;
+    }
+    if (kind == 'b' && n == 1) {
         node->kind = CKPT_BOOL;
         node->i = value != 0;
-    } else if (code->text[0] == 'f' && n >= 4) {
+        return node;
+    }
+    node->kind = CKPT_FLOAT;
+    if (kind == 'f' && n == 8) {
+        memcpy(&node->f, bytes->text, sizeof node->f);
+        return node;
+    }
+    if (kind == 'f' && n == 4) {
         float single;
         memcpy(&single, bytes->text, sizeof single);
-        node->kind = CKPT_FLOAT;
         node->f = single;
-        if (n == 8)
-            memcpy(&node->f, bytes->text, sizeof node->f);
-    } else {
-        return NULL;
+        return node;
     }
-    return node;
+    return NULL;
 }
 
 /* The node for `global(*args)`. */

@@ -210,6 +210,7 @@ void s2s_ckpt_close(struct s2s_ckpt *ckpt)
     ckpt_drop_tables(ckpt);
     ckpt_reduced_free(ckpt->reduced);
     json_decref(ckpt->file_idx);
+    json_decref(ckpt->other_names);
     free(ckpt->files);
     free(ckpt->path);
     free(ckpt->scratch);

@@ -121,6 +121,11 @@ void s2s_ckpt_reduce(struct s2s_ckpt *ckpt, struct s2s_ckpt *const *others, size
 const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
                                                    const struct s2s_ckpt_tensor *tensor);
 
+/* safetensors' save_model writes a tensor with several names (tied matrices) under the one that
+ * sorts first, and the others into the metadata. Adds them to the tensors, over the same bytes, for
+ * whoever looks for names that a model has. */
+int s2s_ckpt_add_other_names(struct s2s_ckpt *ckpt, struct s2s_error *err);
+
 /*
  * Merges Megatron's rank folders (format mp_rank) into the whole model: from now on tensors have
  * the names and shapes of torch_dist, and the common state is that of the first rank without its

@@ -103,6 +103,8 @@ struct s2s_ckpt {
     const char *inside;
     struct s2s_ckpt_tensor *tensors;
     size_t n_tensors, cap_tensors;
+    json_t *other_names; /* NULL, or an object: names that are not among the tensors, of those that
+                            are (s2s_ckpt_add_other_names) */
     const uint16_t **paths; /* NULL, or [n_tensors]: their paths, NULL: none (paths.c) */
     struct s2s_ckpt_object *objects;
     size_t n_objects, cap_objects;

@@ -236,6 +236,10 @@ PY
     same want a
     same want b
     exits 0 s2s-ckpt verify kept.safetensors
+    # what the file has is listed and copied as it is: load_model refuses both names
+    [ "$(s2s-ckpt ls kept.safetensors | grep -c embed_tokens)" = 0 ]
+    exits 0 s2s-ckpt convert -q --to safetensors kept.safetensors copy.safetensors
+    exits 0 s2s-ckpt diff kept.safetensors copy.safetensors
     # a text that names no tensor is none
     exits 1 s2s-ckpt convert -q --to hf other.safetensors none
     says "llm.model.embed_tokens.weight"

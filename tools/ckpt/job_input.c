@@ -103,6 +103,17 @@ static bool keeps_optimizer(const struct ckpt_job_options *opt)
            !opt->part && !opt->map;
 }
 
+/* Without --to (average) that of the input, if it can be written. */
+static enum ckpt_output output_of(const struct ckpt_job_options *opt, const struct s2s_ckpt *ckpt)
+{
+    const char *format = s2s_ckpt_format(ckpt);
+    return opt->to                              ? opt->to
+           : s2s_starts_with(format, "hf")      ? TO_HF
+           : strcmp(format, "safetensors") == 0 ? TO_SAFETENSORS
+           : strcmp(format, "nemo") == 0        ? TO_NEMO
+                                                : TO_TORCH_DIST;
+}
+
 static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
                     struct s2s_error *err)
 {
@@ -112,6 +123,8 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
                              job->opt->from);
     if (rc == 0 && (job->opt->merge_ranks || job->opt->to == TO_HF))
         rc = s2s_ckpt_merge_ranks(*ckpt, keeps_optimizer(job->opt), err);
+    if (rc == 0 && (job->opt->map || output_of(job->opt, *ckpt) == TO_HF))
+        rc = s2s_ckpt_add_other_names(*ckpt, err);
     if (rc == 0 && job->opt->part)
         rc = s2s_ckpt_select(*ckpt, job->opt->part, err);
     return rc;
@@ -173,16 +186,6 @@ static int check_optimizer(const struct job *job, struct s2s_error *err)
                  "tensor and pipeline parallelism",
                  type);
     return 0;
-}
-
-/* Default output format of average. */
-static enum ckpt_output same_as(const struct s2s_ckpt *ckpt)
-{
-    const char *format = s2s_ckpt_format(ckpt);
-    return s2s_starts_with(format, "hf")        ? TO_HF
-           : strcmp(format, "safetensors") == 0 ? TO_SAFETENSORS
-           : strcmp(format, "nemo") == 0        ? TO_NEMO
-                                                : TO_TORCH_DIST;
 }
 
 /* Refuses objects with tensors that cannot be read; a warning named each. */
@@ -276,7 +279,7 @@ int ckpt_job_open(struct job *job, struct s2s_error *err)
     if (rc == 0 && job->opt->average)
         rc = open_others(job, err);
     if (rc == 0)
-        job->to = job->opt->to ? job->opt->to : same_as(job->ckpt);
+        job->to = output_of(job->opt, job->ckpt);
     if (rc == 0 && job->to != TO_TORCH_DIST)
         s2s_ckpt_find_lost(job->ckpt);
     if (rc == 0)

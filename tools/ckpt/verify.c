@@ -208,7 +208,9 @@ static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
                              s2s_ckpt_path(ckpt), counts->n_unchecked);
     if (!s2s_starts_with(s2s_ckpt_format(ckpt), "hf"))
         return 0;
-    int rc = s2s_hf_check_kept(ckpt, NULL, opt->strict, err);
+    int rc = s2s_ckpt_add_other_names(ckpt, err);
+    if (rc == 0)
+        rc = s2s_hf_check_kept(ckpt, NULL, opt->strict, err);
     return rc < 0 ? s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt)) : 0;
 }
 

@@ -60,52 +60,64 @@ static int add_st_tensor(void *ctx, const struct s2s_st_tensor *st, size_t begin
     return 0;
 }
 
-/* A tensor of a file, whose are those from `first` on, by its name there, which has no prefix. */
-static const struct s2s_ckpt_tensor *find_from(const struct s2s_ckpt *ckpt, size_t first, size_t n,
-                                               const char *prefix, const char *name)
+/* The tensor of that name among these n, which are sorted; or NULL. */
+static const struct s2s_ckpt_tensor *find_among(const struct s2s_ckpt_tensor *tensors, size_t n,
+                                                const char *name)
 {
-    char *full = s2s_xasprintf("%s%s", prefix, name);
-    const struct s2s_ckpt_tensor want = {.name = full};
-    const struct s2s_ckpt_tensor *found =
-        n ? bsearch(&want, ckpt->tensors + first, n, sizeof want, ckpt_by_tensor_name) : NULL;
-    free(full);
-    return found;
+    const struct s2s_ckpt_tensor want = {.name = name};
+    return n ? bsearch(&want, tensors, n, sizeof want, ckpt_by_tensor_name) : NULL;
 }
 
-/* safetensors' save_model, which NeMo's and the hub's own models are saved by, writes what has
- * several names in a model under one of them, and says of each other name in the metadata which
- * that is. A model is not whole without them: which of two tied matrices stays is a matter of the
- * alphabet. */
-static int add_other_names(struct s2s_ckpt *ckpt, const struct s2s_safetensors *st, size_t first,
-                           const char *prefix, struct s2s_error *err)
+/* safetensors' save_model, which the hub's own and NeMo's models are saved with, writes a tensor
+ * with several names once, and maps each of its other names to that one in the metadata. */
+static void keep_other_names(struct s2s_ckpt *ckpt, const struct s2s_safetensors *st, size_t first,
+                             const char *prefix)
 {
     const size_t n = ckpt->n_tensors - first;
-    int rc = 0;
-    if (st->n_meta == 0 || (st->n_meta == 1 && strcmp(st->meta[0].key, "format") == 0))
-        return 0;
-    if (n)
-        s2s_sort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
-    for (size_t i = 0; rc == 0 && i < st->n_meta; i++) {
-        struct s2s_ckpt_tensor *other;
-        const struct s2s_ckpt_tensor *kept = find_from(ckpt, first, n, prefix, st->meta[i].value);
-        if (!kept || find_from(ckpt, first, n, prefix, st->meta[i].key))
-            continue;
-        const struct s2s_ckpt_tensor same = *kept; /* adding may move it */
-        char *name = s2s_xasprintf("%s%s", prefix, st->meta[i].key);
-        rc = ckpt_add_tensor(ckpt, &other, name, strlen(name), err);
-        free(name);
-        if (rc == 0) {
-            const char *own = other->name;
-            *other = same;
-            other->name = own;
+    if (n == 0 || st->n_meta == 0 || (st->n_meta == 1 && strcmp(st->meta[0].key, "format") == 0))
+        return;
+    s2s_sort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
+    for (size_t i = 0; i < st->n_meta; i++) {
+        char *other = s2s_xasprintf("%s%s", prefix, st->meta[i].key);
+        char *written = s2s_xasprintf("%s%s", prefix, st->meta[i].value);
+        if (find_among(ckpt->tensors + first, n, written)) {
+            if (!ckpt->other_names)
+                ckpt->other_names = json_object();
+            json_object_set_new(ckpt->other_names, other, json_string(written));
         }
+        free(other);
+        free(written);
     }
-    return rc;
 }
 
-/* alone: not one of several, of which the metadata of each may speak of all */
-static int read_st_file(struct s2s_ckpt *ckpt, const char *file, const char *prefix, bool alone,
-                        struct s2s_error *err)
+int s2s_ckpt_add_other_names(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    const char *other;
+    json_t *written;
+    const size_t n = ckpt->n_tensors;
+    int rc = 0;
+    json_object_foreach(ckpt->other_names, other, written)
+    {
+        struct s2s_ckpt_tensor *added;
+        const struct s2s_ckpt_tensor *found =
+            find_among(ckpt->tensors, n, json_string_value(written));
+        if (!found || find_among(ckpt->tensors, n, other))
+            continue;
+        const struct s2s_ckpt_tensor same = *found; /* adding may move it */
+        rc = ckpt_add_tensor(ckpt, &added, other, strlen(other), err);
+        if (rc < 0)
+            return rc;
+        const char *name = added->name;
+        *added = same;
+        added->name = name;
+    }
+    json_decref(ckpt->other_names);
+    ckpt->other_names = NULL;
+    return ckpt_seal(ckpt, err);
+}
+
+int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
+                          struct s2s_error *err)
 {
     struct s2s_safetensors st;
     struct st_reader r = {.ckpt = ckpt, .file = ckpt_add_file(ckpt, file, err), .prefix = prefix};
@@ -115,16 +127,10 @@ static int read_st_file(struct s2s_ckpt *ckpt, const char *file, const char *pre
         return fd;
     int rc = s2s_safetensors_read_header(&st, fd, &r.data_pos, add_st_tensor, &r, err);
     if (rc == 0) {
-        rc = alone ? add_other_names(ckpt, &st, first, prefix, err) : 0;
+        keep_other_names(ckpt, &st, first, prefix);
         s2s_safetensors_release(&st);
     }
     return rc < 0 ? s2s_error_add(err, ckpt_hint_bytes(ckpt, file, rc, err), "%s", file) : 0;
-}
-
-int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,
-                          struct s2s_error *err)
-{
-    return read_st_file(ckpt, file, prefix, true, err);
 }
 
 /* ---- index ---- */
@@ -262,7 +268,7 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     if (rc == 0 && !indexed)
         rc = ckpt_check_parts(files, n, err);
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = read_st_file(ckpt, files[i], prefix, n == 1, err);
+        rc = ckpt_read_safetensors(ckpt, files[i], prefix, err);
     if (rc == 0 && indexed)
         rc = warn_of_others(ckpt, folder, files, n, "not in the index", err);
     if (rc == 0 && indexed)

@@ -51,8 +51,9 @@ tsan() {
     "${fixed[@]}" true 2>/dev/null || fixed=()
     echo 'int main(void) { return 0; }' | ${CC:-gcc} -fsanitize=thread -x c - -o "$results/thread" && "${fixed[@]}" "$results/thread" ||
         { echo "no program runs under TSan here" && return 77; }
-    make -s -j"$JOBS" SANITIZE=thread build/tsan/bin/s2s-ckpt build/tsan/tests/unit/base/base_test &&
+    make -s -j"$JOBS" SANITIZE=thread build/tsan/bin/s2s-ckpt build/tsan/tests/unit/{base/base,io/behind}_test &&
         OMP_NUM_THREADS=1 "${fixed[@]}" build/tsan/tests/unit/base/base_test &&
+        "${fixed[@]}" build/tsan/tests/unit/io/behind_test &&
         S2S_BIN=$PWD/build/tsan/bin "${fixed[@]}" bats tests/tools/s2s-ckpt-threads.bats
 }
 fuzz() {

@@ -196,9 +196,10 @@ size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt);
 int s2s_ckpt_read(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, const int64_t *begin,
                   const int64_t *size, void *out, struct s2s_error *err);
 
-/* Bytes per piece of a stream. Three pieces, between read and write, must fit into a core's L2
- * cache: with 1 MiB each, data goes through memory twice (2 GB took 2.5 times as long while other
- * cores were busy); with 64 or 128 KiB, system calls cost 1.2 to 1.6 times as much. */
+/* Bytes per piece of a stream. A piece, and those waiting to be written (lib/io/behind.h), must fit
+ * into the cores' L2 caches: with 1 MiB each, data goes through memory twice (2 GB took 2.5 times
+ * as long while other cores were busy); with 64 or 128 KiB, system calls cost 1.2 to 1.6 times as
+ * much. */
 enum { S2S_CKPT_PIECE = 256 << 10 };
 
 /* Iterates over a box in smaller boxes of at most S2S_CKPT_PIECE bytes, in row-major order. */
@@ -217,18 +218,13 @@ bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk); /* false: end */
 /* Receives the next piece of a stream: len <= S2S_CKPT_PIECE bytes, lent for the call. A negative
  * result ends the stream. */
 typedef int s2s_ckpt_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err);
-/* Sees a piece before the sink, perhaps on another thread: for a checksum that does not delay
- * writing. */
-typedef void s2s_ckpt_tap(void *ctx, const void *bytes, size_t len);
 /*
- * Streams a box (as in s2s_ckpt_read) to sink in pieces, row-major. tap may be NULL; ctx is passed
- * to both. Large boxes are read by a second thread, which calls tap; it has ended when this
- * returns. If a whole tensor is read, the CRC-32 in torch's archives is verified, too (DIGEST).
- * Errors as s2s_ckpt_read, or the sink's.
+ * Streams a box (as in s2s_ckpt_read) to sink in pieces, row-major. If a whole tensor is read, the
+ * CRC-32 in torch's archives is verified, too (DIGEST). Errors as s2s_ckpt_read, or the sink's.
  */
 int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                    const int64_t *begin, const int64_t *size, s2s_ckpt_tap *tap,
-                    s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err);
+                    const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
+                    struct s2s_error *err);
 /* A view of a flattened tensor (s2s_ckpt_orig_shape) in its original shape, lent until close, that
  * is read like any tensor. Other tensors are returned as they are. */
 const struct s2s_ckpt_tensor *s2s_ckpt_unflattened(struct s2s_ckpt *ckpt,

@@ -5,21 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/io/behind.h"
 #include "lib/io/digest.h"
 #include "lib/io/durable.h"
 #include "lib/io/pread.h"
 
-enum { FILE_BUFFER = 256 << 10, WRITEBACK_BYTES = 16 << 20 };
-
-int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err)
-{
-    *file = (struct ckpt_file){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-    if (file->fd < 0)
-        return s2s_error_errno(err, S2S_E_IO, "%s: cannot create", path);
-    file->path = s2s_xstrdup(path);
-    file->digest = s2s_digest_new(128);
-    return 0;
-}
+enum { WRITEBACK_BYTES = 16 << 20 };
 
 /* Starts writeback early, so that little is left for the sync at the end. */
 static void start_writeback(struct ckpt_file *file)
@@ -30,50 +21,49 @@ static void start_writeback(struct ckpt_file *file)
     file->started = file->written;
 }
 
-static int write_all(struct ckpt_file *file, const char *bytes, size_t len, struct s2s_error *err)
+static int write_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
+    struct ckpt_file *file = ctx;
+    const char *from = bytes;
     file->written += (int64_t)len;
     while (len) {
-        ssize_t n = write(file->fd, bytes, len);
+        ssize_t n = write(file->fd, from, len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return s2s_error_errno(err, S2S_E_IO, "%s: write of %zu bytes", file->path, len);
-        bytes += n;
+        from += n;
         len -= (size_t)n;
     }
     start_writeback(file);
     return 0;
 }
 
-static int flush(struct ckpt_file *file, struct s2s_error *err)
+int ckpt_file_create(struct ckpt_file *file, const char *path, struct s2s_error *err)
 {
-    int rc = write_all(file, file->buf.data, file->buf.len, err);
-    s2s_buf_clear(&file->buf);
-    return rc;
+    *file = (struct ckpt_file){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    if (file->fd < 0)
+        return s2s_error_errno(err, S2S_E_IO, "%s: cannot create", path);
+    file->path = s2s_xstrdup(path);
+    file->behind = s2s_behind_new(write_sink, file, true);
+    file->digest = s2s_digest_new(128);
+    return 0;
 }
 
 int ckpt_file_write(struct ckpt_file *file, const void *bytes, size_t len, struct s2s_error *err)
 {
-    int rc = 0;
     file->pos += (int64_t)len;
-    if (!file->is_summed_apart)
-        s2s_digest_update(file->digest, bytes, len);
-    /* bytes that bypass the buffer must find it empty, to stay in order */
-    bool past = len > FILE_BUFFER / 2;
-    if ((past || file->buf.len + len > FILE_BUFFER) && (rc = flush(file, err)) < 0)
-        return rc;
-    if (past)
-        return write_all(file, bytes, len, err);
-    s2s_buf_add(&file->buf, bytes, len);
-    return 0;
+    s2s_digest_update(file->digest, bytes, len);
+    return s2s_behind_add(file->behind, bytes, len, err);
 }
 
 int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *err)
 {
-    int rc = flush(file, err);
+    int rc = s2s_behind_flush(file->behind, err);
     if (rc == 0 && s2s_durable_sync(file->fd) < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: sync", file->path);
+    s2s_behind_free(file->behind);
+    file->behind = NULL;
     if (close(file->fd) < 0 && errno != EINTR && rc == 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: close", file->path);
     file->fd = -1;
@@ -85,10 +75,10 @@ int ckpt_file_close(struct ckpt_file *file, char digest[33], struct s2s_error *e
 
 void ckpt_file_discard(struct ckpt_file *file)
 {
+    s2s_behind_free(file->behind); /* ends the thread, which uses fd */
     if (file->path && file->fd >= 0)
         close(file->fd);
     free(file->path);
-    s2s_buf_release(&file->buf);
     s2s_digest_free(file->digest);
     *file = (struct ckpt_file){.fd = -1};
 }

@@ -13,13 +13,11 @@
 struct ckpt_file {
     char *path;
     int fd;
-    int64_t pos;     /* bytes appended so far */
-    int64_t written; /* of those, passed to write(2); the rest is in buf */
-    int64_t started; /* of those, whose writeback to disk was started */
-    struct s2s_buf buf;
+    int64_t pos;               /* bytes appended so far */
     struct s2s_digest *digest; /* XXH3-128 of what was appended */
-    /* ckpt_file_write leaves the digest alone: whoever sets this updates it with the same bytes */
-    bool is_summed_apart;
+    struct s2s_behind *behind; /* buffers and writes, perhaps on a thread, which owns these: */
+    int64_t written;           /* bytes passed to write(2) */
+    int64_t started;           /* of those, whose writeback to disk was started */
 };
 
 /* Creates the file, or truncates it. IO: then neither _close nor _discard is needed. */

@@ -282,7 +282,6 @@ enum { CAST_ELEMENTS = 16 << 10 };
 struct stream {
     const struct s2s_ckpt_write *how;
     enum s2s_dtype from, to;
-    s2s_ckpt_tap *tap;
     s2s_ckpt_sink *sink;
     void *ctx;
     char *cast; /* CAST_ELEMENTS of the widest dtype; NULL until needed */
@@ -320,20 +319,6 @@ static int pass(const struct s2s_ckpt_write *how, int64_t bytes, struct s2s_erro
     return 0;
 }
 
-/* Passes bytes that do not come from a tensor's stream to tap and sink. */
-static int put(struct stream *s, const void *bytes, size_t len, struct s2s_error *err)
-{
-    if (s->tap)
-        s->tap(s->ctx, bytes, len);
-    return s->sink(s->ctx, bytes, len, err);
-}
-
-static void stream_tap(void *ctx, const void *bytes, size_t len)
-{
-    struct stream *s = ctx;
-    s->tap(s->ctx, bytes, len);
-}
-
 static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     struct stream *s = ctx;
@@ -347,7 +332,7 @@ static int stream_sink(void *ctx, const void *bytes, size_t len, struct s2s_erro
         size_t now = n - done < CAST_ELEMENTS ? n - done : CAST_ELEMENTS;
         ckpt_numbers_cast(s->cast, s->to, (const char *)bytes + done * from, s->from, now);
         count_overflows(s, s->cast, (const char *)bytes + done * from, s->from, now);
-        rc = put(s, s->cast, now * to, err);
+        rc = s->sink(s->ctx, s->cast, now * to, err);
     }
     return rc;
 }
@@ -361,7 +346,7 @@ static int stream_zeros(struct stream *s, int64_t len, struct s2s_error *err)
                 now = left < (int64_t)sizeof zeros ? left : (int64_t)sizeof zeros;
         rc = pass(s->how, now, err);
         if (rc == 0)
-            rc = put(s, zeros, (size_t)now, err);
+            rc = s->sink(s->ctx, zeros, (size_t)now, err);
     }
     return rc;
 }
@@ -396,7 +381,7 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
     ckpt_numbers_store(mean->bytes, s->to, mean->sum, n);
     count_overflows(s, mean->bytes, mean->sum, S2S_F64, n);
     rc = pass(s->how, (int64_t)(n * s2s_dtype_size(s->to)), err);
-    return rc < 0 ? rc : put(s, mean->bytes, n * s2s_dtype_size(s->to), err);
+    return rc < 0 ? rc : s->sink(s->ctx, mean->bytes, n * s2s_dtype_size(s->to), err);
 }
 
 static int stream_mean(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *piece,
@@ -475,10 +460,10 @@ int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_
 }
 
 int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
-                           const struct s2s_ckpt_write *how, s2s_ckpt_tap *tap, s2s_ckpt_sink *sink,
-                           void *ctx, struct s2s_error *err)
+                           const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
+                           struct s2s_error *err)
 {
-    struct stream s = {.how = how, .to = target->dtype, .tap = tap, .sink = sink, .ctx = ctx};
+    struct stream s = {.how = how, .to = target->dtype, .sink = sink, .ctx = ctx};
     int rc = 0;
     for (size_t i = 0; i < target->n_pieces && rc == 0; i++) {
         const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(target, i);
@@ -491,8 +476,8 @@ int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_tar
             rc = stream_mean(plan, &piece, &s, err);
             continue;
         }
-        rc = s2s_ckpt_stream(plan->source, piece.source, piece.begin, piece.size,
-                             tap && s.from == s.to ? stream_tap : NULL, stream_sink, &s, err);
+        rc = s2s_ckpt_stream(plan->source, piece.source, piece.begin, piece.size, stream_sink, &s,
+                             err);
     }
     free(s.cast);
     warn_of_overflows(plan, s2s_ckpt_target_name(target), s.n_overflows);

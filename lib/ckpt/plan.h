@@ -124,8 +124,8 @@ int64_t s2s_ckpt_target_part(struct s2s_ckpt_target *out, const struct s2s_ckpt_
 /* Streams the bytes of a target, as s2s_ckpt_stream does for a tensor. NOTFOUND: one of the others
  * of a mean lacks the tensor; INTERRUPTED. */
 int s2s_ckpt_target_stream(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_target *target,
-                           const struct s2s_ckpt_write *how, s2s_ckpt_tap *tap, s2s_ckpt_sink *sink,
-                           void *ctx, struct s2s_error *err);
+                           const struct s2s_ckpt_write *how, s2s_ckpt_sink *sink, void *ctx,
+                           struct s2s_error *err);
 /* Verifies the CRC-32 of every source storage that streaming did not verify because it was not read
  * completely. DIGEST, IO. */
 int s2s_ckpt_plan_verify(const struct s2s_ckpt_plan *plan, struct s2s_error *err);

@@ -14,29 +14,28 @@
 
 #include "lib/base/base.h"
 #include "lib/base/signals.h"
+#include "lib/io/behind.h"
 #include "lib/io/durable.h"
 #include "lib/io/unnamed.h"
 
-/* A write is as large as a pipe takes at once without waking the reader too often (measured: 64 KiB
- * writes into the default pipe lose up to two thirds of the speed). */
-enum { WRITE_BYTES = 256 * 1024, PIPE_BYTES = 1024 * 1024, MAX_TEMPS = 4096 };
+enum { PIPE_BYTES = 1024 * 1024, MAX_TEMPS = 4096 };
 
 /* How much may wait for the disk before writeback is asked for, so that the fsync at the end finds
  * little left to do. */
 enum { WRITEBACK_BYTES = 16 << 20 };
 
 struct s2s_outfile {
-    char *path;        /* as given, for messages */
-    char *target;      /* the name it gets in the end; NULL: written in place */
-    char *temp;        /* the name it has until then; NULL: none */
-    int fd;            /* STDOUT_FILENO is never closed here: lib/base/tool does that */
-    int slot;          /* in temps[] */
-    char *buf;         /* WRITE_BYTES */
-    size_t fill;       /* bytes in buf */
-    int64_t offset;    /* bytes taken, buffered ones included */
-    int64_t synced;    /* bytes of the file for which writeback was asked */
-    bool is_temp_file; /* a regular file of ours */
-    bool is_unnamed;   /* without a name so far */
+    char *path;                /* as given, for messages */
+    char *target;              /* the name it gets in the end; NULL: written in place */
+    char *temp;                /* the name it has until then; NULL: none */
+    int fd;                    /* STDOUT_FILENO is never closed here: lib/base/tool does that */
+    int slot;                  /* in temps[] */
+    int64_t offset;            /* bytes taken, buffered ones included */
+    bool is_temp_file;         /* a regular file of ours */
+    bool is_unnamed;           /* without a name so far */
+    struct s2s_behind *behind; /* buffers and writes, perhaps on a thread, which owns these: */
+    int64_t written;           /* bytes passed to write(2) */
+    int64_t synced;            /* of those, whose writeback to disk was started */
 };
 
 /* ---- temporary files that the end of the process, or a signal, must remove ---- */
@@ -92,6 +91,63 @@ static void unregister_temp(int slot)
     pthread_mutex_unlock(&temps_lock);
 }
 
+/* ---- writing ---- */
+
+/* A reader that left early ends us as it would end cat: quietly, with the status of SIGPIPE. */
+static void die_of_sigpipe(void)
+{
+    remove_temps();
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
+/* Asks the kernel to start writing what is complete, without waiting for it. */
+static void start_writeback(struct s2s_outfile *out)
+{
+    if (!out->is_temp_file || out->written - out->synced < WRITEBACK_BYTES)
+        return;
+    s2s_durable_begin(out->fd, out->synced, out->written);
+    out->synced = out->written;
+}
+
+static int write_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct s2s_outfile *out = ctx;
+    size_t done = 0;
+    while (done < len) {
+        size_t want = len - done;
+        /* a pipe takes pieces of its own size best; a file takes all at once */
+        if (!out->is_temp_file && want > S2S_BEHIND_PIECE)
+            want = S2S_BEHIND_PIECE;
+        ssize_t n = write(out->fd, (const char *)bytes + done, want);
+        if (n > 0) {
+            done += (size_t)n;
+        } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
+            if (n == 0)
+                errno = ENOSPC; /* POSIX leaves 0 for a non-empty write open; nothing was taken */
+            if (errno == EPIPE)
+                die_of_sigpipe();
+            return s2s_error_errno(err, S2S_E_IO,
+                                   "%s: cannot write %zu bytes at offset %lld (%zu were written)",
+                                   out->path, len, (long long)out->written, done);
+        }
+    }
+    out->written += (int64_t)len;
+    start_writeback(out);
+    return 0;
+}
+
+int s2s_outfile_flush(struct s2s_outfile *out, struct s2s_error *err)
+{
+    return s2s_behind_flush(out->behind, err);
+}
+
+int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len, struct s2s_error *err)
+{
+    out->offset += (int64_t)len;
+    return s2s_behind_add(out->behind, bytes, len, err);
+}
+
 /* ---- opening ---- */
 
 static void outfile_free(struct s2s_outfile *out)
@@ -100,7 +156,7 @@ static void outfile_free(struct s2s_outfile *out)
     free(out->path);
     free(out->target);
     free(out->temp);
-    free(out->buf);
+    s2s_behind_free(out->behind);
     free(out);
 }
 
@@ -184,7 +240,8 @@ static int open_path(struct s2s_outfile *out, struct s2s_error *err)
     return open_target(out, err);
 }
 
-int s2s_outfile_open(struct s2s_outfile **result, const char *path, struct s2s_error *err)
+static int open_outfile(struct s2s_outfile **result, const char *path, bool is_threaded,
+                        struct s2s_error *err)
 {
     bool is_stdout = !path || !strcmp(path, "-");
     if (path && !*path)
@@ -204,91 +261,19 @@ int s2s_outfile_open(struct s2s_outfile **result, const char *path, struct s2s_e
     }
     if (!out->is_temp_file)
         (void)fcntl(out->fd, F_SETPIPE_SZ, PIPE_BYTES); /* fails where it is no pipe: no matter */
-    out->buf = s2s_xalloc_aligned(WRITE_BYTES);
+    out->behind = s2s_behind_new(write_sink, out, is_threaded);
     *result = out;
     return 0;
 }
 
-/* ---- writing ---- */
-
-/* A reader that left early ends us as it would end cat: quietly, with the status of SIGPIPE. */
-static void die_of_sigpipe(void)
+int s2s_outfile_open(struct s2s_outfile **out, const char *path, struct s2s_error *err)
 {
-    remove_temps();
-    signal(SIGPIPE, SIG_DFL);
-    raise(SIGPIPE);
+    return open_outfile(out, path, false, err);
 }
 
-static int write_all(struct s2s_outfile *out, const char *bytes, size_t len, struct s2s_error *err)
+int s2s_outfile_open_behind(struct s2s_outfile **out, const char *path, struct s2s_error *err)
 {
-    size_t done = 0;
-    while (done < len) {
-        size_t want = len - done;
-        /* a pipe takes pieces of its own size best; a file takes all at once */
-        if (!out->is_temp_file && want > WRITE_BYTES)
-            want = WRITE_BYTES;
-        ssize_t n = write(out->fd, bytes + done, want);
-        if (n > 0) {
-            done += (size_t)n;
-        } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
-            if (n == 0)
-                errno = ENOSPC; /* POSIX leaves 0 for a non-empty write open; nothing was taken */
-            if (errno == EPIPE)
-                die_of_sigpipe();
-            return s2s_error_errno(
-                err, S2S_E_IO, "%s: cannot write %zu bytes at offset %lld (%zu were written)",
-                out->path, len, (long long)(out->offset - (int64_t)out->fill), done);
-        }
-    }
-    return 0;
-}
-
-/* Asks the kernel to start writing what is complete, without waiting for it. */
-static void start_writeback(struct s2s_outfile *out, int64_t written)
-{
-    if (!out->is_temp_file || written - out->synced < WRITEBACK_BYTES)
-        return;
-    s2s_durable_begin(out->fd, out->synced, written);
-    out->synced = written;
-}
-
-int s2s_outfile_flush(struct s2s_outfile *out, struct s2s_error *err)
-{
-    if (out->fill == 0)
-        return 0;
-    int rc = write_all(out, out->buf, out->fill, err);
-    out->fill = 0;
-    start_writeback(out, out->offset);
-    return rc;
-}
-
-int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len, struct s2s_error *err)
-{
-    const char *p = bytes;
-    while (len > 0) {
-        if (len >= WRITE_BYTES) { /* much at once goes without a copy */
-            int rc = s2s_outfile_flush(out, err);
-            if (rc == 0)
-                rc = write_all(out, p, len, err);
-            if (rc < 0)
-                return rc;
-            out->offset += (int64_t)len;
-            start_writeback(out, out->offset);
-            return 0;
-        }
-        size_t n = WRITE_BYTES - out->fill < len ? WRITE_BYTES - out->fill : len;
-        memcpy(out->buf + out->fill, p, n);
-        out->fill += n;
-        out->offset += (int64_t)n;
-        p += n;
-        len -= n;
-        if (out->fill == WRITE_BYTES) {
-            int rc = s2s_outfile_flush(out, err);
-            if (rc < 0)
-                return rc;
-        }
-    }
-    return 0;
+    return open_outfile(out, path, true, err);
 }
 
 int64_t s2s_outfile_offset(const struct s2s_outfile *out)
@@ -381,6 +366,8 @@ void s2s_outfile_abort(struct s2s_outfile *out)
 {
     if (!out)
         return;
+    s2s_behind_free(out->behind); /* ends the thread, which uses fd */
+    out->behind = NULL;
     if (out->fd >= 0 && out->fd != STDOUT_FILENO)
         close(out->fd);
     if (out->temp && out->slot >= 0)

@@ -18,6 +18,9 @@ struct s2s_outfile;
 
 /* Opens path for writing; "-" or NULL is stdout. */
 int s2s_outfile_open(struct s2s_outfile **out, const char *path, struct s2s_error *err);
+/* The same for large outputs: a thread writes while the caller makes more (lib/io/behind.h). Flush
+ * and commit wait for it; s2s_outfile_write may return the error of an earlier write. */
+int s2s_outfile_open_behind(struct s2s_outfile **out, const char *path, struct s2s_error *err);
 /* Appends len bytes. Every short write, EINTR and full disk is handled or reported (IO: path, bytes
  * wanted, reason). */
 int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len,

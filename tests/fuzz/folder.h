@@ -154,11 +154,11 @@ static inline void folder_read(struct s2s_ckpt *ckpt)
     for (size_t i = 0; i < n; i++) {
         /* views may say "a thousand times this row" (stride 0): legal */
         if (s2s_ckpt_numel(&tensors[i]) < 1 << 12)
-            s2s_ckpt_stream(ckpt, &tensors[i], NULL, NULL, NULL, folder_ignore, NULL, &err);
+            s2s_ckpt_stream(ckpt, &tensors[i], NULL, NULL, folder_ignore, NULL, &err);
         s2s_ckpt_verify_tensor(ckpt, &tensors[i], &err);
         const struct s2s_ckpt_tensor *whole = s2s_ckpt_unflattened(ckpt, &tensors[i]);
         if (whole != &tensors[i] && s2s_ckpt_numel(whole) < 1 << 12)
-            s2s_ckpt_stream(ckpt, whole, NULL, NULL, NULL, folder_ignore, NULL, &err);
+            s2s_ckpt_stream(ckpt, whole, NULL, NULL, folder_ignore, NULL, &err);
     }
     for (size_t i = 0; i < n_objects; i++) {
         s2s_ckpt_verify_object(ckpt, &objects[i], &err);

@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         /* views may say "a billion times this row" (stride 0): legal, and no fault of the reader */
         for (size_t i = 0; i < n; i++)
             if (s2s_ckpt_numel(&tensors[i]) < 1 << 16)
-                s2s_ckpt_stream(ckpt, &tensors[i], NULL, NULL, NULL, ignore, NULL, &err);
+                s2s_ckpt_stream(ckpt, &tensors[i], NULL, NULL, ignore, NULL, &err);
         s2s_ckpt_close(ckpt);
     }
     close(fd);

@@ -6,7 +6,7 @@ inject_build() {
 }
 
 inject_or_skip() {
-    case ${S2S_BIN:-} in *sanitize*) skip "a preloaded library and ASan do not go together" ;; esac
+    case ${S2S_BIN:-} in *sanitize* | *tsan*) skip "a preloaded library and the sanitizers do not go together" ;; esac
 }
 
 # does the file system here know files without names (else outputs have a hidden one until they are whole)?

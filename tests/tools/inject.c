@@ -5,12 +5,12 @@
  *
  * CALL is write, read, pread, fsync, rename (with renameat2 and linkat), mkdir, unlink (with
  * unlinkat), open (for writing), openat, faccessat (with access and stat), fstatat, readdir,
- * scandirat, close or malloc (with calloc and realloc). HOW is the name of an
- * errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses what
- * follows the middle of what is asked for, as if somebody had cut it while it is read), LOSE (the
- * call works, and somebody has removed the file that S2S_INJECT_LOSE names) or KILL.
- * When the call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count
- * up until nothing fails any more.
+ * scandirat, close, thread (pthread_create) or malloc (with calloc and realloc). HOW is the name of
+ * an errno (ENOSPC, EIO, EDQUOT, EINTR), SHORT (half of the bytes), CUT (of pread: the file loses
+ * what follows the middle of what is asked for, as if somebody had cut it while it is read), LOSE
+ * (the call works, and somebody has removed the file that S2S_INJECT_LOSE names) or KILL. When the
+ * call was reached, the file that S2S_INJECT_MARK names is made, so that a test can count up until
+ * nothing fails any more.
  *
  * S2S_INJECT_TRACE=FILE: what becomes durable and what gets a name is noted there, a line a call
  * that succeeded: "write INODE" and "fsync INODE" of a descriptor, "name INODE TO" of rename and
@@ -21,6 +21,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -47,8 +48,9 @@ __attribute__((constructor)) static void read_environment(void)
     static const struct {
         const char *name;
         int number;
-    } errors[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT}, {"EINTR", EINTR},
-                  {"EACCES", EACCES}, {"ENOMEM", ENOMEM}, {"EPERM", EPERM},   {"ENOTSUP", ENOTSUP}};
+    } errors[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},         {"EDQUOT", EDQUOT},
+                  {"EINTR", EINTR},   {"EACCES", EACCES},   {"ENOMEM", ENOMEM},
+                  {"EPERM", EPERM},   {"ENOTSUP", ENOTSUP}, {"EAGAIN", EAGAIN}};
     const char *text = getenv("S2S_INJECT");
     char how[16] = "";
     long n = 0;
@@ -171,6 +173,13 @@ int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags
     if (reached("rename"))
         return -1;
     return named((int)syscall(SYS_linkat, from_dir, from, to_dir, to, flags), to_dir, to);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *arg)
+{
+    int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
+        dlsym(RTLD_NEXT, "pthread_create");
+    return reached("thread") ? error_number : next(thread, how, run, arg);
 }
 
 int mkdir(const char *path, mode_t mode)

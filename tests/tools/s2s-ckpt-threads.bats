@@ -1,6 +1,9 @@
 #!/usr/bin/env bats
-# Tensors past a few megabytes are read by a thread while what came before is written: the same bytes as from one thread, the same failures. Run under TSan by `tests/long.sh tsan`.
+# What is past a few hundred kilobytes is written by a thread while what comes next is read: the same bytes as from one thread, the same failures. Run under TSan by `tests/long.sh tsan`.
 load common
+load inject
+
+setup_file() { inject_build; }
 
 setup_tool() {
     PYTHONPATH=$ROOT/tests/tools python3 - <<'END'
@@ -52,7 +55,7 @@ a, b, mean = (np.fromfile(n + ".raw", "f4") for n in ("a", "b", "mean"))
 assert np.array_equal(((a.astype("f8") + b) / 2).astype("f4"), mean)'
 }
 
-@test "damage that the thread meets ends the conversion, and is named" {
+@test "damage that is met while a thread writes ends the conversion, and is named" {
     s2s-ckpt convert -q --to torch_dist a.safetensors dist
     file=$(ls dist/iter_*/__0_0.distcp)
     printf 'X' | dd of="$file" bs=1 seek=3000000 conv=notrunc status=none
@@ -87,7 +90,45 @@ assert np.array_equal(((a.astype("f8") + b) / 2).astype("f4"), mean)'
     says 'does not name it'
 }
 
-@test "an output that fails ends the thread that reads" {
+@test "an output that fails in the thread is told as one that fails without it" {
     exits 1 bash -c 's2s-ckpt cat a.safetensors layer.weight >/dev/full'
     says 'No space left'
+    run bash -c 'set -o pipefail; s2s-ckpt cat a.safetensors layer.weight | head -c 1 | wc -c'
+    [ "$status" = 141 ]
+    [ "$output" = 1 ]
+}
+
+# the first pieces are written while others wait, the last ones when everything is read
+@test "a full disk at any write ends in one message, and leaves nothing" {
+    inject_or_skip
+    for how in "convert -q --to torch_dist a.safetensors out" "convert -q --to safetensors a.safetensors out" "cat a.safetensors layer.weight -o out"; do
+        read -ra command <<<"s2s-ckpt $how"
+        for ((n = 1; n < 1000; n += 3)); do
+            with_fault "write:$n:ENOSPC" "${command[@]}"
+            [ $fired = 1 ] || break
+            [ "$status" = 1 ]
+            says 'No space left'
+            [ "$(grep -c '^s2s-ckpt:' <<<"$output")" = 1 ]
+            [ ! -e out ]
+        done
+        [ "$n" -gt 20 ]
+        [ "$status" = 0 ]
+        rm -rf out
+    done
+}
+
+@test "where no thread is to be had all is done without" {
+    inject_or_skip
+    for to in torch_dist safetensors; do
+        s2s-ckpt convert -q --to "$to" a.safetensors want
+        with_fault thread:1:EAGAIN s2s-ckpt convert -q --to "$to" a.safetensors out
+        [ "$status" = 0 ]
+        [ $fired = 1 ]
+        diff -r want out
+        rm -rf want out
+    done
+    s2s-ckpt ls --sha256 a.safetensors >want
+    with_fault thread:1:EAGAIN s2s-ckpt ls --sha256 a.safetensors
+    [ $fired = 1 ]
+    [ "$output" = "$(cat want)" ]
 }

@@ -103,7 +103,7 @@ static int write_json(struct s2s_outfile *out, struct s2s_ckpt *ckpt,
     s2s_buf_puts(&text, "], \"data\": [");
     int rc = s2s_outfile_write(out, text.data, text.len, err);
     if (rc == 0)
-        rc = s2s_ckpt_stream(ckpt, t, NULL, NULL, NULL, number_sink, &sink, err);
+        rc = s2s_ckpt_stream(ckpt, t, NULL, NULL, number_sink, &sink, err);
     if (rc == 0)
         rc = s2s_outfile_write(out, "]}\n", 3, err);
     s2s_buf_release(&text);
@@ -140,11 +140,11 @@ static int write_tensor(const struct options *opt, struct s2s_ckpt *ckpt, struct
     if (rc == 0)
         rc = ckpt_check_out(opt->common.out, ckpt, err);
     if (rc == 0)
-        rc = s2s_outfile_open(&out, opt->common.out, err);
+        rc = s2s_outfile_open_behind(&out, opt->common.out, err);
     if (rc < 0)
         return rc;
     rc = opt->common.json ? write_json(out, ckpt, t, err)
-                          : s2s_ckpt_stream(ckpt, t, NULL, NULL, NULL, raw_sink, out, err);
+                          : s2s_ckpt_stream(ckpt, t, NULL, NULL, raw_sink, out, err);
     if (rc == 0)
         rc = s2s_ckpt_verify_tensor(ckpt, t, err);
     if (rc == 0)

@@ -330,7 +330,7 @@ static int write_one_file(struct job *job, struct output *made, struct s2s_error
     const char *path = job->opt->out;
     struct s2s_outfile *out = NULL, *manifest = NULL;
     char digest[33];
-    int rc = s2s_outfile_open(&out, path, err);
+    int rc = s2s_outfile_open_behind(&out, path, err);
     if (rc == 0)
         rc = ckpt_manifest_open(&manifest, path, err);
     if (rc == 0)

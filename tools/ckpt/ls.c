@@ -1,4 +1,5 @@
 /* s2s-ckpt ls */
+#include "lib/io/behind.h"
 #include "lib/io/sha256.h"
 #include "tools/ckpt/ckpt_tool.h"
 
@@ -37,38 +38,54 @@ static const struct argp argp = {options,
                                  NULL,
                                  NULL};
 
+enum { LARGE_BYTES = 4 << 20 }; /* smaller tensors are hashed without a thread */
+
 struct listing {
     const struct options *opt;
     struct s2s_ckpt *ckpt;
-    struct s2s_sha256 *sha; /* NULL: not asked for */
+    struct s2s_sha256 *sha;    /* NULL: not asked for */
+    struct s2s_behind *behind; /* feeds it on a thread, for large tensors */
+    bool is_large;
     struct s2s_progress progress;
     bool first;
 };
 
 static int sha_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
-    struct listing *l = ctx;
-    s2s_sha256_update(l->sha, bytes, len);
-    s2s_progress_add(&l->progress, (int64_t)len);
+    s2s_sha256_update(ctx, bytes, len);
     return 0;
+}
+
+static int data_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
+{
+    struct listing *l = ctx;
+    s2s_progress_add(&l->progress, (int64_t)len);
+    return l->is_large ? s2s_behind_add(l->behind, bytes, len, err)
+                       : sha_sink(l->sha, bytes, len, err);
+}
+
+/* rc: what the stream returned */
+static int end_digest(struct listing *l, int rc, char hex[65], struct s2s_error *err)
+{
+    if (rc == 0)
+        rc = s2s_behind_flush(l->behind, err);
+    if (rc == 0)
+        s2s_sha256_hex(l->sha, hex);
+    return rc;
 }
 
 static int digest_tensor(struct listing *l, const struct s2s_ckpt_tensor *t, char hex[65],
                          struct s2s_error *err)
 {
-    int rc = s2s_ckpt_stream(l->ckpt, t, NULL, NULL, NULL, sha_sink, l, err);
-    if (rc == 0)
-        s2s_sha256_hex(l->sha, hex);
-    return rc;
+    l->is_large = s2s_ckpt_bytes(t) >= LARGE_BYTES;
+    return end_digest(l, s2s_ckpt_stream(l->ckpt, t, NULL, NULL, data_sink, l, err), hex, err);
 }
 
 static int digest_object(struct listing *l, const struct s2s_ckpt_object *o, char hex[65],
                          struct s2s_error *err)
 {
-    int rc = s2s_ckpt_stream_object(l->ckpt, o, sha_sink, l, err);
-    if (rc == 0)
-        s2s_sha256_hex(l->sha, hex);
-    return rc;
+    l->is_large = o->len_bytes >= LARGE_BYTES;
+    return end_digest(l, s2s_ckpt_stream_object(l->ckpt, o, data_sink, l, err), hex, err);
 }
 
 static void begin_entry(struct listing *l)
@@ -178,6 +195,7 @@ static int list_path(const struct options *opt, struct s2s_error *err)
 {
     struct listing l = {.opt = opt, .sha = opt->sha256 ? s2s_sha256_new() : NULL};
     struct s2s_printout to = {.out = NULL};
+    l.behind = s2s_behind_new(sha_sink, l.sha, true);
     int rc = s2s_ckpt_open(&l.ckpt, opt->path, err);
     if (rc == 0)
         rc = ckpt_report_begin(&to, &opt->common, l.ckpt, err);
@@ -185,6 +203,7 @@ static int list_path(const struct options *opt, struct s2s_error *err)
         rc = list(&l, err);
     rc = s2s_printout_end(&to, rc, err);
     s2s_ckpt_close(l.ckpt);
+    s2s_behind_free(l.behind);
     s2s_sha256_free(l.sha);
     return rc;
 }

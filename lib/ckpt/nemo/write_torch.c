@@ -50,7 +50,7 @@ static int write_target(struct s2s_zip_writer *zip, const struct ckpt_torch_dict
     if (rc == 0 && !how)
         s2s_zip_skip(zip, member.left);
     else if (rc == 0)
-        rc = s2s_ckpt_target_stream(dict->plan, target, how, NULL, data_sink, &member, err);
+        rc = s2s_ckpt_target_stream(dict->plan, target, how, data_sink, &member, err);
     if (rc == 0 && how && member.left)
         S2S_BUG("%s: %lld bytes too few", s2s_ckpt_target_name(target), (long long)member.left);
     return rc < 0 ? rc : s2s_zip_end(zip, err);

@@ -1,29 +1,21 @@
 /*
  * Streams tensors and objects as bytes, in pieces. Data passes through user space even if it is not
  * changed: verifying CRC-32s and computing digests needs every byte, so copy_file_range would only
- * add a second read. A piece stays in the core's cache between these steps. Measured at 2 GB: since
- * writeback is started early (lib/io/outfile.c), the final fsync takes 5 to 15 ms, and starting
- * writeback on a thread of its own gains nothing. Computing the digest on the reading thread
- * instead of the writing one: 0.58 s instead of 0.66, where cp takes 0.53.
+ * add a second read. A piece stays in the core's cache between these steps; writing, which is half
+ * of the work, is done by another thread (lib/io/behind.h). Measured at 2 GB: since writeback is
+ * started early (lib/io/outfile.c), the final fsync takes 5 to 15 ms.
  */
-
-#include <pthread.h>
-#include <sched.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/read/read_internal.h"
 
-enum {
-    N_PIECES = 3,
-    AHEAD_BYTES = 16 * CKPT_SCRATCH, /* smaller streams use no second thread */
-    N_WIDE = 64                      /* pieces of a transposed tensor read at once */
-};
+enum { N_WIDE = 64 }; /* pieces of a transposed tensor read at once */
 
 char *ckpt_piece(struct s2s_ckpt *ckpt)
 {
     if (!ckpt->piece)
-        ckpt->piece = s2s_xalloc_aligned((size_t)N_PIECES * CKPT_SCRATCH);
+        ckpt->piece = s2s_xalloc_aligned(CKPT_SCRATCH);
     return ckpt->piece;
 }
 
@@ -70,24 +62,13 @@ bool s2s_ckpt_walk_next(struct s2s_ckpt_walk *walk)
 
 /* ---- pieces of a tensor ---- */
 
-/* State of a stream: one thread reads ahead while the other passes pieces to the sink. */
-struct ahead {
+struct source {
     struct s2s_ckpt *ckpt;
     const struct s2s_ckpt_tensor *tensor;
     const int64_t *begin; /* NULL: zeros */
-    s2s_ckpt_tap *tap;
-    s2s_ckpt_sink *sink;
-    void *ctx; /* of both */
     struct s2s_ckpt_walk walk;
     char *wide; /* NULL, or a buffer of N_WIDE pieces: bytes read into it, and bytes passed on */
     size_t wide_len, wide_at;
-    pthread_mutex_t lock;
-    pthread_cond_t change;
-    size_t len[N_PIECES];    /* bytes in piece i % N_PIECES */
-    uint64_t n_read, n_used; /* pieces */
-    bool end, stop;
-    int rc;
-    struct s2s_error err;
 };
 
 /*
@@ -109,142 +90,61 @@ static bool is_transposed(const struct s2s_ckpt_tensor *tensor)
 }
 
 /* Reads the next box. 1: *len bytes are in out; 0: end */
-static int read_box(struct ahead *a, char *out, size_t *len, struct s2s_error *err)
+static int read_box(struct source *s, char *out, size_t *len, struct s2s_error *err)
 {
     int64_t at[S2S_MAX_DIMS];
-    const int n = a->tensor->n_dims;
-    if (!s2s_ckpt_walk_next(&a->walk))
+    const int n = s->tensor->n_dims;
+    if (!s2s_ckpt_walk_next(&s->walk))
         return 0;
     for (int d = 0; d < n; d++)
-        at[d] = a->walk.begin[d] + (a->begin ? a->begin[d] : 0);
-    int rc = s2s_ckpt_read(a->ckpt, a->tensor, at, a->walk.box, out, err);
-    *len = (size_t)ckpt_box_numel(a->walk.box, n) * s2s_dtype_size(a->tensor->dtype);
+        at[d] = s->walk.begin[d] + (s->begin ? s->begin[d] : 0);
+    int rc = s2s_ckpt_read(s->ckpt, s->tensor, at, s->walk.box, out, err);
+    *len = (size_t)ckpt_box_numel(s->walk.box, n) * s2s_dtype_size(s->tensor->dtype);
     return rc < 0 ? rc : 1;
 }
 
 /* The same, but at most one piece. */
-static int read_piece(struct ahead *a, char *out, size_t *len, struct s2s_error *err)
+static int read_piece(struct source *s, char *out, size_t *len, struct s2s_error *err)
 {
     int rc = 1;
-    if (!a->wide)
-        return read_box(a, out, len, err);
-    if (a->wide_at == a->wide_len) {
-        rc = read_box(a, a->wide, &a->wide_len, err);
-        a->wide_at = 0;
+    if (!s->wide)
+        return read_box(s, out, len, err);
+    if (s->wide_at == s->wide_len) {
+        rc = read_box(s, s->wide, &s->wide_len, err);
+        s->wide_at = 0;
     }
     if (rc <= 0)
         return rc;
-    *len = a->wide_len - a->wide_at;
+    *len = s->wide_len - s->wide_at;
     *len = *len < CKPT_SCRATCH ? *len : CKPT_SCRATCH;
-    memcpy(out, a->wide + a->wide_at, *len);
-    a->wide_at += *len;
+    memcpy(out, s->wide + s->wide_at, *len);
+    s->wide_at += *len;
     return 1;
 }
 
-static int read_next(struct ahead *a, char *out, size_t *len, struct s2s_error *err)
-{
-    int rc = read_piece(a, out, len, err);
-    if (rc > 0 && a->tap)
-        a->tap(a->ctx, out, *len);
-    return rc;
-}
-
-static void *read_ahead(void *arg)
-{
-    struct ahead *a = arg;
-    int rc = 1;
-    pthread_mutex_lock(&a->lock);
-    while (rc > 0) {
-        while (a->n_read - a->n_used == N_PIECES && !a->stop)
-            pthread_cond_wait(&a->change, &a->lock);
-        if (a->stop)
-            break;
-        size_t slot = a->n_read % N_PIECES;
-        pthread_mutex_unlock(&a->lock);
-        rc = read_next(a, ckpt_piece(a->ckpt) + slot * CKPT_SCRATCH, &a->len[slot], &a->err);
-        pthread_mutex_lock(&a->lock);
-        a->n_read += rc > 0;
-        pthread_cond_signal(&a->change);
-    }
-    a->rc = rc < 0 ? rc : 0;
-    a->end = true;
-    pthread_cond_signal(&a->change);
-    pthread_mutex_unlock(&a->lock);
-    return NULL;
-}
-
-static int use_pieces(struct ahead *a, struct s2s_error *err)
-{
-    int rc = 0;
-    pthread_mutex_lock(&a->lock);
-    for (;;) {
-        while (a->n_read == a->n_used && !a->end)
-            pthread_cond_wait(&a->change, &a->lock);
-        if (a->n_read == a->n_used || rc < 0)
-            break;
-        size_t slot = a->n_used % N_PIECES;
-        pthread_mutex_unlock(&a->lock);
-        rc = a->sink(a->ctx, a->ckpt->piece + slot * CKPT_SCRATCH, a->len[slot], err);
-        pthread_mutex_lock(&a->lock);
-        a->n_used++;
-        a->stop = rc < 0;
-        pthread_cond_signal(&a->change);
-    }
-    pthread_mutex_unlock(&a->lock);
-    return rc;
-}
-
-static int stream_threaded(struct ahead *a, pthread_t *thread, struct s2s_error *err)
-{
-    int rc = use_pieces(a, err);
-    pthread_join(*thread, NULL);
-    if (rc == 0 && a->rc < 0 && err)
-        *err = a->err;
-    return rc < 0 ? rc : a->rc;
-}
-
-static bool has_second_core(void)
-{
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) > 1;
-}
-
 int s2s_ckpt_stream(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor,
-                    const int64_t *begin, const int64_t *size, s2s_ckpt_tap *tap,
-                    s2s_ckpt_sink *sink, void *ctx, struct s2s_error *err)
+                    const int64_t *begin, const int64_t *size, s2s_ckpt_sink *sink, void *ctx,
+                    struct s2s_error *err)
 {
-    struct ahead a = {.ckpt = ckpt,
-                      .tensor = tensor,
-                      .begin = begin,
-                      .tap = tap,
-                      .sink = sink,
-                      .ctx = ctx,
-                      .lock = PTHREAD_MUTEX_INITIALIZER,
-                      .change = PTHREAD_COND_INITIALIZER,
-                      .err = S2S_ERROR_INIT};
+    struct source s = {.ckpt = ckpt, .tensor = tensor, .begin = begin};
     int64_t rest[S2S_MAX_DIMS];
     size_t itemsize = s2s_dtype_size(tensor->dtype), len;
-    pthread_t thread;
     char *piece = ckpt_piece(ckpt);
     for (int d = 0; d < tensor->n_dims; d++)
         rest[d] = size ? size[d] : tensor->shape[d] - (begin ? begin[d] : 0);
-    s2s_ckpt_walk_begin(&a.walk, rest, tensor->n_dims, itemsize);
+    s2s_ckpt_walk_begin(&s.walk, rest, tensor->n_dims, itemsize);
     const int64_t bytes = ckpt_box_numel(rest, tensor->n_dims) * (int64_t)itemsize;
-    const bool large = bytes >= AHEAD_BYTES;
     if (bytes > CKPT_SCRATCH && is_transposed(tensor)) {
         const int64_t n_pieces = bytes / CKPT_SCRATCH + 1;
         const int64_t n_wide = n_pieces < N_WIDE ? n_pieces : N_WIDE;
-        a.wide = s2s_xalloc_aligned((size_t)n_wide * CKPT_SCRATCH);
-        a.walk.rows *= n_wide;
+        s.wide = s2s_xalloc_aligned((size_t)n_wide * CKPT_SCRATCH);
+        s.walk.rows *= n_wide;
     }
     int rc;
-    if (large && has_second_core() && pthread_create(&thread, NULL, read_ahead, &a) == 0)
-        rc = stream_threaded(&a, &thread, err);
-    else
-        while ((rc = read_next(&a, piece, &len, err)) > 0)
-            if ((rc = sink(ctx, piece, len, err)) < 0)
-                break;
-    free(a.wide);
+    while ((rc = read_piece(&s, piece, &len, err)) > 0)
+        if ((rc = sink(ctx, piece, len, err)) < 0)
+            break;
+    free(s.wide);
     return rc;
 }
 

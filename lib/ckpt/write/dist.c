@@ -11,7 +11,6 @@
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/items.h"
 #include "lib/ckpt/write/manifest.h"
-#include "lib/io/crc32.h"
 #include "lib/io/digest.h"
 #include "lib/io/zip.h"
 
@@ -26,8 +25,6 @@ struct s2s_dist_writer {
     int rank;                   /* whose file it is */
     struct s2s_zip_writer *zip; /* of the tensor that is being written */
     int64_t left;               /* bytes of it that are to come */
-    uint32_t crc;               /* of it, as far as it was summed apart */
-    bool has_crc;               /* that of all of it was given */
 };
 
 int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
@@ -116,11 +113,8 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
     rc = ckpt_torch_begin(writer->zip, &pickle, err);
     if (rc == 0)
         rc = ckpt_torch_begin_storage(writer->zip, 0, err);
-    writer->has_crc = chunk->crc;
-    writer->crc = chunk->crc ? *chunk->crc : 0;
-    writer->file.is_summed_apart = chunk->is_summed_apart;
-    if (rc == 0 && (chunk->crc || chunk->is_summed_apart))
-        s2s_zip_give_crc(writer->zip, writer->crc);
+    if (rc == 0 && chunk->crc)
+        s2s_zip_give_crc(writer->zip, *chunk->crc);
     s2s_buf_release(&pickle);
     return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
 }
@@ -139,13 +133,6 @@ int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
     return s2s_zip_write(writer->zip, bytes, len, err);
 }
 
-void s2s_dist_sum(struct s2s_dist_writer *writer, const void *bytes, size_t len)
-{
-    if (!writer->has_crc)
-        writer->crc = s2s_crc32(writer->crc, bytes, len);
-    s2s_digest_update(writer->file.digest, bytes, len);
-}
-
 int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
 {
     struct ckpt_item *item = &writer->item;
@@ -159,9 +146,6 @@ int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err)
         rc = s2s_error_set(err, S2S_E_SHAPE, "%s: %lld bytes %s than its box has", item->name,
                            (long long)llabs((long long)writer->left),
                            writer->left > 0 ? "less" : "more");
-    if (writer->file.is_summed_apart)
-        s2s_zip_give_crc(writer->zip, writer->crc);
-    writer->file.is_summed_apart = false;
     if (rc == 0)
         rc = s2s_zip_end(writer->zip, err);
     if (rc == 0)

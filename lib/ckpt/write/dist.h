@@ -70,11 +70,9 @@ struct s2s_dist_chunk {
     size_t name_number; /* lib/ckpt only: 0, or of the plan's target, from 1, that has the name */
     /* NULL, or the CRC-32 that the box's bytes will have; not compared */
     const uint32_t *crc;
-    /* all its data is shown to s2s_dist_sum, before s2s_dist_data gets it */
-    bool is_summed_apart;
 };
 
-/* data: the box, row-major and contiguous. Written without another copy of it. */
+/* data: the box, row-major and contiguous. */
 int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_chunk *chunk,
                           const void *data, struct s2s_error *err);
 /* A byte object whose value is this JSON (a dict, list, number, ...): as Megatron-Core has it, in a
@@ -93,9 +91,6 @@ int s2s_dist_begin_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
 void s2s_dist_begin_bytes(struct s2s_dist_writer *writer, const char *name);
 int s2s_dist_data(struct s2s_dist_writer *writer, const void *bytes, size_t len,
                   struct s2s_error *err);
-/* The sums of data that is_summed_apart, in order: by another thread, if that has ended when
- * s2s_dist_end is called. */
-void s2s_dist_sum(struct s2s_dist_writer *writer, const void *bytes, size_t len);
 int s2s_dist_end(struct s2s_dist_writer *writer, struct s2s_error *err);
 
 /* Syncs and closes the file (a rank that wrote nothing leaves none); what it holds is appended to

@@ -209,17 +209,8 @@ static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
     out->left = (end - row) * out->row_bytes;
     if (rc < 0)
         return rc;
-    /* no byte of the stream is skipped, or another file's */
-    out->chunk.is_summed_apart =
-        out->left == s2s_ckpt_target_bytes(&out->plan->targets[out->target]);
-    out->chunk.crc = out->chunk.is_summed_apart && has_stored_crc(out) ? &out->crc : NULL;
+    out->chunk.crc = has_stored_crc(out) ? &out->crc : NULL;
     return s2s_dist_begin_tensor(out->writer, &out->chunk, err);
-}
-
-static void sum_tap(void *ctx, const void *bytes, size_t len)
-{
-    const struct output *out = ctx;
-    s2s_dist_sum(out->writer, bytes, len);
 }
 
 /* data of a tensor that may go on in the next file; what is another's is dropped */
@@ -283,9 +274,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
         s2s_ckpt_target_part(&part, target, first * out->row_bytes, out->last_row * out->row_bytes);
     int rc = begin_chunk(out, first, err);
     if (rc == 0)
-        rc =
-            s2s_ckpt_target_stream(out->plan, &part, out->how,
-                                   out->chunk.is_summed_apart ? sum_tap : NULL, cut_sink, out, err);
+        rc = s2s_ckpt_target_stream(out->plan, &part, out->how, cut_sink, out, err);
     free(part.made);
     return rc < 0 ? rc : s2s_dist_end(out->writer, err);
 }

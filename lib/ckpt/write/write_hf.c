@@ -65,23 +65,12 @@ struct sink {
     struct s2s_digest *digest; /* NULL: nobody wants it */
 };
 
-static void digest_tap(void *ctx, const void *bytes, size_t len)
+static int put(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     const struct sink *sink = ctx;
     if (sink->digest)
         s2s_digest_update(sink->digest, bytes, len);
-}
-
-static int write_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
-{
-    const struct sink *sink = ctx;
     return s2s_outfile_write(sink->out, bytes, len, err);
-}
-
-static int put(struct sink *sink, const void *bytes, size_t len, struct s2s_error *err)
-{
-    digest_tap(sink, bytes, len);
-    return write_sink(sink, bytes, len, err);
 }
 
 /* the JSON of the header, handed on in pieces; sink NULL: only counted */
@@ -143,7 +132,7 @@ static int write_targets(struct s2s_ckpt_plan *plan, size_t begin, size_t end, s
         s2s_sort(order, n, sizeof *order, by_width);
     int rc = write_header(order, n, sink, err);
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = s2s_ckpt_target_stream(plan, order[i], how, digest_tap, write_sink, sink, err);
+        rc = s2s_ckpt_target_stream(plan, order[i], how, put, sink, err);
     free(order);
     return rc;
 }
@@ -167,7 +156,7 @@ static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const
     const bool noted = how->manifest || how->journal;
     struct s2s_outfile *out;
     char digest[33];
-    int rc = s2s_outfile_open(&out, path, err);
+    int rc = s2s_outfile_open_behind(&out, path, err);
     if (rc < 0)
         return rc;
     rc = s2s_ckpt_write_safetensors(plan, begin, end, out, how, noted ? digest : NULL, err);

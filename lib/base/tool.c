@@ -171,6 +171,7 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SEED:
         common->seed = s2s_arg_i64(state, "seed", arg, 0, INT64_MAX);
+        common->seed_given = true;
         record("seed", arg);
         return 0;
     case KEY_JSON:

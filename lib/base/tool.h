@@ -33,11 +33,12 @@ struct s2s_common {
     int jobs; /* -j, at least 1; default: cores this process may use over the ranks on the node */
     int64_t seed;    /* --seed, default 0 */
     const char *out; /* -o; NULL: not given; "-": stdout */
+    bool seed_given; /* 0 may be */
 };
 
 #define S2S_COMMON_DEFAULT \
     { \
-        0, false, 0, 0, NULL \
+        0, false, 0, 0, NULL, false \
     }
 
 #define S2S_VERSION "0.1.0"

@@ -278,14 +278,14 @@ static int read_state(struct s2s_ckpt *ckpt, struct s2s_optim *optim, struct s2s
                       struct s2s_error *err)
 {
     const json_t *common = s2s_ckpt_common(ckpt), *own = json_object_get(common, "train_state");
-    json_int_t step, packs, samples, tokens, t;
+    json_int_t step, packs, samples, tokens, t, seed = -1;
     double elapsed_s;
     if (json_unpack((json_t *)common, "{s:I}", "iteration", &step) != 0 ||
-        json_unpack((json_t *)own, "{s:I, s:I, s:I, s:I, s:F}", "packs", &packs, "samples",
-                    &samples, "tokens", &tokens, "optimizer_steps", &t, "elapsed_s",
-                    &elapsed_s) != 0)
+        json_unpack((json_t *)own, "{s:I, s:I, s:I, s:I, s:F, s?I}", "packs", &packs, "samples",
+                    &samples, "tokens", &tokens, "optimizer_steps", &t, "elapsed_s", &elapsed_s,
+                    "seed", &seed) != 0)
         return s2s_error_set(err, S2S_E_FORMAT, "its common state is none of a training run");
-    *state = (struct s2s_run_state){step, packs, samples, tokens, elapsed_s};
+    *state = (struct s2s_run_state){step, packs, samples, tokens, elapsed_s, seed};
     optim->t = t;
     return 0;
 }

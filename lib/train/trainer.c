@@ -150,6 +150,11 @@ int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)
     if ((rc = s2s_mesh_all_ok(t->mesh, rc, err)) < 0)
         return rc;
     t->saved = true;
+    if (first && t->recipe->shuffle && t->state.seed >= 0 && t->state.seed != t->recipe->seed)
+        s2s_warn("train",
+                 "seed %lld, but %s is of a run with seed %lld: the order of packs is another, and "
+                 "in this epoch some come twice and others not at all",
+                 (long long)t->recipe->seed, t->ckpt_root, (long long)t->state.seed);
     if (first)
         s2s_info("train", "goes on from step %lld of %s", (long long)t->state.step, t->ckpt_root);
     return 0;

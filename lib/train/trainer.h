@@ -41,6 +41,7 @@ struct s2s_run_state {
     int64_t packs;           /* of all epochs, used */
     int64_t samples, tokens; /* used */
     double elapsed_s;        /* spent on steps */
+    int64_t seed;            /* of the run that saved it; -1: it does not say */
 };
 
 struct s2s_trainer {

@@ -178,6 +178,22 @@ PY
     close_logs whole mixed
 }
 
+@test "--seed is in the recipe that is kept, also 0, and another one is warned of" {
+    s2s-train r.yaml run=five seed=5 train.steps=2
+    s2s-train --seed 5 r.yaml run=kept train.steps=2
+    alike "$(log five)" "$(log kept)"
+    grep -qx 'seed: 5' kept/recipe.yaml
+    s2s-train kept/recipe.yaml run=again
+    alike "$(log five)" "$(log again)"
+    s2s-train r.yaml run=zero seed=0 train.steps=2
+    s2s-train --seed 0 r.yaml run=nought train.steps=2
+    alike "$(log zero)" "$(log nought)"
+    exits 0 s2s-train --seed 5 r.yaml run=kept train.steps=3
+    [ -z "$output" ]
+    exits 0 s2s-train r.yaml run=kept train.steps=4
+    says "seed 1, but kept/checkpoints is of a run with seed 5"
+}
+
 @test "resumed equals unbroken, bit for bit" {
     s2s-train r.yaml run=whole
     s2s-train r.yaml run=parts train.steps=3

@@ -20,6 +20,7 @@ struct train_args {
     char *recipe;
     char **overrides;
     size_t n_overrides, cap_overrides;
+    char seed[32];  /* --seed as an override */
     bool evaluates; /* and does not train */
 };
 

@@ -1,4 +1,5 @@
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,12 @@
 
 struct s2s_mesh *train_mesh;
 
+static void add_override(struct train_args *args, char *text)
+{
+    s2s_grow(&args->overrides, args->n_overrides, &args->cap_overrides, sizeof *args->overrides);
+    args->overrides[args->n_overrides++] = text;
+}
+
 void train_add_arg(struct train_args *args, struct argp_state *state, char *arg)
 {
     if (!args->recipe) {
@@ -16,8 +23,7 @@ void train_add_arg(struct train_args *args, struct argp_state *state, char *arg)
     }
     if (!strchr(arg, '=') || arg[0] == '=')
         argp_error(state, "'%s' is not KEY=VALUE", arg);
-    s2s_grow(&args->overrides, args->n_overrides, &args->cap_overrides, sizeof *args->overrides);
-    args->overrides[args->n_overrides++] = arg;
+    add_override(args, arg);
 }
 
 void train_args_release(struct train_args *args)
@@ -35,12 +41,13 @@ int train_launch(struct s2s_recipe *recipe, struct train_args *args, struct s2s_
     /* messages that are no rank's own come from rank 0 */
     if (s2s_mesh_rank(train_mesh) > 0)
         s2s_log_set_verbosity(args->common.verbosity > 1 ? args->common.verbosity : -1);
-    rc = s2s_recipe_read(recipe, args->recipe, args->overrides, args->n_overrides, err);
-    if (rc == 0) {
-        if (args->common.seed)
-            recipe->seed = args->common.seed;
-        rc = s2s_recipe_check(recipe, s2s_mesh_size(train_mesh), !args->evaluates, err);
+    if (args->common.seed_given) { /* the recipe that is kept has it, too */
+        snprintf(args->seed, sizeof args->seed, "seed=%lld", (long long)args->common.seed);
+        add_override(args, args->seed);
     }
+    rc = s2s_recipe_read(recipe, args->recipe, args->overrides, args->n_overrides, err);
+    if (rc == 0)
+        rc = s2s_recipe_check(recipe, s2s_mesh_size(train_mesh), !args->evaluates, err);
     if ((rc = s2s_mesh_all_ok(train_mesh, rc, err)) < 0)
         return rc;
     s2s_mesh_set_timeout(train_mesh, recipe->timeout_s);

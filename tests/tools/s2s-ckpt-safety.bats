@@ -765,15 +765,17 @@ EOF
     exits 1 s2s-ckpt verify folder
     says "config.json:"
     # a copy under kept names can be held against nothing
-    for how in "" "--dtype bf16"; do
+    for how in "--part model" "" "--dtype bf16"; do
         rm -rf copy
         exits 0 s2s-ckpt convert $how --to hf folder copy
         says "warning: folder/config.json:"
         says "no tensor is missed by it (convert --strict refuses it)"
     done
     cmp folder/config.json copy/config.json
-    exits 1 s2s-ckpt convert --strict --to hf folder strict
-    says "folder/config.json:"
+    for how in "" "--part model"; do
+        exits 1 s2s-ckpt convert --strict $how --to hf folder strict
+        says "folder/config.json:"
+    done
     cp -r "$ROOT/tests/oracle/models/salm_llama" salm
     chmod -R u+w salm
     echo '{' >salm/llm/config.json

@@ -18,6 +18,8 @@ static void add_share(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, co
         return;
     }
     json_t *root = s2s_ckpt_parse_config(bytes, len, 0, NULL);
+    if (!root) /* s2s_hf_check_kept tells of it */
+        ckpt_side_add(&out->files, name, bytes, len);
     json_t *own = ckpt_part_config(ckpt, root);
     char *text = s2s_ckpt_config_text(own);
     if (text)

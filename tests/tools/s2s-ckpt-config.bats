@@ -489,6 +489,32 @@ PY
     says 'layer 1 is "rwkv", for which Megatron'"'"'s pattern has no letter'
 }
 
+@test "to Megatron: what text_config leaves out is what its class takes, and sizes are those of the tensors" {
+    PYTHONPATH=$ROOT/tests/tools python3 - <<'PY'
+import numpy as np
+from small_safetensors import save
+shapes = {"lm_head.weight": (20, 8), "model.embed_tokens.weight": (20, 8), "model.norm.weight": (8,)}
+for n in range(3):
+    at = "model.layers.%d." % n
+    shapes.update({at + "self_attn.%s_proj.weight" % x: (rows, 8) for x, rows in (("q", 64), ("k", 8), ("v", 8))})
+    shapes.update({at + "self_attn.%s_norm.weight" % x: (2,) for x in "qk"})
+    shapes.update({at + "self_attn.o_proj.weight": (8, 64), at + "input_layernorm.weight": (8,), at + "post_attention_layernorm.weight": (8,)})
+    if n == 1:
+        shapes.update({at + "mlp.%s_proj.weight" % x: (8, 7) if x == "down" else (7, 8) for x in ("gate", "up", "down")})
+        continue
+    shapes[at + "mlp.gate.weight"] = (9, 8)
+    shapes.update({at + "mlp.experts.%d.%s_proj.weight" % (e, x): (8, 5) if x == "down" else (5, 8) for e in range(9) for x in ("gate", "up", "down")})
+save("model.safetensors", **{"language_model." + name: ("F32", np.zeros(shape, "f4")) for name, shape in shapes.items()})
+PY
+    mkdir in
+    mv model.safetensors in
+    echo '{"model_type": "llava", "text_config": {"model_type": "qwen3_moe", "mlp_only_layers": [1], "tie_word_embeddings": false}}' >in/config.json
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --part language_model --map qwen3_moe in out
+    [ "$(args moe_router_topk swiglu squared_relu max_position_embeddings norm_epsilon)" = "8 true false 32768 1e-06" ]
+    [ "$(args num_layers hidden_size ffn_hidden_size num_experts moe_ffn_hidden_size vocab_size)" = "3 8 7 9 5 20" ]
+    [ "$(args num_attention_heads num_query_groups kv_channels moe_layer_freq)" = "32 4 2 [1, 0, 1]" ]
+}
+
 @test "to Megatron: what a class of transformers takes for absent keys of window, rope and scores" {
     while IFS='|' read -r type more window freq base scores; do
         rm -rf out

@@ -136,8 +136,7 @@ int64_t ckpt_draft_layers(const struct ckpt_config_draft *draft)
     return n;
 }
 
-/* transformers 5 refuses an integer for these keys. Gives a reference. */
-static json_t *as_fraction(const char *key, json_t *value)
+json_t *ckpt_arg_as_fraction(const char *key, json_t *value)
 {
     static const char keys[] = "norm_eps rms_norm_eps layer_norm_epsilon routed_scaling_factor "
                                "attn_logit_softcapping final_logit_softcapping ";
@@ -151,7 +150,7 @@ bool ckpt_draft_take(struct ckpt_config_draft *draft, const char *key)
     for (const struct ckpt_arg_key *k = ckpt_arg_keys; k->config; k++) {
         json_t *value = json_object_get(draft->args, k->args);
         if (strcmp(k->config, key) == 0 && value && ckpt_arg_can_be(k, value))
-            return json_object_set_new(draft->config, key, as_fraction(key, value)) == 0;
+            return json_object_set_new(draft->config, key, ckpt_arg_as_fraction(key, value)) == 0;
     }
     return false;
 }

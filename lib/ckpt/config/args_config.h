@@ -50,6 +50,9 @@ const char *ckpt_config_type(const json_t *config);
 /* transformers' class for a model_type ("LlamaForCausalLM"); NULL: unknown here (config_types.c).
  */
 const char *ckpt_config_class(const char *type);
+/* The activation that transformers' class takes if its config.json names none; NULL: unknown here.
+ */
+const char *ckpt_config_activation(const char *type);
 /* transformers' default, by model_type, for a key that this section of a config.json lacks. 0: no
  * default is known, or the key is present. */
 double ckpt_config_default(const json_t *config, const char *key);

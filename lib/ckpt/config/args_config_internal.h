@@ -33,6 +33,9 @@ struct ckpt_config_draft {
     struct s2s_buf unsaid; /* keys of config.json that nothing determines, separated by ", " */
 };
 
+/* The value for this key of config.json: a float where transformers 5 refuses an integer. Gives a
+ * reference. */
+json_t *ckpt_arg_as_fraction(const char *key, json_t *value);
 /* Sets num_attention_heads, head_dim and num_key_value_heads from the rows of two projections.
  * false: the rows do not fit the arguments' number of heads. */
 bool ckpt_draft_heads(struct ckpt_config_draft *draft, const char *q, const char *k);

@@ -46,9 +46,70 @@ static void set(struct maker *m, const char *key, json_t *value)
     json_object_set_new(m->args, key, value);
 }
 
+/* Megatron's counts, and its base of positions, are integers. Gives a reference. */
+static json_t *as_number(double value)
+{
+    return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value)
+                                                       : json_real(value);
+}
+
 static int64_t config_int(const struct maker *m, const char *key)
 {
     return json_integer_value(json_object_get(m->config, key));
+}
+
+/* ---- sizes ---- */
+
+/* Along an axis that is counted from the last, of a target of the language model's own; 0: it has
+ * none whose name ends so. */
+static int64_t size_of(const struct maker *m, const char *end, int axis)
+{
+    for (size_t i = 0; i < m->plan->n_targets; i++) {
+        const struct s2s_ckpt_target *t = &m->plan->targets[i];
+        if (t->n_dims > axis && is_own(m, s2s_ckpt_target_name(t)) &&
+            s2s_ends_with(s2s_ckpt_target_name(t), end))
+            return s2s_ckpt_target_shape(t)[t->n_dims - 1 - axis];
+    }
+    return 0;
+}
+
+/* Layers lie on an axis of their own, or are numbered. */
+static int64_t count_layers(const struct maker *m)
+{
+    int64_t n = 0, layer;
+    size_t prefix_len;
+    const char *rest;
+    for (size_t i = 0; i < m->plan->n_targets; i++) {
+        const struct s2s_ckpt_target *t = &m->plan->targets[i];
+        const char *name = s2s_ckpt_target_name(t);
+        if (!strstr(name, "decoder.layers.") || !is_own(m, name) || !t->n_dims ||
+            !ckpt_name_layer(name, &prefix_len, &layer, &rest))
+            continue;
+        layer = layer < 0 ? s2s_ckpt_target_shape(t)[0] - 1 : layer;
+        n = layer >= n ? layer + 1 : n;
+    }
+    return n;
+}
+
+/* The section of a model of several parts leaves out what its class takes by default: the tensors
+ * say how large they are. */
+static void add_sizes(struct maker *m)
+{
+    const struct {
+        const char *key;
+        int64_t size;
+    } sizes[] = {
+        {"num_layers", count_layers(m)},
+        {"hidden_size", size_of(m, "embedding.word_embeddings.weight", 0)},
+        {"ffn_hidden_size", size_of(m, ".mlp.linear_fc2.weight", 0)},
+        {"num_experts", size_of(m, ".mlp.router.weight", 1)},
+        {"moe_ffn_hidden_size", size_of(m, ".mlp.experts.experts.linear_fc2.weight", 0)},
+        {"moe_shared_expert_intermediate_size",
+         size_of(m, ".mlp.shared_experts.linear_fc2.weight", 0)},
+    };
+    for (size_t i = 0; m->words && i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].size && !json_object_get(m->args, sizes[i].key))
+            set(m, sizes[i].key, json_integer(sizes[i].size));
 }
 
 /* ---- layers ---- */
@@ -167,7 +228,7 @@ static void add_mtp(struct maker *m)
 static void add_moe_layers(struct maker *m)
 {
     static const char stack[] = "decoder.layers.", router[] = ".mlp.router.weight";
-    const int64_t n = config_int(m, "num_hidden_layers");
+    const int64_t n = json_integer_value(json_object_get(m->args, "num_layers"));
     int64_t n_routers = 0;
     json_t *freq = json_array();
     for (int64_t layer = 0; layer < n && n < CKPT_MAX_LAYERS; layer++)
@@ -213,13 +274,6 @@ static void add_scaling(struct maker *m, const json_t *rope)
                                         : "");
 }
 
-/* Megatron's base is an integer, transformers' a float. Gives a reference. */
-static json_t *as_base(double value)
-{
-    return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value)
-                                                       : json_real(value);
-}
-
 /* Only Nemotron rotates a part of each head. Gives a reference. */
 static json_t *rotary_percent(const struct maker *m, const json_t *rope)
 {
@@ -247,9 +301,9 @@ static void add_rope(struct maker *m)
                          : strcmp(m->type, "gemma3_text") == 0 ? 10000
                                                                : 0;
     if (global > 0 && local > 0)
-        set(m, "rotary_base", json_pack("[o, o]", as_base(local), as_base(global)));
+        set(m, "rotary_base", json_pack("[o, o]", as_number(local), as_number(global)));
     else if (global > 0)
-        set(m, "rotary_base", as_base(global));
+        set(m, "rotary_base", as_number(global));
     set(m, "position_embedding_type", json_string("rope"));
     set(m, "rotary_percent", rotary_percent(m, rope));
     add_scaling(m, json_is_object(rope) ? rope : json_object_get(m->config, "rope_scaling"));
@@ -283,8 +337,9 @@ static void add_window(struct maker *m)
     const json_t *said = json_object_get(m->config, "sliding_window");
     const int64_t window =
         said ? json_integer_value(said) : (int64_t)ckpt_config_default(m->config, "sliding_window");
-    const int64_t n =
-        json_is_array(kinds) ? (int64_t)json_array_size(kinds) : config_int(m, "num_hidden_layers");
+    const int64_t n = json_is_array(kinds)
+                          ? (int64_t)json_array_size(kinds)
+                          : json_integer_value(json_object_get(m->args, "num_layers"));
     json_t *freq = json_array();
     bool all = true, any = false;
     for (int64_t layer = 0; layer < n && n <= CKPT_MAX_LAYERS; layer++) {
@@ -358,6 +413,7 @@ static void add_activation(struct maker *m)
     const char *name = NULL;
     for (int i = 0; i < 3 && !name; i++)
         name = json_string_value(json_object_get(m->config, keys[i]));
+    name = name ? name : ckpt_config_activation(m->type);
     if (!name)
         return;
     set(m, "swiglu", json_boolean(strcmp(name, "silu") == 0));
@@ -477,12 +533,15 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
         const double own = ckpt_config_default(text, key->config);
         if (!is_off(key, value = json_object_get(text, key->config)))
             json_object_set(m.args, key->args, value);
-        else if (own != 0 && strcmp(key->config, "rope_theta") != 0) /* set by add_rope */
-            set(&m, key->args,
-                key->kind == CKPT_ARG_COUNT ? json_integer((json_int_t)own) : json_real(own));
+        else if (own != 0 && strcmp(key->config, "rope_theta") != 0) { /* set by add_rope */
+            json_t *number = as_number(own);
+            set(&m, key->args, ckpt_arg_as_fraction(key->config, number));
+            json_decref(number);
+        }
     }
     if (strcmp(m.type, "nemotron_h") == 0)
         add_pattern(&m);
+    add_sizes(&m);
     add_mtp(&m);
     add_attention(&m);
     add_activation(&m);

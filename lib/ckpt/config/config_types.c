@@ -9,29 +9,37 @@
 
 static const char *const keys[] = {"num_attention_heads",    "num_key_value_heads",
                                    "rms_norm_eps",           "rope_theta",
-                                   "sliding_window",         "tie_word_embeddings",
+                                   "sliding_window",         "max_position_embeddings",
+                                   "num_experts_per_tok",    "tie_word_embeddings",
                                    "attn_logit_softcapping", "final_logit_softcapping",
-                                   "query_pre_attn_scalar"};
+                                   "query_pre_attn_scalar",  "norm_eps",
+                                   "layer_norm_epsilon"};
 
 /* Values in the order of keys; 0: no default. Without num_key_value_heads every head has its own
  * keys. */
 static const struct {
-    const char *type, *class;
-    double values[9];
+    const char *type, *class, *activation;
+    double values[sizeof keys / sizeof *keys];
 } types[] = {
-    {"llama", "LlamaForCausalLM", {32, 0, 1e-6, 1e4, 0}},
-    {"mistral", "MistralForCausalLM", {32, 8, 1e-6, 1e4, 4096}},
-    {"mixtral", "MixtralForCausalLM", {32, 8, 1e-5, 1e6, 0}},
-    {"qwen2", "Qwen2ForCausalLM", {32, 32, 1e-6, 1e4, 4096}},
-    {"qwen3", "Qwen3ForCausalLM", {32, 32, 1e-6, 1e4, 4096}},
-    {"qwen2_moe", "Qwen2MoeForCausalLM", {16, 16, 1e-6, 1e4, 4096}},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", {32, 4, 1e-6, 1e4, 4096}},
-    {"gemma", "GemmaForCausalLM", {16, 16, 1e-6, 1e4, 0, 1}},
-    {"gemma2", "Gemma2ForCausalLM", {8, 4, 1e-6, 1e4, 4096, 1, 50, 30, 256}},
-    {"gemma3", "Gemma3ForConditionalGeneration", {0}},
-    {"gemma3_text", "Gemma3ForCausalLM", {8, 4, 1e-6, 1e6, 4096, 1, 0, 0, 256}},
-    {"nemotron", "NemotronForCausalLM", {48, 0, 0, 1e4, 0}},
-    {"nemotron_h", "NemotronHForCausalLM", {32, 8, 0, 0, 0}},
+    {"llama", "LlamaForCausalLM", "silu", {32, 0, 1e-6, 1e4, 0, 2048}},
+    {"mistral", "MistralForCausalLM", "silu", {32, 8, 1e-6, 1e4, 4096, 131072}},
+    {"mixtral", "MixtralForCausalLM", "silu", {32, 8, 1e-5, 1e6, 0, 131072, 2}},
+    {"qwen2", "Qwen2ForCausalLM", "silu", {32, 32, 1e-6, 1e4, 4096, 32768}},
+    {"qwen3", "Qwen3ForCausalLM", "silu", {32, 32, 1e-6, 1e4, 4096, 32768}},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", "silu", {16, 16, 1e-6, 1e4, 4096, 32768, 4}},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "silu", {32, 4, 1e-6, 1e4, 4096, 32768, 8}},
+    {"gemma", "GemmaForCausalLM", "gelu_pytorch_tanh", {16, 16, 1e-6, 1e4, 0, 8192, 0, 1}},
+    {"gemma2",
+     "Gemma2ForCausalLM",
+     "gelu_pytorch_tanh",
+     {8, 4, 1e-6, 1e4, 4096, 8192, 0, 1, 50, 30, 256}},
+    {"gemma3", "Gemma3ForConditionalGeneration", NULL, {0}},
+    {"gemma3_text",
+     "Gemma3ForCausalLM",
+     "gelu_pytorch_tanh",
+     {8, 4, 1e-6, 1e6, 4096, 131072, 0, 1, 0, 0, 256}},
+    {"nemotron", "NemotronForCausalLM", "relu2", {48, 0, 0, 1e4, 0, 4096, 0, 0, 0, 0, 0, 1e-5}},
+    {"nemotron_h", "NemotronHForCausalLM", "relu2", {32, 8, 0, 0, 0, 4096, 2, 0, 0, 0, 0, 0, 1e-5}},
 };
 
 enum { N_TYPES = sizeof types / sizeof *types };
@@ -54,6 +62,12 @@ const char *ckpt_config_class(const char *type)
 {
     const size_t i = find(type);
     return i < N_TYPES ? types[i].class : NULL;
+}
+
+const char *ckpt_config_activation(const char *type)
+{
+    const size_t i = find(type);
+    return i < N_TYPES ? types[i].activation : NULL;
 }
 
 double ckpt_config_default(const json_t *config, const char *key)

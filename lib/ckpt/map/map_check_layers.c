@@ -4,19 +4,24 @@
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/ckpt/names.h"
 
-/* as many as configuration or arguments say, by number or by their letters, or else the language
- * model's own configuration; 0: they do not */
+/* The number of layers that a config.json gives, as a count or as letters; 0: neither. */
+static int64_t layers_of(const json_t *config)
+{
+    const json_t *words = ckpt_config_of_words(config);
+    const json_int_t said = json_integer_value(json_object_get(words, "num_hidden_layers"));
+    char *letters = ckpt_config_letters(words);
+    const int64_t n = said ? said : letters ? (int64_t)strlen(letters) : 0;
+    free(letters);
+    return n;
+}
+
+/* The number of layers by the configuration, else by the arguments, else by the language model's
+ * own configuration; 0: unknown */
 int64_t ckpt_map_config_layers(const struct ckpt_map_engine *e)
 {
-    const json_t *configs[] = {e->config, e->own_config};
-    int64_t said = ckpt_map_number(e, "num_hidden_layers", "num_layers");
-    for (size_t i = 0; i < 2 && said == 0; i++) {
-        const json_t *words = ckpt_config_of_words(configs[i]);
-        char *letters = ckpt_config_letters(words);
-        said = letters ? (int64_t)strlen(letters)
-                       : json_integer_value(json_object_get(words, "num_hidden_layers"));
-        free(letters);
-    }
+    int64_t said = layers_of(e->config);
+    said = said ? said : ckpt_map_number(e, "num_hidden_layers", "num_layers");
+    said = said ? said : layers_of(e->own_config);
     return said > 0 && said < CKPT_MAX_LAYERS ? said : 0;
 }
 

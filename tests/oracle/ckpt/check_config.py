@@ -136,6 +136,49 @@ def check(family, seed, tmp):
     check_back(what + ", run_config.yaml", family, model, bridge, out_bridge)
 
 
+def arguments(what, map_name, source, tmp):
+    dist = os.path.join(tmp, "args")
+    p = subprocess.run([program, "convert", "--strict", "--to", "torch_dist", "--map", map_name, source, dist], capture_output=True, text=True)
+    if p.returncode:
+        raise ValueError(what + ": " + p.stderr)
+    got = vars(torch.load(glob.glob(os.path.join(dist, "*", "common.pt"))[0], weights_only=False)["args"])
+    shutil.rmtree(dist)
+    return got
+
+
+# nothing else of them may be what a class takes by default: they would be too large
+SMALL = dict(hidden_size=96, head_dim=4, num_hidden_layers=2, intermediate_size=14, vocab_size=23, moe_intermediate_size=5,
+             shared_expert_intermediate_size=7)
+HYBRID = dict(hybrid_override_pattern="M*-E", mamba_num_heads=8, mamba_head_dim=4, n_groups=2, ssm_state_size=5, n_routed_experts=4,
+              moe_shared_expert_intermediate_size=7)
+
+
+def check_absent(family, tmp):
+    """older files of models of several parts have in text_config what differs from the defaults of its class; the arguments are the same"""
+    model, map_name = families.make(family, 0)
+    kind, what = type(model.config), family + " with its class's defaults"
+    own = kind().to_dict()
+    small = {k: v for k, v in SMALL.items() if k in own}
+    small.update({"nemotron": dict(num_key_value_heads=48), "nemotron_h": HYBRID, "mixtral": dict(num_local_experts=3)}.get(family, {}))
+    if "moe" in family:
+        small["num_experts"] = 9
+    type(model)(kind(**small)).save_pretrained(tmp)
+    path = os.path.join(tmp, "config.json")
+    with open(path, encoding="utf-8") as f:
+        config = json.load(f)
+    full = arguments(what, map_name, tmp, tmp)
+    sizes = ("hidden_size", "num_hidden_layers", "vocab_size", "moe_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts")
+    less = {k: v for k, v in config.items() if k == "model_type" or k not in sizes and (k not in own or own[k] != v)}
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(less, f)
+    got = arguments(what, map_name, tmp, tmp)
+    for key in sorted(set(full) | set(got)):
+        # as many as there are heads, and a factor of 1, need no word
+        none = got.get(key) is None and full.get(key) == {"num_query_groups": full["num_attention_heads"], "moe_router_topk_scaling_factor": 1}.get(key)
+        if got.get(key) != full.get(key) and not none:
+            bad.append("%s: argument %s is %s, not %s" % (what, key, got.get(key), full.get(key)))
+
+
 def check_fixtures():
     """checkpoints that say less than Megatron's script does"""
     for name, kind in (("mcore016_hybrid_tp2pp2ep2", "NemotronHForCausalLM"), ("mp_rank_dense", "Qwen2ForCausalLM")):
@@ -156,6 +199,8 @@ def main():
     check_fixtures()
     for family in sys.argv[2:] or list(families.families):
         before = len(bad)
+        with tempfile.TemporaryDirectory() as tmp:
+            check_absent(family, tmp)
         for seed in range(n):
             tmp = tempfile.mkdtemp()
             try:

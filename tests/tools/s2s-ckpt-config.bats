@@ -571,6 +571,12 @@ LIST
     rm -rf out
     exits 0 s2s-ckpt convert --to torch_dist --map llama in out
     says "warning: config.json: Megatron's arguments cannot say use_bidirectional_attention"
+    # layers with a window, whose positions are stretched
+    jq '.rope_parameters = {full_attention: {rope_type: "default"}, sliding_attention: {rope_type: "linear", factor: 2.0}}' in/config.json >config.json
+    mv config.json in
+    rm -rf out
+    exits 0 s2s-ckpt convert --to torch_dist --map llama in out
+    says "warning: config.json: Megatron's arguments cannot say rope_type \"linear\" of layers with a window"
 }
 
 @test "where Megatron and transformers compute a Nemotron-H differently, both ways say so" {

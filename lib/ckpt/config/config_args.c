@@ -292,7 +292,9 @@ static void add_rope(struct maker *m)
     const json_t *far = json_object_get(both, "full_attention");
     const json_t *rope = json_is_object(far) ? far : both;
     const json_t *base = json_object_get(rope, "rope_theta");
-    const json_t *near = json_object_get(json_object_get(both, "sliding_attention"), "rope_theta");
+    const json_t *in_window = json_object_get(both, "sliding_attention");
+    const json_t *near = json_object_get(in_window, "rope_theta");
+    const char *scaled = json_string_value(json_object_get(in_window, "rope_type"));
     base = base ? base : json_object_get(m->config, "rope_theta");
     near = near ? near : json_object_get(m->config, "rope_local_base_freq");
     const double global = json_is_number(base) ? json_number_value(base)
@@ -306,6 +308,11 @@ static void add_rope(struct maker *m)
         set(m, "rotary_base", as_number(global));
     set(m, "position_embedding_type", json_string("rope"));
     set(m, "rotary_percent", rotary_percent(m, rope));
+    if (scaled && strcmp(scaled, "default") != 0)
+        s2s_warn("ckpt",
+                 "config.json: Megatron's arguments cannot say rope_type \"%s\" of layers with a "
+                 "window",
+                 scaled);
     add_scaling(m, json_is_object(rope) ? rope : json_object_get(m->config, "rope_scaling"));
 }
 

@@ -87,6 +87,8 @@ static int take_member(struct s2s_stream *in, struct member *m, const char *name
     const unsigned char *block;
     size_t head_len = S2S_TAR_BLOCK;
     int rc = stream_source_take_or_end(in->src, S2S_TAR_BLOCK, &block, err);
+    if (rc == 0 && stream_source_offset(in->src) == 0)
+        return s2s_error_set(err, S2S_E_TRUNCATED, "the stream is empty");
     if (rc == 0)
         return s2s_error_set(err, S2S_E_TRUNCATED, "the stream ends without " STREAM_END_NAME);
     if (rc < 0)

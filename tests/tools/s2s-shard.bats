@@ -55,6 +55,9 @@ big() {
     done
     exits 1 s2s-shard verify --quick cut.s2s
     exits 1 s2s-shard head cut.s2s
+    # what a program leaves that failed before its first byte
+    run bash -c "s2s-shard ls - </dev/null"
+    says "stdin: header.json: the stream is empty"
 }
 
 @test "a flipped byte exits 1 and names record and offset" {

@@ -258,6 +258,12 @@ PY
     exits 1 s2s-shard cat a.s2s "$good/rl.s2s" -o no.s2s
     says "differs"
     [ ! -e no.s2s ]
+    # what was to become of samples longer than a pack is no matter once they are packed
+    echo '{"input_ids": [1, 2]}' >row.jsonl
+    s2s-pack -q --ids row.jsonl --tokens 4 -o fail.s2s
+    s2s-pack -q --ids row.jsonl --tokens 8 --too-long skip -o skip.s2s
+    s2s-shard cat fail.s2s skip.s2s -o both.s2s
+    s2s-shard head --json both.s2s | jq -e '.config | has("too_long") or has("tokens") | not'
 }
 
 @test "split and cat: all records, each once" {

@@ -23,8 +23,8 @@ static const struct s2s_args_rule rules[] = {{"zstd", S2S_ARGS_DROP}, {NULL, 0}}
 /* Says how the packs were made, not what they are: may differ, and is dropped where it does. */
 static bool may_differ(const char *config_key)
 {
-    static const char *const keys[] = {"seed",    "tokens", "batch_size", "algorithm",
-                                       "shuffle", "split",  "epochs",     "report"};
+    static const char *const keys[] = {"seed",  "tokens", "batch_size", "algorithm", "shuffle",
+                                       "split", "epochs", "report",     "too_long"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(keys[i], config_key))
             return true;

@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "lib/base/bus_error.h"
 #include "lib/base/error.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
@@ -86,6 +87,7 @@ void s2s_tool_begin(const char *name, int argc, char **argv)
     argp_err_exit_status = 2;
     signal(SIGPIPE,
            SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
+    s2s_catch_bus_errors(name);
     signal(SIGXFSZ, SIG_IGN); /* a file past the limit is an error of its write, and cleaned up */
     s2s_log_init(name, 0);
     /* A record's memory serves the next record: pages fresh from the system cost more than most of

@@ -60,6 +60,15 @@ big() {
     says "stdin: header.json: the stream is empty"
 }
 
+@test "a file that becomes shorter while it is read is named" {
+    big big.s2s 8192
+    # the reader takes no more than a pipe holds before the file is cut
+    { s2s-shard cat big.s2s 2>said || echo $? >status; } | { head -c 100 >/dev/null; truncate -s 8192 big.s2s; cat >/dev/null; }
+    [ "$(cat status)" = 1 ]
+    grep -q 's2s-shard: /.*/big.s2s: cannot be read on: it became shorter' said
+    [ "$(wc -l <said)" = 1 ]
+}
+
 @test "a flipped byte exits 1 and names record and offset" {
     flip a.s2s 5000
     for command in ls view verify stats cat shuffle; do

@@ -1,0 +1,76 @@
+#include "lib/base/bus_error.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Only what a signal handler may call is called here, and its memory is there from the start. */
+static const char *program_name;
+static char line[PATH_MAX + 128];
+
+/* "55d0c0a00000-55d0c0a21000 r--p ...": whether the address is in this line's range */
+static int is_in_range(uintptr_t address)
+{
+    uintptr_t bounds[2] = {0, 0};
+    const char *p = line;
+    for (int i = 0; i < 2; i++, p++)
+        for (; *p && *p != '-' && *p != ' '; p++)
+            bounds[i] = bounds[i] * 16 + (uintptr_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+    return bounds[0] <= address && address < bounds[1];
+}
+
+/* The file that is mapped at an address, from the system's list of mappings; NULL: not found. */
+static const char *file_at(uintptr_t address)
+{
+    size_t len = 0;
+    char c;
+    const char *name = NULL;
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && !name && read(fd, &c, 1) == 1) {
+        if (c != '\n') {
+            line[len] = c;
+            len += len + 1 < sizeof line;
+            continue;
+        }
+        line[len] = 0;
+        len = 0;
+        if (is_in_range(address))
+            name = strchr(line, '/');
+    }
+    if (fd >= 0)
+        close(fd);
+    return name;
+}
+
+static void put(const char *text)
+{
+    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+        return; /* nobody is left to be told */
+}
+
+static void on_bus_error(int sig, siginfo_t *info, void *context)
+{
+    static volatile sig_atomic_t is_known;
+    if (is_known) /* another thread says it */
+        for (;;)
+            pause();
+    is_known = 1;
+    const char *name = file_at((uintptr_t)info->si_addr);
+    put(program_name);
+    put(": ");
+    put(name ? name : "a file that is read");
+    put(": cannot be read on: it became shorter meanwhile, or its disk fails\n");
+    quick_exit(1);
+}
+
+void s2s_catch_bus_errors(const char *program)
+{
+    struct sigaction act = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigfillset(&act.sa_mask);
+    program_name = program;
+    sigaction(SIGBUS, &act, NULL);
+}

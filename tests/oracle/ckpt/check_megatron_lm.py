@@ -64,8 +64,8 @@ CASES = {
     "nemotron_h, latent experts, a file a rank": (HYBRID + SIGMOID + "--moe-latent-size 16 PATTERN ME*E ", "", "nemotron_h", "--ckpt-format torch ", 4, ETP1, 4, EP4),
     "mixtral, a file a rank": (UNTIED + EXPERTS, "", "mixtral", "--ckpt-format torch ", 4, ETP1, 4, PP2 + EP2),
 }
-SINCE = {"qwen2_moe, a gate": (0, 16), "qwen3, tied, uneven virtual stages": (0, 13), "mistral, async": (0, 15), "nemotron_h": (0, 16), "nemotron_h, latent experts": (0, 16),
-         "nemotron_h, latent experts, a file a rank": (0, 16)}
+SINCE = {"qwen3, tied, uneven virtual stages": (0, 13), "llama, FSDP2": (0, 14), "mistral, async": (0, 15), "qwen2_moe, a gate": (0, 16),
+         "nemotron_h": (0, 16), "nemotron_h, latent experts": (0, 16), "nemotron_h, latent experts, a file a rank": (0, 16)}
 LOGITS = ON_CPU + " --use-checkpoint-args --no-load-optim --no-load-rng --finetune --exit-on-missing-checkpoint "
 
 

@@ -106,7 +106,7 @@ PY
     exits 1 s2s-ckpt ls cut.pt
     says "cut.pt: at "
     exits 1 s2s-ckpt ls long.pt
-    says "4 bytes behind the last storage"
+    says "4 bytes after the last storage"
 }
 
 @test "views in any order of axes have the elements that their strides say, and are read in runs" {

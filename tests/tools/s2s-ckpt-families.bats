@@ -90,7 +90,7 @@ write_families() {
     for at in 1 4 7; do
         sed "s/pre_encode.conv.3.weight/pre_encode.conv.$at.weight/" nemo.safetensors >other.safetensors
         exits 1 s2s-ckpt convert --to hf other.safetensors out
-        says "a subsampling that Parakeet has not"
+        says "a subsampling other than dw_striding"
         says "pre_encode.conv.$at.weight"
     done
     printf '%s\n' 'family mine' 'encoder.pre_encode.conv.7.weight conv.weight copy' >mine.map

@@ -746,7 +746,7 @@ del index["weight_map"][min(index["weight_map"])]
 json.dump(index, open(path, "w"))
 EOF
     exits 0 s2s-ckpt ls --sha256 -o forgotten folder
-    says "$(cut -f 1 whole | head -n 1): not in the index, read all the same"
+    says "$(cut -f 1 whole | head -n 1): not in the index, but read"
     cmp whole forgotten
 }
 

@@ -1849,7 +1849,7 @@ PY
     for rate in 0 -16000 5000000000; do
         jq ".sampling_rate = $rate" back/preprocessor_config.json >hf/preprocessor_config.json
         exits 1 s2s-ckpt convert --to nemo --no-tokenizer hf none.nemo
-        says "the feature extractor's sampling_rate is no credible number"
+        says "the feature extractor's sampling_rate is not a valid number"
         [ ! -e none.nemo ]
     done
 }

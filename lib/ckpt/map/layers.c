@@ -336,7 +336,7 @@ static int number_rows(struct layers *l, const struct stack *s, const struct pla
         return refuse_flattened(l, &l->plan->targets[place->target]);
     if (n < 1 || n > CKPT_MAX_LAYERS || n != s->axis_size)
         return s2s_error_set(l->err, S2S_E_SHAPE,
-                             "%s: its first axis is none of the %lld layers of its stack",
+                             "%s: its first axis is not that of the %lld layers of its stack",
                              source->name, (long long)s->axis_size);
     if ((int64_t)l->plan->n_targets + n > MAX_NAMES)
         return s2s_error_set(l->err, S2S_E_UNSUPPORTED, "more than %d names of tensors", MAX_NAMES);

@@ -31,7 +31,7 @@ static const struct kind kinds[] = {
       ".absmax", ".SCB", "_proj_scales", ".scales"},
      false},
     /* with NeMo's dw_striding, the only one that Parakeet has, these layers have no parameters */
-    {"convolutions of a subsampling that Parakeet has not, which has NeMo's dw_striding alone",
+    {"convolutions of a subsampling other than dw_striding, the only one that Parakeet has",
      "--to torch_dist or safetensors without --map keeps them as they are",
      {NULL},
      {".pre_encode.conv.1.weight", ".pre_encode.conv.4.weight", ".pre_encode.conv.7.weight"},

@@ -99,7 +99,8 @@ static int survey(struct merge *m)
         m->n_chunks = local.chunk >= m->n_chunks ? local.chunk + 1 : m->n_chunks;
         int64_t expert = ckpt_merge_expert_of(local.name, &begin, &end);
         if (expert >= MAX_EXPERTS)
-            return s2s_error_set(m->err, S2S_E_FORMAT, "%s: absurd expert", local.name);
+            return s2s_error_set(m->err, S2S_E_FORMAT, "%s: the expert's number is too large",
+                                 local.name);
         m->n_local = expert >= m->n_local ? expert + 1 : m->n_local;
     }
     if (m->n_local == 0 && ckpt_merge_arg(m, "num_experts", 0) > 0)

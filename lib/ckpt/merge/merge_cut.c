@@ -209,7 +209,7 @@ static int cut_sections(struct merge *m, const struct merge_local *local, const 
     for (int i = 0; i < n; i++)
         sum += rows[i];
     if (all.n_dims < 1 || all.size[0] != sum)
-        return bad_shape(m, local, "is none of the Mamba layer's other tensors");
+        return bad_shape(m, local, "does not fit the Mamba layer's other tensors");
     for (int i = 0; i < n; at += rows[i++]) {
         struct box box = all;
         box.from = at * all.stride[0];

@@ -194,7 +194,7 @@ static int check_features(const json_t *features, struct s2s_error *err)
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (top_int(features, counts[i], 1) < 1)
             return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                                 "the feature extractor's %s is no credible number", counts[i]);
+                                 "the feature extractor's %s is not a valid number", counts[i]);
     return 0;
 }
 

@@ -314,9 +314,9 @@ static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
     struct ckpt_node *node = begin ? target(m, begin - 1, kind) : NULL;
     if (!node)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT,
-                                  kind == CKPT_DICT   ? "items for what is no dict"
-                                  : kind == CKPT_LIST ? "items for what is no list"
-                                                      : "items for what is no set");
+                                  kind == CKPT_DICT   ? "items for something that is not a dict"
+                                  : kind == CKPT_LIST ? "items for something that is not a list"
+                                                      : "items for something that is not a set");
     int rc = 0;
     if (!m->windowed)
         reserve(m, node, m->n_stack - begin);

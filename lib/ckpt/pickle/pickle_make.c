@@ -187,7 +187,7 @@ int ckpt_pickle_stack_global(struct pickle_machine *m)
     if (!name || !module)
         return ckpt_pickle_underflow(m);
     if (name->kind != CKPT_STR || module->kind != CKPT_STR)
-        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "class whose name is no text");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "class whose name is not a string");
     return push_global(m, module->text, module->len, name->text, name->len);
 }
 
@@ -203,7 +203,7 @@ static int latin1(struct pickle_machine *m, const struct ckpt_node *args, struct
     if (text && text->kind == CKPT_LONG)
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "bytes above 255");
     if (!text || text->kind != CKPT_STR)
-        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "encode of what is no text");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "encode of something that is not a string");
     char *bytes = ckpt_pickle_alloc(m->out, text->len + 1);
     size_t n = 0;
     for (size_t i = 0; i < text->len; i++) {
@@ -241,7 +241,7 @@ static int container(struct pickle_machine *m, enum ckpt_kind kind, const struct
     for (uint32_t i = 0; i < from->n; i++) {
         const struct ckpt_node *pair = from->items[i];
         if ((pair->kind != CKPT_LIST && pair->kind != CKPT_TUPLE) || pair->n != 2)
-            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict made of what are no pairs");
+            return ckpt_pickle_refuse(m, S2S_E_FORMAT, "dict made of items that are not pairs");
         ckpt_pickle_add_item(m, *out, pair->items[0]);
         ckpt_pickle_add_item(m, *out, pair->items[1]);
     }
@@ -406,9 +406,9 @@ int ckpt_pickle_reduce(struct pickle_machine *m, bool keywords)
     if (!args || !global || (keywords && !names))
         return ckpt_pickle_underflow(m);
     if (global->kind != CKPT_GLOBAL)
-        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call of something that is no class");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call of something that is not a class");
     if (args->kind != CKPT_TUPLE)
-        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call whose arguments are no tuple");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "call whose arguments are not a tuple");
     int rc = global == m->getattr.node ? attribute(m, args, &made)
              : global == m->or.node    ? combination(m, args, &made)
                                        : make(m, global, args, &made);
@@ -443,7 +443,7 @@ int ckpt_pickle_build(struct pickle_machine *m)
     if (node->kind == CKPT_DICT || node->kind == CKPT_LIST || node->kind == CKPT_SET)
         return 0; /* attributes of an OrderedDict (its _metadata) are not needed */
     if (node->kind != CKPT_RECORD && node->kind != CKPT_TENSOR)
-        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state for something that is no object");
+        return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state for something that is not an object");
     if (node->kind == CKPT_TENSOR || (ckpt_is_of(node, "torch._utils") && !node->opaque))
         return ckpt_pickle_refuse(m, S2S_E_FORMAT, "state that would replace a tensor's");
     if (node->items[2])

@@ -100,7 +100,8 @@ static int place_member(struct tar *t, const char *name, int64_t len_bytes)
     char *bytes = s2s_xmalloc(len);
     int rc = ckpt_pread(t->fd, bytes, len, span.begin, t->path, t->err);
     if (rc == 0 && memcmp(bytes, first, len) != 0)
-        rc = s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s does not lie in one piece", t->path, name);
+        rc =
+            s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is not stored contiguously", t->path, name);
     free(bytes);
     if (rc == 0)
         add_member(t->ckpt, name, &span);
@@ -191,7 +192,7 @@ static int spill_member(struct tar *t, const char *name, int64_t len_bytes)
         if (status != ARCHIVE_OK && status != ARCHIVE_WARN)
             return bad_tar(t, name);
         if (at != t->spilled - span.begin || (int64_t)len > len_bytes - at)
-            return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s does not lie in one piece", t->path,
+            return s2s_error_set(t->err, S2S_E_FORMAT, "%s: %s is not stored contiguously", t->path,
                                  name);
         rc = spill_write(t, bytes, len);
         t->spilled += (int64_t)len;
@@ -283,7 +284,7 @@ static int read_member(struct tar *t, struct archive_entry *entry)
 {
     const char *name = archive_entry_pathname(entry);
     if (!name || strlen(name) > MAX_NAME || archive_entry_size(entry) < 0)
-        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: a member with an absurd header", t->path);
+        return s2s_error_set(t->err, S2S_E_FORMAT, "%s: a member with an invalid header", t->path);
     char *path = plain_path(name);
     int rc = path ? take_member(t, entry, path)
                   : s2s_error_set(t->err, S2S_E_FORMAT,

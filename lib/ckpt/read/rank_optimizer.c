@@ -369,7 +369,7 @@ static int read_masters(struct reading *r, size_t number, const struct ckpt_node
         if (rc < 0)
             return rc;
         if (rc == 0 || !spend(r))
-            return unknown(r, "a master weight is no tensor");
+            return unknown(r, "a master weight is not a tensor");
         rc = add_state(r, "fp32_param", &view,
                        s2s_xasprintf("%s/optimizer.%zu.fp32_from_fp16_params.%zu.%u", r->folder,
                                      r->n_parts, number, i));

@@ -132,7 +132,7 @@ static int copy_boxes(const struct reading *r, int64_t *boxes, int n, const stru
         const struct ckpt_node *node = list->items[i];
         const bool is_taken = node->kind == CKPT_TAKEN;
         if (is_taken ? !copy_taken(r, boxes, n, node) : read_box(box, node) != n)
-            return bad_meta(node, "chunk of another rank than its tensor", err);
+            return bad_meta(node, "chunk with another number of axes than its tensor", err);
         if (!is_taken)
             memcpy(boxes, box, 2 * (size_t)n * sizeof *box);
         boxes += 2 * (size_t)n * (is_taken ? node->n : 1);
@@ -223,7 +223,7 @@ static int read_name(struct reading *r, const struct ckpt_node *name, const stru
     struct s2s_ckpt_object *object;
     int rc;
     if (name->kind != CKPT_STR)
-        return bad_meta(name, "name that is no text", err);
+        return bad_meta(name, "name that is not a string", err);
     if (name->len > r->names_left)
         return bad_meta(name, "names longer than the metadata itself: a bomb", err);
     r->names_left -= name->len;
@@ -577,7 +577,7 @@ int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
     close(fd);
     if (rc == 0) {
         if (pickle.len != reading.len)
-            rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes behind the pickle's end",
+            rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes after the end of the pickle",
                                reading.len - pickle.len);
         else
             rc = read_tree(&reading, pickle.root, err);

@@ -35,7 +35,8 @@ static int place_box(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, cons
     if (!list)
         return s2s_error_set(err, S2S_E_FORMAT, "%s: no saved_offsets", tensor->name);
     if (!json_is_array(list) || json_array_size(list) != (size_t)tensor->n_dims)
-        return s2s_error_set(err, S2S_E_FORMAT, "%s: saved_offsets of another rank", tensor->name);
+        return s2s_error_set(err, S2S_E_FORMAT, "%s: saved_offsets with another number of axes",
+                             tensor->name);
     for (int d = 0; d < tensor->n_dims; d++) {
         const json_t *value = json_array_get(list, (size_t)d);
         offset[d] = json_integer_value(value);

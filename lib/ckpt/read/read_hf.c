@@ -241,8 +241,7 @@ static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, c
     int rc = ckpt_index_each(ckpt, index, check_entry, &c, err);
     for (size_t i = 0; i < n && rc > 0; i++)
         if (!c.named[i])
-            s2s_warn("ckpt", "%s: not in the index, read all the same",
-                     ckpt->tensors[first + i].name);
+            s2s_warn("ckpt", "%s: not in the index, but read", ckpt->tensors[first + i].name);
     free(c.named);
     if (rc == 0)
         rc = s2s_error_set(err, S2S_E_IO, "%s: gone while it was read", index);

@@ -162,7 +162,7 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
         json_integer_set(found, 0); /* seen */
     }
     if (rc == 0 && at != l->len)
-        rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes behind the last storage",
+        rc = s2s_error_set(w->err, S2S_E_FORMAT, "%lld bytes after the last storage",
                            (long long)(l->len - at));
     ckpt_pickle_release(&l->pickles[KEYS]);
     json_decref(l->named);

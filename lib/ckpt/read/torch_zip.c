@@ -77,7 +77,7 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
     if (rc == 0)
         rc = read_pickle(archive, pickle, mode, err);
     if (rc == 0 && archive->pickle.len != (size_t)pickle->len_bytes)
-        rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes behind the pickle's end",
+        rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes after the end of the pickle",
                            (size_t)pickle->len_bytes - archive->pickle.len);
     if (rc < 0)
         ckpt_archive_release(archive);
@@ -101,7 +101,7 @@ void ckpt_warn_no_crc(struct s2s_ckpt *ckpt, const struct s2s_zip_member *member
     if (member->crc || member->len_bytes == 0 || ckpt->warned_no_crc)
         return;
     ckpt->warned_no_crc = true;
-    s2s_warn("ckpt", "%s: saved without checksums: bytes that flipped are not noticed", ckpt->path);
+    s2s_warn("ckpt", "%s: saved without checksums: corruption cannot be detected", ckpt->path);
 }
 
 void ckpt_warn_opaque(struct s2s_ckpt *ckpt, const struct ckpt_pickle *pickle, const char *name)
@@ -128,7 +128,7 @@ static int find_storage(const struct ckpt_archive *archive, const struct ckpt_vi
 {
     char name[80];
     if (view->key_len > 60 || !ckpt_name_is_plain(view->key, view->key_len))
-        return s2s_error_set(err, S2S_E_FORMAT, "storage of an odd name");
+        return s2s_error_set(err, S2S_E_FORMAT, "storage with an unexpected name");
     snprintf(name, sizeof name, "data/%.*s", (int)view->key_len, view->key);
     *member = s2s_zip_find(&archive->zip, name);
     if (!*member)

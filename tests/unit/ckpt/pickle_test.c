@@ -286,15 +286,15 @@ static void getattr_is_a_name_and_nothing_else(void **state)
 /* torch would change the tensor's numbers, which are read from its storage here */
 static void tensors_have_no_items_and_no_state(void **state)
 {
-    REFUSES_OPEN(A_TENSOR "K\x00K\x05s.", "items for what is no dict");
-    REFUSES_OPEN(A_TENSOR "(K\x00K\x05u.", "items for what is no dict");
+    REFUSES_OPEN(A_TENSOR "K\x00K\x05s.", "items for something that is not a dict");
+    REFUSES_OPEN(A_TENSOR "(K\x00K\x05u.", "items for something that is not a dict");
     REFUSES_OPEN(A_TENSOR "K\x05"
                           "a.",
-                 "items for what is no list");
+                 "items for something that is not a list");
     REFUSES_OPEN(A_TENSOR "(NK\x01))tb.", "state that would replace a tensor's");
     REFUSES_OPEN("ctorch._utils\n_rebuild_parameter\n(" A_TENSOR "\x89NtR(NK\x01))tb.",
                  "state that would replace");
-    REFUSES_OPEN("cargparse\nNamespace\n)RK\x00K\x05s.", "items for what is no dict");
+    REFUSES_OPEN("cargparse\nNamespace\n)RK\x00K\x05s.", "items for something that is not a dict");
     SHOWS_OPEN("ccollections\nCounter\n)RK\x00K\x05s.",
                "{\"class\":\"collections.Counter\",\"contents\":{\"0\":5}}");
 }
@@ -303,8 +303,8 @@ static void marks_are_the_floor_of_the_stack(void **state)
 {
     REFUSES("K\x01K\x02(\x86.", "too few values on the stack");
     REFUSES_OPEN("cm\nC\n)(R.", "too few values on the stack");
-    REFUSES("]((e", "items for what is no list");
-    REFUSES("}((u", "items for what is no dict");
+    REFUSES("]((e", "items for something that is not a list");
+    REFUSES("}((u", "items for something that is not a dict");
     REFUSES("K\x01(00.", "end with more or less than one value");
 }
 
@@ -319,8 +319,8 @@ static void values_at_their_limits(void **state)
     REFUSES("K\x01\x30X\x06\0\0\0ab.", "string of 6 bytes");
     /* like one another in their first, middle and last letter */
     SHOWS("(X\x05\0\0\0abcdeX\x05\0\0\0aXcdel.", "[\"abcde\",\"aXcde\"]");
-    REFUSES("ccollections\nOrderedDict\n(](K\x01K\x02K\x03tatR.", "no pairs");
-    REFUSES("ccollections\nOrderedDict\n(](K\x01tatR.", "no pairs");
+    REFUSES("ccollections\nOrderedDict\n(](K\x01K\x02K\x03tatR.", "not pairs");
+    REFUSES("ccollections\nOrderedDict\n(](K\x01tatR.", "not pairs");
     /* numpy has no numbers of nine bytes */
     REFUSES("cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(X\2\0\0\0i9tRC\x09"
             "123456789tR.",
@@ -558,7 +558,8 @@ static void tensors_are_as_they_were(void **state)
                "[{\"a\":" SHOWN("2", "[0]", "[5]") "},{\"b\":" SHOWN("5", "[]", "[]") "}]");
     SHOWS_OPEN("]" TENSOR("K\2", "(K\5t", "(K\1t") "a.", "[" SHOWN("2", "[5]", "[1]") "]");
     REFUSES_OPEN("]" TENSOR("K\0", "(K\2t", "(K\1t") "ah\11}ba.", "state that would replace");
-    REFUSES_OPEN("]" TENSOR("K\0", "(K\2t", "(K\1t") "ah\11K\1K\1sa.", "items for what is no dict");
+    REFUSES_OPEN("]" TENSOR("K\0", "(K\2t", "(K\1t") "ah\11K\1K\1sa.",
+                 "items for something that is not a dict");
 }
 
 /* a memo whose entries are not put in the order of their numbers */
@@ -595,16 +596,16 @@ static void damaged_pickles_name_opcode_and_byte(void **state)
     REFUSES("tN.", "no mark");
     REFUSES("R.", "too few values");
     REFUSES("K\x01K\x02.", "end with more or less than one value");
-    REFUSES("]K\x01K\x02s.", "items for what is no dict");
+    REFUSES("]K\x01K\x02s.", "items for something that is not a dict");
     REFUSES("}K\x01"
             "a.",
-            "items for what is no list");
+            "items for something that is not a list");
     REFUSES("h\x05.", "memo entry that was never set");
     REFUSES("Nq\0h\x05.", "memo entry that was never set");
     REFUSES("]r\xff\xff\xff\xff.", "memo index past the number of opcodes");
     REFUSES("(i__main__\nX\n.", "opcode 0x69 at byte 1");
     REFUSES("\x82\x01.", "opcode that no checkpoint needs");
-    REFUSES("K\x01K\x01\x85R.", "call of something that is no class");
+    REFUSES("K\x01K\x01\x85R.", "call of something that is not a class");
     REFUSES("(K\x01"
             "d.",
             "odd number");
@@ -628,15 +629,15 @@ static void wrong_values_name_what_is_wrong(void **state)
     REFUSES("K\x01(.", "end with more or less than one value");
     REFUSES("K\x07p0x\n.", "bad memo index");
     REFUSES("\x80\x04\x95\xff\0\0\0\0\0\0\0N.", "frame longer than the pickle");
-    REFUSES("K\x01K\x02\x93.", "class whose name is no text");
-    REFUSES("c_codecs\nencode\nK\x01\x85R.", "encode of what is no text");
+    REFUSES("K\x01K\x02\x93.", "class whose name is not a string");
+    REFUSES("c_codecs\nencode\nK\x01\x85R.", "encode of something that is not a string");
     REFUSES("c_codecs\nencode\nX\x02\0\0\0\xc4\x80\x85R.", "bytes above 255");
     REFUSES("c__builtin__\nset\nK\x01\x85R.", "container made of something else");
     REFUSES("ccollections\nOrderedDict\n]K\x01"
             "a\x85R.",
-            "dict made of what are no pairs");
-    REFUSES("ctorch\nSize\n]R.", "call whose arguments are no tuple");
-    REFUSES("K\x01Nb.", "state for something that is no object");
+            "dict made of items that are not pairs");
+    REFUSES("ctorch\nSize\n]R.", "call whose arguments are not a tuple");
+    REFUSES("K\x01Nb.", "state for something that is not an object");
     REFUSES("cargparse\nNamespace\n)\x81}b}b.", "state of an object set twice");
     REFUSES("Fx\n.", "not a number");
     REFUSES("Ix\n.", "not an integer");

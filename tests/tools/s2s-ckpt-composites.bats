@@ -342,6 +342,14 @@ st.rename('salm.safetensors', 'lora.safetensors', lambda k: k.replace('llm.', 'l
     says_not "kept: has LoRA"
     exits 0 s2s-ckpt average --to torch_dist salm.safetensors salm.safetensors plain
     says_not LoRA
+    # NeMo Automodel's of experts, and the lengths of DoRA
+    for name in mlp.experts.lora_gate_and_up_B mlp.experts.lora_down_A self_attn.q_proj.lora_magnitude; do
+        python3 -c "
+import st
+st.rename('salm.safetensors', 'lora.safetensors', lambda k: k, {'llm.model.layers.0.$name': (2, 4)})"
+        exits 1 s2s-ckpt convert --to hf lora.safetensors model
+        says "1 tensors are LoRA adapters or lie under them, such as llm.model.layers.0.$name"
+    done
     # a layer in the wrapping of an adapter that is gone
     python3 -c "
 import st

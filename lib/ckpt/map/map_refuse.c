@@ -16,7 +16,9 @@ static const struct kind kinds[] = {
      "merge them into the weights first (peft's merge_and_unload, Megatron-Bridge's "
      "merge_lora.py); "
      "--to torch_dist or safetensors without --map keeps them as they are",
-     {".lora_A.", ".lora_B.", ".lora_embedding_", ".lora_magnitude_vector", ".base_layer.",
+     {".lora_A.", ".lora_B.", ".lora_embedding_", ".lora_magnitude", ".base_layer.",
+      /* NeMo Automodel's, of all experts of a layer */
+      ".lora_gate_and_up_", ".lora_down_",
       /* Megatron-Bridge's and NeMo 2's, also separate for q, k, v, gate and up */
       ".adapter.linear_in.", ".adapter.linear_out.", ".adapter.adapter_",
       ".adapter.weight_magnitude", ".to_wrap."},

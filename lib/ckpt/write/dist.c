@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
+#include "lib/ckpt/file.h"
+#include "lib/ckpt/folder.h"
 #include "lib/ckpt/pickle/emit.h"
 #include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/common.h"

@@ -1,5 +1,6 @@
 /* .metadata: the objects of torch.distributed.checkpoint.metadata, in their smallest form. */
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/base/base.h"
+#include "lib/ckpt/file.h"
 #include "lib/ckpt/pickle/emit.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/read/read.h"

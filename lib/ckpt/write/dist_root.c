@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/ckpt_files.h"
+#include "lib/ckpt/file.h"
+#include "lib/ckpt/folder.h"
+#include "lib/ckpt/names.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/dist_internal.h"

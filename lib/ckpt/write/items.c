@@ -2,7 +2,8 @@
 
 #include <limits.h>
 
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/base/base.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/packed.h"
 #include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/manifest.h"

@@ -9,7 +9,6 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/ckpt_files.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/io/digest.h"

@@ -1,7 +1,8 @@
 /* What config.json says of the weights follows what became of them. */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/model.h"
+#include "lib/ckpt/names.h"
 #include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 

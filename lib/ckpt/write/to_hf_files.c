@@ -7,11 +7,13 @@
 #include <dirent.h>
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/folder.h"
+#include "lib/ckpt/names.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/to_hf_internal.h"
+#include "lib/io/there.h"
 
 /* What the weights are: with their names kept, of a family, of one of NeMo's two. */
 enum { KEPT = 1, FAMILY = 2, FASTCONFORMER = 4, SALM = 8, ALL = 15 };

@@ -3,8 +3,8 @@
  * checked part by part, each by its own part of config.json; what no table knows is left alone.
  */
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
 #include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/list.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/to_hf_internal.h"

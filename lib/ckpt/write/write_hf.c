@@ -2,7 +2,7 @@
 #include "lib/ckpt/write/write_hf.h"
 
 #include "lib/base/base.h"
-#include "lib/ckpt/ckpt_internal.h"
+#include "lib/ckpt/file.h"
 #include "lib/ckpt/write/journal.h"
 #include "lib/ckpt/write/manifest.h"
 #include "lib/ckpt/write/share.h"

@@ -891,15 +891,25 @@ import st
 st.rename('$M/model.safetensors', 'less/model.safetensors', lambda k: None if '1.self_attn' in k else k)"
     # code of its own may share what a layer has
     jq '.auto_map = {"AutoModelForCausalLM": "shared.Shared"}' "$M/config.json" >less/config.json
-    # and what is no configuration travels along as it is
-    for text in '' '{"model_type": ' '"text"'; do
-        [ -z "$text" ] || echo "$text" >less/config.json
-        exits 0 s2s-ckpt convert --strict --to hf less out
+    exits 0 s2s-ckpt convert --strict --to hf less out
+    says_not "not whole"
+    same less/config.json out/config.json
+    rm -r out
+    # what is no configuration travels along as it is; --strict has nothing to hold the weights against
+    for text in '{"model_type": ' '"text"'; do
+        echo "$text" >less/config.json
+        exits 0 s2s-ckpt convert --to hf less out
+        says "config.json"
         says_not "not whole"
         same less/config.json out/config.json
         rm -r out
+        exits 1 s2s-ckpt convert --strict --to hf less out
+        [ ! -e out ]
     done
     rm less/config.json && mkdir less/config.json
-    exits 0 s2s-ckpt convert --strict --to hf less out
+    exits 0 s2s-ckpt convert --to hf less out
     says "config.json: not a plain file, left out"
+    rm -r out
+    exits 1 s2s-ckpt convert --strict --to hf less out
+    says "config.json: not a plain file"
 }

@@ -769,7 +769,7 @@ EOF
         rm -rf copy
         exits 0 s2s-ckpt convert $how --to hf folder copy
         says "warning: folder/config.json:"
-        says "no tensor is missed by it (convert --strict refuses it)"
+        says "the weights are not checked against it (convert --strict refuses it)"
     done
     cmp folder/config.json copy/config.json
     for how in "" "--part model"; do

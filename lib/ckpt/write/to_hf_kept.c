@@ -226,7 +226,8 @@ static json_t *read_config(struct check *c, const struct ckpt_side_files *files,
         c->rc = rc;
         *c->err = bad;
     } else if (rc < 0) {
-        s2s_warn("ckpt", "%s; no tensor is missed by it (convert --strict refuses it)", bad.text);
+        s2s_warn("ckpt", "%s; the weights are not checked against it (convert --strict refuses it)",
+                 bad.text);
     }
     return config;
 }

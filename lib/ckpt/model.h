@@ -152,6 +152,8 @@ int ckpt_find_span(struct s2s_ckpt *ckpt, const char *name, struct ckpt_span *sp
  * is a bomb of time. */
 int ckpt_check_told(const struct s2s_ckpt *ckpt, const char *what, __int128 told, int times,
                     struct s2s_error *err);
+/* The same of all tensors and objects. FORMAT. */
+int ckpt_check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Does such a file exist? */
 bool ckpt_has(const struct s2s_ckpt *ckpt, const char *name);
 /* Reads a whole span; a zero byte follows. Gives: free *bytes. FORMAT: more than max_len; IO,

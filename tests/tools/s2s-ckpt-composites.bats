@@ -256,6 +256,16 @@ json.dump({"weight_map": {**{k: "model-00001-of-00002.safetensors" for k in name
 PY
     exits 0 s2s-ckpt verify parts
     says_not "not in the index"
+    # a small file does not become a large model by names
+    python3 - <<'PY'
+import json, struct
+header = {"__metadata__": {f"x{i}": "w" for i in range(20000)}, "w": {"dtype": "F32", "shape": [32768], "data_offsets": [0, 131072]}}
+text = json.dumps(header).encode()
+open("bomb.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(131072))
+PY
+    exits 1 s2s-ckpt convert --to hf bomb.safetensors bomb
+    says "absurd, the same again and again"
+    [ ! -e bomb ]
 }
 
 @test "what Lightning has beside the tensors of a folder: meta.pt is read, checked and taken along" {

@@ -357,7 +357,7 @@ static int read_file(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 /* Views may show one element a million times, and a million views one storage: what comes of a
  * small file must stay in proportion to it. */
-static int check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
+int ckpt_check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     __int128 told = 0;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
@@ -430,7 +430,7 @@ int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s
     ckpt->format = "";
     int rc = read_path(ckpt, path, err);
     if (rc == 0)
-        rc = check_total(ckpt, err);
+        rc = ckpt_check_total(ckpt, err);
     if (rc == 0 && ckpt->iteration < 0)
         ckpt->iteration = find_iteration(ckpt);
     if (rc < 0) {

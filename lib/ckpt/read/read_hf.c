@@ -113,7 +113,8 @@ int s2s_ckpt_add_other_names(struct s2s_ckpt *ckpt, struct s2s_error *err)
     }
     json_decref(ckpt->other_names);
     ckpt->other_names = NULL;
-    return ckpt_seal(ckpt, err);
+    rc = ckpt_seal(ckpt, err);
+    return rc < 0 ? rc : ckpt_check_total(ckpt, err);
 }
 
 int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *prefix,

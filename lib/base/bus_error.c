@@ -63,7 +63,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
     put(program_name);
     put(": ");
     put(name ? name : "a file that is read");
-    put(": cannot be read on: it became shorter meanwhile, or its disk fails\n");
+    put(": cannot be read on: it became shorter meanwhile, or its disk fails or is full\n");
     quick_exit(1);
 }
 

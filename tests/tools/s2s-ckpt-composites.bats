@@ -240,6 +240,17 @@ PY
     [ "$(s2s-ckpt ls kept.safetensors | grep -c embed_tokens)" = 0 ]
     exits 0 s2s-ckpt convert -q --to safetensors kept.safetensors copy.safetensors
     exits 0 s2s-ckpt diff kept.safetensors copy.safetensors
+    # under kept names Hugging Face's folder is a copy, too
+    mkdir own
+    python3 - <<'PY'
+import json, struct
+text = json.dumps({"__metadata__": {"b.weight": "a.weight"}, "a.weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+open("own/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(8))
+PY
+    exits 0 s2s-ckpt convert -q --to hf own own.copy
+    [ "$(s2s-ckpt ls own.copy | cut -f 1)" = a.weight ]
+    exits 0 s2s-ckpt average -q own own own.mean
+    [ "$(s2s-ckpt ls own.mean | cut -f 1)" = a.weight ]
     # a text that names no tensor is none
     exits 1 s2s-ckpt convert -q --to hf other.safetensors none
     says "llm.model.embed_tokens.weight"
@@ -263,7 +274,7 @@ header = {"__metadata__": {f"x{i}": "w" for i in range(20000)}, "w": {"dtype": "
 text = json.dumps(header).encode()
 open("bomb.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(131072))
 PY
-    exits 1 s2s-ckpt convert --to hf bomb.safetensors bomb
+    exits 1 s2s-ckpt convert --to hf --map salm bomb.safetensors bomb
     says "absurd, the same again and again"
     [ ! -e bomb ]
 }

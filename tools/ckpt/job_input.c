@@ -123,7 +123,9 @@ static int open_one(struct job *job, const char *path, struct s2s_ckpt **ckpt,
                              job->opt->from);
     if (rc == 0 && (job->opt->merge_ranks || job->opt->to == TO_HF))
         rc = s2s_ckpt_merge_ranks(*ckpt, keeps_optimizer(job->opt), err);
-    if (rc == 0 && (job->opt->map || output_of(job->opt, *ckpt) == TO_HF))
+    /* where names are kept, load_model wants those of the file alone */
+    if (rc == 0 &&
+        (job->opt->map || (output_of(job->opt, *ckpt) == TO_HF && ckpt_map_wanted(*ckpt))))
         rc = s2s_ckpt_add_other_names(*ckpt, err);
     if (rc == 0 && job->opt->part)
         rc = s2s_ckpt_select(*ckpt, job->opt->part, err);

@@ -41,10 +41,14 @@ static bool put_keys(struct s2s_buf *name, const struct ckpt_node *keys, int dep
 
 static void put_bytes(struct s2s_buf *name, const struct ckpt_node *key)
 {
+    static const char hex[] = "0123456789abcdef";
     s2s_buf_puts(name, "b'");
     for (uint32_t i = 0; i < key->len && name->len <= CKPT_MAX_NAME; i++) {
         const unsigned char c = (unsigned char)key->text[i];
-        s2s_buf_printf(name, c < ' ' || c > '~' || c == '\'' || c == '\\' ? "\\x%02x" : "%c", c);
+        if (c < ' ' || c > '~' || c == '\'' || c == '\\')
+            s2s_buf_add(name, (char[]){'\\', 'x', hex[c >> 4], hex[c & 15]}, 4);
+        else
+            s2s_buf_putc(name, (char)c);
     }
     s2s_buf_putc(name, '\'');
 }

@@ -3,7 +3,6 @@
 
 #include "lib/base/base.h"
 #include "lib/data/manifest.h"
-#include "lib/data/skim.h"
 
 void s2s_ids_row_release(struct s2s_ids_row *row)
 {
@@ -15,17 +14,9 @@ void s2s_ids_row_release(struct s2s_ids_row *row)
     *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
 }
 
-/* skimmed: what was taken out of the object, if it was. */
-static int parse_input_ids(struct s2s_ids_row *row, const json_t *object, struct data_list *skimmed,
-                           struct s2s_error *err)
+static int parse_input_ids(struct s2s_ids_row *row, const json_t *object, struct s2s_error *err)
 {
     const json_t *list = json_object_get(object, "input_ids");
-    if (skimmed->values) {
-        row->ids = skimmed->values;
-        row->n_ids = skimmed->n;
-        skimmed->values = NULL;
-        return 0;
-    }
     if (!json_is_array(list))
         return s2s_error_set(err, S2S_E_FORMAT, "'input_ids' is missing or no list");
     row->n_ids = json_array_size(list);
@@ -43,22 +34,18 @@ static int parse_input_ids(struct s2s_ids_row *row, const json_t *object, struct
     return 0;
 }
 
-static int parse_loss_mask(struct s2s_ids_row *row, const json_t *object,
-                           const struct data_list *skimmed, struct s2s_error *err)
+static int parse_loss_mask(struct s2s_ids_row *row, const json_t *object, struct s2s_error *err)
 {
     const json_t *list = json_object_get(object, "loss_mask");
     if (!list || json_is_null(list))
         return 0;
     if (!json_is_array(list))
         return s2s_error_set(err, S2S_E_FORMAT, "'loss_mask' is no list");
-    const size_t n = skimmed->values ? skimmed->n : json_array_size(list);
-    if (n != row->n_ids)
-        return s2s_error_set(err, S2S_E_SHAPE, "loss_mask has %zu entries, input_ids %zu", n,
-                             row->n_ids);
+    if (json_array_size(list) != row->n_ids)
+        return s2s_error_set(err, S2S_E_SHAPE, "loss_mask has %zu entries, input_ids %zu",
+                             json_array_size(list), row->n_ids);
     row->loss_mask = s2s_xcalloc(row->n_ids + 1, 1);
-    for (size_t i = 0; skimmed->values && i < n; i++)
-        row->loss_mask[i] = (uint8_t)skimmed->values[i];
-    for (size_t i = 0; !skimmed->values && i < n; i++) {
+    for (size_t i = 0; i < row->n_ids; i++) {
         const json_t *bit = json_array_get(list, i);
         if (!json_is_boolean(bit) &&
             !(json_is_integer(bit) &&
@@ -194,31 +181,13 @@ static int parse_texts(struct s2s_ids_row *row, const json_t *object, int64_t nu
     return 0;
 }
 
-enum { N_LISTS = 2 };
-
-/* The row's object without the lists that could be skimmed. What is wrong with a line is said of
- * the line as it is. */
-static json_t *load_row(struct data_list *lists, const struct s2s_line *line, json_error_t *at)
-{
-    size_t len = 0;
-    char *rest = data_skim(lists, N_LISTS, line, &len);
-    json_t *object = rest ? json_loadb(rest, len, 0, at) : NULL;
-    free(rest);
-    if (object)
-        return object;
-    data_skim_release(lists, N_LISTS);
-    return json_loadb(line->text, line->len, 0, at);
-}
-
 int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int32_t pad_id,
                        struct s2s_error *err)
 {
     json_error_t at;
     size_t n_hidden = 0; /* ids that attention_mask leaves out, all in front */
-    struct data_list lists[N_LISTS] = {{.key = "input_ids", .max = INT32_MAX},
-                                       {.key = "loss_mask", .max = 1}};
     *row = (struct s2s_ids_row)S2S_IDS_ROW_INIT;
-    json_t *object = load_row(lists, line, &at);
+    json_t *object = json_loadb(line->text, line->len, 0, &at);
     int rc = 0;
     if (!object)
         return s2s_error_set(err, S2S_E_FORMAT, "column %d: %s", at.column, at.text);
@@ -227,9 +196,9 @@ int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int
     if (rc == 0)
         rc = parse_texts(row, object, line->number, err);
     if (rc == 0)
-        rc = parse_input_ids(row, object, &lists[0], err);
+        rc = parse_input_ids(row, object, err);
     if (rc == 0)
-        rc = parse_loss_mask(row, object, &lists[1], err);
+        rc = parse_loss_mask(row, object, err);
     if (rc == 0)
         rc = check_attention_mask(row, object, pad_id, &n_hidden, err);
     if (rc == 0)
@@ -238,7 +207,6 @@ int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int
         rc = check_labels(row, object, pad_id, n_hidden, err);
     if (rc < 0)
         s2s_ids_row_release(row);
-    data_skim_release(lists, N_LISTS);
     json_decref(object);
     return rc;
 }

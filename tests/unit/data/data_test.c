@@ -10,7 +10,6 @@
 
 #include "lib/base/base.h"
 #include "lib/data/data.h"
-#include "lib/data/skim.h"
 
 static struct s2s_line line_of(const char *text)
 {
@@ -255,45 +254,6 @@ static void a_tokenized_row(void **state)
     s2s_ids_row_release(&row);
 }
 
-static void lists_of_plain_numbers_are_skimmed(void **state)
-{
-    static const struct {
-        const char *text, *rest; /* NULL: nothing is taken */
-    } cases[] = {
-        {"{\"a\": [1, 2 ,\t3], \"b\": [0,1]}", "{\"a\": [], \"b\": []}"},
-        {"{\"a\":[1],\"b\":[0,2]}", "{\"a\":[],\"b\":[0,2]}"},
-        {"{\"x\":{\"a\":[1]},\"y\":\"\\\"a\\\":[2]\",\"a\":[3]}",
-         "{\"x\":{\"a\":[1]},\"y\":\"\\\"a\\\":[2]\",\"a\":[]}"},
-        {"{\"a\":[7", NULL},
-        {"{\"a\":[7,]}", NULL},
-        {"{\"a\":[07]}", NULL},
-        {"{\"a\":[-1]}", NULL},
-        {"{\"a\":[1.0]}", NULL},
-        {"{\"a\":[[1]]}", NULL},
-        {"{\"a\":[2147483648]}", NULL},
-        {"{\"a\":[true]}", NULL},
-        {"[\"b\",[1]]", NULL},
-        {"{\"a\":[1],\"a\":[2]}", NULL},
-        {"{\"a\":[1],\"\\u0061\":[2]}", NULL},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct data_list lists[] = {{.key = "a", .max = INT32_MAX}, {.key = "b", .max = 1}};
-        const struct s2s_line line = line_of(cases[i].text);
-        size_t len = 0;
-        char *rest = data_skim(lists, 2, &line, &len);
-        assert_int_equal(rest == NULL, cases[i].rest == NULL);
-        if (rest) {
-            assert_int_equal(len, strlen(cases[i].rest));
-            assert_memory_equal(rest, cases[i].rest, len);
-            assert_int_equal(lists[0].values[lists[0].n - 1], i == 1 ? 1 : 3);
-        }
-        if (i == 0)
-            assert_int_equal(lists[1].n, 2);
-        data_skim_release(lists, 2);
-        free(rest);
-    }
-}
-
 static void a_shuffle_buffer_gives_lhotses_order(void **state)
 {
     /* list(streaming_shuffle(iter(range(12)), bufsize=4, rng=random.Random(42))) */
@@ -324,7 +284,6 @@ int main(void)
         cmocka_unit_test(a_resampled_cut_is_read),
         cmocka_unit_test(cuts_of_other_kinds_are_refused),
         cmocka_unit_test(a_tokenized_row),
-        cmocka_unit_test(lists_of_plain_numbers_are_skimmed),
         cmocka_unit_test(a_shuffle_buffer_gives_lhotses_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

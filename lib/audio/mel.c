@@ -86,12 +86,12 @@ static int read_file(struct s2s_mel_config *config, const char *path, bool needs
     if (!root)
         return s2s_error_set(err, S2S_E_FORMAT, "%s:%d: %s", path, at.line, at.text);
     const json_t *part = json_object_get(root, "feature_extractor");
+    const bool has_part = json_is_object(part), is_read = has_part || !needs_part;
     int rc = 0;
     if (!json_is_object(root))
         rc = s2s_error_set(err, S2S_E_FORMAT, "not an object");
-    else if (json_is_object(part) || !needs_part)
-        rc = read_settings(config, json_is_object(part) ? part : root, err);
-    const bool is_read = json_is_object(part) || !needs_part;
+    else if (is_read)
+        rc = read_settings(config, has_part ? part : root, err);
     json_decref(root);
     return rc < 0 ? s2s_error_add(err, rc, "%s", path) : is_read;
 }

@@ -1,5 +1,5 @@
-/* common.pt: made, or with one value set, or out of the object that has taken its place; everything
- * else byte for byte as it was. */
+/* Writes common.pt: made from JSON, or copied with one value set, or extracted from the byte object
+ * that replaces it in newer releases. All other bytes are copied unchanged. */
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/pickle/emit.h"
@@ -16,14 +16,14 @@ static int buf_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return 0;
 }
 
-/* ---- the optimizer: small tensors, and keys and values of kinds that JSON does not have ---- */
+/* ---- optimizer: small tensors, and keys and values that JSON cannot represent ---- */
 
 struct storages {
     struct s2s_buf *bytes;
     size_t n, cap;
 };
 
-/* CKPT_SMALL_TENSOR as a tensor; false: it is none, but a dict of the checkpoint's. */
+/* Emits CKPT_SMALL_TENSOR as a tensor; false: value is an ordinary dict. */
 static bool emit_small(struct ckpt_emitter *out, struct storages *storages, const json_t *value)
 {
     static const char mark[] = CKPT_SMALL_TENSOR;
@@ -51,7 +51,8 @@ static bool emit_small(struct ckpt_emitter *out, struct storages *storages, cons
     return true;
 }
 
-/* Numbers count the optimizers of a chain, and Adam's betas are a pair. */
+/* Emits the optimizer's state: keys of digits, which number the optimizers of a chain, as int, and
+ * Adam's betas as a tuple. */
 static void emit_optimizer(struct ckpt_emitter *out, struct storages *storages, const json_t *value)
 {
     const char *key;
@@ -157,7 +158,7 @@ void ckpt_common_make(struct s2s_buf *file, const json_t *common)
     free(storages.bytes);
 }
 
-/* ---- one that is there, changed: a piece of it at a time ---- */
+/* ---- copying with changes, in pieces ---- */
 
 struct change {
     const struct ckpt_common_change *how;
@@ -166,7 +167,7 @@ struct change {
     char piece[PIECE];
 };
 
-/* Bytes [pos, end) of the archive. */
+/* Copies bytes [pos, end) of the archive. */
 static int copy_bytes(struct change *c, int64_t pos, int64_t end, struct s2s_error *err)
 {
     int rc = 0;
@@ -180,15 +181,15 @@ static int copy_bytes(struct change *c, int64_t pos, int64_t end, struct s2s_err
     return rc;
 }
 
-/* The pickle leaves its dict on the stack and stops: in place of STOP stand the key, the value,
- * SETITEM and STOP. What the emitter puts into the memo nothing behind it reads. */
+/* Ends the pickle. Its dict is on top of the stack; STOP is replaced by key, value, SETITEM and
+ * STOP. Memo entries that the emitter overwrites are not read after this point. */
 static int write_stop(struct change *c, struct s2s_error *err)
 {
     struct ckpt_emitter item;
     if (!c->how->key)
         return s2s_zip_write(c->out, ".", 1, err);
     ckpt_emit_begin(&item);
-    const size_t begin = item.buf.len; /* behind PROTO */
+    const size_t begin = item.buf.len; /* skips PROTO */
     ckpt_emit_str(&item, c->how->key);
     ckpt_emit_json(&item, c->how->value);
     ckpt_emit_op(&item, "s");
@@ -199,11 +200,10 @@ static int write_stop(struct change *c, struct s2s_error *err)
 }
 
 /*
- * From protocol 4 on frames count the bytes up to STOP; torch.save writes protocol 2.
- *
- * Objects are lists of one. The list is the first that such a pickle makes and its one entry the
- * last that it adds: without the list at the front and the opcode that adds to it, what is left on
- * the stack is the entry.
+ * Copies the pickle with changes. Protocol 4 and later have frames, whose lengths would change;
+ * torch.save writes protocol 2. A byte object is a list of one element. The list is the first
+ * object of such a pickle, and the element the last that is added to it: without the opcodes that
+ * create the list and append to it, the element remains on the stack.
  */
 static int change_pickle(struct change *c, const struct s2s_zip_member *member,
                          struct s2s_error *err)

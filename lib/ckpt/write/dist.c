@@ -1,4 +1,4 @@
-/* A rank's file of a torch_dist checkpoint, and what rank 0 says about all of them. */
+/* A rank's file of a torch_dist checkpoint, and the metadata of all files. */
 #include "lib/ckpt/write/dist.h"
 
 #include <unistd.h>
@@ -16,17 +16,17 @@
 #include "lib/io/digest.h"
 #include "lib/io/zip.h"
 
-/* data is checksummed and written in pieces that stay in the cache in between */
+/* data is checksummed and written in pieces that stay in the cache */
 enum { PIECE = 256 << 10 };
 
 struct s2s_dist_writer {
     struct ckpt_file file;
-    struct s2s_buf packed; /* the items so far */
-    struct ckpt_item item; /* the one that is being written */
+    struct s2s_buf packed; /* items of the file so far */
+    struct ckpt_item item; /* the current item */
     char *item_name;
-    int rank;                   /* whose file it is */
-    struct s2s_zip_writer *zip; /* of the tensor that is being written */
-    int64_t left;               /* bytes of it that are to come */
+    int rank;                   /* of this file */
+    struct s2s_zip_writer *zip; /* of the current tensor; NULL: none, or a byte object */
+    int64_t left;               /* remaining bytes of the tensor */
 };
 
 int s2s_dist_open_dir(struct s2s_dist_writer **out, const char *dir, int rank,
@@ -52,7 +52,7 @@ static int file_sink(void *ctx, const void *bytes, size_t len, struct s2s_error 
     return ckpt_file_write(&writer->file, bytes, len, err);
 }
 
-/* the pickle of a contiguous tensor over the whole storage data/0 */
+/* The pickle of a contiguous tensor that fills storage data/0. */
 static void tensor_pickle(struct s2s_buf *pickle, const struct ckpt_item *item)
 {
     struct ckpt_emitter out;
@@ -174,7 +174,7 @@ int s2s_dist_write_tensor(struct s2s_dist_writer *writer, const struct s2s_dist_
     return rc < 0 ? s2s_error_add(err, rc, "%s", chunk->name) : 0;
 }
 
-/* opcodes, or where they are NULL a value */
+/* Writes opcodes or, if NULL, value. */
 static int write_object(struct s2s_dist_writer *writer, const char *name, const char *opcodes,
                         size_t len, const json_t *value, struct s2s_error *err)
 {
@@ -235,7 +235,7 @@ int s2s_dist_close(struct s2s_dist_writer *writer, struct s2s_buf *items, struct
         ckpt_item_pack(&writer->item, &writer->packed);
         free(name);
     }
-    if (rc == 0 && items->len == 0) { /* the lists of large models are not copied */
+    if (rc == 0 && items->len == 0) { /* do not copy the list, which is long for a large model */
         const struct s2s_buf empty = *items;
         *items = writer->packed;
         writer->packed = empty;
@@ -246,7 +246,7 @@ int s2s_dist_close(struct s2s_dist_writer *writer, struct s2s_buf *items, struct
     return rc;
 }
 
-/* ---- rank 0: what is about all files ---- */
+/* ---- metadata, written by rank 0 ---- */
 
 static const char METADATA_JSON[] =
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
@@ -290,7 +290,7 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
         ckpt_manifest_add(manifest, "metadata.json", (int64_t)strlen(METADATA_JSON), digest);
         rc = ckpt_manifest_write(dir, manifest, err);
     }
-    /* its presence says that the rest is there */
+    /* marks the checkpoint as complete, so it is written last */
     if (rc == 0 && (rc = ckpt_sync_dir(dir, err)) == 0)
         rc = ckpt_file_put(dir, "metadata.json", METADATA_JSON, strlen(METADATA_JSON), err);
     if (rc == 0)

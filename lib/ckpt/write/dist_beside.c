@@ -1,7 +1,7 @@
-/* What Megatron-Bridge and NeMo RL load beside the tensors of a torch_dist folder: without
- * run_config.yaml they take it for one of Megatron-LM's, whose arguments it has not. Lightning has
- * all that is no tensor (loops, schedules, hyper-parameters) in meta.pt, and without it does not
- * know the folder for a checkpoint. */
+/* Files that Megatron-Bridge, NeMo RL and Lightning load beside the tensors of a torch_dist folder.
+ * Without run_config.yaml the first two take the folder for one of Megatron-LM, whose arguments it
+ * lacks. Lightning stores all non-tensor state (loops, schedules, hyper-parameters) in meta.pt, by
+ * which it recognises a checkpoint. */
 #include <errno.h>
 #include <sys/stat.h>
 
@@ -16,9 +16,9 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
                           struct s2s_error *err)
 {
     static const char *const names[] = {CKPT_LIGHTNING_META, "run_config.yaml", "train_state.pt"};
-    /* of ModelOpt, and of NeMo 2 */
+    /* of ModelOpt and NeMo 2 */
     static const char *const left[] = {"modelopt_state", "../context/model.yaml"};
-    const bool plain = strcmp(ckpt->format, "dcp") == 0; /* which Megatron-Bridge's is not */
+    const bool plain = strcmp(ckpt->format, "dcp") == 0; /* Megatron-Bridge writes torch_dist */
     int rc = 0;
     if ((!plain && strcmp(ckpt->format, "torch_dist") != 0) || ckpt->part)
         return 0;
@@ -28,7 +28,7 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
     for (size_t i = 0; i < (plain ? 1 : sizeof names / sizeof *names) && rc >= 0; i++) {
         if (!s2s_is_there(ckpt->dir_fd, names[i]))
             continue;
-        if (s2s_ends_with(names[i], ".pt")) /* who loads it runs it */
+        if (s2s_ends_with(names[i], ".pt")) /* loading a pickle can run code */
             rc = ckpt_verify_torch_file(ckpt, names[i], err);
         if (rc == 0)
             rc = ckpt_side_take(files, ckpt->dir_fd, names[i], names[i], err);

@@ -1,4 +1,4 @@
-/* .metadata: the objects of torch.distributed.checkpoint.metadata, in their smallest form. */
+/* Writes .metadata: the objects of torch.distributed.checkpoint.metadata, in minimal form. */
 #include "lib/base/base.h"
 #include "lib/ckpt/file.h"
 #include "lib/ckpt/pickle/emit.h"
@@ -22,7 +22,7 @@ static void emit_size(struct ckpt_emitter *out, const int64_t *size, int n_dims)
     ckpt_emit_op(out, "tR");
 }
 
-/* dtype, layout, requires_grad, memory format, pin_memory; one object for all tensors of a dtype */
+/* dtype, layout, requires_grad, memory format, pin_memory; one shared object per dtype */
 static void emit_properties(struct ckpt_emitter *out, enum s2s_dtype dtype)
 {
     char key[64];
@@ -93,8 +93,8 @@ static void emit_storage(struct ckpt_emitter *out, const struct ckpt_item *item,
     ckpt_emit_op(out, "ub");
 }
 
-/* After every so many pairs a dict is filled anew, as by Python's pickler: no reader's stack grows
- * with the dict. */
+/* Starts a new SETITEMS after every BATCH pairs, like Python's pickler, so that the stack of a
+ * reader does not grow with the dict. */
 static void end_batch(struct ckpt_emitter *out, size_t i)
 {
     enum { BATCH = 1000 };
@@ -137,7 +137,7 @@ static int emit_places(struct ckpt_emitter *out, const struct ckpt_items *items,
     return rc;
 }
 
-/* ---- planner_data: where names stand in nested dicts and lists ---- */
+/* ---- planner_data: positions of names in nested dicts and lists ---- */
 
 static void emit_path(struct ckpt_emitter *out, const char *name, const uint16_t *path)
 {
@@ -165,7 +165,7 @@ static int emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items,
     int rc = 0;
     for (size_t i = 0; names && i < items->n && !any; i++)
         any = ckpt_path_of(names, ckpt_items_name(items, i)) != NULL;
-    if (!any) { /* none, or of other names than are written */
+    if (!any) { /* no paths, or only those of names that are not written */
         ckpt_emit_op(out, "N");
         return 0;
     }
@@ -182,7 +182,7 @@ static int emit_paths(struct ckpt_emitter *out, const struct ckpt_items *items,
     return rc;
 }
 
-/* ---- mcore_data: what flattened tensors were, for Megatron-Core up to 0.15 ---- */
+/* ---- mcore_data: original shapes of flattened tensors, for Megatron-Core up to 0.15 ---- */
 
 static int emit_mcore_data(struct ckpt_emitter *out, const struct ckpt_items *items,
                            struct s2s_error *err)

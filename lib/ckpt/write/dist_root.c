@@ -1,5 +1,5 @@
-/* The folder above torch_dist checkpoints: which there are, which is the latest, and how a new one
- * appears. */
+/* The folder that contains torch_dist checkpoints: lists and removes them, and publishes a new one.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@ int s2s_dist_open(struct s2s_dist_writer **out, const char *root, int64_t iterat
     return rc;
 }
 
-/* "iter_0001000" with nothing behind it, or with `suffix`; -1 for other names */
+/* The iteration of "iter_0001000" + suffix; -1 for other names. */
 static int64_t iteration_of(const char *name, const char *suffix)
 {
     char text[32];
@@ -53,13 +53,13 @@ static int64_t iteration_of(const char *name, const char *suffix)
     return s2s_parse_i64(&iteration, text, 0, INT64_MAX, NULL) < 0 ? -1 : iteration;
 }
 
-/* what a save of a release leaves when it is killed */
+/* Is it a folder that a killed save of a release leaves? suffix: ".tmp" or ".old". */
 static bool is_release(const char *name, const char *suffix)
 {
     return *suffix && s2s_starts_with(name, "release") && strcmp(name + 7, suffix) == 0;
 }
 
-/* the paths of the names in root that iteration_of knows, sorted. Gives: ckpt_free_list. */
+/* Lists the paths of checkpoints in root with this suffix, sorted. Gives: ckpt_free_list. */
 static int list_iterations(const char *root, const char *suffix, char ***names, size_t *n,
                            struct s2s_error *err)
 {
@@ -163,9 +163,8 @@ static int replace_tracker(const char *root, int64_t iteration, struct s2s_error
     return rc;
 }
 
-/* tmp becomes dir; a checkpoint that was there is exchanged for it in one step where the file
- * system can, and steps aside first where it cannot (s2s_dist_clean brings it back after a crash
- * in between) */
+/* Renames tmp to dir. An existing checkpoint is exchanged atomically where the file system supports
+ * it; otherwise it is moved aside first (s2s_dist_clean restores it after a crash in between). */
 static int rename_dir(const char *tmp, const char *dir, struct s2s_error *err)
 {
     if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_NOREPLACE) == 0)
@@ -214,7 +213,7 @@ static int by_iteration(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* what the tracker names, -1 when it is absent or no number */
+/* The iteration that the tracker names; -1: no tracker, or not a number. */
 static int64_t tracked(const char *root)
 {
     char *text = NULL;
@@ -248,7 +247,8 @@ int64_t s2s_dist_previous(const char *root)
     return previous;
 }
 
-/* Steps aside before it goes, so that no half of it keeps its name when we are killed. */
+/* Removes a checkpoint. It is renamed first, so that a kill leaves no incomplete one under its
+ * name. */
 static int remove_checkpoint(const char *dir, struct s2s_error *err)
 {
     char *aside = s2s_xasprintf("%s.tmp", dir);

@@ -1,15 +1,14 @@
 /*
- * The extra states that Megatron-Core's models ask for beside their weights: its own linear layers
- * have one each, Transformer Engine's modules too, norms and attention among them. A model that
- * does not find those of its modules in a torch_dist is refused by torch.distributed.checkpoint,
- * while one that is there and not asked for does not matter. All are None: nothing is computed in
- * FP8 yet.
+ * The extra states that Megatron-Core's models require beside their weights: its own linear layers
+ * have one each, and so do Transformer Engine's modules, including norms and attention.
+ * torch.distributed.checkpoint rejects a torch_dist that lacks one; superfluous ones do no harm.
+ * All are None, as nothing is computed in FP8 yet.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_megatron.h"
 
-/* What the name of a module with a weight ends with: its own extra state is asked for. */
+/* Suffixes of modules with a weight and an extra state. */
 static const char *const modules[] = {"attention.linear_qkv",
                                       "attention.linear_q",
                                       "attention.linear_kv",
@@ -39,16 +38,18 @@ static const char *const modules[] = {"attention.linear_qkv",
                                       "enorm",
                                       "hnorm"};
 
-/* And where that of another module is, which has no weight or is known by this one. */
+/* Extra states of other modules, which have no weight or are identified by this one's: `of` is the
+ * suffix of a module with a weight, `wanted` the name of the other. */
 static const struct {
     const char *of, *wanted;
 } others[] = {
     {"attention.linear_proj", "core_attention"},
-    /* GPTModel takes that of its output layer out again, a hybrid model does not */
+    /* GPTModel deletes that of its output layer again, a hybrid model does not */
     {"decoder.final_norm", "output_layer"},
 };
 
-/* One for each layer on an axis, and for each expert on one: KEY/shard_3.0_32.8. Takes key. */
+/* Adds an extra state for each layer on the first axis of a stacked weight, and for each expert:
+ * KEY/shard_3.0_32.8. Takes key. */
 static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, char *key,
                       struct s2s_error *err)
 {
@@ -77,8 +78,8 @@ static int add_states(struct s2s_ckpt *ckpt, const struct s2s_ckpt_target *t, ch
     return rc;
 }
 
-/* How long "decoder.layers.0.mlp.linear_fc1" is in ".." + ".weight" or ".weight.z"; 0: no weight's
- * name. */
+/* Length of "decoder.layers.0.mlp.linear_fc1" in the name of a weight, which ends with ".weight" or
+ * ".weight.z"; 0: not a weight. */
 static size_t module_len(const char *name)
 {
     static const char *const ends[] = {".weight", ".weight.z"};
@@ -88,8 +89,8 @@ static size_t module_len(const char *name)
     return 0;
 }
 
-/* Does the text of this length end with these words, behind a dot or within a word like
- * "self_attention."? */
+/* Does the text of this length end with `with`, after a dot or, for "attention.", within a word
+ * such as "self_attention."? */
 static bool ends(const char *text, size_t len, const char *with)
 {
     const size_t n = strlen(with);
@@ -98,7 +99,7 @@ static bool ends(const char *text, size_t len, const char *with)
     return len == n || text[len - n - 1] == '.' || s2s_starts_with(with, "attention.");
 }
 
-/* NeMo's names of other models have norms that are called as Megatron's. */
+/* Are the names Megatron's? Other models of NeMo have norms with the same names as Megatron's. */
 static bool is_megatron(const struct s2s_ckpt_plan *plan)
 {
     for (size_t i = 0; i < plan->n_targets; i++)
@@ -123,7 +124,7 @@ int ckpt_add_extra_states(struct s2s_ckpt_plan *plan, struct s2s_error *err)
             if (ends(s2s_ckpt_target_name(t), len, modules[k]))
                 rc = add_states(plan->source, t, s2s_xstrndup(s2s_ckpt_target_name(t), len), err);
         for (size_t k = 0; len && k < sizeof others / sizeof *others && rc == 0; k++) {
-            /* the output layer stands beside the decoder, whose last norm this is */
+            /* the output layer is a sibling of the decoder that this norm is in */
             const size_t up = s2s_starts_with(others[k].of, decoder) ? strlen(decoder) : 0;
             if (ends(s2s_ckpt_target_name(t), len, others[k].of))
                 rc = add_states(plan->source, t,

@@ -8,7 +8,7 @@
 #include "lib/ckpt/plan.h"
 #include "lib/ckpt/write/manifest.h"
 
-/* ---- bytes: zero-ended texts and packed integers ---- */
+/* ---- packed form: NUL-terminated strings and variable-length integers ---- */
 
 const char *ckpt_rank_file(char text[CKPT_RANK_FILE], int rank)
 {
@@ -16,7 +16,7 @@ const char *ckpt_rank_file(char text[CKPT_RANK_FILE], int rank)
     return text;
 }
 
-/* flags of an item */
+/* flags of a packed item */
 enum { IS_FLATTENED = 1, IS_WHOLE = 2 };
 
 void ckpt_item_pack(const struct ckpt_item *item, struct s2s_buf *out)
@@ -148,7 +148,7 @@ static const char *packed_at(const struct ckpt_items *items, uint32_t at)
 struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i)
 {
     struct ckpt_item item;
-    (void)ckpt_item_unpack(&item, packed_at(items, items->at[i]), SIZE_MAX); /* it is whole */
+    (void)ckpt_item_unpack(&item, packed_at(items, items->at[i]), SIZE_MAX); /* checked already */
     if (item.name_number)
         item.name = s2s_ckpt_target_name(&items->plan->targets[item.name_number - 1]);
     return item;
@@ -158,7 +158,7 @@ static const char *name_at(const struct ckpt_items *items, const char *packed)
 {
     struct cursor in = {packed + 1, SIZE_MAX};
     int64_t number = 0;
-    if (*packed) /* comes first */
+    if (*packed) /* the name is the first field */
         return packed;
     (void)get(&in, &number);
     return number ? s2s_ckpt_target_name(&items->plan->targets[number - 1]) : packed;
@@ -206,7 +206,7 @@ static int by_name_offset(const void *a, const void *b, void *items)
     return order ? order : (x.rank > y.rank) - (x.rank < y.rank);
 }
 
-/* the items [begin, begin + n) of one name */
+/* Checks the items [begin, begin + n), which have the same name. */
 static int check_group(const struct ckpt_items *items, size_t begin, size_t n,
                        struct s2s_error *err)
 {

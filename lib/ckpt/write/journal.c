@@ -24,15 +24,15 @@ struct entry {
 };
 
 struct ckpt_journal {
-    char *dir, *name; /* of this rank's own file: NAME, NAME.1, .. */
-    int fd, lock_fd;  /* the journal; the folder, locked while we write into it */
+    char *dir, *name; /* name: of this rank's file: NAME, NAME.1, .. */
+    int fd, lock_fd;  /* lock_fd: of dir, which is locked while we write into it */
     struct entry *entries;
     size_t n, cap;
 };
 
 /* ---- reading it ---- */
 
-/* LENGTH DIGEST PATH XXH3; altered: ignored */
+/* Parses LENGTH DIGEST PATH XXH3 into an entry; an altered line is ignored. */
 static void take_line(struct ckpt_journal *journal, char *line)
 {
     char *sum = strrchr(line, '\t'), hex[17], *end, *field[3];
@@ -59,11 +59,11 @@ static void take_line(struct ckpt_journal *journal, char *line)
     memcpy(entry->digest, field[1], sizeof entry->digest);
 }
 
-/* true: there is one with this key */
+/* Reads a journal, which is ignored if its key differs. Returns whether it has this key. */
 static bool load(struct ckpt_journal *journal, const char *name, const char *key)
 {
     char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL;
-    /* not to wait for the other end of a pipe */
+    /* O_NONBLOCK: do not wait for the other end of a pipe */
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     size_t cap = 0;
@@ -74,7 +74,7 @@ static bool load(struct ckpt_journal *journal, const char *name, const char *key
         close(fd);
     while (file && (n = getline(&line, &cap, file)) > 0) {
         if (line[n - 1] != '\n')
-            break; /* cut by a kill */
+            break; /* truncated by a kill */
         line[n - 1] = '\0';
         if (!same && strcmp(line, key) != 0)
             break;
@@ -105,7 +105,7 @@ static void load_all(struct ckpt_journal *journal, const char *key)
 
 static struct entry *find(const struct ckpt_journal *journal, const char *path)
 {
-    for (size_t i = journal->n; i-- > 0;) /* the last word counts */
+    for (size_t i = journal->n; i-- > 0;) /* the last one counts */
         if (strcmp(journal->entries[i].path, path) == 0)
             return &journal->entries[i];
     return NULL;
@@ -119,8 +119,8 @@ static bool is_plain(int dir_fd, const char *name)
     return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Removes what no line names, and what is no plain file (a link would be written through); folders
- * that are empty then go too. below: "" or "sub/". */
+/* Removes files that are not listed or not regular (a link would be written through), and then
+ * empty folders. below: "" or "sub/". */
 static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct s2s_error *err)
 {
     DIR *dir = fdopendir(fd);
@@ -138,7 +138,7 @@ static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct
             char *deeper = s2s_xasprintf("%s/", path);
             rc = sweep(journal, sub, deeper, err);
             free(deeper);
-            (void)unlinkat(dirfd(dir), name, AT_REMOVEDIR); /* stays where something is in it */
+            (void)unlinkat(dirfd(dir), name, AT_REMOVEDIR); /* fails if it is not empty */
         } else if (!(is_plain(dirfd(dir), name) && (find(journal, path) || is_journal(path))) &&
                    unlinkat(dirfd(dir), name, 0) < 0) {
             rc = s2s_error_errno(err, S2S_E_IO, "%s/%s: remove", journal->dir, path);
@@ -163,8 +163,8 @@ static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf 
     return 0;
 }
 
-/* Who has the folder, out of a journal: "process 12 on node3", or "another process". Gives: free.
- */
+/* The owner of the folder, from a journal: "process 12 on node3", or "another process". Gives:
+ * free. */
 static char *owner(const struct ckpt_journal *journal, const char *name)
 {
     char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL, *who = NULL;
@@ -172,7 +172,7 @@ static char *owner(const struct ckpt_journal *journal, const char *name)
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     size_t cap = 0;
     while (file && getline(&line, &cap, file) > 0)
-        if (strncmp(line, OWNER, strlen(OWNER)) == 0) { /* the last word counts */
+        if (strncmp(line, OWNER, strlen(OWNER)) == 0) { /* the last one counts */
             free(who);
             who = s2s_xstrndup(line, strcspn(line, "\n"));
         }
@@ -185,7 +185,8 @@ static char *owner(const struct ckpt_journal *journal, const char *name)
     return who ? who : s2s_xstrdup("another process");
 }
 
-/* Where locks are not supported there is none. */
+/* Locks the open file fd, if the file system supports it. name: the journal that tells the owner.
+ */
 static int lock(const struct ckpt_journal *journal, int fd, const char *name, struct s2s_error *err)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
@@ -196,7 +197,8 @@ static int lock(const struct ckpt_journal *journal, int fd, const char *name, st
     return s2s_error_hint(err, rc, "wait for it, or share one conversion: mpirun -n N s2s-ckpt ..");
 }
 
-/* A rank may outlive the first one, which had the folder: each has its journal locked. */
+/* Checks that no rank of another run is alive: each holds a lock on its journal, and may outlive
+ * rank 0, which held the folder's. */
 static int check_ranks(const struct ckpt_journal *journal, struct s2s_error *err)
 {
     DIR *dir = opendir(journal->dir);
@@ -216,7 +218,7 @@ static int check_ranks(const struct ckpt_journal *journal, struct s2s_error *err
     return rc;
 }
 
-/* One run at a time: the folder's own lock, which ends with the process. */
+/* Locks the folder itself, so that there is one run at a time; the lock ends with the process. */
 static int lock_folder(struct ckpt_journal *journal, struct s2s_error *err)
 {
     journal->lock_fd = open(journal->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -231,9 +233,9 @@ static int open_append(struct ckpt_journal *journal, int flags, const char *head
     char host[256] = "";
     int rc = 0;
     journal->fd = open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
-    s2s_buf_printf(&text, "%s\n", head); /* also ends a line that was cut */
+    s2s_buf_printf(&text, "%s\n", head); /* the newline also ends a truncated line */
     gethostname(host, sizeof host - 1);
-    s2s_buf_printf(&text, OWNER "%ld on %s\n", (long)getpid(), host); /* no line of a file */
+    s2s_buf_printf(&text, OWNER "%ld on %s\n", (long)getpid(), host); /* not the line of a file */
     if (journal->fd < 0)
         rc = s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", path);
     if (rc == 0)
@@ -252,8 +254,8 @@ static void unlock_folder(struct ckpt_journal *journal)
     journal->lock_fd = -1;
 }
 
-/* Is the folder what a run of ours left? It has a journal, or what is written just before that
- * goes, or nothing yet. Somebody else's files are not removed. */
+/* Checks that an earlier run left the folder: that it has a journal, or the files that are written
+ * just before the journal is removed, or is empty. Files of other programs are never removed. */
 static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
 {
     DIR *dir = opendir(journal->dir);
@@ -276,10 +278,10 @@ static int check_ours(const struct ckpt_journal *journal, struct s2s_error *err)
 
 static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_error *err)
 {
-    /* only what we have locked is ours to remove; who makes the folder first has it */
+    /* remove only what we have locked; whoever creates the folder first owns it */
     const bool there = journal->lock_fd >= 0;
     int rc = there ? check_ours(journal, err) : 0;
-    /* the journal goes last: whoever is killed here leaves a folder that is known as ours */
+    /* the journal is removed last: if we are killed here, the folder is recognised as ours */
     if (rc == 0 && there)
         rc = sweep(journal, dup(journal->lock_fd), "", err);
     if (rc == 0 && there)
@@ -291,9 +293,9 @@ static int begin_anew(struct ckpt_journal *journal, const char *key, struct s2s_
         return rc;
     rc = lock_folder(journal, err);
     if (rc < 0)
-        return rc; /* somebody else has it by now */
+        return rc; /* another process was faster */
     rc = open_append(journal, O_CREAT | O_EXCL, key, err);
-    if (rc < 0) { /* a full disk, or no descriptor is left */
+    if (rc < 0) { /* such as a full disk, or no free descriptor */
         (void)unlinkat(journal->lock_fd, NAME, 0);
         (void)rmdir(journal->dir);
     }
@@ -326,7 +328,7 @@ int s2s_ckpt_journal_open(struct ckpt_journal **out, const char *dir, const char
     if (rc == 0 && journal->lock_fd >= 0)
         rc = check_ranks(journal, err);
     if (rc == 0 && resume && journal->lock_fd >= 0 && load(journal, NAME, key)) {
-        load_all(journal, key); /* the others' too */
+        load_all(journal, key); /* of all ranks */
         rc = sweep(journal, dup(journal->lock_fd), "", err);
         if (rc == 0)
             rc = open_append(journal, 0, "", err);

@@ -3,7 +3,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read.h"
 
-/* at most what an archive adds to the bytes of its tensor */
+/* upper bound of the overhead of an archive */
 enum { ARCHIVE_BYTES = 2 << 10 };
 
 bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target)
@@ -14,7 +14,7 @@ bool ckpt_target_is_flattened(const struct s2s_ckpt_target *target)
 
 int64_t ckpt_target_rows(const struct s2s_ckpt_target *target, const struct s2s_ckpt_write *how)
 {
-    /* scalars, empty tensors and flattened ones are never cut */
+    /* scalars, empty and flattened tensors are never split */
     bool cut = how->n_files && target->n_dims && s2s_ckpt_target_shape(target)[0] > 0 &&
                !ckpt_target_is_flattened(target);
     return cut ? s2s_ckpt_target_shape(target)[0] : 1;
@@ -72,7 +72,7 @@ static void equal_files(struct ckpt_layout *layout, size_t *cap, const struct s2
         int64_t n_rows = ckpt_target_rows(&plan->targets[i], how), rows;
         int64_t row_bytes = s2s_ckpt_target_bytes(&plan->targets[i]) / n_rows;
         for (int64_t row = 0; row < n_rows; row += rows, done += rows * row_bytes) {
-            /* the n-th file ends at n / n_files of all, or with the row that passes it */
+            /* file n ends at n / n_files of all bytes, or with the row that crosses it */
             __int128 all = total;
             while ((int64_t)layout->n_files < n_files &&
                    done >= (int64_t)(all * (int64_t)layout->n_files / n_files))

@@ -104,15 +104,15 @@ int ckpt_manifest_check(const char *dir, json_t *files, struct s2s_error *err)
     return rc;
 }
 
-/* ---- of a file alone ---- */
+/* ---- the manifest of a single file ---- */
 
-/* Where it is; NULL: stdout, a pipe or a device has none. Gives: free. */
+/* Its path; NULL: stdout, a pipe or a device has none. Gives: free. */
 static char *manifest_beside(const char *path)
 {
     struct stat st;
     if (strcmp(path, "-") == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode)))
         return NULL;
-    char *whole = realpath(path, NULL); /* a link's target is what is written and read */
+    char *whole = realpath(path, NULL); /* the target of a link is what is read and written */
     char *beside = s2s_xasprintf("%s." CKPT_MANIFEST, whole ? whole : path);
     free(whole);
     return beside;
@@ -127,7 +127,7 @@ int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s
     const bool there = beside && lstat(beside, &st) == 0;
     if (beside && !there && errno == ENAMETOOLONG)
         s2s_warn("ckpt", "%s: no manifest beside it: its name would be too long", path);
-    else if (there && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) /* nobody named it */
+    else if (there && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) /* not the user's choice */
         rc = s2s_error_set(err, S2S_E_ARG, "%s: is %s, where the manifest of %s would be", beside,
                            S_ISLNK(st.st_mode) ? "a link" : "not a plain file", path);
     else if (beside)
@@ -136,10 +136,10 @@ int ckpt_manifest_open(struct s2s_outfile **manifest, const char *path, struct s
     return rc;
 }
 
-/* Until it is closed no other process of ours gives a file of the folder its name: else two that
- * write one file may leave the bytes of the one beside the manifest of the other. Who holds the
- * lock for longer is another, such as flock(1) around us: it is not waited for. -1: no such folder;
- * file systems without locks have none. */
+/* Locks the folder of path, so that two processes that write the same file cannot leave the file of
+ * one beside the manifest of the other. Waits a few seconds only, as the lock may belong to another
+ * program, such as flock(1) around this one. Closing the result unlocks. -1: no such folder; on
+ * file systems without locks nothing is locked. */
 static int lock_folder_of(const char *path)
 {
     const double patience_s = 5, begin_s = s2s_now_s();
@@ -153,7 +153,7 @@ static int lock_folder_of(const char *path)
     return fd;
 }
 
-/* Takes both. */
+/* Commits a file, then its manifest. Takes both. */
 static int commit_both(struct s2s_outfile *out, struct s2s_outfile *manifest, const char *path,
                        const char *digest, struct s2s_error *err)
 {
@@ -165,7 +165,7 @@ static int commit_both(struct s2s_outfile *out, struct s2s_outfile *manifest, co
         return rc;
     }
     json_t *files = json_object();
-    char *name = s2s_utf8_mend(slash ? slash + 1 : path); /* nobody looks for the file by it */
+    char *name = s2s_utf8_mend(slash ? slash + 1 : path); /* informative: no reader compares it */
     ckpt_manifest_add(files, name, len, digest);
     free(name);
     char *text = manifest_text(files);
@@ -184,7 +184,7 @@ int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, 
 {
     char *before = manifest_beside(path);
     const int lock = before ? lock_folder_of(before) : -1;
-    if (before) /* no moment has a manifest of other bytes */
+    if (before) /* there must never be a manifest of other bytes */
         unlink(before);
     free(before);
     int rc = commit_both(out, manifest, path, digest, err);
@@ -193,16 +193,16 @@ int ckpt_manifest_commit(struct s2s_outfile *out, struct s2s_outfile *manifest, 
     return rc;
 }
 
-/* How a folder is held against its manifests. */
+/* What to verify against a manifest. */
 struct comparison {
     int dir_fd;
-    bool links; /* the format reads links too: a cache of the hub is made of them */
-    const struct s2s_ckpt *ckpt;      /* NULL, or whose files all have to be named */
-    const struct s2s_ckpt_write *how; /* NULL, or whose ranks share the files */
-    const char *alone;                /* NULL, or the one file, whatever it was called then */
-    bool names_only;                  /* no digest is compared */
+    bool links; /* follow links, as the format does: those of the Hugging Face hub's cache */
+    const struct s2s_ckpt *ckpt;      /* NULL, or all its files must be listed */
+    const struct s2s_ckpt_write *how; /* NULL, or for progress, stop and ranks */
+    const char *alone; /* NULL, or the single file, whatever name the manifest has for it */
+    bool names_only;   /* do not compare digests */
     bool sha256;
-    size_t n; /* files of this rank so far */
+    size_t n; /* number of files verified by this rank */
 };
 
 static void hash(struct s2s_sha256 *sha, struct s2s_digest *xxh3, const char *piece, size_t len)
@@ -213,7 +213,7 @@ static void hash(struct s2s_sha256 *sha, struct s2s_digest *xxh3, const char *pi
         s2s_digest_update(xxh3, piece, len);
 }
 
-/* XXH3-128 or SHA-256 of a file, as hex */
+/* XXH3-128 or SHA-256 of a file, in hex. */
 static int digest_file(const struct comparison *c, int fd, const char *name, char hex[65],
                        struct s2s_error *err)
 {
@@ -284,7 +284,7 @@ static int compare(const struct comparison *c, const char *name, const json_t *e
     return rc;
 }
 
-/* each file by one rank */
+/* Verifies each file on one of the ranks. */
 static int compare_all(struct comparison *c, const json_t *files, struct s2s_error *err)
 {
     const char *name;
@@ -305,7 +305,7 @@ static int compare_all(struct comparison *c, const json_t *files, struct s2s_err
     return rc;
 }
 
-/* What is read was there when the manifest was made, or somebody put it there since. */
+/* Checks that all files that are read are listed: one that is not was added later. */
 static int find_all(const struct s2s_ckpt *ckpt, const char *manifest, const json_t *files,
                     struct s2s_error *err)
 {
@@ -349,7 +349,7 @@ static int verify_one(struct comparison *c, const char *manifest, const char *al
     return rc;
 }
 
-/* ours too, or Megatron-Core's alone */
+/* Verifies a folder against integrity.json and, if `ours`, s2s-manifest.json. */
 static int verify_folder(const char *dir, struct comparison *c, bool ours, struct s2s_error *err)
 {
     c->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -385,7 +385,8 @@ static int verify_alone(const char *path, const struct s2s_ckpt_write *how, size
     return rc;
 }
 
-/* parts of a composite have manifests of their own; c->ckpt is whose the folder itself is */
+/* Verifies a folder and the parts of a composite model, which have manifests of their own. c->ckpt
+ * is about the top folder only. */
 static int verify_folders(const struct s2s_ckpt *ckpt, struct comparison *c, struct s2s_error *err)
 {
     static const char *const folders[] = {"", "/encoder", "/llm"};
@@ -426,7 +427,7 @@ int s2s_ckpt_verify_integrity(const struct s2s_ckpt *ckpt, const struct s2s_ckpt
     if (ckpt->dir_fd < 0)
         return 0;
     int rc = verify_folder(ckpt->path, &c, false, err);
-    if (rc == S2S_E_UNSUPPORTED) { /* of a version to come: the archives' own checksums remain */
+    if (rc == S2S_E_UNSUPPORTED) { /* of a later release; the archives' checksums remain */
         s2s_warn("ckpt", "%s: %s: nothing is compared with it", ckpt->path, err->text);
         s2s_error_clear(err);
         return 0;

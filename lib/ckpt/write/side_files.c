@@ -98,12 +98,12 @@ bool ckpt_side_is_one(const char *name)
     return false;
 }
 
-/* 1: it is to be taken; 0: with a word it is not. What cannot be told ends it all: a disk that
- * fails leaves nothing out. */
+/* Is the entry to be copied? 1; 0: no, with a warning; a negative code if that cannot be
+ * determined: an I/O error must not lead to a missing file. */
 static int is_taken(int dir_fd, const char *name, const char *path, struct s2s_error *err)
 {
     struct stat st;
-    /* no manifest could name it, and no common state give it back */
+    /* neither a manifest nor a common state could hold this name */
     if (!ckpt_name_is_plain(name, strlen(name)) || !s2s_utf8_valid(name, strlen(name))) {
         s2s_warn("ckpt", "%s: a name with bytes that are not text, left out", name);
         return 0;
@@ -120,8 +120,8 @@ static int is_taken(int dir_fd, const char *name, const char *path, struct s2s_e
     return 0;
 }
 
-/* Also of one that is called model.safetensors or adapters.safetensors, as other programs have it,
- * and of one that lies in the model. */
+/* Are there weights of an adapter? They may also be in model.safetensors or adapters.safetensors of
+ * other programs, or among the model's tensors. */
 static bool has_adapter(const struct s2s_ckpt *ckpt)
 {
     bool has = ckpt->n_files && s2s_starts_with(ckpt->files[0].name, "adapter");
@@ -130,11 +130,11 @@ static bool has_adapter(const struct s2s_ckpt *ckpt)
     return has;
 }
 
-/* What has this name in the folder, which is open as fd, if it goes with the model. */
+/* Adds the entry `name` of folder, which is open as fd, if it belongs to the model. */
 static int take_entry(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
                       const char *folder, int fd, const char *name, struct s2s_error *err)
 {
-    /* with it transformers would look for the adapter, and for another base model */
+    /* it would make transformers look for an adapter and for another base model */
     const bool of_other = strcmp(name, "adapter_config.json") == 0 && !has_adapter(ckpt);
     if (of_other || !ckpt_side_is_one(name))
         return 0;

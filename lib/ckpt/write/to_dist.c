@@ -20,7 +20,7 @@
 #include "lib/io/zip.h"
 #include "lib/mesh/mesh.h"
 
-/* This rank's files of a checkpoint that is being written, one after the other. */
+/* This rank's files of a checkpoint, written one after the other. */
 struct output {
     struct s2s_ckpt_plan *plan;
     const struct s2s_ckpt_write *how;
@@ -30,15 +30,15 @@ struct output {
     struct s2s_buf *items;
     struct s2s_dist_writer *writer; /* of `file`; files before `end` are to be written */
     size_t file, end;
-    /* the tensor that is being written, its rows until `last_row`, the chunk that is open now */
+    /* the current tensor, its rows until `last_row`, and the open chunk of it */
     size_t target;
     int64_t row_bytes, last_row, offset[S2S_MAX_DIMS], size[S2S_MAX_DIMS];
-    int64_t skip, left; /* bytes of the stream: before the first row; of the chunk */
+    int64_t skip, left; /* bytes to skip before the first row; bytes left of the chunk */
     struct s2s_dist_chunk chunk;
-    uint32_t crc; /* of its data, where the source says it */
+    uint32_t crc; /* of the chunk's data, if the source stores it */
 };
 
-/* ---- an earlier run's files ---- */
+/* ---- files of an earlier run ---- */
 
 static char *file_path(const struct output *out, size_t file, const char *suffix)
 {
@@ -48,16 +48,16 @@ static char *file_path(const struct output *out, size_t file, const char *suffix
     return path;
 }
 
-/* Beside each file, while not all are there: what it holds, packed. */
+/* Suffix of a file's packed list of items, stored beside it until all files are complete. */
 static const char ITEMS[] = ".items";
 
-/* Both in the journal. */
+/* Adds the current file and its list of items to the journal. */
 static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
 {
     struct ckpt_item last;
     const size_t n = out->items->len - items_at;
     char digest[33];
-    if (!out->how->journal || n == 0) /* 0: it was empty, and is not there */
+    if (!out->how->journal || n == 0) /* 0: the file was empty, and was removed */
         return 0;
     const char *packed = out->items->data + items_at;
     for (size_t at = 0, len; at < n; at += len) {
@@ -81,7 +81,7 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
     return rc;
 }
 
-/* false: they are of another version */
+/* Reads the items of a file; false: corrupt, or of another version. */
 static bool take_items(struct output *out, const char *path)
 {
     enum { MAX_ITEMS = 1 << 30 };
@@ -111,7 +111,7 @@ static bool keep_file(struct output *out, size_t file)
     return kept;
 }
 
-/* All files are there: what lay beside them goes. */
+/* Removes the lists of items, when all files are complete. */
 static int drop_items(const struct output *out, struct s2s_error *err)
 {
     int rc = 0;
@@ -131,7 +131,8 @@ static int data_sink(void *ctx, const void *bytes, size_t len, struct s2s_error 
     return s2s_dist_data(ctx, bytes, len, err);
 }
 
-/* stored objects come along as they are; plain values of a torch.save file have no bytes */
+/* Writes the source's byte objects: stored ones are copied; those of a torch.save file, which have
+ * no bytes, are pickled anew. */
 static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
                          const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
@@ -146,7 +147,7 @@ static int write_objects(struct s2s_ckpt *ckpt, struct s2s_dist_writer *writer,
                                 : s2s_dist_write_object(writer, object->name, object->value, err);
             continue;
         }
-        /* who loads what we write runs it: damage and attacks end here */
+        /* loading the output runs the pickle: refuse damage and attacks here */
         rc = s2s_ckpt_verify_object(ckpt, object, err);
         if (rc < 0)
             return rc;
@@ -172,7 +173,7 @@ static int close_file(struct output *out, struct s2s_error *err)
     return rc < 0 ? rc : note_file(out, had, err);
 }
 
-/* Goes on to the file in which this row is. */
+/* Continues with the file that contains this row. */
 static int reach(struct output *out, size_t target, int64_t row, struct s2s_error *err)
 {
     int rc = 0;
@@ -186,8 +187,8 @@ static int reach(struct output *out, size_t target, int64_t row, struct s2s_erro
     return rc;
 }
 
-/* Is all of the target's data one tensor of the source, byte for byte, and does that say its
- * CRC-32? It is compared when the tensor is read, and need not be computed a second time. */
+/* Does the chunk consist of one whole source tensor, unchanged, whose CRC-32 is stored? It is
+ * verified when the tensor is read, and need not be computed again. */
 static bool has_stored_crc(struct output *out)
 {
     struct s2s_ckpt_plan *plan = out->plan;
@@ -198,7 +199,7 @@ static bool has_stored_crc(struct output *out)
            s2s_ckpt_stored_crc(plan->source, source, &out->crc);
 }
 
-/* Begins the chunk that the file has of the tensor from this row on. */
+/* Begins the file's chunk of the tensor, from this row on. */
 static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
 {
     int rc = reach(out, out->target, row, err);
@@ -213,7 +214,8 @@ static int begin_chunk(struct output *out, int64_t row, struct s2s_error *err)
     return s2s_dist_begin_tensor(out->writer, &out->chunk, err);
 }
 
-/* data of a tensor that may go on in the next file; what is another's is dropped */
+/* Writes data of a tensor, which may continue in the next file; data outside of this rank's rows is
+ * dropped. */
 static int cut_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
 {
     struct output *out = ctx;
@@ -241,7 +243,7 @@ static int cut_sink(void *ctx, const void *bytes, size_t len, struct s2s_error *
     return rc;
 }
 
-/* The rows of a tensor that lie between this file's start and the start of the file `end`. */
+/* Writes the rows of a tensor between the current position and the start of file `end`. */
 static int write_target(struct output *out, size_t index, struct s2s_error *err)
 {
     const struct s2s_ckpt_target *target = &out->plan->targets[index];
@@ -279,7 +281,7 @@ static int write_target(struct output *out, size_t index, struct s2s_error *err)
     return rc < 0 ? rc : s2s_dist_end(out->writer, err);
 }
 
-/* The files from first to before end; a tensor that goes on from one to the next is read once. */
+/* Writes files [first, end); a tensor that continues from one to the next is read once. */
 static int write_range(struct output *out, size_t first, size_t end, struct s2s_error *err)
 {
     const struct ckpt_place *start = &out->layout.start[first], *last = &out->layout.start[end];
@@ -300,7 +302,8 @@ static int write_range(struct output *out, size_t first, size_t end, struct s2s_
     return rc;
 }
 
-/* This rank's files: neighbours, but for those that an earlier run left whole. */
+/* Writes this rank's files, which are consecutive, except for those that an earlier run completed.
+ */
 static int write_mine(struct output *out, struct s2s_error *err)
 {
     const size_t n = out->layout.n_files, n_ranks = (size_t)ckpt_share_size(out->how);
@@ -323,7 +326,7 @@ static int write_mine(struct output *out, struct s2s_error *err)
 
 struct common {
     struct s2s_buf made;
-    /* or what the source has, so that keys and values stay of kinds that JSON does not have */
+    /* or the source's, as its keys and values may be of types that JSON lacks */
     struct s2s_ckpt *ckpt; /* NULL: it has none */
     struct ckpt_span span;
     struct ckpt_common_change change;
@@ -359,7 +362,7 @@ static int fill_common(struct ckpt_file *file, const void *ctx, struct s2s_error
     return rc;
 }
 
-/* Is there one to copy? */
+/* Looks for a common state to copy. */
 static int find_common(struct common *c, struct s2s_ckpt *ckpt, const json_t *metadata,
                        struct s2s_error *err)
 {
@@ -380,7 +383,7 @@ static int find_common(struct common *c, struct s2s_ckpt *ckpt, const json_t *me
     return 0;
 }
 
-/* A list that was taken off, was it one? */
+/* Checks that what was unwrapped had been a list of one dict. */
 static int check_common(const char *dir, struct s2s_error *err)
 {
     char *path = s2s_xasprintf("%s/common.pt", dir);
@@ -429,13 +432,13 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
     int rc = out->how->common ? 0 : find_common(&common, ckpt, out->how->metadata, err);
     if (rc == 0 && !common.ckpt)
         rc = make_common(&common.made, ckpt, out->how, err);
-    if (rc == 0 && !out->how->common) /* they speak of the source's names */
+    if (rc == 0 && !out->how->common) /* they refer to the source's names */
         rc = ckpt_dist_take_beside(&beside, ckpt, err);
     if (rc == 0)
         rc = ckpt_dist_finish(tmp, items, n_ranks, &filled, &beside, out->plan, err);
     if (rc == 0 && common.change.listed)
         rc = check_common(tmp, err);
-    if (rc == 0) /* not before: who resumes after a full disk has all files still */
+    if (rc == 0) /* last, so that a run that resumes after a full disk still has all files */
         rc = drop_items(out, err);
     if (rc == 0)
         rc = ckpt_dist_publish(out->dir, out->iteration, err);
@@ -445,7 +448,7 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
     return rc;
 }
 
-/* the folder of the weights, unless an earlier run's is there */
+/* Makes the folder of the weights, unless an earlier run did. */
 static int begin(const struct output *out, struct s2s_error *err)
 {
     char *tmp = ckpt_dist_tmp_dir(out->dir, out->iteration);
@@ -454,7 +457,7 @@ static int begin(const struct output *out, struct s2s_error *err)
     return there ? 0 : s2s_dist_begin(out->dir, out->iteration, err);
 }
 
-/* rank 0 makes of everybody's items what is about all files */
+/* Gathers all items on rank 0, which completes the checkpoint. */
 static int finish(const struct output *out, struct s2s_error *err)
 {
     const size_t n = (size_t)ckpt_share_size(out->how);

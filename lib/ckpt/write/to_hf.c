@@ -23,7 +23,7 @@ bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt)
     return llm && encoder;
 }
 
-/* ---- which names ---- */
+/* ---- parts and names ---- */
 
 struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                      const char *folder, const char *file)
@@ -52,7 +52,7 @@ static void plan_composite(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 
 static void plan_plain(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 {
-    /* peft looks for an adapter under this name */
+    /* PEFT expects an adapter under this name */
     const bool adapter = ckpt_is_adapter(ckpt) && ckpt->n_files == 1;
     struct s2s_hf_part *part =
         ckpt_hf_add_part(out, ckpt, "", adapter ? "adapter_model.safetensors" : NULL);
@@ -82,7 +82,7 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                        .config = options->config,
                                        .keep_vocab_padding = options->keep_vocab_padding};
     json_t *beside = NULL;
-    /* it is read again, and its faults told, where it is taken along */
+    /* errors are reported when it is read again to be copied */
     if (!options->config && ckpt_hf_nemo_model(&beside, ckpt, NULL, NULL) < 0)
         beside = NULL;
     request.beside = beside;
@@ -91,7 +91,7 @@ static int plan_mapped(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* Hugging Face's folder with Megatron's names would open nowhere. */
+/* Refuses Megatron's names, which nothing loads from a Hugging Face folder. */
 static int refuse_megatron(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     const char *name = ckpt_map_megatron_name(ckpt);
@@ -105,9 +105,9 @@ static int refuse_megatron(const struct s2s_ckpt *ckpt, struct s2s_error *err)
                           "and --to safetensors keeps the names");
 }
 
-/* Experts as NeMo Automodel has them while it trains, all of a layer in one tensor: which half of
- * it is the gate, and what transformers calls them, is known of some families alone. No class of
- * transformers looks for these names. */
+/* Refuses the format of experts that NeMo Automodel trains with, all of a layer in one tensor:
+ * which half is the gate, and the names in transformers, are known for some families only. No class
+ * of transformers loads these names. */
 static int refuse_native_experts(const struct s2s_hf_output *out, struct s2s_error *err)
 {
     for (size_t i = 0; i < out->n_parts; i++)
@@ -165,8 +165,9 @@ static int seal_parts(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, en
     return rc;
 }
 
-/* The config.json of transformers that somebody put beside Megatron's weights says what --config
- * would: into options, and its text is given to be freed. NeMo's has its own way. */
+/* A config.json of transformers beside Megatron's weights is used as if given by --config: sets
+ * options->config (a reference) and config_text, which is *text (gives: free). One of NeMo is
+ * handled elsewhere. */
 static int config_beside(struct s2s_hf_options *options, char **text, const struct s2s_ckpt *ckpt,
                          struct s2s_error *err)
 {
@@ -229,7 +230,7 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 static int write_weights(struct s2s_hf_part *part, const char *path,
                          const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
-    /* the folder may be another rank's, or an earlier run's */
+    /* another rank or an earlier run may have made the folder */
     bool may_be_there = how->journal || ckpt_share_size(how) > 1;
     if (*part->folder && mkdir(path, 0777) < 0 && !(may_be_there && errno == EEXIST))
         return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", path);
@@ -243,7 +244,7 @@ static int write_part(struct s2s_hf_part *part, const char *dir, struct s2s_ckpt
 {
     char *path = s2s_xasprintf("%s%s%s", dir, *part->folder ? "/" : "", part->folder);
     json_t *manifest = how.manifest;
-    /* a part in a folder of its own is a model of its own, with its own manifest */
+    /* a subfolder is a model in itself, with its own manifest */
     if (*part->folder)
         how.manifest = json_object();
     int rc = ckpt_share_agree(&how, write_weights(part, path, &how, err), err);
@@ -272,7 +273,7 @@ static int write_side_files(const struct s2s_hf_output *out, const char *dir, js
         char *folder = slash ? s2s_xasprintf("%s/%.*s", dir, (int)(slash - out->files.v[i].path),
                                              out->files.v[i].path)
                              : s2s_xstrdup(dir);
-        /* files of a part that has no weights here are left out with it */
+        /* files of a part without weights are left out */
         if (s2s_is_there(AT_FDCWD, folder))
             rc = ckpt_file_put_noted(dir, out->files.v[i].path, out->files.v[i].bytes,
                                      out->files.v[i].len, slash ? NULL : manifest, err);

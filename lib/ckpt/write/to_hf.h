@@ -1,6 +1,6 @@
 /*
- * From any checkpoint to Hugging Face folders: which tensors go where under which names, and which
- * small files belong beside them.
+ * Converts any checkpoint to Hugging Face folders: assigns tensors and their names to folders, and
+ * collects the small files beside them.
  */
 #ifndef CKPT_TO_HF_H
 #define CKPT_TO_HF_H
@@ -8,10 +8,10 @@
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/write/side_files.h"
 
-/* One folder (or, for the projection, one file) of the output. */
+/* One folder of the output or, for the projection, one file. */
 struct s2s_hf_part {
     const char *folder; /* "", "encoder", "llm" */
-    const char *file;   /* all tensors in this one file; NULL: model*.safetensors, perhaps shards */
+    const char *file;   /* the only file; NULL: model*.safetensors, possibly shards */
     struct s2s_ckpt_plan plan;
 };
 
@@ -23,32 +23,32 @@ struct s2s_hf_output {
 };
 
 struct s2s_hf_options {
-    const char *map;      /* family or file of a name map; NULL: found from the names */
-    enum s2s_dtype dtype; /* of floating tensors; NONE: as they are */
+    const char *map;      /* family, or file of a name map; NULL: detected from the names */
+    enum s2s_dtype dtype; /* of floating-point tensors; NONE: unchanged */
     bool keep_vocab_padding;
-    bool strict;             /* names that are kept have to be all that the configuration wants */
-    const json_t *config;    /* numbers that the source lacks (heads, groups, ..); NULL */
-    const char *config_text; /* becomes config.json, whatever the source has; NULL */
+    bool strict;             /* kept names: fail if weights that config.json requires are missing */
+    const json_t *config;    /* sizes that the source does not record (heads, groups, ..); NULL */
+    const char *config_text; /* to be written as config.json instead of the source's; NULL */
 };
 
 /*
- * Decides what goes where, by which names; no tensor's data is read. s2s_hf_release also after
- * failure. NOTFOUND lists what the output needs and the source lacks; SHAPE, FORMAT, UNSUPPORTED.
+ * Plans parts and names without reading tensor data. Call s2s_hf_release also after failure.
+ * NOTFOUND lists what the output needs and the source lacks; SHAPE, FORMAT, UNSUPPORTED.
  */
 int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err);
-/* Checks a source whose names are kept: does it have everything that the model of its config.json
- * needs, in shapes that fit? The config.json is that of files, the small files of the output, or
- * (files NULL) of the source. What is missing, transformers would set at random, so a warning names
- * it; strict: it is a failure, NOTFOUND or SHAPE. */
+/* Checks a source whose names are kept: does it have all weights of the model that its config.json
+ * describes, with matching shapes? The config.json is that of files, the small files of the output,
+ * or (files NULL) of the source. transformers would initialise missing weights randomly, so a
+ * warning lists them; strict: fails with NOTFOUND or SHAPE instead. */
 int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
                       struct s2s_error *err);
-/* Writes everything into the folder dir, which exists and is empty. */
+/* Writes everything into folder dir, which exists and is empty. */
 int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,
                  struct s2s_error *err);
 void s2s_hf_release(struct s2s_hf_output *out);
 
-/* Makes a common state for torch_dist of the small files of a Hugging Face folder
+/* Makes a common state for torch_dist from the small files of a Hugging Face folder
  * (doc/CHECKPOINT.md). Gives a reference in *common, which is NULL after a failure. */
 int s2s_hf_common(json_t **common, struct s2s_ckpt *ckpt, struct s2s_error *err);
 

@@ -1,4 +1,4 @@
-/* What config.json says of the weights follows what became of them. */
+/* Updates config.json to the weights as written. */
 #include "lib/base/base.h"
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/model.h"
@@ -6,7 +6,8 @@
 #include "lib/ckpt/pickle/torch_dtype.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
-/* config.json says which dtype the weights have: it must follow a cast (dtype 0: there is none) */
+/* Sets the dtype of the weights, if config.json has one. Returns whether it changed. dtype 0:
+ * leaves it. */
 static bool set_dtype(json_t *config, enum s2s_dtype dtype)
 {
     static const char *const keys[] = {"dtype", "torch_dtype"};
@@ -21,7 +22,7 @@ static bool set_dtype(json_t *config, enum s2s_dtype dtype)
     return changed;
 }
 
-/* of the largest tensor with one of a model's dtypes: norms and the like may be wider */
+/* The dtype of the largest floating-point tensor: norms and the like may be wider. */
 static enum s2s_dtype weights_dtype(const struct s2s_ckpt_plan *plan)
 {
     enum s2s_dtype found = S2S_DTYPE_NONE;
@@ -37,7 +38,7 @@ static enum s2s_dtype weights_dtype(const struct s2s_ckpt_plan *plan)
     return found;
 }
 
-/* what a config.json beside one of the folders of weights has to say */
+/* The dtype for the config.json at this path; NONE: no weights are beside it. */
 static enum s2s_dtype dtype_beside(const struct s2s_hf_output *out, const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -49,8 +50,9 @@ static enum s2s_dtype dtype_beside(const struct s2s_hf_output *out, const char *
     return S2S_DTYPE_NONE;
 }
 
-/* tie: whether the words of the output have a matrix of their own now. rows: 0, or of the words,
- * where those past the vocabulary were kept: to transformers they are words. */
+/* Sets tie_word_embeddings and vocab_size, also of the text model inside. rows: 0, or of the
+ * embedding matrix if padding rows were kept, which are vocabulary to transformers. Returns whether
+ * it changed. */
 static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
 {
     static const char *const inner[] = {"text_config", "llm_config"};
@@ -58,7 +60,7 @@ static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
     const json_t *tied = json_object_get(config, "tie_word_embeddings");
     const bool is_whole = !json_is_object(json_object_get(config, inner[0])) &&
                           !json_is_object(json_object_get(config, inner[1]));
-    /* without a word on it the class decides */
+    /* if it is absent, the default of the class applies */
     const bool ties = tie != CKPT_TIE_AS_SAID &&
                       (json_is_boolean(tied) ? json_is_true(tied) != (tie == CKPT_TIED) : is_whole);
     const bool grows = rows > 0 && json_is_integer(said) && json_integer_value(said) < rows;
@@ -73,8 +75,8 @@ static bool set_words(json_t *config, enum ckpt_tie tie, int64_t rows)
     return changed;
 }
 
-/* What a map writes are the weights themselves: who reads that they are quantised asks for scales
- * that are not there. */
+/* Removes quantization_config: mapped weights are not quantised, and readers would require scales.
+ * Returns whether there was one. */
 static bool drop_quantization(json_t *config)
 {
     static const char key[] = "quantization_config";
@@ -90,7 +92,7 @@ static bool drop_quantization(json_t *config)
     return there;
 }
 
-/* rows of the matrix of words; 0: there is none */
+/* Rows of the embedding matrix; 0: none. */
 static int64_t vocab_rows(const struct s2s_hf_output *out)
 {
     const struct s2s_ckpt_plan *plan = &out->parts[0].plan;
@@ -104,7 +106,7 @@ static int64_t vocab_rows(const struct s2s_hf_output *out)
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                                const struct s2s_hf_options *options)
 {
-    /* Hugging Face's own may say what it likes of the weights beside it */
+    /* in a copy of a Hugging Face folder the source's value is kept */
     const bool is_own = ckpt_has_word("hf hf_bin dcp_hf safetensors", ckpt->format);
     const bool is_mapped = *out->map.family;
     const enum s2s_dtype dtype = options->dtype;

@@ -1,7 +1,7 @@
 /*
- * The small files of a Hugging Face folder: of the source's folder and of those that trainers keep
- * beside it, of the common state, and config.json out of saved arguments. The first of a name
- * stays.
+ * Collects the small files of a Hugging Face folder: of the source's folder, of folders that
+ * trainers keep beside it, of the common state, and config.json from saved arguments. The first
+ * file of a name is kept.
  */
 
 #include <dirent.h>
@@ -15,7 +15,7 @@
 #include "lib/ckpt/write/to_hf_internal.h"
 #include "lib/io/there.h"
 
-/* What the weights are: with their names kept, of a family, of one of NeMo's two. */
+/* Kind of weights: with unchanged names, of a family, or of one of NeMo's two models. */
 enum { KEPT = 1, FAMILY = 2, FASTCONFORMER = 4, SALM = 8, ALL = 15 };
 
 static int kind_of(const struct s2s_hf_output *out)
@@ -26,7 +26,7 @@ static int kind_of(const struct s2s_hf_output *out)
                                                                : KEPT;
 }
 
-/* config.json of each part and other texts that s2s-train keeps in the common state */
+/* Adds config.json of each part and other text files that s2s-train stores in the common state. */
 static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                            const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -38,7 +38,7 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         ckpt_hf_part_common(out, ckpt);
         return 0;
     }
-    /* a bare encoder or LLM is a folder of its own */
+    /* an encoder or LLM alone is a folder of its own */
     const struct {
         const char *key, *path;
     } configs[] = {{"config/composite", "config.json"},
@@ -53,7 +53,7 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         if (!s2s_starts_with(key, "file/") || !json_is_string(value))
             continue;
         const char *path = key + strlen("file/"), *slash = strchr(path, '/');
-        /* one folder at most, and a plain name in it */
+        /* at most one folder, with a plain name in it */
         const char *name = slash ? slash + 1 : path;
         if (!ckpt_name_is_plain(name, strlen(name)) || !ckpt_side_is_one(name) ||
             (slash && !s2s_starts_with(path, "encoder/") && !s2s_starts_with(path, "llm/")))
@@ -64,7 +64,7 @@ static int files_of_common(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
-/* Has the folder a file that belongs to a model? */
+/* Does the folder contain files of a model? */
 static bool is_of_model(int dir_fd, const char *folder)
 {
     DIR *dir = ckpt_open_dir(dir_fd, folder);
@@ -77,8 +77,8 @@ static bool is_of_model(int dir_fd, const char *folder)
     return found;
 }
 
-/* Models have folders that nothing here takes along: layers of sentence-transformers behind the
- * model's own, further templates, a copy of the weights under other names. */
+/* Warns of folders that are not copied: further modules of sentence-transformers, templates, a copy
+ * of the weights in another format. */
 static int warn_of_folders(const struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     static const char taken[] = "encoder llm llm_backbone";
@@ -116,8 +116,8 @@ static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* The files of a folder beside the weights, by their names alone; config: of the model, not of the
- * tokenizer. */
+/* Adds the files of a folder beside the weights, without the folder in their paths. config: also
+ * the model's configuration; the folder of a tokenizer may contain another model's. */
 static int files_beside(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *folder,
                         bool config, struct s2s_error *err)
 {
@@ -127,14 +127,14 @@ static int files_beside(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, 
         const struct ckpt_side_file *file = &found.v[k];
         const char *name = file->path + strlen(folder) + 1;
         if ((config || (strcmp(name, "config.json") != 0 && !s2s_ends_with(name, ".yaml"))) &&
-            !s2s_starts_with(name, "fqn_to_")) /* Automodel's own lists of tensors */
+            !s2s_starts_with(name, "fqn_to_")) /* NeMo Automodel's lists of tensors */
             ckpt_side_add(&out->files, name, file->bytes, file->len);
     }
     ckpt_side_release(&found);
     return rc;
 }
 
-/* Tokenizers that Megatron-Bridge and NeMo 2 keep in folders of their own beside the weights. */
+/* Adds the tokenizer that Megatron-Bridge or NeMo 2 keeps in a folder beside the weights. */
 static int files_of_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                               const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -148,8 +148,8 @@ static int files_of_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* What NeMo Automodel keeps in .hf_metadata beside shards, and NeMo RL in policy/tokenizer beside
- * policy/weights, in which there may be one more folder. */
+/* Adds what NeMo Automodel keeps in .hf_metadata beside shards, and NeMo RL in policy/tokenizer
+ * beside policy/weights, which may contain one more folder. */
 static int files_of_trainer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                             const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -166,7 +166,7 @@ static int files_of_trainer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* config.json as the saved arguments make it, where nothing else is one */
+/* Makes config.json from the saved arguments, unless there is one. */
 static int config_of_args(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                           const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -185,7 +185,7 @@ static int config_of_args(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
-/* the config.json that was given, of a part of the model its share */
+/* Adds the config.json that the user gave, or the share of a part in it. */
 static int given_config(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                         const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -207,7 +207,8 @@ static int say_absent(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
-/* In this order: the first file of a name stays. What lies beside NeMo's models describes those. */
+/* Run in this order, as the first file of a name is kept. Files beside NeMo's models describe
+ * NeMo's format, and are not copied. */
 static const struct {
     int of;
     int (*add)(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
@@ -234,9 +235,9 @@ int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* ---- the same files in a common state ---- */
+/* ---- small files in a common state ---- */
 
-/* Where a file of a folder goes in the common state. Gives: free. */
+/* The key of a file in the common state. Gives: free. */
 static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
 {
     static const char backbone[] = "llm_backbone/"; /* NeMo's name for llm/ */
@@ -251,7 +252,8 @@ static char *common_key(const struct s2s_ckpt *ckpt, const char *path)
     return s2s_xasprintf("file/%s", path);
 }
 
-/* NeMo's configuration of a model of several parts is data, as that of a .nemo is */
+/* Stores NeMo's configuration of a multi-part model as JSON, like that of a .nemo. Returns whether
+ * file is one. */
 static bool keep_nemo_config(json_t *common, const struct ckpt_side_file *file)
 {
     json_t *root = strcmp(file->path, "config.json") == 0

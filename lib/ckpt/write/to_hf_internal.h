@@ -1,56 +1,56 @@
-/* What the files that plan Hugging Face folders share. */
+/* Shared by the files that plan Hugging Face folders. */
 #ifndef CKPT_TO_HF_INTERNAL_H
 #define CKPT_TO_HF_INTERNAL_H
 
 #include "lib/ckpt/write/to_hf.h"
 
-/* A part without targets; lent. */
+/* Adds a part without targets; lent. */
 struct s2s_hf_part *ckpt_hf_add_part(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                                      const char *folder, const char *file);
 
-/* A SALM under names of its own: llm. and encoder. */
+/* Does it have the names of this project's own SALM, llm. and encoder.? */
 bool ckpt_hf_is_composite(const struct s2s_ckpt *ckpt);
 
-/* All small files of the output, once its family and parts are known. */
+/* Collects the small files of the output, when its family and parts are known. */
 int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                   const struct s2s_hf_options *options, struct s2s_error *err);
-/* Those of NeMo's FastConformer. */
+/* The same for NeMo's FastConformer. */
 int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                        const struct s2s_hf_options *options, struct s2s_error *err);
-/* Changes what config.json says: the dtype (without a cast that of the weights, where the source is
- * no folder of Hugging Face's), whether words and output have one matrix, that rows past the
- * vocabulary were kept. */
+/* Updates config.json to the weights as written: dtype (that of the weights if there is no cast and
+ * the source is no Hugging Face folder), whether input and output embeddings are tied, and
+ * vocab_size if padding rows were kept. */
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                                const struct s2s_hf_options *options);
 
-/* Of a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and common
- * state say of that part. */
+/* For a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and
+ * common state contain for that part. */
 int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                        struct s2s_error *err);
 void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt);
 
-/* The one part of a SALM, whose names begin with encoder., llm. and proj., as three. */
+/* Splits the single part of a SALM into three, by the prefixes encoder., llm. and proj. */
 void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt);
-/* Configurations and tokenizer of the three parts, as far as the source says them. */
+/* Collects configurations and tokenizer of the three parts, as far as the source has them. */
 int ckpt_hf_salm_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                        const struct s2s_hf_options *options, struct s2s_error *err);
-/* NeMo's configuration of the model: the user's, of a .nemo, of Lightning's checkpoint, or
- * config.json. NULL: there is none; gives a reference. */
+/* Finds NeMo's configuration of the model: the user's, of a .nemo, of Lightning's checkpoint, or
+ * config.json. Gives a reference in *model; NULL: none. */
 int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t *config,
                        struct s2s_error *err);
 
-/* What trainers put around the names of a model: a dict ({"state_dict": .., "optimizer": ..}; "":
- * none; lent), and so many times their own "model." (Lightning's attribute, {"model": ..}), each
- * with the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's. Names of
- * Hugging Face's files have but the second. */
+/* Prefixes that trainers add to the names of a model: a dict ({"state_dict": .., "optimizer": ..};
+ * "": none; lent), and n_models times "model." (Lightning's attribute, or {"model": ..}), each with
+ * the wrapper modules of DDP, DeepSpeed, torch.compile and FSDP. In Hugging Face's formats only
+ * "model." is such a prefix. */
 struct ckpt_hf_wrapping {
     const char *dict;
     int n_models;
 };
 struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt);
-/* Are the weights' names without it those they have? */
+/* Do all names stay the same when the prefixes are removed? */
 bool ckpt_hf_keeps_names(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping);
-/* A weight's name without it; gives: free. NULL: of state, or outside of the dict. */
+/* A weight's name without the prefixes. Gives: free. NULL: optimizer state, or not in the dict. */
 char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
                    const char *name);
 

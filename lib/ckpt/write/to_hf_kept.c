@@ -1,6 +1,7 @@
 /*
- * Names that are kept: what the model of their config.json lacks. A model of several parts is
- * checked part by part, each by its own part of config.json; what no table knows is left alone.
+ * Checks checkpoints whose names are kept for missing weights, according to config.json. A
+ * composite model is checked part by part, each with its own section of config.json; models that no
+ * name map describes are not checked.
  */
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
@@ -12,11 +13,12 @@
 struct check {
     struct s2s_ckpt *ckpt;
     bool strict;
-    int rc; /* of the first fault; the others are told */
+    int rc; /* of the first error; others are only reported */
     struct s2s_error *err;
 };
 
-/* what the source lacks, if that is what was found */
+/* Reports missing or misshapen weights (lacks, if found is such a code), as an error or a warning.
+ */
 static void tell(struct check *c, int found, struct s2s_error lacks)
 {
     if (found != S2S_E_NOTFOUND && found != S2S_E_SHAPE)
@@ -38,7 +40,7 @@ static struct ckpt_list list_of(const struct check *c)
     return (struct ckpt_list){.level = c->strict ? S2S_LOG_ERROR : S2S_LOG_WARN};
 }
 
-/* the names of a list, if it has any; frees them */
+/* Reports the names of a list, unless it is empty, and frees them. */
 static void tell_list(struct check *c, struct ckpt_list *list, const char *what)
 {
     struct s2s_error lacks = S2S_ERROR_INIT;
@@ -46,7 +48,7 @@ static void tell_list(struct check *c, struct ckpt_list *list, const char *what)
     tell(c, ckpt_list_end(list, rc, &lacks), lacks);
 }
 
-/* of a part, or all */
+/* Checks a part, or the whole model. */
 static void check(struct check *c, struct ckpt_map_request request)
 {
     struct s2s_error lacks = S2S_ERROR_INIT;
@@ -57,7 +59,7 @@ static void check(struct check *c, struct ckpt_map_request request)
     tell(c, found, lacks);
 }
 
-/* NeMo's own names: of a SALM, whose configuration says nothing of transformers' */
+/* Checks NeMo's own names of a SALM, whose configuration has none of transformers' keys. */
 static void check_nemo(struct check *c, const json_t *config)
 {
     const struct ckpt_map_request request = {
@@ -78,15 +80,15 @@ static const char *class_of(const json_t *config)
     return class ? class : "";
 }
 
-/* Of code of its own nobody knows what it wants, but for NVIDIA's, which is older than
- * transformers' own of the same model. */
+/* Does the model bring its own code? Its weights are unknown then; except for NVIDIA's Nemotron-H,
+ * which predates transformers' class of the same model. */
 static bool has_own_code(const json_t *config)
 {
     return json_object_get(config, "auto_map") &&
            strcmp(ckpt_config_type(config), "nemotron_h") != 0;
 }
 
-/* Does the class of transformers that config.json names have all weights of the family? */
+/* Does the class of transformers in config.json have all weights of the family? */
 static bool is_whole_model(const json_t *config)
 {
     const char *type = ckpt_config_type(config), *class = class_of(config);
@@ -96,7 +98,8 @@ static bool is_whole_model(const json_t *config)
            (s2s_starts_with(type, "parakeet_") && s2s_starts_with(class, "Parakeet"));
 }
 
-/* transformers' classes of a decoder without its output matrix, and what they have in its place */
+/* transformers' classes of a decoder without the output matrix, and the heads that they have
+ * instead */
 static const struct body {
     const char *class, *heads[2];
 } bodies[] = {
@@ -105,7 +108,7 @@ static const struct body {
     {"ForTokenClassification", {"score.weight", "score.bias"}},
 };
 
-/* NULL: it is none of them */
+/* The entry for config.json's class; NULL: none. */
 static const struct body *body_of(const json_t *config)
 {
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
@@ -115,28 +118,28 @@ static const struct body *body_of(const json_t *config)
     return NULL;
 }
 
-/* Nothing says of which class it is, or whether it is to have a head. */
+/* Is it unknown which class it is, and whether it has a head? */
 static bool may_be_body(const struct s2s_ckpt *ckpt, const json_t *config)
 {
     return !*class_of(config) &&
            (ckpt->part || (ckpt_config_class(ckpt_config_type(config)) && !has_own_code(config)));
 }
 
-/* Models of several parts that have more than their parts: what, as a family of the tables. By
- * their model_type or, where many have a class of NVIDIA's own, by what that begins with. */
+/* Composite models with weights outside of their parts, and the family that describes those. By
+ * model_type or, for NVIDIA's many classes, by a prefix of the class. */
 static const struct composite {
     const char *name, *family;
-    const char *part; /* where config.json has this one; NULL: always */
+    const char *part; /* only if config.json has this section; NULL: always */
 } composites[] = {
     {"gemma3", "gemma3_projection", NULL},
     {"NemotronH_", "nemotron_vlm_projection", NULL},
     {"NemotronH_", "nemotron_sound_projection", "sound_config"},
-    {"NemotronH_", "nemotron_sound_projection", "audio_config"}, /* transformers' name of it */
+    {"NemotronH_", "nemotron_sound_projection", "audio_config"}, /* transformers' name for it */
     {"Llama_Nemotron_Nano_VL", "nemotron_vlm_projection", NULL},
     {"salm", "salm_projection", NULL},
 };
 
-/* The first from *at on, and moves *at past it; NULL: no further one. */
+/* The next family, from *at on, which is advanced past it; NULL: no more. */
 static const char *family_besides(const json_t *config, size_t *at)
 {
     while (*at < sizeof composites / sizeof *composites) {
@@ -149,13 +152,13 @@ static const char *family_besides(const json_t *config, size_t *at)
     return NULL;
 }
 
-/* Its class has names of its own for the files, of which the tables know nothing. */
+/* Does its class use names in files that no name map describes? */
 static bool is_named_otherwise(const json_t *config)
 {
     return strcmp(ckpt_config_type(config), "cohere_asr") == 0;
 }
 
-/* Its weights are packed as some quantiser does it, and nobody can say of all how. */
+/* Is it quantised? There are many formats of packed weights. */
 static bool is_packed(const json_t *config)
 {
     return json_is_object(json_object_get(config, "quantization_config")) ||
@@ -169,7 +172,7 @@ static bool is_composite(const json_t *config)
            family_besides(config, &at);
 }
 
-/* what a part of config.json calls its model; NVIDIA's towers do not say it so */
+/* model_type of a part's section; NVIDIA's towers have others or none. */
 static const char *type_of_part(const json_t *part)
 {
     const char *type = ckpt_config_type(part);
@@ -178,7 +181,7 @@ static const char *type_of_part(const json_t *part)
     return strcmp(type, "parakeet") == 0 ? "parakeet_encoder" : type;
 }
 
-/* Of transformers' own classes of Gemma 3 only one has an output matrix. */
+/* Does the class have no output matrix? Of transformers' Gemma 3 classes only one has. */
 static bool is_headless(const json_t *config)
 {
     return strcmp(ckpt_config_type(config), "gemma3") == 0 &&
@@ -205,8 +208,8 @@ static void check_parts(struct check *c, const json_t *config)
     json_decref(headless);
 }
 
-/* A configuration as it is to be written or, without files of an output, lies in the source; NULL:
- * there is none, or none that can be read, which is told. Gives a reference. */
+/* Reads a configuration, of the output's small files or, without those, of the source. NULL: none,
+ * or not readable, which is reported. Gives a reference. */
 static json_t *read_config(struct check *c, const struct ckpt_side_files *files, const char *path)
 {
     const struct ckpt_side_file *file = files ? ckpt_side_find(files, path) : NULL;
@@ -232,7 +235,7 @@ static json_t *read_config(struct check *c, const struct ckpt_side_files *files,
     return config;
 }
 
-/* s2s-train's configuration of a SALM says of its parts in which folders theirs are. */
+/* Inserts the configurations of the parts of s2s-train's SALM, which are in their folders. */
 static void add_parts(struct check *c, json_t *config, const struct ckpt_side_files *files)
 {
     static const char *const parts[] = {"encoder", "llm"};
@@ -245,8 +248,8 @@ static void add_parts(struct check *c, json_t *config, const struct ckpt_side_fi
     }
 }
 
-/* What the layers of a whole model are: a Parakeet has its encoder's in a section, which calls
- * itself an encoder without a head. Gives a reference. */
+/* The configuration of the layers. That of a Parakeet is the encoder's section, whose own
+ * model_type is that of an encoder without a head. Gives a reference. */
 static json_t *layers_of(const json_t *config)
 {
     json_t *layers = json_copy(json_object_get(config, "encoder_config"));
@@ -255,7 +258,7 @@ static json_t *layers_of(const json_t *config)
     return layers ? layers : json_incref((json_t *)config);
 }
 
-/* A decoder without its output matrix, or of which nothing says whether it has one. */
+/* Checks a decoder that has no output matrix, or of which that is unknown. */
 static void check_body(struct check *c, const json_t *config, const struct body *body)
 {
     json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
@@ -277,7 +280,7 @@ static void check_all(struct check *c, const json_t *config)
     json_t *layers = layers_of(config);
     const struct ckpt_map_request whole = {.name = ckpt_config_type(config), .config = layers};
     if (is_named_otherwise(config) || is_packed(config)) {
-        /* nothing can be said */
+        /* unknown names */
     } else if (is_composite(config)) {
         check_parts(c, config);
     } else if (json_object_get(config, "perception") && ckpt_map_wanted(c->ckpt)) {
@@ -290,7 +293,7 @@ static void check_all(struct check *c, const json_t *config)
     json_decref(layers);
 }
 
-/* Is it a weight of 8 bits? Scales may have as many. */
+/* Is it an 8-bit floating-point weight? Scales can be 8-bit, too. */
 static bool is_small(const struct s2s_ckpt_tensor *t)
 {
     return s2s_starts_with(s2s_dtype_name(t->dtype), "F8_") && t->n_dims >= 2 &&
@@ -309,7 +312,8 @@ static bool has_scale(const struct s2s_ckpt *ckpt, const char *name)
     return has;
 }
 
-/* Weights of 8 bits whose scale is lost, where others have theirs: a class begins it anew. */
+/* Checks that each 8-bit weight has a scale, if others have: transformers would initialise a
+ * missing one. */
 static void check_scales(struct check *c)
 {
     struct ckpt_list list = list_of(c);
@@ -324,7 +328,7 @@ static void check_scales(struct check *c)
     tell_list(c, &list, "weights of 8 bits without a scale, which others have");
 }
 
-/* most of them are the end of their own */
+/* The name of a tensor as written; NULL: not written. Most are a suffix of the source's name. */
 static const char *name_as_written(struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping,
                                    const char *own)
 {
@@ -338,7 +342,8 @@ static const char *name_as_written(struct s2s_ckpt *ckpt, const struct ckpt_hf_w
     return kept;
 }
 
-/* The tensors have the names that transformers will look for for as long as they are checked. */
+/* Checks the tensors under their names as written: they replace ckpt's for the time of the check.
+ */
 static void check_as_written(struct check *c, const json_t *config)
 {
     const struct ckpt_hf_wrapping wrapping = ckpt_hf_wrapping_of(c->ckpt);
@@ -372,7 +377,7 @@ int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files
     if (strcmp(ckpt_config_type(config), "salm") == 0)
         add_parts(&c, config, files);
     if (ckpt_is_adapter(ckpt) || !config) {
-        /* nothing says what is wanted */
+        /* the required weights are unknown */
     } else if (files) {
         check_as_written(&c, config);
     } else {

@@ -1,26 +1,25 @@
-/* Names that trainers put something around, as the model itself has them. */
+/* Removes prefixes and wrapper modules of trainers from names. */
 #include "lib/base/base.h"
 #include "lib/ckpt/map/map.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_hf_internal.h"
 
-/* names of Hugging Face's files are what their model has */
+/* In Hugging Face's formats there are no wrapper modules in names. */
 static bool is_hf(const struct s2s_ckpt *ckpt)
 {
     return ckpt_has_word("hf hf_bin safetensors", ckpt->format);
 }
 
-/* without the modules that wrap others: DDP's and DeepSpeed's, torch.compile's, FSDP's. Gives:
- * free.
- */
+/* The name without the wrapper modules of DDP, DeepSpeed, torch.compile and FSDP. Gives: free. */
 static char *unwrapped(const struct s2s_ckpt *ckpt, const char *name)
 {
     return is_hf(ckpt) ? s2s_xstrdup(name) : ckpt_map_unwrapped(name, false);
 }
 
-/* The dict that holds the model, or "". A model may have a module called as one of the last two: so
- * is a dict around all that is there; the others are no names of a model's own, unless the model
- * lies beside them and they hold something else. */
+/* The prefix of the dict that contains the model, or "". A prefix counts if all weights have it.
+ * The first two, which are never modules, also count if only some weights have them, unless another
+ * prefix of the table occurs, too: then they may contain something else, and the model be beside
+ * them. "model." is only in the table for that. */
 static const char *dict_of(const struct s2s_ckpt *ckpt)
 {
     static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.", "module.",
@@ -58,7 +57,7 @@ char *ckpt_hf_name(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *w
     return inner;
 }
 
-/* Do all names begin with one more "model." that is a trainer's own? */
+/* Do all names have one more "model." that is a trainer's? */
 static bool is_within_model(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wrapping *wrapping)
 {
     bool optimizer = false, doubled = false, outside = false, own = false, any = false;
@@ -76,7 +75,7 @@ static bool is_within_model(const struct s2s_ckpt *ckpt, const struct ckpt_hf_wr
             doubled = true;
         else if (!s2s_starts_with(name, model))
             outside = true;
-        /* of a tied model whose weights lie flat beside its optimizer */
+        /* of a tied model that is stored beside its optimizer without a dict */
         own |=
             s2s_starts_with(name, "model.layers.") || s2s_starts_with(name, "model.embed_tokens.");
         free(name);

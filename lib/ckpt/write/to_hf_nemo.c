@@ -1,4 +1,4 @@
-/* What goes beside weights that have become a Parakeet: configuration, features, tokenizer. */
+/* Makes the small files of transformers' Parakeet: configuration, feature extractor, tokenizer. */
 #include "lib/base/base.h"
 #include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/read/read.h"
@@ -8,8 +8,8 @@ enum { TOKENIZERS = 3 };
 static const char *const tokenizers[TOKENIZERS] = {"tokenizer.model", "tokenizer.vocab",
                                                    "vocab.txt"};
 
-/* Its name in the folder of the model, such as "9a..f_tokenizer.model", and which of the above it
- * is; NULL: it is none. */
+/* The name of a tokenizer's file in the model's folder, such as "9a..f_tokenizer.model", and its
+ * index in the table above; NULL: not a tokenizer. */
 static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt_member *member,
                                   int *which)
 {
@@ -22,8 +22,8 @@ static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt
     return NULL;
 }
 
-/* The files of the tokenizer, by the names that they have without NeMo's digests. Where there are
- * several of a name (a tokenizer for each language) each keeps its own. */
+/* Adds the tokenizer's files, under names without NeMo's digests. If there are several of a name (a
+ * tokenizer for each language), each keeps its digest. */
 static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                              struct s2s_error *err)
 {
@@ -41,8 +41,8 @@ static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* what transformers opens, out of tokenizer.model; without it the weights are of use all the same
- */
+/* Makes the tokenizer and processor that transformers loads, from tokenizer.model; without them the
+ * weights are still usable. */
 static void processor_of_nemo(struct s2s_hf_output *out, struct ckpt_nemo_texts *texts,
                               const json_t *user)
 {
@@ -56,7 +56,7 @@ static void processor_of_nemo(struct s2s_hf_output *out, struct ckpt_nemo_texts 
     json_decref(own);
 }
 
-/* takes the texts */
+/* Adds the texts. Takes them. */
 static void add_texts(struct s2s_hf_output *out, struct ckpt_nemo_texts *texts)
 {
     const struct {
@@ -80,7 +80,7 @@ int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 {
     struct ckpt_nemo_texts texts = {.config = NULL};
     const json_t *user = options->config;
-    /* a config.json of the user's needs nothing; NeMo's configuration does */
+    /* a config.json of the user is complete; one with "perception" is NeMo's, which is converted */
     const bool any = user && !json_object_get(user, "perception");
     json_t *model;
     int rc = ckpt_hf_nemo_model(&model, ckpt, user, err);

@@ -1,4 +1,4 @@
-/* The small files of one part of a model: its share of what describes all of it. */
+/* Extracts the small files of one part of a model from those of the whole model. */
 #include "lib/base/base.h"
 #include "lib/ckpt/model.h"
 #include "lib/ckpt/write/to_hf_internal.h"
@@ -8,17 +8,17 @@ static bool is_share(const char *name)
     return ckpt_name_is_plain(name, strlen(name)) && ckpt_side_is_one(name);
 }
 
-/* one small file of the whole model: the part's share of it */
+/* Adds the part's share of a small file of the whole model. */
 static void add_share(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *name,
                       const char *bytes, size_t len)
 {
     if (strcmp(name, "config.json") != 0) {
-        if (ckpt_part_has_words(ckpt->part)) /* tokenizers and what goes with them */
+        if (ckpt_part_has_words(ckpt->part)) /* tokenizer files */
             ckpt_side_add(&out->files, name, bytes, len);
         return;
     }
     json_t *root = s2s_ckpt_parse_config(bytes, len, 0, NULL);
-    if (!root) /* s2s_hf_check_kept tells of it */
+    if (!root) /* s2s_hf_check_kept reports it */
         ckpt_side_add(&out->files, name, bytes, len);
     json_t *own = ckpt_part_config(ckpt, root);
     char *text = s2s_ckpt_config_text(own);
@@ -56,7 +56,7 @@ void ckpt_hf_part_common(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
     const size_t len = strlen(ckpt->part);
     const char *key;
     json_t *value;
-    /* what s2s-train and SALMs keep of each part */
+    /* of a composite model the common state has each part's own */
     const bool whole = json_object_get(common, "config/composite") != NULL;
     char *own = s2s_xasprintf("config/%s", ckpt->part);
     if (whole)

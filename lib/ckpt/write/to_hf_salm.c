@@ -1,7 +1,7 @@
 /*
- * NeMo's SALM as a composite folder: encoder/, llm/, projection.safetensors and the configurations
- * that belong to each. What NeMo keeps as one config.json is split; the language model's own
- * configuration is in llm_backbone/ where NeMo's exporter put it.
+ * Converts NeMo's SALM to a composite folder: encoder/, llm/, projection.safetensors and their
+ * configurations. NeMo's single config.json is split; the language model's own configuration is in
+ * llm_backbone/, if NeMo's exporter wrote the folder.
  */
 
 #include "lib/base/base.h"
@@ -14,7 +14,7 @@
 
 /* ---- weights ---- */
 
-/* Moves the targets whose names begin with prefix, without the first `drop` bytes of them. */
+/* Moves the targets with this prefix, and removes the first `drop` bytes of their names. */
 static void move_targets(struct s2s_ckpt_plan *to, struct s2s_ckpt_plan *from, const char *prefix,
                          size_t drop)
 {
@@ -47,14 +47,14 @@ void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
     move_targets(&llm->plan, &all, "llm.", strlen("llm."));
     move_targets(&proj->plan, &all, "proj.", 0);
     s2s_ckpt_plan_release(&all);
-    if (proj->plan.n_targets == 0) /* an encoder as wide as the language model may have none */
+    if (proj->plan.n_targets == 0) /* encoder and language model may have the same width */
         out->n_parts--;
 }
 
 /* ---- small files ---- */
 
-/* A list has become an object of "0", "1", ..: a list again, and so in all that is below. Takes
- * value, gives another. */
+/* Restores lists that became objects with keys "0", "1", .., recursively. Takes value, gives
+ * another. */
 static json_t *with_lists(json_t *value)
 {
     const size_t n = json_object_size(value);
@@ -82,8 +82,8 @@ static json_t *with_lists(json_t *value)
     return out;
 }
 
-/* Lightning's hyper-parameters, which a torch.save file gives one value a name ("a.b.c"), as a
- * tree; NULL: there are none. Gives a reference. */
+/* Lightning's hyper-parameters as a tree: a torch.save file has an object for each value, named by
+ * its path ("a.b.c"). Gives a reference; NULL: none. */
 static json_t *tree_of_objects(const struct s2s_ckpt *ckpt, const char *prefix)
 {
     json_t *root = NULL;
@@ -116,15 +116,15 @@ int ckpt_hf_nemo_model(json_t **model, const struct s2s_ckpt *ckpt, const json_t
     return *model ? 0 : ckpt_read_json(model, ckpt, "config.json", err);
 }
 
-/* size of an axis of a target; 0: it is not there */
+/* Size of an axis of a target; 0: no such target. */
 static int64_t size_of(const struct s2s_ckpt_plan *plan, const char *name, int axis)
 {
     const struct s2s_ckpt_target *target = s2s_ckpt_plan_find(plan, name);
     return target && axis < target->n_dims ? s2s_ckpt_target_shape(target)[axis] : 0;
 }
 
-/* A tokenizer.json for its added tokens. A vocabulary may have U+0000, which no key of jansson's
- * can: another character stands for it. */
+/* Parses a tokenizer.json for its added tokens. A vocabulary may contain U+0000, which jansson
+ * rejects in a key, so it is replaced. */
 static json_t *parse_tokenizer(const struct ckpt_side_file *file)
 {
     char *text = s2s_xstrndup(file->bytes, file->len);
@@ -135,7 +135,7 @@ static json_t *parse_tokenizer(const struct ckpt_side_file *file)
     return root;
 }
 
-/* the id of the placeholder, which only the tokenizer knows; -1: not known */
+/* The id of the audio placeholder token, from the tokenizer; -1: unknown. */
 static int64_t placeholder_id(const struct s2s_hf_output *out, const char *tag)
 {
     const struct ckpt_side_file *file = ckpt_side_find(&out->files, "llm/tokenizer.json");
@@ -175,7 +175,7 @@ static void add_composite_config(struct s2s_hf_output *out, const json_t *model)
     json_decref(config);
 }
 
-/* a text of NeMo's folder, if it is there */
+/* Adds a file of NeMo's folder, if it exists. */
 static int take_file(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, const char *from,
                      const char *to, struct s2s_error *err)
 {
@@ -185,7 +185,8 @@ static int take_file(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, con
     return rc < 0 ? rc : 0;
 }
 
-/* the language model's: its configuration, and the tokenizer, which NeMo keeps on top */
+/* Adds the language model's configuration, and its tokenizer, which NeMo keeps in the top folder.
+ */
 static int take_llm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                           struct s2s_error *err)
 {
@@ -211,7 +212,8 @@ static int take_llm_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt
     return rc;
 }
 
-/* Of a language model that Megatron saved, out of its arguments. Its family shows in the names. */
+/* Makes the configuration of a language model that Megatron saved from its arguments. The family is
+ * detected from the names. */
 static void add_llm_config(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt)
 {
     const struct s2s_ckpt_plan *plan = &out->parts[1].plan;
@@ -224,7 +226,7 @@ static void add_llm_config(struct s2s_hf_output *out, const struct s2s_ckpt *ckp
     free(config);
 }
 
-/* Warns of configurations that nothing gave. */
+/* Warns of missing configurations. */
 static void say_absent(const struct s2s_hf_output *out)
 {
     static const char *const wanted[] = {"encoder/config.json", "llm/config.json"};

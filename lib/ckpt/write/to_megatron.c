@@ -30,7 +30,7 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
         rc = s2s_hf_common(common, request->ckpt, err);
     if (rc == 0) {
         json_object_set_new(*common, "args", ckpt_config_args(full.config, plan));
-        /* no optimizer is here: what the tensors' names follow is all that is said */
+        /* there is no optimizer: only what determines the tensors' names is set */
         json_t *metadata = s2s_ckpt_layers_metadata(NULL, request->layers);
         json_object_set_new(*common, "content_metadata",
                             metadata ? metadata : json_pack("{s:b}", "singleton_local_shards", 0));

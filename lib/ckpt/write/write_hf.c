@@ -1,4 +1,4 @@
-/* Hugging Face output: safetensors files, shards, index. */
+/* Writes Hugging Face folders: safetensors files, shards, index. */
 #include "lib/ckpt/write/write_hf.h"
 
 #include "lib/base/base.h"
@@ -44,10 +44,10 @@ static int by_width(const void *a, const void *b)
     size_t x_size = s2s_dtype_size(x->dtype), y_size = s2s_dtype_size(y->dtype);
     if (x_size != y_size)
         return x_size > y_size ? -1 : 1;
-    return x < y ? -1 : x > y; /* else the order of the plan */
+    return x < y ? -1 : x > y; /* same width: order of the plan */
 }
 
-/* returns where its data ends */
+/* Appends a target's header entry. Returns the end of its data. */
 static int64_t add_entry(struct s2s_buf *out, const struct s2s_ckpt_target *target, int64_t at)
 {
     int64_t end = at + s2s_ckpt_target_bytes(target);
@@ -62,7 +62,7 @@ static int64_t add_entry(struct s2s_buf *out, const struct s2s_ckpt_target *targ
 
 struct sink {
     struct s2s_outfile *out;
-    struct s2s_digest *digest; /* NULL: nobody wants it */
+    struct s2s_digest *digest; /* NULL: not needed */
 };
 
 static int put(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
@@ -73,7 +73,7 @@ static int put(void *ctx, const void *bytes, size_t len, struct s2s_error *err)
     return s2s_outfile_write(sink->out, bytes, len, err);
 }
 
-/* the JSON of the header, handed on in pieces; sink NULL: only counted */
+/* Writes the JSON of the header in pieces; sink NULL: only counts its length. */
 static int put_header(struct s2s_ckpt_target *const *targets, size_t n, struct sink *sink,
                       size_t *len, struct s2s_error *err)
 {
@@ -100,7 +100,7 @@ static int put_header(struct s2s_ckpt_target *const *targets, size_t n, struct s
     return rc;
 }
 
-/* length, JSON padded to 8 bytes */
+/* The header: its length (8 bytes), then JSON padded to 8 bytes. */
 static int write_header(struct s2s_ckpt_target *const *targets, size_t n, struct sink *sink,
                         struct s2s_error *err)
 {
@@ -149,7 +149,7 @@ int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t 
     return rc;
 }
 
-/* digested on the way for the manifest and the journal */
+/* Writes a file, with its digest for manifest and journal. */
 static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *path,
                      const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
@@ -192,7 +192,7 @@ int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t
     return rc;
 }
 
-/* the end of the shard that begins at target `begin` */
+/* The end of the shard that begins at target `begin`. */
 static size_t shard_end(const struct s2s_ckpt_plan *plan, size_t begin, int64_t max_bytes)
 {
     int64_t bytes = 0;
@@ -219,8 +219,8 @@ static void shard_name(char name[SHARD_NAME], size_t shard, size_t n)
     snprintf(name, SHARD_NAME, "model-%05zu-of-%05zu.safetensors", shard + 1, n);
 }
 
-/* Which shard has which tensor; not made in memory, for it is longer than all else of a model of
- * very many tensors. */
+/* Writes the index, which maps tensors to shards, in pieces: for a model of very many tensors it is
+ * the largest thing that would be in memory. */
 static int fill_index(struct ckpt_file *file, const void *ctx, struct s2s_error *err)
 {
     const struct shards *shards = ctx;

@@ -1,4 +1,4 @@
-/* A plan as safetensors: one file, or a folder of them. */
+/* Writes a plan as safetensors: one file, or a folder. */
 #ifndef CKPT_WRITE_HF_H
 #define CKPT_WRITE_HF_H
 
@@ -6,19 +6,19 @@
 
 struct s2s_outfile;
 
-/* Writes the targets [begin, end) as one safetensors file to out, which is neither committed nor
- * aborted here. Tensors of wide dtypes come first, so that all are aligned. digest: NULL, or where
- * the XXH3-128 of the file goes. UNSUPPORTED: the header would be longer than readers take. */
+/* Writes the targets [begin, end) as one safetensors file to out, which the caller commits or
+ * aborts. Tensors of wide dtypes come first, so that all are aligned. digest: NULL, or for the
+ * XXH3-128 of the file. UNSUPPORTED: the header would be longer than readers accept. */
 int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t end,
                                struct s2s_outfile *out, const struct s2s_ckpt_write *how,
                                char digest[33], struct s2s_error *err);
-/* Writes model.safetensors, or shards and (rank 0) their index, into a folder that exists. Every
- * rank of how->mesh calls it; each has its own result, on which the caller makes them agree. */
+/* Writes model.safetensors, or shards and (rank 0) their index, into an existing folder. Called by
+ * every rank of how->mesh; each returns its own result, and the caller makes them agree. */
 int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
                       struct s2s_error *err);
-/* Writes the targets [begin, end) of a plan as the file dir/name, which is the number-th of those
- * that the ranks share: one of them writes it, notes it in how->manifest and how->journal, the
- * others return 0 at once. */
+/* Writes the targets [begin, end) of a plan as the file dir/name, the number-th of those
+ * distributed over the ranks: one of them writes it and adds it to how->manifest and how->journal,
+ * the others return 0 at once. */
 int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
                     const char *dir, const char *name, const struct s2s_ckpt_write *how,
                     struct s2s_error *err);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/base/bus_error.h"
+#include "lib/base/distance.h"
 #include "lib/base/error.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
@@ -220,38 +221,18 @@ static error_t parse_noting(int key, char *arg, struct argp_state *state)
     return key == ARGP_KEY_INIT && rc == ARGP_ERR_UNKNOWN ? 0 : rc;
 }
 
-/* Levenshtein distance; names of commands and options are short. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t len_a = strlen(a), len_b = strlen(b), row[64];
-    if (len_b >= 63)
-        return 64;
-    for (size_t j = 0; j <= len_b; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= len_a; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= len_b; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            size_t best = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-            row[j] = best < change ? best : change;
-        }
-    }
-    return row[len_b];
-}
-
 /* What was meant by a name that nobody knows: at most three letters are others, and no more than
  * half of them. */
 struct meant {
     const char *name; /* NULL: none is near */
-    size_t changes;
+    int changes;
 };
 
 static void consider(struct meant *meant, const char *given, const char *name)
 {
-    const size_t changes = distance(given, name);
-    if (changes <= 3 && 2 * changes <= strlen(name) && (!meant->name || changes < meant->changes))
+    const int changes = s2s_name_distance(given, name, 3);
+    if (changes <= 3 && 2 * changes <= (int)strlen(name) &&
+        (!meant->name || changes < meant->changes))
         *meant = (struct meant){name, changes};
 }
 

@@ -2,6 +2,7 @@
 #include "lib/ckpt/ckpt.h"
 
 #include "lib/base/base.h"
+#include "lib/base/distance.h"
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/list.h"
 #include "lib/ckpt/names.h"
@@ -28,7 +29,7 @@ static const char *nearest(const struct s2s_ckpt *ckpt, const char *name)
     for (size_t i = 0; i < n; i++) {
         size_t more = longer_by(name, tensors[i].name);
         int d = least == SIZE_MAX && more == SIZE_MAX && best > 0
-                    ? ckpt_name_distance(name, tensors[i].name, best - 1)
+                    ? s2s_name_distance(name, tensors[i].name, best - 1)
                     : best;
         if (more < least || d < best) {
             least = more < least ? more : least;

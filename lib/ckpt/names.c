@@ -51,30 +51,3 @@ bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const
     *rest = number ? at + digits + 1 : at;
     return *layer < CKPT_MAX_LAYERS;
 }
-
-enum { MAX_NAME = 256 };
-
-int ckpt_name_distance(const char *a, const char *b, int most)
-{
-    int row[MAX_NAME + 1], a_len = (int)strlen(a), b_len = (int)strlen(b);
-    if (a_len > MAX_NAME || b_len > MAX_NAME || abs(a_len - b_len) > most)
-        return most + 1;
-    for (int j = 0; j <= b_len; j++)
-        row[j] = j;
-    for (int i = 1; i <= a_len; i++) {
-        int diagonal = row[0], best = row[0] = i;
-        for (int j = 1; j <= b_len; j++) {
-            int cost = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            if (row[j] + 1 < cost)
-                cost = row[j] + 1;
-            if (row[j - 1] + 1 < cost)
-                cost = row[j - 1] + 1;
-            row[j] = cost;
-            best = cost < best ? cost : best;
-        }
-        if (best > most)
-            return most + 1;
-    }
-    return row[b_len];
-}

@@ -14,9 +14,6 @@ bool ckpt_name_layer(const char *name, size_t *prefix_len, int64_t *layer, const
 /* May this untrusted name be used for a file in a folder? No if it is empty, longer than 255 bytes,
  * "." or "..", or contains a slash, backslash or control character. */
 bool ckpt_name_is_plain(const char *name, size_t len);
-/* Levenshtein distance of two names; most + 1 if it is larger than `most`, or if a name is longer
- * than 256 bytes. */
-int ckpt_name_distance(const char *a, const char *b, int most);
 /* Is word one of words, which are separated by single spaces? */
 bool ckpt_has_word(const char *words, const char *word);
 /* For "%.*s" in messages: the length of an untrusted text, limited to `most`. */

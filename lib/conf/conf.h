@@ -204,9 +204,6 @@ int s2s_conf_check_keys(const struct s2s_conf *conf, const char *path, const cha
 /* The name nearest to text in a NULL-ended list (at most a third of it changed, no more than 3
  * characters), or NULL. */
 const char *s2s_conf_nearest(const char *text, const char *const *names);
-/* How many letters differ (Levenshtein, a swap of neighbours is one); 64 for texts of 64 and more.
- */
-size_t s2s_conf_distance(const char *a, const char *b);
 
 /* ---- changing ---- */
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/distance.h"
 #include "lib/base/error.h"
 #include "lib/base/mem.h"
 
@@ -297,40 +298,13 @@ int s2s_conf_check_keys(const struct s2s_conf *conf, const char *path, const cha
     return rc;
 }
 
-size_t s2s_conf_distance(const char *a, const char *b)
-{
-    enum { MAX = 64 };
-    size_t len_a = strlen(a), len_b = strlen(b), rows[3][MAX];
-    if (len_a >= MAX || len_b >= MAX)
-        return MAX;
-    size_t *two_up = rows[0], *up = rows[1], *row = rows[2];
-    for (size_t j = 0; j <= len_b; j++)
-        up[j] = j;
-    for (size_t i = 1; i <= len_a; i++) {
-        row[0] = i;
-        for (size_t j = 1; j <= len_b; j++) {
-            size_t best = up[j - 1] + (a[i - 1] != b[j - 1]);
-            best = up[j] + 1 < best ? up[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                two_up[j - 2] + 1 < best)
-                best = two_up[j - 2] + 1;
-            row[j] = best;
-        }
-        size_t *free_row = two_up;
-        two_up = up;
-        up = row;
-        row = free_row;
-    }
-    return up[len_b];
-}
-
 const char *s2s_conf_nearest(const char *text, const char *const *names)
 {
-    size_t limit = strlen(text) / 3, best = (limit < 1 ? 1 : limit > 3 ? 3 : limit) + 1;
+    const size_t third = strlen(text) / 3;
+    int best = (third < 1 ? 1 : third > 3 ? 3 : (int)third) + 1;
     const char *nearest = NULL;
     for (; *names; names++) {
-        size_t d = s2s_conf_distance(text, *names);
+        const int d = s2s_name_distance(text, *names, best - 1);
         if (d < best) {
             best = d;
             nearest = *names;

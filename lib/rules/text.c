@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/distance.h"
 #include "lib/rules/rules_internal.h"
 
 enum { MEGATRON = S2S_DIALECT_MLM | S2S_DIALECT_HET };
@@ -30,16 +31,14 @@ bool rules_is_mlm_flag(const char *name)
 /* The flag that an unknown one stands for: one that it begins, or within two letters of it. */
 static const char *meant_flag(const char *name)
 {
-    size_t len = strlen(name), best = 3;
+    const size_t len = strlen(name);
+    int best = 3;
     const char *nearest = NULL;
     for (size_t i = 0; i < rules_n_mlm_flags; i++) {
         const char *flag = rules_mlm_flags[i];
         if (len >= 4 && !strncmp(flag, name, len))
             return flag;
-        size_t flag_len = strlen(flag);
-        if (flag_len + 2 < len || len + 2 < flag_len)
-            continue;
-        size_t d = s2s_conf_distance(name, flag);
+        const int d = s2s_name_distance(name, flag, best - 1);
         if (d < best) {
             best = d;
             nearest = flag;

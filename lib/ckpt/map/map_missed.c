@@ -1,6 +1,7 @@
 /* Tensors that a name map requires and its source lacks: all are listed, with the nearest names
  * that were not used. */
 #include "lib/base/base.h"
+#include "lib/base/distance.h"
 #include "lib/ckpt/list.h"
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/ckpt/names.h"
@@ -106,7 +107,7 @@ static const char *nearest(const struct ckpt_map_engine *e, const char *name)
         if (e->sources[i].used)
             continue;
         n++;
-        int d = ckpt_name_distance(name, e->sources[i].name, best - 1);
+        int d = s2s_name_distance(name, e->sources[i].name, best - 1);
         if (d < best) {
             best = d;
             found = e->sources[i].tensor->name;

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
+#include "lib/base/distance.h"
 #include "lib/base/tool.h"
 
 static void numbers_are_read_whole_or_refused(void **state)
@@ -405,9 +406,45 @@ static void large_elements_are_sorted_and_equal_ones_keep_their_order(void **sta
     assert_int_equal(pairs[N - 1].place, N - 1);
 }
 
+/* By its definition: the least over all ways to edit the ends of a [n] and b [m]. */
+static int plain_distance(const char *a, size_t n, const char *b, size_t m)
+{
+    if (n == 0 || m == 0)
+        return (int)(n + m);
+    int ways[4] = {plain_distance(a, n - 1, b, m) + 1, plain_distance(a, n, b, m - 1) + 1,
+                   plain_distance(a, n - 1, b, m - 1) + (a[n - 1] != b[m - 1]), 1000};
+    if (n > 1 && m > 1 && a[n - 1] == b[m - 2] && a[n - 2] == b[m - 1])
+        ways[3] = plain_distance(a, n - 2, b, m - 2) + 1;
+    int best = ways[0];
+    for (int i = 1; i < 4; i++)
+        best = ways[i] < best ? ways[i] : best;
+    return best;
+}
+
+static void names_differ_by_letters_and_swaps(void **state)
+{
+    char a[7], b[7], longer[300];
+    for (uint64_t i = 0; i < 3000; i++) {
+        const size_t n = s2s_rng_below(1, i, sizeof a), m = s2s_rng_below(2, i, sizeof b);
+        for (size_t k = 0; k < sizeof a; k++) {
+            a[k] = k < n ? "abc"[s2s_rng_below(3, i * 8 + k, 3)] : 0;
+            b[k] = k < m ? "abc"[s2s_rng_below(4, i * 8 + k, 3)] : 0;
+        }
+        const int distance = plain_distance(a, n, b, m);
+        for (int most = 0; most < 7; most++)
+            assert_int_equal(s2s_name_distance(a, b, most), distance <= most ? distance : most + 1);
+    }
+    memset(longer, 'x', sizeof longer);
+    longer[257] = 0;
+    assert_int_equal(s2s_name_distance(longer, longer, 3), 4); /* too long to tell */
+    longer[256] = 0;
+    assert_int_equal(s2s_name_distance(longer, longer, 3), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_differ_by_letters_and_swaps),
         cmocka_unit_test(large_elements_are_sorted_and_equal_ones_keep_their_order),
         cmocka_unit_test(pieces_lie_apart_and_are_zeroed),
         cmocka_unit_test(what_is_left_of_a_file_or_pipe_is_read),

@@ -11,6 +11,7 @@
 static const char *program_name = "s2s";
 static int rank_shown = -1;
 static int default_level = S2S_LOG_WARN;
+static void (*listener)(const char *text);
 
 static int level_by_name(const char *name, size_t len)
 {
@@ -34,6 +35,11 @@ void s2s_log_init(const char *program, int verbosity)
 {
     program_name = program;
     s2s_log_set_verbosity(verbosity);
+}
+
+void s2s_log_set_listener(void (*heard)(const char *text))
+{
+    listener = heard;
 }
 
 void s2s_log_set_rank(int world_rank)
@@ -73,7 +79,16 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
 {
     static const char *const words[] = {"", "warning: ", "", ""};
     char body[2048], line[2048];
-    if (!s2s_log_on(level, room))
+    const bool shown = s2s_log_on(level, room), heard = listener && level <= S2S_LOG_WARN;
+    if (!shown && !heard)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(body, sizeof body, fmt, ap);
+    va_end(ap);
+    if (heard)
+        listener(body);
+    if (!shown)
         return;
     const char *chosen = getenv("S2S_LOG");
     if (!chosen || !*chosen) /* only who chooses among rooms wants to know them */
@@ -82,10 +97,6 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
                               : snprintf(line, sizeof line, "%s", program_name);
     len += snprintf(line + len, sizeof line - (size_t)len, "%s%s: %s", room && *room ? " " : "",
                     room ? room : "", words[level]);
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(body, sizeof body, fmt, ap);
-    va_end(ap);
     /* a message is one line, whatever the names that it quotes hold */
     s2s_utf8_show_text(line + len, sizeof line - (size_t)len - 1, body);
     len = (int)strlen(line);

@@ -19,6 +19,9 @@ void s2s_log_set_verbosity(int verbosity); /* -1 quiet, 0 warn, 1 info, 2 debug;
 void s2s_log_set_rank(int world_rank);     /* from then on "program[rank]" */
 const char *s2s_log_program(void);
 bool s2s_log_on(enum s2s_log_level level, const char *room);
+/* From now on `heard` gets each error and warning, on the thread that logs it, also those that are
+ * not shown: without program, room and escapes. NULL: no longer. */
+void s2s_log_set_listener(void (*heard)(const char *text));
 
 void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

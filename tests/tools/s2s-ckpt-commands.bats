@@ -90,6 +90,56 @@ PY
     says "19 tensors of the checkpoint are not used (--strict)"
 }
 
+# warned REPORT SAID: the warnings on stderr are those of the report, and there is one
+warned() {
+    python3 - "$@" <<'PY'
+import json, sys
+said = [line.split(": warning: ", 1)[1] for line in open(sys.argv[2]).read().splitlines() if ": warning: " in line]
+report = json.load(open(sys.argv[1]))
+assert said and report["warnings"] == said, (said, report)
+PY
+}
+
+@test "--json: every report has the warnings, with -q too" {
+    local command
+    cp -r "$DATA/hf_sharded" in
+    mkdir in/below
+    : >in/below/tokenizer.json
+    ln -s nowhere in/extra.json
+    for command in "convert --to hf" "convert --plan --to hf" "convert --to torch_dist --map llama" "convert --to torch_dist" "average --to hf in"; do
+        rm -rf out
+        s2s-ckpt $command --json in out >loud.json 2>said
+        rm -rf out
+        s2s-ckpt $command -q --json in out >quiet.json 2>none
+        warned loud.json said
+        warned quiet.json said
+        grep -q 'below/' said
+        [ ! -s none ]
+    done
+    # each is a shard by its name, and read alone
+    cp in/model-00001-of-*.safetensors .
+    part=$(ls model-00001-of-*)
+    name=$(s2s-ckpt ls -q "$part" | head -1 | cut -f1)
+    for command in "ls $part" "verify $part" "diff $part $part" "cat $part $name"; do
+        s2s-ckpt ${command/ / --json } >loud.json 2>said
+        s2s-ckpt ${command/ / -q --json } >quiet.json 2>none
+        sort -u said >once # diff reads it twice
+        warned loud.json once
+        warned quiet.json once
+        [ ! -s none ]
+    done
+    # a bad checkpoint's too
+    truncate -s -1 "$part"
+    exits 1 s2s-ckpt verify -q --json "$part"
+    says '"ok": false'
+    says 'and read alone'
+    # with a name that is not text the report is JSON all the same
+    printf -v odd 'caf\xe9-00001-of-00002.safetensors'
+    cp in/model-00001-of-*.safetensors "$odd"
+    s2s-ckpt verify -q --json "$odd" >report.json
+    json report.json 'len(d["warnings"]) == 1 and d["warnings"][0].startswith("caf\ufffd-")'
+}
+
 @test "options that contradict each other, or cannot be meant, are a bad command line" {
     for bad in "convert --to hf --from nonsense $DATA/hf_sharded out" "convert --to hf $DATA/hf_sharded -" \
         "reshard $DATA/hf_sharded -" "average $DATA/hf_sharded $DATA/hf_sharded -" \

@@ -125,3 +125,19 @@ same_bytes() {
     exits 2 mpirun_n 2 s2s-ckpt ls nowhere
     [ "$(grep -c nowhere <<<"$output")" = 1 ]
 }
+
+@test "what only another rank warns of is said, and is in the report, once" {
+    python3 - <<'PY'
+import json, struct
+names = ["a.weight", "b.weight"]
+head = json.dumps({n: {"dtype": "F32", "shape": [1000], "data_offsets": [i * 4000, i * 4000 + 4000]} for i, n in enumerate(names)}).encode()
+data = struct.pack("<1000f", *[1] * 1000) + struct.pack("<1000f", *[1e5] + [1] * 999)
+open("in.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + data)
+PY
+    mv in.safetensors model-00001-of-00002.safetensors # both ranks warn of the name
+    mpirun_n 2 s2s-ckpt convert --json --to torch_dist --dtype f16 --max-shard-size 5k model-00001-of-00002.safetensors out >report.json 2>said
+    [ "$(grep -c 'b.weight: 1 values are past' said)" = 1 ]
+    [ "$(grep -c 'read alone' said)" = 1 ]
+    [ "$(ls out/iter_*/*.distcp out/*.distcp 2>/dev/null | wc -l)" = 2 ]
+    jq -e '.warnings | length == 2 and (.[0] | contains("read alone")) and (.[1] | contains("b.weight"))' report.json
+}

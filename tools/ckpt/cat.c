@@ -104,8 +104,12 @@ static int write_json(struct s2s_outfile *out, struct s2s_ckpt *ckpt,
     int rc = s2s_outfile_write(out, text.data, text.len, err);
     if (rc == 0)
         rc = s2s_ckpt_stream(ckpt, t, NULL, NULL, number_sink, &sink, err);
+    char *warnings = ckpt_warnings_json();
+    s2s_buf_clear(&text);
+    s2s_buf_printf(&text, "], \"warnings\": %s}\n", warnings);
+    free(warnings);
     if (rc == 0)
-        rc = s2s_outfile_write(out, "]}\n", 3, err);
+        rc = s2s_outfile_write(out, text.data, text.len, err);
     s2s_buf_release(&text);
     free(quoted);
     return rc;

@@ -11,7 +11,7 @@
 extern struct s2s_mesh *ckpt_mesh;
 
 /* Collective, the first call of each command: joins the ranks of the launch. From then on only rank
- * 0 logs. COMM. */
+ * 0 logs, and warnings are kept if a report or rank 0 wants them. COMM. */
 int ckpt_launch(const struct s2s_common *common, struct s2s_error *err);
 /* Is this rank 0? Only rank 0 prints, renames, and does what is not distributed. */
 bool ckpt_is_first(void);
@@ -21,6 +21,16 @@ int ckpt_agree(int rc, struct s2s_error *err);
 /* If rc says that a signal interrupted the work, ends the program by that signal, after clean-up. A
  * shell loop stops then; it would continue after a program that merely failed. */
 void ckpt_end_as_signalled(int rc);
+
+/* ---- what was warned of (warnings.c) ---- */
+
+void ckpt_warnings_begin(void);
+/* Collective: rank 0 warns of what only other ranks did. */
+void ckpt_warnings_share(void);
+/* All warnings as a JSON list of texts. Gives: free. */
+char *ckpt_warnings_json(void);
+/* Prints "warnings": and that list, the last member of each report. */
+void ckpt_print_warnings(void);
 
 int ckpt_ls(int argc, char **argv, struct s2s_error *err);
 int ckpt_prune(int argc, char **argv, struct s2s_error *err);

@@ -341,9 +341,12 @@ static int diff_paths(const struct options *opt, bool *differ, struct s2s_error 
     b.bytes = s2s_xalloc_aligned(S2S_CKPT_PIECE);
     if (rc == 0)
         rc = compare_all(&r, &a, &b, err);
-    if (rc == 0 && opt->common.json)
-        printf("%s], \"same\": %zu, \"different\": %zu}\n", r.first ? "" : "\n  ", r.n_same,
+    if (rc == 0 && opt->common.json) {
+        printf("%s], \"same\": %zu, \"different\": %zu, ", r.first ? "" : "\n  ", r.n_same,
                r.n_differ);
+        ckpt_print_warnings();
+        puts("}");
+    }
     rc = s2s_printout_end(&to, rc, err);
     if (rc == 0)
         s2s_info("diff", "%zu tensors are equal, %zu differ", r.n_same, r.n_differ);

@@ -76,8 +76,8 @@ struct ckpt_left_out {
 };
 void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job); /* -v: logs each name */
 
-/* Rank 0: prints the summary on stderr, with --json the object on stdout, or with --plan its end.
- */
+/* Collective. Rank 0: prints the summary on stderr, with --json the object on stdout, or with
+ * --plan its end. */
 void ckpt_job_say_done(const struct job *job, double start_s);
 
 /* ---- OUT is a folder (job_folder.c): beside it first, renamed when whole. Agreed. ---- */

@@ -62,6 +62,8 @@ static void print_done(const struct job *job, const struct ckpt_left_out *left, 
            format_of(job), job->n_tensors, (long long)job->bytes, seconds,
            (long long)s2s_peak_memory_bytes());
     print_left_out(left);
+    fputs(", ", stdout);
+    ckpt_print_warnings();
     puts("}");
 }
 
@@ -73,6 +75,8 @@ static void print_planned(const struct job *job, const struct ckpt_left_out *lef
     ckpt_print_json_text(job->opt->out);
     fputs(",\n  \"left_out\": ", stdout);
     print_left_out(left);
+    fputs(",\n  ", stdout);
+    ckpt_print_warnings();
     puts("\n}");
 }
 
@@ -112,6 +116,7 @@ void ckpt_job_say_done(const struct job *job, double start_s)
 {
     char bytes[32], rate[32];
     double seconds = s2s_now_s() - start_s;
+    ckpt_warnings_share();
     if (!ckpt_is_first())
         return;
     struct ckpt_left_out left;

@@ -14,6 +14,8 @@ int ckpt_launch(const struct s2s_common *common, struct s2s_error *err)
     if (rc < 0)
         return rc;
     s2s_mesh_set_timeout(ckpt_mesh, LONGEST_WAIT_S);
+    if (common->json || s2s_mesh_size(ckpt_mesh) > 1)
+        ckpt_warnings_begin();
     if (!ckpt_is_first())
         s2s_log_set_verbosity(common->verbosity > 1 ? common->verbosity : -1);
     return 0;

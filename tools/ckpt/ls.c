@@ -183,8 +183,11 @@ static int list(struct listing *l, struct s2s_error *err)
     for (size_t i = 0; i < n_objects && rc == 0; i++)
         rc = list_object(l, &objects[i], err);
     s2s_progress_end(&l->progress);
-    if (json && rc == 0)
-        printf("%s]\n}\n", l->first ? "" : "\n  ");
+    if (json && rc == 0) {
+        printf("%s],\n  ", l->first ? "" : "\n  ");
+        ckpt_print_warnings();
+        puts("\n}");
+    }
     if (rc == 0)
         s2s_info("ls", "%s: %s, %zu tensors of %s, %zu objects", s2s_ckpt_path(l->ckpt),
                  s2s_ckpt_format(l->ckpt), n_tensors, ckpt_bytes_text(text, bytes), n_objects);

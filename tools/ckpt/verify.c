@@ -178,9 +178,11 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
         printf("{\"ok\": true, \"format\": \"%s\", \"path\": ", s2s_ckpt_format(ckpt));
         ckpt_print_json_text(s2s_ckpt_path(ckpt));
         printf(", \"tensors\": %zu, \"bytes\": %lld, \"objects\": %zu, \"manifest_files\": %zu, "
-               "\"tensors_without_checksum\": %zu, \"objects_with_unread_tensors\": %zu}\n",
+               "\"tensors_without_checksum\": %zu, \"objects_with_unread_tensors\": %zu, ",
                counts->n_tensors, (long long)counts->bytes, counts->n_objects, counts->n_files,
                counts->n_unchecked, counts->n_unread);
+        ckpt_print_warnings();
+        puts("}");
         return;
     }
     ckpt_print_name(s2s_ckpt_path(ckpt));
@@ -226,7 +228,9 @@ static void report_bad(const struct options *opt, const struct s2s_printout *to,
     ckpt_print_json_text(opt->path);
     printf(", \"error\": ");
     ckpt_print_json_text(err->text);
-    printf("}\n");
+    fputs(", ", stdout);
+    ckpt_print_warnings();
+    puts("}");
 }
 
 static int verify_opened(const struct options *opt, struct s2s_ckpt *ckpt, struct s2s_printout *to,

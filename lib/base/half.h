@@ -1,7 +1,8 @@
 /*
  * Floats of 16 bits out of float32 and back, as bits and without branches: a loop over these is
  * one that the compiler makes vectors of, if the loop too reads and writes bits. Rounding is to the
- * nearest, ties to even; NaNs keep their sign and become quiet where they are narrowed.
+ * nearest, ties to even; NaNs keep their sign and become quiet, but for bfloat16 that is widened,
+ * as with the processor's own instructions.
  */
 #ifndef BASE_HALF_H
 #define BASE_HALF_H
@@ -41,7 +42,8 @@ static inline uint32_t s2s_bits_f16_to_f32(uint16_t bits)
     /* a subnormal is fraction * 2^-24, exact in float32 */
     const uint32_t small = s2s_bits_of_f32((float)(int32_t)fraction * 0x1p-24f);
     const uint32_t wide = exponent ? (exponent + bias) << 23 | fraction << 13 : small;
-    return (uint32_t)(bits & 0x8000u) << 16 | wide;
+    const uint32_t quiet = exponent == 31 && fraction ? 0x400000u : 0;
+    return (uint32_t)(bits & 0x8000u) << 16 | wide | quiet;
 }
 
 static inline uint16_t s2s_bits_f32_to_f16(uint32_t bits)

@@ -25,7 +25,7 @@ bool s2s_ckpt_can_average(enum s2s_dtype dtype);
  * and to 16-bit types through float32. */
 void ckpt_numbers_cast(void *restrict out, enum s2s_dtype to_dtype, const void *restrict in,
                        enum s2s_dtype from_dtype, size_t n);
-/* Number of infinite elements among n. */
+/* Number of infinite elements among n, fewer than 2^32. */
 size_t ckpt_numbers_infinite(const void *data, enum s2s_dtype dtype, size_t n);
 /* sum[i] += from[i], n elements. */
 void ckpt_numbers_add(double *restrict sum, const void *restrict from, enum s2s_dtype dtype,

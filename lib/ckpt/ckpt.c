@@ -514,8 +514,14 @@ static bool note_identity(struct s2s_buf *all, int dir_fd, const char *name)
 
 int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_error *err)
 {
-    static const char *const beside[] = {".metadata", "common.pt", "config.json",
-                                         "model.safetensors.index.json"};
+    /* what says how tensors are cut and named: another one makes other weights */
+    static const char *const beside[] = {".metadata",
+                                         "common.pt",
+                                         "config.json",
+                                         "model.safetensors.index.json",
+                                         "run_config.yaml",
+                                         "../context/model.yaml",
+                                         "llm_backbone/config.json"};
     struct s2s_buf all = S2S_BUF_INIT;
     int rc = 0;
     for (size_t i = 0; i < ckpt->n_files && rc == 0; i++)

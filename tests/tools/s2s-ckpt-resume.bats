@@ -195,6 +195,33 @@ PY
     diff -r want out
 }
 
+@test "--resume takes no file that was cut by other heads of run_config.yaml" {
+    inject_or_skip
+    s2s-ckpt convert -q --to torch_dist --map llama "$DATA/hf_sharded" in
+    folder=$(echo in/iter_*)
+    rm "$folder/s2s-manifest.json"
+    python3 - "$folder" <<'PY'
+import pickle, sys, zipfile
+with zipfile.ZipFile(sys.argv[1] + "/common.pt", "w") as z: # without arguments, as Megatron-Bridge has it
+    z.writestr("common/data.pkl", pickle.dumps({"iteration": 5}, 2))
+    z.writestr("common/version", "3\n")
+PY
+    # HEADS GROUPS CHANNELS: the numbers of both agree with every shape
+    run_config() {
+        cat >"$folder/run_config.yaml" <<YAML
+model: {num_layers: 2, hidden_size: 16, ffn_hidden_size: 24, vocab_size: 40, seq_length: 64, num_attention_heads: $1, num_query_groups: $2, kv_channels: $3,
+  gated_linear_unit: true, activation_func: {_target_: torch.nn.functional.silu}, normalization: RMSNorm, layernorm_epsilon: 1e-5,
+  add_bias_linear: false, position_embedding_type: rope, rotary_base: 1e4}
+YAML
+    }
+    run_config 2 1 8
+    with_fault rename:3:KILL s2s-ckpt convert -q --to hf --max-shard-size 4k in out
+    [ $fired = 1 ]
+    run_config 4 2 4
+    exits 0 s2s-ckpt convert -q --resume --to hf --max-shard-size 4k in out
+    exits 0 s2s-ckpt diff "$DATA/hf_sharded" out
+}
+
 @test "a conversion that fails leaves its files only for --resume" {
     cp -r "$DATA/hf_sharded" in
     chmod -R u+w in

@@ -104,6 +104,7 @@ struct s2s_ckpt_write {
     /* torch_dist: which byte objects to write; NULL: all */
     bool (*keep_object)(const char *name);
     const json_t *common; /* torch_dist: the common state; NULL: the source's */
+    bool dcp; /* without the files that make torch_dist of it: common.pt, metadata.json */
     /* torch_dist: NULL, or the common state's new "content_metadata" */
     const json_t *metadata;
     struct ckpt_journal *journal; /* NULL, or a journal of what is done (lib/ckpt/write/journal.h)

@@ -67,7 +67,7 @@ PY
     python3 -c 'import json; a, b = [json.load(open(name))["left_out"] for name in ("plan.json", "done.json")]; assert a == b, (a, b)'
     json done.json 'd["out"] == "hf" and d["format"] == "hf" and d["tensors"] > 10 and d["left_out"]["state_tensors"] > 0'
     s2s-ckpt reshard -q --json --files 2 "$DATA/dcp_plain" dist >done.json
-    json done.json 'd["format"] == "torch_dist" and d["tensors"] == 13 and d["bytes"] == 553'
+    json done.json 'd["format"] == "dcp" and d["tensors"] == 13 and d["bytes"] == 553'
     exits 2 s2s-ckpt convert --json --to safetensors "$DATA/hf_sharded" -
     says "--json"
 }

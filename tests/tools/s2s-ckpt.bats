@@ -1011,6 +1011,25 @@ PY
     exits 2 s2s-ckpt convert --to hf --files 2 big.safetensors x
 }
 
+# metadata.json tells Megatron-LM that the folder is torch_dist, so it would not load FSDP's names
+@test "reshard, prune and average: plain torch.distributed.checkpoint stays that, with no file of Megatron-Core's" {
+    for command in "reshard --files 1" prune "average $DATA/dcp_fsdp2"; do
+        exits 0 s2s-ckpt $command "$DATA/dcp_fsdp2" out
+        [ "$(ls -A out/*/)" = "$(printf '.metadata\n__0_0.distcp\ns2s-manifest.json')" ]
+        exits 0 s2s-ckpt verify out
+        says ": dcp, "
+        [[ "$command" != reshard* ]] || exits 0 s2s-ckpt diff "$DATA/dcp_fsdp2" out
+        rm -r out
+    done
+    # where torch_dist is asked for, that is what comes
+    for command in convert "average $DATA/dcp_fsdp2"; do
+        exits 0 s2s-ckpt $command --to torch_dist "$DATA/dcp_fsdp2" out
+        [ -e out/iter_0000001/metadata.json ]
+        [ -e out/iter_0000001/common.pt ]
+        rm -r out
+    done
+}
+
 @test "what Megatron calls a release stays one: its training begins anew from it" {
     exits 0 s2s-ckpt convert -q --to torch_dist "$DATA/mini_writer" base
     mkdir root

@@ -275,13 +275,24 @@ static int open_others(struct job *job, struct s2s_error *err)
     return rc;
 }
 
+/* Does the output stay plain torch.distributed.checkpoint? Megatron-LM tells FSDP's checkpoints
+ * from torch_dist by the absence of metadata.json. */
+static bool stays_dcp(const struct job *job)
+{
+    const struct ckpt_job_options *opt = job->opt;
+    return (opt->reshard || opt->only_weights || (opt->average && !opt->to)) &&
+           strcmp(s2s_ckpt_format(job->ckpt), "dcp") == 0;
+}
+
 int ckpt_job_open(struct job *job, struct s2s_error *err)
 {
     int rc = open_one(job, job->opt->in[0], &job->ckpt, err);
     if (rc == 0 && job->opt->average)
         rc = open_others(job, err);
-    if (rc == 0)
+    if (rc == 0) {
         job->to = output_of(job->opt, job->ckpt);
+        job->how.dcp = stays_dcp(job);
+    }
     if (rc == 0 && job->to != TO_TORCH_DIST)
         s2s_ckpt_find_lost(job->ckpt);
     if (rc == 0)

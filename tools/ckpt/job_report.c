@@ -9,7 +9,7 @@ const char *const ckpt_output_names[] = {"hf", "torch_dist", "safetensors", "nem
 /* Name of the output format: "hf". */
 static const char *format_of(const struct job *job)
 {
-    return ckpt_output_names[job->to - TO_HF];
+    return job->how.dcp ? "dcp" : ckpt_output_names[job->to - TO_HF];
 }
 
 /* "; left out: ..", or "". Gives: free. */

@@ -277,21 +277,22 @@ int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_rank
         ckpt_items_take_digests(&all, manifest);
         rc = ckpt_items_check(&all, err);
     }
-    if (rc == 0)
+    if (rc == 0 && common)
         rc = ckpt_file_make(dir, "common.pt", common->fill, common->ctx, manifest, err);
     if (rc == 0)
         rc = ckpt_file_make(dir, ".metadata", fill_metadata, &(struct metadata){&all, names},
                             manifest, err);
     if (rc == 0)
         rc = ckpt_dist_write_beside(dir, beside, manifest, err);
-    if (rc == 0) {
+    if (rc == 0 && common) {
         char digest[33];
         s2s_xxh3_128_hex(digest, METADATA_JSON, strlen(METADATA_JSON));
         ckpt_manifest_add(manifest, "metadata.json", (int64_t)strlen(METADATA_JSON), digest);
-        rc = ckpt_manifest_write(dir, manifest, err);
     }
+    if (rc == 0)
+        rc = ckpt_manifest_write(dir, manifest, err);
     /* marks the checkpoint as complete, so it is written last */
-    if (rc == 0 && (rc = ckpt_sync_dir(dir, err)) == 0)
+    if (rc == 0 && common && (rc = ckpt_sync_dir(dir, err)) == 0)
         rc = ckpt_file_put(dir, "metadata.json", METADATA_JSON, strlen(METADATA_JSON), err);
     if (rc == 0)
         rc = ckpt_sync_dir(dir, err);

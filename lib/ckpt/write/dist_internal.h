@@ -19,8 +19,10 @@ struct ckpt_dist_common {
     ckpt_file_fill *fill;
     const void *ctx;
 };
-/* As s2s_dist_finish. beside: further files of the folder. plan: NULL, or the plan that was
- * written: items may refer to its names, and its source knows their paths (ckpt_path_of). */
+/* As s2s_dist_finish. common NULL: writes neither common.pt nor metadata.json, so that the folder
+ * is plain torch.distributed.checkpoint. beside: further files of the folder. plan: NULL, or the
+ * plan that was written: items may refer to its names, and its source knows their paths
+ * (ckpt_path_of). */
 int ckpt_dist_finish(const char *dir, const struct s2s_buf *items, size_t n_ranks,
                      const struct ckpt_dist_common *common, const struct ckpt_side_files *beside,
                      const struct s2s_ckpt_plan *plan, struct s2s_error *err);

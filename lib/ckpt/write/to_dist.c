@@ -429,13 +429,15 @@ static int commit(const struct output *out, const struct s2s_buf *items, size_t 
     const struct ckpt_dist_common filled = {fill_common, &common};
     struct ckpt_side_files beside = {.n = 0};
     char *tmp = ckpt_dist_tmp_dir(out->dir, out->iteration);
+    const bool has_common = !out->how->dcp;
     int rc = out->how->common ? 0 : find_common(&common, ckpt, out->how->metadata, err);
-    if (rc == 0 && !common.ckpt)
+    if (rc == 0 && has_common && !common.ckpt)
         rc = make_common(&common.made, ckpt, out->how, err);
     if (rc == 0 && !out->how->common) /* they refer to the source's names */
         rc = ckpt_dist_take_beside(&beside, ckpt, err);
     if (rc == 0)
-        rc = ckpt_dist_finish(tmp, items, n_ranks, &filled, &beside, out->plan, err);
+        rc = ckpt_dist_finish(tmp, items, n_ranks, has_common ? &filled : NULL, &beside, out->plan,
+                              err);
     if (rc == 0 && common.change.listed)
         rc = check_common(tmp, err);
     if (rc == 0) /* last, so that a run that resumes after a full disk still has all files */

@@ -294,8 +294,12 @@ static void count_overflows(struct stream *s, const void *to, const void *from,
                             enum s2s_dtype from_dtype, size_t n)
 {
     const size_t infinite = s->to == S2S_F16 ? ckpt_numbers_infinite(to, S2S_F16, n) : 0;
-    if (infinite)
-        s->n_overflows += infinite - ckpt_numbers_infinite(from, from_dtype, n);
+    if (!infinite)
+        return;
+    const size_t overflows = infinite - ckpt_numbers_infinite(from, from_dtype, n);
+    s->n_overflows += overflows;
+    if (s->how->n_infinite) /* at once: a file may be complete before the stream is */
+        *s->how->n_infinite += (int64_t)overflows;
 }
 
 static void warn_of_overflows(struct s2s_ckpt_plan *plan, const char *name, size_t n)
@@ -304,8 +308,7 @@ static void warn_of_overflows(struct s2s_ckpt_plan *plan, const char *name, size
     if (n && plan->n_overflows < MAX_WARNINGS)
         s2s_warn("ckpt", "%s: %zu values are past float16's largest, 65504, and become infinite%s",
                  name, n,
-                 plan->n_overflows + 1 == MAX_WARNINGS ? "; what comes after it is not reported"
-                                                       : "");
+                 plan->n_overflows + 1 == MAX_WARNINGS ? "; others are counted at the end" : "");
     plan->n_overflows += n > 0;
 }
 

@@ -101,6 +101,7 @@ struct s2s_ckpt_write {
     void *ctx; /* of progress */
     /* NULL, or set by a signal handler: once not 0, everything ends with INTERRUPTED */
     atomic_int *stop;
+    int64_t *n_infinite; /* NULL, or counts the values that the cast to float16 made infinite */
     /* torch_dist: which byte objects to write; NULL: all */
     bool (*keep_object)(const char *name);
     const json_t *common; /* torch_dist: the common state; NULL: the source's */

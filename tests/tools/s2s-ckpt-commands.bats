@@ -85,6 +85,16 @@ PY
         json $report 'd["left_out"]["names"]["lm_head.weight"] == 1 and sum(d["left_out"]["names"].values()) == 20'
         json $report 'd["left_out"]["names"]["model.layers.*.self_attn.q_proj.weight"] == 2'
     done
+    # names of more kinds than the report has are counted
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
+import numpy as np
+from small_safetensors import save
+
+one = ("F32", np.ones(1, np.float32))
+save("many.safetensors", **{"model.norm.weight": one}, **{chr(97 + i // 26) + chr(97 + i % 26): one for i in range(140)})
+PY
+    s2s-ckpt convert -q --json --plan --to torch_dist --map in.map many.safetensors plan >plan.json
+    json plan.json 'len(d["left_out"]["names"]) == 128 and d["left_out"]["more_names"] == 12'
     # what a map knows and drops is no error, what it does not know is
     exits 1 s2s-ckpt convert -q --strict --to torch_dist --map in.map "$DATA/hf_sharded" strict
     says "19 tensors of the checkpoint are not used (--strict)"

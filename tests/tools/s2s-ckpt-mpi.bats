@@ -139,5 +139,6 @@ PY
     [ "$(grep -c 'b.weight: 1 values are past' said)" = 1 ]
     [ "$(grep -c 'read alone' said)" = 1 ]
     [ "$(ls out/iter_*/*.distcp out/*.distcp 2>/dev/null | wc -l)" = 2 ]
+    jq -e '.infinite_values == 1' report.json
     jq -e '.warnings | length == 2 and (.[0] | contains("read alone")) and (.[1] | contains("b.weight"))' report.json
 }

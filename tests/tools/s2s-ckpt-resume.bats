@@ -337,3 +337,32 @@ PY
     durably out s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" out
     durably pruned s2s-ckpt prune -q "$DATA/mcore016_gated_pp2dp2_dpreshardable" pruned
 }
+
+@test "values that became infinite in a file that --resume keeps are said and counted again" {
+    inject_or_skip
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
+import numpy as np
+from small_safetensors import save
+
+values = np.ones(1000, np.float32)
+values[:3] = 1e6
+save("in.safetensors", **{name: ("F32", values) for name in "abcdefgh"})
+PY
+    local to n
+    for to in "hf --max-shard-size 2k" "torch_dist --max-shard-size 4k"; do
+        rm -rf out
+        s2s-ckpt convert --json --dtype f16 --to $to in.safetensors out >whole.json 2>said
+        jq -e '.infinite_values == 24 and (.warnings | length == 5)' whole.json
+        grep -q '; 24 values became infinite' said
+        for ((n = 1; n <= 40; n++)); do
+            rm -rf out out.s2s-partial
+            with_fault fsync:$n:KILL s2s-ckpt convert -q --dtype f16 --to $to in.safetensors out
+            [ $fired = 1 ]
+            [ "$(cat out.s2s-partial/s2s-resume | grep -c '[.]safetensors.*\|[.]distcp.*')" -lt 3 ] || break
+        done
+        s2s-ckpt convert -q --json --resume --dtype f16 --to $to in.safetensors out >report.json
+        jq -e '.infinite_values == 24 and (.warnings[0] | contains("an earlier run wrote it, and 3 values past"))' report.json
+    done
+    # --json of what has none says so
+    s2s-ckpt convert -q --json --to hf "$DATA/hf_sharded" none | jq -e '.infinite_values == 0 and .warnings == []'
+}

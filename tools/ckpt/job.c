@@ -92,6 +92,7 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
                                       .progress = add_progress,
                                       .ctx = &job.progress,
                                       .stop = &stop,
+                                      .n_infinite = &job.n_infinite,
                                       .keep_object = opt->only_weights ? ckpt_job_is_weight : NULL};
     s2s_durable_set(!opt->no_sync);
     int rc = ckpt_launch(&opt->common, err);
@@ -109,8 +110,10 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
     s2s_progress_end(&job.progress);
     if (rc < 0 && job.ckpt && !says_where(&job, err->text))
         s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));
-    if (rc == 0)
+    if (rc == 0) {
+        s2s_comm_all_reduce(s2s_mesh_world(ckpt_mesh), &job.n_infinite, 1, S2S_I64, S2S_GROUP_SUM);
         ckpt_job_say_done(&job, start_s);
+    }
 out:
     ckpt_job_close(&job);
     return rc;

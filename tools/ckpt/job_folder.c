@@ -47,6 +47,8 @@ static int begin_folder(struct job *job, const char *tmp, struct s2s_error *err)
     rc = ckpt_agree(rc, err);
     if (rc == 0 && !ckpt_is_first())
         rc = s2s_ckpt_journal_join(&job->how.journal, tmp, key, s2s_mesh_rank(ckpt_mesh), err);
+    if (rc == 0)
+        s2s_ckpt_journal_count(job->how.journal, &job->n_infinite);
     return ckpt_agree(rc, err);
 }
 

@@ -24,6 +24,7 @@ struct job {
     bool (*is_left)(const char *name);
     struct ckpt_map_names unused, dropped; /* weights that the output does not contain */
     int64_t bytes, rows_cut;               /* bytes of the output; padding rows removed */
+    int64_t n_infinite;                    /* values that the cast made infinite */
 };
 
 bool ckpt_job_is_weight(const char *name);

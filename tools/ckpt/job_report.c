@@ -50,7 +50,7 @@ static void print_left_out(const struct ckpt_left_out *left)
         ckpt_print_json_text(left->kinds[i].name);
         printf(": %zu", left->kinds[i].n);
     }
-    fputs("}}", stdout);
+    printf("}, \"more_names\": %zu}", left->n_of_others);
 }
 
 static void print_done(const struct job *job, const struct ckpt_left_out *left, double seconds)
@@ -58,9 +58,9 @@ static void print_done(const struct job *job, const struct ckpt_left_out *left, 
     printf("{\"out\": ");
     ckpt_print_json_text(job->opt->out);
     printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
-           "\"peak_memory_bytes\": %lld, \"left_out\": ",
+           "\"peak_memory_bytes\": %lld, \"infinite_values\": %lld, \"left_out\": ",
            format_of(job), job->n_tensors, (long long)job->bytes, seconds,
-           (long long)s2s_peak_memory_bytes());
+           (long long)s2s_peak_memory_bytes(), (long long)job->n_infinite);
     print_left_out(left);
     fputs(", ", stdout);
     ckpt_print_warnings();
@@ -136,6 +136,8 @@ void ckpt_job_say_done(const struct job *job, double start_s)
         fprintf(stderr, " in %.2f s (%s/s), peak memory %lld MiB", seconds,
                 ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
                 (long long)s2s_peak_memory_bytes() >> 20);
+    if (job->n_infinite)
+        fprintf(stderr, "; %lld values became infinite", (long long)job->n_infinite);
     fprintf(stderr, "%s%s%s\n", job->opt->plan ? " would be written" : "", rest,
             kept_hf_names(job) ? "; names kept as they are (--map NAME gives Megatron's)" : "");
     free(rest);

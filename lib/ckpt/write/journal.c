@@ -20,7 +20,7 @@
 struct entry {
     char *path; /* below the folder */
     char digest[33];
-    int64_t len;
+    int64_t len, n_infinite;
 };
 
 struct ckpt_journal {
@@ -28,11 +28,12 @@ struct ckpt_journal {
     int fd, lock_fd;  /* lock_fd: of dir, which is locked while we write into it */
     struct entry *entries;
     size_t n, cap;
+    int64_t *n_infinite, n_noted; /* NULL or s2s_ckpt_journal_count's; of those, in the journal */
 };
 
 /* ---- reading it ---- */
 
-/* Parses LENGTH DIGEST PATH XXH3 into an entry; an altered line is ignored. */
+/* Parses LENGTH DIGEST PATH [INFINITE] XXH3 into an entry; an altered line is ignored. */
 static void take_line(struct ckpt_journal *journal, char *line)
 {
     char *sum = strrchr(line, '\t'), hex[17], *end, *field[3];
@@ -50,12 +51,17 @@ static void take_line(struct ckpt_journal *journal, char *line)
         *tab = '\0';
         field[i] = tab + 1;
     }
+    char *infinite = strchr(field[2], '\t');
+    if (infinite)
+        *infinite++ = '\0';
     long long len = strtoll(field[0], &end, 10);
-    if (*end || len < 0 || strlen(field[1]) != 32)
+    const long long n_infinite = infinite ? strtoll(infinite, NULL, 10) : 0;
+    if (*end || len < 0 || n_infinite < 0 || n_infinite > len || strlen(field[1]) != 32)
         return;
     s2s_grow(&journal->entries, journal->n, &journal->cap, sizeof *journal->entries);
     struct entry *entry = &journal->entries[journal->n++];
-    *entry = (struct entry){.path = s2s_xstrdup(field[2]), .len = (int64_t)len};
+    *entry = (struct entry){
+        .path = s2s_xstrdup(field[2]), .len = (int64_t)len, .n_infinite = (int64_t)n_infinite};
     memcpy(entry->digest, field[1], sizeof entry->digest);
 }
 
@@ -377,8 +383,22 @@ bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *l
         return false;
     }
     *len = entry->len;
+    if (journal->n_infinite && entry->n_infinite) {
+        s2s_warn("resume",
+                 "%s: an earlier run wrote it, and %lld values past float16's largest, 65504, as "
+                 "infinite",
+                 path, (long long)entry->n_infinite);
+        *journal->n_infinite += entry->n_infinite;
+        journal->n_noted += entry->n_infinite;
+    }
     s2s_info("resume", "%s already exists", path);
     return true;
+}
+
+void s2s_ckpt_journal_count(struct ckpt_journal *journal, int64_t *n)
+{
+    journal->n_infinite = n;
+    journal->n_noted = *n;
 }
 
 int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len,
@@ -389,6 +409,10 @@ int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len
     if (!journal)
         return 0;
     s2s_buf_printf(&line, "%lld\t%s\t%s", (long long)len, digest, below(journal, path));
+    const int64_t n_infinite = journal->n_infinite ? *journal->n_infinite - journal->n_noted : 0;
+    if (n_infinite)
+        s2s_buf_printf(&line, "\t%lld", (long long)n_infinite);
+    journal->n_noted += n_infinite;
     s2s_u64_hex(hex, s2s_xxh3_64(line.data, line.len));
     s2s_buf_printf(&line, "\t%s\n", hex);
     int rc = write_whole(journal, &line, err);

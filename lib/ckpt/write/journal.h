@@ -4,6 +4,7 @@
  * that determines the output (source, options, version). Then comes a line for each file that is
  * complete and synced:
  *   LENGTH DIGEST PATH XXH3      separated by tabs; XXH3 is the XXH3-64 of the text before it
+ * with the number of values that became infinite, if there are any, between PATH and XXH3.
  * Every other rank of a conversion has its own journal: s2s-resume.1 for rank 1, and so on. If a
  * writer needs more data about a file to resume, it stores that in another file, also listed.
  * A truncated or altered line, and a file that does not match its line, are ignored: the file is
@@ -33,6 +34,9 @@ int s2s_ckpt_journal_join(struct ckpt_journal **out, const char *dir, const char
  * NULL. */
 bool ckpt_journal_has(struct ckpt_journal *journal, const char *path, int64_t *len,
                       char digest[33]);
+/* From now on ckpt_journal_has adds to *n (kept) how many values of the file became infinite when
+ * it was written, with a warning, and ckpt_journal_add notes by how many *n has grown. */
+void s2s_ckpt_journal_count(struct ckpt_journal *journal, int64_t *n);
 /* Total length of all listed files in bytes; 0 if journal is NULL. */
 int64_t ckpt_journal_bytes(const struct ckpt_journal *journal);
 /* Adds a file that is complete, synced and has its final name. Does nothing if journal is NULL. IO.

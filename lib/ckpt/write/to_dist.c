@@ -71,10 +71,10 @@ static int note_file(struct output *out, size_t items_at, struct s2s_error *err)
     int rc = ckpt_file_put(folder, strrchr(items, '/') + 1, packed, n, err);
     s2s_xxh3_128_hex(digest, packed, n);
     if (rc == 0)
-        rc = ckpt_journal_add(out->how->journal, items, (int64_t)n, digest, err);
-    if (rc == 0)
         rc = ckpt_journal_add(out->how->journal, path, last.len,
                               last.name + strlen(CKPT_ITEM_DIGEST), err);
+    if (rc == 0)
+        rc = ckpt_journal_add(out->how->journal, items, (int64_t)n, digest, err);
     free(folder);
     free(path);
     free(items);

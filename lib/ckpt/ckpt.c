@@ -534,15 +534,19 @@ int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_erro
     return rc;
 }
 
-/* Is the file in the checkpoint's folder, or below? */
+/* Is the file in the checkpoint's folder, or below? The folder may have another name there: a mount
+ * of it, or of one above. */
 static bool is_inside(const struct s2s_ckpt *ckpt, const char *path)
 {
-    struct stat st;
-    char *folder = realpath(ckpt->path, NULL), *file = realpath(path, NULL);
-    size_t n = folder ? strlen(folder) : 0;
-    bool inside = folder && file && stat(folder, &st) == 0 && S_ISDIR(st.st_mode) &&
-                  strncmp(file, folder, n) == 0 && file[n] == '/';
-    free(folder);
+    struct stat folder, above;
+    char *file = realpath(path, NULL), *slash;
+    bool inside = false;
+    if (file && stat(ckpt->path, &folder) == 0 && S_ISDIR(folder.st_mode))
+        while (!inside && (slash = strrchr(file, '/')) != NULL) {
+            *slash = '\0';
+            inside = stat(*file ? file : "/", &above) == 0 && above.st_dev == folder.st_dev &&
+                     above.st_ino == folder.st_ino;
+        }
     free(file);
     return inside;
 }

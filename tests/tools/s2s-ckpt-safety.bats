@@ -171,6 +171,38 @@ PY
     only in.safetensors was link hard model
 }
 
+mounts_or_skip() {
+    unshare -rm true 2>/dev/null || skip "no mounts here"
+}
+
+@test "the input is never written: OUT is a file of IN by another mount" {
+    mounts_or_skip
+    mkdir -p above/model b && tensors above/model/model.safetensors a b && echo '{}' >above/model/config.json
+    cp -r above/model was
+    for of in "above/model b/config.json" "above b/model/config.json"; do
+        exits 2 unshare -rm sh -c "mount --bind ${of% *} b && s2s-ckpt convert --to safetensors above/model ${of#* }"
+        says "is part of the input"
+        diff -r above/model was
+    done
+}
+
+@test "an OUT that no rename can replace is refused before anything is written" {
+    tensors in.safetensors a b
+    mkdir here mounted
+    cd here
+    for to in hf torch_dist; do
+        exits 2 s2s-ckpt convert --to $to ../in.safetensors .
+        says "name a new folder in it"
+        exits 2 s2s-ckpt convert --resume --to $to ../in.safetensors ./
+        [ -z "$(ls -A)" ]
+    done
+    cd ..
+    mounts_or_skip
+    exits 2 unshare -rm sh -c "mount -t tmpfs none mounted && s2s-ckpt convert --to hf in.safetensors mounted"
+    says "name a new folder in it"
+    exits 0 unshare -rm sh -c "mount -t tmpfs none mounted && s2s-ckpt convert --to hf in.safetensors mounted/out && s2s-ckpt verify mounted/out"
+}
+
 @test "OUT below IN is written, and IN stays as it was" {
     mkdir model && tensors model/model.safetensors a b && echo '{}' >model/config.json
     cp -r model was

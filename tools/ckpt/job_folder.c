@@ -1,5 +1,6 @@
 /* Output folders appear complete or not at all, and an interrupted one can be resumed. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -62,12 +63,30 @@ static bool is_empty(const char *folder)
     return empty;
 }
 
+/* An empty folder may be one that no rename replaces: that is to be known before hours of writing.
+ */
+static bool is_fixed(const char *folder)
+{
+    struct statx st;
+    const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+           (statx(AT_FDCWD, folder, AT_SYMLINK_NOFOLLOW, 0, &st) == 0 &&
+            (st.stx_attributes & STATX_ATTR_MOUNT_ROOT));
+}
+
 /* OUT must not exist, or be an empty folder, which is replaced at the end. */
 static int check_free(const struct job *job, struct s2s_error *err)
 {
     struct stat st;
-    if (lstat(job->out, &st) < 0 || (S_ISDIR(st.st_mode) && (job->opt->plan || is_empty(job->out))))
+    if (lstat(job->out, &st) < 0 || (S_ISDIR(st.st_mode) && job->opt->plan))
         return 0;
+    if (S_ISDIR(st.st_mode) && is_empty(job->out)) {
+        if (!is_fixed(job->out))
+            return 0;
+        int fixed = s2s_error_set(err, S2S_E_ARG, "%s: a mount point or \".\" cannot be replaced",
+                                  job->out);
+        return s2s_error_hint(err, fixed, "name a new folder in it");
+    }
     int rc = s2s_error_set(err, S2S_E_ARG, "%s: already exists", job->out);
     return s2s_error_hint(err, rc, "choose another OUT or remove it first");
 }

@@ -134,6 +134,61 @@ listed() {
     says_not warning
 }
 
+@test "folders of verl, Accelerate and torchtitan are gone through or named, and those of one file a rank are refused" {
+    s2s-ckpt ls --sha256 "$DATA/dcp_fsdp2" >want
+    # verl: a tracker, roles, Megatron's weights or a file a rank
+    mkdir -p verl/global_step_10/actor
+    printf 10 >verl/latest_checkpointed_iteration.txt
+    cp -r "$DATA/dcp_fsdp2" verl/global_step_10/actor/dist_ckpt
+    touch verl/global_step_10/data.pt
+    for name in verl verl/global_step_10 verl/global_step_10/actor; do
+        exits 0 s2s-ckpt ls --sha256 -o got $name
+        same want got
+    done
+    exits 0 s2s-ckpt ls verl
+    says_not beside
+    cp -r verl/global_step_10/actor verl/global_step_10/critic
+    exits 0 s2s-ckpt ls verl
+    says "actor/ is read; critic/ beside it is a checkpoint of its own"
+    s2s-ckpt ls --json verl | grep -q '"iteration": *10'
+    rm -r verl/global_step_10/actor/dist_ckpt
+    touch verl/global_step_10/actor/model_world_size_2_rank_{0,1}.pt
+    for name in verl verl/global_step_10 verl/global_step_10/actor; do
+        exits 1 s2s-ckpt ls $name
+        says "verl/global_step_10/actor: an FSDP checkpoint of verl or SkyRL (a file a rank)"
+        says "huggingface/"
+    done
+
+    # Accelerate, and transformers' Trainer with it
+    mkdir -p out/checkpoint-10 out/logs
+    touch out/logs/x.pt
+    cp -r "$DATA/dcp_fsdp2" out/checkpoint-10/pytorch_model_fsdp_0
+    cp -r "$DATA/dcp_fsdp2" out/checkpoint-10/optimizer_0
+    touch out/checkpoint-10/{scheduler.pt,rng_state_0.pth}
+    exits 0 s2s-ckpt ls --sha256 -o got out/checkpoint-10
+    says "pytorch_model_fsdp_0/ is read; optimizer_0/ beside it is a checkpoint of its own"
+    same want got
+    exits 1 s2s-ckpt ls out
+    says "name one inside it: checkpoint-10"
+    rm -r out/checkpoint-10/pytorch_model_fsdp_0
+    exits 1 s2s-ckpt ls out/checkpoint-10
+    says "name one inside it: optimizer_0, rng_state_0.pth, scheduler.pt"
+    touch out/checkpoint-10/pytorch_model_fsdp_0_rank{0,1}.bin
+    exits 1 s2s-ckpt ls out/checkpoint-10
+    says "an FSDP checkpoint of Accelerate (a file a rank)"
+
+    # a checkpoint some levels below
+    mkdir -p titan/outputs/checkpoint
+    cp -r "$DATA/dcp_fsdp2" titan/outputs/checkpoint/step-10
+    exits 1 s2s-ckpt ls titan
+    says "name one inside it: outputs/checkpoint/step-10"
+    # NeMo RL names weights/ to its own converter
+    mkdir rl
+    cp -r "$DATA/dcp_fsdp2" rl/model
+    exits 0 s2s-ckpt ls --sha256 -o got rl
+    same want got
+}
+
 @test "ls takes a folder, the folder above it and a trailing slash" {
     s2s-ckpt ls "$DATA/mini_writer" >above
     s2s-ckpt ls "$DATA/mini_writer/iter_0000042/" >folder

@@ -27,8 +27,9 @@ static bool is_of_checkpoint(const char *name)
     if (name[0] == '.')
         return strcmp(name, ".metadata") == 0;
     return strcmp(name, CKPT_TRACKER) == 0 || strcmp(name, "common.pt") == 0 ||
-           s2s_starts_with(name, "mp_rank_") || s2s_ends_with(name, ".safetensors") ||
-           s2s_ends_with(name, ".distcp") ||
+           s2s_starts_with(name, "mp_rank_") || s2s_starts_with(name, CKPT_FSDP_RANK) ||
+           s2s_ends_with(name, ".safetensors") || s2s_ends_with(name, ".distcp") ||
+           s2s_ends_with(name, CKPT_DEEPSPEED_RANK) ||
            (s2s_starts_with(name, "pytorch_model") && s2s_ends_with(name, ".bin"));
 }
 
@@ -45,29 +46,22 @@ static bool has_weights(int at, const char *name)
 }
 
 /* Folders that trainers wrap around weights: weights/ (NeMo 2), model/ beside optim/ (NeMo
- * Automodel), policy/weights/ (NeMo RL). */
-enum { N_AROUND = 3 };
-static const char *const around[N_AROUND] = {"weights", "model", "policy"};
+ * Automodel), policy/weights/ (NeMo RL), actor/dist_ckpt/ (verl), pytorch_model_fsdp_0/
+ * (Accelerate, which is transformers' Trainer's). */
+enum { N_AROUND = 6, LEVELS = 4 };
+static const char *const around[N_AROUND] = {"weights", "model",     "policy",
+                                             "actor",   "dist_ckpt", "pytorch_model_fsdp_0"};
 
-/* Does the folder at/name contain one of those, with weights in it? */
-static bool is_around(int at, const char *name)
+/* Does the folder at/name have weights in it, or in such folders of so many levels? */
+static bool leads_to_weights(int at, const char *name, int levels)
 {
-    bool found = false;
-    for (int i = 0; !found && i < N_AROUND; i++) {
-        char *path = s2s_xasprintf("%s/%s", name, around[i]);
-        char *deeper = s2s_xasprintf("%s/model", path), *policy = s2s_xasprintf("%s/weights", path);
-        found =
-            has_weights(at, path) || has_weights(at, deeper) || faccessat(at, policy, F_OK, 0) == 0;
-        free(path);
+    bool found = has_weights(at, name);
+    for (int i = 0; !found && levels && i < N_AROUND; i++) {
+        char *deeper = s2s_xasprintf("%s/%s", name, around[i]);
+        found = faccessat(at, deeper, F_OK, 0) == 0 && leads_to_weights(at, deeper, levels - 1);
         free(deeper);
-        free(policy);
     }
     return found;
-}
-
-static bool leads_to_weights(int at, const char *name)
-{
-    return has_weights(at, name) || is_around(at, name);
 }
 
 int ckpt_open_folder(int at, const char *name, enum s2s_errc otherwise, struct s2s_error *err)
@@ -126,6 +120,12 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
         rc = s2s_error_set(err, S2S_E_FORMAT, "\"%s\" is not an iteration", text);
     else
         snprintf(name, sizeof name, "iter_%07lld", (long long)ckpt->iteration);
+    if (rc == 0 && !ckpt->release && !has(ckpt, name)) {
+        char step[sizeof name]; /* verl's */
+        snprintf(step, sizeof step, "global_step_%lld", (long long)ckpt->iteration);
+        if (has(ckpt, step))
+            memcpy(name, step, sizeof name);
+    }
     free(text);
     if (rc == 0)
         rc = enter(ckpt, name, err);
@@ -164,9 +164,9 @@ static int follow_latest(struct s2s_ckpt *ckpt, struct s2s_error *err)
 static bool leads_down(const struct s2s_ckpt *ckpt, const char *name, bool inside)
 {
     if (strcmp(name, "model") == 0 && !inside && !has(ckpt, "optim") && !has(ckpt, "config.yaml") &&
-        !has(ckpt, "model/.hf_metadata"))
+        !has(ckpt, "model/.hf_metadata") && !has(ckpt, "model/.metadata"))
         return false;
-    return leads_to_weights(ckpt->dir_fd, name);
+    return leads_to_weights(ckpt->dir_fd, name, LEVELS);
 }
 
 /* epoch_0_step_20 */
@@ -207,13 +207,14 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
 /* The wrapping folder to descend into; NULL: none. inside: as in leads_down. */
 static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
 {
-    /* optimizers of Automodel and NeMo RL, and the value model of NeMo RL's PPO */
-    static const char *const beside[] = {"optim", "optimizer/optim", "value"};
+    /* optimizers of Automodel, NeMo RL and Accelerate; the value models of NeMo RL and verl */
+    static const char *const beside[] = {"optim",       "optimizer", "optimizer/optim",
+                                         "optimizer_0", "value",     "critic"};
     const char *next = NULL;
     for (size_t i = 0; !next && i < N_AROUND; i++)
         next = leads_down(ckpt, around[i], inside) ? around[i] : NULL;
     for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
-        if (leads_to_weights(ckpt->dir_fd, beside[i]))
+        if (leads_to_weights(ckpt->dir_fd, beside[i], LEVELS))
             s2s_warn("ckpt", "%s: %s/ is read; %s/ beside it is a checkpoint of its own",
                      ckpt->path, next, beside[i]);
     return next;
@@ -221,7 +222,6 @@ static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
 
 int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    enum { LEVELS = 4 };
     int rc = follow_hub(ckpt, err);
     for (int level = 0; rc == 0 && level < LEVELS; level++) {
         if (has(ckpt, CKPT_TRACKER)) {
@@ -250,46 +250,90 @@ int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
 
 /* ---- hints ---- */
 
+enum { DEEPEST_HINT = 2 };
+
+/* Names that may be meant, and how many more entries are looked at. */
+struct meant {
+    char **names;
+    size_t n, cap;
+    int left;
+};
+
+static void add_meant(struct meant *meant, char *name)
+{
+    s2s_grow(&meant->names, meant->n, &meant->cap, sizeof *meant->names);
+    meant->names[meant->n++] = name;
+}
+
+/* The next entry that a user may name; NULL: none. */
+static const char *next_named(struct meant *meant, DIR *dir)
+{
+    struct dirent *item = NULL;
+    while (dir && meant->left-- > 0 && (item = readdir(dir)) != NULL)
+        if (item->d_name[0] != '.' && ckpt_name_is_plain(item->d_name, strlen(item->d_name)))
+            break;
+    return item && meant->left >= 0 ? item->d_name : NULL;
+}
+
+/* Adds the subfolders of at/path that lead to a checkpoint, or else those so many levels below. */
+static void add_folders(struct meant *meant, int at, const char *path, int levels)
+{
+    const size_t had = meant->n;
+    const char *before = *path ? path : ".", *name;
+    DIR *dir = ckpt_open_dir(at, before);
+    for (int deeper = 0; deeper < 2 && meant->n == had && (!deeper || levels); deeper++) {
+        while ((name = next_named(meant, dir)) != NULL) {
+            char *below = s2s_xasprintf("%s%s%s", path, *path ? "/" : "", name);
+            if (deeper)
+                add_folders(meant, at, below, levels - 1);
+            else if (leads_to_weights(at, below, LEVELS))
+                add_meant(meant, s2s_xstrdup(below));
+            free(below);
+        }
+        if (dir)
+            rewinddir(dir);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* Adds the files that are named as torch's and NeMo's. */
+static void add_files(struct meant *meant, int at)
+{
+    static const char *const ends[] = {".pt", ".pth", ".ckpt", ".nemo", ".bin"};
+    const char *name;
+    DIR *dir = ckpt_open_dir(at, ".");
+    while ((name = next_named(meant, dir)) != NULL)
+        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+            if (s2s_ends_with(name, ends[i]) && !leads_to_weights(at, name, 0))
+                add_meant(meant, s2s_xstrdup(name));
+    if (dir)
+        closedir(dir);
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Is the entry at/name a checkpoint, or a folder that leads to one? */
-static bool may_be_meant(int at, const char *name)
-{
-    static const char *const ends[] = {".pt", ".pth", ".ckpt", ".nemo", ".bin"};
-    bool is_file = false;
-    if (name[0] == '.' || !ckpt_name_is_plain(name, strlen(name)))
-        return false;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        is_file |= s2s_ends_with(name, ends[i]);
-    return is_file || leads_to_weights(at, name);
-}
-
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 {
-    DIR *dir = ckpt_open_dir(ckpt->dir_fd, ".");
-    char **names = NULL;
-    size_t n = 0, cap = 0;
-    struct dirent *item;
-    for (int i = 0; dir && i < MAX_LOOKED_AT && (item = readdir(dir)) != NULL; i++) {
-        if (!may_be_meant(dirfd(dir), item->d_name))
-            continue;
-        s2s_grow(&names, n, &cap, sizeof *names);
-        names[n++] = s2s_xstrdup(item->d_name);
+    struct meant meant = {.left = MAX_LOOKED_AT};
+    add_folders(&meant, ckpt->dir_fd, "", DEEPEST_HINT);
+    const size_t n_folders = meant.n; /* come first */
+    meant.left = MAX_LOOKED_AT;
+    add_files(&meant, ckpt->dir_fd);
+    if (meant.n) {
+        qsort(meant.names, n_folders, sizeof *meant.names, by_name);
+        qsort(meant.names + n_folders, meant.n - n_folders, sizeof *meant.names, by_name);
     }
-    if (dir)
-        closedir(dir);
     struct s2s_buf list = S2S_BUF_INIT;
-    if (n)
-        qsort(names, n, sizeof *names, by_name);
-    for (size_t i = 0; i < n && i < MAX_NAMED; i++)
-        s2s_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
-    if (n)
+    for (size_t i = 0; i < meant.n && i < MAX_NAMED; i++)
+        s2s_buf_printf(&list, "%s%s", i ? ", " : "", meant.names[i]);
+    if (meant.n)
         rc = s2s_error_hint(err, rc, "name one inside it: %.*s%s", (int)list.len, list.data,
-                            n > MAX_NAMED ? ", .." : "");
+                            meant.n > MAX_NAMED ? ", .." : "");
     s2s_buf_release(&list);
-    ckpt_free_list(names, n);
+    ckpt_free_list(meant.names, meant.n);
     return rc;
 }

@@ -102,9 +102,16 @@ static int has_bins(const struct clues *clues, struct s2s_error *err)
     return name_like(clues, "pytorch_model", ".bin") || has(clues->ckpt, "adapter_model.bin");
 }
 
+/* pytorch_model_fsdp_0_rank3.bin, whose tensors have the names that those of other ranks have */
+static int is_accelerate_ranks(const struct clues *clues, struct s2s_error *err)
+{
+    const char *name = name_like(clues, "pytorch_model_fsdp", ".bin");
+    return name && strstr(name, "_rank");
+}
+
 static int is_deepspeed(const struct clues *clues, struct s2s_error *err)
 {
-    if (name_like(clues, "", "_model_states.pt") || name_like(clues, "", "_optim_states.pt"))
+    if (name_like(clues, "", CKPT_DEEPSPEED_RANK) || name_like(clues, "", "_optim_states.pt"))
         return 1;
     /* transformers' Trainer saves the whole model beside DeepSpeed's state */
     return has(clues->ckpt, "latest") && name_like(clues, "global_step", "") &&
@@ -268,10 +275,20 @@ static const struct format of_folders[] = {
      .why = "a DeepSpeed checkpoint (a file a rank)",
      .hint = "the zero_to_fp32.py that DeepSpeed put beside it makes one file of it; without ZeRO "
              "3 the weights are in mp_rank_00_model_states.pt"},
+    {.like = {CKPT_FSDP_RANK, ".pt"},
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "an FSDP checkpoint of verl or SkyRL (a file a rank)",
+     .hint = "python -m verl.model_merger makes a Hugging Face folder of it; huggingface/ in it is "
+             "one, if it has safetensors files"},
     {"mp_rank", .like = {"mp_rank_", ""}, .read = ckpt_read_mp_rank},
     {"hf", .all = {"encoder", "llm"}, .read = read_composite},
     {"dcp_hf", .like = {"", ".safetensors"}, .is = has_boxes, .read = ckpt_read_dcp_hf},
     {"hf", .like = {"", ".safetensors"}, .read = read_hf},
+    {.is = is_accelerate_ranks,
+     .refusal = S2S_E_UNSUPPORTED,
+     .why = "an FSDP checkpoint of Accelerate (a file a rank)",
+     .hint = "save it as FULL_STATE_DICT, or as SHARDED_STATE_DICT by way of "
+             "torch.distributed.checkpoint"},
     {"hf_bin", .is = has_bins, .read = ckpt_read_hf_bin},
     {.like = {"", ".gguf"}, .refusal = S2S_E_UNSUPPORTED, .why = gguf, .hint = gguf_hint},
     {"", .read = refuse_folder},

@@ -11,6 +11,11 @@
     "metadata.json, which Megatron-Core writes last, is missing or names no backend: an " \
     "unfinished save, or a damaged one"
 
+/* Names of the files that hold a rank's part of the model: those of verl and SkyRL begin so, those
+ * of DeepSpeed end so. */
+#define CKPT_FSDP_RANK "model_world_size_"
+#define CKPT_DEEPSPEED_RANK "_model_states.pt"
+
 /* ---- finding the weights ---- */
 
 /* Opens the folder at/name; returns a descriptor. OPEN: it may not be searched (if it may still be

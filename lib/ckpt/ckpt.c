@@ -485,7 +485,8 @@ bool s2s_ckpt_is_state(const char *name)
     static const char *const state[] = {"optimizer.", "optim.", "optimizer_state", "optimizers.",
                                         "grad_scaler"};
     const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
-    if (strstr(name, "rng_state") || s2s_starts_with(name, "callbacks."))
+    if (strstr(name, "rng_state") || s2s_starts_with(name, "callbacks.") ||
+        s2s_starts_with(name, "train_state.")) /* torchtitan's step */
         return true;
     for (const char *at = name; at; at = strchr(at, '.'), at = at ? at + 1 : NULL) {
         for (size_t i = 0; i < sizeof state / sizeof *state; i++)

@@ -856,6 +856,8 @@ st.rename(m, 'less.safetensors', lambda k: None if k == q else k)
 st.rename(m, 'other.safetensors', lambda k: None if k == q else k, {q: (3, 3)})
 st.rename(m, 'actor.safetensors', lambda k: 'actor.model.' + k)
 st.rename(m, 'app.safetensors', lambda k: 'app.model.' + k)
+st.rename(m, 'dcp.safetensors', lambda k: 'dcp.model.' + k)
+st.rename(m, 'flat.safetensors', lambda k: k, {'train_state.step': (), 'train_state.ntokens_seen': ()})
 st.rename(m, 'packed.safetensors', lambda k: k[:-6] + 'qweight' if k == q else k)"
     while read -r name says; do
         exits 0 s2s-ckpt convert --to hf --config "$M/config.json" $name.safetensors $name
@@ -889,13 +891,17 @@ LIST
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" whole.safetensors whole
     exits 0 s2s-ckpt verify --strict whole
     says_not "is not whole"
-    # what PyTorch's AppState puts around a model is gone through where names are mapped too
-    exits 0 s2s-ckpt convert -q --to torch_dist app.safetensors app
-    exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" app hf
-    exits 0 s2s-ckpt diff whole hf
-    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config "$M/config.json" app got
+    # what PyTorch's AppState and AReaL put around a model is gone through where names are mapped
+    # too, and torchtitan's step beside it is no weight
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config "$M/config.json" whole want
-    exits 0 s2s-ckpt diff want got
+    for name in app dcp flat; do
+        rm -rf hf got
+        exits 0 s2s-ckpt convert -q --to torch_dist $name.safetensors $name
+        exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" $name hf
+        exits 0 s2s-ckpt diff whole hf
+        exits 0 s2s-ckpt convert -q --strict --to torch_dist --map llama --config "$M/config.json" $name got
+        exits 0 s2s-ckpt diff want got
+    done
     # in a map of one's own a module of that name is what its author saw
     write mine.safetensors "{'app.enc.weight': (2, 3), 'enc.weight': (3, 2)}"
     printf 'family mine\napp.{*} its.{*} copy\nenc.{*} ours.{*} copy\n' >mine.map

@@ -69,8 +69,8 @@ char *ckpt_map_plain_name(const char *name)
     for (size_t i = 0; i < sizeof dicts / sizeof *dicts; i++)
         if (s2s_starts_with(name, dicts[i]))
             name += strlen(dicts[i]);
-    if (s2s_starts_with(name, "app.model.")) /* PyTorch's AppState; a model may have a module "app",
-                                              * too */
+    /* PyTorch's AppState and AReaL's DCPState; a model may have modules of these names, too */
+    if (s2s_starts_with(name, "app.model.") || s2s_starts_with(name, "dcp.model."))
         name += strlen("app.");
     /* Megatron's state dict has "model", or "model0" with virtual pipeline stages, before a
      * wrapper's "module." */

@@ -22,8 +22,8 @@ static char *unwrapped(const struct s2s_ckpt *ckpt, const char *name)
  * them. "model." is only in the table for that. */
 static const char *dict_of(const struct s2s_ckpt *ckpt)
 {
-    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.", "module.",
-                                        "model."};
+    static const char *const dicts[] = {"state_dict.", "model_state_dict.", "app.",
+                                        "dcp.",        "module.",           "model."};
     enum { N = sizeof dicts / sizeof *dicts, MODEL = N - 1 };
     size_t n = 0, inside[N] = {0}, n_dicts = 0;
     for (size_t i = 0; i < ckpt->n_tensors && !is_hf(ckpt); i++) {

@@ -424,6 +424,37 @@ PY
     done
 }
 
+@test "files beside the weights that are not copied are named, what is read or made anew is not" {
+    M=$MODELS/llama_gqa_untied
+    mkdir -p in
+    cp "$M/config.json" "$M/model.safetensors" in
+    echo '{}' | tee in/generation_config.json in/model.safetensors.index.fp16.json in/s2s-manifest.json >in/metadata.json
+    : >in/.gitattributes
+    for words in "--to hf" "--to torch_dist" "--to torch_dist --map llama"; do
+        rm -rf out
+        # shellcheck disable=SC2086
+        s2s-ckpt convert -q --json $words in out | jq -e '.warnings == []'
+    done
+    echo '{}' | tee in/spk_dict.pt in/tokenizer.model.v3 >in/adapter_config.json
+    for words in "--to hf" "--to torch_dist" "--to torch_dist --map llama"; do
+        rm -rf out
+        # shellcheck disable=SC2086
+        s2s-ckpt convert -q --json $words in out >report.json
+        jq -e '.warnings == ["adapter_config.json: there are no weights of an adapter, left out",
+            "in: files beside the weights are left out: spk_dict.pt, tokenizer.model.v3"]' report.json
+    done
+    # beside tensors of torch_dist, and more than are shown
+    dist=$(echo out/iter_*)
+    for n in {100..300}; do : >"$dist/rng_$n.pth"; done
+    : >"$dist/notes.json"
+    mkdir many
+    s2s-ckpt reshard -q --json --files 1 out many >report.json
+    jq -e '.warnings | length == 1 and (.[0] | contains("are left out: notes.json, rng_100.pth,") and endswith("more"))' report.json
+    # of the copy nothing is left out
+    rm -r out
+    s2s-ckpt reshard -q --json --files 1 many out | jq -e '.warnings == []'
+}
+
 @test "a model that ties the words of its part, whatever that says: so does the part alone" {
     M=$MODELS/llama_gqa_untied
     mkdir in

@@ -34,7 +34,8 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
             rc = ckpt_side_take(files, ckpt->dir_fd, names[i], names[i], err);
     }
     rc = rc < 0 || plain ? rc : ckpt_side_take_folder(files, ckpt, tokenizer, err);
-    return rc < 0 ? rc : 0;
+    /* without a common state, that which is made has the texts (s2s_hf_common) */
+    return rc < 0 || (plain && !ckpt->common) ? rc : ckpt_side_warn_left(files, ckpt, true, err);
 }
 
 int ckpt_dist_write_beside(const char *dir, const struct ckpt_side_files *files, json_t *manifest,

@@ -136,6 +136,8 @@ static int take_entry(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt
 {
     /* it would make transformers look for an adapter and for another base model */
     const bool of_other = strcmp(name, "adapter_config.json") == 0 && !has_adapter(ckpt);
+    if (of_other)
+        s2s_warn("ckpt", "%s: there are no weights of an adapter, left out", name);
     if (of_other || !ckpt_side_is_one(name))
         return 0;
     char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
@@ -169,6 +171,59 @@ int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *
         free(entries);
     close(fd);
     return rc;
+}
+
+/* Is it a file that a writer of checkpoints makes anew: an index, a manifest? */
+static bool is_remade(const char *name)
+{
+    static const char *const names[] = {"metadata.json", "common.pt", "integrity.json",
+                                        CKPT_TRACKER};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return s2s_ends_with(name, CKPT_MANIFEST) ||
+           (strstr(name, ".index.") && s2s_ends_with(name, ".json"));
+}
+
+/* Shards count as read: there may be thousands, and the readers warn of those that are not. */
+static bool is_read(const struct s2s_ckpt *ckpt, const char *name)
+{
+    bool found = s2s_ends_with(name, ".safetensors") || s2s_ends_with(name, ".distcp");
+    for (size_t i = 0; i < ckpt->n_files && !found; i++)
+        found = strcmp(ckpt->files[i].name, name) == 0;
+    return found;
+}
+
+int ckpt_side_warn_left(const struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
+                        bool texts, struct s2s_error *err)
+{
+    enum { SHOWN = 1000 }; /* bytes of names */
+    struct s2s_buf list = S2S_BUF_INIT;
+    struct dirent **entries;
+    struct stat st;
+    size_t n_more = 0;
+    const int n = scandirat(ckpt->dir_fd, ".", &entries, NULL, alphasort);
+    if (n < 0)
+        return s2s_error_errno(err, S2S_E_IO, "list folder");
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        const bool known = name[0] == '.' || is_remade(name) ||
+                           (!texts && ckpt_side_is_one(name)) || ckpt_side_find(files, name) ||
+                           is_read(ckpt, name);
+        const bool left = !known && fstatat(ckpt->dir_fd, name, &st, 0) == 0 && S_ISREG(st.st_mode);
+        if (left && list.len < SHOWN)
+            s2s_buf_printf(&list, "%s%s", list.len ? ", " : "", name);
+        else
+            n_more += left;
+        free(entries[i]);
+    }
+    free(entries);
+    if (n_more)
+        s2s_buf_printf(&list, " and %zu more", n_more);
+    if (list.len)
+        s2s_warn("ckpt", "%s: files beside the weights are left out: %s", ckpt->path, list.data);
+    s2s_buf_release(&list);
+    return 0;
 }
 
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path)

@@ -52,6 +52,11 @@ bool ckpt_side_is_one(const char *name);
  * does nothing if the folder does not exist. Errors as ckpt_side_take. */
 int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
                           const char *folder, struct s2s_error *err);
+/* Warns of the files in the checkpoint's folder that are neither read nor in `files`; hidden files
+ * and those that every writer makes anew do not count. texts: also those for which ckpt_side_is_one
+ * is true; otherwise ckpt_side_take_folder has added them, or warned. IO. */
+int ckpt_side_warn_left(const struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
+                        bool texts, struct s2s_error *err);
 /* The file of this path, lent until the next is added; NULL: none. */
 const struct ckpt_side_file *ckpt_side_find(const struct ckpt_side_files *files, const char *path);
 void ckpt_side_release(struct ckpt_side_files *files);

@@ -113,7 +113,7 @@ static int files_of_source(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
         rc = ckpt_side_take_folder(&out->files, ckpt, folders[i], err);
     if (rc == 0 && s2s_starts_with(ckpt->format, "hf"))
         rc = warn_of_folders(ckpt, err);
-    return rc;
+    return rc < 0 ? rc : ckpt_side_warn_left(&out->files, ckpt, false, err);
 }
 
 /* Adds the files of a folder beside the weights, without the folder in their paths. config: also

@@ -176,6 +176,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     for (size_t i = 0; i < ckpt->n_rank_states; i++)
         json_decref(ckpt->rank_states[i].parts);
     json_decref(ckpt->common);
+    json_decref(ckpt->left_values);
     json_decref(ckpt->run_args);
     free(ckpt->members);
     free(ckpt->tensors);
@@ -185,7 +186,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->states);
     ckpt_arena_release(ckpt);
     ckpt->root = ckpt->inside = ckpt->part = NULL; /* they pointed into the arena */
-    ckpt->common = ckpt->run_args = NULL;
+    ckpt->common = ckpt->run_args = ckpt->left_values = NULL;
     ckpt->members = NULL;
     ckpt->tensors = NULL;
     ckpt->paths = NULL;
@@ -458,6 +459,11 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
 size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
 {
     return ckpt->n_left_states;
+}
+
+const json_t *s2s_ckpt_rank_values(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->left_values;
 }
 
 /* Is `name`, from `at` on, part of a torch.optim state dict, whatever the dict around it is called

@@ -186,6 +186,9 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt);
 /* Number of Megatron's rank folders with an optimizer whose tensors are not among the checkpoint's.
  */
 size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt);
+/* Values of merged rank folders that the common state lacks (rng_state, ..), by name, with the
+ * number of folders that had one; lent until close, NULL: none. */
+const json_t *s2s_ckpt_rank_values(const struct s2s_ckpt *ckpt);
 
 /*
  * Reads the box [begin, begin + size) of a tensor, row-major, into out, which has room for

@@ -85,8 +85,9 @@ for rank in range(2):
     if fault == "odd":
         optimizer = [optimizer, {"state": 3}]
     args = Call("argparse", "Namespace", (), {"tensor_model_parallel_size": 2, "num_layers": 1})
+    rng = {"rng_state": [{"random_rng_state": (3, (rank, 5), None)}]} if fault == "random" else {}
     save("%s/iter_0000007/mp_rank_%02d/model_optim_rng.pt" % (folder, rank),
-         {"args": args, "iteration": 7, "checkpoint_version": 3.0, "model": model, "optimizer": optimizer})
+         {"args": args, "iteration": 7, "checkpoint_version": 3.0, "model": model, "optimizer": optimizer, **rng})
 want = {(("optimizer.state.%s." % k) if k else "") + n: [s, whole[k, n]] for k in ("", "exp_avg", "exp_avg_sq") + (("fp32_param",) if half else ())
         for n, s, _ in params if not k or n not in buffers}
 json.dump(want, open("expect.json", "w"))
@@ -185,6 +186,42 @@ EOF
     holds out
     exits 0 common_optimizer out
     says "'note': {'tensor C128': 1}, 'other': {'tensor of mine': [2]}"
+}
+
+# saved_args FOLDER: what its common.pt says was not saved
+saved_args() {
+    python3 - "$1" <<'EOF'
+import pickle, sys, zipfile
+archive = zipfile.ZipFile(sys.argv[1] + "/iter_0000007/common.pt")
+
+
+class Reader(pickle.Unpickler):
+    def find_class(self, module, name):
+        return dict if name == "OrderedDict" else (lambda *_: None) if name.startswith("_") else type(name, (), {})
+    def persistent_load(self, pid):
+        return None
+args = Reader(archive.open(next(n for n in archive.namelist() if n.endswith("/data.pkl")))).load()["args"]
+print(sorted(k for k, v in vars(args).items() if k.startswith("no_save_") and v is True))
+EOF
+}
+
+@test "random states of rank folders, which are not merged, are counted, and the arguments say so" {
+    ranks run random
+    exits 0 s2s-ckpt reshard --merge-ranks run out
+    says "left out: rng_state (2)"
+    says "left out: 2 values of rank folders"
+    exits 0 saved_args out
+    [ "$output" = "['no_save_rng']" ]
+    exits 0 s2s-ckpt prune --merge-ranks --json -q run pruned
+    says '"rank_values": 2,'
+    says '"names": {"rng_state": 2}'
+    exits 0 saved_args pruned
+    [ "$output" = "['no_save_optim', 'no_save_rng']" ]
+    ranks other
+    exits 0 s2s-ckpt reshard --merge-ranks other others
+    says_not "left out"
+    exits 0 saved_args others
+    [ "$output" = "[]" ]
 }
 
 @test "where it is not certain whose the optimizer's tensors are, they are left out and it is said why" {

@@ -63,10 +63,11 @@ struct ckpt_left_out {
     size_t n_unused, n_dropped;         /* weights */
     size_t n_unread;                    /* objects that hold tensors which no reader takes */
     size_t n_state, n_objects, n_ranks; /* tensors, objects, rank folders with an optimizer */
+    size_t n_values;                    /* values of merged rank folders, such as rng_state */
     int64_t rows_cut;
     bool common;
-    /* of those tensors and objects: names of a kind ("rng_state", "optimizer.state.exp_avg.*") and
-     * their number; n_of_others: of kinds that did not fit */
+    /* of those tensors, objects and values: names of a kind ("rng_state",
+     * "optimizer.state.exp_avg.*") and their number; n_of_others: of kinds that did not fit */
     struct {
         char name[96];
         size_t n;

@@ -52,6 +52,18 @@ static void add_weights(struct ckpt_left_out *left, const struct ckpt_map_names 
         add_name(left, names->of[i], INT_MAX);
 }
 
+static void add_values(struct ckpt_left_out *left, const json_t *values)
+{
+    const char *name;
+    json_t *n;
+    json_object_foreach((json_t *)values, name, n)
+    {
+        for (json_int_t i = 0; i < json_integer_value(n); i++)
+            add_name(left, name, INT_MAX);
+        left->n_values += (size_t)json_integer_value(n);
+    }
+}
+
 static bool takes_object(const struct job *job, const char *name)
 {
     return job->to == TO_TORCH_DIST && !(job->how.keep_object && !job->how.keep_object(name));
@@ -82,6 +94,7 @@ void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job)
         left->n_objects += !taken;
         left->n_unread += unread;
     }
+    add_values(left, s2s_ckpt_rank_values(job->ckpt));
     left->n_kinds_told = left->n_kinds;
     left->n_more_told = left->n_of_others;
     add_weights(left, &job->unused);

@@ -28,6 +28,8 @@ static char *left_out_text(const struct ckpt_left_out *left)
         s2s_buf_printf(&text, ", the tensors in %zu objects that are not read", left->n_unread);
     if (left->n_ranks)
         s2s_buf_printf(&text, ", the optimizer of %zu rank folders", left->n_ranks);
+    if (left->n_values)
+        s2s_buf_printf(&text, ", %zu values of rank folders", left->n_values);
     if (left->rows_cut)
         s2s_buf_printf(&text, ", %lld rows past the vocabulary", (long long)left->rows_cut);
     if (left->common)
@@ -42,9 +44,10 @@ static void print_left_out(const struct ckpt_left_out *left)
 {
     printf("{\"unused_tensors\": %zu, \"dropped_tensors\": %zu, \"state_tensors\": %zu, "
            "\"objects\": %zu, \"objects_with_unread_tensors\": %zu, \"rank_optimizers\": %zu, "
-           "\"vocabulary_rows\": %lld, \"common_state\": %s, \"names\": {",
+           "\"rank_values\": %zu, \"vocabulary_rows\": %lld, \"common_state\": %s, \"names\": {",
            left->n_unused, left->n_dropped, left->n_state, left->n_objects, left->n_unread,
-           left->n_ranks, (long long)left->rows_cut, left->common ? "true" : "false");
+           left->n_ranks, left->n_values, (long long)left->rows_cut,
+           left->common ? "true" : "false");
     for (size_t i = 0; i < left->n_kinds; i++) {
         printf("%s", i ? ", " : "");
         ckpt_print_json_text(left->kinds[i].name);

@@ -189,6 +189,32 @@ char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
                          norm + (fused ? len : 0));
 }
 
+/* Counts what the ranks have beside what is kept (random states, ..), by name. */
+static void count_left(struct merge *m, const json_t *kept)
+{
+    json_t *left = json_object(), *value;
+    const char *key;
+    for (size_t i = 0; i < m->n_ranks; i++)
+        json_object_foreach(json_object_get(m->ckpt->common, m->ranks[i].folder), key, value)
+        {
+            const json_t *had = json_object_get(left, key);
+            if (!json_is_null(value) && !json_object_get(kept, key))
+                json_object_set_new(left, key, json_integer(json_integer_value(had) + 1));
+        }
+    m->ckpt->left_values = left;
+}
+
+/* The saved arguments say what was not saved, so that Megatron-LM does not ask for it. */
+static json_t *args_of(const struct merge *m)
+{
+    json_t *args = json_copy((json_t *)ckpt_merge_args(m));
+    if (json_object_get(m->ckpt->left_values, "rng_state"))
+        json_object_set_new(args, "no_save_rng", json_true());
+    if (!m->optimizer)
+        json_object_set_new(args, "no_save_optim", json_true());
+    return args;
+}
+
 /* Keeps the part of the first rank's state that describes the whole run. */
 static void merge_common(struct merge *m)
 {
@@ -200,6 +226,9 @@ static void merge_common(struct merge *m)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (json_object_get(own, keys[i]))
             json_object_set(common, keys[i], json_object_get(own, keys[i]));
+    count_left(m, common);
+    if (json_is_object(json_object_get(common, "args")))
+        json_object_set_new(common, "args", args_of(m));
     if (m->optimizer)
         json_object_set(common, "optimizer", m->optimizer);
     json_decref(m->ckpt->common);

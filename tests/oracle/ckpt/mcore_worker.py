@@ -44,17 +44,25 @@ def is_cuda(x):
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """What a checkpoint shows of Apex's: a step in the group, no step beside exp_avg and exp_avg_sq"""
+    """What a checkpoint shows of Apex's: a step in the group, no step beside exp_avg and exp_avg_sq. Each operation is rounded by itself, so
+    that an element becomes the same wherever it lies."""
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, bias_correction=True, adam_w_mode=True, **_):
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bias_correction=bias_correction))
 
+    @torch.no_grad()
     def step(self, closure=None, **_):
         for group in self.param_groups:
-            group["step"] = group.get("step", 0) + 1
+            group["step"] = n = group.get("step", 0) + 1
+            a, b = group["betas"]
             for p in group["params"]:
-                for name in ("exp_avg", "exp_avg_sq"):
-                    self.state[p].setdefault(name, torch.zeros_like(p))
+                m, v = (self.state[p].setdefault(name, torch.zeros_like(p)) for name in ("exp_avg", "exp_avg_sq"))
+                g = p.grad if p.grad is not None else getattr(p, "decoupled_grad", None)
+                if g is None:
+                    continue
+                m.copy_(m * a + g * (1 - a))
+                v.copy_(v * b + g * g * (1 - b))
+                p.sub_(((m / (1 - a ** n)) / ((v / (1 - b ** n)).sqrt() + group["eps"]) + p * group["weight_decay"]) * group["lr"])
 
 
 def older_libraries():

@@ -187,14 +187,29 @@ def tell_what_is_saved(path, rank):
     dist_checkpointing.save = save
 
 
+def gradient(t, seed):
+    """Of a tensor's part: what it has by name and place. Of a vocabulary, padding shall change no row."""
+    rows = 1024 if t.allow_shape_mismatch else t.global_shape[0]
+    name = hashlib.sha256(t.key.encode()).hexdigest()[:8]
+    whole = torch.randn((rows, *t.global_shape[1:]), generator=torch.Generator().manual_seed(int(name, 16) + seed))
+    sizes = (1,) * t.prepend_axis_num + tuple(t.local_shape)
+    return whole[tuple(slice(o, o + n) for o, n in zip(t.global_offset, sizes))].reshape(t.local_shape)
+
+
 def step(args, models, optimizer, seed):
     from megatron.core.dist_checkpointing.dict_utils import nested_values
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
     for item in nested_values(states(models, metadata_of(args))):
         if isinstance(item, (ShardedTensor, ShardedTensorFactory)) and hasattr(item.data, "main_grad"):
-            t = next(nested_values([item.build()])) if isinstance(item, ShardedTensorFactory) else item
-            name = hashlib.sha256(("%s %s" % (t.key, t.global_offset)).encode()).hexdigest()[:8]
-            item.data.main_grad.copy_(torch.randn(item.data.shape, generator=torch.Generator().manual_seed(int(name, 16) + seed)))
+            grad, factory = item.data.main_grad, isinstance(item, ShardedTensorFactory)
+            if factory:  # its parts are views
+                item.data = grad.view(item.data.shape)
+            for t in nested_values([item.build()]) if factory else [item]:
+                (t.data if factory else grad).copy_(gradient(t, seed))
+    if args.use_torch_fsdp2:
+        from torch.distributed.tensor import distribute_tensor
+        for n, p in enumerate(models[0].parameters()):
+            p.grad = distribute_tensor(torch.randn(p.shape, generator=torch.Generator().manual_seed(n + seed)).to(p.dtype), p.device_mesh, p.placements)
     optimizer.step()
 
 

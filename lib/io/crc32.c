@@ -1,10 +1,10 @@
 /*
- * crc(A || B) is linear in the bits of A, so 64 bytes at a time can be folded into the 64 that
- * follow by carry-less multiplication with x^n mod P, and only the last 16 bytes meet the table.
- * Four independent lanes hide the latency of the multiplier. With AVX-512 each lane is as wide as
- * the four together: 14 GB/s become 40, and a file is verified in the time that cat takes.
- * Constants: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
- * Instruction" (Intel, 2009), reflected form.
+ * crc(A || B) is linear in the bits of A, so blocks of 64 bytes are folded into the following 64 by
+ * carry-less multiplication with x^n mod P; only the last 16 bytes go through the table. Four
+ * independent lanes hide the latency of the multiplier. With AVX-512 each lane is 64 bytes wide: 40
+ * GB/s in place of 14, so that verifying a file takes as long as cat. Constants: Gopal et al.,
+ * "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009),
+ * reflected form.
  */
 #include "lib/io/crc32.h"
 
@@ -32,7 +32,7 @@ static void fill_table(void)
             table[k][i] = table[k - 1][i] >> 8 ^ table[0][table[k - 1][i] & 0xFF];
 }
 
-/* eight bytes a step; crc is inverted already */
+/* Eight bytes per step; crc is already inverted. */
 static uint32_t crc_tables(uint32_t crc, const unsigned char *p, size_t len)
 {
     for (; len >= 8; p += 8, len -= 8) {
@@ -83,7 +83,7 @@ WIDE static void crc_wide(__m128i x[4], uint32_t crc, const unsigned char *p, si
     _mm512_storeu_si512(x, y[0]);
 }
 
-/* len is a multiple of 16 and at least 64; the result is what the tables would give */
+/* As crc_tables; len is a multiple of 16 and at least 64. */
 CLMUL static uint32_t crc_clmul(uint32_t crc, const unsigned char *p, size_t len, bool may_be_wide)
 {
     const __m128i k512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
@@ -106,7 +106,7 @@ CLMUL static uint32_t crc_clmul(uint32_t crc, const unsigned char *p, size_t len
         x[0] = fold(x[0], k128, x[i]);
     for (; len >= 16; p += 16, len -= 16)
         x[0] = fold(x[0], k128, _mm_loadu_si128((const __m128i *)p));
-    /* 16 bytes with the same remainder as all that came: the tables finish */
+    /* x[0] has the same remainder as all bytes so far */
     unsigned char rest[16];
     _mm_storeu_si128((__m128i *)rest, x[0]);
     return crc_tables(0, rest, sizeof rest);

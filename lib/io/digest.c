@@ -1,4 +1,4 @@
-/* the library's own build of XXH3 stops at SSE2; inlined it uses what -march allows */
+/* the shared library is built for SSE2; inlined, the code uses what -march allows */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -13,7 +13,7 @@
 #include "lib/base/base.h"
 
 struct s2s_digest {
-    XXH3_state_t state; /* first: it is aligned to 64 bytes */
+    XXH3_state_t state; /* first, as it needs an alignment of 64 bytes */
     int bits;
 };
 

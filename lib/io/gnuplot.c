@@ -1,4 +1,4 @@
-/* gnuplot gets its script on stdin and gives the picture on stdout. */
+/* Runs gnuplot with the script on its stdin and the picture on its stdout. */
 #include "lib/io/gnuplot.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 extern char **environ;
 
-/* Starts gnuplot with the script on its stdin; *picture is the other end of its stdout. */
+/* Starts gnuplot with the script as its stdin; *picture is the read end of its stdout. */
 static int start_gnuplot(pid_t *pid, int *picture, FILE *script, struct s2s_error *err)
 {
     char *const argv[] = {(char *)"gnuplot", NULL};

@@ -1,4 +1,4 @@
-/* Pictures drawn by gnuplot. */
+/* Plots drawn by gnuplot. */
 #ifndef S2S_IO_GNUPLOT_H
 #define S2S_IO_GNUPLOT_H
 
@@ -8,8 +8,8 @@
 struct s2s_error;
 
 /*
- * Draws into path, which appears whole or not at all (lib/io/outfile.h), what `put` writes as
- * gnuplot's script: SVG where is_svg, else PNG. NOTFOUND: there is no gnuplot; IO.
+ * Draws a plot into path, which appears complete or not at all (lib/io/outfile.h): SVG if is_svg,
+ * otherwise PNG. put writes gnuplot's script for `what`. NOTFOUND: gnuplot is not installed; IO.
  */
 int s2s_gnuplot(const char *path, void (*put)(FILE *script, bool is_svg, const void *what),
                 const void *what, struct s2s_error *err);

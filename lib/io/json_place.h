@@ -1,6 +1,6 @@
 /*
- * Where a byte of JSON stands, for who cuts a long text between two members: in a text, or so many
- * lists and objects down. They are counted, not understood: damage is found by who reads the parts.
+ * Position of a byte in JSON text, to split a long text between two members: inside of a string, or
+ * the nesting depth. Brackets are counted, not matched: errors are found when the parts are parsed.
  */
 #ifndef IO_JSON_PLACE_H
 #define IO_JSON_PLACE_H
@@ -13,7 +13,7 @@ struct s2s_json_place {
     bool in_text, escaped;
 };
 
-/* Where the byte behind this one stands. */
+/* Advances the position past a byte. */
 static inline void s2s_json_pass(struct s2s_json_place *place, char byte)
 {
     if (place->in_text) {
@@ -24,11 +24,11 @@ static inline void s2s_json_pass(struct s2s_json_place *place, char byte)
     } else if (byte == '{' || byte == '[') {
         place->depth++;
     } else if (byte == '}' || byte == ']') {
-        place->depth--; /* wraps where there is one too many */
+        place->depth--; /* wraps around if there is one too many */
     }
 }
 
-/* Does this byte end a member of what is so deep? */
+/* Does this byte end a member at this depth? */
 static inline bool s2s_json_cuts(const struct s2s_json_place *place, char byte, size_t depth)
 {
     return byte == ',' && !place->in_text && place->depth == depth;

@@ -20,31 +20,30 @@
 
 enum { PIPE_BYTES = 1024 * 1024, MAX_TEMPS = 4096 };
 
-/* How much may wait for the disk before writeback is asked for, so that the fsync at the end finds
- * little left to do. */
+/* Bytes that are written before writeback is started, so that little is left for the fsync. */
 enum { WRITEBACK_BYTES = 16 << 20 };
 
 struct s2s_outfile {
     char *path;                /* as given, for messages */
-    char *target;              /* the name it gets in the end; NULL: written in place */
-    char *temp;                /* the name it has until then; NULL: none */
-    int fd;                    /* STDOUT_FILENO is never closed here: lib/base/tool does that */
+    char *target;              /* the final name; NULL: written in place */
+    char *temp;                /* the temporary name; NULL: none */
+    int fd;                    /* STDOUT_FILENO is not closed here, but in lib/base/tool */
     int slot;                  /* in temps[] */
-    int64_t offset;            /* bytes taken, buffered ones included */
-    bool is_temp_file;         /* a regular file of ours */
-    bool is_unnamed;           /* without a name so far */
-    struct s2s_behind *behind; /* buffers and writes, perhaps on a thread, which owns these: */
+    int64_t offset;            /* bytes passed to s2s_outfile_write */
+    bool is_temp_file;         /* a new regular file, not written in place */
+    bool is_unnamed;           /* has no name yet */
+    struct s2s_behind *behind; /* buffers and writes, possibly on a thread, which owns these: */
     int64_t written;           /* bytes passed to write(2) */
     int64_t synced;            /* of those, whose writeback to disk was started */
 };
 
-/* ---- temporary files that the end of the process, or a signal, must remove ---- */
+/* ---- temporary files, to be removed at exit or by a signal ---- */
 
 static char *volatile temps[MAX_TEMPS];
 static volatile pid_t temps_owner;
 static pthread_mutex_t temps_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Only what a signal handler may do: unlink. A forked child must not remove its parent's files. */
+/* Async-signal-safe. A forked child must not remove its parent's files. */
 static void remove_temps(void)
 {
     if (getpid() != temps_owner)
@@ -71,10 +70,10 @@ static int register_temp(char *temp)
             at_quick_exit(remove_temps);
         }
         for (int i = 0; i < MAX_TEMPS; i++)
-            temps[i] = NULL; /* those of a parent */
+            temps[i] = NULL; /* those of the parent */
         temps_owner = getpid();
     }
-    s2s_catch_fatal_signals(on_fatal_signal); /* who has handlers cleans up by itself */
+    s2s_catch_fatal_signals(on_fatal_signal); /* not if the program has handlers of its own */
     for (int i = 0; i < MAX_TEMPS && slot < 0; i++)
         if (!temps[i])
             temps[slot = i] = temp;
@@ -93,7 +92,7 @@ static void unregister_temp(int slot)
 
 /* ---- writing ---- */
 
-/* A reader that left early ends us as it would end cat: quietly, with the status of SIGPIPE. */
+/* Dies of SIGPIPE, quietly, as cat does when its reader exits early. */
 static void die_of_sigpipe(void)
 {
     remove_temps();
@@ -101,7 +100,7 @@ static void die_of_sigpipe(void)
     raise(SIGPIPE);
 }
 
-/* Asks the kernel to start writing what is complete, without waiting for it. */
+/* Starts writeback of written bytes, without waiting for it. */
 static void start_writeback(struct s2s_outfile *out)
 {
     if (!out->is_temp_file || out->written - out->synced < WRITEBACK_BYTES)
@@ -116,7 +115,7 @@ static int write_sink(void *ctx, const void *bytes, size_t len, struct s2s_error
     size_t done = 0;
     while (done < len) {
         size_t want = len - done;
-        /* a pipe takes pieces of its own size best; a file takes all at once */
+        /* pieces of its own size are fastest for a pipe; a file takes all at once */
         if (!out->is_temp_file && want > S2S_BEHIND_PIECE)
             want = S2S_BEHIND_PIECE;
         ssize_t n = write(out->fd, (const char *)bytes + done, want);
@@ -124,7 +123,7 @@ static int write_sink(void *ctx, const void *bytes, size_t len, struct s2s_error
             done += (size_t)n;
         } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
             if (n == 0)
-                errno = ENOSPC; /* POSIX leaves 0 for a non-empty write open; nothing was taken */
+                errno = ENOSPC; /* POSIX does not define 0 here; nothing was written */
             if (errno == EPIPE)
                 die_of_sigpipe();
             return s2s_error_errno(err, S2S_E_IO,
@@ -171,7 +170,7 @@ static int link_temp(struct s2s_outfile *out, const char *temp)
     return s2s_unnamed_link(out->fd, temp);
 }
 
-/* A name for the file beside its target: rename works only within one file system. */
+/* Gives the file a temporary name in the same folder: rename works only within a file system. */
 static int take_temp(struct s2s_outfile *out, int (*take)(struct s2s_outfile *, const char *),
                      struct s2s_error *err)
 {
@@ -179,7 +178,7 @@ static int take_temp(struct s2s_outfile *out, int (*take)(struct s2s_outfile *, 
     const char *base = slash ? slash + 1 : out->target;
     int dir_len = (int)(base - out->target);
     for (int attempt = 0; attempt < 1000; attempt++) {
-        /* the name may be as long as the file system allows: only its head goes into ours */
+        /* the name may have the maximal length already, so only its start is used */
         char *temp = s2s_xasprintf("%.*s.%.180s.%ld-%d.tmp", dir_len, out->target, base,
                                    (long)getpid(), attempt);
         out->slot = register_temp(temp);
@@ -217,10 +216,10 @@ static int open_path(struct s2s_outfile *out, struct s2s_error *err)
 {
     struct stat st;
     bool exists = stat(out->path, &st) == 0;
-    /* a name that is too long, say: before hours of writing, not after them */
+    /* such as a name that is too long: better before hours of writing than after */
     if (!exists && errno != ENOENT)
         return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the file", out->path);
-    /* the file would take the link's place, and lie where nobody meant it to */
+    /* the file would replace the link, not be created at its target */
     if (!exists && lstat(out->path, &st) == 0)
         return s2s_error_set(err, S2S_E_IO, "%s: is a link to nothing", out->path);
     if (exists && !S_ISREG(st.st_mode)) {
@@ -234,7 +233,7 @@ static int open_path(struct s2s_outfile *out, struct s2s_error *err)
                    ? s2s_error_errno(err, S2S_E_IO, "%s: cannot open for writing", out->path)
                    : 0;
     }
-    /* a link keeps pointing at the file that is replaced */
+    /* replace the target of a link, not the link */
     char resolved[PATH_MAX];
     out->target = s2s_xstrdup(realpath(out->path, resolved) ? resolved : out->path);
     return open_target(out, err);
@@ -260,7 +259,7 @@ static int open_outfile(struct s2s_outfile **result, const char *path, bool is_t
         fflush(stdout);
     }
     if (!out->is_temp_file)
-        (void)fcntl(out->fd, F_SETPIPE_SZ, PIPE_BYTES); /* fails where it is no pipe: no matter */
+        (void)fcntl(out->fd, F_SETPIPE_SZ, PIPE_BYTES); /* may fail if it is not a pipe */
     out->behind = s2s_behind_new(write_sink, out, is_threaded);
     *result = out;
     return 0;
@@ -281,7 +280,7 @@ int64_t s2s_outfile_offset(const struct s2s_outfile *out)
     return out->offset;
 }
 
-/* ---- the end ---- */
+/* ---- commit and abort ---- */
 
 static int sync_file(struct s2s_outfile *out, struct s2s_error *err)
 {
@@ -291,7 +290,7 @@ static int sync_file(struct s2s_outfile *out, struct s2s_error *err)
                            (long long)out->offset);
 }
 
-/* Some file systems say what went wrong only here. */
+/* Some file systems report write errors only here. */
 static int close_fd(struct s2s_outfile *out, int fd, struct s2s_error *err)
 {
     return close(fd) == 0 || errno == EINTR
@@ -299,7 +298,8 @@ static int close_fd(struct s2s_outfile *out, int fd, struct s2s_error *err)
                : s2s_error_errno(err, S2S_E_IO, "%s: cannot close", out->path);
 }
 
-/* The file system makes files without names, but gives them none later: then a copy has one. */
+/* Copies the file to a named one, as the file system can create files without a name but not link
+ * them. */
 static int copy_to_temp(struct s2s_outfile *out, struct s2s_error *err)
 {
     int unnamed = out->fd;
@@ -312,11 +312,11 @@ static int copy_to_temp(struct s2s_outfile *out, struct s2s_error *err)
     return rc < 0 ? rc : sync_file(out, err);
 }
 
-/* Gives the file its name, or, where that is taken, one from which it is renamed. */
+/* Links the file to its name or, if that exists, to a temporary name to be renamed. */
 static int link_unnamed(struct s2s_outfile *out, struct s2s_error *err)
 {
     int twin = fcntl(out->fd, F_DUPFD_CLOEXEC, 0), rc = 0;
-    if (twin >= 0) /* the descriptor itself is needed for the link */
+    if (twin >= 0) /* fd itself is needed for the link */
         rc = close_fd(out, twin, err);
     if (rc < 0)
         return rc;
@@ -353,7 +353,7 @@ int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
     }
     if (rc == 0 && out->temp)
         rc = rename_temp(out, err);
-    if (rc == 0 && out->target) /* or a crash could bring the old name back */
+    if (rc == 0 && out->target) /* otherwise a crash could restore the old file */
         rc = s2s_durable_sync_name(out->target, err);
     if (rc < 0)
         s2s_outfile_abort(out);

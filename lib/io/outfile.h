@@ -1,10 +1,10 @@
 /*
- * Files that appear whole or not at all: written without a name, synced, and only then given
- * theirs. Of a program that is killed or fails nothing stays. What was there under the name is
- * replaced by a rename: between the two calls a file .NAME.PID-N.tmp is there, complete. File
- * systems that know no files without names have it all the time; SIGINT, SIGTERM and their like
- * remove it, SIGKILL and SIGQUIT leave it. What exists and is no regular file (a device, a named
- * pipe) is written in place.
+ * Output files that appear complete or not at all: a file is written without a name (O_TMPFILE),
+ * synced, and only then linked. If the program fails or is killed nothing remains. An existing file
+ * is replaced by rename: between the two calls there is a complete file .NAME.PID-N.tmp. On file
+ * systems without unnamed files, that exists during all of the writing; SIGINT, SIGTERM and similar
+ * signals remove it, SIGKILL and SIGQUIT leave it. An existing path that is not a regular file (a
+ * device, a named pipe) is written in place.
  */
 #ifndef S2S_IO_OUTFILE_H
 #define S2S_IO_OUTFILE_H
@@ -18,27 +18,26 @@ struct s2s_outfile;
 
 /* Opens path for writing; "-" or NULL is stdout. */
 int s2s_outfile_open(struct s2s_outfile **out, const char *path, struct s2s_error *err);
-/* The same for large outputs: a thread writes while the caller makes more (lib/io/behind.h). Flush
- * and commit wait for it; s2s_outfile_write may return the error of an earlier write. */
+/* The same for large outputs: a thread writes while the caller produces more (lib/io/behind.h).
+ * Flush and commit wait for it; s2s_outfile_write may return the error of an earlier write. */
 int s2s_outfile_open_behind(struct s2s_outfile **out, const char *path, struct s2s_error *err);
-/* Appends len bytes. Every short write, EINTR and full disk is handled or reported (IO: path, bytes
- * wanted, reason). */
+/* Appends len bytes. Handles short writes and EINTR. IO: with path, offset, number of bytes and
+ * reason. */
 int s2s_outfile_write(struct s2s_outfile *out, const void *bytes, size_t len,
                       struct s2s_error *err);
-/* Pushes out what is buffered; a no-op cost where nothing is. For filters, after each record of a
- * pipe. */
+/* Writes buffered bytes; cheap if there are none. For filters, after each record to a pipe. */
 int s2s_outfile_flush(struct s2s_outfile *out, struct s2s_error *err);
 int64_t s2s_outfile_offset(const struct s2s_outfile *out); /* bytes written so far */
-/* Flush, fsync, name, close: the file exists from here on. Frees out, also on failure (then
- * nothing appears). */
+/* Flushes, syncs, names and closes the file: it exists from here on. Frees out, also on failure
+ * (the file does not appear then). */
 int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err);
-/* Removes what was written. Frees out; NULL is a no-op. */
+/* Removes the file. Frees out; NULL is a no-op. */
 void s2s_outfile_abort(struct s2s_outfile *out);
 
-/* Is `out`, where it is a file that exists (NULL and "-" are none), the file `input`? Whoever reads
- * the one must not replace it by the other. */
+/* Is `out` an existing file (not NULL or "-"), and the same file as `input`? Then it must not
+ * replace its own input. */
 bool s2s_outfile_is(const char *out, const char *input);
-/* ARG where it is. */
+/* ARG if it is. */
 int s2s_outfile_spares(const char *out, const char *input, struct s2s_error *err);
 int s2s_outfile_spares_each(const char *out, const char *const *inputs, size_t n,
                             struct s2s_error *err);

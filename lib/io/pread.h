@@ -1,4 +1,4 @@
-/* Reading a place of a file that others may cut while it is read. */
+/* Reads from a file that others may truncate in the meantime. */
 #ifndef S2S_IO_PREAD_H
 #define S2S_IO_PREAD_H
 
@@ -8,10 +8,10 @@
 struct s2s_error;
 
 /*
- * len bytes from pos of fd into out, whatever signals and short reads come between. TRUNCATED where
- * the file ends before, IO; neither names the file. What is checked and then used is read so and
- * not mapped: a mapping ends the process (SIGBUS) when the file becomes shorter, and changes under
- * the reader.
+ * Reads len bytes from pos of fd into out, across signals and short reads. TRUNCATED: the file ends
+ * before; IO. The messages do not name the file. Data that is verified and then used is read this
+ * way instead of mapped: a mapping ends the process (SIGBUS) if the file is truncated, and its
+ * bytes may change after they were verified.
  */
 int s2s_pread(int fd, void *out, size_t len, int64_t pos, struct s2s_error *err);
 

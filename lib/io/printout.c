@@ -8,7 +8,7 @@
 static ssize_t put(void *cookie, const char *bytes, size_t len)
 {
     struct s2s_printout *p = cookie;
-    /* 0 is a failure to stdio, which then says so of the stream */
+    /* stdio takes 0 for an error, and sets the stream's error flag */
     return s2s_outfile_write(p->out, bytes, len, &p->err) < 0 ? 0 : (ssize_t)len;
 }
 

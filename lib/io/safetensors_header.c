@@ -1,4 +1,4 @@
-/* The header of a safetensors file, read a part at a time: it may be as large as all else. */
+/* Reads the header of a safetensors file in parts, as it can be very long. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,34 +9,36 @@
 #include "lib/io/pread.h"
 #include "lib/io/safetensors_internal.h"
 
-/* The builds that test for errors of memory make it small, so that short headers come in parts. */
+/* Sanitizer builds use a small window, so that short headers are split, too. */
 #ifndef HEADER_WINDOW
 #define HEADER_WINDOW (4 << 10)
 #endif
 enum {
     FIRST_WINDOW = HEADER_WINDOW,
     LONG_TEXT = 16 * HEADER_WINDOW,
-    LONGEST_ESCAPE = 12 /* a pair of \u */
+    LONGEST_ESCAPE = 12 /* a surrogate pair */
 };
 
-/* What of the header is in memory, from a member on or from within a text of the metadata. */
+/* The part of the header in memory, from the start of a member or from inside of a metadata value.
+ */
 struct window {
     int fd;
     size_t header_len;
-    char *bytes, *texts; /* cap bytes each, and one more */
+    char *bytes, *texts; /* [cap + 1] each */
     size_t pos, len, cap;
-    size_t skipped;   /* bytes between pos and what is read next, beside len */
-    size_t seen, cut; /* looked at so far; where a part ends that can be scanned, 0: nowhere yet */
+    size_t skipped;   /* white space dropped after len */
+    size_t seen, cut; /* bytes examined so far; end of a part that can be scanned, 0: none yet */
     enum io_part_end end;
     struct s2s_json_place place;
-    size_t text_at; /* where the last text begins */
-    size_t name_at; /* and, with has_name, the name of the member that begins behind the cut */
+    size_t text_at; /* start of the last string */
+    size_t name_at; /* with has_name: start of the name of the member after the cut */
     bool has_name;
-    bool in_meta;  /* the last member that began is the metadata */
-    bool in_value; /* what comes in it is a value, no key */
+    bool in_meta;  /* the current member is the metadata */
+    bool in_value; /* the next string in it is a value, not a key */
 };
 
-/* Does the last member? One whose name is written with escapes is not known, and read whole. */
+/* Is the current member the metadata? If its name is written with escapes it is not recognised, and
+ * read as a whole. */
 static bool begins_metadata(const struct window *w)
 {
     static const char name[] = "\"__metadata__\"";
@@ -44,7 +46,7 @@ static bool begins_metadata(const struct window *w)
            memcmp(w->bytes + w->name_at, name, sizeof name - 1) == 0;
 }
 
-/* a byte that stands in no text */
+/* Examines a byte outside of strings. */
 static void look_at(struct window *w, char byte)
 {
     if (byte == '"') {
@@ -64,7 +66,7 @@ static void look_at(struct window *w, char byte)
     }
 }
 
-/* A long text of the metadata is cut between two of its characters, where no escape is near. */
+/* Splits a long metadata value between two characters, away from escapes. */
 static void cut_text(struct window *w)
 {
     const bool is_long = w->len >= LONG_TEXT && w->in_meta && w->in_value && w->place.in_text;
@@ -77,7 +79,7 @@ static void cut_text(struct window *w)
     }
 }
 
-/* Where does a part end? */
+/* Looks for the end of a part in the new bytes. */
 static void look(struct window *w)
 {
     for (; w->seen < w->len; w->seen++) {
@@ -89,8 +91,8 @@ static void look(struct window *w)
         cut_text(w);
 }
 
-/* Of a long run of white space one piece is enough. Places of what is behind it in the same part
- * are then told too low, in errors. */
+/* Reduces a long run of white space to one byte. Offsets in messages about later bytes of the same
+ * part are too small then. */
 static void drop_space(struct window *w)
 {
     size_t n = 0;
@@ -110,13 +112,13 @@ static void widen(struct window *w, size_t cap)
     w->texts = s2s_xrealloc(w->texts, w->cap + 1, 1);
 }
 
-/* how much of the header was read */
+/* Number of bytes of the header read so far. */
 static size_t n_read(const struct window *w)
 {
     return w->pos + w->skipped + w->len;
 }
 
-/* Reads on until a whole member, or much of a text, is there or the header ends. */
+/* Reads until there is a complete member or a long piece of a value, or the header ends. */
 static int fill(struct window *w, struct s2s_error *err)
 {
     while (!w->cut && n_read(w) < w->header_len) {
@@ -134,7 +136,7 @@ static int fill(struct window *w, struct s2s_error *err)
     return 0;
 }
 
-/* Drops what was scanned, and the comma. */
+/* Drops the scanned part, and the comma after it. */
 static void drop(struct window *w)
 {
     const size_t done = w->cut + (w->end == IO_AT_COMMA);
@@ -212,9 +214,9 @@ static int read_members(struct reader *r, int fd, size_t header_len, struct s2s_
     return rc;
 }
 
-/* ---- what was not kept ---- */
+/* ---- second pass ---- */
 
-/* Reads the header again, for the places of its tensors or for the visit. */
+/* Reads the header again, for the extents of its tensors or for visit. */
 static int read_again(struct io_extents *extents, s2s_st_visit *visit, void *ctx, int fd,
                       size_t header_len, struct s2s_error *err)
 {
@@ -241,7 +243,7 @@ static int find_name(void *ctx, const struct s2s_st_tensor *tensor, size_t begin
     return wanted->n_seen++ == wanted->idx ? io_misplaced(wanted->extents, tensor->name, err) : 0;
 }
 
-/* Is every tensor where it should be? Releases the extents. */
+/* Checks that tensors cover the data exactly. Releases the extents. */
 static int check_places(struct io_extents *extents, int fd, size_t header_len,
                         struct s2s_error *err)
 {
@@ -256,7 +258,7 @@ static int check_places(struct io_extents *extents, int fd, size_t header_len,
     if (!extents->is_bad)
         return rc;
     struct wanted wanted = {.idx = extents->bad.idx, .extents = extents};
-    struct io_extents none = {.is_bad = true}; /* nothing is to be added */
+    struct io_extents none = {.is_bad = true}; /* add nothing */
     rc = read_again(&none, find_name, &wanted, fd, header_len, err);
     return rc < 0 ? rc : s2s_error_set(err, S2S_E_FORMAT, "the file changes while it is read");
 }
@@ -282,7 +284,7 @@ static int read_length(size_t *header_len, uint64_t *len, int fd, struct s2s_err
     return rc;
 }
 
-/* r says who is told what */
+/* r: the callbacks. */
 static int read_header(struct reader *r, int fd, int64_t *data_pos, struct s2s_error *err)
 {
     struct s2s_safetensors *st = r->st;

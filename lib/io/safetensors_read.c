@@ -23,7 +23,7 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const struct s2s_st_meta *)a)->key, ((const struct s2s_st_meta *)b)->key);
 }
 
-/* Canonical files are in order already: one pass shows it, and no sort is needed. */
+/* Canonical files are sorted already, which one pass shows. */
 static void sort_if_needed(void *array, size_t n, size_t size,
                            int (*compare)(const void *, const void *))
 {
@@ -98,12 +98,12 @@ static int add_member(void *ctx, const struct io_member *member, struct s2s_erro
     io_extents_add(&tables->extents, member->begin, member->tensor.len_bytes);
     s2s_grow(&st->tensors, st->n_tensors, &tables->cap_tensors, sizeof *st->tensors);
     st->tensors[st->n_tensors] = member->tensor;
-    /* an offset until the header is through */
+    /* an offset until the whole header is read */
     st->tensors[st->n_tensors++].data = (const void *)(uintptr_t)member->begin;
     return 0;
 }
 
-/* Is every tensor where it should be? Their order is still the header's. */
+/* Checks that tensors cover the data exactly. To be called before they are sorted. */
 static int check_places(struct tables *tables, struct s2s_error *err)
 {
     struct io_extents *extents = &tables->extents;
@@ -117,7 +117,7 @@ static int check_places(struct tables *tables, struct s2s_error *err)
     return extents->is_bad ? io_misplaced(extents, tensors[extents->bad.idx].name, err) : rc;
 }
 
-/* The tables of a header before data_len bytes of data. */
+/* Makes the tables from a header that is followed by data_len bytes of data. */
 static int parse_header(struct s2s_safetensors *st, const char *json, size_t header_len,
                         size_t data_len, struct s2s_error *err)
 {
@@ -187,7 +187,7 @@ static int map_file(struct s2s_safetensors *st, int fd, struct s2s_error *err)
 int s2s_safetensors_open(struct s2s_safetensors *st, const char *path, struct s2s_error *err)
 {
     *st = (struct s2s_safetensors){0};
-    /* not to wait for the other end of a pipe, which is refused */
+    /* O_NONBLOCK: do not wait for the other end of a pipe, which is rejected */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return s2s_error_errno(err, S2S_E_OPEN, "%s: cannot open", path);

@@ -7,8 +7,8 @@
 #include "lib/base/utf8.h"
 
 /*
- * The header's JSON is a small fixed shape, so it is read in one pass without a tree: a stream has
- * one for every record, and a general tree would cost more than the digest of the data.
+ * The header's JSON has a small fixed structure and is scanned in one pass without a tree: every
+ * record of a stream has one, and a tree would cost more than the digest of the data.
  */
 
 static int refuse(struct io_scan *s, const char *what)
@@ -23,7 +23,7 @@ static void skip_space(struct io_scan *s)
         s->p++;
 }
 
-/* Takes c, after white space, if it is there. */
+/* Consumes white space, then c if it follows. */
 static bool take(struct io_scan *s, char c)
 {
     skip_space(s);
@@ -76,7 +76,7 @@ static int scan_escape(struct io_scan *s)
     return 0;
 }
 
-/* up to the quote, or where the part ends */
+/* Scans up to the closing quote or the end of the part. */
 static int scan_characters(struct io_scan *s, const char **text)
 {
     char *begin = s->out;
@@ -129,7 +129,7 @@ static int scan_u64(struct io_scan *s, uint64_t *value)
     return 0;
 }
 
-/* [a, b, ...] of at most max numbers, of which more are `too_many` */
+/* Scans [a, b, ...] of at most max numbers; too_many: the message if there are more. */
 static int scan_numbers(struct io_scan *s, uint64_t *values, int max, int *n, const char *too_many)
 {
     *n = 0;
@@ -147,7 +147,7 @@ static int scan_numbers(struct io_scan *s, uint64_t *values, int max, int *n, co
     return take(s, ']') ? 0 : refuse(s, "expected ]");
 }
 
-/* A key and the quote before its text. */
+/* Scans a key and the opening quote of its value. */
 static int scan_key(struct io_scan *s, const char **key)
 {
     int rc = scan_string(s, key);
@@ -158,7 +158,7 @@ static int scan_key(struct io_scan *s, const char **key)
     return rc;
 }
 
-/* The texts of the metadata, from the first or from within one. */
+/* Scans members of the metadata, from the first one or from inside of a value. */
 static int scan_texts(struct io_scan *s, enum io_part_end end)
 {
     do {
@@ -183,7 +183,7 @@ static int scan_meta(struct io_scan *s, enum io_part_end end)
         return refuse(s, "__metadata__ twice");
     s->has_meta = true;
     skip_space(s);
-    if (s->end - s->p >= 4 && memcmp(s->p, "null", 4) == 0) { /* an Option of Rust's: none */
+    if (s->end - s->p >= 4 && memcmp(s->p, "null", 4) == 0) { /* Rust's None */
         s->p += 4;
         return 0;
     }
@@ -283,7 +283,7 @@ int io_scan_part(struct io_scan *s, enum io_part_end end)
     return s->p == s->end ? 0 : refuse(s, last ? "something after the object" : "expected }");
 }
 
-/* ---- which bytes belong to which ---- */
+/* ---- extents ---- */
 
 void io_extents_add(struct io_extents *x, uint64_t begin, uint64_t len)
 {
@@ -306,7 +306,7 @@ static int by_begin(const void *a, const void *b)
     const struct io_extent *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* tensors without elements share their place with the one that follows */
+    /* empty tensors have the offset of the next one */
     return (x->len > y->len) - (x->len < y->len);
 }
 

@@ -18,8 +18,8 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const struct s2s_st_meta *)a)->key, ((const struct s2s_st_meta *)b)->key);
 }
 
-/* The escapes of Python's json.dumps(ensure_ascii=False), so that anybody can make the same bytes.
- */
+/* Escapes like Python's json.dumps(ensure_ascii=False), so that other programs can make the same
+ * bytes. */
 static int put_string(struct s2s_buf *json, const char *text, struct s2s_error *err)
 {
     size_t len = strlen(text);

@@ -1,7 +1,7 @@
 #include "lib/io/sha256.h"
 
-/* What replaces these functions allocates, reads configurations and dies where there is no memory
- * for that. */
+/* The EVP interface that replaces these functions allocates memory, reads configuration files, and
+ * aborts when out of memory. */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 

@@ -6,7 +6,7 @@
 
 #include "lib/base/base.h"
 
-/* Places of the fields of a ustar header (POSIX.1-1988, "ustar Interchange Format"). */
+/* Offsets of the fields of a ustar header (POSIX.1-1988, "ustar Interchange Format"). */
 enum {
     NAME = 0,
     MODE = 100,
@@ -45,7 +45,7 @@ static void ustar(unsigned char *block, const char *name, uint64_t size, char ty
     snprintf(text + SUM, 7, "%06o", sum); /* six digits, NUL, space */
 }
 
-/* "LEN size=N\n", where LEN counts itself too */
+/* "LEN size=N\n", where LEN includes its own digits. */
 static size_t pax_size_record(char *text, uint64_t size)
 {
     char rest[40];
@@ -72,7 +72,7 @@ size_t s2s_tar_header(unsigned char header[S2S_TAR_MAX_HEADER], const char *name
     memset(header, 0, S2S_TAR_MAX_HEADER);
     size_t len = pax_size_record((char *)header + S2S_TAR_BLOCK, size);
     ustar(header, pax_name, len, 'x');
-    ustar(header + 2 * S2S_TAR_BLOCK, name, 0, '0'); /* the pax record holds the size */
+    ustar(header + 2 * S2S_TAR_BLOCK, name, 0, '0'); /* the size is in the pax record */
     return S2S_TAR_MAX_HEADER;
 }
 
@@ -103,7 +103,7 @@ bool s2s_tar_read(const unsigned char *block, bool is_pax, char name[101], uint6
         return true;
     }
     memcpy(name, text + 2 * S2S_TAR_BLOCK, 100);
-    /* the exact form is compared afterwards; here only the number is wanted */
+    /* the exact form is compared later; only the number is needed here */
     const char *number = memmem(text + S2S_TAR_BLOCK, 12, " size=", 6);
     if (!number)
         return false;

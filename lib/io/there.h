@@ -1,12 +1,12 @@
-/* Whether a name is there. */
+/* Existence of a file. */
 #ifndef S2S_IO_THERE_H
 #define S2S_IO_THERE_H
 
 #include <stdbool.h>
 
-/* Does the file or folder at/name exist (at as openat takes it)? A link that leads nowhere does
- * not. Where the system cannot tell (a failing disk, a folder that must not be looked into) the
- * answer is yes: opening it then fails with the reason, while a no leaves it out in silence. */
+/* Does the file or folder at/name exist (at: as in openat)? false for a dangling link. true if that
+ * cannot be determined (a failing disk, a folder without permission): opening it will then fail
+ * with the reason, while false would leave it out silently. */
 bool s2s_is_there(int at, const char *name);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { PROC_PATH = 32 };
 
-/* linkat(fd, "", .., AT_EMPTY_PATH) is for the privileged; this is for everybody */
+/* linkat(fd, "", .., AT_EMPTY_PATH) requires a capability; this does not */
 static const char *proc_path(char path[PROC_PATH], int fd)
 {
     snprintf(path, PROC_PATH, "/proc/self/fd/%d", fd);

@@ -12,7 +12,7 @@ enum {
     END64_LEN = 56,
     LOCATOR_LEN = 20,
     MAX_MEMBERS = 1 << 20,
-    MAX_DIRECTORY = 64 << 20, /* bytes of the central directory */
+    MAX_DIRECTORY = 64 << 20, /* length of the central directory */
 };
 
 int s2s_zip_read(const struct s2s_zip *zip, void *out, int64_t pos, size_t len,
@@ -30,7 +30,7 @@ int s2s_zip_read(const struct s2s_zip *zip, void *out, int64_t pos, size_t len,
     return s2s_pread(source->fd, out, len, source->begin + pos, err);
 }
 
-/* where the central directory lies */
+/* Location and number of entries of the central directory. */
 struct directory {
     uint64_t pos, len, n;
 };
@@ -78,11 +78,11 @@ static int find_directory(const struct s2s_zip *zip, struct directory *dir, stru
     return 0;
 }
 
-/* Sizes and position that do not fit into 32 bits stand in the extra field 1, in this order. -1: it
- * lacks one of them, or a field leaves the len bytes. */
+/* Reads sizes and position that do not fit into 32 bits from the extra field with id 1, in this
+ * order. -1: one of them is missing, or a field exceeds the len bytes. */
 static int read_zip64_extra(const unsigned char *extra, size_t len, uint64_t *value[3])
 {
-    size_t size = 0; /* of the field, which begins at extra; 0: there is none */
+    size_t size = 0; /* of the field, which begins at extra; 0: none */
     for (bool found = false; !found && len >= 4;) {
         const size_t field = s2s_le16(extra + 2);
         found = s2s_le16(extra) == 1;
@@ -108,8 +108,8 @@ static int read_zip64_extra(const unsigned char *extra, size_t len, uint64_t *va
     return 0;
 }
 
-/* one entry of the directory; *used is its length. The name is copied to *names and moves it on.
- * pos is that of the local header. */
+/* Reads an entry of the directory; *used is its length, pos that of the local header. Copies the
+ * name to *names and advances that. */
 static int read_entry(struct s2s_zip_member *member, const unsigned char *p, size_t left,
                       size_t *used, char **names, struct s2s_error *err)
 {
@@ -179,7 +179,7 @@ static int by_header(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What it is found by: the name without the first folder. */
+/* The name without the first folder, by which members are found. */
 static const char *tail_of(const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -191,7 +191,7 @@ static int by_tail(const void *a, const void *b)
     return strcmp(tail_of(*(char *const *)a), tail_of(*(char *const *)b));
 }
 
-/* no two members share bytes, no two share a name: not in two folders either */
+/* Checks that no two members overlap or have the same name, even in different first folders. */
 static int check_members(struct s2s_zip *zip, struct s2s_error *err)
 {
     struct s2s_zip_member *m = zip->members;
@@ -241,7 +241,7 @@ int s2s_zip_open(struct s2s_zip *zip, const struct s2s_zip_source *source, struc
         return rc;
     unsigned char *bytes = s2s_try_calloc(dir.len + 1, 1, "the zip directory", err);
     zip->members = s2s_try_calloc(dir.n + 1, sizeof *zip->members, "the zip members", err);
-    /* each entry has 46 bytes beside its name, so the names and their zeros fit */
+    /* each entry has 46 bytes besides its name, so the names and their NULs fit */
     zip->internal = s2s_try_calloc(dir.len + 1, 1, "the zip names", err);
     if (!bytes || !zip->members || !zip->internal)
         rc = S2S_E_NOMEM;

@@ -10,7 +10,7 @@ struct written {
     char *name;
     int64_t header, len_bytes;
     uint32_t crc;
-    bool has_crc; /* it was given */
+    bool has_crc; /* given by s2s_zip_give_crc */
 };
 
 struct s2s_zip_writer {
@@ -61,7 +61,7 @@ int s2s_zip_begin(struct s2s_zip_writer *zip, const char *name, int align, struc
     s2s_buf_put_le(buf, 0, 8);
     s2s_buf_put_le(buf, name_len, 2);
     int64_t data = zip->pos + 30 + (int64_t)name_len;
-    /* the field that torch pads with: id "FB", filled with Z */
+    /* torch's padding: an extra field with id "FB", filled with Z */
     int64_t pad = align > 1 ? (align - (data + 4) % align) % align : -4;
     s2s_buf_put_le(buf, (uint64_t)(pad + 4), 2);
     s2s_buf_puts(buf, name);

@@ -1,4 +1,4 @@
-/* Frames are compressed by several threads and written in the order in which they came. */
+/* Compresses frames on several threads and writes them in order. */
 #include "lib/io/zstdseek.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ enum slot_state { SLOT_EMPTY, SLOT_FULL, SLOT_BUSY, SLOT_DONE };
 struct slot {
     enum slot_state state;
     struct s2s_buf in; /* content */
-    char *out;         /* compressed, or NULL when that failed */
+    char *out;         /* compressed content */
     size_t out_cap, out_len;
     const char *failure;
 };
@@ -25,8 +25,7 @@ struct s2s_zstd_writer {
     struct s2s_outfile *out;
     struct s2s_zstd_table table;
     int level;
-    /* a ring of frames: [written, taken) is compressed or being compressed, [taken, filled) waits
-     */
+    /* ring of frames: [written, taken) are compressed or being compressed, [taken, filled) wait */
     struct slot *slots;
     size_t n_slots, filled, taken, written;
     bool stopping;
@@ -34,7 +33,7 @@ struct s2s_zstd_writer {
     pthread_cond_t changed;
     pthread_t *threads;
     int n_threads;
-    ZSTD_CCtx *own; /* of the caller, where there are no threads */
+    ZSTD_CCtx *own; /* for the caller's thread, if there are no others */
 };
 
 static ZSTD_CCtx *new_context(int level)
@@ -102,7 +101,7 @@ struct s2s_zstd_writer *s2s_zstd_writer_new(struct s2s_outfile *out, int level, 
     return zstd;
 }
 
-/* Writes the oldest frame, waiting for it. */
+/* Waits for the oldest frame and writes it. */
 static int write_oldest(struct s2s_zstd_writer *zstd, struct s2s_error *err)
 {
     struct slot *slot = &zstd->slots[zstd->written % zstd->n_slots];

@@ -63,7 +63,7 @@ void s2s_zstd_table_tail(const struct s2s_zstd_table *table, struct s2s_buf *out
         put(out, table->frames[i].size, 4);
     }
     put(out, table->n, 4);
-    put(out, 0, 1); /* no checksums of the content: the digests are ours */
+    put(out, 0, 1); /* no checksums of the content, as there are digests */
     put(out, SEEKABLE_MAGIC, 4);
 }
 
@@ -83,13 +83,13 @@ int s2s_zstd_table_parse(struct s2s_zstd_table *table, const void *bytes, size_t
     for (size_t i = 0; i < n; i++)
         s2s_zstd_table_add(table, (uint32_t)number(entries + ENTRY * i + 4, 4),
                            (uint32_t)number(entries + ENTRY * i, 4), number(digests + 8 * i, 8));
-    /* composed again from what was read: any bit that is not as it must be shows */
+    /* compose it again from what was read, so that any deviation shows */
     struct s2s_buf again = S2S_BUF_INIT;
     s2s_zstd_table_tail(table, &again);
     size_t frames_len = n ? table->frames[n - 1].at + table->frames[n - 1].len : 0;
     bool good = memcmp(again.data, tail, tail_len) == 0 && frames_len == len - tail_len;
     for (size_t i = 0; i < n; i++)
-        good = good && table->frames[i].size > 0; /* nobody would decode it */
+        good = good && table->frames[i].size > 0; /* an empty frame would never be decoded */
     s2s_buf_release(&again);
     if (good)
         return 0;

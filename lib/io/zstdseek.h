@@ -1,8 +1,8 @@
 /*
  * The seekable zstd format (zstd's contrib/seekable_format): independent frames, then a table of
- * their sizes in a skippable frame, so that any zstd reads all and ours reads any part. In front of
- * the table stands a skippable frame of our own, 0x184D2A50, with the XXH3-64 of each frame's
- * compressed bytes: some bits of a zstd frame change nothing that its checksum sees.
+ * their sizes in a skippable frame. Any zstd can decompress the file, and this reader any frame.
+ * Before the table there is another skippable frame, 0x184D2A50, with the XXH3-64 of each frame's
+ * compressed bytes, as zstd's own checksum misses some flipped bits of a frame.
  */
 #ifndef S2S_IO_ZSTDSEEK_H
 #define S2S_IO_ZSTDSEEK_H
@@ -28,22 +28,22 @@ struct s2s_zstd_table {
     size_t n, cap;
 };
 
-/* Appends a frame behind those that are there. */
+/* Appends a frame. */
 void s2s_zstd_table_add(struct s2s_zstd_table *table, uint32_t size, uint32_t len, uint64_t xxh3);
 void s2s_zstd_table_release(struct s2s_zstd_table *table);
-/* What stands behind the frames: digests and seek table. Appends to out. */
+/* Appends what follows the frames to out: digests and seek table. */
 void s2s_zstd_table_tail(const struct s2s_zstd_table *table, struct s2s_buf *out);
-/* Reads the tail of a whole file of len bytes; FORMAT when it is not there or disagrees with len
- * (the frames themselves are not looked at). Nothing to release on failure. */
+/* Reads the tail of a file of len bytes. FORMAT: there is none, or it does not match len (the
+ * frames themselves are not read). Nothing to release on failure. */
 int s2s_zstd_table_parse(struct s2s_zstd_table *table, const void *bytes, size_t len,
                          struct s2s_error *err);
 
-/* True for the four bytes that begin a zstd frame. */
+/* Do these four bytes begin a zstd frame? */
 int s2s_zstd_is_frame(const void *bytes);
 
 /*
- * Decodes the frame bytes[len] whose content has `size` bytes into out. DIGEST when xxh3 differs,
- * FORMAT when it is not one whole frame of that size.
+ * Decompresses a frame (bytes: [frame->len]) into out [frame->size]. DIGEST: its XXH3-64 differs;
+ * FORMAT: not one whole frame of that size.
  */
 int s2s_zstd_decode(void *out, const struct s2s_zstd_frame *frame, const void *bytes,
                     struct s2s_error *err);
@@ -52,10 +52,11 @@ int s2s_zstd_decode(void *out, const struct s2s_zstd_frame *frame, const void *b
 
 struct s2s_zstd_writer;
 
-/* Compresses on `jobs` threads; what is written never depends on their number. out is kept until
- * _free. */
+/* Compresses on `jobs` threads, whose number does not change the output. out is kept until _free.
+ */
 struct s2s_zstd_writer *s2s_zstd_writer_new(struct s2s_outfile *out, int level, int jobs);
-/* One frame of these bytes; takes them and gives an empty buffer back. RANGE above 4 GiB - 1. */
+/* Adds a frame of these bytes, and returns an empty buffer in *bytes. RANGE: more than 4 GiB - 1.
+ */
 int s2s_zstd_writer_add(struct s2s_zstd_writer *zstd, struct s2s_buf *bytes, struct s2s_error *err);
 /* Waits for all frames and writes the tail. */
 int s2s_zstd_writer_finish(struct s2s_zstd_writer *zstd, struct s2s_error *err);

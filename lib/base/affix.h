@@ -1,4 +1,4 @@
-/* What a text begins and ends with. */
+/* Prefixes and suffixes of strings. */
 #ifndef S2S_BASE_AFFIX_H
 #define S2S_BASE_AFFIX_H
 
@@ -16,7 +16,7 @@ static inline bool s2s_ends_with(const char *text, const char *suffix)
     return len >= n && memcmp(text + len - n, suffix, n) == 0;
 }
 
-/* Is the text this tail, or does it end with a separator and the tail? */
+/* Is the text equal to tail, or does it end with separator and tail? */
 static inline bool s2s_has_tail(const char *text, char separator, const char *tail)
 {
     const size_t len = strlen(text), n = strlen(tail);

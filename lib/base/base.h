@@ -1,9 +1,9 @@
-/* The room's door: errors, memory, numbers, dtypes, logging, progress, threads, and what every
- * program does alike. */
+/* Errors, memory, numbers, dtypes, logging, progress, threads, and what all programs have in
+ * common. */
 #ifndef S2S_BASE_H
 #define S2S_BASE_H
 
-/* calls that cannot be used safely do not compile; system headers that mention them come first */
+/* unsafe functions do not compile; system headers that mention them must come first */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,7 +26,7 @@ void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes)
     len_bytes = (len_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     blocks->used_bytes += len_bytes;
     if (block && len_bytes > BLOCK_BYTES / 16 && block->cap - block->used < len_bytes) {
-        /* one of its own, behind that which still has room */
+        /* a block of its own, after the one that still has room */
         struct s2s_block *own = new_block(len_bytes);
         own->used = len_bytes;
         own->next = block->next;
@@ -48,7 +48,7 @@ char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len)
 {
     struct s2s_block *block = blocks->last;
     char *copy;
-    if (block && block->cap - block->used > len) { /* from the end, where nothing is aligned */
+    if (block && block->cap - block->used > len) { /* from the end, which needs no alignment */
         block->cap -= len + 1;
         blocks->used_bytes += len + 1;
         copy = block->data + block->cap;
@@ -64,7 +64,7 @@ void s2s_blocks_take(struct s2s_blocks *blocks, struct s2s_blocks *from)
     struct s2s_block *first = from->last;
     while (first && first->next)
         first = first->next;
-    if (first && blocks->last) { /* behind that which still has room */
+    if (first && blocks->last) { /* after the one that still has room */
         first->next = blocks->last->next;
         blocks->last->next = from->last;
     } else if (first) {

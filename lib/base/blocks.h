@@ -1,4 +1,4 @@
-/* Many small pieces of memory that are freed together: names, shapes, nodes of a tree. */
+/* Allocates many small objects that are freed together: names, shapes, nodes of a tree. */
 #ifndef S2S_BASE_BLOCKS_H
 #define S2S_BASE_BLOCKS_H
 
@@ -6,16 +6,16 @@
 
 struct s2s_blocks {
     struct s2s_block *last; /* NULL: none yet */
-    size_t used_bytes;      /* of all pieces, most rounded up to 8 */
+    size_t used_bytes;      /* of all objects, most of them rounded up to 8 */
 };
 
-/* Zeroed, 8-byte aligned; ends the program when memory is out. */
+/* Allocates len bytes, zeroed, 8-byte aligned; ends the program if out of memory. */
 void *s2s_blocks_alloc(struct s2s_blocks *blocks, size_t len_bytes);
-/* A copy of len bytes and a zero byte. */
+/* A copy of len bytes with a terminating NUL. */
 char *s2s_blocks_text(struct s2s_blocks *blocks, const char *text, size_t len);
-/* Takes all pieces of `from`, which is empty then. */
+/* Takes all objects of `from`, which is empty then. */
 void s2s_blocks_take(struct s2s_blocks *blocks, struct s2s_blocks *from);
-/* Frees all pieces; the blocks are empty and can be used again. */
+/* Frees all objects; the blocks are empty and can be used again. */
 void s2s_blocks_release(struct s2s_blocks *blocks);
 
 #endif

@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Only what a signal handler may call is called here, and its memory is there from the start. */
+/* Everything here is async-signal-safe; memory is static. */
 static const char *program_name;
 static char line[PATH_MAX + 128];
 
-/* "55d0c0a00000-55d0c0a21000 r--p ...": whether the address is in this line's range */
+/* Is the address in the range of this line, "55d0c0a00000-55d0c0a21000 r--p ..."? */
 static int is_in_range(uintptr_t address)
 {
     uintptr_t bounds[2] = {0, 0};
@@ -23,7 +23,7 @@ static int is_in_range(uintptr_t address)
     return bounds[0] <= address && address < bounds[1];
 }
 
-/* The file that is mapped at an address, from the system's list of mappings; NULL: not found. */
+/* The file mapped at an address, from /proc/self/maps; NULL: not found. */
 static const char *file_at(uintptr_t address)
 {
     size_t len = 0;
@@ -49,13 +49,13 @@ static const char *file_at(uintptr_t address)
 static void put(const char *text)
 {
     if (write(STDERR_FILENO, text, strlen(text)) < 0)
-        return; /* nobody is left to be told */
+        return; /* there is nothing else to do */
 }
 
 static void on_bus_error(int sig, siginfo_t *info, void *context)
 {
     static volatile sig_atomic_t is_known;
-    if (is_known) /* another thread says it */
+    if (is_known) /* another thread reports it */
         for (;;)
             pause();
     is_known = 1;

@@ -1,4 +1,4 @@
-/* Element types, spelled as safetensors spells them. */
+/* Element types, named as in safetensors. */
 #ifndef S2S_BASE_DTYPE_H
 #define S2S_BASE_DTYPE_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* name, bytes an element */
+/* name, bytes per element */
 /* clang-format off */
 #define S2S_DTYPE_MAP(X) \
     X(BOOL, 1) X(U8, 1) X(I8, 1) X(F8_E5M2, 1) X(F8_E4M3, 1) X(F8_E8M0, 1) \
@@ -23,11 +23,11 @@ enum s2s_dtype {
 #undef X
 };
 
-size_t s2s_dtype_size(enum s2s_dtype dtype);      /* bytes an element; 0 for S2S_DTYPE_NONE */
+size_t s2s_dtype_size(enum s2s_dtype dtype);      /* bytes per element; 0 for S2S_DTYPE_NONE */
 const char *s2s_dtype_name(enum s2s_dtype dtype); /* "BF16"; "none" */
 enum s2s_dtype s2s_dtype_parse(const char *name); /* S2S_DTYPE_NONE when unknown */
 
-/* F64, F32, F16 or BF16; those of 8 bits are none. */
+/* F64, F32, F16 or BF16; false for 8-bit floats. */
 bool s2s_dtype_is_float(enum s2s_dtype dtype);
 
 /* Exact widening, and rounding to nearest even (NaN stays NaN). */
@@ -35,6 +35,6 @@ float s2s_bf16_to_f32(uint16_t bits);
 uint16_t s2s_f32_to_bf16(float x);
 float s2s_f16_to_f32(uint16_t bits);
 uint16_t s2s_f32_to_f16(float x);
-float s2s_f8_to_f32(uint8_t bits, enum s2s_dtype dtype); /* any dtype of name F8_* */
+float s2s_f8_to_f32(uint8_t bits, enum s2s_dtype dtype); /* dtype: any F8_* */
 
 #endif

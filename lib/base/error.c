@@ -39,7 +39,7 @@ int s2s_errc_exit_status(int code)
     return errc_of(code)->exit_status;
 }
 
-/* What a message quotes comes from files: it is shown as text, on one line. */
+/* Formats text with untrusted content escaped, so that it stays on one line. */
 static void put_text(char *out, size_t cap, const char *fmt, va_list ap)
 {
     char raw[sizeof((struct s2s_error *)NULL)->text];
@@ -91,7 +91,7 @@ int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
     size_t context_len = strlen(context);
     context[context_len++] = ':';
     context[context_len++] = ' ';
-    /* the end of the old text is what gets lost when both do not fit */
+    /* if both do not fit, the end of the old text is lost */
     size_t room = sizeof err->text - 1 - context_len;
     size_t len = strnlen(err->text, room);
     memmove(err->text + context_len, err->text, len);

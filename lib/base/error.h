@@ -1,16 +1,15 @@
 /*
- * Errors that somebody outside can cause (bytes, options, disk, network, another rank). A function
- * that can fail returns 0 or more on success and a negative enum s2s_errc otherwise, after filling
- * the caller's struct s2s_error. The library never prints. Whatever a message quotes, it is one
- * line: control characters are shown as \n, \x1b (lib/base/utf8.h), only s2s_error_line begins
- * another.
+ * Errors with external causes (input bytes, options, disk, network, another rank). A function that
+ * can fail returns 0 or more on success, otherwise a negative enum s2s_errc after filling the
+ * caller's struct s2s_error. The library never prints. A message is one line, whatever it quotes:
+ * control characters are escaped as \n, \x1b (lib/base/utf8.h); only s2s_error_line adds a line.
  */
 #ifndef S2S_BASE_ERROR_H
 #define S2S_BASE_ERROR_H
 
 #include <stdarg.h>
 
-/* name, exit status of a tool that ends with it, meaning */
+/* name, exit status of a tool that fails with it, meaning */
 #define S2S_ERRC_MAP(X) \
     X(ARG, 2, "bad argument") \
     X(OPEN, 2, "cannot open") \
@@ -42,12 +41,11 @@ enum s2s_errc {
 #undef X
 };
 
-/* One failure: what (innermost text), where (contexts put in front by the layers above) and how to
- * mend it. */
+/* A failure: what happened (text), where (contexts prepended by the callers) and how to mend it. */
 struct s2s_error {
     int code;        /* 0 or an enum s2s_errc */
     char text[1400]; /* "path: record 17: cu_seqlens[3] = 512 is less than cu_seqlens[2] = 768" */
-    char hint[500];  /* what the user can do; empty when nobody knows */
+    char hint[500];  /* what the user can do; may be empty */
 };
 
 #define S2S_ERROR_INIT \
@@ -55,25 +53,25 @@ struct s2s_error {
         0, "", "" \
     }
 
-/* Fills err (which may be NULL) with code and text, forgetting what it held; returns code, so that
- * `return s2s_error_set(...)`. */
+/* Sets code and text of err (which may be NULL), discarding what it held; returns code, for `return
+ * s2s_error_set(...)`. */
 int s2s_error_set(struct s2s_error *err, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* As s2s_error_set, and appends ": " and strerror(errno). */
+/* As s2s_error_set, with ": " and strerror(errno) appended. */
 int s2s_error_errno(struct s2s_error *err, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "context: " before the text that is there; returns rc unchanged. Each layer adds what it
- * knows (path, rank, step) once. */
+/* Prepends "context: " to the text; returns rc unchanged. Each layer adds once what it knows (path,
+ * rank, step). */
 int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Says how to mend it (the first hint wins: it is nearest to the cause); returns rc unchanged. */
+/* Sets the hint, unless there is one, which is nearer to the cause; returns rc unchanged. */
 int s2s_error_hint(struct s2s_error *err, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts a line of its own behind the text, of a list ("  name"); returns rc unchanged. */
+/* Appends a line to the text, for lists (" name"); returns rc unchanged. */
 int s2s_error_line(struct s2s_error *err, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -84,7 +82,7 @@ const char *s2s_errc_name(int code);
 const char *s2s_errc_text(int code);
 int s2s_errc_exit_status(int code);
 
-/* A failure only we can cause: prints file:line and the message, then aborts. */
+/* For failures that only our own code can cause: prints file:line and the message, then aborts. */
 #define S2S_BUG(...) s2s_bug(__FILE__, __LINE__, __VA_ARGS__)
 _Noreturn void s2s_bug(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

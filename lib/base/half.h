@@ -1,8 +1,8 @@
 /*
- * Floats of 16 bits out of float32 and back, as bits and without branches: a loop over these is
- * one that the compiler makes vectors of, if the loop too reads and writes bits. Rounding is to the
- * nearest, ties to even; NaNs keep their sign and become quiet, but for bfloat16 that is widened,
- * as with the processor's own instructions.
+ * Conversion of 16-bit floats from and to float32, on bits and without branches, so that the
+ * compiler vectorises loops over these, if the loops read and write bits, too. Rounding is to
+ * nearest, ties to even; NaNs keep their sign and become quiet, except for bfloat16 that is
+ * widened, as with the processor's own instructions.
  */
 #ifndef BASE_HALF_H
 #define BASE_HALF_H
@@ -49,11 +49,11 @@ static inline uint32_t s2s_bits_f16_to_f32(uint16_t bits)
 static inline uint16_t s2s_bits_f32_to_f16(uint32_t bits)
 {
     const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    /* what is subnormal: adding 0.5 lets the addition itself round to multiples of 2^-24 */
+    /* subnormal results: adding 0.5 makes the addition round to multiples of 2^-24 */
     uint32_t half = s2s_bits_of_f32(s2s_f32_of_bits(magnitude) + 0.5f) - 0x3f000000u;
     const uint32_t normal = ((magnitude + 0xfffu + (magnitude >> 13 & 1u)) >> 13) - 0x1c000u;
     half = magnitude >= 0x38800000u ? normal : half;
-    half = magnitude >= 0x477ff000u ? 0x7c00u : half; /* 65520 and more round to infinity */
+    half = magnitude >= 0x477ff000u ? 0x7c00u : half; /* >= 65520: to infinity */
     half = magnitude > 0x7f800000u ? 0x7e00u | (magnitude >> 13 & 0x3ffu) : half;
     return (uint16_t)(sign | half);
 }

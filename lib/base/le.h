@@ -1,4 +1,4 @@
-/* Numbers as most file formats have them: little-endian, unsigned, at any address. */
+/* Little-endian unsigned numbers at any address, as in most file formats. */
 #ifndef S2S_BASE_LE_H
 #define S2S_BASE_LE_H
 

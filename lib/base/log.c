@@ -52,7 +52,7 @@ const char *s2s_log_program(void)
     return program_name;
 }
 
-/* The level that holds for a room: the last matching word of S2S_LOG, else that of -v and -q. */
+/* The level of a room: from the last matching word of S2S_LOG, otherwise from -v and -q. */
 static int level_of(const char *room)
 {
     int level = default_level;
@@ -91,17 +91,17 @@ void s2s_log(enum s2s_log_level level, const char *room, const char *fmt, ...)
     if (!shown)
         return;
     const char *chosen = getenv("S2S_LOG");
-    if (!chosen || !*chosen) /* only who chooses among rooms wants to know them */
+    if (!chosen || !*chosen) /* only of interest if S2S_LOG selects rooms */
         room = NULL;
     int len = rank_shown >= 0 ? snprintf(line, sizeof line, "%s[%d]", program_name, rank_shown)
                               : snprintf(line, sizeof line, "%s", program_name);
     len += snprintf(line + len, sizeof line - (size_t)len, "%s%s: %s", room && *room ? " " : "",
                     room ? room : "", words[level]);
-    /* a message is one line, whatever the names that it quotes hold */
+    /* a message stays one line, whatever it quotes */
     s2s_utf8_show_text(line + len, sizeof line - (size_t)len - 1, body);
     len = (int)strlen(line);
     line[len++] = '\n';
-    /* one write, so that lines of several ranks do not mix; a lost message is no reason to fail */
+    /* one write(2), so that lines of several ranks do not mix; losing a message is not an error */
     if (write(STDERR_FILENO, line, (size_t)len) < 0)
         return;
 }

@@ -1,9 +1,9 @@
 /*
- * Messages for the person who runs a tool, on stderr, one write a line: "s2s-train[3]: text".
- * Levels mean: warn = the result may surprise, info = once a run or a file, debug = once a
- * record or a step. S2S_LOG=warn|info|debug, refined by room as "warn,stream=debug"; then messages
- * name their room: "s2s-train[3] stream: text". The level is warn by default; -v is info, -vv
- * debug, -q only errors.
+ * Log messages on stderr, one write(2) per line: "s2s-train[3]: text". Levels: warn = the result
+ * may be surprising, info = once per run or file, debug = once per record or step.
+ * S2S_LOG=warn|info|debug, optionally by room as in "warn,stream=debug"; then messages name their
+ * room: "s2s-train[3] stream: text". The default level is warn; -v is info, -vv debug, -q errors
+ * only.
  */
 #ifndef S2S_BASE_LOG_H
 #define S2S_BASE_LOG_H
@@ -12,7 +12,7 @@
 
 enum s2s_log_level { S2S_LOG_ERROR, S2S_LOG_WARN, S2S_LOG_INFO, S2S_LOG_DEBUG };
 
-/* Sets program name (kept), the rank to show (-1: none) and the level; reads S2S_LOG. Called by
+/* Sets the program name (kept), the rank to show (-1: none) and the level; reads S2S_LOG. Called by
  * lib/base/tool. */
 void s2s_log_init(const char *program, int verbosity);
 void s2s_log_set_verbosity(int verbosity); /* -1 quiet, 0 warn, 1 info, 2 debug; S2S_LOG refines */

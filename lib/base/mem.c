@@ -11,8 +11,8 @@
 
 static _Noreturn void out_of_memory(size_t n, size_t size_bytes)
 {
-    /* not through stderr, which is silent in a thread that decodes sound; and not exit(), whose
-     * destructors take libraries away under the threads that are still in them */
+    /* not with stdio, which is silent in a thread that decodes audio; nor exit(), whose destructors
+     * unload libraries that other threads still use */
     dprintf(STDERR_FILENO, "%s: out of memory: %zu x %zu bytes; free some\n",
             program_invocation_short_name, n, size_bytes);
     quick_exit(1);

@@ -1,7 +1,7 @@
 /*
- * Memory. s2s_x* are for sizes our code chose: they end the program with a message when memory is
- * out. A size read from a file is first held against the bytes that remain and then allocated with
- * s2s_try_alloc, which can fail.
+ * Memory. s2s_x* are for sizes that our code chose: they end the program with a message if out of
+ * memory. A size read from a file is first compared with the bytes that remain, then allocated with
+ * s2s_try_calloc, which can fail.
  */
 #ifndef S2S_BASE_MEM_H
 #define S2S_BASE_MEM_H
@@ -21,19 +21,17 @@ char *s2s_xstrndup(const char *s, size_t len) __attribute__((malloc, returns_non
 char *s2s_xasprintf(const char *fmt, ...)
     __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
-/* n * size_bytes, zeroed, or NULL with err filled (NOMEM, names `what`). Gives: free with free().
- */
+/* n * size_bytes, zeroed; or NULL with err set (NOMEM; the message names `what`). Gives: free. */
 void *s2s_try_calloc(size_t n, size_t size_bytes, const char *what, struct s2s_error *err);
 
-/* 64-byte aligned, not zeroed; ends the program when memory is out. Gives: free with free(). */
+/* 64-byte aligned, not zeroed; ends the program if out of memory. Gives: free. */
 void *s2s_xalloc_aligned(size_t len_bytes) __attribute__((malloc, returns_nonnull));
 
-/* Makes room for one more element of an array that doubles: `s2s_grow(&v, n, &cap, sizeof *v)`
- * before v[n++] = x. */
+/* Makes room for one more element of an array, doubling its capacity if needed: `s2s_grow(&v, n,
+ * &cap, sizeof *v)` before v[n++] = x. */
 void s2s_grow(void *ptr_to_array, size_t n, size_t *cap, size_t elem_bytes);
 
-/* A growing byte string; data[len] is always 0 once anything was added, so it serves as text too.
- */
+/* A growing byte string. Once anything was added data[len] is 0, so it is also a C string. */
 struct s2s_buf {
     char *data;
     size_t len, cap;
@@ -48,18 +46,17 @@ void s2s_buf_reserve(struct s2s_buf *buf, size_t extra_bytes);
 void s2s_buf_add(struct s2s_buf *buf, const void *bytes, size_t len);
 void s2s_buf_puts(struct s2s_buf *buf, const char *s);
 void s2s_buf_putc(struct s2s_buf *buf, char c);
-/* The low n_bytes bytes of a number, the lowest first. */
+/* Appends the low n_bytes bytes of a number, little-endian. */
 void s2s_buf_put_le(struct s2s_buf *buf, uint64_t value, int n_bytes);
 void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* All that is left of a file or pipe. IO; FORMAT: that makes more than max_len bytes. Neither names
- * it. */
+/* Reads a file or pipe to its end. IO; FORMAT: more than max_len bytes. Messages do not name it. */
 int s2s_buf_read(struct s2s_buf *buf, int fd, size_t max_len, struct s2s_error *err);
-void s2s_buf_clear(struct s2s_buf *buf);   /* empties, keeps the memory */
+void s2s_buf_clear(struct s2s_buf *buf);   /* empties it, keeps the memory */
 void s2s_buf_release(struct s2s_buf *buf); /* frees the memory */
 
-/* The most memory that this program had resident at once, in bytes; 0: the system does not say.
- * Unlike getrusage's, it does not count the program that started this one. */
+/* Peak resident memory of this program in bytes; 0: unknown. Unlike getrusage, it does not include
+ * the program that started this one. */
 int64_t s2s_peak_memory_bytes(void);
 
 #endif

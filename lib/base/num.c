@@ -37,8 +37,8 @@ int s2s_parse_hex(uint32_t *out, const char *text, size_t n)
     return 0;
 }
 
-/* A finite number at the start of text; *end is left behind it. Hexadecimal, inf and nan are not
- * numbers here. */
+/* Parses a finite decimal number at the start of text and sets *end to the rest. Hexadecimal, inf
+ * and nan are rejected. */
 static int parse_prefix(double *out, const char *text, const char **end, struct s2s_error *err)
 {
     const char *digits = text + (text[0] == '-' || text[0] == '+');

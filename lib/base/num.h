@@ -1,5 +1,4 @@
-/* The one strict way to read numbers: the whole string, a range, the units that are named;
- * everything else is refused. */
+/* Strict parsing of numbers: the whole string must be a number in a range, with a known unit. */
 #ifndef S2S_BASE_NUM_H
 #define S2S_BASE_NUM_H
 
@@ -10,8 +9,8 @@ struct s2s_error;
 
 /* Decimal integer in [min, max]. ARG names the text and the range. */
 int s2s_parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, struct s2s_error *err);
-/* n hexadecimal digits (at most 8, of either case) at text, which need not end there; -1 and no
- * more said if one is none. */
+/* Parses n hexadecimal digits (at most 8, of either case), which need not end the text; returns 0,
+ * or -1 without a message. */
 int s2s_parse_hex(uint32_t *out, const char *text, size_t n);
 /* Finite decimal number in [min, max]. */
 int s2s_parse_f64(double *out, const char *text, double min, double max, struct s2s_error *err);

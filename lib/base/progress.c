@@ -30,7 +30,7 @@ static int wanted(void)
 static void put(const char *text, int len)
 {
     if (write(STDERR_FILENO, text, (size_t)len) < 0)
-        return; /* progress that cannot be shown is no failure */
+        return; /* failing to show progress is not an error */
 }
 
 static int format_time(char *text, size_t size, double seconds)

@@ -1,7 +1,7 @@
 /*
- * A progress line on stderr: done, rate, time left. Redrawn in place when stderr is a terminal;
- * otherwise a plain line every 10 s and only with -v. Silent with -q or S2S_NO_PROGRESS=1. Safe
- * from any thread.
+ * A progress line on stderr: done, rate, time left. It is redrawn in place if stderr is a terminal;
+ * otherwise, only with -v, a line is added every 10 s. Silent with -q or S2S_NO_PROGRESS=1.
+ * Thread-safe.
  */
 #ifndef S2S_BASE_PROGRESS_H
 #define S2S_BASE_PROGRESS_H
@@ -11,10 +11,10 @@
 struct s2s_progress {
     /* "packing", "samples"; "bytes" are shown as MB, GB, ..; borrowed until s2s_progress_end */
     const char *label, *unit;
-    int64_t done, total; /* total 0: not known */
+    int64_t done, total; /* total 0: unknown */
     double start_s, shown_s;
-    char note[160]; /* shown behind the rate, such as "loss 1.234" */
-    int drawn;      /* columns of the line on the terminal */
+    char note[160]; /* shown after the rate, such as "loss 1.234" */
+    int drawn;      /* columns drawn on the terminal */
 };
 
 void s2s_progress_begin(struct s2s_progress *progress, const char *label, const char *unit,

@@ -1,7 +1,7 @@
 /*
- * CPython's random.Random, number for number: for orders that must be those of a Python program
- * with the same seed (shuffles, shuffle buffers). Mersenne Twister 19937 (Matsumoto
- * and Nishimura 1998), seeded by init_by_array. For everything else there is lib/base/rng.h.
+ * CPython's random.Random, for orders that must equal those of a Python program with the same seed
+ * (shuffles, shuffle buffers). Mersenne Twister 19937 (Matsumoto and Nishimura 1998), seeded by
+ * init_by_array. For everything else use lib/base/rng.h.
  */
 #ifndef S2S_BASE_PYRANDOM_H
 #define S2S_BASE_PYRANDOM_H

@@ -44,7 +44,7 @@ void s2s_rng_philox(uint32_t out[4], const uint32_t counter[4], const uint32_t k
     out[3] = c3;
 }
 
-/* The counter's last word tells the sequences of one key apart: 32-bit, 64-bit, normal. */
+/* The counter's last word, which separates the sequences of a key: 32-bit, 64-bit, normal. */
 enum { SEQUENCE_32, SEQUENCE_64, SEQUENCE_NORMAL };
 
 static void draw(uint32_t out[4], uint64_t key, uint64_t block, uint32_t sequence)
@@ -98,7 +98,7 @@ void s2s_rng_fill_uniform(float *out, size_t n, uint64_t key, uint64_t first)
     }
 }
 
-/* Two normals from one block: u in (0,1] from 53 bits, so that the logarithm is finite. */
+/* Two normals from one block; u is in (0,1], from 53 bits, so that the logarithm is finite. */
 static void draw_normals(double pair[2], uint64_t key, uint64_t block)
 {
     uint32_t word[4];

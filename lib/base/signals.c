@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-/* USR1, USR2 and XCPU are how batch systems say that the time is over */
+/* batch systems send USR1, USR2 and XCPU when a job's time is over */
 static const int fatal[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGALRM, SIGUSR1, SIGUSR2, SIGXCPU};
 
 void s2s_catch_fatal_signals(void (*handler)(int signal_number))

@@ -26,7 +26,7 @@ static int by_element(const void *a, const void *b, void *ctx)
     return order ? order : (x > y) - (x < y);
 }
 
-/* The element of each place is the from-th now: cycle by cycle, each is moved once. */
+/* Permutes the elements: place i gets the element from[i]. Each cycle is followed once. */
 static void move(const struct sorting *s, uint32_t *from, size_t n, char *element)
 {
     for (size_t i = 0; i < n; i++) {

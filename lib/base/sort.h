@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* As qsort, and equal elements stay in their order; but the memory it takes meanwhile is 8 bytes an
- * element, however large one is, and none where they are sorted already. */
+/* As qsort, but stable, and with 8 bytes of extra memory per element, whatever its size; none if
+ * the array is sorted already. */
 void s2s_sort(void *base, size_t n, size_t size_bytes,
               int (*compare)(const void *a, const void *b));
 

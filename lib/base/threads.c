@@ -39,7 +39,7 @@ struct ring {
     pthread_cond_t changed;
     struct slot *slots;
     size_t size, filled, taken, drained;
-    bool ended; /* no more items: the source is at its end or something failed */
+    bool ended; /* no more items: the source has ended, or something failed */
     int next_worker;
 };
 
@@ -93,8 +93,7 @@ static void drop_item(const struct s2s_ordered *stages, void *item)
         stages->drop(stages->ctx, item);
 }
 
-/* Waits for the oldest item and hands it to the sink, or drops it when something has failed before
- * it. */
+/* Waits for the oldest item and passes it to the sink, or drops it if an earlier one failed. */
 static int drain_one(struct ring *ring, bool failed, struct s2s_error *err)
 {
     pthread_mutex_lock(&ring->lock);
@@ -143,7 +142,7 @@ int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, struct s2s_
     while (n_started < n_threads &&
            pthread_create(&threads[n_started], NULL, worker_main, &ring) == 0)
         n_started++;
-    if (n_started == 0) { /* no thread can be had */
+    if (n_started == 0) { /* no thread could be created */
         rc = run_serially(stages, err);
         goto out;
     }
@@ -204,7 +203,7 @@ void s2s_parallel_for(size_t n, int n_threads, void (*fn)(void *ctx, size_t i, i
     while (n_started < n_helpers &&
            pthread_create(&threads[n_started], NULL, range_main, &range) == 0)
         n_started++;
-    range_main(&range); /* the caller works too, and alone if no thread could be had */
+    range_main(&range); /* the caller works, too, and alone if no thread could be created */
     for (size_t i = 0; i < n_started; i++)
         pthread_join(threads[i], NULL);
     free(threads);

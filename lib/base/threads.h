@@ -1,4 +1,4 @@
-/* Work spread over threads whose results come out in the order of the input. */
+/* Runs work on several threads, with results in the order of the input. */
 #ifndef S2S_BASE_THREADS_H
 #define S2S_BASE_THREADS_H
 
@@ -6,22 +6,20 @@
 
 struct s2s_error;
 
-/* Cores this process may use (its affinity mask), at least 1. */
+/* Number of cores that this process may use (its affinity mask), at least 1. */
 int s2s_n_cores(void);
 
 /*
  * A pipeline of three stages. source and sink are called by one thread at a time and in order; work
- * runs on n_threads threads. Order of the sink is the order of the source, whatever the threads, so
- * output never depends on n_threads.
+ * runs on n_threads threads. The sink's order is the source's, so output never depends on
+ * n_threads.
  *
  *   source  gives the next item: 1 and *item set, 0 at the end, negative on error
  *   work    turns an item into what the sink takes, in place; worker is in [0, n_threads)
  *   sink    consumes it; called in order
- *   drop    frees an item that will not reach the sink, because something failed; NULL: nothing to
- * free
+ *   drop    frees an item that will not reach the sink, because another failed; NULL: none
  *
- * The first failure in the order of the items is the one that is returned; items before it have
- * reached the sink.
+ * The first failure in the order of the items is returned; items before it have reached the sink.
  */
 struct s2s_ordered {
     int (*source)(void *ctx, void **item, struct s2s_error *err);
@@ -31,12 +29,12 @@ struct s2s_ordered {
     void *ctx;
 };
 
-/* Runs to the end of the source. At most four items a thread are alive at once. n_threads 1 starts
- * no thread: the caller does all three stages. */
+/* Runs to the end of the source. At most four items per thread exist at a time. With n_threads 1 no
+ * thread is started: the caller runs all three stages. */
 int s2s_ordered_run(const struct s2s_ordered *stages, int n_threads, struct s2s_error *err);
 
-/* Calls fn(ctx, i, worker) for every i in [0, n) on n_threads threads, in any order; returns when
- * all are done. */
+/* Calls fn(ctx, i, worker) for every i in [0, n) on n_threads threads, in any order, and returns
+ * after the last call. */
 void s2s_parallel_for(size_t n, int n_threads, void (*fn)(void *ctx, size_t i, int worker),
                       void *ctx);
 

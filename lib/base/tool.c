@@ -30,8 +30,8 @@ static size_t n_parsed, cap_parsed;
 static const struct argp *tool_argp;
 static const char *tool_name = "s2s";
 
-/* A parent may have closed stdout or stderr. The next file opened would get that number, and what
- * is printed would end up in it: the number is taken by what refuses every write instead. */
+/* If a parent closed stdout or stderr, opens /dev/null as fd, read-only so that every write fails:
+ * otherwise the next file opened would get that number and receive what is printed. */
 static void occupy(int fd)
 {
     if (fcntl(fd, F_GETFD) >= 0)
@@ -43,8 +43,8 @@ static void occupy(int fd)
     close(null);
 }
 
-/* Each of many inputs and outputs is a file that is open, and systems give a process 1,024 of them
- * until it asks. */
+/* Raises the limit of open files, which is 1,024 by default: each of many inputs and outputs is an
+ * open file. */
 static void allow_open_files(void)
 {
     enum { PLENTY = 1 << 16 };
@@ -52,10 +52,10 @@ static void allow_open_files(void)
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= PLENTY)
         return;
     limit.rlim_cur = limit.rlim_max < PLENTY ? limit.rlim_max : PLENTY;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); /* without more, fewer files go */
+    (void)setrlimit(RLIMIT_NOFILE, &limit); /* otherwise fewer files can be open */
 }
 
-/* Ends after --help or --version: text that did not arrive is a failed write. */
+/* Exits after --help or --version, with an error if the text could not be written. */
 static _Noreturn void end_of_text(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -66,13 +66,13 @@ static _Noreturn void end_of_text(void)
 
 void s2s_tool_share_cores(char **argv)
 {
-    char path[PATH_MAX]; /* not the link: the process is to keep its name */
+    char path[PATH_MAX]; /* not /proc/self/exe itself, so that the process keeps its name */
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY") ||
         setenv("GOMP_SPINCOUNT", "1000", 0) < 0)
         return;
     ssize_t len = readlink("/proc/self/exe", path, sizeof path);
     if (len <= 0 || (size_t)len >= sizeof path)
-        return; /* no /proc: it works as well, only less politely */
+        return; /* without /proc idle threads just keep spinning */
     path[len] = 0;
     execv(path, argv);
 }
@@ -87,12 +87,12 @@ void s2s_tool_begin(const char *name, int argc, char **argv)
     allow_open_files();
     argp_err_exit_status = 2;
     signal(SIGPIPE,
-           SIG_DFL); /* a parent may have it ignored; a reader that leaves early ends us quietly */
+           SIG_DFL); /* a parent may ignore it; a reader that exits early ends us quietly */
     s2s_catch_bus_errors(name);
-    signal(SIGXFSZ, SIG_IGN); /* a file past the limit is an error of its write, and cleaned up */
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is a write error, and is cleaned up */
     s2s_log_init(name, 0);
-    /* A record's memory serves the next record: pages fresh from the system cost more than most of
-     * the work on them. 32 MiB is the most that the library takes for the first. */
+    /* Reuses a record's memory for the next record: fresh pages from the kernel cost more than most
+     * of the work on them. 32 MiB is the maximum for M_MMAP_THRESHOLD. */
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
 }
@@ -131,13 +131,13 @@ static const struct argp_option common_options[] = {
     {"quiet", 'q', NULL, 0, "Errors only", 90},
     {"help", 'h', NULL, 0, "Show this help and exit", 91},
     {"version", KEY_VERSION, NULL, 0, "Show the version and exit", 91},
-    /* what argp's message about a bad option names */
+    /* the option that argp's message about an invalid option names */
     {"usage", KEY_USAGE, NULL, OPTION_HIDDEN, NULL, 91},
     {0},
 };
 
-/* Ranks of this launch on this node, as Open MPI, MPICH, Intel MPI and Slurm say it; 1 without a
- * launcher. */
+/* Number of ranks of this launch on this node, from Open MPI, MPICH, Intel MPI or Slurm; 1 without
+ * a launcher. */
 static int ranks_on_node(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
@@ -151,7 +151,7 @@ static int ranks_on_node(void)
     return 1;
 }
 
-/* How argp lays out what it prints next, unless the user has said how. */
+/* Sets the layout of argp's next output, unless the user has set one. */
 static void set_layout(const char *layout)
 {
     static bool asked, ours;
@@ -206,7 +206,7 @@ static error_t parse_common(int key, char *arg, struct argp_state *state)
 
 static const struct argp common_argp = {.options = common_options, .parser = parse_common};
 
-/* Stands before the tool's own parser, to note what was given. */
+/* Records options before the tool's own parser handles them. */
 static error_t parse_noting(int key, char *arg, struct argp_state *state)
 {
     if (key == ARGP_KEY_INIT) {
@@ -221,8 +221,7 @@ static error_t parse_noting(int key, char *arg, struct argp_state *state)
     return key == ARGP_KEY_INIT && rc == ARGP_ERR_UNKNOWN ? 0 : rc;
 }
 
-/* What was meant by a name that nobody knows: at most three letters are others, and no more than
- * half of them. */
+/* The known name nearest to an unknown one: at most three edits, and at most half of its length. */
 struct meant {
     const char *name; /* NULL: none is near */
     int changes;
@@ -236,8 +235,8 @@ static void consider(struct meant *meant, const char *given, const char *name)
         *meant = (struct meant){name, changes};
 }
 
-/* The option of a key, or with key 0 the one whose name begins so; else NULL, and what was meant.
- */
+/* Finds an option by key or, with key 0, by the start of its name. Otherwise returns NULL, and
+ * updates meant. */
 static const struct argp_option *look_up(const char *begin, int key, struct meant *meant)
 {
     const struct argp_option *const tables[] = {tool_argp->options, common_options};
@@ -250,8 +249,8 @@ static const struct argp_option *look_up(const char *begin, int key, struct mean
     return NULL;
 }
 
-/* Of an unknown option getopt says only that it is one: where another is near, that is said here,
- * before. */
+/* Suggests the nearest option for an unknown one, and exits: getopt reports it without a
+ * suggestion. Otherwise leaves all errors to argp. */
 static void say_what_was_meant(const struct argp *whole, int argc, char **argv, char *title)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -272,10 +271,10 @@ static void say_what_was_meant(const struct argp *whole, int argc, char **argv, 
         } else if (text[0] == '-' && *letter) {
             for (; *letter && (option = look_up("", *letter, &meant)) && !option->arg; letter++)
                 ;
-            i += *letter && option && !letter[1]; /* its argument is the next word */
+            i += *letter && option && !letter[1]; /* skip its argument, the next word */
         }
         if (text[0] == '-' && text[1] && (!option || option->key == 'h'))
-            return; /* argp speaks of it, or shows the help */
+            return; /* argp reports it, or shows the help */
     }
 }
 
@@ -288,7 +287,7 @@ void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
     whole.children = children;
     tool_argp = argp;
     forget_parsed();
-    /* argp names the program after argv[0]: the tool's own name, with the subcommand behind it */
+    /* argp prints argv[0] as the program's name: use the tool's name and the subcommand */
     char *saved = argv[0];
     const char *base = strrchr(saved, '/');
     base = base ? base + 1 : saved;
@@ -297,10 +296,10 @@ void s2s_tool_parse(const struct argp *argp, int argc, char **argv, void *input)
                       : s2s_xasprintf("%s %s", tool_name, base);
     argv[0] = title;
     program_invocation_short_name = program_invocation_name = title;
-    set_layout("rmargin=250"); /* the hint below an error stays one line */
+    set_layout("rmargin=250"); /* keeps the hint below an error on one line */
     say_what_was_meant(&whole, argc, argv, title);
     error_t failed = argp_parse(&whole, argc, argv, ARGP_NO_HELP, NULL, input);
-    if (failed) { /* bad options have ended the program already */
+    if (failed) { /* invalid options have exited already */
         fprintf(stderr, "%s: cannot read the command line: %s\n", tool_name, strerror(failed));
         exit(1);
     }
@@ -394,7 +393,7 @@ int s2s_tool_end(int rc, struct s2s_error *err)
 {
     int status = rc < 0 ? s2s_errc_exit_status(rc) : rc;
     if (rc < 0) {
-        /* fputs through stderr, not the log: an error is shown whatever the level */
+        /* not by the log: an error is shown whatever the level */
         if (err && err->text[0])
             fprintf(stderr, "%s: %s%s%s\n", tool_name, err->text, err->hint[0] ? "; " : "",
                     err->hint);
@@ -453,7 +452,7 @@ char **s2s_tool_args(const struct s2s_args_rule *rules, size_t *n)
 
 int s2s_tool_check_stdout(struct s2s_error *err)
 {
-    /* mpirun puts a pseudoterminal between its ranks and wherever its own output goes */
+    /* under mpirun stdout is a pseudoterminal, wherever mpirun's own output goes */
     if (!isatty(STDOUT_FILENO) || getenv("OMPI_COMM_WORLD_SIZE"))
         return 0;
     s2s_error_set(err, S2S_E_ARG, "binary output would go to the terminal");

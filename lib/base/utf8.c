@@ -64,7 +64,7 @@ static uint32_t code_of(const char *at, int len)
 
 int s2s_utf8_columns(const char *at, int len)
 {
-    /* the blocks that matter of EastAsianWidth.txt (W and F) and of the marks that take no room */
+    /* the relevant blocks of EastAsianWidth.txt (W and F), and combining marks */
     static const struct {
         uint32_t first, last;
         int columns;
@@ -82,8 +82,8 @@ int s2s_utf8_columns(const char *at, int len)
     return 1;
 }
 
-/* what is never shown as it is: C0, DEL and C1 controls, line and paragraph separators, and those
- * that embed, override or isolate a direction */
+/* Characters that are never shown unchanged: C0, DEL and C1 controls, line and paragraph
+ * separators, and those that embed, override or isolate a text direction. */
 static bool is_control(uint32_t code)
 {
     return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x2028 && code <= 0x202e) ||

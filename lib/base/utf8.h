@@ -1,4 +1,4 @@
-/* UTF-8 as RFC 3629 has it: shortest form, no surrogates, at most U+10FFFF. */
+/* UTF-8 as in RFC 3629: shortest form, no surrogates, at most U+10FFFF. */
 #ifndef S2S_BASE_UTF8_H
 #define S2S_BASE_UTF8_H
 
@@ -7,31 +7,30 @@
 #include <stdint.h>
 
 bool s2s_utf8_valid(const char *text, size_t len);
-/* A copy with U+FFFD for each byte that is no UTF-8, for JSON, which holds nothing else. Gives:
- * free. */
+/* A copy with each byte that is not valid UTF-8 replaced by U+FFFD, for JSON. Gives: free. */
 char *s2s_utf8_mend(const char *text);
-/* Writes code point cp (a Unicode scalar value) at out; returns the bytes written, 1 to 4. */
+/* Writes code point cp (a Unicode scalar value) to out; returns its number of bytes, 1 to 4. */
 size_t s2s_utf8_put(char *out, uint32_t cp);
 
-/* Bytes of the character at `at`, 1 to 4; 0 if no well-formed one starts there before
- * `end`. at < end. */
+/* Number of bytes of the character at `at`, 1 to 4; 0 if there is no well-formed one before `end`.
+ * at < end. */
 int s2s_utf8_len(const char *at, const char *end);
 
-/* Columns that a terminal gives the well-formed character of len bytes at `at`: 2 for those of East
- * Asian scripts and pictures, 0 for marks that join the one before, else 1. */
+/* Columns on a terminal of the well-formed character of len bytes at `at`: 2 for East Asian scripts
+ * and pictographs, 0 for combining marks, otherwise 1. */
 int s2s_utf8_columns(const char *at, int len);
 
 /*
- * Names out of files reach terminals, which obey control characters, and readers, who take a new
- * line for another message. s2s_utf8_show writes the character at `at` as text that does neither,
- * zero-ended: as it is, or as \n, \r, \t or \xNN for each byte of control characters, of those that
- * turn the direction of text or end a line, and of what is not UTF-8. Returns the bytes read. at <
- * end.
+ * Untrusted names reach terminals, which obey control characters, and log readers, for which a
+ * newline starts another message. s2s_utf8_show writes the character at `at` as safe,
+ * NUL-terminated text: unchanged, or as \n, \r, \t or \xNN for each byte of a control character, of
+ * one that changes text direction or ends a line, and of invalid UTF-8. Returns the number of bytes
+ * read. at < end.
  */
 enum { S2S_UTF8_SHOWN = 17 };
 int s2s_utf8_show(char out[S2S_UTF8_SHOWN], const char *at, const char *end);
-/* The same of a whole zero-ended text: as many whole characters as fit into cap bytes, the zero
- * included. */
+/* The same for a whole NUL-terminated text: as many complete characters as fit into cap bytes,
+ * including the NUL. */
 void s2s_utf8_show_text(char *out, size_t cap, const char *text);
 
 #endif

@@ -156,11 +156,10 @@ struct ckpt_item ckpt_items_get(const struct ckpt_items *items, size_t i)
 
 static const char *name_at(const struct ckpt_items *items, const char *packed)
 {
-    struct cursor in = {packed + 1, SIZE_MAX};
-    int64_t number = 0;
+    const char *at = packed + 1;
     if (*packed) /* the name is the first field */
         return packed;
-    (void)get(&in, &number);
+    const uint64_t number = ckpt_unpack(&at);
     return number ? s2s_ckpt_target_name(&items->plan->targets[number - 1]) : packed;
 }
 

@@ -65,19 +65,27 @@ static void take_line(struct ckpt_journal *journal, char *line)
     memcpy(entry->digest, field[1], sizeof entry->digest);
 }
 
-/* Reads a journal, which is ignored if its key differs. Returns whether it has this key. */
-static bool load(struct ckpt_journal *journal, const char *name, const char *key)
+/* A journal in the folder, for reading; NULL: cannot be opened. */
+static FILE *open_to_read(const struct ckpt_journal *journal, const char *name)
 {
-    char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL;
+    char *path = s2s_xasprintf("%s/%s", journal->dir, name);
     /* O_NONBLOCK: do not wait for the other end of a pipe */
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (!file && fd >= 0)
+        close(fd);
+    free(path);
+    return file;
+}
+
+/* Reads a journal, which is ignored if its key differs. Returns whether it has this key. */
+static bool load(struct ckpt_journal *journal, const char *name, const char *key)
+{
+    FILE *file = open_to_read(journal, name);
+    char *line = NULL;
     size_t cap = 0;
     bool same = false;
     ssize_t n;
-    free(path);
-    if (!file && fd >= 0)
-        close(fd);
     while (file && (n = getline(&line, &cap, file)) > 0) {
         if (line[n - 1] != '\n')
             break; /* truncated by a kill */
@@ -173,9 +181,8 @@ static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf 
  * free. */
 static char *owner(const struct ckpt_journal *journal, const char *name)
 {
-    char *path = s2s_xasprintf("%s/%s", journal->dir, name), *line = NULL, *who = NULL;
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    FILE *file = open_to_read(journal, name);
+    char *line = NULL, *who = NULL;
     size_t cap = 0;
     while (file && getline(&line, &cap, file) > 0)
         if (strncmp(line, OWNER, strlen(OWNER)) == 0) { /* the last one counts */
@@ -184,10 +191,7 @@ static char *owner(const struct ckpt_journal *journal, const char *name)
         }
     if (file)
         fclose(file);
-    else if (fd >= 0)
-        close(fd);
     free(line);
-    free(path);
     return who ? who : s2s_xstrdup("another process");
 }
 
@@ -441,9 +445,8 @@ void s2s_ckpt_journal_close(struct ckpt_journal *journal)
     if (journal->fd >= 0)
         close(journal->fd);
     unlock_folder(journal);
-    for (size_t i = 0; i < journal->n; i++) {
+    for (size_t i = 0; i < journal->n; i++)
         free(journal->entries[i].path);
-    }
     free(journal->entries);
     free(journal->dir);
     free(journal->name);

@@ -234,8 +234,8 @@ static int write_weights(struct s2s_hf_part *part, const char *path,
     bool may_be_there = how->journal || ckpt_share_size(how) > 1;
     if (*part->folder && mkdir(path, 0777) < 0 && !(may_be_there && errno == EEXIST))
         return s2s_error_errno(err, S2S_E_IO, "%s: cannot create the folder", path);
-    return part->file ? ckpt_write_file(&part->plan, 0, part->plan.n_targets, 0, path, part->file,
-                                        how, err)
+    const struct ckpt_shard only = {part->file, 0, part->plan.n_targets, 0};
+    return part->file ? ckpt_write_shard(&part->plan, &only, path, how, err)
                       : s2s_ckpt_write_hf(&part->plan, path, how, err);
 }
 

@@ -58,21 +58,19 @@ void ckpt_hf_salm_split(struct s2s_hf_output *out, struct s2s_ckpt *ckpt)
 static json_t *with_lists(json_t *value)
 {
     const size_t n = json_object_size(value);
-    json_t *out = json_array(), *item;
     const char *key;
     char digits[24];
-    if (!json_is_object(value)) {
-        json_decref(out);
+    json_t *item;
+    if (n == 0) /* also of what is no object */
         return value;
-    }
+    json_t *out = json_array();
     for (size_t i = 0; i < n; i++) {
         snprintf(digits, sizeof digits, "%zu", i);
         if (!(item = json_object_get(value, digits)))
             break;
         json_array_append_new(out, with_lists(json_incref(item)));
     }
-    if (n == 0 || json_array_size(out) != n) {
-        json_array_clear(out);
+    if (json_array_size(out) != n) {
         json_decref(out);
         out = json_object();
         json_object_foreach(value, key, item)

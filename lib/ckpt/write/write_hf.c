@@ -150,8 +150,8 @@ int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t 
 }
 
 /* Writes a file, with its digest for manifest and journal. */
-static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const char *path,
-                     const char *name, const struct s2s_ckpt_write *how, struct s2s_error *err)
+static int write_new(struct s2s_ckpt_plan *plan, const struct ckpt_shard *shard, const char *path,
+                     const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     const bool noted = how->manifest || how->journal;
     struct s2s_outfile *out;
@@ -159,32 +159,32 @@ static int write_new(struct s2s_ckpt_plan *plan, size_t begin, size_t end, const
     int rc = s2s_outfile_open_behind(&out, path, err);
     if (rc < 0)
         return rc;
-    rc = s2s_ckpt_write_safetensors(plan, begin, end, out, how, noted ? digest : NULL, err);
+    rc = s2s_ckpt_write_safetensors(plan, shard->begin, shard->end, out, how, noted ? digest : NULL,
+                                    err);
     int64_t len = s2s_outfile_offset(out);
     if (rc == 0)
         rc = s2s_outfile_commit(out, err);
     else
         s2s_outfile_abort(out);
     if (rc == 0 && how->manifest)
-        ckpt_manifest_add(how->manifest, name, len, digest);
+        ckpt_manifest_add(how->manifest, shard->name, len, digest);
     return rc == 0 && noted ? ckpt_journal_add(how->journal, path, len, digest, err) : rc;
 }
 
-int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
-                    const char *dir, const char *name, const struct s2s_ckpt_write *how,
-                    struct s2s_error *err)
+int ckpt_write_shard(struct s2s_ckpt_plan *plan, const struct ckpt_shard *shard, const char *dir,
+                     const struct s2s_ckpt_write *how, struct s2s_error *err)
 {
     const size_t n_ranks = (size_t)ckpt_share_size(how);
-    if ((number + (size_t)how->turn) % n_ranks != (size_t)ckpt_share_rank(how))
+    if ((shard->number + (size_t)how->turn) % n_ranks != (size_t)ckpt_share_rank(how))
         return 0;
-    char *path = s2s_xasprintf("%s/%s", dir, name), digest[33];
+    char *path = s2s_xasprintf("%s/%s", dir, shard->name), digest[33];
     int64_t len;
     int rc = 0;
     if (!ckpt_journal_has(how->journal, path, &len, digest)) {
-        rc = write_new(plan, begin, end, path, name, how, err);
+        rc = write_new(plan, shard, path, how, err);
     } else {
         if (how->manifest)
-            ckpt_manifest_add(how->manifest, name, len, digest);
+            ckpt_manifest_add(how->manifest, shard->name, len, digest);
         if (how->progress)
             how->progress(how->ctx, len);
     }
@@ -259,12 +259,13 @@ int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct 
     for (size_t i = 0; i < plan->n_targets; shards.n++)
         i = shard_end(plan, i, shards.max_bytes);
     if (shards.n <= 1)
-        return ckpt_write_file(plan, 0, plan->n_targets, 0, dir, "model.safetensors", how, err);
+        return ckpt_write_shard(
+            plan, &(struct ckpt_shard){"model.safetensors", 0, plan->n_targets, 0}, dir, how, err);
     for (size_t begin = 0; begin < plan->n_targets && rc == 0; begin = end) {
         char name[SHARD_NAME];
         end = shard_end(plan, begin, shards.max_bytes);
         shard_name(name, shard, shards.n);
-        rc = ckpt_write_file(plan, begin, end, shard++, dir, name, how, err);
+        rc = ckpt_write_shard(plan, &(struct ckpt_shard){name, begin, end, shard++}, dir, how, err);
     }
     if (rc == 0 && ckpt_share_rank(how) == 0)
         rc = ckpt_file_make(dir, "model.safetensors.index.json", fill_index, &shards, how->manifest,

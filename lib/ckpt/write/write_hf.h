@@ -16,11 +16,15 @@ int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t 
  * every rank of how->mesh; each returns its own result, and the caller makes them agree. */
 int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
                       struct s2s_error *err);
-/* Writes the targets [begin, end) of a plan as the file dir/name, the number-th of those
- * distributed over the ranks: one of them writes it and adds it to how->manifest and how->journal,
- * the others return 0 at once. */
-int ckpt_write_file(struct s2s_ckpt_plan *plan, size_t begin, size_t end, size_t number,
-                    const char *dir, const char *name, const struct s2s_ckpt_write *how,
-                    struct s2s_error *err);
+/* A file of weights in a folder. */
+struct ckpt_shard {
+    const char *name;
+    size_t begin, end; /* of its targets in the plan */
+    size_t number;     /* among the files that are distributed over the ranks, from 0 */
+};
+/* Writes a file into the folder dir: the rank whose turn it is writes it and adds it to
+ * how->manifest and how->journal, the others return 0 at once. */
+int ckpt_write_shard(struct s2s_ckpt_plan *plan, const struct ckpt_shard *shard, const char *dir,
+                     const struct s2s_ckpt_write *how, struct s2s_error *err);
 
 #endif

@@ -24,8 +24,8 @@ struct train_args {
     bool evaluates; /* and does not train */
 };
 
-/* For ARGP_KEY_ARG. */
-void train_add_arg(struct train_args *args, struct argp_state *state, char *arg);
+/* Parses the positional arguments, for the `default:` of a command's own parser. */
+error_t train_parse_args(int key, char *arg, struct argp_state *state, struct train_args *args);
 void train_args_release(struct train_args *args);
 /* Threads, ranks, recipe with its overrides, rules. Collective. */
 int train_launch(struct s2s_recipe *recipe, struct train_args *args, struct s2s_error *err);

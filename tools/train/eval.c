@@ -65,15 +65,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SHOW:
         args->n_show = s2s_arg_i64(state, "show", arg, 0, 1 << 20);
         return 0;
-    case ARGP_KEY_ARG:
-        train_add_arg(&args->train, state, arg);
-        return 0;
-    case ARGP_KEY_END:
-        if (!args->train.recipe)
-            argp_error(state, "no recipe: name a YAML file");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return train_parse_args(key, arg, state, &args->train);
     }
 }
 

@@ -15,15 +15,20 @@ static void add_override(struct train_args *args, char *text)
     args->overrides[args->n_overrides++] = text;
 }
 
-void train_add_arg(struct train_args *args, struct argp_state *state, char *arg)
+error_t train_parse_args(int key, char *arg, struct argp_state *state, struct train_args *args)
 {
+    if (key == ARGP_KEY_END && !args->recipe)
+        argp_error(state, "no recipe: name a YAML file");
+    if (key != ARGP_KEY_ARG)
+        return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
     if (!args->recipe) {
         args->recipe = arg;
-        return;
+        return 0;
     }
     if (!strchr(arg, '=') || arg[0] == '=')
         argp_error(state, "'%s' is not KEY=VALUE", arg);
     add_override(args, arg);
+    return 0;
 }
 
 void train_args_release(struct train_args *args)

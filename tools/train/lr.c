@@ -42,15 +42,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_STEPS:
         args->steps = arg;
         return 0;
-    case ARGP_KEY_ARG:
-        train_add_arg(&args->train, state, arg);
-        return 0;
-    case ARGP_KEY_END:
-        if (!args->train.recipe)
-            argp_error(state, "no recipe: name a YAML file");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return train_parse_args(key, arg, state, &args->train);
     }
 }
 

@@ -30,18 +30,7 @@ static const char doc[] =
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct train_args *args = state->input;
-    switch (key) {
-    case ARGP_KEY_ARG:
-        train_add_arg(args, state, arg);
-        return 0;
-    case ARGP_KEY_END:
-        if (!args->recipe)
-            argp_error(state, "no recipe: name a YAML file");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    return train_parse_args(key, arg, state, state->input);
 }
 
 /* The recipe as it runs, beside what it makes. */

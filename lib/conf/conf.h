@@ -34,7 +34,7 @@ enum s2s_conf_origin {
     S2S_CONF_FROM_FILE,    /* name is the path as given; text is the whole file */
     S2S_CONF_FROM_CLI,     /* name is "command line"; text is the argument, column counts in it */
     S2S_CONF_FROM_ENV,     /* name is the variable */
-    S2S_CONF_FROM_DEFAULT, /* what the reader of this config assumes */
+    S2S_CONF_FROM_DEFAULT, /* a default of the program that reads this config */
     S2S_CONF_FROM_DERIVED, /* computed from other values */
 };
 
@@ -44,7 +44,7 @@ struct s2s_conf_source {
     char *name;
     char *text; /* NULL when there is none */
     size_t len_bytes;
-    int n_users; /* nobody's business but lib/conf's */
+    int n_users; /* private to lib/conf */
 };
 
 /* Lines and columns count from 1, columns in characters; 0 where there is none. */
@@ -55,22 +55,22 @@ struct s2s_conf_place {
 
 struct s2s_conf {
     enum s2s_conf_kind kind;
-    bool quoted;      /* a scalar in quotes or a block: a string whatever it looks like */
-    bool bare_float;  /* 1e-5: a number for OmegaConf and here, a string for PyYAML */
+    bool quoted;      /* a quoted or block scalar: always a string */
+    bool bare_float;  /* such as 1e-5: a number for OmegaConf and here, a string for PyYAML */
     const char *key;  /* name in the parent map; NULL in a list and at the root */
-    const char *tag;  /* an explicit tag that is none of YAML's own, such as "!include"; or NULL */
+    const char *tag;  /* an explicit tag such as "!include", not YAML's own; or NULL */
     const char *text; /* of a scalar as written, without quotes and with escapes undone */
     union {
         bool as_bool;
         int64_t as_int;
         double as_float;
     };
-    struct s2s_conf **items; /* of a map or a list, in the order of the file */
+    struct s2s_conf **items; /* [n], of a map or a list, in order of the file */
     size_t n_items;
     struct s2s_conf *parent;
     struct s2s_conf_place place; /* of the value */
     int key_line, key_column;    /* of the key, in the same source; 0 without a key */
-    /* lib/conf's own */
+    /* private to lib/conf */
     struct conf_arena *arena;
     size_t cap_items;
     uint32_t *index;
@@ -78,7 +78,7 @@ struct s2s_conf {
     int mark;
 };
 
-/* A key that stands twice in one map: the later one counts, as for PyYAML. */
+/* A duplicate key in a map: the later one counts, as in PyYAML. */
 struct s2s_conf_duplicate {
     const char *key;
     struct s2s_conf_place first, second;
@@ -104,37 +104,38 @@ int s2s_conf_read(struct s2s_conf **out, const char *path, enum s2s_conf_format 
 int s2s_conf_parse(struct s2s_conf **out, const char *text, size_t len_bytes, const char *name,
                    enum s2s_conf_format format, struct s2s_error *err);
 void s2s_conf_free(struct s2s_conf *root);
-/* A tree of its own, with the places of the original. Gives: s2s_conf_free. */
+/* A copy, with the places of the original. Gives: s2s_conf_free. */
 struct s2s_conf *s2s_conf_copy(const struct s2s_conf *conf);
 
 /* An empty map, for trees that a program builds; origin and name as in struct s2s_conf_source. */
 struct s2s_conf *s2s_conf_new(enum s2s_conf_origin origin, const char *name);
 
 /*
- * For texts that are neither YAML nor JSON, such as a launch script: an empty map whose source is
- * the text (FROM_FILE or FROM_CLI), and a scalar in it, typed as plain YAML, with its place there.
+ * For text that is neither YAML nor JSON, such as a launch script: an empty map whose source is the
+ * text (FROM_FILE or FROM_CLI), and a scalar in it, typed as plain YAML, with its place in the
+ * text.
  */
 struct s2s_conf *s2s_conf_new_text(enum s2s_conf_origin origin, const char *name, const char *text,
                                    size_t len_bytes);
 int s2s_conf_set_scalar(struct s2s_conf *root, const char *path, const char *text, int line,
                         int column, struct s2s_error *err);
 
-/* Keys that stood twice, of the whole tree; lent. */
+/* Duplicate keys of the whole tree; lent. */
 const struct s2s_conf_duplicate *s2s_conf_duplicates(const struct s2s_conf *root, size_t *n);
 
 /* ---- looking ---- */
 
 /* The node at path, or NULL. A null value is a node. */
 const struct s2s_conf *s2s_conf_find(const struct s2s_conf *conf, const char *path);
-/* The entry of a map, whatever characters the key has; NULL if absent or conf is no map. */
+/* The entry of a map; the key may contain any characters. NULL: absent, or conf is not a map. */
 const struct s2s_conf *s2s_conf_key(const struct s2s_conf *conf, const char *key);
-/* Absent or null: the two ways to say "not given". */
+/* Is it absent or null, the two ways to say "not given"? */
 bool s2s_conf_is_unset(const struct s2s_conf *conf, const char *path);
 const char *s2s_conf_kind_name(enum s2s_conf_kind kind); /* "a map", "a number", .. */
 
-/* The node's path from the root appended to buf: "data.train[0]". */
+/* Appends the node's path from the root to buf: "data.train[0]". */
 void s2s_conf_add_path(struct s2s_buf *buf, const struct s2s_conf *node);
-/* "recipe.yaml:12:7" (or "command line", "default", ..) appended to buf. */
+/* Appends "recipe.yaml:12:7" (or "command line", "default", ..) to buf. */
 void s2s_conf_add_place(struct s2s_buf *buf, const struct s2s_conf_place *place);
 
 /*
@@ -145,7 +146,7 @@ int s2s_conf_error(struct s2s_error *err, int code, const struct s2s_conf *node,
                    ...) __attribute__((format(printf, 4, 5)));
 
 /*
- * A line of the place's text (without its end) for an excerpt; NULL where there is none. Lent.
+ * The line of a place's text (without its end) for an excerpt; NULL: no text. Lent.
  */
 const char *s2s_conf_line(const struct s2s_conf_place *place, size_t *len_bytes);
 
@@ -196,47 +197,46 @@ int s2s_conf_get_list(const struct s2s_conf **out, const struct s2s_conf *conf, 
                       struct s2s_error *err);
 
 /*
- * Every key of the map at path is in the NULL-ended list: FORMAT "unknown key 'optimzer'; did you
- * mean 'optimizer'?" for the first that is not. 0 if path is unset.
+ * Checks that every key of the map at path is in the NULL-terminated list: FORMAT "unknown key
+ * 'optimzer'; did you mean 'optimizer'?" for the first that is not. 0 if path is unset.
  */
 int s2s_conf_check_keys(const struct s2s_conf *conf, const char *path, const char *const *known,
                         struct s2s_error *err);
-/* The name nearest to text in a NULL-ended list (at most a third of it changed, no more than 3
- * characters), or NULL. */
+/* The name nearest to text in a NULL-terminated list (s2s_name_distance of at most a third of its
+ * length, and at most 3), or NULL. */
 const char *s2s_conf_nearest(const char *text, const char *const *names);
 
 /* ---- changing ---- */
 
 /*
- * Puts a copy of value (with its places) at path, making maps on the way; a scalar, a map or a
- * list that is there is replaced. FORMAT if the way leads through a scalar or past a list's end.
+ * Sets path to a copy of value (with its places), creating maps on the way; replaces an existing
+ * scalar, map or list. FORMAT: the path leads through a scalar or past a list's end.
  */
 int s2s_conf_set(struct s2s_conf *root, const char *path, const struct s2s_conf *value,
                  struct s2s_error *err);
-/* A scalar written as YAML ("8", "true", "[0.9, 0.95]") at path, with origin DEFAULT, DERIVED, ..
- */
+/* Sets path to a value written as YAML ("8", "true", "[0.9, 0.95]"), with origin DEFAULT, DERIVED,
+ * .. */
 int s2s_conf_set_text(struct s2s_conf *root, const char *path, const char *yaml,
                       enum s2s_conf_origin origin, const char *name, struct s2s_error *err);
 /* "a.b=value" from the command line; the value is YAML, empty is null. ARG without '='. */
 int s2s_conf_override(struct s2s_conf *root, const char *assignment, struct s2s_error *err);
-/* Types the text of a string (quoted or not) as a plain YAML scalar: what a command line would be
- * read as. */
+/* Types the text of a string (quoted or not) as a plain YAML scalar, as on a command line. */
 void s2s_conf_retype(struct s2s_conf *node);
-/* Removes what is at path; false if nothing was. */
+/* Removes the value at path; false: there was none. */
 bool s2s_conf_remove(struct s2s_conf *root, const char *path);
-/* Maps are merged deeply, everything else of `over` replaces what root has. */
+/* Merges maps recursively; all other values of `over` replace root's. */
 int s2s_conf_merge(struct s2s_conf *root, const struct s2s_conf *over, struct s2s_error *err);
 
 /* ---- interpolation ---- */
 
 enum s2s_conf_fault_kind {
     S2S_CONF_FAULT_MISSING,  /* ${a.b} names nothing */
-    S2S_CONF_FAULT_CYCLE,    /* it leads back to itself */
-    S2S_CONF_FAULT_SIZE,     /* references to references make more than a config may hold */
-    S2S_CONF_FAULT_RESOLVER, /* ${name:..} of a name nobody registers */
+    S2S_CONF_FAULT_CYCLE,    /* it refers to itself */
+    S2S_CONF_FAULT_SIZE,     /* nested references exceed the size limit of a config */
+    S2S_CONF_FAULT_RESOLVER, /* ${name:..} with an unknown resolver */
     S2S_CONF_FAULT_SYNTAX,
-    S2S_CONF_FAULT_ENV,   /* the variable is not given and has no default: not known */
-    S2S_CONF_FAULT_VALUE, /* a resolver got arguments it cannot work on */
+    S2S_CONF_FAULT_ENV,   /* an environment variable that is not set and has no default */
+    S2S_CONF_FAULT_VALUE, /* invalid arguments of a resolver */
 };
 
 struct s2s_conf_fault {
@@ -256,12 +256,12 @@ enum s2s_conf_interpolation {
 };
 
 /*
- * Replaces the interpolations of all strings: one that is the whole string keeps its target's type
- * (maps and lists are copied), inside text it becomes text. Resolvers: oc.env, env, add, sum, mul,
- * multiply, div, max. What cannot be resolved stays as it is, and each reason is a fault; values
- * that only a running program could compute (${now:..}, ${hydra:..}, oc.select, ..) stay without a
- * fault, as does what refers to them or to ???. env: "NAME=VALUE", NULL-ended, or NULL. The
- * process's own environment is not looked at.
+ * Replaces the interpolations in all strings: if it is the whole string, by the target's value
+ * (maps and lists are copied), otherwise by its text. Resolvers: oc.env, env, add, sum, mul,
+ * multiply, div, max. What cannot be resolved is left, with a fault for each reason; values that
+ * only the running program could compute (${now:..}, ${hydra:..}, oc.select, ..) are left without a
+ * fault, and so is what refers to them or to ???. env: "NAME=VALUE", NULL-terminated, or NULL. The
+ * process's own environment is not used.
  */
 void s2s_conf_resolve(struct s2s_conf *root, enum s2s_conf_interpolation how,
                       const char *const *env, struct s2s_conf_faults *faults);
@@ -269,8 +269,8 @@ void s2s_conf_resolve(struct s2s_conf *root, enum s2s_conf_interpolation how,
 /* ---- writing ---- */
 
 /*
- * YAML that reads back as the same values: block style, strings quoted where they would be taken
- * for something else. With `places` a comment behind each scalar says where it came from.
+ * Appends YAML that parses to the same values: block style, strings quoted where needed. With
+ * `places` a comment after each scalar gives its origin.
  */
 void s2s_conf_dump(struct s2s_buf *buf, const struct s2s_conf *conf, bool places);
 /* One line of JSON; FLOATs that JSON lacks (inf, nan) are strings. */

@@ -1,4 +1,4 @@
-/* What the files of lib/conf share. */
+/* Shared by the files of lib/conf. */
 #ifndef S2S_CONF_INTERNAL_H
 #define S2S_CONF_INTERNAL_H
 
@@ -7,8 +7,8 @@
 
 enum { CONF_MAX_DEPTH = 100 };
 
-/* Memory of one tree: blocks that are freed together, the sources its places point at, and what
- * was found while reading. */
+/* Memory of one tree: blocks that are freed together, the sources that its places refer to, and
+ * duplicate keys. */
 struct conf_arena {
     struct s2s_blocks blocks;
     struct s2s_conf_source **sources;
@@ -23,19 +23,19 @@ void conf_arena_free(struct conf_arena *arena);
 void *conf_alloc(struct conf_arena *arena, size_t len_bytes); /* zeroed */
 char *conf_strndup(struct conf_arena *arena, const char *text, size_t len);
 
-/* The key (borrowed by the arena) stands twice. */
+/* Records a duplicate key (borrowed by the arena). */
 void conf_duplicate_note(struct conf_arena *arena, const char *key, struct s2s_conf_place first,
                          struct s2s_conf_place second);
-/* For a copy of all of another tree. */
+/* Copies the records of another tree. */
 void conf_duplicates_copy(struct conf_arena *to, const struct conf_arena *from);
 
 /* Takes text (may be NULL); the source lives as long as an arena that knows it. */
 struct s2s_conf_source *conf_source_new(struct conf_arena *arena, enum s2s_conf_origin origin,
                                         const char *name, char *text, size_t len_bytes);
-/* Makes the arena know (and keep) a source of another one. */
+/* Makes the arena share a source of another one. */
 void conf_source_share(struct conf_arena *arena, const struct s2s_conf_source *source);
 
-/* NULL when the tree is at its limit of values. */
+/* NULL: the tree is at its limit of values. */
 struct s2s_conf *conf_node_new(struct conf_arena *arena, enum s2s_conf_kind kind,
                                struct s2s_conf_place place);
 void conf_list_append(struct s2s_conf *list, struct s2s_conf *item);
@@ -48,10 +48,10 @@ struct s2s_conf *conf_copy(struct conf_arena *arena, const struct s2s_conf *node
 
 /* Types a plain scalar by its text (node->text): sets kind, value, bare_float. */
 void conf_resolve_scalar(struct s2s_conf *node);
-/* A plain scalar of this text would be the string it is. */
+/* Would a plain scalar of this text be a string? */
 bool conf_plain_is_string(const char *text);
 
-/* Both fill *out with a tree in arena (an empty document: NULL) from source->text. */
+/* Both parse source->text to a tree in arena (*out NULL: an empty document). */
 int conf_parse_yaml(struct s2s_conf **out, struct conf_arena *arena,
                     const struct s2s_conf_source *source, struct s2s_error *err);
 int conf_parse_json(struct s2s_conf **out, struct conf_arena *arena,

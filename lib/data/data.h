@@ -1,6 +1,6 @@
 /*
- * The room's door. Samples of a data set as manifests describe them: NeMo JSONL manifests, Lhotse
- * cuts, rows that are tokenized already. One line of text is one JSON object.
+ * Samples of a data set, as described by manifests: NeMo JSONL manifests, Lhotse cuts, rows that
+ * are tokenized already. One line of text is one JSON object.
  */
 #ifndef S2S_DATA_H
 #define S2S_DATA_H

@@ -1,6 +1,6 @@
 /*
- * A text file whose lines can be read in any order and more than once: a file is mapped, a pipe is
- * copied and a gzip file (known by its first bytes) unpacked to a temporary file without a name
+ * A text file whose lines can be read in any order and repeatedly: a file is mapped; a pipe is
+ * copied, and a gzip file (detected by its first bytes) decompressed, to an unnamed temporary file
  * first.
  */
 #ifndef S2S_DATA_LINES_H
@@ -23,11 +23,12 @@ struct s2s_lines {
         NULL, NULL, 0 \
     }
 
-/* A line without its end (LF or CRLF); text is lent until s2s_lines_close and not NUL-ended. */
+/* A line without its end (LF or CRLF); text is lent until s2s_lines_close and not NUL-terminated.
+ */
 struct s2s_line {
     const char *text;
     size_t len;
-    size_t begin;   /* offset in the file: what s2s_lines_at wants */
+    size_t begin;   /* offset in the file, for s2s_lines_at */
     int64_t number; /* from 1 */
 };
 
@@ -35,10 +36,10 @@ struct s2s_line {
 int s2s_lines_open(struct s2s_lines *lines, const char *path, struct s2s_error *err);
 void s2s_lines_close(struct s2s_lines *lines);
 
-/* The line behind `line` (all zero: the first one); false at the end. Lines of white space are
- * passed over, but counted; a byte order mark in front of the first one is none of it. */
+/* Advances `line` to the next line (all zero: to the first); false at the end. Lines of white space
+ * are skipped, but counted. A byte order mark at the start of the file is skipped. */
 bool s2s_lines_next(const struct s2s_lines *lines, struct s2s_line *line);
-/* The line that begins at an offset that s2s_lines_next gave. */
+/* The line at an offset from s2s_lines_next. */
 struct s2s_line s2s_lines_at(const struct s2s_lines *lines, size_t begin, int64_t number);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * One line of a manifest as a sample. All parsers name what is wrong with the line; the caller adds
+ * Parses a line of a manifest to a sample. Errors say what is wrong with the line; the caller adds
  * file and line number (s2s_data_line_error).
  */
 #ifndef S2S_DATA_MANIFEST_H
@@ -16,19 +16,20 @@
 
 struct s2s_error;
 
-/* A recorded utterance. Strings that are not known are NULL. Release with s2s_sample_release. */
+/* A recorded utterance. Unknown strings are NULL. Release with s2s_sample_release. */
 struct s2s_sample {
     char *id;
-    char *source; /* file name as the manifest spells it */
+    char *source; /* file name as in the manifest */
     char *path;   /* where it is */
-    /* The part of the file: with has_range `duration_s` seconds from offset_s on, else all of it */
+    /* The part of the file: with has_range `duration_s` seconds from offset_s, otherwise the whole
+     * file */
     bool has_range;
     double offset_s;
-    double duration_s; /* what the manifest says of the part; 0: nothing */
-    int rate_hz;       /* what the manifest says; 0: nothing */
+    double duration_s; /* according to the manifest; 0: unknown */
+    int rate_hz;       /* according to the manifest; 0: unknown */
     int channel;       /* -1: all of them, mixed */
     char *text, *lang, *speaker;
-    json_t *custom; /* object with the keys that nobody here knows; NULL: none */
+    json_t *custom; /* object with the unknown keys; NULL: none */
 };
 
 #define S2S_SAMPLE_INIT \
@@ -39,7 +40,7 @@ struct s2s_sample {
 void s2s_sample_release(struct s2s_sample *sample);
 
 struct s2s_manifest_options {
-    const char *path;       /* of the manifest; relative file names are looked up beside it first */
+    const char *path;       /* of the manifest, whose folder is first searched for relative names */
     const char *text_field; /* NULL: "text" */
     const char *lang_field; /* NULL: "lang" */
 };
@@ -68,8 +69,8 @@ int s2s_data_parse_cut(struct s2s_sample *sample, const struct s2s_line *line,
 
 /* A row that is tokenized already. */
 struct s2s_ids_row {
-    char *id;           /* the line's number where it has none */
-    char *text;         /* NULL: not known */
+    char *id;           /* the line's number if there is none */
+    char *text;         /* NULL: unknown */
     int32_t *ids;       /* [n_ids] */
     uint8_t *loss_mask; /* [n_ids]; NULL: all ones */
     size_t n_ids;
@@ -91,7 +92,7 @@ int s2s_data_parse_ids(struct s2s_ids_row *row, const struct s2s_line *line, int
                        struct s2s_error *err);
 void s2s_ids_row_release(struct s2s_ids_row *row);
 
-/* Puts "file:line" before an error of a line; returns rc. */
+/* Prepends "file:line" to the error of a line; returns rc. */
 int s2s_data_line_error(int rc, const struct s2s_lines *lines, const struct s2s_line *line,
                         struct s2s_error *err);
 

@@ -49,7 +49,7 @@ struct s2s_mesh_options {
  */
 int s2s_mesh_open(struct s2s_mesh **mesh, const struct s2s_mesh_options *options,
                   struct s2s_error *err);
-/* Collective: nobody's process ends before all are here. NULL is a no-op. */
+/* Collective: no process ends before all ranks have called it. NULL is a no-op. */
 void s2s_mesh_close(struct s2s_mesh *mesh);
 
 int s2s_mesh_size(const struct s2s_mesh *mesh);

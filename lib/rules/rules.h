@@ -33,7 +33,7 @@ enum s2s_dialect {
 const char *s2s_dialect_name(enum s2s_dialect dialect);  /* "slm"; NULL if none */
 const char *s2s_dialect_title(enum s2s_dialect dialect); /* "NeMo speechlm2 YAML" */
 enum s2s_dialect s2s_dialect_by_name(const char *name);  /* NONE if unknown */
-/* By the keys of a config. NONE: nobody's. */
+/* By the keys of a config. NONE: no known dialect. */
 enum s2s_dialect s2s_dialect_detect(const struct s2s_conf *conf);
 
 /* One rule: everything that --explain, --list and the manual say about it. */

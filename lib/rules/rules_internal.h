@@ -42,7 +42,7 @@ struct rules_facts {
     size_t n, cap;
     uint32_t *index;
     size_t index_size;
-    char **strings; /* what values point at and nobody else owns */
+    char **strings; /* strings that values point to, freed with this */
     size_t n_strings, cap_strings;
     const char *const *env;
 };

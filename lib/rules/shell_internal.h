@@ -93,7 +93,7 @@ struct rules_guard {
     struct rules_word at;
 };
 
-/* A branch of the script: taken, not taken, or nobody knows. */
+/* A branch of the script: taken, not taken, or unknown. */
 enum rules_taken { RULES_MAYBE, RULES_LIVE, RULES_DEAD };
 
 /* Of `if` and its kin, of a group in braces, and of what stands behind `&&` or `||`. */
@@ -149,7 +149,7 @@ struct rules_shell {
     int depth;                  /* of nested expansions */
     int script;                 /* which one is read */
     struct rules_words command; /* the one with the flags */
-    bool command_maybe;         /* it stands in a branch of which nobody knows */
+    bool command_maybe;         /* it is in a branch that may not be taken */
     struct rules_sbatch batch;
     struct rules_guard guard;  /* the test that stands before what is read now */
     struct rules_guard failed; /* the first one that ends the script */
@@ -182,7 +182,7 @@ void rules_shell_assign(struct rules_shell *sh, const char *name, size_t len, co
 void rules_shell_leave(struct rules_shell *sh, size_t outer);
 /* Closes branches until n are open. */
 void rules_shell_unwind(struct rules_shell *sh, int n);
-/* `return`: nobody knows about the rest of the function, or it does not run. */
+/* `return`: the rest of the function is not run, or may not be. */
 void rules_shell_return(struct rules_shell *sh);
 /* Runs the function that words call, if they do (shell_function.c). */
 void rules_shell_call(struct rules_shell *sh, const struct rules_words *words);

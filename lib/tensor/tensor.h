@@ -41,8 +41,8 @@ struct s2s_tensor {
     void *data;
     struct s2s_device *device;
     bool needs_grad;
-    bool grad_written;       /* the gradient holds something: the next writer adds */
-    bool consumed;           /* an operation took over its memory: nobody may read it again */
+    bool grad_written; /* the gradient holds something: the next writer adds */
+    bool consumed;     /* an operation took over its memory, which must not be read any more */
     struct s2s_tensor *grad; /* F32, same shape; NULL before its first writer */
     struct s2s_tensor *root; /* whose memory and gradient this view shares; NULL: its own */
     struct s2s_param *param; /* whose value this is, or NULL */

@@ -97,12 +97,11 @@ setup:
 clean:
 	rm -rf build bin/s2s-* bin/libs2s-mpi.so
 
-
-
-# ---- what people type ----
-# what other scripts of the tree link with
+# the libraries, for other scripts that link
 print-libs:
 	@echo $(LIBS)
+
+# ---- what people type ----
 
 .PHONY: print-libs demo test test-long bench fuzz check-style install uninstall man completions
 

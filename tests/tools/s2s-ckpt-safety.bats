@@ -180,7 +180,7 @@ mounts_or_skip() {
     mkdir -p above/model b && tensors above/model/model.safetensors a b && echo '{}' >above/model/config.json
     cp -r above/model was
     for of in "above/model b/config.json" "above b/model/config.json"; do
-        exits 2 unshare -rm sh -c "mount --bind ${of% *} b && s2s-ckpt convert --to safetensors above/model ${of#* }"
+        exits 2 unshare -rm sh -ec "mount --bind ${of% *} b; s2s-ckpt convert --to safetensors above/model ${of#* }"
         says "is part of the input"
         diff -r above/model was
     done
@@ -198,9 +198,9 @@ mounts_or_skip() {
     done
     cd ..
     mounts_or_skip
-    exits 2 unshare -rm sh -c "mount -t tmpfs none mounted && s2s-ckpt convert --to hf in.safetensors mounted"
+    exits 2 unshare -rm sh -ec "mount -t tmpfs none mounted; s2s-ckpt convert --to hf in.safetensors mounted"
     says "name a new folder in it"
-    exits 0 unshare -rm sh -c "mount -t tmpfs none mounted && s2s-ckpt convert --to hf in.safetensors mounted/out && s2s-ckpt verify mounted/out"
+    exits 0 unshare -rm sh -ec "mount -t tmpfs none mounted; s2s-ckpt convert --to hf in.safetensors mounted/out; s2s-ckpt verify mounted/out"
 }
 
 @test "OUT below IN is written, and IN stays as it was" {

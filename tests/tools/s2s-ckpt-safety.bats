@@ -1066,3 +1066,11 @@ PY
     exits 0 s2s-ckpt verify masks.pt
     says "300000 objects"
 }
+
+@test "a checkpoint without weights is named once" {
+    tensors in.safetensors optimizer.state.exp_avg.w
+    exits 1 s2s-ckpt convert --to hf in.safetensors out
+    [ "$output" = "s2s-ckpt: in.safetensors: no weights" ]
+    exits 1 s2s-ckpt convert --to torch_dist --map llama in.safetensors out
+    [ "$(grep -o in.safetensors <<<"$output" | wc -l)" -eq 1 ]
+}

@@ -120,7 +120,7 @@ int s2s_nemo_prepare(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0)
         rc = s2s_ckpt_plan_seal(&out->plan, err);
     if (rc == 0 && out->plan.n_targets == 0)
-        rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s holds no weights", ckpt->path);
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "no weights");
     if (out->files.n)
         qsort(out->files.v, out->files.n, sizeof *out->files.v, by_name);
     return rc;

@@ -159,9 +159,8 @@ static int seal_parts(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, en
     }
     if (rc == 0 && n == 0)
         rc = s2s_error_set(err, S2S_E_NOTFOUND,
-                           *out->map.family ? "%s holds no weights that %s names"
-                                            : "%s holds no weights",
-                           ckpt->path, out->map.family);
+                           *out->map.family ? "no weights that %s names" : "no weights",
+                           out->map.family);
     return rc;
 }
 

@@ -528,6 +528,7 @@ int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_erro
                                          "model.safetensors.index.json",
                                          "run_config.yaml",
                                          "../context/model.yaml",
+                                         "../huggingface/config.json",
                                          "llm_backbone/config.json"};
     struct s2s_buf all = S2S_BUF_INIT;
     int rc = 0;

@@ -718,8 +718,10 @@ PY
     printf 5 >in/latest_checkpointed_iteration.txt
     mkdir in/iter_0000005/tokenizer in/iter_0000005/modelopt_state
     echo '{"model": {}}' >in/iter_0000005/tokenizer/tokenizer.json
-    for command in reshard prune "convert --to torch_dist" "average in"; do
+    for command in reshard prune "convert --to torch_dist" "average in" fsdp prune "convert --to torch_dist"; do
         rm -rf out hf
+        # with FSDP it is plain DCP
+        [ "$command" != fsdp ] || { rm in/iter_0000005/{metadata.json,common.pt}; continue; }
         # shellcheck disable=SC2086
         exits 0 s2s-ckpt $command in out
         says "modelopt_state is not taken along"
@@ -741,6 +743,30 @@ PY
     says "posix.system"
     [ ! -e ran ]
     [ ! -e out ]
+}
+
+@test "a checkpoint of verl: dist_ckpt/ without arguments, beside huggingface/ with what it lacks" {
+    bridge llama_gqa_untied
+    step=verl/global_step_5
+    mkdir -p $step/actor/huggingface
+    rm in/iter_*/run_config.yaml
+    mv in/iter_* $step/actor/dist_ckpt
+    printf 5 >verl/latest_checkpointed_iteration.txt
+    exits 1 s2s-ckpt convert --to hf verl out
+    says "--config"
+    cp "$MODELS/llama_gqa_untied/config.json" $step/actor/huggingface
+    echo '{"model": {}}' >$step/actor/huggingface/tokenizer.json
+    for path in verl $step $step/actor $step/actor/dist_ckpt; do
+        rm -rf out
+        exits 0 s2s-ckpt convert --strict --to hf $path out
+        exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
+        same $step/actor/huggingface/tokenizer.json out/tokenizer.json
+        [ "$(config '.model_type, .num_attention_heads, .num_key_value_heads')" = '["llama",6,2]' ]
+    done
+    # another folder's neighbour of that name is not the model's
+    mv $step/actor/dist_ckpt $step/actor/mine
+    exits 1 s2s-ckpt convert --to hf $step/actor/mine out2
+    says "--config"
 }
 
 @test "a NeMo 2 checkpoint: weights/ and context/, whose model.yaml and tokenizer count" {

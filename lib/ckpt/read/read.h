@@ -23,6 +23,8 @@
 
 /* ---- what lies beside the tensors ---- */
 
+/* Is Megatron-Bridge's run_config.yaml in the folder? */
+bool ckpt_has_run_config(const struct s2s_ckpt *ckpt);
 /* Arguments of the Megatron training script ("num_layers", ..), which determine the model's shape;
  * lent until close. NULL: unknown. */
 const json_t *ckpt_args(const struct s2s_ckpt *ckpt);

@@ -15,6 +15,11 @@ static const struct {
     const char *name, *section;
 } kinds[] = {{"run_config.yaml", "model"}, {"../context/model.yaml", "config"}};
 
+bool ckpt_has_run_config(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->dir_fd >= 0 && s2s_is_there(ckpt->dir_fd, kinds[0].name);
+}
+
 /* The name of a function in a configuration: an object with its path, or (newer models) the name.
  */
 static const char *function_of(const json_t *model, const char *key)

@@ -1,4 +1,4 @@
-/* Files that Megatron-Bridge, NeMo RL and Lightning load beside the tensors of a torch_dist folder.
+/* Files that Megatron-Bridge, NeMo RL and Lightning load beside the tensors of a folder.
  * Without run_config.yaml the first two take the folder for one of Megatron-LM, whose arguments it
  * lacks. Lightning stores all non-tensor state (loops, schedules, hyper-parameters) in meta.pt, by
  * which it recognises a checkpoint. */
@@ -18,9 +18,10 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
     static const char *const names[] = {CKPT_LIGHTNING_META, "run_config.yaml", "train_state.pt"};
     /* of ModelOpt and NeMo 2 */
     static const char *const left[] = {"modelopt_state", "../context/model.yaml"};
-    const bool plain = strcmp(ckpt->format, "dcp") == 0; /* Megatron-Bridge writes torch_dist */
+    /* Megatron-Bridge writes torch_dist, or DCP with FSDP */
+    const bool dcp = strcmp(ckpt->format, "dcp") == 0, plain = dcp && !ckpt_has_run_config(ckpt);
     int rc = 0;
-    if ((!plain && strcmp(ckpt->format, "torch_dist") != 0) || ckpt->part)
+    if ((!dcp && strcmp(ckpt->format, "torch_dist") != 0) || ckpt->part)
         return 0;
     for (size_t i = 0; i < sizeof left / sizeof *left && !plain; i++)
         if (s2s_is_there(ckpt->dir_fd, left[i]))

@@ -164,25 +164,26 @@ static int seal_parts(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, en
     return rc;
 }
 
-/* A config.json of transformers beside Megatron's weights is used as if given by --config: sets
- * options->config (a reference) and config_text, which is *text (gives: free). One of NeMo is
- * handled elsewhere. */
+/* A config.json of transformers beside Megatron's weights (or beside verl's folder of them) is used
+ * as if given by --config: sets options->config (a reference) and config_text, which is *text
+ * (gives: free). One of NeMo is handled elsewhere. */
 static int config_beside(struct s2s_hf_options *options, char **text, const struct s2s_ckpt *ckpt,
                          struct s2s_error *err)
 {
+    const char *name = ckpt_hf_is_verl(ckpt) ? CKPT_VERL_FILES "/config.json" : "config.json";
     json_t *config;
     size_t len;
     if (options->config || (!options->map && !ckpt_map_wanted(ckpt)))
         return 0;
-    int rc = ckpt_read_json(&config, ckpt, "config.json", err);
+    int rc = ckpt_read_json(&config, ckpt, name, err);
     const char *type = ckpt_config_type(config);
     json_t *share = ckpt->part ? ckpt_part_config(ckpt, config) : NULL;
     if (ckpt->part && !share)
         type = "";
     json_decref(share);
     if (rc == 0 && *type && strcmp(type, "salm") != 0 && !json_object_get(config, "perception") &&
-        s2s_is_there(ckpt->dir_fd, "config.json") &&
-        (rc = ckpt_slurp(ckpt->dir_fd, "config.json", CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {
+        s2s_is_there(ckpt->dir_fd, name) &&
+        (rc = ckpt_slurp(ckpt->dir_fd, name, CKPT_MAX_SIDE_FILE, text, &len, err)) == 0) {
         options->config = json_incref(config);
         options->config_text = *text;
     }

@@ -134,16 +134,25 @@ static int files_beside(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, 
     return rc;
 }
 
-/* Adds the tokenizer that Megatron-Bridge or NeMo 2 keeps in a folder beside the weights. */
+bool ckpt_hf_is_verl(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->dir_fd >= 0 && s2s_has_tail(ckpt->path, '/', "dist_ckpt") &&
+           s2s_is_there(ckpt->dir_fd, CKPT_VERL_FILES "/config.json");
+}
+
+/* Adds the tokenizer that Megatron-Bridge, NeMo 2 or verl keeps in a folder beside the weights. */
 static int files_of_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                               const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    static const char *const folders[] = {"tokenizer", "../context/nemo_tokenizer"};
+    static const char *const folders[] = {"tokenizer", "../context/nemo_tokenizer",
+                                          CKPT_VERL_FILES};
+    const size_t n = sizeof folders / sizeof *folders - !ckpt_hf_is_verl(ckpt);
     int rc = 0;
-    if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") != 0 ||
+    if (ckpt->dir_fd < 0 ||
+        (strcmp(ckpt->format, "torch_dist") != 0 && !ckpt_has_run_config(ckpt)) ||
         (ckpt->part && !ckpt_part_has_words(ckpt->part)))
         return 0;
-    for (size_t i = 0; i < sizeof folders / sizeof *folders && rc == 0; i++)
+    for (size_t i = 0; i < n && rc == 0; i++)
         rc = files_beside(out, ckpt, folders[i], false, err);
     return rc;
 }

@@ -23,6 +23,11 @@ int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 void ckpt_hf_follow_in_configs(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                                const struct s2s_hf_options *options);
 
+/* verl's folder of transformers' files, seen from its dist_ckpt/ beside. */
+#define CKPT_VERL_FILES "../huggingface"
+/* Is it such a dist_ckpt/, with a config.json in that folder? */
+bool ckpt_hf_is_verl(const struct s2s_ckpt *ckpt);
+
 /* For a checkpoint that is one part of a model (s2s_ckpt_select): what the source's files and
  * common state contain for that part. */
 int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,

@@ -1645,6 +1645,13 @@ EOF
     echo "a: 1" >other.yaml
     exits 1 s2s-ckpt convert --to hf --config other.yaml run.ckpt out4
     says "other.yaml: not a model_config.yaml of NeMo:"
+    # a fault of the file of --config is not said to be one of IN
+    sed 's/n_layers: 2/n_layers: 3/' unpacked/model_config.yaml >lie.yaml
+    echo "encoder: [" >broken.yaml
+    exits 1 s2s-ckpt convert --to hf --config lie.yaml "$DATA/tiny.nemo" out4
+    says "s2s-ckpt: lie.yaml: model_config.yaml: encoder.n_layers is 3"
+    exits 1 s2s-ckpt convert --to nemo --config broken.yaml "$DATA/tiny.nemo" out4
+    says "s2s-ckpt: broken.yaml: model_config.yaml:2"
     [ ! -e out3.nemo ]
     [ ! -e out4 ]
 }

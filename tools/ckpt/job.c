@@ -83,6 +83,15 @@ static bool says_where(const struct job *job, const char *text)
     return says;
 }
 
+/* The file that an error is about which mentions none: IN, or the YAML of --config, which is used
+ * as IN's model_config.yaml. */
+static const char *place_of(const struct job *job, const char *text)
+{
+    const bool is_yaml = job->config_text && !job->config;
+    return is_yaml && s2s_starts_with(text, "model_config.yaml") ? job->config_path
+                                                                 : s2s_ckpt_path(job->ckpt);
+}
+
 int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
 {
     struct job job = {.opt = opt, .out = without_slashes(opt->out)};
@@ -109,7 +118,7 @@ int ckpt_job_run(struct ckpt_job_options *opt, struct s2s_error *err)
         rc = ckpt_agree(ckpt_is_first() ? ckpt_job_fill(&job, NULL, err) : 0, err);
     s2s_progress_end(&job.progress);
     if (rc < 0 && job.ckpt && !says_where(&job, err->text))
-        s2s_error_add(err, rc, "%s", s2s_ckpt_path(job.ckpt));
+        s2s_error_add(err, rc, "%s", place_of(&job, err->text));
     if (rc == 0) {
         s2s_comm_all_reduce(s2s_mesh_world(ckpt_mesh), &job.n_infinite, 1, S2S_I64, S2S_GROUP_SUM);
         ckpt_job_say_done(&job, start_s);

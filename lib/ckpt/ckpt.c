@@ -456,6 +456,11 @@ const json_t *s2s_ckpt_common(const struct s2s_ckpt *ckpt)
     return ckpt->common;
 }
 
+size_t s2s_ckpt_left_values(const struct s2s_ckpt *ckpt)
+{
+    return ckpt->n_left_values;
+}
+
 size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
 {
     return ckpt->n_left_states;

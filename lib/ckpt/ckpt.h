@@ -189,6 +189,9 @@ size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt);
 /* Values of merged rank folders that the common state lacks (rng_state, ..), by name, with the
  * number of folders that had one; lent until close, NULL: none. */
 const json_t *s2s_ckpt_rank_values(const struct s2s_ckpt *ckpt);
+/* The number of values beside a Megatron rank's model that hold tensors, such as averages, which
+ * are left out; a warning named each. */
+size_t s2s_ckpt_left_values(const struct s2s_ckpt *ckpt);
 
 /*
  * Reads the box [begin, begin + size) of a tensor, row-major, into out, which has room for

@@ -1571,6 +1571,14 @@ EOF
     ranks 'state["ema"] = {"w": tensor(Storage("3", [1]), [1])}'
     exits 0 s2s-ckpt verify ranks
     says "mp_rank_01/ema: tensors beside the model, left out"
+    for how in "--to torch_dist" "--to torch_dist --merge-ranks"; do
+        # shellcheck disable=SC2086
+        s2s-ckpt convert -q --json --plan $how ranks out | jq -e '.left_out.objects_with_unread_tensors == 1'
+        # shellcheck disable=SC2086
+        exits 1 s2s-ckpt convert -q --plan --strict $how ranks out
+        says "ranks: 1 values beside the model hold tensors, which are not used (--strict)"
+    done
+    s2s-ckpt verify -q --json ranks | jq -e '.objects_with_unread_tensors == 1'
     ranks pass
     rm -r ranks/mp_rank_00
     exits 1 s2s-ckpt verify ranks

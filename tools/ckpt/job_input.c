@@ -190,7 +190,8 @@ static int check_optimizer(const struct job *job, struct s2s_error *err)
     return 0;
 }
 
-/* Refuses objects with tensors that cannot be read; a warning named each. */
+/* Refuses objects with tensors that cannot be read, and with --strict tensors beside the model; a
+ * warning named each. */
 static int check_lost(const struct job *job, struct s2s_error *err)
 {
     size_t n_tensors, n, n_lost = 0;
@@ -202,6 +203,12 @@ static int check_lost(const struct job *job, struct s2s_error *err)
         first = first ? first : &objects[i];
         n_lost++;
     }
+    const size_t n_left = s2s_ckpt_left_values(job->ckpt);
+    if (n_left && job->opt->strict)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "%s: %zu values beside the model hold tensors, which are not used "
+                             "(--strict)",
+                             s2s_ckpt_path(job->ckpt), n_left);
     if (!n_lost || (n_tensors && !job->opt->strict))
         return 0;
     int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: %s is a %s, of which no tensor is read%s",

@@ -76,6 +76,7 @@ void ckpt_job_left_out(struct ckpt_left_out *left, const struct job *job)
     *left = (struct ckpt_left_out){.n_unused = job->unused.n,
                                    .n_dropped = job->dropped.n,
                                    .n_state = job->n_state,
+                                   .n_unread = s2s_ckpt_left_values(job->ckpt),
                                    .n_ranks = s2s_ckpt_rank_states(job->ckpt),
                                    .rows_cut = job->rows_cut,
                                    .common = job->to == TO_SAFETENSORS &&

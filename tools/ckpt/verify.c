@@ -133,6 +133,7 @@ static int verify_parts(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s
     int rc = 0;
     (void)s2s_ckpt_tensors(ckpt, &counts->n_tensors);
     counts->bytes = ckpt_tensor_bytes(ckpt);
+    counts->n_unread = s2s_ckpt_left_values(ckpt);
     s2s_ckpt_find_lost(ckpt);
     s2s_progress_begin(&progress, "verifying", "bytes", counts->bytes);
     for (size_t i = 0; i < counts->n_tensors && rc == 0; i++) {

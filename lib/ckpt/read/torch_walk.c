@@ -463,6 +463,7 @@ static int warn_of_tensors(struct ckpt_torch_walk *w, const struct ckpt_node *va
     if (rc > 0)
         s2s_warn("ckpt", "%s%s: tensors beside the model, left out",
                  w->name.data ? w->name.data : "", name);
+    w->ckpt->n_left_values += rc > 0;
     return rc < 0 ? s2s_error_add(w->err, rc, "%s", name) : 0;
 }
 

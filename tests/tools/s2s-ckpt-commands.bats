@@ -65,6 +65,11 @@ PY
     grep -q '^s2s-ckpt: hf: 55 tensors, 65.4 kB would be written; left out: 165 tensors of optimizer and other state, ' said
     s2s-ckpt convert -q --json --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hf >done.json
     python3 -c 'import json; a, b = [json.load(open(name))["left_out"] for name in ("plan.json", "done.json")]; assert a == b, (a, b)'
+    # the map that was detected; none
+    json plan.json 'd["map"] == "nemotron_h"'
+    json done.json 'd["map"] == "nemotron_h"'
+    s2s-ckpt convert -q --json --to torch_dist "$DATA/hf_sharded" kept >kept.json
+    json kept.json 'd["map"] is None and d["format"] == "torch_dist"'
     json done.json 'd["out"] == "hf" and d["format"] == "hf" and d["tensors"] > 10 and d["left_out"]["state_tensors"] > 0'
     s2s-ckpt reshard -q --json --files 2 "$DATA/dcp_plain" dist >done.json
     json done.json 'd["format"] == "dcp" and d["tensors"] == 13 and d["bytes"] == 553'

@@ -18,6 +18,7 @@ struct job {
     char (*sources)[33]; /* s2s_ckpt_identity of each input when opened */
     struct s2s_ckpt_write how;
     struct s2s_progress progress;
+    char family[64];           /* the name map used; "": names are kept */
     size_t n_tensors, n_shown; /* tensors of the output; of those, shown by --plan */
     size_t n_state;            /* number of tensors of optimizer and other state left out: */
     /* those whose names satisfy this; NULL: none */

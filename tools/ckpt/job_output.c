@@ -111,6 +111,7 @@ static int take_names(struct job *job, struct ckpt_map_result *map, struct s2s_e
     job->rows_cut = map->rows_cut;
     job->unused = map->unused;
     job->dropped = map->dropped;
+    memcpy(job->family, map->family, sizeof job->family);
     map->unused = map->dropped = (struct ckpt_map_names){.n = 0};
     if (ckpt_is_first()) {
         say_unused(&job->unused, job->opt->strict);

@@ -40,6 +40,16 @@ static char *left_out_text(const struct ckpt_left_out *left)
     return out;
 }
 
+/* The format, and the name map, which is detected if it is not given. */
+static void print_form(const struct job *job, const char *separator)
+{
+    printf("%s\"format\": \"%s\"%s\"map\": ", separator, format_of(job), separator);
+    if (*job->family)
+        ckpt_print_json_text(job->family);
+    else
+        fputs("null", stdout);
+}
+
 static void print_left_out(const struct ckpt_left_out *left)
 {
     printf("{\"unused_tensors\": %zu, \"dropped_tensors\": %zu, \"state_tensors\": %zu, "
@@ -60,10 +70,11 @@ static void print_done(const struct job *job, const struct ckpt_left_out *left, 
 {
     printf("{\"out\": ");
     ckpt_print_json_text(job->opt->out);
-    printf(", \"format\": \"%s\", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
+    print_form(job, ", ");
+    printf(", \"tensors\": %zu, \"bytes\": %lld, \"seconds\": %.3f, "
            "\"peak_memory_bytes\": %lld, \"infinite_values\": %lld, \"left_out\": ",
-           format_of(job), job->n_tensors, (long long)job->bytes, seconds,
-           (long long)s2s_peak_memory_bytes(), (long long)job->n_infinite);
+           job->n_tensors, (long long)job->bytes, seconds, (long long)s2s_peak_memory_bytes(),
+           (long long)job->n_infinite);
     print_left_out(left);
     fputs(", ", stdout);
     ckpt_print_warnings();
@@ -73,8 +84,9 @@ static void print_done(const struct job *job, const struct ckpt_left_out *left, 
 /* The rest of the --plan report, after the tensors, which were printed as they were planned. */
 static void print_planned(const struct job *job, const struct ckpt_left_out *left)
 {
-    printf("%s],\n  \"format\": \"%s\",\n  \"out\": ",
-           job->n_shown ? "\n  " : "{\n  \"tensors\": [", format_of(job));
+    fputs(job->n_shown ? "\n  ]" : "{\n  \"tensors\": []", stdout);
+    print_form(job, ",\n  ");
+    fputs(",\n  \"out\": ", stdout);
     ckpt_print_json_text(job->opt->out);
     fputs(",\n  \"left_out\": ", stdout);
     print_left_out(left);

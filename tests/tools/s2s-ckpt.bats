@@ -177,6 +177,19 @@ listed() {
     exits 1 s2s-ckpt ls out/checkpoint-10
     says "an FSDP checkpoint of Accelerate (a file a rank)"
 
+    # beside the model it is a copy of it
+    cp "$DATA/pytorch_model.bin" out/checkpoint-10
+    exits 0 s2s-ckpt ls --sha256 -o got out/checkpoint-10
+    s2s-ckpt ls --sha256 "$DATA/pytorch_model.bin" >one
+    same one got
+    rm out/checkpoint-10/*.bin
+    cp "$DATA/pytorch_model.bin" out/checkpoint-10/pytorch_model_fsdp.bin
+    exits 0 s2s-ckpt ls --sha256 -o got out/checkpoint-10
+    same one got
+    cp "$DATA/pytorch_model.bin" out/checkpoint-10
+    exits 0 s2s-ckpt ls --sha256 -o got out/checkpoint-10
+    same one got
+
     # a checkpoint some levels below
     mkdir -p titan/outputs/checkpoint
     cp -r "$DATA/dcp_fsdp2" titan/outputs/checkpoint/step-10

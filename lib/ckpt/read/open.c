@@ -102,11 +102,12 @@ static int has_bins(const struct clues *clues, struct s2s_error *err)
     return name_like(clues, "pytorch_model", ".bin") || has(clues->ckpt, "adapter_model.bin");
 }
 
-/* pytorch_model_fsdp_0_rank3.bin, whose tensors have the names that those of other ranks have */
+/* pytorch_model_fsdp_0_rank3.bin, whose tensors have the names that those of other ranks have, and
+ * no pytorch_model.bin, which is sorted before it */
 static int is_accelerate_ranks(const struct clues *clues, struct s2s_error *err)
 {
-    const char *name = name_like(clues, "pytorch_model_fsdp", ".bin");
-    return name && strstr(name, "_rank");
+    const char *name = name_like(clues, "pytorch_model", ".bin");
+    return name && s2s_starts_with(name, "pytorch_model_fsdp") && strstr(name, "_rank");
 }
 
 static int is_deepspeed(const struct clues *clues, struct s2s_error *err)

@@ -279,17 +279,27 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     return rc;
 }
 
+/* Is it what Accelerate saves of FSDP to resume from (pytorch_model_fsdp.bin), beside the model's
+ * own files? They come first in the order of names. */
+static bool is_copy(const char *name, char **files, size_t n)
+{
+    static const char fsdp[] = "pytorch_model_fsdp";
+    return n && s2s_starts_with(name, fsdp) && !s2s_starts_with(files[0], fsdp);
+}
+
 /* Lists files of weights only: training_args.bin and the like lie beside them. */
 static int list_bin(struct s2s_ckpt *ckpt, char ***files, size_t *n, struct s2s_error *err)
 {
     size_t kept = 0;
     int rc = ckpt_list_suffix(ckpt, "", ".bin", files, n, err);
-    for (size_t i = 0; i < *n; i++)
-        if (s2s_starts_with((*files)[i], "pytorch_model") ||
-            strcmp((*files)[i], "adapter_model.bin") == 0)
-            (*files)[kept++] = (*files)[i];
+    for (size_t i = 0; i < *n; i++) {
+        char *name = (*files)[i];
+        if ((s2s_starts_with(name, "pytorch_model") && !is_copy(name, *files, kept)) ||
+            strcmp(name, "adapter_model.bin") == 0)
+            (*files)[kept++] = name;
         else
-            free((*files)[i]);
+            free(name);
+    }
     *n = kept;
     return rc;
 }

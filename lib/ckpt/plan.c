@@ -364,9 +364,9 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
                       const int64_t *begin, const int64_t *box, struct stream *s,
                       const struct mean *mean, struct s2s_error *err)
 {
-    size_t n = (size_t)ckpt_box_numel(box, piece->source->n_dims);
+    const size_t n = (size_t)ckpt_box_numel(box, piece->source->n_dims), of = plan->n_others + 1;
     int rc = 0;
-    for (size_t k = 0; k <= plan->n_others && rc == 0; k++) {
+    for (size_t k = 0; k < of && rc == 0; k++) {
         struct s2s_ckpt *ckpt = k ? plan->others[k - 1] : plan->source;
         const struct s2s_ckpt_tensor *t =
             k ? s2s_ckpt_counterpart(ckpt, piece->source) : piece->source;
@@ -379,8 +379,10 @@ static int mean_piece(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_piece *p
     }
     if (rc < 0)
         return rc;
+    const double share = 1.0 / (double)of;
+    const bool is_exact = (of & (of - 1)) == 0; /* a power of 2: a product, which is faster */
     for (size_t i = 0; i < n; i++)
-        mean->sum[i] /= (double)(plan->n_others + 1);
+        mean->sum[i] = is_exact ? mean->sum[i] * share : mean->sum[i] / (double)of;
     ckpt_numbers_store(mean->bytes, s->to, mean->sum, n);
     count_overflows(s, mean->bytes, mean->sum, S2S_F64, n);
     rc = pass(s->how, (int64_t)(n * s2s_dtype_size(s->to)), err);

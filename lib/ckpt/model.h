@@ -123,7 +123,7 @@ struct s2s_ckpt {
     size_t chunk_idx;               /* chunk that s2s_ckpt_read read last: the next is near */
     void *scratch;                  /* CKPT_SCRATCH bytes for s2s_ckpt_read; NULL until needed */
     char *piece;                    /* for ckpt_piece; NULL until needed */
-    struct ckpt_crc *crcs;          /* NULL, or CRC-32s of storages being read in order (read.c) */
+    struct ckpt_crc *crcs;          /* NULL, or CRC-32s of storages being read (read.c) */
     struct ckpt_verified *verified; /* NULL, or storages whose CRC-32 was verified (verify.c) */
     bool no_links;                  /* files of this format are never links: refuse those */
     bool warned_no_crc;             /* ckpt_warn_no_crc has warned */

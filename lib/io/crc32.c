@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include <zlib.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -146,4 +148,9 @@ uint32_t s2s_crc32_by(enum s2s_crc32_way fastest, uint32_t crc, const void *byte
 uint32_t s2s_crc32(uint32_t crc, const void *bytes, size_t len)
 {
     return s2s_crc32_by(S2S_CRC32_AVX512, crc, bytes, len);
+}
+
+uint32_t s2s_crc32_shift(uint32_t crc, int64_t len)
+{
+    return (uint32_t)crc32_combine(crc, 0, (z_off_t)len);
 }

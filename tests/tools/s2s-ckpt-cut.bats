@@ -139,3 +139,33 @@ PY
     [ $fired = 0 ]
     [ "$status" -eq 0 ]
 }
+
+@test "what becomes several tensors, in any order, is read once; damage in any part of it is found" {
+    cat >make.py <<'PY'
+from torch_files import *
+n = 1 << 18
+store = Storage("0", range(8 * n))
+save("parts.pt", {"part%d" % i: tensor(store, (n,), offset=(7 - i) * n) for i in range(8)})
+zeros = Storage("0", [0] * 2 * n)
+save("twice.pt", {"a": tensor(zeros, (n,)), "b": tensor(zeros, (n,))})
+PY
+    PYTHONPATH=$BATS_TEST_DIRNAME PYTHONDONTWRITEBYTECODE=1 python3 make.py
+    exits 0 s2s-ckpt convert -q --to hf parts.pt out
+    for at in 1 3 5 7; do
+        cp parts.pt bad.pt
+        flip bad.pt $((at << 20)) 3
+        exits 1 s2s-ckpt convert -q --to hf bad.pt bad
+        says "CRC-32"
+    done
+    # as many bytes as the whole, but not each of them
+    exits 0 s2s-ckpt convert -q --to hf twice.pt twice
+    flip twice.pt $((3 << 19)) 3
+    exits 1 s2s-ckpt convert -q --to hf twice.pt bad
+    says "CRC-32"
+    inject_or_skip
+    # 32 pieces of 256 KiB, and 14 reads of what is beside them; 32 more would be a second time
+    rm -rf out
+    with_fault pread:60:EIO s2s-ckpt convert -q --to hf parts.pt out
+    [ $fired = 0 ]
+    [ "$status" -eq 0 ]
+}

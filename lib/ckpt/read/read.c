@@ -4,6 +4,7 @@
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/read/read_internal.h"
 #include "lib/io/crc32.h"
+#include "lib/io/digest.h"
 
 /* Copy of a part of a chunk into memory: extent, source strides and target strides of each axis, in
  * elements. */
@@ -15,45 +16,83 @@ struct transfer {
     int64_t n[S2S_MAX_DIMS], from[S2S_MAX_DIMS], to[S2S_MAX_DIMS];
 };
 
-/* An entry of a hash table of storages being read in order: the CRC-32 of the bytes [begin, end).
- * Of several with the same hash the last stays; few are read at a time. */
+/* An entry of a hash table of storages being read, in runs of bytes that follow one another. Of
+ * several with the same hash the last stays; few are read at a time. */
 struct ckpt_crc {
-    int64_t begin, end;
-    uint32_t crc;
+    int64_t store_pos;
+    int64_t begin, end; /* the run being read */
+    uint32_t crc;       /* its CRC-32 */
+    uint32_t before;    /* what the runs before it contribute to the CRC-32 of the whole storage */
+    uint64_t bounds;    /* of the runs before it: the sum of bounds_of */
     int file;
 };
 
+/* The sum over several runs is that of [begin, end) if, and but for an accident of hashing only if,
+ * each byte of it is in one of them: where one ends and another begins, the terms cancel. */
+static uint64_t bounds_of(int64_t begin, int64_t end)
+{
+    return s2s_xxh3_64(&end, sizeof end) - s2s_xxh3_64(&begin, sizeof begin);
+}
+
 static struct ckpt_crc *crc_of(struct s2s_ckpt *ckpt, const struct ckpt_location *place)
 {
-    enum { N = 1021 };
+    enum { N = 4093 };
     if (!ckpt->crcs)
         ckpt->crcs = s2s_xcalloc(N, sizeof *ckpt->crcs);
     return &ckpt->crcs[((size_t)place->store_pos / 8 + (size_t)place->file * 31) % N];
+}
+
+/* Adds bytes at pos of a storage that ends at `end`. */
+static void add_bytes(struct ckpt_crc *so_far, int64_t pos, const void *bytes, size_t len,
+                      int64_t end)
+{
+    if (pos != so_far->end) { /* another run */
+        so_far->before ^= s2s_crc32_shift(so_far->crc, end - so_far->end);
+        so_far->bounds += bounds_of(so_far->begin, so_far->end);
+        so_far->begin = so_far->end = pos;
+        so_far->crc = 0;
+    }
+    so_far->crc = s2s_crc32(so_far->crc, bytes, len);
+    so_far->end += (int64_t)len;
+}
+
+/* Is the storage read, in order or in runs of which each byte is in one? *crc: its CRC-32 */
+static bool is_read(const struct ckpt_crc *so_far, int64_t end, uint32_t *crc)
+{
+    const uint64_t bounds = so_far->bounds + bounds_of(so_far->begin, so_far->end);
+    const bool in_order = so_far->begin == so_far->store_pos && so_far->end == end;
+    if (in_order)
+        *crc = so_far->crc;
+    else if (bounds == bounds_of(so_far->store_pos, end))
+        *crc = so_far->before ^ s2s_crc32_shift(so_far->crc, end - so_far->end);
+    else
+        return false;
+    return true;
 }
 
 int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size_t len,
                     struct s2s_error *err)
 {
     struct ckpt_location *place = store->place;
+    const int64_t end = place->store_pos + place->store_len;
+    uint32_t crc;
     int rc = ckpt_pread(store->fd, out, len, pos, store->path, err);
-    if (rc < 0 || !place->has_crc || place->checked)
+    if (rc < 0 || !place->has_crc || place->checked || end - pos < (int64_t)len)
         return rc;
     struct ckpt_crc *so_far = crc_of(store->ckpt, place);
-    if (pos == place->store_pos)
-        *so_far = (struct ckpt_crc){.file = place->file, .begin = pos, .end = pos};
-    if (pos != so_far->end || place->store_pos != so_far->begin || place->file != so_far->file)
+    if (so_far->file != place->file || so_far->store_pos != place->store_pos)
+        *so_far = (struct ckpt_crc){
+            .file = place->file, .store_pos = place->store_pos, .begin = pos, .end = pos};
+    add_bytes(so_far, pos, out, len, end);
+    if (!is_read(so_far, end, &crc))
         return 0;
-    so_far->crc = s2s_crc32(so_far->crc, out, len);
-    so_far->end += (int64_t)len;
-    if (so_far->end < place->store_pos + place->store_len)
-        return 0;
-    if (so_far->crc != place->crc)
+    if (crc != place->crc)
         return s2s_error_set(err, S2S_E_DIGEST,
                              "%s: CRC-32 of the %lld bytes at %lld is %08x, the archive says %08x: "
                              "the file is damaged",
                              store->path, (long long)place->store_len, (long long)place->store_pos,
-                             so_far->crc, place->crc);
-    place->checked = true;
+                             crc, place->crc);
+    ckpt_mark_verified(store->ckpt, place);
     return 0;
 }
 

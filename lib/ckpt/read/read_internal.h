@@ -140,12 +140,14 @@ struct ckpt_store {
     const char *path;
 };
 /*
- * Reads len bytes of a storage, at position pos of its file. If successive calls read the storage
- * in order from its first byte to its last, as for a whole tensor, its CRC-32 is computed on the
- * way and verified at the end: DIGEST. IO, TRUNCATED.
+ * Reads len bytes of a storage, at position pos of its file. When each byte of it was read once, in
+ * order or, as for a tensor that becomes several, in parts, its CRC-32 is verified: DIGEST. IO,
+ * TRUNCATED.
  */
 int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size_t len,
                     struct s2s_error *err);
+/* The storage is what its CRC-32 says: it is not read again for that. */
+void ckpt_mark_verified(struct s2s_ckpt *ckpt, struct ckpt_location *place);
 
 /* Finds where the data of a tensor's chunk k lies, unless that is known already: in a .distcp file
  * that means opening the archive there. FORMAT, TRUNCATED, UNSUPPORTED, SHAPE, DTYPE, IO. */

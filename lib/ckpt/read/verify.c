@@ -20,10 +20,16 @@ struct ckpt_verified {
 /* Thousands of tensors may be views of one storage, which is then read only once. */
 static struct ckpt_verified *verified_of(struct s2s_ckpt *ckpt, const struct ckpt_location *place)
 {
-    enum { N = 4096, MEMBER_ALIGN = 64 };
+    enum { N = 4093, MEMBER_ALIGN = 64 };
     if (!ckpt->verified)
         ckpt->verified = s2s_xcalloc(N, sizeof *ckpt->verified);
     return &ckpt->verified[(size_t)(place->store_pos / MEMBER_ALIGN + place->file) % N];
+}
+
+void ckpt_mark_verified(struct s2s_ckpt *ckpt, struct ckpt_location *place)
+{
+    *verified_of(ckpt, place) = (struct ckpt_verified){place->store_pos, place->file};
+    place->checked = true;
 }
 
 static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor, size_t k,
@@ -36,7 +42,7 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
     int fd = rc < 0 ? rc : ckpt_file_fd(ckpt, place->file, err);
     if (fd < 0 || !place->has_crc)
         return fd < 0 ? fd : 0;
-    struct ckpt_verified *verified = verified_of(ckpt, place);
+    const struct ckpt_verified *verified = verified_of(ckpt, place);
     if (verified->pos == place->store_pos && verified->file == place->file) {
         place->checked = true;
         return 0;
@@ -48,8 +54,6 @@ static int verify_chunk(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *ten
         rc = ckpt_read_store(&store, place->store_pos + done, ckpt_piece(ckpt), n, err);
         done += (int64_t)n;
     }
-    if (rc == 0)
-        *verified = (struct ckpt_verified){place->store_pos, place->file};
     return rc;
 }
 

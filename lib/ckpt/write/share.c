@@ -55,7 +55,7 @@ int ckpt_share_verify(struct s2s_ckpt_plan *plan, const struct s2s_ckpt_write *h
     if (n == 1)
         return s2s_ckpt_plan_verify(plan, err);
     struct s2s_ckpt *ckpt = plan->source;
-    /* 1: a rank has read all of it in order, which verified it */
+    /* 1: a rank has read all of it, which verified it */
     unsigned char *done = s2s_xcalloc(ckpt->n_tensors + 1, 1);
     unsigned char *wanted = s2s_xcalloc(ckpt->n_tensors + 1, 1);
     for (size_t i = 0; i < plan->n_targets; i++)

@@ -106,6 +106,11 @@ JSON
     lacks less "layers.2"
     rewrite all/model.safetensors less/model.safetensors "(k, [8, 15]) if k == '$llm.1.mixer.k_proj.weight' else k"
     lacks less "$llm.1.mixer.k_proj.weight: shape [8, 15]"
+    # a part with nothing of it left
+    rewrite all/model.safetensors less/model.safetensors "None if k.startswith('vision_model.') else k"
+    lacks less "all layers of its radio"
+    rewrite all/model.safetensors less/model.safetensors "None if k.startswith('language_model.') else k"
+    lacks less "all layers of its nemotron_h"
     # another's code has other parts
     rewrite all/model.safetensors less/model.safetensors "None if 'mixer.D' in k else k"
     sed -i 's/NemotronH_Nano_VL_V2/Other_VL/' less/config.json
@@ -131,6 +136,8 @@ JSON
         lacks llava model.layers.1.self_attn.q_proj.weight
         put "$spelling" "None if 'layers.2' in k else k"
         lacks llava model.layers.2.mlp.down_proj.weight
+        put "$spelling" "None if '.layers.' in k else k"
+        lacks llava "all layers of its llama"
         put "$spelling" "None if 'lm_head' in k else k"
         lacks llava lm_head.weight
     done

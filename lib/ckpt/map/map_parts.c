@@ -72,9 +72,9 @@ static const struct place *best_of(const struct search *s)
 }
 
 /* The number of matches of a family at its best place, and, if more than `most`, that prefix
- * (gives: free). */
+ * (gives: free). *any becomes true if there is a place at all. */
 static size_t search_family(const struct ckpt_map_engine *e, const char *family, size_t most,
-                            char **prefix)
+                            char **prefix, bool *any)
 {
     struct ckpt_map map;
     struct ckpt_map_index index;
@@ -88,6 +88,7 @@ static size_t search_family(const struct ckpt_map_engine *e, const char *family,
             look(&s, r, e->sources[i].name);
     }
     const struct place *best = best_of(&s);
+    *any |= s.n > 0;
     if (best && best->n > most && ckpt_map_is_prefix(best->prefix) &&
         !strpbrk(best->prefix, " \t\r\n#")) {
         most = best->n;
@@ -109,13 +110,14 @@ int ckpt_map_find_part(struct ckpt_map_engine *e, char **text, struct s2s_error 
     struct ckpt_map_family next;
     char *family = NULL, *prefix = NULL;
     size_t most = 0;
+    bool any = false;
     *text = NULL;
     for (int i = 0; ckpt_map_texts[i]; i++)
         for (size_t at = 0; ckpt_map_next_family(ckpt_map_texts[i], &at, &next);) {
             const size_t had = most;
             if (!ckpt_has_word(next.model_types, type))
                 continue;
-            most = search_family(e, next.name, most, &prefix);
+            most = search_family(e, next.name, most, &prefix, &any);
             if (most > had) {
                 free(family);
                 family = s2s_xstrdup(next.name);
@@ -126,5 +128,10 @@ int ckpt_map_find_part(struct ckpt_map_engine *e, char **text, struct s2s_error 
                               *prefix ? prefix : "\"\"");
     e->prefix = prefix;
     free(family);
-    return most ? 0 : s2s_error_set(err, S2S_E_UNSUPPORTED, "no layers of a %s", type);
+    if (most)
+        return 0;
+    return s2s_error_set(err, any ? S2S_E_UNSUPPORTED : S2S_E_NOTFOUND,
+                         any ? "it is unknown which layers are those of its %s"
+                             : "wanted but absent: all layers of its %s",
+                         type);
 }

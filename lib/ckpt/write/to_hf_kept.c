@@ -155,7 +155,7 @@ static const char *family_besides(const json_t *config, size_t *at)
 /* Does its class use names in files that no name map describes? */
 static bool is_named_otherwise(const json_t *config)
 {
-    return strcmp(ckpt_config_type(config), "cohere_asr") == 0;
+    return ckpt_has_word("cohere_asr qianfan_ocr", ckpt_config_type(config));
 }
 
 /* Is it quantised? There are many formats of packed weights. */

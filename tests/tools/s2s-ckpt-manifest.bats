@@ -194,7 +194,7 @@ PY
     exits 0 s2s-ckpt convert --to safetensors "$DATA/zip.pt" a.safetensors
     no_litter . a.safetensors a.safetensors.s2s-manifest.json
     exits 0 s2s-ckpt verify a.safetensors
-    says "; 1 files as the manifest says"
+    says "; 1 file as the manifest says"
     size=$(stat -c %s a.safetensors)
     cp a.safetensors good
     for ((at = size - 328; at < size; at += 7)); do
@@ -220,7 +220,7 @@ PY
     for name in $'a\nb' $'bad\xff' 'back\slash' 'ü' ' ' -x; do
         exits 0 s2s-ckpt convert -q --to safetensors -o "$name" "$DATA/zip.pt"
         exits 0 s2s-ckpt verify -- "$name"
-        says "; 1 files as the manifest says"
+        says "; 1 file as the manifest says"
         printf x >>"$name"
         exits 1 s2s-ckpt verify -- "$name"
     done
@@ -229,7 +229,7 @@ PY
 @test "a .nemo alone: every byte of its small files is compared too" {
     s2s-ckpt convert -q --to nemo "$DATA/tiny.nemo" a.nemo
     exits 0 s2s-ckpt verify a.nemo
-    says "; 1 files as the manifest says"
+    says "; 1 file as the manifest says"
     # a comment in its configuration, which has no checksum of its own
     at=$(grep -abo 'model_config.yaml' a.nemo | head -n 1 | cut -d: -f1)
     flip a.nemo $((at + 512)) 1
@@ -244,13 +244,13 @@ PY
         s2s-ckpt convert -q --to safetensors --dtype f32 "$DATA/hf_sharded" a.safetensors &
         wait
         exits 0 s2s-ckpt verify a.safetensors
-        says "; 1 files as the manifest says"
+        says "; 1 file as the manifest says"
     done
     no_litter . a.safetensors a.safetensors.s2s-manifest.json
     # a lock of others on the folder, such as of flock(1) that runs us, is not waited for without end
     exits 0 timeout 60 flock . s2s-ckpt convert -q --to safetensors "$DATA/zip.pt" a.safetensors
     exits 0 s2s-ckpt verify a.safetensors
-    says "; 1 files as the manifest says"
+    says "; 1 file as the manifest says"
 }
 
 @test "a file alone: its manifest goes along with its name, and is never another file's" {

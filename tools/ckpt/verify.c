@@ -187,12 +187,13 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
         return;
     }
     ckpt_print_name(s2s_ckpt_path(ckpt));
-    printf(": %s, %zu tensors, %s, %zu objects: complete and consistent", s2s_ckpt_format(ckpt),
-           counts->n_tensors, ckpt_bytes_text(bytes, counts->bytes), counts->n_objects);
+    printf(": %s, %zu tensor%s, %s, %zu object%s: complete and consistent", s2s_ckpt_format(ckpt),
+           counts->n_tensors, ckpt_plural(counts->n_tensors), ckpt_bytes_text(bytes, counts->bytes),
+           counts->n_objects, ckpt_plural(counts->n_objects));
     if (counts->n_unread)
         printf("; %zu objects hold tensors that are not read", counts->n_unread);
     if (counts->n_files)
-        printf("; %zu files as the manifest says", counts->n_files);
+        printf("; %zu file%s as the manifest says", counts->n_files, ckpt_plural(counts->n_files));
     else if (counts->n_unchecked)
         printf("; no manifest, and %zu tensors have no checksum to compare", counts->n_unchecked);
     else /* only tensors have CRC-32s, not names, shapes or configuration */

@@ -287,7 +287,7 @@ static int open_others(struct job *job, struct s2s_error *err)
 static bool stays_dcp(const struct job *job)
 {
     const struct ckpt_job_options *opt = job->opt;
-    return (opt->reshard || opt->only_weights || (opt->average && !opt->to)) &&
+    return (opt->average ? !opt->to : opt->reshard || opt->only_weights) &&
            strcmp(s2s_ckpt_format(job->ckpt), "dcp") == 0;
 }
 

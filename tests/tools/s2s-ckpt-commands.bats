@@ -103,6 +103,12 @@ PY
     # what a map knows and drops is no error, what it does not know is
     exits 1 s2s-ckpt convert -q --strict --to torch_dist --map in.map "$DATA/hf_sharded" strict
     says "19 tensors of the checkpoint are not used (--strict)"
+    # of which it takes none is an error
+    printf 'family mine\nlayers.{N}.weight blocks.{N}.weight copy\n' >in.map
+    for to in torch_dist hf; do
+        exits 1 s2s-ckpt convert -q --to $to --map in.map "$DATA/hf_sharded" none
+        says "no weights that mine names"
+    done
 }
 
 # warned REPORT SAID: the warnings on stderr are those of the report, and there is one

@@ -205,6 +205,8 @@ static int plan_megatron(struct job *job, struct s2s_ckpt_plan *plan, struct s2s
     int rc = s2s_megatron_prepare(plan, &job->common, &request, &result, err);
     if (rc == 0)
         rc = take_names(job, &result, err);
+    if (rc == 0 && plan->n_targets == 0)
+        rc = s2s_error_set(err, S2S_E_NOTFOUND, "no weights that %s names", result.family);
     if (rc == 0 && job->config_text)
         json_object_set_new(job->common, "config/llm", json_string(job->config_text));
     job->how.common = job->common;

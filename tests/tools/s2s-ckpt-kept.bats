@@ -431,6 +431,22 @@ PY
     done
 }
 
+@test "a folder that gets no config.json says so, unless it is a copy of one without" {
+    M=$MODELS/llama_gqa_untied
+    mkdir in
+    cp "$M/model.safetensors" in
+    for source in "$DATA/dcp_fsdp2" in/model.safetensors; do
+        exits 0 s2s-ckpt convert --to hf "$source" out
+        says "no config.json: $source has none"
+        rm -r out
+    done
+    exits 0 s2s-ckpt convert --to hf --config "$M" in/model.safetensors out
+    says_not "no config.json"
+    rm -r out
+    exits 0 s2s-ckpt convert --to hf in out
+    says_not "no config.json"
+}
+
 @test "files beside the weights that are not copied are named, what is read or made anew is not" {
     M=$MODELS/llama_gqa_untied
     mkdir -p in

@@ -216,6 +216,17 @@ static int say_absent(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
+/* A copy of Hugging Face's folder lacks only what that lacked, too. */
+static int say_absent_of_kept(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                              const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    if (!s2s_starts_with(ckpt->format, "hf") && !ckpt_hf_is_composite(ckpt) &&
+        !ckpt_side_find(&out->files, "config.json") &&
+        !ckpt_side_find(&out->files, "adapter_config.json"))
+        s2s_warn("ckpt", "no config.json: %s has none; give the model's with --config", ckpt->path);
+    return 0;
+}
+
 /* Run in this order, as the first file of a name is kept. Files beside NeMo's models describe
  * NeMo's format, and are not copied. */
 static const struct {
@@ -232,6 +243,7 @@ static const struct {
     {KEPT | FAMILY, files_of_trainer},
     {FAMILY | FASTCONFORMER, files_of_tokenizer},
     {FASTCONFORMER, say_absent},
+    {KEPT, say_absent_of_kept},
 };
 
 int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,

@@ -24,6 +24,7 @@ struct ckpt_crc {
     uint32_t crc;       /* its CRC-32 */
     uint32_t before;    /* what the runs before it contribute to the CRC-32 of the whole storage */
     uint64_t bounds;    /* of the runs before it: the sum of bounds_of */
+    bool scattered;     /* of those, one was short: before and bounds are not kept */
     int file;
 };
 
@@ -46,9 +47,13 @@ static struct ckpt_crc *crc_of(struct s2s_ckpt *ckpt, const struct ckpt_location
 static void add_bytes(struct ckpt_crc *so_far, int64_t pos, const void *bytes, size_t len,
                       int64_t end)
 {
-    if (pos != so_far->end) { /* another run */
-        so_far->before ^= s2s_crc32_shift(so_far->crc, end - so_far->end);
-        so_far->bounds += bounds_of(so_far->begin, so_far->end);
+    enum { SHORT_RUN = 4096 }; /* to shift its CRC-32 takes longer than to read it again */
+    if (pos != so_far->end) {  /* another run */
+        so_far->scattered |= so_far->end - so_far->begin < SHORT_RUN;
+        if (!so_far->scattered) {
+            so_far->before ^= s2s_crc32_shift(so_far->crc, end - so_far->end);
+            so_far->bounds += bounds_of(so_far->begin, so_far->end);
+        }
         so_far->begin = so_far->end = pos;
         so_far->crc = 0;
     }
@@ -59,11 +64,11 @@ static void add_bytes(struct ckpt_crc *so_far, int64_t pos, const void *bytes, s
 /* Is the storage read, in order or in runs of which each byte is in one? *crc: its CRC-32 */
 static bool is_read(const struct ckpt_crc *so_far, int64_t end, uint32_t *crc)
 {
-    const uint64_t bounds = so_far->bounds + bounds_of(so_far->begin, so_far->end);
     const bool in_order = so_far->begin == so_far->store_pos && so_far->end == end;
     if (in_order)
         *crc = so_far->crc;
-    else if (bounds == bounds_of(so_far->store_pos, end))
+    else if (!so_far->scattered && so_far->bounds + bounds_of(so_far->begin, so_far->end) ==
+                                       bounds_of(so_far->store_pos, end))
         *crc = so_far->before ^ s2s_crc32_shift(so_far->crc, end - so_far->end);
     else
         return false;

@@ -437,7 +437,7 @@ PY
     cp "$M/model.safetensors" in
     for source in "$DATA/dcp_fsdp2" in/model.safetensors; do
         exits 0 s2s-ckpt convert --to hf "$source" out
-        says "no config.json: $source has none"
+        says "no config.json is written"
         rm -r out
     done
     exits 0 s2s-ckpt convert --to hf --config "$M" in/model.safetensors out

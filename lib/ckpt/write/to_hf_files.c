@@ -220,10 +220,10 @@ static int say_absent(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 static int say_absent_of_kept(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                               const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    if (!s2s_starts_with(ckpt->format, "hf") && !ckpt_hf_is_composite(ckpt) &&
-        !ckpt_side_find(&out->files, "config.json") &&
+    const bool is_copy = s2s_starts_with(ckpt->format, "hf") || ckpt_hf_is_composite(ckpt);
+    if (!is_copy && out->parts[0].plan.n_targets && !ckpt_side_find(&out->files, "config.json") &&
         !ckpt_side_find(&out->files, "adapter_config.json"))
-        s2s_warn("ckpt", "no config.json: %s has none; give the model's with --config", ckpt->path);
+        s2s_warn("ckpt", "no config.json is written: give the model's with --config");
     return 0;
 }
 

@@ -71,7 +71,7 @@ int s2s_error_add(struct s2s_error *err, int rc, const char *fmt, ...)
 int s2s_error_hint(struct s2s_error *err, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Appends a line to the text, for lists (" name"); returns rc unchanged. */
+/* Appends a line to the text, such as an indented name of a list; returns rc unchanged. */
 int s2s_error_line(struct s2s_error *err, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -21,8 +21,8 @@ bool s2s_ckpt_can_average(enum s2s_dtype dtype);
 
 /* Below, every dtype is one of s2s_dtype_is_float: F64, F32, F16, BF16. */
 
-/* Casts n elements from in to out, which must not overlap; as PyTorch does: round to nearest even,
- * and to 16-bit types through float32. */
+/* Casts n elements from in to out, which must not overlap, to another dtype; as PyTorch does: round
+ * to nearest even, and to 16-bit types through float32. */
 void ckpt_numbers_cast(void *restrict out, enum s2s_dtype to_dtype, const void *restrict in,
                        enum s2s_dtype from_dtype, size_t n);
 /* Number of infinite elements among n, fewer than 2^32. */

@@ -148,12 +148,23 @@ store = Storage("0", range(8 * n))
 save("parts.pt", {"part%d" % i: tensor(store, (n,), offset=(7 - i) * n) for i in range(8)})
 zeros = Storage("0", [0] * 2 * n)
 save("twice.pt", {"a": tensor(zeros, (n,)), "b": tensor(zeros, (n,))})
+few = Storage("0", range(8000))
+save("short.pt", {"part%d" % i: tensor(few, (1000,), offset=(7 - i) * 1000) for i in range(8)})
 PY
     PYTHONPATH=$BATS_TEST_DIRNAME PYTHONDONTWRITEBYTECODE=1 python3 make.py
     exits 0 s2s-ckpt convert -q --to hf parts.pt out
     for at in 1 3 5 7; do
         cp parts.pt bad.pt
         flip bad.pt $((at << 20)) 3
+        exits 1 s2s-ckpt convert -q --to hf bad.pt bad
+        says "CRC-32"
+    done
+    # parts so short that they are read again
+    exits 0 s2s-ckpt convert -q --to hf short.pt short
+    exits 0 s2s-ckpt diff short.pt short
+    for at in 6000 18000 30000; do
+        cp short.pt bad.pt
+        flip bad.pt $at 3
         exits 1 s2s-ckpt convert -q --to hf bad.pt bad
         says "CRC-32"
     done

@@ -141,8 +141,8 @@ struct ckpt_store {
 };
 /*
  * Reads len bytes of a storage, at position pos of its file. When each byte of it was read once, in
- * order or, as for a tensor that becomes several, in parts, its CRC-32 is verified: DIGEST. IO,
- * TRUNCATED.
+ * order or, as for a tensor that becomes several, in parts of 4 KiB or more, its CRC-32 is
+ * verified: DIGEST. Else it is still to be verified. IO, TRUNCATED.
  */
 int ckpt_read_store(const struct ckpt_store *store, int64_t pos, void *out, size_t len,
                     struct s2s_error *err);

@@ -1074,3 +1074,12 @@ PY
     exits 1 s2s-ckpt convert --to torch_dist --map llama in.safetensors out
     [ "$(grep -o in.safetensors <<<"$output" | wc -l)" -eq 1 ]
 }
+
+@test "folders whose links lead in circles are soon found to hold nothing" {
+    mkdir in
+    for name in weights model policy actor dist_ckpt pytorch_model_fsdp_0 optim value critic optimizer_0; do
+        ln -s . "in/$name"
+    done
+    exits 1 timeout 5 s2s-ckpt ls in
+    says "in: no known checkpoint here"
+}

@@ -52,13 +52,15 @@ enum { N_AROUND = 6, LEVELS = 4 };
 static const char *const around[N_AROUND] = {"weights", "model",     "policy",
                                              "actor",   "dist_ckpt", "pytorch_model_fsdp_0"};
 
-/* Does the folder at/name have weights in it, or in such folders of so many levels? */
-static bool leads_to_weights(int at, const char *name, int levels)
+/* Does the folder at/name have weights in it, or in such folders of so many levels? Looks into at
+ * most *left folders, which it counts down: links may lead in circles. */
+static bool leads_to_weights(int at, const char *name, int levels, int *left)
 {
-    bool found = has_weights(at, name);
-    for (int i = 0; !found && levels && i < N_AROUND; i++) {
+    bool found = (*left)-- > 0 && has_weights(at, name);
+    for (int i = 0; !found && levels && *left > 0 && i < N_AROUND; i++) {
         char *deeper = s2s_xasprintf("%s/%s", name, around[i]);
-        found = faccessat(at, deeper, F_OK, 0) == 0 && leads_to_weights(at, deeper, levels - 1);
+        found =
+            faccessat(at, deeper, F_OK, 0) == 0 && leads_to_weights(at, deeper, levels - 1, left);
         free(deeper);
     }
     return found;
@@ -166,7 +168,8 @@ static bool leads_down(const struct s2s_ckpt *ckpt, const char *name, bool insid
     if (strcmp(name, "model") == 0 && !inside && !has(ckpt, "optim") && !has(ckpt, "config.yaml") &&
         !has(ckpt, "model/.hf_metadata") && !has(ckpt, "model/.metadata"))
         return false;
-    return leads_to_weights(ckpt->dir_fd, name, LEVELS);
+    int left = MAX_LOOKED_AT;
+    return leads_to_weights(ckpt->dir_fd, name, LEVELS, &left);
 }
 
 /* epoch_0_step_20 */
@@ -211,10 +214,11 @@ static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
     static const char *const beside[] = {"optim",       "optimizer", "optimizer/optim",
                                          "optimizer_0", "value",     "critic"};
     const char *next = NULL;
+    int left = MAX_LOOKED_AT;
     for (size_t i = 0; !next && i < N_AROUND; i++)
         next = leads_down(ckpt, around[i], inside) ? around[i] : NULL;
     for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
-        if (leads_to_weights(ckpt->dir_fd, beside[i], LEVELS))
+        if (leads_to_weights(ckpt->dir_fd, beside[i], LEVELS, &left))
             s2s_warn("ckpt", "%s: %s/ is read; %s/ beside it is a checkpoint of its own",
                      ckpt->path, next, beside[i]);
     return next;
@@ -256,7 +260,7 @@ enum { DEEPEST_HINT = 2 };
 struct meant {
     char **names;
     size_t n, cap;
-    int left;
+    int left, looks; /* looks: of leads_to_weights */
 };
 
 static void add_meant(struct meant *meant, char *name)
@@ -286,7 +290,7 @@ static void add_folders(struct meant *meant, int at, const char *path, int level
             char *below = s2s_xasprintf("%s%s%s", path, *path ? "/" : "", name);
             if (deeper)
                 add_folders(meant, at, below, levels - 1);
-            else if (leads_to_weights(at, below, LEVELS))
+            else if (leads_to_weights(at, below, LEVELS, &meant->looks))
                 add_meant(meant, s2s_xstrdup(below));
             free(below);
         }
@@ -305,7 +309,7 @@ static void add_files(struct meant *meant, int at)
     DIR *dir = ckpt_open_dir(at, ".");
     while ((name = next_named(meant, dir)) != NULL)
         for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-            if (s2s_ends_with(name, ends[i]) && !leads_to_weights(at, name, 0))
+            if (s2s_ends_with(name, ends[i]) && !has_weights(at, name))
                 add_meant(meant, s2s_xstrdup(name));
     if (dir)
         closedir(dir);
@@ -318,7 +322,7 @@ static int by_name(const void *a, const void *b)
 
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)
 {
-    struct meant meant = {.left = MAX_LOOKED_AT};
+    struct meant meant = {.left = MAX_LOOKED_AT, .looks = MAX_LOOKED_AT};
     add_folders(&meant, ckpt->dir_fd, "", DEEPEST_HINT);
     const size_t n_folders = meant.n; /* come first */
     meant.left = MAX_LOOKED_AT;

@@ -90,11 +90,12 @@ static inline uint32_t same_bits(uint32_t bits)
 /* Float16 to and from float32 by the processor's own instructions, three times as fast as vectors
  * of the bits. They return how many elements they cast: the rest is fewer than 8, or all. */
 #if defined(__x86_64__)
-#define F16C __attribute__((target("avx,f16c")))
+#define F16C __attribute__((target("avx2,f16c")))
 
+/* Processors with AVX2 have F16C, by which name clang 14 does not ask. */
 static bool has_f16c(void)
 {
-    return __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2");
 }
 
 F16C static size_t widen_by_8(char *to, const char *from, size_t n)

@@ -1,4 +1,5 @@
-/* Casts of many elements at once are those of one element at a time, on any processor. */
+/* Casts of many elements at once are those of one element by definition, on any processor. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +10,7 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
+#include "lib/base/half.h"
 #include "lib/ckpt/number.h"
 
 enum { N = 8 * 65536 + 5 }; /* not a multiple of what an instruction takes */
@@ -32,6 +34,20 @@ static void fill(char *out, enum s2s_dtype dtype)
     }
 }
 
+/* The i-th element cast by definition: to float64, which is exact, from there by C's conversion, to
+ * 16 bits by way of float32. */
+static void cast_one(char *out, enum s2s_dtype to, const char *in, enum s2s_dtype from, size_t i)
+{
+    const double value = s2s_ckpt_number(in, from, i);
+    const float single = (float)value;
+    const uint16_t half = to == S2S_F16 ? s2s_f32_to_f16(single) : s2s_f32_to_bf16(single);
+    memcpy(out,
+           to == S2S_F64   ? (const void *)&value
+           : to == S2S_F32 ? (const void *)&single
+                           : &half,
+           s2s_dtype_size(to));
+}
+
 static void many_are_cast_as_one_is(void **state)
 {
     const enum s2s_dtype dtypes[] = {S2S_F64, S2S_F32, S2S_F16, S2S_BF16};
@@ -44,7 +60,11 @@ static void many_are_cast_as_one_is(void **state)
             fill(in, dtypes[from]);
             ckpt_numbers_cast(many, dtypes[to], in, dtypes[from], N);
             for (size_t i = 0; i < N; i++) {
-                ckpt_numbers_cast(one, dtypes[to], in + i * in_size, dtypes[from], 1);
+                /* NaNs have payloads, which float64 would have made quiet */
+                if (isnan(s2s_ckpt_number(in, dtypes[from], i)))
+                    ckpt_numbers_cast(one, dtypes[to], in + i * in_size, dtypes[from], 1);
+                else
+                    cast_one(one, dtypes[to], in, dtypes[from], i);
                 if (memcmp(one, many + i * size, size) != 0)
                     fail_msg("%s to %s: element %zu", s2s_dtype_name(dtypes[from]),
                              s2s_dtype_name(dtypes[to]), i);

@@ -259,8 +259,7 @@ static const struct argp prune_argp = {
     parse,
     "IN OUT",
     "Write a torch_dist checkpoint (from dcp: dcp) without the optimizer, gradient scaler and "
-    "random states: it is "
-    "enough to start from, not to resume. Names are unchanged.\vExamples:\n"
+    "random states: it is enough to start from, not to resume. Names are unchanged.\vExamples:\n"
     "  s2s-ckpt prune checkpoints/iter_0001000 weights/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,
@@ -285,10 +284,9 @@ static const struct argp reshard_argp = {
     parse,
     "IN OUT",
     "Write the same checkpoint, optimizer included, as torch_dist (from dcp: dcp) in another "
-    "number of "
-    "files. "
-    "Megatron-Core loads any number of files into any parallelism; only the buckets of a "
-    "dp_reshardable optimizer stay tied to the parallelism that wrote them.\vExamples:\n"
+    "number of files. Megatron-Core loads any number of files into any parallelism; only the "
+    "buckets of a dp_reshardable optimizer stay tied to the parallelism that wrote "
+    "them.\vExamples:\n"
     "  s2s-ckpt reshard --files 8 checkpoints/iter_0001000 out/\n\n"
     "See also: s2s-ckpt(1)",
     NULL,

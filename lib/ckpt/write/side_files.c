@@ -81,14 +81,24 @@ bool ckpt_is_adapter(const struct s2s_ckpt *ckpt)
     return ckpt->n_files && s2s_starts_with(ckpt->files[0].name, "adapter_model");
 }
 
+/* Is it a file that a writer of checkpoints makes anew: an index, a manifest? */
+static bool is_remade(const char *name)
+{
+    static const char *const names[] = {"metadata.json", "common.pt", "integrity.json",
+                                        CKPT_TRACKER};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    /* model.safetensors.index.fp16.json is the index of a variant */
+    return s2s_ends_with(name, CKPT_MANIFEST) ||
+           (strstr(name, ".index.") && s2s_ends_with(name, ".json"));
+}
+
 bool ckpt_side_is_one(const char *name)
 {
     static const char *const suffixes[] = {".json", ".jinja", ".txt",      ".model", ".py",   ".md",
                                            ".yaml", ".jsonl", ".tiktoken", ".spm",   ".vocab"};
-    /* model.safetensors.index.fp16.json is the index of a variant */
-    const bool index = strstr(name, ".index.") && s2s_ends_with(name, ".json");
-    if (name[0] == '.' || index || strcmp(name, "metadata.json") == 0 ||
-        s2s_ends_with(name, CKPT_MANIFEST) || strcmp(name, "integrity.json") == 0)
+    if (name[0] == '.' || is_remade(name))
         return false;
     if (s2s_starts_with(name, "LICENSE") || s2s_starts_with(name, "NOTICE"))
         return true;
@@ -171,18 +181,6 @@ int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *
         free(entries);
     close(fd);
     return rc;
-}
-
-/* Is it a file that a writer of checkpoints makes anew: an index, a manifest? */
-static bool is_remade(const char *name)
-{
-    static const char *const names[] = {"metadata.json", "common.pt", "integrity.json",
-                                        CKPT_TRACKER};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return s2s_ends_with(name, CKPT_MANIFEST) ||
-           (strstr(name, ".index.") && s2s_ends_with(name, ".json"));
 }
 
 /* Shards count as read: there may be thousands, and the readers warn of those that are not. */

@@ -176,7 +176,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     for (size_t i = 0; i < ckpt->n_rank_states; i++)
         json_decref(ckpt->rank_states[i].parts);
     json_decref(ckpt->common);
-    json_decref(ckpt->left_values);
+    json_decref(ckpt->rank_values);
     json_decref(ckpt->run_args);
     free(ckpt->members);
     free(ckpt->tensors);
@@ -186,7 +186,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->states);
     ckpt_arena_release(ckpt);
     ckpt->root = ckpt->inside = ckpt->part = NULL; /* they pointed into the arena */
-    ckpt->common = ckpt->run_args = ckpt->left_values = NULL;
+    ckpt->common = ckpt->run_args = ckpt->rank_values = NULL;
     ckpt->members = NULL;
     ckpt->tensors = NULL;
     ckpt->paths = NULL;
@@ -468,7 +468,7 @@ size_t s2s_ckpt_rank_states(const struct s2s_ckpt *ckpt)
 
 const json_t *s2s_ckpt_rank_values(const struct s2s_ckpt *ckpt)
 {
-    return ckpt->left_values;
+    return ckpt->rank_values;
 }
 
 /* Is `name`, from `at` on, part of a torch.optim state dict, whatever the dict around it is called

@@ -137,7 +137,7 @@ struct s2s_ckpt {
     size_t n_rank_states, cap_rank_states;
     size_t n_left_values;         /* values of rank files with tensors beside the model, not read */
     size_t n_left_states;         /* rank folders whose optimizer is not among the tensors */
-    json_t *left_values;          /* NULL, or how many merged rank folders had a value, by name */
+    json_t *rank_values;          /* NULL, or how many merged rank folders had a value, by name */
     struct ckpt_reduced *reduced; /* NULL, or the compact form of s2s_ckpt_reduce */
 };
 

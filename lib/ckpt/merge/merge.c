@@ -201,14 +201,14 @@ static void count_left(struct merge *m, const json_t *kept)
             if (!json_is_null(value) && !json_object_get(kept, key))
                 json_object_set_new(left, key, json_integer(json_integer_value(had) + 1));
         }
-    m->ckpt->left_values = left;
+    m->ckpt->rank_values = left;
 }
 
 /* The saved arguments say what was not saved, so that Megatron-LM does not ask for it. */
 static json_t *args_of(const struct merge *m)
 {
     json_t *args = json_copy((json_t *)ckpt_merge_args(m));
-    if (json_object_get(m->ckpt->left_values, "rng_state"))
+    if (json_object_get(m->ckpt->rank_values, "rng_state"))
         json_object_set_new(args, "no_save_rng", json_true());
     if (!m->optimizer)
         json_object_set_new(args, "no_save_optim", json_true());

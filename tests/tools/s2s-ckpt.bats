@@ -1815,6 +1815,7 @@ assert got == $3, got"
     feature 's/dither.*/preemph: 0.9/' preemphasis 0.9
     feature 's/dither.*/highfreq: 8000\n  lowfreq: 0\n  log: true\n  mag_power: 2.0\n  log_zero_guard_value: 5.960464477539063e-08/' feature_size 16
     for odd in 's/normalize: per_feature/normalize: NA/' 's/normalize: per_feature/normalize: null/' 's/window: hann/window: hamming/' \
+        's/window: hann/window: null/' 's/dither.*/mel_norm: null/' 's/dither.*/log: null/' 's/n_fft: 512/n_fft: ${nowhere}/' \
         's/dither.*/highfreq: 7600/' 's/dither.*/lowfreq: 20/' 's/dither.*/mag_power: 1.0/' 's/dither.*/log: false/' \
         's/AudioToMelSpectrogramPreprocessor/AudioToMFCCPreprocessor/'; do
         with_yaml odd.nemo "$odd"
@@ -1824,6 +1825,58 @@ assert got == $3, got"
         [ ! -e out/preprocessor_config.json ]
         [ -e out/config.json ]
     done
+}
+
+@test "references of a model_config.yaml: a transducer's settings are looked up; what is not found is refused" {
+    for key in xscaling feat_in d_model; do
+        with_yaml lost.nemo "s/ $key: .*/ $key: \${..nowhere}/"
+        exits 1 s2s-ckpt convert --to hf lost.nemo out
+        says "model_config.yaml: encoder.$key is \${..nowhere}, which is not resolved"
+        [ ! -e out ]
+    done
+    s2s-ckpt convert -q --to safetensors "$DATA/tiny.nemo" tiny.safetensors
+    tar -xf "$DATA/tiny.nemo" ./model_config.yaml
+    python3 - <<'EOF'
+import json, math, struct
+data = open("tiny.safetensors", "rb").read()
+n = struct.unpack_from("<Q", data)[0]
+header, data = json.loads(data[8:8 + n]), data[8 + n:]
+lstm = "decoder.prediction.dec_rnn.lstm."
+head = {lstm + "weight_ih_l0": [12, 3], lstm + "weight_hh_l0": [12, 3], lstm + "bias_ih_l0": [12], lstm + "bias_hh_l0": [12], "joint.enc.weight": [3, 16],
+        "joint.enc.bias": [3], "joint.pred.weight": [3, 3], "joint.pred.bias": [3], "joint.joint_net.2.weight": [13, 3], "joint.joint_net.2.bias": [13],
+        "decoder.prediction.embed.weight": [11, 3]}
+for name, shape in head.items():
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * math.prod(shape)]}
+    data += bytes(4 * math.prod(shape))
+out, header = b"", {k: v for k, v in header.items() if k != "__metadata__" and "decoder_layers" not in k}
+for name, t in header.items():
+    begin, end = t["data_offsets"]
+    out, t["data_offsets"] = out + data[begin:end], [len(out), len(out) + end - begin]
+text = json.dumps(header).encode()
+open("tdt.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + out)
+EOF
+    cat >>model_config.yaml <<'EOF'
+defaults: {act: tanh, most: 3, long: 4, durations: [0, "${model.defaults.long}"]}
+joint: {jointnet: {activation: "${model.defaults.act}"}}
+decoding: {durations: "${model.defaults.durations}", greedy: {max_symbols: "${model.defaults.most}"}}
+EOF
+    heads() { # SED JQ
+        sed "$1" model_config.yaml >given.yaml
+        rm -rf out
+        s2s-ckpt convert -q --strict --to hf --config given.yaml tdt.safetensors out
+        jq -e "$2" out/config.json >jq.out
+    }
+    heads '' '.hidden_act == "tanh" and .max_symbols_per_step == 3 and .durations == [0, 4]'
+    heads 's/max_symbols:/max_symbols_per_step:/' '.max_symbols_per_step == 3'
+    for lost in most:decoding.greedy.max_symbols act:joint.jointnet.activation; do
+        sed "s/\\(model.defaults.\\)${lost%%:*}/\\1none/" model_config.yaml >given.yaml
+        exits 1 s2s-ckpt convert -q --to hf --config given.yaml tdt.safetensors out2
+        says "model_config.yaml: ${lost#*:} is \${model.defaults.none}, which is not resolved"
+    done
+    sed 's/^decoder:/decoder:\n  blank_as_pad: ${defaults.no}/; s/defaults: {/defaults: {no: false, /' model_config.yaml >given.yaml
+    exits 1 s2s-ckpt convert -q --to hf --config given.yaml tdt.safetensors out2
+    says "decoder.blank_as_pad is false"
+    [ ! -e out2 ]
 }
 
 @test "a model_config.yaml that says otherwise than the weights is refused" {

@@ -39,6 +39,42 @@ static json_t *resolved(json_t *root, json_t *value, int depth)
     return found ? resolved(root, found, depth + 1) : value;
 }
 
+/* The value at a path, resolved; NULL: none. */
+static json_t *setting_of(const json_t *root, const char *path)
+{
+    return resolved((json_t *)root, look_up((json_t *)root, path), 0);
+}
+
+static bool is_reference(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return text && strstr(text, "${");
+}
+
+/* Refuses a reference that was not resolved: the default in its place would be a guess. */
+static int refuse_reference(const char *section, const char *key, const json_t *value,
+                            struct s2s_error *err)
+{
+    int rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "model_config.yaml: %s.%s is %s, which is not resolved", section, key,
+                           json_string_value(value));
+    return s2s_error_hint(err, rc,
+                          "write the value itself there, or give the model's config.json, with "
+                          "--config");
+}
+
+static int check_resolved(const json_t *section, const char *name, struct s2s_error *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)section, key, value)
+    {
+        if (is_reference(value))
+            return refuse_reference(name, key, value, err);
+    }
+    return 0;
+}
+
 /* A section with its references resolved, one level deep. Gives a reference; NULL: not an object.
  */
 static json_t *section(const json_t *root, const json_t *from, const char *name)
@@ -90,10 +126,19 @@ static json_t *find_durations(const json_t *all, int64_t n)
     static const char *const paths[] = {"decoding.durations", "model_defaults.tdt_durations",
                                         "loss.tdt_kwargs.durations"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        json_t *found = look_up((json_t *)all, paths[i]);
-        found = resolved((json_t *)all, found, 0);
-        if (json_is_array(found) && (int64_t)json_array_size(found) == n)
-            return json_incref(found);
+        const json_t *found = setting_of(all, paths[i]);
+        json_t *item, *out = json_array();
+        size_t k;
+        json_array_foreach(found, k, item)
+        {
+            item = resolved((json_t *)all, item, 0);
+            if (json_is_integer(item))
+                json_array_append(out, item);
+        }
+        if (json_is_array(found) && json_array_size(found) == json_array_size(out) &&
+            (int64_t)json_array_size(out) == n)
+            return out;
+        json_decref(out);
     }
     return NULL;
 }
@@ -155,7 +200,7 @@ static int check_head(const struct head *head, const struct s2s_ckpt *ckpt, cons
 {
     const int64_t gates = rows_of(ckpt, "decoder.prediction.dec_rnn.lstm.weight_hh_l0");
     int rc = 0;
-    if (json_is_false(look_up((json_t *)all, "decoder.blank_as_pad")))
+    if (json_is_false(setting_of(all, "decoder.blank_as_pad")))
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                            "model_config.yaml: decoder.blank_as_pad is false; Parakeet has only "
                            "true");
@@ -178,13 +223,18 @@ static int check_head(const struct head *head, const struct s2s_ckpt *ckpt, cons
 static int transducer_config(json_t **config, json_t **generation, const struct s2s_ckpt *ckpt,
                              const json_t *all, json_t *encoder, struct s2s_error *err)
 {
-    const json_t *symbols = look_up((json_t *)all, "decoding.greedy.max_symbols");
-    const json_t *act = look_up((json_t *)all, "joint.jointnet.activation");
+    const json_t *symbols = setting_of(all, "decoding.greedy.max_symbols");
+    const json_t *act = setting_of(all, "joint.jointnet.activation");
     const json_int_t pad = pad_label(all);
     struct head head;
+    if (!json_is_integer(symbols) && !is_reference(symbols)) /* NeMo takes either name */
+        symbols = setting_of(all, "decoding.greedy.max_symbols_per_step");
     measure_head(&head, ckpt);
     json_t *durations = head.n_durations > 0 ? find_durations(all, head.n_durations) : NULL;
-    int rc = check_head(&head, ckpt, all, durations, err);
+    int rc = is_reference(symbols)
+                 ? refuse_reference("decoding.greedy", "max_symbols", symbols, err)
+             : is_reference(act) ? refuse_reference("joint.jointnet", "activation", act, err)
+                                 : check_head(&head, ckpt, all, durations, err);
     if (rc < 0) {
         json_decref(encoder);
         json_decref(durations);
@@ -245,8 +295,11 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
     json_t *encoder = section(all, part ? part : all, "encoder"), *out = NULL, *generation = NULL;
     int rc = 0;
     *texts = (struct ckpt_nemo_texts){.config = NULL};
-    if (!any && json_is_integer(json_object_get(encoder, "d_model"))) {
-        rc = ckpt_nemo_encoder(&out, ckpt, encoder, err);
+    if (!any && (json_is_integer(json_object_get(encoder, "d_model")) ||
+                 is_reference(json_object_get(encoder, "d_model")))) {
+        rc = check_resolved(encoder, "encoder", err);
+        if (rc == 0)
+            rc = ckpt_nemo_encoder(&out, ckpt, encoder, err);
         if (rc == 0 && strcmp(family, "fastconformer_encoder") != 0 &&
             strcmp(family, "fastconformer_perception") != 0)
             json_object_del(out, "architectures");

@@ -13,17 +13,18 @@ static const struct {
     const char *key;
     const char *text; /* NULL: a number or bool */
     double number;
+    bool null_is_off; /* else null is refused by NeMo or as the default */
 } fixed[] = {
-    {"normalize", "per_feature", 0},
-    {"window", "hann", 0},
-    {"mel_norm", "slaney", 0},
-    {"log_zero_guard_type", "add", 0},
-    {"log_zero_guard_value", NULL, 0x1p-24},
-    {"log", NULL, 1},
-    {"exact_pad", NULL, 0},
-    {"frame_splicing", NULL, 1},
-    {"mag_power", NULL, 2},
-    {"lowfreq", NULL, 0},
+    {"normalize", "per_feature", 0, true},
+    {"window", "hann", 0, true},
+    {"mel_norm", "slaney", 0, true},
+    {"log_zero_guard_type", "add", 0, false},
+    {"log_zero_guard_value", NULL, 0x1p-24, false},
+    {"log", NULL, 1, true},
+    {"exact_pad", NULL, 0, false},
+    {"frame_splicing", NULL, 1, false},
+    {"mag_power", NULL, 2, false},
+    {"lowfreq", NULL, 0, false},
 };
 
 static double number_of(const json_t *value)
@@ -34,18 +35,23 @@ static double number_of(const json_t *value)
 /* The first key whose value transformers does not support; NULL: none. */
 static const char *find_odd(const json_t *from, json_int_t hz)
 {
-    const char *class = json_string_value(json_object_get(from, "_target_"));
+    const char *class = json_string_value(json_object_get(from, "_target_")), *key;
+    json_t *item;
     if (class && !s2s_ends_with(class, "AudioToMelSpectrogramPreprocessor"))
         return "_target_";
+    json_object_foreach((json_t *)from, key, item)
+    {
+        if (json_is_string(item) && strstr(json_string_value(item), "${"))
+            return key; /* a reference that was not resolved */
+    }
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         const json_t *value = json_object_get(from, fixed[i].key);
         const char *text = json_string_value(value);
         const bool is_it = fixed[i].text
                                ? text && strcmp(text, fixed[i].text) == 0
                                : !text && fabs(number_of(value) - fixed[i].number) < 1e-12;
-        /* null turns NeMo's normalisation off */
-        const bool silent =
-            !value || (json_is_null(value) && strcmp(fixed[i].key, "normalize") != 0);
+        /* null turns normalisation, the window, the mels' norm and the logarithm off */
+        const bool silent = !value || (json_is_null(value) && !fixed[i].null_is_off);
         if (!silent && !is_it)
             return fixed[i].key;
     }

@@ -7,7 +7,8 @@
 
 static inline bool s2s_starts_with(const char *text, const char *prefix)
 {
-    return strncmp(text, prefix, strlen(prefix)) == 0;
+    /* most texts differ in the first character, which needs no call */
+    return (*text == *prefix || !*prefix) && strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
 static inline bool s2s_ends_with(const char *text, const char *suffix)

@@ -132,27 +132,35 @@ void s2s_buf_puts(struct s2s_buf *buf, const char *s)
 
 void s2s_buf_putc(struct s2s_buf *buf, char c)
 {
-    s2s_buf_add(buf, &c, 1);
+    if (buf->cap - buf->len < 2) /* for it and the NUL */
+        s2s_buf_reserve(buf, 1);
+    buf->data[buf->len++] = c;
+    buf->data[buf->len] = 0;
 }
 
 void s2s_buf_put_le(struct s2s_buf *buf, uint64_t value, int n_bytes)
 {
+    char bytes[8];
     for (int i = 0; i < n_bytes; i++)
-        s2s_buf_putc(buf, (char)(value >> 8 * i & 0xFF));
+        bytes[i] = (char)(value >> 8 * i & 0xFF);
+    s2s_buf_add(buf, bytes, (size_t)n_bytes);
 }
 
 void s2s_buf_printf(struct s2s_buf *buf, const char *fmt, ...)
 {
     va_list ap;
+    const size_t room = buf->cap - buf->len;
     va_start(ap, fmt);
-    int len = vsnprintf(NULL, 0, fmt, ap);
+    int len = vsnprintf(room ? buf->data + buf->len : NULL, room, fmt, ap);
     va_end(ap);
     if (len < 0)
         S2S_BUG("bad format %s", fmt);
-    s2s_buf_reserve(buf, (size_t)len);
-    va_start(ap, fmt);
-    vsnprintf(buf->data + buf->len, (size_t)len + 1, fmt, ap);
-    va_end(ap);
+    if ((size_t)len >= room) {
+        s2s_buf_reserve(buf, (size_t)len);
+        va_start(ap, fmt);
+        vsnprintf(buf->data + buf->len, (size_t)len + 1, fmt, ap);
+        va_end(ap);
+    }
     buf->len += (size_t)len;
 }
 

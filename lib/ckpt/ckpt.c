@@ -480,10 +480,10 @@ static bool is_torch_optim(const char *at, const char *last)
         "exp_avg",  "exp_avg_sq", "max_exp_avg_sq", "exp_inf",     "momentum_buffer", "square_avg",
         "grad_avg", "acc_delta",  "mu_product",     "step",        "row_var",         "col_var",
         "sum",      "prev",       "step_size",      "master_param"};
-    const size_t len = strcspn(at, ".");
-    if (len == strlen("param_groups") && s2s_starts_with(at, "param_groups"))
+    static const char groups[] = "param_groups", state[] = "state.";
+    if (s2s_starts_with(at, groups) && strchr(".", at[strlen(groups)])) /* or its end */
         return true;
-    if (len != strlen("state") || !s2s_starts_with(at, "state") || last <= at + len + 1)
+    if (!s2s_starts_with(at, state) || last <= at + strlen(state))
         return false;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         if (strcmp(last, kept[i]) == 0)

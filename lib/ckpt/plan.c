@@ -193,17 +193,21 @@ int64_t s2s_ckpt_target_bytes(const struct s2s_ckpt_target *target)
            (int64_t)s2s_dtype_size(target->dtype);
 }
 
-static bool is_digit(char c)
+/* The number of digits that the text begins with. */
+static size_t count_digits(const char *text)
 {
-    return c >= '0' && c <= '9';
+    size_t n = 0;
+    while (text[n] >= '0' && text[n] <= '9')
+        n++;
+    return n;
 }
 
 /* Compares texts, with runs of digits compared as numbers. */
 static int compare_natural(const char *a, const char *b)
 {
     while (*a && *b) {
-        if (is_digit(*a) && is_digit(*b)) {
-            size_t n = strspn(a, "0123456789"), m = strspn(b, "0123456789");
+        size_t n = count_digits(a), m = n ? count_digits(b) : 0;
+        if (n && m) {
             while (n > 1 && *a == '0')
                 a++, n--;
             while (m > 1 && *b == '0')

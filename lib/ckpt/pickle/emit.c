@@ -76,12 +76,17 @@ void ckpt_emit_str(struct ckpt_emitter *out, const char *s)
     ckpt_emit_strn(out, s, strlen(s));
 }
 
+static void emit_reference(struct ckpt_emitter *out, size_t i)
+{
+    s2s_buf_putc(&out->buf, i < 256 ? 'h' : 'j');
+    s2s_buf_put_le(&out->buf, i, i < 256 ? 1 : 4);
+}
+
 bool ckpt_emit_recall(struct ckpt_emitter *out, const char *key)
 {
     for (size_t i = 0; i < out->n_memo; i++)
         if (strcmp(out->memo[i], key) == 0) {
-            s2s_buf_putc(&out->buf, i < 256 ? 'h' : 'j');
-            s2s_buf_put_le(&out->buf, i, i < 256 ? 1 : 4);
+            emit_reference(out, i);
             return true;
         }
     return false;
@@ -98,12 +103,19 @@ void ckpt_emit_remember(struct ckpt_emitter *out, const char *key)
 
 void ckpt_emit_global(struct ckpt_emitter *out, const char *module, const char *name)
 {
-    char key[256];
-    snprintf(key, sizeof key, "%s %s", module, name);
-    if (ckpt_emit_recall(out, key))
-        return;
+    const size_t module_len = strlen(module);
+    for (size_t i = 0; i < out->n_memo; i++) { /* the key is not made: this is for each tensor */
+        const char *key = out->memo[i];
+        if (strncmp(key, module, module_len) == 0 && key[module_len] == ' ' &&
+            strcmp(key + module_len + 1, name) == 0) {
+            emit_reference(out, i);
+            return;
+        }
+    }
     s2s_buf_printf(&out->buf, "c%s\n%s\n", module, name);
+    char *key = s2s_xasprintf("%s %s", module, name);
     ckpt_emit_remember(out, key);
+    free(key);
 }
 
 void ckpt_emit_ints(struct ckpt_emitter *out, const int64_t *v, int n)

@@ -10,8 +10,22 @@
 #include "lib/io/outfile.h"
 #include "lib/io/safetensors.h"
 
+/* Does JSON have these characters as they are? */
+static bool is_plain(const char *text)
+{
+    while (*text >= ' ' && *text < 0x7f && *text != '"' && *text != '\\')
+        text++;
+    return !*text;
+}
+
 static void add_json_text(struct s2s_buf *out, const char *text)
 {
+    if (is_plain(text)) { /* as nearly all names are */
+        s2s_buf_putc(out, '"');
+        s2s_buf_puts(out, text);
+        s2s_buf_putc(out, '"');
+        return;
+    }
     json_t *string = json_string(text);
     char *dumped = json_dumps(string, JSON_ENCODE_ANY | JSON_COMPACT);
     if (!dumped)

@@ -150,6 +150,12 @@ listed() {
     cp -r verl/global_step_10/actor verl/global_step_10/critic
     exits 0 s2s-ckpt ls verl
     says "actor/ is read; critic/ beside it is a checkpoint of its own"
+    mkdir -p verl/global_step_10/{a/weights,reward,empty}
+    cp "$DATA"/hf_sharded/* verl/global_step_10/a/weights
+    cp "$DATA"/hf_sharded/* verl/global_step_10/reward
+    exits 0 s2s-ckpt ls verl
+    says "actor/ is read; a/, critic/, reward/ beside it are checkpoints of their own"
+    rm -r verl/global_step_10/{a,reward}
     s2s-ckpt ls --json verl | grep -q '"iteration": *10'
     rm -r verl/global_step_10/actor/dist_ckpt
     touch verl/global_step_10/actor/model_world_size_2_rank_{0,1}.pt

@@ -207,54 +207,7 @@ static int follow_hub(struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc;
 }
 
-/* The wrapping folder to descend into; NULL: none. inside: as in leads_down. */
-static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
-{
-    /* optimizers of Automodel, NeMo RL and Accelerate; the value models of NeMo RL and verl */
-    static const char *const beside[] = {"optim",       "optimizer", "optimizer/optim",
-                                         "optimizer_0", "value",     "critic"};
-    const char *next = NULL;
-    int left = MAX_LOOKED_AT;
-    for (size_t i = 0; !next && i < N_AROUND; i++)
-        next = leads_down(ckpt, around[i], inside) ? around[i] : NULL;
-    for (size_t i = 0; next && i < sizeof beside / sizeof *beside; i++)
-        if (leads_to_weights(ckpt->dir_fd, beside[i], LEVELS, &left))
-            s2s_warn("ckpt", "%s: %s/ is read; %s/ beside it is a checkpoint of its own",
-                     ckpt->path, next, beside[i]);
-    return next;
-}
-
-int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
-{
-    int rc = follow_hub(ckpt, err);
-    for (int level = 0; rc == 0 && level < LEVELS; level++) {
-        if (has(ckpt, CKPT_TRACKER)) {
-            rc = follow_tracker(ckpt, err);
-            continue;
-        }
-        if (has(ckpt, ".incomplete"))
-            return s2s_error_hint(
-                err,
-                s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished save: .incomplete is there"),
-                "remove .incomplete if its files are known to be complete");
-        if (has_weights(ckpt->dir_fd, "."))
-            return 0;
-        if (ckpt->iteration < 0)
-            ckpt->iteration = step_of(ckpt->path);
-        const char *next = find_around(ckpt, level > 0);
-        if (next)
-            rc = enter(ckpt, next, err);
-        else if (level == 0 && (has(ckpt, LATEST) || has(ckpt, "LATEST.txt")))
-            rc = follow_latest(ckpt, err);
-        else
-            return 0;
-    }
-    return rc;
-}
-
-/* ---- hints ---- */
-
-enum { DEEPEST_HINT = 2 };
+/* ---- folders that lead to weights ---- */
 
 /* Names that may be meant, and how many more entries are looked at. */
 struct meant {
@@ -301,6 +254,80 @@ static void add_folders(struct meant *meant, int at, const char *path, int level
         closedir(dir);
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strverscmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* ---- the way down ---- */
+
+/* Warns of the checkpoints beside the folder that is read: optimizers, and other models, such as
+ * the value and reward models of NeMo RL and verl. */
+static void warn_of_others(const struct s2s_ckpt *ckpt, const char *taken)
+{
+    static const char optimizer[] = "optimizer/optim"; /* NeMo RL's */
+    struct meant meant = {.left = MAX_LOOKED_AT, .looks = MAX_LOOKED_AT};
+    struct s2s_buf list = S2S_BUF_INIT;
+    size_t n = 0;
+    add_folders(&meant, ckpt->dir_fd, "", 0);
+    if (leads_to_weights(ckpt->dir_fd, optimizer, LEVELS, &meant.looks))
+        add_meant(&meant, s2s_xstrdup(optimizer));
+    if (meant.n)
+        qsort(meant.names, meant.n, sizeof *meant.names, by_name);
+    for (size_t i = 0; i < meant.n; i++)
+        if (strcmp(meant.names[i], taken) != 0 && n++ < MAX_NAMED)
+            s2s_buf_printf(&list, "%s%s/", n > 1 ? ", " : "", meant.names[i]);
+    if (n)
+        s2s_warn("ckpt", "%s: %s/ is read; %s%s beside it %s", ckpt->path, taken, list.data,
+                 n > MAX_NAMED ? ", .." : "",
+                 n > 1 ? "are checkpoints of their own" : "is a checkpoint of its own");
+    s2s_buf_release(&list);
+    ckpt_free_list(meant.names, meant.n);
+}
+
+/* The wrapping folder to descend into; NULL: none. inside: as in leads_down. */
+static const char *find_around(const struct s2s_ckpt *ckpt, bool inside)
+{
+    const char *next = NULL;
+    for (size_t i = 0; !next && i < N_AROUND; i++)
+        next = leads_down(ckpt, around[i], inside) ? around[i] : NULL;
+    if (next)
+        warn_of_others(ckpt, next);
+    return next;
+}
+
+int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    int rc = follow_hub(ckpt, err);
+    for (int level = 0; rc == 0 && level < LEVELS; level++) {
+        if (has(ckpt, CKPT_TRACKER)) {
+            rc = follow_tracker(ckpt, err);
+            continue;
+        }
+        if (has(ckpt, ".incomplete"))
+            return s2s_error_hint(
+                err,
+                s2s_error_set(err, S2S_E_TRUNCATED, "an unfinished save: .incomplete is there"),
+                "remove .incomplete if its files are known to be complete");
+        if (has_weights(ckpt->dir_fd, "."))
+            return 0;
+        if (ckpt->iteration < 0)
+            ckpt->iteration = step_of(ckpt->path);
+        const char *next = find_around(ckpt, level > 0);
+        if (next)
+            rc = enter(ckpt, next, err);
+        else if (level == 0 && (has(ckpt, LATEST) || has(ckpt, "LATEST.txt")))
+            rc = follow_latest(ckpt, err);
+        else
+            return 0;
+    }
+    return rc;
+}
+
+/* ---- hints ---- */
+
+enum { DEEPEST_HINT = 2 };
+
 /* Adds the files that are named as torch's and NeMo's. */
 static void add_files(struct meant *meant, int at)
 {
@@ -313,11 +340,6 @@ static void add_files(struct meant *meant, int at)
                 add_meant(meant, s2s_xstrdup(name));
     if (dir)
         closedir(dir);
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err)

@@ -491,6 +491,17 @@ PY
     exits 0 s2s-ckpt convert -q --strict --to hf dist back
     exits 0 s2s-ckpt diff part back
     exits 0 s2s-ckpt convert -q --strict --to torch_dist --map language_model in inside
+    # the way back has the configuration of the whole, and no other part
+    exits 0 s2s-ckpt convert --to hf inside outside
+    says "config.json is that of the whole model (internvl), of which only the language model is written"
+    exits 0 s2s-ckpt convert --strict --to hf --part language_model inside inner
+    says_not "config.json is that"
+    # files that lie beside torch_dist's are no format's
+    local dist=$(dirname inside/*/common.pt)
+    touch "$dist"/{tokenizer.model,vocab.txt,run.yaml,common.pt~}
+    exits 0 s2s-ckpt convert --to hf inside beside
+    says "files beside the weights are left out: tokenizer.model, vocab.txt"
+    [ ! -e beside/vocab.txt ]
     # an output matrix that is there is none of the words'
     rewrite "$M/model.safetensors" in/model.safetensors "'language_model.' + k"
     rm -r part

@@ -216,6 +216,49 @@ static int say_absent(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
+/* The language model of a composite is written alone, under its prefix; its config.json names the
+ * other parts, too. */
+static int say_whole_config(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                            const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    const struct ckpt_side_file *file = ckpt_side_find(&out->files, "config.json");
+    json_t *config = file ? s2s_ckpt_parse_config(file->bytes, file->len, 0, NULL) : NULL;
+    const bool whole = json_is_object(json_object_get(config, "text_config")) ||
+                       json_is_object(json_object_get(config, "llm_config"));
+    if (whole && strcmp(out->map.family, "language_model") == 0)
+        s2s_warn("ckpt",
+                 "config.json is that of the whole model (%s), of which only the language model is "
+                 "written; --part language_model writes that as a model of its own",
+                 ckpt_config_type(config));
+    json_decref(config);
+    return 0;
+}
+
+/* Files of a model in a folder of torch_dist are no format's, and may be of another model. */
+static int say_loose(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                     const struct s2s_hf_options *options, struct s2s_error *err)
+{
+    struct dirent **entries;
+    struct s2s_buf list = S2S_BUF_INIT;
+    if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") != 0)
+        return 0;
+    const int n = scandirat(ckpt->dir_fd, ".", &entries, NULL, alphasort);
+    if (n < 0)
+        return s2s_error_errno(err, S2S_E_IO, "list folder");
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        if (ckpt_side_is_one(name) && !s2s_ends_with(name, ".yaml") &&
+            !ckpt_side_find(&out->files, name))
+            s2s_buf_printf(&list, "%s%s", list.len ? ", " : "", name);
+        free(entries[i]);
+    }
+    free(entries);
+    if (list.len)
+        s2s_warn("ckpt", "%s: files beside the weights are left out: %s", ckpt->path, list.data);
+    s2s_buf_release(&list);
+    return 0;
+}
+
 /* A copy of Hugging Face's folder lacks only what that lacked, too. */
 static int say_absent_of_kept(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                               const struct s2s_hf_options *options, struct s2s_error *err)
@@ -244,6 +287,8 @@ static const struct {
     {FAMILY | FASTCONFORMER, files_of_tokenizer},
     {FASTCONFORMER, say_absent},
     {KEPT, say_absent_of_kept},
+    {FAMILY, say_whole_config},
+    {ALL, say_loose},
 };
 
 int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,

@@ -817,10 +817,14 @@ rotary_base: 5000
 share_embeddings_and_output_weights: false
 $(printf '%s\n' "$@")
 YAML
-        tar cf llm.nemo ./model_config.yaml ./model_weights
+        tar cf llm.nemo ./model_config.yaml ./model_weights ./notes ./*_tokenizer.model
     }
+    echo one >11111111111111111111111111111111_tokenizer.model
+    touch notes
     nemo 'normalization: rmsnorm' 'activation: fast-swiglu' 'scale_positional_embedding: true'
     exits 0 s2s-ckpt convert --strict --to hf llm.nemo out
+    [ "$(cat out/tokenizer.model)" = one ]
+    says "llm.nemo: files beside the weights are left out: notes"
     exits 0 s2s-ckpt diff "$MODELS/llama_gqa_untied" out
     [ "$(config '.model_type, .num_attention_heads, .num_key_value_heads, .hidden_act, .rms_norm_eps, .rope_theta, .tie_word_embeddings')" = \
         '["llama",6,2,"silu",0.002,5000,false]' ]

@@ -1741,7 +1741,14 @@ assert (got["dropout"], got["dropout_positions"], got["attention_dropout"], got[
     [ "$(cat both/2*_tokenizer.model)" = two ]
     [ "$(cat both/1*_tokenizer.model)" = one ]
     [ ! -e both/tokenizer.model ]
-    rm folder/model_config.yaml
+    # what another format has no place for is said
+    touch folder/words.bin
+    tar -C folder -cf words.nemo .
+    exits 0 s2s-ckpt convert --to hf words.nemo out
+    says "words.nemo: files beside the weights are left out: words.bin"
+    exits 0 s2s-ckpt convert --to torch_dist words.nemo dist
+    says "left out: 11111111111111111111111111111111_tokenizer.model, 22222222222222222222222222222222_tokenizer.model, words.bin"
+    rm -r out folder/model_config.yaml
     exits 0 s2s-ckpt convert --to hf folder out
     says "config.json is not written"
     [ ! -e out/config.json ]

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+struct ckpt_side_files;
 struct s2s_ckpt;
 struct s2s_error;
 
@@ -38,5 +39,8 @@ int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, con
 json_t *ckpt_nemo_features(const char **odd, const json_t *model_config);
 /* The same from the section `preprocessor` itself. */
 json_t *ckpt_nemo_mel(const char **odd, const json_t *preprocessor);
+/* Warns of the files of a .nemo that are neither weights nor configuration nor, with or without
+ * NeMo's digest in front, in `files`. */
+void ckpt_nemo_warn_left(const struct ckpt_side_files *files, const struct s2s_ckpt *ckpt);
 
 #endif

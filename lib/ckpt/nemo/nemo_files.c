@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 #include "lib/ckpt/read/read.h"
 
@@ -58,6 +59,36 @@ int ckpt_nemo_add_tokenizer(struct s2s_nemo_output *out, const struct s2s_ckpt *
 static const char *without_digest(const char *name)
 {
     return strspn(name, "0123456789abcdef") == 32 && name[32] == '_' ? name + 33 : name;
+}
+
+static bool is_weights(const struct s2s_ckpt *ckpt, const char *name)
+{
+    return s2s_has_tail(name, '/', CKPT_NEMO_WEIGHTS) ||
+           (ckpt->inside && s2s_starts_with(name, ckpt->inside));
+}
+
+void ckpt_nemo_warn_left(const struct ckpt_side_files *files, const struct s2s_ckpt *ckpt)
+{
+    enum { SHOWN = 1000 }; /* bytes of names */
+    const char *root = ckpt->root ? ckpt->root : "";
+    struct s2s_buf list = S2S_BUF_INIT;
+    size_t n_more = 0;
+    for (size_t i = 0; i < ckpt->n_members; i++) {
+        const char *full = ckpt->members[i].name;
+        const char *name = s2s_starts_with(full, root) ? full + strlen(root) : full;
+        if (is_weights(ckpt, full) || s2s_has_tail(full, '/', CKPT_NEMO_CONFIG) ||
+            ckpt_side_find(files, name) || ckpt_side_find(files, without_digest(name)))
+            continue;
+        if (list.len < SHOWN)
+            s2s_buf_printf(&list, "%s%s", list.len ? ", " : "", name);
+        else
+            n_more++;
+    }
+    if (n_more)
+        s2s_buf_printf(&list, " and %zu more", n_more);
+    if (list.len)
+        s2s_warn("ckpt", "%s: files beside the weights are left out: %s", ckpt->path, list.data);
+    s2s_buf_release(&list);
 }
 
 static int add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt, const char *name,

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/dist_internal.h"
 #include "lib/ckpt/write/manifest.h"
@@ -21,6 +22,7 @@ int ckpt_dist_take_beside(struct ckpt_side_files *files, struct s2s_ckpt *ckpt,
     /* Megatron-Bridge writes torch_dist, or DCP with FSDP */
     const bool dcp = strcmp(ckpt->format, "dcp") == 0, plain = dcp && !ckpt_has_run_config(ckpt);
     int rc = 0;
+    ckpt_nemo_warn_left(files, ckpt); /* its configuration goes into the common state */
     if ((!dcp && strcmp(ckpt->format, "torch_dist") != 0) || ckpt->part)
         return 0;
     for (size_t i = 0; i < sizeof left / sizeof *left && !plain; i++)

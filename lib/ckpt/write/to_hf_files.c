@@ -10,6 +10,7 @@
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/folder.h"
 #include "lib/ckpt/names.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/read/read.h"
 #include "lib/ckpt/write/dist.h"
 #include "lib/ckpt/write/to_hf_internal.h"
@@ -234,12 +235,14 @@ static int say_whole_config(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
-/* Files of a model in a folder of torch_dist are no format's, and may be of another model. */
+/* Warns of small files that are left out: of a .nemo, and of a folder of torch_dist, where they may
+ * be of another model. */
 static int say_loose(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                      const struct s2s_hf_options *options, struct s2s_error *err)
 {
     struct dirent **entries;
     struct s2s_buf list = S2S_BUF_INIT;
+    ckpt_nemo_warn_left(&out->files, ckpt);
     if (ckpt->dir_fd < 0 || strcmp(ckpt->format, "torch_dist") != 0)
         return 0;
     const int n = scandirat(ckpt->dir_fd, ".", &entries, NULL, alphasort);
@@ -282,6 +285,7 @@ static const struct {
     {ALL, files_of_common},
     {SALM, ckpt_hf_salm_files},
     {FAMILY, config_of_args},
+    {FAMILY, ckpt_hf_nemo_tokenizer},
     {KEPT | FAMILY, files_of_source},
     {KEPT | FAMILY, files_of_trainer},
     {FAMILY | FASTCONFORMER, files_of_tokenizer},

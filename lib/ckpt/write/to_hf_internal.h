@@ -17,6 +17,10 @@ int ckpt_hf_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
 /* The same for NeMo's FastConformer. */
 int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                        const struct s2s_hf_options *options, struct s2s_error *err);
+/* Adds the files of a .nemo's tokenizer, under names without NeMo's digests. If there are several
+ * of a name (a tokenizer for each language), each keeps its digest. */
+int ckpt_hf_nemo_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                           const struct s2s_hf_options *options, struct s2s_error *err);
 /* Updates config.json to the weights as written: dtype (that of the weights if there is no cast and
  * the source is no Hugging Face folder), whether input and output embeddings are tied, and
  * vocab_size if padding rows were kept. */

@@ -22,13 +22,13 @@ static const char *tokenizer_name(const struct s2s_ckpt *ckpt, const struct ckpt
     return NULL;
 }
 
-/* Adds the tokenizer's files, under names without NeMo's digests. If there are several of a name (a
- * tokenizer for each language), each keeps its digest. */
-static int tokenizer_of_nemo(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
-                             struct s2s_error *err)
+int ckpt_hf_nemo_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
+                           const struct s2s_hf_options *options, struct s2s_error *err)
 {
     size_t n[TOKENIZERS] = {0};
     int rc = 0, which;
+    if (ckpt->part && !ckpt_part_has_words(ckpt->part))
+        return 0;
     for (size_t i = 0; i < ckpt->n_members; i++)
         if (tokenizer_name(ckpt, &ckpt->members[i], &which))
             n[which]++;
@@ -89,7 +89,7 @@ int ckpt_hf_nemo_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     json_decref(model);
     if (rc < 0)
         return rc;
-    rc = tokenizer_of_nemo(out, ckpt, err);
+    rc = ckpt_hf_nemo_tokenizer(out, ckpt, options, err);
     if (rc == 0)
         processor_of_nemo(out, &texts, any ? user : NULL);
     add_texts(out, &texts);

@@ -79,6 +79,31 @@ LIST
     rm -r out
     exits 0 s2s-ckpt convert -q --to hf in out
     [ "$(config '.sliding_window, .use_sliding_window, .layer_types[0:2]')" = '[8,true,["sliding_attention","full_attention"]]' ]
+    # only Llama has such biases, and its attention no window
+    mkdir -p models/biased
+    jq '.attention_bias = true' "$MODELS/llama_gqa_untied/config.json" >models/biased/config.json
+    python3 - "$MODELS/llama_gqa_untied/model.safetensors" <<'PY'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, body = json.loads(raw[8:8 + n]), raw[8 + n:]
+for name, t in list(head.items()):
+    if ".self_attn." in name:
+        head[name[:-6] + "bias"] = {"dtype": "F32", "shape": t["shape"][:1], "data_offsets": [len(body), len(body) + 4 * t["shape"][0]]}
+        body += bytes(4 * t["shape"][0])
+text = json.dumps(head).encode()
+open("models/biased/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + body)
+PY
+    MODELS=$PWD/models
+    megatron biased
+    rm -r out
+    exits 0 s2s-ckpt convert -q --to hf in out
+    [ "$(config '.model_type, .attention_bias')" = '["llama",true]' ]
+    megatron biased 'window_size=[7,0]'
+    rm -r out
+    exits 0 s2s-ckpt convert --to hf in out
+    says "no config.json: its attention has a window"
+    not test -e out/config.json
 }
 
 @test "config.json: numbers keep all their digits, and get none that they have not" {
@@ -564,6 +589,7 @@ mistral|{"sliding_window": 8}|[7, 0]|null|10000
 mistral|{"sliding_window": null}|null|null|10000
 mistral|{}|[4095, 0]|null|10000
 llama|{"rope_theta": 500000.0}|null|null|500000
+llama|{"sliding_window": 8}|null|null|10000
 LIST
     # embeddings that look both ways
     jq '.use_bidirectional_attention = true' in/config.json >config.json

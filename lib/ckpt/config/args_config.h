@@ -53,6 +53,9 @@ const char *ckpt_config_class(const char *type);
 /* The activation that transformers' class takes if its config.json names none; NULL: unknown here.
  */
 const char *ckpt_config_activation(const char *type);
+/* Does transformers' class heed sliding_window? The others, whose attention has no window, ignore
+ * it. */
+bool ckpt_config_has_window(const char *type);
 /* transformers' default, by model_type, for a key that this section of a config.json lacks. 0: no
  * default is known, or the key is present. */
 double ckpt_config_default(const json_t *config, const char *key);

@@ -167,7 +167,7 @@ static void add_window(struct ckpt_config_draft *d)
         json_object_set_new(d->config, "sliding_window", json_null());
     if (!window)
         return;
-    if (strcmp(d->type, "gemma") == 0 || is_nemotron(d))
+    if (!ckpt_config_has_window(d->type))
         ckpt_draft_hinder(d, "its attention has a window");
     if (!by_layer && !all_have_windows(d))
         ckpt_draft_hinder(d, "the attention of some of its layers has a window");

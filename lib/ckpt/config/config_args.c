@@ -356,7 +356,7 @@ static void add_window(struct maker *m)
         any |= windowed;
     }
     /* Qwen's window has to be enabled */
-    if (window > 0 && any &&
+    if (window > 0 && any && ckpt_config_has_window(m->type) &&
         (s2s_starts_with(m->type, "qwen") ? json_is_true(use) : !json_is_false(use))) {
         set(m, "window_size", json_pack("[I, i]", (json_int_t)(window - 1), 0));
         if (!all)

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "lib/ckpt/names.h"
+
 static const char *const keys[] = {"num_attention_heads",    "num_key_value_heads",
                                    "rms_norm_eps",           "rope_theta",
                                    "sliding_window",         "max_position_embeddings",
@@ -68,6 +70,12 @@ const char *ckpt_config_activation(const char *type)
 {
     const size_t i = find(type);
     return i < N_TYPES ? types[i].activation : NULL;
+}
+
+bool ckpt_config_has_window(const char *type)
+{
+    return ckpt_has_word("mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gemma2 gemma3_text",
+                         type);
 }
 
 double ckpt_config_default(const json_t *config, const char *key)

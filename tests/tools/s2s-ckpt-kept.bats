@@ -445,6 +445,10 @@ PY
     rm -r out
     exits 0 s2s-ckpt convert --to hf in out
     says_not "no config.json"
+    # a part of a folder may have no share in its config.json
+    rm -r out
+    exits 0 s2s-ckpt convert --to hf --part model "$M" out
+    says "no config.json is written"
 }
 
 @test "files beside the weights that are not copied are named, what is read or made anew is not" {

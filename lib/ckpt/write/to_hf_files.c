@@ -262,11 +262,13 @@ static int say_loose(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return 0;
 }
 
-/* A copy of Hugging Face's folder lacks only what that lacked, too. */
+/* A copy of Hugging Face's folder lacks only what that lacked, too; a part of it may have no share
+ * in its config.json. */
 static int say_absent_of_kept(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                               const struct s2s_hf_options *options, struct s2s_error *err)
 {
-    const bool is_copy = s2s_starts_with(ckpt->format, "hf") || ckpt_hf_is_composite(ckpt);
+    const bool is_copy =
+        !ckpt->part && (s2s_starts_with(ckpt->format, "hf") || ckpt_hf_is_composite(ckpt));
     if (!is_copy && out->parts[0].plan.n_targets && !ckpt_side_find(&out->files, "config.json") &&
         !ckpt_side_find(&out->files, "adapter_config.json"))
         s2s_warn("ckpt", "no config.json is written: give the model's with --config");

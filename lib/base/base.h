@@ -16,6 +16,7 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/num.h"
+#include "lib/base/plural.h"
 #include "lib/base/progress.h"
 #include "lib/base/rng.h"
 #include "lib/base/sort.h"

@@ -310,8 +310,8 @@ static void warn_of_overflows(struct s2s_ckpt_plan *plan, const char *name, size
 {
     enum { MAX_WARNINGS = 5 };
     if (n && plan->n_overflows < MAX_WARNINGS)
-        s2s_warn("ckpt", "%s: %zu values are past float16's largest, 65504, and become infinite%s",
-                 name, n,
+        s2s_warn("ckpt", "%s: %zu value%s past float16's largest, 65504, made infinite%s", name, n,
+                 s2s_plural(n),
                  plan->n_overflows + 1 == MAX_WARNINGS ? "; others are counted at the end" : "");
     plan->n_overflows += n > 0;
 }

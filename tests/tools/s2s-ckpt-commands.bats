@@ -102,7 +102,7 @@ PY
     json plan.json 'len(d["left_out"]["names"]) == 128 and d["left_out"]["more_names"] == 12'
     # what a map knows and drops is no error, what it does not know is
     exits 1 s2s-ckpt convert -q --strict --to torch_dist --map in.map "$DATA/hf_sharded" strict
-    says "19 tensors of the checkpoint are not used (--strict)"
+    says "the checkpoint has 19 unused tensors (--strict)"
     # of which it takes none is an error
     printf 'family mine\nlayers.{N}.weight blocks.{N}.weight copy\n' >in.map
     for to in torch_dist hf; do

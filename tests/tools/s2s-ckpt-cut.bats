@@ -67,7 +67,7 @@ PY
         says "Input/output error"
     done
     exits 0 s2s-ckpt verify large.safetensors
-    says "1 tensors have no checksum to compare"
+    says "no checksum of 1 tensor"
     [ "$n" -gt 20 ]
 }
 

@@ -88,7 +88,9 @@ save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
     done
     # of torch_dist the object's name is all that there is
     exits 0 s2s-ckpt convert --json --to torch_dist sparse.pt dist
-    says "; left out: the tensors in 1 objects that are not read"
+    says "s2s-ckpt: dist: 1 tensor, "
+    says "; left out: the unread tensors of 1 object"
+    says_not "1 objects"
     says '"objects": 0, "objects_with_unread_tensors": 1,'
     says '"names": {"s": 1}'
     for to in safetensors torch_dist hf; do
@@ -137,9 +139,9 @@ PY
         done
         exits 0 s2s-ckpt verify $file
         says "saved without checksums"
-        says "1 tensors have no checksum to compare"
+        says "no checksum of 1 tensor"
         exits 1 s2s-ckpt verify --strict $file
-        says "1 tensors have no checksum to compare (--strict)"
+        says "no checksum of 1 tensor (--strict)"
     done
 }
 
@@ -547,6 +549,6 @@ PY
     for folder in in dist; do
         exits 0 s2s-ckpt verify $folder
         says "pair: a value with tensors in it, of which no tensor is read"
-        says "1 objects hold tensors that are not read"
+        says "the tensors in 1 object are not read"
     done
 }

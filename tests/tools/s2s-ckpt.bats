@@ -696,10 +696,10 @@ PY
     exits 0 s2s-ckpt convert --to safetensors --dtype f16 fits.safetensors out
     says_not "infinite"
     exits 0 s2s-ckpt convert --to safetensors --dtype f16 past.safetensors out
-    says "w: 2 values are past float16's largest, 65504, and become infinite"
+    says "w: 2 values past float16's largest, 65504, made infinite"
     says_not "i: "
     exits 0 s2s-ckpt convert --to safetensors --dtype f16 brain.safetensors out
-    says "w: 1 values"
+    says "w: 1 value past"
     exits 0 s2s-ckpt average --dtype f16 past.safetensors past.safetensors mean.safetensors
     says "w: 2 values"
     exits 0 s2s-ckpt convert --to safetensors --dtype bf16 past.safetensors out
@@ -757,7 +757,8 @@ PY
     chmod -R u+w ranks
     touch ranks/iter_0000100/mp_rank_01/distrib_optim.pt
     exits 0 s2s-ckpt convert --to torch_dist --merge-ranks ranks merged
-    says "the optimizer of 1 rank folders"
+    says "the optimizer of 1 rank folder"
+    says_not "1 rank folders"
     rm -r merged
     touch ranks/iter_0000100/mp_rank_0{0,1}/layer_wise_optimizer_{0,1}.pt
     exits 0 s2s-ckpt convert --to torch_dist --merge-ranks ranks merged
@@ -903,7 +904,7 @@ PY
     exits 0 s2s-ckpt verify "$DATA/mini_writer"
     says "; no manifest, CRC-32s of all tensors are right"
     exits 0 s2s-ckpt verify "$DATA/hf_sharded"
-    says "; no manifest, and 21 tensors have no checksum to compare"
+    says "; no manifest, and no checksum of 21 tensors"
     for to in hf torch_dist; do
         exits 0 s2s-ckpt convert -q --to $to "$DATA/hf_sharded" $to
         exits 0 s2s-ckpt verify $to
@@ -1459,7 +1460,7 @@ EOF
     chmod -R u+w other
     rewrite 1 2 other/*/*/*.pt
     exits 1 s2s-ckpt convert -q --to torch_dist --merge-ranks other x
-    says "2 rank folders do not make tp 2 x pp 1 x ep 2 (experts cut into 2): some are missing"
+    says "2 rank folders cannot make tp 2 x pp 1 x ep 2 (experts cut into 2): some are missing"
     # four writers of two folders
     rewrite 2 4 other/*/*/*.pt
     exits 1 s2s-ckpt convert -q --to torch_dist --merge-ranks other x
@@ -1509,7 +1510,7 @@ EOF
     for command in "verify dense" "convert --to torch_dist --merge-ranks dense out"; do
         # shellcheck disable=SC2086
         exits 1 s2s-ckpt $command
-        says "3 rank folders do not make tp 2 x pp 2 x ep 1: some are missing, mp_rank_01_000 first"
+        says "3 rank folders cannot make tp 2 x pp 2 x ep 1: some are missing, mp_rank_01_000 first"
     done
     [ ! -e out ]
     # a stage of another model: its copy of the embedding differs
@@ -1595,13 +1596,13 @@ EOF
         s2s-ckpt convert -q --json --plan $how ranks out | jq -e '.left_out.objects_with_unread_tensors == 1'
         # shellcheck disable=SC2086
         exits 1 s2s-ckpt convert -q --plan --strict $how ranks out
-        says "ranks: 1 values beside the model hold tensors, which are not used (--strict)"
+        says "ranks: the tensors in 1 value beside the model are not used (--strict)"
     done
     s2s-ckpt verify -q --json ranks | jq -e '.objects_with_unread_tensors == 1'
     ranks pass
     rm -r ranks/mp_rank_00
     exits 1 s2s-ckpt verify ranks
-    says "1 rank folders do not make tp 2 x pp 1 x ep 1: some are missing, mp_rank_00 first"
+    says "1 rank folder cannot make tp 2 x pp 1 x ep 1: some are missing, mp_rank_00 first"
     ranks 'state["state_dict"] = state.pop("model")'
     exits 1 s2s-ckpt ls ranks
     says "mp_rank_01/model_optim_rng.pt: a Megatron rank file without its model"
@@ -1664,7 +1665,7 @@ EOF
     # what else the run's file has is said
     exits 0 s2s-ckpt convert --to nemo --config unpacked/model_config.yaml run.ckpt out2.nemo
     says "in checkpoint but unused: ema.w"
-    says "left out: 1 unused tensors, 1 tensors of optimizer"
+    says "left out: 1 unused tensor, 1 tensor of optimizer"
     exits 1 s2s-ckpt convert --strict --to nemo --config unpacked/model_config.yaml run.ckpt out3.nemo
     # a part may be called by what wraps it
     exits 0 s2s-ckpt convert -q --to safetensors --part state_dict run.ckpt part.safetensors

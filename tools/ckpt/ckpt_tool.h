@@ -56,8 +56,6 @@ int64_t ckpt_tensor_bytes(const struct s2s_ckpt *ckpt);
 void ckpt_make_way(struct s2s_progress *progress);
 /* Writes "1.7 GB" into text, and returns text. */
 const char *ckpt_bytes_text(char text[32], int64_t bytes);
-/* What a noun ends in after the number n: "" or "s". */
-const char *ckpt_plural(size_t n);
 /* Prints "[2, 3]". */
 void ckpt_print_shape(const int64_t *shape, int n_dims);
 /* Prints the text as a JSON string with quotes. */

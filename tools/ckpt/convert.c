@@ -75,7 +75,7 @@ static const struct argp_option options[] = {
     {DTYPE_OPTION},
     {SHARD_OPTION},
     {"files", KEY_FILES, "N", 0,
-     "Write torch_dist as N files of equal size, splitting tensors where needed", 1},
+     "Write torch_dist as N files of about equal size, splitting tensors where needed", 1},
     {"keep-vocab-padding", KEY_PADDING, NULL, 0, "Keep the padding rows beyond the vocabulary", 1},
     {MERGE_OPTION},
     {RESUME_OPTION},
@@ -269,7 +269,8 @@ static const struct argp prune_argp = {
 /* ---- reshard ---- */
 
 static const struct argp_option reshard_options[] = {
-    {"files", KEY_FILES, "N", 0, "Write N files of equal size, splitting tensors where needed", 1},
+    {"files", KEY_FILES, "N", 0,
+     "Write N files of about equal size, splitting tensors where needed", 1},
     {"max-shard-size", KEY_SHARD, "SIZE", 0,
      "Or: largest file, such as 2GB (default " DEFAULT_SHARD "); tensors are not split", 1},
     {MERGE_OPTION},

@@ -349,7 +349,8 @@ static int diff_paths(const struct options *opt, bool *differ, struct s2s_error 
     }
     rc = s2s_printout_end(&to, rc, err);
     if (rc == 0)
-        s2s_info("diff", "%zu tensors are equal, %zu differ", r.n_same, r.n_differ);
+        s2s_info("diff", "%zu tensor%s equal, %zu different", r.n_same, s2s_plural(r.n_same),
+                 r.n_differ);
     s2s_ckpt_close(b.ckpt);
     s2s_ckpt_close(a.ckpt);
     free(a.bytes);

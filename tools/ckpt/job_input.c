@@ -205,10 +205,10 @@ static int check_lost(const struct job *job, struct s2s_error *err)
     }
     const size_t n_left = s2s_ckpt_left_values(job->ckpt);
     if (n_left && job->opt->strict)
-        return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                             "%s: %zu values beside the model hold tensors, which are not used "
-                             "(--strict)",
-                             s2s_ckpt_path(job->ckpt), n_left);
+        return s2s_error_set(
+            err, S2S_E_UNSUPPORTED,
+            "%s: the tensors in %zu value%s beside the model are not used (--strict)",
+            s2s_ckpt_path(job->ckpt), n_left, s2s_plural(n_left));
     if (!n_lost || (n_tensors && !job->opt->strict))
         return 0;
     int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%s: %s is a %s, of which no tensor is read%s",

@@ -120,7 +120,8 @@ static int take_names(struct job *job, struct ckpt_map_result *map, struct s2s_e
     const size_t n_unused = job->unused.n + map->unused_objects.n;
     if (n_unused && job->opt->strict)
         return s2s_error_set(err, S2S_E_NOTFOUND,
-                             "%zu tensors of the checkpoint are not used (--strict)", n_unused);
+                             "the checkpoint has %zu unused tensor%s (--strict)", n_unused,
+                             s2s_plural(n_unused));
     if (*map->family)
         s2s_info("convert", "name map: %s", map->family);
     return 0;
@@ -226,7 +227,7 @@ static int name_layers(struct job *job, struct s2s_ckpt_plan *plan, struct s2s_e
         return 0;
     int rc = s2s_ckpt_plan_layers(plan, job->opt->layers, &n_changed, err);
     if (rc == 0 && n_changed)
-        s2s_info("convert", "%zu stacks of layers are %s now", n_changed,
+        s2s_info("convert", "%zu stack%s of layers %s now", n_changed, s2s_plural(n_changed),
                  job->opt->layers == CKPT_LAYERS_NUMBERED ? "numbered" : "on an axis");
     else if (rc == 0 && job->opt->layers)
         s2s_info("convert", "no stack of layers had to change");

@@ -17,21 +17,26 @@ static char *left_out_text(const struct ckpt_left_out *left)
 {
     struct s2s_buf text = S2S_BUF_INIT;
     if (left->n_unused)
-        s2s_buf_printf(&text, ", %zu unused tensors", left->n_unused);
+        s2s_buf_printf(&text, ", %zu unused tensor%s", left->n_unused, s2s_plural(left->n_unused));
     if (left->n_dropped)
         s2s_buf_printf(&text, ", %zu dropped by the name map", left->n_dropped);
     if (left->n_state)
-        s2s_buf_printf(&text, ", %zu tensors of optimizer and other state", left->n_state);
+        s2s_buf_printf(&text, ", %zu tensor%s of optimizer and other state", left->n_state,
+                       s2s_plural(left->n_state));
     if (left->n_objects)
-        s2s_buf_printf(&text, ", %zu byte objects", left->n_objects);
+        s2s_buf_printf(&text, ", %zu byte object%s", left->n_objects, s2s_plural(left->n_objects));
     if (left->n_unread)
-        s2s_buf_printf(&text, ", the tensors in %zu objects that are not read", left->n_unread);
+        s2s_buf_printf(&text, ", the unread tensors of %zu object%s", left->n_unread,
+                       s2s_plural(left->n_unread));
     if (left->n_ranks)
-        s2s_buf_printf(&text, ", the optimizer of %zu rank folders", left->n_ranks);
+        s2s_buf_printf(&text, ", the optimizer of %zu rank folder%s", left->n_ranks,
+                       s2s_plural(left->n_ranks));
     if (left->n_values)
-        s2s_buf_printf(&text, ", %zu values of rank folders", left->n_values);
+        s2s_buf_printf(&text, ", %zu value%s of rank folders", left->n_values,
+                       s2s_plural(left->n_values));
     if (left->rows_cut)
-        s2s_buf_printf(&text, ", %lld rows past the vocabulary", (long long)left->rows_cut);
+        s2s_buf_printf(&text, ", %lld row%s past the vocabulary", (long long)left->rows_cut,
+                       s2s_plural((size_t)left->rows_cut));
     if (left->common)
         s2s_buf_puts(&text, ", the common state");
     char *out = s2s_xasprintf("%s%s", text.len ? "; left out: " : "",
@@ -145,14 +150,15 @@ void ckpt_job_say_done(const struct job *job, double start_s)
     print_names(&left, job->opt->common.verbosity > 0);
     char *rest = left_out_text(&left), out[PATH_MAX];
     s2s_utf8_show_text(out, sizeof out, job->opt->out);
-    fprintf(stderr, "s2s-ckpt: %s: %zu tensors, %s", out, job->n_tensors,
-            ckpt_bytes_text(bytes, job->bytes));
+    fprintf(stderr, "s2s-ckpt: %s: %zu tensor%s, %s", out, job->n_tensors,
+            s2s_plural(job->n_tensors), ckpt_bytes_text(bytes, job->bytes));
     if (!job->opt->plan)
         fprintf(stderr, " in %.2f s (%s/s), peak memory %lld MiB", seconds,
                 ckpt_bytes_text(rate, (int64_t)((double)job->bytes / (seconds > 0 ? seconds : 1))),
                 (long long)s2s_peak_memory_bytes() >> 20);
     if (job->n_infinite)
-        fprintf(stderr, "; %lld values became infinite", (long long)job->n_infinite);
+        fprintf(stderr, "; %lld value%s became infinite", (long long)job->n_infinite,
+                s2s_plural((size_t)job->n_infinite));
     fprintf(stderr, "%s%s%s\n", job->opt->plan ? " would be written" : "", rest,
             kept_hf_names(job) ? "; names kept as they are (--map NAME gives Megatron's)" : "");
     free(rest);

@@ -190,8 +190,8 @@ static int list(struct listing *l, struct s2s_error *err)
     }
     if (rc == 0)
         s2s_info("ls", "%s: %s, %zu tensor%s of %s, %zu object%s", s2s_ckpt_path(l->ckpt),
-                 s2s_ckpt_format(l->ckpt), n_tensors, ckpt_plural(n_tensors),
-                 ckpt_bytes_text(text, bytes), n_objects, ckpt_plural(n_objects));
+                 s2s_ckpt_format(l->ckpt), n_tensors, s2s_plural(n_tensors),
+                 ckpt_bytes_text(text, bytes), n_objects, s2s_plural(n_objects));
     return rc;
 }
 

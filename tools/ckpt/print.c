@@ -46,11 +46,6 @@ const char *ckpt_bytes_text(char text[32], int64_t bytes)
     return text;
 }
 
-const char *ckpt_plural(size_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
 void ckpt_print_shape(const int64_t *shape, int n_dims)
 {
     putchar('[');

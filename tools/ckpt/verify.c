@@ -188,14 +188,16 @@ static void report(const struct options *opt, const struct s2s_ckpt *ckpt,
     }
     ckpt_print_name(s2s_ckpt_path(ckpt));
     printf(": %s, %zu tensor%s, %s, %zu object%s: complete and consistent", s2s_ckpt_format(ckpt),
-           counts->n_tensors, ckpt_plural(counts->n_tensors), ckpt_bytes_text(bytes, counts->bytes),
-           counts->n_objects, ckpt_plural(counts->n_objects));
+           counts->n_tensors, s2s_plural(counts->n_tensors), ckpt_bytes_text(bytes, counts->bytes),
+           counts->n_objects, s2s_plural(counts->n_objects));
     if (counts->n_unread)
-        printf("; %zu objects hold tensors that are not read", counts->n_unread);
+        printf("; the tensors in %zu object%s are not read", counts->n_unread,
+               s2s_plural(counts->n_unread));
     if (counts->n_files)
-        printf("; %zu file%s as the manifest says", counts->n_files, ckpt_plural(counts->n_files));
+        printf("; %zu file%s as the manifest says", counts->n_files, s2s_plural(counts->n_files));
     else if (counts->n_unchecked)
-        printf("; no manifest, and %zu tensors have no checksum to compare", counts->n_unchecked);
+        printf("; no manifest, and no checksum of %zu tensor%s", counts->n_unchecked,
+               s2s_plural(counts->n_unchecked));
     else /* only tensors have CRC-32s, not names, shapes or configuration */
         printf("; no manifest%s", counts->n_tensors ? ", CRC-32s of all tensors are right" : "");
     putchar('\n');
@@ -206,10 +208,9 @@ static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
                           const struct counts *counts, struct s2s_error *err)
 {
     if (opt->strict && counts->n_unchecked && !counts->n_files)
-        return s2s_error_set(err, S2S_E_DIGEST,
-                             "%s: no manifest, and %zu tensors have no checksum to compare "
-                             "(--strict)",
-                             s2s_ckpt_path(ckpt), counts->n_unchecked);
+        return s2s_error_set(
+            err, S2S_E_DIGEST, "%s: no manifest, and no checksum of %zu tensor%s (--strict)",
+            s2s_ckpt_path(ckpt), counts->n_unchecked, s2s_plural(counts->n_unchecked));
     if (!s2s_starts_with(s2s_ckpt_format(ckpt), "hf"))
         return 0;
     int rc = s2s_ckpt_add_other_names(ckpt, err);

@@ -223,8 +223,8 @@ int ckpt_merge_check_ranks(struct merge *m)
             snprintf(cut, sizeof cut, " (experts cut into %d)", m->etp);
         return s2s_error_set(
             m->err, S2S_E_NOTFOUND,
-            "%zu rank folders do not make tp %d x pp %d x ep %d%s: some are missing%s", m->n_ranks,
-            m->size[TP], m->size[PP], m->size[EP], cut, first);
+            "%zu rank folder%s cannot make tp %d x pp %d x ep %d%s: some are missing%s", m->n_ranks,
+            s2s_plural(m->n_ranks), m->size[TP], m->size[PP], m->size[EP], cut, first);
     }
     const int64_t experts = ckpt_merge_arg(m, "num_experts", 0);
     if (m->n_local && experts > 0 && experts != m->n_local * m->size[EP])

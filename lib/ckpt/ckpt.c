@@ -184,6 +184,7 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     free(ckpt->objects);
     free(ckpt->rank_states);
     free(ckpt->states);
+    free(ckpt->copies);
     ckpt_arena_release(ckpt);
     ckpt->root = ckpt->inside = ckpt->part = NULL; /* they pointed into the arena */
     ckpt->common = ckpt->run_args = ckpt->rank_values = NULL;
@@ -193,8 +194,9 @@ void ckpt_drop_tables(struct s2s_ckpt *ckpt)
     ckpt->objects = NULL;
     ckpt->rank_states = NULL;
     ckpt->states = NULL;
+    ckpt->copies = NULL;
     ckpt->n_members = ckpt->n_tensors = ckpt->n_objects = 0;
-    ckpt->n_rank_states = ckpt->n_states = 0;
+    ckpt->n_rank_states = ckpt->n_states = ckpt->n_copies = 0;
 }
 
 void s2s_ckpt_close(struct s2s_ckpt *ckpt)
@@ -534,6 +536,7 @@ int s2s_ckpt_identity(const struct s2s_ckpt *ckpt, char hex[33], struct s2s_erro
                                          "run_config.yaml",
                                          "../context/model.yaml",
                                          "../huggingface/config.json",
+                                         "huggingface/config.json",
                                          "llm_backbone/config.json"};
     struct s2s_buf all = S2S_BUF_INIT;
     int rc = 0;

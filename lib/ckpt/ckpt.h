@@ -15,6 +15,7 @@
  *   - torch: one torch.save file (zip)
  *   - torch_legacy: one torch.save file of torch before 1.6
  *   - mp_rank: Megatron's folder per model-parallel rank
+ *   - fsdp_rank: a torch.save file for each FSDP rank, of DTensors (verl, SkyRL)
  *   - nemo: NeMo's archive (.nemo) of one torch.save file and its configuration
  */
 #ifndef S2S_CKPT_H
@@ -250,6 +251,9 @@ int s2s_ckpt_verify_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *
                            struct s2s_error *err);
 /* The same for the tensors of the optimizers in Megatron's rank folders. */
 int s2s_ckpt_verify_rank_states(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Verifies what further FSDP ranks have of tensors: CRC-32s, and that it equals what the first of
+ * them has. DIGEST, FORMAT, IO. */
+int s2s_ckpt_verify_copies(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* After s2s_ckpt_verify_tensor: had all of it a CRC-32? */
 bool s2s_ckpt_has_crc(const struct s2s_ckpt_tensor *tensor);
 /* Sets *crc to the CRC-32 of the tensor's row-major bytes, if an archive stores them in this order,

@@ -87,6 +87,12 @@ struct ckpt_rank_state {
     json_t *parts;   /* an array: the non-tensor part of each optimizer's dict */
 };
 
+/* What a rank has of a tensor, and what another one has that must be the same; both as tensors of
+ * their own. */
+struct ckpt_copy {
+    struct s2s_ckpt_tensor first, copy;
+};
+
 struct s2s_ckpt {
     const char *format;
     char *path;        /* of the folder or file */
@@ -135,6 +141,8 @@ struct s2s_ckpt {
     size_t n_states, cap_states;
     struct ckpt_rank_state *rank_states; /* one per rank folder with an optimizer */
     size_t n_rank_states, cap_rank_states;
+    struct ckpt_copy *copies; /* of FSDP ranks: only `verify` reads them */
+    size_t n_copies, cap_copies;
     size_t n_left_values;         /* values of rank files with tensors beside the model, not read */
     size_t n_left_states;         /* rank folders whose optimizer is not among the tensors */
     json_t *rank_values;          /* NULL, or how many merged rank folders had a value, by name */

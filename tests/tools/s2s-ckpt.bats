@@ -134,7 +134,7 @@ listed() {
     says_not warning
 }
 
-@test "folders of verl, Accelerate and torchtitan are gone through or named, and those of one file a rank are refused" {
+@test "folders of verl, Accelerate and torchtitan are gone through or named, and those of one file a rank of Accelerate are refused" {
     s2s-ckpt ls --sha256 "$DATA/dcp_fsdp2" >want
     # verl: a tracker, roles, Megatron's weights or a file a rank
     mkdir -p verl/global_step_10/actor
@@ -158,11 +158,10 @@ listed() {
     rm -r verl/global_step_10/{a,reward}
     s2s-ckpt ls --json verl | grep -q '"iteration": *10'
     rm -r verl/global_step_10/actor/dist_ckpt
-    touch verl/global_step_10/actor/model_world_size_2_rank_{0,1}.pt
+    cp "$DATA"/fsdp_rank/* verl/global_step_10/actor
     for name in verl verl/global_step_10 verl/global_step_10/actor; do
-        exits 1 s2s-ckpt ls $name
-        says "verl/global_step_10/actor: an FSDP checkpoint of verl or SkyRL (a file a rank)"
-        says "huggingface/"
+        exits 0 s2s-ckpt ls --sha256 $name
+        [[ "$output" == *"$(cat "$DATA/fsdp_rank.expected.tsv")" ]]
     done
 
     # Accelerate, and transformers' Trainer with it

@@ -181,7 +181,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const sources[] = {"torch_dist", "dcp",         "dcp_hf", "hf",
                                           "hf_bin",     "safetensors", "torch",  "torch_legacy",
-                                          "mp_rank",    "nemo",        NULL};
+                                          "mp_rank",    "fsdp_rank",   "nemo",   NULL};
     static const char *const layers[] = {"auto", "stacked", "numbered", NULL};
     struct ckpt_job_options *opt = state->input;
     struct s2s_error err = S2S_ERROR_INIT;

@@ -153,6 +153,8 @@ static int verify_parts(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s
     if (rc == 0)
         rc = s2s_ckpt_verify_rank_states(ckpt, err);
     if (rc == 0)
+        rc = s2s_ckpt_verify_copies(ckpt, err);
+    if (rc == 0)
         rc = s2s_ckpt_verify_common(ckpt, err);
     s2s_progress_end(&progress);
     return rc;

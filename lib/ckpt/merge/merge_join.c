@@ -2,6 +2,7 @@
 #include "lib/ckpt/merge/merge_internal.h"
 
 #include "lib/base/base.h"
+#include "lib/ckpt/read/read.h"
 
 static int compare_ints(const int64_t *a, const int64_t *b, int n)
 {
@@ -36,22 +37,9 @@ static struct s2s_ckpt_tensor alone(const struct merge *m, const struct merge_pa
 /* Compares two ranks' copies of the same box. */
 static int check_equal(struct merge *m, const struct merge_part *a, const struct merge_part *b)
 {
-    const size_t itemsize = s2s_dtype_size(a->tensor.dtype);
     struct s2s_ckpt_tensor left = alone(m, a), right = alone(m, b);
-    struct s2s_ckpt_walk walk;
-    char *bytes = s2s_xmalloc(2 * S2S_CKPT_PIECE);
-    int rc = 0;
     bool equal = true;
-    s2s_ckpt_walk_begin(&walk, left.shape, left.n_dims, itemsize);
-    while (rc == 0 && equal && s2s_ckpt_walk_next(&walk)) {
-        size_t len = (size_t)ckpt_box_numel(walk.box, left.n_dims) * itemsize;
-        rc = s2s_ckpt_read(m->ckpt, &left, walk.begin, walk.box, bytes, m->err);
-        if (rc == 0)
-            rc = s2s_ckpt_read(m->ckpt, &right, walk.begin, walk.box, bytes + S2S_CKPT_PIECE,
-                               m->err);
-        equal = rc < 0 || memcmp(bytes, bytes + S2S_CKPT_PIECE, len) == 0;
-    }
-    free(bytes);
+    int rc = ckpt_same_bytes(m->ckpt, &left, &right, &equal, m->err);
     if (rc == 0 && !equal)
         rc = s2s_error_set(m->err, S2S_E_FORMAT,
                            "%s and %s should be copies of one tensor and differ", a->from, b->from);

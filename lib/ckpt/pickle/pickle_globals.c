@@ -12,11 +12,18 @@ static const struct {
 } allowed[] = {
     {"torch", "Size Tensor device strided"},
     {"torch._utils", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "
-                     "_rebuild_parameter_with_state"},
+                     "_rebuild_parameter_with_state _rebuild_wrapper_subclass"},
     {"torch._tensor", "_rebuild_from_type_v2"},
     {"torch.nn.parameter", "Parameter"},
     {"torch.storage", "UntypedStorage TypedStorage"},
     {"torch.serialization", "_get_layout"},
+    {"torch.distributed.tensor", "DTensor"},
+    {"torch.distributed.tensor._dtensor_spec", "DTensorSpec TensorMeta ShardOrderEntry"},
+    {"torch.distributed.tensor.placement_types", "Shard Replicate"},
+    {"torch.distributed._tensor.api", "DTensor"}, /* before torch 2.5 */
+    {"torch.distributed._tensor.placement_types", "DTensorSpec TensorMeta Shard Replicate"},
+    {"torch.distributed.device_mesh", "DeviceMesh"},
+    {"torch.distributed._mesh_layout", "_MeshLayout _FlatLayout"},
     {DCP "metadata", "Metadata MetadataIndex TensorStorageMetadata ChunkStorageMetadata "
                      "BytesStorageMetadata TensorProperties StorageMeta _MEM_FORMAT_ENCODING"},
     {DCP "filesystem", "_StorageInfo"},

@@ -392,8 +392,14 @@ static int make(struct pickle_machine *m, struct ckpt_node *global, struct ckpt_
     /* a tensor subclass, or one with attributes: (function, type, arguments, state) */
     if (ckpt_is(global, "torch._tensor", "_rebuild_from_type_v2") && args->n == 4 &&
         first->kind == CKPT_GLOBAL && !ckpt_is(first, "torch._tensor", "_rebuild_from_type_v2") &&
-        args->items[2]->kind == CKPT_TUPLE)
-        return make(m, first, args->items[2], out);
+        args->items[2]->kind == CKPT_TUPLE) {
+        int rc = make(m, first, args->items[2], out);
+        /* what it wraps is in its state */
+        if (rc == 0 && (*out)->kind == CKPT_RECORD &&
+            ckpt_is(first, "torch._utils", "_rebuild_wrapper_subclass"))
+            (*out)->items[2] = args->items[3];
+        return rc;
+    }
     *out = record(m, global, args);
     return 0;
 }

@@ -186,7 +186,8 @@ static json_t *record_json(struct printer *p, const struct ckpt_node *node, int 
     json_object_set_new(value, "class", global_json(p, node->items[0]));
     if (node->items[1]->n)
         json_object_set_new(value, "args", to_json(p, node->items[1], depth));
-    if (state)
+    /* what a tensor wraps is no value, and it may have its mesh in common with all others */
+    if (state && !ckpt_is(node, "torch._utils", "_rebuild_wrapper_subclass"))
         json_object_set_new(value, "state", to_json(p, state, depth));
     if (contents)
         json_object_set_new(value, "contents", to_json(p, contents, depth));

@@ -276,11 +276,7 @@ static const struct format of_folders[] = {
      .why = "a DeepSpeed checkpoint (a file a rank)",
      .hint = "the zero_to_fp32.py that DeepSpeed put beside it makes one file of it; without ZeRO "
              "3 the weights are in mp_rank_00_model_states.pt"},
-    {.like = {CKPT_FSDP_RANK, ".pt"},
-     .refusal = S2S_E_UNSUPPORTED,
-     .why = "an FSDP checkpoint of verl or SkyRL (a file a rank)",
-     .hint = "python -m verl.model_merger makes a Hugging Face folder of it; huggingface/ in it is "
-             "one, if it has safetensors files"},
+    {"fsdp_rank", .like = {CKPT_FSDP_RANK, ".pt"}, .read = ckpt_read_fsdp},
     {"mp_rank", .like = {"mp_rank_", ""}, .read = ckpt_read_mp_rank},
     {"hf", .all = {"encoder", "llm"}, .read = read_composite},
     {"dcp_hf", .like = {"", ".safetensors"}, .is = has_boxes, .read = ckpt_read_dcp_hf},

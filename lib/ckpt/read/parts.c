@@ -104,7 +104,13 @@ static void warn_of_ranks(const struct part *parts, size_t n)
 void ckpt_warn_of_part(const char *path)
 {
     struct part part;
-    if (parse_part(&part, path) && part.n > 1)
+    const char *slash = strrchr(path, '/');
+    if (s2s_starts_with(slash ? slash + 1 : path, CKPT_FSDP_RANK))
+        s2s_warn("ckpt",
+                 "%s: by its name one of a file for each rank, and read alone; name the folder "
+                 "for whole tensors",
+                 path);
+    else if (parse_part(&part, path) && part.n > 1)
         s2s_warn("ckpt",
                  "%s: by its name one of %ld files, and read alone; name the folder for all", path,
                  part.n);

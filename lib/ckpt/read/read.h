@@ -18,6 +18,13 @@
 /* The byte object that newer Megatron-Core versions write in place of common.pt. */
 #define CKPT_COMMON_OBJECT "common_state/shard_0_1"
 
+/* Beside the files of verl's FSDP ranks: a note of how many these are, the folder of transformers'
+ * files, and the beginnings of the names of the other files of each rank. */
+#define CKPT_FSDP_CONFIG "fsdp_config.json"
+#define CKPT_FSDP_FILES "huggingface"
+#define CKPT_FSDP_OPTIM "optim_world_size_"
+#define CKPT_FSDP_EXTRA "extra_state_world_size_"
+
 #define CKPT_NEMO_CONFIG "model_config.yaml"
 #define CKPT_NEMO_WEIGHTS "model_weights.ckpt"
 
@@ -53,6 +60,10 @@ int ckpt_verify_common_file(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_verify_torch_file(struct s2s_ckpt *ckpt, const char *name, struct s2s_error *err);
 
 /* ---- tensors ---- */
+
+/* Have two tensors of one shape and dtype the same bytes? Sets *same. DIGEST, IO. (copies.c) */
+int ckpt_same_bytes(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *a,
+                    const struct s2s_ckpt_tensor *b, bool *same, struct s2s_error *err);
 
 enum { CKPT_SCRATCH = S2S_CKPT_PIECE };
 /* A buffer of at least CKPT_SCRATCH bytes, lent until the next call that streams. */

@@ -106,6 +106,7 @@ struct ckpt_torch_source {
     /* a file of a Megatron rank: only "model" (model0, ..) gives tensors and objects; the rest goes
      * into the common state, under the prefix */
     bool model_only;
+    struct ckpt_fsdp_file *fsdp; /* NULL, or: it is the file of an FSDP rank (fsdp_place.h) */
 };
 enum { CKPT_TORCH_HEAD = 24 };
 /* Are these the first bytes of a torch.save file of torch before 1.6? */
@@ -116,6 +117,8 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
 int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* Megatron's rank folders. */
 int ckpt_read_mp_rank(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* model_world_size_N_rank_R.pt, a file for each FSDP rank. */
+int ckpt_read_fsdp(struct s2s_ckpt *ckpt, struct s2s_error *err);
 /* A .nemo archive (file 0 of the checkpoint), or a folder into which one was unpacked. Tensors have
  * NeMo's names; the common state has its configuration as "model_config". The format becomes
  * "mp_rank" if it contains the weights of each rank separately. */

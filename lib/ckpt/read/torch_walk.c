@@ -3,6 +3,7 @@
 
 #include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
+#include "lib/ckpt/read/fsdp_place.h"
 
 enum {
     MAX_DEPTH = 1000,
@@ -71,20 +72,49 @@ static int take_name(struct ckpt_torch_walk *w, size_t len)
     return 0;
 }
 
-static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
+/* Adds a tensor under the current name. */
+static int add_made(struct ckpt_torch_walk *w, const struct s2s_ckpt_tensor *made)
 {
-    struct s2s_ckpt_tensor *tensor, made;
-    int rc = ckpt_torch_tensor(w, &made, NULL, view);
-    if (rc == 0 && !w->key)
-        rc = take_name(w, w->name.len);
+    struct s2s_ckpt_tensor *tensor;
+    int rc = w->key ? 0 : take_name(w, w->name.len);
     if (rc == 0)
         rc = w->key ? ckpt_add_tensor_named(w->ckpt, &tensor, w->key->text, w->key->len, w->err)
                     : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
     if (rc < 0)
         return rc;
-    made.name = tensor->name;
-    *tensor = made;
+    const char *name = tensor->name;
+    *tensor = *made;
+    tensor->name = name;
     return 0;
+}
+
+static int add_view(struct ckpt_torch_walk *w, const struct ckpt_view *view)
+{
+    struct s2s_ckpt_tensor made;
+    int rc = ckpt_torch_tensor(w, &made, NULL, view);
+    if (rc == 0 && w->fsdp)
+        ckpt_fsdp_take_whole(w->fsdp);
+    return rc < 0 ? rc : add_made(w, &made);
+}
+
+static const char *shown_name(const struct ckpt_torch_walk *w)
+{
+    return w->name.len ? w->name.data : "tensor";
+}
+
+/* Adds the part of a tensor that this FSDP rank has. */
+static int add_part(struct ckpt_torch_walk *w, const struct ckpt_node *node)
+{
+    struct ckpt_dtensor dtensor;
+    struct s2s_ckpt_tensor made;
+    int rc = ckpt_dtensor_of(&dtensor, node, w->err);
+    if (rc == 0)
+        rc = ckpt_torch_tensor(w, &made, NULL, &dtensor.local);
+    if (rc == 0)
+        rc = ckpt_fsdp_place(w->fsdp, w->ckpt, &made, &dtensor, w->err);
+    if (rc == 0)
+        return add_made(w, &made);
+    return s2s_error_add(w->err, rc, "%s", shown_name(w));
 }
 
 /* Is it a sparse, quantized or nested tensor, or one without data? torch rebuilds them with
@@ -104,11 +134,6 @@ static int bad_tree(struct ckpt_torch_walk *w, const struct ckpt_node *node, int
     return s2s_error_set(w->err, S2S_E_FORMAT, "object at byte %u of the pickle: %s", node->offset,
                          depth > MAX_DEPTH ? "more than 1000 levels down"
                                            : "its values repeat without end");
-}
-
-static const char *shown_name(const struct ckpt_torch_walk *w)
-{
-    return w->name.len ? w->name.data : "tensor";
 }
 
 /* Gives a reference; FORMAT: too large to convert. */
@@ -148,20 +173,33 @@ static int keep_value(struct ckpt_torch_walk *w, struct s2s_ckpt_object *object,
     return rc;
 }
 
+/* A storage by itself, or a tensor of a kind that is not read. */
+static bool is_lost(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_PERSID || is_odd_tensor(node);
+}
+
 static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 {
     struct s2s_ckpt_object *object;
     int rc = take_name(w, w->name.len);
+    if (rc == 0 && w->fsdp && is_lost(node))
+        rc = s2s_error_set(w->err, S2S_E_UNSUPPORTED,
+                           "%s: a tensor that is not a dense array (byte %u of the pickle) is not "
+                           "read",
+                           shown_name(w), node->offset);
     if (rc == 0)
         rc = ckpt_add_object(w->ckpt, &object, w->name.len ? w->name.data : "value",
                              w->name.len ? w->name.len : 5, w->err);
     if (rc < 0)
         return rc;
     rc = keep_value(w, object, node);
-    if (rc < 0 || (node->kind != CKPT_PERSID && !is_odd_tensor(node)))
+    if (rc < 0 || !is_lost(node))
         return rc;
     /* otherwise its values would be lost silently */
     const struct ckpt_node *class = node->kind == CKPT_RECORD ? node->items[0] : NULL;
+    if (ckpt_is_wrapped(node) && node->items[1]->n && node->items[1]->items[0]->kind == CKPT_GLOBAL)
+        class = node->items[1]->items[0];
     size_t len = 0;
     const char *own = class ? ckpt_global_name(class, &len) : NULL;
     char *name = class ? s2s_xasprintf("%.*s.%.*s", (int)class->n, class->text,
@@ -433,6 +471,8 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
     if (w->left.nodes == 0 || depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
     w->left.nodes--;
+    if (w->fsdp && ckpt_is_wrapped(node))
+        return add_part(w, node);
     int rc = ckpt_view_of(node, &view, w->err);
     if (rc)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_view(w, &view);
@@ -555,11 +595,12 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
     w->looks_left = w->left.nodes > SIZE_MAX / LOOKS ? SIZE_MAX : w->left.nodes * LOOKS;
     if (source->model_only)
         return walk_rank(w, root);
+    w->fsdp = source->fsdp;
     struct ckpt_view view;
     int rc = ckpt_view_of(root, &view, w->err);
     if (rc == 0)
         take_names(w, root);
-    if (rc > 0)
+    if (rc > 0 || (w->fsdp && ckpt_is_wrapped(root)))
         s2s_buf_puts(&w->name, "tensor"); /* the file is a single tensor */
     return rc < 0 ? rc : walk_node(w, root, 0);
 }

@@ -25,6 +25,7 @@ struct ckpt_torch_walk {
     struct s2s_blocks *names;    /* ckpt_pickle.names; borrowed */
     bool takes_names;            /* the checkpoint owns them now, so names may point there */
     const struct ckpt_node *key; /* the node whose text, in names, is the whole name; or NULL */
+    struct ckpt_fsdp_file *fsdp; /* NULL, or: DTensors are read, as those of this rank */
     struct s2s_buf name;         /* of the current value, so far */
     struct s2s_error *err;
 };

@@ -140,6 +140,14 @@ static bool has_adapter(const struct s2s_ckpt *ckpt)
     return has;
 }
 
+/* Is it a file of FSDP ranks, beside those of their models? */
+static bool is_of_ranks(const struct s2s_ckpt *ckpt, const char *name)
+{
+    return strcmp(ckpt->format, "fsdp_rank") == 0 &&
+           (strcmp(name, CKPT_FSDP_CONFIG) == 0 || s2s_starts_with(name, CKPT_FSDP_OPTIM) ||
+            s2s_starts_with(name, CKPT_FSDP_EXTRA));
+}
+
 /* Adds the entry `name` of folder, which is open as fd, if it belongs to the model. */
 static int take_entry(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt,
                       const char *folder, int fd, const char *name, struct s2s_error *err)
@@ -148,7 +156,7 @@ static int take_entry(struct ckpt_side_files *files, const struct s2s_ckpt *ckpt
     const bool of_other = strcmp(name, "adapter_config.json") == 0 && !has_adapter(ckpt);
     if (of_other)
         s2s_warn("ckpt", "%s: there are no weights of an adapter, left out", name);
-    if (of_other || !ckpt_side_is_one(name))
+    if (of_other || !ckpt_side_is_one(name) || is_of_ranks(ckpt, name))
         return 0;
     char *path = s2s_xasprintf("%s%s%s", folder, *folder ? "/" : "", name);
     int rc = is_taken(fd, name, path, err);
@@ -183,10 +191,11 @@ int ckpt_side_take_folder(struct ckpt_side_files *files, const struct s2s_ckpt *
     return rc;
 }
 
-/* Shards count as read: there may be thousands, and the readers warn of those that are not. */
+/* Files of which there may be thousands count as read: the readers warn of those that are not. */
 static bool is_read(const struct s2s_ckpt *ckpt, const char *name)
 {
-    bool found = s2s_ends_with(name, ".safetensors") || s2s_ends_with(name, ".distcp");
+    bool found = s2s_ends_with(name, ".safetensors") || s2s_ends_with(name, ".distcp") ||
+                 is_of_ranks(ckpt, name);
     for (size_t i = 0; i < ckpt->n_files && !found; i++)
         found = strcmp(ckpt->files[i].name, name) == 0;
     return found;

@@ -158,8 +158,9 @@ static int files_of_tokenizer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     return rc;
 }
 
-/* Adds what NeMo Automodel keeps in .hf_metadata beside shards, and NeMo RL in policy/tokenizer
- * beside policy/weights, which may contain one more folder. */
+/* Adds what NeMo Automodel keeps in .hf_metadata beside shards, verl in huggingface beside the
+ * files of FSDP ranks, and NeMo RL in policy/tokenizer beside policy/weights, which may contain one
+ * more folder. */
 static int files_of_trainer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                             const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -168,7 +169,8 @@ static int files_of_trainer(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     const char *below = at ? at + strlen(weights) : "//";
     if (ckpt->dir_fd < 0 || ckpt->part)
         return 0;
-    int rc = files_beside(out, ckpt, ".hf_metadata", true, err);
+    const bool is_fsdp = strcmp(ckpt->format, "fsdp_rank") == 0;
+    int rc = files_beside(out, ckpt, is_fsdp ? CKPT_FSDP_FILES : ".hf_metadata", true, err);
     if (rc == 0 && !*below)
         rc = files_beside(out, ckpt, "../tokenizer", false, err);
     else if (rc == 0 && *below == '/' && !strchr(below + 1, '/'))

@@ -11,6 +11,9 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
                          struct s2s_error *err)
 {
     struct ckpt_map_request full = *request;
+    const char *name = strcmp(request->ckpt->format, "fsdp_rank") == 0 ? CKPT_FSDP_FILES
+                           "/config.json"
+                                                                       : "config.json";
     json_t *config = NULL;
     int rc = 0;
     *common = NULL;
@@ -19,7 +22,7 @@ int s2s_megatron_prepare(struct s2s_ckpt_plan *plan, json_t **common,
         return s2s_error_hint(err, rc, "without --map they are kept");
     }
     if (!request->config)
-        rc = ckpt_read_json(&config, request->ckpt, "config.json", err);
+        rc = ckpt_read_json(&config, request->ckpt, name, err);
     full.config = config ? config : request->config;
     plan->source = request->ckpt;
     if (rc == 0)

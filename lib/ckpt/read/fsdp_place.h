@@ -1,0 +1,41 @@
+/* Where the DTensors of one rank's file lie in their tensors. */
+#ifndef CKPT_FSDP_PLACE_H
+#define CKPT_FSDP_PLACE_H
+
+#include "lib/ckpt/pickle/dtensor.h"
+#include "lib/ckpt/read/read_internal.h"
+
+/* A mesh of the file that is being read, checked. */
+struct ckpt_fsdp_mesh {
+    const struct ckpt_node *node;
+    int n_dims;
+    int64_t size[CKPT_MESH_AXES], at[CKPT_MESH_AXES]; /* at: of this rank */
+    int64_t *ranks;                                   /* [n_ranks] of the file */
+};
+
+/* The file of one rank. */
+struct ckpt_fsdp_file {
+    int64_t rank, n_ranks;
+    struct ckpt_fsdp_mesh *meshes;
+    size_t n_meshes, cap_meshes;
+    /* For each of the checkpoint's tensors how it is cut, as numbers that are equal if the cuts
+     * are; NULL: it is no DTensor, and whole on each rank. */
+    struct ckpt_fsdp_cut *cuts;
+    size_t n_cuts, cap_cuts;
+};
+struct ckpt_fsdp_cut {
+    const int64_t *v;
+    size_t n;
+};
+
+/* Sets the shape of a tensor that has the local part of d, to that of the whole, and its chunk's
+ * offset in it; the tensor is added to the checkpoint next. SHAPE: the part is not what torch gives
+ * this rank; FORMAT: the mesh is not of these ranks, or another rank's. */
+int ckpt_fsdp_place(struct ckpt_fsdp_file *file, struct s2s_ckpt *ckpt,
+                    struct s2s_ckpt_tensor *tensor, const struct ckpt_dtensor *d,
+                    struct s2s_error *err);
+/* The next tensor that is added is no DTensor. */
+void ckpt_fsdp_take_whole(struct ckpt_fsdp_file *file);
+void ckpt_fsdp_release(struct ckpt_fsdp_file *file);
+
+#endif

@@ -2010,6 +2010,15 @@ PY
     # labels alone
     exits 0 s2s-ckpt convert --to nemo --no-tokenizer hf chars.nemo
     says "the labels are <0> to <9>"
+    says_not activation_dropout
+    # what NeMo has in one, and off where it has another default
+    cp -r hf other
+    jq ".preemphasis = null" back/preprocessor_config.json >other/preprocessor_config.json
+    jq ".encoder_config.activation_dropout = 0.25" hf/config.json >other/config.json
+    exits 0 s2s-ckpt convert --to nemo --no-tokenizer other other.nemo
+    says "config.json: activation_dropout is 0.25; NeMo has one dropout, which is 0.1"
+    s2s-ckpt convert -q --to hf other.nemo off
+    [ "$(jq .preemphasis off/preprocessor_config.json)" = 0 ]
     tar -xOf chars.nemo ./model_config.yaml | grep -q "ctc_models.EncDecCTCModel$"
     exits 0 s2s-ckpt convert --plan --to nemo --no-tokenizer hf none.nemo
     [ ! -e none.nemo ]

@@ -203,7 +203,12 @@ static int check_features(const json_t *features, struct s2s_error *err)
 static json_t *encoder_section(const json_t *c)
 {
     const int64_t width = ckpt_parakeet_int(c, "hidden_size");
-    const double dropout = real_of(c, "dropout", 0.1);
+    const double dropout = real_of(c, "dropout", 0.1),
+                 activation = real_of(c, "activation_dropout", 0.1);
+    if (activation != dropout)
+        s2s_warn("convert",
+                 "config.json: activation_dropout is %g; NeMo has one dropout, which is %g",
+                 activation, dropout);
     json_t *out = json_pack(
         "{s:s, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:b, s:n, s:n, s:i}", "_target_",
         "nemo.collections.asr.modules.ConformerEncoder", "feat_in",
@@ -264,7 +269,9 @@ static json_t *preprocessor_section(const struct ckpt_nemo_model *m)
                                            ckpt_parakeet_int(m->config, "num_mel_bins")),
                        "n_fft", (json_int_t)top_int(f, "n_fft", 512), "log", 1, "frame_splicing", 1,
                        "dither", 1e-5, "pad_to", 0, "pad_value", json_number_value(padding)));
-    if (json_is_number(preemphasis) && json_number_value(preemphasis) != 0.97)
+    if (json_is_null(preemphasis)) /* off; without the key NeMo takes 0.97 */
+        json_object_set_new(out, "preemph", json_null());
+    else if (json_is_number(preemphasis) && json_number_value(preemphasis) != 0.97)
         json_object_set_new(out, "preemph", json_real(json_number_value(preemphasis)));
     return out;
 }

@@ -469,6 +469,7 @@ moe_router_score_function="softmax"|no config.json: its router's scores are not 
 squared_relu=false|no config.json: its activation is not squared_relu|none
 position_embedding_type="rope"|no config.json: its attention has a position embedding|none
 window_size=[7,0]|no config.json: its attention has a window|none
+softmax_scale=0.5|no config.json: its softmax_scale is not 1 / sqrt(head_dim)|none
 layernorm_zero_centered_gamma=true|no config.json: its norms have gains around 0|none
 LIST
 }

@@ -3,6 +3,8 @@
  * tensors' shapes where possible. If transformers would not compute the same, there is no
  * config.json but a warning that says why; keys that nothing determines are listed.
  */
+#include <math.h>
+
 #include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config_internal.h"
 #include "lib/ckpt/names.h"
@@ -229,6 +231,15 @@ bool ckpt_draft_heads(struct ckpt_config_draft *draft, const char *q, const char
     ckpt_draft_set_int(draft, "head_dim", rows / heads);
     ckpt_draft_set_int(draft, "num_key_value_heads", of_keys / (rows / heads));
     return true;
+}
+
+void ckpt_draft_plain_scale(struct ckpt_config_draft *draft)
+{
+    const int64_t dim = json_integer_value(json_object_get(draft->config, "head_dim"));
+    double scale;
+    if (ckpt_arg_is_number(draft->args, "softmax_scale", &scale) && dim > 0 &&
+        fabs(scale * sqrt((double)dim) - 1) > 1e-6)
+        ckpt_draft_hinder(draft, "its softmax_scale is not 1 / sqrt(head_dim)");
 }
 
 /* ---- checks ---- */

@@ -39,6 +39,9 @@ json_t *ckpt_arg_as_fraction(const char *key, json_t *value);
 /* Sets num_attention_heads, head_dim and num_key_value_heads from the rows of two projections.
  * false: the rows do not fit the arguments' number of heads. */
 bool ckpt_draft_heads(struct ckpt_config_draft *draft, const char *q, const char *k);
+/* Hinders a softmax_scale other than 1 / sqrt(head_dim), the only one of most classes. After
+ * ckpt_draft_heads. */
+void ckpt_draft_plain_scale(struct ckpt_config_draft *draft);
 /* The first target whose name ends in `end`, or NULL. */
 const struct s2s_ckpt_target *ckpt_draft_target(const struct ckpt_config_draft *draft,
                                                 const char *end);

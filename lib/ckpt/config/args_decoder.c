@@ -185,27 +185,26 @@ static void add_window(struct ckpt_config_draft *d)
 static void add_scale(struct ckpt_config_draft *d)
 {
     const int64_t dim = json_integer_value(json_object_get(d->config, "head_dim"));
-    const bool own = is_gemma_2_or_3(d);
     double scale;
+    if (!is_gemma_2_or_3(d)) {
+        ckpt_draft_plain_scale(d);
+        return;
+    }
     if (!ckpt_arg_is_number(d->args, "softmax_scale", &scale)) {
-        if (own && json_object_get(d->args, "softmax_scale") && dim > 0)
+        if (json_object_get(d->args, "softmax_scale") && dim > 0)
             ckpt_draft_set_int(d, "query_pre_attn_scalar", dim);
-        else if (own)
+        else
             ckpt_draft_unsaid(d, "query_pre_attn_scalar");
-    } else if (own) {
+    } else {
         const double squared = 1 / (scale * scale);
         /* transformers requires an integer */
         if (squared >= 1 && squared < 1e9 && fabs(squared - round(squared)) < 1e-6 * squared)
             ckpt_draft_set_int(d, "query_pre_attn_scalar", llround(squared));
         else
             ckpt_draft_hinder(d, "its softmax_scale is not 1 / sqrt(an integer)");
-    } else if (dim > 0 && fabs(scale * sqrt((double)dim) - 1) > 1e-6) {
-        ckpt_draft_hinder(d, "its softmax_scale is not 1 / sqrt(head_dim)");
     }
-    if (own) {
-        ckpt_draft_need(d, "attn_logit_softcapping");
-        ckpt_draft_need(d, "final_logit_softcapping");
-    }
+    ckpt_draft_need(d, "attn_logit_softcapping");
+    ckpt_draft_need(d, "final_logit_softcapping");
 }
 
 /* ---- MLPs ---- */

@@ -76,6 +76,7 @@ static void add_attention(struct ckpt_config_draft *d)
     if (!ckpt_draft_size(d, "mixer.q_proj.weight", 0))
         return;
     (void)ckpt_draft_heads(d, "mixer.q_proj.weight", "mixer.k_proj.weight");
+    ckpt_draft_plain_scale(d);
     if (ckpt_draft_target(d, "mixer.q_proj.bias"))
         ckpt_draft_hinder(d, "its attention has biases");
     if (json_is_array(json_object_get(d->args, "window_size")))

@@ -369,14 +369,14 @@ st.rename('salm.safetensors', 'lora.safetensors', lambda k: k.replace('llm.', 'l
 import st
 st.rename('salm.safetensors', 'lora.safetensors', lambda k: k, {'llm.model.layers.0.$name': (2, 4)})"
         exits 1 s2s-ckpt convert --to hf lora.safetensors model
-        says "1 tensors are LoRA adapters or lie under them, such as llm.model.layers.0.$name"
+        says "LoRA adapters or tensors under them (1), such as llm.model.layers.0.$name"
     done
     # a layer in the wrapping of an adapter that is gone
     python3 -c "
 import st
 st.rename('salm.safetensors', 'wrapped.safetensors', lambda k: k.replace('q_proj.weight', 'q_proj.base_layer.weight'), {})"
     exits 1 s2s-ckpt convert --to hf wrapped.safetensors model
-    says "LoRA adapters or lie under them, such as"
+    says "LoRA adapters or tensors under them ("
     says "q_proj.base_layer.weight"
     # Megatron-Bridge's, beside the weights they are to be added to, and alone
     s2s-ckpt convert -q --to torch_dist --map llama "$ROOT/tests/oracle/models/llama_gqa_untied" dist
@@ -388,7 +388,8 @@ st.rename('dist.safetensors', 'both.safetensors', lambda k: k, {q + 'linear_in.w
 st.rename('dist.safetensors', 'alone.safetensors', lambda k: None, {q + 'adapter_q.linear_in.weight': (3, 4, 24)})"
     for name in both alone; do
         exits 1 s2s-ckpt convert --config "$ROOT/tests/oracle/models/llama_gqa_untied/config.json" --to hf $name.safetensors model
-        says "LoRA adapters or lie under them, such as decoder.layers.self_attention.linear_qkv.adapter."
+        says ", such as decoder.layers.self_attention.linear_qkv.adapter."
+        says "LoRA adapters or tensors under them ("
         [ ! -e model ]
         exits 0 s2s-ckpt convert -q --to torch_dist $name.safetensors $name
     done

@@ -12,7 +12,7 @@ enum { ADAPTED, QUANTISED }; /* indices in this table */
 
 static const struct kind kinds[] = {
     /* the weight is the sum of a base and an adapter */
-    {"LoRA adapters or lie under them",
+    {"LoRA adapters or tensors under them",
      "merge them into the weights first (peft's merge_and_unload, Megatron-Bridge's "
      "merge_lora.py); "
      "--to torch_dist or safetensors without --map keeps them as they are",
@@ -75,8 +75,8 @@ int ckpt_map_refuse(const struct s2s_ckpt *ckpt, bool ours, struct s2s_error *er
             }
         if (!n)
             continue;
-        int rc = s2s_error_set(err, S2S_E_UNSUPPORTED, "%zu tensors are %s, such as %s", n,
-                               kinds[k].what, first);
+        int rc =
+            s2s_error_set(err, S2S_E_UNSUPPORTED, "%s (%zu), such as %s", kinds[k].what, n, first);
         return s2s_error_hint(err, rc, "%s", kinds[k].hint);
     }
     return 0;

@@ -339,7 +339,7 @@ static int rename_temp(struct s2s_outfile *out, struct s2s_error *err)
     return 0;
 }
 
-int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
+static int commit(struct s2s_outfile *out, bool syncs_name, struct s2s_error *err)
 {
     int rc = s2s_outfile_flush(out, err);
     if (rc == 0)
@@ -353,13 +353,23 @@ int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
     }
     if (rc == 0 && out->temp)
         rc = rename_temp(out, err);
-    if (rc == 0 && out->target) /* otherwise a crash could restore the old file */
+    if (rc == 0 && out->target && syncs_name) /* otherwise a crash could restore the old file */
         rc = s2s_durable_sync_name(out->target, err);
     if (rc < 0)
         s2s_outfile_abort(out);
     else
         outfile_free(out);
     return rc;
+}
+
+int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err)
+{
+    return commit(out, true, err);
+}
+
+int s2s_outfile_commit_in(struct s2s_outfile *out, struct s2s_error *err)
+{
+    return commit(out, false, err);
 }
 
 void s2s_outfile_abort(struct s2s_outfile *out)

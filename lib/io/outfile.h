@@ -31,6 +31,9 @@ int64_t s2s_outfile_offset(const struct s2s_outfile *out); /* bytes written so f
 /* Flushes, syncs, names and closes the file: it exists from here on. Frees out, also on failure
  * (the file does not appear then). */
 int s2s_outfile_commit(struct s2s_outfile *out, struct s2s_error *err);
+/* The same for one of many files of a folder, which the caller then syncs once: until then a power
+ * cut may take the name away, but never leave it to a file that is not whole. */
+int s2s_outfile_commit_in(struct s2s_outfile *out, struct s2s_error *err);
 /* Removes the file. Frees out; NULL is a no-op. */
 void s2s_outfile_abort(struct s2s_outfile *out);
 

@@ -50,6 +50,23 @@ load ckpt_faults
     done
 }
 
+@test "a journal of many small files is not synced for each, nor is their folder" {
+    inject_or_skip
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
+import numpy as np
+from small_safetensors import save
+
+save("in.safetensors", **{f"t{i}": ("F32", np.ones((1, 256), np.float32)) for i in range(60)})
+PY
+    for to in "hf --max-shard-size 1k" "torch_dist --files 60"; do
+        rm -rf out
+        with_fault fsync:140:EIO s2s-ckpt convert -q --to $to in.safetensors out
+        [ $fired = 0 ]
+        [ "$status" -eq 0 ]
+        [ "$(find out -name '*.safetensors' -o -name '*.distcp' | wc -l)" -eq 60 ]
+    done
+}
+
 @test "memory that is not there ends a run with a word, and leaves nothing out" {
     inject_or_skip
     s2s-ckpt ls --json --sha256 "$DATA/zip.pt" >want

@@ -17,6 +17,10 @@
 #define NAME CKPT_JOURNAL
 #define OWNER "process "
 
+/* After a power cut, at most files of so many bytes are not in the journal, and written again:
+ * syncing it for each of a thousand small files would take as long as syncing those. */
+enum { SYNC_BYTES = 64 << 20 };
+
 struct entry {
     char *path; /* below the folder */
     char digest[33];
@@ -29,6 +33,7 @@ struct ckpt_journal {
     struct entry *entries;
     size_t n, cap;
     int64_t *n_infinite, n_noted; /* NULL or s2s_ckpt_journal_count's; of those, in the journal */
+    int64_t unsynced;             /* bytes of the files noted since the journal was synced */
 };
 
 /* ---- reading it ---- */
@@ -163,8 +168,9 @@ static int sweep(struct ckpt_journal *journal, int fd, const char *below, struct
     return rc;
 }
 
-static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf *text,
-                       struct s2s_error *err)
+/* Appends text about files of len bytes. */
+static int append(struct ckpt_journal *journal, const struct s2s_buf *text, int64_t len,
+                  struct s2s_error *err)
 {
     for (size_t done = 0; done < text->len;) {
         ssize_t n = write(journal->fd, text->data + done, text->len - done);
@@ -172,6 +178,10 @@ static int write_whole(const struct ckpt_journal *journal, const struct s2s_buf 
             return s2s_error_errno(err, S2S_E_IO, "%s/%s: write", journal->dir, journal->name);
         done += n > 0 ? (size_t)n : 0;
     }
+    journal->unsynced += len;
+    if (journal->unsynced < SYNC_BYTES)
+        return 0;
+    journal->unsynced = 0;
     if (s2s_durable_sync(journal->fd) < 0)
         return s2s_error_errno(err, S2S_E_IO, "%s/%s: sync", journal->dir, journal->name);
     return 0;
@@ -251,7 +261,7 @@ static int open_append(struct ckpt_journal *journal, int flags, const char *head
     if (rc == 0)
         rc = lock(journal, journal->fd, journal->name, err);
     if (rc == 0)
-        rc = write_whole(journal, &text, err);
+        rc = append(journal, &text, SYNC_BYTES, err);
     s2s_buf_release(&text);
     free(path);
     return rc;
@@ -419,7 +429,7 @@ int ckpt_journal_add(struct ckpt_journal *journal, const char *path, int64_t len
     journal->n_noted += n_infinite;
     s2s_u64_hex(hex, s2s_xxh3_64(line.data, line.len));
     s2s_buf_printf(&line, "\t%s\n", hex);
-    int rc = write_whole(journal, &line, err);
+    int rc = append(journal, &line, len, err);
     s2s_buf_release(&line);
     return rc;
 }

@@ -177,7 +177,7 @@ static int write_new(struct s2s_ckpt_plan *plan, const struct ckpt_shard *shard,
                                     err);
     int64_t len = s2s_outfile_offset(out);
     if (rc == 0)
-        rc = s2s_outfile_commit(out, err);
+        rc = s2s_outfile_commit_in(out, err); /* whoever writes the folder syncs it */
     else
         s2s_outfile_abort(out);
     if (rc == 0 && how->manifest)

@@ -276,6 +276,15 @@ LIST
     exits 0 s2s-ckpt convert --strict --to hf nemo out
     exits 0 s2s-ckpt verify out
     says_not "is not whole"
+    # the language model alone has its configuration, and lacks the words that NeMo took out of it
+    exits 0 s2s-ckpt convert --to hf --part llm nemo part
+    says "model.embed_tokens.weight"
+    says "is not whole"
+    same nemo/llm_backbone/config.json part/config.json
+    exits 1 s2s-ckpt convert --strict --to hf --part llm nemo strict
+    # a part whose configuration is not there
+    exits 0 s2s-ckpt convert --to hf --part perception.encoder nemo ear
+    says "no config.json is written"
     for lost in llm.model.layers.1. llm.lm_head.; do
         rewrite nemo.safetensors nemo/model.safetensors "None if k.startswith('$lost') else k"
         exits 1 s2s-ckpt convert --to hf nemo less

@@ -29,6 +29,20 @@ static void add_share(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt, co
     json_decref(root);
 }
 
+/* Adds what NeMo's SALM keeps beside its language model, whose words may be outside of it. */
+static int backbone_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
+                          struct s2s_error *err)
+{
+    static const char folder[] = "llm_backbone";
+    struct ckpt_side_files found = {.n = 0};
+    int rc = ckpt_side_take_folder(&found, ckpt, folder, err);
+    for (size_t i = 0; i < found.n && rc == 0; i++)
+        ckpt_side_add(&out->files, found.v[i].path + strlen(folder) + 1, found.v[i].bytes,
+                      found.v[i].len);
+    ckpt_side_release(&found);
+    return rc;
+}
+
 int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                        struct s2s_error *err)
 {
@@ -37,6 +51,8 @@ int ckpt_hf_part_files(struct s2s_hf_output *out, const struct s2s_ckpt *ckpt,
                  ? ckpt_side_take_folder(&all, ckpt, ckpt->part, err)
                  : 0;
     const size_t n_own = all.n, skip = strlen(ckpt->part) + 1;
+    if (rc == 0 && n_own == 0 && strcmp(ckpt->part, "llm") == 0)
+        rc = backbone_files(out, ckpt, err);
     if (rc == 0 && n_own == 0)
         rc = ckpt_side_take_folder(&all, ckpt, "", err);
     for (size_t i = 0; i < all.n && rc == 0; i++) {

@@ -409,6 +409,23 @@ JSON
     MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_router_pre_softmax=true
     exits 0 s2s-ckpt convert --map mixtral --to hf in none
     says "no config.json: its router does not divide by the sum of the chosen weights"
+    # norms of q and k, which Mixtral's class would leave out
+    mkdir normed
+    jq 'del(.model_type)' mixtral/config.json >normed/config.json
+    python3 - <<'PY'
+import json, struct
+raw = open("mixtral/model.safetensors", "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+head, body = json.loads(raw[8:8 + n]), raw[8 + n:]
+for name in ("model.layers.%d.self_attn.%s_norm.weight" % (layer, x) for layer in range(2) for x in "qk"):
+    head[name] = {"dtype": "F32", "shape": [2], "data_offsets": [len(body), len(body) + 8]}
+    body += bytes(8)
+text = json.dumps(head).encode()
+open("normed/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + body)
+PY
+    MAP=mixtral megatron normed num_experts=3 moe_router_topk=2 moe_router_pre_softmax=false
+    exits 0 s2s-ckpt convert --map mixtral --to hf in unnormed
+    says "no config.json: its queries and keys have norms"
     # experts whose gate and up lie in turn, as Megatron-LM saves what its fused kernels train
     MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_mlp_glu_interleave_size=32
     exits 1 s2s-ckpt convert --to hf in none2

@@ -305,11 +305,15 @@ static void add_norms(struct ckpt_config_draft *d)
 {
     const json_t *old = json_object_get(d->args, "apply_layernorm_1p");
     const json_t *around = old ? old : json_object_get(d->args, "layernorm_zero_centered_gamma");
+    const struct ckpt_config_family *f = d->family;
     const bool wants_zero = is_gemma(d) || is_nemotron(d);
     if (json_is_true(around) && !wants_zero)
         ckpt_draft_hinder(d, "its norms have gains around 0");
     if (json_is_false(around) && wants_zero)
         ckpt_draft_hinder(d, "its norms have gains around 1");
+    if (f->type && strcmp(f->type, f->type_normed) == 0 &&
+        ckpt_draft_target(d, "self_attn.q_norm.weight"))
+        ckpt_draft_hinder(d, "its queries and keys have norms");
     ckpt_draft_need(d, is_nemotron(d) ? "norm_eps" : "rms_norm_eps");
 }
 

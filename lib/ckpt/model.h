@@ -143,7 +143,7 @@ struct s2s_ckpt {
     size_t n_rank_states, cap_rank_states;
     struct ckpt_copy *copies; /* of FSDP ranks: only `verify` reads them */
     size_t n_copies, cap_copies;
-    size_t n_left_values;         /* values of rank files with tensors beside the model, not read */
+    size_t n_left_values;         /* values of rank files with tensors that are not read */
     size_t n_left_states;         /* rank folders whose optimizer is not among the tensors */
     json_t *rank_values;          /* NULL, or how many merged rank folders had a value, by name */
     struct ckpt_reduced *reduced; /* NULL, or the compact form of s2s_ckpt_reduce */

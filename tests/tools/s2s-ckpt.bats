@@ -1565,7 +1565,7 @@ mtp.layers.2.mtp_model_layer.layers.0.norm.weight"
         rm -rf ranks && mkdir -p ranks/mp_rank_00 ranks/mp_rank_01
         PYTHONPATH=$ROOT/tests/tools python3 - "$1" <<'EOF'
 import sys
-from torch_files import Storage, save, tensor
+from torch_files import Call, Storage, save, tensor
 for rank in range(2):
     model = {"decoder.final_layernorm.weight": tensor(Storage("0", [1, 2, 3, 4]), [4]),
              "output_layer.weight": tensor(Storage("1", list(range(8))), [2, 4])}
@@ -1595,9 +1595,18 @@ EOF
         s2s-ckpt convert -q --json --plan $how ranks out | jq -e '.left_out.objects_with_unread_tensors == 1'
         # shellcheck disable=SC2086
         exits 1 s2s-ckpt convert -q --plan --strict $how ranks out
-        says "ranks: the tensors in 1 value beside the model are not used (--strict)"
+        says "ranks: the tensors in 1 value of rank folders are not used (--strict)"
     done
     s2s-ckpt verify -q --json ranks | jq -e '.objects_with_unread_tensors == 1'
+    ranks 'model.update(epoch=3, none=None, odd=Call("torch._utils", "_rebuild_sparse_tensor", (1,)))'
+    for how in "--to hf" "--to torch_dist --merge-ranks"; do
+        # shellcheck disable=SC2086
+        s2s-ckpt convert -q --json --plan $how ranks out | jq -e '.left_out.objects_with_unread_tensors == 1 and .left_out.rank_values == 4 and
+            .left_out.names == {"model.epoch": 1, "model.odd": 1, "rng_state": 2}'
+        # shellcheck disable=SC2086
+        exits 1 s2s-ckpt convert -q --plan --strict $how ranks out
+        says "ranks: the tensors in 1 value of rank folders are not used (--strict)"
+    done
     ranks pass
     rm -r ranks/mp_rank_00
     exits 1 s2s-ckpt verify ranks

@@ -190,8 +190,8 @@ static int check_optimizer(const struct job *job, struct s2s_error *err)
     return 0;
 }
 
-/* Refuses objects with tensors that cannot be read, and with --strict tensors beside the model; a
- * warning named each. */
+/* Refuses objects with tensors that cannot be read, and with --strict tensors that rank folders
+ * have in other values; a warning named each. */
 static int check_lost(const struct job *job, struct s2s_error *err)
 {
     size_t n_tensors, n, n_lost = 0;
@@ -207,7 +207,7 @@ static int check_lost(const struct job *job, struct s2s_error *err)
     if (n_left && job->opt->strict)
         return s2s_error_set(
             err, S2S_E_UNSUPPORTED,
-            "%s: the tensors in %zu value%s beside the model are not used (--strict)",
+            "%s: the tensors in %zu value%s of rank folders are not used (--strict)",
             s2s_ckpt_path(job->ckpt), n_left, s2s_plural(n_left));
     if (!n_lost || (n_tensors && !job->opt->strict))
         return 0;

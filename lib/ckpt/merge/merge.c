@@ -189,19 +189,23 @@ char *ckpt_merge_global_name(struct merge *m, const struct merge_local *local)
                          norm + (fused ? len : 0));
 }
 
+void ckpt_merge_count_left(struct merge *m, const char *name)
+{
+    json_t **left = &m->ckpt->rank_values;
+    *left = *left ? *left : json_object();
+    const json_int_t n = json_integer_value(json_object_get(*left, name));
+    json_object_set_new(*left, name, json_integer(n + 1));
+}
+
 /* Counts what the ranks have beside what is kept (random states, ..), by name. */
 static void count_left(struct merge *m, const json_t *kept)
 {
-    json_t *left = json_object(), *value;
+    json_t *value;
     const char *key;
     for (size_t i = 0; i < m->n_ranks; i++)
-        json_object_foreach(json_object_get(m->ckpt->common, m->ranks[i].folder), key, value)
-        {
-            const json_t *had = json_object_get(left, key);
-            if (!json_is_null(value) && !json_object_get(kept, key))
-                json_object_set_new(left, key, json_integer(json_integer_value(had) + 1));
-        }
-    m->ckpt->rank_values = left;
+        json_object_foreach(json_object_get(m->ckpt->common, m->ranks[i].folder), key,
+                            value) if (!json_is_null(value) && !json_object_get(kept, key))
+            ckpt_merge_count_left(m, key);
 }
 
 /* The saved arguments say what was not saved, so that Megatron-LM does not ask for it. */

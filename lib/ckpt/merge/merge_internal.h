@@ -99,6 +99,8 @@ int ckpt_merge_join(struct merge *m);
 
 /* Is it an extra state ("decoder.layers.0.mlp.linear_fc1._extra_state")? That is not a weight. */
 bool ckpt_merge_is_extra(const char *name);
+/* Counts a value of a rank that is left out, by name. */
+void ckpt_merge_count_left(struct merge *m, const char *name);
 /* Turns the ranks' extra states into objects of m->ckpt; before ckpt_merge_join. */
 int ckpt_merge_objects(struct merge *m);
 

@@ -2,7 +2,7 @@
  * Extra states of all ranks. Megatron-Core expects one for each module that can have one, as
  * KEY/shard_0_1, or KEY/shard_E_N for an expert; they are None unless a module computes in FP8. FP8
  * state (scales, amax histories) depends on the ranks and their sharding: it is left out, and
- * Megatron-Core starts anew.
+ * Megatron-Core starts anew. Other values of a model are counted, as are those beside it.
  */
 #include "lib/ckpt/merge/merge_internal.h"
 
@@ -87,6 +87,21 @@ static void add_packed(struct merge *m, struct names *names, const char *weight)
     free(name);
 }
 
+/* Counts a value among a rank's weights, which has no place in what is merged. */
+static void count_value(struct merge *m, const struct s2s_ckpt_object *object)
+{
+    const struct s2s_ckpt_tensor stand_in = {.name = object->name};
+    struct merge_local local;
+    if (ckpt_merge_find_local(&local, m, &stand_in) < 0)
+        return;
+    m->ckpt->n_left_values += object->lost != NULL;
+    if (object->lost || object->pickle || !json_is_null(object->value)) {
+        char *name = s2s_xasprintf("model.%s", local.name);
+        ckpt_merge_count_left(m, name);
+        free(name);
+    }
+}
+
 int ckpt_merge_objects(struct merge *m)
 {
     struct s2s_ckpt *ckpt = m->ckpt;
@@ -98,6 +113,8 @@ int ckpt_merge_objects(struct merge *m)
         if (ckpt_merge_is_extra(ckpt->objects[i].name)) {
             add_extra(m, &names, ckpt->objects[i].name, hybrid);
             n_left_out += ckpt->objects[i].value && !json_is_null(ckpt->objects[i].value);
+        } else {
+            count_value(m, &ckpt->objects[i]);
         }
         json_decref(ckpt->objects[i].value);
     }

@@ -243,7 +243,10 @@ static int check_name(struct s2s_ckpt *ckpt, const char *name, size_t len, struc
     if (ckpt->name_bytes > MAX_NAMES)
         return s2s_error_set(err, S2S_E_FORMAT, "names of more than %d MiB together",
                              MAX_NAMES >> 20);
-    if (memchr(name, 0, len) || !s2s_utf8_valid(name, len))
+    if (memchr(name, 0, len))
+        return s2s_error_set(err, S2S_E_FORMAT, "%.60s..: a name of %zu bytes with a NUL in it",
+                             name, len);
+    if (!s2s_utf8_valid(name, len))
         return s2s_error_set(err, S2S_E_FORMAT, "a name of %zu bytes is not UTF-8 text", len);
     return 0;
 }

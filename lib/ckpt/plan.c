@@ -254,16 +254,36 @@ static int check_target(const struct s2s_ckpt_target *target, struct s2s_error *
     return 0;
 }
 
+/* The tensor that a target begins with. */
+static const char *source_of(const struct s2s_ckpt_target *target)
+{
+    for (size_t i = 0; i < target->n_pieces; i++) {
+        const struct s2s_ckpt_piece piece = s2s_ckpt_target_piece(target, i);
+        if (piece.source)
+            return piece.source->name;
+    }
+    return "zeros";
+}
+
+static int check_names(const struct s2s_ckpt_target *a, const struct s2s_ckpt_target *b,
+                       struct s2s_error *err)
+{
+    if (strcmp(s2s_ckpt_target_name(a), s2s_ckpt_target_name(b)) != 0)
+        return 0;
+    const char *first = source_of(a), *second = source_of(b);
+    const bool turn = strcmp(first, second) > 0; /* equal names have no order of their own */
+    return s2s_error_set(err, S2S_E_FORMAT, "%s would be written twice, from %s and from %s",
+                         s2s_ckpt_target_name(a), turn ? second : first, turn ? first : second);
+}
+
 int s2s_ckpt_plan_seal(struct s2s_ckpt_plan *plan, struct s2s_error *err)
 {
     if (plan->n_targets)
         s2s_sort(plan->targets, plan->n_targets, sizeof *plan->targets, by_name);
     for (size_t i = 0; i < plan->n_targets; i++) {
-        if (i && strcmp(s2s_ckpt_target_name(&plan->targets[i - 1]),
-                        s2s_ckpt_target_name(&plan->targets[i])) == 0)
-            return s2s_error_set(err, S2S_E_FORMAT, "%s would be written twice",
-                                 s2s_ckpt_target_name(&plan->targets[i]));
-        int rc = check_target(&plan->targets[i], err);
+        int rc = i ? check_names(&plan->targets[i - 1], &plan->targets[i], err) : 0;
+        if (rc == 0)
+            rc = check_target(&plan->targets[i], err);
         if (rc < 0)
             return rc;
     }

@@ -301,7 +301,12 @@ PY
     # a tensor among them has no name
     make "save('bad.pt', {'w': {'\\0': {'x': tensor(Storage('0', [1]), [1])}}})"
     exits 1 s2s-ckpt ls bad.pt
-    says "a name of 5 bytes is not UTF-8 text"
+    says "w...: a name of 5 bytes with a NUL in it"
+    make "
+w = tensor(Storage('0', [1]), [1])
+save('twice.pt', {'module.x': w, 'x': w})"
+    exits 1 s2s-ckpt convert --to hf twice.pt out
+    says "twice.pt: x would be written twice, from module.x and from x"
 }
 
 @test "DeepSpeed's folders, TorchScript's archives and GGUF are refused by name" {

@@ -335,6 +335,17 @@ PY
     done
     # over a file that is there
     durably out s2s-ckpt convert -q --to safetensors "$DATA/hf_sharded" out
+    # and files beside the weights in the folder of a part
+    PYTHONPATH=$ROOT/tests/tools python3 -B - <<'PY'
+import numpy as np
+from small_safetensors import save
+
+save("parts.safetensors", **{f"{part}.w": ("F32", np.ones((2, 4), np.float32)) for part in ("encoder", "llm", "proj")})
+PY
+    s2s-ckpt convert -q --to hf parts.safetensors parts
+    echo '{"model_type": "fastconformer"}' >parts/encoder/config.json
+    durably again s2s-ckpt convert -q --to hf parts again
+    [ -e again/encoder/config.json ]
     durably pruned s2s-ckpt prune -q "$DATA/mcore016_gated_pp2dp2_dpreshardable" pruned
 }
 

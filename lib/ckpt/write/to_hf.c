@@ -274,9 +274,12 @@ static int write_side_files(const struct s2s_hf_output *out, const char *dir, js
                                              out->files.v[i].path)
                              : s2s_xstrdup(dir);
         /* files of a part without weights are left out */
-        if (s2s_is_there(AT_FDCWD, folder))
+        if (s2s_is_there(AT_FDCWD, folder)) {
             rc = ckpt_file_put_noted(dir, out->files.v[i].path, out->files.v[i].bytes,
                                      out->files.v[i].len, slash ? NULL : manifest, err);
+            if (rc == 0 && slash)
+                rc = ckpt_sync_dir(folder, err);
+        }
         free(folder);
     }
     if (rc == 0)

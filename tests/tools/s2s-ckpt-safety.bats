@@ -765,6 +765,23 @@ PY
     says "weight_map is empty"
 }
 
+@test "an index that swaps the files of two tensors is refused" {
+    cp -r "$ROOT/tests/oracle/ckpt/data/hf_sharded" folder
+    chmod -R u+w folder
+    python3 - <<'EOF'
+import json
+path = "folder/model.safetensors.index.json"
+index = json.load(open(path))
+of = index["weight_map"]
+a, b = min(of, key=of.get), max(of, key=of.get)
+assert of[a] != of[b]
+json.dump({"weight_map": {**of, a: of[b], b: of[a]}}, open(path, "w"))
+EOF
+    exits 1 s2s-ckpt ls folder
+    says "the index says that "
+    says "it is not"
+}
+
 @test "a tensor that the index forgets, in a file that it names, is read" {
     DATA=$ROOT/tests/oracle/ckpt/data
     cp -r "$DATA/hf_sharded" folder

@@ -5,6 +5,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/read/read_internal.h"
+#include "lib/io/digest.h"
 
 int ckpt_list_suffix(struct s2s_ckpt *ckpt, const char *folder, const char *suffix, char ***names,
                      size_t *n, struct s2s_error *err)
@@ -136,17 +137,32 @@ int ckpt_read_safetensors(struct s2s_ckpt *ckpt, const char *file, const char *p
 
 /* ---- index ---- */
 
+/* Which tensors are in which files: a sum that does not depend on their order. */
+struct index_sum {
+    uint64_t sum;
+    size_t n;
+};
+
+static void add_to_sum(struct index_sum *to, const char *name, const char *file)
+{
+    const uint64_t pair[] = {s2s_xxh3_64(name, strlen(name)), s2s_xxh3_64(file, strlen(file))};
+    to->sum += s2s_xxh3_64(pair, sizeof pair);
+    to->n++;
+}
+
 /* The distinct files of an index, in its order. */
 struct index_files {
     const char *folder; /* prepended to each */
     char **names, *last;
     size_t n, cap;
     json_t *seen;
+    struct index_sum *said;
 };
 
 static int note_file(void *ctx, const char *name, const char *file, struct s2s_error *err)
 {
     struct index_files *files = ctx;
+    add_to_sum(files->said, name, file);
     if (files->last && strcmp(files->last, file) == 0) /* mostly the same as before */
         return 0;
     free(files->last);
@@ -159,11 +175,12 @@ static int note_file(void *ctx, const char *name, const char *file, struct s2s_e
     return 0;
 }
 
-/* 1; 0: there is no index. Gives, also on failure: free each name and the list. */
+/* 1; 0: there is no index. Gives, also on failure: free each name and the list. said: receives the
+ * sum of what the index says. */
 static int list_index(struct s2s_ckpt *ckpt, const char *index, const char *folder, char ***names,
-                      size_t *n, struct s2s_error *err)
+                      size_t *n, struct index_sum *said, struct s2s_error *err)
 {
-    struct index_files files = {.folder = folder, .seen = json_object()};
+    struct index_files files = {.folder = folder, .seen = json_object(), .said = said};
     int rc = ckpt_index_each(ckpt, index, note_file, &files, err);
     json_decref(files.seen);
     free(files.last);
@@ -229,15 +246,33 @@ static int check_entry(void *ctx, const char *key, const char *file, struct s2s_
     return 0;
 }
 
+/* Did the index say just what is in the files? Sorted from c->first on. */
+static bool is_said(const struct index_check *c, const struct index_sum *said)
+{
+    const struct s2s_ckpt *ckpt = c->ckpt;
+    struct index_sum is = {.n = 0};
+    for (size_t i = c->first; i < ckpt->n_tensors; i++) {
+        const struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
+        const int file = t->n_chunks ? ckpt_place_at(t, 0)->file : -1;
+        if (file < 0 || has_duplicate(ckpt, t, c->first))
+            return false;
+        add_to_sum(&is, t->name + strlen(c->prefix), ckpt->files[file].name + strlen(c->folder));
+    }
+    return is.n == said->n && is.sum == said->sum;
+}
+
 /* Checks that every name of the index is in its file. Tensors that are not in the index are read,
- * as transformers does, with a warning. */
+ * as transformers does, with a warning. said: of list_index; the index is read again only to tell
+ * what is otherwise. */
 static int check_index(struct s2s_ckpt *ckpt, const char *index, size_t first, const char *folder,
-                       const char *prefix, struct s2s_error *err)
+                       const char *prefix, const struct index_sum *said, struct s2s_error *err)
 {
     struct index_check c = {.ckpt = ckpt, .first = first, .folder = folder, .prefix = prefix};
     const size_t n = ckpt->n_tensors - first;
     if (n)
         s2s_sort(ckpt->tensors + first, n, sizeof *ckpt->tensors, ckpt_by_tensor_name);
+    if (is_said(&c, said))
+        return 0;
     c.named = s2s_xcalloc(n + 1, sizeof *c.named);
     int rc = ckpt_index_each(ckpt, index, check_entry, &c, err);
     for (size_t i = 0; i < n && rc > 0; i++)
@@ -255,7 +290,8 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     char *index = s2s_xasprintf("%smodel.safetensors.index.json", folder);
     char *single = s2s_xasprintf("%smodel.safetensors", folder), **files = NULL;
     size_t n = 0, first = ckpt->n_tensors;
-    int rc = list_index(ckpt, index, folder, &files, &n, err);
+    struct index_sum said = {.n = 0};
+    int rc = list_index(ckpt, index, folder, &files, &n, &said, err);
     const bool indexed = rc > 0;
     rc = rc < 0 ? rc : 0;
     if (rc == 0 && !indexed && s2s_is_there(ckpt->dir_fd, single)) {
@@ -272,7 +308,7 @@ int ckpt_read_hf(struct s2s_ckpt *ckpt, const char *folder, const char *prefix,
     if (rc == 0 && indexed)
         rc = warn_of_others(ckpt, folder, files, n, "not in the index", err);
     if (rc == 0 && indexed)
-        rc = check_index(ckpt, index, first, folder, prefix, err);
+        rc = check_index(ckpt, index, first, folder, prefix, &said, err);
     ckpt_free_list(files, n);
     free(index);
     free(single);
@@ -309,7 +345,8 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
     static const char index[] = "pytorch_model.bin.index.json";
     char **files = NULL;
     size_t n = 0;
-    int rc = list_index(ckpt, index, "", &files, &n, err);
+    struct index_sum said = {.n = 0};
+    int rc = list_index(ckpt, index, "", &files, &n, &said, err);
     const bool indexed = rc > 0;
     if (rc == 0)
         rc = list_bin(ckpt, &files, &n, err);
@@ -322,7 +359,7 @@ int ckpt_read_hf_bin(struct s2s_ckpt *ckpt, struct s2s_error *err)
             ckpt_hint_bytes(ckpt, files[i], rc, err);
     }
     if (rc == 0 && indexed)
-        rc = check_index(ckpt, index, 0, "", "", err);
+        rc = check_index(ckpt, index, 0, "", "", &said, err);
     ckpt_free_list(files, n);
     return rc;
 }

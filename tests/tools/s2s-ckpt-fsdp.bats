@@ -192,3 +192,33 @@ refuses() {
     refuses "whose shard_order is not that of its mesh" "{'w': dtensor(floats((2,)), (4,), mesh(r, [2, 1]), [cut(0), cut(0)], order=(Call('torch.distributed.tensor._dtensor_spec', 'ShardOrderEntry', (0, (1, 0))),))}"
     refuses "w: a tensor that is not a dense array" "{'w': Call('torch._utils', '_rebuild_sparse_tensor', (floats((2,)),))}"
 }
+
+@test "FSDP ranks: many ways to cut by a mesh of many ranks take little memory, and meshes without end are refused" {
+    case ${S2S_BIN:-} in *sanitize*) skip "memory of the sanitizers" ;; esac
+    # the files of the other ranks are empty, and read after this one
+    of in 1 <<'PY'
+import itertools
+n, kinds = 20000, [placement('Replicate')] + [cut(axis) for axis in range(8)]
+of = mesh(0, [n] + [1] * 7, form='layout')
+one = tensor(Storage('0', [1]), (1,) * 8)
+ways = itertools.islice(itertools.product(kinds, repeat=7), 2000)
+save('in/model_world_size_%d_rank_0.pt' % n, {str(i): dtensor(one, (1,) * 8, of, kinds[:1] + list(way)) for i, way in enumerate(ways)})
+for other in range(1, n):
+    open('in/model_world_size_%d_rank_%d.pt' % (n, other), 'w').close()
+PY
+    (ulimit -v 300000; s2s-ckpt ls in 2>got) || true
+    grep -q "rank_1.pt: 0 bytes are too few" got
+    PYTHONPATH=$ROOT/tests/tools python3 - <<'PY'
+from torch_files import *
+n = 20000
+def again(m):
+    m.what[3]['_flatten_rank_map'] = ranks
+    return m
+ranks = tuple(range(n))
+one = tensor(Storage('0', [1]), (1,))
+save('in/model_world_size_%d_rank_0.pt' % n, {str(i): dtensor(one, (1,), again(mesh(0, [n], form='layout')), [placement('Replicate')]) for i in range(1000)})
+PY
+    exits 1 s2s-ckpt ls in
+    says "DeviceMesh at byte"
+    says "one of more than 838"
+}

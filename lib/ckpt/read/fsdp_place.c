@@ -2,7 +2,8 @@
 
 #include "lib/base/base.h"
 
-enum { MAX_MESHES = 4096 };
+/* Meshes may share one tuple of ranks in the pickle, so that they are not bounded by its size. */
+enum { MAX_MESHES = 4096, MAX_MESH_RANKS = 1 << 24 };
 
 static int bad_mesh(const struct ckpt_node *node, const char *what, struct s2s_error *err)
 {
@@ -63,8 +64,9 @@ static int check_ranks(const struct ckpt_fsdp_file *file, struct ckpt_fsdp_mesh 
 }
 
 /* The mesh of this node, which most tensors of a file share. */
-static int find_mesh(struct ckpt_fsdp_file *file, const struct ckpt_fsdp_mesh **out,
-                     const struct ckpt_node *node, struct s2s_error *err)
+static int find_mesh(struct ckpt_fsdp_file *file, struct s2s_ckpt *ckpt,
+                     const struct ckpt_fsdp_mesh **out, const struct ckpt_node *node,
+                     struct s2s_error *err)
 {
     struct ckpt_mesh said;
     for (size_t i = file->n_meshes; i > 0; i--)
@@ -72,43 +74,45 @@ static int find_mesh(struct ckpt_fsdp_file *file, const struct ckpt_fsdp_mesh **
             *out = &file->meshes[i - 1];
             return 0;
         }
-    if (file->n_meshes == MAX_MESHES)
-        return bad_mesh(node, "one of more than 4096", err);
+    if (file->n_meshes == MAX_MESHES || (int64_t)file->n_meshes >= MAX_MESH_RANKS / file->n_ranks)
+        return s2s_error_set(err, S2S_E_FORMAT,
+                             "DeviceMesh at byte %u of the pickle: one of more than %zu",
+                             node->offset, file->n_meshes);
     int rc = ckpt_mesh_of(&said, node, err);
     if (rc < 0)
         return rc;
-    struct ckpt_fsdp_mesh mesh = {.node = node, .n_dims = said.n_dims, .ranks = said.ranks};
+    struct ckpt_fsdp_mesh mesh = {.node = node, .n_dims = said.n_dims};
     memcpy(mesh.size, said.size, sizeof mesh.size);
-    if ((rc = check_ranks(file, &mesh, &said, err)) < 0) {
-        free(said.ranks);
+    rc = check_ranks(file, &mesh, &said, err);
+    if (rc == 0)
+        mesh.ranks = ckpt_arena_ints(ckpt, said.ranks, (size_t)said.n_ranks);
+    free(said.ranks);
+    if (rc < 0)
         return rc;
-    }
     s2s_grow(&file->meshes, file->n_meshes, &file->cap_meshes, sizeof *file->meshes);
     file->meshes[file->n_meshes] = mesh;
     *out = &file->meshes[file->n_meshes++];
     return 0;
 }
 
-static void add_cut(struct ckpt_fsdp_file *file, const int64_t *v, size_t n)
+static void add_cut(struct ckpt_fsdp_file *file, const struct ckpt_fsdp_cut *cut)
 {
     s2s_grow(&file->cuts, file->n_cuts, &file->cap_cuts, sizeof *file->cuts);
-    file->cuts[file->n_cuts++] = (struct ckpt_fsdp_cut){v, n};
+    file->cuts[file->n_cuts++] = *cut;
 }
 
-/* Mesh and placements. Equal ones share memory. */
 static void keep_cut(struct ckpt_fsdp_file *file, struct s2s_ckpt *ckpt,
                      const struct ckpt_fsdp_mesh *mesh, const struct ckpt_dtensor *d)
 {
-    const size_t n_dims = (size_t)mesh->n_dims, n_ranks = (size_t)file->n_ranks;
-    const size_t n = 2 * n_dims + n_ranks;
-    int64_t *v = s2s_xmalloc(n * sizeof *v);
+    int64_t v[2 * CKPT_MESH_AXES];
+    const size_t n_dims = (size_t)mesh->n_dims;
     for (size_t m = 0; m < n_dims; m++) {
         v[m] = mesh->size[m];
         v[n_dims + m] = d->cut[m];
     }
-    memcpy(v + 2 * n_dims, mesh->ranks, n_ranks * sizeof *v);
-    add_cut(file, ckpt_arena_ints(ckpt, v, n), n);
-    free(v);
+    add_cut(file, &(struct ckpt_fsdp_cut){.v = ckpt_arena_ints(ckpt, v, 2 * n_dims),
+                                          .n = 2 * n_dims,
+                                          .ranks = mesh->ranks});
 }
 
 /* Cuts an axis of *size elements from *offset on into n parts and takes part k, as torch.chunk
@@ -128,7 +132,7 @@ int ckpt_fsdp_place(struct ckpt_fsdp_file *file, struct s2s_ckpt *ckpt,
 {
     const struct ckpt_fsdp_mesh *mesh = NULL;
     int64_t offset[S2S_MAX_DIMS] = {0}, size[S2S_MAX_DIMS] = {0};
-    int rc = find_mesh(file, &mesh, d->mesh, err);
+    int rc = find_mesh(file, ckpt, &mesh, d->mesh, err);
     if (rc < 0)
         return rc;
     if (mesh->n_dims != d->n_mesh_dims)
@@ -160,13 +164,21 @@ int ckpt_fsdp_place(struct ckpt_fsdp_file *file, struct s2s_ckpt *ckpt,
 
 void ckpt_fsdp_take_whole(struct ckpt_fsdp_file *file)
 {
-    add_cut(file, NULL, 0);
+    add_cut(file, &(struct ckpt_fsdp_cut){.v = NULL});
+}
+
+bool ckpt_fsdp_same_cut(const struct ckpt_fsdp_cut *a, const struct ckpt_fsdp_cut *b,
+                        int64_t n_ranks)
+{
+    if (a->n != b->n || !a->ranks != !b->ranks ||
+        (a->n && memcmp(a->v, b->v, a->n * sizeof *a->v) != 0))
+        return false;
+    return a->ranks == b->ranks ||
+           memcmp(a->ranks, b->ranks, (size_t)n_ranks * sizeof *a->ranks) == 0;
 }
 
 void ckpt_fsdp_release(struct ckpt_fsdp_file *file)
 {
-    for (size_t i = 0; i < file->n_meshes; i++)
-        free(file->meshes[i].ranks);
     free(file->meshes);
     free(file->cuts);
     *file = (struct ckpt_fsdp_file){.n_meshes = 0};

@@ -215,12 +215,11 @@ static int check_ranks(const struct fsdp *f, const struct piece *pieces, size_t 
             return differ(f, S2S_E_NOTFOUND, "%s is in %s and not in %s", pieces->rank, rank,
                           first->name);
         const struct s2s_ckpt_tensor *t = &pieces[i].tensor;
-        const struct ckpt_fsdp_cut *a = &pieces->cut, *b = &pieces[i].cut;
         if (t->dtype != first->dtype ||
             !ckpt_same_shape(t->shape, t->n_dims, first->shape, first->n_dims))
             return differ(f, S2S_E_SHAPE, "%s has other shapes or dtypes in %s and %s", 0, rank,
                           first->name);
-        if (a->n != b->n || (a->n && memcmp(a->v, b->v, a->n * sizeof *a->v) != 0))
+        if (!ckpt_fsdp_same_cut(&pieces->cut, &pieces[i].cut, f->n_ranks))
             return differ(f, S2S_E_FORMAT, "%s is cut by other meshes or placements in %s and %s",
                           0, rank, first->name);
     }

@@ -203,9 +203,11 @@ static void count_left(struct merge *m, const json_t *kept)
     json_t *value;
     const char *key;
     for (size_t i = 0; i < m->n_ranks; i++)
-        json_object_foreach(json_object_get(m->ckpt->common, m->ranks[i].folder), key,
-                            value) if (!json_is_null(value) && !json_object_get(kept, key))
-            ckpt_merge_count_left(m, key);
+        json_object_foreach(json_object_get(m->ckpt->common, m->ranks[i].folder), key, value)
+        {
+            if (!json_is_null(value) && !json_object_get(kept, key))
+                ckpt_merge_count_left(m, key);
+        }
 }
 
 /* The saved arguments say what was not saved, so that Megatron-LM does not ask for it. */

@@ -13,7 +13,8 @@ int s2s_ckpt_write_safetensors(struct s2s_ckpt_plan *plan, size_t begin, size_t 
                                struct s2s_outfile *out, const struct s2s_ckpt_write *how,
                                char digest[33], struct s2s_error *err);
 /* Writes model.safetensors, or shards and (rank 0) their index, into an existing folder. Called by
- * every rank of how->mesh; each returns its own result, and the caller makes them agree. */
+ * every rank of how->mesh; each returns its own result, and the caller makes them agree, and syncs
+ * the folder. */
 int s2s_ckpt_write_hf(struct s2s_ckpt_plan *plan, const char *dir, const struct s2s_ckpt_write *how,
                       struct s2s_error *err);
 /* A file of weights in a folder. */
@@ -23,7 +24,7 @@ struct ckpt_shard {
     size_t number;     /* among the files that are distributed over the ranks, from 0 */
 };
 /* Writes a file into the folder dir: the rank whose turn it is writes it and adds it to
- * how->manifest and how->journal, the others return 0 at once. */
+ * how->manifest and how->journal, the others return 0 at once. The caller syncs dir. */
 int ckpt_write_shard(struct s2s_ckpt_plan *plan, const struct ckpt_shard *shard, const char *dir,
                      const struct s2s_ckpt_write *how, struct s2s_error *err);
 

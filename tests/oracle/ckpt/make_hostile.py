@@ -466,7 +466,7 @@ dcp("object_nowhere", [one, ("o", octets)], [here], "o: in no file")
 dcp("entry_is_text", [("w", text("x"))], [here], "neither tensor nor byte object")
 dcp("chunks_are_none", [("w", stored([4], []).replace(b"](e", b"N"))], [here], "without a list of chunks")
 dcp("scalar_twice", [("w", stored([], [chunk([], []), chunk([], [])]))], [place("w", [], 0, n)], "a scalar stored 2 times")
-dcp("name_with_nul", [("w\0x", stored([4], [chunk([0], [4])]))], [here], "not UTF-8 text")
+dcp("name_with_nul", [("w\0x", stored([4], [chunk([0], [4])]))], [here], "a name of 3 bytes with a NUL in it")
 dcp("place_is_none", [one], [(here[0], b"N")], "storage without file, offset or length")
 dcp("place_without_name", [one], [(obj(M, "MetadataIndex", index=b"N"), here[1])], "storage without a name")
 dcp("impossible_grid", [("w", stored([2, 1, 6], [chunk([0, 0, 0], [2, 1, 6])]))], [place("w", [0, 0, 0], 0, n)], "an impossible grid",

@@ -35,10 +35,10 @@ int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, con
                         size_t len, struct s2s_error *err);
 /* The preprocessor_config.json for a model_config.yaml; NULL: it has no section `preprocessor`.
  * *odd: NULL, or the key of that section whose value transformers' feature extractor does not
- * support, so that features would differ. Gives a reference. */
-json_t *ckpt_nemo_features(const char **odd, const json_t *model_config);
+ * support, so that features would differ. Gives a reference; free *odd. */
+json_t *ckpt_nemo_features(char **odd, const json_t *model_config);
 /* The same from the section `preprocessor` itself. */
-json_t *ckpt_nemo_mel(const char **odd, const json_t *preprocessor);
+json_t *ckpt_nemo_mel(char **odd, const json_t *preprocessor);
 /* Warns of the files of a .nemo that are neither weights nor configuration nor, with or without
  * NeMo's digest in front, in `files`. */
 void ckpt_nemo_warn_left(const struct ckpt_side_files *files, const struct s2s_ckpt *ckpt);

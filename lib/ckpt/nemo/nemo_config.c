@@ -264,7 +264,7 @@ static char *as_text(json_t *value)
     return text;
 }
 
-json_t *ckpt_nemo_features(const char **odd, const json_t *model_config)
+json_t *ckpt_nemo_features(char **odd, const json_t *model_config)
 {
     const json_t *part = json_object_get(model_config, "perception");
     json_t *from = section(model_config, part ? part : model_config, "preprocessor");
@@ -276,7 +276,7 @@ json_t *ckpt_nemo_features(const char **odd, const json_t *model_config)
 /* Makes preprocessor_config.json, or warns why not. Gives a reference. */
 static json_t *features_of(const json_t *all)
 {
-    const char *odd = NULL;
+    char *odd = NULL;
     json_t *out = ckpt_nemo_features(&odd, all);
     if (!odd)
         return out;
@@ -284,6 +284,7 @@ static json_t *features_of(const json_t *all)
              "preprocessor_config.json is not written: this model's preprocessor.%s is not that of "
              "transformers' Parakeet",
              odd);
+    free(odd);
     json_decref(out);
     return NULL;
 }

@@ -79,7 +79,7 @@ static json_int_t fft_of(json_int_t window)
     return n;
 }
 
-json_t *ckpt_nemo_mel(const char **odd, const json_t *from)
+json_t *ckpt_nemo_mel(char **odd, const json_t *from)
 {
     static const char *const keys[][2] = {{"features", "feature_size"},
                                           {"n_fft", "n_fft"},
@@ -101,6 +101,7 @@ json_t *ckpt_nemo_mel(const char **odd, const json_t *from)
     }
     if (json_is_null(json_object_get(from, "preemph")))
         json_object_set_new(out, "preemphasis", json_real(0.0));
-    *odd = find_odd(from, hz);
+    const char *key = find_odd(from, hz);
+    *odd = key ? s2s_xstrdup(key) : NULL; /* it may be a key of `from` */
     return out;
 }

@@ -286,7 +286,7 @@ static int make_config(struct parakeet *p, enum ckpt_nemo_kind kind)
 /* Uses the user's model_config.yaml, whose feature settings determine the buffers. */
 static int take_config(struct parakeet *p)
 {
-    const char *odd = NULL;
+    char *odd = NULL;
     json_t *tree;
     int rc = ckpt_nemo_parse_yaml(&tree, p->options->yaml, p->err);
     if (rc < 0)
@@ -304,6 +304,7 @@ static int take_config(struct parakeet *p)
     if (rc == 0)
         rc = add_featurizer(p->out, p->features,
                             json_is_integer(mels) ? json_integer_value(mels) : 80, p->err);
+    free(odd);
     json_decref(tree);
     return rc;
 }

@@ -8,7 +8,7 @@ void ckpt_list_add(struct ckpt_list *list, const char *what, char *line)
         list->lines[list->n - 1] = line;
         return;
     }
-    s2s_log(list->level, "ckpt", "%s: %s", what, line);
+    s2s_log(S2S_LOG_ERROR, "ckpt", "%s: %s", what, line);
     free(line);
 }
 

@@ -12,8 +12,7 @@
 enum { CKPT_SHORT_LIST = 8 };
 struct ckpt_list {
     char *lines[CKPT_SHORT_LIST];
-    size_t n;                 /* all lines, including those logged */
-    enum s2s_log_level level; /* for those logged; zero is S2S_LOG_ERROR */
+    size_t n; /* all lines, including those logged */
 };
 /* Adds a line (takes it). what: put before it if it is logged. */
 void ckpt_list_add(struct ckpt_list *list, const char *what, char *line);

@@ -813,17 +813,11 @@ EOF
     truncate -s -5 folder/config.json
     exits 1 s2s-ckpt verify folder
     says "config.json:"
-    # a copy under kept names can be held against nothing
+    # nor can a copy under kept names be held against it
     for how in "--part model" "" "--dtype bf16"; do
-        rm -rf copy
-        exits 0 s2s-ckpt convert $how --to hf folder copy
-        says "warning: folder/config.json:"
-        says "the weights are not checked against it (convert --strict refuses it)"
-    done
-    cmp folder/config.json copy/config.json
-    for how in "" "--part model"; do
-        exits 1 s2s-ckpt convert --strict $how --to hf folder strict
+        exits 1 s2s-ckpt convert $how --to hf folder copy
         says "folder/config.json:"
+        [ ! -e copy ]
     done
     cp -r "$ROOT/tests/oracle/models/salm_llama" salm
     chmod -R u+w salm

@@ -169,7 +169,6 @@ static int plan_hf(struct job *job, struct output *out, struct s2s_error *err)
     struct s2s_hf_options hf = {.map = job->opt->map,
                                 .dtype = job->opt->dtype,
                                 .keep_vocab_padding = job->opt->keep_padding,
-                                .strict = job->opt->strict,
                                 .config = job->config,
                                 /* not if it is a model_config.yaml */
                                 .config_text = job->config ? job->config_text : NULL};

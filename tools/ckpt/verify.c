@@ -26,10 +26,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_option options[] = {
-    {"strict", KEY_STRICT, NULL, 0,
-     "Also fail if tensors have neither checksum nor manifest, or if some that config.json calls "
-     "for are missing",
-     1},
+    {"strict", KEY_STRICT, NULL, 0, "Also fail if tensors have neither checksum nor manifest", 1},
     {0},
 };
 
@@ -217,7 +214,7 @@ static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
         return 0;
     int rc = s2s_ckpt_add_other_names(ckpt, err);
     if (rc == 0)
-        rc = s2s_hf_check_kept(ckpt, NULL, opt->strict, err);
+        rc = s2s_hf_check_kept(ckpt, NULL, err);
     return rc < 0 ? s2s_error_add(err, rc, "%s", s2s_ckpt_path(ckpt)) : 0;
 }
 

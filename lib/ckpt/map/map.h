@@ -82,7 +82,6 @@ struct ckpt_map_request {
     bool keep_vocab_padding; /* to Hugging Face: keep rows past the vocabulary */
     int64_t vocab_multiple;  /* to Megatron: rows are zero-padded to a multiple; 0: not padded */
     enum ckpt_layers layers; /* to Megatron */
-    bool only_warns;         /* findings are warnings, not errors */
 };
 
 /* Whether embedding and output layer are tied, and whether config.json must change to say so. */

@@ -97,12 +97,6 @@ struct ckpt_map_engine {
     struct s2s_error *err;
 };
 
-/* Log level of findings that do not fit into an error's list. */
-static inline enum s2s_log_level ckpt_map_list_level(const struct ckpt_map_engine *e)
-{
-    return e->request->only_warns ? S2S_LOG_WARN : S2S_LOG_ERROR;
-}
-
 /* Initialises *e: lists the sources, finds the family (result->family) and reads its map. Call
  * ckpt_map_end also after failure. NOTFOUND, FORMAT; UNSUPPORTED as ckpt_map_refuse; SHAPE as
  * ckpt_map_check_family. */

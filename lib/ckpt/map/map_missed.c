@@ -118,7 +118,7 @@ static const char *nearest(const struct ckpt_map_engine *e, const char *name)
 
 int ckpt_map_missed(struct ckpt_map_engine *e)
 {
-    struct ckpt_list list = {.level = ckpt_map_list_level(e)};
+    struct ckpt_list list = {.n = 0};
     size_t n_there = 0;
     if (e->n_missed)
         qsort(e->missed, e->n_missed, sizeof *e->missed, by_name);

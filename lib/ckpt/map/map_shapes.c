@@ -453,7 +453,7 @@ static bool lacks_gate(const struct voting *v)
 
 static int list_wrong(struct voting *v)
 {
-    struct ckpt_list list = {.level = ckpt_map_list_level(v->e)};
+    struct ckpt_list list = {.n = 0};
     for (struct known k = {.rule = NULL}; next_known(v, &k);) {
         char *line = judge(v, &k);
         if (line)

@@ -202,7 +202,7 @@ static int prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0)
         rc = ckpt_hf_files(out, ckpt, options, err);
     if (rc == 0 && !*out->map.family)
-        rc = s2s_hf_check_kept(ckpt, &out->files, options->strict, err);
+        rc = s2s_hf_check_kept(ckpt, &out->files, err);
     if (rc == 0)
         rc = seal_parts(out, ckpt, options->dtype, err);
     if (rc == 0)

@@ -26,7 +26,6 @@ struct s2s_hf_options {
     const char *map;      /* family, or file of a name map; NULL: detected from the names */
     enum s2s_dtype dtype; /* of floating-point tensors; NONE: unchanged */
     bool keep_vocab_padding;
-    bool strict;             /* kept names: fail if weights that config.json requires are missing */
     const json_t *config;    /* sizes that the source does not record (heads, groups, ..); NULL */
     const char *config_text; /* to be written as config.json instead of the source's; NULL */
 };
@@ -39,9 +38,9 @@ int s2s_hf_prepare(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                    const struct s2s_hf_options *options, struct s2s_error *err);
 /* Checks a source whose names are kept: does it have all weights of the model that its config.json
  * describes, with matching shapes? The config.json is that of files, the small files of the output,
- * or (files NULL) of the source. transformers would initialise missing weights randomly, so a
- * warning lists them; strict: fails with NOTFOUND or SHAPE instead. */
-int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
+ * or (files NULL) of the source. transformers would initialise missing weights randomly. NOTFOUND
+ * or SHAPE lists them; FORMAT for a config.json that cannot be read. */
+int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files,
                       struct s2s_error *err);
 /* Writes everything into folder dir, which exists and is empty. */
 int s2s_hf_write(struct s2s_hf_output *out, const char *dir, const struct s2s_ckpt_write *how,

@@ -12,32 +12,32 @@
 
 struct check {
     struct s2s_ckpt *ckpt;
-    bool strict;
-    int rc; /* of the first error; others are only reported */
+    int rc; /* of the first error; others are logged at once */
     struct s2s_error *err;
 };
 
-/* Reports missing or misshapen weights (lacks, if found is such a code), as an error or a warning.
- */
-static void tell(struct check *c, int found, struct s2s_error lacks)
+static void tell_error(struct check *c, struct s2s_error found)
 {
-    if (found != S2S_E_NOTFOUND && found != S2S_E_SHAPE)
-        return;
-    if (c->strict && c->rc == 0) {
-        c->rc = found;
-        *c->err = lacks;
+    if (c->rc == 0) {
+        c->rc = found.code;
+        *c->err = found;
         return;
     }
-    for (char *at = lacks.text; (at = strchr(at, '\n'));)
+    for (char *at = found.text; (at = strchr(at, '\n'));)
         *at = ' ';
-    s2s_warn("ckpt",
-             "%s: %s; the model of its config.json is not whole (convert --strict refuses it)",
-             c->ckpt->path, lacks.text);
+    s2s_log(S2S_LOG_ERROR, "ckpt", "%s: %s", c->ckpt->path, found.text);
 }
 
-static struct ckpt_list list_of(const struct check *c)
+/* Reports missing or misshapen weights (lacks, if it has such a code). One file is written without
+ * a config.json, and so whatever the model is. */
+static void tell(struct check *c, struct s2s_error lacks)
 {
-    return (struct ckpt_list){.level = c->strict ? S2S_LOG_ERROR : S2S_LOG_WARN};
+    if (lacks.code != S2S_E_NOTFOUND && lacks.code != S2S_E_SHAPE)
+        return;
+    s2s_error_add(&lacks, lacks.code,
+                  "the model of its config.json is not whole (convert --to safetensors takes it as "
+                  "it is)");
+    tell_error(c, lacks);
 }
 
 /* Reports the names of a list, unless it is empty, and frees them. */
@@ -45,7 +45,8 @@ static void tell_list(struct check *c, struct ckpt_list *list, const char *what)
 {
     struct s2s_error lacks = S2S_ERROR_INIT;
     const int rc = list->n ? s2s_error_set(&lacks, S2S_E_NOTFOUND, "%s (%zu):", what, list->n) : 0;
-    tell(c, ckpt_list_end(list, rc, &lacks), lacks);
+    ckpt_list_end(list, rc, &lacks);
+    tell(c, lacks);
 }
 
 /* Checks a part, or the whole model. */
@@ -54,21 +55,19 @@ static void check(struct check *c, struct ckpt_map_request request)
     struct s2s_error lacks = S2S_ERROR_INIT;
     request.ckpt = c->ckpt;
     request.is_exact = true;
-    request.only_warns = !c->strict;
-    const int found = ckpt_map_check_hf(&request, &lacks);
-    tell(c, found, lacks);
+    ckpt_map_check_hf(&request, &lacks);
+    tell(c, lacks);
 }
 
 /* Checks NeMo's own names of a SALM, whose configuration has none of transformers' keys. */
 static void check_nemo(struct check *c, const json_t *config)
 {
-    const struct ckpt_map_request request = {
-        .ckpt = c->ckpt, .beside = config, .only_warns = !c->strict};
+    const struct ckpt_map_request request = {.ckpt = c->ckpt, .beside = config};
     struct s2s_ckpt_plan plan = {.source = c->ckpt};
     struct ckpt_map_result result = {.n_state = 0};
     struct s2s_error lacks = S2S_ERROR_INIT;
-    const int found = ckpt_map_to_hf(&plan, &request, &result, &lacks);
-    tell(c, found, lacks);
+    ckpt_map_to_hf(&plan, &request, &result, &lacks);
+    tell(c, lacks);
     s2s_ckpt_plan_release(&plan);
     ckpt_map_free_result(&result);
 }
@@ -225,13 +224,8 @@ static json_t *read_config(struct check *c, const struct ckpt_side_files *files,
     } else if (!c->ckpt->part) {
         rc = ckpt_read_json(&config, c->ckpt, path, &bad);
     }
-    if (rc < 0 && c->strict && c->rc == 0) {
-        c->rc = rc;
-        *c->err = bad;
-    } else if (rc < 0) {
-        s2s_warn("ckpt", "%s; the weights are not checked against it (convert --strict refuses it)",
-                 bad.text);
-    }
+    if (rc < 0)
+        tell_error(c, bad);
     return config;
 }
 
@@ -264,7 +258,7 @@ static void check_body(struct check *c, const json_t *config, const struct body 
     json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
     const struct ckpt_map_request request = {
         .name = ckpt_config_type(config), .config = config, .beside = headless, .is_part = true};
-    struct ckpt_list list = list_of(c);
+    struct ckpt_list list = {.n = 0};
     check(c, request);
     for (int i = 0; body && i < 2 && body->heads[i]; i++)
         if (!s2s_ckpt_find(c->ckpt, body->heads[i]))
@@ -316,7 +310,7 @@ static bool has_scale(const struct s2s_ckpt *ckpt, const char *name)
  * missing one. */
 static void check_scales(struct check *c)
 {
-    struct ckpt_list list = list_of(c);
+    struct ckpt_list list = {.n = 0};
     bool any = false;
     for (size_t i = 0; i < c->ckpt->n_tensors && !any; i++)
         any = is_small(&c->ckpt->tensors[i]) && has_scale(c->ckpt, c->ckpt->tensors[i].name);
@@ -369,10 +363,10 @@ static void check_as_written(struct check *c, const json_t *config)
     free(named);
 }
 
-int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files, bool strict,
+int s2s_hf_check_kept(struct s2s_ckpt *ckpt, const struct ckpt_side_files *files,
                       struct s2s_error *err)
 {
-    struct check c = {.ckpt = ckpt, .strict = strict, .err = err};
+    struct check c = {.ckpt = ckpt, .err = err};
     json_t *config = read_config(&c, files, "config.json");
     if (strcmp(ckpt_config_type(config), "salm") == 0)
         add_parts(&c, config, files);

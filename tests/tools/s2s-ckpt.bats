@@ -1849,13 +1849,8 @@ assert got == $3, got"
     done
 }
 
-@test "references of a model_config.yaml: a transducer's settings are looked up; what is not found is refused" {
-    for key in xscaling feat_in d_model; do
-        with_yaml lost.nemo "s/ $key: .*/ $key: \${..nowhere}/"
-        exits 1 s2s-ckpt convert --to hf lost.nemo out
-        says "model_config.yaml: encoder.$key is \${..nowhere}, which is not resolved"
-        [ ! -e out ]
-    done
+# tdt.safetensors, a head of 10 labels and two durations on the encoder of tiny.nemo, and its model_config.yaml without the head
+tdt_weights() {
     s2s-ckpt convert -q --to safetensors "$DATA/tiny.nemo" tiny.safetensors
     tar -xf "$DATA/tiny.nemo" ./model_config.yaml
     python3 - <<'EOF'
@@ -1877,6 +1872,16 @@ for name, t in header.items():
 text = json.dumps(header).encode()
 open("tdt.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + out)
 EOF
+}
+
+@test "references of a model_config.yaml: a transducer's settings are looked up; what is not found is refused" {
+    for key in xscaling feat_in d_model; do
+        with_yaml lost.nemo "s/ $key: .*/ $key: \${..nowhere}/"
+        exits 1 s2s-ckpt convert --to hf lost.nemo out
+        says "model_config.yaml: encoder.$key is \${..nowhere}, which is not resolved"
+        [ ! -e out ]
+    done
+    tdt_weights
     cat >>model_config.yaml <<'EOF'
 defaults: {act: tanh, most: 3, long: 4, durations: [0, "${model.defaults.long}"]}
 joint: {jointnet: {activation: "${model.defaults.act}"}}
@@ -1899,6 +1904,49 @@ EOF
     exits 1 s2s-ckpt convert -q --to hf --config given.yaml tdt.safetensors out2
     says "decoder.blank_as_pad is false"
     [ ! -e out2 ]
+}
+
+@test "a transducer's configuration: what only one of NeMo and transformers has is kept, said or refused" {
+    tdt_weights
+    echo 'joint: {jointnet: {activation: tanh}}' >>model_config.yaml
+    to_hf() { # the section decoding and those below it
+        { cat model_config.yaml; printf 'decoding: %b\n' "$1"; } >given.yaml
+        rm -rf out
+        run s2s-ckpt convert --to hf --config given.yaml tdt.safetensors out
+    }
+    for greedy in '' ', greedy: {max_symbols: null}' ', greedy: {max_symbols: 0, max_symbols_per_step: null}' ', greedy: {loop_labels: true}'; do
+        to_hf "{durations: [0, 4]$greedy}"
+        says "model_config.yaml: decoding.greedy.max_symbols gives no limit of symbols in a frame; transformers needs one: in config.json max_symbols_per_step is 10"
+        jq -e '.max_symbols_per_step == 10' out/config.json
+    done
+    # NeMo takes the first that is not 0, and writes the loss's durations over those of decoding
+    to_hf '{durations: [0, 4], greedy: {max_symbols: 0, max_symbols_per_step: 7}}\nloss: {loss_name: tdt, tdt_kwargs: {durations: [0, 2]}}'
+    says_not max_symbols
+    jq -e '.max_symbols_per_step == 7 and .durations == [0, 2] and .pad_token_id == 10' out/config.json
+    for blanks in '{durations: [0, 4], big_blank_durations: [2, 4]}' '{durations: [0, 4]}\nloss: {loss_name: multiblank_rnnt}'; do
+        to_hf "$blanks"
+        [ "$status" = 1 ]
+        says "model_config.yaml: a multi-blank transducer"
+        [ ! -e out ]
+    done
+    to_hf '{durations: [0, 4], big_blank_durations: [], greedy: {max_symbols: 5}}'
+    [ "$status" = 0 ]
+    # the padding, which NeMo has not, comes back
+    for pad in 7 0; do
+        rm -rf hf back
+        cp -r out hf && jq ".pad_token_id = $pad" out/config.json >hf/config.json
+        s2s-ckpt convert -q --to nemo --no-tokenizer hf pad.nemo
+        s2s-ckpt convert -q --strict --to hf pad.nemo back
+        alike "$(jq -S . hf/config.json)" "$(jq -S . back/config.json)"
+        rm pad.nemo
+    done
+    jq '.max_symbols_per_step = "5"' out/config.json >hf/config.json
+    exits 1 s2s-ckpt convert --to nemo --no-tokenizer hf pad.nemo
+    says "config.json: max_symbols_per_step is not a whole number above 0"
+    jq 'del(.blank_token_id)' out/config.json >hf/config.json
+    exits 1 s2s-ckpt convert --to nemo --no-tokenizer hf pad.nemo
+    says "config.json: the blank is token 8192; NeMo's is the last class, 10"
+    [ ! -e pad.nemo ]
 }
 
 @test "a model_config.yaml that says otherwise than the weights is refused" {

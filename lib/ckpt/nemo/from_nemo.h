@@ -11,6 +11,10 @@ struct ckpt_side_files;
 struct s2s_ckpt;
 struct s2s_error;
 
+/* The section of a model_config.yaml for what transformers has and NeMo, which ignores it, has not.
+ */
+#define CKPT_NEMO_KEPT "transformers"
+
 /* Texts of the files beside the weights of transformers' Parakeet; NULL if NeMo's configuration
  * does not determine one. */
 struct ckpt_nemo_texts {
@@ -25,7 +29,8 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
                      const char *family, bool any, struct s2s_error *err);
 /* Sets *config to the config.json of transformers' Parakeet encoder, from NeMo's section `encoder`
  * (references resolved) and the weights, which must agree. Gives a reference. UNSUPPORTED: Parakeet
- * has no such encoder; SHAPE: they do not agree; NOTFOUND: the number of mel bins is unknown. */
+ * has no such encoder; SHAPE: they do not agree; NOTFOUND: the number of mel bins is unknown;
+ * FORMAT: a value of the wrong type. */
 int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t *encoder,
                       struct s2s_error *err);
 /* Sets tokenizer, tokenizer_config and processor of texts from a SentencePiece model (bytes [len]),
@@ -33,8 +38,8 @@ int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t
  * three. FORMAT: not a SentencePiece model; SHAPE: that of another model. */
 int ckpt_nemo_tokenizer(struct ckpt_nemo_texts *texts, const json_t *config, const void *bytes,
                         size_t len, struct s2s_error *err);
-/* The preprocessor_config.json for a model_config.yaml; NULL: it has no section `preprocessor`.
- * *odd: NULL, or the key of that section whose value transformers' feature extractor does not
+/* The preprocessor_config.json for a model_config.yaml; NULL: it has no section `preprocessor`, or
+ * *odd is set: the key of that section whose value transformers' feature extractor does not
  * support, so that features would differ. Gives a reference; free *odd. */
 json_t *ckpt_nemo_features(char **odd, const json_t *model_config);
 /* The same from the section `preprocessor` itself. */

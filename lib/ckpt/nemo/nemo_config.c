@@ -75,11 +75,12 @@ static int check_resolved(const json_t *section, const char *name, struct s2s_er
     return 0;
 }
 
-/* A section with its references resolved, one level deep. Gives a reference; NULL: not an object.
+/* A section, which may be a reference, with its references resolved, one level deep. Gives a
+ * reference; NULL: not an object.
  */
 static json_t *section(const json_t *root, const json_t *from, const char *name)
 {
-    const json_t *object = json_object_get(from, name);
+    const json_t *object = resolved((json_t *)root, json_object_get(from, name), 0);
     const char *key;
     json_t *value;
     if (!json_is_object(object))
@@ -120,12 +121,20 @@ static json_t *ctc_config(json_t *encoder, int64_t n_classes)
                      (json_int_t)(n_classes - 1), "encoder_config", encoder);
 }
 
-/* The n durations of a TDT head. Gives a reference; NULL: unknown. */
+static bool has_loss(const json_t *all, const char *name)
+{
+    const char *loss = json_string_value(setting_of(all, "loss.loss_name"));
+    return loss && strcmp(loss, name) == 0;
+}
+
+/* The n durations of a TDT head; those of the loss come first, as NeMo writes them over those of
+ * decoding. Gives a reference; NULL: unknown. */
 static json_t *find_durations(const json_t *all, int64_t n)
 {
-    static const char *const paths[] = {"decoding.durations", "model_defaults.tdt_durations",
+    static const char *const paths[] = {"loss.tdt_kwargs.durations", "decoding.durations",
+                                        "model_defaults.tdt_durations",
                                         "loss.tdt_kwargs.durations"};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    for (size_t i = has_loss(all, "tdt") ? 0 : 1; i < sizeof paths / sizeof *paths; i++) {
         const json_t *found = setting_of(all, paths[i]);
         json_t *item, *out = json_array();
         size_t k;
@@ -143,11 +152,27 @@ static json_t *find_durations(const json_t *all, int64_t n)
     return NULL;
 }
 
-/* Index of "<pad>" among the labels; -1: none. */
-static json_int_t pad_label(const json_t *all)
+/* Refuses big blanks, outputs of the joint network that are no durations. */
+static int check_blanks(const json_t *all, struct s2s_error *err)
+{
+    const json_t *blanks = setting_of(all, "decoding.big_blank_durations");
+    if (!has_loss(all, "multiblank_rnnt") && !json_array_size(blanks) && !is_reference(blanks))
+        return 0;
+    return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                         "model_config.yaml: a multi-blank transducer (%s), which transformers' "
+                         "Parakeet has not",
+                         blanks ? "decoding.big_blank_durations" : "loss.loss_name");
+}
+
+/* The token that config.json shall have for padding: as kept by --to nemo; or the index of "<pad>"
+ * among the labels; or `absent`. */
+static json_int_t pad_of(const json_t *all, json_int_t absent)
 {
     const json_t *labels = json_object_get(all, "labels"), *item;
+    const json_t *kept = look_up((json_t *)all, CKPT_NEMO_KEPT ".pad_token_id");
     size_t i;
+    if (json_is_integer(kept))
+        return json_integer_value(kept);
     if (!labels)
         labels = json_object_get(json_object_get(all, "joint"), "vocabulary");
     json_array_foreach(labels, i, item)
@@ -155,7 +180,7 @@ static json_int_t pad_label(const json_t *all)
         if (json_is_string(item) && strcmp(json_string_value(item), "<pad>") == 0)
             return (json_int_t)i;
     }
-    return -1;
+    return absent;
 }
 
 static json_t *generation_config(json_int_t classes, int64_t n_durations)
@@ -220,37 +245,78 @@ static int check_head(const struct head *head, const struct s2s_ckpt *ckpt, cons
     return rc < 0 ? s2s_error_hint(err, rc, "give the model's config.json with --config") : 0;
 }
 
+/* Sets *limit to the number of symbols that a frame can have: of two names NeMo takes the first
+ * that is not 0 or null, and with none there is no limit. */
+static int find_limit(json_int_t *limit, const json_t *all, struct s2s_error *err)
+{
+    static const char section[] = "decoding.greedy", *const keys[] = {"max_symbols",
+                                                                      "max_symbols_per_step"};
+    const json_t *greedy = setting_of(all, section);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = resolved((json_t *)all, json_object_get(greedy, keys[i]), 0);
+        if (is_reference(value))
+            return refuse_reference(section, keys[i], value, err);
+        *limit = json_integer_value(value);
+        if (*limit > 0)
+            return 0;
+    }
+    *limit = 10; /* ParakeetRNNTConfig's */
+    s2s_warn("ckpt",
+             "model_config.yaml: %s.%s gives no limit of symbols in a frame; transformers needs "
+             "one: in config.json max_symbols_per_step is %d",
+             section, keys[0], (int)*limit);
+    return 0;
+}
+
+/* The activation of the joint network, which NeMo has no default for. */
+static int find_activation(const char **name, const json_t *all, struct s2s_error *err)
+{
+    static const char *const known[] = {"relu", "sigmoid", "tanh"};
+    const json_t *value = setting_of(all, "joint.jointnet.activation");
+    if (is_reference(value))
+        return refuse_reference("joint.jointnet", "activation", value, err);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        *name = known[i];
+        if (json_is_string(value) && strcmp(json_string_value(value), *name) == 0)
+            return 0;
+    }
+    if (value)
+        return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                             "model_config.yaml: joint.jointnet.activation: NeMo has relu, sigmoid "
+                             "or tanh");
+    *name = known[0];
+    s2s_warn("ckpt", "model_config.yaml: no joint.jointnet.activation: taken to be %s", *name);
+    return 0;
+}
+
 static int transducer_config(json_t **config, json_t **generation, const struct s2s_ckpt *ckpt,
                              const json_t *all, json_t *encoder, struct s2s_error *err)
 {
-    const json_t *symbols = setting_of(all, "decoding.greedy.max_symbols");
-    const json_t *act = setting_of(all, "joint.jointnet.activation");
-    const json_int_t pad = pad_label(all);
     struct head head;
-    if (!json_is_integer(symbols) && !is_reference(symbols)) /* NeMo takes either name */
-        symbols = setting_of(all, "decoding.greedy.max_symbols_per_step");
+    json_int_t limit = 0;
+    const char *act = NULL;
     measure_head(&head, ckpt);
     json_t *durations = head.n_durations > 0 ? find_durations(all, head.n_durations) : NULL;
-    int rc = is_reference(symbols)
-                 ? refuse_reference("decoding.greedy", "max_symbols", symbols, err)
-             : is_reference(act) ? refuse_reference("joint.jointnet", "activation", act, err)
-                                 : check_head(&head, ckpt, all, durations, err);
+    int rc = check_blanks(all, err);
+    if (rc == 0)
+        rc = check_head(&head, ckpt, all, durations, err);
+    if (rc == 0)
+        rc = find_activation(&act, all, err);
+    if (rc == 0)
+        rc = find_limit(&limit, all, err);
     if (rc < 0) {
         json_decref(encoder);
         json_decref(durations);
         return rc;
     }
-    *config = json_pack(
-        "{s:s, s:[s], s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "model_type",
-        durations ? "parakeet_tdt" : "parakeet_rnnt", "architectures",
-        durations ? "ParakeetForTDT" : "ParakeetForRNNT", "vocab_size", (json_int_t)head.classes,
-        "decoder_hidden_size", (json_int_t)head.hidden, "num_decoder_layers", head.layers,
-        "hidden_act", json_is_string(act) ? json_string_value(act) : "relu", "max_symbols_per_step",
-        json_is_integer(symbols) ? json_integer_value(symbols) : 10, "pad_token_id",
-        pad >= 0    ? pad
-        : durations ? (json_int_t)head.classes - 1
-                    : 0,
-        "blank_token_id", (json_int_t)head.classes - 1, "encoder_config", encoder);
+    const json_int_t classes = head.classes;
+    *config = json_pack("{s:s, s:[s], s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "model_type",
+                        durations ? "parakeet_tdt" : "parakeet_rnnt", "architectures",
+                        durations ? "ParakeetForTDT" : "ParakeetForRNNT", "vocab_size", classes,
+                        "decoder_hidden_size", (json_int_t)head.hidden, "num_decoder_layers",
+                        head.layers, "hidden_act", act, "max_symbols_per_step", limit,
+                        "pad_token_id", pad_of(all, durations ? classes - 1 : 0), "blank_token_id",
+                        classes - 1, "encoder_config", encoder);
     if (durations)
         json_object_set_new(*config, "durations", durations);
     *generation = generation_config(head.classes, head.n_durations);
@@ -278,15 +344,16 @@ static json_t *features_of(const json_t *all)
 {
     char *odd = NULL;
     json_t *out = ckpt_nemo_features(&odd, all);
-    if (!odd)
-        return out;
-    s2s_warn("ckpt",
-             "preprocessor_config.json is not written: this model's preprocessor.%s is not that of "
-             "transformers' Parakeet",
-             odd);
+    if (odd)
+        s2s_warn("ckpt",
+                 "preprocessor_config.json is not written: this model's preprocessor.%s is not "
+                 "that of transformers' Parakeet",
+                 odd);
+    else if (!out && all)
+        s2s_warn("ckpt", "preprocessor_config.json is not written: model_config.yaml has no "
+                         "section `preprocessor`");
     free(odd);
-    json_decref(out);
-    return NULL;
+    return out;
 }
 
 int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,

@@ -235,20 +235,19 @@ static int check_transducer(const struct parakeet *p, int64_t n_outputs)
 static int check_config(const struct parakeet *p, enum ckpt_nemo_kind kind)
 {
     const int64_t classes = ckpt_parakeet_classes(p->config);
-    const json_t *blank =
-        json_object_get(p->config, kind == CKPT_NEMO_CTC ? "pad_token_id" : "blank_token_id");
+    const bool ctc = kind == CKPT_NEMO_CTC;
+    const json_t *said = json_object_get(p->config, ctc ? "pad_token_id" : "blank_token_id");
+    const int64_t blank = said ? json_integer_value(said) : ctc ? 1024 : 8192;
     const json_t *durations = json_object_get(p->config, "durations");
     const int64_t extra = kind != CKPT_NEMO_TDT ? 0
                           : durations           ? (int64_t)json_array_size(durations)
                                                 : 5;
-    int rc = kind == CKPT_NEMO_CTC
-                 ? check_size(p, "decoder.decoder_layers.0.weight", 0, classes, "vocab_size")
+    int rc = ctc ? check_size(p, "decoder.decoder_layers.0.weight", 0, classes, "vocab_size")
                  : check_transducer(p, classes + extra);
-    if (rc == 0 && json_is_integer(blank) && json_integer_value(blank) != classes - 1) {
+    if (rc == 0 && (!said || json_is_integer(said)) && blank != classes - 1)
         rc = s2s_error_set(p->err, S2S_E_UNSUPPORTED,
                            "config.json: the blank is token %lld; NeMo's is the last class, %lld",
-                           (long long)json_integer_value(blank), (long long)classes - 1);
-    }
+                           (long long)blank, (long long)classes - 1);
     return rc;
 }
 

@@ -8,6 +8,7 @@
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
+#include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/to_nemo.h"
 
 /* ---- JSON as YAML ---- */
@@ -186,15 +187,93 @@ static int check_encoder(const json_t *config, struct s2s_error *err)
     return 0;
 }
 
+static bool is_whole(const json_t *value)
+{
+    return json_is_integer(value) && credible(value) == json_integer_value(value);
+}
+
+static bool is_positive(const json_t *value)
+{
+    return is_whole(value) && json_integer_value(value) > 0;
+}
+
+static bool is_number(const json_t *value)
+{
+    return json_is_number(value);
+}
+
+static bool is_bool(const json_t *value)
+{
+    return json_is_boolean(value);
+}
+
+static bool is_text(const json_t *value)
+{
+    return json_is_string(value);
+}
+
+/* The types of keys: a value of another type is refused, as the default in its place would be a
+ * guess. Sizes are in `defaults`. */
+static const struct type {
+    const char *name;
+    bool (*fits)(const json_t *value);
+    const char *keys[8];
+} types[] = {
+    {"a whole number", is_whole, {"pad_token_id", "blank_token_id"}},
+    {"a whole number above 0",
+     is_positive,
+     {"max_symbols_per_step", "num_decoder_layers", "decoder_hidden_size"}},
+    {"a number",
+     is_number,
+     {"dropout", "activation_dropout", "dropout_positions", "attention_dropout", "layerdrop"}},
+    {"true or false", is_bool, {"scale_input", "attention_bias", "convolution_bias"}},
+    {"a text", is_text, {"hidden_act"}},
+};
+
+static int check_type(const json_t *section, const struct type *type, const char *key,
+                      struct s2s_error *err)
+{
+    const json_t *value = json_object_get(section, key);
+    return !value || type->fits(value)
+               ? 0
+               : s2s_error_set(err, S2S_E_FORMAT, "config.json: %s is not %s", key, type->name);
+}
+
+static int check_types(const json_t *config, struct s2s_error *err)
+{
+    const json_t *encoder = encoder_of(config), *item;
+    size_t i, k;
+    int rc = 0;
+    for (i = 0; i < sizeof defaults / sizeof *defaults && rc == 0; i++)
+        rc = check_type(encoder, &types[0], defaults[i].key, err);
+    for (i = 0; i < sizeof types / sizeof *types; i++)
+        for (k = 0; types[i].keys[k] && rc == 0; k++) {
+            rc = check_type(config, &types[i], types[i].keys[k], err);
+            if (rc == 0)
+                rc = check_type(encoder, &types[i], types[i].keys[k], err);
+        }
+    json_array_foreach(json_object_get(config, "durations"), i, item)
+    {
+        if (rc == 0 && !is_whole(item))
+            rc = s2s_error_set(err, S2S_E_FORMAT, "config.json: durations: not all whole numbers");
+    }
+    return rc;
+}
+
 /* Checks feature settings; missing ones have valid defaults. */
 static int check_features(const json_t *features, struct s2s_error *err)
 {
-    static const char *const counts[] = {"sampling_rate", "win_length", "hop_length", "n_fft",
-                                         "feature_size"};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (top_int(features, counts[i], 1) < 1)
+    static const char *const keys[] = {"sampling_rate", "win_length",    "hop_length", "n_fft",
+                                       "feature_size",  "padding_value", "preemphasis"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = json_object_get(features, keys[i]);
+        const bool fits = !value || (i < 5    ? is_positive(value)
+                                     : i == 5 ? json_is_number(value)
+                                              : json_is_number(value) || json_is_null(value));
+        if (!fits)
             return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                                 "the feature extractor's %s is not a valid number", counts[i]);
+                                 "the feature extractor's %s is not a valid number", keys[i]);
+    }
     return 0;
 }
 
@@ -372,6 +451,9 @@ static void add_transducer(json_t *out, const struct ckpt_nemo_model *m)
                         json_pack("{s:s, s:{s:I}}", "strategy", "greedy_batch", "greedy",
                                   "max_symbols",
                                   (json_int_t)top_int(m->config, "max_symbols_per_step", 10)));
+    json_object_set_new(
+        out, CKPT_NEMO_KEPT,
+        json_pack("{s:I}", "pad_token_id", (json_int_t)top_int(m->config, "pad_token_id", 2)));
     add_loss(out, durations);
     json_object_set_new(
         out, "target",
@@ -382,7 +464,9 @@ static void add_transducer(json_t *out, const struct ckpt_nemo_model *m)
 
 int ckpt_nemo_yaml(struct s2s_buf *out, const struct ckpt_nemo_model *m, struct s2s_error *err)
 {
-    int rc = check_encoder(m->config, err);
+    int rc = check_types(m->config, err);
+    if (rc == 0)
+        rc = check_encoder(m->config, err);
     if (rc == 0)
         rc = check_features(m->features, err);
     if (rc < 0)

@@ -1949,6 +1949,34 @@ EOF
     [ ! -e pad.nemo ]
 }
 
+@test "a model_config.yaml with values of another type, keys that are there twice, a preprocessor that is a reference" {
+    for odd in 's/xscaling: false/xscaling: "no"/' 's/dropout: 0.1/dropout: "0.2"/' 's/pos_emb_max_len: 5000/pos_emb_max_len: 6e3/' \
+        's/causal_downsampling: false/causal_downsampling: 1/' 's/att_context_size: .*/att_context_size: "[70, 13]"/'; do
+        with_yaml odd.nemo "$odd"
+        exits 1 s2s-ckpt convert --to hf odd.nemo out
+        says "model_config.yaml: encoder.$(echo "$odd" | sed 's,s/\([a-z_]*\):.*,\1,') is "
+        [ ! -e out ]
+    done
+    for odd in 's/sample_rate: 16000/sample_rate: "22050"/' 's/window_size: 0.025/window_size: "0.02"/' 's/features: 16/features: "16"/' \
+        's/n_fft: 512/n_fft: 1024.0/' 's/pad_to: 0/preemph: "0.5"/' 's/pad_to: 0/use_torchaudio: true/'; do
+        with_yaml odd.nemo "$odd"
+        rm -rf out
+        exits 0 s2s-ckpt convert --to hf odd.nemo out
+        says "preprocessor_config.json is not written: this model's preprocessor." || { echo "$odd" >&2; return 1; }
+        [ ! -e out/preprocessor_config.json ]
+    done
+    with_yaml odd.nemo 's/^preprocessor:/other:/'
+    rm -rf out
+    exits 0 s2s-ckpt convert --to hf odd.nemo out
+    says "preprocessor_config.json is not written: model_config.yaml has no section \`preprocessor\`"
+    with_yaml odd.nemo 's/^preprocessor:/preprocessor: ${other}\nother:/; s/xscaling: false/xscaling: 0\n  xscaling: 1/'
+    rm -rf out
+    exits 0 s2s-ckpt convert --to hf odd.nemo out
+    says "model_config.yaml:30: xscaling is there twice, first in line 29; the later one counts"
+    jq -e '.feature_size == 16' out/preprocessor_config.json
+    jq -e '.encoder_config.scale_input' out/config.json
+}
+
 @test "a model_config.yaml that says otherwise than the weights is refused" {
     for lie in 's/n_heads: 2/n_heads: 4/' 's/n_layers: 2/n_layers: 3/' 's/conv_kernel_size: 5/conv_kernel_size: 9/' \
         's/subsampling_factor: 8/subsampling_factor: 4/' 's/use_bias: true/use_bias: false/' 's/feat_in: 16/feat_in: 80/'; do

@@ -62,11 +62,25 @@ static int refuse(struct s2s_error *err, const char *key, const char *is, const 
     return s2s_error_hint(err, rc, "a config.json of your own can be given with --config");
 }
 
+/* true, false, null, or a number that Python takes for one of them */
+static bool is_bool(const json_t *value)
+{
+    return json_is_boolean(value) || json_is_null(value) || json_is_number(value);
+}
+
+/* As in Python, where a text is true, too. */
+static bool is_true(const json_t *value)
+{
+    return json_is_true(value) || json_number_value(value) != 0 || json_string_length(value);
+}
+
 /* Is the attention context unlimited: [-1, -1], or several of these? */
 static bool sees_all(const json_t *context)
 {
     const json_t *item;
     size_t i;
+    if (context && !json_is_null(context) && !json_is_array(context))
+        return false;
     json_array_foreach(context, i, item)
     {
         if (!(json_is_integer(item) && json_integer_value(item) == -1) &&
@@ -85,12 +99,13 @@ static bool is_centred(const json_t *context)
 static int check_kind(const json_t *encoder, struct s2s_error *err)
 {
     for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
-        const char *value = json_string_value(json_object_get(encoder, demands[i].key));
-        if (value && strcmp(value, demands[i].only) != 0)
-            return refuse(err, demands[i].key, value, demands[i].only);
+        const json_t *value = json_object_get(encoder, demands[i].key);
+        const char *text = json_string_value(value);
+        if (value && (!text || strcmp(text, demands[i].only) != 0))
+            return refuse(err, demands[i].key, text ? text : "no text", demands[i].only);
     }
     const json_t *width = json_object_get(encoder, "feat_out");
-    if (json_is_true(json_object_get(encoder, "causal_downsampling")))
+    if (is_true(json_object_get(encoder, "causal_downsampling")))
         return refuse(err, "causal_downsampling", "true", "false");
     if (!sees_all(json_object_get(encoder, "att_context_size")))
         return refuse(err, "att_context_size", "limited", "[-1, -1]");
@@ -231,13 +246,30 @@ static void set_width(struct measured *m)
 
 /* ---- settings from the file ---- */
 
-static json_t *setting(const json_t *said, int kind, double absent)
+static json_t *setting(json_t *said, int kind, double absent)
 {
     if (kind == TRUTH)
-        return json_boolean(said ? json_is_true(said) : absent != 0);
-    if (json_is_integer(said) || (kind == REAL && json_is_number(said)))
-        return json_incref((json_t *)said);
+        return json_boolean(said ? is_true(said) : absent != 0);
+    if (said)
+        return json_incref(said);
     return kind == WHOLE ? json_integer((json_int_t)absent) : json_real(absent);
+}
+
+static int set_settings(struct measured *m)
+{
+    static const char *const types[] = {"a number", "true or false", "an integer"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        const int kind = settings[i].kind;
+        json_t *said = json_object_get(m->yaml, settings[i].nemo);
+        const bool fits = kind == WHOLE  ? json_is_integer(said)
+                          : kind == REAL ? json_is_number(said)
+                                         : is_bool(said);
+        if (said && !fits)
+            return s2s_error_set(m->err, S2S_E_FORMAT, "model_config.yaml: encoder.%s is not %s",
+                                 settings[i].nemo, types[kind]);
+        json_object_set_new(m->out, settings[i].hf, setting(said, kind, settings[i].absent));
+    }
+    return 0;
 }
 
 int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t *encoder,
@@ -252,12 +284,10 @@ int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t
     m.out = json_pack("{s:s, s:[s], s:s}", "model_type", "parakeet_encoder", "architectures",
                       "ParakeetEncoder", "hidden_act", "silu");
     rc = set_sizes(&m);
-    if (rc == 0)
+    if (rc == 0) {
         set_width(&m);
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        json_object_set_new(m.out, settings[i].hf,
-                            setting(json_object_get(encoder, settings[i].nemo), settings[i].kind,
-                                    settings[i].absent));
+        rc = set_settings(&m);
+    }
     free(m.prefix);
     if (rc == 0)
         *config = m.out;

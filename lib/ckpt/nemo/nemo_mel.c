@@ -25,7 +25,34 @@ static const struct {
     {"frame_splicing", NULL, 1, false},
     {"mag_power", NULL, 2, false},
     {"lowfreq", NULL, 0, false},
+    {"use_torchaudio", NULL, 0, false},
 };
+
+/* Numbers and their bounds; without a key there is a default. */
+static const struct {
+    const char *key;
+    bool whole, null_too;
+    double min, max;
+} numbers[] = {
+    {"sample_rate", true, false, 1, 1 << 24},    {"features", true, false, 1, 1 << 16},
+    {"n_fft", true, true, 0, 1 << 24},           {"n_window_size", true, true, 0, 1 << 24},
+    {"n_window_stride", true, true, 0, 1 << 24}, {"window_size", false, true, 0, 1000},
+    {"window_stride", false, true, 0, 1000},     {"preemph", false, true, -1e9, 1e9},
+    {"pad_value", false, false, -1e9, 1e9},      {"highfreq", false, true, 0, 1e9},
+};
+
+static const char *find_odd_number(const json_t *from)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const json_t *value = json_object_get(from, numbers[i].key);
+        const double number = json_number_value(value);
+        const bool is_one = numbers[i].whole ? json_is_integer(value) : json_is_number(value);
+        if (value && !(json_is_null(value) && numbers[i].null_too) &&
+            !(is_one && number >= numbers[i].min && number <= numbers[i].max))
+            return numbers[i].key;
+    }
+    return NULL;
+}
 
 static double number_of(const json_t *value)
 {
@@ -56,25 +83,23 @@ static const char *find_odd(const json_t *from, json_int_t hz)
             return fixed[i].key;
     }
     const double highest = json_number_value(json_object_get(from, "highfreq"));
-    return highest > 0 && highest * 2 != (double)hz ? "highfreq" : NULL;
+    return highest > 0 && highest * 2 != (double)hz ? "highfreq" : find_odd_number(from);
 }
 
 /* Number of samples, from the key in seconds or the key that counts them; truncated as in NeMo. */
 static json_int_t samples(const json_t *from, const char *seconds, const char *count,
                           double usual_s, json_int_t hz)
 {
-    const json_t *value = json_object_get(from, seconds), *n = json_object_get(from, count);
-    const double s = json_number_value(value);
-    if (!(s > 0) && json_is_integer(n))
-        return json_integer_value(n);
-    return (json_int_t)((s > 0 && s < 1000 ? s : usual_s) * (double)hz);
+    const double s = json_number_value(json_object_get(from, seconds));
+    const json_int_t n = json_integer_value(json_object_get(from, count));
+    return s > 0 ? (json_int_t)(s * (double)hz) : n > 0 ? n : (json_int_t)(usual_s * (double)hz);
 }
 
 /* The FFT size: the next power of two. */
 static json_int_t fft_of(json_int_t window)
 {
     json_int_t n = 1;
-    while (n < window && n < 1 << 24)
+    while (n < window)
         n *= 2;
     return n;
 }
@@ -84,10 +109,13 @@ json_t *ckpt_nemo_mel(char **odd, const json_t *from)
     static const char *const keys[][2] = {{"features", "feature_size"},
                                           {"n_fft", "n_fft"},
                                           {"preemph", "preemphasis"},
-                                          {"preemphasis", "preemphasis"},
                                           {"pad_value", "padding_value"}};
-    json_int_t hz = json_integer_value(json_object_get(from, "sample_rate"));
-    hz = hz > 0 && hz < 1 << 24 ? hz : 16000;
+    const json_t *rate = json_object_get(from, "sample_rate");
+    const json_int_t hz = rate ? json_integer_value(rate) : 16000;
+    const char *key = find_odd(from, hz);
+    *odd = key ? s2s_xstrdup(key) : NULL; /* it may be a key of `from` */
+    if (key)
+        return NULL;
     const json_int_t window = samples(from, "window_size", "n_window_size", 0.02, hz);
     json_t *out =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "feature_extractor_type",
@@ -99,9 +127,9 @@ json_t *ckpt_nemo_mel(char **odd, const json_t *from)
         if (json_is_number(value))
             json_object_set(out, keys[i][1], value);
     }
+    if (json_integer_value(json_object_get(out, "n_fft")) == 0) /* as null */
+        json_object_set_new(out, "n_fft", json_integer(fft_of(window)));
     if (json_is_null(json_object_get(from, "preemph")))
         json_object_set_new(out, "preemphasis", json_real(0.0));
-    const char *key = find_odd(from, hz);
-    *odd = key ? s2s_xstrdup(key) : NULL; /* it may be a key of `from` */
     return out;
 }

@@ -32,6 +32,16 @@ out:
     return rc;
 }
 
+static void say_duplicates(const struct s2s_conf *conf)
+{
+    size_t n;
+    const struct s2s_conf_duplicate *found = s2s_conf_duplicates(conf, &n);
+    for (size_t i = 0; i < n && i < 10; i++)
+        s2s_warn("ckpt", "%s:%d: %s is there twice, first in line %d; the later one counts",
+                 found[i].second.source->name, found[i].second.line, found[i].key,
+                 found[i].first.line);
+}
+
 int ckpt_parse_yaml(json_t **tree, const char *text, size_t len, const char *name,
                     struct s2s_error *err)
 {
@@ -41,6 +51,7 @@ int ckpt_parse_yaml(json_t **tree, const char *text, size_t len, const char *nam
     *tree = NULL;
     if (rc < 0)
         return rc;
+    say_duplicates(conf);
     s2s_conf_dump_json(&json, conf);
     *tree = json_loadb(json.data, json.len, JSON_DECODE_ANY, NULL);
     s2s_buf_release(&json);

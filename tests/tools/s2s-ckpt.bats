@@ -1929,8 +1929,9 @@ EOF
         says "model_config.yaml: a multi-blank transducer"
         [ ! -e out ]
     done
-    to_hf '{durations: [0, 4], big_blank_durations: [], greedy: {max_symbols: 5}}'
+    to_hf '{durations: [0, 4], big_blank_durations: [], greedy: {max_symbols: 5}}\nnames: [a, <pad>]\nlabels: ${names}'
     [ "$status" = 0 ]
+    jq -e '.pad_token_id == 1' out/config.json
     # the padding, which NeMo has not, comes back
     for pad in 7 0; do
         rm -rf hf back
@@ -1958,7 +1959,7 @@ EOF
         [ ! -e out ]
     done
     for odd in 's/sample_rate: 16000/sample_rate: "22050"/' 's/window_size: 0.025/window_size: "0.02"/' 's/features: 16/features: "16"/' \
-        's/n_fft: 512/n_fft: 1024.0/' 's/pad_to: 0/preemph: "0.5"/' 's/pad_to: 0/use_torchaudio: true/'; do
+        's/n_fft: 512/n_fft: 1024.0/' 's/window_stride: 0.01/window_stride: 0.00001/' 's/pad_to: 0/preemph: "0.5"/' 's/pad_to: 0/use_torchaudio: true/'; do
         with_yaml odd.nemo "$odd"
         rm -rf out
         exits 0 s2s-ckpt convert --to hf odd.nemo out
@@ -1969,6 +1970,10 @@ EOF
     rm -rf out
     exits 0 s2s-ckpt convert --to hf odd.nemo out
     says "preprocessor_config.json is not written: model_config.yaml has no section \`preprocessor\`"
+    # its buffers are weights of NeMo's
+    exits 1 s2s-ckpt convert --to nemo --config unpacked/model_config.yaml out no.nemo
+    says "model_config.yaml: has no section \`preprocessor\`"
+    [ ! -e no.nemo ]
     with_yaml odd.nemo 's/^preprocessor:/preprocessor: ${other}\nother:/; s/xscaling: false/xscaling: 0\n  xscaling: 1/'
     rm -rf out
     exits 0 s2s-ckpt convert --to hf odd.nemo out

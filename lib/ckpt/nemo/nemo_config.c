@@ -168,13 +168,13 @@ static int check_blanks(const json_t *all, struct s2s_error *err)
  * among the labels; or `absent`. */
 static json_int_t pad_of(const json_t *all, json_int_t absent)
 {
-    const json_t *labels = json_object_get(all, "labels"), *item;
+    const json_t *labels = setting_of(all, "labels"), *item;
     const json_t *kept = look_up((json_t *)all, CKPT_NEMO_KEPT ".pad_token_id");
     size_t i;
     if (json_is_integer(kept))
         return json_integer_value(kept);
-    if (!labels)
-        labels = json_object_get(json_object_get(all, "joint"), "vocabulary");
+    if (!json_is_array(labels))
+        labels = setting_of(all, "joint.vocabulary");
     json_array_foreach(labels, i, item)
     {
         if (json_is_string(item) && strcmp(json_string_value(item), "<pad>") == 0)

@@ -113,15 +113,17 @@ json_t *ckpt_nemo_mel(char **odd, const json_t *from)
     const json_t *rate = json_object_get(from, "sample_rate");
     const json_int_t hz = rate ? json_integer_value(rate) : 16000;
     const char *key = find_odd(from, hz);
+    const json_int_t window = key ? 1 : samples(from, "window_size", "n_window_size", 0.02, hz);
+    const json_int_t hop = key ? 1 : samples(from, "window_stride", "n_window_stride", 0.01, hz);
+    if (window < 1 || hop < 1)
+        key = window < 1 ? "window_size" : "window_stride";
     *odd = key ? s2s_xstrdup(key) : NULL; /* it may be a key of `from` */
     if (key)
         return NULL;
-    const json_int_t window = samples(from, "window_size", "n_window_size", 0.02, hz);
     json_t *out =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "feature_extractor_type",
                   "ParakeetFeatureExtractor", "sampling_rate", hz, "win_length", window,
-                  "hop_length", samples(from, "window_stride", "n_window_stride", 0.01, hz),
-                  "feature_size", (json_int_t)64, "n_fft", fft_of(window));
+                  "hop_length", hop, "feature_size", (json_int_t)64, "n_fft", fft_of(window));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         json_t *value = json_object_get(from, keys[i][0]);
         if (json_is_number(value))

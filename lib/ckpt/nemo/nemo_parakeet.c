@@ -70,9 +70,12 @@ static int add_featurizer(struct s2s_nemo_output *out, const json_t *features, i
     config.n_mels = (int)n_mels;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *value = json_object_get(features, keys[i]);
-        if (json_is_integer(value) && json_integer_value(value) > 0 &&
-            json_integer_value(value) < 1 << 20)
-            *fields[i] = (int)json_integer_value(value);
+        const json_int_t number = json_integer_value(value);
+        if (value && (number < 1 || number >= 1 << 24))
+            return s2s_error_set(err, S2S_E_UNSUPPORTED,
+                                 "the feature extractor's %s is not a valid number", keys[i]);
+        if (value)
+            *fields[i] = (int)number;
     }
     if (config.n_mels != n_mels)
         return s2s_error_set(err, S2S_E_SHAPE,
@@ -293,16 +296,18 @@ static int take_config(struct parakeet *p)
     ckpt_side_add_text(&p->out->files, CKPT_NEMO_CONFIG, p->options->yaml);
     rc = ckpt_nemo_add_named(p->out, p->ckpt, tree, p->err);
     p->features = ckpt_nemo_features(&odd, tree);
-    const json_t *mels = json_object_get(p->features, "feature_size");
-    if (rc == 0 && odd) {
+    if (rc == 0 && odd)
         rc = s2s_error_set(p->err, S2S_E_UNSUPPORTED,
                            "model_config.yaml: preprocessor.%s is not what Parakeet's features "
                            "are made with",
                            odd);
-    }
+    else if (rc == 0 && !p->features)
+        rc = s2s_error_set(p->err, S2S_E_NOTFOUND,
+                           "model_config.yaml: has no section `preprocessor`");
     if (rc == 0)
         rc = add_featurizer(p->out, p->features,
-                            json_is_integer(mels) ? json_integer_value(mels) : 80, p->err);
+                            json_integer_value(json_object_get(p->features, "feature_size")),
+                            p->err);
     free(odd);
     json_decref(tree);
     return rc;

@@ -961,7 +961,7 @@ def save(path, tensors):
     header, data = {}, b""
     for name, values in tensors.items():
         raw = struct.pack("<%df" % len(values), *values)
-        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [len(data), len(data) + len(raw)]}
+        header[name] = {"dtype": "F32", "shape": [1, len(values)] if name == "proj.weight" else [len(values)], "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     head = json.dumps(header).encode()
     open(path, "wb").write(struct.pack("<Q", len(head)) + head + data)
@@ -971,8 +971,8 @@ save("in/llm/model.safetensors", {"model.norm.weight": [4, 5], "lm_head.weight":
 save("in/projection.safetensors", {"proj.weight": [7, 8], "proj.bias": [9]})
 PY
     echo '{"model_type": "salm"}' >in/config.json
-    echo '{"model_type": "parakeet_encoder"}' >in/encoder/config.json
-    echo '{"model_type": "llama"}' >in/llm/config.json
+    echo '{"model_type": "ours"}' >in/encoder/config.json
+    echo '{"model_type": "theirs"}' >in/llm/config.json
     echo '{"version": "1.0"}' >in/llm/tokenizer.json
     exits 0 s2s-ckpt convert -q --to torch_dist in dist
     digests in >want

@@ -1959,7 +1959,7 @@ EOF
         [ ! -e out ]
     done
     for odd in 's/sample_rate: 16000/sample_rate: "22050"/' 's/window_size: 0.025/window_size: "0.02"/' 's/features: 16/features: "16"/' \
-        's/n_fft: 512/n_fft: 1024.0/' 's/window_stride: 0.01/window_stride: 0.00001/' 's/pad_to: 0/preemph: "0.5"/' 's/pad_to: 0/use_torchaudio: true/'; do
+        's/n_fft: 512/n_fft: 1024.0/' 's/window_stride: 0.01/window_stride: 0.00001/' 's/window_size: 0.025/window_size: null/' 's/pad_to: 0/preemph: "0.5"/' 's/pad_to: 0/use_torchaudio: true/'; do
         with_yaml odd.nemo "$odd"
         rm -rf out
         exits 0 s2s-ckpt convert --to hf odd.nemo out

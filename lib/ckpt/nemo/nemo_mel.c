@@ -86,13 +86,14 @@ static const char *find_odd(const json_t *from, json_int_t hz)
     return highest > 0 && highest * 2 != (double)hz ? "highfreq" : find_odd_number(from);
 }
 
-/* Number of samples, from the key in seconds or the key that counts them; truncated as in NeMo. */
+/* Number of samples, from the key in seconds or the key that counts them; truncated as in NeMo. 0:
+ * neither says one. */
 static json_int_t samples(const json_t *from, const char *seconds, const char *count,
                           double usual_s, json_int_t hz)
 {
-    const double s = json_number_value(json_object_get(from, seconds));
-    const json_int_t n = json_integer_value(json_object_get(from, count));
-    return s > 0 ? (json_int_t)(s * (double)hz) : n > 0 ? n : (json_int_t)(usual_s * (double)hz);
+    const json_t *said = json_object_get(from, seconds), *n = json_object_get(from, count);
+    const double s = said || json_is_integer(n) ? json_number_value(said) : usual_s;
+    return s > 0 ? (json_int_t)(s * (double)hz) : json_integer_value(n);
 }
 
 /* The FFT size: the next power of two. */

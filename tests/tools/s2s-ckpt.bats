@@ -2173,6 +2173,21 @@ PY
     says "these names are neither's"
 }
 
+@test "convert --to nemo: a configuration of the user's that is of another encoder is refused" {
+    with_yaml in.nemo ''
+    s2s-ckpt convert -q --to hf in.nemo hf
+    for lie in n_layers:2:3 d_model:16:32 n_heads:2:4 conv_kernel_size:5:9; do
+        IFS=: read -r key is said <<<"$lie"
+        sed "s/ $key: $is$/ $key: $said/" unpacked/model_config.yaml >given.yaml
+        for from in hf in.nemo; do
+            exits 1 s2s-ckpt convert --to nemo --config given.yaml $from no.nemo
+            says "model_config.yaml: encoder.$key is $said, the weights have $is"
+            [ ! -e no.nemo ]
+        done
+    done
+    exits 0 s2s-ckpt convert --to nemo --config unpacked/model_config.yaml hf yes.nemo
+}
+
 @test "encoders that Parakeet has not are refused by name" {
     mkdir t && tar -C t -xf "$DATA/tiny.nemo" && cp t/model_config.yaml good.yaml
     refused() {

@@ -151,3 +151,44 @@ int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err)
     }
     return rc;
 }
+
+/* ---- a configuration of the user's ---- */
+
+static int64_t count_layers(const struct s2s_ckpt_plan *plan)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < plan->n_targets; i++) {
+        const char *name = s2s_ckpt_target_name(&plan->targets[i]);
+        n += s2s_starts_with(name, "encoder.layers.") && s2s_ends_with(name, ".norm_out.weight");
+    }
+    return n;
+}
+
+int ckpt_nemo_check_sizes(const struct s2s_ckpt_plan *plan, const json_t *config,
+                          struct s2s_error *err)
+{
+    static const struct {
+        const char *key, *name; /* NULL: the number of layers */
+        int axis;
+    } sizes[] = {
+        {"n_layers", NULL, 0},
+        {"d_model", "encoder.pre_encode.out.weight", 0},
+        {"n_heads", "encoder.layers.0.self_attn.pos_bias_u", 0},
+        {"conv_kernel_size", "encoder.layers.0.conv.depthwise_conv.weight", 2},
+    };
+    const json_t *encoder = json_object_get(config, "encoder");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const json_t *said = json_object_get(encoder, sizes[i].key);
+        const struct s2s_ckpt_target *t =
+            sizes[i].name ? s2s_ckpt_plan_find(plan, sizes[i].name) : NULL;
+        const int64_t found = !sizes[i].name ? count_layers(plan)
+                              : t && t->n_dims > sizes[i].axis
+                                  ? s2s_ckpt_target_shape(t)[sizes[i].axis]
+                                  : 0;
+        if (found && json_is_integer(said) && json_integer_value(said) != found)
+            return s2s_error_set(err, S2S_E_SHAPE, "%s: encoder.%s is %lld, the weights have %lld",
+                                 CKPT_NEMO_CONFIG, sizes[i].key,
+                                 (long long)json_integer_value(said), (long long)found);
+    }
+    return 0;
+}

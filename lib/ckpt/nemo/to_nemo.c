@@ -60,6 +60,8 @@ static int from_nemo(struct s2s_nemo_output *out, struct s2s_ckpt *ckpt,
         ckpt_side_add_text(&out->files, CKPT_NEMO_CONFIG, options->yaml);
         rc = ckpt_nemo_parse_yaml(&tree, options->yaml, err);
     }
+    if (rc == 0 && tree)
+        rc = ckpt_nemo_check_sizes(&out->plan, tree, err);
     if (rc == 0)
         rc = copy_members(out, ckpt, !options->yaml, err);
     if (rc == 0 && tree)

@@ -83,6 +83,10 @@ int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt
 /* Parses the text of a model_config.yaml. Gives: json_decref. FORMAT. */
 int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err);
 
+/* Checks the sizes that a model_config.yaml says as numbers against the weights to write. SHAPE. */
+int ckpt_nemo_check_sizes(const struct s2s_ckpt_plan *plan, const json_t *config,
+                          struct s2s_error *err);
+
 /* ---- from Parakeet (nemo_parakeet.c) ---- */
 
 /* s2s_nemo_prepare for a Hugging Face folder of Parakeet. */

@@ -260,19 +260,28 @@ static int check_types(const json_t *config, struct s2s_error *err)
     return rc;
 }
 
+static bool is_number_or_null(const json_t *value)
+{
+    return json_is_number(value) || json_is_null(value);
+}
+
 /* Checks feature settings; missing ones have valid defaults. */
 static int check_features(const json_t *features, struct s2s_error *err)
 {
-    static const char *const keys[] = {"sampling_rate", "win_length",    "hop_length", "n_fft",
-                                       "feature_size",  "padding_value", "preemphasis"};
+    static const struct {
+        const char *key;
+        bool (*fits)(const json_t *value);
+    } keys[] = {
+        {"sampling_rate", is_positive},     {"win_length", is_positive},
+        {"hop_length", is_positive},        {"n_fft", is_positive},
+        {"feature_size", is_positive},      {"padding_value", is_number},
+        {"preemphasis", is_number_or_null},
+    };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const json_t *value = json_object_get(features, keys[i]);
-        const bool fits = !value || (i < 5    ? is_positive(value)
-                                     : i == 5 ? json_is_number(value)
-                                              : json_is_number(value) || json_is_null(value));
-        if (!fits)
+        const json_t *value = json_object_get(features, keys[i].key);
+        if (value && !keys[i].fits(value))
             return s2s_error_set(err, S2S_E_UNSUPPORTED,
-                                 "the feature extractor's %s is not a valid number", keys[i]);
+                                 "the feature extractor's %s is not a valid number", keys[i].key);
     }
     return 0;
 }

@@ -551,6 +551,14 @@ PY
     [ ! -e out ]
 }
 
+@test "a checkpoint without a name is called so" {
+    exits 2 s2s-ckpt ls ""
+    says "s2s-ckpt: the checkpoint's name is empty"
+    exits 2 s2s-ckpt convert --to safetensors "" out
+    says "s2s-ckpt: the checkpoint's name is empty"
+    [ ! -e out ]
+}
+
 @test "an option with an empty name is no place that an error speaks of" {
     python3 -c "
 import numpy as np, sys

@@ -408,7 +408,10 @@ static int read_path(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *
     struct stat st;
     int rc;
     if (stat(path, &st) < 0) {
-        rc = s2s_error_errno(err, S2S_E_OPEN, "%s", path);
+        rc = *path
+                 ? s2s_error_errno(err, S2S_E_OPEN, "%s", path)
+                 : s2s_error_set(err, S2S_E_OPEN,
+                                 "the checkpoint's name is empty (an unset variable of a shell?)");
         return strcmp(path, "-") == 0 ? s2s_error_hint(err, rc, "%s", no_pipe) : rc;
     }
     if (S_ISFIFO(st.st_mode)) {

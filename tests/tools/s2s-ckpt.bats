@@ -1919,6 +1919,12 @@ EOF
         says "model_config.yaml: decoding.greedy.max_symbols gives no limit of symbols in a frame; transformers needs one: in config.json max_symbols_per_step is 10"
         jq -e '.max_symbols_per_step == 10' out/config.json
     done
+    for odd in '"5"' -1 2.5; do
+        to_hf "{durations: [0, 4], greedy: {max_symbols: $odd}}"
+        [ "$status" = 1 ]
+        says "model_config.yaml: decoding.greedy.max_symbols is not a number of symbols"
+        [ ! -e out ]
+    done
     # NeMo takes the first that is not 0, and writes the loss's durations over those of decoding
     to_hf '{durations: [0, 4], greedy: {max_symbols: 0, max_symbols_per_step: 7}}\nloss: {loss_name: tdt, tdt_kwargs: {durations: [0, 2]}}'
     says_not max_symbols

@@ -259,6 +259,10 @@ static int find_limit(json_int_t *limit, const json_t *all, struct s2s_error *er
         *limit = json_integer_value(value);
         if (*limit > 0)
             return 0;
+        if (*limit < 0 || (value && !json_is_integer(value) && !json_is_null(value)))
+            return s2s_error_set(err, S2S_E_FORMAT,
+                                 "model_config.yaml: %s.%s is not a number of symbols", section,
+                                 keys[i]);
     }
     *limit = 10; /* ParakeetRNNTConfig's */
     s2s_warn("ckpt",

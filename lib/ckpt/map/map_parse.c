@@ -103,6 +103,7 @@ struct parser {
     const char *text, *file; /* the user's text, and its name */
     int depth, n_families;   /* includes: current nesting, and total */
     int n_choices;           /* families tried for "part" lines: each searches all names */
+    int n_named;             /* families that the user's own "part" lines name, checked to exist */
     int scope, n_scopes;     /* scope of the shapes' capital letters */
     int line;                /* in the user's file, while reading one of its own rules; else 0 */
     bool said_line;          /* the error names its line already */
@@ -213,6 +214,10 @@ static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule 
         map->stacks[rule->group].numbered = true;
 }
 
+#define ABSENCES \
+    "?, ?tied, ?conv_bias, ?projection, ?qkv_bias, ?bias, ?mlp_bias, ?mixer_bias, ?qk_norm, " \
+    "?shared_gate, ?+NAME"
+
 static enum ckpt_absence find_absence(const char *word)
 {
     static const char *const words[] = {[CKPT_MAY_BE_ABSENT] = "?",
@@ -255,11 +260,14 @@ static int read_kind(struct parser *p, struct ckpt_rule *kind, char **words, int
     for (int i = 3; i < n; i++) {
         if (!kind->company && s2s_starts_with(words[i], "?+") && words[i][2]) {
             kind->company = words[i] + 2;
-        } else if (!kind->absence && words[i][0] == '?') {
+        } else if (words[i][0] == '?') {
+            if (kind->absence)
+                return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is a second mark of absence",
+                                     words[i]);
             kind->absence = find_absence(words[i]);
             if (!kind->absence)
-                return s2s_error_set(p->err, S2S_E_FORMAT, "\"%s\" is neither ? nor ?tied",
-                                     words[i]);
+                return s2s_error_set(p->err, S2S_E_FORMAT,
+                                     "\"%s\" is no mark of absence (" ABSENCES ")", words[i]);
         } else if (!kind->shape && ckpt_map_is_shape(words[i])) {
             kind->shape = words[i];
         } else if (!kind->transposed && strcmp(words[i], "transposed") == 0 &&
@@ -363,6 +371,36 @@ static int read_include(struct parser *p, char **words, int n, struct place *at)
     return include_family(p, words[1], unquote(words[2]), unquote(words[3]), apart, at);
 }
 
+static const char *find_builtin(const char *text, const char *family);
+
+/* Does the user's text or a built-in one have the family? */
+static bool has_family(const struct parser *p, const char *family)
+{
+    struct ckpt_map_family own;
+    bool found = false;
+    for (size_t at = 0; !found && ckpt_map_next_family(p->text, &at, &own);)
+        found = strcmp(own.name, family) == 0;
+    for (int i = 0; ckpt_map_texts[i] && !found; i++)
+        found = find_builtin(ckpt_map_texts[i], family) != NULL;
+    return found;
+}
+
+/* Refuses a family that does not exist in a user's "part": it would be taken for one that the
+ * source lacks. Each is looked for in all texts, hence the limit. */
+static int check_choices(struct parser *p, const char *choices)
+{
+    int rc = 0;
+    while (p->line && *choices && rc == 0 && p->n_named++ < MAX_CHOICES) {
+        const size_t len = strcspn(choices, "|"), mark = *choices == '=';
+        char *family = s2s_xstrndup(choices + mark, len - mark);
+        if (!has_family(p, family))
+            rc = s2s_error_set(p->err, S2S_E_NOTFOUND, "no family %s", family);
+        free(family);
+        choices += len + (choices[len] == '|');
+    }
+    return rc;
+}
+
 /* Includes the first of the families that the source has; if it has none and the part is required,
  * the first, so that its names are reported as missing. */
 static int read_part(struct parser *p, char **words, int n, struct place *at)
@@ -372,6 +410,9 @@ static int read_part(struct parser *p, char **words, int n, struct place *at)
     bool found = false;
     if (n == 5 && strcmp(words[4], "?") != 0)
         return s2s_error_set(p->err, S2S_E_FORMAT, "expected \"?\", found \"%s\"", words[4]);
+    int rc = check_choices(p, words[1]);
+    if (rc < 0)
+        return rc;
     for (const char *next = words[1]; *next && !found;) {
         size_t len = strcspn(next, "|");
         snprintf(family, sizeof family, "%.*s", (int)len, next);
@@ -462,13 +503,16 @@ static int read_where(struct parser *p, char **words, int n, struct place *at)
     return rc;
 }
 
-/* Refuses a line that ckpt_map_next_family would truncate. */
+/* Refuses a line without names, or with more than ckpt_map_next_family keeps. */
 static int check_family_line(struct parser *p, char **words, int n)
 {
     const struct ckpt_map_family *family = NULL;
     const size_t most =
         strcmp(words[0], "detect") == 0 ? sizeof family->detect : sizeof family->model_types;
     size_t len = 0;
+    if (n < 2)
+        return s2s_error_set(p->err, S2S_E_FORMAT, "expected %s NAME.., found \"%s\"", words[0],
+                             words[0]);
     for (int i = 1; i < n; i++)
         len += strlen(words[i]) + 1;
     return len < most ? 0

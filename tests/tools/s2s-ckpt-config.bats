@@ -312,6 +312,9 @@ LIST
     jq '.model_type = "llama"' "$MODELS/qwen2/config.json" >llama.json
     exits 1 s2s-ckpt convert --to hf --config llama.json biased out
     says "which has none without attention_bias"
+    jq '.model_type = "qwen2_moe" | .qkv_bias = false' "$MODELS/qwen2/config.json" >off.json
+    exits 1 s2s-ckpt convert --to hf --config off.json biased out
+    says "the configuration says that this is a qwen2_moe, which has none without qkv_bias"
     jq '.model_type = "nemotron"' llama.json >nemotron.json # by the configuration alone it would be taken for one
     exits 1 s2s-ckpt convert --to hf --map llama --config nemotron.json biased out
     says "--map llama: the configuration says that this is a nemotron"
@@ -405,6 +408,12 @@ JSON
     s2s-ckpt convert -q --to torch_dist --map mixtral mixtral whole
     exits 0 s2s-ckpt convert -q --to hf whole back
     exits 0 s2s-ckpt diff mixtral back
+    # its experts have the width that config.json says
+    for to in hf torch_dist; do
+        exits 1 s2s-ckpt convert --to $to --map mixtral --config <(jq '.intermediate_size = 6' mixtral/config.json) "$([ $to = hf ] && echo in || echo mixtral)" wide
+        says "expected [6, 4] (6 as intermediate_size of the configuration says)"
+        [ ! -e wide ]
+    done
     # a router that does not divide by the sum
     MAP=mixtral megatron mixtral num_experts=3 moe_router_topk=2 moe_router_pre_softmax=true
     exits 0 s2s-ckpt convert --map mixtral --to hf in none

@@ -48,6 +48,13 @@ static bool is_words(const struct ckpt_map_engine *e, const char *name)
     return false;
 }
 
+/* Qwen2-MoE alone has a key that takes the biases of q, k and v from its class. */
+static bool is_off(const json_t *words, const char *type, const char *part)
+{
+    return strcmp(type, "qwen2_moe") == 0 && strcmp(part, ".self_attn.q_proj.bias") == 0 &&
+           json_is_false(json_object_get(words, "qkv_bias"));
+}
+
 static int refuse(struct ckpt_map_engine *e, int rc)
 {
     return s2s_error_hint(e->err, rc, "--config takes the config.json of this model");
@@ -71,14 +78,15 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e)
             if (!strstr(name, kinds[k].part))
                 continue;
             seen[k] = true;
-            if (ckpt_has_word(kinds[k].types, type) ||
-                (kinds[k].key && json_is_true(json_object_get(words, kinds[k].key))))
+            const bool off = is_off(words, type, kinds[k].part);
+            const char *key = off ? "qkv_bias" : kinds[k].key;
+            if ((ckpt_has_word(kinds[k].types, type) && !off) ||
+                (key && json_is_true(json_object_get(words, key))))
                 continue;
             return refuse(e, s2s_error_set(e->err, S2S_E_SHAPE,
                                            "%s: the configuration says that this is a %s, which "
                                            "has none%s%s",
-                                           name, type, kinds[k].key ? " without " : "",
-                                           kinds[k].key ? kinds[k].key : ""));
+                                           name, type, key ? " without " : "", key ? key : ""));
         }
     }
     for (size_t k = 0; any && k < sizeof kinds / sizeof *kinds; k++)

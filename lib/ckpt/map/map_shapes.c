@@ -217,6 +217,9 @@ static const char *config_key(const struct voting *v, const struct known *k, cha
     const json_t *words = ckpt_config_of_words(v->e->config);
     if (symbol == 'H')
         return "hidden_size";
+    /* Mixtral has no other MLPs than its experts */
+    if (symbol == 'm' && strcmp(ckpt_config_type(words), "mixtral") == 0)
+        symbol = 'f';
     if (k->rule->group < 0 || ckpt_map_is_tower(v->e, v->e->map.stacks[k->rule->group].prefix))
         return NULL;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)

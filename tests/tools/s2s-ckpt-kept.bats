@@ -402,6 +402,30 @@ PY
     is_whole body
 }
 
+@test "a key of config.json that the class does not heed wants no biases" {
+    M=$MODELS/llama_gqa_untied
+    mkdir idle
+    cp "$M/model.safetensors" idle
+    while read -r type key; do
+        jq ".model_type = \"$type\" | .$key = true | del(.architectures)" "$M/config.json" >idle/config.json
+        is_whole idle
+        jq '.auto_map = {} | .architectures = ["OwnForCausalLM"]' idle/config.json >own.json # code of one's own may heed it
+        exits 1 s2s-ckpt convert --to torch_dist --map llama --config own.json "$M" x
+        says "wanted but absent"
+    done <<'LIST'
+mistral attention_bias
+mistral mlp_bias
+llama qkv_bias
+gemma mlp_bias
+LIST
+    jq '.attention_bias = true | .model_type = "mistral"' "$MODELS/qwen2/config.json" >mistral.json
+    s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/qwen2" biased
+    exits 1 s2s-ckpt convert --to hf --config mistral.json biased x
+    says "q_proj.bias: the configuration says that this is a mistral, which has none"
+    says_not "without attention_bias"
+    [ ! -e x ]
+}
+
 @test "a config.json that says nothing of the output matrix: Llama's class has one" {
     M=$MODELS/llama_gqa_untied
     mkdir silent

@@ -56,6 +56,9 @@ const char *ckpt_config_activation(const char *type);
 /* Does transformers' class heed sliding_window? The others, whose attention has no window, ignore
  * it. */
 bool ckpt_config_has_window(const char *type);
+/* Does transformers' class have the biases that this key adds in other classes? It ignores a key of
+ * others. True for types and keys that are unknown here. */
+bool ckpt_config_heeds(const char *type, const char *key);
 /* transformers' default, by model_type, for a key that this section of a config.json lacks. 0: no
  * default is known, or the key is present. */
 double ckpt_config_default(const json_t *config, const char *key);

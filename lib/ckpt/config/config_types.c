@@ -78,6 +78,23 @@ bool ckpt_config_has_window(const char *type)
                          type);
 }
 
+bool ckpt_config_heeds(const char *type, const char *key)
+{
+    /* keys that add biases, and the classes that have those */
+    static const struct {
+        const char *key, *types;
+    } biases[] = {
+        {"attention_bias", "llama qwen3 qwen3_moe gemma gemma2 gemma3_text nemotron"},
+        {"mlp_bias", "llama nemotron nemotron_h"},
+        {"qkv_bias", "qwen2_moe"},
+        {"use_bias", "nemotron_h"},
+    };
+    bool heeds = true;
+    for (size_t i = 0; find(type) < N_TYPES && i < sizeof biases / sizeof *biases; i++)
+        heeds &= strcmp(biases[i].key, key) != 0 || ckpt_has_word(biases[i].types, type);
+    return heeds;
+}
+
 double ckpt_config_default(const json_t *config, const char *key)
 {
     const size_t i = find(ckpt_config_type(config));

@@ -199,10 +199,19 @@ static bool is_claimed_by_type(const json_t *config, const struct claim *claim)
     return claimed;
 }
 
+/* By a key of the configuration that the model's class heeds; code of its own may heed any. */
+static bool is_claimed_by_key(const struct ckpt_map_engine *e, const char *key)
+{
+    const json_t *config = ckpt_config_of_words(e->any_config);
+    return is_true(config, key) &&
+           (json_object_get(config, "auto_map") || json_object_get(e->any_config, "auto_map") ||
+            ckpt_config_heeds(ckpt_config_type(config), key));
+}
+
 static bool is_claimed(const struct ckpt_map_engine *e, const struct claim *claim)
 {
     const json_t *config = ckpt_config_of_words(e->any_config);
-    return is_true(config, claim->config[0]) || is_true(config, claim->config[1]) ||
+    return is_claimed_by_key(e, claim->config[0]) || is_claimed_by_key(e, claim->config[1]) ||
            is_true(e->args, claim->args) || is_claimed_by_type(config, claim) ||
            (claim->linear && has_linear_biases(e));
 }

@@ -15,7 +15,7 @@
 static const struct {
     const char *part;
     const char *types;  /* model types that may have it */
-    const char *key;    /* or that have it if this key is true; NULL: none */
+    const char *key;    /* or that have it if they heed this key and it is true; NULL: none */
     const char *always; /* model types that always have it in some layer */
 } kinds[] = {
     {".mixer.", "nemotron_h ", NULL, "nemotron_h "},
@@ -24,6 +24,8 @@ static const struct {
     {".self_attn.o_proj.bias", "", "attention_bias", ""},
     {".self_attn.q_norm.weight", NORMED, NULL, ""}, /* map_absence.c reports missing ones */
     {".mlp.gate_proj.weight", GATED, NULL, ""},
+    {".mixer.q_proj.bias", "", "attention_bias", ""},
+    {".mixer.o_proj.bias", "", "attention_bias", ""},
     {".mlp.down_proj.bias", "", "mlp_bias", ""},
     {".input_layernorm.bias", "nemotron ", NULL, "nemotron "},
     {".pre_feedforward_layernorm.weight", "gemma2 gemma3_text ", NULL, "gemma2 gemma3_text "},
@@ -80,6 +82,8 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e)
             seen[k] = true;
             const bool off = is_off(words, type, kinds[k].part);
             const char *key = off ? "qkv_bias" : kinds[k].key;
+            if (key && !ckpt_config_heeds(type, key))
+                key = NULL;
             if ((ckpt_has_word(kinds[k].types, type) && !off) ||
                 (key && json_is_true(json_object_get(words, key))))
                 continue;

@@ -885,6 +885,47 @@ EOF
     touch out.s2s-partial/s2s-resume
     exits 1 s2s-ckpt verify out.s2s-partial
     says "an unfinished conversion"
+    # the newest Megatron-Core has no common.pt by which to know its folder
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+from mini_writer import s, write
+write("object", [("w", "float32", (1, 2), [((0, 0), (1, 2), bytes(8))])],
+      objs=[("common_state/shard_0_1", b"\x80\x02]}(" + s("checkpoint_version") + b"K\3ua.")])
+PY
+    exits 0 s2s-ckpt verify object
+    rm object/metadata.json
+    exits 1 s2s-ckpt verify object
+    says "metadata.json, which Megatron-Core writes last, is missing"
+    exits 0 s2s-ckpt reshard object again
+    says "is missing or names no backend"
+    exits 0 s2s-ckpt verify again
+    [ -s again/iter_0000001/common.pt ]
+}
+
+@test "files of two saves in one folder are told of" {
+    cp -r "$ROOT/tests/oracle/ckpt/data/mini_writer" run
+    chmod -R u+w run
+    : >run/iter_0000042/__2_0.distcp # of a rank that had nothing to write
+    exits 0 s2s-ckpt verify run
+    says_not "save"
+    cp run/iter_0000042/__1_0.distcp run/iter_0000042/__3_0.distcp
+    for command in ls verify "convert --to torch_dist" reshard; do
+        rm -rf out
+        case $command in ls | verify) to= ;; *) to=out ;; esac
+        exits 0 s2s-ckpt $command run $to
+        says ".metadata names nothing in 1 of the .distcp files (__3_0.distcp)"
+    done
+    exits 0 s2s-ckpt verify out
+    says_not "save"
+    cat run/iter_0000042/__3_0.distcp >>run/iter_0000042/__0_0.distcp
+    rm run/iter_0000042/__3_0.distcp
+    exits 0 s2s-ckpt verify run
+    says "bytes belong to nothing that .metadata names"
+    mv run/iter_0000042 run/iter_0000043
+    exits 0 s2s-ckpt ls run/iter_0000043
+    says "the common state is of iteration 42"
+    mv run/iter_0000043 run/release # weights to start from say any
+    exits 0 s2s-ckpt ls run/release
+    says_not "of iteration"
 }
 
 @test "a pointer of Git LFS or a web page in place of weights is named as such" {

@@ -162,13 +162,21 @@ static int is_compressed(const struct clues *clues, struct s2s_error *err)
 static int read_distributed(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     ckpt->no_links = true;
-    return ckpt_read_dcp(ckpt, err);
+    int rc = ckpt_read_dcp(ckpt, err);
+    if (rc == 0)
+        ckpt_warn_mixed(ckpt);
+    return rc;
+}
+
+static void call_unfinished(struct s2s_ckpt *ckpt)
+{
+    ckpt->unfinished = true;
+    s2s_warn("ckpt", "%s: %s", ckpt->path, CKPT_UNFINISHED);
 }
 
 static int read_unfinished(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
-    ckpt->unfinished = true;
-    s2s_warn("ckpt", "%s: %s", ckpt->path, CKPT_UNFINISHED);
+    call_unfinished(ckpt);
     return read_distributed(ckpt, err);
 }
 
@@ -180,6 +188,17 @@ static int read_state(struct s2s_ckpt *ckpt, struct s2s_error *err)
     ckpt_read_args(ckpt);
     ckpt_read_run_config(ckpt);
     return 0;
+}
+
+/* Without metadata.json. Megatron-Core from 0.17 on writes no common.pt by which to know its
+ * folder, but an object. */
+static int read_state_of_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err)
+{
+    if (ckpt_find_object(ckpt, CKPT_COMMON_OBJECT) && !has(ckpt, "metadata.json")) {
+        ckpt->format = "torch_dist";
+        call_unfinished(ckpt);
+    }
+    return read_state(ckpt, err);
 }
 
 static int read_composite(struct s2s_ckpt *ckpt, struct s2s_error *err)
@@ -255,7 +274,7 @@ static const struct format of_folders[] = {
      .read_sealed = read_state},
     {"torch_dist", "", .all = {".metadata", "common.pt"}, .read = read_unfinished,
      .read_sealed = read_state},
-    {"dcp", .is = is_dcp, .read = read_distributed, .read_sealed = read_state},
+    {"dcp", .is = is_dcp, .read = read_distributed, .read_sealed = read_state_of_dcp},
     {.is = is_zarr,
      .refusal = S2S_E_UNSUPPORTED,
      .why = "a zarr checkpoint (Megatron-Core before 0.15)",
@@ -382,22 +401,23 @@ int ckpt_check_total(const struct s2s_ckpt *ckpt, struct s2s_error *err)
     return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0;
 }
 
-/* The iteration if no tracker file gave it: from the folder's name (iter_0001000), or from the
- * common state. -1: unknown. */
-static int64_t find_iteration(struct s2s_ckpt *ckpt)
+/* Sets the iteration if no tracker file gave it: from the folder's name (iter_0001000), or from the
+ * common state. */
+static void find_iteration(struct s2s_ckpt *ckpt)
 {
-    int64_t iteration = -1;
+    int64_t named = -1;
     char *whole = ckpt->dir_fd >= 0 ? realpath(ckpt->path, NULL) : NULL;
     const char *name = whole ? strrchr(whole, '/') + 1 : "";
     const json_t *saved = json_object_get(ckpt->common, "iteration");
     ckpt->release |= strcmp(name, "release") == 0;
-    if (!s2s_starts_with(name, "iter_") ||
-        s2s_parse_i64(&iteration, name + 5, 0, INT64_MAX, NULL) < 0)
-        iteration = json_is_integer(saved) && json_integer_value(saved) >= 0
-                        ? (int64_t)json_integer_value(saved)
-                        : -1;
+    if (!s2s_starts_with(name, "iter_") || s2s_parse_i64(&named, name + 5, 0, INT64_MAX, NULL) < 0)
+        named = -1;
+    ckpt_warn_iteration(ckpt, named);
+    if (ckpt->iteration < 0)
+        ckpt->iteration = named;
+    if (ckpt->iteration < 0 && json_is_integer(saved) && json_integer_value(saved) >= 0)
+        ckpt->iteration = (int64_t)json_integer_value(saved);
     free(whole);
-    return iteration;
 }
 
 /* path: as given by the user, because "FILE/" is not a file */
@@ -448,8 +468,8 @@ int s2s_ckpt_open_like(struct s2s_ckpt **out, const char *path, const struct s2s
     int rc = read_path(ckpt, path, err);
     if (rc == 0)
         rc = ckpt_check_total(ckpt, err);
-    if (rc == 0 && ckpt->iteration < 0)
-        ckpt->iteration = find_iteration(ckpt);
+    if (rc == 0)
+        find_iteration(ckpt);
     if (rc < 0) {
         s2s_ckpt_close(ckpt);
         return rc;

@@ -43,6 +43,12 @@ int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struc
 
 /* .metadata and *.distcp: torch_dist and dcp. */
 int ckpt_read_dcp(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Warns of signs that the .distcp files and .metadata are of more than one save. After
+ * ckpt_read_dcp. (mixed.c) */
+void ckpt_warn_mixed(struct s2s_ckpt *ckpt);
+/* Warns if the common state is of another iteration than `named`, which the folder's name has (-1:
+ * it has none). (mixed.c) */
+void ckpt_warn_iteration(const struct s2s_ckpt *ckpt, int64_t named);
 /* Sets text to the "sharded_backend" of a metadata.json [len]; "": it names none. FORMAT: not JSON.
  * UNSUPPORTED: a version newer than those known here, which Megatron-Core would refuse too. */
 int ckpt_parse_backend(const char *json, size_t len, char text[64], struct s2s_error *err);

@@ -345,6 +345,32 @@ st.rename('salm.safetensors', 'lacks.safetensors', lambda k: None if k in lost e
     [ ! -e model ]
 }
 
+@test "a SALM's projection is as wide as what it joins, both ways; a VLM's, as its words" {
+    write_salm
+    s2s-ckpt convert -q --to hf salm.safetensors model
+    for shape in "48, 20" "40, 16" "16, 48"; do
+        python3 -c "
+import st
+st.rename('salm.safetensors', 'wide.safetensors', lambda k: None if 'perception.proj' in k else k, {'perception.proj.weight': ($shape), 'perception.proj.bias': (${shape%,*},)})
+st.rename('salm.safetensors', 'model/projection.safetensors', lambda k: None, {'proj.weight': ($shape), 'proj.bias': (${shape%,*},)})"
+        exits 1 s2s-ckpt convert --to hf wide.safetensors x
+        says "proj.weight (of perception.proj.weight): shape [$shape], expected [48, 16]"
+        exits 1 s2s-ckpt convert --to torch_dist --map salm model x
+        says "proj.weight: shape [$shape], expected [48, 16]"
+        [ ! -e x ]
+    done
+    # of a configuration that says no width
+    echo '{"vision_config": {"num_attention_heads": 2}, "llm_config": {"num_attention_heads": 4, "num_key_value_heads": 2}}' >config.json
+    s2s-ckpt convert -q --to safetensors "$DATA/mcore015_vlm_tp2" vlm.safetensors
+    exits 0 s2s-ckpt convert --plan --to hf --config config.json vlm.safetensors x
+    python3 -c "
+import st
+st.rename('vlm.safetensors', 'wide.safetensors', lambda k: None if 'vision_projection.encoder.linear_fc2' in k else k, {'vision_projection.encoder.linear_fc2.weight': (20, 24)})"
+    exits 1 s2s-ckpt convert --to hf --config config.json wide.safetensors x
+    says "mlp1.3.weight (of vision_projection.encoder.linear_fc2.weight): shape [20, 24], expected ["
+    [ ! -e x ]
+}
+
 @test "LoRA adapters are refused by name where weights are mapped, and kept where names are kept" {
     write_salm
     python3 -c "

@@ -144,7 +144,7 @@ static const char composites[] =
     "include sound_projection sound_projection. sound_projection.\n"
 
     "family sound_projection\n"
-    "encoder.linear_fc1.layer_norm_weight   norm.weight      copy\n"
+    "encoder.linear_fc1.layer_norm_weight   norm.weight      copy [a]\n"
     "encoder.linear_fc1.weight              linear1.weight   copy [b,a]\n"
     "encoder.linear_fc1.bias                linear1.bias     copy [b] ?\n"
     "encoder.linear_fc2.weight              linear2.weight   copy [H,b]\n"
@@ -248,16 +248,16 @@ static const char composites[] =
     "detect perception.encoder.pre_encode.conv.{0,2,3}.weight {embed_tokens,lm_head}.weight "
     "llm.layers.{N}.{*}\n"
     "include salm_perception \"\" \"\"\n"
-    "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
-    "lm_head.weight        llm.lm_head.weight              copy\n"
-    "llm.norm.weight       llm.model.norm.weight           copy\n"
+    "embed_tokens.weight   llm.model.embed_tokens.weight   copy [*,H]\n"
+    "lm_head.weight        llm.lm_head.weight              copy [*,H]\n"
+    "llm.norm.weight       llm.model.norm.weight           copy [H]\n"
     "include =decoder_attention llm. llm.model.\n"
     "include =gated_mlp llm. llm.model.\n"
     "llm.{*}               llm.model.{*}                   copy\n"
 
     "family salm\n"
     "detect perception.encoder.pre_encode.conv.{0,2,3}.weight embed_tokens.weight llm.{*}\n"
-    "embed_tokens.weight   llm.model.embed_tokens.weight   copy\n"
+    "embed_tokens.weight   llm.model.embed_tokens.weight   copy [*,H]\n"
     "include salm_perception \"\" \"\"\n"
     "part " SALM_WORDS " llm. llm.\n"
 
@@ -274,8 +274,8 @@ static const char composites[] =
     "drop perception.preprocessor.featurizer.{window,fb}\n"
 
     "family salm_projection\n"
-    "perception.proj.weight   proj.weight   copy [o,a] ?projection\n"
-    "perception.proj.bias     proj.bias     copy [o] ?\n"
+    "perception.proj.weight   proj.weight   copy [H,C] ?projection\n" /* C: of fastconformer */
+    "perception.proj.bias     proj.bias     copy [H] ?\n"
 
     /* no known family: names stay, completeness is not checked */
     "family as_is\n"

@@ -113,10 +113,11 @@ static bool is_symbol(const char *axis)
     return isalpha((unsigned char)axis[0]) && strchr(",|]", axis[1]);
 }
 
+/* The parts of a model share H, the width of its words: what projections make. */
 static struct vote vote_of(const struct known *k, char symbol)
 {
     const bool whole = isupper((unsigned char)symbol) != 0;
-    return (struct vote){.scope = k->rule->scope,
+    return (struct vote){.scope = symbol == 'H' ? 0 : k->rule->scope,
                          .group = whole ? -1 : k->rule->group,
                          .layer = whole ? -1 : k->at.layer,
                          .tensor = (int64_t)k->i,

@@ -471,6 +471,24 @@ st.rename('flat.safetensors', 'deep.safetensors', lambda k: 'module.llava_model.
     [ "$(s2s-ckpt ls mlp.safetensors | wc -l)" -eq 3 ]
 }
 
+@test "--part llm of NeMo's speech models has the words and the head that lie outside of it" {
+    write_salm
+    python3 - <<'PY'
+import st
+st.rename("salm.safetensors", "duplex.safetensors", lambda k: k.replace("llm.model.", "llm.").replace("llm.lm_head.", "lm_head."))
+st.rename("salm.safetensors", "inside.safetensors", lambda k: "llm.model." + k if k == "embed_tokens.weight" else k)
+PY
+    for kind in salm duplex inside; do
+        exits 0 s2s-ckpt convert -q --strict --to hf --part llm $kind.safetensors $kind
+        exits 0 s2s-ckpt diff llm.safetensors $kind
+        s2s-ckpt convert -q --to safetensors --part llm $kind.safetensors $kind.alone
+        exits 0 s2s-ckpt diff llm.safetensors $kind.alone
+    done
+    exits 0 s2s-ckpt convert -q --strict --to safetensors --part perception duplex.safetensors ear.alone
+    s2s-ckpt ls ear.alone >listed
+    exits 1 grep -q '^\(embed_tokens\|lm_head\|model\)' listed
+}
+
 @test "a layer that lacks the tensor by which its kind is known is not taken for another kind" {
     write_lib
     M=$ROOT/tests/oracle/models/llama_gqa_untied

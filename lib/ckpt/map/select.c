@@ -72,20 +72,95 @@ static char *name_within(const char *name, const char *prefix)
     return rest;
 }
 
+/* ---- what lies outside of its part ---- */
+
+/* NeMo's speech models take the words out of their language model `llm`; DuplexS2S takes the head,
+ * too, and what is left under `llm` loses the "model." in front. */
+struct inside {
+    char *path;       /* of the layers within the part: "model.", ""; NULL: no such model */
+    const char *lost; /* what is put in front again */
+    bool has_words, has_head, has_mixers;
+};
+
+static void look_at_name(struct inside *in, const char *name)
+{
+    const char *at = strstr(name, "layers.");
+    if (at && !in->path && (at == name || at[-1] == '.'))
+        in->path = s2s_xstrndup(name, (size_t)(at - name));
+    in->has_mixers |= at && strstr(at, ".mixer.");
+    in->has_head |= s2s_has_tail(name, '.', "lm_head.weight");
+    in->has_words |= s2s_has_tail(name, '.', "embed_tokens.weight") ||
+                     s2s_has_tail(name, '.', "embeddings.weight") ||
+                     s2s_has_tail(name, '.', "word_embeddings.weight");
+}
+
+/* Is it the tensor of this name, which lies in no part? */
+static bool is_plainly(const char *whole, const char *name)
+{
+    char *plain =
+        s2s_ends_with(whole, name) && !s2s_ckpt_is_state(whole) ? ckpt_map_plain_name(whole) : NULL;
+    const bool is = plain && strcmp(plain, name) == 0;
+    free(plain);
+    return is;
+}
+
+static void look_inside(struct inside *in, const struct s2s_ckpt *ckpt, const char *prefix)
+{
+    bool has_outer_head = false;
+    *in = (struct inside){.lost = ""};
+    for (size_t i = 0; i < ckpt->n_tensors && strcmp(prefix, "llm.") == 0; i++) {
+        const char *whole = ckpt->tensors[i].name;
+        char *name = s2s_ckpt_is_state(whole) ? NULL : name_within(whole, prefix);
+        if (name)
+            look_at_name(in, name);
+        has_outer_head |= is_plainly(whole, "lm_head.weight");
+        free(name);
+    }
+    if (in->path && !*in->path && has_outer_head && !in->has_head)
+        in->lost = in->has_mixers ? "backbone." : "model.";
+}
+
+/* The name within the part of a tensor that lies outside of it; NULL: it is not the part's. Gives:
+ * free. */
+static char *name_of_outside(const char *whole, const struct inside *in)
+{
+    if (in->path && !in->has_words && is_plainly(whole, "embed_tokens.weight"))
+        return s2s_xasprintf("%s%s%s.weight", in->lost, in->path,
+                             in->has_mixers && strcmp(in->path, "model.") != 0 ? "embeddings"
+                                                                               : "embed_tokens");
+    if (*in->lost && is_plainly(whole, "lm_head.weight"))
+        return s2s_xstrdup("lm_head.weight");
+    return NULL;
+}
+
+/* The tensor's name within the part; NULL: it is not the part's. Gives: free. */
+static char *name_in_part(const char *whole, const char *prefix, const struct inside *in)
+{
+    char *rest = s2s_ckpt_is_state(whole) ? NULL : name_within(whole, prefix);
+    if (!rest)
+        return name_of_outside(whole, in);
+    char *name = s2s_xasprintf("%s%s", in->lost, rest);
+    free(rest);
+    return name;
+}
+
 int s2s_ckpt_select(struct s2s_ckpt *ckpt, const char *part, struct s2s_error *err)
 {
     size_t len = strlen(part), kept = 0;
     char *prefix = s2s_xasprintf("%s%s", part, len && part[len - 1] == '.' ? "" : ".");
     len = strlen(prefix);
+    struct inside inside;
+    look_inside(&inside, ckpt, prefix);
     for (size_t i = 0; i < ckpt->n_tensors; i++) {
         struct s2s_ckpt_tensor *t = &ckpt->tensors[i];
-        char *name = s2s_ckpt_is_state(t->name) ? NULL : name_within(t->name, prefix);
+        char *name = name_in_part(t->name, prefix, &inside);
         if (name) {
             t->name = ckpt_arena_text(ckpt, name, strlen(name));
             ckpt->tensors[kept++] = *t;
         }
         free(name);
     }
+    free(inside.path);
     struct s2s_buf others = S2S_BUF_INIT;
     if (!kept) /* names are still unchanged */
         list_beginnings(&others, ckpt, prefix);

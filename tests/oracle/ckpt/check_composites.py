@@ -445,6 +445,8 @@ def salm(tmp):
             _, info = AutoModelForCausalLM.from_pretrained(os.path.join(at + "_hf", "llm"), output_loading_info=True)
             if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
                 bad.append("%s: the language model in transformers: %s" % (family, info))
+            run("convert", "-q", "--strict", "--to", "hf", "--part", "llm", at, at + "_llm")
+            same(family + ", its language model alone", read_folder(at + "_llm"), text)
             config = json.load(open(os.path.join(at + "_hf", "config.json")))
             if config.get("audio_locator_token_id") != 49 or config["projection"] != {"in": 16, "out": 32, "bias": True}:
                 bad.append("%s: config.json %s" % (family, config))
@@ -541,6 +543,8 @@ def salm_kin(tmp):
     if "unused: audio_head.weight" not in run("convert", "--to", "hf", at, at + "_hf"):
         bad.append("duplex: its audio head is not listed")
     same("duplex", read_folder(os.path.join(at + "_hf", "llm")), text)
+    run("convert", "-q", "--strict", "--to", "hf", "--part", "llm", at, at + "_llm")
+    same("duplex, its language model alone", read_folder(at + "_llm"), text)
     run("convert", "-q", "--strict", "--to", "torch_dist", "--map", "salm_duplex", at + "_hf", at + "_back")
     same("duplex, back", read_dist(at + "_back"), duplex)
     save_hf(at + "_lost", {k: v for k, v in duplex.items() if k != "llm.layers.1.mlp.up_proj.weight"}, NEMO)
@@ -562,6 +566,8 @@ def salm_kin(tmp):
         save_hf(at, {**speech, **under("perception.proj.", {"weight": new(16, 16)}), **tensors}, NEMO)
         run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
         same("a hybrid " + how, read_folder(os.path.join(at + "_hf", "llm")), {k.replace("model.", "backbone."): v for k, v in memory.items()})
+        run("convert", "-q", "--strict", "--to", "hf", "--part", "llm", at, at + "_llm")
+        same("a hybrid alone " + how, read_folder(at + "_llm"), {k.replace("model.", "backbone."): v for k, v in memory.items()})
 
 
 def branches(tmp):

@@ -73,6 +73,22 @@ lacks() {
     lacks model embed_tokens.weight
 }
 
+@test "BERT's embeddings and Qwen3-VL's tower have words of Megatron's in their names, and are copied as they are" {
+    mkdir model
+    echo '{"model_type": "bert", "architectures": ["BertModel"]}' >model/config.json
+    write model/model.safetensors "{'embeddings.word_embeddings.weight': (4, 2), 'bert.embeddings.word_embeddings.weight': (4, 2)}"
+    is_whole model
+    echo '{"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}' >model/config.json
+    write model/model.safetensors "{'model.visual.blocks.0.mlp.linear_fc1.weight': (4, 2), 'model.visual.merger.linear_fc2.weight': (4, 2)}"
+    is_whole model
+    for name in embedding.word_embeddings model.embedding.word_embeddings decoder.layers.0.mlp.linear_fc1 decoder.layers.mlp.linear_fc2 \
+        vision_projection.encoder.linear_fc1; do
+        write model/model.safetensors "{'$name.weight': (4, 2)}"
+        exits 1 s2s-ckpt convert --to hf model out
+        says "the names are Megatron's, such as $name.weight"
+    done
+}
+
 @test "a Nemotron VLM under Hugging Face's names: what each of its parts lacks is told" {
     s2s-ckpt convert -q --to hf "$DATA/mcore015_vlm_tp2" all
     mkdir less

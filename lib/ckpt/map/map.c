@@ -94,20 +94,39 @@ bool ckpt_map_is_megatron(const struct s2s_ckpt *ckpt)
     return find_wanted(ckpt, &family) && !family.trains;
 }
 
+/* Parts of names that only Megatron uses, and what else precedes them there: transformers has
+ * embeddings.word_embeddings.weight (BERT) and visual.blocks.0.mlp.linear_fc1.weight (Qwen3-VL). */
+static const struct {
+    const char *part, *before;
+} megatron_marks[] = {{".linear_qkv.", ""},
+                      {".linear_fc1.", "layers."},
+                      {".linear_fc2.", "layers."},
+                      {"encoder.linear_fc1.", ""}, /* of a projection */
+                      {"encoder.linear_fc2.", ""},
+                      {".embedding.word_embeddings.weight", ""},
+                      {".mixer.in_proj.weight.z", ""},
+                      {".mixer.in_proj.layer_norm_weight", ""}};
+
+static bool is_megatron_name(const char *name)
+{
+    if (strcmp(name, "embedding.word_embeddings.weight") == 0)
+        return true;
+    for (size_t k = 0; k < sizeof megatron_marks / sizeof *megatron_marks; k++) {
+        const char *part = strstr(name, megatron_marks[k].part);
+        const char *before = strstr(name, megatron_marks[k].before);
+        if (part && before && before <= part)
+            return true;
+    }
+    return false;
+}
+
 const char *ckpt_map_megatron_name(const struct s2s_ckpt *ckpt)
 {
-    static const char *const marks[] = {".linear_qkv.",
-                                        ".linear_fc1.",
-                                        ".linear_fc2.",
-                                        "word_embeddings.weight",
-                                        ".mixer.in_proj.weight.z",
-                                        ".mixer.in_proj.layer_norm_weight"};
     size_t n;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(ckpt, &n);
     for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
-            if (strstr(tensors[i].name, marks[k]) && !s2s_ckpt_is_state(tensors[i].name))
-                return tensors[i].name;
+        if (is_megatron_name(tensors[i].name) && !s2s_ckpt_is_state(tensors[i].name))
+            return tensors[i].name;
     return NULL;
 }
 

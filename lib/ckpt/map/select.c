@@ -126,8 +126,7 @@ static char *name_of_outside(const char *whole, const struct inside *in)
 {
     if (in->path && !in->has_words && is_plainly(whole, "embed_tokens.weight"))
         return s2s_xasprintf("%s%s%s.weight", in->lost, in->path,
-                             in->has_mixers && strcmp(in->path, "model.") != 0 ? "embeddings"
-                                                                               : "embed_tokens");
+                             in->has_mixers ? "embeddings" : "embed_tokens");
     if (*in->lost && is_plainly(whole, "lm_head.weight"))
         return s2s_xstrdup("lm_head.weight");
     return NULL;

@@ -567,7 +567,7 @@ def salm_kin(tmp):
         run("convert", "-q", "--strict", "--to", "hf", at, at + "_hf")
         same("a hybrid " + how, read_folder(os.path.join(at + "_hf", "llm")), {k.replace("model.", "backbone."): v for k, v in memory.items()})
         run("convert", "-q", "--strict", "--to", "hf", "--part", "llm", at, at + "_llm")
-        same("a hybrid alone " + how, read_folder(at + "_llm"), {k.replace("model.", "backbone."): v for k, v in memory.items()})
+        same("a hybrid alone " + how, read_folder(at + "_llm"), {k.replace("model.", "model." if how == "moved" else "backbone."): v for k, v in memory.items()})
 
 
 def branches(tmp):

@@ -1929,6 +1929,9 @@ EOF
     to_hf '{durations: [0, 4], greedy: {max_symbols: 0, max_symbols_per_step: 7}}\nloss: {loss_name: tdt, tdt_kwargs: {durations: [0, 2]}}'
     says_not max_symbols
     jq -e '.max_symbols_per_step == 7 and .durations == [0, 2] and .pad_token_id == 10' out/config.json
+    to_hf '{durations: [0, 4]}\njoint: {_target_: nemo.collections.asr.modules.HATJoint, jointnet: {activation: relu}}'
+    [ "$status" = 1 ]
+    says "joint._target_ is nemo.collections.asr.modules.HATJoint; Parakeet has only RNNTJoint"
     for blanks in '{durations: [0, 4], big_blank_durations: [2, 4]}' '{durations: [0, 4]}\nloss: {loss_name: multiblank_rnnt}'; do
         to_hf "$blanks"
         [ "$status" = 1 ]
@@ -1954,6 +1957,40 @@ EOF
     exits 1 s2s-ckpt convert --to nemo --no-tokenizer hf pad.nemo
     says "config.json: the blank is token 8192; NeMo's is the last class, 10"
     [ ! -e pad.nemo ]
+}
+
+@test "what only training uses and the other side has not is named; what both have crosses, and comes back" {
+    local said="settings of training that transformers has otherwise or not at all"
+    with_yaml in.nemo '$a ctc_reduction: mean'
+    exits 0 s2s-ckpt convert --to hf in.nemo hf
+    says_not "$said"
+    jq -e 'has("ctc_loss_reduction") | not' hf/config.json
+    train() { # SED KEY
+        with_yaml in.nemo "$1"
+        rm -rf out
+        exits 0 s2s-ckpt convert --to hf in.nemo out
+        says "model_config.yaml: $said: $2"
+    }
+    train '' ctc_reduction
+    train 's/dropout_pre_encoder: 0.1/dropout_pre_encoder: 0.3/' "encoder.dropout_pre_encoder, ctc_reduction"
+    train 's/drop_prob: 0.0/drop_prob: 0.2/' "encoder.stochastic_depth_mode, ctc_reduction"
+    train 's/untie_biases: true/untie_biases: false/; $a ctc_reduction: mean_batch' "encoder.untie_biases, ctc_reduction"
+    train '$a ctc_reduction: sum\nspec_augment: {freq_masks: 2}' spec_augment
+    jq -e '.ctc_loss_reduction == "sum"' out/config.json
+    # and the other way
+    jq '.ctc_loss_reduction = "none" | .ctc_zero_infinity = false | .encoder_config.activation_dropout = 0.25 | .encoder_config.layerdrop = 0.5' hf/config.json >config.json
+    exits 0 s2s-ckpt convert --to nemo --no-tokenizer --config config.json hf out.nemo
+    says "config.json: ctc_zero_infinity is false; NeMo's CTC loss has true"
+    says "config.json: activation_dropout is 0.25"
+    says "config.json: layerdrop is 0.5; NeMo's stochastic depth"
+    tar -xOf out.nemo ./model_config.yaml >made.yaml
+    grep -q '^ctc_reduction: none$' made.yaml
+    grep -q 'stochastic_depth_mode: uniform$' made.yaml
+    s2s-ckpt convert -q --to hf out.nemo back
+    alike "$(jq -S . config.json)" "$(jq -S . back/config.json)"
+    jq '.ctc_loss_reduction = "mean_batch"' hf/config.json >config.json
+    exits 1 s2s-ckpt convert --to nemo --no-tokenizer --config config.json hf no.nemo
+    says "config.json: ctc_loss_reduction is not mean, sum or none"
 }
 
 @test "a model_config.yaml with values of another type, keys that are there twice, a preprocessor that is a reference" {
@@ -1990,7 +2027,7 @@ EOF
 
 @test "a model_config.yaml that says otherwise than the weights is refused" {
     for lie in 's/n_heads: 2/n_heads: 4/' 's/n_layers: 2/n_layers: 3/' 's/conv_kernel_size: 5/conv_kernel_size: 9/' \
-        's/subsampling_factor: 8/subsampling_factor: 4/' 's/use_bias: true/use_bias: false/' 's/feat_in: 16/feat_in: 80/'; do
+        's/subsampling_factor: 8/subsampling_factor: 4/' 's/use_bias: true/use_bias: false/' 's/feat_in: 16/feat_in: 80/' 's/ff_expansion_factor: 2/ff_expansion_factor: 4/'; do
         with_yaml lie.nemo "$lie"
         exits 1 s2s-ckpt convert -q --to hf lie.nemo out
         says "model_config.yaml: encoder.$(echo "$lie" | sed 's,s/\([a-z_]*\):.*,\1,')"
@@ -2208,6 +2245,9 @@ PY
     refused 's/self_attention_model: rel_pos/self_attention_model: rel_pos_local_attn/' "rel_pos_local_attn"
     refused 's/att_context_size: .*/att_context_size: [[70, 13], [70, 0]]/' "att_context_size is limited"
     refused 's/conv_kernel_size: 5/conv_kernel_size: 5\n  conv_context_size: causal/' "conv_context_size is causal"
+    refused 's/modules.ConformerEncoder/modules.ConformerMultiLayerFeatureExtractor/' "Parakeet has only ConformerEncoder"
+    # three stages make two of 15 bins, and transformers counts one
+    refused 's/feat_in: 16/feat_in: 15/' "encoder.feat_in is 15, of which convolutions make 2; transformers' Parakeet rounds down, to 1"
     # references are followed
     sed 's/feat_in: 16$/feat_in: ${model.preprocessor.features}/' good.yaml >t/model_config.yaml
     tar -C t -cf ok.nemo .

@@ -27,6 +27,14 @@ struct ckpt_nemo_texts {
  * Parakeet has no such encoder. */
 int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
                      const char *family, bool any, struct s2s_error *err);
+/* The value at a path ("decoding.greedy.max_symbols") of NeMo's configuration, references resolved;
+ * NULL: none. */
+json_t *ckpt_nemo_setting(const json_t *all, const char *path);
+/* Warns of settings of training that transformers' Parakeet has not, naming all of them. ctc: path
+ * of the CTC loss's reduction; NULL: no such head. */
+void ckpt_nemo_warn_training(const json_t *all, const json_t *encoder, const char *ctc);
+/* The reduction of a CTC loss if torch, and so both sides, have it; else NULL. */
+const char *ckpt_nemo_reduction(const json_t *said);
 /* Sets *config to the config.json of transformers' Parakeet encoder, from NeMo's section `encoder`
  * (references resolved) and the weights, which must agree. Gives a reference. UNSUPPORTED: Parakeet
  * has no such encoder; SHAPE: they do not agree; NOTFOUND: the number of mel bins is unknown;

@@ -39,8 +39,7 @@ static json_t *resolved(json_t *root, json_t *value, int depth)
     return found ? resolved(root, found, depth + 1) : value;
 }
 
-/* The value at a path, resolved; NULL: none. */
-static json_t *setting_of(const json_t *root, const char *path)
+json_t *ckpt_nemo_setting(const json_t *root, const char *path)
 {
     return resolved((json_t *)root, look_up((json_t *)root, path), 0);
 }
@@ -114,16 +113,23 @@ static int64_t rows_of(const struct s2s_ckpt *ckpt, const char *name)
     return t && t->n_dims > 0 ? t->shape[0] : 0;
 }
 
-static json_t *ctc_config(json_t *encoder, int64_t n_classes)
+static json_t *ctc_config(const json_t *all, const char *reduction_key, json_t *encoder,
+                          int64_t n_classes)
 {
-    return json_pack("{s:s, s:[s], s:I, s:I, s:o}", "model_type", "parakeet_ctc", "architectures",
-                     "ParakeetForCTC", "vocab_size", (json_int_t)n_classes, "pad_token_id",
-                     (json_int_t)(n_classes - 1), "encoder_config", encoder);
+    const char *reduction = ckpt_nemo_reduction(ckpt_nemo_setting(all, reduction_key));
+    json_t *out = json_pack("{s:s, s:[s], s:I, s:I, s:o}", "model_type", "parakeet_ctc",
+                            "architectures", "ParakeetForCTC", "vocab_size", (json_int_t)n_classes,
+                            "pad_token_id", (json_int_t)(n_classes - 1), "encoder_config", encoder);
+    if (reduction && strcmp(reduction, "mean") != 0) /* transformers' default */
+        json_object_set_new(out, "ctc_loss_reduction", json_string(reduction));
+    if (json_is_false(look_up((json_t *)all, CKPT_NEMO_KEPT ".ctc_zero_infinity")))
+        json_object_set_new(out, "ctc_zero_infinity", json_false());
+    return out;
 }
 
 static bool has_loss(const json_t *all, const char *name)
 {
-    const char *loss = json_string_value(setting_of(all, "loss.loss_name"));
+    const char *loss = json_string_value(ckpt_nemo_setting(all, "loss.loss_name"));
     return loss && strcmp(loss, name) == 0;
 }
 
@@ -135,7 +141,7 @@ static json_t *find_durations(const json_t *all, int64_t n)
                                         "model_defaults.tdt_durations",
                                         "loss.tdt_kwargs.durations"};
     for (size_t i = has_loss(all, "tdt") ? 0 : 1; i < sizeof paths / sizeof *paths; i++) {
-        const json_t *found = setting_of(all, paths[i]);
+        const json_t *found = ckpt_nemo_setting(all, paths[i]);
         json_t *item, *out = json_array();
         size_t k;
         json_array_foreach(found, k, item)
@@ -155,7 +161,7 @@ static json_t *find_durations(const json_t *all, int64_t n)
 /* Refuses big blanks, outputs of the joint network that are no durations. */
 static int check_blanks(const json_t *all, struct s2s_error *err)
 {
-    const json_t *blanks = setting_of(all, "decoding.big_blank_durations");
+    const json_t *blanks = ckpt_nemo_setting(all, "decoding.big_blank_durations");
     if (!has_loss(all, "multiblank_rnnt") && !json_array_size(blanks) && !is_reference(blanks))
         return 0;
     return s2s_error_set(err, S2S_E_UNSUPPORTED,
@@ -168,13 +174,13 @@ static int check_blanks(const json_t *all, struct s2s_error *err)
  * among the labels; or `absent`. */
 static json_int_t pad_of(const json_t *all, json_int_t absent)
 {
-    const json_t *labels = setting_of(all, "labels"), *item;
+    const json_t *labels = ckpt_nemo_setting(all, "labels"), *item;
     const json_t *kept = look_up((json_t *)all, CKPT_NEMO_KEPT ".pad_token_id");
     size_t i;
     if (json_is_integer(kept))
         return json_integer_value(kept);
     if (!json_is_array(labels))
-        labels = setting_of(all, "joint.vocabulary");
+        labels = ckpt_nemo_setting(all, "joint.vocabulary");
     json_array_foreach(labels, i, item)
     {
         if (json_is_string(item) && strcmp(json_string_value(item), "<pad>") == 0)
@@ -224,8 +230,13 @@ static int check_head(const struct head *head, const struct s2s_ckpt *ckpt, cons
                       const json_t *durations, struct s2s_error *err)
 {
     const int64_t gates = rows_of(ckpt, "decoder.prediction.dec_rnn.lstm.weight_hh_l0");
+    const char *joint = json_string_value(ckpt_nemo_setting(all, "joint._target_"));
     int rc = 0;
-    if (json_is_false(setting_of(all, "decoder.blank_as_pad")))
+    if (joint && !s2s_ends_with(joint, "RNNTJoint")) /* HATJoint has the blank apart */
+        rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
+                           "model_config.yaml: joint._target_ is %s; Parakeet has only RNNTJoint",
+                           joint);
+    else if (json_is_false(ckpt_nemo_setting(all, "decoder.blank_as_pad")))
         rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                            "model_config.yaml: decoder.blank_as_pad is false; Parakeet has only "
                            "true");
@@ -251,7 +262,7 @@ static int find_limit(json_int_t *limit, const json_t *all, struct s2s_error *er
 {
     static const char section[] = "decoding.greedy", *const keys[] = {"max_symbols",
                                                                       "max_symbols_per_step"};
-    const json_t *greedy = setting_of(all, section);
+    const json_t *greedy = ckpt_nemo_setting(all, section);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *value = resolved((json_t *)all, json_object_get(greedy, keys[i]), 0);
         if (is_reference(value))
@@ -276,7 +287,7 @@ static int find_limit(json_int_t *limit, const json_t *all, struct s2s_error *er
 static int find_activation(const char **name, const json_t *all, struct s2s_error *err)
 {
     static const char *const known[] = {"relu", "sigmoid", "tanh"};
-    const json_t *value = setting_of(all, "joint.jointnet.activation");
+    const json_t *value = ckpt_nemo_setting(all, "joint.jointnet.activation");
     if (is_reference(value))
         return refuse_reference("joint.jointnet", "activation", value, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -360,11 +371,23 @@ static json_t *features_of(const json_t *all)
     return out;
 }
 
+/* What --to nemo kept of the one dropout that NeMo has not of its own. */
+static void keep_activation(json_t *encoder, const json_t *all)
+{
+    json_t *kept = look_up((json_t *)all, CKPT_NEMO_KEPT ".activation_dropout");
+    if (json_is_number(kept))
+        json_object_set(encoder, "activation_dropout", kept);
+}
+
 int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt, const json_t *all,
                      const char *family, bool any, struct s2s_error *err)
 {
     const json_t *part = json_object_get(all, "perception");
     json_t *encoder = section(all, part ? part : all, "encoder"), *out = NULL, *generation = NULL;
+    const bool hybrid = strcmp(family, "fastconformer_hybrid_ctc") == 0;
+    const char *ctc = hybrid                                     ? "aux_ctc.ctc_reduction"
+                      : strcmp(family, "fastconformer_ctc") == 0 ? "ctc_reduction"
+                                                                 : NULL;
     int rc = 0;
     *texts = (struct ckpt_nemo_texts){.config = NULL};
     if (!any && (json_is_integer(json_object_get(encoder, "d_model")) ||
@@ -375,13 +398,17 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
         if (rc == 0 && strcmp(family, "fastconformer_encoder") != 0 &&
             strcmp(family, "fastconformer_perception") != 0)
             json_object_del(out, "architectures");
-        if (rc == 0 && strcmp(family, "fastconformer_ctc") == 0)
-            out = ctc_config(out, rows_of(ckpt, "decoder.decoder_layers.0.weight"));
-        else if (rc == 0 && strcmp(family, "fastconformer_hybrid_ctc") == 0)
-            out = ctc_config(out, rows_of(ckpt, "ctc_decoder.decoder_layers.0.weight"));
+        if (rc == 0)
+            keep_activation(out, all);
+        if (rc == 0 && ctc)
+            out = ctc_config(all, ctc, out,
+                             rows_of(ckpt, hybrid ? "ctc_decoder.decoder_layers.0.weight"
+                                                  : "decoder.decoder_layers.0.weight"));
         else if (rc == 0 && strcmp(family, "fastconformer_transducer") == 0)
             rc = transducer_config(&out, &generation, ckpt, all, out, err);
-        if (rc < 0)
+        if (rc == 0)
+            ckpt_nemo_warn_training(part ? part : all, encoder, ctc);
+        else
             out = NULL;
     }
     json_decref(encoder);

@@ -96,6 +96,15 @@ static bool is_centred(const json_t *context)
     return !context || json_is_null(context) || (json_is_array(context) && json_equal(left, right));
 }
 
+static int check_class(const json_t *encoder, struct s2s_error *err)
+{
+    const char *class = json_string_value(json_object_get(encoder, "_target_"));
+    return !class || s2s_ends_with(class, "ConformerEncoder") ||
+                   s2s_ends_with(class, "ConformerEncoderAdapter")
+               ? 0
+               : refuse(err, "_target_", class, "ConformerEncoder");
+}
+
 static int check_kind(const json_t *encoder, struct s2s_error *err)
 {
     for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
@@ -207,6 +216,13 @@ static int set_bins(struct measured *m, int64_t n_stages)
                              "model_config.yaml: encoder.feat_in is %lld, which the weights are "
                              "not made for: pre_encode.out.weight has %lld columns, not %lld",
                              (long long)bins, (long long)columns, (long long)(channels * left));
+    if (n_stages < 32 && bins % ((int64_t)1 << n_stages) != 0) {
+        int rc = s2s_error_set(m->err, S2S_E_UNSUPPORTED,
+                               "model_config.yaml: encoder.feat_in is %lld, of which convolutions "
+                               "make %lld; transformers' Parakeet rounds down, to %lld",
+                               (long long)bins, (long long)left, (long long)(bins >> n_stages));
+        return s2s_error_hint(m->err, rc, "convert --to safetensors takes the weights as they are");
+    }
     json_object_set_new(m->out, "num_mel_bins", json_integer(bins));
     return 0;
 }
@@ -233,15 +249,21 @@ static int set_sizes(struct measured *m)
     return rc == 0 ? set_bias(m) : rc;
 }
 
-static void set_width(struct measured *m)
+static int set_width(struct measured *m)
 {
     const json_t *factor = json_object_get(m->yaml, "ff_expansion_factor");
     const json_int_t width = json_integer_value(json_object_get(m->out, "hidden_size"));
     json_int_t times = json_is_integer(factor) ? json_integer_value(factor) : 4,
                wide = size_of(m, "layers.0.feed_forward1.linear1.weight", 0);
+    if (wide && json_is_integer(factor) && (times < 1 || wide / times != width || wide % times))
+        return s2s_error_set(m->err, S2S_E_SHAPE,
+                             "model_config.yaml: encoder.ff_expansion_factor is %lld, the weights "
+                             "have %lld rows for %lld",
+                             (long long)times, (long long)wide, (long long)width);
     if (wide || !__builtin_mul_overflow(width, times, &wide))
         json_object_set_new(m->out, "intermediate_size", json_integer(wide));
     json_object_set(m->out, "num_key_value_heads", json_object_get(m->out, "num_attention_heads"));
+    return 0;
 }
 
 /* ---- settings from the file ---- */
@@ -277,17 +299,19 @@ int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t
 {
     struct measured m = {.ckpt = ckpt, .yaml = encoder, .err = err};
     *config = NULL;
-    int rc = check_kind(encoder, err);
+    int rc = check_class(encoder, err);
+    if (rc == 0)
+        rc = check_kind(encoder, err);
     if (rc < 0)
         return rc;
     m.prefix = find_prefix(ckpt);
     m.out = json_pack("{s:s, s:[s], s:s}", "model_type", "parakeet_encoder", "architectures",
                       "ParakeetEncoder", "hidden_act", "silu");
     rc = set_sizes(&m);
-    if (rc == 0) {
-        set_width(&m);
+    if (rc == 0)
+        rc = set_width(&m);
+    if (rc == 0)
         rc = set_settings(&m);
-    }
     free(m.prefix);
     if (rc == 0)
         *config = m.out;

@@ -3,97 +3,12 @@
  * examples/asr/conf/fastconformer/, and the arguments of its ConformerEncoder, ConvASRDecoder,
  * RNNTDecoder and RNNTJoint. nemo_config.c is the other direction.
  */
-#include <ctype.h>
 #include <math.h>
 
 #include "lib/base/base.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/nemo/from_nemo.h"
 #include "lib/ckpt/nemo/to_nemo.h"
-
-/* ---- JSON as YAML ---- */
-
-static bool is_plain(const char *s)
-{
-    static const char *const words[] = {"true", "false", "null", "yes", "no",
-                                        "on",   "off",   "y",    "n",   "~"};
-    if (!isalpha((unsigned char)*s) && *s != '_')
-        return false;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcasecmp(s, words[i]) == 0)
-            return false;
-    return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-")] == 0;
-}
-
-/* YAML 1.1 requires a point in a float; JSON's quoted strings are also YAML. */
-static void add_scalar(struct s2s_buf *out, const json_t *value)
-{
-    char number[40];
-    if (json_is_real(value)) {
-        snprintf(number, sizeof number, "%.15g", json_real_value(value));
-        size_t head = strcspn(number, "e");
-        bool point = memchr(number, '.', head) != NULL;
-        s2s_buf_printf(out, "%.*s%s%s", (int)head, number, point ? "" : ".0", number + head);
-        return;
-    }
-    if (json_is_string(value) && is_plain(json_string_value(value))) {
-        s2s_buf_puts(out, json_string_value(value));
-        return;
-    }
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    s2s_buf_puts(out, text ? text : "null");
-    free(text);
-}
-
-static void add_value(struct s2s_buf *out, const json_t *value, int indent);
-
-static void add_list(struct s2s_buf *out, const json_t *list, int indent)
-{
-    const bool texts = json_is_string(json_array_get(list, 0));
-    const json_t *item;
-    size_t i;
-    s2s_buf_puts(out, texts ? "" : " [");
-    json_array_foreach(list, i, item)
-    {
-        if (texts)
-            s2s_buf_printf(out, "\n%*s- ", indent, "");
-        else if (i)
-            s2s_buf_puts(out, ", ");
-        if (texts) { /* always quoted: labels may contain anything */
-            char *text = json_dumps(item, JSON_ENCODE_ANY | JSON_COMPACT);
-            s2s_buf_puts(out, text ? text : "\"\"");
-            free(text);
-        } else {
-            add_scalar(out, item);
-        }
-    }
-    s2s_buf_puts(out, texts ? "\n" : "]\n");
-}
-
-static void add_object(struct s2s_buf *out, const json_t *object, int indent)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)object, key, value)
-    {
-        s2s_buf_printf(out, "%*s%s:", indent, "", key);
-        add_value(out, value, indent + 2);
-    }
-}
-
-static void add_value(struct s2s_buf *out, const json_t *value, int indent)
-{
-    if (json_is_object(value)) {
-        s2s_buf_putc(out, '\n');
-        add_object(out, value, indent);
-    } else if (json_is_array(value)) {
-        add_list(out, value, indent - 2);
-    } else {
-        s2s_buf_putc(out, ' ');
-        add_scalar(out, value);
-        s2s_buf_putc(out, '\n');
-    }
-}
 
 /* ---- Parakeet's configuration ---- */
 
@@ -212,6 +127,11 @@ static bool is_text(const json_t *value)
     return json_is_string(value);
 }
 
+static bool is_reduction(const json_t *value)
+{
+    return ckpt_nemo_reduction(value) != NULL;
+}
+
 /* The types of keys: a value of another type is refused, as the default in its place would be a
  * guess. Sizes are in `defaults`. */
 static const struct type {
@@ -226,7 +146,10 @@ static const struct type {
     {"a number",
      is_number,
      {"dropout", "activation_dropout", "dropout_positions", "attention_dropout", "layerdrop"}},
-    {"true or false", is_bool, {"scale_input", "attention_bias", "convolution_bias"}},
+    {"true or false",
+     is_bool,
+     {"scale_input", "attention_bias", "convolution_bias", "ctc_zero_infinity"}},
+    {"mean, sum or none", is_reduction, {"ctc_loss_reduction"}},
     {"a text", is_text, {"hidden_act"}},
 };
 
@@ -297,6 +220,11 @@ static json_t *encoder_section(const json_t *c)
         s2s_warn("convert",
                  "config.json: activation_dropout is %g; NeMo has one dropout, which is %g",
                  activation, dropout);
+    if (real_of(c, "layerdrop", 0.1) > 0)
+        s2s_warn("convert",
+                 "config.json: layerdrop is %g; NeMo's stochastic depth drops layers with this "
+                 "probability, but never the first, and scales the others",
+                 real_of(c, "layerdrop", 0.1));
     json_t *out = json_pack(
         "{s:s, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:b, s:n, s:n, s:i}", "_target_",
         "nemo.collections.asr.modules.ConformerEncoder", "feat_in",
@@ -324,7 +252,7 @@ static json_t *encoder_section(const json_t *c)
                                           real_of(c, "attention_dropout", 0.1),
                                           "stochastic_depth_drop_prob",
                                           real_of(c, "layerdrop", 0.1), "stochastic_depth_mode",
-                                          "linear", "stochastic_depth_start_layer", 1));
+                                          "uniform", "stochastic_depth_start_layer", 1));
     return out;
 }
 
@@ -371,8 +299,24 @@ static json_t *tokenizer_section(void)
                      "nemo:tokenizer.vocab");
 }
 
+/* Adds to the section of what NeMo ignores. Takes value. */
+static void keep(json_t *out, const char *key, json_t *value)
+{
+    json_t *kept = json_object_get(out, CKPT_NEMO_KEPT);
+    if (!kept)
+        json_object_set_new(out, CKPT_NEMO_KEPT, kept = json_object());
+    json_object_set_new(kept, key, value);
+}
+
 static void add_ctc(json_t *out, const struct ckpt_nemo_model *m)
 {
+    json_t *reduction = json_object_get(m->config, "ctc_loss_reduction");
+    if (json_is_false(json_object_get(m->config, "ctc_zero_infinity"))) {
+        s2s_warn("convert", "config.json: ctc_zero_infinity is false; NeMo's CTC loss has true");
+        keep(out, "ctc_zero_infinity", json_false());
+    }
+    json_object_set_new(out, "ctc_reduction",
+                        reduction ? json_incref(reduction) : json_string("mean"));
     json_object_set_new(
         out, "decoder",
         json_pack("{s:s, s:I, s:I, s:O}", "_target_", "nemo.collections.asr.modules.ConvASRDecoder",
@@ -460,9 +404,7 @@ static void add_transducer(json_t *out, const struct ckpt_nemo_model *m)
                         json_pack("{s:s, s:{s:I}}", "strategy", "greedy_batch", "greedy",
                                   "max_symbols",
                                   (json_int_t)top_int(m->config, "max_symbols_per_step", 10)));
-    json_object_set_new(
-        out, CKPT_NEMO_KEPT,
-        json_pack("{s:I}", "pad_token_id", (json_int_t)top_int(m->config, "pad_token_id", 2)));
+    keep(out, "pad_token_id", json_integer((json_int_t)top_int(m->config, "pad_token_id", 2)));
     add_loss(out, durations);
     json_object_set_new(
         out, "target",
@@ -492,7 +434,9 @@ int ckpt_nemo_yaml(struct s2s_buf *out, const struct ckpt_nemo_model *m, struct 
         add_ctc(all, m);
     else
         add_transducer(all, m);
-    add_object(out, all, 0);
+    if (real_of(m->config, "activation_dropout", 0.1) != real_of(m->config, "dropout", 0.1))
+        keep(all, "activation_dropout", json_real(real_of(m->config, "activation_dropout", 0.1)));
+    ckpt_yaml_object(out, all, 0);
     json_decref(all);
     return 0;
 }

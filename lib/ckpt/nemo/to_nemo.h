@@ -113,6 +113,9 @@ int64_t ckpt_parakeet_classes(const json_t *config);
  * not support. */
 int ckpt_nemo_yaml(struct s2s_buf *out, const struct ckpt_nemo_model *model, struct s2s_error *err);
 
+/* Appends an object as YAML; its keys begin at column `indent`. */
+void ckpt_yaml_object(struct s2s_buf *out, const json_t *object, int indent);
+
 /* Parses a SentencePiece model (bytes [len]): *labels becomes an array of its pieces (gives:
  * json_decref); appends the text of tokenizer.vocab to vocab, and that of vocab.txt to words.
  * FORMAT. */

@@ -53,11 +53,12 @@ def random_model(rng, kind):
     encoder = dict(hidden_size=width, num_attention_heads=heads, num_hidden_layers=rng.randint(1, 3), intermediate_size=width * rng.randint(1, 4),
                    num_mel_bins=mels, conv_kernel_size=rng.choice([3, 5, 9]), subsampling_conv_channels=rng.choice([4, 6, 8]),
                    subsampling_factor=factor, scale_input=rng.random() < 0.5, attention_bias=bias, convolution_bias=bias,
-                   layerdrop=rng.choice([0.0, 0.25]), dropout=0.1, attention_dropout=rng.choice([0.0, 0.1]), max_position_embeddings=500)
+                   layerdrop=rng.choice([0.0, 0.25]), dropout=0.1, activation_dropout=rng.choice([0.1, 0.3]), attention_dropout=rng.choice([0.0, 0.1]), max_position_embeddings=500)
     classes = rng.randint(5, 40)
     torch.manual_seed(rng.randint(0, 1 << 30))
     if kind == "ctc":
-        config = ParakeetCTCConfig(vocab_size=classes, pad_token_id=classes - 1, encoder_config=ParakeetEncoderConfig(**encoder))
+        config = ParakeetCTCConfig(vocab_size=classes, pad_token_id=classes - 1, ctc_loss_reduction=rng.choice(["mean", "sum"]),
+                                   ctc_zero_infinity=rng.random() < 0.5, encoder_config=ParakeetEncoderConfig(**encoder))
         made = ParakeetForCTC(config)
     else:
         rest = dict(vocab_size=classes, blank_token_id=classes - 1, pad_token_id=rng.choice([0, 2]), decoder_hidden_size=rng.randint(3, 20),
@@ -167,12 +168,13 @@ def check(rng, kind, tmp, number):
     for key in ("sampling_rate", "feature_size", "win_length", "hop_length", "n_fft", "preemphasis"):
         if abs(getattr(ParakeetFeatureExtractor.from_pretrained(again), key) - getattr(extractor, key)) > 1e-9:
             bad.append("%s: preprocessor %s" % (what, key))
-    for key in ("vocab_size", "pad_token_id", "blank_token_id", "durations", "num_decoder_layers", "decoder_hidden_size", "max_symbols_per_step"):
+    for key in ("vocab_size", "pad_token_id", "blank_token_id", "durations", "num_decoder_layers", "decoder_hidden_size", "max_symbols_per_step",
+                "ctc_loss_reduction", "ctc_zero_infinity"):
         a, b = getattr(made.config, key, None), getattr(got.config, key, None)
         if a != b and not (key == "pad_token_id" and kind != "ctc"):
             bad.append("%s: config.json %s: %s, was %s" % (what, key, b, a))
     for key, value in made.config.encoder_config.to_dict().items():
-        if key in ("dtype", "_name_or_path", "transformers_version", "architectures", "activation_dropout", "initializer_range"):
+        if key in ("dtype", "_name_or_path", "transformers_version", "architectures", "initializer_range"):
             continue
         if getattr(got.config.encoder_config, key, None) != value:
             bad.append("%s: encoder_config %s: %s, was %s" % (what, key, getattr(got.config.encoder_config, key, None), value))

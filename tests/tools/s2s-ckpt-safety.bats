@@ -885,6 +885,22 @@ EOF
     touch out.s2s-partial/s2s-resume
     exits 1 s2s-ckpt verify out.s2s-partial
     says "an unfinished conversion"
+    # a save that did not come far, to which the tracker points
+    cp -r "$DATA/mini_writer" runs
+    chmod -R u+w runs
+    printf 50 >runs/latest_checkpointed_iteration.txt
+    mkdir runs/iter_0000050 runs/iter_0000049
+    exits 1 s2s-ckpt ls runs
+    says "runs/iter_0000050: no known checkpoint here; name another one of the run: runs/iter_0000042"
+    for file in common.pt metadata.json; do
+        cp runs/iter_0000042/$file runs/iter_0000050
+        exits 1 s2s-ckpt ls runs
+        says "runs/iter_0000050: neither .metadata nor .distcp data are there: an unfinished save, or a damaged one; name another one of the run: runs/iter_0000042"
+        rm runs/iter_0000050/$file
+    done
+    cp runs/iter_0000042/*.distcp runs/iter_0000050
+    exits 1 s2s-ckpt ls runs
+    says "there is .distcp data and no .metadata; name another one of the run: runs/iter_0000042"
     # the newest Megatron-Core has no common.pt by which to know its folder
     PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
 from mini_writer import s, write

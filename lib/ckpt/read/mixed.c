@@ -14,6 +14,7 @@
 static void warn_gaps(const struct s2s_ckpt *ckpt)
 {
     int64_t *unused = s2s_xcalloc(ckpt->n_files + 1, sizeof *unused);
+    size_t first = 0, n_found = 0;
     for (size_t i = 0; i < ckpt->n_files; i++)
         unused[i] = ckpt->files[i].len_bytes;
     for (size_t i = 0; i < ckpt->n_tensors; i++)
@@ -26,13 +27,14 @@ static void warn_gaps(const struct s2s_ckpt *ckpt)
         unused[json_integer_value(file)] -= ckpt->objects[i].len_bytes;
     }
     for (size_t i = 0; i < ckpt->n_files; i++)
-        if (unused[i] > 0 && s2s_ends_with(ckpt->files[i].name, ".distcp"))
-            s2s_warn(
-                "ckpt",
-                "%s: %s: %lld of its %lld bytes belong to nothing that .metadata names: one of "
-                "the two may be of another save",
-                ckpt->path, ckpt->files[i].name, (long long)unused[i],
-                (long long)ckpt->files[i].len_bytes);
+        if (unused[i] > 0 && s2s_ends_with(ckpt->files[i].name, ".distcp") && n_found++ == 0)
+            first = i;
+    if (n_found)
+        s2s_warn("ckpt",
+                 "%s: %s%s: %lld of its %lld bytes belong to nothing that .metadata names: one of "
+                 "the two may be of another save",
+                 ckpt->path, ckpt->files[first].name, n_found > 1 ? " (as in other files)" : "",
+                 (long long)unused[first], (long long)ckpt->files[first].len_bytes);
     free(unused);
 }
 

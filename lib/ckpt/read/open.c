@@ -266,6 +266,8 @@ struct format {
     const char *why, *hint;
 };
 
+static const char no_metadata[] =
+    "neither .metadata nor .distcp data are there: an unfinished save, or a damaged one";
 static const char gguf[] = "GGUF, the format of llama.cpp";
 static const char gguf_hint[] = "name the Hugging Face folder that it was made from";
 
@@ -286,6 +288,7 @@ static const struct format of_folders[] = {
     {.like = {"", ".distcp"},
      .refusal = S2S_E_TRUNCATED,
      .why = "an unfinished save: there is .distcp data and no .metadata"},
+    {.backend = "torch_dist", .refusal = S2S_E_TRUNCATED, .why = no_metadata},
     {"nemo",
      .one_of = {CKPT_NEMO_WEIGHTS, "model_weights/.metadata", "model_weights/metadata.json",
                 "mp_rank_00/model_weights.ckpt", "tp_rank_00_pp_rank_000/model_weights.ckpt"},
@@ -307,6 +310,7 @@ static const struct format of_folders[] = {
              "torch.distributed.checkpoint"},
     {"hf_bin", .is = has_bins, .read = ckpt_read_hf_bin},
     {.like = {"", ".gguf"}, .refusal = S2S_E_UNSUPPORTED, .why = gguf, .hint = gguf_hint},
+    {.all = {"common.pt"}, .refusal = S2S_E_TRUNCATED, .why = no_metadata},
     {"", .read = refuse_folder},
 };
 
@@ -443,9 +447,12 @@ static int read_path(struct s2s_ckpt *ckpt, const char *path, struct s2s_error *
     if ((rc = ckpt_open_folder(AT_FDCWD, path, S2S_E_OPEN, err)) < 0)
         return rc;
     ckpt->dir_fd = rc;
+    const size_t named = strlen(ckpt->path);
     rc = read_folder(ckpt, err);
-    return rc < 0 ? s2s_error_add(err, rc, "%s", ckpt->path) : 0; /* which may be a subfolder by now
-                                                                   */
+    if (rc == 0)
+        return 0;
+    s2s_error_add(err, rc, "%s", ckpt->path); /* which may be a subfolder by now */
+    return strlen(ckpt->path) > named ? ckpt_hint_iteration(ckpt, rc, err) : rc;
 }
 
 int s2s_ckpt_open(struct s2s_ckpt **out, const char *path, struct s2s_error *err)

@@ -33,6 +33,10 @@ int ckpt_go_down(struct s2s_ckpt *ckpt, struct s2s_error *err);
 int ckpt_hint_file(const char *path, int rc, struct s2s_error *err);
 /* If the folder contains checkpoints: the hint names some. */
 int ckpt_hint_folder(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err);
+/* If the checkpoint is an iteration of a run that has other complete ones: the hint names the
+ * newest.
+ */
+int ckpt_hint_iteration(const struct s2s_ckpt *ckpt, int rc, struct s2s_error *err);
 /* If the file is a Git LFS pointer or a web page: the hint says so. */
 int ckpt_hint_bytes(const struct s2s_ckpt *ckpt, const char *name, int rc, struct s2s_error *err);
 

@@ -2219,7 +2219,7 @@ PY
 @test "convert --to nemo: a configuration of the user's that is of another encoder is refused" {
     with_yaml in.nemo ''
     s2s-ckpt convert -q --to hf in.nemo hf
-    for lie in n_layers:2:3 d_model:16:32 n_heads:2:4 conv_kernel_size:5:9; do
+    for lie in n_layers:2:3 d_model:16:32 n_heads:2:4 conv_kernel_size:5:9 ff_expansion_factor:2:4 subsampling_factor:8:4; do
         IFS=: read -r key is said <<<"$lie"
         sed "s/ $key: $is$/ $key: $said/" unpacked/model_config.yaml >given.yaml
         for from in hf in.nemo; do
@@ -2228,7 +2228,31 @@ PY
             [ ! -e no.nemo ]
         done
     done
+    lie() { # SED MESSAGE
+        sed "$1" unpacked/model_config.yaml >given.yaml
+        for from in hf in.nemo; do
+            exits 1 s2s-ckpt convert --to nemo --config given.yaml $from no.nemo
+            says "model_config.yaml: $2"
+        done
+    }
+    lie 's/use_bias: true/use_bias: false/' "encoder.use_bias is false, the weights have biases"
+    lie 's/conv_norm_type: batch_norm/conv_norm_type: layer_norm/' "encoder.conv_norm_type is layer_norm, the weights have running means"
+    lie 's/subsampling: dw_striding/subsampling: striding/' "encoder.subsampling is striding, the weights have dw_striding"
+    lie '/subsampling: dw_striding/d' "encoder.subsampling is NeMo's default, the weights have dw_striding"
+    lie 's/feat_in: 16/feat_in: 80/' "encoder.feat_in is 80, which wants 40 columns of pre_encode.out.weight; it has 8"
+    lie 's/features: 16/features: 24/' "preprocessor.features is 24, encoder.feat_in 16"
+    # what no weight shows is taken from it, and said
+    other() { # SED MESSAGE
+        sed "$1" unpacked/model_config.yaml >given.yaml
+        exits 0 s2s-ckpt convert --to nemo --config given.yaml hf other.nemo
+        says "model_config.yaml: encoder.$2: the archive's model computes something else"
+        rm other.nemo
+    }
+    other 's/xscaling: false/xscaling: true/' "xscaling is true, scale_input of config.json false"
+    other 's/att_context_size: .*/att_context_size: [70, 13]/' "att_context_size is limited; Parakeet has only [-1, -1]"
+    other 's/causal_downsampling: false/causal_downsampling: true/' "causal_downsampling is true; Parakeet has only false"
     exits 0 s2s-ckpt convert --to nemo --config unpacked/model_config.yaml hf yes.nemo
+    says_not "something else"
 }
 
 @test "encoders that Parakeet has not are refused by name" {

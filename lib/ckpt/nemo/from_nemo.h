@@ -35,6 +35,10 @@ json_t *ckpt_nemo_setting(const json_t *all, const char *path);
 void ckpt_nemo_warn_training(const json_t *all, const json_t *encoder, const char *ctc);
 /* The reduction of a CTC loss if torch, and so both sides, have it; else NULL. */
 const char *ckpt_nemo_reduction(const json_t *said);
+/* Is the encoder of NeMo's configuration one that transformers' Parakeet has? UNSUPPORTED names the
+ * key that says otherwise. The second takes its section `encoder`. */
+int ckpt_nemo_check_kind(const json_t *all, struct s2s_error *err);
+int ckpt_nemo_encoder_kind(const json_t *encoder, struct s2s_error *err);
 /* Sets *config to the config.json of transformers' Parakeet encoder, from NeMo's section `encoder`
  * (references resolved) and the weights, which must agree. Gives a reference. UNSUPPORTED: Parakeet
  * has no such encoder; SHAPE: they do not agree; NOTFOUND: the number of mel bins is unknown;

@@ -90,6 +90,14 @@ static json_t *section(const json_t *root, const json_t *from, const char *name)
     return out;
 }
 
+int ckpt_nemo_check_kind(const json_t *all, struct s2s_error *err)
+{
+    json_t *encoder = section(all, all, "encoder");
+    int rc = ckpt_nemo_encoder_kind(encoder, err);
+    json_decref(encoder);
+    return rc;
+}
+
 /* ---- config.json ---- */
 
 /* Finds a tensor by name, also with prefixes of Lightning and wrappers. */

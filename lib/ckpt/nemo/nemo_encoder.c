@@ -105,7 +105,7 @@ static int check_class(const json_t *encoder, struct s2s_error *err)
                : refuse(err, "_target_", class, "ConformerEncoder");
 }
 
-static int check_kind(const json_t *encoder, struct s2s_error *err)
+static int check_settings(const json_t *encoder, struct s2s_error *err)
 {
     for (size_t i = 0; i < sizeof demands / sizeof *demands; i++) {
         const json_t *value = json_object_get(encoder, demands[i].key);
@@ -127,6 +127,12 @@ static int check_kind(const json_t *encoder, struct s2s_error *err)
         !json_equal(width, json_object_get(encoder, "d_model")))
         return refuse(err, "feat_out", "another width", "-1");
     return 0;
+}
+
+int ckpt_nemo_encoder_kind(const json_t *encoder, struct s2s_error *err)
+{
+    int rc = check_class(encoder, err);
+    return rc < 0 ? rc : check_settings(encoder, err);
 }
 
 /* ---- sizes from the weights ---- */
@@ -299,9 +305,7 @@ int ckpt_nemo_encoder(json_t **config, const struct s2s_ckpt *ckpt, const json_t
 {
     struct measured m = {.ckpt = ckpt, .yaml = encoder, .err = err};
     *config = NULL;
-    int rc = check_class(encoder, err);
-    if (rc == 0)
-        rc = check_kind(encoder, err);
+    int rc = ckpt_nemo_encoder_kind(encoder, err);
     if (rc < 0)
         return rc;
     m.prefix = find_prefix(ckpt);

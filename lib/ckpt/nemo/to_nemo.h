@@ -83,9 +83,12 @@ int ckpt_nemo_add_named(struct s2s_nemo_output *out, const struct s2s_ckpt *ckpt
 /* Parses the text of a model_config.yaml. Gives: json_decref. FORMAT. */
 int ckpt_nemo_parse_yaml(json_t **tree, const char *text, struct s2s_error *err);
 
-/* Checks the sizes that a model_config.yaml says as numbers against the weights to write. SHAPE. */
+/* Checks the sizes and kinds that a model_config.yaml of the user's says against the weights to
+ * write (nemo_own_config.c). SHAPE. */
 int ckpt_nemo_check_sizes(const struct s2s_ckpt_plan *plan, const json_t *config,
                           struct s2s_error *err);
+/* Warns where it describes another function than Parakeet's, or than its config.json (or NULL). */
+void ckpt_nemo_compare(const json_t *config, const json_t *parakeet);
 
 /* ---- from Parakeet (nemo_parakeet.c) ---- */
 

@@ -1941,11 +1941,15 @@ EOF
     to_hf '{durations: [0, 4], big_blank_durations: [], greedy: {max_symbols: 5}}\nnames: [a, <pad>]\nlabels: ${names}'
     [ "$status" = 0 ]
     jq -e '.pad_token_id == 1' out/config.json
+    says "settings of training that transformers has otherwise or not at all: rnnt_reduction"
+    to_hf '{durations: [0, 4], greedy: {max_symbols: 5}}\nrnnt_reduction: mean\nloss: {tdt_kwargs: {sigma: 0.05}}\nlabels: [a, <pad>]'
+    says "or not at all: loss.tdt_kwargs.sigma"
     # the padding, which NeMo has not, comes back
     for pad in 7 0; do
         rm -rf hf back
         cp -r out hf && jq ".pad_token_id = $pad" out/config.json >hf/config.json
         s2s-ckpt convert -q --to nemo --no-tokenizer hf pad.nemo
+        tar -xOf pad.nemo ./model_config.yaml | grep -q '^rnnt_reduction: mean$'
         s2s-ckpt convert -q --strict --to hf pad.nemo back
         alike "$(jq -S . hf/config.json)" "$(jq -S . back/config.json)"
         rm pad.nemo

@@ -30,9 +30,11 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
 /* The value at a path ("decoding.greedy.max_symbols") of NeMo's configuration, references resolved;
  * NULL: none. */
 json_t *ckpt_nemo_setting(const json_t *all, const char *path);
-/* Warns of settings of training that transformers' Parakeet has not, naming all of them. ctc: path
- * of the CTC loss's reduction; NULL: no such head. */
-void ckpt_nemo_warn_training(const json_t *all, const json_t *encoder, const char *ctc);
+/* Warns of settings of training that transformers' Parakeet has not, naming all of them. reduction:
+ * path of that of the head's loss, NULL: no head; want: the one that transformers has; NULL: those
+ * of torch's CTC loss. */
+void ckpt_nemo_warn_training(const json_t *all, const json_t *encoder, const char *reduction,
+                             const char *want);
 /* The reduction of a CTC loss if torch, and so both sides, have it; else NULL. */
 const char *ckpt_nemo_reduction(const json_t *said);
 /* Is the encoder of NeMo's configuration one that transformers' Parakeet has? UNSUPPORTED names the

@@ -415,7 +415,10 @@ int ckpt_nemo_config(struct ckpt_nemo_texts *texts, const struct s2s_ckpt *ckpt,
         else if (rc == 0 && strcmp(family, "fastconformer_transducer") == 0)
             rc = transducer_config(&out, &generation, ckpt, all, out, err);
         if (rc == 0)
-            ckpt_nemo_warn_training(part ? part : all, encoder, ctc);
+            ckpt_nemo_warn_training(part ? part : all, encoder, generation ? "rnnt_reduction" : ctc,
+                                    !generation                         ? NULL
+                                    : json_object_get(out, "durations") ? "mean"
+                                                                        : "mean_volume");
         else
             out = NULL;
     }

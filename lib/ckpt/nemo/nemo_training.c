@@ -14,6 +14,7 @@ static const char *const extras[] = {"spec_augment",
                                      "loss.warprnnt_numba_kwargs.fastemit_lambda",
                                      "decoder.prednet.dropout",
                                      "joint.jointnet.dropout",
+                                     "joint.masking_prob",
                                      "interctc"};
 
 static bool is_on(const json_t *value)
@@ -54,12 +55,20 @@ const char *ckpt_nemo_reduction(const json_t *said)
     return NULL;
 }
 
-void ckpt_nemo_warn_training(const json_t *all, const json_t *encoder, const char *ctc)
+/* Is the loss reduced as in transformers? Without the key NeMo has mean_batch, which it has not. */
+static bool reduces_alike(const json_t *said, const char *want)
+{
+    const char *text = json_string_value(said);
+    return want ? text && strcmp(text, want) == 0 : ckpt_nemo_reduction(said) != NULL;
+}
+
+void ckpt_nemo_warn_training(const json_t *all, const json_t *encoder, const char *reduction,
+                             const char *want)
 {
     struct s2s_buf keys = S2S_BUF_INIT;
     add_encoder(&keys, encoder);
-    if (ctc && !ckpt_nemo_reduction(ckpt_nemo_setting(all, ctc)))
-        add(&keys, ctc);
+    if (reduction && !reduces_alike(ckpt_nemo_setting(all, reduction), want))
+        add(&keys, reduction);
     for (size_t i = 0; i < sizeof extras / sizeof *extras; i++)
         if (is_on(ckpt_nemo_setting(all, extras[i])))
             add(&keys, extras[i]);

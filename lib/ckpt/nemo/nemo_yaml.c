@@ -333,6 +333,8 @@ static void add_ctc(json_t *out, const struct ckpt_nemo_model *m)
 static void add_loss(json_t *out, const json_t *durations)
 {
     json_t *decoding = json_object_get(out, "decoding");
+    /* as transformers' losses have it */
+    json_object_set_new(out, "rnnt_reduction", json_string(durations ? "mean" : "mean_volume"));
     if (!durations) {
         json_object_set_new(out, "loss", json_pack("{s:s}", "loss_name", "default"));
         return;

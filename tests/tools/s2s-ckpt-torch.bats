@@ -8,6 +8,19 @@ make() { # Python after `from torch_files import *`
 $1"
 }
 
+@test "what Megatron-Core keeps of the plans of earlier saves is read over" {
+    # --ckpt-assume-constant-structure, from a run's second save on
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+from mini_writer import obj, s, write
+F, P = "torch.distributed.checkpoint.filesystem", "torch.distributed.checkpoint.planner"
+plan = obj(P, "SavePlan", [("items", b"]"), ("storage_data", obj(F, "_StoragePrefix", [("prefix", s("__0_"))])), ("planner_data", b"N"), ("usable", b"\x88")])
+write("in", [("w", "float32", (1, 2), [((0, 0), (1, 2), bytes(8))])], common=b"}", plans=b"](" + plan + b"e")
+PY
+    exits 0 s2s-ckpt verify in
+    exits 0 s2s-ckpt convert --to torch_dist in out
+    cmp <(s2s-ckpt cat in w) <(s2s-ckpt cat out w)
+}
+
 @test "a view whose numbers are not those of its storage is refused by name" {
     for bit in conj neg; do
         make "save('$bit.pt', {'w': tensor(Storage('0', [1, 2]), [2], {'$bit': True})})"

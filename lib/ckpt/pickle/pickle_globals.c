@@ -26,7 +26,7 @@ static const struct {
     {"torch.distributed._mesh_layout", "_MeshLayout _FlatLayout"},
     {DCP "metadata", "Metadata MetadataIndex TensorStorageMetadata ChunkStorageMetadata "
                      "BytesStorageMetadata TensorProperties StorageMeta _MEM_FORMAT_ENCODING"},
-    {DCP "filesystem", "_StorageInfo"},
+    {DCP "filesystem", "_StorageInfo _StoragePrefix"},
     {DCP "planner", "SavePlan WriteItem WriteItemType TensorWriteData BytesIOWriteData"},
     {"torch.distributed._shard.sharded_tensor.metadata", "TensorProperties MEM_FORMAT_ENCODING"},
     {"megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata MCoreSavePlan"},

@@ -942,6 +942,19 @@ PY
     mv run/iter_0000043 run/release # weights to start from say any
     exits 0 s2s-ckpt ls run/release
     says_not "of iteration"
+    # an old release's common state beside that of a new one
+    PYTHONPATH=$ROOT/tests/oracle/ckpt python3 - <<'PY'
+from mini_writer import i, s, write
+write("both", [("w", "float32", (1, 2), [((0, 0), (1, 2), bytes(8))])], common=b"}(" + s("iteration") + i(6) + b"u",
+      objs=[("common_state/shard_0_1", b"\x80\x02]}(" + s("iteration") + i(7) + b"ua.")])
+PY
+    exits 0 s2s-ckpt verify both
+    says "one is of another save; common.pt is taken"
+    exits 0 s2s-ckpt reshard both out6
+    says "one is of another save; common.pt is taken"
+    [ -d out6/iter_0000006 ]
+    exits 0 s2s-ckpt verify out6
+    says_not "another save"
 }
 
 @test "a pointer of Git LFS or a web page in place of weights is named as such" {

@@ -69,6 +69,12 @@ static void read_lightning(struct s2s_ckpt *ckpt)
 int ckpt_read_common(struct s2s_ckpt *ckpt, struct s2s_error *err)
 {
     const struct s2s_ckpt_object *object = ckpt_find_object(ckpt, CKPT_COMMON_OBJECT);
+    if (object && ckpt_has(ckpt, "common.pt")) /* a release of Megatron-Core writes one of them */
+        s2s_warn(
+            "ckpt",
+            "%s: there is a common state in common.pt and another in the object " CKPT_COMMON_OBJECT
+            ": one is of another save; common.pt is taken, as Megatron-Core does",
+            ckpt->path);
     if (ckpt_has(ckpt, "common.pt"))
         return file_json(ckpt, &ckpt->common, "common.pt", err);
     if (object)

@@ -888,8 +888,11 @@ EOF
     # a save that did not come far, to which the tracker points
     cp -r "$DATA/mini_writer" runs
     chmod -R u+w runs
-    printf 50 >runs/latest_checkpointed_iteration.txt
     mkdir runs/iter_0000050 runs/iter_0000049
+    : >runs/latest_checkpointed_iteration.txt # of a full disk
+    exits 1 s2s-ckpt ls runs
+    says 'runs: latest_checkpointed_iteration.txt: "" is not an iteration; name one inside it: iter_0000042'
+    printf 50 >runs/latest_checkpointed_iteration.txt
     exits 1 s2s-ckpt ls runs
     says "runs/iter_0000050: no known checkpoint here; name another one of the run: runs/iter_0000042"
     for file in common.pt metadata.json; do

@@ -131,7 +131,7 @@ static int follow_tracker(struct s2s_ckpt *ckpt, struct s2s_error *err)
     free(text);
     if (rc == 0)
         rc = enter(ckpt, name, err);
-    if (rc == S2S_E_NOTFOUND)
+    if (rc == S2S_E_NOTFOUND || rc == S2S_E_FORMAT)
         ckpt_hint_folder(ckpt, rc, err); /* such as the last one completed */
     return rc < 0 ? s2s_error_add(err, rc, "%s", CKPT_TRACKER) : 0;
 }

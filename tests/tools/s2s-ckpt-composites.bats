@@ -471,6 +471,23 @@ st.rename('flat.safetensors', 'deep.safetensors', lambda k: 'module.llava_model.
     [ "$(s2s-ckpt ls mlp.safetensors | wc -l)" -eq 3 ]
 }
 
+@test "the heads of a vision tower are those of the configuration that went along" {
+    V=$DATA/mcore015_vlm_tp2
+    for heads in 1 4; do
+        rm -rf hf megatron back eye want
+        echo '{"vision_config": {"num_attention_heads": '$heads'}, "llm_config": {"num_attention_heads": 4, "num_key_value_heads": 2}}' >config.json
+        s2s-ckpt convert -q --to hf --config config.json "$V" hf
+        exits 0 s2s-ckpt convert -q --to torch_dist --map nemotron_vlm hf megatron
+        exits 0 s2s-ckpt convert --strict --to hf megatron back
+        says_not "how many heads"
+        exits 0 s2s-ckpt diff hf back
+        exits 0 s2s-ckpt convert --strict --to hf --part vision_model megatron eye
+        s2s-ckpt ls --sha256 hf | sed -n 's/^vision_model\.//p' >want
+        s2s-ckpt ls --sha256 eye >got
+        same want got
+    done
+}
+
 @test "--part llm of NeMo's speech models has the words and the head that lie outside of it" {
     write_salm
     python3 - <<'PY'

@@ -163,11 +163,9 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack)
 static int64_t heads_of_width(struct ckpt_map_engine *e, int64_t width)
 {
     static const int64_t known[][2] = {{768, 12}, {1024, 16}, {1280, 16}, {1536, 24}};
-    const json_t *vision = json_object_get(e->config, "vision_config");
-    int64_t heads = json_integer_value(json_object_get(vision, "num_attention_heads"));
-    if (heads > 0 && heads <= width)
-        return heads;
-    heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
+    if (e->eye_heads > 0 && e->eye_heads <= width)
+        return e->eye_heads;
+    const int64_t heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
     const int64_t said = ckpt_map_number(e, "hidden_size", "hidden_size");
     if (e->map.n_stacks == 1 && heads > 0 &&
         (said == width || (!said && e->config != e->request->config)))
@@ -398,16 +396,24 @@ static bool choose_part(void *ctx, const char *text, const char *name, const cha
 
 /* ---- opening ---- */
 
+/* The config.json that is kept in the common state; NULL: none. Gives a reference. */
+static json_t *kept_config(const struct s2s_ckpt *ckpt)
+{
+    const json_t *kept = json_object_get(s2s_ckpt_common(ckpt), "config/llm");
+    return json_is_string(kept)
+               ? s2s_ckpt_parse_config(json_string_value(kept), json_string_length(kept), 0, NULL)
+               : NULL;
+}
+
 /* Loads the language model's config.json from the common state or, for NeMo's SALM, from a folder
  * beside the weights. NULL for a part that is not the language model. */
 static json_t *load_own(const struct s2s_ckpt *ckpt)
 {
-    const json_t *kept = json_object_get(s2s_ckpt_common(ckpt), "config/llm");
     json_t *own = NULL;
     if (ckpt->part && !ckpt_part_has_words(ckpt->part))
         return NULL;
-    if (json_is_string(kept))
-        return s2s_ckpt_parse_config(json_string_value(kept), json_string_length(kept), 0, NULL);
+    if (json_is_string(json_object_get(s2s_ckpt_common(ckpt), "config/llm")))
+        return kept_config(ckpt);
     (void)ckpt_read_json(&own, ckpt, "llm_backbone/config.json", NULL);
     return own;
 }
@@ -485,6 +491,17 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     return 0;
 }
 
+/* The heads of a composite's vision tower. */
+static int64_t find_eye_heads(const struct ckpt_map_request *request)
+{
+    json_t *kept = request->config ? NULL : kept_config(request->ckpt);
+    const json_t *config = request->config ? request->config : kept;
+    const json_t *eye = json_object_get(config, "vision_config");
+    const int64_t heads = json_integer_value(json_object_get(eye, "num_attention_heads"));
+    json_decref(kept);
+    return heads;
+}
+
 /* Sets the sources of numbers such as heads and layers; a part of a model has its own section. */
 static void find_numbers(struct ckpt_map_engine *e)
 {
@@ -493,6 +510,7 @@ static void find_numbers(struct ckpt_map_engine *e)
     e->config = e->part_config ? e->part_config : e->request->config;
     e->args = part && !ckpt_part_has_words(part) ? NULL : ckpt_args(e->request->ckpt);
     e->own_config = load_own(e->request->ckpt);
+    e->eye_heads = find_eye_heads(e->request);
     e->any_config = e->config ? e->config : e->own_config;
 }
 

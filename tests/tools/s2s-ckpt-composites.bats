@@ -331,6 +331,17 @@ PY
     grep -q '"audio_locator_token_id": 7' out/config.json
 }
 
+@test "a SALM's adapter between encoder and projection, which no folder has, is said to be left out" {
+    write_salm
+    mkdir in && mv salm.safetensors in/model.safetensors
+    echo '{"perception": {"encoder": {}, "modality_adapter": {"_target_": "nemo.x.IdentityConnector", "d_model": 16}}}' >in/config.json
+    exits 0 s2s-ckpt convert --to hf in out
+    says_not "modality_adapter"
+    sed -i 's/IdentityConnector/ConformerEncoder/' in/config.json
+    exits 0 s2s-ckpt convert --to hf in out2
+    says "perception.modality_adapter is nemo.x.ConformerEncoder, which is left out"
+}
+
 @test "a SALM that lacks a tensor of any part is refused, all of them named" {
     write_salm
     python3 -c "

@@ -159,5 +159,5 @@ write_families() {
     # what leads from it into the language model is as wide as that
     write narrow.safetensors "dict(${words/(4, 6)/(4, 5)}, **${tower//INSIDE/})"
     exits 1 s2s-ckpt convert --to torch_dist --map gemma3 --config config.json narrow.safetensors out
-    says "hidden_size 6, the tensors 5, such as multi_modal_projector.mm_input_projection_weight"
+    says "multi_modal_projector.mm_input_projection_weight: shape [4, 5], expected [4, 6]"
 }

@@ -235,6 +235,19 @@ static void say_absent(const struct s2s_hf_output *out)
                        : "--config takes NeMo's configuration with its \"perception\"");
 }
 
+/* Warns of a module between encoder and projection, which a composite has no place for. */
+static void say_adapter(const json_t *model)
+{
+    const json_t *adapter =
+        json_object_get(json_object_get(model, "perception"), "modality_adapter");
+    const char *class = json_string_value(json_object_get(adapter, "_target_"));
+    if (class && !s2s_ends_with(class, "IdentityConnector"))
+        s2s_warn("ckpt",
+                 "perception.modality_adapter is %s, which is left out: encoder/, projection and "
+                 "llm/ compute something else without it",
+                 class);
+}
+
 int ckpt_hf_salm_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
                        const struct s2s_hf_options *options, struct s2s_error *err)
 {
@@ -252,6 +265,7 @@ int ckpt_hf_salm_files(struct s2s_hf_output *out, struct s2s_ckpt *ckpt,
     if (rc == 0) {
         add_llm_config(out, ckpt);
         add_composite_config(out, model);
+        say_adapter(model);
         say_absent(out);
     }
     free(texts.config);

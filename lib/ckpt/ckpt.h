@@ -271,6 +271,9 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
  * config.json is JSON. TRUNCATED: unfinished save; NOTFOUND: Megatron-Core's folder has no common
  * state. */
 int s2s_ckpt_verify_common(struct s2s_ckpt *ckpt, struct s2s_error *err);
+/* Checks the CRC-32s of all that is in the files of torch.save, also of what no tensor is read
+ * from. *n_unchecked: increased by the files that have none, or are no such files. DIGEST. */
+int s2s_ckpt_verify_archives(struct s2s_ckpt *ckpt, size_t *n_unchecked, struct s2s_error *err);
 /* Reads all files completely: without checksums this at least shows that the disk returns every
  * byte. how: not NULL; only its progress is used. IO, TRUNCATED. */
 int s2s_ckpt_read_files(struct s2s_ckpt *ckpt, const struct s2s_ckpt_write *how,

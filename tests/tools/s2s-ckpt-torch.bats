@@ -99,6 +99,26 @@ save('state.pt', {'w': w, 'optimizer': {'s': odd}})"
         says "(--strict)"
         [ ! -e out.safetensors ]
     done
+    # its bytes are vouched for all the same, or --strict fails
+    exits 0 s2s-ckpt verify --strict sparse.pt
+    python3 - <<'PY'
+import struct, zipfile
+raw = bytearray(open("sparse.pt", "rb").read())
+archive = zipfile.ZipFile("sparse.pt")
+last = [i for i in archive.infolist() if "/data/" in i.filename][-1]
+names = sum(struct.unpack("<HH", raw[last.header_offset + 26:last.header_offset + 30]))
+raw[last.header_offset + 30 + names] ^= 1
+open("flipped.pt", "wb").write(raw)
+raw = bytearray(open("sparse.pt", "rb").read())
+for at in (last.header_offset + 14, raw.index(last.filename.encode(), archive.start_dir) - 46 + 16):
+    raw[at:at + 4] = bytes(4)
+open("silent.pt", "wb").write(raw)
+PY
+    exits 1 s2s-ckpt verify flipped.pt
+    says "CRC-32"
+    exits 0 s2s-ckpt verify silent.pt
+    exits 1 s2s-ckpt verify --strict silent.pt
+    says "no manifest, and no checksum of the tensors in 1 object, which are not read (--strict)"
     # of torch_dist the object's name is all that there is
     exits 0 s2s-ckpt convert --json --to torch_dist sparse.pt dist
     says "s2s-ckpt: dist: 1 tensor, "

@@ -46,7 +46,8 @@ static const struct argp argp = {
 
 struct counts {
     size_t n_tensors, n_objects, n_files, n_unchecked;
-    size_t n_unread; /* objects with tensors that cannot be read */
+    size_t n_unread;    /* objects with tensors that cannot be read */
+    size_t n_unvouched; /* files with such tensors and without checksums */
     int64_t bytes;
 };
 
@@ -127,6 +128,7 @@ static int verify_parts(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s
     struct s2s_progress progress;
     const struct s2s_ckpt_tensor **tensors = s2s_ckpt_by_place(ckpt);
     const struct s2s_ckpt_object *objects = s2s_ckpt_objects(ckpt, &counts->n_objects);
+    size_t n_inside = s2s_ckpt_left_values(ckpt); /* of a file whose tensors are read */
     int rc = 0;
     (void)s2s_ckpt_tensors(ckpt, &counts->n_tensors);
     counts->bytes = ckpt_tensor_bytes(ckpt);
@@ -142,11 +144,14 @@ static int verify_parts(struct s2s_ckpt *ckpt, struct counts *counts, struct s2s
     for (size_t i = 0; i < counts->n_objects && rc == 0; i++) {
         rc = s2s_ckpt_verify_object(ckpt, &objects[i], err);
         counts->n_unread += objects[i].lost != NULL;
+        n_inside += objects[i].lost && !objects[i].file;
         if (rc == 0 && objects[i].lost && counts->n_tensors == 0)
             rc = s2s_error_set(err, S2S_E_UNSUPPORTED,
                                "%s: %s is a %s, and no tensor is read from the file",
                                s2s_ckpt_path(ckpt), objects[i].name, objects[i].lost);
     }
+    if (rc == 0 && n_inside)
+        rc = s2s_ckpt_verify_archives(ckpt, &counts->n_unvouched, err);
     if (rc == 0)
         rc = s2s_ckpt_verify_rank_states(ckpt, err);
     if (rc == 0)
@@ -210,6 +215,11 @@ static int check_strictly(const struct options *opt, struct s2s_ckpt *ckpt,
         return s2s_error_set(
             err, S2S_E_DIGEST, "%s: no manifest, and no checksum of %zu tensor%s (--strict)",
             s2s_ckpt_path(ckpt), counts->n_unchecked, s2s_plural(counts->n_unchecked));
+    if (opt->strict && counts->n_unvouched && !counts->n_files)
+        return s2s_error_set(err, S2S_E_DIGEST,
+                             "%s: no manifest, and no checksum of the tensors in %zu object%s, "
+                             "which are not read (--strict)",
+                             s2s_ckpt_path(ckpt), counts->n_unread, s2s_plural(counts->n_unread));
     if (!s2s_starts_with(s2s_ckpt_format(ckpt), "hf"))
         return 0;
     int rc = s2s_ckpt_add_other_names(ckpt, err);

@@ -209,6 +209,43 @@ int s2s_ckpt_verify_object(struct s2s_ckpt *ckpt, const struct s2s_ckpt_object *
     return rc < 0 ? ckpt_at_name(ckpt, object->name, rc, err) : 0;
 }
 
+/* Verifies all members of an archive. *vouched: becomes false if one has no CRC-32. */
+static int check_members(struct s2s_ckpt *ckpt, const struct s2s_zip *zip, bool *vouched,
+                         struct s2s_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < zip->n_members && rc == 0; i++) {
+        *vouched &= zip->members[i].crc != 0 || zip->members[i].len_bytes == 0;
+        rc = s2s_zip_check_member(zip, &zip->members[i], ckpt_piece(ckpt), CKPT_SCRATCH, err);
+    }
+    return rc;
+}
+
+int s2s_ckpt_verify_archives(struct s2s_ckpt *ckpt, size_t *n_unchecked, struct s2s_error *err)
+{
+    struct s2s_error ignored = S2S_ERROR_INIT;
+    int rc = 0;
+    for (size_t i = 0; i < ckpt->n_files && rc == 0; i++) {
+        struct s2s_zip zip;
+        const int fd = ckpt_file_fd(ckpt, (int)i, err);
+        const struct s2s_zip_source source = {.fd = fd, .len_bytes = ckpt->files[i].len_bytes};
+        bool vouched = true;
+        if (fd < 0)
+            return fd;
+        if (s2s_zip_open(&zip, &source, &ignored) < 0) {
+            s2s_error_clear(&ignored);
+            ++*n_unchecked;
+            continue;
+        }
+        rc = check_members(ckpt, &zip, &vouched, err);
+        s2s_zip_release(&zip);
+        *n_unchecked += !vouched;
+        if (rc < 0)
+            rc = s2s_error_add(err, rc, "%s", ckpt->files[i].name);
+    }
+    return rc;
+}
+
 void s2s_ckpt_find_lost(struct s2s_ckpt *ckpt)
 {
     for (size_t i = 0; i < ckpt->n_objects; i++) {

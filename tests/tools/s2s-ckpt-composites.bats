@@ -961,7 +961,7 @@ LIST
     says "wanted but absent: model.layers.8.self_attn.v_proj.weight"
     says "wanted but absent (54):"
     # a model of another class has other weights, and packed ones other names
-    jq '.architectures = ["LlamaForQuestionAnswering"]' "$M/config.json" >classes.json
+    jq '.architectures = ["LlamaForMultipleChoice"]' "$M/config.json" >classes.json
     exits 0 s2s-ckpt convert -q --strict --to hf --config classes.json less.safetensors classes
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" packed.safetensors packed
     exits 0 s2s-ckpt convert -q --strict --to hf --config "$M/config.json" whole.safetensors whole

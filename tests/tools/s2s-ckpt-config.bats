@@ -1156,10 +1156,10 @@ save("in/model.safetensors", a=("F32", np.zeros(2, np.float32)), w=("BF16", np.z
             [ ! -e out ]
         done
     done <<'LIST'
-.hybrid_override_pattern="*-E*-"|all of decoder.layers.4
+.hybrid_override_pattern="*-E*-"|layers.4
 .hybrid_override_pattern="*-E"|the configuration says 3 layers, the checkpoint has 4
-.hybrid_override_pattern="*E-*"|decoder.layers.1: the configuration says kind E (*E-*), its tensors are those of -
-.layers_block_type=["mlp","mlp","moe","mlp"]|decoder.layers.0: the configuration says kind - (--E-), its tensors are those of *
+.hybrid_override_pattern="*E-*"|layers.1: the configuration says kind E (*E-*), its tensors are those of -
+.layers_block_type=["mlp","mlp","moe","mlp"]|layers.0: the configuration says kind - (--E-), its tensors are those of *
 .intermediate_size=15|expected [15, 8] (15 as intermediate_size of the configuration says)
 .moe_intermediate_size=7|7 as moe_intermediate_size of the configuration says
 .n_routed_experts=1|expert 1, where there are 1

@@ -399,7 +399,7 @@ PY
     lacks body layers.1.self_attn.q_proj.weight layers.1.input_layernorm.weight
     # a head of another kind in the matrix's place
     jq '.architectures = ["LlamaForSequenceClassification"]' "$M/config.json" >body/config.json
-    rewrite "$M/model.safetensors" body/model.safetensors '("score.weight", [2, 3]) if k == "lm_head.weight" else k'
+    rewrite "$M/model.safetensors" body/model.safetensors '("score.weight", [2, 48]) if k == "lm_head.weight" else k'
     is_whole body
     cp body/model.safetensors scored.safetensors
     for name in score.weight model.layers.0.self_attn.v_proj.weight; do
@@ -553,4 +553,96 @@ LIST
     exits 0 s2s-ckpt convert -q --strict --to hf --part language_model in part
     [ "$(jq .tie_word_embeddings part/config.json)" = false ]
     exits 0 s2s-ckpt diff "$M" part
+}
+
+# other MODEL JQ: the folder other/ has the weights of MODEL and its config.json, changed
+other() {
+    mkdir -p other
+    jq "$2" "$1/config.json" >other/config.json
+    cp "$1/model.safetensors" other/
+}
+
+@test "a config.json of another size than the weights is refused, whichever of its numbers differs" {
+    M=$MODELS/qwen3
+    while IFS='|' read -r change says; do
+        other "$M" "$change"
+        lacks other "$says"
+    done <<'LIST'
+.vocab_size = 139|expected [139, 48] (139 as vocab_size of the configuration says)
+.num_attention_heads = 2|expected [40, 48] (40 as num_attention_heads and head_dim of the configuration says)
+.num_key_value_heads = 4|expected [80, 48] (80 as num_key_value_heads and head_dim of the configuration says)
+.num_key_value_heads = null|expected [80, 48] (80 as num_key_value_heads and head_dim of the configuration says)
+.head_dim = 10|k_norm.weight: shape [20], expected [10] (10 as head_dim of the configuration says)
+LIST
+    # Qwen3 has a head_dim of its own without one, Llama that of its width
+    other "$M" 'del(.head_dim)'
+    is_whole other
+    other "$MODELS/llama_gqa_tied" 'del(.head_dim, .vocab_size)'
+    is_whole other
+    s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hybrid
+    for key in mamba_num_heads mamba_head_dim n_groups ssm_state_size conv_kernel num_key_value_heads; do
+        other hybrid ".$key *= 2"
+        lacks other "$key"
+    done
+}
+
+@test "weights that the class of config.json ignores are kept, and told" {
+    other "$MODELS/qwen3" '.num_hidden_layers = 1 | .layer_types = .layer_types[:1]'
+    exits 0 s2s-ckpt verify other
+    says "model.layers.1: the configuration says 1 layers, the checkpoint has 2: transformers ignores the others"
+    exits 0 s2s-ckpt convert --to hf other out
+    exits 0 s2s-ckpt diff other out
+    other "$MODELS/qwen2" '.model_type = "llama" | .architectures = ["LlamaForCausalLM"]'
+    exits 0 s2s-ckpt verify other
+    says "model.layers.0.self_attn.q_proj.bias: the configuration says that this is a llama, which has none without attention_bias: transformers ignores it"
+    # where names are mapped they would be lost
+    exits 1 s2s-ckpt convert --to torch_dist --map llama other dist
+    says "which has none without attention_bias"
+}
+
+@test "a matrix that is tied is there once, under either name" {
+    M=$MODELS/llama_gqa_tied
+    mkdir model
+    cp "$M/config.json" model
+    # as safetensors' save_model leaves it
+    rewrite "$M/model.safetensors" model/model.safetensors '"lm_head.weight" if k == "model.embed_tokens.weight" else k'
+    is_whole model
+    jq '.tie_word_embeddings = false' "$M/config.json" >model/config.json
+    lacks model model.embed_tokens.weight
+    # of some composites it is tied unless they say otherwise, whatever their language model's section says
+    rewrite "$M/model.safetensors" model/model.safetensors '"language_model." + k'
+    for type in mistral3 llava; do
+        jq "{model_type: \"$type\", architectures: [\"TheForConditionalGeneration\"], text_config: (. + {tie_word_embeddings: false})}" "$M/config.json" \
+            >model/config.json
+        [ $type = mistral3 ] || lacks model language_model.lm_head.weight
+        [ $type = llava ] || is_whole model
+    done
+}
+
+@test "no layer at all, layers without an MLP, and heads of a wrong size are told" {
+    M=$MODELS/qwen3
+    other "$M" .
+    rewrite "$M/model.safetensors" other/model.safetensors 'None if "layers." in k else k'
+    lacks other "all of model.layers.0 to 1"
+    s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hybrid
+    other hybrid '.n_shared_experts = 1'
+    rewrite hybrid/model.safetensors other/model.safetensors 'None if ".shared_experts." in k else k'
+    lacks other mixer.shared_experts.up_proj.weight mixer.shared_experts.down_proj.weight
+    # a mixture whose second layer has experts
+    jq '.model_type = "qwen3_moe" | .architectures = ["Qwen3MoeForCausalLM"] | .mlp_only_layers = [0] | .decoder_sparse_step = 1 | .num_experts = 2 |
+        .moe_intermediate_size = 96' "$M/config.json" >other/config.json
+    rewrite "$M/model.safetensors" other/model.safetensors 'None if "layers.1.mlp." in k else k'
+    lacks other model.layers.1.mlp.gate.weight model.layers.1.mlp.experts.0.up_proj.weight
+    rewrite "$M/model.safetensors" other/model.safetensors 'None if "layers.0.mlp." in k else k.replace("layers.1.mlp", "layers.1.mlp.experts.0")'
+    lacks other model.layers.0.mlp.gate_proj.weight model.layers.1.mlp.gate.weight
+    # a head has a row for each label
+    jq '.architectures = ["Qwen3ForQuestionAnswering"]' "$M/config.json" >other/config.json
+    rewrite "$M/model.safetensors" other/model.safetensors '("qa_outputs.weight", [2, 48]) if k == "lm_head.weight" else k.replace("model.", "transformer.")'
+    lacks other qa_outputs.bias
+    rewrite "$M/model.safetensors" scored.safetensors '("score.weight", [3, 48]) if k == "lm_head.weight" else k'
+    jq '.architectures = ["Qwen3ForSequenceClassification"]' "$M/config.json" >other/config.json
+    cp scored.safetensors other/model.safetensors
+    lacks other "score.weight: shape [3, 48], expected [2, 48]"
+    jq '.architectures = ["Qwen3ForSequenceClassification"] | .id2label = {"0": "a", "1": "b", "2": "c"}' "$M/config.json" >other/config.json
+    is_whole other
 }

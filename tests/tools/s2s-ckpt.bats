@@ -526,8 +526,8 @@ PY
     done <<'END'
 .mlp_only_layers = [0]@
 .decoder_sparse_step = 2@
-.mlp_only_layers = []@decoder.layers.0: the configuration says that it has some experts (mlp_only_layers, decoder_sparse_step), its tensors are those of a layer with none
-.mlp_only_layers = [0] | .decoder_sparse_step = 3@decoder.layers.1: the configuration says that it has no experts
+.mlp_only_layers = []@layers.0: the configuration says that it has some experts (mlp_only_layers, decoder_sparse_step), its tensors are those of a layer with none
+.mlp_only_layers = [0] | .decoder_sparse_step = 3@layers.1: the configuration says that it has no experts
 END
     # left to the tool, such layers stay numbered
     exits 0 s2s-ckpt convert -q --to torch_dist --layers auto dtype.safetensors out

@@ -50,6 +50,8 @@ const char *ckpt_config_type(const json_t *config);
 /* transformers' class for a model_type ("LlamaForCausalLM"); NULL: unknown here (config_types.c).
  */
 const char *ckpt_config_class(const char *type);
+/* Does the class of a composite model tie the words if its config.json does not say so? */
+bool ckpt_config_ties(const char *type);
 /* The activation that transformers' class takes if its config.json names none; NULL: unknown here.
  */
 const char *ckpt_config_activation(const char *type);

@@ -66,6 +66,14 @@ const char *ckpt_config_class(const char *type)
     return i < N_TYPES ? types[i].class : NULL;
 }
 
+bool ckpt_config_ties(const char *type)
+{
+    return ckpt_has_word("deepseek_vl deepseek_vl_hybrid fun_asr_nano gemma3 glmasr got_ocr2 "
+                         "internvl janus lighton_ocr mistral3 moss_transcribe_diarize ovis2 "
+                         "paligemma pp_chart2table qwen3_asr shieldgemma2",
+                         type);
+}
+
 const char *ckpt_config_activation(const char *type)
 {
     const size_t i = find(type);

@@ -27,10 +27,11 @@
  * Tensors are required unless marked: "?" is optional, "?tied" optional unless arguments or
  * configuration say that the embeddings are untied, "?conv_bias" and "?projection" optional if the
  * configuration says that there is none; "?qkv_bias", "?bias" (of attention's output), "?mlp_bias",
- * "?mixer_bias", "?qk_norm" and "?shared_gate" optional unless these say that there is one. If one
- * layer of a section has an optional tensor, all must; rules of a section with the same "?+NAME"
- * are all present or all absent. Of several rules of a layer with one Hugging Face name, the first
- * is written towards Megatron; of several with one Megatron name, one must be present.
+ * "?mixer_bias", "?qk_norm", "?shared_gate" and "?shared" (experts) optional unless these say that
+ * there is one. If one layer of a section has an optional tensor, all must; rules of a section with
+ * the same "?+NAME" are all present or all absent. Of several rules of a layer with one Hugging
+ * Face name, the first is written towards Megatron; of several with one Megatron name, one must be
+ * present.
  *
  * SHAPE is that of the Hugging Face tensor, and is checked before anything is written: [H,q], with
  * | between those of a list's items. A capital letter is the same number in the whole model (each
@@ -176,6 +177,7 @@ enum ckpt_absence {
     CKPT_ABSENT_UNLESS_MIXER_BIAS,
     CKPT_ABSENT_UNLESS_QK_NORM,
     CKPT_ABSENT_UNLESS_SHARED_GATE,
+    CKPT_ABSENT_UNLESS_SHARED,
 };
 
 /* A rule of a map: how a tensor of one side becomes one of the other. */

@@ -42,13 +42,15 @@ static bool has_no_projection(const json_t *config)
     return strcmp(ckpt_config_type(config), "salm") == 0 && !json_object_get(config, "projection");
 }
 
-/* Whether the whole model ties a part's embedding: some classes tie whatever the part's section
- * says, and it counts if the section says nothing. */
+/* Whether the whole model ties a part's embedding: 1, 0, or -1: the part decides. Some classes tie
+ * whatever the part's section says, by default too; it counts if the section says nothing. */
 static int whole_tied(const struct ckpt_map_engine *e)
 {
     const json_t *whole = e->request->is_part ? e->request->beside : e->config;
     const json_t *part = ckpt_config_of_words(e->config);
     const json_t *said = json_object_get(whole, "tie_word_embeddings");
+    if (!said && e->request->is_part && ckpt_config_ties(ckpt_config_type(whole)))
+        return 1;
     if (whole == part || !json_is_boolean(said) ||
         (json_is_false(said) && json_object_get(part, "tie_word_embeddings")))
         return -1;
@@ -83,6 +85,22 @@ bool ckpt_map_config_unties(const struct ckpt_map_engine *e)
 {
     const json_t *config = e->any_config;
     return config && args_tied(e->args) == 1 && config_tied(config) != 1;
+}
+
+bool ckpt_map_has_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *rule)
+{
+    static const char input[] = "embedding.word_embeddings.weight";
+    const json_t *whole = e->request->is_part ? e->request->beside : e->config;
+    const int tied = e->request->is_part ? whole_tied(e) : config_tied(e->config);
+    bool has = false;
+    /* a decoder without an output matrix is checked without a model_type */
+    if (!e->request->is_exact || tied != 1 || !*ckpt_config_type(whole) ||
+        !s2s_ends_with(rule->megatron, input))
+        return false;
+    for (size_t i = 0; i < e->map.n_rules; i++)
+        has |= e->map.rules[i].absence == CKPT_ABSENT_IF_TIED &&
+               ckpt_map_find(e, e->map.rules[i].hf) != NULL;
+    return has;
 }
 
 /* Are two tensors of the same dtype and shape equal bit for bit? 1, 0, or an error. */
@@ -169,11 +187,14 @@ static const struct claim {
                                     {"qwen3", "qwen3_moe", "gemma3_text"},
                                     false},
     [CKPT_ABSENT_UNLESS_SHARED_GATE] = {"moe_shared_expert_gate", {NULL}, {"qwen2_moe"}, false},
+    [CKPT_ABSENT_UNLESS_SHARED] = {NULL, {"n_shared_experts"}, {NULL}, false},
 };
 
+/* true, or a count of more than none */
 static bool is_true(const json_t *object, const char *key)
 {
-    return key && json_is_true(json_object_get(object, key));
+    const json_t *value = key ? json_object_get(object, key) : NULL;
+    return json_is_true(value) || json_integer_value(value) > 0;
 }
 
 /* Does add_bias_linear count? True is Megatron's default, which arguments not written by a training

@@ -64,6 +64,7 @@ static int check_letters(struct ckpt_map_engine *e)
     int rc = 0;
     for (size_t k = 0; letters && k < e->map.n_stacks && rc == 0; k++) {
         const char *stack = e->map.stacks[k].prefix;
+        char *name = ckpt_map_stack_name(e, k);
         const int64_t n = (int64_t)strlen(letters);
         for (int64_t i = 0; !ckpt_map_is_tower(e, stack) && i < e->n_layers[k] && i < n; i++) {
             const char letter = letter_of_layer(e, stack, i);
@@ -71,10 +72,23 @@ static int check_letters(struct ckpt_map_engine *e)
                 rc = s2s_error_set(e->err, S2S_E_SHAPE,
                                    "%s%lld: the configuration says kind %c (%s), its tensors are "
                                    "those of %c",
-                                   stack, (long long)i, letters[i], letters, letter);
+                                   name, (long long)i, letters[i], letters, letter);
         }
+        free(name);
     }
     free(letters);
+    return rc;
+}
+
+static int refuse_experts(struct ckpt_map_engine *e, size_t stack, int64_t layer, bool said)
+{
+    char *name = ckpt_map_stack_name(e, stack);
+    int rc = s2s_error_set(e->err, S2S_E_SHAPE,
+                           "%s%lld: the configuration says that it has %s experts "
+                           "(mlp_only_layers, decoder_sparse_step), its tensors are those of a "
+                           "layer with %s",
+                           name, (long long)layer, said ? "some" : "no", said ? "none" : "some");
+    free(name);
     return rc;
 }
 
@@ -89,27 +103,40 @@ static int check_experts(struct ckpt_map_engine *e)
             const int said = ckpt_config_has_experts(config, i);
             const char *other = said ? "mlp.linear_fc2.weight" : router;
             if (said >= 0 && has_section(e, stack, other, i))
-                return s2s_error_set(e->err, S2S_E_SHAPE,
-                                     "%s%lld: the configuration says that it has %s experts "
-                                     "(mlp_only_layers, decoder_sparse_step), its tensors are "
-                                     "those of a layer with %s",
-                                     stack, (long long)i, said ? "some" : "no",
-                                     said ? "none" : "some");
+                return refuse_experts(e, k, i, said);
         }
     }
     return 0;
 }
 
+/* More layers than the configuration says: names that are kept lose none by it. */
+static int refuse_layers(struct ckpt_map_engine *e, size_t stack, int64_t said)
+{
+    char *prefix = ckpt_map_stack_name(e, stack);
+    const int64_t n = e->n_layers[stack];
+    int rc = 0;
+    if (e->request->is_exact)
+        s2s_warn(
+            "ckpt",
+            "%s%lld: the configuration says %lld layers, the checkpoint has %lld: transformers "
+            "ignores the others",
+            prefix, (long long)said, (long long)said, (long long)n);
+    else
+        rc = s2s_error_set(e->err, S2S_E_SHAPE,
+                           "%s%lld: the configuration says %lld layers, the checkpoint has %lld",
+                           prefix, (long long)said, (long long)said, (long long)n);
+    free(prefix);
+    return rc;
+}
+
 int ckpt_map_check_layers(struct ckpt_map_engine *e)
 {
     const int64_t said = ckpt_map_config_layers(e);
-    for (size_t k = 0; k < e->map.n_stacks && said; k++)
+    int rc = 0;
+    for (size_t k = 0; k < e->map.n_stacks && said && rc == 0; k++)
         if (!ckpt_map_is_tower(e, e->map.stacks[k].prefix) && e->n_layers[k] > said)
-            return s2s_error_set(e->err, S2S_E_SHAPE,
-                                 "%s%lld: the configuration says %lld layers, the checkpoint has "
-                                 "%lld",
-                                 e->map.stacks[k].prefix, (long long)said, (long long)said,
-                                 (long long)e->n_layers[k]);
-    const int rc = check_letters(e);
+            rc = refuse_layers(e, k, said);
+    if (rc == 0)
+        rc = check_letters(e);
     return rc < 0 ? rc : check_experts(e);
 }

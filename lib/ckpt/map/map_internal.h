@@ -180,6 +180,9 @@ bool ckpt_map_config_unties(const struct ckpt_map_engine *e);
 /* To Megatron: leaves out an output matrix that is tied by the configuration, if it equals the
  * embedding bit for bit: some published models store it twice. Fails as reading does. */
 int ckpt_map_leave_out_copy(struct ckpt_map_engine *e);
+/* Is this an embedding that is tied, and stored as the output matrix alone? safetensors' save_model
+ * keeps the first of the two names. Only for names that are kept. */
+bool ckpt_map_has_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 /* May the rule's tensor be absent, by its "?" word (map.h), arguments and configuration? */
 bool ckpt_map_is_optional(const struct ckpt_map_engine *e, const struct ckpt_rule *rule);
 
@@ -220,6 +223,8 @@ void ckpt_map_miss_names(struct ckpt_map_engine *e, const char *pattern, int64_t
 /* Does so for gaps in the numbers of experts, and of layers. */
 void ckpt_map_miss_experts(struct ckpt_map_engine *e);
 void ckpt_map_miss_layers(struct ckpt_map_engine *e);
+/* What precedes the layers' numbers in the source's names. Gives: free. */
+char *ckpt_map_stack_name(const struct ckpt_map_engine *e, size_t stack);
 /* NOTFOUND, with the list of all that was noted; 0: nothing was. */
 int ckpt_map_missed(struct ckpt_map_engine *e);
 /* Frees what the functions of this section and of map_sections.c have allocated. */
@@ -250,6 +255,11 @@ size_t ckpt_map_n_shaped(const struct ckpt_map_engine *e);
 /* Checks all tensors for which a rule gives a shape. SHAPE lists those that do not fit; NOTFOUND: a
  * router has outputs for experts that are missing. */
 int ckpt_map_check_shapes(struct ckpt_map_engine *e);
+
+/* The size that the configuration gives an axis with this symbol of the rule's shape (map_sizes.c);
+ * *says: by which keys. 0: it gives none. */
+int64_t ckpt_map_said_size(const struct ckpt_map_engine *e, const struct ckpt_rule *rule,
+                           char symbol, const char **says);
 
 /* SHAPE: transformers' class for the configuration's model_type lacks one of these tensors, or
  * requires one that is missing. */

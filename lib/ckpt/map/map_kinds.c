@@ -62,6 +62,24 @@ static int refuse(struct ckpt_map_engine *e, int rc)
     return s2s_error_hint(e->err, rc, "--config takes the config.json of this model");
 }
 
+/* A tensor that the class lacks. Names that are kept lose nothing by it: the class ignores it. */
+static int refuse_surplus(struct ckpt_map_engine *e, const char *name, const char *type,
+                          const char *key)
+{
+    const char *without = key ? " without " : "";
+    key = key ? key : "";
+    if (!e->request->is_exact)
+        return refuse(e, s2s_error_set(e->err, S2S_E_SHAPE,
+                                       "%s: the configuration says that this is a %s, which has "
+                                       "none%s%s",
+                                       name, type, without, key));
+    s2s_warn("ckpt",
+             "%s: the configuration says that this is a %s, which has none%s%s: transformers "
+             "ignores it",
+             name, type, without, key);
+    return 0;
+}
+
 int ckpt_map_check_kind(struct ckpt_map_engine *e)
 {
     const json_t *config = e->any_config;
@@ -77,7 +95,7 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e)
         const bool is_layer = is_words(e, name);
         any |= is_layer;
         for (size_t k = 0; is_layer && k < sizeof kinds / sizeof *kinds; k++) {
-            if (!strstr(name, kinds[k].part))
+            if (seen[k] || !strstr(name, kinds[k].part))
                 continue;
             seen[k] = true;
             const bool off = is_off(words, type, kinds[k].part);
@@ -87,10 +105,9 @@ int ckpt_map_check_kind(struct ckpt_map_engine *e)
             if ((ckpt_has_word(kinds[k].types, type) && !off) ||
                 (key && json_is_true(json_object_get(words, key))))
                 continue;
-            return refuse(e, s2s_error_set(e->err, S2S_E_SHAPE,
-                                           "%s: the configuration says that this is a %s, which "
-                                           "has none%s%s",
-                                           name, type, key ? " without " : "", key ? key : ""));
+            int rc = refuse_surplus(e, name, type, key);
+            if (rc < 0)
+                return rc;
         }
     }
     for (size_t k = 0; any && k < sizeof kinds / sizeof *kinds; k++)

@@ -2,6 +2,7 @@
  * that were not used. */
 #include "lib/base/base.h"
 #include "lib/base/distance.h"
+#include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/list.h"
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/ckpt/names.h"
@@ -239,7 +240,6 @@ static void miss_part(struct ckpt_map_engine *e, const struct part *part, int64_
 static void miss_run(struct ckpt_map_engine *e, int stack, struct layer *any, int64_t begin,
                      int64_t end)
 {
-    const char *prefix = e->map.stacks[stack].prefix;
     if (begin >= end)
         return;
     if (!any->looked)
@@ -250,21 +250,70 @@ static void miss_run(struct ckpt_map_engine *e, int stack, struct layer *any, in
                 miss_part(e, &any->parts[i], layer);
         return;
     }
+    char *prefix = ckpt_map_stack_name(e, (size_t)stack);
     char *name = end - begin == 1 ? s2s_xasprintf("all of %s%lld", prefix, (long long)begin)
                                   : s2s_xasprintf("all of %s%lld to %lld", prefix, (long long)begin,
                                                   (long long)end - 1);
     ckpt_map_miss(e, name, NULL);
     e->n_missed_more += end - begin - 1;
     free(name);
+    free(prefix);
 }
 
-/* Layers must be numbered from 0 without gaps, up to the number in configuration or arguments. */
+/* The section of this stack with this name; -1: none. */
+static int section_of(const struct ckpt_map_engine *e, const char *stack, const char *name)
+{
+    char *whole = s2s_xasprintf("%s{N}.%s", stack, name);
+    int found = -1;
+    for (size_t i = 0; i < e->map.n_sections; i++)
+        if (strcmp(e->map.sections[i], whole) == 0)
+            found = (int)i;
+    free(whole);
+    return found;
+}
+
+/* A Qwen's layer has experts or one MLP, by names that both share: one that has nothing of either
+ * is in neither section. Then the configuration decides what it lacks. */
+static void miss_mlps(struct ckpt_map_engine *e, int stack)
+{
+    const char *prefix = e->map.stacks[stack].prefix;
+    const json_t *config = ckpt_config_of_words(e->any_config);
+    const int dense = section_of(e, prefix, "mlp.linear_fc2.weight");
+    const int experts = section_of(e, prefix, "mlp.router.weight");
+    for (int64_t layer = 0; dense >= 0 && experts >= 0 && layer < e->n_layers[stack]; layer++) {
+        const int section = ckpt_config_has_experts(config, layer) ? experts : dense;
+        if (!ckpt_map_has_layer(e, stack, layer) || ckpt_map_in_section(e, dense, layer) ||
+            ckpt_map_in_section(e, experts, layer))
+            continue;
+        for (size_t i = 0; i < e->map.n_rules; i++)
+            if (e->map.rules[i].section == section && ckpt_map_is_needed(e, i))
+                ckpt_map_miss_names(e, ckpt_map_source_side(e, &e->map.rules[i]), layer, 0);
+    }
+}
+
+char *ckpt_map_stack_name(const struct ckpt_map_engine *e, size_t stack)
+{
+    const char *of = e->map.stacks[stack].prefix;
+    size_t len = strlen(of);
+    for (size_t i = 0; e->to_megatron && i < e->map.n_rules; i++)
+        if (e->map.rules[i].group == (int)stack && strstr(e->map.rules[i].hf, "{N}")) {
+            of = e->map.rules[i].hf;
+            len = (size_t)(strstr(of, "{N}") - of);
+            break;
+        }
+    return s2s_xstrndup(of, len);
+}
+
+/* Layers must be numbered from 0 without gaps, up to the number in configuration or arguments.
+ * Names that are kept may lack even all of them, as no family is detected from these. */
 void ckpt_map_miss_layers(struct ckpt_map_engine *e)
 {
     for (size_t k = 0; k < e->map.n_stacks; k++) {
         const char *prefix = e->map.stacks[k].prefix;
         int64_t end = e->n_layers[k], begin = 0; /* a run of missing layers */
-        int64_t said = ckpt_map_is_tower(e, prefix) || !end ? 0 : ckpt_map_config_layers(e);
+        int64_t said = ckpt_map_is_tower(e, prefix) || (!end && !e->request->is_exact)
+                           ? 0
+                           : ckpt_map_config_layers(e);
         struct layer any = {.looked = false};
         for (int64_t layer = 0; layer < end; layer++)
             if (ckpt_map_has_layer(e, (int)k, layer)) {
@@ -272,6 +321,8 @@ void ckpt_map_miss_layers(struct ckpt_map_engine *e)
                 begin = layer + 1;
             }
         miss_run(e, (int)k, &any, begin, said > end ? said : end);
+        if (e->to_megatron)
+            miss_mlps(e, (int)k);
         free(any.parts);
     }
 }

@@ -216,7 +216,7 @@ static void add_mirrored(struct parser *p, char **words, const struct ckpt_rule 
 
 #define ABSENCES \
     "?, ?tied, ?conv_bias, ?projection, ?qkv_bias, ?bias, ?mlp_bias, ?mixer_bias, ?qk_norm, " \
-    "?shared_gate, ?+NAME"
+    "?shared_gate, ?shared, ?+NAME"
 
 static enum ckpt_absence find_absence(const char *word)
 {
@@ -229,7 +229,8 @@ static enum ckpt_absence find_absence(const char *word)
                                         [CKPT_ABSENT_UNLESS_MLP_BIAS] = "?mlp_bias",
                                         [CKPT_ABSENT_UNLESS_MIXER_BIAS] = "?mixer_bias",
                                         [CKPT_ABSENT_UNLESS_QK_NORM] = "?qk_norm",
-                                        [CKPT_ABSENT_UNLESS_SHARED_GATE] = "?shared_gate"};
+                                        [CKPT_ABSENT_UNLESS_SHARED_GATE] = "?shared_gate",
+                                        [CKPT_ABSENT_UNLESS_SHARED] = "?shared"};
     for (size_t i = 1; i < sizeof words / sizeof *words; i++)
         if (strcmp(words[i], word) == 0)
             return (enum ckpt_absence)i;

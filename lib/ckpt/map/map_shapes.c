@@ -200,35 +200,6 @@ static void add_vote(struct voting *v, const struct vote *vote)
     v->votes[v->n_votes++] = *vote;
 }
 
-/* The configuration's key for a symbol; NULL: none that all families share. */
-static const char *config_key(const struct voting *v, const struct known *k, char symbol)
-{
-    static const struct {
-        char symbol;
-        const char *key;
-    } keys[] = {{'f', "intermediate_size"},
-                {'m', "moe_intermediate_size"},
-                {'e', "num_experts"},
-                {'e', "n_routed_experts"},
-                {'e', "num_local_experts"},
-                {'s', "shared_expert_intermediate_size"},
-                {'s', "moe_shared_expert_intermediate_size"},
-                {'n', "mamba_num_heads"},
-                {'K', "conv_kernel"}};
-    const json_t *words = ckpt_config_of_words(v->e->config);
-    if (symbol == 'H')
-        return "hidden_size";
-    /* Mixtral has no other MLPs than its experts */
-    if (symbol == 'm' && strcmp(ckpt_config_type(words), "mixtral") == 0)
-        symbol = 'f';
-    if (k->rule->group < 0 || ckpt_map_is_tower(v->e, v->e->map.stacks[k->rule->group].prefix))
-        return NULL;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (keys[i].symbol == symbol && json_is_integer(json_object_get(words, keys[i].key)))
-            return keys[i].key;
-    return NULL;
-}
-
 static void add_votes(struct voting *v)
 {
     for (struct known k = {.rule = NULL}; next_known(v, &k);) {
@@ -242,8 +213,8 @@ static void add_votes(struct voting *v)
             vote.value = k.tensor.shape[d];
             add_vote(v, &vote);
             /* the same for all experts of a layer */
-            const char *key = k.at.expert > 0 ? NULL : config_key(v, &k, *axis);
-            vote.value = key ? ckpt_map_number(v->e, key, *axis == 'H' ? key : "") : 0;
+            const char *says;
+            vote.value = k.at.expert > 0 ? 0 : ckpt_map_said_size(v->e, k.rule, *axis, &says);
             if (vote.value == 0)
                 continue;
             vote.tensor = THE_CONFIGURATION;
@@ -368,9 +339,10 @@ static void judge_shape(struct s2s_buf *out, const struct voting *v, const struc
     s2s_buf_puts(out, ", expected ");
     put_shape(out, want, n);
     if (blamed && blamed->tensor == THE_CONFIGURATION) {
-        const char *key = config_key(v, k, blamed->symbol);
+        const char *says;
+        ckpt_map_said_size(v->e, k->rule, blamed->symbol, &says);
         s2s_buf_printf(out, " (%lld as %s of the configuration says)", (long long)blamed->value,
-                       key ? key : "the size");
+                       says ? says : "the size");
     } else if (blamed && blamed->tensor != (int64_t)k->i) {
         s2s_buf_printf(out, " (%lld as %s says)", (long long)blamed->value,
                        ckpt_map_shaped(v->e, (size_t)blamed->tensor).name);

@@ -22,7 +22,8 @@
 #define LSTM_LAYERS LSTM("1") LSTM("2") LSTM("3") LSTM("4") LSTM("5") LSTM("6") LSTM("7")
 
 #define BACKBONE(IN) \
-    "where " IN "model.layers.{N}.mixer.{dt_bias,_fp32_params.dt_bias}\n" \
+    "where " IN "model.layers.{N}.mixer.{dt_bias,_fp32_params.dt_bias,o_proj.weight," \
+    "down_proj.weight,gate.weight}\n" \
     "rename " IN "model.embed_tokens.weight " IN "backbone.embeddings.weight\n" \
     "rename " IN "model.norm.weight " IN "backbone.norm_f.weight\n" \
     "rename " IN "model.layers.{N}.mixer._fp32_params.{*} " IN "backbone.layers.{N}.mixer.{*}\n" \
@@ -61,6 +62,9 @@ const char ckpt_map_tables[] =
     "rename embeddings.{*} backbone.embeddings.{*}\n"
     "rename norm_f.{*} backbone.norm_f.{*}\n"
     "rename layers.{*} backbone.layers.{*}\n"
+    /* ..ForQuestionAnswering of Llama and Qwen */
+    "where transformer.layers.{N}.input_layernorm.{*}\n"
+    "rename transformer.{*} model.{*}\n"
     "include saved_nemotron_h \"\" \"\"\n"
 
     /* transformers 5 and NeMo Automodel, which names embedding and final norm as other decoders do;
@@ -148,9 +152,10 @@ const char ckpt_map_tables[] =
     "mlp.experts.experts.linear_fc2.weight mixer.experts.{E}.down_proj.weight experts [x,m]\n"
     "mlp.experts.experts.{E}.linear_fc1.weight mixer.experts.{E}.up_proj.weight copy [m,x] ?\n"
     "mlp.experts.experts.{E}.linear_fc2.weight mixer.experts.{E}.down_proj.weight copy [x,m] ?\n"
-    "mlp.shared_experts.linear_fc1.weight mixer.shared_experts.up_proj.weight copy [s,H] ?+shared\n"
+    "mlp.shared_experts.linear_fc1.weight mixer.shared_experts.up_proj.weight copy [s,H] "
+    "?shared ?+shared\n"
     "mlp.shared_experts.linear_fc2.weight mixer.shared_experts.down_proj.weight copy [H,s] "
-    "?+shared\n"
+    "?shared ?+shared\n"
     "mlp.shared_experts.linear_fc1.bias mixer.shared_experts.up_proj.bias copy [s] "
     "?+shared_biases\n"
     "mlp.shared_experts.linear_fc2.bias mixer.shared_experts.down_proj.bias copy [H] "
@@ -248,10 +253,11 @@ const char ckpt_map_tables[] =
     "mlp.experts.gate_and_up_projs copy [e,H,m+m] transposed ?\n"
     "mlp.experts.experts.linear_fc2.weight mlp.experts.down_projs copy [e,m,H] transposed ?\n"
     "mlp.shared_experts.linear_fc1.weight "
-    "mlp.shared_expert.{gate,up}_proj.weight split [s,H] ?+shared\n"
+    "mlp.shared_expert.{gate,up}_proj.weight split [s,H] ?shared_gate ?+shared\n"
     "mlp.shared_experts.linear_fc1.weight_{w,v} "
-    "mlp.shared_expert.{gate,up}_proj.weight copy [s,H] ?+shared\n"
-    "mlp.shared_experts.linear_fc2.weight mlp.shared_expert.down_proj.weight copy [H,s] ?+shared\n"
+    "mlp.shared_expert.{gate,up}_proj.weight copy [s,H] ?shared_gate ?+shared\n"
+    "mlp.shared_experts.linear_fc2.weight mlp.shared_expert.down_proj.weight copy [H,s] "
+    "?shared_gate ?+shared\n"
     "mlp.shared_experts.gate_weight mlp.shared_expert_gate.weight copy [1,H] ?shared_gate\n"
 
     "family llama\n"

@@ -473,7 +473,7 @@ static void note_rule(struct ckpt_map_engine *e, size_t i_rule)
             if (items[k])
                 items[k]->used = true; /* not a candidate for "nearest" */
         if (found < n && (found || ckpt_map_is_needed(e, i_rule)) &&
-            !ckpt_map_has_same(e, i_rule, layer))
+            !ckpt_map_has_same(e, i_rule, layer) && !ckpt_map_has_tied(e, rule))
             ckpt_map_miss_names(e, rule->hf, layer, 0);
     }
 }

@@ -4,6 +4,7 @@
  * name map describes are not checked.
  */
 #include "lib/base/base.h"
+#include "lib/ckpt/box.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/list.h"
 #include "lib/ckpt/map/map.h"
@@ -41,10 +42,10 @@ static void tell(struct check *c, struct s2s_error lacks)
 }
 
 /* Reports the names of a list, unless it is empty, and frees them. */
-static void tell_list(struct check *c, struct ckpt_list *list, const char *what)
+static void tell_list(struct check *c, struct ckpt_list *list, int code, const char *what)
 {
     struct s2s_error lacks = S2S_ERROR_INIT;
-    const int rc = list->n ? s2s_error_set(&lacks, S2S_E_NOTFOUND, "%s (%zu):", what, list->n) : 0;
+    const int rc = list->n ? s2s_error_set(&lacks, code, "%s (%zu):", what, list->n) : 0;
     ckpt_list_end(list, rc, &lacks);
     tell(c, lacks);
 }
@@ -98,13 +99,15 @@ static bool is_whole_model(const json_t *config)
 }
 
 /* transformers' classes of a decoder without the output matrix, and the heads that they have
- * instead */
+ * instead: a matrix and perhaps a bias. rows: of these; 0: one for each label */
 static const struct body {
     const char *class, *heads[2];
+    int64_t rows;
 } bodies[] = {
-    {"Model", {NULL}},
-    {"ForSequenceClassification", {"score.weight"}},
-    {"ForTokenClassification", {"score.weight", "score.bias"}},
+    {"Model", {NULL}, 0},
+    {"ForSequenceClassification", {"score.weight"}, 0},
+    {"ForTokenClassification", {"score.weight", "score.bias"}, 0},
+    {"ForQuestionAnswering", {"qa_outputs.weight", "qa_outputs.bias"}, 2},
 };
 
 /* The entry for config.json's class; NULL: none. */
@@ -252,18 +255,46 @@ static json_t *layers_of(const json_t *config)
     return layers ? layers : json_incref((json_t *)config);
 }
 
+/* As many labels as id2label says, or 2, transformers' default. */
+static int64_t count_labels(const json_t *config)
+{
+    const json_t *labels = json_object_get(config, "id2label");
+    const json_t *n = json_object_get(config, "num_labels");
+    if (json_is_object(labels))
+        return (int64_t)json_object_size(labels);
+    return json_is_integer(n) ? json_integer_value(n) : 2;
+}
+
+/* Checks the head that a decoder has instead of the output matrix. */
+static void check_head(struct check *c, const json_t *config, const struct body *body)
+{
+    const int64_t want[2] = {body->rows ? body->rows : count_labels(config),
+                             json_integer_value(json_object_get(config, "hidden_size"))};
+    struct ckpt_list missed = {.n = 0}, wrong = {.n = 0};
+    for (int i = 0; i < 2 && body->heads[i]; i++) {
+        const struct s2s_ckpt_tensor *t = s2s_ckpt_find(c->ckpt, body->heads[i]);
+        char is[200], should[200];
+        if (!t)
+            ckpt_list_add(&missed, "wanted but absent", s2s_xstrdup(body->heads[i]));
+        else if (want[1] && !ckpt_same_shape(t->shape, t->n_dims, want, i == 0 ? 2 : 1))
+            ckpt_list_add(&wrong, "does not fit",
+                          s2s_xasprintf("%s: shape %s, expected %s", body->heads[i],
+                                        ckpt_shape_text(is, t->shape, t->n_dims),
+                                        ckpt_shape_text(should, want, i == 0 ? 2 : 1)));
+    }
+    tell_list(c, &missed, S2S_E_NOTFOUND, "wanted but absent");
+    tell_list(c, &wrong, S2S_E_SHAPE, "tensors that do not fit the configuration");
+}
+
 /* Checks a decoder that has no output matrix, or of which that is unknown. */
 static void check_body(struct check *c, const json_t *config, const struct body *body)
 {
     json_t *headless = json_pack("{s:b}", "tie_word_embeddings", 1);
     const struct ckpt_map_request request = {
         .name = ckpt_config_type(config), .config = config, .beside = headless, .is_part = true};
-    struct ckpt_list list = {.n = 0};
     check(c, request);
-    for (int i = 0; body && i < 2 && body->heads[i]; i++)
-        if (!s2s_ckpt_find(c->ckpt, body->heads[i]))
-            ckpt_list_add(&list, "wanted but absent", s2s_xstrdup(body->heads[i]));
-    tell_list(c, &list, "wanted but absent");
+    if (body)
+        check_head(c, config, body);
     json_decref(headless);
 }
 
@@ -319,7 +350,7 @@ static void check_scales(struct check *c)
         if (is_small(&c->ckpt->tensors[i]) && !has_scale(c->ckpt, name))
             ckpt_list_add(&list, "without a scale", s2s_xstrdup(name));
     }
-    tell_list(c, &list, "weights of 8 bits without a scale, which others have");
+    tell_list(c, &list, S2S_E_NOTFOUND, "weights of 8 bits without a scale, which others have");
 }
 
 /* The name of a tensor as written; NULL: not written. Most are a suffix of the source's name. */

@@ -110,9 +110,11 @@ def start():
     from megatron.core import parallel_state
     parallel_state.initialize_model_parallel()
     from megatron.core.fusions import fused_softmax
-    own = fused_softmax.get_sliding_window_causal_mask  # asks for a GPU by name
+    own = getattr(fused_softmax, "get_sliding_window_causal_mask", None)  # asks for a GPU by name
+    own = getattr(own, "__wrapped__", own)
     on_cpu = types.SimpleNamespace(ones=lambda *a, device=None, **k: torch.ones(*a, **k), triu=torch.triu, tril=torch.tril, bool=torch.bool)
-    fused_softmax.get_sliding_window_causal_mask = types.FunctionType(own.__code__, dict(own.__globals__, torch=on_cpu))
+    if own:
+        fused_softmax.get_sliding_window_causal_mask = types.FunctionType(own.__code__, dict(own.__globals__, torch=on_cpu))
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)

@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import sys
 
 import torch
@@ -19,7 +20,7 @@ import ranks
 
 BASE = dict(kind="gpt", tp=1, pp=1, ep=1, etp=None, vpp=None, layers=4, bf16=False, optimizer=None, sharding=None, metadata={}, gated=True,
             asynchronous=False, parallel_save=False, tied=False, prefix="", moe_layer_freq=None, wrapped=False,
-            rng=True, latent=None, mtp=None, legacy_grouped=False, config={}, frozen=None)
+            rng=True, latent=None, mtp=None, legacy_grouped=False, config={}, frozen=None, strategy={}, pattern="M*-M", vocab=96)
 
 
 class OnCpu(TorchFunctionMode):
@@ -147,8 +148,9 @@ def config_of(c):
             more["moe_layer_freq"] = c["moe_layer_freq"]
     if c["kind"] == "mamba":
         more.update(mamba_num_heads=8, mamba_head_dim=8, mamba_num_groups=4, mamba_state_dim=8, is_hybrid_model=True, use_mamba_mem_eff_path=False)
-        have = TransformerConfig.__dataclass_fields__
-        more = {k: v for k, v in more.items() if k in have}
+        more.update(c["config"])
+    have = kind.__dataclass_fields__  # of this release
+    more = {k: v for k, v in more.items() if k in have}
     more.setdefault("num_query_groups", 4)
     return kind(
         num_layers=c["layers"], hidden_size=32, num_attention_heads=8, ffn_hidden_size=48, add_bias_linear=not c["gated"],
@@ -174,9 +176,9 @@ def gpt(c, config, pre, post, stage):
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=config.normalization,
                                           **takes(get_gpt_decoder_block_spec, vp_stage=stage))
     else:
-        spec = get_gpt_layer_local_spec(normalization=config.normalization)
+        spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=config.normalization)
     mtp = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, **takes(get_gpt_mtp_block_spec, vp_stage=stage)) if c["mtp"] else None
-    return GPTModel(config, spec, mtp_block_spec=mtp, vocab_size=96, max_sequence_length=16, pre_process=pre, post_process=post,
+    return GPTModel(config, spec, mtp_block_spec=mtp, vocab_size=c["vocab"], max_sequence_length=16, pre_process=pre, post_process=post,
                     share_embeddings_and_output_weights=c["tied"], position_embedding_type="rope" if c["gated"] else "learned_absolute",
                     **takes(GPTModel.__init__, vp_stage=stage))
 
@@ -217,7 +219,7 @@ def mamba_spec():
 
 def mamba(c, config, pre, post, stage):
     from megatron.core.models.mamba import MambaModel
-    return MambaModel(config, mamba_spec(), vocab_size=96, max_sequence_length=16, hybrid_override_pattern="M*-M", pre_process=pre,
+    return MambaModel(config, mamba_spec(), vocab_size=c["vocab"], max_sequence_length=16, hybrid_override_pattern=c["pattern"], pre_process=pre,
                       post_process=post, share_embeddings_and_output_weights=c["tied"])
 
 
@@ -351,13 +353,15 @@ def strategy_of(c):
     from megatron.core.dist_checkpointing import serialization
     from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
     strategy = serialization.get_default_save_sharded_strategy("torch_dist")
+    if c["strategy"]:
+        from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy as Strategy
+        strategy = Strategy(**c["strategy"], **takes(Strategy.__init__, backend="torch_dist", version=1))
     if c["parallel_save"]:
         strategy = FullyParallelSaveStrategyWrapper(strategy, ps.get_data_parallel_group(with_context_parallel=True), True)
     return strategy
 
 
 def save(c, rank):
-    from megatron.core import dist_checkpointing
     config, models = build(c)
     fill_models({"m%d" % i: m.sharded_state_dict(metadata=groups(c) or None) for i, m in enumerate(models)})
     models, optimizer = optimizer_of(c, config, models)
@@ -366,10 +370,25 @@ def save(c, rank):
     if rank == 0:
         os.makedirs(c["path"], exist_ok=True)
     dist.barrier()
+    strategy = strategy_of(c)
+    if c["strategy"].get("cached_metadata"):  # what the first save of a run finds out serves those that follow
+        os.makedirs(c["path"] + ".before", exist_ok=True)
+        for _ in range(2):
+            write(c, state_of(c, models, optimizer), c["path"] + ".before", strategy)
+            dist.barrier()
+            if rank == 0:
+                shutil.rmtree(c["path"] + ".before")
+                os.makedirs(c["path"] + ".before")
+            dist.barrier()
     state = state_of(c, models, optimizer)
     torch.save(shards(state), "%s.%d.shards" % (c["path"], rank))
+    write(c, state, c["path"], strategy)
+
+
+def write(c, state, path, strategy):
+    from megatron.core import dist_checkpointing
     more = takes(dist_checkpointing.save, content_metadata=c["metadata"] or None, async_strategy="mcore")
-    request = dist_checkpointing.save(state, c["path"], strategy_of(c), async_sharded_save=c["asynchronous"], **more)
+    request = dist_checkpointing.save(state, path, strategy, async_sharded_save=c["asynchronous"], **more)
     if c["asynchronous"]:
         from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
         queue = AsyncCallsQueue()

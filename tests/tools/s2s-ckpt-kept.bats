@@ -1,5 +1,5 @@
 # Names that are kept: what the model of their config.json lacks, part by part. Which tensors transformers' own classes want is held
-# against them in tests/oracle/ckpt/check_kept.py.
+# against them in tests/oracle/ckpt/check_kept.py and check_alarms.py.
 
 load common
 load tensors
@@ -609,6 +609,16 @@ LIST
     is_whole model
     jq '.tie_word_embeddings = false' "$M/config.json" >model/config.json
     lacks model model.embed_tokens.weight
+    # Nemotron-H's class has two, whatever it says; NVIDIA's own need not
+    s2s-ckpt convert -q --to hf "$DATA/mcore016_hybrid_tp2pp2ep2" hybrid
+    jq '.tie_word_embeddings = true' hybrid/config.json >model/config.json
+    for name in lm_head.weight backbone.embeddings.weight; do
+        rewrite hybrid/model.safetensors model/model.safetensors "None if k == '$name' else k"
+        lacks model "$name"
+    done
+    jq '.tie_word_embeddings = true | .auto_map = {}' hybrid/config.json >model/config.json
+    rewrite hybrid/model.safetensors model/model.safetensors "None if k == 'lm_head.weight' else k"
+    is_whole model
     # of some composites it is tied unless they say otherwise, whatever their language model's section says
     rewrite "$M/model.safetensors" model/model.safetensors '"language_model." + k'
     for type in mistral3 llava; do

@@ -57,8 +57,19 @@ static int whole_tied(const struct ckpt_map_engine *e)
     return json_is_true(said);
 }
 
+/* transformers' class of Nemotron-H ties nothing, whatever its config.json says; NVIDIA's own may.
+ */
+static bool never_ties(const struct ckpt_map_engine *e)
+{
+    return e->request->is_exact && !e->request->is_part &&
+           strcmp(ckpt_config_type(e->config), "nemotron_h") == 0 &&
+           !json_object_get(e->config, "auto_map");
+}
+
 static bool is_tied(const struct ckpt_map_engine *e)
 {
+    if (never_ties(e))
+        return false;
     int tied = e->to_megatron ? whole_tied(e) : args_tied(e->args);
     if (tied < 0)
         tied = config_tied(e->config);
@@ -94,7 +105,7 @@ bool ckpt_map_has_tied(const struct ckpt_map_engine *e, const struct ckpt_rule *
     const int tied = e->request->is_part ? whole_tied(e) : config_tied(e->config);
     bool has = false;
     /* a decoder without an output matrix is checked without a model_type */
-    if (!e->request->is_exact || tied != 1 || !*ckpt_config_type(whole) ||
+    if (!e->request->is_exact || tied != 1 || never_ties(e) || !*ckpt_config_type(whole) ||
         !s2s_ends_with(rule->megatron, input))
         return false;
     for (size_t i = 0; i < e->map.n_rules; i++)

@@ -13,6 +13,8 @@ enum {
     LOCATOR_LEN = 20,
     MAX_MEMBERS = 1 << 20,
     MAX_DIRECTORY = 64 << 20, /* length of the central directory */
+    MAX_ENTRY = CENTRAL_LEN + 3 * UINT16_MAX,
+    WINDOW_LEN = 256 << 10,
 };
 
 int s2s_zip_read(const struct s2s_zip *zip, void *out, int64_t pos, size_t len,
@@ -213,22 +215,46 @@ static int check_members(struct s2s_zip *zip, struct s2s_error *err)
     return rc;
 }
 
-static int read_members(struct s2s_zip *zip, const unsigned char *bytes,
-                        const struct directory *dir, struct s2s_error *err)
+/* A part of the central directory, which may have tens of megabytes. */
+struct window {
+    unsigned char *bytes; /* [WINDOW_LEN], or the whole directory if that is shorter */
+    size_t at, end;       /* those not used yet */
+    uint64_t pos, left;   /* of the directory, behind them */
+};
+
+/* Reads on, so that a whole entry is there unless the directory ends before. */
+static int fill(struct window *w, const struct s2s_zip *zip, struct s2s_error *err)
+{
+    if (w->left == 0 || w->end - w->at >= MAX_ENTRY)
+        return 0;
+    memmove(w->bytes, w->bytes + w->at, w->end - w->at);
+    w->end -= w->at;
+    w->at = 0;
+    const size_t room = WINDOW_LEN - w->end, n = w->left < room ? (size_t)w->left : room;
+    const int rc = s2s_zip_read(zip, w->bytes + w->end, (int64_t)w->pos, n, err);
+    w->end += n;
+    w->pos += n;
+    w->left -= n;
+    return rc;
+}
+
+static int read_members(struct s2s_zip *zip, struct window *w, const struct directory *dir,
+                        struct s2s_error *err)
 {
     char *names = zip->internal;
-    size_t at = 0;
     for (; zip->n_members < dir->n; zip->n_members++) {
         struct s2s_zip_member *member = &zip->members[zip->n_members];
         size_t used = 0;
-        int rc = read_entry(member, bytes + at, dir->len - at, &used, &names, err);
+        int rc = fill(w, zip, err);
+        if (rc == 0)
+            rc = read_entry(member, w->bytes + w->at, w->end - w->at, &used, &names, err);
         if (rc < 0 || (rc = read_local_header(zip, member, (int64_t)dir->pos, err)) < 0)
             return rc;
-        at += used;
+        w->at += used;
     }
-    if (at != dir->len)
+    if (w->left || w->at != w->end)
         return s2s_error_set(err, S2S_E_FORMAT, "%llu bytes behind the last zip directory entry",
-                             (unsigned long long)(dir->len - at));
+                             (unsigned long long)(w->left + w->end - w->at));
     return check_members(zip, err);
 }
 
@@ -239,17 +265,17 @@ int s2s_zip_open(struct s2s_zip *zip, const struct s2s_zip_source *source, struc
     int rc = find_directory(zip, &dir, err);
     if (rc < 0)
         return rc;
-    unsigned char *bytes = s2s_try_calloc(dir.len + 1, 1, "the zip directory", err);
+    struct window window = {.pos = dir.pos, .left = dir.len};
+    const size_t len = dir.len < WINDOW_LEN ? dir.len : WINDOW_LEN;
+    window.bytes = s2s_try_calloc(len + 1, 1, "the zip directory", err);
     zip->members = s2s_try_calloc(dir.n + 1, sizeof *zip->members, "the zip members", err);
     /* each entry has 46 bytes besides its name, so the names and their NULs fit */
     zip->internal = s2s_try_calloc(dir.len + 1, 1, "the zip names", err);
-    if (!bytes || !zip->members || !zip->internal)
+    if (!window.bytes || !zip->members || !zip->internal)
         rc = S2S_E_NOMEM;
     if (rc == 0)
-        rc = s2s_zip_read(zip, bytes, (int64_t)dir.pos, dir.len, err);
-    if (rc == 0)
-        rc = read_members(zip, bytes, &dir, err);
-    free(bytes);
+        rc = read_members(zip, &window, &dir, err);
+    free(window.bytes);
     if (rc < 0)
         s2s_zip_release(zip);
     return rc;

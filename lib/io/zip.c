@@ -285,9 +285,17 @@ void s2s_zip_release(struct s2s_zip *zip)
 {
     if (!zip)
         return;
+    s2s_zip_drop_members(zip);
+    *zip = (struct s2s_zip){.n_members = 0};
+}
+
+void s2s_zip_drop_members(struct s2s_zip *zip)
+{
     free(zip->members);
     free(zip->internal);
-    *zip = (struct s2s_zip){.n_members = 0};
+    zip->members = NULL;
+    zip->internal = NULL;
+    zip->n_members = 0;
 }
 
 const struct s2s_zip_member *s2s_zip_find(const struct s2s_zip *zip, const char *name)

@@ -46,6 +46,9 @@ struct s2s_zip {
  */
 int s2s_zip_open(struct s2s_zip *zip, const struct s2s_zip_source *source, struct s2s_error *err);
 void s2s_zip_release(struct s2s_zip *zip);
+/* Frees the members and their names, of which there may be a million. Copies of members can still
+ * be read, with names of their own. */
+void s2s_zip_drop_members(struct s2s_zip *zip);
 /* Finds a member by its name without the first folder ("data.pkl" finds "archive/data.pkl"); NULL:
  * none. */
 const struct s2s_zip_member *s2s_zip_find(const struct s2s_zip *zip, const char *name);

@@ -21,46 +21,22 @@ bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
     return memcmp(at, number, sizeof number) == 0;
 }
 
-static int there_twice(const char *key, size_t len, struct s2s_error *err)
-{
-    return s2s_error_set(err, S2S_E_FORMAT, "storage %.*s is there twice", ckpt_shown_len(len, 40),
-                         key);
-}
+/* ---- zip archives ---- */
 
-static int by_key(const void *a, const void *b)
+/* Keeps the storages among the archive's members. */
+static int take_stores(struct ckpt_torch_walk *w, const struct s2s_zip *zip, int64_t begin)
 {
-    return strcmp(((const struct s2s_zip_member *)a)->name,
-                  ((const struct s2s_zip_member *)b)->name);
-}
-
-/* Sorts storages by key; two of one key would be ambiguous. */
-static int sort_stores(struct ckpt_torch_walk *w)
-{
-    if (w->n_stores)
-        s2s_sort(w->stores, w->n_stores, sizeof *w->stores, by_key);
-    for (size_t i = 1; i < w->n_stores; i++)
-        if (by_key(&w->stores[i - 1], &w->stores[i]) == 0)
-            return there_twice(w->stores[i].name, strlen(w->stores[i].name), w->err);
-    return 0;
-}
-
-/* Takes the archive's member table and keeps the storages in it. */
-static int take_stores(struct ckpt_torch_walk *w, struct s2s_zip *zip, int64_t begin)
-{
-    w->stores = zip->members;
     for (size_t i = 0; i < zip->n_members; i++) {
-        struct s2s_zip_member m = zip->members[i];
-        const char *slash = strchr(m.name, '/');
+        const struct s2s_zip_member *m = &zip->members[i];
+        const char *slash = strchr(m->name, '/');
         if (!slash || !s2s_starts_with(slash, "/data/"))
             continue;
-        ckpt_warn_no_crc(w->ckpt, &m);
-        m.name = slash + 6;
-        m.pos += begin;
-        w->stores[w->n_stores++] = m;
+        ckpt_warn_no_crc(w->ckpt, m);
+        ckpt_add_torch_store(&w->stores, slash + 6,
+                             &(struct ckpt_torch_store){
+                                 .pos = begin + m->pos, .len_bytes = m->len_bytes, .crc = m->crc});
     }
-    zip->members = NULL;
-    zip->n_members = 0;
-    return sort_stores(w);
+    return ckpt_sort_torch_stores(&w->stores, w->err);
 }
 
 static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
@@ -68,16 +44,23 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
 {
     struct ckpt_archive archive;
     struct s2s_zip_source span = {.fd = fd, .begin = source->begin, .len_bytes = len};
-    int rc = ckpt_archive_open(&archive, &span, CKPT_OPEN, w->err);
+    int rc = ckpt_archive_begin(&archive, &span, w->err);
     if (rc < 0)
         return rc;
     rc = ckpt_archive_check_notes(&archive.zip, w->err);
     if (rc == 0)
         rc = take_stores(w, &archive.zip, source->begin);
+    if (rc < 0) {
+        ckpt_archive_release(&archive);
+        return rc;
+    }
+    s2s_zip_drop_members(&archive.zip);
+    rc = ckpt_archive_parse(&archive, CKPT_OPEN, NULL, w->err);
+    if (rc < 0)
+        return rc;
     w->left = ckpt_json_limit(archive.pickle.len);
     w->names = &archive.pickle.names;
-    if (rc == 0)
-        rc = ckpt_torch_walk(w, archive.pickle.root, source);
+    rc = ckpt_torch_walk(w, archive.pickle.root, source);
     if (rc == 0)
         ckpt_warn_opaque(w->ckpt, &archive.pickle, source->file);
     ckpt_archive_release(&archive);
@@ -95,8 +78,7 @@ struct legacy {
     int64_t end;   /* end of the pickles, relative to begin */
     json_t *named; /* an object: storage key -> bytes per element. A tensor may refer to one storage
                     * a million times */
-    struct s2s_blocks keys;
-    int bad; /* error of the first storage that cannot be read, or 0 */
+    int bad;       /* error of the first storage that cannot be read, or 0 */
     struct s2s_error bad_err;
 };
 
@@ -128,10 +110,10 @@ static int find_store(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
         return s2s_error_set(w->err, S2S_E_TRUNCATED,
                              "storage of %lld elements at %lld leaves the file", (long long)numel,
                              (long long)*at);
-    w->stores[w->n_stores++] =
-        (struct s2s_zip_member){.name = s2s_blocks_text(&l->keys, key->text, key->len),
-                                .pos = l->begin + *at,
-                                .len_bytes = size};
+    char *text = s2s_xstrndup(key->text, key->len);
+    ckpt_add_torch_store(&w->stores, text,
+                         &(struct ckpt_torch_store){.pos = l->begin + *at, .len_bytes = size});
+    free(text);
     *at += size;
     return 0;
 }
@@ -146,7 +128,6 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
         *w->err = l->bad_err;
     if (rc == 0 && keys->kind != CKPT_LIST)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "no list of storages");
-    w->stores = s2s_xcalloc(rc == 0 ? keys->n + 1 : 1, sizeof *w->stores);
     for (uint32_t k = 0; rc == 0 && k < keys->n; k++) {
         const struct ckpt_node *key = keys->items[k];
         json_t *found =
@@ -156,7 +137,7 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
             rc = s2s_error_set(w->err, S2S_E_FORMAT, "storage %u of %u: no tensor names it", k,
                                keys->n);
         else if (element == 0)
-            rc = there_twice(key->text, key->len, w->err);
+            rc = ckpt_torch_store_twice(key->text, key->len, w->err);
         else
             rc = find_store(w, key, element, l, &at);
         json_integer_set(found, 0); /* seen */
@@ -167,7 +148,7 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
     ckpt_pickle_release(&l->pickles[KEYS]);
     json_decref(l->named);
     l->named = NULL;
-    return rc < 0 ? rc : sort_stores(w);
+    return rc < 0 ? rc : ckpt_sort_torch_stores(&w->stores, w->err);
 }
 
 /* Parses the five pickles; their lengths are not stored. */
@@ -200,7 +181,6 @@ static void release_legacy(struct legacy *l)
     for (int i = 0; i < N_PICKLES; i++)
         ckpt_pickle_release(&l->pickles[i]);
     json_decref(l->named);
-    s2s_blocks_release(&l->keys);
 }
 
 static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
@@ -216,6 +196,7 @@ static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source
     w->names = &l.pickles[OBJECT].names;
     if (rc == 0)
         rc = ckpt_torch_walk(w, l.pickles[OBJECT].root, source);
+    w->names = NULL;
     release_legacy(&l);
     return rc;
 }
@@ -241,7 +222,7 @@ int ckpt_read_torch(struct s2s_ckpt *ckpt, const struct ckpt_torch_source *sourc
         rc = read_legacy(&w, source, fd, len);
     else if (rc == 0)
         rc = s2s_error_set(err, S2S_E_FORMAT, "neither a zip archive nor a legacy torch file");
-    free(w.stores);
+    ckpt_torch_stores_release(&w.stores);
     s2s_buf_release(&w.name);
     return rc < 0 ? s2s_error_add(err, rc, "%s", source->file) : 0;
 }

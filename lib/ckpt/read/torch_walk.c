@@ -19,20 +19,12 @@ static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len
     return order ? order : (a_len > b_len) - (a_len < b_len);
 }
 
-static int compare_store(const void *view, const void *store)
-{
-    const struct ckpt_view *x = view;
-    const struct s2s_zip_member *y = store;
-    return compare_keys(x->key, x->key_len, y->name, strlen(y->name));
-}
-
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
                       const struct ckpt_view *view)
 {
     struct s2s_ckpt *ckpt = w->ckpt;
-    const struct s2s_zip_member *store =
-        w->n_stores ? bsearch(view, w->stores, w->n_stores, sizeof *w->stores, compare_store)
-                    : NULL;
+    const struct ckpt_torch_store *store =
+        ckpt_find_torch_store(&w->stores, view->key, view->key_len);
     if (!store)
         return s2s_error_set(w->err, S2S_E_FORMAT, "storage %.*s is not in the file",
                              ckpt_shown_len(view->key_len, 40), view->key);

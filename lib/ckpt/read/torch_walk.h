@@ -8,14 +8,12 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/pickle/view.h"
 #include "lib/ckpt/read/read_internal.h"
-#include "lib/io/zip.h"
+#include "lib/ckpt/read/torch_stores.h"
 
 struct ckpt_torch_walk {
     struct s2s_ckpt *ckpt;
     int file;
-    struct s2s_zip_member *stores; /* sorted; name is the storage key alone, pos is relative to the
-                                    * file */
-    size_t n_stores;
+    struct ckpt_torch_stores stores;
     /* A pickle can refer to one value many times, so that a small file describes something huge.
      * Limits for the whole file: */
     struct ckpt_json_left left;  /* values and strings converted to JSON */

@@ -27,11 +27,12 @@ static int check_version(const struct s2s_zip *zip, const struct s2s_zip_member 
 
 /* Parses data.pkl. A large one is parsed from the file, so that its bytes need not stay in memory.
  */
-static int read_pickle(struct ckpt_archive *archive, const struct s2s_zip_member *member,
-                       enum ckpt_pickle_mode mode, struct s2s_error *err)
+static int read_pickle(struct ckpt_archive *archive, enum ckpt_pickle_mode mode,
+                       const struct ckpt_pickle_taker *taker, struct s2s_error *err)
 {
     enum { PIECE = 64 << 10 };
     const struct s2s_zip *zip = &archive->zip;
+    const struct s2s_zip_member *member = &archive->data_pkl;
     const size_t len = (size_t)member->len_bytes;
     if (zip->source.bytes || !ckpt_pickle_is_large(len) || member->len_bytes > MAX_PICKLE) {
         int rc = s2s_zip_read_member(zip, member, MAX_PICKLE, &archive->bytes, err);
@@ -42,11 +43,11 @@ static int read_pickle(struct ckpt_archive *archive, const struct s2s_zip_member
     free(piece);
     return rc < 0 ? rc
                   : ckpt_pickle_parse_file(&archive->pickle, zip->source.fd,
-                                           zip->source.begin + member->pos, len, mode, NULL, err);
+                                           zip->source.begin + member->pos, len, mode, taker, err);
 }
 
-int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
-                      enum ckpt_pickle_mode mode, struct s2s_error *err)
+int ckpt_archive_begin(struct ckpt_archive *archive, const struct s2s_zip_source *source,
+                       struct s2s_error *err)
 {
     *archive = (struct ckpt_archive){.bytes = NULL};
     int rc = s2s_zip_open(&archive->zip, source, err);
@@ -74,14 +75,33 @@ int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source 
     free(text);
     if (rc == 0 && version)
         rc = check_version(zip, version, err);
-    if (rc == 0)
-        rc = read_pickle(archive, pickle, mode, err);
-    if (rc == 0 && archive->pickle.len != (size_t)pickle->len_bytes)
+    if (rc < 0)
+        ckpt_archive_release(archive);
+    if (rc < 0)
+        return rc;
+    archive->data_pkl = *pickle;
+    archive->data_pkl.name = archive->name = s2s_xstrdup(pickle->name);
+    return 0;
+}
+
+int ckpt_archive_parse(struct ckpt_archive *archive, enum ckpt_pickle_mode mode,
+                       const struct ckpt_pickle_taker *taker, struct s2s_error *err)
+{
+    const size_t len = (size_t)archive->data_pkl.len_bytes;
+    int rc = read_pickle(archive, mode, taker, err);
+    if (rc == 0 && archive->pickle.len != len)
         rc = s2s_error_set(err, S2S_E_FORMAT, "%zu bytes after the end of the pickle",
-                           (size_t)pickle->len_bytes - archive->pickle.len);
+                           len - archive->pickle.len);
     if (rc < 0)
         ckpt_archive_release(archive);
     return rc;
+}
+
+int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
+                      enum ckpt_pickle_mode mode, struct s2s_error *err)
+{
+    const int rc = ckpt_archive_begin(archive, source, err);
+    return rc < 0 ? rc : ckpt_archive_parse(archive, mode, NULL, err);
 }
 
 int ckpt_archive_check_notes(const struct s2s_zip *zip, struct s2s_error *err)
@@ -119,7 +139,8 @@ void ckpt_archive_release(struct ckpt_archive *archive)
     s2s_zip_release(&archive->zip);
     ckpt_pickle_release(&archive->pickle);
     free(archive->bytes);
-    archive->bytes = NULL;
+    free(archive->name);
+    archive->bytes = archive->name = NULL;
 }
 
 /* Finds the zip member of a view's storage and checks its length. */

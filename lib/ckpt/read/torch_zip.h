@@ -16,12 +16,20 @@ struct ckpt_archive {
     struct s2s_zip zip;
     struct ckpt_pickle pickle;
     char *bytes; /* of data.pkl, which the pickle points into; NULL: too large to keep */
+    struct s2s_zip_member data_pkl;
+    char *name; /* of that */
 };
 /* Opens the archive at source. Gives: ckpt_archive_release, only after success. FORMAT, TRUNCATED;
  * UNSUPPORTED: not written by torch.save, big-endian, or (with CKPT_STRICT) its pickle refers to
  * unknown classes. */
 int ckpt_archive_open(struct ckpt_archive *archive, const struct s2s_zip_source *source,
                       enum ckpt_pickle_mode mode, struct s2s_error *err);
+/* The same in two steps: all but the pickle, then this, which does not need the zip's members.
+ * taker may be NULL. On failure of the second, too, there is nothing to release. */
+int ckpt_archive_begin(struct ckpt_archive *archive, const struct s2s_zip_source *source,
+                       struct s2s_error *err);
+int ckpt_archive_parse(struct ckpt_archive *archive, enum ckpt_pickle_mode mode,
+                       const struct ckpt_pickle_taker *taker, struct s2s_error *err);
 void ckpt_archive_release(struct ckpt_archive *archive);
 /* Verifies the CRC-32 of each member that is not a storage (data.pkl, byteorder, ..). DIGEST, IO.
  */

@@ -278,9 +278,9 @@ static const char *same_name(const struct s2s_ckpt_tensor *tensors, size_t n, si
     return NULL;
 }
 
-/* Shares or copies a name. Checkpoints that are compared have the same names, mostly in the same
- * order, and so have files of several ranks. */
-static const char *keep_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
+/* Checkpoints that are compared have the same names, mostly in the same order, and so have files of
+ * several ranks. */
+const char *ckpt_known_name(struct s2s_ckpt *ckpt, const char *name, size_t len)
 {
     const struct s2s_ckpt *like = ckpt->like;
     const char *known = NULL;
@@ -289,16 +289,18 @@ static const char *keep_name(struct s2s_ckpt *ckpt, const char *name, size_t len
     if (!known && ckpt->n_sorted)
         known = same_name(ckpt->tensors + ckpt->first_sorted, ckpt->n_sorted, &ckpt->sorted_idx,
                           name, len);
-    return known ? known : ckpt_arena_text(ckpt, name, len);
+    return known;
 }
 
 int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                     size_t len, struct s2s_error *err)
 {
     int rc = ckpt_add_tensor_named(ckpt, tensor, name, len, err);
-    if (rc == 0)
-        (*tensor)->name = keep_name(ckpt, name, len);
-    return rc;
+    if (rc < 0)
+        return rc;
+    const char *known = ckpt_known_name(ckpt, name, len);
+    (*tensor)->name = known ? known : ckpt_arena_text(ckpt, name, len);
+    return 0;
 }
 
 int ckpt_add_tensor_named(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,

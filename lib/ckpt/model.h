@@ -203,6 +203,8 @@ int ckpt_add_tensor(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, cons
  * checkpoint. */
 int ckpt_add_tensor_named(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor **tensor, const char *name,
                           size_t len, struct s2s_error *err);
+/* A name like this in a checkpoint whose names are shared, as lasting as ours; NULL: none. */
+const char *ckpt_known_name(struct s2s_ckpt *ckpt, const char *name, size_t len);
 /* Adds an object likewise; name is copied. */
 int ckpt_add_object(struct s2s_ckpt *ckpt, struct s2s_ckpt_object **object, const char *name,
                     size_t len, struct s2s_error *err);

@@ -5,6 +5,7 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/names.h"
 #include "lib/ckpt/pickle/opcodes.h"
+#include "lib/ckpt/pickle/pairs.h"
 #include "lib/ckpt/pickle/view.h"
 
 enum { MAX_STACK = 1 << 26, AHEAD = 64 };
@@ -181,6 +182,7 @@ static int memo_put(struct pickle_machine *m, uint64_t index)
             return 0;
         index = place;
     }
+    node->in_memo = true;
     while (index >= m->cap_memo) {
         size_t cap = m->cap_memo ? m->cap_memo * 2 : 256;
         m->memo = s2s_xrealloc(m->memo, cap, sizeof *m->memo);
@@ -320,7 +322,12 @@ static int op_fill(struct pickle_machine *m, enum ckpt_kind kind, bool marked)
     int rc = 0;
     if (!m->windowed)
         reserve(m, node, m->n_stack - begin);
+    const bool in_dict = kind == CKPT_DICT && marked && m->packs;
     for (size_t i = begin; i < m->n_stack && rc >= 0; i += width) {
+        const size_t n_pairs = in_dict ? ckpt_pickle_add_pairs(m, node, begin - 1, i) : 0;
+        i += n_pairs * width;
+        if (i >= m->n_stack)
+            break;
         rc = kind == CKPT_SET ? 0 : take(m, &m->stack[i], width);
         for (size_t k = 0; k < width && rc == 0; k++)
             ckpt_pickle_add_item(m, node, m->stack[i + k]);
@@ -540,6 +547,10 @@ static int run_machine(struct pickle_machine *m)
     free(m->stack);
     free(m->marks);
     free(m->memo);
+    s2s_buf_release(&m->run);
+    s2s_buf_release(&m->name);
+    s2s_buf_release(&m->packed[0]);
+    s2s_buf_release(&m->packed[1]);
     if (rc < 0)
         ckpt_pickle_release(m->out);
     return rc;

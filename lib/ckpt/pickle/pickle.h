@@ -31,7 +31,7 @@ enum ckpt_kind {
     CKPT_LIST,
     CKPT_TUPLE,
     CKPT_SET,
-    CKPT_DICT,      /* items: key, value, key, value, ..; n is twice the number of pairs */
+    CKPT_DICT,      /* items: key, value, key, value, .., to be read with ckpt_pairs_next */
     CKPT_GLOBAL,    /* text: "module\nname"; n: length of the module's name */
     CKPT_RECORD,    /* items: global, arguments, state or NULL, contents (list or dict) or NULL */
     CKPT_PERSID,    /* items: the id */
@@ -39,6 +39,7 @@ enum ckpt_kind {
                      * (UINT32_MAX: not Latin-1) */
     CKPT_TAKEN,     /* in a list, stands for n values that a taker took, from the i-th on */
     CKPT_TENSOR,    /* a tensor, whose record was packed into text (view.h) */
+    CKPT_PAIRS,     /* in a dict, as key and value, stands for n pairs (pairs.h) */
     CKPT_FORGOTTEN, /* only while ckpt_pickle_parse_file runs */
 };
 
@@ -51,6 +52,7 @@ struct ckpt_node {
     bool shown : 1; /* it, or a part of it, is being converted to JSON: a value may contain itself
                      */
     bool is_kept : 1; /* it is in the pickle's `kept`, and is not moved */
+    bool in_memo : 1; /* while the pickle is parsed: the memo has it, to be fetched later */
     uint8_t mark;     /* for the use of whoever walks the tree; initially 0 */
     uint32_t n;       /* number of items; other meanings: see the kinds */
     union {
@@ -78,8 +80,8 @@ struct ckpt_pickle {
     size_t len;              /* bytes of the pickle, including STOP */
     struct s2s_buf opaque;   /* opaque classes in it: "module.name, module.name" */
     struct s2s_blocks arena; /* nodes and strings */
-    /* Memory that is never moved: packed tensors, and the keys of those in dicts. To let the keys
-     * outlive the pickle, take all of names (s2s_blocks_take). */
+    /* Memory that is never moved: packed tensors, and the keys of those in dicts, or longer names
+     * that end in them. To let these outlive the pickle, take all of names (s2s_blocks_take). */
     struct s2s_blocks kept, names;
 };
 
@@ -109,6 +111,11 @@ struct ckpt_pickle_taker {
     void (*again)(void *ctx);
     /* Called for each storage that the pickle refers to, in order. */
     void (*storage)(void *ctx, const struct ckpt_node *persid);
+    /* Keys of tensors are kept with what a caller would put before them, so that it needs no copy
+     * (struct ckpt_pairs). Appends that of a dict to which keys [n], texts, seem to lead. */
+    void (*prefix)(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys, int n);
+    /* Returns a text like name [len] that will last, so that none is kept; NULL: there is none. */
+    const char *(*known)(void *ctx, const char *name, size_t len);
 };
 /*
  * The same for a pickle of at most len bytes at offset pos of a file, with only part of it in
@@ -123,7 +130,8 @@ struct ckpt_pickle_taker {
  * after one was fetched, then taker->again is called and everything is parsed a second time,
  * without dropping values.
  *
- * Without taker->item, plain tensors in dicts and lists become CKPT_TENSOR.
+ * Without taker->item, plain tensors in dicts and lists become CKPT_TENSOR, and many of them in a
+ * dict CKPT_PAIRS.
  */
 int ckpt_pickle_parse_file(struct ckpt_pickle *pickle, int fd, int64_t pos, size_t len,
                            enum ckpt_pickle_mode mode, const struct ckpt_pickle_taker *taker,
@@ -146,7 +154,7 @@ static inline const char *ckpt_global_name(const struct ckpt_node *global, size_
 /* Is it a string with this text? */
 bool ckpt_str_is(const struct ckpt_node *node, const char *s);
 /* The value of a string key in a dict, or in the dict that is a record's state; NULL: none. Only
- * the first 256 keys are searched. */
+ * the first 256 items are searched, and no CKPT_PAIRS. */
 const struct ckpt_node *ckpt_get(const struct ckpt_node *node, const char *key);
 /* Sets *value to that of an int node; false: another kind. */
 bool ckpt_get_int(const struct ckpt_node *node, int64_t *value);

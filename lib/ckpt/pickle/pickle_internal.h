@@ -62,12 +62,13 @@ struct pickle_machine {
     int fd, io_rc;
     int64_t pos;
     size_t filled, given_back;
-    size_t texts_bytes;  /* bytes of large strings kept */
-    size_t collect_at;   /* garbage-collect when nodes and strings exceed this many bytes */
-    size_t n_packed;     /* tensors packed since the last collection */
-    int64_t n_taken;     /* values that CKPT_TAKEN nodes stand for */
-    size_t n_forgotten;  /* fetches of dropped values */
-    bool left_forgotten; /* a dropped value is in the final tree */
+    size_t texts_bytes; /* bytes of large strings kept */
+    size_t collect_at;  /* garbage-collect when nodes and strings exceed this many bytes */
+    size_t n_packed;    /* tensors packed since the last collection */
+    struct s2s_buf run, name, packed[2]; /* for ckpt_pickle_add_pairs */
+    int64_t n_taken;                     /* values that CKPT_TAKEN nodes stand for */
+    size_t n_forgotten;                  /* fetches of dropped values */
+    bool left_forgotten;                 /* a dropped value is in the final tree */
 };
 
 /* What the lists of classes say of a global. */

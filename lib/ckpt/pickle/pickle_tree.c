@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/pickle/pairs.h"
 #include "lib/ckpt/pickle/view.h"
 
 static const struct ckpt_node *global_of(const struct ckpt_node *node)
@@ -158,12 +159,13 @@ static json_t *list_json(struct printer *p, const struct ckpt_node *node, int de
 static json_t *dict_json(struct printer *p, const struct ckpt_node *node, int depth)
 {
     json_t *dict = json_object();
-    for (uint32_t i = 0; i + 1 < node->n; i += 2) {
+    struct ckpt_pairs pairs = {.dict = node};
+    while (ckpt_pairs_next(&pairs)) {
         const bool in_key = p->in_key;
         p->in_key = true;
-        json_t *key = to_json(p, node->items[i], depth);
+        json_t *key = to_json(p, pairs.key, depth);
         p->in_key = in_key;
-        json_t *value = to_json(p, node->items[i + 1], depth);
+        json_t *value = to_json(p, pairs.value, depth);
         const char *text = json_string_value(key);
         const bool whole = text && strlen(text) == json_string_length(key);
         char *dumped = whole ? NULL : json_dumps(key, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -218,6 +220,7 @@ static json_t *value_json(struct printer *p, const struct ckpt_node *node, int d
         return tensor_json(p, node);
     case CKPT_FORGOTTEN:
     case CKPT_TAKEN:
+    case CKPT_PAIRS:
     case CKPT_NONE:
         return json_null();
     case CKPT_BOOL:

@@ -166,8 +166,8 @@ int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2
 
 /* ---- packing ---- */
 
-/* Has the record only the arguments (storage, offset, size, stride, requires_grad, {})? */
-static bool is_plain(const struct ckpt_node *node)
+/* Only the arguments (storage, offset, size, stride, requires_grad, {}). */
+bool ckpt_view_is_plain(const struct ckpt_node *node)
 {
     const struct ckpt_node *args = node->kind == CKPT_RECORD ? node->items[1] : NULL;
     return args && args->n == 6 && !node->items[2] && !node->items[3] &&
@@ -175,12 +175,15 @@ static bool is_plain(const struct ckpt_node *node)
            args->items[5]->n == 0 && ckpt_is(node, "torch._utils", "_rebuild_tensor_v2");
 }
 
-bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept)
+_Static_assert(sizeof(struct packed) + (2 + 2 * S2S_MAX_DIMS) * 10 + UINT8_MAX <= CKPT_MAX_PACKED,
+               "what is packed has its place in a struct ckpt_pairs");
+
+bool ckpt_view_put(struct s2s_buf *out, const struct ckpt_node *node)
 {
     struct ckpt_view view;
     struct s2s_error later = S2S_ERROR_INIT; /* reported when the tensor is added, with its name */
     int64_t contiguous[S2S_MAX_DIMS];
-    if (!is_plain(node) || ckpt_view_of(node, &view, &later) <= 0 || view.key_len > UINT8_MAX ||
+    if (ckpt_view_of(node, &view, &later) <= 0 || view.key_len > UINT8_MAX ||
         ckpt_box_numel(view.size, view.n_dims) == 0)
         return false;
     const size_t dims_bytes = (size_t)view.n_dims * sizeof *view.size;
@@ -191,18 +194,26 @@ bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept)
                                 .key_len = (uint8_t)view.key_len,
                                 .requires_grad = node->items[1]->items[4]->i != 0,
                                 .contiguous = same};
-    struct s2s_buf packed = S2S_BUF_INIT;
-    s2s_buf_add(&packed, &head, sizeof head);
-    ckpt_pack(&packed, (uint64_t)view.offset);
-    ckpt_pack(&packed, (uint64_t)view.store_numel);
-    ckpt_pack_ints(&packed, view.size, view.n_dims);
-    ckpt_pack_ints(&packed, view.stride, same ? 0 : view.n_dims);
-    s2s_buf_add(&packed, view.key, view.key_len);
-    node->kind = CKPT_TENSOR;
-    node->text = s2s_blocks_text(kept, packed.data, packed.len);
-    node->len = (uint32_t)packed.len;
-    s2s_buf_release(&packed);
+    s2s_buf_add(out, &head, sizeof head);
+    ckpt_pack(out, (uint64_t)view.offset);
+    ckpt_pack(out, (uint64_t)view.store_numel);
+    ckpt_pack_ints(out, view.size, view.n_dims);
+    ckpt_pack_ints(out, view.stride, same ? 0 : view.n_dims);
+    s2s_buf_add(out, view.key, view.key_len);
     return true;
+}
+
+bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept)
+{
+    struct s2s_buf packed = S2S_BUF_INIT;
+    const bool put = ckpt_view_is_plain(node) && ckpt_view_put(&packed, node);
+    if (put) {
+        node->kind = CKPT_TENSOR;
+        node->text = s2s_blocks_text(kept, packed.data, packed.len);
+        node->len = (uint32_t)packed.len;
+    }
+    s2s_buf_release(&packed);
+    return put;
 }
 
 static json_t *ints_json(const int64_t *values, int n)

@@ -26,6 +26,14 @@ int ckpt_storage_of(const struct ckpt_node *persid, struct ckpt_view *view, stru
  * UNSUPPORTED: a tensor that cannot be read. */
 int ckpt_view_of(const struct ckpt_node *node, struct ckpt_view *view, struct s2s_error *err);
 
+/* ---- packed tensors ---- */
+
+enum { CKPT_MAX_PACKED = 512 };
+/* Is it the record of a plain tensor, by its arguments? */
+bool ckpt_view_is_plain(const struct ckpt_node *node);
+/* Appends such a tensor, packed, as a CKPT_TENSOR's text is; false: it cannot be read, is empty, or
+ * has a storage with a long name. */
+bool ckpt_view_put(struct s2s_buf *out, const struct ckpt_node *node);
 /* Turns the record of a plain tensor into a CKPT_TENSOR, packed in `kept`, which takes a tenth of
  * the memory. false: another kind of record; unchanged. */
 bool ckpt_view_pack(struct ckpt_node *node, struct s2s_blocks *kept);

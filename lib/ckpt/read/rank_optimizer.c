@@ -16,6 +16,7 @@
 #include "lib/ckpt/read/torch_walk.h"
 
 #include "lib/ckpt/number.h"
+#include "lib/ckpt/pickle/pairs.h"
 
 enum { MAX_PARTS = 64, MAX_GROUPS = 1024, MAX_KEY = 64, MAX_SMALL = 16, MAX_DEPTH = 4 };
 
@@ -198,8 +199,9 @@ static json_t *dict_json(struct reading *r, const struct ckpt_node *dict,
                          const char *const *without, int depth)
 {
     json_t *out = json_object();
-    for (uint32_t i = 0; dict->kind == CKPT_DICT && i < dict->n && spend(r); i += 2) {
-        const struct ckpt_node *key = dict->items[i], *value = dict->items[i + 1];
+    struct ckpt_pairs pairs = {.dict = dict};
+    while (dict->kind == CKPT_DICT && ckpt_pairs_next(&pairs) && spend(r)) {
+        const struct ckpt_node *key = pairs.key, *value = pairs.value;
         struct ckpt_view view;
         bool skip = key->kind != CKPT_STR || key->len > MAX_KEY;
         for (size_t k = 0; without[k] && !skip; k++)
@@ -262,11 +264,12 @@ static bool is_step(struct reading *r, const struct ckpt_node *key, const struct
 static int read_slot(struct reading *r, int64_t id, const struct ckpt_node *values)
 {
     struct ckpt_view view;
+    struct ckpt_pairs pairs = {.dict = values};
     struct slot *slot = &r->slots[r->n_slots - 1];
     int rc = 0;
     slot->first = r->w->ckpt->n_states;
-    for (uint32_t i = 0; values && rc == 0 && i < values->n; i += 2) {
-        const struct ckpt_node *key = values->items[i], *value = values->items[i + 1];
+    while (values && rc == 0 && ckpt_pairs_next(&pairs)) {
+        const struct ckpt_node *key = pairs.key, *value = pairs.value;
         if (!spend(r) || key->kind != CKPT_STR || key->len > MAX_KEY)
             return unknown(r, "the state of parameter %lld is odd", (long long)id);
         if (value->kind == CKPT_NONE || is_step(r, key, value))

@@ -21,6 +21,26 @@ bool ckpt_is_legacy_torch(const unsigned char head[CKPT_TORCH_HEAD])
     return memcmp(at, number, sizeof number) == 0;
 }
 
+/* ---- names, while a pickle is parsed ---- */
+
+struct naming {
+    struct s2s_ckpt *ckpt;
+    const struct ckpt_torch_source *source;
+};
+
+static void put_prefix(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys,
+                       int n)
+{
+    const struct naming *naming = ctx;
+    ckpt_torch_prefix(prefix, naming->source, keys, n);
+}
+
+static const char *find_name(void *ctx, const char *name, size_t len)
+{
+    const struct naming *naming = ctx;
+    return ckpt_known_name(naming->ckpt, name, len);
+}
+
 /* ---- zip archives ---- */
 
 /* Keeps the storages among the archive's members. */
@@ -42,6 +62,9 @@ static int take_stores(struct ckpt_torch_walk *w, const struct s2s_zip *zip, int
 static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
                     int64_t len)
 {
+    struct naming naming = {w->ckpt, source};
+    const struct ckpt_pickle_taker taker = {
+        .ctx = &naming, .prefix = put_prefix, .known = find_name};
     struct ckpt_archive archive;
     struct s2s_zip_source span = {.fd = fd, .begin = source->begin, .len_bytes = len};
     int rc = ckpt_archive_begin(&archive, &span, w->err);
@@ -55,11 +78,11 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
         return rc;
     }
     s2s_zip_drop_members(&archive.zip);
-    rc = ckpt_archive_parse(&archive, CKPT_OPEN, NULL, w->err);
+    rc = ckpt_archive_parse(&archive, CKPT_OPEN, &taker, w->err);
     if (rc < 0)
         return rc;
     w->left = ckpt_json_limit(archive.pickle.len);
-    w->names = &archive.pickle.names;
+    s2s_blocks_take(&w->ckpt->arena, &archive.pickle.names);
     rc = ckpt_torch_walk(w, archive.pickle.root, source);
     if (rc == 0)
         ckpt_warn_opaque(w->ckpt, &archive.pickle, source->file);
@@ -72,6 +95,7 @@ static int read_zip(struct ckpt_torch_walk *w, const struct ckpt_torch_source *s
 enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES };
 
 struct legacy {
+    struct naming naming;
     int fd;
     int64_t begin, len; /* range of the file fd */
     struct ckpt_pickle pickles[N_PICKLES];
@@ -92,6 +116,17 @@ static void note_store(void *ctx, const struct ckpt_node *persid)
         json_object_setn_new_nocheck(
             l->named, view.key, view.key_len,
             json_integer(view.dtype ? (json_int_t)s2s_dtype_size(view.dtype) : 1));
+}
+
+static void put_legacy_prefix(void *ctx, struct s2s_buf *prefix,
+                              const struct ckpt_node *const *keys, int n)
+{
+    put_prefix(&((struct legacy *)ctx)->naming, prefix, keys, n);
+}
+
+static const char *find_legacy_name(void *ctx, const char *name, size_t len)
+{
+    return find_name(&((struct legacy *)ctx)->naming, name, len);
 }
 
 /* Adds the storage at *at, which is preceded by its element count; advances *at past it. */
@@ -154,7 +189,8 @@ static int find_stores(struct ckpt_torch_walk *w, struct legacy *l)
 /* Parses the five pickles; their lengths are not stored. */
 static int parse_legacy(struct ckpt_torch_walk *w, struct legacy *l)
 {
-    const struct ckpt_pickle_taker taker = {.ctx = l, .storage = note_store};
+    const struct ckpt_pickle_taker taker = {
+        .ctx = l, .storage = note_store, .prefix = put_legacy_prefix, .known = find_legacy_name};
     const int64_t have = l->len < MAX_PICKLES ? l->len : MAX_PICKLES;
     int64_t protocol;
     int rc = 0;
@@ -186,17 +222,20 @@ static void release_legacy(struct legacy *l)
 static int read_legacy(struct ckpt_torch_walk *w, const struct ckpt_torch_source *source, int fd,
                        int64_t len)
 {
-    struct legacy l = {.fd = fd, .begin = source->begin, .len = len, .named = json_object()};
+    struct legacy l = {.naming = {w->ckpt, source},
+                       .fd = fd,
+                       .begin = source->begin,
+                       .len = len,
+                       .named = json_object()};
     int rc = parse_legacy(w, &l);
     if (rc == 0)
         rc = find_stores(w, &l);
     if (rc == 0)
         ckpt_warn_opaque(w->ckpt, &l.pickles[OBJECT], source->file);
     w->left = ckpt_json_limit(l.pickles[OBJECT].len);
-    w->names = &l.pickles[OBJECT].names;
+    s2s_blocks_take(&w->ckpt->arena, &l.pickles[OBJECT].names);
     if (rc == 0)
         rc = ckpt_torch_walk(w, l.pickles[OBJECT].root, source);
-    w->names = NULL;
     release_legacy(&l);
     return rc;
 }

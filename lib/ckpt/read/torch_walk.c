@@ -3,6 +3,7 @@
 
 #include "lib/base/utf8.h"
 #include "lib/ckpt/pickle/emit.h"
+#include "lib/ckpt/pickle/pairs.h"
 #include "lib/ckpt/read/fsdp_place.h"
 
 enum {
@@ -12,12 +13,6 @@ enum {
     NAMES = 16  /* bytes of names per byte of pickle: in a list of bools each takes one byte, and
                  * its name is that of the list and its index */
 };
-
-static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
-{
-    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
-    return order ? order : (a_len > b_len) - (a_len < b_len);
-}
 
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,
                       const struct ckpt_view *view)
@@ -68,10 +63,10 @@ static int take_name(struct ckpt_torch_walk *w, size_t len)
 static int add_made(struct ckpt_torch_walk *w, const struct s2s_ckpt_tensor *made)
 {
     struct s2s_ckpt_tensor *tensor;
-    int rc = w->key ? 0 : take_name(w, w->name.len);
+    int rc = w->whole ? 0 : take_name(w, w->name.len);
     if (rc == 0)
-        rc = w->key ? ckpt_add_tensor_named(w->ckpt, &tensor, w->key->text, w->key->len, w->err)
-                    : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
+        rc = w->whole ? ckpt_add_tensor_named(w->ckpt, &tensor, w->whole, w->name.len, w->err)
+                      : ckpt_add_tensor(w->ckpt, &tensor, w->name.data, w->name.len, w->err);
     if (rc < 0)
         return rc;
     const char *name = tensor->name;
@@ -205,12 +200,33 @@ static int add_value(struct ckpt_torch_walk *w, const struct ckpt_node *node)
 
 static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth);
 
-static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, int64_t index,
+static void put_dot(struct s2s_buf *name)
+{
+    if (name->len && name->data[name->len - 1] != '/')
+        s2s_buf_putc(name, '.');
+}
+
+/* The text of the pickle that is the name of a pair's value, where w->name is what is before its
+ * key; NULL: there is none. */
+static const char *whole_name(const struct ckpt_torch_walk *w, const struct ckpt_pairs *pair)
+{
+    const size_t len = w->name.len;
+    const struct ckpt_node *key = pair->key;
+    if (pair->name)
+        return len == pair->prefix_len && (!len || memcmp(pair->name, w->name.data, len) == 0)
+                   ? pair->name
+                   : NULL;
+    return !len && !w->ckpt->like && key->kind == CKPT_STR && key->opaque ? key->text : NULL;
+}
+
+/* pair: NULL, or of a dict; else it is the item of this index in a list. */
+static int walk_below(struct ckpt_torch_walk *w, const struct ckpt_pairs *pair, int64_t index,
                       const struct ckpt_node *node, int depth)
 {
     size_t len = w->name.len;
-    if (len && w->name.data[len - 1] != '/')
-        s2s_buf_putc(&w->name, '.');
+    const struct ckpt_node *key = pair ? pair->key : NULL;
+    put_dot(&w->name);
+    w->whole = pair ? whole_name(w, pair) : NULL;
     if (!key) {
         s2s_buf_printf(&w->name, "%lld", (long long)index);
     } else if (!ckpt_torch_put_key(&w->name, key, true)) {
@@ -219,17 +235,21 @@ static int walk_child(struct ckpt_torch_walk *w, const struct ckpt_node *key, in
                                "dict key at byte %u: no name can be made of it", key->offset);
         return len ? s2s_error_add(w->err, rc, "%.*s", (int)len, w->name.data) : rc;
     }
-    const bool whole = !len && w->takes_names && key && key->kind == CKPT_STR && key->opaque;
-    w->key = whole ? key : NULL;
     int rc = ckpt_check_name_len(w->name.data, w->name.len, w->err);
     if (rc == 0 && key && key->kind != CKPT_STR) /* printing the key takes time even if nothing is
                                                   * below it */
         rc = take_name(w, w->name.len - len);
     if (rc == 0)
         rc = walk_node(w, node, depth + 1);
+    w->whole = NULL;
     w->name.len = len;
     w->name.data[len] = 0;
     return rc;
+}
+
+static int walk_pair(struct ckpt_torch_walk *w, const struct ckpt_pairs *pair, int depth)
+{
+    return walk_below(w, pair, 0, pair->value, depth);
 }
 
 /* Unwraps OmegaConf's containers and values (NeMo's settings in Lightning's files), which all refer
@@ -272,7 +292,8 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
 {
     node = plain_conf(node);
     struct ckpt_view view;
-    if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || is_odd_tensor(node))
+    if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || node->kind == CKPT_PAIRS ||
+        is_odd_tensor(node))
         return 1;
     if (!has_parts(node) || node->mark)
         return node->mark == HOLDS;
@@ -288,6 +309,12 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
     return rc;
 }
 
+static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
 static int by_key(const void *a, const void *b)
 {
     const struct ckpt_node *x = *(struct ckpt_node *const *)a, *y = *(struct ckpt_node *const *)b;
@@ -300,28 +327,37 @@ static int by_key(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* FORMAT if a dict has one key twice. Python would keep the last value; of two nested dicts or
- * lists parts of both would be read, under names that do not collide. (Two tensors of one name are
- * refused elsewhere.) */
+static int there_twice(struct ckpt_torch_walk *w, const struct ckpt_node *key)
+{
+    return s2s_error_set(w->err, S2S_E_FORMAT,
+                         "dict key at byte %u of the pickle is there twice: %.*s", key->offset,
+                         key->kind != CKPT_STR ? 0 : ckpt_shown_len(key->len, 200), key->text);
+}
+
+/* FORMAT if a dict has the key of a value with parts twice. Python would keep the last value; of
+ * two nested dicts or lists parts of both would be read, under names that do not collide. (Two
+ * tensors or objects of one name are refused elsewhere.) */
 static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
 {
-    const uint32_t n = dict->n / 2;
-    bool nested = false;
+    size_t n = 0;
     int rc = 0;
-    for (uint32_t i = 0; i < n; i++)
-        nested |= has_parts(dict->items[2 * i + 1]);
-    if (!nested || n < 2)
+    for (uint32_t i = 0; i < dict->n; i += 2)
+        n += has_parts(dict->items[i + 1]);
+    if (n == 0 || dict->n < 4)
         return 0;
     const struct ckpt_node **keys = s2s_xmalloc(n * sizeof *keys);
-    for (uint32_t i = 0; i < n; i++)
-        keys[i] = dict->items[2 * i];
+    n = 0;
+    for (uint32_t i = 0; i < dict->n; i += 2)
+        if (has_parts(dict->items[i + 1]))
+            keys[n++] = dict->items[i];
     qsort(keys, n, sizeof *keys, by_key);
-    for (uint32_t i = 1; i < n && rc == 0; i++)
+    for (size_t i = 1; i < n && rc == 0; i++)
         if (by_key(&keys[i - 1], &keys[i]) == 0)
-            rc = s2s_error_set(
-                w->err, S2S_E_FORMAT, "dict key at byte %u of the pickle is there twice: %.*s",
-                keys[i]->offset, keys[i]->kind != CKPT_STR ? 0 : ckpt_shown_len(keys[i]->len, 200),
-                keys[i]->text);
+            rc = there_twice(w, keys[i]);
+    struct ckpt_pairs pairs = {.dict = dict};
+    while (rc == 0 && ckpt_pairs_next(&pairs))
+        if (!has_parts(pairs.value) && bsearch(&pairs.key, keys, n, sizeof *keys, by_key))
+            rc = there_twice(w, pairs.key);
     free(keys);
     return rc;
 }
@@ -348,16 +384,19 @@ static int can_name(struct ckpt_torch_walk *w, const struct ckpt_node *key)
  * one object, unless it contains tensors. */
 static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, int depth)
 {
+    struct ckpt_pairs pairs = {.dict = dict};
     int rc = 1;
-    for (uint32_t i = 0; i < dict->n && rc > 0; i += 2)
-        rc = dict->items[i + 1]->kind == CKPT_TENSOR ? 1 : can_name(w, dict->items[i]);
+    for (uint32_t i = 0; i < dict->n && rc > 0; i += 2) {
+        const uint8_t kind = dict->items[i + 1]->kind;
+        rc = kind == CKPT_TENSOR || kind == CKPT_PAIRS ? 1 : can_name(w, dict->items[i]);
+    }
     if (rc == 0)
         rc = holds_tensor(w, dict, depth);
     if (rc <= 0)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_value(w, dict);
     rc = check_keys(w, dict);
-    for (uint32_t i = 0; rc == 0 && i < dict->n; i += 2)
-        rc = walk_child(w, dict->items[i], 0, dict->items[i + 1], depth);
+    while (rc == 0 && ckpt_pairs_next(&pairs))
+        rc = walk_pair(w, &pairs, depth);
     return rc;
 }
 
@@ -365,7 +404,7 @@ static int walk_list(struct ckpt_torch_walk *w, const struct ckpt_node *list, in
 {
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < list->n; i++)
-        rc = walk_child(w, NULL, i, list->items[i], depth);
+        rc = walk_below(w, NULL, i, list->items[i], depth);
     return rc;
 }
 
@@ -408,14 +447,14 @@ static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module
     int rc = 0;
     for (int p = 0; p < MODULE_PARTS && rc == 0; p++) {
         const struct ckpt_node *part = ckpt_get(module, module_parts[p]);
+        struct ckpt_pairs pairs = {.dict = part};
         rc = check_keys(w, part);
-        for (uint32_t i = 0; rc == 0 && i < part->n; i += 2) {
-            const struct ckpt_node *key = part->items[i], *value = part->items[i + 1];
-            const int skip = p == BUFFERS ? has_key(w, transient, key) : 0;
+        while (rc == 0 && ckpt_pairs_next(&pairs)) {
+            const int skip = p == BUFFERS ? has_key(w, transient, pairs.key) : 0;
             if (skip < 0)
                 return skip;
-            if (value->kind != CKPT_NONE && !skip)
-                rc = walk_child(w, key, 0, value, depth);
+            if (pairs.value->kind != CKPT_NONE && !skip)
+                rc = walk_pair(w, &pairs, depth);
         }
     }
     return rc;
@@ -527,6 +566,7 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
 {
     const size_t n_before = w->ckpt->n_tensors;
     const struct ckpt_node *optimizer = NULL;
+    struct ckpt_pairs pairs = {.dict = root};
     json_t *rest = json_object();
     bool has_model = false;
     int rc;
@@ -534,8 +574,8 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "a Megatron rank file is a dict, this is not");
     else
         rc = check_keys(w, root);
-    for (uint32_t i = 0; rc == 0 && i < root->n; i += 2) {
-        const struct ckpt_node *key = root->items[i], *value = root->items[i + 1];
+    while (rc == 0 && ckpt_pairs_next(&pairs)) {
+        const struct ckpt_node *key = pairs.key, *value = pairs.value;
         if (key->kind != CKPT_STR)
             continue;
         char *name = s2s_xstrndup(key->text, key->len);
@@ -544,7 +584,7 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
         if (whole)
             rc = walk_node(w, value, 0);
         else if (stage)
-            rc = walk_child(w, key, 0, value, 0);
+            rc = walk_pair(w, &pairs, 0);
         else if (strcmp(name, "optimizer") == 0)
             optimizer = value->kind != CKPT_NONE ? value : NULL;
         else
@@ -563,19 +603,17 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
     return rc;
 }
 
-/* Most names are strings of the pickle; if so, keeps these instead of copying. */
-static void take_names(struct ckpt_torch_walk *w, const struct ckpt_node *root)
+/* ---- names, while the pickle is parsed ---- */
+
+void ckpt_torch_prefix(struct s2s_buf *prefix, const struct ckpt_torch_source *source,
+                       const struct ckpt_node *const *keys, int n)
 {
-    size_t n_bytes = 0;
-    if (w->name.len || w->ckpt->like || root->kind != CKPT_DICT)
-        return;
-    for (uint32_t i = 0; i < root->n; i += 2)
-        if (root->items[i]->kind == CKPT_STR && root->items[i + 1]->kind == CKPT_TENSOR)
-            n_bytes += root->items[i]->len;
-    if (n_bytes > w->names->used_bytes / 2) {
-        s2s_blocks_take(&w->ckpt->arena, w->names);
-        w->takes_names = true;
+    s2s_buf_puts(prefix, source->prefix);
+    for (int i = source->model_only && n && ckpt_str_is(keys[0], "model"); i < n; i++) {
+        put_dot(prefix);
+        s2s_buf_add(prefix, keys[i]->text, keys[i]->len);
     }
+    put_dot(prefix);
 }
 
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
@@ -590,8 +628,6 @@ int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
     w->fsdp = source->fsdp;
     struct ckpt_view view;
     int rc = ckpt_view_of(root, &view, w->err);
-    if (rc == 0)
-        take_names(w, root);
     if (rc > 0 || (w->fsdp && ckpt_is_wrapped(root)))
         s2s_buf_puts(&w->name, "tensor"); /* the file is a single tensor */
     return rc < 0 ? rc : walk_node(w, root, 0);

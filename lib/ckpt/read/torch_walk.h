@@ -20,9 +20,7 @@ struct ckpt_torch_walk {
     size_t looks_left;           /* comparisons of keys in pickled sets */
     size_t names_left;           /* bytes of names */
     size_t exact_left;           /* bytes of values kept as pickle opcodes */
-    struct s2s_blocks *names;    /* ckpt_pickle.names; borrowed */
-    bool takes_names;            /* the checkpoint owns them now, so names may point there */
-    const struct ckpt_node *key; /* the node whose text, in names, is the whole name; or NULL */
+    const char *whole;           /* a text of the checkpoint that is the whole name; or NULL */
     struct ckpt_fsdp_file *fsdp; /* NULL, or: DTensors are read, as those of this rank */
     struct s2s_buf name;         /* of the current value, so far */
     struct s2s_error *err;
@@ -50,9 +48,13 @@ int ckpt_read_rank_optimizer(struct ckpt_torch_walk *w, const struct ckpt_node *
  * of keys. Contents of a pickled nn.Module get the names of its state_dict; tensors in objects of
  * other classes are named by the attributes that lead to them. A tensor that is not a dense array
  * (sparse, quantized, one rank's shard) becomes an object marked as lost, with a warning. FORMAT,
- * UNSUPPORTED.
+ * UNSUPPORTED. Before, the checkpoint has taken the names of the pickle.
  */
 int ckpt_torch_walk(struct ckpt_torch_walk *w, const struct ckpt_node *root,
                     const struct ckpt_torch_source *source);
+
+/* What ckpt_torch_walk will put before the keys of a dict to which keys [n] seem to lead. */
+void ckpt_torch_prefix(struct s2s_buf *prefix, const struct ckpt_torch_source *source,
+                       const struct ckpt_node *const *keys, int n);
 
 #endif

@@ -9,15 +9,18 @@
 #include <cmocka.h>
 
 #include "lib/base/base.h"
+#include "lib/ckpt/pickle/pairs.h"
 #include "lib/ckpt/pickle/pickle.h"
+
+static size_t most_shown = 1000;
 
 /* the value of a pickle as compact JSON, or "code: text" */
 static char *shown_tree(struct ckpt_pickle *pickle, int rc, const struct s2s_error *err)
 {
     if (rc < 0)
         return s2s_xasprintf("%s: %s", s2s_errc_name(err->code), err->text);
-    json_t *json =
-        ckpt_node_json(pickle->root, &(struct ckpt_json_left){.nodes = 1000, .text_bytes = 1000});
+    json_t *json = ckpt_node_json(
+        pickle->root, &(struct ckpt_json_left){.nodes = most_shown, .text_bytes = most_shown});
     char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(json);
     ckpt_pickle_release(pickle);
@@ -562,6 +565,103 @@ static void tensors_are_as_they_were(void **state)
                  "items for something that is not a dict");
 }
 
+enum { N_PAIRS = 60 };
+
+/* {"in": {"w0": tensor, "w1": tensor, ..}}, in which some are none, or again another */
+static void add_pairs(struct s2s_buf *bytes)
+{
+    static const char plain[] = TENSOR("K\1", "(K\2K\2t", "(K\2K\1t");
+    static const char empty[] = TENSOR("K\2", "(K\0t", "(K\5t");
+    s2s_buf_puts(bytes, "}(U\2in}(");
+    for (int i = 0; i < N_PAIRS; i++) {
+        s2s_buf_printf(bytes, "U%cw%02d", i == 25 ? 4 : 3, i);
+        if (i == 25)
+            s2s_buf_putc(bytes, 0);
+        if (i == 30)
+            s2s_buf_add(bytes, empty, sizeof empty - 1);
+        else if (i == 35)
+            s2s_buf_puts(bytes, "K\7");
+        else if (i > 40)
+            s2s_buf_puts(bytes, "h\11");
+        else
+            s2s_buf_add(bytes, plain, sizeof plain - 1);
+    }
+    s2s_buf_puts(bytes, "uu.");
+}
+
+/* many tensors in a dict are packed together, which nobody sees either */
+static void many_tensors_are_as_they_were(void **state)
+{
+    struct s2s_buf bytes = S2S_BUF_INIT, want = S2S_BUF_INIT;
+    add_pairs(&bytes);
+    s2s_buf_puts(&want, "{\"in\":{");
+    for (int i = 0; i < N_PAIRS; i++) {
+        const char *value = i == 30   ? SHOWN("2", "[0]", "[5]")
+                            : i == 35 ? "7"
+                                      : SHOWN("1", "[2,2]", "[2,1]");
+        if (i != 25) /* which sorts as JSON of a text with a zero byte, before all others */
+            s2s_buf_printf(&want, "%s\"w%02d\":%s", i ? "," : "", i, value);
+    }
+    most_shown = 5000;
+    char *text = shown(bytes.data, bytes.len, CKPT_OPEN), *at = strstr(text, "\"w00");
+    most_shown = 1000;
+    assert_non_null(strstr(text, "w25\\\\u0000"));
+    assert_non_null(at);
+    at[strlen(at) - 2] = 0;
+    assert_string_equal(at, want.data + strlen("{\"in\":{"));
+    free(text);
+    s2s_buf_release(&bytes);
+    s2s_buf_release(&want);
+}
+
+static void put_path(void *ctx, struct s2s_buf *prefix, const struct ckpt_node *const *keys, int n)
+{
+    s2s_buf_puts(prefix, "at/");
+    for (int i = 0; i < n; i++)
+        s2s_buf_printf(prefix, "%.*s.", (int)keys[i]->len, keys[i]->text);
+}
+
+static const char *known_name(void *ctx, const char *name, size_t len)
+{
+    return len == 9 && memcmp(name, "at/in.w03", len) == 0 ? ctx : NULL;
+}
+
+/* keys are kept as the ends of longer names */
+static void keys_of_tensors_are_ends_of_names(void **state)
+{
+    struct s2s_buf bytes = S2S_BUF_INIT;
+    struct s2s_error err = S2S_ERROR_INIT;
+    struct ckpt_pickle pickle;
+    char ours[] = "at/in.w03", want[16];
+    const struct ckpt_pickle_taker taker = {.ctx = ours, .prefix = put_path, .known = known_name};
+    add_pairs(&bytes);
+    FILE *file = tmpfile();
+    assert_int_equal(fwrite(bytes.data, 1, bytes.len, file), bytes.len);
+    fflush(file);
+    assert_int_equal(
+        ckpt_pickle_parse_file(&pickle, fileno(file), 0, bytes.len, CKPT_OPEN, &taker, &err), 0);
+    const struct ckpt_node *in = ckpt_get(pickle.root, "in");
+    struct ckpt_pairs pairs = {.dict = in};
+    assert_true(in->n < N_PAIRS);
+    for (int i = 0; i < N_PAIRS; i++) {
+        assert_true(ckpt_pairs_next(&pairs));
+        snprintf(want, sizeof want, "at/in.w%02d", i);
+        assert_memory_equal(pairs.key->text, want + 6, 3);
+        assert_int_equal(pairs.key->len, i == 25 ? 4 : 3);
+        assert_int_equal(pairs.value->kind == CKPT_TENSOR, i != 30 && i != 35);
+        if (!pairs.name)
+            continue;
+        assert_string_equal(pairs.name, want);
+        assert_int_equal(pairs.prefix_len, 6);
+        assert_int_equal(pairs.name == ours, i == 3);
+    }
+    assert_non_null(pairs.name);
+    assert_false(ckpt_pairs_next(&pairs));
+    ckpt_pickle_release(&pickle);
+    fclose(file);
+    s2s_buf_release(&bytes);
+}
+
 /* a memo whose entries are not put in the order of their numbers */
 static void a_memo_may_be_numbered_in_any_way(void **state)
 {
@@ -692,6 +792,8 @@ int main(void)
         cmocka_unit_test(a_large_pickle_is_as_a_small_one),
         cmocka_unit_test(large_texts_and_bytes),
         cmocka_unit_test(tensors_are_as_they_were),
+        cmocka_unit_test(many_tensors_are_as_they_were),
+        cmocka_unit_test(keys_of_tensors_are_ends_of_names),
         cmocka_unit_test(a_memo_may_be_numbered_in_any_way),
         cmocka_unit_test(damaged_pickles_name_opcode_and_byte),
         cmocka_unit_test(wrong_values_name_what_is_wrong),

@@ -1,7 +1,9 @@
-/* Keys of Python dicts as components of names. */
+/* Keys of Python dicts, as components of names; and which of them are there twice. */
 #include "lib/ckpt/read/torch_walk.h"
 
 #include <math.h>
+
+#include "lib/ckpt/pickle/pairs.h"
 
 /* As Python's repr: the fewest digits that identify the number, with an exponent below 1e-4 and
  * from 1e16 on. */
@@ -104,4 +106,63 @@ static bool put_key(struct s2s_buf *name, const struct ckpt_node *key, int depth
 bool ckpt_torch_put_key(struct s2s_buf *name, const struct ckpt_node *key, bool objects)
 {
     return put_key(name, key, 0, objects);
+}
+
+/* ---- keys that are there twice ---- */
+
+bool ckpt_torch_has_parts(const struct ckpt_node *node)
+{
+    return node->kind == CKPT_RECORD || node->kind == CKPT_DICT || node->kind == CKPT_LIST ||
+           node->kind == CKPT_TUPLE || node->kind == CKPT_SET;
+}
+
+static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct ckpt_node *x = *(struct ckpt_node *const *)a, *y = *(struct ckpt_node *const *)b;
+    if (x->kind != y->kind)
+        return x->kind - y->kind;
+    if (x->kind == CKPT_STR)
+        return compare_keys(x->text, x->len, y->text, y->len);
+    if (x->kind == CKPT_INT)
+        return (x->i > y->i) - (x->i < y->i);
+    return (x > y) - (x < y);
+}
+
+static int there_twice(const struct ckpt_node *key, struct s2s_error *err)
+{
+    return s2s_error_set(err, S2S_E_FORMAT,
+                         "dict key at byte %u of the pickle is there twice: %.*s", key->offset,
+                         key->kind != CKPT_STR ? 0 : ckpt_shown_len(key->len, 200), key->text);
+}
+
+int ckpt_torch_check_keys(const struct ckpt_node *dict, struct s2s_error *err)
+{
+    size_t n = 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < dict->n; i += 2)
+        n += ckpt_torch_has_parts(dict->items[i + 1]);
+    if (n == 0 || dict->n < 4)
+        return 0;
+    const struct ckpt_node **keys = s2s_xmalloc(n * sizeof *keys);
+    n = 0;
+    for (uint32_t i = 0; i < dict->n; i += 2)
+        if (ckpt_torch_has_parts(dict->items[i + 1]))
+            keys[n++] = dict->items[i];
+    qsort(keys, n, sizeof *keys, by_key);
+    for (size_t i = 1; i < n && rc == 0; i++)
+        if (by_key(&keys[i - 1], &keys[i]) == 0)
+            rc = there_twice(keys[i], err);
+    struct ckpt_pairs pairs = {.dict = dict};
+    while (rc == 0 && ckpt_pairs_next(&pairs))
+        if (!ckpt_torch_has_parts(pairs.value) &&
+            bsearch(&pairs.key, keys, n, sizeof *keys, by_key))
+            rc = there_twice(pairs.key, err);
+    free(keys);
+    return rc;
 }

@@ -280,12 +280,6 @@ static uint8_t *mark_of(const struct ckpt_node *node)
     return &((struct ckpt_node *)node)->mark;
 }
 
-static bool has_parts(const struct ckpt_node *node)
-{
-    return node->kind == CKPT_RECORD || node->kind == CKPT_DICT || node->kind == CKPT_LIST ||
-           node->kind == CKPT_TUPLE || node->kind == CKPT_SET;
-}
-
 /* 1: node is, or contains, a tensor; 0: it does not; negative: cannot be determined. Visits each
  * node once. */
 static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node, int depth)
@@ -295,7 +289,7 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
     if (node->kind == CKPT_PERSID || node->kind == CKPT_TENSOR || node->kind == CKPT_PAIRS ||
         is_odd_tensor(node))
         return 1;
-    if (!has_parts(node) || node->mark)
+    if (!ckpt_torch_has_parts(node) || node->mark)
         return node->mark == HOLDS;
     if (depth > MAX_DEPTH)
         return bad_tree(w, node, depth);
@@ -306,59 +300,6 @@ static int holds_tensor(struct ckpt_torch_walk *w, const struct ckpt_node *node,
             rc = holds_tensor(w, node->items[i], depth + 1);
     if (rc > 0)
         *mark_of(node) = HOLDS;
-    return rc;
-}
-
-static int compare_keys(const char *a, size_t a_len, const char *b, size_t b_len)
-{
-    int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
-    return order ? order : (a_len > b_len) - (a_len < b_len);
-}
-
-static int by_key(const void *a, const void *b)
-{
-    const struct ckpt_node *x = *(struct ckpt_node *const *)a, *y = *(struct ckpt_node *const *)b;
-    if (x->kind != y->kind)
-        return x->kind - y->kind;
-    if (x->kind == CKPT_STR)
-        return compare_keys(x->text, x->len, y->text, y->len);
-    if (x->kind == CKPT_INT)
-        return (x->i > y->i) - (x->i < y->i);
-    return (x > y) - (x < y);
-}
-
-static int there_twice(struct ckpt_torch_walk *w, const struct ckpt_node *key)
-{
-    return s2s_error_set(w->err, S2S_E_FORMAT,
-                         "dict key at byte %u of the pickle is there twice: %.*s", key->offset,
-                         key->kind != CKPT_STR ? 0 : ckpt_shown_len(key->len, 200), key->text);
-}
-
-/* FORMAT if a dict has the key of a value with parts twice. Python would keep the last value; of
- * two nested dicts or lists parts of both would be read, under names that do not collide. (Two
- * tensors or objects of one name are refused elsewhere.) */
-static int check_keys(struct ckpt_torch_walk *w, const struct ckpt_node *dict)
-{
-    size_t n = 0;
-    int rc = 0;
-    for (uint32_t i = 0; i < dict->n; i += 2)
-        n += has_parts(dict->items[i + 1]);
-    if (n == 0 || dict->n < 4)
-        return 0;
-    const struct ckpt_node **keys = s2s_xmalloc(n * sizeof *keys);
-    n = 0;
-    for (uint32_t i = 0; i < dict->n; i += 2)
-        if (has_parts(dict->items[i + 1]))
-            keys[n++] = dict->items[i];
-    qsort(keys, n, sizeof *keys, by_key);
-    for (size_t i = 1; i < n && rc == 0; i++)
-        if (by_key(&keys[i - 1], &keys[i]) == 0)
-            rc = there_twice(w, keys[i]);
-    struct ckpt_pairs pairs = {.dict = dict};
-    while (rc == 0 && ckpt_pairs_next(&pairs))
-        if (!has_parts(pairs.value) && bsearch(&pairs.key, keys, n, sizeof *keys, by_key))
-            rc = there_twice(w, pairs.key);
-    free(keys);
     return rc;
 }
 
@@ -394,7 +335,7 @@ static int walk_dict(struct ckpt_torch_walk *w, const struct ckpt_node *dict, in
         rc = holds_tensor(w, dict, depth);
     if (rc <= 0)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_value(w, dict);
-    rc = check_keys(w, dict);
+    rc = ckpt_torch_check_keys(dict, w->err);
     while (rc == 0 && ckpt_pairs_next(&pairs))
         rc = walk_pair(w, &pairs, depth);
     return rc;
@@ -448,7 +389,7 @@ static int walk_module(struct ckpt_torch_walk *w, const struct ckpt_node *module
     for (int p = 0; p < MODULE_PARTS && rc == 0; p++) {
         const struct ckpt_node *part = ckpt_get(module, module_parts[p]);
         struct ckpt_pairs pairs = {.dict = part};
-        rc = check_keys(w, part);
+        rc = ckpt_torch_check_keys(part, w->err);
         while (rc == 0 && ckpt_pairs_next(&pairs)) {
             const int skip = p == BUFFERS ? has_key(w, transient, pairs.key) : 0;
             if (skip < 0)
@@ -573,7 +514,7 @@ static int walk_rank(struct ckpt_torch_walk *w, const struct ckpt_node *root)
     if (root->kind != CKPT_DICT)
         rc = s2s_error_set(w->err, S2S_E_FORMAT, "a Megatron rank file is a dict, this is not");
     else
-        rc = check_keys(w, root);
+        rc = ckpt_torch_check_keys(root, w->err);
     while (rc == 0 && ckpt_pairs_next(&pairs)) {
         const struct ckpt_node *key = pairs.key, *value = pairs.value;
         if (key->kind != CKPT_STR)

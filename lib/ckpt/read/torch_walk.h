@@ -30,6 +30,12 @@ struct ckpt_torch_walk {
  * bytes, and objects (an enum's, a device) as the call that constructs them. false: the key cannot
  * be part of a name; something may have been appended. */
 bool ckpt_torch_put_key(struct s2s_buf *name, const struct ckpt_node *key, bool objects);
+/* Is it a record or a container? */
+bool ckpt_torch_has_parts(const struct ckpt_node *node);
+/* FORMAT if a dict has the key of a value with parts twice. Python would keep the last value; of
+ * two nested dicts or lists parts of both would be read, under names that do not collide. (Two
+ * tensors or objects of one name are refused elsewhere.) */
+int ckpt_torch_check_keys(const struct ckpt_node *dict, struct s2s_error *err);
 /* Sets *tensor to what a view describes, without adding it to the checkpoint. name is kept. FORMAT:
  * its storage is not in the file, or has another size. */
 int ckpt_torch_tensor(struct ckpt_torch_walk *w, struct s2s_ckpt_tensor *tensor, const char *name,

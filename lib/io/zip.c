@@ -188,9 +188,10 @@ static const char *tail_of(const char *name)
     return slash ? slash + 1 : name;
 }
 
-static int by_tail(const void *a, const void *b)
+static int by_tail(const void *a, const void *b, void *members)
 {
-    return strcmp(tail_of(*(char *const *)a), tail_of(*(char *const *)b));
+    const struct s2s_zip_member *m = members;
+    return strcmp(tail_of(m[*(const uint32_t *)a].name), tail_of(m[*(const uint32_t *)b].name));
 }
 
 /* Checks that no two members overlap or have the same name, even in different first folders. */
@@ -203,15 +204,15 @@ static int check_members(struct s2s_zip *zip, struct s2s_error *err)
         if (m[i - 1].pos + m[i - 1].len_bytes > header_pos(&m[i]))
             return s2s_error_set(err, S2S_E_FORMAT, "zip members %s and %s overlap", m[i - 1].name,
                                  m[i].name);
-    const char **names = s2s_xmalloc(n * sizeof *names);
+    uint32_t *order = s2s_xmalloc(n * sizeof *order);
     for (size_t i = 0; i < n; i++)
-        names[i] = m[i].name;
-    qsort(names, n, sizeof *names, by_tail);
+        order[i] = (uint32_t)i;
+    qsort_r(order, n, sizeof *order, by_tail, m);
     int rc = 0;
     for (size_t i = 1; i < n && rc == 0; i++)
-        if (by_tail(&names[i - 1], &names[i]) == 0)
-            rc = s2s_error_set(err, S2S_E_FORMAT, "zip member %s is there twice", names[i]);
-    free(names);
+        if (by_tail(&order[i - 1], &order[i], m) == 0)
+            rc = s2s_error_set(err, S2S_E_FORMAT, "zip member %s is there twice", m[order[i]].name);
+    free(order);
     return rc;
 }
 

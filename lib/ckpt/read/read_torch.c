@@ -43,18 +43,25 @@ static const char *find_name(void *ctx, const char *name, size_t len)
 
 /* ---- zip archives ---- */
 
-/* Keeps the storages among the archive's members. */
-static int take_stores(struct ckpt_torch_walk *w, const struct s2s_zip *zip, int64_t begin)
+/* Keeps the storages among the archive's members, in the memory of these. */
+static int take_stores(struct ckpt_torch_walk *w, struct s2s_zip *zip, int64_t begin)
 {
-    for (size_t i = 0; i < zip->n_members; i++) {
-        const struct s2s_zip_member *m = &zip->members[i];
-        const char *slash = strchr(m->name, '/');
+    _Static_assert(sizeof(struct ckpt_torch_store) <= sizeof(struct s2s_zip_member), "in place");
+    char *members = (char *)zip->members;
+    const size_t n = zip->n_members;
+    struct s2s_zip_member m;
+    zip->members = NULL;
+    zip->n_members = 0;
+    ckpt_torch_stores_init(&w->stores, members, n * sizeof m);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&m, members + i * sizeof m, sizeof m); /* before what is added takes its place */
+        const char *slash = strchr(m.name, '/');
         if (!slash || !s2s_starts_with(slash, "/data/"))
             continue;
-        ckpt_warn_no_crc(w->ckpt, m);
+        ckpt_warn_no_crc(w->ckpt, &m);
         ckpt_add_torch_store(&w->stores, slash + 6,
                              &(struct ckpt_torch_store){
-                                 .pos = begin + m->pos, .len_bytes = m->len_bytes, .crc = m->crc});
+                                 .pos = begin + m.pos, .len_bytes = m.len_bytes, .crc = m.crc});
     }
     return ckpt_sort_torch_stores(&w->stores, w->err);
 }

@@ -3,6 +3,11 @@
 #include "lib/base/base.h"
 #include "lib/ckpt/names.h"
 
+void ckpt_torch_stores_init(struct ckpt_torch_stores *stores, void *memory, size_t len_bytes)
+{
+    *stores = (struct ckpt_torch_stores){.v = memory, .cap = len_bytes / sizeof *stores->v};
+}
+
 /* A number below 2^32 as it is printed: no sign, no leading zeros. */
 static bool parse_key(const char *key, size_t len, uint32_t *number)
 {
@@ -92,6 +97,8 @@ int ckpt_torch_store_twice(const char *key, size_t len, struct s2s_error *err)
 
 int ckpt_sort_torch_stores(struct ckpt_torch_stores *stores, struct s2s_error *err)
 {
+    stores->v = s2s_xrealloc(stores->v, stores->n + 1, sizeof *stores->v);
+    stores->cap = stores->n + 1;
     struct ckpt_torch_store *v = stores->v;
     char text[16];
     if (stores->texts)

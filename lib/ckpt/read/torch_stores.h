@@ -24,6 +24,9 @@ struct ckpt_torch_stores {
     struct s2s_blocks text_bytes;
 };
 
+/* An empty table in this memory of malloc, which it takes: `len_bytes` suffice for all that are
+ * added. */
+void ckpt_torch_stores_init(struct ckpt_torch_stores *stores, void *memory, size_t len_bytes);
 /* Adds a storage; its key is that given here. */
 void ckpt_add_torch_store(struct ckpt_torch_stores *stores, const char *key,
                           const struct ckpt_torch_store *store);

@@ -1980,6 +1980,7 @@ EOF
     train 's/drop_prob: 0.0/drop_prob: 0.2/' "encoder.stochastic_depth_mode, ctc_reduction"
     train 's/untie_biases: true/untie_biases: false/; $a ctc_reduction: mean_batch' "encoder.untie_biases, ctc_reduction"
     train '$a ctc_reduction: sum\nspec_augment: {freq_masks: 2}' spec_augment
+    train 's/dither:.*/nb_augmentation_prob: 0.5/; $a ctc_reduction: sum' preprocessor.nb_augmentation_prob
     jq -e '.ctc_loss_reduction == "sum"' out/config.json
     # and the other way
     jq '.ctc_loss_reduction = "none" | .ctc_zero_infinity = false | .encoder_config.activation_dropout = 0.25 | .encoder_config.layerdrop = 0.5' hf/config.json >config.json
@@ -2006,7 +2007,7 @@ EOF
         [ ! -e out ]
     done
     for odd in 's/sample_rate: 16000/sample_rate: "22050"/' 's/window_size: 0.025/window_size: "0.02"/' 's/features: 16/features: "16"/' \
-        's/n_fft: 512/n_fft: 1024.0/' 's/window_stride: 0.01/window_stride: 0.00001/' 's/window_size: 0.025/window_size: null/' 's/pad_to: 0/preemph: "0.5"/' 's/pad_to: 0/use_torchaudio: true/'; do
+        's/n_fft: 512/n_fft: 1024.0/' 's/window_stride: 0.01/window_stride: 0.00001/' 's/window_size: 0.025/window_size: null/' 's/pad_to: 0/preemph: "0.5"/' 's/pad_to: 0/use_torchaudio: true/' 's/features: 16/features: 24/'; do
         with_yaml odd.nemo "$odd"
         rm -rf out
         exits 0 s2s-ckpt convert --to hf odd.nemo out

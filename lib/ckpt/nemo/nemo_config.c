@@ -356,8 +356,18 @@ static char *as_text(json_t *value)
 json_t *ckpt_nemo_features(char **odd, const json_t *model_config)
 {
     const json_t *part = json_object_get(model_config, "perception");
-    json_t *from = section(model_config, part ? part : model_config, "preprocessor");
+    const json_t *model = part ? part : model_config;
+    json_t *from = section(model_config, model, "preprocessor");
+    json_t *encoder = section(model_config, model, "encoder");
+    const json_t *made = json_object_get(from, "features"),
+                 *taken = json_object_get(encoder, "feat_in");
     json_t *out = from ? ckpt_nemo_mel(odd, from) : NULL;
+    if (out && json_is_integer(made) && json_is_integer(taken) && !json_equal(made, taken)) {
+        json_decref(out);
+        out = NULL;
+        *odd = s2s_xstrdup("features");
+    }
+    json_decref(encoder);
     json_decref(from);
     return out;
 }

@@ -8,6 +8,7 @@
 
 /* Settings that are off when 0, false, null or absent; transformers has none of them. */
 static const char *const extras[] = {"spec_augment",
+                                     "preprocessor.nb_augmentation_prob",
                                      "loss.tdt_kwargs.sigma",
                                      "loss.tdt_kwargs.omega",
                                      "loss.tdt_kwargs.fastemit_lambda",

@@ -81,6 +81,13 @@ lacks() {
     echo '{"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}' >model/config.json
     write model/model.safetensors "{'model.visual.blocks.0.mlp.linear_fc1.weight': (4, 2), 'model.visual.merger.linear_fc2.weight': (4, 2)}"
     is_whole model
+    # all of ShieldGemma 2's begin so
+    echo '{"model_type": "shieldgemma2", "architectures": ["ShieldGemma2ForImageClassification"]}' >model/config.json
+    write model/model.safetensors "{'model.model.language_model.model.norm.weight': (4,), 'model.model.vision_tower.post_layernorm.weight': (4,)}"
+    is_whole model
+    s2s-ckpt convert -q --to hf model out
+    exits 0 s2s-ckpt diff model out
+    rm -r out
     for name in embedding.word_embeddings model.embedding.word_embeddings decoder.layers.0.mlp.linear_fc1 decoder.layers.mlp.linear_fc2 \
         vision_projection.encoder.linear_fc1; do
         write model/model.safetensors "{'$name.weight': (4, 2)}"

@@ -89,7 +89,9 @@ struct ckpt_hf_wrapping ckpt_hf_wrapping_of(const struct s2s_ckpt *ckpt)
 {
     enum { MOST = 4 };
     struct ckpt_hf_wrapping wrapping = {.dict = dict_of(ckpt)};
-    while (wrapping.n_models < MOST && is_within_model(ckpt, &wrapping))
+    /* a folder's names are those of its class: ShieldGemma 2's begin with model.model. */
+    const bool is_folder = ckpt_has_word("hf hf_bin", ckpt->format);
+    while (!is_folder && wrapping.n_models < MOST && is_within_model(ckpt, &wrapping))
         wrapping.n_models++;
     return wrapping;
 }

@@ -117,12 +117,13 @@ static int restore_newest(struct s2s_trainer *t, struct s2s_error *err)
     const bool damaged =
         rc == S2S_E_OPEN || rc == S2S_E_TRUNCATED || rc == S2S_E_DIGEST || rc == S2S_E_FORMAT;
     const int64_t previous = damaged ? s2s_dist_previous(t->ckpt_root) : -1;
-    if (previous >= 0)
-        s2s_error_hint(err, rc,
-                       "the one of step %lld is there too: write %lld into "
-                       "%s/latest_checkpointed_iteration.txt to go on from it",
-                       (long long)previous, (long long)previous, t->ckpt_root);
-    return rc;
+    if (previous < 0)
+        return rc;
+    err->hint[0] = 0; /* the reader's, to name another one: a run is gone on with by its tracker */
+    return s2s_error_hint(err, rc,
+                          "the one of step %lld is there too: write %lld into "
+                          "%s/latest_checkpointed_iteration.txt to go on from it",
+                          (long long)previous, (long long)previous, t->ckpt_root);
 }
 
 int s2s_trainer_resume(struct s2s_trainer *t, struct s2s_error *err)

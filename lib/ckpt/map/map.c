@@ -405,15 +405,15 @@ static json_t *kept_config(const struct s2s_ckpt *ckpt)
                : NULL;
 }
 
-/* Loads the language model's config.json from the common state or, for NeMo's SALM, from a folder
- * beside the weights. NULL for a part that is not the language model. */
-static json_t *load_own(const struct s2s_ckpt *ckpt)
+/* The language model's config.json: the one kept in the common state or, for NeMo's SALM, that in a
+ * folder beside the weights. NULL for a part that is not the language model. Gives a reference. */
+static json_t *load_own(const struct s2s_ckpt *ckpt, json_t *kept)
 {
     json_t *own = NULL;
     if (ckpt->part && !ckpt_part_has_words(ckpt->part))
         return NULL;
-    if (json_is_string(json_object_get(s2s_ckpt_common(ckpt), "config/llm")))
-        return kept_config(ckpt);
+    if (kept)
+        return json_incref(kept);
     (void)ckpt_read_json(&own, ckpt, "llm_backbone/config.json", NULL);
     return own;
 }
@@ -491,17 +491,6 @@ static int find_map(struct ckpt_map_engine *e, char **file, char family[64], str
     return 0;
 }
 
-/* The heads of a composite's vision tower. */
-static int64_t find_eye_heads(const struct ckpt_map_request *request)
-{
-    json_t *kept = request->config ? NULL : kept_config(request->ckpt);
-    const json_t *config = request->config ? request->config : kept;
-    const json_t *eye = json_object_get(config, "vision_config");
-    const int64_t heads = json_integer_value(json_object_get(eye, "num_attention_heads"));
-    json_decref(kept);
-    return heads;
-}
-
 /* Sets the sources of numbers such as heads and layers; a part of a model has its own section. */
 static void find_numbers(struct ckpt_map_engine *e)
 {
@@ -509,9 +498,14 @@ static void find_numbers(struct ckpt_map_engine *e)
     e->part_config = part ? ckpt_part_config(e->request->ckpt, e->request->config) : NULL;
     e->config = e->part_config ? e->part_config : e->request->config;
     e->args = part && !ckpt_part_has_words(part) ? NULL : ckpt_args(e->request->ckpt);
-    e->own_config = load_own(e->request->ckpt);
-    e->eye_heads = find_eye_heads(e->request);
+    json_t *kept = kept_config(e->request->ckpt);
+    e->own_config = load_own(e->request->ckpt, kept);
     e->any_config = e->config ? e->config : e->own_config;
+    /* of the whole model: a part's configuration has none */
+    const json_t *whole = e->request->config ? e->request->config : kept;
+    const json_t *eye = json_object_get(whole, "vision_config");
+    e->eye_heads = json_integer_value(json_object_get(eye, "num_attention_heads"));
+    json_decref(kept);
 }
 
 int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,

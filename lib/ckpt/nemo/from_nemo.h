@@ -41,6 +41,8 @@ const char *ckpt_nemo_reduction(const json_t *said);
  * key that says otherwise. The second takes its section `encoder`. */
 int ckpt_nemo_check_kind(const json_t *all, struct s2s_error *err);
 int ckpt_nemo_encoder_kind(const json_t *encoder, struct s2s_error *err);
+/* What is left of mel bins after convolutions of stride 2 and kernel 3, with padding. */
+int64_t ckpt_nemo_bins_left(int64_t bins, int64_t n_stages);
 /* Sets *config to the config.json of transformers' Parakeet encoder, from NeMo's section `encoder`
  * (references resolved) and the weights, which must agree. Gives a reference. UNSUPPORTED: Parakeet
  * has no such encoder; SHAPE: they do not agree; NOTFOUND: the number of mel bins is unknown;

@@ -205,6 +205,13 @@ static int set_bias(struct measured *m)
     return 0;
 }
 
+int64_t ckpt_nemo_bins_left(int64_t bins, int64_t n_stages)
+{
+    for (int64_t i = 0; i < n_stages; i++)
+        bins = (bins - 1) / 2 + 1;
+    return bins;
+}
+
 /* Sets the mel bins. After convolutions of stride 2 there are channels times the remaining bins. */
 static int set_bins(struct measured *m, int64_t n_stages)
 {
@@ -214,9 +221,7 @@ static int set_bins(struct measured *m, int64_t n_stages)
     if (bins < 1 || bins > MEL_BINS_MAX)
         return s2s_error_set(m->err, S2S_E_NOTFOUND,
                              "model_config.yaml: encoder.feat_in says no number of mel bins");
-    int64_t left = bins;
-    for (int64_t i = 0; i < n_stages; i++)
-        left = (left - 1) / 2 + 1;
+    const int64_t left = ckpt_nemo_bins_left(bins, n_stages);
     if (channels > 0 && columns > 0 && columns != channels * left)
         return s2s_error_set(m->err, S2S_E_SHAPE,
                              "model_config.yaml: encoder.feat_in is %lld, which the weights are "

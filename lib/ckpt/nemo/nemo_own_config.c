@@ -126,7 +126,7 @@ static int check_front(const struct own *own)
     const int64_t channels = size_of(own, "encoder.pre_encode.conv.0.weight", 0),
                   inputs = size_of(own, "encoder.pre_encode.conv.2.weight", 1),
                   columns = size_of(own, "encoder.pre_encode.out.weight", 1);
-    int64_t bins = json_integer_value(setting(own, "feat_in"));
+    const int64_t bins = json_integer_value(setting(own, "feat_in"));
     if (!(deep || flat) || channels < 2)
         return 0;
     int rc = !inputs ? 0
@@ -140,15 +140,13 @@ static int check_front(const struct own *own)
     const json_t *causal = setting(own, "causal_downsampling");
     if (rc < 0 || bins < 1 || bins > 1 << 16 || !columns || (causal && !json_is_false(causal)))
         return rc;
-    for (int64_t i = 0; i < n; i++)
-        bins = (bins - 1) / 2 + 1;
-    return bins * channels == columns
+    const int64_t want = channels * ckpt_nemo_bins_left(bins, n);
+    return want == columns
                ? 0
                : s2s_error_set(own->err, S2S_E_SHAPE,
                                CKPT_NEMO_CONFIG ": encoder.feat_in is %lld, which wants %lld "
                                                 "columns of pre_encode.out.weight; it has %lld",
-                               (long long)json_integer_value(setting(own, "feat_in")),
-                               (long long)(bins * channels), (long long)columns);
+                               (long long)bins, (long long)want, (long long)columns);
 }
 
 /* Do the features that the preprocessor makes go into the encoder? */

@@ -195,9 +195,8 @@ static int check_encoder(const struct parakeet *p)
         rc = s2s_error_set(p->err, S2S_E_SHAPE,
                            "config.json: attention_bias is %s, the weights have %sbiases",
                            json_is_true(said) ? "true" : "false", bias ? "" : "no ");
-    int64_t bins = ckpt_parakeet_int(p->config, "num_mel_bins");
-    for (int64_t i = 0; i < n_stages; i++)
-        bins = (bins - 1) / 2 + 1;
+    const int64_t bins =
+        ckpt_nemo_bins_left(ckpt_parakeet_int(p->config, "num_mel_bins"), n_stages);
     return rc < 0 ? rc
                   : check_size(p, "encoder.pre_encode.out.weight", 1,
                                bins * ckpt_parakeet_int(p->config, "subsampling_conv_channels"),

@@ -1149,17 +1149,18 @@ save("in/model.safetensors", a=("F32", np.zeros(2, np.float32)), w=("BF16", np.z
             rm -rf out
             if [ $to = hf ]; then
                 exits 1 s2s-ckpt convert --to hf --config other.json in out
+                says "${says/STACK/decoder}"
             else
                 exits 1 s2s-ckpt convert --to torch_dist --map nemotron_h --config other.json model out
+                says "${says/STACK/backbone}"
             fi
-            says "$says"
             [ ! -e out ]
         done
     done <<'LIST'
-.hybrid_override_pattern="*-E*-"|layers.4
+.hybrid_override_pattern="*-E*-"|all of STACK.layers.4
 .hybrid_override_pattern="*-E"|the configuration says 3 layers, the checkpoint has 4
-.hybrid_override_pattern="*E-*"|layers.1: the configuration says kind E (*E-*), its tensors are those of -
-.layers_block_type=["mlp","mlp","moe","mlp"]|layers.0: the configuration says kind - (--E-), its tensors are those of *
+.hybrid_override_pattern="*E-*"|STACK.layers.1: the configuration says kind E (*E-*), its tensors are those of -
+.layers_block_type=["mlp","mlp","moe","mlp"]|STACK.layers.0: the configuration says kind - (--E-), its tensors are those of *
 .intermediate_size=15|expected [15, 8] (15 as intermediate_size of the configuration says)
 .moe_intermediate_size=7|7 as moe_intermediate_size of the configuration says
 .n_routed_experts=1|expert 1, where there are 1

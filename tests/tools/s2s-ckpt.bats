@@ -520,14 +520,14 @@ PY
         for way in "--to torch_dist --map qwen_moe --config said.json mixed.safetensors" "--to hf --map qwen_moe --config said.json numbered_experts"; do
             # shellcheck disable=SC2086
             exits $((${#wrong} > 0)) s2s-ckpt convert $way out
-            says "$wrong"
+            case $way in *torch_dist*) says "${wrong/STACK/model}" ;; *) says "${wrong/STACK/decoder}" ;; esac
             rm -rf out
         done
     done <<'END'
 .mlp_only_layers = [0]@
 .decoder_sparse_step = 2@
-.mlp_only_layers = []@layers.0: the configuration says that it has some experts (mlp_only_layers, decoder_sparse_step), its tensors are those of a layer with none
-.mlp_only_layers = [0] | .decoder_sparse_step = 3@layers.1: the configuration says that it has no experts
+.mlp_only_layers = []@STACK.layers.0: the configuration says that it has some experts (mlp_only_layers, decoder_sparse_step), its tensors are those of a layer with none
+.mlp_only_layers = [0] | .decoder_sparse_step = 3@STACK.layers.1: the configuration says that it has no experts
 END
     # left to the tool, such layers stay numbered
     exits 0 s2s-ckpt convert -q --to torch_dist --layers auto dtype.safetensors out

@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 import check_mcore_versions as versions
+from tool import finish
 
 versions.DTYPES.update({"torch.int16": "I16", "torch.int8": "I8", "torch.float8_e4m3fn": "F8_E4M3", "torch.float8_e5m2": "F8_E5M2",
                         "torch.complex64": "C64", "torch.complex128": "C128", "torch.uint16": "U16", "torch.uint32": "U32", "torch.uint64": "U64",
@@ -36,10 +37,7 @@ def main():
         with tempfile.TemporaryDirectory() as tmp, versions.Worker(folder, "mcore_pieces_worker.py") as work:
             check_release(work, release, range(first, first + n), tmp, bad)
         seen.append("%d.%d" % release)
-    if not seen:
-        sys.exit(77)
-    print("\n".join(bad[:400]) if bad else "%d checkpoints of pieces by each megatron-core of %s as they have them" % (n, ", ".join(seen)))
-    sys.exit(bool(bad))
+    finish(seen, bad, "%d checkpoints of pieces by each megatron-core of %%s" % n)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import tempfile
 
 import check_mcore_versions as versions
+from tool import finish
 
 
 def layout(r, world, release, c):
@@ -95,10 +96,7 @@ def main():
                 done += versions.check_release(work, release, [name], tmp, wrong)
                 bad += wrong[:8] + ["%d wrong: %r" % (len(wrong), of)] if wrong else []
         seen.append("%d.%d" % release)
-    if not seen:
-        sys.exit(77)
-    print("\n".join(bad[:400]) if bad else "%d checkpoints of megatron-core %s as they have them" % (done, ", ".join(seen)))
-    sys.exit(bool(bad))
+    finish(seen, bad, "%d checkpoints of megatron-core %%s" % done)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from tool import here, need, program
+from tool import finish, here, need, program
 
 need("torch")
 
@@ -242,10 +242,7 @@ def main():
         with tempfile.TemporaryDirectory() as tmp, Worker(folder) as work:
             n += check_release(work, release, names, tmp, bad)
         seen.append("%d.%d" % release)
-    if not seen:
-        sys.exit(77)
-    print("\n".join(bad[:400]) if bad else "%d checkpoints of megatron-core %s as they have them" % (n, ", ".join(seen)))
-    sys.exit(bool(bad))
+    finish(seen, bad, "%d checkpoints of megatron-core %%s" % n)
 
 
 if __name__ == "__main__":

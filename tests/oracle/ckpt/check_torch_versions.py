@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from tool import here, program
+from tool import finish, here, program
 
 PARTS = ("1", "3", "4", "files")  # so many processes, or torch.save; those of the command line instead
 
@@ -123,10 +123,7 @@ def main():
         with tempfile.TemporaryDirectory() as tmp:
             n += check_release(folder, release, tmp, bad)
         seen.append(release)
-    if not seen:
-        sys.exit(77)
-    print("\n".join(bad[:400]) if bad else "%d checkpoints of PyTorch %s as they have them" % (n, ", ".join(seen)))
-    sys.exit(bool(bad))
+    finish(seen, bad, "%d checkpoints of PyTorch %%s" % n)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,14 @@ def need(*names):
             sys.exit(77)
 
 
+def finish(releases, wrong, what):
+    """Ends a script over releases of a library: 77 where none was there, 1 with what was wrong, else with what agrees."""
+    if not releases:
+        sys.exit(77)
+    print("\n".join(wrong[:400]) if wrong else "%s as they have them" % (what % ", ".join(releases)))
+    sys.exit(bool(wrong))
+
+
 def run(*words):
     return subprocess.run([program, *words], capture_output=True, text=True)
 

@@ -107,6 +107,34 @@ st.write('hf.safetensors', names)"
     says "no family nothing"
 }
 
+# 4 heads of 3, of which two share k and v: rows of q, k, v in one tensor, whose places on the other side are counted here
+@test "a map of the user's own takes q, k and v from one tensor, in groups too, and its letters are its own" {
+    write_lib
+    cat >mine.map <<'MAP'
+family mine
+section decoder.layers.{N}.attention.qkv.weight
+decoder.layers.{N}.attention.qkv.weight  h.{N}.qkv.weight  qkv  [q+k+k,H]
+decoder.layers.{N}.mlp.weight            h.{N}.mlp         copy [f,H]
+MAP
+    echo '{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 3, "hidden_size": 5, "intermediate_size": 6}' >config.json
+    python3 -c "
+import st
+st.write('hf.safetensors', {'h.%d.%s' % (n, k): v for n in (0, 1) for k, v in {'qkv.weight': (24, 5), 'mlp': (12, 5)}.items()})"
+    exits 0 s2s-ckpt convert -q --strict --to torch_dist --map mine.map --config config.json hf.safetensors out
+    s2s-ckpt cat --json out decoder.layers.attention.qkv.weight | jq -c '.data | _nwise(5)' >made
+    s2s-ckpt cat --json hf.safetensors h.0.qkv.weight | jq -c '.data | _nwise(5)' >rows
+    # of the first group its two heads, k, v; then the second's
+    for first in 0 3 12 18 6 9 15 21; do
+        sed -n "$((first + 1)),$((first + 3))p" rows
+    done >wanted
+    head -n 24 made | diff - wanted
+    exits 0 s2s-ckpt convert -q --strict --to hf --map mine.map --config config.json out back
+    exits 0 s2s-ckpt diff hf.safetensors back
+    jq '.head_dim = 4' config.json >other.json
+    exits 1 s2s-ckpt convert --to torch_dist --map mine.map --config other.json hf.safetensors x
+    says "h.0.qkv.weight: 24 rows are not 4 heads and 2 x 2 groups of 4"
+}
+
 # NeMo's SALM out of the fixtures: tiny.nemo's encoder and a Llama
 write_salm() {
     write_lib

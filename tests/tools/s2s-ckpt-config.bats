@@ -1249,3 +1249,25 @@ EOF
     exits 1 s2s-ckpt verify in
     says "config.json:1:"
 }
+
+@test "a model_type that no map knows is named where names or arguments are taken for it" {
+    T=$MODELS/llama_gqa_tied
+    exits 0 s2s-ckpt convert --to torch_dist --map llama "$T" known
+    says_not "not known here"
+    mkdir granite
+    cp "$T/model.safetensors" granite
+    jq '.model_type = "granite" | .architectures = ["GraniteForCausalLM"]' "$T/config.json" >granite/config.json
+    exits 0 s2s-ckpt convert --to torch_dist --map llama granite out
+    says "what Megatron computes for a granite is not known here"
+    exits 0 s2s-ckpt convert --to hf out back
+    says "the configuration says that this is a granite, for which there is no map: the names are those of llama"
+    exits 0 s2s-ckpt diff granite back
+    # a map of one's own knows the names, a folder that keeps them needs no map
+    printf '%s\n' 'family granite' 'include llama "" ""' >own.map
+    exits 0 s2s-ckpt convert --to hf --map own.map out own
+    says_not "granite"
+    exits 0 s2s-ckpt convert --to hf granite kept
+    says_not "granite"
+    exits 0 s2s-ckpt convert --to hf known again
+    says_not "no map"
+}

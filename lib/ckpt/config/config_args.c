@@ -527,6 +527,17 @@ int ckpt_config_check(const json_t *config, struct s2s_error *err)
     return rc;
 }
 
+/* Positions, norms, biases, windows and routers follow from the class, not from keys alone. */
+static void warn_of_unknown(const struct maker *m)
+{
+    if (m->words && *m->type && !ckpt_config_class(m->type))
+        s2s_warn(
+            "ckpt",
+            "config.json: what Megatron computes for a %.40s is not known here: common.pt says "
+            "its sizes, and nothing of positions, norms, biases or windows",
+            m->type);
+}
+
 json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
 {
     const json_t *text = ckpt_config_of_words(config);
@@ -559,5 +570,6 @@ json_t *ckpt_config_args(const json_t *config, const struct s2s_ckpt_plan *plan)
     set(&m, "tensor_model_parallel_size", json_integer(1));
     set(&m, "pipeline_model_parallel_size", json_integer(1));
     ckpt_nemotron_h_differences(text);
+    warn_of_unknown(&m);
     return m.args;
 }

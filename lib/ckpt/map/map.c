@@ -533,6 +533,7 @@ int ckpt_map_begin(struct ckpt_map_engine *e, struct s2s_ckpt_plan *plan,
         ckpt_map_respell(e->sources, e->n_sources, file, result->family);
     if (rc == 0 && !file && request->name)
         rc = ckpt_map_check_family(e, result->family, err);
+    e->builtin = file && !request->is_part ? NULL : result->family;
     if (rc == 0)
         rc = ckpt_map_refuse(request->ckpt, !file, err);
     if (rc == 0)

@@ -73,6 +73,7 @@ struct ckpt_map_engine {
     const struct ckpt_map_source *copy; /* NULL, or a redundant copy that ckpt_map_find ignores
                                          * (map_absence.c) */
     bool to_megatron;
+    const char *builtin;      /* the family, if its map is built in; NULL: a user's */
     char *prefix;             /* of a part of a model; NULL: the whole */
     bool as_saved;            /* the sources have names as of save_pretrained */
     const json_t *args;       /* the saved arguments; or NULL */
@@ -141,6 +142,11 @@ bool ckpt_map_is_tower(const struct ckpt_map_engine *e, const char *stack);
  * rows. NOTFOUND: unknown. */
 int ckpt_map_vision_heads(struct ckpt_map_engine *e, const struct s2s_ckpt_tensor *t, int64_t rows,
                           int64_t *heads);
+
+/* Query heads, groups and head size of an attention whose fused tensor `name` has this many rows
+ * (map_sizes.c). NOTFOUND: unknown; SHAPE: they make another number of rows. */
+int ckpt_map_attention(const struct ckpt_map_engine *e, const char *name, int64_t rows,
+                       int64_t *heads, int64_t *groups, int64_t *dim);
 
 /* Finds the prefix of the part with model_type request->name (map_parts.c), and makes the text of a
  * map with its one family "part". Gives: free *text, and e->prefix. UNSUPPORTED: not found, or

@@ -80,12 +80,30 @@ static int refuse_surplus(struct ckpt_map_engine *e, const char *name, const cha
     return 0;
 }
 
+/* What a table calls the tensors is right for more types than it knows, as for Granite's dense
+ * models and not for its mixtures. */
+static void warn_of_unknown(const struct ckpt_map_engine *e, const char *type)
+{
+    size_t i = 0;
+    if (!*type || !e->builtin || e->to_megatron || e->request->is_exact ||
+        ckpt_map_knows_type(type))
+        return;
+    while (i < ckpt_map_n_shaped(e) && !is_words(e, ckpt_map_shaped(e, i).name))
+        i++;
+    if (i < ckpt_map_n_shaped(e))
+        s2s_warn("ckpt",
+                 "the configuration says that this is a %.40s, for which there is no map: the "
+                 "names are those of %s, and transformers may want others (--map takes a file)",
+                 type, e->builtin);
+}
+
 int ckpt_map_check_kind(struct ckpt_map_engine *e)
 {
     const json_t *config = e->any_config;
     const json_t *words = ckpt_config_of_words(config);
     const char *type = ckpt_config_type(words);
     bool any = false, seen[sizeof kinds / sizeof *kinds] = {false};
+    warn_of_unknown(e, type);
     /* custom code may have anything */
     if (json_object_get(config, "auto_map") ||
         !ckpt_has_word("nemotron_h nemotron mixtral " GATED, type))

@@ -233,7 +233,7 @@ bool ckpt_map_lists_fit(const struct ckpt_rule *rule)
     case CKPT_MAP_COPY:
         return m_items == h_items;
     case CKPT_MAP_QKV:
-        return m_items == 0 && h_items == 3;
+        return m_items == 0 && (h_items == 3 || h_items == 0);
     case CKPT_MAP_SPLIT:
         return m_items == 0 && h_items > 1;
     case CKPT_MAP_CONCAT:

@@ -3,31 +3,6 @@
 #include "lib/ckpt/map/map_internal.h"
 #include "lib/ckpt/names.h"
 
-/* Query heads, groups and head size of an attention whose fused weight has this many rows. */
-static int attention_shape(const struct ckpt_map_engine *e, const char *name, int64_t rows,
-                           int64_t *heads, int64_t *groups, int64_t *dim)
-{
-    *heads = ckpt_map_number(e, "num_attention_heads", "num_attention_heads");
-    *groups = ckpt_map_number(e, "num_key_value_heads", "num_query_groups");
-    *dim = ckpt_map_number(e, "head_dim", "kv_channels");
-    if (*heads && (!*groups || json_is_false(json_object_get(e->args, "group_query_attention"))))
-        *groups = *heads;
-    if (*heads && !*dim && rows % (*heads + 2 * *groups) == 0)
-        *dim = rows / (*heads + 2 * *groups);
-    if (!*heads || !*dim) {
-        int rc = s2s_error_set(e->err, S2S_E_NOTFOUND,
-                               "%s: how many heads and groups does it have? the checkpoint's "
-                               "arguments do not say",
-                               name);
-        return s2s_error_hint(e->err, rc, "give the model's config.json with --config");
-    }
-    if (*heads % *groups || rows != (*heads + 2 * *groups) * *dim)
-        return s2s_error_set(
-            e->err, S2S_E_SHAPE, "%s: %lld rows are not %lld heads and 2 x %lld groups of %lld",
-            name, (long long)rows, (long long)*heads, (long long)*groups, (long long)*dim);
-    return 0;
-}
-
 /* ---- boxes of a source: one layer of it, and rows of that ---- */
 
 struct view {
@@ -102,16 +77,20 @@ static int make_qkv(struct ckpt_map_engine *e, const struct ckpt_rule *rule,
                     struct ckpt_match match, const struct view *v)
 {
     int64_t heads, groups, dim;
-    int rc = attention_shape(e, v->t->name, v->rows, &heads, &groups, &dim);
+    int rc = ckpt_map_attention(e, v->t->name, v->rows, &heads, &groups, &dim);
     if (rc < 0)
         return rc;
     int64_t q = heads / groups * dim, stride = q + 2 * dim;
     int64_t begin[3] = {0, q, q + dim}, rows[3] = {q, dim, dim};
-    for (match.item = 0; match.item < 3; match.item++) {
-        struct s2s_ckpt_target *target =
-            add_target(e, rule->hf, &match, v, groups * rows[match.item]);
+    const bool fused = ckpt_map_items(rule->hf) == 0;
+    struct s2s_ckpt_target *target = fused ? add_target(e, rule->hf, &match, v, v->rows) : NULL;
+    for (int part = 0; part < 3; part++) {
+        if (!fused) {
+            match.item = part;
+            target = add_target(e, rule->hf, &match, v, groups * rows[part]);
+        }
         for (int64_t g = 0; g < groups; g++)
-            add_rows(e, target, v, g * stride + begin[match.item], rows[match.item]);
+            add_rows(e, target, v, g * stride + begin[part], rows[part]);
     }
     return 0;
 }

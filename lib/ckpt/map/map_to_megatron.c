@@ -153,6 +153,24 @@ static int back_qkv(struct ckpt_map_engine *e, struct part *part,
     return 0;
 }
 
+/* The same from one tensor with all q, all k, all v. */
+static int back_fused_qkv(struct ckpt_map_engine *e, struct part *part,
+                          const struct s2s_ckpt_tensor *t)
+{
+    int64_t heads, groups, dim;
+    int rc = ckpt_map_attention(e, t->name, rows_of(t), &heads, &groups, &dim);
+    if (rc < 0)
+        return rc;
+    const int64_t of_q = heads / groups * dim, k = heads * dim, v = k + groups * dim;
+    set_shape(part, t, rows_of(t));
+    for (int64_t g = 0; g < groups; g++) {
+        add_rows(part, t, g * of_q, of_q);
+        add_rows(part, t, k + g * dim, dim);
+        add_rows(part, t, v + g * dim, dim);
+    }
+    return 0;
+}
+
 static int back_heads(struct ckpt_map_engine *e, struct part *part, const struct s2s_ckpt_tensor *t)
 {
     int64_t rows = rows_of(t), heads;
@@ -280,7 +298,7 @@ static int back_item(struct ckpt_map_engine *e, const struct ckpt_rule *rule, in
     case CKPT_MAP_VOCAB:
         return back_vocab(e, part, t);
     case CKPT_MAP_QKV:
-        return back_qkv(e, part, items);
+        return n == 3 ? back_qkv(e, part, items) : back_fused_qkv(e, part, t);
     case CKPT_MAP_HEADS:
         return back_heads(e, part, t);
     case CKPT_MAP_SPLIT:
@@ -368,7 +386,7 @@ static int make_rule(struct ckpt_map_engine *e, size_t i_rule, int64_t layer, in
                      int item, int64_t expert)
 {
     const struct ckpt_rule *rule = &e->map.rules[i_rule];
-    struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS];
+    struct ckpt_map_source *items[CKPT_MAP_MAX_ITEMS] = {NULL};
     const struct ckpt_match at = {
         .layer = n_layers ? -1 : layer, .expert = expert, .item = item, .stacked = n_layers > 0};
     struct part part = {.first = NULL};

@@ -87,6 +87,12 @@ class Rules:
             return [names.interleave(q, k, v, self.groups)], [q, k, v]
         self.add("qkv", ".weight", ".{q,k,v}", make)
 
+    def fused(self):
+        def make():
+            q, k, v = (self.random(n * self.dim, self.hidden) for n in (self.heads, self.groups, self.groups))
+            return [names.interleave(q, k, v, self.groups)], [torch.cat([q, k, v])]
+        self.add("qkv", ".weight", ".qkv", make)
+
     def eyes(self):
         size = self.r.randint(1, 5)
 
@@ -117,7 +123,7 @@ def check(seed, tmp):
     torch.manual_seed(seed)
     rules = Rules(r)
     for _ in range(r.randint(1, 8)):
-        r.choice([rules.copy, rules.copy, rules.split, rules.concat, rules.qkv, rules.eyes, rules.words, rules.together])()
+        r.choice([rules.copy, rules.copy, rules.split, rules.concat, rules.qkv, rules.fused, rules.eyes, rules.words, rules.together])()
     if r.random() < 0.5:
         rules.lines.append("tail.{*}  old.tail.{*}  copy")
         for end in ("a", "b.c"):

@@ -32,6 +32,15 @@ PY
     done
 }
 
+@test "a class itself beside tensors is a byte object, also one whose instances are read as dicts" {
+    for class in "'argparse', 'Namespace'" "'collections', 'OrderedDict'" "'torch._utils', '_rebuild_tensor_v2'"; do
+        make "save('class.pt', {'args': [named($class), tensor(Storage('0', [1, 2]), [2])]})"
+        exits 0 s2s-ckpt ls class.pt
+        alike "$(cut -f 1,2 <<<"$output")" $'args.1\tF32\nargs.0\tobject'
+        exits 0 s2s-ckpt verify class.pt
+    done
+}
+
 @test "classes that are not data are kept as names, and all are listed: of a torch file and of a common state" {
     classes='Call("signal", "Signals", (15,)), Call("enums", "AttnBackend", (5,)), Call("signal", "Signals", (2,))'
     make "save('w.pt', {'w': tensor(Storage('0', [1, 2]), [2]), 'c': [$classes]})"

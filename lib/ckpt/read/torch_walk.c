@@ -448,7 +448,7 @@ static int walk_node(struct ckpt_torch_walk *w, const struct ckpt_node *node, in
     int rc = ckpt_view_of(node, &view, w->err);
     if (rc)
         return rc < 0 ? s2s_error_add(w->err, rc, "%s", shown_name(w)) : add_view(w, &view);
-    if (ckpt_is(node, "argparse", "Namespace") && node->items[2] &&
+    if (node->kind == CKPT_RECORD && ckpt_is(node, "argparse", "Namespace") && node->items[2] &&
         node->items[2]->kind == CKPT_DICT)
         node = node->items[2];
     if (node->kind == CKPT_DICT)

@@ -746,3 +746,25 @@ PY
         fi
     done
 }
+
+@test "a model that stands below a prefix is missed there, and the message says how to take it" {
+    python3 - "$MODELS/llama_gqa_tied/model.safetensors" <<'PY'
+import json, os, struct, sys
+raw = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", raw[:8])[0]
+text = json.dumps({k if k == "__metadata__" else "pretrained_model." + k: v for k, v in json.loads(raw[8:8 + n]).items()}).encode()
+os.mkdir("in")
+open("in/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + n:])
+PY
+    cp "$MODELS/llama_gqa_tied/config.json" in
+    for words in "verify" "convert --to hf" "convert --to torch_dist --map llama"; do
+        out=out
+        [ "$words" != verify ] || out=
+        exits 1 s2s-ckpt $words in $out
+        says "model.norm.weight"
+        says "they are below pretrained_model.: convert --part pretrained_model takes these"
+    done
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama --part pretrained_model in got
+    exits 0 s2s-ckpt convert -q --to torch_dist --map llama "$MODELS/llama_gqa_tied" want
+    exits 0 s2s-ckpt diff want got
+}

@@ -2,6 +2,7 @@
  * that were not used. */
 #include "lib/base/base.h"
 #include "lib/base/distance.h"
+#include "lib/ckpt/read/read.h"
 #include "lib/ckpt/config/args_config.h"
 #include "lib/ckpt/list.h"
 #include "lib/ckpt/map/map_internal.h"
@@ -117,6 +118,43 @@ static const char *nearest(const struct ckpt_map_engine *e, const char *name)
     return found;
 }
 
+/* The source whose name ends with this one, behind a dot, as of a model that another one holds;
+ * NULL: none. */
+static const char *held(const struct ckpt_map_engine *e, const char *name)
+{
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < e->n_sources; i++) {
+        const char *whole = e->sources[i].tensor->name;
+        const size_t len = strlen(whole);
+        if (len > n + 1 && whole[len - n - 1] == '.' && strcmp(whole + len - n, name) == 0)
+            return whole;
+    }
+    return NULL;
+}
+
+/* Is the model there, but below a prefix? Then that can be told. */
+static int hint_at_part(const struct ckpt_map_engine *e, int rc)
+{
+    const char *first = NULL;
+    size_t len = 0, n = 0;
+    for (size_t i = 0; i < e->n_missed && i < CKPT_SHORT_LIST; i++) {
+        const char *name = e->missed[i].name;
+        if (e->missed[i].of || s2s_starts_with(name, "all of "))
+            continue;
+        const char *whole = held(e, name);
+        const size_t prefix = whole ? strlen(whole) - strlen(name) - 1 : 0;
+        if (!whole || (first && (prefix != len || strncmp(whole, first, len) != 0)))
+            return rc;
+        first = whole;
+        len = prefix;
+        n++;
+    }
+    if (n < 2 || e->request->ckpt->part)
+        return rc;
+    return s2s_error_hint(e->err, rc, "they are below %.*s.: convert --part %.*s takes these",
+                          (int)len, first, (int)len, first);
+}
+
 int ckpt_map_missed(struct ckpt_map_engine *e)
 {
     struct ckpt_list list = {.n = 0};
@@ -143,7 +181,7 @@ int ckpt_map_missed(struct ckpt_map_engine *e)
     if (n && n_there == n) /* --map was used on names that are its result */
         return s2s_error_hint(e->err, rc,
                               "the names are Hugging Face's already; without --map they are kept");
-    return rc;
+    return rc < 0 ? hint_at_part(e, rc) : rc;
 }
 
 void ckpt_map_missed_release(struct ckpt_map_engine *e)

@@ -5,6 +5,7 @@ load tensors
 
 setup_tool() {
     DATA=$ROOT/tests/oracle/ckpt/data
+    MODELS=$ROOT/tests/oracle/models
 }
 
 # memory.py IN OUT PREFIX..: a Nemotron-H as a program has it in memory: under another prefix, experts in one tensor

@@ -43,4 +43,5 @@ void ckpt_arena_release(struct s2s_ckpt *ckpt)
     s2s_blocks_release(&ckpt->arena);
     free(ckpt->vectors);
     ckpt->vectors = NULL;
+    ckpt->last_store = NULL;
 }

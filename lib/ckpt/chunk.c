@@ -1,7 +1,7 @@
 /*
  * Chunks of tensors in compact form, as there may be a million. The boxes of a tensor are one
  * array, shared by all tensors with the same boxes; otherwise a chunk is only its place. A plain
- * tensor has no boxes: its only box is its shape.
+ * tensor, or a part of a storage, has no boxes: its only box is its shape.
  */
 #include "lib/ckpt/model.h"
 
@@ -22,14 +22,19 @@ struct ckpt_odd {
     const struct s2s_ckpt_tensor *stored;
 };
 
+static bool has_no_boxes(const struct s2s_ckpt_tensor *tensor)
+{
+    return tensor->is_plain || tensor->is_part;
+}
+
 const int64_t *s2s_ckpt_orig_shape(const struct s2s_ckpt_tensor *tensor)
 {
-    return tensor->is_plain || !tensor->odd ? NULL : tensor->odd->orig_shape;
+    return has_no_boxes(tensor) || !tensor->odd ? NULL : tensor->odd->orig_shape;
 }
 
 const struct s2s_ckpt_tensor *ckpt_stored(const struct s2s_ckpt_tensor *tensor)
 {
-    return tensor->is_plain || !tensor->odd ? NULL : tensor->odd->stored;
+    return has_no_boxes(tensor) || !tensor->odd ? NULL : tensor->odd->stored;
 }
 
 static int64_t store_of(const struct ckpt_location *place)
@@ -45,6 +50,12 @@ struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k)
                                    .size = tensor->shape,
                                    .data = tensor->place.store_pos,
                                    .place = tensor->place};
+    if (tensor->is_part)
+        return (struct ckpt_chunk){.offset = ckpt_origin,
+                                   .size = tensor->shape,
+                                   .stride = tensor->part.stride,
+                                   .data = tensor->part.store->store_pos + tensor->part.data,
+                                   .place = *tensor->part.store};
     const int64_t *box = tensor->boxes + 2 * (size_t)n * k;
     struct ckpt_chunk chunk = {.offset = box, .size = box + n, .place = tensor->places[k]};
     chunk.data = store_of(&chunk.place);
@@ -57,12 +68,14 @@ struct ckpt_chunk ckpt_chunk_at(const struct s2s_ckpt_tensor *tensor, size_t k)
 
 const struct ckpt_location *ckpt_place_at(const struct s2s_ckpt_tensor *tensor, size_t k)
 {
-    return tensor->is_plain ? &tensor->place : &tensor->places[k];
+    return tensor->is_plain  ? &tensor->place
+           : tensor->is_part ? tensor->part.store
+                             : &tensor->places[k];
 }
 
 struct ckpt_location *ckpt_edit_place(struct s2s_ckpt_tensor *tensor, size_t k)
 {
-    return tensor->is_plain ? &tensor->place : &tensor->places[k];
+    return (struct ckpt_location *)ckpt_place_at(tensor, k);
 }
 
 struct s2s_ckpt_tensor *ckpt_own_tensor(struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *tensor)
@@ -74,6 +87,7 @@ void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t
 {
     const int n = tensor->n_dims;
     tensor->n_chunks = n_chunks;
+    tensor->is_part = false;
     tensor->is_plain = n_chunks == 1 && ckpt_same_shape(boxes, n, ckpt_origin, n) &&
                        ckpt_same_shape(boxes + n, n, tensor->shape, n);
     if (tensor->is_plain) {
@@ -88,33 +102,41 @@ void ckpt_set_boxes(struct s2s_ckpt_tensor *tensor, const int64_t *boxes, size_t
 struct s2s_ckpt_tensor ckpt_cut_like(const struct s2s_ckpt_tensor *like)
 {
     struct s2s_ckpt_tensor tensor = *like;
-    if (like->is_plain)
+    if (has_no_boxes(like)) {
+        tensor.is_plain = true;
+        tensor.is_part = false;
         tensor.place = (struct ckpt_location){.file = -1};
-    else
+    } else {
         ckpt_set_boxes(&tensor, like->boxes, like->n_chunks);
+    }
     return tensor;
 }
 
 void ckpt_make_places(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor)
 {
-    if (tensor->is_plain || tensor->places)
+    if (has_no_boxes(tensor) || tensor->places)
         return;
     tensor->places = ckpt_arena(ckpt, tensor->n_chunks * sizeof *tensor->places);
     for (size_t k = 0; k < tensor->n_chunks; k++)
         tensor->places[k].file = -1;
 }
 
+/* Gives the tensor a box and a place of its own, for what a plain one or a part has no room for. */
 static struct ckpt_odd *odd_of(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor)
 {
     const int n = tensor->n_dims;
     int64_t box[2 * S2S_MAX_DIMS] = {0};
-    if (tensor->is_plain) {
-        const struct ckpt_location place = tensor->place;
+    if (has_no_boxes(tensor)) {
+        const struct ckpt_location place = *ckpt_place_at(tensor, 0);
+        const struct layout layout = {.stride = tensor->part.stride, .data = tensor->part.data};
+        const bool was_part = tensor->is_part;
         memcpy(box + n, tensor->shape, (size_t)n * sizeof *box);
-        tensor->is_plain = false;
+        tensor->is_plain = tensor->is_part = false;
         tensor->boxes = ckpt_arena_ints(ckpt, box, 2 * (size_t)n);
         tensor->places = memcpy(ckpt_arena(ckpt, sizeof place), &place, sizeof place);
-        tensor->odd = NULL;
+        tensor->odd = was_part ? ckpt_arena(ckpt, sizeof *tensor->odd) : NULL;
+        if (was_part)
+            tensor->odd->layouts = memcpy(ckpt_arena(ckpt, sizeof layout), &layout, sizeof layout);
     }
     if (!tensor->odd)
         tensor->odd = ckpt_arena(ckpt, sizeof *tensor->odd);
@@ -134,6 +156,17 @@ void ckpt_keep_stored(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
     odd_of(ckpt, tensor)->stored = stored;
 }
 
+/* The location of a storage, of which many tensors that follow each other may be parts. */
+static struct ckpt_location *share_store(struct s2s_ckpt *ckpt, const struct ckpt_location *place)
+{
+    struct ckpt_location *last = ckpt->last_store;
+    if (!last || last->file != place->file || last->store_pos != place->store_pos ||
+        last->store_len != place->store_len || last->has_crc != place->has_crc ||
+        last->crc != place->crc || last->checked != place->checked)
+        last = memcpy(ckpt_arena(ckpt, sizeof *last), place, sizeof *last);
+    return ckpt->last_store = last;
+}
+
 void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_t k,
                     const struct ckpt_chunk *chunk)
 {
@@ -145,7 +178,18 @@ void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_
         layout.stride = ckpt_arena_ints(ckpt, chunk->stride, n);
     if (chunk->place.located)
         layout.data = chunk->data - store_of(&chunk->place);
-    if (layout.stride || layout.data) {
+    const bool is_odd = layout.stride || layout.data;
+    if (has_no_boxes(tensor) && !chunk->place.is_view) {
+        tensor->is_part = is_odd;
+        tensor->is_plain = !is_odd;
+    }
+    if (tensor->is_part) {
+        tensor->part.store = share_store(ckpt, &chunk->place);
+        tensor->part.stride = layout.stride;
+        tensor->part.data = layout.data;
+        return;
+    }
+    if (is_odd || (!has_no_boxes(tensor) && tensor->odd && tensor->odd->layouts)) {
         struct ckpt_odd *odd = odd_of(ckpt, tensor);
         if (!odd->layouts)
             odd->layouts = ckpt_arena(ckpt, tensor->n_chunks * sizeof *odd->layouts);

@@ -66,8 +66,14 @@ struct s2s_ckpt_tensor {
     enum s2s_dtype dtype : 8;
     int n_dims : 8;
     bool is_plain : 1; /* its only chunk is all of it, row-major, from the start of a storage */
+    bool is_part : 1;  /* the same of a larger storage, or otherwise than row-major */
     union {
-        struct ckpt_location place; /* is_plain */
+        struct ckpt_location place;      /* is_plain */
+        struct {                         /* is_part: */
+            struct ckpt_location *store; /* shared with other parts */
+            const int64_t *stride;       /* [n_dims], in elements; NULL: row-major */
+            int64_t data;                /* offset of element 0 in the storage */
+        } part;
         struct {
             const int64_t *boxes;         /* [n_chunks][2][n_dims]: offset and size of each */
             struct ckpt_location *places; /* [n_chunks] */

@@ -30,7 +30,8 @@ struct ckpt_location *ckpt_edit_place(struct s2s_ckpt_tensor *tensor, size_t k);
 /* Write access to a tensor, or a view of one, that the checkpoint has lent. */
 struct s2s_ckpt_tensor *ckpt_own_tensor(struct s2s_ckpt *ckpt,
                                         const struct s2s_ckpt_tensor *tensor);
-/* Stores a chunk's place, stride and data; its box stays. The tensor may no longer be plain. */
+/* Stores a chunk's place, stride and data; its box stays. A plain tensor may become a part, or
+ * neither. */
 void ckpt_put_chunk(struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor, size_t k,
                     const struct ckpt_chunk *chunk);
 /* Replaces the chunks of a tensor whose shape is set. */
@@ -117,8 +118,9 @@ struct s2s_ckpt {
     bool unfinished;  /* a Megatron-Core folder without metadata.json, which is written last */
     json_t *common;   /* the common state; small tensors as CKPT_SMALL_TENSOR */
     json_t *run_args; /* "args" if common lacks them (ckpt_read_args, ckpt_read_run_config) */
-    struct s2s_blocks arena;     /* names, shapes, boxes, places */
-    struct ckpt_vector *vectors; /* NULL, or a cache of shapes and boxes in it (arena.c) */
+    struct s2s_blocks arena;          /* names, shapes, boxes, places */
+    struct ckpt_vector *vectors;      /* NULL, or a cache of shapes and boxes in it (arena.c) */
+    struct ckpt_location *last_store; /* NULL, or that of the last tensor that is a part, in it */
     /* Names are shared with those of `like` (NULL: none), where the next is expected at like_idx,
      */
     const struct s2s_ckpt *like;

@@ -246,19 +246,41 @@ static int check_dtypes(const struct job *job, struct s2s_error *err)
     return 0;
 }
 
-/* Other inputs must have the same weights as the first. */
-static int check_alike(const struct job *job, const struct s2s_ckpt *other, struct s2s_error *err)
+static struct s2s_ckpt_want want_of(const struct s2s_ckpt_tensor *tensor)
 {
+    return (struct s2s_ckpt_want){tensor->name, tensor->dtype, tensor->n_dims, tensor->shape};
+}
+
+/* Is each weight of the first input in this one? Only to say which are not is there a list of all.
+ */
+static int check_wanted(const struct job *job, const struct s2s_ckpt *other, struct s2s_error *err)
+{
+    struct s2s_error ignored = S2S_ERROR_INIT;
     size_t n, n_wants = 0;
     const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(job->ckpt, &n);
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const struct s2s_ckpt_want want = want_of(&tensors[i]);
+        if (ckpt_job_is_weight(want.name))
+            rc = s2s_ckpt_check(other, &want, 1, &ignored);
+    }
+    if (rc == 0)
+        return 0;
     struct s2s_ckpt_want *wants = s2s_xcalloc(n + 1, sizeof *wants);
     for (size_t i = 0; i < n; i++)
         if (ckpt_job_is_weight(tensors[i].name))
-            wants[n_wants++] = (struct s2s_ckpt_want){tensors[i].name, tensors[i].dtype,
-                                                      tensors[i].n_dims, tensors[i].shape};
-    int rc = s2s_ckpt_check(other, wants, n_wants, err);
+            wants[n_wants++] = want_of(&tensors[i]);
+    rc = s2s_ckpt_check(other, wants, n_wants, err);
     free(wants);
-    tensors = s2s_ckpt_tensors(other, &n);
+    return rc;
+}
+
+/* Other inputs must have the same weights as the first. */
+static int check_alike(const struct job *job, const struct s2s_ckpt *other, struct s2s_error *err)
+{
+    size_t n;
+    const struct s2s_ckpt_tensor *tensors = s2s_ckpt_tensors(other, &n);
+    int rc = check_wanted(job, other, err);
     for (size_t i = 0; i < n && rc == 0; i++)
         if (ckpt_job_is_weight(tensors[i].name) && !s2s_ckpt_find(job->ckpt, tensors[i].name))
             rc = s2s_error_set(err, S2S_E_NOTFOUND, "%s is in %s, but not in %s", tensors[i].name,

@@ -17,7 +17,8 @@ enum {
     /* flags of a chunk */
     IS_LOCATED = 1,
     HAS_CRC = 2,
-    HAS_STRIDE = 4
+    HAS_STRIDE = 4,
+    SAME_STORE = 8 /* as the chunk before has: not stored again */
 };
 
 struct places {
@@ -37,56 +38,74 @@ struct ckpt_reduced {
 
 /* ---- records ---- */
 
-/* Stores a position as its signed distance (zigzag-encoded) from *end, the end of the chunk before,
+/* Stores a position as its signed distance (zigzag-encoded) from the end of the chunk before,
  * because most chunks of a tensor are adjacent. */
-static void put_pos(struct s2s_buf *out, const struct ckpt_location *place, uint64_t *end)
+static void put_pos(struct s2s_buf *out, const struct ckpt_location *place,
+                    const struct ckpt_location *before)
 {
-    const uint64_t far = (uint64_t)place->store_pos - *end;
+    const uint64_t end = (uint64_t)before->store_pos + (uint64_t)before->store_len;
+    const uint64_t far = (uint64_t)place->store_pos - end;
     ckpt_pack(out, far << 1 ^ -(far >> 63));
     ckpt_pack(out, (uint64_t)place->store_len);
-    *end = (uint64_t)place->store_pos + (uint64_t)place->store_len;
 }
 
-static void take_pos(const char **at, struct ckpt_location *place, uint64_t *end)
+static void take_pos(const char **at, struct ckpt_location *place,
+                     const struct ckpt_location *before)
 {
+    const uint64_t end = (uint64_t)before->store_pos + (uint64_t)before->store_len;
     const uint64_t far = ckpt_unpack(at);
-    place->store_pos = (int64_t)(*end + (far >> 1 ^ -(far & 1)));
+    place->store_pos = (int64_t)(end + (far >> 1 ^ -(far & 1)));
     place->store_len = (int64_t)ckpt_unpack(at);
-    *end = (uint64_t)place->store_pos + (uint64_t)place->store_len;
 }
 
+static bool same_store(const struct ckpt_location *a, const struct ckpt_location *b)
+{
+    return a->located == b->located && a->file == b->file && a->store_pos == b->store_pos &&
+           a->store_len == b->store_len && a->has_crc == b->has_crc && a->crc == b->crc;
+}
+
+/* *before: the place of the chunk before, which becomes this one's. */
 static void put_chunk(struct s2s_buf *out, const struct ckpt_chunk *chunk, int n_dims,
-                      uint64_t *end)
+                      struct ckpt_location *before)
 {
     const struct ckpt_location *place = &chunk->place;
+    const bool same = same_store(place, before);
     ckpt_pack(out, (place->located ? IS_LOCATED : 0) | (place->has_crc ? HAS_CRC : 0) |
-                       (chunk->stride ? HAS_STRIDE : 0));
-    ckpt_pack(out, (uint64_t)place->file);
-    put_pos(out, place, end);
+                       (chunk->stride ? HAS_STRIDE : 0) | (same ? SAME_STORE : 0));
+    if (!same) {
+        ckpt_pack(out, (uint64_t)place->file);
+        put_pos(out, place, before);
+    }
+    if (place->has_crc && !same)
+        ckpt_pack(out, place->crc);
     if (place->located)
         ckpt_pack(out, (uint64_t)(chunk->data - place->store_pos));
-    if (place->has_crc)
-        ckpt_pack(out, place->crc);
     ckpt_pack_ints(out, chunk->stride, chunk->stride ? n_dims : 0);
+    *before = *place;
 }
 
 /* Decodes chunk k of a tensor, except its box. */
 static void take_chunk(const char **at, struct s2s_ckpt *ckpt, struct s2s_ckpt_tensor *tensor,
-                       size_t k, uint64_t *end)
+                       size_t k, struct ckpt_location *before)
 {
     int64_t stride[S2S_MAX_DIMS];
     struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
     struct ckpt_location *place = &chunk.place;
     const uint64_t flags = ckpt_unpack(at);
-    place->located = flags & IS_LOCATED;
-    place->has_crc = flags & HAS_CRC;
-    place->file = (int)ckpt_unpack(at);
-    take_pos(at, place, end);
+    if (flags & SAME_STORE) {
+        *place = *before;
+    } else {
+        place->located = flags & IS_LOCATED;
+        place->has_crc = flags & HAS_CRC;
+        place->file = (int)ckpt_unpack(at);
+        take_pos(at, place, before);
+        place->crc = place->has_crc ? (uint32_t)ckpt_unpack(at) : 0;
+    }
     chunk.data = place->located ? place->store_pos + (int64_t)ckpt_unpack(at) : 0;
-    place->crc = place->has_crc ? (uint32_t)ckpt_unpack(at) : 0;
     chunk.stride = flags & HAS_STRIDE ? stride : NULL;
     ckpt_unpack_ints(at, stride, chunk.stride ? tensor->n_dims : 0);
     ckpt_put_chunk(ckpt, tensor, k, &chunk);
+    *before = *place;
 }
 
 static void put_boxes(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor)
@@ -132,29 +151,28 @@ static bool is_checked(const struct s2s_ckpt_tensor *tensor)
 
 /* tensor: the counterpart of `like`; NULL: there is none */
 static void put_tensor(struct s2s_buf *out, const struct s2s_ckpt_tensor *tensor,
-                       const struct s2s_ckpt_tensor *like)
+                       const struct s2s_ckpt_tensor *like, struct ckpt_location *before)
 {
     if (!tensor) {
         ckpt_pack(out, 0);
         return;
     }
-    uint64_t end = 0;
     const bool same = same_boxes(tensor, like);
     ckpt_pack(out, IS_THERE | (same ? SAME_BOXES : 0));
     if (!same)
         put_boxes(out, tensor);
     for (size_t k = 0; k < tensor->n_chunks; k++) {
         const struct ckpt_chunk chunk = ckpt_chunk_at(tensor, k);
-        put_chunk(out, &chunk, tensor->n_dims, &end);
+        put_chunk(out, &chunk, tensor->n_dims, before);
     }
 }
 
 /* Decodes into reduced->tensor; false: there is none. */
-static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *like)
+static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s_ckpt_tensor *like,
+                        struct ckpt_location *before)
 {
     struct s2s_ckpt_tensor *tensor = &ckpt->reduced->tensor;
     const uint64_t flags = ckpt_unpack(at);
-    uint64_t end = 0;
     if (!(flags & IS_THERE))
         return false;
     *tensor = ckpt_cut_like(like);
@@ -162,7 +180,7 @@ static bool take_tensor(const char **at, struct s2s_ckpt *ckpt, const struct s2s
         take_boxes(at, ckpt, tensor);
     ckpt_make_places(ckpt, tensor);
     for (size_t k = 0; k < tensor->n_chunks; k++)
-        take_chunk(at, ckpt, tensor, k, &end);
+        take_chunk(at, ckpt, tensor, k, before);
     ckpt_keep_orig_shape(ckpt, tensor, s2s_ckpt_orig_shape(like));
     return true;
 }
@@ -197,12 +215,15 @@ static struct places *make_places(struct s2s_ckpt *ckpt, struct ckpt_reduced *re
     places->starts = s2s_xmalloc((like->n_tensors / STEP + 1) * sizeof *places->starts);
     size_t left;
     const struct s2s_ckpt_tensor *own = s2s_ckpt_tensors(ckpt, &left);
+    struct ckpt_location before = {.file = 0};
     for (size_t i = 0; i < like->n_tensors; i++) {
         const struct s2s_ckpt_tensor *theirs = &like->tensors[i];
-        if (i % STEP == 0)
+        if (i % STEP == 0) {
             places->starts[i / STEP] = places->records.len;
+            before = (struct ckpt_location){.file = 0};
+        }
         const struct s2s_ckpt_tensor *found = find_next(&own, &left, theirs);
-        put_tensor(&places->records, found, theirs);
+        put_tensor(&places->records, found, theirs, &before);
         if (found && is_checked(found))
             set_checked(reduced, i);
     }
@@ -262,10 +283,11 @@ const struct s2s_ckpt_tensor *s2s_ckpt_counterpart(struct s2s_ckpt *ckpt,
     const struct s2s_ckpt *like = ckpt->like;
     const size_t idx = reduced->idx = ckpt_tensor_index(like, tensor);
     const char *at = reduced->places->records.data + reduced->places->starts[idx / STEP];
+    struct ckpt_location before = {.file = 0};
     bool is_there = false;
     for (size_t i = idx / STEP * STEP; i <= idx; i++) {
         ckpt_arena_release(ckpt); /* it holds only the tensor before */
-        is_there = take_tensor(&at, ckpt, &like->tensors[i]);
+        is_there = take_tensor(&at, ckpt, &like->tensors[i], &before);
     }
     for (size_t k = 0; is_there && k < reduced->tensor.n_chunks; k++)
         ckpt_edit_place(&reduced->tensor, k)->checked = reduced->checked[idx / 8] >> idx % 8 & 1;
